@@ -1,0 +1,208 @@
+//! Time and chance. The only file that reads either; everything else is given a [`Clock`].
+//!
+//! Two clocks matter and they are not the same. The *wall* may jump; the *monotonic* one never
+//! goes back but stands still while the host sleeps. A deadline is judged by the store's clock
+//! alone; a holder that asks itself "do I still hold it?" uses whichever of its own two clocks
+//! leaves it less time (see [`Owner`](crate::owner::Owner)).
+
+use std::future::Future;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use futures::future::{BoxFuture, Either, select};
+use tokio::sync::Notify;
+
+/// Where time and randomness come from.
+pub trait Clock: Send + Sync + 'static {
+    /// Milliseconds since 1970-01-01 UTC. May jump either way.
+    fn wall_ms(&self) -> u64;
+    /// Time since some fixed point. Never goes back.
+    fn mono(&self) -> Duration;
+    /// Resolves when the monotonic clock has moved on by `span`.
+    fn sleep(&self, span: Duration) -> BoxFuture<'static, ()>;
+    /// Any `u64`, each as likely as the next.
+    fn random(&self) -> u64;
+}
+
+/// The machine's own clocks.
+#[derive(Debug, Clone)]
+pub struct SystemClock {
+    origin: Instant,
+}
+
+impl SystemClock {
+    /// A clock that counts its monotonic time from now.
+    pub fn new() -> Self {
+        SystemClock { origin: Instant::now() }
+    }
+
+    /// The same, ready to be shared.
+    pub fn shared() -> Arc<dyn Clock> {
+        Arc::new(Self::new())
+    }
+}
+
+impl Default for SystemClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Clock for SystemClock {
+    fn wall_ms(&self) -> u64 {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        since.as_millis() as u64
+    }
+
+    fn mono(&self) -> Duration {
+        self.origin.elapsed()
+    }
+
+    fn sleep(&self, span: Duration) -> BoxFuture<'static, ()> {
+        Box::pin(tokio::time::sleep(span))
+    }
+
+    fn random(&self) -> u64 {
+        rand::random()
+    }
+}
+
+/// A clock that stands still until it is told to move: for tests and examples.
+#[derive(Debug, Clone, Default)]
+pub struct ManualClock {
+    inner: Arc<ManualInner>,
+}
+
+#[derive(Debug, Default)]
+struct ManualInner {
+    state: Mutex<ManualState>,
+    moved: Notify,
+}
+
+#[derive(Debug, Default)]
+struct ManualState {
+    wall_ms: u64,
+    mono: Duration,
+    chance: u64,
+}
+
+impl ManualClock {
+    /// Stands at `wall_ms` until moved.
+    pub fn at(wall_ms: u64) -> Self {
+        let clock = ManualClock::default();
+        clock.lock().wall_ms = wall_ms;
+        clock
+    }
+
+    /// Moves both clocks on.
+    pub fn advance(&self, span: Duration) {
+        let mut state = self.lock();
+        state.wall_ms += span.as_millis() as u64;
+        state.mono += span;
+        drop(state);
+        self.inner.moved.notify_waiters();
+    }
+
+    /// Moves the wall clock alone: what a sleeping host, or a corrected clock, looks like.
+    pub fn jump_wall(&self, by_ms: i64) {
+        let mut state = self.lock();
+        state.wall_ms = state.wall_ms.saturating_add_signed(by_ms);
+        drop(state);
+        self.inner.moved.notify_waiters();
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, ManualState> {
+        self.inner.state.lock().expect("no holder of the clock's lock panics")
+    }
+}
+
+impl Clock for ManualClock {
+    fn wall_ms(&self) -> u64 {
+        self.lock().wall_ms
+    }
+
+    fn mono(&self) -> Duration {
+        self.lock().mono
+    }
+
+    fn sleep(&self, span: Duration) -> BoxFuture<'static, ()> {
+        let clock = self.clone();
+        let until = self.mono() + span;
+        Box::pin(async move {
+            loop {
+                let moved = clock.inner.moved.notified();
+                tokio::pin!(moved);
+                moved.as_mut().enable();
+                if clock.mono() >= until {
+                    return;
+                }
+                moved.await;
+            }
+        })
+    }
+
+    fn random(&self) -> u64 {
+        // splitmix64: repeatable, and good enough to spread things.
+        let mut state = self.lock();
+        state.chance = state.chance.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = state.chance;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}
+
+/// Waits for `work`, at most for `span`; `None` when the time ran out first. The work is dropped
+/// then, but what it has already sent is on its way.
+pub async fn within<T>(
+    clock: &dyn Clock,
+    span: Duration,
+    work: impl Future<Output = T>,
+) -> Option<T> {
+    let work = std::pin::pin!(work);
+    match select(work, clock.sleep(span)).await {
+        Either::Left((answer, _)) => Some(answer),
+        Either::Right(_) => None,
+    }
+}
+
+/// `base` give or take up to `share` of it (0.1 is ±10 %).
+pub fn jittered(clock: &dyn Clock, base: Duration, share: f64) -> Duration {
+    let unit = clock.random() as f64 / u64::MAX as f64;
+    base.mul_f64((1.0 + share.clamp(0.0, 1.0) * (2.0 * unit - 1.0)).max(0.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_manual_clock_wakes_sleepers_when_moved() {
+        let clock = ManualClock::at(1_000);
+        let nap = tokio::spawn(clock.sleep(Duration::from_secs(5)));
+        tokio::task::yield_now().await;
+        clock.advance(Duration::from_secs(4));
+        tokio::task::yield_now().await;
+        assert!(!nap.is_finished());
+        clock.advance(Duration::from_secs(1));
+        nap.await.unwrap();
+        assert_eq!(clock.wall_ms(), 6_000);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn within_gives_up() {
+        let clock = SystemClock::new();
+        let never = futures::future::pending::<()>();
+        assert!(within(&clock, Duration::from_millis(5), never).await.is_none());
+        assert_eq!(within(&clock, Duration::from_millis(5), async { 7 }).await, Some(7));
+    }
+
+    #[test]
+    fn jitter_stays_within_its_share() {
+        let clock = ManualClock::at(0);
+        for _ in 0..1_000 {
+            let span = jittered(&clock, Duration::from_secs(10), 0.2);
+            assert!(span >= Duration::from_secs(8) && span <= Duration::from_secs(12));
+        }
+    }
+}

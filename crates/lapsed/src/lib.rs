@@ -1,0 +1,26 @@
+//! Knows who is alive and what they hold, and takes back what the dead left behind: exactly once,
+//! at a cost that grows with the dead and not with the living, and never from somebody alive.
+//!
+//! Read in this order: [`clock`] (time is given, never taken), [`owner`] (who holds things),
+//! [`sweep`] (suspect → guard → outcome), [`receipt`] (what happened), [`schedule`] and [`leader`]
+//! (when, and who), then the room of a system: [`registry`].
+//!
+//! This crate does no I/O. A store (`lapsed-embedded`, ...) fills the seams [`store::Store`],
+//! [`owner::OwnerStore`], [`sweep::Sweep`] and one trait a system.
+#![warn(missing_docs)]
+
+pub mod activity;
+pub mod clock;
+pub mod error;
+pub mod leader;
+pub mod name;
+pub mod owner;
+pub mod receipt;
+pub mod registry;
+pub mod schedule;
+pub mod store;
+pub mod sweep;
+pub mod system;
+
+pub use error::{Error, Result};
+pub use name::{Kind, Name, SystemId};

@@ -1,0 +1,254 @@
+//! The handle of a living owner: it beats by itself and knows when it was lost.
+//!
+//! The race it closes: the store may declare this process dead while the process still believes
+//! itself alive. So the handle never trusts longer than the store may: it counts the TTL from when
+//! the last answered beat was *sent* (the store counted from later), and takes whichever of the
+//! monotonic and the wall clock leaves less. A host that slept has a monotonic clock that stood
+//! still; a wall clock that was set back would promise too much. Either alone is wrong (X8).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::clock::{Clock, jittered, within};
+use crate::error::{Error, Result};
+use crate::name::Name;
+use crate::owner::{Claim, Incarnation, Lost, OwnerInfo, OwnerStore};
+
+/// How an owner beats.
+#[derive(Clone)]
+pub struct OwnerOptions {
+    /// How long one beat lasts.
+    pub ttl: Duration,
+    /// How often it beats; a third of the TTL unless told. Must be below the TTL.
+    pub every: Option<Duration>,
+    /// How far each wait may stray from `every`, as a share of it.
+    pub jitter: f64,
+    /// How long one beat may take.
+    pub timeout: Duration,
+}
+
+impl Default for OwnerOptions {
+    fn default() -> Self {
+        let ttl = Duration::from_secs(90);
+        OwnerOptions { ttl, every: None, jitter: 0.1, timeout: Duration::from_secs(5) }
+    }
+}
+
+impl OwnerOptions {
+    /// The default options with another TTL.
+    pub fn with_ttl(ttl: Duration) -> Self {
+        OwnerOptions { ttl, ..Self::default() }
+    }
+
+    fn checked_every(&self) -> Result<Duration> {
+        let every = self.every.unwrap_or(self.ttl / 3);
+        if self.ttl < Duration::from_millis(3) || every.is_zero() {
+            return Err(Error::Invalid("a TTL must be at least 3 ms, an interval above 0".into()));
+        }
+        if every >= self.ttl {
+            return Err(Error::Invalid(format!(
+                "the heartbeat interval ({every:?}) must be below the TTL ({:?}); a third of it is usual",
+                self.ttl
+            )));
+        }
+        Ok(every)
+    }
+}
+
+/// When trust in the last answered beat ends, on both of this host's clocks.
+#[derive(Clone, Copy, Debug)]
+struct Trust {
+    mono_until: Duration,
+    wall_until_ms: u64,
+}
+
+impl Trust {
+    fn from_sending(mono_sent: Duration, wall_sent_ms: u64, ttl: Duration) -> Self {
+        Trust { mono_until: mono_sent + ttl, wall_until_ms: wall_sent_ms + ttl.as_millis() as u64 }
+    }
+
+    /// What is left of it: the less of the two.
+    fn left(&self, clock: &dyn Clock) -> Duration {
+        let mono = self.mono_until.saturating_sub(clock.mono());
+        let wall = Duration::from_millis(self.wall_until_ms.saturating_sub(clock.wall_ms()));
+        mono.min(wall)
+    }
+}
+
+/// Alive until dropped, retired or lost.
+pub struct Owner {
+    store: Arc<dyn OwnerStore>,
+    clock: Arc<dyn Clock>,
+    claim: Claim,
+    incarnation: Incarnation,
+    trust: watch::Receiver<Trust>,
+    lost: watch::Receiver<Option<Lost>>,
+    beating: JoinHandle<()>,
+}
+
+impl Owner {
+    /// Takes a new incarnation and begins to beat in the background (on the current tokio runtime).
+    pub async fn start(
+        store: Arc<dyn OwnerStore>,
+        clock: Arc<dyn Clock>,
+        name: &str,
+        options: OwnerOptions,
+    ) -> Result<Owner> {
+        let every = options.checked_every()?;
+        let name = Name::new(name)?;
+        let (mono, wall) = (clock.mono(), clock.wall_ms());
+        let ttl_ms = options.ttl.as_millis() as u64;
+        let beat =
+            within(&*clock, options.timeout, store.start(&name, ttl_ms)).await.unwrap_or_else(
+                || Err(Error::timed_out("the store", "start", options.timeout.as_millis())),
+            )?;
+        let claim = Claim::exact(name, beat.incarnation);
+        let (trust_tx, trust) = watch::channel(Trust::from_sending(mono, wall, options.ttl));
+        let (lost_tx, lost) = watch::channel(None);
+        let beater = Beater {
+            store: store.clone(),
+            clock: clock.clone(),
+            claim: claim.clone(),
+            every,
+            options,
+            trust: trust_tx,
+            lost: lost_tx,
+        };
+        let beating = tokio::spawn(beater.run());
+        Ok(Owner { store, clock, claim, incarnation: beat.incarnation, trust, lost, beating })
+    }
+
+    /// The name it was started with.
+    pub fn name(&self) -> &Name {
+        &self.claim.owner
+    }
+
+    /// Which life this is: the fencing token to pass along with whatever it writes elsewhere.
+    pub fn incarnation(&self) -> Incarnation {
+        self.incarnation
+    }
+
+    /// To act as this owner.
+    pub fn claim(&self) -> &Claim {
+        &self.claim
+    }
+
+    /// How much longer this process may believe that it holds what it holds. Zero: it may not.
+    pub fn trusted_for(&self) -> Duration {
+        if self.lost.borrow().is_some() {
+            return Duration::ZERO;
+        }
+        self.trust.borrow().left(&*self.clock)
+    }
+
+    /// Whether it may still believe so.
+    pub fn is_live(&self) -> bool {
+        !self.trusted_for().is_zero()
+    }
+
+    /// Resolves when this owner was lost: told so by the store, or silent for a whole TTL.
+    /// `held` in the answer is what the store knows that it held; empty if the store was silent.
+    pub async fn lost(&self) -> Lost {
+        let mut lost = self.lost.clone();
+        loop {
+            if let Some(lost) = lost.borrow_and_update().clone() {
+                return lost;
+            }
+            if lost.changed().await.is_err() {
+                return unknown(&self.claim);
+            }
+        }
+    }
+
+    /// The graceful end: a reclaim like any other, with receipts.
+    pub async fn retire(self) -> Result<OwnerInfo> {
+        self.beating.abort();
+        self.store.end(&self.claim).await
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.beating.abort();
+    }
+}
+
+fn unknown(claim: &Claim) -> Lost {
+    Lost {
+        owner: claim.owner.clone(),
+        incarnation: claim.incarnation,
+        ending: None,
+        ended_ms: None,
+        held: Vec::new(),
+        held_total: 0,
+    }
+}
+
+/// The background half.
+struct Beater {
+    store: Arc<dyn OwnerStore>,
+    clock: Arc<dyn Clock>,
+    claim: Claim,
+    every: Duration,
+    options: OwnerOptions,
+    trust: watch::Sender<Trust>,
+    lost: watch::Sender<Option<Lost>>,
+}
+
+impl Beater {
+    async fn run(self) {
+        let mut wait = jittered(&*self.clock, self.every, self.options.jitter);
+        loop {
+            if !self.wait_trusting(wait).await {
+                self.lost.send_replace(Some(unknown(&self.claim)));
+                return;
+            }
+            match self.beat().await {
+                Ok(()) => wait = jittered(&*self.clock, self.every, self.options.jitter),
+                Err(Error::Lost(lost)) => {
+                    self.lost.send_replace(Some(*lost));
+                    return;
+                }
+                Err(error) => {
+                    tracing::warn!(owner = %self.claim.owner, %error, "beat failed");
+                    wait = jittered(&*self.clock, self.every / 4, self.options.jitter);
+                }
+            }
+        }
+    }
+
+    /// Waits, looking up often enough to notice that the wall clock moved while the monotonic one
+    /// did not. False when trust ran out.
+    async fn wait_trusting(&self, wait: Duration) -> bool {
+        let until = self.clock.mono() + wait;
+        loop {
+            let left = self.trust.borrow().left(&*self.clock);
+            if left.is_zero() {
+                return false;
+            }
+            let rest = until.saturating_sub(self.clock.mono());
+            if rest.is_zero() {
+                return true;
+            }
+            let look_up = (self.options.ttl / 10).max(Duration::from_millis(1));
+            self.clock.sleep(rest.min(left).min(look_up)).await;
+        }
+    }
+
+    async fn beat(&self) -> Result<()> {
+        let (mono, wall) = (self.clock.mono(), self.clock.wall_ms());
+        let left = self.trust.borrow().left(&*self.clock);
+        let patience = self.options.timeout.min(left);
+        match within(&*self.clock, patience, self.store.beat(&self.claim)).await {
+            Some(answer) => {
+                answer?;
+                self.trust.send_replace(Trust::from_sending(mono, wall, self.options.ttl));
+                Ok(())
+            }
+            None => Err(Error::timed_out("the store", "beat", patience.as_millis())),
+        }
+    }
+}

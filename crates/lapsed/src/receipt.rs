@@ -1,0 +1,187 @@
+//! Receipts: what happened, written in the same step as the reclaim itself.
+//!
+//! A receipt is an outcome's only way out. Metrics, the event feed, the audit trail and `restore`
+//! all read receipts; nothing counts a reclaim by any other means.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::name::{Kind, Name, SystemId};
+use crate::owner::Incarnation;
+use crate::sweep::PassReport;
+
+/// Which receipt: the system's kind and name, and a number that only grows within it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ReceiptId {
+    /// The system it belongs to.
+    pub system: SystemId,
+    /// Its place in that system's sequence; the cursor of the event feed.
+    pub seq: u64,
+}
+
+impl fmt::Display for ReceiptId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}-{}", self.system.kind, self.system.name, self.seq)
+    }
+}
+
+impl FromStr for ReceiptId {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Self> {
+        let wrong = || {
+            Error::Invalid(format!(
+                "{text:?} is not a receipt id; they look like `registry-default-42` \
+                 (see `lapsed receipts`)"
+            ))
+        };
+        let (kind, rest) = text.split_once('-').ok_or_else(wrong)?;
+        let (name, seq) = rest.rsplit_once('-').ok_or_else(wrong)?;
+        let kind = Kind::ALL.iter().find(|k| k.as_str() == kind).ok_or_else(wrong)?;
+        let seq = seq.parse().map_err(|_| wrong())?;
+        Ok(ReceiptId { system: SystemId::new(*kind, name).map_err(|_| wrong())?, seq })
+    }
+}
+
+impl TryFrom<String> for ReceiptId {
+    type Error = Error;
+    fn try_from(text: String) -> Result<Self> {
+        text.parse()
+    }
+}
+
+impl From<ReceiptId> for String {
+    fn from(id: ReceiptId) -> String {
+        id.to_string()
+    }
+}
+
+/// Why something was reclaimed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reason {
+    /// Its owner's beats stopped.
+    OwnerDead,
+    /// Its owner left gracefully.
+    OwnerRetired,
+}
+
+impl Reason {
+    /// The word used in metrics and JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Reason::OwnerDead => "owner_dead",
+            Reason::OwnerRetired => "owner_retired",
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// On what grounds: which clock said so, and how late it was by that clock.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Evidence {
+    /// Whose clock judged: always the store's own.
+    pub clock: String,
+    /// When the owner's time ran out, in that clock's milliseconds.
+    pub deadline_ms: u64,
+    /// When it was judged, on the same clock.
+    pub judged_ms: u64,
+    /// `judged_ms - deadline_ms`: the reclaim lag.
+    pub late_ms: u64,
+}
+
+/// The record of one reclaim.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Receipt {
+    /// Which receipt this is.
+    pub id: ReceiptId,
+    /// What was reclaimed.
+    pub key: Name,
+    /// From whom.
+    pub owner: Name,
+    /// From which of its lives.
+    pub incarnation: Incarnation,
+    /// Why.
+    pub reason: Reason,
+    /// On what grounds.
+    pub evidence: Evidence,
+    /// What was removed, as the system stored it; `restore` reads it.
+    pub removed: serde_json::Value,
+    /// Which sweeper did it.
+    pub sweeper: Arc<str>,
+    /// Which of that sweeper's batches; settles what was in doubt.
+    pub batch: u64,
+    /// When, on the store's clock.
+    pub at_ms: u64,
+    /// When it was put back, if it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restored_ms: Option<u64>,
+}
+
+/// How long receipts are kept: whichever limit is reached first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retention {
+    /// Oldest age kept, in milliseconds.
+    pub age_ms: u64,
+    /// Most receipts kept for one system.
+    pub count: u64,
+}
+
+impl Default for Retention {
+    fn default() -> Self {
+        Retention { age_ms: 30 * 24 * 3_600_000, count: 1_000_000 }
+    }
+}
+
+/// Which receipts to read. Always bounded by `limit`.
+#[derive(Clone, Debug, Default)]
+pub struct ReceiptQuery {
+    /// Only those after this number, oldest first. Without it: the newest, newest first.
+    pub after: Option<u64>,
+    /// Without `after`: only those before this number.
+    pub before: Option<u64>,
+    /// At most so many.
+    pub limit: usize,
+}
+
+/// Who is told: metrics, events, log. Called after the store has answered, never before.
+pub trait Witness: Send + Sync {
+    /// Something was reclaimed.
+    fn reclaimed(&self, _receipt: &Receipt) {}
+    /// A pass ended.
+    fn passed(&self, _report: &PassReport) {}
+    /// Somebody declared dead came back and was told so.
+    fn zombie_rejected(&self, _system: &SystemId) {}
+    /// A store call failed or had no answer.
+    fn store_error(&self, _system: &SystemId, _error: &Error) {}
+}
+
+/// Tells nobody.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Silent;
+
+impl Witness for Silent {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn receipt_ids_survive_dashes_in_names() {
+        let id: ReceiptId = "registry-a-b-7".parse().unwrap();
+        assert_eq!((&*id.system.name, id.seq), ("a-b", 7));
+        assert_eq!(id.to_string(), "registry-a-b-7");
+        for bad in ["", "7", "registry-7", "nothing-a-7", "registry-a-x"] {
+            assert!(bad.parse::<ReceiptId>().is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! The operations of a registry, the same on every store.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde::Serialize;
+
+use crate::activity::Activity;
+use crate::clock::{Clock, within};
+use crate::error::{Error, Result};
+use crate::name::{Name, SystemId};
+use crate::owner::{Beat, Claim, Incarnation, Owner, OwnerInfo, OwnerOptions, OwnerStore};
+use crate::receipt::Witness;
+use crate::registry::{Found, KEYS_MAX, RegisterAnswer, RegistryStore, Take};
+use crate::store::Store;
+use crate::sweep::brake::Brake;
+use crate::sweep::{Act, Batch, BatchId, Outcome, Sweep};
+use crate::system::{Explanation, Restored, System};
+
+/// What a registry is made of.
+pub struct RegistryParts {
+    /// Which system this is.
+    pub id: SystemId,
+    /// Where its entries are.
+    pub registry: Arc<dyn RegistryStore>,
+    /// Where its receipts are.
+    pub store: Arc<dyn Store>,
+    /// How long a beat lasts unless the owner says otherwise.
+    pub ttl: Duration,
+    /// Whether the overdue are spared.
+    pub brake: Arc<Brake>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Notes who uses it.
+    pub activity: Arc<Activity>,
+    /// Who is told.
+    pub witness: Arc<dyn Witness>,
+    /// How long any one store call may take.
+    pub timeout: Duration,
+    /// The most entries removed in one step when an owner retires.
+    pub batch: usize,
+    /// Unique among all processes: signs the receipts of those who retire.
+    pub sweeper: String,
+}
+
+/// What a graceful end did.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Retired {
+    /// Which life ended.
+    pub incarnation: Incarnation,
+    /// How many entries were removed, each with its receipt. What is left the sweep removes.
+    pub reclaimed: u64,
+}
+
+/// One registry.
+pub struct Registry {
+    pub(super) parts: RegistryParts,
+    batches: std::sync::atomic::AtomicU64,
+}
+
+impl Registry {
+    /// Ready to use.
+    pub fn new(parts: RegistryParts) -> Self {
+        Registry { parts, batches: Default::default() }
+    }
+
+    /// The seam below: for whoever wants to beat without a search.
+    pub fn store(&self) -> &Arc<dyn RegistryStore> {
+        &self.parts.registry
+    }
+
+    /// How long a beat lasts unless the owner says otherwise.
+    pub fn ttl(&self) -> Duration {
+        self.parts.ttl
+    }
+
+    /// A living owner that beats by itself.
+    pub async fn owner(&self, name: &str) -> Result<Owner> {
+        let store: Arc<dyn OwnerStore> = self.parts.registry.clone();
+        let options = OwnerOptions::with_ttl(self.parts.ttl);
+        Owner::start(store, self.parts.clock.clone(), name, options).await
+    }
+
+    /// Begins a new life of `owner`.
+    pub async fn start(&self, owner: &Name, ttl: Option<Duration>) -> Result<Beat> {
+        let ttl_ms = ttl.unwrap_or(self.parts.ttl).as_millis() as u64;
+        if ttl_ms == 0 {
+            return Err(Error::Invalid("ttl_ms must be above 0".to_owned()));
+        }
+        self.call("start", self.parts.registry.start(owner, ttl_ms)).await
+    }
+
+    /// Life.
+    pub async fn beat(&self, claim: &Claim) -> Result<Beat> {
+        self.call("beat", self.parts.registry.beat(claim)).await
+    }
+
+    /// Registers one key.
+    pub async fn register(&self, claim: &Claim, key: &Name) -> Result<RegisterAnswer> {
+        self.register_many(claim, std::slice::from_ref(key), Take::Always).await
+    }
+
+    /// Registers many keys, all of them or none.
+    pub async fn register_many(
+        &self,
+        claim: &Claim,
+        keys: &[Name],
+        take: Take,
+    ) -> Result<RegisterAnswer> {
+        bounded(keys)?;
+        self.call("register", self.parts.registry.register(claim, keys, take)).await
+    }
+
+    /// Removes those keys that are still this owner's.
+    pub async fn unregister(&self, claim: &Claim, keys: &[Name]) -> Result<Vec<bool>> {
+        bounded(keys)?;
+        self.call("unregister", self.parts.registry.unregister(claim, keys)).await
+    }
+
+    /// Who holds `key`: never an owner that is dead.
+    pub async fn lookup(&self, key: &Name) -> Result<Option<Found>> {
+        let found = self.lookup_many(std::slice::from_ref(key)).await?;
+        Ok(found.into_iter().next().flatten())
+    }
+
+    /// The same for many. An overdue owner counts as dead unless the brake would spare it: during
+    /// a mass death that is likelier a fault of the network, its entries go on being found.
+    pub async fn lookup_many(&self, keys: &[Name]) -> Result<Vec<Option<Found>>> {
+        bounded(keys)?;
+        let mut found = self.call("lookup", self.parts.registry.find(keys)).await?;
+        let is_overdue = |f: &Found| f.ended.is_none() && f.due_ms <= f.now_ms;
+        let spare = match found.iter().flatten().any(is_overdue) {
+            true => self.parts.brake.would_spare(&self.census().await?),
+            false => false,
+        };
+        for slot in &mut found {
+            let dead = |f: &Found| f.ended.is_some() || (is_overdue(f) && !spare);
+            if slot.as_ref().is_some_and(dead) {
+                *slot = None;
+            }
+        }
+        Ok(found)
+    }
+
+    /// What one life holds, by key.
+    pub async fn entries(
+        &self,
+        claim: &Claim,
+        after: Option<&Name>,
+        limit: usize,
+    ) -> Result<Vec<Name>> {
+        self.call("entries", self.parts.registry.entries(claim, after, limit.min(KEYS_MAX))).await
+    }
+
+    /// Owners, oldest incarnation first.
+    pub async fn owners(&self, after: Option<Incarnation>, limit: usize) -> Result<Vec<OwnerInfo>> {
+        self.call("owners", self.parts.registry.owners(after, limit.min(KEYS_MAX))).await
+    }
+
+    /// One owner.
+    pub async fn owner_info(&self, claim: &Claim) -> Result<Option<OwnerInfo>> {
+        self.call("owner", self.parts.registry.owner(claim)).await
+    }
+
+    /// The graceful end. First the life ends, in one O(1) step that makes its entries invalid at
+    /// once; then they are removed in batches by the same guarded reclaim as those of the dead. A
+    /// crash in between leaves an ended owner, which the sweep finds.
+    pub async fn retire(&self, claim: &Claim) -> Result<Retired> {
+        let ended = self.call("retire", self.parts.registry.end(claim)).await?;
+        let mut reclaimed = 0;
+        loop {
+            let owner = Claim::exact(ended.owner.clone(), ended.incarnation);
+            let page = self.call("suspects", self.parts.registry.held_by(&owner, self.parts.batch));
+            let suspects = page.await?;
+            if suspects.is_empty() {
+                return Ok(Retired { incarnation: ended.incarnation, reclaimed });
+            }
+            let number = self.batches.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1;
+            let sweeper = Arc::from(format!("{}/retire", self.parts.sweeper));
+            let id = BatchId { sweeper, number };
+            let batch = Batch { id, suspects, act: Act::Reclaim, term: None };
+            let answer = self.call("reclaim", self.parts.registry.reclaim(batch)).await?;
+            let before = reclaimed;
+            for outcome in &answer.outcomes {
+                if let Outcome::Reclaimed(Some(receipt)) = outcome {
+                    reclaimed += 1;
+                    self.parts.witness.reclaimed(receipt);
+                }
+            }
+            if reclaimed == before {
+                return Ok(Retired { incarnation: ended.incarnation, reclaimed });
+            }
+        }
+    }
+
+    pub(super) async fn census(&self) -> Result<crate::sweep::Census> {
+        self.quiet_call("census", self.parts.registry.census()).await
+    }
+
+    /// Every operation goes through here: it is activity, it has a time limit, and a zombie that
+    /// is told so is counted.
+    async fn call<T>(&self, what: &str, call: impl Future<Output = Result<T>>) -> Result<T> {
+        self.parts.activity.note(self.parts.clock.mono());
+        self.quiet_call(what, call).await
+    }
+
+    pub(super) async fn quiet_call<T>(
+        &self,
+        what: &str,
+        call: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let limit = self.parts.timeout;
+        let answer = within(&*self.parts.clock, limit, call).await.unwrap_or_else(|| {
+            Err(Error::timed_out(&self.parts.id.to_string(), what, limit.as_millis()))
+        });
+        match &answer {
+            Err(Error::Lost(_)) => self.parts.witness.zombie_rejected(&self.parts.id),
+            Err(error @ (Error::Unavailable { .. } | Error::Throttled { .. })) => {
+                self.parts.witness.store_error(&self.parts.id, error);
+            }
+            _ => {}
+        }
+        answer
+    }
+}
+
+#[async_trait]
+impl System for Registry {
+    fn id(&self) -> &SystemId {
+        &self.parts.id
+    }
+
+    fn sweep(&self) -> Arc<dyn Sweep> {
+        self.parts.registry.clone()
+    }
+
+    async fn explain(&self, key: &str) -> Result<Explanation> {
+        self.explain_key(&Name::new(key)?).await
+    }
+
+    async fn restore(&self, seq: u64) -> Result<Restored> {
+        self.call("restore", self.parts.registry.restore(seq)).await
+    }
+}
+
+fn bounded(keys: &[Name]) -> Result<()> {
+    if keys.len() <= KEYS_MAX {
+        return Ok(());
+    }
+    let count = keys.len();
+    Err(Error::Invalid(format!("at most {KEYS_MAX} keys in one call; this one has {count}")))
+}

@@ -1,0 +1,112 @@
+//! The rules of death, written once. Pure: a store calls them inside its atomic step.
+//!
+//! They are a trait so that the simulation can put a broken rule in their place and show that it
+//! is found.
+
+use crate::owner::{Ending, Incarnation};
+use crate::receipt::Reason;
+use crate::sweep::Refusal;
+
+/// The life of one owner, as the store knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Life {
+    /// When its time runs out, on the store's clock.
+    pub deadline_ms: u64,
+    /// How long one beat lasts.
+    pub ttl_ms: u64,
+    /// How it ended, if it did.
+    pub ended: Option<Ending>,
+}
+
+/// What the guard is asked.
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    /// The life that the suspect was listed under.
+    pub suspected: Incarnation,
+    /// The life that holds the entry at this instant.
+    pub holder: Incarnation,
+    /// That life.
+    pub life: Life,
+    /// The store's clock at this instant.
+    pub now_ms: u64,
+    /// Since when the store has been serving without a gap; 0 when nobody needs to be spared.
+    pub back_ms: u64,
+}
+
+/// When a life is over: at its deadline, but never before it had a whole TTL since the store was back.
+pub fn due_ms(life: &Life, back_ms: u64) -> u64 {
+    if back_ms == 0 { life.deadline_ms } else { life.deadline_ms.max(back_ms + life.ttl_ms) }
+}
+
+/// The guard.
+pub trait Guard: Send + Sync {
+    /// Dead, and why; or not, and why not.
+    fn judge(&self, case: &Case) -> Result<Reason, Refusal>;
+
+    /// Whether an owner with that life may register.
+    fn may_register(&self, life: &Life) -> bool {
+        life.ended.is_none()
+    }
+}
+
+/// The guard as it must be.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Strict;
+
+impl Guard for Strict {
+    fn judge(&self, case: &Case) -> Result<Reason, Refusal> {
+        if case.holder != case.suspected {
+            return Err(Refusal::Moved);
+        }
+        match case.life.ended {
+            Some(Ending::Retired) => return Ok(Reason::OwnerRetired),
+            Some(Ending::Dead) => return Ok(Reason::OwnerDead),
+            None => {}
+        }
+        if case.now_ms < case.life.deadline_ms {
+            return Err(Refusal::Alive);
+        }
+        if case.now_ms < due_ms(&case.life, case.back_ms) {
+            return Err(Refusal::StoreAway);
+        }
+        Ok(Reason::OwnerDead)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn case(now_ms: u64, deadline_ms: u64, back_ms: u64) -> Case {
+        let life = Life { deadline_ms, ttl_ms: 90, ended: None };
+        let (suspected, holder) = (Incarnation(1), Incarnation(1));
+        Case { suspected, holder, life, now_ms, back_ms }
+    }
+
+    #[test]
+    fn equal_to_now_counts_as_expired() {
+        assert_eq!(Strict.judge(&case(99, 100, 0)), Err(Refusal::Alive));
+        assert_eq!(Strict.judge(&case(100, 100, 0)), Ok(Reason::OwnerDead));
+    }
+
+    #[test]
+    fn a_store_that_was_away_spares_for_a_whole_ttl() {
+        assert_eq!(Strict.judge(&case(589, 100, 500)), Err(Refusal::StoreAway));
+        assert_eq!(Strict.judge(&case(590, 100, 500)), Ok(Reason::OwnerDead));
+    }
+
+    proptest! {
+        #[test]
+        fn nobody_is_dead_early(now in 0u64..2_000, deadline in 1u64..2_000, back in 0u64..2_000,
+                                suspected in 1u64..4, holder in 1u64..4) {
+            let mut case = case(now, deadline, back);
+            (case.suspected, case.holder) = (Incarnation(suspected), Incarnation(holder));
+            if Strict.judge(&case).is_ok() {
+                prop_assert_eq!(suspected, holder);
+                prop_assert!(now >= deadline);
+                prop_assert!(back == 0 || now >= back + 90);
+            }
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! When: a pass every interval, give or take, until told to stop.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::{Either, select};
+use tokio::sync::watch;
+
+use crate::clock::{Clock, jittered};
+use crate::sweep::{Act, Stopped, Sweeper};
+
+/// How to tell everything that runs in the background to stop: finish the batch, then leave.
+#[derive(Clone)]
+pub struct Stop {
+    told: watch::Receiver<bool>,
+}
+
+/// The other end of [`Stop`].
+pub struct Stopper {
+    tell: watch::Sender<bool>,
+}
+
+impl Stop {
+    /// A pair: one to tell, one (to be cloned) to be told.
+    pub fn channel() -> (Stopper, Stop) {
+        let (tell, told) = watch::channel(false);
+        (Stopper { tell }, Stop { told })
+    }
+
+    /// Whether it is time.
+    pub fn is_told(&self) -> bool {
+        *self.told.borrow() || self.told.has_changed().is_err()
+    }
+
+    /// Resolves when it is time (also when the [`Stopper`] was dropped).
+    pub async fn told(&self) {
+        let mut told = self.told.clone();
+        while !*told.borrow_and_update() {
+            if told.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+impl Stopper {
+    /// Tells everybody.
+    pub fn stop(&self) {
+        self.tell.send_replace(true);
+    }
+}
+
+/// Runs passes until told to stop. Intervals count from start to start, so that a long pass does
+/// not delay the next; a pass that stopped early is resumed sooner than the next interval.
+pub async fn run(sweeper: Arc<Sweeper>, clock: Arc<dyn Clock>, stop: Stop) {
+    let policy = sweeper.policy().clone();
+    let mut next = clock.mono() + jittered(&*clock, policy.every / 2, 1.0).min(policy.every);
+    loop {
+        let nap = clock.sleep(next.saturating_sub(clock.mono()));
+        if let Either::Left(_) = select(Box::pin(stop.told()), nap).await {
+            return;
+        }
+        let began = clock.mono();
+        if sweeper.leads() == Some(false) {
+            next = began + jittered(&*clock, policy.every, policy.jitter);
+            continue;
+        }
+        let report = sweeper.pass(Act::Reclaim, 0, &stop).await;
+        let wait = match report.stopped {
+            Stopped::Ops | Stopped::Runtime => soon(policy.every),
+            _ => policy.every,
+        };
+        next = began + jittered(&*clock, wait, policy.jitter);
+    }
+}
+
+/// When there is more to do, a tenth of the interval is soon enough.
+fn soon(every: Duration) -> Duration {
+    (every / 10).max(Duration::from_millis(10))
+}

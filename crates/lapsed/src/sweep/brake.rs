@@ -1,0 +1,373 @@
+//! Whether to reclaim at all: it may be likelier that the store or the network was away.
+//!
+//! Three things hold it, in this order: the operator; a store that was away less than a threshold
+//! ago; more than a share of the owners dying at once. The last opens by itself, in steps, because
+//! a real scale-down looks the same and must not be held for ever (X3).
+//!
+//! "At once" means within one threshold: the deaths of a partition are spread over the owners'
+//! beat interval, so the share counts those declared dead lately together with those overdue now.
+//! What is already declared dead is past recall, and is removed whatever the brake says.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::sweep::Census;
+
+/// When the brake takes hold.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BrakePolicy {
+    /// Hold when more than this share of the owners would be dead at once.
+    pub share: f64,
+    /// ... among at least so many owners.
+    pub min_owners: u64,
+    /// The first step when it opens by itself: this share of the owners, doubled at each pass.
+    pub step: f64,
+}
+
+impl Default for BrakePolicy {
+    fn default() -> Self {
+        BrakePolicy { share: 0.55, min_owners: 10, step: 0.1 }
+    }
+}
+
+impl BrakePolicy {
+    /// Refuses what cannot work.
+    pub fn check(&self) -> Result<()> {
+        let share = |x: f64| x > 0.0 && x <= 1.0;
+        if !share(self.share) || !share(self.step) {
+            return Err(Error::Invalid(
+                "brake.share and brake.step must be above 0 and at most 1".into(),
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// What the operator said, kept in the store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "setting")]
+pub enum Setting {
+    /// Nothing: the brake decides by itself.
+    #[default]
+    Auto,
+    /// Reclaim nothing until released.
+    Hold,
+    /// Reclaim whatever is dead until that time on the store's clock, then decide again.
+    Release {
+        /// Until when.
+        until_ms: u64,
+    },
+}
+
+/// Why it holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HeldBy {
+    /// The operator said so.
+    Operator,
+    /// The store was away.
+    StoreAway,
+    /// Too many would die at once.
+    MassDeath,
+}
+
+/// What a pass may do to owners that are overdue but not yet declared dead.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "state")]
+pub enum Verdict {
+    /// All of them may be declared dead.
+    Open,
+    /// Opening by itself: only so many.
+    Opening {
+        /// How many owners, the most overdue first.
+        owners: usize,
+    },
+    /// None of them.
+    Held {
+        /// Why.
+        by: HeldBy,
+        /// Until when on the store's clock, if it is known.
+        until_ms: Option<u64>,
+    },
+}
+
+impl Verdict {
+    /// The limit for [`PageRequest::undeclared_max`](crate::sweep::PageRequest).
+    pub fn undeclared_max(&self) -> Option<usize> {
+        match self {
+            Verdict::Open => None,
+            Verdict::Opening { owners } => Some(*owners),
+            Verdict::Held { .. } => Some(0),
+        }
+    }
+
+    /// In words, for whoever is paged.
+    pub fn describe(&self, now_ms: u64) -> String {
+        let left = |until: &Option<u64>| match until {
+            Some(until) => {
+                format!(" for another {:.1} s", until.saturating_sub(now_ms) as f64 / 1e3)
+            }
+            None => String::new(),
+        };
+        match self {
+            Verdict::Open => "open".to_owned(),
+            Verdict::Opening { owners } => {
+                format!("opening in steps: up to {owners} owners may be declared dead in this pass")
+            }
+            Verdict::Held { by: HeldBy::Operator, .. } => {
+                "held by the operator until `lapsed brake SYSTEM release`".to_owned()
+            }
+            Verdict::Held { by: HeldBy::StoreAway, until_ms } => format!(
+                "held{}: the store was away, and its owners must first have had a whole \
+                 threshold to beat again",
+                left(until_ms)
+            ),
+            Verdict::Held { by: HeldBy::MassDeath, until_ms } => format!(
+                "held{}: too many owners would be dead at once, which is likelier a fault of \
+                 the network; it opens by itself, or at once with `lapsed brake SYSTEM release`",
+                left(until_ms)
+            ),
+        }
+    }
+}
+
+/// The brake of one system.
+#[derive(Debug)]
+pub struct Brake {
+    policy: BrakePolicy,
+    threshold: Duration,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default, Clone)]
+struct State {
+    setting: Setting,
+    store_seen: Option<String>,
+    unreachable: bool,
+    /// The store was seen to be away from here; on its clock, when it was back.
+    back_ms: u64,
+    mass: Option<Mass>,
+    last: Option<Verdict>,
+}
+
+/// A mass death under way.
+#[derive(Debug, Clone, Copy)]
+struct Mass {
+    hold_until_ms: u64,
+    steps: u32,
+}
+
+impl Brake {
+    /// Open until something happens.
+    pub fn new(policy: BrakePolicy, threshold: Duration) -> Self {
+        Brake { policy, threshold, state: Mutex::default() }
+    }
+
+    /// What the operator said last, as read from the store.
+    pub fn set(&self, setting: Setting) {
+        self.lock().setting = setting;
+    }
+
+    /// The store did not answer: when it does again, everyone gets a whole threshold.
+    pub fn note_unreachable(&self) {
+        self.lock().unreachable = true;
+    }
+
+    /// The verdict of the last pass.
+    pub fn last(&self) -> Option<Verdict> {
+        self.lock().last.clone()
+    }
+
+    /// Judges for a pass that is about to begin, and moves on: a step is used up by being granted.
+    pub fn judge(&self, census: &Census) -> Verdict {
+        let mut state = self.lock();
+        let verdict = self.step(&mut state, census);
+        state.last = Some(verdict.clone());
+        verdict
+    }
+
+    /// What [`judge`](Self::judge) would say. Changes nothing.
+    pub fn preview(&self, census: &Census) -> Verdict {
+        let mut state = self.lock().clone();
+        self.step(&mut state, census)
+    }
+
+    /// Whether somebody overdue would be spared right now. Changes nothing.
+    pub fn would_spare(&self, census: &Census) -> bool {
+        let state = self.lock();
+        match self.outer(&state, census) {
+            Some(verdict) => verdict != Verdict::Open,
+            None => self.is_mass(census),
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().expect("no holder of the brake's lock panics")
+    }
+
+    fn step(&self, state: &mut State, census: &Census) -> Verdict {
+        let changed = state.store_seen.as_ref().is_some_and(|seen| *seen != census.store);
+        if changed || state.unreachable {
+            state.back_ms = census.now_ms;
+            state.mass = None;
+        }
+        state.unreachable = false;
+        state.store_seen = Some(census.store.clone());
+        if let Some(verdict) = self.outer(state, census) {
+            return verdict;
+        }
+        if !self.is_mass(census) {
+            state.mass = None;
+            return Verdict::Open;
+        }
+        let hold_until_ms = census.now_ms + self.threshold_ms();
+        let mass = state.mass.get_or_insert(Mass { hold_until_ms, steps: 0 });
+        if census.now_ms < mass.hold_until_ms {
+            return Verdict::Held { by: HeldBy::MassDeath, until_ms: Some(mass.hold_until_ms) };
+        }
+        let share = self.policy.step * f64::from(2u32.saturating_pow(mass.steps));
+        mass.steps += 1;
+        let owners = (owners_in_all(census) as f64 * share).ceil() as usize;
+        Verdict::Opening { owners: owners.max(1) }
+    }
+
+    /// What stands above the count of the dead: the operator, then the store's absence.
+    fn outer(&self, state: &State, census: &Census) -> Option<Verdict> {
+        match state.setting {
+            Setting::Hold => {
+                return Some(Verdict::Held { by: HeldBy::Operator, until_ms: None });
+            }
+            Setting::Release { until_ms } if census.now_ms < until_ms => {
+                return Some(Verdict::Open);
+            }
+            Setting::Release { .. } | Setting::Auto => {}
+        }
+        let back_ms = state.back_ms.max(census.back_ms);
+        let until_ms = back_ms + self.threshold_ms();
+        if back_ms > 0 && census.now_ms < until_ms {
+            let until_ms = Some(until_ms);
+            return Some(Verdict::Held { by: HeldBy::StoreAway, until_ms });
+        }
+        None
+    }
+
+    fn is_mass(&self, census: &Census) -> bool {
+        let all = owners_in_all(census);
+        let dying = census.owners_overdue + census.owners_died_recently;
+        census.owners_overdue > 0
+            && all >= self.policy.min_owners
+            && dying as f64 > self.policy.share * all as f64
+    }
+
+    fn threshold_ms(&self) -> u64 {
+        self.threshold.as_millis() as u64
+    }
+}
+
+fn owners_in_all(census: &Census) -> u64 {
+    census.owners_live + census.owners_overdue + census.owners_died_recently
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TTL_MS: u64 = 90_000;
+
+    fn brake() -> Brake {
+        Brake::new(BrakePolicy::default(), Duration::from_millis(TTL_MS))
+    }
+
+    fn census(now_ms: u64, live: u64, overdue: u64, recently: u64) -> Census {
+        Census {
+            now_ms,
+            store: "s1".into(),
+            owners_live: live,
+            owners_overdue: overdue,
+            owners_died_recently: recently,
+            ..Census::default()
+        }
+    }
+
+    #[test]
+    fn one_owner_of_two_dying_is_not_a_mass_death() {
+        assert_eq!(brake().judge(&census(1, 1, 1, 0)), Verdict::Open);
+        assert_eq!(brake().judge(&census(1, 0, 9, 0)), Verdict::Open);
+    }
+
+    #[test]
+    fn more_than_the_share_at_once_is_held() {
+        assert_eq!(brake().judge(&census(1, 9, 11, 0)), Verdict::Open, "0.55 exactly");
+        assert!(matches!(
+            brake().judge(&census(1, 8, 12, 0)),
+            Verdict::Held { by: HeldBy::MassDeath, .. }
+        ));
+    }
+
+    #[test]
+    fn deaths_spread_over_a_threshold_count_together() {
+        assert!(matches!(
+            brake().judge(&census(1, 5, 5, 10)),
+            Verdict::Held { by: HeldBy::MassDeath, .. }
+        ));
+    }
+
+    #[test]
+    fn trap_x3_the_brake_opens_by_itself_step_by_step() {
+        let brake = brake();
+        let start = 1_000;
+        assert!(matches!(brake.judge(&census(start, 2, 98, 0)), Verdict::Held { .. }));
+        let almost = start + TTL_MS - 1;
+        assert!(matches!(brake.judge(&census(almost, 2, 98, 0)), Verdict::Held { .. }));
+        let mut now = start + TTL_MS;
+        let mut left = 98;
+        let mut granted = Vec::new();
+        while left > 0 {
+            let Verdict::Opening { owners } = brake.judge(&census(now, 2, left, 98 - left)) else {
+                panic!("still closed with {left} left");
+            };
+            granted.push(owners);
+            left = left.saturating_sub(owners as u64);
+            now += 60_000;
+        }
+        assert_eq!(granted, [10, 20, 40, 80], "a step at a time, each twice the one before");
+        assert_eq!(brake.judge(&census(now, 2, 0, 98)), Verdict::Open);
+    }
+
+    #[test]
+    fn a_store_that_went_away_while_opening_starts_over() {
+        let brake = brake();
+        brake.judge(&census(0, 2, 98, 0));
+        assert!(matches!(brake.judge(&census(TTL_MS, 2, 98, 0)), Verdict::Opening { .. }));
+        brake.note_unreachable();
+        let verdict = brake.judge(&census(TTL_MS + 5, 2, 98, 0));
+        assert!(matches!(verdict, Verdict::Held { by: HeldBy::StoreAway, .. }), "{verdict:?}");
+    }
+
+    #[test]
+    fn a_store_that_was_away_or_is_another_one_gets_a_whole_threshold() {
+        let brake = brake();
+        assert_eq!(brake.judge(&census(5, 3, 1, 0)), Verdict::Open);
+        let other = Census { store: "s2".into(), ..census(1_000, 3, 1, 0) };
+        let held = Verdict::Held { by: HeldBy::StoreAway, until_ms: Some(1_000 + TTL_MS) };
+        assert_eq!(brake.judge(&other), held);
+        let later = Census { store: "s2".into(), ..census(1_000 + TTL_MS, 3, 1, 0) };
+        assert_eq!(brake.judge(&later), Verdict::Open);
+    }
+
+    #[test]
+    fn the_operator_comes_first() {
+        let brake = brake();
+        brake.set(Setting::Hold);
+        assert!(matches!(
+            brake.judge(&census(5, 9, 1, 0)),
+            Verdict::Held { by: HeldBy::Operator, .. }
+        ));
+        brake.set(Setting::Release { until_ms: 100 });
+        assert_eq!(brake.judge(&census(99, 0, 100, 0)), Verdict::Open);
+        assert!(matches!(brake.judge(&census(100, 0, 100, 0)), Verdict::Held { .. }));
+    }
+}

@@ -1,0 +1,424 @@
+//! One pass: page after page, batch after batch, until a cap, the brake or the end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Mutex;
+
+use crate::activity::Activity;
+use crate::clock::{Clock, within};
+use crate::error::{Error, Result};
+use crate::leader::Leadership;
+use crate::receipt::{Retention, Witness};
+use crate::schedule::Stop;
+use crate::store::Store;
+use crate::sweep::brake::{Brake, Verdict};
+use crate::sweep::policy::{BatchSize, Mode, Policy};
+use crate::sweep::report::{PassReport, Stopped};
+use crate::sweep::{
+    Batch, BatchAnswer, BatchId, Census, Cursor, Outcome, PageRequest, Refusal, Suspect,
+    SuspectPage, Sweep, TidyLimits,
+};
+
+/// Whether a pass acts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// For real.
+    Reclaim,
+    /// Everything but the change: the same pages, the same guard.
+    DryRun,
+}
+
+/// What a sweeper is made of.
+pub struct SweeperParts {
+    /// Unique among all sweepers that run against the same store.
+    pub name: String,
+    /// What to sweep.
+    pub sweep: Arc<dyn Sweep>,
+    /// Where terms and the operator's settings are.
+    pub store: Arc<dyn Store>,
+    /// How much.
+    pub policy: Policy,
+    /// Whether.
+    pub brake: Arc<Brake>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Who used the system last.
+    pub activity: Arc<Activity>,
+    /// The candidate's view, in leader mode.
+    pub leadership: Option<Leadership>,
+    /// Who is told.
+    pub witness: Arc<dyn Witness>,
+    /// How long receipts are kept.
+    pub retention: Retention,
+}
+
+/// Runs passes of one sweep, one at a time.
+pub struct Sweeper {
+    parts: SweeperParts,
+    name: Arc<str>,
+    progress: Mutex<Progress>,
+}
+
+/// What one pass leaves to the next.
+struct Progress {
+    cursor: Cursor,
+    size: BatchSize,
+    batches: u64,
+    in_doubt: Vec<BatchId>,
+}
+
+impl Sweeper {
+    /// Ready to run.
+    pub fn new(parts: SweeperParts) -> Self {
+        let progress = Progress {
+            cursor: Cursor::default(),
+            size: BatchSize::new(&parts.policy),
+            batches: 0,
+            in_doubt: Vec::new(),
+        };
+        let name = Arc::from(parts.name.as_str());
+        Sweeper { parts, name, progress: Mutex::new(progress) }
+    }
+
+    /// Its policy.
+    pub fn policy(&self) -> &Policy {
+        &self.parts.policy
+    }
+
+    /// Its brake.
+    pub fn brake(&self) -> &Arc<Brake> {
+        &self.parts.brake
+    }
+
+    /// What it sweeps.
+    pub fn sweep(&self) -> &Arc<dyn Sweep> {
+        &self.parts.sweep
+    }
+
+    /// Whether it leads; `None` when it needs no leader.
+    pub fn leads(&self) -> Option<bool> {
+        (self.parts.policy.mode == Mode::Leader).then(|| self.term().is_some())
+    }
+
+    /// One pass. A second caller waits for the first. `list` is how many entries to name in the
+    /// report. A dry run starts from the beginning and leaves no trace.
+    pub async fn pass(&self, act: Act, list: usize, stop: &Stop) -> PassReport {
+        let mut progress = self.progress.lock().await;
+        let mut run = Run::new(self, act, list, stop);
+        let stopped = match run.go(&mut progress).await {
+            Ok(stopped) => stopped,
+            Err(error) => {
+                run.fail(&error);
+                Stopped::Error
+            }
+        };
+        let mut report = run.report;
+        report.stopped = stopped;
+        report.took_ms = (self.parts.clock.mono() - run.began).as_millis() as u64;
+        self.parts.witness.passed(&report);
+        report
+    }
+
+    fn term(&self) -> Option<u64> {
+        self.parts.leadership.as_ref().and_then(Leadership::term)
+    }
+}
+
+/// What became of one page.
+enum Step {
+    More,
+    End,
+    Stop(Stopped),
+}
+
+/// A pass under way.
+struct Run<'a> {
+    sweeper: &'a Sweeper,
+    act: Act,
+    list: usize,
+    stop: &'a Stop,
+    began: Duration,
+    uses: u64,
+    ops: u64,
+    report: PassReport,
+}
+
+impl<'a> Run<'a> {
+    fn new(sweeper: &'a Sweeper, act: Act, list: usize, stop: &'a Stop) -> Self {
+        let parts = &sweeper.parts;
+        let system = parts.sweep.system();
+        let report = PassReport {
+            system: system.name.to_string(),
+            kind: system.kind,
+            dry_run: act == Act::DryRun,
+            examined: 0,
+            suspects: 0,
+            reclaimed: 0,
+            skipped: Default::default(),
+            errors: 0,
+            stopped: Stopped::Done,
+            took_ms: 0,
+            started_ms: parts.clock.wall_ms(),
+            owners_ended: 0,
+            settled: 0,
+            detail: None,
+            entries: Vec::new(),
+            entries_cut: false,
+        };
+        let (began, uses) = (parts.clock.mono(), parts.activity.uses());
+        Run { sweeper, act, list, stop, began, uses, ops: 0, report }
+    }
+
+    async fn go(&mut self, progress: &mut Progress) -> Result<Stopped> {
+        let parts = &self.sweeper.parts;
+        if self.act == Act::Reclaim {
+            self.settle(progress).await?;
+        }
+        if let Some(grace) = parts.policy.idle_grace
+            && parts.activity.idle_for(self.began) < grace
+        {
+            return Ok(Stopped::Activity);
+        }
+        let setting = self.call("brake", parts.store.brake_setting(parts.sweep.system())).await?;
+        parts.brake.set(setting);
+        let census = self.call("census", parts.sweep.census()).await?;
+        let verdict = match self.act {
+            Act::Reclaim => parts.brake.judge(&census),
+            Act::DryRun => parts.brake.preview(&census),
+        };
+        let stopped = self.pages(progress, &census, &verdict).await?;
+        if stopped != Stopped::Done {
+            return Ok(stopped);
+        }
+        if self.act == Act::Reclaim {
+            self.tidy(&verdict).await?;
+        }
+        Ok(self.done_or_braked(&census, &verdict))
+    }
+
+    /// All pages were done: was anybody spared?
+    fn done_or_braked(&mut self, census: &Census, verdict: &Verdict) -> Stopped {
+        let spared = match verdict {
+            Verdict::Open => false,
+            Verdict::Opening { owners } => census.owners_overdue > *owners as u64,
+            Verdict::Held { .. } => census.owners_overdue > 0,
+        };
+        if !spared {
+            return Stopped::Done;
+        }
+        self.report.detail = Some(verdict.describe(census.now_ms));
+        Stopped::Brake
+    }
+
+    async fn pages(
+        &mut self,
+        progress: &mut Progress,
+        census: &Census,
+        verdict: &Verdict,
+    ) -> Result<Stopped> {
+        let mut cursor = match self.act {
+            Act::Reclaim => std::mem::take(&mut progress.cursor),
+            Act::DryRun => Cursor::default(),
+        };
+        let mut size = progress.size.clone();
+        // A pass that resumes in the middle also owes the beginning a look.
+        let mut wraps = cursor != Cursor::default();
+        loop {
+            let step = self.step(progress, &mut cursor, &mut size, verdict, census).await;
+            match step {
+                Ok(Step::More) => {}
+                Ok(Step::End) if wraps => (wraps, cursor) = (false, Cursor::default()),
+                Ok(Step::End) => return Ok(Stopped::Done),
+                Ok(Step::Stop(stopped)) => {
+                    self.keep(progress, cursor);
+                    return Ok(stopped);
+                }
+                Err(error) => {
+                    self.keep(progress, cursor);
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// One page, which is one batch. The cursor moves only past what the store has answered for.
+    async fn step(
+        &mut self,
+        progress: &mut Progress,
+        cursor: &mut Cursor,
+        size: &mut BatchSize,
+        verdict: &Verdict,
+        census: &Census,
+    ) -> Result<Step> {
+        if let Some(stopped) = self.why_stop() {
+            return Ok(Step::Stop(stopped));
+        }
+        let page = self.page(cursor, self.left(size.get()), verdict).await?;
+        let count = page.suspects.len();
+        let Some(resume) = page.suspects.last().map(|s| self.sweeper.parts.sweep.after(s)) else {
+            return Ok(Step::End);
+        };
+        let answer = self.batch(progress, page.suspects, census).await?;
+        if matches!(answer.outcomes.first(), Some(Outcome::Refused(Refusal::NotLeader))) {
+            return Ok(Step::Stop(self.not_leading()));
+        }
+        *cursor = resume;
+        if self.act == Act::Reclaim {
+            size.learn(count, answer.held);
+            progress.size = size.clone();
+            self.pause().await;
+        }
+        Ok(if page.last { Step::End } else { Step::More })
+    }
+
+    async fn pause(&self) {
+        let parts = &self.sweeper.parts;
+        if !parts.policy.op_delay.is_zero() {
+            parts.clock.sleep(parts.policy.op_delay).await;
+        }
+    }
+
+    fn not_leading(&mut self) -> Stopped {
+        self.report.detail = Some("another process leads; this one may not sweep".to_owned());
+        Stopped::Error
+    }
+
+    /// Remembers where to go on. A dry run leaves no trace.
+    fn keep(&self, progress: &mut Progress, cursor: Cursor) {
+        if self.act == Act::Reclaim {
+            progress.cursor = cursor;
+        }
+    }
+
+    async fn page(
+        &mut self,
+        after: &Cursor,
+        limit: usize,
+        verdict: &Verdict,
+    ) -> Result<SuspectPage> {
+        // Owners declared dead in this pass no longer count against what the brake allowed.
+        let ended = self.report.owners_ended as usize;
+        let undeclared_max = verdict.undeclared_max().map(|n| n.saturating_sub(ended));
+        let request = PageRequest { after: after.clone(), limit, undeclared_max };
+        let page = self.call("suspects", self.sweeper.parts.sweep.suspects(request)).await?;
+        self.report.examined += page.examined;
+        self.report.suspects += page.suspects.len() as u64;
+        Ok(page)
+    }
+
+    async fn batch(
+        &mut self,
+        progress: &mut Progress,
+        suspects: Vec<Suspect>,
+        census: &Census,
+    ) -> Result<BatchAnswer> {
+        progress.batches += 1;
+        let id = BatchId { sweeper: self.sweeper.name.clone(), number: progress.batches };
+        let term = self.sweeper.term();
+        let batch = Batch { id: id.clone(), suspects: suspects.clone(), act: self.act, term };
+        match self.call("reclaim", self.sweeper.parts.sweep.reclaim(batch)).await {
+            Ok(answer) => {
+                self.tally(&suspects, &answer, census);
+                Ok(answer)
+            }
+            Err(error) => {
+                if self.act == Act::Reclaim && matches!(error, Error::Unavailable { .. }) {
+                    progress.in_doubt.push(id);
+                    suspects.iter().for_each(|_| self.report.tally(&Outcome::InDoubt));
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn tally(&mut self, suspects: &[Suspect], answer: &BatchAnswer, census: &Census) {
+        self.ops += suspects.len() as u64;
+        self.report.owners_ended += answer.owners_ended;
+        for (suspect, outcome) in suspects.iter().zip(&answer.outcomes) {
+            self.report.tally(outcome);
+            self.report.list(suspect, outcome, census.now_ms, self.list);
+            if let Outcome::Reclaimed(Some(receipt)) = outcome {
+                self.sweeper.parts.witness.reclaimed(receipt);
+            }
+        }
+    }
+
+    /// What earlier passes left in doubt: their receipts tell.
+    async fn settle(&mut self, progress: &mut Progress) -> Result<()> {
+        while let Some(id) = progress.in_doubt.first().cloned() {
+            let receipts = self.call("settle", self.sweeper.parts.sweep.settle(&id)).await?;
+            progress.in_doubt.remove(0);
+            self.report.settled += receipts.len() as u64;
+            self.report.reclaimed += receipts.len() as u64;
+            receipts.iter().for_each(|r| self.sweeper.parts.witness.reclaimed(r));
+        }
+        Ok(())
+    }
+
+    async fn tidy(&mut self, verdict: &Verdict) -> Result<()> {
+        let parts = &self.sweeper.parts;
+        let ended = self.report.owners_ended as usize;
+        let limits = TidyLimits {
+            rows: parts.policy.batch,
+            undeclared_max: verdict.undeclared_max().map(|n| n.saturating_sub(ended)),
+            retention: parts.retention,
+            term: self.sweeper.term(),
+        };
+        if parts.policy.mode == Mode::Leader && limits.term.is_none() {
+            return Ok(());
+        }
+        let tidied = self.call("tidy", parts.sweep.tidy(limits)).await?;
+        self.report.owners_ended += tidied.owners_ended;
+        Ok(())
+    }
+
+    /// Asked before every batch.
+    fn why_stop(&mut self) -> Option<Stopped> {
+        let parts = &self.sweeper.parts;
+        let policy = &parts.policy;
+        if policy.max_ops.is_some_and(|max| self.ops >= max) {
+            return Some(Stopped::Ops);
+        }
+        let ran = parts.clock.mono() - self.began;
+        if policy.max_runtime.is_some_and(|max| ran >= max) || self.stop.is_told() {
+            return Some(Stopped::Runtime);
+        }
+        if policy.idle_grace.is_some() && parts.activity.uses() != self.uses {
+            return Some(Stopped::Activity);
+        }
+        if self.act == Act::Reclaim && policy.mode == Mode::Leader && self.sweeper.term().is_none()
+        {
+            return Some(self.not_leading());
+        }
+        None
+    }
+
+    /// How many of `wanted` the cap still allows; at least one, since `why_stop` was asked first.
+    fn left(&self, wanted: usize) -> usize {
+        match self.sweeper.parts.policy.max_ops {
+            Some(max) => wanted.min((max - self.ops) as usize),
+            None => wanted,
+        }
+    }
+
+    /// Every store call goes through here, so that every one has a time limit (X1).
+    async fn call<T>(&self, what: &str, call: impl Future<Output = Result<T>>) -> Result<T> {
+        let parts = &self.sweeper.parts;
+        let limit = parts.policy.timeout;
+        match within(&*parts.clock, limit, call).await {
+            Some(answer) => answer,
+            None => Err(Error::timed_out("the store", what, limit.as_millis())),
+        }
+    }
+
+    fn fail(&mut self, error: &Error) {
+        let parts = &self.sweeper.parts;
+        self.report.errors += 1;
+        self.report.detail = Some(error.to_string());
+        if matches!(error, Error::Unavailable { .. }) {
+            parts.brake.note_unreachable();
+        }
+        parts.witness.store_error(parts.sweep.system(), error);
+    }
+}

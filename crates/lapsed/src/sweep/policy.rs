@@ -1,0 +1,162 @@
+//! How much a pass may do, and how large a batch may be. Pure: decides from values alone.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+
+/// Who sweeps when several could.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// Everybody; the guard makes it harmless.
+    #[default]
+    Idempotent,
+    /// Whoever holds the term.
+    Leader,
+}
+
+/// How much a pass may do. Every field can be set per system.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Policy {
+    /// From the start of one pass to the start of the next.
+    pub every: Duration,
+    /// How far `every` may stray, as a share of it, so that replicas do not march in step.
+    pub jitter: f64,
+    /// The most entries in one store call; adapts downwards to keep within `hold`.
+    pub batch: usize,
+    /// How long one call may hold the store.
+    pub hold: Duration,
+    /// The pause between two batches.
+    pub op_delay: Duration,
+    /// The most entries acted on in one pass. `None`: no limit.
+    pub max_ops: Option<u64>,
+    /// The longest a pass may run. `None`: no limit.
+    pub max_runtime: Option<Duration>,
+    /// Sweep only when nobody used the system for so long, and stop when somebody does.
+    pub idle_grace: Option<Duration>,
+    /// Who sweeps.
+    pub mode: Mode,
+    /// How long any one store call may take.
+    pub timeout: Duration,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Policy {
+            every: Duration::from_secs(60),
+            jitter: 0.1,
+            batch: 500,
+            hold: Duration::from_millis(2),
+            op_delay: Duration::ZERO,
+            max_ops: None,
+            max_runtime: None,
+            idle_grace: None,
+            mode: Mode::Idempotent,
+            timeout: Duration::from_secs(5),
+        }
+    }
+}
+
+impl Policy {
+    /// Refuses what cannot work, naming the field as the configuration does.
+    pub fn check(&self) -> Result<()> {
+        let wrong = |what: &str| Err(Error::Invalid(format!("sweep.{what}")));
+        if self.every.is_zero() {
+            return wrong("every must be longer than 0");
+        }
+        if !(0.0..=1.0).contains(&self.jitter) {
+            return wrong("jitter must be between 0 and 1");
+        }
+        if self.batch == 0 || self.batch > 10_000 {
+            return wrong("batch must be between 1 and 10000");
+        }
+        if self.hold.is_zero() {
+            return wrong("hold must be longer than 0");
+        }
+        if self.timeout.is_zero() {
+            return wrong("timeout must be longer than 0");
+        }
+        if self.max_ops == Some(0) {
+            return wrong("max_ops must be above 0; leave it out for no limit");
+        }
+        if self.max_runtime.is_some_and(|d| d.is_zero()) {
+            return wrong("max_runtime must be longer than 0; leave it out for no limit");
+        }
+        if self.idle_grace.is_some_and(|d| d.is_zero()) {
+            return wrong("idle_grace must be longer than 0; leave it out to sweep at any time");
+        }
+        Ok(())
+    }
+}
+
+/// The size of the next batch, learned from how long the store was held by the ones before.
+#[derive(Clone, Debug)]
+pub struct BatchSize {
+    max: usize,
+    hold: Duration,
+    now: usize,
+}
+
+impl BatchSize {
+    /// Starts small, so that even the first call on a slow store is a short one.
+    pub fn new(policy: &Policy) -> Self {
+        BatchSize { max: policy.batch, hold: policy.hold, now: policy.batch.min(32) }
+    }
+
+    /// How many entries the next call may carry.
+    pub fn get(&self) -> usize {
+        self.now
+    }
+
+    /// Learns from a call that carried `size` entries: shrinks in proportion when it held the store
+    /// too long, grows by a quarter while it takes less than half of what it may.
+    pub fn learn(&mut self, size: usize, held: Duration) {
+        if size == 0 {
+            return;
+        }
+        if held > self.hold {
+            let fits = size as f64 * self.hold.as_secs_f64() / held.as_secs_f64();
+            self.now = ((fits * 0.8) as usize).clamp(1, self.now);
+        } else if held < self.hold / 2 && size >= self.now {
+            self.now = (self.now + self.now.div_ceil(4)).min(self.max);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_shrinks_to_what_the_store_can_bear_and_grows_back() {
+        let mut size = BatchSize::new(&Policy::default());
+        for _ in 0..50 {
+            let n = size.get();
+            size.learn(n, Duration::from_micros(n as u64));
+        }
+        assert_eq!(size.get(), 500);
+        for _ in 0..50 {
+            let n = size.get();
+            size.learn(n, Duration::from_micros(100 * n as u64));
+        }
+        assert!((8..=20).contains(&size.get()), "{}", size.get());
+        size.learn(size.get(), Duration::from_secs(9));
+        assert_eq!(size.get(), 1);
+        for _ in 0..60 {
+            let n = size.get();
+            size.learn(n, Duration::from_micros(n as u64));
+        }
+        assert_eq!(size.get(), 500);
+    }
+
+    #[test]
+    fn nonsense_is_named() {
+        let bad = Policy { every: Duration::ZERO, ..Policy::default() };
+        assert!(bad.check().unwrap_err().to_string().contains("sweep.every"));
+        let bad = Policy { batch: 0, ..Policy::default() };
+        assert!(bad.check().unwrap_err().to_string().contains("sweep.batch"));
+        assert!(Policy::default().check().is_ok());
+    }
+}

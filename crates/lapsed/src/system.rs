@@ -1,0 +1,63 @@
+//! What every system offers besides its own operations: what the daemon and the CLI work with.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+
+use crate::error::Result;
+use crate::name::SystemId;
+use crate::sweep::Sweep;
+
+/// Why something is, or is not, dead.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Explanation {
+    /// The system asked.
+    pub system: String,
+    /// Its kind.
+    pub kind: String,
+    /// What was asked about.
+    pub key: String,
+    /// One word: `live`, `overdue`, `spared`, `dead`, `retired`, `reclaimed`, `unknown`.
+    pub verdict: String,
+    /// The reasons, one sentence each.
+    pub because: Vec<String>,
+    /// The same as data.
+    pub facts: serde_json::Value,
+}
+
+/// What became of a `restore`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "outcome")]
+pub enum Restored {
+    /// It is back.
+    Restored {
+        /// What.
+        key: String,
+        /// Held by whom now.
+        owner: String,
+        /// Which life.
+        incarnation: u64,
+    },
+    /// It was not put back, and nothing changed.
+    Refused {
+        /// Why, in words.
+        why: String,
+    },
+}
+
+/// One configured system.
+#[async_trait]
+pub trait System: Send + Sync {
+    /// Which.
+    fn id(&self) -> &SystemId;
+
+    /// Its cleanup.
+    fn sweep(&self) -> Arc<dyn Sweep>;
+
+    /// Why `key` is, or is not, dead.
+    async fn explain(&self, key: &str) -> Result<Explanation>;
+
+    /// Puts back what a receipt removed, if its place is still free.
+    async fn restore(&self, seq: u64) -> Result<Restored>;
+}
