@@ -1,1 +1,283 @@
+//! The embedded store: one data folder, opened by one process, nothing to install.
+//!
+//! What is held is on disk (redb), in transactions that many callers share. Who is alive is in
+//! memory, where a beat is one compare-and-swap, and is mirrored to disk now and then; after a
+//! restart everybody gets a whole TTL to beat again, so what the mirror lacks is not missed.
+//!
+//! Writes are serial: one job after the other, in batches, each batch one durable commit. Memory
+//! changes with the job, before the commit; when a batch is undone, memory is loaded anew.
+#![warn(missing_docs)]
 
+mod book;
+mod cautious;
+mod disk;
+mod fault;
+mod ledger;
+mod registry;
+mod services;
+mod slot;
+mod tables;
+mod tx;
+mod vigil;
+mod writer;
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, RwLock, Weak};
+use std::time::Duration;
+
+use lapsed::clock::{Clock, SystemClock};
+use lapsed::registry::rules::{Guard, Strict};
+use lapsed::{Error, Result, SystemId};
+use redb::{Database, ReadableDatabase, StorageBackend};
+
+use crate::disk::Disk;
+use crate::fault::{Fault, Tried};
+use crate::tables::{FORMAT, META, definition, number, to_number};
+use crate::tx::Tx;
+use crate::vigil::Vigil;
+use crate::writer::{Chore, Keeper, Undone, Writer};
+
+pub use crate::registry::EmbeddedRegistry;
+/// What an in-memory store keeps its bytes in; the simulation brings one that crashes.
+pub use redb::StorageBackend as Backend;
+
+/// How often beats are mirrored to disk, and how many at the most in one commit.
+const MIRROR_EVERY_MS: u64 = 1_000;
+const MIRROR_ROWS_MAX: usize = 2_000;
+
+/// How to open a store.
+#[derive(Clone)]
+pub struct Options {
+    /// How much of the file is kept in memory.
+    pub cache_bytes: usize,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// The rules of death.
+    pub guard: Arc<dyn Guard>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { cache_bytes: 256 << 20, clock: SystemClock::shared(), guard: Arc::new(Strict) }
+    }
+}
+
+/// An open store. Clones share it; the last one to go closes it.
+#[derive(Clone)]
+pub struct Embedded {
+    inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    disk: Arc<Disk>,
+    writer: Writer,
+    vigil: Arc<Vigil>,
+    guard: Arc<dyn Guard>,
+    clock: Arc<dyn Clock>,
+    incarnation: String,
+    /// The registries, to be mirrored and reloaded.
+    rooms: RwLock<Vec<Weak<registry::Core>>>,
+    mirrored_ms: AtomicU64,
+    failed: AtomicBool,
+}
+
+impl Embedded {
+    /// Opens the store in `dir`, making it if it is not there. One process at a time.
+    pub fn open(dir: &Path, options: Options) -> Result<Embedded> {
+        Self::start(Disk::open_folder(dir, options.cache_bytes)?, options, true)
+    }
+
+    /// A store that is gone when dropped. Everything happens in the caller, at once: no thread, so
+    /// that a simulation repeats exactly.
+    pub fn in_memory(options: Options) -> Result<Embedded> {
+        Self::with_backend(options, || Box::new(redb::backends::InMemoryBackend::new()))
+    }
+
+    /// The same on bytes of the caller's: `make` is called at each opening.
+    pub fn with_backend(
+        options: Options,
+        make: impl Fn() -> Box<dyn StorageBackend> + Send + Sync + 'static,
+    ) -> Result<Embedded> {
+        Self::start(Disk::in_memory(Box::new(make), options.cache_bytes), options, false)
+    }
+
+    fn start(disk: Disk, options: Options, threaded: bool) -> Result<Embedded> {
+        let disk = Arc::new(disk);
+        let opened = disk.open(|database| Opened::read(database, &disk.name))?;
+        let vigil = Arc::new(Vigil::new(options.clock.clone(), opened.high_ms, threaded));
+        let incarnation = format!("{}-{:08x}", opened.opens + 1, options.clock.random() as u32);
+        let writer_disk = disk.clone();
+        let mut failed = None;
+        let inner = Arc::new_cyclic(|weak: &Weak<Inner>| {
+            let keeper: Weak<dyn Keeper> = weak.clone();
+            let writer = match threaded {
+                false => Writer::inline(writer_disk, keeper),
+                true => Writer::threaded(writer_disk.clone(), keeper.clone()).unwrap_or_else(|e| {
+                    failed = Some(e);
+                    Writer::inline(writer_disk, keeper)
+                }),
+            };
+            Inner {
+                disk: disk.clone(),
+                writer,
+                vigil,
+                guard: options.guard,
+                clock: options.clock,
+                incarnation,
+                rooms: RwLock::default(),
+                mirrored_ms: AtomicU64::new(0),
+                failed: AtomicBool::new(false),
+            }
+        });
+        match failed {
+            Some(error) => Err(error),
+            None => {
+                note_opening(&inner, opened.opens + 1)?;
+                Ok(Embedded { inner })
+            }
+        }
+    }
+
+    /// The registry `id` on this store. `threshold` is what the brake waits for after an absence.
+    pub fn registry(&self, id: SystemId, threshold: Duration) -> Result<Arc<EmbeddedRegistry>> {
+        let registry = EmbeddedRegistry::open(self.inner.clone(), id, threshold)?;
+        let mut rooms = self.inner.rooms.write().expect(LOCK);
+        rooms.push(Arc::downgrade(registry.core()));
+        Ok(Arc::new(registry))
+    }
+
+    /// Mirrors the beats, finishes what was asked for, and lets go of the folder. Blocks.
+    pub fn close(self) -> Result<()> {
+        let answer = block_on(self.mirror());
+        self.inner.writer.quit();
+        self.inner.disk.close();
+        answer
+    }
+}
+
+impl Embedded {
+    /// Writes the beats down now. Happens by itself once a second, and when closing.
+    pub async fn mirror(&self) -> Result<()> {
+        let inner = self.inner.clone();
+        self.inner.writer.write(move |tx| inner.mirror(tx, usize::MAX), |_| {}).await
+    }
+}
+
+const LOCK: &str = "no holder of this lock panics";
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.writer.quit();
+        self.disk.close();
+    }
+}
+
+/// What the file says of itself.
+struct Opened {
+    opens: u64,
+    high_ms: u64,
+}
+
+impl Opened {
+    fn read(database: &Database, place: &str) -> Result<Opened> {
+        let told = |fault: Fault| fault.told(place);
+        let txn = database.begin_read().map_err(|e| told(e.into()))?;
+        let meta = match txn.open_table(definition(META)) {
+            Ok(meta) => meta,
+            Err(redb::TableError::TableDoesNotExist(_)) => {
+                return Ok(Opened { opens: 0, high_ms: 0 });
+            }
+            Err(error) => return Err(told(error.into())),
+        };
+        let read = |key: &str| -> Result<Option<u64>> {
+            let value = meta.get(key.as_bytes()).map_err(|e| told(e.into()))?;
+            Ok(value.and_then(|v| to_number(v.value())))
+        };
+        match read("format")? {
+            Some(FORMAT) => Ok(Opened {
+                opens: read("opens")?.unwrap_or(0),
+                high_ms: read("high_ms")?.unwrap_or(0),
+            }),
+            other => Err(Error::Corrupt {
+                store: place.to_owned(),
+                what: format!(
+                    "its format is {other:?} and this version knows {FORMAT} only. Nothing was \
+                     changed: use the version that wrote it"
+                ),
+            }),
+        }
+    }
+}
+
+/// Waits on this thread: opening and closing are not asynchronous.
+fn block_on<T>(work: impl Future<Output = T>) -> T {
+    futures::executor::block_on(work)
+}
+
+fn note_opening(inner: &Arc<Inner>, opens: u64) -> Result<()> {
+    let noted = inner.writer.write(
+        move |tx: &mut Tx<'_>| {
+            tx.meta_put(b"format", &number(FORMAT))?;
+            tx.meta_put(b"opens", &number(opens))
+        },
+        |()| {},
+    );
+    match block_on(noted) {
+        // A full disk is no reason not to serve reads.
+        Err(Error::Unavailable { what, .. }) if !inner.disk.has_room() => {
+            tracing::warn!(%what, "opened on a full disk");
+            Ok(())
+        }
+        other => other,
+    }
+}
+
+impl Inner {
+    fn cores(&self) -> Vec<Arc<registry::Core>> {
+        self.rooms.read().expect(LOCK).iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Writes down at most `limit` of the deadlines that have moved, of each system.
+    fn mirror(&self, tx: &mut Tx<'_>, limit: usize) -> Tried<()> {
+        self.cores().iter().try_for_each(|core| core.mirror(tx, limit))
+    }
+
+    fn reopen(&self) -> Result<()> {
+        self.disk.close();
+        self.disk.open(|database| Opened::read(database, &self.disk.name)).map(|_| ())
+    }
+}
+
+impl Keeper for Inner {
+    fn stamp(&self, tx: &mut Tx<'_>) -> Tried<()> {
+        tx.meta_put(b"high_ms", &number(self.vigil.now_ms()))
+    }
+
+    fn tick(&self) -> Option<Chore<'_>> {
+        let (now_ms, _) = self.vigil.look();
+        if self.failed.load(Ordering::Acquire) {
+            self.undone(Undone::DiskFailed);
+            return None;
+        }
+        if now_ms.saturating_sub(self.mirrored_ms.load(Ordering::Relaxed)) < MIRROR_EVERY_MS {
+            return None;
+        }
+        self.mirrored_ms.store(now_ms, Ordering::Relaxed);
+        let moved = self.cores().iter().any(|core| core.has_moved());
+        moved.then(|| -> Chore<'_> { Box::new(|tx| self.mirror(tx, MIRROR_ROWS_MAX)) })
+    }
+
+    fn undone(&self, why: Undone) {
+        let reopened = match why {
+            Undone::DiskFailed => self.reopen(),
+            Undone::RowUnreadable => Ok(()),
+        };
+        let cores = self.cores();
+        let reloaded = reopened.and_then(|()| cores.iter().try_for_each(|c| c.load(&self.disk)));
+        self.failed.store(reloaded.is_err(), Ordering::Release);
+        if let Err(error) = reloaded {
+            tracing::error!(%error, "the store is closed until its disk works again");
+        }
+    }
+}

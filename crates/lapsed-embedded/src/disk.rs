@@ -1,0 +1,180 @@
+//! The database file: opened exclusively, opened anew when the disk failed, closed on request.
+//!
+//! redb refuses everything, reads too, after one failed write. So a disk that is nearly full is
+//! noticed before the write is tried, and a database that failed all the same is opened anew.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, RwLock};
+
+use lapsed::{Error, Result};
+use redb::{Builder, Database, ReadTransaction, ReadableDatabase, StorageBackend};
+
+use crate::cautious::Cautious;
+use crate::fault::{Fault, disk_error};
+
+/// What must be left free before a batch is tried: more than any one batch writes.
+const FREE_BYTES_MIN: u64 = 16 << 20;
+
+/// Where the bytes are.
+pub(crate) enum Place {
+    Folder { dir: PathBuf, _lock: File },
+    Memory(Box<dyn Fn() -> Box<dyn StorageBackend> + Send + Sync>),
+}
+
+pub(crate) struct Disk {
+    pub name: String,
+    place: Place,
+    cache_bytes: usize,
+    database: RwLock<Option<Arc<Database>>>,
+}
+
+impl Disk {
+    pub fn open_folder(dir: &Path, cache_bytes: usize) -> Result<Disk> {
+        let name = format!("the embedded store in {}", dir.display());
+        let failed = |what: &str, error: std::io::Error| Error::Unavailable {
+            store: name.clone(),
+            what: format!("{what}: {error}"),
+        };
+        std::fs::create_dir_all(dir).map_err(|e| failed("its folder cannot be made", e))?;
+        let lock = lock(dir).map_err(|e| failed("its lock file cannot be used", e))?;
+        let lock = lock.map_err(|holder| Error::Unavailable {
+            store: name.clone(),
+            what: format!(
+                "it is in use by {holder}; one folder serves one process. Talk to that one over \
+                 HTTP, stop it, or choose another folder"
+            ),
+        })?;
+        let place = Place::Folder { dir: dir.to_owned(), _lock: lock };
+        Ok(Disk { name, place, cache_bytes, database: RwLock::default() })
+    }
+
+    pub fn in_memory(
+        make: Box<dyn Fn() -> Box<dyn StorageBackend> + Send + Sync>,
+        cache_bytes: usize,
+    ) -> Disk {
+        let name = "the embedded store in memory".to_owned();
+        Disk { name, place: Place::Memory(make), cache_bytes, database: RwLock::default() }
+    }
+
+    /// Opens the file and lets `load` read it. Nothing on disk is changed before `load` is content.
+    pub fn open<T>(&self, load: impl FnOnce(&Database) -> Result<T>) -> Result<T> {
+        let (backend, cautious): (Box<dyn StorageBackend>, _) = match &self.place {
+            Place::Memory(make) => (make(), None),
+            Place::Folder { dir, .. } => {
+                let path = dir.join("lapsed.redb");
+                let mut options = OpenOptions::new();
+                options.read(true).write(true).create(true).truncate(false);
+                let file = options.open(&path).map_err(|e| self.corrupt(e))?;
+                let cautious = Cautious::new(file).map_err(|e| self.corrupt(e))?;
+                (Box::new(cautious.clone()), Some(cautious))
+            }
+        };
+        let database = quietly(|| {
+            let database = Builder::new()
+                .set_cache_size(self.cache_bytes)
+                .create_with_backend(Boxed(backend))
+                .map_err(|e| self.corrupt(e))?;
+            let loaded = load(&database)?;
+            Ok((database, loaded))
+        });
+        let (database, loaded) = database.unwrap_or_else(|| Err(self.corrupt("it is damaged")))?;
+        if let Some(cautious) = cautious {
+            cautious.trust().map_err(|e| Fault::Disk(redb::Error::Io(e)).told(&self.name))?;
+        }
+        *self.database.write().expect(LOCK) = Some(Arc::new(database));
+        Ok(loaded)
+    }
+
+    pub fn database(&self) -> Result<Arc<Database>> {
+        let database = self.database.read().expect(LOCK).clone();
+        database.ok_or_else(|| Error::Unavailable {
+            store: self.name.clone(),
+            what: "it is closed, or its disk failed; it is being opened anew".to_owned(),
+        })
+    }
+
+    pub fn read(&self) -> Result<ReadTransaction> {
+        self.database()?.begin_read().map_err(|e| disk_error(&self.name, &e.into()))
+    }
+
+    /// Lets go of the file. Readers that are under way finish first.
+    pub fn close(&self) {
+        let database = self.database.write().expect(LOCK).take();
+        drop(database);
+    }
+
+    /// Whether there is room for a batch.
+    pub fn has_room(&self) -> bool {
+        let Place::Folder { dir, .. } = &self.place else { return true };
+        match rustix::fs::statvfs(dir) {
+            Ok(stat) => stat.f_bavail * stat.f_frsize >= FREE_BYTES_MIN,
+            Err(_) => true,
+        }
+    }
+
+    fn corrupt(&self, why: impl ToString) -> Error {
+        Error::Corrupt {
+            store: self.name.clone(),
+            what: format!(
+                "{}. Nothing was changed: keep a copy of the folder, then restore it from a \
+                 backup or start with an empty one",
+                why.to_string()
+            ),
+        }
+    }
+}
+
+const LOCK: &str = "no holder of this lock panics";
+
+/// A damaged file can make the layer below panic; that is an answer, too.
+fn quietly<T>(work: impl FnOnce() -> Result<T>) -> Option<Result<T>> {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).ok()
+}
+
+/// Takes the folder's lock, or says who has it.
+fn lock(dir: &Path) -> std::io::Result<std::result::Result<File, String>> {
+    let path = dir.join("lock");
+    let mut options = OpenOptions::new();
+    let mut file = options.read(true).write(true).create(true).truncate(false).open(path)?;
+    match file.try_lock() {
+        Ok(()) => {
+            file.set_len(0)?;
+            file.seek(SeekFrom::Start(0))?;
+            writeln!(file, "{}", std::process::id())?;
+            Ok(Ok(file))
+        }
+        Err(std::fs::TryLockError::WouldBlock) => {
+            let mut holder = String::new();
+            file.read_to_string(&mut holder)?;
+            Ok(Err(format!("the process with pid {}", holder.trim())))
+        }
+        Err(std::fs::TryLockError::Error(error)) => Err(error),
+    }
+}
+
+/// `create_with_backend` wants a concrete type.
+#[derive(Debug)]
+struct Boxed(Box<dyn StorageBackend>);
+
+impl StorageBackend for Boxed {
+    fn len(&self) -> std::io::Result<u64> {
+        self.0.len()
+    }
+    fn read(&self, offset: u64, out: &mut [u8]) -> std::io::Result<()> {
+        self.0.read(offset, out)
+    }
+    fn set_len(&self, len: u64) -> std::io::Result<()> {
+        self.0.set_len(len)
+    }
+    fn sync_data(&self) -> std::io::Result<()> {
+        self.0.sync_data()
+    }
+    fn write(&self, offset: u64, data: &[u8]) -> std::io::Result<()> {
+        self.0.write(offset, data)
+    }
+    fn close(&self) -> std::io::Result<()> {
+        self.0.close()
+    }
+}

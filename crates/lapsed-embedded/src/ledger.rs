@@ -1,0 +1,145 @@
+//! Receipts on disk: read, settled by batch, pruned; and owners long gone, forgotten.
+
+use std::sync::Arc;
+
+use lapsed::owner::Ending;
+use lapsed::receipt::{Receipt, ReceiptQuery};
+use lapsed::registry::rules::{Case, Life};
+use lapsed::sweep::{BatchId, Tidied, TidyLimits};
+use lapsed::{Result, SystemId};
+use redb::ReadableTable;
+
+use crate::Inner;
+use crate::fault::Tried;
+use crate::registry::load::open;
+use crate::registry::{Core, EmbeddedRegistry};
+use crate::services::term_holds;
+use crate::slot::Slot;
+use crate::tables::{Tables, batch_key, held_key, number, split_pair};
+use crate::tx::Tx;
+
+impl Inner {
+    pub(crate) fn read_receipts(
+        &self,
+        id: &SystemId,
+        query: &ReceiptQuery,
+    ) -> Result<Vec<Receipt>> {
+        let read = || -> Tried<Vec<Receipt>> {
+            let txn = self.disk.read()?;
+            let Some(table) = open(&txn, &Tables::of(id).receipts)? else { return Ok(Vec::new()) };
+            let one = |row: std::result::Result<_, redb::StorageError>| {
+                let (_, value): (redb::AccessGuard<'_, &[u8]>, redb::AccessGuard<'_, &[u8]>) = row?;
+                Ok(serde_json::from_slice(value.value())?)
+            };
+            match query.after {
+                Some(after) => {
+                    let from = number(after.saturating_add(1));
+                    table.range(&from[..]..)?.take(query.limit).map(one).collect()
+                }
+                None => {
+                    let to = number(query.before.unwrap_or(u64::MAX));
+                    table.range(..&to[..])?.rev().take(query.limit).map(one).collect()
+                }
+            }
+        };
+        read().map_err(|fault| fault.told(&self.disk.name))
+    }
+}
+
+impl EmbeddedRegistry {
+    /// What a batch wrote, if it was carried out.
+    pub(crate) fn receipts_of(&self, batch: &BatchId) -> Result<Vec<Receipt>> {
+        let range = || -> Tried<Option<(u64, u64)>> {
+            let txn = self.inner().disk.read()?;
+            let Some(table) = open(&txn, &self.core().tables.batches)? else { return Ok(None) };
+            let row = table.get(&*batch_key(&batch.sweeper, batch.number))?;
+            Ok(row.and_then(|row| split_pair(row.value())))
+        };
+        let range = range().map_err(|fault| fault.told(&self.inner().disk.name))?;
+        let Some((first, last)) = range else { return Ok(Vec::new()) };
+        let limit = (last - first + 1) as usize;
+        let query = ReceiptQuery { after: Some(first - 1), limit, ..ReceiptQuery::default() };
+        let receipts = self.inner().read_receipts(&self.core().id, &query)?;
+        Ok(receipts.into_iter().filter(|r| r.id.seq <= last).collect())
+    }
+}
+
+impl Core {
+    /// Bounded housekeeping, in one job.
+    pub(crate) fn tidy(
+        &self,
+        tx: &mut Tx<'_>,
+        limits: &TidyLimits,
+    ) -> Tried<(Tidied, Vec<Arc<Slot>>)> {
+        let (now_ms, _) = self.look();
+        let mut tidied = Tidied::default();
+        if let Some(term) = limits.term
+            && !term_holds(tx, &self.id, term, now_ms)?
+        {
+            return Ok((tidied, Vec::new()));
+        }
+        let ended = self.end_empty(tx, limits)?;
+        tidied.owners_ended = ended.len() as u64;
+        tidied.receipts_pruned = self.prune_receipts(tx, limits, now_ms)?;
+        tidied.owners_forgotten = self.forget_owners(tx, limits, now_ms)?;
+        Ok((tidied, ended))
+    }
+
+    /// Overdue owners that hold nothing: no entry of theirs will ever make a pass declare them dead.
+    fn end_empty(&self, tx: &mut Tx<'_>, limits: &TidyLimits) -> Tried<Vec<Arc<Slot>>> {
+        let (now_ms, back_ms) = self.look();
+        let empty = {
+            let mut due = self.book.due();
+            due.advance(now_ms, back_ms);
+            due.doomed((0, 0), limits.undeclared_max, limits.rows, true)
+        };
+        let mut ended = Vec::new();
+        for (_, slot) in empty {
+            let own = lapsed::owner::Incarnation(slot.incarnation);
+            let may_end = |life: &Life| {
+                let case = Case { suspected: own, holder: own, life: *life, now_ms, back_ms };
+                self.guard.judge(&case).map(|_| ())
+            };
+            if let Some(Ok(_)) = slot.end_if(Ending::Dead, now_ms, may_end) {
+                self.write_end(tx, &slot)?;
+                ended.push(slot);
+            }
+        }
+        Ok(ended)
+    }
+
+    fn prune_receipts(&self, tx: &mut Tx<'_>, limits: &TidyLimits, now_ms: u64) -> Tried<u64> {
+        let next = tx.take_numbers(&self.tables.next_receipt, 0)?;
+        let keep_from = next.saturating_sub(limits.retention.count);
+        let mut old: Vec<Receipt> = Vec::new();
+        for row in tx.table(&self.tables.receipts)?.iter()?.take(limits.rows) {
+            let receipt: Receipt = serde_json::from_slice(row?.1.value())?;
+            let aged = now_ms.saturating_sub(receipt.at_ms) > limits.retention.age_ms;
+            if receipt.id.seq >= keep_from && !aged {
+                break;
+            }
+            old.push(receipt);
+        }
+        for receipt in &old {
+            tx.remove(&self.tables.receipts, &number(receipt.id.seq))?;
+            let lost = held_key(receipt.incarnation.0, receipt.key.as_str());
+            tx.remove(&self.tables.lost, &lost)?;
+            tx.remove(&self.tables.batches, &batch_key(&receipt.sweeper, receipt.batch))?;
+        }
+        Ok(old.len() as u64)
+    }
+
+    /// An ended owner is remembered as long as its receipts, so that it can be told that it ended.
+    fn forget_owners(&self, tx: &mut Tx<'_>, limits: &TidyLimits, now_ms: u64) -> Tried<u64> {
+        let long_gone = |slot: &Slot| {
+            let aged = |at_ms: u64| now_ms.saturating_sub(at_ms) > limits.retention.age_ms;
+            slot.held() == 0 && slot.end().is_some_and(|end| aged(end.at_ms))
+        };
+        let gone = self.book.pick(limits.rows, long_gone);
+        for slot in &gone {
+            tx.remove(&self.tables.owners, &number(slot.incarnation))?;
+            self.book.forget(slot);
+        }
+        Ok(gone.len() as u64)
+    }
+}

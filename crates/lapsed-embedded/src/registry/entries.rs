@@ -1,0 +1,308 @@
+//! What owners hold: registered, found, let go, put back.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use async_trait::async_trait;
+use lapsed::owner::{Beat, Claim, Incarnation};
+use lapsed::receipt::{Receipt, ReceiptId};
+use lapsed::registry::{Found, Holder, RegisterAnswer, Registered, RegistryStore, Take};
+use lapsed::sweep::Suspect;
+use lapsed::system::Restored;
+use lapsed::{Error, Name, Result};
+
+use crate::fault::{Fault, Tried};
+use crate::registry::load::open;
+use crate::registry::owners::{begin, begun};
+use crate::registry::{Core, EmbeddedRegistry, Meant, stranger};
+use crate::slot::Slot;
+use crate::tables::{held_key, number, pair, split_held, split_pair};
+use crate::tx::Tx;
+
+/// What a registration did, inside its job.
+struct Done {
+    slot: Arc<Slot>,
+    started: bool,
+    keys: Vec<Registered>,
+}
+
+/// A job that must not write for somebody who ended: who it was.
+enum Acted<T> {
+    Done(T),
+    Ended(Arc<Slot>),
+}
+
+impl Core {
+    /// The life that may act inside a job.
+    fn acting(&self, claim: &Claim) -> Tried<Option<Acted<Arc<Slot>>>> {
+        match self.meant(claim) {
+            Meant::Stranger => Err(stranger(claim).into()),
+            Meant::Nobody => Ok(None),
+            Meant::Life(slot) if self.guard.may_register(&slot.life()) => {
+                Ok(Some(Acted::Done(slot)))
+            }
+            Meant::Life(slot) => Ok(Some(Acted::Ended(slot))),
+        }
+    }
+
+    fn register(
+        &self,
+        tx: &mut Tx<'_>,
+        claim: &Claim,
+        keys: &[Name],
+        take: Take,
+    ) -> Tried<Acted<Done>> {
+        let (slot, started) = match self.acting(claim)? {
+            Some(Acted::Ended(slot)) => return Ok(Acted::Ended(slot)),
+            Some(Acted::Done(slot)) => (slot, false),
+            None => (self.start(tx, &claim.owner, self.ttl_unless_told())?, true),
+        };
+        let now_ms = self.vigil.now_ms();
+        let mut outcomes = Vec::with_capacity(keys.len());
+        for key in keys {
+            outcomes.push(self.register_one(tx, &slot, key, take, now_ms)?);
+        }
+        Ok(Acted::Done(Done { slot, started, keys: outcomes }))
+    }
+
+    fn register_one(
+        &self,
+        tx: &mut Tx<'_>,
+        slot: &Arc<Slot>,
+        key: &Name,
+        take: Take,
+        now_ms: u64,
+    ) -> Tried<Registered> {
+        let outcome = match self.entry(tx, key)? {
+            Some((holder, _)) if holder == slot.incarnation => return Ok(Registered::Kept),
+            Some((holder, _)) => {
+                let holder_slot = self.book.life(holder);
+                let lives = holder_slot.as_ref().is_some_and(|other| other.end().is_none());
+                let whose = self.holder(holder, holder_slot.as_deref(), key);
+                if take == Take::IfFree && lives {
+                    return Ok(Registered::Taken { by: whose });
+                }
+                self.let_go(tx, holder, holder_slot.as_ref(), key)?;
+                Registered::Moved { from: whose }
+            }
+            None => Registered::New,
+        };
+        self.hold(tx, slot, key, now_ms)?;
+        Ok(outcome)
+    }
+
+    fn holder(&self, incarnation: u64, slot: Option<&Slot>, key: &Name) -> Holder {
+        let owner = slot.map_or_else(|| key.clone(), |slot| slot.name.clone());
+        Holder { owner, incarnation: Incarnation(incarnation) }
+    }
+
+    /// The entry under `key`: who holds it, and since when.
+    pub(super) fn entry(&self, tx: &mut Tx<'_>, key: &Name) -> Tried<Option<(u64, u64)>> {
+        match tx.get(&self.tables.entries, key.as_str().as_bytes())? {
+            None => Ok(None),
+            Some(bytes) => split_pair(&bytes)
+                .map(Some)
+                .ok_or_else(|| Fault::row(format!("the entry `{key}` has no owner"))),
+        }
+    }
+
+    /// Writes an entry and its place in its owner's index.
+    fn hold(&self, tx: &mut Tx<'_>, slot: &Slot, key: &Name, now_ms: u64) -> Tried<()> {
+        let bytes = key.as_str().as_bytes();
+        tx.put(&self.tables.entries, bytes, &pair(slot.incarnation, now_ms))?;
+        tx.put(&self.tables.held, &held_key(slot.incarnation, key.as_str()), &[])?;
+        slot.hold_one();
+        self.population.fetch_add(1, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Removes an entry and its place in its owner's index.
+    pub(super) fn let_go(
+        &self,
+        tx: &mut Tx<'_>,
+        incarnation: u64,
+        slot: Option<&Arc<Slot>>,
+        key: &Name,
+    ) -> Tried<()> {
+        tx.remove(&self.tables.entries, key.as_str().as_bytes())?;
+        tx.remove(&self.tables.held, &held_key(incarnation, key.as_str()))?;
+        self.population.fetch_sub(1, Ordering::AcqRel);
+        if let Some(slot) = slot {
+            slot.drop_one();
+            if slot.held() == 0 {
+                self.book.due().note_emptied(slot);
+            }
+        }
+        Ok(())
+    }
+
+    fn unregister(&self, tx: &mut Tx<'_>, claim: &Claim, keys: &[Name]) -> Tried<Acted<Vec<bool>>> {
+        let slot = match self.acting(claim)? {
+            Some(Acted::Done(slot)) => slot,
+            Some(Acted::Ended(slot)) => return Ok(Acted::Ended(slot)),
+            None => return Err(stranger(claim).into()),
+        };
+        let mut removed = Vec::with_capacity(keys.len());
+        for key in keys {
+            let is_its = matches!(self.entry(tx, key)?, Some((i, _)) if i == slot.incarnation);
+            if is_its {
+                self.let_go(tx, slot.incarnation, Some(&slot), key)?;
+            }
+            removed.push(is_its);
+        }
+        Ok(Acted::Done(removed))
+    }
+
+    fn restore(&self, tx: &mut Tx<'_>, seq: u64) -> Tried<Restored> {
+        let refused = |why: String| Ok(Restored::Refused { why });
+        let id = ReceiptId { system: self.id.clone(), seq };
+        let Some(bytes) = tx.get(&self.tables.receipts, &number(seq))? else {
+            return refused(format!("there is no receipt {id}, or it is past its retention"));
+        };
+        let mut receipt: Receipt = serde_json::from_slice(&bytes)?;
+        let (key, owner) = (&receipt.key, &receipt.owner);
+        if receipt.restored_ms.is_some() {
+            return refused(format!("`{key}` was put back from {id} before"));
+        }
+        if let Some((holder, _)) = self.entry(tx, key)? {
+            let slot = self.book.life(holder);
+            let whose = self.holder(holder, slot.as_deref(), key);
+            return refused(format!(
+                "its place is taken: `{key}` is registered to `{}`, incarnation {holder}",
+                whose.owner
+            ));
+        }
+        let (now_ms, back_ms) = self.look();
+        let newest = self.book.newest(owner.as_str());
+        let alive = |slot: &Arc<Slot>| slot.end().is_none() && slot.due_ms(back_ms) > now_ms;
+        let Some(slot) = newest.filter(alive) else {
+            return refused(format!(
+                "`{owner}` is not alive, and an entry lives only as long as its owner; start a \
+                 new incarnation of it first"
+            ));
+        };
+        self.hold(tx, &slot, key, now_ms)?;
+        let answer = Restored::Restored {
+            key: key.to_string(),
+            owner: owner.to_string(),
+            incarnation: slot.incarnation,
+        };
+        receipt.restored_ms = Some(now_ms);
+        tx.put(&self.tables.receipts, &number(seq), &serde_json::to_vec(&receipt)?)?;
+        Ok(answer)
+    }
+}
+
+impl EmbeddedRegistry {
+    fn acted<T>(&self, acted: Acted<T>) -> Result<T> {
+        match acted {
+            Acted::Done(value) => Ok(value),
+            Acted::Ended(slot) => Err(self.lost(&slot)),
+        }
+    }
+}
+
+#[async_trait]
+impl RegistryStore for EmbeddedRegistry {
+    async fn register(&self, claim: &Claim, keys: &[Name], take: Take) -> Result<RegisterAnswer> {
+        let (claim, keys) = (claim.clone(), keys.to_vec());
+        let vigil = self.core.vigil.clone();
+        let after = move |acted: &Acted<Done>| match acted {
+            Acted::Done(done) if done.started => begin(&vigil, &done.slot),
+            _ => {}
+        };
+        let done = self.write(move |core, tx| core.register(tx, &claim, &keys, take), after);
+        let done = self.acted(done.await?)?;
+        let started: Option<Beat> = done.started.then(|| begun(&self.core.vigil, &done.slot));
+        let incarnation = Incarnation(done.slot.incarnation);
+        Ok(RegisterAnswer { incarnation, started, keys: done.keys })
+    }
+
+    async fn unregister(&self, claim: &Claim, keys: &[Name]) -> Result<Vec<bool>> {
+        let (claim, keys) = (claim.clone(), keys.to_vec());
+        let done = self.write(move |core, tx| core.unregister(tx, &claim, &keys), |_| {});
+        self.acted(done.await?)
+    }
+
+    async fn find(&self, keys: &[Name]) -> Result<Vec<Option<Found>>> {
+        let (now_ms, back_ms) = self.core.look();
+        let told = |fault: Fault| fault.told(&self.inner.disk.name);
+        let txn = self.inner.disk.read()?;
+        let Some(entries) = open(&txn, &self.core.tables.entries).map_err(told)? else {
+            return Ok(vec![None; keys.len()]);
+        };
+        let find = |key: &Name| {
+            let row = entries.get(key.as_str().as_bytes()).map_err(|e| told(e.into()))?;
+            let Some((incarnation, registered_ms)) = row.and_then(|r| split_pair(r.value())) else {
+                return Ok(None);
+            };
+            // Between the snapshot and this, the life may have been emptied and forgotten.
+            let Some(slot) = self.core.book.life(incarnation) else { return Ok(None) };
+            let holder = Holder { owner: slot.name.clone(), incarnation: Incarnation(incarnation) };
+            let ended = slot.end().map(|end| (end.ending, end.at_ms));
+            let due_ms = slot.due_ms(back_ms);
+            Ok(Some(Found { holder, registered_ms, due_ms, ended, now_ms }))
+        };
+        keys.iter().map(find).collect()
+    }
+
+    async fn entries(
+        &self,
+        claim: &Claim,
+        after: Option<&Name>,
+        limit: usize,
+    ) -> Result<Vec<Name>> {
+        let slot = match self.core.meant(claim) {
+            Meant::Life(slot) if slot.end().is_none() => slot,
+            Meant::Life(slot) => return Err(self.lost(&slot)),
+            Meant::Nobody | Meant::Stranger => return Err(stranger(claim)),
+        };
+        self.held_keys(&slot, after, limit)
+    }
+
+    async fn held_by(&self, claim: &Claim, limit: usize) -> Result<Vec<Suspect>> {
+        let Meant::Life(slot) = self.core.meant(claim) else { return Ok(Vec::new()) };
+        let Some(end) = slot.end() else { return Ok(Vec::new()) };
+        let keys = self.held_keys(&slot, None, limit)?;
+        Ok(keys
+            .into_iter()
+            .map(|key| super::suspects::suspect(&slot, end.deadline_ms, key))
+            .collect())
+    }
+
+    async fn restore(&self, seq: u64) -> Result<Restored> {
+        self.write(move |core, tx| core.restore(tx, seq), |_| {}).await
+    }
+}
+
+impl EmbeddedRegistry {
+    /// What one life holds, by key, after `after`.
+    pub(super) fn held_keys(
+        &self,
+        slot: &Slot,
+        after: Option<&Name>,
+        limit: usize,
+    ) -> Result<Vec<Name>> {
+        let told = |fault: Fault| fault.told(&self.inner.disk.name);
+        let txn = self.inner.disk.read()?;
+        let Some(held) = open(&txn, &self.core.tables.held).map_err(told)? else {
+            return Ok(Vec::new());
+        };
+        let mut from = held_key(slot.incarnation, after.map_or("", Name::as_str));
+        if after.is_some() {
+            from.push(0);
+        }
+        let to = held_key(slot.incarnation + 1, "");
+        let rows = held.range(&*from..&*to).map_err(|e| told(e.into()))?;
+        rows.take(limit)
+            .map(|row| {
+                let row = row.map_err(|e| told(e.into()))?;
+                let key = split_held(row.0.value()).map(|(_, key)| key).unwrap_or_default();
+                Name::new(key).map_err(|_| Error::Corrupt {
+                    store: self.inner.disk.name.clone(),
+                    what: "a row of `held` is not a key".to_owned(),
+                })
+            })
+            .collect()
+    }
+}

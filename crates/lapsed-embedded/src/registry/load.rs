@@ -1,0 +1,110 @@
+//! Memory from disk: at opening, and after a batch was undone. And the other way: mirroring.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use lapsed::Result;
+use lapsed::sweep::brake::Setting;
+use redb::{ReadTransaction, ReadableTable, ReadableTableMetadata, TableError};
+
+use crate::disk::Disk;
+use crate::fault::{Fault, Tried};
+use crate::registry::Core;
+use crate::slot::Slot;
+use crate::tables::{Bytes, META, OwnerRow, definition, number, to_number};
+use crate::tx::Tx;
+
+type Opened = redb::ReadOnlyTable<Bytes, Bytes>;
+
+/// A table, or nothing if it was never written to.
+pub(crate) fn open(txn: &ReadTransaction, name: &str) -> Tried<Option<Opened>> {
+    match txn.open_table(definition(name)) {
+        Ok(table) => Ok(Some(table)),
+        Err(TableError::TableDoesNotExist(_)) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+impl Core {
+    /// Reads owners, what each holds, and the operator's setting. Lives that are in memory keep
+    /// their deadlines: beats are newer there.
+    pub fn load(&self, disk: &Disk) -> Result<()> {
+        let txn = disk.read()?;
+        self.load_from(&txn).map_err(|fault| fault.told(&disk.name))
+    }
+
+    fn load_from(&self, txn: &ReadTransaction) -> Tried<()> {
+        let (now_ms, back_ms) = self.look();
+        self.load_setting(txn)?;
+        let held = self.count_held(txn)?;
+        let mut known: HashMap<u64, Arc<Slot>> = HashMap::new();
+        for slot in self.book.page(None, usize::MAX) {
+            known.insert(slot.incarnation, slot);
+        }
+        if let Some(owners) = open(txn, &self.tables.owners)? {
+            for row in owners.iter()? {
+                let (key, value) = row?;
+                let incarnation =
+                    to_number(key.value()).ok_or_else(|| Fault::row("an owner has no number"))?;
+                let count = held.get(&incarnation).copied().unwrap_or(0);
+                if let Some(slot) = known.remove(&incarnation) {
+                    slot.set_held(count);
+                    self.book.due().note_emptied(&slot);
+                    continue;
+                }
+                let row: OwnerRow = serde_json::from_slice(value.value())?;
+                self.vigil.mind_ttl(row.ttl_ms);
+                let slot = Arc::new(Slot::from_row(incarnation, &row));
+                slot.set_held(count);
+                self.book.add(slot, now_ms, back_ms);
+            }
+        }
+        // What is left was never durable.
+        for slot in known.values() {
+            self.book.due().withdraw(slot);
+            self.book.forget(slot);
+        }
+        let entries = open(txn, &self.tables.entries)?.map_or(Ok(0), |table| table.len())?;
+        self.population.store(entries, Ordering::Release);
+        Ok(())
+    }
+
+    fn load_setting(&self, txn: &ReadTransaction) -> Tried<()> {
+        let Some(meta) = open(txn, META)? else { return Ok(()) };
+        if let Some(value) = meta.get(format!("brake/{}", self.id).as_bytes())?
+            && let Setting::Release { until_ms } = serde_json::from_slice(value.value())?
+        {
+            self.release_until_ms.store(until_ms, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    fn count_held(&self, txn: &ReadTransaction) -> Tried<HashMap<u64, u64>> {
+        let mut counts = HashMap::new();
+        if let Some(held) = open(txn, &self.tables.held)? {
+            for row in held.iter()? {
+                let incarnation = to_number(row?.0.value())
+                    .ok_or_else(|| Fault::row("a row of `held` has no number"))?;
+                *counts.entry(incarnation).or_default() += 1;
+            }
+        }
+        Ok(counts)
+    }
+
+    /// Whether any deadline has moved since it was mirrored.
+    pub fn has_moved(&self) -> bool {
+        self.book.any(|slot| slot.to_mirror().is_some())
+    }
+
+    /// Writes down at most `limit` of the deadlines that have moved.
+    pub fn mirror(&self, tx: &mut Tx<'_>, limit: usize) -> Tried<()> {
+        for slot in self.book.pick(limit, |slot| slot.to_mirror().is_some()) {
+            let Some(deadline_ms) = slot.to_mirror() else { continue };
+            let row = OwnerRow { deadline_ms, end: None, ..slot.row() };
+            tx.put(&self.tables.owners, &number(slot.incarnation), &serde_json::to_vec(&row)?)?;
+            slot.mirrored(deadline_ms);
+        }
+        Ok(())
+    }
+}

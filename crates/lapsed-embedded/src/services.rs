@@ -1,0 +1,131 @@
+//! Terms, the operator's settings, receipts: what the engine needs of any store.
+
+use async_trait::async_trait;
+use lapsed::leader::Term;
+use lapsed::receipt::{Receipt, ReceiptQuery};
+use lapsed::store::{Store, StoreInfo};
+use lapsed::sweep::brake::Setting;
+use lapsed::{Result, SystemId};
+
+use crate::Embedded;
+use crate::fault::Tried;
+use crate::registry::load::open;
+use crate::tables::META;
+use crate::tx::Tx;
+
+fn term_key(system: &SystemId) -> Vec<u8> {
+    format!("term/{system}").into_bytes()
+}
+
+fn brake_key(system: &SystemId) -> Vec<u8> {
+    format!("brake/{system}").into_bytes()
+}
+
+fn read_term(tx: &mut Tx<'_>, system: &SystemId) -> Tried<Option<Term>> {
+    match tx.meta_get(&term_key(system))? {
+        Some(bytes) => Ok(Some(serde_json::from_slice(&bytes)?)),
+        None => Ok(None),
+    }
+}
+
+fn write_term(tx: &mut Tx<'_>, system: &SystemId, term: &Term) -> Tried<()> {
+    tx.meta_put(&term_key(system), &serde_json::to_vec(term)?)
+}
+
+/// Whether `number` is the current term and has not lapsed: asked inside the job that acts.
+pub(crate) fn term_holds(
+    tx: &mut Tx<'_>,
+    system: &SystemId,
+    number: u64,
+    now_ms: u64,
+) -> Tried<bool> {
+    let term = read_term(tx, system)?;
+    Ok(term.is_some_and(|term| term.number == number && now_ms < term.until_ms))
+}
+
+#[async_trait]
+impl Store for Embedded {
+    async fn info(&self) -> Result<StoreInfo> {
+        self.inner.disk.read()?;
+        let (now_ms, back_ms) = self.inner.vigil.look();
+        Ok(StoreInfo {
+            engine: "embedded".to_owned(),
+            place: self.inner.disk.name.clone(),
+            incarnation: self.inner.incarnation.clone(),
+            now_ms,
+            back_ms,
+        })
+    }
+
+    async fn receipts(&self, system: &SystemId, query: ReceiptQuery) -> Result<Vec<Receipt>> {
+        self.inner.read_receipts(system, &query)
+    }
+
+    async fn receipt(&self, system: &SystemId, seq: u64) -> Result<Option<Receipt>> {
+        let query = ReceiptQuery { after: seq.checked_sub(1), limit: 1, ..ReceiptQuery::default() };
+        let found = self.inner.read_receipts(system, &query)?.into_iter().next();
+        Ok(found.filter(|receipt| receipt.id.seq == seq))
+    }
+
+    async fn campaign(
+        &self,
+        system: &SystemId,
+        candidate: &str,
+        ttl_ms: u64,
+    ) -> Result<Option<Term>> {
+        let (system, candidate) = (system.clone(), candidate.to_owned());
+        let vigil = self.inner.vigil.clone();
+        let job = move |tx: &mut Tx<'_>| {
+            let now_ms = vigil.now_ms();
+            let held = read_term(tx, &system)?;
+            let last = held.as_ref().map_or(0, |term| term.number);
+            let number = match held.filter(|term| now_ms < term.until_ms) {
+                Some(term) if term.holder != candidate => return Ok(None),
+                Some(term) => term.number,
+                None => last + 1,
+            };
+            let term = Term { number, holder: candidate, until_ms: now_ms + ttl_ms };
+            write_term(tx, &system, &term)?;
+            Ok(Some(term))
+        };
+        self.inner.writer.write(job, |_| {}).await
+    }
+
+    async fn resign(&self, system: &SystemId, number: u64) -> Result<()> {
+        let system = system.clone();
+        let job = move |tx: &mut Tx<'_>| match read_term(tx, &system)? {
+            // The number stays, so that the next one is larger.
+            Some(term) if term.number == number => {
+                write_term(tx, &system, &Term { until_ms: 0, ..term })
+            }
+            _ => Ok(()),
+        };
+        self.inner.writer.write(job, |()| {}).await
+    }
+
+    async fn brake_setting(&self, system: &SystemId) -> Result<Setting> {
+        let read = || -> Tried<Setting> {
+            let txn = self.inner.disk.read()?;
+            let Some(meta) = open(&txn, META)? else { return Ok(Setting::Auto) };
+            match meta.get(&*brake_key(system))? {
+                Some(value) => Ok(serde_json::from_slice(value.value())?),
+                None => Ok(Setting::Auto),
+            }
+        };
+        read().map_err(|fault| fault.told(&self.inner.disk.name))
+    }
+
+    async fn set_brake(&self, system: &SystemId, setting: Setting) -> Result<()> {
+        let key = brake_key(system);
+        let job = move |tx: &mut Tx<'_>| tx.meta_put(&key, &serde_json::to_vec(&setting)?);
+        self.inner.writer.write(job, |()| {}).await?;
+        let until_ms = match setting {
+            Setting::Release { until_ms } => until_ms,
+            Setting::Auto | Setting::Hold => 0,
+        };
+        for core in self.inner.cores().iter().filter(|core| core.id == *system) {
+            core.release_until(until_ms);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,236 @@
+//! One life in memory. A beat touches nothing but this.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use lapsed::Name;
+use lapsed::owner::{Ending, Incarnation, OwnerInfo};
+use lapsed::registry::rules::{Life, due_ms};
+
+use crate::tables::{EndRow, OwnerRow};
+
+/// The deadline of a life that has ended: no beat gets past it.
+const ENDED: u64 = 0;
+/// The deadline of a life whose start is not durable yet: nobody may be told of it.
+const PENDING: u64 = 1;
+
+/// What a beat finds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Touched {
+    /// Alive until then.
+    Until(u64),
+    Ended,
+    /// Not durable yet: ask again behind the commit that is under way.
+    Pending,
+}
+
+#[derive(Debug)]
+pub(crate) struct Slot {
+    pub name: Name,
+    pub incarnation: u64,
+    pub ttl_ms: u64,
+    pub started_ms: u64,
+    deadline: AtomicU64,
+    mirrored: AtomicU64,
+    held: AtomicU64,
+    end: OnceLock<EndRow>,
+    end_durable: AtomicBool,
+    end_noted: AtomicBool,
+}
+
+impl Slot {
+    /// A life about to start. It counts for nothing until [`Slot::begin`].
+    pub fn pending(name: Name, incarnation: u64, ttl_ms: u64, started_ms: u64) -> Self {
+        Slot {
+            name,
+            incarnation,
+            ttl_ms,
+            started_ms,
+            deadline: AtomicU64::new(PENDING),
+            mirrored: AtomicU64::new(0),
+            held: AtomicU64::new(0),
+            end: OnceLock::new(),
+            end_durable: AtomicBool::new(false),
+            end_noted: AtomicBool::new(false),
+        }
+    }
+
+    pub fn from_row(incarnation: u64, row: &OwnerRow) -> Self {
+        let slot = Slot::pending(row.name.clone(), incarnation, row.ttl_ms, row.started_ms);
+        match row.end {
+            Some(end) => {
+                slot.deadline.store(ENDED, Ordering::Release);
+                let _ = slot.end.set(end);
+                slot.end_is_durable();
+            }
+            None => slot.deadline.store(row.deadline_ms, Ordering::Release),
+        }
+        slot.mirrored.store(row.deadline_ms, Ordering::Release);
+        slot
+    }
+
+    pub fn row(&self) -> OwnerRow {
+        OwnerRow {
+            name: self.name.clone(),
+            ttl_ms: self.ttl_ms,
+            started_ms: self.started_ms,
+            deadline_ms: self.deadline_ms(),
+            end: self.end(),
+        }
+    }
+
+    /// The start is durable.
+    pub fn begin(&self, deadline_ms: u64) {
+        let began = self.deadline.compare_exchange(
+            PENDING,
+            deadline_ms,
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        );
+        if began.is_ok() {
+            self.mirrored.store(deadline_ms, Ordering::Release);
+        }
+    }
+
+    /// A beat at `now_ms`. Deadlines only grow.
+    pub fn beat(&self, now_ms: u64) -> Touched {
+        let until = now_ms + self.ttl_ms;
+        let mut seen = self.deadline.load(Ordering::Acquire);
+        loop {
+            match seen {
+                ENDED => return Touched::Ended,
+                PENDING => return Touched::Pending,
+                _ if seen >= until => return Touched::Until(seen),
+                _ => {}
+            }
+            let swap = self.deadline.compare_exchange_weak(
+                seen,
+                until,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            );
+            match swap {
+                Ok(_) => return Touched::Until(until),
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    /// The decisive step in memory: ends this life if `may_end` says so of the very deadline that
+    /// is swapped out, so that a beat either comes before and is judged, or after and is refused.
+    /// Durable only with the commit that follows. `None`: it ended before.
+    pub fn end_if<E>(
+        &self,
+        ending: Ending,
+        now_ms: u64,
+        may_end: impl Fn(&Life) -> Result<(), E>,
+    ) -> Option<Result<EndRow, E>> {
+        let mut seen = self.deadline.load(Ordering::Acquire);
+        loop {
+            if seen == ENDED {
+                return None;
+            }
+            let life = Life { deadline_ms: seen, ttl_ms: self.ttl_ms, ended: None };
+            if let Err(why) = may_end(&life) {
+                return Some(Err(why));
+            }
+            let swap = self.deadline.compare_exchange_weak(
+                seen,
+                ENDED,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            );
+            match swap {
+                Ok(_) => break,
+                Err(now) => seen = now,
+            }
+        }
+        let deadline_ms = if ending == Ending::Retired { now_ms } else { seen };
+        let end = EndRow { ending, at_ms: now_ms, deadline_ms, held: self.held() };
+        let _ = self.end.set(end);
+        Some(Ok(end))
+    }
+
+    pub fn end(&self) -> Option<EndRow> {
+        if self.deadline.load(Ordering::Acquire) != ENDED {
+            return None;
+        }
+        Some(*self.end.wait())
+    }
+
+    /// The end as it must still be written down: memory ends first, the disk follows.
+    pub fn unwritten_end(&self) -> Option<OwnerRow> {
+        let unwritten = self.end().is_some() && !self.end_durable.load(Ordering::Acquire);
+        unwritten.then(|| self.row())
+    }
+
+    pub fn end_is_durable(&self) {
+        self.end_durable.store(true, Ordering::Release);
+    }
+
+    /// True once: an end is noted in the index once, however often its commit must be repeated.
+    pub fn note_end(&self) -> bool {
+        !self.end_noted.swap(true, Ordering::AcqRel)
+    }
+
+    pub fn is_pending(&self) -> bool {
+        self.deadline.load(Ordering::Acquire) == PENDING
+    }
+
+    /// The last deadline: of one that ended, the one that it had then.
+    pub fn deadline_ms(&self) -> u64 {
+        match self.deadline.load(Ordering::Acquire) {
+            ENDED => self.end.wait().deadline_ms,
+            deadline => deadline,
+        }
+    }
+
+    pub fn life(&self) -> Life {
+        let ended = self.end().map(|end| end.ending);
+        Life { deadline_ms: self.deadline_ms(), ttl_ms: self.ttl_ms, ended }
+    }
+
+    /// When it is over, the store-away grace included.
+    pub fn due_ms(&self, back_ms: u64) -> u64 {
+        due_ms(&self.life(), back_ms)
+    }
+
+    /// The deadline, if it has moved since it was last written to disk.
+    pub fn to_mirror(&self) -> Option<u64> {
+        let deadline = self.deadline.load(Ordering::Acquire);
+        let moved = deadline > PENDING && deadline != self.mirrored.load(Ordering::Acquire);
+        moved.then_some(deadline)
+    }
+
+    pub fn mirrored(&self, deadline_ms: u64) {
+        self.mirrored.store(deadline_ms, Ordering::Release);
+    }
+
+    pub fn held(&self) -> u64 {
+        self.held.load(Ordering::Acquire)
+    }
+
+    pub fn set_held(&self, count: u64) {
+        self.held.store(count, Ordering::Release);
+    }
+
+    pub fn hold_one(&self) {
+        self.held.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub fn drop_one(&self) {
+        let _ = self.held.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| n.checked_sub(1));
+    }
+
+    pub fn info(&self, back_ms: u64) -> OwnerInfo {
+        OwnerInfo {
+            owner: self.name.clone(),
+            incarnation: Incarnation(self.incarnation),
+            ttl_ms: self.ttl_ms,
+            started_ms: self.started_ms,
+            due_ms: self.due_ms(back_ms),
+            held: self.held(),
+            ended: self.end().map(|end| (end.ending, end.at_ms)),
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! How things are laid out on disk: tables of bytes to bytes, one set a system.
+//!
+//! | table | key | value |
+//! |---|---|---|
+//! | `meta` | name | counters, operator's settings, terms (JSON or a big-endian number) |
+//! | `S/owners` | incarnation | [`OwnerRow`] as JSON |
+//! | `S/entries` | key | incarnation, registered at |
+//! | `S/held` | incarnation, key | nothing: what each life holds |
+//! | `S/lost` | incarnation, key | receipt number: what was taken from each life |
+//! | `S/receipts` | receipt number | the receipt as JSON |
+//! | `S/batches` | sweeper, 0, batch number | first and last receipt number of that batch |
+//!
+//! Numbers in keys are big-endian, so that byte order is number order.
+
+use std::sync::Arc;
+
+use lapsed::owner::Ending;
+use lapsed::{Name, SystemId};
+use redb::TableDefinition;
+use serde::{Deserialize, Serialize};
+
+/// Every table is of this shape.
+pub(crate) type Bytes = &'static [u8];
+
+/// The version of this layout; another one is refused, not guessed at.
+pub(crate) const FORMAT: u64 = 1;
+
+/// The table of counters and settings.
+pub(crate) const META: &str = "meta";
+
+/// The tables of one system.
+#[derive(Debug, Clone)]
+pub(crate) struct Tables {
+    pub owners: Arc<str>,
+    pub entries: Arc<str>,
+    pub held: Arc<str>,
+    pub lost: Arc<str>,
+    pub receipts: Arc<str>,
+    pub batches: Arc<str>,
+    pub next_incarnation: Vec<u8>,
+    pub next_receipt: Vec<u8>,
+}
+
+impl Tables {
+    pub fn of(id: &SystemId) -> Self {
+        let table = |what: &str| Arc::from(format!("{id}/{what}"));
+        Tables {
+            owners: table("owners"),
+            entries: table("entries"),
+            held: table("held"),
+            lost: table("lost"),
+            receipts: table("receipts"),
+            batches: table("batches"),
+            next_incarnation: format!("next_incarnation/{id}").into_bytes(),
+            next_receipt: format!("next_receipt/{id}").into_bytes(),
+        }
+    }
+}
+
+pub(crate) fn definition(name: &str) -> TableDefinition<'_, Bytes, Bytes> {
+    TableDefinition::new(name)
+}
+
+/// One life, as it is on disk. Its deadline may lag behind the one in memory by one mirroring.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct OwnerRow {
+    pub name: Name,
+    pub ttl_ms: u64,
+    pub started_ms: u64,
+    pub deadline_ms: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end: Option<EndRow>,
+}
+
+/// How and when a life ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct EndRow {
+    pub ending: Ending,
+    pub at_ms: u64,
+    /// When its time ran out; for one that retired, when it retired.
+    pub deadline_ms: u64,
+    /// How many entries it held then.
+    pub held: u64,
+}
+
+pub(crate) fn number(value: u64) -> [u8; 8] {
+    value.to_be_bytes()
+}
+
+pub(crate) fn to_number(bytes: &[u8]) -> Option<u64> {
+    Some(u64::from_be_bytes(bytes.get(..8)?.try_into().ok()?))
+}
+
+/// The key of `S/held` and `S/lost`.
+pub(crate) fn held_key(incarnation: u64, key: &str) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(8 + key.len());
+    bytes.extend_from_slice(&number(incarnation));
+    bytes.extend_from_slice(key.as_bytes());
+    bytes
+}
+
+/// Takes such a key apart.
+pub(crate) fn split_held(bytes: &[u8]) -> Option<(u64, &str)> {
+    Some((to_number(bytes)?, std::str::from_utf8(&bytes[8..]).ok()?))
+}
+
+/// The value of `S/entries`, and of `S/batches`: two numbers.
+pub(crate) fn pair(first: u64, second: u64) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&number(first));
+    bytes[8..].copy_from_slice(&number(second));
+    bytes
+}
+
+pub(crate) fn split_pair(bytes: &[u8]) -> Option<(u64, u64)> {
+    Some((to_number(bytes)?, to_number(bytes.get(8..)?)?))
+}
+
+/// The key of `S/batches`.
+pub(crate) fn batch_key(sweeper: &str, batch: u64) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(sweeper.len() + 9);
+    bytes.extend_from_slice(sweeper.as_bytes());
+    bytes.push(0);
+    bytes.extend_from_slice(&number(batch));
+    bytes
+}

@@ -1,0 +1,60 @@
+//! One write transaction, shared by every job of a batch. Opens each table once.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use redb::{ReadableTable, Table, WriteTransaction};
+
+use crate::fault::Fault;
+use crate::tables::{Bytes, META, definition, number, to_number};
+
+type Opened<'t> = Table<'t, Bytes, Bytes>;
+
+pub(crate) struct Tx<'t> {
+    txn: &'t WriteTransaction,
+    tables: HashMap<Arc<str>, Opened<'t>>,
+    meta: Arc<str>,
+}
+
+impl<'t> Tx<'t> {
+    pub fn new(txn: &'t WriteTransaction) -> Self {
+        Tx { txn, tables: HashMap::new(), meta: Arc::from(META) }
+    }
+
+    pub fn table(&mut self, name: &Arc<str>) -> Result<&mut Opened<'t>, Fault> {
+        if !self.tables.contains_key(name) {
+            let table = self.txn.open_table(definition(name))?;
+            self.tables.insert(name.clone(), table);
+        }
+        Ok(self.tables.get_mut(name).expect("it was inserted just now"))
+    }
+
+    pub fn get(&mut self, table: &Arc<str>, key: &[u8]) -> Result<Option<Vec<u8>>, Fault> {
+        Ok(self.table(table)?.get(key)?.map(|value| value.value().to_vec()))
+    }
+
+    pub fn put(&mut self, table: &Arc<str>, key: &[u8], value: &[u8]) -> Result<(), Fault> {
+        self.table(table)?.insert(key, value)?;
+        Ok(())
+    }
+
+    /// Whether it was there.
+    pub fn remove(&mut self, table: &Arc<str>, key: &[u8]) -> Result<bool, Fault> {
+        Ok(self.table(table)?.remove(key)?.is_some())
+    }
+
+    pub fn meta_get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Fault> {
+        self.get(&self.meta.clone(), key)
+    }
+
+    pub fn meta_put(&mut self, key: &[u8], value: &[u8]) -> Result<(), Fault> {
+        self.put(&self.meta.clone(), key, value)
+    }
+
+    /// The next `count` numbers of a counter that starts at 1: the first of them.
+    pub fn take_numbers(&mut self, counter: &[u8], count: u64) -> Result<u64, Fault> {
+        let next = self.meta_get(counter)?.and_then(|bytes| to_number(&bytes)).unwrap_or(1);
+        self.meta_put(counter, &number(next + count))?;
+        Ok(next)
+    }
+}

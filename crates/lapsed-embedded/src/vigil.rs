@@ -1,0 +1,116 @@
+//! The store's own clock, and its watch over itself.
+//!
+//! Deadlines are judged by one clock that never goes back: the wall clock at opening, moved on by
+//! the monotonic one. Whoever freezes this process, or puts its host to sleep, also stops beats
+//! from arriving; so a gap in the store's own attention is an absence of the store (P7). It is
+//! looked for in the guard itself: the first thread to run after the gap notices it, whichever that is.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use lapsed::clock::Clock;
+
+pub(crate) struct Vigil {
+    clock: Arc<dyn Clock>,
+    /// Store time minus monotonic time, in milliseconds. Only grows.
+    offset_ms: AtomicU64,
+    /// The monotonic and the wall clock when somebody last looked.
+    seen_mono_ms: AtomicU64,
+    seen_wall_ms: AtomicU64,
+    /// Since when the store has been serving without a gap.
+    back_ms: AtomicU64,
+    /// The longest gap that is not an absence; `u64::MAX` when nothing watches regularly.
+    gap_max_ms: AtomicU64,
+}
+
+/// Gaps up to this are never an absence: schedulers and disks are allowed that much.
+const GAP_FLOOR_MS: u64 = 250;
+/// Gaps longer than this always are.
+const GAP_CEILING_MS: u64 = 5_000;
+
+impl Vigil {
+    /// `high_ms` is the latest time that this store has ever written down.
+    pub fn new(clock: Arc<dyn Clock>, high_ms: u64, watched: bool) -> Self {
+        let (mono, wall) = (clock.mono().as_millis() as u64, clock.wall_ms());
+        let now = wall.max(high_ms);
+        Vigil {
+            offset_ms: AtomicU64::new(now.saturating_sub(mono)),
+            seen_mono_ms: AtomicU64::new(mono),
+            seen_wall_ms: AtomicU64::new(wall),
+            back_ms: AtomicU64::new(now),
+            gap_max_ms: AtomicU64::new(if watched { GAP_CEILING_MS } else { u64::MAX }),
+            clock,
+        }
+    }
+
+    /// The store's clock.
+    pub fn now_ms(&self) -> u64 {
+        self.offset_ms.load(Ordering::Relaxed) + self.clock.mono().as_millis() as u64
+    }
+
+    /// A TTL is in use: gaps longer than a quarter of it matter.
+    pub fn mind_ttl(&self, ttl_ms: u64) {
+        if self.gap_max_ms.load(Ordering::Relaxed) != u64::MAX {
+            let gap = (ttl_ms / 4).clamp(GAP_FLOOR_MS, GAP_CEILING_MS);
+            self.gap_max_ms.fetch_min(gap, Ordering::Relaxed);
+        }
+    }
+
+    /// Looks: the store's clock, and since when it has been serving without a gap.
+    pub fn look(&self) -> (u64, u64) {
+        let (mono, wall) = (self.clock.mono().as_millis() as u64, self.clock.wall_ms());
+        let mono_gap = mono.saturating_sub(self.seen_mono_ms.fetch_max(mono, Ordering::AcqRel));
+        let wall_gap = wall.saturating_sub(self.seen_wall_ms.swap(wall, Ordering::AcqRel));
+        let gap_max = self.gap_max_ms.load(Ordering::Relaxed);
+        if mono_gap.max(wall_gap) > gap_max {
+            // Everybody gets a whole TTL from now, so the clock may catch up with the wall.
+            self.offset_ms.fetch_max(wall.saturating_sub(mono), Ordering::AcqRel);
+            let now = self.now_ms();
+            self.back_ms.fetch_max(now, Ordering::AcqRel);
+            tracing::warn!(gap_ms = mono_gap.max(wall_gap), "the store was away");
+        }
+        (self.now_ms(), self.back_ms.load(Ordering::Acquire))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lapsed::clock::ManualClock;
+    use std::time::Duration;
+
+    #[test]
+    fn a_gap_in_attention_is_an_absence() {
+        let clock = ManualClock::at(1_000_000);
+        let vigil = Vigil::new(Arc::new(clock.clone()), 0, true);
+        vigil.mind_ttl(4_000);
+        for _ in 0..20 {
+            clock.advance(Duration::from_millis(900));
+            assert_eq!(vigil.look().1, 1_000_000);
+        }
+        clock.advance(Duration::from_secs(30));
+        let (now, back) = vigil.look();
+        assert_eq!((now, back), (1_048_000, 1_048_000));
+    }
+
+    #[test]
+    fn trap_x8_a_sleeping_host_is_an_absence_too() {
+        let clock = ManualClock::at(1_000_000);
+        let vigil = Vigil::new(Arc::new(clock.clone()), 0, true);
+        clock.jump_wall(3_600_000);
+        let (now, back) = vigil.look();
+        assert_eq!(now, 4_600_000, "the clock catches up with the wall");
+        assert_eq!(back, now);
+        clock.jump_wall(-3_600_000);
+        assert_eq!(vigil.look().0, 4_600_000, "and never goes back");
+    }
+
+    #[test]
+    fn the_clock_starts_no_earlier_than_it_ever_was() {
+        let clock = ManualClock::at(1_000);
+        let vigil = Vigil::new(Arc::new(clock.clone()), 5_000, true);
+        assert_eq!(vigil.now_ms(), 5_000);
+        clock.advance(Duration::from_millis(7));
+        assert_eq!(vigil.now_ms(), 5_007);
+    }
+}
