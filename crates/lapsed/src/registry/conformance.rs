@@ -1,1 +1,205 @@
+//! What every store must do for `registry`, run unchanged on each of them.
+//!
+//! A store crate writes one function that makes a [`Fixture`] and calls
+//! [`registry_conformance!`](crate::registry_conformance) with it: every case becomes a test of its own.
 
+pub mod owners;
+pub mod reclaims;
+pub mod records;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+
+use crate::activity::Activity;
+use crate::clock::{Clock, SystemClock};
+use crate::name::Name;
+use crate::owner::{Claim, Incarnation};
+use crate::receipt::{Receipt, ReceiptQuery, Retention, Silent};
+use crate::registry::{Registry, RegistryParts, RegistryStore, Take};
+use crate::schedule::Stop;
+use crate::store::Store;
+use crate::sweep::brake::{Brake, BrakePolicy};
+use crate::sweep::policy::Policy;
+use crate::sweep::{Act, Cursor, PageRequest, PassReport, Suspect, Sweeper, SweeperParts};
+
+/// A store to be tried, fresh, with a way to let its clock run.
+pub struct Fixture {
+    /// The registry under test.
+    pub registry: Arc<dyn RegistryStore>,
+    /// The store below it.
+    pub store: Arc<dyn Store>,
+    /// How long a beat lasts: as long as the fixture can afford to wait for.
+    pub ttl: Duration,
+    /// Lets the store's clock run on by that much, and returns when it has.
+    pub advance: Box<dyn Fn(Duration) -> BoxFuture<'static, ()> + Send + Sync>,
+    /// Whatever must live as long as the fixture.
+    pub keep: Box<dyn std::any::Any + Send + Sync>,
+}
+
+impl Fixture {
+    /// A fixture whose store has been there for long enough: no store-away grace is running.
+    pub async fn settled(self) -> Self {
+        (self.advance)(self.ttl).await;
+        self
+    }
+
+    /// The TTL in milliseconds.
+    pub fn ttl_ms(&self) -> u64 {
+        self.ttl.as_millis() as u64
+    }
+
+    /// Starts a life and answers with its claim.
+    pub async fn start(&self, owner: &str) -> Claim {
+        let beat = self.registry.start(&name(owner), self.ttl_ms()).await.expect("start");
+        Claim::exact(name(owner), beat.incarnation)
+    }
+
+    /// Starts a life that holds `keys`.
+    pub async fn holding(&self, owner: &str, keys: &[&str]) -> Claim {
+        let claim = self.start(owner).await;
+        self.register(&claim, keys).await;
+        claim
+    }
+
+    /// Registers, taking from whoever holds.
+    pub async fn register(&self, claim: &Claim, keys: &[&str]) {
+        self.registry.register(claim, &names(keys), Take::Always).await.expect("register");
+    }
+
+    /// Lets `claim` run out while `others` beat on.
+    pub async fn outlive(&self, others: &[&Claim]) {
+        for _ in 0..4 {
+            (self.advance)(self.ttl / 4).await;
+            for other in others {
+                self.registry.beat(other).await.expect("the living beat");
+            }
+        }
+    }
+
+    /// One page of everything that is suspect.
+    pub async fn suspects(&self) -> Vec<Suspect> {
+        let request = PageRequest { after: Cursor::default(), limit: 1_000, undeclared_max: None };
+        self.registry.suspects(request).await.expect("suspects").suspects
+    }
+
+    /// Who holds `key`, if that owner has not ended.
+    pub async fn holder(&self, key: &str) -> Option<Incarnation> {
+        let found = self.registry.find(&[name(key)]).await.expect("find");
+        let found = found.into_iter().next().flatten()?;
+        found.ended.is_none().then_some(found.holder.incarnation)
+    }
+
+    /// A sweeper with that policy.
+    pub fn sweeper(&self, who: &str, policy: Policy) -> Sweeper {
+        Sweeper::new(SweeperParts {
+            name: who.to_owned(),
+            sweep: self.registry.clone(),
+            store: self.store.clone(),
+            policy,
+            brake: Arc::new(Brake::new(BrakePolicy::default(), self.ttl)),
+            clock: SystemClock::shared(),
+            activity: Arc::default(),
+            leadership: None,
+            witness: Arc::new(Silent),
+            retention: Retention::default(),
+        })
+    }
+
+    /// One real pass, naming what it reclaimed.
+    pub async fn sweep(&self, who: &str) -> PassReport {
+        let (_stopper, stop) = Stop::channel();
+        self.sweeper(who, Policy::default()).pass(Act::Reclaim, 1_000, &stop).await
+    }
+
+    /// All receipts, oldest first.
+    pub async fn receipts(&self) -> Vec<Receipt> {
+        let query = ReceiptQuery { after: Some(0), limit: 10_000, ..ReceiptQuery::default() };
+        self.store.receipts(self.registry.system(), query).await.expect("receipts")
+    }
+
+    /// The system on top.
+    pub fn system(&self) -> Registry {
+        let clock: Arc<dyn Clock> = SystemClock::shared();
+        Registry::new(RegistryParts {
+            id: self.registry.system().clone(),
+            registry: self.registry.clone(),
+            store: self.store.clone(),
+            ttl: self.ttl,
+            brake: Arc::new(Brake::new(BrakePolicy::default(), self.ttl)),
+            clock,
+            activity: Arc::<Activity>::default(),
+            witness: Arc::new(Silent),
+            timeout: Duration::from_secs(5),
+            batch: 3,
+            sweeper: "conformance".to_owned(),
+        })
+    }
+}
+
+/// A name that is known to be one.
+pub fn name(text: &str) -> Name {
+    Name::new(text).expect("a good name")
+}
+
+/// Several.
+pub fn names(texts: &[&str]) -> Vec<Name> {
+    texts.iter().map(|text| name(text)).collect()
+}
+
+/// Makes one test a case. `$make` is an `async fn() -> Fixture`.
+#[macro_export]
+macro_rules! registry_conformance {
+    ($make:ident) => {
+        $crate::registry_conformance!(@cases $make, owners: [
+            beats_prolong_a_life,
+            the_first_beat_of_a_new_name_starts_it,
+            an_incarnation_nobody_knows_is_lost,
+            incarnations_only_grow,
+            trap_a3_a_restarted_owner_neither_inherits_nor_hides,
+            trap_a3_a_new_life_may_register_before_its_first_beat,
+            trap_a4_a_zombie_is_told_what_it_lost_and_can_reassert,
+            trap_a5_a_dead_incarnation_cannot_write,
+            trap_a7_retiring_is_a_reclaim_like_any_other,
+            trap_a7_a_crash_while_retiring_leaves_nothing_behind,
+        ]);
+        $crate::registry_conformance!(@cases $make, reclaims: [
+            the_dead_are_reclaimed_and_the_living_are_not,
+            equal_to_now_counts_as_expired,
+            a_beat_before_the_decisive_step_wins,
+            trap_a1_a_key_registered_elsewhere_in_between_is_not_taken,
+            trap_a2_two_sweepers_count_what_they_did,
+            trap_a6_pages_are_bounded_and_read_nothing_of_the_living,
+            trap_x4_a_death_is_valid_at_once_and_removed_in_batches,
+            trap_x5_a_stalled_leader_is_refused_by_the_store,
+            a_dry_run_lists_what_a_pass_reclaims,
+            a_pass_that_stops_early_resumes,
+            the_same_suspect_twice_in_a_batch_is_reclaimed_once,
+            the_brake_spares_the_undeclared_only,
+            an_owner_that_holds_nothing_dies_too,
+        ]);
+        $crate::registry_conformance!(@cases $make, records: [
+            a_key_that_moves_leaves_its_first_owner,
+            unregister_removes_only_its_own,
+            registering_only_what_is_free_takes_nothing,
+            entries_are_paged,
+            receipts_carry_the_evidence_and_resume_by_cursor,
+            what_was_in_doubt_is_settled_by_batch,
+            restore_puts_back_once_if_the_place_is_free,
+            settings_and_terms_are_kept,
+            old_receipts_and_owners_are_forgotten,
+        ]);
+    };
+    (@cases $make:ident, $room:ident: [$($case:ident,)*]) => {
+        mod $room {
+            $(
+                #[tokio::test]
+                async fn $case() {
+                    let fixture = super::$make().await.settled().await;
+                    $crate::registry::conformance::$room::$case(fixture).await;
+                }
+            )*
+        }
+    };
+}

@@ -1,0 +1,154 @@
+//! Lives: begun, beaten, ended, told.
+
+use super::{Fixture, name, names};
+use crate::error::Error;
+use crate::owner::{Claim, Ending, Incarnation, Lost};
+use crate::receipt::Reason;
+use crate::registry::{Registered, Take};
+
+fn lost<T: std::fmt::Debug>(answer: crate::Result<T>) -> Lost {
+    match answer {
+        Err(Error::Lost(lost)) => *lost,
+        other => panic!("expected Lost, got {other:?}"),
+    }
+}
+
+/// A beat moves the deadline; without one it stays.
+pub async fn beats_prolong_a_life(f: Fixture) {
+    let claim = f.start("i-1").await;
+    let before = f.registry.owner(&claim).await.unwrap().unwrap().due_ms;
+    (f.advance)(f.ttl / 2).await;
+    let beat = f.registry.beat(&claim).await.unwrap();
+    assert!(beat.deadline_ms >= before + f.ttl_ms() / 2);
+    assert_eq!(beat.deadline_ms, beat.now_ms + f.ttl_ms());
+    assert!(!beat.started);
+}
+
+/// No ceremony for whoever only has a name; and the second beat is the same life.
+pub async fn the_first_beat_of_a_new_name_starts_it(f: Fixture) {
+    let claim = Claim::newest(name("i-1"));
+    let first = f.registry.beat(&claim).await.unwrap();
+    let second = f.registry.beat(&claim).await.unwrap();
+    assert!(first.started && !second.started);
+    assert_eq!(first.incarnation, second.incarnation);
+    let many = futures::future::join_all((0..20).map(|_| {
+        let (registry, claim) = (f.registry.clone(), Claim::newest(name("i-2")));
+        async move { registry.beat(&claim).await.unwrap() }
+    }));
+    let many = many.await;
+    assert_eq!(many.iter().filter(|beat| beat.started).count(), 1, "twenty at once: one life");
+    assert!(many.iter().all(|beat| beat.incarnation == many[0].incarnation));
+}
+
+/// Neither a number out of the air nor somebody else's.
+pub async fn an_incarnation_nobody_knows_is_lost(f: Fixture) {
+    let claim = f.start("i-1").await;
+    let wrong = Claim::exact(name("i-1"), Incarnation(999));
+    assert_eq!(lost(f.registry.beat(&wrong).await).ending, None);
+    let other = Claim::exact(name("i-2"), claim.incarnation.unwrap());
+    lost(f.registry.beat(&other).await);
+    lost(f.registry.register(&other, &names(&["k"]), Take::Always).await);
+    assert_eq!(f.holder("k").await, None);
+}
+
+/// Whoever starts: each life has a larger number than every one before.
+pub async fn incarnations_only_grow(f: Fixture) {
+    let mut last = Incarnation(0);
+    for owner in ["a", "b", "a", "c", "a"] {
+        let next = f.start(owner).await.incarnation.unwrap();
+        assert!(next > last);
+        last = next;
+    }
+}
+
+/// The process is restarted under its old name: its beats keep its own entries, not those of the
+/// one before, whose death they do not hide.
+pub async fn trap_a3_a_restarted_owner_neither_inherits_nor_hides(f: Fixture) {
+    f.holding("i-1", &["old-1", "old-2"]).await;
+    let reborn = f.holding("i-1", &["new-1"]).await;
+    f.outlive(&[&reborn]).await;
+    let report = f.sweep("s").await;
+    assert_eq!(report.reclaimed, 2, "{report:?}");
+    assert_eq!(f.holder("old-1").await, None);
+    assert_eq!(f.holder("new-1").await, reborn.incarnation);
+}
+
+/// A life counts from its start: what it registers before its first beat is safe.
+pub async fn trap_a3_a_new_life_may_register_before_its_first_beat(f: Fixture) {
+    let claim = f.holding("i-1", &["k"]).await;
+    (f.advance)(f.ttl / 2).await;
+    assert_eq!(f.sweep("s").await.reclaimed, 0);
+    assert_eq!(f.holder("k").await, claim.incarnation);
+    let unheard_of = Claim::newest(name("i-2"));
+    let answer = f.registry.register(&unheard_of, &names(&["k-2"]), Take::Always).await.unwrap();
+    assert!(answer.started.is_some());
+    assert_eq!(f.sweep("s").await.reclaimed, 0);
+    assert_eq!(f.holder("k-2").await, Some(answer.incarnation));
+}
+
+/// It stalls past its TTL and comes back: its next beat says so and names what it held; it takes
+/// a new life and re-asserts, without taking what has moved on.
+pub async fn trap_a4_a_zombie_is_told_what_it_lost_and_can_reassert(f: Fixture) {
+    let stalled = f.holding("i-1", &["a", "b", "c"]).await;
+    let other = f.start("i-2").await;
+    f.outlive(&[&other]).await;
+    assert_eq!(f.sweep("s").await.reclaimed, 3);
+    f.register(&other, &["b"]).await;
+    for claim in [stalled.clone(), Claim::newest(name("i-1"))] {
+        let told = lost(f.registry.beat(&claim).await);
+        assert_eq!(told.ending, Some(Ending::Dead));
+        assert_eq!(told.held, names(&["a", "b", "c"]));
+        assert_eq!(told.held_total, 3);
+    }
+    let reborn = f.start("i-1").await;
+    let held = names(&["a", "b", "c"]);
+    let answer = f.registry.register(&reborn, &held, Take::IfFree).await.unwrap();
+    assert!(matches!(answer.keys[1], Registered::Taken { .. }), "{answer:?}");
+    assert_eq!(f.holder("a").await, reborn.incarnation);
+    assert_eq!(f.holder("b").await, other.incarnation);
+    lost(f.registry.beat(&stalled).await);
+}
+
+/// Declared dead, it goes on writing: nothing of it arrives.
+pub async fn trap_a5_a_dead_incarnation_cannot_write(f: Fixture) {
+    let dead = f.holding("i-1", &["a"]).await;
+    let other = f.holding("i-2", &["b"]).await;
+    f.outlive(&[&other]).await;
+    f.sweep("s").await;
+    for claim in [dead, Claim::newest(name("i-1"))] {
+        lost(f.registry.register(&claim, &names(&["a", "b", "z"]), Take::Always).await);
+        lost(f.registry.unregister(&claim, &names(&["b"])).await);
+        lost(f.registry.end(&claim).await);
+        lost(f.registry.entries(&claim, None, 10).await);
+    }
+    assert_eq!(f.holder("a").await, None);
+    assert_eq!(f.holder("b").await, other.incarnation);
+    assert_eq!(f.registry.census().await.unwrap().population, 1);
+}
+
+/// The end is one step, the removal is guarded and receipted like any other.
+pub async fn trap_a7_retiring_is_a_reclaim_like_any_other(f: Fixture) {
+    let system = f.system();
+    let keys = ["a", "b", "c", "d", "e", "f", "g"];
+    let claim = f.holding("i-1", &keys).await;
+    let retired = system.retire(&claim).await.unwrap();
+    assert_eq!(retired.reclaimed, 7, "in batches of three");
+    let receipts = f.receipts().await;
+    assert_eq!(receipts.len(), 7);
+    assert!(receipts.iter().all(|r| r.reason == Reason::OwnerRetired));
+    let told = lost(f.registry.beat(&claim).await);
+    assert_eq!(told.ending, Some(Ending::Retired));
+    lost(system.retire(&claim).await);
+    assert_eq!(f.sweep("s").await.reclaimed, 0);
+}
+
+/// The end is written, then the process dies: the entries are invalid already, and the sweep finds them.
+pub async fn trap_a7_a_crash_while_retiring_leaves_nothing_behind(f: Fixture) {
+    let claim = f.holding("i-1", &["a", "b"]).await;
+    f.registry.end(&claim).await.unwrap();
+    assert_eq!(f.holder("a").await, None, "invalid at once");
+    let report = f.sweep("s").await;
+    assert_eq!(report.reclaimed, 2);
+    assert!(report.entries.iter().all(|e| e.reason == Reason::OwnerRetired));
+    assert_eq!(f.registry.census().await.unwrap().population, 0);
+}

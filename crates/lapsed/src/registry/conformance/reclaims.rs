@@ -1,0 +1,232 @@
+//! Suspects, the guard, passes.
+
+use std::collections::BTreeSet;
+
+use super::{Fixture, name, names};
+use crate::name::Name;
+use crate::registry::Take;
+use crate::schedule::Stop;
+use crate::sweep::policy::Policy;
+use crate::sweep::{
+    Act, Batch, BatchAnswer, BatchId, Cursor, Outcome, PageRequest, PassReport, Refusal, Stopped,
+    Suspect,
+};
+
+async fn reclaim(f: &Fixture, number: u64, suspects: Vec<Suspect>) -> BatchAnswer {
+    let id = BatchId { sweeper: "by-hand".into(), number };
+    let batch = Batch { id, suspects, act: Act::Reclaim, term: None };
+    f.registry.reclaim(batch).await.expect("reclaim")
+}
+
+async fn pass(f: &Fixture, who: &str, act: Act, policy: Policy) -> PassReport {
+    let (_stopper, stop) = Stop::channel();
+    f.sweeper(who, policy).pass(act, 1_000, &stop).await
+}
+
+/// The whole of it.
+pub async fn the_dead_are_reclaimed_and_the_living_are_not(f: Fixture) {
+    f.holding("dead", &["a", "b", "c"]).await;
+    let live = f.holding("live", &["x", "y"]).await;
+    f.outlive(&[&live]).await;
+    let report = f.sweep("s").await;
+    assert_eq!((report.reclaimed, report.stopped), (3, Stopped::Done), "{report:?}");
+    assert_eq!(f.holder("a").await, None);
+    assert_eq!(f.holder("x").await, live.incarnation);
+    let again = f.sweep("s").await;
+    assert_eq!((again.reclaimed, again.suspects), (0, 0));
+    let census = f.registry.census().await.unwrap();
+    assert_eq!((census.population, census.suspects, census.owners_live), (2, 0, 1));
+}
+
+/// At the deadline, not a millisecond later, an owner is overdue; what one judges all judge.
+pub async fn equal_to_now_counts_as_expired(f: Fixture) {
+    let claim = f.holding("i-1", &["a"]).await;
+    let due_ms = f.registry.owner(&claim).await.unwrap().unwrap().due_ms;
+    let now_ms = f.store.info().await.unwrap().now_ms;
+    (f.advance)(std::time::Duration::from_millis(due_ms - now_ms)).await;
+    assert_eq!(f.suspects().await.len(), 1);
+    assert_eq!(f.sweep("s").await.reclaimed, 1);
+}
+
+/// It was overdue when the page was read, and beat before the batch arrived (P1).
+pub async fn a_beat_before_the_decisive_step_wins(f: Fixture) {
+    let claim = f.holding("i-1", &["a", "b"]).await;
+    (f.advance)(f.ttl).await;
+    let suspects = f.suspects().await;
+    assert_eq!(suspects.len(), 2);
+    f.registry.beat(&claim).await.expect("overdue is not dead");
+    let answer = reclaim(&f, 1, suspects).await;
+    assert_eq!(answer.outcomes, vec![Outcome::Refused(Refusal::Alive); 2]);
+    assert_eq!(answer.owners_ended, 0);
+    assert_eq!(f.holder("a").await, claim.incarnation);
+    assert!(f.suspects().await.is_empty(), "and it is no suspect any more");
+}
+
+/// A's entry is listed; the device registers with C; the batch arrives.
+pub async fn trap_a1_a_key_registered_elsewhere_in_between_is_not_taken(f: Fixture) {
+    f.holding("a", &["imei-1", "imei-2"]).await;
+    let c = f.start("c").await;
+    f.outlive(&[&c]).await;
+    let suspects = f.suspects().await;
+    f.register(&c, &["imei-1"]).await;
+    let answer = reclaim(&f, 1, suspects).await;
+    assert_eq!(answer.outcomes[0], Outcome::Refused(Refusal::Moved));
+    assert!(matches!(answer.outcomes[1], Outcome::Reclaimed(Some(_))));
+    assert_eq!(f.holder("imei-1").await, c.incarnation);
+    assert_eq!(f.receipts().await.len(), 1);
+}
+
+/// Both see the same suspects; each counts only what the store says it did.
+pub async fn trap_a2_two_sweepers_count_what_they_did(f: Fixture) {
+    let keys: Vec<String> = (0..200).map(|i| format!("k{i:03}")).collect();
+    f.holding("i-1", &keys.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    (f.advance)(f.ttl).await;
+    let policy = Policy { batch: 7, ..Policy::default() };
+    let (one, two) = futures::join!(
+        pass(&f, "one", Act::Reclaim, policy.clone()),
+        pass(&f, "two", Act::Reclaim, policy.clone()),
+    );
+    assert_eq!(one.reclaimed + two.reclaimed, 200, "{one:?} {two:?}");
+    assert_eq!(one.owners_ended + two.owners_ended, 1);
+    let receipts = f.receipts().await;
+    let distinct: BTreeSet<&Name> = receipts.iter().map(|r| &r.key).collect();
+    assert_eq!((receipts.len(), distinct.len()), (200, 200));
+}
+
+/// A thousand living entries, five dead ones: a page has at most its limit, and what is examined
+/// are the dead.
+pub async fn trap_a6_pages_are_bounded_and_read_nothing_of_the_living(f: Fixture) {
+    let keys: Vec<String> = (0..1_000).map(|i| format!("live-{i:04}")).collect();
+    let live = f.holding("live", &keys.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    f.holding("dead", &["d1", "d2", "d3", "d4", "d5"]).await;
+    f.outlive(&[&live]).await;
+    let mut after = Cursor::default();
+    let mut seen = Vec::new();
+    loop {
+        let request = PageRequest { after: after.clone(), limit: 2, undeclared_max: None };
+        let page = f.registry.suspects(request).await.unwrap();
+        assert!(page.suspects.len() <= 2);
+        assert_eq!(page.examined, page.suspects.len() as u64);
+        let Some(last) = page.suspects.last() else { break };
+        after = f.registry.after(last);
+        seen.extend(page.suspects.into_iter().map(|s| s.key));
+    }
+    assert_eq!(seen, names(&["d1", "d2", "d3", "d4", "d5"]));
+}
+
+/// One batch of one entry declares the owner dead; the other entries are invalid from then on,
+/// though a later batch removes them.
+pub async fn trap_x4_a_death_is_valid_at_once_and_removed_in_batches(f: Fixture) {
+    f.holding("i-1", &["a", "b", "c"]).await;
+    (f.advance)(f.ttl).await;
+    let suspects = f.suspects().await;
+    let answer = reclaim(&f, 1, suspects[..1].to_vec()).await;
+    assert_eq!(answer.owners_ended, 1);
+    for key in ["a", "b", "c"] {
+        assert_eq!(f.holder(key).await, None, "{key}");
+    }
+    assert_eq!(f.registry.census().await.unwrap().population, 2);
+    assert_eq!(f.sweep("s").await.reclaimed, 2);
+}
+
+/// Two terms: the batch of the first, sent late, is refused in the store's own step.
+pub async fn trap_x5_a_stalled_leader_is_refused_by_the_store(f: Fixture) {
+    f.holding("i-1", &["a"]).await;
+    let system = f.registry.system().clone();
+    let first = f.store.campaign(&system, "one", f.ttl_ms() / 2).await.unwrap().unwrap();
+    assert!(f.store.campaign(&system, "two", f.ttl_ms()).await.unwrap().is_none());
+    (f.advance)(f.ttl).await;
+    let suspects = f.suspects().await;
+    let second = f.store.campaign(&system, "two", 60_000).await.unwrap().unwrap();
+    assert!(second.number > first.number);
+    let batch = |number: u64, term: u64| Batch {
+        id: BatchId { sweeper: "s".into(), number },
+        suspects: suspects.clone(),
+        act: Act::Reclaim,
+        term: Some(term),
+    };
+    let late = f.registry.reclaim(batch(1, first.number)).await.unwrap();
+    assert_eq!(late.outcomes, vec![Outcome::Refused(Refusal::NotLeader)]);
+    assert!(f.receipts().await.is_empty());
+    let current = f.registry.reclaim(batch(2, second.number)).await.unwrap();
+    assert!(matches!(current.outcomes[0], Outcome::Reclaimed(Some(_))));
+}
+
+/// The same set, and the dry run leaves no trace.
+pub async fn a_dry_run_lists_what_a_pass_reclaims(f: Fixture) {
+    f.holding("one", &["a", "b"]).await;
+    f.holding("two", &["c"]).await;
+    let live = f.holding("live", &["x"]).await;
+    f.outlive(&[&live]).await;
+    let keys = |report: &PassReport| -> BTreeSet<Name> {
+        report.entries.iter().map(|e| e.key.clone()).collect()
+    };
+    let dry = pass(&f, "s", Act::DryRun, Policy::default()).await;
+    assert!(dry.dry_run && f.receipts().await.is_empty());
+    assert_eq!(f.registry.census().await.unwrap().owners_overdue, 2, "nobody was declared dead");
+    let real = pass(&f, "s", Act::Reclaim, Policy::default()).await;
+    assert_eq!(keys(&dry), keys(&real));
+    assert_eq!((dry.reclaimed, real.reclaimed), (3, 3));
+    assert!(real.entries.iter().all(|e| e.receipt.is_some()));
+}
+
+/// Three at a time: each pass says why it stopped, and the next goes on from there.
+pub async fn a_pass_that_stops_early_resumes(f: Fixture) {
+    let keys = ["a", "b", "c", "d", "e", "f", "g", "h"];
+    f.holding("i-1", &keys).await;
+    (f.advance)(f.ttl).await;
+    let policy = Policy { batch: 2, max_ops: Some(3), ..Policy::default() };
+    let sweeper = f.sweeper("s", policy);
+    let (_stopper, stop) = Stop::channel();
+    let mut taken = Vec::new();
+    for expected in [Stopped::Ops, Stopped::Ops, Stopped::Done] {
+        let report = sweeper.pass(Act::Reclaim, 100, &stop).await;
+        assert_eq!(report.stopped, expected, "{report:?}");
+        assert!(report.reclaimed <= 3);
+        taken.extend(report.entries.into_iter().map(|e| e.key.to_string()));
+    }
+    assert_eq!(taken, keys);
+}
+
+/// A page is a hint: listing something twice must not reclaim it twice.
+pub async fn the_same_suspect_twice_in_a_batch_is_reclaimed_once(f: Fixture) {
+    f.holding("i-1", &["a"]).await;
+    (f.advance)(f.ttl).await;
+    let suspect = f.suspects().await.remove(0);
+    let answer = reclaim(&f, 1, vec![suspect.clone(), suspect]).await;
+    assert!(matches!(answer.outcomes[0], Outcome::Reclaimed(Some(_))));
+    assert_eq!(answer.outcomes[1], Outcome::Gone);
+    assert_eq!(f.receipts().await.len(), 1);
+}
+
+/// With nobody to be declared dead, those who already are still go.
+pub async fn the_brake_spares_the_undeclared_only(f: Fixture) {
+    let retired = f.holding("retired", &["a"]).await;
+    f.registry.end(&retired).await.unwrap();
+    f.holding("overdue-1", &["b"]).await;
+    f.holding("overdue-2", &["c"]).await;
+    (f.advance)(f.ttl).await;
+    let page = |undeclared_max| PageRequest { after: Cursor::default(), limit: 10, undeclared_max };
+    let keys = |suspects: Vec<Suspect>| -> Vec<String> {
+        suspects.into_iter().map(|s| s.key.to_string()).collect()
+    };
+    let none = f.registry.suspects(page(Some(0))).await.unwrap().suspects;
+    assert_eq!(keys(none), ["a"]);
+    let one = f.registry.suspects(page(Some(1))).await.unwrap().suspects;
+    assert_eq!(keys(one), ["a", "b"]);
+    let all = f.registry.suspects(page(None)).await.unwrap().suspects;
+    assert_eq!(keys(all), ["a", "b", "c"]);
+}
+
+/// No entry of its leads to it, and yet it must not stay "alive".
+pub async fn an_owner_that_holds_nothing_dies_too(f: Fixture) {
+    let claim = f.start("i-1").await;
+    (f.advance)(f.ttl).await;
+    let report = f.sweep("s").await;
+    assert_eq!((report.reclaimed, report.owners_ended), (0, 1));
+    assert!(f.registry.beat(&claim).await.is_err());
+    let census = f.registry.census().await.unwrap();
+    assert_eq!((census.owners_live, census.owners_overdue), (0, 0));
+    let late = f.registry.register(&claim, &[name("k")], Take::Always).await;
+    assert!(late.is_err());
+}

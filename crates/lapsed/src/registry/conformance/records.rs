@@ -1,0 +1,181 @@
+//! What is held, and what is remembered.
+
+use super::{Fixture, name, names};
+use crate::owner::Claim;
+use crate::receipt::{Reason, ReceiptQuery, Retention};
+use crate::registry::{Registered, Take};
+use crate::sweep::brake::Setting;
+use crate::sweep::{Act, Batch, BatchId, TidyLimits};
+use crate::system::Restored;
+
+async fn held(f: &Fixture, claim: &Claim) -> Vec<String> {
+    let keys = f.registry.entries(claim, None, 100).await.expect("entries");
+    keys.iter().map(ToString::to_string).collect()
+}
+
+/// In the same step: it is never in two indexes, nor in none.
+pub async fn a_key_that_moves_leaves_its_first_owner(f: Fixture) {
+    let one = f.holding("one", &["a", "b"]).await;
+    let two = f.start("two").await;
+    let answer = f.registry.register(&two, &names(&["a", "c"]), Take::Always).await.unwrap();
+    assert!(matches!(&answer.keys[0], Registered::Moved { from } if from.owner == name("one")));
+    assert_eq!(answer.keys[1], Registered::New);
+    assert_eq!(
+        (held(&f, &one).await, held(&f, &two).await),
+        (vec!["b".into()], vec!["a".into(), "c".into()])
+    );
+    let again = f.registry.register(&two, &names(&["a"]), Take::Always).await.unwrap();
+    assert_eq!(again.keys, [Registered::Kept]);
+    assert_eq!(f.registry.census().await.unwrap().population, 3);
+    assert_eq!(f.registry.owner(&one).await.unwrap().unwrap().held, 1);
+}
+
+/// A late unregister of the first owner does not remove the second one's entry.
+pub async fn unregister_removes_only_its_own(f: Fixture) {
+    let one = f.holding("one", &["a", "b"]).await;
+    let two = f.holding("two", &["a"]).await;
+    let keys = names(&["a", "b", "nothing"]);
+    assert_eq!(f.registry.unregister(&one, &keys).await.unwrap(), [false, true, false]);
+    assert_eq!(f.holder("a").await, two.incarnation);
+    assert!(held(&f, &one).await.is_empty());
+}
+
+/// For whoever re-asserts.
+pub async fn registering_only_what_is_free_takes_nothing(f: Fixture) {
+    let one = f.holding("one", &["a"]).await;
+    let two = f.start("two").await;
+    let answer = f.registry.register(&two, &names(&["a", "b"]), Take::IfFree).await.unwrap();
+    assert!(matches!(&answer.keys[0], Registered::Taken { by } if by.owner == name("one")));
+    assert_eq!(answer.keys[1], Registered::New);
+    assert_eq!(f.holder("a").await, one.incarnation);
+}
+
+/// By key, from any place on.
+pub async fn entries_are_paged(f: Fixture) {
+    let claim = f.holding("one", &["a", "ab", "b", "c"]).await;
+    f.holding("two", &["aa"]).await;
+    let page = |after: Option<&'static str>| {
+        let (registry, claim) = (f.registry.clone(), claim.clone());
+        async move { registry.entries(&claim, after.map(name).as_ref(), 2).await.unwrap() }
+    };
+    assert_eq!(page(None).await, names(&["a", "ab"]));
+    assert_eq!(page(Some("ab")).await, names(&["b", "c"]));
+    assert!(page(Some("c")).await.is_empty());
+}
+
+/// Which clock, which deadline, how late; numbered without a gap, read from any number on.
+pub async fn receipts_carry_the_evidence_and_resume_by_cursor(f: Fixture) {
+    let claim = f.holding("i-1", &["a", "b", "c"]).await;
+    let due_ms = f.registry.owner(&claim).await.unwrap().unwrap().due_ms;
+    (f.advance)(f.ttl * 2).await;
+    f.sweep("sweeper-1").await;
+    let receipts = f.receipts().await;
+    let seqs: Vec<u64> = receipts.iter().map(|r| r.id.seq).collect();
+    assert_eq!(seqs, [1, 2, 3]);
+    for receipt in &receipts {
+        assert_eq!(receipt.evidence.deadline_ms, due_ms);
+        assert_eq!(receipt.evidence.late_ms, receipt.evidence.judged_ms - due_ms);
+        assert!(receipt.evidence.late_ms >= f.ttl_ms());
+        assert_eq!((&*receipt.sweeper, receipt.reason), ("sweeper-1", Reason::OwnerDead));
+        assert_eq!(Some(receipt.incarnation), claim.incarnation);
+    }
+    let read = |after, before, limit| {
+        let (store, system) = (f.store.clone(), f.registry.system().clone());
+        async move {
+            let query = ReceiptQuery { after, before, limit };
+            let receipts = store.receipts(&system, query).await.unwrap();
+            receipts.iter().map(|r| r.id.seq).collect::<Vec<_>>()
+        }
+    };
+    assert_eq!(read(Some(1), None, 10).await, [2, 3]);
+    assert_eq!(read(None, None, 2).await, [3, 2], "newest first");
+    assert_eq!(read(None, Some(2), 2).await, [1]);
+    let one = f.store.receipt(f.registry.system(), 2).await.unwrap().unwrap();
+    assert_eq!(one, receipts[1]);
+    assert_eq!(f.store.receipt(f.registry.system(), 9).await.unwrap(), None);
+}
+
+/// The answer was lost, the batch was not: its receipts are found by its number, and only its.
+pub async fn what_was_in_doubt_is_settled_by_batch(f: Fixture) {
+    f.holding("i-1", &["a", "b", "c"]).await;
+    (f.advance)(f.ttl).await;
+    let suspects = f.suspects().await;
+    for (number, suspects) in [(1, &suspects[..2]), (2, &suspects[2..])] {
+        let id = BatchId { sweeper: "s".into(), number };
+        let batch = Batch { id, suspects: suspects.to_vec(), act: Act::Reclaim, term: None };
+        f.registry.reclaim(batch).await.unwrap();
+    }
+    let settled = |number| {
+        let (registry, id) = (f.registry.clone(), BatchId { sweeper: "s".into(), number });
+        async move { registry.settle(&id).await.unwrap().len() }
+    };
+    assert_eq!((settled(1).await, settled(2).await, settled(3).await), (2, 1, 0));
+}
+
+/// Put back under a living owner, once, and never over somebody.
+pub async fn restore_puts_back_once_if_the_place_is_free(f: Fixture) {
+    f.holding("i-1", &["a", "b"]).await;
+    let other = f.start("i-2").await;
+    f.outlive(&[&other]).await;
+    f.sweep("s").await;
+    let refused = |answer: Restored| match answer {
+        Restored::Refused { why } => why,
+        Restored::Restored { .. } => panic!("it was put back"),
+    };
+    let why = refused(f.registry.restore(1).await.unwrap());
+    assert!(why.contains("not alive"), "{why}");
+    let reborn = f.start("i-1").await;
+    f.register(&other, &["b"]).await;
+    let back = f.registry.restore(1).await.unwrap();
+    assert!(matches!(back, Restored::Restored { ref key, .. } if key == "a"), "{back:?}");
+    assert_eq!(f.holder("a").await, reborn.incarnation);
+    assert_eq!(held(&f, &reborn).await, ["a"]);
+    assert!(refused(f.registry.restore(1).await.unwrap()).contains("before"));
+    assert!(refused(f.registry.restore(2).await.unwrap()).contains("taken"));
+    assert!(refused(f.registry.restore(99).await.unwrap()).contains("no receipt"));
+    assert_eq!(f.holder("b").await, other.incarnation);
+    assert!(f.receipts().await[0].restored_ms.is_some());
+}
+
+/// What the operator said, and who leads.
+pub async fn settings_and_terms_are_kept(f: Fixture) {
+    let system = f.registry.system().clone();
+    assert_eq!(f.store.brake_setting(&system).await.unwrap(), Setting::Auto);
+    f.store.set_brake(&system, Setting::Hold).await.unwrap();
+    assert_eq!(f.store.brake_setting(&system).await.unwrap(), Setting::Hold);
+    let first = f.store.campaign(&system, "one", 60_000).await.unwrap().unwrap();
+    let renewed = f.store.campaign(&system, "one", 60_000).await.unwrap().unwrap();
+    assert_eq!(first.number, renewed.number, "renewing is the same term");
+    assert!(f.store.campaign(&system, "two", 60_000).await.unwrap().is_none());
+    f.store.resign(&system, first.number).await.unwrap();
+    let second = f.store.campaign(&system, "two", 60_000).await.unwrap().unwrap();
+    assert!(second.number > first.number);
+    f.store.resign(&system, first.number).await.unwrap();
+    assert!(
+        f.store.campaign(&system, "one", 60_000).await.unwrap().is_none(),
+        "a late resignation"
+    );
+}
+
+/// Retention by count and by age; whoever is forgotten is still told that it is not known.
+pub async fn old_receipts_and_owners_are_forgotten(f: Fixture) {
+    let gone = f.holding("i-1", &["a", "b", "c"]).await;
+    (f.advance)(f.ttl).await;
+    f.sweep("s").await;
+    let tidy = |age_ms, count| {
+        let registry = f.registry.clone();
+        let retention = Retention { age_ms, count };
+        let limits = TidyLimits { rows: 100, undeclared_max: None, retention, term: None };
+        async move { registry.tidy(limits).await.unwrap() }
+    };
+    let by_count = tidy(u64::MAX, 2).await;
+    assert_eq!((by_count.receipts_pruned, by_count.owners_forgotten), (1, 0));
+    assert_eq!(f.receipts().await.len(), 2);
+    (f.advance)(f.ttl).await;
+    let by_age = tidy(1, 100).await;
+    assert_eq!((by_age.receipts_pruned, by_age.owners_forgotten), (2, 1));
+    assert!(f.registry.beat(&gone).await.is_err());
+    assert!(f.registry.beat(&Claim::newest(name("i-1"))).await.unwrap().started);
+    let next = f.start("i-1").await;
+    assert!(next.incarnation > gone.incarnation, "numbers are not used again");
+}
