@@ -35,8 +35,8 @@ impl Core {
     }
 
     fn load_from(&self, txn: &ReadTransaction) -> Tried<()> {
-        let (now_ms, back_ms) = self.look();
         self.load_setting(txn)?;
+        let (now_ms, back_ms) = self.look();
         let held = self.count_held(txn)?;
         let mut known: HashMap<u64, Arc<Slot>> = HashMap::new();
         for slot in self.book.page(None, usize::MAX) {

@@ -203,7 +203,8 @@ impl Beater {
         let mut wait = jittered(&*self.clock, self.every, self.options.jitter);
         loop {
             if !self.wait_trusting(wait).await {
-                self.lost.send_replace(Some(unknown(&self.claim)));
+                let lost = self.ask_what_was_lost().await;
+                self.lost.send_replace(Some(lost));
                 return;
             }
             match self.beat().await {
@@ -235,6 +236,16 @@ impl Beater {
             }
             let look_up = (self.options.ttl / 10).max(Duration::from_millis(1));
             self.clock.sleep(rest.min(left).min(look_up)).await;
+        }
+    }
+
+    /// Trust is gone, and with it the right to act, whatever the store says. But the store may
+    /// know what was held.
+    async fn ask_what_was_lost(&self) -> Lost {
+        let asked = self.store.beat(&self.claim);
+        match within(&*self.clock, self.options.timeout, asked).await {
+            Some(Err(Error::Lost(lost))) => *lost,
+            _ => unknown(&self.claim),
         }
     }
 
