@@ -99,6 +99,14 @@ impl Core {
         if now_ms < self.release_until_ms.load(Ordering::Acquire) { 0 } else { back_ms }
     }
 
+    /// `back_ms` while it matters: within a threshold, and if anybody who lives was there before it.
+    /// A store that was empty then has nobody to spare.
+    fn cut_off_until(&self, now_ms: u64, back_ms: u64) -> u64 {
+        let over = now_ms >= back_ms + self.threshold.as_millis() as u64;
+        let was_there = |slot: &Slot| slot.end().is_none() && slot.started_ms < back_ms;
+        if over || !self.book.any(was_there) { 0 } else { back_ms }
+    }
+
     /// The operator waives (or no longer waives) the grace: deadlines may have shortened.
     pub fn release_until(&self, until_ms: u64) {
         self.release_until_ms.store(until_ms, Ordering::Release);

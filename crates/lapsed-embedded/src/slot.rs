@@ -130,7 +130,7 @@ impl Slot {
             if seen == ENDED {
                 return None;
             }
-            let life = Life { deadline_ms: seen, ttl_ms: self.ttl_ms, ended: None };
+            let life = Life { deadline_ms: seen, ended: None, ..self.life() };
             if let Err(why) = may_end(&life) {
                 return Some(Err(why));
             }
@@ -187,7 +187,8 @@ impl Slot {
 
     pub fn life(&self) -> Life {
         let ended = self.end().map(|end| end.ending);
-        Life { deadline_ms: self.deadline_ms(), ttl_ms: self.ttl_ms, ended }
+        let (started_ms, ttl_ms) = (self.started_ms, self.ttl_ms);
+        Life { started_ms, deadline_ms: self.deadline_ms(), ttl_ms, ended }
     }
 
     /// When it is over, the store-away grace included.

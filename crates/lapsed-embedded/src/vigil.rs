@@ -29,10 +29,11 @@ const GAP_FLOOR_MS: u64 = 250;
 const GAP_CEILING_MS: u64 = 5_000;
 
 impl Vigil {
-    /// `high_ms` is the latest time that this store has ever written down.
+    /// `high_ms` is the latest time that this store has ever written down: this life of the store
+    /// begins after it, so that what began before is told apart.
     pub fn new(clock: Arc<dyn Clock>, high_ms: u64, watched: bool) -> Self {
         let (mono, wall) = (clock.mono().as_millis() as u64, clock.wall_ms());
-        let now = wall.max(high_ms);
+        let now = wall.max(high_ms + 1);
         Vigil {
             offset_ms: AtomicU64::new(now.saturating_sub(mono)),
             seen_mono_ms: AtomicU64::new(mono),
@@ -106,11 +107,11 @@ mod tests {
     }
 
     #[test]
-    fn the_clock_starts_no_earlier_than_it_ever_was() {
+    fn the_clock_starts_later_than_it_ever_was() {
         let clock = ManualClock::at(1_000);
         let vigil = Vigil::new(Arc::new(clock.clone()), 5_000, true);
-        assert_eq!(vigil.now_ms(), 5_000);
+        assert_eq!(vigil.now_ms(), 5_001);
         clock.advance(Duration::from_millis(7));
-        assert_eq!(vigil.now_ms(), 5_007);
+        assert_eq!(vigil.now_ms(), 5_008);
     }
 }

@@ -166,19 +166,58 @@ async fn a_batch_that_never_arrived_counts_for_nothing() {
     assert_eq!(pass(&sweeper).await.reclaimed, 2);
 }
 
+const TTL: Duration = Duration::from_secs(90);
+
 /// P7: a store that is opened anew spares everyone for a whole threshold, and what was declared
 /// dead before still goes.
 #[tokio::test]
 async fn a_store_that_was_away_is_not_a_mass_death() {
-    let (f, clock) = fixture::in_memory();
+    let (bytes, clock) = (fixture::SharedBytes::default(), ManualClock::at(1_700_000_000_000));
+    let f = fixture::reopenable(&bytes, &clock, TTL);
     f.holding("i-1", &["a"]).await;
     let retired = f.holding("i-2", &["b"]).await;
     f.registry.end(&retired).await.unwrap();
-    clock.advance(f.ttl - Duration::from_millis(1));
+    drop(f);
+    clock.advance(Duration::from_secs(3_600));
+    let f = fixture::reopenable(&bytes, &clock, TTL);
+    clock.advance(TTL - Duration::from_millis(1));
     let report = f.sweep("s").await;
-    assert_eq!((report.reclaimed, report.stopped), (1, Stopped::Done), "nobody is overdue yet");
+    assert_eq!((report.reclaimed, report.stopped), (1, Stopped::Done), "{report:?}");
+    assert!(f.suspects().await.is_empty());
     clock.advance(Duration::from_millis(1));
     assert_eq!(f.sweep("s").await.reclaimed, 1);
+}
+
+/// Somebody with a shorter TTL, overdue by its own count, is spared by the brake as well: the
+/// threshold is the system's.
+#[tokio::test]
+async fn after_an_absence_the_brake_waits_for_the_whole_threshold() {
+    let (bytes, clock) = (fixture::SharedBytes::default(), ManualClock::at(1_700_000_000_000));
+    let f = fixture::reopenable(&bytes, &clock, TTL);
+    let short = f.registry.start(&lapsed::Name::new("i-1").unwrap(), 1_000).await.unwrap();
+    let claim = lapsed::owner::Claim::exact(lapsed::Name::new("i-1").unwrap(), short.incarnation);
+    f.register(&claim, &["a"]).await;
+    drop(f);
+    let f = fixture::reopenable(&bytes, &clock, TTL);
+    clock.advance(Duration::from_secs(5));
+    let held = f.sweep("s").await;
+    assert_eq!((held.stopped, held.reclaimed), (Stopped::Brake, 0), "the store is 5 s old");
+    assert!(held.detail.unwrap().contains("the store was away"));
+    let until_ms = f.store.info().await.unwrap().now_ms + 60_000;
+    f.store.set_brake(f.registry.system(), Setting::Release { until_ms }).await.unwrap();
+    assert_eq!(f.sweep("s").await.reclaimed, 1, "a release waives the grace, in the guard too");
+}
+
+/// On an empty store nobody was cut off: whoever starts later lives by its own TTL.
+#[tokio::test]
+async fn a_new_store_has_nobody_to_spare() {
+    let (f, clock) = fixture::in_memory();
+    let short = f.registry.start(&lapsed::Name::new("i-1").unwrap(), 1_000).await.unwrap();
+    let claim = lapsed::owner::Claim::exact(lapsed::Name::new("i-1").unwrap(), short.incarnation);
+    f.register(&claim, &["a"]).await;
+    clock.advance(Duration::from_secs(1));
+    let report = f.sweep("s").await;
+    assert_eq!((report.stopped, report.reclaimed), (Stopped::Done, 1));
 }
 
 /// A hundred owners, most of them silent at once: held for a threshold, then let go in steps.
@@ -225,20 +264,6 @@ async fn the_operator_holds_and_releases() {
     assert_eq!(pass(&sweeper).await.stopped, Stopped::Brake);
     bench.f.store.set_brake(&system, Setting::Auto).await.unwrap();
     assert_eq!(pass(&sweeper).await.reclaimed, 1);
-}
-
-/// A release also waives a store-away grace that is running, in the guard as well.
-#[tokio::test]
-async fn a_release_waives_the_grace() {
-    let (f, clock) = fixture::in_memory();
-    let short = f.registry.start(&lapsed::Name::new("i-1").unwrap(), 1_000).await.unwrap();
-    let claim = lapsed::owner::Claim::exact(lapsed::Name::new("i-1").unwrap(), short.incarnation);
-    f.register(&claim, &["a"]).await;
-    clock.advance(Duration::from_secs(5));
-    assert_eq!(f.sweep("s").await.stopped, Stopped::Brake, "the store is 5 s old");
-    let until_ms = f.store.info().await.unwrap().now_ms + 60_000;
-    f.store.set_brake(f.registry.system(), Setting::Release { until_ms }).await.unwrap();
-    assert_eq!(f.sweep("s").await.reclaimed, 1);
 }
 
 /// Idle-only: not while somebody uses it, and no further once somebody does.

@@ -107,7 +107,7 @@ impl fmt::Display for Lost {
             None => f.write_str(" is not known")?,
         }
         if self.held_total > 0 {
-            write!(f, " and lost {} entries", self.held_total)?;
+            write!(f, " and lost what it held ({} in all)", self.held_total)?;
         }
         f.write_str("; start a new incarnation, then register again what it still holds")
     }

@@ -153,7 +153,8 @@ pub struct Census {
     pub now_ms: u64,
     /// Which life of the store itself this is.
     pub store: String,
-    /// Since when the store has been serving without a gap; 0 when the grace was waived.
+    /// When the store was back after an absence that somebody alive has lived through, if that was
+    /// less than a threshold ago; 0 otherwise, or when the grace was waived.
     pub back_ms: u64,
     /// Entries there are.
     pub population: u64,

@@ -70,10 +70,11 @@ impl EmbeddedRegistry {
         let mut due = self.core.book.due();
         due.advance(now_ms, back_ms);
         let heads = due.heads(now_ms, threshold_ms);
+        drop(due);
         Census {
             now_ms,
             store: self.inner.incarnation.clone(),
-            back_ms,
+            back_ms: self.core.cut_off_until(now_ms, back_ms),
             population: self.core.population.load(Ordering::Acquire),
             suspects: heads.suspects,
             owners_live: heads.live,

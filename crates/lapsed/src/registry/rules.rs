@@ -10,6 +10,8 @@ use crate::sweep::Refusal;
 /// The life of one owner, as the store knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Life {
+    /// When it began, on the store's clock.
+    pub started_ms: u64,
     /// When its time runs out, on the store's clock.
     pub deadline_ms: u64,
     /// How long one beat lasts.
@@ -33,9 +35,13 @@ pub struct Case {
     pub back_ms: u64,
 }
 
-/// When a life is over: at its deadline, but never before it had a whole TTL since the store was back.
+/// When a life is over: at its deadline, but never before it had a whole TTL since the store was
+/// back. A life that began after that was never cut off from it.
 pub fn due_ms(life: &Life, back_ms: u64) -> u64 {
-    if back_ms == 0 { life.deadline_ms } else { life.deadline_ms.max(back_ms + life.ttl_ms) }
+    if back_ms <= life.started_ms {
+        return life.deadline_ms;
+    }
+    life.deadline_ms.max(back_ms + life.ttl_ms)
 }
 
 /// The guard.
@@ -79,7 +85,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn case(now_ms: u64, deadline_ms: u64, back_ms: u64) -> Case {
-        let life = Life { deadline_ms, ttl_ms: 90, ended: None };
+        let life = Life { started_ms: 0, deadline_ms, ttl_ms: 90, ended: None };
         let (suspected, holder) = (Incarnation(1), Incarnation(1));
         Case { suspected, holder, life, now_ms, back_ms }
     }
@@ -94,6 +100,15 @@ mod tests {
     fn a_store_that_was_away_spares_for_a_whole_ttl() {
         assert_eq!(Strict.judge(&case(589, 100, 500)), Err(Refusal::StoreAway));
         assert_eq!(Strict.judge(&case(590, 100, 500)), Ok(Reason::OwnerDead));
+    }
+
+    #[test]
+    fn a_life_that_began_after_the_absence_needs_no_grace() {
+        let mut case = case(501, 501, 500);
+        case.life.started_ms = 499;
+        assert_eq!(Strict.judge(&case), Err(Refusal::StoreAway));
+        case.life.started_ms = 500;
+        assert_eq!(Strict.judge(&case), Ok(Reason::OwnerDead));
     }
 
     proptest! {
