@@ -19,7 +19,37 @@ const SHARDS: usize = 16;
 /// The place of a doomed owner: its deadline, then its incarnation.
 pub(crate) type Place = (u64, u64);
 
-type Shard = RwLock<HashMap<Name, Arc<Slot>, RandomState>>;
+type Shard = RwLock<HashMap<Name, Lives, RandomState>>;
+
+/// The lives of one name: usually one.
+struct Lives {
+    newest: Arc<Slot>,
+    older: Vec<Arc<Slot>>,
+}
+
+impl Lives {
+    fn of(slot: Arc<Slot>) -> Self {
+        Lives { newest: slot, older: Vec::new() }
+    }
+
+    fn add(&mut self, slot: Arc<Slot>) {
+        if slot.incarnation > self.newest.incarnation {
+            self.older.push(std::mem::replace(&mut self.newest, slot));
+        } else {
+            self.older.push(slot);
+        }
+    }
+
+    /// Without `slot`; `None` when it was the only one.
+    fn without(mut self, slot: &Arc<Slot>) -> Option<Self> {
+        self.older.retain(|other| !Arc::ptr_eq(other, slot));
+        if Arc::ptr_eq(&self.newest, slot) {
+            let last = self.older.iter().enumerate().max_by_key(|(_, other)| other.incarnation)?.0;
+            self.newest = self.older.swap_remove(last);
+        }
+        Some(self)
+    }
+}
 
 pub(crate) struct Book {
     hasher: RandomState,
@@ -67,33 +97,38 @@ impl Book {
     /// Adds a life. `now_ms` and `back_ms` place it among those due.
     pub fn add(&self, slot: Arc<Slot>, now_ms: u64, back_ms: u64) {
         let mut names = self.shard(slot.name.as_str()).write().expect(LOCK);
-        let newer = |old: &Arc<Slot>| old.incarnation < slot.incarnation;
-        if names.get(&slot.name).is_none_or(newer) {
-            names.insert(slot.name.clone(), slot.clone());
+        match names.get_mut(&slot.name) {
+            Some(lives) => lives.add(slot.clone()),
+            None => {
+                names.insert(slot.name.clone(), Lives::of(slot.clone()));
+            }
         }
         drop(names);
         self.lives.write().expect(LOCK).insert(slot.incarnation, slot.clone());
         self.due().admit(slot, now_ms, back_ms);
     }
 
-    /// Forgets a life that ended and holds nothing any more.
-    pub fn forget(&self, slot: &Arc<Slot>) {
-        let mut names = self.shard(slot.name.as_str()).write().expect(LOCK);
-        if names.get(&slot.name).is_some_and(|newest| Arc::ptr_eq(newest, slot)) {
-            names.remove(&slot.name);
+    /// Forgets lives: that ended long ago and hold nothing, or that never were. A name's newest
+    /// life is then the newest of those that are left.
+    pub fn forget(&self, gone: &[Arc<Slot>]) {
+        for slot in gone {
+            let mut names = self.shard(slot.name.as_str()).write().expect(LOCK);
+            if let Some(left) = names.remove(&slot.name).and_then(|lives| lives.without(slot)) {
+                names.insert(slot.name.clone(), left);
+            }
+            drop(names);
+            self.lives.write().expect(LOCK).remove(&slot.incarnation);
         }
-        drop(names);
-        self.lives.write().expect(LOCK).remove(&slot.incarnation);
     }
 
     /// The newest life of that name.
     pub fn newest(&self, name: &str) -> Option<Arc<Slot>> {
-        self.shard(name).read().expect(LOCK).get(name).cloned()
+        self.with_newest(name, |slot| slot.cloned())
     }
 
     /// Does something with the newest life of that name, without cloning it: what a beat uses.
     pub fn with_newest<T>(&self, name: &str, act: impl FnOnce(Option<&Arc<Slot>>) -> T) -> T {
-        act(self.shard(name).read().expect(LOCK).get(name))
+        act(self.shard(name).read().expect(LOCK).get(name).map(|lives| &lives.newest))
     }
 
     /// One life.
@@ -185,6 +220,14 @@ impl Due {
         self.doomed.remove(&(deadline_ms, incarnation))
     }
 
+    /// A batch was undone: an ended life may hold again what that batch had taken from it.
+    pub fn note_undone(&mut self, slot: &Arc<Slot>) {
+        self.note_emptied(slot);
+        if slot.end().is_some() && slot.held() > 0 {
+            self.doom(slot.clone());
+        }
+    }
+
     /// An ended life that holds nothing needs no more attention.
     pub fn note_emptied(&mut self, slot: &Arc<Slot>) {
         if slot.end().is_some() && slot.held() == 0 {
@@ -226,9 +269,8 @@ impl Due {
 
     /// Counts, after [`Due::advance`].
     pub fn heads(&mut self, now_ms: u64, threshold_ms: u64) -> Heads {
-        while self.deaths.front().is_some_and(|at| at + threshold_ms <= now_ms) {
-            self.deaths.pop_front();
-        }
+        // Not from the front only: those read from disk are not in the order of their deaths.
+        self.deaths.retain(|at| at + threshold_ms > now_ms);
         let mut heads = Heads { died_recently: self.deaths.len() as u64, ..Heads::default() };
         for slot in self.doomed.values() {
             heads.suspects += slot.held();

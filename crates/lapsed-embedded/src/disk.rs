@@ -6,7 +6,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 
 use lapsed::{Error, Result};
 use redb::{Builder, Database, ReadTransaction, ReadableDatabase, StorageBackend};
@@ -19,7 +19,7 @@ const FREE_BYTES_MIN: u64 = 16 << 20;
 
 /// Where the bytes are.
 pub(crate) enum Place {
-    Folder { dir: PathBuf, _lock: File },
+    Folder { dir: PathBuf, lock: Mutex<Option<File>> },
     Memory(Box<dyn Fn() -> Box<dyn StorageBackend> + Send + Sync>),
 }
 
@@ -46,7 +46,7 @@ impl Disk {
                  HTTP, stop it, or choose another folder"
             ),
         })?;
-        let place = Place::Folder { dir: dir.to_owned(), _lock: lock };
+        let place = Place::Folder { dir: dir.to_owned(), lock: Mutex::new(Some(lock)) };
         Ok(Disk { name, place, cache_bytes, database: RwLock::default() })
     }
 
@@ -103,6 +103,14 @@ impl Disk {
     pub fn close(&self) {
         let database = self.database.write().expect(LOCK).take();
         drop(database);
+    }
+
+    /// Closes, and lets others have the folder.
+    pub fn leave(&self) {
+        self.close();
+        if let Place::Folder { lock, .. } = &self.place {
+            lock.lock().expect(LOCK).take();
+        }
     }
 
     /// Whether there is room for a batch.

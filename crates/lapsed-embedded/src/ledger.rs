@@ -15,8 +15,11 @@ use crate::registry::load::open;
 use crate::registry::{Core, EmbeddedRegistry};
 use crate::services::term_holds;
 use crate::slot::Slot;
-use crate::tables::{Tables, batch_key, held_key, number, split_pair};
+use crate::tables::{Tables, batch_key, held_key, number, split_pair, to_number};
 use crate::tx::Tx;
+
+/// How long it is remembered that a batch must not be carried out.
+const FORBIDDEN_KEPT_MS: u64 = 3_600_000;
 
 impl Inner {
     pub(crate) fn read_receipts(
@@ -47,20 +50,47 @@ impl Inner {
 }
 
 impl EmbeddedRegistry {
-    /// What a batch wrote, if it was carried out.
-    pub(crate) fn receipts_of(&self, batch: &BatchId) -> Result<Vec<Receipt>> {
-        let range = || -> Tried<Option<(u64, u64)>> {
-            let txn = self.inner().disk.read()?;
-            let Some(table) = open(&txn, &self.core().tables.batches)? else { return Ok(None) };
-            let row = table.get(&*batch_key(&batch.sweeper, batch.number))?;
-            Ok(row.and_then(|row| split_pair(row.value())))
-        };
-        let range = range().map_err(|fault| fault.told(&self.inner().disk.name))?;
+    /// What a batch wrote, if it was carried out; if not, it never will be. A job, because the batch
+    /// in doubt may still be waiting for its turn.
+    pub(crate) async fn settle_batch(&self, batch: &BatchId) -> Result<Vec<Receipt>> {
+        let key = batch_key(&batch.sweeper, batch.number);
+        let range = self.write(move |core, tx| core.carried_out(tx, &key), |_| {}).await?;
         let Some((first, last)) = range else { return Ok(Vec::new()) };
         let limit = (last - first + 1) as usize;
         let query = ReceiptQuery { after: Some(first - 1), limit, ..ReceiptQuery::default() };
         let receipts = self.inner().read_receipts(&self.core().id, &query)?;
         Ok(receipts.into_iter().filter(|r| r.id.seq <= last).collect())
+    }
+}
+
+impl Core {
+    /// The receipts of a batch, or the word that it must not be carried out any more.
+    fn carried_out(&self, tx: &mut Tx<'_>, key: &[u8]) -> Tried<Option<(u64, u64)>> {
+        if let Some(row) = tx.get(&self.tables.batches, key)? {
+            return Ok(split_pair(&row));
+        }
+        tx.put(&self.tables.forbidden, key, &number(self.vigil.now_ms()))?;
+        Ok(None)
+    }
+
+    /// Whether a batch may be carried out: not twice, and not once it was settled.
+    pub(crate) fn may_carry_out(&self, tx: &mut Tx<'_>, batch: &BatchId) -> Tried<bool> {
+        let key = batch_key(&batch.sweeper, batch.number);
+        let done = tx.get(&self.tables.batches, &key)?.is_some();
+        Ok(!done && tx.get(&self.tables.forbidden, &key)?.is_none())
+    }
+
+    /// A batch that is so late has been lost on the way.
+    fn forget_forbidden(&self, tx: &mut Tx<'_>, limits: &TidyLimits, now_ms: u64) -> Tried<()> {
+        let mut old = Vec::new();
+        for row in tx.table(&self.tables.forbidden)?.iter()?.take(limits.rows) {
+            let (key, since) = row?;
+            let since_ms = to_number(since.value()).unwrap_or(0);
+            if now_ms.saturating_sub(since_ms) > FORBIDDEN_KEPT_MS {
+                old.push(key.value().to_vec());
+            }
+        }
+        old.iter().try_for_each(|key| tx.remove(&self.tables.forbidden, key).map(|_| ()))
     }
 }
 
@@ -81,6 +111,7 @@ impl Core {
         let ended = self.end_empty(tx, limits)?;
         tidied.owners_ended = ended.len() as u64;
         tidied.receipts_pruned = self.prune_receipts(tx, limits, now_ms)?;
+        self.forget_forbidden(tx, limits, now_ms)?;
         tidied.owners_forgotten = self.forget_owners(tx, limits, now_ms)?;
         Ok((tidied, ended))
     }
@@ -138,8 +169,8 @@ impl Core {
         let gone = self.book.pick(limits.rows, long_gone);
         for slot in &gone {
             tx.remove(&self.tables.owners, &number(slot.incarnation))?;
-            self.book.forget(slot);
         }
+        self.book.forget(&gone);
         Ok(gone.len() as u64)
     }
 }

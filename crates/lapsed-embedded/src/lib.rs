@@ -151,7 +151,7 @@ impl Embedded {
     pub fn close(self) -> Result<()> {
         let answer = block_on(self.mirror());
         self.inner.writer.quit();
-        self.inner.disk.close();
+        self.inner.disk.leave();
         answer
     }
 }

@@ -37,7 +37,7 @@ pub(crate) struct Core {
     pub book: Book,
     pub population: AtomicU64,
     threshold: Duration,
-    vigil: Arc<Vigil>,
+    pub vigil: Arc<Vigil>,
     pub guard: Arc<dyn Guard>,
     /// Until when the operator has waived the store-away grace.
     release_until_ms: AtomicU64,
@@ -78,7 +78,7 @@ impl EmbeddedRegistry {
     }
 
     /// Runs a job that needs nothing but the core.
-    async fn write<T: Send + 'static>(
+    pub(crate) async fn write<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Core, &mut crate::tx::Tx<'_>) -> Tried<T> + Send + 'static,
         done: impl FnOnce(&T) + Send + 'static,

@@ -9,6 +9,7 @@
 //! | `S/lost` | incarnation, key | receipt number: what was taken from each life |
 //! | `S/receipts` | receipt number | the receipt as JSON |
 //! | `S/batches` | sweeper, 0, batch number | first and last receipt number of that batch |
+//! | `S/forbidden` | sweeper, 0, batch number | since when: batches settled as not carried out |
 //!
 //! Numbers in keys are big-endian, so that byte order is number order.
 
@@ -37,6 +38,7 @@ pub(crate) struct Tables {
     pub lost: Arc<str>,
     pub receipts: Arc<str>,
     pub batches: Arc<str>,
+    pub forbidden: Arc<str>,
     pub next_incarnation: Vec<u8>,
     pub next_receipt: Vec<u8>,
 }
@@ -51,6 +53,7 @@ impl Tables {
             lost: table("lost"),
             receipts: table("receipts"),
             batches: table("batches"),
+            forbidden: table("forbidden"),
             next_incarnation: format!("next_incarnation/{id}").into_bytes(),
             next_receipt: format!("next_receipt/{id}").into_bytes(),
         }

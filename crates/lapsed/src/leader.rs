@@ -46,7 +46,8 @@ impl Default for TermOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Held {
     number: u64,
-    trusted_until: Duration,
+    mono_until: Duration,
+    wall_until_ms: u64,
 }
 
 /// A candidate's view: does it lead, and may it still believe so?
@@ -57,10 +58,13 @@ pub struct Leadership {
 }
 
 impl Leadership {
-    /// The number of the term, while it can be trusted.
+    /// The number of the term, while it can be trusted: on both of this host's clocks, because a
+    /// host that slept has a monotonic one that stood still (X8).
     pub fn term(&self) -> Option<u64> {
         let held = (*self.held.borrow())?;
-        (self.clock.mono() < held.trusted_until).then_some(held.number)
+        let trusted =
+            self.clock.mono() < held.mono_until && self.clock.wall_ms() < held.wall_until_ms;
+        trusted.then_some(held.number)
     }
 }
 
@@ -106,12 +110,14 @@ impl Campaign {
 
     /// One attempt. Trust runs from before it was sent.
     pub async fn renew(&self) {
-        let trusted_until = self.clock.mono() + self.options.ttl;
         let ttl_ms = self.options.ttl.as_millis() as u64;
+        let mono_until = self.clock.mono() + self.options.ttl;
+        let wall_until_ms = self.clock.wall_ms() + ttl_ms;
         let sent = self.store.campaign(&self.system, &self.candidate, ttl_ms);
         match within(&*self.clock, self.options.timeout, sent).await {
             Some(Ok(Some(term))) => {
-                self.held.send_replace(Some(Held { number: term.number, trusted_until }));
+                let number = term.number;
+                self.held.send_replace(Some(Held { number, mono_until, wall_until_ms }));
             }
             Some(Ok(None)) => {
                 self.held.send_replace(None);

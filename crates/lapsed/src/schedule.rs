@@ -61,7 +61,8 @@ pub async fn run(sweeper: Arc<Sweeper>, clock: Arc<dyn Clock>, stop: Stop) {
             return;
         }
         let began = clock.mono();
-        if sweeper.leads() == Some(false) {
+        // One that leads no longer still settles what its last term left in doubt.
+        if sweeper.leads() == Some(false) && !sweeper.is_in_doubt() {
             next = began + jittered(&*clock, policy.every, policy.jitter);
             continue;
         }

@@ -216,7 +216,8 @@ pub trait Sweep: Send + Sync {
     /// receipt. All of the batch, or (on an error) perhaps none of it.
     async fn reclaim(&self, batch: Batch) -> Result<BatchAnswer>;
 
-    /// The receipts that `batch` wrote, if it was carried out after all.
+    /// The receipts that `batch` wrote, if it was carried out after all. If it was not, it must
+    /// never be from now on: a request that is still on its way would be counted by nobody.
     async fn settle(&self, batch: &BatchId) -> Result<Vec<Receipt>>;
 
     /// Bounded housekeeping.

@@ -48,12 +48,14 @@ impl Core {
                 let incarnation =
                     to_number(key.value()).ok_or_else(|| Fault::row("an owner has no number"))?;
                 let count = held.get(&incarnation).copied().unwrap_or(0);
+                let row: OwnerRow = serde_json::from_slice(value.value())?;
                 if let Some(slot) = known.remove(&incarnation) {
                     slot.set_held(count);
-                    self.book.due().note_emptied(&slot);
+                    // A commit that failed may have reached the disk all the same.
+                    slot.begin(now_ms + slot.ttl_ms);
+                    self.book.due().note_undone(&slot);
                     continue;
                 }
-                let row: OwnerRow = serde_json::from_slice(value.value())?;
                 self.vigil.mind_ttl(row.ttl_ms);
                 let slot = Arc::new(Slot::from_row(incarnation, &row));
                 slot.set_held(count);
@@ -61,10 +63,9 @@ impl Core {
             }
         }
         // What is left was never durable.
-        for slot in known.values() {
-            self.book.due().withdraw(slot);
-            self.book.forget(slot);
-        }
+        let known: Vec<Arc<Slot>> = known.into_values().collect();
+        known.iter().for_each(|slot| self.book.due().withdraw(slot));
+        self.book.forget(&known);
         let entries = open(txn, &self.tables.entries)?.map_or(Ok(0), |table| table.len())?;
         self.population.store(entries, Ordering::Release);
         Ok(())

@@ -167,6 +167,10 @@ fn reclaim(core: &Core, tx: &mut Tx<'_>, batch: &Batch, clock: &dyn Clock) -> Tr
         let outcomes = vec![Outcome::Refused(Refusal::NotLeader); batch.suspects.len()];
         return Ok((BatchAnswer { outcomes, ..BatchAnswer::default() }, Vec::new()));
     }
+    if !core.may_carry_out(tx, &batch.id)? {
+        let outcomes = vec![Outcome::Gone; batch.suspects.len()];
+        return Ok((BatchAnswer { outcomes, ..BatchAnswer::default() }, Vec::new()));
+    }
     let first_seq = tx.take_numbers(&core.tables.next_receipt, 0)?;
     let mut run = Reclaim {
         core,
@@ -250,7 +254,7 @@ impl Sweep for EmbeddedRegistry {
     }
 
     async fn settle(&self, batch: &BatchId) -> Result<Vec<Receipt>> {
-        self.receipts_of(batch)
+        self.settle_batch(batch).await
     }
 
     async fn tidy(&self, limits: TidyLimits) -> Result<Tidied> {

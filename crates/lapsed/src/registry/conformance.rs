@@ -8,6 +8,7 @@ pub mod reclaims;
 pub mod records;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -91,10 +92,12 @@ impl Fixture {
         found.ended.is_none().then_some(found.holder.incarnation)
     }
 
-    /// A sweeper with that policy.
+    /// A sweeper with that policy. Its name begins with `who` and is unique, as names must be.
     pub fn sweeper(&self, who: &str, policy: Policy) -> Sweeper {
+        static SWEEPERS: AtomicU64 = AtomicU64::new(0);
+        let number = SWEEPERS.fetch_add(1, Ordering::Relaxed);
         Sweeper::new(SweeperParts {
-            name: who.to_owned(),
+            name: format!("{who}#{number}"),
             sweep: self.registry.clone(),
             store: self.store.clone(),
             policy,

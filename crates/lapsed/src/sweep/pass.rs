@@ -101,6 +101,11 @@ impl Sweeper {
         (self.parts.policy.mode == Mode::Leader).then(|| self.term().is_some())
     }
 
+    /// Whether an earlier pass left something in doubt, to be settled by the next.
+    pub fn is_in_doubt(&self) -> bool {
+        self.progress.try_lock().is_ok_and(|progress| !progress.in_doubt.is_empty())
+    }
+
     /// One pass. A second caller waits for the first. `list` is how many entries to name in the
     /// report. A dry run starts from the beginning and leaves no trace.
     pub async fn pass(&self, act: Act, list: usize, stop: &Stop) -> PassReport {
@@ -174,6 +179,10 @@ impl<'a> Run<'a> {
         let parts = &self.sweeper.parts;
         if self.act == Act::Reclaim {
             self.settle(progress).await?;
+        }
+        // Before the brake is asked: a step of it is used up by being granted.
+        if let Some(stopped) = self.why_stop() {
+            return Ok(stopped);
         }
         if let Some(grace) = parts.policy.idle_grace
             && parts.activity.idle_for(self.began) < grace
@@ -259,6 +268,10 @@ impl<'a> Run<'a> {
         let Some(resume) = page.suspects.last().map(|s| self.sweeper.parts.sweep.after(s)) else {
             return Ok(Step::End);
         };
+        // Reading the page took time: the term, above all, may have run out meanwhile.
+        if let Some(stopped) = self.why_stop() {
+            return Ok(Step::Stop(stopped));
+        }
         let answer = self.batch(progress, page.suspects, census).await?;
         if matches!(answer.outcomes.first(), Some(Outcome::Refused(Refusal::NotLeader))) {
             return Ok(Step::Stop(self.not_leading()));
@@ -368,9 +381,13 @@ impl<'a> Run<'a> {
         if parts.policy.mode == Mode::Leader && limits.term.is_none() {
             return Ok(());
         }
-        let tidied = self.call("tidy", parts.sweep.tidy(limits)).await?;
-        self.report.owners_ended += tidied.owners_ended;
-        Ok(())
+        loop {
+            let tidied = self.call("tidy", parts.sweep.tidy(limits)).await?;
+            self.report.owners_ended += tidied.owners_ended;
+            if tidied.receipts_pruned < limits.rows as u64 || self.why_stop().is_some() {
+                return Ok(());
+            }
+        }
     }
 
     /// Asked before every batch.
