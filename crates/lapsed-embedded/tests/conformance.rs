@@ -1,5 +1,6 @@
 //! The conformance suite of `registry` on the embedded store: in memory under a clock that is moved
 //! by hand, and in a folder under the real one.
+#![allow(clippy::unwrap_used)]
 
 mod fixture;
 

@@ -1,4 +1,5 @@
 //! The data folder: exclusive, durable, and left alone when it is damaged.
+#![allow(clippy::unwrap_used)]
 
 mod fixture;
 
@@ -104,7 +105,8 @@ async fn a_damaged_file_is_left_alone() {
     drop(registry);
     store.close().unwrap();
     let good = std::fs::read(folder.path().join("lapsed.redb")).unwrap();
-    let damages: [(&str, Box<dyn Fn(&mut Vec<u8>)>); 4] = [
+    type Damage = Box<dyn Fn(&mut Vec<u8>)>;
+    let damages: [(&str, Damage); 4] = [
         ("not a database", Box::new(|bytes| bytes[..4_096].fill(0x5a))),
         ("text", Box::new(|bytes| *bytes = b"hello".to_vec())),
         ("cut off", Box::new(|bytes| bytes.truncate(bytes.len() / 3))),

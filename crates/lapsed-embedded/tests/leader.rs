@@ -1,4 +1,5 @@
 //! Leadership: renewed apart from the work, trusted from the sending, fenced by the store.
+#![allow(clippy::unwrap_used)]
 
 mod fixture;
 

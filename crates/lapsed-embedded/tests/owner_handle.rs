@@ -1,4 +1,5 @@
 //! The handle of a living owner: it beats by itself, and it never believes longer than it may.
+#![allow(clippy::unwrap_used)]
 
 mod fixture;
 

@@ -1,5 +1,6 @@
 //! The engine's passes on a real store: time limits, lost answers, the brake, idleness, caps.
 //! Under tokio's paused clock, so that a time limit passes at once.
+#![allow(clippy::unwrap_used)]
 
 #[path = "fixture/faulty.rs"]
 mod faulty;

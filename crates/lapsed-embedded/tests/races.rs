@@ -1,4 +1,5 @@
 //! Real threads: beats against sweepers, registrations against sweepers.
+#![allow(clippy::unwrap_used)]
 
 mod fixture;
 

@@ -1,1 +1,28 @@
+//! Simulation of lapsed: owners, sweepers and clients on the real embedded store, under a virtual
+//! clock, from one seed.
+//!
+//! Read in this order: [`clock`] (virtual time), [`disk`] (a disk that loses power), [`model`] (what
+//! the store should say), [`ground`] (where the two are compared, call by call), [`wire`] and
+//! [`remote`] (how calls get there, or not), [`actors`] and [`scenario`] (who does what), [`run`]
+//! (a whole run), and [`bug`] (what all of this must find).
+//!
+//! The same seed gives the same run, down to the last line of its trace.
+#![warn(missing_docs)]
 
+pub mod actors;
+pub mod bug;
+pub mod campaign;
+pub mod chance;
+pub mod clock;
+pub mod disk;
+pub mod ground;
+pub mod model;
+pub mod promise;
+pub mod remote;
+pub mod run;
+pub mod scenario;
+pub mod scene;
+pub mod trace;
+pub mod watch;
+pub mod wire;
+pub mod world;

@@ -1,0 +1,111 @@
+//! What every benchmark is given: sizes, a runtime, folders on a real disk, and a store that
+//! already holds a million entries, built once and copied for whoever wants one.
+
+use std::cell::OnceCell;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+use crate::ground::Ground;
+
+/// How much is measured.
+#[derive(Debug, Clone, Copy)]
+pub struct Sizes {
+    /// Owners of the large store, and what each holds: 1,000,000 entries together.
+    pub owners: usize,
+    pub each: usize,
+    /// How often the sides take turns.
+    pub rounds: usize,
+    /// Beats a side, a round.
+    pub beats: usize,
+    /// Registrations a round, by concurrent callers, and by one.
+    pub registers_shared: usize,
+    pub registers_alone: usize,
+    /// Entries of the owner that dies.
+    pub dying: usize,
+    /// HTTP requests a side, a round.
+    pub requests: usize,
+}
+
+const FULL: Sizes = Sizes {
+    owners: 100_000,
+    each: 10,
+    rounds: 7,
+    beats: 1_000_000,
+    registers_shared: 30_000,
+    registers_alone: 500,
+    dying: 10_000,
+    requests: 60_000,
+};
+
+const QUICK: Sizes = Sizes {
+    owners: 10_000,
+    each: 10,
+    rounds: 3,
+    beats: 200_000,
+    registers_shared: 5_000,
+    registers_alone: 100,
+    dying: 2_000,
+    requests: 10_000,
+};
+
+pub struct Bench {
+    pub runtime: Runtime,
+    pub sizes: Sizes,
+    folder: TempDir,
+    million: OnceCell<Ground>,
+}
+
+impl Bench {
+    pub fn new(quick: bool) -> Result<Self> {
+        if cfg!(debug_assertions) {
+            eprintln!("lapsed-bench: built without optimisation; use `make bench`");
+        }
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        let sizes = if quick { QUICK } else { FULL };
+        Ok(Bench { runtime, sizes, folder: folder()?, million: OnceCell::new() })
+    }
+
+    /// The large store, closed. Only to be read or copied.
+    pub fn million(&self) -> Result<&Ground> {
+        if let Some(ground) = self.million.get() {
+            return Ok(ground);
+        }
+        let ground = self.lay("million", self.sizes.owners, self.sizes.each)?;
+        Ok(self.million.get_or_init(|| ground))
+    }
+
+    /// A new store with so many owners that hold so much.
+    pub fn lay(&self, name: &str, owners: usize, each: usize) -> Result<Ground> {
+        Ground::lay(&self.runtime, self.path(name), owners, each)
+    }
+
+    /// Where something of that name goes.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+}
+
+/// Below `$LAPSED_BENCH_DIR`, or beside the executable: a disk, not memory, or a durable commit
+/// would cost nothing.
+fn folder() -> Result<TempDir> {
+    let parent = match std::env::var_os("LAPSED_BENCH_DIR") {
+        Some(dir) => PathBuf::from(dir),
+        None => beside("bench-data")?,
+    };
+    std::fs::create_dir_all(&parent).with_context(|| format!("making {}", parent.display()))?;
+    Ok(TempDir::with_prefix_in("run-", parent)?)
+}
+
+/// A path in the folder of this executable.
+pub fn beside(name: &str) -> Result<PathBuf> {
+    let own = std::env::current_exe().context("finding this executable")?;
+    Ok(own.parent().unwrap_or(Path::new(".")).join(name))
+}
+
+/// One line about what is being prepared.
+pub fn say(what: impl std::fmt::Display) {
+    eprintln!("  … {what}");
+}

@@ -1,0 +1,103 @@
+//! Prints how lapsed compares with what one would write without it, as ratios from one run.
+//!
+//! Absolute figures depend on the machine and on who else uses it; a ratio of two sides that took
+//! turns in one process much less so. What a benchmark compares, and how, stands on top of its file.
+
+mod beats;
+mod bench;
+mod flat;
+mod ground;
+mod http;
+mod load;
+mod pass;
+mod peer;
+mod register;
+mod rounds;
+mod size;
+mod table;
+
+use anyhow::Result;
+use clap::{Parser, ValueEnum};
+
+use crate::bench::Bench;
+use crate::table::Table;
+
+/// The side-by-side benchmark of lapsed.
+#[derive(Debug, Parser)]
+#[command(name = "lapsed-bench", version)]
+struct Args {
+    /// Runs only this benchmark (may be given several times).
+    #[arg(long, value_name = "NAME")]
+    only: Vec<Name>,
+    /// Smaller sizes and fewer rounds: to try it out, not to quote.
+    #[arg(long)]
+    quick: bool,
+    /// Prints one JSON object instead of the table.
+    #[arg(long)]
+    json: bool,
+    /// Fails when a target is missed.
+    #[arg(long)]
+    strict: bool,
+    /// Opens the store in this folder, says what it cost, and waits to be killed.
+    #[arg(long, hide = true, value_name = "DIR")]
+    open: Option<std::path::PathBuf>,
+    /// With `--open`: how much of the file it may keep in memory.
+    #[arg(long, hide = true, default_value_t = 256 << 20)]
+    cache_bytes: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Name {
+    Beats,
+    Flat,
+    Register,
+    Pass,
+    Http,
+    Size,
+}
+
+impl Name {
+    fn as_str(self) -> &'static str {
+        match self {
+            Name::Beats => beats::NAME,
+            Name::Flat => flat::NAME,
+            Name::Register => register::NAME,
+            Name::Pass => pass::NAME,
+            Name::Http => http::NAME,
+            Name::Size => size::NAME,
+        }
+    }
+
+    fn run(self, bench: &Bench, table: &mut Table) -> Result<()> {
+        match self {
+            Name::Beats => beats::run(bench, table),
+            Name::Flat => flat::run(bench, table),
+            Name::Register => register::run(bench, table),
+            Name::Pass => pass::run(bench, table),
+            Name::Http => http::run(bench, table),
+            Name::Size => size::run(bench, table),
+        }
+    }
+}
+
+fn main() -> Result<()> {
+    let args = Args::parse();
+    if let Some(dir) = &args.open {
+        return size::open_and_wait(dir, args.cache_bytes);
+    }
+    let bench = Bench::new(args.quick)?;
+    let mut table = Table::new(args.quick);
+    for name in Name::value_variants() {
+        if args.only.is_empty() || args.only.contains(name) {
+            // One that cannot be run does not take the figures of the others with it.
+            name.run(&bench, &mut table).unwrap_or_else(|error| table.fail(name.as_str(), &error));
+        }
+    }
+    match args.json {
+        true => println!("{}", serde_json::to_string(&table)?),
+        false => print!("{table}"),
+    }
+    anyhow::ensure!(table.failed() == 0, "{} benchmarks failed", table.failed());
+    anyhow::ensure!(!args.strict || table.missed() == 0, "{} targets missed", table.missed());
+    Ok(())
+}

@@ -1,0 +1,169 @@
+//! Whom a command asks: a running daemon over HTTP, or the store itself. The answers are the same.
+
+mod local;
+mod remote;
+mod sse;
+
+use lapsed::receipt::{Receipt, ReceiptId};
+use lapsed::sweep::{Act, PassReport};
+use lapsed::system::{Explanation, Restored};
+use lapsed::{Error, Kind, SystemId};
+
+use crate::cli::Target;
+use crate::config::server::LISTEN_DEFAULT;
+use crate::config::{Config, Overrides, process_env};
+use crate::failure::Failure;
+use crate::node::BrakeOrder;
+use crate::node::shapes::{BrakeStatus, ReceiptPage, SystemStatus};
+
+use local::Local;
+pub use remote::Remote;
+
+/// What the commands need.
+pub trait Backend {
+    /// Which systems there are.
+    fn systems(&self) -> Result<Vec<SystemId>, Failure>;
+    /// How all of them stand.
+    fn status(&self) -> Result<Vec<SystemStatus>, Failure>;
+    /// One pass now.
+    fn pass(&self, system: &SystemId, act: Act) -> Result<PassReport, Failure>;
+    /// Why a key is, or is not, dead.
+    fn explain(&self, system: &SystemId, key: &str) -> Result<Explanation, Failure>;
+    /// One page of receipts, newest first.
+    fn receipts(&self, listing: &Listing) -> Result<ReceiptPage, Failure>;
+    /// Tells every receipt as it comes, until `tell` fails.
+    fn follow(
+        &self,
+        system: Option<&SystemId>,
+        tell: &mut dyn FnMut(Followed) -> Result<(), Failure>,
+    ) -> Result<(), Failure>;
+    /// Puts back what a receipt removed.
+    fn restore(&self, receipt: &ReceiptId) -> Result<Restored, Failure>;
+    /// What the brake does.
+    fn brake(&self, system: &SystemId) -> Result<BrakeStatus, Failure>;
+    /// What the operator says to it.
+    fn set_brake(&self, system: &SystemId, order: BrakeOrder) -> Result<BrakeStatus, Failure>;
+    /// Lets go of whatever was opened.
+    fn close(self: Box<Self>) -> Result<(), Failure>;
+}
+
+/// What a follower is told.
+#[derive(Clone, Debug)]
+pub enum Followed {
+    /// From here on nothing is missed: the moment to list what was before.
+    Begun,
+    /// Something was reclaimed.
+    Receipt(Box<Receipt>),
+}
+
+/// Which receipts to list.
+#[derive(Clone, Debug, Default)]
+pub struct Listing {
+    /// Of one system.
+    pub system: Option<SystemId>,
+    /// Before this cursor.
+    pub before: Option<String>,
+    /// At most so many.
+    pub limit: usize,
+    /// Of one key.
+    pub key: Option<String>,
+    /// Of one owner.
+    pub owner: Option<String>,
+}
+
+/// Finds out whom to ask.
+pub fn open(target: &Target) -> Result<Box<dyn Backend>, Failure> {
+    let Some(file) = &target.config else {
+        let url = target.url.clone().or_else(|| process_env("LAPSED_URL"));
+        let url = url.unwrap_or_else(default_url);
+        return Ok(Box::new(Remote::new(&url, target.token.clone())?));
+    };
+    let config = Config::load(Some(file), &Overrides::default(), &process_env)?;
+    let known = config.server.token.as_ref().map(|secret| secret.reveal().to_owned());
+    let token = target.token.clone().or(known);
+    if let Some(url) = &target.url {
+        return Ok(Box::new(Remote::new(url, token)?));
+    }
+    let url = config.server.url();
+    match Local::open(&config) {
+        Ok(local) => Ok(Box::new(local)),
+        Err(error) if is_in_use(&error) => {
+            let remote = Remote::new(&url, token)?;
+            if !remote.answers() {
+                return Err(Failure::failed(format!(
+                    "{error}. No daemon answers at {url} either; give its address with --url"
+                )));
+            }
+            tracing::info!("{error}; asking the daemon at {url} instead");
+            Ok(Box::new(remote))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn default_url() -> String {
+    let listen = process_env("LAPSED_LISTEN").unwrap_or_else(|| LISTEN_DEFAULT.to_owned());
+    format!("http://{listen}")
+}
+
+/// Whether another process has the store open.
+pub fn is_in_use(error: &Error) -> bool {
+    matches!(error, Error::Unavailable { what, .. } if what.contains("in use by"))
+}
+
+/// The system that `text` means: KIND/NAME, NAME, or the only one of a KIND.
+pub fn resolve(text: &str, systems: &[SystemId]) -> Result<SystemId, Failure> {
+    let whole = |id: &&SystemId| id.to_string() == text;
+    let named = |id: &&SystemId| &*id.name == text;
+    let of_kind = |id: &&SystemId| id.kind.as_str() == text;
+    let mut found: Vec<&SystemId> = systems.iter().filter(whole).collect();
+    if found.is_empty() {
+        found = systems.iter().filter(named).collect();
+    }
+    if found.is_empty() {
+        found = systems.iter().filter(of_kind).collect();
+    }
+    let list =
+        |ids: &[&SystemId]| ids.iter().map(|id| id.to_string()).collect::<Vec<_>>().join(", ");
+    match found.as_slice() {
+        [only] => Ok((*only).clone()),
+        [] => Err(Failure::usage(format!(
+            "there is no system `{text}`; there are: {}",
+            list(&systems.iter().collect::<Vec<_>>())
+        ))),
+        several => {
+            Err(Failure::usage(format!("`{text}` could be any of {}; say which", list(several))))
+        }
+    }
+}
+
+/// The id of a system that somebody else names.
+fn system_id(kind: &str, name: &str) -> Option<SystemId> {
+    let kind = Kind::ALL.iter().find(|k| k.as_str() == kind)?;
+    SystemId::new(*kind, name).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ids(names: &[&str]) -> Vec<SystemId> {
+        names.iter().map(|name| SystemId::new(Kind::Registry, name).unwrap()).collect()
+    }
+
+    #[test]
+    fn a_system_is_meant_by_name_by_kind_or_by_both() {
+        let one = ids(&["devices"]);
+        for text in ["devices", "registry", "registry/devices"] {
+            assert_eq!(&*resolve(text, &one).unwrap().name, "devices");
+        }
+        let two = ids(&["devices", "sockets"]);
+        assert_eq!(&*resolve("sockets", &two).unwrap().name, "sockets");
+        for text in ["registry", "nothing"] {
+            let failure = resolve(text, &two).unwrap_err();
+            assert!(matches!(failure, Failure::Usage(_)));
+            let told = failure.to_string();
+            assert!(told.contains("registry/devices, registry/sockets"), "{told}");
+        }
+    }
+}

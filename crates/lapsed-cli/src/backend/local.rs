@@ -1,0 +1,113 @@
+//! Straight to the store: opens it, does one thing, closes it.
+
+use std::sync::Arc;
+
+use lapsed::clock::SystemClock;
+use lapsed::receipt::{ReceiptId, Silent};
+use lapsed::schedule::Stop;
+use lapsed::sweep::{Act, PassReport};
+use lapsed::system::{Explanation, Restored};
+use lapsed::{Error, SystemId};
+use tokio::runtime::{Builder, Runtime};
+
+use super::{Backend, Followed, Listing};
+use crate::config::Config;
+use crate::failure::Failure;
+use crate::node::page::{self, Cursor, Wanted};
+use crate::node::shapes::{BrakeStatus, ReceiptPage, SystemStatus};
+use crate::node::{BrakeOrder, LIST_MAX, Live, Node};
+
+/// The store, opened by this process.
+pub struct Local {
+    node: Node,
+    runtime: Runtime,
+}
+
+impl Local {
+    /// Opens every store that the configuration uses.
+    pub fn open(config: &Config) -> Result<Local, Error> {
+        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        let runtime = runtime.map_err(|e| Error::Unavailable {
+            store: "this process".to_owned(),
+            what: format!("no threads: {e}"),
+        })?;
+        let node = {
+            let _inside = runtime.enter();
+            Node::open(config, SystemClock::shared(), Arc::new(Silent))?
+        };
+        Ok(Local { node, runtime })
+    }
+
+    fn live(&self, system: &SystemId) -> Result<&Arc<Live>, Failure> {
+        let live = self.node.find(system.kind, &system.name);
+        live.ok_or_else(|| Failure::usage(format!("there is no system `{system}`")))
+    }
+}
+
+impl Backend for Local {
+    fn systems(&self) -> Result<Vec<SystemId>, Failure> {
+        Ok(self.node.systems().iter().map(|live| live.id().clone()).collect())
+    }
+
+    fn status(&self) -> Result<Vec<SystemStatus>, Failure> {
+        let mut all = Vec::new();
+        for live in self.node.systems() {
+            all.push(self.runtime.block_on(live.status()));
+        }
+        Ok(all)
+    }
+
+    fn pass(&self, system: &SystemId, act: Act) -> Result<PassReport, Failure> {
+        let live = self.live(system)?;
+        let (_stopper, stop) = Stop::channel();
+        Ok(self.runtime.block_on(live.pass(act, LIST_MAX, &stop)))
+    }
+
+    fn explain(&self, system: &SystemId, key: &str) -> Result<Explanation, Failure> {
+        Ok(self.runtime.block_on(self.live(system)?.explain(key))?)
+    }
+
+    fn receipts(&self, listing: &Listing) -> Result<ReceiptPage, Failure> {
+        let systems = match &listing.system {
+            Some(system) => vec![self.live(system)?.clone()],
+            None => self.node.systems().to_vec(),
+        };
+        let before = listing.before.as_ref().map(|t| Cursor::parse(t, &systems)).transpose()?;
+        let Listing { limit, key, owner, .. } = listing.clone();
+        let wanted = Wanted { after: None, before, limit, key, owner };
+        Ok(self.runtime.block_on(page::read(&systems, &wanted))?)
+    }
+
+    fn follow(
+        &self,
+        _system: Option<&SystemId>,
+        _tell: &mut dyn FnMut(Followed) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        Err(Failure::usage(
+            "--follow needs a running daemon: nothing happens in a store while this command has \
+             it open. Start `lapsed serve -c FILE`, then follow it",
+        ))
+    }
+
+    fn restore(&self, receipt: &ReceiptId) -> Result<Restored, Failure> {
+        let live = self.live(&receipt.system)?;
+        if self.runtime.block_on(live.receipt(receipt.seq))?.is_none() {
+            return Err(Failure::failed(format!(
+                "there is no receipt {receipt}, or it is past its retention"
+            )));
+        }
+        Ok(self.runtime.block_on(live.restore(receipt.seq))?)
+    }
+
+    fn brake(&self, system: &SystemId) -> Result<BrakeStatus, Failure> {
+        Ok(self.runtime.block_on(self.live(system)?.brake_status())?)
+    }
+
+    fn set_brake(&self, system: &SystemId, order: BrakeOrder) -> Result<BrakeStatus, Failure> {
+        Ok(self.runtime.block_on(self.live(system)?.set_brake(order))?)
+    }
+
+    fn close(self: Box<Self>) -> Result<(), Failure> {
+        Ok(self.node.close()?)
+    }
+}

@@ -1,0 +1,259 @@
+//! A running daemon, over HTTP. Every call has a time limit, except for a pass, which takes as long
+//! as it takes.
+
+use std::time::Duration;
+
+use lapsed::SystemId;
+use lapsed::receipt::ReceiptId;
+use lapsed::sweep::{Act, PassReport};
+use lapsed::system::{Explanation, Restored};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use ureq::http::Response;
+use ureq::{Agent, Body};
+
+use super::{Backend, Followed, Listing, sse, system_id};
+use crate::failure::Failure;
+use crate::http::brakes::{BrakeBody, Word};
+use crate::node::shapes::{BrakeStatus, ReceiptPage, Sweeps, SystemStatus};
+use crate::node::{BrakeOrder, LIST_MAX};
+
+const CONNECT: Duration = Duration::from_secs(3);
+const ANSWER: Duration = Duration::from_secs(60);
+
+/// Longer than the daemon's own sign of life on a silent stream.
+const SILENCE: Duration = Duration::from_secs(40);
+
+/// How long to wait.
+#[derive(Clone, Copy)]
+pub enum Patience {
+    /// For an answer that is there at once.
+    Short,
+    /// For work that takes as long as it takes.
+    Long,
+    /// For a stream that may be silent for a while.
+    Stream,
+}
+
+/// The longest answer that is read: a report that lists as many entries as it may.
+const ANSWER_BYTES_MAX: u64 = 1 << 30;
+
+/// A daemon.
+pub struct Remote {
+    url: String,
+    token: Option<String>,
+}
+
+impl Remote {
+    /// The daemon at `url`.
+    pub fn new(url: &str, token: Option<String>) -> Result<Remote, Failure> {
+        let url = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
+        if !url.starts_with("http://") {
+            return Err(Failure::usage(format!("{url}: only http:// addresses are understood")));
+        }
+        Ok(Remote { url: url.trim_end_matches('/').to_owned(), token })
+    }
+
+    /// Whether anybody is there.
+    pub fn answers(&self) -> bool {
+        agent(Patience::Short).get(format!("{}/healthz", self.url)).call().is_ok()
+    }
+
+    fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
+        read(self.open(path, &[], Patience::Short)?)
+    }
+
+    /// A GET whose answer the caller reads.
+    pub fn open(
+        &self,
+        path: &str,
+        headers: &[(&str, &str)],
+        patience: Patience,
+    ) -> Result<Response<Body>, Failure> {
+        let mut request = agent(patience).get(format!("{}{path}", self.url));
+        for (name, value) in headers.iter().copied().chain(self.bearer().as_deref().map(auth)) {
+            request = request.header(name, value);
+        }
+        self.judge(request.call())
+    }
+
+    fn send<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: &impl Serialize,
+        patience: Patience,
+    ) -> Result<T, Failure> {
+        let url = format!("{}{path}", self.url);
+        let agent = agent(patience);
+        let mut request = match method {
+            Method::Post => agent.post(url),
+            Method::Put => agent.put(url),
+        };
+        if let Some(bearer) = &self.bearer() {
+            request = request.header(auth(bearer).0, auth(bearer).1);
+        }
+        read(self.judge(request.send_json(body))?)
+    }
+
+    fn bearer(&self) -> Option<String> {
+        self.token.as_ref().map(|token| format!("Bearer {token}"))
+    }
+
+    /// Tells a daemon that is not there from one that says no.
+    fn judge(
+        &self,
+        answer: Result<Response<Body>, ureq::Error>,
+    ) -> Result<Response<Body>, Failure> {
+        let answer = answer.map_err(|error| self.silent(&error))?;
+        if answer.status().is_success() { Ok(answer) } else { Err(refused(answer)) }
+    }
+
+    fn silent(&self, error: &ureq::Error) -> Failure {
+        let url = &self.url;
+        match error {
+            ureq::Error::BadUri(_) | ureq::Error::Http(_) => {
+                Failure::usage(format!("{url} is not an address: {error}"))
+            }
+            _ => Failure::failed(format!(
+                "no daemon answers at {url}: {error}. Start one with `lapsed serve`, give its \
+                 address with --url, or go straight to a store with -c FILE"
+            )),
+        }
+    }
+}
+
+enum Method {
+    Post,
+    Put,
+}
+
+fn auth(bearer: &str) -> (&str, &str) {
+    ("authorization", bearer)
+}
+
+/// No proxy: the daemon is on this machine or on a network of one's own.
+fn agent(patience: Patience) -> Agent {
+    let config = Agent::config_builder()
+        .http_status_as_error(false)
+        .proxy(None)
+        .max_redirects(0)
+        .timeout_connect(Some(CONNECT));
+    let config = match patience {
+        Patience::Short => config.timeout_global(Some(ANSWER)),
+        Patience::Long => config,
+        Patience::Stream => config.timeout_per_read(Some(SILENCE)),
+    };
+    config.build().new_agent()
+}
+
+fn read<T: DeserializeOwned>(mut answer: Response<Body>) -> Result<T, Failure> {
+    let body = answer.body_mut().with_config().limit(ANSWER_BYTES_MAX);
+    body.read_json()
+        .map_err(|e| Failure::failed(format!("the daemon's answer makes no sense: {e}")))
+}
+
+fn refused(mut answer: Response<Body>) -> Failure {
+    let status = answer.status().as_u16();
+    let problem: Value = answer.body_mut().read_json().unwrap_or_default();
+    let detail = problem["detail"].as_str().unwrap_or("it did not say why");
+    match status {
+        401 | 403 => Failure::failed(format!(
+            "the daemon refuses: {detail}. Give a token with --token or LAPSED_TOKEN"
+        )),
+        400 | 422 => Failure::usage(detail),
+        _ => Failure::failed(format!("the daemon answers {status}: {detail}")),
+    }
+}
+
+/// One segment of a path.
+pub fn segment(text: &str) -> String {
+    let mut out = String::new();
+    for byte in text.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
+                out.push(byte as char);
+            }
+            _ => out.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    out
+}
+
+impl Backend for Remote {
+    fn systems(&self) -> Result<Vec<SystemId>, Failure> {
+        let all = self.status()?;
+        Ok(all.iter().filter_map(|s| system_id(&s.kind, &s.system)).collect())
+    }
+
+    fn status(&self) -> Result<Vec<SystemStatus>, Failure> {
+        Ok(self.get::<Sweeps>("/v1/sweeps")?.systems)
+    }
+
+    fn pass(&self, system: &SystemId, act: Act) -> Result<PassReport, Failure> {
+        let body = json!({ "dry_run": act == Act::DryRun, "list": LIST_MAX });
+        self.send(Method::Post, &format!("/v1/sweeps/{system}"), &body, Patience::Long)
+    }
+
+    fn explain(&self, system: &SystemId, key: &str) -> Result<Explanation, Failure> {
+        self.get(&format!("/v1/explain/{system}/{}", segment(key)))
+    }
+
+    fn receipts(&self, listing: &Listing) -> Result<ReceiptPage, Failure> {
+        let mut path = format!("/v1/receipts?limit={}", listing.limit);
+        let system = listing.system.as_ref().map(ToString::to_string);
+        for (name, value) in [
+            ("system", &system),
+            ("before", &listing.before),
+            ("key", &listing.key),
+            ("owner", &listing.owner),
+        ] {
+            if let Some(value) = value {
+                path.push_str(&format!("&{name}={}", segment(value)));
+            }
+        }
+        self.get(&path)
+    }
+
+    fn follow(
+        &self,
+        system: Option<&SystemId>,
+        tell: &mut dyn FnMut(Followed) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        sse::follow(self, system, tell)
+    }
+
+    fn restore(&self, receipt: &ReceiptId) -> Result<Restored, Failure> {
+        let path = format!("{}/v1/receipts/{receipt}/restore", self.url);
+        let mut request = agent(Patience::Short).post(path);
+        if let Some(bearer) = &self.bearer() {
+            request = request.header(auth(bearer).0, auth(bearer).1);
+        }
+        let mut answer = request.send_empty().map_err(|error| self.silent(&error))?;
+        if answer.status() == 409 {
+            let problem: Value = answer.body_mut().read_json().unwrap_or_default();
+            let why = problem["detail"].as_str().unwrap_or_default().to_owned();
+            return Ok(Restored::Refused { why });
+        }
+        if answer.status().is_success() { read(answer) } else { Err(refused(answer)) }
+    }
+
+    fn brake(&self, system: &SystemId) -> Result<BrakeStatus, Failure> {
+        self.get(&format!("/v1/brakes/{system}"))
+    }
+
+    fn set_brake(&self, system: &SystemId, order: BrakeOrder) -> Result<BrakeStatus, Failure> {
+        let (setting, span) = match order {
+            BrakeOrder::Auto => (Word::Auto, None),
+            BrakeOrder::Hold => (Word::Hold, None),
+            BrakeOrder::Release(span) => (Word::Release, span),
+        };
+        let body = BrakeBody { setting, for_ms: span.map(|s| s.as_millis() as u64) };
+        self.send(Method::Put, &format!("/v1/brakes/{system}"), &body, Patience::Short)
+    }
+
+    fn close(self: Box<Self>) -> Result<(), Failure> {
+        Ok(())
+    }
+}

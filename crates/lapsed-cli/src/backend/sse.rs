@@ -1,0 +1,108 @@
+//! Following the event feed: reads server-sent events, and comes back with the last cursor when
+//! the stream breaks, so that nothing is missed.
+
+use std::io::{BufRead, BufReader};
+use std::time::Duration;
+
+use lapsed::SystemId;
+
+use super::Followed;
+use super::remote::{Patience, Remote, segment};
+use crate::failure::Failure;
+
+/// How often to try again before giving up, and how long to wait in between.
+const TRIES_MAX: u32 = 10;
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// Tells every receipt from now on; ends when `tell` fails or the daemon stays away.
+pub fn follow(
+    remote: &Remote,
+    system: Option<&SystemId>,
+    tell: &mut dyn FnMut(Followed) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let mut cursor = None;
+    let mut tries = 0;
+    loop {
+        let before = cursor.clone();
+        let broken = match stream(remote, system, &mut cursor, tell) {
+            Err(Stream::Told(failure)) => return Err(failure),
+            Err(Stream::Broken(failure)) => failure,
+            Ok(()) => Failure::failed("the daemon closed the stream"),
+        };
+        // The first call must work; later ones may wait for the daemon to come back.
+        if cursor.is_none() {
+            return Err(broken);
+        }
+        tries = if cursor == before { tries + 1 } else { 0 };
+        if tries > TRIES_MAX {
+            return Err(broken);
+        }
+        tracing::info!("{broken}; trying again");
+        std::thread::sleep(PAUSE * tries.max(1));
+    }
+}
+
+/// How a stream ends.
+enum Stream {
+    /// Whoever was told does not want more.
+    Told(Failure),
+    /// The connection.
+    Broken(Failure),
+}
+
+fn stream(
+    remote: &Remote,
+    system: Option<&SystemId>,
+    cursor: &mut Option<String>,
+    tell: &mut dyn FnMut(Followed) -> Result<(), Failure>,
+) -> Result<(), Stream> {
+    let path = match system {
+        Some(system) => format!("/v1/events?system={}", segment(&system.to_string())),
+        None => "/v1/events".to_owned(),
+    };
+    let resume = cursor.clone();
+    let resume = resume.as_deref().map(|id| ("last-event-id", id));
+    let headers: Vec<(&str, &str)> = resume.into_iter().collect();
+    let answer = remote.open(&path, &headers, Patience::Stream).map_err(Stream::Broken)?;
+    let mut event = Event::default();
+    for line in BufReader::new(answer.into_body().into_reader()).lines() {
+        let line = line.map_err(|e| Stream::Broken(e.into()))?;
+        if !line.is_empty() {
+            event.take(&line);
+            continue;
+        }
+        let done = std::mem::take(&mut event);
+        if done.name == "receipt" {
+            let receipt = serde_json::from_str(&done.data)
+                .map_err(|e| Stream::Broken(Failure::failed(format!("unreadable event: {e}"))))?;
+            tell(Followed::Receipt(Box::new(receipt))).map_err(Stream::Told)?;
+        }
+        if let Some(id) = done.id
+            && cursor.replace(id).is_none()
+        {
+            tell(Followed::Begun).map_err(Stream::Told)?;
+        }
+    }
+    Ok(())
+}
+
+/// One event as it is read.
+#[derive(Default)]
+struct Event {
+    name: String,
+    data: String,
+    id: Option<String>,
+}
+
+impl Event {
+    fn take(&mut self, line: &str) {
+        let (field, value) = line.split_once(':').unwrap_or((line, ""));
+        let value = value.strip_prefix(' ').unwrap_or(value);
+        match field {
+            "event" => self.name = value.to_owned(),
+            "data" => self.data.push_str(value),
+            "id" => self.id = Some(value.to_owned()),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! The command line: what there is to type, and what `--help` says of it.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+const EXAMPLES: &str = "\
+Examples:
+  lapsed serve                                 start on ./lapsed-data, http://127.0.0.1:7227
+  lapsed demo                                  see it happen first
+  lapsed status                                how every system stands
+  lapsed sweep default --dry-run               what a pass would take back, and why
+  lapsed explain default 356307042441013       why this one is, or is not, dead
+  lapsed receipts --follow                     who is reclaimed, as it happens
+  lapsed check -c lapsed.toml                  is the configuration right, and what does it mean
+
+Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 held back by the brake.";
+
+/// Knows who is alive and what they hold, and takes back what the dead left behind.
+#[derive(Debug, Parser)]
+#[command(name = "lapsed", version, after_help = EXAMPLES, max_term_width = 100)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+
+    /// Say more on stderr; twice for everything. RUST_LOG says it in detail.
+    #[arg(short, long, global = true, action = clap::ArgAction::Count, display_order = 90)]
+    pub verbose: u8,
+
+    /// How the log on stderr is written.
+    #[arg(long, global = true, value_enum, default_value = "text", display_order = 91)]
+    pub log: LogFormat,
+}
+
+/// How the log is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the daemon: sweeps, HTTP API, /metrics, a small page; embedded by default.
+    Serve(Serve),
+    /// Watch a minute's story on the embedded store: owners live, some are killed.
+    Demo(Demo),
+    /// One owner of the demo.
+    #[command(hide = true)]
+    DemoOwner(DemoOwner),
+    /// Validate a configuration, connect, and print the plan in plain words.
+    Check(Check),
+    /// Show who is alive, suspects, the last pass, the reclaim lag and the brake.
+    Status(Status),
+    /// Run one pass now; a dry run says, for each suspect, why it is dead.
+    Sweep(Sweep),
+    /// Say why one key (or owner) is, or is not, dead.
+    Explain(Explain),
+    /// List who was reclaimed, when, and on what evidence.
+    Receipts(Receipts),
+    /// Put back what a receipt removed, if its place is still free.
+    Restore(Restore),
+    /// Release or hold a system's brake, or let it decide by itself again.
+    Brake(Brake),
+}
+
+/// `lapsed demo`
+#[derive(Debug, Args)]
+pub struct Demo {
+    /// How long everything takes: 1 is about a minute, 0.5 half of it.
+    #[arg(long, default_value_t = 1.0, value_name = "FACTOR")]
+    pub pace: f64,
+}
+
+/// `lapsed demo-owner`, started by the demo.
+#[derive(Debug, Args)]
+pub struct DemoOwner {
+    /// Its name.
+    pub name: String,
+    /// The demo's daemon.
+    #[arg(long)]
+    pub url: String,
+    /// How often it beats.
+    #[arg(long)]
+    pub every_ms: u64,
+}
+
+/// Whom to ask: a running daemon, or with `-c` the store itself.
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "Whom to ask")]
+pub struct Target {
+    /// Go straight to the store of this configuration; to its daemon if that has the store open.
+    #[arg(short, long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+
+    /// Ask the daemon at this address [env: LAPSED_URL] [default: http://127.0.0.1:7227].
+    #[arg(long, value_name = "URL")]
+    pub url: Option<String>,
+
+    /// The daemon's token.
+    #[arg(long, env = "LAPSED_TOKEN", hide_env_values = true, value_name = "TOKEN")]
+    pub token: Option<String>,
+}
+
+/// How to print.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub struct Output {
+    /// Print JSON: one object, or one a line for lists.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Serve {
+    /// The configuration; without one, a registry named `default` on the embedded store.
+    #[arg(short, long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+
+    /// Where to listen [default: 127.0.0.1:7227]; port 0 takes any free one.
+    #[arg(long, env = "LAPSED_LISTEN", value_name = "ADDRESS:PORT")]
+    pub listen: Option<String>,
+
+    /// The data folder [default: ./lapsed-data]; only without a configuration.
+    #[arg(long, env = "LAPSED_DATA", value_name = "DIR")]
+    pub data: Option<PathBuf>,
+
+    /// The token that clients must show, where the configuration has none.
+    #[arg(long, env = "LAPSED_TOKEN", hide_env_values = true, value_name = "TOKEN")]
+    pub token: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct Check {
+    /// The configuration; without one, the defaults are checked.
+    #[arg(short, long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub output: Output,
+}
+
+#[derive(Debug, Args)]
+pub struct Status {
+    /// NAME, KIND or KIND/NAME; all systems without it.
+    pub system: Option<String>,
+
+    #[command(flatten)]
+    pub output: Output,
+
+    #[command(flatten)]
+    pub target: Target,
+}
+
+#[derive(Debug, Args)]
+pub struct Sweep {
+    /// NAME, KIND or KIND/NAME.
+    pub system: String,
+
+    /// Do everything but the change: what it lists is what a real pass then reclaims.
+    #[arg(long)]
+    pub dry_run: bool,
+
+    #[command(flatten)]
+    pub output: Output,
+
+    #[command(flatten)]
+    pub target: Target,
+}
+
+#[derive(Debug, Args)]
+pub struct Explain {
+    /// NAME, KIND or KIND/NAME.
+    pub system: String,
+
+    /// The key of an entry, or the name of an owner.
+    pub key: String,
+
+    #[command(flatten)]
+    pub output: Output,
+
+    #[command(flatten)]
+    pub target: Target,
+}
+
+#[derive(Debug, Args)]
+pub struct Receipts {
+    /// NAME, KIND or KIND/NAME; all systems without it.
+    pub system: Option<String>,
+
+    /// Go on printing them as they come (asks a daemon).
+    #[arg(short, long)]
+    pub follow: bool,
+
+    /// The newest so many; newest first, or oldest first with --follow.
+    #[arg(short = 'n', long, default_value_t = 20, value_name = "N")]
+    pub limit: usize,
+
+    /// Only those of this key.
+    #[arg(long)]
+    pub key: Option<String>,
+
+    /// Only those of this owner.
+    #[arg(long)]
+    pub owner: Option<String>,
+
+    #[command(flatten)]
+    pub output: Output,
+
+    #[command(flatten)]
+    pub target: Target,
+}
+
+#[derive(Debug, Args)]
+pub struct Restore {
+    /// As `lapsed receipts` prints it, for example registry-default-42.
+    pub receipt: String,
+
+    #[command(flatten)]
+    pub output: Output,
+
+    #[command(flatten)]
+    pub target: Target,
+}
+
+#[derive(Debug, Args)]
+pub struct Brake {
+    /// NAME, KIND or KIND/NAME.
+    pub system: String,
+
+    /// What to say to it; without it, what it does now is shown.
+    #[arg(value_enum)]
+    pub order: Option<Order>,
+
+    /// How long a release lasts [default: the longer of 10m and one threshold].
+    #[arg(long = "for", value_name = "DURATION")]
+    pub span: Option<String>,
+
+    #[command(flatten)]
+    pub output: Output,
+
+    #[command(flatten)]
+    pub target: Target,
+}
+
+/// What to say to a brake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Order {
+    /// Reclaim whatever is dead, for a while.
+    Release,
+    /// Reclaim nothing until released.
+    Hold,
+    /// Decide by itself again.
+    Auto,
+}

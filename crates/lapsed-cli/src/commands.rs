@@ -1,0 +1,69 @@
+//! The commands: parse, ask a backend, print.
+
+mod brake;
+mod check;
+mod explain;
+mod receipts;
+mod restore;
+mod serve;
+mod status;
+mod sweep;
+
+use std::time::Duration;
+
+use tracing_subscriber::EnvFilter;
+
+use crate::backend::{self, Backend};
+use crate::cli::{Cli, Command, LogFormat, Target};
+use crate::demo;
+use crate::failure::Failure;
+
+/// Runs one command.
+pub fn run(cli: Cli) -> Result<(), Failure> {
+    match cli.command {
+        Command::Serve(args) => serve::run(args),
+        Command::Demo(args) => demo::run(demo::Pace::new(args.pace)?),
+        Command::DemoOwner(args) => {
+            demo::owner::run(&args.name, &args.url, Duration::from_millis(args.every_ms))
+        }
+        Command::Check(args) => check::run(args),
+        Command::Status(args) => status::run(args),
+        Command::Sweep(args) => sweep::run(args),
+        Command::Explain(args) => explain::run(args),
+        Command::Receipts(args) => receipts::run(args),
+        Command::Restore(args) => restore::run(args),
+        Command::Brake(args) => brake::run(args),
+    }
+}
+
+/// Starts the log on stderr. The daemon tells what it does; a command only what is wrong.
+pub fn log(cli: &Cli) {
+    let usual = match (&cli.command, cli.verbose) {
+        (Command::Serve(_), 0) | (_, 1) => "info",
+        (_, 0) => "warn",
+        _ => "debug",
+    };
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(usual));
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // A second start (in tests) changes nothing.
+    let _ = match cli.log {
+        LogFormat::Text => {
+            let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());
+            log.with_target(false).with_ansi(colours).try_init()
+        }
+        LogFormat::Json => log.json().try_init(),
+    };
+}
+
+/// Opens whatever the target says, and closes it whatever comes of the work.
+fn ask<T>(
+    target: &Target,
+    work: impl FnOnce(&dyn Backend) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let backend = backend::open(target)?;
+    let answer = work(&*backend);
+    let closed = backend.close();
+    let answer = answer?;
+    closed?;
+    Ok(answer)
+}

@@ -1,0 +1,56 @@
+//! `lapsed brake`
+
+use super::ask;
+use crate::backend::resolve;
+use crate::cli::{Brake, Order};
+use crate::config::units::parse_span;
+use crate::failure::Failure;
+use crate::node::BrakeOrder;
+use crate::node::shapes::BrakeStatus;
+use crate::print::{self, line, moment};
+
+/// Says something to a brake, or shows what it does.
+pub fn run(args: Brake) -> Result<(), Failure> {
+    let order = order(&args)?;
+    let status = ask(&args.target, |backend| {
+        let id = resolve(&args.system, &backend.systems()?)?;
+        match order {
+            Some(order) => backend.set_brake(&id, order),
+            None => backend.brake(&id),
+        }
+    })?;
+    match args.output.json {
+        true => print::json(&status),
+        false => line(&describe(&status)),
+    }
+}
+
+fn order(args: &Brake) -> Result<Option<BrakeOrder>, Failure> {
+    let span = match (&args.span, args.order) {
+        (None, _) => None,
+        (Some(text), Some(Order::Release)) => {
+            Some(parse_span(text).map_err(|what| Failure::usage(format!("--for: {what}")))?)
+        }
+        _ => return Err(Failure::usage("--for goes with `release` only")),
+    };
+    Ok(args.order.map(|order| match order {
+        Order::Release => BrakeOrder::Release(span),
+        Order::Hold => BrakeOrder::Hold,
+        Order::Auto => BrakeOrder::Auto,
+    }))
+}
+
+fn describe(status: &BrakeStatus) -> String {
+    let id = format!("{}/{}", status.kind, status.system);
+    let said = match status.released_until_ms {
+        Some(until) => format!("released by the operator until {}", moment(until)),
+        None if status.setting == "hold" => "held by the operator".to_owned(),
+        None => "decides by itself".to_owned(),
+    };
+    let next = match status.setting.as_str() {
+        "hold" => format!("\nTo let it go: lapsed brake {id} release, or auto"),
+        "release" => format!("\nTo reclaim now: lapsed sweep {id}"),
+        _ => String::new(),
+    };
+    format!("{id}: {said}; it is {}{next}", status.words)
+}

@@ -1,0 +1,132 @@
+//! `lapsed check`
+
+use serde_json::{Value, json};
+
+use crate::backend::is_in_use;
+use crate::cli::Check;
+use crate::config::origin::{Origin, Setting};
+use crate::config::store::{Place, StoreConfig};
+use crate::config::units::show_span;
+use crate::config::{Config, Overrides, process_env};
+use crate::failure::Failure;
+use crate::node::used_stores;
+use crate::print::{self, Table, line};
+use crate::stores::OpenStore;
+use crate::systems::Planned;
+
+/// Validates, connects, and prints the plan.
+pub fn run(args: Check) -> Result<(), Failure> {
+    let overrides = Overrides {
+        listen: process_env("LAPSED_LISTEN"),
+        data: process_env("LAPSED_DATA").map(Into::into),
+        token: process_env("LAPSED_TOKEN"),
+    };
+    let config = Config::load(args.config.as_deref(), &overrides, &process_env)?;
+    let mut stores = Vec::new();
+    for store in used_stores(&config) {
+        stores.push((store, connect(store)?));
+    }
+    match args.output.json {
+        true => print::json(&as_json(&config, &stores)),
+        false => line(&describe(&config, &stores)),
+    }
+}
+
+/// Opens and closes it. A folder that is not there is not made by looking at it.
+fn connect(store: &StoreConfig) -> Result<String, Failure> {
+    let Place::Embedded { dir, .. } = &store.place;
+    if !dir.exists() {
+        return Ok("does not exist yet; `lapsed serve` makes it".to_owned());
+    }
+    match OpenStore::open(store, lapsed::clock::SystemClock::shared()) {
+        Ok(opened) => {
+            opened.close()?;
+            Ok("opened and closed: it works".to_owned())
+        }
+        Err(error) if is_in_use(&error) => Ok(match error {
+            lapsed::Error::Unavailable { what, .. } => what,
+            other => other.to_string(),
+        }),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn describe(config: &Config, stores: &[(&StoreConfig, String)]) -> String {
+    let source = config.file.as_deref().unwrap_or("the default configuration");
+    let mut text = format!("{source} is right.\n\nserver: {}", config.server.url());
+    text.push_str(match &config.server.token {
+        Some(_) => ", behind a token",
+        None => ", for this machine only",
+    });
+    text.push_str(&said(&config.server.settings));
+    for (store, state) in stores {
+        text.push_str(&format!("\n\nstore {}: {}\n  {state}", store.name, store.describe()));
+    }
+    for plan in &config.systems {
+        text.push_str(&format!("\n\n{}", describe_system(&**plan)));
+    }
+    text
+}
+
+fn describe_system(plan: &dyn Planned) -> String {
+    let common = plan.common();
+    let mut text = format!("{} on store {}", common.id, common.store);
+    for sentence in plan.describe() {
+        text.push_str(&format!("\n  {sentence}"));
+    }
+    let brake = &common.brake;
+    text.push_str(&format!(
+        "\n  the brake holds when more than {:.0} % of at least {} owners would be dead at once, \
+         and for {} after the store was away",
+        brake.share * 100.0,
+        brake.min_owners,
+        show_span(common.threshold)
+    ));
+    let keep = std::time::Duration::from_millis(common.retention.age_ms);
+    text.push_str(&format!(
+        "\n  receipts are kept for {}, at most {}",
+        show_span(keep),
+        print::count(common.retention.count)
+    ));
+    text + &said(&common.settings)
+}
+
+/// What is not as by default, and who said so.
+fn said(settings: &[Setting]) -> String {
+    let mut table = Table::bare();
+    for setting in settings.iter().filter(|s| s.origin != Origin::Default) {
+        let value = format!("{} = {}", setting.key, setting.value);
+        table.row(vec![format!("    {value}"), format!("({})", setting.origin)]);
+    }
+    let text = table.text();
+    if text.is_empty() { text } else { format!("\n  not as by default:\n{text}") }
+}
+
+fn as_json(config: &Config, stores: &[(&StoreConfig, String)]) -> Value {
+    let stores: Vec<Value> = stores
+        .iter()
+        .map(|(s, state)| json!({ "name": s.name, "url": s.describe(), "state": state }))
+        .collect();
+    let systems: Vec<Value> = config.systems.iter().map(|plan| system_json(&**plan)).collect();
+    json!({
+        "ok": true,
+        "file": config.file,
+        "server": { "url": config.server.url(), "settings": config.server.settings },
+        "stores": stores,
+        "systems": systems,
+    })
+}
+
+fn system_json(plan: &dyn Planned) -> Value {
+    let common = plan.common();
+    json!({
+        "system": common.id.name,
+        "kind": common.id.kind,
+        "store": common.store,
+        "threshold_ms": common.threshold.as_millis() as u64,
+        "every_ms": common.policy.every.as_millis() as u64,
+        "gone_after_ms": (common.threshold + common.policy.every).as_millis() as u64,
+        "plan": plan.describe(),
+        "settings": common.settings,
+    })
+}

@@ -1,0 +1,20 @@
+//! `lapsed explain`
+
+use super::ask;
+use crate::backend::resolve;
+use crate::cli::Explain;
+use crate::failure::Failure;
+use crate::print::{self, line};
+
+/// Why a key is, or is not, dead.
+pub fn run(args: Explain) -> Result<(), Failure> {
+    let explanation = ask(&args.target, |backend| {
+        let id = resolve(&args.system, &backend.systems()?)?;
+        backend.explain(&id, &args.key)
+    })?;
+    if args.output.json {
+        return print::json(&explanation);
+    }
+    line(&format!("{}: {}", explanation.key, explanation.verdict))?;
+    explanation.because.iter().try_for_each(|sentence| line(&format!("  - {sentence}")))
+}

@@ -1,0 +1,110 @@
+//! `lapsed receipts`
+
+use std::collections::HashSet;
+
+use lapsed::SystemId;
+use lapsed::receipt::{Receipt, ReceiptId};
+
+use super::ask;
+use crate::backend::{Backend, Followed, Listing, resolve};
+use crate::cli::Receipts;
+use crate::failure::Failure;
+use crate::node::page::PAGE_MAX;
+use crate::print::{self, Table, line, moment, span};
+
+/// The newest receipts; with `--follow`, also those to come.
+pub fn run(args: Receipts) -> Result<(), Failure> {
+    ask(&args.target, |backend| {
+        let system = match &args.system {
+            Some(text) => Some(resolve(text, &backend.systems()?)?),
+            None => None,
+        };
+        match args.follow {
+            true => follow(backend, &args, system),
+            false => list(backend, &args, system),
+        }
+    })
+}
+
+fn list(backend: &dyn Backend, args: &Receipts, system: Option<SystemId>) -> Result<(), Failure> {
+    let receipts = newest(backend, args, system)?;
+    if args.output.json {
+        return receipts.iter().try_for_each(print::json);
+    }
+    if receipts.is_empty() {
+        return line("Nothing was reclaimed that is still remembered and fits.");
+    }
+    let mut table = Table::new(&HEADINGS);
+    receipts.iter().for_each(|receipt| table.row(row(receipt)));
+    line(&table.text())?;
+    line("To put one back: lapsed restore RECEIPT")
+}
+
+/// Newest first, page after page.
+fn newest(
+    backend: &dyn Backend,
+    args: &Receipts,
+    system: Option<SystemId>,
+) -> Result<Vec<Receipt>, Failure> {
+    let mut found = Vec::new();
+    let (key, owner) = (args.key.clone(), args.owner.clone());
+    let mut listing = Listing { system, before: None, limit: 0, key, owner };
+    while found.len() < args.limit {
+        listing.limit = (args.limit - found.len()).min(PAGE_MAX);
+        let page = backend.receipts(&listing)?;
+        found.extend(page.receipts);
+        match page.next {
+            Some(next) => listing.before = Some(next),
+            None => break,
+        }
+    }
+    Ok(found)
+}
+
+/// Oldest first: what was, then what comes. What comes while the list is made is in both.
+fn follow(backend: &dyn Backend, args: &Receipts, system: Option<SystemId>) -> Result<(), Failure> {
+    let mut seen: HashSet<ReceiptId> = HashSet::new();
+    let chosen = system.clone();
+    backend.follow(system.as_ref(), &mut |told| match told {
+        Followed::Begun => {
+            let mut before = newest(backend, args, chosen.clone())?;
+            before.reverse();
+            seen.extend(before.iter().map(|receipt| receipt.id.clone()));
+            before.iter().try_for_each(|receipt| tell(args, receipt))
+        }
+        Followed::Receipt(receipt) => match seen.remove(&receipt.id) || !fits(args, &receipt) {
+            true => Ok(()),
+            false => tell(args, &receipt),
+        },
+    })
+}
+
+fn fits(args: &Receipts, receipt: &Receipt) -> bool {
+    args.key.as_ref().is_none_or(|key| receipt.key.as_str() == key)
+        && args.owner.as_ref().is_none_or(|owner| receipt.owner.as_str() == owner)
+}
+
+fn tell(args: &Receipts, receipt: &Receipt) -> Result<(), Failure> {
+    match args.output.json {
+        true => print::json(receipt),
+        false => line(&row(receipt).join("  ")),
+    }
+}
+
+const HEADINGS: [&str; 7] = ["when", "receipt", "key", "owner", "incarnation", "why", "late"];
+
+fn row(receipt: &Receipt) -> Vec<String> {
+    let mut reason = receipt.reason.to_string();
+    if let Some(at) = receipt.restored_ms {
+        reason.push_str(&format!(", restored {}", moment(at)));
+    }
+    vec![
+        moment(receipt.at_ms),
+        receipt.id.to_string(),
+        receipt.key.to_string(),
+        receipt.owner.to_string(),
+        receipt.incarnation.to_string(),
+        reason,
+        span(receipt.evidence.late_ms),
+    ]
+}

@@ -1,0 +1,28 @@
+//! `lapsed restore`
+
+use lapsed::receipt::ReceiptId;
+use lapsed::system::Restored;
+
+use super::ask;
+use crate::cli::Restore;
+use crate::failure::Failure;
+use crate::print::{self, line};
+
+/// Puts back what a receipt removed.
+pub fn run(args: Restore) -> Result<(), Failure> {
+    let id: ReceiptId = args.receipt.parse()?;
+    let restored = ask(&args.target, |backend| backend.restore(&id))?;
+    if args.output.json {
+        print::json(&restored)?;
+    }
+    match restored {
+        Restored::Restored { key, owner, incarnation } if !args.output.json => {
+            line(&format!("{key} is back, held by {owner} (incarnation {incarnation})"))
+        }
+        Restored::Refused { why } if !args.output.json => {
+            Err(Failure::failed(format!("not put back, and nothing changed: {why}")))
+        }
+        Restored::Refused { .. } => Err(Failure::Silent(1)),
+        Restored::Restored { .. } => Ok(()),
+    }
+}

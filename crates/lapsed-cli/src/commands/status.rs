@@ -1,0 +1,129 @@
+//! `lapsed status`
+
+use super::ask;
+use crate::backend::resolve;
+use crate::cli::Status;
+use crate::failure::Failure;
+use crate::node::shapes::{Sweeps, SystemStatus};
+use crate::print::{self, Table, ago, count, line, plural, span};
+
+/// All systems in a table, or one in detail.
+pub fn run(args: Status) -> Result<(), Failure> {
+    let (all, chosen) = ask(&args.target, |backend| {
+        let chosen = match &args.system {
+            Some(text) => Some(resolve(text, &backend.systems()?)?),
+            None => None,
+        };
+        Ok((backend.status()?, chosen))
+    })?;
+    let Some(id) = chosen else {
+        return match args.output.json {
+            true => print::json(&Sweeps { systems: all }),
+            false => line(&table(&all)),
+        };
+    };
+    let one = all.iter().find(|s| s.kind == id.kind.as_str() && s.system == *id.name);
+    let one = one.ok_or_else(|| Failure::failed(format!("{id} has just gone")))?;
+    match args.output.json {
+        true => print::json(one),
+        false => line(&detail(one)),
+    }
+}
+
+fn table(all: &[SystemStatus]) -> String {
+    let headings =
+        ["system", "entries", "suspects", "alive", "overdue", "brake", "lag p50/p99", "last pass"];
+    let mut table = Table::new(&headings);
+    for status in all {
+        let census = |pick: fn(&lapsed::sweep::Census) -> u64| {
+            status.census.as_ref().map_or("?".to_owned(), |c| count(pick(c)))
+        };
+        table.row(vec![
+            format!("{}/{}", status.kind, status.system),
+            census(|c| c.population),
+            census(|c| c.suspects),
+            census(|c| c.owners_live),
+            census(|c| c.owners_overdue),
+            status.brake.as_ref().map_or("?".to_owned(), |b| b.state.clone()),
+            lag(status),
+            last_pass(status),
+        ]);
+    }
+    let errors = all.iter().filter_map(|s| {
+        s.error.as_ref().map(|error| format!("\n{}/{}: {error}", s.kind, s.system))
+    });
+    table.text() + &errors.collect::<String>()
+}
+
+fn lag(status: &SystemStatus) -> String {
+    match &status.lag {
+        Some(lag) => format!("{} / {}", span(lag.p50_ms), span(lag.p99_ms)),
+        None => "-".to_owned(),
+    }
+}
+
+fn last_pass(status: &SystemStatus) -> String {
+    match &status.last_pass {
+        Some(pass) => format!("{}, {}", ago(pass.started_ms), pass.stopped),
+        None => "none yet".to_owned(),
+    }
+}
+
+fn detail(status: &SystemStatus) -> String {
+    let mut table = Table::bare();
+    let mut fact = |name: &str, value: String| table.row(vec![format!("  {name}"), value]);
+    if let Some(census) = &status.census {
+        let suspects = plural(census.suspects, "suspect", "suspects");
+        fact("entries", format!("{}, of them {suspects}", count(census.population)));
+        fact(
+            "owners",
+            format!(
+                "{} alive, {} overdue, {} died lately",
+                count(census.owners_live),
+                count(census.owners_overdue),
+                count(census.owners_died_recently)
+            ),
+        );
+        if census.suspects > 0 {
+            fact("oldest", format!("{} past its deadline", span(census.oldest_late_ms)));
+        }
+    }
+    if let Some(brake) = &status.brake {
+        fact("brake", brake.words.clone());
+    }
+    if let Some(lag) = &status.lag {
+        let of = plural(lag.samples, "receipt", "receipts");
+        let (p50, p99) = (span(lag.p50_ms), span(lag.p99_ms));
+        fact("reclaim lag", format!("p50 {p50}, p99 {p99} (newest {of})"));
+    }
+    fact("last pass", describe_pass(status));
+    let leads = match status.leads {
+        Some(true) => ", this process leads",
+        Some(false) => ", another process leads",
+        None => "",
+    };
+    let (every, threshold) = (span(status.every_ms), span(status.threshold_ms));
+    fact("schedule", format!("a pass every {every}, dead after {threshold}{leads}"));
+    if let Some(store) = &status.store {
+        fact("store", format!("`{}`: {}", status.store_name, store.place));
+    }
+    if let Some(error) = &status.error {
+        fact("error", error.clone());
+    }
+    format!("{}/{}\n{}", status.kind, status.system, table.text())
+}
+
+fn describe_pass(status: &SystemStatus) -> String {
+    let Some(pass) = &status.last_pass else {
+        return "none in this process yet".to_owned();
+    };
+    let detail = pass.detail.as_ref().map_or(String::new(), |words| format!(" ({words})"));
+    format!(
+        "{}: {} of {} reclaimed in {}, stopped: {}{detail}",
+        ago(pass.started_ms),
+        count(pass.reclaimed),
+        plural(pass.suspects, "suspect", "suspects"),
+        span(pass.took_ms),
+        pass.stopped
+    )
+}

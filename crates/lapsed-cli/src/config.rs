@@ -1,0 +1,225 @@
+//! Configuration: a TOML file, the environment and flags, checked and made into plans.
+//!
+//! Everything that can be wrong is found here, before anything is opened, and each error names the
+//! key and its line. What a kind of system has of its own is read by its room (`crate::systems`);
+//! here is only what all of them share.
+
+pub mod common;
+pub mod document;
+pub mod origin;
+pub mod server;
+pub mod store;
+pub mod units;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use lapsed::Kind;
+use toml::de::{DeTable, DeValue};
+
+use self::common::Section;
+use self::document::{Document, Node, unknown};
+use self::origin::Origin;
+use self::server::{Server, ServerSection};
+use self::store::{StoreConfig, StoreSection};
+use crate::systems::{self, Planned};
+
+/// What is wrong with the configuration: where, what, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ConfigError(pub String);
+
+/// How environment variables are read: given, so that tests need not touch the real ones.
+pub type Env<'e> = dyn Fn(&str) -> Option<String> + 'e;
+
+/// The process's own environment.
+pub fn process_env(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+/// What flags (or their environment variables) say over the file.
+#[derive(Clone, Debug, Default)]
+pub struct Overrides {
+    /// The address to listen on.
+    pub listen: Option<String>,
+    /// The data folder; only without a file.
+    pub data: Option<PathBuf>,
+    /// The token, where the file has none.
+    pub token: Option<String>,
+}
+
+/// The whole configuration.
+#[derive(Debug)]
+pub struct Config {
+    /// The file it came from.
+    pub file: Option<String>,
+    /// How to listen.
+    pub server: Server,
+    /// By name.
+    pub stores: BTreeMap<String, StoreConfig>,
+    /// In the order of the file.
+    pub systems: Vec<Box<dyn Planned>>,
+}
+
+/// The folder used when nothing else is said.
+pub const DATA_DEFAULT: &str = "./lapsed-data";
+
+/// The name of the store that is there without a configuration.
+const STORE_DEFAULT: &str = "data";
+
+impl Config {
+    /// From a file, or without one.
+    pub fn load(
+        file: Option<&Path>,
+        overrides: &Overrides,
+        env: &Env<'_>,
+    ) -> Result<Config, ConfigError> {
+        let Some(path) = file else {
+            return Self::read(&Document::new("defaults", String::new()), None, overrides, env);
+        };
+        let name = path.display().to_string();
+        let text = std::fs::read_to_string(path)
+            .map_err(|e| ConfigError(format!("{name}: cannot be read: {e}")))?;
+        Self::read(&Document::new(&name, text), Some(name.clone()), overrides, env)
+    }
+
+    fn read(
+        document: &Document,
+        file: Option<String>,
+        overrides: &Overrides,
+        env: &Env<'_>,
+    ) -> Result<Config, ConfigError> {
+        let mut top = document.parse(env)?;
+        let server = read_server(document, &mut top, overrides)?;
+        let mut stores = read_stores(document, &mut top)?;
+        let nodes = take_systems(document, &mut top)?;
+        no_more(document, &top)?;
+        if stores.is_empty() {
+            stores.insert(STORE_DEFAULT.to_owned(), default_store(overrides)?);
+        }
+        let systems = read_systems(document, nodes, &stores, env)?;
+        Ok(Config { file, server, stores, systems })
+    }
+}
+
+fn take<'d>(table: &mut DeTable<'d>, key: &str) -> Option<Node<'d>> {
+    table.remove(key)
+}
+
+fn read_server(
+    document: &Document,
+    top: &mut DeTable<'_>,
+    overrides: &Overrides,
+) -> Result<Server, ConfigError> {
+    let Some(node) = take(top, "server") else {
+        return Server::plan(ServerSection::default(), &BTreeMap::new(), overrides);
+    };
+    let section = document.read("server", &node)?;
+    Server::plan(section, &document::lines_below(document, &node), overrides)
+        .map_err(|e| ConfigError(format!("{}: {e}", document.name())))
+}
+
+fn read_stores(
+    document: &Document,
+    top: &mut DeTable<'_>,
+) -> Result<BTreeMap<String, StoreConfig>, ConfigError> {
+    let mut stores: BTreeMap<String, StoreConfig> = BTreeMap::new();
+    let Some(node) = take(top, "store") else { return Ok(stores) };
+    let span = node.span();
+    let DeValue::Table(table) = node.into_inner() else {
+        return Err(document.wrong(Some(span), "store", "write it as [store.NAME]"));
+    };
+    for (name, node) in table {
+        let path = format!("store.{}", name.get_ref());
+        let section: StoreSection = document.read(&path, &node)?;
+        let wrong = |what: &str| document.wrong(Some(node.span()), &format!("{path}.url"), what);
+        let config = StoreConfig::plan(name.get_ref(), &section.url).map_err(|e| wrong(&e))?;
+        if let Some(twin) = stores.values().find(|s| s.same_place(&config)) {
+            let what =
+                format!("the store `{}` is in the same folder; give each its own", twin.name);
+            return Err(wrong(&what));
+        }
+        stores.insert(name.get_ref().to_string(), config);
+    }
+    Ok(stores)
+}
+
+fn take_systems<'d>(
+    document: &Document,
+    top: &mut DeTable<'d>,
+) -> Result<Vec<Node<'d>>, ConfigError> {
+    let Some(node) = take(top, "system") else { return Ok(Vec::new()) };
+    let span = node.span();
+    match node.into_inner() {
+        DeValue::Array(nodes) => Ok(nodes.into_iter().collect()),
+        _ => Err(document.wrong(Some(span), "system", "write it as [[system]]")),
+    }
+}
+
+/// Whatever is left at the top is a mistake.
+fn no_more(document: &Document, top: &DeTable<'_>) -> Result<(), ConfigError> {
+    let Some((key, _)) = top.iter().next() else { return Ok(()) };
+    let what = unknown("key", key.get_ref(), &["server", "store", "system"]);
+    Err(document.wrong(Some(key.span()), key.get_ref(), &what))
+}
+
+fn default_store(overrides: &Overrides) -> Result<StoreConfig, ConfigError> {
+    let folder = match &overrides.data {
+        Some(folder) => folder.clone(),
+        None => PathBuf::from(DATA_DEFAULT),
+    };
+    StoreConfig::embedded(STORE_DEFAULT, folder)
+        .map_err(|e| ConfigError(format!("the data folder: {e}")))
+}
+
+fn read_systems(
+    document: &Document,
+    nodes: Vec<Node<'_>>,
+    stores: &BTreeMap<String, StoreConfig>,
+    env: &Env<'_>,
+) -> Result<Vec<Box<dyn Planned>>, ConfigError> {
+    if nodes.is_empty() {
+        let all = systems::ROOMS.iter();
+        return all.map(|room| room.plan(&Section::absent(document, stores, env))).collect();
+    }
+    let mut planned: Vec<Box<dyn Planned>> = Vec::new();
+    for (index, node) in nodes.iter().enumerate() {
+        let kind = read_kind(document, index, node)?;
+        let section = Section::new(document, node, index, stores, env);
+        let plan = systems::room(kind).plan(&section)?;
+        if planned.iter().any(|p| p.common().id == plan.common().id) {
+            let what =
+                format!("there are two systems `{}`; give each its own name", plan.common().id);
+            return Err(section.wrong("name", &what));
+        }
+        planned.push(plan);
+    }
+    Ok(planned)
+}
+
+/// The kind decides who reads the rest.
+fn read_kind(document: &Document, index: usize, node: &Node<'_>) -> Result<Kind, ConfigError> {
+    let path = format!("system[{index}]");
+    let kinds: Vec<&str> = Kind::ALL.iter().map(|k| k.as_str()).collect();
+    let Some(value) = node.get_ref().get("kind") else {
+        let what = format!("`kind` is missing; one of: {}", kinds.join(", "));
+        return Err(document.wrong(Some(node.span()), &path, &what));
+    };
+    let given = value.get_ref().as_str().unwrap_or_default();
+    match Kind::ALL.iter().find(|k| k.as_str() == given) {
+        Some(kind) => Ok(*kind),
+        None => {
+            let what = unknown("kind", given, &kinds);
+            Err(document.wrong(Some(value.span()), &format!("{path}.kind"), &what))
+        }
+    }
+}
+
+/// Where the listen address came from, and the like, for `check`.
+pub fn origin_of(given: bool, flag: bool, name: &'static str, line: Option<usize>) -> Origin {
+    match (flag, given, line) {
+        (true, _, _) => Origin::Flag(name),
+        (false, true, Some(line)) => Origin::File(line),
+        _ => Origin::Default,
+    }
+}

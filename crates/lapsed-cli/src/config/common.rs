@@ -1,0 +1,260 @@
+//! What every `[[system]]` has: a name, a store, and the `sweep`, `brake` and `receipts` tables.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use lapsed::receipt::Retention;
+use lapsed::sweep::brake::BrakePolicy;
+use lapsed::sweep::policy::{Mode, Policy};
+use lapsed::{Kind, SystemId};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use super::document::{Document, Node, join, lines_below, unknown};
+use super::origin::{Setting, Settings};
+use super::store::StoreConfig;
+use super::units::Span;
+use super::{ConfigError, Env};
+
+/// One `[[system]]` as it stands in the file, on its way to the room that understands it.
+pub struct Section<'a> {
+    document: &'a Document,
+    node: Option<&'a Node<'a>>,
+    path: String,
+    lines: BTreeMap<String, usize>,
+    stores: &'a BTreeMap<String, StoreConfig>,
+    env: &'a Env<'a>,
+}
+
+impl<'a> Section<'a> {
+    /// The section at `node`.
+    pub fn new(
+        document: &'a Document,
+        node: &'a Node<'a>,
+        index: usize,
+        stores: &'a BTreeMap<String, StoreConfig>,
+        env: &'a Env<'a>,
+    ) -> Self {
+        let path = match node.get_ref().get("name").and_then(|n| n.get_ref().as_str()) {
+            Some(name) => format!("system[{name}]"),
+            None => format!("system[{index}]"),
+        };
+        let lines = lines_below(document, node);
+        Section { document, node: Some(node), path, lines, stores, env }
+    }
+
+    /// No section at all: everything as by default.
+    pub fn absent(
+        document: &'a Document,
+        stores: &'a BTreeMap<String, StoreConfig>,
+        env: &'a Env<'a>,
+    ) -> Self {
+        let path = "system".to_owned();
+        Section { document, node: None, path, lines: BTreeMap::new(), stores, env }
+    }
+
+    /// Reads it; the default when it is absent.
+    pub fn read<T: DeserializeOwned + Default>(&self) -> Result<T, ConfigError> {
+        match self.node {
+            Some(node) => self.document.read(&self.path, node),
+            None => Ok(T::default()),
+        }
+    }
+
+    /// The line of the key at `path`.
+    pub fn line_of(&self, path: &str) -> Option<usize> {
+        self.lines.get(path).copied()
+    }
+
+    /// An environment variable.
+    pub fn env(&self, name: &str) -> Option<String> {
+        (self.env)(name)
+    }
+
+    /// An error about one key of it.
+    pub fn wrong(&self, key: &str, what: &str) -> ConfigError {
+        let line = self.line_of(key).map_or(String::new(), |line| format!(":{line}"));
+        let path = join(&self.path, key);
+        ConfigError(format!("{}{line}: `{path}`: {what}", self.document.name()))
+    }
+
+    /// The store that it names; the only one there is when it names none.
+    pub fn store(&self, given: Option<&str>) -> Result<String, ConfigError> {
+        let names: Vec<&str> = self.stores.keys().map(String::as_str).collect();
+        match (given, names.as_slice()) {
+            (Some(name), _) if self.stores.contains_key(name) => Ok(name.to_owned()),
+            (Some(name), names) => Err(self.wrong("store", &unknown("store", name, names))),
+            (None, [only]) => Ok((*only).to_owned()),
+            (None, names) => {
+                let what = format!("is missing; name one of: {}", names.join(", "));
+                Err(self.wrong("store", &what))
+            }
+        }
+    }
+}
+
+/// Who writes the entries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Access {
+    /// Everybody writes through lapsed.
+    #[default]
+    Native,
+    /// The application writes its own keys, and lapsed works on them as they are.
+    Adopt,
+}
+
+/// `sweep = { ... }`
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SweepSection {
+    every: Option<Span>,
+    jitter: Option<f64>,
+    batch: Option<usize>,
+    hold: Option<Span>,
+    op_delay: Option<Span>,
+    max_ops: Option<u64>,
+    max_runtime: Option<Span>,
+    idle_grace: Option<Span>,
+    mode: Option<Mode>,
+    timeout: Option<Span>,
+}
+
+impl SweepSection {
+    /// The policy, with `default` for what is not given.
+    pub fn plan(
+        self,
+        section: &Section<'_>,
+        default: Policy,
+        settings: &mut Settings,
+    ) -> Result<Policy, ConfigError> {
+        let span = |given: Option<Span>| given.map(|s| s.0);
+        let optional = |given: Option<Span>| given.map(|s| Some(s.0));
+        let mut pick = Picker { section, settings };
+        let policy = Policy {
+            every: pick.value("sweep.every", span(self.every), default.every),
+            jitter: pick.value("sweep.jitter", self.jitter, default.jitter),
+            batch: pick.value("sweep.batch", self.batch, default.batch),
+            hold: pick.value("sweep.hold", span(self.hold), default.hold),
+            op_delay: pick.value("sweep.op_delay", span(self.op_delay), default.op_delay),
+            max_ops: pick.value("sweep.max_ops", self.max_ops.map(Some), default.max_ops),
+            max_runtime: pick.value(
+                "sweep.max_runtime",
+                optional(self.max_runtime),
+                default.max_runtime,
+            ),
+            idle_grace: pick.value(
+                "sweep.idle_grace",
+                optional(self.idle_grace),
+                default.idle_grace,
+            ),
+            mode: pick.value("sweep.mode", self.mode, default.mode),
+            timeout: pick.value("sweep.timeout", span(self.timeout), default.timeout),
+        };
+        policy.check().map_err(|e| blame(section, &e.to_string()))?;
+        Ok(policy)
+    }
+}
+
+struct Picker<'s, 'a> {
+    section: &'s Section<'a>,
+    settings: &'s mut Settings,
+}
+
+impl Picker<'_, '_> {
+    fn value<T: super::origin::Show>(&mut self, key: &str, given: Option<T>, default: T) -> T {
+        self.settings.pick(self.section, key, given, default)
+    }
+}
+
+/// `brake = { ... }`
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BrakeSection {
+    share: Option<f64>,
+    min_owners: Option<u64>,
+    step: Option<f64>,
+}
+
+impl BrakeSection {
+    /// The brake's policy.
+    pub fn plan(
+        self,
+        section: &Section<'_>,
+        settings: &mut Settings,
+    ) -> Result<BrakePolicy, ConfigError> {
+        let default = BrakePolicy::default();
+        let mut pick = Picker { section, settings };
+        let policy = BrakePolicy {
+            share: pick.value("brake.share", self.share, default.share),
+            min_owners: pick.value("brake.min_owners", self.min_owners, default.min_owners),
+            step: pick.value("brake.step", self.step, default.step),
+        };
+        policy.check().map_err(|e| blame(section, &e.to_string()))?;
+        Ok(policy)
+    }
+}
+
+/// `receipts = { ... }`
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReceiptsSection {
+    keep: Option<Span>,
+    keep_count: Option<u64>,
+}
+
+impl ReceiptsSection {
+    /// How long receipts are kept.
+    pub fn plan(
+        self,
+        section: &Section<'_>,
+        settings: &mut Settings,
+    ) -> Result<Retention, ConfigError> {
+        let default = Retention::default();
+        let mut pick = Picker { section, settings };
+        let age = Duration::from_millis(default.age_ms);
+        let keep = pick.value("receipts.keep", self.keep.map(|s| s.0), age);
+        let count = pick.value("receipts.keep_count", self.keep_count, default.count);
+        if count == 0 {
+            return Err(section.wrong("receipts.keep_count", "must be above 0"));
+        }
+        Ok(Retention { age_ms: keep.as_millis() as u64, count })
+    }
+}
+
+/// The library names the key first, in the file's own words: point at its line.
+fn blame(section: &Section<'_>, message: &str) -> ConfigError {
+    match message.split_once(' ') {
+        Some((key, what)) if key.contains('.') => section.wrong(key, what),
+        _ => section.wrong("", message),
+    }
+}
+
+/// What every kind of system is made of.
+#[derive(Clone, Debug)]
+pub struct Common {
+    /// Which system.
+    pub id: SystemId,
+    /// The name of its store.
+    pub store: String,
+    /// How long silence must last before it means death.
+    pub threshold: Duration,
+    /// How much a pass may do.
+    pub policy: Policy,
+    /// When the brake takes hold.
+    pub brake: BrakePolicy,
+    /// How long receipts are kept.
+    pub retention: Retention,
+    /// The values in force, and whence.
+    pub settings: Vec<Setting>,
+}
+
+/// The name, checked.
+pub fn plan_id(
+    section: &Section<'_>,
+    kind: Kind,
+    name: Option<&str>,
+) -> Result<SystemId, ConfigError> {
+    SystemId::new(kind, name.unwrap_or("default"))
+        .map_err(|e| section.wrong("name", &e.to_string()))
+}

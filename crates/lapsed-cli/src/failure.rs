@@ -1,0 +1,76 @@
+//! Why a command failed, and with which exit code.
+
+use std::fmt;
+use std::process::ExitCode;
+
+use lapsed::Error;
+
+use crate::config::ConfigError;
+
+/// Why a command failed.
+#[derive(Debug)]
+pub enum Failure {
+    /// Exit 2: wrong usage or configuration.
+    Usage(String),
+    /// Exit 1: it was right, and did not work.
+    Failed(String),
+    /// Exit 1, without a word: all that was to be said was said.
+    Silent(u8),
+    /// The reader of our output has gone: nothing more to do.
+    Closed,
+}
+
+impl Failure {
+    /// Exit 1.
+    pub fn failed(what: impl Into<String>) -> Failure {
+        Failure::Failed(what.into())
+    }
+
+    /// Exit 2.
+    pub fn usage(what: impl Into<String>) -> Failure {
+        Failure::Usage(what.into())
+    }
+
+    /// The exit code.
+    pub fn code(&self) -> ExitCode {
+        ExitCode::from(match self {
+            Failure::Usage(_) => 2,
+            Failure::Failed(_) => 1,
+            Failure::Silent(code) => *code,
+            Failure::Closed => 0,
+        })
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Usage(what) | Failure::Failed(what) => f.write_str(what),
+            Failure::Silent(_) | Failure::Closed => Ok(()),
+        }
+    }
+}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Failure {
+        Failure::Usage(error.0)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        match error {
+            Error::Invalid(what) => Failure::Usage(what),
+            other => Failure::Failed(other.to_string()),
+        }
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Failure {
+        match error.kind() {
+            std::io::ErrorKind::BrokenPipe => Failure::Closed,
+            _ => Failure::Failed(error.to_string()),
+        }
+    }
+}

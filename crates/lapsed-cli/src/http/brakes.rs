@@ -1,0 +1,84 @@
+//! `/v1/brakes`: what the operator says to a system's brake.
+
+use std::time::Duration;
+
+use axum::Json as Answer;
+use axum::extract::State;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::Shared;
+use super::extract::{Json, Path};
+use super::problem::Problem;
+use crate::config::units::SPAN_MAX;
+use crate::node::BrakeOrder;
+use crate::node::shapes::BrakeStatus;
+
+/// Both of them.
+pub fn routes() -> OpenApiRouter<Shared> {
+    OpenApiRouter::new().routes(routes!(get, put))
+}
+
+/// What the operator says.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Word {
+    /// Decide by itself.
+    Auto,
+    /// Reclaim nothing.
+    Hold,
+    /// Reclaim whatever is dead.
+    Release,
+}
+
+/// What the operator says, and for how long.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BrakeBody {
+    /// What.
+    pub setting: Word,
+    /// How long a release lasts; the longer of ten minutes and one threshold without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub for_ms: Option<u64>,
+}
+
+impl BrakeBody {
+    fn order(self) -> Result<BrakeOrder, Problem> {
+        match (self.setting, self.for_ms.map(Duration::from_millis)) {
+            (Word::Auto, None) => Ok(BrakeOrder::Auto),
+            (Word::Hold, None) => Ok(BrakeOrder::Hold),
+            (Word::Auto | Word::Hold, Some(_)) => {
+                Err(Problem::invalid("`for_ms` goes with `release` only"))
+            }
+            (Word::Release, Some(span)) if span.is_zero() || span > SPAN_MAX => {
+                Err(Problem::invalid("`for_ms` must be above 0, and at most ten years"))
+            }
+            (Word::Release, span) => Ok(BrakeOrder::Release(span)),
+        }
+    }
+}
+
+/// What the brake does now.
+#[utoipa::path(get, path = "/v1/brakes/{kind}/{name}", tag = "brakes",
+    responses((status = 200, body = BrakeStatus)))]
+async fn get(
+    State(app): State<Shared>,
+    Path((kind, name)): Path<(String, String)>,
+) -> Result<Answer<BrakeStatus>, Problem> {
+    Ok(Answer(app.live(&kind, &name)?.brake_status().await?))
+}
+
+/// Holds, releases, or lets it decide by itself again.
+#[utoipa::path(put, path = "/v1/brakes/{kind}/{name}", tag = "brakes",
+    request_body = BrakeBody,
+    responses((status = 200, body = BrakeStatus)))]
+async fn put(
+    State(app): State<Shared>,
+    Path((kind, name)): Path<(String, String)>,
+    Json(body): Json<BrakeBody>,
+) -> Result<Answer<BrakeStatus>, Problem> {
+    let order = body.order()?;
+    Ok(Answer(app.live(&kind, &name)?.set_brake(order).await?))
+}

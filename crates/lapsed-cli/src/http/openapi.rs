@@ -1,0 +1,76 @@
+//! The OpenAPI document: what the routes say of themselves, and what is the same for all of them.
+
+use axum::Router;
+use axum::http::header;
+use axum::routing::get;
+use utoipa::OpenApi;
+use utoipa::openapi::path::Operation;
+use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
+use utoipa::openapi::{Components, ContentBuilder, Ref, RefOr, ResponseBuilder};
+
+use super::{Shared, schemas};
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "lapsed",
+        description = "Knows who is alive and what they hold, and takes back what the dead left behind."
+    ),
+    components(schemas(schemas::Problem)),
+    tags(
+        (name = "registry", description = "Connections, and the instance that holds each"),
+        (name = "sweeps", description = "Passes: status, dry runs, one pass now"),
+        (name = "receipts", description = "What was reclaimed, on what evidence, and putting it back"),
+        (name = "brakes", description = "Holding back when too much would die at once"),
+        (name = "service", description = "Health, metrics, this document")
+    )
+)]
+struct Base;
+
+const TOKEN: &str = "token";
+
+/// The document before any route is added.
+pub fn base() -> utoipa::openapi::OpenApi {
+    let mut base = Base::openapi();
+    let scheme = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
+    base.components.get_or_insert_with(Components::new).add_security_scheme(TOKEN, scheme);
+    base
+}
+
+/// `/openapi.json`, with the document made complete.
+pub fn route(mut document: utoipa::openapi::OpenApi) -> Router<Shared> {
+    for (path, item) in &mut document.paths.paths {
+        let operations =
+            [&mut item.get, &mut item.put, &mut item.post, &mut item.delete, &mut item.patch];
+        let guarded = path.starts_with("/v1/") || path == "/metrics";
+        for operation in operations.into_iter().flatten().filter(|_| guarded) {
+            complete(operation);
+        }
+    }
+    let body = document.to_json().expect("the document is plain data");
+    let serve = move || {
+        let body = body.clone();
+        async move { ([(header::CONTENT_TYPE, "application/json")], body) }
+    };
+    Router::new().route("/openapi.json", get(serve))
+}
+
+/// What every guarded operation may answer.
+fn complete(operation: &mut Operation) {
+    let scopes: [&str; 0] = [];
+    operation.security.get_or_insert_default().push(SecurityRequirement::new(TOKEN, scopes));
+    let problem = |what: &str| {
+        let schema = RefOr::Ref(Ref::from_schema_name("Problem"));
+        let content = ContentBuilder::new().schema(Some(schema)).build();
+        let response = ResponseBuilder::new().description(what);
+        RefOr::T(response.content("application/problem+json", content).build())
+    };
+    for (status, what) in [
+        ("401", "A token is needed"),
+        ("403", "This token may only read"),
+        ("503", "The store does not answer; try again later"),
+        ("default", "Any other problem"),
+    ] {
+        operation.responses.responses.entry(status.to_owned()).or_insert_with(|| problem(what));
+    }
+}

@@ -1,0 +1,327 @@
+//! What the registry's routes are given and answer.
+
+use std::time::Duration;
+
+use lapsed::owner::{Beat, Claim, OwnerInfo};
+use lapsed::registry::{Found, Registered};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::{IntoParams, ToSchema};
+
+use super::claim;
+use crate::config::units::SPAN_MAX;
+use crate::http::problem::Problem;
+use crate::http::schemas;
+
+/// Who begins a life.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StartBody {
+    /// 1 to 512 bytes, no control characters.
+    #[schema(example = "ingest-1")]
+    pub owner: String,
+    /// How long a beat lasts, if not as configured.
+    pub ttl_ms: Option<u64>,
+}
+
+impl StartBody {
+    pub fn ttl(&self) -> Result<Option<Duration>, Problem> {
+        match self.ttl_ms.map(Duration::from_millis) {
+            Some(ttl) if ttl.is_zero() || ttl > SPAN_MAX => {
+                Err(Problem::invalid("`ttl_ms` must be above 0, and at most ten years"))
+            }
+            ttl => Ok(ttl),
+        }
+    }
+}
+
+/// Who acts.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ClaimBody {
+    #[schema(example = "ingest-1")]
+    pub owner: String,
+    /// Which life of that name; the newest without it.
+    pub incarnation: Option<u64>,
+}
+
+impl ClaimBody {
+    pub fn claim(&self) -> Result<Claim, Problem> {
+        claim(&self.owner, self.incarnation)
+    }
+}
+
+/// Alive until `deadline_ms`.
+#[derive(Serialize, ToSchema)]
+pub struct BeatAnswer {
+    pub owner: String,
+    /// Which life: the fencing token of all that it writes.
+    pub incarnation: u64,
+    /// Until when it now lives, on the store's clock.
+    pub deadline_ms: u64,
+    /// The store's clock.
+    pub now_ms: u64,
+    pub ttl_ms: u64,
+    /// Whether this call began the life.
+    pub started: bool,
+}
+
+impl BeatAnswer {
+    pub fn of(owner: String, beat: Beat) -> Self {
+        let Beat { incarnation, deadline_ms, now_ms, ttl_ms, started } = beat;
+        BeatAnswer { owner, incarnation: incarnation.0, deadline_ms, now_ms, ttl_ms, started }
+    }
+}
+
+/// Many beats.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BeatsBody {
+    pub beats: Vec<ClaimBody>,
+}
+
+/// One answer a beat, in order.
+#[derive(Serialize, ToSchema)]
+pub struct BeatsAnswer {
+    pub results: Vec<OneBeat>,
+}
+
+/// Either a beat (`ok` is true) or a problem (`ok` is false).
+#[derive(Serialize, ToSchema)]
+pub struct OneBeat {
+    pub ok: bool,
+    #[serde(flatten)]
+    #[schema(value_type = Object)]
+    pub answer: Value,
+}
+
+impl OneBeat {
+    pub fn of(owner: String, answer: Result<Beat, Problem>) -> Self {
+        let ok = answer.is_ok();
+        let answer = match answer {
+            Ok(beat) => serde_json::to_value(BeatAnswer::of(owner, beat)).unwrap_or_default(),
+            Err(problem) => {
+                let mut body = problem.body();
+                body["owner"] = Value::String(owner);
+                body
+            }
+        };
+        OneBeat { ok, answer }
+    }
+}
+
+/// What to register: `key` or `keys`.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RegisterBody {
+    #[schema(example = "ingest-1")]
+    pub owner: String,
+    pub incarnation: Option<u64>,
+    #[schema(example = "356307042441013")]
+    pub key: Option<String>,
+    pub keys: Option<Vec<String>>,
+    /// Leave alone what another living owner holds.
+    #[serde(default)]
+    pub if_free: bool,
+}
+
+/// Many keys to register.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RegisterManyBody {
+    pub owner: String,
+    pub incarnation: Option<u64>,
+    pub keys: Vec<String>,
+    /// Leave alone what another living owner holds.
+    #[serde(default)]
+    pub if_free: bool,
+}
+
+/// Who holds, or held, a key.
+#[derive(Serialize, ToSchema)]
+pub struct HolderShape {
+    pub owner: String,
+    pub incarnation: u64,
+}
+
+/// What became of one key: `new`, `kept`, `moved` (then `from`) or `taken` (then `by`).
+#[derive(Serialize, ToSchema)]
+pub struct Outcome {
+    #[serde(flatten)]
+    #[schema(inline, value_type = OutcomeShape)]
+    pub outcome: Registered,
+}
+
+/// The same, for the document.
+#[derive(Serialize, ToSchema)]
+pub struct OutcomeShape {
+    pub outcome: String,
+    pub from: Option<HolderShape>,
+    pub by: Option<HolderShape>,
+}
+
+/// For a single key its outcome stands at the top; for many there is `results`, in order.
+#[derive(Serialize, ToSchema)]
+pub struct RegisterAnswer {
+    pub owner: String,
+    pub incarnation: u64,
+    /// Whether this call began the life.
+    pub started: bool,
+    /// Until when that life lives, if this call began it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deadline_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ttl_ms: Option<u64>,
+    #[serde(flatten)]
+    #[schema(value_type = OutcomeShape)]
+    pub outcome: Option<Outcome>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Vec<OutcomeShape>>)]
+    pub results: Option<Vec<Outcome>>,
+}
+
+impl RegisterAnswer {
+    pub fn of(owner: String, answer: lapsed::registry::RegisterAnswer, single: bool) -> Self {
+        let mut outcomes: Vec<_> =
+            answer.keys.into_iter().map(|outcome| Outcome { outcome }).collect();
+        let (outcome, results) = match single {
+            true => (outcomes.pop(), None),
+            false => (None, Some(outcomes)),
+        };
+        RegisterAnswer {
+            owner,
+            incarnation: answer.incarnation.0,
+            started: answer.started.is_some(),
+            deadline_ms: answer.started.map(|beat| beat.deadline_ms),
+            ttl_ms: answer.started.map(|beat| beat.ttl_ms),
+            outcome,
+            results,
+        }
+    }
+}
+
+/// What to let go of.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct UnregisterBody {
+    pub owner: String,
+    pub incarnation: Option<u64>,
+    pub key: String,
+}
+
+/// Many keys to let go of.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct UnregisterManyBody {
+    pub owner: String,
+    pub incarnation: Option<u64>,
+    pub keys: Vec<String>,
+}
+
+/// Whether it was still this owner's.
+#[derive(Serialize, ToSchema)]
+pub struct UnregisterAnswer {
+    pub removed: bool,
+}
+
+/// How many were, and which.
+#[derive(Serialize, ToSchema)]
+pub struct UnregisterManyAnswer {
+    pub removed: usize,
+    pub results: Vec<bool>,
+}
+
+/// Many keys.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct KeysBody {
+    pub keys: Vec<String>,
+}
+
+/// An entry of a living owner.
+#[derive(Serialize, ToSchema)]
+pub struct Entry {
+    pub key: String,
+    pub owner: String,
+    pub incarnation: u64,
+    pub registered_ms: u64,
+    /// Until when its owner lives unless it beats.
+    pub due_ms: u64,
+}
+
+impl Entry {
+    pub fn of(key: String, found: Found) -> Self {
+        Entry {
+            key,
+            owner: found.holder.owner.into(),
+            incarnation: found.holder.incarnation.0,
+            registered_ms: found.registered_ms,
+            due_ms: found.due_ms,
+        }
+    }
+}
+
+/// One a key, in order.
+#[derive(Serialize, ToSchema)]
+pub struct Entries {
+    pub results: Vec<Option<Entry>>,
+}
+
+/// Which owners.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct OwnersQuery {
+    /// Those after this incarnation: `next` of the page before.
+    pub after: Option<u64>,
+    /// At most so many.
+    pub limit: Option<usize>,
+}
+
+/// Which life.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct LifeQuery {
+    /// Which life of that name; the newest without it.
+    pub incarnation: Option<u64>,
+}
+
+/// Which entries.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct EntriesQuery {
+    /// Which life of that name; the newest without it.
+    pub incarnation: Option<u64>,
+    /// Those after this key: `next` of the page before.
+    pub after: Option<String>,
+    /// At most so many.
+    pub limit: Option<usize>,
+}
+
+/// A page of owners.
+#[derive(Serialize, ToSchema)]
+pub struct Owners {
+    #[schema(value_type = Vec<schemas::OwnerInfo>)]
+    pub owners: Vec<OwnerInfo>,
+    /// Where the next page begins: give it as `after`.
+    pub next: Option<u64>,
+}
+
+/// A page of keys.
+#[derive(Serialize, ToSchema)]
+pub struct Keys {
+    pub keys: Vec<String>,
+    /// Where the next page begins: give it as `after`.
+    pub next: Option<String>,
+}
+
+/// What a graceful end did.
+#[derive(Serialize, ToSchema)]
+pub struct RetireAnswer {
+    pub owner: String,
+    pub incarnation: u64,
+    /// How many entries were removed, each with its receipt.
+    pub reclaimed: u64,
+}

@@ -1,0 +1,147 @@
+//! The shapes of the library's own types, for the OpenAPI document. They are never constructed: a
+//! test holds them against what the library really writes.
+#![allow(missing_docs, dead_code)]
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use utoipa::ToSchema;
+
+/// `application/problem+json`. `lost` problems also have `owner`, `incarnation`, `ending`,
+/// `ended_ms`, `held` and `held_total`.
+#[derive(Serialize, ToSchema)]
+pub struct Problem {
+    /// A stable word: `invalid`, `lost`, `unavailable`, ...
+    #[schema(example = "lost")]
+    pub r#type: String,
+    pub title: String,
+    pub status: u16,
+    /// What happened and what to do.
+    pub detail: String,
+}
+
+/// What a store says of itself.
+#[derive(Serialize, ToSchema)]
+pub struct StoreInfo {
+    pub engine: String,
+    pub place: String,
+    /// Which life of the store this is.
+    pub incarnation: String,
+    pub now_ms: u64,
+    /// Since when it has been serving without a gap.
+    pub back_ms: u64,
+}
+
+/// Who is there.
+#[derive(Serialize, ToSchema)]
+pub struct Census {
+    pub now_ms: u64,
+    pub store: String,
+    pub back_ms: u64,
+    pub population: u64,
+    pub suspects: u64,
+    pub owners_live: u64,
+    pub owners_overdue: u64,
+    pub owners_died_recently: u64,
+    pub oldest_late_ms: u64,
+}
+
+/// One reclaimed entry, or one that a real pass would reclaim.
+#[derive(Serialize, ToSchema)]
+pub struct Listed {
+    pub key: String,
+    pub owner: String,
+    pub incarnation: u64,
+    pub reason: String,
+    pub deadline_ms: u64,
+    pub late_ms: u64,
+    pub receipt: Option<String>,
+}
+
+/// The account of one pass.
+#[derive(Serialize, ToSchema)]
+pub struct PassReport {
+    pub system: String,
+    pub kind: String,
+    pub dry_run: bool,
+    pub examined: u64,
+    pub suspects: u64,
+    pub reclaimed: u64,
+    /// The others, by why.
+    pub skipped: BTreeMap<String, u64>,
+    pub errors: u64,
+    /// `done`, `ops`, `runtime`, `activity`, `brake` or `error`.
+    pub stopped: String,
+    pub took_ms: u64,
+    pub started_ms: u64,
+    pub owners_ended: u64,
+    pub settled: u64,
+    pub detail: Option<String>,
+    pub entries: Option<Vec<Listed>>,
+    pub entries_cut: Option<bool>,
+}
+
+/// On what grounds.
+#[derive(Serialize, ToSchema)]
+pub struct Evidence {
+    pub clock: String,
+    pub deadline_ms: u64,
+    pub judged_ms: u64,
+    pub late_ms: u64,
+}
+
+/// The record of one reclaim.
+#[derive(Serialize, ToSchema)]
+pub struct Receipt {
+    #[schema(example = "registry-default-42")]
+    pub id: String,
+    pub key: String,
+    pub owner: String,
+    pub incarnation: u64,
+    /// `owner_dead` or `owner_retired`.
+    pub reason: String,
+    pub evidence: Evidence,
+    #[schema(value_type = Object)]
+    pub removed: serde_json::Value,
+    pub sweeper: String,
+    pub batch: u64,
+    pub at_ms: u64,
+    pub restored_ms: Option<u64>,
+}
+
+/// Why something is, or is not, dead.
+#[derive(Serialize, ToSchema)]
+pub struct Explanation {
+    pub system: String,
+    pub kind: String,
+    pub key: String,
+    /// `live`, `overdue`, `spared`, `dead`, `retired`, `reclaimed` or `unknown`.
+    pub verdict: String,
+    pub because: Vec<String>,
+    #[schema(value_type = Object)]
+    pub facts: serde_json::Value,
+}
+
+/// What is known of one life of an owner.
+#[derive(Serialize, ToSchema)]
+pub struct OwnerInfo {
+    pub owner: String,
+    pub incarnation: u64,
+    pub ttl_ms: u64,
+    pub started_ms: u64,
+    pub due_ms: u64,
+    pub held: u64,
+    /// How (`dead`, `retired`) and when it ended.
+    #[schema(value_type = Option<Vec<Object>>)]
+    pub ended: Option<(String, u64)>,
+}
+
+/// What was put back.
+#[derive(Serialize, ToSchema)]
+pub struct Restored {
+    /// `restored`
+    pub outcome: String,
+    pub key: String,
+    pub owner: String,
+    pub incarnation: u64,
+}

@@ -1,0 +1,87 @@
+//! Health, readiness, metrics and the page.
+
+use axum::Json as Answer;
+use axum::extract::State;
+use axum::http::{HeaderName, StatusCode, header};
+use axum::response::IntoResponse;
+use serde::Serialize;
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::Shared;
+use super::problem::Problem;
+use crate::metrics::CONTENT_TYPE;
+
+/// These never need a token.
+pub fn open_routes() -> OpenApiRouter<Shared> {
+    OpenApiRouter::new().routes(routes!(healthz)).routes(routes!(readyz)).routes(routes!(page))
+}
+
+/// These do, if there is one.
+pub fn guarded_routes() -> OpenApiRouter<Shared> {
+    OpenApiRouter::new().routes(routes!(metrics))
+}
+
+/// The process is there.
+#[utoipa::path(get, path = "/healthz", tag = "service",
+    responses((status = 200, body = String, example = "ok")))]
+async fn healthz() -> &'static str {
+    "ok\n"
+}
+
+/// Every store answers.
+#[derive(Serialize, ToSchema)]
+struct Ready {
+    ready: bool,
+}
+
+/// Whether every store answers.
+#[utoipa::path(get, path = "/readyz", tag = "service",
+    responses((status = 200, body = Ready), (status = 503, description = "A store does not answer")))]
+async fn readyz(State(app): State<Shared>) -> Result<Answer<Ready>, Problem> {
+    if app.stop.is_told() {
+        return Err(not_ready("shutting down".to_owned()));
+    }
+    for live in app.node.systems() {
+        if let Err(error) = live.store_info().await {
+            return Err(not_ready(format!("store `{}`: {error}", live.store_name())));
+        }
+    }
+    Ok(Answer(Ready { ready: true }))
+}
+
+fn not_ready(detail: String) -> Problem {
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "not_ready", "Not ready", detail)
+        .header(header::RETRY_AFTER, "1")
+}
+
+/// All series, in the OpenMetrics text format.
+#[utoipa::path(get, path = "/metrics", tag = "service",
+    responses((status = 200, body = String, content_type = "application/openmetrics-text")))]
+async fn metrics(State(app): State<Shared>) -> impl IntoResponse {
+    for live in app.node.systems() {
+        if let Ok(census) = live.census().await {
+            app.metrics.gauge(live.id(), &census, &live.verdict(&census));
+        }
+    }
+    ([(header::CONTENT_TYPE, CONTENT_TYPE)], app.metrics.encode())
+}
+
+const PAGE: &str = include_str!("page.html");
+
+/// Nothing from outside, and nobody may frame it.
+const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
+    connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/// A small page that shows how things stand.
+#[utoipa::path(get, path = "/", tag = "service",
+    responses((status = 200, body = String, content_type = "text/html")))]
+async fn page() -> impl IntoResponse {
+    let headers: [(HeaderName, &str); 3] = [
+        (header::CONTENT_TYPE, "text/html; charset=utf-8"),
+        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    ];
+    (headers, PAGE)
+}

@@ -1,0 +1,226 @@
+//! Metrics: the uniform series of every system, and the original janitor's own. All that is counted
+//! here comes from what the store answered; gauges are read anew at every scrape.
+
+mod evicted;
+
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use lapsed::clock::Clock;
+use lapsed::receipt::{Reason, Receipt, Witness};
+use lapsed::sweep::brake::Verdict;
+use lapsed::sweep::{Census, PassReport, Stopped};
+use lapsed::{Error, SystemId};
+use prometheus_client::encoding::{EncodeLabelSet, text};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+use evicted::Evicted;
+
+/// The content type of what [`Metrics::encode`] writes.
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OfSystem {
+    system: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ByReason {
+    system: String,
+    reason: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ByStopped {
+    system: String,
+    stopped: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ByErrorKind {
+    system: String,
+    kind: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ByState {
+    system: String,
+    state: &'static str,
+}
+
+type Histograms = Family<OfSystem, Histogram, fn() -> Histogram>;
+
+/// Every series there is.
+pub struct Metrics {
+    registry: Mutex<Registry>,
+    reclaimed: Family<ByReason, Counter>,
+    suspects: Family<OfSystem, Gauge>,
+    population: Family<OfSystem, Gauge>,
+    owners: Family<ByState, Gauge>,
+    lag_seconds: Histograms,
+    pass_seconds: Histograms,
+    passes: Family<ByStopped, Counter>,
+    brake: Family<OfSystem, Gauge<f64, AtomicU64>>,
+    zombies: Family<OfSystem, Counter>,
+    store_errors: Family<ByErrorKind, Counter>,
+    evicted: Arc<Evicted>,
+}
+
+const STOPPED: &[Stopped] = &[
+    Stopped::Done,
+    Stopped::Ops,
+    Stopped::Runtime,
+    Stopped::Activity,
+    Stopped::Brake,
+    Stopped::Error,
+];
+
+/// From a moment to a night: what an overdue entry may have waited.
+fn lag_histogram() -> Histogram {
+    Histogram::new([
+        0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3600.0, 28800.0,
+    ])
+}
+
+fn pass_histogram() -> Histogram {
+    Histogram::new([0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 300.0])
+}
+
+impl Metrics {
+    /// Nothing counted yet.
+    pub fn new(clock: Arc<dyn Clock>) -> Metrics {
+        let metrics = Metrics {
+            registry: Mutex::default(),
+            reclaimed: Family::default(),
+            suspects: Family::default(),
+            population: Family::default(),
+            owners: Family::default(),
+            lag_seconds: Family::new_with_constructor(lag_histogram),
+            pass_seconds: Family::new_with_constructor(pass_histogram),
+            passes: Family::default(),
+            brake: Family::default(),
+            zombies: Family::default(),
+            store_errors: Family::default(),
+            evicted: Arc::new(Evicted::new(clock)),
+        };
+        metrics.register();
+        metrics
+    }
+
+    /// The encoder appends `_total` to the name of a counter by itself.
+    fn register(&self) {
+        let mut registry = self.lock();
+        let to = &mut *registry;
+        to.register("lapsed_reclaimed", "Entries reclaimed, by reason", self.reclaimed.clone());
+        to.register("lapsed_suspects", "Entries of the overdue and ended", self.suspects.clone());
+        to.register("lapsed_population", "Entries there are", self.population.clone());
+        to.register("lapsed_owners", "Owners, by state", self.owners.clone());
+        let help = "From an owner's deadline to the reclaim of what it held";
+        to.register("lapsed_reclaim_lag_seconds", help, self.lag_seconds.clone());
+        to.register(
+            "lapsed_pass_duration_seconds",
+            "How long passes took",
+            self.pass_seconds.clone(),
+        );
+        to.register("lapsed_pass", "Passes, by why they stopped", self.passes.clone());
+        to.register("lapsed_brake", "0 open, 0.5 opening in steps, 1 held", self.brake.clone());
+        let help = "How often somebody declared dead came back and was told so";
+        to.register("lapsed_zombie_rejected", help, self.zombies.clone());
+        to.register(
+            "lapsed_store_errors",
+            "Failed store calls, by kind",
+            self.store_errors.clone(),
+        );
+        to.register_collector(Box::new(self.evicted.clone()));
+    }
+
+    /// Makes the series of a system appear at zero, so that a rate can be taken from the first on.
+    pub fn introduce(&self, system: &SystemId) {
+        let system = system.name.to_string();
+        for reason in [Reason::OwnerDead, Reason::OwnerRetired] {
+            let labels = ByReason { system: system.clone(), reason: reason.as_str() };
+            drop(self.reclaimed.get_or_create(&labels));
+        }
+        for stopped in STOPPED {
+            let labels = ByStopped { system: system.clone(), stopped: stopped.as_str() };
+            drop(self.passes.get_or_create(&labels));
+        }
+        for kind in ["unavailable", "throttled", "corrupt"] {
+            drop(self.store_errors.get_or_create(&ByErrorKind { system: system.clone(), kind }));
+        }
+        let labels = OfSystem { system };
+        drop(self.lag_seconds.get_or_create(&labels));
+        drop(self.pass_seconds.get_or_create(&labels));
+        drop(self.zombies.get_or_create(&labels));
+    }
+
+    /// The gauges of one system, as they are now.
+    pub fn gauge(&self, system: &SystemId, census: &Census, verdict: &Verdict) {
+        let system = system.name.to_string();
+        let labels = OfSystem { system: system.clone() };
+        self.suspects.get_or_create(&labels).set(census.suspects as i64);
+        self.population.get_or_create(&labels).set(census.population as i64);
+        let brake = match verdict {
+            Verdict::Open => 0.0,
+            Verdict::Opening { .. } => 0.5,
+            Verdict::Held { .. } => 1.0,
+        };
+        self.brake.get_or_create(&labels).set(brake);
+        for (state, count) in [
+            ("live", census.owners_live),
+            ("overdue", census.owners_overdue),
+            ("died_recently", census.owners_died_recently),
+        ] {
+            let labels = ByState { system: system.clone(), state };
+            self.owners.get_or_create(&labels).set(count as i64);
+        }
+    }
+
+    /// All series as text.
+    pub fn encode(&self) -> String {
+        let mut text = String::new();
+        text::encode(&mut text, &self.lock()).expect("writing to a string cannot fail");
+        text
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Registry> {
+        self.registry.lock().expect("no holder of the metrics' lock panics")
+    }
+}
+
+impl Witness for Metrics {
+    fn reclaimed(&self, receipt: &Receipt) {
+        let system = receipt.id.system.name.to_string();
+        let labels = ByReason { system: system.clone(), reason: receipt.reason.as_str() };
+        self.reclaimed.get_or_create(&labels).inc();
+        if receipt.reason == Reason::OwnerDead {
+            let late = Duration::from_millis(receipt.evidence.late_ms);
+            self.lag_seconds.get_or_create(&OfSystem { system }).observe(late.as_secs_f64());
+        }
+        self.evicted.count(receipt);
+    }
+
+    fn passed(&self, report: &PassReport) {
+        if report.dry_run {
+            return;
+        }
+        let labels = ByStopped { system: report.system.clone(), stopped: report.stopped.as_str() };
+        self.passes.get_or_create(&labels).inc();
+        let labels = OfSystem { system: report.system.clone() };
+        self.pass_seconds.get_or_create(&labels).observe(report.took_ms as f64 / 1e3);
+    }
+
+    fn zombie_rejected(&self, system: &SystemId) {
+        self.zombies.get_or_create(&OfSystem { system: system.name.to_string() }).inc();
+    }
+
+    fn store_error(&self, system: &SystemId, error: &Error) {
+        let labels = ByErrorKind { system: system.name.to_string(), kind: error.kind() };
+        self.store_errors.get_or_create(&labels).inc();
+    }
+}

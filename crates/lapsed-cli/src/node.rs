@@ -1,0 +1,90 @@
+//! The opened house: stores and systems, ready to be served over HTTP or used straight.
+
+mod journal;
+mod live;
+pub mod page;
+pub mod shapes;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use lapsed::Kind;
+use lapsed::clock::Clock;
+use lapsed::receipt::Witness;
+
+use crate::config::Config;
+use crate::config::store::StoreConfig;
+use crate::stores::OpenStore;
+
+pub use journal::Journal;
+pub use live::{BrakeOrder, LIST_MAX, Live};
+
+/// Everything that was opened.
+pub struct Node {
+    systems: Vec<Arc<Live>>,
+    stores: BTreeMap<String, OpenStore>,
+    journal: Arc<Journal>,
+}
+
+impl Node {
+    /// Opens the stores that the systems use, and builds the systems. Blocking.
+    pub fn open(
+        config: &Config,
+        clock: Arc<dyn Clock>,
+        witness: Arc<dyn Witness>,
+    ) -> lapsed::Result<Node> {
+        let journal = Arc::new(Journal::new(witness));
+        let process = process_name(&*clock);
+        let mut node = Node { systems: Vec::new(), stores: BTreeMap::new(), journal };
+        for plan in &config.systems {
+            let common = plan.common();
+            if !node.stores.contains_key(&common.store) {
+                let store = OpenStore::open(&config.stores[&common.store], clock.clone())?;
+                node.stores.insert(common.store.clone(), store);
+            }
+            let ground = live::Ground {
+                store: &node.stores[&common.store],
+                clock: clock.clone(),
+                journal: node.journal.clone(),
+                process: &process,
+            };
+            node.systems.push(Arc::new(Live::build(&**plan, ground)?));
+        }
+        Ok(node)
+    }
+
+    /// All systems, in the order of the configuration.
+    pub fn systems(&self) -> &[Arc<Live>] {
+        &self.systems
+    }
+
+    /// One system.
+    pub fn find(&self, kind: Kind, name: &str) -> Option<&Arc<Live>> {
+        self.systems.iter().find(|s| s.id().kind == kind && &*s.id().name == name)
+    }
+
+    /// What was seen lately.
+    pub fn journal(&self) -> &Arc<Journal> {
+        &self.journal
+    }
+
+    /// Flushes and closes every store. Blocking.
+    pub fn close(&self) -> lapsed::Result<()> {
+        let closed: Vec<_> = self.stores.values().map(|store| store.clone().close()).collect();
+        closed.into_iter().collect()
+    }
+}
+
+/// The stores that the systems of `config` use.
+pub fn used_stores(config: &Config) -> Vec<&StoreConfig> {
+    let used = |name: &String| config.systems.iter().any(|s| s.common().store == *name);
+    config.stores.iter().filter(|(name, _)| used(name)).map(|(_, store)| store).collect()
+}
+
+/// Unique among all processes that use the same store: host, pid and chance.
+fn process_name(clock: &dyn Clock) -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host: String = host.trim().chars().filter(|c| !c.is_whitespace()).take(64).collect();
+    let host = if host.is_empty() { "host".to_owned() } else { host };
+    format!("{host}-{}-{:06x}", std::process::id(), clock.random() & 0xff_ffff)
+}

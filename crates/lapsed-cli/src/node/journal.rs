@@ -1,0 +1,83 @@
+//! What happened lately in this process: the last pass of each system, a line in the log, and the
+//! wake-up call for those who follow the receipts. Passes everything on to the metrics.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use lapsed::receipt::{Receipt, Witness};
+use lapsed::sweep::{PassReport, Stopped};
+use lapsed::{Error, SystemId};
+use tokio::sync::watch;
+
+/// Sees everything first.
+pub struct Journal {
+    next: Arc<dyn Witness>,
+    passes: Mutex<HashMap<(String, String), PassReport>>,
+    wake: watch::Sender<()>,
+}
+
+impl Journal {
+    /// Passes on to `next`.
+    pub fn new(next: Arc<dyn Witness>) -> Self {
+        Journal { next, passes: Mutex::default(), wake: watch::Sender::new(()) }
+    }
+
+    /// The last pass of a system in this process.
+    pub fn last_pass(&self, system: &SystemId) -> Option<PassReport> {
+        let key = (system.kind.to_string(), system.name.to_string());
+        self.passes().get(&key).cloned()
+    }
+
+    /// Changes whenever there may be new receipts. Says only that: they are read from the store.
+    pub fn wakeups(&self) -> watch::Receiver<()> {
+        self.wake.subscribe()
+    }
+
+    fn passes(&self) -> std::sync::MutexGuard<'_, HashMap<(String, String), PassReport>> {
+        self.passes.lock().expect("no holder of the journal's lock panics")
+    }
+}
+
+impl Witness for Journal {
+    fn reclaimed(&self, receipt: &Receipt) {
+        self.next.reclaimed(receipt);
+        self.wake.send_replace(());
+    }
+
+    fn passed(&self, report: &PassReport) {
+        self.next.passed(report);
+        log_pass(report);
+        if report.dry_run {
+            return;
+        }
+        let mut kept = report.clone();
+        kept.entries = Vec::new();
+        self.passes().insert((report.kind.to_string(), report.system.clone()), kept);
+    }
+
+    fn zombie_rejected(&self, system: &SystemId) {
+        self.next.zombie_rejected(system);
+    }
+
+    fn store_error(&self, system: &SystemId, error: &Error) {
+        self.next.store_error(system, error);
+        tracing::warn!(%system, %error, "store call failed");
+    }
+}
+
+fn log_pass(report: &PassReport) {
+    let PassReport { system, kind, examined, suspects, reclaimed, stopped, took_ms, .. } = report;
+    let detail = report.detail.as_deref().unwrap_or("");
+    match stopped {
+        Stopped::Error => {
+            tracing::warn!(%kind, %system, examined, suspects, reclaimed, %stopped, took_ms, detail, "pass failed");
+        }
+        Stopped::Done if *suspects == 0 && *reclaimed == 0 => {
+            tracing::debug!(%kind, %system, examined, %stopped, took_ms, "pass");
+        }
+        _ => {
+            let dry_run = report.dry_run;
+            tracing::info!(%kind, %system, dry_run, examined, suspects, reclaimed, %stopped, took_ms, detail, "pass");
+        }
+    }
+}

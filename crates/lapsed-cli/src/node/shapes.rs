@@ -1,0 +1,159 @@
+//! What the daemon answers and the commands print, the same over HTTP and straight from the store.
+
+use lapsed::receipt::Receipt;
+use lapsed::store::StoreInfo;
+use lapsed::sweep::brake::{HeldBy, Setting, Verdict};
+use lapsed::sweep::{Census, PassReport};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::http::schemas;
+
+/// Everything about one system.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct SystemStatus {
+    /// Its name.
+    pub system: String,
+    /// Its kind.
+    pub kind: String,
+    /// How long silence must last before it means death.
+    pub threshold_ms: u64,
+    /// From the start of one pass to the start of the next.
+    pub every_ms: u64,
+    /// `idempotent` or `leader`.
+    pub mode: String,
+    /// In leader mode: whether this process leads.
+    pub leads: Option<bool>,
+    /// The name of its store in the configuration.
+    pub store_name: String,
+    /// What the store says of itself; none when it does not answer.
+    #[schema(value_type = Option<schemas::StoreInfo>)]
+    pub store: Option<StoreInfo>,
+    /// Who is there; none when the store does not answer.
+    #[schema(value_type = Option<schemas::Census>)]
+    pub census: Option<Census>,
+    /// Whether the overdue are spared.
+    pub brake: Option<BrakeStatus>,
+    /// The last pass of this process.
+    #[schema(value_type = Option<schemas::PassReport>)]
+    pub last_pass: Option<PassReport>,
+    /// How late the newest reclaims of the dead were.
+    pub lag: Option<Lag>,
+    /// Why something above is missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// All systems.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Sweeps {
+    /// In the order of the configuration.
+    pub systems: Vec<SystemStatus>,
+}
+
+/// From deadline to reclaim, over the newest receipts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Lag {
+    /// Half of them were at most so late.
+    pub p50_ms: u64,
+    /// 99 % of them were at most so late.
+    pub p99_ms: u64,
+    /// How many receipts were looked at.
+    pub samples: u64,
+}
+
+impl Lag {
+    /// From the lags of some receipts, in any order; none of none.
+    pub fn of(mut lags_ms: Vec<u64>) -> Option<Lag> {
+        lags_ms.sort_unstable();
+        let last = lags_ms.len().checked_sub(1)?;
+        let at = |share: f64| lags_ms[(last as f64 * share).round() as usize];
+        Some(Lag { p50_ms: at(0.5), p99_ms: at(0.99), samples: lags_ms.len() as u64 })
+    }
+}
+
+/// What the operator said, and what the brake does.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct BrakeStatus {
+    /// The system's name.
+    pub system: String,
+    /// Its kind.
+    pub kind: String,
+    /// What the operator said: `auto`, `hold` or `release`.
+    pub setting: String,
+    /// Until when it is released, on the store's clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub released_until_ms: Option<u64>,
+    /// What it does now: `open`, `opening` or `held`.
+    pub state: String,
+    /// Why it holds: `operator`, `store_away` or `mass_death`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_by: Option<String>,
+    /// Until when it holds, if that is known, on the store's clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_until_ms: Option<u64>,
+    /// The same in words.
+    pub words: String,
+}
+
+impl BrakeStatus {
+    /// From what the library says.
+    pub fn of(system: &lapsed::SystemId, setting: Setting, verdict: &Verdict, now_ms: u64) -> Self {
+        let (word, released_until_ms) = match setting {
+            Setting::Auto => ("auto", None),
+            Setting::Hold => ("hold", None),
+            Setting::Release { until_ms } => ("release", Some(until_ms)),
+        };
+        let (state, held_by, held_until_ms) = match verdict {
+            Verdict::Open => ("open", None, None),
+            Verdict::Opening { .. } => ("opening", None, None),
+            Verdict::Held { by, until_ms } => ("held", Some(held_word(*by)), *until_ms),
+        };
+        BrakeStatus {
+            system: system.name.to_string(),
+            kind: system.kind.to_string(),
+            setting: word.to_owned(),
+            released_until_ms,
+            state: state.to_owned(),
+            held_by: held_by.map(str::to_owned),
+            held_until_ms,
+            words: named(&verdict.describe(now_ms), system),
+        }
+    }
+}
+
+/// The library says `SYSTEM` where the name goes: whoever is paged should be able to paste it.
+pub fn named(words: &str, system: &lapsed::SystemId) -> String {
+    words.replace("lapsed brake SYSTEM", &format!("lapsed brake {system}"))
+}
+
+fn held_word(by: HeldBy) -> &'static str {
+    match by {
+        HeldBy::Operator => "operator",
+        HeldBy::StoreAway => "store_away",
+        HeldBy::MassDeath => "mass_death",
+    }
+}
+
+/// One page of receipts.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ReceiptPage {
+    /// Newest first; oldest first when asked for those after a cursor.
+    #[schema(value_type = Vec<schemas::Receipt>)]
+    pub receipts: Vec<Receipt>,
+    /// Where the next page begins: give it as `before` (or as `after`, if that was given).
+    pub next: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_of_few_are_sane() {
+        assert_eq!(Lag::of(vec![]), None);
+        assert_eq!(Lag::of(vec![7]), Some(Lag { p50_ms: 7, p99_ms: 7, samples: 1 }));
+        let lag = Lag::of((1..=100).rev().collect()).unwrap();
+        assert_eq!((lag.p50_ms, lag.p99_ms), (51, 99));
+    }
+}

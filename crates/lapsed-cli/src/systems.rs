@@ -1,0 +1,91 @@
+//! The kinds of system, as the daemon sees them. A new kind is a module here and a line in `ROOMS`.
+
+pub mod registry;
+
+use std::any::Any;
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use lapsed::Kind;
+use lapsed::activity::Activity;
+use lapsed::clock::Clock;
+use lapsed::receipt::Witness;
+use lapsed::sweep::brake::Brake;
+use lapsed::system::System;
+use utoipa_axum::router::OpenApiRouter;
+
+use crate::config::ConfigError;
+use crate::config::common::{Common, Section};
+use crate::http::Shared;
+use crate::stores::OpenStore;
+
+/// One kind of system: reads its section of the configuration and serves its routes.
+pub trait Room: Send + Sync {
+    /// Which kind.
+    fn kind(&self) -> Kind;
+
+    /// Reads and checks one `[[system]]`; a section that is absent gives the defaults.
+    fn plan(&self, section: &Section<'_>) -> Result<Box<dyn Planned>, ConfigError>;
+
+    /// Its operations over HTTP, under `/v1/KIND/{name}/`.
+    fn routes(&self) -> OpenApiRouter<Shared>;
+
+    /// Operations that take as long as they take: no request timeout.
+    fn slow_routes(&self) -> OpenApiRouter<Shared> {
+        OpenApiRouter::new()
+    }
+}
+
+/// One system as configured, not yet opened.
+pub trait Planned: Debug + Send + Sync {
+    /// What every kind has.
+    fn common(&self) -> &Common;
+
+    /// The plan in plain words, one sentence each.
+    fn describe(&self) -> Vec<String>;
+
+    /// Makes it, on an opened store.
+    fn build(&self, ground: Ground<'_>) -> lapsed::Result<Built>;
+}
+
+/// What a system is built on.
+pub struct Ground<'a> {
+    /// Its store.
+    pub store: &'a OpenStore,
+    /// Its brake.
+    pub brake: Arc<Brake>,
+    /// Who used it last.
+    pub activity: Arc<Activity>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Who is told.
+    pub witness: Arc<dyn Witness>,
+    /// This process's name: unique among all.
+    pub process: &'a str,
+}
+
+/// A system ready to use.
+pub struct Built {
+    /// What every system offers.
+    pub system: Arc<dyn System>,
+    /// The kind's own operations, for its routes.
+    pub operations: Arc<dyn Any + Send + Sync>,
+}
+
+/// Every kind there is.
+pub static ROOMS: &[&dyn Room] = &[&registry::RegistryRoom];
+
+/// The room of `kind`.
+pub fn room(kind: Kind) -> &'static dyn Room {
+    *ROOMS.iter().find(|room| room.kind() == kind).expect("every kind has a room")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_has_a_room() {
+        Kind::ALL.iter().for_each(|kind| assert_eq!(room(*kind).kind(), *kind));
+    }
+}

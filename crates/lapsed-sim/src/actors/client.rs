@@ -1,0 +1,121 @@
+//! Clients: look things up, move them about, ask for everything there is to ask.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lapsed::activity::Activity;
+use lapsed::owner::Claim;
+use lapsed::receipt::Silent;
+use lapsed::registry::{Registry, RegistryParts, Take};
+use lapsed::sweep::brake::{Brake, BrakePolicy};
+use lapsed::system::System;
+use lapsed::{Name, Result};
+
+use crate::ground::system;
+use crate::promise::{Promise, holds};
+use crate::scene::{Scene, THRESHOLD_MS};
+
+/// A new client.
+pub fn join(scene: &Arc<Scene>) {
+    let registry = registry(scene, &scene.fresh("client"));
+    let client = Client { scene: scene.clone(), registry };
+    scene.world.spawn(client.run());
+}
+
+/// The operations of the library, as a process of that name sees them.
+pub fn registry(scene: &Arc<Scene>, name: &str) -> Registry {
+    let process = scene.process(name);
+    let remote = scene.remote(&process);
+    let threshold = Duration::from_millis(THRESHOLD_MS);
+    Registry::new(RegistryParts {
+        id: system(),
+        registry: remote.clone(),
+        store: remote,
+        ttl: threshold,
+        brake: Arc::new(Brake::new(BrakePolicy::default(), threshold)),
+        clock: scene.clock(&process),
+        activity: Arc::new(Activity::default()),
+        witness: Arc::new(Silent),
+        timeout: Duration::from_millis(1_200),
+        batch: 3,
+        sweeper: name.to_owned(),
+    })
+}
+
+struct Client {
+    scene: Arc<Scene>,
+    registry: Registry,
+}
+
+impl Client {
+    async fn run(self) {
+        while !self.scene.is_quiet() {
+            self.scene.wait(200, 1_600).await;
+            // A client that is told no, or nothing, tries something else.
+            let _ = self.do_something().await;
+        }
+    }
+
+    async fn do_something(&self) -> Result<()> {
+        let chance = &self.scene.world.chance;
+        match chance.between(0, 15) {
+            0..=6 => self.look_up().await,
+            7..=9 => {
+                let claim = Claim::newest(self.somebody());
+                self.registry.register_many(&claim, &self.scene.keys(3), Take::Always).await?;
+                Ok(())
+            }
+            10 => {
+                let claim = Claim::newest(self.somebody());
+                self.registry.unregister(&claim, &self.scene.keys(3)).await?;
+                Ok(())
+            }
+            11 => {
+                self.registry.entries(&Claim::newest(self.somebody()), None, 5).await?;
+                Ok(())
+            }
+            12 => {
+                self.registry.owners(None, 5).await?;
+                Ok(())
+            }
+            13 => {
+                self.registry.explain(self.scene.key().as_str()).await?;
+                Ok(())
+            }
+            14 => {
+                self.registry.retire(&Claim::newest(self.stray())).await?;
+                Ok(())
+            }
+            _ => {
+                self.registry.beat(&Claim::newest(self.stray())).await?;
+                Ok(())
+            }
+        }
+    }
+
+    /// An owner that takes part.
+    fn somebody(&self) -> Name {
+        let owners = self.scene.owners();
+        let owner = self.scene.world.chance.pick(&owners).map(|member| member.name.clone());
+        drop(owners);
+        owner.unwrap_or_else(|| self.stray())
+    }
+
+    /// A name that only clients use: begun by its first beat, kept alive by nobody.
+    fn stray(&self) -> Name {
+        let number = self.scene.world.chance.between(1, 3);
+        Name::new(&format!("stray{number}")).expect("it is a valid name")
+    }
+
+    async fn look_up(&self) -> Result<()> {
+        let keys = self.scene.keys(4);
+        let found = self.registry.lookup_many(&keys).await?;
+        for (key, found) in keys.iter().zip(found) {
+            let ended = found.as_ref().and_then(|found| found.ended);
+            self.scene.world.check(holds(ended.is_none(), Promise::Lookup, || {
+                format!("`{key}` was looked up and found with an owner that ended: {found:?}")
+            }));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,250 @@
+//! Owners: some hold a real handle, some beat by hand; all of them come back as zombies.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use lapsed::clock::{Clock, jittered, within};
+use lapsed::owner::{Claim, Owner, OwnerOptions, OwnerStore};
+use lapsed::registry::{RegistryStore, Take};
+use lapsed::{Error, Name, Result};
+
+use crate::bug::Bug;
+use crate::bug::clock::{Wish, Wishful};
+use crate::clock::Process;
+use crate::remote::Remote;
+use crate::scene::{Member, Scene, THRESHOLD_MS};
+
+/// How long an owner waits for any one answer.
+const PATIENCE: Duration = Duration::from_millis(1_500);
+
+/// A new process that owns things under `name`.
+pub fn join(scene: &Arc<Scene>, name: &Name) {
+    let process = scene.process(&scene.fresh(name.as_str()));
+    let leaving = Arc::new(AtomicBool::new(false));
+    let actor = Actor {
+        remote: scene.remote(&process),
+        clock: scene.clock(&process),
+        scene: scene.clone(),
+        process: process.clone(),
+        leaving: leaving.clone(),
+        name: name.clone(),
+        ttl_ms: scene.world.chance.between(4_000, THRESHOLD_MS),
+        held: Vec::new(),
+    };
+    let by_hand = scene.world.chance.odds(0.5);
+    let task = match by_hand {
+        true => scene.world.spawn(actor.run_by_hand()),
+        false => scene.world.spawn(actor.run_with_handle()),
+    };
+    scene.owners().push(Member { name: name.clone(), process, leaving, task });
+}
+
+struct Actor {
+    scene: Arc<Scene>,
+    process: Arc<Process>,
+    remote: Arc<Remote>,
+    clock: Arc<dyn Clock>,
+    leaving: Arc<AtomicBool>,
+    name: Name,
+    ttl_ms: u64,
+    /// What it believes that it holds.
+    held: Vec<Name>,
+}
+
+/// How one life went.
+enum Went {
+    /// It was lost.
+    Lost,
+    /// It left.
+    Left,
+}
+
+/// What it heard from the store.
+#[derive(PartialEq, Eq)]
+enum Heard {
+    /// Nothing of concern, or nothing.
+    Fine,
+    /// That it is lost.
+    Lost,
+}
+
+impl Actor {
+    async fn run_by_hand(mut self) {
+        while let Some(claim) = self.start().await {
+            self.reassert(&claim).await;
+            match self.live(&claim).await {
+                Went::Left => return,
+                Went::Lost => self.haunt(&claim).await,
+            }
+            if self.scene.world.chance.odds(0.3) {
+                return;
+            }
+        }
+    }
+
+    /// A life by hand, or nothing once it is quiet.
+    async fn start(&self) -> Option<Claim> {
+        while !self.scene.is_quiet() {
+            let started = self.remote.start(&self.name, self.ttl_ms);
+            match within(&*self.clock, PATIENCE, started).await {
+                Some(Ok(beat)) => return Some(Claim::exact(self.name.clone(), beat.incarnation)),
+                _ => self.nap(self.ttl_ms / 4).await,
+            }
+        }
+        None
+    }
+
+    async fn live(&mut self, claim: &Claim) -> Went {
+        loop {
+            self.nap(self.ttl_ms / 3).await;
+            if self.leaves(claim).await {
+                return Went::Left;
+            }
+            let beat = within(&*self.clock, PATIENCE, self.remote.beat(claim)).await;
+            if matches!(beat, Some(Err(Error::Lost(_)))) {
+                return Went::Lost;
+            }
+            if self.do_something(claim).await == Heard::Lost {
+                return Went::Lost;
+            }
+        }
+    }
+
+    async fn run_with_handle(mut self) {
+        loop {
+            if self.scene.is_quiet() {
+                return;
+            }
+            let Ok(owner) = self.start_handle().await else {
+                self.nap(self.ttl_ms / 4).await;
+                continue;
+            };
+            let owner = Arc::new(owner);
+            let number = owner.incarnation().0;
+            self.scene.world.ground().handles.insert(number, Arc::downgrade(&owner));
+            let claim = owner.claim().clone();
+            self.reassert(&claim).await;
+            match self.live_with_handle(&owner).await {
+                Went::Left => return,
+                Went::Lost => self.haunt(&claim).await,
+            }
+            if self.scene.world.chance.odds(0.3) {
+                return;
+            }
+        }
+    }
+
+    async fn start_handle(&self) -> Result<Owner> {
+        let options = OwnerOptions {
+            timeout: PATIENCE,
+            ..OwnerOptions::with_ttl(Duration::from_millis(self.ttl_ms))
+        };
+        let clock = match self.scene.world.bug() {
+            Some(Bug::HandleTrustsMonotonicAlone) => {
+                Wishful::shared(self.clock.clone(), Wish::MonotonicAlone)
+            }
+            _ => self.clock.clone(),
+        };
+        Owner::start(self.remote.clone(), clock, self.name.as_str(), options).await
+    }
+
+    async fn live_with_handle(&mut self, owner: &Arc<Owner>) -> Went {
+        loop {
+            let nap = jittered(&*self.clock, Duration::from_millis(self.ttl_ms / 3), 0.3);
+            if within(&*self.clock, nap, owner.lost()).await.is_some() {
+                return Went::Lost;
+            }
+            if self.leaves(owner.claim()).await {
+                return Went::Left;
+            }
+            if owner.is_live() && self.do_something(owner.claim()).await == Heard::Lost {
+                return Went::Lost;
+            }
+        }
+    }
+
+    /// Leaves if it was asked to. Only the end itself: what it held is left to the sweepers.
+    async fn leaves(&self, claim: &Claim) -> bool {
+        if !self.leaving.load(Ordering::Relaxed) {
+            return false;
+        }
+        for _ in 0..3 {
+            match within(&*self.clock, PATIENCE, self.remote.end(claim)).await {
+                Some(Ok(_) | Err(Error::Lost(_))) => return true,
+                _ => self.nap(500).await,
+            }
+        }
+        true
+    }
+
+    /// What an owner does besides beating.
+    async fn do_something(&mut self, claim: &Claim) -> Heard {
+        if self.scene.is_quiet() {
+            return Heard::Fine;
+        }
+        let chance = self.scene.world.chance.clone();
+        let newest = Claim::newest(self.name.clone());
+        let claim = if chance.odds(0.05) { &newest } else { claim };
+        match chance.between(0, 9) {
+            0..=4 => {
+                let keys = self.scene.keys(4);
+                let take = if chance.odds(0.7) { Take::Always } else { Take::IfFree };
+                self.held.extend(keys.iter().cloned());
+                let asked = self.remote.register(claim, &keys, take);
+                told(within(&*self.clock, PATIENCE, asked).await)
+            }
+            5 | 6 if !self.held.is_empty() => {
+                let count = self.held.len().min(2);
+                let keys: Vec<Name> = self.held.drain(..count).collect();
+                let asked = self.remote.unregister(claim, &keys);
+                told(within(&*self.clock, PATIENCE, asked).await)
+            }
+            _ => Heard::Fine,
+        }
+    }
+
+    /// A new life takes back what the last one believed to hold, unless somebody else has it.
+    async fn reassert(&mut self, claim: &Claim) {
+        self.held.sort();
+        self.held.dedup();
+        self.held.truncate(12);
+        if !self.held.is_empty() {
+            let asked = self.remote.register(claim, &self.held, Take::IfFree);
+            let _ = within(&*self.clock, PATIENCE, asked).await;
+        }
+    }
+
+    /// What a zombie sends before it notices: all of it must be refused.
+    async fn haunt(&self, claim: &Claim) {
+        for _ in 0..self.scene.world.chance.between(0, 3) {
+            let keys = self.scene.keys(2);
+            match self.scene.world.chance.between(0, 3) {
+                0 => drop(within(&*self.clock, PATIENCE, self.remote.beat(claim)).await),
+                1 => {
+                    let asked = self.remote.register(claim, &keys, Take::Always);
+                    let _ = within(&*self.clock, PATIENCE, asked).await;
+                }
+                2 => {
+                    let asked = self.remote.unregister(claim, &keys);
+                    let _ = within(&*self.clock, PATIENCE, asked).await;
+                }
+                _ => drop(within(&*self.clock, PATIENCE, self.remote.end(claim)).await),
+            }
+            self.nap(300).await;
+        }
+    }
+
+    async fn nap(&self, span_ms: u64) {
+        let nap = jittered(&*self.clock, Duration::from_millis(span_ms.max(1)), 0.2);
+        self.clock.sleep(nap).await;
+        self.process.running().await;
+    }
+}
+
+fn told<T>(answer: Option<Result<T>>) -> Heard {
+    match answer {
+        Some(Err(Error::Lost(_))) => Heard::Lost,
+        _ => Heard::Fine,
+    }
+}

@@ -1,0 +1,274 @@
+//! Deliberate bugs: the simulation must find each of them. None is in production code; they are
+//! wrappers and other implementations of its seams, planted here.
+//!
+//! [`Plant`] is what the store's side goes by, `guard` holds broken rules of death, `sweep` broken
+//! sweepers, `clock` clocks that should not have been trusted.
+
+pub mod clock;
+mod guard;
+pub mod sweep;
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use futures::FutureExt;
+use lapsed::clock::Clock;
+use lapsed::owner::{Beat, Claim, Incarnation};
+use lapsed::registry::Found;
+use lapsed::registry::rules::{Guard, Strict};
+use lapsed::store::Store;
+use lapsed::sweep::brake::Setting;
+use lapsed::sweep::{Batch, Census};
+use lapsed::{Error, Result, SystemId};
+use lapsed_embedded::Embedded;
+
+use crate::promise::Promise;
+
+/// One deliberate bug.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Bug {
+    /// The reclaim goes by what the page of suspects showed; a beat in between is not seen (A1).
+    GuardOutsideTheStep,
+    /// The reclaim asks whether the suspected life is dead, not whether it still holds the key (A3).
+    NoIncarnationCheck,
+    /// After a restart of the store everybody is judged by the beats from before it.
+    NoStoreAwayGrace,
+    /// Registering under an ended incarnation is accepted (A5).
+    DeadMayRegister,
+    /// A beat of an ended incarnation is answered as if it lived (A4, E2).
+    BeatRevivesTheDead,
+    /// A new start of a known name gets the incarnation that the name already has (A3, E12).
+    RestartInherits,
+    /// A batch whose answer was lost is counted as done.
+    DoubtCountedAsDone,
+    /// A batch whose answer was lost is never looked up again.
+    DoubtNeverSettled,
+    /// A batch whose answer was lost is sent again, and what is gone by then is counted as its doing.
+    RetryCountedTwice,
+    /// Suspects are counted, not outcomes (A2).
+    TallyOfIntended,
+    /// The cursor moves past what a pass had listed and not worked on (D11).
+    CursorJumps,
+    /// All suspects there are go into one call (B9, X4).
+    BatchUnbounded,
+    /// Nothing holds back a mass death.
+    NoBrake,
+    /// A term is trusted from when its renewal was answered, not from when it was sent.
+    TrustFromTheAnswer,
+    /// A leader goes on until it is told to stop (B12).
+    LeaderNeverStops,
+    /// The term does not go along with the batch, so a stalled leader's last call still acts (X5).
+    TermNotFenced,
+    /// An owner's handle goes by its monotonic clock alone, and its host slept (X8).
+    HandleTrustsMonotonicAlone,
+    /// The clock of whoever calls is taken for the store's (C11).
+    CallersClockJudges,
+    /// The store acknowledges before its commit is durable: the disk lies about syncs.
+    AcknowledgedBeforeDurable,
+    /// A lookup does not look at whether the owner has ended (X4).
+    LookupFindsTheEnded,
+    /// The census is kept aside and not brought up to date.
+    StaleCensus,
+}
+
+impl Bug {
+    /// All of them.
+    pub const ALL: &[Bug] = &[
+        Bug::GuardOutsideTheStep,
+        Bug::NoIncarnationCheck,
+        Bug::NoStoreAwayGrace,
+        Bug::DeadMayRegister,
+        Bug::BeatRevivesTheDead,
+        Bug::RestartInherits,
+        Bug::DoubtCountedAsDone,
+        Bug::DoubtNeverSettled,
+        Bug::RetryCountedTwice,
+        Bug::TallyOfIntended,
+        Bug::CursorJumps,
+        Bug::BatchUnbounded,
+        Bug::NoBrake,
+        Bug::TrustFromTheAnswer,
+        Bug::LeaderNeverStops,
+        Bug::TermNotFenced,
+        Bug::HandleTrustsMonotonicAlone,
+        Bug::CallersClockJudges,
+        Bug::AcknowledgedBeforeDurable,
+        Bug::LookupFindsTheEnded,
+        Bug::StaleCensus,
+    ];
+
+    /// The promise that it breaks.
+    pub fn breaks(self) -> Promise {
+        match self {
+            Bug::GuardOutsideTheStep | Bug::NoIncarnationCheck | Bug::CallersClockJudges => {
+                Promise::P1
+            }
+            Bug::CursorJumps => Promise::P2,
+            Bug::DoubtCountedAsDone
+            | Bug::DoubtNeverSettled
+            | Bug::RetryCountedTwice
+            | Bug::TallyOfIntended => Promise::P3,
+            Bug::AcknowledgedBeforeDurable => Promise::P4,
+            Bug::DeadMayRegister
+            | Bug::BeatRevivesTheDead
+            | Bug::RestartInherits
+            | Bug::HandleTrustsMonotonicAlone => Promise::P5,
+            Bug::BatchUnbounded => Promise::P6,
+            Bug::NoStoreAwayGrace | Bug::NoBrake => Promise::P7,
+            Bug::StaleCensus => Promise::P8,
+            Bug::TrustFromTheAnswer | Bug::LeaderNeverStops | Bug::TermNotFenced => Promise::Leader,
+            Bug::LookupFindsTheEnded => Promise::Lookup,
+        }
+    }
+
+    /// The scenario that is likeliest to find it.
+    pub fn scenario(self) -> &'static str {
+        match self {
+            Bug::NoStoreAwayGrace | Bug::AcknowledgedBeforeDurable => "restarts",
+            Bug::NoBrake => "mass",
+            Bug::TrustFromTheAnswer | Bug::LeaderNeverStops | Bug::TermNotFenced => "leader",
+            _ => "storm",
+        }
+    }
+}
+
+/// What the store's side does about the bug that is planted, if there is one.
+#[derive(Debug, Default)]
+pub struct Plant {
+    bug: Option<Bug>,
+    suspected: Mutex<BTreeSet<u64>>,
+    ended: Mutex<BTreeSet<u64>>,
+    census: Mutex<Option<Census>>,
+    callers_skew_ms: AtomicI64,
+}
+
+const LOCK: &str = "nobody panics while holding the plant";
+
+impl Plant {
+    /// That bug, or none.
+    pub fn new(bug: Option<Bug>) -> Arc<Self> {
+        Arc::new(Plant { bug, ..Plant::default() })
+    }
+
+    /// Which bug.
+    pub fn bug(&self) -> Option<Bug> {
+        self.bug
+    }
+
+    fn is(&self, bug: Bug) -> bool {
+        self.bug == Some(bug)
+    }
+
+    /// Whether deadlines in the store are not what they should be.
+    pub fn shifts_deadlines(&self) -> bool {
+        self.is(Bug::CallersClockJudges) || self.is(Bug::NoStoreAwayGrace)
+    }
+
+    /// The rules of death.
+    pub fn guard(self: &Arc<Self>) -> Arc<dyn Guard> {
+        match self.bug {
+            Some(Bug::GuardOutsideTheStep) => Arc::new(guard::Outside(self.clone())),
+            Some(Bug::NoIncarnationCheck) => Arc::new(guard::Unchecked(self.clone())),
+            Some(Bug::DeadMayRegister) => Arc::new(guard::Welcoming),
+            _ => Arc::new(Strict),
+        }
+    }
+
+    /// The store's clock.
+    pub fn clock(self: &Arc<Self>, clock: Arc<dyn Clock>) -> Arc<dyn Clock> {
+        match self.bug {
+            Some(Bug::CallersClockJudges) => Arc::new(clock::Callers::new(clock, self.clone())),
+            _ => clock,
+        }
+    }
+
+    /// Who calls, by how far its clock is off.
+    pub fn note_caller(&self, skew_ms: i64) {
+        self.callers_skew_ms.store(skew_ms, Ordering::Relaxed);
+    }
+
+    fn callers_skew_ms(&self) -> i64 {
+        self.callers_skew_ms.load(Ordering::Relaxed)
+    }
+
+    /// These were on a page of suspects.
+    pub fn note_suspects(&self, lives: impl Iterator<Item = u64>) {
+        self.suspected.lock().expect(LOCK).extend(lives);
+    }
+
+    /// These have ended.
+    pub fn note_ended(&self, lives: impl Iterator<Item = u64>) {
+        if self.is(Bug::NoIncarnationCheck) {
+            self.ended.lock().expect(LOCK).extend(lives);
+        }
+    }
+
+    fn was_suspected(&self, life: Incarnation) -> bool {
+        self.suspected.lock().expect(LOCK).contains(&life.0)
+    }
+
+    fn has_ended(&self, life: Incarnation) -> bool {
+        self.ended.lock().expect(LOCK).contains(&life.0)
+    }
+
+    /// A store without the grace behaves as one where the operator has waived it for ever.
+    pub fn waive_grace(&self, store: &Embedded, system: &SystemId) {
+        if self.is(Bug::NoStoreAwayGrace) {
+            let setting = Setting::Release { until_ms: u64::MAX };
+            let _ = store.set_brake(system, setting).now_or_never();
+        }
+    }
+
+    /// And does not say so.
+    pub fn hide_release(&self, setting: Setting) -> Setting {
+        if self.is(Bug::NoStoreAwayGrace) { Setting::Auto } else { setting }
+    }
+
+    /// Whether a start of a known name gives it the incarnation that it has.
+    pub fn inherits(&self) -> bool {
+        self.is(Bug::RestartInherits)
+    }
+
+    /// That answer.
+    pub fn inherited(&self, life: u64, ttl_ms: u64) -> Beat {
+        let incarnation = Incarnation(life);
+        Beat { incarnation, deadline_ms: ttl_ms, now_ms: 0, ttl_ms, started: true }
+    }
+
+    /// The answer to a beat.
+    pub fn revive(&self, answer: Result<Beat>, claim: &Claim) -> Result<Beat> {
+        match (&answer, claim.incarnation) {
+            (Err(Error::Lost(_)), Some(incarnation)) if self.is(Bug::BeatRevivesTheDead) => {
+                Ok(Beat { incarnation, deadline_ms: 1, now_ms: 0, ttl_ms: 1, started: false })
+            }
+            _ => answer,
+        }
+    }
+
+    /// The answer to a lookup.
+    pub fn hide_ends(&self, mut found: Vec<Option<Found>>) -> Vec<Option<Found>> {
+        if self.is(Bug::LookupFindsTheEnded) {
+            found.iter_mut().flatten().for_each(|found| found.ended = None);
+        }
+        found
+    }
+
+    /// The census.
+    pub fn stale(&self, census: Census) -> Census {
+        if !self.is(Bug::StaleCensus) {
+            return census;
+        }
+        let mut kept = self.census.lock().expect(LOCK);
+        let old = kept.get_or_insert(census.clone()).clone();
+        Census { now_ms: census.now_ms, store: census.store, ..old }
+    }
+
+    /// What is sent to the store.
+    pub fn unfence(&self, batch: Batch) -> Batch {
+        match self.is(Bug::TermNotFenced) {
+            true => Batch { term: None, ..batch },
+            false => batch,
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Clocks that should not have been trusted.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use lapsed::clock::Clock;
+
+use crate::bug::Plant;
+
+/// The store judges by the clock of whoever calls.
+pub struct Callers {
+    clock: Arc<dyn Clock>,
+    plant: Arc<Plant>,
+}
+
+/// Keeps the shifted clock above zero.
+const BASE: Duration = Duration::from_secs(3_600);
+
+impl Callers {
+    /// That clock, shifted by the caller's skew.
+    pub fn new(clock: Arc<dyn Clock>, plant: Arc<Plant>) -> Self {
+        Callers { clock, plant }
+    }
+}
+
+impl Clock for Callers {
+    fn wall_ms(&self) -> u64 {
+        self.clock.wall_ms()
+    }
+
+    fn mono(&self) -> Duration {
+        let ms = (BASE + self.clock.mono()).as_millis() as u64;
+        Duration::from_millis(ms.saturating_add_signed(self.plant.callers_skew_ms()))
+    }
+
+    fn sleep(&self, span: Duration) -> BoxFuture<'static, ()> {
+        self.clock.sleep(span)
+    }
+
+    fn random(&self) -> u64 {
+        self.clock.random()
+    }
+}
+
+/// What a candidate for a term looks at, when it looks at the wrong thing.
+pub struct Wishful {
+    clock: Arc<dyn Clock>,
+    wish: Wish,
+}
+
+/// What it does wrong.
+pub enum Wish {
+    /// Counts from the answer: how long the last one took is added to its trust.
+    FromTheAnswer(Arc<AtomicU64>),
+    /// Never looks at the time at all.
+    ForEver,
+    /// Never looks at the wall.
+    MonotonicAlone,
+}
+
+impl Wishful {
+    /// That clock, seen so.
+    pub fn shared(clock: Arc<dyn Clock>, wish: Wish) -> Arc<dyn Clock> {
+        Arc::new(Wishful { clock, wish })
+    }
+}
+
+impl Clock for Wishful {
+    fn wall_ms(&self) -> u64 {
+        match &self.wish {
+            Wish::FromTheAnswer(took) => {
+                self.clock.wall_ms().saturating_sub(took.load(Ordering::Relaxed))
+            }
+            Wish::ForEver | Wish::MonotonicAlone => 0,
+        }
+    }
+
+    fn mono(&self) -> Duration {
+        match &self.wish {
+            Wish::FromTheAnswer(took) => {
+                let took = Duration::from_millis(took.load(Ordering::Relaxed));
+                self.clock.mono().saturating_sub(took)
+            }
+            Wish::ForEver => Duration::ZERO,
+            Wish::MonotonicAlone => self.clock.mono(),
+        }
+    }
+
+    fn sleep(&self, span: Duration) -> BoxFuture<'static, ()> {
+        self.clock.sleep(span)
+    }
+
+    fn random(&self) -> u64 {
+        self.clock.random()
+    }
+}

@@ -1,0 +1,74 @@
+//! Many runs, and what they add up to.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use crate::ground::Counts;
+use crate::promise::Failure;
+use crate::run::{Done, Plan, run};
+
+/// Runs so far.
+#[derive(Debug)]
+pub struct Campaign {
+    began: Instant,
+    seeds: u64,
+    counts: Counts,
+}
+
+impl Campaign {
+    /// None so far.
+    pub fn new() -> Self {
+        Campaign { began: Instant::now(), seeds: 0, counts: Counts::default() }
+    }
+
+    /// How long they took.
+    pub fn took(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// How many there were.
+    pub fn seeds(&self) -> u64 {
+        self.seeds
+    }
+
+    /// One more.
+    pub fn run(&mut self, plan: Plan) -> Result<Done, Box<Failure>> {
+        let done = run(plan)?;
+        self.seeds += 1;
+        self.counts.steps += done.counts.steps;
+        self.counts.reclaims += done.counts.reclaims;
+        for (kind, count) in &done.counts.faults {
+            *self.counts.faults.entry(kind).or_default() += count;
+        }
+        Ok(done)
+    }
+
+    /// In one line.
+    pub fn progress(&self) -> String {
+        let rate = self.seeds as f64 / self.took().as_secs_f64().max(1e-9);
+        let Counts { steps, reclaims, .. } = self.counts;
+        format!("{} seeds, {steps} steps, {reclaims} reclaims, {rate:.1} seeds/s", self.seeds)
+    }
+}
+
+impl Default for Campaign {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Display for Campaign {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; no promise was broken", self.progress())?;
+        for (kind, count) in &self.counts.faults {
+            write!(f, "\n  {count:>9} {kind}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Where fresh seeds begin: anywhere, and short enough to be typed.
+pub fn fresh_base() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    crate::chance::mix(since.unwrap_or_default().as_nanos() as u64) >> 24
+}

@@ -1,0 +1,189 @@
+//! Virtual time, and each process's own idea of it.
+//!
+//! There is one true time: the paused clock of the runtime, in whole milliseconds since the run
+//! began. A process sees it through its own wall clock (skewed, set forward and back) and its own
+//! monotonic clock (which stands still while its host sleeps). A process that is frozen or asleep
+//! does nothing: every wait of it ends only once it runs again.
+
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use lapsed::clock::Clock;
+use tokio::time::Instant;
+
+use crate::chance::Chance;
+
+/// What the true wall clock shows when a run begins.
+const EPOCH_MS: u64 = 1_700_000_000_000;
+
+/// The true time.
+#[derive(Clone, Copy, Debug)]
+pub struct Time(Instant);
+
+impl Time {
+    /// Counts from now.
+    pub fn begin() -> Self {
+        Time(Instant::now())
+    }
+
+    /// Milliseconds since the run began.
+    pub fn now_ms(&self) -> u64 {
+        self.0.elapsed().as_millis() as u64
+    }
+}
+
+/// Why a process does not run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pause {
+    /// It is stopped; its monotonic clock goes on.
+    Frozen,
+    /// Its host sleeps; its monotonic clock stands still.
+    Asleep,
+}
+
+#[derive(Debug, Default)]
+struct Paused {
+    from_ms: u64,
+    until_ms: u64,
+    asleep: bool,
+    slept_ms: u64,
+    was_set_back: bool,
+}
+
+impl Paused {
+    /// How much of true time its monotonic clock has missed.
+    fn missed_ms(&self, now_ms: u64) -> u64 {
+        let now_asleep = now_ms.min(self.until_ms).saturating_sub(self.from_ms);
+        self.slept_ms + if self.asleep { now_asleep } else { 0 }
+    }
+}
+
+/// One process: where its clocks stand, whether it runs, whether its wire is cut.
+#[derive(Debug)]
+pub struct Process {
+    /// Its name in the trace.
+    pub name: String,
+    time: Time,
+    skew_ms: AtomicI64,
+    paused: Mutex<Paused>,
+    cut: AtomicBool,
+}
+
+impl Process {
+    /// Runs, with a wall clock that is off by `skew_ms`.
+    pub fn new(name: &str, time: Time, skew_ms: i64) -> Arc<Self> {
+        Arc::new(Process {
+            name: name.to_owned(),
+            time,
+            skew_ms: AtomicI64::new(skew_ms),
+            paused: Mutex::default(),
+            cut: AtomicBool::new(false),
+        })
+    }
+
+    /// How far its wall clock is off.
+    pub fn skew_ms(&self) -> i64 {
+        self.skew_ms.load(Ordering::Relaxed)
+    }
+
+    /// Sets its wall clock. Never back on a host that sleeps now and then: nobody there could tell.
+    pub fn jump_wall(&self, by_ms: i64) {
+        let mut paused = self.lock();
+        let sleeps = paused.asleep || paused.slept_ms > 0;
+        let by_ms = if sleeps { by_ms.abs() } else { by_ms };
+        paused.was_set_back |= by_ms < 0;
+        self.skew_ms.fetch_add(by_ms, Ordering::Relaxed);
+    }
+
+    /// Whether nothing that it sends arrives.
+    pub fn is_cut(&self) -> bool {
+        self.cut.load(Ordering::Relaxed)
+    }
+
+    /// Cuts its wire, or mends it.
+    pub fn set_cut(&self, cut: bool) {
+        self.cut.store(cut, Ordering::Relaxed);
+    }
+
+    /// Stops it for `span_ms` from now. One that is stopped already stays as it is.
+    pub fn pause(&self, how: Pause, span_ms: u64) {
+        let now_ms = self.time.now_ms();
+        let mut paused = self.lock();
+        if now_ms < paused.until_ms {
+            return;
+        }
+        paused.slept_ms = paused.missed_ms(now_ms);
+        (paused.from_ms, paused.until_ms) = (now_ms, now_ms + span_ms);
+        paused.asleep = how == Pause::Asleep && !paused.was_set_back;
+    }
+
+    /// Resolves when it runs.
+    pub async fn running(&self) {
+        loop {
+            let left_ms = self.lock().until_ms.saturating_sub(self.time.now_ms());
+            if left_ms == 0 {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(left_ms)).await;
+        }
+    }
+
+    fn mono(&self) -> Duration {
+        let now_ms = self.time.now_ms();
+        Duration::from_millis(now_ms - self.lock().missed_ms(now_ms))
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Paused> {
+        self.paused.lock().expect("nobody panics while holding a process")
+    }
+}
+
+/// The clocks of one process.
+#[derive(Clone, Debug)]
+pub struct SimClock {
+    process: Arc<Process>,
+    chance: Chance,
+}
+
+impl SimClock {
+    /// As `process` sees time.
+    pub fn new(process: Arc<Process>, chance: Chance) -> Self {
+        SimClock { process, chance }
+    }
+
+    /// The same, ready to be shared.
+    pub fn shared(process: &Arc<Process>, chance: &Chance) -> Arc<dyn Clock> {
+        Arc::new(Self::new(process.clone(), chance.clone()))
+    }
+}
+
+impl Clock for SimClock {
+    fn wall_ms(&self) -> u64 {
+        (EPOCH_MS + self.process.time.now_ms()).saturating_add_signed(self.process.skew_ms())
+    }
+
+    fn mono(&self) -> Duration {
+        self.process.mono()
+    }
+
+    fn sleep(&self, span: Duration) -> BoxFuture<'static, ()> {
+        let process = self.process.clone();
+        let until = process.mono() + span;
+        Box::pin(async move {
+            loop {
+                process.running().await;
+                let rest = until.saturating_sub(process.mono());
+                if rest.is_zero() {
+                    return;
+                }
+                tokio::time::sleep(rest).await;
+            }
+        })
+    }
+
+    fn random(&self) -> u64 {
+        self.chance.any()
+    }
+}

@@ -1,0 +1,227 @@
+//! A disk that can lose power: what was synced survives, what was not may survive in part.
+//!
+//! Writes go to an image (the page cache) and wait in a list until they are synced. When the power
+//! fails, each waiting piece of a page is kept or lost by itself, as the chosen [`Keep`] says. A
+//! handle that was opened before the power failed gets nothing but errors from then on.
+
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use lapsed_embedded::Backend;
+
+use crate::chance::mix;
+
+/// What power can tear apart.
+const SECTOR: usize = 512;
+
+/// What survives of the writes that were not synced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// Nothing.
+    Nothing,
+    /// Everything: the failure came just after the sync, before anybody was told.
+    Everything,
+    /// Some sectors, by that seed.
+    Some(u64),
+}
+
+/// What happens at the next sync.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fuse {
+    /// The power fails.
+    Power(Keep),
+    /// It answers an error, once; the process lives on.
+    Error,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    image: Vec<u8>,
+    durable: Vec<u8>,
+    waiting: Vec<Write>,
+    opening: u64,
+    fuse: Option<Fuse>,
+    blown: Option<Fuse>,
+    lies: bool,
+}
+
+#[derive(Debug)]
+enum Write {
+    Data { offset: usize, data: Vec<u8> },
+    Length(usize),
+}
+
+impl Write {
+    fn apply(&self, bytes: &mut Vec<u8>, keeps: impl Fn(usize) -> bool) {
+        match self {
+            Write::Length(len) => bytes.resize(*len, 0),
+            Write::Data { offset, data } => {
+                for (i, piece) in data.chunks(SECTOR).enumerate() {
+                    let at = offset + i * SECTOR;
+                    if keeps(at) && at + piece.len() <= bytes.len() {
+                        bytes[at..at + piece.len()].copy_from_slice(piece);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The disk. Clones are the same one.
+#[derive(Clone, Debug, Default)]
+pub struct Disk(Arc<Mutex<State>>);
+
+impl Disk {
+    /// An empty one. If it `lies`, a sync is answered and not done.
+    pub fn new(lies: bool) -> Self {
+        let disk = Disk::default();
+        disk.lock().lies = lies;
+        disk
+    }
+
+    /// A handle on it, good until the power fails.
+    pub fn handle(&self) -> Box<dyn Backend> {
+        Box::new(Handle { disk: self.clone(), opening: self.lock().opening })
+    }
+
+    /// Arms or disarms what happens at the next sync.
+    pub fn set_fuse(&self, fuse: Option<Fuse>) {
+        self.lock().fuse = fuse;
+    }
+
+    /// Whether something is going to happen at the next sync.
+    pub fn is_armed(&self) -> bool {
+        self.lock().fuse.is_some()
+    }
+
+    /// What happened at a sync since somebody last asked.
+    pub fn take_blown(&self) -> Option<Fuse> {
+        self.lock().blown.take()
+    }
+
+    /// The power fails now.
+    pub fn cut_power(&self, keep: Keep) {
+        self.lock().cut_power(keep);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().expect("nobody panics while holding the disk")
+    }
+}
+
+impl State {
+    fn cut_power(&mut self, keep: Keep) {
+        let keeps = |at: usize| match keep {
+            Keep::Nothing => false,
+            Keep::Everything => true,
+            Keep::Some(seed) => mix(seed ^ (at / SECTOR) as u64) & 1 == 1,
+        };
+        for write in std::mem::take(&mut self.waiting) {
+            if keep == Keep::Nothing && self.lies {
+                break;
+            }
+            write.apply(&mut self.durable, keeps);
+        }
+        self.image = self.durable.clone();
+        self.opening += 1;
+        self.fuse = None;
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.blown = self.blown.or(self.fuse);
+        match self.fuse.take() {
+            Some(Fuse::Power(keep)) => {
+                self.cut_power(keep);
+                return Err(off());
+            }
+            Some(Fuse::Error) => return Err(io::Error::other("the disk answered an error")),
+            None => {}
+        }
+        if !self.lies {
+            for write in std::mem::take(&mut self.waiting) {
+                write.apply(&mut self.durable, |_| true);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn off() -> io::Error {
+    io::Error::other("the power is off")
+}
+
+#[derive(Debug)]
+struct Handle {
+    disk: Disk,
+    opening: u64,
+}
+
+impl Handle {
+    fn on(&self) -> io::Result<MutexGuard<'_, State>> {
+        let state = self.disk.lock();
+        if state.opening == self.opening { Ok(state) } else { Err(off()) }
+    }
+}
+
+impl Backend for Handle {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.on()?.image.len() as u64)
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let state = self.on()?;
+        let from = offset as usize;
+        let found = state.image.get(from..from + out.len());
+        out.copy_from_slice(found.ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))?);
+        Ok(())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        let mut state = self.on()?;
+        state.image.resize(len as usize, 0);
+        state.waiting.push(Write::Length(len as usize));
+        Ok(())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.on()?.sync()
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let mut state = self.on()?;
+        let write = Write::Data { offset: offset as usize, data: data.to_vec() };
+        write.apply(&mut state.image, |_| true);
+        state.waiting.push(write);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_was_synced_survives() {
+        let disk = Disk::new(false);
+        let file = disk.handle();
+        file.set_len(2_048).unwrap();
+        file.write(0, &[1; 512]).unwrap();
+        file.sync_data().unwrap();
+        file.write(0, &[2; 1_024]).unwrap();
+        disk.cut_power(Keep::Nothing);
+        assert!(file.len().is_err(), "the old handle is dead");
+        let mut found = [0; 1_024];
+        disk.handle().read(0, &mut found).unwrap();
+        assert_eq!((found[0], found[600]), (1, 0));
+    }
+
+    #[test]
+    fn a_disk_that_lies_loses_what_it_said_was_synced() {
+        let disk = Disk::new(true);
+        let file = disk.handle();
+        file.set_len(512).unwrap();
+        file.sync_data().unwrap();
+        disk.cut_power(Keep::Nothing);
+        assert_eq!(disk.handle().len().unwrap(), 0);
+    }
+}

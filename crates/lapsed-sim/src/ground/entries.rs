@@ -1,0 +1,154 @@
+//! What is held: registered, let go, found, put back.
+
+use lapsed::owner::Claim;
+use lapsed::registry::{Found, RegisterAnswer, Registered, RegistryStore, Take};
+use lapsed::sweep::Suspect;
+use lapsed::system::Restored;
+use lapsed::{Error, Name, Result};
+
+use crate::ground::lives::{said, shown, unlike};
+use crate::ground::{Ground, at_once};
+use crate::model::Put;
+use crate::promise::{Checked, Promise, holds};
+
+fn put(registered: &Registered) -> Put {
+    match registered {
+        Registered::New => Put::New,
+        Registered::Kept => Put::Kept,
+        Registered::Moved { from } => Put::Moved(from.incarnation.0),
+        Registered::Taken { by } => Put::Taken(by.incarnation.0),
+    }
+}
+
+impl Ground {
+    /// Registers keys.
+    pub fn register(
+        &mut self,
+        who: &str,
+        claim: &Claim,
+        keys: &[Name],
+        take: Take,
+    ) -> Result<RegisterAnswer> {
+        let (now, meant, wanted) = (self.now(), claim.clone(), keys.to_vec());
+        let answer = self.act(
+            |live| at_once(live.registry.register(claim, keys, take)),
+            move |model, answer: Option<&RegisterAnswer>| {
+                model.register(&meant, &wanted, take, now, answer.map(|a| a.incarnation.0))
+            },
+            |ground, answer, predicted| match (answer, predicted) {
+                (Ok(answer), Some((life, started, puts))) => {
+                    let real: Vec<Put> = answer.keys.iter().map(put).collect();
+                    let who = answer.incarnation.0 == life && answer.started.is_some() == started;
+                    holds(who, Promise::P5, || format!("{answer:?}; it should be life {life}"))?;
+                    holds(real == puts, Promise::P4, || format!("got {real:?}, not {puts:?}"))
+                }
+                (Err(Error::Lost(lost)), None) => ground.check_lost(claim, lost),
+                (answer, predicted) => Err(unlike("a register", claim, answer, &predicted)),
+            },
+        );
+        let line = said(&answer, |answer| {
+            format!("#{} {:?}", answer.incarnation, answer.keys.iter().map(put).collect::<Vec<_>>())
+        });
+        self.note(who, format_args!("register {} {keys:?} {take:?} -> {line}", shown(claim)));
+        answer
+    }
+
+    /// Lets go of keys.
+    pub fn unregister(&mut self, who: &str, claim: &Claim, keys: &[Name]) -> Result<Vec<bool>> {
+        let (meant, wanted) = (claim.clone(), keys.to_vec());
+        let answer = self.act(
+            |live| at_once(live.registry.unregister(claim, keys)),
+            move |model, _| model.unregister(&meant, &wanted),
+            |ground, answer, predicted| match (answer, predicted) {
+                (Ok(real), Some(its)) => {
+                    holds(*real == its, Promise::P4, || format!("got {real:?}, not {its:?}"))
+                }
+                (Err(Error::Lost(lost)), None) => ground.check_lost(claim, lost),
+                (answer, predicted) => Err(unlike("an unregister", claim, answer, &predicted)),
+            },
+        );
+        let line = said(&answer, |its| format!("{its:?}"));
+        self.note(who, format_args!("unregister {} {keys:?} -> {line}", shown(claim)));
+        answer
+    }
+
+    /// What is stored under each key.
+    pub fn find(&mut self, who: &str, keys: &[Name]) -> Result<Vec<Option<Found>>> {
+        let plant = self.parts.plant.clone();
+        let answer = self.act(
+            |live| at_once(live.registry.find(keys)).map(|found| plant.hide_ends(found)),
+            |_, _| (),
+            |ground, answer, ()| match answer {
+                Ok(found) => keys
+                    .iter()
+                    .zip(found)
+                    .try_for_each(|(key, found)| ground.check_found(key, found)),
+                Err(_) => Ok(()),
+            },
+        );
+        let line = said(&answer, |found| {
+            let holder = |found: &Option<Found>| found.as_ref().map(|f| f.holder.incarnation.0);
+            format!("{:?}", found.iter().map(holder).collect::<Vec<_>>())
+        });
+        self.note(who, format_args!("find {keys:?} -> {line}"));
+        answer
+    }
+
+    fn check_found(&self, key: &Name, found: &Option<Found>) -> Checked {
+        let held = self.model.entries.get(key).map(|held| held.life);
+        let real = found.as_ref().map(|found| found.holder.incarnation.0);
+        holds(real == held, Promise::P4, || {
+            format!("`{key}` is found at {real:?}; it is held by {held:?}")
+        })?;
+        let Some((found, life)) = found.as_ref().zip(held.and_then(|n| self.model.lives.get(&n)))
+        else {
+            return Ok(());
+        };
+        let ended = life.ended.map(|end| end.ending);
+        holds(found.ended.map(|end| end.0) == ended, Promise::Lookup, || {
+            format!("`{key}` is found with {found:?}; its owner ended: {ended:?}")
+        })
+    }
+
+    /// What one life holds. Compared by the audit.
+    pub fn entries(
+        &mut self,
+        claim: &Claim,
+        after: Option<&Name>,
+        limit: usize,
+    ) -> Result<Vec<Name>> {
+        self.read(|live| at_once(live.registry.entries(claim, after, limit)))
+    }
+
+    /// What one ended life still holds.
+    pub fn held_by(&mut self, claim: &Claim, limit: usize) -> Result<Vec<Suspect>> {
+        let answer = self.read(|live| at_once(live.registry.held_by(claim, limit)));
+        if let Ok(suspects) = &answer {
+            self.check(holds(suspects.len() <= limit, Promise::P6, || {
+                format!("{} suspects, and {limit} were asked for", suspects.len())
+            }));
+        }
+        answer
+    }
+
+    /// Puts back what a receipt removed.
+    pub fn restore(&mut self, who: &str, seq: u64) -> Result<Restored> {
+        let now = self.now();
+        let answer = self.act(
+            |live| at_once(live.registry.restore(seq)),
+            move |model, _| model.restore(seq, now),
+            |_, answer, predicted| {
+                let real = match answer {
+                    Ok(Restored::Restored { incarnation, .. }) => Some(*incarnation),
+                    _ => None,
+                };
+                holds(real == predicted, Promise::P5, || {
+                    format!("restoring receipt {seq} got {answer:?}; predicted {predicted:?}")
+                })
+            },
+        );
+        let line = said(&answer, |restored| format!("{restored:?}"));
+        self.note(who, format_args!("restore {seq} -> {line}"));
+        answer
+    }
+}

@@ -1,0 +1,118 @@
+//! Who leads, what the operator said, what the store says of itself.
+
+use lapsed::Result;
+use lapsed::leader::Term;
+use lapsed::receipt::{Receipt, ReceiptQuery};
+use lapsed::store::{Store, StoreInfo};
+use lapsed::sweep::brake::Setting;
+
+use crate::ground::lives::said;
+use crate::ground::{Ground, at_once};
+use crate::promise::{Broken, Checked, Promise, holds};
+
+impl Ground {
+    /// A candidate takes or renews the term.
+    pub fn campaign(&mut self, who: &str, ttl_ms: u64) -> Result<Option<Term>> {
+        let (now, candidate, system) = (self.now(), who.to_owned(), self.system.clone());
+        let answer = self.act(
+            |live| at_once(live.embedded.campaign(&system, who, ttl_ms)),
+            move |model, answer: Option<&Option<Term>>| {
+                let mut could_be = model.campaign(&candidate, ttl_ms, now);
+                if let Some(answer) = answer {
+                    let number = answer.as_ref().map(|term| term.number);
+                    could_be.retain(|(_, answered)| *answered == number);
+                }
+                let possible = !could_be.is_empty();
+                if possible {
+                    model.terms = could_be.into_iter().map(|(term, _)| term).collect();
+                    model.terms.dedup();
+                }
+                possible
+            },
+            |ground, answer, possible| {
+                holds(possible, Promise::Leader, || {
+                    format!("{who} campaigned and got {answer:?}; terms: {:?}", ground.model.terms)
+                })
+            },
+        );
+        let line = said(&answer, |term| format!("{:?}", term.as_ref().map(|term| term.number)));
+        self.note(who, format_args!("campaign -> {line}"));
+        answer
+    }
+
+    /// A leader gives its term back.
+    pub fn resign(&mut self, who: &str, number: u64) -> Result<()> {
+        let system = self.system.clone();
+        let answer = self.act(
+            |live| at_once(live.embedded.resign(&system, number)),
+            move |model, _| model.resign(number),
+            |_, answer, ()| match answer {
+                Ok(()) => Ok(()),
+                Err(error) => Err(Broken::new(Promise::P4, format!("resigning failed: {error}"))),
+            },
+        );
+        self.note(who, format_args!("resign {number} -> {}", said(&answer, |()| "done".into())));
+        answer
+    }
+
+    /// Whoever acts as a leader must be one, at the instant that it decides to (X5).
+    pub fn check_leads(&mut self, who: &str, term: Option<u64>) -> Checked {
+        let now = self.now();
+        holds(term.is_some_and(|term| self.model.may_lead(term, now)), Promise::Leader, || {
+            format!("{who} acts on term {term:?}; the term is {:?}", self.model.terms)
+        })
+    }
+
+    /// What the operator said.
+    pub fn brake_setting(&mut self) -> Result<Setting> {
+        let (system, settings) = (self.system.clone(), self.settings.clone());
+        let plant = self.parts.plant.clone();
+        let answer = self.act(
+            |live| at_once(live.embedded.brake_setting(&system)).map(|s| plant.hide_release(s)),
+            |_, _| (),
+            |_, answer, ()| match answer {
+                Ok(setting) => holds(settings.contains(setting), Promise::P4, || {
+                    format!("the operator's setting is {setting:?}; it was {settings:?}")
+                }),
+                Err(_) => Ok(()),
+            },
+        );
+        if let Ok(setting) = &answer {
+            self.settings = vec![*setting];
+        }
+        answer
+    }
+
+    /// The operator speaks.
+    pub fn set_brake(&mut self, who: &str, setting: Setting) -> Result<()> {
+        let system = self.system.clone();
+        self.settings.push(setting);
+        let answer = self.act(
+            |live| at_once(live.embedded.set_brake(&system, setting)),
+            |_, _| (),
+            |_, _, ()| Ok(()),
+        );
+        if answer.is_ok() {
+            self.settings = vec![setting];
+        }
+        self.note(who, format_args!("brake {setting:?} -> {}", said(&answer, |()| "done".into())));
+        answer
+    }
+
+    /// What the store says of itself.
+    pub fn info(&mut self) -> Result<StoreInfo> {
+        self.read(|live| at_once(live.embedded.info()))
+    }
+
+    /// Receipts. Compared by the audit.
+    pub fn receipts(&mut self, query: ReceiptQuery) -> Result<Vec<Receipt>> {
+        let system = self.system.clone();
+        self.read(|live| at_once(live.embedded.receipts(&system, query)))
+    }
+
+    /// One receipt.
+    pub fn receipt(&mut self, seq: u64) -> Result<Option<Receipt>> {
+        let system = self.system.clone();
+        self.read(|live| at_once(live.embedded.receipt(&system, seq)))
+    }
+}

@@ -1,0 +1,252 @@
+//! What the store should say: simple maps on the true time, and nothing of how a store works.
+//!
+//! Every operation is predicted from the contracts of the seams alone. A prediction changes the
+//! model as the operation should change the store; whoever asked compares the two. Times are true
+//! milliseconds since the run began, never a store's or a process's clock.
+
+mod entries;
+mod reclaim;
+mod terms;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use lapsed::Name;
+use lapsed::owner::{Claim, Ending};
+
+pub use entries::Put;
+pub use reclaim::{Heads, Predicted, Reclaimed};
+pub use terms::Term;
+
+/// One life.
+#[derive(Clone, Debug)]
+pub struct Life {
+    /// Whose.
+    pub name: Name,
+    /// How long a beat lasts.
+    pub ttl_ms: u64,
+    /// When its last beat reached the store.
+    pub beat_at: u64,
+    /// How and when it ended.
+    pub ended: Option<End>,
+    /// Whether it was ever answered `Lost`.
+    pub told: bool,
+    /// A write that was undone, or cut off, may or may not have ended it: the store's word decides.
+    pub uncertain: bool,
+}
+
+/// The end of a life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct End {
+    /// How.
+    pub ending: Ending,
+    /// When.
+    pub at: u64,
+    /// Whether it must survive a crash.
+    pub durable: bool,
+}
+
+/// What is under a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Which life holds it.
+    pub life: u64,
+    /// Which registration, of all there ever were.
+    pub registration: u64,
+}
+
+/// A receipt that must be there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Taken {
+    /// What was taken.
+    pub key: Name,
+    /// From which life.
+    pub life: u64,
+    /// Whose.
+    pub owner: Name,
+    /// Which registration.
+    pub registration: u64,
+    /// By which sweeper.
+    pub sweeper: String,
+    /// In which of its batches.
+    pub batch: u64,
+    /// When.
+    pub at: u64,
+    /// Whether it was put back.
+    pub restored: bool,
+}
+
+/// Whom a claim means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Meant {
+    /// That life.
+    Life(u64),
+    /// A name never seen.
+    Nobody,
+    /// A life that is not that name's, or is not remembered.
+    Stranger,
+}
+
+/// The truth.
+#[derive(Clone, Debug)]
+pub struct Model {
+    /// What the store-away grace and the brake wait for, and the TTL unless told.
+    pub threshold_ms: u64,
+    /// Since when the store has been serving.
+    pub back_at: u64,
+    /// Lives that are remembered.
+    pub lives: BTreeMap<u64, Life>,
+    /// What is registered.
+    pub entries: BTreeMap<Name, Held>,
+    /// Receipts that are kept.
+    pub receipts: BTreeMap<u64, Taken>,
+    /// Every (key, life, registration) ever reclaimed.
+    pub taken: BTreeSet<(Name, u64, u64)>,
+    /// How many receipts each sweeper ever wrote.
+    pub written: BTreeMap<String, u64>,
+    /// Batches that were carried out and whose receipts are kept: they are not carried out again.
+    pub batches: BTreeSet<(String, u64)>,
+    /// Batches that were settled as not carried out: they never will be.
+    pub forbidden: BTreeSet<(String, u64)>,
+    /// Batches that somebody asked to settle, whatever became of it.
+    pub asked: BTreeSet<(String, u64)>,
+    /// Batches whose sweeper was told what they did, and will not ask again.
+    pub settled: BTreeSet<(String, u64)>,
+    /// When owners were declared dead.
+    pub deaths: Vec<u64>,
+    /// What the term may be. More than one while a renewal is in doubt.
+    pub terms: Vec<Option<Term>>,
+    last_life: u64,
+    last_receipt: u64,
+    last_registration: u64,
+}
+
+impl Model {
+    /// Nobody, and nothing.
+    pub fn new(threshold_ms: u64) -> Self {
+        Model {
+            threshold_ms,
+            back_at: 0,
+            lives: BTreeMap::new(),
+            entries: BTreeMap::new(),
+            receipts: BTreeMap::new(),
+            taken: BTreeSet::new(),
+            written: BTreeMap::new(),
+            batches: BTreeSet::new(),
+            forbidden: BTreeSet::new(),
+            asked: BTreeSet::new(),
+            settled: BTreeSet::new(),
+            deaths: Vec::new(),
+            terms: vec![None],
+            last_life: 0,
+            last_receipt: 0,
+            last_registration: 0,
+        }
+    }
+
+    /// The largest incarnation so far.
+    pub fn last_life(&self) -> u64 {
+        self.last_life
+    }
+
+    /// Whom `claim` means.
+    pub fn meant(&self, claim: &Claim) -> Meant {
+        let named = |(_, life): &(&u64, &Life)| life.name == claim.owner;
+        let newest = self.lives.iter().rev().find(named);
+        match (claim.incarnation, newest) {
+            (None, Some((life, _))) => Meant::Life(*life),
+            (None, None) => Meant::Nobody,
+            (Some(i), _) if self.lives.get(&i.0).is_some_and(|l| l.name == claim.owner) => {
+                Meant::Life(i.0)
+            }
+            (Some(_), _) => Meant::Stranger,
+        }
+    }
+
+    /// When that life is over: a TTL after its last beat, and never before it had a whole one since
+    /// the store was back.
+    pub fn due(&self, life: &Life) -> u64 {
+        life.beat_at.max(self.back_at) + life.ttl_ms
+    }
+
+    /// Whether that life is past its time and has not been declared dead.
+    pub fn is_overdue(&self, life: &Life, now: u64) -> bool {
+        life.ended.is_none() && self.due(life) <= now
+    }
+
+    /// Whether that life has not ended.
+    pub fn lives_on(&self, life: u64) -> bool {
+        self.lives.get(&life).is_some_and(|life| life.ended.is_none())
+    }
+
+    /// What one life holds.
+    pub fn held(&self, life: u64) -> impl Iterator<Item = &Name> {
+        self.entries.iter().filter(move |(_, held)| held.life == life).map(|(key, _)| key)
+    }
+
+    /// A new life. `given` is the number that the store gave it; without one, the next.
+    pub fn start(&mut self, name: &Name, ttl_ms: u64, now: u64, given: Option<u64>) -> u64 {
+        let number = given.unwrap_or(self.last_life + 1);
+        self.last_life = self.last_life.max(number);
+        let name = name.clone();
+        let life = Life { name, ttl_ms, beat_at: now, ended: None, told: false, uncertain: false };
+        self.lives.insert(number, life);
+        number
+    }
+
+    /// A beat: the life that is alive now, and whether it was begun; or nobody, when it is lost.
+    pub fn beat(&mut self, claim: &Claim, now: u64, given: Option<u64>) -> Option<(u64, bool)> {
+        match self.meant(claim) {
+            Meant::Nobody => Some((self.start(&claim.owner, self.threshold_ms, now, given), true)),
+            Meant::Stranger => None,
+            Meant::Life(number) => {
+                let life = self.lives.get_mut(&number)?;
+                if life.ended.is_some() {
+                    life.told = true;
+                    return None;
+                }
+                life.beat_at = now;
+                Some((number, false))
+            }
+        }
+    }
+
+    /// A graceful end: which life, unless it is lost.
+    pub fn retire(&mut self, claim: &Claim, now: u64) -> Option<u64> {
+        let Meant::Life(number) = self.meant(claim) else { return None };
+        let life = self.lives.get_mut(&number)?;
+        match &mut life.ended {
+            Some(end) => {
+                (end.durable, life.told) = (true, true);
+                None
+            }
+            none => {
+                *none = Some(End { ending: Ending::Retired, at: now, durable: true });
+                Some(number)
+            }
+        }
+    }
+
+    /// Declares a life dead.
+    pub(crate) fn declare_dead(&mut self, number: u64, now: u64, durable: bool) {
+        let Some(life) = self.lives.get_mut(&number) else { return };
+        life.uncertain = false;
+        match &mut life.ended {
+            Some(end) => end.durable |= durable,
+            none => {
+                *none = Some(End { ending: Ending::Dead, at: now, durable });
+                self.deaths.push(now);
+            }
+        }
+    }
+
+    /// An end that did not survive: that life lives on.
+    pub(crate) fn undo_end(&mut self, number: u64) {
+        let Some(life) = self.lives.get_mut(&number) else { return };
+        if let Some(end) = life.ended.take()
+            && end.ending == Ending::Dead
+            && let Some(i) = self.deaths.iter().position(|at| *at == end.at)
+        {
+            self.deaths.remove(i);
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! The decisive step, as it should go; the housekeeping; the counts that follow from them.
+
+use std::collections::BTreeSet;
+
+use lapsed::owner::Ending;
+use lapsed::receipt::{Reason, Retention};
+use lapsed::sweep::{Act, Batch, BatchAnswer, BatchId, Outcome, Refusal, Suspect};
+
+use crate::model::{Life, Model, Taken};
+
+/// What should become of one suspect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Predicted {
+    /// It is dead, for that reason.
+    Reclaimed(Reason),
+    /// It is alive for so much longer.
+    Alive(u64),
+    /// It has so much longer to beat, because the store was away.
+    Away(u64),
+    /// Another life holds it.
+    Moved(u64),
+    /// Nobody holds it.
+    Gone,
+    /// The sweeper does not lead.
+    NotLeader,
+}
+
+/// What should become of a batch.
+#[derive(Clone, Debug, Default)]
+pub struct Reclaimed {
+    /// One a suspect.
+    pub outcomes: Vec<Predicted>,
+    /// Lives that it ends.
+    pub ended: Vec<u64>,
+    /// The receipts that it writes.
+    pub receipts: Vec<u64>,
+}
+
+/// How many there should be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Heads {
+    /// Alive and in time.
+    pub live: u64,
+    /// Past their time, not declared dead.
+    pub overdue: u64,
+    /// Declared dead within the last threshold.
+    pub died: u64,
+    /// Entries of those overdue or ended.
+    pub suspects: u64,
+}
+
+impl Model {
+    fn judge(&self, suspect: &Suspect, now: u64) -> Predicted {
+        let Some(held) = self.entries.get(&suspect.key) else { return Predicted::Gone };
+        let Some(life) = self.lives.get(&held.life) else { return Predicted::Gone };
+        if held.life != suspect.incarnation.0 {
+            return Predicted::Moved(held.life);
+        }
+        let deadline = life.beat_at + life.ttl_ms;
+        match life.ended {
+            Some(end) if end.ending == Ending::Retired => {
+                Predicted::Reclaimed(Reason::OwnerRetired)
+            }
+            Some(_) => Predicted::Reclaimed(Reason::OwnerDead),
+            None if now < deadline => Predicted::Alive(deadline - now),
+            None if now < self.due(life) => Predicted::Away(self.due(life) - now),
+            None => Predicted::Reclaimed(Reason::OwnerDead),
+        }
+    }
+
+    /// A batch of suspects, one after the other. What was answered decides what is in doubt here.
+    pub fn reclaim(&mut self, batch: &Batch, now: u64, answer: Option<&BatchAnswer>) -> Reclaimed {
+        let all = |outcome: Predicted| {
+            let outcomes = vec![outcome; batch.suspects.len()];
+            Reclaimed { outcomes, ..Reclaimed::default() }
+        };
+        if batch.act == Act::DryRun {
+            let outcomes = batch.suspects.iter().map(|s| self.judge(s, now)).collect();
+            return Reclaimed { outcomes, ..Reclaimed::default() };
+        }
+        let said = |outcome: Outcome| {
+            answer.is_some_and(|answer| answer.outcomes.iter().all(|real| *real == outcome))
+        };
+        let leads = |term| {
+            let refused = said(Outcome::Refused(Refusal::NotLeader));
+            self.must_lead(term, now) || (self.may_lead(term, now) && !refused)
+        };
+        if !batch.term.is_none_or(leads) {
+            return all(Predicted::NotLeader);
+        }
+        let id = (batch.id.sweeper.to_string(), batch.id.number);
+        let perhaps_late = self.asked.contains(&id) && said(Outcome::Gone);
+        if self.batches.contains(&id) || self.forbidden.contains(&id) || perhaps_late {
+            return all(Predicted::Gone);
+        }
+        let mut reclaimed = Reclaimed::default();
+        for suspect in &batch.suspects {
+            let outcome = self.judge(suspect, now);
+            if let Predicted::Reclaimed(_) = outcome {
+                let life = suspect.incarnation.0;
+                if self.lives_on(life) {
+                    reclaimed.ended.push(life);
+                }
+                self.declare_dead(life, now, true);
+                reclaimed.receipts.push(self.take(suspect, batch, now));
+            }
+            reclaimed.outcomes.push(outcome);
+        }
+        if !reclaimed.receipts.is_empty() {
+            self.batches.insert(id);
+        }
+        reclaimed
+    }
+
+    fn take(&mut self, suspect: &Suspect, batch: &Batch, now: u64) -> u64 {
+        let registration = self.entries.remove(&suspect.key).map_or(0, |held| held.registration);
+        self.last_receipt += 1;
+        let (life, sweeper) = (suspect.incarnation.0, batch.id.sweeper.to_string());
+        self.taken.insert((suspect.key.clone(), life, registration));
+        *self.written.entry(sweeper.clone()).or_default() += 1;
+        let taken = Taken {
+            key: suspect.key.clone(),
+            life,
+            owner: suspect.owner.clone(),
+            registration,
+            sweeper,
+            batch: batch.id.number,
+            at: now,
+            restored: false,
+        };
+        self.receipts.insert(self.last_receipt, taken);
+        self.last_receipt
+    }
+
+    /// What a batch wrote: how many receipts. One that was not carried out never will be.
+    pub fn settle(&mut self, batch: &BatchId) -> usize {
+        let id = (batch.sweeper.to_string(), batch.number);
+        if !self.batches.contains(&id) {
+            self.forbidden.insert(id);
+            return 0;
+        }
+        let its = |taken: &&Taken| taken.sweeper == id.0 && taken.batch == id.1;
+        self.receipts.values().filter(its).count()
+    }
+
+    /// Lives that housekeeping may end: past their time, with nothing that a pass would find.
+    pub fn empty_overdue(&self, now: u64) -> BTreeSet<u64> {
+        let holders: BTreeSet<u64> = self.entries.values().map(|held| held.life).collect();
+        let ends = |(number, life): &(&u64, &Life)| {
+            self.is_overdue(life, now) && !holders.contains(number)
+        };
+        self.lives.iter().filter(ends).map(|(number, _)| *number).collect()
+    }
+
+    /// Removes receipts past their retention: how many.
+    pub fn prune(&mut self, rows: usize, retention: Retention, now: u64) -> u64 {
+        let keep_from = (self.last_receipt + 1).saturating_sub(retention.count);
+        let old = |(seq, taken): &(&u64, &Taken)| {
+            **seq < keep_from || now.saturating_sub(taken.at) > retention.age_ms
+        };
+        let old: Vec<u64> =
+            self.receipts.iter().take(rows).take_while(old).map(|(seq, _)| *seq).collect();
+        for taken in old.iter().filter_map(|seq| self.receipts.remove(seq)) {
+            self.batches.remove(&(taken.sweeper, taken.batch));
+        }
+        old.len() as u64
+    }
+
+    /// Forgets lives that ended long ago and hold nothing: how many.
+    pub fn forget(&mut self, rows: usize, retention: Retention, now: u64) -> u64 {
+        let holders: BTreeSet<u64> = self.entries.values().map(|held| held.life).collect();
+        let gone = |(number, life): &(&u64, &Life)| {
+            let aged = life.ended.is_some_and(|end| now.saturating_sub(end.at) > retention.age_ms);
+            aged && !holders.contains(number)
+        };
+        let gone: Vec<u64> =
+            self.lives.iter().filter(gone).take(rows).map(|(number, _)| *number).collect();
+        gone.iter().for_each(|number| drop(self.lives.remove(number)));
+        gone.len() as u64
+    }
+
+    /// The counts.
+    pub fn heads(&self, now: u64) -> Heads {
+        let recent = |at: &&u64| **at + self.threshold_ms > now;
+        let mut heads =
+            Heads { died: self.deaths.iter().filter(recent).count() as u64, ..Heads::default() };
+        for life in self.lives.values().filter(|life| life.ended.is_none()) {
+            match self.due(life) <= now {
+                true => heads.overdue += 1,
+                false => heads.live += 1,
+            }
+        }
+        let doomed = |life: &Life| life.ended.is_some() || self.due(life) <= now;
+        let suspect = |life: &u64| self.lives.get(life).is_some_and(doomed);
+        heads.suspects = self.entries.values().filter(|held| suspect(&held.life)).count() as u64;
+        heads
+    }
+}

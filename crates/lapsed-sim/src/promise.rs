@@ -1,0 +1,106 @@
+//! What can be broken, and how a run that broke it is told.
+
+use std::fmt;
+
+/// The promises of the design, and the two rules beside them that a run can break.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Promise {
+    /// The living are never reclaimed.
+    P1,
+    /// The dead are reclaimed within a bound.
+    P2,
+    /// Exactly once, and counted exactly once.
+    P3,
+    /// Nothing is lost: what was acknowledged survives.
+    P4,
+    /// Zombies are told, and their late writes change nothing; incarnations only grow.
+    P5,
+    /// No call works on more than a batch.
+    P6,
+    /// A store that was away, or a mass death, is not reclaimed at once.
+    P7,
+    /// Index and truth agree.
+    P8,
+    /// Only one leads, and it stops when its term cannot be trusted (X5).
+    Leader,
+    /// A lookup never finds an owner that ended (X4).
+    Lookup,
+    /// Nothing panics.
+    Panic,
+}
+
+impl Promise {
+    /// In words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Promise::P1 => "the living are never reclaimed",
+            Promise::P2 => "the dead are reclaimed within a stated bound",
+            Promise::P3 => "exactly once",
+            Promise::P4 => "nothing is lost",
+            Promise::P5 => "zombies are told",
+            Promise::P6 => "bounded",
+            Promise::P7 => "a store that was away is not a mass death",
+            Promise::P8 => "index and truth agree",
+            Promise::Leader => "a leader whose term cannot be trusted does nothing",
+            Promise::Lookup => "a lookup never finds an owner that ended",
+            Promise::Panic => "nothing panics",
+        }
+    }
+}
+
+impl fmt::Display for Promise {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self:?} ({})", self.words())
+    }
+}
+
+/// A broken promise: which, and what was seen.
+#[derive(Clone, Debug)]
+pub struct Broken {
+    /// Which.
+    pub promise: Promise,
+    /// What was seen.
+    pub what: String,
+}
+
+impl Broken {
+    /// That promise was broken.
+    pub fn new(promise: Promise, what: impl Into<String>) -> Self {
+        Broken { promise, what: what.into() }
+    }
+}
+
+/// What a check says.
+pub type Checked = Result<(), Broken>;
+
+/// Fails unless `holds`.
+pub fn holds(holds: bool, promise: Promise, what: impl FnOnce() -> String) -> Checked {
+    if holds { Ok(()) } else { Err(Broken::new(promise, what())) }
+}
+
+/// A run that failed, with all that is needed to run it again.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// The seed.
+    pub seed: u64,
+    /// The scenario.
+    pub scenario: &'static str,
+    /// The virtual time.
+    pub at_ms: u64,
+    /// What broke.
+    pub broken: Broken,
+    /// The last lines of the trace.
+    pub tail: Vec<String>,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Failure { seed, scenario, at_ms, broken, tail } = self;
+        for line in tail {
+            writeln!(f, "  {line}")?;
+        }
+        writeln!(f, "seed {seed} ({scenario}) broke {} at {at_ms} ms:", broken.promise)?;
+        writeln!(f, "  {}", broken.what)?;
+        write!(f, "again: lapsed-sim --scenario {scenario} --seed {seed} --trace")
+    }
+}

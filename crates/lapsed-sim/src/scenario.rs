@@ -1,0 +1,232 @@
+//! What a run is like: who takes part, what can go wrong, how often.
+
+use lapsed::sweep::policy::Mode;
+
+use crate::actors::chaos::Deed;
+use crate::actors::chaos::Deed::*;
+
+/// One kind of run.
+#[derive(Clone, Copy, Debug)]
+pub struct Scenario {
+    /// Its name.
+    pub name: &'static str,
+    /// What it is for.
+    pub about: &'static str,
+    /// How many owners, from and to.
+    pub owners: (u64, u64),
+    /// How many sweepers, from and to.
+    pub sweepers: (u64, u64),
+    /// How many clients.
+    pub clients: u64,
+    /// How many keys there are to fight over.
+    pub keys: u64,
+    /// Who sweeps.
+    pub mode: Mode,
+    /// Whether calls can be lost or late.
+    pub stormy: bool,
+    /// Whether the dead must be gone within one interval, at any time.
+    pub strict_lag: bool,
+    /// Whether receipts and the ended are forgotten soon.
+    pub forgetful: bool,
+    /// What goes wrong, and how often.
+    pub deeds: &'static [(Deed, u64)],
+    /// From one deed to the next, in milliseconds.
+    pub deeds_every_ms: (u64, u64),
+    /// How long things go wrong, in milliseconds.
+    pub span_ms: u64,
+}
+
+/// All of them.
+pub const SCENARIOS: &[Scenario] = &[
+    Scenario {
+        name: "calm",
+        about: "nothing but single deaths: the dead are gone within one interval, always",
+        owners: (8, 14),
+        sweepers: (1, 3),
+        clients: 3,
+        keys: 60,
+        mode: Mode::Idempotent,
+        stormy: false,
+        strict_lag: true,
+        forgetful: false,
+        deeds: &[
+            (CrashOwner, 3),
+            (FreezeOwner, 2),
+            (RestartOwner, 3),
+            (RetireOwner, 3),
+            (SleepOwner, 1),
+        ],
+        deeds_every_ms: (4_000, 7_000),
+        span_ms: 120_000,
+    },
+    Scenario {
+        name: "storm",
+        about: "calls are lost and late, owners and sweepers crash, freeze and come back",
+        owners: (5, 9),
+        sweepers: (2, 4),
+        clients: 3,
+        keys: 50,
+        mode: Mode::Idempotent,
+        stormy: true,
+        strict_lag: false,
+        forgetful: false,
+        deeds: &[
+            (CrashOwner, 4),
+            (FreezeOwner, 6),
+            (SleepOwner, 3),
+            (RestartOwner, 5),
+            (RetireOwner, 3),
+            (JumpWall, 2),
+            (CutOwner, 3),
+            (CrashSweeper, 1),
+            (FreezeSweeper, 2),
+            (ChangeWeather, 6),
+            (Restore, 2),
+        ],
+        deeds_every_ms: (800, 4_000),
+        span_ms: 120_000,
+    },
+    Scenario {
+        name: "restarts",
+        about: "the store crashes, in the middle of commits too; its disk fails; its clock is set",
+        owners: (5, 9),
+        sweepers: (2, 3),
+        clients: 2,
+        keys: 40,
+        mode: Mode::Idempotent,
+        stormy: false,
+        strict_lag: false,
+        forgetful: false,
+        deeds: &[
+            (CrashOwner, 4),
+            (FreezeOwner, 3),
+            (RestartOwner, 5),
+            (RetireOwner, 3),
+            (CrashStore, 2),
+            (CrashInCommit, 4),
+            (DiskError, 5),
+            (CloseStore, 1),
+            (SetStoreClock, 1),
+            (Restore, 1),
+        ],
+        deeds_every_ms: (1_000, 5_000),
+        span_ms: 150_000,
+    },
+    Scenario {
+        name: "mass",
+        about: "most owners die, or are cut off, at once: the brake holds, and opens by itself",
+        owners: (12, 18),
+        sweepers: (1, 3),
+        clients: 2,
+        keys: 60,
+        mode: Mode::Idempotent,
+        stormy: false,
+        strict_lag: false,
+        forgetful: false,
+        deeds: &[
+            (CutMany, 3),
+            (CrashMany, 2),
+            (RestartOwner, 6),
+            (CrashOwner, 1),
+            (HoldBrake, 1),
+            (ChangeWeather, 1),
+        ],
+        deeds_every_ms: (2_000, 9_000),
+        span_ms: 150_000,
+    },
+    Scenario {
+        name: "leader",
+        about: "one sweeper of several leads; leaders stall, sleep, lose answers",
+        owners: (5, 8),
+        sweepers: (3, 4),
+        clients: 2,
+        keys: 60,
+        mode: Mode::Leader,
+        stormy: true,
+        strict_lag: false,
+        forgetful: false,
+        deeds: &[
+            (CrashOwner, 8),
+            (RestartOwner, 8),
+            (RetireOwner, 3),
+            (FreezeSweeper, 6),
+            (SleepSweeper, 3),
+            (CutSweeper, 6),
+            (CrashSweeper, 2),
+            (ChangeWeather, 4),
+        ],
+        deeds_every_ms: (500, 2_500),
+        span_ms: 120_000,
+    },
+    Scenario {
+        name: "churn",
+        about: "keys move all the time, names are used again, little is remembered for long",
+        owners: (5, 8),
+        sweepers: (2, 3),
+        clients: 4,
+        keys: 25,
+        mode: Mode::Idempotent,
+        stormy: true,
+        strict_lag: false,
+        forgetful: true,
+        deeds: &[
+            (CrashOwner, 3),
+            (FreezeOwner, 3),
+            (RestartOwner, 8),
+            (RetireOwner, 6),
+            (Restore, 4),
+            (CrashStore, 1),
+            (CrashInCommit, 1),
+        ],
+        deeds_every_ms: (500, 2_500),
+        span_ms: 100_000,
+    },
+    Scenario {
+        name: "everything",
+        about: "all of it",
+        owners: (6, 14),
+        sweepers: (2, 4),
+        clients: 3,
+        keys: 60,
+        mode: Mode::Idempotent,
+        stormy: true,
+        strict_lag: false,
+        forgetful: false,
+        deeds: &[
+            (CrashOwner, 4),
+            (FreezeOwner, 4),
+            (SleepOwner, 2),
+            (RestartOwner, 6),
+            (RetireOwner, 3),
+            (JumpWall, 2),
+            (CutOwner, 2),
+            (CutMany, 1),
+            (CrashMany, 1),
+            (CrashSweeper, 1),
+            (FreezeSweeper, 1),
+            (SleepSweeper, 1),
+            (ChangeWeather, 4),
+            (CrashStore, 1),
+            (CrashInCommit, 2),
+            (DiskError, 3),
+            (CloseStore, 1),
+            (SetStoreClock, 1),
+            (HoldBrake, 1),
+            (Restore, 2),
+        ],
+        deeds_every_ms: (800, 4_000),
+        span_ms: 150_000,
+    },
+];
+
+impl Scenario {
+    /// The one of that name.
+    pub fn named(name: &str) -> Option<&'static Scenario> {
+        SCENARIOS.iter().find(|scenario| scenario.name == name)
+    }
+
+    /// The one that a seed runs unless told.
+    pub fn of_seed(seed: u64) -> &'static Scenario {
+        &SCENARIOS[(seed % SCENARIOS.len() as u64) as usize]
+    }
+}

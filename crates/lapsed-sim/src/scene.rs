@@ -1,0 +1,132 @@
+//! Who takes part in a run, and what they need to do so.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use lapsed::Name;
+use lapsed::clock::Clock;
+use lapsed::sweep::policy::Mode;
+use tokio::task::JoinHandle;
+
+use crate::actors::sweeper::Crewed;
+use crate::clock::{Process, SimClock};
+use crate::remote::Remote;
+use crate::scenario::Scenario;
+use crate::watch::Watch;
+use crate::wire::Wire;
+use crate::world::World;
+
+/// How long silence must last before it means death.
+pub const THRESHOLD_MS: u64 = 10_000;
+/// How often sweepers run, at the most seldom.
+pub const EVERY_MS: u64 = 6_000;
+/// How far that may stray.
+pub const JITTER: f64 = 0.2;
+
+/// An owner that takes part.
+pub struct Member {
+    /// Its name: others may have had it before.
+    pub name: Name,
+    /// Where it runs.
+    pub process: Arc<Process>,
+    /// Whether it was asked to leave.
+    pub leaving: Arc<AtomicBool>,
+    /// Its task.
+    pub task: JoinHandle<()>,
+}
+
+/// A run under way.
+pub struct Scene {
+    /// What it shares.
+    pub world: Arc<World>,
+    /// What it is like.
+    pub scenario: &'static Scenario,
+    /// The store's host.
+    pub host: Arc<Process>,
+    owners: Mutex<Vec<Member>>,
+    sweepers: Mutex<BTreeMap<String, Crewed>>,
+    quiet: AtomicBool,
+    named: AtomicU64,
+}
+
+impl Scene {
+    /// Nobody takes part yet.
+    pub fn new(world: Arc<World>, scenario: &'static Scenario, host: Arc<Process>) -> Arc<Self> {
+        Arc::new(Scene {
+            world,
+            scenario,
+            host,
+            owners: Mutex::default(),
+            sweepers: Mutex::default(),
+            quiet: AtomicBool::new(false),
+            named: AtomicU64::new(0),
+        })
+    }
+
+    /// Those who own.
+    pub fn owners(&self) -> MutexGuard<'_, Vec<Member>> {
+        self.owners.lock().expect("nobody panics while holding the owners")
+    }
+
+    /// Those who sweep.
+    pub fn sweepers(&self) -> MutexGuard<'_, BTreeMap<String, Crewed>> {
+        self.sweepers.lock().expect("nobody panics while holding the sweepers")
+    }
+
+    /// Whether nothing new is begun any more: only beats and sweeps.
+    pub fn is_quiet(&self) -> bool {
+        self.quiet.load(Ordering::Relaxed)
+    }
+
+    /// From now on it is quiet.
+    pub fn hush(&self) {
+        self.quiet.store(true, Ordering::Relaxed);
+    }
+
+    /// A name that nothing in this run had before.
+    pub fn fresh(&self, kind: &str) -> String {
+        format!("{kind}-{}", self.named.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    /// A process with a wall clock of its own.
+    pub fn process(&self, name: &str) -> Arc<Process> {
+        let skew_ms = self.world.chance.between(0, 60_000) as i64 - 30_000;
+        Process::new(name, self.world.time, skew_ms)
+    }
+
+    /// The clocks of a process.
+    pub fn clock(&self, process: &Arc<Process>) -> Arc<dyn Clock> {
+        SimClock::shared(process, &self.world.chance)
+    }
+
+    /// The store, as that process sees it.
+    pub fn remote(&self, process: &Arc<Process>) -> Arc<Remote> {
+        self.remote_for(process, Mode::Idempotent, usize::MAX)
+    }
+
+    /// The same for a sweeper.
+    pub fn remote_for(&self, process: &Arc<Process>, mode: Mode, batch_max: usize) -> Arc<Remote> {
+        let wire = Wire { world: self.world.clone(), process: process.clone() };
+        let watch = Watch::new(mode, batch_max, THRESHOLD_MS);
+        Remote::new(wire, Duration::from_millis(THRESHOLD_MS), watch)
+    }
+
+    /// One of the keys.
+    pub fn key(&self) -> Name {
+        let number = self.world.chance.between(1, self.scenario.keys);
+        Name::new(&format!("k{number}")).expect("it is a valid name")
+    }
+
+    /// Up to `max` of the keys.
+    pub fn keys(&self, max: u64) -> Vec<Name> {
+        (0..self.world.chance.between(1, max)).map(|_| self.key()).collect()
+    }
+
+    /// Waits for true time.
+    pub async fn wait(&self, from_ms: u64, to_ms: u64) {
+        let span = self.world.chance.between(from_ms, to_ms);
+        tokio::time::sleep(Duration::from_millis(span)).await;
+    }
+}
