@@ -44,7 +44,7 @@ pub enum Bug {
     DoubtCountedAsDone,
     /// A batch whose answer was lost is never looked up again.
     DoubtNeverSettled,
-    /// A batch whose answer was lost is sent again, and what is gone by then is counted as its doing.
+    /// The question what a lost batch did is asked twice, and both answers are counted.
     RetryCountedTwice,
     /// Suspects are counted, not outcomes (A2).
     TallyOfIntended,
@@ -256,6 +256,10 @@ impl Plant {
 
     /// The census.
     pub fn stale(&self, census: Census) -> Census {
+        if self.is(Bug::NoStoreAwayGrace) {
+            // Nor does anybody notice that it is another life of the store.
+            return Census { store: "always the same".to_owned(), ..census };
+        }
         if !self.is(Bug::StaleCensus) {
             return census;
         }

@@ -30,7 +30,7 @@ pub fn judge(api: &Api, story: &Story, pace: Pace) -> Result<Verdict, Failure> {
 
     let late = receipts.iter().map(|r| r.evidence.late_ms).max().unwrap_or(0);
     // One interval with its jitter, and a moment for the pass itself.
-    let bound = pace.every().as_millis() as u64 * 11 / 10 + 500;
+    let bound = pace.every().as_millis() as u64 * 11 / 10 + 1_000;
     verdict.line(
         late <= bound,
         "the dead are gone within one interval",

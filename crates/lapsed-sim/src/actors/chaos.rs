@@ -234,7 +234,7 @@ fn weather(scene: &Scene) -> Weather {
         answer_lost: odds(0.2),
         request_late: odds(0.4),
         answer_late: odds(0.4),
-        late_max_ms: *chance.pick(&[50, 500, 1_500, 4_000]).unwrap_or(&50),
+        late_max_ms: *chance.pick(&[50, 500, 1_500, 4_000, 9_000]).unwrap_or(&50),
         silence: odds(1.0),
     }
 }

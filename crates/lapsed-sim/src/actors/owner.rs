@@ -30,6 +30,7 @@ pub fn join(scene: &Arc<Scene>, name: &Name) {
         leaving: leaving.clone(),
         name: name.clone(),
         ttl_ms: scene.world.chance.between(4_000, THRESHOLD_MS),
+        tardy: scene.world.chance.odds(0.25),
         held: Vec::new(),
     };
     let by_hand = scene.world.chance.odds(0.5);
@@ -48,6 +49,8 @@ struct Actor {
     leaving: Arc<AtomicBool>,
     name: Name,
     ttl_ms: u64,
+    /// Whether it beats only just in time, and sometimes only just too late.
+    tardy: bool,
     /// What it believes that it holds.
     held: Vec<Name>,
 }
@@ -97,7 +100,7 @@ impl Actor {
 
     async fn live(&mut self, claim: &Claim) -> Went {
         loop {
-            self.nap(self.ttl_ms / 3).await;
+            self.nap(if self.tardy { self.ttl_ms * 9 / 10 } else { self.ttl_ms / 3 }).await;
             if self.leaves(claim).await {
                 return Went::Left;
             }

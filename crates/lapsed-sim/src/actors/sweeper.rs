@@ -139,7 +139,7 @@ fn policy(scene: &Scene) -> Policy {
     let base = Policy {
         every: Duration::from_millis(chance.between(EVERY_MS / 2, EVERY_MS)),
         jitter: JITTER,
-        batch: chance.between(1, 12) as usize,
+        batch: chance.between(3, 12) as usize,
         mode: scene.scenario.mode,
         timeout: Duration::from_millis(chance.between(800, 2_000)),
         ..Policy::default()

@@ -31,6 +31,7 @@ type Tidy = (Tidied, BTreeSet<u64>);
 struct Swept {
     may_end: BTreeSet<u64>,
     ended: BTreeSet<u64>,
+    wrongly: BTreeSet<u64>,
     pruned: u64,
     forgotten: u64,
 }
@@ -239,6 +240,13 @@ impl Ground {
         answer.map(|(tidied, _)| tidied)
     }
 
+    /// What it breaks to declare these dead: some are within a grace, or they are in time.
+    fn promise_of(&self, lives: &BTreeSet<u64>) -> Promise {
+        let overdue = |life: &crate::model::Life| life.beat_at + life.ttl_ms <= self.now();
+        let spared = lives.iter().filter_map(|number| self.model.lives.get(number)).all(overdue);
+        if spared { Promise::P7 } else { Promise::P1 }
+    }
+
     fn check_tidy(
         &self,
         limits: &TidyLimits,
@@ -246,6 +254,10 @@ impl Ground {
         swept: &Swept,
         permit: Permit,
     ) -> Checked {
+        let wrongly = &swept.wrongly;
+        holds(wrongly.is_empty(), self.promise_of(wrongly), || {
+            format!("{wrongly:?} were declared dead in time")
+        })?;
         let ended = swept.ended.len();
         let same = tidied.owners_ended == ended as u64
             && tidied.receipts_pruned == swept.pruned
@@ -279,14 +291,16 @@ impl Model {
         let leads = limits.term.is_none_or(|term| {
             self.must_lead(term, now) || (self.may_lead(term, now) && !did_nothing)
         });
+        let real = answer.map(|(_, ended)| ended.clone()).unwrap_or_default();
+        let newly: BTreeSet<u64> =
+            real.iter().filter(|number| self.lives_on(**number)).copied().collect();
         if !leads {
             may_end.clear();
-            return Swept { may_end, ended: BTreeSet::new(), pruned: 0, forgotten: 0 };
+            let ended = BTreeSet::new();
+            return Swept { may_end, ended, wrongly: newly, pruned: 0, forgotten: 0 };
         }
-        let ended: BTreeSet<u64> = match answer {
-            Some((_, ended)) => may_end.intersection(ended).copied().collect(),
-            None => BTreeSet::new(),
-        };
+        let ended: BTreeSet<u64> = may_end.intersection(&newly).copied().collect();
+        let wrongly: BTreeSet<u64> = newly.difference(&may_end).copied().collect();
         ended.iter().for_each(|number| self.declare_dead(*number, now, true));
         if answer.is_none() {
             for number in &may_end {
@@ -295,7 +309,7 @@ impl Model {
         }
         let pruned = self.prune(limits.rows, limits.retention, now);
         let forgotten = self.forget(limits.rows, limits.retention, now);
-        Swept { may_end, ended, pruned, forgotten }
+        Swept { may_end, ended, wrongly, pruned, forgotten }
     }
 }
 

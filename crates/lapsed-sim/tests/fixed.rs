@@ -1,0 +1,44 @@
+//! The fixed seeds: the same every time, over all scenarios; and the proof that a seed repeats.
+
+use lapsed_sim::campaign::Campaign;
+use lapsed_sim::run::{Plan, run};
+use lapsed_sim::scenario::SCENARIOS;
+
+/// Seeds of each scenario.
+const SEEDS: u64 = 20;
+
+fn runs(from: u64) {
+    let mut campaign = Campaign::new();
+    for scenario in SCENARIOS {
+        for seed in from..from + SEEDS / 2 {
+            let done = campaign.run(Plan { scenario, ..Plan::of_seed(seed) });
+            assert!(done.is_ok(), "{}", done.unwrap_err());
+        }
+    }
+    println!("{campaign}");
+}
+
+#[test]
+fn fixed_seeds_first_half() {
+    runs(1);
+}
+
+#[test]
+fn fixed_seeds_second_half() {
+    runs(1 + SEEDS / 2);
+}
+
+#[test]
+fn the_same_seed_gives_the_same_trace() {
+    for scenario in SCENARIOS {
+        for seed in [7, 8] {
+            let plan = Plan { scenario, ..Plan::of_seed(seed) };
+            let (first, second) = (run(plan).expect("it passes"), run(plan).expect("it passes"));
+            assert_eq!(first.digest, second.digest, "{} seed {seed}", scenario.name);
+            assert!(first.digest.1 > 500, "{} seed {seed} hardly does anything", scenario.name);
+        }
+        let other = run(Plan { scenario, ..Plan::of_seed(9) }).expect("it passes");
+        let seventh = run(Plan { scenario, ..Plan::of_seed(7) }).expect("it passes");
+        assert_ne!(other.digest, seventh.digest, "{}: seeds 7 and 9 differ", scenario.name);
+    }
+}

@@ -1,0 +1,24 @@
+//! Fresh random seeds, for about 20 seconds (`LAPSED_SIM_SECONDS` for longer). What fails prints
+//! its seed; run that again with `lapsed-sim --scenario NAME --seed N --trace`.
+
+use std::time::Duration;
+
+use lapsed_sim::campaign::{Campaign, fresh_base};
+use lapsed_sim::run::Plan;
+
+#[test]
+fn fresh_seeds() {
+    let seconds = std::env::var("LAPSED_SIM_SECONDS").ok().and_then(|s| s.parse().ok());
+    let limit = Duration::from_secs(seconds.unwrap_or(20));
+    let base = fresh_base();
+    println!("fresh seeds from {base}");
+    let mut campaign = Campaign::new();
+    for seed in base.. {
+        if campaign.took() >= limit {
+            break;
+        }
+        let done = campaign.run(Plan::of_seed(seed));
+        assert!(done.is_ok(), "base {base}\n{}", done.unwrap_err());
+    }
+    println!("{campaign}");
+}

@@ -1,0 +1,63 @@
+//! The simulation has teeth: each deliberate bug is found, by the promise that it breaks, within a
+//! bounded number of seeds; and the same seeds without it pass.
+
+use lapsed_sim::bug::Bug;
+use lapsed_sim::run::{Plan, run};
+use lapsed_sim::scenario::Scenario;
+
+/// At most so many seeds to find a bug.
+const SEEDS_MAX: u64 = 25;
+
+fn plan(bug: Bug, seed: u64) -> Plan {
+    let scenario = Scenario::named(bug.scenario()).expect("a bug names a scenario that exists");
+    Plan { scenario, bug: Some(bug), ..Plan::of_seed(seed) }
+}
+
+/// Finds it, then shows that it was the bug that was found.
+fn finds(bug: Bug) {
+    let found = (1..=SEEDS_MAX).find_map(|seed| run(plan(bug, seed)).err());
+    let failure = found.unwrap_or_else(|| panic!("{bug:?} was not found in {SEEDS_MAX} seeds"));
+    println!("{bug:?}: {} seeds\n{failure}", failure.seed);
+    assert_eq!(failure.broken.promise, bug.breaks(), "{failure}");
+    for seed in failure.seed.saturating_sub(2).max(1)..=failure.seed {
+        let done = run(Plan { bug: None, ..plan(bug, seed) });
+        assert!(done.is_ok(), "without {bug:?}: {}", done.unwrap_err());
+    }
+}
+
+macro_rules! finds {
+    ($($name:ident: $bug:ident,)*) => {
+        $(#[test] fn $name() { finds(Bug::$bug); })*
+
+        #[test]
+        fn every_bug_is_tested() {
+            let tested = [$(Bug::$bug),*];
+            let left: Vec<_> = Bug::ALL.iter().filter(|bug| !tested.contains(bug)).collect();
+            assert!(left.is_empty(), "{left:?}");
+        }
+    };
+}
+
+finds! {
+    p1_guard_outside_the_step: GuardOutsideTheStep,
+    p1_no_incarnation_check: NoIncarnationCheck,
+    p1_callers_clock_judges: CallersClockJudges,
+    p2_cursor_jumps: CursorJumps,
+    p3_doubt_counted_as_done: DoubtCountedAsDone,
+    p3_doubt_never_settled: DoubtNeverSettled,
+    p3_retry_counted_twice: RetryCountedTwice,
+    p3_tally_of_intended: TallyOfIntended,
+    p4_acknowledged_before_durable: AcknowledgedBeforeDurable,
+    p5_dead_may_register: DeadMayRegister,
+    p5_beat_revives_the_dead: BeatRevivesTheDead,
+    p5_restart_inherits: RestartInherits,
+    p5_handle_trusts_monotonic_alone: HandleTrustsMonotonicAlone,
+    p6_batch_unbounded: BatchUnbounded,
+    p7_no_store_away_grace: NoStoreAwayGrace,
+    p7_no_brake: NoBrake,
+    p8_stale_census: StaleCensus,
+    leader_trust_from_the_answer: TrustFromTheAnswer,
+    leader_never_stops: LeaderNeverStops,
+    leader_term_not_fenced: TermNotFenced,
+    lookup_finds_the_ended: LookupFindsTheEnded,
+}
