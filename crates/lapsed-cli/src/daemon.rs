@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::ServiceExt;
 use axum::serve::ListenerExt;
 use lapsed::clock::{Clock, SystemClock};
 use lapsed::schedule::{self, Stop};
@@ -39,12 +40,12 @@ pub async fn run(config: Config) -> Result<(), Failure> {
     let sweeping = sweep(&node, &clock, &stop);
     let standing = campaign(&node, &resign);
     let (app, mut idle) = App::new(node.clone(), metrics, &config.server, stop.clone());
-    let router = http::router(app);
+    let service = http::service(app).into_make_service();
     let told = stop.clone();
     let listener = listener.tap_io(|tcp| {
         let _ = tcp.set_nodelay(true);
     });
-    let serving = axum::serve(listener, router).with_graceful_shutdown(async move {
+    let serving = axum::serve(listener, service).with_graceful_shutdown(async move {
         told.told().await;
     });
     let serving = tokio::spawn(async move { serving.await });

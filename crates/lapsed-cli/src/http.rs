@@ -4,6 +4,7 @@ pub mod auth;
 pub mod brakes;
 pub mod events;
 mod extract;
+mod front;
 pub mod openapi;
 mod patience;
 pub mod problem;
@@ -15,8 +16,6 @@ pub mod sweeps;
 
 use std::sync::Arc;
 
-use axum::extract::DefaultBodyLimit;
-use axum::{Router, middleware};
 use lapsed::Kind;
 use lapsed::schedule::Stop;
 use tokio::sync::mpsc;
@@ -27,6 +26,7 @@ use crate::metrics::Metrics;
 use crate::node::{Live, Node};
 use crate::systems;
 use auth::Gate;
+pub use front::Front;
 use patience::Patience;
 use problem::Problem;
 
@@ -97,33 +97,24 @@ impl App {
     }
 }
 
-/// All routes.
-pub fn router(app: Shared) -> Router {
-    let (routes, document) = routes(&app).split_for_parts();
-    routes
+/// All routes, and what stands before them.
+pub fn service(app: Shared) -> Front {
+    let (routes, document) = routes().split_for_parts();
+    let router = routes
         .merge(openapi::route(document))
         .fallback(problem::no_route)
         .method_not_allowed_fallback(problem::no_method)
-        .layer(DefaultBodyLimit::max(app.body_limit))
-        .with_state(app)
+        .with_state(app.clone());
+    Front::new(app, router)
 }
 
-/// Every route with its description. The guard stands before all but the open ones.
-fn routes(app: &Shared) -> OpenApiRouter<Shared> {
-    let mut quick = OpenApiRouter::new()
+/// Every route with its description.
+fn routes() -> OpenApiRouter<Shared> {
+    let common = OpenApiRouter::with_openapi(openapi::base())
         .merge(sweeps::routes())
         .merge(brakes::routes())
         .merge(receipts::routes())
-        .merge(service::guarded_routes());
-    let mut slow = OpenApiRouter::new().merge(sweeps::slow_routes()).merge(events::routes());
-    for room in systems::ROOMS {
-        quick = quick.merge(room.routes());
-        slow = slow.merge(room.slow_routes());
-    }
-    let quick = quick.route_layer(middleware::from_fn_with_state(app.clone(), auth::guard_quick));
-    let slow = slow.route_layer(middleware::from_fn_with_state(app.clone(), auth::guard));
-    OpenApiRouter::with_openapi(openapi::base())
-        .merge(quick)
-        .merge(slow)
-        .merge(service::open_routes())
+        .merge(events::routes())
+        .merge(service::routes());
+    systems::ROOMS.iter().fold(common, |routes, room| routes.merge(room.routes()))
 }

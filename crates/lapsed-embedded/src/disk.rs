@@ -113,6 +113,14 @@ impl Disk {
         }
     }
 
+    /// Where it is, and nothing more.
+    pub fn whereabouts(&self) -> String {
+        match &self.place {
+            Place::Folder { dir, .. } => dir.display().to_string(),
+            Place::Memory(_) => "memory".to_owned(),
+        }
+    }
+
     /// Whether there is room for a batch.
     pub fn has_room(&self) -> bool {
         let Place::Folder { dir, .. } = &self.place else { return true };

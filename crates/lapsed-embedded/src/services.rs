@@ -50,7 +50,7 @@ impl Store for Embedded {
         let (now_ms, back_ms) = self.inner.vigil.look();
         Ok(StoreInfo {
             engine: "embedded".to_owned(),
-            place: self.inner.disk.name.clone(),
+            place: self.inner.disk.whereabouts(),
             incarnation: self.inner.incarnation.clone(),
             now_ms,
             back_ms,

@@ -128,6 +128,7 @@ impl Bug {
             Bug::NoStoreAwayGrace | Bug::AcknowledgedBeforeDurable => "restarts",
             Bug::NoBrake => "mass",
             Bug::TrustFromTheAnswer | Bug::LeaderNeverStops | Bug::TermNotFenced => "leader",
+            Bug::GuardOutsideTheStep | Bug::NoIncarnationCheck | Bug::TallyOfIntended => "races",
             _ => "storm",
         }
     }

@@ -30,8 +30,8 @@ pub enum Keep {
 pub enum Fuse {
     /// The power fails.
     Power(Keep),
-    /// It answers an error, once; the process lives on.
-    Error,
+    /// It answers an error, once, and keeps of the writes what it keeps; the process lives on.
+    Error(Keep),
 }
 
 #[derive(Debug, Default)]
@@ -111,6 +111,13 @@ impl Disk {
 
 impl State {
     fn cut_power(&mut self, keep: Keep) {
+        self.settle(keep);
+        self.opening += 1;
+        self.fuse = None;
+    }
+
+    /// What waits to be synced is kept or lost.
+    fn settle(&mut self, keep: Keep) {
         let keeps = |at: usize| match keep {
             Keep::Nothing => false,
             Keep::Everything => true,
@@ -123,8 +130,6 @@ impl State {
             write.apply(&mut self.durable, keeps);
         }
         self.image = self.durable.clone();
-        self.opening += 1;
-        self.fuse = None;
     }
 
     fn sync(&mut self) -> io::Result<()> {
@@ -134,7 +139,10 @@ impl State {
                 self.cut_power(keep);
                 return Err(off());
             }
-            Some(Fuse::Error) => return Err(io::Error::other("the disk answered an error")),
+            Some(Fuse::Error(keep)) => {
+                self.settle(keep);
+                return Err(io::Error::other("the disk answered an error"));
+            }
             None => {}
         }
         if !self.lies {

@@ -238,7 +238,7 @@ impl Ground {
                 self.note("store", format_args!("crashes in the middle of a commit"));
                 return Err(away());
             }
-            Some(Fuse::Error) if matches!(answer, Err(Error::Unavailable { .. })) => {
+            Some(Fuse::Error(_)) if matches!(answer, Err(Error::Unavailable { .. })) => {
                 let redo = Box::new(move |model: &mut Model| drop(predict(model, None)));
                 self.doubt = Some(Doubt { at, redo });
                 self.count_fault("disk error");

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::Parser;
+use lapsed_sim::bug::Bug;
 use lapsed_sim::campaign::{Campaign, fresh_base};
 use lapsed_sim::run::Plan;
 use lapsed_sim::scenario::{SCENARIOS, Scenario};
@@ -28,9 +29,17 @@ struct Arguments {
     /// Run this scenario; otherwise the seed chooses (`list` lists them).
     #[arg(long, value_name = "NAME")]
     scenario: Option<String>,
+    /// Plant this deliberate bug, in its scenario (see the README).
+    #[arg(long, value_name = "NAME", value_parser = bug)]
+    bug: Option<Bug>,
     /// Print every line of the trace.
     #[arg(long)]
     trace: bool,
+}
+
+fn bug(name: &str) -> Result<Bug, String> {
+    let known = Bug::ALL.iter().find(|bug| format!("{bug:?}").eq_ignore_ascii_case(name));
+    known.copied().ok_or_else(|| format!("not one of {:?}", Bug::ALL))
 }
 
 fn main() -> anyhow::Result<ExitCode> {
@@ -40,7 +49,7 @@ fn main() -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let scenario = match &arguments.scenario {
-        None => None,
+        None => arguments.bug.and_then(|bug| Scenario::named(bug.scenario())),
         Some(name) => Some(Scenario::named(name).with_context(|| unknown(name))?),
     };
     if arguments.seeds == 0 {
@@ -71,7 +80,7 @@ fn run(arguments: &Arguments, scenario: Option<&'static Scenario>) -> anyhow::Re
         if limit.is_some_and(|limit| campaign.took() >= limit) {
             break;
         }
-        let plan = Plan { printed: arguments.trace, ..Plan::of_seed(seed) };
+        let plan = Plan { printed: arguments.trace, bug: arguments.bug, ..Plan::of_seed(seed) };
         let plan = Plan { scenario: scenario.unwrap_or(plan.scenario), ..plan };
         if let Err(failure) = campaign.run(plan) {
             println!("{failure}");

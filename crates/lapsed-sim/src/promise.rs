@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::scenario::Scenario;
+
 /// The promises of the design, and the two rules beside them that a run can break.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Promise {
@@ -101,6 +103,10 @@ impl fmt::Display for Failure {
         }
         writeln!(f, "seed {seed} ({scenario}) broke {} at {at_ms} ms:", broken.promise)?;
         writeln!(f, "  {}", broken.what)?;
-        write!(f, "again: lapsed-sim --scenario {scenario} --seed {seed} --trace")
+        write!(f, "again: lapsed-sim --scenario {scenario} --seed {seed} --trace")?;
+        match Scenario::of_seed(*seed).name == *scenario {
+            true => write!(f, ", or make sim SEED={seed}"),
+            false => Ok(()),
+        }
     }
 }

@@ -22,8 +22,8 @@ pub struct Scenario {
     pub keys: u64,
     /// Who sweeps.
     pub mode: Mode,
-    /// Whether calls can be lost or late.
-    pub stormy: bool,
+    /// What can happen to calls.
+    pub wire: WireFaults,
     /// Whether the dead must be gone within one interval, at any time.
     pub strict_lag: bool,
     /// Whether receipts and the ended are forgotten soon.
@@ -36,6 +36,17 @@ pub struct Scenario {
     pub span_ms: u64,
 }
 
+/// What can happen to calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WireFaults {
+    /// Nothing, unless it is a deed.
+    None,
+    /// They are late, seldom lost: much happens between a page and its batch.
+    Late,
+    /// They are lost, late, and both.
+    All,
+}
+
 /// All of them.
 pub const SCENARIOS: &[Scenario] = &[
     Scenario {
@@ -46,7 +57,7 @@ pub const SCENARIOS: &[Scenario] = &[
         clients: 3,
         keys: 60,
         mode: Mode::Idempotent,
-        stormy: false,
+        wire: WireFaults::None,
         strict_lag: true,
         forgetful: false,
         deeds: &[
@@ -67,7 +78,7 @@ pub const SCENARIOS: &[Scenario] = &[
         clients: 3,
         keys: 50,
         mode: Mode::Idempotent,
-        stormy: true,
+        wire: WireFaults::All,
         strict_lag: false,
         forgetful: false,
         deeds: &[
@@ -87,6 +98,27 @@ pub const SCENARIOS: &[Scenario] = &[
         span_ms: 120_000,
     },
     Scenario {
+        name: "races",
+        about: "every call is late: beats, moves and other sweepers come between a page and its batch",
+        owners: (6, 9),
+        sweepers: (3, 4),
+        clients: 4,
+        keys: 40,
+        mode: Mode::Idempotent,
+        wire: WireFaults::Late,
+        strict_lag: false,
+        forgetful: false,
+        deeds: &[
+            (CrashOwner, 1),
+            (FreezeOwner, 3),
+            (RestartOwner, 6),
+            (RetireOwner, 4),
+            (Restore, 1),
+        ],
+        deeds_every_ms: (600, 2_500),
+        span_ms: 120_000,
+    },
+    Scenario {
         name: "restarts",
         about: "the store crashes, in the middle of commits too; its disk fails; its clock is set",
         owners: (5, 9),
@@ -94,7 +126,7 @@ pub const SCENARIOS: &[Scenario] = &[
         clients: 2,
         keys: 40,
         mode: Mode::Idempotent,
-        stormy: false,
+        wire: WireFaults::None,
         strict_lag: false,
         forgetful: false,
         deeds: &[
@@ -120,7 +152,7 @@ pub const SCENARIOS: &[Scenario] = &[
         clients: 2,
         keys: 60,
         mode: Mode::Idempotent,
-        stormy: false,
+        wire: WireFaults::None,
         strict_lag: false,
         forgetful: false,
         deeds: &[
@@ -142,7 +174,7 @@ pub const SCENARIOS: &[Scenario] = &[
         clients: 2,
         keys: 60,
         mode: Mode::Leader,
-        stormy: true,
+        wire: WireFaults::All,
         strict_lag: false,
         forgetful: false,
         deeds: &[
@@ -166,7 +198,7 @@ pub const SCENARIOS: &[Scenario] = &[
         clients: 4,
         keys: 25,
         mode: Mode::Idempotent,
-        stormy: true,
+        wire: WireFaults::All,
         strict_lag: false,
         forgetful: true,
         deeds: &[
@@ -189,7 +221,7 @@ pub const SCENARIOS: &[Scenario] = &[
         clients: 3,
         keys: 60,
         mode: Mode::Idempotent,
-        stormy: true,
+        wire: WireFaults::All,
         strict_lag: false,
         forgetful: false,
         deeds: &[

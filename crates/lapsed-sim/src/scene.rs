@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use crate::actors::sweeper::Crewed;
 use crate::clock::{Process, SimClock};
 use crate::remote::Remote;
-use crate::scenario::Scenario;
+use crate::scenario::{Scenario, WireFaults};
 use crate::watch::Watch;
 use crate::wire::Wire;
 use crate::world::World;
@@ -83,6 +83,11 @@ impl Scene {
     /// From now on it is quiet.
     pub fn hush(&self) {
         self.quiet.store(true, Ordering::Relaxed);
+    }
+
+    /// How many of the owners are only just in time.
+    pub fn tardy(&self) -> f64 {
+        if self.scenario.wire == WireFaults::Late { 0.7 } else { 0.2 }
     }
 
     /// A name that nothing in this run had before.

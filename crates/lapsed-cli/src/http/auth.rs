@@ -4,13 +4,9 @@
 //! still knock: so a request from a page of another origin, or one made under a foreign host name,
 //! is refused.
 
-use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Method, StatusCode, header};
-use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
 use subtle::{Choice, ConstantTimeEq};
 
-use super::Shared;
 use super::problem::Problem;
 use crate::config::server::{Secret, Server, TOKEN_BYTES_MAX};
 
@@ -144,24 +140,8 @@ fn is_local_host(host: &str) -> bool {
         || bare.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
-/// The guard of routes that take as long as they take.
-pub async fn guard(State(app): State<Shared>, request: Request, next: Next) -> Response {
-    match app.gate.check(request.method(), request.uri().path(), request.headers()) {
-        Ok(()) => next.run(request).await,
-        Err(problem) => problem.into_response(),
-    }
-}
-
-/// The guard of all others: they also have a time limit.
-pub async fn guard_quick(State(app): State<Shared>, request: Request, next: Next) -> Response {
-    if let Err(problem) = app.gate.check(request.method(), request.uri().path(), request.headers())
-    {
-        return problem.into_response();
-    }
-    app.patience.with(next.run(request)).await.unwrap_or_else(|| too_slow().into_response())
-}
-
-fn too_slow() -> Problem {
+/// What is said when the time limit has passed.
+pub fn too_slow() -> Problem {
     Problem::new(
         StatusCode::GATEWAY_TIMEOUT,
         "timeout",

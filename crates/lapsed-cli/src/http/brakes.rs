@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use axum::Json as Answer;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -10,7 +9,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Shared;
-use super::extract::{Json, Path};
+use super::extract::{Answer, Json, Path};
 use super::problem::Problem;
 use crate::config::units::SPAN_MAX;
 use crate::node::BrakeOrder;

@@ -1,10 +1,14 @@
-//! Reading requests: like axum's extractors, but what goes wrong is a [`Problem`].
+//! Reading requests and writing answers: like axum's own, but what goes wrong is a [`Problem`].
 
-use axum::body::Bytes;
-use axum::extract::rejection::BytesRejection;
+use std::future::poll_fn;
+use std::pin::Pin;
+
+use axum::body::{Bytes, HttpBody};
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::Shared;
@@ -21,6 +25,20 @@ pub struct Path<T>(pub T);
 
 /// The parameters after the `?`.
 pub struct Query<T>(pub T);
+
+/// A JSON answer.
+pub struct Answer<T>(pub T);
+
+impl<T: Serialize> IntoResponse for Answer<T> {
+    fn into_response(self) -> Response {
+        match serde_json::to_vec(&self.0) {
+            Ok(body) => ([(header::CONTENT_TYPE, APPLICATION_JSON)], body).into_response(),
+            Err(error) => Problem::internal(error.to_string()).into_response(),
+        }
+    }
+}
+
+const APPLICATION_JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 impl<T: DeserializeOwned> FromRequest<Shared> for Json<T> {
     type Rejection = Problem;
@@ -46,14 +64,33 @@ impl<T: DeserializeOwned> FromRequest<Shared> for MaybeJson<T> {
     }
 }
 
+/// Reads the body, no more of it than is allowed. Mostly it is there in one piece.
 async fn read(request: Request, app: &Shared) -> Result<Bytes, Problem> {
-    Bytes::from_request(request, app).await.map_err(|rejection| unreadable(&rejection, app))
+    let mut body = request.into_body();
+    let mut whole = Bytes::new();
+    let mut pieces: Vec<u8> = Vec::new();
+    let announced = body.size_hint().lower();
+    if announced > app.body_limit as u64 {
+        return Err(too_large(app));
+    }
+    while !body.is_end_stream() {
+        let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await else { break };
+        let frame = frame.map_err(|e| Problem::malformed(format!("the body broke off: {e}")))?;
+        let Ok(piece) = frame.into_data() else { continue };
+        if whole.len() + pieces.len() + piece.len() > app.body_limit {
+            return Err(too_large(app));
+        }
+        if whole.is_empty() && pieces.is_empty() {
+            whole = piece;
+            continue;
+        }
+        pieces.extend_from_slice(&std::mem::take(&mut whole));
+        pieces.extend_from_slice(&piece);
+    }
+    if pieces.is_empty() { Ok(whole) } else { Ok(pieces.into()) }
 }
 
-fn unreadable(rejection: &BytesRejection, app: &Shared) -> Problem {
-    if rejection.status() != StatusCode::PAYLOAD_TOO_LARGE {
-        return Problem::malformed(rejection.body_text());
-    }
+fn too_large(app: &Shared) -> Problem {
     let detail = format!(
         "the body is larger than {} bytes; send fewer at a time, or raise `body_limit` in [server]",
         app.body_limit

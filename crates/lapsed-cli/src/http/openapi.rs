@@ -8,6 +8,7 @@ use utoipa::openapi::path::Operation;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{Components, ContentBuilder, Ref, RefOr, ResponseBuilder};
 
+use super::front::is_guarded;
 use super::{Shared, schemas};
 
 #[derive(OpenApi)]
@@ -42,7 +43,7 @@ pub fn route(mut document: utoipa::openapi::OpenApi) -> Router<Shared> {
     for (path, item) in &mut document.paths.paths {
         let operations =
             [&mut item.get, &mut item.put, &mut item.post, &mut item.delete, &mut item.patch];
-        let guarded = path.starts_with("/v1/") || path == "/metrics";
+        let guarded = is_guarded(path);
         for operation in operations.into_iter().flatten().filter(|_| guarded) {
             complete(operation);
         }

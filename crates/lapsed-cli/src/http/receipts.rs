@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use axum::Json as Answer;
 use axum::extract::State;
 use axum::http::StatusCode;
 use lapsed::receipt::{Receipt, ReceiptId};
@@ -12,7 +11,7 @@ use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::extract::{Path, Query};
+use super::extract::{Answer, Path, Query};
 use super::problem::Problem;
 use super::{App, Shared, schemas};
 use crate::node::Live;

@@ -2,7 +2,6 @@
 
 mod shapes;
 
-use axum::Json as Answer;
 use axum::extract::State;
 use axum::http::StatusCode;
 use lapsed::owner::{Claim, Incarnation};
@@ -12,7 +11,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use self::shapes::*;
-use super::extract::{Json, Path, Query};
+use super::extract::{Answer, Json, Path, Query};
 use super::problem::Problem;
 use super::{Shared, schemas};
 
@@ -24,7 +23,10 @@ const BEATS_MAX: usize = 10_000;
 
 type Result<T> = std::result::Result<T, Problem>;
 
-/// The operations with a time limit.
+/// Retiring removes everything that was held, however much that is.
+pub const SLOW: &[&str] = &["retire"];
+
+/// All of them.
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
         .routes(routes!(start))
@@ -39,11 +41,7 @@ pub fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(owners))
         .routes(routes!(owner))
         .routes(routes!(entries))
-}
-
-/// Retiring removes everything that was held, however much that is.
-pub fn slow_routes() -> OpenApiRouter<Shared> {
-    OpenApiRouter::new().routes(routes!(retire))
+        .routes(routes!(retire))
 }
 
 fn registry<'a>(app: &'a Shared, name: &str) -> Result<&'a Registry> {

@@ -1,6 +1,5 @@
 //! Health, readiness, metrics and the page.
 
-use axum::Json as Answer;
 use axum::extract::State;
 use axum::http::{HeaderName, StatusCode, header};
 use axum::response::IntoResponse;
@@ -10,17 +9,17 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Shared;
+use super::extract::Answer;
 use super::problem::Problem;
 use crate::metrics::CONTENT_TYPE;
 
-/// These never need a token.
-pub fn open_routes() -> OpenApiRouter<Shared> {
-    OpenApiRouter::new().routes(routes!(healthz)).routes(routes!(readyz)).routes(routes!(page))
-}
-
-/// These do, if there is one.
-pub fn guarded_routes() -> OpenApiRouter<Shared> {
-    OpenApiRouter::new().routes(routes!(metrics))
+/// All of them.
+pub fn routes() -> OpenApiRouter<Shared> {
+    OpenApiRouter::new()
+        .routes(routes!(healthz))
+        .routes(routes!(readyz))
+        .routes(routes!(metrics))
+        .routes(routes!(page))
 }
 
 /// The process is there.

@@ -1,6 +1,5 @@
 //! `/v1/sweeps` and `/v1/explain`: how each system stands, one pass now, and why.
 
-use axum::Json as Answer;
 use axum::extract::State;
 use lapsed::sweep::{Act, PassReport};
 use lapsed::system::Explanation;
@@ -9,19 +8,14 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::extract::{MaybeJson, Path, Query};
+use super::extract::{Answer, MaybeJson, Path, Query};
 use super::problem::Problem;
 use super::{Shared, schemas};
 use crate::node::shapes::{Sweeps, SystemStatus};
 
-/// The quick ones.
+/// All of them.
 pub fn routes() -> OpenApiRouter<Shared> {
-    OpenApiRouter::new().routes(routes!(all)).routes(routes!(one)).routes(routes!(explain))
-}
-
-/// A pass takes as long as it takes.
-pub fn slow_routes() -> OpenApiRouter<Shared> {
-    OpenApiRouter::new().routes(routes!(pass))
+    OpenApiRouter::new().routes(routes!(all)).routes(routes!(one, pass)).routes(routes!(explain))
 }
 
 /// How to run a pass.

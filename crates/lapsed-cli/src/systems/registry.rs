@@ -73,8 +73,8 @@ impl Room for RegistryRoom {
         http::registry::routes()
     }
 
-    fn slow_routes(&self) -> OpenApiRouter<Shared> {
-        http::registry::slow_routes()
+    fn slow_operations(&self) -> &'static [&'static str] {
+        http::registry::SLOW
     }
 }
 

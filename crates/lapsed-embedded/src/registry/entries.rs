@@ -194,10 +194,10 @@ impl Core {
 }
 
 impl EmbeddedRegistry {
-    fn acted<T>(&self, acted: Acted<T>) -> Result<T> {
+    async fn acted<T>(&self, acted: Acted<T>) -> Result<T> {
         match acted {
             Acted::Done(value) => Ok(value),
-            Acted::Ended(slot) => Err(self.lost(&slot)),
+            Acted::Ended(slot) => Err(self.lost(&slot).await),
         }
     }
 }
@@ -212,7 +212,7 @@ impl RegistryStore for EmbeddedRegistry {
             _ => {}
         };
         let done = self.write(move |core, tx| core.register(tx, &claim, &keys, take), after);
-        let done = self.acted(done.await?)?;
+        let done = self.acted(done.await?).await?;
         let started: Option<Beat> = done.started.then(|| begun(&self.core.vigil, &done.slot));
         let incarnation = Incarnation(done.slot.incarnation);
         Ok(RegisterAnswer { incarnation, started, keys: done.keys })
@@ -221,7 +221,7 @@ impl RegistryStore for EmbeddedRegistry {
     async fn unregister(&self, claim: &Claim, keys: &[Name]) -> Result<Vec<bool>> {
         let (claim, keys) = (claim.clone(), keys.to_vec());
         let done = self.write(move |core, tx| core.unregister(tx, &claim, &keys), |_| {});
-        self.acted(done.await?)
+        self.acted(done.await?).await
     }
 
     async fn find(&self, keys: &[Name]) -> Result<Vec<Option<Found>>> {
@@ -254,7 +254,7 @@ impl RegistryStore for EmbeddedRegistry {
     ) -> Result<Vec<Name>> {
         let slot = match self.core.meant(claim) {
             Meant::Life(slot) if slot.end().is_none() => slot,
-            Meant::Life(slot) => return Err(self.lost(&slot)),
+            Meant::Life(slot) => return Err(self.lost(&slot).await),
             Meant::Nobody | Meant::Stranger => return Err(stranger(claim)),
         };
         self.held_keys(&slot, after, limit)

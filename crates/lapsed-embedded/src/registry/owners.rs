@@ -109,8 +109,21 @@ impl EmbeddedRegistry {
         }
     }
 
+    /// The word to a life that ended. Nobody is told before the end is durable: a commit that
+    /// failed may have left it in memory only, and after a restart that life would live again.
+    pub(super) async fn lost(&self, slot: &Arc<Slot>) -> Error {
+        if slot.unwritten_end().is_some() {
+            let (ended, durable) = (slot.clone(), slot.clone());
+            let job = move |core: &Core, tx: &mut Tx<'_>| core.write_end(tx, &ended);
+            if let Err(error) = self.write(job, move |()| durable.end_is_durable()).await {
+                return error;
+            }
+        }
+        self.what_was_lost(slot)
+    }
+
     /// What a life that ended used to hold: what is left of it, and what was taken from it.
-    pub(super) fn lost(&self, slot: &Slot) -> Error {
+    fn what_was_lost(&self, slot: &Slot) -> Error {
         let keys = self.keys_of(slot).unwrap_or_default();
         let end = slot.end();
         let lost = Lost {
@@ -179,7 +192,7 @@ impl OwnerStore for EmbeddedRegistry {
         loop {
             match self.core.beat(claim) {
                 Found::Answer(beat) => return Ok(beat),
-                Found::Ended(slot) => return Err(self.lost(&slot)),
+                Found::Ended(slot) => return Err(self.lost(&slot).await),
                 Found::Stranger => return Err(stranger(claim)),
                 Found::Pending => self.settle_commits().await?,
                 Found::Nobody => {
@@ -208,7 +221,7 @@ impl OwnerStore for EmbeddedRegistry {
         );
         match slot.await? {
             (slot, true) => Ok(slot.info(self.core.look().1)),
-            (slot, false) => Err(self.lost(&slot)),
+            (slot, false) => Err(self.lost(&slot).await),
         }
     }
 

@@ -10,6 +10,7 @@ use lapsed::sweep::brake::Setting;
 use crate::actors::{client, owner, sweeper};
 use crate::clock::{Pause, Process};
 use crate::disk::{Fuse, Keep};
+use crate::scenario::WireFaults;
 use crate::scene::{Scene, THRESHOLD_MS};
 use crate::world::Weather;
 
@@ -118,7 +119,7 @@ async fn do_it(scene: &Arc<Scene>, deed: Deed) {
             reopen_later(scene).await;
         }
         Deed::CrashInCommit => blow(scene, Fuse::Power(keep(scene))).await,
-        Deed::DiskError => blow(scene, Fuse::Error).await,
+        Deed::DiskError => blow(scene, Fuse::Error(keep(scene))).await,
         Deed::CloseStore => {
             scene.world.ground().close();
             reopen_later(scene).await;
@@ -229,9 +230,11 @@ fn weather(scene: &Scene) -> Weather {
         return Weather::CALM;
     }
     let odds = |max: f64| chance.between(0, 1_000) as f64 / 1_000.0 * max;
+    // Mostly mild: in a gale every sweeper keeps holding back, and nothing is reclaimed.
+    let worst = if chance.odds(0.3) { 0.2 } else { 0.05 };
     Weather {
-        request_lost: odds(0.15),
-        answer_lost: odds(0.2),
+        request_lost: odds(worst),
+        answer_lost: odds(worst),
         request_late: odds(0.4),
         answer_late: odds(0.4),
         late_max_ms: *chance.pick(&[50, 500, 1_500, 4_000, 9_000]).unwrap_or(&50),
@@ -239,9 +242,18 @@ fn weather(scene: &Scene) -> Weather {
     }
 }
 
-/// The weather that a stormy run begins with.
+/// The weather that a run begins with.
 pub fn first_weather(scene: &Scene) -> Weather {
-    if scene.scenario.stormy { weather(scene) } else { Weather::CALM }
+    match scene.scenario.wire {
+        WireFaults::None => Weather::CALM,
+        WireFaults::All => weather(scene),
+        WireFaults::Late => Weather {
+            request_late: 0.7,
+            answer_late: 0.7,
+            late_max_ms: scene.world.chance.between(300, 900),
+            ..Weather::CALM
+        },
+    }
 }
 
 fn keep(scene: &Scene) -> Keep {

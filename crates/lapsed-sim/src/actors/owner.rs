@@ -30,7 +30,7 @@ pub fn join(scene: &Arc<Scene>, name: &Name) {
         leaving: leaving.clone(),
         name: name.clone(),
         ttl_ms: scene.world.chance.between(4_000, THRESHOLD_MS),
-        tardy: scene.world.chance.odds(0.25),
+        tardy: scene.world.chance.odds(scene.tardy()),
         held: Vec::new(),
     };
     let by_hand = scene.world.chance.odds(0.5);
@@ -100,7 +100,8 @@ impl Actor {
 
     async fn live(&mut self, claim: &Claim) -> Went {
         loop {
-            self.nap(if self.tardy { self.ttl_ms * 9 / 10 } else { self.ttl_ms / 3 }).await;
+            let tardy = self.tardy && !self.scene.is_quiet();
+            self.nap(if tardy { self.ttl_ms * 9 / 10 } else { self.ttl_ms / 3 }).await;
             if self.leaves(claim).await {
                 return Went::Left;
             }

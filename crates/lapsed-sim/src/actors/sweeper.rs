@@ -119,8 +119,8 @@ fn stand(
     clock: &Arc<dyn Clock>,
     stop: Stop,
 ) -> (Leadership, JoinHandle<()>) {
-    let options =
-        TermOptions { ttl: Duration::from_millis(5_000), timeout: Duration::from_millis(2_000) };
+    let ttl = Duration::from_millis(scene.world.chance.between(1_500, 5_000));
+    let options = TermOptions { ttl, timeout: ttl / 2 };
     let clock = match scene.world.bug() {
         Some(Bug::TrustFromTheAnswer) => {
             let took = remote.campaign_took_ms.clone();

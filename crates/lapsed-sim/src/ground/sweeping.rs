@@ -125,7 +125,7 @@ impl Ground {
             },
         );
         self.remember_ends();
-        let line = said(&answer, |answer| shown(answer));
+        let line = said(&answer, shown);
         let (number, act) = (batch.id.number, if batch.act == Act::DryRun { "dry " } else { "" });
         self.note(who, format_args!("{act}reclaim batch {number} of {size} -> {line}"));
         answer
@@ -356,8 +356,8 @@ fn check_outcome(key: &str, outcome: &Outcome, predicted: &Predicted) -> Checked
         (Outcome::Reclaimed(_), Predicted::Gone) => {
             broken(Promise::P3, format!("`{key}` was reclaimed, and nobody held it"))
         }
-        (Outcome::Reclaimed(_), Predicted::NotLeader) => {
-            broken(Promise::Leader, format!("`{key}` was reclaimed by somebody who does not lead"))
+        (outcome, Predicted::NotLeader) => {
+            broken(Promise::Leader, format!("`{key}`: {outcome:?}, by somebody who does not lead"))
         }
         (outcome, predicted) => {
             broken(Promise::P2, format!("`{key}`: {outcome:?}; it should be {predicted:?}"))

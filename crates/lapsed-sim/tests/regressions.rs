@@ -1,0 +1,162 @@
+//! What the simulation has found, each as the shortest story that shows it: a disk that answers an
+//! error to one sync, and what must be true of the store after it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::executor::block_on;
+use lapsed::clock::ManualClock;
+use lapsed::owner::{Claim, Incarnation, OwnerStore};
+use lapsed::receipt::Retention;
+use lapsed::registry::{RegistryStore, Take};
+use lapsed::sweep::{Act, Batch, BatchId, Cursor, PageRequest, Suspect, Sweep, TidyLimits};
+use lapsed::{Error, Name};
+use lapsed_embedded::{Embedded, EmbeddedRegistry, Options};
+use lapsed_sim::disk::{Disk, Fuse, Keep};
+use lapsed_sim::ground::system;
+
+const TTL_MS: u64 = 10_000;
+
+struct Store {
+    disk: Disk,
+    clock: ManualClock,
+    registry: Arc<EmbeddedRegistry>,
+    _store: Embedded,
+}
+
+fn open(disk: Disk, clock: ManualClock) -> Store {
+    let options = Options { clock: Arc::new(clock.clone()), ..Options::default() };
+    let bytes = disk.clone();
+    let store =
+        Embedded::with_backend(options, move || bytes.handle()).expect("nothing fails here");
+    let registry =
+        store.registry(system(), Duration::from_millis(TTL_MS)).expect("nothing fails here");
+    Store { disk, clock, registry, _store: store }
+}
+
+impl Store {
+    fn new() -> Store {
+        open(Disk::new(false), ManualClock::at(1_000_000))
+    }
+
+    /// The power fails, and comes back.
+    fn crashed(self) -> Store {
+        self.disk.cut_power(Keep::Nothing);
+        let (disk, clock) = (self.disk.clone(), self.clock.clone());
+        drop(self);
+        open(disk, clock)
+    }
+
+    fn wait(&self, ms: u64) {
+        self.clock.advance(Duration::from_millis(ms));
+    }
+
+    fn start(&self, owner: &str) -> Claim {
+        let beat = block_on(self.registry.start(&name(owner), TTL_MS)).expect("nothing fails here");
+        Claim::exact(name(owner), beat.incarnation)
+    }
+
+    fn hold(&self, claim: &Claim, keys: &[&str]) {
+        let keys: Vec<Name> = keys.iter().map(|key| name(key)).collect();
+        block_on(self.registry.register(claim, &keys, Take::Always)).expect("nothing fails here");
+    }
+
+    fn suspects(&self) -> Vec<Suspect> {
+        let after = Cursor::default();
+        let request = PageRequest { after, limit: 100, undeclared_max: None };
+        block_on(self.registry.suspects(request)).expect("nothing fails here").suspects
+    }
+
+    fn reclaim(&self, number: u64) -> Result<u64, Error> {
+        let id = BatchId { sweeper: Arc::from("s"), number };
+        let suspects = self.suspects();
+        let batch = Batch { id, suspects, act: Act::Reclaim, term: None };
+        block_on(self.registry.reclaim(batch)).map(|answer| answer.outcomes.len() as u64)
+    }
+
+    fn fails(&self, keep: Keep) {
+        self.disk.set_fuse(Some(Fuse::Error(keep)));
+    }
+}
+
+fn name(text: &str) -> Name {
+    Name::new(text).expect("nothing fails here")
+}
+
+#[test]
+fn an_ended_owner_whose_reclaim_was_undone_is_listed_again() {
+    let store = Store::new();
+    let claim = store.start("a");
+    store.hold(&claim, &["k1", "k2"]);
+    store.wait(TTL_MS);
+    store.fails(Keep::Nothing);
+    assert!(store.reclaim(1).is_err());
+    assert_eq!(store.suspects().len(), 2, "the next pass finds them");
+    assert_eq!(store.reclaim(2).unwrap(), 2);
+}
+
+#[test]
+fn nobody_is_told_of_an_end_that_a_restart_would_take_back() {
+    for held in [&["k1"][..], &[]] {
+        let store = Store::new();
+        let claim = store.start("a");
+        if !held.is_empty() {
+            store.hold(&claim, held);
+        }
+        store.wait(TTL_MS);
+        store.fails(Keep::Nothing);
+        let limits = TidyLimits {
+            rows: 10,
+            undeclared_max: None,
+            retention: Retention::default(),
+            term: None,
+        };
+        let failed = match held.is_empty() {
+            true => block_on(store.registry.tidy(limits)).is_err(),
+            false => store.reclaim(1).is_err(),
+        };
+        assert!(failed);
+        assert!(matches!(block_on(store.registry.beat(&claim)), Err(Error::Lost(_))));
+        let store = store.crashed();
+        assert!(matches!(block_on(store.registry.beat(&claim)), Err(Error::Lost(_))), "{held:?}");
+    }
+}
+
+#[test]
+fn a_start_whose_failed_commit_reached_the_disk_lives() {
+    let store = Store::new();
+    store.fails(Keep::Everything);
+    assert!(block_on(store.registry.start(&name("a"), TTL_MS)).is_err());
+    let beat = block_on(store.registry.beat(&Claim::newest(name("a")))).unwrap();
+    assert_eq!(beat.incarnation, Incarnation(1));
+    assert_eq!(block_on(store.registry.census()).unwrap().owners_live, 1);
+}
+
+#[test]
+fn a_start_that_was_undone_does_not_hide_the_life_before_it() {
+    let store = Store::new();
+    let first = store.start("a");
+    store.fails(Keep::Nothing);
+    assert!(block_on(store.registry.start(&name("a"), TTL_MS)).is_err());
+    let beat = block_on(store.registry.beat(&Claim::newest(name("a")))).unwrap();
+    assert_eq!(Some(beat.incarnation), first.incarnation);
+}
+
+#[test]
+fn recent_deaths_are_counted_right_after_a_restart() {
+    let store = Store::new();
+    let early = store.start("early");
+    store.wait(1_000);
+    let late = store.start("late");
+    store.hold(&late, &["k2"]);
+    store.hold(&early, &["k1"]);
+    store.wait(TTL_MS / 2);
+    block_on(store.registry.beat(&early)).unwrap();
+    store.wait(TTL_MS / 2);
+    assert_eq!(store.reclaim(1).unwrap(), 1, "the one started last dies first");
+    store.wait(TTL_MS - 100);
+    assert_eq!(store.reclaim(2).unwrap(), 1);
+    let store = store.crashed();
+    store.wait(200);
+    assert_eq!(block_on(store.registry.census()).unwrap().owners_died_recently, 1);
+}
