@@ -148,10 +148,16 @@ impl Book {
         self.lives.read().expect(LOCK).values().any(|slot| is_so(slot))
     }
 
-    /// At most `limit` lives that are so.
-    pub fn pick(&self, limit: usize, is_so: impl Fn(&Slot) -> bool) -> Vec<Arc<Slot>> {
+    /// How many lives are so.
+    pub fn count(&self, is_so: impl Fn(&Slot) -> bool) -> u64 {
+        self.lives.read().expect(LOCK).values().filter(|slot| is_so(slot)).count() as u64
+    }
+
+    /// At most `limit` lives that are so, from incarnation `from` on and then from the beginning.
+    pub fn pick(&self, from: u64, limit: usize, is_so: impl Fn(&Slot) -> bool) -> Vec<Arc<Slot>> {
         let lives = self.lives.read().expect(LOCK);
-        lives.values().filter(|slot| is_so(slot)).take(limit).cloned().collect()
+        let all = lives.range(from..).chain(lives.range(..from)).map(|(_, slot)| slot);
+        all.filter(|slot| is_so(slot)).take(limit).cloned().collect()
     }
 
     pub fn due(&self) -> MutexGuard<'_, Due> {

@@ -166,7 +166,7 @@ impl Core {
             let aged = |at_ms: u64| now_ms.saturating_sub(at_ms) > limits.retention.age_ms;
             slot.held() == 0 && slot.end().is_some_and(|end| aged(end.at_ms))
         };
-        let gone = self.book.pick(limits.rows, long_gone);
+        let gone = self.book.pick(0, limits.rows, long_gone);
         for slot in &gone {
             tx.remove(&self.tables.owners, &number(slot.incarnation))?;
         }

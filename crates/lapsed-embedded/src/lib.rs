@@ -12,6 +12,7 @@ mod book;
 mod cautious;
 mod disk;
 mod fault;
+mod held;
 mod ledger;
 mod registry;
 mod services;
@@ -21,6 +22,7 @@ mod tx;
 mod vigil;
 mod writer;
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, RwLock, Weak};
@@ -33,6 +35,7 @@ use redb::{Database, ReadableDatabase, StorageBackend};
 
 use crate::disk::Disk;
 use crate::fault::{Fault, Tried};
+use crate::held::Changes;
 use crate::tables::{FORMAT, META, definition, number, to_number};
 use crate::tx::Tx;
 use crate::vigil::Vigil;
@@ -252,6 +255,17 @@ impl Inner {
 impl Keeper for Inner {
     fn stamp(&self, tx: &mut Tx<'_>) -> Tried<()> {
         tx.meta_put(b"high_ms", &number(self.vigil.now_ms()))
+    }
+
+    fn committed(&self, mut held: HashMap<Arc<str>, Changes>) {
+        if held.is_empty() {
+            return;
+        }
+        for core in self.cores() {
+            if let Some(changes) = held.remove(&core.tables.held) {
+                core.held.apply(changes);
+            }
+        }
     }
 
     fn tick(&self) -> Option<Chore<'_>> {

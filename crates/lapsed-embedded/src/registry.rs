@@ -17,6 +17,7 @@ use lapsed::{Error, Result, SystemId};
 use crate::Inner;
 use crate::book::Book;
 use crate::fault::Tried;
+use crate::held::Held;
 use crate::slot::Slot;
 use crate::tables::Tables;
 use crate::vigil::Vigil;
@@ -35,12 +36,14 @@ pub(crate) struct Core {
     pub id: SystemId,
     pub tables: Tables,
     pub book: Book,
-    pub population: AtomicU64,
+    pub held: Held,
     threshold: Duration,
     pub vigil: Arc<Vigil>,
     pub guard: Arc<dyn Guard>,
     /// Until when the operator has waived the store-away grace.
     release_until_ms: AtomicU64,
+    /// Whose turn it is to be mirrored.
+    mirror_from: AtomicU64,
 }
 
 /// Whom a claim means.
@@ -57,11 +60,12 @@ impl EmbeddedRegistry {
         let core = Core {
             tables: Tables::of(&id),
             book: Book::new(),
-            population: AtomicU64::new(0),
+            held: Held::new(),
             threshold,
             vigil: inner.vigil.clone(),
             guard: inner.guard.clone(),
             release_until_ms: AtomicU64::new(0),
+            mirror_from: AtomicU64::new(0),
             id,
         };
         core.vigil.mind_ttl(threshold.as_millis() as u64);
@@ -105,6 +109,17 @@ impl Core {
         let over = now_ms >= back_ms + self.threshold.as_millis() as u64;
         let was_there = |slot: &Slot| slot.end().is_none() && slot.started_ms < back_ms;
         if over || !self.book.any(was_there) { 0 } else { back_ms }
+    }
+
+    /// How many are past their deadline and live on by the grace alone.
+    fn spared(&self, now_ms: u64, back_ms: u64) -> u64 {
+        let is_spared = |slot: &Slot| {
+            slot.end().is_none()
+                && !slot.is_pending()
+                && slot.deadline_ms() <= now_ms
+                && slot.due_ms(back_ms) > now_ms
+        };
+        self.book.count(is_spared)
     }
 
     /// The operator waives (or no longer waives) the grace: deadlines may have shortened.

@@ -1,13 +1,14 @@
 //! One life in memory. A beat touches nothing but this.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use lapsed::Name;
-use lapsed::owner::{Ending, Incarnation, OwnerInfo};
+use lapsed::owner::{Ending, Incarnation, OwnerInfo, Pulse};
 use lapsed::registry::rules::{Life, due_ms};
 
 use crate::tables::{EndRow, OwnerRow};
+use crate::vigil::Vigil;
 
 /// The deadline of a life that has ended: no beat gets past it.
 const ENDED: u64 = 0;
@@ -24,13 +25,15 @@ pub(crate) enum Touched {
     Pending,
 }
 
-#[derive(Debug)]
+/// In this order, so that what a beat needs lies together.
+#[repr(C)]
 pub(crate) struct Slot {
-    pub name: Name,
-    pub incarnation: u64,
-    pub ttl_ms: u64,
-    pub started_ms: u64,
     deadline: AtomicU64,
+    pub ttl_ms: u64,
+    vigil: Arc<Vigil>,
+    pub incarnation: u64,
+    pub started_ms: u64,
+    pub name: Name,
     mirrored: AtomicU64,
     held: AtomicU64,
     end: OnceLock<EndRow>,
@@ -40,8 +43,15 @@ pub(crate) struct Slot {
 
 impl Slot {
     /// A life about to start. It counts for nothing until [`Slot::begin`].
-    pub fn pending(name: Name, incarnation: u64, ttl_ms: u64, started_ms: u64) -> Self {
+    pub fn pending(
+        vigil: Arc<Vigil>,
+        name: Name,
+        incarnation: u64,
+        ttl_ms: u64,
+        started_ms: u64,
+    ) -> Self {
         Slot {
+            vigil,
             name,
             incarnation,
             ttl_ms,
@@ -55,8 +65,8 @@ impl Slot {
         }
     }
 
-    pub fn from_row(incarnation: u64, row: &OwnerRow) -> Self {
-        let slot = Slot::pending(row.name.clone(), incarnation, row.ttl_ms, row.started_ms);
+    pub fn from_row(vigil: Arc<Vigil>, incarnation: u64, row: &OwnerRow) -> Self {
+        let slot = Slot::pending(vigil, row.name.clone(), incarnation, row.ttl_ms, row.started_ms);
         match row.end {
             Some(end) => {
                 slot.deadline.store(ENDED, Ordering::Release);
@@ -232,6 +242,16 @@ impl Slot {
             due_ms: self.due_ms(back_ms),
             held: self.held(),
             ended: self.end().map(|end| (end.ending, end.at_ms)),
+        }
+    }
+}
+
+/// Beats without looking for it.
+impl Pulse for Slot {
+    fn beat(&self) -> Option<u64> {
+        match self.beat(self.vigil.granting_ms()) {
+            Touched::Until(deadline_ms) => Some(deadline_ms),
+            Touched::Ended | Touched::Pending => None,
         }
     }
 }

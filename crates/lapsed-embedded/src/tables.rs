@@ -4,8 +4,7 @@
 //! |---|---|---|
 //! | `meta` | name | counters, operator's settings, terms (JSON or a big-endian number) |
 //! | `S/owners` | incarnation | [`OwnerRow`] as JSON |
-//! | `S/entries` | key | incarnation, registered at |
-//! | `S/held` | incarnation, key | nothing: what each life holds |
+//! | `S/held` | incarnation, key | registered at: an entry, filed under its holder |
 //! | `S/lost` | incarnation, key | receipt number: what was taken from each life |
 //! | `S/receipts` | receipt number | the receipt as JSON |
 //! | `S/batches` | sweeper, 0, batch number | first and last receipt number of that batch |
@@ -33,7 +32,6 @@ pub(crate) const META: &str = "meta";
 #[derive(Debug, Clone)]
 pub(crate) struct Tables {
     pub owners: Arc<str>,
-    pub entries: Arc<str>,
     pub held: Arc<str>,
     pub lost: Arc<str>,
     pub receipts: Arc<str>,
@@ -48,7 +46,6 @@ impl Tables {
         let table = |what: &str| Arc::from(format!("{id}/{what}"));
         Tables {
             owners: table("owners"),
-            entries: table("entries"),
             held: table("held"),
             lost: table("lost"),
             receipts: table("receipts"),
@@ -107,7 +104,7 @@ pub(crate) fn split_held(bytes: &[u8]) -> Option<(u64, &str)> {
     Some((to_number(bytes)?, std::str::from_utf8(&bytes[8..]).ok()?))
 }
 
-/// The value of `S/entries`, and of `S/batches`: two numbers.
+/// The value of `S/batches`: two numbers.
 pub(crate) fn pair(first: u64, second: u64) -> [u8; 16] {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&number(first));

@@ -1,24 +1,28 @@
-//! One write transaction, shared by every job of a batch. Opens each table once.
+//! One write transaction, shared by every job of a batch. Opens each table once, and keeps what the
+//! jobs change of what is held until it is committed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use foldhash::fast::RandomState;
 use redb::{ReadableTable, Table, WriteTransaction};
 
 use crate::fault::Fault;
+use crate::held::Changes;
 use crate::tables::{Bytes, META, definition, number, to_number};
 
 type Opened<'t> = Table<'t, Bytes, Bytes>;
 
 pub(crate) struct Tx<'t> {
     txn: &'t WriteTransaction,
-    tables: HashMap<Arc<str>, Opened<'t>>,
+    tables: HashMap<Arc<str>, Opened<'t>, RandomState>,
     meta: Arc<str>,
+    held: HashMap<Arc<str>, Changes>,
 }
 
 impl<'t> Tx<'t> {
     pub fn new(txn: &'t WriteTransaction) -> Self {
-        Tx { txn, tables: HashMap::new(), meta: Arc::from(META) }
+        Tx { txn, tables: HashMap::default(), meta: Arc::from(META), held: HashMap::new() }
     }
 
     pub fn table(&mut self, name: &Arc<str>) -> Result<&mut Opened<'t>, Fault> {
@@ -41,6 +45,16 @@ impl<'t> Tx<'t> {
     /// Whether it was there.
     pub fn remove(&mut self, table: &Arc<str>, key: &[u8]) -> Result<bool, Fault> {
         Ok(self.table(table)?.remove(key)?.is_some())
+    }
+
+    /// What this batch has changed so far of what is held, by the name of the table.
+    pub fn held(&mut self, table: &Arc<str>) -> &mut Changes {
+        self.held.entry(table.clone()).or_default()
+    }
+
+    /// All of it, to be applied once it is committed.
+    pub fn into_held(self) -> HashMap<Arc<str>, Changes> {
+        self.held
     }
 
     pub fn meta_get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Fault> {

@@ -49,6 +49,12 @@ impl Vigil {
         self.offset_ms.load(Ordering::Relaxed) + self.clock.mono().as_millis() as u64
     }
 
+    /// The store's clock for granting time: cheap, and a few milliseconds ahead at the most, so that
+    /// nobody gets less than the whole TTL. Never for judging.
+    pub fn granting_ms(&self) -> u64 {
+        self.offset_ms.load(Ordering::Relaxed) + self.clock.mono_ceil_ms()
+    }
+
     /// A TTL is in use: gaps longer than a quarter of it matter.
     pub fn mind_ttl(&self, ttl_ms: u64) {
         if self.gap_max_ms.load(Ordering::Relaxed) != u64::MAX {

@@ -3,6 +3,7 @@
 //! A job runs inside the batch's transaction and leaves what to do once the outcome is known. If
 //! any job meets a failing disk the whole batch is undone and everybody in it is told.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::sync::{Mutex, Weak};
@@ -14,6 +15,7 @@ use tokio::sync::oneshot;
 
 use crate::disk::Disk;
 use crate::fault::{Fault, Tried, disk_full};
+use crate::held::Changes;
 use crate::tx::Tx;
 
 /// The most jobs that share one commit.
@@ -86,6 +88,8 @@ pub(crate) enum Undone {
 pub(crate) trait Keeper: Send + Sync {
     /// Goes into every batch: the time, so that it never goes back.
     fn stamp(&self, tx: &mut Tx<'_>) -> Tried<()>;
+    /// A batch is durable: what it changed of what is held, by table.
+    fn committed(&self, held: HashMap<Arc<str>, Changes>);
     /// Regularly, also when nothing happens. The chore is run at once.
     fn tick(&self) -> Option<Chore<'_>>;
     /// A batch was undone: memory must be brought back in line with the disk.
@@ -239,10 +243,14 @@ fn commit(
     let txn = database.begin_write().map_err(|e| told(e.into()))?;
     let ran = {
         let mut tx = Tx::new(&txn);
-        work(&mut tx).and_then(|()| keeper.stamp(&mut tx))
+        work(&mut tx).and_then(|()| keeper.stamp(&mut tx)).map(|()| tx.into_held())
     };
     match ran {
-        Ok(()) => txn.commit().map_err(|e| told(e.into())),
+        Ok(held) => {
+            txn.commit().map_err(|e| told(e.into()))?;
+            keeper.committed(held);
+            Ok(())
+        }
         Err(fault) => {
             let _ = txn.abort();
             Err(told(fault))

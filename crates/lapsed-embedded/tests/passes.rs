@@ -183,7 +183,7 @@ async fn a_store_that_was_away_is_not_a_mass_death() {
     let f = fixture::reopenable(&bytes, &clock, TTL);
     clock.advance(TTL - Duration::from_millis(1));
     let report = f.sweep("s").await;
-    assert_eq!((report.reclaimed, report.stopped), (1, Stopped::Done), "{report:?}");
+    assert_eq!((report.reclaimed, report.stopped), (1, Stopped::Brake), "{report:?}");
     assert!(f.suspects().await.is_empty());
     clock.advance(Duration::from_millis(1));
     assert_eq!(f.sweep("s").await.reclaimed, 1);

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use futures::future::{BoxFuture, Either, select};
+use rustix::time::{ClockId, clock_getres, clock_gettime};
 use tokio::sync::Notify;
 
 /// Where time and randomness come from.
@@ -18,6 +19,12 @@ pub trait Clock: Send + Sync + 'static {
     fn wall_ms(&self) -> u64;
     /// Time since some fixed point. Never goes back.
     fn mono(&self) -> Duration;
+    /// The monotonic clock in milliseconds, rounded up and read cheaply: never less than
+    /// [`mono`](Self::mono), and a few milliseconds more at the most. For granting time, never for
+    /// judging that it is over.
+    fn mono_ceil_ms(&self) -> u64 {
+        self.mono().as_nanos().div_ceil(1_000_000) as u64
+    }
     /// Resolves when the monotonic clock has moved on by `span`.
     fn sleep(&self, span: Duration) -> BoxFuture<'static, ()>;
     /// Any `u64`, each as likely as the next.
@@ -28,12 +35,40 @@ pub trait Clock: Send + Sync + 'static {
 #[derive(Debug, Clone)]
 pub struct SystemClock {
     origin: Instant,
+    coarse: Coarse,
+}
+
+/// The kernel's coarse clock: a reading without touching the hardware, up to one tick old.
+#[derive(Debug, Clone)]
+struct Coarse {
+    origin_ms: i64,
+    /// One tick, and what rounding loses.
+    behind_ms: i64,
+}
+
+impl Coarse {
+    fn new() -> Self {
+        let tick = clock_getres(ClockId::MonotonicCoarse);
+        let tick_ms = tick.tv_sec * 1_000 + (tick.tv_nsec + 999_999) / 1_000_000;
+        Coarse { origin_ms: coarse_ms(), behind_ms: tick_ms + 1 }
+    }
+
+    fn ceil_ms(&self) -> u64 {
+        (coarse_ms() - self.origin_ms + self.behind_ms) as u64
+    }
+}
+
+fn coarse_ms() -> i64 {
+    let now = clock_gettime(ClockId::MonotonicCoarse);
+    now.tv_sec * 1_000 + now.tv_nsec / 1_000_000
 }
 
 impl SystemClock {
     /// A clock that counts its monotonic time from now.
     pub fn new() -> Self {
-        SystemClock { origin: Instant::now() }
+        // The coarse origin first: both count from no later than the precise one.
+        let coarse = Coarse::new();
+        SystemClock { origin: Instant::now(), coarse }
     }
 
     /// The same, ready to be shared.
@@ -56,6 +91,10 @@ impl Clock for SystemClock {
 
     fn mono(&self) -> Duration {
         self.origin.elapsed()
+    }
+
+    fn mono_ceil_ms(&self) -> u64 {
+        self.coarse.ceil_ms()
     }
 
     fn sleep(&self, span: Duration) -> BoxFuture<'static, ()> {
@@ -195,6 +234,21 @@ mod tests {
         let never = futures::future::pending::<()>();
         assert!(within(&clock, Duration::from_millis(5), never).await.is_none());
         assert_eq!(within(&clock, Duration::from_millis(5), async { 7 }).await, Some(7));
+    }
+
+    #[test]
+    fn the_cheap_reading_is_never_behind() {
+        let clock = SystemClock::new();
+        let mut most = 0;
+        let until = Instant::now() + Duration::from_millis(50);
+        while Instant::now() < until {
+            let before = clock.mono().as_nanos().div_ceil(1_000_000) as u64;
+            let cheap = clock.mono_ceil_ms();
+            let after = clock.mono().as_millis() as u64;
+            assert!(cheap >= before, "{cheap} < {before}");
+            most = most.max(cheap.saturating_sub(after));
+        }
+        assert!(most <= 25, "{most} ms ahead");
     }
 
     #[test]

@@ -164,6 +164,9 @@ pub struct Census {
     pub owners_live: u64,
     /// Owners past their deadline and not yet declared dead.
     pub owners_overdue: u64,
+    /// Of those alive: past their deadline, and spared because the store was away.
+    #[serde(default)]
+    pub owners_spared: u64,
     /// Owners declared dead within the last threshold.
     pub owners_died_recently: u64,
     /// How late the longest overdue suspect is, in milliseconds.

@@ -43,9 +43,11 @@ pub fn route(mut document: utoipa::openapi::OpenApi) -> Router<Shared> {
     for (path, item) in &mut document.paths.paths {
         let operations =
             [&mut item.get, &mut item.put, &mut item.post, &mut item.delete, &mut item.patch];
-        let guarded = is_guarded(path);
-        for operation in operations.into_iter().flatten().filter(|_| guarded) {
-            complete(operation);
+        for operation in operations.into_iter().flatten() {
+            name(operation);
+            if is_guarded(path) {
+                guard(operation);
+            }
         }
     }
     let body = document.to_json().expect("the document is plain data");
@@ -56,8 +58,21 @@ pub fn route(mut document: utoipa::openapi::OpenApi) -> Router<Shared> {
     Router::new().route("/openapi.json", get(serve))
 }
 
+/// An id of its own among all, and a word for what has none.
+fn name(operation: &mut Operation) {
+    let tag = operation.tags.iter().flatten().next().cloned().unwrap_or_default();
+    operation.operation_id = operation.operation_id.take().map(|id| format!("{tag}_{id}"));
+    for response in operation.responses.responses.values_mut() {
+        if let RefOr::T(response) = response
+            && response.description.is_empty()
+        {
+            response.description = "Done".to_owned();
+        }
+    }
+}
+
 /// What every guarded operation may answer.
-fn complete(operation: &mut Operation) {
+fn guard(operation: &mut Operation) {
     let scopes: [&str; 0] = [];
     operation.security.get_or_insert_default().push(SecurityRequirement::new(TOKEN, scopes));
     let problem = |what: &str| {

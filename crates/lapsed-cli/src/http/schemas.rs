@@ -42,6 +42,8 @@ pub struct Census {
     pub suspects: u64,
     pub owners_live: u64,
     pub owners_overdue: u64,
+    /// Of those alive: past their deadline, and spared because the store was away.
+    pub owners_spared: u64,
     pub owners_died_recently: u64,
     pub oldest_late_ms: u64,
 }

@@ -1,7 +1,6 @@
 //! What owners hold: registered, found, let go, put back.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
 use lapsed::owner::{Beat, Claim, Incarnation};
@@ -12,11 +11,12 @@ use lapsed::system::Restored;
 use lapsed::{Error, Name, Result};
 
 use crate::fault::{Fault, Tried};
+use crate::held::Entry;
 use crate::registry::load::open;
 use crate::registry::owners::{begin, begun};
 use crate::registry::{Core, EmbeddedRegistry, Meant, stranger};
 use crate::slot::Slot;
-use crate::tables::{held_key, number, pair, split_held, split_pair};
+use crate::tables::{held_key, number, split_held};
 use crate::tx::Tx;
 
 /// What a registration did, inside its job.
@@ -73,7 +73,7 @@ impl Core {
         take: Take,
         now_ms: u64,
     ) -> Tried<Registered> {
-        let outcome = match self.entry(tx, key)? {
+        let outcome = match self.entry(tx, key) {
             Some((holder, _)) if holder == slot.incarnation => return Ok(Registered::Kept),
             Some((holder, _)) => {
                 let holder_slot = self.book.life(holder);
@@ -96,27 +96,24 @@ impl Core {
         Holder { owner, incarnation: Incarnation(incarnation) }
     }
 
-    /// The entry under `key`: who holds it, and since when.
-    pub(super) fn entry(&self, tx: &mut Tx<'_>, key: &Name) -> Tried<Option<(u64, u64)>> {
-        match tx.get(&self.tables.entries, key.as_str().as_bytes())? {
-            None => Ok(None),
-            Some(bytes) => split_pair(&bytes)
-                .map(Some)
-                .ok_or_else(|| Fault::row(format!("the entry `{key}` has no owner"))),
+    /// The entry under `key`, as this batch has left it: who holds it, and since when.
+    pub(super) fn entry(&self, tx: &mut Tx<'_>, key: &Name) -> Option<Entry> {
+        match tx.held(&self.tables.held).get(key) {
+            Some(changed) => *changed,
+            None => self.held.get(key),
         }
     }
 
-    /// Writes an entry and its place in its owner's index.
+    /// Writes an entry.
     fn hold(&self, tx: &mut Tx<'_>, slot: &Slot, key: &Name, now_ms: u64) -> Tried<()> {
-        let bytes = key.as_str().as_bytes();
-        tx.put(&self.tables.entries, bytes, &pair(slot.incarnation, now_ms))?;
-        tx.put(&self.tables.held, &held_key(slot.incarnation, key.as_str()), &[])?;
+        let row = held_key(slot.incarnation, key.as_str());
+        tx.put(&self.tables.held, &row, &number(now_ms))?;
+        tx.held(&self.tables.held).insert(key.clone(), Some((slot.incarnation, now_ms)));
         slot.hold_one();
-        self.population.fetch_add(1, Ordering::AcqRel);
         Ok(())
     }
 
-    /// Removes an entry and its place in its owner's index.
+    /// Removes an entry.
     pub(super) fn let_go(
         &self,
         tx: &mut Tx<'_>,
@@ -124,9 +121,8 @@ impl Core {
         slot: Option<&Arc<Slot>>,
         key: &Name,
     ) -> Tried<()> {
-        tx.remove(&self.tables.entries, key.as_str().as_bytes())?;
         tx.remove(&self.tables.held, &held_key(incarnation, key.as_str()))?;
-        self.population.fetch_sub(1, Ordering::AcqRel);
+        tx.held(&self.tables.held).insert(key.clone(), None);
         if let Some(slot) = slot {
             slot.drop_one();
             if slot.held() == 0 {
@@ -144,7 +140,7 @@ impl Core {
         };
         let mut removed = Vec::with_capacity(keys.len());
         for key in keys {
-            let is_its = matches!(self.entry(tx, key)?, Some((i, _)) if i == slot.incarnation);
+            let is_its = matches!(self.entry(tx, key), Some((i, _)) if i == slot.incarnation);
             if is_its {
                 self.let_go(tx, slot.incarnation, Some(&slot), key)?;
             }
@@ -164,7 +160,7 @@ impl Core {
         if receipt.restored_ms.is_some() {
             return refused(format!("`{key}` was put back from {id} before"));
         }
-        if let Some((holder, _)) = self.entry(tx, key)? {
+        if let Some((holder, _)) = self.entry(tx, key) {
             let slot = self.book.life(holder);
             let whose = self.holder(holder, slot.as_deref(), key);
             return refused(format!(
@@ -226,17 +222,11 @@ impl RegistryStore for EmbeddedRegistry {
 
     async fn find(&self, keys: &[Name]) -> Result<Vec<Option<Found>>> {
         let (now_ms, back_ms) = self.core.look();
-        let told = |fault: Fault| fault.told(&self.inner.disk.name);
-        let txn = self.inner.disk.read()?;
-        let Some(entries) = open(&txn, &self.core.tables.entries).map_err(told)? else {
-            return Ok(vec![None; keys.len()]);
-        };
         let find = |key: &Name| {
-            let row = entries.get(key.as_str().as_bytes()).map_err(|e| told(e.into()))?;
-            let Some((incarnation, registered_ms)) = row.and_then(|r| split_pair(r.value())) else {
+            let Some((incarnation, registered_ms)) = self.core.held.get(key) else {
                 return Ok(None);
             };
-            // Between the snapshot and this, the life may have been emptied and forgotten.
+            // Between the two looks the life may have been emptied and forgotten.
             let Some(slot) = self.core.book.life(incarnation) else { return Ok(None) };
             let holder = Holder { owner: slot.name.clone(), incarnation: Incarnation(incarnation) };
             let ended = slot.end().map(|end| (end.ending, end.at_ms));

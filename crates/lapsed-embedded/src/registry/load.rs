@@ -4,15 +4,15 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use lapsed::Result;
 use lapsed::sweep::brake::Setting;
-use redb::{ReadTransaction, ReadableTable, ReadableTableMetadata, TableError};
+use lapsed::{Name, Result};
+use redb::{ReadTransaction, ReadableTable, TableError};
 
 use crate::disk::Disk;
 use crate::fault::{Fault, Tried};
 use crate::registry::Core;
 use crate::slot::Slot;
-use crate::tables::{Bytes, META, OwnerRow, definition, number, to_number};
+use crate::tables::{Bytes, META, OwnerRow, definition, number, split_held, to_number};
 use crate::tx::Tx;
 
 type Opened = redb::ReadOnlyTable<Bytes, Bytes>;
@@ -37,7 +37,7 @@ impl Core {
     fn load_from(&self, txn: &ReadTransaction) -> Tried<()> {
         self.load_setting(txn)?;
         let (now_ms, back_ms) = self.look();
-        let held = self.count_held(txn)?;
+        let held = self.load_held(txn)?;
         let mut known: HashMap<u64, Arc<Slot>> = HashMap::new();
         for slot in self.book.page(None, usize::MAX) {
             known.insert(slot.incarnation, slot);
@@ -57,7 +57,7 @@ impl Core {
                     continue;
                 }
                 self.vigil.mind_ttl(row.ttl_ms);
-                let slot = Arc::new(Slot::from_row(incarnation, &row));
+                let slot = Arc::new(Slot::from_row(self.vigil.clone(), incarnation, &row));
                 slot.set_held(count);
                 self.book.add(slot, now_ms, back_ms);
             }
@@ -66,8 +66,6 @@ impl Core {
         let known: Vec<Arc<Slot>> = known.into_values().collect();
         known.iter().for_each(|slot| self.book.due().withdraw(slot));
         self.book.forget(&known);
-        let entries = open(txn, &self.tables.entries)?.map_or(Ok(0), |table| table.len())?;
-        self.population.store(entries, Ordering::Release);
         Ok(())
     }
 
@@ -81,15 +79,21 @@ impl Core {
         Ok(())
     }
 
-    fn count_held(&self, txn: &ReadTransaction) -> Tried<HashMap<u64, u64>> {
+    /// What is held, and how much by each life.
+    fn load_held(&self, txn: &ReadTransaction) -> Tried<HashMap<u64, u64>> {
         let mut counts = HashMap::new();
+        let mut entries = Vec::new();
         if let Some(held) = open(txn, &self.tables.held)? {
             for row in held.iter()? {
-                let incarnation = to_number(row?.0.value())
-                    .ok_or_else(|| Fault::row("a row of `held` has no number"))?;
+                let (key, value) = row?;
+                let entry = split_held(key.value()).zip(to_number(value.value()));
+                let ((incarnation, key), registered_ms) =
+                    entry.ok_or_else(|| Fault::row("a row of `held` is not an entry"))?;
+                entries.push((Name::new(key)?, (incarnation, registered_ms)));
                 *counts.entry(incarnation).or_default() += 1;
             }
         }
+        self.held.replace(entries.into_iter());
         Ok(counts)
     }
 
@@ -100,11 +104,14 @@ impl Core {
 
     /// Writes down at most `limit` of the deadlines that have moved.
     pub fn mirror(&self, tx: &mut Tx<'_>, limit: usize) -> Tried<()> {
-        for slot in self.book.pick(limit, |slot| slot.to_mirror().is_some()) {
+        // Each goes on where the last one stopped, so that nobody's turn never comes.
+        let from = self.mirror_from.load(Ordering::Relaxed);
+        for slot in self.book.pick(from, limit, |slot| slot.to_mirror().is_some()) {
             let Some(deadline_ms) = slot.to_mirror() else { continue };
             let row = OwnerRow { deadline_ms, end: None, ..slot.row() };
             tx.put(&self.tables.owners, &number(slot.incarnation), &serde_json::to_vec(&row)?)?;
             slot.mirrored(deadline_ms);
+            self.mirror_from.store(slot.incarnation + 1, Ordering::Relaxed);
         }
         Ok(())
     }

@@ -25,7 +25,7 @@ enum Found {
 
 impl Core {
     fn beat(&self, claim: &Claim) -> Found {
-        let now_ms = self.vigil.now_ms();
+        let now_ms = self.vigil.granting_ms();
         let by_name = self.book.with_newest(claim.owner.as_str(), |newest| {
             let slot = newest?;
             let meant = claim.incarnation.is_none_or(|i| i.0 == slot.incarnation);
@@ -46,7 +46,8 @@ impl Core {
         let incarnation = tx.take_numbers(&self.tables.next_incarnation, 1)?;
         let (now_ms, back_ms) = self.look();
         self.vigil.mind_ttl(ttl_ms);
-        let slot = Arc::new(Slot::pending(name.clone(), incarnation, ttl_ms, now_ms));
+        let slot =
+            Arc::new(Slot::pending(self.vigil.clone(), name.clone(), incarnation, ttl_ms, now_ms));
         let mut row = slot.row();
         row.deadline_ms = now_ms + ttl_ms;
         tx.put(&self.tables.owners, &number(incarnation), &serde_json::to_vec(&row)?)?;
@@ -71,7 +72,7 @@ impl Core {
 /// A life's start is durable: it counts from now on. Called behind the commit, not by whoever
 /// asked, who may have stopped waiting.
 pub(super) fn begin(vigil: &Vigil, slot: &Slot) {
-    slot.begin(vigil.now_ms() + slot.ttl_ms);
+    slot.begin(vigil.granting_ms() + slot.ttl_ms);
 }
 
 /// The first word to a life that began.
@@ -240,23 +241,8 @@ impl OwnerStore for EmbeddedRegistry {
 
     fn pulse(&self, owner: &Name, incarnation: Incarnation) -> Option<Arc<dyn Pulse>> {
         match self.core.meant(&Claim::exact(owner.clone(), incarnation)) {
-            Meant::Life(slot) => Some(Arc::new(Direct { slot, vigil: self.core.vigil.clone() })),
+            Meant::Life(slot) => Some(slot),
             _ => None,
-        }
-    }
-}
-
-/// Beats one slot, without looking for it.
-struct Direct {
-    slot: Arc<Slot>,
-    vigil: Arc<Vigil>,
-}
-
-impl Pulse for Direct {
-    fn beat(&self) -> Option<u64> {
-        match self.slot.beat(self.vigil.now_ms()) {
-            Touched::Until(deadline_ms) => Some(deadline_ms),
-            Touched::Ended | Touched::Pending => None,
         }
     }
 }

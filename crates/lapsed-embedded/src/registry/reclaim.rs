@@ -21,12 +21,11 @@ use lapsed::sweep::{
 use lapsed::{Result, SystemId};
 use serde_json::json;
 
-use crate::fault::{Fault, Tried};
-use crate::registry::load::open;
+use crate::fault::Tried;
 use crate::registry::{Core, EmbeddedRegistry};
 use crate::services::term_holds;
 use crate::slot::Slot;
-use crate::tables::{batch_key, held_key, number, pair, split_pair};
+use crate::tables::{batch_key, held_key, number, pair};
 use crate::tx::Tx;
 
 /// A suspect that the guard has found dead.
@@ -74,13 +73,10 @@ fn case(suspect: &Suspect, holder: u64, life: Life, now_ms: u64, back_ms: u64) -
 impl Reclaim<'_> {
     fn one(&mut self, tx: &mut Tx<'_>, suspect: &Suspect) -> Tried<Outcome> {
         let core = self.core;
-        let entry = core.entry(tx, &suspect.key)?;
+        let entry = core.entry(tx, &suspect.key);
         let dead = match core.judge(suspect, entry, self.now_ms, self.back_ms) {
             Ok(dead) => dead,
-            Err(outcome) => {
-                self.heal(tx, suspect, entry)?;
-                return Ok(outcome);
-            }
+            Err(outcome) => return Ok(outcome),
         };
         if let Err(why) = self.end(tx, suspect, &dead.slot)? {
             return Ok(Outcome::Refused(why));
@@ -116,20 +112,6 @@ impl Reclaim<'_> {
             self.ended.insert(slot.incarnation, slot.clone());
         }
         Ok(Ok(()))
-    }
-
-    /// The index pointed to an entry that is not that owner's: takes the stale row out.
-    fn heal(&self, tx: &mut Tx<'_>, suspect: &Suspect, entry: Option<(u64, u64)>) -> Tried<()> {
-        let stale = entry.is_none_or(|(holder, _)| holder != suspect.incarnation.0);
-        let row = held_key(suspect.incarnation.0, suspect.key.as_str());
-        if stale
-            && tx.remove(&self.core.tables.held, &row)?
-            && let Some(slot) = self.core.book.life(suspect.incarnation.0)
-        {
-            slot.drop_one();
-            self.core.book.due().note_emptied(&slot);
-        }
-        Ok(())
     }
 
     fn receipt(&self, suspect: &Suspect, dead: &Dead) -> Receipt {
@@ -199,25 +181,17 @@ fn reclaim(core: &Core, tx: &mut Tx<'_>, batch: &Batch, clock: &dyn Clock) -> Tr
 
 impl EmbeddedRegistry {
     /// The guard without the act.
-    fn preview(&self, batch: &Batch) -> Result<BatchAnswer> {
-        let told = |fault: Fault| fault.told(&self.inner.disk.name);
+    fn preview(&self, batch: &Batch) -> BatchAnswer {
         let (now_ms, back_ms) = self.core.look();
-        let txn = self.inner.disk.read()?;
-        let entries = open(&txn, &self.core.tables.entries).map_err(told)?;
         let mut outcomes = Vec::with_capacity(batch.suspects.len());
         for suspect in &batch.suspects {
-            let row = match &entries {
-                Some(table) => table.get(suspect.key.as_str().as_bytes()),
-                None => Ok(None),
-            };
-            let row = row.map_err(|e| told(e.into()))?;
-            let entry = row.and_then(|row| split_pair(row.value()));
+            let entry = self.core.held.get(&suspect.key);
             outcomes.push(match self.core.judge(suspect, entry, now_ms, back_ms) {
                 Ok(_) => Outcome::Reclaimed(None),
                 Err(outcome) => outcome,
             });
         }
-        Ok(BatchAnswer { outcomes, ..BatchAnswer::default() })
+        BatchAnswer { outcomes, ..BatchAnswer::default() }
     }
 }
 
@@ -245,7 +219,7 @@ impl Sweep for EmbeddedRegistry {
 
     async fn reclaim(&self, batch: Batch) -> Result<BatchAnswer> {
         if batch.act == Act::DryRun {
-            return self.preview(&batch);
+            return Ok(self.preview(&batch));
         }
         let clock = self.inner.clock.clone();
         let done = |(_, ended): &Reclaimed| ended.iter().for_each(|slot| slot.end_is_durable());

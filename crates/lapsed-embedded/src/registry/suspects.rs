@@ -1,7 +1,6 @@
 //! Who may be dead: read from memory, and what they hold from disk. Nothing of the living.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use lapsed::owner::{Ending, Incarnation};
 use lapsed::receipt::Reason;
@@ -71,14 +70,17 @@ impl EmbeddedRegistry {
         due.advance(now_ms, back_ms);
         let heads = due.heads(now_ms, threshold_ms);
         drop(due);
+        let cut_off_until = self.core.cut_off_until(now_ms, back_ms);
+        let spared = if cut_off_until == 0 { 0 } else { self.core.spared(now_ms, back_ms) };
         Census {
             now_ms,
             store: self.inner.incarnation.clone(),
-            back_ms: self.core.cut_off_until(now_ms, back_ms),
-            population: self.core.population.load(Ordering::Acquire),
+            back_ms: cut_off_until,
+            population: self.core.held.len(),
             suspects: heads.suspects,
             owners_live: heads.live,
             owners_overdue: heads.overdue,
+            owners_spared: spared,
             owners_died_recently: heads.died_recently,
             oldest_late_ms: heads
                 .oldest_deadline_ms

@@ -211,7 +211,7 @@ impl<'a> Run<'a> {
         let spared = match verdict {
             Verdict::Open => false,
             Verdict::Opening { owners } => census.owners_overdue > *owners as u64,
-            Verdict::Held { .. } => census.owners_overdue > 0,
+            Verdict::Held { .. } => census.owners_overdue + census.owners_spared > 0,
         };
         if !spared {
             return Stopped::Done;

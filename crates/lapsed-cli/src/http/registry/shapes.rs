@@ -160,6 +160,14 @@ pub struct OutcomeShape {
     pub by: Option<HolderShape>,
 }
 
+/// The same where there may be none.
+#[derive(Serialize, ToSchema)]
+pub struct SingleOutcome {
+    pub outcome: Option<String>,
+    pub from: Option<HolderShape>,
+    pub by: Option<HolderShape>,
+}
+
 /// For a single key its outcome stands at the top; for many there is `results`, in order.
 #[derive(Serialize, ToSchema)]
 pub struct RegisterAnswer {
@@ -173,7 +181,7 @@ pub struct RegisterAnswer {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ttl_ms: Option<u64>,
     #[serde(flatten)]
-    #[schema(value_type = OutcomeShape)]
+    #[schema(value_type = SingleOutcome)]
     pub outcome: Option<Outcome>,
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Vec<OutcomeShape>>)]

@@ -1,0 +1,80 @@
+//! Who holds what, in memory: as durable on disk, never ahead of it.
+//!
+//! On disk an entry is one row, filed under its holder, so that what a dead owner leaves lies
+//! together and the living are not touched when it is removed. The way from a key to its holder is
+//! here. Jobs of a batch see each other's changes through [`Changes`]; everybody else sees them
+//! once they are committed.
+
+use std::collections::HashMap;
+use std::hash::BuildHasher;
+use std::sync::RwLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use foldhash::fast::RandomState;
+use lapsed::Name;
+
+const SHARDS: usize = 64;
+
+/// The holder's incarnation, and when it was registered.
+pub(crate) type Entry = (u64, u64);
+
+/// What a batch changes; `None`: removed.
+pub(crate) type Changes = HashMap<Name, Option<Entry>, RandomState>;
+
+type Shard = HashMap<Name, Entry, RandomState>;
+
+pub(crate) struct Held {
+    hasher: RandomState,
+    shards: Vec<RwLock<Shard>>,
+    len: AtomicU64,
+}
+
+const LOCK: &str = "no holder of this lock panics";
+
+impl Held {
+    pub fn new() -> Self {
+        let shards = (0..SHARDS).map(|_| RwLock::default()).collect();
+        Held { hasher: RandomState::default(), shards, len: AtomicU64::new(0) }
+    }
+
+    pub fn get(&self, key: &Name) -> Option<Entry> {
+        self.shards[self.shard(key)].read().expect(LOCK).get(key).copied()
+    }
+
+    pub fn len(&self) -> u64 {
+        self.len.load(Ordering::Acquire)
+    }
+
+    /// What a batch has made durable.
+    pub fn apply(&self, changes: Changes) {
+        for (key, change) in changes {
+            let mut shard = self.shards[self.shard(&key)].write().expect(LOCK);
+            let (before, after) = match change {
+                Some(entry) => (shard.insert(key, entry).is_some(), true),
+                None => (shard.remove(&key).is_some(), false),
+            };
+            match (before, after) {
+                (false, true) => self.len.fetch_add(1, Ordering::AcqRel),
+                (true, false) => self.len.fetch_sub(1, Ordering::AcqRel),
+                _ => 0,
+            };
+        }
+    }
+
+    /// Everything anew, as read from disk.
+    pub fn replace(&self, all: impl Iterator<Item = (Name, Entry)>) {
+        let mut shards: Vec<Shard> = (0..SHARDS).map(|_| Shard::default()).collect();
+        let mut len = 0;
+        for (key, entry) in all {
+            len += u64::from(shards[self.shard(&key)].insert(key, entry).is_none());
+        }
+        for (shard, new) in self.shards.iter().zip(shards) {
+            *shard.write().expect(LOCK) = new;
+        }
+        self.len.store(len, Ordering::Release);
+    }
+
+    fn shard(&self, key: &Name) -> usize {
+        (self.hasher.hash_one(key) >> 32) as usize % SHARDS
+    }
+}
