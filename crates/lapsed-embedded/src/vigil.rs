@@ -55,10 +55,11 @@ impl Vigil {
         self.offset_ms.load(Ordering::Relaxed) + self.clock.mono_ceil_ms()
     }
 
-    /// A TTL is in use: gaps longer than a quarter of it matter.
+    /// A TTL is in use: gaps longer than half of it matter. Whoever beats at a third of its TTL is
+    /// still in time after a shorter one.
     pub fn mind_ttl(&self, ttl_ms: u64) {
         if self.gap_max_ms.load(Ordering::Relaxed) != u64::MAX {
-            let gap = (ttl_ms / 4).clamp(GAP_FLOOR_MS, GAP_CEILING_MS);
+            let gap = (ttl_ms / 2).clamp(GAP_FLOOR_MS, GAP_CEILING_MS);
             self.gap_max_ms.fetch_min(gap, Ordering::Relaxed);
         }
     }
@@ -90,7 +91,7 @@ mod tests {
     fn a_gap_in_attention_is_an_absence() {
         let clock = ManualClock::at(1_000_000);
         let vigil = Vigil::new(Arc::new(clock.clone()), 0, true);
-        vigil.mind_ttl(4_000);
+        vigil.mind_ttl(2_000);
         for _ in 0..20 {
             clock.advance(Duration::from_millis(900));
             assert_eq!(vigil.look().1, 1_000_000);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::sync::{Mutex, Weak};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lapsed::{Error, Result};
 use tokio::sync::oneshot;
@@ -22,6 +22,9 @@ use crate::tx::Tx;
 const BATCH_MAX: usize = 4_096;
 /// How often the thread looks up when nobody asks for anything.
 const TICK: Duration = Duration::from_millis(50);
+
+/// The longest that a batch waits for more callers.
+const LULL_MAX: Duration = Duration::from_millis(10);
 
 /// One caller's wish: first run, then told how the commit went.
 trait Job: Send {
@@ -173,19 +176,22 @@ struct Worker {
 
 impl Worker {
     fn run(&self, inbox: &Receiver<Message>) {
+        let mut last = Last::default();
         loop {
             let mut jobs = Vec::new();
             let quit = match inbox.recv_timeout(TICK) {
                 Ok(Message::Job(job)) => {
                     jobs.push(job);
-                    gather(inbox, &mut jobs)
+                    gather(inbox, &mut jobs, &last)
                 }
                 Ok(Message::Quit) | Err(RecvTimeoutError::Disconnected) => true,
                 Err(RecvTimeoutError::Timeout) => false,
             };
             let Some(keeper) = self.keeper.upgrade() else { return };
             if !jobs.is_empty() {
+                let (jobs_before, began) = (jobs.len(), Instant::now());
                 run_batch(&self.disk, &*keeper, jobs);
+                last = Last { jobs: jobs_before, took: began.elapsed() };
             }
             if quit {
                 return;
@@ -201,13 +207,31 @@ impl Worker {
     }
 }
 
-/// Takes what is waiting already. Whether it was told to quit.
-fn gather(inbox: &Receiver<Message>, jobs: &mut Vec<Box<dyn Job>>) -> bool {
+/// The batch before this one.
+#[derive(Default)]
+struct Last {
+    jobs: usize,
+    took: Duration,
+}
+
+/// Takes what is waiting already, and waits a little for as many as came last time: callers that
+/// were just answered are on their way back, and without them every other commit is a small one.
+/// A caller that was alone is not made to wait. Whether it was told to quit.
+fn gather(inbox: &Receiver<Message>, jobs: &mut Vec<Box<dyn Job>>, last: &Last) -> bool {
+    let until = Instant::now() + (last.took / 4).min(LULL_MAX);
     while jobs.len() < BATCH_MAX {
-        match inbox.try_recv() {
-            Ok(Message::Job(job)) => jobs.push(job),
-            Ok(Message::Quit) | Err(TryRecvError::Disconnected) => return true,
+        let next = match inbox.try_recv() {
+            Err(TryRecvError::Empty) if jobs.len() < last.jobs => {
+                inbox.recv_timeout(until.saturating_duration_since(Instant::now()))
+            }
             Err(TryRecvError::Empty) => return false,
+            Err(TryRecvError::Disconnected) => return true,
+            Ok(message) => Ok(message),
+        };
+        match next {
+            Ok(Message::Job(job)) => jobs.push(job),
+            Err(RecvTimeoutError::Timeout) => return false,
+            Ok(Message::Quit) | Err(RecvTimeoutError::Disconnected) => return true,
         }
     }
     false

@@ -89,9 +89,9 @@ async fn a_restart_spares_everyone_for_a_ttl() {
     drop(registry);
     store.close().unwrap();
     let (store, registry) = fixture::open(folder.path(), ttl);
-    let info = registry.owner(&claim).await.unwrap().unwrap();
     let back_ms = store.info().await.unwrap().back_ms;
-    assert_eq!(info.due_ms, back_ms + 300);
+    let info = registry.owner(&claim).await.unwrap().unwrap();
+    assert!(info.due_ms >= back_ms + 300, "{info:?} back at {back_ms}");
     assert_eq!(registry.census().await.unwrap().owners_overdue, 0);
     assert!(registry.beat(&claim).await.is_ok(), "it may beat again");
 }

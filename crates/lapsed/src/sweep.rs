@@ -135,6 +135,16 @@ pub enum Outcome {
     InDoubt,
 }
 
+impl Outcome {
+    /// The receipt, if something was reclaimed.
+    pub fn receipt(self) -> Option<Receipt> {
+        match self {
+            Outcome::Reclaimed(receipt) => receipt.map(|receipt| *receipt),
+            Outcome::Refused(_) | Outcome::Gone | Outcome::InDoubt => None,
+        }
+    }
+}
+
 /// The store's answer to a batch: one outcome a suspect, in the same order.
 #[derive(Clone, Debug, Default)]
 pub struct BatchAnswer {

@@ -11,11 +11,11 @@ use crate::clock::{Clock, within};
 use crate::error::{Error, Result};
 use crate::name::{Name, SystemId};
 use crate::owner::{Beat, Claim, Incarnation, Owner, OwnerInfo, OwnerOptions, OwnerStore};
-use crate::receipt::Witness;
+use crate::receipt::{Receipt, Witness};
 use crate::registry::{Found, KEYS_MAX, RegisterAnswer, RegistryStore, Take};
 use crate::store::Store;
 use crate::sweep::brake::Brake;
-use crate::sweep::{Act, Batch, BatchId, Outcome, Sweep};
+use crate::sweep::{Act, Batch, BatchId, Outcome, Suspect, Sweep};
 use crate::system::{Explanation, Restored, System};
 
 /// What a registry is made of.
@@ -179,18 +179,24 @@ impl Registry {
             let number = self.batches.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1;
             let sweeper = Arc::from(format!("{}/retire", self.parts.sweeper));
             let id = BatchId { sweeper, number };
-            let batch = Batch { id, suspects, act: Act::Reclaim, term: None };
-            let answer = self.call("reclaim", self.parts.registry.reclaim(batch)).await?;
-            let before = reclaimed;
-            for outcome in &answer.outcomes {
-                if let Outcome::Reclaimed(Some(receipt)) = outcome {
-                    reclaimed += 1;
-                    self.parts.witness.reclaimed(receipt);
-                }
-            }
-            if reclaimed == before {
+            let receipts = self.reclaim_now(id, suspects).await?;
+            receipts.iter().for_each(|receipt| self.parts.witness.reclaimed(receipt));
+            reclaimed += receipts.len() as u64;
+            if receipts.is_empty() {
                 return Ok(Retired { incarnation: ended.incarnation, reclaimed });
             }
+        }
+    }
+
+    /// One batch. When its answer is lost, its receipts are asked for, so that they are counted.
+    async fn reclaim_now(&self, id: BatchId, suspects: Vec<Suspect>) -> Result<Vec<Receipt>> {
+        let batch = Batch { id: id.clone(), suspects, act: Act::Reclaim, term: None };
+        match self.call("reclaim", self.parts.registry.reclaim(batch)).await {
+            Ok(answer) => Ok(answer.outcomes.into_iter().filter_map(Outcome::receipt).collect()),
+            Err(Error::Unavailable { .. }) => {
+                self.call("settle", self.parts.registry.settle(&id)).await
+            }
+            Err(error) => Err(error),
         }
     }
 
