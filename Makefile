@@ -18,7 +18,7 @@ demo: ## a minute's story in the terminal: owners live, some are killed, watch
 	./target/release/lapsed demo
 
 test: ## every test, the simulation included
-	$(CARGO) test --workspace --locked
+	$(CARGO) test --workspace --locked --no-fail-fast
 
 lint: $(DENY) ## fmt, clippy, licences and sources of dependencies
 	$(CARGO) fmt --all --check

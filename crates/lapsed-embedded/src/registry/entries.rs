@@ -209,7 +209,7 @@ impl RegistryStore for EmbeddedRegistry {
         };
         let done = self.write(move |core, tx| core.register(tx, &claim, &keys, take), after);
         let done = self.acted(done.await?).await?;
-        let started: Option<Beat> = done.started.then(|| begun(&self.core.vigil, &done.slot));
+        let started: Option<Beat> = done.started.then(|| begun(&done.slot));
         let incarnation = Incarnation(done.slot.incarnation);
         Ok(RegisterAnswer { incarnation, started, keys: done.keys })
     }

@@ -76,11 +76,12 @@ pub(super) fn begin(vigil: &Vigil, slot: &Slot) {
 }
 
 /// The first word to a life that began.
-pub(super) fn begun(vigil: &Vigil, slot: &Slot) -> Beat {
+pub(super) fn begun(slot: &Slot) -> Beat {
+    let deadline_ms = slot.deadline_ms();
     Beat {
         incarnation: Incarnation(slot.incarnation),
-        deadline_ms: slot.deadline_ms(),
-        now_ms: vigil.now_ms(),
+        deadline_ms,
+        now_ms: deadline_ms.saturating_sub(slot.ttl_ms),
         ttl_ms: slot.ttl_ms,
         started: true,
     }
@@ -175,7 +176,7 @@ impl EmbeddedRegistry {
             move |slot: &Option<Arc<Slot>>| slot.iter().for_each(|slot| begin(&vigil, slot)),
         );
         let started = started.await?;
-        Ok(started.map(|slot| begun(&self.core.vigil, &slot)))
+        Ok(started.map(|slot| begun(&slot)))
     }
 }
 
@@ -186,7 +187,7 @@ impl OwnerStore for EmbeddedRegistry {
         let vigil = self.core.vigil.clone();
         let done = move |slot: &Arc<Slot>| begin(&vigil, slot);
         let slot = self.write(move |core, tx| core.start(tx, &name, ttl_ms), done).await?;
-        Ok(begun(&self.core.vigil, &slot))
+        Ok(begun(&slot))
     }
 
     async fn beat(&self, claim: &Claim) -> Result<Beat> {
