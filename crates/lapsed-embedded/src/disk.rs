@@ -17,6 +17,10 @@ use crate::fault::{Fault, disk_error};
 /// What must be left free before a batch is tried: more than any one batch writes.
 const FREE_BYTES_MIN: u64 = 16 << 20;
 
+/// The database, and the word that there has been one.
+const FILE: &str = "lapsed.redb";
+const MARK: &str = "format";
+
 /// Where the bytes are.
 pub(crate) enum Place {
     Folder { dir: PathBuf, lock: Mutex<Option<File>> },
@@ -63,7 +67,11 @@ impl Disk {
         let (backend, cautious): (Box<dyn StorageBackend>, _) = match &self.place {
             Place::Memory(make) => (make(), None),
             Place::Folder { dir, .. } => {
-                let path = dir.join("lapsed.redb");
+                let path = dir.join(FILE);
+                let used_before = dir.join(MARK).exists();
+                if used_before && std::fs::metadata(&path).map_or(0, |meta| meta.len()) == 0 {
+                    return Err(self.corrupt("its file is empty, and it was not always"));
+                }
                 let mut options = OpenOptions::new();
                 options.read(true).write(true).create(true).truncate(false);
                 let file = options.open(&path).map_err(|e| self.corrupt(e))?;
@@ -72,19 +80,32 @@ impl Disk {
             }
         };
         let database = quietly(|| {
-            let database = Builder::new()
+            let mut database = Builder::new()
                 .set_cache_size(self.cache_bytes)
                 .create_with_backend(Boxed(backend))
                 .map_err(|e| self.corrupt(e))?;
+            // Every checksum, before anything is believed: a folder in use costs a second a gigabyte.
+            if cautious.is_some() && !database.check_integrity().map_err(|e| self.corrupt(e))? {
+                return Err(self.corrupt("its checksums do not agree with what it holds"));
+            }
             let loaded = load(&database)?;
             Ok((database, loaded))
         });
         let (database, loaded) = database.unwrap_or_else(|| Err(self.corrupt("it is damaged")))?;
         if let Some(cautious) = cautious {
-            cautious.trust().map_err(|e| Fault::Disk(redb::Error::Io(e)).told(&self.name))?;
+            let told = |e| Fault::Disk(redb::Error::Io(e)).told(&self.name);
+            cautious.trust().map_err(told)?;
+            self.mark().map_err(told)?;
         }
         *self.database.write().expect(LOCK) = Some(Arc::new(database));
         Ok(loaded)
+    }
+
+    /// Leaves word that this folder has been used: an empty file is then no new beginning.
+    fn mark(&self) -> std::io::Result<()> {
+        let Place::Folder { dir, .. } = &self.place else { return Ok(()) };
+        let mark = dir.join(MARK);
+        if mark.exists() { Ok(()) } else { std::fs::write(mark, "lapsed, format 1\n") }
     }
 
     pub fn database(&self) -> Result<Arc<Database>> {

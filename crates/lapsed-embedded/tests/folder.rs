@@ -106,11 +106,26 @@ async fn a_damaged_file_is_left_alone() {
     store.close().unwrap();
     let good = std::fs::read(folder.path().join("lapsed.redb")).unwrap();
     type Damage = Box<dyn Fn(&mut Vec<u8>)>;
-    let damages: [(&str, Damage); 4] = [
+    let damages: [(&str, Damage); 7] = [
         ("not a database", Box::new(|bytes| bytes[..4_096].fill(0x5a))),
         ("text", Box::new(|bytes| *bytes = b"hello".to_vec())),
         ("cut off", Box::new(|bytes| bytes.truncate(bytes.len() / 3))),
         ("pages overwritten", Box::new(|bytes| bytes[4_096..].fill(0xa5))),
+        (
+            "one page overwritten",
+            Box::new(|bytes| {
+                let at = find(bytes, b"k00500") / 4_096 * 4_096;
+                bytes[at + 4..at + 3_004].fill(0x3c);
+            }),
+        ),
+        (
+            "one bit",
+            Box::new(|bytes| {
+                let at = find(bytes, b"k00500");
+                bytes[at + 5] ^= 1;
+            }),
+        ),
+        ("empty", Box::new(Vec::clear)),
     ];
     for (what, damage) in damages {
         let mut bytes = good.clone();
@@ -118,11 +133,16 @@ async fn a_damaged_file_is_left_alone() {
         let damaged = tempfile::tempdir().unwrap();
         let path = damaged.path().join("lapsed.redb");
         std::fs::write(&path, &bytes).unwrap();
-        let opened = Embedded::open(damaged.path(), Options::default());
-        let opened = opened.and_then(|store| store.registry(fixture::id(), TTL).map(|_| ()));
+        std::fs::copy(folder.path().join("format"), damaged.path().join("format")).unwrap();
+        let opened = Embedded::open(damaged.path(), Options::default()).map(|_| ());
         assert!(matches!(opened, Err(Error::Corrupt { .. })), "{what}: {:?}", opened.err());
         assert!(std::fs::read(&path).unwrap() == bytes, "{what}: the file was changed");
     }
+}
+
+/// Where a live row with that text is: the last of its copies.
+fn find(bytes: &[u8], text: &[u8]) -> usize {
+    bytes.windows(text.len()).rposition(|window| window == text).unwrap()
 }
 
 /// A thousand callers at once, far fewer commits than callers.

@@ -31,7 +31,7 @@ pub const KEYS_MAX: usize = 10_000;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Take {
-    /// Yes: the newest connection wins.
+    /// Yes: the newest connection wins. Not from a newer life of the same owner.
     #[default]
     Always,
     /// No: for re-asserting what one used to hold.
@@ -60,7 +60,8 @@ pub enum Registered {
         /// From whom.
         from: Holder,
     },
-    /// It is somebody else's, and only a free one was wanted.
+    /// It is somebody else's, and only a free one was wanted; or a newer life of the same owner
+    /// holds it.
     Taken {
         /// Whose.
         by: Holder,

@@ -19,6 +19,11 @@ use crate::slot::Slot;
 use crate::tables::{held_key, number, split_held};
 use crate::tx::Tx;
 
+/// Whether `holder` is a newer life of the same owner: the older one's word then comes too late.
+fn is_newer(holder: Option<&Slot>, slot: &Slot) -> bool {
+    holder.is_some_and(|h| h.name == slot.name && h.incarnation > slot.incarnation)
+}
+
 /// What a registration did, inside its job.
 struct Done {
     slot: Arc<Slot>,
@@ -79,7 +84,7 @@ impl Core {
                 let holder_slot = self.book.life(holder);
                 let lives = holder_slot.as_ref().is_some_and(|other| other.end().is_none());
                 let whose = self.holder(holder, holder_slot.as_deref(), key);
-                if take == Take::IfFree && lives {
+                if lives && (take == Take::IfFree || is_newer(holder_slot.as_deref(), slot)) {
                     return Ok(Registered::Taken { by: whose });
                 }
                 self.let_go(tx, holder, holder_slot.as_ref(), key)?;

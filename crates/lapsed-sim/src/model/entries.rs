@@ -50,13 +50,22 @@ impl Model {
         let put = match self.entries.get(key) {
             None => Put::New,
             Some(held) if held.life == life => return Put::Kept,
-            Some(held) if take == Take::IfFree && self.lives_on(held.life) => {
+            Some(held)
+                if self.lives_on(held.life)
+                    && (take == Take::IfFree || self.is_newer(held.life, life)) =>
+            {
                 return Put::Taken(held.life);
             }
             Some(held) => Put::Moved(held.life),
         };
         self.hold(life, key);
         put
+    }
+
+    /// Whether `holder` is a newer life of the same owner.
+    fn is_newer(&self, holder: u64, life: u64) -> bool {
+        let name = |number: &u64| self.lives.get(number).map(|life| &life.name);
+        holder > life && name(&holder) == name(&life)
     }
 
     fn hold(&mut self, life: u64, key: &Name) {

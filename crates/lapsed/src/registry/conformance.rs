@@ -188,6 +188,7 @@ macro_rules! registry_conformance {
             a_key_that_moves_leaves_its_first_owner,
             unregister_removes_only_its_own,
             registering_only_what_is_free_takes_nothing,
+            an_older_life_takes_nothing_from_a_newer_one,
             entries_are_paged,
             receipts_carry_the_evidence_and_resume_by_cursor,
             what_was_in_doubt_is_settled_by_batch,

@@ -221,7 +221,9 @@ impl Registry {
             Err(Error::timed_out(&self.parts.id.to_string(), what, limit.as_millis()))
         });
         match &answer {
-            Err(Error::Lost(_)) => self.parts.witness.zombie_rejected(&self.parts.id),
+            Err(Error::Lost(lost)) if lost.ending.is_some() => {
+                self.parts.witness.zombie_rejected(&self.parts.id);
+            }
             Err(error @ (Error::Unavailable { .. } | Error::Throttled { .. })) => {
                 self.parts.witness.store_error(&self.parts.id, error);
             }

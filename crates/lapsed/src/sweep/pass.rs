@@ -217,6 +217,11 @@ impl<'a> Run<'a> {
             return Stopped::Done;
         }
         self.report.detail = Some(verdict.describe(census.now_ms));
+        let held_back = census.suspects.saturating_sub(self.report.suspects);
+        if held_back > 0 {
+            self.report.suspects += held_back;
+            self.report.skipped.insert("brake".to_owned(), held_back);
+        }
         Stopped::Brake
     }
 

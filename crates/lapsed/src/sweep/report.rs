@@ -139,7 +139,7 @@ impl PassReport {
             owner: suspect.owner.clone(),
             incarnation: suspect.incarnation,
             reason: receipt.map_or(suspect.reason, |r| r.reason),
-            deadline_ms: suspect.deadline_ms,
+            deadline_ms: receipt.map_or(suspect.deadline_ms, |r| r.evidence.deadline_ms),
             late_ms: receipt
                 .map_or(now_ms.saturating_sub(suspect.deadline_ms), |r| r.evidence.late_ms),
             receipt: receipt.map(|r| r.id.clone()),

@@ -50,6 +50,22 @@ pub async fn registering_only_what_is_free_takes_nothing(f: Fixture) {
     assert_eq!(f.holder("a").await, one.incarnation);
 }
 
+/// A process that was replaced and does not know it yet is late: numbers only grow.
+pub async fn an_older_life_takes_nothing_from_a_newer_one(f: Fixture) {
+    let older = f.holding("i-1", &["a"]).await;
+    let newer = f.start("i-1").await;
+    let take = |claim: Claim| {
+        let registry = f.registry.clone();
+        async move { registry.register(&claim, &names(&["a"]), Take::Always).await.unwrap().keys }
+    };
+    assert!(matches!(take(newer.clone()).await[..], [Registered::Moved { .. }]));
+    let late = take(older.clone()).await;
+    assert!(
+        matches!(&late[..], [Registered::Taken { by }] if Some(by.incarnation) == newer.incarnation)
+    );
+    assert_eq!(f.holder("a").await, newer.incarnation);
+}
+
 /// By key, from any place on.
 pub async fn entries_are_paged(f: Fixture) {
     let claim = f.holding("one", &["a", "ab", "b", "c"]).await;
