@@ -36,11 +36,10 @@ impl Default for BrakePolicy {
 impl BrakePolicy {
     /// Refuses what cannot work.
     pub fn check(&self) -> Result<()> {
-        let share = |x: f64| x > 0.0 && x <= 1.0;
-        if !share(self.share) || !share(self.step) {
-            return Err(Error::Invalid(
-                "brake.share and brake.step must be above 0 and at most 1".into(),
-            ));
+        for (key, share) in [("share", self.share), ("step", self.step)] {
+            if !(share > 0.0 && share <= 1.0) {
+                return Err(Error::Invalid(format!("brake.{key} must be above 0 and at most 1")));
+            }
         }
         Ok(())
     }
