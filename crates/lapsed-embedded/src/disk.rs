@@ -84,7 +84,7 @@ impl Disk {
                 .set_cache_size(self.cache_bytes)
                 .create_with_backend(Boxed(backend))
                 .map_err(|e| self.corrupt(e))?;
-            // Every checksum, before anything is believed: a folder in use costs a second a gigabyte.
+            // Every checksum, before anything is believed.
             if cautious.is_some() && !database.check_integrity().map_err(|e| self.corrupt(e))? {
                 return Err(self.corrupt("its checksums do not agree with what it holds"));
             }
