@@ -71,8 +71,8 @@ pub enum Command {
 /// `lapsed demo`
 #[derive(Debug, Args)]
 pub struct Demo {
-    /// How long everything takes: 1 is about a minute, 0.5 half of it.
-    #[arg(long, default_value_t = 1.0, value_name = "FACTOR")]
+    /// How long everything takes: 1.8 is about a minute, 0.9 half of it.
+    #[arg(long, default_value_t = 1.8, value_name = "FACTOR")]
     pub pace: f64,
 }
 

@@ -28,7 +28,7 @@ const MOVED: usize = 200;
 pub struct Pace(f64);
 
 impl Pace {
-    /// `1.0` takes about a minute.
+    /// `1.8` takes about a minute.
     pub fn new(factor: f64) -> Result<Pace, Failure> {
         if (0.1..=5.0).contains(&factor) {
             return Ok(Pace(factor));

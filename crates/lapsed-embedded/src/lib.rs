@@ -4,8 +4,9 @@
 //! memory, where a beat is one compare-and-swap, and is mirrored to disk now and then; after a
 //! restart everybody gets a whole TTL to beat again, so what the mirror lacks is not missed.
 //!
-//! Writes are serial: one job after the other, in batches, each batch one durable commit. Memory
-//! changes with the job, before the commit; when a batch is undone, memory is loaded anew.
+//! Writes are serial: one job after the other, in batches, each batch one durable commit. What
+//! is held changes in memory once it is committed; lives change with the job, before the commit, and
+//! are brought back in line with the disk when a batch is undone.
 #![warn(missing_docs)]
 
 mod book;
