@@ -87,16 +87,19 @@ impl From<Name> for String {
 pub enum Kind {
     /// Connections, and the instance that holds each.
     Registry,
+    /// Sessions with references: deleted when nobody has been connected for a grace period.
+    Sessions,
 }
 
 impl Kind {
     /// Every kind there is.
-    pub const ALL: &[Kind] = &[Kind::Registry];
+    pub const ALL: &[Kind] = &[Kind::Registry, Kind::Sessions];
 
     /// The word used in configuration, routes and metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Kind::Registry => "registry",
+            Kind::Sessions => "sessions",
         }
     }
 }

@@ -68,14 +68,24 @@ pub enum Reason {
     OwnerDead,
     /// Its owner left gracefully.
     OwnerRetired,
+    /// Nobody was connected to it for longer than its grace period.
+    Orphaned,
+    /// It was made, and nobody connected to it within its grace period.
+    NeverConnected,
 }
 
 impl Reason {
+    /// Every reason there is.
+    pub const ALL: &[Reason] =
+        &[Reason::OwnerDead, Reason::OwnerRetired, Reason::Orphaned, Reason::NeverConnected];
+
     /// The word used in metrics and JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             Reason::OwnerDead => "owner_dead",
             Reason::OwnerRetired => "owner_retired",
+            Reason::Orphaned => "orphaned",
+            Reason::NeverConnected => "never_connected",
         }
     }
 }

@@ -84,8 +84,8 @@ pub struct RegisterAnswer {
 pub struct Found {
     /// Who holds it.
     pub holder: Holder,
-    /// When it was registered, on the store's clock.
-    pub registered_ms: u64,
+    /// When it was registered, on the store's clock, where the store remembers it.
+    pub registered_ms: Option<u64>,
     /// Until when the owner lives, the store-away grace included.
     pub due_ms: u64,
     /// How and when the owner ended.
@@ -97,8 +97,15 @@ pub struct Found {
 /// The seam that stores fill for `registry`.
 #[async_trait]
 pub trait RegistryStore: OwnerStore + Sweep {
-    /// Registers all keys for one owner, all of them or none. Durable when answered.
-    /// `Lost` when that life has ended.
+    /// How many keys one call registers in one step. A store that others share is not to be held
+    /// for long.
+    fn atomic_keys(&self) -> usize {
+        KEYS_MAX
+    }
+
+    /// Registers all keys for one owner. Durable when answered. All of them or none, up to
+    /// [`atomic_keys`](Self::atomic_keys); more are registered part by part, and an error then
+    /// leaves the parts before it registered: repeating is safe. `Lost` when that life has ended.
     async fn register(&self, claim: &Claim, keys: &[Name], take: Take) -> Result<RegisterAnswer>;
 
     /// Removes the keys that are still this owner's; says for each whether it was.

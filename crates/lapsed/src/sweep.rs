@@ -102,6 +102,10 @@ pub enum Refusal {
     StoreAway,
     /// The sweeper's term as leader is over.
     NotLeader,
+    /// Somebody is connected to it.
+    Active,
+    /// What is stored under its key is not what it should be: left for a person to look at.
+    Unreadable,
 }
 
 impl Refusal {
@@ -112,6 +116,8 @@ impl Refusal {
             Refusal::Moved => "moved",
             Refusal::StoreAway => "store_away",
             Refusal::NotLeader => "not_leader",
+            Refusal::Active => "active",
+            Refusal::Unreadable => "unreadable",
         }
     }
 }
@@ -127,6 +133,8 @@ impl fmt::Display for Refusal {
 pub enum Outcome {
     /// Done, and here is the receipt. In a dry run: would be done, and nothing was written.
     Reclaimed(Option<Box<Receipt>>),
+    /// What the dead held on to was let go, and nothing was removed: a reference, not the entry.
+    Released,
     /// The guard said no.
     Refused(Refusal),
     /// Somebody else was first, or its owner let go of it.
@@ -140,7 +148,7 @@ impl Outcome {
     pub fn receipt(self) -> Option<Receipt> {
         match self {
             Outcome::Reclaimed(receipt) => receipt.map(|receipt| *receipt),
-            Outcome::Refused(_) | Outcome::Gone | Outcome::InDoubt => None,
+            Outcome::Released | Outcome::Refused(_) | Outcome::Gone | Outcome::InDoubt => None,
         }
     }
 }
@@ -218,6 +226,13 @@ pub trait Sweep: Send + Sync {
 
     /// A cheap count.
     async fn census(&self) -> Result<Census>;
+
+    /// Where there is no index (keys that somebody else writes): the one look at everything that a
+    /// pass begins with, in bounded pages that each have a time limit of their own; the pages of
+    /// suspects then come from what it found. `None`: there is an index, and the census will do.
+    async fn survey(&self) -> Result<Option<Census>> {
+        Ok(None)
+    }
 
     /// One page of the index, ordered by deadline. O(log M + page).
     async fn suspects(&self, request: PageRequest) -> Result<SuspectPage>;

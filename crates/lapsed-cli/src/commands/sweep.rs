@@ -97,6 +97,12 @@ fn why(entry: &Listed) -> String {
             format!("its owner's time ran out at {}", print::moment(entry.deadline_ms))
         }
         lapsed::receipt::Reason::OwnerRetired => "its owner has retired".to_owned(),
+        lapsed::receipt::Reason::Orphaned => {
+            format!("nobody connected again until {}", print::moment(entry.deadline_ms))
+        }
+        lapsed::receipt::Reason::NeverConnected => {
+            format!("nobody ever connected until {}", print::moment(entry.deadline_ms))
+        }
     }
 }
 

@@ -236,7 +236,7 @@ impl RegistryStore for EmbeddedRegistry {
             let holder = Holder { owner: slot.name.clone(), incarnation: Incarnation(incarnation) };
             let ended = slot.end().map(|end| (end.ending, end.at_ms));
             let due_ms = slot.due_ms(back_ms);
-            Ok(Some(Found { holder, registered_ms, due_ms, ended, now_ms }))
+            Ok(Some(Found { holder, registered_ms: Some(registered_ms), due_ms, ended, now_ms }))
         };
         keys.iter().map(find).collect()
     }

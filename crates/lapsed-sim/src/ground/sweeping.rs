@@ -317,6 +317,7 @@ fn shown(answer: &BatchAnswer) -> String {
     let word = |outcome: &Outcome| match outcome {
         Outcome::Reclaimed(Some(receipt)) => format!("{}!{}", receipt.key, receipt.id.seq),
         Outcome::Reclaimed(None) => "would".to_owned(),
+        Outcome::Released => "released".to_owned(),
         Outcome::Refused(why) => why.to_string(),
         Outcome::Gone => "gone".to_owned(),
         Outcome::InDoubt => "in doubt".to_owned(),

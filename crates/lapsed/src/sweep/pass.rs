@@ -160,6 +160,7 @@ impl<'a> Run<'a> {
             examined: 0,
             suspects: 0,
             reclaimed: 0,
+            released: 0,
             skipped: Default::default(),
             errors: 0,
             stopped: Stopped::Done,
@@ -191,7 +192,10 @@ impl<'a> Run<'a> {
         }
         let setting = self.call("brake", parts.store.brake_setting(parts.sweep.system())).await?;
         parts.brake.set(setting);
-        let census = self.call("census", parts.sweep.census()).await?;
+        let census = match parts.sweep.survey().await? {
+            Some(census) => census,
+            None => self.call("census", parts.sweep.census()).await?,
+        };
         let verdict = match self.act {
             Act::Reclaim => parts.brake.judge(&census),
             Act::DryRun => parts.brake.preview(&census),

@@ -83,6 +83,9 @@ pub struct PassReport {
     pub suspects: u64,
     /// Of them, those that the store says it reclaimed (or, in a dry run, would reclaim).
     pub reclaimed: u64,
+    /// Of them, those of which only a dead owner's hold was let go.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub released: u64,
     /// The others, by why.
     pub skipped: BTreeMap<String, u64>,
     /// Store calls that failed.
@@ -111,12 +114,20 @@ pub struct PassReport {
     pub entries_cut: bool,
 }
 
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
 impl PassReport {
     /// Counts one outcome.
     pub(super) fn tally(&mut self, outcome: &Outcome) {
         let why = match outcome {
             Outcome::Reclaimed(_) => {
                 self.reclaimed += 1;
+                return;
+            }
+            Outcome::Released => {
+                self.released += 1;
                 return;
             }
             Outcome::Refused(why) => why.as_str(),

@@ -252,7 +252,7 @@ pub struct Entry {
     pub key: String,
     pub owner: String,
     pub incarnation: u64,
-    pub registered_ms: u64,
+    pub registered_ms: Option<u64>,
     /// Until when its owner lives unless it beats.
     pub due_ms: u64,
 }

@@ -79,7 +79,7 @@ pub async fn entries_are_paged(f: Fixture) {
     assert!(page(Some("c")).await.is_empty());
 }
 
-/// Which clock, which deadline, how late; numbered without a gap, read from any number on.
+/// Which clock, which deadline, how late; numbers only grow, and are read from any one on.
 pub async fn receipts_carry_the_evidence_and_resume_by_cursor(f: Fixture) {
     let claim = f.holding("i-1", &["a", "b", "c"]).await;
     let due_ms = f.registry.owner(&claim).await.unwrap().unwrap().due_ms;
@@ -87,7 +87,9 @@ pub async fn receipts_carry_the_evidence_and_resume_by_cursor(f: Fixture) {
     f.sweep("sweeper-1").await;
     let receipts = f.receipts().await;
     let seqs: Vec<u64> = receipts.iter().map(|r| r.id.seq).collect();
-    assert_eq!(seqs, [1, 2, 3]);
+    assert_eq!(seqs.len(), 3);
+    assert!(seqs.is_sorted_by(|a, b| a < b), "{seqs:?}");
+    let [first, second, third] = seqs[..] else { unreachable!() };
     for receipt in &receipts {
         assert_eq!(receipt.evidence.deadline_ms, due_ms);
         assert_eq!(receipt.evidence.late_ms, receipt.evidence.judged_ms - due_ms);
@@ -104,12 +106,14 @@ pub async fn receipts_carry_the_evidence_and_resume_by_cursor(f: Fixture) {
             receipts.iter().map(|r| r.id.seq).collect::<Vec<_>>()
         }
     };
-    assert_eq!(read(Some(1), None, 10).await, [2, 3]);
-    assert_eq!(read(None, None, 2).await, [3, 2], "newest first");
-    assert_eq!(read(None, Some(2), 2).await, [1]);
-    let one = f.store.receipt(f.registry.system(), 2).await.unwrap().unwrap();
+    assert_eq!(read(Some(first), None, 10).await, [second, third]);
+    assert_eq!(read(Some(first), None, 1).await, [second]);
+    assert_eq!(read(None, None, 2).await, [third, second], "newest first");
+    assert_eq!(read(None, Some(third), 1).await, [second]);
+    assert_eq!(read(None, Some(second), 2).await, [first]);
+    let one = f.store.receipt(f.registry.system(), second).await.unwrap().unwrap();
     assert_eq!(one, receipts[1]);
-    assert_eq!(f.store.receipt(f.registry.system(), 9).await.unwrap(), None);
+    assert_eq!(f.store.receipt(f.registry.system(), third + 9).await.unwrap(), None);
 }
 
 /// The answer was lost, the batch was not: its receipts are found by its number, and only its.
@@ -154,19 +158,25 @@ pub async fn restore_puts_back_once_if_the_place_is_free(f: Fixture) {
         Restored::Refused { why } => why,
         Restored::Restored { .. } => panic!("it was put back"),
     };
-    let why = refused(f.registry.restore(1).await.unwrap());
+    let seq_of = |receipts: &[crate::receipt::Receipt], key: &str| {
+        receipts.iter().find(|r| r.key.as_str() == key).map(|r| r.id.seq).unwrap()
+    };
+    let receipts = f.receipts().await;
+    let (a, b) = (seq_of(&receipts, "a"), seq_of(&receipts, "b"));
+    let why = refused(f.registry.restore(a).await.unwrap());
     assert!(why.contains("not alive"), "{why}");
     let reborn = f.start("i-1").await;
     f.register(&other, &["b"]).await;
-    let back = f.registry.restore(1).await.unwrap();
+    let back = f.registry.restore(a).await.unwrap();
     assert!(matches!(back, Restored::Restored { ref key, .. } if key == "a"), "{back:?}");
     assert_eq!(f.holder("a").await, reborn.incarnation);
     assert_eq!(held(&f, &reborn).await, ["a"]);
-    assert!(refused(f.registry.restore(1).await.unwrap()).contains("before"));
-    assert!(refused(f.registry.restore(2).await.unwrap()).contains("taken"));
-    assert!(refused(f.registry.restore(99).await.unwrap()).contains("no receipt"));
+    assert!(refused(f.registry.restore(a).await.unwrap()).contains("before"));
+    assert!(refused(f.registry.restore(b).await.unwrap()).contains("taken"));
+    assert!(refused(f.registry.restore(b + 99).await.unwrap()).contains("no receipt"));
     assert_eq!(f.holder("b").await, other.incarnation);
-    assert!(f.receipts().await[0].restored_ms.is_some());
+    let marked = f.receipts().await.into_iter().find(|r| r.id.seq == a);
+    assert!(marked.unwrap().restored_ms.is_some());
 }
 
 /// What the operator said, and who leads.
