@@ -120,6 +120,7 @@ impl Open {
     pub fn operations(&self) -> Result<Registry> {
         let ttl = Duration::from_millis(HEARTBEAT_TTL_MS);
         Ok(Registry::new(RegistryParts {
+            index: None,
             id: id()?,
             registry: self.registry.clone(),
             store: Arc::new(self.store.clone()),

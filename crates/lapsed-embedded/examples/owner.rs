@@ -18,6 +18,7 @@ async fn main() -> lapsed::Result<()> {
     let id = SystemId::new(Kind::Registry, "devices")?;
     let store = Embedded::in_memory(Options::default())?;
     let registry = Registry::new(RegistryParts {
+        index: None,
         registry: store.registry(id.clone(), ttl)?,
         store: Arc::new(store),
         id,

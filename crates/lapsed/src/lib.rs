@@ -3,7 +3,8 @@
 //!
 //! Read in this order: [`clock`] (time is given, never taken), [`owner`] (who holds things),
 //! [`sweep`] (suspect → guard → outcome), [`receipt`] (what happened), [`schedule`] and [`leader`]
-//! (when, and who), then the room of a system: [`registry`].
+//! (when, and who), then the room of a system: [`registry`],
+//! [`sessions`].
 //!
 //! This crate does no I/O. A store (`lapsed-embedded`, ...) fills the seams [`store::Store`],
 //! [`owner::OwnerStore`], [`sweep::Sweep`] and one trait a system.
@@ -16,8 +17,10 @@ pub mod leader;
 pub mod name;
 pub mod owner;
 pub mod receipt;
+pub mod reconcile;
 pub mod registry;
 pub mod schedule;
+pub mod sessions;
 pub mod store;
 pub mod sweep;
 pub mod system;

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
 use crate::name::SystemId;
+use crate::reconcile::Reconcile;
 use crate::sweep::Sweep;
 
 /// Why something is, or is not, dead.
@@ -60,4 +61,9 @@ pub trait System: Send + Sync {
 
     /// Puts back what a receipt removed, if its place is still free.
     async fn restore(&self, seq: u64) -> Result<Restored>;
+
+    /// Its index, where it has one besides its truth.
+    fn index(&self) -> Option<Arc<dyn Reconcile>> {
+        None
+    }
 }

@@ -173,6 +173,7 @@ impl Planned for RegistryPlan {
         let registry = Arc::new(Registry::new(RegistryParts {
             id: common.id.clone(),
             registry: ground.store.registry(common.id.clone(), common.threshold)?,
+            index: None,
             store: ground.store.store(),
             ttl: common.threshold,
             brake: ground.brake,

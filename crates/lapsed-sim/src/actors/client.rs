@@ -28,6 +28,7 @@ pub fn registry(scene: &Arc<Scene>, name: &str) -> Registry {
     let remote = scene.remote(&process);
     let threshold = Duration::from_millis(THRESHOLD_MS);
     Registry::new(RegistryParts {
+        index: None,
         id: system(),
         registry: remote.clone(),
         store: remote,

@@ -130,6 +130,7 @@ impl Fixture {
         Registry::new(RegistryParts {
             id: self.registry.system().clone(),
             registry: self.registry.clone(),
+            index: None,
             store: self.store.clone(),
             ttl: self.ttl,
             brake: Arc::new(Brake::new(BrakePolicy::default(), self.ttl)),

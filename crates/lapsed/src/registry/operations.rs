@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::name::{Name, SystemId};
 use crate::owner::{Beat, Claim, Incarnation, Owner, OwnerInfo, OwnerOptions, OwnerStore};
 use crate::receipt::{Receipt, Witness};
+use crate::reconcile::Reconcile;
 use crate::registry::{Found, KEYS_MAX, RegisterAnswer, RegistryStore, Take};
 use crate::store::Store;
 use crate::sweep::brake::Brake;
@@ -24,6 +25,8 @@ pub struct RegistryParts {
     pub id: SystemId,
     /// Where its entries are.
     pub registry: Arc<dyn RegistryStore>,
+    /// Its index, where it has one besides its truth.
+    pub index: Option<Arc<dyn Reconcile>>,
     /// Where its receipts are.
     pub store: Arc<dyn Store>,
     /// How long a beat lasts unless the owner says otherwise.
@@ -249,6 +252,10 @@ impl System for Registry {
 
     async fn restore(&self, seq: u64) -> Result<Restored> {
         self.call("restore", self.parts.registry.restore(seq)).await
+    }
+
+    fn index(&self) -> Option<Arc<dyn Reconcile>> {
+        self.parts.index.clone()
     }
 }
 
