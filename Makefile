@@ -4,7 +4,7 @@ TOOLS := $(CURDIR)/.tools
 DENY  := $(TOOLS)/bin/cargo-deny
 SEEDS ?= 1000
 
-.PHONY: help run demo test lint bench sim clean
+.PHONY: help run demo servers test lint bench sim clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -17,7 +17,10 @@ demo: ## a minute's story in the terminal: owners live, some are killed, watch
 	$(CARGO) build --release --locked -p lapsed-cli
 	./target/release/lapsed demo
 
-test: ## every test, the simulation included
+servers: ## what tests and benchmarks run against: Redis, Valkey, clients (installs what is missing)
+	@scripts/servers.sh
+
+test: servers ## every test, the simulation included
 	$(CARGO) test --workspace --locked --no-fail-fast
 
 lint: $(DENY) ## fmt, clippy, licences and sources of dependencies
@@ -25,7 +28,7 @@ lint: $(DENY) ## fmt, clippy, licences and sources of dependencies
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(DENY) --locked check bans licenses sources
 
-bench: ## ours beside the naive way, as ratios (about five minutes)
+bench: servers ## ours beside the naive way, as ratios (about five minutes)
 	$(CARGO) build --release --locked -p lapsed-cli
 	$(CARGO) run --release --locked -p lapsed-bench -- $(BENCH)
 

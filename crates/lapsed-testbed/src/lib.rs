@@ -1,0 +1,34 @@
+//! Real servers for tests and benchmarks: Redis and Valkey, alone, replicated or as a cluster, and a
+//! proxy that loses answers.
+//!
+//! Everything listens on 127.0.0.1, keeps its data in a temporary folder of its own and is ended by
+//! its pid: when its value is dropped, and also when the test process is killed. All calls block;
+//! each has a time limit.
+//!
+//! ```no_run
+//! use lapsed_testbed::{Engine, Server};
+//!
+//! let server = Server::start(Engine::Valkey)?;
+//! server.command(&["SET", "k", "v"])?;
+//! assert_eq!(server.command(&["GET", "k"])?, "v");
+//! # Ok::<(), lapsed_testbed::Error>(())
+//! ```
+
+mod cluster;
+mod error;
+pub mod paths;
+mod port;
+mod process;
+mod proxy;
+mod replica;
+pub mod resp;
+mod server;
+mod spawner;
+mod wait;
+
+pub use cluster::{Cluster, SLOTS, slot_of};
+pub use error::{Error, Result};
+pub use proxy::Proxy;
+pub use replica::Replica;
+pub use server::{Engine, Persistence, PortChoice, Server, ServerOptions};
+pub use wait::until;

@@ -1,0 +1,48 @@
+//! The one thread that starts every server.
+//!
+//! A server is to die with the test process, also when that is killed: it asks the kernel for a
+//! SIGKILL at its parent's death. To the kernel the parent is the *thread* that started it, and a
+//! test's thread ends with its test. So one thread that ends only with the process starts them all.
+
+use std::io;
+use std::process::{Child, Command};
+use std::sync::OnceLock;
+use std::sync::mpsc::{Sender, channel};
+use std::thread;
+
+use crate::{Error, Result, paths};
+
+type Order = (Command, Sender<io::Result<Child>>);
+
+/// `program` as it must be started to die with this process. `setpriv` turns into the program, so
+/// the child's pid is the program's.
+pub(crate) fn mortal(program: &std::path::Path) -> Result<Command> {
+    let mut command = Command::new(paths::setpriv()?);
+    command.args(["--pdeathsig", "KILL", "--"]).arg(program);
+    Ok(command)
+}
+
+/// Starts `command` from the long-living thread.
+pub(crate) fn spawn(command: Command) -> Result<Child> {
+    static ORDERS: OnceLock<Sender<Order>> = OnceLock::new();
+    let gone = || Error::new("the thread that starts servers is gone");
+    let (answer, child) = channel();
+    ORDERS.get_or_init(begin).send((command, answer)).map_err(|_| gone())?;
+    Ok(child.recv().map_err(|_| gone())??)
+}
+
+fn begin() -> Sender<Order> {
+    let (sender, orders) = channel::<Order>();
+    thread::spawn(move || {
+        for (mut command, answer) in orders {
+            // Whoever asked and went away loses a child that then nobody ends: end it here.
+            if let Err(unwanted) = answer.send(command.spawn())
+                && let Ok(mut child) = unwanted.0
+            {
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+        }
+    });
+    sender
+}

