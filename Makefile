@@ -21,7 +21,8 @@ servers: ## what tests and benchmarks run against: Redis, Valkey, clients (insta
 	@scripts/servers.sh
 
 test: servers ## every test, the simulation included
-	$(CARGO) test --workspace --locked --no-fail-fast
+	$(CARGO) test --workspace --locked --no-fail-fast --exclude lapsed-redis
+	$(CARGO) test -p lapsed-redis --locked --no-fail-fast -- --test-threads=8
 
 lint: $(DENY) ## fmt, clippy, licences and sources of dependencies
 	$(CARGO) fmt --all --check

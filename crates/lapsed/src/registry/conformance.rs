@@ -81,10 +81,23 @@ impl Fixture {
         }
     }
 
-    /// One page of everything that is suspect.
+    /// Everything that is suspect.
     pub async fn suspects(&self) -> Vec<Suspect> {
-        let request = PageRequest { after: Cursor::default(), limit: 1_000, undeclared_max: None };
-        self.registry.suspects(request).await.expect("suspects").suspects
+        self.suspects_of(None).await
+    }
+
+    /// The same while only so many may be declared dead, page after page.
+    pub async fn suspects_of(&self, undeclared_max: Option<usize>) -> Vec<Suspect> {
+        let (mut all, mut after) = (Vec::new(), Cursor::default());
+        loop {
+            let request = PageRequest { after, limit: 1_000, undeclared_max };
+            let page = self.registry.suspects(request).await.expect("suspects");
+            all.extend(page.suspects);
+            match all.last().filter(|_| !page.last) {
+                Some(last) => after = self.registry.after(last),
+                None => return all,
+            }
+        }
     }
 
     /// Who holds `key`, if that owner has not ended.

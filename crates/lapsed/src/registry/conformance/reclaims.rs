@@ -69,9 +69,10 @@ pub async fn trap_a1_a_key_registered_elsewhere_in_between_is_not_taken(f: Fixtu
     f.outlive(&[&c]).await;
     let suspects = f.suspects().await;
     f.register(&c, &["imei-1"]).await;
+    let moved = suspects.iter().position(|s| s.key == name("imei-1")).unwrap();
     let answer = reclaim(&f, 1, suspects).await;
-    assert_eq!(answer.outcomes[0], Outcome::Refused(Refusal::Moved));
-    assert!(matches!(answer.outcomes[1], Outcome::Reclaimed(Some(_))));
+    assert_eq!(answer.outcomes[moved], Outcome::Refused(Refusal::Moved));
+    assert!(matches!(answer.outcomes[1 - moved], Outcome::Reclaimed(Some(_))));
     assert_eq!(f.holder("imei-1").await, c.incarnation);
     assert_eq!(f.receipts().await.len(), 1);
 }
@@ -111,6 +112,7 @@ pub async fn trap_a6_pages_are_bounded_and_read_nothing_of_the_living(f: Fixture
         after = f.registry.after(last);
         seen.extend(page.suspects.into_iter().map(|s| s.key));
     }
+    seen.sort();
     assert_eq!(seen, names(&["d1", "d2", "d3", "d4", "d5"]));
 }
 
@@ -185,6 +187,7 @@ pub async fn a_pass_that_stops_early_resumes(f: Fixture) {
         assert!(report.reclaimed <= 3);
         taken.extend(report.entries.into_iter().map(|e| e.key.to_string()));
     }
+    taken.sort();
     assert_eq!(taken, keys);
 }
 
@@ -206,16 +209,14 @@ pub async fn the_brake_spares_the_undeclared_only(f: Fixture) {
     f.holding("overdue-1", &["b"]).await;
     f.holding("overdue-2", &["c"]).await;
     (f.advance)(f.ttl).await;
-    let page = |undeclared_max| PageRequest { after: Cursor::default(), limit: 10, undeclared_max };
     let keys = |suspects: Vec<Suspect>| -> Vec<String> {
-        suspects.into_iter().map(|s| s.key.to_string()).collect()
+        let mut keys: Vec<String> = suspects.into_iter().map(|s| s.key.to_string()).collect();
+        keys.sort();
+        keys
     };
-    let none = f.registry.suspects(page(Some(0))).await.unwrap().suspects;
-    assert_eq!(keys(none), ["a"]);
-    let one = f.registry.suspects(page(Some(1))).await.unwrap().suspects;
-    assert_eq!(keys(one), ["a", "b"]);
-    let all = f.registry.suspects(page(None)).await.unwrap().suspects;
-    assert_eq!(keys(all), ["a", "b", "c"]);
+    assert_eq!(keys(f.suspects_of(Some(0)).await), ["a"]);
+    assert_eq!(keys(f.suspects_of(Some(1)).await), ["a", "b"]);
+    assert_eq!(keys(f.suspects_of(None).await), ["a", "b", "c"]);
 }
 
 /// No entry of its leads to it, and yet it must not stay "alive".

@@ -1,0 +1,48 @@
+-- Who is there.
+-- KEYS  the base keys
+-- ARGV  1 threshold_ms  2 at most so many of the doomed are looked at one by one
+-- Answers  {now, back, run, live, overdue, spared, died recently, held by the doomed,
+--           oldest deadline or ''}
+-- O(log lives + the doomed); while a store-away grace runs: O(lives)
+local K = base(KEYS)
+local now = clock()
+local back, run = presence(K.meta, now, 0, 0, false)
+if not back then
+  return redis.error_reply('READONLY this server is a replica')
+end
+local threshold, most = tonumber(ARGV[1]), tonumber(ARGV[2])
+if now >= back + threshold then
+  back = 0
+end
+local overdue, spared, held, oldest, cut_off = 0, 0, 0, nil, false
+local past_due = redis.call('ZRANGEBYSCORE', K.due, '-inf', whole(now), 'WITHSCORES', 'LIMIT', 0, most)
+for i = 1, #past_due, 2 do
+  local inc, deadline = past_due[i], tonumber(past_due[i + 1])
+  local life = read_life(redis.call('HGET', K.lives, inc))
+  if life and due_at(deadline, life.started, life.ttl, back) > now then
+    spared = spared + 1
+  else
+    overdue = overdue + 1
+    oldest = oldest or deadline
+    held = held + tonumber(redis.call('HGET', K.counts, inc) or 0)
+  end
+end
+local ended = redis.call('ZRANGE', K.ended, 0, most - 1, 'WITHSCORES')
+for i = 1, #ended, 2 do
+  held = held + tonumber(redis.call('HGET', K.counts, ended[i]) or 0)
+end
+if ended[2] then
+  oldest = math.min(oldest or tonumber(ended[2]), tonumber(ended[2]))
+end
+if back > 0 then
+  for _, inc in ipairs(redis.call('ZRANGE', K.due, 0, most - 1)) do
+    local life = read_life(redis.call('HGET', K.lives, inc))
+    cut_off = cut_off or (life ~= nil and life.started < back)
+  end
+  if not cut_off then
+    back = 0
+  end
+end
+local died = redis.call('ZCOUNT', K.deaths, '(' .. whole(now - threshold), '+inf')
+local live = redis.call('ZCARD', K.due) - overdue
+return { whole(now), whole(back), run, live, overdue, spared, died, held, oldest and whole(oldest) or '' }

@@ -1,0 +1,61 @@
+-- One page of the lives that are overdue or ended and hold something, by deadline.
+-- KEYS  the base keys
+-- ARGV  1 from deadline_ms  2 from incarnation (of that deadline)  3 limit
+--       4 of those not yet declared dead only the first so many; empty: all
+-- Answers  {incarnation, deadline_ms, packed life, held} ...
+-- O(log lives + what is before the place with the same deadline + the page)
+local K = base(KEYS)
+local now = clock()
+local back = presence(K.meta, now, 0, 0, false) or 0
+local from, from_inc, limit = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local most = ARGV[4] ~= '' and tonumber(ARGV[4]) or nil
+local found = {}
+local function take(inc, deadline, packed)
+  local held = tonumber(redis.call('HGET', K.counts, inc) or 0)
+  local late = deadline > from or (deadline == from and tonumber(inc) >= from_inc)
+  if late and held > 0 then
+    found[#found + 1] = { inc, deadline, packed, held }
+  end
+end
+-- The undeclared are counted from the very beginning: a place in the list is not a new allowance.
+local start = most and '-inf' or whole(from)
+local undeclared, skip = 0, 0
+while #found < limit and (not most or undeclared < most) do
+  local page = redis.call('ZRANGEBYSCORE', K.due, start, whole(now), 'WITHSCORES', 'LIMIT', skip, CHUNK)
+  for i = 1, #page, 2 do
+    local packed = redis.call('HGET', K.lives, page[i])
+    local life, deadline = read_life(packed), tonumber(page[i + 1])
+    if life and due_at(deadline, life.started, life.ttl, back) <= now then
+      undeclared = undeclared + 1
+      if (not most or undeclared <= most) and #found < limit then
+        take(page[i], deadline, packed)
+      end
+    end
+  end
+  if #page < 2 * CHUNK then
+    break
+  end
+  skip = skip + CHUNK
+end
+local ended = redis.call('ZRANGEBYSCORE', K.ended, whole(from), '+inf', 'WITHSCORES', 'LIMIT', 0, limit + CHUNK)
+local room = #found
+for i = 1, #ended, 2 do
+  if #found - room < limit then
+    take(ended[i], tonumber(ended[i + 1]), redis.call('HGET', K.lives, ended[i]))
+  end
+end
+table.sort(found, function(a, b)
+  if a[2] ~= b[2] then
+    return a[2] < b[2]
+  end
+  return tonumber(a[1]) < tonumber(b[1])
+end)
+local answer = {}
+for i = 1, math.min(#found, limit) do
+  local life = found[i]
+  answer[#answer + 1] = life[1]
+  answer[#answer + 1] = whole(life[2])
+  answer[#answer + 1] = life[3]
+  answer[#answer + 1] = life[4]
+end
+return answer

@@ -1,0 +1,5 @@
+-- What the server that holds this key says of itself.
+-- KEYS  1 any key
+-- Answers  the sections `server` and `replication` of INFO
+-- O(1)
+return redis.call('INFO', 'server') .. redis.call('INFO', 'replication')

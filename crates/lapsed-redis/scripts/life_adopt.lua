@@ -1,0 +1,21 @@
+-- Begins a life for an owner that beats by itself, without lapsed: as long as its heartbeat key is
+-- there. Only if it has no life that has not ended.
+-- KEYS  the base keys, then: 12 heartbeat (KEYS 1 again: none)
+-- ARGV  1 owner  2 ttl_ms
+-- Answers  incarnation
+-- O(log lives)
+local K = base(KEYS)
+local now = clock()
+local current = newest(redis.call('HGET', K.names, ARGV[1]))
+local life = current and read_life(redis.call('HGET', K.lives, current))
+if life and life.ending == '-' then
+  return current
+end
+local left = KEYS[12] ~= KEYS[1] and redis.call('PTTL', KEYS[12]) or -2
+local deadline = now
+if left > 0 then
+  deadline = now + left
+elseif left == -1 then
+  deadline = now + tonumber(ARGV[2])
+end
+return (begin(K, ARGV[1], tonumber(ARGV[2]), now, true, deadline))

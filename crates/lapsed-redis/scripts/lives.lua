@@ -1,0 +1,38 @@
+-- What is known of some lives.
+-- KEYS  the base keys
+-- ARGV  `page` after limit | `some` incarnation... | `newest` owner
+-- Answers  {now_ms, back_ms, [incarnation, packed life, deadline_ms or '', held] ...}
+-- O(what is answered); a page sorts the numbers of all lives
+local K = base(KEYS)
+local now = clock()
+local back = presence(K.meta, now, 0, 0, false) or 0
+local incs = {}
+if ARGV[1] == 'page' then
+  local after, limit = tonumber(ARGV[2]), tonumber(ARGV[3])
+  for _, inc in ipairs(redis.call('HKEYS', K.lives)) do
+    if tonumber(inc) > after then
+      incs[#incs + 1] = inc
+    end
+  end
+  table.sort(incs, function(a, b) return tonumber(a) < tonumber(b) end)
+  for i = #incs, limit + 1, -1 do
+    incs[i] = nil
+  end
+elseif ARGV[1] == 'newest' then
+  incs[1] = newest(redis.call('HGET', K.names, ARGV[2]))
+else
+  for i = 2, #ARGV do
+    incs[#incs + 1] = ARGV[i]
+  end
+end
+local answer = { whole(now), whole(back) }
+for _, inc in ipairs(incs) do
+  local packed = redis.call('HGET', K.lives, inc)
+  if packed then
+    answer[#answer + 1] = inc
+    answer[#answer + 1] = packed
+    answer[#answer + 1] = redis.call('ZSCORE', K.due, inc) or ''
+    answer[#answer + 1] = redis.call('HGET', K.counts, inc) or '0'
+  end
+end
+return answer

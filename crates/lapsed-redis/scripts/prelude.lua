@@ -1,0 +1,211 @@
+-- What every script begins with. No keys of its own: callers pass theirs.
+--
+-- Numbers go to Redis as text by `whole`: Lua would write large ones as 1.7e+12.
+
+local CHUNK = 1000 -- `unpack` has a limit; no call carries more than so many arguments
+
+local function whole(n)
+  return string.format('%.0f', n)
+end
+
+-- The server's clock, in milliseconds and in microseconds.
+local function clock()
+  local t = redis.call('TIME')
+  local us = tonumber(t[1]) * 1000000 + tonumber(t[2])
+  return math.floor(us / 1000), us
+end
+
+-- Calls COMMAND key ... with the members of `list`, in chunks; answers the sum of what was answered.
+local function each(command, key, list)
+  local sum = 0
+  for from = 1, #list, CHUNK do
+    sum = sum + redis.call(command, key, unpack(list, from, math.min(from + CHUNK - 1, #list)))
+  end
+  return sum
+end
+
+-- The same for a command that answers one value a member.
+local function every(command, key, list)
+  local all = {}
+  for from = 1, #list, CHUNK do
+    local part = redis.call(command, key, unpack(list, from, math.min(from + CHUNK - 1, #list)))
+    for i = 1, #part do
+      all[#all + 1] = part[i]
+    end
+  end
+  return all
+end
+
+-- Which life of the server this is, and since when everybody could reach it. A server that was
+-- started anew is back since its start; one that used to be a replica and is master now, since this
+-- moment, because when it was promoted nobody can tell. `seen` is when the caller last knew the
+-- server to answer: a longer silence than `gap` counts as an absence. Writes only if `act`.
+local function presence(meta, now, seen, gap, act)
+  local info = redis.call('INFO', 'server')
+  local run = string.match(info, 'run_id:(%x+)')
+  local uptime = tonumber(string.match(info, 'uptime_in_seconds:(%d+)')) or 0
+  local known = redis.call('HMGET', meta, 'run', 'back', 'waive')
+  local back = tonumber(known[2] or 0)
+  local fresh = known[1] ~= run
+  if fresh then
+    local since = now - uptime * 1000
+    local replication = redis.call('INFO', 'replication')
+    if string.match(replication, 'role:(%a+)') ~= 'master' then
+      return nil
+    end
+    if string.match(replication, 'second_repl_offset:(%-?%d+)') ~= '-1' then
+      since = now
+    end
+    back = math.max(back, since)
+  end
+  local away = seen > 0 and now - seen > gap
+  if away then
+    back = now
+  end
+  if act and (fresh or away) then
+    redis.call('HSET', meta, 'run', run, 'back', whole(back))
+    if fresh and known[1] then
+      redis.call('HSET', meta, 'jump', '1')
+    end
+  end
+  if now < tonumber(known[3] or 0) then
+    back = 0
+  end
+  return back, run
+end
+
+-- `count` new numbers of the counter `field`; answers the one before the first. Numbers never come
+-- twice: a counter that is new, or whose server is another one than before (it may have lost the
+-- last writes), goes on from the clock, or from a million further on if that is more.
+local function numbers(meta, field, count, now)
+  local known = redis.call('HMGET', meta, field, 'jump')
+  local last = tonumber(known[1] or 0)
+  if known[1] and known[2] then
+    for _, name in ipairs({ 'incarnation', 'receipt', 'term' }) do
+      local n = redis.call('HGET', meta, name)
+      if n then
+        redis.call('HSET', meta, name, whole(math.max(tonumber(n) + 1000000, now)))
+      end
+    end
+    redis.call('HDEL', meta, 'jump')
+    last = tonumber(redis.call('HGET', meta, field))
+  elseif not known[1] then
+    last = now
+  end
+  redis.call('HSET', meta, field, whole(last + count))
+  return last
+end
+
+-- One life: `ttl:started:ending:ended:deadline:held:external:name`, ending `-` while it lives.
+local function read_life(packed)
+  if not packed then
+    return nil
+  end
+  local ttl, started, ending, ended, deadline, held, external, name =
+    string.match(packed, '^(%d+):(%d+):([-dr]):(%d+):(%d+):(%d+):([01]):(.*)$')
+  return {
+    ttl = tonumber(ttl), started = tonumber(started), ending = ending, ended = tonumber(ended),
+    deadline = tonumber(deadline), held = tonumber(held), external = external == '1', name = name,
+  }
+end
+
+local function pack_life(life)
+  return whole(life.ttl) .. ':' .. whole(life.started) .. ':' .. life.ending .. ':' .. whole(life.ended)
+    .. ':' .. whole(life.deadline) .. ':' .. whole(life.held) .. ':' .. (life.external and '1' or '0')
+    .. ':' .. life.name
+end
+
+-- The newest life of a name, from its list `newest,older,...`.
+local function newest(list)
+  return list and string.match(list, '^%d+')
+end
+
+-- When a life is over: never before it had a whole TTL since the server was back.
+local function due_at(deadline, started, ttl, back)
+  if back <= started then
+    return deadline
+  end
+  return math.max(deadline, back + ttl)
+end
+
+-- The keys that most scripts of a system share, in this order.
+local function base(KEYS)
+  return { meta = KEYS[1], lives = KEYS[2], names = KEYS[3], due = KEYS[4], ended = KEYS[5],
+    deaths = KEYS[6], past = KEYS[7], counts = KEYS[8], receipts = KEYS[9], batches = KEYS[10],
+    batches_at = KEYS[11] }
+end
+
+-- Begins a life, with the number `inc` or a new one.
+local function begin(K, name, ttl, now, external, deadline, inc)
+  if not inc then
+    presence(K.meta, now, 0, 0, true)
+    inc = whole(numbers(K.meta, 'incarnation', 1, now) + 1)
+  end
+  local life = { ttl = ttl, started = now, ending = '-', ended = 0, deadline = 0, held = 0,
+    external = external, name = name }
+  redis.call('HSET', K.lives, inc, pack_life(life))
+  local list = redis.call('HGET', K.names, name)
+  redis.call('HSET', K.names, name, list and (inc .. ',' .. list) or inc)
+  redis.call('ZADD', K.due, whole(deadline), inc)
+  return inc, life
+end
+
+-- Ends a life: `how` is `d` (dead) or `r` (retired).
+local function finish(K, inc, life, how, now, deadline)
+  life.ending, life.ended, life.deadline = how, now, deadline
+  life.held = tonumber(redis.call('HGET', K.counts, inc) or 0)
+  redis.call('HSET', K.lives, inc, pack_life(life))
+  redis.call('ZREM', K.due, inc)
+  redis.call('ZADD', K.past, whole(now), inc)
+  if how == 'd' then
+    redis.call('ZADD', K.deaths, whole(now), inc)
+  end
+  if life.held > 0 then
+    redis.call('ZADD', K.ended, whole(deadline), inc)
+  end
+end
+
+-- `count` new receipt numbers; answers the first, and the step from one to the next. With several
+-- shards each has its own residue, and numbers follow the clock: what a shard hands out later is
+-- never below what its clock says now, so that a reader of all shards knows up to where it has all.
+local function receipt_numbers(meta, count, now, shards, shard)
+  if shards == 1 then
+    return numbers(meta, 'receipt', count, now) + 1, 1
+  end
+  local last = math.max(tonumber(redis.call('HGET', meta, 'receipt') or 0), now * 64)
+  redis.call('HSET', meta, 'receipt', whole(last + count))
+  return (last + 1) * shards + shard, shards
+end
+
+-- A script is not undone when a command in its middle is refused: ask first. nil, or the error.
+local function may_write(commands)
+  for _, command in ipairs(commands) do
+    if not redis.acl_check_cmd(unpack(command)) then
+      return redis.error_reply('NOPERM this user may not call ' .. command[1] .. ' on `' .. command[2] .. '`')
+    end
+  end
+  return nil
+end
+
+-- Remembers that a batch was carried out, and which receipts it wrote.
+local function note_batch(K, sweeper, number, first, last, now)
+  local field = sweeper .. '#' .. number
+  redis.call('HSET', K.batches, field, whole(first) .. ',' .. whole(last))
+  redis.call('ZADD', K.batches_at, whole(now), field)
+end
+
+-- Whether the caller may act: its term as leader (fencing), and that this batch was neither carried
+-- out nor forbidden before. Answers nil, or why not: L not the leader, D done before, G forbidden.
+local function refused(meta, batches, sweeper, number, term, now)
+  if term ~= '' then
+    local t = redis.call('HMGET', meta, 'term', 'until')
+    if t[1] ~= term or now >= tonumber(t[2] or 0) then
+      return 'L'
+    end
+  end
+  local done = redis.call('HGET', batches, sweeper .. '#' .. number)
+  if done then
+    return done == 'never' and 'G' or 'D'
+  end
+  return nil
+end

@@ -1,0 +1,175 @@
+-- The decisive step: guard, act and receipt.
+-- KEYS  the base keys, then: 12 the registry's hash, then for each group three:
+--       what the life holds, what was taken from it, its heartbeat (KEYS 1 again: none)
+-- ARGV  1 sweeper  2 number of the batch  3 term, or empty  4 `reclaim` or `dry`  5 seen_ms  6 gap_ms
+--       7 threshold_ms (for what the application writes)  8 shards  9 this shard
+--       10 how many groups, then for each:
+--       incarnation (0: keys that the application writes itself, judged by its heartbeat key alone)
+--       owner  deadline_ms (a hint, for 0 only)  how many keys  the keys
+-- Answers  {now_ms, held_us, owners ended, first receipt, step, [deadline_ms, how, codes] a group}
+--          codes: one letter a key: R reclaimed, A alive, S store away, M moved, G gone, L not the leader, D done before
+-- O(keys * log held)
+--
+-- Who can come in between: nobody, it is one script. All reads come before the first write, and
+-- the first write is the receipt: what could fail (a wrong type, no permission, no memory) fails
+-- before anything has changed.
+local K = base(KEYS)
+local now, began = clock()
+local sweeper, number, term, act = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == 'reclaim'
+local threshold, shards, shard = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
+local registry = KEYS[12]
+local back = presence(K.meta, now, tonumber(ARGV[5]), tonumber(ARGV[6]), act)
+if not back then
+  return redis.error_reply('READONLY this server is a replica')
+end
+local no = act and refused(K.meta, K.batches, sweeper, number, term, now) or nil
+if act then
+  local no_way = may_write({ { 'HDEL', registry, 'x' }, { 'ZREM', K.due, 'x' }, { 'ZADD', K.due, '0', 'x' },
+    { 'HSET', K.lives, 'x', 'x' }, { 'HINCRBY', K.meta, 'x', '1' }, { 'XADD', K.receipts, '1-0', 'x', 'x' } })
+  if no_way then
+    return no_way
+  end
+  redis.call('XLEN', K.receipts)
+  redis.call('ZCARD', K.batches_at)
+end
+
+local groups, at, reclaimed = {}, 11, 0
+for g = 1, tonumber(ARGV[10]) do
+  local inc, owner, hint, size = ARGV[at], ARGV[at + 1], ARGV[at + 2], tonumber(ARGV[at + 3])
+  local held, lost, heartbeat = KEYS[10 + 3 * g], KEYS[11 + 3 * g], KEYS[12 + 3 * g]
+  local group = { inc = inc, owner = owner, held = held, lost = lost, codes = {}, dead = {}, stale = {} }
+  local keys = {}
+  for i = 1, size do
+    keys[i] = ARGV[at + 3 + i]
+  end
+  at = at + 4 + size
+  -- The life.
+  local verdict, life = no, nil
+  if not no and inc == '0' then
+    group.deadline, group.how = tonumber(hint), 'd'
+    if redis.call('EXISTS', heartbeat) == 1 then
+      verdict = 'A'
+    elseif now < back + threshold then
+      verdict = 'S'
+    end
+  elseif not no then
+    life = read_life(redis.call('HGET', K.lives, inc))
+    if not life then
+      verdict = 'G'
+    elseif life.ending ~= '-' then
+      group.deadline, group.how = life.deadline, life.ending
+    else
+      group.deadline = tonumber(redis.call('ZSCORE', K.due, inc) or 0)
+      if life.external and heartbeat ~= KEYS[1] then
+        local left = redis.call('PTTL', heartbeat)
+        if left > 0 or left == -1 then
+          group.deadline = now + math.max(left, life.ttl)
+          group.refile = true
+        end
+      end
+      if now < group.deadline then
+        verdict = 'A'
+      elseif now < due_at(group.deadline, life.started, life.ttl, back) then
+        verdict = 'S'
+      else
+        group.how, group.ends = 'd', true
+      end
+    end
+  end
+  group.life = life
+  -- What it holds.
+  if verdict then
+    for i = 1, size do
+      group.codes[i] = verdict
+    end
+  else
+    local holders = every('HMGET', registry, keys)
+    local filed = inc ~= '0' and every('ZMSCORE', held, keys) or holders
+    local taken = {}
+    for i, key in ipairs(keys) do
+      if taken[key] or not holders[i] then
+        group.codes[i] = 'G'
+      elseif holders[i] ~= owner or not filed[i] then
+        group.codes[i] = 'M'
+      else
+        group.codes[i] = 'R'
+        taken[key] = true
+        group.dead[#group.dead + 1] = key
+      end
+      if group.codes[i] ~= 'R' and not taken[key] and inc ~= '0' and filed[i] then
+        group.stale[#group.stale + 1] = key
+      end
+    end
+    reclaimed = reclaimed + #group.dead
+  end
+  groups[g] = group
+end
+
+local ended, first, step = 0, 0, 1
+if act and not no then
+  if reclaimed > 0 then
+    first, step = receipt_numbers(K.meta, reclaimed, now, shards, shard)
+    local seq = first
+    for _, group in ipairs(groups) do
+      if #group.dead > 0 then
+        local last = seq + (#group.dead - 1) * step
+        local entry = { 'o', group.owner, 'i', group.inc, 'd', whole(group.deadline), 'r', group.how,
+          't', whole(now), 's', sweeper, 'b', number, 'p', step }
+        for _, key in ipairs(group.dead) do
+          entry[#entry + 1] = 'k'
+          entry[#entry + 1] = key
+        end
+        if #entry <= 7000 then
+          redis.call('XADD', K.receipts, whole(last) .. '-0', unpack(entry))
+        else
+          return redis.error_reply('ERR a batch has at most 3000 keys of one owner')
+        end
+        seq = last + step
+      end
+    end
+    redis.call('HINCRBY', K.meta, 'receipts', reclaimed)
+  end
+  for _, group in ipairs(groups) do
+    if group.ends then
+      finish(K, group.inc, group.life, 'd', now, group.deadline)
+      ended = ended + 1
+    elseif group.refile then
+      redis.call('ZADD', K.due, whole(group.deadline), group.inc)
+    end
+    if #group.dead > 0 then
+      each('HDEL', registry, group.dead)
+    end
+    if group.inc ~= '0' and #group.dead + #group.stale > 0 then
+      local gone = 0
+      for _, keys in ipairs({ group.dead, group.stale }) do
+        if #keys > 0 then
+          gone = gone + each('ZREM', group.held, keys)
+        end
+      end
+      local left = redis.call('HINCRBY', K.counts, group.inc, -gone)
+      if left <= 0 then
+        redis.call('ZREM', K.ended, group.inc)
+      end
+      local room = 1000 - redis.call('ZCARD', group.lost)
+      local members = {}
+      for i = 1, math.min(room, #group.dead) do
+        members[2 * i - 1], members[2 * i] = '0', group.dead[i]
+      end
+      if #members > 0 then
+        each('ZADD', group.lost, members)
+      end
+    end
+  end
+  if reclaimed > 0 then
+    note_batch(K, sweeper, number, first, first + (reclaimed - 1) * step, now)
+  end
+end
+
+local _, done = clock()
+local answer = { whole(now), whole(done - began), ended, whole(first), step }
+for _, group in ipairs(groups) do
+  answer[#answer + 1] = whole(group.deadline or 0)
+  answer[#answer + 1] = group.how or ''
+  answer[#answer + 1] = table.concat(group.codes)
+end
+return answer

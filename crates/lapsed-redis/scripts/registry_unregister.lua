@@ -1,0 +1,37 @@
+-- Removes those keys that are still this life's.
+-- KEYS  1 lives  2 names  3 counts  4 the registry's hash  5 what that life holds (if it is known)
+-- ARGV  1 owner  2 incarnation, or empty for the newest  3 the incarnation of KEYS 5  4... the keys
+-- Answers  {'stranger'} | {'again', incarnation} | {incarnation, `1` or `0` a key}
+-- O(keys * log held)
+local owner, inc = ARGV[1], ARGV[2]
+if inc == '' then
+  inc = newest(redis.call('HGET', KEYS[2], owner)) or ''
+end
+local life = read_life(redis.call('HGET', KEYS[1], inc))
+if not life or life.name ~= owner then
+  return { 'stranger' }
+end
+if ARGV[3] ~= inc then
+  return { 'again', inc }
+end
+if life.ending ~= '-' then
+  return { 'ended', inc }
+end
+local answer, gone = { inc }, {}
+for i = 4, #ARGV do
+  local key = ARGV[i]
+  local is_ours = redis.call('ZREM', KEYS[5], key) == 1
+  if is_ours then
+    gone[#gone + 1] = key
+    if redis.call('HGET', KEYS[4], key) == owner then
+      redis.call('HDEL', KEYS[4], key)
+    else
+      is_ours = false
+    end
+  end
+  answer[#answer + 1] = is_ours and '1' or '0'
+end
+if #gone > 0 then
+  redis.call('HINCRBY', KEYS[3], inc, -#gone)
+end
+return answer

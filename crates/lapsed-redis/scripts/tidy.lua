@@ -1,0 +1,120 @@
+-- Bounded housekeeping: overdue owners that hold nothing are declared dead, lives that ended long ago
+-- are forgotten, receipts past their retention are removed, old notes of batches too.
+-- KEYS  the base keys, then: 12 restored
+-- ARGV  1 rows  2 of the undeclared at most so many, or empty  3 keep receipts for ms  4 keep so many
+--       5 term, or empty  6 seen_ms  7 gap_ms  8 keep notes of batches for ms
+-- Answers  {owners ended, receipts pruned, incarnations forgotten...}: the caller removes what was
+--          noted as taken from those
+-- O(rows * log lives)
+local K = base(KEYS)
+local now = clock()
+local rows, most = tonumber(ARGV[1]), tonumber(ARGV[2] ~= '' and ARGV[2] or ARGV[1])
+local keep_ms, keep = tonumber(ARGV[3]), tonumber(ARGV[4])
+if refused(K.meta, K.batches, '', '', ARGV[5], now) == 'L' then
+  return { 0, 0 }
+end
+local back = presence(K.meta, now, tonumber(ARGV[6]), tonumber(ARGV[7]), true)
+if not back then
+  return redis.error_reply('READONLY this server is a replica')
+end
+local ended, seen = 0, 0
+local overdue = redis.call('ZRANGEBYSCORE', K.due, '-inf', whole(now), 'WITHSCORES', 'LIMIT', 0, rows)
+for i = 1, #overdue, 2 do
+  local inc, deadline = overdue[i], tonumber(overdue[i + 1])
+  local life = read_life(redis.call('HGET', K.lives, inc))
+  if not life then
+    redis.call('ZREM', K.due, inc)
+  elseif due_at(deadline, life.started, life.ttl, back) <= now then
+    seen = seen + 1
+    if seen <= most and tonumber(redis.call('HGET', K.counts, inc) or 0) <= 0 then
+      finish(K, inc, life, 'd', now, deadline)
+      ended = ended + 1
+    end
+  end
+end
+
+local answer = { ended, 0 }
+local old = redis.call('ZRANGEBYSCORE', K.past, '-inf', whole(now - keep_ms), 'LIMIT', 0, rows)
+for _, inc in ipairs(old) do
+  local life = read_life(redis.call('HGET', K.lives, inc))
+  if life and tonumber(redis.call('HGET', K.counts, inc) or 0) <= 0 then
+    local left = {}
+    for other in string.gmatch(redis.call('HGET', K.names, life.name) or '', '%d+') do
+      if other ~= inc then
+        left[#left + 1] = other
+      end
+    end
+    if #left > 0 then
+      redis.call('HSET', K.names, life.name, table.concat(left, ','))
+    else
+      redis.call('HDEL', K.names, life.name)
+    end
+    redis.call('HDEL', K.lives, inc)
+    redis.call('HDEL', K.counts, inc)
+    redis.call('ZREM', K.past, inc)
+    redis.call('ZREM', K.deaths, inc)
+    redis.call('ZREM', K.ended, inc)
+    answer[#answer + 1] = inc
+  end
+end
+
+-- Receipts lie in groups; `floor` is the first number that still counts.
+local total = tonumber(redis.call('HGET', K.meta, 'receipts') or 0)
+local floor = tonumber(redis.call('HGET', K.meta, 'floor') or 0)
+local pruned, done = 0, false
+while pruned < rows and not done do
+  local oldest = redis.call('XRANGE', K.receipts, '-', '+', 'COUNT', 1)[1]
+  if not oldest then
+    break
+  end
+  local last, fields = tonumber(string.match(oldest[1], '^%d+')), oldest[2]
+  local numbers_of, at, size, step = {}, 0, 0, 1
+  for i = 1, #fields, 2 do
+    if fields[i] == 't' then
+      at = tonumber(fields[i + 1])
+    elseif fields[i] == 'k' then
+      size = size + 1
+    elseif fields[i] == 'p' then
+      step = tonumber(fields[i + 1])
+    end
+  end
+  for i = 1, size do
+    numbers_of[i] = last - (size - i) * step
+  end
+  local left = 0
+  for i = 1, size do
+    if numbers_of[i] >= floor then
+      left = left + 1
+    end
+  end
+  local drop = 0
+  if at < now - keep_ms then
+    drop = left
+  else
+    drop = math.min(left, math.max(0, total - keep))
+  end
+  if drop == left then
+    redis.call('XDEL', K.receipts, oldest[1])
+    for i = 1, size do
+      redis.call('HDEL', KEYS[12], whole(numbers_of[i]))
+    end
+  elseif drop > 0 then
+    floor = numbers_of[size - left + drop] + 1
+    redis.call('HSET', K.meta, 'floor', whole(floor))
+    done = true
+  else
+    done = true
+  end
+  pruned, total = pruned + drop, total - drop
+end
+if pruned > 0 then
+  redis.call('HSET', K.meta, 'receipts', whole(total))
+end
+answer[2] = pruned
+
+local notes = redis.call('ZRANGEBYSCORE', K.batches_at, '-inf', whole(now - tonumber(ARGV[8])), 'LIMIT', 0, rows)
+if #notes > 0 then
+  each('HDEL', K.batches, notes)
+  each('ZREM', K.batches_at, notes)
+end
+return answer

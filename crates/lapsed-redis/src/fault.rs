@@ -1,0 +1,66 @@
+//! What the server or the connection says, in the library's few kinds of error.
+
+use lapsed::Error;
+use redis::{ErrorKind, RedisError, ServerErrorKind};
+
+/// Tells what happened and, where there is something to do, what to do.
+pub(crate) fn told(place: &str, call: &str, error: &RedisError) -> Error {
+    let unavailable = |what: String| Error::Unavailable { store: place.to_owned(), what };
+    if error.is_timeout() {
+        return unavailable(format!("no answer to `{call}` in time; it may have been carried out"));
+    }
+    let code = error.code().unwrap_or_default().to_owned();
+    let said = said(error);
+    match (error.kind(), code.as_str()) {
+        (_, "OOM") => unavailable(format!(
+            "it is out of memory and takes no writes: {said}. Give it more (maxmemory), or remove \
+             what nobody needs; lapsed goes on by itself"
+        )),
+        (ErrorKind::Server(ServerErrorKind::NoPerm), _) | (_, "NOPERM") => unavailable(format!(
+            "this user lacks a permission for `{call}`: {said}. Grant it with ACL SETUSER; lapsed \
+             goes on by itself"
+        )),
+        (ErrorKind::AuthenticationFailed, _) | (_, "NOAUTH" | "WRONGPASS") => {
+            unavailable(format!("it does not accept user and password: {said}"))
+        }
+        (ErrorKind::Server(ServerErrorKind::ReadOnly), _) | (_, "READONLY") => unavailable(
+            "it is a replica and takes no writes; lapsed must talk to the master".to_owned(),
+        ),
+        (_, "MISCONF") => unavailable(format!("it takes no writes: {said}")),
+        (_, "WRONGTYPE") => Error::Corrupt {
+            store: place.to_owned(),
+            what: format!(
+                "a key that `{call}` works on holds another type than it should: {said}. Nothing \
+                 was changed; are the key names of the configuration right?"
+            ),
+        },
+        (ErrorKind::Server(ServerErrorKind::CrossSlot), _) => Error::Unsupported {
+            operation: format!("`{call}` over keys of several slots"),
+            store: place.to_owned(),
+        },
+        (ErrorKind::Extension, _) | (ErrorKind::Server(ServerErrorKind::ResponseError), _) => {
+            unavailable(format!("`{call}` failed: {said}"))
+        }
+        (ErrorKind::Parse | ErrorKind::UnexpectedReturnType, _) => Error::Corrupt {
+            store: place.to_owned(),
+            what: format!("its answer to `{call}` makes no sense here: {said}"),
+        },
+        _ => unavailable(format!("`{call}`: {said}")),
+    }
+}
+
+/// The words of the error; never an address with a password in it.
+fn said(error: &RedisError) -> String {
+    match (error.code(), error.detail()) {
+        (Some(code), Some(detail)) => format!("{code} {detail}"),
+        _ => error.to_string(),
+    }
+}
+
+/// For an answer of another shape than the script promises.
+pub(crate) fn nonsense(place: &str, call: &str) -> Error {
+    Error::Corrupt {
+        store: place.to_owned(),
+        what: format!("its answer to `{call}` has not the shape it should have"),
+    }
+}

@@ -1,0 +1,227 @@
+//! One system's place on a server: its shards, and the watch over the server's presence.
+//!
+//! Who was away is judged from both sides. The server's own life (`run_id`, uptime, role) is looked
+//! at inside every script that declares somebody dead. What the server cannot know (that it stood
+//! still, that it could not be reached) this side knows: every request that may declare somebody
+//! dead says when the server was last known to answer, and a longer silence than the gap makes the
+//! script refuse. A request that was under way while the server stood still is thus refused by
+//! itself, whatever order the server takes up its work in.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use futures::future::try_join_all;
+use lapsed::clock::Clock;
+use lapsed::{Error, Name, Result, SystemId};
+use redis::FromRedisValue;
+
+use crate::link::Link;
+use crate::names::{Prefix, shard_of};
+use crate::script::{self, Script};
+
+/// What the gap between two answers may be, whatever the threshold.
+const GAP_MIN: Duration = Duration::from_millis(250);
+const GAP_MAX: Duration = Duration::from_secs(5);
+
+/// How many keys every script of a system shares; see `base` in `prelude.lua`.
+const BASE: [&str; 11] = [
+    "meta",
+    "lives",
+    "names",
+    "due",
+    "ended",
+    "deaths",
+    "past",
+    "counts",
+    "receipts",
+    "batches",
+    "batches_at",
+];
+
+/// What a script is called with, besides the base keys.
+#[derive(Default)]
+pub(crate) struct Args {
+    pub keys: Vec<String>,
+    pub args: Vec<Vec<u8>>,
+}
+
+impl Args {
+    pub fn key(mut self, key: impl Into<String>) -> Self {
+        self.keys.push(key.into());
+        self
+    }
+
+    pub fn arg(mut self, arg: impl ToString) -> Self {
+        self.args.push(arg.to_string().into_bytes());
+        self
+    }
+
+    pub fn names(mut self, names: &[Name]) -> Self {
+        self.args.extend(names.iter().map(|name| name.as_str().as_bytes().to_vec()));
+        self
+    }
+}
+
+/// One shard: a set of keys that lie in one slot.
+pub(crate) struct Shard {
+    pub index: usize,
+    /// The application's key that the others lie beside.
+    pub anchor: String,
+    pub prefix: Prefix,
+    base: Vec<String>,
+    watch: Watch,
+}
+
+/// What is known of the server's presence.
+#[derive(Default)]
+struct Watch {
+    /// The server's clock at its last timely answer.
+    seen_ms: AtomicU64,
+    /// This side's clock then.
+    seen_at: Mutex<Duration>,
+    /// It was away, and the shard does not know yet.
+    away: AtomicBool,
+}
+
+/// One system on one server or cluster.
+pub(crate) struct Ground {
+    pub id: SystemId,
+    pub link: Link,
+    pub clock: Arc<dyn Clock>,
+    pub threshold: Duration,
+    pub shards: Vec<Shard>,
+}
+
+impl Ground {
+    /// `anchors`: one key a shard.
+    pub fn new(
+        link: Link,
+        clock: Arc<dyn Clock>,
+        id: SystemId,
+        threshold: Duration,
+        anchors: Vec<String>,
+    ) -> Arc<Ground> {
+        let shards = anchors.into_iter().enumerate().map(|(index, anchor)| {
+            let prefix = Prefix::beside(&anchor, &id);
+            let base = BASE.iter().map(|what| prefix.key(what)).collect();
+            Shard { index, anchor, prefix, base, watch: Watch::default() }
+        });
+        let shards = shards.collect();
+        let ground = Arc::new(Ground { id, link, clock, threshold, shards });
+        tokio::spawn(watch(Arc::downgrade(&ground)));
+        ground
+    }
+
+    pub fn place(&self) -> String {
+        self.link.place.to_string()
+    }
+
+    pub fn threshold_ms(&self) -> u64 {
+        self.threshold.as_millis() as u64
+    }
+
+    /// How long the server may be silent before that counts as an absence.
+    pub fn gap(&self) -> Duration {
+        (self.threshold / 2).clamp(GAP_MIN, GAP_MAX)
+    }
+
+    pub fn shard(&self, key: &str) -> &Shard {
+        &self.shards[shard_of(key, self.shards.len())]
+    }
+
+    /// The keys of each shard, with their places in the list.
+    pub fn deal(&self, keys: &[Name]) -> Vec<(&Shard, Vec<usize>)> {
+        let mut dealt: Vec<(&Shard, Vec<usize>)> =
+            self.shards.iter().map(|shard| (shard, Vec::new())).collect();
+        for (index, key) in keys.iter().enumerate() {
+            dealt[shard_of(key.as_str(), self.shards.len())].1.push(index);
+        }
+        dealt.retain(|(_, places)| !places.is_empty());
+        dealt
+    }
+
+    /// Runs a script on one shard, with the base keys in front.
+    pub async fn run<T: FromRedisValue>(
+        &self,
+        shard: &Shard,
+        script: &Script,
+        args: Args,
+    ) -> Result<T> {
+        let keys: Vec<&str> = shard.base.iter().chain(&args.keys).map(String::as_str).collect();
+        let args: Vec<&[u8]> = args.args.iter().map(Vec::as_slice).collect();
+        self.link.run(script, &keys, &args).await
+    }
+
+    /// The same with just the keys that are named: for what is called often.
+    pub async fn run_bare<T: FromRedisValue>(&self, script: &Script, args: Args) -> Result<T> {
+        let keys: Vec<&str> = args.keys.iter().map(String::as_str).collect();
+        let args: Vec<&[u8]> = args.args.iter().map(Vec::as_slice).collect();
+        self.link.run(script, &keys, &args).await
+    }
+
+    /// On every shard at once.
+    pub async fn run_all<T: FromRedisValue>(
+        &self,
+        script: &Script,
+        args: impl Fn(&Shard) -> Args,
+    ) -> Result<Vec<T>> {
+        try_join_all(self.shards.iter().map(|shard| self.run(shard, script, args(shard)))).await
+    }
+
+    /// The server's clock when it was last known to answer in time: not long ago, and after every
+    /// absence is written down.
+    pub async fn seen_ms(&self, shard: &Shard) -> Result<u64> {
+        let seen_at = *shard.watch.seen_at.lock().expect(LOCK);
+        let is_fresh = shard.watch.seen_ms.load(Ordering::Acquire) > 0
+            && self.clock.mono().saturating_sub(seen_at) < self.gap() / 2;
+        if !is_fresh || shard.watch.away.load(Ordering::Acquire) {
+            self.look(shard).await?;
+        }
+        Ok(shard.watch.seen_ms.load(Ordering::Acquire))
+    }
+
+    /// Looks whether the server answers in time; writes an absence down once it does again.
+    async fn look(&self, shard: &Shard) -> Result<()> {
+        let sent = self.clock.mono();
+        let args = Args::default().key(shard.base[0].clone());
+        let answer: Result<u64> = self.run_bare(&script::PULSE, args).await;
+        let answered = self.clock.mono();
+        if answer.is_err() || answered - sent > self.gap() {
+            shard.watch.away.store(true, Ordering::Release);
+        }
+        let mut now_ms = answer?;
+        if shard.watch.away.load(Ordering::Acquire) {
+            now_ms = self.run(shard, &script::AWAY, Args::default()).await?;
+            shard.watch.away.store(false, Ordering::Release);
+            tracing::warn!(system = %self.id, store = %self.link.place,
+                "the server was away; everybody gets a whole threshold from now on");
+        }
+        *shard.watch.seen_at.lock().expect(LOCK) = sent;
+        shard.watch.seen_ms.store(now_ms, Ordering::Release);
+        Ok(())
+    }
+
+    /// The error for an answer of another shape than the script promises.
+    pub fn nonsense(&self, script: &Script) -> Error {
+        self.link.nonsense(script.name)
+    }
+}
+
+const LOCK: &str = "no holder of this lock panics";
+
+/// Looks again and again, for as long as somebody uses the system.
+async fn watch(ground: Weak<Ground>) {
+    loop {
+        let Some(strong) = ground.upgrade() else { return };
+        for shard in &strong.shards {
+            if let Err(error) = strong.look(shard).await {
+                tracing::debug!(system = %strong.id, %error, "the server does not answer");
+            }
+        }
+        let nap = (strong.gap() / 2).min(Duration::from_secs(1));
+        let nap = strong.clock.sleep(nap);
+        drop(strong);
+        nap.await;
+    }
+}

@@ -1,0 +1,223 @@
+//! Receipts: a stream a shard, one item for everything that one batch took from one life.
+//!
+//! An item's id is the number of its last receipt. With several shards each has its own residue of
+//! the numbers; what is read of all of them goes only as far as no shard can still add to.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use lapsed::owner::Incarnation;
+use lapsed::receipt::{Evidence, Reason, Receipt, ReceiptId, ReceiptQuery};
+use lapsed::{Name, Result};
+use serde_json::{Map, Value as Json, json};
+
+use crate::ground::{Args, Ground, Shard};
+use crate::script;
+
+/// One item of the stream: its id and its fields, in order.
+type Item = (String, Vec<(String, String)>);
+
+/// How many items are read at a time.
+const ITEMS: usize = 200;
+
+impl Ground {
+    /// Receipts of all shards.
+    pub async fn receipts(&self, query: &ReceiptQuery) -> Result<Vec<Receipt>> {
+        let mut found = Vec::new();
+        for shard in &self.shards {
+            found.extend(self.shard_receipts(shard, query).await?);
+        }
+        if query.after.is_some() && self.shards.len() > 1 {
+            self.keep_complete(&mut found).await?;
+        }
+        match query.after {
+            Some(_) => found.sort_by_key(|receipt| receipt.id.seq),
+            None => found.sort_by_key(|receipt| std::cmp::Reverse(receipt.id.seq)),
+        }
+        found.truncate(query.limit);
+        Ok(found)
+    }
+
+    /// Removes what is beyond the place up to which no shard will add a receipt any more. What was
+    /// written just now is a moment beyond it: that moment is waited for.
+    async fn keep_complete(&self, found: &mut Vec<Receipt>) -> Result<()> {
+        let newest = found.iter().map(|receipt| receipt.id.seq).max().unwrap_or(0);
+        let mut ceiling = self.complete_until().await?;
+        for _ in 0..5 {
+            if newest < ceiling {
+                return Ok(());
+            }
+            self.clock.sleep(std::time::Duration::from_millis(1)).await;
+            ceiling = self.complete_until().await?;
+        }
+        found.retain(|receipt| receipt.id.seq < ceiling);
+        Ok(())
+    }
+
+    /// Below this number no shard will add a receipt any more.
+    async fn complete_until(&self) -> Result<u64> {
+        let shards = self.shards.len() as u64;
+        let now: Vec<u64> = self.run_all(&script::PULSE, |_| Args::default()).await?;
+        Ok(now.into_iter().min().unwrap_or(0) * 64 * shards)
+    }
+
+    async fn shard_receipts(&self, shard: &Shard, query: &ReceiptQuery) -> Result<Vec<Receipt>> {
+        let floor = self.floor(shard).await?;
+        let mut found: Vec<Receipt> = Vec::new();
+        let mut from = match query.after {
+            Some(after) => format!("{}", after + 1),
+            None => self.newest_place(shard, query.before).await?,
+        };
+        let fits = |seq: u64| {
+            seq >= floor
+                && query.after.is_none_or(|after| seq > after)
+                && query.before.is_none_or(|before| query.after.is_some() || seq < before)
+        };
+        while found.len() < query.limit {
+            let (verb, end) =
+                if query.after.is_some() { ("XRANGE", "+") } else { ("XREVRANGE", "-") };
+            let mut cmd = redis::cmd(verb);
+            cmd.arg(shard.prefix.key("receipts")).arg(&from).arg(end).arg("COUNT").arg(ITEMS);
+            let items: Vec<Item> = self.link.query(verb, &cmd).await?;
+            let (count, last) = (items.len(), items.last().map(|item| item.0.clone()));
+            for item in items {
+                let mut receipts = self.open(&item)?;
+                receipts.retain(|receipt| fits(receipt.id.seq));
+                if query.after.is_none() {
+                    receipts.reverse();
+                }
+                found.extend(receipts);
+            }
+            match last {
+                Some(last) if count == ITEMS => from = format!("({last}"),
+                _ => break,
+            }
+        }
+        found.truncate(query.limit);
+        self.mark_restored(shard, &mut found).await?;
+        Ok(found)
+    }
+
+    /// The item that holds the newest receipt before `before`: where reading backwards begins.
+    async fn newest_place(&self, shard: &Shard, before: Option<u64>) -> Result<String> {
+        let Some(before) = before else { return Ok("+".to_owned()) };
+        let mut cmd = redis::cmd("XRANGE");
+        cmd.arg(shard.prefix.key("receipts")).arg(before.saturating_sub(1)).arg("+");
+        cmd.arg("COUNT").arg(1);
+        let items: Vec<Item> = self.link.query("XRANGE", &cmd).await?;
+        Ok(items.into_iter().next().map_or("+".to_owned(), |item| item.0))
+    }
+
+    async fn floor(&self, shard: &Shard) -> Result<u64> {
+        let mut cmd = redis::cmd("HGET");
+        cmd.arg(shard.prefix.key("meta")).arg("floor");
+        let floor: Option<u64> = self.link.query("HGET", &cmd).await?;
+        Ok(floor.unwrap_or(0))
+    }
+
+    async fn mark_restored(&self, shard: &Shard, receipts: &mut [Receipt]) -> Result<()> {
+        if receipts.is_empty() {
+            return Ok(());
+        }
+        let mut cmd = redis::cmd("HMGET");
+        cmd.arg(shard.prefix.key("restored"));
+        receipts.iter().for_each(|receipt| {
+            cmd.arg(receipt.id.seq);
+        });
+        let marks: Vec<Option<u64>> = self.link.query("HMGET", &cmd).await?;
+        for (receipt, mark) in receipts.iter_mut().zip(marks) {
+            receipt.restored_ms = mark;
+        }
+        Ok(())
+    }
+
+    /// The receipts between two numbers, of one shard.
+    pub async fn receipts_between(
+        &self,
+        shard: &Shard,
+        first: u64,
+        last: u64,
+    ) -> Result<Vec<Receipt>> {
+        let query = ReceiptQuery {
+            after: first.checked_sub(1),
+            before: None,
+            limit: (last - first + 1) as usize,
+        };
+        let mut found = self.shard_receipts(shard, &query).await?;
+        found.retain(|receipt| receipt.id.seq <= last);
+        Ok(found)
+    }
+
+    /// Which shard a receipt is in.
+    pub fn shard_of_receipt(&self, seq: u64) -> &Shard {
+        &self.shards[(seq % self.shards.len() as u64) as usize]
+    }
+
+    /// Takes an item apart.
+    fn open(&self, item: &Item) -> Result<Vec<Receipt>> {
+        let nonsense = || self.link.nonsense("receipts");
+        let last: u64 =
+            item.0.split('-').next().and_then(|n| n.parse().ok()).ok_or_else(nonsense)?;
+        let mut common: HashMap<&str, &str> = HashMap::new();
+        let mut parts: Vec<(&str, Map<String, Json>)> = Vec::new();
+        for (field, value) in &item.1 {
+            match (field.as_str(), parts.last_mut()) {
+                ("k", _) => parts.push((value, Map::new())),
+                (field, Some((_, removed))) => {
+                    removed.insert(field.to_owned(), Json::String(value.clone()));
+                }
+                (field, None) => {
+                    common.insert(field, value);
+                }
+            }
+        }
+        let number = |field: &str| common.get(field).and_then(|n| n.parse::<u64>().ok());
+        let (deadline_ms, at_ms) = (number("d").unwrap_or(0), number("t").ok_or_else(nonsense)?);
+        let step = number("p").unwrap_or(1);
+        let sweeper: Arc<str> = Arc::from(*common.get("s").ok_or_else(nonsense)?);
+        let count = parts.len() as u64;
+        let receipt = |(index, (key, removed)): (usize, (&str, Map<String, Json>))| {
+            let owner = common.get("o").copied().filter(|o| !o.is_empty());
+            let owner = removed.get("o").and_then(Json::as_str).or(owner).unwrap_or(key);
+            let own = |field: &str| removed.get(field).and_then(Json::as_str);
+            let deadline_ms = own("d").and_then(|d| d.parse().ok()).unwrap_or(deadline_ms);
+            let reason = own("r").or(common.get("r").copied()).unwrap_or("d");
+            Ok(Receipt {
+                id: ReceiptId {
+                    system: self.id.clone(),
+                    seq: last - (count - 1 - index as u64) * step,
+                },
+                key: Name::new(key)?,
+                owner: Name::new(owner)?,
+                incarnation: Incarnation(number("i").unwrap_or(0)),
+                reason: reason_of(reason).ok_or_else(nonsense)?,
+                evidence: Evidence {
+                    clock: "redis".to_owned(),
+                    deadline_ms,
+                    judged_ms: at_ms,
+                    late_ms: at_ms.saturating_sub(deadline_ms),
+                },
+                removed: match removed.is_empty() {
+                    true => json!({}),
+                    false => Json::Object(removed),
+                },
+                sweeper: sweeper.clone(),
+                batch: number("b").ok_or_else(nonsense)?,
+                at_ms,
+                restored_ms: None,
+            })
+        };
+        parts.into_iter().enumerate().map(receipt).collect()
+    }
+}
+
+/// The letter under which a reason is stored.
+pub(crate) fn reason_of(letter: &str) -> Option<Reason> {
+    match letter {
+        "d" => Some(Reason::OwnerDead),
+        "r" => Some(Reason::OwnerRetired),
+        "o" => Some(Reason::Orphaned),
+        "n" => Some(Reason::NeverConnected),
+        _ => None,
+    }
+}

@@ -1,0 +1,78 @@
+//! Redis and Valkey: in place on the keys that an application already writes (*adopt*), or written
+//! through lapsed (*native*), which is the same layout with indexes beside it.
+//!
+//! Every decision is one script: it looks at the server's own clock and at which life of the server
+//! this is, re-checks what it was told, acts, and writes the receipt. Scripts are not undone when
+//! they fail in the middle, so each reads all that it needs before its first write.
+#![warn(missing_docs)]
+
+mod fault;
+mod ground;
+mod ledger;
+mod link;
+mod names;
+mod owners;
+mod registry;
+mod rounds;
+mod script;
+mod services;
+
+use std::collections::HashMap;
+use std::sync::{Arc, RwLock, RwLockReadGuard};
+
+use lapsed::clock::{Clock, SystemClock};
+use lapsed::{Result, SystemId};
+
+use crate::ground::Ground;
+use crate::link::Link;
+
+pub use link::Address;
+pub use names::{Template, shard_of, slot};
+pub use registry::{AdoptedRegistry, NativeRegistry, RegistryLayout};
+
+/// A server or cluster. Clones share the connection.
+#[derive(Clone)]
+pub struct Redis {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    link: Link,
+    clock: Arc<dyn Clock>,
+    grounds: RwLock<HashMap<SystemId, Arc<Ground>>>,
+}
+
+impl Redis {
+    /// Makes ready; the first call connects. Must be called inside a runtime.
+    pub fn new(address: &Address) -> Result<Redis> {
+        Self::with_clock(address, SystemClock::shared())
+    }
+
+    /// The same with a clock of the caller's, for waiting and for measuring answers.
+    pub fn with_clock(address: &Address, clock: Arc<dyn Clock>) -> Result<Redis> {
+        let link = Link::new(address)?;
+        Ok(Redis { inner: Arc::new(Inner { link, clock, grounds: RwLock::default() }) })
+    }
+
+    /// Whether it is a cluster.
+    pub fn is_cluster(&self) -> bool {
+        self.inner.link.is_cluster()
+    }
+
+    pub(crate) fn link(&self) -> &Link {
+        &self.inner.link
+    }
+
+    pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
+        &self.inner.clock
+    }
+
+    fn grounds(&self) -> RwLockReadGuard<'_, HashMap<SystemId, Arc<Ground>>> {
+        self.inner.grounds.read().expect("no holder of this lock panics")
+    }
+
+    pub(crate) fn settle_on(&self, ground: &Arc<Ground>) {
+        let mut grounds = self.inner.grounds.write().expect("no holder of this lock panics");
+        grounds.insert(ground.id.clone(), ground.clone());
+    }
+}

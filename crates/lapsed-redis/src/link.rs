@@ -1,0 +1,204 @@
+//! The connection: one server or a cluster, always with time limits, reconnecting by itself.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lapsed::{Error, Result};
+use redis::aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig};
+use redis::cluster::ClusterClient;
+use redis::cluster_async::ClusterConnection;
+use redis::{Client, Cmd, FromRedisValue, IntoConnectionInfo, RedisError, Value};
+use tokio::sync::OnceCell;
+
+use crate::fault::{nonsense, told};
+use crate::script::Script;
+
+/// Where the server is, and how long to wait for it.
+#[derive(Clone, Debug)]
+pub struct Address {
+    /// `redis://`, `rediss://`, `redis+cluster://` or `rediss+cluster://`; of a cluster several
+    /// nodes, joined by commas.
+    pub url: String,
+    /// How long making a connection may take.
+    pub connect_timeout: Duration,
+    /// How long any one answer may take.
+    pub response_timeout: Duration,
+}
+
+impl Address {
+    /// With the usual limits.
+    pub fn new(url: &str) -> Address {
+        Address {
+            url: url.to_owned(),
+            connect_timeout: Duration::from_secs(2),
+            response_timeout: Duration::from_secs(2),
+        }
+    }
+
+    /// Whether it is a cluster.
+    pub fn is_cluster(&self) -> bool {
+        self.url.split("://").next().is_some_and(|scheme| scheme.ends_with("+cluster"))
+    }
+
+    /// The address of each node, as the client library reads it.
+    fn nodes(&self) -> Vec<String> {
+        let url = self.url.replacen("+cluster", "", 1).replacen("valkey", "redis", 1);
+        let Some((scheme, rest)) = url.split_once("://") else { return vec![url] };
+        let (credentials, hosts) = match rest.rsplit_once('@') {
+            Some((credentials, hosts)) => (format!("{credentials}@"), hosts),
+            None => (String::new(), rest),
+        };
+        let (hosts, path) = match hosts.split_once('/') {
+            Some((hosts, path)) => (hosts, format!("/{path}")),
+            None => (hosts, String::new()),
+        };
+        let node = |host: &str| format!("{scheme}://{credentials}{host}{path}");
+        hosts.split(',').map(node).collect()
+    }
+
+    /// Where it is, without secrets.
+    pub fn place(&self) -> String {
+        match self.url.rsplit_once('@') {
+            Some((credentials, rest)) => {
+                let scheme = credentials.split("://").next().unwrap_or("redis");
+                format!("{scheme}://{rest}")
+            }
+            None => self.url.clone(),
+        }
+    }
+
+    /// Refuses what cannot be an address, without repeating it: it may hold a password.
+    pub fn check(&self) -> std::result::Result<(), String> {
+        for node in self.nodes() {
+            node.into_connection_info().map_err(|error| match error.detail() {
+                Some(detail) => detail.to_owned(),
+                None => "it is not an address that Redis clients understand".to_owned(),
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// One server, or a cluster.
+#[derive(Clone)]
+enum Channel {
+    Server(ConnectionManager),
+    Cluster { client: ClusterClient, connection: Arc<OnceCell<ClusterConnection>> },
+}
+
+/// A way to the server. Clones share it.
+#[derive(Clone)]
+pub(crate) struct Link {
+    channel: Channel,
+    pub place: Arc<str>,
+    pub response_timeout: Duration,
+}
+
+impl Link {
+    /// Makes ready; the first call connects. Inside a runtime.
+    pub fn new(address: &Address) -> Result<Link> {
+        // Somebody else's choice is as good; one there must be.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let place: Arc<str> = Arc::from(address.place());
+        let wrong = |error: RedisError| told(&place, "connect", &error);
+        let channel = match address.is_cluster() {
+            true => Self::cluster(address).map_err(wrong)?,
+            false => Self::server(address).map_err(wrong)?,
+        };
+        Ok(Link { channel, place, response_timeout: address.response_timeout })
+    }
+
+    fn server(address: &Address) -> redis::RedisResult<Channel> {
+        let node = address.nodes().into_iter().next().unwrap_or_default();
+        // One attempt at a call: how long to wait for the next is the caller's business, and a
+        // call must not take longer than it says.
+        let config = ConnectionManagerConfig::new()
+            .set_connection_timeout(Some(address.connect_timeout))
+            .set_response_timeout(Some(address.response_timeout))
+            .set_number_of_retries(1)
+            .set_min_delay(Duration::from_millis(50))
+            .set_max_delay(Duration::from_millis(500));
+        Ok(Channel::Server(ConnectionManager::new_lazy_with_config(Client::open(node)?, config)?))
+    }
+
+    fn cluster(address: &Address) -> redis::RedisResult<Channel> {
+        let client = ClusterClient::builder(address.nodes())
+            .connection_timeout(address.connect_timeout)
+            .response_timeout(address.response_timeout)
+            .retries(8)
+            .min_retry_wait(10)
+            .max_retry_wait(300)
+            .build()?;
+        Ok(Channel::Cluster { client, connection: Arc::default() })
+    }
+
+    pub fn is_cluster(&self) -> bool {
+        matches!(self.channel, Channel::Cluster { .. })
+    }
+
+    async fn send(&self, cmd: &Cmd) -> redis::RedisResult<Value> {
+        match &self.channel {
+            Channel::Server(manager) => manager.clone().req_packed_command(cmd).await,
+            Channel::Cluster { client, connection } => {
+                let connected =
+                    connection.get_or_try_init(|| client.get_async_connection()).await?;
+                connected.clone().req_packed_command(cmd).await
+            }
+        }
+    }
+
+    /// One command.
+    pub async fn query<T: FromRedisValue>(&self, call: &str, cmd: &Cmd) -> Result<T> {
+        let value = self.send(cmd).await.and_then(Value::extract_error);
+        let value = value.map_err(|error| told(&self.place, call, &error))?;
+        T::from_redis_value(value).map_err(|_| nonsense(&self.place, call))
+    }
+
+    /// One script, by its digest; by its text where the server does not know it yet.
+    pub async fn run<T: FromRedisValue>(
+        &self,
+        script: &Script,
+        keys: &[&str],
+        args: &[&[u8]],
+    ) -> Result<T> {
+        let command = |verb: &str, what: &str| {
+            let mut cmd = redis::cmd(verb);
+            cmd.arg(what).arg(keys.len()).arg(keys).arg(args);
+            cmd
+        };
+        let first = self.send(&command("EVALSHA", script.sha())).await;
+        let value = match first.and_then(Value::extract_error) {
+            Err(error) if error.code() == Some("NOSCRIPT") => {
+                let again = self.send(&command("EVAL", script.text())).await;
+                again.and_then(Value::extract_error)
+            }
+            other => other,
+        };
+        let value = value.map_err(|error| told(&self.place, script.name, &error))?;
+        T::from_redis_value(value).map_err(|_| nonsense(&self.place, script.name))
+    }
+
+    /// The error for an answer that makes no sense.
+    pub fn nonsense(&self, call: &str) -> Error {
+        nonsense(&self.place, call)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_a_cluster_name_every_node_and_hide_the_password() {
+        let address = Address::new("rediss+cluster://me:secret@a:1,b:2");
+        assert!(address.is_cluster());
+        assert_eq!(address.nodes(), ["rediss://me:secret@a:1", "rediss://me:secret@b:2"]);
+        assert_eq!(address.place(), "rediss+cluster://a:1,b:2");
+        assert!(address.check().is_ok());
+        let plain = Address::new("redis://:pw@127.0.0.1:6379/3");
+        assert!(!plain.is_cluster());
+        assert_eq!(plain.nodes(), ["redis://:pw@127.0.0.1:6379/3"]);
+        let bad = Address::new("redis://:secret@").check();
+        assert!(!bad.unwrap_err().contains("secret"));
+    }
+}

@@ -1,0 +1,339 @@
+//! Lives: begun, beaten, ended, listed. The same for every system written through lapsed.
+//!
+//! With several shards a life is in each of them, under the number that the first one gave it: each
+//! shard must be able to judge it by itself. A life that one shard has declared dead is dead: whoever
+//! sees it first ends it in the others.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use futures::future::try_join_all;
+use lapsed::owner::{Beat, Claim, Ending, Incarnation, Lost, OwnerInfo};
+use lapsed::registry::rules::{Life, due_ms};
+use lapsed::{Error, Name, Result};
+
+use crate::ground::{Args, Ground, Shard};
+use crate::names::{Template, slot};
+use crate::script;
+
+/// The most keys named in a `Lost`.
+const LOST_KEYS_MAX: usize = 1_000;
+
+/// The lives of one system.
+pub(crate) struct Lives {
+    pub ground: Arc<Ground>,
+    /// The key that others read to see whether an owner lives.
+    pub heartbeat: Option<Template>,
+    /// How long a beat lasts unless the owner says otherwise.
+    pub ttl_ms: u64,
+}
+
+/// One life, as the scripts pack it.
+#[derive(Clone, Debug)]
+pub(crate) struct Packed {
+    pub name: String,
+    pub life: Life,
+    pub ended_ms: u64,
+    pub end_deadline_ms: u64,
+    pub held_at_end: u64,
+}
+
+impl Packed {
+    /// `ttl:started:ending:ended:deadline:held:external:name`; `deadline` of one that lives comes
+    /// from elsewhere.
+    pub fn read(text: &str, deadline_ms: u64) -> Option<Packed> {
+        let mut parts = text.splitn(8, ':');
+        let mut number = || parts.next()?.parse::<u64>().ok();
+        let (ttl_ms, started_ms) = (number()?, number()?);
+        let ending = parts.next()?;
+        let mut number = || parts.next()?.parse::<u64>().ok();
+        let (ended_ms, end_deadline_ms, held_at_end) = (number()?, number()?, number()?);
+        let _external = parts.next()?;
+        let name = parts.next()?.to_owned();
+        let ended = match ending {
+            "d" => Some(Ending::Dead),
+            "r" => Some(Ending::Retired),
+            _ => None,
+        };
+        let deadline_ms = if ended.is_some() { end_deadline_ms } else { deadline_ms };
+        let life = Life { started_ms, deadline_ms, ttl_ms, ended };
+        Some(Packed { name, life, ended_ms, end_deadline_ms, held_at_end })
+    }
+
+    pub fn ended(&self) -> Option<(Ending, u64)> {
+        self.life.ended.map(|ending| (ending, self.ended_ms))
+    }
+}
+
+/// What a script said to a claim.
+pub(crate) enum Meant {
+    /// The life that was meant, and the rest of the answer.
+    Life(Vec<String>),
+    /// A name never seen, and no incarnation claimed.
+    Unknown,
+    /// An incarnation that is not that owner's, or not remembered.
+    Stranger,
+    /// That life has ended.
+    Ended(u64),
+    /// Call once more, with the keys of these lives.
+    Again(Vec<String>),
+}
+
+impl Meant {
+    pub fn read(
+        ground: &Ground,
+        script: &crate::script::Script,
+        words: Vec<String>,
+    ) -> Result<Meant> {
+        match words.first().map(String::as_str) {
+            Some("unknown") => Ok(Meant::Unknown),
+            Some("stranger") => Ok(Meant::Stranger),
+            Some("ended") => {
+                let inc = words.get(1).and_then(|inc| inc.parse().ok());
+                inc.map(Meant::Ended).ok_or_else(|| ground.nonsense(script))
+            }
+            Some("again") => Ok(Meant::Again(words[1..].to_vec())),
+            Some(_) => Ok(Meant::Life(words)),
+            None => Err(ground.nonsense(script)),
+        }
+    }
+}
+
+/// The incarnation as scripts are told it; empty for the newest.
+pub(crate) fn inc_of(claim: &Claim) -> String {
+    claim.incarnation.map_or(String::new(), |inc| inc.to_string())
+}
+
+/// The answer to somebody who is not remembered.
+pub(crate) fn stranger(claim: &Claim) -> Error {
+    let (owner, incarnation) = (claim.owner.clone(), claim.incarnation);
+    let lost =
+        Lost { owner, incarnation, ending: None, ended_ms: None, held: Vec::new(), held_total: 0 };
+    lost.into()
+}
+
+impl Lives {
+    /// The heartbeat key of an owner, where this shard writes it: only the first does, and only if
+    /// it lies in the same slot. Otherwise `none`, which the scripts take for none at all.
+    pub fn heartbeat_key(&self, shard: &Shard, owner: &str, none: &str) -> String {
+        let key = self.heartbeat.as_ref().filter(|_| shard.index == 0).map(|t| t.of(owner));
+        match key {
+            Some(key) if !self.ground.link.is_cluster() || slot(&key) == slot(&shard.anchor) => key,
+            _ => none.to_owned(),
+        }
+    }
+
+    pub async fn start(&self, owner: &Name, ttl_ms: u64) -> Result<Beat> {
+        self.begin(owner, ttl_ms, "new")
+            .await?
+            .ok_or_else(|| self.ground.nonsense(&script::LIFE_START))
+    }
+
+    /// `None` when the name was known and should not have been.
+    pub async fn begin(&self, owner: &Name, ttl_ms: u64, when: &str) -> Result<Option<Beat>> {
+        let ground = &self.ground;
+        let first = self.begin_in(&ground.shards[0], owner, ttl_ms, when, "").await?;
+        let [inc, deadline_ms, now_ms, ttl_ms] = first[..] else { return Ok(None) };
+        let told = inc.to_string();
+        let others = ground.shards[1..].iter();
+        try_join_all(others.map(|shard| self.begin_in(shard, owner, ttl_ms, "new", &told))).await?;
+        let incarnation = Incarnation(inc);
+        Ok(Some(Beat { incarnation, deadline_ms, now_ms, ttl_ms, started: true }))
+    }
+
+    async fn begin_in(
+        &self,
+        shard: &Shard,
+        owner: &Name,
+        ttl_ms: u64,
+        when: &str,
+        inc: &str,
+    ) -> Result<Vec<u64>> {
+        let heartbeat = self.heartbeat_key(shard, owner.as_str(), &shard.prefix.key("meta"));
+        let args = Args::default().key(heartbeat).arg(owner).arg(ttl_ms).arg(when).arg(inc);
+        self.ground.run(shard, &script::LIFE_START, args).await
+    }
+
+    pub async fn beat(&self, claim: &Claim) -> Result<Beat> {
+        loop {
+            let beats = self.ground.shards.iter().map(|shard| self.beat_in(shard, claim));
+            let mut answers = try_join_all(beats).await?;
+            // Everybody in one answer: the worst of them counts.
+            let worst = answers.iter().position(|meant| !matches!(meant, Meant::Life(_)));
+            match answers.swap_remove(worst.unwrap_or(0)) {
+                Meant::Life(words) => return self.beaten(&words),
+                Meant::Unknown => {
+                    if let Some(beat) =
+                        self.begin(&claim.owner, self.ttl_ms, "unless_known").await?
+                    {
+                        return Ok(beat);
+                    }
+                }
+                Meant::Ended(inc) => return Err(self.lost(&claim.owner, inc).await?),
+                Meant::Stranger | Meant::Again(_) => return Err(stranger(claim)),
+            }
+        }
+    }
+
+    async fn beat_in(&self, shard: &Shard, claim: &Claim) -> Result<Meant> {
+        let lives = shard.prefix.key("lives");
+        let heartbeat = self.heartbeat_key(shard, claim.owner.as_str(), &lives);
+        let args = Args::default()
+            .key(lives)
+            .key(shard.prefix.key("names"))
+            .key(shard.prefix.key("due"))
+            .key(heartbeat)
+            .arg(&claim.owner)
+            .arg(inc_of(claim));
+        let words = self.ground.run_bare(&script::LIFE_BEAT, args).await?;
+        Meant::read(&self.ground, &script::LIFE_BEAT, words)
+    }
+
+    fn beaten(&self, words: &[String]) -> Result<Beat> {
+        let numbers: Option<Vec<u64>> = words.iter().map(|word| word.parse().ok()).collect();
+        match numbers.as_deref() {
+            Some([inc, deadline_ms, now_ms, ttl_ms]) => Ok(Beat {
+                incarnation: Incarnation(*inc),
+                deadline_ms: *deadline_ms,
+                now_ms: *now_ms,
+                ttl_ms: *ttl_ms,
+                started: false,
+            }),
+            _ => Err(self.ground.nonsense(&script::LIFE_BEAT)),
+        }
+    }
+
+    pub async fn end(&self, claim: &Claim) -> Result<OwnerInfo> {
+        let first = self.end_in(&self.ground.shards[0], claim, "r").await?;
+        let [inc, before] = &first[..] else { return Err(stranger(claim)) };
+        let inc: u64 = inc.parse().map_err(|_| self.ground.nonsense(&script::LIFE_END))?;
+        if before != "-" {
+            return Err(self.lost(&claim.owner, inc).await?);
+        }
+        let exact = Claim::exact(claim.owner.clone(), Incarnation(inc));
+        let others = self.ground.shards[1..].iter();
+        try_join_all(others.map(|shard| self.end_in(shard, &exact, "r"))).await?;
+        self.owner(&exact).await?.ok_or_else(|| stranger(claim))
+    }
+
+    async fn end_in(&self, shard: &Shard, claim: &Claim, how: &str) -> Result<Vec<String>> {
+        let heartbeat = self.heartbeat_key(shard, claim.owner.as_str(), &shard.prefix.key("meta"));
+        let args = Args::default().key(heartbeat).arg(&claim.owner).arg(inc_of(claim)).arg(how);
+        self.ground.run(shard, &script::LIFE_END, args).await
+    }
+
+    /// Dead in one shard is dead in all.
+    pub async fn end_everywhere(&self, owner: &Name, inc: u64) -> Result<()> {
+        if self.ground.shards.len() == 1 {
+            return Ok(());
+        }
+        let claim = Claim::exact(owner.clone(), Incarnation(inc));
+        let ends = self.ground.shards.iter().map(|shard| self.end_in(shard, &claim, "d"));
+        try_join_all(ends).await.map(|_| ())
+    }
+
+    /// The word to a life that ended, with what it held: what is left of it, and what was taken.
+    pub async fn lost(&self, owner: &Name, inc: u64) -> Result<Error> {
+        self.end_everywhere(owner, inc).await?;
+        let mut lost = Lost {
+            owner: owner.clone(),
+            incarnation: Some(Incarnation(inc)),
+            ending: None,
+            ended_ms: None,
+            held: Vec::new(),
+            held_total: 0,
+        };
+        for shard in &self.ground.shards {
+            if let Some((packed, _, _)) = self.packed(shard, inc).await? {
+                lost.ending = packed.life.ended.or(lost.ending);
+                lost.ended_ms = packed.ended().map(|(_, at)| at).or(lost.ended_ms);
+                lost.held_total += packed.held_at_end;
+            }
+            for what in ["held", "lost"] {
+                let mut cmd = redis::cmd("ZRANGE");
+                cmd.arg(shard.prefix.key(&format!("{what}:{inc}"))).arg(0).arg(LOST_KEYS_MAX - 1);
+                let keys: Vec<String> = self.ground.link.query("ZRANGE", &cmd).await?;
+                lost.held.extend(keys.iter().filter_map(|key| Name::new(key).ok()));
+            }
+        }
+        lost.held.sort();
+        lost.held.dedup();
+        lost.held_total = lost.held_total.max(lost.held.len() as u64);
+        lost.held.truncate(LOST_KEYS_MAX);
+        Ok(lost.into())
+    }
+
+    async fn packed(&self, shard: &Shard, inc: u64) -> Result<Option<(Packed, u64, u64)>> {
+        let args = Args::default().arg("some").arg(inc);
+        let words: Vec<String> = self.ground.run(shard, &script::LIVES, args).await?;
+        Ok(self
+            .read_lives(&words)?
+            .into_iter()
+            .next()
+            .map(|(_, packed, held, back)| (packed, held, back)))
+    }
+
+    /// Takes an answer of `lives` apart: number, life, how much it holds, since when the server is
+    /// back.
+    fn read_lives(&self, words: &[String]) -> Result<Vec<(u64, Packed, u64, u64)>> {
+        let nonsense = || self.ground.nonsense(&script::LIVES);
+        let number = |word: &String| word.parse::<f64>().ok().map(|n| n as u64);
+        let back_ms = words.get(1).and_then(number).ok_or_else(nonsense)?;
+        let read = |row: &[String]| {
+            let deadline_ms = number(&row[2]).unwrap_or(0);
+            Some((number(&row[0])?, Packed::read(&row[1], deadline_ms)?, number(&row[3])?, back_ms))
+        };
+        words[2..].chunks_exact(4).map(|row| read(row).ok_or_else(nonsense)).collect()
+    }
+
+    pub async fn owners(&self, after: Option<Incarnation>, limit: usize) -> Result<Vec<OwnerInfo>> {
+        let after = after.map_or(0, |inc| inc.0);
+        self.infos(|| Args::default().arg("page").arg(after).arg(limit)).await
+    }
+
+    pub async fn owner(&self, claim: &Claim) -> Result<Option<OwnerInfo>> {
+        let infos = match claim.incarnation {
+            Some(inc) => self.infos(|| Args::default().arg("some").arg(inc)).await?,
+            None => self.infos(|| Args::default().arg("newest").arg(&claim.owner)).await?,
+        };
+        Ok(infos.into_iter().find(|info| info.owner == claim.owner))
+    }
+
+    /// Of all shards: what each holds is summed up, and ended in one is ended.
+    async fn infos(&self, args: impl Fn() -> Args) -> Result<Vec<OwnerInfo>> {
+        let answers: Vec<Vec<String>> = self.ground.run_all(&script::LIVES, |_| args()).await?;
+        let mut infos: BTreeMap<u64, OwnerInfo> = BTreeMap::new();
+        for (index, words) in answers.iter().enumerate() {
+            for (inc, packed, held, back_ms) in self.read_lives(words)? {
+                let known = infos.get_mut(&inc);
+                match known {
+                    Some(info) => {
+                        info.held += held;
+                        info.ended = info.ended.or(packed.ended());
+                        info.due_ms = info.due_ms.min(due_ms(&packed.life, back_ms));
+                    }
+                    None if index > 0 => {}
+                    None => {
+                        infos.insert(inc, info(inc, &packed, held, back_ms)?);
+                    }
+                }
+            }
+        }
+        Ok(infos.into_values().collect())
+    }
+}
+
+fn info(inc: u64, packed: &Packed, held: u64, back_ms: u64) -> Result<OwnerInfo> {
+    Ok(OwnerInfo {
+        owner: Name::new(&packed.name)?,
+        incarnation: Incarnation(inc),
+        ttl_ms: packed.life.ttl_ms,
+        started_ms: packed.life.started_ms,
+        due_ms: match packed.life.ended {
+            Some(_) => packed.end_deadline_ms,
+            None => due_ms(&packed.life, back_ms),
+        },
+        held,
+        ended: packed.ended(),
+    })
+}

@@ -1,0 +1,332 @@
+//! Entries: registered, removed, found, listed, put back.
+//!
+//! Which life holds a key is told by what each life holds, and those are keys of their own, which a
+//! script must have been told. So a call names those that it expects to need; when another one turns
+//! out to be needed the script does nothing and says which, and the call is made again.
+
+use std::collections::BTreeSet;
+
+use lapsed::owner::{Claim, Ending, Incarnation};
+use lapsed::receipt::Reason;
+use lapsed::registry::rules::due_ms;
+use lapsed::registry::{Found, Holder, RegisterAnswer, Registered, Take};
+use lapsed::sweep::Suspect;
+use lapsed::system::Restored;
+use lapsed::{Error, Name, Result};
+
+use super::native::NativeRegistry;
+use crate::ground::{Args, Shard};
+use crate::owners::{Meant, Packed, inc_of, stranger};
+use crate::script;
+
+/// How many keys one call carries at the most, so that none holds the server for long.
+pub(super) const KEYS_A_CALL: usize = 100;
+
+/// How often a call is made again because the lives of its keys have changed.
+const TRIES: usize = 20;
+
+impl NativeRegistry {
+    pub(super) async fn register_keys(
+        &self,
+        claim: &Claim,
+        keys: &[Name],
+        take: Take,
+    ) -> Result<RegisterAnswer> {
+        let mut started = None;
+        let mut claim = claim.clone();
+        let mut results: Vec<Option<Registered>> = vec![None; keys.len()];
+        for (shard, places) in self.ground().deal(keys) {
+            for places in places.chunks(KEYS_A_CALL) {
+                let part: Vec<Name> = places.iter().map(|at| keys[*at].clone()).collect();
+                let words = loop {
+                    match self.register_in(shard, &claim, &part, take).await? {
+                        Meant::Life(words) => break words,
+                        Meant::Unknown => {
+                            let ttl_ms = self.lives.ttl_ms;
+                            started =
+                                self.lives.begin(&claim.owner, ttl_ms, "unless_known").await?;
+                        }
+                        Meant::Ended(inc) => {
+                            return Err(self.lives.lost(&claim.owner, inc).await?);
+                        }
+                        Meant::Stranger | Meant::Again(_) => return Err(stranger(&claim)),
+                    }
+                };
+                let (inc, answers) = self.read_registered(&words, part.len())?;
+                // From here on the same life is meant, whatever happens to the name.
+                claim.incarnation = Some(inc);
+                places.iter().zip(answers).for_each(|(at, one)| results[*at] = Some(one));
+            }
+        }
+        if keys.is_empty() {
+            let owner = self.lives.owner(&claim).await?.ok_or_else(|| stranger(&claim))?;
+            claim.incarnation = Some(owner.incarnation);
+        }
+        let incarnation = claim.incarnation.unwrap_or(Incarnation(0));
+        Ok(RegisterAnswer { incarnation, started, keys: results.into_iter().flatten().collect() })
+    }
+
+    async fn register_in(
+        &self,
+        shard: &Shard,
+        claim: &Claim,
+        keys: &[Name],
+        take: Take,
+    ) -> Result<Meant> {
+        let mut declared: BTreeSet<String> =
+            claim.incarnation.iter().map(ToString::to_string).collect();
+        for _ in 0..TRIES {
+            let mut args = Args::default();
+            for what in ["lives", "names", "counts"] {
+                args = args.key(shard.prefix.key(what));
+            }
+            args = args.key(&shard.anchor).arg(&claim.owner).arg(inc_of(claim));
+            args = args.arg(if take == Take::IfFree { "free" } else { "always" });
+            args = declare(args.arg(declared.len()), shard, &declared).names(keys);
+            let words = self.ground().run_bare(&script::REGISTRY_REGISTER, args).await?;
+            match Meant::read(self.ground(), &script::REGISTRY_REGISTER, words)? {
+                Meant::Again(more) => declared.extend(more),
+                meant => return Ok(meant),
+            }
+        }
+        Err(self.restless("register"))
+    }
+
+    fn read_registered(
+        &self,
+        words: &[String],
+        count: usize,
+    ) -> Result<(Incarnation, Vec<Registered>)> {
+        let nonsense = || self.ground().nonsense(&script::REGISTRY_REGISTER);
+        let mut words = words.iter();
+        let mut next = || words.next().ok_or_else(nonsense);
+        let inc = next()?.parse().map_err(|_| nonsense())?;
+        let mut results = Vec::with_capacity(count);
+        for _ in 0..count {
+            let word = next()?.as_str();
+            let mut holder = || -> Result<Holder> {
+                let owner = Name::new(next()?)?;
+                let incarnation = Incarnation(next()?.parse().map_err(|_| nonsense())?);
+                Ok(Holder { owner, incarnation })
+            };
+            results.push(match word {
+                "n" => Registered::New,
+                "k" => Registered::Kept,
+                "m" => Registered::Moved { from: holder()? },
+                "t" => Registered::Taken { by: holder()? },
+                _ => return Err(nonsense()),
+            });
+        }
+        Ok((Incarnation(inc), results))
+    }
+
+    pub(super) async fn unregister_keys(&self, claim: &Claim, keys: &[Name]) -> Result<Vec<bool>> {
+        let mut removed = vec![false; keys.len()];
+        for (shard, places) in self.ground().deal(keys) {
+            for places in places.chunks(KEYS_A_CALL) {
+                let part: Vec<Name> = places.iter().map(|at| keys[*at].clone()).collect();
+                let words = match self.unregister_in(shard, claim, &part).await? {
+                    Meant::Life(words) => words,
+                    Meant::Ended(inc) => return Err(self.lives.lost(&claim.owner, inc).await?),
+                    _ => return Err(stranger(claim)),
+                };
+                for (at, word) in places.iter().zip(&words[1..]) {
+                    removed[*at] = word == "1";
+                }
+            }
+        }
+        Ok(removed)
+    }
+
+    async fn unregister_in(&self, shard: &Shard, claim: &Claim, keys: &[Name]) -> Result<Meant> {
+        let mut inc = inc_of(claim);
+        for _ in 0..TRIES {
+            let mut args = Args::default();
+            for what in ["lives", "names", "counts"] {
+                args = args.key(shard.prefix.key(what));
+            }
+            args = args.key(&shard.anchor).key(Self::held(shard, &inc));
+            args = args.arg(&claim.owner).arg(inc_of(claim)).arg(&inc).names(keys);
+            let words = self.ground().run_bare(&script::REGISTRY_UNREGISTER, args).await?;
+            match Meant::read(self.ground(), &script::REGISTRY_UNREGISTER, words)? {
+                Meant::Again(more) => inc = more.into_iter().next().unwrap_or_default(),
+                meant => return Ok(meant),
+            }
+        }
+        Err(self.restless("unregister"))
+    }
+
+    pub(super) async fn find_keys(&self, keys: &[Name]) -> Result<Vec<Option<Found>>> {
+        let mut found = vec![None; keys.len()];
+        for (shard, places) in self.ground().deal(keys) {
+            for places in places.chunks(KEYS_A_CALL) {
+                let part: Vec<Name> = places.iter().map(|at| keys[*at].clone()).collect();
+                let words = self.find_in(shard, &part).await?;
+                for (at, one) in places.iter().zip(self.read_found(&words)?) {
+                    found[*at] = one;
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    async fn find_in(&self, shard: &Shard, keys: &[Name]) -> Result<Vec<String>> {
+        let mut declared = BTreeSet::new();
+        for _ in 0..TRIES {
+            let args = Args::default().key(&shard.anchor).arg(declared.len());
+            let args = declare(args, shard, &declared).names(keys);
+            let words: Vec<String> = self.ground().run(shard, &script::REGISTRY_FIND, args).await?;
+            match words.first().map(String::as_str) {
+                Some("again") => declared.extend(words[1..].iter().cloned()),
+                _ => return Ok(words),
+            }
+        }
+        Err(self.restless("find"))
+    }
+
+    fn read_found(&self, words: &[String]) -> Result<Vec<Option<Found>>> {
+        let nonsense = || self.ground().nonsense(&script::REGISTRY_FIND);
+        let number =
+            |at: usize| words.get(at).and_then(|n| n.parse::<u64>().ok()).ok_or_else(nonsense);
+        let (now_ms, back_ms) = (number(0)?, number(1)?);
+        let read = |row: &[String]| {
+            if row[0].is_empty() {
+                return Ok(None);
+            }
+            let incarnation = Incarnation(row[1].parse().map_err(|_| nonsense())?);
+            let holder = Holder { owner: Name::new(&row[0])?, incarnation };
+            let deadline_ms = row[3].parse::<f64>().unwrap_or(0.0) as u64;
+            // An owner that nobody started through lapsed has no life here: what the application
+            // wrote itself is believed until it is reconciled.
+            let (due_ms, ended) = match Packed::read(&row[2], deadline_ms) {
+                Some(packed) => (due_ms(&packed.life, back_ms), packed.ended()),
+                None => (u64::MAX, None),
+            };
+            Ok(Some(Found { holder, registered_ms: None, due_ms, ended, now_ms }))
+        };
+        words[2..].chunks_exact(4).map(read).collect()
+    }
+
+    /// By key, over all shards.
+    pub(super) async fn held_keys(
+        &self,
+        claim: &Claim,
+        after: Option<&Name>,
+        limit: usize,
+    ) -> Result<Vec<Name>> {
+        let owner = self.lives.owner(claim).await?.ok_or_else(|| stranger(claim))?;
+        if owner.ended.is_some() {
+            return Err(self.lives.lost(&claim.owner, owner.incarnation.0).await?);
+        }
+        self.all_held(owner.incarnation, after, limit).await
+    }
+
+    async fn all_held(
+        &self,
+        incarnation: Incarnation,
+        after: Option<&Name>,
+        limit: usize,
+    ) -> Result<Vec<Name>> {
+        let inc = incarnation.to_string();
+        let mut keys = Vec::new();
+        for shard in &self.ground().shards {
+            keys.extend(self.held_in(shard, &inc, after.map(Name::as_str), limit).await?);
+        }
+        keys.sort();
+        keys.truncate(limit);
+        Ok(keys)
+    }
+
+    /// What one life holds in one shard.
+    pub(super) async fn held_in(
+        &self,
+        shard: &Shard,
+        inc: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<Name>> {
+        let mut cmd = redis::cmd("ZRANGEBYLEX");
+        cmd.arg(Self::held(shard, inc)).arg(after.map_or("-".to_owned(), |key| format!("({key}")));
+        cmd.arg("+").arg("LIMIT").arg(0).arg(limit);
+        let keys: Vec<String> = self.ground().link.query("ZRANGEBYLEX", &cmd).await?;
+        keys.iter().map(|key| Name::new(key)).collect()
+    }
+
+    /// Of an ended life.
+    pub(super) async fn held_suspects(&self, claim: &Claim, limit: usize) -> Result<Vec<Suspect>> {
+        let Some(owner) = self.lives.owner(claim).await? else { return Ok(Vec::new()) };
+        let Some((ending, _)) = owner.ended else { return Ok(Vec::new()) };
+        let keys = self.all_held(owner.incarnation, None, limit).await?;
+        let reason = match ending {
+            Ending::Dead => Reason::OwnerDead,
+            Ending::Retired => Reason::OwnerRetired,
+        };
+        let suspect = |key| Suspect {
+            key,
+            owner: owner.owner.clone(),
+            incarnation: owner.incarnation,
+            deadline_ms: owner.due_ms,
+            reason,
+        };
+        Ok(keys.into_iter().map(suspect).collect())
+    }
+
+    pub(super) async fn restore_entry(&self, seq: u64) -> Result<Restored> {
+        let ground = self.ground();
+        let shard = ground.shard_of_receipt(seq);
+        let Some(receipt) = ground.one_receipt(seq).await? else {
+            return Ok(Restored::Refused { why: ground.no_receipt(seq) });
+        };
+        let mut inc = receipt.incarnation.to_string();
+        for _ in 0..TRIES {
+            let args = Args::default()
+                .key(&shard.anchor)
+                .key(shard.prefix.key("restored"))
+                .key(Self::held(shard, &inc))
+                .key(shard.prefix.key("meta"))
+                .arg(seq)
+                .arg(&receipt.owner)
+                .arg(&inc)
+                .arg(&receipt.key);
+            let words: Vec<String> = ground.run(shard, &script::REGISTRY_RESTORE, args).await?;
+            match restored(&words, &receipt) {
+                Some(answer) => return Ok(answer),
+                None => inc = words.get(1).cloned().unwrap_or_default(),
+            }
+        }
+        Err(self.restless("restore"))
+    }
+
+    pub(super) fn restless(&self, call: &str) -> Error {
+        Error::Unavailable {
+            store: self.ground().place(),
+            what: format!(
+                "`{call}` found other owners at each of {TRIES} tries; nothing was changed"
+            ),
+        }
+    }
+}
+
+/// What `registry_restore` said; `None` when it wants to be called again.
+pub(super) fn restored(words: &[String], receipt: &lapsed::receipt::Receipt) -> Option<Restored> {
+    let word = |at: usize| words.get(at).map_or("", String::as_str);
+    let why = match word(0) {
+        "again" => return None,
+        "restored" => {
+            return Some(Restored::Restored {
+                key: receipt.key.to_string(),
+                owner: receipt.owner.to_string(),
+                incarnation: word(1).parse().unwrap_or(0),
+            });
+        }
+        "before" => "it was put back before".to_owned(),
+        "taken" => format!("its place is taken: `{}` holds it now", word(1)),
+        _ => format!("its owner `{}` is not alive", receipt.owner),
+    };
+    Some(Restored::Refused { why })
+}
+
+/// Names what some lives hold.
+pub(super) fn declare(args: Args, shard: &Shard, lives: &BTreeSet<String>) -> Args {
+    lives.iter().fold(args, |args, inc| args.key(NativeRegistry::held(shard, inc)).arg(inc))
+}

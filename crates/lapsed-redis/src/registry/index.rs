@@ -1,0 +1,197 @@
+//! Reconciling a registry: from keys that the application wrote itself to the index, and back.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use async_trait::async_trait;
+use lapsed::reconcile::{Change, Healed, Reconcile, Reconciled};
+use lapsed::sweep::{Act, Cursor};
+use lapsed::{Error, Name, Result};
+
+use super::entries::declare;
+use super::native::NativeRegistry;
+use crate::ground::{Args, Shard};
+use crate::script;
+
+/// How often a page is tried again because lives have begun meanwhile.
+const TRIES: usize = 20;
+
+/// How many keys one step looks at.
+const STEP: usize = 100;
+
+/// Where a reconciliation stands: first the entries (`e:shard:cursor`), then what lives hold
+/// (`h:shard:incarnation:key`).
+enum Place {
+    Entries { shard: usize, cursor: String },
+    Held { shard: usize, inc: u64, after: Option<String> },
+}
+
+fn place(cursor: &Cursor) -> Result<Place> {
+    let Some(text) = &cursor.0 else {
+        return Ok(Place::Entries { shard: 0, cursor: "0".to_owned() });
+    };
+    let wrong =
+        || Error::Invalid(format!("{text:?} is not a place in a reconciliation of a registry"));
+    let mut parts = text.splitn(4, ':');
+    let kind = parts.next().ok_or_else(wrong)?;
+    let shard = parts.next().and_then(|n| n.parse().ok()).ok_or_else(wrong)?;
+    match kind {
+        "e" => Ok(Place::Entries { shard, cursor: parts.next().ok_or_else(wrong)?.to_owned() }),
+        "h" => {
+            let inc = parts.next().and_then(|n| n.parse().ok()).ok_or_else(wrong)?;
+            Ok(Place::Held { shard, inc, after: parts.next().map(str::to_owned) })
+        }
+        _ => Err(wrong()),
+    }
+}
+
+fn at(text: String) -> Option<Cursor> {
+    Some(Cursor(Some(text)))
+}
+
+#[async_trait]
+impl Reconcile for NativeRegistry {
+    async fn reconcile(&self, after: Cursor, limit: usize, act: Act) -> Result<Reconciled> {
+        match place(&after)? {
+            Place::Entries { shard, cursor } => {
+                self.index_entries(shard, &cursor, limit, act).await
+            }
+            Place::Held { shard, inc, after } => {
+                self.index_held(shard, inc, after.as_deref(), limit, act).await
+            }
+        }
+    }
+
+    async fn extent(&self) -> Result<u64> {
+        Ok(2 * self.population().await?)
+    }
+}
+
+impl NativeRegistry {
+    /// Every entry should be held by a life of its owner.
+    async fn index_entries(
+        &self,
+        shard_index: usize,
+        cursor: &str,
+        limit: usize,
+        act: Act,
+    ) -> Result<Reconciled> {
+        let mut done = Reconciled::default();
+        let Some(shard) = self.ground().shards.get(shard_index) else {
+            done.next = at("h:0:0".to_owned());
+            return Ok(done);
+        };
+        let mut cmd = redis::cmd("HSCAN");
+        cmd.arg(&shard.anchor).arg(cursor).arg("COUNT").arg(limit);
+        let (next, flat): (String, Vec<Vec<u8>>) = self.ground().link.query("HSCAN", &cmd).await?;
+        let mut by_owner: BTreeMap<Name, Vec<Name>> = BTreeMap::new();
+        for pair in flat.chunks_exact(2) {
+            done.examined += 1;
+            match (Name::from_bytes(&pair[0]), Name::from_bytes(&pair[1])) {
+                (Ok(key), Ok(owner)) => by_owner.entry(owner).or_default().push(key),
+                _ => *done.left.entry("unreadable".to_owned()).or_default() += 1,
+            }
+        }
+        for (owner, keys) in by_owner {
+            for keys in keys.chunks(STEP) {
+                self.index_keys(shard, &owner, keys, act, &mut done).await?;
+            }
+        }
+        done.next = match next.as_str() {
+            "0" => at(format!("e:{}:0", shard_index + 1)),
+            next => at(format!("e:{shard_index}:{next}")),
+        };
+        Ok(done)
+    }
+
+    /// What a life holds should be an entry of its owner's.
+    async fn index_held(
+        &self,
+        shard_index: usize,
+        inc: u64,
+        after: Option<&str>,
+        limit: usize,
+        act: Act,
+    ) -> Result<Reconciled> {
+        let mut done = Reconciled::default();
+        let Some(shard) = self.ground().shards.get(shard_index) else { return Ok(done) };
+        let from = inc.saturating_sub(u64::from(after.is_some()));
+        let args = Args::default().arg("page").arg(from).arg(1);
+        let words: Vec<String> = self.ground().run(shard, &script::LIVES, args).await?;
+        let life = words.get(2).zip(words.get(3));
+        let packed = life.and_then(|(_, packed)| crate::owners::Packed::read(packed, 0));
+        let Some(((inc, _), packed)) = life.zip(packed) else {
+            done.next = at(format!("h:{}:0", shard_index + 1));
+            return Ok(done);
+        };
+        let keys = self.held_in(shard, inc, after, limit).await?;
+        done.examined = keys.len() as u64;
+        let owner = Name::new(&packed.name)?;
+        for keys in keys.chunks(STEP) {
+            self.index_keys(shard, &owner, keys, act, &mut done).await?;
+        }
+        done.next = match keys.last().filter(|_| keys.len() == limit) {
+            Some(last) => at(format!("h:{shard_index}:{inc}:{last}")),
+            None => at(format!("h:{shard_index}:{inc}")),
+        };
+        Ok(done)
+    }
+
+    /// Some keys of one owner, truth and index compared and healed in one step.
+    async fn index_keys(
+        &self,
+        shard: &Shard,
+        owner: &Name,
+        keys: &[Name],
+        act: Act,
+        done: &mut Reconciled,
+    ) -> Result<()> {
+        let mut declared = BTreeSet::new();
+        for _ in 0..TRIES {
+            let args = Args::default().key(&shard.anchor).arg(owner);
+            let args =
+                args.arg(if act == Act::Reclaim { "act" } else { "dry" }).arg(declared.len());
+            let args = declare(args, shard, &declared).names(keys);
+            let words: Vec<String> =
+                self.ground().run(shard, &script::REGISTRY_INDEX, args).await?;
+            match words.first().map(String::as_str) {
+                Some("again") => declared.extend(words[1..].iter().cloned()),
+                Some("start") => self.take_over(shard, owner).await?,
+                Some(_) if words.len() == 2 => {
+                    tell(owner, keys, &words[1], done);
+                    return Ok(());
+                }
+                _ => return Err(self.ground().nonsense(&script::REGISTRY_INDEX)),
+            }
+        }
+        Err(self.restless("reconcile"))
+    }
+
+    /// An owner that beats by itself, without lapsed.
+    async fn take_over(&self, shard: &Shard, owner: &Name) -> Result<()> {
+        let heartbeat = self.lives.heartbeat_key(shard, owner.as_str(), &shard.prefix.key("meta"));
+        let args = Args::default().key(heartbeat).arg(owner).arg(self.lives.ttl_ms);
+        let _: u64 = self.ground().run(shard, &script::LIFE_ADOPT, args).await?;
+        Ok(())
+    }
+}
+
+fn tell(owner: &Name, keys: &[Name], letters: &str, done: &mut Reconciled) {
+    for (key, letter) in keys.iter().zip(letters.chars()) {
+        let (what, why) = match letter {
+            'a' => (Healed::Added, format!("`{owner}` holds it, and no life of that owner had it")),
+            'r' => {
+                (Healed::Removed, format!("a life of `{owner}` had it, and it is not its entry"))
+            }
+            other => {
+                let why = match other {
+                    'i' => "indexed",
+                    'm' => "moved",
+                    _ => "gone",
+                };
+                *done.left.entry(why.to_owned()).or_default() += 1;
+                continue;
+            }
+        };
+        done.changes.push(Change { key: key.to_string(), what, why });
+    }
+}

@@ -1,0 +1,158 @@
+//! A registry written through lapsed: the application's layout with indexes beside it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lapsed::owner::{Beat, Claim, Incarnation, OwnerInfo, OwnerStore};
+use lapsed::receipt::Receipt;
+use lapsed::registry::{Found, RegisterAnswer, RegistryStore, Take};
+use lapsed::sweep::{
+    Batch, BatchAnswer, BatchId, Census, Cursor, PageRequest, Suspect, SuspectPage, Sweep, Tidied,
+    TidyLimits,
+};
+use lapsed::system::Restored;
+use lapsed::{Error, Name, Result, SystemId};
+
+use super::RegistryLayout;
+use super::entries::KEYS_A_CALL;
+use super::suspects;
+use crate::Redis;
+use crate::ground::{Ground, Shard};
+use crate::owners::Lives;
+
+/// A registry written through lapsed. Clones share it.
+#[derive(Clone)]
+pub struct NativeRegistry {
+    pub(super) lives: Arc<Lives>,
+}
+
+impl NativeRegistry {
+    pub(super) fn open(redis: &Redis, id: SystemId, layout: RegistryLayout) -> Result<Self> {
+        if !(1..=64).contains(&layout.shards) {
+            return Err(Error::Invalid("`shards` must be between 1 and 64".to_owned()));
+        }
+        let ground = Ground::new(
+            redis.link().clone(),
+            redis.clock().clone(),
+            id,
+            layout.heartbeat_ttl,
+            layout.anchors(),
+        );
+        redis.settle_on(&ground);
+        let ttl_ms = ground.threshold_ms();
+        let lives = Lives { ground, heartbeat: Some(layout.heartbeat_key), ttl_ms };
+        Ok(NativeRegistry { lives: Arc::new(lives) })
+    }
+
+    pub(super) fn ground(&self) -> &Arc<Ground> {
+        &self.lives.ground
+    }
+
+    /// What one life holds.
+    pub(super) fn held(shard: &Shard, inc: &str) -> String {
+        shard.prefix.key(&format!("held:{inc}"))
+    }
+
+    /// What was taken from it.
+    pub(super) fn lost(shard: &Shard, inc: &str) -> String {
+        shard.prefix.key(&format!("lost:{inc}"))
+    }
+}
+
+#[async_trait]
+impl OwnerStore for NativeRegistry {
+    async fn start(&self, owner: &Name, ttl_ms: u64) -> Result<Beat> {
+        self.lives.start(owner, ttl_ms).await
+    }
+
+    async fn beat(&self, claim: &Claim) -> Result<Beat> {
+        self.lives.beat(claim).await
+    }
+
+    async fn end(&self, claim: &Claim) -> Result<OwnerInfo> {
+        self.lives.end(claim).await
+    }
+
+    async fn owners(&self, after: Option<Incarnation>, limit: usize) -> Result<Vec<OwnerInfo>> {
+        self.lives.owners(after, limit).await
+    }
+
+    async fn owner(&self, claim: &Claim) -> Result<Option<OwnerInfo>> {
+        self.lives.owner(claim).await
+    }
+}
+
+#[async_trait]
+impl Sweep for NativeRegistry {
+    fn system(&self) -> &SystemId {
+        &self.ground().id
+    }
+
+    fn threshold(&self) -> Duration {
+        self.ground().threshold
+    }
+
+    async fn census(&self) -> Result<Census> {
+        let mut census = self.lives.count().await?;
+        census.population = self.population().await?;
+        Ok(census)
+    }
+
+    async fn suspects(&self, request: PageRequest) -> Result<SuspectPage> {
+        self.page(&request).await
+    }
+
+    fn after(&self, suspect: &Suspect) -> Cursor {
+        let shard = self.ground().shard(suspect.key.as_str()).index;
+        suspects::after(shard, suspect)
+    }
+
+    async fn reclaim(&self, batch: Batch) -> Result<BatchAnswer> {
+        self.reclaim_batch(&batch).await
+    }
+
+    async fn settle(&self, batch: &BatchId) -> Result<Vec<Receipt>> {
+        self.ground().settle(batch).await
+    }
+
+    async fn tidy(&self, limits: TidyLimits) -> Result<Tidied> {
+        self.lives.tidy(&limits).await
+    }
+}
+
+#[async_trait]
+impl RegistryStore for NativeRegistry {
+    fn atomic_keys(&self) -> usize {
+        KEYS_A_CALL
+    }
+
+    async fn register(&self, claim: &Claim, keys: &[Name], take: Take) -> Result<RegisterAnswer> {
+        self.register_keys(claim, keys, take).await
+    }
+
+    async fn unregister(&self, claim: &Claim, keys: &[Name]) -> Result<Vec<bool>> {
+        self.unregister_keys(claim, keys).await
+    }
+
+    async fn find(&self, keys: &[Name]) -> Result<Vec<Option<Found>>> {
+        self.find_keys(keys).await
+    }
+
+    async fn entries(
+        &self,
+        claim: &Claim,
+        after: Option<&Name>,
+        limit: usize,
+    ) -> Result<Vec<Name>> {
+        self.held_keys(claim, after, limit).await
+    }
+
+    async fn held_by(&self, claim: &Claim, limit: usize) -> Result<Vec<Suspect>> {
+        self.held_suspects(claim, limit).await
+    }
+
+    async fn restore(&self, seq: u64) -> Result<Restored> {
+        self.restore_entry(seq).await
+    }
+}

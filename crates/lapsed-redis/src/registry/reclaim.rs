@@ -1,0 +1,239 @@
+//! The decisive step on Redis: one script a shard, one receipt item a life.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::try_join_all;
+use lapsed::owner::Incarnation;
+use lapsed::receipt::{Evidence, Receipt, ReceiptId};
+use lapsed::sweep::{Act, Batch, BatchAnswer, Outcome, Refusal, Suspect};
+use lapsed::{Name, Result};
+use serde_json::json;
+
+use super::native::NativeRegistry;
+use crate::ground::{Args, Ground, Shard};
+use crate::ledger::reason_of;
+use crate::script;
+
+/// The suspects of one life within one batch.
+pub(super) struct Group {
+    pub owner: Name,
+    pub inc: Incarnation,
+    pub deadline_ms: u64,
+    /// Places in the batch.
+    pub places: Vec<usize>,
+}
+
+/// Puts together what belongs together, in the order of the batch.
+pub(super) fn group(batch: &Batch, places: impl Iterator<Item = usize>) -> Vec<Group> {
+    let mut groups: Vec<Group> = Vec::new();
+    for at in places {
+        let suspect = &batch.suspects[at];
+        let same = |g: &&mut Group| (&g.owner, g.inc) == (&suspect.owner, suspect.incarnation);
+        match groups.iter_mut().rev().find(same) {
+            Some(group) => group.places.push(at),
+            None => groups.push(Group {
+                owner: suspect.owner.clone(),
+                inc: suspect.incarnation,
+                deadline_ms: suspect.deadline_ms,
+                places: vec![at],
+            }),
+        }
+    }
+    groups
+}
+
+/// What one shard answered.
+pub(super) struct Decided {
+    pub outcomes: Vec<(usize, Outcome)>,
+    pub ended: u64,
+    pub held: Duration,
+    /// This very batch was carried out before: its receipts tell.
+    pub done_before: bool,
+}
+
+impl NativeRegistry {
+    pub(super) async fn reclaim_batch(&self, batch: &Batch) -> Result<BatchAnswer> {
+        let ground = self.ground();
+        let keys: Vec<Name> = batch.suspects.iter().map(|s| s.key.clone()).collect();
+        let shards = ground.deal(&keys).into_iter();
+        let decided = shards.map(|(shard, places)| self.reclaim_in(shard, batch, places));
+        let decided = try_join_all(decided).await?;
+        let mut answer = BatchAnswer {
+            outcomes: vec![Outcome::Gone; batch.suspects.len()],
+            ..BatchAnswer::default()
+        };
+        for one in decided {
+            one.outcomes.into_iter().for_each(|(at, outcome)| answer.outcomes[at] = outcome);
+            answer.owners_ended += one.ended;
+            answer.held = answer.held.max(one.held);
+        }
+        if answer.owners_ended > 0 && ground.shards.len() > 1 {
+            self.end_the_dead(batch, &answer).await?;
+        }
+        Ok(answer)
+    }
+
+    async fn reclaim_in(
+        &self,
+        shard: &Shard,
+        batch: &Batch,
+        places: Vec<usize>,
+    ) -> Result<Decided> {
+        let groups = group(batch, places.into_iter());
+        let seen_ms = self.ground().seen_ms(shard).await?;
+        let mut args = Args::default().key(&shard.anchor);
+        for group in &groups {
+            let inc = group.inc.to_string();
+            args = args.key(Self::held(shard, &inc)).key(Self::lost(shard, &inc));
+            let none = shard.prefix.key("meta");
+            args = args.key(self.lives.heartbeat_key(shard, group.owner.as_str(), &none));
+        }
+        let args = self.ground().batch_args(args, shard, batch, seen_ms, &groups);
+        let words = self.ground().run(shard, &script::REGISTRY_RECLAIM, args).await?;
+        self.ground().decide(shard, batch, &groups, words).await
+    }
+
+    /// A life that one shard has declared dead is dead in the others, too.
+    async fn end_the_dead(&self, batch: &Batch, answer: &BatchAnswer) -> Result<()> {
+        let dead = batch.suspects.iter().zip(&answer.outcomes);
+        let dead = dead.filter(|(_, outcome)| matches!(outcome, Outcome::Reclaimed(_)));
+        let mut lives: Vec<(Name, u64)> =
+            dead.map(|(s, _)| (s.owner.clone(), s.incarnation.0)).collect();
+        lives.dedup();
+        for (owner, inc) in lives {
+            self.lives.end_everywhere(&owner, inc).await?;
+        }
+        Ok(())
+    }
+}
+
+impl Ground {
+    /// What every reclaim is told.
+    pub(super) fn batch_args(
+        &self,
+        mut args: Args,
+        shard: &Shard,
+        batch: &Batch,
+        seen_ms: u64,
+        groups: &[Group],
+    ) -> Args {
+        let act = if batch.act == Act::Reclaim { "reclaim" } else { "dry" };
+        args = args
+            .arg(&batch.id.sweeper)
+            .arg(batch.id.number)
+            .arg(batch.term.map_or(String::new(), |term| term.to_string()))
+            .arg(act)
+            .arg(seen_ms)
+            .arg(self.gap().as_millis())
+            .arg(self.threshold_ms())
+            .arg(self.shards.len())
+            .arg(shard.index)
+            .arg(groups.len());
+        for group in groups {
+            args = args.arg(group.inc).arg(&group.owner).arg(group.deadline_ms);
+            args = args.arg(group.places.len());
+            for at in &group.places {
+                args = args.arg(&batch.suspects[*at].key);
+            }
+        }
+        args
+    }
+
+    /// Reads the script's answer: what became of each suspect, and its receipt.
+    pub(super) async fn decide(
+        &self,
+        shard: &Shard,
+        batch: &Batch,
+        groups: &[Group],
+        words: Vec<String>,
+    ) -> Result<Decided> {
+        let nonsense = || self.nonsense(&script::REGISTRY_RECLAIM);
+        let number = |at: usize| -> Result<u64> {
+            words.get(at).and_then(|word| word.parse().ok()).ok_or_else(nonsense)
+        };
+        let (now_ms, held_us, ended, mut seq, step) =
+            (number(0)?, number(1)?, number(2)?, number(3)?, number(4)?);
+        let mut decided = Decided {
+            outcomes: Vec::new(),
+            ended,
+            held: Duration::from_micros(held_us),
+            done_before: false,
+        };
+        let mut answers = words[5..].chunks_exact(3);
+        for group in groups {
+            let [deadline_ms, how, codes] = answers.next().ok_or_else(nonsense)? else {
+                return Err(nonsense());
+            };
+            let deadline_ms: u64 = deadline_ms.parse().map_err(|_| nonsense())?;
+            for (at, code) in group.places.iter().zip(codes.chars()) {
+                let suspect = &batch.suspects[*at];
+                let outcome = match code {
+                    'R' if batch.act == Act::DryRun => Outcome::Reclaimed(None),
+                    'R' => {
+                        let reason = reason_of(how).ok_or_else(nonsense)?;
+                        let evidence = Evidence {
+                            clock: "redis".to_owned(),
+                            deadline_ms,
+                            judged_ms: now_ms,
+                            late_ms: now_ms.saturating_sub(deadline_ms),
+                        };
+                        let receipt = self.receipt(batch, suspect, reason, evidence, seq);
+                        seq += step;
+                        Outcome::Reclaimed(Some(Box::new(receipt)))
+                    }
+                    'A' => Outcome::Refused(Refusal::Alive),
+                    'S' => Outcome::Refused(Refusal::StoreAway),
+                    'M' => Outcome::Refused(Refusal::Moved),
+                    'L' => Outcome::Refused(Refusal::NotLeader),
+                    'D' => {
+                        decided.done_before = true;
+                        Outcome::Gone
+                    }
+                    _ => Outcome::Gone,
+                };
+                decided.outcomes.push((*at, outcome));
+            }
+        }
+        if decided.done_before {
+            self.recall(shard, batch, &mut decided).await?;
+        }
+        Ok(decided)
+    }
+
+    fn receipt(
+        &self,
+        batch: &Batch,
+        suspect: &Suspect,
+        reason: lapsed::receipt::Reason,
+        evidence: Evidence,
+        seq: u64,
+    ) -> Receipt {
+        Receipt {
+            id: ReceiptId { system: self.id.clone(), seq },
+            key: suspect.key.clone(),
+            owner: suspect.owner.clone(),
+            incarnation: suspect.incarnation,
+            reason,
+            at_ms: evidence.judged_ms,
+            evidence,
+            removed: json!({}),
+            sweeper: Arc::clone(&batch.id.sweeper),
+            batch: batch.id.number,
+            restored_ms: None,
+        }
+    }
+
+    /// The connection sent the batch twice and the first time's answer was lost: its receipts are
+    /// the answer.
+    async fn recall(&self, shard: &Shard, batch: &Batch, decided: &mut Decided) -> Result<()> {
+        let mut receipts = self.settled_in(shard, &batch.id).await?;
+        for (at, outcome) in &mut decided.outcomes {
+            let key = &batch.suspects[*at].key;
+            if let Some(found) = receipts.iter().position(|receipt| receipt.key == *key) {
+                *outcome = Outcome::Reclaimed(Some(Box::new(receipts.swap_remove(found))));
+            }
+        }
+        Ok(())
+    }
+}

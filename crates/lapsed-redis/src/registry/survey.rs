@@ -1,0 +1,240 @@
+//! The one look at everything, where there is no index of owners.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use lapsed::owner::Incarnation;
+use lapsed::sweep::{Census, Cursor, PageRequest, Suspect, SuspectPage};
+use lapsed::{Name, Result};
+
+use super::adopt::{AdoptedRegistry, REASON};
+use crate::ground::Args;
+use crate::script;
+
+/// How many entries one HSCAN asks for: about a quarter of a millisecond of the server's time.
+const PAGE: usize = 1_000;
+
+/// How many entries of the dead one look remembers; the rest is found by the next.
+const SUSPECTS_MAX: usize = 1_000_000;
+
+/// What a look found.
+#[derive(Debug, Default)]
+pub(super) struct Survey {
+    /// The server's clock when it began; 0: there was none yet.
+    at_ms: u64,
+    examined: u64,
+    /// How many entries each owner holds.
+    pub held: BTreeMap<Name, u64>,
+    /// Until when each owner was known to live, at the latest.
+    deadlines: BTreeMap<Name, u64>,
+    /// The dead ones among them, and what each holds, in order.
+    dead: BTreeMap<Name, Vec<Name>>,
+    /// When an owner was first found dead.
+    deaths: BTreeMap<Name, u64>,
+    /// Entries that cannot be read.
+    unreadable: u64,
+}
+
+/// `owner key`: names have no control characters, so this one separates them.
+pub(super) fn after(suspect: &Suspect) -> Cursor {
+    Cursor(Some(format!("{}\u{1}{}", suspect.owner, suspect.key)))
+}
+
+impl Survey {
+    /// Until when that owner was known to live.
+    pub fn deadline(&self, owner: &Name) -> Option<u64> {
+        self.deadlines.get(owner).copied()
+    }
+
+    /// One page of what it found, by owner and key. The brake's word counts owners.
+    pub fn page(&self, request: &PageRequest) -> SuspectPage {
+        let mut page = SuspectPage { last: true, ..SuspectPage::default() };
+        let from = request.after.0.as_deref().and_then(|text| text.split_once('\u{1}'));
+        let owners = self.dead.iter().take(request.undeclared_max.unwrap_or(usize::MAX));
+        for (owner, keys) in owners {
+            let skip = match from {
+                Some((at, _)) if owner.as_str() < at => keys.len(),
+                Some((at, key)) if owner.as_str() == at => {
+                    keys.partition_point(|one| one.as_str() <= key)
+                }
+                _ => 0,
+            };
+            for key in &keys[skip..] {
+                if page.suspects.len() == request.limit {
+                    page.last = false;
+                    return page;
+                }
+                page.suspects.push(Suspect {
+                    key: key.clone(),
+                    owner: owner.clone(),
+                    incarnation: Incarnation(0),
+                    deadline_ms: self.deadline(owner).unwrap_or(self.at_ms),
+                    reason: REASON,
+                });
+            }
+        }
+        if request.after.0.is_none() {
+            page.examined = self.examined;
+        }
+        page
+    }
+}
+
+impl AdoptedRegistry {
+    /// What the last look found; looks once if there was none.
+    pub(super) async fn survey_or_last(&self) -> Result<Arc<Survey>> {
+        let last = self.survey_seen();
+        if last.at_ms > 0 { Ok(last) } else { self.look_at_all().await }
+    }
+
+    /// Looks at everything, page by page. While one page is read, the next is under way.
+    pub(super) async fn look_at_all(&self) -> Result<Arc<Survey>> {
+        let before = self.survey_seen();
+        let info: Vec<u64> = self.ground().link.query("TIME", &redis::cmd("TIME")).await?;
+        let at_ms =
+            info.first().copied().unwrap_or(0) * 1_000 + info.get(1).copied().unwrap_or(0) / 1_000;
+        let mut look = Look { survey: Survey { at_ms, ..Survey::default() }, ..Look::default() };
+        let mut cursor = "0".to_owned();
+        loop {
+            let (next, page) = self.scan(&cursor).await?;
+            let known = look.take(page);
+            self.ask(&mut look, &before, known, at_ms).await?;
+            cursor = next;
+            if cursor == "0" {
+                break;
+            }
+        }
+        let survey = Arc::new(look.finish());
+        *self.last.lock().expect("no holder of this lock panics") = survey.clone();
+        Ok(survey)
+    }
+
+    async fn scan(&self, cursor: &str) -> Result<(String, Vec<Vec<u8>>)> {
+        let mut cmd = redis::cmd("HSCAN");
+        cmd.arg(self.hash()).arg(cursor).arg("COUNT").arg(PAGE);
+        self.ground().link.query("HSCAN", &cmd).await
+    }
+
+    /// Asks for the heartbeats of owners that were not asked for yet: one question an owner.
+    async fn ask(
+        &self,
+        look: &mut Look,
+        before: &Survey,
+        new: Vec<Name>,
+        now_ms: u64,
+    ) -> Result<()> {
+        let left = self.beats(&new).await?;
+        for (owner, left) in new.into_iter().zip(left) {
+            match left {
+                Some(ms) => {
+                    look.survey.deadlines.insert(owner.clone(), now_ms.saturating_add(ms));
+                    look.alive.insert(owner);
+                }
+                None => {
+                    let known = before.deadline(&owner).map_or(now_ms, |known| known.min(now_ms));
+                    let died = before.deaths.get(&owner).copied().unwrap_or(now_ms);
+                    look.survey.deadlines.insert(owner.clone(), known);
+                    look.survey.deaths.insert(owner.clone(), died);
+                    look.survey.dead.entry(owner).or_default();
+                }
+            }
+        }
+        look.settle();
+        Ok(())
+    }
+
+    /// Since when everybody could reach the server; 0 while the operator waives it.
+    async fn back_ms(&self) -> Result<u64> {
+        let shard = &self.ground().shards[0];
+        let words: Vec<String> =
+            self.ground().run(shard, &script::LIVES, Args::default().arg("some")).await?;
+        let back_ms = words.get(1).and_then(|word| word.parse().ok());
+        back_ms.ok_or_else(|| self.ground().nonsense(&script::LIVES))
+    }
+
+    /// The brake judges by owners: those alive, and those without a heartbeat.
+    pub(super) async fn count(&self, seen: &Survey) -> Result<Census> {
+        let mut census = self.lives.count().await?;
+        let mut cmd = redis::cmd("HLEN");
+        cmd.arg(self.hash());
+        census.population = self.ground().link.query("HLEN", &cmd).await?;
+        census.owners_overdue = seen.dead.len() as u64;
+        census.owners_live = seen.held.len() as u64 - census.owners_overdue;
+        census.owners_died_recently = 0;
+        census.suspects = seen.dead.values().map(|keys| keys.len() as u64).sum();
+        let oldest = seen.dead.keys().filter_map(|owner| seen.deadline(owner)).min();
+        census.oldest_late_ms = oldest.map_or(0, |at| census.now_ms.saturating_sub(at));
+        let (back_ms, threshold_ms) = (self.back_ms().await?, self.ground().threshold_ms());
+        // Nobody can tell here who was there before: whoever has no heartbeat is spared.
+        census.back_ms = if census.now_ms < back_ms + threshold_ms { back_ms } else { 0 };
+        if census.back_ms > 0 {
+            census.owners_spared = census.owners_overdue;
+            census.owners_overdue = 0;
+        }
+        Ok(census)
+    }
+}
+
+/// A look under way.
+#[derive(Default)]
+struct Look {
+    survey: Survey,
+    alive: HashSet<Name>,
+    /// Entries whose owner is being asked for.
+    waiting: Vec<(Name, Name)>,
+    suspects: usize,
+}
+
+impl Look {
+    /// Takes one page in; answers whom to ask for.
+    fn take(&mut self, page: Vec<Vec<u8>>) -> Vec<Name> {
+        let mut new = Vec::new();
+        for pair in page.chunks_exact(2) {
+            self.survey.examined += 1;
+            let owner = Name::from_bytes(&pair[1]);
+            let (Ok(owner), true) = (owner, std::str::from_utf8(&pair[0]).is_ok()) else {
+                self.survey.unreadable += 1;
+                continue;
+            };
+            if let Some(held) = self.survey.held.get_mut(&owner) {
+                *held += 1;
+            } else {
+                self.survey.held.insert(owner.clone(), 1);
+                new.push(owner.clone());
+            }
+            // The living are many: of them nothing is kept.
+            if !self.alive.contains(&owner)
+                && let Ok(key) = Name::from_bytes(&pair[0])
+            {
+                self.waiting.push((owner, key));
+            }
+        }
+        new
+    }
+
+    /// Everybody was asked for: keeps what the dead hold.
+    fn settle(&mut self) {
+        for (owner, key) in self.waiting.drain(..) {
+            if self.suspects < SUSPECTS_MAX
+                && let Some(keys) = self.survey.dead.get_mut(&owner)
+            {
+                keys.push(key);
+                self.suspects += 1;
+            }
+        }
+    }
+
+    fn finish(mut self) -> Survey {
+        for keys in self.survey.dead.values_mut() {
+            keys.sort();
+            keys.dedup();
+        }
+        if self.survey.unreadable > 0 {
+            tracing::warn!(
+                entries = self.survey.unreadable,
+                "entries that are not text were left alone"
+            );
+        }
+        self.survey
+    }
+}

@@ -1,0 +1,83 @@
+//! The scripts: files of their own, each with its contract on top, run by their digest.
+
+use std::sync::LazyLock;
+
+/// One script, ready to be called.
+pub(crate) struct Script {
+    pub name: &'static str,
+    /// Without the prelude: what the function library is made of.
+    pub body: &'static str,
+    inner: LazyLock<(String, String)>,
+}
+
+/// What all of them begin with.
+pub(crate) const PRELUDE: &str = include_str!("../scripts/prelude.lua");
+
+impl Script {
+    /// The whole text.
+    pub fn text(&self) -> &str {
+        &self.inner.0
+    }
+
+    /// Its SHA-1, by which the server knows it.
+    pub fn sha(&self) -> &str {
+        &self.inner.1
+    }
+}
+
+macro_rules! scripts {
+    ($($constant:ident = $file:literal,)*) => {
+        $(
+            pub(crate) static $constant: Script = Script {
+                name: $file,
+                body: include_str!(concat!("../scripts/", $file, ".lua")),
+                inner: LazyLock::new(|| {
+                    let body = include_str!(concat!("../scripts/", $file, ".lua"));
+                    let text = format!("{PRELUDE}\n{body}");
+                    let sha = redis::Script::new(&text).get_hash().to_owned();
+                    (text, sha)
+                }),
+            };
+        )*
+        /// Every one of them, by name.
+        pub(crate) static ALL: &[&Script] = &[$(&$constant,)*];
+    };
+}
+
+scripts! {
+    AWAY = "away",
+    CAMPAIGN = "campaign",
+    CENSUS = "census",
+    DOOMED = "doomed",
+    INFO = "info",
+    LIFE_ADOPT = "life_adopt",
+    LIFE_BEAT = "life_beat",
+    LIFE_END = "life_end",
+    LIFE_START = "life_start",
+    LIVES = "lives",
+    PULSE = "pulse",
+    REGISTRY_FIND = "registry_find",
+    REGISTRY_INDEX = "registry_index",
+    REGISTRY_RECLAIM = "registry_reclaim",
+    REGISTRY_REGISTER = "registry_register",
+    REGISTRY_RESTORE = "registry_restore",
+    REGISTRY_UNREGISTER = "registry_unregister",
+    RESIGN = "resign",
+    SETTLE = "settle",
+    TIDY = "tidy",
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_script_opens_with_its_contract() {
+        for script in ALL {
+            let head: String = script.body.lines().take_while(|l| l.starts_with("--")).collect();
+            for word in ["KEYS", "O("] {
+                assert!(head.contains(word), "{} says nothing of {word}", script.name);
+            }
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Terms, the operator's settings, receipts: what the engine needs of any store.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use lapsed::leader::Term;
+use lapsed::receipt::{Receipt, ReceiptQuery};
+use lapsed::store::{Store, StoreInfo};
+use lapsed::sweep::brake::Setting;
+use lapsed::{Error, Result, SystemId};
+
+use crate::Redis;
+use crate::ground::{Args, Ground};
+use crate::script;
+
+#[async_trait]
+impl Store for Redis {
+    async fn info(&self) -> Result<StoreInfo> {
+        let anchor = self.grounds().values().next().map(|g| g.shards[0].anchor.clone());
+        let anchor = anchor.unwrap_or_else(|| "lapsed".to_owned());
+        let info: String = self.link().run(&script::INFO, &[&anchor], &[]).await?;
+        let field = |name: &str| {
+            info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap_or("")
+        };
+        let number = |name: &str| field(name).parse::<u64>().unwrap_or(0);
+        let now_ms = number("server_time_usec") / 1_000;
+        Ok(StoreInfo {
+            engine: match field("valkey_version") {
+                "" => format!("redis {}", field("redis_version")),
+                version => format!("valkey {version}"),
+            },
+            place: self.link().place.to_string(),
+            incarnation: field("run_id").to_owned(),
+            now_ms,
+            back_ms: now_ms.saturating_sub(number("uptime_in_seconds") * 1_000),
+        })
+    }
+
+    async fn receipts(&self, system: &SystemId, query: ReceiptQuery) -> Result<Vec<Receipt>> {
+        self.ground(system)?.receipts(&query).await
+    }
+
+    async fn receipt(&self, system: &SystemId, seq: u64) -> Result<Option<Receipt>> {
+        let ground = self.ground(system)?;
+        let found = ground.receipts_between(ground.shard_of_receipt(seq), seq, seq).await?;
+        Ok(found.into_iter().find(|receipt| receipt.id.seq == seq))
+    }
+
+    async fn campaign(
+        &self,
+        system: &SystemId,
+        candidate: &str,
+        ttl_ms: u64,
+    ) -> Result<Option<Term>> {
+        let ground = self.ground(system)?;
+        let stand = |number: String| Args::default().arg(candidate).arg(ttl_ms).arg(number);
+        let won: Vec<u64> =
+            ground.run(&ground.shards[0], &script::CAMPAIGN, stand(String::new())).await?;
+        let [number, until_ms] = won[..] else { return Ok(None) };
+        // The number goes to every shard before it is believed: whoever led before is fenced off.
+        for shard in &ground.shards[1..] {
+            let told: Vec<u64> =
+                ground.run(shard, &script::CAMPAIGN, stand(number.to_string())).await?;
+            if told.is_empty() {
+                return Ok(None);
+            }
+        }
+        Ok(Some(Term { number, holder: candidate.to_owned(), until_ms }))
+    }
+
+    async fn resign(&self, system: &SystemId, term: u64) -> Result<()> {
+        let ground = self.ground(system)?;
+        let _: Vec<u64> = ground.run_all(&script::RESIGN, |_| Args::default().arg(term)).await?;
+        Ok(())
+    }
+
+    async fn brake_setting(&self, system: &SystemId) -> Result<Setting> {
+        let ground = self.ground(system)?;
+        let mut cmd = redis::cmd("HGET");
+        cmd.arg(ground.shards[0].prefix.key("meta")).arg("brake");
+        let setting: Option<String> = self.link().query("HGET", &cmd).await?;
+        match setting {
+            None => Ok(Setting::Auto),
+            Some(text) => serde_json::from_str(&text).map_err(|_| ground.link.nonsense("brake")),
+        }
+    }
+
+    async fn set_brake(&self, system: &SystemId, setting: Setting) -> Result<()> {
+        let ground = self.ground(system)?;
+        let waive = match setting {
+            Setting::Release { until_ms } => until_ms,
+            Setting::Auto | Setting::Hold => 0,
+        };
+        let text = serde_json::to_string(&setting)
+            .map_err(|error| Error::Invalid(format!("the brake's setting: {error}")))?;
+        for shard in &ground.shards {
+            let mut cmd = redis::cmd("HSET");
+            cmd.arg(shard.prefix.key("meta")).arg("brake").arg(&text).arg("waive").arg(waive);
+            let _: u64 = self.link().query("HSET", &cmd).await?;
+        }
+        Ok(())
+    }
+}
+
+impl Redis {
+    /// The system's place, if it was opened here.
+    fn ground(&self, system: &SystemId) -> Result<Arc<Ground>> {
+        self.grounds()
+            .get(system)
+            .cloned()
+            .ok_or_else(|| Error::Invalid(format!("{system} is not open on {}", self.link().place)))
+    }
+}
