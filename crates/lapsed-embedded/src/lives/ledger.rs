@@ -11,8 +11,8 @@ use redb::ReadableTable;
 
 use crate::Inner;
 use crate::fault::Tried;
-use crate::registry::load::open;
-use crate::registry::{Core, EmbeddedRegistry};
+use crate::lives::load::open;
+use crate::lives::{Desk, Lives};
 use crate::services::term_holds;
 use crate::slot::Slot;
 use crate::tables::{Tables, batch_key, held_key, number, split_pair, to_number};
@@ -49,21 +49,29 @@ impl Inner {
     }
 }
 
-impl EmbeddedRegistry {
+impl Desk {
     /// What a batch wrote, if it was carried out; if not, it never will be. A job, because the batch
     /// in doubt may still be waiting for its turn.
-    pub(crate) async fn settle_batch(&self, batch: &BatchId) -> Result<Vec<Receipt>> {
+    pub async fn settle_batch(&self, batch: &BatchId) -> Result<Vec<Receipt>> {
         let key = batch_key(&batch.sweeper, batch.number);
-        let range = self.write(move |core, tx| core.carried_out(tx, &key), |_| {}).await?;
+        let range = self.write(move |lives, tx| lives.carried_out(tx, &key), |_| {}).await?;
         let Some((first, last)) = range else { return Ok(Vec::new()) };
         let limit = (last - first + 1) as usize;
         let query = ReceiptQuery { after: Some(first - 1), limit, ..ReceiptQuery::default() };
-        let receipts = self.inner().read_receipts(&self.core().id, &query)?;
+        let receipts = self.inner.read_receipts(&self.lives.id, &query)?;
         Ok(receipts.into_iter().filter(|r| r.id.seq <= last).collect())
+    }
+
+    /// Bounded housekeeping.
+    pub async fn tidy(&self, limits: TidyLimits) -> Result<Tidied> {
+        let done = |(_, ended): &(Tidied, Vec<Arc<Slot>>)| {
+            ended.iter().for_each(|slot| slot.end_is_durable());
+        };
+        Ok(self.write(move |lives, tx| lives.tidy(tx, &limits), done).await?.0)
     }
 }
 
-impl Core {
+impl Lives {
     /// The receipts of a batch, or the word that it must not be carried out any more.
     fn carried_out(&self, tx: &mut Tx<'_>, key: &[u8]) -> Tried<Option<(u64, u64)>> {
         if let Some(row) = tx.get(&self.tables.batches, key)? {
@@ -74,7 +82,7 @@ impl Core {
     }
 
     /// Whether a batch may be carried out: not twice, and not once it was settled.
-    pub(crate) fn may_carry_out(&self, tx: &mut Tx<'_>, batch: &BatchId) -> Tried<bool> {
+    pub fn may_carry_out(&self, tx: &mut Tx<'_>, batch: &BatchId) -> Tried<bool> {
         let key = batch_key(&batch.sweeper, batch.number);
         let done = tx.get(&self.tables.batches, &key)?.is_some();
         Ok(!done && tx.get(&self.tables.forbidden, &key)?.is_none())
@@ -94,13 +102,9 @@ impl Core {
     }
 }
 
-impl Core {
+impl Lives {
     /// Bounded housekeeping, in one job.
-    pub(crate) fn tidy(
-        &self,
-        tx: &mut Tx<'_>,
-        limits: &TidyLimits,
-    ) -> Tried<(Tidied, Vec<Arc<Slot>>)> {
+    fn tidy(&self, tx: &mut Tx<'_>, limits: &TidyLimits) -> Tried<(Tidied, Vec<Arc<Slot>>)> {
         let (now_ms, _) = self.look();
         let mut tidied = Tidied::default();
         if let Some(term) = limits.term
