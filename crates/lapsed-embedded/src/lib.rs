@@ -17,6 +17,7 @@ mod held;
 mod lives;
 mod registry;
 mod services;
+mod sessions;
 mod slot;
 mod tables;
 mod tx;
@@ -44,6 +45,7 @@ use crate::vigil::Vigil;
 use crate::writer::{Chore, Keeper, Undone, Writer};
 
 pub use crate::registry::EmbeddedRegistry;
+pub use crate::sessions::EmbeddedSessions;
 /// What an in-memory store keeps its bytes in; the simulation brings one that crashes.
 pub use redb::StorageBackend as Backend;
 
@@ -150,6 +152,20 @@ impl Embedded {
         let room: Arc<dyn Room> = registry.core().clone();
         self.inner.let_in(&room);
         Ok(Arc::new(registry))
+    }
+
+    /// The sessions `id` on this store: an owner's beat lasts for `ttl` unless it says otherwise, and
+    /// a session that nobody is connected to is kept for `grace`.
+    pub fn sessions(
+        &self,
+        id: SystemId,
+        ttl: Duration,
+        grace: Duration,
+    ) -> Result<Arc<EmbeddedSessions>> {
+        let sessions = EmbeddedSessions::open(self.inner.clone(), id, ttl, grace)?;
+        let room: Arc<dyn Room> = sessions.core().clone();
+        self.inner.let_in(&room);
+        Ok(Arc::new(sessions))
     }
 
     /// Mirrors the beats, finishes what was asked for, and lets go of the folder. Blocks.

@@ -164,13 +164,33 @@ impl Lives {
         Ok(old.len() as u64)
     }
 
+    /// What was taken from a life, at most `limit` of it: how many.
+    fn forget_lost(&self, tx: &mut Tx<'_>, incarnation: u64, limit: usize) -> Tried<usize> {
+        let (from, to) = (held_key(incarnation, ""), held_key(incarnation + 1, ""));
+        let mut lost = Vec::new();
+        for row in tx.table(&self.tables.lost)?.range(&*from..&*to)?.take(limit) {
+            lost.push(row?.0.value().to_vec());
+        }
+        lost.iter().try_for_each(|key| tx.remove(&self.tables.lost, key).map(|_| ()))?;
+        Ok(lost.len())
+    }
+
     /// An ended owner is remembered as long as its receipts, so that it can be told that it ended.
     fn forget_owners(&self, tx: &mut Tx<'_>, limits: &TidyLimits, now_ms: u64) -> Tried<u64> {
         let long_gone = |slot: &Slot| {
             let aged = |at_ms: u64| now_ms.saturating_sub(at_ms) > limits.retention.age_ms;
             slot.held() == 0 && slot.end().is_some_and(|end| aged(end.at_ms))
         };
-        let gone = self.book.pick(0, limits.rows, long_gone);
+        let mut gone = self.book.pick(0, limits.rows, long_gone);
+        let mut left = limits.rows;
+        for at in 0..gone.len() {
+            left -= self.forget_lost(tx, gone[at].incarnation, left)?;
+            if left == 0 {
+                // There may be more of it: its turn comes again.
+                gone.truncate(at);
+                break;
+            }
+        }
         for slot in &gone {
             tx.remove(&self.tables.owners, &number(slot.incarnation))?;
         }

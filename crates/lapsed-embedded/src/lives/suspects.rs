@@ -85,6 +85,7 @@ impl Desk {
             back_ms: cut_off_until,
             population,
             suspects: heads.suspects,
+            orphans: 0,
             owners_live: heads.live,
             owners_overdue: heads.overdue,
             owners_spared: spared,
