@@ -8,6 +8,8 @@
 //! What is written here once, for every store: the rules ([`rules`]), the operations ([`Sessions`]),
 //! why something is dead (`explain`), and the conformance suite that every store must pass.
 
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod explain;
 mod operations;
 pub mod rules;
