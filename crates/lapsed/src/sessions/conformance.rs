@@ -279,6 +279,7 @@ macro_rules! sessions_conformance {
             the_brake_spares_undeclared_owners_only,
             a_held_brake_spares_orphans_too,
             an_owner_that_refers_to_nothing_dies_too,
+            the_threshold_is_the_longer_of_ttl_and_grace,
         ]);
         $crate::sessions_conformance!(@cases $make, reclaims: [
             orphans_are_deleted_and_the_active_are_not,

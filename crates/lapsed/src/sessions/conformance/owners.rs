@@ -180,3 +180,8 @@ pub async fn an_owner_that_refers_to_nothing_dies_too(f: Fixture) {
     let census = f.sessions.census().await.unwrap();
     assert_eq!((census.owners_live, census.owners_overdue), (0, 0));
 }
+
+/// The brake waits for it when only the sweeper has seen an absence: everybody needs theirs.
+pub async fn the_threshold_is_the_longer_of_ttl_and_grace(f: Fixture) {
+    assert_eq!(f.sessions.threshold(), f.ttl.max(f.grace));
+}
