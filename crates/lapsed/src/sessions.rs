@@ -5,17 +5,25 @@
 //! *disconnected* and its grace runs; at its end it is an *orphan*, and is reclaimed: deleted with
 //! what hangs on it, with a receipt from which it can be put back.
 //!
-//! What is written here once, for every store: the rules, the operations (`Sessions`), why
-//! something is dead, and the conformance suite that every store must pass.
+//! What is written here once, for every store: the rules ([`rules`]), the operations ([`Sessions`]),
+//! why something is dead (`explain`), and the conformance suite that every store must pass.
+
+#[cfg(feature = "conformance")]
+pub mod conformance;
+mod explain;
+mod operations;
+pub mod rules;
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::name::Name;
 use crate::owner::{Beat, Claim, Incarnation, OwnerStore};
 use crate::sweep::{Suspect, Sweep};
 use crate::system::Restored;
+
+pub use operations::{Retired, Sessions, SessionsParts};
 
 /// How long a disconnected session is kept unless told: `ORPHAN_MAX_AGE` of the original.
 pub const GRACE_MS: u64 = 30_000;
@@ -39,6 +47,21 @@ pub struct Profile {
     /// The application's configuration, as it writes it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub config_json: Option<String>,
+}
+
+/// The most bytes of a profile's value and configuration together.
+pub const PROFILE_BYTES_MAX: usize = 64 << 10;
+
+/// Refuses a profile that is too large: a receipt carries it, and batches carry receipts.
+fn check(profile: &Profile) -> Result<()> {
+    let len = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+    let bytes = len(&profile.value) + len(&profile.config_json);
+    if bytes <= PROFILE_BYTES_MAX {
+        return Ok(());
+    }
+    Err(Error::Invalid(format!(
+        "value and config_json together have at most {PROFILE_BYTES_MAX} bytes; these have {bytes}"
+    )))
 }
 
 /// One session.
@@ -105,6 +128,14 @@ pub enum Deleted {
 /// The seam that stores fill for `sessions`.
 ///
 /// Whatever names a session that does not exist answers `None` and changes nothing (B6).
+///
+/// A sweep has two kinds of suspects. References of a life that is overdue or ended: the key is the
+/// session's id, owner and incarnation are that life's; all references of that life to that session
+/// are dropped ([`Outcome::Released`](crate::sweep::Outcome), no receipt), and with the last of all
+/// the session's grace begins in the same step. And sessions whose grace is over: the owner is the
+/// broadcaster (or, without one, the session's id), the incarnation 0; the session is deleted, with
+/// a receipt. While the brake holds (`undeclared_max` is 0) the second kind is not listed. The
+/// threshold is the longer of TTL and grace.
 #[async_trait]
 pub trait SessionsStore: OwnerStore + Sweep {
     /// Makes it, or brings an existing one back: its disconnection is forgotten, and what `profile`

@@ -1,5 +1,9 @@
 //! What every system offers besides its own operations: what the daemon and the CLI work with.
 
+pub(crate) mod calls;
+pub(crate) mod retiring;
+pub(crate) mod words;
+
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -19,7 +23,8 @@ pub struct Explanation {
     pub kind: String,
     /// What was asked about.
     pub key: String,
-    /// One word: `live`, `overdue`, `spared`, `dead`, `retired`, `reclaimed`, `unknown`.
+    /// One word: `live`, `overdue`, `spared`, `dead`, `retired`, `reclaimed`, `unknown`; of a
+    /// session also `active`, `grace`, `orphan`.
     pub verdict: String,
     /// The reasons, one sentence each.
     pub because: Vec<String>,
