@@ -93,7 +93,10 @@ fn trap_a4_a_zombie_is_told_what_it_held() {
         assert!(lost.body["ended_ms"].is_u64());
     }
     let metrics = daemon.get("/metrics").text;
-    assert!(metrics.contains("lapsed_zombie_rejected_total{system=\"devices\"} 3"), "{metrics}");
+    assert!(
+        metrics.contains("lapsed_zombie_rejected_total{system=\"devices\",kind=\"registry\"} 3"),
+        "{metrics}"
+    );
 }
 
 #[test]
@@ -313,24 +316,27 @@ fn metrics_have_their_names_and_count_what_happened() {
     daemon.registry("retire", json!({ "owner": "leaver" }));
     daemon.until_overdue(1);
     let before = daemon.get("/metrics").text;
-    assert!(before.contains("lapsed_suspects{system=\"devices\"} 2\n"), "{before}");
+    assert!(
+        before.contains("lapsed_suspects{system=\"devices\",kind=\"registry\"} 2\n"),
+        "{before}"
+    );
     daemon.post("/v1/sweeps/registry/devices", json!({ "dry_run": true }));
     daemon.post("/v1/sweeps/registry/devices", json!({}));
     let reply = daemon.get("/metrics");
     assert!(reply.header("content-type").starts_with("application/openmetrics-text"));
     let text = reply.text;
     for line in [
-        "lapsed_reclaimed_total{system=\"devices\",reason=\"owner_dead\"} 2",
-        "lapsed_reclaimed_total{system=\"devices\",reason=\"owner_retired\"} 1",
-        "lapsed_suspects{system=\"devices\"} 0",
-        "lapsed_population{system=\"devices\"} 0",
-        "lapsed_reclaim_lag_seconds_count{system=\"devices\"} 2",
-        "lapsed_pass_duration_seconds_count{system=\"devices\"} 1",
-        "lapsed_pass_total{system=\"devices\",stopped=\"done\"} 1",
-        "lapsed_brake{system=\"devices\"} 0.0",
-        "lapsed_zombie_rejected_total{system=\"devices\"} 0",
-        "lapsed_store_errors_total{system=\"devices\",kind=\"unavailable\"} 0",
-        "lapsed_owners{system=\"devices\",state=\"died_recently\"} 1",
+        "lapsed_reclaimed_total{system=\"devices\",reason=\"owner_dead\",kind=\"registry\"} 2",
+        "lapsed_reclaimed_total{system=\"devices\",reason=\"owner_retired\",kind=\"registry\"} 1",
+        "lapsed_suspects{system=\"devices\",kind=\"registry\"} 0",
+        "lapsed_population{system=\"devices\",kind=\"registry\"} 0",
+        "lapsed_reclaim_lag_seconds_count{system=\"devices\",kind=\"registry\"} 2",
+        "lapsed_pass_duration_seconds_count{system=\"devices\",kind=\"registry\"} 1",
+        "lapsed_pass_total{system=\"devices\",stopped=\"done\",kind=\"registry\"} 1",
+        "lapsed_brake{system=\"devices\",kind=\"registry\"} 0.0",
+        "lapsed_zombie_rejected_total{system=\"devices\",kind=\"registry\"} 0",
+        "lapsed_store_errors_total{system=\"devices\",error=\"unavailable\",kind=\"registry\"} 0",
+        "lapsed_owners{system=\"devices\",state=\"died_recently\",kind=\"registry\"} 1",
         "teltonika_registry_janitor_evicted_total{instance_id=\"ingest-1\"} 2",
     ] {
         assert!(text.contains(&format!("{line}\n")), "{line} is missing:\n{text}");

@@ -184,7 +184,7 @@ impl Live {
         status.census = Some(census);
         let query = ReceiptQuery { limit: LAG_SAMPLES, ..ReceiptQuery::default() };
         let newest = self.receipts(query).await?;
-        let dead = newest.iter().filter(|r| r.reason == Reason::OwnerDead);
+        let dead = newest.iter().filter(|r| r.reason != Reason::OwnerRetired);
         status.lag = Lag::of(dead.map(|r| r.evidence.late_ms).collect());
         Ok(())
     }
