@@ -9,6 +9,7 @@ pub mod openapi;
 mod patience;
 pub mod problem;
 pub mod receipts;
+pub mod reconcile;
 pub mod registry;
 pub mod schemas;
 pub mod service;
@@ -112,6 +113,7 @@ pub fn service(app: Shared) -> Front {
 fn routes() -> OpenApiRouter<Shared> {
     let common = OpenApiRouter::with_openapi(openapi::base())
         .merge(sweeps::routes())
+        .merge(reconcile::routes())
         .merge(brakes::routes())
         .merge(receipts::routes())
         .merge(events::routes())

@@ -1,6 +1,7 @@
 //! Metrics: the uniform series of every system, and the original janitor's own. All that is counted
 //! here comes from what the store answered; gauges are read anew at every scrape.
 
+mod drift;
 mod evicted;
 mod labels;
 
@@ -10,8 +11,9 @@ use std::time::Duration;
 
 use lapsed::clock::Clock;
 use lapsed::receipt::{Reason, Receipt, Witness};
+use lapsed::reconcile::{ReconcileReport, Reconciled};
 use lapsed::sweep::brake::Verdict;
-use lapsed::sweep::{Census, PassReport, Stopped};
+use lapsed::sweep::{Act, Census, PassReport, Stopped};
 use lapsed::{Error, SystemId};
 use prometheus_client::encoding::text;
 use prometheus_client::metrics::counter::Counter;
@@ -20,6 +22,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
+use drift::Drift;
 use evicted::Evicted;
 use labels::{ByError, ByReason, ByState, ByStopped, OfSystem};
 
@@ -41,6 +44,7 @@ pub struct Metrics {
     brake: Family<OfSystem, Gauge<f64, AtomicU64>>,
     zombies: Family<OfSystem, Counter>,
     store_errors: Family<ByError, Counter>,
+    drift: Drift,
     evicted: Arc<Evicted>,
 }
 
@@ -79,6 +83,7 @@ impl Metrics {
             brake: Family::default(),
             zombies: Family::default(),
             store_errors: Family::default(),
+            drift: Drift::default(),
             evicted: Arc::new(Evicted::new(clock)),
         };
         metrics.register();
@@ -109,6 +114,7 @@ impl Metrics {
             "Failed store calls, by kind of error",
             self.store_errors.clone(),
         );
+        self.drift.register(to);
         to.register_collector(Box::new(self.evicted.clone()));
     }
 
@@ -127,6 +133,11 @@ impl Metrics {
         drop(self.lag_seconds.get_or_create(&of));
         drop(self.pass_seconds.get_or_create(&of));
         drop(self.zombies.get_or_create(&of));
+    }
+
+    /// The same for what only a system with an index has.
+    pub fn introduce_index(&self, system: &SystemId) {
+        self.drift.introduce(&OfSystem::of(system));
     }
 
     /// The gauges of one system, as they are now.
@@ -187,5 +198,14 @@ impl Witness for Metrics {
 
     fn store_error(&self, system: &SystemId, error: &Error) {
         self.store_errors.get_or_create(&OfSystem::of(system).by_error(error.kind())).inc();
+    }
+
+    fn healed(&self, system: &SystemId, page: &Reconciled, act: Act) {
+        self.drift.page(&OfSystem::of(system), page, act);
+    }
+
+    fn reconciled(&self, report: &ReconcileReport, error: Option<&Error>) {
+        let of = OfSystem { system: report.system.clone(), kind: report.kind.as_str() };
+        self.drift.ended(&of, report, error.is_some());
     }
 }

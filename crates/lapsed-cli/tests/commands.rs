@@ -58,7 +58,17 @@ fn no_daemon_is_exit_1_and_says_how_to_start_one() {
 fn help_reads_well() {
     let answer = run(&["--help"]);
     assert_eq!(answer.code, 0);
-    for word in ["serve", "check", "status", "sweep", "explain", "receipts", "restore", "brake"] {
+    for word in [
+        "serve",
+        "check",
+        "status",
+        "sweep",
+        "reconcile",
+        "explain",
+        "receipts",
+        "restore",
+        "brake",
+    ] {
         assert!(answer.out.contains(word), "{word}");
         assert_eq!(run(&[word, "--help"]).code, 0);
     }

@@ -1,4 +1,5 @@
-//! What every `[[system]]` has: a name, a store, and the `sweep`, `brake` and `receipts` tables.
+//! What every `[[system]]` has: a name, a store, and the `sweep`, `brake`,
+//! `receipts` and `reconcile` tables.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use serde::de::DeserializeOwned;
 use super::document::{Document, Node, join, lines_below, unknown};
 use super::origin::{Setting, Settings};
 use super::store::StoreConfig;
-use super::units::Span;
+use super::units::{Every, Span};
 use super::{ConfigError, Env};
 
 /// One `[[system]]` as it stands in the file, on its way to the room that understands it.
@@ -92,6 +93,9 @@ impl<'a> Section<'a> {
         }
     }
 }
+
+/// How often an index is compared with its truth unless told: weekly.
+const RECONCILE_EVERY: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// Who writes the entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -222,6 +226,21 @@ impl ReceiptsSection {
     }
 }
 
+/// `reconcile = { ... }`
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReconcileSection {
+    every: Option<Every>,
+}
+
+impl ReconcileSection {
+    /// How often the index is compared with its truth; none: never by itself.
+    pub fn plan(self, section: &Section<'_>, settings: &mut Settings) -> Option<Duration> {
+        let every = Every(Some(RECONCILE_EVERY));
+        settings.pick(section, "reconcile.every", self.every, every).0
+    }
+}
+
 /// The library names the key first, in the file's own words: point at its line.
 fn blame(section: &Section<'_>, message: &str) -> ConfigError {
     match message.split_once(' ') {
@@ -245,6 +264,8 @@ pub struct Common {
     pub brake: BrakePolicy,
     /// How long receipts are kept.
     pub retention: Retention,
+    /// How often its index, if it has one, is compared with its truth; none: never by itself.
+    pub reconcile: Option<Duration>,
     /// The values in force, and whence.
     pub settings: Vec<Setting>,
 }

@@ -7,7 +7,7 @@ use lapsed::sweep::policy::Mode;
 use serde::Serialize;
 
 use super::common::Section;
-use super::units::show_span;
+use super::units::{Every, show_span};
 
 /// Where a value came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,6 +60,12 @@ pub trait Show {
 impl Show for Duration {
     fn show(&self) -> String {
         show_span(*self)
+    }
+}
+
+impl Show for Every {
+    fn show(&self) -> String {
+        self.0.map_or_else(|| "off".to_owned(), show_span)
     }
 }
 

@@ -12,6 +12,10 @@ pub const SPAN_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span(pub Duration);
 
+/// A duration above zero, or `off`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Every(pub Option<Duration>);
+
 /// A number of bytes above zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size(pub usize);
@@ -130,6 +134,35 @@ impl Visitor<'_> for SpanVisitor {
 
     fn visit_i64<E: de::Error>(self, number: i64) -> Result<Span, E> {
         Err(E::custom(format!("{number} needs a unit and quotes, for example \"{number}s\"")))
+    }
+}
+
+impl<'de> Deserialize<'de> for Every {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(EveryVisitor)
+    }
+}
+
+struct EveryVisitor;
+
+impl Visitor<'_> for EveryVisitor {
+    type Value = Every;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a duration in quotes, for example \"7d\", or \"off\"")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Every, E> {
+        match text {
+            "off" => Ok(Every(None)),
+            _ => parse_span(text)
+                .map(|span| Every(Some(span)))
+                .map_err(|what| E::custom(format!("{what}; or `off` for never"))),
+        }
+    }
+
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<Every, E> {
+        SpanVisitor.visit_i64(number).map(|span| Every(Some(span.0)))
     }
 }
 

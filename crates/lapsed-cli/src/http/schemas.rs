@@ -69,6 +69,8 @@ pub struct PassReport {
     pub examined: u64,
     pub suspects: u64,
     pub reclaimed: u64,
+    /// Of them, those of which only a dead owner's hold was let go; absent when none.
+    pub released: Option<u64>,
     /// The others, by why.
     pub skipped: BTreeMap<String, u64>,
     pub errors: u64,
@@ -81,6 +83,36 @@ pub struct PassReport {
     pub detail: Option<String>,
     pub entries: Option<Vec<Listed>>,
     pub entries_cut: Option<bool>,
+}
+
+/// The account of one reconciliation.
+#[derive(Serialize, ToSchema)]
+pub struct ReconcileReport {
+    pub system: String,
+    pub kind: String,
+    pub dry_run: bool,
+    /// Rows looked at.
+    pub examined: u64,
+    pub added: u64,
+    pub removed: u64,
+    pub corrected: u64,
+    /// Left as they are, by why.
+    pub left: BTreeMap<String, u64>,
+    /// Whether index and truth agreed wherever they were looked at.
+    pub agree: bool,
+    pub finished: bool,
+    /// Where to go on, if it did not finish: give it as `from`.
+    pub next: Option<String>,
+    pub took_ms: u64,
+}
+
+/// One difference between truth and index.
+#[derive(Serialize, ToSchema)]
+pub struct Change {
+    pub key: String,
+    /// `added`, `removed` or `corrected`.
+    pub what: String,
+    pub why: String,
 }
 
 /// On what grounds.
@@ -100,7 +132,7 @@ pub struct Receipt {
     pub key: String,
     pub owner: String,
     pub incarnation: u64,
-    /// `owner_dead` or `owner_retired`.
+    /// `owner_dead`, `owner_retired`, `orphaned` or `never_connected`.
     pub reason: String,
     pub evidence: Evidence,
     #[schema(value_type = Object)]

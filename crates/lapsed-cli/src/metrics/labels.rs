@@ -3,6 +3,7 @@
 
 use lapsed::SystemId;
 use lapsed::receipt::Reason;
+use lapsed::reconcile::Healed;
 use lapsed::sweep::Stopped;
 use prometheus_client::encoding::EncodeLabelSet;
 
@@ -40,6 +41,20 @@ pub struct ByState {
     kind: &'static str,
 }
 
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct ByChange {
+    system: String,
+    change: &'static str,
+    kind: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct ByEnded {
+    system: String,
+    ended: &'static str,
+    kind: &'static str,
+}
+
 impl OfSystem {
     pub fn of(system: &SystemId) -> OfSystem {
         OfSystem { system: system.name.to_string(), kind: system.kind.as_str() }
@@ -59,5 +74,13 @@ impl OfSystem {
 
     pub fn by_state(&self, state: &'static str) -> ByState {
         ByState { system: self.system.clone(), state, kind: self.kind }
+    }
+
+    pub fn by_change(&self, change: Healed) -> ByChange {
+        ByChange { system: self.system.clone(), change: change.as_str(), kind: self.kind }
+    }
+
+    pub fn by_ended(&self, ended: &'static str) -> ByEnded {
+        ByEnded { system: self.system.clone(), ended, kind: self.kind }
     }
 }

@@ -12,7 +12,7 @@ use utoipa_axum::router::OpenApiRouter;
 use super::{Built, Ground, Planned, Room};
 use crate::config::ConfigError;
 use crate::config::common::{
-    Access, BrakeSection, Common, ReceiptsSection, Section, SweepSection, plan_id,
+    Access, BrakeSection, Common, ReceiptsSection, ReconcileSection, Section, SweepSection, plan_id,
 };
 use crate::config::origin::{Origin, Setting, Settings};
 use crate::config::units::{SPAN_MAX, Span, show_span};
@@ -40,6 +40,7 @@ struct RegistrySection {
     sweep: SweepSection,
     brake: BrakeSection,
     receipts: ReceiptsSection,
+    reconcile: ReconcileSection,
 }
 
 #[derive(Debug)]
@@ -63,9 +64,11 @@ impl Room for RegistryRoom {
         let policy = given.sweep.plan(section, Policy::default(), &mut settings)?;
         let brake = given.brake.plan(section, &mut settings)?;
         let retention = given.receipts.plan(section, &mut settings)?;
+        let reconcile = given.reconcile.plan(section, &mut settings);
         let mut settings = settings.finish();
         let policy = overrule_interval(section, policy, &mut settings)?;
-        let common = Common { id, store, threshold: ttl, policy, brake, retention, settings };
+        let threshold = ttl;
+        let common = Common { id, store, threshold, policy, brake, retention, reconcile, settings };
         Ok(Box::new(RegistryPlan { common, heartbeat_interval: interval }))
     }
 
