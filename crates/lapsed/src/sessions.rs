@@ -8,14 +8,19 @@
 //! What is written here once, for every store: the rules, the operations (`Sessions`), why
 //! something is dead, and the conformance suite that every store must pass.
 
+mod explain;
+mod operations;
+
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::name::Name;
 use crate::owner::{Beat, Claim, Incarnation, OwnerStore};
 use crate::sweep::{Suspect, Sweep};
 use crate::system::Restored;
+
+pub use operations::{Retired, Sessions, SessionsParts};
 
 /// How long a disconnected session is kept unless told: `ORPHAN_MAX_AGE` of the original.
 pub const GRACE_MS: u64 = 30_000;
@@ -39,6 +44,21 @@ pub struct Profile {
     /// The application's configuration, as it writes it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub config_json: Option<String>,
+}
+
+/// The most bytes of a profile's value and configuration together.
+pub const PROFILE_BYTES_MAX: usize = 64 << 10;
+
+/// Refuses a profile that is too large: a receipt carries it, and batches carry receipts.
+fn check(profile: &Profile) -> Result<()> {
+    let len = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+    let bytes = len(&profile.value) + len(&profile.config_json);
+    if bytes <= PROFILE_BYTES_MAX {
+        return Ok(());
+    }
+    Err(Error::Invalid(format!(
+        "value and config_json together have at most {PROFILE_BYTES_MAX} bytes; these have {bytes}"
+    )))
 }
 
 /// One session.

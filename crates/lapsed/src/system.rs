@@ -1,5 +1,9 @@
 //! What every system offers besides its own operations: what the daemon and the CLI work with.
 
+pub(crate) mod calls;
+pub(crate) mod retiring;
+pub(crate) mod words;
+
 use std::sync::Arc;
 
 use async_trait::async_trait;

@@ -7,16 +7,18 @@ use async_trait::async_trait;
 use serde::Serialize;
 
 use crate::activity::Activity;
-use crate::clock::{Clock, within};
+use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::name::{Name, SystemId};
 use crate::owner::{Beat, Claim, Incarnation, Owner, OwnerInfo, OwnerOptions, OwnerStore};
-use crate::receipt::{Receipt, Witness};
+use crate::receipt::Witness;
 use crate::reconcile::Reconcile;
 use crate::registry::{Found, KEYS_MAX, RegisterAnswer, RegistryStore, Take};
 use crate::store::Store;
+use crate::sweep::Sweep;
 use crate::sweep::brake::Brake;
-use crate::sweep::{Act, Batch, BatchId, Outcome, Suspect, Sweep};
+use crate::system::calls::Calls;
+use crate::system::retiring::let_go;
 use crate::system::{Explanation, Restored, System};
 
 /// What a registry is made of.
@@ -59,13 +61,20 @@ pub struct Retired {
 /// One registry.
 pub struct Registry {
     pub(super) parts: RegistryParts,
-    batches: std::sync::atomic::AtomicU64,
+    pub(super) calls: Calls,
 }
 
 impl Registry {
     /// Ready to use.
     pub fn new(parts: RegistryParts) -> Self {
-        Registry { parts, batches: Default::default() }
+        let calls = Calls {
+            id: parts.id.clone(),
+            clock: parts.clock.clone(),
+            activity: parts.activity.clone(),
+            witness: parts.witness.clone(),
+            timeout: parts.timeout,
+        };
+        Registry { parts, calls }
     }
 
     /// The seam below: for whoever wants to beat without a search.
@@ -91,12 +100,12 @@ impl Registry {
         if ttl_ms == 0 {
             return Err(Error::Invalid("ttl_ms must be above 0".to_owned()));
         }
-        self.call("start", self.parts.registry.start(owner, ttl_ms)).await
+        self.calls.call("start", self.parts.registry.start(owner, ttl_ms)).await
     }
 
     /// Life.
     pub async fn beat(&self, claim: &Claim) -> Result<Beat> {
-        self.call("beat", self.parts.registry.beat(claim)).await
+        self.calls.call("beat", self.parts.registry.beat(claim)).await
     }
 
     /// Registers one key.
@@ -112,13 +121,13 @@ impl Registry {
         take: Take,
     ) -> Result<RegisterAnswer> {
         bounded(keys)?;
-        self.call("register", self.parts.registry.register(claim, keys, take)).await
+        self.calls.call("register", self.parts.registry.register(claim, keys, take)).await
     }
 
     /// Removes those keys that are still this owner's.
     pub async fn unregister(&self, claim: &Claim, keys: &[Name]) -> Result<Vec<bool>> {
         bounded(keys)?;
-        self.call("unregister", self.parts.registry.unregister(claim, keys)).await
+        self.calls.call("unregister", self.parts.registry.unregister(claim, keys)).await
     }
 
     /// Who holds `key`: never an owner that is dead.
@@ -131,10 +140,10 @@ impl Registry {
     /// a mass death that is likelier a fault of the network, its entries go on being found.
     pub async fn lookup_many(&self, keys: &[Name]) -> Result<Vec<Option<Found>>> {
         bounded(keys)?;
-        let mut found = self.call("lookup", self.parts.registry.find(keys)).await?;
+        let mut found = self.calls.call("lookup", self.parts.registry.find(keys)).await?;
         let is_overdue = |f: &Found| f.ended.is_none() && f.due_ms <= f.now_ms;
         let spare = match found.iter().flatten().any(is_overdue) {
-            true => self.parts.brake.would_spare(&self.census().await?),
+            true => self.parts.brake.would_spare(&self.words().census().await?),
             false => false,
         };
         for slot in &mut found {
@@ -153,86 +162,31 @@ impl Registry {
         after: Option<&Name>,
         limit: usize,
     ) -> Result<Vec<Name>> {
-        self.call("entries", self.parts.registry.entries(claim, after, limit.min(KEYS_MAX))).await
+        self.calls
+            .call("entries", self.parts.registry.entries(claim, after, limit.min(KEYS_MAX)))
+            .await
     }
 
     /// Owners, oldest incarnation first.
     pub async fn owners(&self, after: Option<Incarnation>, limit: usize) -> Result<Vec<OwnerInfo>> {
-        self.call("owners", self.parts.registry.owners(after, limit.min(KEYS_MAX))).await
+        self.calls.call("owners", self.parts.registry.owners(after, limit.min(KEYS_MAX))).await
     }
 
     /// One owner.
     pub async fn owner_info(&self, claim: &Claim) -> Result<Option<OwnerInfo>> {
-        self.call("owner", self.parts.registry.owner(claim)).await
+        self.calls.call("owner", self.parts.registry.owner(claim)).await
     }
 
     /// The graceful end. First the life ends, in one O(1) step that makes its entries invalid at
     /// once; then they are removed in batches by the same guarded reclaim as those of the dead. A
     /// crash in between leaves an ended owner, which the sweep finds.
     pub async fn retire(&self, claim: &Claim) -> Result<Retired> {
-        let ended = self.call("retire", self.parts.registry.end(claim)).await?;
-        let mut reclaimed = 0;
-        loop {
-            let owner = Claim::exact(ended.owner.clone(), ended.incarnation);
-            let page = self.call("suspects", self.parts.registry.held_by(&owner, self.parts.batch));
-            let suspects = page.await?;
-            if suspects.is_empty() {
-                return Ok(Retired { incarnation: ended.incarnation, reclaimed });
-            }
-            let number = self.batches.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1;
-            let sweeper = Arc::from(format!("{}/retire", self.parts.sweeper));
-            let id = BatchId { sweeper, number };
-            let receipts = self.reclaim_now(id, suspects).await?;
-            receipts.iter().for_each(|receipt| self.parts.witness.reclaimed(receipt));
-            reclaimed += receipts.len() as u64;
-            if receipts.is_empty() {
-                return Ok(Retired { incarnation: ended.incarnation, reclaimed });
-            }
-        }
-    }
-
-    /// One batch. When its answer is lost, its receipts are asked for, so that they are counted.
-    async fn reclaim_now(&self, id: BatchId, suspects: Vec<Suspect>) -> Result<Vec<Receipt>> {
-        let batch = Batch { id: id.clone(), suspects, act: Act::Reclaim, term: None };
-        match self.call("reclaim", self.parts.registry.reclaim(batch)).await {
-            Ok(answer) => Ok(answer.outcomes.into_iter().filter_map(Outcome::receipt).collect()),
-            Err(Error::Unavailable { .. }) => {
-                self.call("settle", self.parts.registry.settle(&id)).await
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    pub(super) async fn census(&self) -> Result<crate::sweep::Census> {
-        self.quiet_call("census", self.parts.registry.census()).await
-    }
-
-    /// Every operation goes through here: it is activity, it has a time limit, and a zombie that
-    /// is told so is counted.
-    async fn call<T>(&self, what: &str, call: impl Future<Output = Result<T>>) -> Result<T> {
-        self.parts.activity.note(self.parts.clock.mono());
-        self.quiet_call(what, call).await
-    }
-
-    pub(super) async fn quiet_call<T>(
-        &self,
-        what: &str,
-        call: impl Future<Output = Result<T>>,
-    ) -> Result<T> {
-        let limit = self.parts.timeout;
-        let answer = within(&*self.parts.clock, limit, call).await.unwrap_or_else(|| {
-            Err(Error::timed_out(&self.parts.id.to_string(), what, limit.as_millis()))
-        });
-        match &answer {
-            Err(Error::Lost(lost)) if lost.ending.is_some() => {
-                self.parts.witness.zombie_rejected(&self.parts.id);
-            }
-            Err(error @ (Error::Unavailable { .. } | Error::Throttled { .. })) => {
-                self.parts.witness.store_error(&self.parts.id, error);
-            }
-            _ => {}
-        }
-        answer
+        let (registry, batch) = (&self.parts.registry, self.parts.batch);
+        let ended = self.calls.call("retire", registry.end(claim)).await?;
+        let held_by = |owner: Claim| async move { registry.held_by(&owner, batch).await };
+        let sweeper = &self.parts.sweeper;
+        let done = let_go(&self.calls, &**registry, &ended, sweeper, held_by).await?;
+        Ok(Retired { incarnation: done.incarnation, reclaimed: done.reclaimed })
     }
 }
 
@@ -251,7 +205,7 @@ impl System for Registry {
     }
 
     async fn restore(&self, seq: u64) -> Result<Restored> {
-        self.call("restore", self.parts.registry.restore(seq)).await
+        self.calls.call("restore", self.parts.registry.restore(seq)).await
     }
 
     fn index(&self) -> Option<Arc<dyn Reconcile>> {

@@ -1,0 +1,116 @@
+//! Why a session is, or is not, an orphan: in words.
+
+use serde_json::json;
+
+use crate::error::Result;
+use crate::name::Name;
+use crate::owner::Claim;
+use crate::receipt::Receipt;
+use crate::sessions::{Session, Sessions};
+use crate::system::Explanation;
+use crate::system::words::{RECEIPTS_SEARCHED, Words, seconds};
+
+impl Sessions {
+    pub(super) async fn explain_key(&self, key: &Name) -> Result<Explanation> {
+        let sessions = &self.parts.sessions;
+        if let Some(session) = self.calls.quiet("get", sessions.get(key)).await? {
+            return self.explain_session(key, &session).await;
+        }
+        let claim = Claim::newest(key.clone());
+        if let Some(owner) = self.calls.quiet("owner", sessions.owner(&claim)).await? {
+            return self.words().owner(key, &owner).await;
+        }
+        let receipt = self.words().last_receipt(key).await?;
+        let (verdict, because) = match &receipt {
+            Some(receipt) => ("reclaimed", vec![reclaimed(receipt)]),
+            None => (
+                "unknown",
+                vec![format!(
+                    "there is no session `{key}`, no owner has that name, and none of the last \
+                     {RECEIPTS_SEARCHED} receipts is for it"
+                )],
+            ),
+        };
+        Ok(self.words().explanation(key, verdict, because, json!({ "receipt": receipt })))
+    }
+
+    async fn explain_session(&self, key: &Name, session: &Session) -> Result<Explanation> {
+        let mut because = Vec::new();
+        let verdict = match session.due_ms {
+            None => {
+                because.push(format!(
+                    "`{key}` has {} references; it is kept as long as there is one. A reference \
+                     goes when its owner lets go of it, or with its owner's life",
+                    session.references
+                ));
+                "active"
+            }
+            Some(due_ms) => self.explain_free(&mut because, session, due_ms).await?,
+        };
+        Ok(self.words().explanation(key, verdict, because, json!(session)))
+    }
+
+    /// Nobody is connected.
+    async fn explain_free(
+        &self,
+        because: &mut Vec<String>,
+        session: &Session,
+        due_ms: u64,
+    ) -> Result<&'static str> {
+        let (id, now_ms) = (&session.id, session.now_ms);
+        because.push(match session.disconnected_ms {
+            Some(at_ms) => format!(
+                "the last reference to `{id}` went {:.1} s ago",
+                seconds(now_ms.saturating_sub(at_ms))
+            ),
+            None => format!("nobody has connected to `{id}` since it was activated or resumed"),
+        });
+        if now_ms < due_ms {
+            let left = seconds(due_ms - now_ms);
+            because.push(format!(
+                "its grace runs for another {left:.1} s on the store's clock; whoever connects \
+                 or resumes it until then keeps it"
+            ));
+            let asked_ms = session.disconnected_ms.map(|at_ms| at_ms + self.grace_ms());
+            if asked_ms.is_some_and(|asked_ms| asked_ms <= now_ms) {
+                because.push(
+                    "the store was away, and everybody must first have had a whole grace to \
+                     connect again"
+                        .to_owned(),
+                );
+                return Ok("spared");
+            }
+            return Ok("grace");
+        }
+        let late = seconds(now_ms - due_ms);
+        because.push(format!(
+            "its grace ran out {late:.1} s ago on the store's clock; the next pass deletes it, \
+             unless somebody connects first"
+        ));
+        Ok("orphan")
+    }
+
+    fn grace_ms(&self) -> u64 {
+        self.parts.grace.as_millis() as u64
+    }
+
+    pub(super) fn words(&self) -> Words<'_> {
+        Words {
+            calls: &self.calls,
+            sweep: &*self.parts.sessions,
+            store: &*self.parts.store,
+            brake: &self.parts.brake,
+            holds: "references",
+        }
+    }
+}
+
+fn reclaimed(receipt: &Receipt) -> String {
+    format!(
+        "there is no session `{}`; it was deleted ({}, {:.1} s late), receipt {}",
+        receipt.key,
+        receipt.reason,
+        seconds(receipt.evidence.late_ms),
+        receipt.id
+    )
+}

@@ -1,0 +1,75 @@
+//! The graceful end of an owner, the same in every system that has owners.
+//!
+//! First the life ends, in one O(1) step that makes what it holds invalid at once; then that is let
+//! go in batches, by the same guarded reclaim as what the dead held. A crash in between leaves an
+//! ended owner, which the sweep finds.
+
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::owner::{Claim, Incarnation, OwnerInfo};
+use crate::receipt::Receipt;
+use crate::sweep::{Act, Batch, BatchId, Outcome, Suspect, Sweep};
+use crate::system::calls::Calls;
+
+/// What letting go has done.
+pub(crate) struct LetGo {
+    pub incarnation: Incarnation,
+    /// Removed, each with its receipt.
+    pub reclaimed: u64,
+    /// Let go without removing anything.
+    pub released: u64,
+}
+
+/// Lets go of what one ended life holds, `held_by` page by page.
+///
+/// `sweeper` signs the batches: together with the incarnation it is a name that nobody else uses,
+/// whose batches come one after the other.
+pub(crate) async fn let_go<F>(
+    calls: &Calls,
+    sweep: &dyn Sweep,
+    ended: &OwnerInfo,
+    sweeper: &str,
+    held_by: impl Fn(Claim) -> F,
+) -> Result<LetGo>
+where
+    F: Future<Output = Result<Vec<Suspect>>>,
+{
+    let sweeper: Arc<str> = Arc::from(format!("{sweeper}/retire-{}", ended.incarnation));
+    let mut done = LetGo { incarnation: ended.incarnation, reclaimed: 0, released: 0 };
+    for number in 1.. {
+        let owner = Claim::exact(ended.owner.clone(), ended.incarnation);
+        let suspects = calls.call("suspects", held_by(owner)).await?;
+        if suspects.is_empty() {
+            break;
+        }
+        let id = BatchId { sweeper: sweeper.clone(), number };
+        let (receipts, released) = reclaim_now(calls, sweep, id, suspects).await?;
+        receipts.iter().for_each(|receipt| calls.witness.reclaimed(receipt));
+        done.reclaimed += receipts.len() as u64;
+        done.released += released;
+        if receipts.is_empty() && released == 0 {
+            break;
+        }
+    }
+    Ok(done)
+}
+
+/// One batch. When its answer is lost, its receipts are asked for, so that they are counted.
+async fn reclaim_now(
+    calls: &Calls,
+    sweep: &dyn Sweep,
+    id: BatchId,
+    suspects: Vec<Suspect>,
+) -> Result<(Vec<Receipt>, u64)> {
+    let batch = Batch { id: id.clone(), suspects, act: Act::Reclaim, term: None };
+    match calls.call("reclaim", sweep.reclaim(batch)).await {
+        Ok(answer) => {
+            let is_released = |outcome: &&Outcome| matches!(outcome, Outcome::Released);
+            let released = answer.outcomes.iter().filter(is_released).count() as u64;
+            Ok((answer.outcomes.into_iter().filter_map(Outcome::receipt).collect(), released))
+        }
+        Err(Error::Unavailable { .. }) => Ok((calls.call("settle", sweep.settle(&id)).await?, 0)),
+        Err(error) => Err(error),
+    }
+}

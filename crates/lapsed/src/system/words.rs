@@ -1,0 +1,110 @@
+//! What systems that have owners say alike when they explain: life and death of an owner in words,
+//! the receipt of what is not there any more.
+
+use serde_json::{Value, json};
+
+use crate::error::Result;
+use crate::name::Name;
+use crate::owner::{Ending, OwnerInfo};
+use crate::receipt::{Receipt, ReceiptQuery};
+use crate::store::Store;
+use crate::sweep::brake::Brake;
+use crate::sweep::{Census, Sweep};
+use crate::system::Explanation;
+use crate::system::calls::Calls;
+
+/// How many of the newest receipts are searched for a key that is not there.
+pub(crate) const RECEIPTS_SEARCHED: usize = 10_000;
+
+/// Explains for one system.
+pub(crate) struct Words<'a> {
+    pub calls: &'a Calls,
+    pub sweep: &'a dyn Sweep,
+    pub store: &'a dyn Store,
+    pub brake: &'a Brake,
+    /// What an owner of this system holds: `entries`, `references`.
+    pub holds: &'static str,
+}
+
+impl Words<'_> {
+    pub async fn census(&self) -> Result<Census> {
+        self.calls.quiet("census", self.sweep.census()).await
+    }
+
+    /// Why an owner is, or is not, dead.
+    pub async fn owner(&self, key: &Name, owner: &OwnerInfo) -> Result<Explanation> {
+        let mut because = vec![format!(
+            "`{key}` is an owner; its newest incarnation {} holds {} {}",
+            owner.incarnation, owner.held, self.holds
+        )];
+        let now_ms = self.census().await?.now_ms;
+        let verdict = self.judge(&mut because, owner.ended, owner.due_ms, now_ms).await?;
+        Ok(self.explanation(key, verdict, because, json!(owner)))
+    }
+
+    /// The one place that puts life and death into words.
+    pub async fn judge(
+        &self,
+        because: &mut Vec<String>,
+        ended: Option<(Ending, u64)>,
+        due_ms: u64,
+        now_ms: u64,
+    ) -> Result<&'static str> {
+        if let Some((ending, at_ms)) = ended {
+            let ago = seconds(now_ms.saturating_sub(at_ms));
+            let (word, how) = match ending {
+                Ending::Dead => ("dead", "was declared dead"),
+                Ending::Retired => ("retired", "retired"),
+            };
+            because.push(format!(
+                "that incarnation {how} {ago:.1} s ago; its {} are invalid and the next \
+                 pass removes what is left of them",
+                self.holds
+            ));
+            return Ok(word);
+        }
+        if now_ms < due_ms {
+            let left = seconds(due_ms - now_ms);
+            because.push(format!("its beat is good for another {left:.1} s on the store's clock"));
+            return Ok("live");
+        }
+        let late = seconds(now_ms - due_ms);
+        because.push(format!("its time ran out {late:.1} s ago on the store's clock"));
+        let verdict = self.brake.preview(&self.census().await?);
+        if verdict.undeclared_max().is_none() {
+            because.push("the next pass declares it dead, unless a beat arrives first".to_owned());
+            return Ok("overdue");
+        }
+        because.push(format!("the brake is {}", verdict.describe(now_ms)));
+        Ok("spared")
+    }
+
+    /// The newest receipt for `key`, if it is among the last [`RECEIPTS_SEARCHED`].
+    pub async fn last_receipt(&self, key: &Name) -> Result<Option<Receipt>> {
+        let query = ReceiptQuery { limit: RECEIPTS_SEARCHED, ..ReceiptQuery::default() };
+        let receipts = self.store.receipts(&self.calls.id, query);
+        let receipts = self.calls.quiet("receipts", receipts).await?;
+        Ok(receipts.into_iter().find(|r| r.key == *key))
+    }
+
+    pub fn explanation(
+        &self,
+        key: &Name,
+        verdict: &str,
+        because: Vec<String>,
+        facts: Value,
+    ) -> Explanation {
+        Explanation {
+            system: self.calls.id.name.to_string(),
+            kind: self.calls.id.kind.to_string(),
+            key: key.to_string(),
+            verdict: verdict.to_owned(),
+            because,
+            facts,
+        }
+    }
+}
+
+pub(crate) fn seconds(ms: u64) -> f64 {
+    ms as f64 / 1e3
+}
