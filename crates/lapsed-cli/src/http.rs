@@ -6,6 +6,7 @@ pub mod events;
 mod extract;
 mod front;
 pub mod openapi;
+pub mod owners;
 mod patience;
 pub mod problem;
 pub mod receipts;
