@@ -14,6 +14,7 @@ pub mod reconcile;
 pub mod registry;
 pub mod schemas;
 pub mod service;
+pub mod sessions;
 pub mod sweeps;
 
 use std::sync::Arc;

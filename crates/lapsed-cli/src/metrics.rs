@@ -1,6 +1,7 @@
-//! Metrics: the uniform series of every system, and the original janitor's own. All that is counted
+//! Metrics: the uniform series of every system, and the originals' own. All that is counted
 //! here comes from what the store answered; gauges are read anew at every scrape.
 
+mod cleanup;
 mod drift;
 mod evicted;
 mod labels;
@@ -14,7 +15,7 @@ use lapsed::receipt::{Reason, Receipt, Witness};
 use lapsed::reconcile::{ReconcileReport, Reconciled};
 use lapsed::sweep::brake::Verdict;
 use lapsed::sweep::{Act, Census, PassReport, Stopped};
-use lapsed::{Error, SystemId};
+use lapsed::{Error, Kind, SystemId};
 use prometheus_client::encoding::text;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -22,6 +23,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
+use cleanup::Cleanup;
 use drift::Drift;
 use evicted::Evicted;
 use labels::{ByError, ByReason, ByState, ByStopped, OfSystem};
@@ -45,6 +47,7 @@ pub struct Metrics {
     zombies: Family<OfSystem, Counter>,
     store_errors: Family<ByError, Counter>,
     drift: Drift,
+    cleanup: Cleanup,
     evicted: Arc<Evicted>,
 }
 
@@ -84,6 +87,7 @@ impl Metrics {
             zombies: Family::default(),
             store_errors: Family::default(),
             drift: Drift::default(),
+            cleanup: Cleanup::new(),
             evicted: Arc::new(Evicted::new(clock)),
         };
         metrics.register();
@@ -133,6 +137,9 @@ impl Metrics {
         drop(self.lag_seconds.get_or_create(&of));
         drop(self.pass_seconds.get_or_create(&of));
         drop(self.zombies.get_or_create(&of));
+        if system.kind == Kind::Sessions {
+            self.cleanup.introduce(&mut self.lock());
+        }
     }
 
     /// The same for what only a system with an index has.
@@ -160,6 +167,11 @@ impl Metrics {
         }
     }
 
+    /// How many sessions nobody is connected to, over all systems.
+    pub fn gauge_disconnected(&self, count: u64) {
+        self.cleanup.gauge(count);
+    }
+
     /// All series as text.
     pub fn encode(&self) -> String {
         let mut text = String::new();
@@ -181,6 +193,9 @@ impl Witness for Metrics {
             self.lag_seconds.get_or_create(&of).observe(late.as_secs_f64());
         }
         self.evicted.count(receipt);
+        if receipt.id.system.kind == Kind::Sessions {
+            self.cleanup.deleted();
+        }
     }
 
     fn passed(&self, report: &PassReport) {
@@ -190,6 +205,9 @@ impl Witness for Metrics {
         let of = OfSystem { system: report.system.clone(), kind: report.kind.as_str() };
         self.passes.get_or_create(&of.by_stopped(report.stopped)).inc();
         self.pass_seconds.get_or_create(&of).observe(report.took_ms as f64 / 1e3);
+        if report.kind == Kind::Sessions {
+            self.cleanup.passed(report);
+        }
     }
 
     fn zombie_rejected(&self, system: &SystemId) {
@@ -202,6 +220,9 @@ impl Witness for Metrics {
 
     fn healed(&self, system: &SystemId, page: &Reconciled, act: Act) {
         self.drift.page(&OfSystem::of(system), page, act);
+        if system.kind == Kind::Sessions {
+            self.cleanup.scanned(page.examined);
+        }
     }
 
     fn reconciled(&self, report: &ReconcileReport, error: Option<&Error>) {

@@ -87,7 +87,7 @@ impl<T: Show> Show for Option<T> {
 macro_rules! show_as_displayed {
     ($($t:ty),*) => { $(impl Show for $t { fn show(&self) -> String { self.to_string() } })* };
 }
-show_as_displayed!(u64, usize, f64, String);
+show_as_displayed!(u64, usize, u16, f64, String);
 
 /// Collects the values in force while a section is read.
 #[derive(Debug, Default)]
@@ -116,6 +116,20 @@ impl Settings {
     /// Notes a value whose origin is already known.
     pub fn note<T: Show>(&mut self, key: &str, value: &T, origin: Origin) {
         self.list.push(Setting { key: key.to_owned(), value: value.show(), origin });
+    }
+
+    /// An environment variable says otherwise than the file or the default.
+    pub fn overrule<T: Show>(
+        &mut self,
+        section: &Section<'_>,
+        key: &str,
+        value: &T,
+        env: &'static str,
+    ) {
+        if let Some(setting) = self.list.iter_mut().find(|setting| setting.key == key) {
+            setting.value = value.show();
+            setting.origin = Origin::Env(env, section.line_of(key));
+        }
     }
 
     /// All of them.
