@@ -9,8 +9,8 @@ Examples:
   lapsed serve                                 start on ./lapsed-data, http://127.0.0.1:7227
   lapsed demo                                  see it happen first
   lapsed status                                how every system stands
-  lapsed sweep default --dry-run               what a pass would take back, and why
-  lapsed explain default 356307042441013       why this one is, or is not, dead
+  lapsed sweep registry --dry-run              what a pass would take back, and why
+  lapsed explain registry 356307042441013      why this one is, or is not, dead
   lapsed reconcile chat --dry-run --verbose    where index and truth differ
   lapsed receipts --follow                     who is reclaimed, as it happens
   lapsed check -c lapsed.toml                  is the configuration right, and what does it mean
@@ -119,7 +119,8 @@ pub struct Output {
 
 #[derive(Debug, Args)]
 pub struct Serve {
-    /// The configuration; without one, a registry named `default` on the embedded store.
+    /// The configuration; without one, every kind of system, named `default`, on the embedded
+    /// store.
     #[arg(short, long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 

@@ -219,7 +219,39 @@ fn the_openapi_document_has_every_route() {
         ["lookup/{key}", "owners", "owners/{owner}", "entries/{owner}"]
             .map(|operation| (registry(operation), "get")),
     );
+    let sessions = |operation: &str| format!("/v1/sessions/{{name}}/{operation}");
+    routes.extend(
+        [
+            "activate",
+            "connect",
+            "connect_many",
+            "disconnect",
+            "disconnect_many",
+            "resume",
+            "get_many",
+            "update",
+            "delete",
+            "start",
+            "beat",
+            "beat_many",
+            "retire",
+        ]
+        .map(|operation| (sessions(operation), "post")),
+    );
+    routes.extend(
+        [
+            "get/{session}",
+            "orphans",
+            "disconnected_count",
+            "broadcaster/{id}",
+            "owners",
+            "owners/{owner}",
+            "sessions/{owner}",
+        ]
+        .map(|operation| (sessions(operation), "get")),
+    );
     routes.extend([
+        ("/v1/reconcile/{kind}/{name}".to_owned(), "post"),
         ("/v1/sweeps".to_owned(), "get"),
         ("/v1/sweeps/{kind}/{name}".to_owned(), "get"),
         ("/v1/sweeps/{kind}/{name}".to_owned(), "post"),

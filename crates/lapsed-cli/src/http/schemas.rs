@@ -149,7 +149,8 @@ pub struct Explanation {
     pub system: String,
     pub kind: String,
     pub key: String,
-    /// `live`, `overdue`, `spared`, `dead`, `retired`, `reclaimed` or `unknown`.
+    /// `live`, `overdue`, `spared`, `dead`, `retired`, `reclaimed` or `unknown`; of a session also
+    /// `active`, `grace` or `orphan`.
     pub verdict: String,
     pub because: Vec<String>,
     #[schema(value_type = Object)]

@@ -183,6 +183,7 @@ impl Live {
             system: id.name.to_string(),
             kind: id.kind.to_string(),
             threshold_ms: threshold.as_millis() as u64,
+            grace_ms: self.common.grace.map(|grace| grace.as_millis() as u64),
             every_ms: policy.every.as_millis() as u64,
             mode: policy.mode.show(),
             leads: self.sweeper.leads(),

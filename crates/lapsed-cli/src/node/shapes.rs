@@ -19,6 +19,9 @@ pub struct SystemStatus {
     pub kind: String,
     /// How long silence must last before it means death.
     pub threshold_ms: u64,
+    /// Sessions: how long one is kept that nobody is connected to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grace_ms: Option<u64>,
     /// From the start of one pass to the start of the next.
     pub every_ms: u64,
     /// `idempotent` or `leader`.

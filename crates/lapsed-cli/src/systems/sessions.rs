@@ -139,7 +139,7 @@ impl Room for SessionsRoom {
 /// What silence must last for before it means death: that of owners, where there are any.
 fn threshold(access: Access, times: SessionsTimes) -> Duration {
     match access {
-        Access::Native => times.ttl.max(times.grace),
+        Access::Native => times.ttl,
         Access::Adopt => times.grace,
     }
 }
