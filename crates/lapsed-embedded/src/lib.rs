@@ -14,9 +14,10 @@ mod cautious;
 mod disk;
 mod fault;
 mod held;
-mod ledger;
+mod lives;
 mod registry;
 mod services;
+mod sessions;
 mod slot;
 mod tables;
 mod tx;
@@ -37,12 +38,14 @@ use redb::{Database, ReadableDatabase, StorageBackend};
 use crate::disk::Disk;
 use crate::fault::{Fault, Tried};
 use crate::held::Changes;
+use crate::lives::Lives;
 use crate::tables::{FORMAT, META, definition, number, to_number};
 use crate::tx::Tx;
 use crate::vigil::Vigil;
 use crate::writer::{Chore, Keeper, Undone, Writer};
 
 pub use crate::registry::EmbeddedRegistry;
+pub use crate::sessions::EmbeddedSessions;
 /// What an in-memory store keeps its bytes in; the simulation brings one that crashes.
 pub use redb::StorageBackend as Backend;
 
@@ -80,8 +83,8 @@ pub(crate) struct Inner {
     guard: Arc<dyn Guard>,
     clock: Arc<dyn Clock>,
     incarnation: String,
-    /// The registries, to be mirrored and reloaded.
-    rooms: RwLock<Vec<Weak<registry::Core>>>,
+    /// The systems, to be mirrored and reloaded.
+    rooms: RwLock<Vec<Weak<dyn Room>>>,
     mirrored_ms: AtomicU64,
     failed: AtomicBool,
 }
@@ -146,9 +149,23 @@ impl Embedded {
     /// The registry `id` on this store. `threshold` is what the brake waits for after an absence.
     pub fn registry(&self, id: SystemId, threshold: Duration) -> Result<Arc<EmbeddedRegistry>> {
         let registry = EmbeddedRegistry::open(self.inner.clone(), id, threshold)?;
-        let mut rooms = self.inner.rooms.write().expect(LOCK);
-        rooms.push(Arc::downgrade(registry.core()));
+        let room: Arc<dyn Room> = registry.core().clone();
+        self.inner.let_in(&room);
         Ok(Arc::new(registry))
+    }
+
+    /// The sessions `id` on this store: an owner's beat lasts for `ttl` unless it says otherwise, and
+    /// a session that nobody is connected to is kept for `grace`.
+    pub fn sessions(
+        &self,
+        id: SystemId,
+        ttl: Duration,
+        grace: Duration,
+    ) -> Result<Arc<EmbeddedSessions>> {
+        let sessions = EmbeddedSessions::open(self.inner.clone(), id, ttl, grace)?;
+        let room: Arc<dyn Room> = sessions.core().clone();
+        self.inner.let_in(&room);
+        Ok(Arc::new(sessions))
     }
 
     /// Mirrors the beats, finishes what was asked for, and lets go of the folder. Blocks.
@@ -237,14 +254,27 @@ fn note_opening(inner: &Arc<Inner>, opens: u64) -> Result<()> {
     }
 }
 
+/// One system on this store, as the store itself sees it.
+pub(crate) trait Room: Send + Sync {
+    fn lives(&self) -> &Lives;
+    /// Everything in memory anew, from disk.
+    fn read(&self, disk: &Disk) -> Result<()>;
+    /// A batch is durable: takes what it changed of what is held, by table.
+    fn committed(&self, held: &mut HashMap<Arc<str>, Changes>);
+}
+
 impl Inner {
-    fn cores(&self) -> Vec<Arc<registry::Core>> {
+    fn let_in(&self, room: &Arc<dyn Room>) {
+        self.rooms.write().expect(LOCK).push(Arc::downgrade(room));
+    }
+
+    fn rooms(&self) -> Vec<Arc<dyn Room>> {
         self.rooms.read().expect(LOCK).iter().filter_map(Weak::upgrade).collect()
     }
 
     /// Writes down at most `limit` of the deadlines that have moved, of each system.
     fn mirror(&self, tx: &mut Tx<'_>, limit: usize) -> Tried<()> {
-        self.cores().iter().try_for_each(|core| core.mirror(tx, limit))
+        self.rooms().iter().try_for_each(|room| room.lives().mirror(tx, limit))
     }
 
     fn reopen(&self) -> Result<()> {
@@ -262,11 +292,7 @@ impl Keeper for Inner {
         if held.is_empty() {
             return;
         }
-        for core in self.cores() {
-            if let Some(changes) = held.remove(&core.tables.held) {
-                core.held.apply(changes);
-            }
-        }
+        self.rooms().iter().for_each(|room| room.committed(&mut held));
     }
 
     fn tick(&self) -> Option<Chore<'_>> {
@@ -279,7 +305,7 @@ impl Keeper for Inner {
             return None;
         }
         self.mirrored_ms.store(now_ms, Ordering::Relaxed);
-        let moved = self.cores().iter().any(|core| core.has_moved());
+        let moved = self.rooms().iter().any(|room| room.lives().has_moved());
         moved.then(|| -> Chore<'_> { Box::new(|tx| self.mirror(tx, MIRROR_ROWS_MAX)) })
     }
 
@@ -288,8 +314,8 @@ impl Keeper for Inner {
             Undone::DiskFailed => self.reopen(),
             Undone::RowUnreadable => Ok(()),
         };
-        let cores = self.cores();
-        let reloaded = reopened.and_then(|()| cores.iter().try_for_each(|c| c.load(&self.disk)));
+        let rooms = self.rooms();
+        let reloaded = reopened.and_then(|()| rooms.iter().try_for_each(|r| r.read(&self.disk)));
         self.failed.store(reloaded.is_err(), Ordering::Release);
         if let Err(error) = reloaded {
             tracing::error!(%error, "the store is closed until its disk works again");

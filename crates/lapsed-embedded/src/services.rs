@@ -9,7 +9,7 @@ use lapsed::{Result, SystemId};
 
 use crate::Embedded;
 use crate::fault::Tried;
-use crate::registry::load::open;
+use crate::lives::load::open;
 use crate::tables::META;
 use crate::tx::Tx;
 
@@ -123,8 +123,8 @@ impl Store for Embedded {
             Setting::Release { until_ms } => until_ms,
             Setting::Auto | Setting::Hold => 0,
         };
-        for core in self.inner.cores().iter().filter(|core| core.id == *system) {
-            core.release_until(until_ms);
+        for room in self.inner.rooms().iter().filter(|room| room.lives().id == *system) {
+            room.lives().release_until(until_ms);
         }
         Ok(())
     }

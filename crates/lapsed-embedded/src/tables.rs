@@ -4,17 +4,20 @@
 //! |---|---|---|
 //! | `meta` | name | counters, operator's settings, terms (JSON or a big-endian number) |
 //! | `S/owners` | incarnation | [`OwnerRow`] as JSON |
-//! | `S/held` | incarnation, key | registered at: an entry, filed under its holder |
+//! | `S/held` | incarnation, key | an entry, filed under its holder: registered at; of sessions, the number of references |
 //! | `S/lost` | incarnation, key | receipt number: what was taken from each life |
 //! | `S/receipts` | receipt number | the receipt as JSON |
 //! | `S/batches` | sweeper, 0, batch number | first and last receipt number of that batch |
 //! | `S/forbidden` | sweeper, 0, batch number | since when: batches settled as not carried out |
+//! | `S/sessions` | session id | [`SessionRow`] as JSON |
+//! | `S/broadcasters` | broadcaster | the id of its current session |
 //!
 //! Numbers in keys are big-endian, so that byte order is number order.
 
 use std::sync::Arc;
 
 use lapsed::owner::Ending;
+use lapsed::sessions::Profile;
 use lapsed::{Name, SystemId};
 use redb::TableDefinition;
 use serde::{Deserialize, Serialize};
@@ -37,6 +40,8 @@ pub(crate) struct Tables {
     pub receipts: Arc<str>,
     pub batches: Arc<str>,
     pub forbidden: Arc<str>,
+    pub sessions: Arc<str>,
+    pub broadcasters: Arc<str>,
     pub next_incarnation: Vec<u8>,
     pub next_receipt: Vec<u8>,
 }
@@ -51,6 +56,8 @@ impl Tables {
             receipts: table("receipts"),
             batches: table("batches"),
             forbidden: table("forbidden"),
+            sessions: table("sessions"),
+            broadcasters: table("broadcasters"),
             next_incarnation: format!("next_incarnation/{id}").into_bytes(),
             next_receipt: format!("next_receipt/{id}").into_bytes(),
         }
@@ -81,6 +88,19 @@ pub(crate) struct EndRow {
     pub deadline_ms: u64,
     /// How many entries it held then.
     pub held: u64,
+}
+
+/// One session, as it is on disk. Its references are rows of `S/held`, and counted here.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SessionRow {
+    #[serde(flatten)]
+    pub profile: Profile,
+    pub references: u64,
+    /// Since when there has been no reference.
+    pub since_ms: u64,
+    /// Whether one went then.
+    pub disconnected: bool,
+    pub updated_ms: u64,
 }
 
 pub(crate) fn number(value: u64) -> [u8; 8] {

@@ -1,5 +1,5 @@
 //! One write transaction, shared by every job of a batch. Opens each table once, and keeps what the
-//! jobs change of what is held until it is committed.
+//! jobs change in memory until it is committed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,11 +18,22 @@ pub(crate) struct Tx<'t> {
     tables: HashMap<Arc<str>, Opened<'t>, RandomState>,
     meta: Arc<str>,
     held: HashMap<Arc<str>, Changes>,
+    then: Vec<Then>,
+}
+
+/// A change in memory that follows the commit.
+type Then = Box<dyn FnOnce() + Send>;
+
+/// What is to be done in memory once a batch is committed.
+pub(crate) struct Aftermath {
+    pub held: HashMap<Arc<str>, Changes>,
+    pub then: Vec<Then>,
 }
 
 impl<'t> Tx<'t> {
     pub fn new(txn: &'t WriteTransaction) -> Self {
-        Tx { txn, tables: HashMap::default(), meta: Arc::from(META), held: HashMap::new() }
+        let (tables, held, then) = (HashMap::default(), HashMap::new(), Vec::new());
+        Tx { txn, tables, meta: Arc::from(META), held, then }
     }
 
     pub fn table(&mut self, name: &Arc<str>) -> Result<&mut Opened<'t>, Fault> {
@@ -52,9 +63,14 @@ impl<'t> Tx<'t> {
         self.held.entry(table.clone()).or_default()
     }
 
+    /// Does `change` once this batch is committed, before anybody is answered; never if it is not.
+    pub fn then(&mut self, change: impl FnOnce() + Send + 'static) {
+        self.then.push(Box::new(change));
+    }
+
     /// All of it, to be applied once it is committed.
-    pub fn into_held(self) -> HashMap<Arc<str>, Changes> {
-        self.held
+    pub fn into_aftermath(self) -> Aftermath {
+        Aftermath { held: self.held, then: self.then }
     }
 
     pub fn meta_get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Fault> {

@@ -267,12 +267,13 @@ fn commit(
     let txn = database.begin_write().map_err(|e| told(e.into()))?;
     let ran = {
         let mut tx = Tx::new(&txn);
-        work(&mut tx).and_then(|()| keeper.stamp(&mut tx)).map(|()| tx.into_held())
+        work(&mut tx).and_then(|()| keeper.stamp(&mut tx)).map(|()| tx.into_aftermath())
     };
     match ran {
-        Ok(held) => {
+        Ok(aftermath) => {
             txn.commit().map_err(|e| told(e.into()))?;
-            keeper.committed(held);
+            keeper.committed(aftermath.held);
+            aftermath.then.into_iter().for_each(|change| change());
             Ok(())
         }
         Err(fault) => {

@@ -5,11 +5,12 @@
 //! *disconnected* and its grace runs; at its end it is an *orphan*, and is reclaimed: deleted with
 //! what hangs on it, with a receipt from which it can be put back.
 //!
-//! What is written here once, for every store: the rules, the operations (`Sessions`), why
-//! something is dead, and the conformance suite that every store must pass.
+//! What is written here once, for every store: the rules ([`rules`]), the operations ([`Sessions`]),
+//! why something is dead (`explain`), and the conformance suite that every store must pass.
 
 mod explain;
 mod operations;
+pub mod rules;
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};

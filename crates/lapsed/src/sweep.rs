@@ -53,7 +53,8 @@ pub struct PageRequest {
     /// At most so many.
     pub limit: usize,
     /// Of the owners that are overdue but not yet declared dead, only the so many most overdue:
-    /// the brake's say. `None`: all.
+    /// the brake's say. `None`: all. `Some(0)`: the brake holds, and what is dead by itself is
+    /// spared as well.
     pub undeclared_max: Option<usize>,
 }
 
@@ -176,8 +177,11 @@ pub struct Census {
     pub back_ms: u64,
     /// Entries there are.
     pub population: u64,
-    /// Entries of owners that are overdue or ended.
+    /// Entries of owners that are overdue or ended, and those that are dead by themselves.
     pub suspects: u64,
+    /// Of them, those that are dead by themselves: no life of an owner decides about them.
+    #[serde(default)]
+    pub orphans: u64,
     /// Owners alive and in time.
     pub owners_live: u64,
     /// Owners past their deadline and not yet declared dead.

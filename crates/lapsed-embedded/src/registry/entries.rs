@@ -8,15 +8,15 @@ use lapsed::receipt::{Receipt, ReceiptId};
 use lapsed::registry::{Found, Holder, RegisterAnswer, Registered, RegistryStore, Take};
 use lapsed::sweep::Suspect;
 use lapsed::system::Restored;
-use lapsed::{Error, Name, Result};
+use lapsed::{Name, Result};
 
-use crate::fault::{Fault, Tried};
+use crate::fault::Tried;
 use crate::held::Entry;
-use crate::registry::load::open;
-use crate::registry::owners::{begin, begun};
-use crate::registry::{Core, EmbeddedRegistry, Meant, stranger};
+use crate::lives::owners::{begin, begun};
+use crate::lives::{Acted, stranger};
+use crate::registry::{Core, EmbeddedRegistry};
 use crate::slot::Slot;
-use crate::tables::{held_key, number, split_held};
+use crate::tables::{held_key, number};
 use crate::tx::Tx;
 
 /// Whether `holder` is a newer life of the same owner: the older one's word then comes too late.
@@ -31,25 +31,7 @@ struct Done {
     keys: Vec<Registered>,
 }
 
-/// A job that must not write for somebody who ended: who it was.
-enum Acted<T> {
-    Done(T),
-    Ended(Arc<Slot>),
-}
-
 impl Core {
-    /// The life that may act inside a job.
-    fn acting(&self, claim: &Claim) -> Tried<Option<Acted<Arc<Slot>>>> {
-        match self.meant(claim) {
-            Meant::Stranger => Err(stranger(claim).into()),
-            Meant::Nobody => Ok(None),
-            Meant::Life(slot) if self.guard.may_register(&slot.life()) => {
-                Ok(Some(Acted::Done(slot)))
-            }
-            Meant::Life(slot) => Ok(Some(Acted::Ended(slot))),
-        }
-    }
-
     fn register(
         &self,
         tx: &mut Tx<'_>,
@@ -129,10 +111,7 @@ impl Core {
         tx.remove(&self.tables.held, &held_key(incarnation, key.as_str()))?;
         tx.held(&self.tables.held).insert(key.clone(), None);
         if let Some(slot) = slot {
-            slot.drop_one();
-            if slot.held() == 0 {
-                self.book.due().note_emptied(slot);
-            }
+            self.note_let_go(slot);
         }
         Ok(())
     }
@@ -194,15 +173,6 @@ impl Core {
     }
 }
 
-impl EmbeddedRegistry {
-    async fn acted<T>(&self, acted: Acted<T>) -> Result<T> {
-        match acted {
-            Acted::Done(value) => Ok(value),
-            Acted::Ended(slot) => Err(self.lost(&slot).await),
-        }
-    }
-}
-
 #[async_trait]
 impl RegistryStore for EmbeddedRegistry {
     async fn register(&self, claim: &Claim, keys: &[Name], take: Take) -> Result<RegisterAnswer> {
@@ -213,7 +183,7 @@ impl RegistryStore for EmbeddedRegistry {
             _ => {}
         };
         let done = self.write(move |core, tx| core.register(tx, &claim, &keys, take), after);
-        let done = self.acted(done.await?).await?;
+        let done = self.desk.acted(done.await?).await?;
         let started: Option<Beat> = done.started.then(|| begun(&done.slot));
         let incarnation = Incarnation(done.slot.incarnation);
         Ok(RegisterAnswer { incarnation, started, keys: done.keys })
@@ -222,7 +192,7 @@ impl RegistryStore for EmbeddedRegistry {
     async fn unregister(&self, claim: &Claim, keys: &[Name]) -> Result<Vec<bool>> {
         let (claim, keys) = (claim.clone(), keys.to_vec());
         let done = self.write(move |core, tx| core.unregister(tx, &claim, &keys), |_| {});
-        self.acted(done.await?).await
+        self.desk.acted(done.await?).await
     }
 
     async fn find(&self, keys: &[Name]) -> Result<Vec<Option<Found>>> {
@@ -247,57 +217,14 @@ impl RegistryStore for EmbeddedRegistry {
         after: Option<&Name>,
         limit: usize,
     ) -> Result<Vec<Name>> {
-        let slot = match self.core.meant(claim) {
-            Meant::Life(slot) if slot.end().is_none() => slot,
-            Meant::Life(slot) => return Err(self.lost(&slot).await),
-            Meant::Nobody | Meant::Stranger => return Err(stranger(claim)),
-        };
-        self.held_keys(&slot, after, limit)
+        self.desk.entries(claim, after, limit).await
     }
 
     async fn held_by(&self, claim: &Claim, limit: usize) -> Result<Vec<Suspect>> {
-        let Meant::Life(slot) = self.core.meant(claim) else { return Ok(Vec::new()) };
-        let Some(end) = slot.end() else { return Ok(Vec::new()) };
-        let keys = self.held_keys(&slot, None, limit)?;
-        Ok(keys
-            .into_iter()
-            .map(|key| super::suspects::suspect(&slot, end.deadline_ms, key))
-            .collect())
+        self.desk.held_by(claim, limit)
     }
 
     async fn restore(&self, seq: u64) -> Result<Restored> {
         self.write(move |core, tx| core.restore(tx, seq), |_| {}).await
-    }
-}
-
-impl EmbeddedRegistry {
-    /// What one life holds, by key, after `after`.
-    pub(super) fn held_keys(
-        &self,
-        slot: &Slot,
-        after: Option<&Name>,
-        limit: usize,
-    ) -> Result<Vec<Name>> {
-        let told = |fault: Fault| fault.told(&self.inner.disk.name);
-        let txn = self.inner.disk.read()?;
-        let Some(held) = open(&txn, &self.core.tables.held).map_err(told)? else {
-            return Ok(Vec::new());
-        };
-        let mut from = held_key(slot.incarnation, after.map_or("", Name::as_str));
-        if after.is_some() {
-            from.push(0);
-        }
-        let to = held_key(slot.incarnation + 1, "");
-        let rows = held.range(&*from..&*to).map_err(|e| told(e.into()))?;
-        rows.take(limit)
-            .map(|row| {
-                let row = row.map_err(|e| told(e.into()))?;
-                let key = split_held(row.0.value()).map(|(_, key)| key).unwrap_or_default();
-                Name::new(key).map_err(|_| Error::Corrupt {
-                    store: self.inner.disk.name.clone(),
-                    what: "a row of `held` is not a key".to_owned(),
-                })
-            })
-            .collect()
     }
 }

@@ -83,10 +83,13 @@ impl Sessions {
             return Ok("grace");
         }
         let late = seconds(now_ms - due_ms);
-        because.push(format!(
-            "its grace ran out {late:.1} s ago on the store's clock; the next pass deletes it, \
-             unless somebody connects first"
-        ));
+        because.push(format!("its grace ran out {late:.1} s ago on the store's clock"));
+        let verdict = self.parts.brake.preview(&self.words().census().await?);
+        if verdict.undeclared_max() == Some(0) {
+            because.push(format!("the brake is {}", verdict.describe(now_ms)));
+            return Ok("spared");
+        }
+        because.push("the next pass deletes it, unless somebody connects first".to_owned());
         Ok("orphan")
     }
 

@@ -215,7 +215,9 @@ impl<'a> Run<'a> {
         let spared = match verdict {
             Verdict::Open => false,
             Verdict::Opening { owners } => census.owners_overdue > *owners as u64,
-            Verdict::Held { .. } => census.owners_overdue + census.owners_spared > 0,
+            Verdict::Held { .. } => {
+                census.owners_overdue + census.owners_spared + census.orphans > 0
+            }
         };
         if !spared {
             return Stopped::Done;

@@ -11,8 +11,8 @@ use redb::ReadableTable;
 
 use crate::Inner;
 use crate::fault::Tried;
-use crate::registry::load::open;
-use crate::registry::{Core, EmbeddedRegistry};
+use crate::lives::load::open;
+use crate::lives::{Desk, Lives};
 use crate::services::term_holds;
 use crate::slot::Slot;
 use crate::tables::{Tables, batch_key, held_key, number, split_pair, to_number};
@@ -49,21 +49,29 @@ impl Inner {
     }
 }
 
-impl EmbeddedRegistry {
+impl Desk {
     /// What a batch wrote, if it was carried out; if not, it never will be. A job, because the batch
     /// in doubt may still be waiting for its turn.
-    pub(crate) async fn settle_batch(&self, batch: &BatchId) -> Result<Vec<Receipt>> {
+    pub async fn settle_batch(&self, batch: &BatchId) -> Result<Vec<Receipt>> {
         let key = batch_key(&batch.sweeper, batch.number);
-        let range = self.write(move |core, tx| core.carried_out(tx, &key), |_| {}).await?;
+        let range = self.write(move |lives, tx| lives.carried_out(tx, &key), |_| {}).await?;
         let Some((first, last)) = range else { return Ok(Vec::new()) };
         let limit = (last - first + 1) as usize;
         let query = ReceiptQuery { after: Some(first - 1), limit, ..ReceiptQuery::default() };
-        let receipts = self.inner().read_receipts(&self.core().id, &query)?;
+        let receipts = self.inner.read_receipts(&self.lives.id, &query)?;
         Ok(receipts.into_iter().filter(|r| r.id.seq <= last).collect())
+    }
+
+    /// Bounded housekeeping.
+    pub async fn tidy(&self, limits: TidyLimits) -> Result<Tidied> {
+        let done = |(_, ended): &(Tidied, Vec<Arc<Slot>>)| {
+            ended.iter().for_each(|slot| slot.end_is_durable());
+        };
+        Ok(self.write(move |lives, tx| lives.tidy(tx, &limits), done).await?.0)
     }
 }
 
-impl Core {
+impl Lives {
     /// The receipts of a batch, or the word that it must not be carried out any more.
     fn carried_out(&self, tx: &mut Tx<'_>, key: &[u8]) -> Tried<Option<(u64, u64)>> {
         if let Some(row) = tx.get(&self.tables.batches, key)? {
@@ -74,7 +82,7 @@ impl Core {
     }
 
     /// Whether a batch may be carried out: not twice, and not once it was settled.
-    pub(crate) fn may_carry_out(&self, tx: &mut Tx<'_>, batch: &BatchId) -> Tried<bool> {
+    pub fn may_carry_out(&self, tx: &mut Tx<'_>, batch: &BatchId) -> Tried<bool> {
         let key = batch_key(&batch.sweeper, batch.number);
         let done = tx.get(&self.tables.batches, &key)?.is_some();
         Ok(!done && tx.get(&self.tables.forbidden, &key)?.is_none())
@@ -94,13 +102,9 @@ impl Core {
     }
 }
 
-impl Core {
+impl Lives {
     /// Bounded housekeeping, in one job.
-    pub(crate) fn tidy(
-        &self,
-        tx: &mut Tx<'_>,
-        limits: &TidyLimits,
-    ) -> Tried<(Tidied, Vec<Arc<Slot>>)> {
+    fn tidy(&self, tx: &mut Tx<'_>, limits: &TidyLimits) -> Tried<(Tidied, Vec<Arc<Slot>>)> {
         let (now_ms, _) = self.look();
         let mut tidied = Tidied::default();
         if let Some(term) = limits.term
@@ -160,13 +164,33 @@ impl Core {
         Ok(old.len() as u64)
     }
 
+    /// What was taken from a life, at most `limit` of it: how many.
+    fn forget_lost(&self, tx: &mut Tx<'_>, incarnation: u64, limit: usize) -> Tried<usize> {
+        let (from, to) = (held_key(incarnation, ""), held_key(incarnation + 1, ""));
+        let mut lost = Vec::new();
+        for row in tx.table(&self.tables.lost)?.range(&*from..&*to)?.take(limit) {
+            lost.push(row?.0.value().to_vec());
+        }
+        lost.iter().try_for_each(|key| tx.remove(&self.tables.lost, key).map(|_| ()))?;
+        Ok(lost.len())
+    }
+
     /// An ended owner is remembered as long as its receipts, so that it can be told that it ended.
     fn forget_owners(&self, tx: &mut Tx<'_>, limits: &TidyLimits, now_ms: u64) -> Tried<u64> {
         let long_gone = |slot: &Slot| {
             let aged = |at_ms: u64| now_ms.saturating_sub(at_ms) > limits.retention.age_ms;
             slot.held() == 0 && slot.end().is_some_and(|end| aged(end.at_ms))
         };
-        let gone = self.book.pick(0, limits.rows, long_gone);
+        let mut gone = self.book.pick(0, limits.rows, long_gone);
+        let mut left = limits.rows;
+        for at in 0..gone.len() {
+            left -= self.forget_lost(tx, gone[at].incarnation, left)?;
+            if left == 0 {
+                // There may be more of it: its turn comes again.
+                gone.truncate(at);
+                break;
+            }
+        }
         for slot in &gone {
             tx.remove(&self.tables.owners, &number(slot.incarnation))?;
         }

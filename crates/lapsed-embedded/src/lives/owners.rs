@@ -2,17 +2,19 @@
 
 use std::sync::Arc;
 
-use async_trait::async_trait;
-use lapsed::owner::{Beat, Claim, Ending, Incarnation, Lost, OwnerInfo, OwnerStore, Pulse};
+use lapsed::owner::{Beat, Claim, Ending, Incarnation, Lost, OwnerInfo, Pulse};
 use lapsed::{Error, Name, Result};
 
 use crate::fault::{Fault, Tried};
-use crate::registry::load::open;
-use crate::registry::{Core, EmbeddedRegistry, LOST_KEYS_MAX, Meant, stranger};
+use crate::lives::load::open;
+use crate::lives::{Desk, Lives, Meant, stranger};
 use crate::slot::{Slot, Touched};
 use crate::tables::{held_key, number, split_held};
 use crate::tx::Tx;
 use crate::vigil::Vigil;
+
+/// The most keys named in a `Lost`.
+const LOST_KEYS_MAX: usize = 1_000;
 
 /// What a beat finds without waiting.
 enum Found {
@@ -23,7 +25,7 @@ enum Found {
     Stranger,
 }
 
-impl Core {
+impl Lives {
     fn beat(&self, claim: &Claim) -> Found {
         let now_ms = self.vigil.granting_ms();
         let by_name = self.book.with_newest(claim.owner.as_str(), |newest| {
@@ -42,7 +44,7 @@ impl Core {
     }
 
     /// Begins a life inside a job. It counts once the job's commit is durable.
-    pub(super) fn start(&self, tx: &mut Tx<'_>, name: &Name, ttl_ms: u64) -> Tried<Arc<Slot>> {
+    pub fn start(&self, tx: &mut Tx<'_>, name: &Name, ttl_ms: u64) -> Tried<Arc<Slot>> {
         let incarnation = tx.take_numbers(&self.tables.next_incarnation, 1)?;
         let (now_ms, back_ms) = self.look();
         self.vigil.mind_ttl(ttl_ms);
@@ -56,7 +58,7 @@ impl Core {
     }
 
     /// Ends a life inside a job, if it has not ended yet; makes sure that the end is written down.
-    pub(crate) fn write_end(&self, tx: &mut Tx<'_>, slot: &Arc<Slot>) -> Tried<()> {
+    pub fn write_end(&self, tx: &mut Tx<'_>, slot: &Arc<Slot>) -> Tried<()> {
         if let Some(row) = slot.unwritten_end() {
             tx.put(&self.tables.owners, &number(slot.incarnation), &serde_json::to_vec(&row)?)?;
             self.book.due().note_end(slot);
@@ -64,19 +66,19 @@ impl Core {
         Ok(())
     }
 
-    pub(super) fn ttl_unless_told(&self) -> u64 {
+    pub fn ttl_unless_told(&self) -> u64 {
         self.threshold.as_millis() as u64
     }
 }
 
 /// A life's start is durable: it counts from now on. Called behind the commit, not by whoever
 /// asked, who may have stopped waiting.
-pub(super) fn begin(vigil: &Vigil, slot: &Slot) {
+pub(crate) fn begin(vigil: &Vigil, slot: &Slot) {
     slot.begin(vigil.granting_ms() + slot.ttl_ms);
 }
 
 /// The first word to a life that began.
-pub(super) fn begun(slot: &Slot) -> Beat {
+pub(crate) fn begun(slot: &Slot) -> Beat {
     let deadline_ms = slot.deadline_ms();
     Beat {
         incarnation: Incarnation(slot.incarnation),
@@ -101,11 +103,11 @@ fn found(slot: &Arc<Slot>, now_ms: u64) -> Found {
     }
 }
 
-impl EmbeddedRegistry {
+impl Desk {
     /// A beat that is answered at once, if it can be: by a life that is in memory, which is every
-    /// one that lives. `None`: ask [`OwnerStore::beat`].
+    /// one that lives. `None`: ask [`Desk::beat`].
     pub fn beat_now(&self, claim: &Claim) -> Option<Beat> {
-        match self.core.beat(claim) {
+        match self.lives.beat(claim) {
             Found::Answer(beat) => Some(beat),
             _ => None,
         }
@@ -113,10 +115,10 @@ impl EmbeddedRegistry {
 
     /// The word to a life that ended. Nobody is told before the end is durable: a commit that
     /// failed may have left it in memory only, and after a restart that life would live again.
-    pub(super) async fn lost(&self, slot: &Arc<Slot>) -> Error {
+    pub async fn lost(&self, slot: &Arc<Slot>) -> Error {
         if slot.unwritten_end().is_some() {
             let (ended, durable) = (slot.clone(), slot.clone());
-            let job = move |core: &Core, tx: &mut Tx<'_>| core.write_end(tx, &ended);
+            let job = move |lives: &Lives, tx: &mut Tx<'_>| lives.write_end(tx, &ended);
             if let Err(error) = self.write(job, move |()| durable.end_is_durable()).await {
                 return error;
             }
@@ -143,7 +145,7 @@ impl EmbeddedRegistry {
         let told = |fault: Fault| fault.told(&self.inner.disk.name);
         let txn = self.inner.disk.read()?;
         let mut keys = Vec::new();
-        for name in [&self.core.tables.held, &self.core.tables.lost] {
+        for name in [&self.lives.tables.held, &self.lives.tables.lost] {
             let Some(table) = open(&txn, name).map_err(told)? else { continue };
             let (from, to) = (held_key(slot.incarnation, ""), held_key(slot.incarnation + 1, ""));
             let rows = table.range(&*from..&*to).map_err(|e| told(e.into()))?;
@@ -166,12 +168,12 @@ impl EmbeddedRegistry {
     }
 
     async fn start_unless_known(&self, owner: &Name) -> Result<Option<Beat>> {
-        let (name, ttl_ms) = (owner.clone(), self.core.ttl_unless_told());
-        let vigil = self.core.vigil.clone();
+        let (name, ttl_ms) = (owner.clone(), self.lives.ttl_unless_told());
+        let vigil = self.lives.vigil.clone();
         let started = self.write(
-            move |core, tx| match core.book.newest(name.as_str()) {
+            move |lives, tx| match lives.book.newest(name.as_str()) {
                 Some(_) => Ok(None),
-                None => core.start(tx, &name, ttl_ms).map(Some),
+                None => lives.start(tx, &name, ttl_ms).map(Some),
             },
             move |slot: &Option<Arc<Slot>>| slot.iter().for_each(|slot| begin(&vigil, slot)),
         );
@@ -180,19 +182,19 @@ impl EmbeddedRegistry {
     }
 }
 
-#[async_trait]
-impl OwnerStore for EmbeddedRegistry {
-    async fn start(&self, owner: &Name, ttl_ms: u64) -> Result<Beat> {
+/// What [`OwnerStore`](lapsed::owner::OwnerStore) asks for.
+impl Desk {
+    pub async fn start(&self, owner: &Name, ttl_ms: u64) -> Result<Beat> {
         let name = owner.clone();
-        let vigil = self.core.vigil.clone();
+        let vigil = self.lives.vigil.clone();
         let done = move |slot: &Arc<Slot>| begin(&vigil, slot);
-        let slot = self.write(move |core, tx| core.start(tx, &name, ttl_ms), done).await?;
+        let slot = self.write(move |lives, tx| lives.start(tx, &name, ttl_ms), done).await?;
         Ok(begun(&slot))
     }
 
-    async fn beat(&self, claim: &Claim) -> Result<Beat> {
+    pub async fn beat(&self, claim: &Claim) -> Result<Beat> {
         loop {
-            match self.core.beat(claim) {
+            match self.lives.beat(claim) {
                 Found::Answer(beat) => return Ok(beat),
                 Found::Ended(slot) => return Err(self.lost(&slot).await),
                 Found::Stranger => return Err(stranger(claim)),
@@ -206,42 +208,42 @@ impl OwnerStore for EmbeddedRegistry {
         }
     }
 
-    async fn end(&self, claim: &Claim) -> Result<OwnerInfo> {
+    pub async fn end(&self, claim: &Claim) -> Result<OwnerInfo> {
         let meant = claim.clone();
         let slot = self.write(
-            move |core, tx| {
-                let Meant::Life(slot) = core.meant(&meant) else {
+            move |lives, tx| {
+                let Meant::Life(slot) = lives.meant(&meant) else {
                     return Err(stranger(&meant).into());
                 };
-                let (now_ms, _) = core.look();
+                let (now_ms, _) = lives.look();
                 let may_end = |_: &_| Ok::<(), ()>(());
                 let ended = slot.end_if(Ending::Retired, now_ms, may_end).is_some();
-                core.write_end(tx, &slot)?;
+                lives.write_end(tx, &slot)?;
                 Ok((slot, ended))
             },
             |(slot, _)| slot.end_is_durable(),
         );
         match slot.await? {
-            (slot, true) => Ok(slot.info(self.core.look().1)),
+            (slot, true) => Ok(slot.info(self.lives.look().1)),
             (slot, false) => Err(self.lost(&slot).await),
         }
     }
 
-    async fn owners(&self, after: Option<Incarnation>, limit: usize) -> Result<Vec<OwnerInfo>> {
-        let back_ms = self.core.look().1;
-        let lives = self.core.book.page(after, limit);
+    pub async fn owners(&self, after: Option<Incarnation>, limit: usize) -> Result<Vec<OwnerInfo>> {
+        let back_ms = self.lives.look().1;
+        let lives = self.lives.book.page(after, limit);
         Ok(lives.iter().filter(|slot| !slot.is_pending()).map(|slot| slot.info(back_ms)).collect())
     }
 
-    async fn owner(&self, claim: &Claim) -> Result<Option<OwnerInfo>> {
-        match self.core.meant(claim) {
-            Meant::Life(slot) if !slot.is_pending() => Ok(Some(slot.info(self.core.look().1))),
+    pub async fn owner(&self, claim: &Claim) -> Result<Option<OwnerInfo>> {
+        match self.lives.meant(claim) {
+            Meant::Life(slot) if !slot.is_pending() => Ok(Some(slot.info(self.lives.look().1))),
             _ => Ok(None),
         }
     }
 
-    fn pulse(&self, owner: &Name, incarnation: Incarnation) -> Option<Arc<dyn Pulse>> {
-        match self.core.meant(&Claim::exact(owner.clone(), incarnation)) {
+    pub fn pulse(&self, owner: &Name, incarnation: Incarnation) -> Option<Arc<dyn Pulse>> {
+        match self.lives.meant(&Claim::exact(owner.clone(), incarnation)) {
             Meant::Life(slot) => Some(slot),
             _ => None,
         }

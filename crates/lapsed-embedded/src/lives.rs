@@ -1,0 +1,208 @@
+//! The lives of one system, and what hangs on them alone: who is alive, how lives begin and end, what
+//! each holds by number, batches and receipts. What it is that they hold, a system adds.
+//!
+//! [`Lives`] is what the jobs on the writer's thread work with; [`Desk`] is its asynchronous face,
+//! which waits for the writer and reads the disk.
+
+pub(crate) mod batch;
+pub(crate) mod ledger;
+pub(crate) mod load;
+pub(crate) mod owners;
+pub(crate) mod suspects;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use lapsed::owner::{Claim, Lost};
+use lapsed::registry::rules::Guard;
+use lapsed::{Error, Result, SystemId};
+
+use crate::Inner;
+use crate::book::Book;
+use crate::fault::Tried;
+use crate::slot::Slot;
+use crate::tables::Tables;
+use crate::tx::Tx;
+use crate::vigil::Vigil;
+
+/// The lives of one system.
+pub(crate) struct Lives {
+    pub id: SystemId,
+    pub tables: Tables,
+    pub book: Book,
+    pub threshold: Duration,
+    pub vigil: Arc<Vigil>,
+    pub guard: Arc<dyn Guard>,
+    /// Until when the operator has waived the store-away grace.
+    release_until_ms: AtomicU64,
+    /// Whose turn it is to be mirrored.
+    mirror_from: AtomicU64,
+}
+
+/// Whom a claim means.
+pub(crate) enum Meant {
+    Life(Arc<Slot>),
+    /// A name never seen, and no incarnation claimed.
+    Nobody,
+    /// An incarnation that is not that owner's, or not remembered.
+    Stranger,
+}
+
+/// A job that must not write for somebody who ended: who it was.
+pub(crate) enum Acted<T> {
+    Done(T),
+    Ended(Arc<Slot>),
+}
+
+impl Lives {
+    /// Nobody yet: they are loaded together with what they hold.
+    pub fn new(inner: &Inner, id: SystemId, threshold: Duration) -> Self {
+        inner.vigil.mind_ttl(threshold.as_millis() as u64);
+        Lives {
+            tables: Tables::of(&id),
+            book: Book::new(),
+            threshold,
+            vigil: inner.vigil.clone(),
+            guard: inner.guard.clone(),
+            release_until_ms: AtomicU64::new(0),
+            mirror_from: AtomicU64::new(0),
+            id,
+        }
+    }
+
+    /// The store's clock, and since when everybody could beat; 0 while the grace is waived.
+    pub fn look(&self) -> (u64, u64) {
+        let (now_ms, back_ms) = self.vigil.look();
+        (now_ms, self.spared_from(now_ms, back_ms))
+    }
+
+    fn spared_from(&self, now_ms: u64, back_ms: u64) -> u64 {
+        if now_ms < self.release_until_ms.load(Ordering::Acquire) { 0 } else { back_ms }
+    }
+
+    /// `back_ms` while it matters: within a threshold, and if anybody who lives was there before it.
+    /// A store that was empty then has nobody to spare.
+    fn cut_off_until(&self, now_ms: u64, back_ms: u64) -> u64 {
+        let over = now_ms >= back_ms + self.threshold.as_millis() as u64;
+        let was_there = |slot: &Slot| slot.end().is_none() && slot.started_ms < back_ms;
+        if over || !self.book.any(was_there) { 0 } else { back_ms }
+    }
+
+    /// How many are past their deadline and live on by the grace alone.
+    fn spared(&self, now_ms: u64, back_ms: u64) -> u64 {
+        let is_spared = |slot: &Slot| {
+            slot.end().is_none()
+                && !slot.is_pending()
+                && slot.deadline_ms() <= now_ms
+                && slot.due_ms(back_ms) > now_ms
+        };
+        self.book.count(is_spared)
+    }
+
+    /// The operator waives (or no longer waives) the grace: deadlines may have shortened.
+    pub fn release_until(&self, until_ms: u64) {
+        self.release_until_ms.store(until_ms, Ordering::Release);
+        let (now_ms, back_ms) = self.look();
+        self.book.due().refile(now_ms, back_ms);
+    }
+
+    pub fn meant(&self, claim: &Claim) -> Meant {
+        let newest = self.book.newest(claim.owner.as_str());
+        match (newest, claim.incarnation) {
+            (Some(slot), None) => Meant::Life(slot),
+            (None, None) => Meant::Nobody,
+            (Some(slot), Some(i)) if slot.incarnation == i.0 => Meant::Life(slot),
+            (_, Some(i)) => match self.book.life(i.0) {
+                Some(slot) if slot.name == claim.owner => Meant::Life(slot),
+                _ => Meant::Stranger,
+            },
+        }
+    }
+
+    /// The life that may act inside a job; `None`: a name never seen.
+    pub fn acting(&self, claim: &Claim) -> Tried<Option<Acted<Arc<Slot>>>> {
+        match self.meant(claim) {
+            Meant::Stranger => Err(stranger(claim).into()),
+            Meant::Nobody => Ok(None),
+            Meant::Life(slot) if self.guard.may_register(&slot.life()) => {
+                Ok(Some(Acted::Done(slot)))
+            }
+            Meant::Life(slot) => Ok(Some(Acted::Ended(slot))),
+        }
+    }
+
+    /// One that it holds less.
+    pub fn note_let_go(&self, slot: &Arc<Slot>) {
+        slot.drop_one();
+        if slot.held() == 0 {
+            self.book.due().note_emptied(slot);
+        }
+    }
+}
+
+/// The answer to somebody who is not remembered.
+pub(crate) fn stranger(claim: &Claim) -> Error {
+    let (owner, incarnation) = (claim.owner.clone(), claim.incarnation);
+    let lost =
+        Lost { owner, incarnation, ending: None, ended_ms: None, held: Vec::new(), held_total: 0 };
+    lost.into()
+}
+
+/// The asynchronous face of [`Lives`].
+pub(crate) struct Desk {
+    pub inner: Arc<Inner>,
+    pub lives: Arc<Lives>,
+}
+
+impl Desk {
+    /// Runs a job that needs nothing but the lives.
+    pub async fn write<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Lives, &mut Tx<'_>) -> Tried<T> + Send + 'static,
+        done: impl FnOnce(&T) + Send + 'static,
+    ) -> Result<T> {
+        let lives = self.lives.clone();
+        self.inner.writer.write(move |tx| work(&lives, tx), done).await
+    }
+
+    /// What a job did, or the word to whoever it would have acted for.
+    pub async fn acted<T>(&self, acted: Acted<T>) -> Result<T> {
+        match acted {
+            Acted::Done(value) => Ok(value),
+            Acted::Ended(slot) => Err(self.lost(&slot).await),
+        }
+    }
+}
+
+/// Fills [`OwnerStore`](lapsed::owner::OwnerStore) for a system that has a desk.
+macro_rules! owners_at_the_desk {
+    ($system:ty) => {
+        #[async_trait]
+        impl OwnerStore for $system {
+            async fn start(&self, owner: &Name, ttl_ms: u64) -> Result<Beat> {
+                self.desk.start(owner, ttl_ms).await
+            }
+            async fn beat(&self, claim: &Claim) -> Result<Beat> {
+                self.desk.beat(claim).await
+            }
+            async fn end(&self, claim: &Claim) -> Result<OwnerInfo> {
+                self.desk.end(claim).await
+            }
+            async fn owners(
+                &self,
+                after: Option<Incarnation>,
+                limit: usize,
+            ) -> Result<Vec<OwnerInfo>> {
+                self.desk.owners(after, limit).await
+            }
+            async fn owner(&self, claim: &Claim) -> Result<Option<OwnerInfo>> {
+                self.desk.owner(claim).await
+            }
+            fn pulse(&self, owner: &Name, incarnation: Incarnation) -> Option<Arc<dyn Pulse>> {
+                self.desk.pulse(owner, incarnation)
+            }
+        }
+    };
+}
+pub(crate) use owners_at_the_desk;

@@ -1,0 +1,181 @@
+//! A batch of a sweep under way, inside its job: who is declared dead in it, which receipts it writes.
+//!
+//! The race: a beat may arrive between the guard and the end of a life. The guard therefore judges
+//! the very deadline that the compare-and-swap takes out of the slot: a beat that came before is
+//! judged, one that comes after finds the life ended. All else that could come in between (another
+//! operation, another sweeper) is a job, and jobs are serial.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lapsed::Name;
+use lapsed::clock::Clock;
+use lapsed::owner::{Ending, Incarnation};
+use lapsed::receipt::{Evidence, Reason, Receipt, ReceiptId};
+use lapsed::registry::rules::{Case, Life};
+use lapsed::sweep::{Batch, BatchAnswer, BatchId, Outcome, Refusal, Suspect};
+
+use crate::fault::Tried;
+use crate::lives::Lives;
+use crate::services::term_holds;
+use crate::slot::Slot;
+use crate::tables::{batch_key, number, pair};
+use crate::tx::Tx;
+
+/// What a batch leaves: the answer, and the lives whose end is durable with it.
+pub(crate) type Carried = (BatchAnswer, Vec<Arc<Slot>>);
+
+/// What to call once a batch is durable.
+pub(crate) fn durable((_, ended): &Carried) {
+    ended.iter().for_each(|slot| slot.end_is_durable());
+}
+
+/// What a receipt is about.
+pub(crate) struct Removed<'a> {
+    pub key: &'a Name,
+    pub owner: &'a Name,
+    pub incarnation: u64,
+    pub reason: Reason,
+    pub deadline_ms: u64,
+    pub what: serde_json::Value,
+}
+
+/// A batch under way.
+pub(crate) struct Run<'a> {
+    pub lives: &'a Lives,
+    pub now_ms: u64,
+    pub back_ms: u64,
+    id: &'a BatchId,
+    clock: &'a dyn Clock,
+    began: Duration,
+    first_seq: u64,
+    next_seq: u64,
+    ended: HashMap<u64, Arc<Slot>>,
+    owners_ended: u64,
+}
+
+fn case(suspect: &Suspect, holder: u64, life: Life, now_ms: u64, back_ms: u64) -> Case {
+    let (suspected, holder) = (suspect.incarnation, Incarnation(holder));
+    Case { suspected, holder, life, now_ms, back_ms }
+}
+
+impl Lives {
+    /// The guard's question about one suspect, whose holder is this life right now.
+    pub fn judge(
+        &self,
+        suspect: &Suspect,
+        holder: &Slot,
+        now_ms: u64,
+        back_ms: u64,
+    ) -> Result<Reason, Refusal> {
+        let case = case(suspect, holder.incarnation, holder.life(), now_ms, back_ms);
+        self.guard.judge(&case)
+    }
+
+    /// Carries out a batch, `one` suspect after the other: on behalf of whoever leads, and not twice.
+    pub fn carry_out<'a>(
+        &'a self,
+        tx: &mut Tx<'_>,
+        batch: &'a Batch,
+        clock: &'a dyn Clock,
+        mut one: impl FnMut(&mut Run<'a>, &mut Tx<'_>, &Suspect) -> Tried<Outcome>,
+    ) -> Tried<Carried> {
+        let began = clock.mono();
+        let (now_ms, back_ms) = self.look();
+        let all = |outcome| {
+            let outcomes = vec![outcome; batch.suspects.len()];
+            Ok((BatchAnswer { outcomes, ..BatchAnswer::default() }, Vec::new()))
+        };
+        if let Some(term) = batch.term
+            && !term_holds(tx, &self.id, term, now_ms)?
+        {
+            return all(Outcome::Refused(Refusal::NotLeader));
+        }
+        if !self.may_carry_out(tx, &batch.id)? {
+            return all(Outcome::Gone);
+        }
+        let first_seq = tx.take_numbers(&self.tables.next_receipt, 0)?;
+        let mut run = Run {
+            lives: self,
+            now_ms,
+            back_ms,
+            id: &batch.id,
+            clock,
+            began,
+            first_seq,
+            next_seq: first_seq,
+            ended: HashMap::new(),
+            owners_ended: 0,
+        };
+        let mut outcomes = Vec::with_capacity(batch.suspects.len());
+        for suspect in &batch.suspects {
+            outcomes.push(one(&mut run, tx, suspect)?);
+        }
+        run.close(tx, outcomes)
+    }
+}
+
+impl Run<'_> {
+    /// Ends the life, unless a beat comes first.
+    pub fn end(
+        &mut self,
+        tx: &mut Tx<'_>,
+        suspect: &Suspect,
+        slot: &Arc<Slot>,
+    ) -> Tried<Result<(), Refusal>> {
+        let may_end = |life: &Life| {
+            let case = case(suspect, slot.incarnation, *life, self.now_ms, self.back_ms);
+            self.lives.guard.judge(&case).map(|_| ())
+        };
+        match slot.end_if(Ending::Dead, self.now_ms, may_end) {
+            Some(Err(why)) => return Ok(Err(why)),
+            Some(Ok(_)) => self.owners_ended += 1,
+            None => {}
+        }
+        if !self.ended.contains_key(&slot.incarnation) {
+            self.lives.write_end(tx, slot)?;
+            self.ended.insert(slot.incarnation, slot.clone());
+        }
+        Ok(Ok(()))
+    }
+
+    /// Writes the next receipt.
+    pub fn receipt(&mut self, tx: &mut Tx<'_>, removed: Removed<'_>) -> Tried<Receipt> {
+        let receipt = Receipt {
+            id: ReceiptId { system: self.lives.id.clone(), seq: self.next_seq },
+            key: removed.key.clone(),
+            owner: removed.owner.clone(),
+            incarnation: Incarnation(removed.incarnation),
+            reason: removed.reason,
+            evidence: Evidence {
+                clock: "embedded".to_owned(),
+                deadline_ms: removed.deadline_ms,
+                judged_ms: self.now_ms,
+                late_ms: self.now_ms.saturating_sub(removed.deadline_ms),
+            },
+            removed: removed.what,
+            sweeper: self.id.sweeper.clone(),
+            batch: self.id.number,
+            at_ms: self.now_ms,
+            restored_ms: None,
+        };
+        self.next_seq += 1;
+        let row = serde_json::to_vec(&receipt)?;
+        tx.put(&self.lives.tables.receipts, &number(receipt.id.seq), &row)?;
+        Ok(receipt)
+    }
+
+    fn close(self, tx: &mut Tx<'_>, outcomes: Vec<Outcome>) -> Tried<Carried> {
+        let count = self.next_seq - self.first_seq;
+        if count > 0 {
+            let tables = &self.lives.tables;
+            tx.take_numbers(&tables.next_receipt, count)?;
+            let key = batch_key(&self.id.sweeper, self.id.number);
+            tx.put(&tables.batches, &key, &pair(self.first_seq, self.next_seq - 1))?;
+        }
+        let held = self.clock.mono() - self.began;
+        let answer = BatchAnswer { outcomes, owners_ended: self.owners_ended, held };
+        Ok((answer, self.ended.into_values().collect()))
+    }
+}

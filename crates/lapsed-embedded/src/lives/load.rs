@@ -1,0 +1,92 @@
+//! Memory from disk: at opening, and after a batch was undone. And the other way: mirroring.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use lapsed::sweep::brake::Setting;
+use redb::{ReadTransaction, ReadableTable, TableError};
+
+use crate::fault::{Fault, Tried};
+use crate::lives::Lives;
+use crate::slot::Slot;
+use crate::tables::{Bytes, META, OwnerRow, definition, number, to_number};
+use crate::tx::Tx;
+
+type Opened = redb::ReadOnlyTable<Bytes, Bytes>;
+
+/// A table, or nothing if it was never written to.
+pub(crate) fn open(txn: &ReadTransaction, name: &str) -> Tried<Option<Opened>> {
+    match txn.open_table(definition(name)) {
+        Ok(table) => Ok(Some(table)),
+        Err(TableError::TableDoesNotExist(_)) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+impl Lives {
+    /// Reads owners and the operator's setting; `held` is how much each life holds. Lives that are
+    /// in memory keep their deadlines: beats are newer there.
+    pub fn load(&self, txn: &ReadTransaction, held: &HashMap<u64, u64>) -> Tried<()> {
+        self.load_setting(txn)?;
+        let (now_ms, back_ms) = self.look();
+        let mut known: HashMap<u64, Arc<Slot>> = HashMap::new();
+        for slot in self.book.page(None, usize::MAX) {
+            known.insert(slot.incarnation, slot);
+        }
+        if let Some(owners) = open(txn, &self.tables.owners)? {
+            for row in owners.iter()? {
+                let (key, value) = row?;
+                let incarnation =
+                    to_number(key.value()).ok_or_else(|| Fault::row("an owner has no number"))?;
+                let count = held.get(&incarnation).copied().unwrap_or(0);
+                let row: OwnerRow = serde_json::from_slice(value.value())?;
+                if let Some(slot) = known.remove(&incarnation) {
+                    slot.set_held(count);
+                    // A commit that failed may have reached the disk all the same.
+                    slot.begin(now_ms + slot.ttl_ms);
+                    self.book.due().note_undone(&slot);
+                    continue;
+                }
+                self.vigil.mind_ttl(row.ttl_ms);
+                let slot = Arc::new(Slot::from_row(self.vigil.clone(), incarnation, &row));
+                slot.set_held(count);
+                self.book.add(slot, now_ms, back_ms);
+            }
+        }
+        // What is left was never durable.
+        let known: Vec<Arc<Slot>> = known.into_values().collect();
+        known.iter().for_each(|slot| self.book.due().withdraw(slot));
+        self.book.forget(&known);
+        Ok(())
+    }
+
+    fn load_setting(&self, txn: &ReadTransaction) -> Tried<()> {
+        let Some(meta) = open(txn, META)? else { return Ok(()) };
+        if let Some(value) = meta.get(format!("brake/{}", self.id).as_bytes())?
+            && let Setting::Release { until_ms } = serde_json::from_slice(value.value())?
+        {
+            self.release_until_ms.store(until_ms, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Whether any deadline has moved since it was mirrored.
+    pub fn has_moved(&self) -> bool {
+        self.book.any(|slot| slot.to_mirror().is_some())
+    }
+
+    /// Writes down at most `limit` of the deadlines that have moved.
+    pub fn mirror(&self, tx: &mut Tx<'_>, limit: usize) -> Tried<()> {
+        // Each goes on where the last one stopped, so that nobody's turn never comes.
+        let from = self.mirror_from.load(Ordering::Relaxed);
+        for slot in self.book.pick(from, limit, |slot| slot.to_mirror().is_some()) {
+            let Some(deadline_ms) = slot.to_mirror() else { continue };
+            let row = OwnerRow { deadline_ms, end: None, ..slot.row() };
+            tx.put(&self.tables.owners, &number(slot.incarnation), &serde_json::to_vec(&row)?)?;
+            slot.mirrored(deadline_ms);
+            self.mirror_from.store(slot.incarnation + 1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,146 @@
+//! Whose lives may be over: read from memory, and what they hold from disk. Nothing of the living.
+
+use std::sync::Arc;
+
+use lapsed::owner::{Claim, Ending, Incarnation};
+use lapsed::receipt::Reason;
+use lapsed::sweep::{Census, Cursor, PageRequest, Suspect, SuspectPage};
+use lapsed::{Error, Name, Result};
+
+use crate::fault::Fault;
+use crate::lives::load::open;
+use crate::lives::{Desk, Meant, stranger};
+use crate::slot::Slot;
+use crate::tables::{held_key, split_held};
+
+/// The place of a suspect: its deadline, its life, its key.
+pub(crate) type Place = (u64, u64, Name);
+
+/// A suspect of that life.
+fn suspect(slot: &Slot, deadline_ms: u64, key: Name) -> Suspect {
+    let retired = slot.end().is_some_and(|end| end.ending == Ending::Retired);
+    Suspect {
+        key,
+        owner: slot.name.clone(),
+        incarnation: Incarnation(slot.incarnation),
+        deadline_ms,
+        reason: if retired { Reason::OwnerRetired } else { Reason::OwnerDead },
+    }
+}
+
+/// `deadline:incarnation:key`: the place just after that suspect.
+pub(crate) fn after(suspect: &Suspect) -> Cursor {
+    Cursor(Some(format!("{}:{}:{}", suspect.deadline_ms, suspect.incarnation, suspect.key)))
+}
+
+pub(crate) fn place(cursor: &Cursor) -> Result<Option<Place>> {
+    let Some(text) = &cursor.0 else { return Ok(None) };
+    let wrong = || Error::Invalid(format!("{text:?} is not a cursor of this store"));
+    let mut parts = text.splitn(3, ':');
+    let mut next = || parts.next().ok_or_else(wrong);
+    let deadline_ms = next()?.parse().map_err(|_| wrong())?;
+    let incarnation = next()?.parse().map_err(|_| wrong())?;
+    Ok(Some((deadline_ms, incarnation, Name::new(next()?)?)))
+}
+
+impl Desk {
+    /// What the overdue and the ended hold, from `start` on.
+    pub fn page(&self, start: Option<&Place>, request: &PageRequest) -> Result<SuspectPage> {
+        let (now_ms, back_ms) = self.lives.look();
+        let from = start.map_or((0, 0), |(deadline, i, _)| (*deadline, *i));
+        let doomed: Vec<((u64, u64), Arc<Slot>)> = {
+            let mut due = self.lives.book.due();
+            due.advance(now_ms, back_ms);
+            due.doomed(from, request.undeclared_max, request.limit, false)
+        };
+        let mut page = SuspectPage { last: true, ..SuspectPage::default() };
+        for (place, slot) in doomed {
+            let left = request.limit - page.suspects.len();
+            let resumed = start.filter(|(deadline, i, _)| (*deadline, *i) == place);
+            let keys = self.held_keys(&slot, resumed.map(|(_, _, key)| key), left)?;
+            page.last = keys.len() < left;
+            page.suspects.extend(keys.into_iter().map(|key| suspect(&slot, place.0, key)));
+            if !page.last {
+                break;
+            }
+        }
+        page.examined = page.suspects.len() as u64;
+        page.last &= page.suspects.len() < request.limit;
+        Ok(page)
+    }
+
+    /// The count of lives; suspects are what the overdue and the ended hold.
+    pub fn census(&self, population: u64) -> Census {
+        let (now_ms, back_ms) = self.lives.look();
+        let threshold_ms = self.lives.threshold.as_millis() as u64;
+        let mut due = self.lives.book.due();
+        due.advance(now_ms, back_ms);
+        let heads = due.heads(now_ms, threshold_ms);
+        drop(due);
+        let cut_off_until = self.lives.cut_off_until(now_ms, back_ms);
+        let spared = if cut_off_until == 0 { 0 } else { self.lives.spared(now_ms, back_ms) };
+        Census {
+            now_ms,
+            store: self.inner.incarnation.clone(),
+            back_ms: cut_off_until,
+            population,
+            suspects: heads.suspects,
+            orphans: 0,
+            owners_live: heads.live,
+            owners_overdue: heads.overdue,
+            owners_spared: spared,
+            owners_died_recently: heads.died_recently,
+            oldest_late_ms: heads
+                .oldest_deadline_ms
+                .map_or(0, |deadline| now_ms.saturating_sub(deadline)),
+        }
+    }
+
+    /// What one living owner holds, by key.
+    pub async fn entries(
+        &self,
+        claim: &Claim,
+        after: Option<&Name>,
+        limit: usize,
+    ) -> Result<Vec<Name>> {
+        let slot = match self.lives.meant(claim) {
+            Meant::Life(slot) if slot.end().is_none() => slot,
+            Meant::Life(slot) => return Err(self.lost(&slot).await),
+            Meant::Nobody | Meant::Stranger => return Err(stranger(claim)),
+        };
+        self.held_keys(&slot, after, limit)
+    }
+
+    /// What one ended life still holds, as suspects.
+    pub fn held_by(&self, claim: &Claim, limit: usize) -> Result<Vec<Suspect>> {
+        let Meant::Life(slot) = self.lives.meant(claim) else { return Ok(Vec::new()) };
+        let Some(end) = slot.end() else { return Ok(Vec::new()) };
+        let keys = self.held_keys(&slot, None, limit)?;
+        Ok(keys.into_iter().map(|key| suspect(&slot, end.deadline_ms, key)).collect())
+    }
+
+    /// What one life holds, by key, after `after`.
+    fn held_keys(&self, slot: &Slot, after: Option<&Name>, limit: usize) -> Result<Vec<Name>> {
+        let told = |fault: Fault| fault.told(&self.inner.disk.name);
+        let txn = self.inner.disk.read()?;
+        let Some(held) = open(&txn, &self.lives.tables.held).map_err(told)? else {
+            return Ok(Vec::new());
+        };
+        let mut from = held_key(slot.incarnation, after.map_or("", Name::as_str));
+        if after.is_some() {
+            from.push(0);
+        }
+        let to = held_key(slot.incarnation + 1, "");
+        let rows = held.range(&*from..&*to).map_err(|e| told(e.into()))?;
+        rows.take(limit)
+            .map(|row| {
+                let row = row.map_err(|e| told(e.into()))?;
+                let key = split_held(row.0.value()).map(|(_, key)| key).unwrap_or_default();
+                Name::new(key).map_err(|_| Error::Corrupt {
+                    store: self.inner.disk.name.clone(),
+                    what: "a row of `held` is not a key".to_owned(),
+                })
+            })
+            .collect()
+    }
+}

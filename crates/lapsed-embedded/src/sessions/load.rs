@@ -1,0 +1,62 @@
+//! Memory from disk: at opening, and after a batch was undone.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use lapsed::{Name, Result};
+use redb::{ReadTransaction, ReadableTable};
+
+use crate::Room;
+use crate::disk::Disk;
+use crate::fault::{Fault, Tried};
+use crate::held::Changes;
+use crate::lives::Lives;
+use crate::lives::load::open;
+use crate::sessions::Core;
+use crate::sessions::rows::stand;
+use crate::tables::{SessionRow, split_held};
+
+impl Core {
+    /// How many sessions each life refers to.
+    fn load_references(&self, txn: &ReadTransaction) -> Tried<HashMap<u64, u64>> {
+        let mut counts = HashMap::new();
+        if let Some(held) = open(txn, &self.tables.held)? {
+            for row in held.iter()? {
+                let (incarnation, _) = split_held(row?.0.value())
+                    .ok_or_else(|| Fault::row("a row of `held` is not a reference"))?;
+                *counts.entry(incarnation).or_default() += 1;
+            }
+        }
+        Ok(counts)
+    }
+
+    fn load_waiting(&self, txn: &ReadTransaction) -> Tried<()> {
+        let mut all = Vec::new();
+        if let Some(sessions) = open(txn, &self.tables.sessions)? {
+            for row in sessions.iter()? {
+                let (id, row) = row?;
+                let row: SessionRow = serde_json::from_slice(row.value())?;
+                all.push((Name::from_bytes(id.value())?, stand(Some(&row))));
+            }
+        }
+        self.waiting.replace(all.into_iter());
+        Ok(())
+    }
+}
+
+impl Room for Core {
+    fn lives(&self) -> &Lives {
+        &self.lives
+    }
+
+    fn read(&self, disk: &Disk) -> Result<()> {
+        let txn = disk.read()?;
+        let read = || {
+            self.lives.load(&txn, &self.load_references(&txn)?)?;
+            self.load_waiting(&txn)
+        };
+        read().map_err(|fault: Fault| fault.told(&disk.name))
+    }
+
+    fn committed(&self, _: &mut HashMap<Arc<str>, Changes>) {}
+}

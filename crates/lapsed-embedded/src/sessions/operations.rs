@@ -1,0 +1,341 @@
+//! Sessions: made, connected to, let go, read, deleted, put back. Each is one job.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use lapsed::owner::{Claim, Incarnation};
+use lapsed::receipt::{Receipt, ReceiptId};
+use lapsed::sessions::{Activated, Deleted, Profile, Session, SessionsStore, Standing};
+use lapsed::sweep::Suspect;
+use lapsed::system::Restored;
+use lapsed::{Error, Name, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::fault::{Fault, Tried};
+use crate::lives::load::open;
+use crate::lives::owners::{begin, begun};
+use crate::lives::{Acted, stranger};
+use crate::sessions::rows::disconnected_ms;
+use crate::sessions::{Core, EmbeddedSessions};
+use crate::slot::Slot;
+use crate::tables::{SessionRow, number};
+use crate::tx::Tx;
+
+/// What a receipt keeps of a session: everything that is needed to put it back.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Kept {
+    pub profile: Profile,
+    pub disconnected_ms: Option<u64>,
+    pub updated_ms: u64,
+    /// Whether its broadcaster pointed to it.
+    pub was_current: bool,
+}
+
+/// What a connect or disconnect did, inside its job.
+struct Referred {
+    slot: Arc<Slot>,
+    started: bool,
+    standing: Standing,
+}
+
+/// What `profile` gives is set.
+fn set(row: &mut SessionRow, profile: &Profile) {
+    let own = &mut row.profile;
+    for (own, given) in
+        [(&mut own.value, &profile.value), (&mut own.config_json, &profile.config_json)]
+    {
+        if given.is_some() {
+            own.clone_from(given);
+        }
+    }
+    if profile.broadcaster_user_id.is_some() {
+        own.broadcaster_user_id.clone_from(&profile.broadcaster_user_id);
+    }
+}
+
+fn standing(row: &SessionRow, yours: u64, changed: bool) -> Standing {
+    Standing {
+        references: row.references,
+        yours,
+        changed,
+        disconnected_ms: disconnected_ms(row),
+        incarnation: None,
+        started: None,
+    }
+}
+
+impl Core {
+    fn activate(&self, tx: &mut Tx<'_>, id: &Name, profile: &Profile) -> Tried<(bool, SessionRow)> {
+        let now_ms = self.vigil.now_ms();
+        let before = self.row(tx, id)?;
+        let mut row = before.clone().unwrap_or_else(|| SessionRow {
+            profile: Profile::default(),
+            references: 0,
+            since_ms: now_ms,
+            disconnected: false,
+            updated_ms: now_ms,
+        });
+        (row.since_ms, row.disconnected, row.updated_ms) = (now_ms, false, now_ms);
+        set(&mut row, profile);
+        self.follow_broadcaster(tx, id, before.as_ref(), &row)?;
+        if let Some(broadcaster) = &row.profile.broadcaster_user_id {
+            self.point(tx, broadcaster, id)?;
+        }
+        self.put(tx, id, before.as_ref(), &row)?;
+        Ok((before.is_none(), row))
+    }
+
+    /// A session that changed hands leaves its first broadcaster and is current for the second.
+    fn follow_broadcaster(
+        &self,
+        tx: &mut Tx<'_>,
+        id: &Name,
+        before: Option<&SessionRow>,
+        row: &SessionRow,
+    ) -> Tried<()> {
+        let Some(before) = before else { return Ok(()) };
+        let (old, new) = (&before.profile.broadcaster_user_id, &row.profile.broadcaster_user_id);
+        if old == new {
+            return Ok(());
+        }
+        self.let_go_of_broadcaster(tx, id, &before.profile)?;
+        match new {
+            Some(new) => self.point(tx, new, id),
+            None => Ok(()),
+        }
+    }
+
+    fn update(&self, tx: &mut Tx<'_>, id: &Name, profile: &Profile) -> Tried<Option<SessionRow>> {
+        let Some(before) = self.row(tx, id)? else { return Ok(None) };
+        let mut row = before.clone();
+        set(&mut row, profile);
+        row.updated_ms = self.vigil.now_ms();
+        self.follow_broadcaster(tx, id, Some(&before), &row)?;
+        self.put(tx, id, Some(&before), &row)?;
+        Ok(Some(row))
+    }
+
+    fn connect(&self, tx: &mut Tx<'_>, claim: &Claim, id: &Name) -> Tried<Option<Acted<Referred>>> {
+        let acting = match self.acting(claim)? {
+            Some(Acted::Ended(slot)) => return Ok(Some(Acted::Ended(slot))),
+            Some(Acted::Done(slot)) => Some(slot),
+            None => None,
+        };
+        // Before a life begins for it: what is not there creates nothing (B6).
+        let Some(before) = self.row(tx, id)? else { return Ok(None) };
+        let (slot, started) = match acting {
+            Some(slot) => (slot, false),
+            None => (self.start(tx, &claim.owner, self.ttl_unless_told())?, true),
+        };
+        let yours = self.references(tx, &slot, id)?;
+        self.refer(tx, &slot, id, yours, yours + 1)?;
+        let row = SessionRow { references: before.references + 1, ..before.clone() };
+        self.put(tx, id, Some(&before), &row)?;
+        let standing = standing(&row, yours + 1, true);
+        Ok(Some(Acted::Done(Referred { slot, started, standing })))
+    }
+
+    fn disconnect(
+        &self,
+        tx: &mut Tx<'_>,
+        claim: &Claim,
+        id: &Name,
+    ) -> Tried<Option<Acted<Referred>>> {
+        let slot = match self.acting(claim)? {
+            Some(Acted::Done(slot)) => slot,
+            Some(Acted::Ended(slot)) => return Ok(Some(Acted::Ended(slot))),
+            None => return Err(stranger(claim).into()),
+        };
+        let Some(before) = self.row(tx, id)? else { return Ok(None) };
+        let yours = self.references(tx, &slot, id)?;
+        let standing = if yours == 0 {
+            standing(&before, 0, false)
+        } else {
+            self.refer(tx, &slot, id, yours, yours - 1)?;
+            let row = self.dereference(tx, id, &before, 1, self.vigil.now_ms())?;
+            standing(&row, yours - 1, true)
+        };
+        Ok(Some(Acted::Done(Referred { slot, started: false, standing })))
+    }
+
+    fn resume(&self, tx: &mut Tx<'_>, id: &Name) -> Tried<Option<Standing>> {
+        let Some(before) = self.row(tx, id)? else { return Ok(None) };
+        if before.references > 0 {
+            return Ok(Some(standing(&before, 0, false)));
+        }
+        let mut row = before.clone();
+        (row.since_ms, row.disconnected) = (self.vigil.now_ms(), false);
+        self.put(tx, id, Some(&before), &row)?;
+        Ok(Some(standing(&row, 0, true)))
+    }
+
+    fn delete(&self, tx: &mut Tx<'_>, id: &Name) -> Tried<Deleted> {
+        match self.row(tx, id)? {
+            None => Ok(Deleted::Missing),
+            Some(row) if row.references > 0 => Ok(Deleted::Active { references: row.references }),
+            Some(row) => {
+                self.take_out(tx, id, &row)?;
+                Ok(Deleted::Deleted)
+            }
+        }
+    }
+
+    fn restore(&self, tx: &mut Tx<'_>, seq: u64) -> Tried<Restored> {
+        let refused = |why: String| Ok(Restored::Refused { why });
+        let receipt_id = ReceiptId { system: self.id.clone(), seq };
+        let Some(bytes) = tx.get(&self.tables.receipts, &number(seq))? else {
+            return refused(format!(
+                "there is no receipt {receipt_id}, or it is past its retention"
+            ));
+        };
+        let mut receipt: Receipt = serde_json::from_slice(&bytes)?;
+        let id = receipt.key.clone();
+        if receipt.restored_ms.is_some() {
+            return refused(format!("`{id}` was put back from {receipt_id} before"));
+        }
+        if self.row(tx, &id)?.is_some() {
+            return refused(format!("its place is taken: there is a session `{id}`"));
+        }
+        let kept: Kept = serde_json::from_value(receipt.removed.clone())?;
+        let now_ms = self.vigil.now_ms();
+        let row = SessionRow {
+            references: 0,
+            since_ms: now_ms,
+            disconnected: true,
+            updated_ms: kept.updated_ms,
+            profile: kept.profile,
+        };
+        if let Some(broadcaster) =
+            row.profile.broadcaster_user_id.as_ref().filter(|_| kept.was_current)
+            && self.pointer(tx, broadcaster)?.is_none()
+        {
+            self.point(tx, broadcaster, &id)?;
+        }
+        self.put(tx, &id, None, &row)?;
+        receipt.restored_ms = Some(now_ms);
+        tx.put(&self.tables.receipts, &number(seq), &serde_json::to_vec(&receipt)?)?;
+        let (key, owner) = (id.to_string(), receipt.owner.to_string());
+        Ok(Restored::Restored { key, owner, incarnation: receipt.incarnation.0 })
+    }
+}
+
+impl EmbeddedSessions {
+    /// A reference on this store always has an owner: without one it would outlive everybody.
+    fn whose(&self, claim: Option<&Claim>) -> Result<Claim> {
+        claim.cloned().ok_or_else(|| Error::Unsupported {
+            operation: "a reference without an owner (name the server that holds it)".to_owned(),
+            store: self.desk.inner.disk.name.clone(),
+        })
+    }
+
+    async fn standing(&self, acted: Option<Acted<Referred>>) -> Result<Option<Standing>> {
+        let Some(acted) = acted else { return Ok(None) };
+        let done = self.desk.acted(acted).await?;
+        Ok(Some(Standing {
+            incarnation: Some(Incarnation(done.slot.incarnation)),
+            started: done.started.then(|| begun(&done.slot)),
+            ..done.standing
+        }))
+    }
+
+    fn read<T>(
+        &self,
+        table: &str,
+        key: &Name,
+        parse: impl FnOnce(&[u8]) -> Tried<T>,
+    ) -> Result<Option<T>> {
+        let txn = self.desk.inner.disk.read()?;
+        let read = || -> Tried<Option<T>> {
+            let Some(table) = open(&txn, table)? else { return Ok(None) };
+            let value = table.get(key.as_str().as_bytes())?;
+            value.map(|value| parse(value.value())).transpose()
+        };
+        read().map_err(|fault| fault.told(&self.desk.inner.disk.name))
+    }
+
+    /// One row, as it is on disk.
+    pub(super) fn row(&self, id: &Name) -> Result<Option<SessionRow>> {
+        let parse = |bytes: &[u8]| serde_json::from_slice(bytes).map_err(Fault::from);
+        self.read(&self.core.tables.sessions, id, parse)
+    }
+}
+
+#[async_trait]
+impl SessionsStore for EmbeddedSessions {
+    async fn activate(&self, id: &Name, profile: &Profile) -> Result<Activated> {
+        let (session, profile) = (id.clone(), profile.clone());
+        let job = move |core: &Core, tx: &mut Tx<'_>| core.activate(tx, &session, &profile);
+        let (created, row) = self.write(job, |_| {}).await?;
+        Ok(Activated { created, session: self.core.session(id, row) })
+    }
+
+    async fn connect(&self, claim: Option<&Claim>, id: &Name) -> Result<Option<Standing>> {
+        let (claim, id) = (self.whose(claim)?, id.clone());
+        let vigil = self.core.vigil.clone();
+        let after = move |acted: &Option<Acted<Referred>>| match acted {
+            Some(Acted::Done(done)) if done.started => begin(&vigil, &done.slot),
+            _ => {}
+        };
+        let done = self.write(move |core, tx| core.connect(tx, &claim, &id), after);
+        self.standing(done.await?).await
+    }
+
+    async fn disconnect(&self, claim: Option<&Claim>, id: &Name) -> Result<Option<Standing>> {
+        let (claim, id) = (self.whose(claim)?, id.clone());
+        let done = self.write(move |core, tx| core.disconnect(tx, &claim, &id), |_| {});
+        self.standing(done.await?).await
+    }
+
+    async fn resume(&self, id: &Name) -> Result<Option<Standing>> {
+        let id = id.clone();
+        self.write(move |core, tx| core.resume(tx, &id), |_| {}).await
+    }
+
+    async fn get(&self, id: &Name) -> Result<Option<Session>> {
+        Ok(self.row(id)?.map(|row| self.core.session(id, row)))
+    }
+
+    async fn update(&self, id: &Name, profile: &Profile) -> Result<Option<Session>> {
+        let (session, profile) = (id.clone(), profile.clone());
+        let job = move |core: &Core, tx: &mut Tx<'_>| core.update(tx, &session, &profile);
+        let row = self.write(job, |_| {}).await?;
+        Ok(row.map(|row| self.core.session(id, row)))
+    }
+
+    async fn delete(&self, id: &Name) -> Result<Deleted> {
+        let id = id.clone();
+        self.write(move |core, tx| core.delete(tx, &id), |_| {}).await
+    }
+
+    async fn of_broadcaster(&self, broadcaster: &Name) -> Result<Option<Name>> {
+        let parse = |bytes: &[u8]| Name::from_bytes(bytes).map_err(Fault::from);
+        self.read(&self.core.tables.broadcasters, broadcaster, parse)
+    }
+
+    async fn orphans(&self, limit: usize) -> Result<Vec<Name>> {
+        let due_before = self.core.due_before();
+        let orphans = self.core.waiting.lock().page(due_before, None, limit);
+        Ok(orphans.into_iter().map(|(_, id, _)| id).collect())
+    }
+
+    async fn disconnected_count(&self) -> Result<u64> {
+        Ok(self.core.waiting.lock().disconnected())
+    }
+
+    async fn referred(
+        &self,
+        claim: &Claim,
+        after: Option<&Name>,
+        limit: usize,
+    ) -> Result<Vec<Name>> {
+        self.desk.entries(claim, after, limit).await
+    }
+
+    async fn held_by(&self, claim: &Claim, limit: usize) -> Result<Vec<Suspect>> {
+        self.desk.held_by(claim, limit)
+    }
+
+    async fn restore(&self, seq: u64) -> Result<Restored> {
+        self.write(move |core, tx| core.restore(tx, seq), |_| {}).await
+    }
+}

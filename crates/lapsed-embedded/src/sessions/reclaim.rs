@@ -1,0 +1,185 @@
+//! The decisive step: guard, act and receipt in one job of the writer.
+//!
+//! Who can come in between listing and this: a beat (judged by the compare-and-swap that ends the
+//! life), a connect, a disconnect, a resume, another sweeper (each a job, and jobs are serial).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lapsed::receipt::Receipt;
+use lapsed::sweep::{
+    Act, Batch, BatchAnswer, BatchId, Census, Cursor, Outcome, PageRequest, Suspect, SuspectPage,
+    Sweep, Tidied, TidyLimits,
+};
+use lapsed::{Result, SystemId};
+
+use crate::fault::Tried;
+use crate::lives::batch::{Removed, Run, durable};
+use crate::lives::load::open;
+use crate::lives::suspects::after;
+use crate::sessions::operations::Kept;
+use crate::sessions::rows::disconnected_ms;
+use crate::sessions::suspects::NOBODY;
+use crate::sessions::{Core, EmbeddedSessions};
+use crate::slot::Slot;
+use crate::tables::{held_key, number};
+use crate::tx::Tx;
+
+impl Core {
+    fn reclaim(&self, run: &mut Run<'_>, tx: &mut Tx<'_>, suspect: &Suspect) -> Tried<Outcome> {
+        match suspect.incarnation == NOBODY {
+            true => self.delete_orphan(run, tx, suspect),
+            false => self.release(run, tx, suspect),
+        }
+    }
+
+    /// All references of a life that is over; with the last of all, the session's grace begins now.
+    fn release(&self, run: &mut Run<'_>, tx: &mut Tx<'_>, suspect: &Suspect) -> Tried<Outcome> {
+        let Some(slot) = self.suspected(suspect) else { return Ok(Outcome::Gone) };
+        let id = &suspect.key;
+        let count = self.references(tx, &slot, id)?;
+        if count == 0 {
+            return Ok(Outcome::Gone);
+        }
+        if let Err(why) = self.judge(suspect, &slot, run.now_ms, run.back_ms) {
+            return Ok(Outcome::Refused(why));
+        }
+        if let Err(why) = run.end(tx, suspect, &slot)? {
+            return Ok(Outcome::Refused(why));
+        }
+        self.refer(tx, &slot, id, count, 0)?;
+        if let Some(row) = self.row(tx, id)? {
+            self.dereference(tx, id, &row, count, run.now_ms)?;
+        }
+        // There is no receipt for this: the number that stands for it is none's.
+        tx.put(&self.tables.lost, &held_key(slot.incarnation, id.as_str()), &number(0))?;
+        Ok(Outcome::Released)
+    }
+
+    fn suspected(&self, suspect: &Suspect) -> Option<Arc<Slot>> {
+        self.book.life(suspect.incarnation.0).filter(|slot| slot.name == suspect.owner)
+    }
+
+    fn delete_orphan(
+        &self,
+        run: &mut Run<'_>,
+        tx: &mut Tx<'_>,
+        suspect: &Suspect,
+    ) -> Tried<Outcome> {
+        let id = &suspect.key;
+        let Some(row) = self.row(tx, id)? else { return Ok(Outcome::Gone) };
+        let reason = match self.rules.judge(&self.case(&row, run.now_ms, run.back_ms)) {
+            Ok(reason) => reason,
+            Err(why) => return Ok(Outcome::Refused(why)),
+        };
+        let was_current = self.take_out(tx, id, &row)?;
+        let kept = Kept {
+            disconnected_ms: disconnected_ms(&row),
+            updated_ms: row.updated_ms,
+            profile: row.profile,
+            was_current,
+        };
+        let what = serde_json::to_value(&kept)?;
+        let removed = Removed {
+            key: id,
+            owner: kept.profile.broadcaster_user_id.as_ref().unwrap_or(id),
+            incarnation: NOBODY.0,
+            reason,
+            deadline_ms: row.since_ms + self.grace_ms,
+            what,
+        };
+        let receipt = run.receipt(tx, removed)?;
+        Ok(Outcome::Reclaimed(Some(Box::new(receipt))))
+    }
+}
+
+impl EmbeddedSessions {
+    /// The guard without the act.
+    fn preview(&self, batch: &Batch) -> Result<BatchAnswer> {
+        let (now_ms, back_ms) = self.core.look();
+        let one = |suspect: &Suspect| match suspect.incarnation == NOBODY {
+            true => self.preview_orphan(suspect, now_ms, back_ms),
+            false => self.preview_release(suspect, now_ms, back_ms),
+        };
+        let outcomes = batch.suspects.iter().map(one).collect::<Result<_>>()?;
+        Ok(BatchAnswer { outcomes, ..BatchAnswer::default() })
+    }
+
+    fn preview_orphan(&self, suspect: &Suspect, now_ms: u64, back_ms: u64) -> Result<Outcome> {
+        let Some(row) = self.row(&suspect.key)? else { return Ok(Outcome::Gone) };
+        Ok(match self.core.rules.judge(&self.core.case(&row, now_ms, back_ms)) {
+            Ok(_) => Outcome::Reclaimed(None),
+            Err(why) => Outcome::Refused(why),
+        })
+    }
+
+    fn preview_release(&self, suspect: &Suspect, now_ms: u64, back_ms: u64) -> Result<Outcome> {
+        let Some(slot) = self.core.suspected(suspect) else { return Ok(Outcome::Gone) };
+        if !self.refers(&slot, suspect)? {
+            return Ok(Outcome::Gone);
+        }
+        Ok(match self.core.judge(suspect, &slot, now_ms, back_ms) {
+            Ok(_) => Outcome::Released,
+            Err(why) => Outcome::Refused(why),
+        })
+    }
+
+    fn refers(&self, slot: &Slot, suspect: &Suspect) -> Result<bool> {
+        let disk = &self.desk.inner.disk;
+        let txn = disk.read()?;
+        let read = || -> Tried<bool> {
+            let Some(held) = open(&txn, &self.core.tables.held)? else { return Ok(false) };
+            Ok(held.get(&*held_key(slot.incarnation, suspect.key.as_str()))?.is_some())
+        };
+        read().map_err(|fault| fault.told(&disk.name))
+    }
+}
+
+#[async_trait]
+impl Sweep for EmbeddedSessions {
+    fn system(&self) -> &SystemId {
+        &self.core.id
+    }
+
+    /// How long an owner's silence must last: its TTL. The brake asks whether too many *owners* die
+    /// at once and how long they need to beat again. The grace of sessions is not its matter: each
+    /// session is guarded by its own, which begins anew after an absence.
+    fn threshold(&self) -> Duration {
+        self.core.threshold
+    }
+
+    async fn census(&self) -> Result<Census> {
+        Ok(self.count())
+    }
+
+    async fn suspects(&self, request: PageRequest) -> Result<SuspectPage> {
+        self.suspects_page(&request)
+    }
+
+    fn after(&self, suspect: &Suspect) -> Cursor {
+        after(suspect)
+    }
+
+    async fn reclaim(&self, batch: Batch) -> Result<BatchAnswer> {
+        if batch.act == Act::DryRun {
+            return self.preview(&batch);
+        }
+        let clock = self.desk.inner.clock.clone();
+        let job = move |core: &Core, tx: &mut Tx<'_>| {
+            let one = |run: &mut Run<'_>, tx: &mut Tx<'_>, suspect: &Suspect| {
+                core.reclaim(run, tx, suspect)
+            };
+            core.carry_out(tx, &batch, &*clock, one)
+        };
+        Ok(self.write(job, durable).await?.0)
+    }
+
+    async fn settle(&self, batch: &BatchId) -> Result<Vec<Receipt>> {
+        self.desk.settle_batch(batch).await
+    }
+
+    async fn tidy(&self, limits: TidyLimits) -> Result<Tidied> {
+        self.desk.tidy(limits).await
+    }
+}

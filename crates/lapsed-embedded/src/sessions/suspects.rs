@@ -1,0 +1,79 @@
+//! Who may be dead: first the references of lives that are over, then the sessions whose grace is.
+
+use lapsed::Result;
+use lapsed::owner::Incarnation;
+use lapsed::receipt::Reason;
+use lapsed::sweep::{Census, PageRequest, Suspect, SuspectPage};
+
+use crate::lives::suspects::{Place, place};
+use crate::sessions::{Core, EmbeddedSessions};
+
+/// The incarnation of a suspect that no life holds: a session.
+pub(super) const NOBODY: Incarnation = Incarnation(0);
+
+impl Core {
+    /// Orphans are those that have waited since before this. Until everybody had a whole grace since
+    /// the store was back, nobody is one: whoever disconnected after that is not due before it.
+    pub(super) fn due_before(&self) -> u64 {
+        let (now_ms, back_ms) = self.look();
+        if now_ms < back_ms + self.grace_ms { 0 } else { (now_ms - self.grace_ms) + 1 }
+    }
+}
+
+impl EmbeddedSessions {
+    pub(super) fn suspects_page(&self, request: &PageRequest) -> Result<SuspectPage> {
+        let start = place(&request.after)?;
+        let (lives, orphans): (_, Option<&Place>) = match &start {
+            Some(place) if place.1 == NOBODY.0 => (None, Some(place)),
+            start => (Some(start.as_ref()), None),
+        };
+        let mut page = match lives {
+            Some(start) => self.desk.page(start, request)?,
+            None => SuspectPage { last: true, ..SuspectPage::default() },
+        };
+        // The brake holds: of the sessions nothing is deleted, either.
+        if !page.last || request.undeclared_max == Some(0) {
+            return Ok(page);
+        }
+        let left = request.limit - page.suspects.len();
+        let orphans = self.orphan_suspects(orphans, left)?;
+        page.last = orphans.len() < left;
+        page.examined += orphans.len() as u64;
+        page.suspects.extend(orphans);
+        Ok(page)
+    }
+
+    fn orphan_suspects(&self, start: Option<&Place>, limit: usize) -> Result<Vec<Suspect>> {
+        let grace_ms = self.core.grace_ms;
+        let after = start.map(|(deadline, _, id)| (deadline.saturating_sub(grace_ms), id.clone()));
+        let orphans = self.core.waiting.lock().page(self.core.due_before(), after, limit);
+        let suspect = |(since_ms, id, disconnected): (u64, lapsed::Name, bool)| {
+            let broadcaster = self.row(&id)?.and_then(|row| row.profile.broadcaster_user_id);
+            Ok(Suspect {
+                owner: broadcaster.unwrap_or_else(|| id.clone()),
+                key: id,
+                incarnation: NOBODY,
+                deadline_ms: since_ms + grace_ms,
+                reason: if disconnected { Reason::Orphaned } else { Reason::NeverConnected },
+            })
+        };
+        orphans.into_iter().map(suspect).collect()
+    }
+
+    pub(super) fn count(&self) -> Census {
+        let due_before = self.core.due_before();
+        let (sessions, (orphans, oldest_ms)) = {
+            let mut waiting = self.core.waiting.lock();
+            (waiting.sessions(), waiting.orphans(due_before))
+        };
+        let census = self.desk.census(sessions);
+        let late_ms = oldest_ms
+            .map_or(0, |since_ms| census.now_ms.saturating_sub(since_ms + self.core.grace_ms));
+        Census {
+            suspects: census.suspects + orphans,
+            orphans,
+            oldest_late_ms: census.oldest_late_ms.max(late_ms),
+            ..census
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! The sessions that nobody is connected to, in memory, by since when: as durable on disk, never
+//! ahead of it.
+//!
+//! It is derived from the sessions' own rows, so that there is nothing on disk to disagree with them.
+//! How many are orphans is counted once as time goes by them, and not anew at every look.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::{Mutex, MutexGuard};
+
+use lapsed::Name;
+
+/// How one session stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stand {
+    /// There is none.
+    Absent,
+    /// Somebody is connected.
+    Active,
+    /// Nobody is.
+    Waiting { since_ms: u64, disconnected: bool },
+}
+
+/// The sessions of one system, as far as a sweep needs to know.
+#[derive(Default)]
+pub(crate) struct Waiting {
+    index: Mutex<Index>,
+}
+
+/// Since when, then which; nobody comes before everybody of that millisecond.
+type Place = (u64, Option<Name>);
+
+#[derive(Default)]
+pub(crate) struct Index {
+    sessions: u64,
+    /// Those that wait, and whether each is disconnected.
+    by_since: BTreeMap<Place, bool>,
+    disconnected: u64,
+    /// Those that wait since before this are counted in `orphans`.
+    counted_to: u64,
+    orphans: u64,
+}
+
+impl Waiting {
+    pub fn lock(&self) -> MutexGuard<'_, Index> {
+        self.index.lock().expect("no holder of this lock panics")
+    }
+
+    /// Everything anew, as read from disk.
+    pub fn replace(&self, all: impl Iterator<Item = (Name, Stand)>) {
+        let mut index = Index::default();
+        for (id, stand) in all {
+            index.apply(&id, Stand::Absent, stand);
+        }
+        *self.lock() = index;
+    }
+}
+
+impl Index {
+    /// What a job has made durable.
+    pub fn apply(&mut self, id: &Name, before: Stand, after: Stand) {
+        if let Stand::Waiting { since_ms, .. } = before
+            && let Some(was) = self.by_since.remove(&(since_ms, Some(id.clone())))
+        {
+            self.disconnected -= u64::from(was);
+            self.orphans -= u64::from(since_ms < self.counted_to);
+        }
+        if let Stand::Waiting { since_ms, disconnected } = after
+            && self.by_since.insert((since_ms, Some(id.clone())), disconnected).is_none()
+        {
+            self.disconnected += u64::from(disconnected);
+            self.orphans += u64::from(since_ms < self.counted_to);
+        }
+        match (before, after) {
+            (Stand::Absent, Stand::Absent) => {}
+            (Stand::Absent, _) => self.sessions += 1,
+            (_, Stand::Absent) => self.sessions = self.sessions.saturating_sub(1),
+            _ => {}
+        }
+    }
+
+    pub fn sessions(&self) -> u64 {
+        self.sessions
+    }
+
+    pub fn disconnected(&self) -> u64 {
+        self.disconnected
+    }
+
+    /// How many wait since before `due_before`, and since when the longest of them does. Costs what
+    /// has come due since the last time.
+    pub fn orphans(&mut self, due_before: u64) -> (u64, Option<u64>) {
+        let between =
+            |low: u64, high: u64| self.by_since.range((low, None)..(high, None)).count() as u64;
+        if due_before >= self.counted_to {
+            self.orphans += between(self.counted_to, due_before);
+        } else {
+            self.orphans -= between(due_before, self.counted_to);
+        }
+        self.counted_to = due_before;
+        let oldest = self.by_since.keys().next().map(|(since_ms, _)| *since_ms);
+        (self.orphans, oldest.filter(|_| self.orphans > 0))
+    }
+
+    /// Up to `limit` of those that wait since before `due_before`, after `after`, the longest first.
+    pub fn page(
+        &self,
+        due_before: u64,
+        after: Option<(u64, Name)>,
+        limit: usize,
+    ) -> Vec<(u64, Name, bool)> {
+        let start = after.map_or(Bound::Unbounded, |(ms, id)| Bound::Excluded((ms, Some(id))));
+        let range = (start, Bound::Excluded((due_before, None)));
+        // A place after the end is no range.
+        if matches!(&range.0, Bound::Excluded((ms, _)) if *ms >= due_before) {
+            return Vec::new();
+        }
+        let one = |((since_ms, id), disconnected): (&Place, &bool)| {
+            Some((*since_ms, id.clone()?, *disconnected))
+        };
+        self.by_since.range(range).take(limit).filter_map(one).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn name(number: u8) -> Name {
+        Name::new(&format!("s{number}")).expect("a good name")
+    }
+
+    fn stand() -> impl Strategy<Value = Stand> {
+        let waiting = (0u64..50, any::<bool>())
+            .prop_map(|(since_ms, disconnected)| Stand::Waiting { since_ms, disconnected });
+        prop_oneof![Just(Stand::Absent), Just(Stand::Active), waiting]
+    }
+
+    proptest! {
+        /// Whatever comes and goes, and however the clock jumps: the counts are those of a recount.
+        #[test]
+        fn counts_agree_with_what_is_there(
+            steps in proptest::collection::vec((0u8..6, stand(), 0u64..60), 1..60)) {
+            let mut index = Index::default();
+            let mut truth = BTreeMap::new();
+            for (number, after, due_before) in steps {
+                let id = name(number);
+                let before = truth.insert(number, after).unwrap_or(Stand::Absent);
+                index.apply(&id, before, after);
+                let waits = |stand: &&Stand| {
+                    matches!(stand, Stand::Waiting { since_ms, .. } if *since_ms < due_before)
+                };
+                let disconnected =
+                    |stand: &&Stand| matches!(stand, Stand::Waiting { disconnected: true, .. });
+                let there = |stand: &&Stand| **stand != Stand::Absent;
+                let count = |n: usize| n as u64;
+                let orphans = count(truth.values().filter(waits).count());
+                prop_assert_eq!(index.orphans(due_before).0, orphans);
+                prop_assert_eq!(count(index.page(due_before, None, 100).len()), orphans);
+                prop_assert_eq!(index.disconnected(), count(truth.values().filter(disconnected).count()));
+                prop_assert_eq!(index.sessions(), count(truth.values().filter(there).count()));
+            }
+        }
+    }
+}
