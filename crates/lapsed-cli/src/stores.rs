@@ -74,9 +74,8 @@ impl OpenStore {
         _layout: &SessionsLayout,
     ) -> lapsed::Result<OpenSessions> {
         let OpenStore::Embedded(store) = self;
-        let _ = (store, times);
-        let (operation, store) = (format!("{id}"), "an embedded store".to_owned());
-        Err(lapsed::Error::Unsupported { operation, store })
+        let sessions = store.sessions(id.clone(), times.ttl, times.grace)?;
+        Ok(OpenSessions { sessions, index: None })
     }
 
     /// Flushes and closes it. Blocking.

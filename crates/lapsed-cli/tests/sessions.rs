@@ -83,6 +83,7 @@ fn a_session_lives_from_activation_to_deletion() {
 fn trap_b6_whatever_names_a_missing_session_is_404_and_makes_nothing() {
     let home = Home::sessions("10m", CALM);
     let daemon = home.serve();
+    daemon.chat("start", json!({ "owner": "server" }));
     for operation in ["connect", "disconnect"] {
         let body = json!({ "session": "none", "owner": "server" });
         daemon.chat(operation, body).is_problem(404, "not_found");

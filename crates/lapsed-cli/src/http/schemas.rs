@@ -40,6 +40,8 @@ pub struct Census {
     pub back_ms: u64,
     pub population: u64,
     pub suspects: u64,
+    /// Of them, those that are dead by themselves: no life of an owner decides about them.
+    pub orphans: u64,
     pub owners_live: u64,
     pub owners_overdue: u64,
     /// Of those alive: past their deadline, and spared because the store was away.
