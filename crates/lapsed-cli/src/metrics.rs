@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use lapsed::clock::Clock;
 use lapsed::receipt::{Reason, Receipt, Witness};
-use lapsed::reconcile::{ReconcileReport, Reconciled};
+use lapsed::reconcile::{Ended, ReconcileReport, Reconciled};
 use lapsed::sweep::brake::Verdict;
 use lapsed::sweep::{Act, Census, PassReport, Stopped};
 use lapsed::{Error, Kind, SystemId};
@@ -225,8 +225,8 @@ impl Witness for Metrics {
         }
     }
 
-    fn reconciled(&self, report: &ReconcileReport, error: Option<&Error>) {
+    fn reconciled(&self, report: &ReconcileReport, ended: Ended<'_>) {
         let of = OfSystem { system: report.system.clone(), kind: report.kind.as_str() };
-        self.drift.ended(&of, report, error.is_some());
+        self.drift.ended(&of, report, ended);
     }
 }

@@ -296,3 +296,26 @@ fn systems_of_one_name_are_side_by_side_without_a_double_series() {
     let status = daemon.run(&["status"]).out;
     assert!(status.contains("registry/default") && status.contains("sessions/default"), "{status}");
 }
+
+/// What was answered is there after a restart, and nobody is deleted before a whole grace since then.
+#[test]
+fn straight_on_the_store_the_same_is_seen() {
+    let home = Home::sessions("10m", CALM);
+    let daemon = home.serve();
+    daemon.chat("activate", json!({ "session": "s1", "value": "v" }));
+    connect(&daemon, "server", "s1");
+    leave(&daemon, "s2");
+    assert_eq!(daemon.stop(), Some(0));
+    let status = home.run(&["status", "chat", "--json"]).json();
+    assert_eq!(status["census"]["population"], 2, "{status}");
+    assert_eq!(status["grace_ms"], 600_000, "{status}");
+    let verdict =
+        |key: &str| home.run(&["explain", "chat", key, "--json"]).json()["verdict"].clone();
+    assert_eq!((verdict("s1"), verdict("s2")), (json!("active"), json!("grace")));
+    let sweep = home.run(&["sweep", "chat", "--json"]);
+    assert_eq!(sweep.json()["reclaimed"], 0, "{sweep:?}");
+    assert_eq!(home.run(&["receipts", "chat", "--json"]).lines().len(), 0);
+    let daemon = home.serve();
+    assert_eq!(session(&daemon, "s1")["value"], "v");
+    assert_eq!(session(&daemon, "s1")["references"], 1);
+}

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 use crate::name::{Kind, Name, SystemId};
 use crate::owner::Incarnation;
-use crate::reconcile::{ReconcileReport, Reconciled};
+use crate::reconcile::{Ended, ReconcileReport, Reconciled};
 use crate::sweep::{Act, PassReport};
 
 /// Which receipt: the system's kind and name, and a number that only grows within it.
@@ -176,8 +176,8 @@ pub trait Witness: Send + Sync {
     fn store_error(&self, _system: &SystemId, _error: &Error) {}
     /// One page of an index was compared with its truth, and healed unless it was a dry run.
     fn healed(&self, _system: &SystemId, _page: &Reconciled, _act: Act) {}
-    /// A reconciliation ended, or broke off with an error.
-    fn reconciled(&self, _report: &ReconcileReport, _error: Option<&Error>) {}
+    /// A reconciliation ended.
+    fn reconciled(&self, _report: &ReconcileReport, _ended: Ended<'_>) {}
 }
 
 /// Tells nobody.

@@ -18,6 +18,7 @@ use super::extract::{Answer, Json, Path, Query};
 use super::owners::{Result, bounded, names, page_limit};
 use super::problem::Problem;
 use super::{App, Shared, schemas};
+use crate::print::plural;
 
 /// Retiring lets go of everything that was held, however much that is.
 pub const SLOW: &[&str] = &["retire"];
@@ -149,9 +150,8 @@ async fn delete(
 }
 
 fn active(session: &str, references: u64) -> Problem {
-    let detail = format!(
-        "{session:?} has {references} references; disconnect them first, and nothing was changed"
-    );
+    let held = plural(references, "reference", "references");
+    let detail = format!("{session:?} has {held}; nothing was changed: disconnect first");
     Problem::new(StatusCode::CONFLICT, "active", "Somebody is connected", detail)
         .with("session", json!(session))
         .with("references", json!(references))

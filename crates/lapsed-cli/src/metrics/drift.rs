@@ -1,6 +1,6 @@
 //! Drift: how far indexes and their truths had come apart, and what was done about it.
 
-use lapsed::reconcile::{Healed, ReconcileReport, Reconciled};
+use lapsed::reconcile::{Ended, Healed, ReconcileReport, Reconciled};
 use lapsed::sweep::Act;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -10,7 +10,7 @@ use prometheus_client::registry::Registry;
 use super::labels::{ByChange, ByEnded, OfSystem};
 
 /// How a reconciliation can end.
-const ENDED: &[&str] = &["agree", "drift", "stopped", "error"];
+const ENDED: &[&str] = &["agree", "drift", "part", "error"];
 
 /// The series of reconciling.
 #[derive(Default)]
@@ -50,15 +50,15 @@ impl Drift {
     }
 
     /// A run that did not look at everything says nothing of the drift.
-    pub fn ended(&self, of: &OfSystem, report: &ReconcileReport, failed: bool) {
-        let ended = match (failed, report.finished, report.agree) {
-            (true, _, _) => "error",
-            (_, false, _) => "stopped",
-            (_, _, true) => "agree",
-            (_, _, false) => "drift",
+    pub fn ended(&self, of: &OfSystem, report: &ReconcileReport, ended: Ended<'_>) {
+        let word = match (ended, report.agree) {
+            (Ended::Failed(_), _) => "error",
+            (Ended::Part, _) => "part",
+            (Ended::Whole, true) => "agree",
+            (Ended::Whole, false) => "drift",
         };
-        self.runs.get_or_create(&of.by_ended(ended)).inc();
-        if report.finished {
+        self.runs.get_or_create(&of.by_ended(word)).inc();
+        if let Ended::Whole = ended {
             self.drift.get_or_create(of).set(report.drift() as i64);
         }
     }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use lapsed::receipt::{Receipt, Witness};
-use lapsed::reconcile::{Change, ReconcileReport, Reconciled};
+use lapsed::reconcile::{Change, Ended, ReconcileReport, Reconciled};
 use lapsed::sweep::{Act, PassReport, Stopped};
 use lapsed::{Error, SystemId};
 use tokio::sync::watch;
@@ -73,9 +73,9 @@ impl Witness for Journal {
         }
     }
 
-    fn reconciled(&self, report: &ReconcileReport, error: Option<&Error>) {
-        self.next.reconciled(report, error);
-        log_reconciled(report, error);
+    fn reconciled(&self, report: &ReconcileReport, ended: Ended<'_>) {
+        self.next.reconciled(report, ended);
+        log_reconciled(report, ended);
     }
 }
 
@@ -96,14 +96,14 @@ fn log_pass(report: &PassReport) {
     }
 }
 
-fn log_reconciled(report: &ReconcileReport, error: Option<&Error>) {
+fn log_reconciled(report: &ReconcileReport, ended: Ended<'_>) {
     let ReconcileReport { system, kind, dry_run, examined, finished, took_ms, .. } = report;
     let drift = report.drift();
-    match error {
-        Some(error) => {
+    match ended {
+        Ended::Failed(error) => {
             tracing::warn!(%kind, %system, dry_run, examined, drift, took_ms, %error, "reconciling broke off");
         }
-        None => {
+        Ended::Whole | Ended::Part => {
             tracing::info!(%kind, %system, dry_run, examined, drift, finished, took_ms, "reconciled");
         }
     }

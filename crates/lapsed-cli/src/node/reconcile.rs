@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use futures::future::{Either, select};
 use lapsed::clock::{Clock, jittered, within};
 use lapsed::receipt::Witness;
-use lapsed::reconcile::{self, Change, Plan, Reconcile, Reconciled};
+use lapsed::reconcile::{self, Change, Ended, Plan, Reconcile, Reconciled};
 use lapsed::schedule::{Stop, Stopper};
 use lapsed::sweep::{Act, Cursor};
 use lapsed::{Error, Result, SystemId};
@@ -26,6 +26,9 @@ const PAUSE: Duration = Duration::from_millis(1);
 
 /// Share of the interval by which a scheduled run is moved, so that replicas do not meet.
 const JITTER: f64 = 0.1;
+
+/// The longest wait after a run that broke off.
+const RETRY_MAX: Duration = Duration::from_secs(3600);
 
 /// How one run is wanted.
 #[derive(Clone, Debug)]
@@ -82,6 +85,7 @@ impl Reconciler {
         if stop.is_told() {
             stopper.stop();
         }
+        let whole = order.after == Cursor::default();
         let pages = Pages { of: self, stopper, stop, error: Mutex::default() };
         let plan = Plan { after: order.after, page: PAGE, pause: PAUSE, act: order.act };
         let mut changes = Vec::new();
@@ -94,26 +98,36 @@ impl Reconciler {
         let clock = &*self.parts.clock;
         let report = reconcile::run(&self.parts.id, &pages, clock, plan, &inner, &mut note).await?;
         let error = pages.error();
-        self.parts.witness.reconciled(&report, error.as_ref());
+        let ended = match &error {
+            Some(error) => Ended::Failed(error),
+            None if whole && report.finished => Ended::Whole,
+            None => Ended::Part,
+        };
+        self.parts.witness.reconciled(&report, ended);
         let error = error.map(|error| error.to_string());
         Ok(Reconciliation { report, changes, changes_cut: cut, error })
     }
 
-    /// Runs every interval until told to stop, the first time one interval from now. `may` says
-    /// whether it is this process's turn.
+    /// Runs every interval until told to stop, the first time one interval from now. One that broke
+    /// off is tried again soon. `may` says whether it is this process's turn.
     pub async fn keep(&self, stop: Stop, may: impl Fn() -> bool) {
         let Some(every) = self.parts.every else { return };
+        let mut wait = every;
         loop {
-            let nap = self.parts.clock.sleep(jittered(&*self.parts.clock, every, JITTER));
+            let nap = self.parts.clock.sleep(jittered(&*self.parts.clock, wait, JITTER));
             if let Either::Left(_) = select(Box::pin(stop.told()), nap).await {
                 return;
             }
+            wait = every;
             if !may() {
                 continue;
             }
             let order = Order { act: Act::Reclaim, after: Cursor::default(), list: 0 };
             // What it found is in the log and in the metrics.
-            let _ = self.run(order, &stop, &mut |_| {}).await;
+            let done = self.run(order, &stop, &mut |_| {}).await;
+            if done.is_ok_and(|done| done.error.is_some()) {
+                wait = (every / 10).min(RETRY_MAX);
+            }
         }
     }
 

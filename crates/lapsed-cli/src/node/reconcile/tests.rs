@@ -135,6 +135,7 @@ async fn stopped_it_says_where_to_go_on_and_goes_on_there() {
     let rest = Order { after, ..order(Act::Reclaim) };
     let rest = reconciler.run(rest, &stop, &mut |_| {}).await.unwrap();
     assert!(rest.report.finished);
+    assert!(has(&metrics, &format!("{DRIFT} 0")), "nor does the other half");
     assert_eq!(first.report.examined + rest.report.examined, ROWS);
     assert_eq!(first.report.added + rest.report.added, 120);
 }
