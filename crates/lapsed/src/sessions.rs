@@ -8,6 +8,8 @@
 //! What is written here once, for every store: the rules ([`rules`]), the operations ([`Sessions`]),
 //! why something is dead (`explain`), and the conformance suite that every store must pass.
 
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod explain;
 mod operations;
 pub mod rules;
@@ -126,6 +128,14 @@ pub enum Deleted {
 /// The seam that stores fill for `sessions`.
 ///
 /// Whatever names a session that does not exist answers `None` and changes nothing (B6).
+///
+/// A sweep has two kinds of suspects. References of a life that is overdue or ended: the key is the
+/// session's id, owner and incarnation are that life's; all references of that life to that session
+/// are dropped ([`Outcome::Released`](crate::sweep::Outcome), no receipt), and with the last of all
+/// the session's grace begins in the same step. And sessions whose grace is over: the owner is the
+/// broadcaster (or, without one, the session's id), the incarnation 0; the session is deleted, with
+/// a receipt. While the brake holds (`undeclared_max` is 0) the second kind is not listed. The
+/// threshold is the longer of TTL and grace.
 #[async_trait]
 pub trait SessionsStore: OwnerStore + Sweep {
     /// Makes it, or brings an existing one back: its disconnection is forgotten, and what `profile`

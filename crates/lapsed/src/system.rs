@@ -23,7 +23,8 @@ pub struct Explanation {
     pub kind: String,
     /// What was asked about.
     pub key: String,
-    /// One word: `live`, `overdue`, `spared`, `dead`, `retired`, `reclaimed`, `unknown`.
+    /// One word: `live`, `overdue`, `spared`, `dead`, `retired`, `reclaimed`, `unknown`; of a
+    /// session also `active`, `grace`, `orphan`.
     pub verdict: String,
     /// The reasons, one sentence each.
     pub because: Vec<String>,

@@ -238,25 +238,37 @@ impl EmbeddedSessions {
         }))
     }
 
-    fn read<T>(
+    /// What is on disk under each key, all of it at one instant.
+    fn read<'a, T>(
         &self,
         table: &str,
-        key: &Name,
-        parse: impl FnOnce(&[u8]) -> Tried<T>,
-    ) -> Result<Option<T>> {
+        keys: impl Iterator<Item = &'a Name>,
+        parse: impl Fn(&[u8]) -> Tried<T>,
+    ) -> Result<Vec<Option<T>>> {
         let txn = self.desk.inner.disk.read()?;
-        let read = || -> Tried<Option<T>> {
-            let Some(table) = open(&txn, table)? else { return Ok(None) };
-            let value = table.get(key.as_str().as_bytes())?;
-            value.map(|value| parse(value.value())).transpose()
+        let read = || -> Tried<Vec<Option<T>>> {
+            let Some(table) = open(&txn, table)? else { return Ok(keys.map(|_| None).collect()) };
+            let one = |key: &Name| {
+                let value = table.get(key.as_str().as_bytes())?;
+                value.map(|value| parse(value.value())).transpose()
+            };
+            keys.map(one).collect()
         };
         read().map_err(|fault| fault.told(&self.desk.inner.disk.name))
     }
 
-    /// One row, as it is on disk.
-    pub(super) fn row(&self, id: &Name) -> Result<Option<SessionRow>> {
+    /// Rows as they are on disk.
+    pub(super) fn rows<'a>(
+        &self,
+        ids: impl Iterator<Item = &'a Name>,
+    ) -> Result<Vec<Option<SessionRow>>> {
         let parse = |bytes: &[u8]| serde_json::from_slice(bytes).map_err(Fault::from);
-        self.read(&self.core.tables.sessions, id, parse)
+        self.read(&self.core.tables.sessions, ids, parse)
+    }
+
+    /// One of them.
+    pub(super) fn row(&self, id: &Name) -> Result<Option<SessionRow>> {
+        Ok(self.rows(std::iter::once(id))?.into_iter().next().flatten())
     }
 }
 
@@ -309,7 +321,9 @@ impl SessionsStore for EmbeddedSessions {
 
     async fn of_broadcaster(&self, broadcaster: &Name) -> Result<Option<Name>> {
         let parse = |bytes: &[u8]| Name::from_bytes(bytes).map_err(Fault::from);
-        self.read(&self.core.tables.broadcasters, broadcaster, parse)
+        let keys = std::iter::once(broadcaster);
+        let found = self.read(&self.core.tables.broadcasters, keys, parse)?;
+        Ok(found.into_iter().next().flatten())
     }
 
     async fn orphans(&self, limit: usize) -> Result<Vec<Name>> {

@@ -142,11 +142,11 @@ impl Sweep for EmbeddedSessions {
         &self.core.id
     }
 
-    /// How long an owner's silence must last: its TTL. The brake asks whether too many *owners* die
-    /// at once and how long they need to beat again. The grace of sessions is not its matter: each
-    /// session is guarded by its own, which begins anew after an absence.
+    /// The longer of TTL and grace. After an absence that only the sweeper has seen (the way to the
+    /// store was cut), the guard knows nothing of it and the brake alone spares: owners for a whole
+    /// TTL, sessions for a whole grace. It costs a mass death that is real a longer hold.
     fn threshold(&self) -> Duration {
-        self.core.threshold
+        self.core.threshold.max(Duration::from_millis(self.core.grace_ms))
     }
 
     async fn census(&self) -> Result<Census> {

@@ -1,12 +1,13 @@
 //! Who may be dead: first the references of lives that are over, then the sessions whose grace is.
 
-use lapsed::Result;
 use lapsed::owner::Incarnation;
 use lapsed::receipt::Reason;
 use lapsed::sweep::{Census, PageRequest, Suspect, SuspectPage};
+use lapsed::{Name, Result};
 
 use crate::lives::suspects::{Place, place};
 use crate::sessions::{Core, EmbeddedSessions};
+use crate::tables::SessionRow;
 
 /// The incarnation of a suspect that no life holds: a session.
 pub(super) const NOBODY: Incarnation = Incarnation(0);
@@ -47,17 +48,18 @@ impl EmbeddedSessions {
         let grace_ms = self.core.grace_ms;
         let after = start.map(|(deadline, _, id)| (deadline.saturating_sub(grace_ms), id.clone()));
         let orphans = self.core.waiting.lock().page(self.core.due_before(), after, limit);
-        let suspect = |(since_ms, id, disconnected): (u64, lapsed::Name, bool)| {
-            let broadcaster = self.row(&id)?.and_then(|row| row.profile.broadcaster_user_id);
-            Ok(Suspect {
+        let rows = self.rows(orphans.iter().map(|(_, id, _)| id))?;
+        let suspect = |((since_ms, id, disconnected), row): ((u64, Name, bool), Option<_>)| {
+            let broadcaster = row.and_then(|row: SessionRow| row.profile.broadcaster_user_id);
+            Suspect {
                 owner: broadcaster.unwrap_or_else(|| id.clone()),
                 key: id,
                 incarnation: NOBODY,
                 deadline_ms: since_ms + grace_ms,
                 reason: if disconnected { Reason::Orphaned } else { Reason::NeverConnected },
-            })
+            }
         };
-        orphans.into_iter().map(suspect).collect()
+        Ok(orphans.into_iter().zip(rows).map(suspect).collect())
     }
 
     pub(super) fn count(&self) -> Census {

@@ -1,0 +1,319 @@
+//! What every store must do for `sessions`, run unchanged on each of them.
+//!
+//! A store crate writes one function that makes a [`Fixture`] and calls
+//! [`sessions_conformance!`](crate::sessions_conformance) with it: every case becomes a test of its own.
+//! Nothing here relies on exact milliseconds, nor on where receipt numbers begin: a store may run on
+//! its real clock, with a TTL and a grace of about a second.
+
+#![allow(clippy::unwrap_used)] // a suite of tests: a panic is a failing test
+
+pub mod lifecycle;
+pub mod owners;
+pub mod reclaims;
+pub mod records;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures::future::{BoxFuture, join_all};
+
+use crate::activity::Activity;
+use crate::clock::SystemClock;
+use crate::name::Name;
+use crate::owner::Claim;
+use crate::receipt::{Receipt, ReceiptQuery, Retention, Silent};
+use crate::schedule::Stop;
+use crate::sessions::{Profile, Session, Sessions, SessionsParts, SessionsStore, Standing};
+use crate::store::Store;
+use crate::sweep::brake::{Brake, BrakePolicy};
+use crate::sweep::policy::Policy;
+use crate::sweep::{
+    Act, Batch, BatchAnswer, BatchId, Cursor, PageRequest, PassReport, Suspect, Sweeper,
+    SweeperParts,
+};
+
+/// A store to be tried, fresh, with a way to let its clock run.
+pub struct Fixture {
+    /// The sessions under test.
+    pub sessions: Arc<dyn SessionsStore>,
+    /// The store below them.
+    pub store: Arc<dyn Store>,
+    /// How long a beat lasts: as long as the fixture can afford to wait for.
+    pub ttl: Duration,
+    /// How long a session without references is kept: the same.
+    pub grace: Duration,
+    /// Lets the store's clock run on by that much, and returns when it has.
+    pub advance: Box<dyn Fn(Duration) -> BoxFuture<'static, ()> + Send + Sync>,
+    /// Whatever must live as long as the fixture.
+    pub keep: Box<dyn std::any::Any + Send + Sync>,
+}
+
+impl Fixture {
+    /// A fixture whose store has been there for long enough: no store-away grace is running.
+    pub async fn settled(self) -> Self {
+        self.elapse().await;
+        self
+    }
+
+    /// The TTL in milliseconds.
+    pub fn ttl_ms(&self) -> u64 {
+        self.ttl.as_millis() as u64
+    }
+
+    /// The grace in milliseconds.
+    pub fn grace_ms(&self) -> u64 {
+        self.grace.as_millis() as u64
+    }
+
+    /// Long enough for a silent owner to be overdue and for a session to be an orphan.
+    pub async fn elapse(&self) {
+        (self.advance)(self.ttl.max(self.grace)).await;
+    }
+
+    /// Lets `span` pass while `others` beat on.
+    pub async fn outlive(&self, span: Duration, others: &[&Claim]) {
+        let steps = (4 * span.as_millis()).div_ceil(self.ttl.as_millis()).max(1) as u32;
+        for _ in 0..steps {
+            (self.advance)(span / steps).await;
+            for other in others {
+                self.sessions.beat(other).await.expect("the living beat");
+            }
+        }
+    }
+
+    /// Starts a life and answers with its claim.
+    pub async fn start(&self, owner: &str) -> Claim {
+        let beat = self.sessions.start(&name(owner), self.ttl_ms()).await.expect("start");
+        Claim::exact(name(owner), beat.incarnation)
+    }
+
+    /// Makes sessions that nobody is connected to.
+    pub async fn activate(&self, ids: &[&str]) {
+        let (ids, profile) = (names(ids), Profile::default());
+        let made = join_all(ids.iter().map(|id| self.sessions.activate(id, &profile)));
+        made.await.into_iter().for_each(|made| assert!(made.expect("activate").created));
+    }
+
+    /// One more reference.
+    pub async fn connect(&self, claim: &Claim, id: &str) -> Standing {
+        let standing = self.sessions.connect(Some(claim), &name(id)).await;
+        standing.expect("connect").expect("the session is there")
+    }
+
+    /// One reference less.
+    pub async fn disconnect(&self, claim: &Claim, id: &str) -> Standing {
+        let standing = self.sessions.disconnect(Some(claim), &name(id)).await;
+        standing.expect("disconnect").expect("the session is there")
+    }
+
+    /// Starts a life and connects it to new sessions.
+    pub async fn connected(&self, owner: &str, ids: &[&str]) -> Claim {
+        self.activate(ids).await;
+        let claim = self.start(owner).await;
+        let connected = join_all(ids.iter().map(|id| self.connect(&claim, id)));
+        connected.await.iter().for_each(|standing| assert_eq!(standing.references, 1));
+        claim
+    }
+
+    /// Makes sessions that somebody was connected to.
+    pub async fn disconnected(&self, ids: &[&str]) {
+        let claim = self.connected("server", ids).await;
+        let gone = join_all(ids.iter().map(|id| self.disconnect(&claim, id)));
+        gone.await.iter().for_each(|standing| assert_eq!(standing.references, 0));
+        self.sessions.end(&claim).await.expect("it leaves nothing behind");
+    }
+
+    /// Makes sessions whose grace is over.
+    pub async fn orphaned(&self, ids: &[&str]) {
+        self.disconnected(ids).await;
+        (self.advance)(self.grace).await;
+    }
+
+    /// One session.
+    pub async fn session(&self, id: &str) -> Option<Session> {
+        self.sessions.get(&name(id)).await.expect("get")
+    }
+
+    /// How many references a session has.
+    pub async fn references(&self, id: &str) -> u64 {
+        self.session(id).await.expect("the session is there").references
+    }
+
+    /// The store's clock.
+    pub async fn now_ms(&self) -> u64 {
+        self.store.info().await.expect("info").now_ms
+    }
+
+    /// One page of everything that is suspect.
+    pub async fn suspects(&self) -> Vec<Suspect> {
+        self.suspects_within(None).await
+    }
+
+    /// The same under a brake.
+    pub async fn suspects_within(&self, undeclared_max: Option<usize>) -> Vec<Suspect> {
+        let request = PageRequest { after: Cursor::default(), limit: 1_000, undeclared_max };
+        self.sessions.suspects(request).await.expect("suspects").suspects
+    }
+
+    /// One batch by hand, signed by a name of its own.
+    pub async fn reclaim(&self, suspects: Vec<Suspect>) -> BatchAnswer {
+        let id = BatchId { sweeper: unique("by-hand").into(), number: 1 };
+        let batch = Batch { id, suspects, act: Act::Reclaim, term: None };
+        self.sessions.reclaim(batch).await.expect("reclaim")
+    }
+
+    /// A sweeper with that policy. Its name begins with `who` and is unique, as names must be.
+    pub fn sweeper(&self, who: &str, policy: Policy) -> Sweeper {
+        Sweeper::new(SweeperParts {
+            name: unique(who),
+            sweep: self.sessions.clone(),
+            store: self.store.clone(),
+            policy,
+            brake: Arc::new(Brake::new(BrakePolicy::default(), self.sessions.threshold())),
+            clock: SystemClock::shared(),
+            activity: Arc::default(),
+            leadership: None,
+            witness: Arc::new(Silent),
+            retention: Retention::default(),
+        })
+    }
+
+    /// One pass with that policy, naming what it reclaimed.
+    pub async fn pass(&self, who: &str, act: Act, policy: Policy) -> PassReport {
+        let (_stopper, stop) = Stop::channel();
+        self.sweeper(who, policy).pass(act, 1_000, &stop).await
+    }
+
+    /// One real pass.
+    pub async fn sweep(&self) -> PassReport {
+        self.pass("s", Act::Reclaim, Policy::default()).await
+    }
+
+    /// All receipts, oldest first.
+    pub async fn receipts(&self) -> Vec<Receipt> {
+        let query = ReceiptQuery { after: Some(0), limit: 10_000, ..ReceiptQuery::default() };
+        self.store.receipts(self.sessions.system(), query).await.expect("receipts")
+    }
+
+    /// The system on top.
+    pub fn system(&self) -> Sessions {
+        Sessions::new(SessionsParts {
+            id: self.sessions.system().clone(),
+            sessions: self.sessions.clone(),
+            index: None,
+            store: self.store.clone(),
+            grace: self.grace,
+            ttl: self.ttl,
+            brake: Arc::new(Brake::new(BrakePolicy::default(), self.sessions.threshold())),
+            clock: SystemClock::shared(),
+            activity: Arc::<Activity>::default(),
+            witness: Arc::new(Silent),
+            timeout: Duration::from_secs(5),
+            batch: 3,
+            sweeper: unique("conformance"),
+        })
+    }
+}
+
+/// A name that nobody else in this process uses.
+fn unique(who: &str) -> String {
+    static NAMES: AtomicU64 = AtomicU64::new(0);
+    format!("{who}#{}", NAMES.fetch_add(1, Ordering::Relaxed))
+}
+
+/// A name that is known to be one.
+pub fn name(text: &str) -> Name {
+    Name::new(text).expect("a good name")
+}
+
+/// Several.
+pub fn names(texts: &[&str]) -> Vec<Name> {
+    texts.iter().map(|text| name(text)).collect()
+}
+
+/// What suspects are about, in the order of the alphabet.
+pub fn keys(suspects: &[Suspect]) -> Vec<String> {
+    let mut keys: Vec<String> = suspects.iter().map(|s| s.key.to_string()).collect();
+    keys.sort();
+    keys
+}
+
+/// A profile with that value, and a broadcaster.
+pub fn profile(value: &str, broadcaster: &str) -> Profile {
+    Profile {
+        value: Some(value.to_owned()),
+        broadcaster_user_id: Some(name(broadcaster)),
+        config_json: None,
+    }
+}
+
+/// Makes one test a case. `$make` is an `async fn() -> Fixture`.
+#[macro_export]
+macro_rules! sessions_conformance {
+    ($make:ident) => {
+        $crate::sessions_conformance!(@cases $make, lifecycle: [
+            the_full_lifecycle,
+            a_session_nobody_connects_to_is_not_disconnected,
+            resuming_begins_the_grace_anew,
+            activating_again_keeps_what_is_not_given,
+            a_disconnect_never_goes_below_zero,
+            a_life_may_refer_more_than_once,
+            a_deletion_is_refused_while_somebody_is_connected,
+            trap_b6_what_does_not_exist_is_not_created,
+            trap_b7_a_broadcasters_newer_session_is_kept,
+            an_update_sets_what_is_given,
+            a_session_that_changes_hands_takes_its_pointer_along,
+            what_a_life_refers_to_is_paged,
+            why_is_told_in_words,
+        ]);
+        $crate::sessions_conformance!(@cases $make, owners: [
+            trap_b5_references_die_with_their_life,
+            trap_b5_a_restarted_owner_neither_inherits_nor_hides,
+            the_first_connect_of_a_new_name_starts_it,
+            a_beat_before_the_decisive_step_wins,
+            a_zombie_is_told_and_changes_nothing,
+            retiring_lets_go_in_batches,
+            a_crash_while_retiring_leaves_nothing_behind,
+            one_of_two_owners_dying_keeps_the_session,
+            the_brake_spares_undeclared_owners_only,
+            a_held_brake_spares_orphans_too,
+            an_owner_that_refers_to_nothing_dies_too,
+            the_threshold_is_the_longer_of_ttl_and_grace,
+        ]);
+        $crate::sessions_conformance!(@cases $make, reclaims: [
+            orphans_are_deleted_and_the_active_are_not,
+            whoever_was_never_connected_to_goes_after_one_grace,
+            trap_b2_a_reconnect_before_the_decisive_step_wins,
+            trap_b2_a_resume_before_the_decisive_step_wins,
+            trap_b3_an_active_session_is_never_among_the_orphans,
+            trap_b4_a_refused_suspect_is_not_listed_again,
+            trap_b7_the_sweep_keeps_a_newer_sessions_pointer,
+            trap_b8_not_a_millisecond_early,
+            trap_b9_limits_are_honoured,
+            two_sweepers_count_exactly,
+            a_dry_run_lists_what_a_pass_does,
+            a_pass_that_stops_early_resumes,
+            the_same_suspect_twice_in_a_batch_counts_once,
+            trap_x5_a_stalled_leader_is_refused_by_the_store,
+        ]);
+        $crate::sessions_conformance!(@cases $make, records: [
+            receipts_carry_the_evidence,
+            what_was_in_doubt_is_settled_by_batch,
+            restore_puts_back_once_if_the_place_is_free,
+            restore_leaves_a_newer_sessions_pointer,
+            old_receipts_and_owners_are_forgotten,
+        ]);
+    };
+    (@cases $make:ident, $room:ident: [$($case:ident,)*]) => {
+        mod $room {
+            $(
+                #[tokio::test]
+                async fn $case() {
+                    let fixture = super::$make().await.settled().await;
+                    $crate::sessions::conformance::$room::$case(fixture).await;
+                }
+            )*
+        }
+    };
+}
