@@ -13,8 +13,8 @@ use crate::cli::Target;
 use crate::config::server::LISTEN_DEFAULT;
 use crate::config::{Config, Overrides, process_env};
 use crate::failure::Failure;
-use crate::node::BrakeOrder;
-use crate::node::shapes::{BrakeStatus, ReceiptPage, SystemStatus};
+use crate::node::shapes::{BrakeStatus, ReceiptPage, Reconciliation, SystemStatus};
+use crate::node::{BrakeOrder, Order};
 
 use local::Local;
 pub use remote::Remote;
@@ -27,6 +27,14 @@ pub trait Backend {
     fn status(&self) -> Result<Vec<SystemStatus>, Failure>;
     /// One pass now.
     fn pass(&self, system: &SystemId, act: Act) -> Result<PassReport, Failure>;
+    /// Makes the index agree with its truth, or says how they differ. `tell` hears how far it is,
+    /// where that can be seen.
+    fn reconcile(
+        &self,
+        system: &SystemId,
+        order: Order,
+        tell: &mut (dyn FnMut(Progress) + Send),
+    ) -> Result<Reconciliation, Failure>;
     /// Why a key is, or is not, dead.
     fn explain(&self, system: &SystemId, key: &str) -> Result<Explanation, Failure>;
     /// One page of receipts, newest first.
@@ -45,6 +53,15 @@ pub trait Backend {
     fn set_brake(&self, system: &SystemId, order: BrakeOrder) -> Result<BrakeStatus, Failure>;
     /// Lets go of whatever was opened.
     fn close(self: Box<Self>) -> Result<(), Failure>;
+}
+
+/// How far a reconciliation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Rows looked at in this run.
+    pub examined: u64,
+    /// About how many there are in all, if the store says so.
+    pub extent: Option<u64>,
 }
 
 /// What a follower is told.

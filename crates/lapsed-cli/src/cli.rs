@@ -9,8 +9,9 @@ Examples:
   lapsed serve                                 start on ./lapsed-data, http://127.0.0.1:7227
   lapsed demo                                  see it happen first
   lapsed status                                how every system stands
-  lapsed sweep default --dry-run               what a pass would take back, and why
-  lapsed explain default 356307042441013       why this one is, or is not, dead
+  lapsed sweep registry --dry-run              what a pass would take back, and why
+  lapsed explain registry 356307042441013      why this one is, or is not, dead
+  lapsed reconcile chat --dry-run --verbose    where index and truth differ
   lapsed receipts --follow                     who is reclaimed, as it happens
   lapsed check -c lapsed.toml                  is the configuration right, and what does it mean
 
@@ -58,6 +59,8 @@ pub enum Command {
     Status(Status),
     /// Run one pass now; a dry run says, for each suspect, why it is dead.
     Sweep(Sweep),
+    /// Compare a system's index with its truth, and heal it.
+    Reconcile(Reconcile),
     /// Say why one key (or owner) is, or is not, dead.
     Explain(Explain),
     /// List who was reclaimed, when, and on what evidence.
@@ -116,7 +119,8 @@ pub struct Output {
 
 #[derive(Debug, Args)]
 pub struct Serve {
-    /// The configuration; without one, a registry named `default` on the embedded store.
+    /// The configuration; without one, every kind of system, named `default`, on the embedded
+    /// store.
     #[arg(short, long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
@@ -163,6 +167,30 @@ pub struct Sweep {
     /// Do everything but the change: what it lists is what a real pass then reclaims.
     #[arg(long)]
     pub dry_run: bool,
+
+    #[command(flatten)]
+    pub output: Output,
+
+    #[command(flatten)]
+    pub target: Target,
+}
+
+#[derive(Debug, Args)]
+pub struct Reconcile {
+    /// NAME, KIND or KIND/NAME.
+    pub system: String,
+
+    /// Say what differs, and change nothing; with --verbose, list every difference.
+    #[arg(long)]
+    pub dry_run: bool,
+
+    /// Only say whether the scan and the index agree: exit code 0 when they do, 1 when not.
+    #[arg(long)]
+    pub compare: bool,
+
+    /// Go on from where an earlier run stopped, as it said.
+    #[arg(long, value_name = "CURSOR")]
+    pub from: Option<String>,
 
     #[command(flatten)]
     pub output: Output,

@@ -4,6 +4,7 @@ mod brake;
 mod check;
 mod explain;
 mod receipts;
+mod reconcile;
 mod restore;
 mod serve;
 mod status;
@@ -29,6 +30,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Command::Check(args) => check::run(args),
         Command::Status(args) => status::run(args),
         Command::Sweep(args) => sweep::run(args),
+        Command::Reconcile(args) => reconcile::run(args, cli.verbose > 0),
         Command::Explain(args) => explain::run(args),
         Command::Receipts(args) => receipts::run(args),
         Command::Restore(args) => restore::run(args),

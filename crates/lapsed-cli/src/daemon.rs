@@ -31,13 +31,19 @@ pub async fn run(config: Config) -> Result<(), Failure> {
     let metrics = Arc::new(Metrics::new(clock.clone()));
     let config = Arc::new(config);
     let node = open(config.clone(), clock.clone(), metrics.clone()).await?;
-    node.systems().iter().for_each(|live| metrics.introduce(live.id()));
+    for live in node.systems() {
+        metrics.introduce(live.id());
+        if live.reconciler().is_ok() {
+            metrics.introduce_index(live.id());
+        }
+    }
     let listener = bind(&config).await?;
     let address = listener.local_addr()?;
 
     let (stopper, stop) = Stop::channel();
     let (resigner, resign) = Stop::channel();
     let sweeping = sweep(&node, &clock, &stop);
+    let reconciling = reconcile(&node, &stop);
     let standing = campaign(&node, &resign);
     let (app, mut idle) = App::new(node.clone(), metrics, &config.server, stop.clone());
     let service = http::service(app).into_make_service();
@@ -57,6 +63,7 @@ pub async fn run(config: Config) -> Result<(), Failure> {
     drain(serving).await;
     let _ = tokio::time::timeout(DRAIN, idle.recv()).await;
     join(sweeping).await;
+    join(reconciling).await;
     resigner.stop();
     join(standing).await;
     close(node).await?;
@@ -96,6 +103,20 @@ fn sweep(node: &Node, clock: &Arc<dyn Clock>, stop: &Stop) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     for live in node.systems() {
         tasks.spawn(schedule::run(live.sweeper().clone(), clock.clone(), stop.clone()));
+    }
+    tasks
+}
+
+/// One task a system that has an index compares it with its truth now and then; in leader mode only
+/// whoever leads does.
+fn reconcile(node: &Node, stop: &Stop) -> JoinSet<()> {
+    let mut tasks = JoinSet::new();
+    for live in node.systems() {
+        let Ok(reconciler) = live.reconciler().cloned() else { continue };
+        let (sweeper, stop) = (live.sweeper().clone(), stop.clone());
+        tasks.spawn(async move {
+            reconciler.keep(stop, || sweeper.leads() != Some(false)).await;
+        });
     }
     tasks
 }

@@ -6,12 +6,15 @@ pub mod events;
 mod extract;
 mod front;
 pub mod openapi;
+pub mod owners;
 mod patience;
 pub mod problem;
 pub mod receipts;
+pub mod reconcile;
 pub mod registry;
 pub mod schemas;
 pub mod service;
+pub mod sessions;
 pub mod sweeps;
 
 use std::sync::Arc;
@@ -112,6 +115,7 @@ pub fn service(app: Shared) -> Front {
 fn routes() -> OpenApiRouter<Shared> {
     let common = OpenApiRouter::with_openapi(openapi::base())
         .merge(sweeps::routes())
+        .merge(reconcile::routes())
         .merge(brakes::routes())
         .merge(receipts::routes())
         .merge(events::routes())

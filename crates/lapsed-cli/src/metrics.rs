@@ -1,7 +1,10 @@
-//! Metrics: the uniform series of every system, and the original janitor's own. All that is counted
+//! Metrics: the uniform series of every system, and the originals' own. All that is counted
 //! here comes from what the store answered; gauges are read anew at every scrape.
 
+mod cleanup;
+mod drift;
 mod evicted;
+mod labels;
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
@@ -9,49 +12,24 @@ use std::time::Duration;
 
 use lapsed::clock::Clock;
 use lapsed::receipt::{Reason, Receipt, Witness};
+use lapsed::reconcile::{Ended, ReconcileReport, Reconciled};
 use lapsed::sweep::brake::Verdict;
-use lapsed::sweep::{Census, PassReport, Stopped};
-use lapsed::{Error, SystemId};
-use prometheus_client::encoding::{EncodeLabelSet, text};
+use lapsed::sweep::{Act, Census, PassReport, Stopped};
+use lapsed::{Error, Kind, SystemId};
+use prometheus_client::encoding::text;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
+use cleanup::Cleanup;
+use drift::Drift;
 use evicted::Evicted;
+use labels::{ByError, ByReason, ByState, ByStopped, OfSystem};
 
 /// The content type of what [`Metrics::encode`] writes.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct OfSystem {
-    system: String,
-}
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct ByReason {
-    system: String,
-    reason: &'static str,
-}
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct ByStopped {
-    system: String,
-    stopped: &'static str,
-}
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct ByErrorKind {
-    system: String,
-    kind: &'static str,
-}
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct ByState {
-    system: String,
-    state: &'static str,
-}
 
 type Histograms = Family<OfSystem, Histogram, fn() -> Histogram>;
 
@@ -67,7 +45,9 @@ pub struct Metrics {
     passes: Family<ByStopped, Counter>,
     brake: Family<OfSystem, Gauge<f64, AtomicU64>>,
     zombies: Family<OfSystem, Counter>,
-    store_errors: Family<ByErrorKind, Counter>,
+    store_errors: Family<ByError, Counter>,
+    drift: Drift,
+    cleanup: Cleanup,
     evicted: Arc<Evicted>,
 }
 
@@ -106,6 +86,8 @@ impl Metrics {
             brake: Family::default(),
             zombies: Family::default(),
             store_errors: Family::default(),
+            drift: Drift::default(),
+            cleanup: Cleanup::new(),
             evicted: Arc::new(Evicted::new(clock)),
         };
         metrics.register();
@@ -133,52 +115,61 @@ impl Metrics {
         to.register("lapsed_zombie_rejected", help, self.zombies.clone());
         to.register(
             "lapsed_store_errors",
-            "Failed store calls, by kind",
+            "Failed store calls, by kind of error",
             self.store_errors.clone(),
         );
+        self.drift.register(to);
         to.register_collector(Box::new(self.evicted.clone()));
     }
 
     /// Makes the series of a system appear at zero, so that a rate can be taken from the first on.
     pub fn introduce(&self, system: &SystemId) {
-        let system = system.name.to_string();
-        for reason in [Reason::OwnerDead, Reason::OwnerRetired] {
-            let labels = ByReason { system: system.clone(), reason: reason.as_str() };
-            drop(self.reclaimed.get_or_create(&labels));
+        let of = OfSystem::of(system);
+        for reason in Reason::ALL {
+            drop(self.reclaimed.get_or_create(&of.by_reason(*reason)));
         }
         for stopped in STOPPED {
-            let labels = ByStopped { system: system.clone(), stopped: stopped.as_str() };
-            drop(self.passes.get_or_create(&labels));
+            drop(self.passes.get_or_create(&of.by_stopped(*stopped)));
         }
-        for kind in ["unavailable", "throttled", "corrupt"] {
-            drop(self.store_errors.get_or_create(&ByErrorKind { system: system.clone(), kind }));
+        for error in ["unavailable", "throttled", "corrupt"] {
+            drop(self.store_errors.get_or_create(&of.by_error(error)));
         }
-        let labels = OfSystem { system };
-        drop(self.lag_seconds.get_or_create(&labels));
-        drop(self.pass_seconds.get_or_create(&labels));
-        drop(self.zombies.get_or_create(&labels));
+        drop(self.lag_seconds.get_or_create(&of));
+        drop(self.pass_seconds.get_or_create(&of));
+        drop(self.zombies.get_or_create(&of));
+        if system.kind == Kind::Sessions {
+            self.cleanup.introduce(&mut self.lock());
+        }
+    }
+
+    /// The same for what only a system with an index has.
+    pub fn introduce_index(&self, system: &SystemId) {
+        self.drift.introduce(&OfSystem::of(system));
     }
 
     /// The gauges of one system, as they are now.
     pub fn gauge(&self, system: &SystemId, census: &Census, verdict: &Verdict) {
-        let system = system.name.to_string();
-        let labels = OfSystem { system: system.clone() };
-        self.suspects.get_or_create(&labels).set(census.suspects as i64);
-        self.population.get_or_create(&labels).set(census.population as i64);
+        let of = OfSystem::of(system);
+        self.suspects.get_or_create(&of).set(census.suspects as i64);
+        self.population.get_or_create(&of).set(census.population as i64);
         let brake = match verdict {
             Verdict::Open => 0.0,
             Verdict::Opening { .. } => 0.5,
             Verdict::Held { .. } => 1.0,
         };
-        self.brake.get_or_create(&labels).set(brake);
+        self.brake.get_or_create(&of).set(brake);
         for (state, count) in [
             ("live", census.owners_live),
             ("overdue", census.owners_overdue),
             ("died_recently", census.owners_died_recently),
         ] {
-            let labels = ByState { system: system.clone(), state };
-            self.owners.get_or_create(&labels).set(count as i64);
+            self.owners.get_or_create(&of.by_state(state)).set(count as i64);
         }
+    }
+
+    /// How many sessions nobody is connected to, over all systems.
+    pub fn gauge_disconnected(&self, count: u64) {
+        self.cleanup.gauge(count);
     }
 
     /// All series as text.
@@ -195,32 +186,47 @@ impl Metrics {
 
 impl Witness for Metrics {
     fn reclaimed(&self, receipt: &Receipt) {
-        let system = receipt.id.system.name.to_string();
-        let labels = ByReason { system: system.clone(), reason: receipt.reason.as_str() };
-        self.reclaimed.get_or_create(&labels).inc();
-        if receipt.reason == Reason::OwnerDead {
+        let of = OfSystem::of(&receipt.id.system);
+        self.reclaimed.get_or_create(&of.by_reason(receipt.reason)).inc();
+        if receipt.reason != Reason::OwnerRetired {
             let late = Duration::from_millis(receipt.evidence.late_ms);
-            self.lag_seconds.get_or_create(&OfSystem { system }).observe(late.as_secs_f64());
+            self.lag_seconds.get_or_create(&of).observe(late.as_secs_f64());
         }
         self.evicted.count(receipt);
+        if receipt.id.system.kind == Kind::Sessions {
+            self.cleanup.deleted();
+        }
     }
 
     fn passed(&self, report: &PassReport) {
         if report.dry_run {
             return;
         }
-        let labels = ByStopped { system: report.system.clone(), stopped: report.stopped.as_str() };
-        self.passes.get_or_create(&labels).inc();
-        let labels = OfSystem { system: report.system.clone() };
-        self.pass_seconds.get_or_create(&labels).observe(report.took_ms as f64 / 1e3);
+        let of = OfSystem { system: report.system.clone(), kind: report.kind.as_str() };
+        self.passes.get_or_create(&of.by_stopped(report.stopped)).inc();
+        self.pass_seconds.get_or_create(&of).observe(report.took_ms as f64 / 1e3);
+        if report.kind == Kind::Sessions {
+            self.cleanup.passed(report);
+        }
     }
 
     fn zombie_rejected(&self, system: &SystemId) {
-        self.zombies.get_or_create(&OfSystem { system: system.name.to_string() }).inc();
+        self.zombies.get_or_create(&OfSystem::of(system)).inc();
     }
 
     fn store_error(&self, system: &SystemId, error: &Error) {
-        let labels = ByErrorKind { system: system.name.to_string(), kind: error.kind() };
-        self.store_errors.get_or_create(&labels).inc();
+        self.store_errors.get_or_create(&OfSystem::of(system).by_error(error.kind())).inc();
+    }
+
+    fn healed(&self, system: &SystemId, page: &Reconciled, act: Act) {
+        self.drift.page(&OfSystem::of(system), page, act);
+        if system.kind == Kind::Sessions {
+            self.cleanup.scanned(page.examined);
+        }
+    }
+
+    fn reconciled(&self, report: &ReconcileReport, ended: Ended<'_>) {
+        let of = OfSystem { system: report.system.clone(), kind: report.kind.as_str() };
+        self.drift.ended(&of, report, ended);
     }
 }

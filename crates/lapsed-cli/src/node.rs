@@ -3,6 +3,7 @@
 mod journal;
 mod live;
 pub mod page;
+mod reconcile;
 pub mod shapes;
 
 use std::collections::BTreeMap;
@@ -18,6 +19,7 @@ use crate::stores::OpenStore;
 
 pub use journal::Journal;
 pub use live::{BrakeOrder, LIST_MAX, Live};
+pub use reconcile::{Order, Reconciler};
 
 /// Everything that was opened.
 pub struct Node {

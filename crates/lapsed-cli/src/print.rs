@@ -3,6 +3,8 @@
 use std::io::Write;
 
 use jiff::{Timestamp, Unit};
+use lapsed::Name;
+use lapsed::owner::Incarnation;
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -109,6 +111,16 @@ pub fn moment(ms: u64) -> String {
 pub fn ago(ms: u64) -> String {
     let now = Timestamp::now().as_millisecond().max(0) as u64;
     format!("{} ago", span(now.saturating_sub(ms)))
+}
+
+/// Whose something was, and which life's. A session belongs to no life (its incarnation is 0), and
+/// stands for itself where it has no broadcaster.
+pub fn holder(key: &Name, owner: &Name, incarnation: Incarnation) -> (String, String) {
+    match incarnation.0 {
+        0 if owner == key => ("-".to_owned(), "-".to_owned()),
+        0 => (owner.to_string(), "-".to_owned()),
+        life => (owner.to_string(), life.to_string()),
+    }
 }
 
 /// `1 entry`, `2 entries`.

@@ -5,17 +5,37 @@ use std::time::Duration;
 
 use lapsed::SystemId;
 use lapsed::clock::Clock;
+use lapsed::reconcile::Reconcile;
 use lapsed::registry::RegistryStore;
+use lapsed::sessions::SessionsStore;
 use lapsed::store::Store;
 use lapsed_embedded::{Embedded, Options};
 
 use crate::config::store::{Place, StoreConfig};
+use crate::systems::registry::RegistryLayout;
+use crate::systems::sessions::{SessionsLayout, SessionsTimes};
 
 /// A store that was opened.
 #[derive(Clone)]
 pub enum OpenStore {
     /// A folder of this machine.
     Embedded(Embedded),
+}
+
+/// A registry on a store.
+pub struct OpenRegistry {
+    /// Its entries.
+    pub registry: Arc<dyn RegistryStore>,
+    /// Its index, where it has one besides its truth.
+    pub index: Option<Arc<dyn Reconcile>>,
+}
+
+/// Sessions on a store.
+pub struct OpenSessions {
+    /// The sessions.
+    pub sessions: Arc<dyn SessionsStore>,
+    /// Their index, where there is one besides the truth.
+    pub index: Option<Arc<dyn Reconcile>>,
 }
 
 impl OpenStore {
@@ -38,11 +58,24 @@ impl OpenStore {
     /// The registry `id` on it.
     pub fn registry(
         &self,
-        id: SystemId,
+        id: &SystemId,
         threshold: Duration,
-    ) -> lapsed::Result<Arc<dyn RegistryStore>> {
+        _layout: &RegistryLayout,
+    ) -> lapsed::Result<OpenRegistry> {
         let OpenStore::Embedded(store) = self;
-        Ok(store.registry(id, threshold)?)
+        Ok(OpenRegistry { registry: store.registry(id.clone(), threshold)?, index: None })
+    }
+
+    /// The sessions `id` on it.
+    pub fn sessions(
+        &self,
+        id: &SystemId,
+        times: SessionsTimes,
+        _layout: &SessionsLayout,
+    ) -> lapsed::Result<OpenSessions> {
+        let OpenStore::Embedded(store) = self;
+        let sessions = store.sessions(id.clone(), times.ttl, times.grace)?;
+        Ok(OpenSessions { sessions, index: None })
     }
 
     /// Flushes and closes it. Blocking.

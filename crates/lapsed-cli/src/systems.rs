@@ -1,6 +1,7 @@
 //! The kinds of system, as the daemon sees them. A new kind is a module here and a line in `ROOMS`.
 
 pub mod registry;
+pub mod sessions;
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -73,7 +74,7 @@ pub struct Built {
 }
 
 /// Every kind there is.
-pub static ROOMS: &[&dyn Room] = &[&registry::RegistryRoom];
+pub static ROOMS: &[&dyn Room] = &[&registry::RegistryRoom, &sessions::SessionsRoom];
 
 /// The room of `kind`.
 pub fn room(kind: Kind) -> &'static dyn Room {

@@ -58,7 +58,17 @@ fn no_daemon_is_exit_1_and_says_how_to_start_one() {
 fn help_reads_well() {
     let answer = run(&["--help"]);
     assert_eq!(answer.code, 0);
-    for word in ["serve", "check", "status", "sweep", "explain", "receipts", "restore", "brake"] {
+    for word in [
+        "serve",
+        "check",
+        "status",
+        "sweep",
+        "reconcile",
+        "explain",
+        "receipts",
+        "restore",
+        "brake",
+    ] {
         assert!(answer.out.contains(word), "{word}");
         assert_eq!(run(&[word, "--help"]).code, 0);
     }
@@ -122,7 +132,8 @@ fn trap_a2_two_sweeps_at_once_count_each_entry_once() {
     assert!(set(&both[0]).is_disjoint(&set(&both[1])));
     assert_eq!(daemon.receipts().len(), 2_000);
     let metrics = daemon.get("/metrics").text;
-    let line = "lapsed_reclaimed_total{system=\"devices\",reason=\"owner_dead\"} 2000\n";
+    let line =
+        "lapsed_reclaimed_total{system=\"devices\",reason=\"owner_dead\",kind=\"registry\"} 2000\n";
     assert!(metrics.contains(line), "{metrics}");
 }
 
@@ -141,7 +152,12 @@ fn the_brake_holds_with_exit_3_and_lets_go_when_released() {
     assert_eq!(daemon.run(&["sweep", "devices", "--dry-run"]).code, 3);
     let status = daemon.run(&["status", "devices", "--json"]).json();
     assert_eq!(status["brake"]["held_by"], "mass_death", "{status}");
-    assert!(daemon.get("/metrics").text.contains("lapsed_brake{system=\"devices\"} 1.0"));
+    assert!(
+        daemon
+            .get("/metrics")
+            .text
+            .contains("lapsed_brake{system=\"devices\",kind=\"registry\"} 1.0")
+    );
     assert_eq!(daemon.get("/v1/registry/devices/lookup/k1").status, 200, "spared, so still found");
 
     let told = daemon.run(&["brake", "devices", "release", "--for", "1m", "--json"]).json();

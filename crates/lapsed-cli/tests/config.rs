@@ -31,6 +31,33 @@ fn system(lines: &str) -> String {
     format!("{STORE}[[system]]\nkind = \"registry\"\nname = \"devices\"\n{lines}\n")
 }
 
+fn chat(lines: &str) -> String {
+    format!("{STORE}[[system]]\nkind = \"sessions\"\nname = \"chat\"\n{lines}\n")
+}
+
+#[test]
+fn sessions_have_their_keys_and_each_is_checked() {
+    for (line, says) in [
+        ("grace = \"0s\"", "longer than 0"),
+        ("orphan_max_age = \"soon\"", "not a duration"),
+        ("session_key = \"session\"", "`{session}`"),
+        ("ref_count_key = \"ref_count\"", "`{session}`"),
+        ("broadcaster_key = \"b\"", "`{broadcaster}`"),
+        ("disconnected_key = \"\"", "must not be empty"),
+        ("shards = 0", "shards"),
+        ("shards = 2000", "shards"),
+        ("gace = \"1m\"", "`grace`"),
+        ("grace = \"1m\"\norphan_max_age = \"1m\"", "duplicate"),
+    ] {
+        refused(&chat(line), &[], &["lapsed.toml", "chat", says]);
+    }
+    let fine = check(&chat("orphan_max_age = \"45s\"\nshards = 1"), &[]);
+    assert_eq!(fine.code, 0, "{fine:?}");
+    for word in ["sessions/chat", "grace = 45s", "line 6", "1m15s", "a pass every 30s"] {
+        assert!(fine.out.contains(word), "{word}: {}", fine.out);
+    }
+}
+
 #[test]
 fn unknown_keys_name_the_key_its_line_and_the_nearest_valid_one() {
     refused("[sever]\nlisten = \"x\"\n", &[], &["`sever`", "`server`", "lapsed.toml:1"]);
@@ -122,6 +149,7 @@ fn stores_must_be_there_be_different_and_be_embedded() {
     assert_eq!(answer.code, 2, "{answer:?}");
     assert!(answer.err.contains("same folder"), "{answer:?}");
     refused(&system("mode = \"adopt\""), &[], &["adopt", "native", "mode"]);
+    refused(&chat("mode = \"adopt\""), &[], &["adopt", "native", "mode"]);
 }
 
 #[test]

@@ -75,7 +75,9 @@ fn a_full_disk_refuses_writes_keeps_reading_and_recovers() {
     let beat = daemon.post("/v1/registry/default/beat", json!({ "owner": "a" }));
     assert_eq!(beat.status, 200, "so do beats: {beat:?}");
     let metrics = daemon.get("/metrics").text;
-    assert!(metrics.contains("lapsed_store_errors_total{system=\"default\",kind=\"unavailable\"}"));
+    assert!(metrics.contains(
+        "lapsed_store_errors_total{system=\"default\",error=\"unavailable\",kind=\"registry\"}"
+    ));
 
     std::fs::remove_file(disk.filler()).unwrap();
     until("writes to go on", || (register("after").status == 200).then_some(()));

@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 use crate::name::{Kind, Name, SystemId};
 use crate::owner::Incarnation;
-use crate::sweep::PassReport;
+use crate::reconcile::{Ended, ReconcileReport, Reconciled};
+use crate::sweep::{Act, PassReport};
 
 /// Which receipt: the system's kind and name, and a number that only grows within it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -173,6 +174,10 @@ pub trait Witness: Send + Sync {
     fn zombie_rejected(&self, _system: &SystemId) {}
     /// A store call failed or had no answer.
     fn store_error(&self, _system: &SystemId, _error: &Error) {}
+    /// One page of an index was compared with its truth, and healed unless it was a dry run.
+    fn healed(&self, _system: &SystemId, _page: &Reconciled, _act: Act) {}
+    /// A reconciliation ended.
+    fn reconciled(&self, _report: &ReconcileReport, _ended: Ended<'_>) {}
 }
 
 /// Tells nobody.

@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Clock;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::name::{Kind, SystemId};
 use crate::schedule::Stop;
 use crate::sweep::{Act, Cursor};
@@ -112,6 +112,17 @@ impl ReconcileReport {
     pub fn drift(&self) -> u64 {
         self.added + self.removed + self.corrected
     }
+}
+
+/// How much of it one run has seen: only a whole one knows how far index and truth had drifted.
+#[derive(Clone, Copy, Debug)]
+pub enum Ended<'e> {
+    /// Everything, from the first row to the last.
+    Whole,
+    /// It went on from somewhere, or was stopped before the end.
+    Part,
+    /// It broke off: this call failed.
+    Failed(&'e Error),
 }
 
 /// How to go about it.

@@ -10,12 +10,12 @@ use lapsed::system::{Explanation, Restored};
 use lapsed::{Error, SystemId};
 use tokio::runtime::{Builder, Runtime};
 
-use super::{Backend, Followed, Listing};
+use super::{Backend, Followed, Listing, Progress};
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::node::page::{self, Cursor, Wanted};
-use crate::node::shapes::{BrakeStatus, ReceiptPage, SystemStatus};
-use crate::node::{BrakeOrder, LIST_MAX, Live, Node};
+use crate::node::shapes::{BrakeStatus, ReceiptPage, Reconciliation, SystemStatus};
+use crate::node::{BrakeOrder, LIST_MAX, Live, Node, Order};
 
 /// The store, opened by this process.
 pub struct Local {
@@ -61,6 +61,25 @@ impl Backend for Local {
         let live = self.live(system)?;
         let (_stopper, stop) = Stop::channel();
         Ok(self.runtime.block_on(live.pass(act, LIST_MAX, &stop)))
+    }
+
+    fn reconcile(
+        &self,
+        system: &SystemId,
+        order: Order,
+        tell: &mut (dyn FnMut(Progress) + Send),
+    ) -> Result<Reconciliation, Failure> {
+        let reconciler = self.live(system)?.reconciler()?;
+        Ok(self.runtime.block_on(async {
+            let stop = stop_on_interrupt();
+            let extent = reconciler.extent().await;
+            let mut examined = 0;
+            let mut seen = |rows: u64| {
+                examined += rows;
+                tell(Progress { examined, extent });
+            };
+            reconciler.run(order, &stop, &mut seen).await
+        })?)
     }
 
     fn explain(&self, system: &SystemId, key: &str) -> Result<Explanation, Failure> {
@@ -110,4 +129,19 @@ impl Backend for Local {
     fn close(self: Box<Self>) -> Result<(), Failure> {
         Ok(self.node.close()?)
     }
+}
+
+/// Ctrl-C lets the page under way finish; a second one leaves at once.
+fn stop_on_interrupt() -> Stop {
+    let (stopper, stop) = Stop::channel();
+    tokio::spawn(async move {
+        if tokio::signal::ctrl_c().await.is_err() {
+            // Without a handler Ctrl-C ends the process, as ever: wait for that.
+            std::future::pending::<()>().await;
+        }
+        stopper.stop();
+        let _ = tokio::signal::ctrl_c().await;
+        std::process::exit(130);
+    });
+    stop
 }

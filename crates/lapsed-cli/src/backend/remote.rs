@@ -13,11 +13,12 @@ use serde_json::{Value, json};
 use ureq::http::Response;
 use ureq::{Agent, Body};
 
-use super::{Backend, Followed, Listing, sse, system_id};
+use super::{Backend, Followed, Listing, Progress, sse, system_id};
 use crate::failure::Failure;
 use crate::http::brakes::{BrakeBody, Word};
-use crate::node::shapes::{BrakeStatus, ReceiptPage, Sweeps, SystemStatus};
-use crate::node::{BrakeOrder, LIST_MAX};
+use crate::http::reconcile::ReconcileOptions;
+use crate::node::shapes::{BrakeStatus, ReceiptPage, Reconciliation, Sweeps, SystemStatus};
+use crate::node::{BrakeOrder, LIST_MAX, Order};
 
 const CONNECT: Duration = Duration::from_secs(3);
 const ANSWER: Duration = Duration::from_secs(60);
@@ -194,6 +195,20 @@ impl Backend for Remote {
     fn pass(&self, system: &SystemId, act: Act) -> Result<PassReport, Failure> {
         let body = json!({ "dry_run": act == Act::DryRun, "list": LIST_MAX });
         self.send(Method::Post, &format!("/v1/sweeps/{system}"), &body, Patience::Long)
+    }
+
+    fn reconcile(
+        &self,
+        system: &SystemId,
+        order: Order,
+        _tell: &mut (dyn FnMut(Progress) + Send),
+    ) -> Result<Reconciliation, Failure> {
+        let body = ReconcileOptions {
+            dry_run: Some(order.act == Act::DryRun),
+            from: order.after.0,
+            list: Some(order.list),
+        };
+        self.send(Method::Post, &format!("/v1/reconcile/{system}"), &body, Patience::Long)
     }
 
     fn explain(&self, system: &SystemId, key: &str) -> Result<Explanation, Failure> {

@@ -119,13 +119,15 @@ fn as_json(config: &Config, stores: &[(&StoreConfig, String)]) -> Value {
 
 fn system_json(plan: &dyn Planned) -> Value {
     let common = plan.common();
+    let silence = common.grace.unwrap_or(common.threshold);
     json!({
         "system": common.id.name,
         "kind": common.id.kind,
         "store": common.store,
         "threshold_ms": common.threshold.as_millis() as u64,
+        "grace_ms": common.grace.map(|grace| grace.as_millis() as u64),
         "every_ms": common.policy.every.as_millis() as u64,
-        "gone_after_ms": (common.threshold + common.policy.every).as_millis() as u64,
+        "gone_after_ms": (silence + common.policy.every).as_millis() as u64,
         "plan": plan.describe(),
         "settings": common.settings,
     })

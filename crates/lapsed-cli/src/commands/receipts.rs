@@ -10,7 +10,7 @@ use crate::backend::{Backend, Followed, Listing, resolve};
 use crate::cli::Receipts;
 use crate::failure::Failure;
 use crate::node::page::PAGE_MAX;
-use crate::print::{self, Table, line, moment, span};
+use crate::print::{self, Table, holder, line, moment, span};
 
 /// The newest receipts; with `--follow`, also those to come.
 pub fn run(args: Receipts) -> Result<(), Failure> {
@@ -98,12 +98,13 @@ fn row(receipt: &Receipt) -> Vec<String> {
     if let Some(at) = receipt.restored_ms {
         reason.push_str(&format!(", restored {}", moment(at)));
     }
+    let (owner, life) = holder(&receipt.key, &receipt.owner, receipt.incarnation);
     vec![
         moment(receipt.at_ms),
         receipt.id.to_string(),
         receipt.key.to_string(),
-        receipt.owner.to_string(),
-        receipt.incarnation.to_string(),
+        owner,
+        life,
         reason,
         span(receipt.evidence.late_ms),
     ]

@@ -1,5 +1,6 @@
 //! `lapsed restore`
 
+use lapsed::Kind;
 use lapsed::receipt::ReceiptId;
 use lapsed::system::Restored;
 
@@ -16,6 +17,9 @@ pub fn run(args: Restore) -> Result<(), Failure> {
         print::json(&restored)?;
     }
     match restored {
+        Restored::Restored { key, .. } if !args.output.json && id.system.kind == Kind::Sessions => {
+            line(&format!("{key} is back, disconnected, with a whole grace before it"))
+        }
         Restored::Restored { key, owner, incarnation } if !args.output.json => {
             line(&format!("{key} is back, held by {owner} (incarnation {incarnation})"))
         }

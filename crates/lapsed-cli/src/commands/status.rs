@@ -1,5 +1,7 @@
 //! `lapsed status`
 
+use lapsed::Kind;
+
 use super::ask;
 use crate::backend::resolve;
 use crate::cli::Status;
@@ -74,7 +76,7 @@ fn detail(status: &SystemStatus) -> String {
     let mut fact = |name: &str, value: String| table.row(vec![format!("  {name}"), value]);
     if let Some(census) = &status.census {
         let suspects = plural(census.suspects, "suspect", "suspects");
-        fact("entries", format!("{}, of them {suspects}", count(census.population)));
+        fact(things(status), format!("{}, of them {suspects}", count(census.population)));
         fact(
             "owners",
             format!(
@@ -102,8 +104,8 @@ fn detail(status: &SystemStatus) -> String {
         Some(false) => ", another process leads",
         None => "",
     };
-    let (every, threshold) = (span(status.every_ms), span(status.threshold_ms));
-    fact("schedule", format!("a pass every {every}, dead after {threshold}{leads}"));
+    let every = span(status.every_ms);
+    fact("schedule", format!("a pass every {every}, {}{leads}", dead_after(status)));
     if let Some(store) = &status.store {
         fact("store", format!("`{}`: {}", status.store_name, store.place));
     }
@@ -113,13 +115,33 @@ fn detail(status: &SystemStatus) -> String {
     format!("{}/{}\n{}", status.kind, status.system, table.text())
 }
 
+/// What its entries are called.
+fn things(status: &SystemStatus) -> &'static str {
+    if status.kind == Kind::Sessions.as_str() { "sessions" } else { "entries" }
+}
+
+fn dead_after(status: &SystemStatus) -> String {
+    let threshold = span(status.threshold_ms);
+    match status.grace_ms {
+        Some(grace_ms) => format!(
+            "a session is deleted when nobody was connected for {}, owners are dead after {threshold}",
+            span(grace_ms)
+        ),
+        None => format!("dead after {threshold}"),
+    }
+}
+
 fn describe_pass(status: &SystemStatus) -> String {
     let Some(pass) = &status.last_pass else {
         return "none in this process yet".to_owned();
     };
+    let released = match pass.released {
+        0 => String::new(),
+        number => format!(", {} let go from dead owners", count(number)),
+    };
     let detail = pass.detail.as_ref().map_or(String::new(), |words| format!(" ({words})"));
     format!(
-        "{}: {} of {} reclaimed in {}, stopped: {}{detail}",
+        "{}: {} of {} reclaimed{released} in {}, stopped: {}{detail}",
         ago(pass.started_ms),
         count(pass.reclaimed),
         plural(pass.suspects, "suspect", "suspects"),

@@ -1,14 +1,15 @@
 //! `lapsed sweep`
 
-use lapsed::SystemId;
+use lapsed::receipt::Reason;
 use lapsed::sweep::{Act, Listed, PassReport, Stopped};
+use lapsed::{Kind, SystemId};
 use serde::Serialize;
 
 use super::ask;
-use crate::backend::resolve;
+use crate::backend::{Backend, resolve};
 use crate::cli::Sweep;
 use crate::failure::Failure;
-use crate::print::{self, Table, count, line, plural, span};
+use crate::print::{self, Table, count, holder, line, plural, span};
 
 /// How many entries are shown to people.
 const SHOWN: usize = 20;
@@ -16,20 +17,34 @@ const SHOWN: usize = 20;
 /// One pass now.
 pub fn run(args: Sweep) -> Result<(), Failure> {
     let act = if args.dry_run { Act::DryRun } else { Act::Reclaim };
-    let (id, report) = ask(&args.target, |backend| {
+    let (id, report, grace_ms) = ask(&args.target, |backend| {
         let id = resolve(&args.system, &backend.systems()?)?;
         let report = backend.pass(&id, act)?;
-        Ok((id, report))
+        let grace_ms = match args.dry_run && !args.output.json {
+            true => grace_ms(backend, &id)?,
+            false => None,
+        };
+        Ok((id, report, grace_ms))
     })?;
     match args.output.json {
         true => print_json(&report)?,
-        false => line(&describe(&id, &report))?,
+        false => line(&describe(&id, &report, grace_ms))?,
     }
     match report.stopped {
         Stopped::Brake => Err(Failure::Silent(3)),
         Stopped::Error => Err(Failure::Silent(1)),
         _ => Ok(()),
     }
+}
+
+/// How long this system keeps what nobody is connected to.
+fn grace_ms(backend: &dyn Backend, id: &SystemId) -> Result<Option<u64>, Failure> {
+    if id.kind != Kind::Sessions {
+        return Ok(None);
+    }
+    let all = backend.status()?;
+    let one = all.iter().find(|s| s.kind == id.kind.as_str() && s.system == *id.name);
+    Ok(one.and_then(|status| status.grace_ms))
 }
 
 /// The list is there even when it is empty.
@@ -46,7 +61,7 @@ fn print_json(report: &PassReport) -> Result<(), Failure> {
     print::json(&WithList { report, entries })
 }
 
-fn describe(id: &SystemId, report: &PassReport) -> String {
+fn describe(id: &SystemId, report: &PassReport, grace_ms: Option<u64>) -> String {
     let verb = if report.dry_run { "would be reclaimed" } else { "reclaimed" };
     let mut text = format!(
         "{id}: {} of {} {verb} in {}, stopped: {}",
@@ -55,6 +70,9 @@ fn describe(id: &SystemId, report: &PassReport) -> String {
         span(report.took_ms),
         report.stopped
     );
+    if report.released > 0 {
+        text.push_str(&format!("\n  {}", released(report)));
+    }
     for (why, number) in &report.skipped {
         text.push_str(&format!("\n  left alone: {} ({why})", count(*number)));
     }
@@ -62,7 +80,7 @@ fn describe(id: &SystemId, report: &PassReport) -> String {
         text.push_str(&format!("\n  {detail}"));
     }
     if !report.entries.is_empty() {
-        text.push_str(&format!("\n{}", list(report)));
+        text.push_str(&format!("\n{}", list(report, grace_ms)));
     }
     if let Some(hint) = next_step(id, report) {
         text.push_str(&format!("\n{hint}"));
@@ -70,19 +88,36 @@ fn describe(id: &SystemId, report: &PassReport) -> String {
     text
 }
 
-fn list(report: &PassReport) -> String {
+/// What the dead held on to, and what stays.
+fn released(report: &PassReport) -> String {
+    let verb = if report.dry_run { "would be let go" } else { "let go" };
+    let number = count(report.released);
+    match report.kind {
+        Kind::Sessions => format!(
+            "{verb}: {number} (a dead owner's references to a session; without any other its grace \
+             begins)"
+        ),
+        Kind::Registry => format!("{verb}: {number}"),
+    }
+}
+
+fn list(report: &PassReport, grace_ms: Option<u64>) -> String {
     let last = if report.dry_run { "why" } else { "receipt" };
-    let mut table = Table::new(&["key", "owner", "incarnation", "reason", "late", last]);
+    let mut table = match report.kind {
+        Kind::Registry => Table::new(&["key", "owner", "incarnation", "reason", "late", last]),
+        Kind::Sessions => Table::new(&["session", "broadcaster", "reason", "late", last]),
+    };
     let shown = if report.dry_run { report.entries.len() } else { SHOWN };
     for entry in report.entries.iter().take(shown) {
-        table.row(vec![
-            entry.key.to_string(),
-            entry.owner.to_string(),
-            entry.incarnation.to_string(),
-            entry.reason.to_string(),
-            span(entry.late_ms),
-            entry.receipt.as_ref().map_or_else(|| why(entry), ToString::to_string),
-        ]);
+        let (owner, life) = holder(&entry.key, &entry.owner, entry.incarnation);
+        let mut cells = vec![entry.key.to_string(), owner];
+        if report.kind == Kind::Registry {
+            cells.push(life);
+        }
+        cells.extend([entry.reason.to_string(), span(entry.late_ms)]);
+        let receipt = entry.receipt.as_ref().map(ToString::to_string);
+        cells.push(receipt.unwrap_or_else(|| why(entry, grace_ms)));
+        table.row(cells);
     }
     let more = report.reclaimed.saturating_sub(shown.min(report.entries.len()) as u64);
     match more {
@@ -91,18 +126,20 @@ fn list(report: &PassReport) -> String {
     }
 }
 
-fn why(entry: &Listed) -> String {
-    match entry.reason {
-        lapsed::receipt::Reason::OwnerDead => {
-            format!("its owner's time ran out at {}", print::moment(entry.deadline_ms))
+fn why(entry: &Listed, grace_ms: Option<u64>) -> String {
+    let ended = print::moment(entry.deadline_ms);
+    let since = grace_ms.map(|grace_ms| print::moment(entry.deadline_ms.saturating_sub(grace_ms)));
+    match (entry.reason, since) {
+        (Reason::OwnerDead, _) => format!("its owner's time ran out at {ended}"),
+        (Reason::OwnerRetired, _) => "its owner has retired".to_owned(),
+        (Reason::Orphaned, Some(since)) => {
+            format!("nobody connected since {since}; its grace was over at {ended}")
         }
-        lapsed::receipt::Reason::OwnerRetired => "its owner has retired".to_owned(),
-        lapsed::receipt::Reason::Orphaned => {
-            format!("nobody connected again until {}", print::moment(entry.deadline_ms))
+        (Reason::Orphaned, None) => format!("nobody is connected; its grace was over at {ended}"),
+        (Reason::NeverConnected, Some(since)) => {
+            format!("made or resumed at {since}, and nobody connected until {ended}")
         }
-        lapsed::receipt::Reason::NeverConnected => {
-            format!("nobody ever connected until {}", print::moment(entry.deadline_ms))
-        }
+        (Reason::NeverConnected, None) => format!("nobody ever connected until {ended}"),
     }
 }
 

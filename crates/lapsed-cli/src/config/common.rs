@@ -1,4 +1,5 @@
-//! What every `[[system]]` has: a name, a store, and the `sweep`, `brake` and `receipts` tables.
+//! What every `[[system]]` has: a name, a store, and the `sweep`, `brake`,
+//! `receipts` and `reconcile` tables.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use serde::de::DeserializeOwned;
 use super::document::{Document, Node, join, lines_below, unknown};
 use super::origin::{Setting, Settings};
 use super::store::StoreConfig;
-use super::units::Span;
+use super::units::{Every, Span, show_span};
 use super::{ConfigError, Env};
 
 /// One `[[system]]` as it stands in the file, on its way to the room that understands it.
@@ -93,6 +94,9 @@ impl<'a> Section<'a> {
     }
 }
 
+/// How often an index is compared with its truth unless told: weekly.
+const RECONCILE_EVERY: Duration = Duration::from_secs(7 * 24 * 3600);
+
 /// Who writes the entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -102,6 +106,79 @@ pub enum Access {
     Native,
     /// The application writes its own keys, and lapsed works on them as they are.
     Adopt,
+}
+
+impl Access {
+    /// An embedded store has no keys that an application could write by itself.
+    pub fn check(self, section: &Section<'_>, store: &str) -> Result<(), ConfigError> {
+        if self == Access::Native || !section.stores[store].is_embedded() {
+            return Ok(());
+        }
+        Err(section.wrong(
+            "mode",
+            "\"adopt\" needs a store that the application writes to by itself; on an embedded \
+             store use \"native\" (the default) and write through lapsed",
+        ))
+    }
+}
+
+/// How long a beat lasts, and how often owners beat: a third of it unless told.
+pub fn plan_heartbeat(
+    section: &Section<'_>,
+    ttl: Option<Span>,
+    interval: Option<Span>,
+    default: Duration,
+    settings: &mut Settings,
+) -> Result<(Duration, Duration), ConfigError> {
+    let ttl = settings.pick(section, "heartbeat_ttl", ttl.map(|s| s.0), default);
+    if ttl < Duration::from_millis(3) {
+        return Err(section.wrong("heartbeat_ttl", "must be at least 3ms"));
+    }
+    let interval = interval.map(|s| s.0);
+    let interval = settings.pick(section, "heartbeat_interval", interval, ttl / 3);
+    if interval >= ttl {
+        let what = format!(
+            "{} must be below heartbeat_ttl ({}); a third of it is usual",
+            show_span(interval),
+            show_span(ttl)
+        );
+        return Err(section.wrong("heartbeat_interval", &what));
+    }
+    Ok((ttl, interval))
+}
+
+/// The most shards that a layout may be spread over.
+const SHARDS_MAX: u16 = 1024;
+
+/// Over how many shards a native layout is spread: one unless told.
+pub fn plan_shards(
+    section: &Section<'_>,
+    given: Option<u16>,
+    settings: &mut Settings,
+) -> Result<u16, ConfigError> {
+    match settings.pick(section, "shards", given, 1) {
+        shards @ 1..=SHARDS_MAX => Ok(shards),
+        _ => Err(section.wrong("shards", &format!("must be 1 to {SHARDS_MAX}"))),
+    }
+}
+
+/// The name of a key that an application writes, with `place` in it where a name goes.
+pub fn plan_key(
+    section: &Section<'_>,
+    key: &str,
+    given: Option<String>,
+    default: &str,
+    place: Option<&str>,
+    settings: &mut Settings,
+) -> Result<String, ConfigError> {
+    let name = settings.pick(section, key, given, default.to_owned());
+    match place {
+        _ if name.is_empty() => Err(section.wrong(key, "must not be empty")),
+        Some(place) if !name.contains(place) => {
+            Err(section.wrong(key, &format!("must contain `{place}`, where its name goes")))
+        }
+        _ => Ok(name),
+    }
 }
 
 /// `sweep = { ... }`
@@ -222,6 +299,21 @@ impl ReceiptsSection {
     }
 }
 
+/// `reconcile = { ... }`
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReconcileSection {
+    every: Option<Every>,
+}
+
+impl ReconcileSection {
+    /// How often the index is compared with its truth; none: never by itself.
+    pub fn plan(self, section: &Section<'_>, settings: &mut Settings) -> Option<Duration> {
+        let every = Every(Some(RECONCILE_EVERY));
+        settings.pick(section, "reconcile.every", self.every, every).0
+    }
+}
+
 /// The library names the key first, in the file's own words: point at its line.
 fn blame(section: &Section<'_>, message: &str) -> ConfigError {
     match message.split_once(' ') {
@@ -239,12 +331,16 @@ pub struct Common {
     pub store: String,
     /// How long silence must last before it means death.
     pub threshold: Duration,
+    /// Where something else than silence must last: how long.
+    pub grace: Option<Duration>,
     /// How much a pass may do.
     pub policy: Policy,
     /// When the brake takes hold.
     pub brake: BrakePolicy,
     /// How long receipts are kept.
     pub retention: Retention,
+    /// How often its index, if it has one, is compared with its truth; none: never by itself.
+    pub reconcile: Option<Duration>,
     /// The values in force, and whence.
     pub settings: Vec<Setting>,
 }

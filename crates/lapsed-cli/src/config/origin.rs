@@ -7,7 +7,7 @@ use lapsed::sweep::policy::Mode;
 use serde::Serialize;
 
 use super::common::Section;
-use super::units::show_span;
+use super::units::{Every, show_span};
 
 /// Where a value came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,6 +63,12 @@ impl Show for Duration {
     }
 }
 
+impl Show for Every {
+    fn show(&self) -> String {
+        self.0.map_or_else(|| "off".to_owned(), show_span)
+    }
+}
+
 impl Show for Mode {
     fn show(&self) -> String {
         match self {
@@ -81,7 +87,7 @@ impl<T: Show> Show for Option<T> {
 macro_rules! show_as_displayed {
     ($($t:ty),*) => { $(impl Show for $t { fn show(&self) -> String { self.to_string() } })* };
 }
-show_as_displayed!(u64, usize, f64, String);
+show_as_displayed!(u64, usize, u16, f64, String);
 
 /// Collects the values in force while a section is read.
 #[derive(Debug, Default)]
@@ -110,6 +116,20 @@ impl Settings {
     /// Notes a value whose origin is already known.
     pub fn note<T: Show>(&mut self, key: &str, value: &T, origin: Origin) {
         self.list.push(Setting { key: key.to_owned(), value: value.show(), origin });
+    }
+
+    /// An environment variable says otherwise than the file or the default.
+    pub fn overrule<T: Show>(
+        &mut self,
+        section: &Section<'_>,
+        key: &str,
+        value: &T,
+        env: &'static str,
+    ) {
+        if let Some(setting) = self.list.iter_mut().find(|setting| setting.key == key) {
+            setting.value = value.show();
+            setting.origin = Origin::Env(env, section.line_of(key));
+        }
     }
 
     /// All of them.

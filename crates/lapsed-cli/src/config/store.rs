@@ -104,6 +104,11 @@ impl StoreConfig {
         Ok(StoreConfig { name: name.to_owned(), place: Place::Embedded { dir, cache_bytes: None } })
     }
 
+    /// Whether only lapsed itself can write to it.
+    pub fn is_embedded(&self) -> bool {
+        matches!(self.place, Place::Embedded { .. })
+    }
+
     /// Where it is, in words.
     pub fn describe(&self) -> String {
         let Place::Embedded { dir, .. } = &self.place;

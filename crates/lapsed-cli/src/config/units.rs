@@ -12,6 +12,10 @@ pub const SPAN_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span(pub Duration);
 
+/// A duration above zero, or `off`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Every(pub Option<Duration>);
+
 /// A number of bytes above zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size(pub usize);
@@ -67,6 +71,45 @@ fn bounded_span(text: &str, total_ms: u64) -> Result<Duration, String> {
         return Err(format!("the duration {text:?} is longer than ten years"));
     }
     Ok(span)
+}
+
+/// Reads a duration as Go programs write it in their environment: `30s`, `1m30s`, `1.5h`, `500ms`;
+/// a bare number is seconds.
+pub fn parse_go_span(text: &str) -> Result<Duration, String> {
+    let garbage = || {
+        format!("{text:?} is not a duration; write it like `30s`, `1m30s`, `500ms`, or as seconds")
+    };
+    let whole = text.trim().trim_start_matches('+');
+    let mut rest = whole;
+    if rest.is_empty() || rest.starts_with('-') {
+        return Err(garbage());
+    }
+    let mut total_ms = 0.0;
+    while !rest.is_empty() {
+        let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
+        let number: f64 = rest[..end].parse().map_err(|_| garbage())?;
+        let after = &rest[end..];
+        let end = after.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(after.len());
+        let factor = match &after[..end] {
+            "" if rest == whole => 1e3,
+            unit => go_unit_ms(unit).ok_or_else(garbage)?,
+        };
+        total_ms += number * factor;
+        rest = &after[end..];
+    }
+    bounded_span(text, total_ms as u64)
+}
+
+fn go_unit_ms(unit: &str) -> Option<f64> {
+    match unit {
+        "ns" => Some(1e-6),
+        "us" | "µs" | "μs" => Some(1e-3),
+        "ms" => Some(1.0),
+        "s" => Some(1e3),
+        "m" => Some(60e3),
+        "h" => Some(3_600e3),
+        _ => None,
+    }
 }
 
 /// Reads `1048576`, `512KiB`, `1MB`.
@@ -133,6 +176,35 @@ impl Visitor<'_> for SpanVisitor {
     }
 }
 
+impl<'de> Deserialize<'de> for Every {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(EveryVisitor)
+    }
+}
+
+struct EveryVisitor;
+
+impl Visitor<'_> for EveryVisitor {
+    type Value = Every;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a duration in quotes, for example \"7d\", or \"off\"")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Every, E> {
+        match text {
+            "off" => Ok(Every(None)),
+            _ => parse_span(text)
+                .map(|span| Every(Some(span)))
+                .map_err(|what| E::custom(format!("{what}; or `off` for never"))),
+        }
+    }
+
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<Every, E> {
+        SpanVisitor.visit_i64(number).map(|span| Every(Some(span.0)))
+    }
+}
+
 impl<'de> Deserialize<'de> for Size {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(SizeVisitor)
@@ -182,6 +254,28 @@ mod tests {
             assert!(parse_span(bad).is_err(), "{bad}");
         }
         assert!(parse_span("60").unwrap_err().contains("60s"));
+    }
+
+    #[test]
+    fn durations_of_go_are_read_too() {
+        for (text, ms) in [
+            ("30s", 30_000),
+            ("1m30s", 90_000),
+            ("500ms", 500),
+            ("1.5h", 5_400_000),
+            ("30", 30_000),
+            ("0.25", 250),
+            ("1h0m0s", 3_600_000),
+            (" 2m ", 120_000),
+            ("1500us", 1),
+        ] {
+            assert_eq!(parse_go_span(text), Ok(Duration::from_millis(ms)), "{text}");
+        }
+        for bad in ["", "0", "0s", "-5s", "s", "5 parsecs", "1.2.3s", "1e9", "1d", "1m30", "9e99h"]
+        {
+            assert!(parse_go_span(bad).is_err(), "{bad}");
+        }
+        assert!(parse_go_span("99999999999999999999h").is_err());
     }
 
     #[test]

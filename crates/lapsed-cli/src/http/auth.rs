@@ -102,7 +102,8 @@ fn unauthorized(detail: &str) -> Problem {
 
 /// Reading is what changes nothing.
 fn needed(method: &Method, path: &str) -> Scope {
-    let reads = method == Method::GET || method == Method::HEAD || path.ends_with("/lookup_many");
+    let many = |path: &str| path.ends_with("/lookup_many") || path.ends_with("/get_many");
+    let reads = method == Method::GET || method == Method::HEAD || many(path);
     if reads { Scope::Read } else { Scope::Write }
 }
 

@@ -70,9 +70,10 @@ pub fn is_guarded(path: &str) -> bool {
     path.starts_with("/v1/") || path == "/metrics"
 }
 
-/// What takes as long as it takes: a pass, the event feed, and whatever a kind says of its own.
+/// What takes as long as it takes: a pass, a reconciliation, the event feed, and whatever a kind says of its own.
 fn is_slow(method: &Method, path: &str) -> bool {
-    let pass = method == Method::POST && path.starts_with("/v1/sweeps/");
+    let long = |path: &str| path.starts_with("/v1/sweeps/") || path.starts_with("/v1/reconcile/");
+    let pass = method == Method::POST && long(path);
     let own = || systems::ROOMS.iter().flat_map(|room| room.slow_operations());
     pass || path == "/v1/events" || own().any(|operation| ends_with_operation(path, operation))
 }
@@ -90,6 +91,7 @@ mod tests {
         assert!(is_guarded("/v1/sweeps") && is_guarded("/metrics"));
         assert!(!is_guarded("/healthz") && !is_guarded("/"));
         assert!(is_slow(&Method::POST, "/v1/sweeps/registry/default"));
+        assert!(is_slow(&Method::POST, "/v1/reconcile/registry/default"));
         assert!(is_slow(&Method::GET, "/v1/events"));
         assert!(is_slow(&Method::POST, "/v1/registry/default/retire"));
         assert!(!is_slow(&Method::GET, "/v1/sweeps/registry/default"));

@@ -20,6 +20,7 @@ use super::{Shared, schemas};
     components(schemas(schemas::Problem)),
     tags(
         (name = "registry", description = "Connections, and the instance that holds each"),
+        (name = "sessions", description = "Sessions that many connect to, deleted when nobody has been for a while"),
         (name = "sweeps", description = "Passes: status, dry runs, one pass now"),
         (name = "receipts", description = "What was reclaimed, on what evidence, and putting it back"),
         (name = "brakes", description = "Holding back when too much would die at once"),

@@ -4,7 +4,6 @@ mod shapes;
 
 use axum::extract::State;
 use axum::http::StatusCode;
-use lapsed::owner::{Claim, Incarnation};
 use lapsed::registry::{Registry, Take};
 use lapsed::{Kind, Name};
 use utoipa_axum::router::OpenApiRouter;
@@ -12,16 +11,12 @@ use utoipa_axum::routes;
 
 use self::shapes::*;
 use super::extract::{Answer, Json, Path, Query};
+use super::owners::{
+    self, BeatAnswer, BeatsAnswer, BeatsBody, ClaimBody, HeldQuery, Keys, LifeQuery, Owners,
+    OwnersQuery, Result, StartBody, claim, names, page_limit,
+};
 use super::problem::Problem;
 use super::{Shared, schemas};
-
-/// How many owners or entries a page has unless told.
-const PAGE_DEFAULT: usize = 1_000;
-
-/// The most beats in one batch.
-const BEATS_MAX: usize = 10_000;
-
-type Result<T> = std::result::Result<T, Problem>;
 
 /// Retiring removes everything that was held, however much that is.
 pub const SLOW: &[&str] = &["retire"];
@@ -57,9 +52,7 @@ async fn start(
     Path(name): Path<String>,
     Json(body): Json<StartBody>,
 ) -> Result<(StatusCode, Answer<BeatAnswer>)> {
-    let owner = Name::new(&body.owner)?;
-    let beat = registry(&app, &name)?.start(&owner, body.ttl()?).await?;
-    Ok((StatusCode::CREATED, Answer(BeatAnswer::of(body.owner, beat))))
+    owners::start(registry(&app, &name)?, body).await
 }
 
 /// Life. Without an incarnation the newest one of that name is meant; `lost` when that life ended.
@@ -86,22 +79,7 @@ async fn beat_many(
     Path(name): Path<String>,
     Json(body): Json<BeatsBody>,
 ) -> Result<Answer<BeatsAnswer>> {
-    if body.beats.len() > BEATS_MAX {
-        let count = body.beats.len();
-        return Err(Problem::invalid(format!(
-            "at most {BEATS_MAX} beats in one call, not {count}"
-        )));
-    }
-    let registry = registry(&app, &name)?;
-    let mut results = Vec::with_capacity(body.beats.len());
-    for one in body.beats {
-        let answer = match one.claim() {
-            Ok(claim) => registry.beat(&claim).await.map_err(Problem::from),
-            Err(problem) => Err(problem),
-        };
-        results.push(OneBeat::of(one.owner, answer));
-    }
-    Ok(Answer(BeatsAnswer { results }))
+    owners::beat_many(registry(&app, &name)?, body).await
 }
 
 /// Registers a key (or several, all of them or none) for an owner. The newest registration wins,
@@ -210,12 +188,7 @@ async fn owners(
     Path(name): Path<String>,
     Query(query): Query<OwnersQuery>,
 ) -> Result<Answer<Owners>> {
-    let limit = page_limit(query.limit)?;
-    let after = query.after.map(Incarnation);
-    let owners = registry(&app, &name)?.owners(after, limit).await?;
-    let more = owners.len() == limit;
-    let next = owners.last().filter(|_| more).map(|o| o.incarnation.0);
-    Ok(Answer(Owners { owners, next }))
+    owners::owners(registry(&app, &name)?, query).await
 }
 
 /// The newest life of one owner.
@@ -227,19 +200,17 @@ async fn owner(
     Path((name, owner)): Path<(String, String)>,
     Query(query): Query<LifeQuery>,
 ) -> Result<Answer<lapsed::owner::OwnerInfo>> {
-    let claim = claim(&owner, query.incarnation)?;
-    let info = registry(&app, &name)?.owner_info(&claim).await?;
-    info.map(Answer).ok_or_else(|| Problem::not_found(format!("no owner {owner:?} is known")))
+    owners::owner(registry(&app, &name)?, &owner, query).await
 }
 
 /// What one life of an owner holds, by key.
 #[utoipa::path(get, path = "/v1/registry/{name}/entries/{owner}", tag = "registry",
-    params(("name" = String, Path), ("owner" = String, Path), EntriesQuery),
+    params(("name" = String, Path), ("owner" = String, Path), HeldQuery),
     responses((status = 200, body = Keys)))]
 async fn entries(
     State(app): State<Shared>,
     Path((name, owner)): Path<(String, String)>,
-    Query(query): Query<EntriesQuery>,
+    Query(query): Query<HeldQuery>,
 ) -> Result<Answer<Keys>> {
     let claim = claim(&owner, query.incarnation)?;
     let limit = page_limit(query.limit)?;
@@ -268,27 +239,11 @@ async fn retire(
     Ok(Answer(RetireAnswer { owner: body.owner, incarnation, reclaimed }))
 }
 
-fn claim(owner: &str, incarnation: Option<u64>) -> Result<Claim> {
-    let incarnation = incarnation.map(Incarnation);
-    Ok(Claim { owner: Name::new(owner)?, incarnation })
-}
-
-fn names(keys: &[String]) -> Result<Vec<Name>> {
-    keys.iter().map(|key| Name::new(key).map_err(Problem::from)).collect()
-}
-
 /// The keys, and whether there was just one.
 fn one_or_many(key: Option<String>, keys: Option<Vec<String>>) -> Result<(Vec<Name>, bool)> {
     match (key, keys) {
         (Some(key), None) => Ok((vec![Name::new(&key)?], true)),
         (None, Some(keys)) => Ok((names(&keys)?, false)),
         _ => Err(Problem::invalid("give either `key` or `keys`")),
-    }
-}
-
-fn page_limit(limit: Option<usize>) -> Result<usize> {
-    match limit.unwrap_or(PAGE_DEFAULT) {
-        0 => Err(Problem::malformed("`limit` must be above 0")),
-        limit => Ok(limit.min(lapsed::registry::KEYS_MAX)),
     }
 }

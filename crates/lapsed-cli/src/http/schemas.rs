@@ -40,6 +40,8 @@ pub struct Census {
     pub back_ms: u64,
     pub population: u64,
     pub suspects: u64,
+    /// Of them, those that are dead by themselves: no life of an owner decides about them.
+    pub orphans: u64,
     pub owners_live: u64,
     pub owners_overdue: u64,
     /// Of those alive: past their deadline, and spared because the store was away.
@@ -69,6 +71,8 @@ pub struct PassReport {
     pub examined: u64,
     pub suspects: u64,
     pub reclaimed: u64,
+    /// Of them, those of which only a dead owner's hold was let go; absent when none.
+    pub released: Option<u64>,
     /// The others, by why.
     pub skipped: BTreeMap<String, u64>,
     pub errors: u64,
@@ -81,6 +85,36 @@ pub struct PassReport {
     pub detail: Option<String>,
     pub entries: Option<Vec<Listed>>,
     pub entries_cut: Option<bool>,
+}
+
+/// The account of one reconciliation.
+#[derive(Serialize, ToSchema)]
+pub struct ReconcileReport {
+    pub system: String,
+    pub kind: String,
+    pub dry_run: bool,
+    /// Rows looked at.
+    pub examined: u64,
+    pub added: u64,
+    pub removed: u64,
+    pub corrected: u64,
+    /// Left as they are, by why.
+    pub left: BTreeMap<String, u64>,
+    /// Whether index and truth agreed wherever they were looked at.
+    pub agree: bool,
+    pub finished: bool,
+    /// Where to go on, if it did not finish: give it as `from`.
+    pub next: Option<String>,
+    pub took_ms: u64,
+}
+
+/// One difference between truth and index.
+#[derive(Serialize, ToSchema)]
+pub struct Change {
+    pub key: String,
+    /// `added`, `removed` or `corrected`.
+    pub what: String,
+    pub why: String,
 }
 
 /// On what grounds.
@@ -100,7 +134,7 @@ pub struct Receipt {
     pub key: String,
     pub owner: String,
     pub incarnation: u64,
-    /// `owner_dead` or `owner_retired`.
+    /// `owner_dead`, `owner_retired`, `orphaned` or `never_connected`.
     pub reason: String,
     pub evidence: Evidence,
     #[schema(value_type = Object)]
@@ -117,7 +151,8 @@ pub struct Explanation {
     pub system: String,
     pub kind: String,
     pub key: String,
-    /// `live`, `overdue`, `spared`, `dead`, `retired`, `reclaimed` or `unknown`.
+    /// `live`, `overdue`, `spared`, `dead`, `retired`, `reclaimed` or `unknown`; of a session also
+    /// `active`, `grace` or `orphan`.
     pub verdict: String,
     pub because: Vec<String>,
     #[schema(value_type = Object)]

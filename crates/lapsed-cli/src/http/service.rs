@@ -8,9 +8,9 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::Shared;
 use super::extract::Answer;
 use super::problem::Problem;
+use super::{Shared, sessions};
 use crate::metrics::CONTENT_TYPE;
 
 /// All of them.
@@ -64,6 +64,7 @@ async fn metrics(State(app): State<Shared>) -> impl IntoResponse {
             app.metrics.gauge(live.id(), &census, &live.verdict(&census));
         }
     }
+    sessions::gauge(&app).await;
     ([(header::CONTENT_TYPE, CONTENT_TYPE)], app.metrics.encode())
 }
 

@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use lapsed::receipt::{Receipt, Witness};
-use lapsed::sweep::{PassReport, Stopped};
+use lapsed::reconcile::{Change, Ended, ReconcileReport, Reconciled};
+use lapsed::sweep::{Act, PassReport, Stopped};
 use lapsed::{Error, SystemId};
 use tokio::sync::watch;
 
@@ -63,6 +64,19 @@ impl Witness for Journal {
         self.next.store_error(system, error);
         tracing::warn!(%system, %error, "store call failed");
     }
+
+    fn healed(&self, system: &SystemId, page: &Reconciled, act: Act) {
+        self.next.healed(system, page, act);
+        for Change { key, what, why } in &page.changes {
+            let what = what.as_str();
+            tracing::debug!(%system, key, what, why, dry_run = act == Act::DryRun, "drift");
+        }
+    }
+
+    fn reconciled(&self, report: &ReconcileReport, ended: Ended<'_>) {
+        self.next.reconciled(report, ended);
+        log_reconciled(report, ended);
+    }
 }
 
 fn log_pass(report: &PassReport) {
@@ -78,6 +92,19 @@ fn log_pass(report: &PassReport) {
         _ => {
             let dry_run = report.dry_run;
             tracing::info!(%kind, %system, dry_run, examined, suspects, reclaimed, %stopped, took_ms, detail, "pass");
+        }
+    }
+}
+
+fn log_reconciled(report: &ReconcileReport, ended: Ended<'_>) {
+    let ReconcileReport { system, kind, dry_run, examined, finished, took_ms, .. } = report;
+    let drift = report.drift();
+    match ended {
+        Ended::Failed(error) => {
+            tracing::warn!(%kind, %system, dry_run, examined, drift, took_ms, %error, "reconciling broke off");
+        }
+        Ended::Whole | Ended::Part => {
+            tracing::info!(%kind, %system, dry_run, examined, drift, finished, took_ms, "reconciled");
         }
     }
 }

@@ -17,6 +17,7 @@ use lapsed::system::{Explanation, Restored, System};
 use lapsed::{Error, Result, SystemId};
 
 use super::journal::Journal;
+use super::reconcile::{Reconciler, ReconcilerParts};
 use super::shapes::{BrakeStatus, Lag, SystemStatus, named};
 use crate::config::common::Common;
 use crate::config::origin::Show;
@@ -52,6 +53,7 @@ pub struct Live {
     clock: Arc<dyn Clock>,
     journal: Arc<Journal>,
     campaign: Mutex<Option<Campaign>>,
+    reconciler: Option<Arc<Reconciler>>,
 }
 
 impl Live {
@@ -82,6 +84,16 @@ impl Live {
             }
         };
         let sweep = built.system.sweep();
+        let reconciler = built.system.index().map(|index| {
+            Arc::new(Reconciler::new(ReconcilerParts {
+                id: common.id.clone(),
+                index,
+                clock: clock.clone(),
+                witness: witness.clone(),
+                timeout: common.policy.timeout,
+                every: common.reconcile,
+            }))
+        });
         let sweeper = Sweeper::new(SweeperParts {
             name: process.to_owned(),
             sweep: sweep.clone(),
@@ -105,6 +117,7 @@ impl Live {
             clock,
             journal,
             campaign: Mutex::new(campaign),
+            reconciler,
         })
     }
 
@@ -131,6 +144,16 @@ impl Live {
     /// Runs its passes.
     pub fn sweeper(&self) -> &Arc<Sweeper> {
         &self.sweeper
+    }
+
+    /// Makes its index agree with its truth, where it has one.
+    pub fn reconciler(&self) -> Result<&Arc<Reconciler>> {
+        self.reconciler.as_ref().ok_or_else(|| Error::Unsupported {
+            operation: "reconciling: it keeps no index besides its truth, so the two cannot drift \
+                        apart and there is nothing to compare"
+                .to_owned(),
+            store: format!("{} on store `{}`", self.id(), self.common.store),
+        })
     }
 
     /// The candidate, in leader mode; whoever takes it first runs it.
@@ -160,6 +183,7 @@ impl Live {
             system: id.name.to_string(),
             kind: id.kind.to_string(),
             threshold_ms: threshold.as_millis() as u64,
+            grace_ms: self.common.grace.map(|grace| grace.as_millis() as u64),
             every_ms: policy.every.as_millis() as u64,
             mode: policy.mode.show(),
             leads: self.sweeper.leads(),
@@ -184,7 +208,7 @@ impl Live {
         status.census = Some(census);
         let query = ReceiptQuery { limit: LAG_SAMPLES, ..ReceiptQuery::default() };
         let newest = self.receipts(query).await?;
-        let dead = newest.iter().filter(|r| r.reason == Reason::OwnerDead);
+        let dead = newest.iter().filter(|r| r.reason != Reason::OwnerRetired);
         status.lag = Lag::of(dead.map(|r| r.evidence.late_ms).collect());
         Ok(())
     }

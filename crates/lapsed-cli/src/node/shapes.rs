@@ -1,6 +1,7 @@
 //! What the daemon answers and the commands print, the same over HTTP and straight from the store.
 
 use lapsed::receipt::Receipt;
+use lapsed::reconcile::{Change, ReconcileReport};
 use lapsed::store::StoreInfo;
 use lapsed::sweep::brake::{HeldBy, Setting, Verdict};
 use lapsed::sweep::{Census, PassReport};
@@ -18,6 +19,9 @@ pub struct SystemStatus {
     pub kind: String,
     /// How long silence must last before it means death.
     pub threshold_ms: u64,
+    /// Sessions: how long one is kept that nobody is connected to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grace_ms: Option<u64>,
     /// From the start of one pass to the start of the next.
     pub every_ms: u64,
     /// `idempotent` or `leader`.
@@ -133,6 +137,25 @@ fn held_word(by: HeldBy) -> &'static str {
         HeldBy::StoreAway => "store_away",
         HeldBy::MassDeath => "mass_death",
     }
+}
+
+/// The account of one reconciliation.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Reconciliation {
+    /// How much was looked at and changed.
+    #[serde(flatten)]
+    #[schema(inline, value_type = schemas::ReconcileReport)]
+    pub report: ReconcileReport,
+    /// What was changed (or would be), if the caller asked for the list.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<schemas::Change>)]
+    pub changes: Vec<Change>,
+    /// Whether `changes` was cut off at its limit.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub changes_cut: bool,
+    /// Why it broke off; what is told above was done all the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
 }
 
 /// One page of receipts.

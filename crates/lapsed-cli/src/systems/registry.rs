@@ -12,9 +12,10 @@ use utoipa_axum::router::OpenApiRouter;
 use super::{Built, Ground, Planned, Room};
 use crate::config::ConfigError;
 use crate::config::common::{
-    Access, BrakeSection, Common, ReceiptsSection, Section, SweepSection, plan_id,
+    Access, BrakeSection, Common, ReceiptsSection, ReconcileSection, Section, SweepSection,
+    plan_heartbeat, plan_id, plan_key, plan_shards,
 };
-use crate::config::origin::{Origin, Setting, Settings};
+use crate::config::origin::Settings;
 use crate::config::units::{SPAN_MAX, Span, show_span};
 use crate::http::{self, Shared};
 
@@ -37,14 +38,33 @@ struct RegistrySection {
     heartbeat_interval: Option<Span>,
     registry_key: Option<String>,
     heartbeat_key: Option<String>,
+    shards: Option<u16>,
     sweep: SweepSection,
     brake: BrakeSection,
     receipts: ReceiptsSection,
+    reconcile: ReconcileSection,
 }
+
+/// Where the entries are on a store that others write to, too.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RegistryLayout {
+    /// Who writes them.
+    pub access: Access,
+    /// The hash of all entries.
+    pub registry_key: String,
+    /// An owner's sign of life; `{owner}` is its name.
+    pub heartbeat_key: String,
+    /// Over how many shards a native layout is spread.
+    pub shards: u16,
+}
+
+const REGISTRY_KEY: &str = "connections:registry";
+const HEARTBEAT_KEY: &str = "instance:heartbeat:{owner}";
 
 #[derive(Debug)]
 struct RegistryPlan {
     common: Common,
+    layout: RegistryLayout,
     heartbeat_interval: Duration,
 }
 
@@ -54,19 +74,35 @@ impl Room for RegistryRoom {
     }
 
     fn plan(&self, section: &Section<'_>) -> Result<Box<dyn Planned>, ConfigError> {
-        let given: RegistrySection = section.read()?;
+        let mut given: RegistrySection = section.read()?;
         let id = plan_id(section, Kind::Registry, given.name.as_deref())?;
         let store = section.store(given.store.as_deref())?;
-        check_mode(section, &given)?;
+        given.mode.check(section, &store)?;
         let mut settings = Settings::default();
-        let (ttl, interval) = plan_heartbeat(section, &given, &mut settings)?;
-        let policy = given.sweep.plan(section, Policy::default(), &mut settings)?;
+        let layout = plan_layout(section, &mut given, &mut settings)?;
+        let default = Duration::from_millis(HEARTBEAT_TTL_MS);
+        let (beat, pause) = (given.heartbeat_ttl, given.heartbeat_interval);
+        let (ttl, interval) = plan_heartbeat(section, beat, pause, default, &mut settings)?;
+        let mut policy = given.sweep.plan(section, Policy::default(), &mut settings)?;
         let brake = given.brake.plan(section, &mut settings)?;
         let retention = given.receipts.plan(section, &mut settings)?;
-        let mut settings = settings.finish();
-        let policy = overrule_interval(section, policy, &mut settings)?;
-        let common = Common { id, store, threshold: ttl, policy, brake, retention, settings };
-        Ok(Box::new(RegistryPlan { common, heartbeat_interval: interval }))
+        let reconcile = given.reconcile.plan(section, &mut settings);
+        if let Some(every) = interval_of_env(section)? {
+            policy.every = every;
+            settings.overrule(section, "sweep.every", &every, INTERVAL_ENV);
+        }
+        let common = Common {
+            id,
+            store,
+            threshold: ttl,
+            grace: None,
+            policy,
+            brake,
+            retention,
+            reconcile,
+            settings: settings.finish(),
+        };
+        Ok(Box::new(RegistryPlan { common, layout, heartbeat_interval: interval }))
     }
 
     fn routes(&self) -> OpenApiRouter<Shared> {
@@ -78,71 +114,39 @@ impl Room for RegistryRoom {
     }
 }
 
-/// An embedded store has no keys that an application could write by itself.
-fn check_mode(section: &Section<'_>, given: &RegistrySection) -> Result<(), ConfigError> {
-    if given.mode == Access::Adopt {
-        return Err(section.wrong(
-            "mode",
-            "\"adopt\" needs a store that the application writes to by itself; on an embedded \
-             store use \"native\" (the default) and write through lapsed",
-        ));
-    }
-    if given.registry_key.as_deref().is_some_and(str::is_empty) {
-        return Err(section.wrong("registry_key", "must not be empty"));
-    }
-    match &given.heartbeat_key {
-        Some(key) if !key.contains("{owner}") => {
-            Err(section.wrong("heartbeat_key", "must contain `{owner}`, where its name goes"))
-        }
-        _ => Ok(()),
-    }
-}
-
-fn plan_heartbeat(
+fn plan_layout(
     section: &Section<'_>,
-    given: &RegistrySection,
+    given: &mut RegistrySection,
     settings: &mut Settings,
-) -> Result<(Duration, Duration), ConfigError> {
-    let default = Duration::from_millis(HEARTBEAT_TTL_MS);
-    let ttl = given.heartbeat_ttl.map(|s| s.0);
-    let ttl = settings.pick(section, "heartbeat_ttl", ttl, default);
-    if ttl < Duration::from_millis(3) {
-        return Err(section.wrong("heartbeat_ttl", "must be at least 3ms"));
-    }
-    let interval = given.heartbeat_interval.map(|s| s.0);
-    let interval = settings.pick(section, "heartbeat_interval", interval, ttl / 3);
-    if interval >= ttl {
-        let what = format!(
-            "{} must be below heartbeat_ttl ({}); a third of it is usual",
-            show_span(interval),
-            show_span(ttl)
-        );
-        return Err(section.wrong("heartbeat_interval", &what));
-    }
-    Ok((ttl, interval))
+) -> Result<RegistryLayout, ConfigError> {
+    let (registry, heartbeat) = (given.registry_key.take(), given.heartbeat_key.take());
+    Ok(RegistryLayout {
+        access: given.mode,
+        registry_key: plan_key(section, "registry_key", registry, REGISTRY_KEY, None, settings)?,
+        heartbeat_key: plan_key(
+            section,
+            "heartbeat_key",
+            heartbeat,
+            HEARTBEAT_KEY,
+            Some("{owner}"),
+            settings,
+        )?,
+        shards: plan_shards(section, given.shards, settings)?,
+    })
 }
 
-fn overrule_interval(
-    section: &Section<'_>,
-    mut policy: Policy,
-    settings: &mut [Setting],
-) -> Result<Policy, ConfigError> {
-    let Some(text) = section.env(INTERVAL_ENV) else { return Ok(policy) };
-    let ms: u64 = match text.trim().parse() {
-        Ok(ms) if ms > 0 && u128::from(ms) <= SPAN_MAX.as_millis() => ms,
-        _ => {
-            return Err(ConfigError(format!(
-                "the environment variable {INTERVAL_ENV} is {text:?}; it must be a number of \
-                 milliseconds above 0, for example 60000"
-            )));
+/// What the original's variable says, in milliseconds.
+fn interval_of_env(section: &Section<'_>) -> Result<Option<Duration>, ConfigError> {
+    let Some(text) = section.env(INTERVAL_ENV) else { return Ok(None) };
+    match text.trim().parse() {
+        Ok(ms) if ms > 0 && u128::from(ms) <= SPAN_MAX.as_millis() => {
+            Ok(Some(Duration::from_millis(ms)))
         }
-    };
-    policy.every = Duration::from_millis(ms);
-    if let Some(setting) = settings.iter_mut().find(|s| s.key == "sweep.every") {
-        setting.value = show_span(policy.every);
-        setting.origin = Origin::Env(INTERVAL_ENV, section.line_of("sweep.every"));
+        _ => Err(ConfigError(format!(
+            "the environment variable {INTERVAL_ENV} is {text:?}; it must be a number of \
+             milliseconds above 0, for example 60000"
+        ))),
     }
-    Ok(policy)
 }
 
 impl Planned for RegistryPlan {
@@ -170,10 +174,11 @@ impl Planned for RegistryPlan {
 
     fn build(&self, ground: Ground<'_>) -> lapsed::Result<Built> {
         let common = &self.common;
+        let opened = ground.store.registry(&common.id, common.threshold, &self.layout)?;
         let registry = Arc::new(Registry::new(RegistryParts {
             id: common.id.clone(),
-            registry: ground.store.registry(common.id.clone(), common.threshold)?,
-            index: None,
+            registry: opened.registry,
+            index: opened.index,
             store: ground.store.store(),
             ttl: common.threshold,
             brake: ground.brake,

@@ -30,7 +30,9 @@ pub fn lapsed() -> Command {
     for name in ["LAPSED_URL", "LAPSED_TOKEN", "LAPSED_LISTEN", "LAPSED_DATA", "RUST_LOG"] {
         command.env_remove(name);
     }
-    command.env_remove("JANITOR_INTERVAL_MS");
+    for name in ["JANITOR_INTERVAL_MS", "CLEANUP_INTERVAL", "ORPHAN_MAX_AGE"] {
+        command.env_remove(name);
+    }
     command
 }
 
@@ -87,6 +89,18 @@ impl Home {
         let text = format!(
             "[server]\nlisten = \"127.0.0.1:0\"\n{server}\n\n[store.main]\nurl = \"embedded:{data}\"\n\n\
              [[system]]\nkind = \"registry\"\nname = \"devices\"\nheartbeat_ttl = \"{ttl}\"\n{lines}\n"
+        );
+        std::fs::write(home.config(), text).unwrap();
+        home
+    }
+
+    /// One system of sessions `chat` with that grace and those other lines.
+    pub fn sessions(grace: &str, lines: &str) -> Home {
+        let home = Home { dir: tempfile::tempdir().unwrap() };
+        let data = home.data().display().to_string();
+        let text = format!(
+            "[server]\nlisten = \"127.0.0.1:0\"\n\n[store.main]\nurl = \"embedded:{data}\"\n\n\
+             [[system]]\nkind = \"sessions\"\nname = \"chat\"\ngrace = \"{grace}\"\n{lines}\n"
         );
         std::fs::write(home.config(), text).unwrap();
         home
@@ -195,6 +209,19 @@ impl Daemon {
     /// The registry `devices`.
     pub fn registry(&self, operation: &str, body: Value) -> Reply {
         self.post(&format!("/v1/registry/devices/{operation}"), body)
+    }
+
+    /// The sessions `chat`.
+    pub fn chat(&self, operation: &str, body: Value) -> Reply {
+        self.post(&format!("/v1/sessions/chat/{operation}"), body)
+    }
+
+    /// Waits until so many sessions of `chat` are orphans.
+    pub fn until_orphans(&self, count: usize) {
+        until("sessions to be orphans", || {
+            let orphans = self.get("/v1/sessions/chat/orphans").body;
+            (orphans["orphans"].as_array().unwrap().len() == count).then_some(())
+        });
     }
 
     /// Registers keys; must work.

@@ -1,0 +1,180 @@
+//! `lapsed reconcile`
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use lapsed::SystemId;
+use lapsed::reconcile::{Healed, ReconcileReport};
+use lapsed::sweep::{Act, Cursor};
+
+use super::ask;
+use crate::backend::{Progress, resolve};
+use crate::cli::Reconcile;
+use crate::failure::Failure;
+use crate::node::shapes::Reconciliation;
+use crate::node::{LIST_MAX, Order};
+use crate::print::{self, Table, count, line, plural, span};
+
+/// Work that takes no longer than this needs no bar.
+const BAR_AFTER: Duration = Duration::from_secs(1);
+
+/// Compares index and truth, and heals unless told not to.
+pub fn run(args: Reconcile, verbose: bool) -> Result<(), Failure> {
+    let act = if args.dry_run || args.compare { Act::DryRun } else { Act::Reclaim };
+    let order =
+        Order { act, after: Cursor(args.from.clone()), list: if verbose { LIST_MAX } else { 0 } };
+    let bar = Bar::default();
+    let (id, done) = ask(&args.target, |backend| {
+        let id = resolve(&args.system, &backend.systems()?)?;
+        let done = backend.reconcile(&id, order, &mut |progress| bar.show(progress));
+        bar.clear();
+        Ok((id, done?))
+    })?;
+    match args.output.json {
+        true => print::json(&done)?,
+        false => line(&describe(&id, &done, args.compare))?,
+    }
+    let differs = args.compare && !done.report.agree;
+    match done.report.finished && !differs {
+        true => Ok(()),
+        false => Err(Failure::Silent(1)),
+    }
+}
+
+/// The bar, drawn on a terminal only, and only once the work has taken a while.
+struct Bar {
+    began: std::time::Instant,
+    bar: ProgressBar,
+}
+
+impl Default for Bar {
+    fn default() -> Bar {
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
+        Bar { began: std::time::Instant::now(), bar }
+    }
+}
+
+impl Bar {
+    fn show(&self, progress: Progress) {
+        if self.began.elapsed() < BAR_AFTER {
+            return;
+        }
+        if self.bar.is_hidden() && std::io::IsTerminal::is_terminal(&std::io::stderr()) {
+            self.bar.set_draw_target(ProgressDrawTarget::stderr());
+            let words = "{bar:30} {human_pos} of about {human_len} rows, {per_sec}, {eta} left";
+            let style = ProgressStyle::with_template(words);
+            self.bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        }
+        if let Some(extent) = progress.extent {
+            self.bar.set_length(extent.max(progress.examined));
+        }
+        self.bar.set_position(progress.examined);
+    }
+
+    fn clear(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+fn describe(id: &SystemId, done: &Reconciliation, compare: bool) -> String {
+    let report = &done.report;
+    let mut text = match compare {
+        true => compared(id, report),
+        false => account(id, report),
+    };
+    if !report.left.is_empty() {
+        text.push_str(&format!("\n  left as they are: {}", left(&report.left)));
+    }
+    if !done.changes.is_empty() {
+        text.push_str(&format!("\n{}", list(done)));
+    }
+    if let Some(error) = &done.error {
+        text.push_str(&format!("\n  it broke off: {error}"));
+    }
+    for hint in hints(id, report) {
+        text.push_str(&format!("\n{hint}"));
+    }
+    text
+}
+
+fn account(id: &SystemId, report: &ReconcileReport) -> String {
+    let would = if report.dry_run { "would be " } else { "" };
+    format!(
+        "{id}: {} examined in {}: {} {would}added, {} {would}removed, {} {would}corrected; {}",
+        plural(report.examined, "row", "rows"),
+        span(report.took_ms),
+        count(report.added),
+        count(report.removed),
+        count(report.corrected),
+        agreement(report)
+    )
+}
+
+fn agreement(report: &ReconcileReport) -> String {
+    let so_far = if report.finished { "" } else { " so far" };
+    match (report.agree, report.dry_run) {
+        (true, _) => format!("index and truth agree{so_far}"),
+        (false, true) => format!("index and truth differ{so_far}"),
+        (false, false) if report.finished => "index and truth agree now".to_owned(),
+        (false, false) => format!("healed{so_far}"),
+    }
+}
+
+fn compared(id: &SystemId, report: &ReconcileReport) -> String {
+    let rows = plural(report.examined, "row", "rows");
+    let so_far = if report.finished { "" } else { " so far" };
+    if report.agree {
+        return format!("{id}: the scan and the index agree{so_far}: {rows}, no difference");
+    }
+    format!(
+        "{id}: the scan and the index do not agree{so_far}: of {rows}, {} missing from the index, {} \
+         in it without reason, {} in it with something wrong",
+        count(report.added),
+        count(report.removed),
+        count(report.corrected)
+    )
+}
+
+fn left(left: &BTreeMap<String, u64>) -> String {
+    let each = left.iter().map(|(why, number)| format!("{} ({why})", count(*number)));
+    each.collect::<Vec<_>>().join(", ")
+}
+
+fn list(done: &Reconciliation) -> String {
+    let mut table = Table::new(&["change", "key", "why"]);
+    for change in &done.changes {
+        let what = word(change.what, done.report.dry_run);
+        table.row(vec![what.to_owned(), change.key.clone(), change.why.clone()]);
+    }
+    match done.report.drift().saturating_sub(done.changes.len() as u64) {
+        0 => table.text(),
+        more => format!("{}\n... and {} more", table.text(), count(more)),
+    }
+}
+
+fn word(what: Healed, dry_run: bool) -> &'static str {
+    match (what, dry_run) {
+        (Healed::Added, true) => "add",
+        (Healed::Removed, true) => "remove",
+        (Healed::Corrected, true) => "correct",
+        (what, false) => what.as_str(),
+    }
+}
+
+fn hints(id: &SystemId, report: &ReconcileReport) -> Vec<String> {
+    let mut hints = Vec::new();
+    let dry = if report.dry_run { " --dry-run" } else { "" };
+    if !report.finished {
+        let from = report.next.as_ref().and_then(|cursor| cursor.0.as_deref());
+        let from = from.map_or(String::new(), |cursor| format!(" --from '{cursor}'"));
+        hints.push(format!("Stopped before the end. To go on: lapsed reconcile {id}{dry}{from}"));
+    }
+    if report.dry_run && !report.agree {
+        hints.push(format!("Nothing was changed. To heal it: lapsed reconcile {id}"));
+    }
+    hints
+}
+
+#[cfg(test)]
+mod tests;

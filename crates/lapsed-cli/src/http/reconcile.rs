@@ -1,0 +1,58 @@
+//! `/v1/reconcile`: makes a system's index agree with its truth, or says how they differ.
+
+use axum::extract::State;
+use lapsed::sweep::{Act, Cursor};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::Shared;
+use super::extract::{Answer, MaybeJson, Path, Query};
+use super::problem::Problem;
+use crate::node::Order;
+use crate::node::shapes::Reconciliation;
+
+/// The only one.
+pub fn routes() -> OpenApiRouter<Shared> {
+    OpenApiRouter::new().routes(routes!(reconcile))
+}
+
+/// How to reconcile.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema, IntoParams)]
+#[serde(deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
+pub struct ReconcileOptions {
+    /// Say what differs, and change nothing.
+    pub dry_run: Option<bool>,
+    /// Go on from here: `next` of a run that did not finish.
+    pub from: Option<String>,
+    /// Name up to so many of the changes; at most 100,000.
+    pub list: Option<usize>,
+}
+
+/// Compares index and truth and heals the index. It runs to its end even if the client goes away.
+#[utoipa::path(post, path = "/v1/reconcile/{kind}/{name}", tag = "sweeps",
+    params(("kind" = String, Path), ("name" = String, Path), ReconcileOptions),
+    request_body = Option<ReconcileOptions>,
+    responses((status = 200, body = Reconciliation),
+        (status = 501, description = "This system has no index", body = super::schemas::Problem,
+            content_type = "application/problem+json")))]
+async fn reconcile(
+    State(app): State<Shared>,
+    Path((kind, name)): Path<(String, String)>,
+    Query(query): Query<ReconcileOptions>,
+    MaybeJson(body): MaybeJson<ReconcileOptions>,
+) -> Result<Answer<Reconciliation>, Problem> {
+    let reconciler = app.live(&kind, &name)?.reconciler()?.clone();
+    let body = body.unwrap_or_default();
+    let dry_run = body.dry_run.or(query.dry_run).unwrap_or(false);
+    let order = Order {
+        act: if dry_run { Act::DryRun } else { Act::Reclaim },
+        after: Cursor(body.from.or(query.from)),
+        list: body.list.or(query.list).unwrap_or(0),
+    };
+    let stop = app.stop.clone();
+    let work = async move { reconciler.run(order, &stop, &mut |_| {}).await };
+    Ok(Answer(app.finish(work).await??))
+}

@@ -1,0 +1,86 @@
+//! The labels of the uniform series. Systems of different kinds may have the same name, so every
+//! series has both: `system` first, `kind` last.
+
+use lapsed::SystemId;
+use lapsed::receipt::Reason;
+use lapsed::reconcile::Healed;
+use lapsed::sweep::Stopped;
+use prometheus_client::encoding::EncodeLabelSet;
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct OfSystem {
+    pub system: String,
+    pub kind: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct ByReason {
+    system: String,
+    reason: &'static str,
+    kind: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct ByStopped {
+    system: String,
+    stopped: &'static str,
+    kind: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct ByError {
+    system: String,
+    error: &'static str,
+    kind: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct ByState {
+    system: String,
+    state: &'static str,
+    kind: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct ByChange {
+    system: String,
+    change: &'static str,
+    kind: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct ByEnded {
+    system: String,
+    ended: &'static str,
+    kind: &'static str,
+}
+
+impl OfSystem {
+    pub fn of(system: &SystemId) -> OfSystem {
+        OfSystem { system: system.name.to_string(), kind: system.kind.as_str() }
+    }
+
+    pub fn by_reason(&self, reason: Reason) -> ByReason {
+        ByReason { system: self.system.clone(), reason: reason.as_str(), kind: self.kind }
+    }
+
+    pub fn by_stopped(&self, stopped: Stopped) -> ByStopped {
+        ByStopped { system: self.system.clone(), stopped: stopped.as_str(), kind: self.kind }
+    }
+
+    pub fn by_error(&self, error: &'static str) -> ByError {
+        ByError { system: self.system.clone(), error, kind: self.kind }
+    }
+
+    pub fn by_state(&self, state: &'static str) -> ByState {
+        ByState { system: self.system.clone(), state, kind: self.kind }
+    }
+
+    pub fn by_change(&self, change: Healed) -> ByChange {
+        ByChange { system: self.system.clone(), change: change.as_str(), kind: self.kind }
+    }
+
+    pub fn by_ended(&self, ended: &'static str) -> ByEnded {
+        ByEnded { system: self.system.clone(), ended, kind: self.kind }
+    }
+}
