@@ -1,0 +1,85 @@
+-- What the scripts of sessions share. Comes after `prelude`.
+--
+-- `session:{id}` (a hash), `ref_count:{id}` (a number), `broadcaster:{id}` (the id of its current
+-- session) and the set of the disconnected are the application's, in seconds, as it knows them.
+-- Beside them, for what is written through lapsed: `idle`, every session without a reference by the
+-- millisecond since when; and for each session how many references each life has.
+
+local FIELDS_MAX = 500
+
+-- A time that the application wrote: seconds or milliseconds, told apart by their size. Whole
+-- seconds may have been cut off: the end of that second counts, so that nothing is early (B8).
+local function to_ms(text)
+  local n = tonumber(text)
+  if not n then
+    return nil
+  end
+  if n >= 100000000000 then
+    return math.floor(n)
+  end
+  if n == math.floor(n) then
+    return n > 0 and (n + 1) * 1000 or 0
+  end
+  return math.ceil(n * 1000)
+end
+
+-- Whole seconds, never early.
+local function to_seconds(ms)
+  return whole(math.ceil(ms / 1000))
+end
+
+-- A value that may be absent, as text: '=' and the value, or nothing.
+local function maybe(value)
+  return value and ('=' .. value) or ''
+end
+
+-- How many references there are; nil if what is stored is not a number.
+local function references(key)
+  local ok = redis.pcall('GET', key)
+  if type(ok) == 'table' then
+    return nil
+  end
+  if not ok then
+    return 0
+  end
+  local n = tonumber(ok)
+  return n and math.max(n, 0)
+end
+
+-- Nobody is connected any more: its grace begins. `S`: session, disconnected, idle (or nil).
+local function mark_disconnected(S, id, now)
+  redis.call('HSET', S.session, 'last_disconnect', to_seconds(now))
+  redis.call('ZADD', S.disconnected, to_seconds(now), id)
+  if S.idle then
+    redis.call('ZADD', S.idle, whole(now), id)
+  end
+end
+
+-- Somebody is connected, or said to be.
+local function mark_active(S, id, now, count)
+  redis.call('HSET', S.session, 'last_disconnect', '0')
+  redis.call('ZREM', S.disconnected, id)
+  if S.idle and count > 0 then
+    redis.call('ZREM', S.idle, id)
+  elseif S.idle then
+    redis.call('ZADD', S.idle, whole(now), id)
+  end
+end
+
+-- Everything about one session: {now, back, references, since when idle, value, broadcaster,
+-- configuration, last disconnect in ms (0: none), last update}.
+local function show(K, S, id, now, count)
+  local back = presence(K.meta, now, 0, 0, false) or 0
+  local h = redis.call('HMGET', S.session, 'value', 'broadcaster_user_id', 'config_json',
+    'last_disconnect', 'last_update')
+  local gone = to_ms(h[4] or '0') or 0
+  local since = S.idle and redis.call('ZSCORE', S.idle, id)
+  if not S.idle and gone > 0 then
+    since = whole(gone)
+  end
+  if gone > 0 and since then
+    gone = tonumber(since)
+  end
+  return { whole(now), whole(back), whole(count), maybe(since), maybe(h[1]), maybe(h[2]), maybe(h[3]),
+    whole(gone), maybe(h[5]) }
+end
