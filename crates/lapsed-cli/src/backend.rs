@@ -16,7 +16,7 @@ use crate::failure::Failure;
 use crate::node::shapes::{BrakeStatus, ReceiptPage, Reconciliation, SystemStatus};
 use crate::node::{BrakeOrder, Order};
 
-use local::Local;
+pub use local::Local;
 pub use remote::Remote;
 
 /// What the commands need.

@@ -216,6 +216,28 @@ async fn a_suspect_listed_before_the_absence_is_spared_after_it() {
     assert_eq!(answer.outcomes, [Outcome::Refused(lapsed::sweep::Refusal::StoreAway)]);
 }
 
+/// The operator who knows better waives the grace that an absence grants, in the guard too.
+#[tokio::test]
+async fn a_release_waives_the_grace_after_an_absence() {
+    let (bytes, clock) = (SharedBytes::default(), ManualClock::at(START_MS));
+    let reopen = || {
+        let bytes = bytes.clone();
+        sessions_on_bytes(move || Box::new(bytes.clone()), &clock)
+    };
+    let f = reopen().settled().await;
+    f.orphaned(&["s"]).await;
+    f.disconnected(&["t"]).await;
+    drop(f);
+    let f = reopen();
+    assert_eq!(f.sweep().await.reclaimed, 0);
+    let until_ms = f.now_ms().await + 60_000;
+    let release = lapsed::sweep::brake::Setting::Release { until_ms };
+    f.store.set_brake(f.sessions.system(), release).await.unwrap();
+    assert_eq!(f.sweep().await.reclaimed, 1, "its own grace is not waived");
+    assert_eq!(f.session("s").await, None);
+    assert!(f.session("t").await.is_some());
+}
+
 /// Registry and sessions side by side on one store: the operator's word to one is not the other's.
 #[tokio::test]
 async fn systems_on_one_store_do_not_meet() {

@@ -121,13 +121,11 @@ fn things(status: &SystemStatus) -> &'static str {
 }
 
 fn dead_after(status: &SystemStatus) -> String {
-    let threshold = span(status.threshold_ms);
     match status.grace_ms {
-        Some(grace_ms) => format!(
-            "a session is deleted when nobody was connected for {}, owners are dead after {threshold}",
-            span(grace_ms)
-        ),
-        None => format!("dead after {threshold}"),
+        Some(grace_ms) => {
+            format!("a session is deleted when nobody was connected for {}", span(grace_ms))
+        }
+        None => format!("dead after {}", span(status.threshold_ms)),
     }
 }
 

@@ -136,10 +136,10 @@ impl Room for SessionsRoom {
     }
 }
 
-/// What silence must last for before it means death: that of owners, where there are any.
+/// What the store-away grace waits for: everybody must have been able to beat, and to connect.
 fn threshold(access: Access, times: SessionsTimes) -> Duration {
     match access {
-        Access::Native => times.ttl,
+        Access::Native => times.ttl.max(times.grace),
         Access::Adopt => times.grace,
     }
 }

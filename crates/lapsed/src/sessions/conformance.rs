@@ -272,6 +272,7 @@ macro_rules! sessions_conformance {
             trap_b5_a_restarted_owner_neither_inherits_nor_hides,
             the_first_connect_of_a_new_name_starts_it,
             a_beat_before_the_decisive_step_wins,
+            trap_x4_a_death_is_valid_at_once_and_let_go_in_batches,
             a_zombie_is_told_and_changes_nothing,
             retiring_lets_go_in_batches,
             a_crash_while_retiring_leaves_nothing_behind,

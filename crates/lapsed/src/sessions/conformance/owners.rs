@@ -73,6 +73,24 @@ pub async fn a_beat_before_the_decisive_step_wins(f: Fixture) {
     assert!(f.suspects().await.is_empty(), "and they are no suspects any more");
 }
 
+/// One batch of one reference declares the owner dead, in that very step: from then on nothing of it
+/// arrives, though a later batch lets go of the other references.
+pub async fn trap_x4_a_death_is_valid_at_once_and_let_go_in_batches(f: Fixture) {
+    let dead = f.connected("dead", &["a", "b", "c"]).await;
+    (f.advance)(f.ttl).await;
+    let suspects = f.suspects().await;
+    let answer = f.reclaim(suspects[..1].to_vec()).await;
+    assert_eq!((&answer.outcomes[..], answer.owners_ended), (&[Outcome::Released][..], 1));
+    let told = lost(f.sessions.beat(&dead).await);
+    assert_eq!((told.ending, told.held), (Some(Ending::Dead), names(&["a", "b", "c"])));
+    lost(f.sessions.connect(Some(&dead), &suspects[0].key).await);
+    assert_eq!(f.sessions.disconnected_count().await.unwrap(), 1);
+    let census = f.sessions.census().await.unwrap();
+    assert_eq!((census.suspects, census.owners_overdue, census.owners_died_recently), (2, 0, 1));
+    let rest = f.sweep().await;
+    assert_eq!((rest.released, rest.owners_ended), (2, 0), "{rest:?}");
+}
+
 /// Declared dead, it goes on as if nothing had happened: it is told what it referred to, and nothing
 /// of what it sends arrives (P5).
 pub async fn a_zombie_is_told_and_changes_nothing(f: Fixture) {

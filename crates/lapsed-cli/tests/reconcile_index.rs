@@ -1,10 +1,11 @@
-//! `lapsed reconcile` through a daemon whose registry has an index that drifted: a made-up one, so
-//! that the way from the command to the index and back is tested whatever stores there are.
+//! `lapsed reconcile` on a registry whose index drifted: a made-up one, so that the way from the
+//! command to the index and back is tested whatever stores there are.
 #![allow(clippy::unwrap_used)]
 
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -15,29 +16,37 @@ use lapsed::reconcile::{Change, Healed, Reconcile, Reconciled};
 use lapsed::registry::{Registry, RegistryParts};
 use lapsed::schedule::Stop;
 use lapsed::sweep::{Act, Cursor};
+use lapsed_cli::backend::{Backend, Local};
 use lapsed_cli::config::common::{Access, Common};
 use lapsed_cli::config::{Config, Overrides};
 use lapsed_cli::http::{self, App};
 use lapsed_cli::metrics::Metrics;
-use lapsed_cli::node::Node;
+use lapsed_cli::node::{Node, Order};
 use lapsed_cli::systems::registry::RegistryLayout;
 use lapsed_cli::systems::{Built, Ground, Planned};
 use serde_json::json;
 use support::{Answer, run};
 
-const ROWS: u64 = 700;
-
-/// The truth is `0..ROWS`; of the index three rows are missing.
+/// The truth is `0..rows`; of the index three rows are missing.
 #[derive(Debug)]
 struct Drifted {
+    rows: u64,
     missing: Mutex<BTreeSet<u64>>,
+    page_takes: Duration,
+}
+
+impl Drifted {
+    fn new(rows: u64, page_takes: Duration) -> Drifted {
+        Drifted { rows, missing: Mutex::new(BTreeSet::from([3, 600, 601])), page_takes }
+    }
 }
 
 #[async_trait]
 impl Reconcile for Drifted {
     async fn reconcile(&self, after: Cursor, limit: usize, act: Act) -> lapsed::Result<Reconciled> {
+        tokio::time::sleep(self.page_takes).await;
         let from: u64 = after.0.map_or(0, |text| text.parse().unwrap());
-        let to = (from + limit as u64).min(ROWS);
+        let to = (from + limit as u64).min(self.rows);
         let mut missing = self.missing.lock().unwrap();
         let found: Vec<u64> = missing.range(from..to).copied().collect();
         if act == Act::Reclaim {
@@ -52,12 +61,12 @@ impl Reconcile for Drifted {
             examined: to - from,
             changes: found.iter().map(change).collect(),
             left: BTreeMap::from([("indexed".to_owned(), to - from - found.len() as u64)]),
-            next: (to < ROWS).then(|| Cursor(Some(to.to_string()))),
+            next: (to < self.rows).then(|| Cursor(Some(to.to_string()))),
         })
     }
 
     async fn extent(&self) -> lapsed::Result<u64> {
-        Ok(ROWS)
+        Ok(self.rows)
     }
 }
 
@@ -104,14 +113,18 @@ impl Planned for WithIndex {
     }
 }
 
-/// Serves it in this process for as long as the test runs.
-fn serve(data: std::path::PathBuf) -> (String, tokio::runtime::Runtime) {
-    let runtime = tokio::runtime::Runtime::new().unwrap();
+fn configured(data: PathBuf, index: Drifted) -> Config {
     let overrides = Overrides { data: Some(data), ..Overrides::default() };
     let mut config = Config::load(None, &overrides, &|_| None).unwrap();
     let common = config.systems[0].common().clone();
-    let missing = Mutex::new(BTreeSet::from([3, 600, 601]));
-    config.systems = vec![Box::new(WithIndex { common, index: Arc::new(Drifted { missing }) })];
+    config.systems = vec![Box::new(WithIndex { common, index: Arc::new(index) })];
+    config
+}
+
+/// Serves it in this process for as long as the test runs.
+fn serve(data: PathBuf) -> (String, tokio::runtime::Runtime) {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let config = configured(data, Drifted::new(700, Duration::ZERO));
     let url = runtime.block_on(async move {
         let clock = SystemClock::shared();
         let metrics = Arc::new(Metrics::new(clock.clone()));
@@ -179,4 +192,41 @@ fn drift_is_compared_listed_healed_and_counted() {
         assert!(text.contains(&format!("{line}\n")), "{line}: {text}");
     }
     runtime.shutdown_timeout(Duration::from_secs(1));
+}
+
+/// Straight on the store, Ctrl-C lets the page under way finish and says where to go on.
+#[test]
+fn an_interrupt_stops_after_the_page_and_the_rest_is_done_from_there() {
+    const ROWS: u64 = 100_000;
+    let dir = tempfile::tempdir().unwrap();
+    let index = Drifted::new(ROWS, Duration::from_millis(20));
+    let config = configured(dir.path().join("data"), index);
+    let id = config.systems[0].common().id.clone();
+    let local = Local::open(&config).unwrap();
+    // From here on the signal is caught, whoever is first.
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let caught = runtime.block_on(async {
+        tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt()).unwrap()
+    });
+    let order = |after| Order { act: Act::Reclaim, after, list: 10 };
+    let mut told = Vec::new();
+    let mut tell = |progress: lapsed_cli::backend::Progress| {
+        told.push(progress);
+        if told.len() == 3 {
+            rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::INT)
+                .unwrap();
+        }
+    };
+    let first = local.reconcile(&id, order(Cursor::default()), &mut tell).unwrap();
+    assert!(!first.report.finished && first.error.is_none(), "{first:?}");
+    assert!((1_500..ROWS).contains(&first.report.examined), "{first:?}");
+    assert_eq!(told.last().unwrap().examined, first.report.examined);
+    assert_eq!(told[0].extent, Some(ROWS));
+    let next = first.report.next.clone().unwrap();
+    assert_eq!(next, Cursor(Some(first.report.examined.to_string())));
+    let rest = Cursor(Some((ROWS - 500).to_string()));
+    let rest = local.reconcile(&id, order(rest), &mut |_| {}).unwrap();
+    assert!(rest.report.finished && rest.report.agree, "{rest:?}");
+    drop(caught);
+    Box::new(local).close().unwrap();
 }
