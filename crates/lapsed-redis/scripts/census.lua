@@ -2,7 +2,7 @@
 -- KEYS  the base keys
 -- ARGV  1 threshold_ms  2 at most so many of the doomed are looked at one by one
 -- Answers  {now, back, run, live, overdue, spared, died recently, held by the doomed,
---           oldest deadline or ''}
+--           oldest deadline or '', since when the server is back, if that is less than a threshold ago}
 -- O(log lives + the doomed); while a store-away grace runs: O(lives)
 local K = base(KEYS)
 local now = clock()
@@ -14,6 +14,7 @@ local threshold, most = tonumber(ARGV[1]), tonumber(ARGV[2])
 if now >= back + threshold then
   back = 0
 end
+local since = back
 local overdue, spared, held, oldest, cut_off = 0, 0, 0, nil, false
 local past_due = redis.call('ZRANGEBYSCORE', K.due, '-inf', whole(now), 'WITHSCORES', 'LIMIT', 0, most)
 for i = 1, #past_due, 2 do
@@ -45,4 +46,5 @@ if back > 0 then
 end
 local died = redis.call('ZCOUNT', K.deaths, '(' .. whole(now - threshold), '+inf')
 local live = redis.call('ZCARD', K.due) - overdue
-return { whole(now), whole(back), run, live, overdue, spared, died, held, oldest and whole(oldest) or '' }
+return { whole(now), whole(back), run, live, overdue, spared, died, held, oldest and whole(oldest) or '',
+  whole(since) }

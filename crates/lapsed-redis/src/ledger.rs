@@ -197,10 +197,7 @@ impl Ground {
                     judged_ms: at_ms,
                     late_ms: at_ms.saturating_sub(deadline_ms),
                 },
-                removed: match removed.is_empty() {
-                    true => json!({}),
-                    false => Json::Object(removed),
-                },
+                removed: removed_of(removed),
                 sweeper: sweeper.clone(),
                 batch: number("b").ok_or_else(nonsense)?,
                 at_ms,
@@ -208,6 +205,18 @@ impl Ground {
             })
         };
         parts.into_iter().enumerate().map(receipt).collect()
+    }
+}
+
+/// What was removed: of a session its fields, and whether its broadcaster pointed to it.
+fn removed_of(parts: Map<String, Json>) -> Json {
+    let pointed = parts.get("x").is_some_and(|x| x == "1");
+    let field = |(name, value): (String, Json)| Some((name.strip_prefix("h:")?.to_owned(), value));
+    let had_fields = parts.contains_key("x");
+    let fields: Map<String, Json> = parts.into_iter().filter_map(field).collect();
+    match had_fields {
+        true => json!({ "fields": fields, "pointer": pointed }),
+        false => json!({}),
     }
 }
 

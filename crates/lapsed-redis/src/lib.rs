@@ -16,6 +16,7 @@ mod registry;
 mod rounds;
 mod script;
 mod services;
+mod sessions;
 
 use std::collections::HashMap;
 use std::sync::{Arc, RwLock, RwLockReadGuard};
@@ -29,6 +30,7 @@ use crate::link::Link;
 pub use link::Address;
 pub use names::{Template, shard_of, slot};
 pub use registry::{AdoptedRegistry, NativeRegistry, RegistryLayout};
+pub use sessions::{RedisSessions, SessionsLayout};
 
 /// A server or cluster. Clones share the connection.
 #[derive(Clone)]

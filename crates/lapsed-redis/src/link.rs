@@ -7,6 +7,7 @@ use lapsed::{Error, Result};
 use redis::aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig};
 use redis::cluster::ClusterClient;
 use redis::cluster_async::ClusterConnection;
+use redis::cluster_routing::{RoutingInfo, SingleNodeRoutingInfo};
 use redis::{Client, Cmd, FromRedisValue, IntoConnectionInfo, RedisError, Value};
 use tokio::sync::OnceCell;
 
@@ -152,6 +153,100 @@ impl Link {
         let value = self.send(cmd).await.and_then(Value::extract_error);
         let value = value.map_err(|error| told(&self.place, call, &error))?;
         T::from_redis_value(value).map_err(|_| nonsense(&self.place, call))
+    }
+
+    /// Several commands of one slot in one go; `None` for one that the server refuses.
+    pub async fn query_each<T: FromRedisValue>(
+        &self,
+        call: &str,
+        pipeline: &redis::Pipeline,
+        count: usize,
+    ) -> Result<Vec<Option<T>>> {
+        if count == 0 {
+            return Ok(Vec::new());
+        }
+        let values = match &self.channel {
+            Channel::Server(manager) => {
+                manager.clone().req_packed_commands(pipeline, 0, count).await
+            }
+            Channel::Cluster { client, connection } => {
+                let connected = connection.get_or_try_init(|| client.get_async_connection()).await;
+                match connected {
+                    Ok(connected) => connected.clone().req_packed_commands(pipeline, 0, count).await,
+                    Err(error) => Err(error),
+                }
+            }
+        };
+        let values = values.map_err(|error| told(&self.place, call, &error))?;
+        // One that the server refuses (a wrong type) says nothing of the others.
+        let read = |value: Value| value.extract_error().ok().map(T::from_redis_value);
+        let read = |value: Value| read(value).transpose().map_err(|_| nonsense(&self.place, call));
+        values.into_iter().map(read).collect()
+    }
+
+    /// One command on one node of a cluster, by its place in their order; a server has one node.
+    /// `None`: there is no such node.
+    pub async fn on_node<T: FromRedisValue>(
+        &self,
+        node: usize,
+        call: &str,
+        cmd: &Cmd,
+    ) -> Result<Option<T>> {
+        let Channel::Cluster { client, connection } = &self.channel else {
+            return if node == 0 { self.query(call, cmd).await.map(Some) } else { Ok(None) };
+        };
+        let nodes = self.masters().await?;
+        let Some((host, port)) = nodes.get(node).cloned() else { return Ok(None) };
+        let connected = connection.get_or_try_init(|| client.get_async_connection()).await;
+        let mut connected =
+            connected.map_err(|error| told(&self.place, call, &error))?.clone();
+        let routing = RoutingInfo::SingleNode(SingleNodeRoutingInfo::ByAddress { host, port });
+        let value = connected.route_command(cmd.clone(), routing).await;
+        let value = value.and_then(Value::extract_error);
+        let value = value.map_err(|error| told(&self.place, call, &error))?;
+        T::from_redis_value(value).map(Some).map_err(|_| nonsense(&self.place, call))
+    }
+
+    /// The same on every node.
+    pub async fn on_every_node<T: FromRedisValue>(&self, call: &str, cmd: &Cmd) -> Result<Vec<T>> {
+        let mut answers = Vec::new();
+        while let Some(answer) = self.on_node(answers.len(), call, cmd).await? {
+            answers.push(answer);
+        }
+        Ok(answers)
+    }
+
+    /// The masters of a cluster, in the order of their first slots.
+    async fn masters(&self) -> Result<Vec<(String, u16)>> {
+        let mut cmd = redis::cmd("CLUSTER");
+        cmd.arg("SLOTS");
+        let Channel::Cluster { client, connection } = &self.channel else { return Ok(Vec::new()) };
+        let connected = connection.get_or_try_init(|| client.get_async_connection()).await;
+        let mut connected =
+            connected.map_err(|error| told(&self.place, "CLUSTER SLOTS", &error))?.clone();
+        let routing = RoutingInfo::SingleNode(SingleNodeRoutingInfo::Random);
+        let value = connected.route_command(cmd, routing).await;
+        let value = value.map_err(|error| told(&self.place, "CLUSTER SLOTS", &error))?;
+        let rows = Vec::<Vec<Value>>::from_redis_value(value)
+            .map_err(|_| nonsense(&self.place, "CLUSTER SLOTS"))?;
+        let mut masters: Vec<(u64, String, u16)> = Vec::new();
+        for row in rows {
+            let read = || -> Option<(u64, String, u16)> {
+                let first = u64::from_redis_value(row.first()?.clone()).ok()?;
+                let node = Vec::<Value>::from_redis_value(row.get(2)?.clone()).ok()?;
+                let host = String::from_redis_value(node.first()?.clone()).ok()?;
+                Some((first, host, u16::from_redis_value(node.get(1)?.clone()).ok()?))
+            };
+            masters.push(read().ok_or_else(|| nonsense(&self.place, "CLUSTER SLOTS"))?);
+        }
+        masters.sort();
+        let mut nodes: Vec<(String, u16)> = Vec::new();
+        for (_, host, port) in masters {
+            if !nodes.contains(&(host.clone(), port)) {
+                nodes.push((host, port));
+            }
+        }
+        Ok(nodes)
     }
 
     /// One script, by its digest; by its text where the server does not know it yet.

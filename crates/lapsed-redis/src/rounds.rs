@@ -47,16 +47,22 @@ impl Lives {
     /// Everything but the population. Owners are in every shard: the first one's count is taken;
     /// what they hold is summed up.
     pub async fn count(&self) -> Result<Census> {
+        Ok(self.count_since().await?.0)
+    }
+
+    /// The same, and since when the servers are back, whether or not a life was there before.
+    pub async fn count_since(&self) -> Result<(Census, u64)> {
         let threshold_ms = self.ground.threshold_ms();
         let args = |_: &Shard| Args::default().arg(threshold_ms).arg(COUNTED_MAX);
         let counts: Vec<Vec<String>> = self.ground.run_all(&script::CENSUS, args).await?;
-        let mut census = Census::default();
+        let (mut census, mut back_ms) = (Census::default(), 0);
         for (index, words) in counts.iter().enumerate() {
             let number = |at: usize| -> Result<u64> {
                 let word = words.get(at).and_then(|word| word.parse().ok());
                 word.ok_or_else(|| self.ground.nonsense(&script::CENSUS))
             };
             census.back_ms = census.back_ms.max(number(1)?);
+            back_ms = back_ms.max(number(9)?);
             census.suspects += number(7)?;
             census.owners_overdue = census.owners_overdue.max(number(4)?);
             census.owners_spared = census.owners_spared.max(number(5)?);
@@ -73,7 +79,7 @@ impl Lives {
                 census.owners_died_recently = number(6)?;
             }
         }
-        Ok(census)
+        Ok((census, back_ms))
     }
 
     pub async fn tidy(&self, limits: &TidyLimits) -> Result<Tidied> {

@@ -13,6 +13,9 @@ pub(crate) struct Script {
 /// What all of them begin with.
 pub(crate) const PRELUDE: &str = include_str!("../scripts/prelude.lua");
 
+/// And those of sessions after that.
+pub(crate) const SESSIONS_PRELUDE: &str = include_str!("../scripts/sessions_prelude.lua");
+
 impl Script {
     /// The whole text.
     pub fn text(&self) -> &str {
@@ -33,7 +36,10 @@ macro_rules! scripts {
                 body: include_str!(concat!("../scripts/", $file, ".lua")),
                 inner: LazyLock::new(|| {
                     let body = include_str!(concat!("../scripts/", $file, ".lua"));
-                    let text = format!("{PRELUDE}\n{body}");
+                    let text = match $file.starts_with("session_") {
+                        true => format!("{PRELUDE}\n{SESSIONS_PRELUDE}\n{body}"),
+                        false => format!("{PRELUDE}\n{body}"),
+                    };
                     let sha = redis::Script::new(&text).get_hash().to_owned();
                     (text, sha)
                 }),
@@ -63,6 +69,12 @@ scripts! {
     REGISTRY_RESTORE = "registry_restore",
     REGISTRY_UNREGISTER = "registry_unregister",
     RESIGN = "resign",
+    SESSION_DELETE = "session_delete",
+    SESSION_HOLD = "session_hold",
+    SESSION_INDEX = "session_index",
+    SESSION_RECLAIM = "session_reclaim",
+    SESSION_RESTORE = "session_restore",
+    SESSION_WRITE = "session_write",
     SETTLE = "settle",
     TIDY = "tidy",
 }

@@ -8,8 +8,6 @@ use lapsed::sweep::{Census, Cursor, PageRequest, Suspect, SuspectPage};
 use lapsed::{Name, Result};
 
 use super::adopt::{AdoptedRegistry, REASON};
-use crate::ground::Args;
-use crate::script;
 
 /// How many entries one HSCAN asks for: about a quarter of a millisecond of the server's time.
 const PAGE: usize = 1_000;
@@ -143,18 +141,10 @@ impl AdoptedRegistry {
         Ok(())
     }
 
-    /// Since when everybody could reach the server; 0 while the operator waives it.
-    async fn back_ms(&self) -> Result<u64> {
-        let shard = &self.ground().shards[0];
-        let words: Vec<String> =
-            self.ground().run(shard, &script::LIVES, Args::default().arg("some")).await?;
-        let back_ms = words.get(1).and_then(|word| word.parse().ok());
-        back_ms.ok_or_else(|| self.ground().nonsense(&script::LIVES))
-    }
-
     /// The brake judges by owners: those alive, and those without a heartbeat.
     pub(super) async fn count(&self, seen: &Survey) -> Result<Census> {
-        let mut census = self.lives.count().await?;
+        // Nobody can tell here who was there before: whoever has no heartbeat is spared.
+        let (mut census, back_ms) = self.lives.count_since().await?;
         let mut cmd = redis::cmd("HLEN");
         cmd.arg(self.hash());
         census.population = self.ground().link.query("HLEN", &cmd).await?;
@@ -164,9 +154,7 @@ impl AdoptedRegistry {
         census.suspects = seen.dead.values().map(|keys| keys.len() as u64).sum();
         let oldest = seen.dead.keys().filter_map(|owner| seen.deadline(owner)).min();
         census.oldest_late_ms = oldest.map_or(0, |at| census.now_ms.saturating_sub(at));
-        let (back_ms, threshold_ms) = (self.back_ms().await?, self.ground().threshold_ms());
-        // Nobody can tell here who was there before: whoever has no heartbeat is spared.
-        census.back_ms = if census.now_ms < back_ms + threshold_ms { back_ms } else { 0 };
+        census.back_ms = back_ms;
         if census.back_ms > 0 {
             census.owners_spared = census.owners_overdue;
             census.owners_overdue = 0;

@@ -1,0 +1,196 @@
+//! `sessions` on Redis and Valkey: on the application's own keys, with indexes beside them when it
+//! writes through lapsed (*native*), or as it writes them itself (*adopt*).
+//!
+//! The same scripts serve both. What differs: in *native* a reference belongs to a life and `idle`
+//! tells to the millisecond since when nobody is connected; in *adopt* a reference is a number, and
+//! the application's own set of the disconnected is the index.
+
+mod index;
+mod operations;
+mod reclaim;
+mod store;
+mod suspects;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lapsed::{Error, Result, SystemId};
+
+use crate::Redis;
+use crate::ground::{Ground, Shard};
+use crate::names::{Template, hash_tag};
+use crate::owners::Lives;
+
+/// Who writes the sessions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// Everybody writes through lapsed.
+    Native,
+    /// The application writes its own keys.
+    Adopt,
+}
+
+/// The keys of sessions, as the application names them.
+#[derive(Clone, Debug)]
+pub struct SessionsLayout {
+    /// A session: `session:{session}`.
+    pub session_key: Template,
+    /// How many are connected: `ref_count:{session}`.
+    pub ref_count_key: Template,
+    /// A broadcaster's current session: `broadcaster:{broadcaster}`.
+    pub broadcaster_key: Template,
+    /// The set of the disconnected: `disconnected_sessions`.
+    pub disconnected_key: String,
+    /// How long a session is kept that nobody is connected to.
+    pub grace: Duration,
+    /// How long an owner's beat lasts unless it says otherwise.
+    pub heartbeat_ttl: Duration,
+    /// Over how many slots the sessions are spread (native only).
+    pub shards: usize,
+}
+
+impl SessionsLayout {
+    fn anchors(&self) -> Vec<String> {
+        match self.shards {
+            0 | 1 => vec![self.disconnected_key.clone()],
+            many => (0..many).map(|shard| format!("{}/{shard}", self.disconnected_key)).collect(),
+        }
+    }
+
+    /// Whether all keys lie in the slot of the disconnected by themselves.
+    fn is_of_one_slot(&self) -> bool {
+        let tag = Some(hash_tag(&self.disconnected_key));
+        [&self.session_key, &self.ref_count_key, &self.broadcaster_key]
+            .iter()
+            .all(|template| template.shared_tag() == tag)
+    }
+
+    fn check_adopted(&self, is_cluster: bool) -> Result<()> {
+        if self.shards > 1 {
+            return Err(Error::Invalid(
+                "`shards` is for mode = \"native\": what the application writes is as it is".into(),
+            ));
+        }
+        if !is_cluster || self.is_of_one_slot() {
+            return Ok(());
+        }
+        Err(Error::Invalid(format!(
+            "on a cluster, `session_key`, `ref_count_key`, `broadcaster_key` and `disconnected_key` \
+             ({}) must lie in one slot, so that a session can be judged and deleted in one step. \
+             Give all of them the same hash tag, for example `{{chat}}:session:{{session}}` and \
+             `{{chat}}:disconnected_sessions`, or use mode = \"native\"",
+            self.disconnected_key
+        )))
+    }
+}
+
+/// Sessions on Redis or Valkey. Clones share them.
+#[derive(Clone)]
+pub struct RedisSessions {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    lives: Lives,
+    layout: SessionsLayout,
+    mode: Mode,
+    /// Whether keys carry their shard's tag in front, to lie in its slot.
+    tagged: bool,
+}
+
+impl Redis {
+    /// Sessions that are written through lapsed.
+    pub fn sessions(&self, id: SystemId, layout: SessionsLayout) -> Result<RedisSessions> {
+        if !(1..=64).contains(&layout.shards) {
+            return Err(Error::Invalid("`shards` must be between 1 and 64".to_owned()));
+        }
+        Ok(RedisSessions::open(self, id, layout, Mode::Native))
+    }
+
+    /// Sessions whose keys the application writes itself.
+    pub fn adopted_sessions(&self, id: SystemId, layout: SessionsLayout) -> Result<RedisSessions> {
+        layout.check_adopted(self.is_cluster())?;
+        Ok(RedisSessions::open(self, id, layout, Mode::Adopt))
+    }
+}
+
+impl RedisSessions {
+    fn open(redis: &Redis, id: SystemId, layout: SessionsLayout, mode: Mode) -> Self {
+        let threshold = match mode {
+            Mode::Native => layout.grace.max(layout.heartbeat_ttl),
+            Mode::Adopt => layout.grace,
+        };
+        let (link, clock) = (redis.link().clone(), redis.clock().clone());
+        let ground = Ground::new(link, clock, id, threshold, layout.anchors());
+        redis.settle_on(&ground);
+        let ttl_ms = layout.heartbeat_ttl.as_millis() as u64;
+        let lives = Lives { ground, heartbeat: None, ttl_ms };
+        let spread = redis.is_cluster() && !layout.is_of_one_slot();
+        let tagged = layout.shards > 1 || spread;
+        RedisSessions { inner: Arc::new(Inner { lives, layout, mode, tagged }) }
+    }
+
+    fn lives(&self) -> &Lives {
+        &self.inner.lives
+    }
+
+    fn ground(&self) -> &Arc<Ground> {
+        &self.inner.lives.ground
+    }
+
+    fn is_native(&self) -> bool {
+        self.inner.mode == Mode::Native
+    }
+
+    fn grace_ms(&self) -> u64 {
+        self.inner.layout.grace.as_millis() as u64
+    }
+
+    fn key(&self, shard: &Shard, template: &Template, name: &str) -> String {
+        match self.inner.tagged {
+            true => format!("{{{}}}:{}", hash_tag(&shard.anchor), template.of(name)),
+            false => template.of(name),
+        }
+    }
+
+    fn session(&self, shard: &Shard, id: &str) -> String {
+        self.key(shard, &self.inner.layout.session_key, id)
+    }
+
+    fn ref_count(&self, shard: &Shard, id: &str) -> String {
+        self.key(shard, &self.inner.layout.ref_count_key, id)
+    }
+
+    /// The pointer of a broadcaster; what stands for none when there is no broadcaster.
+    fn pointer(&self, shard: &Shard, broadcaster: &str) -> String {
+        match broadcaster.is_empty() {
+            true => none(shard),
+            false => self.key(shard, &self.inner.layout.broadcaster_key, broadcaster),
+        }
+    }
+
+    /// Since when nobody is connected, to the millisecond.
+    fn idle(&self, shard: &Shard) -> String {
+        if self.is_native() { shard.prefix.key("idle") } else { none(shard) }
+    }
+}
+
+/// What stands for no key at all.
+fn none(shard: &Shard) -> String {
+    shard.prefix.key("meta")
+}
+
+/// How many references each life has to one session.
+fn refs(shard: &Shard, id: &str) -> String {
+    shard.prefix.key(&format!("refs:{id}"))
+}
+
+/// What one life refers to.
+fn held(shard: &Shard, inc: &str) -> String {
+    shard.prefix.key(&format!("held:{inc}"))
+}
+
+/// What was taken from it.
+fn lost(shard: &Shard, inc: &str) -> String {
+    shard.prefix.key(&format!("lost:{inc}"))
+}

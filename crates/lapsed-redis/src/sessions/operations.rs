@@ -1,0 +1,271 @@
+//! Sessions: made, connected to, let go, deleted, put back.
+
+use futures::future::try_join_all;
+use lapsed::owner::{Claim, Incarnation};
+use lapsed::sessions::{Deleted, Profile, Session, Standing};
+use lapsed::sessions::rules::due_ms;
+use lapsed::system::Restored;
+use lapsed::{Error, Name, Result};
+use serde_json::Value as Json;
+
+use super::{RedisSessions, held, none, refs};
+use crate::ground::{Args, Shard};
+use crate::owners::{Meant, inc_of, stranger};
+use crate::script;
+
+/// How often a call is made again because what it works on has changed hands.
+const TRIES: usize = 20;
+
+impl RedisSessions {
+    fn args(&self, shard: &Shard) -> Args {
+        Args::default().key(&shard.anchor).key(self.idle(shard))
+    }
+
+    /// Makes, changes or shows one. `None`: there is no such session.
+    pub(super) async fn write(
+        &self,
+        op: &str,
+        id: &Name,
+        profile: &Profile,
+    ) -> Result<Option<(bool, Session)>> {
+        let shard = self.ground().shard(id.as_str());
+        let wanted = profile.broadcaster_user_id.as_ref().map(Name::as_str);
+        let mut before = String::new();
+        for _ in 0..TRIES {
+            let from_now_on = wanted.unwrap_or(&before);
+            let mut args = self
+                .args(shard)
+                .key(self.session(shard, id.as_str()))
+                .key(self.ref_count(shard, id.as_str()))
+                .key(shard.prefix.key("pointers"))
+                .key(self.pointer(shard, from_now_on))
+                .key(self.pointer(shard, &before))
+                .arg(op)
+                .arg(id)
+                .arg(from_now_on)
+                .arg(&before);
+            for (field, value) in [
+                ("value", profile.value.as_deref()),
+                ("broadcaster_user_id", wanted),
+                ("config_json", profile.config_json.as_deref()),
+            ] {
+                if let Some(value) = value {
+                    args = args.arg(field).arg(value);
+                }
+            }
+            let words: Vec<String> = self.ground().run(shard, &script::SESSION_WRITE, args).await?;
+            match words.first().map(String::as_str) {
+                Some("missing") => return Ok(None),
+                Some("again") => before = words.get(1).cloned().unwrap_or_default(),
+                Some(created) => {
+                    let session = self.read(id, &words[1..]);
+                    let session = session
+                        .ok_or_else(|| self.ground().nonsense(&script::SESSION_WRITE))?;
+                    return Ok(Some((created == "1", session)));
+                }
+                None => return Err(self.ground().nonsense(&script::SESSION_WRITE)),
+            }
+        }
+        Err(self.restless(op))
+    }
+
+    /// Takes the answer of `show` apart.
+    fn read(&self, id: &Name, words: &[String]) -> Option<Session> {
+        let number = |at: usize| words.get(at)?.parse::<f64>().ok().map(|n| n as u64);
+        let maybe = |at: usize| words.get(at).and_then(|word| word.strip_prefix('='));
+        let (now_ms, back_ms, references, gone_ms) = (number(0)?, number(1)?, number(2)?, number(7)?);
+        let since_ms = maybe(3).and_then(|n| n.parse::<f64>().ok()).map(|n| n as u64);
+        let broadcaster = maybe(5).map(Name::new).transpose().ok()?;
+        Some(Session {
+            id: id.clone(),
+            profile: Profile {
+                value: maybe(4).map(str::to_owned),
+                broadcaster_user_id: broadcaster,
+                config_json: maybe(6).map(str::to_owned),
+            },
+            references,
+            disconnected_ms: (references == 0 && gone_ms > 0).then_some(gone_ms),
+            updated_ms: maybe(8).and_then(|n| n.parse().ok()).map(milliseconds),
+            due_ms: since_ms
+                .filter(|_| references == 0)
+                .map(|since_ms| due_ms(since_ms, self.grace_ms(), back_ms)),
+            now_ms,
+        })
+    }
+
+    /// A reference more or less.
+    pub(super) async fn hold(
+        &self,
+        op: &str,
+        claim: Option<&Claim>,
+        id: &Name,
+    ) -> Result<Option<Standing>> {
+        let claim = claim.filter(|_| self.is_native());
+        if self.is_native() && claim.is_none() && op != "resume" {
+            return Err(Error::Invalid(format!(
+                "`{op}` needs an owner: a reference belongs to the server that somebody is connected to"
+            )));
+        }
+        let mut started = None;
+        loop {
+            let words = match self.hold_once(op, claim, id).await? {
+                Meant::Life(words) if words[0] == "missing" => return Ok(None),
+                Meant::Life(words) => words,
+                meant => {
+                    let claim = claim.ok_or_else(|| self.ground().nonsense(&script::SESSION_HOLD))?;
+                    match meant {
+                        Meant::Unknown if op == "connect" => {
+                            let ttl_ms = self.lives().ttl_ms;
+                            started =
+                                self.lives().begin(&claim.owner, ttl_ms, "unless_known").await?;
+                            continue;
+                        }
+                        Meant::Ended(inc) => {
+                            return Err(self.lives().lost(&claim.owner, inc).await?);
+                        }
+                        _ => return Err(stranger(claim)),
+                    }
+                }
+            };
+            let numbers: Option<Vec<u64>> =
+                words.iter().map(|w| w.parse::<f64>().ok().map(|n| n as u64)).collect();
+            let numbers = numbers.ok_or_else(|| self.ground().nonsense(&script::SESSION_HOLD))?;
+            let [inc, references, yours, changed, gone_ms] = numbers[..] else {
+                return Err(self.ground().nonsense(&script::SESSION_HOLD));
+            };
+            return Ok(Some(Standing {
+                references,
+                yours,
+                changed: changed == 1,
+                disconnected_ms: (gone_ms > 0).then_some(gone_ms),
+                incarnation: (inc > 0).then_some(Incarnation(inc)),
+                started,
+            }));
+        }
+    }
+
+    async fn hold_once(&self, op: &str, claim: Option<&Claim>, id: &Name) -> Result<Meant> {
+        let shard = self.ground().shard(id.as_str());
+        let mut declared = claim.map(inc_of).unwrap_or_default();
+        for _ in 0..TRIES {
+            let life = match declared.is_empty() {
+                true => none(shard),
+                false => held(shard, &declared),
+            };
+            let args = self
+                .args(shard)
+                .key(self.session(shard, id.as_str()))
+                .key(self.ref_count(shard, id.as_str()))
+                .key(refs(shard, id.as_str()))
+                .key(life)
+                .arg(op)
+                .arg(id)
+                .arg(claim.map_or("", |claim| claim.owner.as_str()))
+                .arg(claim.map(inc_of).unwrap_or_default())
+                .arg(&declared);
+            let words = self.ground().run(shard, &script::SESSION_HOLD, args).await?;
+            match Meant::read(self.ground(), &script::SESSION_HOLD, words)? {
+                Meant::Again(more) => declared = more.into_iter().next().unwrap_or_default(),
+                meant => return Ok(meant),
+            }
+        }
+        Err(self.restless(op))
+    }
+
+    pub(super) async fn remove(&self, id: &Name) -> Result<Deleted> {
+        let shard = self.ground().shard(id.as_str());
+        let mut broadcaster = String::new();
+        for _ in 0..TRIES {
+            let args = self
+                .args(shard)
+                .key(self.session(shard, id.as_str()))
+                .key(self.ref_count(shard, id.as_str()))
+                .key(shard.prefix.key("pointers"))
+                .key(self.pointer(shard, &broadcaster))
+                .key(refs(shard, id.as_str()))
+                .arg(id)
+                .arg(&broadcaster);
+            let words: Vec<String> = self.ground().run(shard, &script::SESSION_DELETE, args).await?;
+            let word = |at: usize| words.get(at).map_or("", String::as_str);
+            match word(0) {
+                "missing" => return Ok(Deleted::Missing),
+                "active" => return Ok(Deleted::Active { references: word(1).parse().unwrap_or(1) }),
+                "deleted" => return Ok(Deleted::Deleted),
+                "again" => broadcaster = word(1).to_owned(),
+                _ => return Err(self.ground().nonsense(&script::SESSION_DELETE)),
+            }
+        }
+        Err(self.restless("delete"))
+    }
+
+    /// With several shards a broadcaster may have a session in each: the newest activation counts.
+    pub(super) async fn current_of(&self, broadcaster: &Name) -> Result<Option<Name>> {
+        let look = |shard| self.current_in(shard, broadcaster.as_str());
+        let found = try_join_all(self.ground().shards.iter().map(look)).await?;
+        let newest = found.into_iter().flatten().max_by_key(|(at_ms, _)| *at_ms);
+        newest.map(|(_, id)| Name::new(&id)).transpose()
+    }
+
+    async fn current_in(&self, shard: &Shard, broadcaster: &str) -> Result<Option<(u64, String)>> {
+        let link = &self.ground().link;
+        let mut cmd = redis::cmd("GET");
+        cmd.arg(self.pointer(shard, broadcaster));
+        let id: Option<String> = link.query("GET", &cmd).await?;
+        let Some(id) = id else { return Ok(None) };
+        let mut cmd = redis::cmd("HGET");
+        cmd.arg(shard.prefix.key("pointers")).arg(broadcaster);
+        let at_ms: Option<u64> = link.query("HGET", &cmd).await?;
+        Ok(Some((at_ms.unwrap_or(0), id)))
+    }
+
+    pub(super) async fn put_back(&self, seq: u64) -> Result<Restored> {
+        let ground = self.ground();
+        let shard = ground.shard_of_receipt(seq);
+        let refused = |why: String| Ok(Restored::Refused { why });
+        let Some(receipt) = ground.one_receipt(seq).await? else {
+            return refused(ground.no_receipt(seq));
+        };
+        let fields = receipt.removed.get("fields").and_then(Json::as_object);
+        let Some(fields) = fields else {
+            return refused("its receipt does not say what it carried".to_owned());
+        };
+        let broadcaster = fields.get("broadcaster_user_id").and_then(Json::as_str).unwrap_or("");
+        let pointed = receipt.removed.get("pointer") == Some(&Json::Bool(true));
+        let mut args = self
+            .args(shard)
+            .key(self.session(shard, receipt.key.as_str()))
+            .key(shard.prefix.key("pointers"))
+            .key(self.pointer(shard, broadcaster))
+            .key(shard.prefix.key("restored"))
+            .arg(seq)
+            .arg(&receipt.key)
+            .arg(broadcaster)
+            .arg(u8::from(pointed));
+        for (field, value) in fields {
+            args = args.arg(field).arg(value.as_str().unwrap_or_default());
+        }
+        let words: Vec<String> = ground.run(shard, &script::SESSION_RESTORE, args).await?;
+        match words.first().map(String::as_str) {
+            Some("restored") => Ok(Restored::Restored {
+                key: receipt.key.to_string(),
+                owner: receipt.owner.to_string(),
+                incarnation: 0,
+            }),
+            Some("before") => refused("it was put back before".to_owned()),
+            Some("taken") => refused("its place is taken: there is a session of that id".to_owned()),
+            _ => Err(ground.nonsense(&script::SESSION_RESTORE)),
+        }
+    }
+
+    pub(super) fn restless(&self, call: &str) -> Error {
+        Error::Unavailable {
+            store: self.ground().place(),
+            what: format!("`{call}` found other owners at each of {TRIES} tries; nothing was changed"),
+        }
+    }
+}
+
+/// A time that the application wrote, in seconds or in milliseconds.
+fn milliseconds(time: f64) -> u64 {
+    if time >= 1e11 { time as u64 } else { (time * 1_000.0) as u64 }
+}

@@ -1,0 +1,193 @@
+//! The decisive step for sessions: one script a shard.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::try_join_all;
+use lapsed::receipt::{Evidence, Receipt, ReceiptId};
+use lapsed::sweep::{Act, Batch, BatchAnswer, Outcome, Refusal, Suspect};
+use lapsed::{Name, Result};
+
+use super::{RedisSessions, held, lost, none, refs};
+use crate::ground::{Args, Shard};
+use crate::ledger::reason_of;
+use crate::script;
+
+/// What one shard answered.
+struct Decided {
+    outcomes: Vec<(usize, Outcome)>,
+    ended: u64,
+    held: Duration,
+}
+
+impl RedisSessions {
+    pub(super) async fn reclaim_batch(&self, batch: &Batch) -> Result<BatchAnswer> {
+        let keys: Vec<Name> = batch.suspects.iter().map(|s| s.key.clone()).collect();
+        let shards = self.ground().deal(&keys).into_iter();
+        let decided = shards.map(|(shard, places)| self.reclaim_in(shard, batch, places));
+        let mut answer = BatchAnswer {
+            outcomes: vec![Outcome::Gone; batch.suspects.len()],
+            ..BatchAnswer::default()
+        };
+        for one in try_join_all(decided).await? {
+            one.outcomes.into_iter().for_each(|(at, outcome)| answer.outcomes[at] = outcome);
+            answer.owners_ended += one.ended;
+            answer.held = answer.held.max(one.held);
+        }
+        if answer.owners_ended > 0 && self.ground().shards.len() > 1 {
+            self.end_the_dead(batch, &mut answer).await?;
+        }
+        Ok(answer)
+    }
+
+    /// A life that one shard has declared dead is dead in the others, too.
+    async fn end_the_dead(&self, batch: &Batch, answer: &mut BatchAnswer) -> Result<()> {
+        let released = batch.suspects.iter().zip(&answer.outcomes);
+        let released = released.filter(|(_, outcome)| **outcome == Outcome::Released);
+        let mut lives: Vec<(Name, u64)> =
+            released.map(|(s, _)| (s.owner.clone(), s.incarnation.0)).collect();
+        lives.sort();
+        lives.dedup();
+        answer.owners_ended = answer.owners_ended.min(lives.len() as u64);
+        for (owner, inc) in lives {
+            self.lives().end_everywhere(&owner, inc).await?;
+        }
+        Ok(())
+    }
+
+    async fn reclaim_in(
+        &self,
+        shard: &Shard,
+        batch: &Batch,
+        places: Vec<usize>,
+    ) -> Result<Decided> {
+        let ground = self.ground();
+        let seen_ms = ground.seen_ms(shard).await?;
+        let mut args = Args::default()
+            .key(&shard.anchor)
+            .key(self.idle(shard))
+            .key(shard.prefix.key("pointers"))
+            .arg(&batch.id.sweeper)
+            .arg(batch.id.number)
+            .arg(batch.term.map_or(String::new(), |term| term.to_string()))
+            .arg(if batch.act == Act::Reclaim { "reclaim" } else { "dry" })
+            .arg(seen_ms)
+            .arg(ground.gap().as_millis())
+            .arg(self.grace_ms())
+            .arg(ground.shards.len())
+            .arg(shard.index)
+            .arg(places.len());
+        for at in &places {
+            args = self.suspect_args(args, shard, &batch.suspects[*at]);
+        }
+        let words: Vec<String> = ground.run(shard, &script::SESSION_RECLAIM, args).await?;
+        self.decide(shard, batch, &places, &words).await
+    }
+
+    fn suspect_args(&self, args: Args, shard: &Shard, suspect: &Suspect) -> Args {
+        let id = suspect.key.as_str();
+        let args = args.key(self.session(shard, id)).key(self.ref_count(shard, id));
+        let args = args.key(refs(shard, id));
+        let inc = suspect.incarnation.to_string();
+        if suspect.incarnation.0 > 0 {
+            let args = args.key(held(shard, &inc)).key(lost(shard, &inc));
+            return args.arg("r").arg(id).arg(&suspect.owner).arg(inc);
+        }
+        // Without a broadcaster a session is listed under its own id.
+        let broadcaster = if suspect.owner == suspect.key { "" } else { suspect.owner.as_str() };
+        let args = args.key(self.pointer(shard, broadcaster)).key(none(shard));
+        args.arg("s").arg(id).arg(broadcaster).arg(inc)
+    }
+
+    async fn decide(
+        &self,
+        shard: &Shard,
+        batch: &Batch,
+        places: &[usize],
+        words: &[String],
+    ) -> Result<Decided> {
+        let nonsense = || self.ground().nonsense(&script::SESSION_RECLAIM);
+        let number = |at: usize| -> Result<u64> {
+            words.get(at).and_then(|word| word.parse().ok()).ok_or_else(nonsense)
+        };
+        let (now_ms, held_us, ended, mut seq, step) =
+            (number(0)?, number(1)?, number(2)?, number(3)?, number(4)?);
+        let codes = words.get(5).ok_or_else(nonsense)?;
+        let mut dead = words[6..].chunks_exact(2);
+        let mut outcomes = Vec::with_capacity(places.len());
+        for (at, code) in places.iter().zip(codes.chars()) {
+            let outcome = match code {
+                'R' => {
+                    let [deadline_ms, reason] = dead.next().ok_or_else(nonsense)? else {
+                        return Err(nonsense());
+                    };
+                    let deadline_ms: u64 = deadline_ms.parse().map_err(|_| nonsense())?;
+                    let reason = reason_of(reason).ok_or_else(nonsense)?;
+                    let evidence = Evidence {
+                        clock: "redis".to_owned(),
+                        deadline_ms,
+                        judged_ms: now_ms,
+                        late_ms: now_ms.saturating_sub(deadline_ms),
+                    };
+                    let receipt = self.receipt(batch, &batch.suspects[*at], reason, evidence, seq);
+                    seq += step;
+                    Outcome::Reclaimed((batch.act == Act::Reclaim).then(|| Box::new(receipt)))
+                }
+                'F' => Outcome::Released,
+                'A' => Outcome::Refused(Refusal::Alive),
+                'S' => Outcome::Refused(Refusal::StoreAway),
+                'T' => Outcome::Refused(Refusal::Active),
+                'M' => Outcome::Refused(Refusal::Moved),
+                'U' => Outcome::Refused(Refusal::Unreadable),
+                'L' => Outcome::Refused(Refusal::NotLeader),
+                _ => Outcome::Gone,
+            };
+            outcomes.push((*at, outcome));
+        }
+        if codes.starts_with('D') {
+            self.recall(shard, batch, &mut outcomes).await?;
+        }
+        Ok(Decided { outcomes, ended, held: Duration::from_micros(held_us) })
+    }
+
+    /// What it carried is in the store's receipt; here it would only be in the way.
+    fn receipt(
+        &self,
+        batch: &Batch,
+        suspect: &Suspect,
+        reason: lapsed::receipt::Reason,
+        evidence: Evidence,
+        seq: u64,
+    ) -> Receipt {
+        Receipt {
+            id: ReceiptId { system: self.ground().id.clone(), seq },
+            key: suspect.key.clone(),
+            owner: suspect.owner.clone(),
+            incarnation: suspect.incarnation,
+            reason,
+            at_ms: evidence.judged_ms,
+            evidence,
+            removed: serde_json::json!({}),
+            sweeper: Arc::clone(&batch.id.sweeper),
+            batch: batch.id.number,
+            restored_ms: None,
+        }
+    }
+
+    /// The connection sent the batch twice: the receipts of the first time are the answer.
+    async fn recall(
+        &self,
+        shard: &Shard,
+        batch: &Batch,
+        outcomes: &mut [(usize, Outcome)],
+    ) -> Result<()> {
+        let mut receipts = self.ground().settled_in(shard, &batch.id).await?;
+        for (at, outcome) in outcomes {
+            let key = &batch.suspects[*at].key;
+            if let Some(found) = receipts.iter().position(|receipt| receipt.key == *key) {
+                *outcome = Outcome::Reclaimed(Some(Box::new(receipts.swap_remove(found))));
+            }
+        }
+        Ok(())
+    }
+}

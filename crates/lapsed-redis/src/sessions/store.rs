@@ -1,0 +1,157 @@
+//! The seams of the library, filled.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lapsed::owner::{Beat, Claim, Incarnation, OwnerInfo, OwnerStore};
+use lapsed::receipt::Receipt;
+use lapsed::sessions::{Activated, Deleted, Profile, Session, SessionsStore, Standing};
+use lapsed::sweep::{
+    Batch, BatchAnswer, BatchId, Census, Cursor, PageRequest, Suspect, SuspectPage, Sweep, Tidied,
+    TidyLimits,
+};
+use lapsed::system::Restored;
+use lapsed::{Error, Name, Result, SystemId};
+
+use super::RedisSessions;
+
+impl RedisSessions {
+    /// Lives are for what is written through lapsed.
+    fn has_lives(&self, operation: &str) -> Result<()> {
+        if self.is_native() {
+            return Ok(());
+        }
+        Err(Error::Unsupported {
+            operation: format!(
+                "`{operation}` while mode = \"adopt\", where references have no owner (use mode = \
+                 \"native\")"
+            ),
+            store: self.ground().place(),
+        })
+    }
+}
+
+#[async_trait]
+impl OwnerStore for RedisSessions {
+    async fn start(&self, owner: &Name, ttl_ms: u64) -> Result<Beat> {
+        self.has_lives("start")?;
+        self.lives().start(owner, ttl_ms).await
+    }
+
+    async fn beat(&self, claim: &Claim) -> Result<Beat> {
+        self.has_lives("beat")?;
+        self.lives().beat(claim).await
+    }
+
+    async fn end(&self, claim: &Claim) -> Result<OwnerInfo> {
+        self.has_lives("retire")?;
+        self.lives().end(claim).await
+    }
+
+    async fn owners(&self, after: Option<Incarnation>, limit: usize) -> Result<Vec<OwnerInfo>> {
+        self.lives().owners(after, limit).await
+    }
+
+    async fn owner(&self, claim: &Claim) -> Result<Option<OwnerInfo>> {
+        self.lives().owner(claim).await
+    }
+}
+
+#[async_trait]
+impl Sweep for RedisSessions {
+    fn system(&self) -> &SystemId {
+        &self.ground().id
+    }
+
+    fn threshold(&self) -> Duration {
+        self.ground().threshold
+    }
+
+    async fn census(&self) -> Result<Census> {
+        self.count().await
+    }
+
+    async fn suspects(&self, request: PageRequest) -> Result<SuspectPage> {
+        self.page(&request).await
+    }
+
+    fn after(&self, suspect: &Suspect) -> Cursor {
+        self.place_after(suspect)
+    }
+
+    async fn reclaim(&self, batch: Batch) -> Result<BatchAnswer> {
+        self.reclaim_batch(&batch).await
+    }
+
+    async fn settle(&self, batch: &BatchId) -> Result<Vec<Receipt>> {
+        self.ground().settle(batch).await
+    }
+
+    async fn tidy(&self, limits: TidyLimits) -> Result<Tidied> {
+        self.lives().tidy(&limits).await
+    }
+}
+
+#[async_trait]
+impl SessionsStore for RedisSessions {
+    async fn activate(&self, id: &Name, profile: &Profile) -> Result<Activated> {
+        let written = self.write("activate", id, profile).await?;
+        let (created, session) =
+            written.ok_or_else(|| self.ground().nonsense(&crate::script::SESSION_WRITE))?;
+        Ok(Activated { created, session })
+    }
+
+    async fn connect(&self, claim: Option<&Claim>, id: &Name) -> Result<Option<Standing>> {
+        self.hold("connect", claim, id).await
+    }
+
+    async fn disconnect(&self, claim: Option<&Claim>, id: &Name) -> Result<Option<Standing>> {
+        self.hold("disconnect", claim, id).await
+    }
+
+    async fn resume(&self, id: &Name) -> Result<Option<Standing>> {
+        self.hold("resume", None, id).await
+    }
+
+    async fn get(&self, id: &Name) -> Result<Option<Session>> {
+        Ok(self.write("get", id, &Profile::default()).await?.map(|(_, session)| session))
+    }
+
+    async fn update(&self, id: &Name, profile: &Profile) -> Result<Option<Session>> {
+        Ok(self.write("update", id, profile).await?.map(|(_, session)| session))
+    }
+
+    async fn delete(&self, id: &Name) -> Result<Deleted> {
+        self.remove(id).await
+    }
+
+    async fn of_broadcaster(&self, broadcaster: &Name) -> Result<Option<Name>> {
+        self.current_of(broadcaster).await
+    }
+
+    async fn orphans(&self, limit: usize) -> Result<Vec<Name>> {
+        self.overdue(limit).await
+    }
+
+    async fn disconnected_count(&self) -> Result<u64> {
+        self.count_disconnected().await
+    }
+
+    async fn referred(
+        &self,
+        claim: &Claim,
+        after: Option<&Name>,
+        limit: usize,
+    ) -> Result<Vec<Name>> {
+        self.has_lives("referred")?;
+        self.referred_by(claim, after, limit).await
+    }
+
+    async fn held_by(&self, claim: &Claim, limit: usize) -> Result<Vec<Suspect>> {
+        self.held_suspects(claim, limit).await
+    }
+
+    async fn restore(&self, seq: u64) -> Result<Restored> {
+        self.put_back(seq).await
+    }
+}

@@ -1,0 +1,371 @@
+//! What may be dead: references of lives that are over, and sessions whose grace is.
+//!
+//! Both come from an index by time. Of sessions that somebody is connected to nothing is read.
+
+use lapsed::owner::{Claim, Ending, Incarnation};
+use lapsed::receipt::Reason;
+use lapsed::sweep::{Census, Cursor, PageRequest, Suspect, SuspectPage};
+use lapsed::{Error, Name, Result};
+
+use super::{RedisSessions, held};
+use crate::ground::{Args, Shard};
+use crate::owners::{Packed, stranger};
+use crate::script;
+
+/// Scores from here on are milliseconds; below, seconds.
+const MILLISECONDS_FROM: u64 = 100_000_000_000;
+
+/// Where a page goes on: first references, then sessions; in each shard after shard.
+#[derive(Clone, Debug)]
+enum Place {
+    Reference { shard: usize, deadline_ms: u64, inc: u64, id: Option<String> },
+    Session { shard: usize, since_ms: u64, id: Option<String> },
+}
+
+fn place(cursor: &Cursor) -> Result<Place> {
+    let Some(text) = &cursor.0 else {
+        return Ok(Place::Reference { shard: 0, deadline_ms: 0, inc: 0, id: None });
+    };
+    let wrong = || Error::Invalid(format!("{text:?} is not a cursor of this store"));
+    let (kind, rest) = text.split_once(':').ok_or_else(wrong)?;
+    let number = |word: Option<&str>| word.and_then(|w| w.parse::<u64>().ok()).ok_or_else(wrong);
+    match kind {
+        "r" => {
+            let mut parts = rest.splitn(4, ':');
+            Ok(Place::Reference {
+                shard: number(parts.next())? as usize,
+                deadline_ms: number(parts.next())?,
+                inc: number(parts.next())?,
+                id: Some(parts.next().ok_or_else(wrong)?.to_owned()),
+            })
+        }
+        "s" => {
+            let mut parts = rest.splitn(3, ':');
+            Ok(Place::Session {
+                shard: number(parts.next())? as usize,
+                since_ms: number(parts.next())?,
+                id: Some(parts.next().ok_or_else(wrong)?.to_owned()),
+            })
+        }
+        _ => Err(wrong()),
+    }
+}
+
+/// A session of the index: since when nobody is connected, and which.
+type Idle = (u64, String);
+
+impl RedisSessions {
+    pub(super) fn place_after(&self, suspect: &Suspect) -> Cursor {
+        let shard = self.ground().shard(suspect.key.as_str()).index;
+        let Suspect { key, incarnation, deadline_ms, .. } = suspect;
+        Cursor(Some(match incarnation.0 {
+            0 => format!("s:{shard}:{}:{key}", deadline_ms.saturating_sub(self.grace_ms())),
+            inc => format!("r:{shard}:{deadline_ms}:{inc}:{key}"),
+        }))
+    }
+
+    pub(super) async fn page(&self, request: &PageRequest) -> Result<SuspectPage> {
+        let mut from = place(&request.after)?;
+        let shards = &self.ground().shards;
+        loop {
+            let (mut page, next) = match &from {
+                Place::Reference { shard, .. } if *shard >= shards.len() || !self.is_native() => {
+                    from = Place::Session { shard: 0, since_ms: 0, id: None };
+                    continue;
+                }
+                // While the brake holds, nothing that is not declared dead is listed.
+                Place::Session { shard, .. }
+                    if *shard >= shards.len() || request.undeclared_max == Some(0) =>
+                {
+                    return Ok(SuspectPage { last: true, ..SuspectPage::default() });
+                }
+                Place::Reference { shard, deadline_ms, inc, id } => {
+                    let at = (*deadline_ms, *inc, id.as_deref());
+                    let page = self.references(&shards[*shard], request, at).await?;
+                    let next = Place::Reference { shard: shard + 1, deadline_ms: 0, inc: 0, id: None };
+                    (page, next)
+                }
+                Place::Session { shard, since_ms, id } => {
+                    let at = (*since_ms, id.as_deref());
+                    let page = self.idle_sessions(&shards[*shard], request.limit, at).await?;
+                    (page, Place::Session { shard: shard + 1, since_ms: 0, id: None })
+                }
+            };
+            if !page.suspects.is_empty() {
+                let is_end = matches!(next, Place::Session { shard, .. } if shard == shards.len());
+                page.last &= is_end;
+                page.examined = page.suspects.len() as u64;
+                return Ok(page);
+            }
+            from = next;
+        }
+    }
+
+    async fn references(
+        &self,
+        shard: &Shard,
+        request: &PageRequest,
+        (deadline_ms, inc, after): (u64, u64, Option<&str>),
+    ) -> Result<SuspectPage> {
+        let most = request.undeclared_max.map_or(String::new(), |max| max.to_string());
+        let args =
+            Args::default().arg(deadline_ms).arg(inc).arg(request.limit).arg(most);
+        let words: Vec<String> = self.ground().run(shard, &script::DOOMED, args).await?;
+        let mut page = SuspectPage { last: true, ..SuspectPage::default() };
+        for row in words.chunks_exact(4) {
+            let deadline: u64 = row[1].parse().map_err(|_| self.ground().nonsense(&script::DOOMED))?;
+            let packed = Packed::read(&row[2], deadline)
+                .ok_or_else(|| self.ground().nonsense(&script::DOOMED))?;
+            let left = request.limit - page.suspects.len();
+            let resumes = (row[1].as_str(), row[0].as_str()) == (&*deadline_ms.to_string(), &*inc.to_string());
+            let ids = self.held_in(shard, &row[0], after.filter(|_| resumes), left).await?;
+            page.last = ids.len() < left;
+            for id in ids {
+                page.suspects.push(reference(id, &row[0], &packed, deadline)?);
+            }
+            if !page.last {
+                break;
+            }
+        }
+        page.last &= words.len() / 4 < request.limit;
+        Ok(page)
+    }
+
+    async fn held_in(
+        &self,
+        shard: &Shard,
+        inc: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<Name>> {
+        let mut cmd = redis::cmd("ZRANGEBYLEX");
+        cmd.arg(held(shard, inc)).arg(after.map_or("-".to_owned(), |id| format!("({id}")));
+        cmd.arg("+").arg("LIMIT").arg(0).arg(limit);
+        let ids: Vec<String> = self.ground().link.query("ZRANGEBYLEX", &cmd).await?;
+        ids.iter().map(|id| Name::new(id)).collect()
+    }
+
+    async fn idle_sessions(
+        &self,
+        shard: &Shard,
+        limit: usize,
+        (since_ms, after): (u64, Option<&str>),
+    ) -> Result<SuspectPage> {
+        let (found, last) = self.idle_in(shard, limit, since_ms, after).await?;
+        let mut pipeline = redis::pipe();
+        for (_, id) in &found {
+            pipeline.cmd("HGET").arg(self.session(shard, id)).arg("broadcaster_user_id");
+        }
+        let link = &self.ground().link;
+        let broadcasters = link.query_each::<Option<String>>("HGET", &pipeline, found.len()).await?;
+        let mut page = SuspectPage { last, ..SuspectPage::default() };
+        for ((since_ms, id), broadcaster) in found.into_iter().zip(broadcasters) {
+            let Ok(key) = Name::new(&id) else { continue };
+            let broadcaster = broadcaster.flatten().and_then(|b| Name::new(&b).ok());
+            page.suspects.push(Suspect {
+                owner: broadcaster.unwrap_or_else(|| key.clone()),
+                key,
+                incarnation: Incarnation(0),
+                deadline_ms: since_ms + self.grace_ms(),
+                reason: Reason::Orphaned,
+            });
+        }
+        Ok(page)
+    }
+
+    /// Sessions whose grace is over by the server's clock, the longest overdue first; and whether
+    /// there are no more.
+    async fn idle_in(
+        &self,
+        shard: &Shard,
+        limit: usize,
+        since_ms: u64,
+        after: Option<&str>,
+    ) -> Result<(Vec<Idle>, bool)> {
+        let now_ms: u64 = self.ground().run(shard, &script::PULSE, Args::default()).await?;
+        let until_ms = now_ms.saturating_sub(self.grace_ms());
+        let is_later = |(at, id): &Idle| {
+            after.is_none_or(|after| (*at, id.as_str()) > (since_ms, after))
+        };
+        if self.is_native() {
+            let key = shard.prefix.key("idle");
+            let (from, to) = (since_ms.to_string(), until_ms.to_string());
+            return self.range(&key, &from, &to, limit, |score| score as u64, is_later).await;
+        }
+        // The application's own times: mostly seconds, but whatever it wrote.
+        let seconds = ((since_ms / 1_000).saturating_sub(2).to_string(), (until_ms / 1_000).to_string());
+        let mut found =
+            self.range(&shard.anchor, &seconds.0, &seconds.1, limit, from_score, is_later).await?;
+        found.0.retain(|(at, _)| *at <= until_ms);
+        if found.0.len() < limit && found.1 {
+            let (from, to) = (since_ms.max(MILLISECONDS_FROM).to_string(), until_ms.to_string());
+            let left = limit - found.0.len();
+            let more = self.range(&shard.anchor, &from, &to, left, from_score, is_later).await?;
+            found.0.extend(more.0);
+            found.1 = more.1;
+        }
+        Ok(found)
+    }
+
+    /// A bounded range of a set by score, without those that are not wanted.
+    async fn range(
+        &self,
+        key: &str,
+        from: &str,
+        to: &str,
+        limit: usize,
+        read: impl Fn(f64) -> u64,
+        is_wanted: impl Fn(&Idle) -> bool,
+    ) -> Result<(Vec<Idle>, bool)> {
+        let (mut found, mut offset) = (Vec::new(), 0);
+        loop {
+            let mut cmd = redis::cmd("ZRANGEBYSCORE");
+            cmd.arg(key).arg(from).arg(to).arg("WITHSCORES").arg("LIMIT").arg(offset).arg(limit);
+            let rows: Vec<(Vec<u8>, f64)> = self.ground().link.query("ZRANGEBYSCORE", &cmd).await?;
+            let count = rows.len();
+            let named = |(id, score): (Vec<u8>, f64)| Some((read(score), String::from_utf8(id).ok()?));
+            found.extend(rows.into_iter().filter_map(named).filter(&is_wanted));
+            if count < limit {
+                return Ok((found, true));
+            }
+            if found.len() >= limit {
+                found.truncate(limit);
+                return Ok((found, false));
+            }
+            offset += count;
+        }
+    }
+
+    pub(super) async fn overdue(&self, limit: usize) -> Result<Vec<Name>> {
+        let mut all = Vec::new();
+        for shard in &self.ground().shards {
+            all.extend(self.idle_in(shard, limit, 0, None).await?.0);
+        }
+        all.sort();
+        all.truncate(limit);
+        all.iter().map(|(_, id)| Name::new(id)).collect()
+    }
+
+    pub(super) async fn count_disconnected(&self) -> Result<u64> {
+        let mut sum = 0;
+        for shard in &self.ground().shards {
+            let mut cmd = redis::cmd("ZCARD");
+            cmd.arg(&shard.anchor);
+            sum += self.ground().link.query::<u64>("ZCARD", &cmd).await?;
+        }
+        Ok(sum)
+    }
+
+    pub(super) async fn count(&self) -> Result<Census> {
+        let (mut census, back_ms) = self.lives().count_since().await?;
+        let until_ms = census.now_ms.saturating_sub(self.grace_ms());
+        for shard in &self.ground().shards {
+            let (index, to_score) = match self.is_native() {
+                true => (shard.prefix.key("idle"), 1),
+                false => (shard.anchor.clone(), 1_000),
+            };
+            let due = self.count_until(&index, until_ms / to_score).await?;
+            census.suspects += due;
+            if due > 0 {
+                let (oldest, _) = self.idle_in(shard, 1, 0, None).await?;
+                let due_ms = oldest.first().map_or(census.now_ms, |(at, _)| at + self.grace_ms());
+                let late_ms = census.now_ms.saturating_sub(due_ms);
+                census.oldest_late_ms = census.oldest_late_ms.max(late_ms);
+            }
+            // Whoever was disconnected before the server was back could not connect again.
+            if back_ms > 0 && self.count_until(&index, back_ms / to_score).await? > 0 {
+                census.back_ms = back_ms;
+            }
+            census.population += self.population_in(shard).await?;
+        }
+        if census.back_ms > 0 && census.suspects > 0 {
+            census.owners_spared = census.owners_spared.max(1);
+        }
+        Ok(census)
+    }
+
+    async fn count_until(&self, index: &str, score: u64) -> Result<u64> {
+        let mut cmd = redis::cmd("ZCOUNT");
+        cmd.arg(index).arg("-inf").arg(score);
+        self.ground().link.query("ZCOUNT", &cmd).await
+    }
+
+    /// How many sessions there are; of those that the application makes itself, how many are known.
+    async fn population_in(&self, shard: &Shard) -> Result<u64> {
+        let link = &self.ground().link;
+        let mut cmd = redis::cmd("HGET");
+        cmd.arg(shard.prefix.key("meta")).arg("population");
+        let counted: Option<i64> = link.query("HGET", &cmd).await?;
+        match counted {
+            Some(count) if self.is_native() => Ok(count.max(0) as u64),
+            _ => link.query("ZCARD", redis::cmd("ZCARD").arg(&shard.anchor)).await,
+        }
+    }
+
+    pub(super) async fn referred_by(
+        &self,
+        claim: &Claim,
+        after: Option<&Name>,
+        limit: usize,
+    ) -> Result<Vec<Name>> {
+        let owner = self.lives().owner(claim).await?.ok_or_else(|| stranger(claim))?;
+        if owner.ended.is_some() {
+            return Err(self.lives().lost(&claim.owner, owner.incarnation.0).await?);
+        }
+        self.all_held(owner.incarnation, after, limit).await
+    }
+
+    async fn all_held(
+        &self,
+        incarnation: Incarnation,
+        after: Option<&Name>,
+        limit: usize,
+    ) -> Result<Vec<Name>> {
+        let inc = incarnation.to_string();
+        let mut ids = Vec::new();
+        for shard in &self.ground().shards {
+            ids.extend(self.held_in(shard, &inc, after.map(Name::as_str), limit).await?);
+        }
+        ids.sort();
+        ids.truncate(limit);
+        Ok(ids)
+    }
+
+    pub(super) async fn held_suspects(&self, claim: &Claim, limit: usize) -> Result<Vec<Suspect>> {
+        let Some(owner) = self.lives().owner(claim).await? else { return Ok(Vec::new()) };
+        let Some((ending, _)) = owner.ended else { return Ok(Vec::new()) };
+        let reason = match ending {
+            Ending::Dead => Reason::OwnerDead,
+            Ending::Retired => Reason::OwnerRetired,
+        };
+        let ids = self.all_held(owner.incarnation, None, limit).await?;
+        let suspect = |key| Suspect {
+            key,
+            owner: owner.owner.clone(),
+            incarnation: owner.incarnation,
+            deadline_ms: owner.due_ms,
+            reason,
+        };
+        Ok(ids.into_iter().map(suspect).collect())
+    }
+}
+
+fn reference(id: Name, inc: &str, packed: &Packed, deadline_ms: u64) -> Result<Suspect> {
+    let retired = packed.life.ended == Some(Ending::Retired);
+    Ok(Suspect {
+        key: id,
+        owner: Name::new(&packed.name)?,
+        incarnation: Incarnation(inc.parse().unwrap_or(0)),
+        deadline_ms,
+        reason: if retired { Reason::OwnerRetired } else { Reason::OwnerDead },
+    })
+}
+
+/// As `to_ms` of the scripts: whole seconds may have been cut off, so the end of that second counts.
+fn from_score(score: f64) -> u64 {
+    match score {
+        n if n >= MILLISECONDS_FROM as f64 => n as u64,
+        n if n.fract() == 0.0 => (n as u64 + 1) * 1_000,
+        n => (n * 1_000.0).ceil() as u64,
+    }
+}
