@@ -191,8 +191,11 @@ async fn a_store_that_was_away_grants_a_whole_grace() {
     assert_eq!(f.sessions.disconnected_count().await.unwrap(), 2);
     clock.advance(f.grace - Duration::from_millis(1));
     assert!(f.sessions.orphans(10).await.unwrap().is_empty());
-    assert_eq!(f.sessions.census().await.unwrap().orphans, 0);
-    assert_eq!(f.sweep().await.reclaimed, 0);
+    let census = f.sessions.census().await.unwrap();
+    assert_eq!((census.orphans, census.suspects, census.orphans_spared), (0, 0, 3));
+    let held = f.sweep().await;
+    assert_eq!((held.reclaimed, held.stopped), (0, Stopped::Brake), "{held:?}");
+    assert!(held.detail.unwrap().contains("the store was away"));
     clock.advance(Duration::from_millis(1));
     assert_eq!(f.sessions.census().await.unwrap().orphans, 3);
     let report = f.sweep().await;

@@ -172,8 +172,9 @@ pub struct Census {
     pub now_ms: u64,
     /// Which life of the store itself this is.
     pub store: String,
-    /// When the store was back after an absence that somebody alive has lived through, if that was
-    /// less than a threshold ago; 0 otherwise, or when the grace was waived.
+    /// When the store was back after an absence that somebody alive (or something that is spared for
+    /// it) has lived through, if that was less than a threshold ago; 0 otherwise, or when the grace
+    /// was waived.
     pub back_ms: u64,
     /// Entries there are.
     pub population: u64,
@@ -182,6 +183,9 @@ pub struct Census {
     /// Of them, those that are dead by themselves: no life of an owner decides about them.
     #[serde(default)]
     pub orphans: u64,
+    /// Not among them: those that would be, and are spared because the store was away.
+    #[serde(default)]
+    pub orphans_spared: u64,
     /// Owners alive and in time.
     pub owners_live: u64,
     /// Owners past their deadline and not yet declared dead.

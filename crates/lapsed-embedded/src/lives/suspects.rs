@@ -86,6 +86,7 @@ impl Desk {
             population,
             suspects: heads.suspects,
             orphans: 0,
+            orphans_spared: 0,
             owners_live: heads.live,
             owners_overdue: heads.overdue,
             owners_spared: spared,

@@ -17,7 +17,16 @@ impl Core {
     /// the store was back, nobody is one: whoever disconnected after that is not due before it.
     pub(super) fn due_before(&self) -> u64 {
         let (now_ms, back_ms) = self.look();
-        if now_ms < back_ms + self.grace_ms { 0 } else { (now_ms - self.grace_ms) + 1 }
+        if self.spares_all(now_ms, back_ms) { 0 } else { self.out_of_grace(now_ms) }
+    }
+
+    fn spares_all(&self, now_ms: u64, back_ms: u64) -> bool {
+        now_ms < back_ms + self.grace_ms
+    }
+
+    /// Whoever waits since before this has had its grace, the store's absences aside.
+    fn out_of_grace(&self, now_ms: u64) -> u64 {
+        (now_ms + 1).saturating_sub(self.grace_ms)
     }
 }
 
@@ -63,14 +72,19 @@ impl EmbeddedSessions {
     }
 
     pub(super) fn count(&self) -> Census {
-        let due_before = self.core.due_before();
-        let (sessions, (orphans, oldest_ms)) = {
+        let (now_ms, back_ms) = self.core.look();
+        let (sessions, (count, oldest_ms)) = {
             let mut waiting = self.core.waiting.lock();
-            (waiting.sessions(), waiting.orphans(due_before))
+            (waiting.sessions(), waiting.orphans(self.core.out_of_grace(now_ms)))
         };
         let census = self.desk.census(sessions);
-        let late_ms = oldest_ms
-            .map_or(0, |since_ms| census.now_ms.saturating_sub(since_ms + self.core.grace_ms));
+        if self.core.spares_all(now_ms, back_ms) {
+            let back_ms = if count > 0 { back_ms } else { census.back_ms };
+            return Census { orphans_spared: count, back_ms, ..census };
+        }
+        let (orphans, grace_ms) = (count, self.core.grace_ms);
+        let late_ms =
+            oldest_ms.map_or(0, |since_ms| census.now_ms.saturating_sub(since_ms + grace_ms));
         Census {
             suspects: census.suspects + orphans,
             orphans,

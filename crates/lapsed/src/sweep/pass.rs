@@ -216,7 +216,8 @@ impl<'a> Run<'a> {
             Verdict::Open => false,
             Verdict::Opening { owners } => census.owners_overdue > *owners as u64,
             Verdict::Held { .. } => {
-                census.owners_overdue + census.owners_spared + census.orphans > 0
+                let owners = census.owners_overdue + census.owners_spared;
+                owners + census.orphans + census.orphans_spared > 0
             }
         };
         if !spared {
