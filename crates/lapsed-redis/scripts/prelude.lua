@@ -117,7 +117,10 @@ end
 
 -- The newest life of a name, from its list `newest,older,...`.
 local function newest(list)
-  return list and string.match(list, '^%d+')
+  if not list then
+    return nil
+  end
+  return string.match(list, '^%d+')
 end
 
 -- When a life is over: never before it had a whole TTL since the server was back.

@@ -178,7 +178,8 @@ impl Ground {
         let count = parts.len() as u64;
         let receipt = |(index, (key, removed)): (usize, (&str, Map<String, Json>))| {
             let owner = common.get("o").copied().filter(|o| !o.is_empty());
-            let owner = removed.get("o").and_then(Json::as_str).or(owner).unwrap_or(key);
+            let named = removed.get("o").and_then(Json::as_str).filter(|o| !o.is_empty());
+            let owner = named.or(owner).unwrap_or(key);
             let own = |field: &str| removed.get(field).and_then(Json::as_str);
             let deadline_ms = own("d").and_then(|d| d.parse().ok()).unwrap_or(deadline_ms);
             let reason = own("r").or(common.get("r").copied()).unwrap_or("d");

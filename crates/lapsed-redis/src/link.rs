@@ -172,7 +172,9 @@ impl Link {
             Channel::Cluster { client, connection } => {
                 let connected = connection.get_or_try_init(|| client.get_async_connection()).await;
                 match connected {
-                    Ok(connected) => connected.clone().req_packed_commands(pipeline, 0, count).await,
+                    Ok(connected) => {
+                        connected.clone().req_packed_commands(pipeline, 0, count).await
+                    }
                     Err(error) => Err(error),
                 }
             }
@@ -198,8 +200,7 @@ impl Link {
         let nodes = self.masters().await?;
         let Some((host, port)) = nodes.get(node).cloned() else { return Ok(None) };
         let connected = connection.get_or_try_init(|| client.get_async_connection()).await;
-        let mut connected =
-            connected.map_err(|error| told(&self.place, call, &error))?.clone();
+        let mut connected = connected.map_err(|error| told(&self.place, call, &error))?.clone();
         let routing = RoutingInfo::SingleNode(SingleNodeRoutingInfo::ByAddress { host, port });
         let value = connected.route_command(cmd.clone(), routing).await;
         let value = value.and_then(Value::extract_error);

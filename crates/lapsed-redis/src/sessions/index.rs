@@ -24,7 +24,8 @@ enum Place {
 
 fn place(cursor: &Cursor) -> Result<Place> {
     let Some(text) = &cursor.0 else { return Ok(Place::Keys { node: 0, cursor: "0".to_owned() }) };
-    let wrong = || Error::Invalid(format!("{text:?} is not a place in a reconciliation of sessions"));
+    let wrong =
+        || Error::Invalid(format!("{text:?} is not a place in a reconciliation of sessions"));
     let parts: Vec<&str> = text.split(':').collect();
     let number = |word: &str| word.parse().map_err(|_| wrong());
     match parts[..] {
@@ -54,7 +55,8 @@ impl Reconcile for RedisSessions {
 
     /// All keys there are: a scan goes over every one of them.
     async fn extent(&self) -> Result<u64> {
-        let sizes = self.ground().link.on_every_node::<u64>("DBSIZE", &redis::cmd("DBSIZE")).await?;
+        let sizes =
+            self.ground().link.on_every_node::<u64>("DBSIZE", &redis::cmd("DBSIZE")).await?;
         Ok(sizes.into_iter().sum::<u64>() + self.count_disconnected().await?)
     }
 }
@@ -77,8 +79,10 @@ impl RedisSessions {
             return Ok(done);
         };
         for shard in &self.ground().shards {
-            let ids: BTreeSet<String> =
-                keys.iter().filter_map(|key| self.id_in(shard, std::str::from_utf8(key).ok()?)).collect();
+            let ids: BTreeSet<String> = keys
+                .iter()
+                .filter_map(|key| self.id_in(shard, std::str::from_utf8(key).ok()?))
+                .collect();
             done.examined += ids.len() as u64;
             self.compare_all(shard, ids.into_iter().collect(), act, &mut done).await?;
         }

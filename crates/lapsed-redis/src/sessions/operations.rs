@@ -2,8 +2,8 @@
 
 use futures::future::try_join_all;
 use lapsed::owner::{Claim, Incarnation};
-use lapsed::sessions::{Deleted, Profile, Session, Standing};
 use lapsed::sessions::rules::due_ms;
+use lapsed::sessions::{Deleted, Profile, Session, Standing};
 use lapsed::system::Restored;
 use lapsed::{Error, Name, Result};
 use serde_json::Value as Json;
@@ -59,8 +59,8 @@ impl RedisSessions {
                 Some("again") => before = words.get(1).cloned().unwrap_or_default(),
                 Some(created) => {
                     let session = self.read(id, &words[1..]);
-                    let session = session
-                        .ok_or_else(|| self.ground().nonsense(&script::SESSION_WRITE))?;
+                    let session =
+                        session.ok_or_else(|| self.ground().nonsense(&script::SESSION_WRITE))?;
                     return Ok(Some((created == "1", session)));
                 }
                 None => return Err(self.ground().nonsense(&script::SESSION_WRITE)),
@@ -73,7 +73,8 @@ impl RedisSessions {
     fn read(&self, id: &Name, words: &[String]) -> Option<Session> {
         let number = |at: usize| words.get(at)?.parse::<f64>().ok().map(|n| n as u64);
         let maybe = |at: usize| words.get(at).and_then(|word| word.strip_prefix('='));
-        let (now_ms, back_ms, references, gone_ms) = (number(0)?, number(1)?, number(2)?, number(7)?);
+        let (now_ms, back_ms, references, gone_ms) =
+            (number(0)?, number(1)?, number(2)?, number(7)?);
         let since_ms = maybe(3).and_then(|n| n.parse::<f64>().ok()).map(|n| n as u64);
         let broadcaster = maybe(5).map(Name::new).transpose().ok()?;
         Some(Session {
@@ -112,7 +113,8 @@ impl RedisSessions {
                 Meant::Life(words) if words[0] == "missing" => return Ok(None),
                 Meant::Life(words) => words,
                 meant => {
-                    let claim = claim.ok_or_else(|| self.ground().nonsense(&script::SESSION_HOLD))?;
+                    let claim =
+                        claim.ok_or_else(|| self.ground().nonsense(&script::SESSION_HOLD))?;
                     match meant {
                         Meant::Unknown if op == "connect" => {
                             let ttl_ms = self.lives().ttl_ms;
@@ -185,11 +187,14 @@ impl RedisSessions {
                 .key(refs(shard, id.as_str()))
                 .arg(id)
                 .arg(&broadcaster);
-            let words: Vec<String> = self.ground().run(shard, &script::SESSION_DELETE, args).await?;
+            let words: Vec<String> =
+                self.ground().run(shard, &script::SESSION_DELETE, args).await?;
             let word = |at: usize| words.get(at).map_or("", String::as_str);
             match word(0) {
                 "missing" => return Ok(Deleted::Missing),
-                "active" => return Ok(Deleted::Active { references: word(1).parse().unwrap_or(1) }),
+                "active" => {
+                    return Ok(Deleted::Active { references: word(1).parse().unwrap_or(1) });
+                }
                 "deleted" => return Ok(Deleted::Deleted),
                 "again" => broadcaster = word(1).to_owned(),
                 _ => return Err(self.ground().nonsense(&script::SESSION_DELETE)),
@@ -252,7 +257,9 @@ impl RedisSessions {
                 incarnation: 0,
             }),
             Some("before") => refused("it was put back before".to_owned()),
-            Some("taken") => refused("its place is taken: there is a session of that id".to_owned()),
+            Some("taken") => {
+                refused("its place is taken: there is a session of that id".to_owned())
+            }
             _ => Err(ground.nonsense(&script::SESSION_RESTORE)),
         }
     }
@@ -260,7 +267,9 @@ impl RedisSessions {
     pub(super) fn restless(&self, call: &str) -> Error {
         Error::Unavailable {
             store: self.ground().place(),
-            what: format!("`{call}` found other owners at each of {TRIES} tries; nothing was changed"),
+            what: format!(
+                "`{call}` found other owners at each of {TRIES} tries; nothing was changed"
+            ),
         }
     }
 }

@@ -64,60 +64,74 @@ impl RedisSessions {
         }))
     }
 
+    /// As many as there is room for: references first, then sessions, shard after shard.
     pub(super) async fn page(&self, request: &PageRequest) -> Result<SuspectPage> {
-        let mut from = place(&request.after)?;
-        let shards = &self.ground().shards;
-        loop {
-            let (mut page, next) = match &from {
-                Place::Reference { shard, .. } if *shard >= shards.len() || !self.is_native() => {
-                    from = Place::Session { shard: 0, since_ms: 0, id: None };
-                    continue;
-                }
-                // While the brake holds, nothing that is not declared dead is listed.
-                Place::Session { shard, .. }
-                    if *shard >= shards.len() || request.undeclared_max == Some(0) =>
-                {
-                    return Ok(SuspectPage { last: true, ..SuspectPage::default() });
-                }
-                Place::Reference { shard, deadline_ms, inc, id } => {
-                    let at = (*deadline_ms, *inc, id.as_deref());
-                    let page = self.references(&shards[*shard], request, at).await?;
-                    let next = Place::Reference { shard: shard + 1, deadline_ms: 0, inc: 0, id: None };
-                    (page, next)
-                }
-                Place::Session { shard, since_ms, id } => {
-                    let at = (*since_ms, id.as_deref());
-                    let page = self.idle_sessions(&shards[*shard], request.limit, at).await?;
-                    (page, Place::Session { shard: shard + 1, since_ms: 0, id: None })
-                }
-            };
-            if !page.suspects.is_empty() {
-                let is_end = matches!(next, Place::Session { shard, .. } if shard == shards.len());
-                page.last &= is_end;
-                page.examined = page.suspects.len() as u64;
-                return Ok(page);
+        let mut from = Some(place(&request.after)?);
+        let mut page = SuspectPage { last: true, ..SuspectPage::default() };
+        while let Some(at) = from {
+            let room = request.limit - page.suspects.len();
+            let (part, next) = self.part(&at, request, room).await?;
+            page.suspects.extend(part.suspects);
+            page.last = part.last && next.is_none();
+            if !part.last || page.suspects.len() == request.limit {
+                break;
             }
             from = next;
+        }
+        page.examined = page.suspects.len() as u64;
+        Ok(page)
+    }
+
+    /// What one shard has of one kind, and where to look after that.
+    async fn part(
+        &self,
+        at: &Place,
+        request: &PageRequest,
+        room: usize,
+    ) -> Result<(SuspectPage, Option<Place>)> {
+        let shards = &self.ground().shards;
+        let sessions = || Place::Session { shard: 0, since_ms: 0, id: None };
+        let nothing = || SuspectPage { last: true, ..SuspectPage::default() };
+        match at {
+            Place::Reference { shard, deadline_ms, inc, id } => {
+                let Some(here) = shards.get(*shard).filter(|_| self.is_native()) else {
+                    return Ok((nothing(), Some(sessions())));
+                };
+                let place = (*deadline_ms, *inc, id.as_deref());
+                let page = self.references(here, request.undeclared_max, room, place).await?;
+                let next = Place::Reference { shard: shard + 1, deadline_ms: 0, inc: 0, id: None };
+                Ok((page, Some(next)))
+            }
+            // While the brake holds, nothing that is not declared dead is listed.
+            Place::Session { .. } if request.undeclared_max == Some(0) => Ok((nothing(), None)),
+            Place::Session { shard, since_ms, id } => {
+                let Some(here) = shards.get(*shard) else { return Ok((nothing(), None)) };
+                let page = self.idle_sessions(here, room, (*since_ms, id.as_deref())).await?;
+                let next = Place::Session { shard: shard + 1, since_ms: 0, id: None };
+                Ok((page, (shard + 1 < shards.len()).then_some(next)))
+            }
         }
     }
 
     async fn references(
         &self,
         shard: &Shard,
-        request: &PageRequest,
+        undeclared_max: Option<usize>,
+        limit: usize,
         (deadline_ms, inc, after): (u64, u64, Option<&str>),
     ) -> Result<SuspectPage> {
-        let most = request.undeclared_max.map_or(String::new(), |max| max.to_string());
-        let args =
-            Args::default().arg(deadline_ms).arg(inc).arg(request.limit).arg(most);
+        let most = undeclared_max.map_or(String::new(), |max| max.to_string());
+        let args = Args::default().arg(deadline_ms).arg(inc).arg(limit).arg(most);
         let words: Vec<String> = self.ground().run(shard, &script::DOOMED, args).await?;
         let mut page = SuspectPage { last: true, ..SuspectPage::default() };
         for row in words.chunks_exact(4) {
-            let deadline: u64 = row[1].parse().map_err(|_| self.ground().nonsense(&script::DOOMED))?;
+            let deadline: u64 =
+                row[1].parse().map_err(|_| self.ground().nonsense(&script::DOOMED))?;
             let packed = Packed::read(&row[2], deadline)
                 .ok_or_else(|| self.ground().nonsense(&script::DOOMED))?;
-            let left = request.limit - page.suspects.len();
-            let resumes = (row[1].as_str(), row[0].as_str()) == (&*deadline_ms.to_string(), &*inc.to_string());
+            let left = limit - page.suspects.len();
+            let resumes = (row[1].as_str(), row[0].as_str())
+                == (&*deadline_ms.to_string(), &*inc.to_string());
             let ids = self.held_in(shard, &row[0], after.filter(|_| resumes), left).await?;
             page.last = ids.len() < left;
             for id in ids {
@@ -127,7 +141,7 @@ impl RedisSessions {
                 break;
             }
         }
-        page.last &= words.len() / 4 < request.limit;
+        page.last &= words.len() / 4 < limit;
         Ok(page)
     }
 
@@ -154,20 +168,24 @@ impl RedisSessions {
         let (found, last) = self.idle_in(shard, limit, since_ms, after).await?;
         let mut pipeline = redis::pipe();
         for (_, id) in &found {
-            pipeline.cmd("HGET").arg(self.session(shard, id)).arg("broadcaster_user_id");
+            pipeline.cmd("HMGET").arg(self.session(shard, id));
+            pipeline.arg("broadcaster_user_id").arg("last_disconnect");
         }
         let link = &self.ground().link;
-        let broadcasters = link.query_each::<Option<String>>("HGET", &pipeline, found.len()).await?;
+        let facts: Vec<Option<(Option<String>, Option<String>)>> =
+            link.query_each("HMGET", &pipeline, found.len()).await?;
         let mut page = SuspectPage { last, ..SuspectPage::default() };
-        for ((since_ms, id), broadcaster) in found.into_iter().zip(broadcasters) {
+        for ((since_ms, id), facts) in found.into_iter().zip(facts) {
             let Ok(key) = Name::new(&id) else { continue };
-            let broadcaster = broadcaster.flatten().and_then(|b| Name::new(&b).ok());
+            let (broadcaster, gone) = facts.unwrap_or_default();
+            let broadcaster = broadcaster.and_then(|b| Name::new(&b).ok());
+            let never = self.is_native() && gone.is_none_or(|gone| gone == "0");
             page.suspects.push(Suspect {
                 owner: broadcaster.unwrap_or_else(|| key.clone()),
                 key,
                 incarnation: Incarnation(0),
                 deadline_ms: since_ms + self.grace_ms(),
-                reason: Reason::Orphaned,
+                reason: if never { Reason::NeverConnected } else { Reason::Orphaned },
             });
         }
         Ok(page)
@@ -184,16 +202,16 @@ impl RedisSessions {
     ) -> Result<(Vec<Idle>, bool)> {
         let now_ms: u64 = self.ground().run(shard, &script::PULSE, Args::default()).await?;
         let until_ms = now_ms.saturating_sub(self.grace_ms());
-        let is_later = |(at, id): &Idle| {
-            after.is_none_or(|after| (*at, id.as_str()) > (since_ms, after))
-        };
+        let is_later =
+            |(at, id): &Idle| after.is_none_or(|after| (*at, id.as_str()) > (since_ms, after));
         if self.is_native() {
             let key = shard.prefix.key("idle");
             let (from, to) = (since_ms.to_string(), until_ms.to_string());
             return self.range(&key, &from, &to, limit, |score| score as u64, is_later).await;
         }
         // The application's own times: mostly seconds, but whatever it wrote.
-        let seconds = ((since_ms / 1_000).saturating_sub(2).to_string(), (until_ms / 1_000).to_string());
+        let seconds =
+            ((since_ms / 1_000).saturating_sub(2).to_string(), (until_ms / 1_000).to_string());
         let mut found =
             self.range(&shard.anchor, &seconds.0, &seconds.1, limit, from_score, is_later).await?;
         found.0.retain(|(at, _)| *at <= until_ms);
@@ -223,14 +241,13 @@ impl RedisSessions {
             cmd.arg(key).arg(from).arg(to).arg("WITHSCORES").arg("LIMIT").arg(offset).arg(limit);
             let rows: Vec<(Vec<u8>, f64)> = self.ground().link.query("ZRANGEBYSCORE", &cmd).await?;
             let count = rows.len();
-            let named = |(id, score): (Vec<u8>, f64)| Some((read(score), String::from_utf8(id).ok()?));
+            let named =
+                |(id, score): (Vec<u8>, f64)| Some((read(score), String::from_utf8(id).ok()?));
             found.extend(rows.into_iter().filter_map(named).filter(&is_wanted));
-            if count < limit {
-                return Ok((found, true));
-            }
-            if found.len() >= limit {
+            if count < limit || found.len() > limit {
+                let last = found.len() <= limit;
                 found.truncate(limit);
-                return Ok((found, false));
+                return Ok((found, last));
             }
             offset += count;
         }
@@ -265,7 +282,7 @@ impl RedisSessions {
                 false => (shard.anchor.clone(), 1_000),
             };
             let due = self.count_until(&index, until_ms / to_score).await?;
-            census.suspects += due;
+            census.orphans += due;
             if due > 0 {
                 let (oldest, _) = self.idle_in(shard, 1, 0, None).await?;
                 let due_ms = oldest.first().map_or(census.now_ms, |(at, _)| at + self.grace_ms());
@@ -278,9 +295,11 @@ impl RedisSessions {
             }
             census.population += self.population_in(shard).await?;
         }
-        if census.back_ms > 0 && census.suspects > 0 {
-            census.owners_spared = census.owners_spared.max(1);
+        // Until a whole grace since the server was back nobody could connect again.
+        if census.now_ms < back_ms + self.grace_ms() {
+            census.orphans_spared = std::mem::take(&mut census.orphans);
         }
+        census.suspects += census.orphans;
         Ok(census)
     }
 

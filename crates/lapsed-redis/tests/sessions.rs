@@ -1,0 +1,32 @@
+//! The conformance suite of `sessions`, unchanged, on real servers: Redis, Valkey, a cluster.
+#![allow(clippy::unwrap_used)]
+
+mod fixture;
+
+mod on_redis {
+    async fn make() -> lapsed::sessions::conformance::Fixture {
+        super::fixture::native_sessions(&super::fixture::REDIS.url(), 1)
+    }
+    lapsed::sessions_conformance!(make);
+}
+
+mod on_redis_in_shards {
+    async fn make() -> lapsed::sessions::conformance::Fixture {
+        super::fixture::native_sessions(&super::fixture::REDIS.url(), 3)
+    }
+    lapsed::sessions_conformance!(make);
+}
+
+mod on_valkey {
+    async fn make() -> lapsed::sessions::conformance::Fixture {
+        super::fixture::native_sessions(&super::fixture::VALKEY.url(), 1)
+    }
+    lapsed::sessions_conformance!(make);
+}
+
+mod on_a_cluster {
+    async fn make() -> lapsed::sessions::conformance::Fixture {
+        super::fixture::native_sessions(&super::fixture::CLUSTER.url(), 3)
+    }
+    lapsed::sessions_conformance!(make);
+}
