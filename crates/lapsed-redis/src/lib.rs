@@ -61,6 +61,11 @@ impl Redis {
         self.inner.link.is_cluster()
     }
 
+    /// How many requests were sent so far: round trips, whatever each carried.
+    pub fn requests(&self) -> u64 {
+        self.inner.link.requests.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
     pub(crate) fn link(&self) -> &Link {
         &self.inner.link
     }

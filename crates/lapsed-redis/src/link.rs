@@ -1,6 +1,7 @@
 //! The connection: one server or a cluster, always with time limits, reconnecting by itself.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use lapsed::{Error, Result};
@@ -99,6 +100,8 @@ enum Channel {
 pub(crate) struct Link {
     channel: Channel,
     pub place: Arc<str>,
+    /// How many requests were sent so far.
+    pub requests: Arc<AtomicU64>,
 }
 
 impl Link {
@@ -112,7 +115,7 @@ impl Link {
             true => Self::cluster(address).map_err(wrong)?,
             false => Self::server(address).map_err(wrong)?,
         };
-        Ok(Link { channel, place })
+        Ok(Link { channel, place, requests: Arc::default() })
     }
 
     fn server(address: &Address) -> redis::RedisResult<Channel> {
@@ -144,6 +147,7 @@ impl Link {
     }
 
     async fn send(&self, cmd: &Cmd) -> redis::RedisResult<Value> {
+        self.requests.fetch_add(1, Ordering::Relaxed);
         match &self.channel {
             Channel::Server(manager) => manager.clone().req_packed_command(cmd).await,
             Channel::Cluster { client, connection } => {
@@ -171,6 +175,7 @@ impl Link {
         if count == 0 {
             return Ok(Vec::new());
         }
+        self.requests.fetch_add(1, Ordering::Relaxed);
         let values = match &self.channel {
             Channel::Server(manager) => {
                 manager.clone().req_packed_commands(pipeline, 0, count).await
