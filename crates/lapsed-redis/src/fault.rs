@@ -20,6 +20,13 @@ pub(crate) fn told(place: &str, call: &str, error: &RedisError) -> Error {
             "this user lacks a permission for `{call}`: {said}. Grant it with ACL SETUSER; lapsed \
              goes on by itself"
         )),
+        // Inside a script there is no code for it, only words.
+        _ if said.contains("ACL failure") || said.contains("has no permissions") => {
+            unavailable(format!(
+                "this user lacks a permission for `{call}`: {said}. Grant it with ACL SETUSER; \
+                 lapsed goes on by itself"
+            ))
+        }
         (ErrorKind::AuthenticationFailed, _) | (_, "NOAUTH" | "WRONGPASS") => {
             unavailable(format!("it does not accept user and password: {said}"))
         }

@@ -213,7 +213,11 @@ async fn a_dry_run_lists_what_a_pass_evicts_and_changes_nothing(engine: Engine) 
     let sweeper = world.sweeper();
     let before = world.app.registry();
     let would = dry(&sweeper).await;
-    assert_eq!((would.reclaimed, would.stopped, would.dry_run), (60, Stopped::Done, true), "{would:?}");
+    assert_eq!(
+        (would.reclaimed, would.stopped, would.dry_run),
+        (60, Stopped::Done, true),
+        "{would:?}"
+    );
     assert_eq!(world.app.registry(), before);
     assert!(world.receipts().await.is_empty());
     let did = pass(&sweeper).await;
