@@ -20,9 +20,9 @@ end
 local on = 0
 for i = 2, #ARGV do
   local life = read_life(redis.call('HGET', K.lives, ARGV[i]))
-  local left = redis.call('PTTL', KEYS[10 + i])
-  if life and life.external and life.ending == '-' and (left > 0 or left == -1) then
-    revive(K, ARGV[i], life, now + (left > 0 and left or life.ttl))
+  local good = life and good_until(now, redis.call('PTTL', KEYS[10 + i]), life.ttl)
+  if good and life.external and life.ending == '-' then
+    revive(K, ARGV[i], life, good)
     on = on + 1
   end
 end

@@ -169,6 +169,16 @@ local function finish(K, inc, life, how, now, deadline)
   end
 end
 
+-- Until when somebody who beats without lapsed is believed to live, if its heartbeat is good for
+-- another `left` ms (-1: for ever); nil if there is none. A TTL at the most: the key may also be
+-- removed before its time.
+local function good_until(now, left, ttl)
+  if left == -1 then
+    return now + ttl
+  end
+  return left > 0 and now + math.min(left, ttl) or nil
+end
+
 -- Somebody who beats without lapsed beats: until `deadline`, even if it was declared dead before.
 local function revive(K, inc, life, deadline)
   if life.ending ~= '-' then

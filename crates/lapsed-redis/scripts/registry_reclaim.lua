@@ -58,17 +58,15 @@ for g = 1, tonumber(ARGV[10]) do
     must_be({}, { lost })
     -- The heartbeat of somebody who beats without lapsed is all that is known of it, also after it
     -- was declared dead: there is no second life to tell apart, unless one was begun since.
-    local left = -2
+    local good = nil
     if life and life.external and heartbeat ~= KEYS[1]
       and (life.ending == '-' or life.ending == 'd' and newest(redis.call('HGET', K.names, owner)) == inc) then
-      left = redis.call('PTTL', heartbeat)
+      good = good_until(now, redis.call('PTTL', heartbeat), life.ttl)
     end
     if not life then
       verdict = 'G'
-    elseif left > 0 or left == -1 then
-      group.deadline = now + (left > 0 and left or life.ttl)
-      group.refile = true
-      verdict = 'A'
+    elseif good then
+      group.deadline, group.refile, verdict = good, true, 'A'
     elseif life.ending ~= '-' then
       group.deadline, group.how = life.deadline, life.ending
     else
