@@ -42,6 +42,10 @@ end
 -- server to answer, 0 if it never greeted it: a longer silence than `gap` counts as an absence, and
 -- so does a server that has forgotten the greeting (FLUSHALL). Writes only if `act`.
 local function presence(meta, now, seen, gap, act)
+  -- The server's own error does not say which command it is that is missing.
+  if not redis.acl_check_cmd('INFO', 'server') then
+    error(redis.error_reply('NOPERM this user may not call INFO'))
+  end
   local info = redis.call('INFO', 'server')
   local run = string.match(info, 'run_id:(%x+)')
   local uptime = tonumber(string.match(info, 'uptime_in_seconds:(%d+)')) or 0
