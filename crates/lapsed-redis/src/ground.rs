@@ -201,7 +201,8 @@ impl Ground {
     /// does again.
     async fn look(&self, shard: &Shard) -> Result<()> {
         let sent = self.clock.mono();
-        let args = Args::default().key(shard.prefix.key("due"));
+        let args = ["due", "lives", "names", "nothing"].iter();
+        let args = args.fold(Args::default(), |args, what| args.key(shard.prefix.key(what)));
         let answer: Result<u64> = self.run_bare(&script::PROBE, args).await;
         let answered = self.clock.mono();
         if answer.is_err() || answered - sent > self.gap() {

@@ -616,12 +616,14 @@ async fn a_slot_moves_during_a_sweep() {
     })
     .await;
     let sweeper = Arc::new(sweeper(&sweep, &redis, Policy { max_ops: Some(30), ..slowly() }));
+    let other = story::sweeper(&sweep, &redis, Policy::default());
     let slot = cluster.slot_of("{c}:registry");
     let from = cluster.master_of_slot(slot).unwrap();
     let to = (from + 1) % 3;
     let handle = tokio::runtime::Handle::current();
     let moving = tokio::task::spawn_blocking({
         let (cluster, sweeper) = (cluster.clone(), sweeper.clone());
+        let (registry, claim) = (registry.clone(), living.claim.clone());
         move || {
             let (mut sum, mut steps) = (Sum::default(), 0);
             let step = || {
@@ -629,9 +631,18 @@ async fn a_slot_moves_during_a_sweep() {
                 if steps % 5 == 0 {
                     sum.add(&handle.block_on(pass(&sweeper)));
                 }
+                match steps {
+                    // All keys are on one side yet.
+                    0 => drop(handle.block_on(registry.beat(&claim)).unwrap()),
+                    // Somebody's script hangs: longer than a TTL nobody can beat.
+                    6 => std::thread::sleep(TTL + Duration::from_millis(500)),
+                    _ => {}
+                }
                 steps += 1;
             };
             cluster.migrate_slot_in_steps(slot, to, step).unwrap();
+            // A sweeper is first, by far: one that has seen nothing of it.
+            sum.add(&handle.block_on(pass(&other)));
             (sum, steps)
         }
     });
