@@ -101,8 +101,19 @@ pub async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>)
 /// A sweeper with a name of its own.
 pub fn sweeper(sweep: &Arc<dyn Sweep>, store: &Redis, policy: Policy) -> Sweeper {
     static SWEEPERS: AtomicU64 = AtomicU64::new(0);
+    let name = format!("sweeper-{}", SWEEPERS.fetch_add(1, Ordering::Relaxed));
+    sweeper_called(&name, sweep, store, policy)
+}
+
+/// A sweeper with that name, which no other may have.
+pub fn sweeper_called(
+    name: &str,
+    sweep: &Arc<dyn Sweep>,
+    store: &Redis,
+    policy: Policy,
+) -> Sweeper {
     Sweeper::new(SweeperParts {
-        name: format!("sweeper-{}", SWEEPERS.fetch_add(1, Ordering::Relaxed)),
+        name: name.to_owned(),
         sweep: sweep.clone(),
         store: Arc::new(store.clone()),
         policy,
