@@ -98,9 +98,15 @@ local function judge_session(s)
   if not references_now or not gone then
     return 'U'
   end
-  local since = gone
+  local since
   if idle then
     since = tonumber(redis.call('ZSCORE', idle, s.id) or 0)
+  else
+    -- A reconnect or a new disconnect of the application's is several commands: whichever of them
+    -- has arrived counts. Taken out of its index, somebody is coming back; in it with a later time
+    -- than its hash says, it is that time.
+    local indexed = redis.call('ZSCORE', disconnected, s.id)
+    since = indexed and gone > 0 and math.max(gone, to_ms(indexed) or 0) or 0
   end
   if references_now > 0 or since == 0 then
     s.stale = true
