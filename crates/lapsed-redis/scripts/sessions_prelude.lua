@@ -7,18 +7,24 @@
 
 local FIELDS_MAX = 500
 
+-- A number as Redis and the application write it. Lua would also take `nan` (which is below nothing
+-- and above nothing), `inf`, ` 1 ` and `0x10`. nil if it is none.
+local function decimal(text)
+  return string.match(text, '^%-?%d+%.?%d*[eE]?%+?%d*$') and tonumber(text)
+end
+
 -- A time that the application wrote: seconds or milliseconds, told apart by their size. Whole
 -- seconds may have been cut off: the end of that second counts, so that nothing is early (B8).
 local function to_ms(text)
-  local n = tonumber(text)
-  if not n then
-    return nil
+  local n = decimal(text)
+  if not n or n <= 0 then
+    return n and 0
   end
   if n >= 100000000000 then
     return math.floor(n)
   end
   if n == math.floor(n) then
-    return n > 0 and (n + 1) * 1000 or 0
+    return (n + 1) * 1000
   end
   return math.ceil(n * 1000)
 end
@@ -42,7 +48,7 @@ local function references(key)
   if not ok then
     return 0
   end
-  local n = tonumber(ok)
+  local n = decimal(ok)
   return n and math.max(n, 0)
 end
 
