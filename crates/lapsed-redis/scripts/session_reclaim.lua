@@ -197,7 +197,7 @@ if act and not no then
         -- Another life's references may have been let go in this same batch: read it anew.
         local left = math.max(references(s.ref_count) - s.mine, 0)
         redis.call('HDEL', s.refs, s.inc)
-        redis.call('SET', s.ref_count, whole(left))
+        redis.call('SET', s.ref_count, whole(left), 'KEEPTTL')
         if left == 0 then
           mark_disconnected({ session = s.session, disconnected = disconnected, idle = idle }, s.id, now)
         end
