@@ -155,19 +155,20 @@ if act and not no then
   if #reclaimed > 0 then
     first, step = receipt_numbers(K.meta, #reclaimed, now, shards, shard)
     local common = { 'o', '', 'i', '0', 't', whole(now), 's', sweeper, 'b', number, 'p', step }
-    local entry = { unpack(common) }
+    local entry, bytes = { unpack(common) }, 0
     for n, s in ipairs(reclaimed) do
       local parts = { 'k', s.id, 'o', s.owner, 'd', whole(s.deadline), 'r', s.reason, 'x', s.points and '1' or '0' }
       for i = 1, #s.fields, 2 do
         parts[#parts + 1] = 'h:' .. s.fields[i]
         parts[#parts + 1] = s.fields[i + 1]
+        bytes = bytes + #s.fields[i] + #s.fields[i + 1]
       end
       for i = 1, #parts do
         entry[#entry + 1] = parts[i]
       end
-      if n == #reclaimed or #entry > 4000 then
+      if n == #reclaimed or #entry > 2000 or bytes > 65536 then
         redis.call('XADD', K.receipts, whole(first + (n - 1) * step) .. '-0', unpack(entry))
-        entry = { unpack(common) }
+        entry, bytes = { unpack(common) }, 0
       end
     end
     redis.call('HINCRBY', K.meta, 'receipts', #reclaimed)

@@ -22,8 +22,8 @@ type Item = (String, Vec<Field>);
 /// A name and what is under it.
 pub(crate) type Field = (Vec<u8>, Vec<u8>);
 
-/// How many items are read at a time.
-const ITEMS: usize = 200;
+/// How many items are read at a time: one may hold hundreds of receipts, with what was removed.
+const ITEMS: usize = 32;
 
 impl Ground {
     /// Receipts of all shards.
