@@ -38,6 +38,11 @@ if not count then
   return redis.error_reply('WRONGTYPE `' .. KEYS[15] .. '` does not hold a number')
 end
 local yours = owned and tonumber(redis.call('HGET', KEYS[16], inc) or 0) or count
+local no_way = may_change(K, S)
+if no_way then
+  return no_way
+end
+redis.call('ZCARD', S.disconnected)
 local changed = true
 if op == 'connect' then
   count, yours = count + 1, yours + 1

@@ -89,3 +89,11 @@ local function show(K, S, id, now, count)
   return { whole(now), whole(back), whole(count), maybe(since), maybe(h[1]), maybe(h[2]), maybe(h[3]),
     whole(gone), maybe(h[5]) }
 end
+
+-- Whether this user may do what changing a session takes: nil, or the error. Asked before the first
+-- write, because a script that is refused in its middle is not undone.
+local function may_change(K, S)
+  return may_write({ { 'SET', S.session, 'x' }, { 'DEL', S.session }, { 'HSET', S.session, 'x', 'x' },
+    { 'HDEL', K.meta, 'x' }, { 'HINCRBY', K.meta, 'x', '1' }, { 'ZADD', S.disconnected, '0', 'x' },
+    { 'ZREM', S.disconnected, 'x' } })
+end
