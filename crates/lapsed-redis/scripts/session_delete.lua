@@ -22,6 +22,11 @@ if broadcaster ~= ARGV[2] then
   return { 'again', broadcaster }
 end
 local points = broadcaster ~= '' and redis.call('GET', KEYS[17]) == id
+local no_way = may_change(K, { session = KEYS[14], disconnected = KEYS[12] })
+if no_way then
+  return no_way
+end
+redis.call('ZCARD', KEYS[12])
 redis.call('DEL', KEYS[14], KEYS[15], KEYS[18])
 if points then
   redis.call('DEL', KEYS[17])

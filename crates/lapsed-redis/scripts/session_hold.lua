@@ -38,10 +38,15 @@ if not count then
   return redis.error_reply('WRONGTYPE `' .. KEYS[15] .. '` does not hold a number')
 end
 local yours = owned and tonumber(redis.call('HGET', KEYS[16], inc) or 0) or count
+local no_way = may_change(K, S)
+if no_way then
+  return no_way
+end
+redis.call('ZCARD', S.disconnected)
 local changed = true
 if op == 'connect' then
   count, yours = count + 1, yours + 1
-  redis.call('SET', KEYS[15], whole(count))
+  redis.call('SET', KEYS[15], whole(count), 'KEEPTTL')
   if owned then
     redis.call('HSET', KEYS[16], inc, whole(yours))
     redis.call('HINCRBY', K.counts, inc, redis.call('ZADD', KEYS[17], 0, id))
@@ -49,7 +54,7 @@ if op == 'connect' then
   mark_active(S, id, now, count)
 elseif op == 'disconnect' and yours > 0 then
   count, yours = math.max(count - 1, 0), yours - 1
-  redis.call('SET', KEYS[15], whole(count))
+  redis.call('SET', KEYS[15], whole(count), 'KEEPTTL')
   if owned and yours > 0 then
     redis.call('HSET', KEYS[16], inc, whole(yours))
   elseif owned then

@@ -98,9 +98,15 @@ local function judge_session(s)
   if not references_now or not gone then
     return 'U'
   end
-  local since = gone
+  local since
   if idle then
     since = tonumber(redis.call('ZSCORE', idle, s.id) or 0)
+  else
+    -- A reconnect or a new disconnect of the application's is several commands: whichever of them
+    -- has arrived counts. Taken out of its index, somebody is coming back; in it with a later time
+    -- than its hash says, it is that time.
+    local indexed = redis.call('ZSCORE', disconnected, s.id)
+    since = indexed and gone > 0 and math.max(gone, to_ms(indexed) or 0) or 0
   end
   if references_now > 0 or since == 0 then
     s.stale = true
@@ -149,19 +155,20 @@ if act and not no then
   if #reclaimed > 0 then
     first, step = receipt_numbers(K.meta, #reclaimed, now, shards, shard)
     local common = { 'o', '', 'i', '0', 't', whole(now), 's', sweeper, 'b', number, 'p', step }
-    local entry = { unpack(common) }
+    local entry, bytes = { unpack(common) }, 0
     for n, s in ipairs(reclaimed) do
       local parts = { 'k', s.id, 'o', s.owner, 'd', whole(s.deadline), 'r', s.reason, 'x', s.points and '1' or '0' }
       for i = 1, #s.fields, 2 do
         parts[#parts + 1] = 'h:' .. s.fields[i]
         parts[#parts + 1] = s.fields[i + 1]
+        bytes = bytes + #s.fields[i] + #s.fields[i + 1]
       end
       for i = 1, #parts do
         entry[#entry + 1] = parts[i]
       end
-      if n == #reclaimed or #entry > 4000 then
+      if n == #reclaimed or #entry > 2000 or bytes > 65536 then
         redis.call('XADD', K.receipts, whole(first + (n - 1) * step) .. '-0', unpack(entry))
-        entry = { unpack(common) }
+        entry, bytes = { unpack(common) }, 0
       end
     end
     redis.call('HINCRBY', K.meta, 'receipts', #reclaimed)
@@ -191,7 +198,7 @@ if act and not no then
         -- Another life's references may have been let go in this same batch: read it anew.
         local left = math.max(references(s.ref_count) - s.mine, 0)
         redis.call('HDEL', s.refs, s.inc)
-        redis.call('SET', s.ref_count, whole(left))
+        redis.call('SET', s.ref_count, whole(left), 'KEEPTTL')
         if left == 0 then
           mark_disconnected({ session = s.session, disconnected = disconnected, idle = idle }, s.id, now)
         end

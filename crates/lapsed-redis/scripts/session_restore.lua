@@ -15,6 +15,11 @@ if redis.call('EXISTS', KEYS[14]) == 1 then
   return { 'taken' }
 end
 local points = KEYS[16] ~= KEYS[1] and redis.call('GET', KEYS[16])
+local no_way = may_change(K, { session = KEYS[14], disconnected = KEYS[12] })
+if no_way then
+  return no_way
+end
+redis.call('ZCARD', KEYS[12])
 redis.call('HSET', KEYS[17], ARGV[1], whole(now))
 if #ARGV > 4 then
   redis.call('HSET', KEYS[14], unpack(ARGV, 5))

@@ -29,6 +29,11 @@ if op ~= 'get' then
     fields[#fields + 1] = ARGV[i]
   end
   local owns = current ~= '' and redis.call('GET', KEYS[18]) == id
+  local no_way = may_change(K, S)
+  if no_way then
+    return no_way
+  end
+  redis.call('ZCARD', S.disconnected)
   if not exists then
     redis.call('HINCRBY', K.meta, 'population', 1)
   end

@@ -7,18 +7,24 @@
 
 local FIELDS_MAX = 500
 
+-- A number as Redis and the application write it. Lua would also take `nan` (which is below nothing
+-- and above nothing), `inf`, ` 1 ` and `0x10`. nil if it is none.
+local function decimal(text)
+  return string.match(text, '^%-?%d+%.?%d*[eE]?%+?%d*$') and tonumber(text)
+end
+
 -- A time that the application wrote: seconds or milliseconds, told apart by their size. Whole
 -- seconds may have been cut off: the end of that second counts, so that nothing is early (B8).
 local function to_ms(text)
-  local n = tonumber(text)
-  if not n then
-    return nil
+  local n = decimal(text)
+  if not n or n <= 0 then
+    return n and 0
   end
   if n >= 100000000000 then
     return math.floor(n)
   end
   if n == math.floor(n) then
-    return n > 0 and (n + 1) * 1000 or 0
+    return (n + 1) * 1000
   end
   return math.ceil(n * 1000)
 end
@@ -42,7 +48,7 @@ local function references(key)
   if not ok then
     return 0
   end
-  local n = tonumber(ok)
+  local n = decimal(ok)
   return n and math.max(n, 0)
 end
 
@@ -82,4 +88,12 @@ local function show(K, S, id, now, count)
   end
   return { whole(now), whole(back), whole(count), maybe(since), maybe(h[1]), maybe(h[2]), maybe(h[3]),
     whole(gone), maybe(h[5]) }
+end
+
+-- Whether this user may do what changing a session takes: nil, or the error. Asked before the first
+-- write, because a script that is refused in its middle is not undone.
+local function may_change(K, S)
+  return may_write({ { 'SET', S.session, 'x' }, { 'DEL', S.session }, { 'HSET', S.session, 'x', 'x' },
+    { 'HDEL', K.meta, 'x' }, { 'HINCRBY', K.meta, 'x', '1' }, { 'ZADD', S.disconnected, '0', 'x' },
+    { 'ZREM', S.disconnected, 'x' } })
 end

@@ -3,6 +3,7 @@
 //! An item's id is the number of its last receipt. With several shards each has its own residue of
 //! the numbers; what is read of all of them goes only as far as no shard can still add to.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -14,11 +15,15 @@ use serde_json::{Map, Value as Json, json};
 use crate::ground::{Args, Ground, Shard};
 use crate::script;
 
-/// One item of the stream: its id and its fields, in order.
-type Item = (String, Vec<(String, String)>);
+/// One item of the stream: its id and its fields, in order. What an application's entry carried may
+/// be any bytes.
+type Item = (String, Vec<Field>);
 
-/// How many items are read at a time.
-const ITEMS: usize = 200;
+/// A name and what is under it.
+pub(crate) type Field = (Vec<u8>, Vec<u8>);
+
+/// How many items are read at a time: one may hold hundreds of receipts, with what was removed.
+const ITEMS: usize = 32;
 
 impl Ground {
     /// Receipts of all shards.
@@ -148,6 +153,22 @@ impl Ground {
         Ok(found)
     }
 
+    /// What the session of a receipt carried, byte by byte; `None` if that is not known.
+    pub async fn fields_of(&self, shard: &Shard, seq: u64) -> Result<Option<Vec<Field>>> {
+        let mut cmd = redis::cmd("XRANGE");
+        cmd.arg(shard.prefix.key("receipts")).arg(seq).arg("+").arg("COUNT").arg(1);
+        let items: Vec<Item> = self.link.query("XRANGE", &cmd).await?;
+        let Some(item) = items.into_iter().next() else { return Ok(None) };
+        let place = self.open(&item)?.iter().position(|receipt| receipt.id.seq == seq);
+        let Some(place) = place else { return Ok(None) };
+        let parts = item.1.split(|(field, _)| field == b"k");
+        let fields = parts.skip(1 + place).take(1).flatten().filter_map(|(field, value)| {
+            Some((field.strip_prefix(b"h:")?.to_vec(), value.clone()))
+        });
+        let fields: Vec<Field> = fields.collect();
+        Ok((!fields.is_empty()).then_some(fields))
+    }
+
     /// Which shard a receipt is in.
     pub fn shard_of_receipt(&self, seq: u64) -> &Shard {
         &self.shards[(seq % self.shards.len() as u64) as usize]
@@ -158,13 +179,18 @@ impl Ground {
         let nonsense = || self.link.nonsense("receipts");
         let last: u64 =
             item.0.split('-').next().and_then(|n| n.parse().ok()).ok_or_else(nonsense)?;
+        let shown: Vec<(Cow<'_, str>, Cow<'_, str>)> = item
+            .1
+            .iter()
+            .map(|(field, value)| (String::from_utf8_lossy(field), String::from_utf8_lossy(value)))
+            .collect();
         let mut common: HashMap<&str, &str> = HashMap::new();
         let mut parts: Vec<(&str, Map<String, Json>)> = Vec::new();
-        for (field, value) in &item.1 {
-            match (field.as_str(), parts.last_mut()) {
+        for (field, value) in &shown {
+            match (&**field, parts.last_mut()) {
                 ("k", _) => parts.push((value, Map::new())),
                 (field, Some((_, removed))) => {
-                    removed.insert(field.to_owned(), Json::String(value.clone()));
+                    removed.insert(field.to_owned(), Json::String(value.to_string()));
                 }
                 (field, None) => {
                     common.insert(field, value);

@@ -53,7 +53,11 @@ impl RedisSessions {
                     args = args.arg(field).arg(value);
                 }
             }
-            let words: Vec<String> = self.ground().run(shard, &script::SESSION_WRITE, args).await?;
+            let words: Vec<Vec<u8>> =
+                self.ground().run(shard, &script::SESSION_WRITE, args).await?;
+            // What the application put there may be any bytes; here it is only shown.
+            let words: Vec<String> =
+                words.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect();
             match words.first().map(String::as_str) {
                 Some("missing") => return Ok(None),
                 Some("again") => before = words.get(1).cloned().unwrap_or_default(),
@@ -230,11 +234,12 @@ impl RedisSessions {
         let Some(receipt) = ground.one_receipt(seq).await? else {
             return refused(ground.no_receipt(seq));
         };
-        let fields = receipt.removed.get("fields").and_then(Json::as_object);
-        let Some(fields) = fields else {
+        let Some(fields) = ground.fields_of(shard, seq).await? else {
             return refused("its receipt does not say what it carried".to_owned());
         };
-        let broadcaster = fields.get("broadcaster_user_id").and_then(Json::as_str).unwrap_or("");
+        let broadcaster = fields.iter().find(|(field, _)| field == b"broadcaster_user_id");
+        let broadcaster = broadcaster.and_then(|(_, name)| std::str::from_utf8(name).ok());
+        let broadcaster = broadcaster.unwrap_or_default();
         let pointed = receipt.removed.get("pointer") == Some(&Json::Bool(true));
         let mut args = self
             .args(shard)
@@ -246,9 +251,7 @@ impl RedisSessions {
             .arg(&receipt.key)
             .arg(broadcaster)
             .arg(u8::from(pointed));
-        for (field, value) in fields {
-            args = args.arg(field).arg(value.as_str().unwrap_or_default());
-        }
+        args.args.extend(fields.into_iter().flat_map(|(field, value)| [field, value]));
         let words: Vec<String> = ground.run(shard, &script::SESSION_RESTORE, args).await?;
         match words.first().map(String::as_str) {
             Some("restored") => Ok(Restored::Restored {

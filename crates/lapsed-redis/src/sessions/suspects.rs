@@ -15,6 +15,9 @@ use crate::script;
 /// Scores from here on are milliseconds; below, seconds.
 const MILLISECONDS_FROM: u64 = 100_000_000_000;
 
+/// What is read at least of an index at a time: some of it may be nobody's.
+const ROWS_MIN: usize = 100;
+
 /// Where a page goes on: first references, then sessions; in each shard after shard.
 #[derive(Clone, Debug)]
 enum Place {
@@ -172,14 +175,14 @@ impl RedisSessions {
             pipeline.arg("broadcaster_user_id").arg("last_disconnect");
         }
         let link = &self.ground().link;
-        let facts: Vec<Option<(Option<String>, Option<String>)>> =
+        let facts: Vec<Option<(Option<Vec<u8>>, Option<Vec<u8>>)>> =
             link.query_each("HMGET", &pipeline, found.len()).await?;
         let mut page = SuspectPage { last, ..SuspectPage::default() };
         for ((since_ms, id), facts) in found.into_iter().zip(facts) {
             let Ok(key) = Name::new(&id) else { continue };
             let (broadcaster, gone) = facts.unwrap_or_default();
-            let broadcaster = broadcaster.and_then(|b| Name::new(&b).ok());
-            let never = self.is_native() && gone.is_none_or(|gone| gone == "0");
+            let broadcaster = broadcaster.and_then(|b| Name::from_bytes(&b).ok());
+            let never = self.is_native() && gone.is_none_or(|gone| gone == b"0");
             page.suspects.push(Suspect {
                 owner: broadcaster.unwrap_or_else(|| key.clone()),
                 key,
@@ -202,27 +205,47 @@ impl RedisSessions {
     ) -> Result<(Vec<Idle>, bool)> {
         let now_ms: u64 = self.ground().run(shard, &script::PULSE, Args::default()).await?;
         let until_ms = now_ms.saturating_sub(self.grace_ms());
-        let is_later =
-            |(at, id): &Idle| after.is_none_or(|after| (*at, id.as_str()) > (since_ms, after));
+        let is_due = |(at, id): &Idle| {
+            *at <= until_ms && after.is_none_or(|after| (*at, id.as_str()) > (since_ms, after))
+        };
         if self.is_native() {
             let key = shard.prefix.key("idle");
             let (from, to) = (since_ms.to_string(), until_ms.to_string());
-            return self.range(&key, &from, &to, limit, |score| score as u64, is_later).await;
+            return self.range(&key, &from, &to, limit, |score| score as u64, is_due).await;
         }
-        // The application's own times: mostly seconds, but whatever it wrote.
-        let seconds =
-            ((since_ms / 1_000).saturating_sub(2).to_string(), (until_ms / 1_000).to_string());
-        let mut found =
-            self.range(&shard.anchor, &seconds.0, &seconds.1, limit, from_score, is_later).await?;
-        found.0.retain(|(at, _)| *at <= until_ms);
-        if found.0.len() < limit && found.1 {
-            let (from, to) = (since_ms.max(MILLISECONDS_FROM).to_string(), until_ms.to_string());
-            let left = limit - found.0.len();
-            let more = self.range(&shard.anchor, &from, &to, left, from_score, is_later).await?;
-            found.0.extend(more.0);
-            found.1 = more.1;
+        self.adopted_in(shard, limit, (since_ms, until_ms), is_due).await
+    }
+
+    /// The same from the application's own times: whole seconds, fractions of them, milliseconds. In
+    /// its set milliseconds come after all seconds, and a whole second counts from its end: the
+    /// parts are read apart, each bounded, and put in order here.
+    async fn adopted_in(
+        &self,
+        shard: &Shard,
+        limit: usize,
+        (since_ms, until_ms): (u64, u64),
+        is_due: impl Fn(&Idle) -> bool,
+    ) -> Result<(Vec<Idle>, bool)> {
+        let key = &shard.anchor;
+        let from = (since_ms / 1_000).saturating_sub(2).to_string();
+        let until = seconds(until_ms);
+        let (mut found, mut last) =
+            self.range(key, &from, &until, limit, from_score, &is_due).await?;
+        if let Some((at_ms, _)) = found.last().filter(|_| !last) {
+            // Fractions of the second that the page ends in may be due before its whole ones.
+            let second = (at_ms - 1) / 1_000;
+            let (from, to) = (format!("({second}"), format!("({}", second + 1));
+            let (more, _) = self.range(key, &from, &to, limit, from_score, &is_due).await?;
+            found.extend(more);
         }
-        Ok(found)
+        let (from, to) = (since_ms.max(MILLISECONDS_FROM).to_string(), until_ms.to_string());
+        let (more, no_more) = self.range(key, &from, &to, limit, from_score, &is_due).await?;
+        found.extend(more);
+        found.sort();
+        found.dedup();
+        last &= no_more && found.len() <= limit;
+        found.truncate(limit);
+        Ok((found, last))
     }
 
     /// A bounded range of a set by score, without those that are not wanted.
@@ -235,16 +258,18 @@ impl RedisSessions {
         read: impl Fn(f64) -> u64,
         is_wanted: impl Fn(&Idle) -> bool,
     ) -> Result<(Vec<Idle>, bool)> {
-        let (mut found, mut offset) = (Vec::new(), 0);
+        let (mut found, mut offset, rows_max) = (Vec::new(), 0, limit.max(ROWS_MIN));
         loop {
             let mut cmd = redis::cmd("ZRANGEBYSCORE");
-            cmd.arg(key).arg(from).arg(to).arg("WITHSCORES").arg("LIMIT").arg(offset).arg(limit);
+            cmd.arg(key).arg(from).arg(to).arg("WITHSCORES").arg("LIMIT").arg(offset).arg(rows_max);
             let rows: Vec<(Vec<u8>, f64)> = self.ground().link.query("ZRANGEBYSCORE", &cmd).await?;
             let count = rows.len();
-            let named =
-                |(id, score): (Vec<u8>, f64)| Some((read(score), String::from_utf8(id).ok()?));
+            // What is no name is not ours, and must not take the place of what is.
+            let named = |(id, score): (Vec<u8>, f64)| {
+                Some((read(score), Name::from_bytes(&id).ok()?.to_string()))
+            };
             found.extend(rows.into_iter().filter_map(named).filter(&is_wanted));
-            if count < limit || found.len() > limit {
+            if count < rows_max || found.len() > limit {
                 let last = found.len() <= limit;
                 found.truncate(limit);
                 return Ok((found, last));
@@ -277,11 +302,7 @@ impl RedisSessions {
         let (mut census, back_ms) = self.lives().count_since().await?;
         let until_ms = census.now_ms.saturating_sub(self.grace_ms());
         for shard in &self.ground().shards {
-            let (index, to_score) = match self.is_native() {
-                true => (shard.prefix.key("idle"), 1),
-                false => (shard.anchor.clone(), 1_000),
-            };
-            let due = self.count_until(&index, until_ms / to_score).await?;
+            let due = self.count_due(shard, until_ms).await?;
             census.orphans += due;
             if due > 0 {
                 let (oldest, _) = self.idle_in(shard, 1, 0, None).await?;
@@ -290,7 +311,7 @@ impl RedisSessions {
                 census.oldest_late_ms = census.oldest_late_ms.max(late_ms);
             }
             // Whoever was disconnected before the server was back could not connect again.
-            if back_ms > 0 && self.count_until(&index, back_ms / to_score).await? > 0 {
+            if back_ms > 0 && self.count_due(shard, back_ms).await? > 0 {
                 census.back_ms = back_ms;
             }
             census.population += self.population_in(shard).await?;
@@ -303,9 +324,23 @@ impl RedisSessions {
         Ok(census)
     }
 
-    async fn count_until(&self, index: &str, score: u64) -> Result<u64> {
+    /// How many are idle since `until_ms` or longer.
+    async fn count_due(&self, shard: &Shard, until_ms: u64) -> Result<u64> {
+        if self.is_native() {
+            let idle = shard.prefix.key("idle");
+            return self.count_between(&idle, "-inf", &until_ms.to_string()).await;
+        }
+        // The whole second that is running is not over; fractions of it may be.
+        let (second, key) = (until_ms / 1_000, &shard.anchor);
+        let mut sum = self.count_between(key, "0", &format!("({second}")).await?;
+        sum += self.count_between(key, &format!("({second}"), &seconds(until_ms)).await?;
+        let from = MILLISECONDS_FROM.to_string();
+        Ok(sum + self.count_between(key, &from, &until_ms.to_string()).await?)
+    }
+
+    async fn count_between(&self, index: &str, from: &str, to: &str) -> Result<u64> {
         let mut cmd = redis::cmd("ZCOUNT");
-        cmd.arg(index).arg("-inf").arg(score);
+        cmd.arg(index).arg(from).arg(to);
         self.ground().link.query("ZCOUNT", &cmd).await
     }
 
@@ -378,6 +413,11 @@ fn reference(id: Name, inc: &str, packed: &Packed, deadline_ms: u64) -> Result<S
         deadline_ms,
         reason: if retired { Reason::OwnerRetired } else { Reason::OwnerDead },
     })
+}
+
+/// A time as a score in seconds.
+fn seconds(at_ms: u64) -> String {
+    format!("{}.{:03}", at_ms / 1_000, at_ms % 1_000)
 }
 
 /// As `to_ms` of the scripts: whole seconds may have been cut off, so the end of that second counts.
