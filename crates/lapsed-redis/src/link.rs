@@ -15,7 +15,7 @@ use crate::fault::{nonsense, told};
 use crate::script::Script;
 
 /// Where the server is, and how long to wait for it.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Address {
     /// `redis://`, `rediss://`, `redis+cluster://` or `rediss+cluster://`; of a cluster several
     /// nodes, joined by commas.
@@ -24,6 +24,13 @@ pub struct Address {
     pub connect_timeout: Duration,
     /// How long any one answer may take.
     pub response_timeout: Duration,
+}
+
+/// Never shows a password.
+impl std::fmt::Debug for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Address").field(&self.place()).finish()
+    }
 }
 
 impl Address {
@@ -92,7 +99,6 @@ enum Channel {
 pub(crate) struct Link {
     channel: Channel,
     pub place: Arc<str>,
-    pub response_timeout: Duration,
 }
 
 impl Link {
@@ -106,7 +112,7 @@ impl Link {
             true => Self::cluster(address).map_err(wrong)?,
             false => Self::server(address).map_err(wrong)?,
         };
-        Ok(Link { channel, place, response_timeout: address.response_timeout })
+        Ok(Link { channel, place })
     }
 
     fn server(address: &Address) -> redis::RedisResult<Channel> {
