@@ -128,10 +128,10 @@ impl Redis {
             Held::Foreign => format!("a function library `{LIBRARY}` that is not lapsed's"),
             Held::Version(_) | Held::Nothing => return Ok(()),
         };
-        Err(Error::Invalid(format!(
-            "{} has {what}; this lapsed brings version {FUNCTIONS_VERSION}, and nothing was replaced",
-            self.link().place
-        )))
+        Err(Error::Unsupported {
+            operation: format!("replacing {what}, by version {FUNCTIONS_VERSION}"),
+            store: self.link().place.to_string(),
+        })
     }
 }
 

@@ -102,7 +102,7 @@ async fn a_newer_version_stays() {
             caller.call(&["FUNCTION", "LOAD", "REPLACE", &other]).unwrap();
             let refused = redis.load_functions(Downgrade::Refuse).await;
             assert!(
-                matches!(&refused, Err(Error::Invalid(what)) if what.contains(told)),
+                matches!(&refused, Err(Error::Unsupported { operation, .. }) if operation.contains(told)),
                 "{refused:?}"
             );
             let listed = caller.call(&["FUNCTION", "LIST", "WITHCODE"]).unwrap().to_string();
