@@ -26,7 +26,7 @@ const GAP_MIN: Duration = Duration::from_millis(250);
 const GAP_MAX: Duration = Duration::from_secs(5);
 
 /// How many keys every script of a system shares; see `base` in `prelude.lua`.
-const BASE: [&str; 11] = [
+pub(crate) const BASE: [&str; 11] = [
     "meta",
     "lives",
     "names",
