@@ -148,7 +148,7 @@ impl RedisSessions {
         Ok(page)
     }
 
-    async fn held_in(
+    pub(super) async fn held_in(
         &self,
         shard: &Shard,
         inc: &str,
