@@ -11,6 +11,7 @@ mod http;
 mod load;
 mod pass;
 mod peer;
+mod redis;
 mod register;
 mod rounds;
 mod size;
@@ -54,6 +55,10 @@ enum Name {
     Pass,
     Http,
     Size,
+    RedisRegistry,
+    RedisSessions,
+    RedisExpiry,
+    RedisPrice,
 }
 
 impl Name {
@@ -65,6 +70,10 @@ impl Name {
             Name::Pass => pass::NAME,
             Name::Http => http::NAME,
             Name::Size => size::NAME,
+            Name::RedisRegistry => redis::registry::NAME,
+            Name::RedisSessions => redis::sessions::NAME,
+            Name::RedisExpiry => redis::expiry::NAME,
+            Name::RedisPrice => redis::price::NAME,
         }
     }
 
@@ -76,6 +85,10 @@ impl Name {
             Name::Pass => pass::run(bench, table),
             Name::Http => http::run(bench, table),
             Name::Size => size::run(bench, table),
+            Name::RedisRegistry => redis::registry::run(bench, table),
+            Name::RedisSessions => redis::sessions::run(bench, table),
+            Name::RedisExpiry => redis::expiry::run(bench, table),
+            Name::RedisPrice => redis::price::run(bench, table),
         }
     }
 }

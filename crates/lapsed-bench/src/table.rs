@@ -49,6 +49,18 @@ impl Figure {
         Figure { value, unit: "ms" }
     }
 
+    pub fn us(value: f64) -> Self {
+        Figure { value, unit: "µs" }
+    }
+
+    pub fn count(value: f64) -> Self {
+        Figure { value, unit: "" }
+    }
+
+    pub fn seconds(value: f64) -> Self {
+        Figure { value, unit: "s" }
+    }
+
     pub fn bytes(value: f64) -> Self {
         Figure { value, unit: "B" }
     }
@@ -174,15 +186,15 @@ impl fmt::Display for Row {
                 };
                 write!(
                     f,
-                    "{benchmark:<9} {what:<44} {ours:>11}  {other:>11} {other_is:<34} \
+                    "{benchmark:<14} {what:<52} {ours:>11}  {other:>11} {other_is:<34} \
                      {ratio:>7.2}  {target:<9} {verdict}"
                 )
             }
             Row::Measured { benchmark, what, figure } => {
-                write!(f, "{benchmark:<9} {what:<44} {figure:>11}")
+                write!(f, "{benchmark:<14} {what:<52} {figure:>11}")
             }
-            Row::Skipped { benchmark, why } => write!(f, "{benchmark:<9} skipped: {why}"),
-            Row::Failed { benchmark, why } => write!(f, "{benchmark:<9} FAILED: {why}"),
+            Row::Skipped { benchmark, why } => write!(f, "{benchmark:<14} skipped: {why}"),
+            Row::Failed { benchmark, why } => write!(f, "{benchmark:<14} FAILED: {why}"),
         }
     }
 }
@@ -191,7 +203,7 @@ impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{:<9} {:<44} {:>11}  {:>11} {:<34} {:>7}  {:<9}",
+            "{:<14} {:<52} {:>11}  {:>11} {:<34} {:>7}  {:<9}",
             "", "what", "ours", "other", "side", "ratio", "target"
         )?;
         for row in &self.rows {

@@ -14,6 +14,7 @@ Examples:
   lapsed reconcile chat --dry-run --verbose    where index and truth differ
   lapsed receipts --follow                     who is reclaimed, as it happens
   lapsed check -c lapsed.toml                  is the configuration right, and what does it mean
+  lapsed functions load -c lapsed.toml         let Node, Python, Ruby call lapsed inside Redis
 
 Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 held back by the brake.";
 
@@ -69,6 +70,9 @@ pub enum Command {
     Restore(Restore),
     /// Release or hold a system's brake, or let it decide by itself again.
     Brake(Brake),
+    /// Show or load the server-side functions, for use from any language.
+    #[command(subcommand)]
+    Functions(Functions),
 }
 
 /// `lapsed demo`
@@ -283,4 +287,35 @@ pub enum Order {
     Hold,
     /// Decide by itself again.
     Auto,
+}
+
+/// `lapsed functions`
+#[derive(Debug, Subcommand)]
+pub enum Functions {
+    /// Print the library, as FUNCTION LOAD takes it.
+    Print,
+    /// Put the library into Redis or Valkey, in place of an older version; calls go on meanwhile.
+    Load(LoadFunctions),
+}
+
+#[derive(Debug, Args)]
+pub struct LoadFunctions {
+    /// Into every store of this configuration that is on Redis or Valkey.
+    #[arg(short, long, value_name = "FILE", required_unless_present = "url")]
+    pub config: Option<PathBuf>,
+
+    /// Of these only the one of this name.
+    #[arg(long, value_name = "NAME", requires = "config")]
+    pub store: Option<String>,
+
+    /// Into the server or cluster at this address, for example redis://127.0.0.1:6379.
+    #[arg(long, value_name = "URL", conflicts_with = "config")]
+    pub url: Option<String>,
+
+    /// Also in place of a newer version, or of a library of that name that is not lapsed's.
+    #[arg(long)]
+    pub force: bool,
+
+    #[command(flatten)]
+    pub output: Output,
 }

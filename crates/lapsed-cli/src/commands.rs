@@ -3,6 +3,7 @@
 mod brake;
 mod check;
 mod explain;
+mod functions;
 mod receipts;
 mod reconcile;
 mod restore;
@@ -35,6 +36,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Command::Receipts(args) => receipts::run(args),
         Command::Restore(args) => restore::run(args),
         Command::Brake(args) => brake::run(args),
+        Command::Functions(args) => functions::run(args),
     }
 }
 

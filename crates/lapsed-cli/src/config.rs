@@ -133,7 +133,7 @@ fn read_stores(
         let path = format!("store.{}", name.get_ref());
         let section: StoreSection = document.read(&path, &node)?;
         let wrong = |what: &str| document.wrong(Some(node.span()), &format!("{path}.url"), what);
-        let config = StoreConfig::plan(name.get_ref(), &section.url).map_err(|e| wrong(&e))?;
+        let config = StoreConfig::plan(name.get_ref(), &section).map_err(|e| wrong(&e))?;
         if let Some(twin) = stores.values().find(|s| s.same_place(&config)) {
             let what =
                 format!("the store `{}` is in the same folder; give each its own", twin.name);

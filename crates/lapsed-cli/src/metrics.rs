@@ -38,6 +38,7 @@ pub struct Metrics {
     registry: Mutex<Registry>,
     reclaimed: Family<ByReason, Counter>,
     suspects: Family<OfSystem, Gauge>,
+    oldest_seconds: Family<OfSystem, Gauge<f64, AtomicU64>>,
     population: Family<OfSystem, Gauge>,
     owners: Family<ByState, Gauge>,
     lag_seconds: Histograms,
@@ -78,6 +79,7 @@ impl Metrics {
             registry: Mutex::default(),
             reclaimed: Family::default(),
             suspects: Family::default(),
+            oldest_seconds: Family::default(),
             population: Family::default(),
             owners: Family::default(),
             lag_seconds: Family::new_with_constructor(lag_histogram),
@@ -100,6 +102,8 @@ impl Metrics {
         let to = &mut *registry;
         to.register("lapsed_reclaimed", "Entries reclaimed, by reason", self.reclaimed.clone());
         to.register("lapsed_suspects", "Entries of the overdue and ended", self.suspects.clone());
+        let help = "How long the longest overdue suspect is past its deadline";
+        to.register("lapsed_oldest_suspect_seconds", help, self.oldest_seconds.clone());
         to.register("lapsed_population", "Entries there are", self.population.clone());
         to.register("lapsed_owners", "Owners, by state", self.owners.clone());
         let help = "From an owner's deadline to the reclaim of what it held";
@@ -151,6 +155,8 @@ impl Metrics {
     pub fn gauge(&self, system: &SystemId, census: &Census, verdict: &Verdict) {
         let of = OfSystem::of(system);
         self.suspects.get_or_create(&of).set(census.suspects as i64);
+        let oldest = Duration::from_millis(census.oldest_late_ms);
+        self.oldest_seconds.get_or_create(&of).set(oldest.as_secs_f64());
         self.population.get_or_create(&of).set(census.population as i64);
         let brake = match verdict {
             Verdict::Open => 0.0,

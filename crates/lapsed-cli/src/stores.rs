@@ -10,7 +10,9 @@ use lapsed::registry::RegistryStore;
 use lapsed::sessions::SessionsStore;
 use lapsed::store::Store;
 use lapsed_embedded::{Embedded, Options};
+use lapsed_redis::{Redis, Template};
 
+use crate::config::common::Access;
 use crate::config::store::{Place, StoreConfig};
 use crate::systems::registry::RegistryLayout;
 use crate::systems::sessions::{SessionsLayout, SessionsTimes};
@@ -20,6 +22,8 @@ use crate::systems::sessions::{SessionsLayout, SessionsTimes};
 pub enum OpenStore {
     /// A folder of this machine.
     Embedded(Embedded),
+    /// Redis or Valkey.
+    Redis(Redis),
 }
 
 /// A registry on a store.
@@ -39,20 +43,26 @@ pub struct OpenSessions {
 }
 
 impl OpenStore {
-    /// Opens it. Blocking.
+    /// Opens it. Blocking; inside a runtime. A server is connected to by the first call.
     pub fn open(config: &StoreConfig, clock: Arc<dyn Clock>) -> lapsed::Result<OpenStore> {
-        let Place::Embedded { dir, cache_bytes } = &config.place;
-        let mut options = Options { clock, ..Options::default() };
-        if let Some(bytes) = cache_bytes {
-            options.cache_bytes = *bytes;
+        match &config.place {
+            Place::Embedded { dir, cache_bytes } => {
+                let mut options = Options { clock, ..Options::default() };
+                if let Some(bytes) = cache_bytes {
+                    options.cache_bytes = *bytes;
+                }
+                Ok(OpenStore::Embedded(Embedded::open(dir, options)?))
+            }
+            Place::Redis(address) => Ok(OpenStore::Redis(Redis::with_clock(address, clock)?)),
         }
-        Ok(OpenStore::Embedded(Embedded::open(dir, options)?))
     }
 
     /// Receipts, terms and settings.
     pub fn store(&self) -> Arc<dyn Store> {
-        let OpenStore::Embedded(store) = self;
-        Arc::new(store.clone())
+        match self {
+            OpenStore::Embedded(store) => Arc::new(store.clone()),
+            OpenStore::Redis(store) => Arc::new(store.clone()),
+        }
     }
 
     /// The registry `id` on it.
@@ -60,10 +70,31 @@ impl OpenStore {
         &self,
         id: &SystemId,
         threshold: Duration,
-        _layout: &RegistryLayout,
+        layout: &RegistryLayout,
     ) -> lapsed::Result<OpenRegistry> {
-        let OpenStore::Embedded(store) = self;
-        Ok(OpenRegistry { registry: store.registry(id.clone(), threshold)?, index: None })
+        let store = match self {
+            OpenStore::Embedded(store) => {
+                let registry = store.registry(id.clone(), threshold)?;
+                return Ok(OpenRegistry { registry, index: None });
+            }
+            OpenStore::Redis(store) => store,
+        };
+        let keys = lapsed_redis::RegistryLayout {
+            registry_key: layout.registry_key.clone(),
+            heartbeat_key: template("heartbeat_key", &layout.heartbeat_key, "owner")?,
+            heartbeat_ttl: threshold,
+            shards: usize::from(layout.shards),
+        };
+        match layout.access {
+            Access::Native => {
+                let registry = Arc::new(store.registry(id.clone(), keys)?);
+                Ok(OpenRegistry { index: Some(registry.clone()), registry })
+            }
+            Access::Adopt => {
+                let registry = Arc::new(store.adopted_registry(id.clone(), keys)?);
+                Ok(OpenRegistry { registry, index: None })
+            }
+        }
     }
 
     /// The sessions `id` on it.
@@ -71,16 +102,42 @@ impl OpenStore {
         &self,
         id: &SystemId,
         times: SessionsTimes,
-        _layout: &SessionsLayout,
+        layout: &SessionsLayout,
     ) -> lapsed::Result<OpenSessions> {
-        let OpenStore::Embedded(store) = self;
-        let sessions = store.sessions(id.clone(), times.ttl, times.grace)?;
-        Ok(OpenSessions { sessions, index: None })
+        let store = match self {
+            OpenStore::Embedded(store) => {
+                let sessions = store.sessions(id.clone(), times.ttl, times.grace)?;
+                return Ok(OpenSessions { sessions, index: None });
+            }
+            OpenStore::Redis(store) => store,
+        };
+        let keys = lapsed_redis::SessionsLayout {
+            session_key: template("session_key", &layout.session_key, "session")?,
+            ref_count_key: template("ref_count_key", &layout.ref_count_key, "session")?,
+            broadcaster_key: template("broadcaster_key", &layout.broadcaster_key, "broadcaster")?,
+            disconnected_key: layout.disconnected_key.clone(),
+            grace: times.grace,
+            heartbeat_ttl: times.ttl,
+            shards: usize::from(layout.shards),
+        };
+        let sessions = Arc::new(match layout.access {
+            Access::Native => store.sessions(id.clone(), keys)?,
+            Access::Adopt => store.adopted_sessions(id.clone(), keys)?,
+        });
+        Ok(OpenSessions { index: Some(sessions.clone()), sessions })
     }
 
     /// Flushes and closes it. Blocking.
     pub fn close(self) -> lapsed::Result<()> {
-        let OpenStore::Embedded(store) = self;
-        store.close()
+        match self {
+            OpenStore::Embedded(store) => store.close(),
+            OpenStore::Redis(_) => Ok(()),
+        }
     }
+}
+
+/// A key with a place for a name.
+fn template(key: &str, text: &str, place: &str) -> lapsed::Result<Template> {
+    let wrong = || lapsed::Error::Invalid(format!("`{key}` must contain `{{{place}}}`"));
+    Template::new(text, place).ok_or_else(wrong)
 }

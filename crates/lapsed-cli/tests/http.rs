@@ -208,6 +208,9 @@ fn metrics_have_their_names_and_count_what_happened() {
         before.contains("lapsed_suspects{system=\"devices\",kind=\"registry\"} 2\n"),
         "{before}"
     );
+    let series = "lapsed_oldest_suspect_seconds{system=\"devices\",kind=\"registry\"} ";
+    let oldest = before.lines().find_map(|line| line.strip_prefix(series)?.parse::<f64>().ok());
+    assert!(oldest.is_some_and(|seconds| seconds > 0.0), "{before}");
     daemon.post("/v1/sweeps/registry/devices", json!({ "dry_run": true }));
     daemon.post("/v1/sweeps/registry/devices", json!({}));
     let reply = daemon.get("/metrics");
@@ -217,6 +220,7 @@ fn metrics_have_their_names_and_count_what_happened() {
         "lapsed_reclaimed_total{system=\"devices\",reason=\"owner_dead\",kind=\"registry\"} 2",
         "lapsed_reclaimed_total{system=\"devices\",reason=\"owner_retired\",kind=\"registry\"} 1",
         "lapsed_suspects{system=\"devices\",kind=\"registry\"} 0",
+        "lapsed_oldest_suspect_seconds{system=\"devices\",kind=\"registry\"} 0.0",
         "lapsed_population{system=\"devices\",kind=\"registry\"} 0",
         "lapsed_reclaim_lag_seconds_count{system=\"devices\",kind=\"registry\"} 2",
         "lapsed_pass_duration_seconds_count{system=\"devices\",kind=\"registry\"} 1",

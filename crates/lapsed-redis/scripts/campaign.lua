@@ -22,7 +22,7 @@ if now < tonumber(known[3] or 0) then
     return {}
   end
 else
-  number = whole(numbers(K.meta, 'term', 1, now) + 1)
+  number = whole(numbers(K.meta, 'term', 1) + 1)
 end
 redis.call('HSET', K.meta, 'term', number, 'holder', ARGV[1], 'until', whole(until_ms))
 return { number, whole(until_ms) }

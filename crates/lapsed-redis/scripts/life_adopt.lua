@@ -11,11 +11,11 @@ local life = current and read_life(redis.call('HGET', K.lives, current))
 if life and life.ending == '-' then
   return current
 end
+-- After the server was away its heartbeat may have run out with nobody to blame.
+local back = presence(K.meta, now, 0, 0, true) or now
 local left = KEYS[12] ~= KEYS[1] and redis.call('PTTL', KEYS[12]) or -2
-local deadline = now
-if left > 0 then
-  deadline = now + left
-elseif left == -1 then
-  deadline = now + tonumber(ARGV[2])
+local deadline = good_until(now, left, tonumber(ARGV[2])) or now
+if back > 0 then
+  deadline = math.max(deadline, back + tonumber(ARGV[2]))
 end
 return (begin(K, ARGV[1], tonumber(ARGV[2]), now, true, deadline))

@@ -39,8 +39,13 @@ end
 -- Which life of the server this is, and since when everybody could reach it. A server that was
 -- started anew is back since its start; one that used to be a replica and is master now, since this
 -- moment, because when it was promoted nobody can tell. `seen` is when the caller last knew the
--- server to answer: a longer silence than `gap` counts as an absence. Writes only if `act`.
+-- server to answer, 0 if it never greeted it: a longer silence than `gap` counts as an absence, and
+-- so does a server that has forgotten the greeting (FLUSHALL). Writes only if `act`.
 local function presence(meta, now, seen, gap, act)
+  -- The server's own error does not say which command it is that is missing.
+  if not redis.acl_check_cmd('INFO', 'server') then
+    error(redis.error_reply('NOPERM this user may not call INFO'))
+  end
   local info = redis.call('INFO', 'server')
   local run = string.match(info, 'run_id:(%x+)')
   local uptime = tonumber(string.match(info, 'uptime_in_seconds:(%d+)')) or 0
@@ -48,7 +53,8 @@ local function presence(meta, now, seen, gap, act)
   local back = tonumber(known[2] or 0)
   local fresh = known[1] ~= run
   if fresh then
-    local since = now - uptime * 1000
+    -- Both clocks are cut to whole seconds: the second after the one that it was started in.
+    local since = math.min(now, (math.floor(now / 1000) - uptime + 1) * 1000)
     local replication = redis.call('INFO', 'replication')
     if string.match(replication, 'role:(%a+)') ~= 'master' then
       return nil
@@ -58,7 +64,7 @@ local function presence(meta, now, seen, gap, act)
     end
     back = math.max(back, since)
   end
-  local away = seen > 0 and now - seen > gap
+  local away = seen > 0 and (now - seen > gap or not known[1])
   if away then
     back = now
   end
@@ -76,8 +82,10 @@ end
 
 -- `count` new numbers of the counter `field`; answers the one before the first. Numbers never come
 -- twice: a counter that is new, or whose server is another one than before (it may have lost the
--- last writes), goes on from the clock, or from a million further on if that is more.
-local function numbers(meta, field, count, now)
+-- last writes), goes on from the clock, or from a million further on if that is more. The clock
+-- counts microseconds, because nobody can hand out numbers faster than that.
+local function numbers(meta, field, count)
+  local _, now = clock()
   local known = redis.call('HMGET', meta, field, 'jump')
   local last = tonumber(known[1] or 0)
   if known[1] and known[2] then
@@ -142,7 +150,7 @@ end
 local function begin(K, name, ttl, now, external, deadline, inc)
   if not inc then
     presence(K.meta, now, 0, 0, true)
-    inc = whole(numbers(K.meta, 'incarnation', 1, now) + 1)
+    inc = whole(numbers(K.meta, 'incarnation', 1) + 1)
   end
   local life = { ttl = ttl, started = now, ending = '-', ended = 0, deadline = 0, held = 0,
     external = external, name = name }
@@ -168,14 +176,37 @@ local function finish(K, inc, life, how, now, deadline)
   end
 end
 
+-- Until when somebody who beats without lapsed is believed to live, if its heartbeat is good for
+-- another `left` ms (-1: for ever); nil if there is none. A TTL at the most: the key may also be
+-- removed before its time.
+local function good_until(now, left, ttl)
+  if left == -1 then
+    return now + ttl
+  end
+  return left > 0 and now + math.min(left, ttl) or nil
+end
+
+-- Somebody who beats without lapsed beats: until `deadline`, even if it was declared dead before.
+local function revive(K, inc, life, deadline)
+  if life.ending ~= '-' then
+    life.ending, life.ended, life.deadline, life.held = '-', 0, 0, 0
+    redis.call('HSET', K.lives, inc, pack_life(life))
+    redis.call('ZREM', K.past, inc)
+    redis.call('ZREM', K.deaths, inc)
+    redis.call('ZREM', K.ended, inc)
+  end
+  redis.call('ZADD', K.due, whole(deadline), inc)
+end
+
 -- `count` new receipt numbers; answers the first, and the step from one to the next. With several
 -- shards each has its own residue, and numbers follow the clock: what a shard hands out later is
 -- never below what its clock says now, so that a reader of all shards knows up to where it has all.
+-- A millisecond has room for 2048 of them, which all shards share.
 local function receipt_numbers(meta, count, now, shards, shard)
   if shards == 1 then
-    return numbers(meta, 'receipt', count, now) + 1, 1
+    return numbers(meta, 'receipt', count) + 1, 1
   end
-  local last = math.max(tonumber(redis.call('HGET', meta, 'receipt') or 0), now * 64)
+  local last = math.max(tonumber(redis.call('HGET', meta, 'receipt') or 0), now * math.floor(2048 / shards))
   redis.call('HSET', meta, 'receipt', whole(last + count))
   return (last + 1) * shards + shard, shards
 end
@@ -188,6 +219,17 @@ local function may_write(commands)
     end
   end
   return nil
+end
+
+-- Nor is it undone when a key in its middle is of another type: look at each first. Raises the
+-- server's own error.
+local function must_be(hashes, sets)
+  for _, key in ipairs(hashes) do
+    redis.call('HLEN', key)
+  end
+  for _, key in ipairs(sets) do
+    redis.call('ZCARD', key)
+  end
 end
 
 -- Remembers that a batch was carried out, and which receipts it wrote.

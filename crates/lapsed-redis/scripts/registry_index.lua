@@ -49,10 +49,18 @@ for i, holder in ipairs(every('HMGET', KEYS[12], keys)) do
     letters[i] = holder and 'm' or 'g'
   end
 end
+if act and #add + #drop > 0 then
+  local no_way = may_write({ { 'ZADD', K.due, '0', 'x' }, { 'ZREM', K.due, 'x' }, { 'HINCRBY', K.counts, 'x', '1' } })
+  if no_way then
+    return no_way
+  end
+  must_be({ K.counts }, { K.ended })
+end
 if act and #add > 0 then
   if not life or life.ending ~= '-' then
     return { 'start' }
   end
+  must_be({}, { declared[target] })
   local members = {}
   for i, key in ipairs(add) do
     members[2 * i - 1], members[2 * i] = '0', key

@@ -25,12 +25,13 @@ end
 local no = act and refused(K.meta, K.batches, sweeper, number, term, now) or nil
 if act then
   local no_way = may_write({ { 'HDEL', registry, 'x' }, { 'ZREM', K.due, 'x' }, { 'ZADD', K.due, '0', 'x' },
-    { 'HSET', K.lives, 'x', 'x' }, { 'HINCRBY', K.meta, 'x', '1' }, { 'XADD', K.receipts, '1-0', 'x', 'x' } })
+    { 'HSET', K.lives, 'x', 'x' }, { 'HINCRBY', K.meta, 'x', '1' }, { 'HDEL', K.meta, 'x' },
+    { 'XADD', K.receipts, '1-0', 'x', 'x' } })
   if no_way then
     return no_way
   end
   redis.call('XLEN', K.receipts)
-  redis.call('ZCARD', K.batches_at)
+  must_be({ K.counts, K.lives, registry }, { K.batches_at, K.due, K.ended, K.deaths, K.past })
 end
 
 local groups, at, reclaimed = {}, 11, 0
@@ -54,19 +55,22 @@ for g = 1, tonumber(ARGV[10]) do
     end
   elseif not no then
     life = read_life(redis.call('HGET', K.lives, inc))
+    must_be({}, { lost })
+    -- The heartbeat of somebody who beats without lapsed is all that is known of it, also after it
+    -- was declared dead: there is no second life to tell apart, unless one was begun since.
+    local good = nil
+    if life and life.external and heartbeat ~= KEYS[1]
+      and (life.ending == '-' or life.ending == 'd' and newest(redis.call('HGET', K.names, owner)) == inc) then
+      good = good_until(now, redis.call('PTTL', heartbeat), life.ttl)
+    end
     if not life then
       verdict = 'G'
+    elseif good then
+      group.deadline, group.refile, verdict = good, true, 'A'
     elseif life.ending ~= '-' then
       group.deadline, group.how = life.deadline, life.ending
     else
       group.deadline = tonumber(redis.call('ZSCORE', K.due, inc) or 0)
-      if life.external and heartbeat ~= KEYS[1] then
-        local left = redis.call('PTTL', heartbeat)
-        if left > 0 or left == -1 then
-          group.deadline = now + math.max(left, life.ttl)
-          group.refile = true
-        end
-      end
       if now < group.deadline then
         verdict = 'A'
       elseif now < due_at(group.deadline, life.started, life.ttl, back) then
@@ -134,7 +138,7 @@ if act and not no then
       finish(K, group.inc, group.life, 'd', now, group.deadline)
       ended = ended + 1
     elseif group.refile then
-      redis.call('ZADD', K.due, whole(group.deadline), group.inc)
+      revive(K, group.inc, group.life, group.deadline)
     end
     if #group.dead > 0 then
       each('HDEL', registry, group.dead)

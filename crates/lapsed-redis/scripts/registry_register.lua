@@ -102,6 +102,12 @@ for i, key in ipairs(wanted) do
     added[#added + 1] = key
   end
 end
+local no_way = may_write({ { 'HSET', KEYS[4], 'x', 'x' }, { 'ZREM', declared[inc], 'x' },
+  { 'ZADD', declared[inc], '0', 'x' }, { 'HINCRBY', KEYS[3], 'x', '1' } })
+if no_way then
+  return no_way
+end
+must_be({ KEYS[3] }, { declared[inc] })
 for holder, keys in pairs(taken) do
   redis.call('HINCRBY', KEYS[3], holder, -each('ZREM', declared[holder], keys))
 end

@@ -29,6 +29,17 @@ end
 if holder then
   return { 'taken', holder }
 end
+if inc ~= '0' then
+  local no_way = may_write({ { 'ZADD', KEYS[14], '0', 'x' }, { 'HINCRBY', K.counts, 'x', '1' } })
+  if no_way then
+    return no_way
+  end
+  must_be({ K.counts }, { KEYS[14] })
+end
+local no_way = may_write({ { 'HSET', KEYS[12], 'x', 'x' } })
+if no_way then
+  return no_way
+end
 redis.call('HSET', KEYS[13], seq, whole(now))
 redis.call('HSET', KEYS[12], key, owner)
 if inc ~= '0' then

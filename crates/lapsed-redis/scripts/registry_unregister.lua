@@ -17,6 +17,11 @@ end
 if life.ending ~= '-' then
   return { 'ended', inc }
 end
+local no_way = may_write({ { 'HDEL', KEYS[4], 'x' }, { 'ZREM', KEYS[5], 'x' }, { 'HINCRBY', KEYS[3], 'x', '1' } })
+if no_way then
+  return no_way
+end
+must_be({ KEYS[3], KEYS[4] }, { KEYS[5] })
 local answer, gone = { inc }, {}
 for i = 4, #ARGV do
   local key = ARGV[i]

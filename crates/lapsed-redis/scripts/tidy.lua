@@ -17,6 +17,13 @@ local back = presence(K.meta, now, tonumber(ARGV[6]), tonumber(ARGV[7]), true)
 if not back then
   return redis.error_reply('READONLY this server is a replica')
 end
+local no_way = may_write({ { 'HDEL', K.lives, 'x' }, { 'HSET', K.lives, 'x', 'x' }, { 'ZADD', K.past, '0', 'x' },
+  { 'ZREM', K.due, 'x' }, { 'XDEL', K.receipts, '1-0' } })
+if no_way then
+  return no_way
+end
+redis.call('XLEN', K.receipts)
+must_be({ K.lives, K.names, K.counts, K.batches, KEYS[12] }, { K.due, K.ended, K.deaths, K.past, K.batches_at })
 local ended, seen = 0, 0
 local overdue = redis.call('ZRANGEBYSCORE', K.due, '-inf', whole(now), 'WITHSCORES', 'LIMIT', 0, rows)
 for i = 1, #overdue, 2 do

@@ -3,6 +3,10 @@
 use lapsed::Error;
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
+/// What servers say inside a script to a user that lacks a permission.
+const UNPERMITTED: [&str; 3] =
+    ["ACL failure", "has no permissions", "The user executing the script can't"];
+
 /// Tells what happened and, where there is something to do, what to do.
 pub(crate) fn told(place: &str, call: &str, error: &RedisError) -> Error {
     let unavailable = |what: String| Error::Unavailable { store: place.to_owned(), what };
@@ -19,6 +23,11 @@ pub(crate) fn told(place: &str, call: &str, error: &RedisError) -> Error {
         (ErrorKind::Server(ServerErrorKind::NoPerm), _) | (_, "NOPERM") => unavailable(format!(
             "this user lacks a permission for `{call}`: {said}. Grant it with ACL SETUSER; lapsed \
              goes on by itself"
+        )),
+        // Inside a script there is no code for it, only words.
+        _ if UNPERMITTED.iter().any(|words| said.contains(words)) => unavailable(format!(
+            "this user lacks a permission for `{call}`: {said}. Grant it with ACL SETUSER; \
+                 lapsed goes on by itself"
         )),
         (ErrorKind::AuthenticationFailed, _) | (_, "NOAUTH" | "WRONGPASS") => {
             unavailable(format!("it does not accept user and password: {said}"))

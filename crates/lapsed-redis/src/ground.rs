@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use futures::future::try_join_all;
 use lapsed::clock::Clock;
+use lapsed::sweep::Act;
 use lapsed::{Error, Name, Result, SystemId};
 use redis::FromRedisValue;
 
@@ -25,7 +26,7 @@ const GAP_MIN: Duration = Duration::from_millis(250);
 const GAP_MAX: Duration = Duration::from_secs(5);
 
 /// How many keys every script of a system shares; see `base` in `prelude.lua`.
-const BASE: [&str; 11] = [
+pub(crate) const BASE: [&str; 11] = [
     "meta",
     "lives",
     "names",
@@ -82,6 +83,8 @@ struct Watch {
     seen_at: Mutex<Duration>,
     /// It was away, and the shard does not know yet.
     away: AtomicBool,
+    /// It was told to remember which life of the server this is.
+    greeted: AtomicBool,
 }
 
 /// One system on one server or cluster.
@@ -170,8 +173,21 @@ impl Ground {
     }
 
     /// The server's clock when it was last known to answer in time: not long ago, and after every
-    /// absence is written down.
+    /// absence is written down. Without a look in a dry run, which leaves no trace; 0: not known.
+    pub async fn seen_for(&self, shard: &Shard, act: Act) -> Result<u64> {
+        match act {
+            Act::Reclaim => self.seen_ms(shard).await,
+            Act::DryRun if !shard.watch.greeted.load(Ordering::Acquire) => Ok(0),
+            Act::DryRun => Ok(shard.watch.seen_ms.load(Ordering::Acquire)),
+        }
+    }
+
+    /// The same for what acts.
     pub async fn seen_ms(&self, shard: &Shard) -> Result<u64> {
+        if !shard.watch.greeted.load(Ordering::Acquire) {
+            let _: u64 = self.run(shard, &script::GREET, Args::default()).await?;
+            shard.watch.greeted.store(true, Ordering::Release);
+        }
         let seen_at = *shard.watch.seen_at.lock().expect(LOCK);
         let is_fresh = shard.watch.seen_ms.load(Ordering::Acquire) > 0
             && self.clock.mono().saturating_sub(seen_at) < self.gap() / 2;
@@ -181,11 +197,13 @@ impl Ground {
         Ok(shard.watch.seen_ms.load(Ordering::Acquire))
     }
 
-    /// Looks whether the server answers in time; writes an absence down once it does again.
+    /// Looks whether the server takes beats, and answers in time; writes an absence down once it
+    /// does again.
     async fn look(&self, shard: &Shard) -> Result<()> {
         let sent = self.clock.mono();
-        let args = Args::default().key(shard.base[0].clone());
-        let answer: Result<u64> = self.run_bare(&script::PULSE, args).await;
+        let args = ["due", "lives", "names", "nothing"].iter();
+        let args = args.fold(Args::default(), |args, what| args.key(shard.prefix.key(what)));
+        let answer: Result<u64> = self.run_bare(&script::PROBE, args).await;
         let answered = self.clock.mono();
         if answer.is_err() || answered - sent > self.gap() {
             shard.watch.away.store(true, Ordering::Release);

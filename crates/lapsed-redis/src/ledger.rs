@@ -63,7 +63,7 @@ impl Ground {
     async fn complete_until(&self) -> Result<u64> {
         let shards = self.shards.len() as u64;
         let now: Vec<u64> = self.run_all(&script::PULSE, |_| Args::default()).await?;
-        Ok(now.into_iter().min().unwrap_or(0) * 64 * shards)
+        Ok(now.into_iter().min().unwrap_or(0) * (2_048 / shards) * shards)
     }
 
     async fn shard_receipts(&self, shard: &Shard, query: &ReceiptQuery) -> Result<Vec<Receipt>> {

@@ -7,6 +7,7 @@
 #![warn(missing_docs)]
 
 mod fault;
+mod functions;
 mod ground;
 mod ledger;
 mod link;
@@ -27,6 +28,7 @@ use lapsed::{Result, SystemId};
 use crate::ground::Ground;
 use crate::link::Link;
 
+pub use functions::{Downgrade, FUNCTIONS_VERSION, Loaded};
 pub use link::Address;
 pub use names::{Template, shard_of, slot};
 pub use registry::{AdoptedRegistry, NativeRegistry, RegistryLayout};
@@ -59,6 +61,11 @@ impl Redis {
     /// Whether it is a cluster.
     pub fn is_cluster(&self) -> bool {
         self.inner.link.is_cluster()
+    }
+
+    /// How many requests were sent so far: round trips, whatever each carried.
+    pub fn requests(&self) -> u64 {
+        self.inner.link.requests.load(std::sync::atomic::Ordering::Relaxed)
     }
 
     pub(crate) fn link(&self) -> &Link {

@@ -1,6 +1,7 @@
 //! The connection: one server or a cluster, always with time limits, reconnecting by itself.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use lapsed::{Error, Result};
@@ -15,7 +16,7 @@ use crate::fault::{nonsense, told};
 use crate::script::Script;
 
 /// Where the server is, and how long to wait for it.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Address {
     /// `redis://`, `rediss://`, `redis+cluster://` or `rediss+cluster://`; of a cluster several
     /// nodes, joined by commas.
@@ -24,6 +25,13 @@ pub struct Address {
     pub connect_timeout: Duration,
     /// How long any one answer may take.
     pub response_timeout: Duration,
+}
+
+/// Never shows a password.
+impl std::fmt::Debug for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Address").field(&self.place()).finish()
+    }
 }
 
 impl Address {
@@ -92,7 +100,8 @@ enum Channel {
 pub(crate) struct Link {
     channel: Channel,
     pub place: Arc<str>,
-    pub response_timeout: Duration,
+    /// How many requests were sent so far.
+    pub requests: Arc<AtomicU64>,
 }
 
 impl Link {
@@ -106,7 +115,7 @@ impl Link {
             true => Self::cluster(address).map_err(wrong)?,
             false => Self::server(address).map_err(wrong)?,
         };
-        Ok(Link { channel, place, response_timeout: address.response_timeout })
+        Ok(Link { channel, place, requests: Arc::default() })
     }
 
     fn server(address: &Address) -> redis::RedisResult<Channel> {
@@ -138,6 +147,7 @@ impl Link {
     }
 
     async fn send(&self, cmd: &Cmd) -> redis::RedisResult<Value> {
+        self.requests.fetch_add(1, Ordering::Relaxed);
         match &self.channel {
             Channel::Server(manager) => manager.clone().req_packed_command(cmd).await,
             Channel::Cluster { client, connection } => {
@@ -165,6 +175,7 @@ impl Link {
         if count == 0 {
             return Ok(Vec::new());
         }
+        self.requests.fetch_add(1, Ordering::Relaxed);
         let values = match &self.channel {
             Channel::Server(manager) => {
                 manager.clone().req_packed_commands(pipeline, 0, count).await

@@ -116,11 +116,14 @@ impl Lives {
     /// The heartbeat key of an owner, where this shard writes it: only the first does, and only if
     /// it lies in the same slot. Otherwise `none`, which the scripts take for none at all.
     pub fn heartbeat_key(&self, shard: &Shard, owner: &str, none: &str) -> String {
-        let key = self.heartbeat.as_ref().filter(|_| shard.index == 0).map(|t| t.of(owner));
-        match key {
-            Some(key) if !self.ground.link.is_cluster() || slot(&key) == slot(&shard.anchor) => key,
-            _ => none.to_owned(),
-        }
+        let key = self.heartbeat_read(shard, owner).filter(|_| shard.index == 0);
+        key.unwrap_or_else(|| none.to_owned())
+    }
+
+    /// The same where it is only looked at: every shard may, as long as it lies in the same slot.
+    pub fn heartbeat_read(&self, shard: &Shard, owner: &str) -> Option<String> {
+        let key = self.heartbeat.as_ref()?.of(owner);
+        (!self.ground.link.is_cluster() || slot(&key) == slot(&shard.anchor)).then_some(key)
     }
 
     pub async fn start(&self, owner: &Name, ttl_ms: u64) -> Result<Beat> {

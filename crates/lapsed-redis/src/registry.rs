@@ -16,6 +16,7 @@ use crate::Redis;
 use crate::names::{Template, hash_tag};
 
 pub use adopt::AdoptedRegistry;
+pub(crate) use entries::KEYS_A_CALL;
 pub use native::NativeRegistry;
 
 /// The keys of a registry, as the application names them.

@@ -32,7 +32,9 @@ impl Store for Redis {
             place: self.link().place.to_string(),
             incarnation: field("run_id").to_owned(),
             now_ms,
-            back_ms: now_ms.saturating_sub(number("uptime_in_seconds") * 1_000),
+            // Whole seconds on both sides: see `presence` in prelude.lua.
+            back_ms: ((now_ms / 1_000 + 1).saturating_sub(number("uptime_in_seconds")) * 1_000)
+                .min(now_ms),
         })
     }
 

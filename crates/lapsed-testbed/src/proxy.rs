@@ -9,7 +9,7 @@ mod losses;
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -31,7 +31,7 @@ pub struct Proxy {
 
 /// What the connections' threads and the test have in common.
 struct Shared {
-    upstream: u16,
+    upstream: AtomicU16,
     losses: Losses,
     delay_us: AtomicU64,
     links: Mutex<Links>,
@@ -55,7 +55,7 @@ impl Proxy {
     /// A proxy to the server on `upstream_port`, which need not be there yet.
     pub fn start(upstream_port: u16) -> Result<Self> {
         let shared = Arc::new(Shared {
-            upstream: upstream_port,
+            upstream: AtomicU16::new(upstream_port),
             losses: Losses::default(),
             delay_us: AtomicU64::new(0),
             links: Mutex::default(),
@@ -78,6 +78,13 @@ impl Proxy {
     /// `redis://127.0.0.1:PORT/0`.
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}/0", self.port())
+    }
+
+    /// From now on it leads to another server, as an address does after a failover: all connections
+    /// are closed, new ones go there.
+    pub fn redirect(&self, upstream_port: u16) {
+        self.shared.upstream.store(upstream_port, Ordering::SeqCst);
+        self.shared.close_all();
     }
 
     /// Loses the answers to the next `n` requests, whichever they are (a client's handshake counts):

@@ -91,3 +91,17 @@ fn long_answers_pass() {
     client.call(&["SET", "k", &long]).unwrap();
     assert_eq!(client.call(&["GET", "k"]).unwrap().to_string(), long);
 }
+
+#[test]
+fn a_redirected_proxy_leads_to_the_other_server() {
+    let (one, two) = (Server::start(Engine::Redis).unwrap(), Server::start(Engine::Redis).unwrap());
+    one.command(&["SET", "who", "one"]).unwrap();
+    two.command(&["SET", "who", "two"]).unwrap();
+    let proxy = Proxy::start(one.port()).unwrap();
+    let mut client = Connection::open(proxy.port(), LIMIT).unwrap();
+    assert_eq!(client.call(&["GET", "who"]).unwrap().to_string(), "one");
+    proxy.redirect(two.port());
+    assert!(client.call(&["GET", "who"]).is_err(), "the old connection is closed");
+    let mut client = Connection::open(proxy.port(), LIMIT).unwrap();
+    assert_eq!(client.call(&["GET", "who"]).unwrap().to_string(), "two");
+}

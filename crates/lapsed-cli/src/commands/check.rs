@@ -1,6 +1,13 @@
 //! `lapsed check`
 
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lapsed::clock::SystemClock;
+use lapsed::receipt::Silent;
 use serde_json::{Value, json};
+use tokio::runtime::Builder;
 
 use crate::backend::is_in_use;
 use crate::cli::Check;
@@ -9,7 +16,7 @@ use crate::config::store::{Place, StoreConfig};
 use crate::config::units::show_span;
 use crate::config::{Config, Overrides, process_env};
 use crate::failure::Failure;
-use crate::node::used_stores;
+use crate::node::{Journal, Live, used_stores};
 use crate::print::{self, Table, line};
 use crate::stores::OpenStore;
 use crate::systems::Planned;
@@ -24,7 +31,7 @@ pub fn run(args: Check) -> Result<(), Failure> {
     let config = Config::load(args.config.as_deref(), &overrides, &process_env)?;
     let mut stores = Vec::new();
     for store in used_stores(&config) {
-        stores.push((store, connect(store)?));
+        stores.push((store, connect(&config, store)?));
     }
     match args.output.json {
         true => print::json(&as_json(&config, &stores)),
@@ -32,13 +39,20 @@ pub fn run(args: Check) -> Result<(), Failure> {
     }
 }
 
+/// Connects, and looks at what the systems on it will work on. Changes nothing.
+fn connect(config: &Config, store: &StoreConfig) -> Result<String, Failure> {
+    match &store.place {
+        Place::Embedded { dir, .. } => open_folder(store, dir),
+        Place::Redis(_) => ask_server(config, store),
+    }
+}
+
 /// Opens and closes it. A folder that is not there is not made by looking at it.
-fn connect(store: &StoreConfig) -> Result<String, Failure> {
-    let Place::Embedded { dir, .. } = &store.place;
+fn open_folder(store: &StoreConfig, dir: &Path) -> Result<String, Failure> {
     if !dir.exists() {
         return Ok("does not exist yet; `lapsed serve` makes it".to_owned());
     }
-    match OpenStore::open(store, lapsed::clock::SystemClock::shared()) {
+    match OpenStore::open(store, SystemClock::shared()) {
         Ok(opened) => {
             opened.close()?;
             Ok("opened and closed: it works".to_owned())
@@ -49,6 +63,36 @@ fn connect(store: &StoreConfig) -> Result<String, Failure> {
         }),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Says which server answers, and counts what each system on it would work on: a layout that cannot
+/// work, a key of the wrong type and a missing permission come to light here.
+fn ask_server(config: &Config, store: &StoreConfig) -> Result<String, Failure> {
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let opened = OpenStore::open(store, SystemClock::shared())?;
+        let clock = SystemClock::shared();
+        let mut built = Vec::new();
+        for plan in config.systems.iter().filter(|plan| plan.common().store == store.name) {
+            let journal = Arc::new(Journal::new(Arc::new(Silent)));
+            built.push(Live::open(&**plan, &opened, clock.clone(), journal, "check")?);
+        }
+        let info = opened.store().info().await?;
+        for live in built {
+            if let Some(error) = live.status().await.error {
+                return Err(Failure::failed(format!("{}: {error}", live.id())));
+            }
+        }
+        let ahead_ms = info.now_ms as i64 - SystemClock::shared().wall_ms() as i64;
+        let up = Duration::from_millis(info.now_ms.saturating_sub(info.back_ms));
+        Ok(format!(
+            "{} answers, up for {}, its clock is {} ms {} this one",
+            info.engine,
+            print::span(up.as_millis() as u64),
+            ahead_ms.abs(),
+            if ahead_ms < 0 { "behind" } else { "ahead of" },
+        ))
+    })
 }
 
 fn describe(config: &Config, stores: &[(&StoreConfig, String)]) -> String {

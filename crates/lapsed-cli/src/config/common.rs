@@ -79,6 +79,14 @@ impl<'a> Section<'a> {
         ConfigError(format!("{}{line}: `{path}`: {what}", self.document.name()))
     }
 
+    /// How much a pass does unless told. A store that others use, too, is left alone for a moment
+    /// between two batches.
+    pub fn usual_policy(&self, store: &str) -> Policy {
+        let is_shared = !self.stores[store].is_embedded();
+        let op_delay = if is_shared { Duration::from_millis(1) } else { Duration::ZERO };
+        Policy { op_delay, ..Policy::default() }
+    }
+
     /// The store that it names; the only one there is when it names none.
     pub fn store(&self, given: Option<&str>) -> Result<String, ConfigError> {
         let names: Vec<&str> = self.stores.keys().map(String::as_str).collect();

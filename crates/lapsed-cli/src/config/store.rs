@@ -2,16 +2,21 @@
 
 use std::path::{Path, PathBuf};
 
+use lapsed_redis::Address;
 use serde::Deserialize;
 
-use super::units::parse_size;
+use super::units::{Span, parse_size};
 
 /// As the file writes it.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StoreSection {
-    /// `embedded:DIR`
+    /// `embedded:DIR`, `redis://HOST:PORT/DB`, ...
     pub url: String,
+    /// How long making a connection may take.
+    pub connect_timeout: Option<Span>,
+    /// How long any one answer may take.
+    pub response_timeout: Option<Span>,
 }
 
 /// Where a store is.
@@ -24,6 +29,8 @@ pub enum Place {
         /// How much memory its cache may take; the store's own default without it.
         cache_bytes: Option<usize>,
     },
+    /// Redis or Valkey, one server or a cluster.
+    Redis(Address),
 }
 
 /// One store.
@@ -36,23 +43,24 @@ pub struct StoreConfig {
 }
 
 /// Schemes that later versions know.
-const SCHEMES_LATER: &[&str] = &[
+const SCHEMES_LATER: &[&str] = &["postgres", "postgresql", "s3", "az", "gs"];
+
+/// Schemes of Redis and Valkey.
+const SCHEMES_REDIS: &[&str] = &[
     "redis",
     "rediss",
     "redis+cluster",
     "rediss+cluster",
     "valkey",
     "valkeys",
-    "postgres",
-    "postgresql",
-    "s3",
-    "az",
-    "gs",
+    "valkey+cluster",
+    "valkeys+cluster",
 ];
 
 impl StoreConfig {
     /// Reads the address of a store. Never repeats it in an error: it may hold a password.
-    pub fn plan(name: &str, url: &str) -> Result<Self, String> {
+    pub fn plan(name: &str, section: &StoreSection) -> Result<Self, String> {
+        let url = section.url.as_str();
         let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
         if name.is_empty() || !name.chars().all(plain) {
             return Err(format!("the store name {name:?} must be letters, digits, `_` or `-`"));
@@ -62,12 +70,15 @@ impl StoreConfig {
             .ok_or("a store's url starts with its kind, for example `embedded:./lapsed-data`")?;
         match scheme {
             "embedded" => Self::plan_embedded(name, rest),
+            redis if SCHEMES_REDIS.contains(&redis) => Self::plan_redis(name, section),
             later if SCHEMES_LATER.contains(&later) => Err(format!(
-                "`{later}` stores are not in this version; use `embedded:DIR`, which needs no server"
+                "`{later}` stores are not in this version; use `embedded:DIR`, which needs no server, \
+                 or `redis://HOST:PORT/0`"
             )),
-            other => {
-                Err(format!("`{other}` is no kind of store; this version knows `embedded:DIR`"))
-            }
+            other => Err(format!(
+                "`{other}` is no kind of store; this version knows `embedded:DIR`, \
+                 `redis://HOST:PORT/0`, `rediss://` and `redis+cluster://HOST:PORT,HOST:PORT`"
+            )),
         }
     }
 
@@ -88,9 +99,22 @@ impl StoreConfig {
             }
         }
         let mut config = Self::embedded(name, PathBuf::from(dir))?;
-        let Place::Embedded { cache_bytes: slot, .. } = &mut config.place;
-        *slot = cache_bytes;
+        if let Place::Embedded { cache_bytes: slot, .. } = &mut config.place {
+            *slot = cache_bytes;
+        }
         Ok(config)
+    }
+
+    fn plan_redis(name: &str, section: &StoreSection) -> Result<Self, String> {
+        let mut address = Address::new(&section.url);
+        if let Some(span) = section.connect_timeout {
+            address.connect_timeout = span.0;
+        }
+        if let Some(span) = section.response_timeout {
+            address.response_timeout = span.0;
+        }
+        address.check()?;
+        Ok(StoreConfig { name: name.to_owned(), place: Place::Redis(address) })
     }
 
     /// An embedded store in `dir`.
@@ -111,15 +135,20 @@ impl StoreConfig {
 
     /// Where it is, in words.
     pub fn describe(&self) -> String {
-        let Place::Embedded { dir, .. } = &self.place;
-        format!("embedded:{}", dir.display())
+        match &self.place {
+            Place::Embedded { dir, .. } => format!("embedded:{}", dir.display()),
+            Place::Redis(address) => address.place(),
+        }
     }
 
-    /// Whether both would write to the same folder.
+    /// Whether both would write to the same folder. Servers may be shared.
     pub fn same_place(&self, other: &StoreConfig) -> bool {
-        let (Place::Embedded { dir: a, .. }, Place::Embedded { dir: b, .. }) =
-            (&self.place, &other.place);
-        resolved(a) == resolved(b)
+        match (&self.place, &other.place) {
+            (Place::Embedded { dir: a, .. }, Place::Embedded { dir: b, .. }) => {
+                resolved(a) == resolved(b)
+            }
+            _ => false,
+        }
     }
 }
 

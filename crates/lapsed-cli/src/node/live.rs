@@ -57,6 +57,17 @@ pub struct Live {
 }
 
 impl Live {
+    /// Builds it on an opened store.
+    pub fn open(
+        plan: &dyn Planned,
+        store: &OpenStore,
+        clock: Arc<dyn Clock>,
+        journal: Arc<Journal>,
+        process: &str,
+    ) -> Result<Live> {
+        Self::build(plan, Ground { store, clock, journal, process })
+    }
+
     /// Builds it from its plan.
     pub fn build(plan: &dyn Planned, ground: Ground<'_>) -> Result<Live> {
         let common = plan.common().clone();

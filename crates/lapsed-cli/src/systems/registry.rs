@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use lapsed::Kind;
 use lapsed::registry::{HEARTBEAT_TTL_MS, Registry, RegistryParts};
-use lapsed::sweep::policy::Policy;
 use serde::Deserialize;
 use utoipa_axum::router::OpenApiRouter;
 
@@ -83,7 +82,7 @@ impl Room for RegistryRoom {
         let default = Duration::from_millis(HEARTBEAT_TTL_MS);
         let (beat, pause) = (given.heartbeat_ttl, given.heartbeat_interval);
         let (ttl, interval) = plan_heartbeat(section, beat, pause, default, &mut settings)?;
-        let mut policy = given.sweep.plan(section, Policy::default(), &mut settings)?;
+        let mut policy = given.sweep.plan(section, section.usual_policy(&store), &mut settings)?;
         let brake = given.brake.plan(section, &mut settings)?;
         let retention = given.receipts.plan(section, &mut settings)?;
         let reconcile = given.reconcile.plan(section, &mut settings);

@@ -103,7 +103,7 @@ impl Room for SessionsRoom {
         let default = Duration::from_millis(HEARTBEAT_TTL_MS);
         let (beat, pause) = (given.heartbeat_ttl, given.heartbeat_interval);
         let (ttl, interval) = plan_heartbeat(section, beat, pause, default, &mut settings)?;
-        let usual = Policy { every: EVERY, ..Policy::default() };
+        let usual = Policy { every: EVERY, ..section.usual_policy(&store) };
         let mut policy = given.sweep.plan(section, usual, &mut settings)?;
         let brake = given.brake.plan(section, &mut settings)?;
         let retention = given.receipts.plan(section, &mut settings)?;

@@ -104,7 +104,7 @@ impl AdoptedRegistry {
         }
     }
 
-    async fn now_ms(&self) -> Result<u64> {
+    pub(super) async fn now_ms(&self) -> Result<u64> {
         let shard = &self.ground().shards[0];
         self.ground().run(shard, &script::PULSE, Args::default()).await
     }
@@ -182,7 +182,7 @@ impl Sweep for AdoptedRegistry {
         let ground = self.ground();
         let shard = &ground.shards[0];
         let groups = group(&batch, 0..batch.suspects.len());
-        let seen_ms = ground.seen_ms(shard).await?;
+        let seen_ms = ground.seen_for(shard, batch.act).await?;
         let mut args = Args::default().key(&shard.anchor);
         for group in &groups {
             // No life of its own: the heartbeat is all there is.

@@ -20,7 +20,7 @@ use crate::owners::{Meant, Packed, inc_of, stranger};
 use crate::script;
 
 /// How many keys one call carries at the most, so that none holds the server for long.
-pub(super) const KEYS_A_CALL: usize = 100;
+pub(crate) const KEYS_A_CALL: usize = 100;
 
 /// How often a call is made again because the lives of its keys have changed.
 const TRIES: usize = 20;

@@ -119,10 +119,13 @@ impl NativeRegistry {
         let words: Vec<String> = self.ground().run(shard, &script::LIVES, args).await?;
         let life = words.get(2).zip(words.get(3));
         let packed = life.and_then(|(_, packed)| crate::owners::Packed::read(packed, 0));
-        let Some(((inc, _), packed)) = life.zip(packed) else {
+        let Some(((found, _), packed)) = life.zip(packed) else {
             done.next = at(format!("h:{}:0", shard_index + 1));
             return Ok(done);
         };
+        // The one that was being read may be forgotten by now: the next is read from its beginning.
+        let after = after.filter(|_| *found == inc.to_string());
+        let inc = found;
         let keys = self.held_in(shard, inc, after, limit).await?;
         done.examined = keys.len() as u64;
         let owner = Name::new(&packed.name)?;
@@ -155,7 +158,15 @@ impl NativeRegistry {
                 self.ground().run(shard, &script::REGISTRY_INDEX, args).await?;
             match words.first().map(String::as_str) {
                 Some("again") => declared.extend(words[1..].iter().cloned()),
-                Some("start") => self.take_over(shard, owner).await?,
+                Some("start") => match self.lives.heartbeat_read(shard, owner.as_str()) {
+                    Some(heartbeat) => self.take_over(shard, owner, heartbeat).await?,
+                    None => {
+                        // Nobody could judge it: the guard cannot look at its heartbeat.
+                        let left = done.left.entry("heartbeat_in_another_slot".to_owned());
+                        *left.or_default() += keys.len() as u64;
+                        return Ok(());
+                    }
+                },
                 Some(_) if words.len() == 2 => {
                     tell(owner, keys, &words[1], done);
                     return Ok(());
@@ -167,8 +178,7 @@ impl NativeRegistry {
     }
 
     /// An owner that beats by itself, without lapsed.
-    async fn take_over(&self, shard: &Shard, owner: &Name) -> Result<()> {
-        let heartbeat = self.lives.heartbeat_key(shard, owner.as_str(), &shard.prefix.key("meta"));
+    async fn take_over(&self, shard: &Shard, owner: &Name, heartbeat: String) -> Result<()> {
         let args = Args::default().key(heartbeat).arg(owner).arg(self.lives.ttl_ms);
         let _: u64 = self.ground().run(shard, &script::LIFE_ADOPT, args).await?;
         Ok(())

@@ -99,6 +99,16 @@ impl Sweep for NativeRegistry {
         Ok(census)
     }
 
+    /// There is an index; but owners that beat without lapsed (taken over by a reconciliation) are in
+    /// it with the deadline that was last read off their heartbeat. Read again, or the brake would
+    /// take them for dead.
+    async fn survey(&self) -> Result<Option<Census>> {
+        for shard in &self.ground().shards {
+            self.refile_external(shard).await?;
+        }
+        Ok(None)
+    }
+
     async fn suspects(&self, request: PageRequest) -> Result<SuspectPage> {
         self.page(&request).await
     }

@@ -81,13 +81,13 @@ impl NativeRegistry {
         places: Vec<usize>,
     ) -> Result<Decided> {
         let groups = group(batch, places.into_iter());
-        let seen_ms = self.ground().seen_ms(shard).await?;
+        let seen_ms = self.ground().seen_for(shard, batch.act).await?;
         let mut args = Args::default().key(&shard.anchor);
         for group in &groups {
             let inc = group.inc.to_string();
             args = args.key(Self::held(shard, &inc)).key(Self::lost(shard, &inc));
             let none = shard.prefix.key("meta");
-            args = args.key(self.lives.heartbeat_key(shard, group.owner.as_str(), &none));
+            args = args.key(self.lives.heartbeat_read(shard, group.owner.as_str()).unwrap_or(none));
         }
         let args = self.ground().batch_args(args, shard, batch, seen_ms, &groups);
         let words = self.ground().run(shard, &script::REGISTRY_RECLAIM, args).await?;

@@ -27,15 +27,25 @@ pub(super) struct Survey {
     deadlines: BTreeMap<Name, u64>,
     /// The dead ones among them, and what each holds, in order.
     dead: BTreeMap<Name, Vec<Name>>,
-    /// When an owner was first found dead.
+    /// The same owners, the most overdue first.
+    order: Vec<(u64, Name)>,
+    /// When an owner was first found dead: those of now, and those that hold nothing any more, for
+    /// a threshold.
     deaths: BTreeMap<Name, u64>,
     /// Entries that cannot be read.
     unreadable: u64,
 }
 
-/// `owner key`: names have no control characters, so this one separates them.
+/// `deadline owner key`: names have no control characters, so this one separates them.
 pub(super) fn after(suspect: &Suspect) -> Cursor {
-    Cursor(Some(format!("{}\u{1}{}", suspect.owner, suspect.key)))
+    Cursor(Some(format!("{}\u{1}{}\u{1}{}", suspect.deadline_ms, suspect.owner, suspect.key)))
+}
+
+/// Where to go on; from the beginning if it makes no sense.
+fn place(cursor: &Cursor) -> Option<((u64, &str), &str)> {
+    let mut parts = cursor.0.as_deref()?.splitn(3, '\u{1}');
+    let deadline_ms = parts.next()?.parse().ok()?;
+    Some(((deadline_ms, parts.next()?), parts.next()?))
 }
 
 impl Survey {
@@ -44,15 +54,16 @@ impl Survey {
         self.deadlines.get(owner).copied()
     }
 
-    /// One page of what it found, by owner and key. The brake's word counts owners.
+    /// One page of what it found, by deadline, owner and key. The brake's word counts owners.
     pub fn page(&self, request: &PageRequest) -> SuspectPage {
         let mut page = SuspectPage { last: true, ..SuspectPage::default() };
-        let from = request.after.0.as_deref().and_then(|text| text.split_once('\u{1}'));
-        let owners = self.dead.iter().take(request.undeclared_max.unwrap_or(usize::MAX));
-        for (owner, keys) in owners {
+        let from = place(&request.after);
+        let owners = self.order.iter().take(request.undeclared_max.unwrap_or(usize::MAX));
+        for (deadline_ms, owner) in owners {
+            let keys = &self.dead[owner];
             let skip = match from {
-                Some((at, _)) if owner.as_str() < at => keys.len(),
-                Some((at, key)) if owner.as_str() == at => {
+                Some((at, _)) if (*deadline_ms, owner.as_str()) < at => keys.len(),
+                Some((at, key)) if (*deadline_ms, owner.as_str()) == at => {
                     keys.partition_point(|one| one.as_str() <= key)
                 }
                 _ => 0,
@@ -66,7 +77,7 @@ impl Survey {
                     key: key.clone(),
                     owner: owner.clone(),
                     incarnation: Incarnation(0),
-                    deadline_ms: self.deadline(owner).unwrap_or(self.at_ms),
+                    deadline_ms: *deadline_ms,
                     reason: REASON,
                 });
             }
@@ -75,6 +86,18 @@ impl Survey {
             page.examined = self.examined;
         }
         page
+    }
+}
+
+impl Survey {
+    /// Who was found dead a moment ago and holds nothing any more: to the brake they died at once
+    /// with those that are dead now.
+    fn remember(&mut self, before: &Survey, threshold_ms: u64) {
+        for (owner, died) in &before.deaths {
+            if !self.held.contains_key(owner) && self.at_ms < died + threshold_ms {
+                self.deaths.insert(owner.clone(), *died);
+            }
+        }
     }
 }
 
@@ -88,9 +111,7 @@ impl AdoptedRegistry {
     /// Looks at everything, page by page. While one page is read, the next is under way.
     pub(super) async fn look_at_all(&self) -> Result<Arc<Survey>> {
         let before = self.survey_seen();
-        let info: Vec<u64> = self.ground().link.query("TIME", &redis::cmd("TIME")).await?;
-        let at_ms =
-            info.first().copied().unwrap_or(0) * 1_000 + info.get(1).copied().unwrap_or(0) / 1_000;
+        let at_ms = self.now_ms().await?;
         let mut look = Look { survey: Survey { at_ms, ..Survey::default() }, ..Look::default() };
         let mut cursor = "0".to_owned();
         loop {
@@ -102,7 +123,9 @@ impl AdoptedRegistry {
                 break;
             }
         }
-        let survey = Arc::new(look.finish());
+        let mut survey = look.finish();
+        survey.remember(&before, self.ground().threshold_ms());
+        let survey = Arc::new(survey);
         *self.last.lock().expect("no holder of this lock panics") = survey.clone();
         Ok(survey)
     }
@@ -150,7 +173,7 @@ impl AdoptedRegistry {
         census.population = self.ground().link.query("HLEN", &cmd).await?;
         census.owners_overdue = seen.dead.len() as u64;
         census.owners_live = seen.held.len() as u64 - census.owners_overdue;
-        census.owners_died_recently = 0;
+        census.owners_died_recently = (seen.deaths.len() - seen.dead.len()) as u64;
         census.suspects = seen.dead.values().map(|keys| keys.len() as u64).sum();
         let oldest = seen.dead.keys().filter_map(|owner| seen.deadline(owner)).min();
         census.oldest_late_ms = oldest.map_or(0, |at| census.now_ms.saturating_sub(at));
@@ -217,6 +240,9 @@ impl Look {
             keys.sort();
             keys.dedup();
         }
+        let overdue = |owner: &Name| (self.survey.deadlines[owner], owner.clone());
+        self.survey.order = self.survey.dead.keys().map(overdue).collect();
+        self.survey.order.sort();
         if self.survey.unreadable > 0 {
             tracing::warn!(
                 entries = self.survey.unreadable,

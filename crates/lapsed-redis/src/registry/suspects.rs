@@ -10,6 +10,11 @@ use crate::ground::{Args, Shard};
 use crate::owners::Packed;
 use crate::script;
 
+/// How many overdue owners are looked through for such that beat without lapsed, and how many of
+/// those one step looks at.
+const EXTERNAL_MAX: usize = 2_000;
+const EXTERNAL_STEP: usize = 200;
+
 /// The place just after that suspect: `shard:deadline:incarnation:key`.
 pub(super) fn after(shard: usize, suspect: &Suspect) -> Cursor {
     let Suspect { deadline_ms, incarnation, key, .. } = suspect;
@@ -105,6 +110,22 @@ impl NativeRegistry {
         };
         let nonsense = || self.ground().nonsense(&script::DOOMED);
         words.chunks_exact(4).map(|row| read(row).ok_or_else(nonsense)).collect()
+    }
+
+    /// Owners that beat without lapsed and whose heartbeat is there go on.
+    pub(super) async fn refile_external(&self, shard: &Shard) -> Result<()> {
+        let args = Args::default().arg("list").arg(EXTERNAL_MAX);
+        let words: Vec<String> = self.ground().run(shard, &script::EXTERNAL, args).await?;
+        for lives in words.chunks(2 * EXTERNAL_STEP) {
+            let mut args = Args::default().arg("refile");
+            for life in lives.chunks_exact(2) {
+                if let Some(heartbeat) = self.lives.heartbeat_read(shard, &life[1]) {
+                    args = args.key(heartbeat).arg(&life[0]);
+                }
+            }
+            let _: u64 = self.ground().run(shard, &script::EXTERNAL, args).await?;
+        }
+        Ok(())
     }
 
     /// How many entries there are.

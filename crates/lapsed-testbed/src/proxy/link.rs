@@ -13,9 +13,14 @@ const NONE: u64 = u64::MAX;
 
 /// Connects on and carries both ways until one side closes or an answer is lost.
 pub(super) fn serve(client: TcpStream, shared: &Shared) {
-    let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, shared.upstream)) else { return };
+    let upstream = shared.upstream.load(Ordering::SeqCst);
+    let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, upstream)) else { return };
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let Ok(number) = shared.note(&client, &server) else { return };
+    // Redirected meanwhile: whoever was let in before it was noted is sent away.
+    if shared.upstream.load(Ordering::SeqCst) != upstream {
+        return shared.close(number);
+    }
     let victim = AtomicU64::new(NONE);
     thread::scope(|scope| {
         scope.spawn(|| {

@@ -1,0 +1,134 @@
+//! On a real Redis server, started for the purpose: ours beside the algorithms of the originals, in
+//! one run, on one server.
+
+pub mod expiry;
+pub mod price;
+mod probe;
+pub mod registry;
+mod seed;
+pub mod sessions;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::redis::aio::MultiplexedConnection;
+use ::redis::{Client, Cmd, FromRedisValue};
+use anyhow::{Context, Result, ensure};
+use lapsed::activity::Activity;
+use lapsed::clock::SystemClock;
+use lapsed::receipt::{Retention, Silent};
+use lapsed::schedule::Stop;
+use lapsed::store::Store;
+use lapsed::sweep::brake::{Brake, BrakePolicy};
+use lapsed::sweep::policy::Policy;
+use lapsed::sweep::{Act, PassReport, Sweep, Sweeper, SweeperParts};
+use lapsed_redis::{Address, Redis};
+use lapsed_testbed::{Engine, Server};
+
+/// A server and two ways to it: ours, and a plain one for the peers.
+pub struct Place {
+    pub server: Server,
+    pub ours: Redis,
+    pub plain: MultiplexedConnection,
+}
+
+impl Place {
+    /// A fresh server. It writes nothing to disk: what is compared is its work.
+    pub async fn new() -> Result<Place> {
+        let server = Server::start(Engine::Redis).map_err(|e| anyhow::anyhow!("{e}"))?;
+        let mut address = Address::new(&server.url());
+        address.response_timeout = Duration::from_secs(30);
+        let ours = Redis::new(&address)?;
+        let config = ::redis::AsyncConnectionConfig::new()
+            .set_response_timeout(Some(Duration::from_secs(120)));
+        let client = Client::open(server.url())?;
+        let plain = client.get_multiplexed_async_connection_with_config(&config).await?;
+        Ok(Place { server, ours, plain })
+    }
+
+    /// One plain command.
+    pub async fn ask<T: FromRedisValue>(&self, cmd: &Cmd) -> Result<T> {
+        Ok(cmd.query_async(&mut self.plain.clone()).await?)
+    }
+
+    /// Runs a piece of Lua, for filling: `ARGV` are two numbers, from and to.
+    pub async fn fill(&self, lua: &str, count: usize) -> Result<()> {
+        const STEP: usize = 20_000;
+        for from in (0..count).step_by(STEP) {
+            let mut cmd = ::redis::cmd("EVAL");
+            cmd.arg(lua).arg(0).arg(from).arg((from + STEP).min(count) - 1);
+            let _: i64 = self.ask(&cmd).await?;
+        }
+        Ok(())
+    }
+
+    /// What the server has in memory.
+    pub async fn memory(&self) -> Result<f64> {
+        let info: String = self.ask(::redis::cmd("INFO").arg("memory")).await?;
+        let line = info.lines().find_map(|line| line.strip_prefix("used_memory:"));
+        Ok(line.context("INFO has used_memory")?.trim().parse()?)
+    }
+
+    /// Forgets what was slow.
+    pub async fn watch_slow(&self) -> Result<()> {
+        for (key, value) in [("slowlog-log-slower-than", "500"), ("slowlog-max-len", "20000")] {
+            let mut cmd = ::redis::cmd("CONFIG");
+            cmd.arg("SET").arg(key).arg(value);
+            let _: String = self.ask(&cmd).await?;
+        }
+        let _: String = self.ask(::redis::cmd("SLOWLOG").arg("RESET")).await?;
+        Ok(())
+    }
+
+    /// The longest that the server was held by one call of the kind, in microseconds, and how many
+    /// took longer than 2 ms.
+    pub async fn slowest(&self, verbs: &[&str]) -> Result<(f64, usize)> {
+        let mut cmd = ::redis::cmd("SLOWLOG");
+        cmd.arg("GET").arg(20_000);
+        let rows: Vec<(u64, u64, u64, Vec<Vec<u8>>, String, String)> = self.ask(&cmd).await?;
+        let of_kind = |row: &&(u64, u64, u64, Vec<Vec<u8>>, String, String)| {
+            let verb = row.3.first().map(|v| String::from_utf8_lossy(v).to_lowercase());
+            verb.is_some_and(|verb| verbs.contains(&verb.as_str()))
+        };
+        let times: Vec<u64> = rows.iter().filter(of_kind).map(|row| row.2).collect();
+        let longest = times.iter().max().copied().unwrap_or(500);
+        Ok((longest as f64, times.iter().filter(|us| **us > 2_000).count()))
+    }
+
+    /// How many commands the server carried out, those inside scripts included.
+    pub async fn commands(&self) -> Result<f64> {
+        let info: String = self.ask(::redis::cmd("INFO").arg("commandstats")).await?;
+        let calls = info.lines().filter_map(|line| line.split_once("calls=")?.1.split(',').next());
+        Ok(calls.filter_map(|n| n.parse::<f64>().ok()).sum())
+    }
+}
+
+/// A sweeper as the daemon has one on Redis: batches of up to 500, a millisecond between two.
+pub fn sweeper(place: &Place, sweep: Arc<dyn Sweep>) -> Sweeper {
+    let store: Arc<dyn Store> = Arc::new(place.ours.clone());
+    let threshold = sweep.threshold();
+    Sweeper::new(SweeperParts {
+        name: format!("bench-{}", sweep.system()),
+        sweep,
+        store,
+        policy: Policy {
+            op_delay: Duration::from_millis(1),
+            timeout: Duration::from_secs(30),
+            ..Policy::default()
+        },
+        brake: Arc::new(Brake::new(BrakePolicy::default(), threshold)),
+        clock: SystemClock::shared(),
+        activity: Arc::new(Activity::default()),
+        leadership: None,
+        witness: Arc::new(Silent),
+        retention: Retention::default(),
+    })
+}
+
+/// One pass that must reclaim so many.
+pub async fn pass(sweeper: &Sweeper, expected: usize) -> Result<PassReport> {
+    let (_stopper, stop) = Stop::channel();
+    let report = sweeper.pass(Act::Reclaim, 0, &stop).await;
+    ensure!(report.reclaimed == expected as u64, "not {expected}: {report:?}");
+    Ok(report)
+}

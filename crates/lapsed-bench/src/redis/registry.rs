@@ -1,0 +1,253 @@
+//! A million entries of a hundred instances, of which one that holds 1 % has died: the janitor of the
+//! original as written, ours on the very same keys (adopt), and ours with its index (native). They
+//! take turns on one server; each time the dead instance's entries are put back first.
+//!
+//! Beside it: what somebody else who uses that server waits meanwhile, the longest that one call of
+//! ours holds it, and what a pass sends.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail, ensure};
+use futures::future::try_join_all;
+use lapsed::owner::{Claim, OwnerStore};
+use lapsed::registry::{RegistryStore, Take};
+use lapsed::sweep::{Sweep, Sweeper};
+use lapsed::{Kind, Name, SystemId};
+use lapsed_redis::{NativeRegistry, RegistryLayout, Template};
+use std::sync::Arc;
+
+use super::probe::{Probe, p99};
+use super::{Place, pass, seed, sweeper};
+use crate::bench::{Bench, say};
+use crate::rounds::median;
+use crate::table::{Figure, Table, Target};
+
+pub const NAME: &str = "redis-registry";
+const INSTANCES: usize = 100;
+const FEW: usize = 20_000;
+/// Long enough for the living to be beaten for once; the dead get a shorter one.
+const TTL: Duration = Duration::from_secs(2);
+const DYING_TTL_MS: u64 = 300;
+
+pub fn run(bench: &Bench, table: &mut Table) -> Result<()> {
+    bench.runtime.block_on(compare(bench, table))
+}
+
+async fn compare(bench: &Bench, table: &mut Table) -> Result<()> {
+    let entries = bench.sizes.owners * bench.sizes.each;
+    let dying = entries / 100;
+    let place = Place::new().await?;
+    say(format!("filling a server with {entries} entries, twice"));
+    let plain = Plain::lay(&place, entries, dying).await?;
+    let many = Native::lay(&place, "many", entries - dying).await?;
+    let few = Native::lay(&place, "few", FEW).await?;
+    let adopted = place.ours.adopted_registry(id("adopted")?, plain.layout())?;
+    let adopt_sweeper = sweeper(&place, Arc::new(adopted));
+    settle(&place).await?;
+    place.watch_slow().await?;
+    let idle = Probe::start(place.server.port())?;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let idle = p99(idle.stop()?);
+
+    let rounds = bench.sizes.rounds.min(5);
+    let mut took = [const { Vec::new() }; 4];
+    let mut waits = [const { Vec::new() }; 3];
+    let mut sent = (0, 0, 0.0);
+    for round in 0..=rounds {
+        say(format!("round {round} of {rounds}"));
+        plain.revive(&place, dying).await?;
+        let probe = Probe::start(place.server.port())?;
+        let began = Instant::now();
+        let gone = seed::janitor(&mut place.plain.clone(), &plain.hash, &plain.beat).await?;
+        let seed_ms = began.elapsed().as_secs_f64() * 1e3;
+        let seed_waits = probe.stop()?;
+        ensure!(gone == dying as u64, "the janitor evicted {gone}");
+
+        plain.revive(&place, dying).await?;
+        let probe = Probe::start(place.server.port())?;
+        let began = Instant::now();
+        pass(&adopt_sweeper, dying).await?;
+        let adopt_ms = began.elapsed().as_secs_f64() * 1e3;
+        let adopt_waits = probe.stop()?;
+
+        many.let_one_die(dying).await?;
+        let probe = Probe::start(place.server.port())?;
+        let (requests, commands) = (place.ours.requests(), place.commands().await?);
+        let began = Instant::now();
+        let report = pass(&many.sweeper, dying).await?;
+        let many_ms = began.elapsed().as_secs_f64() * 1e3;
+        sent =
+            (place.ours.requests() - requests, report.suspects, place.commands().await? - commands);
+        let many_waits = probe.stop()?;
+
+        few.let_one_die(dying).await?;
+        let began = Instant::now();
+        pass(&few.sweeper, dying).await?;
+        let few_ms = began.elapsed().as_secs_f64() * 1e3;
+        if round == 0 {
+            continue; // caches and learned batch sizes belong to nobody's figure
+        }
+        for (slot, ms) in took.iter_mut().zip([seed_ms, adopt_ms, many_ms, few_ms]) {
+            slot.push(ms);
+        }
+        for (slot, some) in waits.iter_mut().zip([seed_waits, adopt_waits, many_waits]) {
+            slot.extend(some);
+        }
+    }
+    let ratio = |over: usize, under: usize| {
+        median(took[over].iter().zip(&took[under]).map(|(a, b)| a / b).collect())
+    };
+    let ms = |side: usize| Figure::ms(median(took[side].clone()));
+    let what = |how: &str| format!("{how}: evicting {dying} of {entries}");
+    let original = ("HGETALL, EXISTS, HGET + HDEL", ms(0));
+    table.compare(NAME, what("native"), ms(2), original, ratio(0, 2), Some(Target::AtLeast(100.0)));
+    table.compare(NAME, what("adopt"), ms(1), original, ratio(0, 1), Some(Target::AtLeast(4.0)));
+    let among = format!("native: {dying} among {entries}");
+    let other = format!("among {FEW}");
+    table.compare(NAME, among, ms(2), (&other, ms(3)), ratio(2, 3), Some(Target::AtMost(1.5)));
+    let [seed_waits, adopt_waits, many_waits] = waits;
+    let (seed_p99, adopt_p99, many_p99) = (p99(seed_waits), p99(adopt_waits), p99(many_waits));
+    table.measure(NAME, "somebody else's p99, idle", Figure::ms(idle));
+    let beside = ("during the original", Figure::ms(seed_p99));
+    let target = Some(Target::AtLeast(50.0));
+    let during = "somebody else's p99 during a native pass";
+    table.compare(NAME, during, Figure::ms(many_p99), beside, seed_p99 / many_p99, target);
+    let during = "somebody else's p99 during an adopt pass";
+    table.compare(NAME, during, Figure::ms(adopt_p99), beside, seed_p99 / adopt_p99, target);
+    let (longest, over) = place.slowest(&["evalsha", "eval", "hscan", "zrangebylex"]).await?;
+    let what = format!("longest call of ours ({over} over 2 ms)");
+    let limit = ("the limit", Figure::us(2_000.0));
+    table.compare(
+        NAME,
+        what,
+        Figure::us(longest),
+        limit,
+        longest / 2_000.0,
+        Some(Target::AtMost(1.0)),
+    );
+    let what = format!("round trips of a native pass over {}", sent.1);
+    table.measure(NAME, what, Figure::count(sent.0 as f64));
+    let what = "commands in it, those inside scripts included";
+    table.measure(NAME, what, Figure::count(sent.2));
+    Ok(())
+}
+
+fn id(name: &str) -> Result<SystemId> {
+    Ok(SystemId::new(Kind::Registry, name)?)
+}
+
+/// Until the server has been there for longer than the thresholds used here.
+async fn settle(place: &Place) -> Result<()> {
+    use lapsed::store::Store;
+    let patience = Instant::now() + Duration::from_secs(30);
+    loop {
+        let info = place.ours.info().await?;
+        if info.now_ms > info.back_ms + TTL.as_millis() as u64 + 1_000 {
+            return Ok(());
+        }
+        ensure!(Instant::now() < patience, "the server does not settle");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// The application's own keys.
+struct Plain {
+    hash: String,
+    beat: String,
+}
+
+impl Plain {
+    async fn lay(place: &Place, entries: usize, dying: usize) -> Result<Plain> {
+        let plain =
+            Plain { hash: "connections:registry".into(), beat: "instance:heartbeat:".into() };
+        let living = entries - dying;
+        let lua = format!(
+            "for i = ARGV[1], ARGV[2] do redis.call('HSET', '{}', 'imei-' .. string.format('%015.0f', i), \
+             'instance-' .. (i % {})) end return 1",
+            plain.hash,
+            INSTANCES - 1
+        );
+        place.fill(&lua, living).await?;
+        for instance in 0..INSTANCES - 1 {
+            let mut cmd = redis::cmd("SET");
+            cmd.arg(format!("{}instance-{instance}", plain.beat)).arg(1).arg("EX").arg(36_000);
+            let _: String = place.ask(&cmd).await?;
+        }
+        Ok(plain)
+    }
+
+    fn layout(&self) -> RegistryLayout {
+        RegistryLayout {
+            registry_key: self.hash.clone(),
+            heartbeat_key: Template::new(&format!("{}{{owner}}", self.beat), "owner")
+                .expect("it has a place for the owner"),
+            heartbeat_ttl: TTL,
+            shards: 1,
+        }
+    }
+
+    /// The dead instance's entries once more.
+    async fn revive(&self, place: &Place, dying: usize) -> Result<()> {
+        let lua = format!(
+            "for i = ARGV[1], ARGV[2] do redis.call('HSET', '{}', 'gone-' .. i, 'instance-dead') end return 1",
+            self.hash
+        );
+        place.fill(&lua, dying).await
+    }
+}
+
+/// The same, written through lapsed.
+struct Native {
+    registry: NativeRegistry,
+    sweeper: Sweeper,
+    deaths: std::cell::Cell<u64>,
+}
+
+impl Native {
+    async fn lay(place: &Place, name: &str, entries: usize) -> Result<Native> {
+        let layout = RegistryLayout {
+            registry_key: format!("{name}:registry"),
+            heartbeat_key: Template::new(&format!("{name}:heartbeat:{{owner}}"), "owner")
+                .expect("it has a place for the owner"),
+            heartbeat_ttl: TTL,
+            shards: 1,
+        };
+        let registry = place.ours.registry(id(name)?, layout)?;
+        let owners = INSTANCES - 1;
+        for owner in 0..owners {
+            let owner_name = Name::new(&format!("instance-{owner}"))?;
+            let beat = registry.start(&owner_name, 36_000_000).await?;
+            let claim = Claim::exact(owner_name, beat.incarnation);
+            let keys: Result<Vec<Name>> = (owner..entries)
+                .step_by(owners)
+                .map(|i| Ok(Name::new(&format!("imei-{i:015}"))?))
+                .collect();
+            let keys = keys?;
+            let parts = keys.chunks(500).map(|part| registry.register(&claim, part, Take::Always));
+            try_join_all(parts).await?;
+        }
+        let sweeper = sweeper(place, Arc::new(registry.clone()));
+        Ok(Native { registry, sweeper, deaths: std::cell::Cell::new(0) })
+    }
+
+    async fn let_one_die(&self, dying: usize) -> Result<()> {
+        self.deaths.set(self.deaths.get() + 1);
+        let owner = Name::new(&format!("mortal-{}", self.deaths.get()))?;
+        let beat = self.registry.start(&owner, DYING_TTL_MS).await?;
+        let claim = Claim::exact(owner, beat.incarnation);
+        let keys: Result<Vec<Name>> =
+            (0..dying).map(|i| Ok(Name::new(&format!("gone-{i}"))?)).collect();
+        self.registry.register(&claim, &keys?, Take::Always).await?;
+        let patience = Instant::now() + Duration::from_secs(30);
+        loop {
+            let census = self.registry.census().await?;
+            if census.suspects == dying as u64 && census.back_ms == 0 {
+                return Ok(());
+            }
+            if Instant::now() > patience {
+                bail!("it does not die: {census:?}");
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! `lapsed functions`
+
+use std::path::Path;
+
+use lapsed::Error;
+use lapsed_redis::{Address, Downgrade, Loaded, Redis};
+use serde_json::json;
+use tokio::runtime::Builder;
+
+use crate::cli::{Functions, LoadFunctions};
+use crate::config::store::{Place, StoreConfig, StoreSection};
+use crate::config::{Config, Overrides, process_env};
+use crate::failure::Failure;
+use crate::print::{self, line, plural};
+
+/// Shows the library, or loads it.
+pub fn run(args: Functions) -> Result<(), Failure> {
+    match args {
+        Functions::Print => line(Redis::functions().trim_end()),
+        Functions::Load(args) => load(&args),
+    }
+}
+
+fn load(args: &LoadFunctions) -> Result<(), Failure> {
+    let downgrade = if args.force { Downgrade::Allow } else { Downgrade::Refuse };
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    for (name, address) in targets(args)? {
+        let loaded = runtime.block_on(async {
+            let redis = Redis::new(&address)?;
+            redis.load_functions(downgrade).await
+        });
+        let loaded = loaded.map_err(|error| match error {
+            Error::Unsupported { .. } => Failure::failed(format!(
+                "{error}. Nothing was changed; --force does it all the same"
+            )),
+            other => other.into(),
+        })?;
+        match args.output.json {
+            true => print::json(&json!({
+                "store": name,
+                "url": address.place(),
+                "before": loaded.before,
+                "now": loaded.now,
+                "nodes": loaded.nodes,
+            }))?,
+            false => line(&describe(&address, loaded))?,
+        }
+    }
+    Ok(())
+}
+
+/// Where to load them, with the name of the store where it has one.
+fn targets(args: &LoadFunctions) -> Result<Vec<(Option<String>, Address)>, Failure> {
+    if let Some(url) = &args.url {
+        let section =
+            StoreSection { url: url.clone(), connect_timeout: None, response_timeout: None };
+        let store = StoreConfig::plan("url", &section);
+        return match store.map_err(|what| Failure::usage(format!("--url: {what}")))?.place {
+            Place::Redis(address) => Ok(vec![(None, address)]),
+            Place::Embedded { .. } => {
+                Err(Failure::usage("--url: functions are for Redis and Valkey"))
+            }
+        };
+    }
+    let file = args.config.as_deref().unwrap_or(Path::new("lapsed.toml"));
+    let config = Config::load(Some(file), &Overrides::default(), &process_env)?;
+    let wanted = |store: &&StoreConfig| args.store.as_ref().is_none_or(|name| *name == store.name);
+    let redis = |store: &StoreConfig| match &store.place {
+        Place::Redis(address) => Some((Some(store.name.clone()), address.clone())),
+        Place::Embedded { .. } => None,
+    };
+    let found: Vec<_> = config.stores.values().filter(wanted).filter_map(redis).collect();
+    if found.is_empty() {
+        let which = args
+            .store
+            .as_ref()
+            .map_or("no store".to_owned(), |name| format!("no store named `{name}`"));
+        return Err(Failure::usage(format!(
+            "{}: {which} is on Redis or Valkey, which functions are for",
+            file.display()
+        )));
+    }
+    Ok(found)
+}
+
+fn describe(address: &Address, loaded: Loaded) -> String {
+    let before = match loaded.before {
+        Some(before) if before == loaded.now => "loaded anew".to_owned(),
+        Some(before) => format!("loaded in place of version {before}"),
+        None => "loaded".to_owned(),
+    };
+    let nodes = match loaded.nodes {
+        1 => String::new(),
+        many => format!(", on {}", plural(many as u64, "master", "masters")),
+    };
+    format!("{}: version {} of the functions {before}{nodes}", address.place(), loaded.now)
+}

@@ -1,0 +1,185 @@
+//! The operations as a library of functions inside the server, for callers in any language.
+//!
+//! Its text is made of the very same scripts, each wrapped as a function of its keys and arguments;
+//! what `scripts/library/` adds is thin: checking what callers send, deriving lapsed's own keys from
+//! the application's, and calling a script again with what it asks for. Nothing of a system's rules
+//! is written twice.
+
+use lapsed::name::NAME_BYTES_MAX;
+use lapsed::sessions::PROFILE_BYTES_MAX;
+use lapsed::{Error, Result};
+use redis::{FromRedisValue, Value};
+
+use crate::Redis;
+use crate::ground::BASE;
+use crate::registry::KEYS_A_CALL;
+use crate::script::{self, PRELUDE, SESSIONS_PRELUDE, Script};
+
+/// The library's version. One more with every release in which its text differs: a server is then
+/// brought up to date by loading it again, and an older lapsed does not put its own in place of it.
+/// Within a version, functions may be added and answers may grow at their end; a name keeps its
+/// meaning for ever.
+pub const FUNCTIONS_VERSION: u32 = 1;
+
+/// As the server knows the library.
+const LIBRARY: &str = "lapsed";
+
+/// The scripts that it is made of.
+const SCRIPTS: [&str; 9] = [
+    "life_start",
+    "life_beat",
+    "life_end",
+    "registry_register",
+    "registry_unregister",
+    "registry_find",
+    "session_write",
+    "session_hold",
+    "session_delete",
+];
+
+/// What it adds to them.
+const WRAPPERS: [&str; 4] = [
+    include_str!("../scripts/library/common.lua"),
+    include_str!("../scripts/library/lives.lua"),
+    include_str!("../scripts/library/registry.lua"),
+    include_str!("../scripts/library/sessions.lua"),
+];
+
+/// Where the text tells its version.
+const VERSION_LINE: &str = "local VERSION = ";
+
+/// What to do about a newer version in the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Downgrade {
+    /// It stays, and loading fails.
+    Refuse,
+    /// It is replaced, as is a library of that name that is not lapsed's.
+    Allow,
+}
+
+/// What loading did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Loaded {
+    /// The newest version that any node had.
+    pub before: Option<u32>,
+    /// The version that all of them have now.
+    pub now: u32,
+    /// How many masters there are.
+    pub nodes: usize,
+}
+
+/// What a node has under the library's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Held {
+    Nothing,
+    Version(u32),
+    /// A library that tells no version: somebody else's.
+    Foreign,
+}
+
+impl Redis {
+    /// The text of the function library, as `FUNCTION LOAD` takes it.
+    pub fn functions() -> String {
+        let base: Vec<String> = BASE.iter().map(|what| format!("'{what}'")).collect();
+        let mut text = format!(
+            "#!lua name={LIBRARY}\n\
+             -- The operations of lapsed on registries and sessions, for callers in any language.\n\
+             {VERSION_LINE}{FUNCTIONS_VERSION}\n\
+             local NAME_BYTES_MAX = {NAME_BYTES_MAX}\n\
+             local PROFILE_BYTES_MAX = {PROFILE_BYTES_MAX}\n\
+             local KEYS_MAX = {KEYS_A_CALL}\n\
+             local BASE = {{ {} }}\n\n{PRELUDE}\n{SESSIONS_PRELUDE}\n",
+            base.join(", ")
+        );
+        for Script { name, body, .. } in scripts() {
+            text.push_str(&format!("local function {name}(KEYS, ARGV)\n{body}end\n\n"));
+        }
+        text + &WRAPPERS.join("\n")
+    }
+
+    /// Puts the library into every master, in place of an older version. Calls go on meanwhile: each
+    /// is carried out by the old library or by the new one.
+    ///
+    /// What is there is looked at before, not in the same step: of two lapsed of different versions
+    /// that load at the same moment, the older may come last.
+    pub async fn load_functions(&self, downgrade: Downgrade) -> Result<Loaded> {
+        let mut list = redis::cmd("FUNCTION");
+        list.arg("LIST").arg("LIBRARYNAME").arg(LIBRARY).arg("WITHCODE");
+        let lists: Vec<Value> = self.link().on_every_node("FUNCTION LIST", &list).await?;
+        let held = lists.into_iter().map(Held::read).max().unwrap_or(Held::Nothing);
+        if downgrade == Downgrade::Refuse {
+            self.may_replace(held)?;
+        }
+        let mut load = redis::cmd("FUNCTION");
+        load.arg("LOAD").arg("REPLACE").arg(Self::functions());
+        let names: Vec<String> = self.link().on_every_node("FUNCTION LOAD", &load).await?;
+        let before = match held {
+            Held::Version(version) => Some(version),
+            Held::Nothing | Held::Foreign => None,
+        };
+        Ok(Loaded { before, now: FUNCTIONS_VERSION, nodes: names.len() })
+    }
+
+    fn may_replace(&self, held: Held) -> Result<()> {
+        let what = match held {
+            Held::Version(newer) if newer > FUNCTIONS_VERSION => {
+                format!("version {newer} of the functions, which is newer")
+            }
+            Held::Foreign => format!("a function library `{LIBRARY}` that is not lapsed's"),
+            Held::Version(_) | Held::Nothing => return Ok(()),
+        };
+        Err(Error::Unsupported {
+            operation: format!("replacing {what}, by version {FUNCTIONS_VERSION}"),
+            store: self.link().place.to_string(),
+        })
+    }
+}
+
+fn scripts() -> impl Iterator<Item = &'static Script> {
+    script::ALL.iter().copied().filter(|script| SCRIPTS.contains(&script.name))
+}
+
+impl Held {
+    /// From what FUNCTION LIST answers: the code is one of the texts in it, however they are nested.
+    fn read(list: Value) -> Held {
+        match &list {
+            Value::Array(found) if found.is_empty() => Held::Nothing,
+            Value::Nil => Held::Nothing,
+            _ => version_in(&list).map_or(Held::Foreign, Held::Version),
+        }
+    }
+}
+
+fn version_in(value: &Value) -> Option<u32> {
+    match value {
+        Value::Array(values) | Value::Set(values) => values.iter().find_map(version_in),
+        Value::Map(pairs) => pairs.iter().find_map(|(_, value)| version_in(value)),
+        text => {
+            let text = String::from_redis_value(text.clone()).ok()?;
+            let line = text.lines().find_map(|line| line.strip_prefix(VERSION_LINE))?;
+            line.trim().parse().ok()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_tells_its_version() {
+        let text = Redis::functions();
+        let row = |text: &str| Value::Array(vec![Value::BulkString(text.as_bytes().to_vec())]);
+        assert_eq!(Held::read(Value::Array(vec![row(&text)])), Held::Version(FUNCTIONS_VERSION));
+        assert_eq!(Held::read(Value::Array(vec![row("#!lua name=lapsed")])), Held::Foreign);
+        assert_eq!(Held::read(Value::Array(Vec::new())), Held::Nothing);
+        assert!(Held::Foreign > Held::Version(7) && Held::Version(7) > Held::Nothing);
+    }
+
+    #[test]
+    fn every_script_is_in_it_word_for_word() {
+        let text = Redis::functions();
+        assert_eq!(scripts().count(), SCRIPTS.len());
+        assert!(scripts().all(|script| text.contains(script.body)));
+    }
+}
