@@ -57,6 +57,9 @@ fn place(cursor: &Cursor) -> Result<Place> {
 /// A session of the index: since when nobody is connected, and which.
 type Idle = (u64, String);
 
+/// Its broadcaster, and when it was disconnected, as the application wrote them.
+type Facts = (Option<Vec<u8>>, Option<Vec<u8>>);
+
 impl RedisSessions {
     pub(super) fn place_after(&self, suspect: &Suspect) -> Cursor {
         let shard = self.ground().shard(suspect.key.as_str()).index;
@@ -175,8 +178,7 @@ impl RedisSessions {
             pipeline.arg("broadcaster_user_id").arg("last_disconnect");
         }
         let link = &self.ground().link;
-        let facts: Vec<Option<(Option<Vec<u8>>, Option<Vec<u8>>)>> =
-            link.query_each("HMGET", &pipeline, found.len()).await?;
+        let facts: Vec<Option<Facts>> = link.query_each("HMGET", &pipeline, found.len()).await?;
         let mut page = SuspectPage { last, ..SuspectPage::default() };
         for ((since_ms, id), facts) in found.into_iter().zip(facts) {
             let Ok(key) = Name::new(&id) else { continue };
