@@ -71,7 +71,8 @@ async fn trap_b1_a_hash_without_its_index_entry_is_healed_then_cleaned(chat: Cha
 
 async fn trap_b2_a_reconnect_between_listing_and_reclaim_wins(chat: Chat) {
     let app = &chat.app;
-    (app.orphan(&uuid(1)), app.orphan(&uuid(2)));
+    app.orphan(&uuid(1));
+    app.orphan(&uuid(2));
     chat.settle().await;
     let suspects = chat.suspects().await;
     assert_eq!(suspects.len(), 2);
@@ -203,7 +204,8 @@ async fn trap_b6_a_member_without_a_hash_is_removed_and_nothing_made(chat: Chat)
 
 async fn trap_b7_a_pointer_to_a_newer_session_is_kept(chat: Chat) {
     let app = &chat.app;
-    (app.orphan(&uuid(1)), app.orphan(&uuid(2)));
+    app.orphan(&uuid(1));
+    app.orphan(&uuid(2));
     app.active(&uuid(9));
     app.call(&["SET", &format!("broadcaster:b-{}", uuid(1)), &uuid(9)]);
     let report = chat.sweep().await;
@@ -698,7 +700,8 @@ async fn a_time_to_live_of_the_applications_stays(chat: Chat) {
     let (app, id) = (&chat.app, name(&uuid(1)));
     app.active(&uuid(1));
     let (session, count) = (format!("session:{id}"), format!("ref_count:{id}"));
-    (app.call(&["EXPIRE", &session, "1000"]), app.call(&["EXPIRE", &count, "1000"]));
+    app.call(&["EXPIRE", &session, "1000"]);
+    app.call(&["EXPIRE", &count, "1000"]);
     chat.sessions.connect(None, &id).await.unwrap();
     chat.sessions.disconnect(None, &id).await.unwrap();
     chat.sessions.update(&id, &Profile::default()).await.unwrap();

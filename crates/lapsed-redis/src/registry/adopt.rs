@@ -86,7 +86,7 @@ impl AdoptedRegistry {
         // A heartbeat without an end never goes by itself: whoever wrote it so is alive.
         Ok(left
             .into_iter()
-            .map(|ms| (ms != -2).then(|| if ms < 0 { u64::MAX } else { ms as u64 }))
+            .map(|ms| (ms != -2).then_some(if ms < 0 { u64::MAX } else { ms as u64 }))
             .collect())
     }
 

@@ -175,12 +175,12 @@ impl RedisSessions {
             pipeline.arg("broadcaster_user_id").arg("last_disconnect");
         }
         let link = &self.ground().link;
-        let facts: Vec<Option<(Option<Vec<u8>>, Option<Vec<u8>>)>> =
+        let facts: Vec<Option<[Option<Vec<u8>>; 2]>> =
             link.query_each("HMGET", &pipeline, found.len()).await?;
         let mut page = SuspectPage { last, ..SuspectPage::default() };
         for ((since_ms, id), facts) in found.into_iter().zip(facts) {
             let Ok(key) = Name::new(&id) else { continue };
-            let (broadcaster, gone) = facts.unwrap_or_default();
+            let [broadcaster, gone] = facts.unwrap_or_default();
             let broadcaster = broadcaster.and_then(|b| Name::from_bytes(&b).ok());
             let never = self.is_native() && gone.is_none_or(|gone| gone == b"0");
             page.suspects.push(Suspect {
