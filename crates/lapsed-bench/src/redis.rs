@@ -53,7 +53,7 @@ impl Place {
 
     /// Runs a piece of Lua, for filling: `ARGV` are two numbers, from and to.
     pub async fn fill(&self, lua: &str, count: usize) -> Result<()> {
-        const STEP: usize = 20_000;
+        const STEP: usize = 5_000;
         for from in (0..count).step_by(STEP) {
             let mut cmd = ::redis::cmd("EVAL");
             cmd.arg(lua).arg(0).arg(from).arg((from + STEP).min(count) - 1);

@@ -35,6 +35,6 @@ end
 redis.call('ZREM', KEYS[12], id)
 if KEYS[13] ~= KEYS[1] then
   redis.call('ZREM', KEYS[13], id)
+  redis.call('HINCRBY', K.meta, 'population', -1)
 end
-redis.call('HINCRBY', K.meta, 'population', -1)
 return { 'deleted' }

@@ -53,7 +53,9 @@ if op == 'connect' then
   end
   mark_active(S, id, now, count)
 elseif op == 'disconnect' and yours > 0 then
-  count, yours = math.max(count - 1, 0), yours - 1
+  -- Somebody may have changed the count by hand: those who are known to be connected are.
+  local others = owned and count <= 1 and owned_references(KEYS[16]) - 1 or 0
+  count, yours = math.max(count - 1, others), yours - 1
   redis.call('SET', KEYS[15], whole(count), 'KEEPTTL')
   if owned and yours > 0 then
     redis.call('HSET', KEYS[16], inc, whole(yours))

@@ -101,6 +101,7 @@ local function judge_session(s)
   local since
   if idle then
     since = tonumber(redis.call('ZSCORE', idle, s.id) or 0)
+    since = since > 0 and idle_since(since, gone) or 0
   else
     -- A reconnect or a new disconnect of the application's is several commands: whichever of them
     -- has arrived counts. Taken out of its index, somebody is coming back; in it with a later time
@@ -172,7 +173,9 @@ if act and not no then
       end
     end
     redis.call('HINCRBY', K.meta, 'receipts', #reclaimed)
-    redis.call('HINCRBY', K.meta, 'population', -#reclaimed)
+    if idle then
+      redis.call('HINCRBY', K.meta, 'population', -#reclaimed)
+    end
     note_batch(K, sweeper, number, first, first + (#reclaimed - 1) * step, now)
   end
   local ids = {}
@@ -198,6 +201,7 @@ if act and not no then
         -- Another life's references may have been let go in this same batch: read it anew.
         local left = math.max(references(s.ref_count) - s.mine, 0)
         redis.call('HDEL', s.refs, s.inc)
+        left = math.max(left, left == 0 and owned_references(s.refs) or 0)
         redis.call('SET', s.ref_count, whole(left), 'KEEPTTL')
         if left == 0 then
           mark_disconnected({ session = s.session, disconnected = disconnected, idle = idle }, s.id, now)
@@ -205,6 +209,8 @@ if act and not no then
         if redis.call('ZCARD', s.lost) < 1000 then
           redis.call('ZADD', s.lost, 0, s.id)
         end
+      elseif not s.exists then
+        forget_references(s.refs, s.ref_count, s.inc, s.mine)
       end
       if redis.call('HINCRBY', K.counts, s.inc, -redis.call('ZREM', s.held, s.id)) <= 0 then
         redis.call('ZREM', K.ended, s.inc)

@@ -29,5 +29,7 @@ if ARGV[4] == '1' and KEYS[16] ~= KEYS[1] and not points then
   redis.call('SET', KEYS[16], id)
   redis.call('HSET', KEYS[15], broadcaster, whole(now))
 end
-redis.call('HINCRBY', K.meta, 'population', 1)
+if KEYS[13] ~= KEYS[1] then
+  redis.call('HINCRBY', K.meta, 'population', 1)
+end
 return { 'restored' }

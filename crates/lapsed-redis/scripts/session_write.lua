@@ -34,7 +34,7 @@ if op ~= 'get' then
     return no_way
   end
   redis.call('ZCARD', S.disconnected)
-  if not exists then
+  if not exists and S.idle then
     redis.call('HINCRBY', K.meta, 'population', 1)
   end
   redis.call('HSET', S.session, unpack(fields))

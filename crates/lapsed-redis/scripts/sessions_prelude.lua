@@ -52,6 +52,32 @@ local function references(key)
   return n and math.max(n, 0)
 end
 
+-- How many references lives have to a session, by what each has of it.
+local function owned_references(refs)
+  local sum = 0
+  for _, n in ipairs(redis.call('HVALS', refs)) do
+    sum = sum + tonumber(n)
+  end
+  return sum
+end
+
+-- Since when a session of which lapsed keeps `since` has nobody, if its hash says `gone`: what lapsed
+-- itself writes there is less than two seconds later. More was written by hand, and counts.
+local function idle_since(since, gone)
+  return gone > since + 2000 and gone or since
+end
+
+-- Drops `mine` references of one life to a session that is not there any more.
+local function forget_references(refs, ref_count, inc, mine)
+  redis.call('HDEL', refs, inc)
+  local left = (references(ref_count) or 0) - mine
+  if left > 0 then
+    redis.call('SET', ref_count, whole(left), 'KEEPTTL')
+  elseif mine > 0 then
+    redis.call('DEL', ref_count)
+  end
+end
+
 -- Nobody is connected any more: its grace begins. `S`: session, disconnected, idle (or nil).
 local function mark_disconnected(S, id, now)
   redis.call('HSET', S.session, 'last_disconnect', to_seconds(now))

@@ -73,6 +73,7 @@ scripts! {
     REGISTRY_UNREGISTER = "registry_unregister",
     RESIGN = "resign",
     SESSION_DELETE = "session_delete",
+    SESSION_HELD = "session_held",
     SESSION_HOLD = "session_hold",
     SESSION_INDEX = "session_index",
     SESSION_RECLAIM = "session_reclaim",

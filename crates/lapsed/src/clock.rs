@@ -63,6 +63,9 @@ fn coarse_ms() -> i64 {
     now.tv_sec * 1_000 + now.tv_nsec / 1_000_000
 }
 
+/// Shorter sleeps than this are slept by a thread.
+const PRECISE_BELOW: Duration = Duration::from_millis(2);
+
 impl SystemClock {
     /// A clock that counts its monotonic time from now.
     pub fn new() -> Self {
@@ -98,6 +101,12 @@ impl Clock for SystemClock {
     }
 
     fn sleep(&self, span: Duration) -> BoxFuture<'static, ()> {
+        // The runtime's timers count whole milliseconds and round up: a pause of one would be two.
+        if span < PRECISE_BELOW {
+            return Box::pin(async move {
+                let _ = tokio::task::spawn_blocking(move || std::thread::sleep(span)).await;
+            });
+        }
         Box::pin(tokio::time::sleep(span))
     }
 

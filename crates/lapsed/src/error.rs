@@ -15,7 +15,8 @@ pub enum Error {
     ///
     /// **Effect**: a read changed nothing. A write that was sent and not answered may have been
     /// carried out; repeating it is safe, because every write of this library is idempotent or
-    /// guarded.
+    /// guarded, but for the two that count: see `connect` and `disconnect` of
+    /// [`SessionsStore`](crate::sessions::SessionsStore).
     #[error("{store} is unavailable: {what}")]
     Unavailable {
         /// Which store, as the configuration names it.

@@ -129,6 +129,14 @@ pub enum Deleted {
 ///
 /// Whatever names a session that does not exist answers `None` and changes nothing (B6).
 ///
+/// References are counted, so `connect` and `disconnect` are the two operations that are not the same
+/// when repeated. A call that fails with [`Error::Unavailable`] may have counted all the same. Whoever
+/// repeats a `connect` then has perhaps one reference too many, which keeps a session too long and
+/// never too short; whoever repeats a `disconnect` has perhaps one too few, which is the dangerous
+/// side. So: repeat a doubtful `connect`, never a doubtful `disconnect`, and compare
+/// [`Standing::yours`] in the next answer with how many are really connected here; give back what is
+/// too many. What leaks all the same dies with its owner's incarnation.
+///
 /// A sweep has two kinds of suspects. References of a life that is overdue or ended: the key is the
 /// session's id, owner and incarnation are that life's; all references of that life to that session
 /// are dropped ([`Outcome::Released`](crate::sweep::Outcome), no receipt), and with the last of all
@@ -144,11 +152,11 @@ pub trait SessionsStore: OwnerStore + Sweep {
     async fn activate(&self, id: &Name, profile: &Profile) -> Result<Activated>;
 
     /// One more reference, of the claimed life; the disconnection is forgotten in the same step.
-    /// `Lost` when that life has ended.
+    /// `Lost` when that life has ended. Not idempotent: see above.
     async fn connect(&self, claim: Option<&Claim>, id: &Name) -> Result<Option<Standing>>;
 
     /// One reference of the claimed life less; when it was the last of all, the grace begins in the
-    /// same step. Never below zero. `Lost` when that life has ended.
+    /// same step. Never below zero. `Lost` when that life has ended. Not idempotent: see above.
     async fn disconnect(&self, claim: Option<&Claim>, id: &Name) -> Result<Option<Standing>>;
 
     /// Forgets the disconnection without adding a reference: the grace begins anew.

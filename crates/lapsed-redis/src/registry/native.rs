@@ -1,6 +1,6 @@
 //! A registry written through lapsed: the application's layout with indexes beside it.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -16,7 +16,7 @@ use lapsed::{Error, Name, Result, SystemId};
 
 use super::RegistryLayout;
 use super::entries::KEYS_A_CALL;
-use super::suspects;
+use super::suspects::{self, BrokeOff};
 use crate::Redis;
 use crate::ground::{Ground, Shard};
 use crate::owners::Lives;
@@ -25,6 +25,8 @@ use crate::owners::Lives;
 #[derive(Clone)]
 pub struct NativeRegistry {
     pub(super) lives: Arc<Lives>,
+    /// The life that the last page of suspects broke off in, and its shard.
+    pub(super) last_doomed: Arc<Mutex<BrokeOff>>,
 }
 
 impl NativeRegistry {
@@ -42,7 +44,7 @@ impl NativeRegistry {
         redis.settle_on(&ground);
         let ttl_ms = ground.threshold_ms();
         let lives = Lives { ground, heartbeat: Some(layout.heartbeat_key), ttl_ms };
-        Ok(NativeRegistry { lives: Arc::new(lives) })
+        Ok(NativeRegistry { lives: Arc::new(lives), last_doomed: Arc::default() })
     }
 
     pub(super) fn ground(&self) -> &Arc<Ground> {

@@ -1,16 +1,17 @@
 //! The one look at everything, where there is no index of owners.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use lapsed::owner::Incarnation;
 use lapsed::sweep::{Census, Cursor, PageRequest, Suspect, SuspectPage};
-use lapsed::{Name, Result};
+use lapsed::{Error, Name, Result};
+use tokio::task::{JoinError, JoinHandle};
 
 use super::adopt::{AdoptedRegistry, REASON};
 
-/// How many entries one HSCAN asks for: about a quarter of a millisecond of the server's time.
-const PAGE: usize = 1_000;
+/// How many entries one HSCAN asks for: some tenths of a millisecond of the server's time.
+const PAGE: usize = 500;
 
 /// How many entries of the dead one look remembers; the rest is found by the next.
 const SUSPECTS_MAX: usize = 1_000_000;
@@ -113,14 +114,15 @@ impl AdoptedRegistry {
         let before = self.survey_seen();
         let at_ms = self.now_ms().await?;
         let mut look = Look { survey: Survey { at_ms, ..Survey::default() }, ..Look::default() };
-        let mut cursor = "0".to_owned();
-        loop {
-            let (next, page) = self.scan(&cursor).await?;
-            let known = look.take(page);
-            self.ask(&mut look, &before, known, at_ms).await?;
-            cursor = next;
-            if cursor == "0" {
-                break;
+        let mut under_way = Some(self.scan("0"));
+        while let Some(scan) = under_way.take() {
+            let (next, page) = scan.await.map_err(|error| self.broken_off(&error))??;
+            if next != "0" {
+                under_way = Some(self.scan(&next));
+            }
+            let new = look.take(&page);
+            if !new.is_empty() || !look.waiting.is_empty() {
+                self.ask(&mut look, &before, new, at_ms).await?;
             }
         }
         let mut survey = look.finish();
@@ -130,10 +132,19 @@ impl AdoptedRegistry {
         Ok(survey)
     }
 
-    async fn scan(&self, cursor: &str) -> Result<(String, Vec<Vec<u8>>)> {
+    /// One page, on its way at once.
+    fn scan(&self, cursor: &str) -> JoinHandle<Result<(String, Vec<Vec<u8>>)>> {
         let mut cmd = redis::cmd("HSCAN");
         cmd.arg(self.hash()).arg(cursor).arg("COUNT").arg(PAGE);
-        self.ground().link.query("HSCAN", &cmd).await
+        let link = self.ground().link.clone();
+        tokio::spawn(async move { link.query("HSCAN", &cmd).await })
+    }
+
+    fn broken_off(&self, error: &JoinError) -> Error {
+        Error::Unavailable {
+            store: self.ground().place(),
+            what: format!("the look at its entries broke off: {error}"),
+        }
     }
 
     /// Asks for the heartbeats of owners that were not asked for yet: one question an owner.
@@ -149,7 +160,7 @@ impl AdoptedRegistry {
             match left {
                 Some(ms) => {
                     look.survey.deadlines.insert(owner.clone(), now_ms.saturating_add(ms));
-                    look.alive.insert(owner);
+                    look.is_alive(&owner);
                 }
                 None => {
                     let known = before.deadline(&owner).map_or(now_ms, |known| known.min(now_ms));
@@ -186,48 +197,70 @@ impl AdoptedRegistry {
     }
 }
 
-/// A look under way.
+/// A look under way. Owners go by their place: the living are many, and nothing is made for them.
 #[derive(Default)]
 struct Look {
     survey: Survey,
-    alive: HashSet<Name>,
+    owners: HashMap<Name, usize>,
+    seen: Vec<Seen>,
     /// Entries whose owner is being asked for.
-    waiting: Vec<(Name, Name)>,
+    waiting: Vec<(usize, Name)>,
     suspects: usize,
+}
+
+/// One owner, in the order in which they were found.
+struct Seen {
+    name: Name,
+    held: u64,
+    alive: bool,
 }
 
 impl Look {
     /// Takes one page in; answers whom to ask for.
-    fn take(&mut self, page: Vec<Vec<u8>>) -> Vec<Name> {
+    fn take(&mut self, page: &[Vec<u8>]) -> Vec<Name> {
         let mut new = Vec::new();
         for pair in page.chunks_exact(2) {
             self.survey.examined += 1;
-            let owner = Name::from_bytes(&pair[1]);
-            let (Ok(owner), true) = (owner, std::str::from_utf8(&pair[0]).is_ok()) else {
+            let Some(at) = self.place_of(&pair[1], &mut new) else {
                 self.survey.unreadable += 1;
                 continue;
             };
-            if let Some(held) = self.survey.held.get_mut(&owner) {
-                *held += 1;
-            } else {
-                self.survey.held.insert(owner.clone(), 1);
-                new.push(owner.clone());
+            self.seen[at].held += 1;
+            if self.seen[at].alive {
+                continue;
             }
-            // The living are many: of them nothing is kept.
-            if !self.alive.contains(&owner)
-                && let Ok(key) = Name::from_bytes(&pair[0])
-            {
-                self.waiting.push((owner, key));
+            match Name::from_bytes(&pair[0]) {
+                Ok(key) => self.waiting.push((at, key)),
+                Err(_) => self.survey.unreadable += 1,
             }
         }
         new
     }
 
+    /// The place of an owner, a new one if it was not met yet.
+    fn place_of(&mut self, owner: &[u8], new: &mut Vec<Name>) -> Option<usize> {
+        let text = std::str::from_utf8(owner).ok()?;
+        if let Some(at) = self.owners.get(text) {
+            return Some(*at);
+        }
+        let (name, at) = (Name::new(text).ok()?, self.seen.len());
+        self.owners.insert(name.clone(), at);
+        self.seen.push(Seen { name: name.clone(), held: 0, alive: false });
+        new.push(name);
+        Some(at)
+    }
+
+    fn is_alive(&mut self, owner: &Name) {
+        if let Some(at) = self.owners.get(owner) {
+            self.seen[*at].alive = true;
+        }
+    }
+
     /// Everybody was asked for: keeps what the dead hold.
     fn settle(&mut self) {
-        for (owner, key) in self.waiting.drain(..) {
+        for (at, key) in self.waiting.drain(..) {
             if self.suspects < SUSPECTS_MAX
-                && let Some(keys) = self.survey.dead.get_mut(&owner)
+                && let Some(keys) = self.survey.dead.get_mut(&self.seen[at].name)
             {
                 keys.push(key);
                 self.suspects += 1;
@@ -236,6 +269,7 @@ impl Look {
     }
 
     fn finish(mut self) -> Survey {
+        self.survey.held = self.seen.into_iter().map(|one| (one.name, one.held)).collect();
         for keys in self.survey.dead.values_mut() {
             keys.sort();
             keys.dedup();

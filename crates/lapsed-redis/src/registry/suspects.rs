@@ -1,5 +1,7 @@
 //! Who may be dead, and what they hold: nothing of the living is read.
 
+use std::sync::Arc;
+
 use lapsed::owner::{Ending, Incarnation};
 use lapsed::receipt::Reason;
 use lapsed::sweep::{Cursor, PageRequest, Suspect, SuspectPage};
@@ -41,8 +43,13 @@ fn place(cursor: &Cursor) -> Result<Place> {
     Ok(Place { shard: shard as usize, deadline_ms, inc, key })
 }
 
+const LOCK: &str = "no holder of this lock panics";
+
+/// The shard and the life that a page broke off in.
+pub(super) type BrokeOff = Option<(usize, Arc<Doomed>)>;
+
 /// A life that is overdue or ended.
-struct Doomed {
+pub(super) struct Doomed {
     inc: u64,
     deadline_ms: u64,
     packed: Packed,
@@ -72,6 +79,9 @@ impl NativeRegistry {
         request: &PageRequest,
         from: &Place,
     ) -> Result<SuspectPage> {
+        if let Some(page) = self.same_life(shard, request, from).await? {
+            return Ok(page);
+        }
         let doomed = self.doomed(shard, request, from).await?;
         let full = doomed.len() == request.limit;
         let mut page = SuspectPage { last: true, ..SuspectPage::default() };
@@ -86,12 +96,44 @@ impl NativeRegistry {
                 page.suspects.push(suspect(&life, key)?);
             }
             if !page.last {
+                self.remember(shard, life);
                 break;
             }
         }
         page.examined = page.suspects.len() as u64;
         page.last &= !full;
         Ok(page)
+    }
+
+    /// A life that left a lot takes many pages: the next one of the same life needs no look at who
+    /// else is doomed. `None`: it is not that simple.
+    async fn same_life(
+        &self,
+        shard: &Shard,
+        request: &PageRequest,
+        from: &Place,
+    ) -> Result<Option<SuspectPage>> {
+        let known = self.last_doomed.lock().expect(LOCK).clone();
+        let is_it = |(at, life): &(usize, Arc<Doomed>)| {
+            *at == shard.index && (life.deadline_ms, life.inc) == (from.deadline_ms, from.inc)
+        };
+        let Some((_, life)) = known.filter(is_it) else { return Ok(None) };
+        if from.key.is_none() || request.undeclared_max.is_some() {
+            return Ok(None);
+        }
+        let inc = life.inc.to_string();
+        let keys = self.held_in(shard, &inc, from.key.as_deref(), request.limit).await?;
+        if keys.len() < request.limit {
+            return Ok(None);
+        }
+        let suspects: Result<Vec<Suspect>> =
+            keys.into_iter().map(|key| suspect(&life, key)).collect();
+        let (suspects, examined) = (suspects?, request.limit as u64);
+        Ok(Some(SuspectPage { suspects, examined, last: false }))
+    }
+
+    fn remember(&self, shard: &Shard, life: Doomed) {
+        *self.last_doomed.lock().expect(LOCK) = Some((shard.index, Arc::new(life)));
     }
 
     async fn doomed(

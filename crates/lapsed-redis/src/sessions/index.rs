@@ -6,9 +6,9 @@ use std::collections::BTreeSet;
 use async_trait::async_trait;
 use lapsed::reconcile::{Change, Healed, Reconcile, Reconciled};
 use lapsed::sweep::{Act, Cursor};
-use lapsed::{Error, Result};
+use lapsed::{Error, Name, Result};
 
-use super::RedisSessions;
+use super::{RedisSessions, held, refs};
 use crate::ground::{Args, Shard};
 use crate::names::hash_tag;
 use crate::script;
@@ -16,26 +16,59 @@ use crate::script;
 /// How many sessions one step looks at.
 const STEP: usize = 100;
 
-/// Where it stands: first all sessions (`k:node:cursor`), then the indexes (`i:shard:which:cursor`).
+/// Where it stands: first all sessions (`k:node:cursor:counted`), then the indexes
+/// (`i:shard:which:cursor`), then what lives refer to (`h:shard:cursor:lives:after`).
 enum Place {
-    Keys { node: usize, cursor: String },
+    Keys { node: usize, cursor: String, counted: Vec<Counted> },
     Index { shard: usize, which: usize, cursor: String },
+    Held { shard: usize, cursor: String, lives: Vec<String>, after: String },
 }
 
-fn place(cursor: &Cursor) -> Result<Place> {
-    let Some(text) = &cursor.0 else { return Ok(Place::Keys { node: 0, cursor: "0".to_owned() }) };
+/// How many sessions of one shard were met so far, and how many its counter said at the beginning.
+#[derive(Clone, Copy)]
+struct Counted {
+    met: i64,
+    said: i64,
+}
+
+/// In place of a cursor: all lives of the shard were listed.
+const LISTED: &str = "all";
+
+fn place(text: &str) -> Result<Place> {
     let wrong =
         || Error::Invalid(format!("{text:?} is not a place in a reconciliation of sessions"));
-    let parts: Vec<&str> = text.split(':').collect();
+    let parts: Vec<&str> = text.splitn(5, ':').collect();
     let number = |word: &str| word.parse().map_err(|_| wrong());
     match parts[..] {
-        ["k", node, cursor] => Ok(Place::Keys { node: number(node)?, cursor: cursor.to_owned() }),
+        ["k", node, cursor, counted] => {
+            let (node, cursor) = (number(node)?, cursor.to_owned());
+            Ok(Place::Keys { node, cursor, counted: counts(counted).ok_or_else(wrong)? })
+        }
         ["i", shard, which, cursor] => {
             let (shard, which) = (number(shard)?, number(which)?);
             Ok(Place::Index { shard, which, cursor: cursor.to_owned() })
         }
+        ["h", shard, cursor, lives, after] => Ok(Place::Held {
+            shard: number(shard)?,
+            cursor: cursor.to_owned(),
+            lives: lives.split('.').filter(|inc| !inc.is_empty()).map(str::to_owned).collect(),
+            after: after.to_owned(),
+        }),
         _ => Err(wrong()),
     }
+}
+
+fn counts(text: &str) -> Option<Vec<Counted>> {
+    let count = |pair: &str| {
+        let (met, said) = pair.split_once('/')?;
+        Some(Counted { met: met.parse().ok()?, said: said.parse().ok()? })
+    };
+    text.split(',').filter(|pair| !pair.is_empty()).map(count).collect()
+}
+
+fn keys_at(node: usize, cursor: &str, counted: &[Counted]) -> Option<Cursor> {
+    let pairs: Vec<String> = counted.iter().map(|c| format!("{}/{}", c.met, c.said)).collect();
+    at(format!("k:{node}:{cursor}:{}", pairs.join(",")))
 }
 
 fn at(text: String) -> Option<Cursor> {
@@ -45,8 +78,19 @@ fn at(text: String) -> Option<Cursor> {
 #[async_trait]
 impl Reconcile for RedisSessions {
     async fn reconcile(&self, after: Cursor, limit: usize, act: Act) -> Result<Reconciled> {
-        match place(&after)? {
-            Place::Keys { node, cursor } => self.scan_keys(node, &cursor, limit, act).await,
+        let from = match &after.0 {
+            Some(text) => place(text)?,
+            None => {
+                Place::Keys { node: 0, cursor: "0".to_owned(), counted: self.counted(act).await? }
+            }
+        };
+        match from {
+            Place::Keys { node, cursor, counted } => {
+                self.scan_keys(node, &cursor, counted, limit, act).await
+            }
+            Place::Held { shard, cursor, lives, after } => {
+                self.scan_held(shard, (cursor, lives, after), limit, act).await
+            }
             Place::Index { shard, which, cursor } => {
                 self.scan_index(shard, which, &cursor, limit, act).await
             }
@@ -66,6 +110,7 @@ impl RedisSessions {
         &self,
         node: usize,
         cursor: &str,
+        mut counted: Vec<Counted>,
         limit: usize,
         act: Act,
     ) -> Result<Reconciled> {
@@ -75,6 +120,7 @@ impl RedisSessions {
         cmd.arg("TYPE").arg("hash");
         let page = self.ground().link.on_node::<(String, Vec<Vec<u8>>)>(node, "SCAN", &cmd).await?;
         let Some((next, keys)) = page else {
+            self.correct_population(&counted).await?;
             done.next = at("i:0:0:0".to_owned());
             return Ok(done);
         };
@@ -84,13 +130,112 @@ impl RedisSessions {
                 .filter_map(|key| self.id_in(shard, std::str::from_utf8(key).ok()?))
                 .collect();
             done.examined += ids.len() as u64;
-            self.compare_all(shard, ids.into_iter().collect(), act, &mut done).await?;
+            if let Some(counted) = counted.get_mut(shard.index) {
+                counted.met += ids.len() as i64;
+            }
+            self.compare_all(shard, ids.into_iter().collect(), act, "", &mut done).await?;
         }
         done.next = match next.as_str() {
-            "0" => at(format!("k:{}:0", node + 1)),
-            next => at(format!("k:{node}:{next}")),
+            "0" => keys_at(node + 1, "0", &counted),
+            next => keys_at(node, next, &counted),
         };
         Ok(done)
+    }
+
+    /// What each shard's counter of sessions says before all are counted; nothing where there is no
+    /// such counter, or where it would not be set right.
+    async fn counted(&self, act: Act) -> Result<Vec<Counted>> {
+        let mut counted = Vec::new();
+        if !self.is_native() || act == Act::DryRun {
+            return Ok(counted);
+        }
+        for shard in &self.ground().shards {
+            let mut cmd = redis::cmd("HGET");
+            cmd.arg(shard.prefix.key("meta")).arg("population");
+            let said: Option<i64> = self.ground().link.query("HGET", &cmd).await?;
+            counted.push(Counted { met: 0, said: said.unwrap_or(0) });
+        }
+        Ok(counted)
+    }
+
+    /// Moves each counter by what it was off at the beginning: what came and went meanwhile it has
+    /// counted itself. A gauge, not a truth: a session made while the scan ran may be counted twice.
+    async fn correct_population(&self, counted: &[Counted]) -> Result<()> {
+        for (shard, Counted { met, said }) in self.ground().shards.iter().zip(counted) {
+            if met != said {
+                let mut cmd = redis::cmd("HINCRBY");
+                cmd.arg(shard.prefix.key("meta")).arg("population").arg(met - said);
+                let _: i64 = self.ground().link.query("HINCRBY", &cmd).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// One step over what lives refer to: the next lives, or a page of what the first of them has.
+    async fn scan_held(
+        &self,
+        shard_index: usize,
+        (mut cursor, mut lives, mut after): (String, Vec<String>, String),
+        limit: usize,
+        act: Act,
+    ) -> Result<Reconciled> {
+        let mut done = Reconciled::default();
+        let Some(shard) = self.ground().shards.get(shard_index) else { return Ok(done) };
+        match lives.first().cloned() {
+            None if cursor == LISTED => {
+                done.next = at(format!("h:{}:0::", shard_index + 1));
+                return Ok(done);
+            }
+            None => {
+                let mut cmd = redis::cmd("HSCAN");
+                cmd.arg(shard.prefix.key("counts")).arg(&cursor).arg("COUNT").arg(10);
+                let (next, flat): (String, Vec<String>) =
+                    self.ground().link.query("HSCAN", &cmd).await?;
+                lives = flat.chunks_exact(2).map(|pair| pair[0].clone()).collect();
+                cursor = if next == "0" { LISTED.to_owned() } else { next };
+            }
+            Some(inc) => {
+                let from = (!after.is_empty()).then_some(after.as_str());
+                let ids = self.held_in(shard, &inc, from, limit.min(STEP)).await?;
+                done.examined += ids.len() as u64;
+                let letters = self.compare_held(shard, &inc, &ids, act).await?;
+                ids.iter().zip(letters.chars()).for_each(|(id, letter)| {
+                    tell(id.as_str(), letter, &mut done);
+                });
+                match ids.last().filter(|_| ids.len() == limit.min(STEP)) {
+                    Some(last) => after = last.to_string(),
+                    None => {
+                        lives.remove(0);
+                        after.clear();
+                    }
+                }
+            }
+        }
+        done.next = at(format!("h:{shard_index}:{cursor}:{}:{after}", lives.join(".")));
+        Ok(done)
+    }
+
+    async fn compare_held(
+        &self,
+        shard: &Shard,
+        inc: &str,
+        ids: &[Name],
+        act: Act,
+    ) -> Result<String> {
+        if ids.is_empty() {
+            return Ok(String::new());
+        }
+        let mut args = Args::default().key(held(shard, inc));
+        args = args.arg(if act == Act::Reclaim { "act" } else { "dry" }).arg(inc);
+        for id in ids {
+            args = self.session_args(args, shard, id.as_str());
+        }
+        self.ground().run(shard, &script::SESSION_HELD, args).await
+    }
+
+    fn session_args(&self, args: Args, shard: &Shard, id: &str) -> Args {
+        let args = args.key(self.session(shard, id)).key(self.ref_count(shard, id));
+        args.key(refs(shard, id)).arg(id)
     }
 
     /// What a SCAN looks for.
@@ -121,7 +266,10 @@ impl RedisSessions {
         act: Act,
     ) -> Result<Reconciled> {
         let mut done = Reconciled::default();
-        let Some(shard) = self.ground().shards.get(shard_index) else { return Ok(done) };
+        let Some(shard) = self.ground().shards.get(shard_index) else {
+            done.next = self.is_native().then(|| Cursor(Some("h:0:0::".to_owned())));
+            return Ok(done);
+        };
         let index = match which {
             0 => shard.anchor.clone(),
             1 if self.is_native() => shard.prefix.key("idle"),
@@ -138,7 +286,14 @@ impl RedisSessions {
             .filter_map(|pair| String::from_utf8(pair[0].clone()).ok())
             .collect();
         done.examined += ids.len() as u64;
-        self.compare_all(shard, ids.into_iter().collect(), act, &mut done).await?;
+        // A dry run has told of those that are sessions when it met them as such; and of those that
+        // are in both indexes when it met them in the first.
+        let told = match (act, which) {
+            (Act::Reclaim, _) => "",
+            (Act::DryRun, 0) => "achr",
+            (Act::DryRun, _) => "achrx",
+        };
+        self.compare_all(shard, ids.into_iter().collect(), act, told, &mut done).await?;
         done.next = match next.as_str() {
             "0" => at(format!("i:{shard_index}:{}:0", which + 1)),
             next => at(format!("i:{shard_index}:{which}:{next}")),
@@ -151,11 +306,14 @@ impl RedisSessions {
         shard: &Shard,
         ids: Vec<String>,
         act: Act,
+        told: &str,
         done: &mut Reconciled,
     ) -> Result<()> {
         for ids in ids.chunks(STEP) {
             let letters = self.compare(shard, ids, act).await?;
-            ids.iter().zip(letters.chars()).for_each(|(id, letter)| tell(id, letter, done));
+            let news =
+                ids.iter().zip(letters.chars()).filter(|(_, letter)| !told.contains(*letter));
+            news.for_each(|(id, letter)| tell(id, letter, done));
         }
         Ok(())
     }
@@ -164,7 +322,7 @@ impl RedisSessions {
         let mut args = Args::default().key(&shard.anchor).key(self.idle(shard));
         args = args.arg(if act == Act::Reclaim { "act" } else { "dry" });
         for id in ids {
-            args = args.key(self.session(shard, id)).key(self.ref_count(shard, id)).arg(id);
+            args = self.session_args(args, shard, id);
         }
         self.ground().run(shard, &script::SESSION_INDEX, args).await
     }
@@ -174,7 +332,12 @@ fn tell(id: &str, letter: char, done: &mut Reconciled) {
     let (what, why) = match letter {
         'a' => (Healed::Added, "it is disconnected, and was not in the index"),
         'c' => (Healed::Corrected, "it was in the index with another time"),
-        'r' => (Healed::Removed, "it is active, or there is no such session any more"),
+        'h' => {
+            (Healed::Corrected, "its count was lower than the references that owners have to it")
+        }
+        'r' => (Healed::Removed, "it is active"),
+        'x' | 'y' => (Healed::Removed, "there is no such session any more"),
+        'd' => (Healed::Removed, "an owner referred to it, and there is no such session any more"),
         other => {
             let why = match other {
                 'i' => "indexed",

@@ -57,6 +57,9 @@ fn place(cursor: &Cursor) -> Result<Place> {
 /// A session of the index: since when nobody is connected, and which.
 type Idle = (u64, String);
 
+/// Its broadcaster, and when it was disconnected, as the application wrote them.
+type Facts = (Option<Vec<u8>>, Option<Vec<u8>>);
+
 impl RedisSessions {
     pub(super) fn place_after(&self, suspect: &Suspect) -> Cursor {
         let shard = self.ground().shard(suspect.key.as_str()).index;
@@ -148,7 +151,7 @@ impl RedisSessions {
         Ok(page)
     }
 
-    async fn held_in(
+    pub(super) async fn held_in(
         &self,
         shard: &Shard,
         inc: &str,
@@ -175,12 +178,11 @@ impl RedisSessions {
             pipeline.arg("broadcaster_user_id").arg("last_disconnect");
         }
         let link = &self.ground().link;
-        let facts: Vec<Option<[Option<Vec<u8>>; 2]>> =
-            link.query_each("HMGET", &pipeline, found.len()).await?;
+        let facts: Vec<Option<Facts>> = link.query_each("HMGET", &pipeline, found.len()).await?;
         let mut page = SuspectPage { last, ..SuspectPage::default() };
         for ((since_ms, id), facts) in found.into_iter().zip(facts) {
             let Ok(key) = Name::new(&id) else { continue };
-            let [broadcaster, gone] = facts.unwrap_or_default();
+            let (broadcaster, gone) = facts.unwrap_or_default();
             let broadcaster = broadcaster.and_then(|b| Name::from_bytes(&b).ok());
             let never = self.is_native() && gone.is_none_or(|gone| gone == b"0");
             page.suspects.push(Suspect {

@@ -102,12 +102,14 @@ impl Sessions {
         self.calls.call("activate", self.parts.sessions.activate(id, profile)).await
     }
 
-    /// One more reference, of the claimed life. `None`: there is no such session.
+    /// One more reference, of the claimed life. `None`: there is no such session. In doubt, repeat it
+    /// and compare [`Standing::yours`]: see [`SessionsStore`].
     pub async fn connect(&self, claim: Option<&Claim>, id: &Name) -> Result<Option<Standing>> {
         self.calls.call("connect", self.parts.sessions.connect(claim, id)).await
     }
 
-    /// One reference of the claimed life less. `None`: there is no such session.
+    /// One reference of the claimed life less. `None`: there is no such session. In doubt, do not
+    /// repeat it: see [`SessionsStore`].
     pub async fn disconnect(&self, claim: Option<&Claim>, id: &Name) -> Result<Option<Standing>> {
         self.calls.call("disconnect", self.parts.sessions.disconnect(claim, id)).await
     }

@@ -111,7 +111,8 @@ impl BatchSize {
     }
 
     /// Learns from a call that carried `size` entries: shrinks in proportion when it held the store
-    /// too long, grows by a quarter while it takes less than half of what it may.
+    /// too long, grows by a quarter while it takes less than half of what it may, and twofold while
+    /// it takes less than a quarter.
     pub fn learn(&mut self, size: usize, held: Duration) {
         if size == 0 {
             return;
@@ -120,7 +121,8 @@ impl BatchSize {
             let fits = size as f64 * self.hold.as_secs_f64() / held.as_secs_f64();
             self.now = ((fits * 0.8) as usize).clamp(1, self.now);
         } else if held < self.hold / 2 && size >= self.now {
-            self.now = (self.now + self.now.div_ceil(4)).min(self.max);
+            let more = if held < self.hold / 4 { self.now } else { self.now.div_ceil(4) };
+            self.now = (self.now + more).min(self.max);
         }
     }
 }
