@@ -20,7 +20,10 @@ use caller::Caller;
 
 const TTL: Duration = Duration::from_secs(90);
 
-const LANGUAGES: [(&str, fn() -> lapsed_testbed::Result<PathBuf>); 3] =
+/// Where an interpreter is.
+type Interpreter = fn() -> lapsed_testbed::Result<PathBuf>;
+
+const LANGUAGES: [(&str, Interpreter); 3] =
     [("mjs", paths::node), ("py", paths::python), ("rb", paths::ruby)];
 
 fn example(name: &str) -> PathBuf {
