@@ -27,7 +27,8 @@ local no = act and refused(K.meta, K.batches, sweeper, number, ARGV[3], now) or 
 if act then
   local no_way = may_write({ { 'DEL', disconnected }, { 'ZREM', disconnected, 'x' },
     { 'ZADD', disconnected, '0', 'x' }, { 'HSET', K.lives, 'x', 'x' }, { 'HDEL', K.meta, 'x' },
-    { 'SET', disconnected, 'x' }, { 'HINCRBY', K.meta, 'x', '1' }, { 'XADD', K.receipts, '1-0', 'x', 'x' } })
+    { 'SET', disconnected, 'x' }, { 'HGETALL', K.meta }, { 'HINCRBY', K.meta, 'x', '1' },
+    { 'XADD', K.receipts, '1-0', 'x', 'x' } })
   if no_way then
     return no_way
   end

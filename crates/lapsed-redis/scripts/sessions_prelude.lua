@@ -54,9 +54,9 @@ end
 
 -- How many references lives have to a session, by what each has of it.
 local function owned_references(refs)
-  local sum = 0
-  for _, n in ipairs(redis.call('HVALS', refs)) do
-    sum = sum + tonumber(n)
+  local sum, all = 0, redis.call('HGETALL', refs)
+  for i = 2, #all, 2 do
+    sum = sum + tonumber(all[i])
   end
   return sum
 end

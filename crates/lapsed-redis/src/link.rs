@@ -93,7 +93,7 @@ impl Address {
 #[expect(clippy::large_enum_variant, reason = "there is one a store")]
 enum Channel {
     Server(ConnectionManager),
-    Cluster { client: ClusterClient, connection: Arc<OnceCell<ClusterConnection>> },
+    Cluster { client: Box<ClusterClient>, connection: Arc<OnceCell<ClusterConnection>> },
 }
 
 /// A way to the server. Clones share it.
@@ -140,7 +140,7 @@ impl Link {
             .min_retry_wait(10)
             .max_retry_wait(300)
             .build()?;
-        Ok(Channel::Cluster { client, connection: Arc::default() })
+        Ok(Channel::Cluster { client: Box::new(client), connection: Arc::default() })
     }
 
     pub fn is_cluster(&self) -> bool {

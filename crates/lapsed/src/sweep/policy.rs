@@ -111,7 +111,7 @@ impl BatchSize {
     }
 
     /// Learns from a call that carried `size` entries: shrinks in proportion when it held the store
-    /// too long, grows by a quarter while it takes less than half of what it may, and twofold while
+    /// too long (by half at the most: one long call may be the machine's fault, not the batch's), grows by a quarter while it takes less than half of what it may, and twofold while
     /// it takes less than a quarter.
     pub fn learn(&mut self, size: usize, held: Duration) {
         if size == 0 {
@@ -119,7 +119,7 @@ impl BatchSize {
         }
         if held > self.hold {
             let fits = size as f64 * self.hold.as_secs_f64() / held.as_secs_f64();
-            self.now = ((fits * 0.8) as usize).clamp(1, self.now);
+            self.now = ((fits * 0.8) as usize).clamp(self.now.div_ceil(2), self.now);
         } else if held < self.hold / 2 && size >= self.now {
             let more = if held < self.hold / 4 { self.now } else { self.now.div_ceil(4) };
             self.now = (self.now + more).min(self.max);
@@ -144,7 +144,12 @@ mod tests {
             size.learn(n, Duration::from_micros(100 * n as u64));
         }
         assert!((8..=20).contains(&size.get()), "{}", size.get());
-        size.learn(size.get(), Duration::from_secs(9));
+        let before = size.get();
+        size.learn(before, Duration::from_secs(9));
+        assert_eq!(size.get(), before.div_ceil(2), "once may be the machine's fault");
+        for _ in 0..8 {
+            size.learn(size.get(), Duration::from_secs(9));
+        }
         assert_eq!(size.get(), 1);
         for _ in 0..60 {
             let n = size.get();
