@@ -6,6 +6,7 @@ mod fixture;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use lapsed::owner::Claim;
 use lapsed::registry::RegistryStore;
@@ -15,6 +16,9 @@ use lapsed_testbed::{Engine, Server};
 
 use caller::{Caller, first};
 use fixture::{CLUSTER, connect, id, layout};
+
+/// Reached only when something is wrong.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The library as another version would bring it.
 fn version(number: u32) -> String {
@@ -54,22 +58,29 @@ async fn calls_go_on_during_an_upgrade() {
             first(&caller.must("lapsed_registry_start", &[&hash], &[&system, "i-1", "60000"]));
 
         let done = Arc::new(AtomicBool::new(false));
+        let (tell, begun) = std::sync::mpsc::channel();
         let calls = std::thread::spawn({
             let (done, server, life) = (done.clone(), server.clone(), life.clone());
             move || {
                 let mut caller = Caller::bare(&server);
                 let (mut count, mut versions) = (0, Vec::new());
-                while !done.load(Ordering::Acquire) || versions.len() < 2 {
+                loop {
+                    let is_last = done.load(Ordering::Acquire);
                     let key = format!("k-{count}");
                     let args = [system.as_str(), "i-1", &life, &key];
                     assert_eq!(caller.must("lapsed_registry_register", &[&hash], &args), "new");
                     versions.push(caller.must("lapsed_version", &[], &[]));
                     versions.dedup();
                     count += 1;
+                    let _ = tell.send(());
+                    if is_last {
+                        break;
+                    }
                 }
                 (count, versions)
             }
         });
+        begun.recv_timeout(PATIENCE).expect("the old version is called");
         for _ in 0..20 {
             let loaded = redis.load_functions(Downgrade::Refuse).await.unwrap();
             assert!(loaded.before.is_some());
