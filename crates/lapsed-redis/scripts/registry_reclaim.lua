@@ -88,8 +88,10 @@ for g = 1, tonumber(ARGV[10]) do
     end
   else
     local holders = every('HMGET', registry, keys)
-    local filed = inc ~= '0' and every('ZMSCORE', held, keys) or holders
-    local taken = {}
+    -- An owner with one life holds by it whatever is its own; of several, each is asked.
+    local alone = inc == '0' or redis.call('HGET', K.names, owner) == inc
+    local filed = alone and holders or every('ZMSCORE', held, keys)
+    local taken, found = {}, 0
     for i, key in ipairs(keys) do
       if taken[key] or not holders[i] then
         group.codes[i] = 'G'
@@ -98,13 +100,14 @@ for g = 1, tonumber(ARGV[10]) do
       else
         group.codes[i] = 'R'
         taken[key] = true
-        group.dead[#group.dead + 1] = key
+        found = found + 1
+        group.dead[found] = key
       end
       if group.codes[i] ~= 'R' and not taken[key] and inc ~= '0' and filed[i] then
         group.stale[#group.stale + 1] = key
       end
     end
-    reclaimed = reclaimed + #group.dead
+    reclaimed = reclaimed + found
   end
   groups[g] = group
 end
@@ -119,9 +122,9 @@ if act and not no then
         local last = seq + (#group.dead - 1) * step
         local entry = { 'o', group.owner, 'i', group.inc, 'd', whole(group.deadline), 'r', group.how,
           't', whole(now), 's', sweeper, 'b', number, 'p', step }
-        for _, key in ipairs(group.dead) do
-          entry[#entry + 1] = 'k'
-          entry[#entry + 1] = key
+        local size = #entry
+        for i, key in ipairs(group.dead) do
+          entry[size + 2 * i - 1], entry[size + 2 * i] = 'k', key
         end
         if #entry <= 7000 then
           redis.call('XADD', K.receipts, whole(last) .. '-0', unpack(entry))
@@ -150,7 +153,7 @@ if act and not no then
           gone = gone + each('ZREM', group.held, keys)
         end
       end
-      local left = redis.call('HINCRBY', K.counts, group.inc, -gone)
+      local left = redis.call('HINCRBY', K.counts, group.inc, 0 - gone)
       if left <= 0 then
         redis.call('ZREM', K.ended, group.inc)
       end

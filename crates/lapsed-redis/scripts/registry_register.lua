@@ -109,7 +109,7 @@ if no_way then
 end
 must_be({ KEYS[3] }, { declared[inc] })
 for holder, keys in pairs(taken) do
-  redis.call('HINCRBY', KEYS[3], holder, -each('ZREM', declared[holder], keys))
+  redis.call('HINCRBY', KEYS[3], holder, 0 - each('ZREM', declared[holder], keys))
 end
 if #added > 0 then
   local entries, members = {}, {}

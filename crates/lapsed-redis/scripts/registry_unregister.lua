@@ -37,6 +37,6 @@ for i = 4, #ARGV do
   answer[#answer + 1] = is_ours and '1' or '0'
 end
 if #gone > 0 then
-  redis.call('HINCRBY', KEYS[3], inc, -#gone)
+  redis.call('HINCRBY', KEYS[3], inc, 0 - #gone)
 end
 return answer

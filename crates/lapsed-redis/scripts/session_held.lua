@@ -22,7 +22,7 @@ for n = 3, #ARGV do
       if not exists then
         forget_references(refs, ref_count, inc, mine)
       end
-      local held = redis.call('HINCRBY', K.counts, inc, -redis.call('ZREM', KEYS[12], ARGV[n]))
+      local held = redis.call('HINCRBY', K.counts, inc, 0 - redis.call('ZREM', KEYS[12], ARGV[n]))
       if held <= 0 then
         redis.call('ZREM', K.ended, inc)
       end

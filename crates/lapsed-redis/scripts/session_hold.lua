@@ -61,7 +61,7 @@ elseif op == 'disconnect' and yours > 0 then
     redis.call('HSET', KEYS[16], inc, whole(yours))
   elseif owned then
     redis.call('HDEL', KEYS[16], inc)
-    redis.call('HINCRBY', K.counts, inc, -redis.call('ZREM', KEYS[17], id))
+    redis.call('HINCRBY', K.counts, inc, 0 - redis.call('ZREM', KEYS[17], id))
   end
   if count == 0 then
     mark_disconnected(S, id, now)

@@ -81,33 +81,32 @@ local function judge_reference(s)
 end
 
 local function judge_session(s)
-  local fields = redis.pcall('HLEN', s.session)
-  if type(fields) == 'table' or fields > FIELDS_MAX then
+  s.fields = redis.pcall('HGETALL', s.session)
+  if s.fields.err or #s.fields > 2 * FIELDS_MAX then
     return 'U'
   end
-  if fields == 0 then
+  if #s.fields == 0 then
     s.stale = true
     return 'G'
   end
-  s.fields = redis.call('HGETALL', s.session)
   local h = {}
   for i = 1, #s.fields, 2 do
     h[s.fields[i]] = s.fields[i + 1]
   end
-  local references_now = references(s.ref_count)
+  local references_now = s.counted == '0' and 0 or references(s.ref_count)
   local gone = to_ms(h.last_disconnect or '0')
   if not references_now or not gone then
     return 'U'
   end
   local since
   if idle then
-    since = tonumber(redis.call('ZSCORE', idle, s.id) or 0)
+    since = tonumber(s.score or 0)
     since = since > 0 and idle_since(since, gone) or 0
   else
     -- A reconnect or a new disconnect of the application's is several commands: whichever of them
     -- has arrived counts. Taken out of its index, somebody is coming back; in it with a later time
     -- than its hash says, it is that time.
-    local indexed = redis.call('ZSCORE', disconnected, s.id)
+    local indexed = s.score
     since = indexed and gone > 0 and math.max(gone, to_ms(indexed) or 0) or 0
   end
   if references_now > 0 or since == 0 then
@@ -124,19 +123,42 @@ local function judge_session(s)
   if (h.broadcaster_user_id or '') ~= s.owner then
     return 'M'
   end
-  if s.pointer ~= KEYS[1] then
-    local points = redis.pcall('GET', s.pointer)
-    s.points = points == s.id
-  end
+  s.points = s.pointer ~= KEYS[1] and s.pointed == s.id
   s.reason = gone > 0 and 'o' or 'n'
   return 'R'
 end
 
-local suspects, codes, reclaimed = {}, {}, {}
+-- What can be read of all sessions at once is.
+local suspects, ids, strings, sessions = {}, {}, {}, 0
 for n = 1, count do
   local a, k = 7 + 4 * n, 10 + 5 * n
   local s = { kind = ARGV[a], id = ARGV[a + 1], owner = ARGV[a + 2], inc = ARGV[a + 3], session = KEYS[k],
     ref_count = KEYS[k + 1], refs = KEYS[k + 2], pointer = KEYS[k + 3], held = KEYS[k + 3], lost = KEYS[k + 4] }
+  suspects[n] = s
+  if s.kind == 's' and not no then
+    sessions = sessions + 1
+    ids[sessions], strings[2 * sessions - 1], strings[2 * sessions] = s.id, s.ref_count, s.pointer
+    s.place = sessions
+  end
+end
+if sessions > 0 then
+  local scores = every('ZMSCORE', idle or disconnected, ids)
+  local values = {}
+  for from = 1, #strings, CHUNK do
+    local part = redis.call('MGET', unpack(strings, from, math.min(from + CHUNK - 1, #strings)))
+    for i = 1, #part do
+      values[from + i - 1] = part[i]
+    end
+  end
+  for _, s in ipairs(suspects) do
+    if s.place then
+      s.score, s.counted, s.pointed = scores[s.place], values[2 * s.place - 1], values[2 * s.place]
+    end
+  end
+end
+
+local codes, reclaimed, found = {}, {}, 0
+for n, s in ipairs(suspects) do
   local mark = s.kind .. s.inc .. ':' .. s.id
   if no then
     s.code = no
@@ -146,9 +168,10 @@ for n = 1, count do
     s.code = s.kind == 'r' and judge_reference(s) or judge_session(s)
     done[mark] = true
   end
-  suspects[n], codes[n] = s, s.code
+  codes[n] = s.code
   if s.code == 'R' then
-    reclaimed[#reclaimed + 1] = s
+    found = found + 1
+    reclaimed[found] = s
   end
 end
 
@@ -159,14 +182,14 @@ if act and not no then
     local common = { 'o', '', 'i', '0', 't', whole(now), 's', sweeper, 'b', number, 'p', step }
     local entry, bytes = { unpack(common) }, 0
     for n, s in ipairs(reclaimed) do
-      local parts = { 'k', s.id, 'o', s.owner, 'd', whole(s.deadline), 'r', s.reason, 'x', s.points and '1' or '0' }
+      local at = #entry
+      entry[at + 1], entry[at + 2], entry[at + 3], entry[at + 4] = 'k', s.id, 'o', s.owner
+      entry[at + 5], entry[at + 6], entry[at + 7], entry[at + 8] = 'd', whole(s.deadline), 'r', s.reason
+      entry[at + 9], entry[at + 10] = 'x', s.points and '1' or '0'
       for i = 1, #s.fields, 2 do
-        parts[#parts + 1] = 'h:' .. s.fields[i]
-        parts[#parts + 1] = s.fields[i + 1]
-        bytes = bytes + #s.fields[i] + #s.fields[i + 1]
-      end
-      for i = 1, #parts do
-        entry[#entry + 1] = parts[i]
+        local field, value = s.fields[i], s.fields[i + 1]
+        entry[at + 10 + i], entry[at + 11 + i] = 'h:' .. field, value
+        bytes = bytes + #field + #value
       end
       if n == #reclaimed or #entry > 2000 or bytes > 65536 then
         redis.call('XADD', K.receipts, whole(first + (n - 1) * step) .. '-0', unpack(entry))
@@ -175,22 +198,23 @@ if act and not no then
     end
     redis.call('HINCRBY', K.meta, 'receipts', #reclaimed)
     if idle then
-      redis.call('HINCRBY', K.meta, 'population', -#reclaimed)
+      redis.call('HINCRBY', K.meta, 'population', 0 - #reclaimed)
     end
     note_batch(K, sweeper, number, first, first + (#reclaimed - 1) * step, now)
   end
-  local ids = {}
+  local gone, keys, pointed = {}, {}, {}
   for _, s in ipairs(suspects) do
     if s.kind == 's' then
       if s.code == 'R' then
-        redis.call('DEL', s.session, s.ref_count, s.refs)
+        local at = #keys
+        keys[at + 1], keys[at + 2], keys[at + 3] = s.session, s.ref_count, s.refs
         if s.points then
-          redis.call('DEL', s.pointer)
-          redis.call('HDEL', KEYS[14], s.owner)
+          keys[at + 4] = s.pointer
+          pointed[#pointed + 1] = s.owner
         end
       end
       if s.code == 'R' or s.stale then
-        ids[#ids + 1] = s.id
+        gone[#gone + 1] = s.id
       end
     elseif s.code == 'F' or s.stale then
       local known = lives[s.inc]
@@ -213,15 +237,21 @@ if act and not no then
       elseif not s.exists then
         forget_references(s.refs, s.ref_count, s.inc, s.mine)
       end
-      if redis.call('HINCRBY', K.counts, s.inc, -redis.call('ZREM', s.held, s.id)) <= 0 then
+      if redis.call('HINCRBY', K.counts, s.inc, 0 - redis.call('ZREM', s.held, s.id)) <= 0 then
         redis.call('ZREM', K.ended, s.inc)
       end
     end
   end
-  if #ids > 0 then
-    each('ZREM', disconnected, ids)
+  for from = 1, #keys, CHUNK do
+    redis.call('DEL', unpack(keys, from, math.min(from + CHUNK - 1, #keys)))
+  end
+  if #pointed > 0 then
+    each('HDEL', KEYS[14], pointed)
+  end
+  if #gone > 0 then
+    each('ZREM', disconnected, gone)
     if idle then
-      each('ZREM', idle, ids)
+      each('ZREM', idle, gone)
     end
   end
   if #reclaimed == 0 then
