@@ -9,6 +9,7 @@
 mod fault;
 mod functions;
 mod ground;
+mod holdings;
 mod ledger;
 mod link;
 mod names;

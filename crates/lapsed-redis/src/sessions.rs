@@ -5,6 +5,7 @@
 //! tells to the millisecond since when nobody is connected; in *adopt* a reference is a number, and
 //! the application's own set of the disconnected is the index.
 
+mod counts;
 mod index;
 mod operations;
 mod reclaim;
@@ -183,14 +184,4 @@ fn none(shard: &Shard) -> String {
 /// How many references each life has to one session.
 fn refs(shard: &Shard, id: &str) -> String {
     shard.prefix.key(&format!("refs:{id}"))
-}
-
-/// What one life refers to.
-fn held(shard: &Shard, inc: &str) -> String {
-    shard.prefix.key(&format!("held:{inc}"))
-}
-
-/// What was taken from it.
-fn lost(shard: &Shard, inc: &str) -> String {
-    shard.prefix.key(&format!("lost:{inc}"))
 }

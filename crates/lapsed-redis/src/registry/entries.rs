@@ -6,16 +6,15 @@
 
 use std::collections::BTreeSet;
 
-use lapsed::owner::{Claim, Ending, Incarnation};
-use lapsed::receipt::Reason;
+use lapsed::owner::{Claim, Incarnation};
 use lapsed::registry::rules::due_ms;
 use lapsed::registry::{Found, Holder, RegisterAnswer, Registered, Take};
-use lapsed::sweep::Suspect;
 use lapsed::system::Restored;
 use lapsed::{Error, Name, Result};
 
 use super::native::NativeRegistry;
 use crate::ground::{Args, Shard};
+use crate::holdings::held;
 use crate::owners::{Meant, Packed, inc_of, stranger};
 use crate::script;
 
@@ -145,7 +144,7 @@ impl NativeRegistry {
             for what in ["lives", "names", "counts"] {
                 args = args.key(shard.prefix.key(what));
             }
-            args = args.key(&shard.anchor).key(Self::held(shard, &inc));
+            args = args.key(&shard.anchor).key(held(shard, &inc));
             args = args.arg(&claim.owner).arg(inc_of(claim)).arg(&inc).names(keys);
             let words = self.ground().run_bare(&script::REGISTRY_UNREGISTER, args).await?;
             match Meant::read(self.ground(), &script::REGISTRY_UNREGISTER, words)? {
@@ -207,70 +206,6 @@ impl NativeRegistry {
         words[2..].chunks_exact(4).map(read).collect()
     }
 
-    /// By key, over all shards.
-    pub(super) async fn held_keys(
-        &self,
-        claim: &Claim,
-        after: Option<&Name>,
-        limit: usize,
-    ) -> Result<Vec<Name>> {
-        let owner = self.lives.owner(claim).await?.ok_or_else(|| stranger(claim))?;
-        if owner.ended.is_some() {
-            return Err(self.lives.lost(&claim.owner, owner.incarnation.0).await?);
-        }
-        self.all_held(owner.incarnation, after, limit).await
-    }
-
-    async fn all_held(
-        &self,
-        incarnation: Incarnation,
-        after: Option<&Name>,
-        limit: usize,
-    ) -> Result<Vec<Name>> {
-        let inc = incarnation.to_string();
-        let mut keys = Vec::new();
-        for shard in &self.ground().shards {
-            keys.extend(self.held_in(shard, &inc, after.map(Name::as_str), limit).await?);
-        }
-        keys.sort();
-        keys.truncate(limit);
-        Ok(keys)
-    }
-
-    /// What one life holds in one shard.
-    pub(super) async fn held_in(
-        &self,
-        shard: &Shard,
-        inc: &str,
-        after: Option<&str>,
-        limit: usize,
-    ) -> Result<Vec<Name>> {
-        let mut cmd = redis::cmd("ZRANGEBYLEX");
-        cmd.arg(Self::held(shard, inc)).arg(after.map_or("-".to_owned(), |key| format!("({key}")));
-        cmd.arg("+").arg("LIMIT").arg(0).arg(limit);
-        let keys: Vec<String> = self.ground().link.query("ZRANGEBYLEX", &cmd).await?;
-        keys.iter().map(|key| Name::new(key)).collect()
-    }
-
-    /// Of an ended life.
-    pub(super) async fn held_suspects(&self, claim: &Claim, limit: usize) -> Result<Vec<Suspect>> {
-        let Some(owner) = self.lives.owner(claim).await? else { return Ok(Vec::new()) };
-        let Some((ending, _)) = owner.ended else { return Ok(Vec::new()) };
-        let keys = self.all_held(owner.incarnation, None, limit).await?;
-        let reason = match ending {
-            Ending::Dead => Reason::OwnerDead,
-            Ending::Retired => Reason::OwnerRetired,
-        };
-        let suspect = |key| Suspect {
-            key,
-            owner: owner.owner.clone(),
-            incarnation: owner.incarnation,
-            deadline_ms: owner.due_ms,
-            reason,
-        };
-        Ok(keys.into_iter().map(suspect).collect())
-    }
-
     pub(super) async fn restore_entry(&self, seq: u64) -> Result<Restored> {
         let ground = self.ground();
         let shard = ground.shard_of_receipt(seq);
@@ -282,7 +217,7 @@ impl NativeRegistry {
             let args = Args::default()
                 .key(&shard.anchor)
                 .key(shard.prefix.key("restored"))
-                .key(Self::held(shard, &inc))
+                .key(held(shard, &inc))
                 .key(shard.prefix.key("meta"))
                 .arg(seq)
                 .arg(&receipt.owner)
@@ -328,5 +263,5 @@ pub(super) fn restored(words: &[String], receipt: &lapsed::receipt::Receipt) -> 
 
 /// Names what some lives hold.
 pub(super) fn declare(args: Args, shard: &Shard, lives: &BTreeSet<String>) -> Args {
-    lives.iter().fold(args, |args, inc| args.key(NativeRegistry::held(shard, inc)).arg(inc))
+    lives.iter().fold(args, |args, inc| args.key(held(shard, inc)).arg(inc))
 }

@@ -126,7 +126,7 @@ impl NativeRegistry {
         // The one that was being read may be forgotten by now: the next is read from its beginning.
         let after = after.filter(|_| *found == inc.to_string());
         let inc = found;
-        let keys = self.held_in(shard, inc, after, limit).await?;
+        let keys = self.lives.held_in(shard, inc, after, limit).await?;
         done.examined = keys.len() as u64;
         let owner = Name::new(&packed.name)?;
         for keys in keys.chunks(STEP) {

@@ -18,7 +18,7 @@ use super::RegistryLayout;
 use super::entries::KEYS_A_CALL;
 use super::suspects::{self, BrokeOff};
 use crate::Redis;
-use crate::ground::{Ground, Shard};
+use crate::ground::Ground;
 use crate::owners::Lives;
 
 /// A registry written through lapsed. Clones share it.
@@ -49,16 +49,6 @@ impl NativeRegistry {
 
     pub(super) fn ground(&self) -> &Arc<Ground> {
         &self.lives.ground
-    }
-
-    /// What one life holds.
-    pub(super) fn held(shard: &Shard, inc: &str) -> String {
-        shard.prefix.key(&format!("held:{inc}"))
-    }
-
-    /// What was taken from it.
-    pub(super) fn lost(shard: &Shard, inc: &str) -> String {
-        shard.prefix.key(&format!("lost:{inc}"))
     }
 }
 
@@ -157,11 +147,11 @@ impl RegistryStore for NativeRegistry {
         after: Option<&Name>,
         limit: usize,
     ) -> Result<Vec<Name>> {
-        self.held_keys(claim, after, limit).await
+        self.lives.held_by(claim, after, limit).await
     }
 
     async fn held_by(&self, claim: &Claim, limit: usize) -> Result<Vec<Suspect>> {
-        self.held_suspects(claim, limit).await
+        self.lives.left_by(claim, limit).await
     }
 
     async fn restore(&self, seq: u64) -> Result<Restored> {

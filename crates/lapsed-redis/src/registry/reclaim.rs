@@ -12,6 +12,7 @@ use serde_json::json;
 
 use super::native::NativeRegistry;
 use crate::ground::{Args, Ground, Shard};
+use crate::holdings::{held, lost};
 use crate::ledger::reason_of;
 use crate::script;
 
@@ -85,7 +86,7 @@ impl NativeRegistry {
         let mut args = Args::default().key(&shard.anchor);
         for group in &groups {
             let inc = group.inc.to_string();
-            args = args.key(Self::held(shard, &inc)).key(Self::lost(shard, &inc));
+            args = args.key(held(shard, &inc)).key(lost(shard, &inc));
             let none = shard.prefix.key("meta");
             args = args.key(self.lives.heartbeat_read(shard, group.owner.as_str()).unwrap_or(none));
         }

@@ -90,7 +90,7 @@ impl NativeRegistry {
             let resumes = (life.deadline_ms, life.inc) == (from.deadline_ms, from.inc);
             let after = from.key.as_deref().filter(|_| resumes);
             let inc = life.inc.to_string();
-            let keys = self.held_in(shard, &inc, after, left).await?;
+            let keys = self.lives.held_in(shard, &inc, after, left).await?;
             page.last = keys.len() < left;
             for key in keys {
                 page.suspects.push(suspect(&life, key)?);
@@ -122,7 +122,7 @@ impl NativeRegistry {
             return Ok(None);
         }
         let inc = life.inc.to_string();
-        let keys = self.held_in(shard, &inc, from.key.as_deref(), request.limit).await?;
+        let keys = self.lives.held_in(shard, &inc, from.key.as_deref(), request.limit).await?;
         if keys.len() < request.limit {
             return Ok(None);
         }

@@ -8,8 +8,9 @@ use lapsed::reconcile::{Change, Healed, Reconcile, Reconciled};
 use lapsed::sweep::{Act, Cursor};
 use lapsed::{Error, Name, Result};
 
-use super::{RedisSessions, held, refs};
+use super::{RedisSessions, refs};
 use crate::ground::{Args, Shard};
+use crate::holdings::held;
 use crate::names::hash_tag;
 use crate::script;
 
@@ -196,7 +197,7 @@ impl RedisSessions {
             }
             Some(inc) => {
                 let from = (!after.is_empty()).then_some(after.as_str());
-                let ids = self.held_in(shard, &inc, from, limit.min(STEP)).await?;
+                let ids = self.lives().held_in(shard, &inc, from, limit.min(STEP)).await?;
                 done.examined += ids.len() as u64;
                 let letters = self.compare_held(shard, &inc, &ids, act).await?;
                 ids.iter().zip(letters.chars()).for_each(|(id, letter)| {

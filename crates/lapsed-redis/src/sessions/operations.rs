@@ -8,8 +8,9 @@ use lapsed::system::Restored;
 use lapsed::{Error, Name, Result};
 use serde_json::Value as Json;
 
-use super::{RedisSessions, held, none, refs};
+use super::{RedisSessions, none, refs};
 use crate::ground::{Args, Shard};
+use crate::holdings::held;
 use crate::owners::{Meant, inc_of, stranger};
 use crate::script;
 

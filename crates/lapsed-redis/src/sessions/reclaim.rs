@@ -8,8 +8,9 @@ use lapsed::receipt::{Evidence, Receipt, ReceiptId};
 use lapsed::sweep::{Act, Batch, BatchAnswer, Outcome, Refusal, Suspect};
 use lapsed::{Name, Result};
 
-use super::{RedisSessions, held, lost, none, refs};
+use super::{RedisSessions, none, refs};
 use crate::ground::{Args, Shard};
+use crate::holdings::{held, lost};
 use crate::ledger::reason_of;
 use crate::script;
 

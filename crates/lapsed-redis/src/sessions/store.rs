@@ -144,11 +144,11 @@ impl SessionsStore for RedisSessions {
         limit: usize,
     ) -> Result<Vec<Name>> {
         self.has_lives("referred")?;
-        self.referred_by(claim, after, limit).await
+        self.lives().held_by(claim, after, limit).await
     }
 
     async fn held_by(&self, claim: &Claim, limit: usize) -> Result<Vec<Suspect>> {
-        self.held_suspects(claim, limit).await
+        self.lives().left_by(claim, limit).await
     }
 
     async fn restore(&self, seq: u64) -> Result<Restored> {

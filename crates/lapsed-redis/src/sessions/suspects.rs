@@ -2,18 +2,18 @@
 //!
 //! Both come from an index by time. Of sessions that somebody is connected to nothing is read.
 
-use lapsed::owner::{Claim, Ending, Incarnation};
+use lapsed::owner::{Ending, Incarnation};
 use lapsed::receipt::Reason;
-use lapsed::sweep::{Census, Cursor, PageRequest, Suspect, SuspectPage};
+use lapsed::sweep::{Cursor, PageRequest, Suspect, SuspectPage};
 use lapsed::{Error, Name, Result};
 
-use super::{RedisSessions, held};
+use super::RedisSessions;
 use crate::ground::{Args, Shard};
-use crate::owners::{Packed, stranger};
+use crate::owners::Packed;
 use crate::script;
 
 /// Scores from here on are milliseconds; below, seconds.
-const MILLISECONDS_FROM: u64 = 100_000_000_000;
+pub(super) const MILLISECONDS_FROM: u64 = 100_000_000_000;
 
 /// What is read at least of an index at a time: some of it may be nobody's.
 const ROWS_MIN: usize = 100;
@@ -138,7 +138,7 @@ impl RedisSessions {
             let left = limit - page.suspects.len();
             let resumes = (row[1].as_str(), row[0].as_str())
                 == (&*deadline_ms.to_string(), &*inc.to_string());
-            let ids = self.held_in(shard, &row[0], after.filter(|_| resumes), left).await?;
+            let ids = self.lives().held_in(shard, &row[0], after.filter(|_| resumes), left).await?;
             page.last = ids.len() < left;
             for id in ids {
                 page.suspects.push(reference(id, &row[0], &packed, deadline)?);
@@ -149,20 +149,6 @@ impl RedisSessions {
         }
         page.last &= words.len() / 4 < limit;
         Ok(page)
-    }
-
-    pub(super) async fn held_in(
-        &self,
-        shard: &Shard,
-        inc: &str,
-        after: Option<&str>,
-        limit: usize,
-    ) -> Result<Vec<Name>> {
-        let mut cmd = redis::cmd("ZRANGEBYLEX");
-        cmd.arg(held(shard, inc)).arg(after.map_or("-".to_owned(), |id| format!("({id}")));
-        cmd.arg("+").arg("LIMIT").arg(0).arg(limit);
-        let ids: Vec<String> = self.ground().link.query("ZRANGEBYLEX", &cmd).await?;
-        ids.iter().map(|id| Name::new(id)).collect()
     }
 
     async fn idle_sessions(
@@ -198,7 +184,7 @@ impl RedisSessions {
 
     /// Sessions whose grace is over by the server's clock, the longest overdue first; and whether
     /// there are no more.
-    async fn idle_in(
+    pub(super) async fn idle_in(
         &self,
         shard: &Shard,
         limit: usize,
@@ -289,121 +275,6 @@ impl RedisSessions {
         all.truncate(limit);
         all.iter().map(|(_, id)| Name::new(id)).collect()
     }
-
-    pub(super) async fn count_disconnected(&self) -> Result<u64> {
-        let mut sum = 0;
-        for shard in &self.ground().shards {
-            let mut cmd = redis::cmd("ZCARD");
-            cmd.arg(&shard.anchor);
-            sum += self.ground().link.query::<u64>("ZCARD", &cmd).await?;
-        }
-        Ok(sum)
-    }
-
-    pub(super) async fn count(&self) -> Result<Census> {
-        let (mut census, back_ms) = self.lives().count_since().await?;
-        let until_ms = census.now_ms.saturating_sub(self.grace_ms());
-        for shard in &self.ground().shards {
-            let due = self.count_due(shard, until_ms).await?;
-            census.orphans += due;
-            if due > 0 {
-                let (oldest, _) = self.idle_in(shard, 1, 0, None).await?;
-                let due_ms = oldest.first().map_or(census.now_ms, |(at, _)| at + self.grace_ms());
-                let late_ms = census.now_ms.saturating_sub(due_ms);
-                census.oldest_late_ms = census.oldest_late_ms.max(late_ms);
-            }
-            // Whoever was disconnected before the server was back could not connect again.
-            if back_ms > 0 && self.count_due(shard, back_ms).await? > 0 {
-                census.back_ms = back_ms;
-            }
-            census.population += self.population_in(shard).await?;
-        }
-        // Until a whole grace since the server was back nobody could connect again.
-        if census.now_ms < back_ms + self.grace_ms() {
-            census.orphans_spared = std::mem::take(&mut census.orphans);
-        }
-        census.suspects += census.orphans;
-        Ok(census)
-    }
-
-    /// How many are idle since `until_ms` or longer.
-    async fn count_due(&self, shard: &Shard, until_ms: u64) -> Result<u64> {
-        if self.is_native() {
-            let idle = shard.prefix.key("idle");
-            return self.count_between(&idle, "-inf", &until_ms.to_string()).await;
-        }
-        // The whole second that is running is not over; fractions of it may be.
-        let (second, key) = (until_ms / 1_000, &shard.anchor);
-        let mut sum = self.count_between(key, "0", &format!("({second}")).await?;
-        sum += self.count_between(key, &format!("({second}"), &seconds(until_ms)).await?;
-        let from = MILLISECONDS_FROM.to_string();
-        Ok(sum + self.count_between(key, &from, &until_ms.to_string()).await?)
-    }
-
-    async fn count_between(&self, index: &str, from: &str, to: &str) -> Result<u64> {
-        let mut cmd = redis::cmd("ZCOUNT");
-        cmd.arg(index).arg(from).arg(to);
-        self.ground().link.query("ZCOUNT", &cmd).await
-    }
-
-    /// How many sessions there are; of those that the application makes itself, how many are known.
-    async fn population_in(&self, shard: &Shard) -> Result<u64> {
-        let link = &self.ground().link;
-        let mut cmd = redis::cmd("HGET");
-        cmd.arg(shard.prefix.key("meta")).arg("population");
-        let counted: Option<i64> = link.query("HGET", &cmd).await?;
-        match counted {
-            Some(count) if self.is_native() => Ok(count.max(0) as u64),
-            _ => link.query("ZCARD", redis::cmd("ZCARD").arg(&shard.anchor)).await,
-        }
-    }
-
-    pub(super) async fn referred_by(
-        &self,
-        claim: &Claim,
-        after: Option<&Name>,
-        limit: usize,
-    ) -> Result<Vec<Name>> {
-        let owner = self.lives().owner(claim).await?.ok_or_else(|| stranger(claim))?;
-        if owner.ended.is_some() {
-            return Err(self.lives().lost(&claim.owner, owner.incarnation.0).await?);
-        }
-        self.all_held(owner.incarnation, after, limit).await
-    }
-
-    async fn all_held(
-        &self,
-        incarnation: Incarnation,
-        after: Option<&Name>,
-        limit: usize,
-    ) -> Result<Vec<Name>> {
-        let inc = incarnation.to_string();
-        let mut ids = Vec::new();
-        for shard in &self.ground().shards {
-            ids.extend(self.held_in(shard, &inc, after.map(Name::as_str), limit).await?);
-        }
-        ids.sort();
-        ids.truncate(limit);
-        Ok(ids)
-    }
-
-    pub(super) async fn held_suspects(&self, claim: &Claim, limit: usize) -> Result<Vec<Suspect>> {
-        let Some(owner) = self.lives().owner(claim).await? else { return Ok(Vec::new()) };
-        let Some((ending, _)) = owner.ended else { return Ok(Vec::new()) };
-        let reason = match ending {
-            Ending::Dead => Reason::OwnerDead,
-            Ending::Retired => Reason::OwnerRetired,
-        };
-        let ids = self.all_held(owner.incarnation, None, limit).await?;
-        let suspect = |key| Suspect {
-            key,
-            owner: owner.owner.clone(),
-            incarnation: owner.incarnation,
-            deadline_ms: owner.due_ms,
-            reason,
-        };
-        Ok(ids.into_iter().map(suspect).collect())
-    }
 }
 
 fn reference(id: Name, inc: &str, packed: &Packed, deadline_ms: u64) -> Result<Suspect> {
@@ -418,7 +289,7 @@ fn reference(id: Name, inc: &str, packed: &Packed, deadline_ms: u64) -> Result<S
 }
 
 /// A time as a score in seconds.
-fn seconds(at_ms: u64) -> String {
+pub(super) fn seconds(at_ms: u64) -> String {
     format!("{}.{:03}", at_ms / 1_000, at_ms % 1_000)
 }
 

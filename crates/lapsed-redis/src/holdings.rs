@@ -1,0 +1,85 @@
+//! What each life holds: one sorted set a life and shard, all scores 0, so that it is read by key.
+
+use lapsed::owner::{Claim, Ending, Incarnation};
+use lapsed::receipt::Reason;
+use lapsed::sweep::Suspect;
+use lapsed::{Name, Result};
+
+use crate::ground::Shard;
+use crate::owners::{Lives, stranger};
+
+/// What one life holds.
+pub(crate) fn held(shard: &Shard, inc: &str) -> String {
+    shard.prefix.key(&format!("held:{inc}"))
+}
+
+/// What was taken from it.
+pub(crate) fn lost(shard: &Shard, inc: &str) -> String {
+    shard.prefix.key(&format!("lost:{inc}"))
+}
+
+impl Lives {
+    /// What one life holds in one shard, by key.
+    pub async fn held_in(
+        &self,
+        shard: &Shard,
+        inc: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<Name>> {
+        let mut cmd = redis::cmd("ZRANGEBYLEX");
+        cmd.arg(held(shard, inc)).arg(after.map_or("-".to_owned(), |key| format!("({key}")));
+        cmd.arg("+").arg("LIMIT").arg(0).arg(limit);
+        let keys: Vec<String> = self.ground.link.query("ZRANGEBYLEX", &cmd).await?;
+        keys.iter().map(|key| Name::new(key)).collect()
+    }
+
+    /// What the claimed life holds, by key, over all shards. `Lost` when it has ended.
+    pub async fn held_by(
+        &self,
+        claim: &Claim,
+        after: Option<&Name>,
+        limit: usize,
+    ) -> Result<Vec<Name>> {
+        let owner = self.owner(claim).await?.ok_or_else(|| stranger(claim))?;
+        if owner.ended.is_some() {
+            return Err(self.lost(&claim.owner, owner.incarnation.0).await?);
+        }
+        self.all_held(owner.incarnation, after, limit).await
+    }
+
+    async fn all_held(
+        &self,
+        incarnation: Incarnation,
+        after: Option<&Name>,
+        limit: usize,
+    ) -> Result<Vec<Name>> {
+        let inc = incarnation.to_string();
+        let mut keys = Vec::new();
+        for shard in &self.ground.shards {
+            keys.extend(self.held_in(shard, &inc, after.map(Name::as_str), limit).await?);
+        }
+        keys.sort();
+        keys.truncate(limit);
+        Ok(keys)
+    }
+
+    /// What an ended life still holds, as suspects.
+    pub async fn left_by(&self, claim: &Claim, limit: usize) -> Result<Vec<Suspect>> {
+        let Some(owner) = self.owner(claim).await? else { return Ok(Vec::new()) };
+        let Some((ending, _)) = owner.ended else { return Ok(Vec::new()) };
+        let reason = match ending {
+            Ending::Dead => Reason::OwnerDead,
+            Ending::Retired => Reason::OwnerRetired,
+        };
+        let keys = self.all_held(owner.incarnation, None, limit).await?;
+        let suspect = |key| Suspect {
+            key,
+            owner: owner.owner.clone(),
+            incarnation: owner.incarnation,
+            deadline_ms: owner.due_ms,
+            reason,
+        };
+        Ok(keys.into_iter().map(suspect).collect())
+    }
+}
