@@ -130,6 +130,10 @@ fn why(entry: &Listed, grace_ms: Option<u64>) -> String {
     let ended = print::moment(entry.deadline_ms);
     let since = grace_ms.map(|grace_ms| print::moment(entry.deadline_ms.saturating_sub(grace_ms)));
     match (entry.reason, since) {
+        // Where the application writes the keys itself, the heartbeat is all there is.
+        (Reason::OwnerDead, _) if entry.incarnation.0 == 0 => {
+            "its owner has no heartbeat".to_owned()
+        }
         (Reason::OwnerDead, _) => format!("its owner's time ran out at {ended}"),
         (Reason::OwnerRetired, _) => "its owner has retired".to_owned(),
         (Reason::Orphaned, Some(since)) => {
