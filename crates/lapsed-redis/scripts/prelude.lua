@@ -26,6 +26,9 @@ end
 
 -- The same for a command that answers one value a member.
 local function every(command, key, list)
+  if #list > 0 and #list <= CHUNK then
+    return redis.call(command, key, unpack(list))
+  end
   local all = {}
   for from = 1, #list, CHUNK do
     local part = redis.call(command, key, unpack(list, from, math.min(from + CHUNK - 1, #list)))
