@@ -90,7 +90,6 @@ impl Address {
 
 /// One server, or a cluster.
 #[derive(Clone)]
-#[expect(clippy::large_enum_variant, reason = "there is one a store")]
 enum Channel {
     Server(ConnectionManager),
     Cluster { client: Box<ClusterClient>, connection: Arc<OnceCell<ClusterConnection>> },
