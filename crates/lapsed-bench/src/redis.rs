@@ -25,6 +25,9 @@ use lapsed::sweep::{Act, PassReport, Sweep, Sweeper, SweeperParts};
 use lapsed_redis::{Address, Redis};
 use lapsed_testbed::{Engine, Server};
 
+/// One call that was slow: its number, when, for how long, what, and who.
+type Slow = (u64, u64, u64, Vec<Vec<u8>>, String, String);
+
 /// A server and two ways to it: ours, and a plain one for the peers.
 pub struct Place {
     pub server: Server,
@@ -85,8 +88,8 @@ impl Place {
     pub async fn slowest(&self, verbs: &[&str]) -> Result<(f64, usize)> {
         let mut cmd = ::redis::cmd("SLOWLOG");
         cmd.arg("GET").arg(20_000);
-        let rows: Vec<(u64, u64, u64, Vec<Vec<u8>>, String, String)> = self.ask(&cmd).await?;
-        let of_kind = |row: &&(u64, u64, u64, Vec<Vec<u8>>, String, String)| {
+        let rows: Vec<Slow> = self.ask(&cmd).await?;
+        let of_kind = |row: &&Slow| {
             let verb = row.3.first().map(|v| String::from_utf8_lossy(v).to_lowercase());
             verb.is_some_and(|verb| verbs.contains(&verb.as_str()))
         };
