@@ -42,6 +42,8 @@ pub struct Census {
     pub suspects: u64,
     /// Of them, those that are dead by themselves: no life of an owner decides about them.
     pub orphans: u64,
+    /// Not among them: those that would be, and are spared because the store was away.
+    pub orphans_spared: u64,
     pub owners_live: u64,
     pub owners_overdue: u64,
     /// Of those alive: past their deadline, and spared because the store was away.

@@ -6,7 +6,7 @@ use lapsed::owner::Ending;
 use lapsed::receipt::{Receipt, ReceiptQuery};
 use lapsed::registry::rules::{Case, Life};
 use lapsed::sweep::{BatchId, Tidied, TidyLimits};
-use lapsed::{Result, SystemId};
+use lapsed::{Kind, Result, SystemId};
 use redb::ReadableTable;
 
 use crate::Inner;
@@ -182,8 +182,11 @@ impl Lives {
             slot.held() == 0 && slot.end().is_some_and(|end| aged(end.at_ms))
         };
         let mut gone = self.book.pick(0, limits.rows, long_gone);
+        // Of a registry everything that was taken has a receipt, and goes with it. What sessions let go
+        // has none: it goes before the life that it was taken from, a bounded part at a time.
         let mut left = limits.rows;
-        for at in 0..gone.len() {
+        let count = if self.id.kind == Kind::Sessions { gone.len() } else { 0 };
+        for at in 0..count {
             left -= self.forget_lost(tx, gone[at].incarnation, left)?;
             if left == 0 {
                 // There may be more of it: its turn comes again.
