@@ -55,7 +55,7 @@ for g = 1, tonumber(ARGV[10]) do
     end
   elseif not no then
     life = read_life(redis.call('HGET', K.lives, inc))
-    must_be({}, { lost })
+    must_be({}, { held, lost })
     -- The heartbeat of somebody who beats without lapsed is all that is known of it, also after it
     -- was declared dead: there is no second life to tell apart, unless one was begun since.
     local good = nil
