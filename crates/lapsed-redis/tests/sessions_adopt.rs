@@ -39,7 +39,7 @@ on_both! {
     trap_b7_a_pointer_to_a_newer_session_is_kept,
     trap_b8_no_unit_of_time_is_a_moment_early,
     trap_b8_units_mixed_over_many_pages_are_all_found,
-    trap_b10_nothing_that_changes_during_a_reconciliation_is_lost,
+    trap_b10_trap_b11_what_changes_during_a_reconciliation_is_neither_lost_nor_miscounted,
     trap_b12_a_leader_whose_work_sleeps_goes_on_leading_alone,
     members_that_are_no_names_are_left_alone,
     bytes_that_are_no_text_are_carried_faithfully,
@@ -363,7 +363,9 @@ fn recorded(app: &App) -> Vec<Vec<String>> {
 
 /// B10, B11: the original renamed a rebuilt set over the living one, and compared its own count with
 /// a size that traffic moves.
-async fn trap_b10_nothing_that_changes_during_a_reconciliation_is_lost(chat: Chat) {
+async fn trap_b10_trap_b11_what_changes_during_a_reconciliation_is_neither_lost_nor_miscounted(
+    chat: Chat,
+) {
     let app = &chat.app;
     let at = (app.now_s() + LONG_AGO).to_string();
     (0..200).for_each(|n| app.session(&uuid(n), &at));
