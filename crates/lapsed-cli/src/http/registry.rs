@@ -82,7 +82,8 @@ async fn beat_many(
     owners::beat_many(registry(&app, &name)?, body).await
 }
 
-/// Registers a key (or several, all of them or none) for an owner. The newest registration wins,
+/// Registers a key (or several) for an owner: all of them or none on the embedded store, on Redis a
+/// hundred at a time (repeating is safe). The newest registration wins,
 /// unless `if_free` is given. A name never seen before is started by it.
 #[utoipa::path(post, path = "/v1/registry/{name}/register", tag = "registry",
     request_body = RegisterBody,
@@ -101,7 +102,8 @@ async fn register(
     Ok(Answer(RegisterAnswer::of(body.owner, answer, single)))
 }
 
-/// Registers many keys, all of them or none; one result a key, in order.
+/// Registers many keys; one result a key, in order. All of them or none on the embedded store, on
+/// Redis a hundred at a time (repeating is safe).
 #[utoipa::path(post, path = "/v1/registry/{name}/register_many", tag = "registry",
     request_body = RegisterManyBody,
     responses((status = 200, body = RegisterAnswer),

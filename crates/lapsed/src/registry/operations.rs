@@ -113,7 +113,7 @@ impl Registry {
         self.register_many(claim, std::slice::from_ref(key), Take::Always).await
     }
 
-    /// Registers many keys, all of them or none.
+    /// Registers many keys; in one step up to [`RegistryStore::atomic_keys`].
     pub async fn register_many(
         &self,
         claim: &Claim,
