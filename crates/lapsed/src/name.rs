@@ -89,17 +89,20 @@ pub enum Kind {
     Registry,
     /// Sessions with references: deleted when nobody has been connected for a grace period.
     Sessions,
+    /// Jobs popped from a queue: put back when their worker dies.
+    Inflight,
 }
 
 impl Kind {
     /// Every kind there is.
-    pub const ALL: &[Kind] = &[Kind::Registry, Kind::Sessions];
+    pub const ALL: &[Kind] = &[Kind::Registry, Kind::Sessions, Kind::Inflight];
 
     /// The word used in configuration, routes and metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Kind::Registry => "registry",
             Kind::Sessions => "sessions",
+            Kind::Inflight => "inflight",
         }
     }
 }

@@ -107,6 +107,10 @@ pub enum Refusal {
     Active,
     /// What is stored under its key is not what it should be: left for a person to look at.
     Unreadable,
+    /// Somebody else is collecting: the application's own lock is held.
+    Busy,
+    /// Where it would go does not take it: it stays registered, for the next pass to try.
+    NotTaken,
 }
 
 impl Refusal {
@@ -119,6 +123,8 @@ impl Refusal {
             Refusal::NotLeader => "not_leader",
             Refusal::Active => "active",
             Refusal::Unreadable => "unreadable",
+            Refusal::Busy => "busy",
+            Refusal::NotTaken => "not_taken",
         }
     }
 }

@@ -1,0 +1,106 @@
+//! Why a job is where it is: in words.
+
+use serde_json::json;
+
+use crate::error::Result;
+use crate::inflight::rules::Why;
+use crate::inflight::{Did, Inflight, Job, Place, Recovered};
+use crate::name::Name;
+use crate::owner::Claim;
+use crate::receipt::Receipt;
+use crate::system::Explanation;
+use crate::system::words::{RECEIPTS_SEARCHED, Words, seconds};
+
+impl Inflight {
+    pub(super) async fn explain_key(&self, key: &Name) -> Result<Explanation> {
+        let inflight = &self.parts.inflight;
+        if let Some(job) = self.calls.quiet("job", inflight.job(key)).await? {
+            return self.explain_job(key, &job).await;
+        }
+        let claim = Claim::newest(key.clone());
+        if let Some(owner) = self.calls.quiet("owner", inflight.owner(&claim)).await? {
+            return self.words().owner(key, &owner).await;
+        }
+        let receipt = self.words().last_receipt(key).await?;
+        let (verdict, because) = match &receipt {
+            Some(receipt) => ("reclaimed", vec![recovered(receipt)]),
+            None => (
+                "unknown",
+                vec![format!(
+                    "there is no job `{key}` (it may have been completed), no owner has that \
+                     name, and none of the last {RECEIPTS_SEARCHED} receipts is for it"
+                )],
+            ),
+        };
+        Ok(self.words().explanation(key, verdict, because, json!({ "receipt": receipt })))
+    }
+
+    async fn explain_job(&self, key: &Name, job: &Job) -> Result<Explanation> {
+        let mut because = Vec::new();
+        let verdict = match &job.place {
+            Place::Queued => {
+                because.push(format!("`{key}` is on queue `{}`, in nobody's hands", job.queue));
+                "queued"
+            }
+            Place::Dead { why, at_ms, error } => {
+                let ago = seconds(job.now_ms.saturating_sub(*at_ms));
+                because.push(format!("`{key}` is a dead letter since {ago:.1} s: {}", words(*why)));
+                because.extend(error.iter().map(|said| format!("its worker said: {said}")));
+                because.push("it stays one until somebody puts it back or deletes it".to_owned());
+                "dead_letter"
+            }
+            Place::InFlight { owner, incarnation, token, since_ms, due_ms, ended } => {
+                let held = seconds(job.now_ms.saturating_sub(*since_ms));
+                because.push(format!(
+                    "`{key}` of queue `{}` is in the hands of `{owner}`, incarnation \
+                     {incarnation}, by claim {token}, for {held:.1} s",
+                    job.queue
+                ));
+                self.words().judge(&mut because, *ended, *due_ms, job.now_ms).await?
+            }
+        };
+        if job.crashes > 0 {
+            because.push(format!("{} of its workers died with it lately", job.crashes));
+        }
+        Ok(self.words().explanation(key, verdict, because, json!(job)))
+    }
+
+    pub(super) fn words(&self) -> Words<'_> {
+        Words {
+            calls: &self.calls,
+            sweep: &*self.parts.inflight,
+            store: &*self.parts.store,
+            brake: &self.parts.brake,
+            holds: "jobs",
+        }
+    }
+}
+
+fn words(why: Why) -> &'static str {
+    match why {
+        Why::Failed => "it failed",
+        Why::Crashes => "too many workers died with it",
+        Why::TooOld => "its worker had been dead for too long for it to be put back",
+        Why::Asked => "that is what was asked for when its worker dies",
+    }
+}
+
+fn recovered(receipt: &Receipt) -> String {
+    let done: Option<Recovered> = serde_json::from_value(receipt.removed.clone()).ok();
+    let did = match done.map(|done| done.did) {
+        Some(Did::PutBack) => "put back on its queue, and is not there any more",
+        Some(Did::DeadLetter) => "made a dead letter, and is not there any more",
+        Some(Did::Dropped) => "dropped",
+        None => "taken back",
+    };
+    format!(
+        "there is no job `{}`; it was taken from `{}`, incarnation {} ({}, {:.1} s late) and {did}, \
+         receipt {}",
+        receipt.key,
+        receipt.owner,
+        receipt.incarnation,
+        receipt.reason,
+        seconds(receipt.evidence.late_ms),
+        receipt.id
+    )
+}

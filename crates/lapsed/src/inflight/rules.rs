@@ -1,0 +1,278 @@
+//! What becomes of a job whose worker is dead. Pure: a store decides by it inside its atomic step.
+//!
+//! Whether the worker *is* dead is not asked here: that is a question about owners, and
+//! [`registry::rules`](crate::registry::rules) answers it for every system that has them.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::name::Name;
+
+/// Which end of its queue a job goes to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum End {
+    /// It is the next to be taken.
+    #[default]
+    Front,
+    /// It waits for its turn again.
+    Back,
+}
+
+/// What becomes of a job when its worker dies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnDeath {
+    /// Back on its queue, the next to be taken: it has waited before.
+    #[default]
+    Front,
+    /// Back on its queue, behind all others.
+    Back,
+    /// As if its worker had said that it failed: a dead letter.
+    Fail,
+    /// Gone; the receipt keeps what it carried.
+    Drop,
+    /// A dead letter.
+    DeadLetter,
+}
+
+impl OnDeath {
+    /// Every one there is.
+    pub const ALL: &[OnDeath] =
+        &[OnDeath::Front, OnDeath::Back, OnDeath::Fail, OnDeath::Drop, OnDeath::DeadLetter];
+
+    /// The word used in configuration and JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            OnDeath::Front => "front",
+            OnDeath::Back => "back",
+            OnDeath::Fail => "fail",
+            OnDeath::Drop => "drop",
+            OnDeath::DeadLetter => "dead_letter",
+        }
+    }
+}
+
+impl fmt::Display for OnDeath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for OnDeath {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Self> {
+        let found = Self::ALL.iter().find(|one| one.as_str() == text).copied();
+        found.ok_or_else(|| {
+            let words: Vec<&str> = Self::ALL.iter().map(|one| one.as_str()).collect();
+            Error::Invalid(format!("{text:?} is none of {}", words.join(", ")))
+        })
+    }
+}
+
+/// Why a job is a dead letter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Why {
+    /// Its worker said so, or its worker died and the rule is to take that for a failure.
+    Failed,
+    /// Too many workers died with it.
+    Crashes,
+    /// Its worker had been dead for too long.
+    TooOld,
+    /// The rule is to put nothing back.
+    Asked,
+}
+
+impl Why {
+    /// Every one there is.
+    pub const ALL: &[Why] = &[Why::Failed, Why::Crashes, Why::TooOld, Why::Asked];
+
+    /// The word used in receipts, metrics and JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Why::Failed => "failed",
+            Why::Crashes => "crashes",
+            Why::TooOld => "too_old",
+            Why::Asked => "asked",
+        }
+    }
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// How a system recovers. Separate from the application's own retries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recovery {
+    /// What becomes of a job unless it says otherwise itself.
+    pub on_death: OnDeath,
+    /// The crash that makes it so many within the window is the last: a dead letter then. 0: never.
+    pub crashes_max: u32,
+    /// How long a crash counts.
+    pub crash_window_ms: u64,
+    /// A job whose worker has been dead for longer than this is not put back: a dead letter.
+    /// 0: however long.
+    pub age_max_ms: u64,
+    /// Where the queues themselves are out of reach: whatever would go back to its queue (put back,
+    /// given back, revived) goes on this one instead, from which somebody delivers it. A job keeps
+    /// the name of its own queue.
+    pub outbox: Option<Name>,
+}
+
+impl Default for Recovery {
+    fn default() -> Self {
+        const HOUR_MS: u64 = 3_600_000;
+        Recovery {
+            on_death: OnDeath::Front,
+            crashes_max: 3,
+            crash_window_ms: 72 * HOUR_MS,
+            age_max_ms: 7 * 24 * HOUR_MS,
+            outbox: None,
+        }
+    }
+}
+
+/// What is decided about.
+#[derive(Clone, Copy, Debug)]
+pub struct Case<'a> {
+    /// The system's way.
+    pub recovery: &'a Recovery,
+    /// The job's own, if it has one.
+    pub on_death: Option<OnDeath>,
+    /// The job's own limit, if it has one.
+    pub crashes_max: Option<u32>,
+    /// Whether its worker died, or only left: leaving is no crash.
+    pub crashed: bool,
+    /// When earlier workers died with it, on the store's clock.
+    pub crashes: &'a [u64],
+    /// When its worker's time ran out.
+    pub deadline_ms: u64,
+    /// The store's clock at this instant.
+    pub now_ms: u64,
+}
+
+/// What becomes of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// Back on its queue.
+    PutBack(End),
+    /// A dead letter.
+    DeadLetter(Why),
+    /// Gone.
+    Drop,
+}
+
+/// How many of `crashes` still count.
+pub fn counting(crashes: &[u64], window_ms: u64, now_ms: u64) -> u32 {
+    crashes.iter().filter(|at_ms| counts(**at_ms, window_ms, now_ms)).count() as u32
+}
+
+/// Whether a crash at `at_ms` still counts.
+pub fn counts(at_ms: u64, window_ms: u64, now_ms: u64) -> bool {
+    now_ms.saturating_sub(at_ms) < window_ms
+}
+
+/// The rule. A worker that left gives its jobs back, whatever is to be done on its death; one that
+/// died raises the crash count, and the limits come before what is to be done.
+pub fn decide(case: &Case<'_>) -> Decision {
+    let recovery = case.recovery;
+    let on_death = case.on_death.unwrap_or(recovery.on_death);
+    let end = if on_death == OnDeath::Back { End::Back } else { End::Front };
+    if !case.crashed {
+        return Decision::PutBack(end);
+    }
+    match on_death {
+        OnDeath::Drop => return Decision::Drop,
+        OnDeath::Fail => return Decision::DeadLetter(Why::Failed),
+        OnDeath::DeadLetter => return Decision::DeadLetter(Why::Asked),
+        OnDeath::Front | OnDeath::Back => {}
+    }
+    let late_ms = case.now_ms.saturating_sub(case.deadline_ms);
+    if recovery.age_max_ms > 0 && late_ms > recovery.age_max_ms {
+        return Decision::DeadLetter(Why::TooOld);
+    }
+    let crashes = 1 + counting(case.crashes, recovery.crash_window_ms, case.now_ms);
+    let crashes_max = case.crashes_max.unwrap_or(recovery.crashes_max);
+    if crashes_max > 0 && crashes >= crashes_max {
+        return Decision::DeadLetter(Why::Crashes);
+    }
+    Decision::PutBack(end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RECOVERY: Recovery = Recovery {
+        on_death: OnDeath::Front,
+        crashes_max: 3,
+        crash_window_ms: 1_000,
+        age_max_ms: 500,
+        outbox: None,
+    };
+
+    fn case(crashes: &[u64]) -> Case<'_> {
+        Case {
+            recovery: &RECOVERY,
+            on_death: None,
+            crashes_max: None,
+            crashed: true,
+            crashes,
+            deadline_ms: 10_000,
+            now_ms: 10_100,
+        }
+    }
+
+    #[test]
+    fn the_third_crash_within_the_window_is_the_last() {
+        assert_eq!(decide(&case(&[])), Decision::PutBack(End::Front));
+        assert_eq!(decide(&case(&[9_500])), Decision::PutBack(End::Front));
+        assert_eq!(decide(&case(&[9_500, 9_600])), Decision::DeadLetter(Why::Crashes));
+        assert_eq!(decide(&case(&[9_100, 9_600])), Decision::PutBack(End::Front), "one is too old");
+        let lenient = Case { crashes_max: Some(0), ..case(&[9_500, 9_600, 9_700]) };
+        assert_eq!(decide(&lenient), Decision::PutBack(End::Front));
+    }
+
+    #[test]
+    fn an_orphan_of_long_ago_is_not_put_back() {
+        let long_ago = |now_ms| decide(&Case { now_ms, ..case(&[]) });
+        assert_eq!(long_ago(10_500), Decision::PutBack(End::Front));
+        assert_eq!(long_ago(10_501), Decision::DeadLetter(Why::TooOld));
+    }
+
+    #[test]
+    fn a_job_may_have_its_own_way() {
+        let own = |on_death| decide(&Case { on_death: Some(on_death), ..case(&[]) });
+        assert_eq!(own(OnDeath::Back), Decision::PutBack(End::Back));
+        assert_eq!(own(OnDeath::Drop), Decision::Drop);
+        assert_eq!(own(OnDeath::Fail), Decision::DeadLetter(Why::Failed));
+        assert_eq!(own(OnDeath::DeadLetter), Decision::DeadLetter(Why::Asked));
+    }
+
+    #[test]
+    fn leaving_is_no_crash() {
+        let left = Case {
+            crashed: false,
+            on_death: Some(OnDeath::Drop),
+            now_ms: 99_999,
+            ..case(&[9_900, 9_901, 9_902])
+        };
+        assert_eq!(decide(&left), Decision::PutBack(End::Front));
+    }
+
+    #[test]
+    fn words_are_read_as_they_are_written() {
+        for one in OnDeath::ALL {
+            assert_eq!(one.as_str().parse::<OnDeath>().unwrap(), *one);
+        }
+        let error = "frnt".parse::<OnDeath>().unwrap_err().to_string();
+        assert!(error.contains("front, back, fail, drop, dead_letter"), "{error}");
+    }
+}
