@@ -10,6 +10,8 @@
 //! a worker that beats by itself ([`Worker`]), why a job is where it is (`explain`), and the
 //! conformance suite that every store must pass.
 
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod explain;
 mod operations;
 pub mod rules;

@@ -1,0 +1,327 @@
+//! What every store must do for `inflight`, run unchanged on each of them.
+//!
+//! A store crate writes one function that makes a [`Fixture`] and calls
+//! [`inflight_conformance!`](crate::inflight_conformance) with it: every case becomes a test of its own.
+//! Nothing here relies on exact milliseconds, nor on where numbers begin: a store may run on its real
+//! clock, with a TTL of about a second.
+
+#![allow(clippy::unwrap_used)] // a suite of tests: a panic is a failing test
+
+pub mod jobs;
+pub mod letters;
+pub mod recovery;
+pub mod zombies;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+
+use crate::activity::Activity;
+use crate::clock::SystemClock;
+use crate::inflight::rules::{OnDeath, Recovery};
+use crate::inflight::{
+    Claimed, Counts, Finish, Finished, Inflight, InflightParts, InflightStore, Job, NewJob, Place,
+    Recovered, Ticket,
+};
+use crate::name::Name;
+use crate::owner::Claim;
+use crate::receipt::{Receipt, ReceiptQuery, Retention, Silent};
+use crate::schedule::Stop;
+use crate::store::Store;
+use crate::sweep::brake::{Brake, BrakePolicy};
+use crate::sweep::policy::Policy;
+use crate::sweep::{
+    Act, Batch, BatchAnswer, BatchId, Cursor, PageRequest, PassReport, Suspect, Sweeper,
+    SweeperParts,
+};
+
+/// Makes a system of jobs with rules of its own, on the fixture's store.
+pub type Open = Box<dyn Fn(Recovery) -> BoxFuture<'static, Arc<dyn InflightStore>> + Send + Sync>;
+
+/// A store to be tried, fresh, with a way to let its clock run.
+pub struct Fixture {
+    /// The jobs under test, by the usual rules.
+    pub inflight: Arc<dyn InflightStore>,
+    /// Makes another system of jobs on the same store.
+    pub open: Open,
+    /// The store below them.
+    pub store: Arc<dyn Store>,
+    /// How long a beat lasts: as long as the fixture can afford to wait for.
+    pub ttl: Duration,
+    /// Lets the store's clock run on by that much, and returns when it has.
+    pub advance: Box<dyn Fn(Duration) -> BoxFuture<'static, ()> + Send + Sync>,
+    /// Whatever must live as long as the fixture.
+    pub keep: Box<dyn std::any::Any + Send + Sync>,
+}
+
+impl Fixture {
+    /// A fixture whose store has been there for long enough: no store-away grace is running.
+    pub async fn settled(self) -> Self {
+        (self.advance)(self.ttl).await;
+        self
+    }
+
+    /// The same with other rules.
+    pub async fn with(mut self, recovery: Recovery) -> Self {
+        self.inflight = (self.open)(recovery).await;
+        self
+    }
+
+    /// The TTL in milliseconds.
+    pub fn ttl_ms(&self) -> u64 {
+        self.ttl.as_millis() as u64
+    }
+
+    /// Starts a life and answers with its claim.
+    pub async fn start(&self, owner: &str) -> Claim {
+        let beat = self.inflight.start(&name(owner), self.ttl_ms()).await.expect("start");
+        Claim::exact(name(owner), beat.incarnation)
+    }
+
+    /// Puts jobs on queue `q`; each carries its own id.
+    pub async fn enqueue(&self, ids: &[&str]) {
+        let jobs: Vec<NewJob> = ids.iter().map(|id| job(id)).collect();
+        self.inflight.enqueue(&jobs).await.expect("enqueue");
+    }
+
+    /// Takes up to `limit` from queue `q`.
+    pub async fn take(&self, claim: &Claim, limit: usize) -> Vec<Claimed> {
+        self.inflight.take(claim, &name("q"), limit).await.expect("take").jobs
+    }
+
+    /// Starts a life that has taken `ids`, which nobody else has put on the queue.
+    pub async fn working(&self, owner: &str, ids: &[&str]) -> (Claim, Vec<Claimed>) {
+        let claim = self.start(owner).await;
+        self.enqueue(ids).await;
+        let jobs = self.take(&claim, ids.len()).await;
+        assert_eq!(ids_of(&jobs), ids);
+        (claim, jobs)
+    }
+
+    /// Ends one claim.
+    pub async fn finish(&self, claim: &Claim, job: &Claimed, how: Finish) -> Finished {
+        let ticket = job.ticket(claim.incarnation.expect("an exact claim"));
+        self.inflight.finish(&[ticket], &how).await.expect("finish").remove(0)
+    }
+
+    /// The usual end of one.
+    pub async fn complete(&self, claim: &Claim, job: &Claimed) -> Finished {
+        self.finish(claim, job, Finish::Complete).await
+    }
+
+    /// Lets silent owners run out while `others` beat on.
+    pub async fn outlive(&self, others: &[&Claim]) {
+        for _ in 0..4 {
+            (self.advance)(self.ttl / 4).await;
+            for other in others {
+                self.inflight.beat(other).await.expect("the living beat");
+            }
+        }
+    }
+
+    /// Starts a life that takes what is next, dies of it, and is swept.
+    pub async fn crash(&self, owner: &str) -> PassReport {
+        let claim = self.start(owner).await;
+        assert_eq!(self.take(&claim, 1).await.len(), 1, "there is a job to die of");
+        (self.advance)(self.ttl).await;
+        self.sweep("s").await
+    }
+
+    /// One job.
+    pub async fn job(&self, id: &str) -> Option<Job> {
+        self.inflight.job(&name(id)).await.expect("job")
+    }
+
+    /// Where it is.
+    pub async fn place(&self, id: &str) -> Place {
+        self.job(id).await.expect("the job is there").place
+    }
+
+    /// The account, which must balance.
+    pub async fn counts(&self) -> Counts {
+        let counts = self.inflight.counts().await.expect("counts");
+        assert!(counts.balances(), "{counts:?}");
+        counts
+    }
+
+    /// Everything that is suspect.
+    pub async fn suspects(&self) -> Vec<Suspect> {
+        let request = PageRequest { after: Cursor::default(), limit: 1_000, undeclared_max: None };
+        self.inflight.suspects(request).await.expect("suspects").suspects
+    }
+
+    /// The decisive step, by hand.
+    pub async fn reclaim(&self, number: u64, suspects: Vec<Suspect>) -> BatchAnswer {
+        let id = BatchId { sweeper: "by-hand".into(), number };
+        let batch = Batch { id, suspects, act: Act::Reclaim, term: None };
+        self.inflight.reclaim(batch).await.expect("reclaim")
+    }
+
+    /// A sweeper with that policy. Its name begins with `who` and is unique, as names must be.
+    pub fn sweeper(&self, who: &str, policy: Policy) -> Sweeper {
+        static SWEEPERS: AtomicU64 = AtomicU64::new(0);
+        let number = SWEEPERS.fetch_add(1, Ordering::Relaxed);
+        Sweeper::new(SweeperParts {
+            name: format!("{who}#{number}"),
+            sweep: self.inflight.clone(),
+            store: self.store.clone(),
+            policy,
+            brake: Arc::new(Brake::new(BrakePolicy::default(), self.ttl)),
+            clock: SystemClock::shared(),
+            activity: Arc::default(),
+            leadership: None,
+            witness: Arc::new(Silent),
+            retention: Retention::default(),
+        })
+    }
+
+    /// One pass with that policy.
+    pub async fn pass(&self, who: &str, act: Act, policy: Policy) -> PassReport {
+        let (_stopper, stop) = Stop::channel();
+        self.sweeper(who, policy).pass(act, 1_000, &stop).await
+    }
+
+    /// One real pass, naming what it reclaimed.
+    pub async fn sweep(&self, who: &str) -> PassReport {
+        self.pass(who, Act::Reclaim, Policy::default()).await
+    }
+
+    /// All receipts, oldest first.
+    pub async fn receipts(&self) -> Vec<Receipt> {
+        let query = ReceiptQuery { after: Some(0), limit: 20_000, ..ReceiptQuery::default() };
+        self.store.receipts(self.inflight.system(), query).await.expect("receipts")
+    }
+
+    /// What the newest receipt of `id` says was done.
+    pub async fn recovered(&self, id: &str) -> (u64, Recovered) {
+        let receipts = self.receipts().await;
+        let receipt = receipts.into_iter().rfind(|r| r.key.as_str() == id);
+        let receipt = receipt.expect("a receipt for it");
+        let removed = serde_json::from_value(receipt.removed.clone()).expect("as agreed");
+        (receipt.id.seq, removed)
+    }
+
+    /// The system on top.
+    pub fn system(&self) -> Inflight {
+        Inflight::new(InflightParts {
+            id: self.inflight.system().clone(),
+            inflight: self.inflight.clone(),
+            index: None,
+            store: self.store.clone(),
+            ttl: self.ttl,
+            beat_every: None,
+            brake: Arc::new(Brake::new(BrakePolicy::default(), self.ttl)),
+            clock: SystemClock::shared(),
+            activity: Arc::<Activity>::default(),
+            witness: Arc::new(Silent),
+            timeout: Duration::from_secs(5),
+            batch: 3,
+            sweeper: "conformance".to_owned(),
+        })
+    }
+}
+
+/// A name that is known to be one.
+pub fn name(text: &str) -> Name {
+    Name::new(text).expect("a good name")
+}
+
+/// A job on queue `q` that carries its own id.
+pub fn job(id: &str) -> NewJob {
+    NewJob::new(name(id), name("q"), &format!("payload of {id}"))
+}
+
+/// A job with a way of its own.
+pub fn job_with(id: &str, on_death: OnDeath) -> NewJob {
+    NewJob { on_death: Some(on_death), ..job(id) }
+}
+
+/// Which they are, in order.
+pub fn ids_of(jobs: &[Claimed]) -> Vec<&str> {
+    jobs.iter().map(|job| job.id.as_str()).collect()
+}
+
+/// The claim of `job`, shown without saying whose it is.
+pub fn bare(job: &Claimed) -> Ticket {
+    Ticket { id: job.id.clone(), token: job.token, incarnation: None }
+}
+
+/// Makes one test a case. `$make` is an `async fn() -> Fixture`.
+#[macro_export]
+macro_rules! inflight_conformance {
+    ($make:ident) => {
+        $crate::inflight_conformance!(@cases $make, jobs: [
+            a_job_is_taken_once_and_completed,
+            those_longest_on_the_queue_come_first,
+            queues_keep_apart,
+            the_same_id_is_queued_once,
+            the_first_take_of_a_new_name_starts_it,
+            a_take_that_waits_gets_what_arrives,
+            tokens_only_grow,
+            trap_e13_what_is_taken_is_registered_in_the_same_step,
+            what_somebody_else_popped_is_tracked,
+            what_is_there_already_is_not_registered_again,
+            giving_back_is_no_crash,
+            giving_back_goes_to_either_end,
+            a_claim_needs_no_owner_to_end,
+            payloads_are_carried_as_they_are,
+            what_an_owner_holds_is_paged,
+            the_account_balances,
+            several_claims_end_at_once,
+        ]);
+        $crate::inflight_conformance!(@cases $make, recovery: [
+            trap_e1_a_job_is_back_in_the_step_that_takes_it,
+            the_living_keep_their_jobs,
+            a_beat_before_the_decisive_step_wins,
+            trap_e3_a_dead_worker_is_found_without_a_list_of_processes,
+            trap_e7_a_job_that_kills_its_workers_ends_as_a_dead_letter,
+            crashes_of_long_ago_do_not_count,
+            trap_e8_an_orphan_of_long_ago_is_not_put_back,
+            trap_e10_nine_thousand_jobs_of_one_worker,
+            trap_e12_a_reused_name_hides_nothing,
+            each_job_may_have_its_own_way,
+            recovered_jobs_come_first_or_last,
+            two_sweepers_put_back_once,
+            a_dry_run_changes_nothing,
+            a_pass_that_stops_early_resumes,
+            a_job_finished_in_between_stays_finished,
+            a_job_taken_by_somebody_else_in_between_stays_theirs,
+            the_same_suspect_twice_is_put_back_once,
+            a_stalled_leader_is_refused_by_the_store,
+            retiring_puts_back_without_a_crash,
+            what_was_in_doubt_is_settled_by_batch,
+            everything_goes_through_the_outbox,
+        ]);
+        $crate::inflight_conformance!(@cases $make, zombies: [
+            trap_e2_a_late_beat_brings_nothing_back,
+            trap_e9_a_late_completion_is_refused,
+            trap_e9_a_claim_before_last_is_refused,
+            a_dead_incarnation_takes_and_registers_nothing,
+            a_fenced_worker_is_refused_before_its_jobs_have_moved,
+            a_worker_drops_what_it_lost,
+            a_worker_works_until_told_to_stop,
+        ]);
+        $crate::inflight_conformance!(@cases $make, letters: [
+            a_failed_job_is_a_dead_letter,
+            dead_letters_are_paged_put_back_and_deleted,
+            a_letter_put_back_begins_anew,
+            restore_brings_back_what_was_dropped,
+            restore_brings_back_a_dead_letter,
+            restore_refuses_what_is_on,
+            explain_says_where_a_job_is,
+        ]);
+    };
+    (@cases $make:ident, $room:ident: [$($case:ident,)*]) => {
+        mod $room {
+            $(
+                #[tokio::test]
+                async fn $case() {
+                    let fixture = super::$make().await.settled().await;
+                    $crate::inflight::conformance::$room::$case(fixture).await;
+                }
+            )*
+        }
+    };
+}

@@ -1,0 +1,285 @@
+//! The life of a job while nobody dies.
+
+use std::time::Duration;
+
+use super::{Fixture, bare, ids_of, job, name};
+use crate::inflight::rules::End;
+use crate::inflight::{Enqueued, Finish, Finished, NewJob, Place, Ticket, Token, Tracked};
+use crate::owner::Claim;
+
+/// The whole of it.
+pub async fn a_job_is_taken_once_and_completed(f: Fixture) {
+    f.enqueue(&["a"]).await;
+    assert_eq!(f.place("a").await, Place::Queued);
+    let (one, two) = (f.start("one").await, f.start("two").await);
+    let taken = f.take(&one, 10).await;
+    assert_eq!(ids_of(&taken), ["a"]);
+    assert_eq!((taken[0].payload.as_str(), taken[0].crashes), ("payload of a", 0));
+    assert!(f.take(&two, 10).await.is_empty(), "it is somebody's");
+    match f.place("a").await {
+        Place::InFlight { owner, incarnation, token, ended, .. } => {
+            assert_eq!((owner, Some(incarnation)), (one.owner.clone(), one.incarnation));
+            assert_eq!((token, ended), (taken[0].token, None));
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(f.complete(&one, &taken[0]).await, Finished::Done);
+    assert_eq!(f.job("a").await, None);
+    assert_eq!(f.complete(&one, &taken[0]).await, Finished::Gone);
+    let counts = f.counts().await;
+    assert_eq!((counts.entered, counts.completed, counts.in_flight), (1, 1, 0));
+}
+
+/// First in, first out, also in batches.
+pub async fn those_longest_on_the_queue_come_first(f: Fixture) {
+    let ids: Vec<String> = (0..25).map(|i| format!("j{i:02}")).collect();
+    let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+    f.enqueue(&ids[..20]).await;
+    f.enqueue(&ids[20..]).await;
+    let claim = f.start("w").await;
+    let mut seen = Vec::new();
+    for expected in [10, 10, 5, 0] {
+        let jobs = f.take(&claim, 10).await;
+        assert_eq!(jobs.len(), expected);
+        seen.extend(jobs.into_iter().map(|job| job.id.to_string()));
+    }
+    assert_eq!(seen, ids);
+}
+
+/// And are counted.
+pub async fn queues_keep_apart(f: Fixture) {
+    let on = |id: &str, queue: &str| NewJob::new(name(id), name(queue), "");
+    f.inflight.enqueue(&[on("a", "high"), on("b", "low"), on("c", "low")]).await.unwrap();
+    assert_eq!(f.inflight.queues(None, 10).await.unwrap(), [(name("high"), 1), (name("low"), 2)]);
+    assert_eq!(f.inflight.queues(Some(&name("high")), 10).await.unwrap(), [(name("low"), 2)]);
+    let claim = f.start("w").await;
+    let low = f.inflight.take(&claim, &name("low"), 10).await.unwrap().jobs;
+    assert_eq!((ids_of(&low), &low[0].queue), (vec!["b", "c"], &name("low")));
+    assert_eq!(f.inflight.queues(None, 10).await.unwrap(), [(name("high"), 1)]);
+    assert!(f.take(&claim, 10).await.is_empty(), "there is nothing on `q`");
+}
+
+/// Repeating an enqueue whose answer was lost puts nothing there twice, wherever the job is by now.
+pub async fn the_same_id_is_queued_once(f: Fixture) {
+    let again = || async { f.inflight.enqueue(&[job("a")]).await.unwrap().remove(0) };
+    assert_eq!(again().await, Enqueued::Queued);
+    assert_eq!(again().await, Enqueued::Exists);
+    let twice = f.inflight.enqueue(&[job("b"), job("b")]).await.unwrap();
+    assert_eq!(twice, [Enqueued::Queued, Enqueued::Exists]);
+    let claim = f.start("w").await;
+    let taken = f.take(&claim, 10).await;
+    assert_eq!(ids_of(&taken), ["a", "b"]);
+    assert_eq!(again().await, Enqueued::Exists);
+    f.finish(&claim, &taken[0], Finish::Fail { error: String::new() }).await;
+    assert_eq!(again().await, Enqueued::Exists);
+    assert!(f.inflight.delete(&name("a")).await.unwrap());
+    assert_eq!(again().await, Enqueued::Queued, "it is free again");
+    f.counts().await;
+}
+
+/// As with everything that an owner does first.
+pub async fn the_first_take_of_a_new_name_starts_it(f: Fixture) {
+    f.enqueue(&["a"]).await;
+    let taken = f.inflight.take(&Claim::newest(name("new")), &name("q"), 1).await.unwrap();
+    assert!(taken.started.is_some_and(|beat| beat.incarnation == taken.incarnation));
+    let claim = Claim::newest(name("new"));
+    let again = f.inflight.take(&claim, &name("q"), 1).await.unwrap();
+    assert_eq!((again.started, again.incarnation), (None, taken.incarnation));
+    assert_eq!(f.inflight.in_flight(&claim, None, 10).await.unwrap(), [name("a")]);
+}
+
+/// It is there within the wait; and a wait that is in vain ends.
+pub async fn a_take_that_waits_gets_what_arrives(f: Fixture) {
+    let claim = f.start("w").await;
+    let (system, queue) = (f.system(), name("q"));
+    let empty = system.take(&claim, &queue, 1, Duration::from_millis(30)).await.unwrap();
+    assert!(empty.jobs.is_empty());
+    let waiting = system.take(&claim, &queue, 1, Duration::from_secs(60));
+    let arriving = async {
+        tokio::task::yield_now().await;
+        f.enqueue(&["a"]).await;
+    };
+    let (taken, ()) = futures::join!(waiting, arriving);
+    assert_eq!(ids_of(&taken.unwrap().jobs), ["a"]);
+}
+
+/// Over all jobs, and over every claim of one.
+pub async fn tokens_only_grow(f: Fixture) {
+    let claim = f.start("w").await;
+    let mut last = Token(0);
+    f.enqueue(&["a", "b", "c"]).await;
+    for _ in 0..3 {
+        let jobs = f.take(&claim, 3).await;
+        assert_eq!(jobs.len(), 3);
+        for job in &jobs {
+            assert!(job.token > last, "{job:?} after {last}");
+            last = job.token;
+        }
+        for job in &jobs {
+            f.finish(&claim, job, Finish::GiveBack(End::Back)).await;
+        }
+    }
+}
+
+/// There is no moment at which a job is in a worker's memory only: a worker that dies right after
+/// the pop, before it has said anything, loses nothing.
+pub async fn trap_e13_what_is_taken_is_registered_in_the_same_step(f: Fixture) {
+    f.enqueue(&["a", "b"]).await;
+    let claim = f.start("w").await;
+    drop(f.inflight.take(&claim, &name("q"), 2).await.unwrap());
+    assert_eq!(f.inflight.in_flight(&claim, None, 10).await.unwrap(), [name("a"), name("b")]);
+    (f.advance)(f.ttl).await;
+    assert_eq!(f.sweep("s").await.reclaimed, 2);
+    assert_eq!(f.counts().await.queued, 2);
+}
+
+/// A job that never was on a queue of ours is tracked, completed, and goes back to its queue.
+pub async fn what_somebody_else_popped_is_tracked(f: Fixture) {
+    let claim = f.start("w").await;
+    let answer = f.inflight.register(&claim, &[job("a"), job("b")]).await.unwrap();
+    assert_eq!(Some(answer.incarnation), claim.incarnation);
+    let [Tracked::Tracked { token: a }, Tracked::Tracked { token: b }] = answer.jobs[..] else {
+        panic!("{answer:?}")
+    };
+    assert!(b > a);
+    let ticket = Ticket { id: name("a"), token: a, incarnation: claim.incarnation };
+    let done = f.inflight.finish(&[ticket], &Finish::Complete).await.unwrap();
+    assert_eq!(done, [Finished::Done]);
+    (f.advance)(f.ttl).await;
+    assert_eq!(f.sweep("s").await.reclaimed, 1);
+    let other = f.start("other").await;
+    let taken = f.take(&other, 10).await;
+    assert_eq!((ids_of(&taken), taken[0].payload.as_str()), (vec!["b"], "payload of b"));
+    assert_eq!(f.counts().await.entered, 2);
+}
+
+/// By the same life it is kept; by anybody else it is refused, wherever it is.
+pub async fn what_is_there_already_is_not_registered_again(f: Fixture) {
+    let (one, two) = (f.start("one").await, f.start("two").await);
+    let register = |claim: Claim, id: &'static str| {
+        let inflight = f.inflight.clone();
+        async move { inflight.register(&claim, &[job(id)]).await.unwrap().jobs.remove(0) }
+    };
+    let Tracked::Tracked { token } = register(one.clone(), "a").await else { panic!() };
+    assert_eq!(register(one.clone(), "a").await, Tracked::Kept { token });
+    assert_eq!(register(two.clone(), "a").await, Tracked::Taken);
+    f.enqueue(&["b"]).await;
+    assert_eq!(register(two.clone(), "b").await, Tracked::Taken);
+    assert_eq!(f.counts().await.entered, 2);
+}
+
+/// It is the next to be taken, by a new claim, and the old one is over.
+pub async fn giving_back_is_no_crash(f: Fixture) {
+    let (claim, jobs) = f.working("w", &["a"]).await;
+    f.enqueue(&["b"]).await;
+    let given = f.finish(&claim, &jobs[0], Finish::GiveBack(End::Front)).await;
+    assert_eq!(given, Finished::Done);
+    assert_eq!(f.complete(&claim, &jobs[0]).await, Finished::Superseded);
+    let again = f.take(&claim, 1).await;
+    assert_eq!((ids_of(&again), again[0].crashes), (vec!["a"], 0));
+    assert!(again[0].token > jobs[0].token);
+    assert!(f.receipts().await.is_empty(), "nothing was reclaimed");
+}
+
+/// Front: the next. Back: behind all others.
+pub async fn giving_back_goes_to_either_end(f: Fixture) {
+    let (claim, jobs) = f.working("w", &["a", "b"]).await;
+    f.enqueue(&["x", "y"]).await;
+    f.finish(&claim, &jobs[0], Finish::GiveBack(End::Back)).await;
+    f.finish(&claim, &jobs[1], Finish::GiveBack(End::Front)).await;
+    assert_eq!(ids_of(&f.take(&claim, 10).await), ["b", "x", "y", "a"]);
+}
+
+/// `complete(id, token)`: the token says it all.
+pub async fn a_claim_needs_no_owner_to_end(f: Fixture) {
+    let (_, jobs) = f.working("w", &["a", "b"]).await;
+    let wrong = Ticket { token: Token(jobs[0].token.0 + 1_000), ..bare(&jobs[0]) };
+    let tickets = [wrong, bare(&jobs[0]), bare(&jobs[1])];
+    let done = f.inflight.finish(&tickets, &Finish::Complete).await.unwrap();
+    assert_eq!(done, [Finished::Superseded, Finished::Done, Finished::Done]);
+    let nobody = Ticket { id: name("nobody"), token: Token(1), incarnation: None };
+    let gone = f.inflight.finish(&[nobody], &Finish::Complete).await.unwrap();
+    assert_eq!(gone, [Finished::Gone]);
+}
+
+/// Byte for byte: through the queue, a recovery, and the queue again.
+pub async fn payloads_are_carried_as_they_are(f: Fixture) {
+    let payloads = [
+        String::new(),
+        "{\"args\":[],\"n\":12345678901234567890,\"f\":1.0}".to_owned(),
+        "é ✓ \u{0} \r\n\t\" \\ : , | 🦀".to_owned(),
+        "x".repeat(100_000),
+    ];
+    let job = |(i, payload): (usize, &String)| {
+        NewJob::new(name(&format!("j:{i} é|,")), name("q"), payload)
+    };
+    let jobs: Vec<NewJob> = payloads.iter().enumerate().map(job).collect();
+    f.inflight.enqueue(&jobs).await.unwrap();
+    let check = |taken: Vec<crate::inflight::Claimed>| {
+        assert_eq!(taken.len(), jobs.len());
+        for (taken, job) in taken.iter().zip(&jobs) {
+            assert_eq!((&taken.id, &taken.payload), (&job.id, &job.payload));
+        }
+    };
+    let first = f.start("first").await;
+    check(f.take(&first, 10).await);
+    (f.advance)(f.ttl).await;
+    assert_eq!(f.sweep("s").await.reclaimed, 4);
+    let second = f.start("second").await;
+    let mut taken = f.take(&second, 10).await;
+    taken.sort_by(|a, b| a.id.cmp(&b.id));
+    check(taken);
+}
+
+/// By id, a page at a time.
+pub async fn what_an_owner_holds_is_paged(f: Fixture) {
+    let (claim, _) = f.working("w", &["c", "a", "b"]).await;
+    let page = |after: Option<&'static str>| {
+        let (inflight, claim) = (f.inflight.clone(), claim.clone());
+        async move { inflight.in_flight(&claim, after.map(name).as_ref(), 2).await.unwrap() }
+    };
+    assert_eq!(page(None).await, [name("a"), name("b")]);
+    assert_eq!(page(Some("b")).await, [name("c")]);
+    assert_eq!(page(Some("c")).await, []);
+    let info = f.inflight.owner(&claim).await.unwrap().unwrap();
+    assert_eq!(info.held, 3);
+}
+
+/// One job at each place.
+pub async fn the_account_balances(f: Fixture) {
+    let (claim, jobs) = f.working("w", &["done", "failed", "deleted", "held"]).await;
+    f.enqueue(&["queued"]).await;
+    f.complete(&claim, &jobs[0]).await;
+    for job in &jobs[1..3] {
+        f.finish(&claim, job, Finish::Fail { error: "no".to_owned() }).await;
+    }
+    assert!(f.inflight.delete(&name("deleted")).await.unwrap());
+    let counts = f.counts().await;
+    let seen = (counts.entered, counts.completed, counts.queued, counts.in_flight);
+    assert_eq!(seen, (5, 1, 1, 1));
+    assert_eq!((counts.dead, counts.dropped), (1, 1));
+    assert_eq!(f.inflight.census().await.unwrap().population, 1);
+}
+
+/// Each is judged by itself.
+pub async fn several_claims_end_at_once(f: Fixture) {
+    let ids: Vec<String> = (0..300).map(|i| format!("j{i:03}")).collect();
+    let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+    let (claim, jobs) = f.working("w", &ids).await;
+    assert_eq!(f.complete(&claim, &jobs[7]).await, Finished::Done);
+    let inc = claim.incarnation.unwrap();
+    let tickets: Vec<Ticket> = jobs.iter().map(|job| job.ticket(inc)).collect();
+    let done = f.inflight.finish(&tickets, &Finish::Complete).await.unwrap();
+    assert_eq!(done.iter().filter(|one| **one == Finished::Done).count(), 299);
+    assert_eq!(done[7], Finished::Gone);
+    let twice = [tickets[0].clone(), tickets[0].clone()];
+    f.enqueue(&["again"]).await;
+    let again = f.take(&claim, 1).await;
+    let same = [bare(&again[0]), bare(&again[0])];
+    let done = f.inflight.finish(&same, &Finish::Complete).await.unwrap();
+    assert_eq!(done, [Finished::Done, Finished::Gone], "named twice, ended once");
+    let gone = f.inflight.finish(&twice, &Finish::Complete).await.unwrap();
+    assert_eq!(gone, [Finished::Gone; 2]);
+    let counts = f.counts().await;
+    assert_eq!((counts.completed, counts.in_flight), (301, 0));
+}
