@@ -1,19 +1,16 @@
 //! The alert rules: Prometheus understands them, each fires and stays quiet where it should, all
 //! that they ask for is really shown, and what to do about each is written down.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::support::{Daemon, lapsed};
 use clap::Parser;
 use lapsed::clock::SystemClock;
 use lapsed::{Kind, SystemId};
 use lapsed_cli::cli::Cli;
 use lapsed_cli::metrics::Metrics;
-use support::{Daemon, lapsed};
 
 const RULES: &str = "deploy/prometheus/lapsed.rules.yml";
 const CASES: &[&str] =

@@ -1,12 +1,9 @@
 //! The commands on a real daemon and straight on the store: what they print, and their exit codes.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::collections::BTreeSet;
 
+use crate::support::{CALM, Home, lapsed, run};
 use serde_json::{Value, json};
-use support::{CALM, Home, lapsed, run};
 
 const PASS_KEYS: [&str; 10] = [
     "system",
@@ -209,7 +206,7 @@ fn explain_receipts_and_restore_tell_one_story() {
 }
 
 /// Every receipt's id, page by page.
-fn all_pages(daemon: &support::Daemon, filter: &str) -> Vec<String> {
+fn all_pages(daemon: &crate::support::Daemon, filter: &str) -> Vec<String> {
     let (mut seen, mut before) = (Vec::new(), String::new());
     loop {
         let page = daemon.get(&format!("/v1/receipts?limit=7{filter}{before}"));
@@ -235,7 +232,7 @@ fn receipts_are_paged_without_gaps_or_doubles() {
     }
     daemon.until_overdue(1);
     for system in ["devices", "registry/other"] {
-        support::until("both to be swept", || {
+        crate::support::until("both to be swept", || {
             let name = system.trim_start_matches("registry/");
             daemon.run(&["sweep", system]);
             let of = daemon.get(&format!("/v1/receipts?system={name}&limit=100")).body;
@@ -275,7 +272,7 @@ fn straight_on_the_store_the_grace_holds_until_released() {
     assert!(home.run(&["sweep", "devices"]).out.contains("lapsed brake registry/devices release"));
 
     assert_eq!(home.run(&["brake", "devices", "release"]).code, 0);
-    let dry = support::until("both to be overdue", || {
+    let dry = crate::support::until("both to be overdue", || {
         let dry = home.run(&["sweep", "devices", "--dry-run", "--json"]).json();
         (dry["reclaimed"] == 2).then_some(dry)
     });

@@ -1,14 +1,11 @@
 //! Bad configuration: each mistake gets exit code 2 and an error that names the key.
-#![allow(clippy::unwrap_used)]
 
-mod support;
-
-use support::{Home, lapsed, run, run_with};
+use crate::support::{Home, lapsed, run, run_with};
 
 const STORE: &str = "[store.main]\nurl = \"embedded:DATA\"\n";
 
 /// `lapsed check` on that text, with DATA standing for a folder that is not there.
-fn check(text: &str, env: &[(&str, &str)]) -> support::Answer {
+fn check(text: &str, env: &[(&str, &str)]) -> crate::support::Answer {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data").display().to_string();
     let file = dir.path().join("lapsed.toml");
@@ -195,7 +192,7 @@ fn a_non_loopback_address_needs_a_token() {
     let mut command = lapsed();
     command.args(["serve", "--listen", "0.0.0.0:0", "--token", "t0ken", "--data"]);
     command.arg(dir.path().join("data"));
-    let daemon = support::Daemon::spawn(command, dir.path()).unwrap();
+    let daemon = crate::support::Daemon::spawn(command, dir.path()).unwrap();
     let url = daemon.url.replace("0.0.0.0", "127.0.0.1");
     assert_eq!(run(&["status", "--url", &url]).code, 1);
     assert_eq!(run(&["status", "--url", &url, "--token", "t0ken"]).code, 0);
@@ -210,10 +207,10 @@ fn the_janitors_interval_comes_from_its_variable() {
     for garbage in ["", "soon", "0", "-5", "60s"] {
         refused(&text, &[("JANITOR_INTERVAL_MS", garbage)], &["JANITOR_INTERVAL_MS"]);
     }
-    let home = Home::new("300ms", support::CALM);
+    let home = Home::new("300ms", crate::support::CALM);
     let daemon = home.serve_with(&[("JANITOR_INTERVAL_MS", "50")]);
     daemon.hold("a", &["k"]);
-    support::until("the janitor to evict", || (daemon.receipts().len() == 1).then_some(()));
+    crate::support::until("the janitor to evict", || (daemon.receipts().len() == 1).then_some(()));
     assert_eq!(daemon.status()["every_ms"], 50);
 }
 

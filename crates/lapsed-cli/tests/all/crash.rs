@@ -3,17 +3,14 @@
 //! Four clients register for an owner that lives, while short-lived owners die and are reclaimed.
 //! The daemon is killed; the next one must know every registration that was ever acknowledged, and
 //! no entry may have been reclaimed twice.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::collections::HashSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::support::{Daemon, Home};
 use serde_json::{Value, json};
-use support::{Daemon, Home};
 
 const KILLS: u64 = 50;
 const CLIENTS: u64 = 4;
@@ -28,7 +25,7 @@ struct Acknowledged {
 
 /// One client: registers until the daemon no longer answers.
 fn load(url: &str, told: &Acknowledged, round: u64, client: u64) {
-    let agent = support::agent();
+    let agent = crate::support::agent();
     let send = |operation: &str, body: Value| -> Option<Value> {
         let reply = agent.post(format!("{url}/v1/registry/devices/{operation}")).send_json(body);
         let mut reply = reply.ok().filter(|reply| reply.status().is_success())?;
@@ -101,7 +98,7 @@ fn fifty_kills_lose_nothing_and_reclaim_nothing_twice() {
     verify(&daemon, &told);
     let kept = told.keys.lock().unwrap().len();
     assert!(kept > 500, "too little load to mean anything: {kept}");
-    support::until("the mortals to be gone", || {
+    crate::support::until("the mortals to be gone", || {
         let census = daemon.status()["census"].clone();
         let alone = census["owners_live"] == 1 && census["owners_overdue"] == 0;
         (alone && census["suspects"] == 0).then_some(())

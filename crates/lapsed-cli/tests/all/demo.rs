@@ -1,11 +1,8 @@
 //! The demo tells its story to the end, and every promise is kept.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 #[test]
 fn the_demo_keeps_its_promises() {
-    let told = support::run(&["demo", "--pace", "0.4"]);
+    let told = crate::support::run(&["demo", "--pace", "0.4"]);
     assert_eq!(told.code, 0, "{told:?}");
     let kept = told.out.lines().filter(|line| line.starts_with("kept  ")).count();
     assert_eq!(kept, 6, "{}", told.out);

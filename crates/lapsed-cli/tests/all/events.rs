@@ -1,12 +1,9 @@
 //! The event feed: whoever comes back with its last cursor has missed nothing and sees nothing twice.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::io::{BufRead, BufReader};
 
+use crate::support::{CALM, Daemon, Home, agent};
 use serde_json::{Value, json};
-use support::{CALM, Daemon, Home, agent};
 
 /// One event.
 #[derive(Debug, Default)]
@@ -120,7 +117,7 @@ fn receipts_can_be_followed_from_the_terminal() {
     let home = Home::new("1m", CALM);
     let daemon = home.serve();
     reclaim(&daemon, "before", 2);
-    let mut command = support::lapsed();
+    let mut command = crate::support::lapsed();
     command.args(["receipts", "--follow", "--json", "--url", &daemon.url]);
     let mut child = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();

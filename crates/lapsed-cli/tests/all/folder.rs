@@ -1,10 +1,7 @@
 //! The data folder: one process at a time, nothing lost on leaving, nothing touched when damaged.
-#![allow(clippy::unwrap_used)]
 
-mod support;
-
+use crate::support::{CALM, Daemon, Home, lapsed, until};
 use serde_json::json;
-use support::{CALM, Daemon, Home, lapsed, until};
 
 #[test]
 fn sigterm_drains_and_keeps_everything() {
@@ -30,8 +27,9 @@ fn sigterm_lets_a_pass_finish_its_batch() {
     daemon.hold("a", &keys);
     daemon.until_overdue(1);
     let url = daemon.url.clone();
-    let sweep =
-        std::thread::spawn(move || support::run(&["sweep", "devices", "--json", "--url", &url]));
+    let sweep = std::thread::spawn(move || {
+        crate::support::run(&["sweep", "devices", "--json", "--url", &url])
+    });
     until("the pass to begin", || (!daemon.receipts().is_empty()).then_some(()));
     assert_eq!(daemon.stop(), Some(0));
     let report = sweep.join().unwrap().json();

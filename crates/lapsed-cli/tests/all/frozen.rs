@@ -2,15 +2,12 @@
 //!
 //! The race: on waking, the sweep's timer is due at once, everybody is overdue, and the thread that
 //! watches for such gaps may not have run yet. The guard looks for the gap itself.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::time::{Duration, Instant};
 
+use crate::support::{Home, until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
-use support::{Home, until};
 
 #[test]
 fn a_daemon_that_was_frozen_spares_everyone() {

@@ -1,15 +1,12 @@
 //! A full disk: writes are refused with a clear error, reads go on, and when there is room again
 //! writes go on by themselves. Needs leave to mount a small tmpfs; says so and passes without it.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::support::{Daemon, lapsed, until};
 use serde_json::json;
-use support::{Daemon, lapsed, until};
 
 /// A small file system of its own.
 struct SmallDisk {

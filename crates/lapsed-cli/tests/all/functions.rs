@@ -1,10 +1,7 @@
 //! `lapsed functions` against real servers.
-#![allow(clippy::unwrap_used)]
 
-mod support;
-
+use crate::support::run;
 use lapsed_testbed::{Cluster, Engine, Server};
-use support::run;
 
 #[test]
 fn printed_is_what_a_server_takes() {

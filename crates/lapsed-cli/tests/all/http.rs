@@ -1,10 +1,7 @@
 //! The HTTP surface: shapes, problems, tokens, metrics.
-#![allow(clippy::unwrap_used)]
 
-mod support;
-
+use crate::support::{CALM, Daemon, Home, JSON, until};
 use serde_json::{Value, json};
-use support::{CALM, Daemon, Home, JSON, until};
 
 const LOOKUP: &str = "/v1/registry/devices/lookup";
 
@@ -179,7 +176,7 @@ fn tokens_have_scopes() {
     }
     let url = &daemon.url;
     let env = [("LAPSED_TOKEN", "write-token"), ("LAPSED_URL", url)];
-    assert_eq!(support::run_with(&["sweep", "devices"], &env).code, 0);
+    assert_eq!(crate::support::run_with(&["sweep", "devices"], &env).code, 0);
 }
 
 #[test]
@@ -272,7 +269,7 @@ fn a_request_that_never_ends_is_cut_off() {
     let daemon = home.serve();
     let address = daemon.url.trim_start_matches("http://");
     let mut stream = std::net::TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(support::PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(crate::support::PATIENCE)).unwrap();
     let head = format!(
         "POST /v1/registry/devices/beat HTTP/1.1\r\nHost: {address}\r\n\
          Content-Type: application/json\r\nContent-Length: 99\r\n\r\n{{"

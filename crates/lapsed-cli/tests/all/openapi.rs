@@ -1,10 +1,7 @@
 //! The OpenAPI document: every route, and what is really answered.
-#![allow(clippy::unwrap_used)]
 
-mod support;
-
+use crate::support::{CALM, Home};
 use serde_json::{Value, json};
-use support::{CALM, Home};
 
 #[test]
 fn the_openapi_document_has_every_route() {

@@ -1,10 +1,7 @@
 //! `lapsed reconcile` from outside: what it says where there is nothing to reconcile, and its knobs.
-#![allow(clippy::unwrap_used)]
 
-mod support;
-
+use crate::support::{CALM, Home};
 use serde_json::json;
-use support::{CALM, Home};
 
 #[test]
 fn a_system_without_an_index_says_so_and_fails() {

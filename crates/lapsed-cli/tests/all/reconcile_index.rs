@@ -1,14 +1,12 @@
 //! `lapsed reconcile` on a registry whose index drifted: a made-up one, so that the way from the
 //! command to the index and back is tested whatever stores there are.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::support::{Answer, run};
 use async_trait::async_trait;
 use axum::ServiceExt;
 use lapsed::clock::SystemClock;
@@ -25,7 +23,6 @@ use lapsed_cli::node::{Node, Order};
 use lapsed_cli::systems::registry::RegistryLayout;
 use lapsed_cli::systems::{Built, Ground, Planned};
 use serde_json::json;
-use support::{Answer, run};
 
 /// The truth is `0..rows`; of the index three rows are missing.
 #[derive(Debug)]
@@ -183,7 +180,7 @@ fn drift_is_compared_listed_healed_and_counted() {
     let agree = ask(&["--compare"]);
     assert_eq!(agree.code, 0, "{agree:?}");
     assert!(agree.out.contains("the scan and the index agree"), "{agree:?}");
-    let text = support::agent().get(format!("{url}/metrics")).call().unwrap();
+    let text = crate::support::agent().get(format!("{url}/metrics")).call().unwrap();
     let text = text.into_body().read_to_string().unwrap();
     for line in [
         "lapsed_drift{system=\"default\",kind=\"registry\"} 0",

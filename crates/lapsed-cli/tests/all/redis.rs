@@ -1,15 +1,12 @@
 //! The binary against a Redis that other programs write: redis-cli and a Node client. What the README
 //! shows, on both systems; and two daemons at once on the same keys.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::collections::BTreeMap;
 use std::process::Command;
 
+use crate::support::{Answer, Daemon, Home, lapsed, until};
 use lapsed_testbed::{Cluster, Engine, Server, paths};
 use serde_json::Value;
-use support::{Answer, Daemon, Home, lapsed, until};
 
 /// A configuration with both systems on the seeds' own keys.
 fn home(url: &str, mode: &str, every: &str) -> Home {

@@ -1,10 +1,7 @@
 //! Sessions over HTTP and by the commands, on the embedded store.
-#![allow(clippy::unwrap_used)]
 
-mod support;
-
+use crate::support::{CALM, Daemon, Home, lapsed, until};
 use serde_json::{Value, json};
-use support::{CALM, Daemon, Home, lapsed, until};
 
 fn session(daemon: &Daemon, id: &str) -> Value {
     let reply = daemon.get(&format!("/v1/sessions/chat/get/{id}"));
@@ -253,7 +250,7 @@ fn the_originals_variables_win_over_the_file() {
     assert_eq!(daemon.stop(), Some(0));
 
     let config = home.config().display().to_string();
-    let check = |env: &[(&str, &str)]| support::run_with(&["check", "-c", &config], env);
+    let check = |env: &[(&str, &str)]| crate::support::run_with(&["check", "-c", &config], env);
     let told = check(&[("CLEANUP_INTERVAL", "1m30s"), ("ORPHAN_MAX_AGE", "45")]).out;
     for word in ["grace = 45s", "ORPHAN_MAX_AGE, over line 10", "CLEANUP_INTERVAL, over line 11"] {
         assert!(told.contains(word), "{word}: {told}");

@@ -1,7 +1,4 @@
 //! The data folder: exclusive, durable, and left alone when it is damaged.
-#![allow(clippy::unwrap_used)]
-
-mod fixture;
 
 use std::time::Duration;
 
@@ -25,7 +22,7 @@ fn names(count: usize) -> Vec<Name> {
 #[tokio::test]
 async fn a_folder_serves_one_process() {
     let folder = tempfile::tempdir().unwrap();
-    let (_store, _registry) = fixture::open(folder.path(), TTL);
+    let (_store, _registry) = crate::fixture::open(folder.path(), TTL);
     let second = Embedded::open(folder.path(), Options::default());
     let Err(Error::Unavailable { what, .. }) = second else { panic!("it was opened twice") };
     assert!(what.contains(&std::process::id().to_string()), "it names the holder: {what}");
@@ -34,7 +31,7 @@ async fn a_folder_serves_one_process() {
 #[tokio::test]
 async fn everything_is_back_after_closing() {
     let folder = tempfile::tempdir().unwrap();
-    let (store, registry) = fixture::open(folder.path(), TTL);
+    let (store, registry) = crate::fixture::open(folder.path(), TTL);
     let first = store.info().await.unwrap().incarnation;
     let claim = Claim::newest(name("i-1"));
     let answer = registry.register(&claim, &names(1_000), Take::Always).await.unwrap();
@@ -43,7 +40,7 @@ async fn everything_is_back_after_closing() {
     drop(registry);
     store.close().unwrap();
 
-    let (store, registry) = fixture::open(folder.path(), TTL);
+    let (store, registry) = crate::fixture::open(folder.path(), TTL);
     assert_ne!(store.info().await.unwrap().incarnation, first, "another life of the store");
     let census = registry.census().await.unwrap();
     assert_eq!((census.population, census.suspects, census.owners_live), (1_000, 1_000, 1));
@@ -60,7 +57,7 @@ async fn everything_is_back_after_closing() {
 #[tokio::test]
 async fn what_was_answered_is_durable() {
     let folder = tempfile::tempdir().unwrap();
-    let (_store, registry) = fixture::open(folder.path(), TTL);
+    let (_store, registry) = crate::fixture::open(folder.path(), TTL);
     for round in 0..20 {
         let owner = Claim::newest(name(&format!("i-{round}")));
         let keys = [name(&format!("k{round}"))];
@@ -68,7 +65,7 @@ async fn what_was_answered_is_durable() {
         let crashed = tempfile::tempdir().unwrap();
         std::fs::copy(folder.path().join("lapsed.redb"), crashed.path().join("lapsed.redb"))
             .unwrap();
-        let (_store, survivor) = fixture::open(crashed.path(), TTL);
+        let (_store, survivor) = crate::fixture::open(crashed.path(), TTL);
         assert_eq!(survivor.census().await.unwrap().population, round + 1);
         assert!(survivor.find(&keys).await.unwrap()[0].is_some());
     }
@@ -79,7 +76,7 @@ async fn what_was_answered_is_durable() {
 async fn a_restart_spares_everyone_for_a_ttl() {
     let folder = tempfile::tempdir().unwrap();
     let ttl = Duration::from_millis(300);
-    let (store, registry) = fixture::open(folder.path(), ttl);
+    let (store, registry) = crate::fixture::open(folder.path(), ttl);
     let beat = registry.start(&name("i-1"), 300).await.unwrap();
     let claim = Claim::exact(name("i-1"), beat.incarnation);
     registry.register(&claim, &names(3), Take::Always).await.unwrap();
@@ -88,7 +85,7 @@ async fn a_restart_spares_everyone_for_a_ttl() {
     }
     drop(registry);
     store.close().unwrap();
-    let (store, registry) = fixture::open(folder.path(), ttl);
+    let (store, registry) = crate::fixture::open(folder.path(), ttl);
     let back_ms = store.info().await.unwrap().back_ms;
     let info = registry.owner(&claim).await.unwrap().unwrap();
     assert!(info.due_ms >= back_ms + 300, "{info:?} back at {back_ms}");
@@ -100,7 +97,7 @@ async fn a_restart_spares_everyone_for_a_ttl() {
 #[tokio::test]
 async fn a_damaged_file_is_left_alone() {
     let folder = tempfile::tempdir().unwrap();
-    let (store, registry) = fixture::open(folder.path(), TTL);
+    let (store, registry) = crate::fixture::open(folder.path(), TTL);
     registry.register(&Claim::newest(name("i-1")), &names(2_000), Take::Always).await.unwrap();
     drop(registry);
     store.close().unwrap();
@@ -149,7 +146,7 @@ fn find(bytes: &[u8], text: &[u8]) -> usize {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn callers_share_commits() {
     let folder = tempfile::tempdir().unwrap();
-    let (_store, registry) = fixture::open(folder.path(), TTL);
+    let (_store, registry) = crate::fixture::open(folder.path(), TTL);
     registry.beat(&Claim::newest(name("i-1"))).await.unwrap();
     let one = std::time::Instant::now();
     for i in 0..50 {

@@ -1,7 +1,4 @@
 //! Leadership: renewed apart from the work, trusted from the sending, fenced by the store.
-#![allow(clippy::unwrap_used)]
-
-mod fixture;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -85,7 +82,7 @@ fn sweeper(f: &Fixture, clock: &ManualClock, leadership: &Leadership, batch: usi
 /// The answer takes two seconds: trust still ends fifteen seconds after the *sending*.
 #[tokio::test]
 async fn trap_x5_a_term_is_trusted_from_when_its_renewal_was_sent() {
-    let (f, clock) = fixture::in_memory();
+    let (f, clock) = crate::fixture::in_memory();
     let slow =
         SlowAnswer { store: f.store.clone(), clock: clock.clone(), slow: AtomicBool::new(true) };
     let (campaign, leadership) = candidate(&f, Arc::new(slow), &clock, "one");
@@ -109,7 +106,7 @@ async fn trap_x5_a_term_is_trusted_from_when_its_renewal_was_sent() {
 /// It stalls in the middle of a pass, past its term; another leads by then. Waking, it does nothing.
 #[tokio::test]
 async fn trap_x5_a_stalled_leader_does_nothing_on_waking() {
-    let (f, clock) = fixture::in_memory();
+    let (f, clock) = crate::fixture::in_memory();
     let f = f.settled().await;
     f.holding("i-1", &["a", "b"]).await;
     (f.advance)(f.ttl).await;
@@ -130,7 +127,7 @@ async fn trap_x5_a_stalled_leader_does_nothing_on_waking() {
 /// Work that takes far longer than a term does not cost the term: renewing is a task of its own.
 #[tokio::test]
 async fn trap_b12_renewing_does_not_wait_for_the_work() {
-    let (f, clock) = fixture::in_memory();
+    let (f, clock) = crate::fixture::in_memory();
     let f = f.settled().await;
     let keys: Vec<String> = (0..40).map(|i| format!("k{i}")).collect();
     f.holding("i-1", &keys.iter().map(String::as_str).collect::<Vec<_>>()).await;
@@ -183,7 +180,7 @@ async fn trap_b12_renewing_does_not_wait_for_the_work() {
 /// Several candidates: at every instant at most one of them trusts its term.
 #[tokio::test]
 async fn at_most_one_leads() {
-    let (f, clock) = fixture::in_memory();
+    let (f, clock) = crate::fixture::in_memory();
     let candidates: Vec<_> =
         (0..5).map(|i| candidate(&f, f.store.clone(), &clock, &format!("c{i}"))).collect();
     let mut changes = 0;

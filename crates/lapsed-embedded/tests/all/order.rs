@@ -1,14 +1,11 @@
 //! What the suite leaves open because stores in shards cannot promise it, and this store does: one
 //! order of suspects, by deadline and key, and receipts numbered from one without a gap.
-#![allow(clippy::unwrap_used)]
-
-mod fixture;
 
 use lapsed::sweep::{Cursor, PageRequest};
 
 #[tokio::test]
 async fn suspects_come_in_order_and_receipts_without_a_gap() {
-    let f = fixture::in_memory().0.settled().await;
+    let f = crate::fixture::in_memory().0.settled().await;
     let retired = f.holding("retired", &["a"]).await;
     f.registry.end(&retired).await.unwrap();
     f.holding("overdue-1", &["b", "c"]).await;

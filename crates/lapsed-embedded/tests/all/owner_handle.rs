@@ -1,7 +1,4 @@
 //! The handle of a living owner: it beats by itself, and it never believes longer than it may.
-#![allow(clippy::unwrap_used)]
-
-mod fixture;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -44,7 +41,7 @@ impl OwnerStore for Line {
 }
 
 async fn bench() -> (Fixture, ManualClock, Arc<Line>) {
-    let (f, clock) = fixture::in_memory();
+    let (f, clock) = crate::fixture::in_memory();
     let f = f.settled().await;
     let line = Line { registry: f.registry.clone(), cut: false.into(), beats: 0.into() };
     (f, clock, Arc::new(line))

@@ -1,10 +1,8 @@
 //! The engine's passes on a real store: time limits, lost answers, the brake, idleness, caps.
 //! Under tokio's paused clock, so that a time limit passes at once.
-#![allow(clippy::unwrap_used)]
 
 #[path = "fixture/faulty.rs"]
 mod faulty;
-mod fixture;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -53,10 +51,10 @@ struct Bench {
 
 impl Bench {
     async fn new() -> Bench {
-        let (f, store_clock) = fixture::in_memory();
+        let (f, store_clock) = crate::fixture::in_memory();
         let f = f.settled().await;
         let sweep = Faulty::on(f.registry.clone());
-        let clock = fixture::PausedClock::shared();
+        let clock = crate::fixture::PausedClock::shared();
         Bench { f, store_clock, sweep, counter: Arc::default(), activity: Arc::default(), clock }
     }
 
@@ -173,14 +171,15 @@ const TTL: Duration = Duration::from_secs(90);
 /// dead before still goes.
 #[tokio::test]
 async fn a_store_that_was_away_is_not_a_mass_death() {
-    let (bytes, clock) = (fixture::SharedBytes::default(), ManualClock::at(1_700_000_000_000));
-    let f = fixture::reopenable(&bytes, &clock, TTL);
+    let (bytes, clock) =
+        (crate::fixture::SharedBytes::default(), ManualClock::at(1_700_000_000_000));
+    let f = crate::fixture::reopenable(&bytes, &clock, TTL);
     f.holding("i-1", &["a"]).await;
     let retired = f.holding("i-2", &["b"]).await;
     f.registry.end(&retired).await.unwrap();
     drop(f);
     clock.advance(Duration::from_secs(3_600));
-    let f = fixture::reopenable(&bytes, &clock, TTL);
+    let f = crate::fixture::reopenable(&bytes, &clock, TTL);
     clock.advance(TTL - Duration::from_millis(1));
     let report = f.sweep("s").await;
     assert_eq!((report.reclaimed, report.stopped), (1, Stopped::Brake), "{report:?}");
@@ -193,13 +192,14 @@ async fn a_store_that_was_away_is_not_a_mass_death() {
 /// threshold is the system's.
 #[tokio::test]
 async fn after_an_absence_the_brake_waits_for_the_whole_threshold() {
-    let (bytes, clock) = (fixture::SharedBytes::default(), ManualClock::at(1_700_000_000_000));
-    let f = fixture::reopenable(&bytes, &clock, TTL);
+    let (bytes, clock) =
+        (crate::fixture::SharedBytes::default(), ManualClock::at(1_700_000_000_000));
+    let f = crate::fixture::reopenable(&bytes, &clock, TTL);
     let short = f.registry.start(&lapsed::Name::new("i-1").unwrap(), 1_000).await.unwrap();
     let claim = lapsed::owner::Claim::exact(lapsed::Name::new("i-1").unwrap(), short.incarnation);
     f.register(&claim, &["a"]).await;
     drop(f);
-    let f = fixture::reopenable(&bytes, &clock, TTL);
+    let f = crate::fixture::reopenable(&bytes, &clock, TTL);
     clock.advance(Duration::from_secs(5));
     let held = f.sweep("s").await;
     assert_eq!((held.stopped, held.reclaimed), (Stopped::Brake, 0), "the store is 5 s old");
@@ -212,7 +212,7 @@ async fn after_an_absence_the_brake_waits_for_the_whole_threshold() {
 /// On an empty store nobody was cut off: whoever starts later lives by its own TTL.
 #[tokio::test]
 async fn a_new_store_has_nobody_to_spare() {
-    let (f, clock) = fixture::in_memory();
+    let (f, clock) = crate::fixture::in_memory();
     let short = f.registry.start(&lapsed::Name::new("i-1").unwrap(), 1_000).await.unwrap();
     let claim = lapsed::owner::Claim::exact(lapsed::Name::new("i-1").unwrap(), short.incarnation);
     f.register(&claim, &["a"]).await;

@@ -1,7 +1,4 @@
 //! Real threads: beats against sweepers, registrations against sweepers.
-#![allow(clippy::unwrap_used)]
-
-mod fixture;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,7 +23,7 @@ fn name(text: &str) -> Name {
 fn a_beat_and_a_sweep_never_disagree() {
     let folder = tempfile::tempdir().unwrap();
     let ttl = Duration::from_millis(260);
-    let (store, registry) = fixture::open(folder.path(), ttl);
+    let (store, registry) = crate::fixture::open(folder.path(), ttl);
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let deadline = Instant::now() + Duration::from_secs(6);
     let stop = Arc::new(AtomicBool::new(false));
@@ -102,7 +99,7 @@ fn a_beat_and_a_sweep_never_disagree() {
 
     let promises = last_promise.lock().unwrap();
     let query = ReceiptQuery { after: Some(0), limit: 1_000_000, ..ReceiptQuery::default() };
-    let receipts = runtime.block_on(store.receipts(&fixture::id(), query)).unwrap();
+    let receipts = runtime.block_on(store.receipts(&crate::fixture::id(), query)).unwrap();
     let mut seen = HashMap::new();
     for receipt in &receipts {
         let promised = promises[&receipt.incarnation.0];

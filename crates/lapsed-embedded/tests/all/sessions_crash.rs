@@ -1,13 +1,10 @@
 //! Sessions across crashes, failing disks and restarts.
-#![allow(clippy::unwrap_used)]
-
-mod fixture;
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use fixture::{SharedBytes, sessions_on_bytes};
+use crate::fixture::{SharedBytes, sessions_on_bytes};
 use lapsed::clock::ManualClock;
 use lapsed::sessions::conformance::{Fixture, keys, name, profile};
 use lapsed::sweep::{Act, Batch, BatchId, Outcome, Stopped};
@@ -244,10 +241,10 @@ async fn a_release_waives_the_grace_after_an_absence() {
 /// Registry and sessions side by side on one store: the operator's word to one is not the other's.
 #[tokio::test]
 async fn systems_on_one_store_do_not_meet() {
-    let (f, clock) = fixture::sessions_in_memory();
+    let (f, clock) = crate::fixture::sessions_in_memory();
     let f = f.settled().await;
     f.orphaned(&["s"]).await;
-    let registry = fixture::id();
+    let registry = crate::fixture::id();
     let until_ms = f.now_ms().await + 60_000;
     let release = lapsed::sweep::brake::Setting::Release { until_ms };
     f.store.set_brake(&registry, release).await.unwrap();

@@ -1,7 +1,4 @@
 //! Real threads: people who come and go against sweepers that delete whatever nobody is connected to.
-#![allow(clippy::unwrap_used)]
-
-mod fixture;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -66,7 +63,7 @@ async fn nobody_loses_a_session_they_are_connected_to() {
     let folder = tempfile::tempdir().unwrap();
     let store = Embedded::open(folder.path(), Options::default()).unwrap();
     let (ttl, grace) = (Duration::from_secs(60), Duration::from_millis(1));
-    let sessions = store.sessions(fixture::sessions_id(), ttl, grace).unwrap();
+    let sessions = store.sessions(crate::fixture::sessions_id(), ttl, grace).unwrap();
     let (stop, deleted) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let visitors: Vec<_> = (0..12)
         .map(|who| {

@@ -1,8 +1,5 @@
 //! The registry of seed 000 as it is: keys that an application writes, which knows nothing of lapsed.
 //! lapsed looks, and evicts what the dead left behind.
-#![allow(clippy::unwrap_used)]
-
-mod story;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,9 +17,9 @@ use lapsed::{Error, Kind, SystemId};
 use lapsed_redis::{AdoptedRegistry, Redis, RegistryLayout, Template};
 use lapsed_testbed::{Cluster, Engine, Persistence, Server, ServerOptions};
 
-use story::{
-    App, Sum, audit, batch, connect, dry, eventually, held_by, id, keys, layout, name, pass,
-    receipts, reclaim, settled, suspects, sweep_until, sweeper,
+use crate::story::{
+    App, Sum, audit, batch, connect, dry, eventually, held_by, id, keys, layout, name,
+    on_both_engines, pass, receipts, reclaim, settled, suspects, sweep_until, sweeper,
 };
 
 /// What a heartbeat is expected to last: what the store-away grace waits for.
@@ -76,7 +73,7 @@ impl World {
     }
 }
 
-on_both! {
+on_both_engines! {
     the_dead_are_evicted_and_the_living_kept,
     trap_a1_a_key_that_was_registered_elsewhere_in_between_is_kept,
     a_heartbeat_that_comes_back_in_between_wins,
@@ -421,7 +418,7 @@ async fn p7_after_a_restart_everybody_has_a_whole_threshold_to_beat_again(engine
     // One that ran before, and one that has just been started.
     let other = connect(&world.server.url());
     let second: Arc<dyn Sweep> = Arc::new(other.adopted_registry(id(), layout(TTL)).unwrap());
-    let fresh = story::sweeper(&second, &other, Policy::default());
+    let fresh = crate::story::sweeper(&second, &other, Policy::default());
     let mut sum = Sum::default();
     while began.elapsed() < TTL / 2 {
         sum.add(&pass(&sweeper).await);

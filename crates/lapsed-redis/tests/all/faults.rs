@@ -2,9 +2,6 @@
 //! replaced by a replica that missed the last writes; its answers are lost, its permissions are taken
 //! away, its slots move. Each story ends the same way: nobody alive was reclaimed, nothing was counted
 //! twice, and it goes on by itself.
-#![allow(clippy::unwrap_used)]
-
-mod story;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,9 +19,9 @@ use lapsed_redis::{NativeRegistry, Redis};
 use lapsed_testbed::resp::Reply;
 use lapsed_testbed::{Cluster, Engine, Persistence, Proxy, Server, ServerOptions};
 
-use story::{
+use crate::story::{
     App, Living, Sum, TTL, audit, batch, connect, eventually, held_by, holding, id, keys, layout,
-    name, names, pass, receipts, reclaim, slowly, suspects, sweep_until, sweeper,
+    name, names, on_both_engines, pass, receipts, reclaim, slowly, suspects, sweep_until, sweeper,
 };
 
 /// An owner with this TTL lives for longer than any test.
@@ -88,7 +85,7 @@ fn seqs(receipts: &[Receipt]) -> BTreeSet<u64> {
     receipts.iter().map(|receipt| receipt.id.seq).collect()
 }
 
-on_both! {
+on_both_engines! {
     killed_in_the_middle_of_a_sweep_with_its_data_on_disk,
     killed_with_all_its_data,
     trap_x7_a_replica_is_promoted_that_missed_the_last_writes,
@@ -555,7 +552,7 @@ async fn p3_two_sweepers_one_of_them_killed_again_and_again(engine: Engine) {
     }
     let dead = world.doomed("dead", 20, 100).await;
     world.suspect(2_000).await;
-    let steady = story::sweeper_called("steady", &world.sweep, &world.redis, slowly());
+    let steady = crate::story::sweeper_called("steady", &world.sweep, &world.redis, slowly());
     let mut sum = Sum::default();
     let (stopper, stop) = tokio::sync::oneshot::channel::<()>();
     let victim = async {
@@ -613,7 +610,7 @@ async fn a_slot_moves_during_a_sweep() {
     })
     .await;
     let sweeper = Arc::new(sweeper(&sweep, &redis, Policy { max_ops: Some(30), ..slowly() }));
-    let other = story::sweeper(&sweep, &redis, Policy::default());
+    let other = crate::story::sweeper(&sweep, &redis, Policy::default());
     let slot = cluster.slot_of("{c}:registry");
     let from = cluster.master_of_slot(slot).unwrap();
     let to = (from + 1) % 3;

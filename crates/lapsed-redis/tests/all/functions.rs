@@ -1,8 +1,4 @@
 //! The function library: what is written by FCALL is lapsed's, and the other way round.
-#![allow(clippy::unwrap_used)]
-
-mod caller;
-mod fixture;
 
 use std::sync::Arc;
 
@@ -12,8 +8,8 @@ use lapsed::sessions::SessionsStore;
 use lapsed::{Error, Kind, Name};
 use lapsed_testbed::Server;
 
-use caller::{Caller, first};
-use fixture::{REDIS, TTL, VALKEY, connect, id, layout, pass, sessions_layout};
+use crate::caller::{Caller, first};
+use crate::fixture::{REDIS, TTL, VALKEY, connect, id, layout, pass, sessions_layout};
 
 fn name(text: &str) -> Name {
     Name::new(text).unwrap()

@@ -1,8 +1,4 @@
 //! The function library comes into the server, stays and goes on: versions, clusters, shards.
-#![allow(clippy::unwrap_used)]
-
-mod caller;
-mod fixture;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,8 +10,8 @@ use lapsed::{Error, Kind, Name};
 use lapsed_redis::{Downgrade, FUNCTIONS_VERSION, Redis, shard_of};
 use lapsed_testbed::{Engine, Server};
 
-use caller::{Caller, first};
-use fixture::{CLUSTER, connect, id, layout};
+use crate::caller::{Caller, first};
+use crate::fixture::{CLUSTER, connect, id, layout};
 
 /// Reached only when something is wrong.
 const PATIENCE: Duration = Duration::from_secs(20);

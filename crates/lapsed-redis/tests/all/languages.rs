@@ -1,8 +1,5 @@
 //! The examples in other languages, run by their real interpreters with the usual clients, and the
 //! document that shows them.
-#![allow(clippy::unwrap_used)]
-
-mod caller;
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -16,7 +13,7 @@ use lapsed::{Kind, Name, SystemId};
 use lapsed_redis::{Address, Redis, RegistryLayout, SessionsLayout, Template};
 use lapsed_testbed::{Engine, Server, paths};
 
-use caller::Caller;
+use crate::caller::Caller;
 
 const TTL: Duration = Duration::from_secs(90);
 
@@ -113,7 +110,7 @@ async fn a_zombie_is_told_in_every_language() {
     let mut caller = Caller::on(&server).await;
     let keys = ["connections:registry"];
     let life = caller.must("lapsed_registry_start", &keys, &["devices", "i-1", "90000"]);
-    let life = caller::first(&life);
+    let life = crate::caller::first(&life);
     caller.must("lapsed_registry_retire", &keys, &["devices", "i-1", &life]);
     let dir = tempfile::tempdir().unwrap();
     let call =

@@ -1,8 +1,5 @@
 //! From adopt to native while everything runs: the application goes on writing its keys, `reconcile`
 //! builds the index beside them, and native sweeps evict exactly the dead.
-#![allow(clippy::unwrap_used)]
-
-mod story;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,9 +16,9 @@ use lapsed::sweep::{Act, Cursor, Outcome, Refusal, Sweep, Sweeper};
 use lapsed_redis::{NativeRegistry, Redis, RegistryLayout, Template};
 use lapsed_testbed::{Cluster, Engine, Persistence, Server, ServerOptions};
 
-use story::{
-    App, Sum, audit, connect, eventually, held_by, id, keys, layout, name, names, pass, receipts,
-    reclaim, suspects, sweep_until, sweeper,
+use crate::story::{
+    App, Sum, audit, connect, eventually, held_by, id, keys, layout, name, names, on_both_engines,
+    pass, receipts, reclaim, suspects, sweep_until, sweeper,
 };
 
 const TTL: Duration = Duration::from_secs(1);
@@ -76,7 +73,7 @@ async fn reconcile(registry: &NativeRegistry, act: Act) -> ReconcileReport {
     reconcile::run(&id(), registry, &*clock, plan, &stop, &mut |_| {}).await.unwrap()
 }
 
-on_both! {
+on_both_engines! {
     the_index_is_built_and_the_dead_are_evicted,
     a_dry_run_says_so_and_changes_nothing,
     what_the_application_removed_or_moved_leaves_the_index,

@@ -1,7 +1,4 @@
 //! The permissions that `docs/operations.md` lists: all that is used, nothing else, and enough.
-#![allow(clippy::unwrap_used)]
-
-mod fixture;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -111,16 +108,16 @@ static REDIS: LazyLock<(Server, String)> = LazyLock::new(|| server(Engine::Redis
 
 mod registry {
     async fn make() -> lapsed::registry::conformance::Fixture {
-        super::fixture::native(&super::REDIS.1, 1)
+        crate::fixture::native(&super::REDIS.1, 1)
     }
-    lapsed::registry_conformance!(make);
+    lapsed::registry_conformance!(make, lapsed_testbed::steadily_async);
 }
 
 mod sessions {
     async fn make() -> lapsed::sessions::conformance::Fixture {
-        super::fixture::native_sessions(&super::REDIS.1, 1)
+        crate::fixture::native_sessions(&super::REDIS.1, 1)
     }
-    lapsed::sessions_conformance!(make);
+    lapsed::sessions_conformance!(make, lapsed_testbed::steadily_async);
 }
 
 fn template(text: &str, place: &str) -> Template {
@@ -132,7 +129,7 @@ fn registry_layout() -> RegistryLayout {
     RegistryLayout {
         registry_key: "connections:registry".to_owned(),
         heartbeat_key: template("instance:heartbeat:{owner}", "owner"),
-        heartbeat_ttl: fixture::TTL,
+        heartbeat_ttl: crate::fixture::TTL,
         shards: 1,
     }
 }
@@ -143,8 +140,8 @@ fn sessions_layout() -> SessionsLayout {
         ref_count_key: template("ref_count:{session}", "session"),
         broadcaster_key: template("broadcaster:{broadcaster}", "broadcaster"),
         disconnected_key: "disconnected_sessions".to_owned(),
-        grace: fixture::TTL,
-        heartbeat_ttl: fixture::TTL,
+        grace: crate::fixture::TTL,
+        heartbeat_ttl: crate::fixture::TTL,
         shards: 1,
     }
 }
@@ -179,9 +176,11 @@ async fn heal(index: &dyn Reconcile) {
 async fn the_user_of_the_example_can_sweep_and_reconcile_adopted_keys() {
     for engine in [Engine::Redis, Engine::Valkey] {
         let (server, url) = server(engine, &[]);
-        let redis = fixture::connect(&url);
-        let registry = redis.adopted_registry(fixture::id(Kind::Registry), registry_layout());
-        let sessions = redis.adopted_sessions(fixture::id(Kind::Sessions), sessions_layout());
+        let redis = crate::fixture::connect(&url);
+        let registry =
+            redis.adopted_registry(crate::fixture::id(Kind::Registry), registry_layout());
+        let sessions =
+            redis.adopted_sessions(crate::fixture::id(Kind::Sessions), sessions_layout());
         let (registry, sessions) = (registry.unwrap(), sessions.unwrap());
         for line in [
             "HSET connections:registry 1 gone 2 here",
@@ -195,12 +194,12 @@ async fn the_user_of_the_example_can_sweep_and_reconcile_adopted_keys() {
         heal(&sessions).await;
         sessions.census().await.unwrap();
         registry.survey().await.unwrap();
-        fixture::pass(redis.clone(), 2 * fixture::TTL).await;
+        crate::fixture::pass(redis.clone(), 2 * crate::fixture::TTL).await;
         assert_eq!(round(&registry).await, 1, "{engine:?}");
         assert_eq!(round(&sessions).await, 1, "{engine:?}");
         assert_eq!(server.command(&["EXISTS", "session:a", "broadcaster:7"]).unwrap(), "0");
         assert_eq!(server.command(&["HGET", "connections:registry", "2"]).unwrap(), "here");
-        let native = redis.registry(fixture::id(Kind::Registry), registry_layout()).unwrap();
+        let native = redis.registry(crate::fixture::id(Kind::Registry), registry_layout()).unwrap();
         heal(&native).await;
     }
 }

@@ -1,16 +1,14 @@
 //! Seed 001's chat service goes on as it is, and lapsed cleans up after it: its exact keys, written
 //! by somebody who knows nothing of lapsed, on a real Redis and a real Valkey. The traps by number.
-#![allow(clippy::unwrap_used)]
-
-mod chat;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use chat::{
-    App, Chat, GRACE, LONG_AGO, PATIENCE, layout, name, named, skipped, sweep_through, uuid,
+use crate::chat::{
+    App, Chat, GRACE, LONG_AGO, PATIENCE, layout, name, named, on_both_chats, skipped,
+    sweep_through, uuid,
 };
 use lapsed::clock::SystemClock;
 use lapsed::leader::{Campaign, TermOptions};
@@ -26,7 +24,7 @@ use lapsed::{Error, Kind, SystemId};
 use lapsed_redis::{SessionsLayout, Template};
 use lapsed_testbed::{Cluster, Engine, Server};
 
-on_both! {
+on_both_chats! {
     trap_b1_a_hash_without_its_index_entry_is_healed_then_cleaned,
     trap_b2_a_reconnect_between_listing_and_reclaim_wins,
     trap_b2_each_half_of_a_reconnect_wins,
@@ -178,7 +176,7 @@ async fn trap_b5_written_through_lapsed_it_dies_with_its_owner(chat: Chat) {
     let mut total = sweep_through(&sweeper).await;
     while total.reclaimed == 0 {
         assert!(began.elapsed() < PATIENCE, "{total:?}");
-        total = chat::sum(total, sweep_through(&sweeper).await);
+        total = crate::chat::sum(total, sweep_through(&sweeper).await);
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert_eq!((total.released, total.reclaimed, total.owners_ended), (1, 1, 1), "{total:?}");
@@ -238,7 +236,7 @@ async fn trap_b8_no_unit_of_time_is_a_moment_early(chat: Chat) {
     while gone.len() < 3 {
         assert!(began.elapsed() < PATIENCE, "only {gone:?}");
         let orphans = chat.sessions.orphans(10).await.unwrap();
-        let report = chat::pass(&sweeper, Act::Reclaim).await;
+        let report = crate::chat::pass(&sweeper, Act::Reclaim).await;
         let after_ms = app.now_ms();
         for early in orphans.iter().map(ToString::to_string).chain(named(&report)) {
             assert!(
@@ -276,9 +274,9 @@ async fn trap_b8_units_mixed_over_many_pages_are_all_found(chat: Chat) {
     let census = chat.sessions.census().await.unwrap();
     assert_eq!((census.orphans, census.suspects), (90, 90), "{census:?}");
     let policy = Policy { batch: 7, ..Policy::default() };
-    let dry = chat::pass(&chat.sweeper_with("dry", policy.clone()), Act::DryRun).await;
+    let dry = crate::chat::pass(&chat.sweeper_with("dry", policy.clone()), Act::DryRun).await;
     assert_eq!((dry.reclaimed, named(&dry).len()), (90, 90), "a dry run lists each once: {dry:?}");
-    let real = chat::pass(&chat.sweeper_with("s", policy), Act::Reclaim).await;
+    let real = crate::chat::pass(&chat.sweeper_with("s", policy), Act::Reclaim).await;
     assert_eq!(real.reclaimed, 90, "{real:?}");
     let orders: Vec<u64> = dry.entries.iter().map(|entry| entry.deadline_ms).collect();
     assert!(orders.is_sorted(), "the longest overdue first: {orders:?}");
@@ -307,7 +305,7 @@ async fn trap_b9_twenty_thousand_orphans_are_read_in_bounded_pages() {
     app.call(&["SLOWLOG", "RESET"]);
     let policy = Policy { max_ops: Some(400), ..Policy::default() };
     let batch = policy.batch;
-    let first = chat::pass(&chat.sweeper_with("first", policy), Act::Reclaim).await;
+    let first = crate::chat::pass(&chat.sweeper_with("first", policy), Act::Reclaim).await;
     app.call(&["CONFIG", "SET", "slowlog-log-slower-than", "-1"]);
     assert_eq!(first.reclaimed, 400, "{first:?}");
     let asked = recorded(app);
@@ -760,7 +758,7 @@ async fn another_key_under_the_index_is_said_clearly(chat: Chat) {
     app.call(&["SET", "disconnected_sessions", "abc"]);
     let error = chat.sessions.census().await.unwrap_err();
     assert!(matches!(error, Error::Corrupt { .. }), "{error}");
-    let report = chat::pass(&chat.sweeper("s"), Act::Reclaim).await;
+    let report = crate::chat::pass(&chat.sweeper("s"), Act::Reclaim).await;
     assert_eq!((report.reclaimed, report.errors), (0, 1), "{report:?}");
     assert!(app.has_session(&uuid(1)));
     app.call(&["DEL", "disconnected_sessions"]);

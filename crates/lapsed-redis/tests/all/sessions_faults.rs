@@ -1,14 +1,11 @@
 //! Sessions while the server fails: killed, frozen, cut off, emptied, full, forbidding, replaced. Each
 //! time: nobody alive loses a session, nothing is counted twice, and all goes on without a new client.
-#![allow(clippy::unwrap_used)]
-
-mod chat;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use chat::{App, Chat, GRACE, LONG_AGO, PATIENCE, name, named, sum, sweep_through, uuid};
+use crate::chat::{App, Chat, GRACE, LONG_AGO, PATIENCE, name, named, sum, sweep_through, uuid};
 use lapsed::Error;
 use lapsed::owner::{Claim, OwnerStore};
 use lapsed::sessions::{Deleted, Profile, SessionsStore};
@@ -45,10 +42,10 @@ struct Sweeping {
 fn keep_sweeping(sweeper: Arc<Sweeper>) -> Sweeping {
     let (over, mut told) = tokio::sync::watch::channel(false);
     let task = tokio::spawn(async move {
-        let mut total = chat::pass(&sweeper, Act::Reclaim).await;
+        let mut total = crate::chat::pass(&sweeper, Act::Reclaim).await;
         while !*told.borrow_and_update() {
             tokio::time::sleep(Duration::from_millis(5)).await;
-            total = sum(total, chat::pass(&sweeper, Act::Reclaim).await);
+            total = sum(total, crate::chat::pass(&sweeper, Act::Reclaim).await);
         }
         total
     });
@@ -157,9 +154,13 @@ async fn the_answer_to_a_reclaim_is_lost() {
         chat.dry_run().await;
         let sweeper = chat.sweeper("lossy");
         proxy.drop_answers_matching("lossy");
-        let first = chat::pass(&sweeper, Act::Reclaim).await;
+        let first = crate::chat::pass(&sweeper, Act::Reclaim).await;
         assert_eq!(first.stopped, Stopped::Error, "{first:?}");
-        assert_eq!((first.reclaimed, chat::skipped(&first, "in_doubt")), (0, 20), "{first:?}");
+        assert_eq!(
+            (first.reclaimed, crate::chat::skipped(&first, "in_doubt")),
+            (0, 20),
+            "{first:?}"
+        );
         assert_eq!(proxy.dropped(), 1);
         assert!(chat.app.keys().is_empty(), "it was carried out");
         assert!(sweeper.is_in_doubt());
@@ -275,7 +276,7 @@ async fn out_of_memory() {
         let sweeper = chat.sweeper("s");
         let before = chat.app.picture();
         chat.app.call(&["CONFIG", "SET", "maxmemory", "1"]);
-        let report = chat::pass(&sweeper, Act::Reclaim).await;
+        let report = crate::chat::pass(&sweeper, Act::Reclaim).await;
         assert_eq!((report.reclaimed, report.errors), (0, 1), "{report:?}");
         assert!(report.detail.as_ref().unwrap().contains("memory"), "{report:?}");
         for op in ["connect", "disconnect"] {
@@ -318,7 +319,7 @@ async fn a_user_who_may_not() {
         let (sweeper, before) = (chat.sweeper("s"), app.picture());
         for command in ["del", "xadd", "zrem", "zadd", "hset", "hincrby", "set", "hdel"] {
             may_not(&[&format!("-{command}")]);
-            let report = chat::pass(&sweeper, Act::Reclaim).await;
+            let report = crate::chat::pass(&sweeper, Act::Reclaim).await;
             assert_eq!(report.reclaimed, 0, "-{command}: {report:?}");
             let held = report.stopped == Stopped::Brake;
             let said = report.detail.as_deref().unwrap_or_default();

@@ -1,15 +1,14 @@
 //! Seed 001's migration: 1,000 sessions that no index knows, indexed while the service runs, and from
 //! there on written through lapsed, while whoever reads the old keys goes on reading them.
-#![allow(clippy::unwrap_used)]
-
-mod chat;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use chat::{App, Chat, GRACE, LONG_AGO, PATIENCE, name, named, sum, sweep_through, uuid};
+use crate::chat::{
+    App, Chat, GRACE, LONG_AGO, PATIENCE, name, named, on_both_chats, sum, sweep_through, uuid,
+};
 use lapsed::clock::SystemClock;
 use lapsed::owner::{Claim, OwnerStore};
 use lapsed::reconcile::{Plan, Reconcile, run};
@@ -17,7 +16,7 @@ use lapsed::schedule::Stop;
 use lapsed::sessions::{Profile, SessionsStore};
 use lapsed::sweep::{Act, Cursor, Sweep};
 
-on_both! {
+on_both_chats! {
     the_originals_migration,
     a_dry_run_accounts_for_what_the_real_run_does,
     a_migration_that_was_stopped_goes_on_where_it_was,
@@ -290,7 +289,7 @@ async fn what_was_changed_by_hand_is_healed(chat: Chat) {
     app.index(&uuid(4), &later);
     chat.until_ms(app.now_ms() + GRACE.as_millis() as u64).await;
     let report = chat.sweep().await;
-    assert_eq!((report.reclaimed, chat::skipped(&report, "alive")), (0, 1), "{report:?}");
+    assert_eq!((report.reclaimed, crate::chat::skipped(&report, "alive")), (0, 1), "{report:?}");
     assert_eq!(chat.reconcile(Act::Reclaim).await.corrected, 1);
     assert_eq!(chat.sweep().await.suspects, 0, "and it is not listed before its time");
 }

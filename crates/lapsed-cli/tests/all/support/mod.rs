@@ -1,4 +1,5 @@
 //! The real binary on a free port and a folder of its own, ended by its own pid.
+
 #![allow(dead_code)]
 
 use std::io::{BufRead, BufReader, Read};

@@ -1,4 +1,5 @@
 //! Somebody who knows nothing but FCALL.
+
 #![allow(dead_code)]
 
 use std::time::Duration;

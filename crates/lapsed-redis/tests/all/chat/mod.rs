@@ -3,6 +3,7 @@
 //!
 //! Every test has a database of its own on a server that it shares, so that the keys are exactly the
 //! original's. Waiting is by the server's clock, with a deadline.
+
 #![allow(dead_code, clippy::unwrap_used)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,30 +35,32 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 pub const LONG_AGO: u64 = 3_600;
 
 fn shared(engine: Engine) -> Server {
-    ServerOptions::new(engine).extra("databases", "500").start().unwrap()
+    ServerOptions::new(engine).extra("databases", "2000").start().unwrap()
 }
 
 pub static REDIS: LazyLock<Server> = LazyLock::new(|| shared(Engine::Redis));
 pub static VALKEY: LazyLock<Server> = LazyLock::new(|| shared(Engine::Valkey));
 
 /// Each case becomes a test on Redis and one on Valkey.
-#[macro_export]
-macro_rules! on_both {
+macro_rules! on_both_chats {
     ($($case:ident,)*) => {
         mod on_redis {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $case() {
-                super::$case(super::chat::Chat::on(&super::chat::REDIS)).await;
+                let chat = || crate::chat::Chat::on(&crate::chat::REDIS);
+                lapsed_testbed::steadily_async(async || super::$case(chat()).await).await;
             })*
         }
         mod on_valkey {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $case() {
-                super::$case(super::chat::Chat::on(&super::chat::VALKEY)).await;
+                let chat = || crate::chat::Chat::on(&crate::chat::VALKEY);
+                lapsed_testbed::steadily_async(async || super::$case(chat()).await).await;
             })*
         }
     };
 }
+pub(crate) use on_both_chats;
 
 pub fn uuid(n: usize) -> String {
     format!("00000000-0000-4000-8000-{n:012}")

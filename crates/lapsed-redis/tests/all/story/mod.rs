@@ -1,5 +1,6 @@
 //! What the stories with real servers have in common: sweepers, waiting, owners that go on beating,
 //! an application that knows nothing of lapsed.
+
 #![allow(dead_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,15 +32,15 @@ pub const TTL: Duration = Duration::from_millis(1_500);
 /// The longest that anything is waited for.
 pub const LIMIT: Duration = Duration::from_secs(40);
 
-/// Runs each case on both engines.
-#[macro_export]
-macro_rules! on_both {
+/// Runs each case on both engines, each with its own servers.
+macro_rules! on_both_engines {
     ($($case:ident,)*) => {
         mod on_redis {
             $(
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $case() {
-                    super::$case(lapsed_testbed::Engine::Redis).await;
+                    let case = async || super::$case(lapsed_testbed::Engine::Redis).await;
+                    lapsed_testbed::steadily_async(case).await;
                 }
             )*
         }
@@ -47,12 +48,14 @@ macro_rules! on_both {
             $(
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $case() {
-                    super::$case(lapsed_testbed::Engine::Valkey).await;
+                    let case = async || super::$case(lapsed_testbed::Engine::Valkey).await;
+                    lapsed_testbed::steadily_async(case).await;
                 }
             )*
         }
     };
 }
+pub(crate) use on_both_engines;
 
 pub fn name(text: &str) -> Name {
     Name::new(text).unwrap()
