@@ -75,6 +75,19 @@ macro_rules! steady_tests {
     };
 }
 
+/// The same for stories that await, on tokio with two threads.
+#[macro_export]
+macro_rules! steady_async_tests {
+    ($($story:ident,)*) => {
+        mod steady {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $story() {
+                $crate::steadily_async(super::$story).await;
+            })*
+        }
+    };
+}
+
 /// What one thread has counted until now.
 struct Counts {
     lost_us: AtomicU64,

@@ -92,6 +92,10 @@ on_both_engines! {
     writing_through_lapsed_is_refused_with_the_way_out,
 }
 
+lapsed_testbed::steady_async_tests! {
+    on_a_cluster_the_layout_must_lie_in_one_slot,
+}
+
 async fn the_dead_are_evicted_and_the_living_kept(engine: Engine) {
     let world = World::new(engine).await;
     let living = world.living("i-live", &keys("live", 300));
@@ -470,7 +474,6 @@ async fn writing_through_lapsed_is_refused_with_the_way_out(engine: Engine) {
 }
 
 /// On a cluster the guard needs the hash and the heartbeats in one slot.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn on_a_cluster_the_layout_must_lie_in_one_slot() {
     let cluster = Cluster::start(Engine::Valkey, 3).unwrap();
     let redis = connect(&cluster.url());

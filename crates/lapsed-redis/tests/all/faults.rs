@@ -99,6 +99,12 @@ on_both_engines! {
     p3_two_sweepers_one_of_them_killed_again_and_again,
 }
 
+lapsed_testbed::steady_async_tests! {
+    a_slot_moves_during_a_sweep,
+    no_script_holds_the_server_for_long,
+    a_batch_that_slept_with_the_server_is_refused,
+}
+
 /// kill -9 and a restart that finds everything on disk. Who was not declared dead before has a whole
 /// threshold to beat again, and then the sweep goes on where it was.
 async fn killed_in_the_middle_of_a_sweep_with_its_data_on_disk(engine: Engine) {
@@ -586,7 +592,6 @@ async fn p3_two_sweepers_one_of_them_killed_again_and_again(engine: Engine) {
 
 /// The slot of the registry moves to another node, key by key, while sweepers sweep and owners beat.
 /// As long as the keys are on both sides no script can run; nothing is lost or done twice for it.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slot_moves_during_a_sweep() {
     let cluster = Arc::new(Cluster::start(Engine::Redis, 3).unwrap());
     let redis = connect(&cluster.url());
@@ -656,7 +661,6 @@ async fn a_slot_moves_during_a_sweep() {
 
 /// 100,000 entries of one dead owner among 200,000, and the server has others to serve. The server's
 /// own clock runs on while the machine lets others run: a few long ones prove nothing, many would.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_script_holds_the_server_for_long() {
     let world = World::new(ServerOptions::new(Engine::Redis).extra("slowlog-max-len", "1000"));
     let app = world.app();
@@ -705,7 +709,6 @@ fn held_us(entry: &Reply) -> i64 {
 }
 
 /// What the guard says to a batch whose server stood still meanwhile, by itself.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_batch_that_slept_with_the_server_is_refused() {
     let world = World::new(ServerOptions::new(Engine::Valkey));
     let mine = keys("k", 5);

@@ -284,11 +284,15 @@ macro_rules! on_both {
     ($($test:ident,)*) => {
         mod on_redis {
             $(#[tokio::test(flavor = "multi_thread")]
-            async fn $test() { super::$test(&super::REDIS).await })*
+            async fn $test() {
+                lapsed_testbed::steadily_async(async || super::$test(&super::REDIS).await).await;
+            })*
         }
         mod on_valkey {
             $(#[tokio::test(flavor = "multi_thread")]
-            async fn $test() { super::$test(&super::VALKEY).await })*
+            async fn $test() {
+                lapsed_testbed::steadily_async(async || super::$test(&super::VALKEY).await).await;
+            })*
         }
     };
 }

@@ -13,6 +13,13 @@ use lapsed_testbed::{Engine, Server};
 use crate::caller::{Caller, first};
 use crate::fixture::{CLUSTER, connect, id, layout};
 
+lapsed_testbed::steady_async_tests! {
+    loading_twice_changes_nothing,
+    calls_go_on_during_an_upgrade,
+    a_newer_version_stays,
+    on_every_master_of_a_cluster,
+}
+
 /// Reached only when something is wrong.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -24,7 +31,6 @@ fn version(number: u32) -> String {
     text.replace(&line(FUNCTIONS_VERSION), &line(number))
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn loading_twice_changes_nothing() {
     for engine in Engine::ALL {
         let server = Server::start(engine).unwrap();
@@ -39,7 +45,6 @@ async fn loading_twice_changes_nothing() {
 }
 
 /// An upgrade in place: no call fails, none is carried out twice or by half.
-#[tokio::test(flavor = "multi_thread")]
 async fn calls_go_on_during_an_upgrade() {
     for engine in Engine::ALL {
         let server = Arc::new(Server::start(engine).unwrap());
@@ -93,7 +98,6 @@ async fn calls_go_on_during_an_upgrade() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_newer_version_stays() {
     for engine in Engine::ALL {
         let server = Server::start(engine).unwrap();
@@ -122,7 +126,6 @@ async fn a_newer_version_stays() {
 }
 
 /// Every master gets it, and a caller that picks each key's shard meets lapsed there.
-#[tokio::test(flavor = "multi_thread")]
 async fn on_every_master_of_a_cluster() {
     const SHARDS: usize = 3;
     let redis = connect(&CLUSTER.url());

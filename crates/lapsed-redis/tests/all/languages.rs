@@ -15,6 +15,13 @@ use lapsed_testbed::{Engine, Server, paths};
 
 use crate::caller::Caller;
 
+lapsed_testbed::steady_async_tests! {
+    registry,
+    sessions,
+    a_zombie_is_told_in_every_language,
+    the_document_names_every_function,
+}
+
 const TTL: Duration = Duration::from_secs(90);
 
 /// Where an interpreter is.
@@ -44,7 +51,6 @@ fn run(interpreter: &Path, program: &Path, server: &Server) {
     assert!(output.status.success(), "{}: {said}", program.display());
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn registry() {
     for engine in Engine::ALL {
         for (ending, interpreter) in LANGUAGES {
@@ -71,7 +77,6 @@ async fn registry() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn sessions() {
     for engine in Engine::ALL {
         for (ending, interpreter) in LANGUAGES {
@@ -104,7 +109,6 @@ async fn sessions() {
 }
 
 /// The code of an error is what each client shows first.
-#[tokio::test(flavor = "multi_thread")]
 async fn a_zombie_is_told_in_every_language() {
     let server = Server::start(Engine::Redis).unwrap();
     let mut caller = Caller::on(&server).await;
@@ -155,7 +159,6 @@ fn the_document_shows_the_examples_as_they_are() {
 }
 
 /// Every function is in the table, and nothing else is.
-#[tokio::test(flavor = "multi_thread")]
 async fn the_document_names_every_function() {
     let server = Server::start(Engine::Redis).unwrap();
     let listed = Caller::on(&server).await.call(&["FUNCTION", "LIST"]).unwrap().to_string();

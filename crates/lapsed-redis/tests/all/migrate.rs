@@ -85,6 +85,10 @@ on_both_engines! {
     b10_b11_p8_nothing_is_lost_that_changed_while_it_ran,
 }
 
+lapsed_testbed::steady_async_tests! {
+    what_cannot_be_judged_is_left_alone,
+}
+
 async fn the_index_is_built_and_the_dead_are_evicted(engine: Engine) {
     let world = World::new(engine);
     let living = world.living("i-live", &keys("live", 250));
@@ -358,7 +362,6 @@ async fn b10_b11_p8_nothing_is_lost_that_changed_while_it_ran(engine: Engine) {
 
 /// On a cluster whose heartbeats lie elsewhere nobody could judge what the application wrote: it is
 /// left alone, and told so.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_cannot_be_judged_is_left_alone() {
     let cluster = Cluster::start(Engine::Redis, 3).unwrap();
     let redis = connect(&cluster.url());

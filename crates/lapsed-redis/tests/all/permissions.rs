@@ -11,6 +11,10 @@ use lapsed::sweep::{Act, Batch, BatchId, Cursor, Outcome, PageRequest, Sweep, Ti
 use lapsed_redis::{RegistryLayout, SessionsLayout, Template};
 use lapsed_testbed::{Engine, Server};
 
+lapsed_testbed::steady_async_tests! {
+    the_user_of_the_example_can_sweep_and_reconcile_adopted_keys,
+}
+
 fn here(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
 }
@@ -146,13 +150,24 @@ fn sessions_layout() -> SessionsLayout {
     }
 }
 
+/// Rounds until something was reclaimed; says how many. On a machine that stands still the grace of
+/// the store begins anew, so that once is not enough.
+async fn rounds(sweep: &dyn Sweep) -> usize {
+    let mut number = 0;
+    crate::story::eventually("something to be reclaimed", async || {
+        number += 1;
+        Some(round(sweep, number).await).filter(|reclaimed| *reclaimed > 0)
+    })
+    .await
+}
+
 /// Looks, reclaims what is dead and keeps house; says how many were reclaimed.
-async fn round(sweep: &dyn Sweep) -> usize {
+async fn round(sweep: &dyn Sweep, number: u64) -> usize {
     sweep.survey().await.unwrap();
     sweep.census().await.unwrap();
     let request = PageRequest { after: Cursor::default(), limit: 10, undeclared_max: None };
     let suspects = sweep.suspects(request).await.unwrap().suspects;
-    let id = BatchId { sweeper: "s".into(), number: 1 };
+    let id = BatchId { sweeper: "s".into(), number };
     let batch = Batch { id: id.clone(), suspects, act: Act::Reclaim, term: None };
     let answer = sweep.reclaim(batch).await.unwrap();
     sweep.settle(&id).await.unwrap();
@@ -172,7 +187,6 @@ async fn heal(index: &dyn Reconcile) {
 }
 
 /// The example as it stands, on the keys of an application.
-#[tokio::test]
 async fn the_user_of_the_example_can_sweep_and_reconcile_adopted_keys() {
     for engine in [Engine::Redis, Engine::Valkey] {
         let (server, url) = server(engine, &[]);
@@ -195,8 +209,8 @@ async fn the_user_of_the_example_can_sweep_and_reconcile_adopted_keys() {
         sessions.census().await.unwrap();
         registry.survey().await.unwrap();
         crate::fixture::pass(redis.clone(), 2 * crate::fixture::TTL).await;
-        assert_eq!(round(&registry).await, 1, "{engine:?}");
-        assert_eq!(round(&sessions).await, 1, "{engine:?}");
+        assert_eq!(rounds(&registry).await, 1, "{engine:?}");
+        assert_eq!(rounds(&sessions).await, 1, "{engine:?}");
         assert_eq!(server.command(&["EXISTS", "session:a", "broadcaster:7"]).unwrap(), "0");
         assert_eq!(server.command(&["HGET", "connections:registry", "2"]).unwrap(), "here");
         let native = redis.registry(crate::fixture::id(Kind::Registry), registry_layout()).unwrap();

@@ -51,6 +51,11 @@ on_both_chats! {
     another_key_under_the_index_is_said_clearly,
 }
 
+lapsed_testbed::steady_async_tests! {
+    trap_b9_twenty_thousand_orphans_are_read_in_bounded_pages,
+    trap_x6_on_a_cluster_an_untagged_layout_is_refused_and_a_tagged_one_works,
+}
+
 /// A pipeline broke off after the HSET.
 async fn trap_b1_a_hash_without_its_index_entry_is_healed_then_cleaned(chat: Chat) {
     let app = &chat.app;
@@ -283,7 +288,6 @@ async fn trap_b8_units_mixed_over_many_pages_are_all_found(chat: Chat) {
 }
 
 /// No answer has more than was asked for, and what the server is asked grows with the batches only.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn trap_b9_twenty_thousand_orphans_are_read_in_bounded_pages() {
     let server = Server::start(Engine::Redis).unwrap();
     let chat = Chat::at(App::connect(server.port(), 0), &server.url(), GRACE);
@@ -768,7 +772,6 @@ async fn another_key_under_the_index_is_said_clearly(chat: Chat) {
 
 /// On a cluster keys of several slots cannot be judged in one step: refused at once, in words; with a
 /// hash tag it works.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn trap_x6_on_a_cluster_an_untagged_layout_is_refused_and_a_tagged_one_works() {
     let cluster = Cluster::start(Engine::Redis, 3).unwrap();
     let redis = lapsed_redis::Redis::new(&lapsed_redis::Address::new(&cluster.url())).unwrap();

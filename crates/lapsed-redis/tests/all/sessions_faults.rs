@@ -13,6 +13,18 @@ use lapsed::sweep::policy::Policy;
 use lapsed::sweep::{Act, PassReport, Stopped, Sweeper};
 use lapsed_testbed::{Engine, Persistence, Proxy, Server, ServerOptions};
 
+lapsed_testbed::steady_async_tests! {
+    redis_killed_in_the_middle_of_a_sweep,
+    valkey_killed_in_the_middle_of_a_sweep,
+    frozen_for_longer_than_the_grace,
+    the_answer_to_a_reclaim_is_lost,
+    the_answer_to_a_connect_is_lost,
+    flushed_in_the_middle,
+    out_of_memory,
+    a_user_who_may_not,
+    a_failover_that_loses_writes,
+}
+
 fn start(engine: Engine) -> Server {
     Server::start(engine).unwrap()
 }
@@ -111,19 +123,16 @@ async fn killed_in_the_middle_of_a_sweep(engine: Engine) {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn redis_killed_in_the_middle_of_a_sweep() {
     killed_in_the_middle_of_a_sweep(Engine::Redis).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn valkey_killed_in_the_middle_of_a_sweep() {
     killed_in_the_middle_of_a_sweep(Engine::Valkey).await;
 }
 
 /// For longer than every time limit and the grace. Requests lie in its socket when it wakes up: none of
 /// them may take the session of somebody who could not come back.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn frozen_for_longer_than_the_grace() {
     let server = start(Engine::Redis);
     let chat = patient_chat_on(&server);
@@ -143,7 +152,6 @@ async fn frozen_for_longer_than_the_grace() {
 }
 
 /// It was carried out and nobody heard: in doubt, settled by its receipts, counted once.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_answer_to_a_reclaim_is_lost() {
     for engine in Engine::ALL {
         let server = start(engine);
@@ -173,7 +181,6 @@ async fn the_answer_to_a_reclaim_is_lost() {
 
 /// A `connect` whose answer is lost has counted. Repeating it counts twice: `yours` tells, and what is
 /// too many can be given back. What leaks all the same dies with its owner.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_answer_to_a_connect_is_lost() {
     let server = start(Engine::Redis);
     let proxy = Proxy::start(server.port()).unwrap();
@@ -225,7 +232,6 @@ async fn the_answer_to_a_connect_is_lost() {
 
 /// Everything is gone at once, also what lapsed knows: nothing is made up, owners are told, and what
 /// comes after is as on the first day.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn flushed_in_the_middle() {
     let server = start(Engine::Valkey);
     let chat = chat_on(&server).native();
@@ -265,7 +271,6 @@ async fn flushed_in_the_middle() {
 }
 
 /// Takes no writes: nothing is half done, and it goes on by itself.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn out_of_memory() {
     for engine in Engine::ALL {
         let server = start(engine);
@@ -298,7 +303,6 @@ async fn out_of_memory() {
 }
 
 /// Without any one of its permissions: nothing half done, said clearly, and on it goes when granted.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_user_who_may_not() {
     for engine in Engine::ALL {
         let server = start(engine);
@@ -381,7 +385,6 @@ fn restore(app: &App, picture: &std::collections::BTreeMap<String, String>) {
 
 /// The replica that takes over has not seen the last writes, among them reconnects: everybody has a
 /// whole grace to come back again.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failover_that_loses_writes() {
     let server = start(Engine::Redis);
     let chat = patient_chat_on(&server);
