@@ -24,6 +24,7 @@ mod replica;
 pub mod resp;
 mod server;
 mod spawner;
+mod steady;
 mod wait;
 
 pub use cluster::{Cluster, SLOTS, slot_of};
@@ -31,4 +32,5 @@ pub use error::{Error, Result};
 pub use proxy::Proxy;
 pub use replica::Replica;
 pub use server::{Engine, Persistence, PortChoice, Server, ServerOptions};
+pub use steady::{steadily, steadily_async};
 pub use wait::until;

@@ -2,7 +2,7 @@
 //! the proxy to tell one answer from the next. No pipelining, no reconnecting.
 
 use std::fmt;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
@@ -78,9 +78,12 @@ impl Connection {
                 self.unread.drain(..used);
                 return Ok(reply);
             }
-            match self.stream.read(&mut chunk)? {
-                0 => return Err(Error::new("connection closed before the answer")),
-                n => self.unread.extend_from_slice(&chunk[..n]),
+            match self.stream.read(&mut chunk) {
+                Ok(0) => return Err(Error::new("connection closed before the answer")),
+                Ok(n) => self.unread.extend_from_slice(&chunk[..n]),
+                // With a time limit a stop of this process (SIGSTOP, SIGCONT) ends the waiting.
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
             }
         }
     }

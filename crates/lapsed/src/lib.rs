@@ -12,6 +12,8 @@
 
 pub mod activity;
 pub mod clock;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 pub mod error;
 pub mod inflight;
 pub mod leader;

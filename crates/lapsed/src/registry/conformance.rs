@@ -167,11 +167,16 @@ pub fn names(texts: &[&str]) -> Vec<Name> {
     texts.iter().map(|text| name(text)).collect()
 }
 
-/// Makes one test a case. `$make` is an `async fn() -> Fixture`.
+/// Makes one test a case. `$make` is an `async fn() -> Fixture`. On the real clock a second argument
+/// says how a case is told: `async fn(impl AsyncFnMut())`, so that one during which the machine stood
+/// still can be told again, with a fixture of its own.
 #[macro_export]
 macro_rules! registry_conformance {
     ($make:ident) => {
-        $crate::registry_conformance!(@cases $make, owners: [
+        $crate::registry_conformance!($make, $crate::conformance::once);
+    };
+    ($make:ident, $tell:path) => {
+        $crate::registry_conformance!(@cases $make, $tell, owners: [
             beats_prolong_a_life,
             the_first_beat_of_a_new_name_starts_it,
             an_incarnation_nobody_knows_is_lost,
@@ -183,7 +188,7 @@ macro_rules! registry_conformance {
             trap_a7_retiring_is_a_reclaim_like_any_other,
             trap_a7_a_crash_while_retiring_leaves_nothing_behind,
         ]);
-        $crate::registry_conformance!(@cases $make, reclaims: [
+        $crate::registry_conformance!(@cases $make, $tell, reclaims: [
             the_dead_are_reclaimed_and_the_living_are_not,
             equal_to_now_counts_as_expired,
             a_beat_before_the_decisive_step_wins,
@@ -198,7 +203,7 @@ macro_rules! registry_conformance {
             the_brake_spares_the_undeclared_only,
             an_owner_that_holds_nothing_dies_too,
         ]);
-        $crate::registry_conformance!(@cases $make, records: [
+        $crate::registry_conformance!(@cases $make, $tell, records: [
             a_key_that_moves_leaves_its_first_owner,
             unregister_removes_only_its_own,
             registering_only_what_is_free_takes_nothing,
@@ -211,13 +216,16 @@ macro_rules! registry_conformance {
             old_receipts_and_owners_are_forgotten,
         ]);
     };
-    (@cases $make:ident, $room:ident: [$($case:ident,)*]) => {
+    (@cases $make:ident, $tell:path, $room:ident: [$($case:ident,)*]) => {
         mod $room {
             $(
                 #[tokio::test]
                 async fn $case() {
-                    let fixture = super::$make().await.settled().await;
-                    $crate::registry::conformance::$room::$case(fixture).await;
+                    $tell(async || {
+                        let fixture = super::$make().await.settled().await;
+                        $crate::registry::conformance::$room::$case(fixture).await;
+                    })
+                    .await;
                 }
             )*
         }

@@ -248,11 +248,16 @@ pub fn profile(value: &str, broadcaster: &str) -> Profile {
     }
 }
 
-/// Makes one test a case. `$make` is an `async fn() -> Fixture`.
+/// Makes one test a case. `$make` is an `async fn() -> Fixture`. On the real clock a second argument
+/// says how a case is told: `async fn(impl AsyncFnMut())`, so that one during which the machine stood
+/// still can be told again, with a fixture of its own.
 #[macro_export]
 macro_rules! sessions_conformance {
     ($make:ident) => {
-        $crate::sessions_conformance!(@cases $make, lifecycle: [
+        $crate::sessions_conformance!($make, $crate::conformance::once);
+    };
+    ($make:ident, $tell:path) => {
+        $crate::sessions_conformance!(@cases $make, $tell, lifecycle: [
             the_full_lifecycle,
             a_session_nobody_connects_to_is_not_disconnected,
             resuming_begins_the_grace_anew,
@@ -267,7 +272,7 @@ macro_rules! sessions_conformance {
             what_a_life_refers_to_is_paged,
             why_is_told_in_words,
         ]);
-        $crate::sessions_conformance!(@cases $make, owners: [
+        $crate::sessions_conformance!(@cases $make, $tell, owners: [
             trap_b5_references_die_with_their_life,
             trap_b5_a_restarted_owner_neither_inherits_nor_hides,
             the_first_connect_of_a_new_name_starts_it,
@@ -282,7 +287,7 @@ macro_rules! sessions_conformance {
             an_owner_that_refers_to_nothing_dies_too,
             the_threshold_is_the_longer_of_ttl_and_grace,
         ]);
-        $crate::sessions_conformance!(@cases $make, reclaims: [
+        $crate::sessions_conformance!(@cases $make, $tell, reclaims: [
             orphans_are_deleted_and_the_active_are_not,
             whoever_was_never_connected_to_goes_after_one_grace,
             trap_b2_a_reconnect_before_the_decisive_step_wins,
@@ -298,7 +303,7 @@ macro_rules! sessions_conformance {
             the_same_suspect_twice_in_a_batch_counts_once,
             trap_x5_a_stalled_leader_is_refused_by_the_store,
         ]);
-        $crate::sessions_conformance!(@cases $make, records: [
+        $crate::sessions_conformance!(@cases $make, $tell, records: [
             receipts_carry_the_evidence,
             what_was_in_doubt_is_settled_by_batch,
             restore_puts_back_once_if_the_place_is_free,
@@ -306,13 +311,16 @@ macro_rules! sessions_conformance {
             old_receipts_and_owners_are_forgotten,
         ]);
     };
-    (@cases $make:ident, $room:ident: [$($case:ident,)*]) => {
+    (@cases $make:ident, $tell:path, $room:ident: [$($case:ident,)*]) => {
         mod $room {
             $(
                 #[tokio::test]
                 async fn $case() {
-                    let fixture = super::$make().await.settled().await;
-                    $crate::sessions::conformance::$room::$case(fixture).await;
+                    $tell(async || {
+                        let fixture = super::$make().await.settled().await;
+                        $crate::sessions::conformance::$room::$case(fixture).await;
+                    })
+                    .await;
                 }
             )*
         }

@@ -1,0 +1,322 @@
+//! The commands on a real daemon and straight on the store: what they print, and their exit codes.
+
+use std::collections::BTreeSet;
+
+use crate::support::{CALM, Home, lapsed, run};
+use serde_json::{Value, json};
+
+const PASS_KEYS: [&str; 10] = [
+    "system",
+    "kind",
+    "dry_run",
+    "examined",
+    "suspects",
+    "reclaimed",
+    "skipped",
+    "errors",
+    "stopped",
+    "took_ms",
+];
+
+/// Which entries a pass names.
+fn set(report: &Value) -> BTreeSet<(String, u64)> {
+    let entries = report["entries"].as_array().unwrap();
+    let one =
+        |e: &Value| (e["key"].as_str().unwrap().to_owned(), e["incarnation"].as_u64().unwrap());
+    entries.iter().map(one).collect()
+}
+
+#[test]
+fn wrong_usage_is_exit_2_and_says_what_there_is() {
+    assert_eq!(run(&[]).code, 2);
+    assert_eq!(run(&["nonsense"]).code, 2);
+    assert_eq!(run(&["sweep"]).code, 2);
+    assert_eq!(run(&["brake", "x", "loosen"]).code, 2);
+    assert_eq!(run(&["restore", "nonsense"]).code, 2);
+    let home = Home::new("1s", CALM);
+    for answer in [home.run(&["sweep", "nope"]), home.run(&["status", "nope"])] {
+        assert_eq!(answer.code, 2, "{answer:?}");
+        assert!(answer.err.contains("registry/devices"), "{answer:?}");
+        assert_eq!(answer.out, "");
+    }
+    assert_eq!(home.run(&["brake", "devices", "hold", "--for", "5m"]).code, 2);
+    assert_eq!(home.run(&["receipts", "--follow"]).code, 2);
+}
+
+#[test]
+fn no_daemon_is_exit_1_and_says_how_to_start_one() {
+    let answer = run(&["status", "--url", "http://127.0.0.1:9"]);
+    assert_eq!(answer.code, 1);
+    assert!(answer.err.contains("lapsed serve"), "{answer:?}");
+    assert_eq!(run(&["status", "--url", "ftp://x"]).code, 2);
+}
+
+#[test]
+fn help_reads_well() {
+    let answer = run(&["--help"]);
+    assert_eq!(answer.code, 0);
+    for word in [
+        "serve",
+        "check",
+        "status",
+        "sweep",
+        "reconcile",
+        "explain",
+        "receipts",
+        "restore",
+        "brake",
+    ] {
+        assert!(answer.out.contains(word), "{word}");
+        assert_eq!(run(&[word, "--help"]).code, 0);
+    }
+}
+
+#[test]
+fn a_dry_run_names_what_the_real_pass_then_reclaims() {
+    let home = Home::new("300ms", CALM);
+    let daemon = home.serve();
+    daemon.hold("dead", &["a", "b", "c"]);
+    daemon.hold("also-dead", &["d"]);
+    daemon.registry("start", json!({ "owner": "alive", "ttl_ms": 600_000 }));
+    daemon.hold("alive", &["e"]);
+    daemon.until_overdue(2);
+
+    let dry = daemon.run(&["sweep", "devices", "--dry-run", "--json"]);
+    assert_eq!(dry.code, 0, "{dry:?}");
+    let dry = dry.json();
+    assert_eq!(dry["dry_run"], true);
+    assert!(daemon.receipts().is_empty(), "a dry run leaves no trace");
+
+    let people = daemon.run(&["sweep", "devices", "--dry-run"]);
+    for word in ["4 of 4 suspects would be reclaimed", "dead", "time ran out", "lapsed sweep"] {
+        assert!(people.out.contains(word), "{word}: {people:?}");
+    }
+
+    let real = daemon.run(&["sweep", "devices", "--json"]);
+    assert_eq!(real.code, 0, "{real:?}");
+    let real = real.json();
+    for key in PASS_KEYS {
+        assert!(real.get(key).is_some() && dry.get(key).is_some(), "{key}: {real}");
+    }
+    assert_eq!((&real["stopped"], &real["kind"]), (&json!("done"), &json!("registry")));
+    assert_eq!(set(&dry), set(&real));
+    assert_eq!(set(&real).len(), 4);
+    assert_eq!(daemon.receipts().len(), 4);
+    assert_eq!(daemon.get("/v1/registry/devices/lookup/e").status, 200);
+    let again = daemon.run(&["sweep", "registry", "--json"]).json();
+    assert_eq!((&again["reclaimed"], &again["entries"]), (&json!(0), &json!([])));
+}
+
+#[test]
+fn trap_a2_two_sweeps_at_once_count_each_entry_once() {
+    let home = Home::new("300ms", CALM);
+    let daemon = home.serve();
+    let keys: Vec<String> = (0..2_000).map(|n| format!("k{n}")).collect();
+    let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+    daemon.hold("dead", &keys);
+    daemon.until_overdue(1);
+    let sweep = || {
+        let mut command = lapsed();
+        command.args(["sweep", "devices", "--json", "--url", &daemon.url]);
+        command.stdout(std::process::Stdio::piped()).spawn().unwrap()
+    };
+    let both = [sweep(), sweep()].map(|child| {
+        let out = child.wait_with_output().unwrap().stdout;
+        serde_json::from_slice::<Value>(&out).unwrap()
+    });
+    let total: u64 = both.iter().map(|r| r["reclaimed"].as_u64().unwrap()).sum();
+    assert_eq!(total, 2_000, "{}", both[0]["skipped"]);
+    assert!(set(&both[0]).is_disjoint(&set(&both[1])));
+    assert_eq!(daemon.receipts().len(), 2_000);
+    let metrics = daemon.get("/metrics").text;
+    let line =
+        "lapsed_reclaimed_total{system=\"devices\",reason=\"owner_dead\",kind=\"registry\"} 2000\n";
+    assert!(metrics.contains(line), "{metrics}");
+}
+
+#[test]
+fn the_brake_holds_with_exit_3_and_lets_go_when_released() {
+    let home = Home::new("300ms", CALM);
+    let daemon = home.serve();
+    (0..12).for_each(|n| drop(daemon.hold(&format!("o{n}"), &[&format!("k{n}")])));
+    daemon.until_overdue(12);
+
+    let held = daemon.run(&["sweep", "devices", "--json"]);
+    assert_eq!(held.code, 3, "{held:?}");
+    let held = held.json();
+    assert_eq!((&held["stopped"], &held["reclaimed"]), (&json!("brake"), &json!(0)));
+    assert!(held["detail"].as_str().unwrap().contains("lapsed brake registry/devices release"));
+    assert_eq!(daemon.run(&["sweep", "devices", "--dry-run"]).code, 3);
+    let status = daemon.run(&["status", "devices", "--json"]).json();
+    assert_eq!(status["brake"]["held_by"], "mass_death", "{status}");
+    assert!(
+        daemon
+            .get("/metrics")
+            .text
+            .contains("lapsed_brake{system=\"devices\",kind=\"registry\"} 1.0")
+    );
+    assert_eq!(daemon.get("/v1/registry/devices/lookup/k1").status, 200, "spared, so still found");
+
+    let told = daemon.run(&["brake", "devices", "release", "--for", "1m", "--json"]).json();
+    assert_eq!((&told["setting"], &told["state"]), (&json!("release"), &json!("open")));
+    let swept = daemon.run(&["sweep", "devices", "--json"]);
+    assert_eq!((swept.code, &swept.json()["reclaimed"]), (0, &json!(12)), "{swept:?}");
+
+    assert_eq!(daemon.run(&["brake", "devices", "hold"]).code, 0);
+    daemon.registry("start", json!({ "owner": "late" }));
+    daemon.hold("late", &["x"]);
+    daemon.until_overdue(1);
+    let held = daemon.run(&["sweep", "devices"]);
+    assert_eq!(held.code, 3);
+    assert!(held.out.contains("operator"), "{held:?}");
+    assert_eq!(daemon.run(&["brake", "devices", "auto"]).code, 0);
+    assert!(daemon.run(&["brake", "devices"]).out.contains("decides by itself"));
+}
+
+#[test]
+fn explain_receipts_and_restore_tell_one_story() {
+    let home = Home::new("300ms", CALM);
+    let daemon = home.serve();
+    daemon.hold("a", &["k"]);
+    let live = daemon.run(&["explain", "devices", "k", "--json"]).json();
+    assert_eq!(live["verdict"], "live", "{live}");
+    daemon.until_overdue(1);
+    assert_eq!(daemon.run(&["explain", "devices", "k", "--json"]).json()["verdict"], "overdue");
+    daemon.run(&["sweep", "devices"]);
+    let gone = daemon.run(&["explain", "devices", "k"]);
+    assert!(gone.out.contains("reclaimed") && gone.out.contains("registry-devices-1"), "{gone:?}");
+
+    let list = daemon.run(&["receipts", "--json"]).lines();
+    assert_eq!(list.len(), 1);
+    assert_eq!((&list[0]["id"], &list[0]["key"]), (&json!("registry-devices-1"), &json!("k")));
+    assert_eq!(list[0]["reason"], "owner_dead");
+    assert!(daemon.run(&["receipts", "devices"]).out.contains("registry-devices-1"));
+    assert!(daemon.run(&["receipts", "--key", "other", "--json"]).lines().is_empty());
+
+    let refused = daemon.run(&["restore", "registry-devices-1", "--json"]);
+    assert_eq!(refused.code, 1, "its owner is dead: {refused:?}");
+    assert_eq!(refused.json()["outcome"], "refused");
+    assert_eq!(daemon.run(&["restore", "registry-devices-99"]).code, 1);
+    daemon.registry("start", json!({ "owner": "a", "ttl_ms": 60_000 }));
+    let back = daemon.run(&["restore", "registry-devices-1", "--json"]);
+    assert_eq!(back.code, 0, "{back:?}");
+    assert_eq!(back.json()["outcome"], "restored");
+    let found = daemon.get("/v1/registry/devices/lookup/k");
+    assert_eq!((found.status, &found.body["incarnation"]), (200, &json!(2)), "{found:?}");
+}
+
+/// Every receipt's id, page by page.
+fn all_pages(daemon: &crate::support::Daemon, filter: &str) -> Vec<String> {
+    let (mut seen, mut before) = (Vec::new(), String::new());
+    loop {
+        let page = daemon.get(&format!("/v1/receipts?limit=7{filter}{before}"));
+        assert_eq!(page.status, 200, "{page:?}");
+        let receipts = page.body["receipts"].as_array().unwrap().clone();
+        seen.extend(receipts.iter().map(|r| r["id"].as_str().unwrap().to_owned()));
+        match page.body["next"].as_str() {
+            Some(next) => before = format!("&before={next}"),
+            None => return seen,
+        }
+    }
+}
+
+#[test]
+fn receipts_are_paged_without_gaps_or_doubles() {
+    let other = "[[system]]\nkind = \"registry\"\nname = \"other\"\nheartbeat_ttl = \"300ms\"";
+    let home = Home::new("300ms", &format!("{CALM}\n{other}\n{CALM}"));
+    let daemon = home.serve();
+    let keys: Vec<String> = (0..25).map(|n| format!("k{n}")).collect();
+    for system in ["devices", "other"] {
+        let body = json!({ "owner": "dead", "keys": keys });
+        daemon.post(&format!("/v1/registry/{system}/register"), body);
+    }
+    daemon.until_overdue(1);
+    for system in ["devices", "registry/other"] {
+        crate::support::until("both to be swept", || {
+            let name = system.trim_start_matches("registry/");
+            daemon.run(&["sweep", system]);
+            let of = daemon.get(&format!("/v1/receipts?system={name}&limit=100")).body;
+            (of["receipts"].as_array().unwrap().len() == 25).then_some(())
+        });
+    }
+    let ids = |system: &str| -> Vec<String> {
+        (1..=25).rev().map(|n| format!("registry-{system}-{n}")).collect()
+    };
+    for filter in ["&system=devices", "&system=registry/devices&owner=dead"] {
+        assert_eq!(all_pages(&daemon, filter), ids("devices"), "{filter}");
+    }
+    for filter in ["", "&owner=dead"] {
+        let seen = all_pages(&daemon, filter);
+        assert_eq!(seen.len(), 50, "{filter}: {seen:?}");
+        for system in ["devices", "other"] {
+            let of: Vec<String> = seen.iter().filter(|id| id.contains(system)).cloned().collect();
+            assert_eq!(of, ids(system), "{filter}");
+        }
+    }
+    assert_eq!(all_pages(&daemon, "&key=k3").len(), 2);
+    assert_eq!(daemon.run(&["receipts", "-n", "3", "--json"]).lines().len(), 3);
+    assert_eq!(daemon.run(&["sweep", "registry"]).code, 2, "which of the two?");
+}
+
+/// After a restart nobody may be reclaimed before a whole TTL (P7), unless the operator says so.
+#[test]
+fn straight_on_the_store_the_grace_holds_until_released() {
+    let home = Home::new("5m", CALM);
+    let daemon = home.serve();
+    daemon.registry("start", json!({ "owner": "a", "ttl_ms": 200 }));
+    daemon.hold("a", &["k1", "k2"]);
+    assert_eq!(daemon.stop(), Some(0));
+    let first = home.run(&["sweep", "devices", "--json"]).json();
+    assert_eq!(first["reclaimed"], 0, "{first}");
+    assert!(first["detail"].as_str().unwrap().contains("store was away"), "{first}");
+    assert!(home.run(&["sweep", "devices"]).out.contains("lapsed brake registry/devices release"));
+
+    assert_eq!(home.run(&["brake", "devices", "release"]).code, 0);
+    let dry = crate::support::until("both to be overdue", || {
+        let dry = home.run(&["sweep", "devices", "--dry-run", "--json"]).json();
+        (dry["reclaimed"] == 2).then_some(dry)
+    });
+    let real = home.run(&["sweep", "devices", "--json"]).json();
+    assert_eq!(real["reclaimed"], 2, "{real}");
+    assert_eq!(set(&dry), set(&real));
+    assert_eq!(home.run(&["receipts", "--json"]).lines().len(), 2);
+    assert_eq!(home.run(&["status", "--json"]).json()["systems"][0]["census"]["population"], 0);
+    assert_eq!(home.run(&["explain", "devices", "k1", "--json"]).json()["verdict"], "reclaimed");
+}
+
+#[test]
+fn with_a_configuration_a_locked_store_is_asked_through_its_daemon() {
+    let home = Home::new("1m", CALM);
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    drop(listener);
+    let text = std::fs::read_to_string(home.config()).unwrap();
+    let text = text.replace("127.0.0.1:0", &format!("127.0.0.1:{port}"));
+    std::fs::write(home.config(), text.replace("[server]", "[server]\ntoken = \"hush\"")).unwrap();
+    let daemon = home.serve();
+    let asked = home.run(&["status", "--json", "-v"]);
+    assert_eq!(asked.code, 0, "{asked:?}");
+    assert!(asked.err.contains("asking the daemon"), "{asked:?}");
+    assert_eq!(asked.json()["systems"][0]["system"], "devices");
+    assert_eq!(daemon.run(&["status"]).code, 1, "without the token of the configuration");
+}
+
+#[test]
+fn status_has_everything_an_operator_asks_for() {
+    let home = Home::new("300ms", CALM);
+    let daemon = home.serve();
+    daemon.hold("a", &["k"]);
+    daemon.until_overdue(1);
+    daemon.run(&["sweep", "devices"]);
+    let all = daemon.run(&["status", "--json"]).json();
+    let one = &all["systems"][0];
+    for key in ["system", "kind", "census", "brake", "last_pass", "lag", "store", "threshold_ms"] {
+        assert!(!one[key].is_null(), "{key}: {one}");
+    }
+    assert_eq!(one["last_pass"]["reclaimed"], 1);
+    assert_eq!(one["lag"]["samples"], 1);
+    let people = daemon.run(&["status"]).out;
+    assert!(people.contains("registry/devices") && people.contains("BRAKE"), "{people}");
+    let people = daemon.run(&["status", "registry/devices"]).out;
+    assert!(people.contains("reclaim lag") && people.contains("brake"), "{people}");
+}

@@ -1,0 +1,234 @@
+//! Bad configuration: each mistake gets exit code 2 and an error that names the key.
+
+use crate::support::{Home, lapsed, run, run_with};
+
+const STORE: &str = "[store.main]\nurl = \"embedded:DATA\"\n";
+
+/// `lapsed check` on that text, with DATA standing for a folder that is not there.
+fn check(text: &str, env: &[(&str, &str)]) -> crate::support::Answer {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data").display().to_string();
+    let file = dir.path().join("lapsed.toml");
+    std::fs::write(&file, text.replace("DATA", &data)).unwrap();
+    run_with(&["check", "-c", &file.display().to_string()], env)
+}
+
+/// It is refused, and the error says all of these.
+#[track_caller]
+fn refused(text: &str, env: &[(&str, &str)], says: &[&str]) {
+    let answer = check(text, env);
+    assert_eq!(answer.code, 2, "{text}\n{answer:?}");
+    assert_eq!(answer.out, "", "{text}");
+    for word in says {
+        assert!(answer.err.contains(word), "{word:?} is missing for\n{text}\n{}", answer.err);
+    }
+}
+
+fn system(lines: &str) -> String {
+    format!("{STORE}[[system]]\nkind = \"registry\"\nname = \"devices\"\n{lines}\n")
+}
+
+fn chat(lines: &str) -> String {
+    format!("{STORE}[[system]]\nkind = \"sessions\"\nname = \"chat\"\n{lines}\n")
+}
+
+#[test]
+fn sessions_have_their_keys_and_each_is_checked() {
+    for (line, says) in [
+        ("grace = \"0s\"", "longer than 0"),
+        ("orphan_max_age = \"soon\"", "not a duration"),
+        ("session_key = \"session\"", "`{session}`"),
+        ("ref_count_key = \"ref_count\"", "`{session}`"),
+        ("broadcaster_key = \"b\"", "`{broadcaster}`"),
+        ("disconnected_key = \"\"", "must not be empty"),
+        ("shards = 0", "shards"),
+        ("shards = 2000", "shards"),
+        ("gace = \"1m\"", "`grace`"),
+        ("grace = \"1m\"\norphan_max_age = \"1m\"", "duplicate"),
+    ] {
+        refused(&chat(line), &[], &["lapsed.toml", "chat", says]);
+    }
+    let fine = check(&chat("orphan_max_age = \"45s\"\nshards = 1"), &[]);
+    assert_eq!(fine.code, 0, "{fine:?}");
+    for word in ["sessions/chat", "grace = 45s", "line 6", "1m15s", "a pass every 30s"] {
+        assert!(fine.out.contains(word), "{word}: {}", fine.out);
+    }
+}
+
+#[test]
+fn unknown_keys_name_the_key_its_line_and_the_nearest_valid_one() {
+    refused("[sever]\nlisten = \"x\"\n", &[], &["`sever`", "`server`", "lapsed.toml:1"]);
+    refused("[server]\nlisen = \"127.0.0.1:0\"\n", &[], &["`lisen`", "`listen`", ":2"]);
+    refused("[store.main]\nurll = \"x\"\n", &[], &["`urll`", "`url`", "store.main"]);
+    refused(&system("heartbeat_tl = \"9s\""), &[], &["`heartbeat_tl`", "`heartbeat_ttl`", ":6"]);
+    refused(&system("sweep = { evry = \"9s\" }"), &[], &["`evry`", "`every`", "sweep.evry", ":6"]);
+    refused(&system("brake = { shre = 0.5 }"), &[], &["`shre`", "`share`"]);
+    refused(&system("receipts = { kep = \"1d\" }"), &[], &["`kep`", "`keep`"]);
+    refused(&system("sweep = { mode = \"leder\" }"), &[], &["`leder`", "`leader`"]);
+    refused(&system("mode = \"adpt\""), &[], &["`adpt`", "`adopt`"]);
+    refused("[[system]]\nkind = \"registri\"\n", &[], &["`registri`", "`registry`"]);
+    refused("[[system]]\nname = \"x\"\n", &[], &["kind", "registry"]);
+}
+
+#[test]
+fn durations_must_be_above_zero_and_have_a_unit() {
+    for (value, says) in [
+        ("\"0s\"", "longer than 0"),
+        ("\"-5s\"", "negative"),
+        ("\"soon\"", "not a duration"),
+        ("\"90\"", "unit"),
+        ("90", "unit"),
+        ("\"\"", "not a duration"),
+    ] {
+        for key in ["heartbeat_ttl", "heartbeat_interval"] {
+            refused(&system(&format!("{key} = {value}")), &[], &[key, says]);
+        }
+        for key in ["every", "hold", "op_delay", "max_runtime", "idle_grace", "timeout"] {
+            let line = format!("sweep = {{ {key} = {value} }}");
+            refused(&system(&line), &[], &[&format!("sweep.{key}"), says]);
+        }
+        refused(
+            &system(&format!("receipts = {{ keep = {value} }}")),
+            &[],
+            &["receipts.keep", says],
+        );
+    }
+    refused("[server]\nrequest_timeout = \"0s\"\n", &[], &["server.request_timeout"]);
+    refused("[server]\nbody_limit = \"0\"\n", &[], &["server.body_limit"]);
+}
+
+#[test]
+fn a_heartbeat_interval_must_be_below_its_ttl() {
+    for interval in ["9s", "10s"] {
+        let lines = format!("heartbeat_ttl = \"9s\"\nheartbeat_interval = \"{interval}\"");
+        refused(&system(&lines), &[], &["heartbeat_interval", "below heartbeat_ttl", ":7"]);
+    }
+    let fine = check(&system("heartbeat_ttl = \"9s\"\nheartbeat_interval = \"8s\""), &[]);
+    assert_eq!(fine.code, 0, "{fine:?}");
+}
+
+#[test]
+fn policies_that_cannot_work_are_named() {
+    for (line, says) in [
+        ("sweep = { batch = 0 }", "sweep.batch"),
+        ("sweep = { batch = 10001 }", "sweep.batch"),
+        ("sweep = { jitter = 1.5 }", "sweep.jitter"),
+        ("sweep = { max_ops = 0 }", "sweep.max_ops"),
+        ("brake = { share = 0.0 }", "brake.share"),
+        ("brake = { step = 2.0 }", "brake.step"),
+        ("receipts = { keep_count = 0 }", "receipts.keep_count"),
+        ("heartbeat_key = \"no-owner\"", "heartbeat_key"),
+    ] {
+        refused(&system(line), &[], &[says]);
+    }
+}
+
+#[test]
+fn stores_must_be_there_be_different_and_be_known() {
+    refused(&system("store = \"man\""), &[], &["`man`", "`main`", "store"]);
+    for scheme in ["postgres", "s3", "az", "gs"] {
+        let text = format!("[store.main]\nurl = \"{scheme}://user:secret@host/0\"\n");
+        let answer = check(&text, &[]);
+        assert_eq!(answer.code, 2);
+        assert!(answer.err.contains(scheme) && answer.err.contains("embedded"), "{answer:?}");
+        assert!(!answer.err.contains("secret"), "a password in an error: {answer:?}");
+    }
+    refused("[store.main]\nurl = \"embedded:\"\n", &[], &["store.main.url", "folder"]);
+    refused("[store.main]\nurl = \"embedded:x?cash=1MiB\"\n", &[], &["cash", "cache"]);
+    refused("[store.main]\nurl = \"nonsense\"\n", &[], &["store.main.url", "embedded"]);
+    let twins = format!("{STORE}[store.other]\nurl = \"embedded:DATA/../data\"\n");
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("data")).unwrap();
+    let file = dir.path().join("lapsed.toml");
+    let data = dir.path().join("data").display().to_string();
+    std::fs::write(&file, twins.replace("DATA", &data)).unwrap();
+    let answer = run(&["check", "-c", &file.display().to_string()]);
+    assert_eq!(answer.code, 2, "{answer:?}");
+    assert!(answer.err.contains("same folder"), "{answer:?}");
+    refused(&system("mode = \"adopt\""), &[], &["adopt", "native", "mode"]);
+    refused(&chat("mode = \"adopt\""), &[], &["adopt", "native", "mode"]);
+}
+
+#[test]
+fn two_systems_of_one_name_are_refused() {
+    let text = format!("{}[[system]]\nkind = \"registry\"\nname = \"devices\"\n", system(""));
+    refused(&text, &[], &["registry/devices", "two systems"]);
+    refused(&system("name = \"again\""), &[], &["duplicate key"]);
+    refused(&format!("{STORE}[[system]]\nkind = \"registry\"\nname = \"a b\"\n"), &[], &["name"]);
+}
+
+#[test]
+fn variables_are_expanded_and_an_unset_one_is_named() {
+    let text = format!("[server]\ntoken = \"${{MY_TOKEN}}\"\n{}", system(""));
+    refused(&text, &[], &["MY_TOKEN", "server.token", ":2"]);
+    refused(&text, &[("MY_TOKEN", "")], &["server.token"]);
+    let answer = check(&text, &[("MY_TOKEN", "hush")]);
+    assert_eq!(answer.code, 0, "{answer:?}");
+    assert!(!answer.out.contains("hush"), "a token is never printed: {answer:?}");
+    let text = format!("{STORE}[[system]]\nkind = \"registry\"\nname = \"${{NAME:-fallback}}\"\n");
+    assert!(check(&text, &[]).out.contains("registry/fallback"));
+    assert!(check(&text, &[("NAME", "chosen")]).out.contains("registry/chosen"));
+}
+
+#[test]
+fn garbage_is_refused_with_its_line() {
+    refused("[server]\nlisten = \n", &[], &["lapsed.toml:2"]);
+    refused("[server]\nlisten = \"nowhere\"\n", &[], &["server.listen"]);
+    refused("system = 3\n", &[], &["[[system]]"]);
+    let answer = run(&["check", "-c", "/nonexistent/lapsed.toml"]);
+    assert_eq!(answer.code, 2);
+    assert!(answer.err.contains("/nonexistent/lapsed.toml"), "{answer:?}");
+}
+
+#[test]
+fn a_non_loopback_address_needs_a_token() {
+    for listen in ["0.0.0.0:0", "[::]:0"] {
+        refused(&format!("[server]\nlisten = \"{listen}\"\n"), &[], &["token", "server.listen"]);
+        let answer = run(&["serve", "--listen", listen, "--data", "/nonexistent/x"]);
+        assert_eq!(answer.code, 2, "{answer:?}");
+        assert!(answer.err.contains("token"), "{answer:?}");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = lapsed();
+    command.args(["serve", "--listen", "0.0.0.0:0", "--token", "t0ken", "--data"]);
+    command.arg(dir.path().join("data"));
+    let daemon = crate::support::Daemon::spawn(command, dir.path()).unwrap();
+    let url = daemon.url.replace("0.0.0.0", "127.0.0.1");
+    assert_eq!(run(&["status", "--url", &url]).code, 1);
+    assert_eq!(run(&["status", "--url", &url, "--token", "t0ken"]).code, 0);
+}
+
+#[test]
+fn the_janitors_interval_comes_from_its_variable() {
+    let text = system("sweep = { every = \"30s\" }");
+    let answer = check(&text, &[("JANITOR_INTERVAL_MS", "1500")]);
+    assert_eq!(answer.code, 0, "{answer:?}");
+    assert!(answer.out.contains("JANITOR_INTERVAL_MS, over line 6"), "{answer:?}");
+    for garbage in ["", "soon", "0", "-5", "60s"] {
+        refused(&text, &[("JANITOR_INTERVAL_MS", garbage)], &["JANITOR_INTERVAL_MS"]);
+    }
+    let home = Home::new("300ms", crate::support::CALM);
+    let daemon = home.serve_with(&[("JANITOR_INTERVAL_MS", "50")]);
+    daemon.hold("a", &["k"]);
+    crate::support::until("the janitor to evict", || (daemon.receipts().len() == 1).then_some(()));
+    assert_eq!(daemon.status()["every_ms"], 50);
+}
+
+#[test]
+fn check_prints_the_plan_and_makes_nothing() {
+    let home = Home::new("90s", "sweep = { every = \"60s\", batch = 250 }");
+    let answer = home.run(&["check"]);
+    assert_eq!(answer.code, 0, "{answer:?}");
+    for word in ["registry/devices", "1m30s", "2m30s", "sweep.batch = 250", "line 12"] {
+        assert!(answer.out.contains(word), "{word}: {}", answer.out);
+    }
+    assert!(!home.data().exists(), "looking makes no folder");
+    let plan = home.run(&["check", "--json"]).json();
+    assert_eq!(plan["ok"], true);
+    assert_eq!(plan["systems"][0]["threshold_ms"], 90_000);
+    assert_eq!(plan["systems"][0]["gone_after_ms"], 150_000);
+    let daemon = home.serve();
+    let answer = home.run(&["check"]);
+    assert_eq!(answer.code, 0, "a running daemon is no mistake: {answer:?}");
+    assert!(answer.out.contains(&daemon.pid().to_string()), "{answer:?}");
+}

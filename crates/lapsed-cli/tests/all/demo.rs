@@ -1,0 +1,12 @@
+//! The demo tells its story to the end, and every promise is kept.
+
+#[test]
+fn the_demo_keeps_its_promises() {
+    let told = crate::support::run(&["demo", "--pace", "0.4"]);
+    assert_eq!(told.code, 0, "{told:?}");
+    let kept = told.out.lines().filter(|line| line.starts_with("kept  ")).count();
+    assert_eq!(kept, 6, "{}", told.out);
+    for scene in ["kill -9", "SIGSTOP", "is told: Lost", "leaves gracefully"] {
+        assert!(told.out.contains(scene), "{scene} is missing: {}", told.out);
+    }
+}

@@ -1,0 +1,131 @@
+//! The event feed: whoever comes back with its last cursor has missed nothing and sees nothing twice.
+
+use std::io::{BufRead, BufReader};
+
+use crate::support::{CALM, Daemon, Home, agent};
+use serde_json::{Value, json};
+
+/// One event.
+#[derive(Debug, Default)]
+struct Event {
+    name: String,
+    id: String,
+    data: Value,
+}
+
+/// A stream of events.
+struct Feed {
+    lines: Box<dyn Iterator<Item = std::io::Result<String>>>,
+}
+
+impl Feed {
+    fn open(daemon: &Daemon, query: &str, last: Option<&str>) -> Feed {
+        let mut request = agent().get(format!("{}/v1/events{query}", daemon.url));
+        if let Some(id) = last {
+            request = request.header("last-event-id", id);
+        }
+        let reply = request.call().unwrap();
+        assert_eq!(reply.status(), 200);
+        let kind = reply.headers()["content-type"].to_str().unwrap();
+        assert!(kind.starts_with("text/event-stream"), "{kind}");
+        Feed { lines: Box::new(BufReader::new(reply.into_body().into_reader()).lines()) }
+    }
+
+    fn next(&mut self) -> Event {
+        let mut event = Event::default();
+        loop {
+            let line = self.lines.next().expect("the stream goes on").unwrap();
+            match line.split_once(": ") {
+                Some(("event", name)) => event.name = name.to_owned(),
+                Some(("id", id)) => event.id = id.to_owned(),
+                Some(("data", data)) => event.data = serde_json::from_str(data).unwrap(),
+                _ if line.is_empty() && !event.name.is_empty() => return event,
+                _ => {}
+            }
+        }
+    }
+
+    fn receipts(&mut self, count: usize) -> Vec<Event> {
+        let events: Vec<Event> = (0..count).map(|_| self.next()).collect();
+        assert!(events.iter().all(|e| e.name == "receipt"), "{events:?}");
+        events
+    }
+}
+
+/// Lets an owner with `count` keys retire: so many receipts.
+fn reclaim(daemon: &Daemon, owner: &str, count: usize) {
+    let keys: Vec<String> = (0..count).map(|n| format!("{owner}-{n}")).collect();
+    daemon.registry("register_many", json!({ "owner": owner, "keys": keys }));
+    let retired = daemon.registry("retire", json!({ "owner": owner })).body;
+    assert_eq!(retired["reclaimed"], count, "{retired}");
+}
+
+fn seqs(events: &[Event]) -> Vec<u64> {
+    let seq = |e: &Event| e.data["id"].as_str()?.rsplit('-').next()?.parse().ok();
+    events.iter().map(|e| seq(e).unwrap()).collect()
+}
+
+#[test]
+fn the_feed_resumes_without_gaps() {
+    let home = Home::new("1m", CALM);
+    let daemon = home.serve();
+    reclaim(&daemon, "before", 3);
+
+    let mut feed = Feed::open(&daemon, "", None);
+    let greeting = feed.next();
+    assert_eq!((greeting.name.as_str(), greeting.id.as_str()), ("cursor", "registry/devices:3"));
+    reclaim(&daemon, "first", 5);
+    let events = feed.receipts(5);
+    assert_eq!(seqs(&events), [4, 5, 6, 7, 8], "from the present on");
+    assert_eq!(events[1].id, "registry/devices:5");
+    drop(feed);
+
+    reclaim(&daemon, "away", 250);
+    let mut feed = Feed::open(&daemon, "?system=devices", Some(&events[1].id));
+    assert_eq!(feed.next().id, "registry/devices:5");
+    let rest = feed.receipts(253);
+    assert_eq!(seqs(&rest), (6..=258).collect::<Vec<u64>>(), "no gap, nothing twice");
+    reclaim(&daemon, "live", 2);
+    assert_eq!(seqs(&feed.receipts(2)), [259, 260], "and goes on as they come");
+
+    let mut all = Feed::open(&daemon, "?cursor=registry/devices:0", None);
+    all.next();
+    assert_eq!(seqs(&all.receipts(260)), (1..=260).collect::<Vec<u64>>());
+}
+
+#[test]
+fn the_feed_survives_a_restart_of_the_daemon() {
+    let home = Home::new("1m", CALM);
+    let daemon = home.serve();
+    let mut feed = Feed::open(&daemon, "", None);
+    let greeting = feed.next();
+    reclaim(&daemon, "a", 4);
+    let last = feed.receipts(4).pop().unwrap().id;
+    assert_eq!(daemon.stop(), Some(0), "an open stream does not keep the daemon");
+    let daemon = home.serve();
+    reclaim(&daemon, "b", 2);
+    let mut feed = Feed::open(&daemon, "", Some(&last));
+    feed.next();
+    assert_eq!(seqs(&feed.receipts(2)), [5, 6]);
+    let mut feed = Feed::open(&daemon, "", Some(&greeting.id));
+    feed.next();
+    assert_eq!(seqs(&feed.receipts(6)), [1, 2, 3, 4, 5, 6], "even from a cursor without a receipt");
+}
+
+#[test]
+fn receipts_can_be_followed_from_the_terminal() {
+    let home = Home::new("1m", CALM);
+    let daemon = home.serve();
+    reclaim(&daemon, "before", 2);
+    let mut command = crate::support::lapsed();
+    command.args(["receipts", "--follow", "--json", "--url", &daemon.url]);
+    let mut child = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut next = || serde_json::from_str::<Value>(&lines.next().unwrap().unwrap()).unwrap();
+    assert_eq!(next()["id"], "registry-devices-1");
+    assert_eq!(next()["id"], "registry-devices-2");
+    reclaim(&daemon, "after", 1);
+    assert_eq!(next()["id"], "registry-devices-3");
+    child.kill().unwrap();
+    child.wait().unwrap();
+}

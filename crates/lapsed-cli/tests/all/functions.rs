@@ -1,0 +1,78 @@
+//! `lapsed functions` against real servers.
+
+use crate::support::run;
+use lapsed_testbed::{Cluster, Engine, Server};
+
+#[test]
+fn printed_is_what_a_server_takes() {
+    let printed = run(&["functions", "print"]);
+    assert_eq!(printed.code, 0, "{printed:?}");
+    assert!(printed.out.starts_with("#!lua name=lapsed\n"), "{}", printed.out);
+    for engine in Engine::ALL {
+        let server = Server::start(engine).unwrap();
+        assert_eq!(server.command(&["FUNCTION", "LOAD", &printed.out]).unwrap(), "lapsed");
+        assert_eq!(server.command(&["FCALL", "lapsed_version", "0"]).unwrap(), "1");
+    }
+}
+
+#[test]
+fn loaded_by_address_once_and_again() {
+    let server = Server::start(Engine::Redis).unwrap();
+    let load =
+        |more: &[&str]| run(&[&["functions", "load", "--url", &server.url()], more].concat());
+    let first = load(&["--json"]);
+    assert_eq!(first.code, 0, "{first:?}");
+    let told = first.json();
+    assert_eq!((told["before"].as_u64(), told["now"].as_u64()), (None, Some(1)), "{told}");
+    let second = load(&[]);
+    assert!(second.out.contains("version 1 of the functions loaded anew"), "{second:?}");
+
+    let newer = run(&["functions", "print"]).out.replace("local VERSION = 1", "local VERSION = 2");
+    server.command(&["FUNCTION", "LOAD", "REPLACE", &newer]).unwrap();
+    let refused = load(&[]);
+    assert_eq!((refused.code, refused.out.as_str()), (1, ""), "{refused:?}");
+    assert!(refused.err.contains("newer") && refused.err.contains("--force"), "{refused:?}");
+    assert_eq!(server.command(&["FCALL", "lapsed_version", "0"]).unwrap(), "2");
+    let forced = load(&["--force"]);
+    assert!(forced.out.contains("in place of version 2"), "{forced:?}");
+    assert_eq!(server.command(&["FCALL", "lapsed_version", "0"]).unwrap(), "1");
+}
+
+#[test]
+fn loaded_into_the_stores_of_a_configuration() {
+    let (one, cluster) =
+        (Server::start(Engine::Valkey).unwrap(), Cluster::start(Engine::Redis, 3).unwrap());
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("lapsed.toml");
+    let text = format!(
+        "[store.one]\nurl = \"{}\"\n[store.many]\nurl = \"{}\"\n[store.here]\nurl = \"embedded:{}\"\n\
+         [[system]]\nkind = \"registry\"\nname = \"devices\"\nstore = \"one\"\n",
+        one.url(),
+        cluster.url(),
+        dir.path().join("data").display()
+    );
+    std::fs::write(&file, text).unwrap();
+    let file = file.display().to_string();
+    let only = run(&["functions", "load", "-c", &file, "--store", "one", "--json"]);
+    assert_eq!(only.lines().len(), 1, "{only:?}");
+    let both = run(&["functions", "load", "-c", &file, "--json"]).lines();
+    let told =
+        |at: usize| (both[at]["store"].as_str().unwrap(), both[at]["nodes"].as_u64().unwrap());
+    assert_eq!([told(0), told(1)], [("many", 3), ("one", 1)]);
+    for node in cluster.nodes() {
+        assert_eq!(node.command(&["FCALL", "lapsed_version", "0"]).unwrap(), "1");
+    }
+    let none = run(&["functions", "load", "-c", &file, "--store", "here"]);
+    assert_eq!(none.code, 2, "{none:?}");
+    assert!(none.err.contains("`here` is on Redis"), "{none:?}");
+    for wrong in [&["functions", "load"][..], &["functions", "load", "--url", "embedded:x"]] {
+        assert_eq!(run(wrong).code, 2, "{wrong:?}");
+    }
+}
+
+#[test]
+fn a_server_that_is_not_there_is_named_without_its_password() {
+    let answer = run(&["functions", "load", "--url", "redis://:hush@127.0.0.1:1/0"]);
+    assert_eq!(answer.code, 1, "{answer:?}");
+    assert!(answer.err.contains("127.0.0.1:1") && !answer.err.contains("hush"), "{answer:?}");
+}

@@ -1,0 +1,21 @@
+//! All tests of the binary in one program: linking costs more than most of them, and those that wait
+//! wait at the same time. One module a story; `cargo test -p lapsed-cli --test all MODULE::` runs one.
+#![allow(clippy::unwrap_used)]
+
+mod alerts;
+mod commands;
+mod config;
+mod crash;
+mod demo;
+mod events;
+mod folder;
+mod frozen;
+mod full_disk;
+mod functions;
+mod http;
+mod openapi;
+mod reconcile;
+mod reconcile_index;
+mod redis;
+mod sessions;
+mod support;

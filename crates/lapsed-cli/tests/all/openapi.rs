@@ -1,0 +1,148 @@
+//! The OpenAPI document: every route, and what is really answered.
+
+use crate::support::{CALM, Home};
+use serde_json::{Value, json};
+
+#[test]
+fn the_openapi_document_has_every_route() {
+    let home = Home::new("1m", CALM);
+    let daemon = home.serve();
+    let document = daemon.get("/openapi.json").body;
+    assert!(document["openapi"].as_str().unwrap().starts_with("3."));
+    let registry = |operation: &str| format!("/v1/registry/{{name}}/{operation}");
+    let mut routes: Vec<(String, &str)> = [
+        "start",
+        "beat",
+        "beat_many",
+        "register",
+        "register_many",
+        "unregister",
+        "unregister_many",
+        "lookup_many",
+        "retire",
+    ]
+    .map(|operation| (registry(operation), "post"))
+    .to_vec();
+    routes.extend(
+        ["lookup/{key}", "owners", "owners/{owner}", "entries/{owner}"]
+            .map(|operation| (registry(operation), "get")),
+    );
+    let sessions = |operation: &str| format!("/v1/sessions/{{name}}/{operation}");
+    routes.extend(
+        [
+            "activate",
+            "connect",
+            "connect_many",
+            "disconnect",
+            "disconnect_many",
+            "resume",
+            "get_many",
+            "update",
+            "delete",
+            "start",
+            "beat",
+            "beat_many",
+            "retire",
+        ]
+        .map(|operation| (sessions(operation), "post")),
+    );
+    routes.extend(
+        [
+            "get/{session}",
+            "orphans",
+            "disconnected_count",
+            "broadcaster/{id}",
+            "owners",
+            "owners/{owner}",
+            "sessions/{owner}",
+        ]
+        .map(|operation| (sessions(operation), "get")),
+    );
+    routes.extend([
+        ("/v1/reconcile/{kind}/{name}".to_owned(), "post"),
+        ("/v1/sweeps".to_owned(), "get"),
+        ("/v1/sweeps/{kind}/{name}".to_owned(), "get"),
+        ("/v1/sweeps/{kind}/{name}".to_owned(), "post"),
+        ("/v1/explain/{kind}/{name}/{key}".to_owned(), "get"),
+        ("/v1/receipts".to_owned(), "get"),
+        ("/v1/receipts/{id}".to_owned(), "get"),
+        ("/v1/receipts/{id}/restore".to_owned(), "post"),
+        ("/v1/brakes/{kind}/{name}".to_owned(), "get"),
+        ("/v1/brakes/{kind}/{name}".to_owned(), "put"),
+        ("/v1/events".to_owned(), "get"),
+        ("/metrics".to_owned(), "get"),
+        ("/healthz".to_owned(), "get"),
+        ("/readyz".to_owned(), "get"),
+        ("/".to_owned(), "get"),
+    ]);
+    let mut ids = std::collections::BTreeSet::new();
+    for (path, method) in &routes {
+        let operation = &document["paths"][path][method];
+        assert!(ids.insert(operation["operationId"].to_string()), "twice: {operation}");
+        for response in operation["responses"].as_object().unwrap().values() {
+            assert!(response["description"].is_string(), "{method} {path}: {response}");
+        }
+        assert!(operation["responses"].is_object(), "{method} {path}");
+        assert!(operation["tags"][0].is_string(), "{method} {path}");
+        let names: Vec<&str> = path.split(['{', '}']).skip(1).step_by(2).collect();
+        let given = operation["parameters"].as_array().cloned().unwrap_or_default();
+        for name in names {
+            let there = given.iter().any(|p| p["name"] == name && p["in"] == "path");
+            assert!(there, "{method} {path} does not describe {name}: {given:?}");
+        }
+    }
+    let described: usize =
+        document["paths"].as_object().unwrap().values().map(|p| p.as_object().unwrap().len()).sum();
+    assert_eq!(described, routes.len(), "a route that this test does not know");
+    assert!(references(&document).iter().all(|at| document.pointer(at).is_some()));
+}
+
+/// Everything that the document points to.
+fn references(value: &Value) -> Vec<String> {
+    match value {
+        Value::Object(map) => map
+            .iter()
+            .flat_map(|(key, value)| match (key.as_str(), value) {
+                ("$ref", Value::String(to)) => vec![to.trim_start_matches('#').to_owned()],
+                _ => references(value),
+            })
+            .collect(),
+        Value::Array(all) => all.iter().flat_map(references).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// The document's shapes of the library's own types are what is really answered.
+#[test]
+fn the_document_describes_what_is_answered() {
+    let home = Home::new("300ms", CALM);
+    let daemon = home.serve();
+    daemon.hold("a", &["k"]);
+    daemon.until_overdue(1);
+    let report = daemon.post("/v1/sweeps/registry/devices", json!({ "list": 10 })).body;
+    let document = daemon.get("/openapi.json").body;
+    let receipt = daemon.get("/v1/receipts/registry-devices-1").body;
+    let status = daemon.status();
+    let explanation = daemon.get("/v1/explain/registry/devices/k").body;
+    let owner = daemon.get("/v1/registry/devices/owners/a").body;
+    for (schema, value) in [
+        ("PassReport", &report),
+        ("Listed", &report["entries"][0]),
+        ("Receipt", &receipt),
+        ("Evidence", &receipt["evidence"]),
+        ("Census", &status["census"]),
+        ("StoreInfo", &status["store"]),
+        ("SystemStatus", &status),
+        ("BrakeStatus", &status["brake"]),
+        ("Explanation", &explanation),
+        ("OwnerInfo", &owner),
+    ] {
+        let shape = &document["components"]["schemas"][schema];
+        let told = |key: &String| shape["properties"][key].is_object();
+        let value = value.as_object().unwrap_or_else(|| panic!("{schema}: {value}"));
+        assert!(value.keys().all(told), "{schema}: {value:?} against {shape}");
+        for required in shape["required"].as_array().unwrap() {
+            assert!(value.contains_key(required.as_str().unwrap()), "{schema}: {required}");
+        }
+    }
+}

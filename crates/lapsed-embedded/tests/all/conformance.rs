@@ -1,0 +1,16 @@
+//! The conformance suite of `registry` on the embedded store: in memory under a clock that is moved
+//! by hand, and in a folder under the real one.
+
+mod in_memory {
+    async fn make() -> lapsed::registry::conformance::Fixture {
+        crate::fixture::in_memory().0
+    }
+    lapsed::registry_conformance!(make);
+}
+
+mod in_a_folder {
+    async fn make() -> lapsed::registry::conformance::Fixture {
+        crate::fixture::in_folder()
+    }
+    lapsed::registry_conformance!(make, lapsed_testbed::steadily_async);
+}

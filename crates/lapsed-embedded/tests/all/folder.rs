@@ -1,0 +1,170 @@
+//! The data folder: exclusive, durable, and left alone when it is damaged.
+
+use std::time::Duration;
+
+use lapsed::owner::{Claim, OwnerStore};
+use lapsed::registry::{RegistryStore, Take};
+use lapsed::store::Store;
+use lapsed::sweep::Sweep;
+use lapsed::{Error, Name};
+use lapsed_embedded::{Embedded, Options};
+
+const TTL: Duration = Duration::from_secs(90);
+
+fn name(text: &str) -> Name {
+    Name::new(text).unwrap()
+}
+
+fn names(count: usize) -> Vec<Name> {
+    (0..count).map(|i| name(&format!("k{i:05}"))).collect()
+}
+
+#[tokio::test]
+async fn a_folder_serves_one_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_store, _registry) = crate::fixture::open(folder.path(), TTL);
+    let second = Embedded::open(folder.path(), Options::default());
+    let Err(Error::Unavailable { what, .. }) = second else { panic!("it was opened twice") };
+    assert!(what.contains(&std::process::id().to_string()), "it names the holder: {what}");
+}
+
+#[tokio::test]
+async fn everything_is_back_after_closing() {
+    let folder = tempfile::tempdir().unwrap();
+    let (store, registry) = crate::fixture::open(folder.path(), TTL);
+    let first = store.info().await.unwrap().incarnation;
+    let claim = Claim::newest(name("i-1"));
+    let answer = registry.register(&claim, &names(1_000), Take::Always).await.unwrap();
+    registry.end(&Claim::exact(name("i-1"), answer.incarnation)).await.unwrap();
+    let second = registry.start(&name("i-2"), 90_000).await.unwrap();
+    drop(registry);
+    store.close().unwrap();
+
+    let (store, registry) = crate::fixture::open(folder.path(), TTL);
+    assert_ne!(store.info().await.unwrap().incarnation, first, "another life of the store");
+    let census = registry.census().await.unwrap();
+    assert_eq!((census.population, census.suspects, census.owners_live), (1_000, 1_000, 1));
+    assert!(registry.beat(&Claim::exact(name("i-2"), second.incarnation)).await.is_ok());
+    assert!(
+        matches!(registry.beat(&claim).await, Err(Error::Lost(lost)) if lost.held_total == 1_000)
+    );
+    let third = registry.start(&name("i-1"), 90_000).await.unwrap();
+    assert!(third.incarnation > second.incarnation);
+}
+
+/// The process is gone without a word: what was answered is there. (The folder is copied under a
+/// running store, which is what a crash leaves behind.)
+#[tokio::test]
+async fn what_was_answered_is_durable() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_store, registry) = crate::fixture::open(folder.path(), TTL);
+    for round in 0..20 {
+        let owner = Claim::newest(name(&format!("i-{round}")));
+        let keys = [name(&format!("k{round}"))];
+        registry.register(&owner, &keys, Take::Always).await.unwrap();
+        let crashed = tempfile::tempdir().unwrap();
+        std::fs::copy(folder.path().join("lapsed.redb"), crashed.path().join("lapsed.redb"))
+            .unwrap();
+        let (_store, survivor) = crate::fixture::open(crashed.path(), TTL);
+        assert_eq!(survivor.census().await.unwrap().population, round + 1);
+        assert!(survivor.find(&keys).await.unwrap()[0].is_some());
+    }
+}
+
+/// P7, on disk: after a restart even those long overdue get a whole TTL.
+#[tokio::test]
+async fn a_restart_spares_everyone_for_a_ttl() {
+    let folder = tempfile::tempdir().unwrap();
+    let ttl = Duration::from_millis(300);
+    let (store, registry) = crate::fixture::open(folder.path(), ttl);
+    let beat = registry.start(&name("i-1"), 300).await.unwrap();
+    let claim = Claim::exact(name("i-1"), beat.incarnation);
+    registry.register(&claim, &names(3), Take::Always).await.unwrap();
+    while store.info().await.unwrap().now_ms < beat.deadline_ms + 100 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    drop(registry);
+    store.close().unwrap();
+    let (store, registry) = crate::fixture::open(folder.path(), ttl);
+    let back_ms = store.info().await.unwrap().back_ms;
+    let info = registry.owner(&claim).await.unwrap().unwrap();
+    assert!(info.due_ms >= back_ms + 300, "{info:?} back at {back_ms}");
+    assert_eq!(registry.census().await.unwrap().owners_overdue, 0);
+    assert!(registry.beat(&claim).await.is_ok(), "it may beat again");
+}
+
+/// Garbage anywhere: a clear error, and not a byte is changed.
+#[tokio::test]
+async fn a_damaged_file_is_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let (store, registry) = crate::fixture::open(folder.path(), TTL);
+    registry.register(&Claim::newest(name("i-1")), &names(2_000), Take::Always).await.unwrap();
+    drop(registry);
+    store.close().unwrap();
+    let good = std::fs::read(folder.path().join("lapsed.redb")).unwrap();
+    type Damage = Box<dyn Fn(&mut Vec<u8>)>;
+    let damages: [(&str, Damage); 7] = [
+        ("not a database", Box::new(|bytes| bytes[..4_096].fill(0x5a))),
+        ("text", Box::new(|bytes| *bytes = b"hello".to_vec())),
+        ("cut off", Box::new(|bytes| bytes.truncate(bytes.len() / 3))),
+        ("pages overwritten", Box::new(|bytes| bytes[4_096..].fill(0xa5))),
+        (
+            "one page overwritten",
+            Box::new(|bytes| {
+                let at = find(bytes, b"k00500") / 4_096 * 4_096;
+                bytes[at + 4..at + 3_004].fill(0x3c);
+            }),
+        ),
+        (
+            "one bit",
+            Box::new(|bytes| {
+                let at = find(bytes, b"k00500");
+                bytes[at + 5] ^= 1;
+            }),
+        ),
+        ("empty", Box::new(Vec::clear)),
+    ];
+    for (what, damage) in damages {
+        let mut bytes = good.clone();
+        damage(&mut bytes);
+        let damaged = tempfile::tempdir().unwrap();
+        let path = damaged.path().join("lapsed.redb");
+        std::fs::write(&path, &bytes).unwrap();
+        std::fs::copy(folder.path().join("format"), damaged.path().join("format")).unwrap();
+        let opened = Embedded::open(damaged.path(), Options::default()).map(|_| ());
+        assert!(matches!(opened, Err(Error::Corrupt { .. })), "{what}: {:?}", opened.err());
+        assert!(std::fs::read(&path).unwrap() == bytes, "{what}: the file was changed");
+    }
+}
+
+/// Where a live row with that text is: the last of its copies.
+fn find(bytes: &[u8], text: &[u8]) -> usize {
+    bytes.windows(text.len()).rposition(|window| window == text).unwrap()
+}
+
+/// A thousand callers at once, far fewer commits than callers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn callers_share_commits() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_store, registry) = crate::fixture::open(folder.path(), TTL);
+    registry.beat(&Claim::newest(name("i-1"))).await.unwrap();
+    let one = std::time::Instant::now();
+    for i in 0..50 {
+        let key = [name(&format!("warm-{i}"))];
+        registry.register(&Claim::newest(name("i-1")), &key, Take::Always).await.unwrap();
+    }
+    let alone = one.elapsed() / 50;
+    let many = std::time::Instant::now();
+    let calls = names(1_000).into_iter().map(|key| {
+        let registry = registry.clone();
+        tokio::spawn(async move {
+            registry.register(&Claim::newest(name("i-1")), &[key], Take::Always).await.unwrap();
+        })
+    });
+    for call in calls.collect::<Vec<_>>() {
+        call.await.unwrap();
+    }
+    let shared = many.elapsed() / 1_000;
+    assert!(shared * 2 < alone, "{shared:?} each together, {alone:?} each alone");
+    assert_eq!(registry.census().await.unwrap().population, 1_050);
+}

@@ -1,0 +1,25 @@
+//! What the suite leaves open because stores in shards cannot promise it, and this store does: one
+//! order of suspects, by deadline and key, and receipts numbered from one without a gap.
+
+use lapsed::sweep::{Cursor, PageRequest};
+
+#[tokio::test]
+async fn suspects_come_in_order_and_receipts_without_a_gap() {
+    let f = crate::fixture::in_memory().0.settled().await;
+    let retired = f.holding("retired", &["a"]).await;
+    f.registry.end(&retired).await.unwrap();
+    f.holding("overdue-1", &["b", "c"]).await;
+    f.holding("overdue-2", &["d"]).await;
+    (f.advance)(f.ttl).await;
+    for (undeclared_max, expected) in
+        [(Some(0), vec!["a"]), (Some(1), vec!["a", "b", "c"]), (None, vec!["a", "b", "c", "d"])]
+    {
+        let request = PageRequest { after: Cursor::default(), limit: 10, undeclared_max };
+        let page = f.registry.suspects(request).await.unwrap();
+        let keys: Vec<&str> = page.suspects.iter().map(|s| s.key.as_str()).collect();
+        assert_eq!(keys, expected, "one page, by deadline and key");
+    }
+    assert_eq!(f.sweep("s").await.reclaimed, 4);
+    let seqs: Vec<u64> = f.receipts().await.iter().map(|r| r.id.seq).collect();
+    assert_eq!(seqs, [1, 2, 3, 4]);
+}

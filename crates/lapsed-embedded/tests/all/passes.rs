@@ -1,0 +1,348 @@
+//! The engine's passes on a real store: time limits, lost answers, the brake, idleness, caps.
+//! Under tokio's paused clock, so that a time limit passes at once.
+
+#[path = "fixture/faulty.rs"]
+mod faulty;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use faulty::{Call, Fault, Faulty};
+use lapsed::Error;
+use lapsed::activity::Activity;
+use lapsed::clock::{Clock, ManualClock};
+use lapsed::name::SystemId;
+use lapsed::receipt::{Receipt, Retention, Witness};
+use lapsed::registry::conformance::Fixture;
+use lapsed::schedule::{self, Stop};
+use lapsed::sweep::brake::{Brake, BrakePolicy, Setting};
+use lapsed::sweep::policy::Policy;
+use lapsed::sweep::{Act, PassReport, Stopped, Sweeper, SweeperParts};
+
+/// Counts what it is told.
+#[derive(Default)]
+struct Counter {
+    receipts: Mutex<BTreeMap<String, u64>>,
+    errors: Mutex<u64>,
+    passes: Mutex<Vec<PassReport>>,
+}
+
+impl Witness for Counter {
+    fn reclaimed(&self, receipt: &Receipt) {
+        *self.receipts.lock().unwrap().entry(receipt.key.to_string()).or_default() += 1;
+    }
+    fn passed(&self, report: &PassReport) {
+        self.passes.lock().unwrap().push(report.clone());
+    }
+    fn store_error(&self, _: &SystemId, _: &Error) {
+        *self.errors.lock().unwrap() += 1;
+    }
+}
+
+struct Bench {
+    f: Fixture,
+    store_clock: ManualClock,
+    sweep: Arc<Faulty>,
+    counter: Arc<Counter>,
+    activity: Arc<Activity>,
+    clock: Arc<dyn Clock>,
+}
+
+impl Bench {
+    async fn new() -> Bench {
+        let (f, store_clock) = crate::fixture::in_memory();
+        let f = f.settled().await;
+        let sweep = Faulty::on(f.registry.clone());
+        let clock = crate::fixture::PausedClock::shared();
+        Bench { f, store_clock, sweep, counter: Arc::default(), activity: Arc::default(), clock }
+    }
+
+    fn sweeper(&self, policy: Policy) -> Sweeper {
+        Sweeper::new(SweeperParts {
+            name: "s".to_owned(),
+            sweep: self.sweep.clone(),
+            store: self.f.store.clone(),
+            policy,
+            brake: Arc::new(Brake::new(BrakePolicy::default(), self.f.ttl)),
+            clock: self.clock.clone(),
+            activity: self.activity.clone(),
+            leadership: None,
+            witness: self.counter.clone(),
+            retention: Retention::default(),
+        })
+    }
+
+    async fn dead(&self, keys: &[&str]) {
+        self.f.holding("dead", keys).await;
+        (self.f.advance)(self.f.ttl).await;
+    }
+}
+
+async fn pass(sweeper: &Sweeper) -> PassReport {
+    let (_stopper, stop) = Stop::channel();
+    sweeper.pass(Act::Reclaim, 100, &stop).await
+}
+
+/// Any call may hang for ever: the pass does not.
+#[tokio::test(start_paused = true)]
+async fn trap_x1_a_call_without_an_answer_ends_the_pass() {
+    for call in [Call::Census, Call::Suspects, Call::Reclaim] {
+        let bench = Bench::new().await;
+        bench.dead(&["a", "b"]).await;
+        bench.sweep.plan(call, Fault::Hang);
+        let report = pass(&bench.sweeper(Policy::default())).await;
+        assert_eq!((report.stopped, report.errors, report.reclaimed), (Stopped::Error, 1, 0));
+        let detail = report.detail.unwrap();
+        assert!(detail.contains("within 5000 ms"), "{detail}");
+        assert_eq!(*bench.counter.errors.lock().unwrap(), 1);
+    }
+}
+
+/// A failed read says nothing about who is there: nothing is deleted, and when the store answers
+/// again everyone first gets a whole threshold.
+#[tokio::test(start_paused = true)]
+async fn trap_x2_a_failed_read_is_not_nothing_there() {
+    let bench = Bench::new().await;
+    bench.dead(&["a"]).await;
+    let sweeper = bench.sweeper(Policy::default());
+    for call in [Call::Census, Call::Suspects] {
+        bench.sweep.plan(call, Fault::Fail);
+        let report = pass(&sweeper).await;
+        assert_eq!((report.stopped, report.reclaimed), (Stopped::Error, 0));
+    }
+    let held = pass(&sweeper).await;
+    assert_eq!((held.stopped, held.reclaimed), (Stopped::Brake, 0), "{held:?}");
+    assert_eq!(bench.f.registry.census().await.unwrap().population, 1);
+    (bench.f.advance)(bench.f.ttl).await;
+    assert_eq!(pass(&sweeper).await.reclaimed, 1);
+}
+
+/// The batch was carried out, its answer was lost: it is in doubt, then settled by its receipts.
+/// Everything is counted once.
+#[tokio::test(start_paused = true)]
+async fn what_is_in_doubt_is_settled_by_the_receipts() {
+    let bench = Bench::new().await;
+    bench.dead(&["a", "b", "c", "d"]).await;
+    let sweeper = bench.sweeper(Policy { batch: 2, ..Policy::default() });
+    bench.sweep.plan(Call::Reclaim, Fault::LoseAnswer);
+    let first = pass(&sweeper).await;
+    assert_eq!((first.stopped, first.reclaimed), (Stopped::Error, 0));
+    assert_eq!(first.skipped["in_doubt"], 2);
+    let second = pass(&sweeper).await;
+    assert_eq!((second.settled, second.reclaimed), (2, 4), "{second:?}");
+    let counted = bench.counter.receipts.lock().unwrap().clone();
+    assert_eq!(counted, ["a", "b", "c", "d"].map(|k| (k.to_owned(), 1)).into());
+    assert_eq!(bench.f.receipts().await.len(), 4);
+}
+
+/// And if even the settling fails, the doubt remains until it is settled.
+#[tokio::test(start_paused = true)]
+async fn a_doubt_outlives_a_failed_settling() {
+    let bench = Bench::new().await;
+    bench.dead(&["a"]).await;
+    let sweeper = bench.sweeper(Policy::default());
+    bench.sweep.plan(Call::Reclaim, Fault::LoseAnswer);
+    bench.sweep.plan(Call::Settle, Fault::Fail);
+    pass(&sweeper).await;
+    assert_eq!(pass(&sweeper).await.stopped, Stopped::Error);
+    assert_eq!(pass(&sweeper).await.settled, 1);
+    assert_eq!(pass(&sweeper).await.settled, 0);
+}
+
+/// A lost batch that was never carried out is no reclaim.
+#[tokio::test(start_paused = true)]
+async fn a_batch_that_never_arrived_counts_for_nothing() {
+    let bench = Bench::new().await;
+    bench.dead(&["a", "b"]).await;
+    let sweeper = bench.sweeper(Policy::default());
+    bench.sweep.plan(Call::Reclaim, Fault::Hang);
+    pass(&sweeper).await;
+    (bench.f.advance)(bench.f.ttl).await;
+    let report = pass(&sweeper).await;
+    assert_eq!((report.settled, report.reclaimed), (0, 0), "held: the store was unreachable");
+    (bench.f.advance)(bench.f.ttl).await;
+    assert_eq!(pass(&sweeper).await.reclaimed, 2);
+}
+
+const TTL: Duration = Duration::from_secs(90);
+
+/// P7: a store that is opened anew spares everyone for a whole threshold, and what was declared
+/// dead before still goes.
+#[tokio::test]
+async fn a_store_that_was_away_is_not_a_mass_death() {
+    let (bytes, clock) =
+        (crate::fixture::SharedBytes::default(), ManualClock::at(1_700_000_000_000));
+    let f = crate::fixture::reopenable(&bytes, &clock, TTL);
+    f.holding("i-1", &["a"]).await;
+    let retired = f.holding("i-2", &["b"]).await;
+    f.registry.end(&retired).await.unwrap();
+    drop(f);
+    clock.advance(Duration::from_secs(3_600));
+    let f = crate::fixture::reopenable(&bytes, &clock, TTL);
+    clock.advance(TTL - Duration::from_millis(1));
+    let report = f.sweep("s").await;
+    assert_eq!((report.reclaimed, report.stopped), (1, Stopped::Brake), "{report:?}");
+    assert!(f.suspects().await.is_empty());
+    clock.advance(Duration::from_millis(1));
+    assert_eq!(f.sweep("s").await.reclaimed, 1);
+}
+
+/// Somebody with a shorter TTL, overdue by its own count, is spared by the brake as well: the
+/// threshold is the system's.
+#[tokio::test]
+async fn after_an_absence_the_brake_waits_for_the_whole_threshold() {
+    let (bytes, clock) =
+        (crate::fixture::SharedBytes::default(), ManualClock::at(1_700_000_000_000));
+    let f = crate::fixture::reopenable(&bytes, &clock, TTL);
+    let short = f.registry.start(&lapsed::Name::new("i-1").unwrap(), 1_000).await.unwrap();
+    let claim = lapsed::owner::Claim::exact(lapsed::Name::new("i-1").unwrap(), short.incarnation);
+    f.register(&claim, &["a"]).await;
+    drop(f);
+    let f = crate::fixture::reopenable(&bytes, &clock, TTL);
+    clock.advance(Duration::from_secs(5));
+    let held = f.sweep("s").await;
+    assert_eq!((held.stopped, held.reclaimed), (Stopped::Brake, 0), "the store is 5 s old");
+    assert!(held.detail.unwrap().contains("the store was away"));
+    let until_ms = f.store.info().await.unwrap().now_ms + 60_000;
+    f.store.set_brake(f.registry.system(), Setting::Release { until_ms }).await.unwrap();
+    assert_eq!(f.sweep("s").await.reclaimed, 1, "a release waives the grace, in the guard too");
+}
+
+/// On an empty store nobody was cut off: whoever starts later lives by its own TTL.
+#[tokio::test]
+async fn a_new_store_has_nobody_to_spare() {
+    let (f, clock) = crate::fixture::in_memory();
+    let short = f.registry.start(&lapsed::Name::new("i-1").unwrap(), 1_000).await.unwrap();
+    let claim = lapsed::owner::Claim::exact(lapsed::Name::new("i-1").unwrap(), short.incarnation);
+    f.register(&claim, &["a"]).await;
+    clock.advance(Duration::from_secs(1));
+    let report = f.sweep("s").await;
+    assert_eq!((report.stopped, report.reclaimed), (Stopped::Done, 1));
+}
+
+/// A hundred owners, most of them silent at once: held for a threshold, then let go in steps.
+#[tokio::test]
+async fn trap_x3_a_mass_death_is_held_and_then_let_go_in_steps() {
+    let bench = Bench::new().await;
+    let mut live = Vec::new();
+    for i in 0..100 {
+        let key = format!("k{i}");
+        let claim = bench.f.holding(&format!("i-{i}"), &[&key]).await;
+        if i < 10 {
+            live.push(claim);
+        }
+    }
+    bench.f.outlive(&live.iter().collect::<Vec<_>>()).await;
+    let sweeper = bench.sweeper(Policy::default());
+    let held = pass(&sweeper).await;
+    assert_eq!((held.stopped, held.reclaimed), (Stopped::Brake, 0));
+    assert!(held.detail.unwrap().contains("too many owners"));
+    let dry = {
+        let (_stopper, stop) = Stop::channel();
+        sweeper.pass(Act::DryRun, 100, &stop).await
+    };
+    assert_eq!((dry.stopped, dry.reclaimed), (Stopped::Brake, 0), "a dry run is held as well");
+    let mut steps = Vec::new();
+    for _ in 0..6 {
+        bench.f.outlive(&live.iter().collect::<Vec<_>>()).await;
+        steps.push(pass(&sweeper).await.reclaimed);
+    }
+    assert_eq!(steps.iter().sum::<u64>(), 90, "{steps:?}");
+    assert_eq!(steps[0], 10, "{steps:?}");
+    assert!(steps[1] > 0 && steps[1] <= 40, "{steps:?}");
+    assert_eq!(bench.f.registry.census().await.unwrap().owners_live, 10);
+}
+
+/// One of two is not a mass death; and the operator's word comes first.
+#[tokio::test]
+async fn the_operator_holds_and_releases() {
+    let bench = Bench::new().await;
+    bench.dead(&["a"]).await;
+    let system = bench.f.registry.system().clone();
+    bench.f.store.set_brake(&system, Setting::Hold).await.unwrap();
+    let sweeper = bench.sweeper(Policy::default());
+    assert_eq!(pass(&sweeper).await.stopped, Stopped::Brake);
+    bench.f.store.set_brake(&system, Setting::Auto).await.unwrap();
+    assert_eq!(pass(&sweeper).await.reclaimed, 1);
+}
+
+/// Idle-only: not while somebody uses it, and no further once somebody does.
+#[tokio::test(start_paused = true)]
+async fn an_idle_sweep_stops_on_activity() {
+    let bench = Bench::new().await;
+    bench.dead(&["a", "b", "c"]).await;
+    let policy = Policy {
+        idle_grace: Some(Duration::from_secs(300)),
+        op_delay: Duration::from_secs(1),
+        batch: 1,
+        ..Policy::default()
+    };
+    let sweeper = bench.sweeper(policy);
+    bench.activity.note(bench.clock.mono());
+    assert_eq!(pass(&sweeper).await.stopped, Stopped::Activity);
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    let (activity, clock) = (bench.activity.clone(), bench.clock.clone());
+    let user = tokio::spawn(async move {
+        clock.sleep(Duration::from_millis(1_500)).await;
+        activity.note(clock.mono());
+    });
+    let report = pass(&sweeper).await;
+    user.await.unwrap();
+    assert_eq!((report.stopped, report.reclaimed), (Stopped::Activity, 2), "{report:?}");
+}
+
+/// `max_runtime` and `op_delay`: a pass pauses between batches and stops in time.
+#[tokio::test(start_paused = true)]
+async fn a_pass_respects_its_runtime() {
+    let bench = Bench::new().await;
+    bench.dead(&["a", "b", "c", "d", "e"]).await;
+    let policy = Policy {
+        batch: 1,
+        op_delay: Duration::from_millis(100),
+        max_runtime: Some(Duration::from_millis(250)),
+        ..Policy::default()
+    };
+    let sweeper = bench.sweeper(policy);
+    let first = pass(&sweeper).await;
+    assert_eq!((first.stopped, first.reclaimed), (Stopped::Runtime, 3));
+    assert_eq!(pass(&sweeper).await.reclaimed, 2);
+}
+
+/// P6: whatever the sizes, no call carries more than the batch.
+#[tokio::test]
+async fn no_call_carries_more_than_the_batch() {
+    let bench = Bench::new().await;
+    let keys: Vec<String> = (0..500).map(|i| format!("k{i:04}")).collect();
+    bench.dead(&keys.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    assert_eq!(
+        pass(&bench.sweeper(Policy { batch: 50, ..Policy::default() })).await.reclaimed,
+        500
+    );
+    let batches = bench.sweep.batches.lock().unwrap();
+    assert!(batches.iter().all(|size| *size <= 50), "{batches:?}");
+}
+
+/// P2: on schedule, the dead are gone within threshold plus one interval (and its jitter).
+#[tokio::test(start_paused = true)]
+async fn the_dead_are_gone_within_the_stated_bound() {
+    let bench = Bench::new().await;
+    let policy = Policy { every: Duration::from_secs(60), ..Policy::default() };
+    let sweeper = Arc::new(bench.sweeper(policy));
+    let (stopper, stop) = Stop::channel();
+    let running = tokio::spawn(schedule::run(sweeper, bench.clock.clone(), stop));
+    bench.f.holding("i-1", &["a"]).await;
+    let mut gone_after = None;
+    for second in 1..=200u64 {
+        bench.store_clock.advance(Duration::from_secs(1));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        if gone_after.is_none() && bench.f.holder("a").await.is_none() {
+            gone_after = Some(second);
+        }
+    }
+    stopper.stop();
+    running.await.unwrap();
+    let gone_after = gone_after.expect("it is gone");
+    assert!((90..=90 + 66).contains(&gone_after), "{gone_after} s");
+    assert!(bench.counter.passes.lock().unwrap().len() >= 2);
+}

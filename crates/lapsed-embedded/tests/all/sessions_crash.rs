@@ -1,0 +1,254 @@
+//! Sessions across crashes, failing disks and restarts.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crate::fixture::{SharedBytes, sessions_on_bytes};
+use lapsed::clock::ManualClock;
+use lapsed::sessions::conformance::{Fixture, keys, name, profile};
+use lapsed::sweep::{Act, Batch, BatchId, Outcome, Stopped};
+use lapsed_embedded::Backend;
+
+const START_MS: u64 = 1_700_000_000_000;
+
+/// Bytes whose every write may be the last: a snapshot before each, and a disk that fails after some.
+#[derive(Debug, Clone, Default)]
+struct Fragile {
+    bytes: SharedBytes,
+    /// Writes and syncs that still succeed before one fails; `i64::MIN`: no limit.
+    left: Arc<AtomicI64>,
+    /// What a crash just before each write would leave behind, while it is looked for.
+    crashes: Arc<Mutex<Option<Vec<Vec<u8>>>>>,
+}
+
+impl Fragile {
+    fn unlimited() -> Self {
+        let fragile = Fragile::default();
+        fragile.left.store(i64::MIN, Ordering::SeqCst);
+        fragile
+    }
+
+    fn all(&self) -> Vec<u8> {
+        let mut all = vec![0; self.bytes.len().unwrap() as usize];
+        self.bytes.read(0, &mut all).unwrap();
+        all
+    }
+
+    fn step(&self) -> std::io::Result<()> {
+        if let Some(crashes) = self.crashes.lock().unwrap().as_mut() {
+            crashes.push(self.all());
+        }
+        match self.left.load(Ordering::SeqCst) {
+            i64::MIN => Ok(()),
+            left if left > 0 => {
+                self.left.store(left - 1, Ordering::SeqCst);
+                Ok(())
+            }
+            _ => {
+                self.left.store(i64::MIN, Ordering::SeqCst);
+                Err(std::io::Error::other("the disk failed"))
+            }
+        }
+    }
+}
+
+impl Backend for Fragile {
+    fn len(&self) -> std::io::Result<u64> {
+        self.bytes.len()
+    }
+    fn read(&self, offset: u64, out: &mut [u8]) -> std::io::Result<()> {
+        self.bytes.read(offset, out)
+    }
+    fn set_len(&self, len: u64) -> std::io::Result<()> {
+        self.bytes.set_len(len)
+    }
+    fn sync_data(&self) -> std::io::Result<()> {
+        self.step()
+    }
+    fn write(&self, offset: u64, data: &[u8]) -> std::io::Result<()> {
+        self.step()?;
+        self.bytes.write(offset, data)
+    }
+}
+
+fn open(fragile: &Fragile, clock: &ManualClock) -> Fixture {
+    let fragile = fragile.clone();
+    sessions_on_bytes(move || Box::new(fragile.clone()), clock)
+}
+
+/// Two orphans of broadcasters, and two sessions whose only server has retired.
+async fn prepare(f: &Fixture) {
+    for id in ["a", "b"] {
+        f.sessions.activate(&name(id), &profile("v", &format!("of-{id}"))).await.unwrap();
+    }
+    let server = f.connected("retired", &["r1", "r2"]).await;
+    f.sessions.end(&server).await.unwrap();
+    (f.advance)(f.grace).await;
+}
+
+fn batch(suspects: Vec<lapsed::sweep::Suspect>) -> Batch {
+    let id = BatchId { sweeper: "s".into(), number: 1 };
+    Batch { id, suspects, act: Act::Reclaim, term: None }
+}
+
+/// Whether the batch has happened; everything must agree about it.
+async fn all_or_nothing(f: &Fixture, when: &str) -> bool {
+    let done = f.session("a").await.is_none();
+    let is = |session: bool| session != done;
+    for id in ["a", "b"] {
+        assert_eq!(f.session(id).await.is_some(), is(true), "{when}: session {id}");
+        let current = f.sessions.of_broadcaster(&name(&format!("of-{id}"))).await.unwrap();
+        assert_eq!(current.is_some(), is(true), "{when}: the pointer to {id}");
+    }
+    for id in ["r1", "r2"] {
+        let session = f.session(id).await.unwrap();
+        assert_eq!(session.references, u64::from(!done), "{when}: {id}");
+        assert_eq!(session.disconnected_ms.is_some(), done, "{when}: {id}");
+    }
+    let (receipts, population) = if done { (2, 2) } else { (0, 4) };
+    assert_eq!(f.receipts().await.len(), receipts, "{when}");
+    let census = f.sessions.census().await.unwrap();
+    assert_eq!(census.population, population, "{when}");
+    assert_eq!(f.sessions.disconnected_count().await.unwrap(), receipts as u64, "{when}");
+    done
+}
+
+/// The process is killed before any one write of a batch: opened again, all of it has happened or
+/// nothing has, in the sessions, the references, the pointers, the receipts and the index alike.
+#[tokio::test]
+async fn trap_b1_a_crash_in_the_middle_of_a_batch_leaves_no_half() {
+    let (fragile, clock) = (Fragile::unlimited(), ManualClock::at(START_MS));
+    let f = open(&fragile, &clock).settled().await;
+    prepare(&f).await;
+    let suspects = f.suspects().await;
+    assert_eq!(keys(&suspects), ["a", "b", "r1", "r2"]);
+    *fragile.crashes.lock().unwrap() = Some(vec![fragile.all()]);
+    f.sessions.reclaim(batch(suspects)).await.unwrap();
+    let mut crashes = fragile.crashes.lock().unwrap().take().unwrap();
+    crashes.push(fragile.all());
+    assert!(all_or_nothing(&f, "without a crash").await);
+    assert!(crashes.len() > 4, "{} places to crash at", crashes.len());
+    let mut outcomes = Vec::new();
+    for (at, left) in crashes.iter().enumerate() {
+        let bytes = SharedBytes::default();
+        bytes.set_len(left.len() as u64).unwrap();
+        bytes.write(0, left).unwrap();
+        let survivor = sessions_on_bytes(move || Box::new(bytes.clone()), &clock);
+        outcomes.push(all_or_nothing(&survivor, &format!("crash {at}")).await);
+        (survivor.advance)(survivor.ttl).await;
+        survivor.sweep().await;
+        assert!(survivor.session("a").await.is_none(), "crash {at}: and it goes on");
+    }
+    assert_eq!(outcomes.first().zip(outcomes.last()), Some((&false, &true)));
+}
+
+/// The disk fails once in the middle of a batch: the batch is undone in memory as well, and the next
+/// pass does all of it.
+#[tokio::test]
+async fn trap_b1_a_batch_that_was_undone_leaves_no_half() {
+    for writes in 0..40 {
+        let (fragile, clock) = (Fragile::unlimited(), ManualClock::at(START_MS));
+        let f = open(&fragile, &clock).settled().await;
+        prepare(&f).await;
+        let suspects = f.suspects().await;
+        fragile.left.store(writes, Ordering::SeqCst);
+        let answer = f.sessions.reclaim(batch(suspects)).await;
+        let when = format!("{writes} writes, then {answer:?}");
+        let done = all_or_nothing(&f, &when).await;
+        assert!(done || answer.is_err(), "{when}");
+        let report = f.sweep().await;
+        let (reclaimed, released) = if done { (0, 0) } else { (2, 2) };
+        assert_eq!((report.reclaimed, report.released), (reclaimed, released), "{when} {report:?}");
+        if answer.is_ok() {
+            assert!(writes > 4, "{writes} writes were enough");
+            return;
+        }
+    }
+    panic!("a batch of forty writes");
+}
+
+/// P7: whoever disconnected before the store was away has a whole grace after it, whatever was left
+/// of theirs; and what was counted before is counted again.
+#[tokio::test]
+async fn a_store_that_was_away_grants_a_whole_grace() {
+    let (bytes, clock) = (SharedBytes::default(), ManualClock::at(START_MS));
+    let reopen = || {
+        let bytes = bytes.clone();
+        sessions_on_bytes(move || Box::new(bytes.clone()), &clock)
+    };
+    let f = reopen().settled().await;
+    f.disconnected(&["s", "t"]).await;
+    f.activate(&["u"]).await;
+    drop(f);
+    clock.advance(Duration::from_secs(3_600));
+    let f = reopen();
+    let back_ms = f.store.info().await.unwrap().back_ms;
+    assert_eq!(f.session("s").await.unwrap().due_ms, Some(back_ms + f.grace_ms()));
+    assert_eq!(f.sessions.disconnected_count().await.unwrap(), 2);
+    clock.advance(f.grace - Duration::from_millis(1));
+    assert!(f.sessions.orphans(10).await.unwrap().is_empty());
+    let census = f.sessions.census().await.unwrap();
+    assert_eq!((census.orphans, census.suspects, census.orphans_spared), (0, 0, 3));
+    let held = f.sweep().await;
+    assert_eq!((held.reclaimed, held.stopped), (0, Stopped::Brake), "{held:?}");
+    assert!(held.detail.unwrap().contains("the store was away"));
+    clock.advance(Duration::from_millis(1));
+    assert_eq!(f.sessions.census().await.unwrap().orphans, 3);
+    let report = f.sweep().await;
+    assert_eq!((report.reclaimed, report.stopped), (3, Stopped::Done), "{report:?}");
+}
+
+/// A guard that was asked before the absence and answers after it spares as well.
+#[tokio::test]
+async fn a_suspect_listed_before_the_absence_is_spared_after_it() {
+    let (bytes, clock) = (SharedBytes::default(), ManualClock::at(START_MS));
+    let reopen = || {
+        let bytes = bytes.clone();
+        sessions_on_bytes(move || Box::new(bytes.clone()), &clock)
+    };
+    let f = reopen().settled().await;
+    f.orphaned(&["s"]).await;
+    let suspects = f.suspects().await;
+    drop(f);
+    let f = reopen();
+    let answer = f.reclaim(suspects).await;
+    assert_eq!(answer.outcomes, [Outcome::Refused(lapsed::sweep::Refusal::StoreAway)]);
+}
+
+/// The operator who knows better waives the grace that an absence grants, in the guard too.
+#[tokio::test]
+async fn a_release_waives_the_grace_after_an_absence() {
+    let (bytes, clock) = (SharedBytes::default(), ManualClock::at(START_MS));
+    let reopen = || {
+        let bytes = bytes.clone();
+        sessions_on_bytes(move || Box::new(bytes.clone()), &clock)
+    };
+    let f = reopen().settled().await;
+    f.orphaned(&["s"]).await;
+    f.disconnected(&["t"]).await;
+    drop(f);
+    let f = reopen();
+    assert_eq!(f.sweep().await.reclaimed, 0);
+    let until_ms = f.now_ms().await + 60_000;
+    let release = lapsed::sweep::brake::Setting::Release { until_ms };
+    f.store.set_brake(f.sessions.system(), release).await.unwrap();
+    assert_eq!(f.sweep().await.reclaimed, 1, "its own grace is not waived");
+    assert_eq!(f.session("s").await, None);
+    assert!(f.session("t").await.is_some());
+}
+
+/// Registry and sessions side by side on one store: the operator's word to one is not the other's.
+#[tokio::test]
+async fn systems_on_one_store_do_not_meet() {
+    let (f, clock) = crate::fixture::sessions_in_memory();
+    let f = f.settled().await;
+    f.orphaned(&["s"]).await;
+    let registry = crate::fixture::id();
+    let until_ms = f.now_ms().await + 60_000;
+    let release = lapsed::sweep::brake::Setting::Release { until_ms };
+    f.store.set_brake(&registry, release).await.unwrap();
+    assert_eq!(f.sweep().await.reclaimed, 1);
+    clock.advance(Duration::from_secs(1));
+    assert!(f.store.receipts(&registry, Default::default()).await.unwrap().is_empty());
+}

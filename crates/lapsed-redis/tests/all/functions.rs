@@ -1,0 +1,306 @@
+//! The function library: what is written by FCALL is lapsed's, and the other way round.
+
+use std::sync::Arc;
+
+use lapsed::owner::Claim;
+use lapsed::registry::Take;
+use lapsed::sessions::SessionsStore;
+use lapsed::{Error, Kind, Name};
+use lapsed_testbed::Server;
+
+use crate::caller::{Caller, first};
+use crate::fixture::{REDIS, TTL, VALKEY, connect, id, layout, pass, sessions_layout};
+
+fn name(text: &str) -> Name {
+    Name::new(text).unwrap()
+}
+
+/// A registry that two work on: lapsed itself, and somebody who calls functions.
+struct Shared {
+    native: lapsed::registry::conformance::Fixture,
+    caller: Caller,
+    hash: String,
+    system: String,
+}
+
+impl Shared {
+    async fn on(server: &Server) -> Shared {
+        let caller = Caller::on(server).await;
+        let (redis, id, layout) = (connect(&server.url()), id(Kind::Registry), layout(1));
+        let (hash, system) = (layout.registry_key.clone(), id.name.to_string());
+        let clock = redis.clone();
+        let native = lapsed::registry::conformance::Fixture {
+            registry: Arc::new(redis.registry(id, layout).unwrap()),
+            store: Arc::new(redis),
+            ttl: TTL,
+            advance: Box::new(move |span| Box::pin(pass(clock.clone(), span))),
+            keep: Box::new(()),
+        };
+        Shared { native, caller, hash, system }
+    }
+
+    fn heartbeat(&self, owner: &str) -> String {
+        self.hash.replace(":registry", &format!(":heartbeat:{owner}"))
+    }
+
+    fn start(&mut self, owner: &str) -> String {
+        let (hash, heartbeat, ttl) =
+            (self.hash.clone(), self.heartbeat(owner), TTL.as_millis().to_string());
+        let keys = [hash.as_str(), &heartbeat];
+        let answer = self.caller.must("lapsed_registry_start", &keys, &[&self.system, owner, &ttl]);
+        first(&answer)
+    }
+
+    fn arguments<'a>(&'a self, args: &[&'a str]) -> Vec<String> {
+        [&[self.system.as_str()], args].concat().iter().map(ToString::to_string).collect()
+    }
+
+    fn must(&mut self, what: &str, args: &[&str]) -> String {
+        let args = self.arguments(args);
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        self.caller.must(&format!("lapsed_registry_{what}"), &[&self.hash], &args)
+    }
+
+    fn refused(&mut self, what: &str, args: &[&str]) -> String {
+        let args = self.arguments(args);
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        self.caller.refused(&format!("lapsed_registry_{what}"), &[&self.hash], &args)
+    }
+}
+
+async fn registered_by_fcall_swept_natively(server: &Server) {
+    let mut shared = Shared::on(server).await;
+    let life = shared.start("i-1");
+    assert_eq!(shared.caller.call(&["GET", &shared.heartbeat("i-1")]).unwrap().to_string(), life);
+    assert_eq!(shared.must("register", &["i-1", &life, "a", "b", "é"]), "new\nnew\nnew");
+    assert_eq!(shared.must("register", &["i-1", "", "a", "c"]), "kept\nnew");
+    assert_eq!(shared.must("unregister", &["i-1", &life, "c", "x"]), "1\n0");
+
+    let found = shared.native.registry.find(&[name("a"), name("c")]).await.unwrap();
+    let holder = &found[0].as_ref().unwrap().holder;
+    assert_eq!((holder.owner.as_str(), holder.incarnation.to_string()), ("i-1", life.clone()));
+    assert!(found[1].is_none());
+
+    (shared.native.advance)(TTL).await;
+    assert_eq!(shared.must("lookup", &["a", "b"]), "(nil)\n(nil)", "past its due time");
+    let report = shared.native.sweep("sweeper").await;
+    assert_eq!((report.reclaimed, report.errors), (3, 0));
+    assert_eq!(shared.native.receipts().await.len(), 3);
+    assert_eq!(shared.caller.call(&["EXISTS", &shared.hash]).unwrap().to_string(), "0");
+    // The zombie is told, whatever it tries, and changes nothing.
+    assert_eq!(shared.refused("beat", &["i-1", &life]), "LOST");
+    assert_eq!(shared.refused("register", &["i-1", &life, "a"]), "LOST");
+    assert_eq!(shared.refused("claim", &["i-1", "", "a"]), "LOST");
+    assert_eq!(shared.refused("unregister", &["i-1", &life, "a"]), "LOST");
+    assert_eq!(shared.refused("retire", &["i-1", &life]), "LOST");
+    assert_eq!(shared.caller.call(&["EXISTS", &shared.hash]).unwrap().to_string(), "0");
+    let again = shared.start("i-1");
+    assert!(again.parse::<u64>().unwrap() > life.parse().unwrap());
+    assert_eq!(shared.must("register", &["i-1", &again, "a"]), "new");
+}
+
+async fn registered_natively_seen_by_fcall(server: &Server) {
+    let mut shared = Shared::on(server).await;
+    let registry = shared.native.registry.clone();
+    let beat = registry.start(&name("i-1"), 60_000).await.unwrap();
+    let claim = Claim::exact(name("i-1"), beat.incarnation);
+    registry.register(&claim, &[name("a"), name("b")], Take::Always).await.unwrap();
+    assert_eq!(shared.must("lookup", &["a", "nobody", "b"]), "i-1\n(nil)\ni-1");
+    assert_eq!(first(&shared.must("beat", &["i-1", ""])), beat.incarnation.to_string());
+
+    let other = shared.start("i-2");
+    assert_eq!(shared.must("claim", &["i-2", &other, "a", "c"]), "taken\nnew");
+    assert_eq!(shared.must("register", &["i-2", &other, "a"]), "moved");
+    let held = registry.entries(&claim, None, 10).await.unwrap();
+    assert_eq!(held, [name("b")]);
+
+    // Another life of the same name: each holds its own, and an older one takes nothing back.
+    let newer = shared.start("i-1");
+    assert_eq!(shared.must("register", &["i-1", &newer, "b"]), "moved");
+    let older = beat.incarnation.to_string();
+    assert_eq!(shared.must("register", &["i-1", &older, "b"]), "taken");
+    assert_eq!(shared.must("lookup", &["b"]), "i-1");
+
+    assert_eq!(shared.must("retire", &["i-1", &newer]), newer);
+    assert_eq!(shared.must("lookup", &["b"]), "(nil)", "retired: the sweep takes it");
+    let report = shared.native.sweep("sweeper").await;
+    assert_eq!((report.reclaimed, report.errors), (1, 0));
+    let gone = registry.beat(&Claim::newest(name("i-1"))).await;
+    assert!(matches!(gone, Err(Error::Lost(_))), "{gone:?}");
+}
+
+async fn what_makes_no_sense_is_refused(server: &Server) {
+    let mut shared = Shared::on(server).await;
+    let life = shared.start("i-1");
+    assert_eq!(shared.refused("register", &["i-9", "", "a"]), "UNKNOWN");
+    assert_eq!(shared.refused("beat", &["i-9", ""]), "UNKNOWN");
+    assert_eq!(shared.refused("beat", &["i-2", &life]), "LOST", "somebody else's incarnation");
+    assert_eq!(shared.must("beat", &["i-9", "", "60000"]).lines().count(), 2, "begun by its beat");
+    let long = "x".repeat(513);
+    for bad in ["", "a\nb", "a\u{9b}b", long.as_str()] {
+        assert!(Name::new(bad).is_err());
+        assert_eq!(shared.refused("register", &["i-1", &life, bad]), "INVALID", "{bad:?}");
+        assert_eq!(shared.refused("lookup", &[bad]), "INVALID", "{bad:?}");
+        assert_eq!(shared.refused("start", &[bad, "1000"]), "INVALID", "{bad:?}");
+    }
+    for good in ["é", "…", "\u{ffff}", "😀", "356307042441013"] {
+        assert_eq!(shared.must("register", &["i-1", &life, good]), "new", "{good:?}");
+        assert_eq!(shared.must("lookup", &[good]), "i-1");
+    }
+    for bad in ["0", "-1", "1.5", "1e9", "", "9999999999999"] {
+        assert_eq!(shared.refused("start", &["i-3", bad]), "INVALID", "{bad:?}");
+    }
+    assert_eq!(shared.refused("beat", &["i-1", "seven"]), "INVALID");
+    let many = vec!["k"; 101];
+    assert_eq!(shared.refused("register", &[&["i-1", &life], &many[..]].concat()), "INVALID");
+    assert_eq!(shared.refused("register", &["i-1", &life]), "INVALID");
+    let keys = [shared.hash.clone(), shared.heartbeat("i-2")];
+    let args = [shared.system.clone(), "i-1".to_owned(), life];
+    let (keys, args) = (keys.each_ref().map(|k| &**k), args.each_ref().map(|a| &**a));
+    assert_eq!(shared.caller.refused("lapsed_registry_beat", &keys, &args), "INVALID");
+    assert_eq!(
+        shared.caller.refused("lapsed_registry_lookup", &keys[..1], &["a b", "k"]),
+        "INVALID"
+    );
+}
+
+/// Raw bytes that are no text must not get in: whoever reads all of it would stumble.
+async fn bytes_that_are_no_text_are_refused(server: &Server) {
+    let mut shared = Shared::on(server).await;
+    let life = shared.start("i-1");
+    let mut connection = server.connect(TTL).unwrap();
+    for bad in [
+        &b"\xff"[..],
+        b"\xc3",
+        b"\xed\xa0\x80",
+        b"\xf4\x90\x80\x80",
+        b"\xc0\xaf",
+        b"\xe2\x82\x82\x82",
+    ] {
+        assert!(Name::from_bytes(bad).is_err());
+        let words: [&[u8]; 7] = [
+            b"FCALL",
+            b"lapsed_registry_register",
+            b"1",
+            shared.hash.as_bytes(),
+            shared.system.as_bytes(),
+            b"i-1",
+            life.as_bytes(),
+        ];
+        let error = connection.call(&[&words[..], &[bad]].concat()).unwrap_err().to_string();
+        assert!(error.starts_with("INVALID"), "{bad:?}: {error}");
+    }
+}
+
+async fn sessions_live_and_die(server: &Server) {
+    let mut caller = Caller::on(server).await;
+    let (redis, id, layout) = (connect(&server.url()), id(Kind::Sessions), sessions_layout(1));
+    let system = id.name.to_string();
+    let set = layout.disconnected_key.clone();
+    let (session, refs) = (layout.session_key.of("s-1"), layout.ref_count_key.of("s-1"));
+    let prefix = layout.broadcaster_key.of("");
+    let sessions = Arc::new(redis.sessions(id, layout).unwrap());
+    let native = lapsed::sessions::conformance::Fixture {
+        sessions: sessions.clone(),
+        store: Arc::new(redis.clone()),
+        ttl: TTL,
+        grace: TTL,
+        advance: Box::new(move |span| Box::pin(pass(redis.clone(), span))),
+        keep: Box::new(()),
+    };
+    let keys = [set.as_str(), &session, &refs, &prefix];
+    let at = |more: &[&str]| -> Vec<String> {
+        [&[system.as_str(), "s-1"], more].concat().iter().map(ToString::to_string).collect()
+    };
+    macro_rules! call {
+        ($how:ident $what:literal $($arg:expr),*) => {{
+            let args = at(&[$($arg),*]);
+            let args: Vec<&str> = args.iter().map(String::as_str).collect();
+            caller.$how(concat!("lapsed_sessions_", $what), &keys, &args)
+        }};
+    }
+    let ttl = TTL.as_millis().to_string();
+    assert_eq!(call!(refused "get"), "MISSING");
+    assert_eq!(call!(refused "update" "value", "x"), "MISSING");
+    assert_eq!(call!(refused "resume"), "MISSING");
+    assert_eq!(call!(refused "delete"), "MISSING");
+    assert_eq!(call!(must "activate" "value", "hello", "broadcaster_user_id", "b-1"), "1");
+    assert_eq!(call!(must "activate" "broadcaster_user_id", "b-2"), "0");
+    assert!(sessions.of_broadcaster(&name("b-1")).await.unwrap().is_none(), "its pointer is gone");
+    assert_eq!(sessions.of_broadcaster(&name("b-2")).await.unwrap(), Some(name("s-1")));
+    assert_eq!(call!(refused "update" "last_disconnect", "0"), "INVALID");
+    assert_eq!(call!(must "update" "config_json", "{}"), "0");
+    let seen = sessions.get(&name("s-1")).await.unwrap().unwrap();
+    assert_eq!(seen.profile.value.as_deref(), Some("hello"));
+    assert_eq!(seen.profile.config_json.as_deref(), Some("{}"));
+
+    assert_eq!(call!(refused "connect" "w-1", ""), "UNKNOWN");
+    let life = first(&caller.must("lapsed_sessions_start", &[&set], &[&system, "w-1", &ttl]));
+    assert_eq!(call!(must "connect" "w-1", &life), format!("1\n1\n{life}"));
+    assert_eq!(call!(must "connect" "w-1", ""), format!("2\n2\n{life}"));
+    let claim = native.start("w-2").await;
+    assert_eq!(native.connect(&claim, "s-1").await.references, 3);
+    assert_eq!(call!(must "disconnect" "w-1", &life), format!("2\n1\n{life}"));
+    assert_eq!(
+        caller.fcall("lapsed_sessions_delete", &keys, &[&system, "s-1"]),
+        Err("ACTIVE 2".to_owned())
+    );
+    assert!(
+        call!(must "get").starts_with("references\n2\nvalue\nhello\nbroadcaster_user_id\nb-2\n")
+    );
+    native.disconnect(&claim, "s-1").await;
+
+    // Its owner dies with a reference: the reference dies too, and the grace begins.
+    (native.advance)(TTL).await;
+    let report = native.sweep().await;
+    assert_eq!((report.released, report.reclaimed, report.errors), (1, 0, 0));
+    assert_eq!(native.references("s-1").await, 0);
+    assert_eq!(call!(refused "connect" "w-1", &life), "LOST");
+    assert!(call!(must "get").contains("disconnected_ms\n"));
+    assert_eq!(call!(must "resume"), "0");
+    assert!(!call!(must "get").contains("disconnected_ms\n"));
+    (native.advance)(TTL).await;
+    let report = native.sweep().await;
+    assert_eq!((report.reclaimed, report.errors), (1, 0));
+    assert_eq!(call!(refused "get"), "MISSING");
+    assert_eq!(
+        caller.call(&["EXISTS", &session, &refs, &format!("{prefix}b-2")]).unwrap().to_string(),
+        "0"
+    );
+
+    assert_eq!(call!(must "activate" "broadcaster_user_id", "b-3"), "1");
+    let args = [system.as_str(), "s-1"];
+    assert_eq!(
+        caller.refused("lapsed_sessions_delete", &keys[..3], &args),
+        "INVALID",
+        "whose pointer?"
+    );
+    assert_eq!(call!(must "delete"), "1");
+    assert!(sessions.get(&name("s-1")).await.unwrap().is_none());
+    assert!(sessions.of_broadcaster(&name("b-3")).await.unwrap().is_none());
+}
+
+macro_rules! on_both {
+    ($($test:ident,)*) => {
+        mod on_redis {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $test() {
+                lapsed_testbed::steadily_async(async || super::$test(&super::REDIS).await).await;
+            })*
+        }
+        mod on_valkey {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $test() {
+                lapsed_testbed::steadily_async(async || super::$test(&super::VALKEY).await).await;
+            })*
+        }
+    };
+}
+
+on_both! {
+    registered_by_fcall_swept_natively,
+    registered_natively_seen_by_fcall,
+    what_makes_no_sense_is_refused,
+    bytes_that_are_no_text_are_refused,
+    sessions_live_and_die,
+}

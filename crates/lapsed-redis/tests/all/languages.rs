@@ -1,0 +1,177 @@
+//! The examples in other languages, run by their real interpreters with the usual clients, and the
+//! document that shows them.
+
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use lapsed::owner::{Claim, Incarnation, OwnerStore};
+use lapsed::registry::RegistryStore;
+use lapsed::sessions::SessionsStore;
+use lapsed::{Kind, Name, SystemId};
+use lapsed_redis::{Address, Redis, RegistryLayout, SessionsLayout, Template};
+use lapsed_testbed::{Engine, Server, paths};
+
+use crate::caller::Caller;
+
+lapsed_testbed::steady_async_tests! {
+    registry,
+    sessions,
+    a_zombie_is_told_in_every_language,
+    the_document_names_every_function,
+}
+
+const TTL: Duration = Duration::from_secs(90);
+
+/// Where an interpreter is.
+type Interpreter = fn() -> lapsed_testbed::Result<PathBuf>;
+
+const LANGUAGES: [(&str, Interpreter); 3] =
+    [("mjs", paths::node), ("py", paths::python), ("rb", paths::ruby)];
+
+fn example(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/other-languages").join(name)
+}
+
+fn name(text: &str) -> Name {
+    Name::new(text).unwrap()
+}
+
+/// Runs a program in a folder of its own, where Node finds its packages as in any project.
+fn run(interpreter: &Path, program: &Path, server: &Server) {
+    let dir = tempfile::tempdir().unwrap();
+    symlink(paths::node_modules().unwrap(), dir.path().join("node_modules")).unwrap();
+    let copy = dir.path().join(program.file_name().unwrap());
+    std::fs::copy(program, &copy).unwrap();
+    let mut command = Command::new(interpreter);
+    let output = command.arg(&copy).current_dir(dir.path()).env("REDIS_URL", server.url());
+    let output = output.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {said}", program.display());
+}
+
+async fn registry() {
+    for engine in Engine::ALL {
+        for (ending, interpreter) in LANGUAGES {
+            let server = Server::start(engine).unwrap();
+            let mut caller = Caller::on(&server).await;
+            run(&interpreter().unwrap(), &example(&format!("registry.{ending}")), &server);
+            let redis = Redis::new(&Address::new(&server.url())).unwrap();
+            let layout = RegistryLayout {
+                registry_key: "connections:registry".to_owned(),
+                heartbeat_key: Template::new("instance:heartbeat:{owner}", "owner").unwrap(),
+                heartbeat_ttl: TTL,
+                shards: 1,
+            };
+            let id = SystemId::new(Kind::Registry, "devices").unwrap();
+            let registry = redis.registry(id, layout).unwrap();
+            let found = registry.find(&[name("356307042441013")]).await.unwrap().remove(0).unwrap();
+            assert_eq!(found.holder.owner, name("i-1"), "{ending}");
+            assert!(found.due_ms > found.now_ms + 60_000, "{ending}: it lives");
+            let mut call = |words: &[&str]| caller.call(words).unwrap().to_string();
+            let beaten = call(&["GET", "instance:heartbeat:i-1"]);
+            assert_eq!(beaten, found.holder.incarnation.to_string(), "{ending}");
+            assert_eq!(call(&["HGET", "connections:registry", "356307042441013"]), "i-1");
+        }
+    }
+}
+
+async fn sessions() {
+    for engine in Engine::ALL {
+        for (ending, interpreter) in LANGUAGES {
+            let server = Server::start(engine).unwrap();
+            let mut caller = Caller::on(&server).await;
+            run(&interpreter().unwrap(), &example(&format!("sessions.{ending}")), &server);
+            let redis = Redis::new(&Address::new(&server.url())).unwrap();
+            let layout = SessionsLayout {
+                session_key: Template::new("session:{session}", "session").unwrap(),
+                ref_count_key: Template::new("ref_count:{session}", "session").unwrap(),
+                broadcaster_key: Template::new("broadcaster:{broadcaster}", "broadcaster").unwrap(),
+                disconnected_key: "disconnected_sessions".to_owned(),
+                grace: TTL,
+                heartbeat_ttl: TTL,
+                shards: 1,
+            };
+            let id = SystemId::new(Kind::Sessions, "chat").unwrap();
+            let sessions = redis.sessions(id, layout).unwrap();
+            let session = sessions.get(&name("s-1")).await.unwrap().unwrap();
+            assert_eq!(session.references, 1, "{ending}");
+            assert_eq!(session.profile.broadcaster_user_id, Some(name("b-1")), "{ending}");
+            let owner = sessions.owner(&Claim::newest(name("i-1"))).await.unwrap().unwrap();
+            let claim = Claim::exact(name("i-1"), Incarnation(owner.incarnation.0));
+            let referred = sessions.referred(&claim, None, 10).await.unwrap();
+            assert_eq!(referred, [name("s-1")], "{ending}: the reference is its owner's");
+            let pointer = caller.call(&["GET", "broadcaster:b-1"]).unwrap().to_string();
+            assert_eq!(pointer, "s-1", "{ending}");
+        }
+    }
+}
+
+/// The code of an error is what each client shows first.
+async fn a_zombie_is_told_in_every_language() {
+    let server = Server::start(Engine::Redis).unwrap();
+    let mut caller = Caller::on(&server).await;
+    let keys = ["connections:registry"];
+    let life = caller.must("lapsed_registry_start", &keys, &["devices", "i-1", "90000"]);
+    let life = crate::caller::first(&life);
+    caller.must("lapsed_registry_retire", &keys, &["devices", "i-1", &life]);
+    let dir = tempfile::tempdir().unwrap();
+    let call =
+        format!("'lapsed_registry_beat', 1, 'connections:registry', 'devices', 'i-1', '{life}'");
+    let programs = [
+        format!(
+            "import Redis from 'ioredis';\nconst redis = new Redis(process.env.REDIS_URL);\n\
+             const told = await redis.fcall({call}).catch((error) => error.message);\n\
+             await redis.quit();\nif (!told.startsWith('LOST ')) throw new Error(told);\n"
+        ),
+        format!(
+            "import os, redis\nr = redis.from_url(os.environ['REDIS_URL'])\ntry:\n    r.fcall({call})\n\
+             except redis.ResponseError as error:\n    assert str(error).startswith('LOST '), error\n\
+             else:\n    raise SystemExit('not told')\n"
+        ),
+        format!(
+            "require 'redis'\nbegin\n  Redis.new(url: ENV['REDIS_URL']).call('FCALL', {call})\n\
+             rescue Redis::CommandError => error\n  told = error.message\nend\n\
+             abort told.to_s unless told.to_s.start_with?('LOST ')\n"
+        ),
+    ];
+    for ((ending, interpreter), program) in LANGUAGES.into_iter().zip(programs) {
+        let file = dir.path().join(format!("zombie.{ending}"));
+        std::fs::write(&file, program).unwrap();
+        run(&interpreter().unwrap(), &file, &server);
+    }
+}
+
+#[test]
+fn the_document_shows_the_examples_as_they_are() {
+    let doc = document();
+    for what in ["registry", "sessions"] {
+        for (ending, language) in [("mjs", "js"), ("py", "python"), ("rb", "ruby")] {
+            let text = std::fs::read_to_string(example(&format!("{what}.{ending}"))).unwrap();
+            let shown = format!("```{language}\n{text}```\n");
+            assert!(
+                doc.contains(&shown),
+                "docs/functions.md does not show {what}.{ending} as it is"
+            );
+        }
+    }
+}
+
+/// Every function is in the table, and nothing else is.
+async fn the_document_names_every_function() {
+    let server = Server::start(Engine::Redis).unwrap();
+    let listed = Caller::on(&server).await.call(&["FUNCTION", "LIST"]).unwrap().to_string();
+    let mut there: Vec<&str> = listed.lines().filter(|l| l.starts_with("lapsed_")).collect();
+    let doc = document();
+    let rows = doc.lines().filter(|line| line.starts_with("| `lapsed_"));
+    let mut told: Vec<&str> = rows.filter_map(|line| line.split('`').nth(1)).collect();
+    there.sort_unstable();
+    told.sort_unstable();
+    assert_eq!(told, there);
+}
+
+fn document() -> String {
+    let doc = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/functions.md");
+    std::fs::read_to_string(doc).unwrap()
+}

@@ -1,0 +1,20 @@
+//! All tests of Redis and Valkey in one program: linking costs more than most of them, and those that wait
+//! wait at the same time. One module a story; `cargo test -p lapsed-redis --test all MODULE::` runs one.
+#![allow(clippy::unwrap_used)]
+
+mod adopt;
+mod caller;
+mod chat;
+mod faults;
+mod fixture;
+mod functions;
+mod functions_versions;
+mod languages;
+mod migrate;
+mod permissions;
+mod registry;
+mod sessions;
+mod sessions_adopt;
+mod sessions_faults;
+mod sessions_migrate;
+mod story;

@@ -1,0 +1,8 @@
+//! All tests of the simulation in one program: linking costs more than most of them, and those that wait
+//! wait at the same time. One module a story; `cargo test -p lapsed-sim --test all MODULE::` runs one.
+#![allow(clippy::unwrap_used)]
+
+mod fixed;
+mod fresh;
+mod regressions;
+mod teeth;
