@@ -248,11 +248,15 @@ pub fn bare(job: &Claimed) -> Ticket {
     Ticket { id: job.id.clone(), token: job.token, incarnation: None }
 }
 
-/// Makes one test a case. `$make` is an `async fn() -> Fixture`.
+/// Makes one test a case. `$make` is an `async fn() -> Fixture`. On the real clock a second argument
+/// says how a case is told: see [`registry_conformance!`](crate::registry_conformance).
 #[macro_export]
 macro_rules! inflight_conformance {
     ($make:ident) => {
-        $crate::inflight_conformance!(@cases $make, jobs: [
+        $crate::inflight_conformance!($make, $crate::conformance::once);
+    };
+    ($make:ident, $tell:path) => {
+        $crate::inflight_conformance!(@cases $make, $tell, jobs: [
             a_job_is_taken_once_and_completed,
             those_longest_on_the_queue_come_first,
             queues_keep_apart,
@@ -271,7 +275,7 @@ macro_rules! inflight_conformance {
             the_account_balances,
             several_claims_end_at_once,
         ]);
-        $crate::inflight_conformance!(@cases $make, recovery: [
+        $crate::inflight_conformance!(@cases $make, $tell, recovery: [
             trap_e1_a_job_is_back_in_the_step_that_takes_it,
             the_living_keep_their_jobs,
             a_beat_before_the_decisive_step_wins,
@@ -294,7 +298,7 @@ macro_rules! inflight_conformance {
             what_was_in_doubt_is_settled_by_batch,
             everything_goes_through_the_outbox,
         ]);
-        $crate::inflight_conformance!(@cases $make, zombies: [
+        $crate::inflight_conformance!(@cases $make, $tell, zombies: [
             trap_e2_a_late_beat_brings_nothing_back,
             trap_e9_a_late_completion_is_refused,
             trap_e9_a_claim_before_last_is_refused,
@@ -303,7 +307,7 @@ macro_rules! inflight_conformance {
             a_worker_drops_what_it_lost,
             a_worker_works_until_told_to_stop,
         ]);
-        $crate::inflight_conformance!(@cases $make, letters: [
+        $crate::inflight_conformance!(@cases $make, $tell, letters: [
             a_failed_job_is_a_dead_letter,
             dead_letters_are_paged_put_back_and_deleted,
             a_letter_put_back_begins_anew,
@@ -313,13 +317,16 @@ macro_rules! inflight_conformance {
             explain_says_where_a_job_is,
         ]);
     };
-    (@cases $make:ident, $room:ident: [$($case:ident,)*]) => {
+    (@cases $make:ident, $tell:path, $room:ident: [$($case:ident,)*]) => {
         mod $room {
             $(
                 #[tokio::test]
                 async fn $case() {
-                    let fixture = super::$make().await.settled().await;
-                    $crate::inflight::conformance::$room::$case(fixture).await;
+                    $tell(async || {
+                        let fixture = super::$make().await.settled().await;
+                        $crate::inflight::conformance::$room::$case(fixture).await;
+                    })
+                    .await;
                 }
             )*
         }
