@@ -4,7 +4,7 @@ TOOLS := $(CURDIR)/.tools
 DENY  := $(TOOLS)/bin/cargo-deny
 SEEDS ?= 1000
 
-.PHONY: help run demo servers test lint bench sim clean
+.PHONY: help run demo servers peers test lint bench sim clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -20,6 +20,9 @@ demo: ## a minute's story in the terminal: owners live, some are killed, watch
 servers: ## what tests and benchmarks run against: Redis, Valkey, clients (installs what is missing)
 	@scripts/servers.sh
 
+peers: ## the same, and the job queues that the benchmarks compare with
+	@scripts/servers.sh --peers
+
 test: servers ## every test, the simulation included
 	$(CARGO) test --workspace --locked --no-fail-fast --exclude lapsed-redis
 	$(CARGO) test -p lapsed-redis --locked --no-fail-fast -- --test-threads=8
@@ -29,7 +32,7 @@ lint: $(DENY) ## fmt, clippy, licences and sources of dependencies
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(DENY) --locked check bans licenses sources
 
-bench: servers ## ours beside the naive way, as ratios (about five minutes)
+bench: peers ## ours beside the naive way, as ratios (about seven minutes)
 	$(CARGO) build --release --locked -p lapsed-cli
 	$(CARGO) run --release --locked -p lapsed-bench -- $(BENCH)
 

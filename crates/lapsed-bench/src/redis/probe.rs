@@ -1,5 +1,8 @@
 //! Somebody else who uses the same server: a GET every half millisecond, whether or not the last one
 //! was answered (open loop: waiting is counted from when it should have been sent).
+//!
+//! While one script holds the server for more than five seconds, it refuses everybody else: that is no
+//! answer, so the same GET is sent again until there is one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,6 +13,8 @@ use anyhow::{Result, anyhow};
 use lapsed_testbed::resp::Connection;
 
 const EVERY: Duration = Duration::from_micros(500);
+/// How long after a refusal the same is asked again.
+const AGAIN: Duration = Duration::from_millis(20);
 
 pub struct Probe {
     stop: Arc<AtomicBool>,
@@ -18,6 +23,11 @@ pub struct Probe {
 
 impl Probe {
     pub fn start(port: u16) -> Result<Probe> {
+        Probe::every(port, EVERY)
+    }
+
+    /// With so much time from one GET to the next: less often, to take less of the machine.
+    pub fn every(port: u16, pause: Duration) -> Result<Probe> {
         let mut connection =
             Connection::open(port, Duration::from_secs(60)).map_err(|e| anyhow!("{e}"))?;
         let stop = Arc::new(AtomicBool::new(false));
@@ -25,14 +35,19 @@ impl Probe {
         let thread = std::thread::spawn(move || {
             let mut waits = Vec::new();
             let mut due = Instant::now();
-            while !told.load(Ordering::Relaxed) {
+            let mut end = None;
+            // Whoever was due before the end is heard: the server may just have been let go.
+            while end.is_none_or(|end| due < end) {
                 let now = Instant::now();
                 if now < due {
                     std::thread::sleep(due - now);
                 }
-                connection.call(&["GET", "nothing"]).map_err(|e| anyhow!("{e}"))?;
+                get(&mut connection)?;
                 waits.push(due.elapsed().as_secs_f64() * 1e3);
-                due += EVERY;
+                due += pause;
+                if end.is_none() && told.load(Ordering::Relaxed) {
+                    end = Some(Instant::now());
+                }
             }
             Ok(waits)
         });
@@ -43,6 +58,17 @@ impl Probe {
     pub fn stop(self) -> Result<Vec<f64>> {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().map_err(|_| anyhow!("the probe panicked"))?
+    }
+}
+
+/// One GET that is answered.
+fn get(connection: &mut Connection) -> Result<()> {
+    loop {
+        match connection.call(&["GET", "nothing"]) {
+            Ok(_) => return Ok(()),
+            Err(error) if error.to_string().starts_with("BUSY") => std::thread::sleep(AGAIN),
+            Err(error) => return Err(anyhow!("{error}")),
+        }
     }
 }
 

@@ -1,0 +1,232 @@
+//! Other job queues and their own recovery, run by their own libraries: the programs in `peers/`.
+//!
+//! A program prepares its orphans and says so; from the word that it gets then to its result is what
+//! it takes. It measures itself, so that starting an interpreter counts for nothing. Somebody else's
+//! GETs come less often here than elsewhere, because they share the machine with what is measured.
+//!
+//! Not among them: apalis, whose script gives all jobs of a worker to one `unpack`. With 8,000 and more
+//! that fails, at every attempt: there is no time to measure.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use lapsed_testbed::resp::{Connection, Reply};
+use lapsed_testbed::{Program, paths};
+use serde::{Deserialize, Serialize};
+
+use super::super::Place;
+use super::super::probe::{Probe, p99};
+
+/// How long preparing may take, and recovering. What takes longer is reported as a lower bound.
+const PREPARE_LIMIT: Duration = Duration::from_secs(600);
+const RECOVER_LIMIT: Duration = Duration::from_secs(300);
+const GET_EVERY: Duration = Duration::from_millis(5);
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+pub struct Peer {
+    pub name: &'static str,
+    program: &'static str,
+    language: Language,
+}
+
+enum Language {
+    Node,
+    Python,
+}
+
+pub const PEERS: [Peer; 3] = [
+    Peer { name: "BullMQ", program: "bullmq.js", language: Language::Node },
+    Peer { name: "RQ", program: "rq_peer.py", language: Language::Python },
+    Peer { name: "kombu", program: "kombu_peer.py", language: Language::Python },
+];
+
+/// What a peer's recovery took.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Recovery {
+    pub peer: &'static str,
+    pub version: String,
+    /// What was called.
+    pub call: String,
+    pub orphans: usize,
+    /// True: it was given up at the limit, and would have taken longer.
+    pub is_cut_off: bool,
+    pub took_ms: f64,
+    /// Counted when it was done; not known of one that was cut off.
+    pub recovered: Option<u64>,
+    /// The longest single command or script (SLOWLOG).
+    pub longest_script_ms: f64,
+    /// The longest that nobody else was served because of one call: transactions count as a whole.
+    pub longest_hold_ms: f64,
+    /// What 99 of 100 GETs of somebody else waited meanwhile, at most.
+    pub p99_ms: f64,
+}
+
+/// The first thing that a program says.
+#[derive(Debug, Deserialize)]
+struct Ready {
+    version: String,
+    call: String,
+}
+
+/// The last thing that it says.
+#[derive(Debug, Deserialize)]
+struct Done {
+    took_ms: f64,
+    recovered: Option<u64>,
+}
+
+/// Lets a peer recover so many orphans, in that database, which it has for itself.
+pub async fn recover(
+    place: &Place,
+    peer: &Peer,
+    database: usize,
+    orphans: usize,
+) -> Result<Recovery> {
+    empty(place, database)?;
+    let program = start(place, peer, database, orphans)?;
+    let ready: Ready = parse(&heard(program.line(PREPARE_LIMIT))?)?;
+    place.watch_slow().await?;
+    watch_holds(place)?;
+    let probe = Probe::every(place.server.port(), GET_EVERY)?;
+    let began = Instant::now();
+    heard(program.say("go"))?;
+    let said = program.line(RECOVER_LIMIT);
+    let is_cut_off = said.is_err() && began.elapsed() >= RECOVER_LIMIT;
+    let done = match said {
+        Err(_) if is_cut_off => {
+            let took_ms = began.elapsed().as_secs_f64() * 1e3;
+            heard(program.kill())?;
+            Done { took_ms, recovered: None }
+        }
+        said => parse(&heard(said)?)?,
+    };
+    // Somebody who waits is served at last when the server is let go, however the peer ended.
+    until_served(place)?;
+    let p99_ms = p99(probe.stop()?);
+    ensure!(
+        is_cut_off || done.recovered == Some(orphans as u64),
+        "{} put back {:?} of {orphans}",
+        peer.name,
+        done.recovered
+    );
+    let recovery = Recovery {
+        peer: peer.name,
+        version: ready.version,
+        call: ready.call,
+        orphans,
+        is_cut_off,
+        took_ms: done.took_ms,
+        recovered: done.recovered,
+        longest_script_ms: longest_script_ms(place).await?,
+        longest_hold_ms: longest_hold_ms(place)?,
+        p99_ms,
+    };
+    empty(place, database)?;
+    Ok(recovery)
+}
+
+fn start(place: &Place, peer: &Peer, database: usize, orphans: usize) -> Result<Program> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers");
+    let (interpreter, modules) = match peer.language {
+        Language::Node => (heard(paths::node())?, heard(paths::peer_node_modules())?),
+        Language::Python => (heard(paths::peer_python())?, PathBuf::new()),
+    };
+    let url = format!("redis://127.0.0.1:{}/{database}", place.server.port());
+    heard(Program::start(&interpreter, |command| {
+        command.arg(folder.join(peer.program)).arg(url).arg(orphans.to_string());
+        command.env("NODE_PATH", modules).env("PYTHONDONTWRITEBYTECODE", "1");
+    }))
+}
+
+fn parse<T: for<'a> Deserialize<'a>>(line: &str) -> Result<T> {
+    serde_json::from_str(line).with_context(|| format!("what a peer said: {line}"))
+}
+
+fn heard<T>(result: lapsed_testbed::Result<T>) -> Result<T> {
+    result.map_err(|error| anyhow!("{error}"))
+}
+
+fn connect(place: &Place) -> Result<Connection> {
+    heard(Connection::open(place.server.port(), Duration::from_secs(60)))
+}
+
+fn empty(place: &Place, database: usize) -> Result<()> {
+    let mut connection = connect(place)?;
+    heard(connection.call(&["SELECT", &database.to_string()]))?;
+    heard(connection.call(&["FLUSHDB", "SYNC"]))?;
+    Ok(())
+}
+
+/// A script that wrote cannot be ended, only waited for.
+fn until_served(place: &Place) -> Result<()> {
+    let deadline = Instant::now() + PREPARE_LIMIT;
+    let mut connection = connect(place)?;
+    loop {
+        match connection.call(&["PING"]) {
+            Ok(_) => return Ok(()),
+            Err(error) if !error.to_string().starts_with("BUSY") => return Err(anyhow!("{error}")),
+            Err(_) => ensure!(Instant::now() < deadline, "a script holds the server for ever"),
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+async fn longest_script_ms(place: &Place) -> Result<f64> {
+    let mut cmd = ::redis::cmd("SLOWLOG");
+    let rows: Vec<super::super::Slow> = place.ask(cmd.arg("GET").arg(20_000)).await?;
+    Ok(rows.iter().map(|row| row.2).max().unwrap_or(0) as f64 / 1e3)
+}
+
+/// From now on the longest call is remembered. SLOWLOG has the commands of a transaction one by one.
+fn watch_holds(place: &Place) -> Result<()> {
+    let mut connection = connect(place)?;
+    heard(connection.call(&["CONFIG", "SET", "latency-monitor-threshold", "1"]))?;
+    heard(connection.call(&["LATENCY", "RESET"]))?;
+    Ok(())
+}
+
+fn longest_hold_ms(place: &Place) -> Result<f64> {
+    let events = heard(connect(place)?.call(&["LATENCY", "LATEST"]))?;
+    let Reply::List(events) = events else { return Ok(0.0) };
+    Ok(events.iter().filter_map(hold_ms).max().unwrap_or(0) as f64)
+}
+
+/// Of one event (its name, when, the latest, the longest): the longest, if it is a call's.
+fn hold_ms(event: &Reply) -> Option<i64> {
+    match event {
+        Reply::List(parts) => match &parts[..] {
+            [name, _, _, Reply::Integer(longest)] if name.to_string().ends_with("command") => {
+                Some(*longest)
+            }
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(name: &str, longest: i64) -> Reply {
+        let number = Reply::Integer;
+        Reply::List(vec![Reply::Text(name.into()), number(1), number(2), number(longest)])
+    }
+
+    #[test]
+    fn only_calls_hold_the_server() {
+        assert_eq!(hold_ms(&event("command", 7)), Some(7));
+        assert_eq!(hold_ms(&event("fast-command", 3)), Some(3));
+        assert_eq!(hold_ms(&event("expire-cycle", 9)), None);
+        assert_eq!(hold_ms(&Reply::Nil), None);
+    }
+
+    #[test]
+    fn what_a_peer_says_is_understood_or_shown() {
+        let done: Done = parse(r#"{"took_ms":1.5,"recovered":3}"#).unwrap();
+        assert_eq!((done.took_ms, done.recovered), (1.5, Some(3)));
+        let error = parse::<Done>("Error: no").unwrap_err();
+        assert!(error.to_string().contains("Error: no"), "{error}");
+    }
+}

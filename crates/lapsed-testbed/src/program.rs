@@ -1,0 +1,120 @@
+//! Any other program beside a test: a worker in another language, a peer. One talks to it in lines.
+//!
+//! Like a server it dies with the test process, and is signalled by its pid only.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::process::Process;
+use crate::{Error, Result, spawner, until};
+
+/// A program that runs. Dropping it kills the process and waits for its end.
+pub struct Program {
+    process: Process,
+    name: String,
+    input: Mutex<Option<ChildStdin>>,
+    lines: Mutex<Receiver<String>>,
+}
+
+impl Program {
+    /// Starts it; `prepare` gives it its arguments, environment and folder. What it says on stderr
+    /// is seen where the test's own words are.
+    pub fn start(program: &Path, prepare: impl FnOnce(&mut Command)) -> Result<Self> {
+        let mut command = spawner::mortal(program)?;
+        prepare(&mut command);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let name = words(&command);
+        let process = Process::default();
+        let (input, output) = process.start_piped(command).map_err(|e| e.during(&name))?;
+        let (sender, lines) = channel();
+        thread::spawn(move || forward(output, &sender));
+        Ok(Self { process, name, input: Mutex::new(Some(input)), lines: Mutex::new(lines) })
+    }
+
+    /// The next line that it says on stdout, without its end. An error if it ends first, or says
+    /// nothing for `limit`.
+    pub fn line(&self, limit: Duration) -> Result<String> {
+        match lock(&self.lines).recv_timeout(limit) {
+            Ok(line) => Ok(line),
+            Err(RecvTimeoutError::Timeout) => {
+                Err(Error::new(format!("{}: said nothing for {limit:?}", self.name)))
+            }
+            Err(RecvTimeoutError::Disconnected) => Err(Error::new(format!(
+                "{}: said nothing more ({})",
+                self.name,
+                self.ended()?.map_or("it still runs".to_owned(), |status| status.to_string())
+            ))),
+        }
+    }
+
+    /// Sends it a line.
+    pub fn say(&self, line: &str) -> Result<()> {
+        let mut input = lock(&self.input);
+        let input = input.as_mut().ok_or_else(|| Error::new("its input is closed"))?;
+        Ok(writeln!(input, "{line}").and_then(|()| input.flush())?)
+    }
+
+    /// `None` if it does not run.
+    pub fn pid(&self) -> Option<u32> {
+        self.process.pid()
+    }
+
+    /// How it ended, if it ended by itself.
+    pub fn ended(&self) -> Result<Option<ExitStatus>> {
+        self.process.ended()
+    }
+
+    /// SIGKILL, and waits for the end.
+    pub fn kill(&self) -> Result<()> {
+        self.process.kill()
+    }
+
+    /// SIGTERM, and waits for the end.
+    pub fn stop(&self) -> Result<()> {
+        self.process.terminate()
+    }
+
+    /// SIGSTOP: alive, but it does nothing.
+    pub fn freeze(&self) -> Result<()> {
+        self.process.signal(Signal::STOP)
+    }
+
+    /// SIGCONT: goes on as if nothing had been.
+    pub fn thaw(&self) -> Result<()> {
+        self.process.signal(Signal::CONT)
+    }
+
+    /// Closes its input and waits until it has ended by itself.
+    pub fn finish(&self, limit: Duration) -> Result<ExitStatus> {
+        *lock(&self.input) = None;
+        until(&format!("the end of {}", self.name), limit, || self.ended())
+    }
+}
+
+/// Its lines until its end.
+fn forward(output: ChildStdout, lines: &Sender<String>) {
+    for line in BufReader::new(output).lines() {
+        match line {
+            // Whoever went away still must not block it: read on.
+            Ok(line) => drop(lines.send(line)),
+            Err(_) => return,
+        }
+    }
+}
+
+/// What was started, after `setpriv` and its own arguments.
+fn words(command: &Command) -> String {
+    let words = command.get_args().skip_while(|word| *word != "--").skip(1);
+    words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
