@@ -16,7 +16,7 @@ end
 for _, key in pairs(queues) do
   local takes, why = queue_takes('own', key)
   if not takes then
-    return redis.error_reply('WRONGTYPE ' .. why)
+    return redis.error_reply(why)
   end
 end
 local no_way = may_write({ { 'HSET', K.jobs, 'x', 'x' }, { 'HINCRBY', K.meta, 'x', '1' }, { 'ZADD', K.queues, '0', 'x' } })

@@ -86,7 +86,7 @@ end
 for _, put in ipairs(puts) do
   local takes, why = queue_takes(format, keys[put.name], K.set)
   if not takes then
-    return redis.error_reply('WRONGTYPE ' .. why)
+    return redis.error_reply(why)
   end
 end
 must_be({ K.meta, K.counts, K.crashes }, { K.dead, K.queues })

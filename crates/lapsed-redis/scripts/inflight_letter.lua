@@ -27,7 +27,7 @@ else
   end
   local takes, why = queue_takes(format, KEYS[11], K.set)
   if not takes then
-    return redis.error_reply('WRONGTYPE ' .. why)
+    return redis.error_reply(why)
   end
   local payload, records = string.sub(tail, from), {}
   put_jobs(K, format, KEYS[11], place, { id }, { pack_tail(entered, most, way, '', queue, payload) }, what == 'front',

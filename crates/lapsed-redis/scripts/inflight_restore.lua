@@ -27,7 +27,7 @@ if no_way then
 end
 local takes, why = queue_takes(format, KEYS[12], K.set)
 if not takes then
-  return redis.error_reply('WRONGTYPE ' .. why)
+  return redis.error_reply(why)
 end
 must_be({ K.meta, K.crashes }, { K.dead, K.queues, K.crashes_at })
 local tail = record and tail_of(record) or kept

@@ -9,13 +9,13 @@
 -- Lists are popped at their right end: that is the front. A stream has no front.
 
 -- Whether a put would be carried out: asked before the first write, because a script is not undone.
--- `names_key` is the set of queues (sidekiq only). Answers true, or false and why not.
+-- `names_key` is the set of queues (sidekiq only). Answers true, or false and the error that it would be.
 -- O(1)
 local function queue_takes(format, key, names_key)
   local want = format == 'stream' and 'stream' or 'list'
   local kind = redis.call('TYPE', key).ok
   if kind ~= 'none' and kind ~= want then
-    return false, 'the key `' .. key .. '` is a ' .. kind .. ', not a ' .. want
+    return false, 'WRONGTYPE the key `' .. key .. '` is a ' .. kind .. ', not a ' .. want
   end
   local commands = { { 'LPUSH', key, 'x' }, { 'RPUSH', key, 'x' } }
   if format == 'stream' then
@@ -23,13 +23,13 @@ local function queue_takes(format, key, names_key)
   elseif format == 'sidekiq' and names_key then
     kind = redis.call('TYPE', names_key).ok
     if kind ~= 'none' and kind ~= 'set' then
-      return false, 'the key `' .. names_key .. '` is a ' .. kind .. ', not a set'
+      return false, 'WRONGTYPE the key `' .. names_key .. '` is a ' .. kind .. ', not a set'
     end
     commands[3] = { 'SADD', names_key, 'x' }
   end
   for _, command in ipairs(commands) do
     if not redis.acl_check_cmd(unpack(command)) then
-      return false, 'this user may not call ' .. command[1] .. ' on `' .. command[2] .. '`'
+      return false, 'NOPERM this user may not call ' .. command[1] .. ' on `' .. command[2] .. '`'
     end
   end
   return true
