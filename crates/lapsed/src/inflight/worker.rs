@@ -158,7 +158,9 @@ impl Worker {
                 return Err(self.gone());
             }
             let ear = self.inflight.listen(queue);
-            match self.next(queue, &mut *bench.lock().await).await {
+            // Not in the `match` itself, which would hold the bench until its end.
+            let next = self.next(queue, &mut *bench.lock().await).await;
+            match next {
                 Ok(Some(job)) => {
                     let worked = self.work(&job, work(job.clone())).await;
                     bench.lock().await.under_way.remove(&job.id);
