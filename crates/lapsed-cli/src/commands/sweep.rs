@@ -97,14 +97,16 @@ fn released(report: &PassReport) -> String {
             "{verb}: {number} (a dead owner's references to a session; without any other its grace \
              begins)"
         ),
-        Kind::Registry => format!("{verb}: {number}"),
+        Kind::Registry | Kind::Inflight => format!("{verb}: {number}"),
     }
 }
 
 fn list(report: &PassReport, grace_ms: Option<u64>) -> String {
     let last = if report.dry_run { "why" } else { "receipt" };
     let mut table = match report.kind {
-        Kind::Registry => Table::new(&["key", "owner", "incarnation", "reason", "late", last]),
+        Kind::Registry | Kind::Inflight => {
+            Table::new(&["key", "owner", "incarnation", "reason", "late", last])
+        }
         Kind::Sessions => Table::new(&["session", "broadcaster", "reason", "late", last]),
     };
     let shown = if report.dry_run { report.entries.len() } else { SHOWN };
