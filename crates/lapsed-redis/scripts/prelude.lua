@@ -92,7 +92,7 @@ local function numbers(meta, field, count)
   local known = redis.call('HMGET', meta, field, 'jump')
   local last = tonumber(known[1] or 0)
   if known[1] and known[2] then
-    for _, name in ipairs({ 'incarnation', 'receipt', 'term' }) do
+    for _, name in ipairs({ 'incarnation', 'receipt', 'term', 'token' }) do
       local n = redis.call('HGET', meta, name)
       if n then
         redis.call('HSET', meta, name, whole(math.max(tonumber(n) + 1000000, now)))
@@ -102,6 +102,10 @@ local function numbers(meta, field, count)
     last = tonumber(redis.call('HGET', meta, field))
   elseif not known[1] then
     last = now
+  end
+  -- A claim is handed out without a look at which life of the server this is.
+  if field == 'token' then
+    last = math.max(last, now)
   end
   redis.call('HSET', meta, field, whole(last + count))
   return last

@@ -58,6 +58,11 @@ impl Args {
         self
     }
 
+    pub fn bytes(mut self, arg: &[u8]) -> Self {
+        self.args.push(arg.to_vec());
+        self
+    }
+
     pub fn names(mut self, names: &[Name]) -> Self {
         self.args.extend(names.iter().map(|name| name.as_str().as_bytes().to_vec()));
         self

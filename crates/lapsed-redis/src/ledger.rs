@@ -13,6 +13,7 @@ use lapsed::{Name, Result};
 use serde_json::{Map, Value as Json, json};
 
 use crate::ground::{Args, Ground, Shard};
+use crate::inflight::recovered;
 use crate::script;
 
 /// One item of the stream: its id and its fields, in order. What an application's entry carried may
@@ -155,18 +156,24 @@ impl Ground {
 
     /// What the session of a receipt carried, byte by byte; `None` if that is not known.
     pub async fn fields_of(&self, shard: &Shard, seq: u64) -> Result<Option<Vec<Field>>> {
+        let fields = self.raw_of(shard, seq).await?.unwrap_or_default();
+        let fields = fields
+            .into_iter()
+            .filter_map(|(field, value)| Some((field.strip_prefix(b"h:")?.to_vec(), value)));
+        let fields: Vec<Field> = fields.collect();
+        Ok((!fields.is_empty()).then_some(fields))
+    }
+
+    /// What a receipt says of its entry, as it is written; `None` if there is no such receipt.
+    pub async fn raw_of(&self, shard: &Shard, seq: u64) -> Result<Option<Vec<Field>>> {
         let mut cmd = redis::cmd("XRANGE");
         cmd.arg(shard.prefix.key("receipts")).arg(seq).arg("+").arg("COUNT").arg(1);
         let items: Vec<Item> = self.link.query("XRANGE", &cmd).await?;
         let Some(item) = items.into_iter().next() else { return Ok(None) };
         let place = self.open(&item)?.iter().position(|receipt| receipt.id.seq == seq);
         let Some(place) = place else { return Ok(None) };
-        let parts = item.1.split(|(field, _)| field == b"k");
-        let fields = parts.skip(1 + place).take(1).flatten().filter_map(|(field, value)| {
-            Some((field.strip_prefix(b"h:")?.to_vec(), value.clone()))
-        });
-        let fields: Vec<Field> = fields.collect();
-        Ok((!fields.is_empty()).then_some(fields))
+        let mut parts = item.1.split(|(field, _)| field == b"k");
+        Ok(parts.nth(1 + place).map(<[Field]>::to_vec))
     }
 
     /// Which shard a receipt is in.
@@ -235,8 +242,13 @@ impl Ground {
     }
 }
 
-/// What was removed: of a session its fields, and whether its broadcaster pointed to it.
+/// What was removed: of a session its fields, and whether its broadcaster pointed to it; of a job in
+/// flight what became of it.
 fn removed_of(parts: Map<String, Json>) -> Json {
+    if let Some(note) = parts.get("j").and_then(Json::as_str) {
+        let tail = parts.get("y").and_then(Json::as_str).map(str::as_bytes);
+        return recovered(note, tail).map_or_else(|| json!({}), |recovered| json!(recovered));
+    }
     let pointed = parts.get("x").is_some_and(|x| x == "1");
     let field = |(name, value): (String, Json)| Some((name.strip_prefix("h:")?.to_owned(), value));
     let had_fields = parts.contains_key("x");

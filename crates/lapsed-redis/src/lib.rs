@@ -6,14 +6,17 @@
 //! they fail in the middle, so each reads all that it needs before its first write.
 #![warn(missing_docs)]
 
+mod doomed;
 mod fault;
 mod functions;
 mod ground;
 mod holdings;
+mod inflight;
 mod ledger;
 mod link;
 mod names;
 mod owners;
+mod queues;
 mod registry;
 mod rounds;
 mod script;
@@ -30,8 +33,10 @@ use crate::ground::Ground;
 use crate::link::Link;
 
 pub use functions::{Downgrade, FUNCTIONS_VERSION, Loaded};
+pub use inflight::{InflightLayout, NativeInflight};
 pub use link::Address;
 pub use names::{Template, shard_of, slot};
+pub use queues::QueueFormat;
 pub use registry::{AdoptedRegistry, NativeRegistry, RegistryLayout};
 pub use sessions::{RedisSessions, SessionsLayout};
 

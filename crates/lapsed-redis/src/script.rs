@@ -16,6 +16,12 @@ pub(crate) const PRELUDE: &str = include_str!("../scripts/prelude.lua");
 /// And those of sessions after that.
 pub(crate) const SESSIONS_PRELUDE: &str = include_str!("../scripts/sessions_prelude.lua");
 
+/// Those that put something on a queue.
+pub(crate) const QUEUES_PRELUDE: &str = include_str!("../scripts/queues_prelude.lua");
+
+/// And those of jobs in flight.
+pub(crate) const INFLIGHT_PRELUDE: &str = include_str!("../scripts/inflight_prelude.lua");
+
 impl Script {
     /// The whole text.
     pub fn text(&self) -> &str {
@@ -36,9 +42,12 @@ macro_rules! scripts {
                 body: include_str!(concat!("../scripts/", $file, ".lua")),
                 inner: LazyLock::new(|| {
                     let body = include_str!(concat!("../scripts/", $file, ".lua"));
-                    let text = match $file.starts_with("session_") {
-                        true => format!("{PRELUDE}\n{SESSIONS_PRELUDE}\n{body}"),
-                        false => format!("{PRELUDE}\n{body}"),
+                    let text = match $file.split_once('_').map_or("", |(system, _)| system) {
+                        "session" => format!("{PRELUDE}\n{SESSIONS_PRELUDE}\n{body}"),
+                        "inflight" => {
+                            format!("{PRELUDE}\n{QUEUES_PRELUDE}\n{INFLIGHT_PRELUDE}\n{body}")
+                        }
+                        _ => format!("{PRELUDE}\n{body}"),
                     };
                     let sha = redis::Script::new(&text).get_hash().to_owned();
                     (text, sha)
@@ -57,6 +66,15 @@ scripts! {
     DOOMED = "doomed",
     EXTERNAL = "external",
     GREET = "greet",
+    INFLIGHT_COUNTS = "inflight_counts",
+    INFLIGHT_ENQUEUE = "inflight_enqueue",
+    INFLIGHT_FIND = "inflight_find",
+    INFLIGHT_FINISH = "inflight_finish",
+    INFLIGHT_LETTER = "inflight_letter",
+    INFLIGHT_RECLAIM = "inflight_reclaim",
+    INFLIGHT_REGISTER = "inflight_register",
+    INFLIGHT_RESTORE = "inflight_restore",
+    INFLIGHT_TAKE = "inflight_take",
     INFO = "info",
     LIFE_ADOPT = "life_adopt",
     LIFE_BEAT = "life_beat",

@@ -1,6 +1,6 @@
 //! A registry written through lapsed: the application's layout with indexes beside it.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -16,8 +16,8 @@ use lapsed::{Error, Name, Result, SystemId};
 
 use super::RegistryLayout;
 use super::entries::KEYS_A_CALL;
-use super::suspects::{self, BrokeOff};
 use crate::Redis;
+use crate::doomed::{self, Pages};
 use crate::ground::Ground;
 use crate::owners::Lives;
 
@@ -25,8 +25,7 @@ use crate::owners::Lives;
 #[derive(Clone)]
 pub struct NativeRegistry {
     pub(super) lives: Arc<Lives>,
-    /// The life that the last page of suspects broke off in, and its shard.
-    pub(super) last_doomed: Arc<Mutex<BrokeOff>>,
+    pages: Arc<Pages>,
 }
 
 impl NativeRegistry {
@@ -44,7 +43,7 @@ impl NativeRegistry {
         redis.settle_on(&ground);
         let ttl_ms = ground.threshold_ms();
         let lives = Lives { ground, heartbeat: Some(layout.heartbeat_key), ttl_ms };
-        Ok(NativeRegistry { lives: Arc::new(lives), last_doomed: Arc::default() })
+        Ok(NativeRegistry { lives: Arc::new(lives), pages: Arc::default() })
     }
 
     pub(super) fn ground(&self) -> &Arc<Ground> {
@@ -102,12 +101,12 @@ impl Sweep for NativeRegistry {
     }
 
     async fn suspects(&self, request: PageRequest) -> Result<SuspectPage> {
-        self.page(&request).await
+        self.pages.page(&self.lives, &request).await
     }
 
     fn after(&self, suspect: &Suspect) -> Cursor {
         let shard = self.ground().shard(suspect.key.as_str()).index;
-        suspects::after(shard, suspect)
+        doomed::after(shard, suspect)
     }
 
     async fn reclaim(&self, batch: Batch) -> Result<BatchAnswer> {

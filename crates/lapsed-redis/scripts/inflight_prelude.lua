@@ -1,0 +1,163 @@
+-- What the scripts of `inflight` have after the prelude and that of the queues.
+--
+-- One job is one text: where it is, then what stays the same wherever it is.
+--   queued       q:
+--   in flight    f:token:incarnation:since:
+--   dead letter  d<why>:at:bytes of the error:error      (why: f failed, c crashes, o too old, a asked)
+-- and then, its tail,
+--   entered:crashes_max:way:crash,crash,...:queue<newline>payload
+-- with `way` what becomes of it when its worker dies (f front, b back, x fail, r drop, l dead
+-- letter; empty, like crashes_max: as its system does) and the crashes as milliseconds. A name has no
+-- newline in it; what comes after that is the payload, byte for byte.
+
+-- The keys that its hot scripts share, in this order; the last is Sidekiq's set of queues (the first
+-- key again: none).
+local function job_keys(KEYS)
+  return { meta = KEYS[1], lives = KEYS[2], names = KEYS[3], counts = KEYS[4], jobs = KEYS[5], dead = KEYS[6],
+    queues = KEYS[7], crashes = KEYS[8], crashes_at = KEYS[9], set = KEYS[10] }
+end
+
+local function pack_tail(entered, crashes_max, way, crashes, queue, payload)
+  return entered .. ':' .. crashes_max .. ':' .. way .. ':' .. crashes .. ':' .. queue .. '\n' .. payload
+end
+
+-- entered, crashes_max, way, crashes, queue, and where the payload begins.
+local function read_tail(tail)
+  return string.match(tail, '^(%d+):(%d*):(%a?):([%d,]*):([^\n]*)\n()')
+end
+
+local function payload_of(tail)
+  return string.sub(tail, string.find(tail, '\n', 1, true) + 1)
+end
+
+-- The tail of a job, whatever its head.
+local function tail_of(record)
+  local head = string.byte(record)
+  if head == 113 then
+    return string.sub(record, 3)
+  elseif head == 102 then
+    return string.sub(record, string.match(record, '^f:%d+:%d+:%d+:()'))
+  end
+  local size, at = string.match(record, '^d%a:%d+:(%d+):()')
+  return string.sub(record, at + tonumber(size))
+end
+
+local function pack_dead(why, at, error, tail)
+  return 'd' .. why .. ':' .. whole(at) .. ':' .. #error .. ':' .. error .. tail
+end
+
+-- The life that somebody claims: its number, or nil and the answer to give.
+local function claimed_life(K, owner, inc)
+  if inc == '' then
+    inc = newest(redis.call('HGET', K.names, owner))
+    if not inc then
+      return nil, { 'unknown' }
+    end
+  end
+  local life = read_life(redis.call('HGET', K.lives, inc))
+  if not life or life.name ~= owner then
+    return nil, { 'stranger' }
+  end
+  if life.ending ~= '-' then
+    return nil, { 'ended', inc }
+  end
+  return inc
+end
+
+-- Which crashes still count, oldest first. No more than a thousand are kept.
+local function counting(crashes, window, now)
+  local kept = {}
+  for at in string.gmatch(crashes, '%d+') do
+    if now - tonumber(at) < window then
+      kept[#kept + 1] = at
+    end
+  end
+  while #kept >= 1000 do
+    table.remove(kept, 1)
+  end
+  return kept
+end
+
+-- What becomes of a job: `p` put back (and whether to the front), `d` dead letter and why, `x`
+-- dropped. The same rule as `rules::decide`.
+local function decide(rule, way, crashes_max, crashed, crashes, late)
+  way = way ~= '' and way or rule.way
+  local front = way ~= 'b'
+  if not crashed then
+    return 'p', front
+  elseif way == 'r' then
+    return 'x'
+  elseif way == 'x' then
+    return 'd', 'f'
+  elseif way == 'l' then
+    return 'd', 'a'
+  elseif rule.age_max > 0 and late > rule.age_max then
+    return 'd', 'o'
+  end
+  local most = crashes_max ~= '' and tonumber(crashes_max) or rule.crashes_max
+  if most > 0 and crashes >= most then
+    return 'd', 'c'
+  end
+  return 'p', front
+end
+
+-- On a queue that is the application's a job keeps no record while it waits there. Its crashes are
+-- kept by what it carries, because that comes back unchanged.
+local function crash_key(payload)
+  return redis.sha1hex(payload)
+end
+
+-- The crashes of some payloads; without a look at them while nothing has crashed.
+local function crashes_of(K, payloads)
+  if #payloads == 0 or redis.call('HLEN', K.crashes) == 0 then
+    return {}
+  end
+  local keys = {}
+  for i, payload in ipairs(payloads) do
+    keys[i] = crash_key(payload)
+  end
+  return every('HMGET', K.crashes, keys)
+end
+
+-- Puts jobs on one queue. Of lapsed's own queue: their records say so, and their ids go there. Of
+-- another: what they carry goes there, and the record is gone. `records` is what HSET is to be given.
+local function put_jobs(K, format, key, name, ids, tails, front, records)
+  local what = ids
+  if format == 'own' then
+    for i, id in ipairs(ids) do
+      records[#records + 1] = id
+      records[#records + 1] = 'q:' .. tails[i]
+    end
+    redis.call('ZADD', K.queues, '0', name)
+  else
+    what = {}
+    for i, tail in ipairs(tails) do
+      what[i] = payload_of(tail)
+    end
+    each('HDEL', K.jobs, ids)
+    redis.call('HINCRBY', K.meta, 'returned', #ids)
+  end
+  queue_put(format, key, K.set, name, what, front)
+end
+
+-- What jobs go back to: lists by queue and end, in the order in which they were added.
+local function add_put(puts, name, front, id, tail)
+  local place = (front and 'f' or 'b') .. name
+  local put = puts[place]
+  if not put then
+    put = { name = name, front = front, ids = {}, tails = {} }
+    puts[place] = put
+    puts[#puts + 1] = put
+  end
+  put.ids[#put.ids + 1] = id
+  put.tails[#put.tails + 1] = tail
+end
+
+-- A member of a sorted set a name, all scores 0.
+local function members(names)
+  local flat = {}
+  for i, name in ipairs(names) do
+    flat[2 * i - 1], flat[2 * i] = '0', name
+  end
+  return flat
+end

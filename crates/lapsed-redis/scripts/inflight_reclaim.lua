@@ -1,0 +1,257 @@
+-- The decisive step: guard, what becomes of each job, and receipt.
+-- KEYS  the base keys, then: 12 jobs  13 dead  14 queues  15 crashes  16 crashes_at  17 Sidekiq's set of
+--       queues (KEYS 1 again: none), then for each group two: what the life holds, what was taken from
+--       it; then some queues
+-- ARGV  1 sweeper  2 number of the batch  3 term, or empty  4 `reclaim` or `dry`  5 seen_ms  6 gap_ms
+--       7 format  8 way  9 crashes_max  10 crash window_ms  11 age_max_ms  12 outbox, or empty
+--       13 how many groups  14 how many queues, then their names, then for each group:
+--       incarnation  owner  how many jobs  their ids
+-- Answers  {'again', queue...}: nothing was done; call once more with these
+--          {now_ms, held_us, owners ended, first receipt, [deadline_ms, how, codes] a group, then for each R
+--          what the receipt says, and of a dropped one its tail}
+--          codes: one letter a job: R reclaimed, A alive, S store away, M moved, G gone, N its queue does
+--          not take it, L not the leader, D done before
+-- O(jobs * log held)
+--
+-- Who can come in between: nobody, it is one script. All reads come before the first write, and
+-- the first write is the receipt: what could fail (a wrong type, no permission, no memory) fails
+-- before anything has changed. A queue that is of another type is no failure: its jobs stay.
+local K = base(KEYS)
+K.jobs, K.dead, K.queues, K.crashes, K.crashes_at, K.set = KEYS[12], KEYS[13], KEYS[14], KEYS[15], KEYS[16], KEYS[17]
+local now, began = clock()
+local sweeper, number, term, act = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == 'reclaim'
+local format, outbox = ARGV[7], ARGV[12]
+local rule = { way = ARGV[8], crashes_max = tonumber(ARGV[9]), age_max = tonumber(ARGV[11]) }
+local window, count, given = tonumber(ARGV[10]), tonumber(ARGV[13]), tonumber(ARGV[14])
+local back = presence(K.meta, now, tonumber(ARGV[5]), tonumber(ARGV[6]), act)
+if not back then
+  return redis.error_reply('READONLY this server is a replica')
+end
+local no = act and refused(K.meta, K.batches, sweeper, number, term, now) or nil
+if act then
+  local no_way = may_write({ { 'HDEL', K.jobs, 'x' }, { 'HSET', K.jobs, 'x', 'x' }, { 'ZREM', K.due, 'x' },
+    { 'ZADD', K.dead, '0', 'x' }, { 'ZADD', K.queues, '0', 'x' }, { 'HSET', K.lives, 'x', 'x' },
+    { 'HINCRBY', K.meta, 'x', '1' }, { 'XADD', K.receipts, '1-0', 'x', 'x' } })
+  if no_way then
+    return no_way
+  end
+  redis.call('XLEN', K.receipts)
+  must_be({ K.counts, K.lives, K.jobs, K.crashes },
+    { K.batches_at, K.due, K.ended, K.deaths, K.past, K.dead, K.queues, K.crashes_at })
+end
+
+-- Queues: where they are, and whether they take something.
+local keys, takes, missing = {}, {}, { 'again' }
+for i = 1, given do
+  keys[ARGV[14 + i]] = KEYS[17 + 2 * count + i]
+end
+local function is_open(name)
+  if takes[name] == nil then
+    takes[name] = true
+    if keys[name] then
+      takes[name] = queue_takes(format, keys[name], K.set)
+    else
+      missing[#missing + 1] = name
+    end
+  end
+  return takes[name]
+end
+
+local groups, at, reclaimed = {}, 15 + given, 0
+for g = 1, count do
+  local inc, size = ARGV[at], tonumber(ARGV[at + 2])
+  local group = { inc = inc, owner = ARGV[at + 1], held = KEYS[16 + 2 * g], lost = KEYS[17 + 2 * g], codes = {},
+    jobs = {}, gone = {} }
+  local ids = {}
+  for i = 1, size do
+    ids[i] = ARGV[at + 2 + i]
+  end
+  at = at + 3 + size
+  -- The life.
+  local verdict = no
+  if not no then
+    local life = read_life(redis.call('HGET', K.lives, inc))
+    group.life = life
+    must_be({}, { group.held, group.lost })
+    if not life then
+      verdict = 'G'
+    elseif life.ending ~= '-' then
+      group.deadline, group.how = life.deadline, life.ending
+    else
+      group.deadline = tonumber(redis.call('ZSCORE', K.due, inc) or 0)
+      if now < group.deadline then
+        verdict = 'A'
+      elseif now < due_at(group.deadline, life.started, life.ttl, back) then
+        verdict = 'S'
+      else
+        group.how, group.ends = 'd', true
+      end
+    end
+  end
+  -- What it holds.
+  local records = verdict and {} or every('HMGET', K.jobs, ids)
+  local crashed, seen = group.how == 'd', {}
+  for i, id in ipairs(ids) do
+    local record, code = records[i], verdict
+    local token, holder, from
+    if record then
+      token, holder, from = string.match(record, '^f:(%d+):(%d+):%d+:()')
+    end
+    if not code and (not token or seen[id]) then
+      code = 'G'
+    elseif not code and holder ~= inc then
+      code = 'M'
+    end
+    if code and not verdict and not seen[id] then
+      group.gone[#group.gone + 1] = id
+    end
+    if not code then
+      seen[id] = true
+      local tail = string.sub(record, from)
+      local entered, most, way, crashes, queue, start = read_tail(tail)
+      local kept = crashes == '' and {} or counting(crashes, window, now)
+      if crashed then
+        kept[#kept + 1] = whole(now)
+      end
+      local did, extra = decide(rule, way, most, crashed, #kept, now - group.deadline)
+      local place = outbox ~= '' and outbox or queue
+      if did == 'p' and not is_open(place) then
+        code = 'N'
+      else
+        code = 'R'
+        local log = table.concat(kept, ',')
+        if log ~= crashes then
+          tail = pack_tail(entered, most, way, log, queue, string.sub(tail, start))
+        end
+        group.jobs[#group.jobs + 1] = { id = id, token = tonumber(token), tail = tail, did = did, extra = extra,
+          place = place, log = log, note = did .. (did == 'd' and extra or '') .. ':' .. token .. ':' .. #kept .. ':' .. queue }
+        group.gone[#group.gone + 1] = id
+      end
+    end
+    group.codes[i] = code
+  end
+  reclaimed = reclaimed + #group.jobs
+  groups[g] = group
+end
+if #missing > 1 then
+  return missing
+end
+
+local ended, first = 0, 0
+if act and not no then
+  if reclaimed > 0 then
+    first = numbers(K.meta, 'receipt', reclaimed) + 1
+    local seq = first
+    for _, group in ipairs(groups) do
+      for from = 1, #group.jobs, CHUNK do
+        local to = math.min(from + CHUNK - 1, #group.jobs)
+        local entry = { 'o', group.owner, 'i', group.inc, 'd', whole(group.deadline), 'r', group.how,
+          't', whole(now), 's', sweeper, 'b', number, 'p', 1 }
+        local size = #entry
+        for i = from, to do
+          local job = group.jobs[i]
+          entry[size + 1], entry[size + 2], entry[size + 3], entry[size + 4] = 'k', job.id, 'j', job.note
+          size = size + 4
+          if job.did == 'x' then
+            entry[size + 1], entry[size + 2] = 'y', job.tail
+            size = size + 2
+          end
+        end
+        seq = seq + to - from + 1
+        redis.call('XADD', K.receipts, whole(seq - 1) .. '-0', unpack(entry))
+      end
+    end
+    redis.call('HINCRBY', K.meta, 'receipts', reclaimed)
+  end
+  local puts, records, letters, drop, log = {}, {}, {}, {}, {}
+  for _, group in ipairs(groups) do
+    if group.ends then
+      finish(K, group.inc, group.life, 'd', now, group.deadline)
+      ended = ended + 1
+    end
+    -- In the order in which they were taken, which is not that of their ids.
+    local ordered, last = group.jobs, 0
+    for _, job in ipairs(group.jobs) do
+      if job.token < last then
+        ordered = { unpack(group.jobs, 1, math.min(#group.jobs, CHUNK)) }
+        for i = #ordered + 1, #group.jobs do
+          ordered[i] = group.jobs[i]
+        end
+        table.sort(ordered, function(a, b) return a.token < b.token end)
+        break
+      end
+      last = job.token
+    end
+    local lost = {}
+    for i, job in ipairs(ordered) do
+      if job.did == 'p' then
+        add_put(puts, job.place, job.extra, job.id, job.tail)
+        if format ~= 'own' and job.log ~= '' then
+          log[#log + 1] = crash_key(payload_of(job.tail))
+          log[#log + 1] = job.log
+        end
+      elseif job.did == 'd' then
+        letters[#letters + 1] = job.id
+        records[#records + 1] = job.id
+        records[#records + 1] = pack_dead(job.extra, now, '', job.tail)
+      else
+        drop[#drop + 1] = job.id
+      end
+      if i <= 1000 then
+        lost[i] = job.id
+      end
+    end
+    if #group.gone > 0 then
+      local left = redis.call('HINCRBY', K.counts, group.inc, 0 - each('ZREM', group.held, group.gone))
+      if left <= 0 then
+        redis.call('ZREM', K.ended, group.inc)
+      end
+    end
+    if #lost > 0 then
+      local room = 1000 - redis.call('ZCARD', group.lost)
+      for i = #lost, math.max(room, 0) + 1, -1 do
+        lost[i] = nil
+      end
+      each('ZADD', group.lost, members(lost))
+    end
+  end
+  for _, put in ipairs(puts) do
+    put_jobs(K, format, keys[put.name], put.name, put.ids, put.tails, put.front, records)
+  end
+  each('HSET', K.jobs, records)
+  each('ZADD', K.dead, members(letters))
+  if #drop > 0 then
+    each('HDEL', K.jobs, drop)
+    redis.call('HINCRBY', K.meta, 'dropped', #drop)
+  end
+  for i = 1, #log, 2 do
+    redis.call('HSET', K.crashes, log[i], log[i + 1])
+    redis.call('ZADD', K.crashes_at, whole(now), log[i])
+  end
+  if format ~= 'own' then
+    local old = redis.call('ZRANGEBYSCORE', K.crashes_at, '-inf', whole(now - window), 'LIMIT', 0, 100)
+    each('HDEL', K.crashes, old)
+    each('ZREM', K.crashes_at, old)
+  end
+  if reclaimed > 0 then
+    redis.call('HINCRBY', K.meta, 'flying', 0 - reclaimed)
+    note_batch(K, sweeper, number, first, first + reclaimed - 1, now)
+  end
+end
+
+local _, done = clock()
+local answer = { whole(now), whole(done - began), ended, whole(first) }
+for _, group in ipairs(groups) do
+  answer[#answer + 1] = whole(group.deadline or 0)
+  answer[#answer + 1] = group.how or ''
+  answer[#answer + 1] = table.concat(group.codes)
+end
+for _, group in ipairs(groups) do
+  for _, job in ipairs(group.jobs) do
+    answer[#answer + 1] = job.note
+    if job.did == 'x' then
+      answer[#answer + 1] = job.tail
+    end
+  end
+end
+return answer

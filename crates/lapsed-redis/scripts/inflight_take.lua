@@ -1,0 +1,101 @@
+-- Pops jobs and registers them for one life, in one step.
+-- KEYS  the ten of jobs, then: 11 the queue  12 what that life holds
+-- ARGV  1 owner  2 incarnation, or empty for the newest  3 the incarnation of KEYS 12  4 format
+--       5 the queue's name  6 limit
+-- Answers  {'unknown'} | {'stranger'} | {'ended', incarnation} | {'again', incarnation}
+--          {incarnation, now_ms, first token, popped, [id, tail] a job}
+-- O(limit * log held)
+--
+-- What is on an own queue and is no queued job (a leftover) is popped and left out: `popped` says
+-- whether it is worth coming again.
+local K = job_keys(KEYS)
+local queue, held = KEYS[11], KEYS[12]
+local format, name, limit = ARGV[4], ARGV[5], tonumber(ARGV[6])
+local inc, no = claimed_life(K, ARGV[1], ARGV[2])
+if not inc then
+  return no
+end
+if ARGV[3] ~= inc then
+  return { 'again', inc }
+end
+local now = clock()
+local popped = redis.call('LRANGE', queue, -limit, -1)
+if #popped == 0 then
+  return { inc, whole(now), '0', 0 }
+end
+local no_way = may_write({ { 'RPOP', queue }, { 'HSET', K.jobs, 'x', 'x' }, { 'HSET', K.meta, 'x', 'x' },
+  { 'ZADD', held, '0', 'x' }, { 'HINCRBY', K.counts, 'x', '1' }, { 'ZADD', K.queues, '0', 'x' } })
+if no_way then
+  return no_way
+end
+must_be({ K.counts, K.jobs, K.meta }, { held, K.queues })
+
+local ids, tails, seen = {}, {}, {}
+local function add(id, tail)
+  seen[id] = true
+  ids[#ids + 1] = id
+  tails[#tails + 1] = tail
+end
+local own = format == 'own'
+local wild = {}
+if own then
+  local records = every('HMGET', K.jobs, popped)
+  for i = #popped, 1, -1 do
+    local id, record = popped[i], records[i]
+    if record and not seen[id] and string.byte(record) == 113 then
+      add(id, string.sub(record, 3))
+    end
+  end
+else
+  -- The id of a Sidekiq job is its own. It is only read: what is put back is what was popped.
+  local crashes, wanted = crashes_of(K, popped), {}
+  for i, payload in ipairs(popped) do
+    local ok, job = false, nil
+    if format == 'sidekiq' and #payload <= 65536 then
+      ok, job = pcall(cjson.decode, payload)
+    end
+    local jid = ok and type(job) == 'table' and job.jid
+    local fits = type(jid) == 'string' and #jid > 0 and #jid <= 256 and not string.find(jid, '[^%w%-_.:]')
+    wanted[i] = fits and jid or ''
+  end
+  local taken = every('HMGET', K.jobs, wanted)
+  for i = #popped, 1, -1 do
+    local id = wanted[i]
+    if id == '' or taken[i] or seen[id] then
+      wild[#ids + 1] = id
+      id = '?' .. #ids
+    end
+    add(id, pack_tail(whole(now), '', '', crashes[i] or '', name, popped[i]))
+  end
+end
+
+-- From here on it is written.
+local first = numbers(K.meta, 'token', math.max(#ids, 1)) + 1
+redis.call('RPOP', queue, #popped)
+if not own then
+  redis.call('ZADD', K.queues, '0', name)
+elseif #popped < limit then
+  redis.call('ZREM', K.queues, name)
+end
+local answer = { inc, whole(now), whole(first), #popped }
+if #ids == 0 then
+  return answer
+end
+local mine, records = ':' .. inc .. ':' .. whole(now) .. ':', {}
+for i, tail in ipairs(tails) do
+  local token = whole(first + i - 1)
+  -- One without an id of its own, or whose id is in flight already (the same job was pushed twice).
+  if wild[i] then
+    ids[i] = (wild[i] == '' and 'job' or wild[i]) .. '#' .. token
+  end
+  records[2 * i - 1], records[2 * i] = ids[i], 'f:' .. token .. mine .. tail
+  answer[#answer + 1] = ids[i]
+  answer[#answer + 1] = tail
+end
+each('HSET', K.jobs, records)
+redis.call('HINCRBY', K.counts, inc, each('ZADD', held, members(ids)))
+redis.call('HINCRBY', K.meta, 'flying', #ids)
+if not own then
+  redis.call('HINCRBY', K.meta, 'entered', #ids)
+end
+return answer

@@ -1,0 +1,63 @@
+//! `inflight` on Redis and Valkey: a server, or one slot of a cluster.
+//!
+//! A job is one record in a hash, whatever its state; beside it are the list of its queue, what its
+//! worker's life holds, or the set of dead letters. Each step that moves it is one script.
+
+mod bell;
+mod jobs;
+mod native;
+mod operations;
+mod reclaim;
+mod records;
+
+use std::time::Duration;
+
+use lapsed::inflight::rules::Recovery;
+use lapsed::{Error, Result, SystemId};
+
+use crate::Redis;
+use crate::names::Template;
+use crate::queues::QueueFormat;
+
+pub use native::NativeInflight;
+pub(crate) use records::recovered;
+
+/// The keys of jobs in flight that are written through lapsed.
+#[derive(Clone, Debug)]
+pub struct InflightLayout {
+    /// What lapsed's own keys lie beside; its hash tag, if it has one, is theirs.
+    pub prefix: String,
+    /// How queues are written down.
+    pub queues: QueueFormat,
+    /// The key of a queue, with a place `{queue}`; of lapsed's own format it is not used.
+    ///
+    /// On queues that are the application's, `enqueue` is the application's business too, and a job
+    /// that was put back there is no longer tracked until it is taken again: the account counts it
+    /// as queued for good, and what is taken as entered.
+    pub queue_key: Template,
+    /// How long a beat lasts unless the owner says otherwise.
+    pub heartbeat_ttl: Duration,
+    /// What becomes of the jobs of the dead.
+    pub recovery: Recovery,
+}
+
+impl InflightLayout {
+    fn check(&self) -> Result<()> {
+        let wrong = |what: &str| Err(Error::Invalid(what.to_owned()));
+        if self.prefix.is_empty() {
+            return wrong("`prefix` must not be empty");
+        }
+        if self.queues != QueueFormat::Own && self.recovery.outbox.is_some() {
+            return wrong("an outbox is a queue of lapsed's own: it goes with queues = \"own\"");
+        }
+        Ok(())
+    }
+}
+
+impl Redis {
+    /// Jobs in flight that are written through lapsed.
+    pub fn inflight(&self, id: SystemId, layout: InflightLayout) -> Result<NativeInflight> {
+        layout.check()?;
+        NativeInflight::open(self, id, layout)
+    }
+}

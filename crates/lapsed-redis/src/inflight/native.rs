@@ -1,0 +1,253 @@
+//! Jobs in flight that are written through lapsed.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lapsed::inflight::rules::{End, Recovery};
+use lapsed::inflight::{
+    Counts, Enqueued, Finish, Finished, InflightStore, Job, NewJob, Taken, Ticket, TrackAnswer,
+};
+use lapsed::owner::{Beat, Claim, Incarnation, OwnerInfo, OwnerStore};
+use lapsed::receipt::Receipt;
+use lapsed::sweep::{
+    Batch, BatchAnswer, BatchId, Census, Cursor, PageRequest, Suspect, SuspectPage, Sweep, Tidied,
+    TidyLimits,
+};
+use lapsed::system::Restored;
+use lapsed::{Name, Result, SystemId};
+use tokio::sync::Notify;
+
+use super::InflightLayout;
+use super::bell::Bells;
+use crate::Redis;
+use crate::doomed::{self, Pages};
+use crate::ground::{Args, Ground, Shard};
+use crate::owners::Lives;
+use crate::queues::{QueueFormat, Queues};
+
+/// How many names of queues are remembered: those that a script is told beforehand.
+const QUEUES_KNOWN: usize = 32;
+
+/// Jobs in flight that are written through lapsed. Clones share them.
+#[derive(Clone)]
+pub struct NativeInflight {
+    pub(super) inner: Arc<Inner>,
+}
+
+pub(super) struct Inner {
+    pub lives: Lives,
+    pub recovery: Recovery,
+    queues: Queues,
+    pages: Pages,
+    bells: Arc<Bells>,
+    known: Mutex<BTreeSet<Name>>,
+}
+
+impl NativeInflight {
+    pub(super) fn open(redis: &Redis, id: SystemId, layout: InflightLayout) -> Result<Self> {
+        let InflightLayout { prefix, queues, queue_key, heartbeat_ttl, recovery } = layout;
+        let queues = Queues::new(queues, queue_key, &prefix, redis.is_cluster())?;
+        let (link, clock) = (redis.link().clone(), redis.clock().clone());
+        let ground = Ground::new(link, clock, id, heartbeat_ttl, vec![prefix]);
+        redis.settle_on(&ground);
+        let ttl_ms = ground.threshold_ms();
+        let lives = Lives { ground, heartbeat: None, ttl_ms };
+        let (pages, bells, known) = (Pages::default(), Arc::default(), Mutex::default());
+        let inner = Inner { lives, recovery, queues, pages, bells, known };
+        Ok(NativeInflight { inner: Arc::new(inner) })
+    }
+
+    pub(super) fn lives(&self) -> &Lives {
+        &self.inner.lives
+    }
+
+    pub(super) fn ground(&self) -> &Arc<Ground> {
+        &self.inner.lives.ground
+    }
+
+    /// Everything lies in one slot.
+    pub(super) fn shard(&self) -> &Shard {
+        &self.ground().shards[0]
+    }
+
+    pub(super) fn key(&self, what: &str) -> String {
+        self.shard().prefix.key(what)
+    }
+
+    pub(super) fn format(&self) -> QueueFormat {
+        self.inner.queues.format
+    }
+
+    /// The key of one queue.
+    pub(super) fn queue_key(&self, queue: &Name) -> String {
+        match self.format() {
+            QueueFormat::Own => self.key(&format!("queue:{queue}")),
+            _ => self.inner.queues.key_of(queue),
+        }
+    }
+
+    /// Sidekiq's set of queues; the scripts take `meta` for none.
+    pub(super) fn set_of_queues(&self) -> String {
+        self.inner.queues.names.clone().unwrap_or_else(|| self.key("meta"))
+    }
+
+    pub(super) fn outbox(&self) -> &str {
+        self.inner.recovery.outbox.as_ref().map_or("", Name::as_str)
+    }
+
+    /// The keys that the hot scripts share: see `job_keys` in `inflight_prelude.lua`.
+    pub(super) fn job_keys(&self) -> Args {
+        const WHAT: [&str; 9] =
+            ["meta", "lives", "names", "counts", "jobs", "dead", "queues", "crashes", "crashes_at"];
+        let args = WHAT.iter().fold(Args::default(), |args, what| args.key(self.key(what)));
+        args.key(self.set_of_queues())
+    }
+
+    /// Queues that jobs were seen to go to: a script is told them beforehand.
+    pub(super) fn known_queues(&self) -> BTreeSet<Name> {
+        let mut known = self.inner.known.lock().expect(LOCK).clone();
+        known.extend(self.inner.recovery.outbox.clone());
+        known
+    }
+
+    pub(super) fn remember(&self, queues: &BTreeSet<Name>) {
+        let mut known = self.inner.known.lock().expect(LOCK);
+        if known.len() + queues.len() > QUEUES_KNOWN {
+            known.clear();
+        }
+        known.extend(queues.iter().take(QUEUES_KNOWN).cloned());
+    }
+}
+
+const LOCK: &str = "no holder of this lock panics";
+
+#[async_trait]
+impl OwnerStore for NativeInflight {
+    async fn start(&self, owner: &Name, ttl_ms: u64) -> Result<Beat> {
+        self.lives().start(owner, ttl_ms).await
+    }
+
+    async fn beat(&self, claim: &Claim) -> Result<Beat> {
+        self.lives().beat(claim).await
+    }
+
+    async fn end(&self, claim: &Claim) -> Result<OwnerInfo> {
+        self.lives().end(claim).await
+    }
+
+    async fn owners(&self, after: Option<Incarnation>, limit: usize) -> Result<Vec<OwnerInfo>> {
+        self.lives().owners(after, limit).await
+    }
+
+    async fn owner(&self, claim: &Claim) -> Result<Option<OwnerInfo>> {
+        self.lives().owner(claim).await
+    }
+}
+
+#[async_trait]
+impl Sweep for NativeInflight {
+    fn system(&self) -> &SystemId {
+        &self.ground().id
+    }
+
+    fn threshold(&self) -> Duration {
+        self.ground().threshold
+    }
+
+    async fn census(&self) -> Result<Census> {
+        let mut census = self.lives().count().await?;
+        census.population = self.account().await?.in_flight;
+        Ok(census)
+    }
+
+    async fn suspects(&self, request: PageRequest) -> Result<SuspectPage> {
+        self.inner.pages.page(self.lives(), &request).await
+    }
+
+    fn after(&self, suspect: &Suspect) -> Cursor {
+        doomed::after(0, suspect)
+    }
+
+    async fn reclaim(&self, batch: Batch) -> Result<BatchAnswer> {
+        self.reclaim_batch(&batch).await
+    }
+
+    async fn settle(&self, batch: &BatchId) -> Result<Vec<Receipt>> {
+        self.ground().settle(batch).await
+    }
+
+    async fn tidy(&self, limits: TidyLimits) -> Result<Tidied> {
+        self.lives().tidy(&limits).await
+    }
+}
+
+#[async_trait]
+impl InflightStore for NativeInflight {
+    async fn enqueue(&self, jobs: &[NewJob]) -> Result<Vec<Enqueued>> {
+        self.enqueue_jobs(jobs).await
+    }
+
+    async fn take(&self, claim: &Claim, queue: &Name, limit: usize) -> Result<Taken> {
+        self.take_jobs(claim, queue, limit).await
+    }
+
+    fn bell(&self, queue: &Name) -> Option<Arc<Notify>> {
+        if self.format() == QueueFormat::Stream {
+            return None;
+        }
+        let ground = self.ground();
+        self.inner.bells.bell(queue, || self.queue_key(queue), &ground.link, &ground.clock)
+    }
+
+    async fn register(&self, claim: &Claim, jobs: &[NewJob]) -> Result<TrackAnswer> {
+        self.register_jobs(claim, jobs).await
+    }
+
+    async fn finish(&self, tickets: &[Ticket], how: &Finish) -> Result<Vec<Finished>> {
+        self.finish_claims(tickets, how).await
+    }
+
+    async fn job(&self, id: &Name) -> Result<Option<Job>> {
+        self.find_job(id).await
+    }
+
+    async fn in_flight(
+        &self,
+        claim: &Claim,
+        after: Option<&Name>,
+        limit: usize,
+    ) -> Result<Vec<Name>> {
+        self.lives().held_by(claim, after, limit).await
+    }
+
+    async fn held_by(&self, claim: &Claim, limit: usize) -> Result<Vec<Suspect>> {
+        self.lives().left_by(claim, limit).await
+    }
+
+    async fn counts(&self) -> Result<Counts> {
+        self.account().await
+    }
+
+    async fn queues(&self, after: Option<&Name>, limit: usize) -> Result<Vec<(Name, u64)>> {
+        self.list_queues(after, limit).await
+    }
+
+    async fn dead(&self, after: Option<&Name>, limit: usize) -> Result<Vec<Job>> {
+        self.list_dead(after, limit).await
+    }
+
+    async fn put_back(&self, id: &Name, end: End) -> Result<bool> {
+        let end = if end == End::Front { "front" } else { "back" };
+        self.move_letter(id, end).await
+    }
+
+    async fn delete(&self, id: &Name) -> Result<bool> {
+        self.move_letter(id, "delete").await
+    }
+
+    async fn restore(&self, seq: u64) -> Result<Restored> {
+        self.restore_job(seq).await
+    }
+}

@@ -1,0 +1,355 @@
+//! Jobs: put on a queue, taken, registered, and their claims ended.
+//!
+//! What a life holds and where a queue is are keys of their own, which a script must have been told.
+//! A call names those that it expects to need; when another one turns out to be needed the script
+//! does nothing and says which, and the call is made again.
+
+use std::collections::BTreeSet;
+
+use lapsed::inflight::rules::End;
+use lapsed::inflight::{
+    Claimed, Enqueued, Finish, Finished, NewJob, Taken, Ticket, Token, TrackAnswer, Tracked,
+};
+use lapsed::owner::{Beat, Claim, Incarnation};
+use lapsed::{Error, Name, Result};
+
+use super::native::NativeInflight;
+use super::records::{Tail, name, way_letter};
+use crate::ground::Args;
+use crate::holdings::held;
+use crate::owners::{inc_of, stranger};
+use crate::queues::QueueFormat;
+use crate::script::{self, Script};
+
+/// How many jobs one script works on at the most, and about how many bytes of payload it carries, so
+/// that none holds the server for long.
+pub(crate) const JOBS_A_CALL: usize = 200;
+const BYTES_A_CALL: usize = 256 << 10;
+
+/// How often a call is made again because it needs more keys than it was told.
+const TRIES: usize = 20;
+
+/// One answer, word by word: payloads may be any bytes.
+pub(super) type Words = Vec<Vec<u8>>;
+
+/// One claim of a life through several calls: once found out, the same life is meant.
+struct Hold {
+    claim: Claim,
+    started: Option<Beat>,
+}
+
+impl Hold {
+    fn new(claim: &Claim) -> Hold {
+        Hold { claim: claim.clone(), started: None }
+    }
+
+    fn incarnation(&self) -> Incarnation {
+        self.claim.incarnation.unwrap_or(Incarnation(0))
+    }
+}
+
+impl NativeInflight {
+    pub(super) async fn enqueue_jobs(&self, jobs: &[NewJob]) -> Result<Vec<Enqueued>> {
+        if self.format() != QueueFormat::Own {
+            return Err(self.unsupported(
+                "enqueue",
+                "these queues are the application's: jobs are put there by its own client",
+            ));
+        }
+        let mut answers = Vec::with_capacity(jobs.len());
+        for jobs in parts(jobs) {
+            let queues: BTreeSet<&Name> = jobs.iter().map(|job| &job.queue).collect();
+            let mut args = self.job_keys().arg(queues.len());
+            for queue in queues {
+                args = args.key(self.queue_key(queue)).arg(queue);
+            }
+            let args = jobs.iter().fold(args, job_args);
+            let letters: String = self.ground().run_bare(&script::INFLIGHT_ENQUEUE, args).await?;
+            answers.extend(letters.chars().map(|letter| match letter {
+                'q' => Enqueued::Queued,
+                _ => Enqueued::Exists,
+            }));
+        }
+        Ok(answers)
+    }
+
+    pub(super) async fn take_jobs(
+        &self,
+        claim: &Claim,
+        queue: &Name,
+        limit: usize,
+    ) -> Result<Taken> {
+        if self.format() == QueueFormat::Stream {
+            return Err(self.unsupported(
+                "take",
+                "a stream is read by a consumer group: register what it hands out",
+            ));
+        }
+        let mut hold = Hold::new(claim);
+        let mut jobs: Vec<Claimed> = Vec::new();
+        while jobs.len() < limit {
+            let want = (limit - jobs.len()).min(JOBS_A_CALL);
+            let taken = match self.take_some(&mut hold, queue, want).await {
+                Ok(taken) => taken,
+                // What was taken before is the caller's; the error it finds out the next time.
+                Err(_) if !jobs.is_empty() => break,
+                Err(error) => return Err(error),
+            };
+            let (popped, some) = taken;
+            jobs.extend(some);
+            if popped < want {
+                break;
+            }
+        }
+        Ok(Taken { incarnation: hold.incarnation(), started: hold.started, jobs })
+    }
+
+    /// How many were popped, and the jobs among them.
+    async fn take_some(
+        &self,
+        hold: &mut Hold,
+        queue: &Name,
+        limit: usize,
+    ) -> Result<(usize, Vec<Claimed>)> {
+        let script = &script::INFLIGHT_TAKE;
+        let format = self.format().as_str();
+        let call = |claim: &Claim, inc: &str| {
+            let args = self.job_keys().key(self.queue_key(queue)).key(held(self.shard(), inc));
+            let args = args.arg(&claim.owner).arg(inc_of(claim)).arg(inc);
+            args.arg(format).arg(queue).arg(limit)
+        };
+        let words = self.with_life(hold, script, call).await?;
+        let nonsense = || self.ground().nonsense(script);
+        let number = |at: usize| words.get(at).and_then(|word| number(word)).ok_or_else(nonsense);
+        let (now_ms, first, popped) = (number(1)?, number(2)?, number(3)?);
+        let window_ms = self.inner.recovery.crash_window_ms;
+        let claimed = |(index, pair): (usize, &[Vec<u8>])| {
+            let tail = Tail::read(&pair[1]).ok_or_else(nonsense)?;
+            Ok(Claimed {
+                id: name(&pair[0])?,
+                token: Token(first + index as u64),
+                crashes: tail.crashes(window_ms, now_ms),
+                payload: tail.shown(),
+                queue: tail.queue,
+            })
+        };
+        let jobs: Result<Vec<Claimed>> =
+            words[4..].chunks_exact(2).enumerate().map(claimed).collect();
+        Ok((popped as usize, jobs?))
+    }
+
+    pub(super) async fn register_jobs(
+        &self,
+        claim: &Claim,
+        jobs: &[NewJob],
+    ) -> Result<TrackAnswer> {
+        let script = &script::INFLIGHT_REGISTER;
+        let mut hold = Hold::new(claim);
+        let mut answers = Vec::with_capacity(jobs.len());
+        let format = self.format().as_str();
+        for jobs in parts(jobs) {
+            let call = |claim: &Claim, inc: &str| {
+                let args = self.job_keys().key(held(self.shard(), inc));
+                let args = args.arg(&claim.owner).arg(inc_of(claim)).arg(inc).arg(format);
+                jobs.iter().fold(args, job_args)
+            };
+            let words = self.with_life(&mut hold, script, call).await?;
+            let tracked = words[1..].iter().map(|word| tracked(word));
+            let tracked: Option<Vec<Tracked>> = tracked.collect();
+            answers.extend(tracked.ok_or_else(|| self.ground().nonsense(script))?);
+        }
+        Ok(TrackAnswer { incarnation: hold.incarnation(), started: hold.started, jobs: answers })
+    }
+
+    /// Runs a script for the life that is claimed: begun if the name was never seen, found out if
+    /// only the name was told.
+    async fn with_life(
+        &self,
+        hold: &mut Hold,
+        script: &Script,
+        call: impl Fn(&Claim, &str) -> Args,
+    ) -> Result<Words> {
+        let lives = self.lives();
+        let mut inc = inc_of(&hold.claim);
+        for _ in 0..TRIES {
+            let words: Words = self.ground().run_bare(script, call(&hold.claim, &inc)).await?;
+            let word = |at: usize| String::from_utf8_lossy(words.get(at).map_or(b"", |w| w));
+            match &*word(0) {
+                "unknown" => {
+                    let owner = &hold.claim.owner;
+                    let begun = lives.begin(owner, lives.ttl_ms, "unless_known").await?;
+                    hold.started = begun.or(hold.started.take());
+                    inc = hold.started.map_or(inc, |beat| beat.incarnation.to_string());
+                }
+                "again" => inc = word(1).into_owned(),
+                "stranger" => return Err(stranger(&hold.claim)),
+                "ended" => {
+                    let inc = word(1).parse().map_err(|_| self.ground().nonsense(script))?;
+                    return Err(lives.lost(&hold.claim.owner, inc).await?);
+                }
+                inc => {
+                    let inc = inc.parse().map_err(|_| self.ground().nonsense(script))?;
+                    hold.claim.incarnation = Some(Incarnation(inc));
+                    return Ok(words);
+                }
+            }
+        }
+        Err(self.restless(script.name))
+    }
+
+    pub(super) async fn finish_claims(
+        &self,
+        tickets: &[Ticket],
+        how: &Finish,
+    ) -> Result<Vec<Finished>> {
+        let mut answers = Vec::with_capacity(tickets.len());
+        for tickets in tickets.chunks(JOBS_A_CALL) {
+            answers.extend(self.finish_some(tickets, how).await?);
+        }
+        Ok(answers)
+    }
+
+    async fn finish_some(&self, tickets: &[Ticket], how: &Finish) -> Result<Vec<Finished>> {
+        let script = &script::INFLIGHT_FINISH;
+        let mut lives: BTreeSet<String> =
+            tickets.iter().filter_map(|t| t.incarnation).map(|inc| inc.to_string()).collect();
+        let mut queues = match how {
+            Finish::GiveBack(_) => self.known_queues(),
+            Finish::Complete | Finish::Fail { .. } => BTreeSet::new(),
+        };
+        for _ in 0..TRIES {
+            let args = self.finish_args(tickets, how, &lives, &queues);
+            let answer: redis::Value = self.ground().run_bare(script, args).await?;
+            let nonsense = || self.ground().nonsense(script);
+            if let Some(letters) = text_of(&answer) {
+                return letters.chars().map(|l| finished(l).ok_or_else(nonsense)).collect();
+            }
+            let words: Vec<String> =
+                redis::FromRedisValue::from_redis_value(answer).map_err(|_| nonsense())?;
+            let more = words.get(1).and_then(|n| n.parse().ok()).ok_or_else(nonsense)?;
+            lives.extend(words[2..].iter().take(more).cloned());
+            for queue in &words[2 + more..] {
+                queues.insert(Name::new(queue)?);
+            }
+            self.remember(&queues);
+        }
+        Err(self.restless(script.name))
+    }
+
+    fn finish_args(
+        &self,
+        tickets: &[Ticket],
+        how: &Finish,
+        lives: &BTreeSet<String>,
+        queues: &BTreeSet<Name>,
+    ) -> Args {
+        let (letter, word) = match how {
+            Finish::Complete => ("c", ""),
+            Finish::Fail { error } => ("f", error.as_str()),
+            Finish::GiveBack(End::Front) => ("g", "front"),
+            Finish::GiveBack(End::Back) => ("g", "back"),
+        };
+        let mut args = self.job_keys().arg(letter).arg(word).arg(self.format().as_str());
+        args = args.arg(self.outbox()).arg(lives.len()).arg(queues.len());
+        for inc in lives {
+            args = args.key(held(self.shard(), inc)).arg(inc);
+        }
+        for queue in queues {
+            args = args.key(self.queue_key(queue)).arg(queue);
+        }
+        for Ticket { id, token, incarnation } in tickets {
+            args = args.arg(id).arg(token);
+            args = args.arg(incarnation.map_or(String::new(), |inc| inc.to_string()));
+        }
+        args
+    }
+
+    pub(super) fn unsupported(&self, operation: &str, why: &str) -> Error {
+        let format = self.format().as_str();
+        Error::Unsupported {
+            operation: format!("`{operation}` with queues = \"{format}\" ({why})"),
+            store: self.ground().place(),
+        }
+    }
+
+    pub(super) fn restless(&self, call: &str) -> Error {
+        Error::Unavailable {
+            store: self.ground().place(),
+            what: format!(
+                "`{call}` needed other keys at each of {TRIES} tries; nothing was changed"
+            ),
+        }
+    }
+}
+
+/// What a script is told of a job.
+fn job_args(args: Args, job: &NewJob) -> Args {
+    let most = job.crashes_max.map_or(String::new(), |max| max.to_string());
+    let args = args.arg(&job.id).arg(&job.queue).arg(way_letter(job.on_death)).arg(most);
+    args.bytes(job.payload.as_bytes())
+}
+
+/// Cut into calls that are neither too many jobs nor too many bytes.
+fn parts(jobs: &[NewJob]) -> Vec<&[NewJob]> {
+    let (mut parts, mut from, mut bytes) = (Vec::new(), 0, 0);
+    for (at, job) in jobs.iter().enumerate() {
+        bytes += job.payload.len();
+        if at > from && (bytes > BYTES_A_CALL || at - from == JOBS_A_CALL) {
+            parts.push(&jobs[from..at]);
+            (from, bytes) = (at, job.payload.len());
+        }
+    }
+    if from < jobs.len() || jobs.is_empty() {
+        parts.push(&jobs[from..]);
+    }
+    parts
+}
+
+pub(super) fn number(word: &[u8]) -> Option<u64> {
+    std::str::from_utf8(word).ok()?.parse().ok()
+}
+
+fn text_of(value: &redis::Value) -> Option<String> {
+    match value {
+        redis::Value::BulkString(bytes) => String::from_utf8(bytes.clone()).ok(),
+        redis::Value::SimpleString(text) => Some(text.clone()),
+        _ => None,
+    }
+}
+
+fn tracked(word: &[u8]) -> Option<Tracked> {
+    let token = || Some(Token(number(&word[1..])?));
+    match word.first()? {
+        b't' => Some(Tracked::Tracked { token: token()? }),
+        b'k' => Some(Tracked::Kept { token: token()? }),
+        b'x' => Some(Tracked::Taken),
+        _ => None,
+    }
+}
+
+fn finished(letter: char) -> Option<Finished> {
+    match letter {
+        'd' => Some(Finished::Done),
+        'e' => Some(Finished::OwnerEnded),
+        's' => Some(Finished::Superseded),
+        'g' => Some(Finished::Gone),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_are_bounded_in_jobs_and_in_bytes() {
+        let job = |bytes: usize| {
+            NewJob::new(Name::new("a").unwrap(), Name::new("q").unwrap(), &"x".repeat(bytes))
+        };
+        let sizes = |jobs: &[NewJob]| parts(jobs).iter().map(|p| p.len()).collect::<Vec<_>>();
+        assert_eq!(sizes(&[]), [0], "an empty call still asks who lives");
+        assert_eq!(sizes(&vec![job(1); 401]), [200, 200, 1]);
+        let large = [job(10), job(BYTES_A_CALL), job(BYTES_A_CALL), job(1)];
+        assert_eq!(sizes(&large), [1, 1, 1, 1]);
+    }
+}

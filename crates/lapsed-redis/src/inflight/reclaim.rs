@@ -1,0 +1,212 @@
+//! The decisive step: one script, one receipt item a life.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lapsed::owner::Incarnation;
+use lapsed::receipt::{Evidence, Reason, Receipt, ReceiptId};
+use lapsed::sweep::{Act, Batch, BatchAnswer, Outcome, Refusal};
+use lapsed::{Error, Name, Result};
+use serde_json::json;
+
+use super::native::NativeInflight;
+use super::operations::{Words, number};
+use super::records::{recovered, way_letter};
+use crate::ground::Args;
+use crate::holdings::{held, lost};
+use crate::ledger::reason_of;
+use crate::script;
+
+/// How often a batch is sent again because its jobs go to other queues than were told.
+const TRIES: usize = 20;
+
+/// The suspects of one life within one batch: their places.
+struct Group {
+    owner: Name,
+    inc: Incarnation,
+    places: Vec<usize>,
+}
+
+fn group(batch: &Batch) -> Vec<Group> {
+    let mut groups: Vec<Group> = Vec::new();
+    let mut found = std::collections::HashMap::new();
+    for (at, suspect) in batch.suspects.iter().enumerate() {
+        let index = *found.entry((&suspect.owner, suspect.incarnation)).or_insert(groups.len());
+        if index == groups.len() {
+            let (owner, inc) = (suspect.owner.clone(), suspect.incarnation);
+            groups.push(Group { owner, inc, places: Vec::new() });
+        }
+        groups[index].places.push(at);
+    }
+    groups
+}
+
+/// What a script said of one life: how it ended, when its time ran out, a letter a job.
+struct Said<'a> {
+    reason: Option<Reason>,
+    evidence: Evidence,
+    codes: &'a [u8],
+}
+
+impl NativeInflight {
+    pub(super) async fn reclaim_batch(&self, batch: &Batch) -> Result<BatchAnswer> {
+        let groups = group(batch);
+        let seen_ms = self.ground().seen_for(self.shard(), batch.act).await?;
+        let mut queues = self.known_queues();
+        for _ in 0..TRIES {
+            let args = self.reclaim_args(batch, &groups, &queues, seen_ms);
+            let words: Words =
+                self.ground().run(self.shard(), &script::INFLIGHT_RECLAIM, args).await?;
+            if words.first().is_none_or(|word| word != b"again") {
+                return self.read_answer(batch, &groups, &words).await;
+            }
+            for queue in &words[1..] {
+                queues.insert(Name::from_bytes(queue)?);
+            }
+            self.remember(&queues);
+        }
+        Err(self.restless(script::INFLIGHT_RECLAIM.name))
+    }
+
+    fn reclaim_args(
+        &self,
+        batch: &Batch,
+        groups: &[Group],
+        queues: &BTreeSet<Name>,
+        seen_ms: u64,
+    ) -> Args {
+        let rule = &self.inner.recovery;
+        let mut args = Args::default();
+        for what in ["jobs", "dead", "queues", "crashes", "crashes_at"] {
+            args = args.key(self.key(what));
+        }
+        args = args
+            .key(self.set_of_queues())
+            .arg(&batch.id.sweeper)
+            .arg(batch.id.number)
+            .arg(batch.term.map_or(String::new(), |term| term.to_string()))
+            .arg(if batch.act == Act::Reclaim { "reclaim" } else { "dry" })
+            .arg(seen_ms)
+            .arg(self.ground().gap().as_millis())
+            .arg(self.format().as_str())
+            .arg(way_letter(Some(rule.on_death)))
+            .arg(rule.crashes_max)
+            .arg(rule.crash_window_ms.min(1 << 50))
+            .arg(rule.age_max_ms.min(1 << 50))
+            .arg(self.outbox())
+            .arg(groups.len())
+            .arg(queues.len());
+        args = queues.iter().fold(args, |args, queue| args.arg(queue));
+        for group in groups {
+            let inc = group.inc.to_string();
+            args = args.key(held(self.shard(), &inc)).key(lost(self.shard(), &inc));
+            args = args.arg(inc).arg(&group.owner).arg(group.places.len());
+            for at in &group.places {
+                args = args.arg(&batch.suspects[*at].key);
+            }
+        }
+        queues.iter().fold(args, |args, queue| args.key(self.queue_key(queue)))
+    }
+
+    async fn read_answer(
+        &self,
+        batch: &Batch,
+        groups: &[Group],
+        words: &Words,
+    ) -> Result<BatchAnswer> {
+        let at =
+            |at: usize| words.get(at).and_then(|word| number(word)).ok_or_else(|| self.wrong());
+        let (now_ms, held_us, owners_ended, mut seq) = (at(0)?, at(1)?, at(2)?, at(3)?);
+        let mut outcomes = vec![Outcome::Gone; batch.suspects.len()];
+        let (lives, rest) =
+            words[4..].split_at_checked(3 * groups.len()).ok_or_else(|| self.wrong())?;
+        let mut notes = rest.iter();
+        for (group, row) in groups.iter().zip(lives.chunks_exact(3)) {
+            let said = self.said(row, now_ms)?;
+            for (at, code) in group.places.iter().zip(said.codes) {
+                outcomes[*at] = match code {
+                    b'R' => {
+                        let receipt = self.receipt(batch, *at, &said, seq, &mut notes)?;
+                        seq += 1;
+                        let is_real = batch.act == Act::Reclaim;
+                        Outcome::Reclaimed(is_real.then(|| Box::new(receipt)))
+                    }
+                    code => refused(*code),
+                };
+            }
+        }
+        let first = lives.get(2).and_then(|codes| codes.first());
+        if first == Some(&b'D') {
+            self.recall(batch, &mut outcomes).await?;
+        }
+        Ok(BatchAnswer { outcomes, owners_ended, held: Duration::from_micros(held_us) })
+    }
+
+    fn said<'a>(&self, row: &'a [Vec<u8>], now_ms: u64) -> Result<Said<'a>> {
+        let deadline_ms = number(&row[0]).ok_or_else(|| self.wrong())?;
+        let evidence = Evidence {
+            clock: "redis".to_owned(),
+            deadline_ms,
+            judged_ms: now_ms,
+            late_ms: now_ms.saturating_sub(deadline_ms),
+        };
+        let reason = std::str::from_utf8(&row[1]).ok().and_then(reason_of);
+        Ok(Said { reason, evidence, codes: &row[2] })
+    }
+
+    fn receipt<'a>(
+        &self,
+        batch: &Batch,
+        at: usize,
+        said: &Said<'_>,
+        seq: u64,
+        notes: &mut impl Iterator<Item = &'a Vec<u8>>,
+    ) -> Result<Receipt> {
+        let suspect = &batch.suspects[at];
+        let note = notes.next().ok_or_else(|| self.wrong())?;
+        let tail = if note.first() == Some(&b'x') { notes.next() } else { None };
+        let note = std::str::from_utf8(note).ok();
+        let removed = note.and_then(|note| recovered(note, tail.map(Vec::as_slice)));
+        Ok(Receipt {
+            id: ReceiptId { system: self.ground().id.clone(), seq },
+            key: suspect.key.clone(),
+            owner: suspect.owner.clone(),
+            incarnation: suspect.incarnation,
+            reason: said.reason.ok_or_else(|| self.wrong())?,
+            at_ms: said.evidence.judged_ms,
+            evidence: said.evidence.clone(),
+            removed: json!(removed.ok_or_else(|| self.wrong())?),
+            sweeper: Arc::clone(&batch.id.sweeper),
+            batch: batch.id.number,
+            restored_ms: None,
+        })
+    }
+
+    /// The connection sent the batch twice and the first time's answer was lost: its receipts are
+    /// the answer.
+    async fn recall(&self, batch: &Batch, outcomes: &mut [Outcome]) -> Result<()> {
+        let mut receipts = self.ground().settled_in(self.shard(), &batch.id).await?;
+        for (suspect, outcome) in batch.suspects.iter().zip(outcomes) {
+            if let Some(found) = receipts.iter().position(|receipt| receipt.key == suspect.key) {
+                *outcome = Outcome::Reclaimed(Some(Box::new(receipts.swap_remove(found))));
+            }
+        }
+        Ok(())
+    }
+
+    fn wrong(&self) -> Error {
+        self.ground().nonsense(&script::INFLIGHT_RECLAIM)
+    }
+}
+
+fn refused(code: u8) -> Outcome {
+    match code {
+        b'A' => Outcome::Refused(Refusal::Alive),
+        b'S' => Outcome::Refused(Refusal::StoreAway),
+        b'M' => Outcome::Refused(Refusal::Moved),
+        b'N' => Outcome::Refused(Refusal::NotTaken),
+        b'L' => Outcome::Refused(Refusal::NotLeader),
+        _ => Outcome::Gone,
+    }
+}

@@ -1,0 +1,149 @@
+//! One job as the scripts write it down: see `inflight_prelude.lua`.
+
+use lapsed::inflight::rules::{OnDeath, Why, counting};
+use lapsed::inflight::{Did, Recovered, Token};
+use lapsed::{Name, Result};
+
+/// What stays the same wherever a job is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Tail {
+    pub entered_ms: u64,
+    pub crashes: Vec<u64>,
+    pub queue: Name,
+    pub payload: Vec<u8>,
+}
+
+/// Where it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Head {
+    Queued,
+    InFlight { token: u64, inc: u64, since_ms: u64 },
+    Dead { why: Why, at_ms: u64, error: String },
+}
+
+impl Tail {
+    pub fn read(text: &[u8]) -> Option<Tail> {
+        let end = text.iter().position(|byte| *byte == b'\n')?;
+        let head = std::str::from_utf8(&text[..end]).ok()?;
+        let mut parts = head.splitn(5, ':');
+        let entered_ms = parts.next()?.parse().ok()?;
+        let (_crashes_max, _way) = (parts.next()?, parts.next()?);
+        let crashes = parts.next()?.split(',').filter_map(|at| at.parse().ok()).collect();
+        let queue = Name::new(parts.next()?).ok()?;
+        Some(Tail { entered_ms, crashes, queue, payload: text[end + 1..].to_vec() })
+    }
+
+    pub fn crashes(&self, window_ms: u64, now_ms: u64) -> u32 {
+        counting(&self.crashes, window_ms, now_ms)
+    }
+
+    /// What it carries, shown as text: an element of somebody's list may be any bytes, and stays so
+    /// in the store.
+    pub fn shown(&self) -> String {
+        String::from_utf8_lossy(&self.payload).into_owned()
+    }
+}
+
+/// Takes a record apart.
+pub(crate) fn read(record: &[u8]) -> Option<(Head, Tail)> {
+    let number = |part: &[u8]| std::str::from_utf8(part).ok()?.parse::<u64>().ok();
+    match record.first()? {
+        b'q' => Some((Head::Queued, Tail::read(record.get(2..)?)?)),
+        b'f' => {
+            let mut parts = record.splitn(5, |byte| *byte == b':');
+            parts.next()?;
+            let mut next = || number(parts.next()?);
+            let head = Head::InFlight { token: next()?, inc: next()?, since_ms: next()? };
+            Some((head, Tail::read(parts.next()?)?))
+        }
+        b'd' => {
+            let mut parts = record.splitn(4, |byte| *byte == b':');
+            let why = why_of(*parts.next()?.get(1)?)?;
+            let (at_ms, size) = (number(parts.next()?)?, number(parts.next()?)? as usize);
+            let rest = parts.next()?;
+            let error = String::from_utf8_lossy(rest.get(..size)?).into_owned();
+            Some((Head::Dead { why, at_ms, error }, Tail::read(rest.get(size..)?)?))
+        }
+        _ => None,
+    }
+}
+
+/// The letter under which what to do is stored.
+pub(crate) fn way_letter(way: Option<OnDeath>) -> &'static str {
+    match way {
+        None => "",
+        Some(OnDeath::Front) => "f",
+        Some(OnDeath::Back) => "b",
+        Some(OnDeath::Fail) => "x",
+        Some(OnDeath::Drop) => "r",
+        Some(OnDeath::DeadLetter) => "l",
+    }
+}
+
+fn why_of(letter: u8) -> Option<Why> {
+    match letter {
+        b'f' => Some(Why::Failed),
+        b'c' => Some(Why::Crashes),
+        b'o' => Some(Why::TooOld),
+        b'a' => Some(Why::Asked),
+        _ => None,
+    }
+}
+
+/// What a receipt says: `did` and why, the claim, how many crashes, the queue. `tail` is what it
+/// keeps of a dropped job.
+pub(crate) fn recovered(note: &str, tail: Option<&[u8]>) -> Option<Recovered> {
+    let mut parts = note.splitn(4, ':');
+    let mut did = parts.next()?.bytes();
+    let (what, why) = (did.next()?, did.next());
+    Some(Recovered {
+        did: match what {
+            b'p' => Did::PutBack,
+            b'd' => Did::DeadLetter,
+            b'x' => Did::Dropped,
+            _ => return None,
+        },
+        why: why.and_then(why_of),
+        token: Token(parts.next()?.parse().ok()?),
+        crashes: parts.next()?.parse().ok()?,
+        queue: Name::new(parts.next()?).ok()?,
+        payload: tail.and_then(Tail::read).map(|tail| tail.shown()),
+    })
+}
+
+/// The name in a word of an answer.
+pub(crate) fn name(word: &[u8]) -> Result<Name> {
+    Name::from_bytes(word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_are_read_as_they_are_written() {
+        let tail = b"1700:3:b:5,6:a:b\nx\n:\xff".to_vec();
+        let read_back = |head: &[u8]| read(&[head, &tail].concat()).unwrap();
+        let (queued, found) = read_back(b"q:");
+        assert_eq!((queued, found.queue.as_str()), (Head::Queued, "a:b"));
+        assert_eq!((found.entered_ms, found.crashes.as_slice()), (1_700, &[5, 6][..]));
+        assert_eq!(found.payload, b"x\n:\xff");
+        let (flying, same) = read_back(b"f:7:8:9:");
+        assert_eq!(flying, Head::InFlight { token: 7, inc: 8, since_ms: 9 });
+        assert_eq!(same, found);
+        let (dead, same) = read_back(b"dc:12:3:a:b");
+        assert_eq!(dead, Head::Dead { why: Why::Crashes, at_ms: 12, error: "a:b".to_owned() });
+        assert_eq!(same, found);
+        assert_eq!(read(b"?"), None);
+    }
+
+    #[test]
+    fn notes_of_receipts_are_read() {
+        let found = recovered("do:12:3:q:1", None).unwrap();
+        assert_eq!((found.did, found.why), (Did::DeadLetter, Some(Why::TooOld)));
+        assert_eq!((found.token, found.crashes, found.queue.as_str()), (Token(12), 3, "q:1"));
+        let dropped = recovered("x:12:3:q", Some(b"1::::q\npayload")).unwrap();
+        assert_eq!(dropped.payload.as_deref(), Some("payload"));
+        assert_eq!(recovered("z:1:1:q", None), None);
+    }
+}

@@ -1,0 +1,137 @@
+//! The queues that jobs come from and go back to: which format, and under which keys.
+
+use lapsed::{Error, Name, Result};
+
+use crate::names::{Template, slot};
+
+/// How a queue is written down.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum QueueFormat {
+    /// lapsed's own: a list of ids, whose records are in a hash.
+    #[default]
+    Own,
+    /// Sidekiq's: a list of job JSON, pushed left and popped right, its name in the set `queues`.
+    Sidekiq,
+    /// A plain list of payloads, pushed left and popped right.
+    List,
+    /// A stream, one field `payload` an item. Only put back to: whoever reads it has a consumer
+    /// group, and registers what it reads.
+    Stream,
+}
+
+impl QueueFormat {
+    /// Every one there is.
+    pub const ALL: &[QueueFormat] =
+        &[QueueFormat::Own, QueueFormat::Sidekiq, QueueFormat::List, QueueFormat::Stream];
+
+    /// The word used in configuration, and by the scripts.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            QueueFormat::Own => "own",
+            QueueFormat::Sidekiq => "sidekiq",
+            QueueFormat::List => "list",
+            QueueFormat::Stream => "stream",
+        }
+    }
+}
+
+impl std::str::FromStr for QueueFormat {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Self> {
+        let found = Self::ALL.iter().find(|one| one.as_str() == text).copied();
+        found.ok_or_else(|| {
+            let words: Vec<&str> = Self::ALL.iter().map(|one| one.as_str()).collect();
+            Error::Invalid(format!("{text:?} is none of {}", words.join(", ")))
+        })
+    }
+}
+
+/// Queues that are the application's.
+#[derive(Clone, Debug)]
+pub(crate) struct Queues {
+    pub format: QueueFormat,
+    pub key: Template,
+    /// Sidekiq's set of the names of its queues.
+    pub names: Option<String>,
+}
+
+/// What Sidekiq calls a queue, and the set of their names, after whatever namespace it was given.
+const SIDEKIQ_QUEUE: &str = "queue:";
+const SIDEKIQ_QUEUES: &str = "queues";
+
+impl Queues {
+    /// `anchor`: the key that lapsed's own lie beside.
+    pub fn new(format: QueueFormat, key: Template, anchor: &str, cluster: bool) -> Result<Queues> {
+        let names = match format {
+            QueueFormat::Sidekiq => Some(names_beside(&key)?),
+            _ => None,
+        };
+        let queues = Queues { format, key, names };
+        if cluster && format != QueueFormat::Own {
+            queues.check_slot(anchor)?;
+        }
+        Ok(queues)
+    }
+
+    /// On a cluster a job leaves the in-flight set and is on its queue in one step only if both lie
+    /// in one slot.
+    fn check_slot(&self, anchor: &str) -> Result<()> {
+        let key = self.key.of("{queue}");
+        let together = |key: &str| slot(key) == slot(anchor);
+        let shared = self.key.shared_tag().is_some() && together(&self.key.of("x"));
+        if shared && self.names.as_deref().is_none_or(together) {
+            return Ok(());
+        }
+        Err(Error::Invalid(format!(
+            "on a cluster, `prefix` ({anchor}) and `queue_key` ({key}) must lie in one slot, so that a \
+             job is taken and put back in one step. Give both the same hash tag, for example \
+             `{{jobs}}:inflight` and `{{jobs}}:queue:{{queue}}`"
+        )))
+    }
+
+    /// The key of one queue.
+    pub fn key_of(&self, queue: &Name) -> String {
+        self.key.of(queue.as_str())
+    }
+}
+
+/// Sidekiq's set, in the same namespace as its queues.
+fn names_beside(key: &Template) -> Result<String> {
+    let text = key.of("");
+    let namespace = text.strip_suffix(SIDEKIQ_QUEUE).ok_or_else(|| {
+        Error::Invalid(format!(
+            "the queues of Sidekiq are called `queue:{{queue}}`, perhaps after a namespace; \
+             `queue_key` is `{}`",
+            key.of("{queue}")
+        ))
+    })?;
+    Ok(format!("{namespace}{SIDEKIQ_QUEUES}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn queues(format: QueueFormat, key: &str, anchor: &str) -> Result<Queues> {
+        Queues::new(format, Template::new(key, "queue").unwrap(), anchor, true)
+    }
+
+    #[test]
+    fn sidekiq_keeps_its_namespace() {
+        let plain = Template::new("queue:{queue}", "queue").unwrap();
+        let found = Queues::new(QueueFormat::Sidekiq, plain, "lapsed:inflight", false).unwrap();
+        assert_eq!(found.names.as_deref(), Some("queues"));
+        let spaced = queues(QueueFormat::Sidekiq, "{app}:queue:{queue}", "{app}:inflight").unwrap();
+        assert_eq!(spaced.names.as_deref(), Some("{app}:queues"));
+        let wrong = queues(QueueFormat::Sidekiq, "jobs:{queue}", "jobs").unwrap_err();
+        assert!(wrong.to_string().contains("queue:{queue}"), "{wrong}");
+    }
+
+    #[test]
+    fn on_a_cluster_a_queue_lies_beside_what_is_in_flight() {
+        assert!(queues(QueueFormat::List, "{jobs}:{queue}", "{jobs}:inflight").is_ok());
+        let apart = queues(QueueFormat::List, "jobs:{queue}", "lapsed:inflight").unwrap_err();
+        assert!(apart.to_string().contains("one slot"), "{apart}");
+        assert!(queues(QueueFormat::Own, "queue:{queue}", "lapsed:inflight").is_ok());
+    }
+}
