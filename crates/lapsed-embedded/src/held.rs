@@ -19,26 +19,27 @@ const SHARDS: usize = 64;
 pub(crate) type Entry = (u64, u64);
 
 /// What a batch changes; `None`: removed.
-pub(crate) type Changes = HashMap<Name, Option<Entry>, RandomState>;
+pub(crate) type Changes<E = Entry> = HashMap<Name, Option<E>, RandomState>;
 
-type Shard = HashMap<Name, Entry, RandomState>;
+type Shard<E> = HashMap<Name, E, RandomState>;
 
-pub(crate) struct Held {
+/// Of each key, what is known of it: of a registry, who holds it.
+pub(crate) struct Held<E = Entry> {
     hasher: RandomState,
-    shards: Vec<RwLock<Shard>>,
+    shards: Vec<RwLock<Shard<E>>>,
     len: AtomicU64,
 }
 
 const LOCK: &str = "no holder of this lock panics";
 
-impl Held {
+impl<E: Clone> Held<E> {
     pub fn new() -> Self {
         let shards = (0..SHARDS).map(|_| RwLock::default()).collect();
         Held { hasher: RandomState::default(), shards, len: AtomicU64::new(0) }
     }
 
-    pub fn get(&self, key: &Name) -> Option<Entry> {
-        self.shards[self.shard(key)].read().expect(LOCK).get(key).copied()
+    pub fn get(&self, key: &Name) -> Option<E> {
+        self.shards[self.shard(key)].read().expect(LOCK).get(key).cloned()
     }
 
     pub fn len(&self) -> u64 {
@@ -46,24 +47,31 @@ impl Held {
     }
 
     /// What a batch has made durable.
-    pub fn apply(&self, changes: Changes) {
+    pub fn apply(&self, changes: Changes<E>) {
         for (key, change) in changes {
-            let mut shard = self.shards[self.shard(&key)].write().expect(LOCK);
-            let (before, after) = match change {
-                Some(entry) => (shard.insert(key, entry).is_some(), true),
-                None => (shard.remove(&key).is_some(), false),
-            };
-            match (before, after) {
-                (false, true) => self.len.fetch_add(1, Ordering::AcqRel),
-                (true, false) => self.len.fetch_sub(1, Ordering::AcqRel),
-                _ => 0,
-            };
+            self.set(key, change);
         }
     }
 
+    /// One of these changes: what was there before it.
+    pub fn set(&self, key: Name, change: Option<E>) -> Option<E> {
+        let mut shard = self.shards[self.shard(&key)].write().expect(LOCK);
+        let after = change.is_some();
+        let before = match change {
+            Some(entry) => shard.insert(key, entry),
+            None => shard.remove(&key),
+        };
+        match (before.is_some(), after) {
+            (false, true) => self.len.fetch_add(1, Ordering::AcqRel),
+            (true, false) => self.len.fetch_sub(1, Ordering::AcqRel),
+            _ => 0,
+        };
+        before
+    }
+
     /// Everything anew, as read from disk.
-    pub fn replace(&self, all: impl Iterator<Item = (Name, Entry)>) {
-        let mut shards: Vec<Shard> = (0..SHARDS).map(|_| Shard::default()).collect();
+    pub fn replace(&self, all: impl Iterator<Item = (Name, E)>) {
+        let mut shards: Vec<Shard<E>> = (0..SHARDS).map(|_| Shard::default()).collect();
         let mut len = 0;
         for (key, entry) in all {
             len += u64::from(shards[self.shard(&key)].insert(key, entry).is_none());

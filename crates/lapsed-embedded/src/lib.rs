@@ -14,6 +14,7 @@ mod cautious;
 mod disk;
 mod fault;
 mod held;
+mod inflight;
 mod lives;
 mod registry;
 mod services;
@@ -24,26 +25,26 @@ mod tx;
 mod vigil;
 mod writer;
 
-use std::collections::HashMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, RwLock, Weak};
 use std::time::Duration;
 
 use lapsed::clock::{Clock, SystemClock};
+use lapsed::inflight::rules::Recovery;
 use lapsed::registry::rules::{Guard, Strict};
 use lapsed::{Error, Result, SystemId};
 use redb::{Database, ReadableDatabase, StorageBackend};
 
 use crate::disk::Disk;
 use crate::fault::{Fault, Tried};
-use crate::held::Changes;
 use crate::lives::Lives;
 use crate::tables::{FORMAT, META, definition, number, to_number};
-use crate::tx::Tx;
+use crate::tx::{Changed, Tx};
 use crate::vigil::Vigil;
 use crate::writer::{Chore, Keeper, Undone, Writer};
 
+pub use crate::inflight::EmbeddedInflight;
 pub use crate::registry::EmbeddedRegistry;
 pub use crate::sessions::EmbeddedSessions;
 /// What an in-memory store keeps its bytes in; the simulation brings one that crashes.
@@ -168,6 +169,20 @@ impl Embedded {
         Ok(Arc::new(sessions))
     }
 
+    /// The jobs of `id` on this store: queues, what is in flight, dead letters. An owner's beat lasts
+    /// for `ttl` unless it says otherwise; what becomes of the jobs of the dead is said by `recovery`.
+    pub fn inflight(
+        &self,
+        id: SystemId,
+        ttl: Duration,
+        recovery: Recovery,
+    ) -> Result<Arc<EmbeddedInflight>> {
+        let inflight = EmbeddedInflight::open(self.inner.clone(), id, ttl, recovery)?;
+        let room: Arc<dyn Room> = inflight.core().clone();
+        self.inner.let_in(&room);
+        Ok(Arc::new(inflight))
+    }
+
     /// Mirrors the beats, finishes what was asked for, and lets go of the folder. Blocks.
     pub fn close(self) -> Result<()> {
         let answer = block_on(self.mirror());
@@ -259,8 +274,12 @@ pub(crate) trait Room: Send + Sync {
     fn lives(&self) -> &Lives;
     /// Everything in memory anew, from disk.
     fn read(&self, disk: &Disk) -> Result<()>;
-    /// A batch is durable: takes what it changed of what is held, by table.
-    fn committed(&self, held: &mut HashMap<Arc<str>, Changes>);
+    /// Writes what it writes once for all jobs of a batch.
+    fn stamp(&self, _: &mut Tx<'_>) -> Tried<()> {
+        Ok(())
+    }
+    /// A batch is durable: takes what it changed of what is kept in memory.
+    fn committed(&self, _: &mut Changed) {}
 }
 
 impl Inner {
@@ -285,14 +304,16 @@ impl Inner {
 
 impl Keeper for Inner {
     fn stamp(&self, tx: &mut Tx<'_>) -> Tried<()> {
+        if tx.has_changed() {
+            self.rooms().iter().try_for_each(|room| room.stamp(tx))?;
+        }
         tx.meta_put(b"high_ms", &number(self.vigil.now_ms()))
     }
 
-    fn committed(&self, mut held: HashMap<Arc<str>, Changes>) {
-        if held.is_empty() {
-            return;
+    fn committed(&self, mut changed: Changed) {
+        if !changed.is_empty() {
+            self.rooms().iter().for_each(|room| room.committed(&mut changed));
         }
-        self.rooms().iter().for_each(|room| room.committed(&mut held));
     }
 
     fn tick(&self) -> Option<Chore<'_>> {

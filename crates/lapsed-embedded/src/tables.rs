@@ -4,13 +4,21 @@
 //! |---|---|---|
 //! | `meta` | name | counters, operator's settings, terms (JSON or a big-endian number) |
 //! | `S/owners` | incarnation | [`OwnerRow`] as JSON |
-//! | `S/held` | incarnation, key | an entry, filed under its holder: registered at; of sessions, the number of references |
+//! | `S/held` | incarnation, key | an entry, filed under its holder: registered at; of sessions, the number of references; of jobs, the job with its claim |
 //! | `S/lost` | incarnation, key | receipt number: what was taken from each life |
 //! | `S/receipts` | receipt number | the receipt as JSON |
 //! | `S/batches` | sweeper, 0, batch number | first and last receipt number of that batch |
 //! | `S/forbidden` | sweeper, 0, batch number | since when: batches settled as not carried out |
 //! | `S/sessions` | session id | [`SessionRow`] as JSON |
 //! | `S/broadcasters` | broadcaster | the id of its current session |
+//! | `S/queued` | queue, 0, place | a job on that queue, with its id |
+//! | `S/dead` | job id | a dead letter: the job, with why it is one |
+//!
+//! A job is one row, which moves: it lies in `S/queued`, in `S/held` or in `S/dead`, and so is in one
+//! place at a time whatever happens. What it carries goes along byte for byte; how it is laid out is
+//! in `inflight/rows.rs`. The places of a queue grow at the back and fall at the front, from the
+//! middle. The account of a system of jobs (`account/S` in `meta`: entered, completed, dropped, the
+//! next token) is written once in every batch that changed it.
 //!
 //! Numbers in keys are big-endian, so that byte order is number order.
 
@@ -42,6 +50,9 @@ pub(crate) struct Tables {
     pub forbidden: Arc<str>,
     pub sessions: Arc<str>,
     pub broadcasters: Arc<str>,
+    pub queued: Arc<str>,
+    pub dead: Arc<str>,
+    pub account: Vec<u8>,
     pub next_incarnation: Vec<u8>,
     pub next_receipt: Vec<u8>,
 }
@@ -58,6 +69,9 @@ impl Tables {
             forbidden: table("forbidden"),
             sessions: table("sessions"),
             broadcasters: table("broadcasters"),
+            queued: table("queued"),
+            dead: table("dead"),
+            account: format!("account/{id}").into_bytes(),
             next_incarnation: format!("next_incarnation/{id}").into_bytes(),
             next_receipt: format!("next_receipt/{id}").into_bytes(),
         }
@@ -122,6 +136,17 @@ pub(crate) fn held_key(incarnation: u64, key: &str) -> Vec<u8> {
 /// Takes such a key apart.
 pub(crate) fn split_held(bytes: &[u8]) -> Option<(u64, &str)> {
     Some((to_number(bytes)?, std::str::from_utf8(&bytes[8..]).ok()?))
+}
+
+/// The key of `S/queued`. No name contains a zero, so that queues do not mix.
+pub(crate) fn queued_key(queue: &str, place: u64) -> Vec<u8> {
+    batch_key(queue, place)
+}
+
+/// Takes such a key apart.
+pub(crate) fn split_queued(bytes: &[u8]) -> Option<(&str, u64)> {
+    let (queue, place) = bytes.split_at_checked(bytes.len().checked_sub(9)?)?;
+    Some((std::str::from_utf8(queue).ok()?, to_number(&place[1..])?))
 }
 
 /// The value of `S/batches`: two numbers.

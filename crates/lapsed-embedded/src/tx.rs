@@ -9,6 +9,7 @@ use redb::{ReadableTable, Table, WriteTransaction};
 
 use crate::fault::Fault;
 use crate::held::Changes;
+use crate::inflight::JobChanges;
 use crate::tables::{Bytes, META, definition, number, to_number};
 
 type Opened<'t> = Table<'t, Bytes, Bytes>;
@@ -17,8 +18,23 @@ pub(crate) struct Tx<'t> {
     txn: &'t WriteTransaction,
     tables: HashMap<Arc<str>, Opened<'t>, RandomState>,
     meta: Arc<str>,
-    held: HashMap<Arc<str>, Changes>,
+    changed: Changed,
     then: Vec<Then>,
+}
+
+/// What a batch has changed of what is kept in memory, by the name of the table of what is held.
+#[derive(Default)]
+pub(crate) struct Changed {
+    /// Of registries.
+    pub held: HashMap<Arc<str>, Changes, RandomState>,
+    /// Of jobs in flight.
+    pub jobs: HashMap<Arc<str>, JobChanges, RandomState>,
+}
+
+impl Changed {
+    pub fn is_empty(&self) -> bool {
+        self.held.is_empty() && self.jobs.is_empty()
+    }
 }
 
 /// A change in memory that follows the commit.
@@ -26,14 +42,14 @@ type Then = Box<dyn FnOnce() + Send>;
 
 /// What is to be done in memory once a batch is committed.
 pub(crate) struct Aftermath {
-    pub held: HashMap<Arc<str>, Changes>,
+    pub changed: Changed,
     pub then: Vec<Then>,
 }
 
 impl<'t> Tx<'t> {
     pub fn new(txn: &'t WriteTransaction) -> Self {
-        let (tables, held, then) = (HashMap::default(), HashMap::new(), Vec::new());
-        Tx { txn, tables, meta: Arc::from(META), held, then }
+        let (tables, changed, then) = (HashMap::default(), Changed::default(), Vec::new());
+        Tx { txn, tables, meta: Arc::from(META), changed, then }
     }
 
     pub fn table(&mut self, name: &Arc<str>) -> Result<&mut Opened<'t>, Fault> {
@@ -58,9 +74,29 @@ impl<'t> Tx<'t> {
         Ok(self.table(table)?.remove(key)?.is_some())
     }
 
+    /// Removes a row: what it held, if it was there.
+    pub fn take(&mut self, table: &Arc<str>, key: &[u8]) -> Result<Option<Vec<u8>>, Fault> {
+        Ok(self.table(table)?.remove(key)?.map(|value| value.value().to_vec()))
+    }
+
     /// What this batch has changed so far of what is held, by the name of the table.
     pub fn held(&mut self, table: &Arc<str>) -> &mut Changes {
-        self.held.entry(table.clone()).or_default()
+        self.changed.held.entry(table.clone()).or_default()
+    }
+
+    /// The same of a system of jobs.
+    pub fn jobs(&mut self, table: &Arc<str>) -> &mut JobChanges {
+        self.changed.jobs.entry(table.clone()).or_default()
+    }
+
+    /// The same, if there is any.
+    pub fn jobs_changed(&self, table: &Arc<str>) -> Option<&JobChanges> {
+        self.changed.jobs.get(table)
+    }
+
+    /// Whether anything has changed that is kept in memory.
+    pub fn has_changed(&self) -> bool {
+        !self.changed.is_empty()
     }
 
     /// Does `change` once this batch is committed, before anybody is answered; never if it is not.
@@ -70,7 +106,7 @@ impl<'t> Tx<'t> {
 
     /// All of it, to be applied once it is committed.
     pub fn into_aftermath(self) -> Aftermath {
-        Aftermath { held: self.held, then: self.then }
+        Aftermath { changed: self.changed, then: self.then }
     }
 
     pub fn meta_get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Fault> {

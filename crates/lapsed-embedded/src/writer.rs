@@ -3,7 +3,6 @@
 //! A job runs inside the batch's transaction and leaves what to do once the outcome is known. If
 //! any job meets a failing disk the whole batch is undone and everybody in it is told.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::sync::{Mutex, Weak};
@@ -15,8 +14,7 @@ use tokio::sync::oneshot;
 
 use crate::disk::Disk;
 use crate::fault::{Fault, Tried, disk_full};
-use crate::held::Changes;
-use crate::tx::Tx;
+use crate::tx::{Changed, Tx};
 
 /// The most jobs that share one commit.
 const BATCH_MAX: usize = 4_096;
@@ -89,10 +87,11 @@ pub(crate) enum Undone {
 
 /// What the writer tells its store.
 pub(crate) trait Keeper: Send + Sync {
-    /// Goes into every batch: the time, so that it never goes back.
+    /// Goes into every batch, last: the time, so that it never goes back, and what is written once
+    /// for all jobs of a batch.
     fn stamp(&self, tx: &mut Tx<'_>) -> Tried<()>;
-    /// A batch is durable: what it changed of what is held, by table.
-    fn committed(&self, held: HashMap<Arc<str>, Changes>);
+    /// A batch is durable: what it changed of what is kept in memory.
+    fn committed(&self, changed: Changed);
     /// Regularly, also when nothing happens. The chore is run at once.
     fn tick(&self) -> Option<Chore<'_>>;
     /// A batch was undone: memory must be brought back in line with the disk.
@@ -272,7 +271,7 @@ fn commit(
     match ran {
         Ok(aftermath) => {
             txn.commit().map_err(|e| told(e.into()))?;
-            keeper.committed(aftermath.held);
+            keeper.committed(aftermath.changed);
             aftermath.then.into_iter().for_each(|change| change());
             Ok(())
         }

@@ -1,7 +1,6 @@
 //! Memory from disk: at opening, and after a batch was undone.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use lapsed::{Name, Result};
 use redb::{ReadTransaction, ReadableTable};
@@ -9,11 +8,11 @@ use redb::{ReadTransaction, ReadableTable};
 use crate::Room;
 use crate::disk::Disk;
 use crate::fault::{Fault, Tried};
-use crate::held::Changes;
 use crate::lives::Lives;
 use crate::lives::load::open;
 use crate::registry::Core;
 use crate::tables::{split_held, to_number};
+use crate::tx::Changed;
 
 impl Core {
     /// What is held, and how much by each life.
@@ -46,8 +45,8 @@ impl Room for Core {
         read().map_err(|fault: Fault| fault.told(&disk.name))
     }
 
-    fn committed(&self, held: &mut HashMap<Arc<str>, Changes>) {
-        if let Some(changes) = held.remove(&self.tables.held) {
+    fn committed(&self, changed: &mut Changed) {
+        if let Some(changes) = changed.held.remove(&self.tables.held) {
             self.held.apply(changes);
         }
     }

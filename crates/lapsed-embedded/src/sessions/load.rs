@@ -1,7 +1,6 @@
 //! Memory from disk: at opening, and after a batch was undone.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use lapsed::{Name, Result};
 use redb::{ReadTransaction, ReadableTable};
@@ -9,7 +8,6 @@ use redb::{ReadTransaction, ReadableTable};
 use crate::Room;
 use crate::disk::Disk;
 use crate::fault::{Fault, Tried};
-use crate::held::Changes;
 use crate::lives::Lives;
 use crate::lives::load::open;
 use crate::sessions::Core;
@@ -57,6 +55,4 @@ impl Room for Core {
         };
         read().map_err(|fault: Fault| fault.told(&disk.name))
     }
-
-    fn committed(&self, _: &mut HashMap<Arc<str>, Changes>) {}
 }

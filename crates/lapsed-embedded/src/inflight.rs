@@ -1,0 +1,91 @@
+//! `inflight` on the embedded store.
+//!
+//! A job is one row, and where the row lies is where the job is: on a queue, in the hands of a life
+//! (filed under it, so that what a dead owner leaves lies together), among the dead letters. Moving it
+//! is a removal and an insertion in one transaction, so there is no moment at which it is nowhere or
+//! in two places. The way from an id to its row is in memory ([`places`]), never ahead of the disk.
+//!
+//! Taking and completing a job touches three rows: off its queue, into the holder's hands, gone. What
+//! the account says of it is written once for all jobs of a batch.
+
+mod letters;
+mod load;
+mod moves;
+mod operations;
+mod places;
+mod read;
+mod reclaim;
+mod rows;
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lapsed::inflight::rules::Recovery;
+use lapsed::owner::{Beat, Claim, Incarnation, OwnerInfo, OwnerStore, Pulse};
+use lapsed::{Name, Result, SystemId};
+
+use crate::fault::Tried;
+use crate::lives::{Desk, Lives};
+use crate::tx::Tx;
+use crate::{Inner, Room};
+
+pub(crate) use crate::inflight::places::JobChanges;
+use crate::inflight::places::Places;
+
+/// One system of jobs on an embedded store.
+pub struct EmbeddedInflight {
+    desk: Desk,
+    core: Arc<Core>,
+}
+
+/// What the jobs on the writer's thread work with: the lives, and where every job is.
+pub(crate) struct Core {
+    lives: Arc<Lives>,
+    places: Places,
+    recovery: Recovery,
+}
+
+impl Deref for Core {
+    type Target = Lives;
+    fn deref(&self) -> &Lives {
+        &self.lives
+    }
+}
+
+impl EmbeddedInflight {
+    pub(crate) fn open(
+        inner: Arc<Inner>,
+        id: SystemId,
+        ttl: Duration,
+        recovery: Recovery,
+    ) -> Result<Self> {
+        let lives = Arc::new(Lives::new(&inner, id, ttl));
+        let core = Core { lives: lives.clone(), places: Places::new(), recovery };
+        core.read(&inner.disk)?;
+        Ok(EmbeddedInflight { desk: Desk { inner, lives }, core: Arc::new(core) })
+    }
+
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
+    /// A beat that is answered at once, if it can be: by a life that is in memory, which is every
+    /// one that lives. `None`: ask [`OwnerStore::beat`].
+    pub fn beat_now(&self, claim: &Claim) -> Option<Beat> {
+        self.desk.beat_now(claim)
+    }
+
+    /// Runs a job that needs nothing but the core.
+    async fn write<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Core, &mut Tx<'_>) -> Tried<T> + Send + 'static,
+        done: impl FnOnce(&T) + Send + 'static,
+    ) -> Result<T> {
+        let core = self.core.clone();
+        self.desk.inner.writer.write(move |tx| work(&core, tx), done).await
+    }
+}
+
+crate::lives::owners_at_the_desk!(EmbeddedInflight);

@@ -1,0 +1,116 @@
+//! Dead letters put back or deleted, and jobs brought back from their receipts. Each is one job of the
+//! writer.
+
+use lapsed::Name;
+use lapsed::inflight::Recovered;
+use lapsed::inflight::rules::{End, OnDeath};
+use lapsed::receipt::{Receipt, ReceiptId};
+use lapsed::system::Restored;
+use serde::{Deserialize, Serialize};
+
+use crate::fault::Tried;
+use crate::inflight::Core;
+use crate::inflight::places::Where;
+use crate::inflight::rows::{Body, Head, split};
+use crate::tables::number;
+use crate::tx::Tx;
+
+/// What a receipt keeps: of a job that was dropped everything that is needed to bring it back.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Kept {
+    #[serde(flatten)]
+    pub recovered: Recovered,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub entered_ms: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_death: Option<OnDeath>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub crashes_max: Option<u32>,
+}
+
+impl Core {
+    pub(super) fn put_back(&self, tx: &mut Tx<'_>, id: &Name, end: End) -> Tried<bool> {
+        if self.whereabouts(tx, id) != Some(Where::Dead) {
+            return Ok(false);
+        }
+        let row = self.unearth(tx, id)?;
+        let (_, body) = split(&row)?;
+        let head = Head { crashes: Vec::new(), ..body.head()? };
+        let bytes = head.bytes()?;
+        self.put_on(tx, self.home(&head), end, id, Body { head: &bytes, ..body })?;
+        Ok(true)
+    }
+
+    pub(super) fn delete(&self, tx: &mut Tx<'_>, id: &Name) -> Tried<bool> {
+        if self.whereabouts(tx, id) != Some(Where::Dead) {
+            return Ok(false);
+        }
+        self.unearth(tx, id)?;
+        self.account(tx).dropped += 1;
+        Ok(true)
+    }
+
+    pub(super) fn restore(&self, tx: &mut Tx<'_>, seq: u64) -> Tried<Restored> {
+        let refused = |why: String| Ok(Restored::Refused { why });
+        let receipt_id = ReceiptId { system: self.id.clone(), seq };
+        let Some(bytes) = tx.get(&self.tables.receipts, &number(seq))? else {
+            return refused(format!(
+                "there is no receipt {receipt_id}, or it is past its retention"
+            ));
+        };
+        let mut receipt: Receipt = serde_json::from_slice(&bytes)?;
+        let id = receipt.key.clone();
+        if receipt.restored_ms.is_some() {
+            return refused(format!("`{id}` was put back from {receipt_id} before"));
+        }
+        let kept: Kept = serde_json::from_value(receipt.removed.clone())?;
+        if let Err(why) = self.bring_back(tx, &id, kept)? {
+            return refused(why);
+        }
+        receipt.restored_ms = Some(self.vigil.now_ms());
+        tx.put(&self.tables.receipts, &number(seq), &serde_json::to_vec(&receipt)?)?;
+        let (key, owner) = (id.to_string(), receipt.owner.to_string());
+        Ok(Restored::Restored { key, owner, incarnation: receipt.incarnation.0 })
+    }
+
+    /// From where it is now, or from what the receipt kept of it; or why not.
+    fn bring_back(
+        &self,
+        tx: &mut Tx<'_>,
+        id: &Name,
+        kept: Kept,
+    ) -> Tried<std::result::Result<(), String>> {
+        let payload = match (self.whereabouts(tx, id), &kept.recovered.payload) {
+            (Some(Where::Queued { queue, .. }), _) => {
+                return Ok(Err(format!("job `{id}` is on queue `{queue}`")));
+            }
+            (Some(Where::InFlight { incarnation, .. }), _) => {
+                return Ok(Err(format!(
+                    "job `{id}` is in flight, in the hands of incarnation {incarnation}"
+                )));
+            }
+            (Some(Where::Dead), _) => {
+                self.put_back(tx, id, End::Front)?;
+                return Ok(Ok(()));
+            }
+            (None, None) => {
+                return Ok(Err(format!("job `{id}` was completed or deleted since")));
+            }
+            (None, Some(payload)) => payload,
+        };
+        let head = Head {
+            queue: kept.recovered.queue.clone(),
+            entered_ms: kept.entered_ms.unwrap_or_else(|| self.vigil.now_ms()),
+            crashes: Vec::new(),
+            on_death: kept.on_death,
+            crashes_max: kept.crashes_max,
+        };
+        let bytes = head.bytes()?;
+        let body = Body { head: &bytes, payload: payload.as_bytes() };
+        self.put_on(tx, self.home(&head), End::Front, id, body)?;
+        // It is not dropped any more: the account counts it once, where it is.
+        let account = self.account(tx);
+        account.dropped = account.dropped.saturating_sub(1);
+        Ok(Ok(()))
+    }
+}

@@ -1,0 +1,114 @@
+//! Memory from disk: at opening, and after a batch was undone.
+
+use std::collections::HashMap;
+
+use foldhash::fast::RandomState;
+use lapsed::{Name, Result};
+use redb::{ReadTransaction, ReadableTable};
+
+use crate::Room;
+use crate::disk::Disk;
+use crate::fault::{Fault, Tried};
+use crate::inflight::Core;
+use crate::inflight::places::{Account, Where};
+use crate::inflight::rows::{name, split, split_claim};
+use crate::lives::Lives;
+use crate::lives::load::open;
+use crate::tables::{META, split_held, split_queued};
+use crate::tx::{Changed, Tx};
+
+type All = HashMap<Name, Where, RandomState>;
+
+/// One job, which must not be anywhere else.
+fn add(all: &mut All, id: Name, place: Where) -> Tried<()> {
+    match all.insert(id.clone(), place) {
+        None => Ok(()),
+        Some(_) => Err(Fault::row(format!("job `{id}` is in two places"))),
+    }
+}
+
+impl Core {
+    fn load_queued(&self, txn: &ReadTransaction, all: &mut All) -> Tried<()> {
+        let Some(queued) = open(txn, &self.tables.queued)? else { return Ok(()) };
+        let mut last: Option<Name> = None;
+        for row in queued.iter()? {
+            let (key, row) = row?;
+            let (queue, place) = split_queued(key.value())
+                .ok_or_else(|| Fault::row("a row of `queued` has no place"))?;
+            // All jobs of a queue share its name in memory.
+            let queue = match last.take().filter(|last| last.as_str() == queue) {
+                Some(queue) => queue,
+                None => name(queue.as_bytes())?,
+            };
+            last = Some(queue.clone());
+            add(all, name(split(row.value())?.0)?, Where::Queued { queue, place })?;
+        }
+        Ok(())
+    }
+
+    /// What is in flight, and how much of it each life holds.
+    fn load_held(&self, txn: &ReadTransaction, all: &mut All) -> Tried<HashMap<u64, u64>> {
+        let mut counts = HashMap::new();
+        let Some(held) = open(txn, &self.tables.held)? else { return Ok(counts) };
+        for row in held.iter()? {
+            let (key, row) = row?;
+            let (incarnation, id) = split_held(key.value())
+                .ok_or_else(|| Fault::row("a row of `held` is not a job"))?;
+            let (token, _) = split_claim(split(row.value())?.0)?;
+            add(all, name(id.as_bytes())?, Where::InFlight { incarnation, token })?;
+            *counts.entry(incarnation).or_default() += 1;
+        }
+        Ok(counts)
+    }
+
+    fn load_dead(&self, txn: &ReadTransaction, all: &mut All) -> Tried<()> {
+        let Some(dead) = open(txn, &self.tables.dead)? else { return Ok(()) };
+        for row in dead.iter()? {
+            add(all, name(row?.0.value())?, Where::Dead)?;
+        }
+        Ok(())
+    }
+
+    fn load_account(&self, txn: &ReadTransaction) -> Tried<Account> {
+        let Some(meta) = open(txn, META)? else { return Ok(Account::default()) };
+        match meta.get(&*self.tables.account)? {
+            Some(row) => Ok(serde_json::from_slice(row.value())?),
+            None => Ok(Account::default()),
+        }
+    }
+
+    fn load(&self, txn: &ReadTransaction) -> Tried<()> {
+        let mut all = All::default();
+        self.load_queued(txn, &mut all)?;
+        let held = self.load_held(txn, &mut all)?;
+        self.load_dead(txn, &mut all)?;
+        let account = self.load_account(txn)?;
+        self.lives.load(txn, &held)?;
+        self.places.replace(all, account);
+        Ok(())
+    }
+}
+
+impl Room for Core {
+    fn lives(&self) -> &Lives {
+        &self.lives
+    }
+
+    fn read(&self, disk: &Disk) -> Result<()> {
+        let txn = disk.read()?;
+        self.load(&txn).map_err(|fault| fault.told(&disk.name))
+    }
+
+    fn stamp(&self, tx: &mut Tx<'_>) -> Tried<()> {
+        match tx.jobs_changed(&self.tables.held).and_then(|changes| changes.account) {
+            Some(account) => tx.meta_put(&self.tables.account, &serde_json::to_vec(&account)?),
+            None => Ok(()),
+        }
+    }
+
+    fn committed(&self, changed: &mut Changed) {
+        if let Some(changes) = changed.jobs.remove(&self.tables.held) {
+            self.places.apply(changes);
+        }
+    }
+}

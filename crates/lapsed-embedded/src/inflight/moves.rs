@@ -1,0 +1,175 @@
+//! Jobs moved from place to place, inside a job of the writer. Whatever is written here is followed by
+//! the same change in memory, once it is durable.
+
+use std::sync::Arc;
+
+use lapsed::Name;
+use lapsed::inflight::Token;
+use lapsed::inflight::rules::{End, counting};
+use redb::ReadableTable;
+
+use crate::fault::{Fault, Tried};
+use crate::inflight::Core;
+use crate::inflight::places::{Account, Where};
+use crate::inflight::rows::{Body, Death, Head, claim_mark};
+use crate::slot::Slot;
+use crate::tables::{held_key, queued_key, split_queued};
+use crate::tx::Tx;
+
+/// Where the first job of an empty queue is put: far from either end.
+const MIDDLE: u64 = 1 << 63;
+
+impl Core {
+    /// Where a job is, as this batch has left it.
+    pub(super) fn whereabouts(&self, tx: &Tx<'_>, id: &Name) -> Option<Where> {
+        let changed = tx.jobs_changed(&self.tables.held).and_then(|jobs| jobs.places.get(id));
+        match changed {
+            Some(place) => place.clone(),
+            None => self.places.get(id),
+        }
+    }
+
+    fn is_now(&self, tx: &mut Tx<'_>, id: &Name, place: Option<Where>) {
+        tx.jobs(&self.tables.held).places.insert(id.clone(), place);
+    }
+
+    /// The account, as this batch has left it; to be changed.
+    pub(super) fn account<'t>(&self, tx: &'t mut Tx<'_>) -> &'t mut Account {
+        let changes = tx.jobs(&self.tables.held);
+        changes.account.get_or_insert_with(|| self.places.account())
+    }
+
+    /// How many of a job's crashes count now.
+    pub(super) fn crashes(&self, head: &Head, now_ms: u64) -> u32 {
+        counting(&head.crashes, self.recovery.crash_window_ms, now_ms)
+    }
+
+    /// Where a job goes that goes back to its queue.
+    pub(super) fn home<'a>(&'a self, head: &'a Head) -> &'a Name {
+        self.recovery.outbox.as_ref().unwrap_or(&head.queue)
+    }
+
+    /// Puts a job on a queue.
+    pub(super) fn put_on(
+        &self,
+        tx: &mut Tx<'_>,
+        queue: &Name,
+        end: End,
+        id: &Name,
+        body: Body<'_>,
+    ) -> Tried<()> {
+        let place = self.next_place(tx, queue, end)?;
+        let key = queued_key(queue.as_str(), place);
+        tx.put(&self.tables.queued, &key, &body.marked(id.as_str().as_bytes()))?;
+        self.is_now(tx, id, Some(Where::Queued { queue: queue.clone(), place }));
+        *tx.jobs(&self.tables.held).arrived.entry(queue.clone()).or_default() += 1;
+        Ok(())
+    }
+
+    /// The next place at that end. What was taken meanwhile leaves a gap, and no harm is done.
+    fn next_place(&self, tx: &mut Tx<'_>, queue: &Name, end: End) -> Tried<u64> {
+        let known = tx.jobs(&self.tables.held).ends.get(queue).copied();
+        let ends = match known {
+            Some(ends) => Some(ends),
+            None => self.ends_of(tx, queue)?,
+        };
+        let (place, ends) = match (ends, end) {
+            (None, _) => (MIDDLE, (MIDDLE, MIDDLE)),
+            (Some((first, last)), End::Front) => (first - 1, (first - 1, last)),
+            (Some((first, last)), End::Back) => (last + 1, (first, last + 1)),
+        };
+        tx.jobs(&self.tables.held).ends.insert(queue.clone(), ends);
+        Ok(place)
+    }
+
+    fn ends_of(&self, tx: &mut Tx<'_>, queue: &Name) -> Tried<Option<(u64, u64)>> {
+        let (from, to) = whole(queue);
+        let mut rows = tx.table(&self.tables.queued)?.range(&*from..=&*to)?;
+        let Some(first) = rows.next() else { return Ok(None) };
+        let first = place_of(first?.0.value())?;
+        let last = match rows.next_back() {
+            Some(last) => place_of(last?.0.value())?,
+            None => first,
+        };
+        Ok(Some((first, last)))
+    }
+
+    /// The first `limit` rows of a queue, off it.
+    pub(super) fn pop(&self, tx: &mut Tx<'_>, queue: &Name, limit: usize) -> Tried<Vec<Vec<u8>>> {
+        let (from, to) = whole(queue);
+        let table = tx.table(&self.tables.queued)?;
+        let mut first = Vec::new();
+        for row in table.range(&*from..=&*to)?.take(limit) {
+            let (key, value) = row?;
+            first.push((key.value().to_vec(), value.value().to_vec()));
+        }
+        for (key, _) in &first {
+            table.remove(&**key)?;
+        }
+        Ok(first.into_iter().map(|(_, row)| row).collect())
+    }
+
+    /// Puts a job into the hands of a life, by a new claim.
+    pub(super) fn hold(
+        &self,
+        tx: &mut Tx<'_>,
+        slot: &Arc<Slot>,
+        id: &Name,
+        body: Body<'_>,
+        now_ms: u64,
+    ) -> Tried<Token> {
+        let account = self.account(tx);
+        let token = account.next_token;
+        account.next_token += 1;
+        let key = held_key(slot.incarnation, id.as_str());
+        tx.put(&self.tables.held, &key, &body.marked(&claim_mark(token, now_ms)))?;
+        let incarnation = slot.incarnation;
+        self.is_now(tx, id, Some(Where::InFlight { incarnation, token }));
+        slot.hold_one();
+        Ok(Token(token))
+    }
+
+    /// Takes a job out of the hands of a life. It is up to the caller to put it somewhere.
+    pub(super) fn let_go(&self, tx: &mut Tx<'_>, slot: &Arc<Slot>, id: &Name) -> Tried<Vec<u8>> {
+        let row = tx.take(&self.tables.held, &held_key(slot.incarnation, id.as_str()))?;
+        let row = row.ok_or_else(|| missing(id, "in flight"))?;
+        self.note_let_go(slot);
+        self.is_now(tx, id, None);
+        Ok(row)
+    }
+
+    /// Makes a job a dead letter.
+    pub(super) fn bury(
+        &self,
+        tx: &mut Tx<'_>,
+        id: &Name,
+        body: Body<'_>,
+        death: &Death,
+    ) -> Tried<()> {
+        let row = body.marked(&serde_json::to_vec(death)?);
+        tx.put(&self.tables.dead, id.as_str().as_bytes(), &row)?;
+        self.is_now(tx, id, Some(Where::Dead));
+        Ok(())
+    }
+
+    /// Takes a dead letter out. It is up to the caller to put it somewhere.
+    pub(super) fn unearth(&self, tx: &mut Tx<'_>, id: &Name) -> Tried<Vec<u8>> {
+        let row = tx.take(&self.tables.dead, id.as_str().as_bytes())?;
+        let row = row.ok_or_else(|| missing(id, "a dead letter"))?;
+        self.is_now(tx, id, None);
+        Ok(row)
+    }
+}
+
+fn missing(id: &Name, what: &str) -> Fault {
+    Fault::row(format!("job `{id}` is {what}, and its row is missing"))
+}
+
+fn whole(queue: &Name) -> (Vec<u8>, Vec<u8>) {
+    (queued_key(queue.as_str(), 0), queued_key(queue.as_str(), u64::MAX))
+}
+
+fn place_of(key: &[u8]) -> Tried<u64> {
+    let place = split_queued(key).map(|(_, place)| place);
+    place.ok_or_else(|| Fault::row("a row of `queued` has no place"))
+}

@@ -1,0 +1,299 @@
+//! Jobs put on queues, taken, registered, and their claims ended. Each is one job of the writer.
+//!
+//! The race that `finish` must win: a worker completes while its life is being ended. A beat may come
+//! at any instant, but a life *ends* only inside a job (a sweep's batch, a retirement, tidying), and
+//! jobs are serial: what `finish` finds alive stays alive until it is done, and what it finds ended
+//! it refuses. That end may have failed to become durable before; it is then written with the
+//! refusal, so that nobody is told of an end that a restart would undo.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use lapsed::inflight::rules::{End, Why};
+use lapsed::inflight::{
+    Claimed, Counts, Enqueued, Finish, Finished, InflightStore, Job, NewJob, Taken, Ticket, Token,
+    TrackAnswer, Tracked,
+};
+use lapsed::owner::{Claim, Incarnation};
+use lapsed::sweep::Suspect;
+use lapsed::system::Restored;
+use lapsed::{Name, Result};
+use tokio::sync::Notify;
+
+use crate::fault::{Fault, Tried};
+use crate::inflight::places::Where;
+use crate::inflight::rows::{Body, Death, Head, name, split};
+use crate::inflight::{Core, EmbeddedInflight};
+use crate::lives::owners::{begin, begun};
+use crate::lives::{Acted, Meant};
+use crate::slot::Slot;
+use crate::tx::Tx;
+
+/// What a job did for a life that it may have begun.
+struct Done<T> {
+    slot: Arc<Slot>,
+    started: bool,
+    jobs: Vec<T>,
+}
+
+/// Answers to the ends of claims, and the lives whose end is durable with them.
+type Ended = (Vec<Finished>, Vec<Arc<Slot>>);
+
+impl Core {
+    fn enqueue(&self, tx: &mut Tx<'_>, jobs: &[NewJob]) -> Tried<Vec<Enqueued>> {
+        let now_ms = self.vigil.now_ms();
+        let mut answers = Vec::with_capacity(jobs.len());
+        for job in jobs {
+            if self.whereabouts(tx, &job.id).is_some() {
+                answers.push(Enqueued::Exists);
+                continue;
+            }
+            let head = Head::of(job, now_ms).bytes()?;
+            let body = Body { head: &head, payload: job.payload.as_bytes() };
+            self.put_on(tx, &job.queue, End::Back, &job.id, body)?;
+            self.account(tx).entered += 1;
+            answers.push(Enqueued::Queued);
+        }
+        Ok(answers)
+    }
+
+    /// Whoever acts by that claim: whether its life begins with this.
+    fn actor(&self, tx: &mut Tx<'_>, claim: &Claim) -> Tried<Acted<(Arc<Slot>, bool)>> {
+        Ok(match self.acting(claim)? {
+            Some(Acted::Ended(slot)) => Acted::Ended(slot),
+            Some(Acted::Done(slot)) => Acted::Done((slot, false)),
+            None => Acted::Done((self.start(tx, &claim.owner, self.ttl_unless_told())?, true)),
+        })
+    }
+
+    fn take(
+        &self,
+        tx: &mut Tx<'_>,
+        claim: &Claim,
+        queue: &Name,
+        limit: usize,
+    ) -> Tried<Acted<Done<Claimed>>> {
+        let (slot, started) = match self.actor(tx, claim)? {
+            Acted::Done(actor) => actor,
+            Acted::Ended(slot) => return Ok(Acted::Ended(slot)),
+        };
+        let now_ms = self.vigil.now_ms();
+        let rows = self.pop(tx, queue, limit)?;
+        let mut jobs = Vec::with_capacity(rows.len());
+        for row in &rows {
+            let (id, body) = split(row)?;
+            let (id, head) = (name(id)?, body.head()?);
+            let token = self.hold(tx, &slot, &id, body, now_ms)?;
+            let (crashes, payload) = (self.crashes(&head, now_ms), body.payload()?);
+            jobs.push(Claimed { id, token, queue: head.queue, payload, crashes });
+        }
+        Ok(Acted::Done(Done { slot, started, jobs }))
+    }
+
+    fn register(
+        &self,
+        tx: &mut Tx<'_>,
+        claim: &Claim,
+        jobs: &[NewJob],
+    ) -> Tried<Acted<Done<Tracked>>> {
+        let (slot, started) = match self.actor(tx, claim)? {
+            Acted::Done(actor) => actor,
+            Acted::Ended(slot) => return Ok(Acted::Ended(slot)),
+        };
+        let now_ms = self.vigil.now_ms();
+        let mut answers = Vec::with_capacity(jobs.len());
+        for job in jobs {
+            answers.push(self.register_one(tx, &slot, job, now_ms)?);
+        }
+        Ok(Acted::Done(Done { slot, started, jobs: answers }))
+    }
+
+    fn register_one(
+        &self,
+        tx: &mut Tx<'_>,
+        slot: &Arc<Slot>,
+        job: &NewJob,
+        now_ms: u64,
+    ) -> Tried<Tracked> {
+        match self.whereabouts(tx, &job.id) {
+            Some(Where::InFlight { incarnation, token }) if incarnation == slot.incarnation => {
+                return Ok(Tracked::Kept { token: Token(token) });
+            }
+            Some(_) => return Ok(Tracked::Taken),
+            None => {}
+        }
+        let head = Head::of(job, now_ms).bytes()?;
+        let body = Body { head: &head, payload: job.payload.as_bytes() };
+        let token = self.hold(tx, slot, &job.id, body, now_ms)?;
+        self.account(tx).entered += 1;
+        Ok(Tracked::Tracked { token })
+    }
+
+    fn finish(&self, tx: &mut Tx<'_>, tickets: &[Ticket], how: &Finish) -> Tried<Ended> {
+        let mut ended: Vec<Arc<Slot>> = Vec::new();
+        let mut answers = Vec::with_capacity(tickets.len());
+        for ticket in tickets {
+            let slot = match self.current(tx, ticket)? {
+                Ok(slot) => slot,
+                Err(answer) => {
+                    answers.push(answer);
+                    continue;
+                }
+            };
+            if self.guard.may_register(&slot.life()) {
+                self.finish_one(tx, &slot, &ticket.id, how)?;
+                answers.push(Finished::Done);
+                continue;
+            }
+            self.write_end(tx, &slot)?;
+            ended.push(slot);
+            answers.push(Finished::OwnerEnded);
+        }
+        Ok((answers, ended))
+    }
+
+    /// The life that a claim belongs to, if it is the current claim of its job.
+    fn current(
+        &self,
+        tx: &Tx<'_>,
+        ticket: &Ticket,
+    ) -> Tried<std::result::Result<Arc<Slot>, Finished>> {
+        let incarnation = match self.whereabouts(tx, &ticket.id) {
+            None => return Ok(Err(Finished::Gone)),
+            Some(Where::InFlight { incarnation, token }) if token == ticket.token.0 => incarnation,
+            Some(_) => return Ok(Err(Finished::Superseded)),
+        };
+        let slot = self.book.life(incarnation);
+        let slot = slot.ok_or_else(|| Fault::row(format!("nobody holds job `{}`", ticket.id)))?;
+        Ok(Ok(slot))
+    }
+
+    fn finish_one(&self, tx: &mut Tx<'_>, slot: &Arc<Slot>, id: &Name, how: &Finish) -> Tried<()> {
+        let row = self.let_go(tx, slot, id)?;
+        let (_, body) = split(&row)?;
+        match how {
+            Finish::Complete => {
+                self.account(tx).completed += 1;
+                Ok(())
+            }
+            Finish::Fail { error } => {
+                let (why, at_ms) = (Why::Failed, self.vigil.now_ms());
+                self.bury(tx, id, body, &Death { why, at_ms, error: Some(error.clone()) })
+            }
+            Finish::GiveBack(end) => {
+                let head = body.head()?;
+                self.put_on(tx, self.home(&head), *end, id, body)
+            }
+        }
+    }
+}
+
+impl EmbeddedInflight {
+    /// An empty answer without a job, if that is the answer: whoever waits at an empty queue costs
+    /// the disk nothing. What was answered to anybody is in memory already.
+    fn nothing_to_take(&self, claim: &Claim, queue: &Name) -> Option<Taken> {
+        if !self.core.places.is_empty(queue) {
+            return None;
+        }
+        let Meant::Life(slot) = self.core.meant(claim) else { return None };
+        let lives = !slot.is_pending() && self.core.guard.may_register(&slot.life());
+        let incarnation = Incarnation(slot.incarnation);
+        lives.then(|| Taken { incarnation, started: None, jobs: Vec::new() })
+    }
+
+    /// What to call once it is durable: a life that it began counts from now on.
+    fn beginning<T>(&self) -> impl FnOnce(&Acted<Done<T>>) + Send + 'static {
+        let vigil = self.core.vigil.clone();
+        move |acted| match acted {
+            Acted::Done(done) if done.started => begin(&vigil, &done.slot),
+            _ => {}
+        }
+    }
+}
+
+#[async_trait]
+impl InflightStore for EmbeddedInflight {
+    async fn enqueue(&self, jobs: &[NewJob]) -> Result<Vec<Enqueued>> {
+        let jobs = jobs.to_vec();
+        self.write(move |core, tx| core.enqueue(tx, &jobs), |_| {}).await
+    }
+
+    async fn take(&self, claim: &Claim, queue: &Name, limit: usize) -> Result<Taken> {
+        if let Some(nothing) = self.nothing_to_take(claim, queue) {
+            return Ok(nothing);
+        }
+        let (claim, queue) = (claim.clone(), queue.clone());
+        let job = move |core: &Core, tx: &mut Tx<'_>| core.take(tx, &claim, &queue, limit);
+        let done = self.write(job, self.beginning()).await?;
+        let done = self.desk.acted(done).await?;
+        let started = done.started.then(|| begun(&done.slot));
+        Ok(Taken { incarnation: Incarnation(done.slot.incarnation), started, jobs: done.jobs })
+    }
+
+    fn bell(&self, queue: &Name) -> Option<Arc<Notify>> {
+        Some(self.core.places.bell(queue))
+    }
+
+    async fn register(&self, claim: &Claim, jobs: &[NewJob]) -> Result<TrackAnswer> {
+        let (claim, jobs) = (claim.clone(), jobs.to_vec());
+        let job = move |core: &Core, tx: &mut Tx<'_>| core.register(tx, &claim, &jobs);
+        let done = self.write(job, self.beginning()).await?;
+        let done = self.desk.acted(done).await?;
+        let started = done.started.then(|| begun(&done.slot));
+        Ok(TrackAnswer {
+            incarnation: Incarnation(done.slot.incarnation),
+            started,
+            jobs: done.jobs,
+        })
+    }
+
+    async fn finish(&self, tickets: &[Ticket], how: &Finish) -> Result<Vec<Finished>> {
+        let (tickets, how) = (tickets.to_vec(), how.clone());
+        let durable = |(_, ended): &Ended| ended.iter().for_each(|slot| slot.end_is_durable());
+        let job = move |core: &Core, tx: &mut Tx<'_>| core.finish(tx, &tickets, &how);
+        Ok(self.write(job, durable).await?.0)
+    }
+
+    async fn job(&self, id: &Name) -> Result<Option<Job>> {
+        self.read_job(id).await
+    }
+
+    async fn in_flight(
+        &self,
+        claim: &Claim,
+        after: Option<&Name>,
+        limit: usize,
+    ) -> Result<Vec<Name>> {
+        self.desk.entries(claim, after, limit).await
+    }
+
+    async fn held_by(&self, claim: &Claim, limit: usize) -> Result<Vec<Suspect>> {
+        self.desk.held_by(claim, limit)
+    }
+
+    async fn counts(&self) -> Result<Counts> {
+        Ok(self.core.places.counts())
+    }
+
+    async fn queues(&self, after: Option<&Name>, limit: usize) -> Result<Vec<(Name, u64)>> {
+        Ok(self.core.places.queues(after, limit))
+    }
+
+    async fn dead(&self, after: Option<&Name>, limit: usize) -> Result<Vec<Job>> {
+        self.read_dead(after, limit)
+    }
+
+    async fn put_back(&self, id: &Name, end: End) -> Result<bool> {
+        let id = id.clone();
+        self.write(move |core, tx| core.put_back(tx, &id, end), |_| {}).await
+    }
+
+    async fn delete(&self, id: &Name) -> Result<bool> {
+        let id = id.clone();
+        self.write(move |core, tx| core.delete(tx, &id), |_| {}).await
+    }
+
+    async fn restore(&self, seq: u64) -> Result<Restored> {
+        self.write(move |core, tx| core.restore(tx, seq), |_| {}).await
+    }
+}

@@ -1,0 +1,201 @@
+//! Where every job is, in memory: as durable on disk, never ahead of it. And what follows from it:
+//! how long each queue is, the account, the bells of those who wait.
+//!
+//! Jobs of a batch see each other's changes through [`JobChanges`]; everybody else sees them, all at
+//! once, when they are committed. A bell rings after that.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use foldhash::fast::RandomState;
+use lapsed::Name;
+use lapsed::inflight::Counts;
+use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
+
+use crate::held::{Changes, Held};
+
+/// So many bells before those that nobody listens to are put away.
+const BELLS_IDLE_MAX: usize = 1_024;
+
+/// Where a job is: the way to its row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Where {
+    Queued { queue: Name, place: u64 },
+    InFlight { incarnation: u64, token: u64 },
+    Dead,
+}
+
+/// What is counted and cannot be found by counting rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Account {
+    pub entered: u64,
+    pub completed: u64,
+    pub dropped: u64,
+    pub next_token: u64,
+}
+
+impl Default for Account {
+    fn default() -> Self {
+        Account { entered: 0, completed: 0, dropped: 0, next_token: 1 }
+    }
+}
+
+/// What a batch has changed so far.
+#[derive(Default)]
+pub(crate) struct JobChanges {
+    pub places: Changes<Where>,
+    pub account: Option<Account>,
+    /// The first and the last place of a queue, or beyond: what is put there goes further out.
+    pub ends: HashMap<Name, (u64, u64), RandomState>,
+    /// How many have arrived on each queue.
+    pub arrived: HashMap<Name, usize, RandomState>,
+}
+
+#[derive(Default)]
+struct Totals {
+    account: Account,
+    queues: BTreeMap<Name, u64>,
+    queued: u64,
+    in_flight: u64,
+    dead: u64,
+}
+
+impl Totals {
+    fn leave(&mut self, place: &Where) {
+        match place {
+            Where::InFlight { .. } => self.in_flight = self.in_flight.saturating_sub(1),
+            Where::Dead => self.dead = self.dead.saturating_sub(1),
+            Where::Queued { queue, .. } => {
+                self.queued = self.queued.saturating_sub(1);
+                match self.queues.get_mut(queue) {
+                    Some(length) if *length > 1 => *length -= 1,
+                    _ => {
+                        self.queues.remove(queue);
+                    }
+                }
+            }
+        }
+    }
+
+    fn arrive(&mut self, place: &Where) {
+        match place {
+            Where::InFlight { .. } => self.in_flight += 1,
+            Where::Dead => self.dead += 1,
+            Where::Queued { queue, .. } => {
+                self.queued += 1;
+                match self.queues.get_mut(queue) {
+                    Some(length) => *length += 1,
+                    None => {
+                        self.queues.insert(queue.clone(), 1);
+                    }
+                }
+            }
+        }
+    }
+}
+
+pub(crate) struct Places {
+    jobs: Held<Where>,
+    totals: Mutex<Totals>,
+    bells: Mutex<HashMap<Name, Arc<Notify>, RandomState>>,
+}
+
+const LOCK: &str = "no holder of this lock panics";
+
+impl Places {
+    pub fn new() -> Self {
+        Places { jobs: Held::new(), totals: Mutex::default(), bells: Mutex::default() }
+    }
+
+    fn totals(&self) -> MutexGuard<'_, Totals> {
+        self.totals.lock().expect(LOCK)
+    }
+
+    pub fn get(&self, id: &Name) -> Option<Where> {
+        self.jobs.get(id)
+    }
+
+    pub fn account(&self) -> Account {
+        self.totals().account
+    }
+
+    pub fn in_flight(&self) -> u64 {
+        self.totals().in_flight
+    }
+
+    pub fn is_empty(&self, queue: &Name) -> bool {
+        !self.totals().queues.contains_key(queue)
+    }
+
+    /// The whole account at one instant.
+    pub fn counts(&self) -> Counts {
+        let Totals { account, queued, in_flight, dead, .. } = &*self.totals();
+        Counts {
+            entered: account.entered,
+            completed: account.completed,
+            dropped: account.dropped,
+            queued: *queued,
+            in_flight: *in_flight,
+            dead: *dead,
+        }
+    }
+
+    /// Queues that hold something, by name.
+    pub fn queues(&self, after: Option<&Name>, limit: usize) -> Vec<(Name, u64)> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let totals = self.totals();
+        let queues = totals.queues.range::<Name, _>((from, Bound::Unbounded));
+        queues.take(limit).map(|(queue, length)| (queue.clone(), *length)).collect()
+    }
+
+    pub fn bell(&self, queue: &Name) -> Arc<Notify> {
+        let mut bells = self.bells.lock().expect(LOCK);
+        if let Some(bell) = bells.get(queue) {
+            return bell.clone();
+        }
+        if bells.len() >= BELLS_IDLE_MAX {
+            bells.retain(|_, bell| Arc::strong_count(bell) > 1);
+        }
+        bells.entry(queue.clone()).or_default().clone()
+    }
+
+    /// What a batch has made durable; then the bells, one stroke a job.
+    pub fn apply(&self, changes: JobChanges) {
+        {
+            let mut totals = self.totals();
+            for (id, change) in changes.places {
+                change.iter().for_each(|place| totals.arrive(place));
+                if let Some(before) = self.jobs.set(id, change) {
+                    totals.leave(&before);
+                }
+            }
+            totals.account = changes.account.unwrap_or(totals.account);
+        }
+        for (queue, count) in changes.arrived {
+            self.ring(&queue, count);
+        }
+    }
+
+    fn ring(&self, queue: &Name, count: usize) {
+        let bell = self.bells.lock().expect(LOCK).get(queue).cloned();
+        if let Some(bell) = bell {
+            (0..count).for_each(|_| bell.notify_one());
+        }
+    }
+
+    /// Everything anew, as read from disk. Whoever waits looks again: what it waited for may have
+    /// become durable with the batch that failed.
+    pub fn replace(&self, all: HashMap<Name, Where, RandomState>, account: Account) {
+        let mut totals = Totals { account, ..Totals::default() };
+        all.values().for_each(|place| totals.arrive(place));
+        {
+            let mut now = self.totals();
+            self.jobs.replace(all.into_iter());
+            *now = totals;
+        }
+        let bells: Vec<_> = self.bells.lock().expect(LOCK).values().cloned().collect();
+        bells.iter().for_each(|bell| bell.notify_waiters());
+    }
+}

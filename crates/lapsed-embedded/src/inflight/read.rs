@@ -1,0 +1,118 @@
+//! Jobs read: one by its id, dead letters by page.
+
+use lapsed::inflight::{Job, Place, Token};
+use lapsed::owner::Incarnation;
+use lapsed::{Name, Result};
+
+use crate::fault::Tried;
+use crate::inflight::places::Where;
+use crate::inflight::rows::{Body, Death, name, split, split_claim};
+use crate::inflight::{Core, EmbeddedInflight};
+use crate::lives::load::open;
+use crate::tables::{held_key, queued_key};
+use crate::tx::Tx;
+
+impl Core {
+    /// The table and the key of a job's row.
+    fn row_of(&self, id: &Name, place: &Where) -> (&std::sync::Arc<str>, Vec<u8>) {
+        match place {
+            Where::Queued { queue, place } => {
+                (&self.tables.queued, queued_key(queue.as_str(), *place))
+            }
+            Where::InFlight { incarnation, .. } => {
+                (&self.tables.held, held_key(*incarnation, id.as_str()))
+            }
+            Where::Dead => (&self.tables.dead, id.as_str().as_bytes().to_vec()),
+        }
+    }
+
+    /// A job from its row; `None` when the life that held it is forgotten, so that it has moved.
+    fn job_from(&self, id: &Name, place: &Where, row: &[u8]) -> Tried<Option<Job>> {
+        let (mark, body) = split(row)?;
+        let place = match place {
+            Where::Queued { .. } => Place::Queued,
+            Where::Dead => {
+                let Death { why, at_ms, error } = serde_json::from_slice(mark)?;
+                Place::Dead { why, at_ms, error }
+            }
+            Where::InFlight { incarnation, .. } => {
+                let Some(slot) = self.book.life(*incarnation) else { return Ok(None) };
+                let (token, since_ms) = split_claim(mark)?;
+                Place::InFlight {
+                    owner: slot.name.clone(),
+                    incarnation: Incarnation(*incarnation),
+                    token: Token(token),
+                    since_ms,
+                    due_ms: slot.due_ms(self.look().1),
+                    ended: slot.end().map(|end| (end.ending, end.at_ms)),
+                }
+            }
+        };
+        self.job(id, body, place).map(Some)
+    }
+
+    fn job(&self, id: &Name, body: Body<'_>, place: Place) -> Tried<Job> {
+        let (head, now_ms) = (body.head()?, self.vigil.now_ms());
+        Ok(Job {
+            id: id.clone(),
+            payload: body.payload()?,
+            crashes: self.crashes(&head, now_ms),
+            queue: head.queue,
+            entered_ms: head.entered_ms,
+            place,
+            now_ms,
+        })
+    }
+
+    /// Read in turn with everything that moves it.
+    fn job_in_turn(&self, tx: &mut Tx<'_>, id: &Name) -> Tried<Option<Job>> {
+        let Some(place) = self.whereabouts(tx, id) else { return Ok(None) };
+        let (table, key) = self.row_of(id, &place);
+        match tx.get(table, &key)? {
+            Some(row) => self.job_from(id, &place, &row),
+            None => Ok(None),
+        }
+    }
+}
+
+impl EmbeddedInflight {
+    /// Memory says where it is and the disk has the row. A job that moved between the two looks is
+    /// not where it was said to be: it is then asked for in turn with those who move it.
+    pub(super) async fn read_job(&self, id: &Name) -> Result<Option<Job>> {
+        let Some(place) = self.core.places.get(id) else { return Ok(None) };
+        if let Some(job) = self.row_at(id, &place)? {
+            return Ok(Some(job));
+        }
+        let id = id.clone();
+        self.write(move |core, tx| core.job_in_turn(tx, &id), |_| {}).await
+    }
+
+    fn row_at(&self, id: &Name, place: &Where) -> Result<Option<Job>> {
+        let disk = &self.desk.inner.disk;
+        let txn = disk.read()?;
+        let (table, key) = self.core.row_of(id, place);
+        let read = || -> Tried<Option<Job>> {
+            let Some(table) = open(&txn, table)? else { return Ok(None) };
+            let Some(row) = table.get(&*key)? else { return Ok(None) };
+            self.core.job_from(id, place, row.value())
+        };
+        read().map_err(|fault| fault.told(&disk.name))
+    }
+
+    pub(super) fn read_dead(&self, after: Option<&Name>, limit: usize) -> Result<Vec<Job>> {
+        let disk = &self.desk.inner.disk;
+        let txn = disk.read()?;
+        let mut from = after.map_or_else(Vec::new, |id| id.as_str().as_bytes().to_vec());
+        from.extend(after.map(|_| 0));
+        let read = || -> Tried<Vec<Job>> {
+            let Some(dead) = open(&txn, &self.core.tables.dead)? else { return Ok(Vec::new()) };
+            let mut jobs = Vec::new();
+            for row in dead.range(&*from..)?.take(limit) {
+                let (id, row) = row?;
+                jobs.extend(self.core.job_from(&name(id.value())?, &Where::Dead, row.value())?);
+            }
+            Ok(jobs)
+        };
+        read().map_err(|fault| fault.told(&disk.name))
+    }
+}

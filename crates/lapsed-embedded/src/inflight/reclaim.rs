@@ -1,0 +1,237 @@
+//! The decisive step: guard, put back (or bury, or drop), crash and receipt in one job of the writer.
+//!
+//! Who can come in between listing and this: a beat (judged by the compare-and-swap that ends the
+//! life), the end of the claim, another sweeper (each a job, and jobs are serial).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lapsed::clock::Clock;
+use lapsed::inflight::rules::{Case, Decision, End, counts, decide};
+use lapsed::inflight::{Did, Recovered, Token};
+use lapsed::receipt::{Reason, Receipt};
+use lapsed::sweep::{
+    Act, Batch, BatchAnswer, BatchId, Census, Cursor, Outcome, PageRequest, Suspect, SuspectPage,
+    Sweep, Tidied, TidyLimits,
+};
+use lapsed::{Name, Result, SystemId};
+
+use crate::fault::Tried;
+use crate::inflight::letters::Kept;
+use crate::inflight::places::Where;
+use crate::inflight::rows::{Body, Death, Head, split};
+use crate::inflight::{Core, EmbeddedInflight};
+use crate::lives::batch::{Carried, Removed, Run, durable};
+use crate::lives::suspects::{after, place};
+use crate::slot::Slot;
+use crate::tables::{held_key, number};
+use crate::tx::Tx;
+
+/// A suspect that the guard has found dead.
+struct Dead {
+    slot: Arc<Slot>,
+    token: u64,
+    reason: Reason,
+}
+
+/// A job on its way to the front of its queue.
+struct Returning {
+    token: u64,
+    id: Name,
+    head: Head,
+    payload: Vec<u8>,
+}
+
+impl Core {
+    /// The guard's question about one suspect. `place` is where its job is right now.
+    fn judge_job(
+        &self,
+        suspect: &Suspect,
+        place: Option<Where>,
+        now_ms: u64,
+        back_ms: u64,
+    ) -> std::result::Result<Dead, Outcome> {
+        let Some(Where::InFlight { incarnation, token }) = place else { return Err(Outcome::Gone) };
+        let Some(slot) = self.book.life(incarnation) else { return Err(Outcome::Gone) };
+        match self.judge(suspect, &slot, now_ms, back_ms) {
+            Ok(reason) => Ok(Dead { slot, token, reason }),
+            Err(why) => Err(Outcome::Refused(why)),
+        }
+    }
+
+    fn reclaim(&self, tx: &mut Tx<'_>, batch: &Batch, clock: &dyn Clock) -> Tried<Carried> {
+        let (began, mut returning) = (clock.mono(), Vec::new());
+        let one = |run: &mut Run<'_>, tx: &mut Tx<'_>, suspect: &Suspect| {
+            self.reclaim_one(run, tx, suspect, &mut returning)
+        };
+        let (answer, ended) = self.carry_out(tx, batch, clock, one)?;
+        self.to_the_front(tx, returning)?;
+        Ok((BatchAnswer { held: clock.mono() - began, ..answer }, ended))
+    }
+
+    fn reclaim_one(
+        &self,
+        run: &mut Run<'_>,
+        tx: &mut Tx<'_>,
+        suspect: &Suspect,
+        returning: &mut Vec<Returning>,
+    ) -> Tried<Outcome> {
+        let id = &suspect.key;
+        let found = self.whereabouts(tx, id);
+        let dead = match self.judge_job(suspect, found, run.now_ms, run.back_ms) {
+            Ok(dead) => dead,
+            Err(outcome) => return Ok(outcome),
+        };
+        if let Err(why) = run.end(tx, suspect, &dead.slot)? {
+            return Ok(Outcome::Refused(why));
+        }
+        let row = self.let_go(tx, &dead.slot, id)?;
+        let (_, body) = split(&row)?;
+        let kept = self.recover(run, tx, id, &dead, body, returning)?;
+        let incarnation = dead.slot.incarnation;
+        let removed = Removed {
+            key: id,
+            owner: &dead.slot.name,
+            incarnation,
+            reason: dead.reason,
+            deadline_ms: dead.slot.deadline_ms(),
+            what: serde_json::to_value(&kept)?,
+        };
+        let receipt = run.receipt(tx, removed)?;
+        let seq = number(receipt.id.seq);
+        tx.put(&self.tables.lost, &held_key(incarnation, id.as_str()), &seq)?;
+        Ok(Outcome::Reclaimed(Some(Box::new(receipt))))
+    }
+
+    /// Puts a job where the rules say, with its crash counted: what the receipt says of it.
+    fn recover(
+        &self,
+        run: &Run<'_>,
+        tx: &mut Tx<'_>,
+        id: &Name,
+        dead: &Dead,
+        body: Body<'_>,
+        returning: &mut Vec<Returning>,
+    ) -> Tried<Kept> {
+        let (mut head, now_ms) = (body.head()?, run.now_ms);
+        let crashed = dead.reason != Reason::OwnerRetired;
+        let decision = decide(&Case {
+            recovery: &self.recovery,
+            on_death: head.on_death,
+            crashes_max: head.crashes_max,
+            crashed,
+            crashes: &head.crashes,
+            deadline_ms: dead.slot.deadline_ms(),
+            now_ms,
+        });
+        if crashed {
+            head.crashes.retain(|at_ms| counts(*at_ms, self.recovery.crash_window_ms, now_ms));
+            head.crashes.push(now_ms);
+        }
+        let mut kept = self.kept(&head, dead.token, now_ms);
+        match decision {
+            Decision::PutBack(End::Back) => {
+                let bytes = head.bytes()?;
+                self.put_on(tx, self.home(&head), End::Back, id, Body { head: &bytes, ..body })?;
+            }
+            Decision::PutBack(End::Front) => {
+                let (id, payload) = (id.clone(), body.payload.to_vec());
+                returning.push(Returning { token: dead.token, id, head, payload });
+            }
+            Decision::DeadLetter(why) => {
+                let bytes = head.bytes()?;
+                let death = Death { why, at_ms: now_ms, error: None };
+                self.bury(tx, id, Body { head: &bytes, ..body }, &death)?;
+                (kept.recovered.did, kept.recovered.why) = (Did::DeadLetter, Some(why));
+            }
+            Decision::Drop => {
+                self.account(tx).dropped += 1;
+                kept.recovered.did = Did::Dropped;
+                kept.recovered.payload = Some(body.payload()?);
+                kept.entered_ms = Some(head.entered_ms);
+                (kept.on_death, kept.crashes_max) = (head.on_death, head.crashes_max);
+            }
+        }
+        Ok(kept)
+    }
+
+    fn kept(&self, head: &Head, token: u64, now_ms: u64) -> Kept {
+        let recovered = Recovered {
+            queue: head.queue.clone(),
+            token: Token(token),
+            crashes: self.crashes(head, now_ms),
+            did: Did::PutBack,
+            why: None,
+            payload: None,
+        };
+        Kept { recovered, entered_ms: None, on_death: None, crashes_max: None }
+    }
+
+    /// The one that was taken first is the next to be taken again.
+    fn to_the_front(&self, tx: &mut Tx<'_>, mut returning: Vec<Returning>) -> Tried<()> {
+        returning.sort_by_key(|job| std::cmp::Reverse(job.token));
+        for Returning { id, head, payload, .. } in &returning {
+            let bytes = head.bytes()?;
+            let body = Body { head: &bytes, payload };
+            self.put_on(tx, self.home(head), End::Front, id, body)?;
+        }
+        Ok(())
+    }
+}
+
+impl EmbeddedInflight {
+    /// The guard without the act.
+    fn preview(&self, batch: &Batch) -> BatchAnswer {
+        let (now_ms, back_ms) = self.core.look();
+        let one = |suspect: &Suspect| {
+            let found = self.core.places.get(&suspect.key);
+            match self.core.judge_job(suspect, found, now_ms, back_ms) {
+                Ok(_) => Outcome::Reclaimed(None),
+                Err(outcome) => outcome,
+            }
+        };
+        let outcomes = batch.suspects.iter().map(one).collect();
+        BatchAnswer { outcomes, ..BatchAnswer::default() }
+    }
+}
+
+#[async_trait]
+impl Sweep for EmbeddedInflight {
+    fn system(&self) -> &SystemId {
+        &self.core.id
+    }
+
+    fn threshold(&self) -> Duration {
+        self.core.threshold
+    }
+
+    async fn census(&self) -> Result<Census> {
+        Ok(self.desk.census(self.core.places.in_flight()))
+    }
+
+    async fn suspects(&self, request: PageRequest) -> Result<SuspectPage> {
+        self.desk.page(place(&request.after)?.as_ref(), &request)
+    }
+
+    fn after(&self, suspect: &Suspect) -> Cursor {
+        after(suspect)
+    }
+
+    async fn reclaim(&self, batch: Batch) -> Result<BatchAnswer> {
+        if batch.act == Act::DryRun {
+            return Ok(self.preview(&batch));
+        }
+        let clock = self.desk.inner.clock.clone();
+        let job = move |core: &Core, tx: &mut Tx<'_>| core.reclaim(tx, &batch, &*clock);
+        Ok(self.write(job, durable).await?.0)
+    }
+
+    async fn settle(&self, batch: &BatchId) -> Result<Vec<Receipt>> {
+        self.desk.settle_batch(batch).await
+    }
+
+    async fn tidy(&self, limits: TidyLimits) -> Result<Tidied> {
+        self.desk.tidy(limits).await
+    }
+}
