@@ -114,7 +114,7 @@ where
     let limit = page_limit(query.limit)?;
     let after = query.after.as_deref().map(Name::new).transpose()?;
     let names = page(claim, after, limit).await?;
-    let next = names.last().filter(|_| names.len() == limit).map(|name| name.to_string());
+    let next = names.last().filter(|_| is_full(names.len(), limit)).map(|name| name.to_string());
     Ok((names.into_iter().map(String::from).collect(), next))
 }
 
@@ -135,6 +135,11 @@ pub fn page_limit(limit: Option<usize>) -> Result<usize> {
         0 => Err(Problem::malformed("`limit` must be above 0")),
         limit => Ok(limit.min(MANY_MAX)),
     }
+}
+
+/// Whether there may be more: some kinds answer no more than a usual page, whatever is asked for.
+pub fn is_full(rows: usize, limit: usize) -> bool {
+    rows >= limit.min(PAGE_DEFAULT)
 }
 
 /// Refuses a batch that is too large.

@@ -9,7 +9,7 @@ use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
 use utoipa_axum::routes;
 
 use super::shapes::*;
-use super::{Result, bounded, claim, lives, page_limit};
+use super::{Result, bounded, claim, is_full, lives, page_limit};
 use crate::http::extract::{Answer, Json, Path, Query};
 use crate::http::problem::Problem;
 use crate::http::{Shared, schemas};
@@ -119,8 +119,7 @@ async fn all(
 ) -> Result<Answer<Owners>> {
     let limit = page_limit(query.limit)?;
     let owners = lives(&app, kind, &name)?.owners(query.after.map(Incarnation), limit).await?;
-    let more = owners.len() == limit;
-    let next = owners.last().filter(|_| more).map(|o| o.incarnation.0);
+    let next = owners.last().filter(|_| is_full(owners.len(), limit)).map(|o| o.incarnation.0);
     Ok(Answer(Owners { owners, next }))
 }
 
