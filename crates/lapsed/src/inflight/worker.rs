@@ -176,7 +176,9 @@ impl Worker {
                 return Err(self.gone());
             }
             let ear = self.inflight.listen(queue);
-            match self.next(queue, &mut *bench.lock().await).await {
+            // Not inside the match: the bench would stay locked while the job is worked on.
+            let next = self.next(queue, &mut *bench.lock().await).await;
+            match next {
                 Ok(Some(job)) => {
                     let worked = self.work(&job, work(job.clone())).await;
                     bench.lock().await.under_way.remove(&job.id);
