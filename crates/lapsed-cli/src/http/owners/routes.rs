@@ -55,7 +55,7 @@ impl FromRequestParts<Shared> for Of {
 }
 
 /// Begins a new life of an owner.
-#[utoipa::path(post, path = "/start",
+#[utoipa::path(post, path = "/start", params(("name" = String, Path)),
     request_body = StartBody,
     responses((status = 201, body = BeatAnswer)))]
 async fn start(
@@ -70,7 +70,7 @@ async fn start(
 }
 
 /// Life. Without an incarnation the newest one of that name is meant; `lost` when that life ended.
-#[utoipa::path(post, path = "/beat",
+#[utoipa::path(post, path = "/beat", params(("name" = String, Path)),
     request_body = ClaimBody,
     responses((status = 200, body = BeatAnswer),
         (status = 409, description = "That life has ended", body = schemas::Problem,
@@ -86,7 +86,7 @@ async fn beat(
 }
 
 /// Many beats; each has its own answer, in order.
-#[utoipa::path(post, path = "/beat_many",
+#[utoipa::path(post, path = "/beat_many", params(("name" = String, Path)),
     request_body = BeatsBody,
     responses((status = 200, body = BeatsAnswer)))]
 async fn beat_many(
