@@ -91,20 +91,18 @@ for g = 1, tonumber(ARGV[10]) do
     -- An owner with one life holds by it whatever is its own; of several, each is asked.
     local alone = inc == '0' or redis.call('HGET', K.names, owner) == inc
     local filed = alone and holders or every('ZMSCORE', held, keys)
-    local taken, found = {}, 0
-    for i, key in ipairs(keys) do
-      if taken[key] or not holders[i] then
-        group.codes[i] = 'G'
-      elseif holders[i] ~= owner or not filed[i] then
-        group.codes[i] = 'M'
-      else
-        group.codes[i] = 'R'
-        taken[key] = true
+    local taken, dead, codes, found = {}, group.dead, group.codes, 0
+    for i = 1, size do
+      local key, holder = keys[i], holders[i]
+      if holder == owner and filed[i] and not taken[key] then
+        taken[key], codes[i] = true, 'R'
         found = found + 1
-        group.dead[found] = key
-      end
-      if group.codes[i] ~= 'R' and not taken[key] and inc ~= '0' and filed[i] then
-        group.stale[#group.stale + 1] = key
+        dead[found] = key
+      else
+        codes[i] = (taken[key] or not holder) and 'G' or 'M'
+        if not taken[key] and inc ~= '0' and filed[i] then
+          group.stale[#group.stale + 1] = key
+        end
       end
     end
     reclaimed = reclaimed + found
@@ -120,17 +118,9 @@ if act and not no then
     for _, group in ipairs(groups) do
       if #group.dead > 0 then
         local last = seq + (#group.dead - 1) * step
-        local entry = { 'o', group.owner, 'i', group.inc, 'd', whole(group.deadline), 'r', group.how,
-          't', whole(now), 's', sweeper, 'b', number, 'p', step }
-        local size = #entry
-        for i, key in ipairs(group.dead) do
-          entry[size + 2 * i - 1], entry[size + 2 * i] = 'k', key
-        end
-        if #entry <= 7000 then
-          redis.call('XADD', K.receipts, whole(last) .. '-0', unpack(entry))
-        else
-          return redis.error_reply('ERR a batch has at most 3000 keys of one owner')
-        end
+        redis.call('XADD', K.receipts, whole(last) .. '-0', 'o', group.owner, 'i', group.inc,
+          'd', whole(group.deadline), 'r', group.how, 't', whole(now), 's', sweeper, 'b', number, 'p', step,
+          'n', #group.dead, 'v', cmsgpack.pack(group.dead))
         seq = last + step
       end
     end

@@ -1,23 +1,28 @@
 -- The decisive step: guard, act and receipt, for sessions whose grace is over and for references of
 -- lives that are.
 -- KEYS  the base keys, then: 12 disconnected  13 idle (KEYS 1 again: there is none)  14 pointers
---       then for each suspect five: session, ref_count, references of each life, and
---       for a session: pointer of its broadcaster (KEYS 1 again: none), KEYS 1 again
---       for a reference: what the life refers to, what was taken from it
+--       then for each reference five: session, ref_count, references of each life, what the life refers
+--       to, what was taken from it
+--       then for each session four: session, ref_count, references of each life, pointer of its
+--       broadcaster (KEYS 1 again: none)
 -- ARGV  1 sweeper  2 number of the batch  3 term, or empty  4 `reclaim` or `dry`  5 seen_ms  6 gap_ms
---       7 grace_ms  8 shards  9 this shard  10 how many suspects, then for each:
---       `s` or `r`  id  its broadcaster, or empty (of a reference: its owner)  incarnation
--- Answers  {now_ms, held_us, owners ended, first receipt, step, codes, [deadline_ms, reason] for each
---          that was reclaimed}
+--       7 grace_ms  8 shards  9 this shard  10 how many references  11 how many sessions
+--       then for each reference: id  its owner  incarnation
+--       then for each session: id  its broadcaster, or empty
+-- Answers  {now_ms, held_us, owners ended, first receipt, step, codes, reasons, deadlines_ms...}: a code
+--          for each reference, then for each session; a reason and a deadline for each R
 --          codes: R reclaimed, F let go, A alive, S store away, T active, M moved, G gone, U unreadable,
 --          L not the leader, D done before
 -- O(suspects * log sessions)
 --
--- All reads come before the first write, and the first write is the receipt.
+-- All reads come before the first write, and the first write is the receipt. What a session costs here
+-- is mostly what crosses between the server and Lua: what can be asked of all of them at once is, and
+-- a receipt keeps the fields as they came.
 local K = base(KEYS)
 local now, began = clock()
 local sweeper, number, act = ARGV[1], ARGV[2], ARGV[4] == 'reclaim'
-local grace, shards, shard, count = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
+local grace, shards, shard = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
+local references_count, sessions_count = tonumber(ARGV[10]), tonumber(ARGV[11])
 local disconnected, idle = KEYS[12], KEYS[13] ~= KEYS[1] and KEYS[13] or nil
 local back = presence(K.meta, now, tonumber(ARGV[5]), tonumber(ARGV[6]), act)
 if not back then
@@ -62,184 +67,213 @@ local function verdict_of(inc)
 end
 
 local done = {} -- the same suspect may come twice
-local function judge_reference(s)
-  local known = verdict_of(s.inc)
+local function judge_reference(r)
+  local mark = r.inc .. ':' .. r.id
+  if done[mark] then
+    return 'G'
+  end
+  done[mark] = true
+  local known = verdict_of(r.inc)
   if known.code then
     return known.code
   end
-  s.count = references(s.ref_count)
-  if not s.count then
+  r.count = references(r.ref_count)
+  if not r.count then
     return 'U'
   end
-  s.mine = tonumber(redis.call('HGET', s.refs, s.inc) or 0)
-  s.exists = redis.call('EXISTS', s.session) == 1
-  if s.mine == 0 or not s.exists then
-    s.stale = true
+  r.mine = tonumber(redis.call('HGET', r.refs, r.inc) or 0)
+  r.exists = redis.call('EXISTS', r.session) == 1
+  if r.mine == 0 or not r.exists then
+    r.stale = true
     return 'G'
   end
   return 'F'
 end
 
-local function judge_session(s)
-  s.fields = redis.pcall('HGETALL', s.session)
-  if s.fields.err or #s.fields > 2 * FIELDS_MAX then
-    return 'U'
-  end
-  if #s.fields == 0 then
-    s.stale = true
-    return 'G'
-  end
-  local h = {}
-  for i = 1, #s.fields, 2 do
-    h[s.fields[i]] = s.fields[i + 1]
-  end
-  local references_now = s.counted == '0' and 0 or references(s.ref_count)
-  local gone = to_ms(h.last_disconnect or '0')
-  if not references_now or not gone then
-    return 'U'
-  end
-  local since
-  if idle then
-    since = tonumber(s.score or 0)
-    since = since > 0 and idle_since(since, gone) or 0
-  else
-    -- A reconnect or a new disconnect of the application's is several commands: whichever of them
-    -- has arrived counts. Taken out of its index, somebody is coming back; in it with a later time
-    -- than its hash says, it is that time.
-    local indexed = s.score
-    since = indexed and gone > 0 and math.max(gone, to_ms(indexed) or 0) or 0
-  end
-  if references_now > 0 or since == 0 then
-    s.stale = true
-    return 'T'
-  end
-  s.deadline = since + grace
-  if now < s.deadline then
-    return 'A'
-  end
-  if now < math.max(since, back) + grace then
-    return 'S'
-  end
-  if (h.broadcaster_user_id or '') ~= s.owner then
-    return 'M'
-  end
-  s.points = s.pointer ~= KEYS[1] and s.pointed == s.id
-  s.reason = gone > 0 and 'o' or 'n'
-  return 'R'
+local codes, released = {}, {}
+for n = 1, references_count do
+  local a, k = 8 + 3 * n, 9 + 5 * n
+  local r = { id = ARGV[a + 1], inc = ARGV[a + 3], session = KEYS[k + 1], ref_count = KEYS[k + 2],
+    refs = KEYS[k + 3], held = KEYS[k + 4], lost = KEYS[k + 5] }
+  r.code = no or judge_reference(r)
+  codes[n], released[n] = r.code, r
 end
 
 -- What can be read of all sessions at once is.
-local suspects, ids, strings, sessions = {}, {}, {}, 0
-for n = 1, count do
-  local a, k = 7 + 4 * n, 10 + 5 * n
-  local s = { kind = ARGV[a], id = ARGV[a + 1], owner = ARGV[a + 2], inc = ARGV[a + 3], session = KEYS[k],
-    ref_count = KEYS[k + 1], refs = KEYS[k + 2], pointer = KEYS[k + 3], held = KEYS[k + 3], lost = KEYS[k + 4] }
-  suspects[n] = s
-  if s.kind == 's' and not no then
-    sessions = sessions + 1
-    ids[sessions], strings[2 * sessions - 1], strings[2 * sessions] = s.id, s.ref_count, s.pointer
-    s.place = sessions
+local first_arg, first_key = 11 + 3 * references_count, 14 + 5 * references_count
+local ids, strings, scores, values = {}, {}, {}, {}
+if sessions_count > 0 and not no then
+  for n = 1, sessions_count do
+    ids[n] = ARGV[first_arg + 2 * n - 1]
+    strings[2 * n - 1], strings[2 * n] = KEYS[first_key + 4 * n - 2], KEYS[first_key + 4 * n]
   end
-end
-if sessions > 0 then
-  local scores = every('ZMSCORE', idle or disconnected, ids)
-  local values = {}
+  scores = every('ZMSCORE', idle or disconnected, ids)
   for from = 1, #strings, CHUNK do
     local part = redis.call('MGET', unpack(strings, from, math.min(from + CHUNK - 1, #strings)))
     for i = 1, #part do
       values[from + i - 1] = part[i]
     end
   end
-  for _, s in ipairs(suspects) do
-    if s.place then
-      s.score, s.counted, s.pointed = scores[s.place], values[2 * s.place - 1], values[2 * s.place]
-    end
-  end
 end
 
-local codes, reclaimed, found = {}, {}, 0
-for n, s in ipairs(suspects) do
-  local mark = s.kind .. s.inc .. ':' .. s.id
-  if no then
-    s.code = no
-  elseif done[mark] then
-    s.code = 'G'
-  else
-    s.code = s.kind == 'r' and judge_reference(s) or judge_session(s)
-    done[mark] = true
+local times = {} -- many were disconnected in the same second
+local function time_of(text)
+  local ms = times[text]
+  if ms == nil then
+    ms = to_ms(text) or false
+    times[text] = ms
   end
-  codes[n] = s.code
-  if s.code == 'R' then
-    found = found + 1
-    reclaimed[found] = s
+  return ms
+end
+
+-- Since when nobody is connected to it; 0: somebody is, or is coming back.
+local function since_when(score, gone)
+  if idle then
+    local since = tonumber(score or 0)
+    return since > 0 and idle_since(since, gone) or 0
   end
+  -- A reconnect or a new disconnect of the application's is several commands: whichever of them has
+  -- arrived counts. Taken out of its index, somebody is coming back; in it with a later time than its
+  -- hash says, it is that time.
+  return score and gone > 0 and math.max(gone, time_of(score) or 0) or 0
+end
+
+-- Answers the code; and whether its place in the index is stale, or of an R the deadline, the reason,
+-- the fields and their bytes.
+local function judge_session(n, session, ref_count, owner)
+  local fields = redis.pcall('HGETALL', session)
+  local size = #fields
+  if fields.err or size > 2 * FIELDS_MAX then
+    return 'U'
+  end
+  if size == 0 then
+    return 'G', true
+  end
+  local gone_at, broadcaster, bytes = '0', '', 0
+  for i = 1, size, 2 do
+    local field, value = fields[i], fields[i + 1]
+    bytes = bytes + #field + #value
+    if field == 'last_disconnect' then
+      gone_at = value
+    elseif field == 'broadcaster_user_id' then
+      broadcaster = value
+    end
+  end
+  local count = values[2 * n - 1] == '0' and 0 or references(ref_count)
+  local gone = time_of(gone_at)
+  if not count or not gone then
+    return 'U'
+  end
+  local since = since_when(scores[n], gone)
+  if count > 0 or since == 0 then
+    return 'T', true
+  end
+  if now < since + grace then
+    return 'A'
+  end
+  if now < math.max(since, back) + grace then
+    return 'S'
+  end
+  if broadcaster ~= owner then
+    return 'M'
+  end
+  return 'R', math.ceil(since + grace), gone > 0 and 'o' or 'n', fields, bytes
+end
+
+-- Receipts lie in items of bounded size: for each session its id, broadcaster, deadline, reason, whether
+-- its broadcaster pointed to it, and its fields.
+local items, item, bytes = {}, nil, 0
+local function file(id, owner, deadline, reason, points, fields, size)
+  if not item or bytes > 65536 or item.count >= 500 then
+    item, bytes = { count = 0, rows = {} }, 0
+    items[#items + 1] = item
+  end
+  local rows, at = item.rows, 6 * item.count
+  rows[at + 1], rows[at + 2], rows[at + 3] = id, owner, deadline
+  rows[at + 4], rows[at + 5], rows[at + 6] = reason, points and 1 or 0, fields
+  item.count, bytes = item.count + 1, bytes + size
+end
+
+local deadlines, reasons, reclaimed = {}, {}, 0
+local gone, keys, pointed = {}, {}, {} -- what is to be removed
+for n = 1, sessions_count do
+  local code = no
+  if not no and done[ids[n]] then
+    code = 'G'
+  elseif not no then
+    local id, at = ids[n], first_key + 4 * n
+    local owner, pointer = ARGV[first_arg + 2 * n], KEYS[at]
+    done[id] = true
+    local deadline, reason, fields, size
+    code, deadline, reason, fields, size = judge_session(n, KEYS[at - 3], KEYS[at - 2], owner)
+    if code == 'R' then
+      local points = pointer ~= KEYS[1] and values[2 * n] == id
+      local last = #keys
+      keys[last + 1], keys[last + 2], keys[last + 3] = KEYS[at - 3], KEYS[at - 2], KEYS[at - 1]
+      if points then
+        keys[last + 4] = pointer
+        pointed[#pointed + 1] = owner
+      end
+      reclaimed = reclaimed + 1
+      deadlines[reclaimed], reasons[reclaimed] = deadline, reason
+      file(id, owner, deadline, reason, points, fields, size)
+    end
+    if deadline then
+      gone[#gone + 1] = id
+    end
+  end
+  codes[references_count + n] = code
+end
+
+local function let_go(r)
+  local known = lives[r.inc]
+  local ended = 0
+  if known.deadline then
+    finish(K, r.inc, known.life, 'd', now, known.deadline)
+    known.deadline, ended = nil, 1
+  end
+  if r.code == 'F' then
+    -- Another life's references may have been let go in this same batch: read it anew.
+    local left = math.max(references(r.ref_count) - r.mine, 0)
+    redis.call('HDEL', r.refs, r.inc)
+    left = math.max(left, left == 0 and owned_references(r.refs) or 0)
+    redis.call('SET', r.ref_count, whole(left), 'KEEPTTL')
+    if left == 0 then
+      mark_disconnected({ session = r.session, disconnected = disconnected, idle = idle }, r.id, now)
+    end
+    if redis.call('ZCARD', r.lost) < 1000 then
+      redis.call('ZADD', r.lost, 0, r.id)
+    end
+  elseif not r.exists then
+    forget_references(r.refs, r.ref_count, r.inc, r.mine)
+  end
+  if redis.call('HINCRBY', K.counts, r.inc, 0 - redis.call('ZREM', r.held, r.id)) <= 0 then
+    redis.call('ZREM', K.ended, r.inc)
+  end
+  return ended
 end
 
 local ended, first, step = 0, 0, 1
 if act and not no then
-  if #reclaimed > 0 then
-    first, step = receipt_numbers(K.meta, #reclaimed, now, shards, shard)
-    local common = { 'o', '', 'i', '0', 't', whole(now), 's', sweeper, 'b', number, 'p', step }
-    local entry, bytes = { unpack(common) }, 0
-    for n, s in ipairs(reclaimed) do
-      local at = #entry
-      entry[at + 1], entry[at + 2], entry[at + 3], entry[at + 4] = 'k', s.id, 'o', s.owner
-      entry[at + 5], entry[at + 6], entry[at + 7], entry[at + 8] = 'd', whole(s.deadline), 'r', s.reason
-      entry[at + 9], entry[at + 10] = 'x', s.points and '1' or '0'
-      for i = 1, #s.fields, 2 do
-        local field, value = s.fields[i], s.fields[i + 1]
-        entry[at + 10 + i], entry[at + 11 + i] = 'h:' .. field, value
-        bytes = bytes + #field + #value
-      end
-      if n == #reclaimed or #entry > 2000 or bytes > 65536 then
-        redis.call('XADD', K.receipts, whole(first + (n - 1) * step) .. '-0', unpack(entry))
-        entry, bytes = { unpack(common) }, 0
-      end
+  if reclaimed > 0 then
+    first, step = receipt_numbers(K.meta, reclaimed, now, shards, shard)
+    local last = first - step
+    for _, part in ipairs(items) do
+      last = last + part.count * step
+      redis.call('XADD', K.receipts, whole(last) .. '-0', 'i', '0', 't', whole(now), 's', sweeper, 'b', number,
+        'p', step, 'n', part.count, 'v', cmsgpack.pack(part.rows))
     end
-    redis.call('HINCRBY', K.meta, 'receipts', #reclaimed)
+    redis.call('HINCRBY', K.meta, 'receipts', reclaimed)
     if idle then
-      redis.call('HINCRBY', K.meta, 'population', 0 - #reclaimed)
+      redis.call('HINCRBY', K.meta, 'population', 0 - reclaimed)
     end
-    note_batch(K, sweeper, number, first, first + (#reclaimed - 1) * step, now)
+    note_batch(K, sweeper, number, first, last, now)
   end
-  local gone, keys, pointed = {}, {}, {}
-  for _, s in ipairs(suspects) do
-    if s.kind == 's' then
-      if s.code == 'R' then
-        local at = #keys
-        keys[at + 1], keys[at + 2], keys[at + 3] = s.session, s.ref_count, s.refs
-        if s.points then
-          keys[at + 4] = s.pointer
-          pointed[#pointed + 1] = s.owner
-        end
-      end
-      if s.code == 'R' or s.stale then
-        gone[#gone + 1] = s.id
-      end
-    elseif s.code == 'F' or s.stale then
-      local known = lives[s.inc]
-      if known.deadline then
-        finish(K, s.inc, known.life, 'd', now, known.deadline)
-        known.deadline, ended = nil, ended + 1
-      end
-      if s.code == 'F' then
-        -- Another life's references may have been let go in this same batch: read it anew.
-        local left = math.max(references(s.ref_count) - s.mine, 0)
-        redis.call('HDEL', s.refs, s.inc)
-        left = math.max(left, left == 0 and owned_references(s.refs) or 0)
-        redis.call('SET', s.ref_count, whole(left), 'KEEPTTL')
-        if left == 0 then
-          mark_disconnected({ session = s.session, disconnected = disconnected, idle = idle }, s.id, now)
-        end
-        if redis.call('ZCARD', s.lost) < 1000 then
-          redis.call('ZADD', s.lost, 0, s.id)
-        end
-      elseif not s.exists then
-        forget_references(s.refs, s.ref_count, s.inc, s.mine)
-      end
-      if redis.call('HINCRBY', K.counts, s.inc, 0 - redis.call('ZREM', s.held, s.id)) <= 0 then
-        redis.call('ZREM', K.ended, s.inc)
-      end
+  local any = false
+  for _, r in ipairs(released) do
+    if r.code == 'F' or r.stale then
+      ended = ended + let_go(r)
+      any = any or r.code == 'F'
     end
   end
   for from = 1, #keys, CHUNK do
@@ -254,21 +288,15 @@ if act and not no then
       each('ZREM', idle, gone)
     end
   end
-  if #reclaimed == 0 then
-    local released = false
-    for _, s in ipairs(suspects) do
-      released = released or s.code == 'F'
-    end
-    if released then
-      note_batch(K, sweeper, number, 1, 0, now)
-    end
+  if reclaimed == 0 and any then
+    note_batch(K, sweeper, number, 1, 0, now)
   end
 end
 
 local _, finished = clock()
-local answer = { whole(now), whole(finished - began), ended, whole(first), step, table.concat(codes) }
-for _, s in ipairs(reclaimed) do
-  answer[#answer + 1] = whole(s.deadline)
-  answer[#answer + 1] = s.reason
+local answer = { whole(now), whole(finished - began), ended, whole(first), step, table.concat(codes),
+  table.concat(reasons) }
+for n = 1, reclaimed do
+  answer[7 + n] = deadlines[n]
 end
 return answer

@@ -79,7 +79,9 @@ while pruned < rows and not done do
   for i = 1, #fields, 2 do
     if fields[i] == 't' then
       at = tonumber(fields[i + 1])
-    elseif fields[i] == 'k' then
+    elseif fields[i] == 'n' then
+      size = tonumber(fields[i + 1])
+    elseif fields[i] == 'k' then -- items of before have no `n`
       size = size + 1
     elseif fields[i] == 'p' then
       step = tonumber(fields[i + 1])
@@ -103,8 +105,9 @@ while pruned < rows and not done do
   if drop == left then
     redis.call('XDEL', K.receipts, oldest[1])
     for i = 1, size do
-      redis.call('HDEL', KEYS[12], whole(numbers_of[i]))
+      numbers_of[i] = whole(numbers_of[i])
     end
+    each('HDEL', KEYS[12], numbers_of)
   elseif drop > 0 then
     floor = numbers_of[size - left + drop] + 1
     redis.call('HSET', K.meta, 'floor', whole(floor))

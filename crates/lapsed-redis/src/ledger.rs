@@ -3,8 +3,6 @@
 //! An item's id is the number of its last receipt. With several shards each has its own residue of
 //! the numbers; what is read of all of them goes only as far as no shard can still add to.
 
-use std::borrow::Cow;
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use lapsed::owner::Incarnation;
@@ -14,14 +12,8 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::ground::{Args, Ground, Shard};
 use crate::inflight::recovered;
+use crate::item::{Field, Item, Opened, Row};
 use crate::script;
-
-/// One item of the stream: its id and its fields, in order. What an application's entry carried may
-/// be any bytes.
-type Item = (String, Vec<Field>);
-
-/// A name and what is under it.
-pub(crate) type Field = (Vec<u8>, Vec<u8>);
 
 /// How many items are read at a time: one may hold hundreds of receipts, with what was removed.
 const ITEMS: usize = 32;
@@ -156,24 +148,20 @@ impl Ground {
 
     /// What the session of a receipt carried, byte by byte; `None` if that is not known.
     pub async fn fields_of(&self, shard: &Shard, seq: u64) -> Result<Option<Vec<Field>>> {
-        let fields = self.raw_of(shard, seq).await?.unwrap_or_default();
-        let fields = fields
-            .into_iter()
-            .filter_map(|(field, value)| Some((field.strip_prefix(b"h:")?.to_vec(), value)));
-        let fields: Vec<Field> = fields.collect();
-        Ok((!fields.is_empty()).then_some(fields))
+        let row = self.row_of(shard, seq).await?.unwrap_or_default();
+        Ok(row.session.map(|(fields, _)| fields).filter(|fields| !fields.is_empty()))
     }
 
     /// What a receipt says of its entry, as it is written; `None` if there is no such receipt.
-    pub async fn raw_of(&self, shard: &Shard, seq: u64) -> Result<Option<Vec<Field>>> {
+    pub async fn row_of(&self, shard: &Shard, seq: u64) -> Result<Option<Row>> {
         let mut cmd = redis::cmd("XRANGE");
         cmd.arg(shard.prefix.key("receipts")).arg(seq).arg("+").arg("COUNT").arg(1);
         let items: Vec<Item> = self.link.query("XRANGE", &cmd).await?;
         let Some(item) = items.into_iter().next() else { return Ok(None) };
-        let place = self.open(&item)?.iter().position(|receipt| receipt.id.seq == seq);
+        let Some(mut opened) = Opened::read(&item) else { return Ok(None) };
+        let place = (0..opened.rows.len()).find(|place| opened.seq(*place) == seq);
         let Some(place) = place else { return Ok(None) };
-        let mut parts = item.1.split(|(field, _)| field == b"k");
-        Ok(parts.nth(1 + place).map(<[Field]>::to_vec))
+        Ok(Some(opened.rows.swap_remove(place)))
     }
 
     /// Which shard a receipt is in.
@@ -181,82 +169,63 @@ impl Ground {
         &self.shards[(seq % self.shards.len() as u64) as usize]
     }
 
-    /// Takes an item apart.
+    /// The receipts of an item.
     fn open(&self, item: &Item) -> Result<Vec<Receipt>> {
+        let opened = Opened::read(item).ok_or_else(|| self.link.nonsense("receipts"))?;
+        let sweeper = opened.text("s").ok_or_else(|| self.link.nonsense("receipts"))?;
+        let sweeper: Arc<str> = Arc::from(sweeper);
+        let rows = opened.rows.iter().enumerate();
+        rows.map(|(place, row)| self.receipt_of(&opened, place, row, &sweeper)).collect()
+    }
+
+    fn receipt_of(
+        &self,
+        item: &Opened,
+        place: usize,
+        row: &Row,
+        sweeper: &Arc<str>,
+    ) -> Result<Receipt> {
         let nonsense = || self.link.nonsense("receipts");
-        let last: u64 =
-            item.0.split('-').next().and_then(|n| n.parse().ok()).ok_or_else(nonsense)?;
-        let shown: Vec<(Cow<'_, str>, Cow<'_, str>)> = item
-            .1
-            .iter()
-            .map(|(field, value)| (String::from_utf8_lossy(field), String::from_utf8_lossy(value)))
-            .collect();
-        let mut common: HashMap<&str, &str> = HashMap::new();
-        let mut parts: Vec<(&str, Map<String, Json>)> = Vec::new();
-        for (field, value) in &shown {
-            match (&**field, parts.last_mut()) {
-                ("k", _) => parts.push((value, Map::new())),
-                (field, Some((_, removed))) => {
-                    removed.insert(field.to_owned(), Json::String(value.to_string()));
-                }
-                (field, None) => {
-                    common.insert(field, value);
-                }
-            }
-        }
-        let number = |field: &str| common.get(field).and_then(|n| n.parse::<u64>().ok());
-        let (deadline_ms, at_ms) = (number("d").unwrap_or(0), number("t").ok_or_else(nonsense)?);
-        let step = number("p").unwrap_or(1);
-        let sweeper: Arc<str> = Arc::from(*common.get("s").ok_or_else(nonsense)?);
-        let count = parts.len() as u64;
-        let receipt = |(index, (key, removed)): (usize, (&str, Map<String, Json>))| {
-            let owner = common.get("o").copied().filter(|o| !o.is_empty());
-            let named = removed.get("o").and_then(Json::as_str).filter(|o| !o.is_empty());
-            let owner = named.or(owner).unwrap_or(key);
-            let own = |field: &str| removed.get(field).and_then(Json::as_str);
-            let deadline_ms = own("d").and_then(|d| d.parse().ok()).unwrap_or(deadline_ms);
-            let reason = own("r").or(common.get("r").copied()).unwrap_or("d");
-            Ok(Receipt {
-                id: ReceiptId {
-                    system: self.id.clone(),
-                    seq: last - (count - 1 - index as u64) * step,
-                },
-                key: Name::new(key)?,
-                owner: Name::new(owner)?,
-                incarnation: Incarnation(number("i").unwrap_or(0)),
-                reason: reason_of(reason).ok_or_else(nonsense)?,
-                evidence: Evidence {
-                    clock: "redis".to_owned(),
-                    deadline_ms,
-                    judged_ms: at_ms,
-                    late_ms: at_ms.saturating_sub(deadline_ms),
-                },
-                removed: removed_of(removed),
-                sweeper: sweeper.clone(),
-                batch: number("b").ok_or_else(nonsense)?,
-                at_ms,
-                restored_ms: None,
-            })
-        };
-        parts.into_iter().enumerate().map(receipt).collect()
+        let key = String::from_utf8_lossy(&row.key);
+        let named = row.owner.as_deref().map(String::from_utf8_lossy).filter(|o| !o.is_empty());
+        let owner = named.as_deref().or(item.text("o")).filter(|o| !o.is_empty()).unwrap_or(&key);
+        let deadline_ms = row.deadline_ms.or(item.number("d")).unwrap_or(0);
+        let reason = row.reason.as_deref().and_then(|r| std::str::from_utf8(r).ok());
+        let reason = reason.or(item.text("r")).unwrap_or("d");
+        let at_ms = item.number("t").ok_or_else(nonsense)?;
+        Ok(Receipt {
+            id: ReceiptId { system: self.id.clone(), seq: item.seq(place) },
+            key: Name::new(&key)?,
+            owner: Name::new(owner)?,
+            incarnation: Incarnation(item.number("i").unwrap_or(0)),
+            reason: reason_of(reason).ok_or_else(nonsense)?,
+            evidence: Evidence {
+                clock: "redis".to_owned(),
+                deadline_ms,
+                judged_ms: at_ms,
+                late_ms: at_ms.saturating_sub(deadline_ms),
+            },
+            removed: removed_of(row),
+            sweeper: sweeper.clone(),
+            batch: item.number("b").ok_or_else(nonsense)?,
+            at_ms,
+            restored_ms: None,
+        })
     }
 }
 
 /// What was removed: of a session its fields, and whether its broadcaster pointed to it; of a job in
 /// flight what became of it.
-fn removed_of(parts: Map<String, Json>) -> Json {
-    if let Some(note) = parts.get("j").and_then(Json::as_str) {
-        let tail = parts.get("y").and_then(Json::as_str).map(str::as_bytes);
-        return recovered(note, tail).map_or_else(|| json!({}), |recovered| json!(recovered));
+fn removed_of(row: &Row) -> Json {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    if let Some(note) = row.own("j") {
+        let recovered = recovered(&text(note), row.own("y"));
+        return recovered.map_or_else(|| json!({}), |recovered| json!(recovered));
     }
-    let pointed = parts.get("x").is_some_and(|x| x == "1");
-    let field = |(name, value): (String, Json)| Some((name.strip_prefix("h:")?.to_owned(), value));
-    let had_fields = parts.contains_key("x");
-    let fields: Map<String, Json> = parts.into_iter().filter_map(field).collect();
-    match had_fields {
-        true => json!({ "fields": fields, "pointer": pointed }),
-        false => json!({}),
-    }
+    let Some((fields, pointed)) = &row.session else { return json!({}) };
+    let shown = |(field, value): &Field| (text(field), Json::String(text(value)));
+    let fields: Map<String, Json> = fields.iter().map(shown).collect();
+    json!({ "fields": fields, "pointer": pointed })
 }
 
 /// The letter under which a reason is stored.

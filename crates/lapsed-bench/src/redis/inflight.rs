@@ -1,19 +1,24 @@
 //! Jobs whose worker is gone: how long the systems in use today take to put them back on their queue,
-//! each with its own recovery as it ships, and what somebody else who uses that server waits meanwhile.
+//! each with its own recovery as it ships, and what somebody else who uses that server waits meanwhile;
+//! and ours, with a million more jobs in flight beside them.
 //!
-//! Beside it: what taking a job and being done with it costs with bare commands.
+//! Beside it: what taking a job and being done with it costs with bare commands and with ours.
 
 mod bare;
+mod ours;
 mod peers;
+
+use std::time::Duration;
 
 use anyhow::Result;
 
 use super::Place;
 use crate::bench::{Bench, say};
 use crate::rounds::median;
-use crate::table::{Figure, Table};
+use crate::table::{Figure, Table, Target};
 
 use bare::Load;
+use ours::{Jobs, Recovered};
 use peers::{PEERS, Recovery};
 
 pub const NAME: &str = "redis-inflight";
@@ -26,16 +31,17 @@ pub fn run(bench: &Bench, table: &mut Table) -> Result<()> {
     bench.runtime.block_on(compare(bench, table))
 }
 
+/// The promise that is measured: dead after so long a silence, a pass so often, and how soon after the
+/// last beat the last job is to be back.
+const THRESHOLD: Duration = Duration::from_secs(5);
+const EVERY: Duration = Duration::from_secs(1);
+const BACK_WITHIN_S: f64 = 6.5;
+
 async fn compare(bench: &Bench, table: &mut Table) -> Result<()> {
     let place = Place::new().await?;
-    say(format!("taking and completing {} jobs with bare commands", bench.sizes.takes));
-    let load = Load { callers: CALLERS, depth: DEPTH, jobs: bench.sizes.takes };
-    let mut rates = Vec::new();
-    for _ in 0..bench.sizes.rounds {
-        rates.push(bare::take_and_complete(&place, load).await?);
-    }
-    let what = format!("bare LMOVE + RPOP, {CALLERS} callers, {DEPTH} in a pipeline");
-    table.measure(NAME, what, Figure::per_second(median(rates)));
+    taking(bench, &place, table).await?;
+    let ours = recovering(bench, &place, table).await?;
+    detecting(&place, table).await?;
     for (nth, peer) in PEERS.iter().enumerate() {
         let orphans = bench.sizes.orphans;
         say(format!("{}: preparing {orphans} orphans", peer.name));
@@ -43,8 +49,90 @@ async fn compare(bench: &Bench, table: &mut Table) -> Result<()> {
         let recovery = peers::recover(&place, peer, nth + 1, orphans).await?;
         eprintln!("{}", serde_json::to_string(&recovery)?);
         tell(table, &recovery);
+        beside(table, &ours, &recovery);
     }
     Ok(())
+}
+
+/// Taking and completing: bare commands and ours take turns.
+async fn taking(bench: &Bench, place: &Place, table: &mut Table) -> Result<()> {
+    let load = Load { callers: CALLERS, depth: DEPTH, jobs: bench.sizes.takes };
+    say(format!("taking and completing {} jobs, with bare commands and with ours", load.jobs));
+    let jobs = Jobs::open(place, "taken")?;
+    let (mut bare, mut ours) = (Vec::new(), Vec::new());
+    for round in 0..bench.sizes.rounds {
+        bare.push(bare::take_and_complete(place, load).await?);
+        ours.push(jobs.take_and_complete(round, load).await?);
+    }
+    let ratio = median(ours.iter().zip(&bare).map(|(ours, bare)| ours / bare).collect());
+    let what = format!("take + complete, {CALLERS} callers, {DEPTH} at a time");
+    let other = ("bare LMOVE + RPOP, pipelined", Figure::per_second(median(bare)));
+    let figure = Figure::per_second(median(ours));
+    table.compare(NAME, what, figure, other, ratio, Some(Target::AtLeast(0.5)));
+    Ok(())
+}
+
+/// One worker of many dies.
+async fn recovering(bench: &Bench, place: &Place, table: &mut Table) -> Result<Recovered> {
+    let (all, orphans) = (bench.sizes.owners * bench.sizes.each, bench.sizes.orphans);
+    let few = Jobs::open(place, "few")?;
+    let many = Jobs::open(place, "many")?;
+    say(format!("ours: {all} jobs in flight"));
+    few.lay(1_000).await?;
+    many.lay(all).await?;
+    let (one, other) = (many.idle_commands(place).await?, few.idle_commands(place).await?);
+    let what = format!("commands of a pass with no dead worker, {all} jobs in flight");
+    let target = Some(Target::AtMost(1.0));
+    let beside = ("1000 in flight", Figure::count(other));
+    table.compare(NAME, what, Figure::count(one), beside, one / other, target);
+    say(format!("ours: {orphans} orphans"));
+    let mut rounds = Vec::new();
+    for round in 0..3 {
+        rounds.push(many.recover(place, round, orphans).await?);
+    }
+    let middle = |of: fn(&Recovered) -> f64| median(rounds.iter().map(of).collect());
+    let recovered = Recovered {
+        took_ms: middle(|one| one.took_ms),
+        p99_ms: middle(|one| one.p99_ms),
+        longest_us: middle(|one| one.longest_us),
+        over: rounds.iter().map(|one| one.over).sum::<usize>() / rounds.len(),
+    };
+    let what = format!("ours: {orphans} orphans among {all} back, receipts included");
+    table.measure(NAME, what, Figure::ms(recovered.took_ms));
+    table.measure(NAME, "somebody else's p99 during ours", Figure::ms(recovered.p99_ms));
+    let what = format!("longest call of ours ({} over 2 ms)", recovered.over);
+    let limit = ("the limit", Figure::us(2_000.0));
+    let ratio = recovered.longest_us / 2_000.0;
+    table.compare(NAME, what, Figure::us(recovered.longest_us), limit, ratio, target);
+    Ok(recovered)
+}
+
+/// How soon a death is noticed.
+async fn detecting(place: &Place, table: &mut Table) -> Result<()> {
+    say("a worker is killed: until its last job is back");
+    let back_s = Jobs::open(place, "watched")?.detect(THRESHOLD, EVERY, 1_000).await?;
+    let what = format!(
+        "killed, threshold {} s, a pass every {} s: all back after",
+        THRESHOLD.as_secs(),
+        EVERY.as_secs()
+    );
+    let limit = ("the limit", Figure::seconds(BACK_WITHIN_S));
+    let target = Some(Target::AtMost(1.0));
+    table.compare(NAME, what, Figure::seconds(back_s), limit, back_s / BACK_WITHIN_S, target);
+    Ok(())
+}
+
+/// Ours beside one peer.
+fn beside(table: &mut Table, ours: &Recovered, peer: &Recovery) {
+    let is_bull = peer.peer == "BullMQ";
+    let what = format!("ours beside {}: {} orphans back", peer.peer, peer.orphans);
+    let other = (peer.peer, Figure::ms(peer.took_ms));
+    let target = Some(Target::AtLeast(if is_bull { 20.0 } else { 10.0 }));
+    table.compare(NAME, what, Figure::ms(ours.took_ms), other, peer.took_ms / ours.took_ms, target);
+    let what = format!("somebody else's p99: ours beside {}", peer.peer);
+    let other = (peer.peer, Figure::ms(peer.p99_ms));
+    let target = is_bull.then_some(Target::AtLeast(50.0));
+    table.compare(NAME, what, Figure::ms(ours.p99_ms), other, peer.p99_ms / ours.p99_ms, target);
 }
 
 fn tell(table: &mut Table, recovery: &Recovery) {

@@ -200,8 +200,8 @@ impl NativeInflight {
 
     /// What the receipt of a dropped job keeps of it, byte by byte.
     async fn kept(&self, seq: u64) -> Result<Vec<u8>> {
-        let fields = self.ground().raw_of(self.shard(), seq).await?.unwrap_or_default();
-        let tail = fields.into_iter().find(|(field, _)| field == b"y");
-        tail.map(|(_, tail)| tail).ok_or_else(|| self.ground().link.nonsense("receipts"))
+        let row = self.ground().row_of(self.shard(), seq).await?.unwrap_or_default();
+        let tail = row.own("y").map(<[u8]>::to_vec);
+        tail.ok_or_else(|| self.ground().link.nonsense("receipts"))
     }
 }

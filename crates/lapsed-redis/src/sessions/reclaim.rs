@@ -8,7 +8,7 @@ use lapsed::receipt::{Evidence, Receipt, ReceiptId};
 use lapsed::sweep::{Act, Batch, BatchAnswer, Outcome, Refusal, Suspect};
 use lapsed::{Name, Result};
 
-use super::{RedisSessions, none, refs};
+use super::{RedisSessions, refs};
 use crate::ground::{Args, Shard};
 use crate::holdings::{held, lost};
 use crate::ledger::reason_of;
@@ -62,6 +62,9 @@ impl RedisSessions {
         batch: &Batch,
         places: Vec<usize>,
     ) -> Result<Decided> {
+        // References first, as the script wants them.
+        let (mut places, sessions): (Vec<usize>, Vec<usize>) =
+            places.into_iter().partition(|at| batch.suspects[*at].incarnation.0 > 0);
         let ground = self.ground();
         let seen_ms = ground.seen_ms(shard).await?;
         let mut args = Args::default()
@@ -77,27 +80,41 @@ impl RedisSessions {
             .arg(self.grace_ms())
             .arg(ground.shards.len())
             .arg(shard.index)
-            .arg(places.len());
+            .arg(places.len())
+            .arg(sessions.len());
         for at in &places {
-            args = self.suspect_args(args, shard, &batch.suspects[*at]);
+            args = self.reference_args(args, shard, &batch.suspects[*at]);
         }
+        for at in &sessions {
+            args = self.orphan_args(args, shard, &batch.suspects[*at]);
+        }
+        places.extend(sessions);
         let words: Vec<String> = ground.run(shard, &script::SESSION_RECLAIM, args).await?;
         self.decide(shard, batch, &places, &words).await
     }
 
-    fn suspect_args(&self, args: Args, shard: &Shard, suspect: &Suspect) -> Args {
+    fn reference_args(&self, args: Args, shard: &Shard, suspect: &Suspect) -> Args {
+        let (id, inc) = (suspect.key.as_str(), suspect.incarnation.to_string());
+        args.key(self.session(shard, id))
+            .key(self.ref_count(shard, id))
+            .key(refs(shard, id))
+            .key(held(shard, &inc))
+            .key(lost(shard, &inc))
+            .arg(id)
+            .arg(&suspect.owner)
+            .arg(inc)
+    }
+
+    fn orphan_args(&self, args: Args, shard: &Shard, suspect: &Suspect) -> Args {
         let id = suspect.key.as_str();
-        let args = args.key(self.session(shard, id)).key(self.ref_count(shard, id));
-        let args = args.key(refs(shard, id));
-        let inc = suspect.incarnation.to_string();
-        if suspect.incarnation.0 > 0 {
-            let args = args.key(held(shard, &inc)).key(lost(shard, &inc));
-            return args.arg("r").arg(id).arg(&suspect.owner).arg(inc);
-        }
         // Without a broadcaster a session is listed under its own id.
         let broadcaster = if suspect.owner == suspect.key { "" } else { suspect.owner.as_str() };
-        let args = args.key(self.pointer(shard, broadcaster)).key(none(shard));
-        args.arg("s").arg(id).arg(broadcaster).arg(inc)
+        args.key(self.session(shard, id))
+            .key(self.ref_count(shard, id))
+            .key(refs(shard, id))
+            .key(self.pointer(shard, broadcaster))
+            .arg(id)
+            .arg(broadcaster)
     }
 
     async fn decide(
@@ -113,17 +130,17 @@ impl RedisSessions {
         };
         let (now_ms, held_us, ended, mut seq, step) =
             (number(0)?, number(1)?, number(2)?, number(3)?, number(4)?);
-        let codes = words.get(5).ok_or_else(nonsense)?;
-        let mut dead = words[6..].chunks_exact(2);
+        let [codes, reasons, deadlines @ ..] = words.get(5..).unwrap_or_default() else {
+            return Err(nonsense());
+        };
+        let mut dead = reasons.chars().zip(deadlines);
         let mut outcomes = Vec::with_capacity(places.len());
         for (at, code) in places.iter().zip(codes.chars()) {
             let outcome = match code {
                 'R' => {
-                    let [deadline_ms, reason] = dead.next().ok_or_else(nonsense)? else {
-                        return Err(nonsense());
-                    };
+                    let (reason, deadline_ms) = dead.next().ok_or_else(nonsense)?;
                     let deadline_ms: u64 = deadline_ms.parse().map_err(|_| nonsense())?;
-                    let reason = reason_of(reason).ok_or_else(nonsense)?;
+                    let reason = reason_of(reason.encode_utf8(&mut [0; 4])).ok_or_else(nonsense)?;
                     let evidence = Evidence {
                         clock: "redis".to_owned(),
                         deadline_ms,

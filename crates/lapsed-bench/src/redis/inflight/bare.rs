@@ -12,7 +12,7 @@ use super::super::Place;
 
 const QUEUE: &str = "bare:queue";
 /// About what a small job is.
-const PAYLOAD: &str =
+pub const PAYLOAD: &str =
     r#"{"class":"Recorder","args":[1],"jid":"55912d1f47610eeb8eea61cb","retry":true}"#;
 
 #[derive(Debug, Clone, Copy)]

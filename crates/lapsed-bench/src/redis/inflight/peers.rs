@@ -21,7 +21,7 @@ use super::super::probe::{Probe, p99};
 /// How long preparing may take, and recovering. What takes longer is reported as a lower bound.
 const PREPARE_LIMIT: Duration = Duration::from_secs(600);
 const RECOVER_LIMIT: Duration = Duration::from_secs(300);
-const GET_EVERY: Duration = Duration::from_millis(5);
+pub const GET_EVERY: Duration = Duration::from_millis(5);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 pub struct Peer {

@@ -1,14 +1,11 @@
 //! The Ruby programs that stand for an application with Sidekiq do what the application does: the keys
 //! that a killed process leaves behind, and what makes a Sidekiq worker run a job.
-#![allow(clippy::unwrap_used)]
-
-mod ruby;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use lapsed_testbed::{Engine, Server, until};
 
-use ruby::{Held, Holder, LIMIT, QUEUE, enqueue, lines, ran, worker};
+use crate::ruby::{Held, Holder, LIMIT, QUEUE, enqueue, lines, ran, worker};
 
 const JOBS: usize = 5;
 

@@ -13,7 +13,7 @@ pub const LIMIT: Duration = Duration::from_secs(120);
 pub const QUEUE: &str = "requests";
 
 fn ruby(program: &str, server: &Server, env: &[(&str, &str)]) -> Program {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/ruby").join(program);
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/all/ruby").join(program);
     Program::start(&paths::ruby().unwrap(), |command| {
         command.arg(file).env("REDIS_URL", server.url()).env("QUEUE", QUEUE);
         command.envs(env.iter().copied());

@@ -1,0 +1,161 @@
+//! One item of the stream of receipts: what a batch took from one life, or all sessions of a part of it.
+//!
+//! `n` tells how many, and `v` is the list, packed: of a registry its keys; of sessions six values each
+//! (id, broadcaster, deadline, reason, whether its broadcaster pointed to it, fields). Items of
+//! before had a field `k` for each instead, followed by what belongs to it; they stay readable.
+
+use std::collections::HashMap;
+
+use crate::msgpack::Packed;
+
+/// A name and what is under it. What an application's entry carried may be any bytes.
+pub(crate) type Field = (Vec<u8>, Vec<u8>);
+
+/// An item as it is read: its id and its fields, in order.
+pub(crate) type Item = (String, Vec<Field>);
+
+/// What one receipt of an item says for itself.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Row {
+    pub key: Vec<u8>,
+    pub owner: Option<Vec<u8>>,
+    pub deadline_ms: Option<u64>,
+    pub reason: Option<Vec<u8>>,
+    /// Of a session: its fields, and whether its broadcaster pointed to it.
+    pub session: Option<(Vec<Field>, bool)>,
+    /// What else belongs to it, as its system wrote it.
+    pub rest: Vec<Field>,
+}
+
+/// An item, taken apart.
+pub(crate) struct Opened {
+    /// The number of its last receipt.
+    pub last: u64,
+    /// What all of them share.
+    common: HashMap<Vec<u8>, Vec<u8>>,
+    pub rows: Vec<Row>,
+}
+
+impl Opened {
+    /// `None` if it is not an item of ours.
+    pub fn read((id, fields): &Item) -> Option<Opened> {
+        let last = id.split('-').next()?.parse().ok()?;
+        let mut opened = Opened { last, common: HashMap::new(), rows: Vec::new() };
+        for (name, value) in fields {
+            match (name.as_slice(), opened.rows.last_mut()) {
+                (b"k", _) => opened.rows.push(Row { key: value.clone(), ..Row::default() }),
+                (name, Some(row)) => row.add(name, value),
+                (name, None) => {
+                    opened.common.insert(name.to_vec(), value.clone());
+                }
+            }
+        }
+        if let Some(packed) = opened.common.remove(b"v".as_slice()) {
+            opened.rows = unpack(&packed)?;
+        }
+        Some(opened)
+    }
+
+    pub fn text(&self, name: &str) -> Option<&str> {
+        std::str::from_utf8(self.common.get(name.as_bytes())?).ok()
+    }
+
+    pub fn number(&self, name: &str) -> Option<u64> {
+        self.text(name)?.parse().ok()
+    }
+
+    /// The number of each of its receipts.
+    pub fn seq(&self, place: usize) -> u64 {
+        let after = (self.rows.len() - 1 - place) as u64;
+        self.last - after * self.number("p").unwrap_or(1)
+    }
+}
+
+impl Row {
+    /// What its system wrote under `name`.
+    pub fn own(&self, name: &str) -> Option<&[u8]> {
+        let found = self.rest.iter().find(|(field, _)| field == name.as_bytes());
+        found.map(|(_, value)| value.as_slice())
+    }
+
+    /// What follows a `k`.
+    fn add(&mut self, name: &[u8], value: &[u8]) {
+        let text = || std::str::from_utf8(value).ok();
+        match name {
+            b"o" => self.owner = Some(value.to_vec()),
+            b"d" => self.deadline_ms = text().and_then(|d| d.parse().ok()),
+            b"r" => self.reason = Some(value.to_vec()),
+            b"x" => self.session = Some((Vec::new(), value == b"1")),
+            _ => match (name.strip_prefix(b"h:"), &mut self.session) {
+                (Some(field), Some((fields, _))) => fields.push((field.to_vec(), value.to_vec())),
+                _ => self.rest.push((name.to_vec(), value.to_vec())),
+            },
+        }
+    }
+}
+
+fn unpack(packed: &[u8]) -> Option<Vec<Row>> {
+    let packed = Packed::read(packed)?;
+    let list = packed.list()?;
+    // Six values a session, of which the last are its fields; otherwise keys.
+    match list.last()?.list() {
+        Some(_) => list.chunks(6).map(session).collect(),
+        None => list.iter().map(|key| Some(row(key.bytes()?))).collect(),
+    }
+}
+
+fn row(key: &[u8]) -> Row {
+    Row { key: key.to_vec(), ..Row::default() }
+}
+
+fn session(values: &[Packed<'_>]) -> Option<Row> {
+    let [id, owner, deadline_ms, reason, pointed, fields] = values else { return None };
+    let field = |pair: &[Packed<'_>]| match pair {
+        [name, value] => Some((name.bytes()?.to_vec(), value.bytes()?.to_vec())),
+        _ => None,
+    };
+    let fields: Option<Vec<Field>> = fields.list()?.chunks(2).map(field).collect();
+    Some(Row {
+        owner: Some(owner.bytes()?.to_vec()),
+        deadline_ms: Some(deadline_ms.number()?),
+        reason: Some(reason.bytes()?.to_vec()),
+        session: Some((fields?, pointed.number()? == 1)),
+        ..row(id.bytes()?)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn item(fields: &[(&str, &[u8])]) -> Opened {
+        let own = |(name, value): &(&str, &[u8])| (name.as_bytes().to_vec(), value.to_vec());
+        Opened::read(&("44-0".to_owned(), fields.iter().map(own).collect())).unwrap()
+    }
+
+    #[test]
+    fn both_forms_of_a_session_say_the_same() {
+        let old = item(&[
+            ("t", b"9"),
+            ("p", b"2"),
+            ("k", b"a"),
+            ("o", b"b-1"),
+            ("d", b"7"),
+            ("r", b"o"),
+            ("x", b"1"),
+            ("h:value", b"\xff"),
+        ]);
+        let packed = b"\x96\xa1a\xa3b-1\x07\xa1o\x01\x92\xa5value\xa1\xff";
+        let new = item(&[("t", b"9"), ("p", b"2"), ("n", b"1"), ("v", packed)]);
+        assert_eq!(old.rows, new.rows);
+        assert_eq!((old.number("t"), new.number("t"), new.seq(0)), (Some(9), Some(9), 44));
+    }
+
+    #[test]
+    fn both_forms_of_a_registry_say_the_same() {
+        let old = item(&[("o", b"i-1"), ("p", b"2"), ("k", b"a"), ("k", b"b")]);
+        let new = item(&[("o", b"i-1"), ("p", b"2"), ("n", b"2"), ("v", b"\x92\xa1a\xa1b")]);
+        assert_eq!(old.rows, new.rows);
+        assert_eq!((new.text("o"), old.seq(0), new.seq(1)), (Some("i-1"), 42, 44));
+    }
+}
