@@ -4,6 +4,8 @@ mod local;
 mod remote;
 mod sse;
 
+use lapsed::inflight::Job;
+use lapsed::inflight::rules::End;
 use lapsed::receipt::{Receipt, ReceiptId};
 use lapsed::sweep::{Act, PassReport};
 use lapsed::system::{Explanation, Restored};
@@ -13,6 +15,7 @@ use crate::cli::Target;
 use crate::config::server::LISTEN_DEFAULT;
 use crate::config::{Config, Overrides, process_env};
 use crate::failure::Failure;
+use crate::http::inflight::DeadLetters;
 use crate::node::shapes::{BrakeStatus, ReceiptPage, Reconciliation, SystemStatus};
 use crate::node::{BrakeOrder, Order};
 
@@ -47,6 +50,19 @@ pub trait Backend {
     ) -> Result<(), Failure>;
     /// Puts back what a receipt removed.
     fn restore(&self, receipt: &ReceiptId) -> Result<Restored, Failure>;
+    /// One page of dead letters, by id.
+    fn dead(
+        &self,
+        system: &SystemId,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<DeadLetters, Failure>;
+    /// One dead letter.
+    fn dead_letter(&self, system: &SystemId, id: &str) -> Result<Option<Job>, Failure>;
+    /// Puts a dead letter back on its queue; whether there was one.
+    fn put_back(&self, system: &SystemId, id: &str, end: End) -> Result<bool, Failure>;
+    /// Deletes a dead letter; whether there was one.
+    fn delete_dead(&self, system: &SystemId, id: &str) -> Result<bool, Failure>;
     /// What the brake does.
     fn brake(&self, system: &SystemId) -> Result<BrakeStatus, Failure>;
     /// What the operator says to it.

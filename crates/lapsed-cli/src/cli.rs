@@ -12,6 +12,7 @@ Examples:
   lapsed sweep registry --dry-run              what a pass would take back, and why
   lapsed explain registry 356307042441013      why this one is, or is not, dead
   lapsed reconcile chat --dry-run --verbose    where index and truth differ
+  lapsed dead list                             jobs that nobody is to try again by himself
   lapsed receipts --follow                     who is reclaimed, as it happens
   lapsed check -c lapsed.toml                  is the configuration right, and what does it mean
   lapsed functions load -c lapsed.toml         let Node, Python, Ruby call lapsed inside Redis
@@ -68,6 +69,9 @@ pub enum Command {
     Receipts(Receipts),
     /// Put back what a receipt removed, if its place is still free.
     Restore(Restore),
+    /// List, show, put back or delete dead letters: jobs that nobody is to try again by himself.
+    #[command(subcommand)]
+    Dead(Dead),
     /// Release or hold a system's brake, or let it decide by itself again.
     Brake(Brake),
     /// Show or load the server-side functions, for use from any language.
@@ -256,6 +260,67 @@ pub struct Restore {
 
     #[command(flatten)]
     pub target: Target,
+}
+
+/// `lapsed dead`
+#[derive(Debug, Subcommand)]
+pub enum Dead {
+    /// List them, by id.
+    List(ListDead),
+    /// Show one, with what it carries.
+    Show(OneDead),
+    /// Put one back on its queue, its crashes forgotten.
+    PutBack(PutBackDead),
+    /// Delete one for good.
+    Delete(OneDead),
+}
+
+#[derive(Debug, Args)]
+pub struct ListDead {
+    /// NAME, KIND or KIND/NAME; without it, all systems of jobs.
+    pub system: Option<String>,
+
+    /// At most so many of each system.
+    #[arg(short = 'n', long, default_value_t = 100, value_name = "N")]
+    pub limit: usize,
+
+    #[command(flatten)]
+    pub output: Output,
+
+    #[command(flatten)]
+    pub target: Target,
+}
+
+#[derive(Debug, Args)]
+pub struct OneDead {
+    /// Which: the system (unless there is only one of jobs), then the job's id.
+    #[arg(required = true, num_args = 1..=2, value_names = ["SYSTEM", "ID"])]
+    pub which: Vec<String>,
+
+    #[command(flatten)]
+    pub output: Output,
+
+    #[command(flatten)]
+    pub target: Target,
+}
+
+#[derive(Debug, Args)]
+pub struct PutBackDead {
+    #[command(flatten)]
+    pub one: OneDead,
+
+    /// To which end of its queue.
+    #[arg(long, value_enum, default_value = "front")]
+    pub end: QueueEnd,
+}
+
+/// Which end of a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum QueueEnd {
+    /// The next to be taken.
+    Front,
+    /// Behind all others.
+    Back,
 }
 
 #[derive(Debug, Args)]

@@ -2,6 +2,7 @@
 
 mod brake;
 mod check;
+mod dead;
 mod explain;
 mod functions;
 mod receipts;
@@ -35,6 +36,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Command::Explain(args) => explain::run(args),
         Command::Receipts(args) => receipts::run(args),
         Command::Restore(args) => restore::run(args),
+        Command::Dead(args) => dead::run(args),
         Command::Brake(args) => brake::run(args),
         Command::Functions(args) => functions::run(args),
     }

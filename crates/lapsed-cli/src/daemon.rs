@@ -44,6 +44,7 @@ pub async fn run(config: Config) -> Result<(), Failure> {
     let (resigner, resign) = Stop::channel();
     let sweeping = sweep(&node, &clock, &stop);
     let reconciling = reconcile(&node, &stop);
+    let errands = errands(&config, &node, &stop);
     let standing = campaign(&node, &resign);
     let (app, mut idle) = App::new(node.clone(), metrics, &config.server, stop.clone());
     let service = http::service(app).into_make_service();
@@ -64,6 +65,7 @@ pub async fn run(config: Config) -> Result<(), Failure> {
     let _ = tokio::time::timeout(DRAIN, idle.recv()).await;
     join(sweeping).await;
     join(reconciling).await;
+    join(errands).await;
     resigner.stop();
     join(standing).await;
     close(node).await?;
@@ -117,6 +119,19 @@ fn reconcile(node: &Node, stop: &Stop) -> JoinSet<()> {
         tasks.spawn(async move {
             reconciler.keep(stop, || sweeper.leads() != Some(false)).await;
         });
+    }
+    tasks
+}
+
+/// What some systems have to do besides.
+fn errands(config: &Config, node: &Node, stop: &Stop) -> JoinSet<()> {
+    let mut tasks = JoinSet::new();
+    for plan in &config.systems {
+        let id = &plan.common().id;
+        let Some(live) = node.find(id.kind, &id.name) else { continue };
+        if let Some(errand) = plan.errand(live, stop.clone()) {
+            tasks.spawn(errand);
+        }
     }
     tasks
 }

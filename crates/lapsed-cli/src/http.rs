@@ -5,6 +5,7 @@ pub mod brakes;
 pub mod events;
 mod extract;
 mod front;
+pub mod inflight;
 pub mod openapi;
 pub mod owners;
 mod patience;

@@ -14,6 +14,7 @@ pub mod failure;
 pub mod http;
 pub mod metrics;
 pub mod node;
+pub mod outbox;
 pub mod print;
 pub mod stores;
 pub mod systems;

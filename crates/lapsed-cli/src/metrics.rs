@@ -4,6 +4,7 @@
 mod cleanup;
 mod drift;
 mod evicted;
+mod jobs;
 mod labels;
 
 use std::sync::atomic::AtomicU64;
@@ -11,6 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lapsed::clock::Clock;
+use lapsed::inflight::Counts;
 use lapsed::receipt::{Reason, Receipt, Witness};
 use lapsed::reconcile::{Ended, ReconcileReport, Reconciled};
 use lapsed::sweep::brake::Verdict;
@@ -26,6 +28,7 @@ use prometheus_client::registry::Registry;
 use cleanup::Cleanup;
 use drift::Drift;
 use evicted::Evicted;
+use jobs::Jobs;
 use labels::{ByError, ByReason, ByState, ByStopped, OfSystem};
 
 /// The content type of what [`Metrics::encode`] writes.
@@ -49,6 +52,7 @@ pub struct Metrics {
     store_errors: Family<ByError, Counter>,
     drift: Drift,
     cleanup: Cleanup,
+    jobs: Jobs,
     evicted: Arc<Evicted>,
 }
 
@@ -90,6 +94,7 @@ impl Metrics {
             store_errors: Family::default(),
             drift: Drift::default(),
             cleanup: Cleanup::new(),
+            jobs: Jobs::default(),
             evicted: Arc::new(Evicted::new(clock)),
         };
         metrics.register();
@@ -144,6 +149,9 @@ impl Metrics {
         if system.kind == Kind::Sessions {
             self.cleanup.introduce(&mut self.lock());
         }
+        if system.kind == Kind::Inflight {
+            self.jobs.introduce(&of, &mut self.lock());
+        }
     }
 
     /// The same for what only a system with an index has.
@@ -178,6 +186,11 @@ impl Metrics {
         self.cleanup.gauge(count);
     }
 
+    /// The account of one system of jobs.
+    pub fn gauge_jobs(&self, system: &SystemId, counts: &Counts) {
+        self.jobs.gauge(&OfSystem::of(system), counts);
+    }
+
     /// All series as text.
     pub fn encode(&self) -> String {
         let mut text = String::new();
@@ -201,6 +214,9 @@ impl Witness for Metrics {
         self.evicted.count(receipt);
         if receipt.id.system.kind == Kind::Sessions {
             self.cleanup.deleted();
+        }
+        if receipt.id.system.kind == Kind::Inflight {
+            self.jobs.recovered(&of, receipt);
         }
     }
 

@@ -5,15 +5,19 @@ use std::time::Duration;
 
 use lapsed::SystemId;
 use lapsed::clock::Clock;
+use lapsed::inflight::InflightStore;
+use lapsed::inflight::rules::Recovery;
 use lapsed::reconcile::Reconcile;
 use lapsed::registry::RegistryStore;
 use lapsed::sessions::SessionsStore;
 use lapsed::store::Store;
 use lapsed_embedded::{Embedded, Options};
-use lapsed_redis::{Redis, Template};
+use lapsed_redis::{QueueFormat, Redis, Template};
 
 use crate::config::common::Access;
 use crate::config::store::{Place, StoreConfig};
+use crate::systems::inflight::InflightTimes;
+use crate::systems::inflight::layout::{InflightLayout, QueueWord};
 use crate::systems::registry::RegistryLayout;
 use crate::systems::sessions::{SessionsLayout, SessionsTimes};
 
@@ -38,6 +42,14 @@ pub struct OpenRegistry {
 pub struct OpenSessions {
     /// The sessions.
     pub sessions: Arc<dyn SessionsStore>,
+    /// Their index, where there is one besides the truth.
+    pub index: Option<Arc<dyn Reconcile>>,
+}
+
+/// Jobs in flight on a store.
+pub struct OpenInflight {
+    /// The jobs.
+    pub inflight: Arc<dyn InflightStore>,
     /// Their index, where there is one besides the truth.
     pub index: Option<Arc<dyn Reconcile>>,
 }
@@ -127,12 +139,60 @@ impl OpenStore {
         Ok(OpenSessions { index: Some(sessions.clone()), sessions })
     }
 
+    /// The jobs in flight `id` on it.
+    pub fn inflight(
+        &self,
+        id: &SystemId,
+        times: InflightTimes,
+        layout: &InflightLayout,
+        recovery: &Recovery,
+    ) -> lapsed::Result<OpenInflight> {
+        let (id, recovery) = (id.clone(), recovery.clone());
+        let store = match self {
+            OpenStore::Embedded(store) => {
+                let inflight = store.inflight(id, times.ttl, recovery)?;
+                return Ok(OpenInflight { inflight, index: None });
+            }
+            OpenStore::Redis(store) => store,
+        };
+        let queue_key = template("queue_key", &layout.queue_key, "queue")?;
+        let queues = queue_format(layout.queues);
+        let inflight: Arc<dyn InflightStore> = match &layout.adopted {
+            None => Arc::new(store.inflight(
+                id,
+                lapsed_redis::InflightLayout {
+                    prefix: layout.prefix.clone(),
+                    queues,
+                    queue_key,
+                    heartbeat_ttl: times.ttl,
+                    recovery,
+                },
+            )?),
+            Some(_) => {
+                return Err(lapsed::Error::Unsupported {
+                    operation: "jobs that the application registers itself".to_owned(),
+                    store: id.to_string(),
+                });
+            }
+        };
+        Ok(OpenInflight { inflight, index: None })
+    }
+
     /// Flushes and closes it. Blocking.
     pub fn close(self) -> lapsed::Result<()> {
         match self {
             OpenStore::Embedded(store) => store.close(),
             OpenStore::Redis(_) => Ok(()),
         }
+    }
+}
+
+fn queue_format(word: QueueWord) -> QueueFormat {
+    match word {
+        QueueWord::Lapsed => QueueFormat::Own,
+        QueueWord::Sidekiq => QueueFormat::Sidekiq,
+        QueueWord::List => QueueFormat::List,
+        QueueWord::Stream => QueueFormat::Stream,
     }
 }
 

@@ -1,5 +1,6 @@
 //! The kinds of system, as the daemon sees them. A new kind is a module here and a line in `ROOMS`.
 
+pub mod inflight;
 pub mod registry;
 pub mod sessions;
 
@@ -7,10 +8,12 @@ use std::any::Any;
 use std::fmt::Debug;
 use std::sync::Arc;
 
+use futures::future::BoxFuture;
 use lapsed::Kind;
 use lapsed::activity::Activity;
 use lapsed::clock::Clock;
 use lapsed::receipt::Witness;
+use lapsed::schedule::Stop;
 use lapsed::sweep::brake::Brake;
 use lapsed::system::System;
 use utoipa_axum::router::OpenApiRouter;
@@ -18,6 +21,7 @@ use utoipa_axum::router::OpenApiRouter;
 use crate::config::ConfigError;
 use crate::config::common::{Common, Section};
 use crate::http::Shared;
+use crate::node::Live;
 use crate::stores::OpenStore;
 
 /// One kind of system: reads its section of the configuration and serves its routes.
@@ -47,6 +51,11 @@ pub trait Planned: Debug + Send + Sync {
 
     /// Makes it, on an opened store.
     fn build(&self, ground: Ground<'_>) -> lapsed::Result<Built>;
+
+    /// What the daemon runs for it besides its passes, until told to stop; most have nothing.
+    fn errand(&self, _live: &Live, _stop: Stop) -> Option<BoxFuture<'static, ()>> {
+        None
+    }
 }
 
 /// What a system is built on.
@@ -74,7 +83,8 @@ pub struct Built {
 }
 
 /// Every kind there is.
-pub static ROOMS: &[&dyn Room] = &[&registry::RegistryRoom, &sessions::SessionsRoom];
+pub static ROOMS: &[&dyn Room] =
+    &[&registry::RegistryRoom, &sessions::SessionsRoom, &inflight::InflightRoom];
 
 /// The room of `kind`.
 pub fn room(kind: Kind) -> &'static dyn Room {

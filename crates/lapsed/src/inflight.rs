@@ -32,7 +32,7 @@ use crate::system::Restored;
 use rules::{End, OnDeath, Why};
 
 pub use operations::{Inflight, InflightParts, Retired};
-pub use worker::{Worked, Worker};
+pub use worker::{Done, Worked, Worker};
 
 /// How often a worker of the original beats.
 pub const HEARTBEAT_INTERVAL_MS: u64 = 60_000;

@@ -3,16 +3,19 @@
 use std::sync::Arc;
 
 use lapsed::clock::SystemClock;
+use lapsed::inflight::rules::End;
+use lapsed::inflight::{Inflight, Job, Place};
 use lapsed::receipt::{ReceiptId, Silent};
 use lapsed::schedule::Stop;
 use lapsed::sweep::{Act, PassReport};
 use lapsed::system::{Explanation, Restored};
-use lapsed::{Error, SystemId};
+use lapsed::{Error, Name, SystemId};
 use tokio::runtime::{Builder, Runtime};
 
 use super::{Backend, Followed, Listing, Progress};
 use crate::config::Config;
 use crate::failure::Failure;
+use crate::http::inflight::DeadLetters;
 use crate::node::page::{self, Cursor, Wanted};
 use crate::node::shapes::{BrakeStatus, ReceiptPage, Reconciliation, SystemStatus};
 use crate::node::{BrakeOrder, LIST_MAX, Live, Node, Order};
@@ -41,6 +44,11 @@ impl Local {
     fn live(&self, system: &SystemId) -> Result<&Arc<Live>, Failure> {
         let live = self.node.find(system.kind, &system.name);
         live.ok_or_else(|| Failure::usage(format!("there is no system `{system}`")))
+    }
+
+    fn inflight(&self, system: &SystemId) -> Result<&Inflight, Failure> {
+        let inflight = self.live(system)?.operations::<Inflight>();
+        inflight.ok_or_else(|| Failure::usage(format!("`{system}` has no jobs")))
     }
 }
 
@@ -116,6 +124,35 @@ impl Backend for Local {
             )));
         }
         Ok(self.runtime.block_on(live.restore(receipt.seq))?)
+    }
+
+    fn dead(
+        &self,
+        system: &SystemId,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<DeadLetters, Failure> {
+        let after = after.map(Name::new).transpose()?;
+        let dead = self.inflight(system)?.dead(after.as_ref(), limit);
+        let dead = self.runtime.block_on(dead)?;
+        let next = dead.last().filter(|_| dead.len() == limit).map(|job| job.id.to_string());
+        Ok(DeadLetters { dead, next })
+    }
+
+    fn dead_letter(&self, system: &SystemId, id: &str) -> Result<Option<Job>, Failure> {
+        let id = Name::new(id)?;
+        let found = self.runtime.block_on(self.inflight(system)?.job(&id))?;
+        Ok(found.filter(|job| matches!(job.place, Place::Dead { .. })))
+    }
+
+    fn put_back(&self, system: &SystemId, id: &str, end: End) -> Result<bool, Failure> {
+        let id = Name::new(id)?;
+        Ok(self.runtime.block_on(self.inflight(system)?.put_back(&id, end))?)
+    }
+
+    fn delete_dead(&self, system: &SystemId, id: &str) -> Result<bool, Failure> {
+        let id = Name::new(id)?;
+        Ok(self.runtime.block_on(self.inflight(system)?.delete(&id))?)
     }
 
     fn brake(&self, system: &SystemId) -> Result<BrakeStatus, Failure> {

@@ -4,6 +4,8 @@
 use std::time::Duration;
 
 use lapsed::SystemId;
+use lapsed::inflight::rules::End;
+use lapsed::inflight::{Job, Place};
 use lapsed::receipt::ReceiptId;
 use lapsed::sweep::{Act, PassReport};
 use lapsed::system::{Explanation, Restored};
@@ -16,6 +18,7 @@ use ureq::{Agent, Body};
 use super::{Backend, Followed, Listing, Progress, sse, system_id};
 use crate::failure::Failure;
 use crate::http::brakes::{BrakeBody, Word};
+use crate::http::inflight::{DeadLetters, JobBody, PutBackBody};
 use crate::http::reconcile::ReconcileOptions;
 use crate::node::shapes::{BrakeStatus, ReceiptPage, Reconciliation, Sweeps, SystemStatus};
 use crate::node::{BrakeOrder, LIST_MAX, Order};
@@ -96,6 +99,28 @@ impl Remote {
             request = request.header(auth(bearer).0, auth(bearer).1);
         }
         read(self.judge(request.send_json(body))?)
+    }
+
+    /// A POST whose answer, good or bad, the caller judges.
+    fn ask(&self, path: &str, body: Option<&Value>) -> Result<Response<Body>, Failure> {
+        let mut request = agent(Patience::Short).post(format!("{}{path}", self.url));
+        if let Some(bearer) = &self.bearer() {
+            request = request.header(auth(bearer).0, auth(bearer).1);
+        }
+        let answer = match body {
+            Some(body) => request.send_json(body),
+            None => request.send_empty(),
+        };
+        answer.map_err(|error| self.silent(&error))
+    }
+
+    /// Whether there was something to change.
+    fn change(&self, path: &str, body: &Value) -> Result<bool, Failure> {
+        let answer = self.ask(path, Some(body))?;
+        match answer.status().as_u16() {
+            404 => Ok(false),
+            _ => self.judge(Ok(answer)).map(|_| true),
+        }
     }
 
     fn bearer(&self) -> Option<String> {
@@ -240,18 +265,52 @@ impl Backend for Remote {
     }
 
     fn restore(&self, receipt: &ReceiptId) -> Result<Restored, Failure> {
-        let path = format!("{}/v1/receipts/{receipt}/restore", self.url);
-        let mut request = agent(Patience::Short).post(path);
-        if let Some(bearer) = &self.bearer() {
-            request = request.header(auth(bearer).0, auth(bearer).1);
-        }
-        let mut answer = request.send_empty().map_err(|error| self.silent(&error))?;
+        let mut answer = self.ask(&format!("/v1/receipts/{receipt}/restore"), None)?;
         if answer.status() == 409 {
             let problem: Value = answer.body_mut().read_json().unwrap_or_default();
             let why = problem["detail"].as_str().unwrap_or_default().to_owned();
             return Ok(Restored::Refused { why });
         }
         if answer.status().is_success() { read(answer) } else { Err(refused(answer)) }
+    }
+
+    fn dead(
+        &self,
+        system: &SystemId,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<DeadLetters, Failure> {
+        let mut path = format!("/v1/{system}/dead?limit={limit}");
+        if let Some(after) = after {
+            path.push_str(&format!("&after={}", segment(after)));
+        }
+        self.get(&path)
+    }
+
+    fn dead_letter(&self, system: &SystemId, id: &str) -> Result<Option<Job>, Failure> {
+        // Not `dead/ID`: an id may be called like one of the operations there.
+        let request =
+            agent(Patience::Short).get(format!("{}/v1/{system}/jobs/{}", self.url, segment(id)));
+        let request = self.bearer().iter().fold(request, |request, bearer| {
+            let (name, value) = auth(bearer);
+            request.header(name, value)
+        });
+        let answer = request.call().map_err(|error| self.silent(&error))?;
+        if answer.status() == 404 {
+            return Ok(None);
+        }
+        let job: Job = read(self.judge(Ok(answer))?)?;
+        Ok(Some(job).filter(|job| matches!(job.place, Place::Dead { .. })))
+    }
+
+    fn put_back(&self, system: &SystemId, id: &str, end: End) -> Result<bool, Failure> {
+        let body = PutBackBody { id: id.to_owned(), end: end.into() };
+        self.change(&format!("/v1/{system}/dead/put_back"), &json!(body))
+    }
+
+    fn delete_dead(&self, system: &SystemId, id: &str) -> Result<bool, Failure> {
+        let body = JobBody { id: id.to_owned() };
+        self.change(&format!("/v1/{system}/dead/delete"), &json!(body))
     }
 
     fn brake(&self, system: &SystemId) -> Result<BrakeStatus, Failure> {

@@ -2,8 +2,9 @@
 
 use std::collections::HashSet;
 
-use lapsed::SystemId;
+use lapsed::inflight::{Did, Recovered};
 use lapsed::receipt::{Receipt, ReceiptId};
+use lapsed::{Kind, SystemId};
 
 use super::ask;
 use crate::backend::{Backend, Followed, Listing, resolve};
@@ -93,8 +94,24 @@ fn tell(args: &Receipts, receipt: &Receipt) -> Result<(), Failure> {
 
 const HEADINGS: [&str; 7] = ["when", "receipt", "key", "owner", "incarnation", "why", "late"];
 
+/// What became of a job; of everything else it is clear.
+fn did(receipt: &Receipt) -> Option<&'static str> {
+    if receipt.id.system.kind != Kind::Inflight {
+        return None;
+    }
+    let done: Recovered = serde_json::from_value(receipt.removed.clone()).ok()?;
+    Some(match done.did {
+        Did::PutBack => "put back",
+        Did::DeadLetter => "dead letter",
+        Did::Dropped => "dropped",
+    })
+}
+
 fn row(receipt: &Receipt) -> Vec<String> {
     let mut reason = receipt.reason.to_string();
+    if let Some(did) = did(receipt) {
+        reason.push_str(&format!(", {did}"));
+    }
     if let Some(at) = receipt.restored_ms {
         reason.push_str(&format!(", restored {}", moment(at)));
     }

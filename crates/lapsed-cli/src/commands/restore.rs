@@ -20,6 +20,9 @@ pub fn run(args: Restore) -> Result<(), Failure> {
         Restored::Restored { key, .. } if !args.output.json && id.system.kind == Kind::Sessions => {
             line(&format!("{key} is back, disconnected, with a whole grace before it"))
         }
+        Restored::Restored { key, .. } if !args.output.json && id.system.kind == Kind::Inflight => {
+            line(&format!("{key} is back on its queue"))
+        }
         Restored::Restored { key, owner, incarnation } if !args.output.json => {
             line(&format!("{key} is back, held by {owner} (incarnation {incarnation})"))
         }

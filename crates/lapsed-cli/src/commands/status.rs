@@ -90,6 +90,19 @@ fn detail(status: &SystemStatus) -> String {
             fact("oldest", format!("{} past its deadline", span(census.oldest_late_ms)));
         }
     }
+    if let Some(jobs) = &status.jobs {
+        fact("queued", count(jobs.queued));
+        fact("dead letters", count(jobs.dead));
+        fact(
+            "account",
+            format!(
+                "{} entered, {} completed, {} dropped",
+                count(jobs.entered),
+                count(jobs.completed),
+                count(jobs.dropped)
+            ),
+        );
+    }
     if let Some(brake) = &status.brake {
         fact("brake", brake.words.clone());
     }
@@ -117,7 +130,11 @@ fn detail(status: &SystemStatus) -> String {
 
 /// What its entries are called.
 fn things(status: &SystemStatus) -> &'static str {
-    if status.kind == Kind::Sessions.as_str() { "sessions" } else { "entries" }
+    match status.kind.as_str() {
+        kind if kind == Kind::Sessions.as_str() => "sessions",
+        kind if kind == Kind::Inflight.as_str() => "in flight",
+        _ => "entries",
+    }
 }
 
 fn dead_after(status: &SystemStatus) -> String {

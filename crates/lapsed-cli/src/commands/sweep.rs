@@ -62,7 +62,8 @@ fn print_json(report: &PassReport) -> Result<(), Failure> {
 }
 
 fn describe(id: &SystemId, report: &PassReport, grace_ms: Option<u64>) -> String {
-    let verb = if report.dry_run { "would be reclaimed" } else { "reclaimed" };
+    let did = if id.kind == Kind::Inflight { "recovered" } else { "reclaimed" };
+    let verb = if report.dry_run { format!("would be {did}") } else { did.to_owned() };
     let mut text = format!(
         "{id}: {} of {} {verb} in {}, stopped: {}",
         count(report.reclaimed),
@@ -97,7 +98,7 @@ fn released(report: &PassReport) -> String {
             "{verb}: {number} (a dead owner's references to a session; without any other its grace \
              begins)"
         ),
-        Kind::Registry => format!("{verb}: {number}"),
+        Kind::Registry | Kind::Inflight => format!("{verb}: {number}"),
     }
 }
 
@@ -106,12 +107,13 @@ fn list(report: &PassReport, grace_ms: Option<u64>) -> String {
     let mut table = match report.kind {
         Kind::Registry => Table::new(&["key", "owner", "incarnation", "reason", "late", last]),
         Kind::Sessions => Table::new(&["session", "broadcaster", "reason", "late", last]),
+        Kind::Inflight => Table::new(&["job", "worker", "incarnation", "reason", "late", last]),
     };
     let shown = if report.dry_run { report.entries.len() } else { SHOWN };
     for entry in report.entries.iter().take(shown) {
         let (owner, life) = holder(&entry.key, &entry.owner, entry.incarnation);
         let mut cells = vec![entry.key.to_string(), owner];
-        if report.kind == Kind::Registry {
+        if report.kind != Kind::Sessions {
             cells.push(life);
         }
         cells.extend([entry.reason.to_string(), span(entry.late_ms)]);
@@ -162,9 +164,13 @@ fn next_step(id: &SystemId, report: &PassReport) -> Option<String> {
         Stopped::Done if report.dry_run && report.reclaimed > 0 => {
             Some(format!("Nothing was changed. To do it: lapsed sweep {id}"))
         }
-        Stopped::Done if !report.dry_run && report.reclaimed > 0 => {
-            Some("To put one back: lapsed restore RECEIPT".to_owned())
-        }
+        Stopped::Done if !report.dry_run && report.reclaimed > 0 => Some(match id.kind {
+            Kind::Inflight => format!(
+                "To see where one is: lapsed explain {id} JOB; those that are not to be tried again: \
+                 lapsed dead list {id}"
+            ),
+            Kind::Registry | Kind::Sessions => "To put one back: lapsed restore RECEIPT".to_owned(),
+        }),
         Stopped::Done if report.detail.is_some() => Some(format!(
             "Whoever is silent is spared until then; not to wait: lapsed brake {id} release"
         )),

@@ -82,9 +82,14 @@ impl<'a> Section<'a> {
     /// How much a pass does unless told. A store that others use, too, is left alone for a moment
     /// between two batches.
     pub fn usual_policy(&self, store: &str) -> Policy {
-        let is_shared = !self.stores[store].is_embedded();
+        let is_shared = !self.is_embedded(store);
         let op_delay = if is_shared { Duration::from_millis(1) } else { Duration::ZERO };
         Policy { op_delay, ..Policy::default() }
+    }
+
+    /// Whether that store is a folder of this machine.
+    pub fn is_embedded(&self, store: &str) -> bool {
+        self.stores[store].is_embedded()
     }
 
     /// The store that it names; the only one there is when it names none.
@@ -119,7 +124,7 @@ pub enum Access {
 impl Access {
     /// An embedded store has no keys that an application could write by itself.
     pub fn check(self, section: &Section<'_>, store: &str) -> Result<(), ConfigError> {
-        if self == Access::Native || !section.stores[store].is_embedded() {
+        if self == Access::Native || !section.is_embedded(store) {
             return Ok(());
         }
         Err(section.wrong(
@@ -130,29 +135,46 @@ impl Access {
     }
 }
 
-/// How long a beat lasts, and how often owners beat: a third of it unless told.
-pub fn plan_heartbeat(
-    section: &Section<'_>,
-    ttl: Option<Span>,
-    interval: Option<Span>,
-    default: Duration,
-    settings: &mut Settings,
-) -> Result<(Duration, Duration), ConfigError> {
-    let ttl = settings.pick(section, "heartbeat_ttl", ttl.map(|s| s.0), default);
-    if ttl < Duration::from_millis(3) {
-        return Err(section.wrong("heartbeat_ttl", "must be at least 3ms"));
+/// How long a beat lasts and how often owners beat, as one kind of system has it.
+pub struct Heartbeat<'k> {
+    /// What the file calls how long a beat lasts.
+    pub key: &'k str,
+    /// As the file says.
+    pub ttl: Option<Span>,
+    /// As the file says.
+    pub interval: Option<Span>,
+    /// How long a beat lasts unless told.
+    pub usual_ttl: Duration,
+    /// The longest pause between two beats unless told; a third of the TTL if that is shorter.
+    pub usual_interval: Duration,
+}
+
+impl Heartbeat<'_> {
+    /// Both of them.
+    pub fn plan(
+        self,
+        section: &Section<'_>,
+        settings: &mut Settings,
+    ) -> Result<(Duration, Duration), ConfigError> {
+        let key = self.key;
+        let ttl = settings.pick(section, key, self.ttl.map(|s| s.0), self.usual_ttl);
+        if ttl < Duration::from_millis(3) {
+            return Err(section.wrong(key, "must be at least 3ms"));
+        }
+        let usual = self.usual_interval.min(ttl / 3);
+        let interval = self.interval.map(|s| s.0);
+        let interval = settings.pick(section, "heartbeat_interval", interval, usual);
+        if interval >= ttl {
+            let what = format!(
+                "{} must be below {key} ({}), or the living would look dead between two beats; a \
+                 third of it is usual",
+                show_span(interval),
+                show_span(ttl)
+            );
+            return Err(section.wrong("heartbeat_interval", &what));
+        }
+        Ok((ttl, interval))
     }
-    let interval = interval.map(|s| s.0);
-    let interval = settings.pick(section, "heartbeat_interval", interval, ttl / 3);
-    if interval >= ttl {
-        let what = format!(
-            "{} must be below heartbeat_ttl ({}); a third of it is usual",
-            show_span(interval),
-            show_span(ttl)
-        );
-        return Err(section.wrong("heartbeat_interval", &what));
-    }
-    Ok((ttl, interval))
 }
 
 /// The most shards that a layout may be spread over.

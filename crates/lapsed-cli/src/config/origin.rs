@@ -3,11 +3,12 @@
 use std::fmt;
 use std::time::Duration;
 
+use lapsed::inflight::rules::OnDeath;
 use lapsed::sweep::policy::Mode;
 use serde::Serialize;
 
 use super::common::Section;
-use super::units::{Every, show_span};
+use super::units::{Every, Limit, show_span};
 
 /// Where a value came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,6 +70,12 @@ impl Show for Every {
     }
 }
 
+impl Show for Limit {
+    fn show(&self) -> String {
+        if self.0.is_zero() { "0s".to_owned() } else { show_span(self.0) }
+    }
+}
+
 impl Show for Mode {
     fn show(&self) -> String {
         match self {
@@ -87,7 +94,7 @@ impl<T: Show> Show for Option<T> {
 macro_rules! show_as_displayed {
     ($($t:ty),*) => { $(impl Show for $t { fn show(&self) -> String { self.to_string() } })* };
 }
-show_as_displayed!(u64, usize, u16, f64, String);
+show_as_displayed!(u64, u32, usize, u16, f64, String, OnDeath);
 
 /// Collects the values in force while a section is read.
 #[derive(Debug, Default)]

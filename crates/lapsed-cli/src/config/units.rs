@@ -16,6 +16,10 @@ pub struct Span(pub Duration);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Every(pub Option<Duration>);
 
+/// A duration; zero where there is no limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limit(pub Duration);
+
 /// A number of bytes above zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size(pub usize);
@@ -202,6 +206,38 @@ impl Visitor<'_> for EveryVisitor {
 
     fn visit_i64<E: de::Error>(self, number: i64) -> Result<Every, E> {
         SpanVisitor.visit_i64(number).map(|span| Every(Some(span.0)))
+    }
+}
+
+impl<'de> Deserialize<'de> for Limit {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(LimitVisitor)
+    }
+}
+
+struct LimitVisitor;
+
+impl Visitor<'_> for LimitVisitor {
+    type Value = Limit;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a duration in quotes, for example \"7d\", or \"0s\"")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Limit, E> {
+        match text {
+            "0" | "0s" => Ok(Limit(Duration::ZERO)),
+            _ => parse_span(text)
+                .map(Limit)
+                .map_err(|what| E::custom(format!("{what}; or `0s` for no limit"))),
+        }
+    }
+
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<Limit, E> {
+        match number {
+            0 => Ok(Limit(Duration::ZERO)),
+            _ => SpanVisitor.visit_i64(number).map(|span| Limit(span.0)),
+        }
     }
 }
 

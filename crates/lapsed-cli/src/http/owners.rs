@@ -1,19 +1,22 @@
 //! Owners over HTTP, the same for every kind of system that has them: what the routes are given, do
-//! and answer. Each kind only names its own paths.
+//! and answer. A kind adds its own routes for what its owners hold, and for their graceful end.
 
+mod routes;
 mod shapes;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use axum::http::StatusCode;
-use lapsed::Name;
+use lapsed::inflight::Inflight;
 use lapsed::owner::{Beat, Claim, Incarnation, OwnerInfo};
 use lapsed::registry::Registry;
 use lapsed::sessions::Sessions;
+use lapsed::{Kind, Name};
 
-use super::extract::Answer;
+use super::App;
 use super::problem::Problem;
+pub use routes::routes;
 pub use shapes::*;
 
 /// How many rows a page has unless told.
@@ -68,43 +71,51 @@ macro_rules! lives {
         }
     )* };
 }
-lives!(Registry, Sessions);
+lives!(Registry, Sessions, Inflight);
 
-/// Begins a new life of an owner.
-pub async fn start(lives: &dyn Lives, body: StartBody) -> Result<(StatusCode, Answer<BeatAnswer>)> {
-    let owner = Name::new(&body.owner)?;
-    let beat = lives.start(&owner, body.ttl()?).await?;
-    Ok((StatusCode::CREATED, Answer(BeatAnswer::of(body.owner, beat))))
+/// The owners of one system.
+fn lives<'a>(app: &'a App, kind: Kind, name: &str) -> Result<&'a dyn Lives> {
+    Ok(match kind {
+        Kind::Registry => app.operations::<Registry>(kind, name)?,
+        Kind::Sessions => app.operations::<Sessions>(kind, name)?,
+        Kind::Inflight => app.operations::<Inflight>(kind, name)?,
+    })
 }
 
-/// Many beats, each with its own answer, in order.
-pub async fn beat_many(lives: &dyn Lives, body: BeatsBody) -> Result<Answer<BeatsAnswer>> {
-    bounded(body.beats.len(), "beats")?;
-    let mut results = Vec::with_capacity(body.beats.len());
-    for one in body.beats {
-        let answer = match one.claim() {
-            Ok(claim) => lives.beat(&claim).await.map_err(Problem::from),
-            Err(problem) => Err(problem),
-        };
-        results.push(OneBeat::of(one.owner, answer));
-    }
-    Ok(Answer(BeatsAnswer { results }))
+/// Ends a life by `retire`, to the end whatever becomes of the client: it lets go of everything that
+/// was held, however much that is.
+pub async fn retire<T, R, F>(
+    app: &App,
+    kind: Kind,
+    name: &str,
+    claim: Claim,
+    retire: impl FnOnce(Arc<T>, Claim) -> F,
+) -> Result<R>
+where
+    T: Send + Sync + 'static,
+    R: Send + 'static,
+    F: Future<Output = lapsed::Result<R>> + Send + 'static,
+{
+    let live = app.live(kind.as_str(), name)?;
+    let system = live.share_operations::<T>().ok_or_else(|| app.no_such_system())?;
+    Ok(app.finish(retire(system, claim)).await??)
 }
 
-/// A page of owners.
-pub async fn owners(lives: &dyn Lives, query: OwnersQuery) -> Result<Answer<Owners>> {
-    let limit = page_limit(query.limit)?;
-    let owners = lives.owners(query.after.map(Incarnation), limit).await?;
-    let more = owners.len() == limit;
-    let next = owners.last().filter(|_| more).map(|o| o.incarnation.0);
-    Ok(Answer(Owners { owners, next }))
-}
-
-/// One life of one owner.
-pub async fn owner(lives: &dyn Lives, owner: &str, query: LifeQuery) -> Result<Answer<OwnerInfo>> {
+/// One page of the names of what a life holds: the page, and where the next one begins.
+pub async fn held<F>(
+    owner: &str,
+    query: HeldQuery,
+    page: impl FnOnce(Claim, Option<Name>, usize) -> F,
+) -> Result<(Vec<String>, Option<String>)>
+where
+    F: Future<Output = lapsed::Result<Vec<Name>>>,
+{
     let claim = claim(owner, query.incarnation)?;
-    let info = lives.owner_info(&claim).await?;
-    info.map(Answer).ok_or_else(|| Problem::not_found(format!("no owner {owner:?} is known")))
+    let limit = page_limit(query.limit)?;
+    let after = query.after.as_deref().map(Name::new).transpose()?;
+    let names = page(claim, after, limit).await?;
+    let next = names.last().filter(|_| is_full(names.len(), limit)).map(|name| name.to_string());
+    Ok((names.into_iter().map(String::from).collect(), next))
 }
 
 /// Who acts.
@@ -124,6 +135,11 @@ pub fn page_limit(limit: Option<usize>) -> Result<usize> {
         0 => Err(Problem::malformed("`limit` must be above 0")),
         limit => Ok(limit.min(MANY_MAX)),
     }
+}
+
+/// Whether there may be more: some kinds answer no more than a usual page, whatever is asked for.
+pub fn is_full(rows: usize, limit: usize) -> bool {
+    rows >= limit.min(PAGE_DEFAULT)
 }
 
 /// Refuses a batch that is too large.

@@ -2,8 +2,10 @@
 
 mod shapes;
 
+use std::sync::Arc;
+
 use axum::extract::State;
-use axum::http::StatusCode;
+use lapsed::owner::Claim;
 use lapsed::registry::{Registry, Take};
 use lapsed::{Kind, Name};
 use utoipa_axum::router::OpenApiRouter;
@@ -11,10 +13,7 @@ use utoipa_axum::routes;
 
 use self::shapes::*;
 use super::extract::{Answer, Json, Path, Query};
-use super::owners::{
-    self, BeatAnswer, BeatsAnswer, BeatsBody, ClaimBody, HeldQuery, Keys, LifeQuery, Owners,
-    OwnersQuery, Result, StartBody, claim, names, page_limit,
-};
+use super::owners::{self, ClaimBody, HeldQuery, Keys, Result, claim, names};
 use super::problem::Problem;
 use super::{Shared, schemas};
 
@@ -24,62 +23,19 @@ pub const SLOW: &[&str] = &["retire"];
 /// All of them.
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
-        .routes(routes!(start))
-        .routes(routes!(beat))
-        .routes(routes!(beat_many))
         .routes(routes!(register))
         .routes(routes!(register_many))
         .routes(routes!(unregister))
         .routes(routes!(unregister_many))
         .routes(routes!(lookup))
         .routes(routes!(lookup_many))
-        .routes(routes!(owners))
-        .routes(routes!(owner))
         .routes(routes!(entries))
         .routes(routes!(retire))
+        .merge(owners::routes(Kind::Registry))
 }
 
 fn registry<'a>(app: &'a Shared, name: &str) -> Result<&'a Registry> {
     app.operations(Kind::Registry, name)
-}
-
-/// Begins a new life of an owner.
-#[utoipa::path(post, path = "/v1/registry/{name}/start", tag = "registry",
-    request_body = StartBody,
-    responses((status = 201, body = BeatAnswer)))]
-async fn start(
-    State(app): State<Shared>,
-    Path(name): Path<String>,
-    Json(body): Json<StartBody>,
-) -> Result<(StatusCode, Answer<BeatAnswer>)> {
-    owners::start(registry(&app, &name)?, body).await
-}
-
-/// Life. Without an incarnation the newest one of that name is meant; `lost` when that life ended.
-#[utoipa::path(post, path = "/v1/registry/{name}/beat", tag = "registry",
-    request_body = ClaimBody,
-    responses((status = 200, body = BeatAnswer),
-        (status = 409, description = "That life has ended", body = schemas::Problem,
-            content_type = "application/problem+json")))]
-async fn beat(
-    State(app): State<Shared>,
-    Path(name): Path<String>,
-    Json(body): Json<ClaimBody>,
-) -> Result<Answer<BeatAnswer>> {
-    let beat = registry(&app, &name)?.beat(&body.claim()?).await?;
-    Ok(Answer(BeatAnswer::of(body.owner, beat)))
-}
-
-/// Many beats; each has its own answer, in order.
-#[utoipa::path(post, path = "/v1/registry/{name}/beat_many", tag = "registry",
-    request_body = BeatsBody,
-    responses((status = 200, body = BeatsAnswer)))]
-async fn beat_many(
-    State(app): State<Shared>,
-    Path(name): Path<String>,
-    Json(body): Json<BeatsBody>,
-) -> Result<Answer<BeatsAnswer>> {
-    owners::beat_many(registry(&app, &name)?, body).await
 }
 
 /// Registers a key (or several) for an owner: all of them or none on the embedded store, on Redis a
@@ -181,30 +137,6 @@ async fn lookup_many(
     Ok(Answer(Entries { results }))
 }
 
-/// Owners, oldest incarnation first.
-#[utoipa::path(get, path = "/v1/registry/{name}/owners", tag = "registry",
-    params(("name" = String, Path), OwnersQuery),
-    responses((status = 200, body = Owners)))]
-async fn owners(
-    State(app): State<Shared>,
-    Path(name): Path<String>,
-    Query(query): Query<OwnersQuery>,
-) -> Result<Answer<Owners>> {
-    owners::owners(registry(&app, &name)?, query).await
-}
-
-/// The newest life of one owner.
-#[utoipa::path(get, path = "/v1/registry/{name}/owners/{owner}", tag = "registry",
-    params(("name" = String, Path), ("owner" = String, Path), LifeQuery),
-    responses((status = 200, body = schemas::OwnerInfo)))]
-async fn owner(
-    State(app): State<Shared>,
-    Path((name, owner)): Path<(String, String)>,
-    Query(query): Query<LifeQuery>,
-) -> Result<Answer<lapsed::owner::OwnerInfo>> {
-    owners::owner(registry(&app, &name)?, &owner, query).await
-}
-
 /// What one life of an owner holds, by key.
 #[utoipa::path(get, path = "/v1/registry/{name}/entries/{owner}", tag = "registry",
     params(("name" = String, Path), ("owner" = String, Path), HeldQuery),
@@ -214,12 +146,12 @@ async fn entries(
     Path((name, owner)): Path<(String, String)>,
     Query(query): Query<HeldQuery>,
 ) -> Result<Answer<Keys>> {
-    let claim = claim(&owner, query.incarnation)?;
-    let limit = page_limit(query.limit)?;
-    let after = query.after.as_deref().map(Name::new).transpose()?;
-    let keys = registry(&app, &name)?.entries(&claim, after.as_ref(), limit).await?;
-    let next = keys.last().filter(|_| keys.len() == limit).map(|k| k.to_string());
-    Ok(Answer(Keys { keys: keys.into_iter().map(String::from).collect(), next }))
+    let registry = registry(&app, &name)?;
+    let page = async |claim: Claim, after: Option<Name>, limit| {
+        registry.entries(&claim, after.as_ref(), limit).await
+    };
+    let (keys, next) = owners::held(&owner, query, page).await?;
+    Ok(Answer(Keys { keys, next }))
 }
 
 /// Ends a life gracefully: its entries are invalid at once and then removed, each with a receipt.
@@ -233,10 +165,8 @@ async fn retire(
     Path(name): Path<String>,
     Json(body): Json<ClaimBody>,
 ) -> Result<Answer<RetireAnswer>> {
-    let claim = body.claim()?;
-    let live = app.live(Kind::Registry.as_str(), &name)?;
-    let registry = live.share_operations::<Registry>().ok_or_else(|| app.no_such_system())?;
-    let retired = app.finish(async move { registry.retire(&claim).await }).await??;
+    let end = async |registry: Arc<Registry>, claim: Claim| registry.retire(&claim).await;
+    let retired = owners::retire(&app, Kind::Registry, &name, body.claim()?, end).await?;
     let (incarnation, reclaimed) = (retired.incarnation.0, retired.reclaimed);
     Ok(Answer(RetireAnswer { owner: body.owner, incarnation, reclaimed }))
 }

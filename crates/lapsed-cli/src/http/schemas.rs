@@ -154,7 +154,7 @@ pub struct Explanation {
     pub kind: String,
     pub key: String,
     /// `live`, `overdue`, `spared`, `dead`, `retired`, `reclaimed` or `unknown`; of a session also
-    /// `active`, `grace` or `orphan`.
+    /// `active`, `grace` or `orphan`, of a job `queued` or `dead_letter`.
     pub verdict: String,
     pub because: Vec<String>,
     #[schema(value_type = Object)]
@@ -173,6 +173,47 @@ pub struct OwnerInfo {
     /// How (`dead`, `retired`) and when it ended.
     #[schema(value_type = Option<Vec<Object>>)]
     pub ended: Option<(String, u64)>,
+}
+
+/// One job. In flight it has `owner`, `incarnation`, `token`, `since_ms`, `due_ms` and `ended`; a
+/// dead letter `why`, `at_ms` and perhaps `error`.
+#[derive(Serialize, ToSchema)]
+pub struct Job {
+    pub id: String,
+    pub queue: String,
+    pub payload: String,
+    /// How many workers died with it within the window.
+    pub crashes: u32,
+    pub entered_ms: u64,
+    /// `queued`, `in_flight` or `dead`.
+    pub state: String,
+    pub owner: Option<String>,
+    pub incarnation: Option<u64>,
+    pub token: Option<u64>,
+    pub since_ms: Option<u64>,
+    /// Until when its owner lives unless it beats.
+    pub due_ms: Option<u64>,
+    /// How (`dead`, `retired`) and when its owner ended.
+    #[schema(value_type = Option<Vec<Object>>)]
+    pub ended: Option<(String, u64)>,
+    /// `failed`, `crashes`, `too_old` or `asked`.
+    pub why: Option<String>,
+    pub at_ms: Option<u64>,
+    pub error: Option<String>,
+    pub now_ms: u64,
+}
+
+/// The account of a system of jobs: `entered` is the sum of all others.
+#[derive(Serialize, ToSchema)]
+pub struct Counts {
+    pub entered: u64,
+    pub completed: u64,
+    pub queued: u64,
+    pub in_flight: u64,
+    /// Dead letters.
+    pub dead: u64,
+    /// Dropped with a receipt, and dead letters that were deleted.
+    pub dropped: u64,
 }
 
 /// What was put back.

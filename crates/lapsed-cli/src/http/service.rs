@@ -10,7 +10,7 @@ use utoipa_axum::routes;
 
 use super::extract::Answer;
 use super::problem::Problem;
-use super::{Shared, sessions};
+use super::{Shared, inflight, sessions};
 use crate::metrics::CONTENT_TYPE;
 
 /// All of them.
@@ -65,6 +65,7 @@ async fn metrics(State(app): State<Shared>) -> impl IntoResponse {
         }
     }
     sessions::gauge(&app).await;
+    inflight::gauge(&app).await;
     ([(header::CONTENT_TYPE, CONTENT_TYPE)], app.metrics.encode())
 }
 

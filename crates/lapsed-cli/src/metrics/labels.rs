@@ -55,6 +55,20 @@ pub struct ByEnded {
     kind: &'static str,
 }
 
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct ByWhat {
+    system: String,
+    what: &'static str,
+    kind: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct ByDid {
+    system: String,
+    did: &'static str,
+    kind: &'static str,
+}
+
 impl OfSystem {
     pub fn of(system: &SystemId) -> OfSystem {
         OfSystem { system: system.name.to_string(), kind: system.kind.as_str() }
@@ -78,6 +92,14 @@ impl OfSystem {
 
     pub fn by_change(&self, change: Healed) -> ByChange {
         ByChange { system: self.system.clone(), change: change.as_str(), kind: self.kind }
+    }
+
+    pub fn by_what(&self, what: &'static str) -> ByWhat {
+        ByWhat { system: self.system.clone(), what, kind: self.kind }
+    }
+
+    pub fn by_did(&self, did: &'static str) -> ByDid {
+        ByDid { system: self.system.clone(), did, kind: self.kind }
     }
 
     pub fn by_ended(&self, ended: &'static str) -> ByEnded {

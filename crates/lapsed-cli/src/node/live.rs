@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use lapsed::activity::Activity;
 use lapsed::clock::{Clock, within};
+use lapsed::inflight::Inflight;
 use lapsed::leader::{Campaign, TermOptions};
 use lapsed::receipt::{Reason, Receipt, ReceiptQuery, Witness};
 use lapsed::schedule::Stop;
@@ -201,6 +202,7 @@ impl Live {
             store_name: store.clone(),
             store: None,
             census: None,
+            jobs: None,
             brake: None,
             last_pass: self.journal.last_pass(id),
             lag: None,
@@ -217,6 +219,9 @@ impl Live {
         let census = self.census().await?;
         status.brake = Some(self.brake_status_for(&census).await?);
         status.census = Some(census);
+        if let Some(inflight) = self.operations::<Inflight>() {
+            status.jobs = Some(inflight.counts().await?);
+        }
         let query = ReceiptQuery { limit: LAG_SAMPLES, ..ReceiptQuery::default() };
         let newest = self.receipts(query).await?;
         let dead = newest.iter().filter(|r| r.reason != Reason::OwnerRetired);

@@ -1,5 +1,6 @@
 //! What the daemon answers and the commands print, the same over HTTP and straight from the store.
 
+use lapsed::inflight::Counts;
 use lapsed::receipt::Receipt;
 use lapsed::reconcile::{Change, ReconcileReport};
 use lapsed::store::StoreInfo;
@@ -36,6 +37,10 @@ pub struct SystemStatus {
     /// Who is there; none when the store does not answer.
     #[schema(value_type = Option<schemas::Census>)]
     pub census: Option<Census>,
+    /// Jobs in flight: their account.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<schemas::Counts>)]
+    pub jobs: Option<Counts>,
     /// Whether the overdue are spared.
     pub brake: Option<BrakeStatus>,
     /// The last pass of this process.

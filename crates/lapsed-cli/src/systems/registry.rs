@@ -11,8 +11,8 @@ use utoipa_axum::router::OpenApiRouter;
 use super::{Built, Ground, Planned, Room};
 use crate::config::ConfigError;
 use crate::config::common::{
-    Access, BrakeSection, Common, ReceiptsSection, ReconcileSection, Section, SweepSection,
-    plan_heartbeat, plan_id, plan_key, plan_shards,
+    Access, BrakeSection, Common, Heartbeat, ReceiptsSection, ReconcileSection, Section,
+    SweepSection, plan_id, plan_key, plan_shards,
 };
 use crate::config::origin::Settings;
 use crate::config::units::{SPAN_MAX, Span, show_span};
@@ -79,9 +79,15 @@ impl Room for RegistryRoom {
         given.mode.check(section, &store)?;
         let mut settings = Settings::default();
         let layout = plan_layout(section, &mut given, &mut settings)?;
-        let default = Duration::from_millis(HEARTBEAT_TTL_MS);
-        let (beat, pause) = (given.heartbeat_ttl, given.heartbeat_interval);
-        let (ttl, interval) = plan_heartbeat(section, beat, pause, default, &mut settings)?;
+        let usual_ttl = Duration::from_millis(HEARTBEAT_TTL_MS);
+        let heartbeat = Heartbeat {
+            key: "heartbeat_ttl",
+            ttl: given.heartbeat_ttl,
+            interval: given.heartbeat_interval,
+            usual_ttl,
+            usual_interval: Duration::MAX,
+        };
+        let (ttl, interval) = heartbeat.plan(section, &mut settings)?;
         let mut policy = given.sweep.plan(section, section.usual_policy(&store), &mut settings)?;
         let brake = given.brake.plan(section, &mut settings)?;
         let retention = given.receipts.plan(section, &mut settings)?;

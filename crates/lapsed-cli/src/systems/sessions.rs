@@ -12,8 +12,8 @@ use utoipa_axum::router::OpenApiRouter;
 use super::{Built, Ground, Planned, Room};
 use crate::config::ConfigError;
 use crate::config::common::{
-    Access, BrakeSection, Common, ReceiptsSection, ReconcileSection, Section, SweepSection,
-    plan_heartbeat, plan_id, plan_key, plan_shards,
+    Access, BrakeSection, Common, Heartbeat, ReceiptsSection, ReconcileSection, Section,
+    SweepSection, plan_id, plan_key, plan_shards,
 };
 use crate::config::origin::{Origin, Settings};
 use crate::config::units::{Span, parse_go_span, show_span};
@@ -100,9 +100,15 @@ impl Room for SessionsRoom {
         let mut settings = Settings::default();
         let layout = plan_layout(section, &mut given, &mut settings)?;
         let grace = plan_grace(section, given.grace, &mut settings)?;
-        let default = Duration::from_millis(HEARTBEAT_TTL_MS);
-        let (beat, pause) = (given.heartbeat_ttl, given.heartbeat_interval);
-        let (ttl, interval) = plan_heartbeat(section, beat, pause, default, &mut settings)?;
+        let usual_ttl = Duration::from_millis(HEARTBEAT_TTL_MS);
+        let heartbeat = Heartbeat {
+            key: "heartbeat_ttl",
+            ttl: given.heartbeat_ttl,
+            interval: given.heartbeat_interval,
+            usual_ttl,
+            usual_interval: Duration::MAX,
+        };
+        let (ttl, interval) = heartbeat.plan(section, &mut settings)?;
         let usual = Policy { every: EVERY, ..section.usual_policy(&store) };
         let mut policy = given.sweep.plan(section, usual, &mut settings)?;
         let brake = given.brake.plan(section, &mut settings)?;

@@ -55,6 +55,69 @@ fn sessions_have_their_keys_and_each_is_checked() {
     }
 }
 
+fn jobs(lines: &str) -> String {
+    format!("{STORE}[[system]]\nkind = \"inflight\"\nname = \"jobs\"\n{lines}\n")
+}
+
+#[test]
+fn jobs_have_their_keys_and_each_is_checked() {
+    for (line, says) in [
+        ("heartbeat_interval = \"5m\"", "5m must be below heartbeat_ttl (5m)"),
+        ("orphan_threshold = \"30s\"\nheartbeat_interval = \"1m\"", "below orphan_threshold (30s)"),
+        ("heartbeat_ttl = \"1m\"\norphan_threshold = \"1m\"", "duplicate"),
+        ("on_death = \"frnt\"", "`front`"),
+        ("crashes_max = -1", "crashes_max"),
+        ("crash_window = \"0s\"", "longer than 0"),
+        ("max_age = \"soon\"", "`0s` for no limit"),
+        ("max_age = 7", "needs a unit"),
+        ("queues = \"kafka\"", "lapsed, sidekiq, list, stream"),
+        ("queues = \"sidekiq\"", "embedded"),
+        ("queue_key = \"mine\"", "`{queue}`"),
+        ("preset = \"sidekiq-async-http\"", "mode = \"adopt\""),
+        ("index_key = \"i\"", "mode = \"adopt\""),
+        ("mode = \"adopt\"", "embedded"),
+        ("webhook = \"ftp://host/\"", "http:// or https://"),
+        ("webhook = \"https://user:s3cret@host/\"", "must not name a user"),
+        ("delivery = { attempts = 3 }", "there is none"),
+        ("webhook = \"http://h\"\ndelivery = { attempts = 0 }", "must be above 0"),
+        ("webhook = \"http://h\"\ndelivery = { at_once = 65 }", "must be 1 to 64"),
+        ("webhook = \"http://h\"\ndelivery = { tries = 1 }", "`attempts`"),
+        ("grace = \"1m\"", "unknown key `grace`"),
+    ] {
+        refused(&jobs(line), &[], &["lapsed.toml", "jobs", says]);
+    }
+    let secret = check(&jobs("webhook = \"https://user:s3cret@host/\""), &[]);
+    assert!(!secret.err.contains("s3cret"), "{secret:?}");
+}
+
+#[test]
+fn the_plan_of_jobs_is_told_in_words() {
+    let usual = check(&jobs(""), &[]);
+    for word in [
+        "workers beat every 1m and are dead after 5m of silence",
+        "is back at the front of its queue at the latest 6m after its last beat",
+        "a dead letter when 3 workers died with it within 3d",
+        "dead for more than 7d",
+        "queues are lapsed's own",
+    ] {
+        assert!(usual.out.contains(word), "{word}: {usual:?}");
+    }
+    let other = "orphan_threshold = \"5s\"\non_death = \"back\"\ncrashes_max = 0\nmax_age = \"0s\"";
+    let other = check(&jobs(other), &[]);
+    for word in [
+        "dead after 5s of silence",
+        "at the end of its queue",
+        "however many workers die",
+        "however long its worker has been dead",
+        "orphan_threshold = 5s",
+        "max_age = 0s",
+    ] {
+        assert!(other.out.contains(word), "{word}: {other:?}");
+    }
+    let dropped = check(&jobs("on_death = \"drop\""), &[]).out;
+    assert!(dropped.contains("is dropped") && !dropped.contains("a dead letter"), "{dropped}");
+}
+
 #[test]
 fn unknown_keys_name_the_key_its_line_and_the_nearest_valid_one() {
     refused("[sever]\nlisten = \"x\"\n", &[], &["`sever`", "`server`", "lapsed.toml:1"]);

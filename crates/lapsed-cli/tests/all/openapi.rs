@@ -58,6 +58,42 @@ fn the_openapi_document_has_every_route() {
         ]
         .map(|operation| (sessions(operation), "get")),
     );
+    let inflight = |operation: &str| format!("/v1/inflight/{{name}}/{operation}");
+    routes.extend(
+        [
+            "start",
+            "beat",
+            "beat_many",
+            "retire",
+            "enqueue",
+            "enqueue_many",
+            "take",
+            "register",
+            "register_many",
+            "complete",
+            "complete_many",
+            "fail",
+            "fail_many",
+            "give_back",
+            "give_back_many",
+            "dead/put_back",
+            "dead/delete",
+        ]
+        .map(|operation| (inflight(operation), "post")),
+    );
+    routes.extend(
+        [
+            "owners",
+            "owners/{owner}",
+            "jobs/{id}",
+            "in_flight/{owner}",
+            "counts",
+            "queues",
+            "dead",
+            "dead/{id}",
+        ]
+        .map(|operation| (inflight(operation), "get")),
+    );
     routes.extend([
         ("/v1/reconcile/{kind}/{name}".to_owned(), "post"),
         ("/v1/sweeps".to_owned(), "get"),
@@ -137,12 +173,37 @@ fn the_document_describes_what_is_answered() {
         ("Explanation", &explanation),
         ("OwnerInfo", &owner),
     ] {
-        let shape = &document["components"]["schemas"][schema];
-        let told = |key: &String| shape["properties"][key].is_object();
-        let value = value.as_object().unwrap_or_else(|| panic!("{schema}: {value}"));
-        assert!(value.keys().all(told), "{schema}: {value:?} against {shape}");
-        for required in shape["required"].as_array().unwrap() {
-            assert!(value.contains_key(required.as_str().unwrap()), "{schema}: {required}");
-        }
+        fits(&document, schema, value);
     }
+}
+
+/// It has all that its shape requires, and nothing that the shape does not know.
+#[track_caller]
+fn fits(document: &Value, schema: &str, value: &Value) {
+    let shape = &document["components"]["schemas"][schema];
+    let told = |key: &String| shape["properties"][key].is_object();
+    let value = value.as_object().unwrap_or_else(|| panic!("{schema}: {value}"));
+    assert!(value.keys().all(told), "{schema}: {value:?} against {shape}");
+    for required in shape["required"].as_array().unwrap() {
+        assert!(value.contains_key(required.as_str().unwrap()), "{schema}: {required}");
+    }
+}
+
+#[test]
+fn the_document_describes_jobs_wherever_they_are() {
+    let home = Home::inflight("10m", CALM);
+    let daemon = home.serve();
+    let document = daemon.get("/openapi.json").body;
+    let queued = daemon.jobs("enqueue", json!({ "queue": "q", "id": "j", "payload": "p" }));
+    fits(&document, "EnqueueAnswer", &queued);
+    fits(&document, "Job", &daemon.job("j"));
+    let taken = daemon.jobs("take", json!({ "owner": "w", "queue": "q" }));
+    fits(&document, "ClaimedJob", &taken["jobs"][0]);
+    fits(&document, "Job", &daemon.job("j"));
+    let token = &taken["jobs"][0]["token"];
+    let failed = daemon.jobs("fail", json!({ "id": "j", "token": token, "error": "no" }));
+    fits(&document, "FinishAnswer", &failed);
+    fits(&document, "Job", &daemon.job("j"));
+    fits(&document, "Counts", &daemon.counts());
+    fits(&document, "SystemStatus", &daemon.get("/v1/sweeps/inflight/jobs").body);
 }

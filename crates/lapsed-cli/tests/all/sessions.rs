@@ -272,7 +272,7 @@ fn systems_of_one_name_are_side_by_side_without_a_double_series() {
     let body = json!({ "owner": "a", "key": "k" });
     assert_eq!(daemon.post("/v1/registry/default/register", body).status, 200);
     assert_eq!(daemon.post("/v1/sessions/default/activate", json!({ "session": "s" })).status, 201);
-    for system in ["registry/default", "sessions/default"] {
+    for system in ["registry/default", "sessions/default", "inflight/default"] {
         assert_eq!(daemon.post(&format!("/v1/sweeps/{system}"), json!({})).status, 200);
     }
     let text = daemon.get("/metrics").text;
@@ -288,7 +288,8 @@ fn systems_of_one_name_are_side_by_side_without_a_double_series() {
     }
     let which = daemon.run(&["sweep", "default"]);
     assert_eq!(which.code, 2, "{which:?}");
-    assert!(which.err.contains("registry/default, sessions/default"), "{which:?}");
+    let all = "registry/default, sessions/default, inflight/default";
+    assert!(which.err.contains(all), "{which:?}");
     assert_eq!(daemon.run(&["sweep", "sessions"]).code, 0);
     let status = daemon.run(&["status"]).out;
     assert!(status.contains("registry/default") && status.contains("sessions/default"), "{status}");

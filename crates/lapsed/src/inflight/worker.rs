@@ -37,11 +37,28 @@ struct Bench {
     in_doubt: bool,
 }
 
+/// What the work on a job came to, if it did not fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Done {
+    /// It is done. What `()` stands for, too.
+    Complete,
+    /// It was not done, and nobody died: back on its queue.
+    GiveBack(End),
+}
+
+impl From<()> for Done {
+    fn from((): ()) -> Done {
+        Done::Complete
+    }
+}
+
 /// What became of one job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Worked {
     /// Done, and the store knows.
     Completed,
+    /// Back on its queue.
+    GivenBack,
     /// It failed: a dead letter.
     Failed,
     /// It was done or failed, but too late: the store had given it to somebody else.
@@ -80,13 +97,13 @@ impl Worker {
 
     /// Runs `work` for `job` and tells the store how it ended. When the owner is lost meanwhile the
     /// work is dropped where it is, and nothing is told.
-    pub async fn work<E: Display>(
+    pub async fn work<D: Into<Done>, E: Display>(
         &self,
         job: &Claimed,
-        work: impl Future<Output = std::result::Result<(), E>>,
+        work: impl Future<Output = std::result::Result<D, E>>,
     ) -> Result<Worked> {
         let outcome = match select(pin!(work), pin!(self.owner.lost())).await {
-            Either::Left((outcome, _)) => outcome,
+            Either::Left((outcome, _)) => outcome.map(D::into),
             Either::Right(_) => return Ok(Worked::Cancelled),
         };
         match select(pin!(self.tell(job, outcome)), pin!(self.owner.lost())).await {
@@ -99,10 +116,11 @@ impl Worker {
     async fn tell<E: Display>(
         &self,
         job: &Claimed,
-        outcome: std::result::Result<(), E>,
+        outcome: std::result::Result<Done, E>,
     ) -> Result<Worked> {
         let (how, worked) = match outcome {
-            Ok(()) => (Finish::Complete, Worked::Completed),
+            Ok(Done::Complete) => (Finish::Complete, Worked::Completed),
+            Ok(Done::GiveBack(end)) => (Finish::GiveBack(end), Worked::GivenBack),
             Err(error) => (Finish::Fail { error: error.to_string() }, Worked::Failed),
         };
         let tickets = [job.ticket(self.incarnation())];
@@ -125,7 +143,7 @@ impl Worker {
 
     /// Takes and works on jobs, up to `at_once` at a time, until told to stop (those under way are
     /// finished first) or until the owner is lost, which is an error: begin again with a new worker.
-    pub async fn run<E: Display, F>(
+    pub async fn run<D: Into<Done>, E: Display, F>(
         &self,
         queue: &Name,
         at_once: usize,
@@ -133,7 +151,7 @@ impl Worker {
         work: impl Fn(Claimed) -> F,
     ) -> Result<()>
     where
-        F: Future<Output = std::result::Result<(), E>>,
+        F: Future<Output = std::result::Result<D, E>>,
     {
         let bench = Mutex::new(Bench::default());
         let (bench, work) = (&bench, &work);
@@ -142,7 +160,7 @@ impl Worker {
     }
 
     /// One job after the other.
-    async fn keep_working<E: Display, F>(
+    async fn keep_working<D: Into<Done>, E: Display, F>(
         &self,
         queue: &Name,
         stop: &Stop,
@@ -150,7 +168,7 @@ impl Worker {
         work: &impl Fn(Claimed) -> F,
     ) -> Result<()>
     where
-        F: Future<Output = std::result::Result<(), E>>,
+        F: Future<Output = std::result::Result<D, E>>,
     {
         let clock = &self.inflight.parts.clock;
         while !stop.is_told() {
@@ -231,7 +249,7 @@ impl Worker {
                 tracing::warn!(%owner, job = %job.id, "finished too late: {}", finished.describe());
                 Ok(())
             }
-            Worked::Completed | Worked::Failed => Ok(()),
+            Worked::Completed | Worked::GivenBack | Worked::Failed => Ok(()),
         }
     }
 

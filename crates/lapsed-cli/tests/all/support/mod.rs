@@ -107,6 +107,18 @@ impl Home {
         home
     }
 
+    /// One system of jobs `jobs` with that TTL and those other lines.
+    pub fn inflight(ttl: &str, lines: &str) -> Home {
+        let home = Home { dir: tempfile::tempdir().unwrap() };
+        let data = home.data().display().to_string();
+        let text = format!(
+            "[server]\nlisten = \"127.0.0.1:0\"\n\n[store.main]\nurl = \"embedded:{data}\"\n\n\
+             [[system]]\nkind = \"inflight\"\nname = \"jobs\"\nheartbeat_ttl = \"{ttl}\"\n{lines}\n"
+        );
+        std::fs::write(home.config(), text).unwrap();
+        home
+    }
+
     pub fn config(&self) -> PathBuf {
         self.dir.path().join("lapsed.toml")
     }
@@ -215,6 +227,55 @@ impl Daemon {
     /// The sessions `chat`.
     pub fn chat(&self, operation: &str, body: Value) -> Reply {
         self.post(&format!("/v1/sessions/chat/{operation}"), body)
+    }
+
+    /// The jobs `jobs`; must work.
+    #[track_caller]
+    pub fn jobs(&self, operation: &str, body: Value) -> Value {
+        let reply = self.try_jobs(operation, body);
+        assert!((200..300).contains(&reply.status), "{operation}: {reply:?}");
+        reply.body
+    }
+
+    /// The same, whatever comes of it.
+    pub fn try_jobs(&self, operation: &str, body: Value) -> Reply {
+        self.post(&format!("/v1/inflight/jobs/{operation}"), body)
+    }
+
+    /// One job, wherever it is.
+    #[track_caller]
+    pub fn job(&self, id: &str) -> Value {
+        let reply = self.get(&format!("/v1/inflight/jobs/jobs/{id}"));
+        assert_eq!(reply.status, 200, "{reply:?}");
+        reply.body
+    }
+
+    /// The account; it balances.
+    #[track_caller]
+    pub fn counts(&self) -> Value {
+        let counts = self.get("/v1/inflight/jobs/counts").body;
+        let of = |what: &str| counts[what].as_u64().unwrap();
+        let parts = ["completed", "queued", "in_flight", "dead", "dropped"];
+        assert_eq!(of("entered"), parts.into_iter().map(of).sum::<u64>(), "{counts}");
+        counts
+    }
+
+    /// Begins a life that nobody will beat for.
+    pub fn mortal(&self, owner: &str) {
+        self.jobs("start", json!({ "owner": owner, "ttl_ms": 300 }));
+    }
+
+    /// Begins a life that outlives the test.
+    pub fn steady(&self, owner: &str) {
+        self.jobs("start", json!({ "owner": owner, "ttl_ms": 600_000 }));
+    }
+
+    /// Passes over the jobs until one has recovered something.
+    pub fn until_recovered(&self) -> Value {
+        until("jobs to be recovered", || {
+            let report = self.post("/v1/sweeps/inflight/jobs", json!({ "list": 100 })).body;
+            (report["reclaimed"].as_u64() > Some(0)).then_some(report)
+        })
     }
 
     /// Waits until so many sessions of `chat` are orphans.

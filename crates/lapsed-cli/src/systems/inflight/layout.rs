@@ -1,0 +1,233 @@
+//! Where jobs are on a store that others write to, too: queues, and what is in flight.
+
+use std::fmt;
+
+use serde::Deserialize;
+
+use crate::config::ConfigError;
+use crate::config::common::{Access, Section, plan_key};
+use crate::config::origin::{Settings, Show};
+
+/// How queues are written down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum QueueWord {
+    /// lapsed's own.
+    Lapsed,
+    /// `queue:NAME`, as Sidekiq has them.
+    Sidekiq,
+    /// A plain list of payloads, popped at its right end.
+    List,
+    /// A stream.
+    Stream,
+}
+
+impl QueueWord {
+    fn as_str(self) -> &'static str {
+        match self {
+            QueueWord::Lapsed => "lapsed",
+            QueueWord::Sidekiq => "sidekiq",
+            QueueWord::List => "list",
+            QueueWord::Stream => "stream",
+        }
+    }
+
+    fn usual_key(self) -> &'static str {
+        match self {
+            QueueWord::Lapsed | QueueWord::Sidekiq | QueueWord::List => "queue:{queue}",
+            QueueWord::Stream => "stream:{queue}",
+        }
+    }
+}
+
+impl Show for QueueWord {
+    fn show(&self) -> String {
+        self.as_str().to_owned()
+    }
+}
+
+/// Whose layout it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Preset {
+    /// The gem `sidekiq-async_http`.
+    SidekiqAsyncHttp,
+    /// Its successor `patient_http-sidekiq`.
+    SidekiqPatientHttp,
+}
+
+impl Preset {
+    fn prefix(self) -> &'static str {
+        match self {
+            Preset::SidekiqAsyncHttp => "sidekiq:async_http:",
+            Preset::SidekiqPatientHttp => "sidekiq:patient_http:",
+        }
+    }
+}
+
+impl fmt::Display for Preset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Preset::SidekiqAsyncHttp => "sidekiq-async-http",
+            Preset::SidekiqPatientHttp => "sidekiq-patient-http",
+        })
+    }
+}
+
+impl Show for Preset {
+    fn show(&self) -> String {
+        self.to_string()
+    }
+}
+
+/// What lapsed's own keys lie beside, where all of them are its own.
+const PREFIX: &str = "lapsed:inflight";
+
+/// What of the section is about keys.
+pub struct LayoutSection {
+    pub access: Access,
+    pub queues: Option<QueueWord>,
+    pub queue_key: Option<String>,
+    pub prefix: Option<String>,
+    pub preset: Option<Preset>,
+    pub index_key: Option<String>,
+    pub jobs_key: Option<String>,
+    pub gc_lock_key: Option<String>,
+}
+
+/// Where jobs are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InflightLayout {
+    /// Who registers jobs.
+    pub access: Access,
+    /// Whether jobs are in a folder, where nothing has a key.
+    pub is_embedded: bool,
+    /// How queues are written down.
+    pub queues: QueueWord,
+    /// The key of a queue; `{queue}` is its name.
+    pub queue_key: String,
+    /// What the keys of what is in flight begin with.
+    pub prefix: String,
+    /// Where the application registers jobs itself.
+    pub adopted: Option<Adopted>,
+}
+
+/// The keys that the application writes itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Adopted {
+    /// Job → its last heartbeat.
+    pub index_key: String,
+    /// Job → what it carries.
+    pub jobs_key: String,
+    /// The lock of whoever collects orphans.
+    pub gc_lock_key: String,
+    /// Whether it keeps more of each job besides, to be removed along with it.
+    pub has_details: bool,
+}
+
+impl LayoutSection {
+    /// All keys, each as given or as by default.
+    pub fn plan(
+        mut self,
+        section: &Section<'_>,
+        is_embedded: bool,
+        settings: &mut Settings,
+    ) -> Result<InflightLayout, ConfigError> {
+        self.check(section, is_embedded)?;
+        let usual = match self.access {
+            Access::Native => QueueWord::Lapsed,
+            Access::Adopt => QueueWord::Sidekiq,
+        };
+        let queues = settings.pick(section, "queues", self.queues, usual);
+        let (access, given) = (self.access, self.queue_key.take());
+        let place = Some("{queue}");
+        let queue_key = plan_key(section, "queue_key", given, queues.usual_key(), place, settings)?;
+        let (prefix, adopted) = match access {
+            Access::Native => {
+                let given = self.prefix.take();
+                (plan_key(section, "prefix", given, PREFIX, None, settings)?, None)
+            }
+            Access::Adopt => {
+                let (prefix, adopted) = self.adopt(section, settings)?;
+                (prefix, Some(adopted))
+            }
+        };
+        Ok(InflightLayout { access, is_embedded, queues, queue_key, prefix, adopted })
+    }
+
+    fn adopt(
+        mut self,
+        section: &Section<'_>,
+        settings: &mut Settings,
+    ) -> Result<(String, Adopted), ConfigError> {
+        let is_other = self.preset.is_none() && self.prefix.is_some();
+        let usual = Preset::SidekiqAsyncHttp;
+        let preset = settings.pick(section, "preset", self.preset, usual);
+        let given = self.prefix.take();
+        let prefix = plan_key(section, "prefix", given, preset.prefix(), None, settings)?;
+        let mut key = |key: &str, given: Option<String>, name: &str| {
+            plan_key(section, key, given, &format!("{prefix}{name}"), None, settings)
+        };
+        let adopted = Adopted {
+            index_key: key("index_key", self.index_key.take(), "inflight_index")?,
+            jobs_key: key("jobs_key", self.jobs_key.take(), "inflight_jobs")?,
+            gc_lock_key: key("gc_lock_key", self.gc_lock_key.take(), "gc_lock")?,
+            has_details: is_other || preset == Preset::SidekiqPatientHttp,
+        };
+        Ok((prefix, adopted))
+    }
+
+    /// What would have no effect, or cannot work.
+    fn check(&self, section: &Section<'_>, is_embedded: bool) -> Result<(), ConfigError> {
+        let adopts = self.access == Access::Adopt;
+        for (key, is_given) in [
+            ("preset", self.preset.is_some()),
+            ("index_key", self.index_key.is_some()),
+            ("jobs_key", self.jobs_key.is_some()),
+            ("gc_lock_key", self.gc_lock_key.is_some()),
+        ] {
+            if is_given && !adopts {
+                return Err(section.wrong(
+                    key,
+                    "is for jobs that the application registers itself: it goes with mode = \
+                     \"adopt\"",
+                ));
+            }
+        }
+        match self.queues {
+            Some(QueueWord::Lapsed) if adopts => Err(section.wrong(
+                "queues",
+                "jobs that the application registers itself go back to its own queues: \
+                 \"sidekiq\", \"list\" or \"stream\"",
+            )),
+            Some(queues) if is_embedded && queues != QueueWord::Lapsed => Err(section.wrong(
+                "queues",
+                "an embedded store has queues of its own only: leave it out, or use Redis",
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl InflightLayout {
+    /// Which queues, in words.
+    pub fn describe(&self) -> String {
+        let key = &self.queue_key;
+        let queues = match self.queues {
+            QueueWord::Lapsed => "queues are lapsed's own".to_owned(),
+            QueueWord::Sidekiq => format!("queues are Sidekiq's, `{key}`"),
+            QueueWord::List => format!("queues are lists, `{key}`"),
+            QueueWord::Stream => format!(
+                "queues are streams, `{key}`: jobs are put back there, and taken by the \
+                 application's consumer group"
+            ),
+        };
+        match &self.adopted {
+            Some(adopted) => format!(
+                "{queues}; jobs in flight are in `{}` and `{}`",
+                adopted.index_key, adopted.jobs_key
+            ),
+            None => queues,
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! The webhook: what goes back to queues elsewhere is delivered at least once, with the same key for
+//! every try, through refusals, redirects and a daemon killed in the middle.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::mpsc::{self, Receiver, Sender};
+
+use crate::support::{Daemon, Home, PATIENCE, run, until};
+use serde_json::{Value, json};
+
+/// What the other side was sent, and how to answer it.
+struct Knock {
+    path: String,
+    key: String,
+    body: Value,
+    answer: Sender<&'static str>,
+}
+
+/// The other side: one thread a connection, which answers when it is told to.
+struct Hook {
+    port: u16,
+    knocks: Receiver<Knock>,
+}
+
+const OK: &str = "204 No Content\r\n";
+const SICK: &str = "500 Internal Server Error\r\n";
+
+impl Hook {
+    fn open() -> Hook {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (tell, knocks) = mpsc::channel();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let tell = tell.clone();
+                std::thread::spawn(move || serve(stream, &tell));
+            }
+        });
+        Hook { port, knocks }
+    }
+
+    fn next(&self) -> Knock {
+        self.knocks.recv_timeout(PATIENCE).expect("the webhook is called")
+    }
+
+    /// Jobs that go to it, with those other lines.
+    fn home(&self, lines: &str) -> Home {
+        // A stalled machine may cost the deliverer a life or two: that is no crash of the job here.
+        let text = format!(
+            "webhook = \"http://127.0.0.1:{}/hook/s3cret?k=s3cret\"\ncrashes_max = 0\n\
+             sweep = {{ every = \"100ms\" }}\n{lines}",
+            self.port
+        );
+        Home::inflight("1s", &text)
+    }
+}
+
+fn serve(mut stream: TcpStream, tell: &Sender<Knock>) -> Option<()> {
+    let mut lines = BufReader::new(stream.try_clone().ok()?);
+    let mut first = String::new();
+    lines.read_line(&mut first).ok()?;
+    let (mut key, mut length) = (String::new(), 0);
+    loop {
+        let mut line = String::new();
+        lines.read_line(&mut line).ok()?;
+        match line.trim().split_once(": ") {
+            Some(("idempotency-key", value)) => key = value.to_owned(),
+            Some(("content-length", value)) => length = value.parse().ok()?,
+            Some(_) => {}
+            None => break,
+        }
+    }
+    let mut body = vec![0; length];
+    lines.read_exact(&mut body).ok()?;
+    let (answer, told) = mpsc::channel();
+    let path = first.split(' ').nth(1)?.to_owned();
+    let body = serde_json::from_slice(&body).ok()?;
+    tell.send(Knock { path, key, body, answer }).ok()?;
+    let answer = told.recv().ok()?;
+    write!(stream, "HTTP/1.1 {answer}connection: close\r\ncontent-length: 0\r\n\r\n").ok()
+}
+
+/// A job whose worker dies at once.
+fn orphan(daemon: &Daemon, id: &str) {
+    let job = json!({ "owner": "w", "id": id, "queue": "elsewhere", "payload": "{\"n\": 1.0}" });
+    until("its worker to live long enough to register it", || {
+        daemon.mortal("w");
+        (daemon.try_jobs("register", job.clone()).status == 200).then_some(())
+    });
+}
+
+fn until_completed(daemon: &Daemon, count: u64) {
+    until("the delivery to be done", || (daemon.counts()["completed"] == count).then_some(()));
+}
+
+#[test]
+fn a_recovered_job_is_delivered_with_one_key_however_often_it_takes() {
+    let hook = Hook::open();
+    let home = hook.home("delivery = { backoff = \"20ms\" }");
+    let daemon = home.serve();
+    orphan(&daemon, "j1");
+    let first = hook.next();
+    assert_eq!(first.path, "/hook/s3cret?k=s3cret");
+    assert_eq!(
+        (&first.body["system"], &first.body["id"], &first.body["queue"], &first.body["payload"]),
+        (&json!("jobs"), &json!("j1"), &json!("elsewhere"), &json!("{\"n\": 1.0}"))
+    );
+    assert!(first.body["crashes"].is_u64() && first.body["token"].is_u64(), "{}", first.body);
+    let entered = first.key.strip_prefix("inflight-jobs-j1-").expect(&first.key);
+    assert_eq!(daemon.job("j1")["entered_ms"].to_string(), *entered);
+    assert_eq!(daemon.job("j1")["owner"], "lapsed:outbox", "it is in flight meanwhile");
+    first.answer.send(SICK).unwrap();
+    for answer in [SICK, "429 Too Many Requests\r\n", OK] {
+        let again = hook.next();
+        assert_eq!((&again.key, &again.body["id"]), (&first.key, &json!("j1")));
+        again.answer.send(answer).unwrap();
+    }
+    until_completed(&daemon, 1);
+
+    // The next time that id is recovered it is another delivery.
+    orphan(&daemon, "j1");
+    let next = hook.next();
+    assert_ne!(next.key, first.key);
+    next.answer.send(OK).unwrap();
+    until_completed(&daemon, 2);
+    assert!(!daemon.log().contains("s3cret"), "{}", daemon.log());
+    assert_eq!(daemon.stop(), Some(0));
+}
+
+#[test]
+fn what_is_never_taken_becomes_a_dead_letter_and_no_redirect_is_followed() {
+    let (hook, elsewhere) = (Hook::open(), Hook::open());
+    let home = hook.home("delivery = { attempts = 3, backoff = \"10ms\" }");
+    let daemon = home.serve();
+    orphan(&daemon, "j1");
+    let away = format!("307 Elsewhere\r\nlocation: http://127.0.0.1:{}/\r\n", elsewhere.port);
+    let away: &'static str = Box::leak(away.into_boxed_str());
+    let job = until("the delivery to be given up", || {
+        if let Ok(knock) = hook.knocks.try_recv() {
+            knock.answer.send(away).unwrap();
+        }
+        let job = daemon.job("j1");
+        (job["state"] == "dead").then_some(job)
+    });
+    let error = job["error"].as_str().unwrap();
+    for word in ["in 3 tries", "307", "redirects are not followed"] {
+        assert!(error.contains(word), "{word}: {error}");
+    }
+    assert!(elsewhere.knocks.try_recv().is_err(), "nobody went there");
+    for told in [error, &daemon.log(), &daemon.run(&["dead", "show", "j1"]).out] {
+        assert!(!told.contains("s3cret"), "{told}");
+    }
+    assert_eq!(daemon.run(&["dead", "put-back", "j1"]).code, 0);
+    hook.next().answer.send(OK).unwrap();
+    until_completed(&daemon, 1);
+}
+
+#[test]
+fn a_daemon_killed_while_delivering_is_followed_by_one_that_delivers() {
+    let hook = Hook::open();
+    let home = hook.home("");
+    let daemon = home.serve();
+    orphan(&daemon, "j1");
+    let first = hook.next();
+    daemon.kill();
+    let daemon = home.serve();
+    let again = hook.next();
+    assert_eq!((&again.key, &again.body["payload"]), (&first.key, &first.body["payload"]));
+    again.answer.send(OK).unwrap();
+    until_completed(&daemon, 1);
+    assert_eq!(daemon.counts()["entered"], 1);
+}
+
+/// Between two tries it is given back, without a crash, and the next daemon goes on.
+#[test]
+fn a_daemon_that_is_told_to_stop_puts_its_deliveries_down() {
+    let hook = Hook::open();
+    let home = hook.home("delivery = { backoff = \"1h\", backoff_max = \"1h\" }");
+    let daemon = home.serve();
+    orphan(&daemon, "j1");
+    let first = hook.next();
+    first.answer.send(SICK).unwrap();
+    until("the first try to be over", || daemon.log().contains("not delivered").then_some(()));
+    assert_eq!(daemon.stop(), Some(0));
+    let daemon = home.serve();
+    let again = hook.next();
+    assert_eq!((&again.key, &again.body["crashes"]), (&first.key, &first.body["crashes"]));
+    again.answer.send(OK).unwrap();
+    until_completed(&daemon, 1);
+}
+
+#[test]
+fn the_plan_says_where_to_but_not_the_secret() {
+    let hook = Hook::open();
+    let home = hook.home("delivery = { attempts = 7 }");
+    let config = home.config().display().to_string();
+    for args in [&["check", "-c", &config][..], &["check", "--json", "-c", &config]] {
+        let told = run(args);
+        assert_eq!(told.code, 0, "{told:?}");
+        let place = format!("http://127.0.0.1:{}/...", hook.port);
+        assert!(told.out.contains(&place) && told.out.contains("7 tries"), "{told:?}");
+        assert!(!told.out.contains("s3cret"), "{told:?}");
+    }
+}
