@@ -144,7 +144,7 @@ fn trap_a2_two_sweeps_at_once_count_each_entry_once() {
 }
 
 fn the_brake_holds_with_exit_3_and_lets_go_when_released() {
-    let home = Home::new("300ms", CALM);
+    let home = Home::new("5s", CALM);
     let daemon = home.serve();
     (0..12).for_each(|n| drop(daemon.hold(&format!("o{n}"), &[&format!("k{n}")])));
     daemon.until_overdue(12);
@@ -182,7 +182,7 @@ fn the_brake_holds_with_exit_3_and_lets_go_when_released() {
 }
 
 fn explain_receipts_and_restore_tell_one_story() {
-    let home = Home::new("300ms", CALM);
+    let home = Home::new("3s", CALM);
     let daemon = home.serve();
     daemon.hold("a", &["k"]);
     let live = daemon.run(&["explain", "devices", "k", "--json"]).json();
