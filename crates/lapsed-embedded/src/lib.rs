@@ -246,9 +246,11 @@ impl Opened {
     }
 }
 
-/// Waits on this thread: opening and closing are not asynchronous.
+/// Waits on this thread: opening and closing are not asynchronous. Whoever calls them from inside a
+/// task may have used up what tokio lets a task do before it yields; an answer that is there would then
+/// be put off until the task yields, which it cannot while it waits here. So this wait is exempt.
 fn block_on<T>(work: impl Future<Output = T>) -> T {
-    futures::executor::block_on(work)
+    futures::executor::block_on(tokio::task::unconstrained(work))
 }
 
 fn note_opening(inner: &Arc<Inner>, opens: u64) -> Result<()> {

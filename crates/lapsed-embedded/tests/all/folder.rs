@@ -171,3 +171,16 @@ async fn callers_share_commits() {
     assert!(shared * 2 < alone, "{shared:?} each together, {alone:?} each alone");
     assert_eq!(registry.census().await.unwrap().population, 1_050);
 }
+
+/// A task that has done as much as tokio lets one do before it yields can still open and close a store.
+#[tokio::test]
+async fn a_store_opens_in_the_middle_of_a_busy_task() {
+    let folder = tempfile::tempdir().unwrap();
+    let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
+    for _ in 0..1_000 {
+        sender.send(()).unwrap();
+    }
+    // Until nothing more is handed out, though there is more.
+    while futures::FutureExt::now_or_never(receiver.recv()).is_some() {}
+    Embedded::open(folder.path(), Options::default()).unwrap().close().unwrap();
+}

@@ -1,76 +1,15 @@
 //! Sessions across crashes, failing disks and restarts.
 
-use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::fixture::fragile::{Fragile, survivor};
 use crate::fixture::{SharedBytes, sessions_on_bytes};
 use lapsed::clock::ManualClock;
 use lapsed::sessions::conformance::{Fixture, keys, name, profile};
 use lapsed::sweep::{Act, Batch, BatchId, Outcome, Stopped};
-use lapsed_embedded::Backend;
 
 const START_MS: u64 = 1_700_000_000_000;
-
-/// Bytes whose every write may be the last: a snapshot before each, and a disk that fails after some.
-#[derive(Debug, Clone, Default)]
-struct Fragile {
-    bytes: SharedBytes,
-    /// Writes and syncs that still succeed before one fails; `i64::MIN`: no limit.
-    left: Arc<AtomicI64>,
-    /// What a crash just before each write would leave behind, while it is looked for.
-    crashes: Arc<Mutex<Option<Vec<Vec<u8>>>>>,
-}
-
-impl Fragile {
-    fn unlimited() -> Self {
-        let fragile = Fragile::default();
-        fragile.left.store(i64::MIN, Ordering::SeqCst);
-        fragile
-    }
-
-    fn all(&self) -> Vec<u8> {
-        let mut all = vec![0; self.bytes.len().unwrap() as usize];
-        self.bytes.read(0, &mut all).unwrap();
-        all
-    }
-
-    fn step(&self) -> std::io::Result<()> {
-        if let Some(crashes) = self.crashes.lock().unwrap().as_mut() {
-            crashes.push(self.all());
-        }
-        match self.left.load(Ordering::SeqCst) {
-            i64::MIN => Ok(()),
-            left if left > 0 => {
-                self.left.store(left - 1, Ordering::SeqCst);
-                Ok(())
-            }
-            _ => {
-                self.left.store(i64::MIN, Ordering::SeqCst);
-                Err(std::io::Error::other("the disk failed"))
-            }
-        }
-    }
-}
-
-impl Backend for Fragile {
-    fn len(&self) -> std::io::Result<u64> {
-        self.bytes.len()
-    }
-    fn read(&self, offset: u64, out: &mut [u8]) -> std::io::Result<()> {
-        self.bytes.read(offset, out)
-    }
-    fn set_len(&self, len: u64) -> std::io::Result<()> {
-        self.bytes.set_len(len)
-    }
-    fn sync_data(&self) -> std::io::Result<()> {
-        self.step()
-    }
-    fn write(&self, offset: u64, data: &[u8]) -> std::io::Result<()> {
-        self.step()?;
-        self.bytes.write(offset, data)
-    }
-}
 
 fn open(fragile: &Fragile, clock: &ManualClock) -> Fixture {
     let fragile = fragile.clone();
@@ -131,9 +70,7 @@ async fn trap_b1_a_crash_in_the_middle_of_a_batch_leaves_no_half() {
     assert!(crashes.len() > 4, "{} places to crash at", crashes.len());
     let mut outcomes = Vec::new();
     for (at, left) in crashes.iter().enumerate() {
-        let bytes = SharedBytes::default();
-        bytes.set_len(left.len() as u64).unwrap();
-        bytes.write(0, left).unwrap();
+        let bytes = survivor(left);
         let survivor = sessions_on_bytes(move || Box::new(bytes.clone()), &clock);
         outcomes.push(all_or_nothing(&survivor, &format!("crash {at}")).await);
         (survivor.advance)(survivor.ttl).await;
