@@ -1,0 +1,93 @@
+//! The other process of a story: this very program, called with a part to play. To be frozen and killed.
+
+use std::io::Write;
+use std::process::Command;
+use std::sync::Arc;
+
+use futures::future::join_all;
+use lapsed::inflight::{Finish, InflightStore, Worked, Worker};
+use lapsed::sweep::Sweep;
+use lapsed::sweep::policy::Policy;
+use lapsed_testbed::Program;
+
+use crate::jobs::{id, patient, system};
+use crate::story::{connect, name, pass, sweeper_called};
+
+const PART: &str = "LAPSED_TEST_PART";
+const URL: &str = "LAPSED_TEST_URL";
+
+/// Recovers, in small batches, until it is killed.
+pub const SWEEPER: &str = "sweeper";
+/// Takes what there is, and completes it when it is told to.
+pub const WORKER: &str = "worker";
+
+/// Starts this program with that part.
+pub fn start(part: &str, url: &str) -> Program {
+    let own = std::env::current_exe().unwrap();
+    let prepare = |command: &mut Command| {
+        command.args(["inflight_child::plays_its_part", "--exact", "--nocapture", "-q"]);
+        command.env(PART, part).env(URL, url);
+    };
+    let program = Program::start(&own, prepare).unwrap();
+    // What the test harness says before.
+    loop {
+        let line = program.line(crate::story::LIMIT).unwrap();
+        if line == "begins" {
+            return program;
+        }
+    }
+}
+
+fn say(line: &str) {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{line}").unwrap();
+    out.flush().unwrap();
+}
+
+/// Nothing, unless a story has started it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn plays_its_part() {
+    let (Ok(part), Ok(url)) = (std::env::var(PART), std::env::var(URL)) else { return };
+    println!();
+    say("begins");
+    match part.as_str() {
+        SWEEPER => sweep(&url).await,
+        WORKER => work(&url).await,
+        other => panic!("there is no part {other}"),
+    }
+}
+
+async fn sweep(url: &str) {
+    let redis = connect(url);
+    let sweep: Arc<dyn Sweep> = Arc::new(redis.inflight(id(), patient()).unwrap());
+    let called = format!("recoverer-{}", std::process::id());
+    let sweeper = sweeper_called(&called, &sweep, &redis, Policy { batch: 5, ..Policy::default() });
+    sweep.census().await.unwrap();
+    say("recovers");
+    loop {
+        pass(&sweeper).await;
+    }
+}
+
+/// Completes each twice over: by the handle, which knows that it was lost, and past it, as a program
+/// would that never asks.
+async fn work(url: &str) {
+    let redis = connect(url);
+    let jobs = redis.inflight(id(), patient()).unwrap();
+    let worker = Worker::start(Arc::new(system(&redis, &jobs)), "frozen").await.unwrap();
+    let held = worker.take(&name("q"), 40, std::time::Duration::ZERO).await.unwrap();
+    say(&format!("holds {}", held.len()));
+    let endless = || std::future::pending::<Result<(), String>>();
+    let working = join_all(held.iter().map(|job| worker.work(job, endless())));
+    let mut go = String::new();
+    let going = tokio::task::spawn_blocking(move || std::io::stdin().read_line(&mut go).map(drop));
+    let (worked, went) = tokio::join!(working, going);
+    went.unwrap().unwrap();
+    for job in &held {
+        let ticket = job.ticket(worker.incarnation());
+        let done = jobs.finish(&[ticket], &Finish::Complete).await.unwrap().remove(0);
+        say(&format!("{} {}", if done.is_lost() { "refused" } else { "done" }, job.id));
+    }
+    let cancelled = worked.iter().all(|one| matches!(one, Ok(Worked::Cancelled)));
+    say(if cancelled { "cancelled" } else { "went on" });
+}
