@@ -14,13 +14,13 @@ if not score or not payload then
   return letter and { 'dead', whole(now), letter } or {}
 end
 local back = presence(K.meta, now, 0, 0, false) or 0
-local job = read_job(payload, ARGV[4])
-local times = job and counting(redis.call('HGET', KEYS[15], job.crash_id) or '', tonumber(ARGV[3]), now) or {}
+local queue, crash_id = read_job(payload, ARGV[4])
+local times = queue and counting(redis.call('HGET', KEYS[15], crash_id) or '', tonumber(ARGV[3]), now) or {}
 local deadline, at = deadline_of(score, threshold)
 local due = deadline and math.max(deadline, back > at and back + threshold or 0) or 0
 if KEYS[16] ~= KEYS[1] then
   due = math.max(due, good_until(now, redis.call('PTTL', KEYS[16]), threshold) or 0)
 end
 local since = KEYS[17] ~= KEYS[1] and to_ms(redis.call('ZSCORE', KEYS[17], id) or '0') or 0
-return { 'held', whole(now), payload, job and job.queue or '', whole(#times), whole(at or 0), whole(due),
+return { 'held', whole(now), payload, queue or '', whole(#times), whole(at or 0), whole(due),
   since > 0 and whole(since) or '' }

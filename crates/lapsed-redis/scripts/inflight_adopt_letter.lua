@@ -39,10 +39,10 @@ if not puts then
   redis.call('HINCRBY', K.meta, 'dropped', 1)
   return { 'done' }
 end
-local job = read_job(payload, format)
-if job then
-  redis.call('HDEL', crashes, job.crash_id)
-  redis.call('ZREM', crashes_at, job.crash_id)
+local readable, crash_id = read_job(payload, format)
+if readable then
+  redis.call('HDEL', crashes, crash_id)
+  redis.call('ZREM', crashes_at, crash_id)
 end
 if seq ~= '' then
   redis.call('HSET', KEYS[18], seq, whole(now))

@@ -17,7 +17,7 @@ local function is_lapsed(holder)
 end
 
 -- What of a payload matters here. It is only read: written again it would be another one (large
--- numbers, empty arrays, 1.0). Answers {queue, crash id}, or nil and why it is no job.
+-- numbers, empty arrays, 1.0). Answers its queue and its crash id, or nil and why it is no job.
 local function read_job(payload, format)
   local ok, job = pcall(cjson.decode, payload)
   if not ok or type(job) ~= 'table' then
@@ -45,9 +45,9 @@ local function read_job(payload, format)
   end
   local jid = job['jid']
   if type(jid) ~= 'string' or jid == '' or #jid > 128 then
-    return { queue = queue, crash_id = 's:' .. redis.sha1hex(payload) }
+    return queue, 's:' .. redis.sha1hex(payload)
   end
-  return { queue = queue, crash_id = 'j:' .. jid }
+  return queue, 'j:' .. jid
 end
 
 -- One more death. A job that was put back is taken for dead a threshold later at the earliest: what

@@ -99,20 +99,10 @@ local function judge_life(s, score)
   return nil
 end
 
-local logs = {} -- of one job there may be two entries
+local logs = {} -- by crash id; of one job there may be two entries
 local missing, is_missing = {}, {}
 local function judge_job(s)
-  if not s.payload then
-    s.stale = true
-    return 'G'
-  end
-  local job, why = read_job(s.payload, format)
-  if not job then
-    s.text = why
-    return 'U'
-  end
-  s.queue, s.crash_id = job.queue, job.crash_id
-  local times = counting(logs[s.crash_id] or redis.call('HGET', crashes, s.crash_id) or '', window, now)
+  local times = counting(logs[s.crash_id] or '', window, now)
   note_crash(times, threshold, now)
   s.did, s.extra = decide(rule, '', '', true, #times, now - s.deadline)
   if s.did == 'd' then
@@ -164,14 +154,30 @@ for n, s in ipairs(due) do
   due_ids[n] = s.id
 end
 local payloads = every('HMGET', jobs, due_ids)
-local reclaimed, gone = {}, {}
+local gone, readable, crash_ids = {}, {}, {}
 for n, s in ipairs(due) do
   s.payload = payloads[n]
+  if not s.payload then
+    s.code = 'G'
+    gone[#gone + 1] = s.id
+  else
+    s.queue, s.crash_id = read_job(s.payload, format)
+    if s.queue then
+      readable[#readable + 1], crash_ids[#crash_ids + 1] = s, s.crash_id
+    else
+      s.code, s.text = 'U', s.crash_id
+    end
+  end
+end
+local known = redis.call('HLEN', crashes) > 0 and every('HMGET', crashes, crash_ids) or {}
+for n, id in ipairs(crash_ids) do
+  logs[id] = known[n] or nil
+end
+local reclaimed = {}
+for _, s in ipairs(readable) do
   s.code = judge_job(s)
   if s.code == 'R' then
     reclaimed[#reclaimed + 1] = s
-  end
-  if s.code == 'R' or s.stale then
     gone[#gone + 1] = s.id
   end
 end
@@ -204,12 +210,11 @@ end
 
 -- Where they go, each queue and each key with one command.
 local function put_all()
+  local now_text = whole(now)
   local letters, ids_of, log, log_at, dropped, order = {}, {}, {}, {}, 0, {}
-  for id, times in pairs(logs) do
-    log[#log + 1], log[#log + 2] = id, times
-    log_at[#log_at + 1], log_at[#log_at + 2] = whole(now), id
-  end
   for _, s in ipairs(reclaimed) do
+    log[#log + 1], log[#log + 2] = s.crash_id, logs[s.crash_id]
+    log_at[#log_at + 1], log_at[#log_at + 2] = now_text, s.crash_id
     if s.did == 'p' then
       if #s.target.payloads == 0 then
         order[#order + 1] = s.target

@@ -32,6 +32,7 @@ impl AdoptedInflight {
         let mut queues = self.known.lock().expect(LOCK).clone();
         for _ in 0..TRIES {
             let args = self.batch_args(batch, &queues).await?;
+            let sent = self.ground().clock.mono();
             let script = &script::INFLIGHT_ADOPT_RECLAIM;
             let words: Words = self.ground().run(self.shard(), script, args).await?;
             match words.split_first() {
@@ -40,7 +41,8 @@ impl AdoptedInflight {
                 }
                 _ => {
                     self.remember(queues);
-                    return self.decide(batch, &words).await;
+                    let took = self.ground().clock.mono().saturating_sub(sent);
+                    return self.decide(batch, &words, took).await;
                 }
             }
         }
@@ -126,7 +128,12 @@ impl AdoptedInflight {
         args
     }
 
-    async fn decide(&self, batch: &Batch, words: &[Vec<u8>]) -> Result<BatchAnswer> {
+    async fn decide(
+        &self,
+        batch: &Batch,
+        words: &[Vec<u8>],
+        took: Duration,
+    ) -> Result<BatchAnswer> {
         let nonsense = || self.ground().nonsense(&script::INFLIGHT_ADOPT_RECLAIM);
         let words: Vec<_> = words.iter().map(|word| String::from_utf8_lossy(word)).collect();
         let number = |at: usize| -> Result<u64> {
@@ -135,7 +142,9 @@ impl AdoptedInflight {
         let (now_ms, held_us, mut seq) = (number(0)?, number(1)?, number(2)?);
         let codes = words.get(3).ok_or_else(nonsense)?;
         let mut rest = words[4..].iter();
-        let mut answer = BatchAnswer { held: Duration::from_micros(held_us), ..Default::default() };
+        // Some servers stop their clock while a script runs: then the answer's way counts as well.
+        let held = if held_us > 0 { Duration::from_micros(held_us) } else { took };
+        let mut answer = BatchAnswer { held, ..BatchAnswer::default() };
         for (suspect, code) in batch.suspects.iter().zip(codes.chars()) {
             let mut word = || rest.next().map(|word| &**word).ok_or_else(nonsense);
             let outcome = match code {

@@ -14,6 +14,7 @@ mod inflight_adopt;
 mod inflight_adopt_faults;
 mod inflight_adopt_letters;
 mod inflight_adopt_log;
+mod inflight_adopt_sidekiq;
 mod inflight_app;
 mod languages;
 mod migrate;
