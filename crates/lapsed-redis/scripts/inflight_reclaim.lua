@@ -240,7 +240,7 @@ if act and not no then
 end
 
 local _, done = clock()
-local answer = { whole(now), whole(done - began), ended, whole(first) }
+local answer = { whole(now), whole(done - began), whole(ended), whole(first) }
 for _, group in ipairs(groups) do
   answer[#answer + 1] = whole(group.deadline or 0)
   answer[#answer + 1] = group.how or ''

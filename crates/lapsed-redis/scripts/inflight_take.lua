@@ -21,7 +21,7 @@ end
 local now = clock()
 local popped = redis.call('LRANGE', queue, -limit, -1)
 if #popped == 0 then
-  return { inc, whole(now), '0', 0 }
+  return { inc, whole(now), '0', '0' }
 end
 local no_way = may_write({ { 'RPOP', queue }, { 'HSET', K.jobs, 'x', 'x' }, { 'HSET', K.meta, 'x', 'x' },
   { 'ZADD', held, '0', 'x' }, { 'HINCRBY', K.counts, 'x', '1' }, { 'ZADD', K.queues, '0', 'x' } })
@@ -77,7 +77,7 @@ if not own then
 elseif #popped < limit then
   redis.call('ZREM', K.queues, name)
 end
-local answer = { inc, whole(now), whole(first), #popped }
+local answer = { inc, whole(now), whole(first), whole(#popped) }
 if #ids == 0 then
   return answer
 end

@@ -8,7 +8,7 @@ use crate::server::field_of;
 use crate::{Error, Result, Server, ServerOptions, until};
 
 const SYNC_LIMIT: Duration = Duration::from_secs(20);
-const CALL_LIMIT: Duration = Duration::from_secs(5);
+const CALL_LIMIT: Duration = Duration::from_secs(20);
 
 /// A replica: a [`Server`] like any other, and these two.
 pub struct Replica {

@@ -20,7 +20,7 @@ use crate::{Error, Result, paths, spawner, until};
 /// How long a server may take from its start to its first answer.
 const START_LIMIT: Duration = Duration::from_secs(20);
 /// How long one command may take.
-const CALL_LIMIT: Duration = Duration::from_secs(5);
+const CALL_LIMIT: Duration = Duration::from_secs(20);
 /// How long a look at a server that is just starting may take.
 const LOOK_LIMIT: Duration = Duration::from_millis(500);
 /// How many ports are tried when somebody else is faster.
@@ -183,7 +183,14 @@ impl Server {
 
     /// SIGSTOP: connections stay open and nothing is answered, until `thaw`.
     pub fn freeze(&self) -> Result<()> {
-        self.process.signal(Signal::STOP)
+        self.process.signal(Signal::STOP)?;
+        // The signal may reach it in the middle of an answer.
+        let stat = format!("/proc/{}/stat", self.pid().unwrap_or_default());
+        until("its standstill", START_LIMIT, || {
+            let stat = fs::read_to_string(&stat).unwrap_or_default();
+            let state = stat.rsplit(')').next().unwrap_or_default().trim_start();
+            Ok((state.is_empty() || state.starts_with('T')).then_some(()))
+        })
     }
 
     /// SIGCONT: what arrived meanwhile is carried out now.

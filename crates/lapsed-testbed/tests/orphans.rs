@@ -38,7 +38,7 @@ fn a_killed_process_takes_its_servers_along() {
         let status = std::fs::read_to_string(format!("{place}/status")).unwrap_or_default();
         Ok((status.is_empty() || status.contains("State:\tZ")).then_some(()))
     };
-    until("the server's end", Duration::from_secs(5), gone).unwrap();
+    until("the server's end", Duration::from_secs(20), gone).unwrap();
     std::fs::remove_dir_all(dir).unwrap();
 }
 

@@ -70,7 +70,7 @@ fn a_server_that_ends_by_itself_can_be_restarted() {
     let server = Server::start(Engine::Redis).unwrap();
     assert!(server.command(&["SHUTDOWN", "NOSAVE"]).is_err());
     let gone = || Ok(server.pid().is_none().then_some(()));
-    lapsed_testbed::until("its end", Duration::from_secs(5), gone).unwrap();
+    lapsed_testbed::until("its end", Duration::from_secs(20), gone).unwrap();
     server.restart().unwrap();
     assert_eq!(server.command(&["PING"]).unwrap(), "PONG");
 }

@@ -5,6 +5,20 @@ use std::collections::BTreeSet;
 use crate::support::{CALM, Home, lapsed, run};
 use serde_json::{Value, json};
 
+lapsed_testbed::steady_tests! {
+    wrong_usage_is_exit_2_and_says_what_there_is,
+    no_daemon_is_exit_1_and_says_how_to_start_one,
+    help_reads_well,
+    a_dry_run_names_what_the_real_pass_then_reclaims,
+    trap_a2_two_sweeps_at_once_count_each_entry_once,
+    the_brake_holds_with_exit_3_and_lets_go_when_released,
+    explain_receipts_and_restore_tell_one_story,
+    receipts_are_paged_without_gaps_or_doubles,
+    straight_on_the_store_the_grace_holds_until_released,
+    with_a_configuration_a_locked_store_is_asked_through_its_daemon,
+    status_has_everything_an_operator_asks_for,
+}
+
 const PASS_KEYS: [&str; 10] = [
     "system",
     "kind",
@@ -26,7 +40,6 @@ fn set(report: &Value) -> BTreeSet<(String, u64)> {
     entries.iter().map(one).collect()
 }
 
-#[test]
 fn wrong_usage_is_exit_2_and_says_what_there_is() {
     assert_eq!(run(&[]).code, 2);
     assert_eq!(run(&["nonsense"]).code, 2);
@@ -43,7 +56,6 @@ fn wrong_usage_is_exit_2_and_says_what_there_is() {
     assert_eq!(home.run(&["receipts", "--follow"]).code, 2);
 }
 
-#[test]
 fn no_daemon_is_exit_1_and_says_how_to_start_one() {
     let answer = run(&["status", "--url", "http://127.0.0.1:9"]);
     assert_eq!(answer.code, 1);
@@ -51,7 +63,6 @@ fn no_daemon_is_exit_1_and_says_how_to_start_one() {
     assert_eq!(run(&["status", "--url", "ftp://x"]).code, 2);
 }
 
-#[test]
 fn help_reads_well() {
     let answer = run(&["--help"]);
     assert_eq!(answer.code, 0);
@@ -71,7 +82,6 @@ fn help_reads_well() {
     }
 }
 
-#[test]
 fn a_dry_run_names_what_the_real_pass_then_reclaims() {
     let home = Home::new("300ms", CALM);
     let daemon = home.serve();
@@ -107,7 +117,6 @@ fn a_dry_run_names_what_the_real_pass_then_reclaims() {
     assert_eq!((&again["reclaimed"], &again["entries"]), (&json!(0), &json!([])));
 }
 
-#[test]
 fn trap_a2_two_sweeps_at_once_count_each_entry_once() {
     let home = Home::new("300ms", CALM);
     let daemon = home.serve();
@@ -134,9 +143,8 @@ fn trap_a2_two_sweeps_at_once_count_each_entry_once() {
     assert!(metrics.contains(line), "{metrics}");
 }
 
-#[test]
 fn the_brake_holds_with_exit_3_and_lets_go_when_released() {
-    let home = Home::new("300ms", CALM);
+    let home = Home::new("5s", CALM);
     let daemon = home.serve();
     (0..12).for_each(|n| drop(daemon.hold(&format!("o{n}"), &[&format!("k{n}")])));
     daemon.until_overdue(12);
@@ -173,9 +181,8 @@ fn the_brake_holds_with_exit_3_and_lets_go_when_released() {
     assert!(daemon.run(&["brake", "devices"]).out.contains("decides by itself"));
 }
 
-#[test]
 fn explain_receipts_and_restore_tell_one_story() {
-    let home = Home::new("300ms", CALM);
+    let home = Home::new("3s", CALM);
     let daemon = home.serve();
     daemon.hold("a", &["k"]);
     let live = daemon.run(&["explain", "devices", "k", "--json"]).json();
@@ -220,7 +227,6 @@ fn all_pages(daemon: &crate::support::Daemon, filter: &str) -> Vec<String> {
     }
 }
 
-#[test]
 fn receipts_are_paged_without_gaps_or_doubles() {
     let other = "[[system]]\nkind = \"registry\"\nname = \"other\"\nheartbeat_ttl = \"300ms\"";
     let home = Home::new("300ms", &format!("{CALM}\n{other}\n{CALM}"));
@@ -259,7 +265,6 @@ fn receipts_are_paged_without_gaps_or_doubles() {
 }
 
 /// After a restart nobody may be reclaimed before a whole TTL (P7), unless the operator says so.
-#[test]
 fn straight_on_the_store_the_grace_holds_until_released() {
     let home = Home::new("5m", CALM);
     let daemon = home.serve();
@@ -284,16 +289,13 @@ fn straight_on_the_store_the_grace_holds_until_released() {
     assert_eq!(home.run(&["explain", "devices", "k1", "--json"]).json()["verdict"], "reclaimed");
 }
 
-#[test]
 fn with_a_configuration_a_locked_store_is_asked_through_its_daemon() {
-    let home = Home::new("1m", CALM);
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    drop(listener);
-    let text = std::fs::read_to_string(home.config()).unwrap();
-    let text = text.replace("127.0.0.1:0", &format!("127.0.0.1:{port}"));
-    std::fs::write(home.config(), text.replace("[server]", "[server]\ntoken = \"hush\"")).unwrap();
+    let home = Home::with("1m", CALM, "token = \"hush\"");
     let daemon = home.serve();
+    // The port that it found free, so that nobody else can be there first.
+    let text = std::fs::read_to_string(home.config()).unwrap();
+    let address = daemon.url.trim_start_matches("http://");
+    std::fs::write(home.config(), text.replace("127.0.0.1:0", address)).unwrap();
     let asked = home.run(&["status", "--json", "-v"]);
     assert_eq!(asked.code, 0, "{asked:?}");
     assert!(asked.err.contains("asking the daemon"), "{asked:?}");
@@ -301,7 +303,6 @@ fn with_a_configuration_a_locked_store_is_asked_through_its_daemon() {
     assert_eq!(daemon.run(&["status"]).code, 1, "without the token of the configuration");
 }
 
-#[test]
 fn status_has_everything_an_operator_asks_for() {
     let home = Home::new("300ms", CALM);
     let daemon = home.serve();

@@ -1,6 +1,9 @@
 //! The demo tells its story to the end, and every promise is kept.
 
-#[test]
+lapsed_testbed::steady_tests! {
+    the_demo_keeps_its_promises,
+}
+
 fn the_demo_keeps_its_promises() {
     let told = crate::support::run(&["demo", "--pace", "0.4"]);
     assert_eq!(told.code, 0, "{told:?}");

@@ -5,6 +5,12 @@ use std::io::{BufRead, BufReader};
 use crate::support::{CALM, Daemon, Home, agent};
 use serde_json::{Value, json};
 
+lapsed_testbed::steady_tests! {
+    the_feed_resumes_without_gaps,
+    the_feed_survives_a_restart_of_the_daemon,
+    receipts_can_be_followed_from_the_terminal,
+}
+
 /// One event.
 #[derive(Debug, Default)]
 struct Event {
@@ -65,7 +71,6 @@ fn seqs(events: &[Event]) -> Vec<u64> {
     events.iter().map(|e| seq(e).unwrap()).collect()
 }
 
-#[test]
 fn the_feed_resumes_without_gaps() {
     let home = Home::new("1m", CALM);
     let daemon = home.serve();
@@ -93,7 +98,6 @@ fn the_feed_resumes_without_gaps() {
     assert_eq!(seqs(&all.receipts(260)), (1..=260).collect::<Vec<u64>>());
 }
 
-#[test]
 fn the_feed_survives_a_restart_of_the_daemon() {
     let home = Home::new("1m", CALM);
     let daemon = home.serve();
@@ -112,7 +116,6 @@ fn the_feed_survives_a_restart_of_the_daemon() {
     assert_eq!(seqs(&feed.receipts(6)), [1, 2, 3, 4, 5, 6], "even from a cursor without a receipt");
 }
 
-#[test]
 fn receipts_can_be_followed_from_the_terminal() {
     let home = Home::new("1m", CALM);
     let daemon = home.serve();

@@ -3,7 +3,16 @@
 use crate::support::{CALM, Daemon, Home, lapsed, until};
 use serde_json::json;
 
-#[test]
+lapsed_testbed::steady_tests! {
+    sigterm_drains_and_keeps_everything,
+    sigterm_lets_a_pass_finish_its_batch,
+    a_leader_resigns_when_it_leaves,
+    a_second_daemon_is_told_who_has_the_folder,
+    a_corrupt_folder_is_refused_and_nothing_is_touched,
+    after_a_restart_nobody_is_reclaimed_before_a_whole_ttl,
+    without_a_configuration_it_works_in_the_folder_it_is_given,
+}
+
 fn sigterm_drains_and_keeps_everything() {
     let home = Home::new("1m", CALM);
     let daemon = home.serve();
@@ -18,7 +27,6 @@ fn sigterm_drains_and_keeps_everything() {
     assert!(daemon.log().contains("stopped"), "{}", daemon.log());
 }
 
-#[test]
 fn sigterm_lets_a_pass_finish_its_batch() {
     let home = Home::new("300ms", "sweep = { every = \"1d\", batch = 10, op_delay = \"50ms\" }");
     let daemon = home.serve();
@@ -41,7 +49,6 @@ fn sigterm_lets_a_pass_finish_its_batch() {
     assert_eq!(daemon.status()["census"]["population"], 500 - reclaimed);
 }
 
-#[test]
 fn a_leader_resigns_when_it_leaves() {
     let home = Home::new("1m", "sweep = { every = \"1d\", mode = \"leader\" }");
     let daemon = home.serve();
@@ -53,10 +60,9 @@ fn a_leader_resigns_when_it_leaves() {
     let daemon = home.serve();
     let began = std::time::Instant::now();
     until("the next to lead", || leads(&daemon));
-    assert!(began.elapsed().as_secs() < 5, "without waiting for the term to lapse");
+    assert!(began.elapsed().as_secs() < 10, "without waiting for the term of 15 s to lapse");
 }
 
-#[test]
 fn a_second_daemon_is_told_who_has_the_folder() {
     let home = Home::new("1m", CALM);
     let daemon = home.serve();
@@ -68,7 +74,6 @@ fn a_second_daemon_is_told_who_has_the_folder() {
     assert_eq!(daemon.get("/v1/registry/devices/lookup/k").status, 200, "the first is unharmed");
 }
 
-#[test]
 fn a_corrupt_folder_is_refused_and_nothing_is_touched() {
     let home = Home::new("1m", CALM);
     let daemon = home.serve();
@@ -93,7 +98,6 @@ fn a_corrupt_folder_is_refused_and_nothing_is_touched() {
     assert_eq!(daemon.get("/v1/registry/devices/lookup/k").status, 200);
 }
 
-#[test]
 fn after_a_restart_nobody_is_reclaimed_before_a_whole_ttl() {
     let home = Home::new("1s", "sweep = { every = \"20ms\" }");
     let daemon = home.serve();
@@ -108,7 +112,6 @@ fn after_a_restart_nobody_is_reclaimed_before_a_whole_ttl() {
     assert!(judged >= back + 1_000, "{receipt}: back at {back}");
 }
 
-#[test]
 fn without_a_configuration_it_works_in_the_folder_it_is_given() {
     let dir = tempfile::tempdir().unwrap();
     let mut command = lapsed();

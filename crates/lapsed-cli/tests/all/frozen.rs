@@ -9,7 +9,10 @@ use crate::support::{Home, until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
-#[test]
+lapsed_testbed::steady_tests! {
+    a_daemon_that_was_frozen_spares_everyone,
+}
+
 fn a_daemon_that_was_frozen_spares_everyone() {
     let home = Home::new("1s", "sweep = { every = \"20ms\" }");
     let daemon = home.serve();

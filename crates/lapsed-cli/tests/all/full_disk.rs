@@ -8,6 +8,10 @@ use std::process::Command;
 use crate::support::{Daemon, lapsed, until};
 use serde_json::json;
 
+lapsed_testbed::steady_tests! {
+    a_full_disk_refuses_writes_keeps_reading_and_recovers,
+}
+
 /// A small file system of its own.
 struct SmallDisk {
     dir: tempfile::TempDir,
@@ -45,7 +49,6 @@ fn serve(disk: &SmallDisk, log: &Path) -> Daemon {
     Daemon::spawn(command, log).unwrap()
 }
 
-#[test]
 fn a_full_disk_refuses_writes_keeps_reading_and_recovers() {
     let Some(disk) = SmallDisk::mount() else {
         println!("skipped: no leave to mount a tmpfs");

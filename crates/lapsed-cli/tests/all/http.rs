@@ -3,9 +3,20 @@
 use crate::support::{CALM, Daemon, Home, JSON, until};
 use serde_json::{Value, json};
 
+lapsed_testbed::steady_tests! {
+    the_operations_of_a_registry_have_their_shapes,
+    trap_a4_a_zombie_is_told_what_it_held,
+    bad_requests_are_problems_and_change_nothing,
+    tokens_have_scopes,
+    without_a_token_web_pages_are_kept_out,
+    metrics_have_their_names_and_count_what_happened,
+    a_client_that_goes_away_does_not_stop_its_pass,
+    a_request_that_never_ends_is_cut_off,
+    the_page_is_self_contained,
+}
+
 const LOOKUP: &str = "/v1/registry/devices/lookup";
 
-#[test]
 fn the_operations_of_a_registry_have_their_shapes() {
     let home = Home::new("1m", CALM);
     let daemon = home.serve();
@@ -68,7 +79,6 @@ fn the_operations_of_a_registry_have_their_shapes() {
     daemon.get(&format!("{LOOKUP}/k")).is_problem(404, "not_found");
 }
 
-#[test]
 fn trap_a4_a_zombie_is_told_what_it_held() {
     let home = Home::new("300ms", CALM);
     let daemon = home.serve();
@@ -96,7 +106,6 @@ fn trap_a4_a_zombie_is_told_what_it_held() {
     );
 }
 
-#[test]
 fn bad_requests_are_problems_and_change_nothing() {
     let home = Home::with("1m", CALM, "body_limit = \"2KiB\"");
     let daemon = home.serve();
@@ -147,7 +156,6 @@ fn bad_requests_are_problems_and_change_nothing() {
     assert_eq!(daemon.status()["census"]["population"], 0);
 }
 
-#[test]
 fn tokens_have_scopes() {
     let tokens = "token = \"write-token\"\nread_token = \"read-token\"";
     let home = Home::with("1m", CALM, tokens);
@@ -179,7 +187,6 @@ fn tokens_have_scopes() {
     assert_eq!(crate::support::run_with(&["sweep", "devices"], &env).code, 0);
 }
 
-#[test]
 fn without_a_token_web_pages_are_kept_out() {
     let home = Home::new("1m", CALM);
     let daemon = home.serve();
@@ -192,7 +199,6 @@ fn without_a_token_web_pages_are_kept_out() {
     assert_eq!(from(&[]).status, 200);
 }
 
-#[test]
 fn metrics_have_their_names_and_count_what_happened() {
     let home = Home::new("300ms", CALM);
     let daemon = home.serve();
@@ -235,7 +241,6 @@ fn metrics_have_their_names_and_count_what_happened() {
     assert!(text.ends_with("# EOF\n"));
 }
 
-#[test]
 fn a_client_that_goes_away_does_not_stop_its_pass() {
     let home = Home::new("300ms", "sweep = { every = \"1d\", batch = 5, op_delay = \"20ms\" }");
     let daemon = home.serve();
@@ -262,7 +267,6 @@ fn ask_and_leave(daemon: &Daemon) {
 }
 
 /// Whoever announces a body and never sends it is cut off; the next one is served as ever.
-#[test]
 fn a_request_that_never_ends_is_cut_off() {
     use std::io::{Read, Write};
     let home = Home::with("1m", CALM, "request_timeout = \"200ms\"");
@@ -282,7 +286,6 @@ fn a_request_that_never_ends_is_cut_off() {
     assert_eq!(daemon.registry("beat", json!({ "owner": "a" })).status, 200);
 }
 
-#[test]
 fn the_page_is_self_contained() {
     let home = Home::new("1m", CALM);
     let daemon = home.serve();

@@ -3,7 +3,11 @@
 use crate::support::{CALM, Home};
 use serde_json::{Value, json};
 
-#[test]
+lapsed_testbed::steady_tests! {
+    the_openapi_document_has_every_route,
+    the_document_describes_what_is_answered,
+}
+
 fn the_openapi_document_has_every_route() {
     let home = Home::new("1m", CALM);
     let daemon = home.serve();
@@ -149,7 +153,6 @@ fn references(value: &Value) -> Vec<String> {
 }
 
 /// The document's shapes of the library's own types are what is really answered.
-#[test]
 fn the_document_describes_what_is_answered() {
     let home = Home::new("300ms", CALM);
     let daemon = home.serve();

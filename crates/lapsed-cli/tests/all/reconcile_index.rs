@@ -24,6 +24,11 @@ use lapsed_cli::systems::registry::RegistryLayout;
 use lapsed_cli::systems::{Built, Ground, Planned};
 use serde_json::json;
 
+lapsed_testbed::steady_tests! {
+    drift_is_compared_listed_healed_and_counted,
+    an_interrupt_stops_after_the_page_and_the_rest_is_done_from_there,
+}
+
 /// The truth is `0..rows`; of the index three rows are missing.
 #[derive(Debug)]
 struct Drifted {
@@ -140,7 +145,6 @@ fn serve(data: PathBuf) -> (String, tokio::runtime::Runtime) {
     (url, runtime)
 }
 
-#[test]
 fn drift_is_compared_listed_healed_and_counted() {
     let dir = tempfile::tempdir().unwrap();
     let (url, runtime) = serve(dir.path().join("data"));
@@ -192,7 +196,6 @@ fn drift_is_compared_listed_healed_and_counted() {
 }
 
 /// Straight on the store, Ctrl-C lets the page under way finish and says where to go on.
-#[test]
 fn an_interrupt_stops_after_the_page_and_the_rest_is_done_from_there() {
     const ROWS: u64 = 100_000;
     let dir = tempfile::tempdir().unwrap();

@@ -8,6 +8,16 @@ use crate::support::{Answer, Daemon, Home, lapsed, until};
 use lapsed_testbed::{Cluster, Engine, Server, paths};
 use serde_json::Value;
 
+lapsed_testbed::steady_tests! {
+    a_registry_that_a_node_service_writes,
+    sessions_that_redis_cli_writes,
+    two_daemons_count_what_is_gone_between_them,
+    native_writes_the_old_keys_too,
+    a_server_that_has_just_started_holds_the_brake,
+    what_cannot_work_is_said_by_check,
+    a_daemon_outlives_its_server,
+}
+
 /// A configuration with both systems on the seeds' own keys.
 fn home(url: &str, mode: &str, every: &str) -> Home {
     let home = Home { dir: tempfile::tempdir().unwrap() };
@@ -63,7 +73,6 @@ fn swept(home: &Home, system: &str) -> Value {
 }
 
 /// Three entries of an instance that is gone, two of one that lives.
-#[test]
 fn a_registry_that_a_node_service_writes() {
     for engine in Engine::ALL {
         let server = server(engine);
@@ -96,7 +105,6 @@ fn a_registry_that_a_node_service_writes() {
 }
 
 /// An orphan, a session that somebody is connected to, one that the index has forgotten.
-#[test]
 fn sessions_that_redis_cli_writes() {
     for engine in Engine::ALL {
         let server = server(engine);
@@ -153,7 +161,6 @@ fn counter(daemon: &Daemon, name: &str) -> u64 {
 }
 
 /// Each counts only what the server says it did.
-#[test]
 fn two_daemons_count_what_is_gone_between_them() {
     let server = server(Engine::Redis);
     let home = home(&server.url(), "adopt", "100ms");
@@ -196,7 +203,6 @@ fn two_daemons_count_what_is_gone_between_them() {
 }
 
 /// Written through lapsed over HTTP; whoever reads the old keys goes on reading them.
-#[test]
 fn native_writes_the_old_keys_too() {
     let server = server(Engine::Redis);
     let home = home(&server.url(), "native", "100ms");
@@ -220,7 +226,6 @@ fn native_writes_the_old_keys_too() {
 }
 
 /// A server that was started a moment ago may have been away: nothing is taken yet.
-#[test]
 fn a_server_that_has_just_started_holds_the_brake() {
     let server = Server::start(Engine::Redis).unwrap();
     let home = home(&server.url(), "adopt", "1d");
@@ -233,7 +238,6 @@ fn a_server_that_has_just_started_holds_the_brake() {
     assert_eq!(swept(&home, "devices")["reclaimed"], 1);
 }
 
-#[test]
 fn what_cannot_work_is_said_by_check() {
     let cluster = Cluster::start(Engine::Redis, 3).unwrap();
     let refused = home(&cluster.url(), "adopt", "1d").run(&["check"]);
@@ -251,7 +255,6 @@ fn what_cannot_work_is_said_by_check() {
 }
 
 /// What is asked of a daemon while the server is gone is answered as such, and it recovers by itself.
-#[test]
 fn a_daemon_outlives_its_server() {
     let server = server(Engine::Redis);
     let home = home(&server.url(), "native", "100ms");

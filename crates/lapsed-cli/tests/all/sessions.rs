@@ -3,6 +3,18 @@
 use crate::support::{CALM, Daemon, Home, lapsed, until};
 use serde_json::{Value, json};
 
+lapsed_testbed::steady_tests! {
+    a_session_lives_from_activation_to_deletion,
+    trap_b6_whatever_names_a_missing_session_is_404_and_makes_nothing,
+    many_at_once_have_one_answer_each,
+    an_orphan_is_explained_swept_and_put_back,
+    trap_b5_the_references_of_a_dead_owner_go_with_it,
+    the_metrics_of_the_original_have_their_names,
+    the_originals_variables_win_over_the_file,
+    systems_of_one_name_are_side_by_side_without_a_double_series,
+    straight_on_the_store_the_same_is_seen,
+}
+
 fn session(daemon: &Daemon, id: &str) -> Value {
     let reply = daemon.get(&format!("/v1/sessions/chat/get/{id}"));
     assert_eq!(reply.status, 200, "{reply:?}");
@@ -28,7 +40,6 @@ fn leave(daemon: &Daemon, id: &str) {
     disconnect(daemon, "server", id);
 }
 
-#[test]
 fn a_session_lives_from_activation_to_deletion() {
     let home = Home::sessions("10m", CALM);
     let daemon = home.serve();
@@ -76,7 +87,6 @@ fn a_session_lives_from_activation_to_deletion() {
     daemon.get("/v1/sessions/chat/broadcaster/b1").is_problem(404, "not_found");
 }
 
-#[test]
 fn trap_b6_whatever_names_a_missing_session_is_404_and_makes_nothing() {
     let home = Home::sessions("10m", CALM);
     let daemon = home.serve();
@@ -102,7 +112,6 @@ fn trap_b6_whatever_names_a_missing_session_is_404_and_makes_nothing() {
     daemon.get("/v1/sessions/chat/orphans?limit=0").is_problem(400, "malformed");
 }
 
-#[test]
 fn many_at_once_have_one_answer_each() {
     let home = Home::sessions("10m", CALM);
     let daemon = home.serve();
@@ -139,7 +148,6 @@ fn many_at_once_have_one_answer_each() {
     assert_eq!(lost.len(), 600);
 }
 
-#[test]
 fn an_orphan_is_explained_swept_and_put_back() {
     let home = Home::sessions("300ms", CALM);
     let daemon = home.serve();
@@ -185,7 +193,6 @@ fn an_orphan_is_explained_swept_and_put_back() {
 }
 
 /// A server dies with its references; its sessions get a whole grace to be connected to again.
-#[test]
 fn trap_b5_the_references_of_a_dead_owner_go_with_it() {
     let home = Home::sessions("400ms", &format!("heartbeat_ttl = \"300ms\"\n{CALM}"));
     let daemon = home.serve();
@@ -208,7 +215,6 @@ fn trap_b5_the_references_of_a_dead_owner_go_with_it() {
     });
 }
 
-#[test]
 fn the_metrics_of_the_original_have_their_names() {
     let home = Home::sessions("300ms", CALM);
     let daemon = home.serve();
@@ -237,9 +243,9 @@ fn the_metrics_of_the_original_have_their_names() {
     assert!(!text.contains("teltonika_registry_janitor_evicted_total{"), "{text}");
 }
 
-#[test]
 fn the_originals_variables_win_over_the_file() {
-    let home = Home::sessions("10m", "sweep = { every = \"1d\" }");
+    // Whoever was away waits for the longer of grace and TTL.
+    let home = Home::sessions("10m", "sweep = { every = \"1d\" }\nheartbeat_ttl = \"1s\"");
     let daemon = home.serve_with(&[("CLEANUP_INTERVAL", "50ms"), ("ORPHAN_MAX_AGE", "0.2s")]);
     leave(&daemon, "s1");
     until("the orphan to be deleted", || {
@@ -263,7 +269,6 @@ fn the_originals_variables_win_over_the_file() {
 }
 
 /// Without a configuration there is one of every system, all of one name.
-#[test]
 fn systems_of_one_name_are_side_by_side_without_a_double_series() {
     let dir = tempfile::tempdir().unwrap();
     let mut command = lapsed();
@@ -296,7 +301,6 @@ fn systems_of_one_name_are_side_by_side_without_a_double_series() {
 }
 
 /// What was answered is there after a restart, and nobody is deleted before a whole grace since then.
-#[test]
 fn straight_on_the_store_the_same_is_seen() {
     let home = Home::sessions("10m", CALM);
     let daemon = home.serve();

@@ -82,11 +82,11 @@ impl Core {
     ) -> Tried<std::result::Result<(), String>> {
         let payload = match (self.whereabouts(tx, id), &kept.recovered.payload) {
             (Some(Where::Queued { queue, .. }), _) => {
-                return Ok(Err(format!("job `{id}` is on queue `{queue}`")));
+                return Ok(Err(format!("its place is taken: job `{id}` is on queue `{queue}`")));
             }
             (Some(Where::InFlight { incarnation, .. }), _) => {
                 return Ok(Err(format!(
-                    "job `{id}` is in flight, in the hands of incarnation {incarnation}"
+                    "its place is taken: job `{id}` is in the hands of incarnation {incarnation}"
                 )));
             }
             (Some(Where::Dead), _) => {

@@ -9,6 +9,11 @@ use lapsed::sweep::Sweep;
 use lapsed::{Error, Name};
 use lapsed_embedded::{Embedded, Options};
 
+lapsed_testbed::steady_async_tests! {
+    a_restart_spares_everyone_for_a_ttl,
+    callers_share_commits,
+}
+
 const TTL: Duration = Duration::from_secs(90);
 
 fn name(text: &str) -> Name {
@@ -72,7 +77,6 @@ async fn what_was_answered_is_durable() {
 }
 
 /// P7, on disk: after a restart even those long overdue get a whole TTL.
-#[tokio::test]
 async fn a_restart_spares_everyone_for_a_ttl() {
     let folder = tempfile::tempdir().unwrap();
     let ttl = Duration::from_millis(300);
@@ -143,7 +147,6 @@ fn find(bytes: &[u8], text: &[u8]) -> usize {
 }
 
 /// A thousand callers at once, far fewer commits than callers.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn callers_share_commits() {
     let folder = tempfile::tempdir().unwrap();
     let (_store, registry) = crate::fixture::open(folder.path(), TTL);

@@ -5,6 +5,7 @@
 mod conformance;
 mod fixture;
 mod folder;
+mod inflight;
 mod leader;
 mod order;
 mod owner_handle;

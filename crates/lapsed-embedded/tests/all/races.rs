@@ -12,6 +12,10 @@ use lapsed::registry::{RegistryStore, Take};
 use lapsed::store::Store;
 use lapsed::sweep::{Act, Batch, BatchId, Cursor, Outcome, PageRequest, Sweep};
 
+lapsed_testbed::steady_tests! {
+    a_beat_and_a_sweep_never_disagree,
+}
+
 fn name(text: &str) -> Name {
     Name::new(text).unwrap()
 }
@@ -19,7 +23,6 @@ fn name(text: &str) -> Name {
 /// P1 and P5 under fire: owners whose beats come just around their deadline, three sweepers. A beat
 /// that was answered "alive until T" is never followed by a death judged before T; and after
 /// `Lost` nothing is ever answered but `Lost`.
-#[test]
 fn a_beat_and_a_sweep_never_disagree() {
     let folder = tempfile::tempdir().unwrap();
     let ttl = Duration::from_millis(260);

@@ -10,6 +10,10 @@ use lapsed::sessions::{Profile, SessionsStore};
 use lapsed::sweep::{Act, Batch, BatchId, Cursor, Outcome, PageRequest, Sweep};
 use lapsed_embedded::{Embedded, EmbeddedSessions, Options};
 
+lapsed_testbed::steady_async_tests! {
+    nobody_loses_a_session_they_are_connected_to,
+}
+
 const SESSIONS: u64 = 8;
 
 fn name(text: &str) -> Name {
@@ -58,7 +62,6 @@ async fn sweep(sessions: &EmbeddedSessions, who: u64, stop: &AtomicBool, deleted
 }
 
 /// B2 and B3 under fire; and at the end the index agrees with the rows.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_loses_a_session_they_are_connected_to() {
     let folder = tempfile::tempdir().unwrap();
     let store = Embedded::open(folder.path(), Options::default()).unwrap();

@@ -9,6 +9,7 @@ mod faults;
 mod fixture;
 mod functions;
 mod functions_versions;
+mod inflight;
 mod languages;
 mod migrate;
 mod permissions;

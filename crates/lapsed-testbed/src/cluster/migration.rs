@@ -6,7 +6,7 @@ use super::{AGREE_LIMIT, Cluster};
 use crate::resp::{Connection, Reply};
 use crate::{Error, Result, until};
 
-const CALL_LIMIT: Duration = Duration::from_secs(10);
+const CALL_LIMIT: Duration = Duration::from_secs(20);
 
 impl Cluster {
     /// Moves a slot with its keys to the node of index `to`, and waits until every running node

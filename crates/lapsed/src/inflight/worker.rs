@@ -176,7 +176,7 @@ impl Worker {
                 return Err(self.gone());
             }
             let ear = self.inflight.listen(queue);
-            // Not inside the match: the bench would stay locked while the job is worked on.
+            // Not within the match: the lock would then be held while the job is worked on.
             let next = self.next(queue, &mut *bench.lock().await).await;
             match next {
                 Ok(Some(job)) => {

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// Long enough for a slow machine; reached only when something is wrong.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Waits until `done` answers something.
 pub fn until<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
@@ -336,7 +336,7 @@ pub fn agent() -> ureq::Agent {
         .http_status_as_error(false)
         .allow_non_standard_methods(true)
         .proxy(None)
-        .timeout_connect(Some(Duration::from_secs(2)))
+        .timeout_connect(Some(PATIENCE))
         .timeout_per_read(Some(PATIENCE));
     config.build().new_agent()
 }

@@ -1,0 +1,16 @@
+//! The conformance suite of `inflight` on the embedded store: in memory under a clock that is moved
+//! by hand, and in a folder under the real one.
+
+mod in_memory {
+    async fn make() -> lapsed::inflight::conformance::Fixture {
+        crate::fixture::inflight_in_memory().0
+    }
+    lapsed::inflight_conformance!(make);
+}
+
+mod in_a_folder {
+    async fn make() -> lapsed::inflight::conformance::Fixture {
+        crate::fixture::inflight_in_folder()
+    }
+    lapsed::inflight_conformance!(make, lapsed_testbed::steadily_async);
+}

@@ -1,0 +1,299 @@
+//! Traps B8 to B12: units of time, large sets, a reconciliation among traffic, a leader that sleeps.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::chat::{App, Chat, GRACE, LONG_AGO, PATIENCE, name, named, on_both_chats, uuid};
+use lapsed::clock::SystemClock;
+use lapsed::leader::{Campaign, TermOptions};
+use lapsed::schedule::Stop;
+use lapsed::sessions::SessionsStore;
+use lapsed::store::Store;
+use lapsed::sweep::policy::Policy;
+use lapsed::sweep::{Act, Sweep};
+use lapsed_testbed::{Engine, Server};
+
+on_both_chats! {
+    trap_b8_no_unit_of_time_is_a_moment_early,
+    trap_b8_units_mixed_over_many_pages_are_all_found,
+    trap_b10_trap_b11_what_changes_during_a_reconciliation_is_neither_lost_nor_miscounted,
+    trap_b12_a_leader_whose_work_sleeps_goes_on_leading_alone,
+}
+
+lapsed_testbed::steady_async_tests! {
+    trap_b9_twenty_thousand_orphans_are_read_in_bounded_pages,
+}
+
+/// Whole seconds (which may have been cut off), fractions of them and milliseconds side by side, by
+/// the server's clock, with a grace of two seconds.
+async fn trap_b8_no_unit_of_time_is_a_moment_early(chat: Chat) {
+    let grace = Duration::from_secs(2);
+    let (chat, grace_ms) = (chat.with_grace(grace), grace.as_millis() as u64);
+    let app = &chat.app;
+    chat.settle().await;
+    let now_ms = app.now_ms();
+    let seconds = (now_ms / 1_000).to_string();
+    let fraction = format!("{}.{:03}", now_ms / 1_000, now_ms % 1_000);
+    for (n, at) in [seconds.as_str(), &fraction, &now_ms.to_string()].iter().enumerate() {
+        app.disconnected(&uuid(n), at);
+    }
+    let sweeper = chat.sweeper("s");
+    let (mut gone, began) = (BTreeSet::new(), Instant::now());
+    while gone.len() < 3 {
+        assert!(began.elapsed() < PATIENCE, "only {gone:?}");
+        let orphans = chat.sessions.orphans(10).await.unwrap();
+        let report = crate::chat::pass(&sweeper, Act::Reclaim).await;
+        let after_ms = app.now_ms();
+        for early in orphans.iter().map(ToString::to_string).chain(named(&report)) {
+            assert!(
+                after_ms >= now_ms + grace_ms,
+                "{early} {} ms early",
+                now_ms + grace_ms - after_ms
+            );
+        }
+        gone.extend(named(&report));
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    for receipt in chat.receipts().await {
+        let whole = receipt.key == name(&uuid(0));
+        let expected = if whole { (now_ms / 1_000 + 1) * 1_000 } else { now_ms } + grace_ms;
+        // A fraction is not exact in binary: it may come out a millisecond late, never early.
+        let late_ms = receipt.evidence.deadline_ms - expected;
+        assert!(late_ms <= u64::from(!whole), "{receipt:?}");
+        assert!(receipt.at_ms >= expected, "{receipt:?}");
+    }
+}
+
+/// Seconds come before milliseconds in the set whatever their times: no page may forget either.
+async fn trap_b8_units_mixed_over_many_pages_are_all_found(chat: Chat) {
+    let app = &chat.app;
+    let base = app.now_s() - LONG_AGO;
+    for n in 0..90 {
+        let at = base + (n as u64) / 6;
+        match n % 3 {
+            0 => app.disconnected(&uuid(n), &at.to_string()),
+            1 => app.disconnected(&uuid(n), &format!("{at}.{:03}", 10 * n)),
+            _ => app.disconnected(&uuid(n), &(at * 1_000 + 10 * n as u64).to_string()),
+        }
+    }
+    chat.settle().await;
+    let census = chat.sessions.census().await.unwrap();
+    assert_eq!((census.orphans, census.suspects), (90, 90), "{census:?}");
+    let policy = Policy { batch: 7, ..Policy::default() };
+    let dry = crate::chat::pass(&chat.sweeper_with("dry", policy.clone()), Act::DryRun).await;
+    assert_eq!((dry.reclaimed, named(&dry).len()), (90, 90), "a dry run lists each once: {dry:?}");
+    let real = crate::chat::pass(&chat.sweeper_with("s", policy), Act::Reclaim).await;
+    assert_eq!(real.reclaimed, 90, "{real:?}");
+    let orders: Vec<u64> = dry.entries.iter().map(|entry| entry.deadline_ms).collect();
+    assert!(orders.is_sorted(), "the longest overdue first: {orders:?}");
+}
+
+/// No answer has more than was asked for, and what the server is asked grows with the batches only.
+async fn trap_b9_twenty_thousand_orphans_are_read_in_bounded_pages() {
+    let server = Server::start(Engine::Redis).unwrap();
+    let chat = Chat::at(App::connect(server.port(), 0), &server.url(), GRACE);
+    let app = &chat.app;
+    app.orphans(0, 20_000);
+    chat.settle().await;
+    assert_eq!(chat.sessions.orphans(10).await.unwrap().len(), 10);
+    assert_eq!(chat.sessions.disconnected_count().await.unwrap(), 20_000);
+    let calls = |command: &str| -> u64 {
+        let stats = app.call(&["INFO", "commandstats"]);
+        let line = stats.lines().find(|l| l.starts_with(&format!("cmdstat_{command}:")));
+        let count = line.and_then(|l| l.split("calls=").nth(1)?.split(',').next()?.parse().ok());
+        count.unwrap_or(0)
+    };
+    // The slow log as a record of everything: what was asked for, not how long a busy machine took.
+    // The beginning will do: all 20,000 are there, and a range without a limit would answer them all.
+    app.call(&["CONFIG", "SET", "slowlog-max-len", "20000"]);
+    app.call(&["CONFIG", "SET", "slowlog-log-slower-than", "0"]);
+    app.call(&["SLOWLOG", "RESET"]);
+    let policy = Policy { max_ops: Some(400), ..Policy::default() };
+    let batch = policy.batch;
+    let first = crate::chat::pass(&chat.sweeper_with("first", policy), Act::Reclaim).await;
+    app.call(&["CONFIG", "SET", "slowlog-log-slower-than", "-1"]);
+    assert_eq!(first.reclaimed, 400, "{first:?}");
+    let asked = recorded(app);
+    assert!(asked.len() < 20_000, "the record is whole");
+    let ranges: Vec<&Vec<String>> = asked.iter().filter(|c| c[0] == "ZRANGEBYSCORE").collect();
+    let pages = ranges.iter().filter(|range| range[1] == "disconnected_sessions").count();
+    assert!(pages > 2, "{pages} pages");
+    for range in ranges {
+        let limit = range.iter().position(|word| word == "LIMIT").expect("every range has a limit");
+        // Of its own index of lives the census looks at 2,000, inside the server.
+        let most = if range[1] == "disconnected_sessions" { batch } else { 2_000 };
+        assert!(range[limit + 2].parse::<usize>().unwrap() <= most, "{range:?}");
+    }
+    for script in asked.iter().filter(|c| c[0].starts_with("EVAL")) {
+        let keys: usize = script[2].parse().unwrap();
+        assert!(keys <= 14 + 5 * batch, "{keys} keys in one step");
+    }
+    for whole in ["KEYS", "SCAN", "SMEMBERS"] {
+        assert!(asked.iter().all(|c| c[0] != whole), "{whole}");
+    }
+    app.call(&["CONFIG", "RESETSTAT"]);
+    let report = chat.sweep().await;
+    assert_eq!((report.reclaimed, report.suspects), (19_600, 19_600), "{report:?}");
+    assert!(app.keys().is_empty());
+    let (ranges, batches) = (calls("zrangebyscore"), calls("evalsha"));
+    assert!(ranges >= 40 && ranges <= 3 * batches, "{ranges} ranges, {batches} scripts");
+    // What went out, over all answers: no single one carried them all.
+    let out: u64 = app
+        .call(&["INFO", "stats"])
+        .lines()
+        .find_map(|l| l.strip_prefix("total_net_output_bytes:")?.trim().parse().ok())
+        .unwrap();
+    assert!(out / batches < 100_000, "{out} bytes in {batches} batches");
+    assert_eq!(chat.receipts().await.len(), 20_000);
+}
+
+/// The commands of the slow log, without those about itself.
+fn recorded(app: &App) -> Vec<Vec<String>> {
+    use lapsed_testbed::resp::Reply;
+    let Reply::List(entries) = app.try_call(&["SLOWLOG", "GET", "20000"]).unwrap() else {
+        panic!("no slow log")
+    };
+    let words = |entry: &Reply| match entry {
+        Reply::List(parts) => match &parts[3] {
+            Reply::List(words) => words.iter().map(ToString::to_string).collect(),
+            other => panic!("{other}"),
+        },
+        other => panic!("{other}"),
+    };
+    let all: Vec<Vec<String>> = entries.iter().map(words).collect();
+    all.into_iter().filter(|command| !command[0].eq_ignore_ascii_case("slowlog")).collect()
+}
+
+/// B10, B11: the original renamed a rebuilt set over the living one, and compared its own count with
+/// a size that traffic moves.
+async fn trap_b10_trap_b11_what_changes_during_a_reconciliation_is_neither_lost_nor_miscounted(
+    chat: Chat,
+) {
+    let app = &chat.app;
+    let at = (app.now_s() + LONG_AGO).to_string();
+    (0..200).for_each(|n| app.session(&uuid(n), &at));
+    (200..300).for_each(|n| app.active(&uuid(n)));
+    let (over, url) = (Arc::new(AtomicBool::new(false)), chat.url.clone());
+    let traffic = std::thread::spawn({
+        let (over, (port, db)) = (over.clone(), place(&url));
+        move || {
+            let app = App::connect(port, db);
+            let mut rounds = 0;
+            while !over.load(Ordering::Relaxed) || rounds < 2 {
+                for n in 200..300 {
+                    app.let_go(&uuid(n));
+                    if n % 2 == 0 {
+                        app.reconnect(&uuid(n));
+                    }
+                }
+                (200..300).filter(|n| n % 2 == 1).for_each(|n| app.reconnect(&uuid(n)));
+                rounds += 1;
+            }
+            // In the end the odd ones are disconnected.
+            (200..300).filter(|n| n % 2 == 1).for_each(|n| app.let_go(&uuid(n)));
+        }
+    });
+    let mut added = BTreeSet::new();
+    let (_stopper, stop) = Stop::channel();
+    for _ in 0..3 {
+        let plan = lapsed::reconcile::Plan {
+            after: Default::default(),
+            page: 20,
+            pause: Duration::ZERO,
+            act: Act::Reclaim,
+        };
+        let mut told = 0;
+        let report = lapsed::reconcile::run(
+            &chat.id(),
+            &chat.sessions,
+            &SystemClock::new(),
+            plan,
+            &stop,
+            &mut |page| {
+                told += page.changes.len() as u64;
+                added.extend(page.changes.iter().map(|change| change.key.clone()));
+            },
+        )
+        .await
+        .unwrap();
+        assert!(report.finished);
+        assert_eq!(told, report.drift(), "an exact account");
+    }
+    over.store(true, Ordering::Relaxed);
+    traffic.join().unwrap();
+    (0..200).for_each(|n| assert!(added.contains(&uuid(n)), "{n} was added"));
+    chat.reconcile(Act::Reclaim).await;
+    let again = chat.reconcile(Act::Reclaim).await;
+    assert_eq!((again.drift(), again.agree), (0, true), "{again:?}");
+    for n in 0..300 {
+        let indexed = n < 200 || n % 2 == 1;
+        assert_eq!(app.is_indexed(&uuid(n)), indexed, "{n}");
+        let count = if n < 200 || indexed { 0 } else { 1 };
+        assert_eq!(chat.sessions.get(&name(&uuid(n))).await.unwrap().unwrap().references, count);
+    }
+    let stats = app.call(&["INFO", "commandstats"]);
+    assert!(!stats.contains("cmdstat_rename"), "nothing is renamed over anything");
+}
+
+fn place(url: &str) -> (u16, usize) {
+    let (host, db) = url.rsplit_once('/').unwrap();
+    (host.rsplit_once(':').unwrap().1.parse().unwrap(), db.parse().unwrap())
+}
+
+/// Its work sleeps for several terms; renewing is a task of its own.
+async fn trap_b12_a_leader_whose_work_sleeps_goes_on_leading_alone(chat: Chat) {
+    let store: Arc<dyn Store> = Arc::new(chat.redis.clone());
+    let options =
+        TermOptions { ttl: Duration::from_millis(1_500), timeout: Duration::from_millis(700) };
+    let stand = |who: &str| {
+        let (campaign, leadership) =
+            Campaign::new(store.clone(), SystemClock::shared(), chat.id(), who, options);
+        let (stopper, stop) = Stop::channel();
+        let task =
+            tokio::spawn(async move { campaign.run(async move { stop.told().await }).await });
+        (leadership, stopper, task)
+    };
+    let (one, stop_one, task_one) = stand("one");
+    let began = Instant::now();
+    while one.term().is_none() {
+        assert!(began.elapsed() < PATIENCE);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let (two, stop_two, task_two) = stand("two");
+    // Both work, and sleep in their work for longer than a term: they look only now and then.
+    let watch = tokio::spawn({
+        let (one, two) = (one.clone(), two.clone());
+        async move {
+            let (mut both, began) = (0, Instant::now());
+            while began.elapsed() < Duration::from_millis(4_000) {
+                let (a, b) = (one.term(), two.term());
+                // The second look: whoever let go between the two must not count.
+                both += u64::from(a.is_some() && b.is_some() && one.term() == a);
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            both
+        }
+    });
+    let (first, mut sleepy) = (one.term(), Vec::new());
+    for _ in 0..2 {
+        tokio::time::sleep(options.ttl + Duration::from_millis(300)).await;
+        sleepy.push(one.term().or(two.term()));
+    }
+    assert_eq!(watch.await.unwrap(), 0, "never two at a time");
+    assert!(first.is_some() && sleepy.iter().all(Option::is_some), "{first:?} {sleepy:?}");
+    stop_one.stop();
+    task_one.await.unwrap();
+    let began = Instant::now();
+    let next = loop {
+        assert!(began.elapsed() < PATIENCE);
+        if let Some(term) = two.term() {
+            break term;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    };
+    assert!(Some(next) > first && one.term().is_none());
+    stop_two.stop();
+    task_two.await.unwrap();
+}
