@@ -3,6 +3,12 @@
 //! A job is one record in a hash, whatever its state; beside it are the list of its queue, what its
 //! worker's life holds, or the set of dead letters. Each step that moves it is one script.
 
+mod adopt;
+mod adopt_layout;
+mod adopt_letters;
+mod adopt_look;
+mod adopt_owners;
+mod adopt_reclaim;
 mod bell;
 mod jobs;
 mod native;
@@ -19,6 +25,8 @@ use crate::Redis;
 use crate::names::Template;
 use crate::queues::QueueFormat;
 
+pub use adopt::AdoptedInflight;
+pub use adopt_layout::AdoptedInflightLayout;
 pub use native::NativeInflight;
 pub(crate) use records::recovered;
 
@@ -59,5 +67,14 @@ impl Redis {
     pub fn inflight(&self, id: SystemId, layout: InflightLayout) -> Result<NativeInflight> {
         layout.check()?;
         NativeInflight::open(self, id, layout)
+    }
+
+    /// Jobs in flight that the application registers itself.
+    pub fn adopted_inflight(
+        &self,
+        id: SystemId,
+        layout: AdoptedInflightLayout,
+    ) -> Result<AdoptedInflight> {
+        AdoptedInflight::open(self, id, layout)
     }
 }

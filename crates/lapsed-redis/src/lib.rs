@@ -35,7 +35,7 @@ use crate::ground::Ground;
 use crate::link::Link;
 
 pub use functions::{Downgrade, FUNCTIONS_VERSION, Loaded};
-pub use inflight::{InflightLayout, NativeInflight};
+pub use inflight::{AdoptedInflight, AdoptedInflightLayout, InflightLayout, NativeInflight};
 pub use link::Address;
 pub use names::{Template, shard_of, slot};
 pub use queues::QueueFormat;

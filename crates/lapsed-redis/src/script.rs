@@ -22,6 +22,22 @@ pub(crate) const QUEUES_PRELUDE: &str = include_str!("../scripts/queues_prelude.
 /// And those of jobs in flight.
 pub(crate) const INFLIGHT_PRELUDE: &str = include_str!("../scripts/inflight_prelude.lua");
 
+/// And those on jobs that the application registers itself.
+const INFLIGHT_ADOPT_PRELUDE: &str = include_str!("../scripts/inflight_adopt_prelude.lua");
+
+/// What a script has in front.
+fn preludes(file: &str) -> Vec<&'static str> {
+    match file.split_once('_').map_or("", |(system, _)| system) {
+        "session" => vec![PRELUDE, SESSIONS_PRELUDE],
+        "inflight" if file.starts_with("inflight_adopt_") => {
+            let inflight = [QUEUES_PRELUDE, INFLIGHT_PRELUDE, INFLIGHT_ADOPT_PRELUDE];
+            [[PRELUDE, SESSIONS_PRELUDE].as_slice(), &inflight].concat()
+        }
+        "inflight" => vec![PRELUDE, QUEUES_PRELUDE, INFLIGHT_PRELUDE],
+        _ => vec![PRELUDE],
+    }
+}
+
 impl Script {
     /// The whole text.
     pub fn text(&self) -> &str {
@@ -42,13 +58,7 @@ macro_rules! scripts {
                 body: include_str!(concat!("../scripts/", $file, ".lua")),
                 inner: LazyLock::new(|| {
                     let body = include_str!(concat!("../scripts/", $file, ".lua"));
-                    let text = match $file.split_once('_').map_or("", |(system, _)| system) {
-                        "session" => format!("{PRELUDE}\n{SESSIONS_PRELUDE}\n{body}"),
-                        "inflight" => {
-                            format!("{PRELUDE}\n{QUEUES_PRELUDE}\n{INFLIGHT_PRELUDE}\n{body}")
-                        }
-                        _ => format!("{PRELUDE}\n{body}"),
-                    };
+                    let text = [preludes($file), vec![body]].concat().join("\n");
                     let sha = redis::Script::new(&text).get_hash().to_owned();
                     (text, sha)
                 }),
@@ -66,6 +76,13 @@ scripts! {
     DOOMED = "doomed",
     EXTERNAL = "external",
     GREET = "greet",
+    INFLIGHT_ADOPT_CENSUS = "inflight_adopt_census",
+    INFLIGHT_ADOPT_JOB = "inflight_adopt_job",
+    INFLIGHT_ADOPT_LETTER = "inflight_adopt_letter",
+    INFLIGHT_ADOPT_PAGE = "inflight_adopt_page",
+    INFLIGHT_ADOPT_RECLAIM = "inflight_adopt_reclaim",
+    INFLIGHT_ADOPT_RESTORE = "inflight_adopt_restore",
+    INFLIGHT_ADOPT_TIDY = "inflight_adopt_tidy",
     INFLIGHT_COUNTS = "inflight_counts",
     INFLIGHT_ENQUEUE = "inflight_enqueue",
     INFLIGHT_FIND = "inflight_find",

@@ -1,0 +1,54 @@
+-- Puts a dead letter back on its queue, its crashes forgotten, or deletes it.
+-- KEYS  the base keys, then: 12 dead letters  13 their ids  14 crashes  15 crashes by time
+--       16 names of queues  17 the queue  18 restored
+-- ARGV  1 `put_back` or `delete`  2 id  3 the queue of KEYS 17: its name  4 whose jobs go there: the
+--       queue that the letter must have, or empty (the outbox takes all)  5 `front` or `back`
+--       6 format  7 the receipt that is restored, or empty
+-- Answers  {'missing'} | {'before'} | {'again', its queue} | {'refused', why} | {'done'}
+-- O(log dead letters)
+local K = base(KEYS)
+local dead, dead_ids, crashes, crashes_at = KEYS[12], KEYS[13], KEYS[14], KEYS[15]
+local id, queue, of, seq, format = ARGV[2], ARGV[3], ARGV[4], ARGV[7], ARGV[6]
+local now = clock()
+if seq ~= '' and redis.call('HEXISTS', KEYS[18], seq) == 1 then
+  return { 'before' }
+end
+local of_letter, payload = read_letter(redis.call('HGET', dead, id))
+if not of_letter then
+  return { 'missing' }
+end
+must_be({ crashes, K.meta, KEYS[18] }, { dead_ids, crashes_at })
+local no_way = may_write({ { 'HDEL', dead, 'x' }, { 'ZREM', dead_ids, 'x' }, { 'HDEL', crashes, 'x' },
+  { 'HSET', KEYS[18], 'x', 'x' }, { 'HINCRBY', K.meta, 'x', '1' } })
+if no_way then
+  return no_way
+end
+local puts = ARGV[1] == 'put_back'
+if puts then
+  if of ~= '' and of_letter ~= of then
+    return { 'again', of_letter }
+  end
+  local takes, why = queue_takes(format, KEYS[17], KEYS[16])
+  if not takes then
+    return { 'refused', why }
+  end
+end
+redis.call('HDEL', dead, id)
+redis.call('ZREM', dead_ids, id)
+if not puts then
+  redis.call('HINCRBY', K.meta, 'dropped', 1)
+  return { 'done' }
+end
+local readable, crash_id = read_job(payload, format)
+if readable then
+  redis.call('HDEL', crashes, crash_id)
+  redis.call('ZREM', crashes_at, crash_id)
+end
+if seq ~= '' then
+  redis.call('HSET', KEYS[18], seq, whole(now))
+end
+if format ~= 'sidekiq' then
+  redis.call('SADD', KEYS[16], queue)
+end
+queue_put(format, KEYS[17], KEYS[16], queue, { payload }, ARGV[5] == 'front')
+return { 'done' }

@@ -1,0 +1,318 @@
+//! Jobs in flight that the application registers itself: seed 004's layout, and its successor's.
+//!
+//! The application pops, registers, beats and unregisters as it always did. Its index is sorted by
+//! the time of the last heartbeat, so suspects come from there by bounded pages; the guard reads that
+//! time again in the step that removes a job, writes the receipt and puts it where it goes.
+//!
+//! What is not here: taking, beating, finishing. A process that comes back is told nothing, because
+//! it does not ask; its late unregistering finds nothing, and changes nothing.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lapsed::inflight::rules::{End, OnDeath};
+use lapsed::inflight::{
+    Counts, Enqueued, Finish, Finished, InflightStore, Job, NewJob, Taken, Ticket, TrackAnswer,
+};
+use lapsed::owner::{Beat, Claim, Incarnation, OwnerInfo, OwnerStore};
+use lapsed::receipt::Receipt;
+use lapsed::sweep::{
+    Batch, BatchAnswer, BatchId, Census, Cursor, PageRequest, Suspect, SuspectPage, Sweep, Tidied,
+    TidyLimits,
+};
+use lapsed::system::Restored;
+use lapsed::{Error, Name, Result, SystemId};
+
+use super::AdoptedInflightLayout;
+use crate::Redis;
+use crate::ground::{Args, Ground, Shard};
+use crate::owners::Lives;
+use crate::queues::Queues;
+use crate::script;
+
+/// Jobs in flight that the application registers itself.
+pub struct AdoptedInflight {
+    pub(super) lives: Lives,
+    pub(super) layout: AdoptedInflightLayout,
+    pub(super) queues: Queues,
+    /// Queues that jobs were put back to lately: the next batch names them at once.
+    pub(super) known: Mutex<BTreeSet<Vec<u8>>>,
+    /// The last page: each one's place in the index, as the server wrote it.
+    pub(super) places: Mutex<HashMap<Name, String>>,
+    /// Who may hold the application's lock.
+    pub(super) collector: Mutex<Option<Arc<str>>>,
+}
+
+pub(super) const LOCK: &str = "no holder of this lock panics";
+
+impl AdoptedInflight {
+    pub(super) fn open(redis: &Redis, id: SystemId, layout: AdoptedInflightLayout) -> Result<Self> {
+        let queues = layout.check(redis.is_cluster())?;
+        let ground = Ground::new(
+            redis.link().clone(),
+            redis.clock().clone(),
+            id,
+            layout.orphan_threshold,
+            vec![layout.index_key.clone()],
+        );
+        redis.settle_on(&ground);
+        let ttl_ms = ground.threshold_ms();
+        let lives = Lives { ground, heartbeat: None, ttl_ms };
+        Ok(AdoptedInflight {
+            lives,
+            layout,
+            queues,
+            known: Mutex::default(),
+            places: Mutex::default(),
+            collector: Mutex::default(),
+        })
+    }
+
+    pub(super) fn ground(&self) -> &Arc<Ground> {
+        &self.lives.ground
+    }
+
+    pub(super) fn shard(&self) -> &Shard {
+        &self.ground().shards[0]
+    }
+
+    /// A key of lapsed's own.
+    pub(super) fn own(&self, what: &str) -> String {
+        self.shard().prefix.key(what)
+    }
+
+    /// What stands for no key at all.
+    pub(super) fn none(&self) -> String {
+        self.own("meta")
+    }
+
+    pub(super) fn letters_key(&self) -> String {
+        self.own("letters")
+    }
+
+    pub(super) fn letter_ids(&self) -> String {
+        self.own("letter_ids")
+    }
+
+    pub(super) fn crashes(&self) -> String {
+        self.own("crashes")
+    }
+
+    pub(super) fn crashes_at(&self) -> String {
+        self.own("crashes_at")
+    }
+
+    pub(super) fn restored(&self) -> String {
+        self.own("restored")
+    }
+
+    /// The set of queues: Sidekiq's, or lapsed's own of those that it put jobs back to.
+    pub(super) fn names(&self) -> String {
+        self.queues.names.clone().unwrap_or_else(|| self.own("queues"))
+    }
+
+    /// Where a job of that queue goes: the outbox takes all.
+    pub(super) fn target<'q>(&'q self, queue: &'q Name) -> &'q Name {
+        self.layout.recovery.outbox.as_ref().unwrap_or(queue)
+    }
+
+    /// The key by which the process that registered `id` says that it lives.
+    pub(super) fn process(&self, id: &str) -> Option<String> {
+        let process = process_of(id)?;
+        Some(self.layout.process_key.as_ref()?.of(process))
+    }
+
+    /// Which end of its queue a job goes to.
+    pub(super) fn end(&self) -> End {
+        match self.layout.recovery.on_death {
+            OnDeath::Back => End::Back,
+            _ => End::Front,
+        }
+    }
+
+    fn done_elsewhere(&self, operation: &str) -> Error {
+        Error::Unsupported {
+            operation: format!(
+                "`{operation}` while mode = \"adopt\", because the application pops and registers \
+                 its jobs itself (use mode = \"native\" to take them through lapsed)"
+            ),
+            store: self.ground().place(),
+        }
+    }
+
+    /// The application's keys that live only as long as they are renewed.
+    fn mortal(&self) -> Vec<&str> {
+        let layout = &self.layout;
+        let details = layout.details().into_iter().flat_map(|(one, other)| [one, other]);
+        [layout.index_key.as_str(), &layout.jobs_key].into_iter().chain(details).collect()
+    }
+
+    /// The end of a pass: lets go of the lock, renews the application's keys (E4).
+    async fn let_go(&self, rows: usize) -> Result<()> {
+        let collector = self.collector.lock().expect(LOCK).clone();
+        let mut args = Args::default()
+            .key(&self.layout.gc_lock_key)
+            .key(self.crashes())
+            .key(self.crashes_at())
+            .arg(collector.as_deref().unwrap_or_default())
+            .arg(self.layout.recovery.crash_window_ms)
+            .arg(self.layout.keys_ttl_s())
+            .arg(rows.min(500));
+        for key in self.mortal() {
+            args = args.key(key);
+        }
+        let _: u64 = self.ground().run_bare(&script::INFLIGHT_ADOPT_TIDY, args).await?;
+        *self.collector.lock().expect(LOCK) = None;
+        Ok(())
+    }
+}
+
+/// The part of a request's id that names its process, if it has one.
+pub(super) fn process_of(id: &str) -> Option<&str> {
+    id.split_once('/').map(|(process, _)| process).filter(|process| !process.is_empty())
+}
+
+/// Whose job it is: its process; its own, where ids name none.
+pub(super) fn owner_of(id: &Name) -> Name {
+    process_of(id.as_str()).and_then(|name| Name::new(name).ok()).unwrap_or_else(|| id.clone())
+}
+
+/// The word that the scripts know an end of a queue by.
+pub(super) fn end_word(end: End) -> &'static str {
+    match end {
+        End::Front => "front",
+        End::Back => "back",
+    }
+}
+
+#[async_trait]
+impl OwnerStore for AdoptedInflight {
+    async fn start(&self, _: &Name, _: u64) -> Result<Beat> {
+        Err(self.done_elsewhere("start"))
+    }
+
+    async fn beat(&self, _: &Claim) -> Result<Beat> {
+        Err(self.done_elsewhere("beat"))
+    }
+
+    async fn end(&self, _: &Claim) -> Result<OwnerInfo> {
+        Err(self.done_elsewhere("retire"))
+    }
+
+    /// As the index names them: a look at all of it.
+    async fn owners(&self, after: Option<Incarnation>, limit: usize) -> Result<Vec<OwnerInfo>> {
+        if after.is_some() {
+            return Ok(Vec::new());
+        }
+        self.processes(limit).await
+    }
+
+    async fn owner(&self, claim: &Claim) -> Result<Option<OwnerInfo>> {
+        self.one_process(&claim.owner).await
+    }
+}
+
+#[async_trait]
+impl Sweep for AdoptedInflight {
+    fn system(&self) -> &SystemId {
+        &self.ground().id
+    }
+
+    fn threshold(&self) -> Duration {
+        self.ground().threshold
+    }
+
+    async fn census(&self) -> Result<Census> {
+        self.count().await
+    }
+
+    async fn suspects(&self, request: PageRequest) -> Result<SuspectPage> {
+        self.page(&request).await
+    }
+
+    fn after(&self, suspect: &Suspect) -> Cursor {
+        self.place_after(suspect)
+    }
+
+    async fn reclaim(&self, batch: Batch) -> Result<BatchAnswer> {
+        self.reclaim_batch(&batch).await
+    }
+
+    async fn settle(&self, batch: &BatchId) -> Result<Vec<Receipt>> {
+        let receipts = self.ground().settle(batch).await?;
+        receipts.iter().for_each(super::adopt_reclaim::tell);
+        Ok(receipts)
+    }
+
+    async fn tidy(&self, limits: TidyLimits) -> Result<Tidied> {
+        self.let_go(limits.rows).await?;
+        self.lives.tidy(&limits).await
+    }
+}
+
+#[async_trait]
+impl InflightStore for AdoptedInflight {
+    async fn enqueue(&self, _: &[NewJob]) -> Result<Vec<Enqueued>> {
+        Err(self.done_elsewhere("enqueue"))
+    }
+
+    async fn take(&self, _: &Claim, _: &Name, _: usize) -> Result<Taken> {
+        Err(self.done_elsewhere("take"))
+    }
+
+    async fn register(&self, _: &Claim, _: &[NewJob]) -> Result<TrackAnswer> {
+        Err(self.done_elsewhere("register"))
+    }
+
+    async fn finish(&self, _: &[Ticket], how: &Finish) -> Result<Vec<Finished>> {
+        Err(self.done_elsewhere(match how {
+            Finish::Complete => "complete",
+            Finish::Fail { .. } => "fail",
+            Finish::GiveBack(_) => "give_back",
+        }))
+    }
+
+    async fn job(&self, id: &Name) -> Result<Option<Job>> {
+        self.find(id).await
+    }
+
+    async fn in_flight(
+        &self,
+        claim: &Claim,
+        after: Option<&Name>,
+        limit: usize,
+    ) -> Result<Vec<Name>> {
+        self.held_by_process(&claim.owner, after, limit).await
+    }
+
+    /// Nobody retires here.
+    async fn held_by(&self, _: &Claim, _: usize) -> Result<Vec<Suspect>> {
+        Ok(Vec::new())
+    }
+
+    async fn counts(&self) -> Result<Counts> {
+        self.account().await
+    }
+
+    async fn queues(&self, after: Option<&Name>, limit: usize) -> Result<Vec<(Name, u64)>> {
+        self.filled_queues(after, limit).await
+    }
+
+    async fn dead(&self, after: Option<&Name>, limit: usize) -> Result<Vec<Job>> {
+        self.letters(after, limit).await
+    }
+
+    async fn put_back(&self, id: &Name, end: End) -> Result<bool> {
+        self.put_letter_back(id, end).await
+    }
+
+    async fn delete(&self, id: &Name) -> Result<bool> {
+        self.delete_letter(id).await
+    }
+
+    async fn restore(&self, seq: u64) -> Result<Restored> {
+        self.restore_receipt(seq).await
+    }
+}

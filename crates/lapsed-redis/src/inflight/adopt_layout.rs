@@ -1,0 +1,194 @@
+//! The keys of jobs in flight, as the application that registers them names them.
+
+use std::time::Duration;
+
+use lapsed::inflight::rules::Recovery;
+use lapsed::inflight::{HEARTBEAT_INTERVAL_MS, ORPHAN_THRESHOLD_MS};
+use lapsed::{Error, Result};
+
+use crate::names::{Template, hash_tag, slot};
+use crate::queues::{QueueFormat, Queues};
+
+/// The original's keys live at least so long, and its lock.
+const KEYS_TTL_MIN: Duration = Duration::from_secs(3_600);
+const LOCK_TTL_MIN: Duration = Duration::from_secs(120);
+
+/// The keys of jobs in flight, as the application names them.
+#[derive(Clone, Debug)]
+pub struct AdoptedInflightLayout {
+    /// The sorted set: request → its last heartbeat, in milliseconds (or seconds).
+    pub index_key: String,
+    /// The hash: request → the job's JSON.
+    pub jobs_key: String,
+    /// The lock that whoever collects orphans holds.
+    pub gc_lock_key: String,
+    /// What newer versions of the original keep of each request besides: removed along with it.
+    pub details_key: Option<String>,
+    /// The same by the time of registration.
+    pub details_index_key: Option<String>,
+    /// The key that exists while a process lives, where requests are called `process/request`.
+    pub process_key: Option<Template>,
+    /// After how long a silence a job is an orphan.
+    pub orphan_threshold: Duration,
+    /// How often the application beats.
+    pub heartbeat_interval: Duration,
+    /// How jobs lie on their queues.
+    pub queues: QueueFormat,
+    /// A queue: `queue:{queue}`.
+    pub queue_key: Template,
+    /// What becomes of orphans.
+    pub recovery: Recovery,
+}
+
+impl AdoptedInflightLayout {
+    /// The layout of `sidekiq-async_http`.
+    pub fn async_http() -> Self {
+        AdoptedInflightLayout {
+            details_key: None,
+            details_index_key: None,
+            ..Self::under("sidekiq:async_http:")
+        }
+    }
+
+    /// The layout of its successor, `patient_http-sidekiq`.
+    pub fn patient_http() -> Self {
+        Self::under("sidekiq:patient_http:")
+    }
+
+    /// The same keys under another prefix.
+    pub fn under(prefix: &str) -> Self {
+        let key = |what: &str| format!("{prefix}{what}");
+        let template =
+            |text: &str, place: &str| Template::new(text, place).expect("the place is in the text");
+        AdoptedInflightLayout {
+            index_key: key("inflight_index"),
+            jobs_key: key("inflight_jobs"),
+            gc_lock_key: key("gc_lock"),
+            details_key: Some(key("inflight_details")),
+            details_index_key: Some(key("inflight_details_index")),
+            process_key: Some(template(&key("processes:{owner}:max_connections"), "owner")),
+            orphan_threshold: Duration::from_millis(ORPHAN_THRESHOLD_MS),
+            heartbeat_interval: Duration::from_millis(HEARTBEAT_INTERVAL_MS),
+            queues: QueueFormat::Sidekiq,
+            queue_key: template("queue:{queue}", "queue"),
+            recovery: Recovery::default(),
+        }
+    }
+
+    /// How long the application's own keys are kept after the last sign of life, in seconds.
+    pub(super) fn keys_ttl_s(&self) -> u64 {
+        (3 * self.orphan_threshold).max(KEYS_TTL_MIN).as_secs_f64().ceil() as u64
+    }
+
+    /// How long the lock is good for without being renewed, in seconds.
+    pub(super) fn lock_ttl_s(&self) -> u64 {
+        (2 * self.heartbeat_interval).max(LOCK_TTL_MIN).as_secs_f64().ceil() as u64
+    }
+
+    /// The two keys that hold what is kept of each request besides, if there are both.
+    pub(super) fn details(&self) -> Option<(&str, &str)> {
+        self.details_key.as_deref().zip(self.details_index_key.as_deref())
+    }
+
+    /// Refuses what cannot work; answers the queues.
+    pub(super) fn check(&self, is_cluster: bool) -> Result<Queues> {
+        let (interval, threshold) = (self.heartbeat_interval, self.orphan_threshold);
+        if interval >= threshold {
+            return Err(Error::Invalid(format!(
+                "`heartbeat_interval` ({interval:?}) must be less than `orphan_threshold` \
+                 ({threshold:?}): otherwise jobs would be taken for orphans between two heartbeats \
+                 of a living process"
+            )));
+        }
+        if self.queues == QueueFormat::Own {
+            return Err(Error::Invalid(
+                "`queues` of jobs that the application registers itself must be \"sidekiq\", \
+                 \"list\" or \"stream\": lapsed's own queues are for mode = \"native\""
+                    .to_owned(),
+            ));
+        }
+        if self.details_key.is_some() != self.details_index_key.is_some() {
+            return Err(Error::Invalid(
+                "`details_key` and `details_index_key` belong together: give both, or neither"
+                    .to_owned(),
+            ));
+        }
+        if is_cluster {
+            self.check_slots()?;
+        }
+        // Of several slots was spoken above, of all keys at once.
+        Queues::new(self.queues, self.queue_key.clone(), &self.index_key, false)
+    }
+
+    fn check_slots(&self) -> Result<()> {
+        let tag = hash_tag(&self.index_key);
+        let is_beside = |key: &str| slot(key) == slot(&self.index_key);
+        let keys = [&self.jobs_key, &self.gc_lock_key].into_iter();
+        let keys = keys.chain(&self.details_key).chain(&self.details_index_key);
+        let templates = std::iter::once(&self.queue_key).chain(&self.process_key);
+        if keys.into_iter().all(|key| is_beside(key))
+            && templates.into_iter().all(|template| template.shared_tag() == Some(tag))
+        {
+            return Ok(());
+        }
+        Err(Error::Invalid(format!(
+            "on a cluster the keys of jobs in flight ({} and those beside it) and their queues ({}) \
+             must lie in one slot, so that a job leaves the one and is on the other in one step. Give \
+             all of them the same hash tag, or use mode = \"native\"",
+            self.index_key,
+            self.queue_key.of("{queue}")
+        )))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_presets_are_the_originals_keys() {
+        let seed = AdoptedInflightLayout::async_http();
+        assert_eq!(seed.index_key, "sidekiq:async_http:inflight_index");
+        assert_eq!(seed.jobs_key, "sidekiq:async_http:inflight_jobs");
+        assert_eq!(seed.gc_lock_key, "sidekiq:async_http:gc_lock");
+        assert_eq!((seed.keys_ttl_s(), seed.lock_ttl_s()), (3_600, 120));
+        assert_eq!(seed.check(false).unwrap().names.as_deref(), Some("queues"));
+        assert_eq!(seed.details(), None);
+        let newer = AdoptedInflightLayout::patient_http();
+        assert!(newer.details().is_some());
+        let process = newer.process_key.clone().unwrap();
+        assert_eq!(process.of("h:1:f"), "sidekiq:patient_http:processes:h:1:f:max_connections");
+        let slow = AdoptedInflightLayout {
+            orphan_threshold: Duration::from_secs(7_200),
+            heartbeat_interval: Duration::from_millis(90_500),
+            ..newer
+        };
+        assert_eq!((slow.keys_ttl_s(), slow.lock_ttl_s()), (21_600, 181));
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused_in_words() {
+        let refused = |layout: AdoptedInflightLayout, is_cluster| {
+            layout.check(is_cluster).unwrap_err().to_string()
+        };
+        let seed = AdoptedInflightLayout::async_http;
+        assert!(seed().check(false).is_ok());
+        let words = refused(
+            AdoptedInflightLayout { heartbeat_interval: Duration::from_secs(300), ..seed() },
+            false,
+        );
+        assert!(words.contains("`heartbeat_interval` (300s) must be less than"), "{words}");
+        assert!(words.contains("`orphan_threshold` (300s)"), "{words}");
+        let own = AdoptedInflightLayout { queues: QueueFormat::Own, ..seed() };
+        assert!(refused(own, false).contains("mode = \"native\""));
+        let elsewhere = Template::new("jobs:{queue}", "queue").unwrap();
+        let odd = AdoptedInflightLayout { queue_key: elsewhere, ..seed() };
+        assert!(refused(odd, false).contains("`queue:{queue}`"));
+        assert!(refused(seed(), true).contains("one slot"));
+        let tagged = AdoptedInflightLayout {
+            queue_key: Template::new("{app}:queue:{queue}", "queue").unwrap(),
+            ..AdoptedInflightLayout::under("{app}:")
+        };
+        assert!(tagged.check(true).is_ok());
+    }
+}

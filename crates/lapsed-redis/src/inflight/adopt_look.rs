@@ -1,0 +1,270 @@
+//! What is in flight: pages of suspects, counts, one job.
+
+use std::collections::HashMap;
+
+use lapsed::inflight::{Counts, Job, Place, Token};
+use lapsed::owner::Incarnation;
+use lapsed::receipt::Reason;
+use lapsed::sweep::{Census, Cursor, PageRequest, Suspect, SuspectPage};
+use lapsed::{Error, Name, Result};
+
+use super::adopt::{AdoptedInflight, LOCK, owner_of};
+use crate::ground::Args;
+use crate::queues::QueueFormat;
+use crate::script;
+
+/// Scores from here on are milliseconds; below, seconds.
+const MILLISECONDS_FROM: f64 = 1e11;
+
+/// The most bytes of payloads that one page, and so one batch, stands for.
+const PAGE_BYTES_MAX: usize = 512 << 10;
+
+/// How many queues are looked at.
+const QUEUES_MAX: usize = 10_000;
+
+/// Where a page goes on: a score as the server writes it, and an id.
+struct From {
+    score: String,
+    id: Vec<u8>,
+}
+
+/// As `to_ms` of the scripts: whole seconds may have been cut off, so the end of that second counts.
+pub(super) fn from_score(score: f64) -> u64 {
+    match score {
+        n if n >= MILLISECONDS_FROM => n as u64,
+        n if n <= 0.0 => 0,
+        n if n.fract() == 0.0 => (n as u64 + 1) * 1_000,
+        n => (n * 1_000.0).ceil() as u64,
+    }
+}
+
+impl AdoptedInflight {
+    /// `score id`: names have no control characters, so this one separates them.
+    pub(super) fn place_after(&self, suspect: &Suspect) -> Cursor {
+        let known = self.places.lock().expect(LOCK).get(&suspect.key).cloned();
+        let score = known.unwrap_or_else(|| {
+            suspect.deadline_ms.saturating_sub(self.ground().threshold_ms()).to_string()
+        });
+        Cursor(Some(format!("{score}\u{1}{}", suspect.key)))
+    }
+
+    pub(super) async fn page(&self, request: &PageRequest) -> Result<SuspectPage> {
+        let mut from = match &request.after.0 {
+            None => From { score: String::new(), id: Vec::new() },
+            Some(text) => {
+                let parts = text.split_once('\u{1}');
+                let (score, id) = parts.ok_or_else(|| {
+                    Error::Invalid(format!("{text:?} is not a cursor of this store"))
+                })?;
+                From { score: score.to_owned(), id: id.as_bytes().to_vec() }
+            }
+        };
+        let mut page = SuspectPage { last: true, ..SuspectPage::default() };
+        // While the brake holds, nothing that is not declared dead is listed.
+        if request.undeclared_max == Some(0) {
+            return Ok(page);
+        }
+        let mut places = HashMap::new();
+        // What is no name is not ours, and must not take the place of what is.
+        loop {
+            let (rows, last) = self.rows(&from, request.limit).await?;
+            page.last = last;
+            page.examined += rows.len() as u64;
+            for (score, id) in &rows {
+                if let Ok(key) = Name::from_bytes(id) {
+                    page.suspects.push(self.suspect(key.clone(), score)?);
+                    places.insert(key, score.clone());
+                }
+            }
+            match rows.into_iter().next_back() {
+                Some((score, id)) if page.suspects.is_empty() && !last => {
+                    from = From { score, id };
+                }
+                _ => break,
+            }
+        }
+        *self.places.lock().expect(LOCK) = places;
+        Ok(page)
+    }
+
+    /// What the index has after that place, and whether that is all.
+    async fn rows(&self, from: &From, limit: usize) -> Result<(Vec<(String, Vec<u8>)>, bool)> {
+        let mut args = Args::default()
+            .key(&self.layout.index_key)
+            .key(&self.layout.jobs_key)
+            .arg(self.ground().threshold_ms())
+            .arg(limit)
+            .arg(&from.score);
+        args.args.push(from.id.clone());
+        let args = args.arg(PAGE_BYTES_MAX);
+        let words: Vec<Vec<u8>> =
+            self.ground().run_bare(&script::INFLIGHT_ADOPT_PAGE, args).await?;
+        let nonsense = || self.ground().nonsense(&script::INFLIGHT_ADOPT_PAGE);
+        let (last, rows) = words.split_first().ok_or_else(nonsense)?;
+        let read = |row: &[Vec<u8>]| {
+            Ok((String::from_utf8(row[0].clone()).map_err(|_| nonsense())?, row[1].clone()))
+        };
+        let rows: Result<Vec<_>> = rows.chunks_exact(2).map(read).collect();
+        Ok((rows?, last == b"1"))
+    }
+
+    fn suspect(&self, key: Name, score: &str) -> Result<Suspect> {
+        let score: f64 =
+            score.parse().map_err(|_| self.ground().nonsense(&script::INFLIGHT_ADOPT_PAGE))?;
+        Ok(Suspect {
+            owner: owner_of(&key),
+            key,
+            incarnation: Incarnation(0),
+            deadline_ms: from_score(score) + self.ground().threshold_ms(),
+            reason: Reason::OwnerDead,
+        })
+    }
+
+    pub(super) async fn count(&self) -> Result<Census> {
+        let threshold_ms = self.ground().threshold_ms();
+        let args = Args::default().key(&self.layout.index_key).arg(threshold_ms);
+        let script = &script::INFLIGHT_ADOPT_CENSUS;
+        let words: Vec<String> = self.ground().run(self.shard(), script, args).await?;
+        let number = |at: usize| -> Result<u64> {
+            let word = words.get(at).and_then(|word| word.parse().ok());
+            word.ok_or_else(|| self.ground().nonsense(script))
+        };
+        let (now_ms, back_ms, due) = (number(0)?, number(1)?, number(4)?);
+        let mut census = Census {
+            now_ms,
+            store: words.get(2).cloned().unwrap_or_default(),
+            back_ms,
+            population: number(3)?,
+            oldest_late_ms: number(5).map_or(0, |oldest| now_ms.saturating_sub(oldest)),
+            ..Census::default()
+        };
+        // Until a whole threshold since the server was back nobody could beat again.
+        match back_ms {
+            0 => census.orphans = due,
+            _ => census.orphans_spared = due,
+        }
+        census.suspects = census.orphans;
+        Ok(census)
+    }
+
+    /// One job, in flight or a dead letter. On its queue it is the application's.
+    pub(super) async fn find(&self, id: &Name) -> Result<Option<Job>> {
+        let (layout, none) = (&self.layout, self.none());
+        let args = Args::default()
+            .key(&layout.index_key)
+            .key(&layout.jobs_key)
+            .key(self.letters_key())
+            .key(self.crashes())
+            .key(self.process(id.as_str()).unwrap_or_else(|| none.clone()))
+            .key(layout.details_index_key.as_ref().unwrap_or(&none))
+            .arg(id)
+            .arg(self.ground().threshold_ms())
+            .arg(layout.recovery.crash_window_ms)
+            .arg(layout.queues.as_str());
+        let script = &script::INFLIGHT_ADOPT_JOB;
+        let words: Vec<Vec<u8>> = self.ground().run(self.shard(), script, args).await?;
+        let nonsense = || self.ground().nonsense(script);
+        let shown: Vec<_> = words.iter().map(|word| String::from_utf8_lossy(word)).collect();
+        let shown: Vec<&str> = shown.iter().map(|word| &**word).collect();
+        match shown[..] {
+            [] => Ok(None),
+            ["dead", now, _] => {
+                let now_ms = now.parse().map_err(|_| nonsense())?;
+                self.letter(id, &words[2], now_ms).ok_or_else(nonsense).map(Some)
+            }
+            ["held", ..] => held(id, &shown).ok_or_else(nonsense).map(Some),
+            _ => Err(nonsense()),
+        }
+    }
+
+    /// What can be seen from here. How many jobs the application has completed only it knows:
+    /// those that entered are those that are somewhere.
+    pub(super) async fn account(&self) -> Result<Counts> {
+        let link = &self.ground().link;
+        let mut in_flight = redis::cmd("ZCARD");
+        in_flight.arg(&self.layout.index_key);
+        let mut dead = redis::cmd("HLEN");
+        dead.arg(self.letters_key());
+        let mut dropped = redis::cmd("HGET");
+        dropped.arg(self.none()).arg("dropped");
+        let dropped: Option<i64> = link.query("HGET", &dropped).await?;
+        let queues = self.filled_queues(None, QUEUES_MAX).await?;
+        let mut counts = Counts {
+            queued: queues.iter().map(|(_, jobs)| jobs).sum(),
+            in_flight: link.query("ZCARD", &in_flight).await?,
+            dead: link.query("HLEN", &dead).await?,
+            dropped: dropped.unwrap_or(0).max(0) as u64,
+            ..Counts::default()
+        };
+        counts.entered = counts.queued + counts.in_flight + counts.dead + counts.dropped;
+        Ok(counts)
+    }
+
+    /// Queues that hold something: those that Sidekiq knows, or that jobs were put back to.
+    pub(super) async fn filled_queues(
+        &self,
+        after: Option<&Name>,
+        limit: usize,
+    ) -> Result<Vec<(Name, u64)>> {
+        let mut names = self.queue_names().await?;
+        names.sort();
+        names.dedup();
+        names.retain(|name| after.is_none_or(|after| name > after));
+        let verb = if self.layout.queues == QueueFormat::Stream { "XLEN" } else { "LLEN" };
+        let mut filled = Vec::new();
+        for some in names.chunks(500) {
+            let mut pipeline = redis::pipe();
+            for name in some {
+                pipeline.cmd(verb).arg(self.queues.key_of(name));
+            }
+            let link = &self.ground().link;
+            let lengths: Vec<Option<u64>> = link.query_each(verb, &pipeline, some.len()).await?;
+            let pairs = some.iter().cloned().zip(lengths);
+            filled.extend(pairs.filter_map(|(name, jobs)| Some((name, jobs.filter(|n| *n > 0)?))));
+            if filled.len() >= limit {
+                break;
+            }
+        }
+        filled.truncate(limit);
+        Ok(filled)
+    }
+
+    async fn queue_names(&self) -> Result<Vec<Name>> {
+        let (mut names, mut cursor) = (Vec::new(), "0".to_owned());
+        loop {
+            let mut cmd = redis::cmd("SSCAN");
+            cmd.arg(self.names()).arg(&cursor).arg("COUNT").arg(500);
+            let (next, page): (String, Vec<Vec<u8>>) =
+                self.ground().link.query("SSCAN", &cmd).await?;
+            names.extend(page.iter().filter_map(|name| Name::from_bytes(name).ok()));
+            if next == "0" || names.len() >= QUEUES_MAX {
+                return Ok(names);
+            }
+            cursor = next;
+        }
+    }
+}
+
+/// Takes the answer apart. Who registered when is known only to newer versions of the original;
+/// else the last heartbeat is the earliest that is known.
+fn held(id: &Name, words: &[&str]) -> Option<Job> {
+    let [_, now, payload, queue, crashes, beat, due, registered] = *words else { return None };
+    let (now_ms, beat_ms) = (now.parse().ok()?, beat.parse().ok()?);
+    let registered_ms: u64 = registered.parse().unwrap_or(0);
+    Some(Job {
+        id: id.clone(),
+        queue: Name::new(queue).or_else(|_| Name::new("?")).ok()?,
+        payload: payload.to_owned(),
+        crashes: crashes.parse().ok()?,
+        entered_ms: registered_ms,
+        place: Place::InFlight {
+            owner: owner_of(id),
+            incarnation: Incarnation(0),
+            token: Token(0),
+            since_ms: if registered_ms > 0 { registered_ms } else { beat_ms },
+            due_ms: due.parse().ok()?,
+            ended: None,
+        },
+        now_ms,
+    })
+}

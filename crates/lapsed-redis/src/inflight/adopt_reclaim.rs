@@ -1,0 +1,256 @@
+//! The decisive step for jobs that the application registered, and the lines that tell of it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lapsed::inflight::rules::{OnDeath, Why};
+use lapsed::inflight::{Did, Recovered};
+use lapsed::receipt::{Evidence, Reason, Receipt, ReceiptId};
+use lapsed::sweep::{Act, Batch, BatchAnswer, Outcome, Refusal, Suspect};
+use lapsed::{Error, Name, Result};
+
+use super::adopt::{AdoptedInflight, LOCK};
+use super::records::{recovered, way_letter};
+use crate::ground::Args;
+use crate::script;
+
+/// How often a batch is sent again because it needs queues that it did not name.
+const TRIES: usize = 8;
+
+/// How many queues a batch names that it may not need.
+const KNOWN_MAX: usize = 32;
+
+/// The answer, word by word. What the application wrote may be any bytes.
+type Words = Vec<Vec<u8>>;
+
+impl AdoptedInflight {
+    pub(super) async fn reclaim_batch(&self, batch: &Batch) -> Result<BatchAnswer> {
+        if batch.act == Act::Reclaim {
+            *self.collector.lock().expect(LOCK) = Some(batch.id.sweeper.clone());
+        }
+        let mut queues = self.known.lock().expect(LOCK).clone();
+        for _ in 0..TRIES {
+            let args = self.batch_args(batch, &queues).await?;
+            let sent = self.ground().clock.mono();
+            let script = &script::INFLIGHT_ADOPT_RECLAIM;
+            let words: Words = self.ground().run(self.shard(), script, args).await?;
+            match words.split_first() {
+                Some((first, missing)) if first == b"again" => {
+                    queues.extend(missing.iter().cloned());
+                }
+                _ => {
+                    self.remember(queues);
+                    let took = self.ground().clock.mono().saturating_sub(sent);
+                    return self.decide(batch, &words, took).await;
+                }
+            }
+        }
+        Err(Error::Unavailable {
+            store: self.ground().place(),
+            what: "jobs change their queues faster than they can be put back; nothing was changed"
+                .to_owned(),
+        })
+    }
+
+    fn remember(&self, queues: BTreeSet<Vec<u8>>) {
+        let queues = if queues.len() > KNOWN_MAX { BTreeSet::new() } else { queues };
+        *self.known.lock().expect(LOCK) = queues;
+    }
+
+    /// The key of a queue. What is no name is no queue either.
+    fn queue_key(&self, name: &[u8]) -> String {
+        match Name::from_bytes(name) {
+            Ok(name) => self.queues.key_of(&name),
+            Err(_) => self.none(),
+        }
+    }
+
+    async fn batch_args(&self, batch: &Batch, queues: &BTreeSet<Vec<u8>>) -> Result<Args> {
+        let (ground, layout) = (self.ground(), &self.layout);
+        let recovery = &layout.recovery;
+        let seen_ms = ground.seen_for(self.shard(), batch.act).await?;
+        let none = self.none();
+        let (details, details_index) = layout.details().unwrap_or((&none, &none));
+        let mut args = Args::default()
+            .key(&layout.index_key)
+            .key(&layout.jobs_key)
+            .key(&layout.gc_lock_key)
+            .key(self.letters_key())
+            .key(self.letter_ids())
+            .key(self.crashes())
+            .key(self.crashes_at())
+            .key(self.names())
+            .key(details)
+            .key(details_index)
+            .arg(&batch.id.sweeper)
+            .arg(batch.id.number)
+            .arg(batch.term.map_or(String::new(), |term| term.to_string()))
+            .arg(if batch.act == Act::Reclaim { "reclaim" } else { "dry" })
+            .arg(seen_ms)
+            .arg(ground.gap().as_millis())
+            .arg(ground.threshold_ms())
+            .arg(layout.lock_ttl_s())
+            .arg(layout.keys_ttl_s())
+            .arg(layout.queues.as_str())
+            .arg(way_letter(Some(recovery.on_death)))
+            .arg(recovery.crashes_max)
+            .arg(recovery.crash_window_ms)
+            .arg(recovery.age_max_ms)
+            .arg(recovery.outbox.as_ref().map_or("", Name::as_str))
+            .arg(queues.len())
+            .arg(batch.suspects.len());
+        for name in queues {
+            args = args.key(self.queue_key(name));
+            args.args.push(name.clone());
+        }
+        Ok(self.suspect_args(args, batch))
+    }
+
+    fn suspect_args(&self, mut args: Args, batch: &Batch) -> Args {
+        let mut processes: Vec<String> = Vec::new();
+        for suspect in &batch.suspects {
+            let id = suspect.key.as_str();
+            // Those of one process stand together more often than not.
+            let place = self.process(id).map_or(0, |key| {
+                let place = processes.iter().rposition(|known| *known == key);
+                place.map_or_else(
+                    || {
+                        processes.push(key);
+                        processes.len()
+                    },
+                    |at| at + 1,
+                )
+            });
+            args = args.arg(id).arg(place);
+        }
+        args.keys.extend(processes);
+        args
+    }
+
+    async fn decide(
+        &self,
+        batch: &Batch,
+        words: &[Vec<u8>],
+        took: Duration,
+    ) -> Result<BatchAnswer> {
+        let nonsense = || self.ground().nonsense(&script::INFLIGHT_ADOPT_RECLAIM);
+        let words: Vec<_> = words.iter().map(|word| String::from_utf8_lossy(word)).collect();
+        let number = |at: usize| -> Result<u64> {
+            words.get(at).and_then(|word| word.parse().ok()).ok_or_else(nonsense)
+        };
+        let (now_ms, held_us, mut seq) = (number(0)?, number(1)?, number(2)?);
+        let codes = words.get(3).ok_or_else(nonsense)?;
+        let mut rest = words[4..].iter();
+        // Some servers stop their clock while a script runs: then the answer's way counts as well.
+        let held = if held_us > 0 { Duration::from_micros(held_us) } else { took };
+        let mut answer = BatchAnswer { held, ..BatchAnswer::default() };
+        for (suspect, code) in batch.suspects.iter().zip(codes.chars()) {
+            let mut word = || rest.next().map(|word| &**word).ok_or_else(nonsense);
+            let outcome = match code {
+                'R' => {
+                    let evidence = evidence(word()?.parse().map_err(|_| nonsense())?, now_ms);
+                    let recovered = recovered(word()?, None).ok_or_else(nonsense)?;
+                    let receipt = self.receipt(batch, suspect, evidence, seq, &recovered);
+                    seq += 1;
+                    Outcome::Reclaimed((batch.act == Act::Reclaim).then(|| Box::new(receipt)))
+                }
+                'N' => self.refuse(suspect, Refusal::NotTaken, word()?),
+                'U' => self.refuse(suspect, Refusal::Unreadable, word()?),
+                'A' => Outcome::Refused(Refusal::Alive),
+                'S' => Outcome::Refused(Refusal::StoreAway),
+                'B' => Outcome::Refused(Refusal::Busy),
+                'L' => Outcome::Refused(Refusal::NotLeader),
+                _ => Outcome::Gone,
+            };
+            answer.outcomes.push(outcome);
+        }
+        if answer.outcomes.len() != batch.suspects.len() {
+            return Err(nonsense());
+        }
+        if codes.starts_with('D') {
+            self.recall(batch, &mut answer).await?;
+        }
+        answer.outcomes.iter().for_each(|outcome| {
+            if let Outcome::Reclaimed(Some(receipt)) = outcome {
+                tell(receipt);
+            }
+        });
+        Ok(answer)
+    }
+
+    /// It stays registered, and somebody should know.
+    fn refuse(&self, suspect: &Suspect, refusal: Refusal, why: &str) -> Outcome {
+        let system = &self.ground().id;
+        tracing::error!(%system, job = %suspect.key, owner = %suspect.owner, why,
+            "an orphaned job could not be put back; it stays registered");
+        Outcome::Refused(refusal)
+    }
+
+    /// The connection sent the batch twice: the receipts of the first time are the answer.
+    async fn recall(&self, batch: &Batch, answer: &mut BatchAnswer) -> Result<()> {
+        let mut receipts = self.ground().settled_in(self.shard(), &batch.id).await?;
+        for (suspect, outcome) in batch.suspects.iter().zip(&mut answer.outcomes) {
+            let found = receipts.iter().position(|receipt| receipt.key == suspect.key);
+            if let Some(found) = found {
+                *outcome = Outcome::Reclaimed(Some(Box::new(receipts.swap_remove(found))));
+            }
+        }
+        Ok(())
+    }
+
+    /// What a dropped job carried is in the store's receipt; here it would only be in the way.
+    fn receipt(
+        &self,
+        batch: &Batch,
+        suspect: &Suspect,
+        evidence: Evidence,
+        seq: u64,
+        recovered: &Recovered,
+    ) -> Receipt {
+        Receipt {
+            id: ReceiptId { system: self.ground().id.clone(), seq },
+            key: suspect.key.clone(),
+            owner: suspect.owner.clone(),
+            incarnation: suspect.incarnation,
+            reason: Reason::OwnerDead,
+            at_ms: evidence.judged_ms,
+            evidence,
+            removed: serde_json::json!(recovered),
+            sweeper: Arc::clone(&batch.id.sweeper),
+            batch: batch.id.number,
+            restored_ms: None,
+        }
+    }
+}
+
+fn evidence(deadline_ms: u64, now_ms: u64) -> Evidence {
+    Evidence {
+        clock: "redis".to_owned(),
+        deadline_ms,
+        judged_ms: now_ms,
+        late_ms: now_ms.saturating_sub(deadline_ms),
+    }
+}
+
+/// One line a job, as the original has them: from the store's answer, never before it.
+pub(super) fn tell(receipt: &Receipt) {
+    let Ok(recovered) = serde_json::from_value::<Recovered>(receipt.removed.clone()) else {
+        return;
+    };
+    let (system, job, owner) = (&receipt.id.system, &receipt.key, &receipt.owner);
+    let Recovered { queue, crashes, did, why, .. } = recovered;
+    match did {
+        Did::PutBack => {
+            tracing::info!(%system, %job, %queue, %owner, crashes, "an orphaned job is back on its queue");
+        }
+        Did::DeadLetter => {
+            let why = why.map_or("", Why::as_str);
+            tracing::warn!(%system, %job, %queue, %owner, crashes, why, "an orphaned job is a dead letter");
+        }
+        Did::Dropped => {
+            let rule = OnDeath::Drop;
+            tracing::warn!(%system, %job, %queue, %owner, crashes, %rule, "an orphaned job was dropped");
+        }
+    }
+}
