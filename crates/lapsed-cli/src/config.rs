@@ -6,6 +6,7 @@
 
 pub mod common;
 pub mod document;
+pub mod heartbeat;
 pub mod origin;
 pub mod server;
 pub mod store;

@@ -13,7 +13,7 @@ use axum::serve::ListenerExt;
 use lapsed::clock::{Clock, SystemClock};
 use lapsed::schedule::{self, Stop};
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 
 use crate::config::Config;
@@ -56,9 +56,11 @@ pub async fn run(config: Config) -> Result<(), Failure> {
         told.told().await;
     });
     let serving = tokio::spawn(async move { serving.await });
+    // Before it says that it is there: whoever hears that may tell it to stop at once.
+    let signals = Signals::listen()?;
     announce(&config, address)?;
 
-    wait_for_signal().await?;
+    signals.wait().await;
     tracing::info!("stopping: finishing what is under way");
     stopper.stop();
     drain(serving).await;
@@ -160,23 +162,34 @@ fn announce(config: &Config, address: SocketAddr) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn wait_for_signal() -> Result<(), Failure> {
-    let mut term = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    tokio::select! {
-        _ = term.recv() => {}
-        _ = interrupt.recv() => {}
+/// What tells the daemon to stop.
+struct Signals {
+    term: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn listen() -> Result<Signals, Failure> {
+        let term = signal(SignalKind::terminate())?;
+        Ok(Signals { term, interrupt: signal(SignalKind::interrupt())? })
     }
-    // A second signal means now.
-    tokio::spawn(async move {
+
+    /// Until the first; a second one means now.
+    async fn wait(mut self) {
+        self.next().await;
+        tokio::spawn(async move {
+            self.next().await;
+            tracing::warn!("told twice: leaving at once");
+            std::process::exit(1);
+        });
+    }
+
+    async fn next(&mut self) {
         tokio::select! {
-            _ = term.recv() => {}
-            _ = interrupt.recv() => {}
+            _ = self.term.recv() => {}
+            _ = self.interrupt.recv() => {}
         }
-        tracing::warn!("told twice: leaving at once");
-        std::process::exit(1);
-    });
-    Ok(())
+    }
 }
 
 async fn drain(serving: tokio::task::JoinHandle<std::io::Result<()>>) {

@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use super::document::{Document, Node, join, lines_below, unknown};
 use super::origin::{Setting, Settings};
 use super::store::StoreConfig;
-use super::units::{Every, Span, show_span};
+use super::units::{Every, Span};
 use super::{ConfigError, Env};
 
 /// One `[[system]]` as it stands in the file, on its way to the room that understands it.
@@ -132,48 +132,6 @@ impl Access {
             "\"adopt\" needs a store that the application writes to by itself; on an embedded \
              store use \"native\" (the default) and write through lapsed",
         ))
-    }
-}
-
-/// How long a beat lasts and how often owners beat, as one kind of system has it.
-pub struct Heartbeat<'k> {
-    /// What the file calls how long a beat lasts.
-    pub key: &'k str,
-    /// As the file says.
-    pub ttl: Option<Span>,
-    /// As the file says.
-    pub interval: Option<Span>,
-    /// How long a beat lasts unless told.
-    pub usual_ttl: Duration,
-    /// The longest pause between two beats unless told; a third of the TTL if that is shorter.
-    pub usual_interval: Duration,
-}
-
-impl Heartbeat<'_> {
-    /// Both of them.
-    pub fn plan(
-        self,
-        section: &Section<'_>,
-        settings: &mut Settings,
-    ) -> Result<(Duration, Duration), ConfigError> {
-        let key = self.key;
-        let ttl = settings.pick(section, key, self.ttl.map(|s| s.0), self.usual_ttl);
-        if ttl < Duration::from_millis(3) {
-            return Err(section.wrong(key, "must be at least 3ms"));
-        }
-        let usual = self.usual_interval.min(ttl / 3);
-        let interval = self.interval.map(|s| s.0);
-        let interval = settings.pick(section, "heartbeat_interval", interval, usual);
-        if interval >= ttl {
-            let what = format!(
-                "{} must be below {key} ({}), or the living would look dead between two beats; a \
-                 third of it is usual",
-                show_span(interval),
-                show_span(ttl)
-            );
-            return Err(section.wrong("heartbeat_interval", &what));
-        }
-        Ok((ttl, interval))
     }
 }
 
@@ -373,6 +331,39 @@ pub struct Common {
     pub reconcile: Option<Duration>,
     /// The values in force, and whence.
     pub settings: Vec<Setting>,
+}
+
+/// What every section has besides its name and its store.
+pub struct Upkeep {
+    pub sweep: SweepSection,
+    pub brake: BrakeSection,
+    pub receipts: ReceiptsSection,
+    pub reconcile: ReconcileSection,
+    /// How often a pass comes, if a variable of the environment says so, and which.
+    pub every_of_env: Option<(Duration, &'static str)>,
+}
+
+impl Upkeep {
+    /// All that the kinds have in common. `usual`: how much a pass does unless told.
+    pub fn plan(
+        self,
+        section: &Section<'_>,
+        (id, store): (SystemId, String),
+        threshold: Duration,
+        usual: Policy,
+        mut settings: Settings,
+    ) -> Result<Common, ConfigError> {
+        let mut policy = self.sweep.plan(section, usual, &mut settings)?;
+        let brake = self.brake.plan(section, &mut settings)?;
+        let retention = self.receipts.plan(section, &mut settings)?;
+        let reconcile = self.reconcile.plan(section, &mut settings);
+        if let Some((every, variable)) = self.every_of_env {
+            policy.every = every;
+            settings.overrule(section, "sweep.every", &every, variable);
+        }
+        let (grace, settings) = (None, settings.finish());
+        Ok(Common { id, store, threshold, grace, policy, brake, retention, reconcile, settings })
+    }
 }
 
 /// The name, checked.

@@ -19,9 +19,10 @@ use self::webhook::{DeliverySection, OUTBOX, Webhook};
 use super::{Built, Ground, Planned, Room};
 use crate::config::ConfigError;
 use crate::config::common::{
-    Access, BrakeSection, Common, Heartbeat, ReceiptsSection, ReconcileSection, Section,
-    SweepSection, plan_id,
+    Access, BrakeSection, Common, ReceiptsSection, ReconcileSection, Section, SweepSection, Upkeep,
+    plan_id,
 };
+use crate::config::heartbeat::Heartbeat;
 use crate::config::origin::Settings;
 use crate::config::units::{Limit, Span, show_span};
 use crate::http::{self, Shared};
@@ -111,21 +112,15 @@ impl Room for InflightRoom {
         let webhook = given.webhook.take();
         let webhook = given.delivery.plan(section, webhook, &layout, &mut settings)?;
         recovery.outbox = webhook.as_ref().map(|_| OUTBOX.clone());
-        let policy = given.sweep.plan(section, section.usual_policy(&store), &mut settings)?;
-        let brake = given.brake.plan(section, &mut settings)?;
-        let retention = given.receipts.plan(section, &mut settings)?;
-        let reconcile = given.reconcile.plan(section, &mut settings);
-        let common = Common {
-            id,
-            store,
-            threshold: times.ttl,
-            grace: None,
-            policy,
-            brake,
-            retention,
-            reconcile,
-            settings: settings.finish(),
+        let upkeep = Upkeep {
+            sweep: given.sweep,
+            brake: given.brake,
+            receipts: given.receipts,
+            reconcile: given.reconcile,
+            every_of_env: None,
         };
+        let usual = section.usual_policy(&store);
+        let common = upkeep.plan(section, (id, store), times.ttl, usual, settings)?;
         Ok(Box::new(InflightPlan { common, layout, times, recovery, webhook }))
     }
 

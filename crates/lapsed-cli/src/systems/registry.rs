@@ -11,9 +11,10 @@ use utoipa_axum::router::OpenApiRouter;
 use super::{Built, Ground, Planned, Room};
 use crate::config::ConfigError;
 use crate::config::common::{
-    Access, BrakeSection, Common, Heartbeat, ReceiptsSection, ReconcileSection, Section,
-    SweepSection, plan_id, plan_key, plan_shards,
+    Access, BrakeSection, Common, ReceiptsSection, ReconcileSection, Section, SweepSection, Upkeep,
+    plan_id, plan_key, plan_shards,
 };
+use crate::config::heartbeat::Heartbeat;
 use crate::config::origin::Settings;
 use crate::config::units::{SPAN_MAX, Span, show_span};
 use crate::http::{self, Shared};
@@ -79,34 +80,18 @@ impl Room for RegistryRoom {
         given.mode.check(section, &store)?;
         let mut settings = Settings::default();
         let layout = plan_layout(section, &mut given, &mut settings)?;
-        let usual_ttl = Duration::from_millis(HEARTBEAT_TTL_MS);
-        let heartbeat = Heartbeat {
-            key: "heartbeat_ttl",
-            ttl: given.heartbeat_ttl,
-            interval: given.heartbeat_interval,
-            usual_ttl,
-            usual_interval: Duration::MAX,
-        };
+        let (beat, pause) = (given.heartbeat_ttl, given.heartbeat_interval);
+        let heartbeat = Heartbeat::given(beat, pause, Duration::from_millis(HEARTBEAT_TTL_MS));
         let (ttl, interval) = heartbeat.plan(section, &mut settings)?;
-        let mut policy = given.sweep.plan(section, section.usual_policy(&store), &mut settings)?;
-        let brake = given.brake.plan(section, &mut settings)?;
-        let retention = given.receipts.plan(section, &mut settings)?;
-        let reconcile = given.reconcile.plan(section, &mut settings);
-        if let Some(every) = interval_of_env(section)? {
-            policy.every = every;
-            settings.overrule(section, "sweep.every", &every, INTERVAL_ENV);
-        }
-        let common = Common {
-            id,
-            store,
-            threshold: ttl,
-            grace: None,
-            policy,
-            brake,
-            retention,
-            reconcile,
-            settings: settings.finish(),
+        let upkeep = Upkeep {
+            sweep: given.sweep,
+            brake: given.brake,
+            receipts: given.receipts,
+            reconcile: given.reconcile,
+            every_of_env: interval_of_env(section)?.map(|every| (every, INTERVAL_ENV)),
         };
+        let usual = section.usual_policy(&store);
+        let common = upkeep.plan(section, (id, store), ttl, usual, settings)?;
         Ok(Box::new(RegistryPlan { common, layout, heartbeat_interval: interval }))
     }
 

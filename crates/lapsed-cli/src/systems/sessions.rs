@@ -12,9 +12,10 @@ use utoipa_axum::router::OpenApiRouter;
 use super::{Built, Ground, Planned, Room};
 use crate::config::ConfigError;
 use crate::config::common::{
-    Access, BrakeSection, Common, Heartbeat, ReceiptsSection, ReconcileSection, Section,
-    SweepSection, plan_id, plan_key, plan_shards,
+    Access, BrakeSection, Common, ReceiptsSection, ReconcileSection, Section, SweepSection, Upkeep,
+    plan_id, plan_key, plan_shards,
 };
+use crate::config::heartbeat::Heartbeat;
 use crate::config::origin::{Origin, Settings};
 use crate::config::units::{Span, parse_go_span, show_span};
 use crate::http::{self, Shared};
@@ -100,36 +101,21 @@ impl Room for SessionsRoom {
         let mut settings = Settings::default();
         let layout = plan_layout(section, &mut given, &mut settings)?;
         let grace = plan_grace(section, given.grace, &mut settings)?;
-        let usual_ttl = Duration::from_millis(HEARTBEAT_TTL_MS);
-        let heartbeat = Heartbeat {
-            key: "heartbeat_ttl",
-            ttl: given.heartbeat_ttl,
-            interval: given.heartbeat_interval,
-            usual_ttl,
-            usual_interval: Duration::MAX,
-        };
+        let (beat, pause) = (given.heartbeat_ttl, given.heartbeat_interval);
+        let heartbeat = Heartbeat::given(beat, pause, Duration::from_millis(HEARTBEAT_TTL_MS));
         let (ttl, interval) = heartbeat.plan(section, &mut settings)?;
-        let usual = Policy { every: EVERY, ..section.usual_policy(&store) };
-        let mut policy = given.sweep.plan(section, usual, &mut settings)?;
-        let brake = given.brake.plan(section, &mut settings)?;
-        let retention = given.receipts.plan(section, &mut settings)?;
-        let reconcile = given.reconcile.plan(section, &mut settings);
-        if let Some(every) = span_of_env(section, INTERVAL_ENV)? {
-            policy.every = every;
-            settings.overrule(section, "sweep.every", &every, INTERVAL_ENV);
-        }
-        let times = SessionsTimes { grace, ttl };
-        let common = Common {
-            id,
-            store,
-            threshold: threshold(layout.access, times),
-            grace: Some(grace),
-            policy,
-            brake,
-            retention,
-            reconcile,
-            settings: settings.finish(),
+        let upkeep = Upkeep {
+            sweep: given.sweep,
+            brake: given.brake,
+            receipts: given.receipts,
+            reconcile: given.reconcile,
+            every_of_env: span_of_env(section, INTERVAL_ENV)?.map(|every| (every, INTERVAL_ENV)),
         };
+        let times = SessionsTimes { grace, ttl };
+        let usual = Policy { every: EVERY, ..section.usual_policy(&store) };
+        let silence = threshold(layout.access, times);
+        let common = upkeep.plan(section, (id, store), silence, usual, settings)?;
+        let common = Common { grace: Some(grace), ..common };
         Ok(Box::new(SessionsPlan { common, layout, times, heartbeat_interval: interval }))
     }
 

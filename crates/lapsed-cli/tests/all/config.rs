@@ -81,7 +81,7 @@ fn jobs_have_their_keys_and_each_is_checked() {
         ("delivery = { attempts = 3 }", "there is none"),
         ("webhook = \"http://h\"\ndelivery = { attempts = 0 }", "must be above 0"),
         ("webhook = \"http://h\"\ndelivery = { at_once = 65 }", "must be 1 to 64"),
-        ("webhook = \"http://h\"\ndelivery = { tries = 1 }", "`attempts`"),
+        ("webhook = \"http://h\"\ndelivery = { atempts = 1 }", "`attempts`"),
         ("grace = \"1m\"", "unknown key `grace`"),
     ] {
         refused(&jobs(line), &[], &["lapsed.toml", "jobs", says]);

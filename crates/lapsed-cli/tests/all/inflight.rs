@@ -7,6 +7,18 @@ use std::time::{Duration, Instant};
 use crate::support::{CALM, Daemon, Home, until};
 use serde_json::{Value, json};
 
+lapsed_testbed::steady_tests! {
+    a_job_lives_from_its_queue_to_its_completion,
+    jobs_that_others_popped_are_tracked_too,
+    many_at_once_have_one_answer_each,
+    what_cannot_be_right_is_refused_in_words,
+    trap_e9_a_dead_workers_job_comes_back_and_its_late_completion_is_refused,
+    the_account_and_the_recoveries_are_metrics,
+    a_take_waits_for_work_and_no_longer_than_told,
+    what_was_taken_for_a_client_that_has_gone_is_given_back,
+    a_daemon_that_is_told_to_stop_answers_those_who_wait,
+}
+
 /// Takes one; there must be one.
 #[track_caller]
 fn take(daemon: &Daemon, owner: &str, queue: &str) -> Value {
@@ -19,7 +31,6 @@ fn ticket(job: &Value) -> Value {
     json!({ "id": job["id"], "token": job["token"] })
 }
 
-#[test]
 fn a_job_lives_from_its_queue_to_its_completion() {
     let home = Home::inflight("10m", CALM);
     let daemon = home.serve();
@@ -65,7 +76,6 @@ fn a_job_lives_from_its_queue_to_its_completion() {
     assert_eq!((&counts["completed"], &counts["queued"]), (&json!(1), &json!(1)), "{counts}");
 }
 
-#[test]
 fn jobs_that_others_popped_are_tracked_too() {
     let home = Home::inflight("10m", CALM);
     let daemon = home.serve();
@@ -87,7 +97,6 @@ fn jobs_that_others_popped_are_tracked_too() {
     assert_eq!(daemon.counts()["in_flight"], 1);
 }
 
-#[test]
 fn many_at_once_have_one_answer_each() {
     let home = Home::inflight("10m", CALM);
     let daemon = home.serve();
@@ -121,7 +130,6 @@ fn many_at_once_have_one_answer_each() {
     assert_eq!(rest["dead"][0]["error"], "no such host");
 }
 
-#[test]
 fn what_cannot_be_right_is_refused_in_words() {
     let home = Home::inflight("10m", CALM);
     let daemon = home.serve();
@@ -147,7 +155,6 @@ fn what_cannot_be_right_is_refused_in_words() {
 }
 
 /// A worker dies with a job; it comes back, and is finished by another. The first one wakes up.
-#[test]
 fn trap_e9_a_dead_workers_job_comes_back_and_its_late_completion_is_refused() {
     let home = Home::inflight("400ms", CALM);
     let daemon = home.serve();
@@ -194,7 +201,6 @@ fn trap_e9_a_dead_workers_job_comes_back_and_its_late_completion_is_refused() {
     }
 }
 
-#[test]
 fn the_account_and_the_recoveries_are_metrics() {
     let home = Home::inflight("400ms", CALM);
     let daemon = home.serve();
@@ -225,7 +231,6 @@ fn the_account_and_the_recoveries_are_metrics() {
     }
 }
 
-#[test]
 fn a_take_waits_for_work_and_no_longer_than_told() {
     let home = Home::inflight("10m", CALM);
     let daemon = home.serve();
@@ -248,7 +253,6 @@ fn a_take_waits_for_work_and_no_longer_than_told() {
 }
 
 /// Somebody asks for work and hangs up: whatever was taken in his name is somebody else's to take.
-#[test]
 fn what_was_taken_for_a_client_that_has_gone_is_given_back() {
     let home = Home::inflight("10m", CALM);
     let daemon = home.serve();
@@ -283,7 +287,6 @@ fn what_was_taken_for_a_client_that_has_gone_is_given_back() {
 }
 
 /// Somebody who waits for work does not keep the daemon from leaving.
-#[test]
 fn a_daemon_that_is_told_to_stop_answers_those_who_wait() {
     let home = Home::inflight("10m", CALM);
     let daemon = home.serve();

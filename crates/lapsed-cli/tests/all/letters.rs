@@ -3,6 +3,13 @@
 use crate::support::{CALM, Daemon, Home, until};
 use serde_json::json;
 
+lapsed_testbed::steady_tests! {
+    dead_letters_are_listed_shown_put_back_and_deleted,
+    only_jobs_become_dead_letters,
+    trap_e7_a_job_that_kills_its_workers_becomes_a_dead_letter,
+    a_dropped_job_comes_back_from_its_receipt,
+}
+
 /// A job that is a dead letter, because its worker said so.
 fn bury(daemon: &Daemon, id: &str, error: &str) {
     daemon.jobs("enqueue", json!({ "queue": "mails", "id": id, "payload": "{\"n\": 1}" }));
@@ -12,7 +19,6 @@ fn bury(daemon: &Daemon, id: &str, error: &str) {
     daemon.jobs("fail", json!({ "id": id, "token": token, "error": error }));
 }
 
-#[test]
 fn dead_letters_are_listed_shown_put_back_and_deleted() {
     let home = Home::inflight("10m", CALM);
     let daemon = home.serve();
@@ -69,7 +75,6 @@ fn dead_letters_are_listed_shown_put_back_and_deleted() {
     assert_eq!(order, ["a", "put_back", "sp ace/ü"]);
 }
 
-#[test]
 fn only_jobs_become_dead_letters() {
     let home = Home::new("1m", CALM);
     let daemon = home.serve();
@@ -80,7 +85,6 @@ fn only_jobs_become_dead_letters() {
 }
 
 /// A job that kills its workers is tried as often as it may be, and no more.
-#[test]
 fn trap_e7_a_job_that_kills_its_workers_becomes_a_dead_letter() {
     let home = Home::inflight("400ms", &format!("crashes_max = 2\n{CALM}"));
     let daemon = home.serve();
@@ -107,7 +111,6 @@ fn trap_e7_a_job_that_kills_its_workers_becomes_a_dead_letter() {
     assert_eq!(daemon.job("poison")["crashes"], 0);
 }
 
-#[test]
 fn a_dropped_job_comes_back_from_its_receipt() {
     let home = Home::inflight("400ms", &format!("on_death = \"drop\"\n{CALM}"));
     let daemon = home.serve();

@@ -8,6 +8,14 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use crate::support::{Daemon, Home, PATIENCE, run, until};
 use serde_json::{Value, json};
 
+lapsed_testbed::steady_tests! {
+    a_recovered_job_is_delivered_with_one_key_however_often_it_takes,
+    what_is_never_taken_becomes_a_dead_letter_and_no_redirect_is_followed,
+    a_daemon_killed_while_delivering_is_followed_by_one_that_delivers,
+    a_daemon_that_is_told_to_stop_puts_its_deliveries_down,
+    the_plan_says_where_to_but_not_the_secret,
+}
+
 /// What the other side was sent, and how to answer it.
 struct Knock {
     path: String,
@@ -93,7 +101,6 @@ fn until_completed(daemon: &Daemon, count: u64) {
     until("the delivery to be done", || (daemon.counts()["completed"] == count).then_some(()));
 }
 
-#[test]
 fn a_recovered_job_is_delivered_with_one_key_however_often_it_takes() {
     let hook = Hook::open();
     let home = hook.home("delivery = { backoff = \"20ms\" }");
@@ -127,7 +134,6 @@ fn a_recovered_job_is_delivered_with_one_key_however_often_it_takes() {
     assert_eq!(daemon.stop(), Some(0));
 }
 
-#[test]
 fn what_is_never_taken_becomes_a_dead_letter_and_no_redirect_is_followed() {
     let (hook, elsewhere) = (Hook::open(), Hook::open());
     let home = hook.home("delivery = { attempts = 3, backoff = \"10ms\" }");
@@ -155,7 +161,6 @@ fn what_is_never_taken_becomes_a_dead_letter_and_no_redirect_is_followed() {
     until_completed(&daemon, 1);
 }
 
-#[test]
 fn a_daemon_killed_while_delivering_is_followed_by_one_that_delivers() {
     let hook = Hook::open();
     let home = hook.home("");
@@ -172,7 +177,6 @@ fn a_daemon_killed_while_delivering_is_followed_by_one_that_delivers() {
 }
 
 /// Between two tries it is given back, without a crash, and the next daemon goes on.
-#[test]
 fn a_daemon_that_is_told_to_stop_puts_its_deliveries_down() {
     let hook = Hook::open();
     let home = hook.home("delivery = { backoff = \"1h\", backoff_max = \"1h\" }");
@@ -189,7 +193,6 @@ fn a_daemon_that_is_told_to_stop_puts_its_deliveries_down() {
     until_completed(&daemon, 1);
 }
 
-#[test]
 fn the_plan_says_where_to_but_not_the_secret() {
     let hook = Hook::open();
     let home = hook.home("delivery = { attempts = 7 }");
