@@ -45,4 +45,4 @@ clean: ## remove what was built
 	rm -rf $(TOOLS)
 
 $(DENY):
-	$(CARGO) install cargo-deny --version 0.20.2 --locked --root $(TOOLS) --no-default-features --quiet
+	$(CARGO) install cargo-deny --version 0.20.2 --locked --root $(TOOLS) --no-default-features --debug --quiet
