@@ -5,7 +5,7 @@
 -- Answers  one letter a job: q queued, e there already
 -- O(jobs)
 local K = job_keys(KEYS)
-local now, given = clock(), tonumber(ARGV[1])
+local entered, given = whole(clock()), tonumber(ARGV[1])
 local queues, ids, first = {}, {}, 2 + given
 for i = 1, given do
   queues[ARGV[1 + i]] = KEYS[10 + i]
@@ -33,7 +33,7 @@ for i, id in ipairs(ids) do
     local at = first + 5 * (i - 1)
     letters[i], seen[id], fresh = 'q', true, fresh + 1
     add_put(puts, ARGV[at + 1], false, id,
-      pack_tail(whole(now), ARGV[at + 3], ARGV[at + 2], '', ARGV[at + 1], ARGV[at + 4]))
+      pack_tail(entered, ARGV[at + 3], ARGV[at + 2], '', ARGV[at + 1], ARGV[at + 4]))
   end
 end
 if fresh > 0 then

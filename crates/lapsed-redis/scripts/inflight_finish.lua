@@ -33,13 +33,13 @@ local letters, done, tails, by_life, missing = {}, {}, {}, {}, {}
 local seen, puts, more = {}, {}, {}
 for i, id in ipairs(ids) do
   local at = first + 3 * (i - 1)
-  local token, inc, from
-  if records[i] then
-    token, inc, from = string.match(records[i], '^f:(%d+):(%d+):%d+:()')
+  local record, inc = records[i], ARGV[at + 2]
+  if record and inc == '' then
+    inc = string.match(record, '^f:%d+:(%d+):')
   end
-  if not records[i] or seen[id] and how == 'c' then
+  if not record or seen[id] and how == 'c' then
     letters[i] = 'g'
-  elseif seen[id] or token ~= ARGV[at + 1] or ARGV[at + 2] ~= '' and ARGV[at + 2] ~= inc then
+  elseif seen[id] or not inc or string.find(record, 'f:' .. ARGV[at + 1] .. ':' .. inc .. ':', 1, true) ~= 1 then
     letters[i] = 's'
   elseif not is_living(inc) then
     letters[i] = 'e'
@@ -53,7 +53,7 @@ for i, id in ipairs(ids) do
       table.insert(more, 1, inc)
     end
     if how ~= 'c' or format ~= 'own' then
-      tails[#done] = string.sub(records[i], from)
+      tails[#done] = tail_of(record)
     end
     if how == 'g' then
       local _, _, _, _, name = read_tail(tails[#done])

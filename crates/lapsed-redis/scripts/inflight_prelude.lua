@@ -46,6 +46,30 @@ local function pack_dead(why, at, error, tail)
   return 'd' .. why .. ':' .. whole(at) .. ':' .. #error .. ':' .. error .. tail
 end
 
+-- New tokens: to write down a large number costs more than all else that is done with a job. So those of one
+-- batch begin alike (numbers that would begin otherwise are passed over), and their ends are written
+-- here.
+local TOKENS = 10000
+local function ends()
+  return {
+    '00', '01', '02', '03', '04', '05', '06', '07', '08', '09', '10', '11', '12', '13', '14', '15', '16', '17',
+    '18', '19', '20', '21', '22', '23', '24', '25', '26', '27', '28', '29', '30', '31', '32', '33', '34', '35',
+    '36', '37', '38', '39', '40', '41', '42', '43', '44', '45', '46', '47', '48', '49', '50', '51', '52', '53',
+    '54', '55', '56', '57', '58', '59', '60', '61', '62', '63', '64', '65', '66', '67', '68', '69', '70', '71',
+    '72', '73', '74', '75', '76', '77', '78', '79', '80', '81', '82', '83', '84', '85', '86', '87', '88', '89',
+    '90', '91', '92', '93', '94', '95', '96', '97', '98', '99'
+  }
+end
+
+-- `count` new ones, TOKENS at the most: what they begin with, the first, and its last four digits.
+local function new_tokens(meta, count)
+  local first = numbers(meta, 'token', count) + 1
+  if first % TOKENS + count > TOKENS then
+    first = (math.floor(numbers(meta, 'token', TOKENS + count) / TOKENS) + 1) * TOKENS
+  end
+  return whole(math.floor(first / TOKENS)), first, first % TOKENS
+end
+
 -- The life that somebody claims: its number, or nil and the answer to give.
 local function claimed_life(K, owner, inc)
   if inc == '' then

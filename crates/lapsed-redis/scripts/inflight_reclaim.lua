@@ -22,6 +22,7 @@ local now, began = clock()
 local sweeper, number, term, act = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == 'reclaim'
 local format, outbox = ARGV[7], ARGV[12]
 local rule = { way = ARGV[8], crashes_max = tonumber(ARGV[9]), age_max = tonumber(ARGV[11]) }
+local moment = whole(now)
 local window, count, given = tonumber(ARGV[10]), tonumber(ARGV[13]), tonumber(ARGV[14])
 local back = presence(K.meta, now, tonumber(ARGV[5]), tonumber(ARGV[6]), act)
 if not back then
@@ -111,7 +112,7 @@ for g = 1, count do
       local entered, most, way, crashes, queue, start = read_tail(tail)
       local kept = crashes == '' and {} or counting(crashes, window, now)
       if crashed then
-        kept[#kept + 1] = whole(now)
+        kept[#kept + 1] = moment
       end
       local did, extra = decide(rule, way, most, crashed, #kept, now - group.deadline)
       local place = outbox ~= '' and outbox or queue

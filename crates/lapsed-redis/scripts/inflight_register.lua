@@ -45,13 +45,19 @@ end
 if #fresh == 0 then
   return answer
 end
-local first = numbers(K.meta, 'token', #fresh) + 1
+local start, _, from = new_tokens(K.meta, #fresh)
+local digits = ends()
+local function token(n)
+  local at = from + n - 1
+  return start .. digits[math.floor(at / 100) + 1] .. digits[at % 100 + 1]
+end
 local mine, records, new, names, met = ':' .. inc .. ':' .. whole(now) .. ':', {}, {}, {}, {}
+local entered = whole(now)
 for n, i in ipairs(fresh) do
   local at = 5 + 5 * (i - 1)
   records[2 * n - 1] = ids[i]
-  records[2 * n] = 'f:' .. whole(first + n - 1) .. mine
-    .. pack_tail(whole(now), ARGV[at + 3], ARGV[at + 2], crashes[i] or '', ARGV[at + 1], payloads[i])
+  records[2 * n] = 'f:' .. token(n) .. mine
+    .. pack_tail(entered, ARGV[at + 3], ARGV[at + 2], crashes[i] or '', ARGV[at + 1], payloads[i])
   new[n] = ids[i]
   if format ~= 'own' and not met[ARGV[at + 1]] then
     met[ARGV[at + 1]] = true
@@ -60,7 +66,7 @@ for n, i in ipairs(fresh) do
 end
 for i, id in ipairs(ids) do
   if answer[1 + i] == 't' or answer[1 + i] == 'k' then
-    answer[1 + i] = answer[1 + i] .. whole(first + place[id] - 1)
+    answer[1 + i] = answer[1 + i] .. token(place[id])
   end
 end
 each('HSET', K.jobs, records)

@@ -70,7 +70,7 @@ else
 end
 
 -- From here on it is written.
-local first = numbers(K.meta, 'token', math.max(#ids, 1)) + 1
+local start, first, from = new_tokens(K.meta, math.max(#ids, 1))
 redis.call('RPOP', queue, #popped)
 if not own then
   redis.call('ZADD', K.queues, '0', name)
@@ -81,14 +81,16 @@ local answer = { inc, whole(now), whole(first), whole(#popped) }
 if #ids == 0 then
   return answer
 end
-local mine, records = ':' .. inc .. ':' .. whole(now) .. ':', {}
+local mine, records, digits = ':' .. inc .. ':' .. whole(now) .. ':', {}, ends()
 for i, tail in ipairs(tails) do
-  local token = whole(first + i - 1)
+  local at = from + i - 1
+  local low = at % 100
+  local high, low_digits = digits[(at - low) / 100 + 1], digits[low + 1]
   -- One without an id of its own, or whose id is in flight already (the same job was pushed twice).
   if wild[i] then
-    ids[i] = (wild[i] == '' and 'job' or wild[i]) .. '#' .. token
+    ids[i] = (wild[i] == '' and 'job' or wild[i]) .. '#' .. start .. high .. low_digits
   end
-  records[2 * i - 1], records[2 * i] = ids[i], 'f:' .. token .. mine .. tail
+  records[2 * i - 1], records[2 * i] = ids[i], 'f:' .. start .. high .. low_digits .. mine .. tail
   answer[#answer + 1] = ids[i]
   answer[#answer + 1] = tail
 end
