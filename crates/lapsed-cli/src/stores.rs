@@ -12,12 +12,12 @@ use lapsed::registry::RegistryStore;
 use lapsed::sessions::SessionsStore;
 use lapsed::store::Store;
 use lapsed_embedded::{Embedded, Options};
-use lapsed_redis::{QueueFormat, Redis, Template};
+use lapsed_redis::{AdoptedInflightLayout, QueueFormat, Redis, Template};
 
 use crate::config::common::Access;
 use crate::config::store::{Place, StoreConfig};
 use crate::systems::inflight::InflightTimes;
-use crate::systems::inflight::layout::{InflightLayout, QueueWord};
+use crate::systems::inflight::layout::{Adopted, InflightLayout, QueueWord};
 use crate::systems::registry::RegistryLayout;
 use crate::systems::sessions::{SessionsLayout, SessionsTimes};
 
@@ -168,11 +168,17 @@ impl OpenStore {
                     recovery,
                 },
             )?),
-            Some(_) => {
-                return Err(lapsed::Error::Unsupported {
-                    operation: "jobs that the application registers itself".to_owned(),
-                    store: id.to_string(),
-                });
+            Some(adopted) => {
+                let keys = adopted_keys(&layout.prefix, adopted);
+                let keys = AdoptedInflightLayout {
+                    orphan_threshold: times.ttl,
+                    heartbeat_interval: times.interval,
+                    queues,
+                    queue_key,
+                    recovery,
+                    ..keys
+                };
+                Arc::new(store.adopted_inflight(id, keys)?)
             }
         };
         Ok(OpenInflight { inflight, index: None })
@@ -193,6 +199,20 @@ fn queue_format(word: QueueWord) -> QueueFormat {
         QueueWord::Sidekiq => QueueFormat::Sidekiq,
         QueueWord::List => QueueFormat::List,
         QueueWord::Stream => QueueFormat::Stream,
+    }
+}
+
+/// The keys that the application names itself, and those beside them.
+fn adopted_keys(prefix: &str, adopted: &Adopted) -> AdoptedInflightLayout {
+    let keys = AdoptedInflightLayout::under(prefix);
+    let details = |key: Option<String>| key.filter(|_| adopted.has_details);
+    AdoptedInflightLayout {
+        index_key: adopted.index_key.clone(),
+        jobs_key: adopted.jobs_key.clone(),
+        gc_lock_key: adopted.gc_lock_key.clone(),
+        details_key: details(keys.details_key),
+        details_index_key: details(keys.details_index_key),
+        ..keys
     }
 }
 

@@ -14,6 +14,7 @@ mod full_disk;
 mod functions;
 mod http;
 mod inflight;
+mod inflight_redis;
 mod letters;
 mod openapi;
 mod outbox;
