@@ -79,12 +79,12 @@ impl<'a> Section<'a> {
         ConfigError(format!("{}{line}: `{path}`: {what}", self.document.name()))
     }
 
-    /// How much a pass does unless told. A store that others use, too, is left alone for a moment
-    /// between two batches.
+    /// How much a pass does unless told. A store that others use, too, is left alone between two
+    /// batches for a third of the time that the first one held it.
     pub fn usual_policy(&self, store: &str) -> Policy {
         let is_shared = !self.stores[store].is_embedded();
-        let op_delay = if is_shared { Duration::from_millis(1) } else { Duration::ZERO };
-        Policy { op_delay, ..Policy::default() }
+        let share = if is_shared { SHARE } else { 1.0 };
+        Policy { share, ..Policy::default() }
     }
 
     /// The store that it names; the only one there is when it names none.
@@ -101,6 +101,9 @@ impl<'a> Section<'a> {
         }
     }
 }
+
+/// How much of a shared store's time a pass takes unless told.
+const SHARE: f64 = 0.75;
 
 /// How often an index is compared with its truth unless told: weekly.
 const RECONCILE_EVERY: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -198,6 +201,7 @@ pub struct SweepSection {
     batch: Option<usize>,
     hold: Option<Span>,
     op_delay: Option<Span>,
+    share: Option<f64>,
     max_ops: Option<u64>,
     max_runtime: Option<Span>,
     idle_grace: Option<Span>,
@@ -222,6 +226,7 @@ impl SweepSection {
             batch: pick.value("sweep.batch", self.batch, default.batch),
             hold: pick.value("sweep.hold", span(self.hold), default.hold),
             op_delay: pick.value("sweep.op_delay", span(self.op_delay), default.op_delay),
+            share: pick.value("sweep.share", self.share, default.share),
             max_ops: pick.value("sweep.max_ops", self.max_ops.map(Some), default.max_ops),
             max_runtime: pick.value(
                 "sweep.max_runtime",
