@@ -5,7 +5,7 @@
 --       7 threshold_ms (for what the application writes)  8 shards  9 this shard
 --       10 how many groups, then for each:
 --       incarnation (0: keys that the application writes itself, judged by its heartbeat key alone)
---       owner  deadline_ms (a hint, for 0 only)  how many keys  the keys
+--       owner  deadline_ms (a hint, for 0 only)  how many keys  the keys, none of them twice
 -- Answers  {now_ms, held_us, owners ended, first receipt, step, [deadline_ms, how, codes] a group}
 --          codes: one letter a key: R reclaimed, A alive, S store away, M moved, G gone, L not the leader, D done before
 -- O(keys * log held)
@@ -38,7 +38,7 @@ local groups, at, reclaimed = {}, 11, 0
 for g = 1, tonumber(ARGV[10]) do
   local inc, owner, hint, size = ARGV[at], ARGV[at + 1], ARGV[at + 2], tonumber(ARGV[at + 3])
   local held, lost, heartbeat = KEYS[10 + 3 * g], KEYS[11 + 3 * g], KEYS[12 + 3 * g]
-  local group = { inc = inc, owner = owner, held = held, lost = lost, codes = {}, dead = {}, stale = {} }
+  local group = { inc = inc, owner = owner, held = held, lost = lost, dead = {}, stale = {} }
   local keys = {}
   for i = 1, size do
     keys[i] = ARGV[at + 3 + i]
@@ -83,29 +83,34 @@ for g = 1, tonumber(ARGV[10]) do
   group.life = life
   -- What it holds.
   if verdict then
-    for i = 1, size do
-      group.codes[i] = verdict
-    end
+    group.codes = string.rep(verdict, size)
   else
     local holders = every('HMGET', registry, keys)
     -- An owner with one life holds by it whatever is its own; of several, each is asked.
     local alone = inc == '0' or redis.call('HGET', K.names, owner) == inc
     local filed = alone and holders or every('ZMSCORE', held, keys)
-    local taken, dead, codes, found = {}, group.dead, group.codes, 0
+    local all = true
     for i = 1, size do
-      local key, holder = keys[i], holders[i]
-      if holder == owner and filed[i] and not taken[key] then
-        taken[key], codes[i] = true, 'R'
-        found = found + 1
-        dead[found] = key
-      else
-        codes[i] = (taken[key] or not holder) and 'G' or 'M'
-        if not taken[key] and inc ~= '0' and filed[i] then
-          group.stale[#group.stale + 1] = key
+      all = all and holders[i] == owner and filed[i]
+    end
+    if all then
+      group.dead, group.codes = keys, string.rep('R', size)
+    else
+      local codes = {}
+      for i = 1, size do
+        if holders[i] == owner and filed[i] then
+          codes[i] = 'R'
+          group.dead[#group.dead + 1] = keys[i]
+        else
+          codes[i] = holders[i] and 'M' or 'G'
+          if inc ~= '0' and filed[i] then
+            group.stale[#group.stale + 1] = keys[i]
+          end
         end
       end
+      group.codes = table.concat(codes)
     end
-    reclaimed = reclaimed + found
+    reclaimed = reclaimed + #group.dead
   end
   groups[g] = group
 end
@@ -167,6 +172,6 @@ local answer = { whole(now), whole(done - began), ended, whole(first), step }
 for _, group in ipairs(groups) do
   answer[#answer + 1] = whole(group.deadline or 0)
   answer[#answer + 1] = group.how or ''
-  answer[#answer + 1] = table.concat(group.codes)
+  answer[#answer + 1] = group.codes
 end
 return answer

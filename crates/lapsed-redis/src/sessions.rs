@@ -12,11 +12,12 @@ mod reclaim;
 mod store;
 mod suspects;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lapsed::{Error, Result, SystemId};
 
+use self::suspects::Ahead;
 use crate::Redis;
 use crate::ground::{Ground, Shard};
 use crate::names::{Template, hash_tag};
@@ -97,6 +98,8 @@ struct Inner {
     mode: Mode,
     /// Whether keys carry their shard's tag in front, to lie in its slot.
     tagged: bool,
+    /// What the last page of suspects has left over.
+    ahead: Mutex<Option<Ahead>>,
 }
 
 impl Redis {
@@ -128,7 +131,9 @@ impl RedisSessions {
         let lives = Lives { ground, heartbeat: None, ttl_ms };
         let spread = redis.is_cluster() && !layout.is_of_one_slot();
         let tagged = layout.shards > 1 || spread;
-        RedisSessions { inner: Arc::new(Inner { lives, layout, mode, tagged }) }
+        RedisSessions {
+            inner: Arc::new(Inner { lives, layout, mode, tagged, ahead: Mutex::default() }),
+        }
     }
 
     fn lives(&self) -> &Lives {

@@ -53,6 +53,8 @@ async fn compare(bench: &Bench, table: &mut Table) -> Result<()> {
     let mut took = [const { Vec::new() }; 4];
     let mut waits: [Vec<f64>; 3] = Default::default();
     let mut sent = (0, 0, 0.0);
+    let mut worked: [Vec<f64>; 2] = Default::default();
+    let mut scripts = (0.0, 0.0);
     for round in 0..=rounds + 1 {
         say(format!("round {round} of {rounds}"));
         // The last round is for whoever else uses the server; its probe takes part of the machine,
@@ -74,16 +76,22 @@ async fn compare(bench: &Bench, table: &mut Table) -> Result<()> {
         ensure!(gone == dying as u64, "the janitor evicted {gone}");
 
         plain.revive(&place, dying).await?;
+        let (cpu, held) = (place.worked().await?, place.scripts().await?);
         let (watcher, began) = (probe()?, Instant::now());
         pass(&adopt_sweeper, dying).await?;
         let adopt_ms = began.elapsed().as_secs_f64() * 1e3;
+        let adopt_worked = place.worked().await? - cpu;
+        scripts = since(scripts, held, place.scripts().await?);
         probed(&mut waits[1], watcher)?;
 
         many.let_one_die(dying).await?;
         let (requests, commands) = (place.ours.requests(), place.commands().await?);
+        let (cpu, held) = (place.worked().await?, place.scripts().await?);
         let (watcher, began) = (probe()?, Instant::now());
         let report = pass(&many.sweeper, dying).await?;
         let many_ms = began.elapsed().as_secs_f64() * 1e3;
+        let many_worked = place.worked().await? - cpu;
+        scripts = since(scripts, held, place.scripts().await?);
         probed(&mut waits[2], watcher)?;
         let requests = place.ours.requests() - requests;
         sent = (requests, report.suspects, place.commands().await? - commands);
@@ -95,6 +103,8 @@ async fn compare(bench: &Bench, table: &mut Table) -> Result<()> {
         if round == 0 || is_probed {
             continue; // caches and learned batch sizes belong to nobody's figure
         }
+        worked[0].push(adopt_worked);
+        worked[1].push(many_worked);
         for (slot, ms) in took.iter_mut().zip([seed_ms, adopt_ms, many_ms, few_ms]) {
             slot.push(ms);
         }
@@ -130,11 +140,22 @@ async fn compare(bench: &Bench, table: &mut Table) -> Result<()> {
         longest / 2_000.0,
         Some(Target::AtMost(1.0)),
     );
+    let mean = scripts.1 / scripts.0.max(1.0);
+    table.measure(NAME, "mean of all calls of our scripts in it", Figure::us(mean));
+    for (how, worked) in ["adopt", "native"].iter().zip(worked) {
+        let what = format!("{how}: what the server itself worked in a pass");
+        table.measure(NAME, what, Figure::ms(median(worked)));
+    }
     let what = format!("round trips of a native pass over {}", sent.1);
     table.measure(NAME, what, Figure::count(sent.0 as f64));
     let what = "commands in it, those inside scripts included";
     table.measure(NAME, what, Figure::count(sent.2));
     Ok(())
+}
+
+/// Adds what came between two readings.
+fn since(sum: (f64, f64), before: (f64, f64), after: (f64, f64)) -> (f64, f64) {
+    (sum.0 + after.0 - before.0, sum.1 + after.1 - before.1)
 }
 
 fn id(name: &str) -> Result<SystemId> {

@@ -83,10 +83,14 @@ async fn compare(bench: &Bench, table: &mut Table) -> Result<()> {
     many.orphan(&place, orphans).await?;
     let probe = Probe::start(place.server.port())?;
     let requests = place.ours.requests();
+    let (cpu, held) = (place.worked().await?, place.scripts().await?);
     let began = Instant::now();
     let report = pass(&many.sweeper, orphans).await?;
     let rate = orphans as f64 / began.elapsed().as_secs_f64();
     let requests = place.ours.requests() - requests;
+    let worked = place.worked().await? - cpu;
+    let after = place.scripts().await?;
+    let mean = (after.1 - held.1) / (after.0 - held.0).max(1.0);
     let waited = p99(probe.stop()?);
     let what = format!("{orphans} orphans deleted, receipts included");
     let least = ("at least", Figure::per_second(30_000.0));
@@ -98,6 +102,8 @@ async fn compare(bench: &Bench, table: &mut Table) -> Result<()> {
         rate / 30_000.0,
         Some(Target::AtLeast(1.0)),
     );
+    table.measure(NAME, "what the server itself worked for it", Figure::ms(worked));
+    table.measure(NAME, "mean of all calls of our scripts in it", Figure::us(mean));
     table.measure(NAME, "somebody else's p99 meanwhile", Figure::ms(waited));
     let what = format!("round trips of that pass over {}", report.suspects);
     table.measure(NAME, what, Figure::count(requests as f64));

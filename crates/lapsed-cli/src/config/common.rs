@@ -79,12 +79,11 @@ impl<'a> Section<'a> {
         ConfigError(format!("{}{line}: `{path}`: {what}", self.document.name()))
     }
 
-    /// How much a pass does unless told. A store that others use, too, is left alone for a moment
-    /// between two batches.
+    /// How much a pass does unless told. A store that others use, too, is left alone between two
+    /// batches for a third of the time that the first one held it.
     pub fn usual_policy(&self, store: &str) -> Policy {
-        let is_shared = !self.is_embedded(store);
-        let op_delay = if is_shared { Duration::from_millis(1) } else { Duration::ZERO };
-        Policy { op_delay, ..Policy::default() }
+        let share = if self.is_embedded(store) { 1.0 } else { SHARE };
+        Policy { share, ..Policy::default() }
     }
 
     /// Whether that store is a folder of this machine.
@@ -106,6 +105,9 @@ impl<'a> Section<'a> {
         }
     }
 }
+
+/// How much of a shared store's time a pass takes unless told.
+const SHARE: f64 = 0.75;
 
 /// How often an index is compared with its truth unless told: weekly.
 const RECONCILE_EVERY: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -178,6 +180,7 @@ pub struct SweepSection {
     batch: Option<usize>,
     hold: Option<Span>,
     op_delay: Option<Span>,
+    share: Option<f64>,
     max_ops: Option<u64>,
     max_runtime: Option<Span>,
     idle_grace: Option<Span>,
@@ -202,6 +205,7 @@ impl SweepSection {
             batch: pick.value("sweep.batch", self.batch, default.batch),
             hold: pick.value("sweep.hold", span(self.hold), default.hold),
             op_delay: pick.value("sweep.op_delay", span(self.op_delay), default.op_delay),
+            share: pick.value("sweep.share", self.share, default.share),
             max_ops: pick.value("sweep.max_ops", self.max_ops.map(Some), default.max_ops),
             max_runtime: pick.value(
                 "sweep.max_runtime",

@@ -1,5 +1,6 @@
 //! The decisive step on Redis: one script a shard, one receipt item a life.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,11 +26,16 @@ pub(super) struct Group {
     pub places: Vec<usize>,
 }
 
-/// Puts together what belongs together, in the order of the batch.
+/// Puts together what belongs together, in the order of the batch. What comes twice counts once: the
+/// script takes each key that it is given for another one.
 pub(super) fn group(batch: &Batch, places: impl Iterator<Item = usize>) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
+    let mut known = HashSet::new();
     for at in places {
         let suspect = &batch.suspects[at];
+        if !known.insert((suspect.incarnation, &suspect.key)) {
+            continue;
+        }
         let same = |g: &&mut Group| (&g.owner, g.inc) == (&suspect.owner, suspect.incarnation);
         match groups.iter_mut().rev().find(same) {
             Some(group) => group.places.push(at),

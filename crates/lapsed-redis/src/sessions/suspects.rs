@@ -2,6 +2,9 @@
 //!
 //! Both come from an index by time. Of sessions that somebody is connected to nothing is read.
 
+use std::collections::VecDeque;
+use std::time::Duration;
+
 use lapsed::owner::{Ending, Incarnation};
 use lapsed::receipt::Reason;
 use lapsed::sweep::{Cursor, PageRequest, Suspect, SuspectPage};
@@ -17,6 +20,22 @@ pub(super) const MILLISECONDS_FROM: u64 = 100_000_000_000;
 
 /// What is read at least of an index at a time: some of it may be nobody's.
 const ROWS_MIN: usize = 100;
+
+/// How many suspects are read at a time once a pass is under way.
+const AHEAD: usize = 500;
+
+/// What was read longer ago is read again: it would mostly be refused.
+const AHEAD_AGE_MAX: Duration = Duration::from_secs(1);
+
+/// Suspects that were read ahead. Possibly stale, like all of them: only the guard decides.
+pub(super) struct Ahead {
+    from: Cursor,
+    read: Duration,
+    suspects: VecDeque<Suspect>,
+    last: bool,
+}
+
+const LOCK: &str = "no holder of this lock panics";
 
 /// Where a page goes on: first references, then sessions; in each shard after shard.
 #[derive(Clone, Debug)]
@@ -70,8 +89,49 @@ impl RedisSessions {
         }))
     }
 
-    /// As many as there is room for: references first, then sessions, shard after shard.
+    /// One page, from what was read ahead if it goes on from there.
     pub(super) async fn page(&self, request: &PageRequest) -> Result<SuspectPage> {
+        let known = match request.undeclared_max {
+            None => self.inner.ahead.lock().expect(LOCK).take(),
+            Some(_) => None,
+        };
+        let known = known.filter(|ahead| ahead.from == request.after);
+        let known = known.filter(|ahead| self.ground().clock.mono() < ahead.read + AHEAD_AGE_MAX);
+        let ahead = match known {
+            Some(ahead) => ahead,
+            None => self.read_ahead(request).await?,
+        };
+        Ok(self.serve(ahead, request))
+    }
+
+    /// What is overdue is read in larger pieces than a batch takes: each piece is several round trips.
+    async fn read_ahead(&self, request: &PageRequest) -> Result<Ahead> {
+        let is_on = request.after.0.is_some() && request.undeclared_max.is_none();
+        let limit = if is_on { request.limit.max(AHEAD) } else { request.limit };
+        let read = self.ground().clock.mono();
+        let page = self.read_page(&PageRequest { limit, ..request.clone() }).await?;
+        Ok(Ahead {
+            from: request.after.clone(),
+            read,
+            suspects: page.suspects.into(),
+            last: page.last,
+        })
+    }
+
+    /// So many of it; the rest is kept for the next page.
+    fn serve(&self, mut ahead: Ahead, request: &PageRequest) -> SuspectPage {
+        let count = request.limit.min(ahead.suspects.len());
+        let suspects: Vec<Suspect> = ahead.suspects.drain(..count).collect();
+        let last = ahead.last && ahead.suspects.is_empty();
+        if let Some(suspect) = suspects.last().filter(|_| !ahead.suspects.is_empty()) {
+            ahead.from = self.place_after(suspect);
+            *self.inner.ahead.lock().expect(LOCK) = Some(ahead);
+        }
+        SuspectPage { examined: suspects.len() as u64, suspects, last }
+    }
+
+    /// As many as there is room for: references first, then sessions, shard after shard.
+    async fn read_page(&self, request: &PageRequest) -> Result<SuspectPage> {
         let mut from = Some(place(&request.after)?);
         let mut page = SuspectPage { last: true, ..SuspectPage::default() };
         while let Some(at) = from {

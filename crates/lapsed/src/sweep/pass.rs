@@ -20,6 +20,9 @@ use crate::sweep::{
     SuspectPage, Sweep, TidyLimits,
 };
 
+/// A shorter rest than this takes longer to arrange than to take.
+const REST_MIN: Duration = Duration::from_micros(50);
+
 /// Whether a pass acts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
@@ -146,6 +149,8 @@ struct Run<'a> {
     began: Duration,
     uses: u64,
     ops: u64,
+    /// Until when the store is to be left alone.
+    rest_until: Duration,
     report: PassReport,
 }
 
@@ -173,7 +178,7 @@ impl<'a> Run<'a> {
             entries_cut: false,
         };
         let (began, uses) = (parts.clock.mono(), parts.activity.uses());
-        Run { sweeper, act, list, stop, began, uses, ops: 0, report }
+        Run { sweeper, act, list, stop, began, uses, ops: 0, rest_until: began, report }
     }
 
     async fn go(&mut self, progress: &mut Progress) -> Result<Stopped> {
@@ -280,7 +285,8 @@ impl<'a> Run<'a> {
         let Some(resume) = page.suspects.last().map(|s| self.sweeper.parts.sweep.after(s)) else {
             return Ok(Step::End);
         };
-        // Reading the page took time: the term, above all, may have run out meanwhile.
+        self.rest().await;
+        // Reading the page and resting took time: the term, above all, may have run out meanwhile.
         if let Some(stopped) = self.why_stop() {
             return Ok(Step::Stop(stopped));
         }
@@ -292,15 +298,18 @@ impl<'a> Run<'a> {
         if self.act == Act::Reclaim {
             size.learn(count, answer.held);
             progress.size = size.clone();
-            self.pause().await;
+            let parts = &self.sweeper.parts;
+            self.rest_until = parts.clock.mono() + parts.policy.rest_after(answer.held);
         }
         Ok(if page.last { Step::End } else { Step::More })
     }
 
-    async fn pause(&self) {
-        let parts = &self.sweeper.parts;
-        if !parts.policy.op_delay.is_zero() {
-            parts.clock.sleep(parts.policy.op_delay).await;
+    /// What is left of the pause after the last batch: reading the next page was part of it.
+    async fn rest(&self) {
+        let clock = &self.sweeper.parts.clock;
+        let left = self.rest_until.saturating_sub(clock.mono());
+        if left > REST_MIN {
+            clock.sleep(left).await;
         }
     }
 

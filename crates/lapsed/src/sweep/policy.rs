@@ -28,8 +28,11 @@ pub struct Policy {
     pub batch: usize,
     /// How long one call may hold the store.
     pub hold: Duration,
-    /// The pause between two batches.
+    /// The pause between two batches, whatever they took.
     pub op_delay: Duration,
+    /// How much of the store's time a pass may take, as a share: after a batch that held the store for
+    /// long it rests for long. 1: it need not rest.
+    pub share: f64,
     /// The most entries acted on in one pass. `None`: no limit.
     pub max_ops: Option<u64>,
     /// The longest a pass may run. `None`: no limit.
@@ -50,6 +53,7 @@ impl Default for Policy {
             batch: 500,
             hold: Duration::from_millis(2),
             op_delay: Duration::ZERO,
+            share: 1.0,
             max_ops: None,
             max_runtime: None,
             idle_grace: None,
@@ -75,6 +79,9 @@ impl Policy {
         if self.hold.is_zero() {
             return wrong("hold must be longer than 0");
         }
+        if !(self.share > 0.0 && self.share <= 1.0) {
+            return wrong("share must be above 0 and at most 1");
+        }
         if self.timeout.is_zero() {
             return wrong("timeout must be longer than 0");
         }
@@ -89,7 +96,17 @@ impl Policy {
         }
         Ok(())
     }
+
+    /// How long to leave the store alone after a batch that held it for so long.
+    pub fn rest_after(&self, held: Duration) -> Duration {
+        let owed = held.as_secs_f64() * (1.0 / self.share - 1.0);
+        // A store that stood still took no time of anybody else's that a rest would give back.
+        self.op_delay.max(Duration::from_secs_f64(owed).min(REST_MAX))
+    }
 }
+
+/// The longest that a batch's own length makes a pass rest.
+const REST_MAX: Duration = Duration::from_millis(100);
 
 /// The size of the next batch, learned from how long the store was held by the ones before.
 #[derive(Clone, Debug)]
@@ -110,18 +127,19 @@ impl BatchSize {
         self.now
     }
 
-    /// Learns from a call that carried `size` entries: shrinks in proportion when it held the store
-    /// too long (by half at the most: one long call may be the machine's fault, not the batch's), grows by a quarter while it takes less than half of what it may, and twofold while
-    /// it takes less than a quarter.
+    /// Learns from a call that carried `size` entries. What it aims at is half of what a call may take,
+    /// because the next one may be slower than this one: beyond three quarters it shrinks in
+    /// proportion (by half at the most: one long call may be the machine's fault, not the batch's);
+    /// below three eighths it grows by a quarter, and twofold below an eighth.
     pub fn learn(&mut self, size: usize, held: Duration) {
         if size == 0 {
             return;
         }
-        if held > self.hold {
-            let fits = size as f64 * self.hold.as_secs_f64() / held.as_secs_f64();
-            self.now = ((fits * 0.8) as usize).clamp(self.now.div_ceil(2), self.now);
-        } else if held < self.hold / 2 && size >= self.now {
-            let more = if held < self.hold / 4 { self.now } else { self.now.div_ceil(4) };
+        if held > self.hold * 3 / 4 {
+            let fits = size as f64 * self.hold.as_secs_f64() / 2.0 / held.as_secs_f64();
+            self.now = (fits as usize).clamp(self.now.div_ceil(2), self.now);
+        } else if held < self.hold * 3 / 8 && size >= self.now {
+            let more = if held < self.hold / 8 { self.now } else { self.now.div_ceil(4) };
             self.now = (self.now + more).min(self.max);
         }
     }
@@ -143,7 +161,7 @@ mod tests {
             let n = size.get();
             size.learn(n, Duration::from_micros(100 * n as u64));
         }
-        assert!((8..=20).contains(&size.get()), "{}", size.get());
+        assert!((7..=15).contains(&size.get()), "{}", size.get());
         let before = size.get();
         size.learn(before, Duration::from_secs(9));
         assert_eq!(size.get(), before.div_ceil(2), "once may be the machine's fault");
@@ -156,6 +174,17 @@ mod tests {
             size.learn(n, Duration::from_micros(n as u64));
         }
         assert_eq!(size.get(), 500);
+    }
+
+    #[test]
+    fn a_longer_batch_is_followed_by_a_longer_rest() {
+        let ms = Duration::from_millis;
+        let policy = Policy { share: 0.5, ..Policy::default() };
+        assert_eq!((policy.rest_after(ms(2)), policy.rest_after(ms(1))), (ms(2), ms(1)));
+        assert_eq!(policy.rest_after(Duration::from_secs(9)), REST_MAX);
+        let policy = Policy { op_delay: ms(5), ..policy };
+        assert_eq!((policy.rest_after(ms(2)), policy.rest_after(ms(8))), (ms(5), ms(8)));
+        assert_eq!(Policy::default().rest_after(ms(8)), Duration::ZERO);
     }
 
     #[test]
