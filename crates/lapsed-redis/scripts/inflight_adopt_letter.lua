@@ -1,14 +1,13 @@
 -- Puts a dead letter back on its queue, its crashes forgotten, or deletes it.
 -- KEYS  the base keys, then: 12 dead letters  13 their ids  14 crashes  15 crashes by time
 --       16 names of queues  17 the queue  18 restored
--- ARGV  1 `put_back` or `delete`  2 id  3 the queue of KEYS 17: its name  4 whose jobs go there: the
---       queue that the letter must have, or empty (the outbox takes all)  5 `front` or `back`
---       6 format  7 the receipt that is restored, or empty
+-- ARGV  1 `put_back` or `delete`  2 id  3 the queue of KEYS 17: its name  4 `front` or `back`  5 format
+--       6 the receipt that is restored, or empty
 -- Answers  {'missing'} | {'before'} | {'again', its queue} | {'refused', why} | {'done'}
 -- O(log dead letters)
 local K = base(KEYS)
 local dead, dead_ids, crashes, crashes_at = KEYS[12], KEYS[13], KEYS[14], KEYS[15]
-local id, queue, of, seq, format = ARGV[2], ARGV[3], ARGV[4], ARGV[7], ARGV[6]
+local id, queue, format, seq = ARGV[2], ARGV[3], ARGV[5], ARGV[6]
 local now = clock()
 if seq ~= '' and redis.call('HEXISTS', KEYS[18], seq) == 1 then
   return { 'before' }
@@ -25,7 +24,7 @@ if no_way then
 end
 local puts = ARGV[1] == 'put_back'
 if puts then
-  if of ~= '' and of_letter ~= of then
+  if of_letter ~= queue then
     return { 'again', of_letter }
   end
   local takes, why = queue_takes(format, KEYS[17], KEYS[16])
@@ -50,5 +49,5 @@ end
 if format ~= 'sidekiq' then
   redis.call('SADD', KEYS[16], queue)
 end
-queue_put(format, KEYS[17], KEYS[16], queue, { payload }, ARGV[5] == 'front')
+queue_put(format, KEYS[17], KEYS[16], queue, { payload }, ARGV[4] == 'front')
 return { 'done' }

@@ -5,8 +5,8 @@
 --       then the queues, then the keys by which processes say that they live
 -- ARGV  1 sweeper  2 number of the batch  3 term, or empty  4 `reclaim` or `dry`  5 seen_ms  6 gap_ms
 --       7 threshold_ms  8 TTL of the lock in s  9 TTL of the application's keys in s  10 format of the
---       queues  11 way  12 crashes_max  13 crash_window_ms  14 age_max_ms  15 outbox, or empty
---       16 how many queues  17 how many suspects
+--       queues  11 way  12 crashes_max  13 crash_window_ms  14 age_max_ms  15 how many
+--       queues  16 how many suspects
 --       then the names of the queues, then for each suspect: id, which of the processes (0: none)
 -- Answers  {'again', names of queues that are needed and were not named}: nothing was done
 --          {now_ms, held_us, first receipt, codes, then in order for each that was reclaimed: deadline_ms
@@ -23,8 +23,7 @@ local crashes, crashes_at, names_key = KEYS[17], KEYS[18], KEYS[19]
 local sweeper, number, act = ARGV[1], ARGV[2], ARGV[4] == 'reclaim'
 local threshold, lock_ttl, keys_ttl, format = tonumber(ARGV[7]), ARGV[8], tonumber(ARGV[9]), ARGV[10]
 local rule = { way = ARGV[11], crashes_max = tonumber(ARGV[12]), age_max = tonumber(ARGV[14]) }
-local window, outbox = tonumber(ARGV[13]), ARGV[15]
-local queues, count = tonumber(ARGV[16]), tonumber(ARGV[17])
+local window, queues, count = tonumber(ARGV[13]), tonumber(ARGV[15]), tonumber(ARGV[16])
 local details = {}
 for _, key in ipairs({ KEYS[20], KEYS[21] }) do
   details[#details + 1] = key ~= KEYS[1] and key or nil
@@ -56,7 +55,7 @@ end
 -- Each queue and each process is looked at once, and only if somebody needs it.
 local queue_of = {}
 for n = 1, queues do
-  queue_of[ARGV[17 + n]] = { name = ARGV[17 + n], key = KEYS[21 + n], payloads = {} }
+  queue_of[ARGV[16 + n]] = { name = ARGV[16 + n], key = KEYS[21 + n], payloads = {} }
 end
 local function takes(queue)
   if queue.takes == nil then
@@ -112,11 +111,10 @@ local function judge_job(s)
       return 'N'
     end
   elseif s.did == 'p' then
-    local name = outbox ~= '' and outbox or s.queue
-    s.target = queue_of[name]
+    s.target = queue_of[s.queue]
     if not s.target then
-      if not is_missing[name] then
-        missing[#missing + 1], is_missing[name] = name, true
+      if not is_missing[s.queue] then
+        missing[#missing + 1], is_missing[s.queue] = s.queue, true
       end
       return 'N'
     end
@@ -136,7 +134,7 @@ end
 
 local suspects, ids, seen = {}, {}, {}
 for n = 1, count do
-  local at = 16 + queues + 2 * n
+  local at = 15 + queues + 2 * n
   suspects[n] = { id = ARGV[at], process = tonumber(ARGV[at + 1]) }
   ids[n] = ARGV[at]
 end

@@ -113,11 +113,6 @@ impl AdoptedInflight {
         self.queues.names.clone().unwrap_or_else(|| self.own("queues"))
     }
 
-    /// Where a job of that queue goes: the outbox takes all.
-    pub(super) fn target<'q>(&'q self, queue: &'q Name) -> &'q Name {
-        self.layout.recovery.outbox.as_ref().unwrap_or(queue)
-    }
-
     /// The key by which the process that registered `id` says that it lives.
     pub(super) fn process(&self, id: &str) -> Option<String> {
         let process = process_of(id)?;

@@ -107,6 +107,13 @@ impl AdoptedInflightLayout {
                     .to_owned(),
             ));
         }
+        if self.recovery.outbox.is_some() {
+            return Err(Error::Invalid(
+                "an outbox is for mode = \"native\" and lapsed's own queues: nobody would deliver \
+                 what goes there"
+                    .to_owned(),
+            ));
+        }
         if self.details_key.is_some() != self.details_index_key.is_some() {
             return Err(Error::Invalid(
                 "`details_key` and `details_index_key` belong together: give both, or neither"
@@ -181,6 +188,10 @@ mod tests {
         assert!(words.contains("`orphan_threshold` (300s)"), "{words}");
         let own = AdoptedInflightLayout { queues: QueueFormat::Own, ..seed() };
         assert!(refused(own, false).contains("mode = \"native\""));
+        let outbox = Some(lapsed::Name::new("outbox").unwrap());
+        let recovery = Recovery { outbox, ..Recovery::default() };
+        let unheard = AdoptedInflightLayout { recovery, ..seed() };
+        assert!(refused(unheard, false).contains("nobody would deliver"));
         let elsewhere = Template::new("jobs:{queue}", "queue").unwrap();
         let odd = AdoptedInflightLayout { queue_key: elsewhere, ..seed() };
         assert!(refused(odd, false).contains("`queue:{queue}`"));

@@ -74,7 +74,7 @@ impl AdoptedInflight {
 
     pub(super) async fn delete_letter(&self, id: &Name) -> Result<bool> {
         let none = self.none();
-        let args = self.letter_args("delete", id, &none, ("", ""), End::Front, None);
+        let args = self.letter_args("delete", id, &none, "", End::Front, None);
         let words: Vec<String> =
             self.ground().run(self.shard(), &script::INFLIGHT_ADOPT_LETTER, args).await?;
         Ok(words.first().is_some_and(|word| word == "done"))
@@ -85,7 +85,7 @@ impl AdoptedInflight {
         op: &str,
         id: &Name,
         queue_key: &str,
-        (queue, of): (&str, &str),
+        queue: &str,
         end: End,
         receipt: Option<u64>,
     ) -> Args {
@@ -100,7 +100,6 @@ impl AdoptedInflight {
             .arg(op)
             .arg(id)
             .arg(queue)
-            .arg(of)
             .arg(end_word(end))
             .arg(self.layout.queues.as_str())
             .arg(receipt.map_or(String::new(), |seq| seq.to_string()))
@@ -113,11 +112,8 @@ impl AdoptedInflight {
         let Some(job) = self.find_letter(id).await? else { return Ok(Told::Missing) };
         let mut of = job.queue;
         for _ in 0..TRIES {
-            let target = self.target(&of);
-            let key = self.queues.key_of(target);
-            let must_have = if self.layout.recovery.outbox.is_some() { "" } else { of.as_str() };
-            let names = (target.as_str(), must_have);
-            let args = self.letter_args("put_back", id, &key, names, end, receipt);
+            let key = self.queues.key_of(&of);
+            let args = self.letter_args("put_back", id, &key, of.as_str(), end, receipt);
             let words: Vec<String> =
                 self.ground().run(self.shard(), &script::INFLIGHT_ADOPT_LETTER, args).await?;
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
@@ -166,7 +162,7 @@ impl AdoptedInflight {
         Ok(match told {
             Told::Done => Restored::Restored {
                 key: receipt.key.to_string(),
-                owner: self.target(&recovered.queue).to_string(),
+                owner: recovered.queue.to_string(),
                 incarnation: 0,
             },
             Told::Before => Restored::Refused { why: "it was put back before".to_owned() },
@@ -187,16 +183,15 @@ impl AdoptedInflight {
         let Some(tail) = row.own("y").and_then(Tail::read) else {
             return Ok(Told::Refused("the receipt does not have what it carried".to_owned()));
         };
-        let target = self.target(&recovered.queue);
         let mut args = Args::default()
             .key(&self.layout.index_key)
             .key(self.letters_key())
             .key(self.names())
-            .key(self.queues.key_of(target))
+            .key(self.queues.key_of(&recovered.queue))
             .key(self.restored())
             .arg(seq)
             .arg(&receipt.key)
-            .arg(target)
+            .arg(&recovered.queue)
             .arg(end_word(self.end()))
             .arg(self.layout.queues.as_str());
         args.args.push(tail.payload);

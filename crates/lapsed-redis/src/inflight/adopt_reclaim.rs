@@ -97,7 +97,6 @@ impl AdoptedInflight {
             .arg(recovery.crashes_max)
             .arg(recovery.crash_window_ms)
             .arg(recovery.age_max_ms)
-            .arg(recovery.outbox.as_ref().map_or("", Name::as_str))
             .arg(queues.len())
             .arg(batch.suspects.len());
         for name in queues {

@@ -25,7 +25,6 @@ crate::inflight_app::on_both! {
     a_dead_letter_is_restored_by_its_receipt,
     a_letter_whose_queue_does_not_take_it_stays,
     a_letter_is_not_overwritten_by_another_job,
-    jobs_go_to_the_outbox,
     lists_and_streams_take_jobs_too,
     what_is_the_applications_to_do_is_refused_in_words,
     jobs_explain_themselves,
@@ -134,19 +133,6 @@ async fn a_letter_is_not_overwritten_by_another_job(beside: Beside) {
     assert_eq!((report.reclaimed, crate::inflight_app::skipped(&report, "not_taken")), (0, 1));
     assert!(app.is_registered(&uuid(1)));
     assert_eq!(beside.inflight.dead(None, 10).await.unwrap()[0].payload, payload(1, "default"));
-}
-
-async fn jobs_go_to_the_outbox(beside: Beside) {
-    let app = &beside.app;
-    let outbox = Recovery { outbox: Some(name("outbox")), ..Recovery::default() };
-    let beside = beside.with(with(outbox));
-    app.orphan(&uuid(1), payload(1, "default"));
-    app.orphan(&uuid(2), payload(2, "slow"));
-    assert_eq!(beside.sweep().await.reclaimed, 2);
-    assert_eq!(app.queue("outbox"), [payload(1, "default"), payload(2, "slow")]);
-    let removed = beside.receipts().await.remove(1).removed;
-    assert_eq!(removed["queue"], "slow", "it keeps the name of its own");
-    assert_eq!(beside.inflight.queues(None, 10).await.unwrap(), [(name("outbox"), 2)]);
 }
 
 async fn lists_and_streams_take_jobs_too(beside: Beside) {
