@@ -193,7 +193,40 @@ fn header_safe(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+    use std::net::TcpListener;
+
     use super::*;
+    use crate::systems::inflight::webhook::Address;
+
+    fn webhook(url: &str) -> Webhook {
+        Webhook {
+            address: Address::parse(url).unwrap(),
+            timeout: Duration::from_secs(20),
+            attempts: 1,
+            backoff: Duration::from_secs(1),
+            backoff_max: Duration::from_secs(1),
+            at_once: 1,
+        }
+    }
+
+    /// What answers on an https address must be TLS, and nothing is sent before it is.
+    #[test]
+    fn an_https_address_is_not_spoken_to_in_the_clear() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("https://{}/s3cret", listener.local_addr().unwrap());
+        let answering = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").unwrap();
+            let mut hello = [0; 3];
+            std::io::Read::read_exact(&mut stream, &mut hello).unwrap();
+            hello
+        });
+        let sent = agent(&webhook(&url)).post(&url).send("body");
+        let why = silent(&sent.unwrap_err());
+        assert!(!why.contains("s3cret"), "{why}");
+        assert_eq!(answering.join().unwrap()[..2], [22, 3], "a TLS handshake: {why}");
+    }
 
     #[test]
     fn any_name_fits_into_a_header() {
