@@ -105,7 +105,6 @@ scripts! {
     REGISTRY_RECLAIM = "registry_reclaim",
     REGISTRY_REGISTER = "registry_register",
     REGISTRY_RESTORE = "registry_restore",
-    REGISTRY_SCAN = "registry_scan",
     REGISTRY_UNREGISTER = "registry_unregister",
     RESIGN = "resign",
     SESSION_DELETE = "session_delete",

@@ -2,31 +2,16 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::time::Duration;
 
 use lapsed::owner::Incarnation;
-use lapsed::sweep::policy::{BatchSize, Policy};
 use lapsed::sweep::{Census, Cursor, PageRequest, Suspect, SuspectPage};
 use lapsed::{Error, Name, Result};
 use tokio::task::{JoinError, JoinHandle};
 
 use super::adopt::{AdoptedRegistry, REASON};
-use crate::script;
 
-/// How many entries a page asks for at the most.
+/// How many entries one HSCAN asks for: some tenths of a millisecond of the server's time.
 const PAGE: usize = 500;
-
-/// How long a page may hold the server; it aims at half of that. There are thousands of pages, one
-/// right after the other: somebody who asks the server for something every half a millisecond must
-/// not fall behind.
-const HOLD: Duration = Duration::from_millis(1);
-
-/// How many owners known to be alive a page names: what they hold stays on the server.
-const NAMED_MAX: usize = 500;
-
-/// What the server answers for a page: where to go on, for how long it was held (in microseconds), how
-/// many entries each of the named owners has there, and the others with their owners.
-type Page = (String, u64, Vec<u64>, Vec<Vec<u8>>);
 
 /// How many entries of the dead one look remembers; the rest is found by the next.
 const SUSPECTS_MAX: usize = 1_000_000;
@@ -117,9 +102,6 @@ impl Survey {
     }
 }
 
-/// A page on its way, and the owners that it names.
-type UnderWay = (JoinHandle<Result<Page>>, Arc<[Name]>);
-
 impl AdoptedRegistry {
     /// What the last look found; looks once if there was none.
     pub(super) async fn survey_or_last(&self) -> Result<Arc<Survey>> {
@@ -132,19 +114,13 @@ impl AdoptedRegistry {
         let before = self.survey_seen();
         let at_ms = self.now_ms().await?;
         let mut look = Look { survey: Survey { at_ms, ..Survey::default() }, ..Look::default() };
-        let mut size = BatchSize::new(&Policy { batch: PAGE, hold: HOLD, ..Policy::default() });
-        let mut under_way = Some(self.scan("0", &size, Arc::default()));
-        while let Some((scan, named)) = under_way.take() {
-            let (next, held_us, counts, others) =
-                scan.await.map_err(|error| self.broken_off(&error))??;
-            let count = counts.iter().sum::<u64>() as usize + others.len() / 2;
-            // How many come is the server's choice: what it asked for is what it is judged by.
-            size.learn(size.get().max(count), Duration::from_micros(held_us));
+        let mut under_way = Some(self.scan("0"));
+        while let Some(scan) = under_way.take() {
+            let (next, page) = scan.await.map_err(|error| self.broken_off(&error))??;
             if next != "0" {
-                under_way = Some(self.scan(&next, &size, look.named()));
+                under_way = Some(self.scan(&next));
             }
-            look.count(&named, &counts);
-            let new = look.take(&others);
+            let new = look.take(&page);
             if !new.is_empty() || !look.waiting.is_empty() {
                 self.ask(&mut look, &before, new, at_ms).await?;
             }
@@ -156,16 +132,12 @@ impl AdoptedRegistry {
         Ok(survey)
     }
 
-    /// One page, on its way at once; and the owners that it names.
-    fn scan(&self, cursor: &str, size: &BatchSize, named: Arc<[Name]>) -> UnderWay {
-        let (link, hash) = (self.ground().link.clone(), self.hash().to_owned());
-        let (cursor, count, alive) = (cursor.to_owned(), size.get().to_string(), named.clone());
-        let page = tokio::spawn(async move {
-            let mut args = vec![cursor.as_bytes(), count.as_bytes()];
-            args.extend(alive.iter().map(|owner| owner.as_str().as_bytes()));
-            link.run(&script::REGISTRY_SCAN, &[&hash], &args).await
-        });
-        (page, named)
+    /// One page, on its way at once.
+    fn scan(&self, cursor: &str) -> JoinHandle<Result<(String, Vec<Vec<u8>>)>> {
+        let mut cmd = redis::cmd("HSCAN");
+        cmd.arg(self.hash()).arg(cursor).arg("COUNT").arg(PAGE);
+        let link = self.ground().link.clone();
+        tokio::spawn(async move { link.query("HSCAN", &cmd).await })
     }
 
     fn broken_off(&self, error: &JoinError) -> Error {
@@ -234,8 +206,6 @@ struct Look {
     /// Entries whose owner is being asked for.
     waiting: Vec<(usize, Name)>,
     suspects: usize,
-    /// The first of those that are alive.
-    named: Arc<[Name]>,
 }
 
 /// One owner, in the order in which they were found.
@@ -283,25 +253,6 @@ impl Look {
     fn is_alive(&mut self, owner: &Name) {
         if let Some(at) = self.owners.get(owner) {
             self.seen[*at].alive = true;
-        }
-    }
-
-    /// Whom the next page names.
-    fn named(&mut self) -> Arc<[Name]> {
-        let alive = self.seen.iter().filter(|one| one.alive).take(NAMED_MAX);
-        if self.named.len() < NAMED_MAX && alive.clone().count() > self.named.len() {
-            self.named = alive.map(|one| one.name.clone()).collect();
-        }
-        self.named.clone()
-    }
-
-    /// Takes in what a page has of the owners that it named.
-    fn count(&mut self, named: &[Name], counts: &[u64]) {
-        for (owner, count) in named.iter().zip(counts) {
-            self.survey.examined += count;
-            if let Some(at) = self.owners.get(owner) {
-                self.seen[*at].held += count;
-            }
         }
     }
 
