@@ -167,7 +167,8 @@ pub struct BatchAnswer {
     pub outcomes: Vec<Outcome>,
     /// How many owners were declared dead on the way.
     pub owners_ended: u64,
-    /// How long the store was held by this batch, as the store measured it.
+    /// How long the store was held by this batch, as the store measured it. Zero: it cannot tell (on
+    /// some servers the clock stands still during a script), and the time until the answer counts.
     pub held: Duration,
 }
 

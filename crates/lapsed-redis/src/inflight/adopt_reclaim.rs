@@ -32,7 +32,6 @@ impl AdoptedInflight {
         let mut queues = self.known.lock().expect(LOCK).clone();
         for _ in 0..TRIES {
             let args = self.batch_args(batch, &queues).await?;
-            let sent = self.ground().clock.mono();
             let script = &script::INFLIGHT_ADOPT_RECLAIM;
             let words: Words = self.ground().run(self.shard(), script, args).await?;
             match words.split_first() {
@@ -41,8 +40,7 @@ impl AdoptedInflight {
                 }
                 _ => {
                     self.remember(queues);
-                    let took = self.ground().clock.mono().saturating_sub(sent);
-                    return self.decide(batch, &words, took).await;
+                    return self.decide(batch, &words).await;
                 }
             }
         }
@@ -127,12 +125,7 @@ impl AdoptedInflight {
         args
     }
 
-    async fn decide(
-        &self,
-        batch: &Batch,
-        words: &[Vec<u8>],
-        took: Duration,
-    ) -> Result<BatchAnswer> {
+    async fn decide(&self, batch: &Batch, words: &[Vec<u8>]) -> Result<BatchAnswer> {
         let nonsense = || self.ground().nonsense(&script::INFLIGHT_ADOPT_RECLAIM);
         let words: Vec<_> = words.iter().map(|word| String::from_utf8_lossy(word)).collect();
         let number = |at: usize| -> Result<u64> {
@@ -142,7 +135,7 @@ impl AdoptedInflight {
         let codes = words.get(3).ok_or_else(nonsense)?;
         let mut rest = words[4..].iter();
         // Some servers stop their clock while a script runs: then the answer's way counts as well.
-        let held = if held_us > 0 { Duration::from_micros(held_us) } else { took };
+        let held = Duration::from_micros(held_us);
         let mut answer = BatchAnswer { held, ..BatchAnswer::default() };
         for (suspect, code) in batch.suspects.iter().zip(codes.chars()) {
             let mut word = || rest.next().map(|word| &**word).ok_or_else(nonsense);

@@ -21,6 +21,7 @@ mod inflight_faults;
 mod jobs;
 mod languages;
 mod migrate;
+mod old_receipts;
 mod permissions;
 mod registry;
 mod ruby;

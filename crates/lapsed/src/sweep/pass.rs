@@ -290,16 +290,18 @@ impl<'a> Run<'a> {
         if let Some(stopped) = self.why_stop() {
             return Ok(Step::Stop(stopped));
         }
+        let clock = self.sweeper.parts.clock.clone();
+        let sent = clock.mono();
         let answer = self.batch(progress, page.suspects, census).await?;
+        let held = if answer.held.is_zero() { clock.mono() - sent } else { answer.held };
         if matches!(answer.outcomes.first(), Some(Outcome::Refused(Refusal::NotLeader))) {
             return Ok(Step::Stop(self.not_leading()));
         }
         *cursor = resume;
         if self.act == Act::Reclaim {
-            size.learn(count, answer.held);
+            size.learn(count, held);
             progress.size = size.clone();
-            let parts = &self.sweeper.parts;
-            self.rest_until = parts.clock.mono() + parts.policy.rest_after(answer.held);
+            self.rest_until = clock.mono() + self.sweeper.parts.policy.rest_after(held);
         }
         Ok(if page.last { Step::End } else { Step::More })
     }

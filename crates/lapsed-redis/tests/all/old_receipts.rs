@@ -1,16 +1,13 @@
 //! Receipts that an earlier version wrote, a field a key instead of one packed value, lie in front of
 //! the new ones: they are listed with them, put back from, and pruned in their turn.
-#![allow(clippy::unwrap_used)]
 
-mod chat;
-
-use chat::{Chat, name, uuid};
+use crate::chat::{Chat, name, on_both_chats, uuid};
 use lapsed::receipt::{Reason, Retention};
 use lapsed::sessions::SessionsStore;
 use lapsed::sweep::{Sweep, TidyLimits};
 use lapsed::system::Restored;
 
-on_both! {
+on_both_chats! {
     receipts_of_before_are_read_restored_and_pruned,
 }
 
