@@ -4,5 +4,6 @@
 
 mod fixed;
 mod fresh;
+mod jobs;
 mod regressions;
 mod teeth;
