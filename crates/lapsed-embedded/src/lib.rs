@@ -7,6 +7,9 @@
 //! Writes are serial: one job after the other, in batches, each batch one durable commit. What
 //! is held changes in memory once it is committed; lives change with the job, before the commit, and
 //! are brought back in line with the disk when a batch is undone.
+//!
+//! Three systems run on it: [`EmbeddedRegistry`], [`EmbeddedSessions`] and [`EmbeddedInflight`], which
+//! share lives, batches and receipts, and differ in what it is that a life holds.
 #![warn(missing_docs)]
 
 mod book;

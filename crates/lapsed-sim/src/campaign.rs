@@ -1,9 +1,11 @@
 //! Many runs, and what they add up to.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{Duration, Instant};
 
 use crate::ground::Counts;
+use crate::jobs;
 use crate::promise::Failure;
 use crate::run::{Done, Plan, run};
 
@@ -13,12 +15,20 @@ pub struct Campaign {
     began: Instant,
     seeds: u64,
     counts: Counts,
+    jobs: u64,
+    of_jobs: BTreeMap<&'static str, u64>,
 }
 
 impl Campaign {
     /// None so far.
     pub fn new() -> Self {
-        Campaign { began: Instant::now(), seeds: 0, counts: Counts::default() }
+        Campaign {
+            began: Instant::now(),
+            seeds: 0,
+            counts: Counts::default(),
+            jobs: 0,
+            of_jobs: BTreeMap::new(),
+        }
     }
 
     /// How long they took.
@@ -43,6 +53,14 @@ impl Campaign {
         Ok(done)
     }
 
+    /// A run of jobs, which counts as part of its seed.
+    pub fn add_jobs(&mut self, done: &jobs::Done) {
+        self.jobs += 1;
+        for (kind, count) in &done.counts {
+            *self.of_jobs.entry(kind).or_default() += count;
+        }
+    }
+
     /// In one line.
     pub fn progress(&self) -> String {
         let rate = self.seeds as f64 / self.took().as_secs_f64().max(1e-9);
@@ -61,6 +79,12 @@ impl fmt::Display for Campaign {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}; no promise was broken", self.progress())?;
         for (kind, count) in &self.counts.faults {
+            write!(f, "\n  {count:>9} {kind}")?;
+        }
+        if self.jobs > 0 {
+            write!(f, "\n{} runs of jobs in flight", self.jobs)?;
+        }
+        for (kind, count) in &self.of_jobs {
             write!(f, "\n  {count:>9} {kind}")?;
         }
         Ok(())

@@ -6,6 +6,8 @@
 //! [`remote`] (how calls get there, or not), [`actors`] and [`scenario`] (who does what), [`run`]
 //! (a whole run), and [`bug`] (what all of this must find).
 //!
+//! Jobs in flight have a smaller world of their own, in [`jobs`].
+//!
 //! The same seed gives the same run, down to the last line of its trace.
 #![warn(missing_docs)]
 
@@ -16,6 +18,7 @@ pub mod chance;
 pub mod clock;
 pub mod disk;
 pub mod ground;
+pub mod jobs;
 pub mod model;
 pub mod promise;
 pub mod remote;

@@ -7,6 +7,9 @@ use anyhow::{Context, bail};
 use clap::Parser;
 use lapsed_sim::bug::Bug;
 use lapsed_sim::campaign::{Campaign, fresh_base};
+use lapsed_sim::jobs::bug::JobBug;
+use lapsed_sim::jobs::{self, SCENARIO as JOBS};
+use lapsed_sim::promise::Failure;
 use lapsed_sim::run::Plan;
 use lapsed_sim::scenario::{SCENARIOS, Scenario};
 
@@ -31,39 +34,72 @@ struct Arguments {
     scenario: Option<String>,
     /// Plant this deliberate bug, in its scenario (see the README).
     #[arg(long, value_name = "NAME", value_parser = bug)]
-    bug: Option<Bug>,
+    bug: Option<Planted>,
     /// Print every line of the trace.
     #[arg(long)]
     trace: bool,
 }
 
-fn bug(name: &str) -> Result<Bug, String> {
-    let known = Bug::ALL.iter().find(|bug| format!("{bug:?}").eq_ignore_ascii_case(name));
-    known.copied().ok_or_else(|| format!("not one of {:?}", Bug::ALL))
+/// A deliberate bug of either world. Where a name is in both, that of the registry is meant, unless
+/// the scenario is that of jobs.
+#[derive(Clone, Copy)]
+struct Planted {
+    registry: Option<Bug>,
+    jobs: Option<JobBug>,
+}
+
+fn bug(name: &str) -> Result<Planted, String> {
+    let registry = Bug::ALL.iter().find(|bug| format!("{bug:?}").eq_ignore_ascii_case(name));
+    let jobs = JobBug::ALL.iter().find(|bug| format!("{bug:?}").eq_ignore_ascii_case(name));
+    match (registry.copied(), jobs.copied()) {
+        (None, None) => Err(format!("not one of {:?}, nor of {:?}", Bug::ALL, JobBug::ALL)),
+        (registry, jobs) => Ok(Planted { registry, jobs }),
+    }
+}
+
+/// Which worlds to run: that of the registry, by the scenario or as each seed has it, and that of jobs.
+struct Worlds {
+    registry: Option<Option<&'static Scenario>>,
+    jobs: bool,
+}
+
+fn worlds(arguments: &Arguments) -> anyhow::Result<Worlds> {
+    let planted = arguments.bug;
+    let jobs_only = planted.is_some_and(|bug| bug.registry.is_none());
+    Ok(match arguments.scenario.as_deref() {
+        Some(JOBS) => Worlds { registry: None, jobs: true },
+        Some(name) => {
+            let scenario = Scenario::named(name).with_context(|| unknown(name))?;
+            Worlds { registry: Some(Some(scenario)), jobs: false }
+        }
+        None if jobs_only => Worlds { registry: None, jobs: true },
+        None => {
+            let bug = planted.and_then(|bug| bug.registry);
+            let scenario = bug.and_then(|bug| Scenario::named(bug.scenario()));
+            Worlds { registry: Some(scenario), jobs: bug.is_none() }
+        }
+    })
 }
 
 fn main() -> anyhow::Result<ExitCode> {
     let arguments = Arguments::parse();
     if arguments.scenario.as_deref() == Some("list") {
         SCENARIOS.iter().for_each(|s| println!("{:<11} {}", s.name, s.about));
+        println!("{JOBS:<11} jobs in flight: a world of its own");
         return Ok(ExitCode::SUCCESS);
     }
-    let scenario = match &arguments.scenario {
-        None => arguments.bug.and_then(|bug| Scenario::named(bug.scenario())),
-        Some(name) => Some(Scenario::named(name).with_context(|| unknown(name))?),
-    };
     if arguments.seeds == 0 {
         bail!("--seeds must be above 0");
     }
-    run(&arguments, scenario)
+    run(&arguments, &worlds(&arguments)?)
 }
 
 fn unknown(name: &str) -> String {
     let names: Vec<_> = SCENARIOS.iter().map(|s| s.name).collect();
-    format!("there is no scenario `{name}`; there are {}", names.join(", "))
+    format!("there is no scenario `{name}`; there are {}, {JOBS}", names.join(", "))
 }
 
-fn run(arguments: &Arguments, scenario: Option<&'static Scenario>) -> anyhow::Result<ExitCode> {
+fn run(arguments: &Arguments, worlds: &Worlds) -> anyhow::Result<ExitCode> {
     let fresh = arguments.seconds.map(|_| fresh_base());
     if let Some(base) = fresh {
         println!("fresh seeds from {base}");
@@ -80,9 +116,7 @@ fn run(arguments: &Arguments, scenario: Option<&'static Scenario>) -> anyhow::Re
         if limit.is_some_and(|limit| campaign.took() >= limit) {
             break;
         }
-        let plan = Plan { printed: arguments.trace, bug: arguments.bug, ..Plan::of_seed(seed) };
-        let plan = Plan { scenario: scenario.unwrap_or(plan.scenario), ..plan };
-        if let Err(failure) = campaign.run(plan) {
+        if let Err(failure) = run_seed(&mut campaign, arguments, worlds, seed) {
             println!("{failure}");
             return Ok(ExitCode::FAILURE);
         }
@@ -93,4 +127,23 @@ fn run(arguments: &Arguments, scenario: Option<&'static Scenario>) -> anyhow::Re
     }
     println!("{campaign}");
     Ok(ExitCode::SUCCESS)
+}
+
+fn run_seed(
+    campaign: &mut Campaign,
+    arguments: &Arguments,
+    worlds: &Worlds,
+    seed: u64,
+) -> Result<(), Box<Failure>> {
+    let planted = arguments.bug;
+    if let Some(scenario) = worlds.registry {
+        let bug = planted.and_then(|bug| bug.registry);
+        let plan = Plan { printed: arguments.trace, bug, ..Plan::of_seed(seed) };
+        campaign.run(Plan { scenario: scenario.unwrap_or(plan.scenario), ..plan })?;
+    }
+    if worlds.jobs {
+        let bug = planted.and_then(|bug| bug.jobs);
+        campaign.add_jobs(&jobs::run(seed, bug, arguments.trace)?);
+    }
+    Ok(())
 }

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use lapsed_sim::campaign::{Campaign, fresh_base};
+use lapsed_sim::jobs;
 use lapsed_sim::run::Plan;
 
 #[test]
@@ -19,6 +20,10 @@ fn fresh_seeds() {
         }
         if let Err(failure) = campaign.run(Plan::of_seed(seed)) {
             panic!("{failure}");
+        }
+        match jobs::run(seed, None, false) {
+            Ok(done) => campaign.add_jobs(&done),
+            Err(failure) => panic!("{failure}"),
         }
     }
     println!("{campaign}");

@@ -5,5 +5,6 @@
 mod disk;
 mod fixed;
 mod fresh;
+mod jobs;
 mod regressions;
 mod teeth;

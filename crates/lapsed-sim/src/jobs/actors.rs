@@ -1,0 +1,286 @@
+//! Who does what: producers that repeat themselves, workers that stall, die and come back, sweepers
+//! that act on what they saw a while ago; and the wire between them and the store.
+
+use lapsed::Name;
+use lapsed::inflight::rules::{End, OnDeath};
+use lapsed::inflight::{Claimed, Finish, Ticket};
+use lapsed::owner::Claim;
+use lapsed::sweep::Suspect;
+
+use crate::disk::{Fuse, Keep};
+use crate::jobs::SETTLE_MS;
+use crate::jobs::ground::Ground;
+use crate::jobs::model::Place;
+use crate::promise::Checked;
+
+/// So many workers, each a name that lives again and again.
+const WORKERS: usize = 5;
+
+/// The longest that a request is under way.
+const LATE_MS: u64 = 15_000;
+
+/// How many answers get lost.
+const LOST: f64 = 0.12;
+
+/// One process that works.
+struct Worker {
+    name: Name,
+    claim: Option<Claim>,
+    held: Vec<Claimed>,
+    /// A `take` had no answer.
+    in_doubt: bool,
+    /// Stands still until then, and does not know it.
+    frozen_until_ms: u64,
+}
+
+/// A request under way.
+enum Mail {
+    Enqueue { id: Name, on_death: Option<OnDeath> },
+    Beat { claim: Claim },
+    Finish { worker: usize, ticket: Ticket, how: Finish },
+    Reclaim { number: u64, suspects: Vec<Suspect> },
+}
+
+/// Everybody.
+pub struct Cast {
+    workers: Vec<Worker>,
+    mail: Vec<(u64, Mail)>,
+    jobs: u64,
+    batches: u64,
+}
+
+impl Cast {
+    /// Nobody has done anything yet.
+    pub fn new() -> Self {
+        let worker = |number: usize| Worker {
+            name: Name::new(&format!("w{number}")).expect("it is a valid name"),
+            claim: None,
+            held: Vec::new(),
+            in_doubt: false,
+            frozen_until_ms: 0,
+        };
+        Cast { workers: (0..WORKERS).map(worker).collect(), mail: Vec::new(), jobs: 0, batches: 0 }
+    }
+
+    /// What has arrived at the store by now.
+    pub fn deliver(&mut self, ground: &mut Ground) -> Checked {
+        let now_ms = ground.now_ms();
+        let mut arrived: Vec<(u64, Mail)> =
+            self.mail.extract_if(.., |(due_ms, _)| *due_ms <= now_ms).collect();
+        arrived.sort_by_key(|(due_ms, _)| *due_ms);
+        arrived.into_iter().try_for_each(|(_, mail)| self.arrive(ground, mail))
+    }
+
+    fn arrive(&mut self, ground: &mut Ground, mail: Mail) -> Checked {
+        let is_lost = ground.chance.odds(LOST);
+        match mail {
+            Mail::Enqueue { id, on_death } => {
+                let heard = ground.enqueue(&id, on_death)?;
+                if !heard || is_lost {
+                    self.send(ground, Mail::Enqueue { id, on_death });
+                }
+            }
+            Mail::Beat { claim } => {
+                if !ground.beat(&claim)? && !is_lost {
+                    self.lose(&claim);
+                }
+            }
+            Mail::Finish { worker, ticket, how } => {
+                let answer = ground.finish(&ticket, &how)?;
+                if answer.is_some() && !is_lost {
+                    let held = &mut self.workers[worker].held;
+                    held.retain(|job| (&job.id, job.token) != (&ticket.id, ticket.token));
+                }
+            }
+            Mail::Reclaim { number, suspects } => {
+                ground.reclaim(number, suspects)?;
+                if is_lost {
+                    ground.settle(number)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// On its way; now and then for longer than a worker may be silent.
+    fn send(&mut self, ground: &Ground, mail: Mail) {
+        let late_ms = match ground.chance.odds(0.1) {
+            true => ground.chance.between(1_000, LATE_MS),
+            false => ground.chance.between(1, 800),
+        };
+        self.mail.push((ground.now_ms() + late_ms, mail));
+    }
+
+    /// A worker hears that it was lost: it begins again, and what it held is not its own any more.
+    fn lose(&mut self, claim: &Claim) {
+        let lost = self.workers.iter_mut().find(|worker| worker.claim.as_ref() == Some(claim));
+        if let Some(worker) = lost {
+            (worker.claim, worker.in_doubt) = (None, false);
+            worker.held.clear();
+        }
+    }
+
+    /// One thing happens.
+    pub fn act(&mut self, ground: &mut Ground) -> Checked {
+        match ground.chance.between(0, 99) {
+            0..12 => self.produce(ground),
+            12..80 => self.work(ground)?,
+            80..88 => self.sweep(ground)?,
+            88..92 => self.look_after_letters(ground)?,
+            _ => self.go_wrong(ground)?,
+        }
+        Ok(())
+    }
+
+    fn produce(&mut self, ground: &Ground) {
+        for _ in 0..ground.chance.between(1, 4) {
+            self.jobs += 1;
+            let id = Name::new(&format!("j{:04}", self.jobs)).expect("it is a valid name");
+            let on_death = match ground.chance.between(0, 19) {
+                0 => Some(OnDeath::Drop),
+                1 => Some(OnDeath::DeadLetter),
+                2 | 3 => Some(OnDeath::Back),
+                _ => None,
+            };
+            self.send(ground, Mail::Enqueue { id, on_death });
+        }
+    }
+
+    fn work(&mut self, ground: &mut Ground) -> Checked {
+        let at = ground.chance.between(0, WORKERS as u64 - 1) as usize;
+        if self.workers[at].frozen_until_ms > ground.now_ms() {
+            return Ok(());
+        }
+        let Some(claim) = self.workers[at].claim.clone() else {
+            let name = self.workers[at].name.clone();
+            self.workers[at].claim = ground.start(&name)?;
+            return Ok(());
+        };
+        match ground.chance.between(0, 9) {
+            0..4 => {
+                self.send(ground, Mail::Beat { claim });
+                Ok(())
+            }
+            4..7 => self.take(ground, at, &claim),
+            _ => {
+                self.finish(ground, at, &claim);
+                Ok(())
+            }
+        }
+    }
+
+    fn take(&mut self, ground: &mut Ground, at: usize, claim: &Claim) -> Checked {
+        if self.workers[at].in_doubt {
+            let strays = ground.strays(claim);
+            let worker = &mut self.workers[at];
+            worker.in_doubt = false;
+            let held: Vec<Name> = worker.held.iter().map(|job| job.id.clone()).collect();
+            worker.held.extend(strays.into_iter().filter(|job| !held.contains(&job.id)));
+        }
+        let limit = ground.chance.between(1, 3) as usize;
+        match ground.take(claim, limit)? {
+            Ok(_) if ground.chance.odds(LOST) => self.workers[at].in_doubt = true,
+            Ok(jobs) => self.workers[at].held.extend(jobs),
+            Err(lapsed::Error::Lost(_)) => self.lose(claim),
+            Err(_) => self.workers[at].in_doubt = true,
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, ground: &Ground, at: usize, claim: &Claim) {
+        let Some(job) = ground.chance.pick(&self.workers[at].held) else { return };
+        let how = match ground.chance.between(0, 19) {
+            0 => Finish::Fail { error: "no".to_owned() },
+            1 => Finish::GiveBack(End::Front),
+            2 => Finish::GiveBack(End::Back),
+            _ => Finish::Complete,
+        };
+        let incarnation = claim.incarnation.filter(|_| ground.chance.odds(0.5));
+        let ticket = Ticket { id: job.id.clone(), token: job.token, incarnation };
+        self.send(ground, Mail::Finish { worker: at, ticket, how });
+    }
+
+    /// Looks now, and acts when the batch arrives.
+    fn sweep(&mut self, ground: &mut Ground) -> Checked {
+        let mut suspects = ground.suspects()?;
+        if suspects.is_empty() {
+            return Ok(());
+        }
+        suspects.truncate(ground.chance.between(1, 4) as usize);
+        self.batches += 1;
+        self.send(ground, Mail::Reclaim { number: self.batches, suspects });
+        Ok(())
+    }
+
+    fn look_after_letters(&mut self, ground: &mut Ground) -> Checked {
+        let is_letter = |place: Place| matches!(place, Place::Dead(_));
+        let jobs = ground.model.jobs.iter();
+        let letters: Vec<Name> =
+            jobs.filter(|(_, job)| is_letter(job.place)).map(|(id, _)| id.clone()).collect();
+        match ground.chance.pick(&letters).cloned() {
+            Some(id) => ground.put_back(&id),
+            None => Ok(()),
+        }
+    }
+
+    fn go_wrong(&mut self, ground: &mut Ground) -> Checked {
+        let at = ground.chance.between(0, WORKERS as u64 - 1) as usize;
+        let keep = match ground.chance.between(0, 2) {
+            0 => Keep::Nothing,
+            1 => Keep::Everything,
+            _ => Keep::Some(ground.chance.any()),
+        };
+        match ground.chance.between(0, 9) {
+            // Killed: nothing of it is left but its name.
+            0..3 => {
+                let worker = &mut self.workers[at];
+                (worker.claim, worker.in_doubt) = (None, false);
+                worker.held.clear();
+            }
+            3..7 => {
+                let for_ms = ground.chance.between(5_000, 30_000);
+                self.workers[at].frozen_until_ms = ground.now_ms() + for_ms;
+            }
+            7 => ground.disk.set_fuse(Some(Fuse::Error(keep))),
+            8 => ground.disk.set_fuse(Some(Fuse::Power(keep))),
+            _ => return ground.crash(keep),
+        }
+        Ok(())
+    }
+
+    /// Everybody who worked is gone; what they left is taken back, and one who does nothing wrong does
+    /// all that is left.
+    pub fn settle(&mut self, ground: &mut Ground) -> Checked {
+        for (_, mail) in std::mem::take(&mut self.mail) {
+            if let Mail::Enqueue { id, on_death } = mail {
+                ground.enqueue(&id, on_death)?;
+            }
+        }
+        ground.pass(SETTLE_MS);
+        loop {
+            let suspects = ground.suspects()?;
+            if suspects.is_empty() {
+                break;
+            }
+            self.batches += 1;
+            ground.reclaim(self.batches, suspects)?;
+        }
+        let name = Name::new("last").expect("it is a valid name");
+        let Some(claim) = ground.start(&name)? else { return Ok(()) };
+        while let Ok(jobs) = ground.take(&claim, 50)?
+            && !jobs.is_empty()
+        {
+            for job in jobs {
+                let ticket = Ticket { id: job.id, token: job.token, incarnation: None };
+                ground.finish(&ticket, &Finish::Complete)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Default for Cast {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,118 @@
+//! Deliberate bugs of a store of jobs: the simulation must find each of them. None is in production
+//! code; they are broken rules given to the real store, or something done in front of it.
+
+use std::sync::Arc;
+
+use lapsed::inflight::rules::{OnDeath, Recovery};
+use lapsed::receipt::Reason;
+use lapsed::registry::rules::{Case, Guard, Life, Strict};
+use lapsed::sweep::Refusal;
+
+use crate::promise::Promise;
+
+/// One deliberate bug.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JobBug {
+    /// A job is removed from the in-flight set in one step and pushed to its queue in another (E1).
+    RemoveThenPush,
+    /// A completion goes by the job's id; whose claim it is, is not asked (E9).
+    TokenNotChecked,
+    /// An ended life takes and completes as if it lived (E9).
+    TheDeadMayAct,
+    /// What was suspected is put back, whoever beat or holds it by now.
+    PutBackWithoutGuard,
+    /// The crash is not written down with the putting back (E7).
+    CrashNotCounted,
+    /// However many workers die of it, a job is put back (E7).
+    NoCrashLimit,
+    /// Tokens begin anew when the store does (D5).
+    TokensBeginAnew,
+    /// A beat of an ended life is answered as if it lived (E2).
+    BeatRevivesTheDead,
+    /// An enqueue that is repeated because its answer was lost puts the job there twice.
+    EnqueuedTwice,
+    /// The store acknowledges before its commit is durable: the disk lies about syncs.
+    AcknowledgedBeforeDurable,
+}
+
+impl JobBug {
+    /// All of them.
+    pub const ALL: &[JobBug] = &[
+        JobBug::RemoveThenPush,
+        JobBug::TokenNotChecked,
+        JobBug::TheDeadMayAct,
+        JobBug::PutBackWithoutGuard,
+        JobBug::CrashNotCounted,
+        JobBug::NoCrashLimit,
+        JobBug::TokensBeginAnew,
+        JobBug::BeatRevivesTheDead,
+        JobBug::EnqueuedTwice,
+        JobBug::AcknowledgedBeforeDurable,
+    ];
+
+    /// The promise that it breaks.
+    pub fn breaks(self) -> Promise {
+        match self {
+            JobBug::PutBackWithoutGuard => Promise::P1,
+            JobBug::CrashNotCounted | JobBug::NoCrashLimit | JobBug::EnqueuedTwice => Promise::P3,
+            JobBug::RemoveThenPush | JobBug::AcknowledgedBeforeDurable => Promise::P4,
+            JobBug::TokenNotChecked
+            | JobBug::TheDeadMayAct
+            | JobBug::TokensBeginAnew
+            | JobBug::BeatRevivesTheDead => Promise::P5,
+        }
+    }
+}
+
+/// The rules that the model goes by.
+pub fn true_rules(bug: Option<JobBug>) -> Recovery {
+    let usual = Recovery { crashes_max: 3, crash_window_ms: 60_000, ..Recovery::default() };
+    match bug {
+        // What is brought back in a second step has forgotten its crashes; that is not what is to be
+        // found here, so nobody counts them.
+        Some(JobBug::RemoveThenPush) => Recovery { crash_window_ms: 0, ..usual },
+        _ => usual,
+    }
+}
+
+/// The rules that the store is given.
+pub fn rules(bug: Option<JobBug>) -> Recovery {
+    let usual = true_rules(bug);
+    match bug {
+        Some(JobBug::RemoveThenPush) => Recovery { on_death: OnDeath::Drop, ..usual },
+        Some(JobBug::CrashNotCounted) => Recovery { crash_window_ms: 0, ..usual },
+        Some(JobBug::NoCrashLimit) => Recovery { crashes_max: 0, ..usual },
+        _ => usual,
+    }
+}
+
+/// The rules of death that the store is given.
+pub fn guard(bug: Option<JobBug>) -> Arc<dyn Guard> {
+    match bug {
+        Some(JobBug::TheDeadMayAct) => Arc::new(Welcoming),
+        Some(JobBug::PutBackWithoutGuard) => Arc::new(Unguarded),
+        _ => Arc::new(Strict),
+    }
+}
+
+/// Lets the dead act.
+struct Welcoming;
+
+impl Guard for Welcoming {
+    fn judge(&self, case: &Case) -> Result<Reason, Refusal> {
+        Strict.judge(case)
+    }
+
+    fn may_register(&self, _: &Life) -> bool {
+        true
+    }
+}
+
+/// Whoever was suspected is dead.
+struct Unguarded;
+
+impl Guard for Unguarded {
+    fn judge(&self, case: &Case) -> Result<Reason, Refusal> {
+        Strict.judge(case).or(Ok(Reason::OwnerDead))
+    }
+}

@@ -1,0 +1,252 @@
+//! Where the store and the model meet: every call is carried out, predicted and compared in one step.
+//!
+//! A write that the power failure or the disk error cut off may have happened or not; the store must
+//! then be exactly one of the two.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use lapsed::clock::{Clock, ManualClock};
+use lapsed::inflight::{InflightStore, Place as Seen};
+use lapsed::owner::{Claim, Ending, Incarnation, OwnerStore};
+use lapsed::{Error, Kind, Name, SystemId};
+use lapsed_embedded::{Embedded, EmbeddedInflight, Options};
+
+use crate::chance::Chance;
+use crate::disk::{Disk, Fuse, Keep};
+use crate::jobs::bug::{JobBug, guard, rules, true_rules};
+use crate::jobs::model::{Model, Place};
+use crate::promise::{Broken, Checked, Promise, holds};
+use crate::trace::Trace;
+
+/// How long a beat lasts.
+pub const TTL_MS: u64 = 10_000;
+
+/// When a run begins.
+const START_MS: u64 = 1_700_000_000_000;
+
+/// The store with its disk, and what it should say.
+pub struct Ground {
+    /// The true time, and the store's.
+    pub clock: ManualClock,
+    /// All that is random.
+    pub chance: Chance,
+    /// What happened.
+    pub trace: Trace,
+    /// What should be.
+    pub model: Model,
+    /// What the disk does next.
+    pub disk: Disk,
+    /// How often each kind of thing was done.
+    pub counts: BTreeMap<&'static str, u64>,
+    pub(super) bug: Option<JobBug>,
+    store: Option<(Embedded, Arc<EmbeddedInflight>)>,
+    /// What tokens are shown less by, when they begin anew.
+    pub(super) shift: u64,
+}
+
+/// The in-memory store answers at once.
+pub(super) fn now<T>(call: impl Future<Output = T>) -> T {
+    tokio::task::unconstrained(call).now_or_never().expect("the store in memory answers at once")
+}
+
+/// The queue of all jobs.
+pub fn queue() -> Name {
+    Name::new("q").expect("it is a valid name")
+}
+
+impl Ground {
+    /// A fresh store.
+    pub fn new(seed: u64, bug: Option<JobBug>, printed: bool) -> Self {
+        let mut ground = Ground {
+            clock: ManualClock::at(START_MS),
+            chance: Chance::new(seed),
+            trace: Trace::new(printed),
+            model: Model::new(true_rules(bug), TTL_MS, START_MS),
+            disk: Disk::new(bug == Some(JobBug::AcknowledgedBeforeDurable)),
+            counts: BTreeMap::new(),
+            bug,
+            store: None,
+            shift: 0,
+        };
+        ground.open().expect("an empty disk can be opened");
+        ground
+    }
+
+    /// The true time.
+    pub fn now_ms(&self) -> u64 {
+        self.clock.wall_ms()
+    }
+
+    /// Since the beginning.
+    pub fn at_ms(&self) -> u64 {
+        self.now_ms() - START_MS
+    }
+
+    /// A line of the trace.
+    pub fn note(&mut self, who: &str, what: std::fmt::Arguments<'_>) {
+        let at_ms = self.at_ms();
+        self.trace.note(at_ms, who, what);
+    }
+
+    /// Time goes by.
+    pub fn pass(&self, span_ms: u64) {
+        self.clock.advance(Duration::from_millis(span_ms));
+    }
+
+    pub(super) fn counted(&mut self, what: &'static str) {
+        *self.counts.entry(what).or_default() += 1;
+    }
+
+    pub(super) fn jobs(&self) -> &Arc<EmbeddedInflight> {
+        &self.store.as_ref().expect("the store is open").1
+    }
+
+    fn open(&mut self) -> Checked {
+        let disk = self.disk.clone();
+        let options = Options {
+            clock: Arc::new(self.clock.clone()),
+            guard: guard(self.bug),
+            ..Options::default()
+        };
+        let id = SystemId::new(Kind::Inflight, "jobs").expect("it is a valid name");
+        let opened = Embedded::with_backend(options, move || disk.handle()).and_then(|store| {
+            let jobs = store.inflight(id, Duration::from_millis(TTL_MS), rules(self.bug))?;
+            Ok((store, jobs))
+        });
+        let opened = opened.map_err(|error| {
+            Broken::new(Promise::P4, format!("what is left cannot be opened: {error}"))
+        });
+        self.store = Some(opened?);
+        self.model.back_ms = self.now_ms();
+        Ok(())
+    }
+
+    /// The process of the store is gone, and comes back.
+    pub fn crash(&mut self, keep: Keep) -> Checked {
+        self.note("chaos", format_args!("the power fails, and keeps {keep:?}"));
+        self.counted("power failures");
+        self.disk.cut_power(keep);
+        self.reopen()?;
+        self.know_ends();
+        self.compare()
+    }
+
+    pub(super) fn reopen(&mut self) -> Checked {
+        self.store = None;
+        self.disk.take_blown();
+        self.pass(5);
+        self.open()?;
+        if self.bug == Some(JobBug::TokensBeginAnew) {
+            self.shift += self.model.token;
+        }
+        Ok(())
+    }
+
+    /// A life that ended in memory only, and of whose end nobody was told, lives again.
+    fn know_ends(&mut self) {
+        for number in std::mem::take(&mut self.model.unsure) {
+            let ended = self.ended(number);
+            if let Some(life) = self.model.lives.get_mut(&number) {
+                life.ended = ended;
+            }
+        }
+    }
+
+    fn ended(&self, number: u64) -> Option<Ending> {
+        let life = self.model.lives.get(&number)?;
+        let claim = Claim::exact(life.name.clone(), Incarnation(number));
+        let info = now(self.jobs().owner(&claim)).ok().flatten()?;
+        info.ended.map(|(ending, _)| ending)
+    }
+
+    /// A write had no answer, because the disk failed: it has happened, or it has not.
+    pub(super) fn doubt(&mut self, error: &Error, after: Model) -> Checked {
+        holds(matches!(error, Error::Unavailable { .. }), Promise::P4, || format!("{error}"))?;
+        let blown = self.disk.take_blown();
+        holds(blown.is_some(), Promise::P4, || format!("nothing failed, and yet: {error}"))?;
+        self.note("chaos", format_args!("a write was cut off: {blown:?}"));
+        self.counted("writes cut off");
+        let before = std::mem::replace(&mut self.model, after);
+        let ended = |n: &&u64| self.model.has_ended(**n) && !before.has_ended(**n);
+        let ends: Vec<u64> = self.model.lives.keys().filter(ended).copied().collect();
+        let restarted = matches!(blown, Some(Fuse::Power(_)));
+        if restarted {
+            self.reopen()?;
+            self.know_ends();
+        }
+        if self.compare().is_ok() {
+            return Ok(());
+        }
+        self.model = Model { back_ms: self.model.back_ms, ..before };
+        for number in ends {
+            // Memory ends first, and the disk follows with the next that is told of it.
+            if let (Some(ending), Some(life)) =
+                (self.ended(number), self.model.lives.get_mut(&number))
+            {
+                life.ended = Some(ending);
+                self.model.unsure.insert(number);
+            }
+        }
+        if restarted {
+            self.know_ends();
+        }
+        self.compare()
+    }
+}
+
+/// Comparing everything.
+impl Ground {
+    /// Whether the store says what the model says, of every job and of the account.
+    pub fn compare(&mut self) -> Checked {
+        let (now_ms, mut told) = (self.now_ms(), Vec::new());
+        for (id, job) in &self.model.jobs {
+            let found = now(self.jobs().job(id));
+            let found = found.map_err(|e| Broken::new(Promise::P4, e.to_string()))?;
+            let seen = found.as_ref().map(|job| &job.place);
+            let agrees = match (job.place, seen) {
+                (Place::Completed | Place::Dropped, None) => true,
+                (Place::Queued, Some(Seen::Queued)) => true,
+                (Place::Dead(why), Some(Seen::Dead { why: seen, .. })) => why == *seen,
+                (
+                    Place::InFlight { life, token },
+                    Some(Seen::InFlight { incarnation, token: seen, .. }),
+                ) => {
+                    if token == 0 {
+                        told.push((id.clone(), life, seen.0.wrapping_sub(self.shift)));
+                    }
+                    let is_known = self.shift > 0 || token == 0 || token == seen.0;
+                    life == incarnation.0 && is_known
+                }
+                _ => false,
+            };
+            holds(agrees, Promise::P4, || format!("{id} is {:?}, not {seen:?}", job.place))?;
+            let (crashes, counted) =
+                (self.model.crashes(job, now_ms), found.map(|job| job.crashes));
+            holds(counted.is_none_or(|seen| seen == crashes), Promise::P3, || {
+                format!("{id} has {crashes} crashes, not {counted:?}")
+            })?;
+        }
+        self.compare_account()?;
+        for (id, life, token) in told {
+            self.model.set(&id, Place::InFlight { life, token });
+            self.model.token = self.model.token.max(token);
+        }
+        Ok(())
+    }
+
+    fn compare_account(&self) -> Checked {
+        let counts = now(self.jobs().counts());
+        let counts = counts.map_err(|e| Broken::new(Promise::P4, e.to_string()))?;
+        let expected = self.model.counts();
+        holds(counts == expected, Promise::P8, || format!("{counts:?}, not {expected:?}"))?;
+        holds(counts.balances(), Promise::P4, || format!("{counts:?} does not balance"))?;
+        let queued = now(self.jobs().queues(None, 10)).unwrap_or_default();
+        let queued: u64 = queued.iter().map(|(_, length)| length).sum();
+        holds(queued == self.model.queue.len() as u64, Promise::P8, || {
+            format!("{queued} on queues, not {}", self.model.queue.len())
+        })
+    }
+}

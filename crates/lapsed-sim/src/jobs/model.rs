@@ -1,0 +1,280 @@
+//! What the store should say of jobs: written from the contracts alone, on the true time.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use lapsed::Name;
+use lapsed::inflight::rules::{End, OnDeath, Recovery, Why};
+use lapsed::inflight::{Counts, Did, Finish, Finished, Ticket};
+use lapsed::owner::Ending;
+use lapsed::sweep::Suspect;
+
+/// Where a job is, or how it left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// On its queue.
+    Queued,
+    /// In somebody's hands.
+    InFlight {
+        /// Whose.
+        life: u64,
+        /// By which claim; 0: nobody was told which.
+        token: u64,
+    },
+    /// A dead letter.
+    Dead(Why),
+    /// Completed.
+    Completed,
+    /// Dropped, or deleted.
+    Dropped,
+}
+
+/// One job.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// Where it is.
+    pub place: Place,
+    /// When workers died with it.
+    pub crashes: Vec<u64>,
+    /// Its own way.
+    pub on_death: Option<OnDeath>,
+}
+
+/// One life.
+#[derive(Clone, Debug)]
+pub struct Life {
+    /// Whose.
+    pub name: Name,
+    /// When it began.
+    pub started_ms: u64,
+    /// Until when its last beat lasts.
+    pub deadline_ms: u64,
+    /// How it ended.
+    pub ended: Option<Ending>,
+}
+
+/// The whole of it.
+#[derive(Clone, Debug)]
+pub struct Model {
+    /// The rules.
+    pub recovery: Recovery,
+    /// How long a beat lasts.
+    pub ttl_ms: u64,
+    /// Since when the store has been serving.
+    pub back_ms: u64,
+    /// Every job there ever was, by its id: the last of that id.
+    pub jobs: BTreeMap<Name, Job>,
+    /// The one queue, in order.
+    pub queue: VecDeque<Name>,
+    /// Every life there ever was, by incarnation.
+    pub lives: BTreeMap<u64, Life>,
+    /// Lives that have ended in the store's memory, and perhaps not on its disk.
+    pub unsure: BTreeSet<u64>,
+    /// What has entered and left.
+    pub left: Counts,
+    /// The highest token that was ever seen.
+    pub token: u64,
+    /// How many receipts were written by each batch.
+    pub receipts: BTreeMap<u64, u64>,
+}
+
+impl Model {
+    /// Nothing yet.
+    pub fn new(recovery: Recovery, ttl_ms: u64, now_ms: u64) -> Self {
+        Model {
+            recovery,
+            ttl_ms,
+            back_ms: now_ms,
+            jobs: BTreeMap::new(),
+            queue: VecDeque::new(),
+            lives: BTreeMap::new(),
+            unsure: BTreeSet::new(),
+            left: Counts::default(),
+            token: 0,
+            receipts: BTreeMap::new(),
+        }
+    }
+
+    /// Whether that life may be declared dead: its time is over, and it had a whole TTL since the store
+    /// was back.
+    pub fn is_due(&self, life: &Life, now_ms: u64) -> bool {
+        let spared = if self.back_ms <= life.started_ms { 0 } else { self.back_ms + self.ttl_ms };
+        now_ms >= life.deadline_ms.max(spared)
+    }
+
+    /// Whether that life has ended.
+    pub fn has_ended(&self, life: u64) -> bool {
+        self.lives.get(&life).is_none_or(|life| life.ended.is_some())
+    }
+
+    /// How many of a job's crashes count.
+    pub fn crashes(&self, job: &Job, now_ms: u64) -> u32 {
+        let counts = |at: &&u64| now_ms - **at < self.recovery.crash_window_ms;
+        job.crashes.iter().filter(counts).count() as u32
+    }
+
+    /// Puts a job on the queue: whether it was new.
+    pub fn enqueue(&mut self, id: &Name, on_death: Option<OnDeath>) -> bool {
+        let is_free = |job: &Job| matches!(job.place, Place::Completed | Place::Dropped);
+        if self.jobs.get(id).is_some_and(|job| !is_free(job)) {
+            return false;
+        }
+        self.jobs.insert(id.clone(), Job { place: Place::Queued, crashes: Vec::new(), on_death });
+        self.queue.push_back(id.clone());
+        self.left.entered += 1;
+        true
+    }
+
+    /// What that life takes; its tokens are told later.
+    pub fn take(&mut self, life: u64, limit: usize) -> Option<Vec<Name>> {
+        if self.has_ended(life) {
+            return None;
+        }
+        let taken: Vec<Name> = self.queue.drain(..limit.min(self.queue.len())).collect();
+        for id in &taken {
+            self.set(id, Place::InFlight { life, token: 0 });
+        }
+        Some(taken)
+    }
+
+    /// What becomes of that claim.
+    pub fn finish(&mut self, ticket: &Ticket, how: &Finish) -> Finished {
+        let place = self.jobs.get(&ticket.id).map(|job| job.place);
+        match place {
+            None | Some(Place::Completed | Place::Dropped) => return Finished::Gone,
+            Some(Place::InFlight { life, token }) if token == ticket.token.0 => {
+                if self.has_ended(life) {
+                    return Finished::OwnerEnded;
+                }
+            }
+            Some(_) => return Finished::Superseded,
+        }
+        match how {
+            Finish::Complete => self.set(&ticket.id, Place::Completed),
+            Finish::Fail { .. } => self.set(&ticket.id, Place::Dead(Why::Failed)),
+            Finish::GiveBack(end) => self.requeue(&ticket.id, *end),
+        }
+        Finished::Done
+    }
+
+    /// What a batch does: of each suspect what was done, or nothing.
+    pub fn reclaim(&mut self, number: u64, suspects: &[Suspect], now_ms: u64) -> Vec<Option<Did>> {
+        let (mut done, mut front) = (Vec::new(), Vec::new());
+        for suspect in suspects {
+            let did = self.reclaim_one(suspect, now_ms, &mut front);
+            if did.is_some() {
+                *self.receipts.entry(number).or_default() += 1;
+            }
+            done.push(did);
+        }
+        // The one that was taken first comes first again.
+        front.sort_by_key(|(token, _)| std::cmp::Reverse(*token));
+        front.into_iter().for_each(|(_, id)| self.requeue(&id, End::Front));
+        done
+    }
+
+    fn reclaim_one(
+        &mut self,
+        suspect: &Suspect,
+        now_ms: u64,
+        front: &mut Vec<(u64, Name)>,
+    ) -> Option<Did> {
+        let Place::InFlight { life, token } = self.jobs.get(&suspect.key)?.place else {
+            return None;
+        };
+        if life != suspect.incarnation.0 {
+            return None;
+        }
+        let is_due = self.is_due(self.lives.get(&life)?, now_ms);
+        let holder = self.lives.get_mut(&life)?;
+        if holder.ended.is_none() {
+            if !is_due {
+                return None;
+            }
+            holder.ended = Some(Ending::Dead);
+        }
+        let crashed = holder.ended == Some(Ending::Dead);
+        let job = self.jobs.get_mut(&suspect.key)?;
+        if crashed {
+            job.crashes.push(now_ms);
+        }
+        let on_death = job.on_death.unwrap_or(self.recovery.on_death);
+        let crashes = self.crashes(&self.jobs[&suspect.key].clone(), now_ms);
+        let place = match on_death {
+            _ if !crashed => Place::Queued,
+            OnDeath::Drop => Place::Dropped,
+            OnDeath::DeadLetter => Place::Dead(Why::Asked),
+            OnDeath::Fail => Place::Dead(Why::Failed),
+            _ if crashes >= self.recovery.crashes_max => Place::Dead(Why::Crashes),
+            OnDeath::Front | OnDeath::Back => Place::Queued,
+        };
+        match (place, on_death) {
+            (Place::Queued, OnDeath::Back) => self.requeue(&suspect.key, End::Back),
+            (Place::Queued, _) => {
+                self.set(&suspect.key, Place::Queued);
+                front.push((token, suspect.key.clone()));
+            }
+            _ => self.set(&suspect.key, place),
+        }
+        Some(match place {
+            Place::Dead(_) => Did::DeadLetter,
+            Place::Dropped => Did::Dropped,
+            _ => Did::PutBack,
+        })
+    }
+
+    /// Puts a dead letter back: whether it was one.
+    pub fn put_back(&mut self, id: &Name) -> bool {
+        match self.jobs.get_mut(id) {
+            Some(job) if matches!(job.place, Place::Dead(_)) => job.crashes.clear(),
+            _ => return false,
+        }
+        self.requeue(id, End::Back);
+        true
+    }
+
+    /// What those who are due, or have ended, hold.
+    pub fn suspects(&self, now_ms: u64) -> BTreeSet<Name> {
+        let doomed = |life: &u64| {
+            self.lives.get(life).is_some_and(|l| l.ended.is_some() || self.is_due(l, now_ms))
+        };
+        let suspect = |(id, job): (&Name, &Job)| match job.place {
+            Place::InFlight { life, .. } if doomed(&life) => Some(id.clone()),
+            _ => None,
+        };
+        self.jobs.iter().filter_map(suspect).collect()
+    }
+
+    /// The account.
+    pub fn counts(&self) -> Counts {
+        let mut counts = self.left;
+        for job in self.jobs.values() {
+            match job.place {
+                Place::Queued => counts.queued += 1,
+                Place::InFlight { .. } => counts.in_flight += 1,
+                Place::Dead(_) => counts.dead += 1,
+                Place::Completed | Place::Dropped => {}
+            }
+        }
+        counts
+    }
+
+    /// Where it is now.
+    pub fn set(&mut self, id: &Name, place: Place) {
+        match place {
+            Place::Completed => self.left.completed += 1,
+            Place::Dropped => self.left.dropped += 1,
+            _ => {}
+        }
+        if let Some(job) = self.jobs.get_mut(id) {
+            job.place = place;
+        }
+    }
+
+    fn requeue(&mut self, id: &Name, end: End) {
+        self.set(id, Place::Queued);
+        match end {
+            End::Front => self.queue.push_front(id.clone()),
+            End::Back => self.queue.push_back(id.clone()),
+        }
+    }
+}

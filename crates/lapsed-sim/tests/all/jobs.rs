@@ -1,0 +1,39 @@
+//! Jobs in flight: fixed seeds, the proof that a seed repeats, and teeth.
+
+use lapsed_sim::jobs::bug::JobBug;
+use lapsed_sim::jobs::run;
+
+/// The fixed seeds; at most so many to find a bug.
+const SEEDS_MAX: u64 = 60;
+
+#[test]
+fn fixed_seeds() {
+    let (mut recovered, mut refused, mut cut_off) = (0, 0, 0);
+    for seed in 1..=SEEDS_MAX {
+        let done = run(seed, None, false).unwrap_or_else(|failure| panic!("{failure}"));
+        let count = |what: &str| done.counts.get(what).copied().unwrap_or(0);
+        recovered += count("recovered");
+        refused += count("zombies refused");
+        cut_off += count("writes cut off");
+    }
+    assert!(recovered > 500 && refused > 100 && cut_off > 100, "{recovered} {refused} {cut_off}");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_trace() {
+    let digest = |seed| run(seed, None, false).unwrap_or_else(|f| panic!("{f}")).digest;
+    assert_eq!(digest(7), digest(7));
+    assert_ne!(digest(7), digest(8));
+    assert!(digest(7).1 > 300, "it hardly does anything");
+}
+
+/// Within seeds that pass without it: those of [`fixed_seeds`].
+#[test]
+fn every_bug_is_found_by_the_promise_that_it_breaks() {
+    for bug in JobBug::ALL {
+        let failures = (1..=SEEDS_MAX).filter_map(|seed| run(seed, Some(*bug), false).err());
+        let found = failures.into_iter().find(|failure| failure.broken.promise == bug.breaks());
+        let found = found.unwrap_or_else(|| panic!("{bug:?} was not found in {SEEDS_MAX} seeds"));
+        println!("{bug:?}: {} seeds: {}", found.seed, found.broken.what);
+    }
+}
