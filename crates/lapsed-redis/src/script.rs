@@ -2,6 +2,8 @@
 
 use std::sync::LazyLock;
 
+use crate::prelude::begin;
+
 /// One script, ready to be called.
 pub(crate) struct Script {
     pub name: &'static str,
@@ -43,11 +45,9 @@ macro_rules! scripts {
                 inner: LazyLock::new(|| {
                     let body = include_str!(concat!("../scripts/", $file, ".lua"));
                     let text = match $file.split_once('_').map_or("", |(system, _)| system) {
-                        "session" => format!("{PRELUDE}\n{SESSIONS_PRELUDE}\n{body}"),
-                        "inflight" => {
-                            format!("{PRELUDE}\n{QUEUES_PRELUDE}\n{INFLIGHT_PRELUDE}\n{body}")
-                        }
-                        _ => format!("{PRELUDE}\n{body}"),
+                        "session" => begin(&[PRELUDE, SESSIONS_PRELUDE], body),
+                        "inflight" => begin(&[PRELUDE, QUEUES_PRELUDE, INFLIGHT_PRELUDE], body),
+                        _ => begin(&[PRELUDE], body),
                     };
                     let sha = redis::Script::new(&text).get_hash().to_owned();
                     (text, sha)
