@@ -12,6 +12,7 @@ mod functions_versions;
 mod inflight;
 mod inflight_child;
 mod inflight_faults;
+mod inflight_queues;
 mod jobs;
 mod languages;
 mod migrate;
