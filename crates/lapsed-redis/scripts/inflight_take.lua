@@ -23,7 +23,7 @@ local popped = redis.call('LRANGE', queue, -limit, -1)
 if #popped == 0 then
   return { inc, whole(now), '0', '0' }
 end
-local no_way = may_write({ { 'RPOP', queue }, { 'HSET', K.jobs, 'x', 'x' }, { 'HSET', K.meta, 'x', 'x' },
+local no_way = may_write({ { 'LTRIM', queue, '0', '-1' }, { 'HSET', K.jobs, 'x', 'x' }, { 'HSET', K.meta, 'x', 'x' },
   { 'ZADD', held, '0', 'x' }, { 'HINCRBY', K.counts, 'x', '1' }, { 'ZADD', K.queues, '0', 'x' } })
 if no_way then
   return no_way
@@ -71,7 +71,7 @@ end
 
 -- From here on it is written.
 local start, first, from = new_tokens(K.meta, math.max(#ids, 1))
-redis.call('RPOP', queue, #popped)
+redis.call('LTRIM', queue, 0, -1 - #popped)
 if not own then
   redis.call('ZADD', K.queues, '0', name)
 elseif #popped < limit then

@@ -5,6 +5,7 @@
 //! the application's, and calling a script again with what it asks for. Nothing of a system's rules
 //! is written twice.
 
+use lapsed::inflight::PAYLOAD_BYTES_MAX;
 use lapsed::name::NAME_BYTES_MAX;
 use lapsed::sessions::PROFILE_BYTES_MAX;
 use lapsed::{Error, Result};
@@ -13,19 +14,19 @@ use redis::{FromRedisValue, Value};
 use crate::Redis;
 use crate::ground::BASE;
 use crate::registry::KEYS_A_CALL;
-use crate::script::{self, PRELUDE, SESSIONS_PRELUDE, Script};
+use crate::script::{self, INFLIGHT_PRELUDE, PRELUDE, QUEUES_PRELUDE, SESSIONS_PRELUDE, Script};
 
 /// The library's version. One more with every release in which its text differs: a server is then
 /// brought up to date by loading it again, and an older lapsed does not put its own in place of it.
 /// Within a version, functions may be added and answers may grow at their end; a name keeps its
 /// meaning for ever.
-pub const FUNCTIONS_VERSION: u32 = 1;
+pub const FUNCTIONS_VERSION: u32 = 2;
 
 /// As the server knows the library.
 const LIBRARY: &str = "lapsed";
 
 /// The scripts that it is made of.
-const SCRIPTS: [&str; 9] = [
+const SCRIPTS: [&str; 14] = [
     "life_start",
     "life_beat",
     "life_end",
@@ -35,14 +36,20 @@ const SCRIPTS: [&str; 9] = [
     "session_write",
     "session_hold",
     "session_delete",
+    "inflight_enqueue",
+    "inflight_take",
+    "inflight_register",
+    "inflight_finish",
+    "inflight_counts",
 ];
 
 /// What it adds to them.
-const WRAPPERS: [&str; 4] = [
+const WRAPPERS: [&str; 5] = [
     include_str!("../scripts/library/common.lua"),
     include_str!("../scripts/library/lives.lua"),
     include_str!("../scripts/library/registry.lua"),
     include_str!("../scripts/library/sessions.lua"),
+    include_str!("../scripts/library/inflight.lua"),
 ];
 
 /// Where the text tells its version.
@@ -83,12 +90,14 @@ impl Redis {
         let base: Vec<String> = BASE.iter().map(|what| format!("'{what}'")).collect();
         let mut text = format!(
             "#!lua name={LIBRARY}\n\
-             -- The operations of lapsed on registries and sessions, for callers in any language.\n\
+             -- The operations of lapsed on registries, sessions and jobs, for callers in any language.\n\
              {VERSION_LINE}{FUNCTIONS_VERSION}\n\
              local NAME_BYTES_MAX = {NAME_BYTES_MAX}\n\
              local PROFILE_BYTES_MAX = {PROFILE_BYTES_MAX}\n\
+             local PAYLOAD_BYTES_MAX = {PAYLOAD_BYTES_MAX}\n\
              local KEYS_MAX = {KEYS_A_CALL}\n\
-             local BASE = {{ {} }}\n\n{PRELUDE}\n{SESSIONS_PRELUDE}\n",
+             local BASE = {{ {} }}\n\n{PRELUDE}\n{SESSIONS_PRELUDE}\n\
+             {QUEUES_PRELUDE}\n{INFLIGHT_PRELUDE}\n",
             base.join(", ")
         );
         for Script { name, body, .. } in scripts() {

@@ -18,6 +18,7 @@ mod link;
 mod msgpack;
 mod names;
 mod owners;
+mod prelude;
 mod queues;
 mod registry;
 mod rounds;

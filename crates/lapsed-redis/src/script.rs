@@ -2,6 +2,8 @@
 
 use std::sync::LazyLock;
 
+use crate::prelude::begin;
+
 /// One script, ready to be called.
 pub(crate) struct Script {
     pub name: &'static str,
@@ -58,7 +60,7 @@ macro_rules! scripts {
                 body: include_str!(concat!("../scripts/", $file, ".lua")),
                 inner: LazyLock::new(|| {
                     let body = include_str!(concat!("../scripts/", $file, ".lua"));
-                    let text = [preludes($file), vec![body]].concat().join("\n");
+                    let text = begin(&preludes($file), body);
                     let sha = redis::Script::new(&text).get_hash().to_owned();
                     (text, sha)
                 }),

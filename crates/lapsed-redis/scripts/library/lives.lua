@@ -1,5 +1,5 @@
--- Lives, the same for registries and sessions: `lapsed_KIND_start`, `_beat`, `_retire`.
--- KEYS  1 the registry's hash, or the set of the disconnected
+-- Lives, the same for registries, sessions and jobs: `lapsed_KIND_start`, `_beat`, `_retire`.
+-- KEYS  1 the registry's hash, the set of the disconnected, or the prefix of jobs in flight
 --       2 the owner's heartbeat key, if others read it (registries only)
 -- ARGV  1 system  2 owner, then: start 3 ttl_ms [4 incarnation]; beat 3 incarnation or empty
 --       [4 ttl_ms]; retire 3 incarnation or empty
@@ -76,3 +76,4 @@ end
 
 lives_of('registry', 2, 'KEYS REGISTRY [HEARTBEAT] SYSTEM OWNER ')
 lives_of('sessions', 1, '1 DISCONNECTED SYSTEM OWNER ')
+lives_of('inflight', 1, '1 PREFIX SYSTEM OWNER ')

@@ -105,6 +105,18 @@ impl NativeInflight {
         args.key(self.set_of_queues())
     }
 
+    /// Whoever works by functions must not take from, or put back to, queues that are not there.
+    async fn note_format(&self) -> Result<()> {
+        if self.format() == QueueFormat::Own && self.outbox().is_empty() {
+            return Ok(());
+        }
+        let mut cmd = redis::cmd("HSET");
+        cmd.arg(self.key("meta")).arg("format").arg(self.format().as_str());
+        cmd.arg("outbox").arg(self.outbox());
+        let _: u64 = self.ground().link.query("HSET", &cmd).await?;
+        Ok(())
+    }
+
     /// Queues that jobs were seen to go to: a script is told them beforehand.
     pub(super) fn known_queues(&self) -> BTreeSet<Name> {
         let mut known = self.inner.known.lock().expect(LOCK).clone();
@@ -179,6 +191,7 @@ impl Sweep for NativeInflight {
     }
 
     async fn tidy(&self, limits: TidyLimits) -> Result<Tidied> {
+        self.note_format().await?;
         self.lives().tidy(&limits).await
     }
 }

@@ -4,20 +4,34 @@
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
+use lapsed::inflight::rules::Recovery;
+use lapsed::inflight::{InflightStore, Place};
 use lapsed::owner::{Claim, Incarnation, OwnerStore};
 use lapsed::registry::RegistryStore;
 use lapsed::sessions::SessionsStore;
+use lapsed::store::Store;
+use lapsed::sweep::Sweep;
+use lapsed::sweep::brake::Setting;
+use lapsed::sweep::policy::Policy;
 use lapsed::{Kind, Name, SystemId};
-use lapsed_redis::{Address, Redis, RegistryLayout, SessionsLayout, Template};
-use lapsed_testbed::{Engine, Server, paths};
+use lapsed_redis::{
+    Address, InflightLayout, NativeInflight, QueueFormat, Redis, RegistryLayout, SessionsLayout,
+    Template,
+};
+use lapsed_testbed::{Engine, Program, Server, paths};
 
 use crate::caller::Caller;
+use crate::ruby::LIMIT;
+use crate::story::{connect, eventually, pass, sweeper};
 
 lapsed_testbed::steady_async_tests! {
     registry,
     sessions,
+    inflight,
+    a_worker_in_any_language_dies_and_comes_back,
     a_zombie_is_told_in_every_language,
     the_document_names_every_function,
 }
@@ -108,6 +122,113 @@ async fn sessions() {
     }
 }
 
+async fn inflight() {
+    for engine in Engine::ALL {
+        for (ending, interpreter) in LANGUAGES {
+            let server = Server::start(engine).unwrap();
+            let _caller = Caller::on(&server).await;
+            run(&interpreter().unwrap(), &example(&format!("inflight.{ending}")), &server);
+            let jobs = mail(&server);
+            let counts = jobs.counts().await.unwrap();
+            assert!(counts.balances(), "{ending}: {counts:?}");
+            assert_eq!((counts.entered, counts.completed, counts.queued), (2, 1, 1), "{ending}");
+            let left = jobs.job(&name("job-2")).await.unwrap().unwrap();
+            assert_eq!((left.payload.as_str(), left.place), (r#"{"to":"bob"}"#, Place::Queued));
+            assert_eq!(jobs.queues(None, 10).await.unwrap(), [(name("welcome"), 1)]);
+            let owner = jobs.owner(&Claim::newest(name("w-1"))).await.unwrap().unwrap();
+            assert_eq!((owner.held, owner.ended), (0, None), "{ending}");
+        }
+    }
+}
+
+/// The system that the examples work on.
+fn mail(server: &Server) -> NativeInflight {
+    let redis = Redis::new(&Address::new(&server.url())).unwrap();
+    redis.inflight(SystemId::new(Kind::Inflight, "mail").unwrap(), mail_layout()).unwrap()
+}
+
+fn mail_layout() -> InflightLayout {
+    InflightLayout {
+        prefix: "lapsed:inflight".to_owned(),
+        queues: QueueFormat::Own,
+        queue_key: Template::new("queue:{queue}", "queue").unwrap(),
+        heartbeat_ttl: Duration::from_secs(1),
+        recovery: Recovery::default(),
+    }
+}
+
+/// Takes a job, says which, and completes it when it is told to; says how that went.
+const WORKERS: [&str; 3] = [
+    "import Redis from 'ioredis';\nimport { createInterface } from 'node:readline';\n\
+     const redis = new Redis(process.env.REDIS_URL);\nconst on = [1, 'lapsed:inflight', 'mail'];\n\
+     const [life] = await redis.fcall('lapsed_inflight_start', ...on, 'w', 1000);\n\
+     const [[id, token]] = await redis.fcall('lapsed_inflight_take', ...on, 'w', life, 'welcome', 1);\n\
+     console.log(id);\nfor await (const _ of createInterface({ input: process.stdin })) {\n\
+       const told = await redis.fcall('lapsed_inflight_complete', ...on, id, token).catch((e) => e.message);\n\
+       console.log(String(told).split(' ')[0]);\n  break;\n}\nawait redis.quit();\nprocess.exit(0);\n",
+    "import os, redis\nr = redis.from_url(os.environ['REDIS_URL'], decode_responses=True)\n\
+     on = [1, 'lapsed:inflight', 'mail']\n\
+     life, _ = r.fcall('lapsed_inflight_start', *on, 'w', 1000)\n\
+     [[id, token, _, _]] = r.fcall('lapsed_inflight_take', *on, 'w', life, 'welcome', 1)\n\
+     print(id, flush=True)\ninput()\ntry:\n    told = r.fcall('lapsed_inflight_complete', *on, id, token)[0]\n\
+     except redis.ResponseError as error:\n    told = str(error)\nprint(told.split(' ')[0], flush=True)\n",
+    "require 'redis'\n$stdout.sync = true\nredis = Redis.new(url: ENV['REDIS_URL'])\n\
+     on = [1, 'lapsed:inflight', 'mail']\n\
+     life, _ = redis.call('FCALL', 'lapsed_inflight_start', *on, 'w', 1000)\n\
+     (id, token), _ = redis.call('FCALL', 'lapsed_inflight_take', *on, 'w', life, 'welcome', 1)\n\
+     puts id\ngets\nbegin\n  told = redis.call('FCALL', 'lapsed_inflight_complete', *on, id, token)[0]\n\
+     rescue Redis::CommandError => error\n  told = error.message\nend\nputs told.split(' ')[0]\n",
+];
+
+/// One is killed with its job in its hands, one is merely too slow: both jobs go back, and the late word
+/// changes nothing.
+async fn a_worker_in_any_language_dies_and_comes_back() {
+    for ((ending, interpreter), program) in LANGUAGES.into_iter().zip(WORKERS) {
+        let server = Server::start(Engine::Redis).unwrap();
+        let mut caller = Caller::on(&server).await;
+        let jobs = mail(&server);
+        let put = ["mail", "welcome", "a", "1", "b", "2", "c", "3"];
+        caller.must("lapsed_inflight_enqueue", &["lapsed:inflight"], &put);
+        let dir = tempfile::tempdir().unwrap();
+        symlink(paths::node_modules().unwrap(), dir.path().join("node_modules")).unwrap();
+        let file = dir.path().join(format!("worker.{ending}"));
+        std::fs::write(&file, program).unwrap();
+        let start = || {
+            Program::start(&interpreter().unwrap(), |command| {
+                command.arg(&file).current_dir(dir.path()).env("REDIS_URL", server.url());
+            })
+            .unwrap()
+        };
+        let (killed, slow) = (start(), start());
+        let mut held = [&killed, &slow].map(|worker| worker.line(LIMIT).unwrap());
+        killed.kill().unwrap();
+        let sweep: Arc<dyn Sweep> = Arc::new(jobs.clone());
+        let redis = connect(&server.url());
+        redis.inflight(jobs.system().clone(), mail_layout()).unwrap();
+        // All there are die at once: that is what a brake is for, and the operator lets go of it.
+        let until_ms = redis.info().await.unwrap().now_ms + 600_000;
+        redis.set_brake(jobs.system(), Setting::Release { until_ms }).await.unwrap();
+        let sweeper = sweeper(&sweep, &redis, Policy::default());
+        eventually("both are back", async || {
+            pass(&sweeper).await;
+            (jobs.counts().await.unwrap().queued == 3).then_some(())
+        })
+        .await;
+        let quick = start();
+        let again = quick.line(LIMIT).unwrap();
+        assert!(held.contains(&again), "{ending}: {again} is one of {held:?}");
+        quick.say("complete").unwrap();
+        let told = quick.line(LIMIT).unwrap();
+        assert!(told == "done" || told == "LOST", "{ending}: {told}");
+        slow.say("complete").unwrap();
+        assert_eq!(slow.line(LIMIT).unwrap(), "LOST", "{ending}");
+        held.sort();
+        assert_eq!(held, ["a", "b"], "{ending}: each had its own");
+        let counts = jobs.counts().await.unwrap();
+        assert!(counts.balances() && counts.completed <= 1, "{ending}: {counts:?}");
+    }
+}
+
 /// The code of an error is what each client shows first.
 async fn a_zombie_is_told_in_every_language() {
     let server = Server::start(Engine::Redis).unwrap();
@@ -146,7 +267,7 @@ async fn a_zombie_is_told_in_every_language() {
 #[test]
 fn the_document_shows_the_examples_as_they_are() {
     let doc = document();
-    for what in ["registry", "sessions"] {
+    for what in ["registry", "sessions", "inflight"] {
         for (ending, language) in [("mjs", "js"), ("py", "python"), ("rb", "ruby")] {
             let text = std::fs::read_to_string(example(&format!("{what}.{ending}"))).unwrap();
             let shown = format!("```{language}\n{text}```\n");
