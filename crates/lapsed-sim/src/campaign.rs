@@ -65,7 +65,11 @@ impl Campaign {
     pub fn progress(&self) -> String {
         let rate = self.seeds as f64 / self.took().as_secs_f64().max(1e-9);
         let Counts { steps, reclaims, .. } = self.counts;
-        format!("{} seeds, {steps} steps, {reclaims} reclaims, {rate:.1} seeds/s", self.seeds)
+        let jobs = match self.jobs {
+            0 => String::new(),
+            runs => format!(", {runs} runs of jobs"),
+        };
+        format!("{} seeds, {steps} steps, {reclaims} reclaims, {rate:.1} seeds/s{jobs}", self.seeds)
     }
 }
 
@@ -82,7 +86,7 @@ impl fmt::Display for Campaign {
             write!(f, "\n  {count:>9} {kind}")?;
         }
         if self.jobs > 0 {
-            write!(f, "\n{} runs of jobs in flight", self.jobs)?;
+            write!(f, "\nof jobs in flight:")?;
         }
         for (kind, count) in &self.of_jobs {
             write!(f, "\n  {count:>9} {kind}")?;

@@ -13,7 +13,7 @@ use lapsed::{Error, Name, Result};
 use crate::disk::Keep;
 use crate::jobs::bug::JobBug;
 use crate::jobs::ground::{Ground, TTL_MS, now, queue};
-use crate::jobs::model::{Life, Place};
+use crate::jobs::model::{Life, Model, Place};
 use crate::promise::{Broken, Checked, Promise, holds};
 
 /// What a call says, unless it broke a promise.
@@ -249,7 +249,8 @@ impl Ground {
         }
         // The end of every life in it is durable with it.
         after.unsure.retain(|life| !suspects.iter().any(|s| s.incarnation.0 == *life));
-        self.model = after;
+        // Between two steps, where there are two, the store may have been away.
+        self.model = Model { back_ms: self.model.back_ms, ..after };
         Ok(())
     }
 
