@@ -78,11 +78,12 @@ local function claimed_life(K, owner, inc)
       return nil, { 'unknown' }
     end
   end
-  local life = read_life(redis.call('HGET', K.lives, inc))
-  if not life or life.name ~= owner then
+  local packed = redis.call('HGET', K.lives, inc)
+  local ending, name = string.match(packed or '', '^%d+:%d+:([-dr]):%d+:%d+:%d+:[01]:(.*)$')
+  if name ~= owner then
     return nil, { 'stranger' }
   end
-  if life.ending ~= '-' then
+  if ending ~= '-' then
     return nil, { 'ended', inc }
   end
   return inc

@@ -24,31 +24,29 @@ if #popped == 0 then
   return { inc, whole(now), '0', '0' }
 end
 local no_way = may_write({ { 'LTRIM', queue, '0', '-1' }, { 'HSET', K.jobs, 'x', 'x' }, { 'HSET', K.meta, 'x', 'x' },
-  { 'ZADD', held, '0', 'x' }, { 'HINCRBY', K.counts, 'x', '1' }, { 'ZADD', K.queues, '0', 'x' } })
+  { 'ZADD', held, '0', 'x' }, { 'HINCRBY', K.counts, 'x', '1' } })
 if no_way then
   return no_way
 end
-must_be({ K.counts, K.jobs, K.meta }, { held, K.queues })
-
-local ids, tails, seen = {}, {}, {}
-local function add(id, tail)
-  seen[id] = true
-  ids[#ids + 1] = id
-  tails[#tails + 1] = tail
-end
 local own = format == 'own'
-local wild = {}
+must_be({ K.counts }, { held })
+if not own or #popped < limit then
+  must_be({}, { K.queues })
+end
+
+local ids, tails, seen, wild, count = {}, {}, {}, {}, 0
 if own then
   local records = every('HMGET', K.jobs, popped)
   for i = #popped, 1, -1 do
     local id, record = popped[i], records[i]
     if record and not seen[id] and string.byte(record) == 113 then
-      add(id, string.sub(record, 3))
+      count = count + 1
+      seen[id], ids[count], tails[count] = true, id, string.sub(record, 3)
     end
   end
 else
   -- The id of a Sidekiq job is its own. It is only read: what is put back is what was popped.
-  local crashes, wanted = crashes_of(K, popped), {}
+  local crashes, wanted, entered = crashes_of(K, popped), {}, whole(now)
   for i, payload in ipairs(popped) do
     local ok, job = false, nil
     if format == 'sidekiq' and #payload <= 65536 then
@@ -61,16 +59,18 @@ else
   local taken = every('HMGET', K.jobs, wanted)
   for i = #popped, 1, -1 do
     local id = wanted[i]
+    count = count + 1
+    -- One without an id of its own, or whose id is in flight already (the same job was pushed twice).
     if id == '' or taken[i] or seen[id] then
-      wild[#ids + 1] = id
-      id = '?' .. #ids
+      wild[count] = id
     end
-    add(id, pack_tail(whole(now), '', '', crashes[i] or '', name, popped[i]))
+    seen[id], ids[count] = true, id
+    tails[count] = pack_tail(entered, '', '', crashes[i] or '', name, popped[i])
   end
 end
 
 -- From here on it is written.
-local start, first, from = new_tokens(K.meta, math.max(#ids, 1))
+local start, first, from = new_tokens(K.meta, math.max(count, 1))
 redis.call('LTRIM', queue, 0, -1 - #popped)
 if not own then
   redis.call('ZADD', K.queues, '0', name)
@@ -78,26 +78,26 @@ elseif #popped < limit then
   redis.call('ZREM', K.queues, name)
 end
 local answer = { inc, whole(now), whole(first), whole(#popped) }
-if #ids == 0 then
+if count == 0 then
   return answer
 end
-local mine, records, digits = ':' .. inc .. ':' .. whole(now) .. ':', {}, ends()
-for i, tail in ipairs(tails) do
-  local at = from + i - 1
+local mine, records, members, digits = ':' .. inc .. ':' .. whole(now) .. ':', {}, {}, ends()
+for i = 1, count do
+  local id, tail, at = ids[i], tails[i], from + i - 1
   local low = at % 100
-  local high, low_digits = digits[(at - low) / 100 + 1], digits[low + 1]
-  -- One without an id of its own, or whose id is in flight already (the same job was pushed twice).
+  local high, last = digits[(at - low) / 100 + 1], digits[low + 1]
   if wild[i] then
-    ids[i] = (wild[i] == '' and 'job' or wild[i]) .. '#' .. start .. high .. low_digits
+    id = (wild[i] == '' and 'job' or wild[i]) .. '#' .. start .. high .. last
   end
-  records[2 * i - 1], records[2 * i] = ids[i], 'f:' .. start .. high .. low_digits .. mine .. tail
-  answer[#answer + 1] = ids[i]
-  answer[#answer + 1] = tail
+  local odd, even = 2 * i - 1, 2 * i
+  records[odd], records[even] = id, 'f:' .. start .. high .. last .. mine .. tail
+  members[odd], members[even] = '0', id
+  answer[4 + odd], answer[4 + even] = id, tail
 end
 each('HSET', K.jobs, records)
-redis.call('HINCRBY', K.counts, inc, each('ZADD', held, members(ids)))
-redis.call('HINCRBY', K.meta, 'flying', #ids)
+redis.call('HINCRBY', K.counts, inc, each('ZADD', held, members))
+redis.call('HINCRBY', K.meta, 'flying', count)
 if not own then
-  redis.call('HINCRBY', K.meta, 'entered', #ids)
+  redis.call('HINCRBY', K.meta, 'entered', count)
 end
 return answer

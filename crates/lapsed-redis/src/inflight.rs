@@ -10,6 +10,7 @@ mod adopt_look;
 mod adopt_owners;
 mod adopt_reclaim;
 mod bell;
+mod index;
 mod jobs;
 mod native;
 mod operations;

@@ -89,6 +89,7 @@ scripts! {
     INFLIGHT_ENQUEUE = "inflight_enqueue",
     INFLIGHT_FIND = "inflight_find",
     INFLIGHT_FINISH = "inflight_finish",
+    INFLIGHT_INDEX = "inflight_index",
     INFLIGHT_LETTER = "inflight_letter",
     INFLIGHT_RECLAIM = "inflight_reclaim",
     INFLIGHT_REGISTER = "inflight_register",

@@ -196,30 +196,33 @@ of_life('held', { 5, 5 }, 'AFTER LIMIT', true, function(G, owner, inc, args)
   return jobs
 end)
 
--- Ends claims; `how` and `word` as the script has them.
+-- Ends claims; `how` and `word` as the script has them. First it is asked for their lives, then for the
+-- queues that they go to.
 local function end_claims(G, args, from, how, word)
-  local claims, count = {}, 0
-  for i = from, #args, 2 do
-    append(claims, { args[i], args[i + 1], '' })
-    count = count + 1
-  end
   local noted = redis.call('HMGET', G.meta, 'format', 'outbox')
-  local lives, queues = {}, {}
-  local letters
-  for _ = 1, 2 do
-    local keys, head = {}, { how, word, noted[1] or 'own', noted[2] or '', #lives, #queues }
-    for _, inc in ipairs(lives) do
-      keys[#keys + 1] = G.key('held:' .. inc)
+  local count, queues, letters = (#args - from + 1) / 2, {}, nil
+  local lives = {}
+  for i = 1, count do
+    lives[i] = ''
+  end
+  for _ = 1, 3 do
+    -- One life a claim, so that the answer is in their order.
+    local keys, claims = {}, {}
+    for i = 1, count do
+      keys[i] = G.key('held:' .. lives[i])
+      append(claims, { lives[i], 1, args[from + 2 * i - 2], args[from + 2 * i - 1] })
     end
     for _, queue in ipairs(queues) do
       keys[#keys + 1] = G.key('queue:' .. queue)
     end
-    letters = inflight_finish(G.hot(keys), append(append(append(head, lives), queues), claims))
-    if type(letters) == 'table' and letters[1] == 'again' then
-      for i = 3, #letters do
-        local list = i <= 2 + letters[2] and lives or queues
-        list[#list + 1] = letters[i]
-      end
+    local head = append({ how, word, noted[1] or 'own', noted[2] or '', count, #queues }, queues)
+    letters = inflight_finish(G.hot(keys), append(head, claims))
+    if type(letters) ~= 'table' or letters.err then
+      break
+    end
+    local list = letters[1] == 'lives' and lives or queues
+    for i = 2, #letters do
+      list[i - 1] = letters[i]
     end
   end
   if type(letters) == 'table' then

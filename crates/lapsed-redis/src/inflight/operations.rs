@@ -211,27 +211,38 @@ impl NativeInflight {
 
     async fn finish_some(&self, tickets: &[Ticket], how: &Finish) -> Result<Vec<Finished>> {
         let script = &script::INFLIGHT_FINISH;
-        let mut lives: BTreeSet<String> =
-            tickets.iter().filter_map(|t| t.incarnation).map(|inc| inc.to_string()).collect();
+        let nonsense = || self.ground().nonsense(script);
+        let mut lives: Vec<String> = tickets
+            .iter()
+            .map(|ticket| ticket.incarnation.map_or(String::new(), |inc| inc.to_string()))
+            .collect();
         let mut queues = match how {
             Finish::GiveBack(_) => self.known_queues(),
             Finish::Complete | Finish::Fail { .. } => BTreeSet::new(),
         };
         for _ in 0..TRIES {
-            let args = self.finish_args(tickets, how, &lives, &queues);
+            let groups = by_life(&lives);
+            let args = self.finish_args(tickets, how, &groups, &queues);
             let answer: redis::Value = self.ground().run_bare(script, args).await?;
-            let nonsense = || self.ground().nonsense(script);
             if let Some(letters) = text_of(&answer) {
-                return letters.chars().map(|l| finished(l).ok_or_else(nonsense)).collect();
+                return in_order(&groups, &letters, tickets.len()).ok_or_else(nonsense);
             }
             let words: Vec<String> =
                 redis::FromRedisValue::from_redis_value(answer).map_err(|_| nonsense())?;
-            let more = words.get(1).and_then(|n| n.parse().ok()).ok_or_else(nonsense)?;
-            lives.extend(words[2..].iter().take(more).cloned());
-            for queue in &words[2 + more..] {
-                queues.insert(Name::new(queue)?);
+            match words.split_first() {
+                Some((what, queue_names)) if what == "queues" => {
+                    for queue in queue_names {
+                        queues.insert(Name::new(queue)?);
+                    }
+                    self.remember(&queues);
+                }
+                Some((what, found)) if what == "lives" && found.len() == tickets.len() => {
+                    let places: Vec<usize> =
+                        groups.into_iter().flat_map(|(_, places)| places).collect();
+                    places.iter().zip(found).for_each(|(at, inc)| lives[*at].clone_from(inc));
+                }
+                _ => return Err(nonsense()),
             }
-            self.remember(&queues);
         }
         Err(self.restless(script.name))
     }
@@ -240,7 +251,7 @@ impl NativeInflight {
         &self,
         tickets: &[Ticket],
         how: &Finish,
-        lives: &BTreeSet<String>,
+        groups: &[(&str, Vec<usize>)],
         queues: &BTreeSet<Name>,
     ) -> Args {
         let (letter, word) = match how {
@@ -250,18 +261,15 @@ impl NativeInflight {
             Finish::GiveBack(End::Back) => ("g", "back"),
         };
         let mut args = self.job_keys().arg(letter).arg(word).arg(self.format().as_str());
-        args = args.arg(self.outbox()).arg(lives.len()).arg(queues.len());
-        for inc in lives {
-            args = args.key(held(self.shard(), inc)).arg(inc);
+        args = args.arg(self.outbox()).arg(groups.len()).arg(queues.len());
+        args = queues.iter().fold(args, |args, queue| args.arg(queue));
+        for (inc, places) in groups {
+            args = args.key(held(self.shard(), inc)).arg(inc).arg(places.len());
+            for Ticket { id, token, .. } in places.iter().map(|at| &tickets[*at]) {
+                args = args.bytes(id.as_str().as_bytes()).arg(token);
+            }
         }
-        for queue in queues {
-            args = args.key(self.queue_key(queue)).arg(queue);
-        }
-        for Ticket { id, token, incarnation } in tickets {
-            args = args.arg(id).arg(token);
-            args = args.arg(incarnation.map_or(String::new(), |inc| inc.to_string()));
-        }
-        args
+        queues.iter().fold(args, |args, queue| args.key(self.queue_key(queue)))
     }
 
     pub(super) fn unsupported(&self, operation: &str, why: &str) -> Error {
@@ -280,6 +288,31 @@ impl NativeInflight {
             ),
         }
     }
+}
+
+/// Which places belong to which life.
+fn by_life(lives: &[String]) -> Vec<(&str, Vec<usize>)> {
+    let mut groups: Vec<(&str, Vec<usize>)> = Vec::new();
+    for (at, inc) in lives.iter().enumerate() {
+        match groups.iter_mut().rev().find(|(known, _)| known == inc) {
+            Some((_, places)) => places.push(at),
+            None => groups.push((inc, vec![at])),
+        }
+    }
+    groups
+}
+
+/// The answer comes life by life.
+fn in_order(groups: &[(&str, Vec<usize>)], letters: &str, count: usize) -> Option<Vec<Finished>> {
+    let mut answers = vec![Finished::Gone; count];
+    let places = groups.iter().flat_map(|(_, places)| places);
+    if letters.len() != count {
+        return None;
+    }
+    for (at, letter) in places.zip(letters.chars()) {
+        answers[*at] = finished(letter)?;
+    }
+    Some(answers)
 }
 
 /// What a script is told of a job.

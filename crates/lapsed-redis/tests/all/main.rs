@@ -18,6 +18,8 @@ mod inflight_adopt_sidekiq;
 mod inflight_app;
 mod inflight_child;
 mod inflight_faults;
+mod inflight_functions;
+mod inflight_index;
 mod inflight_queues;
 mod jobs;
 mod languages;
