@@ -157,30 +157,26 @@ impl OpenStore {
         };
         let queue_key = template("queue_key", &layout.queue_key, "queue")?;
         let queues = queue_format(layout.queues);
-        let inflight: Arc<dyn InflightStore> = match &layout.adopted {
-            None => Arc::new(store.inflight(
-                id,
-                lapsed_redis::InflightLayout {
-                    prefix: layout.prefix.clone(),
-                    queues,
-                    queue_key,
-                    heartbeat_ttl: times.ttl,
-                    recovery,
-                },
-            )?),
-            Some(adopted) => {
-                let keys = adopted_keys(&layout.prefix, adopted);
-                let keys = AdoptedInflightLayout {
-                    orphan_threshold: times.ttl,
-                    heartbeat_interval: times.interval,
-                    queues,
-                    queue_key,
-                    recovery,
-                    ..keys
-                };
-                Arc::new(store.adopted_inflight(id, keys)?)
-            }
+        let Some(adopted) = &layout.adopted else {
+            let keys = lapsed_redis::InflightLayout {
+                prefix: layout.prefix.clone(),
+                queues,
+                queue_key,
+                heartbeat_ttl: times.ttl,
+                recovery,
+            };
+            let inflight = Arc::new(store.inflight(id, keys)?);
+            return Ok(OpenInflight { index: Some(inflight.clone()), inflight });
         };
+        let keys = AdoptedInflightLayout {
+            orphan_threshold: times.ttl,
+            heartbeat_interval: times.interval,
+            queues,
+            queue_key,
+            recovery,
+            ..adopted_keys(&layout.prefix, adopted)
+        };
+        let inflight = Arc::new(store.adopted_inflight(id, keys)?);
         Ok(OpenInflight { inflight, index: None })
     }
 
