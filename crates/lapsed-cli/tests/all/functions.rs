@@ -1,7 +1,13 @@
 //! `lapsed functions` against real servers.
 
 use crate::support::run;
+use lapsed_redis::FUNCTIONS_VERSION as VERSION;
 use lapsed_testbed::{Cluster, Engine, Server};
+
+/// Which version a server has.
+fn version_on(server: &Server) -> u32 {
+    server.command(&["FCALL", "lapsed_version", "0"]).unwrap().parse().unwrap()
+}
 
 #[test]
 fn printed_is_what_a_server_takes() {
@@ -11,7 +17,7 @@ fn printed_is_what_a_server_takes() {
     for engine in Engine::ALL {
         let server = Server::start(engine).unwrap();
         assert_eq!(server.command(&["FUNCTION", "LOAD", &printed.out]).unwrap(), "lapsed");
-        assert_eq!(server.command(&["FCALL", "lapsed_version", "0"]).unwrap(), "1");
+        assert_eq!(version_on(&server), VERSION);
     }
 }
 
@@ -23,19 +29,23 @@ fn loaded_by_address_once_and_again() {
     let first = load(&["--json"]);
     assert_eq!(first.code, 0, "{first:?}");
     let told = first.json();
-    assert_eq!((told["before"].as_u64(), told["now"].as_u64()), (None, Some(1)), "{told}");
+    let now = told["now"].as_u64();
+    assert_eq!((told["before"].as_u64(), now), (None, Some(VERSION.into())), "{told}");
     let second = load(&[]);
-    assert!(second.out.contains("version 1 of the functions loaded anew"), "{second:?}");
+    let anew = format!("version {VERSION} of the functions loaded anew");
+    assert!(second.out.contains(&anew), "{second:?}");
 
-    let newer = run(&["functions", "print"]).out.replace("local VERSION = 1", "local VERSION = 2");
-    server.command(&["FUNCTION", "LOAD", "REPLACE", &newer]).unwrap();
+    let newer = VERSION + 1;
+    let line = |version: u32| format!("local VERSION = {version}\n");
+    let text = run(&["functions", "print"]).out.replace(&line(VERSION), &line(newer));
+    server.command(&["FUNCTION", "LOAD", "REPLACE", &text]).unwrap();
     let refused = load(&[]);
     assert_eq!((refused.code, refused.out.as_str()), (1, ""), "{refused:?}");
     assert!(refused.err.contains("newer") && refused.err.contains("--force"), "{refused:?}");
-    assert_eq!(server.command(&["FCALL", "lapsed_version", "0"]).unwrap(), "2");
+    assert_eq!(version_on(&server), newer);
     let forced = load(&["--force"]);
-    assert!(forced.out.contains("in place of version 2"), "{forced:?}");
-    assert_eq!(server.command(&["FCALL", "lapsed_version", "0"]).unwrap(), "1");
+    assert!(forced.out.contains(&format!("in place of version {newer}")), "{forced:?}");
+    assert_eq!(version_on(&server), VERSION);
 }
 
 #[test]
@@ -60,7 +70,7 @@ fn loaded_into_the_stores_of_a_configuration() {
         |at: usize| (both[at]["store"].as_str().unwrap(), both[at]["nodes"].as_u64().unwrap());
     assert_eq!([told(0), told(1)], [("many", 3), ("one", 1)]);
     for node in cluster.nodes() {
-        assert_eq!(node.command(&["FCALL", "lapsed_version", "0"]).unwrap(), "1");
+        assert_eq!(version_on(node), VERSION);
     }
     let none = run(&["functions", "load", "-c", &file, "--store", "here"]);
     assert_eq!(none.code, 2, "{none:?}");
