@@ -11,7 +11,6 @@ use std::time::Duration;
 use futures::StreamExt;
 use lapsed::inflight::{Finish, Finished, InflightStore, Place};
 use lapsed::owner::OwnerStore;
-use lapsed::receipt::Receipt;
 use lapsed::store::Store;
 use lapsed::sweep::policy::Policy;
 use lapsed::sweep::{Outcome, Refusal, Sweep};
@@ -50,14 +49,22 @@ async fn the_recoverer_is_killed_a_hundred_times(engine: Engine) {
     world.suspect(1).await;
     let beside = world.sweeper(Policy { batch: 3, max_ops: Some(20), ..Policy::default() });
     let (mut kills, mut seed) = (0, u64::from(world.server.port()));
-    while kills < 100 {
+    let mut begun = BTreeSet::new();
+    // On a busy machine many are killed before they have begun: then it takes some more.
+    while kills < 100 || begun.len() < 20 {
+        assert!(kills < 1_000, "{} of {kills} had begun", begun.len());
         let recoverer = inflight_child::start(SWEEPER, &world.server.url());
         recoverer.line(LIMIT).unwrap();
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        let nap = Duration::from_micros(seed >> 51);
+        let nap = Duration::from_micros(seed >> 50);
         tokio::join!(tokio::time::sleep(nap), async { drop(pass(&beside).await) });
         recoverer.kill().unwrap();
         kills += 1;
+        if kills % 100 == 0 {
+            let receipts = world.receipts().await;
+            let theirs = receipts.iter().filter(|one| one.sweeper.starts_with("recoverer-"));
+            begun.extend(theirs.map(|receipt| receipt.sweeper.to_string()));
+        }
         let counts = world.jobs.counts().await.unwrap();
         assert!(counts.balances(), "after {kills} kills: {counts:?}");
         if counts.in_flight == 0 {
@@ -65,11 +72,7 @@ async fn the_recoverer_is_killed_a_hundred_times(engine: Engine) {
             world.suspect(1).await;
         }
     }
-    let by = |receipt: &Receipt| receipt.sweeper.starts_with("recoverer-");
-    let killed: Vec<Receipt> = world.receipts().await.into_iter().filter(by).collect();
-    let recoverers: BTreeSet<&str> = killed.iter().map(|receipt| &*receipt.sweeper).collect();
-    println!("{} of the killed had put {} jobs back", recoverers.len(), killed.len());
-    assert!(recoverers.len() > 10, "they were killed before they had begun");
+    println!("{} of {kills} that were killed had put something back", begun.len());
     world.sweep_all(Policy::default()).await;
     assert_eq!(world.complete_all().await, JOBS as u64);
     let counts = world.audit("recoverer killed 100 times").await;
@@ -320,7 +323,7 @@ async fn something_else_under_a_key(engine: Engine) {
         app.call(&["RENAME", &own, &aside]);
         app.call(&["SET", &own, "surprise"]);
         let claim = world.start("x").await;
-        assert!(world.jobs.take(&claim, &name("good"), 1).await.is_err(), "{what}");
+        assert!(world.jobs.take(&claim, &name("good"), 5).await.is_err(), "{what}");
         app.call(&["RENAME", &aside, &own]);
         assert_eq!(app.number(&["LLEN", &key("queue:good")]), 1, "{what}");
         world.audit(what).await;

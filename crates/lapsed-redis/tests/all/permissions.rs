@@ -107,7 +107,7 @@ fn server(engine: Engine, keys: &[&str]) -> (Server, String) {
 }
 
 /// The names of the suites' keys.
-const NAMES: &[&str] = &["~lapsed:*", "~connections-*", "~chat-*"];
+const NAMES: &[&str] = &["~lapsed:*", "~connections-*", "~chat-*", "~jobs-*"];
 static REDIS: LazyLock<(Server, String)> = LazyLock::new(|| server(Engine::Redis, NAMES));
 
 mod registry {
@@ -122,6 +122,13 @@ mod sessions {
         crate::fixture::native_sessions(&super::REDIS.1, 1)
     }
     lapsed::sessions_conformance!(make, lapsed_testbed::steadily_async);
+}
+
+mod inflight {
+    async fn make() -> lapsed::inflight::conformance::Fixture {
+        crate::fixture::native_inflight(&super::REDIS.1)
+    }
+    lapsed::inflight_conformance!(make, lapsed_testbed::steadily_async);
 }
 
 fn template(text: &str, place: &str) -> Template {
