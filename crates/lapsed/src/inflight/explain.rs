@@ -51,11 +51,18 @@ impl Inflight {
             }
             Place::InFlight { owner, incarnation, token, since_ms, due_ms, ended } => {
                 let held = seconds(job.now_ms.saturating_sub(*since_ms));
-                because.push(format!(
-                    "`{key}` of queue `{}` is in the hands of `{owner}`, incarnation \
-                     {incarnation}, by claim {token}, for {held:.1} s",
-                    job.queue
-                ));
+                let queue = &job.queue;
+                because.push(match token.0 {
+                    // Where the application registers its jobs itself there are no claims.
+                    0 => format!(
+                        "`{key}` of queue `{queue}` is in flight by the application's own word, of \
+                         {held:.1} s ago"
+                    ),
+                    _ => format!(
+                        "`{key}` of queue `{queue}` is in the hands of `{owner}`, incarnation \
+                         {incarnation}, by claim {token}, for {held:.1} s"
+                    ),
+                });
                 self.words().judge(&mut because, *ended, *due_ms, job.now_ms).await?
             }
         };
