@@ -4,7 +4,7 @@
 //! Read in this order: [`clock`] (time is given, never taken), [`owner`] (who holds things),
 //! [`sweep`] (suspect → guard → outcome), [`receipt`] (what happened), [`schedule`] and [`leader`]
 //! (when, and who), then the room of a system: [`registry`],
-//! [`sessions`], [`inflight`].
+//! [`sessions`], [`inflight`], [`leases`].
 //!
 //! This crate does no I/O. A store (`lapsed-embedded`, ...) fills the seams [`store::Store`],
 //! [`owner::OwnerStore`], [`sweep::Sweep`] and one trait a system.
@@ -17,6 +17,7 @@ pub mod conformance;
 pub mod error;
 pub mod inflight;
 pub mod leader;
+pub mod leases;
 pub mod name;
 pub mod owner;
 pub mod receipt;

@@ -91,11 +91,13 @@ pub enum Kind {
     Sessions,
     /// Jobs popped from a queue: put back when their worker dies.
     Inflight,
+    /// The right to a key for a time, and the decisions of transactions.
+    Leases,
 }
 
 impl Kind {
     /// Every kind there is.
-    pub const ALL: &[Kind] = &[Kind::Registry, Kind::Sessions, Kind::Inflight];
+    pub const ALL: &[Kind] = &[Kind::Registry, Kind::Sessions, Kind::Inflight, Kind::Leases];
 
     /// The word used in configuration, routes and metrics.
     pub fn as_str(self) -> &'static str {
@@ -103,6 +105,7 @@ impl Kind {
             Kind::Registry => "registry",
             Kind::Sessions => "sessions",
             Kind::Inflight => "inflight",
+            Kind::Leases => "leases",
         }
     }
 }

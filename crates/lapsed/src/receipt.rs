@@ -73,12 +73,22 @@ pub enum Reason {
     Orphaned,
     /// It was made, and nobody connected to it within its grace period.
     NeverConnected,
+    /// A lease that its holder did not renew in time.
+    LeaseExpired,
+    /// A decision that need not be kept any longer.
+    DecisionExpired,
 }
 
 impl Reason {
     /// Every reason there is.
-    pub const ALL: &[Reason] =
-        &[Reason::OwnerDead, Reason::OwnerRetired, Reason::Orphaned, Reason::NeverConnected];
+    pub const ALL: &[Reason] = &[
+        Reason::OwnerDead,
+        Reason::OwnerRetired,
+        Reason::Orphaned,
+        Reason::NeverConnected,
+        Reason::LeaseExpired,
+        Reason::DecisionExpired,
+    ];
 
     /// The word used in metrics and JSON.
     pub fn as_str(self) -> &'static str {
@@ -87,6 +97,8 @@ impl Reason {
             Reason::OwnerRetired => "owner_retired",
             Reason::Orphaned => "orphaned",
             Reason::NeverConnected => "never_connected",
+            Reason::LeaseExpired => "lease_expired",
+            Reason::DecisionExpired => "decision_expired",
         }
     }
 }
@@ -168,6 +180,9 @@ pub struct ReceiptQuery {
 pub trait Witness: Send + Sync {
     /// Something was reclaimed.
     fn reclaimed(&self, _receipt: &Receipt) {}
+    /// An operation met something that was over and cleared it, so many milliseconds late. Its receipt
+    /// was written in the same step, and may be numbered later.
+    fn cleared(&self, _system: &SystemId, _reason: Reason, _late_ms: u64) {}
     /// A pass ended.
     fn passed(&self, _report: &PassReport) {}
     /// Somebody declared dead came back and was told so.

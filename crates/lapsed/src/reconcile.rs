@@ -25,6 +25,11 @@ pub trait Reconcile: Send + Sync {
 
     /// About how many rows there are to look at: for the progress bar.
     async fn extent(&self) -> Result<u64>;
+
+    /// About how many requests it takes, where each of them has a price. `None`: none to speak of.
+    async fn cost(&self) -> Result<Option<u64>> {
+        Ok(None)
+    }
 }
 
 /// What one page of it did.

@@ -1,10 +1,7 @@
 //! The handle of a living owner: it beats by itself and knows when it was lost.
 //!
 //! The race it closes: the store may declare this process dead while the process still believes
-//! itself alive. So the handle never trusts longer than the store may: it counts the TTL from when
-//! the last answered beat was *sent* (the store counted from later), and takes whichever of the
-//! monotonic and the wall clock leaves less. A host that slept has a monotonic clock that stood
-//! still; a wall clock that was set back would promise too much. Either alone is wrong (X8).
+//! itself alive. How it never trusts longer than the store may is in [`trust`](super::trust).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +12,7 @@ use tokio::task::JoinHandle;
 use crate::clock::{Clock, jittered, within};
 use crate::error::{Error, Result};
 use crate::name::Name;
+use crate::owner::trust::{Sent, Trust, wait_trusting};
 use crate::owner::{Claim, Incarnation, Lost, OwnerInfo, OwnerStore};
 
 /// How an owner beats.
@@ -58,26 +56,6 @@ impl OwnerOptions {
     }
 }
 
-/// When trust in the last answered beat ends, on both of this host's clocks.
-#[derive(Clone, Copy, Debug)]
-struct Trust {
-    mono_until: Duration,
-    wall_until_ms: u64,
-}
-
-impl Trust {
-    fn from_sending(mono_sent: Duration, wall_sent_ms: u64, ttl: Duration) -> Self {
-        Trust { mono_until: mono_sent + ttl, wall_until_ms: wall_sent_ms + ttl.as_millis() as u64 }
-    }
-
-    /// What is left of it: the less of the two.
-    fn left(&self, clock: &dyn Clock) -> Duration {
-        let mono = self.mono_until.saturating_sub(clock.mono());
-        let wall = Duration::from_millis(self.wall_until_ms.saturating_sub(clock.wall_ms()));
-        mono.min(wall)
-    }
-}
-
 /// Alive until dropped, retired or lost.
 pub struct Owner {
     store: Arc<dyn OwnerStore>,
@@ -99,14 +77,14 @@ impl Owner {
     ) -> Result<Owner> {
         let every = options.checked_every()?;
         let name = Name::new(name)?;
-        let (mono, wall) = (clock.mono(), clock.wall_ms());
+        let sent = Sent::now(&*clock);
         let ttl_ms = options.ttl.as_millis() as u64;
         let beat =
             within(&*clock, options.timeout, store.start(&name, ttl_ms)).await.unwrap_or_else(
                 || Err(Error::timed_out("the store", "start", options.timeout.as_millis())),
             )?;
         let claim = Claim::exact(name, beat.incarnation);
-        let (trust_tx, trust) = watch::channel(Trust::from_sending(mono, wall, options.ttl));
+        let (trust_tx, trust) = watch::channel(sent.trust(options.ttl));
         let (lost_tx, lost) = watch::channel(None);
         let beater = Beater {
             store: store.clone(),
@@ -202,7 +180,7 @@ impl Beater {
     async fn run(self) {
         let mut wait = jittered(&*self.clock, self.every, self.options.jitter);
         loop {
-            if !self.wait_trusting(wait).await {
+            if !wait_trusting(&*self.clock, &self.trust, wait, self.options.ttl).await {
                 let lost = self.ask_what_was_lost().await;
                 self.lost.send_replace(Some(lost));
                 return;
@@ -221,24 +199,6 @@ impl Beater {
         }
     }
 
-    /// Waits, looking up often enough to notice that the wall clock moved while the monotonic one
-    /// did not. False when trust ran out.
-    async fn wait_trusting(&self, wait: Duration) -> bool {
-        let until = self.clock.mono() + wait;
-        loop {
-            let left = self.trust.borrow().left(&*self.clock);
-            if left.is_zero() {
-                return false;
-            }
-            let rest = until.saturating_sub(self.clock.mono());
-            if rest.is_zero() {
-                return true;
-            }
-            let look_up = (self.options.ttl / 10).max(Duration::from_millis(1));
-            self.clock.sleep(rest.min(left).min(look_up)).await;
-        }
-    }
-
     /// Trust is gone, and with it the right to act, whatever the store says. But the store may
     /// know what was held.
     async fn ask_what_was_lost(&self) -> Lost {
@@ -250,13 +210,13 @@ impl Beater {
     }
 
     async fn beat(&self) -> Result<()> {
-        let (mono, wall) = (self.clock.mono(), self.clock.wall_ms());
+        let sent = Sent::now(&*self.clock);
         let left = self.trust.borrow().left(&*self.clock);
         let patience = self.options.timeout.min(left);
         match within(&*self.clock, patience, self.store.beat(&self.claim)).await {
             Some(answer) => {
                 answer?;
-                self.trust.send_replace(Trust::from_sending(mono, wall, self.options.ttl));
+                self.trust.send_replace(sent.trust(self.options.ttl));
                 Ok(())
             }
             None => Err(Error::timed_out("the store", "beat", patience.as_millis())),

@@ -301,7 +301,7 @@ impl<'a> Run<'a> {
         if self.act == Act::Reclaim {
             size.learn(count, held);
             progress.size = size.clone();
-            self.rest_until = clock.mono() + self.sweeper.parts.policy.rest_after(held);
+            self.rest_until = clock.mono() + self.sweeper.parts.policy.rest_after(held, count);
         }
         Ok(if page.last { Step::End } else { Step::More })
     }

@@ -30,6 +30,9 @@ pub struct Policy {
     pub hold: Duration,
     /// The pause between two batches, whatever they took.
     pub op_delay: Duration,
+    /// The pause for each entry of a batch, taken after the batch: where every entry is a few requests
+    /// of their own, and a store that throttles whoever sends too many.
+    pub entry_delay: Duration,
     /// How much of the store's time a pass may take, as a share: after a batch that held the store for
     /// long it rests for long. 1: it need not rest.
     pub share: f64,
@@ -53,6 +56,7 @@ impl Default for Policy {
             batch: 500,
             hold: Duration::from_millis(2),
             op_delay: Duration::ZERO,
+            entry_delay: Duration::ZERO,
             share: 1.0,
             max_ops: None,
             max_runtime: None,
@@ -97,11 +101,12 @@ impl Policy {
         Ok(())
     }
 
-    /// How long to leave the store alone after a batch that held it for so long.
-    pub fn rest_after(&self, held: Duration) -> Duration {
+    /// How long to leave the store alone after a batch of so many entries that held it for so long.
+    pub fn rest_after(&self, held: Duration, entries: usize) -> Duration {
         let owed = held.as_secs_f64() * (1.0 / self.share - 1.0);
         // A store that stood still took no time of anybody else's that a rest would give back.
-        self.op_delay.max(Duration::from_secs_f64(owed).min(REST_MAX))
+        let entries = self.entry_delay.saturating_mul(entries.try_into().unwrap_or(u32::MAX));
+        self.op_delay.max(entries).max(Duration::from_secs_f64(owed).min(REST_MAX))
     }
 }
 
@@ -180,11 +185,13 @@ mod tests {
     fn a_longer_batch_is_followed_by_a_longer_rest() {
         let ms = Duration::from_millis;
         let policy = Policy { share: 0.5, ..Policy::default() };
-        assert_eq!((policy.rest_after(ms(2)), policy.rest_after(ms(1))), (ms(2), ms(1)));
-        assert_eq!(policy.rest_after(Duration::from_secs(9)), REST_MAX);
+        assert_eq!((policy.rest_after(ms(2), 1), policy.rest_after(ms(1), 1)), (ms(2), ms(1)));
+        assert_eq!(policy.rest_after(Duration::from_secs(9), 1), REST_MAX);
         let policy = Policy { op_delay: ms(5), ..policy };
-        assert_eq!((policy.rest_after(ms(2)), policy.rest_after(ms(8))), (ms(5), ms(8)));
-        assert_eq!(Policy::default().rest_after(ms(8)), Duration::ZERO);
+        assert_eq!((policy.rest_after(ms(2), 1), policy.rest_after(ms(8), 1)), (ms(5), ms(8)));
+        assert_eq!(Policy::default().rest_after(ms(8), 1), Duration::ZERO);
+        let policy = Policy { entry_delay: ms(100), ..Policy::default() };
+        assert_eq!((policy.rest_after(ms(1), 7), policy.rest_after(ms(1), 0)), (ms(700), ms(0)));
     }
 
     #[test]

@@ -1,0 +1,369 @@
+//! What every store must do for `leases`, run unchanged on each of them.
+//!
+//! A store crate writes one function that makes a [`Fixture`] and calls
+//! [`leases_conformance!`](crate::leases_conformance) with it: every case becomes a test of its own.
+//! Nothing here relies on exact milliseconds, nor on where receipt numbers begin, nor on what else is
+//! in the store: a store may run on its real clock and tell its time in whole seconds.
+
+#![allow(clippy::unwrap_used)] // a suite of tests: a panic is a failing test
+
+pub mod decisions;
+pub mod expiry;
+pub mod holding;
+pub mod records;
+pub mod sweeps;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+
+use crate::activity::Activity;
+use crate::clock::SystemClock;
+use crate::leases::rules::Staged;
+use crate::leases::{
+    Acquire, Acquired, Decided, Decision, Described, Fenced, Grant, LeaseKey, Leases, LeasesParts,
+    LeasesStore, Loss, Met, State, Ticket, Token,
+};
+use crate::name::Name;
+use crate::receipt::{Receipt, ReceiptQuery, Retention, Silent};
+use crate::schedule::Stop;
+use crate::store::Store;
+use crate::sweep::brake::{Brake, BrakePolicy, Setting};
+use crate::sweep::policy::Policy;
+use crate::sweep::{
+    Act, Batch, BatchAnswer, BatchId, Cursor, PageRequest, PassReport, Suspect, Sweeper,
+    SweeperParts,
+};
+
+/// A store to be tried, fresh, with a way to let its clock run.
+pub struct Fixture {
+    /// The leases under test.
+    pub leases: Arc<dyn LeasesStore>,
+    /// The store below them.
+    pub store: Arc<dyn Store>,
+    /// How long a lease lasts: at least a second, and as long as the fixture can afford to wait for.
+    pub ttl: Duration,
+    /// How much later than its end, at the most, the sweep's index lists a lease: the width of a bucket.
+    pub coarse: Duration,
+    /// Lets the store's clock run on by that much, so that the store itself knows, and returns when it
+    /// has.
+    pub advance: Box<dyn Fn(Duration) -> BoxFuture<'static, ()> + Send + Sync>,
+    /// Whatever must live as long as the fixture.
+    pub keep: Box<dyn std::any::Any + Send + Sync>,
+}
+
+impl Fixture {
+    /// A fixture whose store has been there for long enough: no store-away grace is running.
+    pub async fn settled(self) -> Self {
+        if self.leases.census().await.expect("census").back_ms > 0 {
+            (self.advance)(self.ttl.max(self.leases.threshold())).await;
+        }
+        self
+    }
+
+    /// The TTL in milliseconds.
+    pub fn ttl_ms(&self) -> u64 {
+        self.ttl.as_millis() as u64
+    }
+
+    /// Long enough for what was leased before to be over.
+    pub async fn expire(&self) {
+        (self.advance)(self.ttl).await;
+    }
+
+    /// Long enough for the sweep to list it.
+    pub async fn ripen(&self) {
+        (self.advance)(self.ttl + self.coarse).await;
+    }
+
+    /// What to acquire, for `owner`.
+    pub fn wish(&self, key: &LeaseKey, owner: &str) -> Acquire {
+        Acquire { key: key.clone(), owner: name(owner), ttl_ms: self.ttl_ms(), request: None }
+    }
+
+    /// One attempt.
+    pub async fn attempt(&self, key: &LeaseKey, owner: &str) -> Met<Acquired> {
+        self.leases.acquire(&self.wish(key, owner)).await.expect("acquire")
+    }
+
+    /// One attempt that must succeed.
+    pub async fn acquire(&self, key: &LeaseKey, owner: &str) -> Grant {
+        match self.attempt(key, owner).await.answer {
+            Acquired::Granted(grant) => grant,
+            Acquired::Held(grant) => panic!("held: {grant:?}"),
+        }
+    }
+
+    /// The same for so long that it does not run out during a case.
+    pub async fn acquire_long(&self, key: &LeaseKey, owner: &str) -> Grant {
+        let wish = Acquire { ttl_ms: 3_600_000, ..self.wish(key, owner) };
+        match self.leases.acquire(&wish).await.expect("acquire").answer {
+            Acquired::Granted(grant) => grant,
+            Acquired::Held(grant) => panic!("held: {grant:?}"),
+        }
+    }
+
+    /// Many, at once.
+    pub async fn acquire_all(&self, keys: &[LeaseKey], owner: &str) {
+        let grants = keys.iter().map(|key| self.acquire(key, owner));
+        futures::future::join_all(grants).await;
+    }
+
+    /// One key, as those see it that only look.
+    pub async fn peek(&self, key: &LeaseKey) -> Described {
+        self.leases.peek(key).await.expect("peek").expect("the key was leased")
+    }
+
+    /// The token of a key.
+    pub async fn token(&self, key: &LeaseKey) -> Token {
+        self.peek(key).await.token
+    }
+
+    /// Sets the state; whether it was allowed.
+    pub async fn set_state(&self, ticket: &Ticket, text: &str) -> Fenced<()> {
+        let state = json(text);
+        self.leases.set_state(ticket, Some(&state)).await.expect("set_state").answer
+    }
+
+    /// Stages a state; whether it was allowed.
+    pub async fn stage(&self, ticket: &Ticket, id: &str, text: &str) -> Fenced<()> {
+        let staged = Staged { txn: name(id), state: json(text) };
+        self.leases.stage(ticket, Some(&staged)).await.expect("stage").answer
+    }
+
+    /// Decides, for an hour.
+    pub async fn decide(&self, id: &str, decision: Decision) -> Decided {
+        self.leases.decide(&name(id), decision, 3_600_000).await.expect("decide").answer
+    }
+
+    /// The store's clock.
+    pub async fn now_ms(&self) -> u64 {
+        self.store.info().await.expect("info").now_ms
+    }
+
+    /// One page of everything that is suspect.
+    pub async fn suspects(&self) -> Vec<Suspect> {
+        self.suspects_within(None).await
+    }
+
+    /// The same under a brake.
+    pub async fn suspects_within(&self, undeclared_max: Option<usize>) -> Vec<Suspect> {
+        let mut all: Vec<Suspect> = Vec::new();
+        loop {
+            let after = all.last().map_or(Cursor::default(), |last| self.leases.after(last));
+            let request = PageRequest { after, limit: 1_000, undeclared_max };
+            let page = self.leases.suspects(request).await.expect("suspects");
+            let ends = page.last || page.suspects.is_empty();
+            all.extend(page.suspects);
+            if ends {
+                return all;
+            }
+        }
+    }
+
+    /// One batch by hand, signed by a name of its own.
+    pub async fn reclaim(&self, suspects: Vec<Suspect>) -> BatchAnswer {
+        let id = BatchId { sweeper: unique("by-hand").into(), number: 1 };
+        let batch = Batch { id, suspects, act: Act::Reclaim, term: None };
+        self.leases.reclaim(batch).await.expect("reclaim")
+    }
+
+    /// A sweeper with that policy. Its name begins with `who` and is unique, as names must be.
+    pub fn sweeper(&self, who: &str, policy: Policy) -> Sweeper {
+        Sweeper::new(SweeperParts {
+            name: unique(who),
+            sweep: self.leases.clone(),
+            store: self.store.clone(),
+            policy,
+            brake: Arc::new(Brake::new(BrakePolicy::default(), self.leases.threshold())),
+            clock: SystemClock::shared(),
+            activity: Arc::default(),
+            leadership: None,
+            witness: Arc::new(Silent),
+            retention: Retention::default(),
+        })
+    }
+
+    /// One pass with that policy, naming what it reclaimed.
+    pub async fn pass(&self, who: &str, act: Act, policy: Policy) -> PassReport {
+        let (_stopper, stop) = Stop::channel();
+        self.sweeper(who, policy).pass(act, 1_000, &stop).await
+    }
+
+    /// One real pass.
+    pub async fn sweep(&self) -> PassReport {
+        self.pass("s", Act::Reclaim, policy()).await
+    }
+
+    /// All receipts, oldest first.
+    pub async fn receipts(&self) -> Vec<Receipt> {
+        let query = ReceiptQuery { after: Some(0), limit: 10_000, ..ReceiptQuery::default() };
+        self.store.receipts(self.leases.system(), query).await.expect("receipts")
+    }
+
+    /// What the operator says of the brake.
+    pub async fn set_brake(&self, setting: Setting) {
+        self.store.set_brake(self.leases.system(), setting).await.expect("set_brake");
+    }
+
+    /// The system on top.
+    pub fn system(&self) -> Arc<Leases> {
+        Arc::new(Leases::new(LeasesParts {
+            id: self.leases.system().clone(),
+            leases: self.leases.clone(),
+            index: None,
+            store: self.store.clone(),
+            ttl: self.ttl,
+            decision_ttl: Duration::from_secs(3_600),
+            brake: Arc::new(Brake::new(BrakePolicy::default(), self.leases.threshold())),
+            clock: SystemClock::shared(),
+            activity: Arc::<Activity>::default(),
+            witness: Arc::new(Silent),
+            timeout: Duration::from_secs(20),
+        }))
+    }
+}
+
+/// How the suite sweeps: as much as there is, and patient with a slow machine.
+pub fn policy() -> Policy {
+    Policy { timeout: Duration::from_secs(60), ..Policy::default() }
+}
+
+/// A name that nobody else in this process uses.
+fn unique(who: &str) -> String {
+    static NAMES: AtomicU64 = AtomicU64::new(0);
+    format!("{who}#{}", NAMES.fetch_add(1, Ordering::Relaxed))
+}
+
+/// A name that is known to be one.
+pub fn name(text: &str) -> Name {
+    Name::new(text).expect("a good name")
+}
+
+/// A key in the namespace `n`.
+pub fn key(text: &str) -> LeaseKey {
+    LeaseKey::new("n", text).expect("a good key")
+}
+
+/// Several.
+pub fn keys(texts: &[&str]) -> Vec<LeaseKey> {
+    texts.iter().map(|text| key(text)).collect()
+}
+
+/// A state.
+pub fn json(text: &str) -> State {
+    State::Json(text.into())
+}
+
+/// What suspects are about, in the order of the alphabet.
+pub fn subjects(suspects: &[Suspect]) -> Vec<String> {
+    let mut subjects: Vec<String> = suspects.iter().map(|s| s.key.to_string()).collect();
+    subjects.sort();
+    subjects
+}
+
+/// The loss that was answered.
+pub fn lost<T: std::fmt::Debug>(answer: Fenced<T>) -> Loss {
+    match answer {
+        Fenced::Lost(loss) => loss,
+        Fenced::Done(done) => panic!("a token that holds nothing was believed: {done:?}"),
+    }
+}
+
+/// What was done.
+pub fn done<T>(answer: Fenced<T>) -> T {
+    match answer {
+        Fenced::Done(done) => done,
+        Fenced::Lost(loss) => panic!("the holder was refused: {loss:?}"),
+    }
+}
+
+/// Makes one test a case. `$make` is an `async fn() -> Fixture`. On the real clock a second argument
+/// says how a case is told: `async fn(impl AsyncFnMut())`, so that one during which the machine stood
+/// still can be told again, with a fixture of its own.
+#[macro_export]
+macro_rules! leases_conformance {
+    ($make:ident) => {
+        $crate::leases_conformance!($make, $crate::conformance::once);
+    };
+    ($make:ident, $tell:path) => {
+        $crate::leases_conformance!(@cases $make, $tell, holding: [
+            one_holds_and_the_others_are_told,
+            of_many_at_once_one_wins,
+            a_release_frees_the_key_and_keeps_the_token,
+            a_repeated_request_gets_the_same_answer,
+            a_renewal_moves_the_deadline,
+            a_token_that_holds_nothing_changes_nothing,
+            the_holder_alone_changes_the_state,
+            a_state_may_be_bytes,
+            any_key_is_safe,
+            keys_are_listed_in_pages,
+            namespaces_are_apart,
+            whoever_waits_gets_it_when_it_is_free,
+            whoever_waits_in_vain_is_told_who_holds_it,
+            a_hold_renews_by_itself,
+            a_hold_knows_that_it_was_lost,
+            why_is_told_in_words,
+        ]);
+        $crate::leases_conformance!(@cases $make, $tell, expiry: [
+            whoever_comes_next_clears_first,
+            a_late_renewal_is_lost,
+            a_late_release_is_lost,
+            a_late_state_is_lost,
+            describing_clears_and_peeking_does_not,
+            trap_d5_tokens_only_grow,
+            trap_d8_over_is_over_for_everybody,
+            trap_d9_a_committed_stage_is_published,
+            trap_d9_an_undecided_stage_is_rolled_back_for_good,
+            a_release_follows_the_decision,
+        ]);
+        $crate::leases_conformance!(@cases $make, $tell, decisions: [
+            the_first_decision_stands,
+            of_two_deciders_one_wins,
+            an_expired_decision_is_deleted_before_the_answer,
+            an_expired_decision_may_be_made_again,
+            the_sweep_deletes_expired_decisions_only,
+        ]);
+        $crate::leases_conformance!(@cases $make, $tell, sweeps: [
+            what_is_over_is_cleared_and_the_living_are_not,
+            trap_d1_what_was_renewed_is_found_later,
+            a_renewal_before_the_decisive_step_wins,
+            a_new_holder_before_the_decisive_step_wins,
+            what_was_released_leaves_nothing_to_do,
+            trap_d6_every_namespace_gets_its_turn,
+            trap_d7_one_refusal_does_not_stop_the_others,
+            trap_d9_the_sweep_follows_the_decision,
+            trap_d11_a_pass_that_stops_early_resumes,
+            two_sweepers_count_exactly,
+            a_dry_run_lists_what_a_pass_does_and_changes_nothing,
+            the_same_suspect_twice_in_a_batch_counts_once,
+            a_held_brake_spares_all,
+            trap_x5_a_stalled_leader_is_refused_by_the_store,
+        ]);
+        $crate::leases_conformance!(@cases $make, $tell, records: [
+            receipts_carry_the_evidence,
+            what_an_operation_cleared_has_its_receipt_too,
+            each_token_has_one_receipt_at_the_most,
+            what_was_in_doubt_is_settled_by_batch,
+            restoring_a_lease_grants_a_new_token,
+            restoring_is_refused_when_somebody_has_held_it_since,
+            restoring_a_decision_makes_it_again,
+        ]);
+    };
+    (@cases $make:ident, $tell:path, $room:ident: [$($case:ident,)*]) => {
+        mod $room {
+            $(
+                #[tokio::test]
+                async fn $case() {
+                    $tell(async || {
+                        let fixture = super::$make().await.settled().await;
+                        $crate::leases::conformance::$room::$case(fixture).await;
+                    })
+                    .await;
+                }
+            )*
+        }
+    };
+}

@@ -1,0 +1,154 @@
+//! What is over is cleared by whoever comes next, before anything else.
+
+use super::{Fixture, done, json, key, lost, name};
+use crate::leases::{Acquired, Decision, Expiry, LossReason, Subject, Token};
+
+fn only(cleared: &[Expiry]) -> &Expiry {
+    assert_eq!(cleared.len(), 1, "{cleared:?}");
+    &cleared[0]
+}
+
+/// And gets the next token.
+pub async fn whoever_comes_next_clears_first(f: Fixture) {
+    let k = key("k");
+    let first = f.acquire(&k, "a").await;
+    f.expire().await;
+    let met = f.attempt(&k, "b").await;
+    let Acquired::Granted(second) = met.answer else { panic!("it was over") };
+    assert_eq!((second.owner.as_str(), second.token), ("b", Token(2)));
+    let expiry = only(&met.cleared);
+    assert_eq!(expiry.subject, Subject::Lease(k.clone()));
+    assert_eq!(expiry.deadline_ms, first.deadline_ms);
+    assert!(expiry.at_ms >= expiry.deadline_ms);
+    let clean = f.attempt(&k, "c").await;
+    assert!(clean.cleared.is_empty(), "nothing was in the way");
+}
+
+/// However little too late.
+pub async fn a_late_renewal_is_lost(f: Fixture) {
+    let k = key("k");
+    let ticket = f.acquire(&k, "a").await.ticket();
+    f.expire().await;
+    let met = f.leases.renew(&ticket, None).await.unwrap();
+    assert_eq!(lost(met.answer).why, LossReason::Ended);
+    only(&met.cleared);
+    assert_eq!(f.peek(&k).await.lease, None);
+    let again = f.leases.renew(&ticket, None).await.unwrap();
+    assert!(again.cleared.is_empty());
+    lost(again.answer);
+}
+
+/// It ran out; it was not released.
+pub async fn a_late_release_is_lost(f: Fixture) {
+    let ticket = f.acquire(&key("k"), "a").await.ticket();
+    f.expire().await;
+    let met = f.leases.release(&ticket).await.unwrap();
+    assert_eq!(lost(met.answer).why, LossReason::Ended);
+    only(&met.cleared);
+}
+
+/// The state is as it was.
+pub async fn a_late_state_is_lost(f: Fixture) {
+    let k = key("k");
+    let ticket = f.acquire(&k, "a").await.ticket();
+    done(f.set_state(&ticket, "in time").await);
+    f.expire().await;
+    lost(f.set_state(&ticket, "late").await);
+    lost(f.stage(&ticket, "t", "late").await);
+    let now = f.peek(&k).await;
+    assert_eq!((now.state, now.staged), (Some(json("in time")), None));
+}
+
+/// The one is an operation, the other a look.
+pub async fn describing_clears_and_peeking_does_not(f: Fixture) {
+    let k = key("k");
+    f.acquire(&k, "a").await;
+    f.expire().await;
+    for _ in 0..2 {
+        let looked = f.peek(&k).await;
+        assert!(looked.expired && looked.lease.is_some());
+    }
+    let listed = f.leases.list(&k.namespace, None, 10).await.unwrap();
+    assert!(listed[0].expired);
+    let met = f.leases.describe(&k).await.unwrap();
+    only(&met.cleared);
+    let described = met.answer.unwrap();
+    assert_eq!((described.lease, described.expired, described.token), (None, false, Token(1)));
+    assert!(f.leases.describe(&k).await.unwrap().cleared.is_empty());
+}
+
+/// Through release, expiry, sweeping and describing.
+pub async fn trap_d5_tokens_only_grow(f: Fixture) {
+    let k = key("k");
+    let released = f.acquire_long(&k, "a").await;
+    done(f.leases.release(&released.ticket()).await.unwrap().answer);
+    let swept = f.acquire(&k, "b").await;
+    f.ripen().await;
+    assert_eq!(f.sweep().await.reclaimed, 1);
+    let described = f.acquire(&k, "c").await;
+    f.expire().await;
+    f.leases.describe(&k).await.unwrap();
+    let last = f.acquire_long(&k, "d").await;
+    let tokens = [released.token, swept.token, described.token, last.token];
+    assert_eq!(tokens, [1, 2, 3, 4].map(Token));
+    for old in [&released, &swept, &described] {
+        assert_eq!(lost(f.set_state(&old.ticket(), "old").await).why, LossReason::Superseded);
+    }
+}
+
+/// The holder, a rival, a look: all say the same.
+pub async fn trap_d8_over_is_over_for_everybody(f: Fixture) {
+    let [k, l] = [key("k"), key("l")];
+    let ticket = f.acquire(&k, "a").await.ticket();
+    f.acquire(&l, "a").await;
+    f.expire().await;
+    assert!(f.peek(&k).await.expired && f.peek(&l).await.expired);
+    lost(f.leases.renew(&ticket, None).await.unwrap().answer);
+    assert!(matches!(f.attempt(&l, "b").await.answer, Acquired::Granted(_)));
+}
+
+/// The sweeper, or whoever comes next, must not discard what was decided.
+pub async fn trap_d9_a_committed_stage_is_published(f: Fixture) {
+    let k = key("k");
+    let ticket = f.acquire(&k, "a").await.ticket();
+    done(f.set_state(&ticket, "old").await);
+    done(f.stage(&ticket, "t", "new").await);
+    assert_eq!(f.peek(&k).await.state, Some(json("old")), "staged is not published");
+    assert!(f.decide("t", Decision::Commit).await.first);
+    f.expire().await;
+    f.acquire_long(&k, "b").await;
+    let now = f.peek(&k).await;
+    assert_eq!((now.state, now.staged), (Some(json("new")), None));
+}
+
+/// Whoever clears undecided work decides: a late commit learns that it lost.
+pub async fn trap_d9_an_undecided_stage_is_rolled_back_for_good(f: Fixture) {
+    let k = key("k");
+    let ticket = f.acquire(&k, "a").await.ticket();
+    done(f.set_state(&ticket, "old").await);
+    done(f.stage(&ticket, "t", "new").await);
+    f.expire().await;
+    f.acquire_long(&k, "b").await;
+    assert_eq!(f.peek(&k).await.state, Some(json("old")));
+    let late = f.decide("t", Decision::Commit).await;
+    assert_eq!((late.decision, late.first), (Decision::Rollback, false));
+}
+
+/// A release is an end like any other.
+pub async fn a_release_follows_the_decision(f: Fixture) {
+    let [k, l] = [key("k"), key("l")];
+    let [a, b] = [f.acquire_long(&k, "a").await.ticket(), f.acquire_long(&l, "b").await.ticket()];
+    done(f.stage(&a, "t", "new").await);
+    done(f.stage(&b, "u", "new").await);
+    f.decide("t", Decision::Commit).await;
+    done(f.leases.release(&a).await.unwrap().answer);
+    done(f.leases.release(&b).await.unwrap().answer);
+    assert_eq!(f.peek(&k).await.state, Some(json("new")));
+    assert_eq!(f.peek(&l).await.state, None);
+    assert_eq!(f.decide("u", Decision::Commit).await.decision, Decision::Rollback);
+    let taken_back = f.acquire_long(&key("m"), "c").await.ticket();
+    done(f.stage(&taken_back, "v", "new").await);
+    done(f.leases.stage(&taken_back, None).await.unwrap().answer);
+    done(f.leases.release(&taken_back).await.unwrap().answer);
+    assert_eq!(f.leases.decision(&name("v")).await.unwrap().answer, None, "nothing was asked");
+}

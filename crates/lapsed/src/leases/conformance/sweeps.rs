@@ -1,0 +1,248 @@
+//! The sweep: it tidies what nobody touched.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use futures::future::join;
+
+use super::{Fixture, done, json, key, keys, policy, subjects};
+use crate::leases::{Acquired, Decision, LeaseKey, Token};
+use crate::receipt::Reason;
+use crate::schedule::Stop;
+use crate::sweep::brake::Setting;
+use crate::sweep::policy::Policy;
+use crate::sweep::{Act, Batch, BatchId, Outcome, Refusal, Stopped};
+
+/// The whole of it.
+pub async fn what_is_over_is_cleared_and_the_living_are_not(f: Fixture) {
+    f.acquire_all(&keys(&["a", "b", "c"]), "dead").await;
+    f.acquire_long(&key("x"), "live").await;
+    assert!(f.suspects().await.is_empty(), "their time runs");
+    f.ripen().await;
+    let suspects = f.suspects().await;
+    assert_eq!(subjects(&suspects), ["n/a", "n/b", "n/c"]);
+    assert_eq!((suspects[0].owner.as_str(), suspects[0].incarnation.0), ("dead", 1));
+    assert_eq!(suspects[0].reason, Reason::LeaseExpired);
+    let report = f.sweep().await;
+    assert_eq!((report.reclaimed, report.stopped), (3, Stopped::Done), "{report:?}");
+    for k in keys(&["a", "b", "c"]) {
+        let cleared = f.peek(&k).await;
+        assert_eq!((cleared.lease, cleared.token), (None, Token(1)));
+    }
+    assert!(f.peek(&key("x")).await.lease.is_some());
+    let again = f.sweep().await;
+    assert_eq!((again.reclaimed, again.suspects), (0, 0), "{again:?}");
+}
+
+/// Its entry in the index said an earlier time; it must not be forgotten with that entry.
+pub async fn trap_d1_what_was_renewed_is_found_later(f: Fixture) {
+    let k = key("k");
+    let ticket = f.acquire(&k, "a").await.ticket();
+    let renewed = f.ttl_ms() * 2 + f.coarse.as_millis() as u64;
+    done(f.leases.renew(&ticket, Some(renewed)).await.unwrap().answer);
+    f.ripen().await;
+    assert_eq!(f.sweep().await.reclaimed, 0, "it is alive");
+    assert!(f.peek(&k).await.lease.is_some());
+    (f.advance)(Duration::from_millis(renewed) + f.coarse).await;
+    let report = f.sweep().await;
+    assert_eq!(report.reclaimed, 1, "{report:?}");
+}
+
+/// It was over when the page was read, say the index; it was renewed in time all the same.
+pub async fn a_renewal_before_the_decisive_step_wins(f: Fixture) {
+    let [k, l] = [key("k"), key("l")];
+    f.acquire(&k, "a").await;
+    f.acquire(&l, "b").await;
+    f.ripen().await;
+    let suspects = f.suspects().await;
+    assert_eq!(suspects.len(), 2);
+    // Cleared by its former holder, who comes again and holds it by a newer token.
+    let again = f.acquire_long(&k, "a").await;
+    let answer = f.reclaim(suspects).await;
+    let refused = answer.outcomes.iter().filter(|outcome| {
+        matches!(outcome, Outcome::Refused(Refusal::Moved | Refusal::Alive) | Outcome::Gone)
+    });
+    assert_eq!(refused.count(), 1, "{answer:?}");
+    let held = f.peek(&k).await;
+    assert_eq!((held.token, held.lease.is_some()), (again.token, true));
+    assert_eq!(f.peek(&l).await.lease, None);
+}
+
+/// Cleared by somebody else, who holds it now.
+pub async fn a_new_holder_before_the_decisive_step_wins(f: Fixture) {
+    let k = key("k");
+    f.acquire(&k, "a").await;
+    f.ripen().await;
+    let suspects = f.suspects().await;
+    assert!(matches!(f.attempt(&k, "b").await.answer, Acquired::Granted(_)));
+    let before = f.peek(&k).await.lease;
+    let answer = f.reclaim(suspects).await;
+    assert!(!matches!(answer.outcomes[0], Outcome::Reclaimed(_)), "{answer:?}");
+    assert_eq!(f.peek(&k).await.lease, before);
+}
+
+/// Whatever its index still says.
+pub async fn what_was_released_leaves_nothing_to_do(f: Fixture) {
+    let ticket = f.acquire(&key("k"), "a").await.ticket();
+    done(f.leases.release(&ticket).await.unwrap().answer);
+    f.ripen().await;
+    let report = f.sweep().await;
+    assert_eq!((report.reclaimed, report.stopped), (0, Stopped::Done), "{report:?}");
+    assert!(f.receipts().await.is_empty());
+    assert_eq!(f.sweep().await.suspects, 0, "nor is it listed again");
+}
+
+/// A pass that may do little, again and again, reaches all of them.
+pub async fn trap_d6_every_namespace_gets_its_turn(f: Fixture) {
+    for namespace in ["a", "b", "c"] {
+        for n in 0..4 {
+            f.acquire(&LeaseKey::new(namespace, &format!("k{n}")).unwrap(), "dead").await;
+        }
+    }
+    f.ripen().await;
+    let sweeper = f.sweeper("s", Policy { max_ops: Some(5), batch: 2, ..policy() });
+    let (_stopper, stop) = Stop::channel();
+    let mut reclaimed = 0;
+    for _ in 0..6 {
+        reclaimed += sweeper.pass(Act::Reclaim, 0, &stop).await.reclaimed;
+    }
+    assert_eq!(reclaimed, 12);
+    assert_eq!(f.receipts().await.len(), 12);
+}
+
+/// The refused stay where they are, the others go.
+pub async fn trap_d7_one_refusal_does_not_stop_the_others(f: Fixture) {
+    f.acquire_all(&keys(&["a", "b", "c", "d"]), "dead").await;
+    f.ripen().await;
+    let suspects = f.suspects().await;
+    f.acquire_long(&key("b"), "live").await;
+    let answer = f.reclaim(suspects).await;
+    let reclaimed = answer.outcomes.iter().filter(|o| matches!(o, Outcome::Reclaimed(_)));
+    assert_eq!(reclaimed.count(), 3, "{answer:?}");
+    assert!(f.peek(&key("b")).await.lease.is_some());
+    // It is not lost: when its time is over it is found.
+    let ticket = f.peek(&key("b")).await;
+    let ticket = crate::leases::Ticket { key: key("b"), token: ticket.token };
+    done(f.leases.release(&ticket).await.unwrap().answer);
+    f.acquire(&key("b"), "dead").await;
+    f.ripen().await;
+    assert_eq!(f.sweep().await.reclaimed, 1);
+}
+
+/// Committed work is published by the sweep, too; undecided work is rolled back for good.
+pub async fn trap_d9_the_sweep_follows_the_decision(f: Fixture) {
+    let [k, l] = [key("k"), key("l")];
+    let a = f.acquire(&k, "a").await.ticket();
+    let b = f.acquire(&l, "b").await.ticket();
+    done(f.stage(&a, "t", "new").await);
+    done(f.stage(&b, "u", "new").await);
+    f.decide("t", Decision::Commit).await;
+    f.ripen().await;
+    let report = f.sweep().await;
+    assert_eq!(report.reclaimed, 2, "{report:?}");
+    assert_eq!(f.peek(&k).await.state, Some(json("new")));
+    assert_eq!(f.peek(&l).await.state, None);
+    assert_eq!(f.decide("u", Decision::Commit).await.decision, Decision::Rollback);
+}
+
+/// In the middle of a page, and nothing is skipped.
+pub async fn trap_d11_a_pass_that_stops_early_resumes(f: Fixture) {
+    let all: Vec<LeaseKey> = (0..10).map(|n| key(&format!("k{n}"))).collect();
+    f.acquire_all(&all, "dead").await;
+    f.ripen().await;
+    let sweeper = f.sweeper("s", Policy { max_ops: Some(3), batch: 2, ..policy() });
+    let (_stopper, stop) = Stop::channel();
+    let first = sweeper.pass(Act::Reclaim, 0, &stop).await;
+    assert_eq!((first.reclaimed, first.stopped), (3, Stopped::Ops), "{first:?}");
+    let mut reclaimed = first.reclaimed;
+    for _ in 0..4 {
+        reclaimed += sweeper.pass(Act::Reclaim, 0, &stop).await.reclaimed;
+    }
+    assert_eq!(reclaimed, 10);
+    let receipts = f.receipts().await;
+    let distinct: BTreeSet<_> = receipts.iter().map(|receipt| receipt.key.clone()).collect();
+    assert_eq!((receipts.len(), distinct.len()), (10, 10));
+}
+
+/// Side by side.
+pub async fn two_sweepers_count_exactly(f: Fixture) {
+    let all: Vec<LeaseKey> = (0..12).map(|n| key(&format!("k{n}"))).collect();
+    f.acquire_all(&all, "dead").await;
+    f.ripen().await;
+    let policy = Policy { batch: 3, ..policy() };
+    let one = f.pass("one", Act::Reclaim, policy.clone());
+    let (one, other) = join(one, f.pass("other", Act::Reclaim, policy.clone())).await;
+    let mut reclaimed = one.reclaimed + other.reclaimed;
+    // Where both met one of them may have stepped back: the next pass is alone.
+    for _ in 0..3 {
+        reclaimed += f.pass("last", Act::Reclaim, policy.clone()).await.reclaimed;
+    }
+    assert_eq!(reclaimed, 12, "{one:?} {other:?}");
+    let receipts = f.receipts().await;
+    let distinct: BTreeSet<_> = receipts.iter().map(|receipt| receipt.key.clone()).collect();
+    assert_eq!((receipts.len(), distinct.len()), (12, 12));
+}
+
+/// The same suspects, the same guard.
+pub async fn a_dry_run_lists_what_a_pass_does_and_changes_nothing(f: Fixture) {
+    f.acquire_all(&keys(&["a", "b"]), "dead").await;
+    f.ripen().await;
+    let dry = f.pass("dry", Act::DryRun, policy()).await;
+    assert_eq!((dry.reclaimed, dry.dry_run), (2, true), "{dry:?}");
+    assert!(f.peek(&key("a")).await.expired, "nothing was changed");
+    assert!(f.receipts().await.is_empty());
+    let real = f.sweep().await;
+    assert_eq!(real.reclaimed, 2);
+    let named = |report: &crate::sweep::PassReport| -> BTreeSet<String> {
+        report.entries.iter().map(|listed| listed.key.to_string()).collect()
+    };
+    assert_eq!(named(&dry), named(&real));
+}
+
+/// However often it is named.
+pub async fn the_same_suspect_twice_in_a_batch_counts_once(f: Fixture) {
+    f.acquire(&key("k"), "dead").await;
+    f.ripen().await;
+    let mut suspects = f.suspects().await;
+    suspects.push(suspects[0].clone());
+    let answer = f.reclaim(suspects).await;
+    let reclaimed = answer.outcomes.iter().filter(|o| matches!(o, Outcome::Reclaimed(_)));
+    assert_eq!(reclaimed.count(), 1, "{answer:?}");
+    assert_eq!(f.receipts().await.len(), 1);
+}
+
+/// The operator's word stands above all.
+pub async fn a_held_brake_spares_all(f: Fixture) {
+    f.acquire(&key("k"), "dead").await;
+    f.ripen().await;
+    assert!(f.suspects_within(Some(0)).await.is_empty());
+    f.set_brake(Setting::Hold).await;
+    let held = f.sweep().await;
+    assert_eq!(held.reclaimed, 0, "{held:?}");
+    assert!(f.peek(&key("k")).await.expired);
+    f.set_brake(Setting::Auto).await;
+    assert_eq!(f.sweep().await.reclaimed, 1);
+}
+
+/// It was the leader, stood still, and acts on what it saw before.
+pub async fn trap_x5_a_stalled_leader_is_refused_by_the_store(f: Fixture) {
+    let system = f.leases.system().clone();
+    let first = f.store.campaign(&system, "one", 1_000).await.unwrap().unwrap();
+    f.acquire(&key("k"), "dead").await;
+    (f.advance)(Duration::from_secs(1)).await;
+    let second = f.store.campaign(&system, "two", 3_600_000).await.unwrap().unwrap();
+    assert!(second.number > first.number);
+    f.ripen().await;
+    let suspects = f.suspects().await;
+    let batch = |term| Batch {
+        id: BatchId { sweeper: super::unique("leader").into(), number: 1 },
+        suspects: suspects.clone(),
+        act: Act::Reclaim,
+        term: Some(term),
+    };
+    let stale = f.leases.reclaim(batch(first.number)).await.unwrap();
+    assert_eq!(stale.outcomes, [Outcome::Refused(Refusal::NotLeader)]);
+    assert!(f.peek(&key("k")).await.expired);
+    let current = f.leases.reclaim(batch(second.number)).await.unwrap();
+    assert!(matches!(current.outcomes[0], Outcome::Reclaimed(Some(_))), "{current:?}");
+}

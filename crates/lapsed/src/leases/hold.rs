@@ -1,0 +1,214 @@
+//! A lease in this process's hands: renewed by itself, and known to be lost the moment it may be.
+//!
+//! The race it closes: the store may call the lease over while the process still believes that it
+//! holds it. How it never trusts longer than the store may is in [`trust`](crate::owner::trust).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::clock::{Clock, jittered, within};
+use crate::error::{Error, Result};
+use crate::leases::{Acquire, Fenced, Grant, LeaseKey, Leases, Loss, Ticket, Token};
+use crate::owner::trust::{Sent, Trust, wait_trusting};
+
+/// How a lease is renewed.
+#[derive(Clone, Debug)]
+pub struct HoldOptions {
+    /// How often; a third of the TTL unless told. Must be below the TTL.
+    pub every: Option<Duration>,
+    /// How far each wait may stray from `every`, as a share of it.
+    pub jitter: f64,
+}
+
+impl Default for HoldOptions {
+    fn default() -> Self {
+        HoldOptions { every: None, jitter: 0.1 }
+    }
+}
+
+impl HoldOptions {
+    pub(super) fn check(&self, acquire: &Acquire) -> Result<()> {
+        let every = self.every(acquire.ttl_ms);
+        if !every.is_zero() && every < Duration::from_millis(acquire.ttl_ms) {
+            return Ok(());
+        }
+        Err(Error::Invalid(format!(
+            "the interval of renewals ({every:?}) must be above 0 and below the TTL ({} ms); a third \
+             of it is usual",
+            acquire.ttl_ms
+        )))
+    }
+
+    fn every(&self, ttl_ms: u64) -> Duration {
+        self.every.unwrap_or(Duration::from_millis(ttl_ms) / 3)
+    }
+}
+
+/// What became of an attempt to hold a lease.
+pub enum Took {
+    /// It is held until dropped, released or lost.
+    Hold(Hold),
+    /// Somebody else still held it when the wait was over.
+    Held(Grant),
+}
+
+/// How a lease was lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LostLease {
+    /// The store said so.
+    Told(Loss),
+    /// No renewal was answered for a whole TTL: whatever the store says, it may be somebody else's.
+    Silence,
+}
+
+impl LostLease {
+    /// What happened, and what to do.
+    pub fn describe(&self) -> String {
+        match self {
+            LostLease::Told(loss) => loss.describe(),
+            LostLease::Silence => {
+                "no renewal was answered for a whole TTL; by now somebody else may \
+                                   hold it"
+                    .to_owned()
+            }
+        }
+    }
+}
+
+/// A lease, held until dropped (then it runs out by itself), released or lost.
+pub struct Hold {
+    leases: Arc<Leases>,
+    ticket: Ticket,
+    clock: Arc<dyn Clock>,
+    trust: watch::Receiver<Trust>,
+    lost: watch::Receiver<Option<LostLease>>,
+    renewing: JoinHandle<()>,
+}
+
+impl Hold {
+    pub(super) fn new(
+        leases: Arc<Leases>,
+        key: LeaseKey,
+        grant: Grant,
+        sent: Sent,
+        options: HoldOptions,
+    ) -> Hold {
+        let ttl = Duration::from_millis(grant.ttl_ms);
+        let ticket = Ticket { key, token: grant.token };
+        let clock = leases.parts.clock.clone();
+        let (trust_tx, trust) = watch::channel(sent.trust(ttl));
+        let (lost_tx, lost) = watch::channel(None);
+        let renewer = Renewer {
+            leases: leases.clone(),
+            ticket: ticket.clone(),
+            every: options.every(grant.ttl_ms),
+            jitter: options.jitter,
+            ttl,
+            trust: trust_tx,
+            lost: lost_tx,
+        };
+        let renewing = tokio::spawn(renewer.run());
+        Hold { leases, ticket, clock, trust, lost, renewing }
+    }
+
+    /// What is held, and by which token.
+    pub fn ticket(&self) -> &Ticket {
+        &self.ticket
+    }
+
+    /// The fencing token, to pass along with whatever is written elsewhere.
+    pub fn token(&self) -> Token {
+        self.ticket.token
+    }
+
+    /// How much longer this process may believe that it holds the lease. Zero: it may not.
+    pub fn trusted_for(&self) -> Duration {
+        if self.lost.borrow().is_some() {
+            return Duration::ZERO;
+        }
+        self.trust.borrow().left(&*self.clock)
+    }
+
+    /// Whether it may still believe so.
+    pub fn is_held(&self) -> bool {
+        !self.trusted_for().is_zero()
+    }
+
+    /// Resolves when it was lost.
+    pub async fn lost(&self) -> LostLease {
+        let mut lost = self.lost.clone();
+        loop {
+            if let Some(lost) = lost.borrow_and_update().clone() {
+                return lost;
+            }
+            if lost.changed().await.is_err() {
+                return LostLease::Silence;
+            }
+        }
+    }
+
+    /// Lets go of it at once.
+    pub async fn release(self) -> Result<Fenced<()>> {
+        self.renewing.abort();
+        self.leases.release(&self.ticket).await
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.renewing.abort();
+    }
+}
+
+/// The background half.
+struct Renewer {
+    leases: Arc<Leases>,
+    ticket: Ticket,
+    every: Duration,
+    jitter: f64,
+    ttl: Duration,
+    trust: watch::Sender<Trust>,
+    lost: watch::Sender<Option<LostLease>>,
+}
+
+impl Renewer {
+    async fn run(self) {
+        let clock = self.leases.parts.clock.clone();
+        let mut wait = jittered(&*clock, self.every, self.jitter);
+        loop {
+            if !wait_trusting(&*clock, &self.trust, wait, self.ttl).await {
+                self.lost.send_replace(Some(LostLease::Silence));
+                return;
+            }
+            match self.renew(&*clock).await {
+                Ok(Fenced::Done(())) => wait = jittered(&*clock, self.every, self.jitter),
+                Ok(Fenced::Lost(loss)) => {
+                    self.lost.send_replace(Some(LostLease::Told(loss)));
+                    return;
+                }
+                Err(error) => {
+                    tracing::warn!(key = %self.ticket.key, %error, "renewal failed");
+                    wait = jittered(&*clock, self.every / 4, self.jitter);
+                }
+            }
+        }
+    }
+
+    async fn renew(&self, clock: &dyn Clock) -> Result<Fenced<()>> {
+        let sent = Sent::now(clock);
+        let patience = self.trust.borrow().left(clock);
+        let renewal = self.leases.renew(&self.ticket, None);
+        match within(clock, patience, renewal).await {
+            Some(Ok(Fenced::Done(_))) => {
+                self.trust.send_replace(sent.trust(self.ttl));
+                Ok(Fenced::Done(()))
+            }
+            Some(Ok(Fenced::Lost(loss))) => Ok(Fenced::Lost(loss)),
+            Some(Err(error)) => Err(error),
+            None => Err(Error::timed_out("the store", "renew", patience.as_millis())),
+        }
+    }
+}

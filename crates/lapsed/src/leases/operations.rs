@@ -1,0 +1,284 @@
+//! The operations of `leases`, the same on every store.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::future::select;
+
+use crate::activity::Activity;
+use crate::clock::Clock;
+use crate::error::{Error, Result};
+use crate::leases::hold::{Hold, HoldOptions, Took};
+use crate::leases::rules::Staged;
+use crate::leases::waiting::{Lines, Pauses};
+use crate::leases::{
+    Acquire, Acquired, Decided, Decision, Described, Fenced, Grant, LeaseKey, LeasesStore, Met,
+    Namespace, PAGE_MAX, State, TTL_MS_MAX, TTL_MS_MIN, Ticket,
+};
+use crate::name::{Name, SystemId};
+use crate::owner::trust::Sent;
+use crate::receipt::Witness;
+use crate::reconcile::Reconcile;
+use crate::store::Store;
+use crate::sweep::Sweep;
+use crate::sweep::brake::Brake;
+use crate::system::calls::Calls;
+use crate::system::{Explanation, Restored, System};
+
+/// What `leases` is made of.
+pub struct LeasesParts {
+    /// Which system this is.
+    pub id: SystemId,
+    /// Where its leases are.
+    pub leases: Arc<dyn LeasesStore>,
+    /// Its index, where it has one besides its truth.
+    pub index: Option<Arc<dyn Reconcile>>,
+    /// Where its receipts are.
+    pub store: Arc<dyn Store>,
+    /// How long a lease lasts unless told.
+    pub ttl: Duration,
+    /// How long a decision is kept unless told.
+    pub decision_ttl: Duration,
+    /// Whether what is over is spared.
+    pub brake: Arc<Brake>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Notes who uses it.
+    pub activity: Arc<Activity>,
+    /// Who is told.
+    pub witness: Arc<dyn Witness>,
+    /// How long any one store call may take.
+    pub timeout: Duration,
+}
+
+/// One system of leases.
+pub struct Leases {
+    pub(super) parts: LeasesParts,
+    pub(super) calls: Calls,
+    lines: Lines,
+}
+
+impl Leases {
+    /// Ready to use.
+    pub fn new(parts: LeasesParts) -> Self {
+        let calls = Calls {
+            id: parts.id.clone(),
+            clock: parts.clock.clone(),
+            activity: parts.activity.clone(),
+            witness: parts.witness.clone(),
+            timeout: parts.timeout,
+        };
+        Leases { parts, calls, lines: Lines::default() }
+    }
+
+    /// How long a lease lasts unless told.
+    pub fn ttl(&self) -> Duration {
+        self.parts.ttl
+    }
+
+    /// How long a decision is kept unless told.
+    pub fn decision_ttl(&self) -> Duration {
+        self.parts.decision_ttl
+    }
+
+    /// Acquires a lease; while somebody else holds it, waits in line for up to `wait`.
+    pub async fn acquire(&self, acquire: &Acquire, wait: Duration) -> Result<Acquired> {
+        Ok(self.acquire_timed(acquire, wait).await?.0)
+    }
+
+    /// The same, and when the request was sent that decided it.
+    pub(super) async fn acquire_timed(
+        &self,
+        acquire: &Acquire,
+        wait: Duration,
+    ) -> Result<(Acquired, Sent)> {
+        check_ttl(acquire.ttl_ms)?;
+        let clock = &*self.parts.clock;
+        let until = clock.mono() + wait;
+        let first = self.attempt(acquire).await?;
+        if matches!(first.0, Acquired::Granted(_)) || wait.is_zero() {
+            return Ok(first);
+        }
+        let Some(_turn) = self.lines.stand(clock, &acquire.key, wait).await else {
+            return Ok(first);
+        };
+        let mut pauses = Pauses::new();
+        loop {
+            let bell = self.parts.leases.bell(&acquire.key);
+            let mut heard = bell.map(|bell| Box::pin(bell.notified_owned()));
+            // Listening before looking: what rings in between is heard.
+            if let Some(heard) = &mut heard {
+                heard.as_mut().enable();
+            }
+            let answer = self.attempt(acquire).await?;
+            let left = until.saturating_sub(clock.mono());
+            let over_in = match &answer.0 {
+                Acquired::Held(grant) if !left.is_zero() => grant.left(),
+                Acquired::Granted(_) | Acquired::Held(_) => return Ok(answer),
+            };
+            let pause = pin!(clock.sleep(pauses.next(clock, over_in, left)));
+            match heard {
+                Some(heard) => drop(select(heard, pause).await),
+                None => pause.await,
+            }
+        }
+    }
+
+    async fn attempt(&self, acquire: &Acquire) -> Result<(Acquired, Sent)> {
+        let sent = Sent::now(&*self.parts.clock);
+        Ok((self.met("acquire", self.parts.leases.acquire(acquire)).await?, sent))
+    }
+
+    /// Acquires a lease and holds it: a handle that renews by itself and says when it was lost.
+    pub async fn hold(
+        self: &Arc<Self>,
+        acquire: &Acquire,
+        wait: Duration,
+        options: HoldOptions,
+    ) -> Result<Took> {
+        options.check(acquire)?;
+        match self.acquire_timed(acquire, wait).await? {
+            (Acquired::Granted(grant), sent) => {
+                Ok(Took::Hold(Hold::new(self.clone(), acquire.key.clone(), grant, sent, options)))
+            }
+            (Acquired::Held(grant), _) => Ok(Took::Held(grant)),
+        }
+    }
+
+    /// Moves the deadline on.
+    pub async fn renew(&self, ticket: &Ticket, ttl: Option<Duration>) -> Result<Fenced<Grant>> {
+        let ttl_ms = ttl.map(|ttl| ttl.as_millis() as u64);
+        ttl_ms.map(check_ttl).transpose()?;
+        self.fenced("renew", self.parts.leases.renew(ticket, ttl_ms)).await
+    }
+
+    /// Ends the lease; its token lives on.
+    pub async fn release(&self, ticket: &Ticket) -> Result<Fenced<()>> {
+        self.fenced("release", self.parts.leases.release(ticket)).await
+    }
+
+    /// One key, cleared if its lease is over; `None`: it was never leased.
+    pub async fn describe(&self, key: &LeaseKey) -> Result<Option<Described>> {
+        self.met("describe", self.parts.leases.describe(key)).await
+    }
+
+    /// Keys of a namespace, by name. Looks only.
+    pub async fn list(
+        &self,
+        namespace: &Namespace,
+        after: Option<&Name>,
+        limit: usize,
+    ) -> Result<Vec<Described>> {
+        let limit = limit.min(PAGE_MAX);
+        self.calls.call("list", self.parts.leases.list(namespace, after, limit)).await
+    }
+
+    /// Namespaces that there are.
+    pub async fn namespaces(
+        &self,
+        after: Option<&Namespace>,
+        limit: usize,
+    ) -> Result<Vec<Namespace>> {
+        let limit = limit.min(PAGE_MAX);
+        self.calls.call("namespaces", self.parts.leases.namespaces(after, limit)).await
+    }
+
+    /// Sets or removes the state of a key, for its holder.
+    pub async fn set_state(&self, ticket: &Ticket, state: Option<&State>) -> Result<Fenced<()>> {
+        state.map(State::check).transpose()?;
+        self.fenced("state", self.parts.leases.set_state(ticket, state)).await
+    }
+
+    /// Stages a state for a transaction (or takes it back), for its holder.
+    pub async fn stage(&self, ticket: &Ticket, staged: Option<&Staged>) -> Result<Fenced<()>> {
+        staged.map(|staged| staged.state.check()).transpose()?;
+        self.fenced("stage", self.parts.leases.stage(ticket, staged)).await
+    }
+
+    /// Decides a transaction, unless it is decided: then the answer is how.
+    pub async fn decide(
+        &self,
+        txn: &Name,
+        decision: Decision,
+        ttl: Option<Duration>,
+    ) -> Result<Decided> {
+        let ttl_ms = ttl.unwrap_or(self.parts.decision_ttl).as_millis() as u64;
+        check_ttl(ttl_ms)?;
+        self.met("decide", self.parts.leases.decide(txn, decision, ttl_ms)).await
+    }
+
+    /// The decision on a transaction.
+    pub async fn decision(&self, txn: &Name) -> Result<Option<Decided>> {
+        self.met("decision", self.parts.leases.decision(txn)).await
+    }
+
+    /// What was cleared on the way is told.
+    async fn met<T>(&self, what: &str, call: impl Future<Output = Result<Met<T>>>) -> Result<T> {
+        let met = self.calls.call(what, call).await?;
+        for expiry in &met.cleared {
+            let late_ms = expiry.at_ms.saturating_sub(expiry.deadline_ms);
+            self.parts.witness.cleared(&self.parts.id, expiry.subject.reason(), late_ms);
+        }
+        Ok(met.answer)
+    }
+
+    /// The same for what is done by a token: whoever no longer holds what it acts on is counted.
+    async fn fenced<T>(
+        &self,
+        what: &str,
+        call: impl Future<Output = Result<Met<Fenced<T>>>>,
+    ) -> Result<Fenced<T>> {
+        let answer = self.met(what, call).await?;
+        if let Fenced::Lost(_) = &answer {
+            self.parts.witness.zombie_rejected(&self.parts.id);
+        }
+        Ok(answer)
+    }
+}
+
+fn check_ttl(ttl_ms: u64) -> Result<()> {
+    if (TTL_MS_MIN..=TTL_MS_MAX).contains(&ttl_ms) {
+        return Ok(());
+    }
+    Err(Error::Invalid(format!(
+        "a TTL is between {TTL_MS_MIN} ms and {TTL_MS_MAX} ms (30 days); this one is {ttl_ms} ms"
+    )))
+}
+
+impl Grant {
+    /// How much of it is left, on the store's clock when it answered.
+    pub fn left(&self) -> Duration {
+        Duration::from_millis(self.deadline_ms.saturating_sub(self.now_ms))
+    }
+
+    /// To act by it.
+    pub fn ticket(&self) -> Ticket {
+        let key = LeaseKey { namespace: self.namespace.clone(), key: self.key.clone() };
+        Ticket { key, token: self.token }
+    }
+}
+
+#[async_trait]
+impl System for Leases {
+    fn id(&self) -> &SystemId {
+        &self.parts.id
+    }
+
+    fn sweep(&self) -> Arc<dyn Sweep> {
+        self.parts.leases.clone()
+    }
+
+    async fn explain(&self, key: &str) -> Result<Explanation> {
+        self.explain_key(key).await
+    }
+
+    async fn restore(&self, seq: u64) -> Result<Restored> {
+        self.calls.call("restore", self.parts.leases.restore(seq)).await
+    }
+
+    fn index(&self) -> Option<Arc<dyn Reconcile>> {
+        self.parts.index.clone()
+    }
+}

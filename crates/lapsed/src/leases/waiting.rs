@@ -1,0 +1,125 @@
+//! Waiting for a lease that somebody else holds: in a line, and without a storm of requests.
+//!
+//! Those of one process who wait for the same key stand in a line; only the first of them asks the
+//! store, so the requests do not grow with the number of those who wait, and whoever came first goes
+//! first. Between processes there is no line: their retries are jittered, and nobody is preferred.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::OwnedMutexGuard;
+
+use crate::clock::{Clock, jittered, within};
+use crate::leases::LeaseKey;
+
+/// The first pause between two looks; each is longer than the one before, up to [`PAUSE_MAX`].
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+/// How far a pause may stray, as a share of it.
+const JITTER: f64 = 0.5;
+
+type Line = Arc<tokio::sync::Mutex<()>>;
+
+/// One line a key that somebody waits for.
+#[derive(Default)]
+pub(super) struct Lines {
+    lines: Mutex<HashMap<LeaseKey, Line>>,
+}
+
+/// To be first in the line of a key, until dropped.
+pub(super) struct Turn<'l> {
+    lines: &'l Lines,
+    key: LeaseKey,
+    held: Option<OwnedMutexGuard<()>>,
+}
+
+impl Lines {
+    /// Waits for one's turn, at most for `span`.
+    pub async fn stand(
+        &self,
+        clock: &dyn Clock,
+        key: &LeaseKey,
+        span: Duration,
+    ) -> Option<Turn<'_>> {
+        let line = self.lock().entry(key.clone()).or_default().clone();
+        let held = within(clock, span, line.lock_owned()).await;
+        // Made in any case: its end tidies up after the last one.
+        let turn = Turn { lines: self, key: key.clone(), held };
+        turn.held.is_some().then_some(turn)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<LeaseKey, Line>> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let mut lines = self.lines.lock();
+        drop(self.held.take());
+        if lines.get(&self.key).is_some_and(|line| Arc::strong_count(line) == 1) {
+            lines.remove(&self.key);
+        }
+    }
+}
+
+/// How long to wait before the next look.
+pub(super) struct Pauses(Duration);
+
+impl Pauses {
+    pub fn new() -> Pauses {
+        Pauses(PAUSE_MIN)
+    }
+
+    /// At most until the holder's time is over by `over_in`, and never longer than what is left.
+    pub fn next(&mut self, clock: &dyn Clock, over_in: Duration, left: Duration) -> Duration {
+        let pause = jittered(clock, self.0, JITTER);
+        self.0 = (self.0 * 2).min(PAUSE_MAX);
+        // Whoever waits for the same end should not all ask in the same millisecond.
+        let soon = over_in + jittered(clock, PAUSE_MIN / 4, 1.0);
+        pause.min(soon).min(left)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::{ManualClock, SystemClock};
+
+    #[tokio::test]
+    async fn a_line_is_first_come_first_served_and_leaves_nothing_behind() {
+        let (lines, clock) = (Arc::new(Lines::default()), SystemClock::shared());
+        let key = LeaseKey::new("n", "k").unwrap();
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let first = lines.stand(&*clock, &key, Duration::from_secs(60)).await.unwrap();
+        let mut others = Vec::new();
+        for n in 0..5 {
+            let (lines, clock, key, order) =
+                (lines.clone(), clock.clone(), key.clone(), order.clone());
+            others.push(tokio::spawn(async move {
+                let _turn = lines.stand(&*clock, &key, Duration::from_secs(60)).await.unwrap();
+                order.lock().unwrap().push(n);
+            }));
+            tokio::task::yield_now().await;
+        }
+        assert!(lines.stand(&*clock, &key, Duration::from_millis(5)).await.is_none());
+        drop(first);
+        for other in others {
+            other.await.unwrap();
+        }
+        assert_eq!(*order.lock().unwrap(), [0, 1, 2, 3, 4]);
+        assert!(lines.lock().is_empty());
+    }
+
+    #[test]
+    fn pauses_grow_and_end_with_what_is_waited_for() {
+        let (clock, hour) = (ManualClock::at(0), Duration::from_secs(3_600));
+        let mut pauses = Pauses::new();
+        let many: Vec<_> = (0..8).map(|_| pauses.next(&clock, hour, hour)).collect();
+        assert!(many[0] >= PAUSE_MIN / 2 && many[7] >= PAUSE_MAX / 2, "{many:?}");
+        assert!(many.iter().all(|pause| *pause <= PAUSE_MAX * 3 / 2), "{many:?}");
+        assert!(pauses.next(&clock, Duration::ZERO, hour) <= PAUSE_MIN / 2);
+        assert_eq!(pauses.next(&clock, hour, Duration::from_millis(3)), Duration::from_millis(3));
+    }
+}
