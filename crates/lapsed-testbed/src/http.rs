@@ -127,7 +127,8 @@ pub fn http_call(
     limit: Duration,
 ) -> Result<HttpAnswer> {
     let mut stream = connect(port, limit)?;
-    let mut request = Message { first: format!("{method} {target} HTTP/1.1"), ..Message::default() };
+    let mut request =
+        Message { first: format!("{method} {target} HTTP/1.1"), ..Message::default() };
     request.set_header("host", &format!("127.0.0.1:{port}"));
     headers.iter().for_each(|(name, value)| request.set_header(name, value));
     stream.write_all(&request.bytes())?;

@@ -19,7 +19,7 @@ use crate::{Error, Result, http_call, paths, spawner, until};
 /// The bucket, or container, that there is.
 pub const BUCKET: &str = "lapsed-test";
 
-const START_LIMIT: Duration = Duration::from_secs(8);
+const START_LIMIT: Duration = Duration::from_secs(60);
 const CALL_LIMIT: Duration = Duration::from_secs(20);
 const LOOK_LIMIT: Duration = Duration::from_secs(2);
 /// How many sets of ports are tried when somebody else is faster.
@@ -250,7 +250,8 @@ impl ObjectServer {
             }
             ObjectEngine::S3rver => call(self.port(), "GET", "/", &[]).map(|_| 200)?,
         };
-        Ok((200..300).contains(&status))
+        // It may be there since the last look.
+        Ok((200..300).contains(&status) || status == 409)
     }
 }
 
