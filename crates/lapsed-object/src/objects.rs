@@ -131,6 +131,11 @@ impl Objects {
         &self.name
     }
 
+    /// How many requests were sent so far.
+    pub(crate) fn sent(&self) -> u64 {
+        self.wire.meter().counts().total()
+    }
+
     /// `None`: the store says that there is no such object.
     pub(crate) async fn get(&self, path: &str) -> Result<Option<Read>> {
         let place = self.place(path)?;
