@@ -193,7 +193,8 @@ impl LeasesStore for ObjectLeases {
             let listing = self.ground.objects.list(request).await?;
             let names = listing.names.iter().filter_map(|name| name.strip_suffix(".pb"));
             let looks = names.map(|name| self.look_past(namespace.as_str(), name)).collect();
-            let found: Result<Vec<Option<Described>>> = some_at_once(looks).await.into_iter().collect();
+            let found: Result<Vec<Option<Described>>> =
+                some_at_once(looks).await.into_iter().collect();
             let found: Vec<Described> = found?.into_iter().flatten().take(limit).collect();
             token = listing.token;
             if !found.is_empty() || token.is_none() {
