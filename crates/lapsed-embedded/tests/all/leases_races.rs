@@ -14,7 +14,6 @@ use lapsed::leases::{Acquire, Acquired, Fenced, LeaseKey, State, Token};
 struct Seen {
     key: LeaseKey,
     token: Token,
-    owner: String,
     granted_ms: u64,
     /// Until when nobody else may have held it: just before its release, or its deadline.
     until_ms: u64,
@@ -47,21 +46,14 @@ async fn hand(f: &Fixture, who: usize, history: &Mutex<Vec<Seen>>) {
             Fenced::Done(()) => found + 1,
             Fenced::Lost(_) => found,
         };
-        let dies = (who + round) % 7 == 0;
+        let dies = (who + round).is_multiple_of(7);
         let mut until_ms = grant.deadline_ms;
         if !dies {
             until_ms = f.now_ms().await.min(until_ms);
             f.leases.release(&grant.ticket()).await.unwrap();
         }
-        let seen = Seen {
-            key: k,
-            token: grant.token,
-            owner: format!("hand-{who}"),
-            granted_ms: grant.now_ms,
-            until_ms,
-            found,
-            left,
-        };
+        let seen =
+            Seen { key: k, token: grant.token, granted_ms: grant.now_ms, until_ms, found, left };
         history.lock().unwrap().push(seen);
     }
 }
