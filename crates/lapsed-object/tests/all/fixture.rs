@@ -22,15 +22,20 @@ pub fn prefix() -> String {
 
 /// How to reach a server by way of a port, below a prefix.
 pub fn config(server: &ObjectServer, port: u16, prefix: &str) -> ObjectConfig {
-    let (id, secret) = server.credentials();
+    config_by(server.engine(), port, prefix)
+}
+
+/// The same where the server belongs to another process.
+pub fn config_by(engine: ObjectEngine, port: u16, prefix: &str) -> ObjectConfig {
+    let (id, secret) = engine.credentials();
     let (id, secret) = (Some(id.to_owned()), Some(secret.to_owned()));
     let config = ObjectConfig {
-        endpoint: Some(server.endpoint_by(port)),
+        endpoint: Some(engine.endpoint_by(port)),
         allow_http: true,
         timeout: Duration::from_secs(20),
-        ..ObjectConfig::new("main", &format!("{}/{prefix}", server.url()))
+        ..ObjectConfig::new("main", &format!("{}/{prefix}", engine.url()))
     };
-    match server.engine() {
+    match engine {
         ObjectEngine::Azurite => ObjectConfig { account: id, account_key: secret, ..config },
         _ => ObjectConfig {
             access_key_id: id,

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // a panic is a failing test
 
+mod contenders;
 mod costs;
 mod faults;
 mod fixture;
