@@ -93,6 +93,12 @@ impl Site {
         Site { prefix: prefix.to_owned(), store, leases, proxy }
     }
 
+    /// As the suite wants it, with a clock that is known well.
+    pub async fn sharp_fixture(self) -> Fixture {
+        sharpen(&self.store).await;
+        self.fixture()
+    }
+
     /// As the suite wants it.
     pub fn fixture(self) -> Fixture {
         let store = self.store.clone();
@@ -110,10 +116,28 @@ impl Site {
     }
 }
 
-/// Waits until the store's clock has moved on by `span`, for sure.
+/// How well the store's clock is known when a story begins.
+const SHARP_MS: i64 = 250;
+
+/// Asks for the time until it is known well: answers tell whole seconds.
+pub async fn sharpen(store: &ObjectStore) {
+    let limit = std::time::Instant::now() + Duration::from_secs(60);
+    loop {
+        store.info().await.unwrap();
+        let offset = store.offset().unwrap();
+        if offset.hi_ms - offset.lo_ms <= SHARP_MS {
+            return;
+        }
+        assert!(std::time::Instant::now() < limit, "the store's clock stays vague: {offset:?}");
+        tokio::time::sleep(Duration::from_millis(40)).await;
+    }
+}
+
+/// Waits until the store's clock has moved on by `span`, for sure: also for what was granted by a clock
+/// that was known less well than it is now.
 pub async fn pass(store: &ObjectStore, span: Duration) {
-    store.info().await.unwrap();
-    let until = latest_ms(store) + span.as_millis() as i64;
+    sharpen(store).await;
+    let until = latest_ms(store) + span.as_millis() as i64 + SHARP_MS;
     let limit = std::time::Instant::now() + span + Duration::from_secs(60);
     while (store.info().await.unwrap().now_ms as i64) < until {
         assert!(std::time::Instant::now() < limit, "the store's clock stands still");
