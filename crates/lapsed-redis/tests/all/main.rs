@@ -32,5 +32,6 @@ mod sessions;
 mod sessions_adopt;
 mod sessions_faults;
 mod sessions_migrate;
+mod sessions_types;
 mod sidekiq;
 mod story;
