@@ -4,9 +4,10 @@ use serde_json::json;
 
 use crate::error::Result;
 use crate::name::Name;
-use crate::owner::Claim;
-use crate::receipt::Receipt;
+use crate::owner::{Claim, Incarnation};
+use crate::receipt::{Reason, Receipt};
 use crate::sessions::{Session, Sessions};
+use crate::sweep::Suspect;
 use crate::system::Explanation;
 use crate::system::words::{RECEIPTS_SEARCHED, Words, seconds};
 
@@ -37,6 +38,13 @@ impl Sessions {
     async fn explain_session(&self, key: &Name, session: &Session) -> Result<Explanation> {
         let mut because = Vec::new();
         let verdict = match session.due_ms {
+            None if session.references == 0 => {
+                because.push(format!(
+                    "nobody is counted as connected to `{key}`, but whoever writes it says that it is \
+                     not disconnected; it is kept until it is"
+                ));
+                self.obstacle(&mut because, session).await?.unwrap_or("active")
+            }
             None => {
                 because.push(format!(
                     "`{key}` has {} references; it is kept as long as there is one. A reference \
@@ -90,7 +98,26 @@ impl Sessions {
             return Ok("spared");
         }
         because.push("the next pass deletes it, unless somebody connects first".to_owned());
-        Ok("orphan")
+        Ok(self.obstacle(because, session).await?.unwrap_or("orphan"))
+    }
+
+    async fn obstacle(
+        &self,
+        because: &mut Vec<String>,
+        session: &Session,
+    ) -> Result<Option<&'static str>> {
+        let suspect = Suspect {
+            key: session.id.clone(),
+            owner: session
+                .profile
+                .broadcaster_user_id
+                .clone()
+                .unwrap_or_else(|| session.id.clone()),
+            incarnation: Incarnation(0),
+            deadline_ms: session.due_ms.unwrap_or(session.now_ms),
+            reason: Reason::Orphaned,
+        };
+        self.words().obstacle(because, suspect).await
     }
 
     fn grace_ms(&self) -> u64 {

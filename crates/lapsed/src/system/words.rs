@@ -9,7 +9,7 @@ use crate::owner::{Ending, OwnerInfo};
 use crate::receipt::{Receipt, ReceiptQuery};
 use crate::store::Store;
 use crate::sweep::brake::Brake;
-use crate::sweep::{Census, Sweep};
+use crate::sweep::{Act, Batch, BatchId, Census, Outcome, Refusal, Suspect, Sweep};
 use crate::system::Explanation;
 use crate::system::calls::Calls;
 
@@ -77,6 +77,34 @@ impl Words<'_> {
         }
         because.push(format!("the brake is {}", verdict.describe(now_ms)));
         Ok("spared")
+    }
+
+    /// What keeps passes from taking something that is over, besides a brake: the guard itself is asked,
+    /// without acting. Adds it to `because` and answers the verdict.
+    pub async fn obstacle(
+        &self,
+        because: &mut Vec<String>,
+        suspect: Suspect,
+    ) -> Result<Option<&'static str>> {
+        let id = BatchId { sweeper: "explain".into(), number: 0 };
+        let batch = Batch { id, suspects: vec![suspect], act: Act::DryRun, term: None };
+        let answer = self.calls.quiet("reclaim", self.sweep.reclaim(batch)).await?;
+        let Some(Outcome::Refused(refusal)) = answer.outcomes.first() else { return Ok(None) };
+        because.push(match refusal {
+            Refusal::Unreadable => "but passes leave it as it is: what is stored of it cannot be \
+                read, and has to be mended or removed by hand"
+                .to_owned(),
+            Refusal::NotTaken => {
+                "but passes leave it where it is: what it would go to does not take \
+                it (another type, or no permission); each pass tries again"
+                    .to_owned()
+            }
+            Refusal::Busy => {
+                "but the application's own collector is at work; passes wait for it".to_owned()
+            }
+            _ => return Ok(None),
+        });
+        Ok(Some(refusal.as_str()))
     }
 
     /// The newest receipt for `key`, if it is among the last [`RECEIPTS_SEARCHED`].
