@@ -1,5 +1,5 @@
-//! What an operator is told of something that no pass takes: `explain` says what is in the way, and
-//! promises nothing that the next pass will not do.
+//! What an operator is told of something that no pass takes: `explain` and `status` say what is in the
+//! way, and promise nothing that the next pass will not do.
 
 use crate::support::{Home, until};
 use lapsed_testbed::{Engine, Server};
@@ -7,6 +7,7 @@ use lapsed_testbed::{Engine, Server};
 lapsed_testbed::steady_tests! {
     explain_says_what_cannot_be_read,
     explain_says_that_a_queue_does_not_take_a_job,
+    status_fails_when_a_store_does_not_answer,
 }
 
 fn home(url: &str) -> Home {
@@ -77,4 +78,16 @@ fn explain_says_that_a_queue_does_not_take_a_job() {
     let (verdict, because) = explained(&home, "requests", "r-1");
     assert_eq!(verdict, "not_taken", "{because}");
     assert!(because.contains("`mails`"), "{because}");
+}
+
+fn status_fails_when_a_store_does_not_answer() {
+    let server = Server::start(Engine::Redis).unwrap();
+    let home = home(&server.url());
+    assert_eq!(home.run(&["status"]).code, 0);
+    server.kill().unwrap();
+    for words in [&["status"][..], &["status", "chat"], &["status", "--json"]] {
+        let answer = home.run(words);
+        assert_eq!(answer.code, 1, "{words:?}: {answer:?}");
+        assert!(answer.out.contains("is unavailable"), "{words:?}: {answer:?}");
+    }
 }
