@@ -24,6 +24,7 @@ mod inflight_queues;
 mod jobs;
 mod languages;
 mod migrate;
+mod migrate_lookup;
 mod old_receipts;
 mod permissions;
 mod registry;
