@@ -5,6 +5,7 @@
 mod adopt;
 mod caller;
 mod chat;
+mod clock_set_back;
 mod faults;
 mod fixture;
 mod functions;
