@@ -59,6 +59,12 @@ fn explain_says_what_cannot_be_read() {
     assert_eq!(verdict, "active");
     assert!(because.contains("says that it is not disconnected"), "{because}");
     assert_eq!(explained(&home, "chat", "gone").0, "orphan");
+    set(&["HSET", "session:missed", "last_disconnect", "1000"]);
+    let (verdict, because) = explained(&home, "chat", "missed");
+    assert_eq!(verdict, "unindexed", "{because}");
+    assert!(because.contains("lapsed reconcile"), "{because}");
+    assert_eq!(home.run(&["reconcile", "chat"]).code, 0);
+    assert_eq!(explained(&home, "chat", "missed").0, "orphan");
 }
 
 fn explain_says_that_a_queue_does_not_take_a_job() {

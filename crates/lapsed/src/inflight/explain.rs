@@ -74,7 +74,10 @@ impl Inflight {
                 };
                 match verdict {
                     "live" | "spared" => verdict,
-                    _ => self.words().obstacle(&mut because, suspect).await?.unwrap_or(verdict),
+                    _ => {
+                        let refusal = self.words().refusal(suspect).await?;
+                        self.words().obstacle(&mut because, refusal).unwrap_or(verdict)
+                    }
                 }
             }
         };

@@ -7,7 +7,7 @@ use crate::name::Name;
 use crate::owner::{Claim, Incarnation};
 use crate::receipt::{Reason, Receipt};
 use crate::sessions::{Session, Sessions};
-use crate::sweep::Suspect;
+use crate::sweep::{Refusal, Suspect};
 use crate::system::Explanation;
 use crate::system::words::{RECEIPTS_SEARCHED, Words, seconds};
 
@@ -43,7 +43,8 @@ impl Sessions {
                     "nobody is counted as connected to `{key}`, but whoever writes it says that it is \
                      not disconnected; it is kept until it is"
                 ));
-                self.obstacle(&mut because, session).await?.unwrap_or("active")
+                let refusal = self.refusal(session).await?;
+                self.words().obstacle(&mut because, refusal).unwrap_or("active")
             }
             None => {
                 because.push(format!(
@@ -97,27 +98,29 @@ impl Sessions {
             because.push(format!("the brake is {}", verdict.describe(now_ms)));
             return Ok("spared");
         }
+        let refusal = self.refusal(session).await?;
+        if refusal == Some(Refusal::Active) {
+            because.push(
+                "but passes do not find it: it is not in the index of the disconnected. `lapsed \
+                 reconcile` puts it there"
+                    .to_owned(),
+            );
+            return Ok("unindexed");
+        }
         because.push("the next pass deletes it, unless somebody connects first".to_owned());
-        Ok(self.obstacle(because, session).await?.unwrap_or("orphan"))
+        Ok(self.words().obstacle(because, refusal).unwrap_or("orphan"))
     }
 
-    async fn obstacle(
-        &self,
-        because: &mut Vec<String>,
-        session: &Session,
-    ) -> Result<Option<&'static str>> {
+    async fn refusal(&self, session: &Session) -> Result<Option<Refusal>> {
+        let broadcaster = session.profile.broadcaster_user_id.clone();
         let suspect = Suspect {
             key: session.id.clone(),
-            owner: session
-                .profile
-                .broadcaster_user_id
-                .clone()
-                .unwrap_or_else(|| session.id.clone()),
+            owner: broadcaster.unwrap_or_else(|| session.id.clone()),
             incarnation: Incarnation(0),
             deadline_ms: session.due_ms.unwrap_or(session.now_ms),
             reason: Reason::Orphaned,
         };
-        self.words().obstacle(because, suspect).await
+        self.words().refusal(suspect).await
     }
 
     fn grace_ms(&self) -> u64 {
