@@ -9,7 +9,8 @@ use crate::failure::Failure;
 use crate::node::shapes::{Sweeps, SystemStatus};
 use crate::print::{self, Table, ago, count, line, plural, span};
 
-/// All systems in a table, or one in detail.
+/// All systems in a table, or one in detail. Exit code 1, after all that could be read, when something
+/// could not.
 pub fn run(args: Status) -> Result<(), Failure> {
     let (all, chosen) = ask(&args.target, |backend| {
         let chosen = match &args.system {
@@ -19,16 +20,26 @@ pub fn run(args: Status) -> Result<(), Failure> {
         Ok((backend.status()?, chosen))
     })?;
     let Some(id) = chosen else {
-        return match args.output.json {
+        let failed = all.iter().any(|status| status.error.is_some());
+        match args.output.json {
             true => print::json(&Sweeps { systems: all }),
             false => line(&table(&all)),
-        };
+        }?;
+        return verdict(failed);
     };
     let one = all.iter().find(|s| s.kind == id.kind.as_str() && s.system == *id.name);
     let one = one.ok_or_else(|| Failure::failed(format!("{id} has just gone")))?;
     match args.output.json {
         true => print::json(one),
         false => line(&detail(one)),
+    }?;
+    verdict(one.error.is_some())
+}
+
+fn verdict(failed: bool) -> Result<(), Failure> {
+    match failed {
+        true => Err(Failure::Silent(1)),
+        false => Ok(()),
     }
 }
 

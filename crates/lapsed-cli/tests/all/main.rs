@@ -21,5 +21,6 @@ mod outbox;
 mod reconcile;
 mod reconcile_index;
 mod redis;
+mod redis_stuck;
 mod sessions;
 mod support;

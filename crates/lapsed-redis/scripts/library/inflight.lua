@@ -82,11 +82,12 @@ local function shown(id, token, tail)
   return { id, token, string.sub(tail, from), count }
 end
 
--- A script for the life that is claimed, which it may have to be told.
+-- A script for the life that is claimed, which it may have to be told: each call has its own keys, or the
+-- second would file what it takes under the life that the first was not told.
 local function for_life(G, owner, inc, keys, call)
   local answer = until_told({ inc }, function(asked)
     local life = asked[#asked]
-    return call(G.hot(append(keys, { G.key('held:' .. life) })), life)
+    return call(append(G.hot(keys), { G.key('held:' .. life) }), life)
   end)
   return objection(answer, owner), answer
 end
