@@ -34,3 +34,4 @@ mod sessions_faults;
 mod sessions_migrate;
 mod sidekiq;
 mod story;
+mod suspects_ahead;
