@@ -20,6 +20,7 @@ mod inflight_child;
 mod inflight_faults;
 mod inflight_functions;
 mod inflight_index;
+mod inflight_old_receipts;
 mod inflight_queues;
 mod jobs;
 mod languages;
