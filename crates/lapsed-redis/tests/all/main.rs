@@ -22,6 +22,7 @@ mod inflight_functions;
 mod inflight_index;
 mod inflight_old_receipts;
 mod inflight_queues;
+mod inflight_together;
 mod jobs;
 mod languages;
 mod migrate;
