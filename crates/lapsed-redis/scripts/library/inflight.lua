@@ -145,7 +145,8 @@ of_life('take', { 5, 5 }, 'QUEUE LIMIT', false, function(G, owner, inc, args)
     return refused
   end
   local wrong, answer = for_life(G, owner, inc, { G.key('queue:' .. args[4]) }, function(keys, life)
-    return inflight_take(keys, { owner, inc, life, 'own', args[4], args[5] })
+    local answers = inflight_take(keys, { 'own', args[4], 1, owner, inc, life, args[5] })
+    return answers.err and answers or answers[1]
   end)
   if wrong then
     return wrong
