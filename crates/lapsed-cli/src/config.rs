@@ -10,6 +10,7 @@ pub mod heartbeat;
 pub mod origin;
 pub mod server;
 pub mod store;
+pub mod sweep;
 pub mod units;
 
 use std::collections::BTreeMap;

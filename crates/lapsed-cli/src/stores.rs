@@ -7,6 +7,7 @@ use lapsed::SystemId;
 use lapsed::clock::Clock;
 use lapsed::inflight::InflightStore;
 use lapsed::inflight::rules::Recovery;
+use lapsed::leases::LeasesStore;
 use lapsed::reconcile::Reconcile;
 use lapsed::registry::RegistryStore;
 use lapsed::sessions::SessionsStore;
@@ -18,6 +19,7 @@ use crate::config::common::Access;
 use crate::config::store::{Place, StoreConfig};
 use crate::systems::inflight::InflightTimes;
 use crate::systems::inflight::layout::{Adopted, InflightLayout, QueueWord};
+use crate::systems::leases::LeasesTimes;
 use crate::systems::registry::RegistryLayout;
 use crate::systems::sessions::{SessionsLayout, SessionsTimes};
 
@@ -50,6 +52,14 @@ pub struct OpenSessions {
 pub struct OpenInflight {
     /// The jobs.
     pub inflight: Arc<dyn InflightStore>,
+    /// Their index, where there is one besides the truth.
+    pub index: Option<Arc<dyn Reconcile>>,
+}
+
+/// Leases on a store.
+pub struct OpenLeases {
+    /// The leases, and the decisions.
+    pub leases: Arc<dyn LeasesStore>,
     /// Their index, where there is one besides the truth.
     pub index: Option<Arc<dyn Reconcile>>,
 }
@@ -180,6 +190,17 @@ impl OpenStore {
         Ok(OpenInflight { inflight, index: None })
     }
 
+    /// The leases `id` on it.
+    pub fn leases(&self, id: &SystemId, times: &LeasesTimes) -> lapsed::Result<OpenLeases> {
+        match self {
+            OpenStore::Embedded(store) => {
+                let leases = store.leases(id.clone(), times.ttl)?;
+                Ok(OpenLeases { leases, index: None })
+            }
+            OpenStore::Redis(_) => Err(cannot("leases")),
+        }
+    }
+
     /// Flushes and closes it. Blocking.
     pub fn close(self) -> lapsed::Result<()> {
         match self {
@@ -187,6 +208,12 @@ impl OpenStore {
             OpenStore::Redis(_) => Ok(()),
         }
     }
+}
+
+/// The configuration refuses this before anything is opened.
+fn cannot(operation: &str) -> lapsed::Error {
+    let operation = operation.to_owned();
+    lapsed::Error::Unsupported { operation, store: "a store of this kind".to_owned() }
 }
 
 fn queue_format(word: QueueWord) -> QueueFormat {

@@ -118,14 +118,7 @@ fn describe_system(plan: &dyn Planned) -> String {
     for sentence in plan.describe() {
         text.push_str(&format!("\n  {sentence}"));
     }
-    let brake = &common.brake;
-    text.push_str(&format!(
-        "\n  the brake holds when more than {:.0} % of at least {} owners would be dead at once, \
-         and for {} after the store was away",
-        brake.share * 100.0,
-        brake.min_owners,
-        show_span(common.threshold)
-    ));
+    text.push_str(&format!("\n  {}", plan.describe_brake()));
     let keep = std::time::Duration::from_millis(common.retention.age_ms);
     text.push_str(&format!(
         "\n  receipts are kept for {}, at most {}",
