@@ -1,5 +1,6 @@
 //! Whom a command asks: a running daemon over HTTP, or the store itself. The answers are the same.
 
+pub mod desk;
 mod local;
 mod remote;
 mod sse;
@@ -19,11 +20,12 @@ use crate::http::inflight::DeadLetters;
 use crate::node::shapes::{BrakeStatus, ReceiptPage, Reconciliation, SystemStatus};
 use crate::node::{BrakeOrder, Order};
 
+pub use desk::Desk;
 pub use local::Local;
 pub use remote::Remote;
 
 /// What the commands need.
-pub trait Backend {
+pub trait Backend: Desk + Sync {
     /// Which systems there are.
     fn systems(&self) -> Result<Vec<SystemId>, Failure>;
     /// How all of them stand.

@@ -6,6 +6,7 @@ mod drift;
 mod evicted;
 mod jobs;
 mod labels;
+mod leases;
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
@@ -30,6 +31,7 @@ use drift::Drift;
 use evicted::Evicted;
 use jobs::Jobs;
 use labels::{ByError, ByReason, ByState, ByStopped, OfSystem};
+use leases::{By, Cleared};
 
 /// The content type of what [`Metrics::encode`] writes.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -53,6 +55,7 @@ pub struct Metrics {
     drift: Drift,
     cleanup: Cleanup,
     jobs: Jobs,
+    cleared: Cleared,
     evicted: Arc<Evicted>,
 }
 
@@ -95,6 +98,7 @@ impl Metrics {
             drift: Drift::default(),
             cleanup: Cleanup::new(),
             jobs: Jobs::default(),
+            cleared: Cleared::default(),
             evicted: Arc::new(Evicted::new(clock)),
         };
         metrics.register();
@@ -151,6 +155,9 @@ impl Metrics {
         }
         if system.kind == Kind::Inflight {
             self.jobs.introduce(&of, &mut self.lock());
+        }
+        if system.kind == Kind::Leases {
+            self.cleared.introduce(&of, &mut self.lock());
         }
     }
 
@@ -218,6 +225,17 @@ impl Witness for Metrics {
         if receipt.id.system.kind == Kind::Inflight {
             self.jobs.recovered(&of, receipt);
         }
+        if receipt.id.system.kind == Kind::Leases {
+            self.cleared.count(&of, receipt.reason, By::Sweep);
+        }
+    }
+
+    fn cleared(&self, system: &SystemId, reason: Reason, late_ms: u64) {
+        let of = OfSystem::of(system);
+        self.reclaimed.get_or_create(&of.by_reason(reason)).inc();
+        let late = Duration::from_millis(late_ms);
+        self.lag_seconds.get_or_create(&of).observe(late.as_secs_f64());
+        self.cleared.count(&of, reason, By::Operation);
     }
 
     fn passed(&self, report: &PassReport) {

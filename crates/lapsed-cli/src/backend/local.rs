@@ -1,5 +1,7 @@
 //! Straight to the store: opens it, does one thing, closes it.
 
+mod leases;
+
 use std::sync::Arc;
 
 use lapsed::clock::SystemClock;
