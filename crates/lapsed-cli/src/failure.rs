@@ -49,7 +49,7 @@ impl fmt::Display for Failure {
         match self {
             Failure::Usage(what) | Failure::Failed(what) | Failure::Told(_, what) => {
                 f.write_str(what)
-            },
+            }
             Failure::Silent(_) | Failure::Closed => Ok(()),
         }
     }

@@ -31,7 +31,8 @@ use drift::Drift;
 use evicted::Evicted;
 use jobs::Jobs;
 use labels::{ByError, ByReason, ByState, ByStopped, OfSystem};
-use leases::{By, Cleared};
+pub use leases::Waiting;
+use leases::{By, LeaseSeries};
 
 /// The content type of what [`Metrics::encode`] writes.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -55,7 +56,7 @@ pub struct Metrics {
     drift: Drift,
     cleanup: Cleanup,
     jobs: Jobs,
-    cleared: Cleared,
+    leases: LeaseSeries,
     evicted: Arc<Evicted>,
 }
 
@@ -98,7 +99,7 @@ impl Metrics {
             drift: Drift::default(),
             cleanup: Cleanup::new(),
             jobs: Jobs::default(),
-            cleared: Cleared::default(),
+            leases: LeaseSeries::default(),
             evicted: Arc::new(Evicted::new(clock)),
         };
         metrics.register();
@@ -157,7 +158,7 @@ impl Metrics {
             self.jobs.introduce(&of, &mut self.lock());
         }
         if system.kind == Kind::Leases {
-            self.cleared.introduce(&of, &mut self.lock());
+            self.leases.introduce(&of, &mut self.lock());
         }
     }
 
@@ -198,6 +199,11 @@ impl Metrics {
         self.jobs.gauge(&OfSystem::of(system), counts);
     }
 
+    /// Somebody waits for a lease of that system, until the answer is dropped.
+    pub fn wait_for_lease(&self, system: &SystemId) -> Waiting {
+        self.leases.wait(&OfSystem::of(system))
+    }
+
     /// All series as text.
     pub fn encode(&self) -> String {
         let mut text = String::new();
@@ -226,7 +232,7 @@ impl Witness for Metrics {
             self.jobs.recovered(&of, receipt);
         }
         if receipt.id.system.kind == Kind::Leases {
-            self.cleared.count(&of, receipt.reason, By::Sweep);
+            self.leases.count(&of, receipt.reason, By::Sweep);
         }
     }
 
@@ -235,7 +241,7 @@ impl Witness for Metrics {
         self.reclaimed.get_or_create(&of.by_reason(reason)).inc();
         let late = Duration::from_millis(late_ms);
         self.lag_seconds.get_or_create(&of).observe(late.as_secs_f64());
-        self.cleared.count(&of, reason, By::Operation);
+        self.leases.count(&of, reason, By::Operation);
     }
 
     fn passed(&self, report: &PassReport) {

@@ -65,9 +65,8 @@ impl Table {
     }
 
     fn is_number(&self, column: usize) -> bool {
-        let number = |cell: &String| {
-            cell == "-" || cell.chars().all(|c| c.is_ascii_digit() || c == ',')
-        };
+        let number =
+            |cell: &String| cell == "-" || cell.chars().all(|c| c.is_ascii_digit() || c == ',');
         let mut cells = self.rows.iter().skip(1).filter_map(|row| row.get(column)).peekable();
         cells.peek().is_some() && cells.all(number)
     }

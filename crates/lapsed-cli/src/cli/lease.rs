@@ -108,9 +108,9 @@ pub struct Ticket {
     #[command(flatten)]
     pub key: Key,
 
-    /// As it was granted.
-    #[arg(long, env = "LAPSED_LEASE_TOKEN", value_name = "N")]
-    pub token: u64,
+    /// The lease's token, as it was granted.
+    #[arg(env = "LAPSED_LEASE_TOKEN", value_name = "TOKEN")]
+    pub fence: u64,
 
     #[command(flatten)]
     pub output: Output,

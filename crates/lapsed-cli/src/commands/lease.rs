@@ -114,7 +114,7 @@ fn acquire(args: &cli::Acquire) -> Result<(), Failure> {
         Acquired::Held(_) if args.output.json => Err(Failure::Silent(HELD)),
         Acquired::Granted(grant) => {
             line(&format!("{} is held by {}, {}", wanted.key, grant.owner, lasting(&grant)))?;
-            line(&format!("To keep it: lapsed lease renew {} --token {}", wanted.key, grant.token))
+            line(&format!("To keep it: lapsed lease renew {} {}", wanted.key, grant.token))
         }
         Acquired::Held(grant) => Err(Failure::Told(HELD, held(&wanted.key, &grant))),
     }
@@ -134,7 +134,7 @@ fn held(key: &LeaseKey, grant: &Grant) -> String {
 }
 
 fn ticket(args: &cli::Ticket) -> Result<Ticket, Failure> {
-    Ok(Ticket { key: key(&args.key)?, token: Token(args.token) })
+    Ok(Ticket { key: key(&args.key)?, token: Token(args.fence) })
 }
 
 fn renew(args: &cli::Renew) -> Result<(), Failure> {

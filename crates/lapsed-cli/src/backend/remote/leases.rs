@@ -15,9 +15,7 @@ use ureq::http::Response;
 use super::{ANSWER, Patience, Remote, read, refused, segment};
 use crate::backend::desk::{Desk, Wanted};
 use crate::failure::Failure;
-use crate::http::leases::{
-    AcquireBody, DecideBody, LeasesPage, Namespaces, RenewBody, TicketBody,
-};
+use crate::http::leases::{AcquireBody, DecideBody, LeasesPage, Namespaces, RenewBody, TicketBody};
 
 /// The longest that a daemon lets anybody wait at a time.
 const PIECE: Duration = Duration::from_secs(60);

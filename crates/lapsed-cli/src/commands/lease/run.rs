@@ -125,9 +125,9 @@ impl Held {
             let keeper = &keeper;
             scope.spawn(move || keeper.renew(&stopped, &tell));
             // This very thread starts it: to the kernel it is the parent.
-            let code = self.start(args).and_then(|child| {
-                Ward { child, keeper, grace, ending: None }.watch(&events)
-            });
+            let code = self
+                .start(args)
+                .and_then(|child| Ward { child, keeper, grace, ending: None }.watch(&events));
             drop(stop);
             code
         });
@@ -226,7 +226,8 @@ impl Ward<'_> {
     fn send(&self, signal: Signal) {
         let Some(pid) = Pid::from_raw(self.child.id().cast_signed()) else { return };
         // A child that is just being started has no group yet.
-        if std::io::stdin().is_terminal() || rustix::process::kill_process_group(pid, signal).is_err()
+        if std::io::stdin().is_terminal()
+            || rustix::process::kill_process_group(pid, signal).is_err()
         {
             let _ = rustix::process::kill_process(pid, signal);
         }

@@ -4,6 +4,7 @@
 //! a lease that nobody was told of is released. (Not so where the client named its request: it may ask
 //! again and be told.) Those who wait are answered when the daemon is told to stop.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +15,6 @@ use lapsed::Kind;
 use lapsed::leases::{Acquire, Acquired, Grant, Leases};
 use lapsed::schedule::Stop;
 use serde_json::json;
-use std::pin::pin;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use utoipa_axum::router::OpenApiRouter;
@@ -26,6 +26,7 @@ use crate::http::extract::{Answer, Json, Path};
 use crate::http::owners::Result;
 use crate::http::problem::Problem;
 use crate::http::{Shared, schemas};
+use crate::metrics::Waiting;
 
 /// The longest that somebody may wait.
 const WAIT_MAX: Duration = Duration::from_secs(60);
@@ -54,7 +55,8 @@ async fn acquire(
     // Dropped with this request.
     let (_here, client) = oneshot::channel();
     let (stop, busy) = (app.stop.clone(), app.busy.clone());
-    let asking = Asking { leases, acquire, wait, stop, busy };
+    let waiting = (!wait.is_zero()).then(|| app.metrics.wait_for_lease(live.id()));
+    let asking = Asking { leases, acquire, wait, waiting, stop, busy };
     let hand = app.finish(asking.run(client)).await??;
     granted(hand.over())
 }
@@ -127,15 +129,17 @@ struct Asking {
     leases: Arc<Leases>,
     acquire: Acquire,
     wait: Duration,
+    waiting: Option<Waiting>,
     stop: Stop,
     busy: mpsc::Sender<()>,
 }
 
 impl Asking {
     async fn run(self, client: oneshot::Receiver<()>) -> lapsed::Result<Hand> {
-        let Asking { leases, acquire, wait, stop, busy } = self;
+        let Asking { leases, acquire, wait, waiting, stop, busy } = self;
         let given_up = async { drop(select(client, pin!(stop.told())).await) };
         let acquired = leases.acquire_unless(&acquire, wait, given_up).await?;
+        drop(waiting);
         let is_ours = acquire.request.is_none();
         Ok(Hand { leases, busy, acquired: Some(acquired), is_ours })
     }
