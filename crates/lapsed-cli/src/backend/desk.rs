@@ -41,8 +41,13 @@ pub trait Desk {
         ttl: Option<Duration>,
         limit: Duration,
     ) -> Result<Fenced<Grant>, Failure>;
-    /// Ends the lease.
-    fn release(&self, of: &SystemId, ticket: &Ticket) -> Result<Fenced<()>, Failure>;
+    /// Ends the lease; the answer must be there within `limit`.
+    fn release(
+        &self,
+        of: &SystemId,
+        ticket: &Ticket,
+        limit: Duration,
+    ) -> Result<Fenced<()>, Failure>;
     /// One key; none: it was never leased.
     fn describe(&self, of: &SystemId, key: &LeaseKey) -> Result<Option<Described>, Failure>;
     /// Keys of a namespace, by name.

@@ -28,7 +28,7 @@ pub const HELD: u8 = 75;
 /// Exit code: that token holds nothing any more.
 pub const LOST: u8 = 76;
 
-/// How long a renewal by hand may take.
+/// How long an answer may take.
 const ANSWER: Duration = Duration::from_secs(60);
 
 /// Does one of them.
@@ -157,7 +157,7 @@ fn release(args: &cli::Ticket) -> Result<(), Failure> {
     let ticket = ticket(args)?;
     let released = ask(&args.target, |backend| {
         let system = of_leases(backend, args.key.system.as_deref())?;
-        backend.release(&system, &ticket)
+        backend.release(&system, &ticket, ANSWER)
     })?;
     match released {
         Fenced::Done(()) if args.output.json => {

@@ -15,6 +15,7 @@ mod functions;
 mod http;
 mod inflight;
 mod inflight_redis;
+mod lease_run;
 mod leases;
 mod letters;
 mod openapi;

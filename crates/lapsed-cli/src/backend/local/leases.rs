@@ -16,6 +16,18 @@ impl Local {
         let leases = self.live(system)?.operations::<Leases>();
         leases.ok_or_else(|| Failure::usage(format!("`{system}` has no leases")))
     }
+
+    fn within<T>(
+        &self,
+        of: &SystemId,
+        what: &str,
+        limit: Duration,
+        call: impl Future<Output = lapsed::Result<T>>,
+    ) -> Result<T, Failure> {
+        let answer = self.runtime.block_on(async { tokio::time::timeout(limit, call).await });
+        let late = |_| Error::timed_out(&of.to_string(), what, limit.as_millis());
+        Ok(answer.map_err(late)??)
+    }
 }
 
 impl Desk for Local {
@@ -32,14 +44,16 @@ impl Desk for Local {
         ttl: Option<Duration>,
         limit: Duration,
     ) -> Result<Fenced<Grant>, Failure> {
-        let renewal = self.leases(of)?.renew(ticket, ttl);
-        let answer = self.runtime.block_on(async { tokio::time::timeout(limit, renewal).await });
-        let late = |_| Error::timed_out(&of.to_string(), "renew", limit.as_millis());
-        Ok(answer.map_err(late)??)
+        self.within(of, "renew", limit, self.leases(of)?.renew(ticket, ttl))
     }
 
-    fn release(&self, of: &SystemId, ticket: &Ticket) -> Result<Fenced<()>, Failure> {
-        Ok(self.runtime.block_on(self.leases(of)?.release(ticket))?)
+    fn release(
+        &self,
+        of: &SystemId,
+        ticket: &Ticket,
+        limit: Duration,
+    ) -> Result<Fenced<()>, Failure> {
+        self.within(of, "release", limit, self.leases(of)?.release(ticket))
     }
 
     fn describe(&self, of: &SystemId, key: &LeaseKey) -> Result<Option<Described>, Failure> {

@@ -118,9 +118,14 @@ impl Desk for Remote {
         self.fenced(&format!("/v1/{of}/renew"), &body, limit)
     }
 
-    fn release(&self, of: &SystemId, ticket: &Ticket) -> Result<Fenced<()>, Failure> {
+    fn release(
+        &self,
+        of: &SystemId,
+        ticket: &Ticket,
+        limit: Duration,
+    ) -> Result<Fenced<()>, Failure> {
         let path = format!("/v1/{of}/release");
-        let done: Fenced<Value> = self.fenced(&path, &TicketBody::of(ticket), ANSWER)?;
+        let done: Fenced<Value> = self.fenced(&path, &TicketBody::of(ticket), limit)?;
         Ok(match done {
             Fenced::Done(_) => Fenced::Done(()),
             Fenced::Lost(loss) => Fenced::Lost(loss),

@@ -30,6 +30,9 @@ use crate::failure::Failure;
 /// How often to look up even when nothing is heard: a host that slept tells nobody.
 const LOOK: Duration = Duration::from_millis(250);
 
+/// How long letting go may take.
+const RELEASE: Duration = Duration::from_secs(5);
+
 /// What is passed on to the command.
 const PASSED: [Signal; 6] =
     [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2];
@@ -133,10 +136,11 @@ impl Held {
         });
         drop(end);
         let _ = signals.join();
-        if let Err(failure) = backend.release(&self.system, &ticket) {
-            tracing::warn!(%failure, "not released: the lease ends by itself");
-        } else if matches!(code, Ok(code) if code != LOST) {
-            tracing::debug!(key = %ticket.key, "released");
+        // A store that does not answer must not keep anybody waiting who has what he came for.
+        let limit = ttl.min(RELEASE);
+        match backend.release(&self.system, &ticket, limit) {
+            Ok(answer) => tracing::debug!(key = %ticket.key, ?answer, "released"),
+            Err(failure) => tracing::warn!(%failure, "not released: the lease ends by itself"),
         }
         code
     }
@@ -223,8 +227,13 @@ impl Ward<'_> {
         self.send(Signal::CONT);
     }
 
+    fn pid(&self) -> Option<Pid> {
+        Pid::from_raw(self.child.id().cast_signed())
+    }
+
+    /// To the command and what it started.
     fn send(&self, signal: Signal) {
-        let Some(pid) = Pid::from_raw(self.child.id().cast_signed()) else { return };
+        let Some(pid) = self.pid() else { return };
         // A child that is just being started has no group yet.
         if std::io::stdin().is_terminal()
             || rustix::process::kill_process_group(pid, signal).is_err()
@@ -233,11 +242,14 @@ impl Ward<'_> {
         }
     }
 
-    /// What a terminal sends, it sends to the command, too.
+    /// To the command alone, as if it had been sent there. What a terminal sends, it has sent there.
     fn pass_on(&self, signal: Signal) {
         let by_terminal = signal == Signal::INT || signal == Signal::QUIT;
-        if !(by_terminal && std::io::stdin().is_terminal()) {
-            self.send(signal);
+        if by_terminal && std::io::stdin().is_terminal() {
+            return;
+        }
+        if let Some(pid) = self.pid() {
+            let _ = rustix::process::kill_process(pid, signal);
         }
     }
 }
