@@ -17,7 +17,7 @@ use crate::config::server::LISTEN_DEFAULT;
 use crate::config::{Config, Overrides, process_env};
 use crate::failure::Failure;
 use crate::http::inflight::DeadLetters;
-use crate::node::shapes::{BrakeStatus, ReceiptPage, Reconciliation, SystemStatus};
+use crate::node::shapes::{BrakeStatus, Estimate, ReceiptPage, Reconciliation, SystemStatus};
 use crate::node::{BrakeOrder, Order};
 
 pub use desk::Desk;
@@ -40,6 +40,8 @@ pub trait Backend: Desk + Sync {
         order: Order,
         tell: &mut (dyn FnMut(Progress) + Send),
     ) -> Result<Reconciliation, Failure>;
+    /// What a reconciliation would take.
+    fn estimate(&self, system: &SystemId) -> Result<Estimate, Failure>;
     /// Why a key is, or is not, dead.
     fn explain(&self, system: &SystemId, key: &str) -> Result<Explanation, Failure>;
     /// One page of receipts, newest first.

@@ -76,6 +76,7 @@ impl OpenStore {
                 Ok(OpenStore::Embedded(Embedded::open(dir, options)?))
             }
             Place::Redis(address) => Ok(OpenStore::Redis(Redis::with_clock(address, clock)?)),
+            Place::Object(_) => Err(cannot("opening")),
         }
     }
 

@@ -19,7 +19,7 @@ use crate::config::Config;
 use crate::failure::Failure;
 use crate::http::inflight::DeadLetters;
 use crate::node::page::{self, Cursor, Wanted};
-use crate::node::shapes::{BrakeStatus, ReceiptPage, Reconciliation, SystemStatus};
+use crate::node::shapes::{BrakeStatus, Estimate, ReceiptPage, Reconciliation, SystemStatus};
 use crate::node::{BrakeOrder, LIST_MAX, Live, Node, Order};
 
 /// The store, opened by this process.
@@ -90,6 +90,13 @@ impl Backend for Local {
             };
             reconciler.run(order, &stop, &mut seen).await
         })?)
+    }
+
+    fn estimate(&self, system: &SystemId) -> Result<Estimate, Failure> {
+        let reconciler = self.live(system)?.reconciler()?;
+        let (rows, requests) =
+            self.runtime.block_on(async { (reconciler.extent().await, reconciler.cost().await) });
+        Ok(Estimate { rows, requests: requests? })
     }
 
     fn explain(&self, system: &SystemId, key: &str) -> Result<Explanation, Failure> {

@@ -22,7 +22,9 @@ use crate::failure::Failure;
 use crate::http::brakes::{BrakeBody, Word};
 use crate::http::inflight::{DeadLetters, JobBody, PutBackBody};
 use crate::http::reconcile::ReconcileOptions;
-use crate::node::shapes::{BrakeStatus, ReceiptPage, Reconciliation, Sweeps, SystemStatus};
+use crate::node::shapes::{
+    BrakeStatus, Estimate, ReceiptPage, Reconciliation, Sweeps, SystemStatus,
+};
 use crate::node::{BrakeOrder, LIST_MAX, Order};
 
 const CONNECT: Duration = Duration::from_secs(3);
@@ -258,6 +260,10 @@ impl Backend for Remote {
             list: Some(order.list),
         };
         self.send(Method::Post, &format!("/v1/reconcile/{system}"), &body, Patience::Long)
+    }
+
+    fn estimate(&self, system: &SystemId) -> Result<Estimate, Failure> {
+        self.get(&format!("/v1/reconcile/{system}"))
     }
 
     fn explain(&self, system: &SystemId, key: &str) -> Result<Explanation, Failure> {

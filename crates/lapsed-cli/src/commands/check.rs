@@ -43,7 +43,7 @@ pub fn run(args: Check) -> Result<(), Failure> {
 fn connect(config: &Config, store: &StoreConfig) -> Result<String, Failure> {
     match &store.place {
         Place::Embedded { dir, .. } => open_folder(store, dir),
-        Place::Redis(_) => ask_server(config, store),
+        Place::Redis(_) | Place::Object(_) => ask_server(config, store),
     }
 }
 

@@ -12,7 +12,7 @@ use super::ask;
 use crate::backend::{Progress, resolve};
 use crate::cli::Reconcile;
 use crate::failure::Failure;
-use crate::node::shapes::Reconciliation;
+use crate::node::shapes::{Estimate, Reconciliation};
 use crate::node::{LIST_MAX, Order};
 use crate::print::{self, Table, count, line, plural, span};
 
@@ -27,6 +27,7 @@ pub fn run(args: Reconcile, verbose: bool) -> Result<(), Failure> {
     let bar = Bar::default();
     let (id, done) = ask(&args.target, |backend| {
         let id = resolve(&args.system, &backend.systems()?)?;
+        foretell(&id, backend.estimate(&id)?);
         let done = backend.reconcile(&id, order, &mut |progress| bar.show(progress));
         bar.clear();
         Ok((id, done?))
@@ -39,6 +40,16 @@ pub fn run(args: Reconcile, verbose: bool) -> Result<(), Failure> {
     match done.report.finished && !differs {
         true => Ok(()),
         false => Err(Failure::Silent(1)),
+    }
+}
+
+/// Where requests have a price, about what it will be; on stderr, where it is in nobody's way.
+fn foretell(id: &SystemId, estimate: Estimate) {
+    if let Some(requests) = estimate.requests {
+        let rows = estimate
+            .rows
+            .map_or(String::new(), |rows| format!(" for about {}", plural(rows, "key", "keys")));
+        eprintln!("{id}: this takes about {}{rows}", plural(requests, "request", "requests"));
     }
 }
 

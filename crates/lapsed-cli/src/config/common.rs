@@ -256,7 +256,7 @@ impl ReconcileSection {
 /// The library names the key first, in the file's own words: point at its line.
 pub(super) fn blame(section: &Section<'_>, message: &str) -> ConfigError {
     match message.split_once(' ') {
-        Some((key, what)) if key.contains('.') => section.wrong(key, what),
+        Some((key, what)) if key.contains(['.', '_']) => section.wrong(key, what),
         _ => section.wrong("", message),
     }
 }

@@ -108,8 +108,19 @@ impl SweepSection {
             mode: pick.value("sweep.mode", self.mode, default.mode),
             timeout: pick.value("sweep.timeout", span(self.timeout), default.timeout),
         };
-        policy.check().map_err(|e| blame(section, &e.to_string()))?;
+        let names = [&delay_key, &ops_key, &runtime_key, &idle_key];
+        policy.check().map_err(|e| blame(section, &as_written(&e.to_string(), names)))?;
         Ok(policy)
+    }
+}
+
+/// An error begins with the usual name of its key: put the one there that the file writes.
+fn as_written(message: &str, names: [&String; 4]) -> String {
+    let usual = ["sweep.op_delay", "sweep.max_ops", "sweep.max_runtime", "sweep.idle_grace"];
+    let Some((key, what)) = message.split_once(' ') else { return message.to_owned() };
+    match usual.iter().position(|name| *name == key) {
+        Some(index) => format!("{} {what}", names[index]),
+        None => message.to_owned(),
     }
 }
 

@@ -166,6 +166,15 @@ pub struct Reconciliation {
     pub error: Option<String>,
 }
 
+/// What a reconciliation would take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Estimate {
+    /// About how many rows there are to look at, if the store says so.
+    pub rows: Option<u64>,
+    /// About how many requests it takes, where each of them has a price.
+    pub requests: Option<u64>,
+}
+
 /// One page of receipts.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ReceiptPage {
