@@ -7,6 +7,7 @@ mod evicted;
 mod jobs;
 mod labels;
 mod leases;
+mod requests;
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
@@ -32,6 +33,9 @@ use evicted::Evicted;
 use jobs::Jobs;
 use labels::{ByError, ByReason, ByState, ByStopped, OfSystem};
 pub use leases::Waiting;
+use requests::Requests;
+
+use crate::stores::OpenObject;
 use leases::{By, LeaseSeries};
 
 /// The content type of what [`Metrics::encode`] writes.
@@ -57,6 +61,7 @@ pub struct Metrics {
     cleanup: Cleanup,
     jobs: Jobs,
     leases: LeaseSeries,
+    requests: Requests,
     evicted: Arc<Evicted>,
 }
 
@@ -100,6 +105,7 @@ impl Metrics {
             cleanup: Cleanup::new(),
             jobs: Jobs::default(),
             leases: LeaseSeries::default(),
+            requests: Requests::default(),
             evicted: Arc::new(Evicted::new(clock)),
         };
         metrics.register();
@@ -197,6 +203,20 @@ impl Metrics {
     /// The account of one system of jobs.
     pub fn gauge_jobs(&self, system: &SystemId, counts: &Counts) {
         self.jobs.gauge(&OfSystem::of(system), counts);
+    }
+
+    /// The same for an object store.
+    pub fn introduce_store(&self, store: &str) {
+        self.requests.introduce(store, &mut self.lock());
+    }
+
+    /// What was asked of an object store so far, and what time it is there.
+    pub fn show_object(&self, name: &str, object: &OpenObject) {
+        let store = object.store();
+        self.requests.show(name, &store.requests(), store.offset());
+        for (system, entries) in object.entries_deleted() {
+            self.requests.show_deleted(&OfSystem::of(&system), entries);
+        }
     }
 
     /// Somebody waits for a lease of that system, until the answer is dropped.

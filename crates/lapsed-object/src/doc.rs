@@ -109,8 +109,13 @@ impl Doc {
     }
 
     /// A record. `what` names the object if it cannot be read.
-    pub(crate) fn decode_meta(namespace: &str, body: &[u8], what: &str) -> std::result::Result<Doc, String> {
-        let wrong = |why: &str| format!("{what} is not a record that this version can read ({why})");
+    pub(crate) fn decode_meta(
+        namespace: &str,
+        body: &[u8],
+        what: &str,
+    ) -> std::result::Result<Doc, String> {
+        let wrong =
+            |why: &str| format!("{what} is not a record that this version can read ({why})");
         let meta = Meta::decode(body).map_err(|error| wrong(&error.to_string()))?;
         if meta.epoch == 0 || meta.format != FORMAT {
             return Err(wrong("it has no epoch, or another format"));
@@ -155,9 +160,7 @@ pub(crate) fn receipt(
         Removed::Lease(cleared) => {
             (cleared.lease.owner.clone(), cleared.token.0, cleared.lease.deadline_ms)
         }
-        Removed::Decision(marker) => {
-            (Name::new(marker.decision.as_str())?, 0, marker.deadline_ms)
-        }
+        Removed::Decision(marker) => (Name::new(marker.decision.as_str())?, 0, marker.deadline_ms),
     };
     let removed = serde_json::to_value(&debt.removed)
         .map_err(|error| Error::Invalid(format!("what was removed is not JSON: {error}")))?;
@@ -352,7 +355,8 @@ mod tests {
         let state = State::Json(serde_json::json!({"x": [1, null]}));
         record.staged = Some(Staged { txn: name("t"), state });
         let lease = record.lease.clone().unwrap();
-        let cleared = Cleared { token: Token(1), lease, staged: Some((name("t"), Decision::Commit)) };
+        let cleared =
+            Cleared { token: Token(1), lease, staged: Some((name("t"), Decision::Commit)) };
         doc.owed.push(Debt { removed: Removed::Lease(cleared), judged_ms: 7_000 });
         doc.bucket = Some("2026010811".to_owned());
         let one = doc.encode(1);

@@ -57,7 +57,9 @@ impl Ground {
     /// Where the object of a subject is.
     pub(crate) fn path(&self, subject: &Subject) -> String {
         match subject {
-            Subject::Lease(key) => self.places.meta(key.namespace.as_str(), &escape(key.key.as_str())),
+            Subject::Lease(key) => {
+                self.places.meta(key.namespace.as_str(), &escape(key.key.as_str()))
+            }
             Subject::Decision(txn) => self.places.marker(&escape(txn.as_str())),
         }
     }

@@ -76,6 +76,7 @@ pub struct ObjectLeases {
     batches: std::sync::atomic::AtomicU64,
     requests_per_pass: Option<u64>,
     sweeping: sweep::Sweeping,
+    entries_deleted: std::sync::atomic::AtomicU64,
 }
 
 impl ObjectLeases {
@@ -100,7 +101,13 @@ impl ObjectLeases {
             batches: Default::default(),
             requests_per_pass: layout.requests_per_pass,
             sweeping: Default::default(),
+            entries_deleted: Default::default(),
         })
+    }
+
+    /// How many entries of the index were deleted since it was opened: for metrics.
+    pub fn entries_deleted(&self) -> u64 {
+        self.entries_deleted.load(std::sync::atomic::Ordering::Relaxed)
     }
 
     /// What is under a key, for those that only look.
@@ -193,7 +200,8 @@ impl LeasesStore for ObjectLeases {
             let listing = self.ground.objects.list(request).await?;
             let names = listing.names.iter().filter_map(|name| name.strip_suffix(".pb"));
             let looks = names.map(|name| self.look_past(namespace.as_str(), name)).collect();
-            let found: Result<Vec<Option<Described>>> = some_at_once(looks).await.into_iter().collect();
+            let found: Result<Vec<Option<Described>>> =
+                some_at_once(looks).await.into_iter().collect();
             let found: Vec<Described> = found?.into_iter().flatten().take(limit).collect();
             token = listing.token;
             if !found.is_empty() || token.is_none() {

@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{Mutex, MutexGuard};
 
 use crate::doc::{Debt, receipt};
-use crate::ground::{Ground, Found, namespace_of};
+use crate::ground::{Found, Ground, namespace_of};
 use crate::objects::{ListRequest, Only, Written};
 
 /// Receipts of one log object have numbers below this, after the log object's own.
@@ -285,9 +285,8 @@ impl Log {
                 Some(_) => self.settle_page(page, version).await?,
                 None => page,
             };
-            let theirs = |receipt: &&Receipt| {
-                receipt.sweeper == id.sweeper && receipt.batch == id.number
-            };
+            let theirs =
+                |receipt: &&Receipt| receipt.sweeper == id.sweeper && receipt.batch == id.number;
             receipts.extend(page.receipts().filter(theirs).cloned());
         }
         Ok(receipts)

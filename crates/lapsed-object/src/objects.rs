@@ -276,11 +276,7 @@ impl Objects {
         }
     }
 
-    async fn list_page(
-        &self,
-        request: &ListRequest<'_>,
-        token: Option<String>,
-    ) -> Result<Listing> {
+    async fn list_page(&self, request: &ListRequest<'_>, token: Option<String>) -> Result<Listing> {
         let mut attempt = 0;
         loop {
             let offset = request.after.filter(|_| self.lists_after && token.is_none());

@@ -74,7 +74,11 @@ pub(crate) async fn run(ground: &Ground) -> Result<ProbeReport> {
     let mut report = ProbeReport::default();
     report.note("answers tell the time (a Date header)", true, probe.date());
     report.note("an object is made only if there is none", true, probe.create().await?);
-    report.note("an object is replaced only if it is still what was read", true, probe.replace().await?);
+    report.note(
+        "an object is replaced only if it is still what was read",
+        true,
+        probe.replace().await?,
+    );
     report.note("of racing makers one wins", true, probe.race(Race::Create).await?);
     report.note("of racing writers one wins", true, probe.race(Race::Replace).await?);
     report.note("a listing shows what was just written", true, probe.list().await?);

@@ -46,8 +46,7 @@ impl ObjectStore {
         let place = config.place()?;
         let time = Arc::new(StoreClock::new(clock.clone()));
         let meter = Meter::new(clock.clone(), config.requests_per_hour);
-        let wire =
-            Wire::new(&config.name, meter, time.clone(), place.bucket, config.timeout)?;
+        let wire = Wire::new(&config.name, meter, time.clone(), place.bucket, config.timeout)?;
         let client = config.client(&wire)?;
         let lists_after = place.provider != Provider::Azure;
         let objects = Objects::new(
@@ -185,13 +184,14 @@ struct Sealed<T> {
 
 impl Ground {
     /// A small object, and what must hold for it to be replaced.
-    pub(crate) async fn stored<T: DeserializeOwned>(&self, path: &str) -> Result<(Option<T>, Only)> {
+    pub(crate) async fn stored<T: DeserializeOwned>(
+        &self,
+        path: &str,
+    ) -> Result<(Option<T>, Only)> {
         let Some(read) = self.objects.get(path).await? else { return Ok((None, Only::IfNew)) };
-        let sealed: Sealed<T> =
-            serde_json::from_slice(&read.body).map_err(|error| Error::Corrupt {
-                store: self.name().to_owned(),
-                what: format!("{path}: {error}"),
-            })?;
+        let sealed: Sealed<T> = serde_json::from_slice(&read.body).map_err(|error| {
+            Error::Corrupt { store: self.name().to_owned(), what: format!("{path}: {error}") }
+        })?;
         Ok((Some(sealed.content), Only::IfStill(read.version)))
     }
 

@@ -40,6 +40,7 @@ impl Local {
             let _inside = runtime.enter();
             Node::open(config, SystemClock::shared(), Arc::new(Silent))?
         };
+        runtime.block_on(node.probe())?;
         Ok(Local { node, runtime })
     }
 
@@ -94,9 +95,7 @@ impl Backend for Local {
 
     fn estimate(&self, system: &SystemId) -> Result<Estimate, Failure> {
         let reconciler = self.live(system)?.reconciler()?;
-        let (rows, requests) =
-            self.runtime.block_on(async { (reconciler.extent().await, reconciler.cost().await) });
-        Ok(Estimate { rows, requests: requests? })
+        Ok(Estimate { requests: self.runtime.block_on(reconciler.cost())? })
     }
 
     fn explain(&self, system: &SystemId, key: &str) -> Result<Explanation, Failure> {

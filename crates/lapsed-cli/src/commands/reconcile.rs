@@ -9,7 +9,7 @@ use lapsed::reconcile::{Healed, ReconcileReport};
 use lapsed::sweep::{Act, Cursor};
 
 use super::ask;
-use crate::backend::{Progress, resolve};
+use crate::backend::{Backend, Progress, resolve};
 use crate::cli::Reconcile;
 use crate::failure::Failure;
 use crate::node::shapes::{Estimate, Reconciliation};
@@ -27,7 +27,7 @@ pub fn run(args: Reconcile, verbose: bool) -> Result<(), Failure> {
     let bar = Bar::default();
     let (id, done) = ask(&args.target, |backend| {
         let id = resolve(&args.system, &backend.systems()?)?;
-        foretell(&id, backend.estimate(&id)?);
+        foretell(backend, &id);
         let done = backend.reconcile(&id, order, &mut |progress| bar.show(progress));
         bar.clear();
         Ok((id, done?))
@@ -44,12 +44,13 @@ pub fn run(args: Reconcile, verbose: bool) -> Result<(), Failure> {
 }
 
 /// Where requests have a price, about what it will be; on stderr, where it is in nobody's way.
-fn foretell(id: &SystemId, estimate: Estimate) {
-    if let Some(requests) = estimate.requests {
-        let rows = estimate
-            .rows
-            .map_or(String::new(), |rows| format!(" for about {}", plural(rows, "key", "keys")));
-        eprintln!("{id}: this takes about {}{rows}", plural(requests, "request", "requests"));
+fn foretell(backend: &dyn Backend, id: &SystemId) {
+    match backend.estimate(id) {
+        Ok(Estimate { requests: Some(requests) }) => {
+            eprintln!("{id}: this takes about {}", plural(requests, "request", "requests"));
+        }
+        Ok(Estimate { requests: None }) => {}
+        Err(failure) => tracing::debug!(%id, %failure, "what it costs cannot be foretold"),
     }
 }
 

@@ -39,7 +39,8 @@ fn table(all: &[SystemStatus]) -> String {
     let mut table = Table::new(&headings);
     for status in all {
         let census = |pick: fn(&Census) -> u64| {
-            status.census.as_ref().map_or("?".to_owned(), |c| count(pick(c)))
+            let census = status.census.as_ref().filter(|_| is_counted(status));
+            census.map_or("?".to_owned(), |c| count(pick(c)))
         };
         table.row(vec![
             format!("{}/{}", status.kind, status.system),
@@ -86,7 +87,14 @@ fn detail(status: &SystemStatus) -> String {
     let mut fact = |name: &str, value: String| table.row(vec![format!("  {name}"), value]);
     if let Some(census) = &status.census {
         let suspects = plural(census.suspects, "suspect", "suspects");
-        fact(things(status), format!("{}, of them {suspects}", count(census.population)));
+        match is_counted(status) {
+            true => {
+                fact(things(status), format!("{}, of them {suspects}", count(census.population)))
+            }
+            false => {
+                fact(things(status), "not counted: that would list every one of them".to_owned())
+            }
+        }
         if !is_leases(status) {
             fact(
                 "owners",
@@ -142,6 +150,12 @@ fn detail(status: &SystemStatus) -> String {
         fact("error", error.clone());
     }
     format!("{}/{}\n{}", status.kind, status.system, table.text())
+}
+
+/// In an object store nobody keeps count, and counting has its price.
+fn is_counted(status: &SystemStatus) -> bool {
+    let engine = status.store.as_ref().map_or("", |store| store.engine.as_str());
+    !["s3", "azure", "gcs"].contains(&engine)
 }
 
 fn is_leases(status: &SystemStatus) -> bool {

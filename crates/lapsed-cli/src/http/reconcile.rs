@@ -18,7 +18,7 @@ pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new().routes(routes!(reconcile, estimate))
 }
 
-/// What it would take to reconcile: about how many rows, and requests where each has a price.
+/// What it would take to reconcile: about how many requests, where each of them has a price.
 #[utoipa::path(get, path = "/v1/reconcile/{kind}/{name}", tag = "sweeps",
     responses((status = 200, body = Estimate),
         (status = 501, description = "This system has no index", body = super::schemas::Problem,
@@ -28,7 +28,7 @@ async fn estimate(
     Path((kind, name)): Path<(String, String)>,
 ) -> Result<Answer<Estimate>, Problem> {
     let reconciler = app.live(&kind, &name)?.reconciler()?;
-    Ok(Answer(Estimate { rows: reconciler.extent().await, requests: reconciler.cost().await? }))
+    Ok(Answer(Estimate { requests: reconciler.cost().await? }))
 }
 
 /// How to reconcile.

@@ -169,8 +169,6 @@ pub struct Reconciliation {
 /// What a reconciliation would take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Estimate {
-    /// About how many rows there are to look at, if the store says so.
-    pub rows: Option<u64>,
     /// About how many requests it takes, where each of them has a price.
     pub requests: Option<u64>,
 }

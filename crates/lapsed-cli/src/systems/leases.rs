@@ -37,6 +37,11 @@ const BATCH: usize = 20;
 const HOLD: Duration = Duration::from_secs(30);
 const TIMEOUT: Duration = Duration::from_secs(60);
 
+/// What a pass may cost: so many requests for each of its entries, where three are usual, and some for
+/// listing.
+const REQUESTS_PER_OP: u64 = 10;
+const REQUESTS_MIN: u64 = 1_000;
+
 /// How wide the buckets of the index are, unless told, and at least and at most.
 const BUCKET: Duration = Duration::from_secs(3_600);
 const BUCKET_MIN: Duration = Duration::from_secs(60);
@@ -239,7 +244,9 @@ impl Planned for LeasesPlan {
 
     fn build(&self, ground: Ground<'_>) -> lapsed::Result<Built> {
         let common = &self.common;
-        let opened = ground.store.leases(&common.id, &self.times)?;
+        let per_pass = |ops: u64| ops.saturating_mul(REQUESTS_PER_OP) + REQUESTS_MIN;
+        let per_pass = common.policy.max_ops.map(per_pass);
+        let opened = ground.store.leases(&common.id, &self.times, per_pass)?;
         let leases = Arc::new(Leases::new(LeasesParts {
             id: common.id.clone(),
             leases: opened.leases,

@@ -160,8 +160,7 @@ impl ObjectLeases {
     fn granted_too_little(&self, answer: &Asked, sent_ms: i64) -> bool {
         let Asked::Granted(grant) = answer else { return false };
         let latest = self.ground.time.latest_at(sent_ms).unwrap_or(u64::MAX - grant.ttl_ms);
-        grant.deadline_ms < latest.saturating_add(grant.ttl_ms)
-            && grant.now_ms < latest
+        grant.deadline_ms < latest.saturating_add(grant.ttl_ms) && grant.now_ms < latest
     }
 
     /// Once more, from the time that is known by now. `None`: somebody came in between.
@@ -267,12 +266,14 @@ fn apply(
     decision: Option<Decision>,
     at: &Moment,
 ) -> Asked {
-    let fenced = |done: std::result::Result<(), Loss>| done.map_or_else(Asked::Lost, |()| Asked::Done);
+    let fenced =
+        |done: std::result::Result<(), Loss>| done.map_or_else(Asked::Lost, |()| Asked::Done);
     match change {
         Change::Acquire(acquire) => {
             let request = acquire.request.as_ref();
             let attempt = record.acquire(&acquire.owner, acquire.ttl_ms, request, at);
-            let grant = record.grant(key, at).expect("whoever acquires or is held off sees a lease");
+            let grant =
+                record.grant(key, at).expect("whoever acquires or is held off sees a lease");
             match attempt {
                 Attempt::Granted | Attempt::Repeated => Asked::Granted(grant),
                 Attempt::Held => Asked::Held(grant),
@@ -285,9 +286,8 @@ fn apply(
         Change::Release(token) => fenced(record.release(*token, decision)),
         Change::SetState(token, state) => fenced(record.set_state(*token, state.clone())),
         Change::Stage(token, staged) => fenced(record.stage(*token, staged.clone())),
-        Change::Look => Asked::Looked(super::described(
-            Content::Lease(key.clone(), record.clone()),
-            at,
-        )),
+        Change::Look => {
+            Asked::Looked(super::described(Content::Lease(key.clone(), record.clone()), at))
+        }
     }
 }

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use lapsed::leases::rules::Moment;
@@ -115,8 +116,7 @@ impl ObjectLeases {
             Act::Reclaim => self.walks.take(&suspect.key),
             Act::DryRun => self.walks.seen(&suspect.key),
         };
-        let Seen { entries, held } =
-            seen.unwrap_or(Seen { entries: Vec::new(), held: None });
+        let Seen { entries, held } = seen.unwrap_or(Seen { entries: Vec::new(), held: None });
         plan.entries = match entries.is_empty() {
             true => self.guess(suspect).into_iter().collect(),
             false => entries,
@@ -195,10 +195,8 @@ impl ObjectLeases {
                     None => None,
                 };
                 let cleared = record.clear(at, decision);
-                let debt = |cleared| Debt {
-                    removed: Removed::Lease(cleared),
-                    judged_ms: at.judging_ms,
-                };
+                let debt =
+                    |cleared| Debt { removed: Removed::Lease(cleared), judged_ms: at.judging_ms };
                 Ok(cleared.map(debt))
             }
             Content::Decision(..) => {
@@ -257,7 +255,8 @@ impl ObjectLeases {
         for (plan, _) in logged() {
             let subject = plan.intent.as_ref().map(|intent| &intent.subject);
             let receipts = subject.map(|subject| opened.intended(subject)).unwrap_or_default();
-            let own = receipts.into_iter().find(|r| r.sweeper == id.sweeper && r.batch == id.number);
+            let own =
+                receipts.into_iter().find(|r| r.sweeper == id.sweeper && r.batch == id.number);
             intended.insert(plan.suspect.key.clone(), own);
         }
         let in_doubt = logged().any(|(_, change)| matches!(change, Change::Doubt(_)));
@@ -348,6 +347,7 @@ impl ObjectLeases {
         for entry in plan.entries.iter().filter(|entry| Some(entry.bucket.as_str()) != but) {
             let path = self.ground.places.entry(&entry.namespace, &entry.bucket, &entry.name);
             self.ground.objects.delete(&path).await?;
+            self.entries_deleted.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
     }
@@ -398,4 +398,3 @@ fn verdict(held: &Held, suspect: &Suspect, at: &Moment) -> Verdict {
         (_, false) => Verdict::Moved,
     }
 }
-
