@@ -17,6 +17,7 @@ mod inflight;
 mod inflight_redis;
 mod lease_run;
 mod leases;
+mod leases_objects;
 mod letters;
 mod openapi;
 mod outbox;
