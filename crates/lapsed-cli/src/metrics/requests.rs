@@ -69,7 +69,7 @@ impl Requests {
         let of = OfStore { store: store.to_owned() };
         self.throttled.get_or_create(&of).inner().store(counts.throttled, Ordering::Relaxed);
         self.withheld.get_or_create(&of).inner().store(counts.withheld, Ordering::Relaxed);
-        let Some(Offset { lo_ms, hi_ms }) = offset else { return };
+        let Offset { lo_ms, hi_ms } = offset.unwrap_or(Offset { lo_ms: 0, hi_ms: 0 });
         for (bound, ms) in [("least", lo_ms), ("most", hi_ms)] {
             let labels = ByBound { store: store.to_owned(), bound };
             self.offset_seconds.get_or_create(&labels).set(ms as f64 / 1e3);

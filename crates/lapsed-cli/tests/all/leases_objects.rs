@@ -208,7 +208,7 @@ fn what_cannot_work_is_refused_and_nothing_is_changed() {
     place.write("s3://no-such-bucket/x", &endpoint, good, CALM);
     is_refused(&place, &["bucket", "no-such-bucket"]);
     place.write(&url, &endpoint, (good.0, "wrong-secret"), CALM);
-    is_refused(&place, &["bucket", "refuse"]);
+    is_refused(&place, &["bucket", "credentials are not accepted"]);
     place.write(&url, "http://127.0.0.1:1", good, CALM);
     is_refused(&place, &["bucket", "unavailable"]);
     // With what is right again: nobody has written anything there.
