@@ -7,7 +7,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use super::{Output, Target};
 
 const CODES: &str = "\
-Exit codes besides the usual: 75 somebody else holds it, 76 the lease is lost: that token holds
+Exit codes besides the usual: 75 somebody else holds it, 76 the lease is lost: that token holds \
 nothing any more.";
 
 const RUN: &str = "\
@@ -16,15 +16,15 @@ Examples:
   lapsed lease run billing/invoices --wait 10m --ttl 1m -- sh -c 'make invoices'
   lapsed lease run -c lapsed.toml deploy -- ./deploy.sh      straight to the store, without a daemon
 
-The command finds in its environment: LAPSED_LEASE_TOKEN, which only grows and should go along with
-whatever it writes elsewhere; LAPSED_LEASE_NAMESPACE, LAPSED_LEASE_KEY, LAPSED_LEASE_OWNER and
-LAPSED_LEASE_SYSTEM. Signals are passed on to it. It is told to end (SIGTERM, then SIGKILL) when the
-lease is lost, and when renewals go unanswered it is gone before the lease may be somebody else's. It
-is killed when this process is.
+The command finds in its environment: LAPSED_LEASE_TOKEN, which only grows and should go along with \
+whatever it writes elsewhere; LAPSED_LEASE_NAMESPACE, LAPSED_LEASE_KEY, LAPSED_LEASE_OWNER and \
+LAPSED_LEASE_SYSTEM. Signals are passed on to it. It is told to end (SIGTERM, then SIGKILL) when the \
+lease is lost, and when renewals go unanswered it is gone before the lease may be somebody else's. \
+It is killed when this process is.
 
-Exit code: the command's own (128 + N when signal N ended it); 75 the lease was not got, and the
-command not started; 76 the lease was lost, and the command ended; 126 the command cannot be run, 127
-there is none of that name.";
+Exit code: the command's own (128 + N when signal N ended it); 75 the lease was not got, and the \
+command not started; 76 the lease was lost, and the command ended; 126 the command cannot be run, \
+127 there is none of that name.";
 
 /// `lapsed lease`
 #[derive(Debug, Subcommand)]
