@@ -5,7 +5,7 @@
 
 use std::io::{BufReader, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU16, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime};
@@ -82,6 +82,7 @@ struct Shared {
     seen: Mutex<Vec<String>>,
     date_shift_s: AtomicI64,
     closed: AtomicBool,
+    busy: AtomicUsize,
 }
 
 impl HttpProxy {
@@ -105,12 +106,17 @@ impl HttpProxy {
             seen: Mutex::default(),
             date_shift_s: AtomicI64::new(0),
             closed: AtomicBool::new(false),
+            busy: AtomicUsize::new(0),
         });
         let (accepting, serving) = (listener.try_clone()?, Arc::clone(&shared));
         let thread = thread::spawn(move || {
             while let Ok((client, _)) = accepting.accept() {
                 let shared = Arc::clone(&serving);
-                thread::spawn(move || drop(shared.serve(&client)));
+                thread::spawn(move || {
+                    shared.busy.fetch_add(1, Ordering::SeqCst);
+                    let _ = shared.serve(&client);
+                    shared.busy.fetch_sub(1, Ordering::SeqCst);
+                });
             }
         });
         Ok(Self { port, shared, listener, thread: Some(thread) })
@@ -138,6 +144,16 @@ impl HttpProxy {
     /// The server's clock is off by so much from now on: what its answers say, and only that.
     pub fn shift_date(&self, seconds: i64) {
         self.shared.date_shift_s.store(seconds, Ordering::SeqCst);
+    }
+
+    /// Whether no request is under way: not even one whose client has gone.
+    pub fn is_idle(&self) -> bool {
+        self.shared.busy.load(Ordering::SeqCst) == 0
+    }
+
+    /// How many requests were seen since the last [`take_seen`](Self::take_seen).
+    pub fn seen(&self) -> usize {
+        locked(&self.shared.seen).len()
     }
 
     /// What was asked since the last call: `METHOD path?query`, in the order of arrival.

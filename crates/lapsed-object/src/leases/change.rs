@@ -71,11 +71,6 @@ impl Asked {
             other => Err(other.unexpected()),
         }
     }
-
-    /// Whether what was asked is not to be had: then it must be asked of the store itself.
-    fn is_refusal(&self) -> bool {
-        matches!(self, Asked::Held(_) | Asked::Lost(_) | Asked::Looked(_))
-    }
 }
 
 /// One attempt, judged.
@@ -109,11 +104,12 @@ impl ObjectLeases {
                 }
             };
             if judged.doc == held.doc {
-                if judged.answer.is_refusal() && !fresh {
+                if !fresh {
+                    // No write has shown that what was remembered is still so.
                     self.cache.forget(key);
                     continue;
                 }
-                if fresh && held.doc.epoch > 0 {
+                if held.doc.epoch > 0 {
                     self.cache.put(key, held);
                 }
                 return Ok(Met { answer: judged.answer, cleared: Vec::new() });
@@ -157,10 +153,10 @@ impl ObjectLeases {
         Ok(Some(Met { answer: judged.answer, cleared: judged.cleared }))
     }
 
+    /// Whether the answer shows that the store's clock was ahead of the latest that was thought of.
     fn granted_too_little(&self, answer: &Asked, sent_ms: i64) -> bool {
         let Asked::Granted(grant) = answer else { return false };
-        let latest = self.ground.time.latest_at(sent_ms).unwrap_or(u64::MAX - grant.ttl_ms);
-        grant.deadline_ms < latest.saturating_add(grant.ttl_ms) && grant.now_ms < latest
+        self.ground.time.earliest_at(sent_ms).is_some_and(|earliest| earliest > grant.now_ms)
     }
 
     /// Once more, from the time that is known by now. `None`: somebody came in between.
