@@ -2,7 +2,7 @@
 //! what cannot work is refused in words, with nothing changed.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::support::{Answer, Daemon, lapsed, run, until};
 use lapsed_testbed::{BUCKET, ObjectEngine, ObjectServer, http_call};
@@ -12,6 +12,7 @@ use tempfile::TempDir;
 lapsed_testbed::steady_tests! {
     check_says_what_was_tried_on_each_kind_of_server,
     a_daemon_serves_leases_from_a_bucket,
+    a_pass_sweeps_what_is_over_once_its_minute_is,
     two_daemons_share_a_bucket_and_one_holds,
     without_a_daemon_a_command_holds_a_lease_in_a_bucket,
     what_cannot_work_is_refused_and_nothing_is_changed,
@@ -148,6 +149,42 @@ fn a_daemon_serves_leases_from_a_bucket() {
         "{text}"
     );
     assert_eq!(daemon.stop(), Some(0));
+}
+
+/// A pass only looks at buckets of the index whose time is over: with the narrowest, within a minute.
+fn a_pass_sweeps_what_is_over_once_its_minute_is() {
+    let lines =
+        "bucket = \"1m\"\nidle_grace = \"1ms\"\nop_delay = \"1ms\"\nsweep = { every = \"1d\" }";
+    let place = Place::new(ObjectEngine::Seaweed, lines);
+    let daemon = place.serve();
+    daemon.leases("acquire", json!({ "key": "gone", "owner": "a", "ttl_ms": 1_000 }));
+    daemon.leases("acquire", json!({ "key": "kept", "owner": "b", "ttl_ms": 86_400_000 }));
+    daemon.leases("decide", json!({ "txn": "t", "decision": "commit", "ttl_ms": 1_000 }));
+    let deadline = Instant::now() + Duration::from_secs(200);
+    let mut cleared = 0;
+    while cleared < 2 {
+        assert!(Instant::now() < deadline, "{}", daemon.run(&["sweep", "locks"]).out);
+        let report = daemon.post("/v1/sweeps/leases/locks", json!({ "list": 10 })).body;
+        assert_eq!(report["errors"], 0, "{report}");
+        cleared += report["reclaimed"].as_u64().unwrap();
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    let receipts = daemon.run(&["receipts", "locks"]).out;
+    for word in ["default/gone", "lease_expired", ".txn-decisions/t", "decision_expired"] {
+        assert!(receipts.contains(word), "{word}: {receipts}");
+    }
+    let text = daemon.get("/metrics").text;
+    for line in [
+        "lapsed_leases_cleared_total{system=\"locks\",by=\"sweep\",kind=\"leases\"} 1",
+        "lapsed_decisions_deleted_total{system=\"locks\",by=\"sweep\",kind=\"leases\"} 1",
+        "lapsed_reclaimed_total{system=\"locks\",reason=\"lease_expired\",kind=\"leases\"} 1",
+    ] {
+        assert!(text.contains(&format!("{line}\n")), "{line}: {text}");
+    }
+    let deleted = "lapsed_index_entries_deleted_total{system=\"locks\",kind=\"leases\"} 0\n";
+    assert!(!text.contains(deleted), "{text}");
+    let kept = daemon.get("/v1/leases/locks/describe/default/kept").body;
+    assert_eq!(kept["lease"]["owner"], "b", "{kept}");
 }
 
 fn two_daemons_share_a_bucket_and_one_holds() {

@@ -18,6 +18,7 @@ mod inflight_redis;
 mod lease_run;
 mod leases;
 mod leases_objects;
+mod leases_sweep;
 mod letters;
 mod openapi;
 mod outbox;
