@@ -9,12 +9,15 @@ use lapsed_object::{LeasesLayout, ObjectConfig, ObjectLeases, ObjectStore, Probe
 use crate::config::store::StoreConfig;
 use crate::config::store::object::ObjectPlace;
 
+/// The leases on a store, by system.
+type Known = Vec<(SystemId, Arc<ObjectLeases>)>;
+
 /// An object store, and the leases on it.
 #[derive(Clone)]
 pub struct OpenObject {
     name: String,
     store: Arc<ObjectStore>,
-    leases: Arc<Mutex<Vec<(SystemId, Arc<ObjectLeases>)>>>,
+    leases: Arc<Mutex<Known>>,
 }
 
 impl OpenObject {
@@ -74,7 +77,7 @@ impl OpenObject {
         self.lock().iter().map(|(id, leases)| (id.clone(), leases.entries_deleted())).collect()
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<(SystemId, Arc<ObjectLeases>)>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Known> {
         self.leases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -99,7 +99,8 @@ fn check_url(url: &str) -> Result<&str, Wrong> {
     }
     let prefix = prefix.trim_matches('/');
     let part = |part: &str| !part.is_empty() && !part.starts_with('.') && part.chars().all(plain);
-    if !prefix.is_empty() && !(prefix.len() <= PREFIX_BYTES_MAX && prefix.split('/').all(part)) {
+    let fits = prefix.len() <= PREFIX_BYTES_MAX && prefix.split('/').all(part);
+    if !prefix.is_empty() && !fits {
         let what = format!(
             "the prefix after the bucket has at most {PREFIX_BYTES_MAX} bytes: letters, digits, `-`, \
              `_` and `.` between slashes, no part of it beginning with `.`"
