@@ -7,7 +7,6 @@ use lapsed::clock::Clock;
 use lapsed::leases::rules::Moment;
 use lapsed::leases::{LeaseKey, Subject};
 use lapsed::{Error, Result};
-use object_store::UpdateVersion;
 
 use crate::clock::StoreClock;
 use crate::doc::Doc;
@@ -31,7 +30,7 @@ pub(crate) struct Held {
 /// What is under a name.
 #[derive(Clone, Debug)]
 pub(crate) enum Found {
-    Doc(Doc, UpdateVersion),
+    Doc(Box<Held>),
     Nothing,
     /// Something that cannot be read, in words.
     Rubbish(String),
@@ -72,7 +71,7 @@ impl Ground {
             None => Doc::decode_marker(&read.body, path),
         };
         Ok(match decoded {
-            Ok(doc) => Found::Doc(doc, read.version),
+            Ok(doc) => Found::Doc(Box::new(Held { doc, only: Only::IfStill(read.version) })),
             Err(words) => Found::Rubbish(words),
         })
     }
@@ -81,7 +80,7 @@ impl Ground {
     pub(crate) async fn load(&self, subject: &Subject) -> Result<Held> {
         let found = self.find(&self.path(subject), namespace_of(subject)).await?;
         match found {
-            Found::Doc(doc, version) => Ok(Held { doc, only: Only::IfStill(version) }),
+            Found::Doc(held) => Ok(*held),
             Found::Nothing => {
                 let doc = match subject {
                     Subject::Lease(key) => Doc::lease(key),

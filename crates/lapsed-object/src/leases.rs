@@ -114,7 +114,7 @@ impl ObjectLeases {
     async fn look(&self, namespace: &str, name: &str) -> Result<Option<Described>> {
         let path = self.ground.places.meta(namespace, name);
         match self.ground.find(&path, Some(namespace)).await? {
-            Found::Doc(doc, _) => Ok(described(doc.content, &self.ground.moment().await?)),
+            Found::Doc(held) => Ok(described(held.doc.content, &self.ground.moment().await?)),
             Found::Nothing => Ok(None),
             Found::Rubbish(what) => {
                 Err(Error::Corrupt { store: self.ground.name().to_owned(), what })

@@ -232,15 +232,14 @@ impl Log {
             let path = self.ground.path(&subject);
             let found = self.ground.find(&path, namespace_of(&subject)).await?;
             // A change replaces what it has read: where there is nothing, or rubbish, it cannot.
-            let Found::Doc(doc, version) = found else { return Ok(false) };
-            if doc.logged_in == number {
+            let Found::Doc(held) = found else { return Ok(false) };
+            if held.doc.logged_in == number {
                 return Ok(true);
             }
-            if doc.epoch > entry.epoch {
+            if held.doc.epoch > entry.epoch {
                 return Ok(false);
             }
-            let held = crate::ground::Held { doc: doc.clone(), only: Only::IfStill(version) };
-            if self.ground.replace(&held, doc).await?.is_some() {
+            if self.ground.replace(&held, held.doc.clone()).await?.is_some() {
                 return Ok(false);
             }
         }

@@ -5,6 +5,7 @@
 //! program ([`ObjectServer::shared`]) and keep apart by prefixes.
 
 use std::fs::{self, OpenOptions};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -63,6 +64,30 @@ impl ObjectEngine {
     /// Those that hold what they promise.
     pub const GOOD: [Self; 3] = [Self::Seaweed, Self::Moto, Self::Azurite];
 
+    /// `s3://BUCKET` or `az://BUCKET`.
+    pub fn url(self) -> String {
+        let scheme = if self == Self::Azurite { "az" } else { "s3" };
+        format!("{scheme}://{BUCKET}")
+    }
+
+    /// The address for a client, by way of this port: the server's own, or a proxy's.
+    pub fn endpoint_by(self, port: u16) -> String {
+        match self {
+            Self::Azurite => format!("http://127.0.0.1:{port}/{AZURE_ACCOUNT}"),
+            _ => format!("http://127.0.0.1:{port}"),
+        }
+    }
+
+    /// Who may do everything: the access key id, or the account, and its secret.
+    pub fn credentials(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Azurite => (AZURE_ACCOUNT, AZURE_KEY),
+            // The only ones that s3rver knows.
+            Self::S3rver => ("S3RVER", "S3RVER"),
+            _ => ("lapsed", "lapsed-secret"),
+        }
+    }
+
     /// How many ports it listens on.
     fn ports(self) -> usize {
         if self == Self::Seaweed { 4 } else { 1 }
@@ -83,7 +108,7 @@ impl ObjectServer {
         let mut last = Error::new("no port tried");
         for _ in 0..STARTS_MAX {
             let ports = (0..engine.ports()).map(|_| Port::free()).collect::<Result<_>>()?;
-            let dir = tempfile::tempdir()?;
+            let dir = folder()?;
             let server = Self { process: Process::default(), engine, ports, dir };
             match server.launch() {
                 Ok(()) => return Ok(server),
@@ -111,30 +136,6 @@ impl ObjectServer {
     /// Where it takes requests.
     pub fn port(&self) -> u16 {
         self.ports[0].number()
-    }
-
-    /// `s3://BUCKET` or `az://BUCKET`.
-    pub fn url(&self) -> String {
-        let scheme = if self.engine == ObjectEngine::Azurite { "az" } else { "s3" };
-        format!("{scheme}://{BUCKET}")
-    }
-
-    /// The address for a client, by way of this port: its own, or a proxy's.
-    pub fn endpoint_by(&self, port: u16) -> String {
-        match self.engine {
-            ObjectEngine::Azurite => format!("http://127.0.0.1:{port}/{AZURE_ACCOUNT}"),
-            _ => format!("http://127.0.0.1:{port}"),
-        }
-    }
-
-    /// Who may do everything: the access key id, or the account, and its secret.
-    pub fn credentials(&self) -> (&'static str, &'static str) {
-        match self.engine {
-            ObjectEngine::Azurite => (AZURE_ACCOUNT, AZURE_KEY),
-            // The only ones that s3rver knows.
-            ObjectEngine::S3rver => ("S3RVER", "S3RVER"),
-            _ => ("lapsed", "lapsed-secret"),
-        }
     }
 
     /// SIGSTOP: connections stay open and nothing is answered, until `thaw`.
@@ -198,16 +199,20 @@ impl ObjectServer {
 
     /// Master, volume server, filer and S3 in one process; each has another port 10,000 higher.
     fn seaweed(&self) -> Result<Command> {
-        let (key, secret) = self.credentials();
+        let (key, secret) = self.engine.credentials();
         let config = self.dir.path().join("s3.json");
         let may = r#"["Admin","Read","Write","List","Tagging"]"#;
         let credentials = format!(r#"[{{"accessKey":"{key}","secretKey":"{secret}"}}]"#);
         let who = format!(r#"{{"name":"test","credentials":{credentials},"actions":{may}}}"#);
         fs::write(&config, format!(r#"{{"identities":[{who}]}}"#))?;
         let mut command = spawner::mortal(&paths::weed()?)?;
+        // It leaves sockets there.
+        command.env("TMPDIR", self.dir.path());
         command.args(["-logtostderr=true", "server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"]);
         command.args(["-dir=.", "-filer", "-s3", "-s3.config=s3.json"]);
         command.args(["-master.volumeSizeLimitMB=64", "-volume.max=20", "-master.telemetry=false"]);
+        // Catalogues that it would serve on ports of their own.
+        command.args(["-s3.port.iceberg=0", "-s3.port.lance=0"]);
         for (port, part) in self.ports.iter().zip(["s3", "master", "volume", "filer"]) {
             command.arg(format!("-{part}.port={}", port.number()));
             command.arg(format!("-{part}.port.grpc={}", port.number() + 10_000));
@@ -253,6 +258,23 @@ impl ObjectServer {
         // It may be there since the last look.
         Ok((200..300).contains(&status) || status == 409)
     }
+}
+
+/// A folder of its own. One that is shared lives as long as its process and is then nobody's: the next
+/// process that comes along removes it.
+fn folder() -> Result<TempDir> {
+    const PREFIX: &str = "lapsed-objects-";
+    for file in fs::read_dir(std::env::temp_dir())?.flatten() {
+        let name = file.file_name().to_string_lossy().into_owned();
+        let pid = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next());
+        if let Some(pid) = pid
+            && !Path::new("/proc").join(pid).exists()
+        {
+            let _ = fs::remove_dir_all(file.path());
+        }
+    }
+    let prefix = format!("{PREFIX}{}-", std::process::id());
+    Ok(tempfile::Builder::new().prefix(&prefix).tempdir()?)
 }
 
 #[cfg(test)]

@@ -60,7 +60,7 @@ struct Plan {
 /// What became of a plan's write.
 enum Change {
     None,
-    Made(Held),
+    Made(Box<Held>),
     Lost,
     Doubt(Error),
 }
@@ -150,7 +150,7 @@ impl ObjectLeases {
             (Err(_), None) => return Ok(Err(Verdict::Again)),
         };
         Ok(match self.ground.find(&path.0, path.1).await? {
-            Found::Doc(doc, version) => Ok(Held { doc, only: Only::IfStill(version) }),
+            Found::Doc(held) => Ok(*held),
             Found::Nothing => Err(Verdict::Missing),
             Found::Rubbish(what) => {
                 tracing::warn!(system = %self.id, what, "left for a person to look at");
@@ -235,7 +235,7 @@ impl ObjectLeases {
             }
         }
         match written {
-            Ok(Some(written)) => Change::Made(written),
+            Ok(Some(written)) => Change::Made(Box::new(written)),
             Ok(None) => Change::Lost,
             Err(error) => Change::Doubt(error),
         }
@@ -259,7 +259,8 @@ impl ObjectLeases {
                 receipts.into_iter().find(|r| r.sweeper == id.sweeper && r.batch == id.number);
             intended.insert(plan.suspect.key.clone(), own);
         }
-        let in_doubt = logged().any(|(_, change)| matches!(change, Change::Doubt(_)));
+        // One that was lost may have been made all the same, and changed by somebody since.
+        let in_doubt = logged().any(|(_, change)| !matches!(change, Change::Made(_)));
         let confirmed = match in_doubt {
             true => opened.settle().await?,
             false => {
@@ -288,7 +289,8 @@ impl ObjectLeases {
             return self.refusal(&plan, &change).await;
         }
         let version = match (&change, &plan.held) {
-            (Change::Made(held), _) | (Change::None, Some(held)) => Some(held.clone()),
+            (Change::Made(held), _) => Some(held.as_ref().clone()),
+            (Change::None, Some(held)) => Some(held.clone()),
             _ => None,
         };
         if let Err(error) = self.tidy_index(&plan, version).await {

@@ -133,7 +133,7 @@ impl ObjectLeases {
         let path = format!("{}{name}", self.objects_of(place));
         let namespace = Some(place).filter(|place| *place != DECISIONS);
         let doc = match self.ground.find(&path, namespace).await? {
-            Found::Doc(doc, _) => doc,
+            Found::Doc(held) => held.doc,
             Found::Nothing => return Ok(Looked::Left("gone")),
             Found::Rubbish(what) => {
                 tracing::warn!(system = %self.id, what, "left for a person to look at");

@@ -16,9 +16,8 @@ use lapsed::{Error, Name, Result, SystemId};
 
 use super::walk::{Entry, Seen};
 use super::{ObjectLeases, some_at_once};
-use crate::ground::{Found, Held, index_name};
+use crate::ground::{Found, index_name};
 use crate::names::unescape;
-use crate::objects::Only;
 
 /// Who a suspect belongs to when nobody holds what its entry points to.
 const NOBODY: &str = "-";
@@ -135,8 +134,8 @@ impl ObjectLeases {
             }
             .unwrap_or(Seen { entries: Vec::new(), held: None });
             seen.entries.push(entry);
-            if let Found::Doc(doc, version) = found {
-                seen.held = Some(Held { doc, only: Only::IfStill(version) });
+            if let Found::Doc(held) = found {
+                seen.held = Some(*held);
             }
             self.walks.see(suspect.key.clone(), seen);
             if !listed {
@@ -154,7 +153,9 @@ impl ObjectLeases {
             _ => Reason::LeaseExpired,
         };
         let (key, holder, deadline_ms) = match found {
-            Found::Doc(doc, _) => (doc.subject().name(), doc.holder(), doc.deadline_ms()),
+            Found::Doc(held) => {
+                (held.doc.subject().name(), held.doc.holder(), held.doc.deadline_ms())
+            }
             Found::Nothing | Found::Rubbish(_) => (named(entry), None, None),
         };
         let (owner, token) = holder.unwrap_or((nobody(), 0));

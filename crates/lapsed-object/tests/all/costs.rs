@@ -8,7 +8,7 @@ use lapsed::sweep::policy::Policy;
 use lapsed_object::{LeasesLayout, RequestKind};
 use lapsed_testbed::{HttpProxy, ObjectEngine, ObjectServer};
 
-use crate::fixture::{BUCKET, Site, layout, pass, prefix};
+use crate::fixture::{BUCKET, Site, layout, pass, prefix, sharpen};
 
 /// A bucket so wide that no test crosses its end.
 fn wide() -> LeasesLayout {
@@ -79,6 +79,7 @@ async fn a_cycle_on_azure() {
 async fn a_transparent_clear_adds_no_request_to_a_write_and_one_to_a_look() {
     let home = prefix();
     let first = site(ObjectEngine::Seaweed, &home, wide());
+    sharpen(&first.store).await;
     let [over, free, seen] = [key("over"), key("free"), key("seen")];
     acquire(&*first.leases, &over, SHORT).await;
     acquire(&*first.leases, &seen, SHORT).await;
@@ -123,6 +124,7 @@ async fn whoever_is_held_off_costs_one_read() {
 #[tokio::test]
 async fn a_sweep_costs_less_than_four_requests_a_lease() {
     let site = site(ObjectEngine::Seaweed, &prefix(), layout());
+    sharpen(&site.store).await;
     let dead: Vec<LeaseKey> = (0..100).map(|n| key(&format!("dead{n}"))).collect();
     let live: Vec<LeaseKey> = (0..100).map(|n| key(&format!("live{n}"))).collect();
     for chunk in dead.chunks(10) {
@@ -174,6 +176,7 @@ async fn a_budget_that_is_used_up_is_named() {
 async fn a_pass_keeps_its_budget() {
     let tight = LeasesLayout { requests_per_pass: Some(20), ..layout() };
     let site = site(ObjectEngine::Seaweed, &prefix(), tight);
+    sharpen(&site.store).await;
     let dead: Vec<LeaseKey> = (0..12).map(|n| key(&format!("k{n}"))).collect();
     futures::future::join_all(dead.iter().map(|k| acquire(&*site.leases, k, SHORT))).await;
     pass(&site.store, SHORT + BUCKET).await;

@@ -22,15 +22,20 @@ pub fn prefix() -> String {
 
 /// How to reach a server by way of a port, below a prefix.
 pub fn config(server: &ObjectServer, port: u16, prefix: &str) -> ObjectConfig {
-    let (id, secret) = server.credentials();
+    config_by(server.engine(), port, prefix)
+}
+
+/// The same where the server belongs to another process.
+pub fn config_by(engine: ObjectEngine, port: u16, prefix: &str) -> ObjectConfig {
+    let (id, secret) = engine.credentials();
     let (id, secret) = (Some(id.to_owned()), Some(secret.to_owned()));
     let config = ObjectConfig {
-        endpoint: Some(server.endpoint_by(port)),
+        endpoint: Some(engine.endpoint_by(port)),
         allow_http: true,
         timeout: Duration::from_secs(20),
-        ..ObjectConfig::new("main", &format!("{}/{prefix}", server.url()))
+        ..ObjectConfig::new("main", &format!("{}/{prefix}", engine.url()))
     };
-    match server.engine() {
+    match engine {
         ObjectEngine::Azurite => ObjectConfig { account: id, account_key: secret, ..config },
         _ => ObjectConfig {
             access_key_id: id,
@@ -88,6 +93,12 @@ impl Site {
         Site { prefix: prefix.to_owned(), store, leases, proxy }
     }
 
+    /// As the suite wants it, with a clock that is known well.
+    pub async fn sharp_fixture(self) -> Fixture {
+        sharpen(&self.store).await;
+        self.fixture()
+    }
+
     /// As the suite wants it.
     pub fn fixture(self) -> Fixture {
         let store = self.store.clone();
@@ -105,10 +116,28 @@ impl Site {
     }
 }
 
-/// Waits until the store's clock has moved on by `span`, for sure.
+/// How well the store's clock is known when a story begins.
+const SHARP_MS: i64 = 250;
+
+/// Asks for the time until it is known well: answers tell whole seconds.
+pub async fn sharpen(store: &ObjectStore) {
+    let limit = std::time::Instant::now() + Duration::from_secs(60);
+    loop {
+        store.info().await.unwrap();
+        let offset = store.offset().unwrap();
+        if offset.hi_ms - offset.lo_ms <= SHARP_MS {
+            return;
+        }
+        assert!(std::time::Instant::now() < limit, "the store's clock stays vague: {offset:?}");
+        tokio::time::sleep(Duration::from_millis(40)).await;
+    }
+}
+
+/// Waits until the store's clock has moved on by `span`, for sure: also for what was granted by a clock
+/// that was known less well than it is now.
 pub async fn pass(store: &ObjectStore, span: Duration) {
-    store.info().await.unwrap();
-    let until = latest_ms(store) + span.as_millis() as i64;
+    sharpen(store).await;
+    let until = latest_ms(store) + span.as_millis() as i64 + SHARP_MS;
     let limit = std::time::Instant::now() + span + Duration::from_secs(60);
     while (store.info().await.unwrap().now_ms as i64) < until {
         assert!(std::time::Instant::now() < limit, "the store's clock stands still");

@@ -11,7 +11,7 @@ use lapsed::store::Store;
 use lapsed::sweep::{Act, Batch, BatchId, Cursor, PageRequest, Suspect, Sweep};
 use lapsed_testbed::{Fault, HttpProxy, ObjectEngine, ObjectServer, Rule};
 
-use crate::fixture::{BUCKET, Site, layout, pass, prefix, system};
+use crate::fixture::{BUCKET, Site, layout, pass, prefix, sharpen, system};
 
 const KEYS: usize = 3;
 const TTL: Duration = Duration::from_secs(1);
@@ -27,6 +27,7 @@ async fn ripe(home: &str) -> (Site, Vec<Suspect>) {
     let engine = ObjectEngine::Seaweed;
     let proxy = HttpProxy::start(ObjectServer::shared(engine).port()).unwrap();
     let site = Site::at(engine, home, layout(), Some(proxy));
+    sharpen(&site.store).await;
     for key in keys() {
         let ttl_ms = TTL.as_millis() as u64;
         let wish = Acquire { key, owner: name("dead"), ttl_ms, request: None };

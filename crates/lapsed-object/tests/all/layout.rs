@@ -12,7 +12,7 @@ use lapsed_testbed::{
     BUCKET as PLACE, Fault, HttpProxy, ObjectEngine, ObjectServer, Rule, http_call,
 };
 
-use crate::fixture::{BUCKET, Site, layout, pass, prefix};
+use crate::fixture::{BUCKET, Site, layout, pass, prefix, sharpen};
 
 const TTL: Duration = Duration::from_secs(1);
 const ENGINE: ObjectEngine = ObjectEngine::Moto;
@@ -23,6 +23,7 @@ fn wish(key: &LeaseKey, ttl: Duration) -> Acquire {
 }
 
 async fn acquire(site: &Site, key: &LeaseKey, ttl: Duration) -> Grant {
+    sharpen(&site.store).await;
     match site.leases.acquire(&wish(key, ttl)).await.unwrap().answer {
         Acquired::Granted(grant) => grant,
         Acquired::Held(grant) => panic!("{grant:?}"),
@@ -106,6 +107,7 @@ async fn trap_d1_buckets_of_another_width_hide_nothing() {
 #[tokio::test]
 async fn trap_d2_the_index_is_written_first() {
     let site = Site::proxied(ENGINE);
+    sharpen(&site.store).await;
     let proxy = site.proxy.as_ref().unwrap();
     proxy.add(Rule::always("PUT", "/meta/", Fault::DropRequest));
     assert!(site.leases.acquire(&wish(&key("k"), TTL)).await.is_err());

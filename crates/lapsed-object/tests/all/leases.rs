@@ -9,7 +9,7 @@ mod seaweed {
     use super::*;
 
     async fn make() -> Fixture {
-        Site::new(ObjectEngine::Seaweed).fixture()
+        Site::new(ObjectEngine::Seaweed).sharp_fixture().await
     }
 
     lapsed::leases_conformance!(make, lapsed_testbed::steadily_async);
@@ -19,7 +19,7 @@ mod moto {
     use super::*;
 
     async fn make() -> Fixture {
-        Site::new(ObjectEngine::Moto).fixture()
+        Site::new(ObjectEngine::Moto).sharp_fixture().await
     }
 
     lapsed::leases_conformance!(make, lapsed_testbed::steadily_async);
@@ -29,7 +29,7 @@ mod azurite {
     use super::*;
 
     async fn make() -> Fixture {
-        Site::new(ObjectEngine::Azurite).fixture()
+        Site::new(ObjectEngine::Azurite).sharp_fixture().await
     }
 
     lapsed::leases_conformance!(make, lapsed_testbed::steadily_async);

@@ -1,5 +1,8 @@
 //! All stories of this crate in one program: the servers are started once.
 
+#![allow(clippy::unwrap_used)] // a panic is a failing test
+
+mod contenders;
 mod costs;
 mod faults;
 mod fixture;
