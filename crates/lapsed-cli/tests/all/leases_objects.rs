@@ -35,8 +35,13 @@ impl Place {
         let dir = tempfile::tempdir().unwrap();
         let unique = dir.path().file_name().unwrap().to_string_lossy().replace('.', "x");
         let place = Place { dir, server, prefix: format!("cli/{unique}") };
-        let url = format!("{}/{}", server.url(), place.prefix);
-        place.write(&url, &server.endpoint_by(server.port()), server.credentials(), lines);
+        let url = format!("{}/{}", server.engine().url(), place.prefix);
+        place.write(
+            &url,
+            &server.engine().endpoint_by(server.port()),
+            server.engine().credentials(),
+            lines,
+        );
         place
     }
 
@@ -49,7 +54,8 @@ impl Place {
         };
         let text = format!(
             "[server]\nlisten = \"127.0.0.1:0\"\n\n[store.bucket]\nurl = \"{url}\"\n\
-             endpoint = \"{endpoint}\"\nallow_http = true\n{who}\n\n\
+             endpoint = \"{endpoint}\"\nallow_http = true\n\
+             response_timeout = \"20s\"\n{who}\n\n\
              [[system]]\nkind = \"leases\"\nname = \"locks\"\n{lines}\n"
         );
         std::fs::write(self.config(), text).unwrap();
@@ -99,7 +105,7 @@ fn check_says_what_was_tried_on_each_kind_of_server() {
             probe.len() >= 6
                 && probe.iter().all(|line| line["ok"] == true || line["needed"] == false)
         );
-        let secret = place.server.credentials().1;
+        let secret = place.server.engine().credentials().1;
         assert!(!told.out.contains(secret) && !json.to_string().contains(secret));
     }
 }
@@ -247,9 +253,9 @@ fn is_refused(place: &Place, says: &[&str]) {
 fn what_cannot_work_is_refused_and_nothing_is_changed() {
     let place = Place::new(ObjectEngine::Seaweed, CALM);
     let server = place.server;
-    let endpoint = server.endpoint_by(server.port());
-    let good = server.credentials();
-    let url = format!("{}/{}", server.url(), place.prefix);
+    let endpoint = server.engine().endpoint_by(server.port());
+    let good = server.engine().credentials();
+    let url = format!("{}/{}", server.engine().url(), place.prefix);
     place.write("s3://no-such-bucket/x", &endpoint, good, CALM);
     is_refused(&place, &["bucket", "no-such-bucket"]);
     place.write(&url, &endpoint, (good.0, "wrong-secret"), CALM);
