@@ -22,7 +22,7 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(3);
 
 /// What every request of one store has in common.
 pub(crate) struct Wire {
-    client: reqwest::Client,
+    service: Arc<dyn HttpService>,
     meter: Meter,
     clock: Arc<StoreClock>,
     /// What stands in the address of requests to the store itself; others are for credentials.
@@ -30,6 +30,7 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
+    /// Over the network.
     pub(crate) fn new(
         store: &str,
         meter: Meter,
@@ -41,7 +42,17 @@ impl Wire {
             store: store.to_owned(),
             what: format!("no HTTP client: {what}"),
         })?;
-        Ok(Arc::new(Wire { client, meter, clock, bucket: bucket.to_owned() }))
+        Ok(Self::over(Arc::new(client), meter, clock, bucket))
+    }
+
+    /// Over whatever carries requests.
+    pub(crate) fn over(
+        service: Arc<dyn HttpService>,
+        meter: Meter,
+        clock: Arc<StoreClock>,
+        bucket: &str,
+    ) -> Arc<Self> {
+        Arc::new(Wire { service, meter, clock, bucket: bucket.to_owned() })
     }
 
     pub(crate) fn meter(&self) -> &Meter {
@@ -64,7 +75,7 @@ impl Wire {
         let spent = |spent| HttpError::new(HttpErrorKind::Unknown, spent);
         self.meter.spend(kind).map_err(spent)?;
         let sent_ms = self.clock.mono_ms();
-        let answer = self.client.call(request).await?;
+        let answer = self.service.call(request).await?;
         if ours && let Some(date_ms) = date_ms(&answer) {
             self.clock.learn(sent_ms, date_ms);
         }

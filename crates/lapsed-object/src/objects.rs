@@ -49,7 +49,8 @@ pub(crate) enum Only {
 pub(crate) enum Written {
     /// It is there, as this version.
     Done(UpdateVersion),
-    /// The condition did not hold, and nothing was changed by it.
+    /// The condition did not hold. If an earlier attempt had no answer, that one may have been carried
+    /// out, and somebody has written over it since: whoever must know looks for its traces.
     Lost,
 }
 

@@ -12,6 +12,7 @@ use lapsed::receipt::{Receipt, ReceiptQuery};
 use lapsed::store::{Store, StoreInfo};
 use lapsed::sweep::brake::Setting;
 use lapsed::{Error, Result, SystemId};
+use object_store::client::HttpService;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -42,11 +43,31 @@ pub struct ObjectStore {
 impl ObjectStore {
     /// Ready to be asked.
     pub fn open(config: ObjectConfig, clock: Arc<dyn Clock>) -> Result<Arc<Self>> {
+        Self::start(config, clock, None)
+    }
+
+    /// The same, with something else in place of the network: what a simulation brings.
+    pub fn open_over(
+        config: ObjectConfig,
+        clock: Arc<dyn Clock>,
+        service: Arc<dyn HttpService>,
+    ) -> Result<Arc<Self>> {
+        Self::start(config, clock, Some(service))
+    }
+
+    fn start(
+        config: ObjectConfig,
+        clock: Arc<dyn Clock>,
+        service: Option<Arc<dyn HttpService>>,
+    ) -> Result<Arc<Self>> {
         config.check()?;
         let place = config.place()?;
         let time = Arc::new(StoreClock::new(clock.clone()));
         let meter = Meter::new(clock.clone(), config.requests_per_hour);
-        let wire = Wire::new(&config.name, meter, time.clone(), place.bucket, config.timeout)?;
+        let wire = match service {
+            Some(service) => Wire::over(service, meter, time.clone(), place.bucket),
+            None => Wire::new(&config.name, meter, time.clone(), place.bucket, config.timeout)?,
+        };
         let client = config.client(&wire)?;
         let lists_after = place.provider != Provider::Azure;
         let objects = Objects::new(

@@ -5,7 +5,6 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use crate::ground::Counts;
-use crate::jobs;
 use crate::promise::Failure;
 use crate::run::{Done, Plan, run};
 
@@ -15,8 +14,38 @@ pub struct Campaign {
     began: Instant,
     seeds: u64,
     counts: Counts,
-    jobs: u64,
-    of_jobs: BTreeMap<&'static str, u64>,
+    jobs: Sum,
+    leases: Sum,
+}
+
+/// What the runs of another world add up to; each counts as part of its seed.
+#[derive(Debug, Default)]
+struct Sum {
+    runs: u64,
+    counts: BTreeMap<&'static str, u64>,
+}
+
+impl Sum {
+    fn add(&mut self, counts: &BTreeMap<&'static str, u64>) {
+        self.runs += 1;
+        for (kind, count) in counts {
+            *self.counts.entry(kind).or_default() += count;
+        }
+    }
+
+    fn told(&self, what: &str) -> String {
+        match self.runs {
+            0 => String::new(),
+            runs => format!(", {runs} runs of {what}"),
+        }
+    }
+
+    fn list(&self, f: &mut fmt::Formatter<'_>, what: &str) -> fmt::Result {
+        if self.runs > 0 {
+            write!(f, "\nof {what}:")?;
+        }
+        self.counts.iter().try_for_each(|(kind, count)| write!(f, "\n  {count:>9} {kind}"))
+    }
 }
 
 impl Campaign {
@@ -26,8 +55,8 @@ impl Campaign {
             began: Instant::now(),
             seeds: 0,
             counts: Counts::default(),
-            jobs: 0,
-            of_jobs: BTreeMap::new(),
+            jobs: Sum::default(),
+            leases: Sum::default(),
         }
     }
 
@@ -53,23 +82,25 @@ impl Campaign {
         Ok(done)
     }
 
-    /// A run of jobs, which counts as part of its seed.
-    pub fn add_jobs(&mut self, done: &jobs::Done) {
-        self.jobs += 1;
-        for (kind, count) in &done.counts {
-            *self.of_jobs.entry(kind).or_default() += count;
-        }
+    /// A run of jobs.
+    pub fn add_jobs(&mut self, counts: &BTreeMap<&'static str, u64>) {
+        self.jobs.add(counts);
+    }
+
+    /// A run of leases.
+    pub fn add_leases(&mut self, counts: &BTreeMap<&'static str, u64>) {
+        self.leases.add(counts);
     }
 
     /// In one line.
     pub fn progress(&self) -> String {
         let rate = self.seeds as f64 / self.took().as_secs_f64().max(1e-9);
         let Counts { steps, reclaims, .. } = self.counts;
-        let jobs = match self.jobs {
-            0 => String::new(),
-            runs => format!(", {runs} runs of jobs"),
-        };
-        format!("{} seeds, {steps} steps, {reclaims} reclaims, {rate:.1} seeds/s{jobs}", self.seeds)
+        let (jobs, leases) = (self.jobs.told("jobs"), self.leases.told("leases"));
+        let seeds = self.seeds;
+        format!(
+            "{seeds} seeds, {steps} steps, {reclaims} reclaims, {rate:.1} seeds/s{jobs}{leases}"
+        )
     }
 }
 
@@ -85,13 +116,8 @@ impl fmt::Display for Campaign {
         for (kind, count) in &self.counts.faults {
             write!(f, "\n  {count:>9} {kind}")?;
         }
-        if self.jobs > 0 {
-            write!(f, "\nof jobs in flight:")?;
-        }
-        for (kind, count) in &self.of_jobs {
-            write!(f, "\n  {count:>9} {kind}")?;
-        }
-        Ok(())
+        self.jobs.list(f, "jobs in flight")?;
+        self.leases.list(f, "leases on an object store")
     }
 }
 

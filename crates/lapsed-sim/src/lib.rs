@@ -6,7 +6,8 @@
 //! [`remote`] (how calls get there, or not), [`actors`] and [`scenario`] (who does what), [`run`]
 //! (a whole run), and [`bug`] (what all of this must find).
 //!
-//! Jobs in flight have a smaller world of their own, in [`jobs`].
+//! Jobs in flight have a smaller world of their own, in [`jobs`]; so have leases on an object store, in
+//! [`leases`].
 //!
 //! The same seed gives the same run, down to the last line of its trace.
 #![warn(missing_docs)]
@@ -19,6 +20,7 @@ pub mod clock;
 pub mod disk;
 pub mod ground;
 pub mod jobs;
+pub mod leases;
 pub mod model;
 pub mod promise;
 pub mod remote;

@@ -9,6 +9,8 @@ use lapsed_sim::bug::Bug;
 use lapsed_sim::campaign::{Campaign, fresh_base};
 use lapsed_sim::jobs::bug::JobBug;
 use lapsed_sim::jobs::{self, SCENARIO as JOBS};
+use lapsed_sim::leases::bug::LeaseBug;
+use lapsed_sim::leases::{self, SCENARIO as LEASES};
 use lapsed_sim::promise::Failure;
 use lapsed_sim::run::Plan;
 use lapsed_sim::scenario::{SCENARIOS, Scenario};
@@ -40,44 +42,56 @@ struct Arguments {
     trace: bool,
 }
 
-/// A deliberate bug of either world. Where a name is in both, that of the registry is meant, unless
-/// the scenario is that of jobs.
+/// A deliberate bug of one of the worlds. Where a name is in several, that of the registry is meant,
+/// unless the scenario is that of another.
 #[derive(Clone, Copy)]
 struct Planted {
     registry: Option<Bug>,
     jobs: Option<JobBug>,
+    leases: Option<LeaseBug>,
 }
 
 fn bug(name: &str) -> Result<Planted, String> {
-    let registry = Bug::ALL.iter().find(|bug| format!("{bug:?}").eq_ignore_ascii_case(name));
-    let jobs = JobBug::ALL.iter().find(|bug| format!("{bug:?}").eq_ignore_ascii_case(name));
-    match (registry.copied(), jobs.copied()) {
-        (None, None) => Err(format!("not one of {:?}, nor of {:?}", Bug::ALL, JobBug::ALL)),
-        (registry, jobs) => Ok(Planted { registry, jobs }),
+    let registry = named(Bug::ALL, name);
+    let jobs = named(JobBug::ALL, name);
+    let leases = named(LeaseBug::ALL, name);
+    if registry.is_none() && jobs.is_none() && leases.is_none() {
+        let (jobs, leases) = (JobBug::ALL, LeaseBug::ALL);
+        return Err(format!("not one of {:?}, nor of {jobs:?}, nor of {leases:?}", Bug::ALL));
     }
+    Ok(Planted { registry, jobs, leases })
 }
 
-/// Which worlds to run: that of the registry, by the scenario or as each seed has it, and that of jobs.
+fn named<B: Copy + std::fmt::Debug>(all: &[B], name: &str) -> Option<B> {
+    all.iter().find(|bug| format!("{bug:?}").eq_ignore_ascii_case(name)).copied()
+}
+
+/// Which worlds to run: that of the registry, by the scenario or as each seed has it, and the others.
 struct Worlds {
     registry: Option<Option<&'static Scenario>>,
     jobs: bool,
+    leases: bool,
+}
+
+impl Worlds {
+    const JOBS: Worlds = Worlds { registry: None, jobs: true, leases: false };
+    const LEASES: Worlds = Worlds { registry: None, jobs: false, leases: true };
 }
 
 fn worlds(arguments: &Arguments) -> anyhow::Result<Worlds> {
-    let planted = arguments.bug;
-    let jobs_only = planted.is_some_and(|bug| bug.registry.is_none());
-    Ok(match arguments.scenario.as_deref() {
-        Some(JOBS) => Worlds { registry: None, jobs: true },
-        Some(name) => {
-            let scenario = Scenario::named(name).with_context(|| unknown(name))?;
-            Worlds { registry: Some(Some(scenario)), jobs: false }
+    let of_registry =
+        |scenario| Worlds { registry: Some(Some(scenario)), jobs: false, leases: false };
+    Ok(match (arguments.scenario.as_deref(), arguments.bug) {
+        (Some(JOBS), _) => Worlds::JOBS,
+        (Some(LEASES), _) => Worlds::LEASES,
+        (Some(name), _) => of_registry(Scenario::named(name).with_context(|| unknown(name))?),
+        (None, None) => Worlds { registry: Some(None), jobs: true, leases: true },
+        (None, Some(Planted { registry: Some(bug), .. })) => {
+            let registry = Some(Scenario::named(bug.scenario()));
+            Worlds { registry, jobs: false, leases: false }
         }
-        None if jobs_only => Worlds { registry: None, jobs: true },
-        None => {
-            let bug = planted.and_then(|bug| bug.registry);
-            let scenario = bug.and_then(|bug| Scenario::named(bug.scenario()));
-            Worlds { registry: Some(scenario), jobs: bug.is_none() }
-        }
+        (None, Some(Planted { jobs: Some(_), .. })) => Worlds::JOBS,
+        (None, Some(_)) => Worlds::LEASES,
     })
 }
 
@@ -86,6 +100,7 @@ fn main() -> anyhow::Result<ExitCode> {
     if arguments.scenario.as_deref() == Some("list") {
         SCENARIOS.iter().for_each(|s| println!("{:<11} {}", s.name, s.about));
         println!("{JOBS:<11} jobs in flight: a world of its own");
+        println!("{LEASES:<11} leases on an object store: a world of its own");
         return Ok(ExitCode::SUCCESS);
     }
     if arguments.seeds == 0 {
@@ -96,7 +111,7 @@ fn main() -> anyhow::Result<ExitCode> {
 
 fn unknown(name: &str) -> String {
     let names: Vec<_> = SCENARIOS.iter().map(|s| s.name).collect();
-    format!("there is no scenario `{name}`; there are {}, {JOBS}", names.join(", "))
+    format!("there is no scenario `{name}`; there are {}, {JOBS}, {LEASES}", names.join(", "))
 }
 
 fn run(arguments: &Arguments, worlds: &Worlds) -> anyhow::Result<ExitCode> {
@@ -143,7 +158,11 @@ fn run_seed(
     }
     if worlds.jobs {
         let bug = planted.and_then(|bug| bug.jobs);
-        campaign.add_jobs(&jobs::run(seed, bug, arguments.trace)?);
+        campaign.add_jobs(&jobs::run(seed, bug, arguments.trace)?.counts);
+    }
+    if worlds.leases {
+        let bug = planted.and_then(|bug| bug.leases);
+        campaign.add_leases(&leases::run(seed, bug, arguments.trace)?.counts);
     }
     Ok(())
 }

@@ -5,7 +5,7 @@
 //! turn instead of losing a race that costs requests.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use lapsed::leases::LeaseKey;
@@ -18,13 +18,14 @@ pub(crate) struct Cache {
     max: usize,
     held: Mutex<HashMap<LeaseKey, Held>>,
     turns: Vec<tokio::sync::Mutex<()>>,
-    hasher: RandomState,
+    /// The same in every process, so that a simulation repeats.
+    hasher: BuildHasherDefault<DefaultHasher>,
 }
 
 impl Cache {
     pub(crate) fn new(max: usize) -> Self {
         let turns = (0..SHARES).map(|_| tokio::sync::Mutex::default()).collect();
-        Cache { max, held: Mutex::default(), turns, hasher: RandomState::new() }
+        Cache { max, held: Mutex::default(), turns, hasher: BuildHasherDefault::default() }
     }
 
     /// Waits until nobody else of this process is at that key.

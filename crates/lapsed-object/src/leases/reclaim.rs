@@ -258,7 +258,8 @@ impl ObjectLeases {
                 receipts.into_iter().find(|r| r.sweeper == id.sweeper && r.batch == id.number);
             intended.insert(plan.suspect.key.clone(), own);
         }
-        let in_doubt = logged().any(|(_, change)| matches!(change, Change::Doubt(_)));
+        // One that was lost may have been made all the same, and changed by somebody since.
+        let in_doubt = logged().any(|(_, change)| !matches!(change, Change::Made(_)));
         let confirmed = match in_doubt {
             true => opened.settle().await?,
             false => {

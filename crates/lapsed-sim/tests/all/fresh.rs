@@ -22,7 +22,7 @@ fn fresh_seeds() {
             panic!("{failure}");
         }
         match jobs::run(seed, None, false) {
-            Ok(done) => campaign.add_jobs(&done),
+            Ok(done) => campaign.add_jobs(&done.counts),
             Err(failure) => panic!("{failure}"),
         }
     }

@@ -2,9 +2,11 @@
 //! wait at the same time. One module a story; `cargo test -p lapsed-sim --test all MODULE::` runs one.
 #![allow(clippy::unwrap_used)]
 
+mod bucket;
 mod disk;
 mod fixed;
 mod fresh;
 mod jobs;
+mod leases;
 mod regressions;
 mod teeth;

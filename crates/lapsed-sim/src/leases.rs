@@ -1,0 +1,175 @@
+//! Leases on an object store: holders, deciders and sweepers in processes that are frozen and killed,
+//! on a bucket whose answers come late or never, under a virtual clock, from one seed.
+//!
+//! Read in this order: [`executor`] (one step at a time, in the order of the seed), [`bucket`] (what an
+//! S3 server does and does not promise), [`actors`] (who does what), [`check`] (what must be true in the
+//! end), [`bug`] (what all of this must find).
+
+pub mod actors;
+pub mod bucket;
+pub mod bug;
+pub mod check;
+pub mod executor;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lapsed::clock::Clock;
+use lapsed::{Kind, SystemId};
+use lapsed_object::{LeasesLayout, ObjectConfig, ObjectStore};
+
+use crate::leases::actors::{Actor, Notes, TTL};
+use crate::leases::bucket::{Bucket, Weather};
+use crate::leases::bug::LeaseBug;
+use crate::leases::check::{Ended, ended};
+use crate::leases::executor::{Executor, ProcessClock, World};
+use crate::promise::{Broken, Failure, Promise};
+
+/// What a run of leases is called.
+pub const SCENARIO: &str = "leases";
+
+/// How wide a bucket of the index is.
+const WIDTH: Duration = Duration::from_secs(5);
+
+/// How long things go wrong.
+const STORM: Duration = Duration::from_secs(150);
+
+/// A run in which no promise was broken.
+#[derive(Clone, Debug)]
+pub struct Done {
+    /// How often each kind of thing was done.
+    pub counts: BTreeMap<&'static str, u64>,
+    /// A hash of its trace, and how many lines it has.
+    pub digest: (u64, u64),
+}
+
+/// Runs that seed.
+pub fn run(seed: u64, bug: Option<LeaseBug>, printed: bool) -> Result<Done, Box<Failure>> {
+    let world = World::new(seed, printed);
+    let scene = Scene {
+        bucket: Bucket::new(&world, bug),
+        notes: Arc::default(),
+        world: world.clone(),
+        bug,
+    };
+    let mut executor = Executor::new(&world);
+    scene.storm(&mut executor);
+    let judged = scene.calm(&mut executor).and_then(|end| check::check(&scene.notes.lock(), &end));
+    match judged {
+        Ok(()) => {
+            let counts = scene.notes.lock().counts.clone();
+            Ok(Done { counts, digest: world.trace().digest() })
+        }
+        Err(broken) => {
+            let (at_ms, tail) = (world.now().as_millis() as u64, world.trace().tail());
+            Err(Box::new(Failure { seed, scenario: SCENARIO, at_ms, broken, tail }))
+        }
+    }
+}
+
+/// What one run is made of.
+struct Scene {
+    world: Arc<World>,
+    bucket: Arc<Bucket>,
+    notes: Arc<Notes>,
+    bug: Option<LeaseBug>,
+}
+
+impl Scene {
+    /// A process that has just begun: nothing in its caches, and a wall clock that may be off.
+    fn actor(&self, number: usize) -> Actor {
+        let off_ms = self.world.chance.between(0, 20_000) as i64 - 10_000;
+        let clock = ProcessClock::shared(&self.world, off_ms);
+        let store = self.open(number, clock.clone());
+        let id = SystemId::new(Kind::Leases, "locks").expect("it is well-formed");
+        let layout = LeasesLayout { bucket: WIDTH, ..LeasesLayout::default() };
+        let leases = store.leases(id, layout).expect("the layout is a good one");
+        Actor {
+            world: self.world.clone(),
+            notes: self.notes.clone(),
+            who: format!("p{number}"),
+            clock,
+            leases,
+            store,
+            bug: self.bug,
+        }
+    }
+
+    /// A client of its own.
+    fn open(&self, number: usize, clock: Arc<dyn Clock>) -> Arc<ObjectStore> {
+        let text = |text: &str| Some(text.to_owned());
+        let config = ObjectConfig {
+            endpoint: text("http://s3.test"),
+            region: text("r"),
+            access_key_id: text("k"),
+            secret_access_key: text("s"),
+            allow_http: true,
+            requests_per_hour: 10_000_000,
+            ..ObjectConfig::new("sim", "s3://bucket")
+        };
+        let line = Arc::new(self.bucket.line(&format!("p{number}")));
+        ObjectStore::open_over(config, clock, line).expect("the configuration is a good one")
+    }
+
+    fn begin(&self) -> usize {
+        let number = self.world.new_process();
+        let actor = self.actor(number);
+        self.world.spawn(number, actor.clone().hold());
+        self.world.spawn(number, actor.clone().hold());
+        self.world.spawn(number, actor.clone().decide());
+        self.world.spawn(number, actor.sweep());
+        number
+    }
+
+    /// Everything goes wrong for a while.
+    fn storm(&self, executor: &mut Executor) {
+        let chance = &self.world.chance;
+        let mut processes: Vec<usize> = (0..3).map(|_| self.begin()).collect();
+        while self.world.now() < STORM {
+            self.bucket.set_weather(match chance.between(0, 3) {
+                0 => Weather::default(),
+                1 => Weather { lost: 0.02, unanswered: 0.05, overloaded: 0.02 },
+                2 => Weather { lost: 0.0, unanswered: 0.2, overloaded: 0.0 },
+                _ => Weather { lost: 0.1, unanswered: 0.1, overloaded: 0.1 },
+            });
+            let which = chance.between(0, processes.len() as u64 - 1) as usize;
+            match chance.between(0, 3) {
+                0 => {
+                    self.world.note("chaos", format_args!("p{} is killed", processes[which]));
+                    self.world.kill(processes[which]);
+                    processes[which] = self.begin();
+                    self.notes.count("killed");
+                }
+                1 => {
+                    self.world.note("chaos", format_args!("p{} stands still", processes[which]));
+                    self.world.freeze(processes[which]);
+                    self.notes.count("frozen");
+                }
+                _ => processes.iter().for_each(|process| self.world.thaw(*process)),
+            }
+            let until = self.world.now() + Duration::from_millis(chance.between(1_000, 15_000));
+            executor.run(until);
+        }
+        // Whatever they were about to do they never do.
+        processes.iter().for_each(|process| self.world.kill(*process));
+        executor.run(self.world.now());
+    }
+
+    /// Nothing goes wrong any more: what is over is cleared, and then everything is looked at.
+    fn calm(&self, executor: &mut Executor) -> Result<Ended, Broken> {
+        self.bucket.set_weather(Weather::default());
+        let number = self.world.new_process();
+        let (actor, end) = (self.actor(number), Arc::new(std::sync::Mutex::new(None)));
+        let told = end.clone();
+        self.world.spawn(number, async move {
+            actor.clock.sleep(TTL * 4 + WIDTH * 4 + Duration::from_secs(60)).await;
+            let ended = ended(&actor).await;
+            *told.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(ended);
+        });
+        executor.run(self.world.now() + Duration::from_secs(7_200));
+        let end = end.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+        let stuck = || Err(Broken::new(Promise::P2, "two hours were not enough to tidy up"));
+        end.unwrap_or_else(stuck)
+    }
+}

@@ -1,0 +1,260 @@
+//! Who does what: holders, deciders and sweepers, each in a process that may be frozen or killed.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use lapsed::Name;
+use lapsed::clock::Clock;
+use lapsed::leases::conformance::history::{Event, What};
+use lapsed::leases::{
+    Acquire, Acquired, Decision, Fenced, Grant, LeaseKey, LeasesStore, State, Ticket,
+};
+use lapsed::receipt::{Receipt, Retention, Witness};
+use lapsed::schedule::Stop;
+use lapsed::store::Store;
+use lapsed::sweep::brake::{Brake, BrakePolicy};
+use lapsed::sweep::policy::Policy;
+use lapsed::sweep::{Act, PassReport, Sweep, Sweeper, SweeperParts};
+
+use crate::leases::bug::LeaseBug;
+use crate::leases::executor::World;
+
+/// How long a lease lasts.
+pub const TTL: Duration = Duration::from_secs(8);
+
+/// What everybody writes down, kept outside of every process.
+#[derive(Default)]
+pub struct Notes {
+    inner: Mutex<Noted>,
+}
+
+/// What was written down.
+#[derive(Clone, Default)]
+pub struct Noted {
+    /// What holders saw.
+    pub events: Vec<Event>,
+    /// Releases, by key and token: whether the store said that it was done.
+    pub releases: BTreeMap<(String, u64), bool>,
+    /// What was answered about each transaction.
+    pub decisions: BTreeMap<String, Vec<Decision>>,
+    /// What sweepers counted: key and token.
+    pub counted: Vec<(String, u64)>,
+    /// How often each kind of thing happened.
+    pub counts: BTreeMap<&'static str, u64>,
+}
+
+impl Notes {
+    /// What there is.
+    pub fn lock(&self) -> MutexGuard<'_, Noted> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One more of that kind.
+    pub fn count(&self, what: &'static str) {
+        *self.lock().counts.entry(what).or_default() += 1;
+    }
+}
+
+impl Witness for Notes {
+    fn reclaimed(&self, receipt: &Receipt) {
+        self.lock().counted.push((receipt.key.to_string(), receipt.incarnation.0));
+    }
+}
+
+/// One process: its own clients, caches and clocks.
+#[derive(Clone)]
+pub struct Actor {
+    /// What everybody shares.
+    pub world: Arc<World>,
+    /// Where everybody writes down.
+    pub notes: Arc<Notes>,
+    /// Its name; unique.
+    pub who: String,
+    /// Its clock.
+    pub clock: Arc<dyn Clock>,
+    /// Its leases.
+    pub leases: Arc<dyn LeasesStore>,
+    /// The store below.
+    pub store: Arc<dyn Store>,
+    /// What is wrong on purpose.
+    pub bug: Option<LeaseBug>,
+}
+
+/// The keys that everybody competes for: in two namespaces.
+pub fn keys() -> Vec<LeaseKey> {
+    let key = |namespace, key| LeaseKey::new(namespace, key).expect("both are well-formed");
+    vec![key("blue", "a/1"), key("blue", "b"), key("red", "a/1"), key("red", "c ü")]
+}
+
+fn number(state: Option<&State>) -> u64 {
+    match state {
+        Some(State::Json(value)) => value.as_u64().unwrap_or(0),
+        Some(State::Bytes(_)) | None => 0,
+    }
+}
+
+impl Actor {
+    fn now_ns(&self) -> u64 {
+        self.world.now().as_nanos() as u64
+    }
+
+    async fn rest(&self, least_ms: u64, most_ms: u64) {
+        let span = self.world.chance.between(least_ms, most_ms);
+        self.clock.sleep(Duration::from_millis(span)).await;
+    }
+
+    fn tell(&self, key: &LeaseKey, token: u64, what: What) {
+        self.world.note(&self.who, format_args!("{key} by token {token}: {what:?}"));
+        let event = Event { who: self.who.clone(), key: key.to_string(), token, what };
+        self.notes.lock().events.push(event);
+    }
+
+    /// How long an answer to what was sent then is believed.
+    fn until_ns(&self, sent_ns: u64) -> u64 {
+        let times = if self.bug == Some(LeaseBug::HolderBelievesTwice) { 2 } else { 1 };
+        sent_ns + times * TTL.as_nanos() as u64
+    }
+
+    /// Takes leases, counts, renews, lets go; for ever.
+    pub async fn hold(self) {
+        let keys = keys();
+        loop {
+            self.rest(100, 4_000).await;
+            let Some(key) = self.world.chance.pick(&keys) else { return };
+            let before = match self.bug {
+                Some(LeaseBug::StateReadBefore) => self.peek(key).await,
+                _ => None,
+            };
+            if let Some((grant, until_ns)) = self.acquire(key).await {
+                self.held(key, &grant, until_ns, before).await;
+            }
+        }
+    }
+
+    async fn acquire(&self, key: &LeaseKey) -> Option<(Grant, u64)> {
+        let owner = Name::new(&self.who).ok()?;
+        let ttl_ms = TTL.as_millis() as u64;
+        let wish = Acquire { key: key.clone(), owner, ttl_ms, request: None };
+        let sent_ns = self.now_ns();
+        let met = self.leases.acquire(&wish).await.ok()?;
+        if !met.cleared.is_empty() {
+            self.notes.count("cleared on the way");
+        }
+        let Acquired::Granted(grant) = met.answer else { return None };
+        let (got_ns, until_ns) = (self.now_ns(), self.until_ns(sent_ns));
+        self.tell(key, grant.token.0, What::Granted { sent_ns, got_ns, until_ns });
+        self.notes.count("granted");
+        Some((grant, until_ns))
+    }
+
+    async fn peek(&self, key: &LeaseKey) -> Option<u64> {
+        let described = self.leases.peek(key).await.ok()??;
+        Some(number(described.state.as_ref()))
+    }
+
+    async fn held(&self, key: &LeaseKey, grant: &Grant, mut until_ns: u64, before: Option<u64>) {
+        let ticket = grant.ticket();
+        self.count_up(key, &ticket, until_ns, before).await;
+        for _ in 0..self.world.chance.between(0, 2) {
+            self.rest(500, 5_000).await;
+            let sent_ns = self.now_ns();
+            match self.leases.renew(&ticket, None).await {
+                Ok(met) if matches!(met.answer, Fenced::Done(_)) => {
+                    until_ns = self.until_ns(sent_ns);
+                    self.tell(key, ticket.token.0, What::Renewed { until_ns });
+                }
+                Ok(_) => return self.notes.count("zombies told"),
+                Err(_) => self.notes.count("unanswered"),
+            }
+        }
+        // Some die with the lease in their hands, as far as the others can see.
+        if self.now_ns() < until_ns && self.world.chance.odds(0.6) {
+            self.release(key, &ticket).await;
+        }
+    }
+
+    /// Adds one to the number that goes with the key.
+    async fn count_up(&self, key: &LeaseKey, ticket: &Ticket, until_ns: u64, before: Option<u64>) {
+        let found = match before {
+            Some(before) => Some(before),
+            None => self.peek(key).await,
+        };
+        let Some(found) = found.filter(|_| self.now_ns() < until_ns) else { return };
+        let state = State::Json((found + 1).into());
+        if let Ok(met) = self.leases.set_state(ticket, Some(&state)).await
+            && met.answer == Fenced::Done(())
+        {
+            self.tell(key, ticket.token.0, What::Counted { found });
+            self.notes.count("counted");
+        }
+    }
+
+    async fn release(&self, key: &LeaseKey, ticket: &Ticket) {
+        let what = (key.to_string(), ticket.token.0);
+        self.tell(key, ticket.token.0, What::Releasing { at_ns: self.now_ns() });
+        // Until the answer is there it may have been done, or not.
+        self.notes.lock().releases.insert(what.clone(), false);
+        match self.leases.release(ticket).await {
+            Ok(met) if met.answer == Fenced::Done(()) => {
+                self.notes.lock().releases.insert(what, true);
+                self.notes.count("released");
+            }
+            _ => self.notes.count("unanswered"),
+        }
+    }
+
+    /// Decides transactions that others decide, too.
+    pub async fn decide(self) {
+        loop {
+            self.rest(500, 6_000).await;
+            let txn = format!("t{}", self.world.chance.between(0, 30));
+            let decision =
+                if self.world.chance.odds(0.5) { Decision::Commit } else { Decision::Rollback };
+            let Ok(name) = Name::new(&txn) else { return };
+            if let Ok(met) = self.leases.decide(&name, decision, 24 * 3_600_000).await {
+                let answer = met.answer.decision;
+                self.notes.lock().decisions.entry(txn).or_default().push(answer);
+                self.notes.count("decided");
+            }
+        }
+    }
+
+    /// A sweeper that does not wait for the system to be idle.
+    pub fn sweeper(&self) -> Sweeper {
+        let sweep: Arc<dyn Sweep> = self.leases.clone();
+        let policy = Policy { batch: 3, timeout: Duration::from_secs(60), ..Policy::default() };
+        Sweeper::new(SweeperParts {
+            name: format!("{}-{:x}", self.who, self.clock.random()),
+            brake: Arc::new(Brake::new(BrakePolicy::default(), sweep.threshold())),
+            sweep,
+            store: self.store.clone(),
+            policy,
+            clock: self.clock.clone(),
+            activity: Arc::default(),
+            leadership: None,
+            witness: self.notes.clone(),
+            retention: Retention::default(),
+        })
+    }
+
+    /// Sweeps, for ever.
+    pub async fn sweep(self) {
+        let sweeper = self.sweeper();
+        let (_stopper, stop) = Stop::channel();
+        loop {
+            self.rest(1_000, 15_000).await;
+            self.pass(&sweeper, &stop).await;
+        }
+    }
+
+    /// One pass.
+    pub async fn pass(&self, sweeper: &Sweeper, stop: &Stop) -> PassReport {
+        let report = sweeper.pass(Act::Reclaim, 0, stop).await;
+        self.notes.count("passes");
+        for _ in 0..report.reclaimed {
+            self.notes.count("reclaimed");
+        }
+        report
+    }
+}

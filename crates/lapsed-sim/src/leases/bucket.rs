@@ -1,0 +1,362 @@
+//! An S3 bucket, in as much as the store asks of it: answers come late, get lost, or say that it is
+//! overloaded; and a bucket that lies, for the bugs that must be found.
+//!
+//! An ETag is a hash of what an object holds, as on a real server: the same bytes again have the same.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, UNIX_EPOCH};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use http::{Method, Response, StatusCode};
+use http_body_util::BodyExt;
+use object_store::client::{HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService};
+
+use crate::chance::mix;
+use crate::leases::bug::LeaseBug;
+use crate::leases::executor::World;
+
+/// How the network is.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Weather {
+    /// How many requests get lost on their way.
+    pub lost: f64,
+    /// How many answers do, after the request was carried out.
+    pub unanswered: f64,
+    /// How many are told that the bucket is overloaded.
+    pub overloaded: f64,
+}
+
+/// What everybody writes to.
+pub struct Bucket {
+    world: Arc<World>,
+    bug: Option<LeaseBug>,
+    objects: Mutex<BTreeMap<String, Bytes>>,
+    weather: Mutex<Weather>,
+}
+
+/// One process's way to it.
+#[derive(Clone)]
+pub struct Line {
+    bucket: Arc<Bucket>,
+    who: String,
+    /// The clock of the machine that answers it is ahead by so much.
+    date_off_ms: i64,
+}
+
+fn etag(body: &[u8]) -> String {
+    let hash = body.iter().fold(0u64, |hash, byte| mix(hash ^ u64::from(*byte)));
+    format!("\"{hash:016x}\"")
+}
+
+impl Bucket {
+    /// Empty, on a fine day.
+    pub fn new(world: &Arc<World>, bug: Option<LeaseBug>) -> Arc<Bucket> {
+        let (objects, weather) = (Mutex::default(), Mutex::default());
+        Arc::new(Bucket { world: world.clone(), bug, objects, weather })
+    }
+
+    /// A way to it; some machines' clocks may be off.
+    pub fn line(self: &Arc<Self>, who: &str) -> Line {
+        let lies = self.bug == Some(LeaseBug::DateAhead) && self.world.chance.odds(0.5);
+        let date_off_ms = if lies { 40_000 } else { 0 };
+        Line { bucket: self.clone(), who: who.to_owned(), date_off_ms }
+    }
+
+    /// How the network is from now on.
+    pub fn set_weather(&self, weather: Weather) {
+        *self.weather.lock().unwrap_or_else(PoisonError::into_inner) = weather;
+    }
+
+    /// The names of all objects.
+    pub fn names(&self) -> Vec<String> {
+        self.objects().keys().cloned().collect()
+    }
+
+    fn objects(&self) -> MutexGuard<'_, BTreeMap<String, Bytes>> {
+        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is(&self, bug: LeaseBug) -> bool {
+        self.bug == Some(bug)
+    }
+
+    fn put(&self, key: &str, body: Bytes, create: bool, expected: Option<&str>) -> Answer {
+        let mut objects = self.objects();
+        let present = objects.get(key).map(|body| etag(body));
+        if create && present.is_some() && !self.is(LeaseBug::CreateOnlyIgnored) {
+            return Answer::status(StatusCode::PRECONDITION_FAILED);
+        }
+        if let Some(expected) = expected.filter(|_| !self.is(LeaseBug::IfMatchIgnored)) {
+            match present {
+                None => return Answer::status(StatusCode::NOT_FOUND),
+                Some(present) if present != expected => {
+                    return Answer::status(StatusCode::PRECONDITION_FAILED);
+                }
+                Some(_) => {}
+            }
+        }
+        let etag = etag(&body);
+        objects.insert(key.to_owned(), body);
+        Answer { status: StatusCode::OK, etag: Some(etag), body: Bytes::new() }
+    }
+
+    fn get(&self, key: &str) -> Answer {
+        match self.objects().get(key) {
+            Some(body) => {
+                Answer { status: StatusCode::OK, etag: Some(etag(body)), body: body.clone() }
+            }
+            None => Answer::status(StatusCode::NOT_FOUND),
+        }
+    }
+
+    fn delete(&self, key: &str) -> Answer {
+        self.objects().remove(key);
+        Answer::status(StatusCode::NO_CONTENT)
+    }
+
+    /// Several at once, named in the body.
+    fn delete_many(&self, body: &[u8]) -> Answer {
+        let text = String::from_utf8_lossy(body);
+        let mut xml = String::from("<DeleteResult>");
+        for part in text.split("<Key>").skip(1) {
+            let key = part.split("</Key>").next().unwrap_or_default();
+            self.objects().remove(&key.replace("&lt;", "<").replace("&amp;", "&"));
+            let _ = write!(xml, "<Deleted><Key>{key}</Key></Deleted>");
+        }
+        xml.push_str("</DeleteResult>");
+        Answer { status: StatusCode::OK, etag: None, body: xml.into() }
+    }
+
+    fn list(&self, query: &Query) -> Answer {
+        let hidden = |name: &str| self.is(LeaseBug::IndexHidden) && name.contains("lease-index");
+        let after = query.after.as_deref().unwrap_or("");
+        let (mut keys, mut prefixes): (Vec<(String, usize)>, Vec<String>) = Default::default();
+        let mut next = None;
+        let objects = self.objects();
+        for (name, body) in objects.range(query.prefix.clone()..) {
+            if !name.starts_with(&query.prefix) {
+                break;
+            }
+            if name.as_str() <= after || hidden(name) {
+                continue;
+            }
+            let rest = &name[query.prefix.len()..];
+            let folder = query.delimited.then(|| rest.find('/')).flatten();
+            let folder = folder.map(|at| name[..=query.prefix.len() + at].to_owned());
+            if folder.as_ref().is_some_and(|folder| after.starts_with(folder.as_str())) {
+                continue;
+            }
+            if folder.is_some() && folder.as_ref() == prefixes.last() {
+                next = next.map(|_: String| name.clone());
+                continue;
+            }
+            if keys.len() + prefixes.len() == query.max {
+                let last = keys.last().map(|(key, _)| key.clone()).max(prefixes.last().cloned());
+                next =
+                    last.map(
+                        |last| if last.ends_with('/') { format!("{last}\u{10ffff}") } else { last },
+                    );
+                return page(query, &keys, &prefixes, next.as_deref());
+            }
+            match folder {
+                Some(folder) => prefixes.push(folder),
+                None => keys.push((name.clone(), body.len())),
+            }
+        }
+        page(query, &keys, &prefixes, None)
+    }
+}
+
+fn page(
+    query: &Query,
+    keys: &[(String, usize)],
+    prefixes: &[String],
+    next: Option<&str>,
+) -> Answer {
+    let mut xml = String::from("<ListBucketResult>");
+    let _ = write!(
+        xml,
+        "<Prefix>{}</Prefix><IsTruncated>{}</IsTruncated>",
+        escaped(&query.prefix),
+        next.is_some()
+    );
+    if let Some(next) = next {
+        let _ = write!(xml, "<NextContinuationToken>{}</NextContinuationToken>", escaped(next));
+    }
+    for (key, size) in keys {
+        let _ = write!(
+            xml,
+            "<Contents><Key>{}</Key><Size>{size}</Size>\
+             <LastModified>2026-01-01T00:00:00.000Z</LastModified><ETag>\"x\"</ETag></Contents>",
+            escaped(key)
+        );
+    }
+    for prefix in prefixes {
+        let _ =
+            write!(xml, "<CommonPrefixes><Prefix>{}</Prefix></CommonPrefixes>", escaped(prefix));
+    }
+    xml.push_str("</ListBucketResult>");
+    Answer { status: StatusCode::OK, etag: None, body: xml.into() }
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;")
+}
+
+/// What a listing asks for.
+struct Query {
+    prefix: String,
+    after: Option<String>,
+    delimited: bool,
+    max: usize,
+}
+
+impl Query {
+    fn parse(query: &str) -> Query {
+        let mut parsed = Query { prefix: String::new(), after: None, delimited: false, max: 1_000 };
+        for pair in query.split('&') {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let value = decoded(value);
+            match name {
+                "prefix" => parsed.prefix = value,
+                "start-after" | "continuation-token" => {
+                    parsed.after = parsed.after.max(Some(value));
+                }
+                "delimiter" => parsed.delimited = true,
+                "max-keys" => parsed.max = value.parse().unwrap_or(1_000),
+                _ => {}
+            }
+        }
+        parsed
+    }
+}
+
+/// Percent-decoded, once.
+fn decoded(text: &str) -> String {
+    let (mut bytes, mut rest) = (Vec::new(), text.as_bytes());
+    while let [first, others @ ..] = rest {
+        let hex = (*first == b'%').then(|| others.get(..2)).flatten();
+        let hex = hex.and_then(|hex| u8::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok());
+        match hex {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &others[2..];
+            }
+            None => {
+                bytes.push(if *first == b'+' { b' ' } else { *first });
+                rest = others;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+struct Answer {
+    status: StatusCode,
+    etag: Option<String>,
+    body: Bytes,
+}
+
+impl Answer {
+    fn status(status: StatusCode) -> Answer {
+        Answer { status, etag: None, body: Bytes::new() }
+    }
+
+    fn into_http(self, date_ms: u64) -> HttpResponse {
+        let date = httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_millis(date_ms));
+        let mut response = Response::builder()
+            .status(self.status)
+            .header("date", date)
+            .header("last-modified", "Thu, 01 Jan 2026 00:00:00 GMT")
+            .header("content-length", self.body.len());
+        if let Some(etag) = self.etag {
+            response = response.header("etag", etag);
+        }
+        response.body(self.body.into()).expect("every part of it is well-formed")
+    }
+}
+
+impl std::fmt::Debug for Line {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Line")
+    }
+}
+
+impl Line {
+    fn fault(&self, share: f64) -> bool {
+        share > 0.0 && self.bucket.world.chance.odds(share)
+    }
+
+    fn carry_out(&self, method: &Method, path: &str, query: Option<&str>, parts: Parts) -> Answer {
+        // `/bucket/key`, each part escaped.
+        let key = decoded(path.splitn(3, '/').nth(2).unwrap_or_default());
+        match (method, query) {
+            (&Method::GET, Some(query)) if query.contains("list-type") => {
+                self.bucket.list(&Query::parse(query))
+            }
+            (&Method::GET | &Method::HEAD, _) => self.bucket.get(&key),
+            (&Method::PUT, _) => {
+                self.bucket.put(&key, parts.body, parts.create, parts.expected.as_deref())
+            }
+            (&Method::DELETE, _) => self.bucket.delete(&key),
+            (&Method::POST, Some(query)) if query.starts_with("delete") => {
+                self.bucket.delete_many(&parts.body)
+            }
+            _ => Answer::status(StatusCode::METHOD_NOT_ALLOWED),
+        }
+    }
+}
+
+/// What a request brings along.
+struct Parts {
+    body: Bytes,
+    create: bool,
+    expected: Option<String>,
+}
+
+fn lost() -> HttpError {
+    HttpError::new(HttpErrorKind::Timeout, std::io::Error::other("no answer"))
+}
+
+#[async_trait]
+impl HttpService for Line {
+    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let world = &self.bucket.world;
+        let weather = *self.bucket.weather.lock().unwrap_or_else(PoisonError::into_inner);
+        let (head, body) = request.into_parts();
+        let body = body.collect().await?.to_bytes();
+        let header = |name: &str| head.headers.get(name).and_then(|value| value.to_str().ok());
+        let parts = Parts {
+            body,
+            create: header("if-none-match") == Some("*"),
+            expected: header("if-match").map(str::to_owned),
+        };
+        let way = |chance: &crate::chance::Chance| match chance.odds(0.05) {
+            true => Duration::from_millis(chance.between(500, 4_000)),
+            false => Duration::from_millis(chance.between(1, 60)),
+        };
+        world.sleep(way(&world.chance)).await;
+        let (method, key) = (&head.method, decoded(head.uri.path()));
+        if self.fault(weather.lost) {
+            world.note(&self.who, format_args!("{method} {key} is lost"));
+            return Err(lost());
+        }
+        let answer = match self.fault(weather.overloaded) {
+            true => Answer::status(StatusCode::SERVICE_UNAVAILABLE),
+            false => self.carry_out(&head.method, head.uri.path(), head.uri.query(), parts),
+        };
+        let unanswered = self.fault(weather.unanswered);
+        let how = if unanswered { ", unanswered" } else { "" };
+        let status = answer.status.as_u16();
+        world.note(&self.who, format_args!("{method} {key}: {status}{how}"));
+        let date_ms = world.now_ms().saturating_add_signed(self.date_off_ms);
+        world.sleep(way(&world.chance)).await;
+        match unanswered {
+            true => Err(lost()),
+            false => Ok(answer.into_http(date_ms)),
+        }
+    }
+}

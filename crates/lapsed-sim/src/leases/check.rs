@@ -1,0 +1,131 @@
+//! What must be true in the end.
+
+use std::collections::BTreeMap;
+
+use lapsed::leases::conformance::history;
+use lapsed::leases::conformance::history::What;
+use lapsed::leases::{Described, State};
+use lapsed::receipt::{Reason, Receipt, ReceiptQuery};
+use lapsed::schedule::Stop;
+
+use crate::leases::actors::{Actor, Noted, keys};
+use crate::leases::executor::START_MS;
+use crate::promise::{Broken, Checked, Promise, holds};
+
+/// How often it is swept in the end before that must be enough.
+const PASSES: usize = 12;
+
+/// What is left in the end.
+pub struct Ended {
+    described: Vec<Described>,
+    receipts: Vec<Receipt>,
+}
+
+/// Sweeps until there is nothing left to do, and looks at everything.
+pub async fn ended(actor: &Actor) -> Result<Ended, Broken> {
+    let sweeper = actor.sweeper();
+    let (_stopper, stop) = Stop::channel();
+    for _ in 0..PASSES {
+        actor.pass(&sweeper, &stop).await;
+        actor.clock.sleep(std::time::Duration::from_secs(120)).await;
+    }
+    let failed = |error: lapsed::Error| Broken::new(Promise::P4, format!("in the end: {error}"));
+    let query = ReceiptQuery { after: Some(0), limit: 100_000, ..ReceiptQuery::default() };
+    let receipts = actor.store.receipts(actor.leases.system(), query).await.map_err(failed)?;
+    let mut described = Vec::new();
+    for key in keys() {
+        described.extend(actor.leases.peek(&key).await.map_err(failed)?);
+    }
+    Ok(Ended { described, receipts })
+}
+
+/// Whether all of it can be true.
+pub fn check(noted: &Noted, ended: &Ended) -> Checked {
+    check_history(noted, ended)?;
+    check_decisions(noted)?;
+    check_all_cleared(ended)?;
+    check_receipts(noted, ended)
+}
+
+fn check_history(noted: &Noted, ended: &Ended) -> Checked {
+    let number = |state: &Option<State>| match state {
+        Some(State::Json(value)) => value.as_u64().unwrap_or(0),
+        Some(State::Bytes(_)) | None => 0,
+    };
+    let name = |one: &Described| format!("{}/{}", one.namespace, one.key);
+    let last = ended.described.iter().map(|one| (name(one), number(&one.state))).collect();
+    match history::check(&noted.events, &last) {
+        Ok(_) => Ok(()),
+        Err(what) if what.contains("had been left") => Err(Broken::new(Promise::P4, what)),
+        Err(what) => Err(Broken::new(Promise::P5, what)),
+    }
+}
+
+fn check_decisions(noted: &Noted) -> Checked {
+    for (txn, answers) in &noted.decisions {
+        let agreed = answers.windows(2).all(|two| two[0] == two[1]);
+        holds(agreed, Promise::P4, || format!("{txn} was decided twice: {answers:?}"))?;
+    }
+    Ok(())
+}
+
+fn check_all_cleared(ended: &Ended) -> Checked {
+    for one in &ended.described {
+        holds(one.lease.is_none(), Promise::P2, || format!("nobody cleared {one:?}"))?;
+    }
+    Ok(())
+}
+
+/// Of every token that was ever granted: one receipt if it ran out, none if it was released; and none
+/// from before its holder had ceased to believe in it.
+fn check_receipts(noted: &Noted, ended: &Ended) -> Checked {
+    let mut receipts: BTreeMap<(String, u64), &Receipt> = BTreeMap::new();
+    for receipt in ended.receipts.iter().filter(|r| r.reason == Reason::LeaseExpired) {
+        let what = (receipt.key.to_string(), receipt.incarnation.0);
+        let twice = receipts.insert(what, receipt);
+        holds(twice.is_none(), Promise::P3, || format!("two receipts: {receipt:?} {twice:?}"))?;
+    }
+    for one in &ended.described {
+        let key = format!("{}/{}", one.namespace, one.key);
+        for token in 1..=one.token.0 {
+            let what = (key.clone(), token);
+            let receipt = receipts.get(&what);
+            let right = match noted.releases.get(&what) {
+                Some(true) => receipt.is_none(),
+                Some(false) => true,
+                None => receipt.is_some(),
+            };
+            let released = noted.releases.get(&what);
+            holds(right, Promise::P3, || {
+                format!("{key} by token {token}: released {released:?}, receipt {receipt:?}")
+            })?;
+        }
+    }
+    check_counted(noted)?;
+    check_belief(noted, &receipts)
+}
+
+/// Nobody counted what somebody else had counted.
+fn check_counted(noted: &Noted) -> Checked {
+    let mut counted = noted.counted.clone();
+    counted.sort();
+    let twice = counted.windows(2).find(|two| two[0] == two[1] && two[0].1 > 0);
+    holds(twice.is_none(), Promise::P3, || format!("counted twice: {twice:?}"))
+}
+
+fn check_belief(noted: &Noted, receipts: &BTreeMap<(String, u64), &Receipt>) -> Checked {
+    let mut until: BTreeMap<(String, u64), u64> = BTreeMap::new();
+    for event in &noted.events {
+        if let What::Granted { until_ns, .. } | What::Renewed { until_ns } = event.what {
+            until.insert((event.key.clone(), event.token), until_ns);
+        }
+    }
+    for (what, until_ns) in until {
+        let Some(receipt) = receipts.get(&what) else { continue };
+        let believed_ms = START_MS + until_ns / 1_000_000;
+        holds(receipt.at_ms >= believed_ms, Promise::P1, || {
+            format!("{what:?} was taken at {} from one alive until {believed_ms}", receipt.at_ms)
+        })?;
+    }
+    Ok(())
+}
