@@ -61,8 +61,10 @@ impl Wire {
 
     fn is_for_the_store(&self, request: &HttpRequest) -> bool {
         let uri = request.uri();
-        let in_host = uri.host().is_some_and(|host| host.starts_with(&self.bucket));
-        in_host || uri.path().split('/').any(|part| part == self.bucket)
+        let before_dot = |host: &str| {
+            host.strip_prefix(self.bucket.as_str()).is_some_and(|rest| rest.starts_with('.'))
+        };
+        uri.host().is_some_and(before_dot) || uri.path().split('/').any(|part| part == self.bucket)
     }
 
     /// Sends one request; nothing is repeated.

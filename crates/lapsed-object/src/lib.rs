@@ -9,6 +9,7 @@
 mod clock;
 mod config;
 mod doc;
+mod failure;
 mod ground;
 mod http;
 mod leases;

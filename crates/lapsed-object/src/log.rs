@@ -13,86 +13,30 @@
 //!
 //! Names count down, so that the newest is the first of a listing.
 
+mod page;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use lapsed::leases::Subject;
 use lapsed::receipt::{Receipt, ReceiptQuery, Retention};
 use lapsed::sweep::BatchId;
 use lapsed::{Error, Result, SystemId};
 use object_store::UpdateVersion;
-use serde::{Deserialize, Serialize};
 use tokio::sync::{Mutex, MutexGuard};
 
 use crate::doc::{Debt, receipt};
 use crate::ground::{Found, Ground, namespace_of};
 use crate::objects::{ListRequest, Only, Written};
+use page::{Entry, Head, Page};
 
 /// Receipts of one log object have numbers below this, after the log object's own.
 const ROOM: u64 = 1_000;
+/// How often somebody else may be faster before it is given up.
+const TRIES: usize = 100;
 /// How long to wait between two looks at somebody else's open log object.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-
-/// One log object.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Page {
-    epoch: u64,
-    nonce: String,
-    number: u64,
-    /// The oldest log object that was kept when this one was made.
-    oldest: u64,
-    /// How many receipts there were before this one, in all.
-    before: u64,
-    /// When it was made, on the store's clock.
-    made_ms: u64,
-    /// Until when it is in somebody's hands; `None`: it is final.
-    open_until_ms: Option<u64>,
-    sweeper: String,
-    batch: u64,
-    entries: Vec<Entry>,
-}
-
-/// One change, and what it is worth.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct Entry {
-    /// What is changed, as receipts name it.
-    subject: String,
-    /// The epoch that the change replaces.
-    epoch: u64,
-    receipts: Vec<Receipt>,
-}
-
-impl Page {
-    fn receipts(&self) -> impl DoubleEndedIterator<Item = &Receipt> {
-        self.entries.iter().flat_map(|entry| &entry.receipts)
-    }
-
-    fn count(&self) -> u64 {
-        self.receipts().count() as u64
-    }
-
-    fn encode(&mut self, nonce: u64) -> Bytes {
-        self.epoch += 1;
-        self.nonce = format!("{nonce:016x}");
-        serde_json::to_vec(self).expect("a log object is JSON").into()
-    }
-}
-
-/// What is known of the newest log object that is final.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Head {
-    number: u64,
-    oldest: u64,
-    total: u64,
-}
-
-impl Head {
-    fn of(page: &Page) -> Head {
-        Head { number: page.number, oldest: page.oldest, total: page.before + page.count() }
-    }
-}
 
 /// One change that is to be logged.
 #[derive(Clone, Debug)]
@@ -134,7 +78,7 @@ impl Log {
     /// Opens the next log object with these intentions. Waits for, or settles, one that is open.
     pub(crate) async fn open(&self, id: &BatchId, intents: &[Intent]) -> Result<Opened<'_>> {
         let mut head = self.head.lock().await;
-        loop {
+        for _ in 0..TRIES {
             let known = self.newest(&mut head).await?;
             let number = known.number + 1;
             let mut page = self.page(id, intents, known).await?;
@@ -154,6 +98,14 @@ impl Log {
             }
             // Somebody else was first: look at theirs.
             *head = Some(self.pass(number, known).await?);
+        }
+        Err(self.too_busy())
+    }
+
+    fn too_busy(&self) -> Error {
+        Error::Throttled {
+            store: self.ground.name().to_owned(),
+            what: format!("the receipts of {} are being written by too many at once", self.system),
         }
     }
 
@@ -232,6 +184,17 @@ impl Log {
         Ok(Some((page, read.version)))
     }
 
+    /// The same for whoever only reads on: one that cannot be read hides no other.
+    async fn legible(&self, number: u64) -> Result<Option<Page>> {
+        match self.read(number).await {
+            Err(Error::Corrupt { what, .. }) => {
+                tracing::warn!(system = %self.system, what, "receipts left out");
+                Ok(None)
+            }
+            other => Ok(other?.map(|(page, _)| page)),
+        }
+    }
+
     /// Finds out what was done of an open one, makes the rest impossible, and makes it final.
     async fn settle_page(&self, page: Page, version: UpdateVersion) -> Result<Page> {
         let mut confirmed = BTreeSet::new();
@@ -246,7 +209,7 @@ impl Log {
     /// Whether the change was made. If not, it never will be.
     async fn was_done(&self, number: u64, entry: &Entry) -> Result<bool> {
         let subject = Subject::parse(&entry.subject)?;
-        loop {
+        for _ in 0..TRIES {
             let path = self.ground.path(&subject);
             let found = self.ground.find(&path, namespace_of(&subject)).await?;
             // A change replaces what it has read: where there is nothing, or rubbish, it cannot.
@@ -261,6 +224,7 @@ impl Log {
                 return Ok(false);
             }
         }
+        Err(self.too_busy())
     }
 
     /// Makes it final; if somebody else did so meanwhile, theirs is it.
@@ -345,7 +309,7 @@ impl Log {
             (None, None) => head.number,
         };
         while next >= head.oldest.max(1) && next <= head.number && found.len() < query.limit {
-            if let Some((page, _)) = self.read(next).await? {
+            if let Some(page) = self.legible(next).await? {
                 let fits = |receipt: &&Receipt| match (query.after, query.before) {
                     (Some(after), _) => receipt.id.seq > after,
                     (None, Some(before)) => receipt.id.seq < before,
@@ -374,7 +338,7 @@ impl Log {
 
     /// Marks a receipt as put back.
     pub(crate) async fn mark_restored(&self, seq: u64, at_ms: u64) -> Result<()> {
-        loop {
+        for _ in 0..TRIES {
             let Some((mut page, version)) = self.read(seq / ROOM).await? else { return Ok(()) };
             let receipts = page.entries.iter_mut().flat_map(|entry| &mut entry.receipts);
             for receipt in receipts.filter(|receipt| receipt.id.seq == seq) {
@@ -388,6 +352,7 @@ impl Log {
                 return Ok(());
             }
         }
+        Err(self.too_busy())
     }
 
     /// Deletes log objects whose receipts need not be kept, oldest first; how many receipts went.

@@ -12,14 +12,15 @@ use bytes::Bytes;
 use http::{Method, StatusCode};
 use lapsed::clock::Clock;
 use lapsed::{Error, Result};
-use object_store::client::{HttpError, HttpErrorKind, HttpRequestBody};
+use object_store::client::HttpRequestBody;
 use object_store::list::PaginatedListOptions;
 use object_store::path::Path;
 use object_store::{GetOptions, ObjectStoreExt, PutMode, PutOptions, PutPayload, UpdateVersion};
 
 use crate::config::Client;
-use crate::http::{Trouble, Wire};
-use crate::requests::{BudgetSpent, back_off};
+use crate::failure::Failure;
+use crate::http::Wire;
+use crate::requests::back_off;
 
 /// How often a request is sent at most.
 const ATTEMPTS: u32 = 3;
@@ -87,23 +88,6 @@ pub(crate) struct ListRequest<'a> {
     pub(crate) limit: usize,
 }
 
-/// What went wrong with one request, by what it means.
-#[derive(Debug)]
-enum Failure {
-    /// The object does not exist.
-    Missing,
-    /// A condition did not hold.
-    Condition,
-    /// The store asks for fewer requests.
-    Throttled(String),
-    /// Our own budget.
-    Budget(String),
-    /// It may or may not have been carried out.
-    Doubt(String),
-    /// It will not be otherwise next time: credentials, a bucket that is not there.
-    Refused(String),
-}
-
 pub(crate) struct Objects {
     name: String,
     bucket: String,
@@ -153,12 +137,12 @@ impl Objects {
 
     async fn get_once(&self, place: &Path) -> std::result::Result<Read, Failure> {
         let answer = self.client.objects.get_opts(place, GetOptions::default()).await;
-        let answer = answer.map_err(|error| self.read(&error))?;
+        let answer = answer.map_err(|error| Failure::of(&error, &self.bucket))?;
         let version = UpdateVersion {
             e_tag: answer.meta.e_tag.clone(),
             version: answer.meta.version.clone(),
         };
-        let body = answer.bytes().await.map_err(|error| self.read(&error))?;
+        let body = answer.bytes().await.map_err(|error| Failure::of(&error, &self.bucket))?;
         Ok(Read { body, version })
     }
 
@@ -195,7 +179,7 @@ impl Objects {
         let options = PutOptions { mode, ..PutOptions::default() };
         let payload = PutPayload::from_bytes(body.clone());
         let put = self.client.objects.put_opts(place, payload, options).await;
-        let put = put.map_err(|error| self.read(&error))?;
+        let put = put.map_err(|error| Failure::of(&error, &self.bucket))?;
         Ok(UpdateVersion { e_tag: put.e_tag, version: put.version })
     }
 
@@ -214,7 +198,7 @@ impl Objects {
         loop {
             let failure = match self.client.objects.delete(&place).await {
                 Ok(()) => return Ok(()),
-                Err(error) => self.read(&error),
+                Err(error) => Failure::of(&error, &self.bucket),
             };
             if matches!(failure, Failure::Missing) {
                 return Ok(());
@@ -235,7 +219,7 @@ impl Objects {
             let signed = signer.signed_url(Method::DELETE, &place, SIGNED_FOR).await;
             let sent = match signed {
                 Ok(url) => self.delete_signed(url.as_str(), etag).await,
-                Err(error) => Err(self.read(&error)),
+                Err(error) => Err(Failure::of(&error, &self.bucket)),
             };
             let failure = match sent {
                 Ok(deleted) => return Ok(deleted),
@@ -252,7 +236,7 @@ impl Objects {
             .header(http::header::IF_MATCH, etag)
             .body(HttpRequestBody::empty())
             .map_err(|error| Failure::Refused(error.to_string()))?;
-        let answer = self.wire.send(request).await.map_err(|error| doubt(&error))?;
+        let answer = self.wire.send(request).await.map_err(|error| Failure::in_doubt(&error))?;
         match answer.status() {
             status if status.is_success() => Ok(Deleted::Done),
             // Gone already: by an attempt of ours, or of somebody who had read the same.
@@ -291,7 +275,7 @@ impl Objects {
             let prefix = Some(request.prefix).filter(|prefix| !prefix.is_empty());
             let failure = match self.client.pages.list_paginated(prefix, options).await {
                 Ok(page) => return Ok(listing(request, page)),
-                Err(error) => self.read(&error),
+                Err(error) => Failure::of(&error, &self.bucket),
             };
             self.again(&mut attempt, "list", failure).await?;
         }
@@ -299,78 +283,16 @@ impl Objects {
 
     /// Waits for the next attempt; the error when there is none.
     async fn again(&self, attempt: &mut u32, call: &str, failure: Failure) -> Result<()> {
-        let store = self.name.clone();
-        let waits = matches!(failure, Failure::Throttled(_) | Failure::Doubt(_));
-        if waits && *attempt + 1 < ATTEMPTS {
+        if failure.passes() && *attempt + 1 < ATTEMPTS {
             self.clock.sleep(back_off(&*self.clock, *attempt)).await;
             *attempt += 1;
             return Ok(());
         }
-        Err(match failure {
-            Failure::Throttled(what) | Failure::Budget(what) => Error::Throttled { store, what },
-            Failure::Doubt(what) => Error::Unavailable {
-                store,
-                what: format!("no good answer to `{call}`; it may have been carried out: {what}"),
-            },
-            Failure::Refused(what) => Error::Unavailable { store, what },
-            Failure::Missing | Failure::Condition => Error::Unavailable {
-                store,
-                what: format!("an answer to `{call}` that makes no sense"),
-            },
-        })
+        Err(failure.into_error(&self.name, call))
     }
 
     fn place(&self, path: &str) -> Result<Path> {
         Path::parse(path).map_err(|error| Error::Invalid(format!("{path:?}: {error}")))
-    }
-
-    /// What an error of the client means.
-    fn read(&self, error: &object_store::Error) -> Failure {
-        use object_store::Error as E;
-        if let Some(spent) = find::<BudgetSpent>(error) {
-            return Failure::Budget(spent.to_string());
-        }
-        if let Some(http) = find::<HttpError>(error) {
-            return doubt(http);
-        }
-        let words = chain(error);
-        match error {
-            // The bucket, not the object: nothing is known of the object then.
-            E::NotFound { .. } if words.contains("NoSuchBucket") => self.no_bucket(),
-            E::NotFound { .. } if words.contains("ContainerNotFound") => self.no_bucket(),
-            E::NotFound { .. } => Failure::Missing,
-            E::AlreadyExists { .. } | E::Precondition { .. } | E::NotModified { .. } => {
-                Failure::Condition
-            }
-            E::PermissionDenied { .. } | E::Unauthenticated { .. } => Failure::Refused(format!(
-                "the credentials are not accepted for {:?}: {}",
-                self.bucket,
-                code(&words)
-            )),
-            _ => Failure::Refused(code(&words).to_owned()),
-        }
-    }
-
-    fn no_bucket(&self) -> Failure {
-        Failure::Refused(format!("there is no bucket {:?}; make it, or mend the URL", self.bucket))
-    }
-}
-
-/// Of a request that had no answer, or a bad one.
-fn doubt(error: &HttpError) -> Failure {
-    if let Some(spent) = find::<BudgetSpent>(error) {
-        return Failure::Budget(spent.to_string());
-    }
-    match find::<Trouble>(error) {
-        Some(trouble) if trouble.is_throttling() => Failure::Throttled(trouble.to_string()),
-        Some(trouble) => Failure::Doubt(trouble.to_string()),
-        None if error.kind() == HttpErrorKind::Connect => {
-            Failure::Doubt(format!("nobody answers there ({})", chain(error)))
-        }
-        None if error.kind() == HttpErrorKind::Timeout => {
-            Failure::Doubt("no answer in time".to_owned())
-        }
-        None => Failure::Doubt(chain(error)),
     }
 }
 
@@ -381,49 +303,4 @@ fn listing(request: &ListRequest<'_>, page: object_store::list::PaginatedListRes
     let folders = found.common_prefixes.iter().filter_map(below).filter(wanted).collect();
     let names = found.objects.iter().filter_map(|object| below(&object.location)).filter(wanted);
     Listing { folders, names: names.collect(), token: page.page_token }
-}
-
-/// The first error of that type among the causes.
-fn find<'e, T: std::error::Error + 'static>(
-    error: &'e (dyn std::error::Error + 'static),
-) -> Option<&'e T> {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        if let Some(found) = error.downcast_ref::<T>() {
-            return Some(found);
-        }
-        next = error.source();
-    }
-    None
-}
-
-/// All causes in one line.
-fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut words = error.to_string();
-    let mut next = error.source();
-    while let Some(error) = next {
-        let more = error.to_string();
-        if !words.contains(&more) {
-            words = format!("{words}: {more}");
-        }
-        next = error.source();
-    }
-    words
-}
-
-/// What an S3 or Azure error is called, if it says so; else all of it.
-fn code(words: &str) -> &str {
-    let called = words.split_once("<Code>").and_then(|(_, rest)| rest.split_once("</Code>"));
-    called.map_or(words, |(code, _)| code)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::code;
-
-    #[test]
-    fn an_error_is_called_what_the_store_calls_it() {
-        assert_eq!(code("x <Error><Code>AccessDenied</Code></Error> y"), "AccessDenied");
-        assert_eq!(code("no code"), "no code");
-    }
 }

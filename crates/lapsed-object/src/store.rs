@@ -27,6 +27,9 @@ use crate::objects::{Objects, Only, Written};
 use crate::probe::{self, ProbeReport};
 use crate::requests::{Meter, RequestCounts};
 
+/// How often somebody else may be faster before it is given up.
+const TRIES: usize = 100;
+
 /// How long a log object may be open unless told.
 pub(crate) const LOG_PATIENCE: Duration = Duration::from_secs(30);
 
@@ -107,6 +110,13 @@ impl ObjectStore {
         self.ground.time.offset()
     }
 
+    fn contended(&self, path: &str) -> Error {
+        Error::Throttled {
+            store: self.config.name.clone(),
+            what: format!("{path} is being written by too many at once"),
+        }
+    }
+
     fn log(&self, system: &SystemId) -> Arc<Log> {
         let make = || Arc::new(Log::new(self.ground.clone(), system.clone(), LOG_PATIENCE));
         self.logs().entry(system.clone()).or_insert_with(make).clone()
@@ -146,7 +156,7 @@ impl Store for ObjectStore {
         ttl_ms: u64,
     ) -> Result<Option<Term>> {
         let path = self.ground.places.system(system, "term");
-        loop {
+        for _ in 0..TRIES {
             let (stored, only) = self.ground.stored::<StoredTerm>(&path).await?;
             let stored = stored.unwrap_or_default();
             let now = self.ground.moment().await?;
@@ -161,11 +171,12 @@ impl Store for ObjectStore {
                 return Ok(Some(Term { number, holder: candidate.to_owned(), until_ms }));
             }
         }
+        Err(self.contended(&path))
     }
 
     async fn resign(&self, system: &SystemId, term: u64) -> Result<()> {
         let path = self.ground.places.system(system, "term");
-        loop {
+        for _ in 0..TRIES {
             let (stored, only) = self.ground.stored::<StoredTerm>(&path).await?;
             let Some(stored) = stored.filter(|stored| stored.number == term) else {
                 return Ok(());
@@ -174,6 +185,7 @@ impl Store for ObjectStore {
                 return Ok(());
             }
         }
+        Err(self.contended(&path))
     }
 
     async fn brake_setting(&self, system: &SystemId) -> Result<Setting> {

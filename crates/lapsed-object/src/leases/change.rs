@@ -73,6 +73,13 @@ impl Asked {
     }
 }
 
+impl Asked {
+    /// Whether what was asked is not to be had: then it must be asked of the store itself.
+    fn is_refusal(&self) -> bool {
+        matches!(self, Asked::Held(_) | Asked::Lost(_) | Asked::Looked(_))
+    }
+}
+
 /// One attempt, judged.
 struct Judged {
     answer: Asked,
@@ -103,17 +110,18 @@ impl ObjectLeases {
                     return Err(error);
                 }
             };
-            if judged.doc == held.doc {
-                if !fresh {
-                    // No write has shown that what was remembered is still so.
-                    self.cache.forget(key);
-                    continue;
-                }
+            let unchanged = judged.doc == held.doc;
+            if unchanged && !fresh && judged.answer.is_refusal() {
+                self.cache.forget(key);
+                continue;
+            }
+            if unchanged && fresh {
                 if held.doc.epoch > 0 {
                     self.cache.put(key, held);
                 }
                 return Ok(Met { answer: judged.answer, cleared: Vec::new() });
             }
+            // Nothing to change, but only remembered: writing it again shows that it is still so.
             if judged.doc.owed.len() > OWED_MAX {
                 self.pay(held).await?;
                 continue;

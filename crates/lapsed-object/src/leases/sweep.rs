@@ -95,6 +95,10 @@ impl Sweep for ObjectLeases {
         {
             return Ok(Tidied::default());
         }
+        for path in self.walks.take_empty(limits.rows) {
+            // Where there are no folders this names nothing; where there are, a full one stays.
+            self.ground.objects.delete(&path).await?;
+        }
         let receipts_pruned = self.log.prune(&limits.retention, limits.rows).await?;
         Ok(Tidied { receipts_pruned, ..Tidied::default() })
     }

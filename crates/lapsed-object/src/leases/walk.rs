@@ -1,7 +1,7 @@
 //! The way of a pass through the index: namespace after namespace, bucket after bucket, page after page.
 //! Namespaces are found by listing, never remembered (D10); only buckets that are over are entered.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use lapsed::leases::DECISIONS;
@@ -15,6 +15,7 @@ use crate::objects::ListRequest;
 /// How many walks are remembered, and how many suspects.
 const WALKS_MAX: usize = 16;
 const SEEN_MAX: usize = 20_000;
+const EMPTY_MAX: usize = 1_000;
 /// The most entries of a page.
 const PAGE: usize = 1_000;
 
@@ -115,6 +116,9 @@ impl Walk {
             ..ListRequest::default()
         };
         let listing = leases.ground.objects.list(request).await?;
+        if page.after.is_none() && page.token.is_none() && listing.names.is_empty() {
+            leases.walks.found_empty(prefix.trim_end_matches('/'));
+        }
         for name in listing.names {
             let (namespace, bucket) = (page.namespace.clone(), page.bucket.clone());
             self.entries.push_back(Entry { namespace, bucket, name });
@@ -185,6 +189,8 @@ impl Walk {
 pub(crate) struct Walks {
     kept: Mutex<VecDeque<(String, Walk)>>,
     seen: Mutex<HashMap<Name, Seen>>,
+    /// Buckets that are listed and have nothing in them.
+    empty: Mutex<BTreeSet<String>>,
 }
 
 impl Walks {
@@ -203,6 +209,22 @@ impl Walks {
             kept.pop_front();
         }
         kept.push_back((at, walk));
+    }
+
+    /// Some servers keep each part of a name as a folder, and go on listing one that is empty.
+    fn found_empty(&self, path: &str) {
+        let mut empty = lock(&self.empty);
+        if empty.len() < EMPTY_MAX {
+            empty.insert(path.to_owned());
+        }
+    }
+
+    /// At most so many of those that were found empty.
+    pub(crate) fn take_empty(&self, max: usize) -> Vec<String> {
+        let mut empty = lock(&self.empty);
+        let taken: Vec<String> = empty.iter().take(max).cloned().collect();
+        taken.iter().for_each(|path| drop(empty.remove(path)));
+        taken
     }
 
     pub(crate) fn see(&self, key: Name, seen: Seen) {

@@ -1,0 +1,139 @@
+//! What went wrong with one request, by what it means for whoever asked.
+
+use lapsed::Error;
+use object_store::client::{HttpError, HttpErrorKind};
+
+use crate::http::Trouble;
+use crate::requests::BudgetSpent;
+
+/// What went wrong with one request, by what it means.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The object does not exist.
+    Missing,
+    /// A condition did not hold.
+    Condition,
+    /// The store asks for fewer requests.
+    Throttled(String),
+    /// Our own budget.
+    Budget(String),
+    /// It may or may not have been carried out.
+    Doubt(String),
+    /// It will not be otherwise next time: credentials, a bucket that is not there.
+    Refused(String),
+}
+
+impl Failure {
+    /// Whether it may be over in a moment.
+    pub(crate) fn passes(&self) -> bool {
+        matches!(self, Failure::Throttled(_) | Failure::Doubt(_))
+    }
+
+    /// What the caller of `call` is told.
+    pub(crate) fn into_error(self, store: &str, call: &str) -> Error {
+        let store = store.to_owned();
+        match self {
+            Failure::Throttled(what) | Failure::Budget(what) => Error::Throttled { store, what },
+            Failure::Doubt(what) => Error::Unavailable {
+                store,
+                what: format!("no good answer to `{call}`; it may have been carried out: {what}"),
+            },
+            Failure::Refused(what) => Error::Unavailable { store, what },
+            Failure::Missing | Failure::Condition => Error::Unavailable {
+                store,
+                what: format!("an answer to `{call}` that makes no sense"),
+            },
+        }
+    }
+
+    /// What an error of the client means, asked of that bucket.
+    pub(crate) fn of(error: &object_store::Error, bucket: &str) -> Failure {
+        use object_store::Error as E;
+        if let Some(spent) = find::<BudgetSpent>(error) {
+            return Failure::Budget(spent.to_string());
+        }
+        if let Some(http) = find::<HttpError>(error) {
+            return Failure::in_doubt(http);
+        }
+        let words = chain(error);
+        let no_bucket = words.contains("NoSuchBucket") || words.contains("ContainerNotFound");
+        match error {
+            // The bucket, not the object: nothing is known of the object then.
+            E::NotFound { .. } if no_bucket => {
+                Failure::Refused(format!("there is no bucket {bucket:?}; make it, or mend the URL"))
+            }
+            E::NotFound { .. } => Failure::Missing,
+            E::AlreadyExists { .. } | E::Precondition { .. } | E::NotModified { .. } => {
+                Failure::Condition
+            }
+            E::PermissionDenied { .. } | E::Unauthenticated { .. } => Failure::Refused(format!(
+                "the credentials are not accepted for {bucket:?}: {}",
+                code(&words)
+            )),
+            _ => Failure::Refused(code(&words).to_owned()),
+        }
+    }
+
+    /// Of a request that had no answer, or a bad one.
+    pub(crate) fn in_doubt(error: &HttpError) -> Failure {
+        if let Some(spent) = find::<BudgetSpent>(error) {
+            return Failure::Budget(spent.to_string());
+        }
+        match find::<Trouble>(error) {
+            Some(trouble) if trouble.is_throttling() => Failure::Throttled(trouble.to_string()),
+            Some(trouble) => Failure::Doubt(trouble.to_string()),
+            None if error.kind() == HttpErrorKind::Connect => {
+                Failure::Doubt(format!("nobody answers there ({})", chain(error)))
+            }
+            None if error.kind() == HttpErrorKind::Timeout => {
+                Failure::Doubt("no answer in time".to_owned())
+            }
+            None => Failure::Doubt(chain(error)),
+        }
+    }
+}
+
+/// The first error of that type among the causes.
+fn find<'e, T: std::error::Error + 'static>(
+    error: &'e (dyn std::error::Error + 'static),
+) -> Option<&'e T> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(found) = error.downcast_ref::<T>() {
+            return Some(found);
+        }
+        next = error.source();
+    }
+    None
+}
+
+/// All causes in one line.
+fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut words = error.to_string();
+    let mut next = error.source();
+    while let Some(error) = next {
+        let more = error.to_string();
+        if !words.contains(&more) {
+            words = format!("{words}: {more}");
+        }
+        next = error.source();
+    }
+    words
+}
+
+/// What an S3 or Azure error is called, if it says so; else all of it.
+fn code(words: &str) -> &str {
+    let called = words.split_once("<Code>").and_then(|(_, rest)| rest.split_once("</Code>"));
+    called.map_or(words, |(code, _)| code)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::code;
+
+    #[test]
+    fn an_error_is_called_what_the_store_calls_it() {
+        assert_eq!(code("x <Error><Code>AccessDenied</Code></Error> y"), "AccessDenied");
+        assert_eq!(code("no code"), "no code");
+    }
+}

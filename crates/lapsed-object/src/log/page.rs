@@ -1,0 +1,64 @@
+//! One log object, as it is written.
+
+use bytes::Bytes;
+use lapsed::receipt::Receipt;
+use serde::{Deserialize, Serialize};
+
+/// One log object.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Page {
+    pub(super) epoch: u64,
+    pub(super) nonce: String,
+    pub(super) number: u64,
+    /// The oldest log object that was kept when this one was made.
+    pub(super) oldest: u64,
+    /// How many receipts there were before this one, in all.
+    pub(super) before: u64,
+    /// When it was made, on the store's clock.
+    pub(super) made_ms: u64,
+    /// Until when it is in somebody's hands; `None`: it is final.
+    pub(super) open_until_ms: Option<u64>,
+    pub(super) sweeper: String,
+    pub(super) batch: u64,
+    pub(super) entries: Vec<Entry>,
+}
+
+/// One change, and what it is worth.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Entry {
+    /// What is changed, as receipts name it.
+    pub(super) subject: String,
+    /// The epoch that the change replaces.
+    pub(super) epoch: u64,
+    pub(super) receipts: Vec<Receipt>,
+}
+
+impl Page {
+    pub(super) fn receipts(&self) -> impl DoubleEndedIterator<Item = &Receipt> {
+        self.entries.iter().flat_map(|entry| &entry.receipts)
+    }
+
+    pub(super) fn count(&self) -> u64 {
+        self.receipts().count() as u64
+    }
+
+    pub(super) fn encode(&mut self, nonce: u64) -> Bytes {
+        self.epoch += 1;
+        self.nonce = format!("{nonce:016x}");
+        serde_json::to_vec(self).expect("a log object is JSON").into()
+    }
+}
+
+/// What is known of the newest log object that is final.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Head {
+    pub(super) number: u64,
+    pub(super) oldest: u64,
+    pub(super) total: u64,
+}
+
+impl Head {
+    pub(super) fn of(page: &Page) -> Head {
+        Head { number: page.number, oldest: page.oldest, total: page.before + page.count() }
+    }
+}
