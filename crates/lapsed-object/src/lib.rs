@@ -1,0 +1,1 @@
+//! lapsed on object stores.
