@@ -8,6 +8,7 @@ mod bench;
 mod flat;
 mod ground;
 mod http;
+mod leases;
 mod load;
 mod pass;
 mod peer;
@@ -60,6 +61,7 @@ enum Name {
     RedisExpiry,
     RedisPrice,
     RedisInflight,
+    LeasesEmbedded,
 }
 
 impl Name {
@@ -76,6 +78,7 @@ impl Name {
             Name::RedisExpiry => redis::expiry::NAME,
             Name::RedisPrice => redis::price::NAME,
             Name::RedisInflight => redis::inflight::NAME,
+            Name::LeasesEmbedded => leases::embedded::NAME,
         }
     }
 
@@ -92,6 +95,7 @@ impl Name {
             Name::RedisExpiry => redis::expiry::run(bench, table),
             Name::RedisPrice => redis::price::run(bench, table),
             Name::RedisInflight => redis::inflight::run(bench, table),
+            Name::LeasesEmbedded => leases::embedded::run(bench, table),
         }
     }
 }

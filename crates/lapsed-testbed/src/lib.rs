@@ -15,6 +15,7 @@
 //! ```
 
 mod cluster;
+mod coordinator;
 mod error;
 pub mod paths;
 mod port;
@@ -29,6 +30,7 @@ mod steady;
 mod wait;
 
 pub use cluster::{Cluster, SLOTS, slot_of};
+pub use coordinator::{Coordinator, CoordinatorEngine};
 pub use error::{Error, Result};
 pub use program::Program;
 pub use proxy::Proxy;

@@ -1,0 +1,6 @@
+//! Leases: on the embedded store beside etcd and ZooKeeper, on the same disk.
+
+pub mod embedded;
+mod etcd;
+mod falling;
+mod zookeeper;
