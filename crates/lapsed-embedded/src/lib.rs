@@ -8,8 +8,9 @@
 //! is held changes in memory once it is committed; lives change with the job, before the commit, and
 //! are brought back in line with the disk when a batch is undone.
 //!
-//! Three systems run on it: [`EmbeddedRegistry`], [`EmbeddedSessions`] and [`EmbeddedInflight`], which
-//! share lives, batches and receipts, and differ in what it is that a life holds.
+//! Four systems run on it: [`EmbeddedRegistry`], [`EmbeddedSessions`] and [`EmbeddedInflight`], which
+//! share lives, batches and receipts, and differ in what it is that a life holds; and
+//! [`EmbeddedLeases`], where nobody lives and every lease has a deadline of its own.
 #![warn(missing_docs)]
 
 mod book;
@@ -18,6 +19,7 @@ mod disk;
 mod fault;
 mod held;
 mod inflight;
+mod leases;
 mod lives;
 mod registry;
 mod services;
@@ -48,6 +50,7 @@ use crate::vigil::Vigil;
 use crate::writer::{Chore, Keeper, Undone, Writer};
 
 pub use crate::inflight::EmbeddedInflight;
+pub use crate::leases::EmbeddedLeases;
 pub use crate::registry::EmbeddedRegistry;
 pub use crate::sessions::EmbeddedSessions;
 /// What an in-memory store keeps its bytes in; the simulation brings one that crashes.
@@ -184,6 +187,14 @@ impl Embedded {
         let room: Arc<dyn Room> = inflight.core().clone();
         self.inner.let_in(&room);
         Ok(Arc::new(inflight))
+    }
+
+    /// The leases and decisions of `id` on this store; `ttl` is how long a lease lasts unless told.
+    pub fn leases(&self, id: SystemId, ttl: Duration) -> Result<Arc<EmbeddedLeases>> {
+        let leases = EmbeddedLeases::open(self.inner.clone(), id, ttl)?;
+        let room: Arc<dyn Room> = leases.core().clone();
+        self.inner.let_in(&room);
+        Ok(Arc::new(leases))
     }
 
     /// Mirrors the beats, finishes what was asked for, and lets go of the folder. Blocks.

@@ -13,6 +13,8 @@
 //! | `S/broadcasters` | broadcaster | the id of its current session |
 //! | `S/queued` | queue, 0, place | a job on that queue, with its id |
 //! | `S/dead` | job id | a dead letter: the job, with why it is one |
+//! | `S/leases` | namespace, 0, key | all there is of one key (`leases::rules::Record`) as JSON; never deleted |
+//! | `S/decisions` | transaction | the decision on it (`leases::rules::Marker`) as JSON |
 //!
 //! A job is one row, which moves: it lies in `S/queued`, in `S/held` or in `S/dead`, and so is in one
 //! place at a time whatever happens. What it carries goes along byte for byte; how it is laid out is
@@ -52,6 +54,8 @@ pub(crate) struct Tables {
     pub broadcasters: Arc<str>,
     pub queued: Arc<str>,
     pub dead: Arc<str>,
+    pub leases: Arc<str>,
+    pub decisions: Arc<str>,
     pub account: Vec<u8>,
     pub next_incarnation: Vec<u8>,
     pub next_receipt: Vec<u8>,
@@ -71,6 +75,8 @@ impl Tables {
             broadcasters: table("broadcasters"),
             queued: table("queued"),
             dead: table("dead"),
+            leases: table("leases"),
+            decisions: table("decisions"),
             account: format!("account/{id}").into_bytes(),
             next_incarnation: format!("next_incarnation/{id}").into_bytes(),
             next_receipt: format!("next_receipt/{id}").into_bytes(),

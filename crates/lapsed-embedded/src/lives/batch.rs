@@ -116,6 +116,40 @@ impl Lives {
     }
 }
 
+impl Lives {
+    /// Writes a receipt under a number that was taken for it.
+    pub fn put_receipt(
+        &self,
+        tx: &mut Tx<'_>,
+        seq: u64,
+        by: &BatchId,
+        now_ms: u64,
+        removed: Removed<'_>,
+    ) -> Tried<Receipt> {
+        let receipt = Receipt {
+            id: ReceiptId { system: self.id.clone(), seq },
+            key: removed.key.clone(),
+            owner: removed.owner.clone(),
+            incarnation: Incarnation(removed.incarnation),
+            reason: removed.reason,
+            evidence: Evidence {
+                clock: "embedded".to_owned(),
+                deadline_ms: removed.deadline_ms,
+                judged_ms: now_ms,
+                late_ms: now_ms.saturating_sub(removed.deadline_ms),
+            },
+            removed: removed.what,
+            sweeper: by.sweeper.clone(),
+            batch: by.number,
+            at_ms: now_ms,
+            restored_ms: None,
+        };
+        let row = serde_json::to_vec(&receipt)?;
+        tx.put(&self.tables.receipts, &number(receipt.id.seq), &row)?;
+        Ok(receipt)
+    }
+}
+
 impl Run<'_> {
     /// Ends the life, unless a beat comes first.
     pub fn end(
@@ -142,28 +176,9 @@ impl Run<'_> {
 
     /// Writes the next receipt.
     pub fn receipt(&mut self, tx: &mut Tx<'_>, removed: Removed<'_>) -> Tried<Receipt> {
-        let receipt = Receipt {
-            id: ReceiptId { system: self.lives.id.clone(), seq: self.next_seq },
-            key: removed.key.clone(),
-            owner: removed.owner.clone(),
-            incarnation: Incarnation(removed.incarnation),
-            reason: removed.reason,
-            evidence: Evidence {
-                clock: "embedded".to_owned(),
-                deadline_ms: removed.deadline_ms,
-                judged_ms: self.now_ms,
-                late_ms: self.now_ms.saturating_sub(removed.deadline_ms),
-            },
-            removed: removed.what,
-            sweeper: self.id.sweeper.clone(),
-            batch: self.id.number,
-            at_ms: self.now_ms,
-            restored_ms: None,
-        };
+        let seq = self.next_seq;
         self.next_seq += 1;
-        let row = serde_json::to_vec(&receipt)?;
-        tx.put(&self.lives.tables.receipts, &number(receipt.id.seq), &row)?;
-        Ok(receipt)
+        self.lives.put_receipt(tx, seq, self.id, self.now_ms, removed)
     }
 
     fn close(self, tx: &mut Tx<'_>, outcomes: Vec<Outcome>) -> Tried<Carried> {

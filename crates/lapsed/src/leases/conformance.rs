@@ -7,8 +7,10 @@
 
 #![allow(clippy::unwrap_used)] // a suite of tests: a panic is a failing test
 
+pub mod contend;
 pub mod decisions;
 pub mod expiry;
+pub mod history;
 pub mod holding;
 pub mod records;
 pub mod sweeps;

@@ -1,0 +1,113 @@
+//! `leases` on the embedded store.
+//!
+//! A key is one row that is never deleted, a decision another that is. Every operation is one job:
+//! it reads the row, clears what is over (with the receipt), does what was asked by the rules of
+//! [`lapsed::leases::rules`], and writes the row back; jobs are serial, so nobody comes in between. When
+//! each is over is kept in memory ([`due`]), so that a pass looks at nobody else.
+
+mod decisions;
+mod due;
+mod load;
+mod operations;
+mod restore;
+mod rows;
+mod sweep;
+
+use std::collections::HashMap;
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use lapsed::leases::rules::Moment;
+use lapsed::{Name, Result, SystemId};
+use tokio::sync::Notify;
+
+use crate::fault::Tried;
+use crate::leases::due::Due;
+use crate::lives::{Desk, Lives};
+use crate::tx::Tx;
+use crate::{Inner, Room};
+
+/// One system of leases on an embedded store.
+pub struct EmbeddedLeases {
+    desk: Desk,
+    core: Arc<Core>,
+}
+
+/// What the jobs on the writer's thread work with.
+pub(crate) struct Core {
+    /// Nobody lives here, but batches and receipts are the same everywhere.
+    lives: Arc<Lives>,
+    due: Arc<Mutex<Due>>,
+    bells: Arc<Bells>,
+}
+
+impl Deref for Core {
+    type Target = Lives;
+    fn deref(&self) -> &Lives {
+        &self.lives
+    }
+}
+
+impl Core {
+    /// The instant at which a job judges and grants.
+    fn moment(&self) -> Moment {
+        let (now_ms, back_ms) = self.look();
+        Moment::exact(now_ms, back_ms)
+    }
+
+    fn due(&self) -> MutexGuard<'_, Due> {
+        self.due.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl EmbeddedLeases {
+    pub(crate) fn open(inner: Arc<Inner>, id: SystemId, ttl: Duration) -> Result<Self> {
+        let lives = Arc::new(Lives::new(&inner, id, ttl));
+        let core = Core { lives: lives.clone(), due: Arc::default(), bells: Arc::default() };
+        core.read(&inner.disk)?;
+        Ok(EmbeddedLeases { desk: Desk { inner, lives }, core: Arc::new(core) })
+    }
+
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
+    /// Runs a job that needs nothing but the core.
+    async fn write<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Core, &mut Tx<'_>) -> Tried<T> + Send + 'static,
+    ) -> Result<T> {
+        let core = self.core.clone();
+        self.desk.inner.writer.write(move |tx| work(&core, tx), |_| {}).await
+    }
+}
+
+/// Those who wait for a key to be free.
+#[derive(Default)]
+struct Bells {
+    bells: Mutex<HashMap<Name, Weak<Notify>>>,
+}
+
+impl Bells {
+    fn of(&self, key: &Name) -> Arc<Notify> {
+        let mut bells = self.bells.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(bell) = bells.get(key).and_then(Weak::upgrade) {
+            return bell;
+        }
+        // Those that nobody listens to any more go before the map has to grow for them.
+        if bells.len() == bells.capacity() {
+            bells.retain(|_, bell| bell.strong_count() > 0);
+        }
+        let bell = Arc::new(Notify::new());
+        bells.insert(key.clone(), Arc::downgrade(&bell));
+        bell
+    }
+
+    fn ring(&self, key: &Name) {
+        let bell = self.bells.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+        if let Some(bell) = bell.and_then(|bell| bell.upgrade()) {
+            bell.notify_waiters();
+        }
+    }
+}

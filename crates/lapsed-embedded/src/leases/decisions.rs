@@ -1,0 +1,67 @@
+//! Decisions: made once, read, deleted when their time is over.
+
+use lapsed::leases::rules::{Marker, Moment};
+use lapsed::leases::{Decided, Decision, Met};
+use lapsed::{Name, Result};
+
+use crate::fault::Tried;
+use crate::leases::{Core, EmbeddedLeases};
+use crate::tx::Tx;
+
+fn decided(txn: &Name, marker: &Marker, first: bool, at: &Moment) -> Decided {
+    Decided {
+        txn: txn.clone(),
+        decision: marker.decision,
+        first,
+        decided_ms: marker.decided_ms,
+        deadline_ms: marker.deadline_ms,
+        now_ms: at.judging_ms,
+    }
+}
+
+impl Core {
+    pub(super) fn decide(
+        &self,
+        tx: &mut Tx<'_>,
+        txn: &Name,
+        decision: Decision,
+        ttl_ms: u64,
+    ) -> Tried<Met<Decided>> {
+        let (at, mut cleared) = (self.moment(), Vec::new());
+        if let Some(marker) = self.live_marker(tx, txn, &at, &mut cleared)? {
+            return Ok(Met { answer: decided(txn, &marker, false, &at), cleared });
+        }
+        let marker = Marker::new(decision, ttl_ms, &at);
+        self.put_marker(tx, txn, None, Some(&marker))?;
+        Ok(Met { answer: decided(txn, &marker, true, &at), cleared })
+    }
+}
+
+impl EmbeddedLeases {
+    /// What is committed, and whether its time is over.
+    pub(super) fn look_at_decision(&self, txn: &Name) -> Result<Option<(Decided, bool)>> {
+        let at = self.core.moment();
+        let marker = self.read(&self.core.tables.decisions, |table| {
+            let row = table.get(txn.as_str().as_bytes())?;
+            Ok(row.map(|row| serde_json::from_slice::<Marker>(row.value())).transpose()?)
+        })?;
+        let look = |marker: Marker| (decided(txn, &marker, false, &at), marker.is_expired(&at));
+        Ok(marker.flatten().map(look))
+    }
+
+    pub(super) async fn decision_cleared(&self, txn: &Name) -> Result<Met<Option<Decided>>> {
+        match self.look_at_decision(txn)? {
+            None => return Ok(Met::clean(None)),
+            Some((decided, false)) => return Ok(Met::clean(Some(decided))),
+            Some((_, true)) => {}
+        }
+        let txn = txn.clone();
+        self.write(move |core, tx| {
+            let (at, mut cleared) = (core.moment(), Vec::new());
+            let marker = core.live_marker(tx, &txn, &at, &mut cleared)?;
+            let answer = marker.map(|marker| decided(&txn, &marker, false, &at));
+            Ok(Met { answer, cleared })
+        })
+        .await
+    }
+}

@@ -1,0 +1,56 @@
+//! Memory from disk: at opening, and after a batch was undone.
+
+use std::collections::HashMap;
+
+use lapsed::leases::Subject;
+use lapsed::leases::rules::{Marker, Record};
+use lapsed::{Name, Result};
+use redb::{ReadTransaction, ReadableTable};
+
+use crate::Room;
+use crate::disk::Disk;
+use crate::fault::{Fault, Tried};
+use crate::leases::Core;
+use crate::leases::due::{Due, of_lease, of_marker};
+use crate::leases::rows::split_row;
+use crate::lives::Lives;
+use crate::lives::load::open;
+
+impl Core {
+    fn load_due(&self, txn: &ReadTransaction) -> Tried<Due> {
+        let mut due = Due::default();
+        if let Some(leases) = open(txn, &self.tables.leases)? {
+            for row in leases.iter()? {
+                let (key, record) = row?;
+                let record: Record = serde_json::from_slice(record.value())?;
+                let key = split_row(key.value())?;
+                due.change(&key.subject(), None, record.lease.as_ref().map(of_lease));
+            }
+        }
+        if let Some(decisions) = open(txn, &self.tables.decisions)? {
+            for row in decisions.iter()? {
+                let (txn, marker) = row?;
+                let marker: Marker = serde_json::from_slice(marker.value())?;
+                let subject = Subject::Decision(Name::from_bytes(txn.value())?).name();
+                due.change(&subject, None, Some(of_marker(&marker)));
+            }
+        }
+        Ok(due)
+    }
+}
+
+impl Room for Core {
+    fn lives(&self) -> &Lives {
+        &self.lives
+    }
+
+    fn read(&self, disk: &Disk) -> Result<()> {
+        let txn = disk.read()?;
+        let read = || {
+            self.lives.load(&txn, &HashMap::new())?;
+            *self.due() = self.load_due(&txn)?;
+            Ok(())
+        };
+        read().map_err(|fault: Fault| fault.told(&disk.name))
+    }
+}

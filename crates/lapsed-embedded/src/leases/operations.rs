@@ -1,0 +1,247 @@
+//! Leases: acquired, renewed, released, described; and the state that goes with a key. Each is one job.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use lapsed::leases::rules::{Attempt, Moment, Record, Staged};
+use lapsed::leases::{
+    Acquire, Acquired, Decided, Decision, Described, Expiry, Fenced, Grant, LeaseKey, LeasesStore,
+    Loss, Met, Namespace, Removed, State, Subject, Ticket,
+};
+use lapsed::system::Restored;
+use lapsed::{Name, Result};
+use tokio::sync::Notify;
+
+use crate::fault::Tried;
+use crate::leases::rows::{due_ms, expiry, prefix, prefix_end, row_key, split_row};
+use crate::leases::{Core, EmbeddedLeases};
+use crate::lives::load::open;
+use crate::tx::Tx;
+
+/// A record inside its job.
+pub(super) struct Open<'a> {
+    pub key: &'a LeaseKey,
+    pub record: Record,
+    pub at: Moment,
+    pub cleared: Vec<Expiry>,
+    before: Option<Record>,
+}
+
+impl Core {
+    /// Reads a record, and clears what is over.
+    pub(super) fn open<'a>(&self, tx: &mut Tx<'_>, key: &'a LeaseKey) -> Tried<Open<'a>> {
+        let at = self.moment();
+        let before = self.record(tx, key)?;
+        let record = before.clone().unwrap_or_default();
+        let mut open = Open { key, record, at, cleared: Vec::new(), before };
+        if open.record.expired(&at).is_none() {
+            return Ok(open);
+        }
+        let decision = self.decide_stage(tx, &open.record, &at, &mut open.cleared)?;
+        if let Some(cleared) = open.record.clear(&at, decision) {
+            let subject = Subject::Lease(key.clone());
+            open.cleared.push(expiry(&subject, due_ms(&cleared, &at), &at));
+            self.note(tx, &subject, &Removed::Lease(cleared), &at)?;
+        }
+        Ok(open)
+    }
+
+    /// Writes it back, if anything has changed.
+    pub(super) fn close<T>(&self, tx: &mut Tx<'_>, open: Open<'_>, answer: T) -> Tried<Met<T>> {
+        let changed = match &open.before {
+            Some(before) => *before != open.record,
+            None => open.record != Record::default(),
+        };
+        if changed {
+            self.put_record(tx, open.key, open.before.as_ref(), &open.record)?;
+        }
+        Ok(Met { answer, cleared: open.cleared })
+    }
+
+    fn acquire(&self, tx: &mut Tx<'_>, wish: &Acquire) -> Tried<Met<Acquired>> {
+        self.vigil.mind_ttl(wish.ttl_ms);
+        let mut open = self.open(tx, &wish.key)?;
+        let attempt =
+            open.record.acquire(&wish.owner, wish.ttl_ms, wish.request.as_ref(), &open.at);
+        let grant = granted(&open);
+        let answer = match attempt {
+            Attempt::Granted | Attempt::Repeated => Acquired::Granted(grant),
+            Attempt::Held => Acquired::Held(grant),
+        };
+        self.close(tx, open, answer)
+    }
+
+    /// What is done by a token.
+    fn act<T>(
+        &self,
+        tx: &mut Tx<'_>,
+        ticket: &Ticket,
+        act: impl FnOnce(&mut Open<'_>, &mut Tx<'_>) -> Tried<std::result::Result<T, Loss>>,
+    ) -> Tried<Met<Fenced<T>>> {
+        let mut open = self.open(tx, &ticket.key)?;
+        let answer = match act(&mut open, tx)? {
+            Ok(done) => Fenced::Done(done),
+            Err(loss) => Fenced::Lost(loss),
+        };
+        self.close(tx, open, answer)
+    }
+
+    fn release(&self, tx: &mut Tx<'_>, ticket: &Ticket) -> Tried<Met<Fenced<()>>> {
+        self.act(tx, ticket, |open, tx| {
+            if let Err(loss) = open.record.check(ticket.token) {
+                return Ok(Err(loss));
+            }
+            let decision = self.decide_stage(tx, &open.record, &open.at, &mut open.cleared)?;
+            Ok(open.record.release(ticket.token, decision))
+        })
+    }
+}
+
+fn granted(open: &Open<'_>) -> Grant {
+    open.record.grant(open.key, &open.at).expect("whatever the attempt, somebody holds it now")
+}
+
+impl EmbeddedLeases {
+    /// Reads what is committed.
+    pub(super) fn read<T>(
+        &self,
+        table: &str,
+        read: impl FnOnce(&redb::ReadOnlyTable<&'static [u8], &'static [u8]>) -> Tried<T>,
+    ) -> Result<Option<T>> {
+        let disk = &self.desk.inner.disk;
+        let txn = disk.read()?;
+        let read =
+            || -> Tried<Option<T>> { open(&txn, table)?.map(|table| read(&table)).transpose() };
+        read().map_err(|fault| fault.told(&disk.name))
+    }
+
+    pub(super) fn read_record(&self, key: &LeaseKey) -> Result<Option<Record>> {
+        let record = self.read(&self.core.tables.leases, |table| {
+            let row = table.get(&*row_key(key))?;
+            Ok(row.map(|row| serde_json::from_slice(row.value())).transpose()?)
+        })?;
+        Ok(record.flatten())
+    }
+}
+
+#[async_trait]
+impl LeasesStore for EmbeddedLeases {
+    async fn acquire(&self, acquire: &Acquire) -> Result<Met<Acquired>> {
+        let wish = acquire.clone();
+        self.write(move |core, tx| core.acquire(tx, &wish)).await
+    }
+
+    fn bell(&self, key: &LeaseKey) -> Option<Arc<Notify>> {
+        Some(self.core.bells.of(&key.subject()))
+    }
+
+    async fn renew(&self, ticket: &Ticket, ttl_ms: Option<u64>) -> Result<Met<Fenced<Grant>>> {
+        let ticket = ticket.clone();
+        self.write(move |core, tx| {
+            core.act(tx, &ticket, |open, _| {
+                let renewed = open.record.renew(ticket.token, ttl_ms, &open.at);
+                Ok(renewed.map(|()| granted(open)))
+            })
+        })
+        .await
+    }
+
+    async fn release(&self, ticket: &Ticket) -> Result<Met<Fenced<()>>> {
+        let ticket = ticket.clone();
+        self.write(move |core, tx| core.release(tx, &ticket)).await
+    }
+
+    async fn describe(&self, key: &LeaseKey) -> Result<Met<Option<Described>>> {
+        let looked = self.peek(key).await?;
+        if !looked.as_ref().is_some_and(|described| described.expired) {
+            return Ok(Met::clean(looked));
+        }
+        let key = key.clone();
+        self.write(move |core, tx| {
+            let open = core.open(tx, &key)?;
+            let described = Described::new(&key, open.record.clone(), &open.at);
+            core.close(tx, open, Some(described))
+        })
+        .await
+    }
+
+    async fn peek(&self, key: &LeaseKey) -> Result<Option<Described>> {
+        let at = self.core.moment();
+        let record = self.read_record(key)?;
+        Ok(record.map(|record| Described::new(key, record, &at)))
+    }
+
+    async fn list(
+        &self,
+        namespace: &Namespace,
+        after: Option<&Name>,
+        limit: usize,
+    ) -> Result<Vec<Described>> {
+        let at = self.core.moment();
+        let listed = self.read(&self.core.tables.leases, |table| {
+            let mut from = prefix(namespace);
+            if let Some(after) = after {
+                from.extend_from_slice(after.as_str().as_bytes());
+                // The next one: no key contains a zero.
+                from.push(0);
+            }
+            let rows = table.range(&*from..&*prefix_end(namespace))?;
+            rows.take(limit)
+                .map(|row| {
+                    let (key, record) = row?;
+                    let record: Record = serde_json::from_slice(record.value())?;
+                    Ok(Described::new(&split_row(key.value())?, record, &at))
+                })
+                .collect()
+        })?;
+        Ok(listed.unwrap_or_default())
+    }
+
+    async fn namespaces(&self, after: Option<&Namespace>, limit: usize) -> Result<Vec<Namespace>> {
+        let found = self.read(&self.core.tables.leases, |table| {
+            let mut from = after.map(prefix_end).unwrap_or_default();
+            let mut found: Vec<Namespace> = Vec::new();
+            while found.len() < limit {
+                let Some(row) = table.range(&*from..)?.next() else { break };
+                let namespace = split_row(row?.0.value())?.namespace;
+                from = prefix_end(&namespace);
+                found.push(namespace);
+            }
+            Ok(found)
+        })?;
+        Ok(found.unwrap_or_default())
+    }
+
+    async fn set_state(&self, ticket: &Ticket, state: Option<&State>) -> Result<Met<Fenced<()>>> {
+        let (ticket, state) = (ticket.clone(), state.cloned());
+        self.write(move |core, tx| {
+            core.act(tx, &ticket, |open, _| Ok(open.record.set_state(ticket.token, state)))
+        })
+        .await
+    }
+
+    async fn stage(&self, ticket: &Ticket, staged: Option<&Staged>) -> Result<Met<Fenced<()>>> {
+        let (ticket, staged) = (ticket.clone(), staged.cloned());
+        self.write(move |core, tx| {
+            core.act(tx, &ticket, |open, _| Ok(open.record.stage(ticket.token, staged)))
+        })
+        .await
+    }
+
+    async fn decide(&self, txn: &Name, decision: Decision, ttl_ms: u64) -> Result<Met<Decided>> {
+        let txn = txn.clone();
+        self.write(move |core, tx| core.decide(tx, &txn, decision, ttl_ms)).await
+    }
+
+    async fn decision(&self, txn: &Name) -> Result<Met<Option<Decided>>> {
+        self.decision_cleared(txn).await
+    }
+
+    async fn peek_decision(&self, txn: &Name) -> Result<Option<(Decided, bool)>> {
+        self.look_at_decision(txn)
+    }
+
+    async fn restore(&self, seq: u64) -> Result<Restored> {
+        self.write(move |core, tx| core.restore(tx, seq)).await
+    }
+}

@@ -1,0 +1,74 @@
+//! Putting back what a receipt removed, if its place is still free.
+
+use lapsed::leases::rules::{Attempt, Cleared, Marker};
+use lapsed::leases::{LeaseKey, Removed, Subject};
+use lapsed::receipt::{Receipt, ReceiptId};
+use lapsed::system::Restored;
+use lapsed::{Name, Result};
+
+use crate::fault::Tried;
+use crate::leases::Core;
+use crate::tables::number;
+use crate::tx::Tx;
+
+/// Which token it has now, or why it was not put back.
+type PutBack = std::result::Result<u64, String>;
+
+impl Core {
+    pub(super) fn restore(&self, tx: &mut Tx<'_>, seq: u64) -> Tried<Restored> {
+        let id = ReceiptId { system: self.id.clone(), seq };
+        let Some(bytes) = tx.get(&self.tables.receipts, &number(seq))? else {
+            let why = format!("there is no receipt {id}, or it is past its retention");
+            return Ok(Restored::Refused { why });
+        };
+        let mut receipt: Receipt = serde_json::from_slice(&bytes)?;
+        if receipt.restored_ms.is_some() {
+            let why = format!("`{}` was put back from {id} before", receipt.key);
+            return Ok(Restored::Refused { why });
+        }
+        let subject: Result<Subject> = Subject::parse(receipt.key.as_str());
+        let put_back = match (subject?, serde_json::from_value(receipt.removed.clone())?) {
+            (Subject::Lease(key), Removed::Lease(cleared)) => {
+                self.grant_again(tx, &key, &cleared)?
+            }
+            (Subject::Decision(txn), Removed::Decision(marker)) => {
+                self.decide_again(tx, &txn, &marker)?
+            }
+            _ => Err(format!("{id} does not say what it removed")),
+        };
+        match put_back {
+            Err(why) => Ok(Restored::Refused { why }),
+            Ok(incarnation) => {
+                receipt.restored_ms = Some(self.vigil.now_ms());
+                tx.put(&self.tables.receipts, &number(seq), &serde_json::to_vec(&receipt)?)?;
+                let (key, owner) = (receipt.key.to_string(), receipt.owner.to_string());
+                Ok(Restored::Restored { key, owner, incarnation })
+            }
+        }
+    }
+
+    /// By the next token: whoever held the old one was told that it is over.
+    fn grant_again(&self, tx: &mut Tx<'_>, key: &LeaseKey, cleared: &Cleared) -> Tried<PutBack> {
+        let mut open = self.open(tx, key)?;
+        if open.record.token != cleared.token {
+            let token = open.record.token;
+            return Ok(Err(format!("`{key}` has been held since, by token {token}")));
+        }
+        let lease = &cleared.lease;
+        match open.record.acquire(&lease.owner, lease.ttl_ms, None, &open.at) {
+            Attempt::Granted => {}
+            Attempt::Repeated | Attempt::Held => return Ok(Err(format!("`{key}` is held"))),
+        }
+        let token = open.record.token.0;
+        self.close(tx, open, ())?;
+        Ok(Ok(token))
+    }
+
+    fn decide_again(&self, tx: &mut Tx<'_>, txn: &Name, marker: &Marker) -> Tried<PutBack> {
+        let met = self.decide(tx, txn, marker.decision, marker.ttl_ms)?;
+        Ok(match met.answer.first {
+            true => Ok(0),
+            false => Err(format!("`{txn}` has been decided again: {}", met.answer.decision)),
+        })
+    }
+}

@@ -1,0 +1,211 @@
+//! The rows of a key and of a decision, and the receipt of what was cleared from them. A change in
+//! memory follows the commit.
+
+use lapsed::leases::rules::{Cleared, Marker, Moment, Record};
+use lapsed::leases::{
+    DECISION_TTL_MS, Decision, Expiry, LeaseKey, Namespace, Removed as Gone, Subject,
+};
+use lapsed::receipt::Receipt;
+use lapsed::sweep::BatchId;
+use lapsed::{Name, Result};
+
+use crate::fault::{Fault, Tried};
+use crate::leases::Core;
+use crate::leases::due::{of_lease, of_marker};
+use crate::lives::batch::{Removed, Run};
+use crate::tx::Tx;
+
+/// Who signs what an operation clears.
+const BY_OPERATION: &str = "operation";
+
+/// The key of a row: no namespace contains a zero, so that they do not mix and are in order.
+pub(super) fn row_key(key: &LeaseKey) -> Vec<u8> {
+    let mut bytes = prefix(&key.namespace);
+    bytes.extend_from_slice(key.key.as_str().as_bytes());
+    bytes
+}
+
+/// What the rows of a namespace begin with.
+pub(super) fn prefix(namespace: &Namespace) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(namespace.as_str().len() + 1);
+    bytes.extend_from_slice(namespace.as_str().as_bytes());
+    bytes.push(0);
+    bytes
+}
+
+/// The end of them: what comes after every row of the namespace.
+pub(super) fn prefix_end(namespace: &Namespace) -> Vec<u8> {
+    let mut bytes = namespace.as_str().as_bytes().to_vec();
+    bytes.push(1);
+    bytes
+}
+
+/// Takes the key of a row apart.
+pub(super) fn split_row(bytes: &[u8]) -> Tried<LeaseKey> {
+    let split = || -> Option<Result<LeaseKey>> {
+        let text = std::str::from_utf8(bytes).ok()?;
+        let (namespace, key) = text.split_once('\0')?;
+        Some(LeaseKey::new(namespace, key))
+    };
+    match split() {
+        Some(Ok(key)) => Ok(key),
+        _ => Err(Fault::row("a row of `leases` is not under a namespace and a key")),
+    }
+}
+
+impl Core {
+    pub(super) fn record(&self, tx: &mut Tx<'_>, key: &LeaseKey) -> Tried<Option<Record>> {
+        let row = tx.get(&self.tables.leases, &row_key(key))?;
+        Ok(row.map(|row| serde_json::from_slice(&row)).transpose()?)
+    }
+
+    pub(super) fn put_record(
+        &self,
+        tx: &mut Tx<'_>,
+        key: &LeaseKey,
+        before: Option<&Record>,
+        record: &Record,
+    ) -> Tried<()> {
+        tx.put(&self.tables.leases, &row_key(key), &serde_json::to_vec(record)?)?;
+        let lease = |record: &Record| record.lease.as_ref().map(of_lease);
+        let (before, after) = (before.and_then(lease), lease(record));
+        if before == after {
+            return Ok(());
+        }
+        let (due, bells, subject) = (self.due.clone(), self.bells.clone(), key.subject());
+        tx.then(move || {
+            let mut due = due.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            due.change(&subject, before, after);
+            drop(due);
+            if after.is_none() {
+                bells.ring(&subject);
+            }
+        });
+        Ok(())
+    }
+
+    pub(super) fn marker(&self, tx: &mut Tx<'_>, txn: &Name) -> Tried<Option<Marker>> {
+        let row = tx.get(&self.tables.decisions, txn.as_str().as_bytes())?;
+        Ok(row.map(|row| serde_json::from_slice(&row)).transpose()?)
+    }
+
+    /// Writes a decision, or takes it out.
+    pub(super) fn put_marker(
+        &self,
+        tx: &mut Tx<'_>,
+        txn: &Name,
+        before: Option<&Marker>,
+        marker: Option<&Marker>,
+    ) -> Tried<()> {
+        let key = txn.as_str().as_bytes();
+        match marker {
+            Some(marker) => {
+                tx.put(&self.tables.decisions, key, &serde_json::to_vec(marker)?)?;
+            }
+            None => {
+                tx.remove(&self.tables.decisions, key)?;
+            }
+        }
+        let (before, after) = (before.map(of_marker), marker.map(of_marker));
+        let (due, subject) = (self.due.clone(), Subject::Decision(txn.clone()).name());
+        tx.then(move || {
+            let mut due = due.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            due.change(&subject, before, after);
+        });
+        Ok(())
+    }
+
+    /// The decision that ends staged work: where there is none, it is `rollback` from now on (D9).
+    pub(super) fn decide_stage(
+        &self,
+        tx: &mut Tx<'_>,
+        record: &Record,
+        at: &Moment,
+        cleared: &mut Vec<Expiry>,
+    ) -> Tried<Option<Decision>> {
+        let Some(txn) = record.undecided().cloned() else { return Ok(None) };
+        if let Some(marker) = self.live_marker(tx, &txn, at, cleared)? {
+            return Ok(Some(marker.decision));
+        }
+        let marker = Marker::new(Decision::Rollback, DECISION_TTL_MS, at);
+        self.put_marker(tx, &txn, None, Some(&marker))?;
+        Ok(Some(Decision::Rollback))
+    }
+
+    /// A decision that still counts; one that does not is deleted first, with its receipt.
+    pub(super) fn live_marker(
+        &self,
+        tx: &mut Tx<'_>,
+        txn: &Name,
+        at: &Moment,
+        cleared: &mut Vec<Expiry>,
+    ) -> Tried<Option<Marker>> {
+        let Some(marker) = self.marker(tx, txn)? else { return Ok(None) };
+        if !marker.is_expired(at) {
+            return Ok(Some(marker));
+        }
+        self.put_marker(tx, txn, Some(&marker), None)?;
+        let subject = Subject::Decision(txn.clone());
+        cleared.push(expiry(&subject, marker.deadline_ms, at));
+        self.note(tx, &subject, &Gone::Decision(marker), at)?;
+        Ok(None)
+    }
+
+    /// The receipt of what an operation cleared.
+    pub(super) fn note(
+        &self,
+        tx: &mut Tx<'_>,
+        subject: &Subject,
+        gone: &Gone,
+        at: &Moment,
+    ) -> Tried<Receipt> {
+        let seq = tx.take_numbers(&self.tables.next_receipt, 1)?;
+        let by = BatchId { sweeper: BY_OPERATION.into(), number: 0 };
+        let (key, owner) = (subject.name(), owner(gone)?);
+        let removed = removed(&key, &owner, subject, gone)?;
+        self.put_receipt(tx, seq, &by, at.judging_ms, removed)
+    }
+
+    /// The receipt of what a batch cleared.
+    pub(super) fn note_in(
+        run: &mut Run<'_>,
+        tx: &mut Tx<'_>,
+        subject: &Subject,
+        gone: &Gone,
+    ) -> Tried<Receipt> {
+        let (key, owner) = (subject.name(), owner(gone)?);
+        let removed = removed(&key, &owner, subject, gone)?;
+        run.receipt(tx, removed)
+    }
+}
+
+pub(super) fn expiry(subject: &Subject, deadline_ms: u64, at: &Moment) -> Expiry {
+    Expiry { subject: subject.clone(), deadline_ms, at_ms: at.judging_ms }
+}
+
+/// When what was cleared was over.
+pub(super) fn due_ms(cleared: &Cleared, at: &Moment) -> u64 {
+    cleared.lease.due_ms(at.back_ms)
+}
+
+/// Whom it was taken from; of a decision, how it was decided.
+fn owner(gone: &Gone) -> Result<Name> {
+    match gone {
+        Gone::Lease(cleared) => Ok(cleared.lease.owner.clone()),
+        Gone::Decision(marker) => Name::new(marker.decision.as_str()),
+    }
+}
+
+fn removed<'a>(
+    key: &'a Name,
+    owner: &'a Name,
+    subject: &Subject,
+    gone: &Gone,
+) -> Tried<Removed<'a>> {
+    let (incarnation, deadline_ms) = match gone {
+        Gone::Lease(cleared) => (cleared.token.0, cleared.lease.deadline_ms),
+        Gone::Decision(marker) => (0, marker.deadline_ms),
+    };
+    let what = serde_json::to_value(gone)?;
+    Ok(Removed { key, owner, incarnation, reason: subject.reason(), deadline_ms, what })
+}

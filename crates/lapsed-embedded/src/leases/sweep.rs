@@ -1,0 +1,229 @@
+//! What is over and nobody touched: listed by deadline, cleared in batches.
+//!
+//! Who can come in between listing and clearing: a renewal, a release, another holder, another
+//! sweeper. Each is a job, and jobs are serial; the row is judged again inside the job that clears it.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lapsed::leases::rules::{Marker, Moment, Record};
+use lapsed::leases::{LeaseKey, Removed, Subject};
+use lapsed::owner::Incarnation;
+use lapsed::receipt::Receipt;
+use lapsed::sweep::{
+    Act, Batch, BatchAnswer, BatchId, Census, Cursor, Outcome, PageRequest, Refusal, Suspect,
+    SuspectPage, Sweep, Tidied, TidyLimits,
+};
+use lapsed::{Error, Name, Result, SystemId};
+
+use crate::fault::Tried;
+use crate::leases::due::Place;
+use crate::leases::{Core, EmbeddedLeases};
+use crate::lives::batch::{Run, durable};
+use crate::tx::Tx;
+
+/// What the guard says of a lease, if anything is left to say.
+fn judge_lease(record: Option<&Record>, suspect: &Suspect, at: &Moment) -> Option<Outcome> {
+    let Some(record) = record else { return Some(Outcome::Gone) };
+    if record.token.0 != suspect.incarnation.0 {
+        return Some(Outcome::Refused(Refusal::Moved));
+    }
+    let Some(lease) = &record.lease else { return Some(Outcome::Gone) };
+    match lease.is_expired(at) {
+        true => None,
+        false if at.is_over(lease.deadline_ms) => Some(Outcome::Refused(Refusal::StoreAway)),
+        false => Some(Outcome::Refused(Refusal::Alive)),
+    }
+}
+
+/// The same of a decision.
+fn judge_marker(marker: Option<&Marker>, at: &Moment) -> Option<Outcome> {
+    match marker {
+        None => Some(Outcome::Gone),
+        Some(marker) if !marker.is_expired(at) => Some(Outcome::Refused(Refusal::Moved)),
+        Some(_) => None,
+    }
+}
+
+impl Core {
+    fn reclaim(&self, run: &mut Run<'_>, tx: &mut Tx<'_>, suspect: &Suspect) -> Tried<Outcome> {
+        let at = Moment::exact(run.now_ms, run.back_ms);
+        match Subject::parse(suspect.key.as_str())? {
+            Subject::Lease(key) => self.clear_lease(run, tx, suspect, &key, &at),
+            Subject::Decision(txn) => self.delete_marker(run, tx, &txn, &at),
+        }
+    }
+
+    fn clear_lease(
+        &self,
+        run: &mut Run<'_>,
+        tx: &mut Tx<'_>,
+        suspect: &Suspect,
+        key: &LeaseKey,
+        at: &Moment,
+    ) -> Tried<Outcome> {
+        let before = self.record(tx, key)?;
+        if let Some(outcome) = judge_lease(before.as_ref(), suspect, at) {
+            return Ok(outcome);
+        }
+        let Some(before) = before else { return Ok(Outcome::Gone) };
+        let mut record = before.clone();
+        let decision = self.decide_stage_in(run, tx, &record, at)?;
+        let Some(cleared) = record.clear(at, decision) else { return Ok(Outcome::Gone) };
+        self.put_record(tx, key, Some(&before), &record)?;
+        let subject = Subject::Lease(key.clone());
+        let receipt = Core::note_in(run, tx, &subject, &Removed::Lease(cleared))?;
+        Ok(Outcome::Reclaimed(Some(Box::new(receipt))))
+    }
+
+    /// As [`Core::decide_stage`]; a decision that is over is deleted by this batch.
+    fn decide_stage_in(
+        &self,
+        run: &mut Run<'_>,
+        tx: &mut Tx<'_>,
+        record: &Record,
+        at: &Moment,
+    ) -> Tried<Option<lapsed::leases::Decision>> {
+        if let Some(txn) = record.undecided() {
+            self.delete_marker(run, tx, &txn.clone(), at)?;
+        }
+        // Nothing is left that would have to be cleared on the way.
+        self.decide_stage(tx, record, at, &mut Vec::new())
+    }
+
+    fn delete_marker(
+        &self,
+        run: &mut Run<'_>,
+        tx: &mut Tx<'_>,
+        txn: &Name,
+        at: &Moment,
+    ) -> Tried<Outcome> {
+        let marker = self.marker(tx, txn)?;
+        if let Some(outcome) = judge_marker(marker.as_ref(), at) {
+            return Ok(outcome);
+        }
+        let Some(marker) = marker else { return Ok(Outcome::Gone) };
+        self.put_marker(tx, txn, Some(&marker), None)?;
+        let subject = Subject::Decision(txn.clone());
+        let receipt = Core::note_in(run, tx, &subject, &Removed::Decision(marker))?;
+        Ok(Outcome::Reclaimed(Some(Box::new(receipt))))
+    }
+}
+
+impl EmbeddedLeases {
+    /// A place of the index as a suspect; `None` when its row has moved on.
+    fn suspect(&self, (deadline_ms, key): Place) -> Result<Option<Suspect>> {
+        let subject = Subject::parse(key.as_str())?;
+        let (owner, token) = match &subject {
+            Subject::Lease(lease_key) => {
+                let Some(record) = self.read_record(lease_key)? else { return Ok(None) };
+                let Some(lease) = record.lease else { return Ok(None) };
+                (lease.owner, record.token.0)
+            }
+            Subject::Decision(txn) => {
+                let Some((decided, _)) = self.look_at_decision(txn)? else { return Ok(None) };
+                (Name::new(decided.decision.as_str())?, 0)
+            }
+        };
+        let (reason, incarnation) = (subject.reason(), Incarnation(token));
+        Ok(Some(Suspect { key, owner, incarnation, deadline_ms, reason }))
+    }
+
+    /// The guard without the act.
+    fn preview(&self, suspect: &Suspect, at: &Moment) -> Result<Outcome> {
+        let judged = match Subject::parse(suspect.key.as_str())? {
+            Subject::Lease(key) => judge_lease(self.read_record(&key)?.as_ref(), suspect, at),
+            Subject::Decision(txn) => match self.look_at_decision(&txn)? {
+                None => Some(Outcome::Gone),
+                Some((_, true)) => None,
+                Some((_, false)) => Some(Outcome::Refused(Refusal::Moved)),
+            },
+        };
+        Ok(judged.unwrap_or(Outcome::Reclaimed(None)))
+    }
+}
+
+/// Where a cursor stands.
+fn place(cursor: &Cursor) -> Result<Option<Place>> {
+    let Some(text) = &cursor.0 else { return Ok(None) };
+    let split = || {
+        let (deadline_ms, key) = text.split_once(':')?;
+        Some((deadline_ms.parse().ok()?, Name::new(key).ok()?))
+    };
+    match split() {
+        Some(place) => Ok(Some(place)),
+        None => Err(Error::Invalid(format!("{text:?} is not a place in the index of leases"))),
+    }
+}
+
+#[async_trait]
+impl Sweep for EmbeddedLeases {
+    fn system(&self) -> &SystemId {
+        &self.core.id
+    }
+
+    fn threshold(&self) -> Duration {
+        self.core.threshold
+    }
+
+    /// Whoever held a lease when the store went away is spared by the guard, one by one: there is
+    /// nothing for the brake to wait for besides.
+    async fn census(&self) -> Result<Census> {
+        let at = self.core.moment();
+        let counts = self.core.due().count(&at);
+        let late_ms =
+            counts.oldest_ms.map_or(0, |oldest_ms| at.judging_ms.saturating_sub(oldest_ms));
+        Ok(Census {
+            now_ms: at.judging_ms,
+            store: self.desk.inner.incarnation.clone(),
+            population: counts.leases,
+            suspects: counts.over,
+            orphans: counts.over,
+            orphans_spared: counts.spared,
+            oldest_late_ms: late_ms,
+            ..Census::default()
+        })
+    }
+
+    async fn suspects(&self, request: PageRequest) -> Result<SuspectPage> {
+        if request.undeclared_max == Some(0) {
+            return Ok(SuspectPage { last: true, ..SuspectPage::default() });
+        }
+        let after = place(&request.after)?;
+        let places = self.core.due().page(after, &self.core.moment(), request.limit);
+        let (examined, last) = (places.len() as u64, places.len() < request.limit);
+        let suspects = places.into_iter().filter_map(|place| self.suspect(place).transpose());
+        let suspects: Vec<Suspect> = suspects.collect::<Result<_>>()?;
+        Ok(SuspectPage { suspects, examined, last })
+    }
+
+    fn after(&self, suspect: &Suspect) -> Cursor {
+        Cursor(Some(format!("{}:{}", suspect.deadline_ms, suspect.key)))
+    }
+
+    async fn reclaim(&self, batch: Batch) -> Result<BatchAnswer> {
+        if batch.act == Act::DryRun {
+            let at = self.core.moment();
+            let outcomes = batch.suspects.iter().map(|suspect| self.preview(suspect, &at));
+            let outcomes = outcomes.collect::<Result<_>>()?;
+            return Ok(BatchAnswer { outcomes, ..BatchAnswer::default() });
+        }
+        let clock = self.desk.inner.clock.clone();
+        let core = self.core.clone();
+        let job = move |tx: &mut Tx<'_>| {
+            let one = |run: &mut Run<'_>, tx: &mut Tx<'_>, suspect: &Suspect| {
+                core.reclaim(run, tx, suspect)
+            };
+            core.carry_out(tx, &batch, &*clock, one)
+        };
+        Ok(self.desk.inner.writer.write(job, durable).await?.0)
+    }
+
+    async fn settle(&self, batch: &BatchId) -> Result<Vec<Receipt>> {
+        self.desk.settle_batch(batch).await
+    }
+
+    async fn tidy(&self, limits: TidyLimits) -> Result<Tidied> {
+        self.desk.tidy(limits).await
+    }
+}

@@ -1,0 +1,16 @@
+//! The conformance suite of `leases` on the embedded store: in memory under a clock that is moved by
+//! hand, and in a folder under the real one.
+
+mod in_memory {
+    async fn make() -> lapsed::leases::conformance::Fixture {
+        crate::fixture::leases_in_memory().0
+    }
+    lapsed::leases_conformance!(make);
+}
+
+mod in_a_folder {
+    async fn make() -> lapsed::leases::conformance::Fixture {
+        crate::fixture::leases_in_folder()
+    }
+    lapsed::leases_conformance!(make, lapsed_testbed::steadily_async);
+}

@@ -1,0 +1,207 @@
+//! Leases across crashes, failing disks and restarts.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::fixture::fragile::{Fragile, survivor};
+use crate::fixture::{SharedBytes, leases_on_bytes};
+use lapsed::clock::{Clock, ManualClock};
+use lapsed::leases::conformance::{Fixture, done, json, key, lost, name};
+use lapsed::leases::{Decision, Described, LeaseKey, Ticket, Token};
+use lapsed::sweep::{Act, Batch, BatchId, Suspect};
+
+const START_MS: u64 = 1_700_000_000_000;
+
+fn open(fragile: &Fragile, clock: &ManualClock) -> Fixture {
+    let fragile = fragile.clone();
+    leases_on_bytes(move || Box::new(fragile.clone()), clock)
+}
+
+/// One step of the store, each of which writes more than one row.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// Clears what is over, follows the decision of its staged work, grants the next token.
+    Take,
+    /// The same by a sweep, of all that is over at once.
+    Reclaim,
+    /// Deletes what is over, and decides anew.
+    Decide,
+}
+
+const STEPS: [Step; 3] = [Step::Take, Step::Reclaim, Step::Decide];
+
+/// Two leases and a decision that are over; one of the leases has staged work that was committed, the
+/// other some that nobody decided.
+async fn prepare(f: &Fixture) -> Vec<Suspect> {
+    for (k, id) in [("a", "committed"), ("b", "undecided")] {
+        let ticket = f.acquire(&key(k), "dead").await.ticket();
+        done(f.stage(&ticket, id, "new").await);
+    }
+    f.decide("committed", Decision::Commit).await;
+    f.leases.decide(&name("over"), Decision::Commit, f.ttl_ms()).await.unwrap();
+    f.expire().await;
+    let suspects = f.suspects().await;
+    assert_eq!(suspects.len(), 3);
+    suspects
+}
+
+async fn step(f: &Fixture, suspects: &[Suspect], step: Step) -> lapsed::Result<()> {
+    match step {
+        Step::Take => f.leases.acquire(&f.wish(&key("b"), "next")).await.map(|_| ()),
+        Step::Reclaim => {
+            let id = BatchId { sweeper: "s".into(), number: 1 };
+            let batch = Batch { id, suspects: suspects.to_vec(), act: Act::Reclaim, term: None };
+            f.leases.reclaim(batch).await.map(|_| ())
+        }
+        Step::Decide => {
+            f.leases.decide(&name("over"), Decision::Rollback, 1_000_000).await.map(|_| ())
+        }
+    }
+}
+
+/// Everything that can be seen, without what only the clock changes.
+#[derive(Debug, PartialEq)]
+struct Seen {
+    keys: Vec<Described>,
+    decisions: Vec<Option<Decision>>,
+    receipts: Vec<String>,
+    population: u64,
+    suspects: u64,
+}
+
+async fn see(f: &Fixture) -> Seen {
+    let mut keys = Vec::new();
+    for k in [key("a"), key("b")] {
+        keys.push(Described { now_ms: 0, expired: false, ..f.peek(&k).await });
+    }
+    let mut decisions = Vec::new();
+    for id in ["committed", "undecided", "over"] {
+        let decided = f.leases.peek_decision(&name(id)).await.unwrap();
+        decisions.push(decided.map(|(decided, _)| decided.decision));
+    }
+    let mut receipts: Vec<String> = f.receipts().await.iter().map(|r| r.key.to_string()).collect();
+    receipts.sort();
+    let census = f.leases.census().await.unwrap();
+    let suspects = census.suspects + census.orphans_spared;
+    Seen { keys, decisions, receipts, population: census.population, suspects }
+}
+
+/// The process is killed before any one write of a step: opened again, all of it has happened or nothing
+/// has; and the grace over, what is left is cleared all the same.
+#[tokio::test]
+async fn a_crash_in_the_middle_of_a_step_leaves_no_half() {
+    for which in STEPS {
+        let (fragile, clock) = (Fragile::unlimited(), ManualClock::at(START_MS));
+        let f = open(&fragile, &clock).settled().await;
+        let suspects = prepare(&f).await;
+        let before = see(&f).await;
+        *fragile.crashes.lock().unwrap() = Some(vec![fragile.all()]);
+        step(&f, &suspects, which).await.unwrap();
+        let mut crashes = fragile.crashes.lock().unwrap().take().unwrap();
+        crashes.push(fragile.all());
+        let after = see(&f).await;
+        assert_ne!(before, after);
+        let mut happened = Vec::new();
+        for (at, left) in crashes.iter().enumerate() {
+            let bytes = survivor(left);
+            let then = ManualClock::at(clock.wall_ms());
+            let survivor = leases_on_bytes(move || Box::new(bytes.clone()), &then);
+            let mut seen = see(&survivor).await;
+            // Those that the crash cut off have a whole TTL again: by the row they hold on.
+            for (now, then) in seen.keys.iter_mut().zip(&before.keys) {
+                if let (Some(now), Some(then)) = (&mut now.lease, &then.lease)
+                    && now.owner == then.owner
+                {
+                    now.deadline_ms = then.deadline_ms;
+                }
+            }
+            if let (Some(now), Some(then)) = (&mut seen.keys[1].lease, &after.keys[1].lease)
+                && now.owner == then.owner
+            {
+                now.deadline_ms = then.deadline_ms;
+            }
+            assert!(seen == before || seen == after, "{which:?}, crash {at}: {seen:#?}");
+            happened.push(seen == after);
+            (survivor.advance)(Duration::from_secs(3_600)).await;
+            survivor.sweep().await;
+            assert_eq!(
+                survivor.leases.census().await.unwrap().suspects,
+                0,
+                "{which:?}, crash {at}"
+            );
+        }
+        assert_eq!(happened.first().zip(happened.last()), Some((&false, &true)), "{which:?}");
+    }
+}
+
+/// Tokens, states and decisions are there again; leases that ran out while the store was closed have a
+/// whole TTL, and then they are over.
+#[tokio::test]
+async fn a_restart_keeps_tokens_and_spares_who_could_not_renew() {
+    let clock = ManualClock::at(START_MS);
+    let bytes = SharedBytes::default();
+    let make = {
+        let bytes = bytes.clone();
+        move || Box::new(bytes.clone()) as Box<dyn lapsed_embedded::Backend>
+    };
+    let f = leases_on_bytes(make.clone(), &clock);
+    let ticket = f.acquire(&key("k"), "a").await.ticket();
+    done(f.set_state(&ticket, "kept").await);
+    f.decide("t", Decision::Commit).await;
+    drop(f);
+    clock.advance(Duration::from_secs(600));
+    let f = leases_on_bytes(make, &clock);
+    let census = f.leases.census().await.unwrap();
+    assert_eq!((census.suspects, census.orphans_spared, census.population), (0, 1, 1));
+    assert!(f.suspects().await.is_empty(), "nobody could renew");
+    let renewed = done(f.leases.renew(&ticket, None).await.unwrap().answer);
+    assert_eq!(renewed.token, Token(1));
+    assert_eq!(f.peek(&key("k")).await.state, Some(json("kept")));
+    assert_eq!(f.decide("t", Decision::Rollback).await.decision, Decision::Commit);
+    f.expire().await;
+    assert_eq!(f.suspects().await.len(), 1);
+    lost(f.leases.renew(&ticket, None).await.unwrap().answer);
+    assert_eq!(f.acquire(&key("k"), "b").await.token, Token(2));
+}
+
+/// The operator's release waives that grace.
+#[tokio::test]
+async fn a_release_of_the_brake_waives_the_grace() {
+    use lapsed::sweep::brake::Setting;
+    let clock = ManualClock::at(START_MS);
+    let bytes = SharedBytes::default();
+    let make = {
+        let bytes = bytes.clone();
+        move || Box::new(bytes.clone()) as Box<dyn lapsed_embedded::Backend>
+    };
+    let f = leases_on_bytes(make.clone(), &clock);
+    f.acquire(&key("k"), "a").await;
+    drop(f);
+    clock.advance(Duration::from_secs(600));
+    let f = leases_on_bytes(make, &clock);
+    assert!(f.suspects().await.is_empty());
+    let until_ms = f.now_ms().await + 60_000;
+    f.set_brake(Setting::Release { until_ms }).await;
+    assert_eq!(f.sweep().await.reclaimed, 1);
+}
+
+/// A disk that fails leaves memory as the disk is.
+#[tokio::test]
+async fn a_failed_commit_leaves_the_index_as_it_was() {
+    let (fragile, clock) = (Fragile::unlimited(), ManualClock::at(START_MS));
+    let f = open(&fragile, &clock).settled().await;
+    let ticket = f.acquire(&key("k"), "a").await.ticket();
+    let other: LeaseKey = key("other");
+    // It fails once each time, and works again after.
+    fragile.left.store(0, Ordering::SeqCst);
+    assert!(f.leases.acquire(&f.wish(&other, "b")).await.is_err());
+    fragile.left.store(0, Ordering::SeqCst);
+    assert!(f.leases.release(&ticket).await.is_err());
+    assert_eq!(f.leases.peek(&other).await.unwrap(), None);
+    assert!(f.peek(&key("k")).await.lease.is_some());
+    assert_eq!(f.leases.census().await.unwrap().population, 1);
+    let again = Ticket { key: key("k"), token: Token(1) };
+    assert_eq!(again, ticket);
+    done(f.leases.release(&again).await.unwrap().answer);
+    assert_eq!(f.leases.census().await.unwrap().population, 0);
+}
