@@ -18,6 +18,11 @@ pub fn valkey_server() -> Result<PathBuf> {
     installed("bin/valkey-server")
 }
 
+/// SeaweedFS, all of it in one program.
+pub(crate) fn weed() -> Result<PathBuf> {
+    installed("bin/weed")
+}
+
 /// Checks metrics and rules as Prometheus reads them.
 pub fn promtool() -> Result<PathBuf> {
     installed("bin/promtool")
@@ -27,12 +32,12 @@ pub fn node() -> Result<PathBuf> {
     installed("bin/node")
 }
 
-/// The folder that holds `ioredis`: what `NODE_PATH` is set to.
+/// The folder that holds `ioredis`, Azurite and s3rver: what `NODE_PATH` is set to.
 pub fn node_modules() -> Result<PathBuf> {
     installed("node/node_modules")
 }
 
-/// An interpreter that finds the package `redis`; it needs no `PYTHONPATH`.
+/// An interpreter that finds the packages `redis` and `moto`; it needs no `PYTHONPATH`.
 pub fn python() -> Result<PathBuf> {
     installed("python/bin/python")
 }

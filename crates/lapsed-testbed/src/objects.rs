@@ -1,0 +1,269 @@
+//! Object stores: SeaweedFS and moto speak S3, Azurite speaks Azure Blob, and s3rver speaks S3 without
+//! minding any condition.
+//!
+//! Each has one bucket ([`BUCKET`]) from the start. They take seconds to start: tests share one a
+//! program ([`ObjectServer::shared`]) and keep apart by prefixes.
+
+use std::fs::{self, OpenOptions};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use tempfile::TempDir;
+
+use crate::port::Port;
+use crate::process::Process;
+use crate::{Error, Result, http_call, paths, spawner, until};
+
+/// The bucket, or container, that there is.
+pub const BUCKET: &str = "lapsed-test";
+
+const START_LIMIT: Duration = Duration::from_secs(60);
+const CALL_LIMIT: Duration = Duration::from_secs(20);
+const LOOK_LIMIT: Duration = Duration::from_secs(2);
+/// How many sets of ports are tried when somebody else is faster.
+const STARTS_MAX: usize = 3;
+
+/// The account of Azurite, and the key that everybody knows.
+const AZURE_ACCOUNT: &str = "devstoreaccount1";
+const AZURE_KEY: &str =
+    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
+/// A permission signed by that key, for making the container without a client: everything, until 2099.
+const AZURE_PERMISSION: &str = "sv=2021-12-02&ss=b&srt=sco&sp=rwdlac&se=2099-01-01T00%3A00%3A00Z\
+    &sig=tznf%2BUguWwNe%2B7oTyobyNUc7TDthIuY2m9EdDOYdBvE%3D";
+
+/// What makes moto look at a request as one to S3; it checks no signatures.
+const MOTO_SIGNED: &str = "AWS4-HMAC-SHA256 Credential=lapsed/20260101/us-east-1/s3/aws4_request, \
+    SignedHeaders=host, Signature=none";
+
+/// moto's own server has a thread a request, and checks and writes in two steps: two racing writers
+/// both win. With one thread it holds.
+const MOTO: &str = "\
+import sys
+from werkzeug.serving import run_simple
+from moto.moto_server.werkzeug_app import (
+    DomainDispatcherApplication, MotoRequestHandler, create_backend_app)
+app = DomainDispatcherApplication(create_backend_app)
+threaded = sys.argv[2] == 'threaded'
+run_simple('127.0.0.1', int(sys.argv[1]), app, threaded=threaded, request_handler=MotoRequestHandler)
+";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ObjectEngine {
+    Seaweed,
+    Moto,
+    /// moto as it comes: a thread a request, and so no safe condition.
+    MotoThreaded,
+    Azurite,
+    S3rver,
+}
+
+impl ObjectEngine {
+    /// Those that hold what they promise.
+    pub const GOOD: [Self; 3] = [Self::Seaweed, Self::Moto, Self::Azurite];
+
+    /// How many ports it listens on.
+    fn ports(self) -> usize {
+        if self == Self::Seaweed { 4 } else { 1 }
+    }
+}
+
+/// A server. Dropping it kills the process, waits for its end and removes the folder.
+pub struct ObjectServer {
+    process: Process,
+    engine: ObjectEngine,
+    ports: Vec<Port>,
+    dir: TempDir,
+}
+
+impl ObjectServer {
+    /// Starts one, waits until it answers and makes the bucket.
+    pub fn start(engine: ObjectEngine) -> Result<Self> {
+        let mut last = Error::new("no port tried");
+        for _ in 0..STARTS_MAX {
+            let ports = (0..engine.ports()).map(|_| Port::free()).collect::<Result<_>>()?;
+            let dir = tempfile::tempdir()?;
+            let server = Self { process: Process::default(), engine, ports, dir };
+            match server.launch() {
+                Ok(()) => return Ok(server),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    /// The one of this test program; it lives as long as the program.
+    pub fn shared(engine: ObjectEngine) -> &'static ObjectServer {
+        type Shared = OnceLock<std::result::Result<ObjectServer, String>>;
+        static SERVERS: [Shared; 5] = [const { OnceLock::new() }; 5];
+        let start = || ObjectServer::start(engine).map_err(|error| error.to_string());
+        match SERVERS[engine as usize].get_or_init(start) {
+            Ok(server) => server,
+            Err(words) => panic!("{words}"),
+        }
+    }
+
+    pub fn engine(&self) -> ObjectEngine {
+        self.engine
+    }
+
+    /// Where it takes requests.
+    pub fn port(&self) -> u16 {
+        self.ports[0].number()
+    }
+
+    /// `s3://BUCKET` or `az://BUCKET`.
+    pub fn url(&self) -> String {
+        let scheme = if self.engine == ObjectEngine::Azurite { "az" } else { "s3" };
+        format!("{scheme}://{BUCKET}")
+    }
+
+    /// The address for a client, by way of this port: its own, or a proxy's.
+    pub fn endpoint_by(&self, port: u16) -> String {
+        match self.engine {
+            ObjectEngine::Azurite => format!("http://127.0.0.1:{port}/{AZURE_ACCOUNT}"),
+            _ => format!("http://127.0.0.1:{port}"),
+        }
+    }
+
+    /// Who may do everything: the access key id, or the account, and its secret.
+    pub fn credentials(&self) -> (&'static str, &'static str) {
+        match self.engine {
+            ObjectEngine::Azurite => (AZURE_ACCOUNT, AZURE_KEY),
+            // The only ones that s3rver knows.
+            ObjectEngine::S3rver => ("S3RVER", "S3RVER"),
+            _ => ("lapsed", "lapsed-secret"),
+        }
+    }
+
+    /// SIGSTOP: connections stay open and nothing is answered, until `thaw`.
+    pub fn freeze(&self) -> Result<()> {
+        self.process.signal(Signal::STOP)
+    }
+
+    /// SIGCONT: what arrived meanwhile is carried out now.
+    pub fn thaw(&self) -> Result<()> {
+        self.process.signal(Signal::CONT)
+    }
+
+    /// SIGKILL; returns when the process is gone.
+    pub fn kill(&self) -> Result<()> {
+        self.process.kill()
+    }
+
+    fn launch(&self) -> Result<()> {
+        let log = self.dir.path().join("server.log");
+        let out = OpenOptions::new().create(true).append(true).open(&log)?;
+        let mut command = self.command()?;
+        command.current_dir(self.dir.path()).stdin(Stdio::null());
+        command.stdout(out.try_clone()?).stderr(out);
+        self.run(command).map_err(|error| {
+            let _ = self.process.kill();
+            let said = fs::read_to_string(&log).unwrap_or_default();
+            Error::new(format!("{:?} did not start: {error}\n{said}", self.engine))
+        })
+    }
+
+    fn command(&self) -> Result<Command> {
+        let port = self.port().to_string();
+        let node = |script: &str| {
+            let mut command = spawner::mortal(&paths::node()?)?;
+            command.arg(paths::node_modules()?.join(script));
+            Ok::<_, Error>(command)
+        };
+        match self.engine {
+            ObjectEngine::Seaweed => self.seaweed(),
+            ObjectEngine::Moto | ObjectEngine::MotoThreaded => {
+                let threaded = self.engine == ObjectEngine::MotoThreaded;
+                let mut command = spawner::mortal(&paths::python()?)?;
+                command.args(["-c", MOTO, &port, if threaded { "threaded" } else { "alone" }]);
+                Ok(command)
+            }
+            ObjectEngine::Azurite => {
+                let mut command = node("azurite/dist/src/blob/main.js")?;
+                command.args(["--blobHost", "127.0.0.1", "--blobPort", &port]);
+                command.args(["--inMemoryPersistence", "--skipApiVersionCheck"]);
+                command.args(["--disableTelemetry", "--silent"]);
+                Ok(command)
+            }
+            ObjectEngine::S3rver => {
+                let mut command = node("s3rver/bin/s3rver.js")?;
+                command.args(["-a", "127.0.0.1", "-p", &port, "-d", "data"]);
+                command.args(["--configure-bucket", BUCKET, "--silent"]);
+                Ok(command)
+            }
+        }
+    }
+
+    /// Master, volume server, filer and S3 in one process; each has another port 10,000 higher.
+    fn seaweed(&self) -> Result<Command> {
+        let (key, secret) = self.credentials();
+        let config = self.dir.path().join("s3.json");
+        let may = r#"["Admin","Read","Write","List","Tagging"]"#;
+        let credentials = format!(r#"[{{"accessKey":"{key}","secretKey":"{secret}"}}]"#);
+        let who = format!(r#"{{"name":"test","credentials":{credentials},"actions":{may}}}"#);
+        fs::write(&config, format!(r#"{{"identities":[{who}]}}"#))?;
+        let mut command = spawner::mortal(&paths::weed()?)?;
+        command.args(["-logtostderr=true", "server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"]);
+        command.args(["-dir=.", "-filer", "-s3", "-s3.config=s3.json"]);
+        command.args(["-master.volumeSizeLimitMB=64", "-volume.max=20", "-master.telemetry=false"]);
+        for (port, part) in self.ports.iter().zip(["s3", "master", "volume", "filer"]) {
+            command.arg(format!("-{part}.port={}", port.number()));
+            command.arg(format!("-{part}.port.grpc={}", port.number() + 10_000));
+        }
+        Ok(command)
+    }
+
+    fn run(&self, command: Command) -> Result<()> {
+        self.process.start(command)?;
+        until("its bucket", START_LIMIT, || {
+            if let Some(status) = self.process.ended()? {
+                return Err(Error::new(format!("it ended with {status}")));
+            }
+            Ok(self.make_bucket().unwrap_or(false).then_some(()))
+        })
+    }
+
+    /// Whether there is a bucket now.
+    fn make_bucket(&self) -> Result<bool> {
+        let path = format!("/{BUCKET}");
+        let signed = ("authorization", MOTO_SIGNED);
+        let call = |port: u16, method: &str, target: &str, headers: &[(&str, &str)]| {
+            http_call(port, method, target, headers, LOOK_LIMIT)
+        };
+        let status = match self.engine {
+            ObjectEngine::Seaweed => {
+                let filer = self.ports[3].number();
+                let made = http_call(filer, "POST", &format!("/buckets{path}/"), &[], CALL_LIMIT)?;
+                // S3 itself is the last to be ready, and says no to whoever does not sign.
+                let asked = call(self.port(), "GET", &path, &[])?;
+                if asked.status == 403 { made.status } else { 0 }
+            }
+            ObjectEngine::Moto | ObjectEngine::MotoThreaded => {
+                call(self.port(), "PUT", &path, &[signed])?.status
+            }
+            ObjectEngine::Azurite => {
+                let container = format!("/{AZURE_ACCOUNT}{path}?restype=container");
+                let target = format!("{container}&{AZURE_PERMISSION}");
+                call(self.port(), "PUT", &target, &[])?.status
+            }
+            ObjectEngine::S3rver => call(self.port(), "GET", "/", &[]).map(|_| 200)?,
+        };
+        // It may be there since the last look.
+        Ok((200..300).contains(&status) || status == 409)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ObjectEngine, ObjectServer};
+
+    #[test]
+    fn each_starts_with_its_bucket() {
+        for engine in ObjectEngine::GOOD.into_iter().chain([ObjectEngine::S3rver]) {
+            let server = ObjectServer::start(engine).unwrap();
+            server.kill().unwrap();
+        }
+    }
+}
