@@ -31,6 +31,10 @@ pub struct Sizes {
     pub orphans: usize,
     /// Jobs taken and completed a side, a round.
     pub takes: usize,
+    /// Cycles of a lease a side, a round.
+    pub lease_cycles: usize,
+    /// Leases that expire at one instant.
+    pub leases: usize,
 }
 
 const FULL: Sizes = Sizes {
@@ -44,6 +48,8 @@ const FULL: Sizes = Sizes {
     requests: 60_000,
     orphans: 50_000,
     takes: 200_000,
+    lease_cycles: 10_000,
+    leases: 100_000,
 };
 
 const QUICK: Sizes = Sizes {
@@ -57,6 +63,8 @@ const QUICK: Sizes = Sizes {
     requests: 10_000,
     orphans: 5_000,
     takes: 20_000,
+    lease_cycles: 2_560,
+    leases: 5_000,
 };
 
 pub struct Bench {

@@ -3,4 +3,6 @@
 pub mod embedded;
 mod etcd;
 mod falling;
+mod ours;
+mod waits;
 mod zookeeper;

@@ -128,7 +128,8 @@ impl Etcd {
     async fn hold(&self, number: usize, ttl: i64) -> Result<i64> {
         let Granted { id } = self.call(number, GRANT, Grant { ttl }).await?;
         let key = format!("lease/{number:08}").into_bytes();
-        let _: Done = self.call(number, PUT, Put { key, value: b"holder".to_vec(), lease: id }).await?;
+        let _: Done =
+            self.call(number, PUT, Put { key, value: b"holder".to_vec(), lease: id }).await?;
         Ok(id)
     }
 
@@ -177,11 +178,8 @@ impl Etcd {
     }
 
     async fn count(&self) -> Result<usize> {
-        let range = Range {
-            key: b"lease/".to_vec(),
-            range_end: b"lease0".to_vec(),
-            count_only: true,
-        };
+        let range =
+            Range { key: b"lease/".to_vec(), range_end: b"lease0".to_vec(), count_only: true };
         let Counted { count } = self.call(0, RANGE, range).await?;
         Ok(count as usize)
     }

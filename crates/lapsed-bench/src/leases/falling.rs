@@ -4,10 +4,14 @@ use std::time::{Duration, Instant};
 
 /// Looking on.
 pub struct Watched {
-    /// When it was looked at, and how many there were, whenever that had changed.
-    seen: Vec<(Instant, usize)>,
-    /// The last look, whatever it saw.
-    last: Option<Instant>,
+    seen: Vec<Level>,
+}
+
+/// A number that was seen, when first and when last.
+struct Level {
+    left: usize,
+    first: Instant,
+    last: Instant,
 }
 
 /// How they went.
@@ -28,7 +32,8 @@ impl Falling {
 
 impl Watched {
     pub fn new(all: usize) -> Self {
-        Watched { seen: vec![(Instant::now(), all)], last: None }
+        let now = Instant::now();
+        Watched { seen: vec![Level { left: all, first: now, last: now }] }
     }
 
     /// So many are left.
@@ -37,31 +42,25 @@ impl Watched {
     }
 
     fn saw_at(&mut self, now: Instant, left: usize) {
-        let changed = self.seen.last().is_none_or(|(_, before)| *before != left);
-        if changed {
-            // It began to go after the look before this one.
-            if let (1, Some(last)) = (self.seen.len(), self.last) {
-                self.seen[0].0 = last;
-            }
-            self.seen.push((now, left));
+        match self.seen.last_mut() {
+            Some(level) if level.left == left => level.last = now,
+            _ => self.seen.push(Level { left, first: now, last: now }),
         }
-        self.last = Some(now);
     }
 
-    /// From the first to the last; `None` if there was nothing to see.
+    /// From the first to the last; `None` if nothing has gone.
     pub fn result(&self) -> Option<Falling> {
         self.result_without(Duration::MAX)
     }
 
-    /// The same without stretches that are longer than `pause`: whoever works by ticks does not
-    /// work between them.
+    /// The same without stretches longer than `pause` in which every look saw the same: whoever works
+    /// by ticks does not work between them. A look that takes long is no pause.
     pub fn result_without(&self, pause: Duration) -> Option<Falling> {
-        let (&(first, all), &(last, left)) = (self.seen.first()?, self.seen.last()?);
-        let steps = self.seen.windows(2).map(|two| two[1].0 - two[0].0);
-        let pauses: Duration = steps.filter(|step| *step > pause).sum();
-        let seconds = (last - first - pauses).as_secs_f64();
-        let fell = Falling { count: all - left, seconds, pauses: pauses.as_secs_f64() };
-        (seconds > 0.0).then_some(fell)
+        let [all, between @ .., end] = &self.seen[..] else { return None };
+        let still = between.iter().map(|level| level.last - level.first);
+        let pauses: Duration = still.filter(|still| *still > pause).sum();
+        let seconds = (end.first - all.last - pauses).as_secs_f64();
+        Some(Falling { count: all.left - end.left, seconds, pauses: pauses.as_secs_f64() })
     }
 }
 
@@ -70,15 +69,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counted_from_the_look_before_the_first_change_and_without_the_pauses() {
+    fn from_the_last_look_that_saw_all_and_without_the_pauses() {
         let (mut watched, zero) = (Watched::new(100), Instant::now());
         let at = |seconds: u64| zero + Duration::from_secs(seconds);
-        for (second, left) in [(5, 100), (10, 100), (11, 60), (12, 50), (19, 50), (20, 10), (21, 0)] {
+        for (second, left) in [(5, 100), (10, 100), (14, 60), (15, 50), (19, 50), (20, 10), (21, 0)]
+        {
             watched.saw_at(at(second), left);
         }
         let all = watched.result().unwrap();
         assert_eq!((all.count, all.seconds, all.pauses), (100, 11.0, 0.0));
+        // Five seconds from 15 to 20, of which four were seen to be still.
         let busy = watched.result_without(Duration::from_secs(2)).unwrap();
-        assert_eq!((busy.seconds, busy.pauses), (3.0, 8.0));
+        assert_eq!((busy.seconds, busy.pauses), (7.0, 4.0));
+        assert_eq!(Watched::new(3).result(), None);
     }
 }

@@ -1,0 +1,224 @@
+//! Our leases on the embedded store, as an application and a daemon use them.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use futures::future::BoxFuture;
+use lapsed::activity::Activity;
+use lapsed::clock::SystemClock;
+use lapsed::leases::{Acquire, Acquired, Fenced, LeaseKey, Leases, LeasesParts, Ticket, Token};
+use lapsed::receipt::{Retention, Silent};
+use lapsed::schedule::Stop;
+use lapsed::sweep::brake::{Brake, BrakePolicy};
+use lapsed::sweep::policy::Policy;
+use lapsed::sweep::{Act, Sweep, Sweeper, SweeperParts};
+use lapsed::{Kind, Name, SystemId};
+use lapsed_embedded::{Embedded, EmbeddedLeases, Options};
+
+use super::waits::{Waits, p99};
+use crate::bench::say;
+use crate::ground::key;
+
+const TTL: Duration = Duration::from_secs(30);
+/// A lease that lasts for as long as a benchmark.
+const LONG_MS: u64 = 24 * 3_600_000;
+/// How many callers fill it at a time.
+const FILLING: usize = 1_000;
+/// How much one owner holds.
+const EACH: usize = 20;
+/// What the idle store is watched for, before the instant at which all expire.
+const IDLE: Duration = Duration::from_secs(5);
+const SPARE: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(120);
+const ATTEMPTS: usize = 5;
+
+pub struct Ours {
+    store: Embedded,
+    leases: Arc<EmbeddedLeases>,
+    operations: Arc<Leases>,
+    sweeper: Sweeper,
+    next: AtomicU64,
+}
+
+/// A mass expiry.
+#[derive(Debug, Clone, Copy)]
+pub struct Expired {
+    pub seconds: f64,
+    /// What an acquire of another key took, in milliseconds: before, and meanwhile.
+    pub idle_p99_ms: f64,
+    pub p99_ms: f64,
+}
+
+impl Ours {
+    pub fn open(dir: &Path) -> Result<Ours> {
+        let store = Embedded::open(dir, Options::default())?;
+        let id = SystemId::new(Kind::Leases, "default")?;
+        let leases = store.leases(id.clone(), TTL)?;
+        let brake = Arc::new(Brake::new(BrakePolicy::default(), leases.threshold()));
+        let operations = Arc::new(Leases::new(LeasesParts {
+            id,
+            leases: leases.clone(),
+            index: None,
+            store: Arc::new(store.clone()),
+            ttl: TTL,
+            decision_ttl: TTL,
+            brake: brake.clone(),
+            clock: SystemClock::shared(),
+            activity: Arc::new(Activity::default()),
+            witness: Arc::new(Silent),
+            timeout: Duration::from_secs(60),
+        }));
+        // Neither an idle grace nor a rest for each entry: those are for stores where requests are paid.
+        let sweeper = Sweeper::new(SweeperParts {
+            name: "bench".to_owned(),
+            sweep: leases.clone(),
+            store: Arc::new(store.clone()),
+            policy: Policy { timeout: Duration::from_secs(60), ..Policy::default() },
+            brake,
+            clock: SystemClock::shared(),
+            activity: Arc::new(Activity::default()),
+            leadership: None,
+            witness: Arc::new(Silent),
+            retention: Retention::default(),
+        });
+        Ok(Ours { store, leases, operations, sweeper, next: AtomicU64::new(0) })
+    }
+
+    pub fn close(self) -> Result<()> {
+        drop((self.sweeper, self.operations, self.leases));
+        Ok(self.store.close()?)
+    }
+
+    /// So many cycles by so many callers at a time, each on keys of its own: cycles a second.
+    pub async fn cycles(self: &Arc<Self>, cycles: usize, callers: usize) -> Result<f64> {
+        let each = cycles / callers;
+        let began = Instant::now();
+        let running = (0..callers).map(|caller| {
+            let ours = self.clone();
+            tokio::spawn(async move {
+                for _ in 0..each {
+                    ours.cycle(caller).await?;
+                }
+                Ok::<_, anyhow::Error>(())
+            })
+        });
+        for caller in running.collect::<Vec<_>>() {
+            caller.await??;
+        }
+        Ok((each * callers) as f64 / began.elapsed().as_secs_f64())
+    }
+
+    async fn cycle(&self, caller: usize) -> Result<()> {
+        let key = lease_key("cycles", caller as u64)?;
+        let token = self.hold(key.clone(), caller, LONG_MS).await?;
+        match self.operations.release(&Ticket { key, token }).await? {
+            Fenced::Done(()) => Ok(()),
+            Fenced::Lost(loss) => bail!(loss.describe()),
+        }
+    }
+
+    async fn hold(&self, key: LeaseKey, owner: usize, ttl_ms: u64) -> Result<Token> {
+        let owner = Name::new(&format!("holder-{owner:06}"))?;
+        let acquire = Acquire { key, owner, ttl_ms, request: None };
+        match self.operations.acquire(&acquire, Duration::ZERO).await? {
+            Acquired::Granted(grant) => Ok(grant.token),
+            Acquired::Held(grant) => bail!("held by {}", grant.owner),
+        }
+    }
+
+    /// So many leases that all expire at one instant, cleared in one pass. On a machine so busy that
+    /// the store takes itself for having been away, holders are spared: then it is done over.
+    pub async fn expire(self: &Arc<Self>, leases: usize) -> Result<Expired> {
+        for _ in 0..ATTEMPTS {
+            self.fill(leases).await?;
+            let waits = Waits::start(self.acquiring());
+            tokio::time::sleep(IDLE).await;
+            let idle_p99_ms = p99(waits.stop().await?);
+            self.until_over(leases).await?;
+            let waits = Waits::start(self.acquiring());
+            let began = Instant::now();
+            let (_stopper, stop) = Stop::channel();
+            let report = self.sweeper.pass(Act::Reclaim, 0, &stop).await;
+            let seconds = began.elapsed().as_secs_f64();
+            let p99_ms = p99(waits.stop().await?);
+            if report.reclaimed == leases as u64 {
+                return Ok(Expired { seconds, idle_p99_ms, p99_ms });
+            }
+            say(format!("once more: {report:?}"));
+            self.clear().await?;
+        }
+        bail!("the machine is too busy for a pass that is not interrupted");
+    }
+
+    /// What is granted later is granted for less time.
+    async fn fill(self: &Arc<Self>, leases: usize) -> Result<()> {
+        let rate = self.cycles(FILLING * 4, FILLING).await?;
+        let filling = Duration::from_secs_f64(leases as f64 / rate);
+        let instant = Instant::now() + filling + IDLE + SPARE;
+        let first = self.next.fetch_add(leases as u64, Ordering::Relaxed);
+        let running = (0..FILLING).map(|filler| {
+            let ours = self.clone();
+            tokio::spawn(async move {
+                for number in (filler..leases).step_by(FILLING) {
+                    let left = instant.saturating_duration_since(Instant::now());
+                    ensure!(left > IDLE, "filling took longer than foreseen");
+                    let key = lease_key("expiring", first + number as u64)?;
+                    ours.hold(key, number / EACH, left.as_millis() as u64).await?;
+                }
+                Ok(())
+            })
+        });
+        for filler in running.collect::<Vec<_>>() {
+            filler.await??;
+        }
+        Ok(())
+    }
+
+    async fn until_over(&self, leases: usize) -> Result<()> {
+        let patience = Instant::now() + PATIENCE;
+        loop {
+            let census = self.leases.census().await?;
+            if census.suspects == leases as u64 {
+                return Ok(());
+            }
+            ensure!(Instant::now() < patience, "they do not expire: {census:?}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Clears what an interrupted pass has left.
+    async fn clear(&self) -> Result<()> {
+        let patience = Instant::now() + PATIENCE;
+        loop {
+            let census = self.leases.census().await?;
+            if census.suspects + census.orphans_spared == 0 {
+                return Ok(());
+            }
+            ensure!(Instant::now() < patience, "what is left is not cleared: {census:?}");
+            let (_stopper, stop) = Stop::channel();
+            self.sweeper.pass(Act::Reclaim, 0, &stop).await;
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    /// Somebody else, who acquires one key after the other.
+    fn acquiring(self: &Arc<Self>) -> impl Fn() -> BoxFuture<'static, Result<()>> + Send + use<> {
+        let ours = self.clone();
+        move || {
+            let ours = ours.clone();
+            Box::pin(async move {
+                let number = ours.next.fetch_add(1, Ordering::Relaxed);
+                let key = lease_key("elsewhere", number)?;
+                ours.hold(key, 0, LONG_MS).await.context("somebody else's acquire")?;
+                Ok(())
+            })
+        }
+    }
+}
+
+fn lease_key(namespace: &str, number: u64) -> Result<LeaseKey> {
+    Ok(LeaseKey::new(namespace, key(number).as_str())?)
+}
