@@ -1,0 +1,239 @@
+//! The store's time, from the `Date` of its answers.
+//!
+//! An answer says a whole second, and was made between sending and receiving. So each one bounds how far
+//! the store's clock is ahead of this host's monotonic one; the bounds of many answers are intersected,
+//! age with the drift that two clocks may have, and begin anew when they contradict each other: then a
+//! slack is kept for a while, because several machines may stand behind one address. Nothing is over
+//! before it is over by the earliest time that it may be, and time is granted from the latest.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use lapsed::clock::Clock;
+use lapsed::leases::rules::Moment;
+use lapsed::{Error, Result};
+
+/// How far two clocks may drift apart, per million.
+const DRIFT_PPM: i64 = 200;
+/// A contradiction below this is taken for machines that differ; above it for a clock that was set.
+const DIFFER_MS_MAX: i64 = 5_000;
+/// The wall clock may stray so far from the monotonic one between two answers; beyond it the host slept,
+/// or its clock was set, and what was known is forgotten.
+const STRAY_MS_MAX: i64 = 2_000;
+/// How long the slack of a contradiction is kept.
+const SLACK_FOR: Duration = Duration::from_secs(600);
+
+/// What is known of the store's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Bounds {
+    /// The store is ahead of the monotonic clock by at least so much, in milliseconds.
+    lo: i64,
+    /// And by less than so much.
+    hi: i64,
+    /// When that was known, on the monotonic clock in milliseconds.
+    at: i64,
+    /// Wall minus monotonic clock then.
+    stray: i64,
+    /// How much further either may be off, since answers contradicted each other.
+    slack: i64,
+    slack_until: i64,
+}
+
+/// How far this host's wall clock is off, for whoever looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offset {
+    /// The store's clock is ahead of this host's by at least so many milliseconds.
+    pub lo_ms: i64,
+    /// And by at most so many.
+    pub hi_ms: i64,
+}
+
+/// The store's clock, as far as it is known.
+pub struct StoreClock {
+    clock: Arc<dyn Clock>,
+    bounds: Mutex<Option<Bounds>>,
+}
+
+impl StoreClock {
+    pub fn new(clock: Arc<dyn Clock>) -> Self {
+        StoreClock { clock, bounds: Mutex::new(None) }
+    }
+
+    /// This host's monotonic clock, in milliseconds.
+    pub fn mono_ms(&self) -> i64 {
+        self.clock.mono().as_millis() as i64
+    }
+
+    /// An answer to what was sent at `sent_ms` says `date_ms`.
+    pub fn learn(&self, sent_ms: i64, date_ms: i64) {
+        let now = self.mono_ms();
+        let fresh = Bounds {
+            lo: date_ms - now,
+            // Both readings are whole milliseconds, rounded down.
+            hi: date_ms + 1_000 - sent_ms + 1,
+            at: now,
+            stray: self.stray(),
+            slack: 0,
+            slack_until: 0,
+        };
+        let mut bounds = self.lock();
+        *bounds = Some(match self.aged(*bounds, now) {
+            Some(known) => known.meet(fresh),
+            None => fresh,
+        });
+    }
+
+    /// The earliest and the latest that it may be now. `None`: no answer has told yet.
+    pub fn now(&self) -> Option<(u64, u64)> {
+        let now = self.mono_ms();
+        let known = self.aged(*self.lock(), now)?;
+        let lo = now + known.lo - known.slack;
+        let hi = now + known.hi + known.slack;
+        Some((lo.max(0) as u64, hi.max(0) as u64))
+    }
+
+    /// The same for judging and granting.
+    pub fn moment(&self, store: &str) -> Result<Moment> {
+        let (judging_ms, granting_ms) = self.now().ok_or_else(|| Error::Unavailable {
+            store: store.to_owned(),
+            what: "no answer has told its time yet".to_owned(),
+        })?;
+        Ok(Moment { judging_ms, granting_ms, back_ms: 0 })
+    }
+
+    /// The latest that it may have been on the store's clock at that time on this host's.
+    pub fn latest_at(&self, mono_ms: i64) -> Option<u64> {
+        let now = self.mono_ms();
+        let known = self.aged(*self.lock(), now)?;
+        Some((mono_ms + known.hi + known.slack).max(0) as u64)
+    }
+
+    /// How far this host's wall clock is off.
+    pub fn offset(&self) -> Option<Offset> {
+        let (lo, hi) = self.now()?;
+        let wall = self.clock.wall_ms() as i64;
+        Some(Offset { lo_ms: lo as i64 - wall, hi_ms: hi as i64 - wall })
+    }
+
+    /// What was known, by now. A host that slept knows nothing: its monotonic clock stood still.
+    fn aged(&self, known: Option<Bounds>, now: i64) -> Option<Bounds> {
+        let known = known?;
+        if (self.stray() - known.stray).abs() > STRAY_MS_MAX {
+            return None;
+        }
+        let drift = (now - known.at).max(0) * DRIFT_PPM / 1_000_000;
+        let slack = if now < known.slack_until { known.slack } else { 0 };
+        // Otherwise many small steps would round all of it away.
+        let at = if drift > 0 { now } else { known.at };
+        Some(Bounds { lo: known.lo - drift, hi: known.hi + drift, at, slack, ..known })
+    }
+
+    fn stray(&self) -> i64 {
+        self.clock.wall_ms() as i64 - self.mono_ms()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Bounds>> {
+        self.bounds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Bounds {
+    /// Both are true; or, if they cannot be, the newer.
+    fn meet(self, fresh: Bounds) -> Bounds {
+        let (lo, hi) = (self.lo.max(fresh.lo), self.hi.min(fresh.hi));
+        if lo < hi {
+            return Bounds { lo, hi, stray: fresh.stray, ..self };
+        }
+        let gap = (fresh.lo - self.hi).max(self.lo - fresh.hi);
+        if gap > DIFFER_MS_MAX {
+            return fresh;
+        }
+        let slack_until = fresh.at + SLACK_FOR.as_millis() as i64;
+        // From one end of what was said to the other.
+        let slack = self.slack.max(gap + (self.hi - self.lo));
+        Bounds { slack, slack_until, ..fresh }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use lapsed::clock::ManualClock;
+
+    use super::*;
+
+    fn made() -> (ManualClock, StoreClock) {
+        let clock = ManualClock::at(50_000);
+        (clock.clone(), StoreClock::new(Arc::new(clock)))
+    }
+
+    #[test]
+    fn a_whole_second_bounds_the_time_and_many_bound_it_better() {
+        let (clock, store) = made();
+        assert!(store.now().is_none() && store.moment("s").is_err());
+        // The store's clock is 7,300 ms ahead of the monotonic one.
+        let date = |mono: i64| (mono + 7_300) / 1_000 * 1_000;
+        store.learn(0, date(0));
+        assert_eq!(store.now(), Some((7_000, 8_001)));
+        for _ in 0..40 {
+            clock.advance(Duration::from_millis(130));
+            let sent = store.mono_ms();
+            store.learn(sent, date(sent));
+            let (lo, hi) = store.now().unwrap();
+            let truth = sent as u64 + 7_300;
+            assert!(lo <= truth && truth <= hi, "{lo} <= {truth} <= {hi}");
+        }
+        let (lo, hi) = store.now().unwrap();
+        assert!(hi - lo < 150, "{lo} {hi}");
+        assert!(store.offset().unwrap().lo_ms < 0);
+    }
+
+    #[test]
+    fn a_slow_answer_widens_and_never_lies() {
+        let (clock, store) = made();
+        let sent = store.mono_ms();
+        clock.advance(Duration::from_secs(3));
+        store.learn(sent, 9_000);
+        assert_eq!(store.now(), Some((9_000, 9_000 + 1_001 + 3_000)));
+    }
+
+    #[test]
+    fn what_was_known_ages() {
+        let (clock, store) = made();
+        store.learn(0, 7_000);
+        clock.advance(Duration::from_secs(10_000));
+        let (lo, hi) = store.now().unwrap();
+        assert_eq!((lo, hi), (10_007_000 - 2_000, 10_008_001 + 2_000));
+    }
+
+    #[test]
+    fn machines_that_differ_are_both_believed_for_a_while() {
+        let (clock, store) = made();
+        store.learn(0, 7_000);
+        store.learn(0, 10_000);
+        let (lo, hi) = store.now().unwrap();
+        assert!(lo <= 7_000 && hi >= 11_000, "{lo} {hi}");
+        clock.advance(SLACK_FOR + Duration::from_secs(1));
+        let (lo, hi) = store.now().unwrap();
+        assert!(hi - lo < 1_500, "{lo} {hi}");
+    }
+
+    #[test]
+    fn a_host_that_slept_knows_nothing() {
+        let (clock, store) = made();
+        store.learn(0, 7_000);
+        clock.jump_wall(3_600_000);
+        assert!(store.now().is_none());
+        store.learn(store.mono_ms(), 3_607_000);
+        assert_eq!(store.now(), Some((3_607_000, 3_608_001)));
+    }
+
+    #[test]
+    fn a_clock_that_was_set_is_believed() {
+        let (_clock, store) = made();
+        store.learn(0, 7_000);
+        store.learn(0, 3_607_000);
+        assert_eq!(store.now(), Some((3_607_000, 3_608_001)));
+    }
+}

@@ -1,0 +1,388 @@
+//! The two kinds of object that a conditional write decides about: a key's record and a transaction's
+//! marker. Both carry what every such object needs besides: an epoch and a nonce (no body ever repeats,
+//! so an old ETag never comes back), the newest bucket that the index has an entry for, and receipts
+//! that are owed to the log.
+
+use bytes::Bytes;
+use lapsed::leases::rules::{Lease, Marker, Record, Staged};
+use lapsed::leases::{LeaseKey, Removed, State, Subject, Token};
+use lapsed::owner::Incarnation;
+use lapsed::receipt::{Evidence, Receipt, ReceiptId};
+use lapsed::{Error, Name, Result, SystemId};
+use prost::Message;
+use serde::{Deserialize, Serialize};
+
+/// The most receipts that an object owes before they must go to the log.
+pub(crate) const OWED_MAX: usize = 16;
+
+/// The sweeper that a receipt names when it was an operation that cleared.
+pub(crate) const BY_OPERATION: &str = "operation";
+
+/// What was cleared and is not in the log yet.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Debt {
+    pub(crate) removed: Removed,
+    pub(crate) judged_ms: u64,
+}
+
+/// What the object is about.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Content {
+    Lease(LeaseKey, Record),
+    /// `None`: decided once, deleted since; it stands for "nothing there" until it goes itself.
+    Decision(Name, Option<Marker>),
+}
+
+/// One such object.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Doc {
+    /// Grows by one with every write.
+    pub(crate) epoch: u64,
+    pub(crate) content: Content,
+    pub(crate) bucket: Option<String>,
+    pub(crate) owed: Vec<Debt>,
+    /// The log object that last took what was owed.
+    pub(crate) logged_in: u64,
+}
+
+impl Doc {
+    /// Of a key that was never leased.
+    pub(crate) fn lease(key: &LeaseKey) -> Doc {
+        Doc::new(Content::Lease(key.clone(), Record::default()))
+    }
+
+    /// Of a transaction that was never decided.
+    pub(crate) fn decision(txn: &Name) -> Doc {
+        Doc::new(Content::Decision(txn.clone(), None))
+    }
+
+    fn new(content: Content) -> Doc {
+        Doc { epoch: 0, content, bucket: None, owed: Vec::new(), logged_in: 0 }
+    }
+
+    pub(crate) fn subject(&self) -> Subject {
+        match &self.content {
+            Content::Lease(key, _) => Subject::Lease(key.clone()),
+            Content::Decision(txn, _) => Subject::Decision(txn.clone()),
+        }
+    }
+
+    /// When what it holds is over, if it holds something.
+    pub(crate) fn deadline_ms(&self) -> Option<u64> {
+        match &self.content {
+            Content::Lease(_, record) => record.lease.as_ref().map(|lease| lease.deadline_ms),
+            Content::Decision(_, marker) => marker.as_ref().map(|marker| marker.deadline_ms),
+        }
+    }
+
+    /// Who holds it, by which token; of a decision its word.
+    pub(crate) fn holder(&self) -> Option<(Name, u64)> {
+        match &self.content {
+            Content::Lease(_, record) => {
+                record.lease.as_ref().map(|lease| (lease.owner.clone(), record.token.0))
+            }
+            Content::Decision(_, marker) => {
+                let word = marker.as_ref()?.decision.as_str();
+                Some((Name::new(word).ok()?, 0))
+            }
+        }
+    }
+
+    /// As the next version of itself.
+    pub(crate) fn encode(&mut self, nonce: u64) -> Bytes {
+        self.epoch += 1;
+        match &self.content {
+            Content::Lease(key, record) => encode_meta(self, key, record, nonce),
+            Content::Decision(txn, marker) => {
+                let stored = StoredMarker {
+                    epoch: self.epoch,
+                    nonce: format!("{nonce:016x}"),
+                    txn: txn.clone(),
+                    marker: marker.clone(),
+                    bucket: self.bucket.clone(),
+                    owed: self.owed.clone(),
+                    logged_in: self.logged_in,
+                };
+                serde_json::to_vec(&stored).expect("a marker is JSON").into()
+            }
+        }
+    }
+
+    /// A record. `what` names the object if it cannot be read.
+    pub(crate) fn decode_meta(
+        namespace: &str,
+        body: &[u8],
+        what: &str,
+    ) -> std::result::Result<Doc, String> {
+        let wrong =
+            |why: &str| format!("{what} is not a record that this version can read ({why})");
+        let meta = Meta::decode(body).map_err(|error| wrong(&error.to_string()))?;
+        if meta.epoch == 0 || meta.format != FORMAT {
+            return Err(wrong("it has no epoch, or another format"));
+        }
+        let key = LeaseKey::new(namespace, &meta.key).map_err(|error| wrong(&error.to_string()))?;
+        let record = meta.record().ok_or_else(|| wrong("a part of it makes no sense"))?;
+        let owed: Option<Vec<Debt>> =
+            meta.owed.iter().map(|debt| serde_json::from_slice(debt).ok()).collect();
+        Ok(Doc {
+            epoch: meta.epoch,
+            content: Content::Lease(key, record),
+            bucket: Some(meta.bucket).filter(|bucket| !bucket.is_empty()),
+            owed: owed.ok_or_else(|| wrong("what it owes makes no sense"))?,
+            logged_in: meta.logged_in,
+        })
+    }
+
+    /// A marker.
+    pub(crate) fn decode_marker(body: &[u8], what: &str) -> std::result::Result<Doc, String> {
+        let stored: StoredMarker = serde_json::from_slice(body).map_err(|error| {
+            format!("{what} is not a marker that this version can read ({error})")
+        })?;
+        Ok(Doc {
+            epoch: stored.epoch,
+            content: Content::Decision(stored.txn, stored.marker),
+            bucket: stored.bucket,
+            owed: stored.owed,
+            logged_in: stored.logged_in,
+        })
+    }
+}
+
+/// The receipt for what was cleared.
+pub(crate) fn receipt(
+    system: &SystemId,
+    seq: u64,
+    subject: &Subject,
+    debt: &Debt,
+    by: (&str, u64),
+) -> Result<Receipt> {
+    let (owner, token, deadline_ms) = match &debt.removed {
+        Removed::Lease(cleared) => {
+            (cleared.lease.owner.clone(), cleared.token.0, cleared.lease.deadline_ms)
+        }
+        Removed::Decision(marker) => (Name::new(marker.decision.as_str())?, 0, marker.deadline_ms),
+    };
+    let removed = serde_json::to_value(&debt.removed)
+        .map_err(|error| Error::Invalid(format!("what was removed is not JSON: {error}")))?;
+    Ok(Receipt {
+        id: ReceiptId { system: system.clone(), seq },
+        key: subject.name(),
+        owner,
+        incarnation: Incarnation(token),
+        reason: subject.reason(),
+        evidence: Evidence {
+            clock: "object store".to_owned(),
+            deadline_ms,
+            judged_ms: debt.judged_ms,
+            late_ms: debt.judged_ms.saturating_sub(deadline_ms),
+        },
+        removed,
+        sweeper: by.0.into(),
+        batch: by.1,
+        at_ms: debt.judged_ms,
+        restored_ms: None,
+    })
+}
+
+#[derive(Serialize, Deserialize)]
+struct StoredMarker {
+    epoch: u64,
+    nonce: String,
+    txn: Name,
+    marker: Option<Marker>,
+    #[serde(default)]
+    bucket: Option<String>,
+    #[serde(default)]
+    owed: Vec<Debt>,
+    #[serde(default)]
+    logged_in: u64,
+}
+
+/// Of the messages below; another one is not guessed at.
+const FORMAT: u32 = 1;
+
+/// `<namespace>/meta/<key>.pb`.
+#[derive(Clone, PartialEq, Message)]
+struct Meta {
+    #[prost(uint64, tag = "1")]
+    epoch: u64,
+    #[prost(fixed64, tag = "2")]
+    nonce: u64,
+    #[prost(string, tag = "3")]
+    key: String,
+    #[prost(uint64, tag = "4")]
+    token: u64,
+    #[prost(message, optional, tag = "5")]
+    lease: Option<LeaseMessage>,
+    #[prost(message, optional, tag = "6")]
+    state: Option<StateMessage>,
+    #[prost(message, optional, tag = "7")]
+    staged: Option<StagedMessage>,
+    #[prost(string, tag = "8")]
+    bucket: String,
+    /// Each a JSON object.
+    #[prost(bytes = "vec", repeated, tag = "9")]
+    owed: Vec<Vec<u8>>,
+    #[prost(uint64, tag = "10")]
+    logged_in: u64,
+    #[prost(uint32, tag = "11")]
+    format: u32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct LeaseMessage {
+    #[prost(string, tag = "1")]
+    owner: String,
+    #[prost(uint64, tag = "2")]
+    ttl_ms: u64,
+    #[prost(uint64, tag = "3")]
+    acquired_ms: u64,
+    #[prost(uint64, tag = "4")]
+    deadline_ms: u64,
+    #[prost(string, optional, tag = "5")]
+    request: Option<String>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct StateMessage {
+    #[prost(string, optional, tag = "1")]
+    json: Option<String>,
+    #[prost(bytes = "vec", optional, tag = "2")]
+    bytes: Option<Vec<u8>>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct StagedMessage {
+    #[prost(string, tag = "1")]
+    txn: String,
+    #[prost(message, optional, tag = "2")]
+    state: Option<StateMessage>,
+}
+
+fn encode_meta(doc: &Doc, key: &LeaseKey, record: &Record, nonce: u64) -> Bytes {
+    let lease = record.lease.as_ref().map(|lease| LeaseMessage {
+        owner: lease.owner.to_string(),
+        ttl_ms: lease.ttl_ms,
+        acquired_ms: lease.acquired_ms,
+        deadline_ms: lease.deadline_ms,
+        request: lease.request.as_ref().map(Name::to_string),
+    });
+    let staged = record.staged.as_ref().map(|staged| StagedMessage {
+        txn: staged.txn.to_string(),
+        state: Some(state_message(&staged.state)),
+    });
+    let owed = doc.owed.iter().map(|debt| serde_json::to_vec(debt).expect("a debt is JSON"));
+    let meta = Meta {
+        epoch: doc.epoch,
+        nonce,
+        key: key.key.to_string(),
+        token: record.token.0,
+        lease,
+        state: record.state.as_ref().map(state_message),
+        staged,
+        bucket: doc.bucket.clone().unwrap_or_default(),
+        owed: owed.collect(),
+        logged_in: doc.logged_in,
+        format: FORMAT,
+    };
+    meta.encode_to_vec().into()
+}
+
+impl Meta {
+    fn record(&self) -> Option<Record> {
+        let lease = match &self.lease {
+            None => None,
+            Some(lease) => Some(Lease {
+                owner: Name::new(&lease.owner).ok()?,
+                ttl_ms: lease.ttl_ms,
+                acquired_ms: lease.acquired_ms,
+                deadline_ms: lease.deadline_ms,
+                request: match &lease.request {
+                    None => None,
+                    Some(request) => Some(Name::new(request).ok()?),
+                },
+            }),
+        };
+        let state = match &self.state {
+            None => None,
+            Some(state) => Some(read_state(state)?),
+        };
+        let staged = match &self.staged {
+            None => None,
+            Some(staged) => Some(Staged {
+                txn: Name::new(&staged.txn).ok()?,
+                state: read_state(staged.state.as_ref()?)?,
+            }),
+        };
+        Some(Record { token: Token(self.token), lease, state, staged })
+    }
+}
+
+fn state_message(state: &State) -> StateMessage {
+    match state {
+        State::Json(value) => StateMessage { json: Some(value.to_string()), bytes: None },
+        State::Bytes(bytes) => StateMessage { json: None, bytes: Some(bytes.clone()) },
+    }
+}
+
+fn read_state(message: &StateMessage) -> Option<State> {
+    match (&message.json, &message.bytes) {
+        (Some(json), None) => serde_json::from_str(json).ok().map(State::Json),
+        (None, Some(bytes)) => Some(State::Bytes(bytes.clone())),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lapsed::leases::Decision;
+    use lapsed::leases::rules::{Cleared, Moment};
+
+    use super::*;
+
+    fn name(text: &str) -> Name {
+        Name::new(text).unwrap()
+    }
+
+    #[test]
+    fn a_record_comes_back_as_it_was_and_never_as_the_same_bytes() {
+        let key = LeaseKey::new("n", "k/ä").unwrap();
+        let at = Moment::exact(1_000, 0);
+        let mut doc = Doc::lease(&key);
+        let Content::Lease(_, record) = &mut doc.content else { panic!() };
+        record.acquire(&name("a"), 5_000, Some(&name("r")), &at);
+        record.state = Some(State::Bytes(vec![0, 255]));
+        let state = State::Json(serde_json::json!({"x": [1, null]}));
+        record.staged = Some(Staged { txn: name("t"), state });
+        let lease = record.lease.clone().unwrap();
+        let cleared =
+            Cleared { token: Token(1), lease, staged: Some((name("t"), Decision::Commit)) };
+        doc.owed.push(Debt { removed: Removed::Lease(cleared), judged_ms: 7_000 });
+        doc.bucket = Some("2026010811".to_owned());
+        let one = doc.encode(1);
+        assert_eq!(Doc::decode_meta("n", &one, "x").unwrap(), doc);
+        let mut again = Doc::decode_meta("n", &one, "x").unwrap();
+        assert_ne!(again.encode(1), one);
+        let mut same = Doc { epoch: 0, ..doc.clone() };
+        assert_ne!(same.encode(2), one);
+    }
+
+    #[test]
+    fn a_marker_comes_back_as_it_was() {
+        let mut doc = Doc::decision(&name("t"));
+        let marker = Marker::new(Decision::Commit, 1_000, &Moment::exact(5, 0));
+        doc.content = Content::Decision(name("t"), Some(marker.clone()));
+        doc.owed.push(Debt { removed: Removed::Decision(marker), judged_ms: 1 });
+        let body = doc.encode(9);
+        assert_eq!(Doc::decode_marker(&body, "x").unwrap(), doc);
+    }
+
+    #[test]
+    fn rubbish_is_refused_by_name() {
+        for body in [&b""[..], b"{}", b"\xff\xff\xff", b"hello"] {
+            let error = Doc::decode_meta("n", body, "n/meta/k.pb").unwrap_err();
+            assert!(error.contains("n/meta/k.pb"), "{error}");
+            assert!(Doc::decode_marker(body, "m").is_err());
+        }
+    }
+}

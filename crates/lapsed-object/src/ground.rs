@@ -1,0 +1,129 @@
+//! What everything on one store stands on: its objects, their names, its clock, chance.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use lapsed::clock::Clock;
+use lapsed::leases::rules::Moment;
+use lapsed::leases::{LeaseKey, Subject};
+use lapsed::{Error, Result};
+use object_store::UpdateVersion;
+
+use crate::clock::StoreClock;
+use crate::doc::Doc;
+use crate::names::{Places, escape};
+use crate::objects::{Objects, Only, Written};
+
+pub(crate) struct Ground {
+    pub(crate) objects: Objects,
+    pub(crate) places: Places,
+    pub(crate) time: Arc<StoreClock>,
+    pub(crate) clock: Arc<dyn Clock>,
+}
+
+/// An object that was read: as it is, and how to replace it.
+#[derive(Clone, Debug)]
+pub(crate) struct Held {
+    pub(crate) doc: Doc,
+    pub(crate) only: Only,
+}
+
+/// What is under a name.
+#[derive(Clone, Debug)]
+pub(crate) enum Found {
+    Doc(Doc, UpdateVersion),
+    Nothing,
+    /// Something that cannot be read, in words.
+    Rubbish(String),
+}
+
+impl Ground {
+    pub(crate) fn name(&self) -> &str {
+        self.objects.name()
+    }
+
+    /// The store's time. Asks for it, if no answer has told it yet.
+    pub(crate) async fn moment(&self) -> Result<Moment> {
+        if self.time.now().is_none() {
+            self.objects.get(&format!("{}.lapsed/hello", self.places.root())).await?;
+        }
+        self.time.moment(self.name())
+    }
+
+    pub(crate) fn nonce(&self) -> u64 {
+        self.clock.random()
+    }
+
+    /// Where the object of a subject is.
+    pub(crate) fn path(&self, subject: &Subject) -> String {
+        match subject {
+            Subject::Lease(key) => {
+                self.places.meta(key.namespace.as_str(), &escape(key.key.as_str()))
+            }
+            Subject::Decision(txn) => self.places.marker(&escape(txn.as_str())),
+        }
+    }
+
+    /// Reads what is under the name of a record (or of a marker, where the namespace is theirs).
+    pub(crate) async fn find(&self, path: &str, namespace: Option<&str>) -> Result<Found> {
+        let Some(read) = self.objects.get(path).await? else { return Ok(Found::Nothing) };
+        let decoded = match namespace {
+            Some(namespace) => Doc::decode_meta(namespace, &read.body, path),
+            None => Doc::decode_marker(&read.body, path),
+        };
+        Ok(match decoded {
+            Ok(doc) => Found::Doc(doc, read.version),
+            Err(words) => Found::Rubbish(words),
+        })
+    }
+
+    /// The object of a subject, ready to be replaced; a new one if there is none.
+    pub(crate) async fn load(&self, subject: &Subject) -> Result<Held> {
+        let found = self.find(&self.path(subject), namespace_of(subject)).await?;
+        match found {
+            Found::Doc(doc, version) => Ok(Held { doc, only: Only::IfStill(version) }),
+            Found::Nothing => {
+                let doc = match subject {
+                    Subject::Lease(key) => Doc::lease(key),
+                    Subject::Decision(txn) => Doc::decision(txn),
+                };
+                Ok(Held { doc, only: Only::IfNew })
+            }
+            Found::Rubbish(what) => Err(Error::Corrupt { store: self.name().to_owned(), what }),
+        }
+    }
+
+    /// The decisive step: replaces what was read. `None`: somebody else was first.
+    pub(crate) async fn replace(&self, held: &Held, mut doc: Doc) -> Result<Option<Held>> {
+        let path = self.path(&doc.subject());
+        let body = doc.encode(self.nonce());
+        Ok(match self.objects.put(&path, body, held.only.clone()).await? {
+            Written::Done(version) => Some(Held { doc, only: Only::IfStill(version) }),
+            Written::Lost => None,
+        })
+    }
+
+    /// Writes an entry of the index.
+    pub(crate) async fn file(&self, subject: &Subject, bucket: &str) -> Result<()> {
+        let (namespace, name) = index_name(subject);
+        let path = self.places.entry(&namespace, bucket, &name);
+        self.objects.put(&path, Bytes::from_static(b"{}"), Only::Always).await?;
+        Ok(())
+    }
+}
+
+/// The namespace of a record; `None` for a decision.
+pub(crate) fn namespace_of(subject: &Subject) -> Option<&str> {
+    match subject {
+        Subject::Lease(LeaseKey { namespace, .. }) => Some(namespace.as_str()),
+        Subject::Decision(_) => None,
+    }
+}
+
+/// Where and under which name the index has it.
+pub(crate) fn index_name(subject: &Subject) -> (String, String) {
+    match subject {
+        Subject::Lease(key) => (key.namespace.to_string(), escape(key.key.as_str())),
+        Subject::Decision(txn) => (lapsed::leases::DECISIONS.to_owned(), escape(txn.as_str())),
+    }
+}

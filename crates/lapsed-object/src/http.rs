@@ -1,0 +1,159 @@
+//! Between `object_store` and the network: sees every request and every answer.
+//!
+//! It counts, keeps the budget, learns the store's time from `Date`, and notices throttling. It repeats
+//! nothing: a conditional write that is repeated blindly mistakes its own first attempt for a rival's.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use http::header::DATE;
+use lapsed::Error;
+use object_store::ClientOptions;
+use object_store::client::{
+    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService,
+};
+
+use crate::clock::StoreClock;
+use crate::requests::{Meter, RequestKind};
+
+/// How long connecting may take.
+const CONNECT_LIMIT: Duration = Duration::from_secs(3);
+
+/// What every request of one store has in common.
+pub(crate) struct Wire {
+    client: reqwest::Client,
+    meter: Meter,
+    clock: Arc<StoreClock>,
+    /// What stands in the address of requests to the store itself; others are for credentials.
+    bucket: String,
+}
+
+impl Wire {
+    pub(crate) fn new(
+        store: &str,
+        meter: Meter,
+        clock: Arc<StoreClock>,
+        bucket: &str,
+        timeout: Duration,
+    ) -> lapsed::Result<Arc<Self>> {
+        let client = client(timeout).map_err(|what| Error::Unavailable {
+            store: store.to_owned(),
+            what: format!("no HTTP client: {what}"),
+        })?;
+        Ok(Arc::new(Wire { client, meter, clock, bucket: bucket.to_owned() }))
+    }
+
+    pub(crate) fn meter(&self) -> &Meter {
+        &self.meter
+    }
+
+    fn is_for_the_store(&self, request: &HttpRequest) -> bool {
+        let uri = request.uri();
+        let in_host = uri.host().is_some_and(|host| host.starts_with(&self.bucket));
+        in_host || uri.path().split('/').any(|part| part == self.bucket)
+    }
+
+    /// Sends one request; nothing is repeated.
+    pub(crate) async fn send(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let ours = self.is_for_the_store(&request);
+        let kind = match ours {
+            true => RequestKind::of(request.method(), request.uri()),
+            false => RequestKind::Other,
+        };
+        let spent = |spent| HttpError::new(HttpErrorKind::Unknown, spent);
+        self.meter.spend(kind).map_err(spent)?;
+        let sent_ms = self.clock.mono_ms();
+        let answer = self.client.call(request).await?;
+        if ours && let Some(date_ms) = date_ms(&answer) {
+            self.clock.learn(sent_ms, date_ms);
+        }
+        let status = answer.status().as_u16();
+        if matches!(status, 429 | 503) {
+            self.meter.note_throttled();
+        }
+        if status == 429 || status >= 500 {
+            return Err(HttpError::new(HttpErrorKind::Unknown, Trouble { status }));
+        }
+        Ok(answer)
+    }
+}
+
+/// The store answered that it cannot: too much was asked of it, or something is wrong with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Trouble {
+    pub(crate) status: u16,
+}
+
+impl Trouble {
+    pub(crate) fn is_throttling(self) -> bool {
+        matches!(self.status, 429 | 503)
+    }
+}
+
+impl std::fmt::Display for Trouble {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.is_throttling() {
+            true => write!(f, "it asks for fewer requests (HTTP {})", self.status),
+            false => write!(f, "it is in trouble itself (HTTP {})", self.status),
+        }
+    }
+}
+
+impl std::error::Error for Trouble {}
+
+/// What an answer says of its time.
+fn date_ms(answer: &HttpResponse) -> Option<i64> {
+    let text = answer.headers().get(DATE)?.to_str().ok()?;
+    let date = httpdate::parse_http_date(text).ok()?;
+    let since = date.duration_since(std::time::UNIX_EPOCH).ok()?;
+    i64::try_from(since.as_millis()).ok()
+}
+
+/// rustls with ring and the system's certificates, HTTP/1.1: one slow answer holds up no other.
+fn client(timeout: Duration) -> std::result::Result<reqwest::Client, String> {
+    let mut roots = rustls::RootCertStore::empty();
+    for certificate in rustls_native_certs::load_native_certs().certs {
+        // One that cannot be read is one that nobody is trusted by.
+        let _ = roots.add(certificate);
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let tls = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| error.to_string())?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    reqwest::Client::builder()
+        .tls_backend_preconfigured(tls)
+        .http1_only()
+        .timeout(timeout)
+        .connect_timeout(CONNECT_LIMIT.min(timeout))
+        .redirect(reqwest::redirect::Policy::none())
+        .retry(reqwest::retry::never())
+        .user_agent(concat!("lapsed/", env!("CARGO_PKG_VERSION")))
+        .build()
+        .map_err(|error| error.to_string())
+}
+
+/// The same wire for all clients of one store.
+#[derive(Clone)]
+pub(crate) struct Connector(pub(crate) Arc<Wire>);
+
+impl std::fmt::Debug for Connector {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Connector")
+    }
+}
+
+impl HttpConnector for Connector {
+    fn connect(&self, _: &ClientOptions) -> object_store::Result<HttpClient> {
+        Ok(HttpClient::new(self.clone()))
+    }
+}
+
+#[async_trait]
+impl HttpService for Connector {
+    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        self.0.send(request).await
+    }
+}

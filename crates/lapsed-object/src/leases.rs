@@ -1,0 +1,283 @@
+//! Leases and decisions as objects: one conditional write decides each.
+//!
+//! Layout: `<namespace>/meta/<key>.pb` is the truth about a key, `.txn-decisions/m/<txn>` about a
+//! transaction; `<namespace>/.lease-index/<bucket>/<key>` and `.txn-decisions/e/<bucket>/<txn>` say where a
+//! sweep should look when the bucket's time is over. An entry is written before what it points to (D2),
+//! and an entry of a bucket that is not over is never deleted.
+
+mod cache;
+mod change;
+mod decisions;
+mod reclaim;
+mod reconcile;
+mod restore;
+mod sweep;
+mod walk;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::StreamExt;
+use lapsed::leases::rules::{Moment, Staged};
+use lapsed::leases::{
+    Acquire, Acquired, Decided, Decision, Described, Fenced, Grant, LeaseKey, LeasesStore, Met,
+    Namespace, State, Subject, Ticket,
+};
+use lapsed::system::Restored;
+use lapsed::{Error, Name, Result, SystemId};
+
+use crate::doc::Content;
+use crate::ground::{Found, Ground};
+use crate::log::Log;
+use crate::names::{Width, escape, namespace};
+use crate::objects::ListRequest;
+use cache::Cache;
+use change::{Asked, Change};
+use walk::Walks;
+
+/// How many objects are read at the same time.
+const AT_ONCE: usize = 8;
+
+/// How the leases of one system lie in the store.
+#[derive(Clone, Debug)]
+pub struct LeasesLayout {
+    /// How wide a bucket of the index is: a part of a day without a rest. May be changed at any time;
+    /// entries of another width are found all the same.
+    pub bucket: Duration,
+    /// How many keys are remembered as they were last written, which saves reading them again.
+    pub remembered: usize,
+    /// How many requests one pass may cost. `None`: only what the pass may do limits it.
+    pub requests_per_pass: Option<u64>,
+    /// How long a batch of reclaims may take from its intention to its end, before others settle it.
+    pub log_patience: Duration,
+}
+
+impl Default for LeasesLayout {
+    fn default() -> Self {
+        LeasesLayout {
+            bucket: Duration::from_secs(3_600),
+            remembered: 10_000,
+            requests_per_pass: None,
+            log_patience: crate::store::LOG_PATIENCE,
+        }
+    }
+}
+
+/// The leases of one system.
+pub struct ObjectLeases {
+    ground: Arc<Ground>,
+    log: Arc<Log>,
+    id: SystemId,
+    width: Width,
+    cache: Cache,
+    walks: Walks,
+    settled: std::sync::Mutex<Vec<lapsed::sweep::BatchId>>,
+    batches: std::sync::atomic::AtomicU64,
+    requests_per_pass: Option<u64>,
+    sweeping: sweep::Sweeping,
+}
+
+impl ObjectLeases {
+    pub(crate) fn new(
+        ground: Arc<Ground>,
+        log: Arc<Log>,
+        id: SystemId,
+        layout: LeasesLayout,
+    ) -> Result<Self> {
+        let width = Width::new(layout.bucket)?;
+        if layout.log_patience.is_zero() {
+            return Err(Error::Invalid("`log_patience` must be longer than 0".to_owned()));
+        }
+        Ok(ObjectLeases {
+            ground,
+            log,
+            id,
+            width,
+            cache: Cache::new(layout.remembered),
+            walks: Walks::default(),
+            settled: Default::default(),
+            batches: Default::default(),
+            requests_per_pass: layout.requests_per_pass,
+            sweeping: Default::default(),
+        })
+    }
+
+    /// What is under a key, for those that only look.
+    async fn look(&self, namespace: &str, name: &str) -> Result<Option<Described>> {
+        let path = self.ground.places.meta(namespace, name);
+        match self.ground.find(&path, Some(namespace)).await? {
+            Found::Doc(doc, _) => Ok(described(doc.content, &self.ground.moment().await?)),
+            Found::Nothing => Ok(None),
+            Found::Rubbish(what) => {
+                Err(Error::Corrupt { store: self.ground.name().to_owned(), what })
+            }
+        }
+    }
+
+    /// The same in a listing, where one that cannot be read must not hide the others.
+    async fn look_past(&self, namespace: &str, name: &str) -> Result<Option<Described>> {
+        match self.look(namespace, name).await {
+            Err(Error::Corrupt { what, .. }) => {
+                tracing::warn!(system = %self.id, what, "left out of a listing");
+                Ok(None)
+            }
+            other => other,
+        }
+    }
+}
+
+/// Carries them out, a few at the same time; the answers in their order.
+pub(crate) async fn some_at_once<F: Future>(calls: Vec<F>) -> Vec<F::Output> {
+    futures::stream::iter(calls).buffered(AT_ONCE).collect().await
+}
+
+fn described(content: Content, at: &Moment) -> Option<Described> {
+    match content {
+        // A record that never saw a token is one whose making was forestalled.
+        Content::Lease(key, record) if record.token.0 > 0 => Some(Described::new(&key, record, at)),
+        Content::Lease(..) | Content::Decision(..) => None,
+    }
+}
+
+#[async_trait]
+impl LeasesStore for ObjectLeases {
+    async fn acquire(&self, acquire: &Acquire) -> Result<Met<Acquired>> {
+        // Without a name of its own an attempt that was in doubt could not be told from a rival's.
+        let own = || Name::new(&format!("~{:016x}", self.ground.nonce()));
+        let request = acquire.request.clone().map_or_else(own, Ok)?;
+        let acquire = Acquire { request: Some(request), ..acquire.clone() };
+        let key = acquire.key.clone();
+        let met = self.change(&key, &Change::Acquire(acquire)).await?;
+        Ok(Met { answer: met.answer.acquired()?, cleared: met.cleared })
+    }
+
+    async fn renew(&self, ticket: &Ticket, ttl_ms: Option<u64>) -> Result<Met<Fenced<Grant>>> {
+        let met = self.change(&ticket.key, &Change::Renew(ticket.token, ttl_ms)).await?;
+        Ok(Met { answer: met.answer.fenced_grant()?, cleared: met.cleared })
+    }
+
+    async fn release(&self, ticket: &Ticket) -> Result<Met<Fenced<()>>> {
+        self.fenced(&ticket.key, Change::Release(ticket.token)).await
+    }
+
+    async fn describe(&self, key: &LeaseKey) -> Result<Met<Option<Described>>> {
+        let met = self.change(key, &Change::Look).await?;
+        match met.answer {
+            Asked::Looked(found) => Ok(Met { answer: found, cleared: met.cleared }),
+            other => Err(other.unexpected()),
+        }
+    }
+
+    async fn peek(&self, key: &LeaseKey) -> Result<Option<Described>> {
+        self.look(key.namespace.as_str(), &escape(key.key.as_str())).await
+    }
+
+    async fn list(
+        &self,
+        namespace: &Namespace,
+        after: Option<&Name>,
+        limit: usize,
+    ) -> Result<Vec<Described>> {
+        let prefix = self.ground.places.metas(namespace.as_str());
+        let after = after.map(|after| format!("{}.pb", escape(after.as_str())));
+        let mut token = None;
+        loop {
+            let request = ListRequest {
+                prefix: &prefix,
+                after: after.as_deref(),
+                token,
+                limit,
+                ..ListRequest::default()
+            };
+            let listing = self.ground.objects.list(request).await?;
+            let names = listing.names.iter().filter_map(|name| name.strip_suffix(".pb"));
+            let looks = names.map(|name| self.look_past(namespace.as_str(), name)).collect();
+            let found: Result<Vec<Option<Described>>> =
+                some_at_once(looks).await.into_iter().collect();
+            let found: Vec<Described> = found?.into_iter().flatten().take(limit).collect();
+            token = listing.token;
+            if !found.is_empty() || token.is_none() {
+                return Ok(found);
+            }
+        }
+    }
+
+    async fn namespaces(&self, after: Option<&Namespace>, limit: usize) -> Result<Vec<Namespace>> {
+        let mut found = Vec::new();
+        let mut token = None;
+        loop {
+            let request = ListRequest {
+                prefix: self.ground.places.root(),
+                flat: true,
+                after: after.map(Namespace::as_str),
+                token,
+                limit: 1_000,
+            };
+            let listing = self.ground.objects.list(request).await?;
+            found.extend(listing.folders.iter().filter_map(|name| namespace(name)));
+            token = listing.token;
+            if found.len() >= limit || token.is_none() {
+                found.truncate(limit);
+                return Ok(found);
+            }
+        }
+    }
+
+    async fn set_state(&self, ticket: &Ticket, state: Option<&State>) -> Result<Met<Fenced<()>>> {
+        self.fenced(&ticket.key, Change::SetState(ticket.token, state.cloned())).await
+    }
+
+    async fn stage(&self, ticket: &Ticket, staged: Option<&Staged>) -> Result<Met<Fenced<()>>> {
+        self.fenced(&ticket.key, Change::Stage(ticket.token, staged.cloned())).await
+    }
+
+    async fn decide(&self, txn: &Name, decision: Decision, ttl_ms: u64) -> Result<Met<Decided>> {
+        self.decide_once(txn, decision, ttl_ms).await
+    }
+
+    async fn decision(&self, txn: &Name) -> Result<Met<Option<Decided>>> {
+        self.decision_kept(txn).await
+    }
+
+    async fn peek_decision(&self, txn: &Name) -> Result<Option<(Decided, bool)>> {
+        self.look_at_decision(txn).await
+    }
+
+    async fn restore(&self, seq: u64) -> Result<Restored> {
+        self.put_back(seq).await
+    }
+}
+
+impl ObjectLeases {
+    async fn fenced(&self, key: &LeaseKey, change: Change) -> Result<Met<Fenced<()>>> {
+        let met = self.change(key, &change).await?;
+        Ok(Met { answer: met.answer.fenced()?, cleared: met.cleared })
+    }
+
+    /// The bucket of a deadline.
+    fn bucket(&self, deadline_ms: u64) -> String {
+        self.width.bucket(deadline_ms)
+    }
+
+    /// An entry of the index where a deadline belongs, unless the newest is there already.
+    async fn file_before(&self, subject: &Subject, doc: &mut crate::doc::Doc) -> Result<()> {
+        let Some(deadline_ms) = doc.deadline_ms() else { return Ok(()) };
+        let bucket = self.bucket(deadline_ms);
+        if doc.bucket.as_ref() != Some(&bucket) {
+            self.ground.file(subject, &bucket).await?;
+            doc.bucket = Some(bucket);
+        }
+        Ok(())
+    }
+
+    /// Whoever stood still between filing and writing may find the bucket swept meanwhile: files again.
+    async fn file_after(&self, subject: &Subject, doc: &crate::doc::Doc) -> Result<()> {
+        let (Some(bucket), Some(_)) = (&doc.bucket, doc.deadline_ms()) else { return Ok(()) };
+        let Some((_, now_ms)) = self.ground.time.now() else { return Ok(()) };
+        if self.width.end_ms(bucket).is_some_and(|end_ms| end_ms <= now_ms) {
+            self.ground.file(subject, bucket).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,62 @@
+//! Keys as this process last wrote them: saves reading them again. Never used to refuse: what it says
+//! may be old, and only the conditional write finds out.
+//!
+//! Also one lock for each share of the keys: whoever of this process wants the same key waits for its
+//! turn instead of losing a race that costs requests.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use lapsed::leases::LeaseKey;
+
+use crate::ground::Held;
+
+const SHARES: usize = 256;
+
+pub(crate) struct Cache {
+    max: usize,
+    held: Mutex<HashMap<LeaseKey, Held>>,
+    turns: Vec<tokio::sync::Mutex<()>>,
+    hasher: RandomState,
+}
+
+impl Cache {
+    pub(crate) fn new(max: usize) -> Self {
+        let turns = (0..SHARES).map(|_| tokio::sync::Mutex::default()).collect();
+        Cache { max, held: Mutex::default(), turns, hasher: RandomState::new() }
+    }
+
+    /// Waits until nobody else of this process is at that key.
+    pub(crate) async fn turn(&self, key: &LeaseKey) -> tokio::sync::MutexGuard<'_, ()> {
+        let share = self.hasher.hash_one(key) as usize % SHARES;
+        self.turns[share].lock().await
+    }
+
+    pub(crate) fn get(&self, key: &LeaseKey) -> Option<Held> {
+        self.lock().get(key).cloned()
+    }
+
+    pub(crate) fn put(&self, key: &LeaseKey, held: Held) {
+        let mut all = self.lock();
+        if all.len() >= self.max && !all.contains_key(key) {
+            // Half of them, whichever: it is a saving, not a promise.
+            let mut nth = 0;
+            all.retain(|_, _| {
+                nth += 1;
+                nth % 2 == 0
+            });
+        }
+        if self.max > 0 {
+            all.insert(key.clone(), held);
+        }
+    }
+
+    pub(crate) fn forget(&self, key: &LeaseKey) {
+        self.lock().remove(key);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<LeaseKey, Held>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,293 @@
+//! One operation on one key: read, clear what is over, do what was asked, write if nobody was faster.
+//!
+//! Clearing and doing are one write, so meeting an expired lease costs nothing more. Nothing else is
+//! changed before that write has won, but for the index entry that must be there first (D2, D3).
+
+use std::time::Duration;
+
+use lapsed::clock::jittered;
+use lapsed::leases::rules::{Attempt, Moment, Record, Staged};
+use lapsed::leases::{
+    Acquire, Acquired, DECISION_TTL_MS, Decision, Described, Expiry, Fenced, Grant, LeaseKey, Loss,
+    Met, Removed, State, Subject, Token,
+};
+use lapsed::sweep::BatchId;
+use lapsed::{Error, Result};
+
+use super::ObjectLeases;
+use crate::doc::{BY_OPERATION, Content, Debt, Doc, OWED_MAX};
+use crate::ground::Held;
+use crate::log::Intent;
+
+/// How often a lost race is run again.
+const TRIES: u32 = 30;
+
+/// What is asked for.
+#[derive(Clone, Debug)]
+pub(crate) enum Change {
+    Acquire(Acquire),
+    Renew(Token, Option<u64>),
+    Release(Token),
+    SetState(Token, Option<State>),
+    Stage(Token, Option<Staged>),
+    Look,
+}
+
+/// What is answered.
+#[derive(Clone, Debug)]
+pub(crate) enum Asked {
+    Granted(Grant),
+    Held(Grant),
+    Done,
+    Lost(Loss),
+    Looked(Option<Described>),
+}
+
+impl Asked {
+    pub(crate) fn unexpected(self) -> Error {
+        Error::Invalid(format!("an answer to another question: {self:?}"))
+    }
+
+    pub(crate) fn acquired(self) -> Result<Acquired> {
+        match self {
+            Asked::Granted(grant) => Ok(Acquired::Granted(grant)),
+            Asked::Held(grant) => Ok(Acquired::Held(grant)),
+            other => Err(other.unexpected()),
+        }
+    }
+
+    pub(crate) fn fenced_grant(self) -> Result<Fenced<Grant>> {
+        match self {
+            Asked::Granted(grant) => Ok(Fenced::Done(grant)),
+            Asked::Lost(loss) => Ok(Fenced::Lost(loss)),
+            other => Err(other.unexpected()),
+        }
+    }
+
+    pub(crate) fn fenced(self) -> Result<Fenced<()>> {
+        match self {
+            Asked::Done => Ok(Fenced::Done(())),
+            Asked::Lost(loss) => Ok(Fenced::Lost(loss)),
+            other => Err(other.unexpected()),
+        }
+    }
+
+    /// Whether what was asked is not to be had: then it must be asked of the store itself.
+    fn is_refusal(&self) -> bool {
+        matches!(self, Asked::Held(_) | Asked::Lost(_) | Asked::Looked(_))
+    }
+}
+
+/// One attempt, judged.
+struct Judged {
+    answer: Asked,
+    doc: Doc,
+    cleared: Vec<Expiry>,
+}
+
+impl ObjectLeases {
+    /// Does it, however often somebody else is faster.
+    pub(crate) async fn change(&self, key: &LeaseKey, change: &Change) -> Result<Met<Asked>> {
+        let _turn = self.cache.turn(key).await;
+        // Whoever only looks wants to see what is there.
+        let mut remembered = match change {
+            Change::Look => None,
+            _ => self.cache.get(key),
+        };
+        for attempt in 0..TRIES {
+            let fresh = remembered.is_none() || self.ground.time.now().is_none();
+            let held = match remembered.take().filter(|_| !fresh) {
+                Some(held) => held,
+                None => self.ground.load(&Subject::Lease(key.clone())).await?,
+            };
+            let sent_ms = self.ground.time.mono_ms();
+            let judged = match self.judge(key, &held, change).await {
+                Ok(judged) => judged,
+                Err(error) => {
+                    self.cache.forget(key);
+                    return Err(error);
+                }
+            };
+            if judged.doc == held.doc {
+                if judged.answer.is_refusal() && !fresh {
+                    self.cache.forget(key);
+                    continue;
+                }
+                if fresh && held.doc.epoch > 0 {
+                    self.cache.put(key, held);
+                }
+                return Ok(Met { answer: judged.answer, cleared: Vec::new() });
+            }
+            if judged.doc.owed.len() > OWED_MAX {
+                self.pay(held).await?;
+                continue;
+            }
+            if let Some(met) = self.write(key, &held, judged, sent_ms).await? {
+                return Ok(met);
+            }
+            self.pause(attempt).await;
+        }
+        Err(Error::Throttled {
+            store: self.ground.name().to_owned(),
+            what: format!("{key} is being changed by too many at once"),
+        })
+    }
+
+    /// The decisive write. `None`: to be judged again.
+    async fn write(
+        &self,
+        key: &LeaseKey,
+        held: &Held,
+        mut judged: Judged,
+        sent_ms: i64,
+    ) -> Result<Option<Met<Asked>>> {
+        // Whatever becomes of it: what was remembered is no longer so.
+        self.cache.forget(key);
+        let subject = Subject::Lease(key.clone());
+        self.file_before(&subject, &mut judged.doc).await?;
+        let Some(written) = self.ground.replace(held, judged.doc).await? else { return Ok(None) };
+        let late = self.granted_too_little(&judged.answer, sent_ms);
+        self.file_after(&subject, &written.doc).await?;
+        self.cache.put(key, written.clone());
+        if late {
+            // This host slept, or the store's clock was set: what was granted is less than a TTL.
+            let Asked::Granted(grant) = &judged.answer else { return Ok(None) };
+            return self.lengthen(key, &written, grant, judged.cleared).await;
+        }
+        Ok(Some(Met { answer: judged.answer, cleared: judged.cleared }))
+    }
+
+    fn granted_too_little(&self, answer: &Asked, sent_ms: i64) -> bool {
+        let Asked::Granted(grant) = answer else { return false };
+        let latest = self.ground.time.latest_at(sent_ms).unwrap_or(u64::MAX - grant.ttl_ms);
+        grant.deadline_ms < latest.saturating_add(grant.ttl_ms) && grant.now_ms < latest
+    }
+
+    /// Once more, from the time that is known by now. `None`: somebody came in between.
+    async fn lengthen(
+        &self,
+        key: &LeaseKey,
+        held: &Held,
+        grant: &Grant,
+        cleared: Vec<Expiry>,
+    ) -> Result<Option<Met<Asked>>> {
+        let renewal = Change::Renew(grant.token, Some(grant.ttl_ms));
+        let mut judged = self.judge(key, held, &renewal).await?;
+        let subject = Subject::Lease(key.clone());
+        self.file_before(&subject, &mut judged.doc).await?;
+        let written = self.ground.replace(held, judged.doc).await?;
+        self.cache.forget(key);
+        Ok(written.map(|_| Met { answer: judged.answer, cleared }))
+    }
+
+    /// What becomes of the record, by the rules.
+    async fn judge(&self, key: &LeaseKey, held: &Held, change: &Change) -> Result<Judged> {
+        let mut doc = held.doc.clone();
+        let at = self.ground.moment().await?;
+        let Content::Lease(_, record) = &mut doc.content else {
+            return Err(Error::Invalid(format!("{key} is not a lease")));
+        };
+        let decision = self.decided_for(record, change, &at).await?;
+        let mut cleared = Vec::new();
+        if let Some(over) = record.clear(&at, decision) {
+            cleared.push(Expiry {
+                subject: Subject::Lease(key.clone()),
+                deadline_ms: over.lease.deadline_ms,
+                at_ms: at.judging_ms,
+            });
+            doc.owed.push(Debt { removed: Removed::Lease(over), judged_ms: at.judging_ms });
+        }
+        let answer = apply(key, record, change, decision, &at);
+        Ok(Judged { answer, doc, cleared })
+    }
+
+    /// The decision that must be known before the lease may end; asked for only then.
+    async fn decided_for(
+        &self,
+        record: &Record,
+        change: &Change,
+        at: &Moment,
+    ) -> Result<Option<Decision>> {
+        let ends = match change {
+            Change::Release(token) => record.check(*token).is_ok(),
+            _ => false,
+        };
+        match record.undecided() {
+            Some(txn) if ends || record.expired(at).is_some() => {
+                Ok(Some(self.settle_txn(&txn.clone()).await?))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// The decision on a transaction; where there is none it is rolled back, for good.
+    pub(crate) async fn settle_txn(&self, txn: &lapsed::Name) -> Result<Decision> {
+        Ok(self.decide_once(txn, Decision::Rollback, DECISION_TTL_MS).await?.answer.decision)
+    }
+
+    /// Moves what an object owes to the log.
+    async fn pay(&self, held: Held) -> Result<()> {
+        let number = self.batches.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let sweeper = format!("{BY_OPERATION}-{:016x}", self.ground.nonce());
+        let id = BatchId { sweeper: sweeper.into(), number };
+        let intent = intent(&held.doc);
+        let opened = self.log.open(&id, std::slice::from_ref(&intent)).await?;
+        let mut doc = held.doc.clone();
+        doc.owed.clear();
+        doc.logged_in = opened.number();
+        match self.ground.replace(&held, doc).await {
+            Ok(Some(_)) => {
+                let done = [intent.subject.name().to_string()].into();
+                opened.close(&done).await?;
+            }
+            Ok(None) => drop(opened.close(&Default::default()).await?),
+            Err(_) => drop(opened.settle().await?),
+        }
+        Ok(())
+    }
+
+    pub(crate) async fn pause(&self, attempt: u32) {
+        let base = Duration::from_millis(5) * 2u32.saturating_pow(attempt.min(6));
+        self.ground.clock.sleep(jittered(&*self.ground.clock, base, 1.0)).await;
+    }
+}
+
+/// What an object owes, as an intention.
+pub(crate) fn intent(doc: &Doc) -> Intent {
+    let debts = doc.owed.iter().map(|debt| (debt.clone(), BY_OPERATION.to_owned(), 0));
+    Intent { subject: doc.subject(), epoch: doc.epoch, debts: debts.collect() }
+}
+
+/// Does what was asked to a record that holds nothing that is over.
+fn apply(
+    key: &LeaseKey,
+    record: &mut Record,
+    change: &Change,
+    decision: Option<Decision>,
+    at: &Moment,
+) -> Asked {
+    let fenced =
+        |done: std::result::Result<(), Loss>| done.map_or_else(Asked::Lost, |()| Asked::Done);
+    match change {
+        Change::Acquire(acquire) => {
+            let request = acquire.request.as_ref();
+            let attempt = record.acquire(&acquire.owner, acquire.ttl_ms, request, at);
+            let grant =
+                record.grant(key, at).expect("whoever acquires or is held off sees a lease");
+            match attempt {
+                Attempt::Granted | Attempt::Repeated => Asked::Granted(grant),
+                Attempt::Held => Asked::Held(grant),
+            }
+        }
+        Change::Renew(token, ttl_ms) => match record.renew(*token, *ttl_ms, at) {
+            Ok(()) => Asked::Granted(record.grant(key, at).expect("what was renewed is held")),
+            Err(loss) => Asked::Lost(loss),
+        },
+        Change::Release(token) => fenced(record.release(*token, decision)),
+        Change::SetState(token, state) => fenced(record.set_state(*token, state.clone())),
+        Change::Stage(token, staged) => fenced(record.stage(*token, staged.clone())),
+        Change::Look => {
+            Asked::Looked(super::described(Content::Lease(key.clone(), record.clone()), at))
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Decisions of transactions: one object each, made by whoever is first.
+//!
+//! A marker that is over is not deleted at once but emptied, by a conditional write that also notes the
+//! receipt; empty it counts as "nothing there", and the sweep removes it. Deleting is not a conditional
+//! write on every store, and a late delete must never hit a decision that was made anew.
+
+use lapsed::leases::rules::{Marker, Moment};
+use lapsed::leases::{Decided, Decision, Expiry, Met, Removed, Subject};
+use lapsed::{Error, Name, Result};
+
+use super::ObjectLeases;
+use crate::doc::{Content, Debt, Doc};
+use crate::ground::Held;
+
+const TRIES: u32 = 30;
+
+impl ObjectLeases {
+    pub(crate) async fn decide_once(
+        &self,
+        txn: &Name,
+        decision: Decision,
+        ttl_ms: u64,
+    ) -> Result<Met<Decided>> {
+        let subject = Subject::Decision(txn.clone());
+        for attempt in 0..TRIES {
+            let held = self.ground.load(&subject).await?;
+            let at = self.ground.moment().await?;
+            if let Some(marker) = live(&held.doc, &at) {
+                return Ok(Met::clean(decided(txn, marker, false, &at)));
+            }
+            let mut doc = held.doc.clone();
+            let cleared = clear(&mut doc, &at);
+            let marker = Marker::new(decision, ttl_ms, &at);
+            doc.content = Content::Decision(txn.clone(), Some(marker.clone()));
+            self.file_before(&subject, &mut doc).await?;
+            if let Some(written) = self.ground.replace(&held, doc).await? {
+                self.file_after(&subject, &written.doc).await?;
+                return Ok(Met { answer: decided(txn, &marker, true, &at), cleared });
+            }
+            self.pause(attempt).await;
+        }
+        Err(self.too_many(txn))
+    }
+
+    pub(crate) async fn decision_kept(&self, txn: &Name) -> Result<Met<Option<Decided>>> {
+        let subject = Subject::Decision(txn.clone());
+        for attempt in 0..TRIES {
+            let held = self.ground.load(&subject).await?;
+            let at = self.ground.moment().await?;
+            if let Some(marker) = live(&held.doc, &at) {
+                return Ok(Met::clean(Some(decided(txn, marker, false, &at))));
+            }
+            let mut doc = held.doc.clone();
+            let cleared = clear(&mut doc, &at);
+            if cleared.is_empty() || self.ground.replace(&held, doc).await?.is_some() {
+                return Ok(Met { answer: None, cleared });
+            }
+            self.pause(attempt).await;
+        }
+        Err(self.too_many(txn))
+    }
+
+    pub(crate) async fn look_at_decision(&self, txn: &Name) -> Result<Option<(Decided, bool)>> {
+        let held = self.ground.load(&Subject::Decision(txn.clone())).await?;
+        let at = self.ground.moment().await?;
+        let Content::Decision(_, Some(marker)) = &held.doc.content else { return Ok(None) };
+        Ok(Some((decided(txn, marker, false, &at), marker.is_expired(&at))))
+    }
+
+    /// Makes a decision again, as its receipt has it. False: there is one by now.
+    pub(crate) async fn decide_again(&self, txn: &Name, marker: &Marker) -> Result<bool> {
+        Ok(self.decide_once(txn, marker.decision, marker.ttl_ms).await?.answer.first)
+    }
+
+    fn too_many(&self, txn: &Name) -> Error {
+        Error::Throttled {
+            store: self.ground.name().to_owned(),
+            what: format!("the decision on {txn} is being changed by too many at once"),
+        }
+    }
+
+    /// Whether an object holds nothing but its own emptiness.
+    pub(crate) fn is_empty_marker(held: &Held) -> bool {
+        matches!(held.doc.content, Content::Decision(_, None)) && held.doc.owed.is_empty()
+    }
+}
+
+/// Empties a marker that is over, and notes the receipt.
+pub(crate) fn clear(doc: &mut Doc, at: &Moment) -> Vec<Expiry> {
+    let Content::Decision(txn, marker) = &mut doc.content else { return Vec::new() };
+    let Some(over) = marker.take_if(|marker| marker.is_expired(at)) else { return Vec::new() };
+    let expiry = Expiry {
+        subject: Subject::Decision(txn.clone()),
+        deadline_ms: over.deadline_ms,
+        at_ms: at.judging_ms,
+    };
+    doc.owed.push(Debt { removed: Removed::Decision(over), judged_ms: at.judging_ms });
+    vec![expiry]
+}
+
+/// The decision that stands.
+fn live<'d>(doc: &'d Doc, at: &Moment) -> Option<&'d Marker> {
+    match &doc.content {
+        Content::Decision(_, marker) => marker.as_ref().filter(|marker| !marker.is_expired(at)),
+        Content::Lease(..) => None,
+    }
+}
+
+fn decided(txn: &Name, marker: &Marker, first: bool, at: &Moment) -> Decided {
+    Decided {
+        txn: txn.clone(),
+        decision: marker.decision,
+        first,
+        decided_ms: marker.decided_ms,
+        deadline_ms: marker.deadline_ms,
+        now_ms: at.granting_ms,
+    }
+}

@@ -1,0 +1,398 @@
+//! The decisive step of a sweep: judge each suspect by what was read, write down what is intended, change
+//! each by a conditional write, make the log final, and only then tidy the index.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use lapsed::leases::rules::Moment;
+use lapsed::leases::{Removed, Subject};
+use lapsed::receipt::Receipt;
+use lapsed::sweep::{Act, Batch, BatchAnswer, BatchId, Outcome, Refusal, Suspect};
+use lapsed::{Error, Name, Result};
+
+use super::change::intent;
+use super::walk::{Entry, Seen};
+use super::{ObjectLeases, decisions, some_at_once};
+use crate::doc::{Content, Debt};
+use crate::ground::{Found, Held, namespace_of};
+use crate::log::{Intent, Opened};
+use crate::objects::{Deleted, Only};
+
+/// The most objects that one log object takes: each may owe as many receipts as an object may.
+const LOGGED_MAX: usize = 50;
+
+/// An object store is not held by anybody: batches need not shrink.
+const HELD: Duration = Duration::from_micros(1);
+
+/// What is to become of one suspect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    /// Over: to be cleared.
+    Over,
+    /// Held and in time: to be filed where it belongs.
+    Alive,
+    /// Held by another token than the one suspected.
+    Moved,
+    /// Nobody holds it any more.
+    Free,
+    /// The entry points to nothing.
+    Missing,
+    /// What it points to cannot be read.
+    Unreadable,
+    /// Named twice in one batch.
+    Again,
+}
+
+/// One suspect, judged.
+struct Plan {
+    suspect: Suspect,
+    entries: Vec<Entry>,
+    verdict: Verdict,
+    held: Option<Held>,
+    /// As it is to be; `None`: it is left as it is.
+    next: Option<Held>,
+    /// What is to be logged with it.
+    intent: Option<Intent>,
+}
+
+/// What became of a plan's write.
+enum Change {
+    None,
+    Made(Held),
+    Lost,
+    Doubt(Error),
+}
+
+impl ObjectLeases {
+    pub(crate) async fn reclaim_batch(&self, batch: Batch) -> Result<BatchAnswer> {
+        let answer = |outcomes| BatchAnswer { outcomes, owners_ended: 0, held: HELD };
+        if self.is_settled(&batch.id) {
+            return Ok(answer(vec![Outcome::Gone; batch.suspects.len()]));
+        }
+        if let Some(term) = batch.term
+            && self.ground.term(&self.id).await? != Some(term)
+        {
+            let refused = Outcome::Refused(Refusal::NotLeader);
+            return Ok(answer(vec![refused; batch.suspects.len()]));
+        }
+        let mut known = BTreeSet::new();
+        let mut outcomes = Vec::with_capacity(batch.suspects.len());
+        for chunk in batch.suspects.chunks(LOGGED_MAX) {
+            let mut plans = Vec::with_capacity(chunk.len());
+            for suspect in chunk {
+                let again = !known.insert(suspect.key.clone());
+                plans.push(self.plan(suspect, again, &batch));
+            }
+            let plans: Result<Vec<Plan>> = some_at_once(plans).await.into_iter().collect();
+            let plans = plans?;
+            match batch.act {
+                Act::DryRun => outcomes.extend(plans.iter().map(|plan| plan.verdict.preview())),
+                Act::Reclaim => outcomes.extend(self.carry_out(&batch.id, plans).await?),
+            }
+        }
+        Ok(answer(outcomes))
+    }
+
+    fn is_settled(&self, id: &BatchId) -> bool {
+        self.settled.lock().unwrap_or_else(PoisonError::into_inner).contains(id)
+    }
+
+    /// Judges one, by what was seen when it was listed if nothing newer is known.
+    async fn plan(&self, suspect: &Suspect, again: bool, batch: &Batch) -> Result<Plan> {
+        let mut plan = Plan {
+            suspect: suspect.clone(),
+            entries: Vec::new(),
+            verdict: Verdict::Again,
+            held: None,
+            next: None,
+            intent: None,
+        };
+        if again {
+            return Ok(plan);
+        }
+        let seen = match batch.act {
+            Act::Reclaim => self.walks.take(&suspect.key),
+            Act::DryRun => self.walks.seen(&suspect.key),
+        };
+        let Seen { entries, held } = seen.unwrap_or(Seen { entries: Vec::new(), held: None });
+        plan.entries = match entries.is_empty() {
+            true => self.guess(suspect).into_iter().collect(),
+            false => entries,
+        };
+        match self.newest(suspect, held, &plan.entries).await? {
+            Ok(held) => self.judge_held(&mut plan, held, batch).await?,
+            Err(verdict) => plan.verdict = verdict,
+        }
+        Ok(plan)
+    }
+
+    /// The object of a suspect: as seen, as remembered since, or read again.
+    async fn newest(
+        &self,
+        suspect: &Suspect,
+        seen: Option<Held>,
+        entries: &[Entry],
+    ) -> Result<std::result::Result<Held, Verdict>> {
+        let subject = Subject::parse(suspect.key.as_str());
+        let remembered = match &subject {
+            Ok(Subject::Lease(key)) => self.cache.get(key),
+            _ => None,
+        };
+        let newer = |held: &Held| remembered.as_ref().is_none_or(|r| held.doc.epoch >= r.doc.epoch);
+        if let Some(seen) = seen {
+            return Ok(Ok(Some(seen).filter(newer).or(remembered).expect("one of them is newer")));
+        }
+        let path = match (&subject, entries.first()) {
+            (Ok(subject), _) => (self.ground.path(subject), namespace_of(subject)),
+            (Err(_), Some(_)) => return Ok(Err(Verdict::Missing)),
+            (Err(_), None) => return Ok(Err(Verdict::Again)),
+        };
+        Ok(match self.ground.find(&path.0, path.1).await? {
+            Found::Doc(doc, version) => Ok(Held { doc, only: Only::IfStill(version) }),
+            Found::Nothing => Err(Verdict::Missing),
+            Found::Rubbish(what) => {
+                tracing::warn!(system = %self.id, what, "left for a person to look at");
+                Err(Verdict::Unreadable)
+            }
+        })
+    }
+
+    async fn judge_held(&self, plan: &mut Plan, held: Held, batch: &Batch) -> Result<()> {
+        let at = self.ground.moment().await?;
+        plan.verdict = verdict(&held, &plan.suspect, &at);
+        let mut next = held.clone();
+        let mut own = None;
+        if plan.verdict == Verdict::Over && batch.act == Act::Reclaim {
+            own = self.clear(&mut next, &at).await?;
+        }
+        if plan.verdict == Verdict::Free {
+            // Whoever read it before and is about to lease it counts on an entry that goes now.
+            next.doc.bucket = None;
+        }
+        let mut paid = intent(&held.doc);
+        if let Some(debt) = own {
+            paid.debts.push((debt, batch.id.sweeper.to_string(), batch.id.number));
+        }
+        let owes = !paid.debts.is_empty();
+        // An empty marker that owes nothing is deleted as it is.
+        let writes = owes || (plan.verdict == Verdict::Free && !Self::is_empty_marker(&held));
+        next.doc.owed.clear();
+        plan.next = writes.then_some(next);
+        plan.intent = owes.then_some(paid);
+        plan.held = Some(held);
+        Ok(())
+    }
+
+    /// Clears what is over; what is owed for it.
+    async fn clear(&self, next: &mut Held, at: &Moment) -> Result<Option<Debt>> {
+        let owed = next.doc.owed.len();
+        match &mut next.doc.content {
+            Content::Lease(_, record) => {
+                let decision = match record.undecided().cloned() {
+                    Some(txn) => Some(self.settle_txn(&txn).await?),
+                    None => None,
+                };
+                let cleared = record.clear(at, decision);
+                let debt =
+                    |cleared| Debt { removed: Removed::Lease(cleared), judged_ms: at.judging_ms };
+                Ok(cleared.map(debt))
+            }
+            Content::Decision(..) => {
+                decisions::clear(&mut next.doc, at);
+                Ok(next.doc.owed.drain(owed..).next_back())
+            }
+        }
+    }
+
+    async fn carry_out(&self, id: &BatchId, plans: Vec<Plan>) -> Result<Vec<Outcome>> {
+        let intents: Vec<Intent> = plans.iter().filter_map(|plan| plan.intent.clone()).collect();
+        let opened = match intents.is_empty() {
+            true => None,
+            false => Some(self.log.open(id, &intents).await?),
+        };
+        let number = opened.as_ref().map(Opened::number);
+        let writes = plans.iter().map(|plan| self.write_plan(plan, number)).collect();
+        let changes: Vec<Change> = some_at_once(writes).await;
+        let receipts = self.finish_log(id, opened, &plans, &changes).await?;
+        let finished = plans.into_iter().zip(changes);
+        let ends = finished.map(|(plan, change)| self.conclude(plan, change, &receipts)).collect();
+        Ok(some_at_once(ends).await)
+    }
+
+    async fn write_plan(&self, plan: &Plan, number: Option<u64>) -> Change {
+        let (Some(held), Some(next)) = (&plan.held, &plan.next) else { return Change::None };
+        let mut doc = next.doc.clone();
+        if let (Some(_), Some(number)) = (&plan.intent, number) {
+            doc.logged_in = number;
+        }
+        let written = self.ground.replace(held, doc).await;
+        if let Subject::Lease(key) = held.doc.subject() {
+            match &written {
+                Ok(Some(written)) => self.cache.put(&key, written.clone()),
+                Ok(None) | Err(_) => self.cache.forget(&key),
+            }
+        }
+        match written {
+            Ok(Some(written)) => Change::Made(written),
+            Ok(None) => Change::Lost,
+            Err(error) => Change::Doubt(error),
+        }
+    }
+
+    /// Makes the log final; the receipts that this batch itself earned, by what they are about.
+    async fn finish_log(
+        &self,
+        id: &BatchId,
+        opened: Option<Opened<'_>>,
+        plans: &[Plan],
+        changes: &[Change],
+    ) -> Result<BTreeMap<Name, Option<Receipt>>> {
+        let Some(opened) = opened else { return Ok(BTreeMap::new()) };
+        let logged = || plans.iter().zip(changes).filter(|(plan, _)| plan.intent.is_some());
+        let mut intended = BTreeMap::new();
+        for (plan, _) in logged() {
+            let subject = plan.intent.as_ref().map(|intent| &intent.subject);
+            let receipts = subject.map(|subject| opened.intended(subject)).unwrap_or_default();
+            let own =
+                receipts.into_iter().find(|r| r.sweeper == id.sweeper && r.batch == id.number);
+            intended.insert(plan.suspect.key.clone(), own);
+        }
+        let in_doubt = logged().any(|(_, change)| matches!(change, Change::Doubt(_)));
+        let confirmed = match in_doubt {
+            true => opened.settle().await?,
+            false => {
+                let made = logged().filter(|(_, change)| matches!(change, Change::Made(_)));
+                opened.close(&made.map(|(plan, _)| plan.suspect.key.to_string()).collect()).await?
+            }
+        };
+        intended.retain(|key, _| confirmed.contains(key.as_str()));
+        Ok(intended)
+    }
+
+    /// What became of it, and what its entries in the index are worth now.
+    async fn conclude(
+        &self,
+        plan: Plan,
+        change: Change,
+        receipts: &BTreeMap<Name, Option<Receipt>>,
+    ) -> Outcome {
+        let confirmed = receipts.get(&plan.suspect.key);
+        let done = match (&plan.intent, &change) {
+            (Some(_), _) => confirmed.is_some(),
+            (None, Change::None | Change::Made(_)) => true,
+            (None, Change::Lost | Change::Doubt(_)) => false,
+        };
+        if !done {
+            return self.refusal(&plan, &change).await;
+        }
+        let version = match (&change, &plan.held) {
+            (Change::Made(held), _) | (Change::None, Some(held)) => Some(held.clone()),
+            _ => None,
+        };
+        if let Err(error) = self.tidy_index(&plan, version).await {
+            // The entry stays, and the next pass looks again.
+            tracing::warn!(system = %self.id, key = %plan.suspect.key, %error, "index not tidied");
+        }
+        match plan.verdict {
+            Verdict::Over => Outcome::Reclaimed(confirmed.cloned().flatten().map(Box::new)),
+            verdict => verdict.preview(),
+        }
+    }
+
+    /// Somebody was faster: how does it stand now? Its entry stays (D7).
+    async fn refusal(&self, plan: &Plan, change: &Change) -> Outcome {
+        if let Change::Doubt(error) = change {
+            tracing::warn!(system = %self.id, key = %plan.suspect.key, %error, "not reclaimed");
+        }
+        let busy = Outcome::Refused(Refusal::Busy);
+        let Ok(found) = self.newest(&plan.suspect, None, &plan.entries).await else { return busy };
+        let Ok(at) = self.ground.moment().await else { return busy };
+        match found.map(|held| verdict(&held, &plan.suspect, &at)) {
+            Ok(Verdict::Over) => busy,
+            Ok(verdict) | Err(verdict) => verdict.preview(),
+        }
+    }
+
+    async fn tidy_index(&self, plan: &Plan, now: Option<Held>) -> Result<()> {
+        match plan.verdict {
+            Verdict::Again | Verdict::Unreadable => Ok(()),
+            Verdict::Alive | Verdict::Moved => match now.and_then(|held| held.doc.deadline_ms()) {
+                Some(deadline_ms) => self.file_again(plan, deadline_ms).await,
+                None => Ok(()),
+            },
+            Verdict::Over | Verdict::Free | Verdict::Missing => {
+                if let Some(held) = now.filter(Self::is_empty_marker)
+                    && !self.delete_marker(&held).await?
+                {
+                    return Ok(());
+                }
+                self.delete_entries(plan, None).await
+            }
+        }
+    }
+
+    /// Where its deadline belongs first, then the stale ones go (D1).
+    async fn file_again(&self, plan: &Plan, deadline_ms: u64) -> Result<()> {
+        let bucket = self.bucket(deadline_ms);
+        let held = plan.held.as_ref();
+        if let Some(held) = held.filter(|_| plan.entries.iter().all(|e| e.bucket != bucket)) {
+            self.ground.file(&held.doc.subject(), &bucket).await?;
+        }
+        self.delete_entries(plan, Some(&bucket)).await
+    }
+
+    async fn delete_entries(&self, plan: &Plan, but: Option<&str>) -> Result<()> {
+        for entry in plan.entries.iter().filter(|entry| Some(entry.bucket.as_str()) != but) {
+            let path = self.ground.places.entry(&entry.namespace, &entry.bucket, &entry.name);
+            self.ground.objects.delete(&path).await?;
+        }
+        Ok(())
+    }
+
+    /// Deletes an empty marker, unless it was filled again. False: it was.
+    async fn delete_marker(&self, held: &Held) -> Result<bool> {
+        let Only::IfStill(version) = &held.only else { return Ok(true) };
+        let subject = held.doc.subject();
+        let path = self.ground.path(&subject);
+        match self.ground.objects.delete_if(&path, version).await? {
+            Deleted::Done => Ok(true),
+            Deleted::Lost => Ok(false),
+            Deleted::Unable => {
+                // The best that can be had there: a last look, and the delete right behind it.
+                let unchanged = self.ground.load(&subject).await?.doc.epoch == held.doc.epoch;
+                if unchanged {
+                    self.ground.objects.delete(&path).await?;
+                }
+                Ok(unchanged)
+            }
+        }
+    }
+}
+
+impl Verdict {
+    /// What a dry run says; and a real one, but for what is over.
+    fn preview(self) -> Outcome {
+        match self {
+            Verdict::Over => Outcome::Reclaimed(None),
+            Verdict::Alive => Outcome::Refused(Refusal::Alive),
+            Verdict::Moved => Outcome::Refused(Refusal::Moved),
+            Verdict::Unreadable => Outcome::Refused(Refusal::Unreadable),
+            Verdict::Free | Verdict::Missing | Verdict::Again => Outcome::Gone,
+        }
+    }
+}
+
+/// How an object stands to what was suspected.
+fn verdict(held: &Held, suspect: &Suspect, at: &Moment) -> Verdict {
+    let Some((_, token)) = held.doc.holder() else { return Verdict::Free };
+    let over = match &held.doc.content {
+        Content::Lease(_, record) => record.expired(at).is_some(),
+        Content::Decision(_, marker) => marker.as_ref().is_some_and(|m| m.is_expired(at)),
+    };
+    match (over, token == suspect.incarnation.0) {
+        (true, true) => Verdict::Over,
+        (false, true) => Verdict::Alive,
+        (_, false) => Verdict::Moved,
+    }
+}

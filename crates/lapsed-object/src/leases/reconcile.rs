@@ -1,0 +1,184 @@
+//! Making the index agree with the records: a lease that no entry points to is given one.
+//!
+//! Records are listed page by page and read one by one; nothing is built aside. Entries that point to
+//! nothing are not looked for here: a sweep finds and removes them when their bucket is over.
+
+use async_trait::async_trait;
+use lapsed::Result;
+use lapsed::leases::DECISIONS;
+use lapsed::reconcile::{Change, Healed, Reconcile, Reconciled};
+use lapsed::sweep::{Act, Cursor};
+
+use super::{ObjectLeases, some_at_once};
+use crate::ground::{Found, index_name};
+use crate::names::namespace;
+use crate::objects::ListRequest;
+
+/// What was found of one object.
+enum Looked {
+    Left(&'static str),
+    Missing(Change),
+}
+
+#[async_trait]
+impl Reconcile for ObjectLeases {
+    async fn reconcile(&self, after: Cursor, limit: usize, act: Act) -> Result<Reconciled> {
+        let mut at = After::parse(after.0.as_deref());
+        loop {
+            let Some(place) = at.namespace.clone() else {
+                let Some(first) = self.next_place(None).await? else {
+                    return Ok(Reconciled::default());
+                };
+                at = After { namespace: Some(first), name: None };
+                continue;
+            };
+            let prefix = self.objects_of(&place);
+            let request = ListRequest {
+                prefix: &prefix,
+                after: at.name.as_deref(),
+                limit,
+                ..ListRequest::default()
+            };
+            let listing = self.ground.objects.list(request).await?;
+            if let Some(last) = listing.names.last().cloned() {
+                let mut page = self.look_at(&place, listing.names, act).await?;
+                page.next = Some(Cursor(Some(format!("{place}\0{last}"))));
+                return Ok(page);
+            }
+            match self.next_place(Some(&place)).await? {
+                Some(next) => at = After { namespace: Some(next), name: None },
+                None => return Ok(Reconciled::default()),
+            }
+        }
+    }
+
+    async fn extent(&self) -> Result<u64> {
+        let mut count = 0;
+        let mut place = self.next_place(None).await?;
+        while let Some(namespace) = place {
+            let prefix = self.objects_of(&namespace);
+            let mut token = None;
+            loop {
+                let request =
+                    ListRequest { prefix: &prefix, token, limit: 1_000, ..ListRequest::default() };
+                let listing = self.ground.objects.list(request).await?;
+                count += listing.names.len() as u64;
+                token = listing.token;
+                if token.is_none() {
+                    break;
+                }
+            }
+            place = self.next_place(Some(&namespace)).await?;
+        }
+        Ok(count)
+    }
+
+    /// Each object is read, and its entry looked for; the pages come on top.
+    async fn cost(&self) -> Result<Option<u64>> {
+        let rows = self.extent().await?;
+        Ok(Some(rows * 2 + rows.div_ceil(1_000)))
+    }
+}
+
+impl ObjectLeases {
+    /// Where the objects of a namespace are, or the markers.
+    fn objects_of(&self, place: &str) -> String {
+        match place {
+            DECISIONS => self.ground.places.marker(""),
+            namespace => self.ground.places.metas(namespace),
+        }
+    }
+
+    /// Decisions first, then each namespace.
+    async fn next_place(&self, after: Option<&str>) -> Result<Option<String>> {
+        let after = match after {
+            None => return Ok(Some(DECISIONS.to_owned())),
+            Some(DECISIONS) => None,
+            Some(namespace) => Some(namespace),
+        };
+        let mut token = None;
+        loop {
+            let request = ListRequest {
+                prefix: self.ground.places.root(),
+                flat: true,
+                after,
+                token,
+                limit: 1_000,
+            };
+            let listing = self.ground.objects.list(request).await?;
+            let mut found = listing.folders.into_iter().filter(|name| namespace(name).is_some());
+            if let Some(next) = found.next() {
+                return Ok(Some(next));
+            }
+            token = listing.token;
+            if token.is_none() {
+                return Ok(None);
+            }
+        }
+    }
+
+    async fn look_at(&self, place: &str, names: Vec<String>, act: Act) -> Result<Reconciled> {
+        let mut page = Reconciled { examined: names.len() as u64, ..Reconciled::default() };
+        let looks = names.into_iter().map(|name| self.compare(place, name, act)).collect();
+        for looked in some_at_once(looks).await {
+            match looked? {
+                Looked::Left(why) => *page.left.entry(why.to_owned()).or_default() += 1,
+                Looked::Missing(change) => page.changes.push(change),
+            }
+        }
+        Ok(page)
+    }
+
+    async fn compare(&self, place: &str, name: String, act: Act) -> Result<Looked> {
+        let path = format!("{}{name}", self.objects_of(place));
+        let namespace = Some(place).filter(|place| *place != DECISIONS);
+        let doc = match self.ground.find(&path, namespace).await? {
+            Found::Doc(doc, _) => doc,
+            Found::Nothing => return Ok(Looked::Left("gone")),
+            Found::Rubbish(what) => {
+                tracing::warn!(system = %self.id, what, "left for a person to look at");
+                return Ok(Looked::Left("unreadable"));
+            }
+        };
+        let subject = doc.subject();
+        // What is owed needs a visit, too: it is filed where it was, or where it would be by now.
+        let due_ms = match doc.deadline_ms() {
+            Some(deadline_ms) => deadline_ms,
+            None if doc.owed.is_empty() => return Ok(Looked::Left("free")),
+            None => self.ground.moment().await?.judging_ms,
+        };
+        let (index, escaped) = index_name(&subject);
+        let mut buckets = vec![self.bucket(due_ms)];
+        buckets.extend(doc.bucket.clone().filter(|bucket| *bucket != buckets[0]));
+        for bucket in &buckets {
+            let entry = self.ground.places.entry(&index, bucket, &escaped);
+            if self.ground.objects.get(&entry).await?.is_some() {
+                return Ok(Looked::Left("indexed"));
+            }
+        }
+        if act == Act::Reclaim {
+            self.ground.file(&subject, &buckets[0]).await?;
+        }
+        Ok(Looked::Missing(Change {
+            key: subject.name().to_string(),
+            what: Healed::Added,
+            why: format!("no entry of the index pointed to it; filed under {}", buckets[0]),
+        }))
+    }
+}
+
+/// Where a reconciliation stands.
+struct After {
+    namespace: Option<String>,
+    name: Option<String>,
+}
+
+impl After {
+    fn parse(cursor: Option<&str>) -> After {
+        let parts = cursor.and_then(|cursor| cursor.split_once('\0'));
+        After {
+            namespace: parts.map(|(namespace, _)| namespace.to_owned()),
+            name: parts.map(|(_, name)| name.to_owned()),
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! The sweep, as the engine sees it.
+
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lapsed::leases::{DECISIONS, Subject, TTL_MS};
+use lapsed::owner::Incarnation;
+use lapsed::receipt::{Reason, Receipt};
+use lapsed::sweep::{
+    Batch, BatchAnswer, BatchId, Census, Cursor, PageRequest, Suspect, SuspectPage, Sweep, Tidied,
+    TidyLimits,
+};
+use lapsed::{Error, Name, Result, SystemId};
+
+use super::walk::{Entry, Seen};
+use super::{ObjectLeases, some_at_once};
+use crate::ground::{Found, Held, index_name};
+use crate::names::unescape;
+use crate::objects::Only;
+
+/// Who a suspect belongs to when nobody holds what its entry points to.
+const NOBODY: &str = "-";
+
+/// What a pass has cost so far.
+#[derive(Default)]
+pub(crate) struct Sweeping {
+    began: AtomicU64,
+}
+
+#[async_trait]
+impl Sweep for ObjectLeases {
+    fn system(&self) -> &SystemId {
+        &self.id
+    }
+
+    fn threshold(&self) -> Duration {
+        Duration::from_millis(TTL_MS)
+    }
+
+    async fn census(&self) -> Result<Census> {
+        let now = self.ground.moment().await?;
+        self.sweeping.began.store(self.ground.objects.sent(), Ordering::Relaxed);
+        Ok(Census { now_ms: now.judging_ms, store: "object".to_owned(), ..Census::default() })
+    }
+
+    async fn suspects(&self, request: PageRequest) -> Result<SuspectPage> {
+        if request.undeclared_max == Some(0) {
+            return Ok(SuspectPage { last: true, ..SuspectPage::default() });
+        }
+        self.check_budget()?;
+        let mut walk = self.walks.resume(request.after.0.as_deref());
+        let mut entries = Vec::new();
+        while entries.len() < request.limit {
+            let Some(entry) = walk.next(self).await? else { break };
+            entries.push(entry);
+        }
+        let looks = entries.iter().map(|entry| self.target(entry)).collect();
+        let found: Result<Vec<Found>> = some_at_once(looks).await.into_iter().collect();
+        let found = entries.into_iter().zip(found?).collect();
+        let page = self.suspect_page(found, walk.is_over());
+        if let Some(last) = page.suspects.last() {
+            let Cursor(at) = self.after(last);
+            self.walks.keep(at.unwrap_or_default(), walk);
+        }
+        Ok(page)
+    }
+
+    fn after(&self, suspect: &Suspect) -> Cursor {
+        let seen = self.walks.seen(&suspect.key).and_then(|seen| seen.entries.into_iter().next());
+        let entry = seen.or_else(|| self.guess(suspect));
+        Cursor(entry.map(|entry| entry.cursor()))
+    }
+
+    async fn reclaim(&self, batch: Batch) -> Result<BatchAnswer> {
+        self.check_budget()?;
+        self.reclaim_batch(batch).await
+    }
+
+    async fn settle(&self, batch: &BatchId) -> Result<Vec<Receipt>> {
+        const KEPT: usize = 1_000;
+        {
+            let mut settled = self.settled.lock().unwrap_or_else(PoisonError::into_inner);
+            if settled.len() >= KEPT {
+                settled.drain(..KEPT / 2);
+            }
+            settled.push(batch.clone());
+        }
+        self.log.settle(batch).await
+    }
+
+    async fn tidy(&self, limits: TidyLimits) -> Result<Tidied> {
+        if let Some(term) = limits.term
+            && self.ground.term(&self.id).await? != Some(term)
+        {
+            return Ok(Tidied::default());
+        }
+        let receipts_pruned = self.log.prune(&limits.retention, limits.rows).await?;
+        Ok(Tidied { receipts_pruned, ..Tidied::default() })
+    }
+}
+
+impl ObjectLeases {
+    fn check_budget(&self) -> Result<()> {
+        let Some(max) = self.requests_per_pass else { return Ok(()) };
+        let spent = self.ground.objects.sent() - self.sweeping.began.load(Ordering::Relaxed);
+        if spent < max {
+            return Ok(());
+        }
+        Err(Error::Throttled {
+            store: self.ground.name().to_owned(),
+            what: format!("the budget of {max} requests per pass is used up (`requests_per_pass`)"),
+        })
+    }
+
+    /// What an entry points to.
+    async fn target(&self, entry: &Entry) -> Result<Found> {
+        let (path, namespace) = match entry.namespace.as_str() {
+            DECISIONS => (self.ground.places.marker(&entry.name), None),
+            namespace => (self.ground.places.meta(namespace, &entry.name), Some(namespace)),
+        };
+        self.ground.find(&path, namespace).await
+    }
+
+    /// Everything that the entries point to, once each.
+    fn suspect_page(&self, found: Vec<(Entry, Found)>, last: bool) -> SuspectPage {
+        let mut page = SuspectPage { examined: found.len() as u64, last, ..SuspectPage::default() };
+        for (entry, found) in found {
+            let suspect = self.suspect(&entry, &found);
+            let listed = page.suspects.iter().any(|known| known.key == suspect.key);
+            let mut seen = match listed {
+                true => self.walks.take(&suspect.key),
+                false => None,
+            }
+            .unwrap_or(Seen { entries: Vec::new(), held: None });
+            seen.entries.push(entry);
+            if let Found::Doc(doc, version) = found {
+                seen.held = Some(Held { doc, only: Only::IfStill(version) });
+            }
+            self.walks.see(suspect.key.clone(), seen);
+            if !listed {
+                page.suspects.push(suspect);
+            }
+        }
+        page
+    }
+
+    fn suspect(&self, entry: &Entry, found: &Found) -> Suspect {
+        let end_ms = self.width.end_ms(&entry.bucket).unwrap_or_default();
+        let nobody = || Name::new(NOBODY).expect("a good name");
+        let reason = match entry.namespace.as_str() {
+            DECISIONS => Reason::DecisionExpired,
+            _ => Reason::LeaseExpired,
+        };
+        let (key, holder, deadline_ms) = match found {
+            Found::Doc(doc, _) => (doc.subject().name(), doc.holder(), doc.deadline_ms()),
+            Found::Nothing | Found::Rubbish(_) => (named(entry), None, None),
+        };
+        let (owner, token) = holder.unwrap_or((nobody(), 0));
+        Suspect {
+            key,
+            owner,
+            incarnation: Incarnation(token),
+            deadline_ms: deadline_ms.unwrap_or(end_ms.saturating_sub(1)),
+            reason,
+        }
+    }
+
+    /// The entry of a suspect that was not listed here.
+    pub(crate) fn guess(&self, suspect: &Suspect) -> Option<Entry> {
+        let subject = Subject::parse(suspect.key.as_str()).ok()?;
+        let (namespace, name) = index_name(&subject);
+        Some(Entry { namespace, bucket: self.bucket(suspect.deadline_ms), name })
+    }
+}
+
+/// How an entry without a readable target is called.
+fn named(entry: &Entry) -> Name {
+    let key = unescape(&entry.name).unwrap_or_else(|| entry.name.clone());
+    let name = Name::new(&format!("{}/{key}", entry.namespace));
+    name.unwrap_or_else(|_| Name::new(NOBODY).expect("a good name"))
+}

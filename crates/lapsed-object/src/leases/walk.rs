@@ -1,0 +1,228 @@
+//! The way of a pass through the index: namespace after namespace, bucket after bucket, page after page.
+//! Namespaces are found by listing, never remembered (D10); only buckets that are over are entered.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use lapsed::leases::DECISIONS;
+use lapsed::{Name, Result};
+
+use super::ObjectLeases;
+use crate::ground::Held;
+use crate::names::namespace;
+use crate::objects::ListRequest;
+
+/// How many walks are remembered, and how many suspects.
+const WALKS_MAX: usize = 16;
+const SEEN_MAX: usize = 20_000;
+/// The most entries of a page.
+const PAGE: usize = 1_000;
+
+/// One entry of the index.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) namespace: String,
+    pub(crate) bucket: String,
+    /// Escaped.
+    pub(crate) name: String,
+}
+
+impl Entry {
+    /// The place just after it.
+    pub(crate) fn cursor(&self) -> String {
+        format!("{}\0{}\0{}", self.namespace, self.bucket, self.name)
+    }
+
+    fn parse(cursor: &str) -> Option<Entry> {
+        let mut parts = cursor.splitn(3, '\0').map(str::to_owned);
+        Some(Entry { namespace: parts.next()?, bucket: parts.next()?, name: parts.next()? })
+    }
+}
+
+/// A suspect as it was listed: its entries, and the object they point to.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    pub(crate) entries: Vec<Entry>,
+    pub(crate) held: Option<Held>,
+}
+
+/// One page of one bucket that is still to be listed.
+#[derive(Debug)]
+struct Page {
+    namespace: String,
+    bucket: String,
+    after: Option<String>,
+    token: Option<String>,
+}
+
+/// Where a walk stands.
+#[derive(Debug)]
+pub(crate) struct Walk {
+    entries: VecDeque<Entry>,
+    page: Option<Page>,
+    /// Of the namespace that it is in.
+    buckets: VecDeque<Page>,
+    namespaces: VecDeque<String>,
+    /// Where the walk resumes, within the first namespace.
+    from: Option<Entry>,
+    /// The next page of namespaces: after which, by which token. `None`: there is none.
+    more: Option<(Option<String>, Option<String>)>,
+}
+
+impl Walk {
+    /// From the beginning, or from just after a place.
+    pub(crate) fn new(after: Option<&str>) -> Walk {
+        let from = after.and_then(Entry::parse);
+        let first = from.as_ref().map_or(DECISIONS, |entry| entry.namespace.as_str()).to_owned();
+        let after = Some(first.clone()).filter(|first| first != DECISIONS);
+        Walk {
+            entries: VecDeque::new(),
+            page: None,
+            buckets: VecDeque::new(),
+            namespaces: [first].into(),
+            from,
+            more: Some((after, None)),
+        }
+    }
+
+    /// The next entry of a bucket that is over.
+    pub(crate) async fn next(&mut self, leases: &ObjectLeases) -> Result<Option<Entry>> {
+        loop {
+            if let Some(entry) = self.entries.pop_front() {
+                return Ok(Some(entry));
+            }
+            if let Some(page) = self.page.take() {
+                self.list_entries(leases, page).await?;
+            } else if let Some(page) = self.buckets.pop_front() {
+                self.page = Some(page);
+            } else if let Some(namespace) = self.namespaces.pop_front() {
+                self.list_buckets(leases, namespace).await?;
+            } else if let Some((after, token)) = self.more.take() {
+                self.list_namespaces(leases, after, token).await?;
+            } else {
+                return Ok(None);
+            }
+        }
+    }
+
+    async fn list_entries(&mut self, leases: &ObjectLeases, page: Page) -> Result<()> {
+        let prefix = leases.ground.places.entry(&page.namespace, &page.bucket, "");
+        let request = ListRequest {
+            prefix: &prefix,
+            after: page.after.as_deref(),
+            token: page.token.clone(),
+            limit: PAGE,
+            ..ListRequest::default()
+        };
+        let listing = leases.ground.objects.list(request).await?;
+        for name in listing.names {
+            let (namespace, bucket) = (page.namespace.clone(), page.bucket.clone());
+            self.entries.push_back(Entry { namespace, bucket, name });
+        }
+        self.page = listing.token.map(|token| Page { token: Some(token), ..page });
+        Ok(())
+    }
+
+    /// Those that are over, oldest first.
+    async fn list_buckets(&mut self, leases: &ObjectLeases, namespace: String) -> Result<()> {
+        let from = self.from.take();
+        let now_ms = leases.ground.moment().await?.judging_ms;
+        let prefix = leases.ground.places.index(&namespace);
+        let mut token = None;
+        loop {
+            let request =
+                ListRequest { prefix: &prefix, flat: true, token, limit: PAGE, after: None };
+            let listing = leases.ground.objects.list(request).await?;
+            for bucket in listing.folders {
+                let begins = from.as_ref().is_none_or(|from| from.bucket <= bucket);
+                let over = leases.width.end_ms(&bucket).is_some_and(|end_ms| end_ms <= now_ms);
+                if begins && over {
+                    let resumed = from.as_ref().filter(|from| from.bucket == bucket);
+                    let after = resumed.map(|from| from.name.clone());
+                    let namespace = namespace.clone();
+                    self.buckets.push_back(Page { namespace, bucket, after, token: None });
+                }
+            }
+            token = listing.token;
+            if token.is_none() {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn list_namespaces(
+        &mut self,
+        leases: &ObjectLeases,
+        after: Option<String>,
+        token: Option<String>,
+    ) -> Result<()> {
+        let request = ListRequest {
+            prefix: leases.ground.places.root(),
+            flat: true,
+            after: after.as_deref(),
+            token,
+            limit: PAGE,
+        };
+        let listing = leases.ground.objects.list(request).await?;
+        let found = listing.folders.into_iter().filter(|name| namespace(name).is_some());
+        self.namespaces.extend(found);
+        self.more = listing.token.map(|token| (after, Some(token)));
+        Ok(())
+    }
+
+    /// Whether there is certainly nothing more.
+    pub(crate) fn is_over(&self) -> bool {
+        self.entries.is_empty()
+            && self.page.is_none()
+            && self.buckets.is_empty()
+            && self.namespaces.is_empty()
+            && self.more.is_none()
+    }
+}
+
+/// Walks under way, by where they stand, and what they have seen.
+#[derive(Default)]
+pub(crate) struct Walks {
+    kept: Mutex<VecDeque<(String, Walk)>>,
+    seen: Mutex<HashMap<Name, Seen>>,
+}
+
+impl Walks {
+    /// The walk that stands there; a new one, if none does.
+    pub(crate) fn resume(&self, after: Option<&str>) -> Walk {
+        let mut kept = lock(&self.kept);
+        let place = after.and_then(|after| kept.iter().position(|(at, _)| at == after));
+        let known = place.and_then(|place| kept.remove(place));
+        known.map_or_else(|| Walk::new(after), |(_, walk)| walk)
+    }
+
+    /// Keeps a walk for whoever goes on from there.
+    pub(crate) fn keep(&self, at: String, walk: Walk) {
+        let mut kept = lock(&self.kept);
+        if kept.len() >= WALKS_MAX {
+            kept.pop_front();
+        }
+        kept.push_back((at, walk));
+    }
+
+    pub(crate) fn see(&self, key: Name, seen: Seen) {
+        let mut all = lock(&self.seen);
+        if all.len() >= SEEN_MAX {
+            all.clear();
+        }
+        all.insert(key, seen);
+    }
+
+    pub(crate) fn seen(&self, key: &Name) -> Option<Seen> {
+        lock(&self.seen).get(key).cloned()
+    }
+
+    /// For whoever acts on it: what was seen is used once.
+    pub(crate) fn take(&self, key: &Name) -> Option<Seen> {
+        lock(&self.seen).remove(key)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

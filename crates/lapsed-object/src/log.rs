@@ -1,0 +1,430 @@
+//! The receipts of one system: a row of numbered objects, each written twice.
+//!
+//! First *open*, with what is intended: the objects that are to be changed, each with the epoch that the
+//! change replaces, and the receipts for it. Then the changes are made, each naming the log object in the
+//! very write that decides. Then the log object again, *final*, with only what was confirmed. Whoever
+//! finds an open one past its deadline settles it: a change that names the log object happened; one that
+//! did not is made impossible (the object's epoch moves on) and struck out. The next log object is made
+//! only after the one before it is final, so an object never names two that are both unsettled, and a
+//! receipt exists if and only if its change was made: once.
+//!
+//! Names count down, so that the newest is the first of a listing.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use lapsed::leases::Subject;
+use lapsed::receipt::{Receipt, ReceiptQuery, Retention};
+use lapsed::sweep::BatchId;
+use lapsed::{Error, Result, SystemId};
+use object_store::UpdateVersion;
+use serde::{Deserialize, Serialize};
+use tokio::sync::{Mutex, MutexGuard};
+
+use crate::doc::{Debt, receipt};
+use crate::ground::{Found, Ground, namespace_of};
+use crate::objects::{ListRequest, Only, Written};
+
+/// Receipts of one log object have numbers below this, after the log object's own.
+const ROOM: u64 = 1_000;
+/// How long to wait between two looks at somebody else's open log object.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// One log object.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Page {
+    epoch: u64,
+    nonce: String,
+    number: u64,
+    /// The oldest log object that was kept when this one was made.
+    oldest: u64,
+    /// How many receipts there were before this one, in all.
+    before: u64,
+    /// Until when it is in somebody's hands; `None`: it is final.
+    open_until_ms: Option<u64>,
+    sweeper: String,
+    batch: u64,
+    entries: Vec<Entry>,
+}
+
+/// One change, and what it is worth.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Entry {
+    /// What is changed, as receipts name it.
+    subject: String,
+    /// The epoch that the change replaces.
+    epoch: u64,
+    receipts: Vec<Receipt>,
+}
+
+impl Page {
+    fn receipts(&self) -> impl DoubleEndedIterator<Item = &Receipt> {
+        self.entries.iter().flat_map(|entry| &entry.receipts)
+    }
+
+    fn count(&self) -> u64 {
+        self.receipts().count() as u64
+    }
+
+    fn encode(&mut self, nonce: u64) -> Bytes {
+        self.epoch += 1;
+        self.nonce = format!("{nonce:016x}");
+        serde_json::to_vec(self).expect("a log object is JSON").into()
+    }
+}
+
+/// What is known of the newest log object that is final.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Head {
+    number: u64,
+    oldest: u64,
+    total: u64,
+}
+
+impl Head {
+    fn of(page: &Page) -> Head {
+        Head { number: page.number, oldest: page.oldest, total: page.before + page.count() }
+    }
+}
+
+/// One change that is to be logged.
+#[derive(Clone, Debug)]
+pub(crate) struct Intent {
+    pub(crate) subject: Subject,
+    pub(crate) epoch: u64,
+    /// What was cleared, and by whom.
+    pub(crate) debts: Vec<(Debt, String, u64)>,
+}
+
+/// A log object that is open and ours.
+pub(crate) struct Opened<'l> {
+    log: &'l Log,
+    head: MutexGuard<'l, Option<Head>>,
+    page: Page,
+    version: UpdateVersion,
+}
+
+pub(crate) struct Log {
+    ground: Arc<Ground>,
+    system: SystemId,
+    /// How long one may be open.
+    patience: Duration,
+    /// One writer at a time in this process.
+    head: Mutex<Option<Head>>,
+    /// Which log objects which batch has tried to make: what settling looks at.
+    tried: std::sync::Mutex<Vec<(BatchId, u64)>>,
+}
+
+impl Log {
+    pub(crate) fn new(ground: Arc<Ground>, system: SystemId, patience: Duration) -> Self {
+        Log { ground, system, patience, head: Mutex::default(), tried: Default::default() }
+    }
+
+    fn path(&self, number: u64) -> String {
+        self.ground.places.system(&self.system, &format!("receipts/{:020}", u64::MAX - number))
+    }
+
+    /// Opens the next log object with these intentions. Waits for, or settles, one that is open.
+    pub(crate) async fn open(&self, id: &BatchId, intents: &[Intent]) -> Result<Opened<'_>> {
+        let mut head = self.head.lock().await;
+        loop {
+            let known = self.newest(&mut head).await?;
+            let number = known.number + 1;
+            let mut page = self.page(id, intents, known).await?;
+            let body = page.encode(self.ground.nonce());
+            self.note(id, number);
+            if let Written::Done(version) =
+                self.ground.objects.put(&self.path(number), body, Only::IfNew).await?
+            {
+                return Ok(Opened { log: self, head, page, version });
+            }
+            // Somebody else was first: look at theirs.
+            *head = Some(self.pass(number, known).await?);
+        }
+    }
+
+    async fn page(&self, id: &BatchId, intents: &[Intent], head: Head) -> Result<Page> {
+        let number = head.number + 1;
+        let mut seq = number * ROOM;
+        let mut entries = Vec::with_capacity(intents.len());
+        for intent in intents {
+            let mut receipts = Vec::with_capacity(intent.debts.len());
+            for (debt, sweeper, batch) in &intent.debts {
+                let by = (sweeper.as_str(), *batch);
+                receipts.push(receipt(&self.system, seq, &intent.subject, debt, by)?);
+                seq += 1;
+            }
+            let subject = intent.subject.name().to_string();
+            entries.push(Entry { subject, epoch: intent.epoch, receipts });
+        }
+        let now = self.ground.moment().await?;
+        Ok(Page {
+            epoch: 0,
+            nonce: String::new(),
+            number,
+            oldest: head.oldest.max(1),
+            before: head.total,
+            open_until_ms: Some(now.granting_ms + self.patience.as_millis() as u64),
+            sweeper: id.sweeper.to_string(),
+            batch: id.number,
+            entries,
+        })
+    }
+
+    /// The newest that is final, as far as this process knows; found by one listing at first.
+    async fn newest(&self, head: &mut Option<Head>) -> Result<Head> {
+        if let Some(head) = head {
+            return Ok(*head);
+        }
+        let prefix = self.ground.places.system(&self.system, "receipts/");
+        let request = ListRequest { prefix: &prefix, limit: 1, ..ListRequest::default() };
+        let listing = self.ground.objects.list(request).await?;
+        let newest = listing.names.first().and_then(|name| name.parse::<u64>().ok());
+        let found = match newest.map(|name| u64::MAX - name) {
+            None => Head::default(),
+            Some(number) => self.pass(number, Head::default()).await?,
+        };
+        *head = Some(found);
+        Ok(found)
+    }
+
+    /// Waits until that log object is final, and settles it when its time is over. One that is not
+    /// there leaves things as they were.
+    async fn pass(&self, number: u64, before: Head) -> Result<Head> {
+        loop {
+            let Some((page, version)) = self.read(number).await? else { return Ok(before) };
+            let Some(until_ms) = page.open_until_ms else { return Ok(Head::of(&page)) };
+            if self.ground.moment().await?.is_over(until_ms) {
+                return Ok(Head::of(&self.settle_page(page, version).await?));
+            }
+            let nap = lapsed::clock::jittered(&*self.ground.clock, LOOK_EVERY, 0.5);
+            self.ground.clock.sleep(nap).await;
+        }
+    }
+
+    async fn read(&self, number: u64) -> Result<Option<(Page, UpdateVersion)>> {
+        let path = self.path(number);
+        let Some(read) = self.ground.objects.get(&path).await? else { return Ok(None) };
+        let page = serde_json::from_slice(&read.body).map_err(|error| Error::Corrupt {
+            store: self.ground.name().to_owned(),
+            what: format!("{path} is not a log of receipts ({error})"),
+        })?;
+        Ok(Some((page, read.version)))
+    }
+
+    /// Finds out what was done of an open one, makes the rest impossible, and makes it final.
+    async fn settle_page(&self, page: Page, version: UpdateVersion) -> Result<Page> {
+        let mut confirmed = BTreeSet::new();
+        for entry in &page.entries {
+            if self.was_done(page.number, entry).await? {
+                confirmed.insert(entry.subject.clone());
+            }
+        }
+        self.finish(page, version, &confirmed).await
+    }
+
+    /// Whether the change was made. If not, it never will be.
+    async fn was_done(&self, number: u64, entry: &Entry) -> Result<bool> {
+        let subject = Subject::parse(&entry.subject)?;
+        loop {
+            let path = self.ground.path(&subject);
+            let found = self.ground.find(&path, namespace_of(&subject)).await?;
+            // A change replaces what it has read: where there is nothing, or rubbish, it cannot.
+            let Found::Doc(doc, version) = found else { return Ok(false) };
+            if doc.logged_in == number {
+                return Ok(true);
+            }
+            if doc.epoch > entry.epoch {
+                return Ok(false);
+            }
+            let held = crate::ground::Held { doc: doc.clone(), only: Only::IfStill(version) };
+            if self.ground.replace(&held, doc).await?.is_some() {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Makes it final; if somebody else did so meanwhile, theirs is it.
+    async fn finish(
+        &self,
+        mut page: Page,
+        version: UpdateVersion,
+        confirmed: &BTreeSet<String>,
+    ) -> Result<Page> {
+        page.entries.retain(|entry| confirmed.contains(&entry.subject));
+        page.open_until_ms = None;
+        let path = self.path(page.number);
+        let body = page.encode(self.ground.nonce());
+        match self.ground.objects.put(&path, body, Only::IfStill(version)).await? {
+            Written::Done(_) => Ok(page),
+            Written::Lost => match self.read(page.number).await? {
+                Some((theirs, _)) if theirs.open_until_ms.is_none() => Ok(theirs),
+                _ => Err(Error::Unavailable {
+                    store: self.ground.name().to_owned(),
+                    what: format!("{path} was changed by somebody who should not"),
+                }),
+            },
+        }
+    }
+
+    /// Receipts of a batch that had no answer: what of it was done. The rest never is.
+    pub(crate) async fn settle(&self, id: &BatchId) -> Result<Vec<Receipt>> {
+        let numbers: Vec<u64> = {
+            let tried = self.tried.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            tried.iter().filter(|(known, _)| known == id).map(|(_, number)| *number).collect()
+        };
+        let mut receipts = Vec::new();
+        for number in numbers {
+            let Some((page, version)) = self.read(number).await? else { continue };
+            if page.sweeper != *id.sweeper || page.batch != id.number {
+                continue;
+            }
+            let page = match page.open_until_ms {
+                Some(_) => self.settle_page(page, version).await?,
+                None => page,
+            };
+            let theirs =
+                |receipt: &&Receipt| receipt.sweeper == id.sweeper && receipt.batch == id.number;
+            receipts.extend(page.receipts().filter(theirs).cloned());
+        }
+        Ok(receipts)
+    }
+
+    fn note(&self, id: &BatchId, number: u64) {
+        const KEPT: usize = 1_000;
+        let mut tried = self.tried.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if tried.len() >= KEPT {
+            tried.drain(..KEPT / 2);
+        }
+        tried.push((id.clone(), number));
+    }
+
+    /// The newest by now, others' included: what is open and in time is left to whoever has it.
+    async fn freshest(&self) -> Result<Head> {
+        let mut head = self.head.lock().await;
+        let mut known = self.newest(&mut head).await?;
+        while let Some((page, version)) = self.read(known.number + 1).await? {
+            known = match page.open_until_ms {
+                None => Head::of(&page),
+                Some(until_ms) if self.ground.moment().await?.is_over(until_ms) => {
+                    Head::of(&self.settle_page(page, version).await?)
+                }
+                Some(_) => break,
+            };
+        }
+        *head = Some(known);
+        Ok(known)
+    }
+
+    /// Receipts, one log object after the other.
+    pub(crate) async fn receipts(&self, query: &ReceiptQuery) -> Result<Vec<Receipt>> {
+        let head = self.freshest().await?;
+        let mut found = Vec::new();
+        let mut next = match (query.after, query.before) {
+            (Some(after), _) => (after / ROOM).max(head.oldest.max(1)),
+            (None, Some(before)) => head.number.min(before / ROOM),
+            (None, None) => head.number,
+        };
+        while next >= head.oldest.max(1) && next <= head.number && found.len() < query.limit {
+            if let Some((page, _)) = self.read(next).await? {
+                let fits = |receipt: &&Receipt| match (query.after, query.before) {
+                    (Some(after), _) => receipt.id.seq > after,
+                    (None, Some(before)) => receipt.id.seq < before,
+                    (None, None) => true,
+                };
+                let room = query.limit - found.len();
+                match query.after {
+                    Some(_) => found.extend(page.receipts().filter(fits).take(room).cloned()),
+                    None => found.extend(page.receipts().rev().filter(fits).take(room).cloned()),
+                }
+            }
+            match query.after {
+                Some(_) => next += 1,
+                None => next -= 1,
+            }
+        }
+        Ok(found)
+    }
+
+    /// One receipt.
+    pub(crate) async fn receipt(&self, seq: u64) -> Result<Option<Receipt>> {
+        let page = self.read(seq / ROOM).await?.filter(|(page, _)| page.open_until_ms.is_none());
+        let Some((page, _)) = page else { return Ok(None) };
+        Ok(page.receipts().find(|receipt| receipt.id.seq == seq).cloned())
+    }
+
+    /// Marks a receipt as put back.
+    pub(crate) async fn mark_restored(&self, seq: u64, at_ms: u64) -> Result<()> {
+        loop {
+            let Some((mut page, version)) = self.read(seq / ROOM).await? else { return Ok(()) };
+            let receipts = page.entries.iter_mut().flat_map(|entry| &mut entry.receipts);
+            for receipt in receipts.filter(|receipt| receipt.id.seq == seq) {
+                receipt.restored_ms = Some(at_ms);
+            }
+            let body = page.encode(self.ground.nonce());
+            let path = self.path(seq / ROOM);
+            if let Written::Done(_) =
+                self.ground.objects.put(&path, body, Only::IfStill(version)).await?
+            {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Deletes log objects whose receipts need not be kept, oldest first; how many receipts went.
+    pub(crate) async fn prune(&self, retention: &Retention, rows: usize) -> Result<u64> {
+        let mut guard = self.head.lock().await;
+        let mut head = self.newest(&mut guard).await?;
+        let now = self.ground.moment().await?.judging_ms;
+        let mut pruned = 0;
+        // The newest stays: it tells where numbers go on.
+        while head.oldest.max(1) < head.number && pruned < rows as u64 {
+            let number = head.oldest.max(1);
+            let Some((page, _)) = self.read(number).await? else {
+                head.oldest = number + 1;
+                continue;
+            };
+            let newest_ms = page.receipts().map(|receipt| receipt.at_ms).max().unwrap_or(0);
+            let too_old = newest_ms + retention.age_ms < now;
+            let too_many = head.total - page.before > retention.count;
+            if !too_old && !too_many {
+                break;
+            }
+            self.ground.objects.delete(&self.path(number)).await?;
+            pruned += page.count();
+            head.oldest = number + 1;
+        }
+        *guard = Some(head);
+        Ok(pruned)
+    }
+}
+
+impl Opened<'_> {
+    /// The number that the changes are to name.
+    pub(crate) fn number(&self) -> u64 {
+        self.page.number
+    }
+
+    /// The receipts that it intends for a subject.
+    pub(crate) fn intended(&self, subject: &Subject) -> Vec<Receipt> {
+        let name = subject.name();
+        let entry = self.page.entries.iter().find(|entry| entry.subject == name.as_str());
+        entry.map(|entry| entry.receipts.clone()).unwrap_or_default()
+    }
+
+    /// All changes were tried and answered: final, with those that were made.
+    pub(crate) async fn close(mut self, confirmed: &BTreeSet<String>) -> Result<BTreeSet<String>> {
+        let page = self.log.finish(self.page, self.version, confirmed).await?;
+        *self.head = Some(Head::of(&page));
+        Ok(page.entries.into_iter().map(|entry| entry.subject).collect())
+    }
+
+    /// Not every change was answered: what was made is found out.
+    pub(crate) async fn settle(mut self) -> Result<BTreeSet<String>> {
+        let page = self.log.settle_page(self.page, self.version).await?;
+        *self.head = Some(Head::of(&page));
+        Ok(page.entries.into_iter().map(|entry| entry.subject).collect())
+    }
+}

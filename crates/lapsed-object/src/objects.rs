@@ -1,0 +1,428 @@
+//! Objects, one request at a time: read, written under a condition, listed by the page, deleted.
+//!
+//! Two things are made sure of here. *A failed read is never "nothing there"*: only the store's own
+//! word that this object does not exist is. And *a conditional write that was in doubt is settled*: it is
+//! repeated with the same bytes, and whoever finds its condition broken then looks whether it was its own
+//! first attempt that broke it. Bodies never repeat (each has a nonce), so equal bytes are the proof.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, StatusCode};
+use lapsed::clock::Clock;
+use lapsed::{Error, Result};
+use object_store::client::{HttpError, HttpErrorKind, HttpRequestBody};
+use object_store::list::PaginatedListOptions;
+use object_store::path::Path;
+use object_store::{GetOptions, ObjectStoreExt, PutMode, PutOptions, PutPayload, UpdateVersion};
+
+use crate::config::Client;
+use crate::http::{Trouble, Wire};
+use crate::requests::{BudgetSpent, back_off};
+
+/// How often a request is sent at most.
+const ATTEMPTS: u32 = 3;
+/// How long a signed address is good for: it is used at once.
+const SIGNED_FOR: Duration = Duration::from_secs(60);
+
+/// An object as it was read.
+#[derive(Clone, Debug)]
+pub(crate) struct Read {
+    pub(crate) body: Bytes,
+    pub(crate) version: UpdateVersion,
+}
+
+/// When a write is allowed.
+#[derive(Clone, Debug)]
+pub(crate) enum Only {
+    /// If there is nothing yet.
+    IfNew,
+    /// If it is still as it was read.
+    IfStill(UpdateVersion),
+    /// In any case.
+    Always,
+}
+
+/// What became of a write.
+#[derive(Clone, Debug)]
+pub(crate) enum Written {
+    /// It is there, as this version.
+    Done(UpdateVersion),
+    /// The condition did not hold, and nothing was changed by it.
+    Lost,
+}
+
+/// What became of a conditional delete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Deleted {
+    Done,
+    Lost,
+    /// This store cannot delete under a condition.
+    Unable,
+}
+
+/// One page of a listing.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Listing {
+    /// What is directly below the prefix and has more below it, without the prefix; with a delimiter.
+    pub(crate) folders: Vec<String>,
+    /// Objects, without the prefix.
+    pub(crate) names: Vec<String>,
+    /// Where the next page begins.
+    pub(crate) token: Option<String>,
+}
+
+/// What to list.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ListRequest<'a> {
+    pub(crate) prefix: &'a str,
+    /// Only what is directly below.
+    pub(crate) flat: bool,
+    /// Those after this name, given without the prefix.
+    pub(crate) after: Option<&'a str>,
+    /// Where the page before said that this one begins.
+    pub(crate) token: Option<String>,
+    pub(crate) limit: usize,
+}
+
+/// What went wrong with one request, by what it means.
+#[derive(Debug)]
+enum Failure {
+    /// The object does not exist.
+    Missing,
+    /// A condition did not hold.
+    Condition,
+    /// The store asks for fewer requests.
+    Throttled(String),
+    /// Our own budget.
+    Budget(String),
+    /// It may or may not have been carried out.
+    Doubt(String),
+    /// It will not be otherwise next time: credentials, a bucket that is not there.
+    Refused(String),
+}
+
+pub(crate) struct Objects {
+    name: String,
+    bucket: String,
+    client: Client,
+    wire: Arc<Wire>,
+    clock: Arc<dyn Clock>,
+    /// Whether a listing can begin after a name.
+    lists_after: bool,
+}
+
+impl Objects {
+    pub(crate) fn new(
+        name: &str,
+        bucket: &str,
+        client: Client,
+        wire: Arc<Wire>,
+        clock: Arc<dyn Clock>,
+        lists_after: bool,
+    ) -> Self {
+        let (name, bucket) = (name.to_owned(), bucket.to_owned());
+        Objects { name, bucket, client, wire, clock, lists_after }
+    }
+
+    /// The name that errors have.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// How many requests were sent so far.
+    pub(crate) fn sent(&self) -> u64 {
+        self.wire.meter().counts().total()
+    }
+
+    /// `None`: the store says that there is no such object.
+    pub(crate) async fn get(&self, path: &str) -> Result<Option<Read>> {
+        let place = self.place(path)?;
+        let mut attempt = 0;
+        loop {
+            let failure = match self.get_once(&place).await {
+                Ok(read) => return Ok(Some(read)),
+                Err(Failure::Missing) => return Ok(None),
+                Err(failure) => failure,
+            };
+            self.again(&mut attempt, "get", failure).await?;
+        }
+    }
+
+    async fn get_once(&self, place: &Path) -> std::result::Result<Read, Failure> {
+        let answer = self.client.objects.get_opts(place, GetOptions::default()).await;
+        let answer = answer.map_err(|error| self.read(&error))?;
+        let version = UpdateVersion {
+            e_tag: answer.meta.e_tag.clone(),
+            version: answer.meta.version.clone(),
+        };
+        let body = answer.bytes().await.map_err(|error| self.read(&error))?;
+        Ok(Read { body, version })
+    }
+
+    /// Writes `body`, which nobody else may ever write.
+    pub(crate) async fn put(&self, path: &str, body: Bytes, only: Only) -> Result<Written> {
+        let place = self.place(path)?;
+        let (mut attempt, mut in_doubt) = (0, false);
+        loop {
+            let failure = match self.put_once(&place, &body, &only).await {
+                Ok(version) => return Ok(Written::Done(version)),
+                Err(failure) => failure,
+            };
+            match failure {
+                Failure::Condition | Failure::Missing if !in_doubt => return Ok(Written::Lost),
+                Failure::Condition | Failure::Missing => return self.was_it_us(path, &body).await,
+                Failure::Doubt(_) | Failure::Throttled(_) => in_doubt = true,
+                Failure::Budget(_) | Failure::Refused(_) => {}
+            }
+            self.again(&mut attempt, "put", failure).await?;
+        }
+    }
+
+    async fn put_once(
+        &self,
+        place: &Path,
+        body: &Bytes,
+        only: &Only,
+    ) -> std::result::Result<UpdateVersion, Failure> {
+        let mode = match only {
+            Only::IfNew => PutMode::Create,
+            Only::IfStill(version) => PutMode::Update(version.clone()),
+            Only::Always => PutMode::Overwrite,
+        };
+        let options = PutOptions { mode, ..PutOptions::default() };
+        let payload = PutPayload::from_bytes(body.clone());
+        let put = self.client.objects.put_opts(place, payload, options).await;
+        let put = put.map_err(|error| self.read(&error))?;
+        Ok(UpdateVersion { e_tag: put.e_tag, version: put.version })
+    }
+
+    /// An attempt that was in doubt, and then the condition did not hold: because of that attempt?
+    async fn was_it_us(&self, path: &str, body: &Bytes) -> Result<Written> {
+        Ok(match self.get(path).await? {
+            Some(read) if read.body == *body => Written::Done(read.version),
+            Some(_) | None => Written::Lost,
+        })
+    }
+
+    /// Deletes it; nothing to do if it is not there.
+    pub(crate) async fn delete(&self, path: &str) -> Result<()> {
+        let place = self.place(path)?;
+        let mut attempt = 0;
+        loop {
+            let failure = match self.client.objects.delete(&place).await {
+                Ok(()) => return Ok(()),
+                Err(error) => self.read(&error),
+            };
+            if matches!(failure, Failure::Missing) {
+                return Ok(());
+            }
+            self.again(&mut attempt, "delete", failure).await?;
+        }
+    }
+
+    /// Deletes it if it is still as it was read. Sent by hand, with a signed address: the client library
+    /// has no such call.
+    pub(crate) async fn delete_if(&self, path: &str, version: &UpdateVersion) -> Result<Deleted> {
+        let (Some(signer), Some(etag)) = (&self.client.signer, &version.e_tag) else {
+            return Ok(Deleted::Unable);
+        };
+        let place = self.place(path)?;
+        let mut attempt = 0;
+        loop {
+            let signed = signer.signed_url(Method::DELETE, &place, SIGNED_FOR).await;
+            let sent = match signed {
+                Ok(url) => self.delete_signed(url.as_str(), etag).await,
+                Err(error) => Err(self.read(&error)),
+            };
+            let failure = match sent {
+                Ok(deleted) => return Ok(deleted),
+                Err(failure) => failure,
+            };
+            self.again(&mut attempt, "delete", failure).await?;
+        }
+    }
+
+    async fn delete_signed(&self, url: &str, etag: &str) -> std::result::Result<Deleted, Failure> {
+        let request = http::Request::builder()
+            .method(Method::DELETE)
+            .uri(url)
+            .header(http::header::IF_MATCH, etag)
+            .body(HttpRequestBody::empty())
+            .map_err(|error| Failure::Refused(error.to_string()))?;
+        let answer = self.wire.send(request).await.map_err(|error| doubt(&error))?;
+        match answer.status() {
+            status if status.is_success() => Ok(Deleted::Done),
+            // Gone already: by an attempt of ours, or of somebody who had read the same.
+            StatusCode::NOT_FOUND => Ok(Deleted::Done),
+            StatusCode::PRECONDITION_FAILED | StatusCode::CONFLICT => Ok(Deleted::Lost),
+            StatusCode::NOT_IMPLEMENTED => Ok(Deleted::Unable),
+            status => Err(Failure::Refused(format!("it answered {status} to a delete"))),
+        }
+    }
+
+    /// One page; where the store cannot begin after a name, the pages before it are read past.
+    pub(crate) async fn list(&self, request: ListRequest<'_>) -> Result<Listing> {
+        let mut token = request.token.clone();
+        loop {
+            let listing = self.list_page(&request, token).await?;
+            let skipping = !self.lists_after && request.after.is_some();
+            let empty = listing.names.is_empty() && listing.folders.is_empty();
+            if !(skipping && empty && listing.token.is_some()) {
+                return Ok(listing);
+            }
+            token = listing.token;
+        }
+    }
+
+    async fn list_page(&self, request: &ListRequest<'_>, token: Option<String>) -> Result<Listing> {
+        let mut attempt = 0;
+        loop {
+            let offset = request.after.filter(|_| self.lists_after && token.is_none());
+            let options = PaginatedListOptions {
+                offset: offset.map(|after| format!("{}{after}", request.prefix)),
+                delimiter: request.flat.then_some("/".into()),
+                max_keys: Some(request.limit.clamp(1, 1_000)),
+                page_token: token.clone(),
+                ..PaginatedListOptions::default()
+            };
+            let prefix = Some(request.prefix).filter(|prefix| !prefix.is_empty());
+            let failure = match self.client.pages.list_paginated(prefix, options).await {
+                Ok(page) => return Ok(listing(request, page)),
+                Err(error) => self.read(&error),
+            };
+            self.again(&mut attempt, "list", failure).await?;
+        }
+    }
+
+    /// Waits for the next attempt; the error when there is none.
+    async fn again(&self, attempt: &mut u32, call: &str, failure: Failure) -> Result<()> {
+        let store = self.name.clone();
+        let waits = matches!(failure, Failure::Throttled(_) | Failure::Doubt(_));
+        if waits && *attempt + 1 < ATTEMPTS {
+            self.clock.sleep(back_off(&*self.clock, *attempt)).await;
+            *attempt += 1;
+            return Ok(());
+        }
+        Err(match failure {
+            Failure::Throttled(what) | Failure::Budget(what) => Error::Throttled { store, what },
+            Failure::Doubt(what) => Error::Unavailable {
+                store,
+                what: format!("no good answer to `{call}`; it may have been carried out: {what}"),
+            },
+            Failure::Refused(what) => Error::Unavailable { store, what },
+            Failure::Missing | Failure::Condition => Error::Unavailable {
+                store,
+                what: format!("an answer to `{call}` that makes no sense"),
+            },
+        })
+    }
+
+    fn place(&self, path: &str) -> Result<Path> {
+        Path::parse(path).map_err(|error| Error::Invalid(format!("{path:?}: {error}")))
+    }
+
+    /// What an error of the client means.
+    fn read(&self, error: &object_store::Error) -> Failure {
+        use object_store::Error as E;
+        if let Some(spent) = find::<BudgetSpent>(error) {
+            return Failure::Budget(spent.to_string());
+        }
+        if let Some(http) = find::<HttpError>(error) {
+            return doubt(http);
+        }
+        let words = chain(error);
+        match error {
+            // The bucket, not the object: nothing is known of the object then.
+            E::NotFound { .. } if words.contains("NoSuchBucket") => self.no_bucket(),
+            E::NotFound { .. } if words.contains("ContainerNotFound") => self.no_bucket(),
+            E::NotFound { .. } => Failure::Missing,
+            E::AlreadyExists { .. } | E::Precondition { .. } | E::NotModified { .. } => {
+                Failure::Condition
+            }
+            E::PermissionDenied { .. } | E::Unauthenticated { .. } => Failure::Refused(format!(
+                "the credentials are not accepted for {:?}: {}",
+                self.bucket,
+                code(&words)
+            )),
+            _ => Failure::Refused(code(&words).to_owned()),
+        }
+    }
+
+    fn no_bucket(&self) -> Failure {
+        Failure::Refused(format!("there is no bucket {:?}; make it, or mend the URL", self.bucket))
+    }
+}
+
+/// Of a request that had no answer, or a bad one.
+fn doubt(error: &HttpError) -> Failure {
+    if let Some(spent) = find::<BudgetSpent>(error) {
+        return Failure::Budget(spent.to_string());
+    }
+    match find::<Trouble>(error) {
+        Some(trouble) if trouble.is_throttling() => Failure::Throttled(trouble.to_string()),
+        Some(trouble) => Failure::Doubt(trouble.to_string()),
+        None if error.kind() == HttpErrorKind::Connect => {
+            Failure::Doubt(format!("nobody answers there ({})", chain(error)))
+        }
+        None if error.kind() == HttpErrorKind::Timeout => {
+            Failure::Doubt("no answer in time".to_owned())
+        }
+        None => Failure::Doubt(chain(error)),
+    }
+}
+
+fn listing(request: &ListRequest<'_>, page: object_store::list::PaginatedListResult) -> Listing {
+    let below = |path: &Path| path.as_ref().strip_prefix(request.prefix).map(str::to_owned);
+    let wanted = |name: &String| request.after.is_none_or(|after| name.as_str() > after);
+    let found = page.result;
+    let folders = found.common_prefixes.iter().filter_map(below).filter(wanted).collect();
+    let names = found.objects.iter().filter_map(|object| below(&object.location)).filter(wanted);
+    Listing { folders, names: names.collect(), token: page.page_token }
+}
+
+/// The first error of that type among the causes.
+fn find<'e, T: std::error::Error + 'static>(
+    error: &'e (dyn std::error::Error + 'static),
+) -> Option<&'e T> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(found) = error.downcast_ref::<T>() {
+            return Some(found);
+        }
+        next = error.source();
+    }
+    None
+}
+
+/// All causes in one line.
+fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut words = error.to_string();
+    let mut next = error.source();
+    while let Some(error) = next {
+        let more = error.to_string();
+        if !words.contains(&more) {
+            words = format!("{words}: {more}");
+        }
+        next = error.source();
+    }
+    words
+}
+
+/// What an S3 or Azure error is called, if it says so; else all of it.
+fn code(words: &str) -> &str {
+    let called = words.split_once("<Code>").and_then(|(_, rest)| rest.split_once("</Code>"));
+    called.map_or(words, |(code, _)| code)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::code;
+
+    #[test]
+    fn an_error_is_called_what_the_store_calls_it() {
+        assert_eq!(code("x <Error><Code>AccessDenied</Code></Error> y"), "AccessDenied");
+        assert_eq!(code("no code"), "no code");
+    }
+}

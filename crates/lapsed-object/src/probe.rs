@@ -1,0 +1,214 @@
+//! What the server really does, tried before anything is trusted to it.
+//!
+//! Everything here rests on two promises: an object is made only if there is none, and replaced only if
+//! it is still what was read. Servers that speak the protocol and ignore the conditions exist, and lose
+//! data silently. So each promise is tried, alone and by racing writers, on objects of the probe's own.
+
+use bytes::Bytes;
+use futures::future::join_all;
+use lapsed::{Error, Result};
+
+use crate::ground::Ground;
+use crate::objects::{Deleted, ListRequest, Only, Written};
+
+/// How many writers race, and how often.
+const RACERS: usize = 6;
+const ROUNDS: usize = 4;
+
+/// One thing that was tried.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProbeLine {
+    /// What, in words.
+    pub what: &'static str,
+    /// Whether nothing may run without it.
+    pub needed: bool,
+    /// What was found wrong; `None`: it holds.
+    pub failed: Option<String>,
+}
+
+/// All that was tried.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProbeReport {
+    /// In the order of trying.
+    pub lines: Vec<ProbeLine>,
+}
+
+impl ProbeReport {
+    /// An error that names what failed, if something that is needed did.
+    pub fn verdict(&self, store: &str) -> Result<()> {
+        let failed: Vec<String> = self
+            .lines
+            .iter()
+            .filter(|line| line.needed)
+            .filter_map(|line| Some(format!("{}: {}", line.what, line.failed.as_ref()?)))
+            .collect();
+        if failed.is_empty() {
+            return Ok(());
+        }
+        Err(Error::Unsupported {
+            operation: format!("what leases rest on ({})", failed.join("; ")),
+            store: store.to_owned(),
+        })
+    }
+
+    /// Whether an object can be deleted only if it is still what was read.
+    pub fn deletes_under_condition(&self) -> bool {
+        self.lines.iter().any(|line| line.what == DELETE_IF && line.failed.is_none())
+    }
+
+    fn note(&mut self, what: &'static str, needed: bool, found: Found) {
+        self.lines.push(ProbeLine { what, needed, failed: found.err() });
+    }
+}
+
+type Found = std::result::Result<(), String>;
+
+const DELETE_IF: &str = "an object is deleted only if it is still what was read";
+
+/// Tries everything; an error when the store cannot be asked at all, and nothing was tried then.
+pub(crate) async fn run(ground: &Ground) -> Result<ProbeReport> {
+    let probe = Probe { ground, place: ground.places.probe(ground.nonce()) };
+    // A read first: wrong credentials, a bucket that is not there, nobody at home. Nothing is written
+    // before that is known.
+    ground.objects.get(&probe.at("first")).await?;
+    let mut report = ProbeReport::default();
+    report.note("answers tell the time (a Date header)", true, probe.date());
+    report.note("an object is made only if there is none", true, probe.create().await?);
+    report.note(
+        "an object is replaced only if it is still what was read",
+        true,
+        probe.replace().await?,
+    );
+    report.note("of racing makers one wins", true, probe.race(Race::Create).await?);
+    report.note("of racing writers one wins", true, probe.race(Race::Replace).await?);
+    report.note("a listing shows what was just written", true, probe.list().await?);
+    report.note(DELETE_IF, false, probe.delete().await?);
+    probe.tidy().await;
+    Ok(report)
+}
+
+enum Race {
+    Create,
+    Replace,
+}
+
+struct Probe<'g> {
+    ground: &'g Ground,
+    place: String,
+}
+
+impl Probe<'_> {
+    fn at(&self, name: &str) -> String {
+        format!("{}{name}", self.place)
+    }
+
+    fn body(&self) -> Bytes {
+        format!("{:016x}", self.ground.nonce()).into()
+    }
+
+    async fn put(&self, name: &str, only: Only) -> Result<Written> {
+        self.ground.objects.put(&self.at(name), self.body(), only).await
+    }
+
+    fn date(&self) -> Found {
+        match self.ground.time.now() {
+            Some(_) => Ok(()),
+            None => Err("none of its answers has one".to_owned()),
+        }
+    }
+
+    async fn create(&self) -> Result<Found> {
+        let first = self.put("create", Only::IfNew).await?;
+        let second = self.put("create", Only::IfNew).await?;
+        Ok(match (first, second) {
+            (Written::Done(_), Written::Lost) => Ok(()),
+            (Written::Lost, _) => Err("a name that nobody has was refused".to_owned()),
+            (Written::Done(_), Written::Done(_)) => {
+                Err("If-None-Match is ignored: the second maker overwrote the first".to_owned())
+            }
+        })
+    }
+
+    async fn replace(&self) -> Result<Found> {
+        let Written::Done(first) = self.put("replace", Only::IfNew).await? else {
+            return Ok(Err("a name that nobody has was refused".to_owned()));
+        };
+        let Written::Done(second) = self.put("replace", Only::IfStill(first.clone())).await? else {
+            return Ok(Err("the ETag that it told is refused".to_owned()));
+        };
+        if first.e_tag == second.e_tag || second.e_tag.is_none() {
+            return Ok(Err("the ETag does not change with the body".to_owned()));
+        }
+        Ok(match self.put("replace", Only::IfStill(first)).await? {
+            Written::Lost => Ok(()),
+            Written::Done(_) => Err("If-Match is ignored: an old ETag was accepted".to_owned()),
+        })
+    }
+
+    async fn race(&self, race: Race) -> Result<Found> {
+        for round in 0..ROUNDS {
+            let name = match race {
+                Race::Create => format!("race-create-{round}"),
+                Race::Replace => format!("race-replace-{round}"),
+            };
+            let only = match race {
+                Race::Create => Only::IfNew,
+                Race::Replace => match self.put(&name, Only::IfNew).await? {
+                    Written::Done(version) => Only::IfStill(version),
+                    Written::Lost => return Ok(Err("a new name was refused".to_owned())),
+                },
+            };
+            let all = (0..RACERS).map(|_| self.put(&name, only.clone()));
+            let mut won = 0;
+            for written in join_all(all).await {
+                won += usize::from(matches!(written?, Written::Done(_)));
+            }
+            if won != 1 {
+                return Ok(Err(format!("{won} of {RACERS} were told that they had won")));
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    async fn list(&self) -> Result<Found> {
+        self.put("list", Only::IfNew).await?;
+        let request = ListRequest { prefix: &self.place, limit: 1_000, ..ListRequest::default() };
+        let listing = self.ground.objects.list(request).await?;
+        Ok(match listing.names.iter().any(|name| name == "list") {
+            true => Ok(()),
+            false => Err("it does not".to_owned()),
+        })
+    }
+
+    async fn delete(&self) -> Result<Found> {
+        let Written::Done(old) = self.put("delete", Only::IfNew).await? else {
+            return Ok(Err("a name that nobody has was refused".to_owned()));
+        };
+        let Written::Done(new) = self.put("delete", Only::Always).await? else {
+            return Ok(Err("an overwrite was refused".to_owned()));
+        };
+        let path = self.at("delete");
+        let stale = self.ground.objects.delete_if(&path, &old).await;
+        Ok(match stale {
+            Ok(Deleted::Lost) => match self.ground.objects.delete_if(&path, &new).await {
+                Ok(Deleted::Done) if self.ground.objects.get(&path).await?.is_none() => Ok(()),
+                Ok(_) => Err("the present ETag is refused".to_owned()),
+                Err(error) => Err(error.to_string()),
+            },
+            Ok(Deleted::Done) => Err("If-Match is ignored: an old ETag was accepted".to_owned()),
+            Ok(Deleted::Unable) => Err("this store is not asked to".to_owned()),
+            Err(error) => Err(error.to_string()),
+        })
+    }
+
+    /// Removes what was tried; what is left behind harms nobody.
+    async fn tidy(&self) {
+        let request = ListRequest { prefix: &self.place, limit: 1_000, ..ListRequest::default() };
+        let Ok(listing) = self.ground.objects.list(request).await else { return };
+        for name in listing.names {
+            if let Err(error) = self.ground.objects.delete(&self.at(&name)).await {
+                tracing::debug!(%error, "an object of the probe stays behind");
+            }
+        }
+    }
+}

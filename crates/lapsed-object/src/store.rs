@@ -1,0 +1,217 @@
+//! One bucket, or a prefix of it, as a store: receipts, terms, settings, and the way to its systems.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use lapsed::clock::Clock;
+use lapsed::leader::Term;
+use lapsed::receipt::{Receipt, ReceiptQuery};
+use lapsed::store::{Store, StoreInfo};
+use lapsed::sweep::brake::Setting;
+use lapsed::{Error, Result, SystemId};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::clock::{Offset, StoreClock};
+use crate::config::{ObjectConfig, Provider};
+use crate::ground::Ground;
+use crate::http::Wire;
+use crate::leases::{LeasesLayout, ObjectLeases};
+use crate::log::Log;
+use crate::names::Places;
+use crate::objects::{Objects, Only, Written};
+use crate::probe::{self, ProbeReport};
+use crate::requests::{Meter, RequestCounts};
+
+/// How long a log object may be open unless told.
+pub(crate) const LOG_PATIENCE: Duration = Duration::from_secs(30);
+
+/// An object store. Opening it sends nothing.
+pub struct ObjectStore {
+    pub(crate) ground: Arc<Ground>,
+    wire: Arc<Wire>,
+    config: ObjectConfig,
+    provider: Provider,
+    logs: Mutex<HashMap<SystemId, Arc<Log>>>,
+    probed: tokio::sync::OnceCell<ProbeReport>,
+}
+
+impl ObjectStore {
+    /// Ready to be asked.
+    pub fn open(config: ObjectConfig, clock: Arc<dyn Clock>) -> Result<Arc<Self>> {
+        config.check()?;
+        let place = config.place()?;
+        let time = Arc::new(StoreClock::new(clock.clone()));
+        let meter = Meter::new(clock.clone(), config.requests_per_hour);
+        let wire = Wire::new(&config.name, meter, time.clone(), place.bucket, config.timeout)?;
+        let client = config.client(&wire)?;
+        let lists_after = place.provider != Provider::Azure;
+        let objects = Objects::new(
+            &config.name,
+            place.bucket,
+            client,
+            wire.clone(),
+            clock.clone(),
+            lists_after,
+        );
+        let places = Places::new(place.prefix);
+        let provider = place.provider;
+        let ground = Arc::new(Ground { objects, places, time, clock });
+        let (logs, probed) = Default::default();
+        Ok(Arc::new(ObjectStore { ground, wire, config, provider, logs, probed }))
+    }
+
+    /// What the server really does, tried once a process.
+    pub async fn probe(&self) -> Result<ProbeReport> {
+        self.probed.get_or_try_init(|| probe::run(&self.ground)).await.cloned()
+    }
+
+    /// The leases of one system.
+    pub fn leases(&self, id: SystemId, layout: LeasesLayout) -> Result<Arc<ObjectLeases>> {
+        let log = Arc::new(Log::new(self.ground.clone(), id.clone(), layout.log_patience));
+        self.logs().insert(id.clone(), log.clone());
+        ObjectLeases::new(self.ground.clone(), log, id, layout).map(Arc::new)
+    }
+
+    /// What was asked of it so far, by kind.
+    pub fn requests(&self) -> RequestCounts {
+        self.wire.meter().counts()
+    }
+
+    /// How far the store's clock is from this host's; `None`: no answer has told yet.
+    pub fn offset(&self) -> Option<Offset> {
+        self.ground.time.offset()
+    }
+
+    fn log(&self, system: &SystemId) -> Arc<Log> {
+        let make = || Arc::new(Log::new(self.ground.clone(), system.clone(), LOG_PATIENCE));
+        self.logs().entry(system.clone()).or_insert_with(make).clone()
+    }
+
+    fn logs(&self) -> std::sync::MutexGuard<'_, HashMap<SystemId, Arc<Log>>> {
+        self.logs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[async_trait]
+impl Store for ObjectStore {
+    async fn info(&self) -> Result<StoreInfo> {
+        self.ground.objects.get(&format!("{}.lapsed/hello", self.ground.places.root())).await?;
+        let now = self.ground.moment().await?;
+        Ok(StoreInfo {
+            engine: self.provider.as_str().to_owned(),
+            place: self.config.url.clone(),
+            incarnation: "object".to_owned(),
+            now_ms: now.judging_ms,
+            back_ms: 0,
+        })
+    }
+
+    async fn receipts(&self, system: &SystemId, query: ReceiptQuery) -> Result<Vec<Receipt>> {
+        self.log(system).receipts(&query).await
+    }
+
+    async fn receipt(&self, system: &SystemId, seq: u64) -> Result<Option<Receipt>> {
+        self.log(system).receipt(seq).await
+    }
+
+    async fn campaign(
+        &self,
+        system: &SystemId,
+        candidate: &str,
+        ttl_ms: u64,
+    ) -> Result<Option<Term>> {
+        let path = self.ground.places.system(system, "term");
+        loop {
+            let (stored, only) = self.ground.stored::<StoredTerm>(&path).await?;
+            let stored = stored.unwrap_or_default();
+            let now = self.ground.moment().await?;
+            let lapsed = now.is_over(stored.until_ms);
+            if !lapsed && stored.holder != candidate {
+                return Ok(None);
+            }
+            let number = if lapsed { stored.number + 1 } else { stored.number };
+            let until_ms = now.granting_ms + ttl_ms;
+            let next = StoredTerm { number, holder: candidate.to_owned(), until_ms };
+            if self.ground.store(&path, &next, only).await? {
+                return Ok(Some(Term { number, holder: candidate.to_owned(), until_ms }));
+            }
+        }
+    }
+
+    async fn resign(&self, system: &SystemId, term: u64) -> Result<()> {
+        let path = self.ground.places.system(system, "term");
+        loop {
+            let (stored, only) = self.ground.stored::<StoredTerm>(&path).await?;
+            let Some(stored) = stored.filter(|stored| stored.number == term) else {
+                return Ok(());
+            };
+            if self.ground.store(&path, &StoredTerm { until_ms: 0, ..stored }, only).await? {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn brake_setting(&self, system: &SystemId) -> Result<Setting> {
+        let path = self.ground.places.system(system, "brake");
+        Ok(self.ground.stored::<Setting>(&path).await?.0.unwrap_or_default())
+    }
+
+    async fn set_brake(&self, system: &SystemId, setting: Setting) -> Result<()> {
+        let path = self.ground.places.system(system, "brake");
+        self.ground.store(&path, &setting, Only::Always).await?;
+        Ok(())
+    }
+}
+
+/// Who leads.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct StoredTerm {
+    pub(crate) number: u64,
+    pub(crate) holder: String,
+    pub(crate) until_ms: u64,
+}
+
+/// A small object of lapsed's own: its content, and what makes its bytes differ from all before.
+#[derive(Serialize, Deserialize)]
+struct Sealed<T> {
+    nonce: String,
+    content: T,
+}
+
+impl Ground {
+    /// A small object, and what must hold for it to be replaced.
+    pub(crate) async fn stored<T: DeserializeOwned>(
+        &self,
+        path: &str,
+    ) -> Result<(Option<T>, Only)> {
+        let Some(read) = self.objects.get(path).await? else { return Ok((None, Only::IfNew)) };
+        let sealed: Sealed<T> = serde_json::from_slice(&read.body).map_err(|error| {
+            Error::Corrupt { store: self.name().to_owned(), what: format!("{path}: {error}") }
+        })?;
+        Ok((Some(sealed.content), Only::IfStill(read.version)))
+    }
+
+    /// Writes it; false if somebody else was first.
+    pub(crate) async fn store<T: Serialize>(
+        &self,
+        path: &str,
+        content: &T,
+        only: Only,
+    ) -> Result<bool> {
+        let sealed = Sealed { nonce: format!("{:016x}", self.nonce()), content };
+        let body: Bytes = serde_json::to_vec(&sealed).expect("a small object is JSON").into();
+        Ok(matches!(self.objects.put(path, body, only).await?, Written::Done(_)))
+    }
+
+    /// The number of the present term; `None`: nobody has it.
+    pub(crate) async fn term(&self, system: &SystemId) -> Result<Option<u64>> {
+        let path = self.places.system(system, "term");
+        let stored = self.stored::<StoredTerm>(&path).await?.0;
+        let now = self.moment().await?;
+        Ok(stored.filter(|term| !now.is_over(term.until_ms)).map(|term| term.number))
+    }
+}
