@@ -35,6 +35,10 @@ pub struct Sizes {
     pub lease_cycles: usize,
     /// Leases that expire at one instant.
     pub leases: usize,
+    /// Of as many leases on an object store: those that are over.
+    pub expired_objects: usize,
+    /// How often each of several processes gets the key that all of them want.
+    pub contended: usize,
 }
 
 const FULL: Sizes = Sizes {
@@ -50,6 +54,8 @@ const FULL: Sizes = Sizes {
     takes: 200_000,
     lease_cycles: 10_000,
     leases: 100_000,
+    expired_objects: 100,
+    contended: 25,
 };
 
 const QUICK: Sizes = Sizes {
@@ -65,6 +71,8 @@ const QUICK: Sizes = Sizes {
     takes: 20_000,
     lease_cycles: 2_560,
     leases: 5_000,
+    expired_objects: 20,
+    contended: 5,
 };
 
 pub struct Bench {

@@ -46,6 +46,9 @@ struct Args {
     /// With `--open`: how much of the file it may keep in memory.
     #[arg(long, hide = true, default_value_t = 256 << 20)]
     cache_bytes: usize,
+    /// Wants the same lease as others, says what that cost, and ends.
+    #[arg(long, hide = true, value_name = "TASK")]
+    contend: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -62,6 +65,7 @@ enum Name {
     RedisPrice,
     RedisInflight,
     LeasesEmbedded,
+    LeasesObject,
 }
 
 impl Name {
@@ -79,6 +83,7 @@ impl Name {
             Name::RedisPrice => redis::price::NAME,
             Name::RedisInflight => redis::inflight::NAME,
             Name::LeasesEmbedded => leases::embedded::NAME,
+            Name::LeasesObject => leases::object::NAME,
         }
     }
 
@@ -96,6 +101,7 @@ impl Name {
             Name::RedisPrice => redis::price::run(bench, table),
             Name::RedisInflight => redis::inflight::run(bench, table),
             Name::LeasesEmbedded => leases::embedded::run(bench, table),
+            Name::LeasesObject => leases::object::run(bench, table),
         }
     }
 }
@@ -104,6 +110,9 @@ fn main() -> Result<()> {
     let args = Args::parse();
     if let Some(dir) = &args.open {
         return size::open_and_wait(dir, args.cache_bytes);
+    }
+    if let Some(task) = &args.contend {
+        return leases::object::contend(task);
     }
     let bench = Bench::new(args.quick)?;
     let mut table = Table::new(args.quick);
