@@ -9,7 +9,9 @@ use anyhow::{Context, Result, bail, ensure};
 use futures::future::BoxFuture;
 use lapsed::activity::Activity;
 use lapsed::clock::SystemClock;
-use lapsed::leases::{Acquire, Acquired, Fenced, LeaseKey, Leases, LeasesParts, Ticket, Token};
+use lapsed::leases::{
+    Acquire, Acquired, Fenced, LeaseKey, Leases, LeasesParts, TTL_MS_MIN, Ticket, Token,
+};
 use lapsed::receipt::{Retention, Silent};
 use lapsed::schedule::Stop;
 use lapsed::sweep::brake::{Brake, BrakePolicy};
@@ -32,6 +34,7 @@ const EACH: usize = 20;
 /// What the idle store is watched for, before the instant at which all expire.
 const IDLE: Duration = Duration::from_secs(5);
 const SPARE: Duration = Duration::from_secs(1);
+const TTL_MIN: Duration = Duration::from_millis(TTL_MS_MIN);
 const PATIENCE: Duration = Duration::from_secs(120);
 const ATTEMPTS: usize = 5;
 
@@ -153,28 +156,50 @@ impl Ours {
         bail!("the machine is too busy for a pass that is not interrupted");
     }
 
-    /// What is granted later is granted for less time.
+    /// Acquired for long first: how long that takes tells how far off the instant must be.
     async fn fill(self: &Arc<Self>, leases: usize) -> Result<()> {
-        let rate = self.cycles(FILLING * 4, FILLING).await?;
-        let filling = Duration::from_secs_f64(leases as f64 / rate);
-        let instant = Instant::now() + filling + IDLE + SPARE;
         let first = self.next.fetch_add(leases as u64, Ordering::Relaxed);
-        let running = (0..FILLING).map(|filler| {
-            let ours = self.clone();
-            tokio::spawn(async move {
-                for number in (filler..leases).step_by(FILLING) {
-                    let left = instant.saturating_duration_since(Instant::now());
-                    ensure!(left > IDLE, "filling took longer than foreseen");
-                    let key = lease_key("expiring", first + number as u64)?;
-                    ours.hold(key, number / EACH, left.as_millis() as u64).await?;
-                }
-                Ok(())
-            })
+        let began = Instant::now();
+        let ours = self.clone();
+        let tickets = in_turns(leases, move |number| {
+            let ours = ours.clone();
+            async move {
+                let key = lease_key("expiring", first + number as u64)?;
+                let token = ours.hold(key.clone(), number / EACH, LONG_MS).await?;
+                Ok(Ticket { key, token })
+            }
         });
-        for filler in running.collect::<Vec<_>>() {
-            filler.await??;
+        let tickets = Arc::new(tickets.await?);
+        let mut room = began.elapsed();
+        for _ in 0..ATTEMPTS {
+            let instant = Instant::now() + room + IDLE + SPARE;
+            if self.end_at(instant, &tickets).await? {
+                return Ok(());
+            }
+            room *= 2;
         }
-        Ok(())
+        bail!("the machine is too busy to have {leases} leases end at one instant");
+    }
+
+    /// Renews all so that they end at one instant; false: it took too long.
+    async fn end_at(
+        self: &Arc<Self>,
+        instant: Instant,
+        tickets: &Arc<Vec<Ticket>>,
+    ) -> Result<bool> {
+        let (ours, all) = (self.clone(), tickets.clone());
+        let renewed = in_turns(tickets.len(), move |number| {
+            let (ours, tickets) = (ours.clone(), all.clone());
+            async move {
+                let left = instant.saturating_duration_since(Instant::now()).max(TTL_MIN);
+                match ours.operations.renew(&tickets[number], Some(left)).await? {
+                    Fenced::Done(_) => Ok(()),
+                    Fenced::Lost(loss) => bail!(loss.describe()),
+                }
+            }
+        });
+        renewed.await?;
+        Ok(instant.saturating_duration_since(Instant::now()) > IDLE)
     }
 
     async fn until_over(&self, leases: usize) -> Result<()> {
@@ -217,6 +242,32 @@ impl Ours {
             })
         }
     }
+}
+
+/// So many calls by [`FILLING`] callers.
+async fn in_turns<T, F>(
+    count: usize,
+    call: impl Fn(usize) -> F + Clone + Send + 'static,
+) -> Result<Vec<T>>
+where
+    T: Send + 'static,
+    F: Future<Output = Result<T>> + Send,
+{
+    let callers = (0..FILLING).map(|caller| {
+        let call = call.clone();
+        tokio::spawn(async move {
+            let mut answers = Vec::new();
+            for number in (caller..count).step_by(FILLING) {
+                answers.push(call(number).await?);
+            }
+            Ok::<_, anyhow::Error>(answers)
+        })
+    });
+    let mut all = Vec::with_capacity(count);
+    for caller in callers.collect::<Vec<_>>() {
+        all.extend(caller.await??);
+    }
+    Ok(all)
 }
 
 fn lease_key(namespace: &str, number: u64) -> Result<LeaseKey> {
