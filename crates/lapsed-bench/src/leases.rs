@@ -6,5 +6,6 @@ mod etcd;
 mod falling;
 pub mod object;
 mod ours;
+mod timed;
 mod waits;
 mod zookeeper;

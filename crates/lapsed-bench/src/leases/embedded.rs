@@ -10,11 +10,13 @@
 //! to the last, so that noticing it counts for nothing.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Result;
 
 use super::etcd::Etcd;
 use super::ours::{Expired, Ours};
+use super::timed::Spent;
 use super::zookeeper::ZooKeeper;
 use crate::bench::{Bench, say};
 use crate::rounds::{Side, median, take_turns};
@@ -73,8 +75,10 @@ async fn expiry(bench: &Bench, table: &mut Table, ours: &Arc<Ours>) -> Result<Ex
     }
     let middle = |of: fn(&Expired) -> f64| median(rounds.iter().map(of).collect());
     let ratio = middle(|round| round.p99_ms / round.idle_p99_ms);
+    let spent = rounds.last().map(|round| round.spent).unwrap_or_default();
     let expired = Expired {
         seconds: middle(|round| round.seconds),
+        spent,
         idle_p99_ms: middle(|round| round.idle_p99_ms),
         p99_ms: middle(|round| round.p99_ms),
     };
@@ -82,7 +86,17 @@ async fn expiry(bench: &Bench, table: &mut Table, ours: &Arc<Ours>) -> Result<Ex
     let other = ("idle", Figure::ms(expired.idle_p99_ms));
     let target = Some(Target::AtMost(3.0));
     table.compare(NAME, what, Figure::ms(expired.p99_ms), other, ratio, target);
+    tell(table, &spent);
     Ok(expired)
+}
+
+/// Where the time of our last pass went.
+fn tell(table: &mut Table, spent: &Spent) {
+    let ms = |time: Duration| Figure::ms(time.as_secs_f64() * 1e3);
+    table.measure(NAME, "our last pass: batches", Figure::count(f64::from(spent.batches)));
+    table.measure(NAME, "reading who is over", ms(spent.listing));
+    table.measure(NAME, "working in the transaction", ms(spent.held));
+    table.measure(NAME, "waiting for a turn and for the disk", ms(spent.committing));
 }
 
 async fn beside_etcd(

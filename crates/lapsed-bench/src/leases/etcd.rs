@@ -157,10 +157,10 @@ impl Etcd {
         self.until_gone(leases).await
     }
 
-    /// How long it takes to grant so many, by a sample, and half as much again.
+    /// How long it takes to grant so many, by a sample, and as long again.
     async fn filling_takes(self: &Arc<Self>, leases: usize) -> Result<Duration> {
         let rate = self.cycles(FILLING * 8, FILLING).await?;
-        Ok(Duration::from_secs_f64(leases as f64 / rate * 1.5))
+        Ok(Duration::from_secs_f64(leases as f64 / rate * 2.0))
     }
 
     async fn until_gone(&self, leases: usize) -> Result<Falling> {

@@ -20,6 +20,7 @@ use lapsed::sweep::{Act, Sweep, Sweeper, SweeperParts};
 use lapsed::{Kind, Name, SystemId};
 use lapsed_embedded::{Embedded, EmbeddedLeases, Options};
 
+use super::timed::{Spent, Timed};
 use super::waits::{Waits, p99};
 use crate::bench::say;
 use crate::ground::key;
@@ -33,7 +34,8 @@ const FILLING: usize = 1_000;
 const EACH: usize = 20;
 /// What the idle store is watched for, before the instant at which all expire.
 const IDLE: Duration = Duration::from_secs(5);
-const SPARE: Duration = Duration::from_secs(1);
+/// How many can be acquired a second, as a first guess.
+const FILLS_A_SECOND: f64 = 10_000.0;
 const TTL_MIN: Duration = Duration::from_millis(TTL_MS_MIN);
 const PATIENCE: Duration = Duration::from_secs(120);
 const ATTEMPTS: usize = 5;
@@ -42,6 +44,7 @@ pub struct Ours {
     store: Embedded,
     leases: Arc<EmbeddedLeases>,
     operations: Arc<Leases>,
+    timed: Arc<Timed>,
     sweeper: Sweeper,
     next: AtomicU64,
 }
@@ -50,6 +53,7 @@ pub struct Ours {
 #[derive(Debug, Clone, Copy)]
 pub struct Expired {
     pub seconds: f64,
+    pub spent: Spent,
     /// What an acquire of another key took, in milliseconds: before, and meanwhile.
     pub idle_p99_ms: f64,
     pub p99_ms: f64,
@@ -74,10 +78,11 @@ impl Ours {
             witness: Arc::new(Silent),
             timeout: Duration::from_secs(60),
         }));
+        let timed = Arc::new(Timed::new(leases.clone()));
         // Neither an idle grace nor a rest for each entry: those are for stores where requests are paid.
         let sweeper = Sweeper::new(SweeperParts {
             name: "bench".to_owned(),
-            sweep: leases.clone(),
+            sweep: timed.clone(),
             store: Arc::new(store.clone()),
             policy: Policy { timeout: Duration::from_secs(60), ..Policy::default() },
             brake,
@@ -87,11 +92,11 @@ impl Ours {
             witness: Arc::new(Silent),
             retention: Retention::default(),
         });
-        Ok(Ours { store, leases, operations, sweeper, next: AtomicU64::new(0) })
+        Ok(Ours { store, leases, operations, timed, sweeper, next: AtomicU64::new(0) })
     }
 
     pub fn close(self) -> Result<()> {
-        drop((self.sweeper, self.operations, self.leases));
+        drop((self.sweeper, self.timed, self.operations, self.leases));
         Ok(self.store.close()?)
     }
 
@@ -143,12 +148,14 @@ impl Ours {
             self.until_over(leases).await?;
             let waits = Waits::start(self.acquiring());
             let began = Instant::now();
+            self.timed.take();
             let (_stopper, stop) = Stop::channel();
             let report = self.sweeper.pass(Act::Reclaim, 0, &stop).await;
             let seconds = began.elapsed().as_secs_f64();
             let p99_ms = p99(waits.stop().await?);
             if report.reclaimed == leases as u64 {
-                return Ok(Expired { seconds, idle_p99_ms, p99_ms });
+                let spent = self.timed.take();
+                return Ok(Expired { seconds, spent, idle_p99_ms, p99_ms });
             }
             say(format!("once more: {report:?}"));
             self.clear().await?;
@@ -156,50 +163,37 @@ impl Ours {
         bail!("the machine is too busy for a pass that is not interrupted");
     }
 
-    /// Acquired for long first: how long that takes tells how far off the instant must be.
+    /// Leases that end at one instant: what is granted later is granted for less time. How far off the
+    /// instant must be is learned by trying.
     async fn fill(self: &Arc<Self>, leases: usize) -> Result<()> {
-        let first = self.next.fetch_add(leases as u64, Ordering::Relaxed);
-        let began = Instant::now();
-        let ours = self.clone();
-        let tickets = in_turns(leases, move |number| {
-            let ours = ours.clone();
-            async move {
-                let key = lease_key("expiring", first + number as u64)?;
-                let token = ours.hold(key.clone(), number / EACH, LONG_MS).await?;
-                Ok(Ticket { key, token })
-            }
-        });
-        let tickets = Arc::new(tickets.await?);
-        let mut room = began.elapsed();
+        let mut room = Duration::from_secs_f64(leases as f64 / FILLS_A_SECOND);
         for _ in 0..ATTEMPTS {
-            let instant = Instant::now() + room + IDLE + SPARE;
-            if self.end_at(instant, &tickets).await? {
+            let instant = Instant::now() + room + IDLE;
+            self.acquire_until(instant, leases).await?;
+            if instant.saturating_duration_since(Instant::now()) >= IDLE {
                 return Ok(());
             }
             room *= 2;
+            say(format!("filling took too long; once more, within {room:?}"));
+            tokio::time::sleep_until((instant.max(Instant::now()) + TTL_MIN).into()).await;
+            self.clear().await?;
         }
         bail!("the machine is too busy to have {leases} leases end at one instant");
     }
 
-    /// Renews all so that they end at one instant; false: it took too long.
-    async fn end_at(
-        self: &Arc<Self>,
-        instant: Instant,
-        tickets: &Arc<Vec<Ticket>>,
-    ) -> Result<bool> {
-        let (ours, all) = (self.clone(), tickets.clone());
-        let renewed = in_turns(tickets.len(), move |number| {
-            let (ours, tickets) = (ours.clone(), all.clone());
+    async fn acquire_until(self: &Arc<Self>, instant: Instant, leases: usize) -> Result<()> {
+        let first = self.next.fetch_add(leases as u64, Ordering::Relaxed);
+        let ours = self.clone();
+        let acquired = in_turns(leases, move |number| {
+            let ours = ours.clone();
             async move {
                 let left = instant.saturating_duration_since(Instant::now()).max(TTL_MIN);
-                match ours.operations.renew(&tickets[number], Some(left)).await? {
-                    Fenced::Done(_) => Ok(()),
-                    Fenced::Lost(loss) => bail!(loss.describe()),
-                }
+                let key = lease_key("expiring", first + number as u64)?;
+                ours.hold(key, number / EACH, left.as_millis() as u64).await
             }
         });
-        renewed.await?;
-        Ok(instant.saturating_duration_since(Instant::now()) > IDLE)
+        acquired.await?;
+        Ok(())
     }
 
     async fn until_over(&self, leases: usize) -> Result<()> {
