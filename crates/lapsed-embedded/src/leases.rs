@@ -28,6 +28,10 @@ use crate::lives::{Desk, Lives};
 use crate::tx::Tx;
 use crate::{Inner, Room};
 
+/// How long a batch of a sweep may keep others from writing: about as long as a commit takes, which they
+/// wait for anyway. Shorter, and a mass expiry is a commit for every handful of leases.
+pub const HOLD: Duration = Duration::from_millis(10);
+
 /// One system of leases on an embedded store.
 pub struct EmbeddedLeases {
     desk: Desk,

@@ -50,7 +50,7 @@ use crate::vigil::Vigil;
 use crate::writer::{Chore, Keeper, Undone, Writer};
 
 pub use crate::inflight::EmbeddedInflight;
-pub use crate::leases::EmbeddedLeases;
+pub use crate::leases::{EmbeddedLeases, HOLD as LEASES_HOLD};
 pub use crate::registry::EmbeddedRegistry;
 pub use crate::sessions::EmbeddedSessions;
 /// What an in-memory store keeps its bytes in; the simulation brings one that crashes.

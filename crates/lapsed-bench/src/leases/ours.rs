@@ -18,7 +18,7 @@ use lapsed::sweep::brake::{Brake, BrakePolicy};
 use lapsed::sweep::policy::Policy;
 use lapsed::sweep::{Act, Sweep, Sweeper, SweeperParts};
 use lapsed::{Kind, Name, SystemId};
-use lapsed_embedded::{Embedded, EmbeddedLeases, Options};
+use lapsed_embedded::{Embedded, EmbeddedLeases, LEASES_HOLD, Options};
 
 use super::timed::{Spent, Timed};
 use super::waits::{Waits, p99};
@@ -84,7 +84,11 @@ impl Ours {
             name: "bench".to_owned(),
             sweep: timed.clone(),
             store: Arc::new(store.clone()),
-            policy: Policy { timeout: Duration::from_secs(60), ..Policy::default() },
+            policy: Policy {
+                hold: LEASES_HOLD,
+                timeout: Duration::from_secs(60),
+                ..Policy::default()
+            },
             brake,
             clock: SystemClock::shared(),
             activity: Arc::new(Activity::default()),

@@ -50,7 +50,7 @@ fn foretell(backend: &dyn Backend, id: &SystemId) {
             eprintln!("{id}: this takes about {}", plural(requests, "request", "requests"));
         }
         Ok(Estimate { requests: None }) => {}
-        Err(failure) => tracing::debug!(%id, %failure, "what it costs cannot be foretold"),
+        Err(failure) => eprintln!("{id}: what this takes cannot be foretold: {failure}"),
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use lapsed::Kind;
 use lapsed::leases::{DECISION_TTL_MS, Leases, LeasesParts, TTL_MS, TTL_MS_MAX, TTL_MS_MIN};
 use lapsed::sweep::policy::Policy;
+use lapsed_embedded::LEASES_HOLD;
 use serde::Deserialize;
 use utoipa_axum::router::OpenApiRouter;
 
@@ -142,7 +143,7 @@ fn usual_policy(section: &Section<'_>, store: &str) -> Policy {
         ..Policy::default()
     };
     match section.is_embedded(store) {
-        true => policy,
+        true => Policy { hold: LEASES_HOLD, ..policy },
         false => {
             Policy { entry_delay: OP_DELAY, batch: BATCH, hold: HOLD, timeout: TIMEOUT, ..policy }
         }

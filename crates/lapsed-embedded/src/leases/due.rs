@@ -4,38 +4,50 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use lapsed::Name;
-use lapsed::leases::rules::{Lease, Marker, Moment};
+use lapsed::leases::rules::{Marker, Moment, Record};
+use lapsed::leases::{Decision, Token};
 
 /// What is over when: its deadline, then what it is.
 pub(super) type Place = (u64, Name);
 
-/// What else decides when it is over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What else is to be known of it: whose it is, and when it is over.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Term {
     /// A lease has a whole TTL since the store was back, if it was acquired before.
-    Lease { ttl_ms: u64, acquired_ms: u64 },
+    Lease { owner: Name, token: Token, ttl_ms: u64, acquired_ms: u64 },
     /// Nobody renews a decision.
-    Decision,
+    Decision(Decision),
 }
 
 /// A place and a term: one row's.
 pub(super) type Entry = (u64, Term);
 
-pub(super) fn of_lease(lease: &Lease) -> Entry {
-    (lease.deadline_ms, Term::Lease { ttl_ms: lease.ttl_ms, acquired_ms: lease.acquired_ms })
+pub(super) fn of_record(record: &Record) -> Option<Entry> {
+    let lease = record.lease.as_ref()?;
+    let term = Term::Lease {
+        owner: lease.owner.clone(),
+        token: record.token,
+        ttl_ms: lease.ttl_ms,
+        acquired_ms: lease.acquired_ms,
+    };
+    Some((lease.deadline_ms, term))
 }
 
 pub(super) fn of_marker(marker: &Marker) -> Entry {
-    (marker.deadline_ms, Term::Decision)
+    (marker.deadline_ms, Term::Decision(marker.decision))
 }
 
 impl Term {
-    fn is_over(self, deadline_ms: u64, at: &Moment) -> bool {
+    fn is_lease(&self) -> bool {
+        matches!(self, Term::Lease { .. })
+    }
+
+    fn is_over(&self, deadline_ms: u64, at: &Moment) -> bool {
         let due_ms = match self {
-            Term::Lease { ttl_ms, acquired_ms } if acquired_ms < at.back_ms => {
+            Term::Lease { ttl_ms, acquired_ms, .. } if *acquired_ms < at.back_ms => {
                 deadline_ms.max(at.back_ms + ttl_ms)
             }
-            Term::Lease { .. } | Term::Decision => deadline_ms,
+            Term::Lease { .. } | Term::Decision(_) => deadline_ms,
         };
         at.is_over(due_ms)
     }
@@ -62,11 +74,11 @@ impl Due {
         if let Some((deadline_ms, term)) = before
             && self.by_deadline.remove(&(deadline_ms, subject.clone())).is_some()
         {
-            self.leases -= u64::from(term != Term::Decision);
+            self.leases -= u64::from(term.is_lease());
         }
         if let Some((deadline_ms, term)) = after {
+            self.leases += u64::from(term.is_lease());
             self.by_deadline.insert((deadline_ms, subject.clone()), term);
-            self.leases += u64::from(term != Term::Decision);
         }
     }
 
@@ -85,9 +97,9 @@ impl Due {
     }
 
     /// Up to `limit` that are over, after `after`, the longest first.
-    pub fn page(&self, after: Option<Place>, at: &Moment, limit: usize) -> Vec<Place> {
+    pub fn page(&self, after: Option<Place>, at: &Moment, limit: usize) -> Vec<(Place, Term)> {
         let over = self.past(after, at).filter(|((ms, _), term)| term.is_over(*ms, at));
-        over.take(limit).map(|(place, _)| place.clone()).collect()
+        over.take(limit).map(|(place, term)| (place.clone(), term.clone())).collect()
     }
 
     /// Whatever is past its deadline, spared or not.
@@ -108,18 +120,24 @@ mod tests {
     #[test]
     fn what_the_store_was_away_for_is_spared_and_counted() {
         let name = |text| Name::new(text).unwrap();
-        let lease = |acquired_ms| Term::Lease { ttl_ms: 50, acquired_ms };
+        let lease = |acquired_ms| {
+            let (owner, token) = (name("o"), Token(1));
+            Term::Lease { owner, token, ttl_ms: 50, acquired_ms }
+        };
         let mut due = Due::default();
         due.change(&name("old"), None, Some((100, lease(50))));
         due.change(&name("new"), None, Some((120, lease(400))));
-        due.change(&name("t"), None, Some((110, Term::Decision)));
+        due.change(&name("t"), None, Some((110, Term::Decision(Decision::Commit))));
         due.change(&name("later"), None, Some((900, lease(400))));
         let at = Moment::exact(420, 400);
         let expected = Counts { leases: 3, over: 2, spared: 1, oldest_ms: Some(110) };
         assert_eq!(due.count(&at), expected);
-        assert_eq!(due.page(None, &at, 9), [(110, name("t")), (120, name("new"))]);
-        assert_eq!(due.page(Some((110, name("t"))), &at, 9), [(120, name("new"))]);
-        assert_eq!(due.page(None, &Moment::exact(450, 400), 1), [(100, name("old"))]);
+        let page = |after, at: &Moment, limit| -> Vec<Place> {
+            due.page(after, at, limit).into_iter().map(|(place, _)| place).collect()
+        };
+        assert_eq!(page(None, &at, 9), [(110, name("t")), (120, name("new"))]);
+        assert_eq!(page(Some((110, name("t"))), &at, 9), [(120, name("new"))]);
+        assert_eq!(page(None, &Moment::exact(450, 400), 1), [(100, name("old"))]);
         due.change(&name("old"), Some((100, lease(50))), None);
         assert_eq!((due.leases, due.count(&at).spared), (2, 0));
     }

@@ -11,7 +11,7 @@ use crate::Room;
 use crate::disk::Disk;
 use crate::fault::{Fault, Tried};
 use crate::leases::Core;
-use crate::leases::due::{Due, of_lease, of_marker};
+use crate::leases::due::{Due, of_marker, of_record};
 use crate::leases::rows::split_row;
 use crate::lives::Lives;
 use crate::lives::load::open;
@@ -24,7 +24,7 @@ impl Core {
                 let (key, record) = row?;
                 let record: Record = serde_json::from_slice(record.value())?;
                 let key = split_row(key.value())?;
-                due.change(&key.subject(), None, record.lease.as_ref().map(of_lease));
+                due.change(&key.subject(), None, of_record(&record));
             }
         }
         if let Some(decisions) = open(txn, &self.tables.decisions)? {

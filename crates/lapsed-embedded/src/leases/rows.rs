@@ -11,7 +11,7 @@ use lapsed::{Name, Result};
 
 use crate::fault::{Fault, Tried};
 use crate::leases::Core;
-use crate::leases::due::{of_lease, of_marker};
+use crate::leases::due::{of_marker, of_record};
 use crate::lives::batch::{Removed, Run};
 use crate::tx::Tx;
 
@@ -67,17 +67,17 @@ impl Core {
         record: &Record,
     ) -> Tried<()> {
         tx.put(&self.tables.leases, &row_key(key), &serde_json::to_vec(record)?)?;
-        let lease = |record: &Record| record.lease.as_ref().map(of_lease);
-        let (before, after) = (before.and_then(lease), lease(record));
+        let (before, after) = (before.and_then(of_record), of_record(record));
         if before == after {
             return Ok(());
         }
         let (due, bells, subject) = (self.due.clone(), self.bells.clone(), key.subject());
+        let is_free = after.is_none();
         tx.then(move || {
             let mut due = due.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             due.change(&subject, before, after);
             drop(due);
-            if after.is_none() {
+            if is_free {
                 bells.ring(&subject);
             }
         });

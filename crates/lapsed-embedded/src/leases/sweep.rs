@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use lapsed::leases::rules::{Marker, Moment, Record};
 use lapsed::leases::{LeaseKey, Removed, Subject};
 use lapsed::owner::Incarnation;
-use lapsed::receipt::Receipt;
+use lapsed::receipt::{Reason, Receipt};
 use lapsed::sweep::{
     Act, Batch, BatchAnswer, BatchId, Census, Cursor, Outcome, PageRequest, Refusal, Suspect,
     SuspectPage, Sweep, Tidied, TidyLimits,
@@ -17,7 +17,7 @@ use lapsed::sweep::{
 use lapsed::{Error, Name, Result, SystemId};
 
 use crate::fault::Tried;
-use crate::leases::due::Place;
+use crate::leases::due::{Place, Term};
 use crate::leases::{Core, EmbeddedLeases};
 use crate::lives::batch::{Run, durable};
 use crate::tx::Tx;
@@ -111,24 +111,6 @@ impl Core {
 }
 
 impl EmbeddedLeases {
-    /// A place of the index as a suspect; `None` when its row has moved on.
-    fn suspect(&self, (deadline_ms, key): Place) -> Result<Option<Suspect>> {
-        let subject = Subject::parse(key.as_str())?;
-        let (owner, token) = match &subject {
-            Subject::Lease(lease_key) => {
-                let Some(record) = self.read_record(lease_key)? else { return Ok(None) };
-                let Some(lease) = record.lease else { return Ok(None) };
-                (lease.owner, record.token.0)
-            }
-            Subject::Decision(txn) => {
-                let Some((decided, _)) = self.look_at_decision(txn)? else { return Ok(None) };
-                (Name::new(decided.decision.as_str())?, 0)
-            }
-        };
-        let (reason, incarnation) = (subject.reason(), Incarnation(token));
-        Ok(Some(Suspect { key, owner, incarnation, deadline_ms, reason }))
-    }
-
     /// The guard without the act.
     fn preview(&self, suspect: &Suspect, at: &Moment) -> Result<Outcome> {
         let judged = match Subject::parse(suspect.key.as_str())? {
@@ -141,6 +123,15 @@ impl EmbeddedLeases {
         };
         Ok(judged.unwrap_or(Outcome::Reclaimed(None)))
     }
+}
+
+/// A place of the index, as a suspect.
+fn suspect(((deadline_ms, key), term): (Place, Term)) -> Result<Suspect> {
+    let (owner, token, reason) = match term {
+        Term::Lease { owner, token, .. } => (owner, token.0, Reason::LeaseExpired),
+        Term::Decision(decision) => (Name::new(decision.as_str())?, 0, Reason::DecisionExpired),
+    };
+    Ok(Suspect { key, owner, incarnation: Incarnation(token), deadline_ms, reason })
 }
 
 /// Where a cursor stands.
@@ -190,10 +181,9 @@ impl Sweep for EmbeddedLeases {
             return Ok(SuspectPage { last: true, ..SuspectPage::default() });
         }
         let after = place(&request.after)?;
-        let places = self.core.due().page(after, &self.core.moment(), request.limit);
-        let (examined, last) = (places.len() as u64, places.len() < request.limit);
-        let suspects = places.into_iter().filter_map(|place| self.suspect(place).transpose());
-        let suspects: Vec<Suspect> = suspects.collect::<Result<_>>()?;
+        let over = self.core.due().page(after, &self.core.moment(), request.limit);
+        let (examined, last) = (over.len() as u64, over.len() < request.limit);
+        let suspects = over.into_iter().map(suspect).collect::<Result<_>>()?;
         Ok(SuspectPage { suspects, examined, last })
     }
 

@@ -38,9 +38,14 @@ impl Sweep for ObjectLeases {
         Duration::from_millis(TTL_MS)
     }
 
+    /// A pass begins here, and so does its budget. There is no count to be had without looking at all.
+    async fn survey(&self) -> Result<Option<Census>> {
+        self.sweeping.began.store(self.ground.objects.sent(), Ordering::Relaxed);
+        Ok(None)
+    }
+
     async fn census(&self) -> Result<Census> {
         let now = self.ground.moment().await?;
-        self.sweeping.began.store(self.ground.objects.sent(), Ordering::Relaxed);
         Ok(Census { now_ms: now.judging_ms, store: "object".to_owned(), ..Census::default() })
     }
 

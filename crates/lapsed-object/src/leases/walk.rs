@@ -223,7 +223,9 @@ impl Walks {
     pub(crate) fn take_empty(&self, max: usize) -> Vec<String> {
         let mut empty = lock(&self.empty);
         let taken: Vec<String> = empty.iter().take(max).cloned().collect();
-        taken.iter().for_each(|path| drop(empty.remove(path)));
+        for path in &taken {
+            empty.remove(path);
+        }
         taken
     }
 
