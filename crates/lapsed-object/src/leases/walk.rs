@@ -223,7 +223,7 @@ impl Walks {
     pub(crate) fn take_empty(&self, max: usize) -> Vec<String> {
         let mut empty = lock(&self.empty);
         let taken: Vec<String> = empty.iter().take(max).cloned().collect();
-        taken.iter().for_each(|path| drop(empty.remove(path)));
+        empty.retain(|path| !taken.contains(path));
         taken
     }
 
