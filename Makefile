@@ -22,7 +22,7 @@ demo: ## a minute's story in the terminal: owners live, some are killed, watch
 servers: ## what tests and benchmarks run against: Redis, Valkey, clients (installs what is missing)
 	@scripts/servers.sh
 
-peers: ## the same, and the job queues that the benchmarks compare with
+peers: ## the same, and what the benchmarks compare with: job queues, etcd, ZooKeeper
 	@scripts/servers.sh --peers
 
 test: servers ## every test, the simulation included

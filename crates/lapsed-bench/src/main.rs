@@ -8,6 +8,7 @@ mod bench;
 mod flat;
 mod ground;
 mod http;
+mod leases;
 mod load;
 mod pass;
 mod peer;
@@ -45,6 +46,9 @@ struct Args {
     /// With `--open`: how much of the file it may keep in memory.
     #[arg(long, hide = true, default_value_t = 256 << 20)]
     cache_bytes: usize,
+    /// Wants the same lease as others, says what that cost, and ends.
+    #[arg(long, hide = true, value_name = "TASK")]
+    contend: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -60,6 +64,8 @@ enum Name {
     RedisExpiry,
     RedisPrice,
     RedisInflight,
+    LeasesEmbedded,
+    LeasesObject,
 }
 
 impl Name {
@@ -76,6 +82,8 @@ impl Name {
             Name::RedisExpiry => redis::expiry::NAME,
             Name::RedisPrice => redis::price::NAME,
             Name::RedisInflight => redis::inflight::NAME,
+            Name::LeasesEmbedded => leases::embedded::NAME,
+            Name::LeasesObject => leases::object::NAME,
         }
     }
 
@@ -92,6 +100,8 @@ impl Name {
             Name::RedisExpiry => redis::expiry::run(bench, table),
             Name::RedisPrice => redis::price::run(bench, table),
             Name::RedisInflight => redis::inflight::run(bench, table),
+            Name::LeasesEmbedded => leases::embedded::run(bench, table),
+            Name::LeasesObject => leases::object::run(bench, table),
         }
     }
 }
@@ -100,6 +110,9 @@ fn main() -> Result<()> {
     let args = Args::parse();
     if let Some(dir) = &args.open {
         return size::open_and_wait(dir, args.cache_bytes);
+    }
+    if let Some(task) = &args.contend {
+        return leases::object::contend(task);
     }
     let bench = Bench::new(args.quick)?;
     let mut table = Table::new(args.quick);

@@ -4,7 +4,7 @@
 pub mod expiry;
 pub mod inflight;
 pub mod price;
-mod probe;
+pub mod probe;
 pub mod registry;
 mod seed;
 pub mod sessions;

@@ -1,5 +1,6 @@
 //! Whom a command asks: a running daemon over HTTP, or the store itself. The answers are the same.
 
+pub mod desk;
 mod local;
 mod remote;
 mod sse;
@@ -16,14 +17,15 @@ use crate::config::server::LISTEN_DEFAULT;
 use crate::config::{Config, Overrides, process_env};
 use crate::failure::Failure;
 use crate::http::inflight::DeadLetters;
-use crate::node::shapes::{BrakeStatus, ReceiptPage, Reconciliation, SystemStatus};
+use crate::node::shapes::{BrakeStatus, Estimate, ReceiptPage, Reconciliation, SystemStatus};
 use crate::node::{BrakeOrder, Order};
 
+pub use desk::Desk;
 pub use local::Local;
 pub use remote::Remote;
 
 /// What the commands need.
-pub trait Backend {
+pub trait Backend: Desk + Sync {
     /// Which systems there are.
     fn systems(&self) -> Result<Vec<SystemId>, Failure>;
     /// How all of them stand.
@@ -38,6 +40,8 @@ pub trait Backend {
         order: Order,
         tell: &mut (dyn FnMut(Progress) + Send),
     ) -> Result<Reconciliation, Failure>;
+    /// What a reconciliation would take.
+    fn estimate(&self, system: &SystemId) -> Result<Estimate, Failure>;
     /// Why a key is, or is not, dead.
     fn explain(&self, system: &SystemId, key: &str) -> Result<Explanation, Failure>;
     /// One page of receipts, newest first.

@@ -1,5 +1,7 @@
 //! The command line: what there is to type, and what `--help` says of it.
 
+pub mod lease;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -13,6 +15,7 @@ Examples:
   lapsed explain registry 356307042441013      why this one is, or is not, dead
   lapsed reconcile chat --dry-run --verbose    where index and truth differ
   lapsed dead list                             jobs that nobody is to try again by himself
+  lapsed lease run nightly -- ./report.sh      run it only while holding the lease `nightly`
   lapsed receipts --follow                     who is reclaimed, as it happens
   lapsed check -c lapsed.toml                  is the configuration right, and what does it mean
   lapsed functions load -c lapsed.toml         let Node, Python, Ruby call lapsed inside Redis
@@ -72,6 +75,15 @@ pub enum Command {
     /// List, show, put back or delete dead letters: jobs that nobody is to try again by himself.
     #[command(subcommand)]
     Dead(Dead),
+    /// Acquire, renew, release or look at leases; hold one while a command runs.
+    #[command(subcommand)]
+    Lease(lease::Lease),
+    /// The command of `lapsed lease run`, before it is that command.
+    #[command(hide = true)]
+    LeaseChild(lease::LeaseChild),
+    /// Decide a transaction, once, or show how it was decided.
+    #[command(subcommand)]
+    Decision(lease::Decision),
     /// Release or hold a system's brake, or let it decide by itself again.
     Brake(Brake),
     /// Show or load the server-side functions, for use from any language.

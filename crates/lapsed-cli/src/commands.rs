@@ -3,8 +3,10 @@
 mod brake;
 mod check;
 mod dead;
+mod decision;
 mod explain;
 mod functions;
+mod lease;
 mod receipts;
 mod reconcile;
 mod restore;
@@ -37,6 +39,9 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Command::Receipts(args) => receipts::run(args),
         Command::Restore(args) => restore::run(args),
         Command::Dead(args) => dead::run(args),
+        Command::Lease(args) => lease::run(args),
+        Command::LeaseChild(args) => lease::become_command(&args),
+        Command::Decision(args) => decision::run(args),
         Command::Brake(args) => brake::run(args),
         Command::Functions(args) => functions::run(args),
     }

@@ -10,6 +10,7 @@ pub mod heartbeat;
 pub mod origin;
 pub mod server;
 pub mod store;
+pub mod sweep;
 pub mod units;
 
 use std::collections::BTreeMap;
@@ -133,12 +134,16 @@ fn read_stores(
     for (name, node) in table {
         let path = format!("store.{}", name.get_ref());
         let section: StoreSection = document.read(&path, &node)?;
-        let wrong = |what: &str| document.wrong(Some(node.span()), &format!("{path}.url"), what);
-        let config = StoreConfig::plan(name.get_ref(), &section).map_err(|e| wrong(&e))?;
+        let wrong = |key: &str, what: &str| {
+            let value = node.get_ref().get(key).map_or(node.span(), |value| value.span());
+            document.wrong(Some(value), &format!("{path}.{key}"), what)
+        };
+        let config = StoreConfig::plan(name.get_ref(), &section);
+        let config = config.map_err(|e| wrong(e.key, &e.what))?;
         if let Some(twin) = stores.values().find(|s| s.same_place(&config)) {
             let what =
                 format!("the store `{}` is in the same folder; give each its own", twin.name);
-            return Err(wrong(&what));
+            return Err(wrong("url", &what));
         }
         stores.insert(name.get_ref().to_string(), config);
     }
@@ -180,20 +185,37 @@ fn read_systems(
     env: &Env<'_>,
 ) -> Result<Vec<Box<dyn Planned>>, ConfigError> {
     if nodes.is_empty() {
-        let all = systems::ROOMS.iter();
-        return all.map(|room| room.plan(&Section::absent(document, stores, env))).collect();
+        return read_all(document, stores, env);
     }
     let mut planned: Vec<Box<dyn Planned>> = Vec::new();
     for (index, node) in nodes.iter().enumerate() {
         let kind = read_kind(document, index, node)?;
         let section = Section::new(document, node, index, stores, env);
         let plan = systems::room(kind).plan(&section)?;
+        let carried = stores[&plan.common().store].carries(kind);
+        carried.map_err(|what| section.wrong("store", &what))?;
         if planned.iter().any(|p| p.common().id == plan.common().id) {
             let what =
                 format!("there are two systems `{}`; give each its own name", plan.common().id);
             return Err(section.wrong("name", &what));
         }
         planned.push(plan);
+    }
+    Ok(planned)
+}
+
+/// Without any `[[system]]`: one of every kind that the store carries.
+fn read_all(
+    document: &Document,
+    stores: &BTreeMap<String, StoreConfig>,
+    env: &Env<'_>,
+) -> Result<Vec<Box<dyn Planned>>, ConfigError> {
+    let mut planned = Vec::new();
+    for room in systems::ROOMS {
+        let plan = room.plan(&Section::absent(document, stores, env))?;
+        if stores[&plan.common().store].carries(room.kind()).is_ok() {
+            planned.push(plan);
+        }
     }
     Ok(planned)
 }

@@ -37,6 +37,7 @@ pub async fn run(config: Config) -> Result<(), Failure> {
             metrics.introduce_index(live.id());
         }
     }
+    node.objects().for_each(|(name, _)| metrics.introduce_store(name));
     let listener = bind(&config).await?;
     let address = listener.local_addr()?;
 
@@ -82,6 +83,7 @@ async fn open(
 ) -> Result<Arc<Node>, Failure> {
     let opening = tokio::task::spawn_blocking(move || Node::open(&config, clock, metrics));
     let node = opening.await.map_err(|e| Failure::failed(format!("opening the store: {e}")))??;
+    node.probe().await?;
     Ok(Arc::new(node))
 }
 

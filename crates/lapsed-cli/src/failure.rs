@@ -14,7 +14,9 @@ pub enum Failure {
     Usage(String),
     /// Exit 1: it was right, and did not work.
     Failed(String),
-    /// Exit 1, without a word: all that was to be said was said.
+    /// This exit code, and what is to be said.
+    Told(u8, String),
+    /// This exit code, without a word: all that was to be said was said.
     Silent(u8),
     /// The reader of our output has gone: nothing more to do.
     Closed,
@@ -36,7 +38,7 @@ impl Failure {
         ExitCode::from(match self {
             Failure::Usage(_) => 2,
             Failure::Failed(_) => 1,
-            Failure::Silent(code) => *code,
+            Failure::Silent(code) | Failure::Told(code, _) => *code,
             Failure::Closed => 0,
         })
     }
@@ -45,7 +47,9 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failure::Usage(what) | Failure::Failed(what) => f.write_str(what),
+            Failure::Usage(what) | Failure::Failed(what) | Failure::Told(_, what) => {
+                f.write_str(what)
+            }
             Failure::Silent(_) | Failure::Closed => Ok(()),
         }
     }

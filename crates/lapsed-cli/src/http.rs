@@ -6,6 +6,7 @@ pub mod events;
 mod extract;
 mod front;
 pub mod inflight;
+pub mod leases;
 pub mod openapi;
 pub mod owners;
 mod patience;

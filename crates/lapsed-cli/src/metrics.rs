@@ -6,6 +6,8 @@ mod drift;
 mod evicted;
 mod jobs;
 mod labels;
+mod leases;
+mod requests;
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
@@ -30,6 +32,11 @@ use drift::Drift;
 use evicted::Evicted;
 use jobs::Jobs;
 use labels::{ByError, ByReason, ByState, ByStopped, OfSystem};
+pub use leases::Waiting;
+use requests::Requests;
+
+use crate::stores::OpenObject;
+use leases::{By, LeaseSeries};
 
 /// The content type of what [`Metrics::encode`] writes.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -53,6 +60,8 @@ pub struct Metrics {
     drift: Drift,
     cleanup: Cleanup,
     jobs: Jobs,
+    leases: LeaseSeries,
+    requests: Requests,
     evicted: Arc<Evicted>,
 }
 
@@ -95,6 +104,8 @@ impl Metrics {
             drift: Drift::default(),
             cleanup: Cleanup::new(),
             jobs: Jobs::default(),
+            leases: LeaseSeries::default(),
+            requests: Requests::default(),
             evicted: Arc::new(Evicted::new(clock)),
         };
         metrics.register();
@@ -152,6 +163,9 @@ impl Metrics {
         if system.kind == Kind::Inflight {
             self.jobs.introduce(&of, &mut self.lock());
         }
+        if system.kind == Kind::Leases {
+            self.leases.introduce(&of, &mut self.lock());
+        }
     }
 
     /// The same for what only a system with an index has.
@@ -191,6 +205,25 @@ impl Metrics {
         self.jobs.gauge(&OfSystem::of(system), counts);
     }
 
+    /// The same for an object store.
+    pub fn introduce_store(&self, store: &str) {
+        self.requests.introduce(store, &mut self.lock());
+    }
+
+    /// What was asked of an object store so far, and what time it is there.
+    pub fn show_object(&self, name: &str, object: &OpenObject) {
+        let store = object.store();
+        self.requests.show(name, &store.requests(), store.offset());
+        for (system, entries) in object.entries_deleted() {
+            self.requests.show_deleted(&OfSystem::of(&system), entries);
+        }
+    }
+
+    /// Somebody waits for a lease of that system, until the answer is dropped.
+    pub fn wait_for_lease(&self, system: &SystemId) -> Waiting {
+        self.leases.wait(&OfSystem::of(system))
+    }
+
     /// All series as text.
     pub fn encode(&self) -> String {
         let mut text = String::new();
@@ -218,6 +251,17 @@ impl Witness for Metrics {
         if receipt.id.system.kind == Kind::Inflight {
             self.jobs.recovered(&of, receipt);
         }
+        if receipt.id.system.kind == Kind::Leases {
+            self.leases.count(&of, receipt.reason, By::Sweep);
+        }
+    }
+
+    fn cleared(&self, system: &SystemId, reason: Reason, late_ms: u64) {
+        let of = OfSystem::of(system);
+        self.reclaimed.get_or_create(&of.by_reason(reason)).inc();
+        let late = Duration::from_millis(late_ms);
+        self.lag_seconds.get_or_create(&of).observe(late.as_secs_f64());
+        self.leases.count(&of, reason, By::Operation);
     }
 
     fn passed(&self, report: &PassReport) {

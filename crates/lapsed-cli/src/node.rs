@@ -15,7 +15,7 @@ use lapsed::receipt::Witness;
 
 use crate::config::Config;
 use crate::config::store::StoreConfig;
-use crate::stores::OpenStore;
+use crate::stores::{OpenObject, OpenStore};
 
 pub use journal::Journal;
 pub use live::{BrakeOrder, LIST_MAX, Live};
@@ -53,6 +53,20 @@ impl Node {
             node.systems.push(Arc::new(Live::build(&**plan, ground)?));
         }
         Ok(node)
+    }
+
+    /// Refuses to go on with a server on which nothing would be safe.
+    pub async fn probe(&self) -> lapsed::Result<()> {
+        for store in self.objects() {
+            store.1.check().await?;
+        }
+        Ok(())
+    }
+
+    /// The object stores, by name.
+    pub fn objects(&self) -> impl Iterator<Item = (&str, &OpenObject)> {
+        let all = self.stores.iter();
+        all.filter_map(|(name, store)| Some((name.as_str(), store.object()?)))
     }
 
     /// All systems, in the order of the configuration.

@@ -66,8 +66,9 @@ impl Table {
 
     fn is_number(&self, column: usize) -> bool {
         let number = |cell: &String| cell.chars().all(|c| c.is_ascii_digit() || c == ',');
-        let mut cells = self.rows.iter().skip(1).filter_map(|row| row.get(column)).peekable();
-        cells.peek().is_some() && cells.all(number)
+        let cells: Vec<_> = self.rows.iter().skip(1).filter_map(|row| row.get(column)).collect();
+        // A dash stands for a number that there is not.
+        cells.iter().any(|cell| number(cell)) && cells.iter().all(|c| *c == "-" || number(c))
     }
 }
 

@@ -1,5 +1,7 @@
 //! Opened stores: the one place that knows which store crates there are.
 
+mod object;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,19 +9,23 @@ use lapsed::SystemId;
 use lapsed::clock::Clock;
 use lapsed::inflight::InflightStore;
 use lapsed::inflight::rules::Recovery;
+use lapsed::leases::LeasesStore;
 use lapsed::reconcile::Reconcile;
 use lapsed::registry::RegistryStore;
 use lapsed::sessions::SessionsStore;
 use lapsed::store::Store;
 use lapsed_embedded::{Embedded, Options};
+use lapsed_object::LeasesLayout;
 use lapsed_redis::{AdoptedInflightLayout, QueueFormat, Redis, Template};
 
 use crate::config::common::Access;
 use crate::config::store::{Place, StoreConfig};
 use crate::systems::inflight::InflightTimes;
 use crate::systems::inflight::layout::{Adopted, InflightLayout, QueueWord};
+use crate::systems::leases::LeasesTimes;
 use crate::systems::registry::RegistryLayout;
 use crate::systems::sessions::{SessionsLayout, SessionsTimes};
+pub use object::OpenObject;
 
 /// A store that was opened.
 #[derive(Clone)]
@@ -28,6 +34,8 @@ pub enum OpenStore {
     Embedded(Embedded),
     /// Redis or Valkey.
     Redis(Redis),
+    /// S3, Azure Blob, Google Cloud Storage.
+    Object(OpenObject),
 }
 
 /// A registry on a store.
@@ -54,6 +62,14 @@ pub struct OpenInflight {
     pub index: Option<Arc<dyn Reconcile>>,
 }
 
+/// Leases on a store.
+pub struct OpenLeases {
+    /// The leases, and the decisions.
+    pub leases: Arc<dyn LeasesStore>,
+    /// Their index, where there is one besides the truth.
+    pub index: Option<Arc<dyn Reconcile>>,
+}
+
 impl OpenStore {
     /// Opens it. Blocking; inside a runtime. A server is connected to by the first call.
     pub fn open(config: &StoreConfig, clock: Arc<dyn Clock>) -> lapsed::Result<OpenStore> {
@@ -66,6 +82,7 @@ impl OpenStore {
                 Ok(OpenStore::Embedded(Embedded::open(dir, options)?))
             }
             Place::Redis(address) => Ok(OpenStore::Redis(Redis::with_clock(address, clock)?)),
+            Place::Object(place) => Ok(OpenStore::Object(OpenObject::open(config, place, clock)?)),
         }
     }
 
@@ -74,6 +91,15 @@ impl OpenStore {
         match self {
             OpenStore::Embedded(store) => Arc::new(store.clone()),
             OpenStore::Redis(store) => Arc::new(store.clone()),
+            OpenStore::Object(store) => store.store().clone(),
+        }
+    }
+
+    /// The object store that it is, if it is one.
+    pub fn object(&self) -> Option<&OpenObject> {
+        match self {
+            OpenStore::Object(store) => Some(store),
+            OpenStore::Embedded(_) | OpenStore::Redis(_) => None,
         }
     }
 
@@ -90,6 +116,7 @@ impl OpenStore {
                 return Ok(OpenRegistry { registry, index: None });
             }
             OpenStore::Redis(store) => store,
+            OpenStore::Object(_) => return Err(cannot(id)),
         };
         let keys = lapsed_redis::RegistryLayout {
             registry_key: layout.registry_key.clone(),
@@ -122,6 +149,7 @@ impl OpenStore {
                 return Ok(OpenSessions { sessions, index: None });
             }
             OpenStore::Redis(store) => store,
+            OpenStore::Object(_) => return Err(cannot(id)),
         };
         let keys = lapsed_redis::SessionsLayout {
             session_key: template("session_key", &layout.session_key, "session")?,
@@ -154,6 +182,7 @@ impl OpenStore {
                 return Ok(OpenInflight { inflight, index: None });
             }
             OpenStore::Redis(store) => store,
+            OpenStore::Object(_) => return Err(cannot(&id)),
         };
         let queue_key = template("queue_key", &layout.queue_key, "queue")?;
         let queues = queue_format(layout.queues);
@@ -180,13 +209,42 @@ impl OpenStore {
         Ok(OpenInflight { inflight, index: None })
     }
 
+    /// The leases `id` on it.
+    pub fn leases(
+        &self,
+        id: &SystemId,
+        times: &LeasesTimes,
+        requests_per_pass: Option<u64>,
+    ) -> lapsed::Result<OpenLeases> {
+        match self {
+            OpenStore::Embedded(store) => {
+                let leases = store.leases(id.clone(), times.ttl)?;
+                Ok(OpenLeases { leases, index: None })
+            }
+            OpenStore::Object(store) => {
+                let usual = LeasesLayout::default();
+                let bucket = times.bucket.unwrap_or(usual.bucket);
+                let layout = LeasesLayout { bucket, requests_per_pass, ..usual };
+                let leases = store.leases(id, layout)?;
+                Ok(OpenLeases { index: Some(leases.clone()), leases })
+            }
+            OpenStore::Redis(_) => Err(cannot(id)),
+        }
+    }
+
     /// Flushes and closes it. Blocking.
     pub fn close(self) -> lapsed::Result<()> {
         match self {
             OpenStore::Embedded(store) => store.close(),
-            OpenStore::Redis(_) => Ok(()),
+            OpenStore::Redis(_) | OpenStore::Object(_) => Ok(()),
         }
     }
+}
+
+/// The configuration refuses this before anything is opened.
+fn cannot(id: &SystemId) -> lapsed::Error {
+    let operation = id.kind.to_string();
+    lapsed::Error::Unsupported { operation, store: "a store of this kind".to_owned() }
 }
 
 fn queue_format(word: QueueWord) -> QueueFormat {

@@ -1,6 +1,7 @@
 //! The kinds of system, as the daemon sees them. A new kind is a module here and a line in `ROOMS`.
 
 pub mod inflight;
+pub mod leases;
 pub mod registry;
 pub mod sessions;
 
@@ -20,6 +21,7 @@ use utoipa_axum::router::OpenApiRouter;
 
 use crate::config::ConfigError;
 use crate::config::common::{Common, Section};
+use crate::config::units::show_span;
 use crate::http::Shared;
 use crate::node::Live;
 use crate::stores::OpenStore;
@@ -48,6 +50,18 @@ pub trait Planned: Debug + Send + Sync {
 
     /// The plan in plain words, one sentence each.
     fn describe(&self) -> Vec<String>;
+
+    /// When its brake holds, in plain words.
+    fn describe_brake(&self) -> String {
+        let Common { brake, threshold, .. } = self.common();
+        format!(
+            "the brake holds when more than {:.0} % of at least {} owners would be dead at once, and \
+             for {} after the store was away",
+            brake.share * 100.0,
+            brake.min_owners,
+            show_span(*threshold)
+        )
+    }
 
     /// Makes it, on an opened store.
     fn build(&self, ground: Ground<'_>) -> lapsed::Result<Built>;
@@ -83,8 +97,12 @@ pub struct Built {
 }
 
 /// Every kind there is.
-pub static ROOMS: &[&dyn Room] =
-    &[&registry::RegistryRoom, &sessions::SessionsRoom, &inflight::InflightRoom];
+pub static ROOMS: &[&dyn Room] = &[
+    &registry::RegistryRoom,
+    &sessions::SessionsRoom,
+    &inflight::InflightRoom,
+    &leases::LeasesRoom,
+];
 
 /// The room of `kind`.
 pub fn room(kind: Kind) -> &'static dyn Room {

@@ -76,6 +76,7 @@ pub struct ObjectLeases {
     batches: std::sync::atomic::AtomicU64,
     requests_per_pass: Option<u64>,
     sweeping: sweep::Sweeping,
+    entries_deleted: std::sync::atomic::AtomicU64,
 }
 
 impl ObjectLeases {
@@ -100,7 +101,13 @@ impl ObjectLeases {
             batches: Default::default(),
             requests_per_pass: layout.requests_per_pass,
             sweeping: Default::default(),
+            entries_deleted: Default::default(),
         })
+    }
+
+    /// How many entries of the index were deleted since it was opened: for metrics.
+    pub fn entries_deleted(&self) -> u64 {
+        self.entries_deleted.load(std::sync::atomic::Ordering::Relaxed)
     }
 
     /// What is under a key, for those that only look.

@@ -8,6 +8,9 @@
 //! only after the one before it is final, so an object never names two that are both unsettled, and a
 //! receipt exists if and only if its change was made: once.
 //!
+//! Old ones are deleted from the oldest on, the newest never. So whoever stood still for long might make one
+//! again that was deleted, behind everybody's back: whoever has made one looks whether it is the newest.
+//!
 //! Names count down, so that the newest is the first of a listing.
 
 mod page;
@@ -84,7 +87,14 @@ impl Log {
             if let Written::Done(version) =
                 self.ground.objects.put(&self.path(number), body, Only::IfNew).await?
             {
-                return Ok(Opened { log: self, head, page, version });
+                if self.newest_number().await? == Some(number) {
+                    return Ok(Opened { log: self, head, page, version });
+                }
+                // It was made before, by somebody else, and tidied away since; what is newer stays. Nothing
+                // names this one yet, and nobody looks for it.
+                self.ground.objects.delete(&self.path(number)).await?;
+                *head = None;
+                continue;
             }
             // Somebody else was first: look at theirs.
             *head = Some(self.pass(number, known).await?);
@@ -97,6 +107,15 @@ impl Log {
             store: self.ground.name().to_owned(),
             what: format!("the receipts of {} are being written by too many at once", self.system),
         }
+    }
+
+    /// The newest that there is: the first of a listing.
+    async fn newest_number(&self) -> Result<Option<u64>> {
+        let prefix = self.ground.places.system(&self.system, "receipts/");
+        let request = ListRequest { prefix: &prefix, limit: 1, ..ListRequest::default() };
+        let listing = self.ground.objects.list(request).await?;
+        let name = listing.names.first().and_then(|name| name.parse::<u64>().ok());
+        Ok(name.map(|name| u64::MAX - name))
     }
 
     async fn page(&self, id: &BatchId, intents: &[Intent], head: Head) -> Result<Page> {
@@ -120,6 +139,7 @@ impl Log {
             number,
             oldest: head.oldest.max(1),
             before: head.total,
+            made_ms: now.granting_ms,
             open_until_ms: Some(now.granting_ms + self.patience.as_millis() as u64),
             sweeper: id.sweeper.to_string(),
             batch: id.number,
@@ -132,11 +152,7 @@ impl Log {
         if let Some(head) = head {
             return Ok(*head);
         }
-        let prefix = self.ground.places.system(&self.system, "receipts/");
-        let request = ListRequest { prefix: &prefix, limit: 1, ..ListRequest::default() };
-        let listing = self.ground.objects.list(request).await?;
-        let newest = listing.names.first().and_then(|name| name.parse::<u64>().ok());
-        let found = match newest.map(|name| u64::MAX - name) {
+        let found = match self.newest_number().await? {
             None => Head::default(),
             Some(number) => self.pass(number, Head::default()).await?,
         };
@@ -352,8 +368,8 @@ impl Log {
                 head.oldest = number + 1;
                 continue;
             };
-            let newest_ms = page.receipts().map(|receipt| receipt.at_ms).max().unwrap_or(0);
-            let too_old = newest_ms + retention.age_ms < now;
+            let newest_ms = page.receipts().map(|receipt| receipt.at_ms).max();
+            let too_old = newest_ms.unwrap_or(page.made_ms) + retention.age_ms < now;
             let too_many = head.total - page.before > retention.count;
             if !too_old && !too_many {
                 break;

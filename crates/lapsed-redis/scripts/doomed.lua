@@ -19,23 +19,27 @@ local function take(inc, deadline, packed)
 end
 -- The undeclared are counted from the very beginning: a place in the list is not a new allowance.
 local start = most and '-inf' or whole(from)
-local undeclared, skip = 0, 0
-while #found < limit and (not most or undeclared < most) do
-  local page = redis.call('ZRANGEBYSCORE', K.due, start, whole(now), 'WITHSCORES', 'LIMIT', skip, CHUNK)
+local undeclared, skip, step = 0, 0, math.min(math.max(limit, 100), CHUNK)
+local function wants_more()
+  return #found < limit and (not most or undeclared < most)
+end
+while wants_more() do
+  local page = redis.call('ZRANGEBYSCORE', K.due, start, whole(now), 'WITHSCORES', 'LIMIT', skip, step)
   for i = 1, #page, 2 do
+    if not wants_more() then
+      break
+    end
     local packed = redis.call('HGET', K.lives, page[i])
     local life, deadline = read_life(packed), tonumber(page[i + 1])
     if life and due_at(deadline, life.started, life.ttl, back) <= now then
       undeclared = undeclared + 1
-      if (not most or undeclared <= most) and #found < limit then
-        take(page[i], deadline, packed)
-      end
+      take(page[i], deadline, packed)
     end
   end
-  if #page < 2 * CHUNK then
+  if #page < 2 * step then
     break
   end
-  skip = skip + CHUNK
+  skip = skip + step
 end
 local ended = redis.call('ZRANGEBYSCORE', K.ended, whole(from), '+inf', 'WITHSCORES', 'LIMIT', 0, limit + CHUNK)
 local room = #found

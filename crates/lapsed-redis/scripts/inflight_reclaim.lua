@@ -7,8 +7,9 @@
 --       13 how many groups  14 how many queues, then their names, then for each group:
 --       incarnation  owner  how many jobs  their ids
 -- Answers  {'again', queue...}: nothing was done; call once more with these
---          {now_ms, held_us, owners ended, first receipt, [deadline_ms, how, codes] a group, then for each R
---          what the receipt says, and of a dropped one its tail}
+--          {now_ms, held_us, owners ended, first receipt, [deadline_ms, how, codes, rows] a group}
+--          rows: what the receipts say, packed: id, what became of it, what is kept of a dropped one (else empty)
+--          a job of each R
 --          codes: one letter a job: R reclaimed, A alive, S store away, M moved, G gone, N its queue does
 --          not take it, L not the leader, D done before
 -- O(jobs * log held)
@@ -61,8 +62,9 @@ end
 local groups, at, reclaimed = {}, 15 + given, 0
 for g = 1, count do
   local inc, size = ARGV[at], tonumber(ARGV[at + 2])
-  local group = { inc = inc, owner = ARGV[at + 1], held = KEYS[16 + 2 * g], lost = KEYS[17 + 2 * g], codes = {},
-    jobs = {}, gone = {} }
+  -- Of the jobs that are taken from it, in the order of the batch: what each array says.
+  local group = { inc = inc, owner = ARGV[at + 1], held = KEYS[16 + 2 * g], lost = KEYS[17 + 2 * g], gone = {},
+    jobs = {}, tokens = {}, tails = {}, dids = {}, extras = {}, places = {}, logs = {}, rows = {} }
   local ids = {}
   for i = 1, size do
     ids[i] = ARGV[at + 2 + i]
@@ -90,52 +92,80 @@ for g = 1, count do
     end
   end
   -- What it holds.
-  local records = verdict and {} or every('HMGET', K.jobs, ids)
-  local crashed, seen = group.how == 'd', {}
-  for i, id in ipairs(ids) do
-    local record, code = records[i], verdict
-    local token, holder, from
-    if record then
-      token, holder, from = string.match(record, '^f:(%d+):(%d+):%d+:()')
-    end
-    if not code and (not token or seen[id]) then
-      code = 'G'
-    elseif not code and holder ~= inc then
-      code = 'M'
-    end
-    if code and not verdict and not seen[id] then
-      group.gone[#group.gone + 1] = id
-    end
-    if not code then
-      seen[id] = true
-      local tail = string.sub(record, from)
-      local entered, most, way, crashes, queue, start = read_tail(tail)
-      local kept = crashes == '' and {} or counting(crashes, window, now)
-      if crashed then
-        kept[#kept + 1] = moment
+  if verdict then
+    group.codes = string.rep(verdict, size)
+  else
+    local codes, records, crashed, seen = {}, every('HMGET', K.jobs, ids), group.how == 'd', {}
+    local late, jobs, rows = now - group.deadline, group.jobs, group.rows
+    -- Most jobs have not crashed before and are alike: what becomes of them is decided once.
+    local alike, did, extra, note = nil, nil, nil, nil
+    for i = 1, size do
+      local id, record, code = ids[i], records[i], 'R'
+      local token, holder, from, most, way, before, crashes, after, queue
+      if record then
+        token, holder, from, most, way, before, crashes, after, queue =
+          string.match(record, '^f:(%d+):(%d+):%d+:()%d+:(%d*):(%a?):()([%d,]*)():([^\n]*)\n')
       end
-      local did, extra = decide(rule, way, most, crashed, #kept, now - group.deadline)
-      local place = outbox ~= '' and outbox or queue
-      if did == 'p' and not is_open(place) then
-        code = 'N'
-      else
-        code = 'R'
-        local log = table.concat(kept, ',')
-        if log ~= crashes then
-          tail = pack_tail(entered, most, way, log, queue, string.sub(tail, start))
+      if not token or seen[id] then
+        code = 'G'
+      elseif holder ~= inc then
+        code = 'M'
+      end
+      if code ~= 'R' then
+        if not seen[id] then
+          group.gone[#group.gone + 1] = id
         end
-        group.jobs[#group.jobs + 1] = { id = id, token = tonumber(token), tail = tail, did = did, extra = extra,
-          place = place, log = log, note = did .. (did == 'd' and extra or '') .. ':' .. token .. ':' .. #kept .. ':' .. queue }
-        group.gone[#group.gone + 1] = id
+      else
+        seen[id] = true
+        local log = crashed and moment or ''
+        local kind = most .. ':' .. way .. ':' .. queue
+        if crashes ~= '' or kind ~= alike then
+          local kept = counting(crashes, window, now)
+          if crashed then
+            kept[#kept + 1] = moment
+          end
+          log, alike = table.concat(kept, ','), crashes == '' and kind or nil
+          did, extra = decide(rule, way, most, crashed, #kept, late)
+          note = ':' .. #kept .. ':' .. queue
+        end
+        local place = outbox ~= '' and outbox or queue
+        if did == 'p' and not is_open(place) then
+          code = 'N'
+        else
+          local n = #jobs + 1
+          local tail = string.sub(record, from, before - 1) .. log .. string.sub(record, after)
+          jobs[n], group.tokens[n], group.tails[n], group.dids[n] = id, tonumber(token), tail, did
+          group.extras[n], group.places[n], group.logs[n] = extra or false, place, log
+          rows[3 * n - 2], rows[3 * n - 1] = id, did .. (did == 'd' and extra or '') .. ':' .. token .. note
+          rows[3 * n] = did == 'x' and tail or ''
+          group.gone[#group.gone + 1] = id
+        end
       end
+      codes[i] = code
     end
-    group.codes[i] = code
+    group.codes = table.concat(codes)
   end
   reclaimed = reclaimed + #group.jobs
   groups[g] = group
 end
 if #missing > 1 then
   return missing
+end
+for _, group in ipairs(groups) do
+  group.rows = #group.jobs > 0 and cmsgpack.pack(group.rows) or ''
+end
+
+-- The jobs of a group in the order in which they were taken, which is not that of their ids.
+local function in_order(group)
+  local tokens, place, order = {}, {}, {}
+  for i, token in ipairs(group.tokens) do
+    tokens[i], place[token] = token, i
+  end
+  table.sort(tokens)
+  for i, token in ipairs(tokens) do
+    order[i] = place[token]
+  end
+  return order
 end
 
 local ended, first = 0, 0
@@ -144,22 +174,12 @@ if act and not no then
     first = numbers(K.meta, 'receipt', reclaimed) + 1
     local seq = first
     for _, group in ipairs(groups) do
-      for from = 1, #group.jobs, CHUNK do
-        local to = math.min(from + CHUNK - 1, #group.jobs)
-        local entry = { 'o', group.owner, 'i', group.inc, 'd', whole(group.deadline), 'r', group.how,
-          't', whole(now), 's', sweeper, 'b', number, 'p', 1 }
-        local size = #entry
-        for i = from, to do
-          local job = group.jobs[i]
-          entry[size + 1], entry[size + 2], entry[size + 3], entry[size + 4] = 'k', job.id, 'j', job.note
-          size = size + 4
-          if job.did == 'x' then
-            entry[size + 1], entry[size + 2] = 'y', job.tail
-            size = size + 2
-          end
-        end
-        seq = seq + to - from + 1
-        redis.call('XADD', K.receipts, whole(seq - 1) .. '-0', unpack(entry))
+      local size = #group.jobs
+      if size > 0 then
+        seq = seq + size
+        redis.call('XADD', K.receipts, whole(seq - 1) .. '-0', 'o', group.owner, 'i', group.inc,
+          'd', whole(group.deadline), 'r', group.how, 't', moment, 's', sweeper, 'b', number, 'p', 1,
+          'n', size, 'w', group.rows)
       end
     end
     redis.call('HINCRBY', K.meta, 'receipts', reclaimed)
@@ -170,36 +190,24 @@ if act and not no then
       finish(K, group.inc, group.life, 'd', now, group.deadline)
       ended = ended + 1
     end
-    -- In the order in which they were taken, which is not that of their ids.
-    local ordered, last = group.jobs, 0
-    for _, job in ipairs(group.jobs) do
-      if job.token < last then
-        ordered = { unpack(group.jobs, 1, math.min(#group.jobs, CHUNK)) }
-        for i = #ordered + 1, #group.jobs do
-          ordered[i] = group.jobs[i]
-        end
-        table.sort(ordered, function(a, b) return a.token < b.token end)
-        break
-      end
-      last = job.token
-    end
     local lost = {}
-    for i, job in ipairs(ordered) do
-      if job.did == 'p' then
-        add_put(puts, job.place, job.extra, job.id, job.tail)
-        if format ~= 'own' and job.log ~= '' then
-          log[#log + 1] = crash_key(payload_of(job.tail))
-          log[#log + 1] = job.log
+    for n, i in ipairs(in_order(group)) do
+      local id, tail, did, extra = group.jobs[i], group.tails[i], group.dids[i], group.extras[i]
+      if did == 'p' then
+        add_put(puts, group.places[i], extra, id, tail)
+        if format ~= 'own' and group.logs[i] ~= '' then
+          log[#log + 1] = crash_key(payload_of(tail))
+          log[#log + 1] = group.logs[i]
         end
-      elseif job.did == 'd' then
-        letters[#letters + 1] = job.id
-        records[#records + 1] = job.id
-        records[#records + 1] = pack_dead(job.extra, now, '', job.tail)
+      elseif did == 'd' then
+        letters[#letters + 1] = id
+        records[#records + 1] = id
+        records[#records + 1] = pack_dead(extra, now, '', tail)
       else
-        drop[#drop + 1] = job.id
+        drop[#drop + 1] = id
       end
-      if i <= 1000 then
-        lost[i] = job.id
+      if n <= 1000 then
+        lost[n] = id
       end
     end
     if #group.gone > 0 then
@@ -227,7 +235,7 @@ if act and not no then
   end
   for i = 1, #log, 2 do
     redis.call('HSET', K.crashes, log[i], log[i + 1])
-    redis.call('ZADD', K.crashes_at, whole(now), log[i])
+    redis.call('ZADD', K.crashes_at, moment, log[i])
   end
   if format ~= 'own' then
     local old = redis.call('ZRANGEBYSCORE', K.crashes_at, '-inf', whole(now - window), 'LIMIT', 0, 100)
@@ -245,14 +253,7 @@ local answer = { whole(now), whole(done - began), whole(ended), whole(first) }
 for _, group in ipairs(groups) do
   answer[#answer + 1] = whole(group.deadline or 0)
   answer[#answer + 1] = group.how or ''
-  answer[#answer + 1] = table.concat(group.codes)
-end
-for _, group in ipairs(groups) do
-  for _, job in ipairs(group.jobs) do
-    answer[#answer + 1] = job.note
-    if job.did == 'x' then
-      answer[#answer + 1] = job.tail
-    end
-  end
+  answer[#answer + 1] = group.codes
+  answer[#answer + 1] = group.rows
 end
 return answer

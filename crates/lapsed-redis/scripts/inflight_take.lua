@@ -1,52 +1,70 @@
--- Pops jobs and registers them for one life, in one step.
--- KEYS  the ten of jobs, then: 11 the queue  12 what that life holds
--- ARGV  1 owner  2 incarnation, or empty for the newest  3 the incarnation of KEYS 12  4 format
---       5 the queue's name  6 limit
--- Answers  {'unknown'} | {'stranger'} | {'ended', incarnation} | {'again', incarnation}
+-- Pops jobs of one queue and registers each for one of some lives, in one step.
+-- KEYS  the ten of jobs, then: 11 the queue, then for each claim: what that life holds
+-- ARGV  1 format  2 the queue's name  3 how many claims, then for each:
+--       owner  incarnation, or empty for the newest  the incarnation of its KEYS  limit
+-- Answers  for each claim:
+--          {'unknown'} | {'stranger'} | {'ended', incarnation} | {'again', incarnation}
 --          {incarnation, now_ms, first token, popped, [id, tail] a job}
--- O(limit * log held)
+-- O(limits * log held)
 --
--- What is on an own queue and is no queued job (a leftover) is popped and left out: `popped` says
--- whether it is worth coming again.
+-- The claims are served in their order. What is on an own queue and is no queued job (a leftover) is
+-- popped and left out: `popped` says whether it is worth coming again.
 local K = job_keys(KEYS)
-local queue, held = KEYS[11], KEYS[12]
-local format, name, limit = ARGV[4], ARGV[5], tonumber(ARGV[6])
-local inc, no = claimed_life(K, ARGV[1], ARGV[2])
-if not inc then
-  return no
-end
-if ARGV[3] ~= inc then
-  return { 'again', inc }
+local queue, format, name = KEYS[11], ARGV[1], ARGV[2]
+local own = format == 'own'
+local answers, takers, want = {}, {}, 0
+for claim = 1, tonumber(ARGV[3]) do
+  local at = 4 * claim
+  local inc, no = claimed_life(K, ARGV[at], ARGV[at + 1])
+  if not inc then
+    answers[claim] = no
+  elseif ARGV[at + 2] ~= inc then
+    answers[claim] = { 'again', inc }
+  else
+    local limit = tonumber(ARGV[at + 3])
+    takers[#takers + 1] = { claim = claim, inc = inc, held = KEYS[11 + claim], limit = limit }
+    want = want + limit
+  end
 end
 local now = clock()
-local popped = redis.call('LRANGE', queue, -limit, -1)
-if #popped == 0 then
-  return { inc, whole(now), '0', '0' }
+local moment = whole(now)
+local popped = want > 0 and redis.call('LRANGE', queue, -want, -1) or {}
+local size = #popped
+if size == 0 then
+  for _, taker in ipairs(takers) do
+    answers[taker.claim] = { taker.inc, moment, '0', '0' }
+  end
+  return answers
 end
 local no_way = may_write({ { 'LTRIM', queue, '0', '-1' }, { 'HSET', K.jobs, 'x', 'x' }, { 'HSET', K.meta, 'x', 'x' },
-  { 'ZADD', held, '0', 'x' }, { 'HINCRBY', K.counts, 'x', '1' } })
+  { 'ZADD', takers[1].held, '0', 'x' }, { 'HINCRBY', K.counts, 'x', '1' } })
 if no_way then
   return no_way
 end
-local own = format == 'own'
-must_be({ K.counts }, { held })
-if not own or #popped < limit then
+must_be({ K.counts }, {})
+for _, taker in ipairs(takers) do
+  must_be({}, { taker.held })
+end
+if not own or size < want then
   must_be({}, { K.queues })
 end
 
+-- In the order in which they are popped; a leftover has no id.
 local ids, tails, seen, wild, count = {}, {}, {}, {}, 0
 if own then
   local records = every('HMGET', K.jobs, popped)
-  for i = #popped, 1, -1 do
-    local id, record = popped[i], records[i]
+  for i = 1, size do
+    local id, record = popped[size + 1 - i], records[size + 1 - i]
     if record and not seen[id] and string.byte(record) == 113 then
       count = count + 1
-      seen[id], ids[count], tails[count] = true, id, string.sub(record, 3)
+      seen[id], ids[i], tails[i] = true, id, string.sub(record, 3)
+    else
+      ids[i], tails[i] = false, false
     end
   end
 else
   -- The id of a Sidekiq job is its own. It is only read: what is put back is what was popped.
-  local crashes, wanted, entered = crashes_of(K, popped), {}, whole(now)
+  local crashes, wanted = crashes_of(K, popped), {}
   for i, payload in ipairs(popped) do
     local ok, job = false, nil
     if format == 'sidekiq' and #payload <= 65536 then
@@ -57,47 +75,56 @@ else
     wanted[i] = fits and jid or ''
   end
   local taken = every('HMGET', K.jobs, wanted)
-  for i = #popped, 1, -1 do
-    local id = wanted[i]
-    count = count + 1
+  count = size
+  for i = 1, size do
+    local at = size + 1 - i
+    local id = wanted[at]
     -- One without an id of its own, or whose id is in flight already (the same job was pushed twice).
-    if id == '' or taken[i] or seen[id] then
-      wild[count] = id
+    if id == '' or taken[at] or seen[id] then
+      wild[i] = id
     end
-    seen[id], ids[count] = true, id
-    tails[count] = pack_tail(entered, '', '', crashes[i] or '', name, popped[i])
+    seen[id], ids[i] = true, id
+    tails[i] = pack_tail(moment, '', '', crashes[at] or '', name, popped[at])
   end
 end
 
 -- From here on it is written.
 local start, first, from = new_tokens(K.meta, math.max(count, 1))
-redis.call('LTRIM', queue, 0, -1 - #popped)
+redis.call('LTRIM', queue, 0, -1 - size)
 if not own then
   redis.call('ZADD', K.queues, '0', name)
-elseif #popped < limit then
+elseif size < want then
   redis.call('ZREM', K.queues, name)
 end
-local answer = { inc, whole(now), whole(first), whole(#popped) }
-if count == 0 then
-  return answer
-end
-local mine, records, members, digits = ':' .. inc .. ':' .. whole(now) .. ':', {}, {}, ends()
-for i = 1, count do
-  local id, tail, at = ids[i], tails[i], from + i - 1
-  local low = at % 100
-  local high, last = digits[(at - low) / 100 + 1], digits[low + 1]
-  if wild[i] then
-    id = (wild[i] == '' and 'job' or wild[i]) .. '#' .. start .. high .. last
+local records, r, digits, done, head = {}, 0, ends(), 0, 'f:' .. start
+for _, taker in ipairs(takers) do
+  local inc, last = taker.inc, math.min(done + taker.limit, size)
+  local mine, members, m = ':' .. inc .. ':' .. moment .. ':', {}, 0
+  local answer, a = { inc, moment, whole(first), whole(last - done) }, 4
+  for i = done + 1, last do
+    local id, tail = ids[i], tails[i]
+    if id then
+      local low = from % 100
+      local high, ending = digits[(from - low) / 100 + 1], digits[low + 1]
+      if wild[i] then
+        id = (wild[i] == '' and 'job' or wild[i]) .. '#' .. start .. high .. ending
+      end
+      records[r + 1], records[r + 2] = id, head .. high .. ending .. mine .. tail
+      members[m + 1], members[m + 2] = '0', id
+      answer[a + 1], answer[a + 2] = id, tail
+      r, m, a, from, first = r + 2, m + 2, a + 2, from + 1, first + 1
+    end
   end
-  local odd, even = 2 * i - 1, 2 * i
-  records[odd], records[even] = id, 'f:' .. start .. high .. last .. mine .. tail
-  members[odd], members[even] = '0', id
-  answer[4 + odd], answer[4 + even] = id, tail
+  if m > 0 then
+    redis.call('HINCRBY', K.counts, inc, each('ZADD', taker.held, members))
+  end
+  done, answers[taker.claim] = last, answer
 end
-each('HSET', K.jobs, records)
-redis.call('HINCRBY', K.counts, inc, each('ZADD', held, members))
-redis.call('HINCRBY', K.meta, 'flying', count)
+if count > 0 then
+  each('HSET', K.jobs, records)
+  redis.call('HINCRBY', K.meta, 'flying', count)
+end
 if not own then
   redis.call('HINCRBY', K.meta, 'entered', count)
 end
-return answer
+return answers

@@ -20,7 +20,7 @@ if owned then
   if life and life.ending ~= '-' then
     return { 'ended', known }
   end
-  if redis.call('EXISTS', S.session) == 0 then
+  if not is_there(S.session) then
     return { 'missing' }
   end
   if not life then
@@ -30,7 +30,7 @@ if owned then
   if ARGV[5] ~= inc then
     return { 'again', inc }
   end
-elseif redis.call('EXISTS', S.session) == 0 then
+elseif not is_there(S.session) then
   return { 'missing' }
 end
 local count = references(KEYS[15])

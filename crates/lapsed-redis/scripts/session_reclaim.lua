@@ -78,11 +78,12 @@ local function judge_reference(r)
     return known.code
   end
   r.count = references(r.ref_count)
-  if not r.count then
+  local fields = redis.pcall('HLEN', r.session)
+  if not r.count or type(fields) == 'table' then
     return 'U'
   end
   r.mine = tonumber(redis.call('HGET', r.refs, r.inc) or 0)
-  r.exists = redis.call('EXISTS', r.session) == 1
+  r.exists = fields > 0
   if r.mine == 0 or not r.exists then
     r.stale = true
     return 'G'

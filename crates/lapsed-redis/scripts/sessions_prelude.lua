@@ -39,6 +39,12 @@ local function maybe(value)
   return value and ('=' .. value) or ''
 end
 
+-- Whether there is such a session. Raises the server's own error if its key holds another type: found
+-- later, by the first write, it would leave half done what came before.
+local function is_there(session)
+  return redis.call('HLEN', session) > 0
+end
+
 -- How many references there are; nil if what is stored is not a number.
 local function references(key)
   local ok = redis.pcall('GET', key)

@@ -7,7 +7,9 @@ use lapsed::receipt::Reason;
 use lapsed::sweep::{Cursor, PageRequest, Suspect, SuspectPage};
 use lapsed::{Error, Name, Result};
 
+use crate::ahead::Ahead;
 use crate::ground::{Args, Shard};
+use crate::holdings::holding;
 use crate::owners::{Lives, Packed};
 use crate::script;
 
@@ -17,13 +19,13 @@ pub(crate) fn after(shard: usize, suspect: &Suspect) -> Cursor {
     Cursor(Some(format!("{shard}:{deadline_ms}:{incarnation}:{key}")))
 }
 
-/// Where to go on.
+/// Where to go on: in that shard, from that life on, after that key of it.
 #[derive(Clone, Debug, Default)]
-struct Place {
-    shard: usize,
-    deadline_ms: u64,
-    inc: u64,
-    key: Option<String>,
+pub(crate) struct Place {
+    pub shard: usize,
+    pub deadline_ms: u64,
+    pub inc: u64,
+    pub key: Option<String>,
 }
 
 fn place(cursor: &Cursor) -> Result<Place> {
@@ -39,25 +41,42 @@ fn place(cursor: &Cursor) -> Result<Place> {
 
 const LOCK: &str = "no holder of this lock panics";
 
+/// How many suspects are read at a time once a pass is under way: a batch takes a few hundred, and
+/// naming one costs the server far less than reclaiming it.
+const AHEAD: usize = 2_000;
+
+/// How many lives are looked at in one step: each costs the server as much as dozens of names.
+const LIVES_A_CALL: usize = 200;
+
 /// The shard and the life that a page broke off in.
 type BrokeOff = Option<(usize, Arc<Doomed>)>;
 
-/// Pages of what the doomed hold, and the life that the last one broke off in.
+/// Pages of what the doomed hold, what was read ahead of them, and the life that this broke off in.
 #[derive(Default)]
 pub(crate) struct Pages {
+    ahead: Ahead,
     last: Mutex<BrokeOff>,
 }
 
-/// A life that is overdue or ended.
-struct Doomed {
+/// A life that is overdue or ended, and how much it holds.
+pub(crate) struct Doomed {
     inc: u64,
     deadline_ms: u64,
     packed: Packed,
+    held: u64,
 }
 
 impl Pages {
-    /// One page, of one shard.
+    /// One page.
     pub async fn page(&self, lives: &Lives, request: &PageRequest) -> Result<SuspectPage> {
+        let ground = &lives.ground;
+        let after = |suspect: &Suspect| after(ground.shard(suspect.key.as_str()).index, suspect);
+        let read = async |request: PageRequest| self.read(lives, &request).await;
+        self.ahead.page(&*ground.clock, request, AHEAD, read, after).await
+    }
+
+    /// As many as are asked for, of one shard.
+    async fn read(&self, lives: &Lives, request: &PageRequest) -> Result<SuspectPage> {
         let mut from = place(&request.after)?;
         loop {
             let Some(shard) = lives.ground.shards.get(from.shard) else {
@@ -83,26 +102,10 @@ impl Pages {
         if let Some(page) = self.same_life(lives, shard, request, from).await? {
             return Ok(page);
         }
-        let doomed = lives.doomed(shard, request, from).await?;
-        let full = doomed.len() == request.limit;
-        let mut page = SuspectPage { last: true, ..SuspectPage::default() };
-        for life in doomed {
-            let left = request.limit - page.suspects.len();
-            let resumes = (life.deadline_ms, life.inc) == (from.deadline_ms, from.inc);
-            let after = from.key.as_deref().filter(|_| resumes);
-            let inc = life.inc.to_string();
-            let keys = lives.held_in(shard, &inc, after, left).await?;
-            page.last = keys.len() < left;
-            for key in keys {
-                page.suspects.push(suspect(&life, key)?);
-            }
-            if !page.last {
-                self.remember(shard, life);
-                break;
-            }
+        let (page, broke_off) = lives.left_in(shard, request, from).await?;
+        if let Some(life) = broke_off {
+            *self.last.lock().expect(LOCK) = Some((shard.index, Arc::new(life)));
         }
-        page.examined = page.suspects.len() as u64;
-        page.last &= !full;
         Ok(page)
     }
 
@@ -133,13 +136,98 @@ impl Pages {
         let (suspects, examined) = (suspects?, request.limit as u64);
         Ok(Some(SuspectPage { suspects, examined, last: false }))
     }
-
-    fn remember(&self, shard: &Shard, life: Doomed) {
-        *self.last.lock().expect(LOCK) = Some((shard.index, Arc::new(life)));
-    }
 }
 
 impl Lives {
+    /// What the doomed of one shard hold, from a place on; and the life that this broke off in.
+    pub async fn left_in(
+        &self,
+        shard: &Shard,
+        request: &PageRequest,
+        from: &Place,
+    ) -> Result<(SuspectPage, Option<Doomed>)> {
+        let (mut from, mut page) = (from.clone(), SuspectPage::default());
+        loop {
+            let doomed = self.doomed(shard, request, &from).await?;
+            let next = doomed.last().map(|life| (life.deadline_ms, life.inc + 1));
+            let no_more = doomed.len() < request.limit.min(LIVES_A_CALL);
+            let broke_off = self.collect(shard, doomed, &from, request, &mut page.suspects).await?;
+            page.last = no_more && broke_off.is_none();
+            match next.filter(|_| !page.last && broke_off.is_none()) {
+                Some((deadline_ms, inc)) => {
+                    from = Place { shard: from.shard, deadline_ms, inc, key: None }
+                }
+                None => {
+                    page.examined = page.suspects.len() as u64;
+                    return Ok((page, broke_off));
+                }
+            }
+        }
+    }
+
+    /// Adds what they hold, until there is as much as was asked for; answers the life in which that
+    /// was so.
+    async fn collect(
+        &self,
+        shard: &Shard,
+        mut doomed: Vec<Doomed>,
+        from: &Place,
+        request: &PageRequest,
+        suspects: &mut Vec<Suspect>,
+    ) -> Result<Option<Doomed>> {
+        while !doomed.is_empty() {
+            let room = request.limit - suspects.len();
+            let mut sum = 0;
+            let fill = doomed.iter().take_while(|life| {
+                let is_needed = sum < room as u64;
+                sum += life.held;
+                is_needed
+            });
+            let some: Vec<Doomed> = doomed.drain(..fill.count()).collect();
+            let held = self.held_by_each(shard, &some, from, room).await?;
+            for (life, keys) in some.into_iter().zip(held) {
+                let room = request.limit - suspects.len();
+                let is_full = keys.len() >= room;
+                for key in keys.into_iter().take(room) {
+                    suspects.push(suspect(&life, key)?);
+                }
+                if is_full {
+                    return Ok(Some(life));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// What each of them holds, `limit` at the most, in one round trip.
+    async fn held_by_each(
+        &self,
+        shard: &Shard,
+        lives: &[Doomed],
+        from: &Place,
+        limit: usize,
+    ) -> Result<Vec<Vec<Name>>> {
+        let after = |life: &Doomed| {
+            let resumes = (life.deadline_ms, life.inc) == (from.deadline_ms, from.inc);
+            from.key.as_deref().filter(|_| resumes)
+        };
+        let mut pipeline = redis::pipe();
+        for life in lives {
+            pipeline.add_command(holding(shard, &life.inc.to_string(), after(life), limit));
+        }
+        let answers: Vec<Option<Vec<String>>> =
+            self.ground.link.query_each("ZRANGEBYLEX", &pipeline, lives.len()).await?;
+        let mut held = Vec::with_capacity(lives.len());
+        for (life, answer) in lives.iter().zip(answers) {
+            held.push(match answer {
+                Some(keys) => keys.iter().map(|key| Name::new(key)).collect::<Result<_>>()?,
+                // Refused: asked by itself it says why.
+                None => self.held_in(shard, &life.inc.to_string(), after(life), limit).await?,
+            });
+        }
+        Ok(held)
+    }
+
     /// Lives that are overdue or ended, and hold something.
     async fn doomed(
         &self,
@@ -148,12 +236,13 @@ impl Lives {
         from: &Place,
     ) -> Result<Vec<Doomed>> {
         let most = request.undeclared_max.map_or(String::new(), |max| max.to_string());
-        let args = Args::default().arg(from.deadline_ms).arg(from.inc).arg(request.limit).arg(most);
+        let limit = request.limit.min(LIVES_A_CALL);
+        let args = Args::default().arg(from.deadline_ms).arg(from.inc).arg(limit).arg(most);
         let words: Vec<String> = self.ground.run(shard, &script::DOOMED, args).await?;
         let read = |row: &[String]| {
-            let deadline_ms = row[1].parse().ok()?;
+            let (deadline_ms, held) = (row[1].parse().ok()?, row[3].parse().ok()?);
             let packed = Packed::read(&row[2], deadline_ms)?;
-            Some(Doomed { inc: row[0].parse().ok()?, deadline_ms, packed })
+            Some(Doomed { inc: row[0].parse().ok()?, deadline_ms, packed, held })
         };
         let nonsense = || self.ground.nonsense(&script::DOOMED);
         words.chunks_exact(4).map(|row| read(row).ok_or_else(nonsense)).collect()

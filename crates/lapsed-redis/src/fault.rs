@@ -1,7 +1,11 @@
 //! What the server or the connection says, in the library's few kinds of error.
 
+use std::collections::BTreeSet;
+
 use lapsed::Error;
 use redis::{ErrorKind, RedisError, ServerErrorKind};
+
+use crate::script;
 
 /// What servers say inside a script to a user that lacks a permission.
 const UNPERMITTED: [&str; 3] =
@@ -26,8 +30,9 @@ pub(crate) fn told(place: &str, call: &str, error: &RedisError) -> Error {
         )),
         // Inside a script there is no code for it, only words.
         _ if UNPERMITTED.iter().any(|words| said.contains(words)) => unavailable(format!(
-            "this user lacks a permission for `{call}`: {said}. Grant it with ACL SETUSER; \
-                 lapsed goes on by itself"
+            "this user lacks a permission for `{call}`{}: {said}. Grant it with ACL SETUSER; \
+                 lapsed goes on by itself",
+            unnamed(call, &said).unwrap_or_default()
         )),
         (ErrorKind::AuthenticationFailed, _) | (_, "NOAUTH" | "WRONGPASS") => {
             unavailable(format!("it does not accept user and password: {said}"))
@@ -56,6 +61,30 @@ pub(crate) fn told(place: &str, call: &str, error: &RedisError) -> Error {
         },
         _ => unavailable(format!("`{call}`: {said}")),
     }
+}
+
+/// What the script was about to call, where the server says no more than its line (Redis 7.0): the commands
+/// that stand there, or all of the script's if they are handed on.
+fn unnamed(call: &str, said: &str) -> Option<String> {
+    let line = said.split_once("can't run this command")?.1.split_once("@user_script:")?.1;
+    let line: usize = line.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()?;
+    let script = script::ALL.iter().find(|script| script.name == call)?;
+    let there = commands(script.text().lines().nth(line.checked_sub(1)?)?);
+    Some(match there.is_empty() {
+        false => format!(" ({})", join(&there)),
+        true => format!(" (one of {})", join(&commands(script.text()))),
+    })
+}
+
+fn join(commands: &BTreeSet<&str>) -> String {
+    commands.iter().copied().collect::<Vec<_>>().join(", ")
+}
+
+/// The commands that a text of Lua names where a command stands.
+fn commands(text: &str) -> BTreeSet<&str> {
+    let calls = ["redis.call('", "redis.pcall('", "each('", "every('"];
+    let words = calls.iter().flat_map(|call| text.split(call).skip(1));
+    words.filter_map(|rest| rest.split('\'').next()).collect()
 }
 
 /// The words of the error; never an address with a password in it.

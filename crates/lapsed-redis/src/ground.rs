@@ -202,6 +202,15 @@ impl Ground {
         Ok(shard.watch.seen_ms.load(Ordering::Acquire))
     }
 
+    /// Told since when the server is back, as it was noted. A time that has not come yet was noted by a clock
+    /// that has been set back since. When the absence was nobody can tell any more: it ends now, for
+    /// otherwise the brake would hold until that time comes again.
+    pub fn heed(&self, shard: &Shard, back_ms: u64, now_ms: u64) {
+        if back_ms > now_ms {
+            shard.watch.away.store(true, Ordering::Release);
+        }
+    }
+
     /// Looks whether the server takes beats, and answers in time; writes an absence down once it
     /// does again.
     async fn look(&self, shard: &Shard) -> Result<()> {

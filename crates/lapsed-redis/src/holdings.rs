@@ -18,6 +18,14 @@ pub(crate) fn lost(shard: &Shard, inc: &str) -> String {
     shard.prefix.key(&format!("lost:{inc}"))
 }
 
+/// The command that reads what one life holds, by key.
+pub(crate) fn holding(shard: &Shard, inc: &str, after: Option<&str>, limit: usize) -> redis::Cmd {
+    let mut cmd = redis::cmd("ZRANGEBYLEX");
+    cmd.arg(held(shard, inc)).arg(after.map_or("-".to_owned(), |key| format!("({key}")));
+    cmd.arg("+").arg("LIMIT").arg(0).arg(limit);
+    cmd
+}
+
 impl Lives {
     /// What one life holds in one shard, by key.
     pub async fn held_in(
@@ -27,9 +35,7 @@ impl Lives {
         after: Option<&str>,
         limit: usize,
     ) -> Result<Vec<Name>> {
-        let mut cmd = redis::cmd("ZRANGEBYLEX");
-        cmd.arg(held(shard, inc)).arg(after.map_or("-".to_owned(), |key| format!("({key}")));
-        cmd.arg("+").arg("LIMIT").arg(0).arg(limit);
+        let cmd = holding(shard, inc, after, limit);
         let keys: Vec<String> = self.ground.link.query("ZRANGEBYLEX", &cmd).await?;
         keys.iter().map(|key| Name::new(key)).collect()
     }

@@ -12,10 +12,12 @@ mod adopt_reclaim;
 mod bell;
 mod index;
 mod jobs;
+mod joint;
 mod native;
 mod operations;
 mod reclaim;
 mod records;
+mod together;
 
 use std::time::Duration;
 

@@ -1,8 +1,9 @@
 //! One item of the stream of receipts: what a batch took from one life, or all sessions of a part of it.
 //!
 //! `n` tells how many, and `v` is the list, packed: of a registry its keys; of sessions six values each
-//! (id, broadcaster, deadline, reason, whether its broadcaster pointed to it, fields). Items of
-//! before had a field `k` for each instead, followed by what belongs to it; they stay readable.
+//! (id, broadcaster, deadline, reason, whether its broadcaster pointed to it, fields). Of jobs the list is
+//! `w`: three values each (id, what became of it, what is kept of it). Items of before had a field `k` for
+//! each instead, followed by what belongs to it; they stay readable.
 
 use std::collections::HashMap;
 
@@ -52,6 +53,9 @@ impl Opened {
         }
         if let Some(packed) = opened.common.remove(b"v".as_slice()) {
             opened.rows = unpack(&packed)?;
+        }
+        if let Some(packed) = opened.common.remove(b"w".as_slice()) {
+            opened.rows = jobs(&packed)?;
         }
         Some(opened)
     }
@@ -104,6 +108,19 @@ fn unpack(packed: &[u8]) -> Option<Vec<Row>> {
     }
 }
 
+/// Jobs as a script packs them, under the names of before: `j` what became of it, `y` what is kept.
+pub(crate) fn jobs(packed: &[u8]) -> Option<Vec<Row>> {
+    let packed = Packed::read(packed)?;
+    let job = |values: &[Packed<'_>]| {
+        let [id, note, kept] = values else { return None };
+        let rest = [(b"j", note.bytes()?), (b"y", kept.bytes()?)];
+        let rest = rest.iter().filter(|(_, value)| !value.is_empty());
+        let rest = rest.map(|(name, value)| (name.to_vec(), value.to_vec())).collect();
+        Some(Row { rest, ..row(id.bytes()?) })
+    };
+    packed.list()?.chunks(3).map(job).collect()
+}
+
 fn row(key: &[u8]) -> Row {
     Row { key: key.to_vec(), ..Row::default() }
 }
@@ -149,6 +166,18 @@ mod tests {
         let new = item(&[("t", b"9"), ("p", b"2"), ("n", b"1"), ("v", packed)]);
         assert_eq!(old.rows, new.rows);
         assert_eq!((old.number("t"), new.number("t"), new.seq(0)), (Some(9), Some(9), 44));
+    }
+
+    #[test]
+    fn both_forms_of_jobs_say_the_same() {
+        let old = [("k", "a"), ("j", "p:7:1:q"), ("k", "b"), ("j", "x:8:0:q"), ("y", "1::::q\nz")];
+        let mut fields: Vec<(&str, &[u8])> = vec![("o", b"w-1"), ("p", b"1")];
+        fields.extend(old.iter().map(|(name, value)| (*name, value.as_bytes())));
+        let packed = b"\x96\xa1a\xa7p:7:1:q\xa0\xa1b\xa7x:8:0:q\xa81::::q\nz";
+        let new = item(&[("o", b"w-1"), ("p", b"1"), ("n", b"2"), ("w", packed)]);
+        assert_eq!(item(&fields).rows, new.rows);
+        assert_eq!((new.seq(0), new.rows[1].own("y")), (43, Some(&b"1::::q\nz"[..])));
+        assert_eq!(jobs(b"\x92\xa1a\xa1b"), None, "two of three");
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! they fail in the middle, so each reads all that it needs before its first write.
 #![warn(missing_docs)]
 
+mod ahead;
 mod doomed;
 mod fault;
 mod functions;

@@ -36,6 +36,8 @@ pub(crate) struct Packed {
     pub ended_ms: u64,
     pub end_deadline_ms: u64,
     pub held_at_end: u64,
+    /// Whether it beats without lapsed.
+    external: bool,
 }
 
 impl Packed {
@@ -48,7 +50,7 @@ impl Packed {
         let ending = parts.next()?;
         let mut number = || parts.next()?.parse::<u64>().ok();
         let (ended_ms, end_deadline_ms, held_at_end) = (number()?, number()?, number()?);
-        let _external = parts.next()?;
+        let external = parts.next()? == "1";
         let name = parts.next()?.to_owned();
         let ended = match ending {
             "d" => Some(Ending::Dead),
@@ -57,7 +59,14 @@ impl Packed {
         };
         let deadline_ms = if ended.is_some() { end_deadline_ms } else { deadline_ms };
         let life = Life { started_ms, deadline_ms, ttl_ms, ended };
-        Some(Packed { name, life, ended_ms, end_deadline_ms, held_at_end })
+        Some(Packed { name, life, ended_ms, end_deadline_ms, held_at_end, external })
+    }
+
+    /// How long its beats are believed, if it beats without lapsed and the deadline that was last read
+    /// off its heartbeat is over: what the heartbeat says now is not known here.
+    pub fn unread(&self, due_ms: u64, now_ms: u64) -> Option<u64> {
+        let is_unread = self.external && self.life.ended.is_none() && due_ms <= now_ms;
+        is_unread.then_some(self.life.ttl_ms)
     }
 
     pub fn ended(&self) -> Option<(Ending, u64)> {
@@ -124,6 +133,29 @@ impl Lives {
     pub fn heartbeat_read(&self, shard: &Shard, owner: &str) -> Option<String> {
         let key = self.heartbeat.as_ref()?.of(owner);
         (!self.ground.link.is_cluster() || slot(&key) == slot(&shard.anchor)).then_some(key)
+    }
+
+    /// Until when owners that beat without lapsed are good, by the heartbeats that are there now; those
+    /// without one are left out. `owners`: how long a beat of each is believed.
+    pub async fn good_until(
+        &self,
+        shard: &Shard,
+        owners: BTreeMap<String, u64>,
+        now_ms: u64,
+    ) -> Result<BTreeMap<String, u64>> {
+        let ask = owners.into_iter().filter_map(|(owner, ttl_ms)| {
+            Some((self.heartbeat_read(shard, &owner)?, owner, ttl_ms))
+        });
+        let ask = ask.map(|(key, owner, ttl_ms)| async move {
+            let mut cmd = redis::cmd("PTTL");
+            cmd.arg(key);
+            let left = match self.ground.link.query::<i64>("PTTL", &cmd).await? {
+                -1 => ttl_ms,
+                left => ttl_ms.min(left.max(0) as u64),
+            };
+            Ok::<_, Error>((left > 0).then_some((owner, now_ms + left)))
+        });
+        Ok(try_join_all(ask).await?.into_iter().flatten().collect())
     }
 
     pub async fn start(&self, owner: &Name, ttl_ms: u64) -> Result<Beat> {
@@ -306,8 +338,12 @@ impl Lives {
     async fn infos(&self, args: impl Fn() -> Args) -> Result<Vec<OwnerInfo>> {
         let answers: Vec<Vec<String>> = self.ground.run_all(&script::LIVES, |_| args()).await?;
         let mut infos: BTreeMap<u64, OwnerInfo> = BTreeMap::new();
+        let (mut unread, mut now_ms) = (BTreeMap::new(), 0);
         for (index, words) in answers.iter().enumerate() {
+            now_ms = words.first().and_then(|now| now.parse().ok()).unwrap_or(now_ms);
             for (inc, packed, held, back_ms) in self.read_lives(words)? {
+                let ttl_ms = packed.unread(due_ms(&packed.life, back_ms), now_ms);
+                unread.extend(ttl_ms.map(|ttl_ms| (packed.name.clone(), ttl_ms)));
                 let known = infos.get_mut(&inc);
                 match known {
                     Some(info) => {
@@ -322,7 +358,13 @@ impl Lives {
                 }
             }
         }
-        Ok(infos.into_values().collect())
+        let good = self.good_until(&self.ground.shards[0], unread, now_ms).await?;
+        let mut infos: Vec<OwnerInfo> = infos.into_values().collect();
+        for info in infos.iter_mut().filter(|info| info.ended.is_none()) {
+            info.due_ms =
+                good.get(info.owner.as_str()).map_or(info.due_ms, |at| info.due_ms.max(*at));
+        }
+        Ok(infos)
     }
 }
 

@@ -63,6 +63,7 @@ impl Lives {
             };
             census.back_ms = census.back_ms.max(number(1)?);
             back_ms = back_ms.max(number(9)?);
+            self.ground.heed(&self.ground.shards[index], number(9)?, number(0)?);
             census.suspects += number(7)?;
             census.owners_overdue = census.owners_overdue.max(number(4)?);
             census.owners_spared = census.owners_spared.max(number(5)?);

@@ -12,13 +12,13 @@ mod reclaim;
 mod store;
 mod suspects;
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use lapsed::{Error, Result, SystemId};
 
-use self::suspects::Ahead;
 use crate::Redis;
+use crate::ahead::Ahead;
 use crate::ground::{Ground, Shard};
 use crate::names::{Template, hash_tag};
 use crate::owners::Lives;
@@ -99,7 +99,7 @@ struct Inner {
     /// Whether keys carry their shard's tag in front, to lie in its slot.
     tagged: bool,
     /// What the last page of suspects has left over.
-    ahead: Mutex<Option<Ahead>>,
+    ahead: Ahead,
 }
 
 impl Redis {
@@ -132,7 +132,7 @@ impl RedisSessions {
         let spread = redis.is_cluster() && !layout.is_of_one_slot();
         let tagged = layout.shards > 1 || spread;
         RedisSessions {
-            inner: Arc::new(Inner { lives, layout, mode, tagged, ahead: Mutex::default() }),
+            inner: Arc::new(Inner { lives, layout, mode, tagged, ahead: Ahead::default() }),
         }
     }
 

@@ -15,6 +15,7 @@
 //! ```
 
 mod cluster;
+mod coordinator;
 mod error;
 mod http;
 mod http_proxy;
@@ -32,6 +33,7 @@ mod steady;
 mod wait;
 
 pub use cluster::{Cluster, SLOTS, slot_of};
+pub use coordinator::{Coordinator, CoordinatorEngine};
 pub use error::{Error, Result};
 pub use http::{HttpAnswer, http_call};
 pub use http_proxy::{Fault, HttpProxy, Rule};

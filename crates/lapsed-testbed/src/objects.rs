@@ -206,6 +206,8 @@ impl ObjectServer {
         command.env("TMPDIR", self.dir.path());
         command.args(["-logtostderr=true", "server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"]);
         command.args(["-dir=.", "-filer", "-s3", "-s3.config=s3.json"]);
+        // These would listen on ports that every server of its kind wants.
+        command.args(["-s3.port.iceberg=0", "-s3.port.lance=0"]);
         command.args(["-master.volumeSizeLimitMB=64", "-volume.max=20", "-master.telemetry=false"]);
         // Catalogues that it would serve on ports of their own.
         command.args(["-s3.port.iceberg=0", "-s3.port.lance=0"]);

@@ -57,6 +57,21 @@ pub fn peer_python() -> Result<PathBuf> {
     installed_by("peers/python/bin/python", &["--peers"])
 }
 
+/// etcd 3.5, also only for benchmarks.
+pub fn etcd() -> Result<PathBuf> {
+    installed_by("peers/bin/etcd", &["--peers"])
+}
+
+/// What runs ZooKeeper, also only for benchmarks.
+pub fn java() -> Result<PathBuf> {
+    installed_by("peers/bin/java", &["--peers"])
+}
+
+/// ZooKeeper; it names the others that it needs.
+pub fn zookeeper_jar() -> Result<PathBuf> {
+    installed_by("peers/zookeeper.jar", &["--peers"])
+}
+
 /// Starts a program so that it dies with the thread that started it.
 pub(crate) fn setpriv() -> Result<PathBuf> {
     installed("bin/setpriv")

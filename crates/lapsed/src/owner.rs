@@ -6,7 +6,7 @@
 //! beats, so that the new one never keeps the old one's entries, nor hides its death.
 
 mod handle;
-pub(crate) mod trust;
+pub mod trust;
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,5 +1,7 @@
 //! Straight to the store: opens it, does one thing, closes it.
 
+mod leases;
+
 use std::sync::Arc;
 
 use lapsed::clock::SystemClock;
@@ -17,7 +19,7 @@ use crate::config::Config;
 use crate::failure::Failure;
 use crate::http::inflight::DeadLetters;
 use crate::node::page::{self, Cursor, Wanted};
-use crate::node::shapes::{BrakeStatus, ReceiptPage, Reconciliation, SystemStatus};
+use crate::node::shapes::{BrakeStatus, Estimate, ReceiptPage, Reconciliation, SystemStatus};
 use crate::node::{BrakeOrder, LIST_MAX, Live, Node, Order};
 
 /// The store, opened by this process.
@@ -38,6 +40,7 @@ impl Local {
             let _inside = runtime.enter();
             Node::open(config, SystemClock::shared(), Arc::new(Silent))?
         };
+        runtime.block_on(node.probe())?;
         Ok(Local { node, runtime })
     }
 
@@ -88,6 +91,11 @@ impl Backend for Local {
             };
             reconciler.run(order, &stop, &mut seen).await
         })?)
+    }
+
+    fn estimate(&self, system: &SystemId) -> Result<Estimate, Failure> {
+        let reconciler = self.live(system)?.reconciler()?;
+        Ok(Estimate { requests: self.runtime.block_on(reconciler.cost())? })
     }
 
     fn explain(&self, system: &SystemId, key: &str) -> Result<Explanation, Failure> {

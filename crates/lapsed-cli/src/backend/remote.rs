@@ -1,6 +1,8 @@
 //! A running daemon, over HTTP. Every call has a time limit, except for a pass, which takes as long
 //! as it takes.
 
+mod leases;
+
 use std::time::Duration;
 
 use lapsed::SystemId;
@@ -20,7 +22,9 @@ use crate::failure::Failure;
 use crate::http::brakes::{BrakeBody, Word};
 use crate::http::inflight::{DeadLetters, JobBody, PutBackBody};
 use crate::http::reconcile::ReconcileOptions;
-use crate::node::shapes::{BrakeStatus, ReceiptPage, Reconciliation, Sweeps, SystemStatus};
+use crate::node::shapes::{
+    BrakeStatus, Estimate, ReceiptPage, Reconciliation, Sweeps, SystemStatus,
+};
 use crate::node::{BrakeOrder, LIST_MAX, Order};
 
 const CONNECT: Duration = Duration::from_secs(3);
@@ -36,6 +40,8 @@ pub enum Patience {
     Short,
     /// For work that takes as long as it takes.
     Long,
+    /// For so long.
+    For(Duration),
     /// For a stream that may be silent for a while.
     Stream,
 }
@@ -103,7 +109,16 @@ impl Remote {
 
     /// A POST whose answer, good or bad, the caller judges.
     fn ask(&self, path: &str, body: Option<&Value>) -> Result<Response<Body>, Failure> {
-        let mut request = agent(Patience::Short).post(format!("{}{path}", self.url));
+        self.ask_within(path, body, Patience::Short)
+    }
+
+    fn ask_within(
+        &self,
+        path: &str,
+        body: Option<&Value>,
+        patience: Patience,
+    ) -> Result<Response<Body>, Failure> {
+        let mut request = agent(patience).post(format!("{}{path}", self.url));
         if let Some(bearer) = &self.bearer() {
             request = request.header(auth(bearer).0, auth(bearer).1);
         }
@@ -112,6 +127,16 @@ impl Remote {
             None => request.send_empty(),
         };
         answer.map_err(|error| self.silent(&error))
+    }
+
+    /// A GET whose answer, good or bad, the caller judges.
+    fn look(&self, path: &str) -> Result<Response<Body>, Failure> {
+        let request = agent(Patience::Short).get(format!("{}{path}", self.url));
+        let request = self.bearer().iter().fold(request, |request, bearer| {
+            let (name, value) = auth(bearer);
+            request.header(name, value)
+        });
+        request.call().map_err(|error| self.silent(&error))
     }
 
     /// Whether there was something to change.
@@ -168,6 +193,7 @@ fn agent(patience: Patience) -> Agent {
         .timeout_connect(Some(CONNECT));
     let config = match patience {
         Patience::Short => config.timeout_global(Some(ANSWER)),
+        Patience::For(limit) => config.timeout_global(Some(limit)),
         Patience::Long => config,
         Patience::Stream => config.timeout_per_read(Some(SILENCE)),
     };
@@ -236,6 +262,10 @@ impl Backend for Remote {
         self.send(Method::Post, &format!("/v1/reconcile/{system}"), &body, Patience::Long)
     }
 
+    fn estimate(&self, system: &SystemId) -> Result<Estimate, Failure> {
+        self.get(&format!("/v1/reconcile/{system}"))
+    }
+
     fn explain(&self, system: &SystemId, key: &str) -> Result<Explanation, Failure> {
         self.get(&format!("/v1/explain/{system}/{}", segment(key)))
     }
@@ -289,13 +319,7 @@ impl Backend for Remote {
 
     fn dead_letter(&self, system: &SystemId, id: &str) -> Result<Option<Job>, Failure> {
         // Not `dead/ID`: an id may be called like one of the operations there.
-        let request =
-            agent(Patience::Short).get(format!("{}/v1/{system}/jobs/{}", self.url, segment(id)));
-        let request = self.bearer().iter().fold(request, |request, bearer| {
-            let (name, value) = auth(bearer);
-            request.header(name, value)
-        });
-        let answer = request.call().map_err(|error| self.silent(&error))?;
+        let answer = self.look(&format!("/v1/{system}/jobs/{}", segment(id)))?;
         if answer.status() == 404 {
             return Ok(None);
         }

@@ -6,6 +6,9 @@ use std::time::Duration;
 
 use lapsed::clock::SystemClock;
 use lapsed::receipt::Silent;
+use lapsed::store::StoreInfo;
+use lapsed_object::Offset;
+use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::runtime::Builder;
 
@@ -18,7 +21,7 @@ use crate::config::{Config, Overrides, process_env};
 use crate::failure::Failure;
 use crate::node::{Journal, Live, used_stores};
 use crate::print::{self, Table, line};
-use crate::stores::OpenStore;
+use crate::stores::{OpenObject, OpenStore};
 use crate::systems::Planned;
 
 /// Validates, connects, and prints the plan.
@@ -40,62 +43,147 @@ pub fn run(args: Check) -> Result<(), Failure> {
 }
 
 /// Connects, and looks at what the systems on it will work on. Changes nothing.
-fn connect(config: &Config, store: &StoreConfig) -> Result<String, Failure> {
+fn connect(config: &Config, store: &StoreConfig) -> Result<State, Failure> {
     match &store.place {
         Place::Embedded { dir, .. } => open_folder(store, dir),
         Place::Redis(_) => ask_server(config, store),
+        Place::Object(_) => try_objects(config, store),
+    }
+}
+
+/// What a store looks like from here.
+struct State {
+    words: String,
+    /// What was tried on it, where there was something to try.
+    tried: Vec<Tried>,
+}
+
+/// One thing that was tried.
+#[derive(Serialize)]
+struct Tried {
+    what: &'static str,
+    ok: bool,
+    needed: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failed: Option<String>,
+}
+
+impl From<String> for State {
+    fn from(words: String) -> State {
+        State { words, tried: Vec::new() }
+    }
+}
+
+impl State {
+    fn describe(&self) -> String {
+        let mut text = self.words.clone();
+        for Tried { what, needed, failed, .. } in &self.tried {
+            let line = match (failed, needed) {
+                (None, _) => format!("holds: {what}"),
+                (Some(why), true) => format!("FAILS: {what} ({why})"),
+                (Some(why), false) => format!("without: {what} ({why}; nothing depends on it)"),
+            };
+            text.push_str(&format!("\n    {line}"));
+        }
+        text
     }
 }
 
 /// Opens and closes it. A folder that is not there is not made by looking at it.
-fn open_folder(store: &StoreConfig, dir: &Path) -> Result<String, Failure> {
+fn open_folder(store: &StoreConfig, dir: &Path) -> Result<State, Failure> {
     if !dir.exists() {
-        return Ok("does not exist yet; `lapsed serve` makes it".to_owned());
+        return Ok("does not exist yet; `lapsed serve` makes it".to_owned().into());
     }
     match OpenStore::open(store, SystemClock::shared()) {
         Ok(opened) => {
             opened.close()?;
-            Ok("opened and closed: it works".to_owned())
+            Ok("opened and closed: it works".to_owned().into())
         }
-        Err(error) if is_in_use(&error) => Ok(match error {
+        Err(error) if is_in_use(&error) => Ok(State::from(match error {
             lapsed::Error::Unavailable { what, .. } => what,
             other => other.to_string(),
-        }),
+        })),
         Err(error) => Err(error.into()),
     }
 }
 
 /// Says which server answers, and counts what each system on it would work on: a layout that cannot
 /// work, a key of the wrong type and a missing permission come to light here.
-fn ask_server(config: &Config, store: &StoreConfig) -> Result<String, Failure> {
+fn ask_server(config: &Config, store: &StoreConfig) -> Result<State, Failure> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let opened = OpenStore::open(store, SystemClock::shared())?;
-        let clock = SystemClock::shared();
-        let mut built = Vec::new();
-        for plan in config.systems.iter().filter(|plan| plan.common().store == store.name) {
-            let journal = Arc::new(Journal::new(Arc::new(Silent)));
-            built.push(Live::open(&**plan, &opened, clock.clone(), journal, "check")?);
-        }
-        let info = opened.store().info().await?;
-        for live in built {
-            if let Some(error) = live.status().await.error {
-                return Err(Failure::failed(format!("{}: {error}", live.id())));
-            }
-        }
+        let info = look(config, store, &opened).await?;
         let ahead_ms = info.now_ms as i64 - SystemClock::shared().wall_ms() as i64;
         let up = Duration::from_millis(info.now_ms.saturating_sub(info.back_ms));
-        Ok(format!(
+        let words = format!(
             "{} answers, up for {}, its clock is {} ms {} this one",
             info.engine,
             print::span(up.as_millis() as u64),
             ahead_ms.abs(),
             if ahead_ms < 0 { "behind" } else { "ahead of" },
-        ))
+        );
+        Ok(words.into())
     })
 }
 
-fn describe(config: &Config, stores: &[(&StoreConfig, String)]) -> String {
+/// Tries on an object store what everything rests on, in a place of its own that is empty again
+/// afterwards, and looks at the systems there.
+fn try_objects(config: &Config, store: &StoreConfig) -> Result<State, Failure> {
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let opened = OpenStore::open(store, SystemClock::shared())?;
+        let Some(object) = opened.object() else {
+            return Err(Failure::failed("it is no object store"));
+        };
+        let report = object.probe().await?;
+        let tried = report.lines.iter().map(|line| Tried {
+            what: line.what,
+            ok: line.failed.is_none(),
+            needed: line.needed,
+            failed: line.failed.clone(),
+        });
+        let mut state = State { words: String::new(), tried: tried.collect() };
+        if let Err(error) = report.verdict(&store.name) {
+            eprintln!("store {}: {}{}", store.name, store.describe(), state.describe());
+            return Err(error.into());
+        }
+        let info = look(config, store, &opened).await?;
+        state.words = format!("{} answers{}", info.engine, clock_words(object));
+        Ok(state)
+    })
+}
+
+/// Within which bounds the store's clock is known: what may be called expired depends on it.
+fn clock_words(object: &OpenObject) -> String {
+    let Some(Offset { lo_ms, hi_ms }) = object.store().offset() else { return String::new() };
+    let (middle, give) = ((lo_ms + hi_ms) / 2, (hi_ms - lo_ms) / 2);
+    let whither = if middle < 0 { "behind" } else { "ahead of" };
+    format!(", its clock is {} ms {whither} this one, give or take {give} ms", middle.abs())
+}
+
+/// Who answers, and that every system there can be counted.
+async fn look(
+    config: &Config,
+    store: &StoreConfig,
+    opened: &OpenStore,
+) -> Result<StoreInfo, Failure> {
+    let clock = SystemClock::shared();
+    let mut built = Vec::new();
+    for plan in config.systems.iter().filter(|plan| plan.common().store == store.name) {
+        let journal = Arc::new(Journal::new(Arc::new(Silent)));
+        built.push(Live::open(&**plan, opened, clock.clone(), journal, "check")?);
+    }
+    let info = opened.store().info().await?;
+    for live in built {
+        if let Some(error) = live.status().await.error {
+            return Err(Failure::failed(format!("{}: {error}", live.id())));
+        }
+    }
+    Ok(info)
+}
+
+fn describe(config: &Config, stores: &[(&StoreConfig, State)]) -> String {
     let source = config.file.as_deref().unwrap_or("the default configuration");
     let mut text = format!("{source} is right.\n\nserver: {}", config.server.url());
     text.push_str(match &config.server.token {
@@ -104,6 +192,7 @@ fn describe(config: &Config, stores: &[(&StoreConfig, String)]) -> String {
     });
     text.push_str(&said(&config.server.settings));
     for (store, state) in stores {
+        let state = state.describe();
         text.push_str(&format!("\n\nstore {}: {}\n  {state}", store.name, store.describe()));
     }
     for plan in &config.systems {
@@ -118,14 +207,7 @@ fn describe_system(plan: &dyn Planned) -> String {
     for sentence in plan.describe() {
         text.push_str(&format!("\n  {sentence}"));
     }
-    let brake = &common.brake;
-    text.push_str(&format!(
-        "\n  the brake holds when more than {:.0} % of at least {} owners would be dead at once, \
-         and for {} after the store was away",
-        brake.share * 100.0,
-        brake.min_owners,
-        show_span(common.threshold)
-    ));
+    text.push_str(&format!("\n  {}", plan.describe_brake()));
     let keep = std::time::Duration::from_millis(common.retention.age_ms);
     text.push_str(&format!(
         "\n  receipts are kept for {}, at most {}",
@@ -146,10 +228,17 @@ fn said(settings: &[Setting]) -> String {
     if text.is_empty() { text } else { format!("\n  not as by default:\n{text}") }
 }
 
-fn as_json(config: &Config, stores: &[(&StoreConfig, String)]) -> Value {
+fn as_json(config: &Config, stores: &[(&StoreConfig, State)]) -> Value {
     let stores: Vec<Value> = stores
         .iter()
-        .map(|(s, state)| json!({ "name": s.name, "url": s.describe(), "state": state }))
+        .map(|(s, state)| {
+            let State { words, tried } = state;
+            let mut value = json!({ "name": s.name, "url": s.describe(), "state": words });
+            if !tried.is_empty() {
+                value["probe"] = json!(tried);
+            }
+            value
+        })
         .collect();
     let systems: Vec<Value> = config.systems.iter().map(|plan| system_json(&**plan)).collect();
     json!({

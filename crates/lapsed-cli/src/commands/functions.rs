@@ -52,12 +52,12 @@ fn load(args: &LoadFunctions) -> Result<(), Failure> {
 /// Where to load them, with the name of the store where it has one.
 fn targets(args: &LoadFunctions) -> Result<Vec<(Option<String>, Address)>, Failure> {
     if let Some(url) = &args.url {
-        let section =
-            StoreSection { url: url.clone(), connect_timeout: None, response_timeout: None };
+        let section = StoreSection { url: url.clone(), ..StoreSection::default() };
         let store = StoreConfig::plan("url", &section);
-        return match store.map_err(|what| Failure::usage(format!("--url: {what}")))?.place {
+        return match store.map_err(|wrong| Failure::usage(format!("--url: {}", wrong.what)))?.place
+        {
             Place::Redis(address) => Ok(vec![(None, address)]),
-            Place::Embedded { .. } => {
+            Place::Embedded { .. } | Place::Object(_) => {
                 Err(Failure::usage("--url: functions are for Redis and Valkey"))
             }
         };
@@ -67,7 +67,7 @@ fn targets(args: &LoadFunctions) -> Result<Vec<(Option<String>, Address)>, Failu
     let wanted = |store: &&StoreConfig| args.store.as_ref().is_none_or(|name| *name == store.name);
     let redis = |store: &StoreConfig| match &store.place {
         Place::Redis(address) => Some((Some(store.name.clone()), address.clone())),
-        Place::Embedded { .. } => None,
+        Place::Embedded { .. } | Place::Object(_) => None,
     };
     let found: Vec<_> = config.stores.values().filter(wanted).filter_map(redis).collect();
     if found.is_empty() {

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use lapsed::inflight::{Did, Recovered};
+use lapsed::leases::Removed;
 use lapsed::receipt::{Receipt, ReceiptId};
 use lapsed::{Kind, SystemId};
 
@@ -94,17 +95,32 @@ fn tell(args: &Receipts, receipt: &Receipt) -> Result<(), Failure> {
 
 const HEADINGS: [&str; 7] = ["when", "receipt", "key", "owner", "incarnation", "why", "late"];
 
-/// What became of a job; of everything else it is clear.
-fn did(receipt: &Receipt) -> Option<&'static str> {
-    if receipt.id.system.kind != Kind::Inflight {
-        return None;
+/// What became of a job, or of what was staged with a lease; of everything else it is clear.
+fn did(receipt: &Receipt) -> Option<String> {
+    match receipt.id.system.kind {
+        Kind::Inflight => Some(recovered(receipt)?.to_owned()),
+        Kind::Leases => settled(receipt),
+        Kind::Registry | Kind::Sessions => None,
     }
+}
+
+fn recovered(receipt: &Receipt) -> Option<&'static str> {
     let done: Recovered = serde_json::from_value(receipt.removed.clone()).ok()?;
     Some(match done.did {
         Did::PutBack => "put back",
         Did::DeadLetter => "dead letter",
         Did::Dropped => "dropped",
     })
+}
+
+fn settled(receipt: &Receipt) -> Option<String> {
+    match serde_json::from_value(receipt.removed.clone()).ok()? {
+        Removed::Lease(cleared) => {
+            let (txn, decision) = cleared.staged?;
+            Some(format!("{txn}: {decision}"))
+        }
+        Removed::Decision(_) => None,
+    }
 }
 
 fn row(receipt: &Receipt) -> Vec<String> {

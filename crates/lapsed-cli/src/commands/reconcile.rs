@@ -9,10 +9,10 @@ use lapsed::reconcile::{Healed, ReconcileReport};
 use lapsed::sweep::{Act, Cursor};
 
 use super::ask;
-use crate::backend::{Progress, resolve};
+use crate::backend::{Backend, Progress, resolve};
 use crate::cli::Reconcile;
 use crate::failure::Failure;
-use crate::node::shapes::Reconciliation;
+use crate::node::shapes::{Estimate, Reconciliation};
 use crate::node::{LIST_MAX, Order};
 use crate::print::{self, Table, count, line, plural, span};
 
@@ -27,6 +27,7 @@ pub fn run(args: Reconcile, verbose: bool) -> Result<(), Failure> {
     let bar = Bar::default();
     let (id, done) = ask(&args.target, |backend| {
         let id = resolve(&args.system, &backend.systems()?)?;
+        foretell(backend, &id);
         let done = backend.reconcile(&id, order, &mut |progress| bar.show(progress));
         bar.clear();
         Ok((id, done?))
@@ -39,6 +40,17 @@ pub fn run(args: Reconcile, verbose: bool) -> Result<(), Failure> {
     match done.report.finished && !differs {
         true => Ok(()),
         false => Err(Failure::Silent(1)),
+    }
+}
+
+/// Where requests have a price, about what it will be; on stderr, where it is in nobody's way.
+fn foretell(backend: &dyn Backend, id: &SystemId) {
+    match backend.estimate(id) {
+        Ok(Estimate { requests: Some(requests) }) => {
+            eprintln!("{id}: this takes about {}", plural(requests, "request", "requests"));
+        }
+        Ok(Estimate { requests: None }) => {}
+        Err(failure) => tracing::debug!(%id, %failure, "what it costs cannot be foretold"),
     }
 }
 

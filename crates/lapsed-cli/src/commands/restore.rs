@@ -23,6 +23,11 @@ pub fn run(args: Restore) -> Result<(), Failure> {
         Restored::Restored { key, .. } if !args.output.json && id.system.kind == Kind::Inflight => {
             line(&format!("{key} is back on its queue"))
         }
+        Restored::Restored { key, owner, incarnation }
+            if !args.output.json && id.system.kind == Kind::Leases =>
+        {
+            line(&describe_lease(&key, &owner, incarnation))
+        }
         Restored::Restored { key, owner, incarnation } if !args.output.json => {
             line(&format!("{key} is back, held by {owner} (incarnation {incarnation})"))
         }
@@ -31,5 +36,16 @@ pub fn run(args: Restore) -> Result<(), Failure> {
         }
         Restored::Refused { .. } => Err(Failure::Silent(1)),
         Restored::Restored { .. } => Ok(()),
+    }
+}
+
+/// A decision has no token.
+fn describe_lease(key: &str, owner: &str, token: u64) -> String {
+    match token {
+        0 => format!("{key} is decided again: {owner}"),
+        token => format!(
+            "{key} is held by {owner} again, by the new token {token} and for a whole TTL; the old \
+             token stays dead"
+        ),
     }
 }

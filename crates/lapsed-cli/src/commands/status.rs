@@ -1,6 +1,7 @@
 //! `lapsed status`
 
 use lapsed::Kind;
+use lapsed::sweep::Census;
 
 use super::ask;
 use crate::backend::resolve;
@@ -9,7 +10,8 @@ use crate::failure::Failure;
 use crate::node::shapes::{Sweeps, SystemStatus};
 use crate::print::{self, Table, ago, count, line, plural, span};
 
-/// All systems in a table, or one in detail.
+/// All systems in a table, or one in detail. Exit code 1, after all that could be read, when something
+/// could not.
 pub fn run(args: Status) -> Result<(), Failure> {
     let (all, chosen) = ask(&args.target, |backend| {
         let chosen = match &args.system {
@@ -19,16 +21,26 @@ pub fn run(args: Status) -> Result<(), Failure> {
         Ok((backend.status()?, chosen))
     })?;
     let Some(id) = chosen else {
-        return match args.output.json {
+        let failed = all.iter().any(|status| status.error.is_some());
+        match args.output.json {
             true => print::json(&Sweeps { systems: all }),
             false => line(&table(&all)),
-        };
+        }?;
+        return verdict(failed);
     };
     let one = all.iter().find(|s| s.kind == id.kind.as_str() && s.system == *id.name);
     let one = one.ok_or_else(|| Failure::failed(format!("{id} has just gone")))?;
     match args.output.json {
         true => print::json(one),
         false => line(&detail(one)),
+    }?;
+    verdict(one.error.is_some())
+}
+
+fn verdict(failed: bool) -> Result<(), Failure> {
+    match failed {
+        true => Err(Failure::Silent(1)),
+        false => Ok(()),
     }
 }
 
@@ -37,15 +49,16 @@ fn table(all: &[SystemStatus]) -> String {
         ["system", "entries", "suspects", "alive", "overdue", "brake", "lag p50/p99", "last pass"];
     let mut table = Table::new(&headings);
     for status in all {
-        let census = |pick: fn(&lapsed::sweep::Census) -> u64| {
-            status.census.as_ref().map_or("?".to_owned(), |c| count(pick(c)))
+        let census = |pick: fn(&Census) -> u64| {
+            let census = status.census.as_ref().filter(|_| is_counted(status));
+            census.map_or("?".to_owned(), |c| count(pick(c)))
         };
         table.row(vec![
             format!("{}/{}", status.kind, status.system),
             census(|c| c.population),
             census(|c| c.suspects),
-            census(|c| c.owners_live),
-            census(|c| c.owners_overdue),
+            owners(status, |c| c.owners_live),
+            owners(status, |c| c.owners_overdue),
             status.brake.as_ref().map_or("?".to_owned(), |b| b.state.clone()),
             lag(status),
             last_pass(status),
@@ -55,6 +68,15 @@ fn table(all: &[SystemStatus]) -> String {
         s.error.as_ref().map(|error| format!("\n{}/{}: {error}", s.kind, s.system))
     });
     table.text() + &errors.collect::<String>()
+}
+
+/// Leases have none: they end by themselves.
+fn owners(status: &SystemStatus, pick: fn(&Census) -> u64) -> String {
+    match &status.census {
+        _ if is_leases(status) => "-".to_owned(),
+        Some(census) => count(pick(census)),
+        None => "?".to_owned(),
+    }
 }
 
 fn lag(status: &SystemStatus) -> String {
@@ -76,16 +98,25 @@ fn detail(status: &SystemStatus) -> String {
     let mut fact = |name: &str, value: String| table.row(vec![format!("  {name}"), value]);
     if let Some(census) = &status.census {
         let suspects = plural(census.suspects, "suspect", "suspects");
-        fact(things(status), format!("{}, of them {suspects}", count(census.population)));
-        fact(
-            "owners",
-            format!(
-                "{} alive, {} overdue, {} died lately",
-                count(census.owners_live),
-                count(census.owners_overdue),
-                count(census.owners_died_recently)
-            ),
-        );
+        match is_counted(status) {
+            true => {
+                fact(things(status), format!("{}, of them {suspects}", count(census.population)))
+            }
+            false => {
+                fact(things(status), "not counted: that would list every one of them".to_owned())
+            }
+        }
+        if !is_leases(status) {
+            fact(
+                "owners",
+                format!(
+                    "{} alive, {} overdue, {} died lately",
+                    count(census.owners_live),
+                    count(census.owners_overdue),
+                    count(census.owners_died_recently)
+                ),
+            );
+        }
         if census.suspects > 0 {
             fact("oldest", format!("{} past its deadline", span(census.oldest_late_ms)));
         }
@@ -118,7 +149,11 @@ fn detail(status: &SystemStatus) -> String {
         None => "",
     };
     let every = span(status.every_ms);
-    fact("schedule", format!("a pass every {every}, {}{leads}", dead_after(status)));
+    let idle = match status.idle_grace_ms {
+        Some(grace_ms) => format!(" once nobody used it for {}", span(grace_ms)),
+        None => String::new(),
+    };
+    fact("schedule", format!("a pass every {every}{idle}, {}{leads}", dead_after(status)));
     if let Some(store) = &status.store {
         fact("store", format!("`{}`: {}", status.store_name, store.place));
     }
@@ -128,11 +163,22 @@ fn detail(status: &SystemStatus) -> String {
     format!("{}/{}\n{}", status.kind, status.system, table.text())
 }
 
+/// In an object store nobody keeps count, and counting has its price.
+fn is_counted(status: &SystemStatus) -> bool {
+    let engine = status.store.as_ref().map_or("", |store| store.engine.as_str());
+    !["s3", "azure", "gcs"].contains(&engine)
+}
+
+fn is_leases(status: &SystemStatus) -> bool {
+    status.kind == Kind::Leases.as_str()
+}
+
 /// What its entries are called.
 fn things(status: &SystemStatus) -> &'static str {
     match status.kind.as_str() {
         kind if kind == Kind::Sessions.as_str() => "sessions",
         kind if kind == Kind::Inflight.as_str() => "in flight",
+        kind if kind == Kind::Leases.as_str() => "leases",
         _ => "entries",
     }
 }
@@ -141,6 +187,9 @@ fn dead_after(status: &SystemStatus) -> String {
     match status.grace_ms {
         Some(grace_ms) => {
             format!("a session is deleted when nobody was connected for {}", span(grace_ms))
+        }
+        None if is_leases(status) => {
+            format!("a lease lasts {} from each renewal unless told", span(status.threshold_ms))
         }
         None => format!("dead after {}", span(status.threshold_ms)),
     }

@@ -62,7 +62,11 @@ fn print_json(report: &PassReport) -> Result<(), Failure> {
 }
 
 fn describe(id: &SystemId, report: &PassReport, grace_ms: Option<u64>) -> String {
-    let did = if id.kind == Kind::Inflight { "recovered" } else { "reclaimed" };
+    let did = match id.kind {
+        Kind::Inflight => "recovered",
+        Kind::Leases => "cleared",
+        Kind::Registry | Kind::Sessions => "reclaimed",
+    };
     let verb = if report.dry_run { format!("would be {did}") } else { did.to_owned() };
     let mut text = format!(
         "{id}: {} of {} {verb} in {}, stopped: {}",
@@ -98,7 +102,7 @@ fn released(report: &PassReport) -> String {
             "{verb}: {number} (a dead owner's references to a session; without any other its grace \
              begins)"
         ),
-        Kind::Registry | Kind::Inflight => format!("{verb}: {number}"),
+        Kind::Registry | Kind::Inflight | Kind::Leases => format!("{verb}: {number}"),
     }
 }
 
@@ -108,6 +112,7 @@ fn list(report: &PassReport, grace_ms: Option<u64>) -> String {
         Kind::Registry => Table::new(&["key", "owner", "incarnation", "reason", "late", last]),
         Kind::Sessions => Table::new(&["session", "broadcaster", "reason", "late", last]),
         Kind::Inflight => Table::new(&["job", "worker", "incarnation", "reason", "late", last]),
+        Kind::Leases => Table::new(&["key", "owner", "token", "reason", "late", last]),
     };
     let shown = if report.dry_run { report.entries.len() } else { SHOWN };
     for entry in report.entries.iter().take(shown) {
@@ -146,6 +151,8 @@ fn why(entry: &Listed, grace_ms: Option<u64>) -> String {
             format!("made or resumed at {since}, and nobody connected until {ended}")
         }
         (Reason::NeverConnected, None) => format!("nobody ever connected until {ended}"),
+        (Reason::LeaseExpired, _) => format!("not renewed until {ended}"),
+        (Reason::DecisionExpired, _) => format!("to be kept until {ended}"),
     }
 }
 
@@ -169,7 +176,9 @@ fn next_step(id: &SystemId, report: &PassReport) -> Option<String> {
                 "To see where one is: lapsed explain {id} JOB; those that are not to be tried again: \
                  lapsed dead list {id}"
             ),
-            Kind::Registry | Kind::Sessions => "To put one back: lapsed restore RECEIPT".to_owned(),
+            Kind::Registry | Kind::Sessions | Kind::Leases => {
+                "To put one back: lapsed restore RECEIPT".to_owned()
+            }
         }),
         Stopped::Done if report.detail.is_some() => Some(format!(
             "Whoever is silent is spared until then; not to wait: lapsed brake {id} release"

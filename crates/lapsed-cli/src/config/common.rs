@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lapsed::receipt::Retention;
 use lapsed::sweep::brake::BrakePolicy;
-use lapsed::sweep::policy::{Mode, Policy};
+use lapsed::sweep::policy::Policy;
 use lapsed::{Kind, SystemId};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -14,6 +14,7 @@ use serde::de::DeserializeOwned;
 use super::document::{Document, Node, join, lines_below, unknown};
 use super::origin::{Setting, Settings};
 use super::store::StoreConfig;
+use super::sweep::{Pause, SweepSection};
 use super::units::{Every, Span};
 use super::{ConfigError, Env};
 
@@ -171,67 +172,13 @@ pub fn plan_key(
     }
 }
 
-/// `sweep = { ... }`
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SweepSection {
-    every: Option<Span>,
-    jitter: Option<f64>,
-    batch: Option<usize>,
-    hold: Option<Span>,
-    op_delay: Option<Span>,
-    share: Option<f64>,
-    max_ops: Option<u64>,
-    max_runtime: Option<Span>,
-    idle_grace: Option<Span>,
-    mode: Option<Mode>,
-    timeout: Option<Span>,
-}
-
-impl SweepSection {
-    /// The policy, with `default` for what is not given.
-    pub fn plan(
-        self,
-        section: &Section<'_>,
-        default: Policy,
-        settings: &mut Settings,
-    ) -> Result<Policy, ConfigError> {
-        let span = |given: Option<Span>| given.map(|s| s.0);
-        let optional = |given: Option<Span>| given.map(|s| Some(s.0));
-        let mut pick = Picker { section, settings };
-        let policy = Policy {
-            every: pick.value("sweep.every", span(self.every), default.every),
-            jitter: pick.value("sweep.jitter", self.jitter, default.jitter),
-            batch: pick.value("sweep.batch", self.batch, default.batch),
-            hold: pick.value("sweep.hold", span(self.hold), default.hold),
-            op_delay: pick.value("sweep.op_delay", span(self.op_delay), default.op_delay),
-            share: pick.value("sweep.share", self.share, default.share),
-            max_ops: pick.value("sweep.max_ops", self.max_ops.map(Some), default.max_ops),
-            max_runtime: pick.value(
-                "sweep.max_runtime",
-                optional(self.max_runtime),
-                default.max_runtime,
-            ),
-            idle_grace: pick.value(
-                "sweep.idle_grace",
-                optional(self.idle_grace),
-                default.idle_grace,
-            ),
-            mode: pick.value("sweep.mode", self.mode, default.mode),
-            timeout: pick.value("sweep.timeout", span(self.timeout), default.timeout),
-        };
-        policy.check().map_err(|e| blame(section, &e.to_string()))?;
-        Ok(policy)
-    }
-}
-
-struct Picker<'s, 'a> {
-    section: &'s Section<'a>,
-    settings: &'s mut Settings,
+pub(super) struct Picker<'s, 'a> {
+    pub section: &'s Section<'a>,
+    pub settings: &'s mut Settings,
 }
 
 impl Picker<'_, '_> {
-    fn value<T: super::origin::Show>(&mut self, key: &str, given: Option<T>, default: T) -> T {
+    pub fn value<T: super::origin::Show>(&mut self, key: &str, given: Option<T>, default: T) -> T {
         self.settings.pick(self.section, key, given, default)
     }
 }
@@ -307,9 +254,9 @@ impl ReconcileSection {
 }
 
 /// The library names the key first, in the file's own words: point at its line.
-fn blame(section: &Section<'_>, message: &str) -> ConfigError {
+pub(super) fn blame(section: &Section<'_>, message: &str) -> ConfigError {
     match message.split_once(' ') {
-        Some((key, what)) if key.contains('.') => section.wrong(key, what),
+        Some((key, what)) if key.contains(['.', '_']) => section.wrong(key, what),
         _ => section.wrong("", message),
     }
 }
@@ -340,6 +287,7 @@ pub struct Common {
 /// What every section has besides its name and its store.
 pub struct Upkeep {
     pub sweep: SweepSection,
+    pub pause: Pause,
     pub brake: BrakeSection,
     pub receipts: ReceiptsSection,
     pub reconcile: ReconcileSection,
@@ -357,7 +305,7 @@ impl Upkeep {
         usual: Policy,
         mut settings: Settings,
     ) -> Result<Common, ConfigError> {
-        let mut policy = self.sweep.plan(section, usual, &mut settings)?;
+        let mut policy = self.sweep.plan(section, usual, self.pause, &mut settings)?;
         let brake = self.brake.plan(section, &mut settings)?;
         let retention = self.receipts.plan(section, &mut settings)?;
         let reconcile = self.reconcile.plan(section, &mut settings);

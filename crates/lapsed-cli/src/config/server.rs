@@ -33,6 +33,11 @@ pub struct ServerSection {
 pub struct Secret(String);
 
 impl Secret {
+    /// Keeps it.
+    pub fn new(text: &str) -> Secret {
+        Secret(text.to_owned())
+    }
+
     /// The text.
     pub fn reveal(&self) -> &str {
         &self.0

@@ -1,22 +1,74 @@
 //! `[store.NAME]`: where a store is.
 
+pub mod object;
+
 use std::path::{Path, PathBuf};
 
+use lapsed::Kind;
 use lapsed_redis::Address;
 use serde::Deserialize;
 
+use self::object::ObjectPlace;
 use super::units::{Span, parse_size};
 
 /// As the file writes it.
-#[derive(Debug, Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StoreSection {
-    /// `embedded:DIR`, `redis://HOST:PORT/DB`, ...
+    /// `embedded:DIR`, `redis://HOST:PORT/DB`, `s3://BUCKET/PREFIX`, ...
     pub url: String,
+    pub endpoint: Option<String>,
+    pub region: Option<String>,
+    pub access_key_id: Option<String>,
+    pub secret_access_key: Option<String>,
+    pub account: Option<String>,
+    pub account_key: Option<String>,
+    pub allow_http: Option<bool>,
+    pub virtual_host: Option<bool>,
+    pub requests_per_hour: Option<u64>,
     /// How long making a connection may take.
     pub connect_timeout: Option<Span>,
     /// How long any one answer may take.
     pub response_timeout: Option<Span>,
+}
+
+impl StoreSection {
+    /// The first key that only an object store has.
+    fn of_objects(&self) -> Option<&'static str> {
+        let keys = [
+            ("endpoint", self.endpoint.is_some()),
+            ("region", self.region.is_some()),
+            ("access_key_id", self.access_key_id.is_some()),
+            ("secret_access_key", self.secret_access_key.is_some()),
+            ("account", self.account.is_some()),
+            ("account_key", self.account_key.is_some()),
+            ("allow_http", self.allow_http.is_some()),
+            ("virtual_host", self.virtual_host.is_some()),
+            ("requests_per_hour", self.requests_per_hour.is_some()),
+        ];
+        keys.into_iter().find(|(_, given)| *given).map(|(key, _)| key)
+    }
+}
+
+/// What is wrong with one key of a store.
+pub struct Wrong {
+    /// Which.
+    pub key: &'static str,
+    /// What.
+    pub what: String,
+}
+
+impl Wrong {
+    /// `key` is wrong.
+    pub fn of(key: &'static str, what: &str) -> Wrong {
+        Wrong { key, what: what.to_owned() }
+    }
+}
+
+impl From<String> for Wrong {
+    fn from(what: String) -> Wrong {
+        Wrong { key: "url", what }
+    }
 }
 
 /// Where a store is.
@@ -31,6 +83,8 @@ pub enum Place {
     },
     /// Redis or Valkey, one server or a cluster.
     Redis(Address),
+    /// S3, Azure Blob, Google Cloud Storage, and what speaks like them.
+    Object(ObjectPlace),
 }
 
 /// One store.
@@ -43,7 +97,7 @@ pub struct StoreConfig {
 }
 
 /// Schemes that later versions know.
-const SCHEMES_LATER: &[&str] = &["postgres", "postgresql", "s3", "az", "gs"];
+const SCHEMES_LATER: &[&str] = &["postgres", "postgresql"];
 
 /// Schemes of Redis and Valkey.
 const SCHEMES_REDIS: &[&str] = &[
@@ -59,17 +113,29 @@ const SCHEMES_REDIS: &[&str] = &[
 
 impl StoreConfig {
     /// Reads the address of a store. Never repeats it in an error: it may hold a password.
-    pub fn plan(name: &str, section: &StoreSection) -> Result<Self, String> {
+    pub fn plan(name: &str, section: &StoreSection) -> Result<Self, Wrong> {
         let url = section.url.as_str();
         let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
         if name.is_empty() || !name.chars().all(plain) {
-            return Err(format!("the store name {name:?} must be letters, digits, `_` or `-`"));
+            let what = format!("the store name {name:?} must be letters, digits, `_` or `-`");
+            return Err(what.into());
         }
-        let (scheme, rest) = url
-            .split_once(':')
-            .ok_or("a store's url starts with its kind, for example `embedded:./lapsed-data`")?;
-        match scheme {
+        let (scheme, rest) = url.split_once(':').ok_or_else(|| {
+            Wrong::of(
+                "url",
+                "a store's url starts with its kind, for example `embedded:./lapsed-data`",
+            )
+        })?;
+        let is_object = object::SCHEMES.contains(&scheme);
+        if let Some(key) = section.of_objects().filter(|_| !is_object) {
+            return Err(Wrong::of(key, "is for object stores (s3://, az://, gs://) only"));
+        }
+        let planned = match scheme {
             "embedded" => Self::plan_embedded(name, rest),
+            _ if is_object => {
+                let place = Place::Object(ObjectPlace::plan(section)?);
+                return Ok(StoreConfig { name: name.to_owned(), place });
+            }
             redis if SCHEMES_REDIS.contains(&redis) => Self::plan_redis(name, section),
             later if SCHEMES_LATER.contains(&later) => Err(format!(
                 "`{later}` stores are not in this version; use `embedded:DIR`, which needs no server, \
@@ -77,9 +143,11 @@ impl StoreConfig {
             )),
             other => Err(format!(
                 "`{other}` is no kind of store; this version knows `embedded:DIR`, \
-                 `redis://HOST:PORT/0`, `rediss://` and `redis+cluster://HOST:PORT,HOST:PORT`"
+                 `redis://HOST:PORT/0`, `rediss://`, `redis+cluster://HOST:PORT,HOST:PORT`, \
+                 `s3://BUCKET/PREFIX`, `az://CONTAINER/PREFIX` and `gs://BUCKET/PREFIX`"
             )),
-        }
+        };
+        Ok(planned?)
     }
 
     fn plan_embedded(name: &str, rest: &str) -> Result<Self, String> {
@@ -133,9 +201,26 @@ impl StoreConfig {
         matches!(self.place, Place::Embedded { .. })
     }
 
+    /// Refuses a kind of system that it cannot carry.
+    pub fn carries(&self, kind: Kind) -> Result<(), String> {
+        match (&self.place, kind) {
+            (Place::Embedded { .. }, _) | (Place::Object(_), Kind::Leases) => Ok(()),
+            (Place::Redis(_), Kind::Registry | Kind::Sessions | Kind::Inflight) => Ok(()),
+            (Place::Redis(_), Kind::Leases) => Err(
+                "leases are kept on an embedded store or an object store (s3://, az://, gs://), not \
+                 on Redis"
+                    .to_owned(),
+            ),
+            (Place::Object(_), kind) => Err(format!(
+                "an object store keeps leases only; {kind} needs an embedded store or Redis"
+            )),
+        }
+    }
+
     /// Where it is, in words.
     pub fn describe(&self) -> String {
         match &self.place {
+            Place::Object(place) => place.describe(),
             Place::Embedded { dir, .. } => format!("embedded:{}", dir.display()),
             Place::Redis(address) => address.place(),
         }

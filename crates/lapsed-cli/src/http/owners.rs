@@ -79,6 +79,9 @@ fn lives<'a>(app: &'a App, kind: Kind, name: &str) -> Result<&'a dyn Lives> {
         Kind::Registry => app.operations::<Registry>(kind, name)?,
         Kind::Sessions => app.operations::<Sessions>(kind, name)?,
         Kind::Inflight => app.operations::<Inflight>(kind, name)?,
+        Kind::Leases => {
+            return Err(Problem::not_found("leases end by themselves: they have no owners"));
+        }
     })
 }
 

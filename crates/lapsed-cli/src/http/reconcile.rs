@@ -11,11 +11,24 @@ use super::Shared;
 use super::extract::{Answer, MaybeJson, Path, Query};
 use super::problem::Problem;
 use crate::node::Order;
-use crate::node::shapes::Reconciliation;
+use crate::node::shapes::{Estimate, Reconciliation};
 
-/// The only one.
+/// Both.
 pub fn routes() -> OpenApiRouter<Shared> {
-    OpenApiRouter::new().routes(routes!(reconcile))
+    OpenApiRouter::new().routes(routes!(reconcile, estimate))
+}
+
+/// What it would take to reconcile: about how many requests, where each of them has a price.
+#[utoipa::path(get, path = "/v1/reconcile/{kind}/{name}", tag = "sweeps",
+    responses((status = 200, body = Estimate),
+        (status = 501, description = "This system has no index", body = super::schemas::Problem,
+            content_type = "application/problem+json")))]
+async fn estimate(
+    State(app): State<Shared>,
+    Path((kind, name)): Path<(String, String)>,
+) -> Result<Answer<Estimate>, Problem> {
+    let reconciler = app.live(&kind, &name)?.reconciler()?;
+    Ok(Answer(Estimate { requests: reconciler.cost().await? }))
 }
 
 /// How to reconcile.

@@ -8,7 +8,8 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 /// `application/problem+json`. `lost` problems also have `owner`, `incarnation`, `ending`,
-/// `ended_ms`, `held` and `held_total`.
+/// `ended_ms`, `held` and `held_total`; those of leases `why`, `token` and `holder`. `held` problems
+/// have `holder`, `token`, `deadline_ms` and `left_ms`.
 #[derive(Serialize, ToSchema)]
 pub struct Problem {
     /// A stable word: `invalid`, `lost`, `unavailable`, ...
@@ -136,7 +137,8 @@ pub struct Receipt {
     pub key: String,
     pub owner: String,
     pub incarnation: u64,
-    /// `owner_dead`, `owner_retired`, `orphaned` or `never_connected`.
+    /// `owner_dead`, `owner_retired`, `orphaned`, `never_connected`, `lease_expired` or
+    /// `decision_expired`.
     pub reason: String,
     pub evidence: Evidence,
     #[schema(value_type = Object)]
@@ -154,7 +156,7 @@ pub struct Explanation {
     pub kind: String,
     pub key: String,
     /// `live`, `overdue`, `spared`, `dead`, `retired`, `reclaimed` or `unknown`; of a session also
-    /// `active`, `grace` or `orphan`, of a job `queued` or `dead_letter`.
+    /// `active`, `grace` or `orphan`, of a job `queued` or `dead_letter`, of a lease `free`.
     pub verdict: String,
     pub because: Vec<String>,
     #[schema(value_type = Object)]
@@ -214,6 +216,77 @@ pub struct Counts {
     pub dead: u64,
     /// Dropped with a receipt, and dead letters that were deleted.
     pub dropped: u64,
+}
+
+/// A lease in somebody's hands.
+#[derive(Serialize, ToSchema)]
+pub struct Grant {
+    pub namespace: String,
+    pub key: String,
+    pub owner: String,
+    /// To be shown with whatever its holder does, here and elsewhere: within a key it only grows.
+    pub token: u64,
+    /// How long it lasts from each renewal.
+    pub ttl_ms: u64,
+    /// Until when, on the store's clock.
+    pub deadline_ms: u64,
+    pub now_ms: u64,
+}
+
+/// Who holds a key.
+#[derive(Serialize, ToSchema)]
+pub struct Lease {
+    pub owner: String,
+    pub ttl_ms: u64,
+    pub acquired_ms: u64,
+    pub deadline_ms: u64,
+    /// The name of the request that acquired it, if it had one.
+    pub request: Option<String>,
+}
+
+/// A small state: any JSON, or bytes as base64; at most 64 KiB.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LeaseState {
+    #[schema(value_type = Object)]
+    Json(serde_json::Value),
+    Bytes(String),
+}
+
+/// A state that waits for the decision of its transaction.
+#[derive(Serialize, ToSchema)]
+pub struct Staged {
+    pub txn: String,
+    pub state: LeaseState,
+}
+
+/// One key, as it is.
+#[derive(Serialize, ToSchema)]
+pub struct Described {
+    pub namespace: String,
+    pub key: String,
+    /// The newest token; it survives the lease.
+    pub token: u64,
+    pub lease: Option<Lease>,
+    /// Whether that lease is over and not yet cleared: only in lists.
+    pub expired: bool,
+    pub state: Option<LeaseState>,
+    pub staged: Option<Staged>,
+    pub now_ms: u64,
+}
+
+/// A decision, as it stands.
+#[derive(Serialize, ToSchema)]
+pub struct Decided {
+    pub txn: String,
+    /// `commit` or `rollback`.
+    pub decision: String,
+    /// Whether this very call decided it.
+    pub first: bool,
+    pub decided_ms: u64,
+    /// Until when it is kept, on the store's clock.
+    pub deadline_ms: u64,
+    pub now_ms: u64,
 }
 
 /// What was put back.

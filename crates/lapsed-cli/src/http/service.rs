@@ -66,6 +66,9 @@ async fn metrics(State(app): State<Shared>) -> impl IntoResponse {
     }
     sessions::gauge(&app).await;
     inflight::gauge(&app).await;
+    for (name, object) in app.node.objects() {
+        app.metrics.show_object(name, object);
+    }
     ([(header::CONTENT_TYPE, CONTENT_TYPE)], app.metrics.encode())
 }
 

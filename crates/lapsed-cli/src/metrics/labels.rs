@@ -69,6 +69,13 @@ pub struct ByDid {
     kind: &'static str,
 }
 
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct ByWhom {
+    system: String,
+    by: &'static str,
+    kind: &'static str,
+}
+
 impl OfSystem {
     pub fn of(system: &SystemId) -> OfSystem {
         OfSystem { system: system.name.to_string(), kind: system.kind.as_str() }
@@ -100,6 +107,10 @@ impl OfSystem {
 
     pub fn by_did(&self, did: &'static str) -> ByDid {
         ByDid { system: self.system.clone(), did, kind: self.kind }
+    }
+
+    pub fn by_whom(&self, by: &'static str) -> ByWhom {
+        ByWhom { system: self.system.clone(), by, kind: self.kind }
     }
 
     pub fn by_ended(&self, ended: &'static str) -> ByEnded {

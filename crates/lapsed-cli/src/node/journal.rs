@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use lapsed::receipt::{Receipt, Witness};
+use lapsed::receipt::{Reason, Receipt, Witness};
 use lapsed::reconcile::{Change, Ended, ReconcileReport, Reconciled};
 use lapsed::sweep::{Act, PassReport, Stopped};
 use lapsed::{Error, SystemId};
@@ -42,6 +42,11 @@ impl Journal {
 impl Witness for Journal {
     fn reclaimed(&self, receipt: &Receipt) {
         self.next.reclaimed(receipt);
+        self.wake.send_replace(());
+    }
+
+    fn cleared(&self, system: &SystemId, reason: Reason, late_ms: u64) {
+        self.next.cleared(system, reason, late_ms);
         self.wake.send_replace(());
     }
 

@@ -196,6 +196,7 @@ impl Live {
             kind: id.kind.to_string(),
             threshold_ms: threshold.as_millis() as u64,
             grace_ms: self.common.grace.map(|grace| grace.as_millis() as u64),
+            idle_grace_ms: policy.idle_grace.map(|grace| grace.as_millis() as u64),
             every_ms: policy.every.as_millis() as u64,
             mode: policy.mode.show(),
             leads: self.sweeper.leads(),

@@ -73,6 +73,11 @@ impl Reconciler {
         self.call("extent", self.parts.index.extent()).await.ok()
     }
 
+    /// About how many requests it takes, where each has a price; none where they have none.
+    pub async fn cost(&self) -> Result<Option<u64>> {
+        self.call("cost", self.parts.index.cost()).await
+    }
+
     /// Runs to the end, until stopped, or until a page fails. `tell` hears how many rows each page
     /// had.
     pub async fn run(

@@ -23,6 +23,9 @@ pub struct SystemStatus {
     /// Sessions: how long one is kept that nobody is connected to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grace_ms: Option<u64>,
+    /// How long nobody must have used it before a pass begins, if that matters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_grace_ms: Option<u64>,
     /// From the start of one pass to the start of the next.
     pub every_ms: u64,
     /// `idempotent` or `leader`.
@@ -161,6 +164,13 @@ pub struct Reconciliation {
     /// Why it broke off; what is told above was done all the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+}
+
+/// What a reconciliation would take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Estimate {
+    /// About how many requests it takes, where each of them has a price.
+    pub requests: Option<u64>,
 }
 
 /// One page of receipts.

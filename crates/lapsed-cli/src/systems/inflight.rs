@@ -19,11 +19,11 @@ use self::webhook::{DeliverySection, OUTBOX, Webhook};
 use super::{Built, Ground, Planned, Room};
 use crate::config::ConfigError;
 use crate::config::common::{
-    Access, BrakeSection, Common, ReceiptsSection, ReconcileSection, Section, SweepSection, Upkeep,
-    plan_id,
+    Access, BrakeSection, Common, ReceiptsSection, ReconcileSection, Section, Upkeep, plan_id,
 };
 use crate::config::heartbeat::Heartbeat;
 use crate::config::origin::Settings;
+use crate::config::sweep::{Pause, SweepSection};
 use crate::config::units::{Limit, Span, show_span};
 use crate::http::{self, Shared};
 use crate::node::Live;
@@ -114,6 +114,7 @@ impl Room for InflightRoom {
         recovery.outbox = webhook.as_ref().map(|_| OUTBOX.clone());
         let upkeep = Upkeep {
             sweep: given.sweep,
+            pause: Pause::AfterBatch,
             brake: given.brake,
             receipts: given.receipts,
             reconcile: given.reconcile,

@@ -11,11 +11,12 @@ use utoipa_axum::router::OpenApiRouter;
 use super::{Built, Ground, Planned, Room};
 use crate::config::ConfigError;
 use crate::config::common::{
-    Access, BrakeSection, Common, ReceiptsSection, ReconcileSection, Section, SweepSection, Upkeep,
-    plan_id, plan_key, plan_shards,
+    Access, BrakeSection, Common, ReceiptsSection, ReconcileSection, Section, Upkeep, plan_id,
+    plan_key, plan_shards,
 };
 use crate::config::heartbeat::Heartbeat;
 use crate::config::origin::Settings;
+use crate::config::sweep::{Pause, SweepSection};
 use crate::config::units::{SPAN_MAX, Span, show_span};
 use crate::http::{self, Shared};
 
@@ -85,6 +86,7 @@ impl Room for RegistryRoom {
         let (ttl, interval) = heartbeat.plan(section, &mut settings)?;
         let upkeep = Upkeep {
             sweep: given.sweep,
+            pause: Pause::AfterBatch,
             brake: given.brake,
             receipts: given.receipts,
             reconcile: given.reconcile,

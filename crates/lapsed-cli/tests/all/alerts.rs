@@ -179,10 +179,11 @@ fn shown() -> Shown {
     command.args(["serve", "--listen", "127.0.0.1:0", "--data"]).arg(dir.path().join("data"));
     let daemon = Daemon::spawn(command, dir.path()).unwrap();
     show(&daemon.get("/metrics").text, &mut shown);
-    // What only a system with an index has; the embedded store has none. A daemon that serves one
-    // introduces it in this same way.
+    // What only a system with an index has, and what only an object store has; the embedded store has
+    // neither. A daemon that serves one introduces it in this same way.
     let metrics = Metrics::new(SystemClock::shared());
     metrics.introduce_index(&SystemId::new(Kind::Registry, "default").unwrap());
+    metrics.introduce_store("bucket");
     show(&metrics.encode(), &mut shown);
     shown
 }

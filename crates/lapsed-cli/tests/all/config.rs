@@ -55,6 +55,93 @@ fn sessions_have_their_keys_and_each_is_checked() {
     }
 }
 
+fn locks(lines: &str) -> String {
+    format!("{STORE}[[system]]\nkind = \"leases\"\nname = \"locks\"\n{lines}\n")
+}
+
+#[test]
+fn leases_have_their_keys_and_each_is_checked() {
+    for (line, says) in [
+        ("ttl = \"999ms\"", "999ms must be 1s to 30d"),
+        ("ttl = \"31d\"", "must be 1s to 30d"),
+        ("tll = \"30s\"", "`ttl`"),
+        ("decision_ttl = \"0s\"", "longer than 0"),
+        ("bucket = \"1h\"", "has no buckets"),
+        ("idle_grace = \"soon\"", "not a duration"),
+        ("max_ops_per_run = 0", "`system[locks].max_ops_per_run`: must be above 0"),
+        ("max_ops_per_rn = 5", "`max_ops_per_run`"),
+        ("max_ops_per_run = 5\nsweep = { max_ops = 6 }", "given twice"),
+        ("op_delay = \"1s\"\nsweep = { op_delay = \"1s\" }", "given twice"),
+        ("sweep = { max_ops = 5, max_ops_per_run = 6 }", "duplicate"),
+        ("mode = \"adopt\"", "unknown key `mode`"),
+        ("heartbeat_ttl = \"1m\"", "unknown key `heartbeat_ttl`"),
+    ] {
+        refused(&locks(line), &[], &["lapsed.toml", "locks", says]);
+    }
+    let redis = "[store.r]\nurl = \"redis://127.0.0.1:1/0\"\n[[system]]\nkind = \"leases\"\n";
+    refused(redis, &[], &["`system[0].store`", "embedded store or an object store"]);
+    let usual = check(&locks(""), &[]);
+    for word in [
+        "a lease lasts 30s from each renewal unless told",
+        "a decision is kept for 1d",
+        "once nobody has used the leases for 5m",
+        "a pass does at most 1000 entries or 30s",
+        "the brake holds when the operator says so",
+    ] {
+        assert!(usual.out.contains(word), "{word}: {usual:?}");
+    }
+    let other = "idle_grace = \"10s\"\nop_delay = \"20ms\"\nmax_runtime_per_run = \"5s\"\n\
+                 sweep = { max_ops_per_run = 7 }";
+    let other = check(&locks(other), &[]);
+    for word in [
+        "nobody has used the leases for 10s",
+        "at most 7 entries or 5s, and rests 20ms for each",
+        "idle_grace = 10s",
+        "max_runtime_per_run = 5s",
+        "sweep.max_ops_per_run = 7",
+    ] {
+        assert!(other.out.contains(word), "{word}: {other:?}");
+    }
+}
+
+fn object(lines: &str) -> String {
+    format!("[store.s]\n{lines}\n[[system]]\nkind = \"leases\"\nname = \"locks\"\n")
+}
+
+#[test]
+fn object_stores_have_their_keys_and_each_is_checked() {
+    for (lines, says) in [
+        ("url = \"s3:bucket\"", "`s3://BUCKET/PREFIX`"),
+        ("url = \"s3://\"", "the bucket (or container) comes first"),
+        ("url = \"s3://key:s3cret@bucket\"", "credentials do not go here"),
+        ("url = \"s3://b/.hidden\"", "no part of it beginning with `.`"),
+        ("url = \"s3://b\"\nendpoint = \"127.0.0.1:9000\"", "begins with https://"),
+        ("url = \"s3://b\"\nendpoint = \"http://127.0.0.1:9000\"", "allow_http = true"),
+        ("url = \"s3://b\"\nendpoint = \"https://u:s3cret@h\"", "must not name a user"),
+        ("url = \"s3://b\"\naccess_key_id = \"a\"", "`secret_access_key`"),
+        ("url = \"s3://b\"\nsecret_access_key = \"s3cret\"", "`access_key_id`"),
+        ("url = \"s3://b\"\naccount = \"a\"", "is for `az://` only"),
+        ("url = \"az://b\"\nregion = \"r\"", "is for `s3://` only"),
+        ("url = \"s3://b\"\nrequests_per_hour = 0", "must be above 0"),
+        ("url = \"s3://b\"\nendpont = \"https://h\"", "`endpoint`"),
+        ("url = \"embedded:DATA\"\nregion = \"r\"", "for object stores"),
+        ("url = \"redis://127.0.0.1:1\"\nendpoint = \"https://h\"", "for object stores"),
+    ] {
+        refused(&object(lines), &[], &["lapsed.toml", "store.s", says]);
+        assert!(!check(&object(lines), &[]).err.contains("s3cret"), "{lines}");
+    }
+    let registry = "[store.s]\nurl = \"s3://b\"\n[[system]]\nkind = \"registry\"\n";
+    refused(registry, &[], &["`system[0].store`", "an object store keeps leases only"]);
+    for (line, says) in [
+        ("bucket = \"30s\"", "30s must be 1m to 1d"),
+        ("bucket = \"2d\"", "2d must be 1m to 1d"),
+        ("buckt = \"1h\"", "`bucket`"),
+    ] {
+        let text = format!("{}{line}\n", object("url = \"s3://b\""));
+        refused(&text, &[], &["locks", says]);
+    }
+}
+
 fn jobs(lines: &str) -> String {
     format!("{STORE}[[system]]\nkind = \"inflight\"\nname = \"jobs\"\n{lines}\n")
 }
@@ -189,12 +276,17 @@ fn policies_that_cannot_work_are_named() {
 #[test]
 fn stores_must_be_there_be_different_and_be_known() {
     refused(&system("store = \"man\""), &[], &["`man`", "`main`", "store"]);
-    for scheme in ["postgres", "s3", "az", "gs"] {
+    for (scheme, says) in [
+        ("postgres", "embedded"),
+        ("s3", "credentials do not go here"),
+        ("az", "credentials do not go here"),
+        ("gs", "credentials do not go here"),
+    ] {
         let text = format!("[store.main]\nurl = \"{scheme}://user:secret@host/0\"\n");
         let answer = check(&text, &[]);
         assert_eq!(answer.code, 2);
-        assert!(answer.err.contains(scheme) && answer.err.contains("embedded"), "{answer:?}");
-        assert!(!answer.err.contains("secret"), "a password in an error: {answer:?}");
+        assert!(answer.err.contains("store.main.url") && answer.err.contains(says), "{answer:?}");
+        assert!(!answer.err.contains("secret@"), "a password in an error: {answer:?}");
     }
     refused("[store.main]\nurl = \"embedded:\"\n", &[], &["store.main.url", "folder"]);
     refused("[store.main]\nurl = \"embedded:x?cash=1MiB\"\n", &[], &["cash", "cache"]);

@@ -98,7 +98,28 @@ fn the_openapi_document_has_every_route() {
         ]
         .map(|operation| (inflight(operation), "get")),
     );
+    let leases = |operation: &str| format!("/v1/leases/{{name}}/{operation}");
+    routes.extend(
+        [
+            "acquire",
+            "acquire_many",
+            "renew",
+            "renew_many",
+            "release",
+            "release_many",
+            "stage",
+            "unstage",
+            "decide",
+        ]
+        .map(|operation| (leases(operation), "post")),
+    );
+    routes.extend(
+        ["describe/{namespace}/{key}", "list/{namespace}", "namespaces", "decision/{txn}"]
+            .map(|operation| (leases(operation), "get")),
+    );
+    routes.extend(["get", "put", "delete"].map(|way| (leases("state/{namespace}/{key}"), way)));
     routes.extend([
+        ("/v1/reconcile/{kind}/{name}".to_owned(), "get"),
         ("/v1/reconcile/{kind}/{name}".to_owned(), "post"),
         ("/v1/sweeps".to_owned(), "get"),
         ("/v1/sweeps/{kind}/{name}".to_owned(), "get"),
@@ -209,4 +230,25 @@ fn the_document_describes_jobs_wherever_they_are() {
     fits(&document, "Job", &daemon.job("j"));
     fits(&document, "Counts", &daemon.counts());
     fits(&document, "SystemStatus", &daemon.get("/v1/sweeps/inflight/jobs").body);
+}
+
+#[test]
+fn the_document_describes_leases_and_decisions() {
+    let home = Home::leases(CALM);
+    let daemon = home.serve();
+    let document = daemon.get("/openapi.json").body;
+    let grant = daemon.leases("acquire", json!({ "key": "k", "owner": "o", "request": "r" }));
+    fits(&document, "Grant", &grant);
+    let staged = json!({ "key": "k", "token": 1, "txn": "t", "state": { "json": [1] } });
+    fits(&document, "StageAnswer", &daemon.leases("stage", staged));
+    let found = daemon.get("/v1/leases/locks/describe/default/k").body;
+    fits(&document, "Described", &found);
+    fits(&document, "Lease", &found["lease"]);
+    fits(&document, "Staged", &found["staged"]);
+    fits(&document, "LeasesPage", &daemon.get("/v1/leases/locks/list/default").body);
+    fits(&document, "StateAnswer", &daemon.get("/v1/leases/locks/state/default/k").body);
+    fits(&document, "Released", &daemon.leases("release", json!({ "key": "k", "token": 1 })));
+    let decided = daemon.leases("decide", json!({ "txn": "x", "decision": "commit" }));
+    fits(&document, "Decided", &decided);
+    fits(&document, "SystemStatus", &daemon.get("/v1/sweeps/leases/locks").body);
 }

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use lapsed::leases::rules::Moment;
@@ -348,6 +349,7 @@ impl ObjectLeases {
         for entry in plan.entries.iter().filter(|entry| Some(entry.bucket.as_str()) != but) {
             let path = self.ground.places.entry(&entry.namespace, &entry.bucket, &entry.name);
             self.ground.objects.delete(&path).await?;
+            self.entries_deleted.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
     }

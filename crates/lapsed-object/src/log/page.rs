@@ -14,6 +14,8 @@ pub(super) struct Page {
     pub(super) oldest: u64,
     /// How many receipts there were before this one, in all.
     pub(super) before: u64,
+    /// When it was made, on the store's clock.
+    pub(super) made_ms: u64,
     /// Until when it is in somebody's hands; `None`: it is final.
     pub(super) open_until_ms: Option<u64>,
     pub(super) sweeper: String,

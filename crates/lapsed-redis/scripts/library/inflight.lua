@@ -82,11 +82,12 @@ local function shown(id, token, tail)
   return { id, token, string.sub(tail, from), count }
 end
 
--- A script for the life that is claimed, which it may have to be told.
+-- A script for the life that is claimed, which it may have to be told: each call has its own keys, or the
+-- second would file what it takes under the life that the first was not told.
 local function for_life(G, owner, inc, keys, call)
   local answer = until_told({ inc }, function(asked)
     local life = asked[#asked]
-    return call(G.hot(append(keys, { G.key('held:' .. life) })), life)
+    return call(append(G.hot(keys), { G.key('held:' .. life) }), life)
   end)
   return objection(answer, owner), answer
 end
@@ -144,7 +145,8 @@ of_life('take', { 5, 5 }, 'QUEUE LIMIT', false, function(G, owner, inc, args)
     return refused
   end
   local wrong, answer = for_life(G, owner, inc, { G.key('queue:' .. args[4]) }, function(keys, life)
-    return inflight_take(keys, { owner, inc, life, 'own', args[4], args[5] })
+    local answers = inflight_take(keys, { 'own', args[4], 1, owner, inc, life, args[5] })
+    return answers.err and answers or answers[1]
   end)
   if wrong then
     return wrong

@@ -85,9 +85,10 @@ local function lookup(G, wanted)
   for i = 1, #wanted do
     local owner, packed, deadline = answer[4 * i - 1], answer[4 * i + 1], answer[4 * i + 2]
     local life = packed ~= '' and read_life(packed)
-    -- An owner without a life was written by the application itself: it is believed.
+    -- An owner without a life was written by the application itself: it is believed. So is one that
+    -- beats without lapsed, until it is declared dead: where its heartbeat is is not known here.
     local dead = life and (life.ending ~= '-'
-      or due_at(tonumber(deadline) or 0, life.started, life.ttl, back) <= now)
+      or not life.external and due_at(tonumber(deadline) or 0, life.started, life.ttl, back) <= now)
     owners[i] = owner ~= '' and not dead and owner or false
   end
   return owners

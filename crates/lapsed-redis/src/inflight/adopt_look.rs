@@ -130,6 +130,7 @@ impl AdoptedInflight {
             word.ok_or_else(|| self.ground().nonsense(script))
         };
         let (now_ms, back_ms, due) = (number(0)?, number(1)?, number(4)?);
+        self.ground().heed(self.shard(), back_ms, now_ms);
         let mut census = Census {
             now_ms,
             store: words.get(2).cloned().unwrap_or_default(),

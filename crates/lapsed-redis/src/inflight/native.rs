@@ -21,6 +21,9 @@ use tokio::sync::Notify;
 
 use super::InflightLayout;
 use super::bell::Bells;
+use super::joint::Joint;
+use super::operations::Words;
+use super::together::{Complete, Take};
 use crate::Redis;
 use crate::doomed::{self, Pages};
 use crate::ground::{Args, Ground, Shard};
@@ -43,6 +46,8 @@ pub(super) struct Inner {
     pages: Pages,
     bells: Arc<Bells>,
     known: Mutex<BTreeSet<Name>>,
+    pub takes: Arc<Joint<Take, Words>>,
+    pub completions: Arc<Joint<Complete, Vec<Finished>>>,
 }
 
 impl NativeInflight {
@@ -55,7 +60,8 @@ impl NativeInflight {
         let ttl_ms = ground.threshold_ms();
         let lives = Lives { ground, heartbeat: None, ttl_ms };
         let (pages, bells, known) = (Pages::default(), Arc::default(), Mutex::default());
-        let inner = Inner { lives, recovery, queues, pages, bells, known };
+        let (takes, completions) = (Arc::default(), Arc::default());
+        let inner = Inner { lives, recovery, queues, pages, bells, known, takes, completions };
         Ok(NativeInflight { inner: Arc::new(inner) })
     }
 

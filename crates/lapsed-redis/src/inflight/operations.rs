@@ -15,6 +15,7 @@ use lapsed::{Error, Name, Result};
 
 use super::native::NativeInflight;
 use super::records::{Tail, name, way_letter};
+use super::together::{Complete, Take};
 use crate::ground::Args;
 use crate::holdings::held;
 use crate::owners::{inc_of, stranger};
@@ -112,11 +113,9 @@ impl NativeInflight {
         limit: usize,
     ) -> Result<(usize, Vec<Claimed>)> {
         let script = &script::INFLIGHT_TAKE;
-        let format = self.format().as_str();
-        let call = |claim: &Claim, inc: &str| {
-            let args = self.job_keys().key(self.queue_key(queue)).key(held(self.shard(), inc));
-            let args = args.arg(&claim.owner).arg(inc_of(claim)).arg(inc);
-            args.arg(format).arg(queue).arg(limit)
+        let call = |claim: Claim, inc: String| {
+            let question = Take { claim, inc, queue: queue.clone(), limit };
+            async move { self.inner.takes.call(question, self).await }
         };
         let words = self.with_life(hold, script, call).await?;
         let nonsense = || self.ground().nonsense(script);
@@ -148,10 +147,10 @@ impl NativeInflight {
         let mut answers = Vec::with_capacity(jobs.len());
         let format = self.format().as_str();
         for jobs in parts(jobs) {
-            let call = |claim: &Claim, inc: &str| {
-                let args = self.job_keys().key(held(self.shard(), inc));
-                let args = args.arg(&claim.owner).arg(inc_of(claim)).arg(inc).arg(format);
-                jobs.iter().fold(args, job_args)
+            let call = |claim: Claim, inc: String| {
+                let args = self.job_keys().key(held(self.shard(), &inc));
+                let args = args.arg(&claim.owner).arg(inc_of(&claim)).arg(inc).arg(format);
+                self.ground().run_bare(script, jobs.iter().fold(args, job_args))
             };
             let words = self.with_life(&mut hold, script, call).await?;
             let tracked = words[1..].iter().map(|word| tracked(word));
@@ -163,16 +162,16 @@ impl NativeInflight {
 
     /// Runs a script for the life that is claimed: begun if the name was never seen, found out if
     /// only the name was told.
-    async fn with_life(
+    async fn with_life<F: Future<Output = Result<Words>> + Send>(
         &self,
         hold: &mut Hold,
         script: &Script,
-        call: impl Fn(&Claim, &str) -> Args,
+        call: impl Fn(Claim, String) -> F,
     ) -> Result<Words> {
         let lives = self.lives();
         let mut inc = inc_of(&hold.claim);
         for _ in 0..TRIES {
-            let words: Words = self.ground().run_bare(script, call(&hold.claim, &inc)).await?;
+            let words = call(hold.claim.clone(), inc.clone()).await?;
             let word = |at: usize| String::from_utf8_lossy(words.get(at).map_or(b"", |w| w));
             match &*word(0) {
                 "unknown" => {
@@ -204,12 +203,23 @@ impl NativeInflight {
     ) -> Result<Vec<Finished>> {
         let mut answers = Vec::with_capacity(tickets.len());
         for tickets in tickets.chunks(JOBS_A_CALL) {
-            answers.extend(self.finish_some(tickets, how).await?);
+            // Each claim that is completed is judged by itself; whatever else is done goes alone.
+            let known = tickets.iter().all(|ticket| ticket.incarnation.is_some());
+            answers.extend(match how {
+                Finish::Complete if known => {
+                    self.inner.completions.call(Complete(tickets.to_vec()), self).await?
+                }
+                how => self.finish_some(tickets, how).await?,
+            });
         }
         Ok(answers)
     }
 
-    async fn finish_some(&self, tickets: &[Ticket], how: &Finish) -> Result<Vec<Finished>> {
+    pub(super) async fn finish_some(
+        &self,
+        tickets: &[Ticket],
+        how: &Finish,
+    ) -> Result<Vec<Finished>> {
         let script = &script::INFLIGHT_FINISH;
         let nonsense = || self.ground().nonsense(script);
         let mut lives: Vec<String> = tickets

@@ -15,6 +15,7 @@ use super::operations::{Words, number};
 use super::records::{recovered, way_letter};
 use crate::ground::Args;
 use crate::holdings::{held, lost};
+use crate::item::{Row, jobs};
 use crate::ledger::reason_of;
 use crate::script;
 
@@ -42,11 +43,13 @@ fn group(batch: &Batch) -> Vec<Group> {
     groups
 }
 
-/// What a script said of one life: how it ended, when its time ran out, a letter a job.
+/// What a script said of one life: how it ended, when its time ran out, a letter a job, and a row for each
+/// that was reclaimed.
 struct Said<'a> {
     reason: Option<Reason>,
     evidence: Evidence,
     codes: &'a [u8],
+    rows: std::vec::IntoIter<Row>,
 }
 
 impl NativeInflight {
@@ -119,15 +122,12 @@ impl NativeInflight {
             |at: usize| words.get(at).and_then(|word| number(word)).ok_or_else(|| self.wrong());
         let (now_ms, held_us, owners_ended, mut seq) = (at(0)?, at(1)?, at(2)?, at(3)?);
         let mut outcomes = vec![Outcome::Gone; batch.suspects.len()];
-        let (lives, rest) =
-            words[4..].split_at_checked(3 * groups.len()).ok_or_else(|| self.wrong())?;
-        let mut notes = rest.iter();
-        for (group, row) in groups.iter().zip(lives.chunks_exact(3)) {
-            let said = self.said(row, now_ms)?;
+        for (group, words) in groups.iter().zip(words[4..].chunks_exact(4)) {
+            let mut said = self.said(words, now_ms)?;
             for (at, code) in group.places.iter().zip(said.codes) {
                 outcomes[*at] = match code {
                     b'R' => {
-                        let receipt = self.receipt(batch, *at, &said, seq, &mut notes)?;
+                        let receipt = self.receipt(batch, *at, &mut said, seq)?;
                         seq += 1;
                         let is_real = batch.act == Act::Reclaim;
                         Outcome::Reclaimed(is_real.then(|| Box::new(receipt)))
@@ -136,38 +136,35 @@ impl NativeInflight {
                 };
             }
         }
-        let first = lives.get(2).and_then(|codes| codes.first());
+        let first = words.get(6).and_then(|codes| codes.first());
         if first == Some(&b'D') {
             self.recall(batch, &mut outcomes).await?;
         }
         Ok(BatchAnswer { outcomes, owners_ended, held: Duration::from_micros(held_us) })
     }
 
-    fn said<'a>(&self, row: &'a [Vec<u8>], now_ms: u64) -> Result<Said<'a>> {
-        let deadline_ms = number(&row[0]).ok_or_else(|| self.wrong())?;
+    fn said<'a>(&self, words: &'a [Vec<u8>], now_ms: u64) -> Result<Said<'a>> {
+        let deadline_ms = number(&words[0]).ok_or_else(|| self.wrong())?;
         let evidence = Evidence {
             clock: "redis".to_owned(),
             deadline_ms,
             judged_ms: now_ms,
             late_ms: now_ms.saturating_sub(deadline_ms),
         };
-        let reason = std::str::from_utf8(&row[1]).ok().and_then(reason_of);
-        Ok(Said { reason, evidence, codes: &row[2] })
+        let reason = std::str::from_utf8(&words[1]).ok().and_then(reason_of);
+        let rows = match words[3].is_empty() {
+            true => Vec::new(),
+            false => jobs(&words[3]).ok_or_else(|| self.wrong())?,
+        };
+        Ok(Said { reason, evidence, codes: &words[2], rows: rows.into_iter() })
     }
 
-    fn receipt<'a>(
-        &self,
-        batch: &Batch,
-        at: usize,
-        said: &Said<'_>,
-        seq: u64,
-        notes: &mut impl Iterator<Item = &'a Vec<u8>>,
-    ) -> Result<Receipt> {
+    fn receipt(&self, batch: &Batch, at: usize, said: &mut Said<'_>, seq: u64) -> Result<Receipt> {
         let suspect = &batch.suspects[at];
-        let note = notes.next().ok_or_else(|| self.wrong())?;
-        let tail = if note.first() == Some(&b'x') { notes.next() } else { None };
-        let note = std::str::from_utf8(note).ok();
-        let removed = note.and_then(|note| recovered(note, tail.map(Vec::as_slice)));
+        let row = said.rows.next().filter(|row| row.key == suspect.key.as_str().as_bytes());
+        let row = row.ok_or_else(|| self.wrong())?;
+        let note = row.own("j").and_then(|note| std::str::from_utf8(note).ok());
+        let removed = note.and_then(|note| recovered(note, row.own("y")));
         Ok(Receipt {
             id: ReceiptId { system: self.ground().id.clone(), seq },
             key: suspect.key.clone(),

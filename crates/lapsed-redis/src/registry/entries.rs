@@ -24,6 +24,9 @@ pub(crate) const KEYS_A_CALL: usize = 100;
 /// How often a call is made again because the lives of its keys have changed.
 const TRIES: usize = 20;
 
+/// What was found of a key; and how long its owner's beats are believed, if its heartbeat has to be read.
+type Row = Option<(Found, Option<u64>)>;
+
 impl NativeRegistry {
     pub(super) async fn register_keys(
         &self,
@@ -161,7 +164,8 @@ impl NativeRegistry {
             for places in places.chunks(KEYS_A_CALL) {
                 let part: Vec<Name> = places.iter().map(|at| keys[*at].clone()).collect();
                 let words = self.find_in(shard, &part).await?;
-                for (at, one) in places.iter().zip(self.read_found(&words)?) {
+                let rows = self.read_found(&words)?;
+                for (at, one) in places.iter().zip(self.with_heartbeats(shard, rows).await?) {
                     found[*at] = one;
                 }
             }
@@ -183,7 +187,22 @@ impl NativeRegistry {
         Err(self.restless("find"))
     }
 
-    fn read_found(&self, words: &[String]) -> Result<Vec<Option<Found>>> {
+    /// Whoever beats without lapsed lives as long as its heartbeat is there, whatever was read off it at
+    /// the last pass.
+    async fn with_heartbeats(&self, shard: &Shard, rows: Vec<Row>) -> Result<Vec<Option<Found>>> {
+        let owner = |found: &Found| found.holder.owner.to_string();
+        let unread = rows.iter().flatten().filter_map(|(found, ttl)| Some((owner(found), (*ttl)?)));
+        let now_ms = rows.iter().flatten().next().map_or(0, |(found, _)| found.now_ms);
+        let good = self.lives.good_until(shard, unread.collect(), now_ms).await?;
+        let alive = |(mut found, unread): (Found, Option<u64>)| {
+            let until_ms = unread.and(good.get(found.holder.owner.as_str()));
+            found.due_ms = until_ms.copied().unwrap_or(found.due_ms);
+            found
+        };
+        Ok(rows.into_iter().map(|row| row.map(alive)).collect())
+    }
+
+    fn read_found(&self, words: &[String]) -> Result<Vec<Row>> {
         let nonsense = || self.ground().nonsense(&script::REGISTRY_FIND);
         let number =
             |at: usize| words.get(at).and_then(|n| n.parse::<u64>().ok()).ok_or_else(nonsense);
@@ -197,11 +216,13 @@ impl NativeRegistry {
             let deadline_ms = row[3].parse::<f64>().unwrap_or(0.0) as u64;
             // An owner that nobody started through lapsed has no life here: what the application
             // wrote itself is believed until it is reconciled.
-            let (due_ms, ended) = match Packed::read(&row[2], deadline_ms) {
+            let packed = Packed::read(&row[2], deadline_ms);
+            let (due_ms, ended) = match &packed {
                 Some(packed) => (due_ms(&packed.life, back_ms), packed.ended()),
                 None => (u64::MAX, None),
             };
-            Ok(Some(Found { holder, registered_ms: None, due_ms, ended, now_ms }))
+            let unread = packed.and_then(|packed| packed.unread(due_ms, now_ms));
+            Ok(Some((Found { holder, registered_ms: None, due_ms, ended, now_ms }, unread)))
         };
         words[2..].chunks_exact(4).map(read).collect()
     }

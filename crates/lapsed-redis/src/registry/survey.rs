@@ -57,7 +57,9 @@ impl Survey {
 
     /// One page of what it found, by deadline, owner and key. The brake's word counts owners.
     pub fn page(&self, request: &PageRequest) -> SuspectPage {
-        let mut page = SuspectPage { last: true, ..SuspectPage::default() };
+        // Everything was looked at before the first page.
+        let examined = if request.after.0.is_none() { self.examined } else { 0 };
+        let mut page = SuspectPage { last: true, examined, ..SuspectPage::default() };
         let from = place(&request.after);
         let owners = self.order.iter().take(request.undeclared_max.unwrap_or(usize::MAX));
         for (deadline_ms, owner) in owners {
@@ -82,9 +84,6 @@ impl Survey {
                     reason: REASON,
                 });
             }
-        }
-        if request.after.0.is_none() {
-            page.examined = self.examined;
         }
         page
     }
@@ -284,5 +283,30 @@ impl Look {
             );
         }
         self.survey
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nine entries were looked at, three of them of the dead, and a page has room for two.
+    #[test]
+    fn what_was_looked_at_is_told_once_however_many_pages_there_are() {
+        let name = |text: &str| Name::new(text).unwrap();
+        let dead = BTreeMap::from([(name("i"), ["a", "b", "c"].map(name).to_vec())]);
+        let order = vec![(5, name("i"))];
+        let survey = Survey { examined: 9, dead, order, ..Survey::default() };
+        let (mut after, mut told) = (Cursor::default(), Vec::new());
+        loop {
+            let request = PageRequest { after, limit: 2, undeclared_max: None };
+            let page = survey.page(&request);
+            told.push((page.suspects.len(), page.examined));
+            after = super::after(page.suspects.last().unwrap());
+            if page.last {
+                break;
+            }
+        }
+        assert_eq!(told, [(2, 9), (1, 0)]);
     }
 }

@@ -66,7 +66,7 @@ impl RedisSessions {
         let (mut places, sessions): (Vec<usize>, Vec<usize>) =
             places.into_iter().partition(|at| batch.suspects[*at].incarnation.0 > 0);
         let ground = self.ground();
-        let seen_ms = ground.seen_ms(shard).await?;
+        let seen_ms = ground.seen_for(shard, batch.act).await?;
         let mut args = Args::default()
             .key(&shard.anchor)
             .key(self.idle(shard))

@@ -2,17 +2,14 @@
 //!
 //! Both come from an index by time. Of sessions that somebody is connected to nothing is read.
 
-use std::collections::VecDeque;
-use std::time::Duration;
-
-use lapsed::owner::{Ending, Incarnation};
+use lapsed::owner::Incarnation;
 use lapsed::receipt::Reason;
 use lapsed::sweep::{Cursor, PageRequest, Suspect, SuspectPage};
 use lapsed::{Error, Name, Result};
 
 use super::RedisSessions;
+use crate::doomed;
 use crate::ground::{Args, Shard};
-use crate::owners::Packed;
 use crate::script;
 
 /// Scores from here on are milliseconds; below, seconds.
@@ -24,29 +21,16 @@ const ROWS_MIN: usize = 100;
 /// How many suspects are read at a time once a pass is under way.
 const AHEAD: usize = 500;
 
-/// What was read longer ago is read again: it would mostly be refused.
-const AHEAD_AGE_MAX: Duration = Duration::from_secs(1);
-
-/// Suspects that were read ahead. Possibly stale, like all of them: only the guard decides.
-pub(super) struct Ahead {
-    from: Cursor,
-    read: Duration,
-    suspects: VecDeque<Suspect>,
-    last: bool,
-}
-
-const LOCK: &str = "no holder of this lock panics";
-
 /// Where a page goes on: first references, then sessions; in each shard after shard.
 #[derive(Clone, Debug)]
 enum Place {
-    Reference { shard: usize, deadline_ms: u64, inc: u64, id: Option<String> },
+    Reference(doomed::Place),
     Session { shard: usize, since_ms: u64, id: Option<String> },
 }
 
 fn place(cursor: &Cursor) -> Result<Place> {
     let Some(text) = &cursor.0 else {
-        return Ok(Place::Reference { shard: 0, deadline_ms: 0, inc: 0, id: None });
+        return Ok(Place::Reference(doomed::Place::default()));
     };
     let wrong = || Error::Invalid(format!("{text:?} is not a cursor of this store"));
     let (kind, rest) = text.split_once(':').ok_or_else(wrong)?;
@@ -54,12 +38,12 @@ fn place(cursor: &Cursor) -> Result<Place> {
     match kind {
         "r" => {
             let mut parts = rest.splitn(4, ':');
-            Ok(Place::Reference {
+            Ok(Place::Reference(doomed::Place {
                 shard: number(parts.next())? as usize,
                 deadline_ms: number(parts.next())?,
                 inc: number(parts.next())?,
-                id: Some(parts.next().ok_or_else(wrong)?.to_owned()),
-            })
+                key: Some(parts.next().ok_or_else(wrong)?.to_owned()),
+            }))
         }
         "s" => {
             let mut parts = rest.splitn(3, ':');
@@ -91,43 +75,9 @@ impl RedisSessions {
 
     /// One page, from what was read ahead if it goes on from there.
     pub(super) async fn page(&self, request: &PageRequest) -> Result<SuspectPage> {
-        let known = match request.undeclared_max {
-            None => self.inner.ahead.lock().expect(LOCK).take(),
-            Some(_) => None,
-        };
-        let known = known.filter(|ahead| ahead.from == request.after);
-        let known = known.filter(|ahead| self.ground().clock.mono() < ahead.read + AHEAD_AGE_MAX);
-        let ahead = match known {
-            Some(ahead) => ahead,
-            None => self.read_ahead(request).await?,
-        };
-        Ok(self.serve(ahead, request))
-    }
-
-    /// What is overdue is read in larger pieces than a batch takes: each piece is several round trips.
-    async fn read_ahead(&self, request: &PageRequest) -> Result<Ahead> {
-        let is_on = request.after.0.is_some() && request.undeclared_max.is_none();
-        let limit = if is_on { request.limit.max(AHEAD) } else { request.limit };
-        let read = self.ground().clock.mono();
-        let page = self.read_page(&PageRequest { limit, ..request.clone() }).await?;
-        Ok(Ahead {
-            from: request.after.clone(),
-            read,
-            suspects: page.suspects.into(),
-            last: page.last,
-        })
-    }
-
-    /// So many of it; the rest is kept for the next page.
-    fn serve(&self, mut ahead: Ahead, request: &PageRequest) -> SuspectPage {
-        let count = request.limit.min(ahead.suspects.len());
-        let suspects: Vec<Suspect> = ahead.suspects.drain(..count).collect();
-        let last = ahead.last && ahead.suspects.is_empty();
-        if let Some(suspect) = suspects.last().filter(|_| !ahead.suspects.is_empty()) {
-            ahead.from = self.place_after(suspect);
-            *self.inner.ahead.lock().expect(LOCK) = Some(ahead);
-        }
-        SuspectPage { examined: suspects.len() as u64, suspects, last }
+        let read = async |request: PageRequest| self.read_page(&request).await;
+        let after = |suspect: &Suspect| self.place_after(suspect);
+        self.inner.ahead.page(&*self.ground().clock, request, AHEAD, read, after).await
     }
 
     /// As many as there is room for: references first, then sessions, shard after shard.
@@ -159,14 +109,14 @@ impl RedisSessions {
         let sessions = || Place::Session { shard: 0, since_ms: 0, id: None };
         let nothing = || SuspectPage { last: true, ..SuspectPage::default() };
         match at {
-            Place::Reference { shard, deadline_ms, inc, id } => {
-                let Some(here) = shards.get(*shard).filter(|_| self.is_native()) else {
+            Place::Reference(from) => {
+                let Some(here) = shards.get(from.shard).filter(|_| self.is_native()) else {
                     return Ok((nothing(), Some(sessions())));
                 };
-                let place = (*deadline_ms, *inc, id.as_deref());
-                let page = self.references(here, request.undeclared_max, room, place).await?;
-                let next = Place::Reference { shard: shard + 1, deadline_ms: 0, inc: 0, id: None };
-                Ok((page, Some(next)))
+                let request = PageRequest { limit: room, ..request.clone() };
+                let (page, _) = self.lives().left_in(here, &request, from).await?;
+                let next = doomed::Place { shard: from.shard + 1, ..doomed::Place::default() };
+                Ok((page, Some(Place::Reference(next))))
             }
             // While the brake holds, nothing that is not declared dead is listed.
             Place::Session { .. } if request.undeclared_max == Some(0) => Ok((nothing(), None)),
@@ -177,38 +127,6 @@ impl RedisSessions {
                 Ok((page, (shard + 1 < shards.len()).then_some(next)))
             }
         }
-    }
-
-    async fn references(
-        &self,
-        shard: &Shard,
-        undeclared_max: Option<usize>,
-        limit: usize,
-        (deadline_ms, inc, after): (u64, u64, Option<&str>),
-    ) -> Result<SuspectPage> {
-        let most = undeclared_max.map_or(String::new(), |max| max.to_string());
-        let args = Args::default().arg(deadline_ms).arg(inc).arg(limit).arg(most);
-        let words: Vec<String> = self.ground().run(shard, &script::DOOMED, args).await?;
-        let mut page = SuspectPage { last: true, ..SuspectPage::default() };
-        for row in words.chunks_exact(4) {
-            let deadline: u64 =
-                row[1].parse().map_err(|_| self.ground().nonsense(&script::DOOMED))?;
-            let packed = Packed::read(&row[2], deadline)
-                .ok_or_else(|| self.ground().nonsense(&script::DOOMED))?;
-            let left = limit - page.suspects.len();
-            let resumes = (row[1].as_str(), row[0].as_str())
-                == (&*deadline_ms.to_string(), &*inc.to_string());
-            let ids = self.lives().held_in(shard, &row[0], after.filter(|_| resumes), left).await?;
-            page.last = ids.len() < left;
-            for id in ids {
-                page.suspects.push(reference(id, &row[0], &packed, deadline)?);
-            }
-            if !page.last {
-                break;
-            }
-        }
-        page.last &= words.len() / 4 < limit;
-        Ok(page)
     }
 
     async fn idle_sessions(
@@ -335,17 +253,6 @@ impl RedisSessions {
         all.truncate(limit);
         all.iter().map(|(_, id)| Name::new(id)).collect()
     }
-}
-
-fn reference(id: Name, inc: &str, packed: &Packed, deadline_ms: u64) -> Result<Suspect> {
-    let retired = packed.life.ended == Some(Ending::Retired);
-    Ok(Suspect {
-        key: id,
-        owner: Name::new(&packed.name)?,
-        incarnation: Incarnation(inc.parse().unwrap_or(0)),
-        deadline_ms,
-        reason: if retired { Reason::OwnerRetired } else { Reason::OwnerDead },
-    })
 }
 
 /// A time as a score in seconds.

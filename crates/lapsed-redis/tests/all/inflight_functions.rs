@@ -12,6 +12,7 @@ use crate::story::{name, on_both_engines, reclaim, suspects};
 
 on_both_engines! {
     what_is_done_by_fcall_is_lapsed_s,
+    without_an_incarnation_the_newest_life_holds_it,
     what_makes_no_sense_is_refused,
     the_application_s_queues_are_left_to_it,
 }
@@ -77,6 +78,27 @@ async fn what_is_done_by_fcall_is_lapsed_s(engine: Engine) {
     let done = world.jobs.finish(&[ticket], &Finish::Complete).await.unwrap();
     assert_eq!(done, [Finished::Done]);
     world.audit("by FCALL").await;
+}
+
+/// Whoever sends none is asked for nothing more, and loses nothing when it dies.
+async fn without_an_incarnation_the_newest_life_holds_it(engine: Engine) {
+    let world = World::new(ServerOptions::new(engine), layout(QueueFormat::Own));
+    let caller = &mut Caller::on(&world.server).await;
+    must(caller, "start", &["w", "60000"]);
+    let life = first(&must(caller, "start", &["w", "1500"]));
+    must(caller, "enqueue", &["q", "a", "1", "b", "2"]);
+    must(caller, "take", &["w", "", "q", "1"]);
+    must(caller, "register", &["w", "", "q", "x", "popped"]);
+    let held = must(caller, "held", &["w", &life, "", "10"]);
+    let ids: Vec<&str> = held.lines().step_by(4).collect();
+    assert_eq!(ids, ["a", "x"], "{held}");
+    world.audit("taken without an incarnation").await;
+    world.suspect(2).await;
+    let found = suspects(&world.jobs).await;
+    assert_eq!(reclaim(&world.jobs, 1, found).await.owners_ended, 1);
+    let queued = must(caller, "counts", &[]);
+    assert!(queued.contains("queued\n3\nin_flight\n0"), "{queued}");
+    world.audit("recovered").await;
 }
 
 async fn what_makes_no_sense_is_refused(engine: Engine) {

@@ -13,6 +13,7 @@ use lapsed_testbed::{Engine, Server};
 
 lapsed_testbed::steady_async_tests! {
     the_user_of_the_example_can_sweep_and_reconcile_adopted_keys,
+    a_command_that_is_not_permitted_is_named,
 }
 
 fn here(name: &str) -> PathBuf {
@@ -222,5 +223,43 @@ async fn the_user_of_the_example_can_sweep_and_reconcile_adopted_keys() {
         assert_eq!(server.command(&["HGET", "connections:registry", "2"]).unwrap(), "here");
         let native = redis.registry(crate::fixture::id(Kind::Registry), registry_layout()).unwrap();
         heal(&native).await;
+    }
+}
+
+/// What a pass is told first, if anything fails.
+async fn complaint(sweep: &dyn Sweep, number: u64) -> Option<String> {
+    let all = async {
+        sweep.survey().await?;
+        sweep.census().await?;
+        let request = PageRequest { after: Cursor::default(), limit: 10, undeclared_max: None };
+        let suspects = sweep.suspects(request).await?.suspects;
+        let id = BatchId { sweeper: "s".into(), number };
+        sweep.reclaim(Batch { id, suspects, act: Act::Reclaim, term: None }).await?;
+        let retention = Retention::default();
+        sweep.tidy(TidyLimits { rows: 100, undeclared_max: None, retention, term: None }).await
+    };
+    all.await.err().map(|error: lapsed::Error| error.to_string())
+}
+
+/// Whoever grants them one by one reads which comes next.
+async fn a_command_that_is_not_permitted_is_named() {
+    for engine in Engine::ALL {
+        let (server, url) = server(engine, &[]);
+        let redis = crate::fixture::connect(&url);
+        let id = |kind| crate::fixture::id(kind);
+        let registry = redis.adopted_registry(id(Kind::Registry), registry_layout()).unwrap();
+        let sessions = redis.adopted_sessions(id(Kind::Sessions), sessions_layout()).unwrap();
+        let mut heard = BTreeSet::new();
+        for (number, command) in listed().iter().enumerate() {
+            server.command(&["ACL", "SETUSER", "lapsed", &format!("-{command}")]).unwrap();
+            for sweep in [&registry as &dyn Sweep, &sessions] {
+                let Some(said) = complaint(sweep, number as u64).await else { continue };
+                assert!(said.contains("permission"), "-{command}: {said}");
+                assert!(said.to_uppercase().contains(command), "-{command} on {engine:?}: {said}");
+                heard.insert(command.clone());
+            }
+            server.command(&["ACL", "SETUSER", "lapsed", &format!("+{command}")]).unwrap();
+        }
+        assert!(heard.len() > 10, "{heard:?}");
     }
 }

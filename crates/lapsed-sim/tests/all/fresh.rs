@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use lapsed_sim::campaign::{Campaign, fresh_base};
 use lapsed_sim::jobs;
+use lapsed_sim::leases;
 use lapsed_sim::run::Plan;
 
 #[test]
@@ -23,6 +24,10 @@ fn fresh_seeds() {
         }
         match jobs::run(seed, None, false) {
             Ok(done) => campaign.add_jobs(&done.counts),
+            Err(failure) => panic!("{failure}"),
+        }
+        match leases::run(seed, None, false) {
+            Ok(done) => campaign.add_leases(&done.counts),
             Err(failure) => panic!("{failure}"),
         }
     }

@@ -18,7 +18,7 @@ fn fixed_seeds() {
         told += count("zombies told");
     }
     println!("reclaimed {reclaimed}, cleared {cleared}, killed {killed}, told {told}");
-    assert!(reclaimed > 300 && cleared > 100 && killed > 100 && told > 20);
+    assert!(reclaimed > 150 && cleared > 400 && killed > 100 && told > 20);
 }
 
 #[test]
@@ -36,5 +36,97 @@ fn every_bug_is_found_by_a_promise_that_it_breaks() {
         let found = failures.into_iter().find(|f| bug.breaks().contains(&f.broken.promise));
         let found = found.unwrap_or_else(|| panic!("{bug:?} was not found in {SEEDS_MAX} seeds"));
         println!("{bug:?}: {} seeds: {}", found.seed, found.broken.what);
+    }
+}
+
+/// What these have found.
+mod regressions {
+    use std::sync::{Arc, Mutex};
+    use std::time::Duration;
+
+    use lapsed::clock::Clock;
+    use lapsed::leases::{Acquire, LeaseKey, LeasesStore};
+    use lapsed::receipt::{ReceiptQuery, Retention};
+    use lapsed::store::Store;
+    use lapsed::sweep::{Act, Batch, BatchId, Cursor, PageRequest, Sweep, TidyLimits};
+    use lapsed::{Kind, Name, SystemId};
+    use lapsed_object::{LeasesLayout, ObjectConfig, ObjectLeases, ObjectStore};
+    use lapsed_sim::leases::bucket::Bucket;
+    use lapsed_sim::leases::executor::{Executor, ProcessClock, World};
+
+    struct Process {
+        clock: Arc<dyn Clock>,
+        store: Arc<ObjectStore>,
+        leases: Arc<ObjectLeases>,
+        batches: u64,
+    }
+
+    impl Process {
+        fn new(world: &Arc<World>, bucket: &Arc<Bucket>) -> Process {
+            let clock = ProcessClock::shared(world, 0);
+            let text = |text: &str| Some(text.to_owned());
+            let config = ObjectConfig {
+                endpoint: text("http://s3.test"),
+                region: text("r"),
+                access_key_id: text("k"),
+                secret_access_key: text("s"),
+                allow_http: true,
+                ..ObjectConfig::new("sim", "s3://bucket")
+            };
+            let line = Arc::new(bucket.line("p"));
+            let store = ObjectStore::open_over(config, clock.clone(), line).unwrap();
+            let layout = LeasesLayout { bucket: Duration::from_secs(5), ..Default::default() };
+            let id = SystemId::new(Kind::Leases, "locks").unwrap();
+            let leases = store.leases(id, layout).unwrap();
+            Process { clock, store, leases, batches: 0 }
+        }
+
+        /// Leases a key, lets it run out, and reclaims it: one log object.
+        async fn lose_one(&mut self, key: &str) {
+            let key = LeaseKey::new("n", key).unwrap();
+            let owner = Name::new("o").unwrap();
+            let wish = Acquire { key, owner, ttl_ms: 1_000, request: None };
+            self.leases.acquire(&wish).await.unwrap();
+            self.clock.sleep(Duration::from_secs(15)).await;
+            let request = PageRequest { after: Cursor(None), limit: 10, undeclared_max: None };
+            let suspects = self.leases.suspects(request).await.unwrap().suspects;
+            self.batches += 1;
+            let sweeper = format!("{:p}", Arc::as_ptr(&self.store));
+            let id = BatchId { sweeper: sweeper.into(), number: self.batches };
+            let batch = Batch { id, suspects, act: Act::Reclaim, term: None };
+            self.leases.reclaim(batch).await.unwrap();
+        }
+
+        async fn receipts(&self) -> Vec<String> {
+            let query = ReceiptQuery { after: Some(0), limit: 100, ..Default::default() };
+            let receipts = self.store.receipts(self.leases.system(), query).await.unwrap();
+            receipts.iter().map(|receipt| receipt.key.to_string()).collect()
+        }
+    }
+
+    /// One process stood still while another wrote receipts and tidied the first of them away. Its next log
+    /// object has the number of one that is gone: written there its receipts would be found by nobody.
+    #[test]
+    fn a_log_object_that_was_tidied_away_is_not_made_again() {
+        let world = World::new(1, false);
+        let bucket = Bucket::new(&world, None);
+        let (mut stale, mut other) = (Process::new(&world, &bucket), Process::new(&world, &bucket));
+        let found = Arc::new(Mutex::new(Vec::new()));
+        let told = found.clone();
+        let third = Process::new(&world, &bucket);
+        world.spawn(1, async move {
+            stale.lose_one("a").await;
+            for key in ["b", "c", "d"] {
+                other.lose_one(key).await;
+            }
+            let retention = Retention { age_ms: 3_600_000, count: 1 };
+            let limits = TidyLimits { rows: 100, undeclared_max: None, retention, term: None };
+            other.leases.tidy(limits).await.unwrap();
+            assert_eq!(other.receipts().await, ["n/d"]);
+            stale.lose_one("e").await;
+            *told.lock().unwrap() = third.receipts().await;
+        });
+        Executor::new(&world).run(Duration::from_secs(3_600));
+        assert_eq!(*found.lock().unwrap(), ["n/d", "n/e"]);
     }
 }

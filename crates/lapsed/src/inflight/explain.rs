@@ -7,7 +7,8 @@ use crate::inflight::rules::Why;
 use crate::inflight::{Did, Inflight, Job, Place, Recovered};
 use crate::name::Name;
 use crate::owner::Claim;
-use crate::receipt::Receipt;
+use crate::receipt::{Reason, Receipt};
+use crate::sweep::Suspect;
 use crate::system::Explanation;
 use crate::system::words::{RECEIPTS_SEARCHED, Words, seconds};
 
@@ -63,7 +64,21 @@ impl Inflight {
                          {incarnation}, by claim {token}, for {held:.1} s"
                     ),
                 });
-                self.words().judge(&mut because, *ended, *due_ms, job.now_ms).await?
+                let verdict = self.words().judge(&mut because, *ended, *due_ms, job.now_ms).await?;
+                let suspect = Suspect {
+                    key: key.clone(),
+                    owner: owner.clone(),
+                    incarnation: *incarnation,
+                    deadline_ms: *due_ms,
+                    reason: Reason::OwnerDead,
+                };
+                match verdict {
+                    "live" | "spared" => verdict,
+                    _ => {
+                        let refusal = self.words().refusal(suspect).await?;
+                        self.words().obstacle(&mut because, refusal).unwrap_or(verdict)
+                    }
+                }
             }
         };
         if job.crashes > 0 {

@@ -1,11 +1,12 @@
 //! The operations of `leases`, the same on every store.
 
-use std::pin::pin;
+use std::future::pending;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures::future::select;
+use futures::future::{Either, select};
 
 use crate::activity::Activity;
 use crate::clock::Clock;
@@ -85,7 +86,18 @@ impl Leases {
 
     /// Acquires a lease; while somebody else holds it, waits in line for up to `wait`.
     pub async fn acquire(&self, acquire: &Acquire, wait: Duration) -> Result<Acquired> {
-        Ok(self.acquire_timed(acquire, wait).await?.0)
+        self.acquire_unless(acquire, wait, pending()).await
+    }
+
+    /// The same for somebody who may give up waiting: `given_up` is heeded between two looks at the
+    /// store and never in the middle of one, so that what was granted is always answered.
+    pub async fn acquire_unless(
+        &self,
+        acquire: &Acquire,
+        wait: Duration,
+        given_up: impl Future<Output = ()>,
+    ) -> Result<Acquired> {
+        Ok(self.acquire_timed(acquire, wait, pin!(given_up)).await?.0)
     }
 
     /// The same, and when the request was sent that decided it.
@@ -93,6 +105,7 @@ impl Leases {
         &self,
         acquire: &Acquire,
         wait: Duration,
+        mut given_up: Pin<&mut impl Future<Output = ()>>,
     ) -> Result<(Acquired, Sent)> {
         check_ttl(acquire.ttl_ms)?;
         let clock = &*self.parts.clock;
@@ -101,7 +114,8 @@ impl Leases {
         if matches!(first.0, Acquired::Granted(_)) || wait.is_zero() {
             return Ok(first);
         }
-        let Some(_turn) = self.lines.stand(clock, &acquire.key, wait).await else {
+        let turn = pin!(self.lines.stand(clock, &acquire.key, wait));
+        let Either::Left((Some(_turn), _)) = select(turn, given_up.as_mut()).await else {
             return Ok(first);
         };
         let mut pauses = Pauses::new();
@@ -118,10 +132,15 @@ impl Leases {
                 Acquired::Held(grant) if !left.is_zero() => grant.left(),
                 Acquired::Granted(_) | Acquired::Held(_) => return Ok(answer),
             };
-            let pause = pin!(clock.sleep(pauses.next(clock, over_in, left)));
-            match heard {
-                Some(heard) => drop(select(heard, pause).await),
-                None => pause.await,
+            let pause = clock.sleep(pauses.next(clock, over_in, left));
+            let pause = async {
+                match heard {
+                    Some(heard) => drop(select(heard, pin!(pause)).await),
+                    None => pause.await,
+                }
+            };
+            if let Either::Right(_) = select(pin!(pause), given_up.as_mut()).await {
+                return Ok(answer);
             }
         }
     }
@@ -139,7 +158,7 @@ impl Leases {
         options: HoldOptions,
     ) -> Result<Took> {
         options.check(acquire)?;
-        match self.acquire_timed(acquire, wait).await? {
+        match self.acquire_timed(acquire, wait, pin!(pending())).await? {
             (Acquired::Granted(grant), sent) => {
                 Ok(Took::Hold(Hold::new(self.clone(), acquire.key.clone(), grant, sent, options)))
             }

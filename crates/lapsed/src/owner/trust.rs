@@ -13,12 +13,13 @@ use crate::clock::Clock;
 
 /// When something was sent, on both of this host's clocks.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sent {
+pub struct Sent {
     mono: Duration,
     wall_ms: u64,
 }
 
 impl Sent {
+    /// This moment.
     pub fn now(clock: &dyn Clock) -> Sent {
         Sent { mono: clock.mono(), wall_ms: clock.wall_ms() }
     }
@@ -32,7 +33,7 @@ impl Sent {
 
 /// When trust in the last answer ends, on both of this host's clocks.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Trust {
+pub struct Trust {
     mono_until: Duration,
     wall_until_ms: u64,
 }

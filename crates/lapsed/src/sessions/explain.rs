@@ -4,9 +4,10 @@ use serde_json::json;
 
 use crate::error::Result;
 use crate::name::Name;
-use crate::owner::Claim;
-use crate::receipt::Receipt;
+use crate::owner::{Claim, Incarnation};
+use crate::receipt::{Reason, Receipt};
 use crate::sessions::{Session, Sessions};
+use crate::sweep::{Refusal, Suspect};
 use crate::system::Explanation;
 use crate::system::words::{RECEIPTS_SEARCHED, Words, seconds};
 
@@ -37,6 +38,14 @@ impl Sessions {
     async fn explain_session(&self, key: &Name, session: &Session) -> Result<Explanation> {
         let mut because = Vec::new();
         let verdict = match session.due_ms {
+            None if session.references == 0 => {
+                because.push(format!(
+                    "nobody is counted as connected to `{key}`, but whoever writes it says that it is \
+                     not disconnected; it is kept until it is"
+                ));
+                let refusal = self.refusal(session).await?;
+                self.words().obstacle(&mut because, refusal).unwrap_or("active")
+            }
             None => {
                 because.push(format!(
                     "`{key}` has {} references; it is kept as long as there is one. A reference \
@@ -89,8 +98,29 @@ impl Sessions {
             because.push(format!("the brake is {}", verdict.describe(now_ms)));
             return Ok("spared");
         }
+        let refusal = self.refusal(session).await?;
+        if refusal == Some(Refusal::Active) {
+            because.push(
+                "but passes do not find it: it is not in the index of the disconnected. `lapsed \
+                 reconcile` puts it there"
+                    .to_owned(),
+            );
+            return Ok("unindexed");
+        }
         because.push("the next pass deletes it, unless somebody connects first".to_owned());
-        Ok("orphan")
+        Ok(self.words().obstacle(because, refusal).unwrap_or("orphan"))
+    }
+
+    async fn refusal(&self, session: &Session) -> Result<Option<Refusal>> {
+        let broadcaster = session.profile.broadcaster_user_id.clone();
+        let suspect = Suspect {
+            key: session.id.clone(),
+            owner: broadcaster.unwrap_or_else(|| session.id.clone()),
+            incarnation: Incarnation(0),
+            deadline_ms: session.due_ms.unwrap_or(session.now_ms),
+            reason: Reason::Orphaned,
+        };
+        self.words().refusal(suspect).await
     }
 
     fn grace_ms(&self) -> u64 {

@@ -9,7 +9,7 @@ use crate::owner::{Ending, OwnerInfo};
 use crate::receipt::{Receipt, ReceiptQuery};
 use crate::store::Store;
 use crate::sweep::brake::Brake;
-use crate::sweep::{Census, Sweep};
+use crate::sweep::{Act, Batch, BatchId, Census, Outcome, Refusal, Suspect, Sweep};
 use crate::system::Explanation;
 use crate::system::calls::Calls;
 
@@ -77,6 +77,41 @@ impl Words<'_> {
         }
         because.push(format!("the brake is {}", verdict.describe(now_ms)));
         Ok("spared")
+    }
+
+    /// Whether a pass would take it: the guard itself is asked, without acting. `None`: it would.
+    pub async fn refusal(&self, suspect: Suspect) -> Result<Option<Refusal>> {
+        let id = BatchId { sweeper: "explain".into(), number: 0 };
+        let batch = Batch { id, suspects: vec![suspect], act: Act::DryRun, term: None };
+        let answer = self.calls.quiet("reclaim", self.sweep.reclaim(batch)).await?;
+        Ok(match answer.outcomes.first() {
+            Some(Outcome::Refused(refusal)) => Some(*refusal),
+            _ => None,
+        })
+    }
+
+    /// What keeps passes from taking something that is over, besides life and brake. Adds it to
+    /// `because` and answers the verdict.
+    pub fn obstacle(
+        &self,
+        because: &mut Vec<String>,
+        refusal: Option<Refusal>,
+    ) -> Option<&'static str> {
+        let refusal = refusal?;
+        let words = match refusal {
+            Refusal::Unreadable => {
+                "but passes leave it as it is: what is stored of it cannot be read, and has to be \
+                 mended or removed by hand"
+            }
+            Refusal::NotTaken => {
+                "but passes leave it where it is: what it would go to does not take it (another \
+                 type, or no permission); each pass tries again"
+            }
+            Refusal::Busy => "but the application's own collector is at work; passes wait for it",
+            _ => return None,
+        };
+        because.push(words.to_owned());
+        Some(refusal.as_str())
     }
 
     /// The newest receipt for `key`, if it is among the last [`RECEIPTS_SEARCHED`].

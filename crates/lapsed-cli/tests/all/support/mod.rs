@@ -119,6 +119,18 @@ impl Home {
         home
     }
 
+    /// One system of leases `locks` with those lines.
+    pub fn leases(lines: &str) -> Home {
+        let home = Home { dir: tempfile::tempdir().unwrap() };
+        let data = home.data().display().to_string();
+        let text = format!(
+            "[server]\nlisten = \"127.0.0.1:0\"\n\n[store.main]\nurl = \"embedded:{data}\"\n\n\
+             [[system]]\nkind = \"leases\"\nname = \"locks\"\n{lines}\n"
+        );
+        std::fs::write(home.config(), text).unwrap();
+        home
+    }
+
     pub fn config(&self) -> PathBuf {
         self.dir.path().join("lapsed.toml")
     }
@@ -240,6 +252,27 @@ impl Daemon {
     /// The same, whatever comes of it.
     pub fn try_jobs(&self, operation: &str, body: Value) -> Reply {
         self.post(&format!("/v1/inflight/jobs/{operation}"), body)
+    }
+
+    /// The leases `locks`; must work.
+    #[track_caller]
+    pub fn leases(&self, operation: &str, body: Value) -> Value {
+        let reply = self.try_leases(operation, body);
+        assert!((200..300).contains(&reply.status), "{operation}: {reply:?}");
+        reply.body
+    }
+
+    /// The same, whatever comes of it.
+    pub fn try_leases(&self, operation: &str, body: Value) -> Reply {
+        self.post(&format!("/v1/leases/locks/{operation}"), body)
+    }
+
+    /// How many wait for a lease of `locks`.
+    pub fn waiting(&self) -> u64 {
+        let text = self.get("/metrics").text;
+        let series = "lapsed_leases_waiting{system=\"locks\",kind=\"leases\"} ";
+        let value = text.lines().find_map(|line| line.strip_prefix(series));
+        value.unwrap_or_else(|| panic!("{series} is missing: {text}")).parse().unwrap()
     }
 
     /// One job, wherever it is.

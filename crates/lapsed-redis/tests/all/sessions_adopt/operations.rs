@@ -35,9 +35,10 @@ async fn a_dry_run_is_the_real_run_without_the_change(chat: Chat) {
     app.index("nobody", "5");
     app.active(&uuid(500));
     app.disconnected(&uuid(501), &(app.now_s() + LONG_AGO).to_string());
-    let before = app.picture();
+    let (before, keys) = (app.picture(), app.call(&["DBSIZE"]));
     let dry = chat.dry_run().await;
     assert_eq!(app.picture(), before, "a dry run changes nothing");
+    assert_eq!(app.call(&["DBSIZE"]), keys, "nor does it leave a key of lapsed's own");
     assert!(chat.receipts().await.is_empty());
     let real = chat.sweep().await;
     assert_eq!((dry.reclaimed, real.reclaimed), (120, 120), "{dry:?}");

@@ -1,0 +1,78 @@
+//! Leases, whoever is asked for them. What a daemon and a store answer is the same.
+
+use std::time::Duration;
+
+use lapsed::leases::{
+    Acquire, Acquired, Decided, Decision, Described, Fenced, Grant, LeaseKey, Namespace, Ticket,
+};
+use lapsed::{Name, SystemId};
+
+use crate::failure::Failure;
+
+/// What to acquire; how long it lasts may be left to the configuration.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    pub key: LeaseKey,
+    pub owner: Name,
+    pub ttl: Option<Duration>,
+    pub request: Option<Name>,
+}
+
+impl Wanted {
+    pub fn with_ttl(&self, usual: Duration) -> Acquire {
+        Acquire {
+            key: self.key.clone(),
+            owner: self.owner.clone(),
+            ttl_ms: self.ttl.unwrap_or(usual).as_millis() as u64,
+            request: self.request.clone(),
+        }
+    }
+}
+
+/// Leases and decisions.
+pub trait Desk {
+    /// Acquires, waiting in line for as long as told.
+    fn acquire(&self, of: &SystemId, wanted: &Wanted, wait: Duration) -> Result<Acquired, Failure>;
+    /// Moves the deadline on; the answer must be there within `limit`.
+    fn renew(
+        &self,
+        of: &SystemId,
+        ticket: &Ticket,
+        ttl: Option<Duration>,
+        limit: Duration,
+    ) -> Result<Fenced<Grant>, Failure>;
+    /// Ends the lease; the answer must be there within `limit`.
+    fn release(
+        &self,
+        of: &SystemId,
+        ticket: &Ticket,
+        limit: Duration,
+    ) -> Result<Fenced<()>, Failure>;
+    /// One key; none: it was never leased.
+    fn describe(&self, of: &SystemId, key: &LeaseKey) -> Result<Option<Described>, Failure>;
+    /// Keys of a namespace, by name.
+    fn list(
+        &self,
+        of: &SystemId,
+        namespace: &Namespace,
+        after: Option<&Name>,
+        limit: usize,
+    ) -> Result<Vec<Described>, Failure>;
+    /// Namespaces, by name.
+    fn namespaces(
+        &self,
+        of: &SystemId,
+        after: Option<&Namespace>,
+        limit: usize,
+    ) -> Result<Vec<Namespace>, Failure>;
+    /// Decides a transaction, unless it is decided.
+    fn decide(
+        &self,
+        of: &SystemId,
+        txn: &Name,
+        decision: Decision,
+        ttl: Option<Duration>,
+    ) -> Result<Decided, Failure>;
+    /// The decision on a transaction.
+    fn decision(&self, of: &SystemId, txn: &Name) -> Result<Option<Decided>, Failure>;
+}

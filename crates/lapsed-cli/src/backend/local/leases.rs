@@ -1,0 +1,95 @@
+//! Leases straight on the store.
+
+use std::time::Duration;
+
+use lapsed::leases::{
+    Acquired, Decided, Decision, Described, Fenced, Grant, LeaseKey, Leases, Namespace, Ticket,
+};
+use lapsed::{Error, Name, SystemId};
+
+use super::Local;
+use crate::backend::desk::{Desk, Wanted};
+use crate::failure::Failure;
+
+impl Local {
+    fn leases(&self, system: &SystemId) -> Result<&Leases, Failure> {
+        let leases = self.live(system)?.operations::<Leases>();
+        leases.ok_or_else(|| Failure::usage(format!("`{system}` has no leases")))
+    }
+
+    fn within<T>(
+        &self,
+        of: &SystemId,
+        what: &str,
+        limit: Duration,
+        call: impl Future<Output = lapsed::Result<T>>,
+    ) -> Result<T, Failure> {
+        let answer = self.runtime.block_on(async { tokio::time::timeout(limit, call).await });
+        let late = |_| Error::timed_out(&of.to_string(), what, limit.as_millis());
+        Ok(answer.map_err(late)??)
+    }
+}
+
+impl Desk for Local {
+    fn acquire(&self, of: &SystemId, wanted: &Wanted, wait: Duration) -> Result<Acquired, Failure> {
+        let leases = self.leases(of)?;
+        let acquire = wanted.with_ttl(leases.ttl());
+        Ok(self.runtime.block_on(leases.acquire(&acquire, wait))?)
+    }
+
+    fn renew(
+        &self,
+        of: &SystemId,
+        ticket: &Ticket,
+        ttl: Option<Duration>,
+        limit: Duration,
+    ) -> Result<Fenced<Grant>, Failure> {
+        self.within(of, "renew", limit, self.leases(of)?.renew(ticket, ttl))
+    }
+
+    fn release(
+        &self,
+        of: &SystemId,
+        ticket: &Ticket,
+        limit: Duration,
+    ) -> Result<Fenced<()>, Failure> {
+        self.within(of, "release", limit, self.leases(of)?.release(ticket))
+    }
+
+    fn describe(&self, of: &SystemId, key: &LeaseKey) -> Result<Option<Described>, Failure> {
+        Ok(self.runtime.block_on(self.leases(of)?.describe(key))?)
+    }
+
+    fn list(
+        &self,
+        of: &SystemId,
+        namespace: &Namespace,
+        after: Option<&Name>,
+        limit: usize,
+    ) -> Result<Vec<Described>, Failure> {
+        Ok(self.runtime.block_on(self.leases(of)?.list(namespace, after, limit))?)
+    }
+
+    fn namespaces(
+        &self,
+        of: &SystemId,
+        after: Option<&Namespace>,
+        limit: usize,
+    ) -> Result<Vec<Namespace>, Failure> {
+        Ok(self.runtime.block_on(self.leases(of)?.namespaces(after, limit))?)
+    }
+
+    fn decide(
+        &self,
+        of: &SystemId,
+        txn: &Name,
+        decision: Decision,
+        ttl: Option<Duration>,
+    ) -> Result<Decided, Failure> {
+        Ok(self.runtime.block_on(self.leases(of)?.decide(txn, decision, ttl))?)
+    }
+
+    fn decision(&self, of: &SystemId, txn: &Name) -> Result<Option<Decided>, Failure> {
+        Ok(self.runtime.block_on(self.leases(of)?.decision(txn))?)
+    }
+}

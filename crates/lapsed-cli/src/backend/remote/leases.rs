@@ -1,0 +1,184 @@
+//! Leases of a daemon.
+
+use std::time::{Duration, Instant};
+
+use lapsed::leases::{
+    Acquired, Decided, Decision, Described, Fenced, Grant, LeaseKey, Loss, Namespace, Ticket,
+};
+use lapsed::{Name, SystemId};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use ureq::Body;
+use ureq::http::Response;
+
+use super::{ANSWER, Patience, Remote, read, refused, segment};
+use crate::backend::desk::{Desk, Wanted};
+use crate::failure::Failure;
+use crate::http::leases::{AcquireBody, DecideBody, LeasesPage, Namespaces, RenewBody, TicketBody};
+
+/// The longest that a daemon lets anybody wait at a time.
+const PIECE: Duration = Duration::from_secs(60);
+
+impl Remote {
+    /// A POST whose answer may be that somebody else holds it.
+    fn try_post(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+        limit: Duration,
+    ) -> Result<Result<Response<Body>, Value>, Failure> {
+        let answer = self.ask_within(path, Some(&json!(body)), Patience::For(limit))?;
+        if answer.status().is_success() {
+            return Ok(Ok(answer));
+        }
+        if answer.status() != 409 {
+            return Err(refused(answer));
+        }
+        Ok(Err(read(answer)?))
+    }
+
+    fn fenced<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+        limit: Duration,
+    ) -> Result<Fenced<T>, Failure> {
+        match self.try_post(path, body, limit)? {
+            Ok(answer) => Ok(Fenced::Done(read(answer)?)),
+            Err(problem) => {
+                let loss: Result<Loss, _> = serde_json::from_value(problem);
+                loss.map(Fenced::Lost).map_err(|error| senseless(&error))
+            }
+        }
+    }
+
+    /// What is there, or nothing.
+    fn find<T: DeserializeOwned>(&self, path: &str) -> Result<Option<T>, Failure> {
+        let answer = self.look(path)?;
+        match answer.status().as_u16() {
+            404 => Ok(None),
+            200 => Ok(Some(read(answer)?)),
+            _ => Err(refused(answer)),
+        }
+    }
+}
+
+fn senseless(error: &serde_json::Error) -> Failure {
+    Failure::failed(format!("the daemon's answer makes no sense: {error}"))
+}
+
+/// Whose it is, as the problem says.
+fn holder(problem: &Value) -> Result<Grant, Failure> {
+    let grant = json!({
+        "namespace": problem["namespace"],
+        "key": problem["key"],
+        "owner": problem["holder"],
+        "token": problem["token"],
+        "ttl_ms": problem["ttl_ms"],
+        "deadline_ms": problem["deadline_ms"],
+        "now_ms": problem["now_ms"],
+    });
+    serde_json::from_value(grant).map_err(|error| senseless(&error))
+}
+
+impl Desk for Remote {
+    /// A longer wait than the daemon allows is made of several.
+    fn acquire(&self, of: &SystemId, wanted: &Wanted, wait: Duration) -> Result<Acquired, Failure> {
+        let until = Instant::now() + wait;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let piece = left.min(PIECE);
+            let body = AcquireBody {
+                namespace: wanted.key.namespace.to_string(),
+                key: wanted.key.key.to_string(),
+                owner: wanted.owner.to_string(),
+                ttl_ms: wanted.ttl.map(|ttl| ttl.as_millis() as u64),
+                wait_ms: Some(piece.as_millis() as u64),
+                request: wanted.request.as_ref().map(ToString::to_string),
+            };
+            let path = format!("/v1/{of}/acquire");
+            match self.try_post(&path, &body, piece + ANSWER)? {
+                Ok(answer) => return Ok(Acquired::Granted(read(answer)?)),
+                Err(problem) if left <= piece => return Ok(Acquired::Held(holder(&problem)?)),
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn renew(
+        &self,
+        of: &SystemId,
+        ticket: &Ticket,
+        ttl: Option<Duration>,
+        limit: Duration,
+    ) -> Result<Fenced<Grant>, Failure> {
+        let ttl_ms = ttl.map(|ttl| ttl.as_millis() as u64);
+        let body = RenewBody { ticket: TicketBody::of(ticket), ttl_ms };
+        self.fenced(&format!("/v1/{of}/renew"), &body, limit)
+    }
+
+    fn release(
+        &self,
+        of: &SystemId,
+        ticket: &Ticket,
+        limit: Duration,
+    ) -> Result<Fenced<()>, Failure> {
+        let path = format!("/v1/{of}/release");
+        let done: Fenced<Value> = self.fenced(&path, &TicketBody::of(ticket), limit)?;
+        Ok(match done {
+            Fenced::Done(_) => Fenced::Done(()),
+            Fenced::Lost(loss) => Fenced::Lost(loss),
+        })
+    }
+
+    fn describe(&self, of: &SystemId, key: &LeaseKey) -> Result<Option<Described>, Failure> {
+        let (namespace, key) = (key.namespace.as_str(), segment(key.key.as_str()));
+        self.find(&format!("/v1/{of}/describe/{namespace}/{key}"))
+    }
+
+    fn list(
+        &self,
+        of: &SystemId,
+        namespace: &Namespace,
+        after: Option<&Name>,
+        limit: usize,
+    ) -> Result<Vec<Described>, Failure> {
+        let mut path = format!("/v1/{of}/list/{namespace}?limit={limit}");
+        if let Some(after) = after {
+            path.push_str(&format!("&after={}", segment(after.as_str())));
+        }
+        Ok(self.get::<LeasesPage>(&path)?.leases)
+    }
+
+    fn namespaces(
+        &self,
+        of: &SystemId,
+        after: Option<&Namespace>,
+        limit: usize,
+    ) -> Result<Vec<Namespace>, Failure> {
+        let mut path = format!("/v1/{of}/namespaces?limit={limit}");
+        if let Some(after) = after {
+            path.push_str(&format!("&after={after}"));
+        }
+        let found = self.get::<Namespaces>(&path)?.namespaces;
+        Ok(found.iter().map(|name| Namespace::new(name)).collect::<lapsed::Result<_>>()?)
+    }
+
+    fn decide(
+        &self,
+        of: &SystemId,
+        txn: &Name,
+        decision: Decision,
+        ttl: Option<Duration>,
+    ) -> Result<Decided, Failure> {
+        let ttl_ms = ttl.map(|ttl| ttl.as_millis() as u64);
+        let body = DecideBody { txn: txn.to_string(), decision: decision.into(), ttl_ms };
+        let answer = self.ask(&format!("/v1/{of}/decide"), Some(&json!(body)))?;
+        if answer.status().is_success() { read(answer) } else { Err(refused(answer)) }
+    }
+
+    fn decision(&self, of: &SystemId, txn: &Name) -> Result<Option<Decided>, Failure> {
+        self.find(&format!("/v1/{of}/decision/{}", segment(txn.as_str())))
+    }
+}

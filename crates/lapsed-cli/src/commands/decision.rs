@@ -1,0 +1,69 @@
+//! `lapsed decision`
+
+use lapsed::leases::{Decided, Decision, txn};
+
+use super::ask;
+use super::lease::{of_leases, time};
+use crate::cli::lease::{self as cli, Verdict};
+use crate::failure::Failure;
+use crate::print::{self, line, moment};
+
+/// Decides, or shows.
+pub fn run(args: cli::Decision) -> Result<(), Failure> {
+    match args {
+        cli::Decision::Decide(args) => decide(&args),
+        cli::Decision::Show(args) => show(&args),
+    }
+}
+
+fn decide(args: &cli::Decide) -> Result<(), Failure> {
+    let (id, ttl) = (txn(&args.txn)?, time("--ttl", args.ttl.as_deref())?);
+    let wanted = match args.decision {
+        Verdict::Commit => Decision::Commit,
+        Verdict::Rollback => Decision::Rollback,
+    };
+    let decided = ask(&args.target, |backend| {
+        let system = of_leases(backend, args.system.as_deref())?;
+        backend.decide(&system, &id, wanted, ttl)
+    })?;
+    if args.output.json {
+        print::json(&decided)?;
+    } else {
+        line(&describe(&decided))?;
+    }
+    // Whoever asked for one and got the other must not go on as if it had got it.
+    match decided.decision == wanted {
+        true => Ok(()),
+        false => Err(Failure::Silent(1)),
+    }
+}
+
+fn describe(decided: &Decided) -> String {
+    let Decided { txn, decision, .. } = decided;
+    let until = moment(decided.deadline_ms);
+    match decided.first {
+        true => format!("{txn} is decided: {decision}; kept until {until}"),
+        false => format!(
+            "{txn} was decided before, at {}: {decision}; kept until {until}",
+            moment(decided.decided_ms)
+        ),
+    }
+}
+
+fn show(args: &cli::ShowDecision) -> Result<(), Failure> {
+    let id = txn(&args.txn)?;
+    let decided = ask(&args.target, |backend| {
+        let system = of_leases(backend, args.system.as_deref())?;
+        backend.decision(&system, &id)
+    })?;
+    match decided {
+        None => Err(Failure::failed(format!("{id} is not decided, or no longer kept"))),
+        Some(decided) if args.output.json => print::json(&decided),
+        Some(decided) => line(&format!(
+            "{id} was decided at {}: {}; kept until {}",
+            moment(decided.decided_ms),
+            decided.decision,
+            moment(decided.deadline_ms)
+        )),
+    }
+}

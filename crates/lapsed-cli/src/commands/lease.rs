@@ -1,0 +1,314 @@
+//! `lapsed lease`
+
+mod keeper;
+mod run;
+
+use std::time::Duration;
+
+use lapsed::clock::{Clock, SystemClock};
+use lapsed::leases::{
+    Acquired, Described, Fenced, Grant, LeaseKey, Loss, Namespace, PAGE_MAX, State, Ticket, Token,
+};
+use lapsed::{Kind, Name, SystemId};
+use serde_json::{Value, json};
+
+use super::ask;
+use crate::backend::desk::Wanted;
+use crate::backend::{Backend, resolve};
+use crate::cli::lease::{self as cli, Lease};
+use crate::config::units::parse_span;
+use crate::failure::Failure;
+use crate::print::{self, Table, line, moment, span};
+
+pub use run::become_command;
+
+/// Exit code: somebody else holds it.
+pub const HELD: u8 = 75;
+
+/// Exit code: that token holds nothing any more.
+pub const LOST: u8 = 76;
+
+/// How long an answer may take.
+const ANSWER: Duration = Duration::from_secs(60);
+
+/// Does one of them.
+pub fn run(args: Lease) -> Result<(), Failure> {
+    match args {
+        Lease::Acquire(args) => acquire(&args),
+        Lease::Renew(args) => renew(&args),
+        Lease::Release(args) => release(&args),
+        Lease::Describe(args) => describe(&args),
+        Lease::List(args) => list(&args),
+        Lease::Run(args) => run::run(&args),
+    }
+}
+
+/// The system of leases that is meant: the only one unless told.
+pub fn of_leases(backend: &dyn Backend, text: Option<&str>) -> Result<SystemId, Failure> {
+    let mut systems = backend.systems()?;
+    systems.retain(|system| system.kind == Kind::Leases);
+    if systems.is_empty() {
+        return Err(Failure::usage("there is no system of kind `leases`"));
+    }
+    let several = systems.len() > 1 && text.is_none();
+    resolve(text.unwrap_or(Kind::Leases.as_str()), &systems).map_err(|failure| match several {
+        true => Failure::usage(format!("{failure}: give it with --system")),
+        false => failure,
+    })
+}
+
+/// NAMESPACE/KEY, or a key of the namespace `default`; with a namespace of its own as it stands.
+fn key(args: &cli::Key) -> Result<LeaseKey, Failure> {
+    let (namespace, key) = match (&args.namespace, args.key.split_once('/')) {
+        (Some(namespace), _) => (namespace.as_str(), args.key.as_str()),
+        (None, Some((namespace, key))) => (namespace, key),
+        (None, None) => ("default", args.key.as_str()),
+    };
+    Ok(LeaseKey::new(namespace, key)?)
+}
+
+/// A length of time as an argument has it.
+pub fn time(flag: &str, text: Option<&str>) -> Result<Option<Duration>, Failure> {
+    let wrong = |what| Failure::usage(format!("{flag}: {what}"));
+    text.map(|text| parse_span(text).map_err(wrong)).transpose()
+}
+
+/// The same where it may be nothing.
+fn wait(text: Option<&str>) -> Result<Duration, Failure> {
+    match text {
+        None | Some("0" | "0s") => Ok(Duration::ZERO),
+        text => Ok(time("--wait", text)?.unwrap_or_default()),
+    }
+}
+
+fn host() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host = host.trim();
+    if host.is_empty() { "host".to_owned() } else { host.to_owned() }
+}
+
+/// A name that no other request has.
+fn request() -> Result<Name, Failure> {
+    let clock = SystemClock::new();
+    Ok(Name::new(&format!("{:016x}{:016x}", clock.random(), clock.random()))?)
+}
+
+fn acquire(args: &cli::Acquire) -> Result<(), Failure> {
+    let request = args.request.as_deref().map(Name::new).transpose()?;
+    let wanted = Wanted {
+        key: key(&args.key)?,
+        owner: Name::new(&args.owner.clone().unwrap_or_else(host))?,
+        ttl: time("--ttl", args.ttl.as_deref())?,
+        request,
+    };
+    let wait = wait(args.wait.as_deref())?;
+    let acquired = ask(&args.target, |backend| {
+        let system = of_leases(backend, args.key.system.as_deref())?;
+        backend.acquire(&system, &wanted, wait)
+    })?;
+    if args.output.json {
+        print::json(&acquired)?;
+    }
+    match acquired {
+        Acquired::Granted(_) if args.output.json => Ok(()),
+        Acquired::Held(_) if args.output.json => Err(Failure::Silent(HELD)),
+        Acquired::Granted(grant) => {
+            line(&format!("{} is held by {}, {}", wanted.key, grant.owner, lasting(&grant)))?;
+            line(&format!("To keep it: lapsed lease renew {} {}", wanted.key, grant.token))
+        }
+        Acquired::Held(grant) => Err(Failure::Told(HELD, held(&wanted.key, &grant))),
+    }
+}
+
+fn lasting(grant: &Grant) -> String {
+    format!("token {}, for {}", grant.token, span(grant.left().as_millis() as u64))
+}
+
+fn held(key: &LeaseKey, grant: &Grant) -> String {
+    format!(
+        "{key} is held by {}, token {}, for another {} unless it renews",
+        grant.owner,
+        grant.token,
+        span(grant.left().as_millis() as u64)
+    )
+}
+
+fn ticket(args: &cli::Ticket) -> Result<Ticket, Failure> {
+    Ok(Ticket { key: key(&args.key)?, token: Token(args.fence) })
+}
+
+fn renew(args: &cli::Renew) -> Result<(), Failure> {
+    let (ticket, ttl) = (ticket(&args.ticket)?, time("--ttl", args.ttl.as_deref())?);
+    let renewed = ask(&args.ticket.target, |backend| {
+        let system = of_leases(backend, args.ticket.key.system.as_deref())?;
+        backend.renew(&system, &ticket, ttl, ANSWER)
+    })?;
+    let json = args.ticket.output.json;
+    match renewed {
+        Fenced::Done(grant) if json => print::json(&grant),
+        Fenced::Done(grant) => {
+            line(&format!("{} is held by {}, {}", ticket.key, grant.owner, lasting(&grant)))
+        }
+        Fenced::Lost(loss) => lost(&ticket, &loss, json),
+    }
+}
+
+fn release(args: &cli::Ticket) -> Result<(), Failure> {
+    let ticket = ticket(args)?;
+    let released = ask(&args.target, |backend| {
+        let system = of_leases(backend, args.key.system.as_deref())?;
+        backend.release(&system, &ticket, ANSWER)
+    })?;
+    match released {
+        Fenced::Done(()) if args.output.json => {
+            let mut value = named(&ticket);
+            value["outcome"] = json!("released");
+            print::json(&value)
+        }
+        Fenced::Done(()) => line(&format!("{} is free", ticket.key)),
+        Fenced::Lost(loss) => lost(&ticket, &loss, args.output.json),
+    }
+}
+
+fn named(ticket: &Ticket) -> Value {
+    let LeaseKey { namespace, key } = &ticket.key;
+    json!({ "namespace": namespace, "key": key, "token": ticket.token })
+}
+
+fn lost(ticket: &Ticket, loss: &Loss, json: bool) -> Result<(), Failure> {
+    if !json {
+        let what = format!("{}, token {}: {}", ticket.key, ticket.token, loss.describe());
+        return Err(Failure::Told(LOST, what));
+    }
+    let mut value = named(ticket);
+    value["outcome"] = json!("lost");
+    value["why"] = json!(loss.why);
+    value["newest_token"] = json!(loss.token);
+    value["holder"] = json!(loss.holder);
+    print::json(&value)?;
+    Err(Failure::Silent(LOST))
+}
+
+fn describe(args: &cli::One) -> Result<(), Failure> {
+    let key = key(&args.key)?;
+    let found = ask(&args.target, |backend| {
+        let system = of_leases(backend, args.key.system.as_deref())?;
+        backend.describe(&system, &key)
+    })?;
+    let Some(found) = found else {
+        return Err(Failure::failed(format!("{key} was never leased")));
+    };
+    if args.output.json {
+        return print::json(&found);
+    }
+    line(&format!("{key}\n{}", facts(&found)))
+}
+
+fn facts(found: &Described) -> String {
+    let mut table = Table::bare();
+    let mut fact = |name: &str, value: String| table.row(vec![format!("  {name}"), value]);
+    match &found.lease {
+        None => fact("holder", "nobody".to_owned()),
+        Some(lease) => {
+            fact("holder", lease.owner.to_string());
+            fact("left", left(found));
+            fact("lasts", format!("{} from each renewal", span(lease.ttl_ms)));
+            fact("since", moment(lease.acquired_ms));
+        }
+    }
+    fact("token", found.token.to_string());
+    if let Some(state) = &found.state {
+        fact("state", show(state));
+    }
+    if let Some(staged) = &found.staged {
+        fact("staged", format!("for transaction {}: {}", staged.txn, show(&staged.state)));
+    }
+    table.text()
+}
+
+fn left(found: &Described) -> String {
+    let Some(lease) = &found.lease else { return "-".to_owned() };
+    match found.expired {
+        true => format!("over for {}", span(found.now_ms.saturating_sub(lease.deadline_ms))),
+        false => span(lease.deadline_ms.saturating_sub(found.now_ms)),
+    }
+}
+
+fn show(state: &State) -> String {
+    match state {
+        State::Json(value) => value.to_string(),
+        State::Bytes(bytes) => print::plural(bytes.len() as u64, "byte", "bytes"),
+    }
+}
+
+fn list(args: &cli::List) -> Result<(), Failure> {
+    let found = ask(&args.target, |backend| {
+        let system = of_leases(backend, args.system.as_deref())?;
+        let namespaces = match &args.namespace {
+            Some(name) => vec![Namespace::new(name)?],
+            None => namespaces(backend, &system)?,
+        };
+        let mut found = Vec::new();
+        for namespace in &namespaces {
+            first(backend, &system, namespace, args.limit, &mut found)?;
+        }
+        Ok(found)
+    })?;
+    if args.output.json {
+        return found.iter().try_for_each(print::json);
+    }
+    if found.is_empty() {
+        return line("There are no leases.");
+    }
+    let mut table = Table::new(&["namespace", "key", "token", "holder", "left", "state"]);
+    found.iter().for_each(|one| table.row(row(one)));
+    line(&table.text())
+}
+
+/// All of them, page after page.
+fn namespaces(backend: &dyn Backend, system: &SystemId) -> Result<Vec<Namespace>, Failure> {
+    let mut found: Vec<Namespace> = Vec::new();
+    loop {
+        let page = backend.namespaces(system, found.last(), PAGE_MAX)?;
+        let is_last = page.len() < PAGE_MAX;
+        found.extend(page);
+        if is_last {
+            return Ok(found);
+        }
+    }
+}
+
+/// Keys of one namespace, page after page, until there are so many in all.
+fn first(
+    backend: &dyn Backend,
+    system: &SystemId,
+    namespace: &Namespace,
+    limit: usize,
+    found: &mut Vec<Described>,
+) -> Result<(), Failure> {
+    let mut after: Option<Name> = None;
+    while found.len() < limit {
+        let wanted = (limit - found.len()).min(PAGE_MAX);
+        let page = backend.list(system, namespace, after.as_ref(), wanted)?;
+        let is_last = page.len() < wanted;
+        after = page.last().map(|one| one.key.clone());
+        found.extend(page);
+        if is_last {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn row(one: &Described) -> Vec<String> {
+    let state: String = one.state.as_ref().map(show).unwrap_or_default();
+    let short: String = state.chars().take(40).collect();
+    vec![
+        one.namespace.to_string(),
+        one.key.to_string(),
+        one.token.to_string(),
+        one.lease.as_ref().map_or("-".to_owned(), |lease| lease.owner.to_string()),
+        left(one),
+        if short.len() < state.len() { format!("{short}...") } else { short },
+    ]
+}

@@ -1,0 +1,64 @@
+//! Keeps a lease while a command runs: renews it, and knows when it may no longer be believed.
+
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::time::Duration;
+
+use lapsed::SystemId;
+use lapsed::clock::{Clock, jittered};
+use lapsed::leases::{Fenced, Ticket};
+use lapsed::owner::trust::{Sent, Trust};
+
+use super::run::Event;
+use crate::backend::Backend;
+
+/// A share of the interval by which renewals stray, so that many do not come at once.
+const JITTER: f64 = 0.1;
+
+/// What one renewal may take at least, however short the lease.
+const LIMIT_MIN: Duration = Duration::from_millis(500);
+
+/// One lease being kept.
+pub struct Keeper<'k> {
+    pub backend: &'k dyn Backend,
+    pub clock: &'k dyn Clock,
+    pub system: &'k SystemId,
+    pub ticket: &'k Ticket,
+    pub ttl: Duration,
+    pub trust: Mutex<Trust>,
+}
+
+impl Keeper<'_> {
+    /// How much longer it may be believed.
+    pub fn trusted_for(&self) -> Duration {
+        self.trust().left(self.clock)
+    }
+
+    fn trust(&self) -> std::sync::MutexGuard<'_, Trust> {
+        self.trust.lock().expect("no holder of this lock panics")
+    }
+
+    /// Renews until told to stop or told that it is lost. That nobody answers is for others to see:
+    /// they look at the trust.
+    pub fn renew(&self, stop: &Receiver<()>, tell: &Sender<Event>) {
+        let every = self.ttl / 3;
+        let mut wait = jittered(self.clock, every, JITTER);
+        while stop.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
+            let sent = Sent::now(self.clock);
+            match self.backend.renew(self.system, self.ticket, None, every.max(LIMIT_MIN)) {
+                Ok(Fenced::Done(_)) => {
+                    *self.trust() = sent.trust(self.ttl);
+                    wait = jittered(self.clock, every, JITTER);
+                }
+                Ok(Fenced::Lost(loss)) => {
+                    let _ = tell.send(Event::Lost(loss.describe()));
+                    return;
+                }
+                Err(failure) => {
+                    tracing::warn!(key = %self.ticket.key, %failure, "renewal failed");
+                    wait = jittered(self.clock, every / 4, JITTER);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Suspects that are read ahead: a page is a batch, and several pages cost one look at the index.
+//!
+//! What was read ahead may be stale, as every suspect may be: only the guard decides. It is served
+//! only to whoever goes on exactly where it begins, and not when it is old.
+
+use std::collections::VecDeque;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use lapsed::Result;
+use lapsed::clock::Clock;
+use lapsed::sweep::{Cursor, PageRequest, Suspect, SuspectPage};
+
+/// What was read longer ago is read again: it would mostly be refused.
+const AGE_MAX: Duration = Duration::from_secs(1);
+
+const LOCK: &str = "no holder of this lock panics";
+
+/// What the last page has left over.
+#[derive(Default)]
+pub(crate) struct Ahead {
+    kept: Mutex<Option<Kept>>,
+}
+
+struct Kept {
+    /// The place that it goes on from.
+    from: Cursor,
+    read: Duration,
+    suspects: VecDeque<Suspect>,
+    last: bool,
+}
+
+impl Ahead {
+    /// One page: from what was read ahead if it goes on from there, otherwise by `read`, of which up to
+    /// `most` are asked once a pass is under way. `after` is the place just after a suspect.
+    pub async fn page<R: Future<Output = Result<SuspectPage>>>(
+        &self,
+        clock: &dyn Clock,
+        request: &PageRequest,
+        most: usize,
+        read: impl FnOnce(PageRequest) -> R,
+        after: impl Fn(&Suspect) -> Cursor,
+    ) -> Result<SuspectPage> {
+        let kept = match self.take(clock, request) {
+            Some(kept) => kept,
+            None => {
+                let is_on = request.after.0.is_some() && request.undeclared_max.is_none();
+                let limit = if is_on { request.limit.max(most) } else { request.limit };
+                let began = clock.mono();
+                let page = read(PageRequest { limit, ..request.clone() }).await?;
+                let (from, suspects) = (request.after.clone(), page.suspects.into());
+                Kept { from, read: began, suspects, last: page.last }
+            }
+        };
+        Ok(self.serve(kept, request.limit, after))
+    }
+
+    /// What the brake allows is counted at every page: then nothing is taken from before.
+    fn take(&self, clock: &dyn Clock, request: &PageRequest) -> Option<Kept> {
+        if request.undeclared_max.is_some() {
+            return None;
+        }
+        let kept = self.kept.lock().expect(LOCK).take()?;
+        let is_good = kept.from == request.after && clock.mono() < kept.read + AGE_MAX;
+        is_good.then_some(kept)
+    }
+
+    /// So many of it; the rest is kept for the next page.
+    fn serve(
+        &self,
+        mut kept: Kept,
+        limit: usize,
+        after: impl Fn(&Suspect) -> Cursor,
+    ) -> SuspectPage {
+        let count = limit.min(kept.suspects.len());
+        let suspects: Vec<Suspect> = kept.suspects.drain(..count).collect();
+        let last = kept.last && kept.suspects.is_empty();
+        if let Some(suspect) = suspects.last().filter(|_| !kept.suspects.is_empty()) {
+            kept.from = after(suspect);
+            *self.kept.lock().expect(LOCK) = Some(kept);
+        }
+        SuspectPage { examined: suspects.len() as u64, suspects, last }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use lapsed::Name;
+    use lapsed::clock::ManualClock;
+    use lapsed::owner::Incarnation;
+    use lapsed::receipt::Reason;
+
+    use super::*;
+
+    const ALL: usize = 25;
+
+    fn suspect(at: usize) -> Suspect {
+        Suspect {
+            key: Name::new(&format!("{at:02}")).unwrap(),
+            owner: Name::new("dead").unwrap(),
+            incarnation: Incarnation(1),
+            deadline_ms: 1,
+            reason: Reason::OwnerDead,
+        }
+    }
+
+    fn after(suspect: &Suspect) -> Cursor {
+        Cursor(Some(suspect.key.to_string()))
+    }
+
+    /// An index of so many, and how often it was looked at.
+    struct Index {
+        ahead: Ahead,
+        clock: ManualClock,
+        looks: Cell<usize>,
+    }
+
+    impl Index {
+        fn new() -> Index {
+            Index { ahead: Ahead::default(), clock: ManualClock::at(0), looks: Cell::new(0) }
+        }
+
+        async fn page(&self, from: &Cursor, undeclared_max: Option<usize>) -> SuspectPage {
+            let request = PageRequest { after: from.clone(), limit: 4, undeclared_max };
+            let read = async |request: PageRequest| {
+                self.looks.set(self.looks.get() + 1);
+                let text = request.after.0.as_ref();
+                let from = text.map_or(0, |text| text.parse::<usize>().unwrap() + 1);
+                let to = ALL.min(from + request.limit);
+                let suspects = (from..to).map(suspect).collect();
+                Ok(SuspectPage { suspects, examined: 0, last: to == ALL })
+            };
+            self.ahead.page(&self.clock, &request, 12, read, after).await.unwrap()
+        }
+    }
+
+    #[tokio::test]
+    async fn each_comes_once_in_order_at_a_third_of_the_looks() {
+        let index = Index::new();
+        let (mut found, mut cursor) = (Vec::new(), Cursor::default());
+        loop {
+            let page = index.page(&cursor, None).await;
+            assert_eq!(page.examined, page.suspects.len() as u64);
+            found.extend(page.suspects);
+            cursor = after(found.last().unwrap());
+            if page.last {
+                break;
+            }
+        }
+        assert_eq!(found, (0..ALL).map(suspect).collect::<Vec<_>>());
+        assert_eq!(index.looks.get(), 3, "4, then 12, then what is left");
+    }
+
+    #[tokio::test]
+    async fn whoever_goes_on_elsewhere_or_late_or_braked_looks_anew() {
+        let index = Index::new();
+        let at = |n: usize| after(&suspect(n));
+        index.page(&at(3), None).await;
+        assert_eq!(index.page(&at(3), None).await.suspects[0], suspect(4), "the same place again");
+        assert_eq!(index.looks.get(), 2);
+        index.page(&at(7), None).await;
+        assert_eq!(index.looks.get(), 2, "from what was read");
+        assert_eq!(index.page(&at(11), Some(9)).await.suspects.len(), 4);
+        assert_eq!(index.looks.get(), 3, "the brake counts anew");
+        index.clock.advance(AGE_MAX);
+        index.page(&at(11), None).await;
+        assert_eq!(index.looks.get(), 4, "it was too old");
+    }
+}

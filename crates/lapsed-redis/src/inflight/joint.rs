@@ -1,0 +1,289 @@
+//! Calls that are made at the same time become one: much of what a script costs the server it costs once
+//! a call, however much it does.
+//!
+//! Whoever asks while few calls are under way is sent at once; those who ask meanwhile wait for one of
+//! these to be answered and then go together. A call is carried by a task of its own, so that somebody
+//! who no longer waits takes nobody's answer along.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+use futures::future::BoxFuture;
+use lapsed::{Error, Result};
+use tokio::sync::oneshot;
+
+/// How many calls of one kind are under way at a time: while one is answered the server has the next.
+const UNDER_WAY: usize = 2;
+
+/// How many go together at the most: each has keys of its own.
+const TOGETHER: usize = 64;
+
+const LOCK: &str = "no holder of this lock panics";
+
+/// What somebody asks for.
+pub(super) trait Question: Clone + Send + Sync + 'static {
+    /// How much of a call it takes up, of `MOST`.
+    fn weight(&self) -> usize;
+    /// What one call may weigh; what weighs more by itself goes alone.
+    const MOST: usize;
+    /// Whether one call can ask for both.
+    fn goes_with(&self, other: &Self) -> bool;
+}
+
+/// Asks for all of them in one call, and answers each in its place.
+pub(super) trait Ask<Q, A>: Clone + Send + Sync + 'static {
+    fn ask(&self, questions: Vec<Q>) -> BoxFuture<'static, Result<Vec<A>>>;
+}
+
+/// Questions of one kind.
+pub(super) struct Joint<Q, A> {
+    state: Mutex<State<Q, A>>,
+}
+
+struct State<Q, A> {
+    waiting: VecDeque<Waiting<Q, A>>,
+    under_way: usize,
+}
+
+struct Waiting<Q, A> {
+    question: Q,
+    answer: oneshot::Sender<Result<A>>,
+}
+
+impl<Q, A> Default for Joint<Q, A> {
+    fn default() -> Self {
+        Joint { state: Mutex::new(State { waiting: VecDeque::new(), under_way: 0 }) }
+    }
+}
+
+/// One of those under way; it ends however its task ends.
+struct Turn<Q, A> {
+    joint: Arc<Joint<Q, A>>,
+    is_over: bool,
+}
+
+impl<Q, A> Drop for Turn<Q, A> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.joint.state.lock().expect(LOCK).under_way -= 1;
+        }
+    }
+}
+
+impl<Q: Question, A: Send + 'static> Joint<Q, A> {
+    /// The answer to one question, together with others if there are any.
+    pub async fn call(self: &Arc<Self>, question: Q, by: &impl Ask<Q, A>) -> Result<A> {
+        let (answer, answered) = oneshot::channel();
+        if let Some(turn) = self.line_up(Waiting { question, answer }) {
+            tokio::spawn(carry(turn, by.clone()));
+        }
+        answered.await.unwrap_or_else(|_| {
+            let (store, what) = ("this process".to_owned(), "the call was given up".to_owned());
+            Err(Error::Unavailable { store, what })
+        })
+    }
+
+    /// `Some`: a further call may be sent.
+    fn line_up(self: &Arc<Self>, waiting: Waiting<Q, A>) -> Option<Turn<Q, A>> {
+        let mut state = self.state.lock().expect(LOCK);
+        state.waiting.push_back(waiting);
+        if state.under_way >= UNDER_WAY {
+            return None;
+        }
+        state.under_way += 1;
+        Some(Turn { joint: self.clone(), is_over: false })
+    }
+}
+
+impl<Q: Question, A: Send + 'static> Turn<Q, A> {
+    /// Those at the head of the line that go together. None: nobody waits, and the turn is over; both
+    /// under one lock, so that nobody lines up behind a turn that has ended.
+    fn next(&mut self) -> Vec<Waiting<Q, A>> {
+        let mut state = self.joint.state.lock().expect(LOCK);
+        state.waiting.retain(|one| !one.answer.is_closed());
+        let Some(first) = state.waiting.pop_front() else {
+            state.under_way -= 1;
+            self.is_over = true;
+            return Vec::new();
+        };
+        let mut weight = first.question.weight();
+        let (mut batch, mut rest) = (vec![first], VecDeque::new());
+        while let Some(one) = state.waiting.pop_front() {
+            let more = weight + one.question.weight();
+            let fits = batch.len() < TOGETHER && more <= Q::MOST;
+            if fits && batch[0].question.goes_with(&one.question) {
+                (weight, _) = (more, batch.push(one));
+            } else {
+                rest.push_back(one);
+            }
+        }
+        state.waiting = rest;
+        batch
+    }
+}
+
+/// Sends calls for as long as somebody waits.
+async fn carry<Q: Question, A: Send + 'static>(mut turn: Turn<Q, A>, by: impl Ask<Q, A>) {
+    loop {
+        let batch = turn.next();
+        if batch.is_empty() {
+            return;
+        }
+        answer(batch, &by).await;
+    }
+}
+
+/// Of several that the server refuses together, each is asked by itself: it may be the fault of one.
+/// What may have been carried out is never sent again.
+async fn answer<Q: Question, A: Send + 'static>(batch: Vec<Waiting<Q, A>>, by: &impl Ask<Q, A>) {
+    let questions = batch.iter().map(|one| one.question.clone()).collect();
+    match by.ask(questions).await {
+        // Somebody who does not wait any more is told nothing.
+        Ok(answers) => batch.into_iter().zip(answers).for_each(|(one, answer)| {
+            let _ = one.answer.send(Ok(answer));
+        }),
+        Err(error) if batch.len() == 1 || matches!(error, Error::Unavailable { .. }) => {
+            batch.into_iter().for_each(|one| {
+                let _ = one.answer.send(Err(error.clone()));
+            });
+        }
+        Err(_) => {
+            for one in batch {
+                let alone = by.ask(vec![one.question]).await;
+                if let Some(answer) = alone.map(|mut answers| answers.pop()).transpose() {
+                    let _ = one.answer.send(answer);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use futures::future::{FutureExt, join_all};
+    use tokio::sync::Semaphore;
+
+    use super::*;
+
+    /// A number of a kind; it is answered by itself.
+    #[derive(Clone, Debug, PartialEq)]
+    struct Number(&'static str, usize);
+
+    impl Question for Number {
+        const MOST: usize = 10;
+        fn weight(&self) -> usize {
+            self.1
+        }
+        fn goes_with(&self, other: &Self) -> bool {
+            self.0 == other.0
+        }
+    }
+
+    /// Answers when it is let, and notes what came together.
+    #[derive(Clone, Default)]
+    struct Echo {
+        calls: Arc<Mutex<Vec<Vec<usize>>>>,
+        gate: Arc<Gate>,
+        refuses: Option<usize>,
+        under_way: Arc<AtomicUsize>,
+    }
+
+    struct Gate(Semaphore);
+
+    impl Default for Gate {
+        fn default() -> Self {
+            Gate(Semaphore::new(0))
+        }
+    }
+
+    impl Ask<Number, usize> for Echo {
+        fn ask(&self, questions: Vec<Number>) -> BoxFuture<'static, Result<Vec<usize>>> {
+            let (echo, numbers) = (self.clone(), questions.iter().map(|q| q.1).collect::<Vec<_>>());
+            async move {
+                echo.calls.lock().unwrap().push(numbers.clone());
+                assert!(echo.under_way.fetch_add(1, Ordering::SeqCst) < UNDER_WAY);
+                echo.gate.0.acquire().await.unwrap().forget();
+                echo.under_way.fetch_sub(1, Ordering::SeqCst);
+                match echo.refuses.filter(|no| numbers.contains(no)) {
+                    Some(_) => Err(Error::Invalid("no".to_owned())),
+                    None => Ok(numbers),
+                }
+            }
+            .boxed()
+        }
+    }
+
+    /// All of them ask at once; then the calls are let through.
+    async fn ask_all(echo: &Echo, questions: Vec<Number>) -> Vec<Result<usize>> {
+        let joint: Arc<Joint<Number, usize>> = Arc::default();
+        let gate = echo.gate.clone();
+        let asked = join_all(questions.into_iter().map(|question| joint.call(question, echo)));
+        let (answers, ()) = tokio::join!(asked, async { gate.0.add_permits(1_000) });
+        assert_eq!(joint.state.lock().unwrap().under_way, 0);
+        answers
+    }
+
+    #[tokio::test]
+    async fn who_asks_meanwhile_goes_together_and_everybody_gets_the_own_answer() {
+        let echo = Echo::default();
+        let asked = [1, 2, 3, 4, 5, 6, 7].map(|n| Number("a", n)).to_vec();
+        let answers = ask_all(&echo, asked).await;
+        let answers: Vec<usize> = answers.into_iter().map(Result::unwrap).collect();
+        assert_eq!(answers, [1, 2, 3, 4, 5, 6, 7]);
+        let calls = echo.calls.lock().unwrap().clone();
+        assert!(calls.len() < 7, "{calls:?}");
+        assert!(calls.iter().all(|call| call.iter().sum::<usize>() <= Number::MOST), "{calls:?}");
+    }
+
+    #[tokio::test]
+    async fn what_cannot_go_together_goes_apart() {
+        let echo = Echo::default();
+        let asked = ["a", "b", "a", "b", "a", "b"].map(|kind| Number(kind, 2)).to_vec();
+        assert!(ask_all(&echo, asked).await.iter().all(|answer| matches!(answer, Ok(2))));
+        let large = Echo::default();
+        let asked = vec![Number("a", 99), Number("a", 98), Number("a", 97), Number("a", 96)];
+        assert!(ask_all(&large, asked).await.iter().all(Result::is_ok));
+        assert_eq!(large.calls.lock().unwrap().len(), 4, "each is too large for company");
+    }
+
+    #[tokio::test]
+    async fn one_that_is_refused_does_not_refuse_the_others() {
+        let echo = Echo { refuses: Some(3), ..Echo::default() };
+        let asked = [1, 2, 3, 4].map(|n| Number("a", n)).to_vec();
+        let answers = ask_all(&echo, asked).await;
+        let answers: Vec<Option<usize>> = answers.into_iter().map(Result::ok).collect();
+        assert_eq!(answers, [Some(1), Some(2), None, Some(4)]);
+    }
+
+    #[tokio::test]
+    async fn somebody_who_gave_up_is_not_asked_for() {
+        let (echo, joint) = (Echo::default(), Arc::new(Joint::default()));
+        let ask = |n: usize| {
+            let (echo, joint) = (echo.clone(), joint.clone());
+            tokio::spawn(async move { joint.call(Number("a", n), &echo).await })
+        };
+        // Too large for company: one call each.
+        let first: Vec<_> = (1..=UNDER_WAY).map(|n| ask(90 + n)).collect();
+        while echo.calls.lock().unwrap().len() < UNDER_WAY {
+            tokio::task::yield_now().await;
+        }
+        let gone = ask(9);
+        while joint.state.lock().unwrap().waiting.is_empty() {
+            tokio::task::yield_now().await;
+        }
+        gone.abort();
+        assert!(gone.await.unwrap_err().is_cancelled());
+        let last = ask(7);
+        while joint.state.lock().unwrap().waiting.len() < 2 {
+            tokio::task::yield_now().await;
+        }
+        echo.gate.0.add_permits(100);
+        for task in first {
+            task.await.unwrap().unwrap();
+        }
+        assert_eq!(last.await.unwrap().unwrap(), 7);
+        assert!(!echo.calls.lock().unwrap().concat().contains(&9));
+    }
+}

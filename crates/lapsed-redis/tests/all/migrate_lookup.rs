@@ -1,0 +1,64 @@
+//! Between two passes an instance goes on beating as it always did, without lapsed. The deadline that
+//! was last read off its heartbeat may be over by then: whoever asks for what it holds must not hear
+//! that nobody alive does.
+
+use std::time::Duration;
+
+use lapsed::clock::SystemClock;
+use lapsed::owner::{Claim, OwnerStore};
+use lapsed::reconcile::{self, Plan};
+use lapsed::registry::RegistryStore;
+use lapsed::schedule::Stop;
+use lapsed::sweep::{Act, Cursor};
+use lapsed_testbed::{Engine, Server};
+
+use crate::caller::Caller;
+use crate::story::{App, connect, eventually, id, keys, layout, name, names, on_both_engines};
+
+on_both_engines! {
+    who_beats_by_itself_is_found_between_two_passes,
+}
+
+async fn who_beats_by_itself_is_found_between_two_passes(engine: Engine) {
+    let server = Server::start(engine).unwrap();
+    let (app, redis) = (App::on(&server), connect(&server.url()));
+    let registry = redis.registry(id(), layout(Duration::from_millis(300))).unwrap();
+    for owner in ["i-live", "i-long", "i-dead"] {
+        app.register(owner, &keys(owner, 2));
+        app.beat(owner, 200);
+    }
+    let (_stopper, stop) = Stop::channel();
+    let plan =
+        Plan { after: Cursor::default(), page: 50, pause: Duration::ZERO, act: Act::Reclaim };
+    let clock = SystemClock::shared();
+    reconcile::run(&id(), &registry, &*clock, plan, &stop, &mut |_| {}).await.unwrap();
+    app.beat("i-live", 600_000);
+    app.call(&["SET", "instance:heartbeat:i-long", "without an end"]);
+    app.dies("i-dead").await;
+    let asked = names(&["i-live-000000", "i-dead-000001", "i-long-000001"].map(str::to_owned));
+    // No pass comes by: the one whose heartbeat is gone is overdue, and so was what is filed of the others.
+    let found = eventually("the end of the dead", async || {
+        let found = registry.find(&asked).await.unwrap();
+        let dead = found[1].as_ref().unwrap();
+        (dead.due_ms <= dead.now_ms).then_some(found)
+    })
+    .await;
+    for (at, owner) in [(0, "i-live"), (2, "i-long")] {
+        let found = found[at].as_ref().unwrap();
+        assert_eq!(found.holder.owner, name(owner));
+        assert!(found.due_ms > found.now_ms, "{found:?}");
+        let info = registry.owner(&Claim::newest(name(owner))).await.unwrap().unwrap();
+        assert!(info.due_ms > found.now_ms, "{info:?}");
+        assert!(info.due_ms < found.now_ms + 60_000, "no more than a TTL is believed: {info:?}");
+    }
+    let info = registry.owner(&Claim::newest(name("i-dead"))).await.unwrap().unwrap();
+    assert!(info.due_ms <= found[1].as_ref().unwrap().now_ms, "{info:?}");
+    // A function cannot tell a heartbeat's key: what the application wrote is believed.
+    let mut caller = Caller::on(&server).await;
+    let said = caller.must(
+        "lapsed_registry_lookup",
+        &["connections:registry"],
+        &["devices", "i-live-000000"],
+    );
+    assert_eq!(said, "i-live");
+}
