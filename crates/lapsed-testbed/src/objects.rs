@@ -39,23 +39,20 @@ const MOTO_SIGNED: &str = "AWS4-HMAC-SHA256 Credential=lapsed/20260101/us-east-1
     SignedHeaders=host, Signature=none";
 
 /// moto's own server has a thread a request, and checks and writes in two steps: two racing writers
-/// both win. With one thread it holds.
+/// can both win, though rarely enough for a probe not to notice. With one thread it holds.
 const MOTO: &str = "\
 import sys
 from werkzeug.serving import run_simple
 from moto.moto_server.werkzeug_app import (
     DomainDispatcherApplication, MotoRequestHandler, create_backend_app)
 app = DomainDispatcherApplication(create_backend_app)
-threaded = sys.argv[2] == 'threaded'
-run_simple('127.0.0.1', int(sys.argv[1]), app, threaded=threaded, request_handler=MotoRequestHandler)
+run_simple('127.0.0.1', int(sys.argv[1]), app, threaded=False, request_handler=MotoRequestHandler)
 ";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ObjectEngine {
     Seaweed,
     Moto,
-    /// moto as it comes: a thread a request, and so no safe condition.
-    MotoThreaded,
     Azurite,
     S3rver,
 }
@@ -121,7 +118,7 @@ impl ObjectServer {
     /// The one of this test program; it lives as long as the program.
     pub fn shared(engine: ObjectEngine) -> &'static ObjectServer {
         type Shared = OnceLock<std::result::Result<ObjectServer, String>>;
-        static SERVERS: [Shared; 5] = [const { OnceLock::new() }; 5];
+        static SERVERS: [Shared; 4] = [const { OnceLock::new() }; 4];
         let start = || ObjectServer::start(engine).map_err(|error| error.to_string());
         match SERVERS[engine as usize].get_or_init(start) {
             Ok(server) => server,
@@ -175,10 +172,9 @@ impl ObjectServer {
         };
         match self.engine {
             ObjectEngine::Seaweed => self.seaweed(),
-            ObjectEngine::Moto | ObjectEngine::MotoThreaded => {
-                let threaded = self.engine == ObjectEngine::MotoThreaded;
+            ObjectEngine::Moto => {
                 let mut command = spawner::mortal(&paths::python()?)?;
-                command.args(["-c", MOTO, &port, if threaded { "threaded" } else { "alone" }]);
+                command.args(["-c", MOTO, &port]);
                 Ok(command)
             }
             ObjectEngine::Azurite => {
@@ -247,9 +243,7 @@ impl ObjectServer {
                 let asked = call(self.port(), "GET", &path, &[])?;
                 if asked.status == 403 { made.status } else { 0 }
             }
-            ObjectEngine::Moto | ObjectEngine::MotoThreaded => {
-                call(self.port(), "PUT", &path, &[signed])?.status
-            }
+            ObjectEngine::Moto => call(self.port(), "PUT", &path, &[signed])?.status,
             ObjectEngine::Azurite => {
                 let container = format!("/{AZURE_ACCOUNT}{path}?restype=container");
                 let target = format!("{container}&{AZURE_PERMISSION}");

@@ -223,9 +223,7 @@ impl Walks {
     pub(crate) fn take_empty(&self, max: usize) -> Vec<String> {
         let mut empty = lock(&self.empty);
         let taken: Vec<String> = empty.iter().take(max).cloned().collect();
-        for path in &taken {
-            empty.remove(path);
-        }
+        empty.retain(|path| !taken.contains(path));
         taken
     }
 

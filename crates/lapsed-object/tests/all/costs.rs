@@ -215,7 +215,7 @@ async fn a_pass_with_nothing_to_do_costs_little(engine: ObjectEngine) {
         if (asked.len(), lists) == (4, 3) {
             return;
         }
-        let folders = engine == ObjectEngine::Seaweed && asked.len() <= 8;
+        let folders = engine == ObjectEngine::Seaweed && asked.len() <= 4 + 2 * 5;
         assert!(folders && std::time::Instant::now() < limit, "{asked:#?}");
         tokio::time::sleep(Duration::from_millis(200)).await;
     }

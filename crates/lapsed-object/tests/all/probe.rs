@@ -48,6 +48,7 @@ async fn s3rver_is_refused_and_nothing_but_the_probe_was_there() {
     let server = ObjectServer::shared(ObjectEngine::S3rver);
     let list = format!("/{BUCKET}?list-type=2&prefix={}", site.prefix);
     let listed = http_call(server.port(), "GET", &list, &[], Duration::from_secs(10)).unwrap();
+    assert_eq!(listed.status, 200, "{}", listed.body);
     assert!(!listed.body.contains("<Key>"), "{}", listed.body);
 }
 

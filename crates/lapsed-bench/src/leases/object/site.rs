@@ -70,10 +70,10 @@ impl Site {
     }
 
     pub fn address(&self) -> Address {
-        let (id, secret) = self.server.credentials();
+        let (id, secret) = self.server.engine().credentials();
         Address {
-            url: self.server.url(),
-            endpoint: self.server.endpoint_by(self.server.port()),
+            url: self.server.engine().url(),
+            endpoint: self.server.engine().endpoint_by(self.server.port()),
             id: id.to_owned(),
             secret: secret.to_owned(),
         }
