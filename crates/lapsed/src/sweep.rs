@@ -183,6 +183,9 @@ pub struct Census {
     /// it) has lived through, if that was less than a threshold ago; 0 otherwise, or when the grace
     /// was waived.
     pub back_ms: u64,
+    /// Whether nothing below was counted: that would mean to look at everything.
+    #[serde(default)]
+    pub uncounted: bool,
     /// Entries there are.
     pub population: u64,
     /// Entries of owners that are overdue or ended, and those that are dead by themselves.

@@ -165,8 +165,7 @@ fn detail(status: &SystemStatus) -> String {
 
 /// In an object store nobody keeps count, and counting has its price.
 fn is_counted(status: &SystemStatus) -> bool {
-    let engine = status.store.as_ref().map_or("", |store| store.engine.as_str());
-    !["s3", "azure", "gcs"].contains(&engine)
+    status.census.as_ref().is_none_or(|census| !census.uncounted)
 }
 
 fn is_leases(status: &SystemStatus) -> bool {

@@ -83,6 +83,7 @@ impl Desk {
             now_ms,
             store: self.inner.incarnation.clone(),
             back_ms: cut_off_until,
+            uncounted: false,
             population,
             suspects: heads.suspects,
             orphans: 0,

@@ -46,7 +46,8 @@ impl Sweep for ObjectLeases {
 
     async fn census(&self) -> Result<Census> {
         let now = self.ground.moment().await?;
-        Ok(Census { now_ms: now.judging_ms, store: "object".to_owned(), ..Census::default() })
+        let (now_ms, store) = (now.judging_ms, "object".to_owned());
+        Ok(Census { now_ms, store, uncounted: true, ..Census::default() })
     }
 
     async fn suspects(&self, request: PageRequest) -> Result<SuspectPage> {

@@ -222,7 +222,8 @@ impl<'a> Run<'a> {
             Verdict::Opening { owners } => census.owners_overdue > *owners as u64,
             Verdict::Held { .. } => {
                 let owners = census.owners_overdue + census.owners_spared;
-                owners + census.orphans + census.orphans_spared > 0
+                // Where nobody has counted, somebody may have been.
+                census.uncounted || owners + census.orphans + census.orphans_spared > 0
             }
         };
         if !spared {

@@ -218,7 +218,7 @@ pub async fn a_held_brake_spares_all(f: Fixture) {
     assert!(f.suspects_within(Some(0)).await.is_empty());
     f.set_brake(Setting::Hold).await;
     let held = f.sweep().await;
-    assert_eq!(held.reclaimed, 0, "{held:?}");
+    assert_eq!((held.reclaimed, held.stopped), (0, Stopped::Brake), "{held:?}");
     assert!(f.peek(&key("k")).await.expired);
     f.set_brake(Setting::Auto).await;
     assert_eq!(f.sweep().await.reclaimed, 1);
