@@ -39,6 +39,8 @@ pub struct Census {
     pub now_ms: u64,
     pub store: String,
     pub back_ms: u64,
+    /// Whether nothing below was counted: that would mean to look at everything.
+    pub uncounted: bool,
     pub population: u64,
     pub suspects: u64,
     /// Of them, those that are dead by themselves: no life of an owner decides about them.
