@@ -249,7 +249,6 @@ impl<'a> Run<'a> {
             Act::DryRun => Cursor::default(),
         };
         let mut size = progress.size.clone();
-        size.begin();
         // A pass that resumes in the middle also owes the beginning a look.
         let mut wraps = cursor != Cursor::default();
         loop {

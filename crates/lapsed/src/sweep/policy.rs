@@ -113,56 +113,37 @@ impl Policy {
 /// The longest that a batch's own length makes a pass rest.
 const REST_MAX: Duration = Duration::from_millis(100);
 
-/// The largest batch before anything was learned.
-const FIRST: usize = 32;
-
-/// How often the first batch of a pass is halved: a quarter, then a half, then all.
-const HALVINGS: u32 = 2;
-
 /// The size of the next batch, learned from how long the store was held by the ones before.
 #[derive(Clone, Debug)]
 pub struct BatchSize {
     max: usize,
     hold: Duration,
     now: usize,
-    /// How often it is halved until the pass is under way.
-    halvings: u32,
 }
 
 impl BatchSize {
     /// Starts small, so that even the first call on a slow store is a short one.
     pub fn new(policy: &Policy) -> Self {
-        let now = policy.batch.min(FIRST);
-        BatchSize { max: policy.batch, hold: policy.hold, now, halvings: 0 }
-    }
-
-    /// A pass begins. What was learned is kept, but it was learned while the store had everything at
-    /// hand, and perhaps less to do: the first batches are smaller.
-    pub fn begin(&mut self) {
-        self.halvings = HALVINGS;
+        BatchSize { max: policy.batch, hold: policy.hold, now: policy.batch.min(32) }
     }
 
     /// How many entries the next call may carry.
     pub fn get(&self) -> usize {
-        (self.now >> self.halvings).max(self.now.min(FIRST))
+        self.now
     }
 
     /// Learns from a call that carried `size` entries. What it aims at is half of what a call may take,
-    /// because the next one may be slower than this one: beyond five eighths it shrinks in
+    /// because the next one may be slower than this one: beyond three quarters it shrinks in
     /// proportion (by half at the most: one long call may be the machine's fault, not the batch's);
     /// below three eighths it grows by a quarter, and twofold below an eighth.
     pub fn learn(&mut self, size: usize, held: Duration) {
         if size == 0 {
             return;
         }
-        let is_full = size >= self.get();
-        if held > self.hold * 5 / 8 {
+        if held > self.hold * 3 / 4 {
             let fits = size as f64 * self.hold.as_secs_f64() / 2.0 / held.as_secs_f64();
             self.now = (fits as usize).clamp(self.now.div_ceil(2), self.now);
-        } else if self.get() < self.now {
-            self.halvings -= 1;
-        } else if held < self.hold * 3 / 8 && is_full {
-            self.halvings = 0;
+        } else if held < self.hold * 3 / 8 && size >= self.now {
             let more = if held < self.hold / 8 { self.now } else { self.now.div_ceil(4) };
             self.now = (self.now + more).min(self.max);
         }
@@ -198,29 +179,6 @@ mod tests {
             size.learn(n, Duration::from_micros(n as u64));
         }
         assert_eq!(size.get(), 500);
-    }
-
-    #[test]
-    fn a_pass_begins_with_a_quarter_and_goes_on_with_what_was_learned() {
-        let mut size = BatchSize::new(&Policy::default());
-        let pass = |size: &mut BatchSize, calls: usize, us_an_entry: u64| {
-            size.begin();
-            let call = |_| {
-                let n = size.get();
-                size.learn(n, Duration::from_micros(us_an_entry * n as u64));
-                n
-            };
-            (0..calls).map(call).collect::<Vec<_>>()
-        };
-        assert_eq!(pass(&mut size, 2, 1), [32, 64], "there is nothing to go back from");
-        pass(&mut size, 50, 1);
-        assert_eq!(pass(&mut size, 4, 1), [125, 250, 500, 500]);
-        let slower = pass(&mut size, 12, 8);
-        assert!(slower.iter().all(|n| n * 8 <= 2_000), "no call is too long: {slower:?}");
-        assert_eq!(slower[11], 125, "half of the limit");
-        size.begin();
-        size.learn(1, Duration::from_micros(1));
-        assert_eq!(size.get(), 62, "a page with one suspect takes a step, too");
     }
 
     #[test]
