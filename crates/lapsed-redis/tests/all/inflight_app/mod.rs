@@ -49,15 +49,21 @@ macro_rules! on_both {
         mod on_redis {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $case() {
-                let beside = || crate::inflight_app::Beside::on(&crate::inflight_app::REDIS);
-                lapsed_testbed::steadily_async(async || super::$case(beside()).await).await;
+                lapsed_testbed::steadily_async(async || {
+                    let server = &crate::inflight_app::REDIS;
+                    super::$case(crate::inflight_app::Beside::settled(server).await).await;
+                })
+                .await;
             })*
         }
         mod on_valkey {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $case() {
-                let beside = || crate::inflight_app::Beside::on(&crate::inflight_app::VALKEY);
-                lapsed_testbed::steadily_async(async || super::$case(beside()).await).await;
+                lapsed_testbed::steadily_async(async || {
+                    let server = &crate::inflight_app::VALKEY;
+                    super::$case(crate::inflight_app::Beside::settled(server).await).await;
+                })
+                .await;
             })*
         }
     };
@@ -226,6 +232,14 @@ impl Beside {
         let db = NEXT.fetch_add(1, Ordering::Relaxed);
         let url = format!("redis://127.0.0.1:{}/{db}", server.port());
         Self::at(App::connect(server.port(), db), &url, layout())
+    }
+
+    /// The same on a server that has been there for long enough: whoever beats is not overdue by the time
+    /// that the grace of a fresh one is over.
+    pub async fn settled(server: &Server) -> Beside {
+        let beside = Self::on(server);
+        beside.settle().await;
+        beside
     }
 
     /// Anywhere.
