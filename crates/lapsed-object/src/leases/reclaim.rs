@@ -159,9 +159,20 @@ impl ObjectLeases {
         })
     }
 
-    async fn judge_held(&self, plan: &mut Plan, held: Held, batch: &Batch) -> Result<()> {
+    async fn judge_held(&self, plan: &mut Plan, mut held: Held, batch: &Batch) -> Result<()> {
         let at = self.ground.moment().await?;
         plan.verdict = verdict(&held, &plan.suspect, &at);
+        if plan.verdict == Verdict::Over && batch.act == Act::Reclaim && has_staged(&held) {
+            // What was listed may have been renewed since, and a transaction is rolled back for good.
+            match self.newest(&plan.suspect, None, &plan.entries).await? {
+                Ok(now) => held = now,
+                Err(verdict) => {
+                    plan.verdict = verdict;
+                    return Ok(());
+                }
+            }
+            plan.verdict = verdict(&held, &plan.suspect, &at);
+        }
         let mut next = held.clone();
         let mut own = None;
         if plan.verdict == Verdict::Over && batch.act == Act::Reclaim {
@@ -385,6 +396,11 @@ impl Verdict {
             Verdict::Free | Verdict::Missing | Verdict::Again => Outcome::Gone,
         }
     }
+}
+
+/// Whether the decision of a transaction is needed to clear it.
+fn has_staged(held: &Held) -> bool {
+    matches!(&held.doc.content, Content::Lease(_, record) if record.undecided().is_some())
 }
 
 /// How an object stands to what was suspected.

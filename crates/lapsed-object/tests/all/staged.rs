@@ -1,0 +1,92 @@
+//! Work that is staged for a transaction, where several processes know the key, and where something was
+//! spoilt: whose transaction may be rolled back, and whose pass goes on.
+
+use std::time::Duration;
+
+use lapsed::leases::conformance::{done, key, name};
+use lapsed::leases::rules::Staged;
+use lapsed::leases::{Acquire, Acquired, Decision, Grant, LeaseKey, LeasesStore, State};
+use lapsed::sweep::Outcome;
+use lapsed_testbed::ObjectEngine;
+
+use crate::fixture::{BUCKET, Site, layout, pass, prefix, sharpen};
+
+const TTL: Duration = Duration::from_secs(1);
+const ENGINE: ObjectEngine = ObjectEngine::Moto;
+
+fn wish(key: &LeaseKey, ttl: Duration) -> Acquire {
+    Acquire { key: key.clone(), owner: name("a"), ttl_ms: ttl.as_millis() as u64, request: None }
+}
+
+async fn acquire(site: &Site, key: &LeaseKey, ttl: Duration) -> Grant {
+    sharpen(&site.store).await;
+    match site.leases.acquire(&wish(key, ttl)).await.unwrap().answer {
+        Acquired::Granted(grant) => grant,
+        Acquired::Held(grant) => panic!("{grant:?}"),
+    }
+}
+
+fn work(txn: &str) -> Staged {
+    Staged { txn: name(txn), state: State::Json(serde_json::json!({"page": 7})) }
+}
+
+async fn stage(site: &Site, grant: &Grant, txn: &str) {
+    done(site.leases.stage(&grant.ticket(), Some(&work(txn))).await.unwrap().answer);
+}
+
+/// D3: by what one process remembers the lease is over; the holder has renewed it by way of another.
+/// Whoever asks there is held off, and the holder's transaction is still its own to decide.
+#[tokio::test]
+async fn trap_d3_what_is_only_remembered_rolls_nothing_back() {
+    let home = prefix();
+    let one = Site::at(ENGINE, &home, layout(), None);
+    let other = Site::at(ENGINE, &home, layout(), None);
+    let k = key("k");
+    let grant = acquire(&one, &k, TTL).await;
+    stage(&one, &grant, "t").await;
+    let long = Some(600_000);
+    done(other.leases.renew(&grant.ticket(), long).await.unwrap().answer);
+    pass(&one.store, TTL).await;
+    let rival = Acquire { owner: name("b"), ..wish(&k, TTL) };
+    let answer = one.leases.acquire(&rival).await.unwrap().answer;
+    assert!(matches!(answer, Acquired::Held(_)), "{answer:?}");
+    let decided = other.leases.decide(&name("t"), Decision::Commit, 60_000).await.unwrap().answer;
+    assert_eq!((decided.decision, decided.first), (Decision::Commit, true));
+}
+
+/// The same for a release by a process that has not heard that the work was taken back meanwhile: the
+/// transaction goes on with other keys.
+#[tokio::test]
+async fn trap_d3_a_release_rolls_back_only_what_is_staged() {
+    let home = prefix();
+    let one = Site::at(ENGINE, &home, layout(), None);
+    let other = Site::at(ENGINE, &home, layout(), None);
+    let grant = acquire(&one, &key("k"), Duration::from_secs(600)).await;
+    stage(&one, &grant, "t").await;
+    done(other.leases.stage(&grant.ticket(), None).await.unwrap().answer);
+    done(one.leases.release(&grant.ticket()).await.unwrap().answer);
+    assert_eq!(other.leases.decision(&name("t")).await.unwrap().answer, None);
+}
+
+/// The same for a pass: what it listed was alive, and was renewed before its old deadline.
+#[tokio::test]
+async fn trap_d3_a_pass_rolls_nothing_back_by_what_it_listed() {
+    let home = prefix();
+    let one = Site::at(ENGINE, &home, layout(), None);
+    let other = Site::at(ENGINE, &home, layout(), None);
+    let k = key("k");
+    let grant = acquire(&other, &k, TTL).await;
+    stage(&other, &grant, "t").await;
+    let soon = Some(6_000);
+    done(other.leases.renew(&grant.ticket(), soon).await.unwrap().answer);
+    pass(&one.store, TTL + BUCKET).await;
+    let f = one.fixture();
+    let suspects = f.suspects().await;
+    assert_eq!(suspects.len(), 1, "by the entry of its first deadline");
+    done(other.leases.renew(&grant.ticket(), Some(600_000)).await.unwrap().answer);
+    (f.advance)(Duration::from_secs(6)).await;
+    let answer = f.reclaim(suspects).await;
+    assert!(!matches!(answer.outcomes[0], Outcome::Reclaimed(_)), "{answer:?}");
+    let decided = other.leases.decide(&name("t"), Decision::Commit, 60_000).await.unwrap().answer;
+    assert_eq!((decided.decision, decided.first), (Decision::Commit, true));
+}
