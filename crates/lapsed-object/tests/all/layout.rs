@@ -32,11 +32,20 @@ async fn acquire(site: &Site, key: &LeaseKey, ttl: Duration) -> Grant {
 
 /// moto checks no signatures: the bucket can be looked at, and spoilt, by hand.
 fn by_hand(method: &str, target: &str) -> lapsed_testbed::HttpAnswer {
+    by_hand_with(method, target, &[])
+}
+
+fn by_hand_with(
+    method: &str,
+    target: &str,
+    headers: &[(&str, &str)],
+) -> lapsed_testbed::HttpAnswer {
     let signed = "AWS4-HMAC-SHA256 Credential=x/20260101/us-east-1/s3/aws4_request, \
                   SignedHeaders=host, Signature=none";
     let port = ObjectServer::shared(ENGINE).port();
     let target = format!("/{PLACE}{target}");
-    http_call(port, method, &target, &[("authorization", signed)], Duration::from_secs(20)).unwrap()
+    let headers: Vec<_> = [("authorization", signed)].iter().chain(headers).copied().collect();
+    http_call(port, method, &target, &headers, Duration::from_secs(20)).unwrap()
 }
 
 /// The names below a site's prefix that contain `part`.
@@ -226,6 +235,26 @@ async fn a_spoilt_record_hides_no_other() {
     assert!(matches!(&error, Error::Corrupt { what, .. } if what.contains("k1.pb")), "{error}");
     assert_eq!(names(site, ".lease-index/").len(), 1, "its entry stays");
 }
+
+/// A page is full as long as there is more: whoever reads on stops at the first that is not.
+#[tokio::test]
+async fn a_spoilt_record_does_not_end_a_listing() {
+    let site = Site::new(ENGINE);
+    for n in 0..5 {
+        acquire(&site, &key(&format!("k{n}")), TTL).await;
+    }
+    assert_eq!(by_hand("PUT", &format!("/{}/n/meta/k1.pb", site.prefix)).status, 200);
+    let namespace = key("x").namespace;
+    let keys = |page: Vec<lapsed::leases::Described>| -> Vec<String> {
+        page.iter().map(|one| one.key.to_string()).collect()
+    };
+    let page = site.leases.list(&namespace, None, 2).await.unwrap();
+    assert_eq!(keys(page), ["k0", "k2"]);
+    let page = site.leases.list(&namespace, Some(&name("k2")), 2).await.unwrap();
+    assert_eq!(keys(page), ["k3", "k4"]);
+}
+
+
 
 /// Entries that were lost are made again, from the records; what it costs is told before.
 #[tokio::test]
