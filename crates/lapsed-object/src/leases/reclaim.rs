@@ -122,7 +122,11 @@ impl ObjectLeases {
             false => entries,
         };
         match self.newest(suspect, held, &plan.entries).await? {
-            Ok(held) => self.judge_held(&mut plan, held, batch).await?,
+            Ok(held) => match self.judge_held(&mut plan, held, batch).await {
+                // The marker of its transaction: the others of the batch do not need that.
+                Err(Error::Corrupt { what, .. }) => plan.verdict = self.unreadable(&what),
+                judged => judged?,
+            },
             Err(verdict) => plan.verdict = verdict,
         }
         Ok(plan)
@@ -152,11 +156,13 @@ impl ObjectLeases {
         Ok(match self.ground.find(&path.0, path.1).await? {
             Found::Doc(held) => Ok(*held),
             Found::Nothing => Err(Verdict::Missing),
-            Found::Rubbish(what) => {
-                tracing::warn!(system = %self.id, what, "left for a person to look at");
-                Err(Verdict::Unreadable)
-            }
+            Found::Rubbish(what) => Err(self.unreadable(&what)),
         })
+    }
+
+    fn unreadable(&self, what: &str) -> Verdict {
+        tracing::warn!(system = %self.id, what, "left for a person to look at");
+        Verdict::Unreadable
     }
 
     async fn judge_held(&self, plan: &mut Plan, mut held: Held, batch: &Batch) -> Result<()> {

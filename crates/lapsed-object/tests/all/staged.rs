@@ -7,7 +7,7 @@ use lapsed::leases::conformance::{done, key, name};
 use lapsed::leases::rules::Staged;
 use lapsed::leases::{Acquire, Acquired, Decision, Grant, LeaseKey, LeasesStore, State};
 use lapsed::sweep::Outcome;
-use lapsed_testbed::ObjectEngine;
+use lapsed_testbed::{BUCKET as PLACE, ObjectEngine, ObjectServer, http_call};
 
 use crate::fixture::{BUCKET, Site, layout, pass, prefix, sharpen};
 
@@ -89,4 +89,32 @@ async fn trap_d3_a_pass_rolls_nothing_back_by_what_it_listed() {
     assert!(!matches!(answer.outcomes[0], Outcome::Reclaimed(_)), "{answer:?}");
     let decided = other.leases.decide(&name("t"), Decision::Commit, 60_000).await.unwrap().answer;
     assert_eq!((decided.decision, decided.first), (Decision::Commit, true));
+}
+
+/// A marker that cannot be read leaves its own lease as it is, and no other.
+#[tokio::test]
+async fn a_spoilt_marker_stops_no_pass() {
+    let site = Site::new(ENGINE);
+    let grant = acquire(&site, &key("a"), TTL).await;
+    stage(&site, &grant, "t").await;
+    acquire(&site, &key("b"), TTL).await;
+    spoil(&format!("{}/.txn-decisions/m/t", site.prefix));
+    pass(&site.store, TTL + BUCKET).await;
+    let f = site.fixture();
+    let report = f.sweep().await;
+    let left = report.skipped.get("unreadable");
+    assert_eq!((report.reclaimed, left, report.errors), (1, Some(&1), 0), "{report:?}");
+    let site = f.keep.downcast_ref::<Site>().unwrap();
+    let kept = site.leases.peek(&key("a")).await.unwrap().unwrap();
+    assert_eq!(kept.staged, Some(work("t")), "for a person to look at");
+}
+
+/// moto checks no signatures: puts an empty object there.
+fn spoil(path: &str) {
+    let signed = "AWS4-HMAC-SHA256 Credential=x/20260101/us-east-1/s3/aws4_request, \
+                  SignedHeaders=host, Signature=none";
+    let (port, limit) = (ObjectServer::shared(ENGINE).port(), Duration::from_secs(20));
+    let target = format!("/{PLACE}/{path}");
+    let answer = http_call(port, "PUT", &target, &[("authorization", signed)], limit).unwrap();
+    assert_eq!(answer.status, 200);
 }
