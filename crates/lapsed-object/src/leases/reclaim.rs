@@ -16,7 +16,7 @@ use super::change::intent;
 use super::walk::{Entry, Seen};
 use super::{ObjectLeases, decisions, some_at_once};
 use crate::doc::{Content, Debt};
-use crate::ground::{Found, Held, namespace_of};
+use crate::ground::{Found, Held};
 use crate::log::{Intent, Opened};
 use crate::objects::{Deleted, Only};
 
@@ -148,12 +148,9 @@ impl ObjectLeases {
         if let Some(seen) = seen {
             return Ok(Ok(Some(seen).filter(newer).or(remembered).expect("one of them is newer")));
         }
-        let path = match (&subject, entries.first()) {
-            (Ok(subject), _) => (self.ground.path(subject), namespace_of(subject)),
-            (Err(_), Some(_)) => return Ok(Err(Verdict::Missing)),
-            (Err(_), None) => return Ok(Err(Verdict::Again)),
-        };
-        Ok(match self.ground.find(&path.0, path.1).await? {
+        // By its entry: a name that was cut does not tell the key, and so not the object.
+        let Some(entry) = entries.first() else { return Ok(Err(Verdict::Again)) };
+        Ok(match self.target(entry).await? {
             Found::Doc(held) => Ok(*held),
             Found::Nothing => Err(Verdict::Missing),
             Found::Rubbish(what) => Err(self.unreadable(&what)),

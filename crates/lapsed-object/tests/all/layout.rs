@@ -254,6 +254,23 @@ async fn a_spoilt_record_does_not_end_a_listing() {
     assert_eq!(keys(page), ["k3", "k4"]);
 }
 
+/// A key so long that its name is cut: its entry does not tell it, and is kept all the same.
+#[tokio::test]
+async fn a_spoilt_record_of_a_long_key_keeps_its_entry() {
+    let site = Site::new(ENGINE);
+    acquire(&site, &key(&"ä".repeat(100)), TTL).await;
+    let records = names(&site, "/meta/");
+    assert_eq!(records.len(), 1);
+    let spoilt = records[0].replace('%', "%25").replace('~', "%7E");
+    assert_eq!(by_hand("PUT", &format!("/{spoilt}")).status, 200);
+    assert_eq!(names(&site, "/meta/"), records, "the same object");
+    pass(&site.store, TTL + BUCKET).await;
+    let f = site.fixture();
+    let report = sweep(&f).await;
+    assert_eq!(report.skipped.get("unreadable"), Some(&1), "{report:?}");
+    let site = f.keep.downcast_ref::<Site>().unwrap();
+    assert_eq!(names(site, ".lease-index/").len(), 1, "its entry stays");
+}
 
 
 /// Entries that were lost are made again, from the records; what it costs is told before.
