@@ -272,6 +272,20 @@ async fn a_spoilt_record_of_a_long_key_keeps_its_entry() {
     assert_eq!(names(site, ".lease-index/").len(), 1, "its entry stays");
 }
 
+/// A record copied to the name of another key is not that key's: its token and holder are not believed.
+#[tokio::test]
+async fn a_record_under_another_name_is_not_believed() {
+    let site = Site::new(ENGINE);
+    let grant = acquire(&site, &key("k"), Duration::from_secs(600)).await;
+    let record = |key: &str| format!("/{}/n/meta/{key}.pb", site.prefix);
+    let source = format!("/{PLACE}{}", record("k"));
+    assert_eq!(by_hand_with("PUT", &record("l"), &[("x-amz-copy-source", &source)]).status, 200);
+    let error = site.leases.acquire(&wish(&key("l"), TTL)).await.unwrap_err();
+    assert!(matches!(&error, Error::Corrupt { what, .. } if what.contains("l.pb")), "{error}");
+    let listed = site.leases.list(&key("x").namespace, None, 10).await.unwrap();
+    assert_eq!(listed.len(), 1, "{listed:?}");
+    done(site.leases.release(&grant.ticket()).await.unwrap().answer);
+}
 
 /// Entries that were lost are made again, from the records; what it costs is told before.
 #[tokio::test]
