@@ -118,3 +118,31 @@ fn spoil(path: &str) {
     let answer = http_call(port, "PUT", &target, &[("authorization", signed)], limit).unwrap();
     assert_eq!(answer.status, 200);
 }
+
+/// A log object that cannot be read costs its own receipts and no others: passes go on, numbers go on.
+#[tokio::test]
+async fn a_spoilt_log_object_stops_neither_passes_nor_receipts() {
+    let home = prefix();
+    let mut seen = 0;
+    for (n, spoilt) in [(0, 0), (1, 1), (2, 2), (3, 0)] {
+        let site = Site::at(ENGINE, &home, layout(), None);
+        acquire(&site, &key(&format!("k{n}")), TTL).await;
+        pass(&site.store, TTL + BUCKET).await;
+        let f = site.fixture();
+        let report = f.sweep().await;
+        assert_eq!((report.reclaimed, report.errors), (1, 0), "{n}: {report:?}");
+        let newest = f.receipts().await.iter().map(|receipt| receipt.id.seq).max().unwrap();
+        assert!(newest > seen, "{newest} after {seen}");
+        seen = newest;
+        // The newest of all, each time: that is where numbers go on from.
+        if spoilt > 0 {
+            spoil(&format!(
+                "{home}/.lapsed/leases-default/receipts/{:020}",
+                u64::MAX - seen / 1_000
+            ));
+        }
+    }
+    let f = Site::at(ENGINE, &home, layout(), None).fixture();
+    let left: Vec<String> = f.receipts().await.iter().map(|r| r.key.to_string()).collect();
+    assert_eq!(left.len(), 2, "{left:?}");
+}
