@@ -36,6 +36,8 @@ use page::{Entry, Head, Page};
 const ROOM: u64 = 1_000;
 /// How often somebody else may be faster before it is given up.
 const TRIES: usize = 100;
+/// How many objects that somebody else left among them are looked past; one request all the same.
+const STRAY_MAX: usize = 100;
 /// How long to wait between two looks at somebody else's open log object.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
@@ -110,13 +112,16 @@ impl Log {
         }
     }
 
-    /// The newest that there is: the first of a listing.
+    /// The newest that there is: the first of a listing that is called like one.
     async fn newest_number(&self) -> Result<Option<u64>> {
         let prefix = self.ground.places.system(&self.system, "receipts/");
-        let request = ListRequest { prefix: &prefix, limit: 1, ..ListRequest::default() };
+        let request = ListRequest { prefix: &prefix, limit: STRAY_MAX, ..ListRequest::default() };
         let listing = self.ground.objects.list(request).await?;
-        let name = listing.names.first().and_then(|name| name.parse::<u64>().ok());
-        Ok(name.map(|name| u64::MAX - name))
+        let number = |name: &String| {
+            let is_one = name.len() == 20 && name.bytes().all(|byte| byte.is_ascii_digit());
+            name.parse::<u64>().ok().filter(|_| is_one).map(|name| u64::MAX - name)
+        };
+        Ok(listing.names.iter().find_map(number))
     }
 
     async fn page(&self, id: &BatchId, intents: &[Intent], head: Head) -> Result<Page> {
