@@ -199,6 +199,16 @@ fn read_systems(
                 format!("there are two systems `{}`; give each its own name", plan.common().id);
             return Err(section.wrong("name", &what));
         }
+        let place = &stores[&plan.common().store].place;
+        let shares =
+            |other: &dyn Planned| stores[&other.common().store].place.shares_objects_with(place);
+        if let Some(other) = planned.iter().find(|other| shares(&***other)) {
+            let what = format!(
+                "`{}` has its leases in the same place; give each a prefix of its own",
+                other.common().id
+            );
+            return Err(section.wrong("store", &what));
+        }
         planned.push(plan);
     }
     Ok(planned)

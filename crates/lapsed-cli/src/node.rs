@@ -35,6 +35,25 @@ impl Node {
         clock: Arc<dyn Clock>,
         witness: Arc<dyn Witness>,
     ) -> lapsed::Result<Node> {
+        Self::open_for(config, clock, witness, false)
+    }
+
+    /// The same for one command: whoever gave it has chosen the time of a pass, and a process that has
+    /// only just begun cannot know for how long nobody used a system.
+    pub fn open_by_hand(
+        config: &Config,
+        clock: Arc<dyn Clock>,
+        witness: Arc<dyn Witness>,
+    ) -> lapsed::Result<Node> {
+        Self::open_for(config, clock, witness, true)
+    }
+
+    fn open_for(
+        config: &Config,
+        clock: Arc<dyn Clock>,
+        witness: Arc<dyn Witness>,
+        by_hand: bool,
+    ) -> lapsed::Result<Node> {
         let journal = Arc::new(Journal::new(witness));
         let process = process_name(&*clock);
         let mut node = Node { systems: Vec::new(), stores: BTreeMap::new(), journal };
@@ -49,6 +68,7 @@ impl Node {
                 clock: clock.clone(),
                 journal: node.journal.clone(),
                 process: &process,
+                by_hand,
             };
             node.systems.push(Arc::new(Live::build(&**plan, ground)?));
         }

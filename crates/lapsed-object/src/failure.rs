@@ -6,6 +6,9 @@ use object_store::client::{HttpError, HttpErrorKind};
 use crate::http::Trouble;
 use crate::requests::BudgetSpent;
 
+/// Where clouds tell a machine its role: asked when nothing else gives credentials.
+const METADATA: &str = "169.254.169.254";
+
 /// What went wrong with one request, by what it means.
 #[derive(Debug)]
 pub(crate) enum Failure {
@@ -70,6 +73,10 @@ impl Failure {
                 "the credentials are not accepted for {bucket:?}: {}",
                 code(&words)
             )),
+            _ if words.contains(METADATA) => Failure::Refused(format!(
+                "no credentials for {bucket:?}: none are configured, none are in the environment, and \
+                 this host has no role that grants them ({words})"
+            )),
             _ => Failure::Refused(code(&words).to_owned()),
         }
     }
@@ -129,7 +136,16 @@ fn code(words: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use super::code;
+    use super::{Failure, code};
+
+    #[test]
+    fn whoever_gave_no_credentials_is_told_so() {
+        let what = "Error performing PUT http://169.254.169.254/latest/api/token: 403 Forbidden";
+        let error = object_store::Error::Generic { store: "S3", source: what.into() };
+        let failure = Failure::of(&error, "b");
+        let Failure::Refused(words) = &failure else { panic!("{failure:?}") };
+        assert!(words.starts_with("no credentials for \"b\""), "{words}");
+    }
 
     #[test]
     fn an_error_is_called_what_the_store_calls_it() {

@@ -71,6 +71,11 @@ impl Ground {
             None => Doc::decode_marker(&read.body, path),
         };
         Ok(match decoded {
+            // Copied there by hand: what it says is about another key.
+            Ok(doc) if self.path(&doc.subject()) != path => Found::Rubbish(format!(
+                "{path} is a copy of what is about {}",
+                doc.subject().name()
+            )),
             Ok(doc) => Found::Doc(Box::new(Held { doc, only: Only::IfStill(read.version) })),
             Err(words) => Found::Rubbish(words),
         })

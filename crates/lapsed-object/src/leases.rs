@@ -189,12 +189,13 @@ impl LeasesStore for ObjectLeases {
         let prefix = self.ground.places.metas(namespace.as_str());
         let after = after.map(|after| format!("{}.pb", escape(after.as_str())));
         let mut token = None;
+        let mut all = Vec::new();
         loop {
             let request = ListRequest {
                 prefix: &prefix,
                 after: after.as_deref(),
                 token,
-                limit,
+                limit: limit - all.len(),
                 ..ListRequest::default()
             };
             let listing = self.ground.objects.list(request).await?;
@@ -202,10 +203,12 @@ impl LeasesStore for ObjectLeases {
             let looks = names.map(|name| self.look_past(namespace.as_str(), name)).collect();
             let found: Result<Vec<Option<Described>>> =
                 some_at_once(looks).await.into_iter().collect();
-            let found: Vec<Described> = found?.into_iter().flatten().take(limit).collect();
+            all.extend(found?.into_iter().flatten());
+            all.truncate(limit);
             token = listing.token;
-            if !found.is_empty() || token.is_none() {
-                return Ok(found);
+            // Only a page that is not full is the last, whatever was left out of it.
+            if all.len() == limit || token.is_none() {
+                return Ok(all);
             }
         }
     }

@@ -13,6 +13,7 @@
 //!
 //! Names count down, so that the newest is the first of a listing.
 
+mod opened;
 mod page;
 
 use std::collections::BTreeSet;
@@ -35,6 +36,8 @@ use page::{Entry, Head, Page};
 const ROOM: u64 = 1_000;
 /// How often somebody else may be faster before it is given up.
 const TRIES: usize = 100;
+/// How many objects that somebody else left among them are looked past; one request all the same.
+const STRAY_MAX: usize = 100;
 /// How long to wait between two looks at somebody else's open log object.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
@@ -109,13 +112,16 @@ impl Log {
         }
     }
 
-    /// The newest that there is: the first of a listing.
+    /// The newest that there is: the first of a listing that is called like one.
     async fn newest_number(&self) -> Result<Option<u64>> {
         let prefix = self.ground.places.system(&self.system, "receipts/");
-        let request = ListRequest { prefix: &prefix, limit: 1, ..ListRequest::default() };
+        let request = ListRequest { prefix: &prefix, limit: STRAY_MAX, ..ListRequest::default() };
         let listing = self.ground.objects.list(request).await?;
-        let name = listing.names.first().and_then(|name| name.parse::<u64>().ok());
-        Ok(name.map(|name| u64::MAX - name))
+        let number = |name: &String| {
+            let is_one = name.len() == 20 && name.bytes().all(|byte| byte.is_ascii_digit());
+            name.parse::<u64>().ok().filter(|_| is_one).map(|name| u64::MAX - name)
+        };
+        Ok(listing.names.iter().find_map(number))
     }
 
     async fn page(&self, id: &BatchId, intents: &[Intent], head: Head) -> Result<Page> {
@@ -164,7 +170,11 @@ impl Log {
     /// there leaves things as they were.
     async fn pass(&self, number: u64, before: Head) -> Result<Head> {
         loop {
-            let Some((page, version)) = self.read(number).await? else { return Ok(before) };
+            let read = match self.read(number).await {
+                Err(Error::Corrupt { what, .. }) => return self.past(number, before, &what).await,
+                read => read?,
+            };
+            let Some((page, version)) = read else { return Ok(before) };
             let Some(until_ms) = page.open_until_ms else { return Ok(Head::of(&page)) };
             if self.ground.moment().await?.is_over(until_ms) {
                 return Ok(Head::of(&self.settle_page(page, version).await?));
@@ -172,6 +182,21 @@ impl Log {
             let nap = lapsed::clock::jittered(&*self.ground.clock, LOOK_EVERY, 0.5);
             self.ground.clock.sleep(nap).await;
         }
+    }
+
+    /// Goes on behind one that cannot be read: its receipts are lost, nothing else is. What it would
+    /// have said about the older ones is known, or said by the newest of them that can be read.
+    async fn past(&self, number: u64, before: Head, what: &str) -> Result<Head> {
+        tracing::warn!(system = %self.system, what, "receipts left out");
+        if before.number + 1 == number {
+            return Ok(Head { number, ..before });
+        }
+        for older in (1..number).rev().take(TRIES) {
+            if let Some(page) = self.legible(older).await? {
+                return Ok(Head { number, ..Head::of(&page) });
+            }
+        }
+        Ok(Head { number, oldest: number, total: 0 })
     }
 
     async fn read(&self, number: u64) -> Result<Option<(Page, UpdateVersion)>> {
@@ -286,7 +311,16 @@ impl Log {
     async fn freshest(&self) -> Result<Head> {
         let mut head = self.head.lock().await;
         let mut known = self.newest(&mut head).await?;
-        while let Some((page, version)) = self.read(known.number + 1).await? {
+        loop {
+            let (page, version) = match self.read(known.number + 1).await {
+                Ok(Some(read)) => read,
+                Ok(None) => break,
+                Err(Error::Corrupt { what, .. }) => {
+                    known = self.past(known.number + 1, known, &what).await?;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
             known = match page.open_until_ms {
                 None => Head::of(&page),
                 Some(until_ms) if self.ground.moment().await?.is_over(until_ms) => {
@@ -364,13 +398,14 @@ impl Log {
         // The newest stays: it tells where numbers go on.
         while head.oldest.max(1) < head.number && pruned < rows as u64 {
             let number = head.oldest.max(1);
-            let Some((page, _)) = self.read(number).await? else {
+            // One that cannot be read is left for a person to look at.
+            let Some(page) = self.legible(number).await? else {
                 head.oldest = number + 1;
                 continue;
             };
             let newest_ms = page.receipts().map(|receipt| receipt.at_ms).max();
             let too_old = newest_ms.unwrap_or(page.made_ms) + retention.age_ms < now;
-            let too_many = head.total - page.before > retention.count;
+            let too_many = head.total.saturating_sub(page.before) > retention.count;
             if !too_old && !too_many {
                 break;
             }
@@ -380,33 +415,5 @@ impl Log {
         }
         *guard = Some(head);
         Ok(pruned)
-    }
-}
-
-impl Opened<'_> {
-    /// The number that the changes are to name.
-    pub(crate) fn number(&self) -> u64 {
-        self.page.number
-    }
-
-    /// The receipts that it intends for a subject.
-    pub(crate) fn intended(&self, subject: &Subject) -> Vec<Receipt> {
-        let name = subject.name();
-        let entry = self.page.entries.iter().find(|entry| entry.subject == name.as_str());
-        entry.map(|entry| entry.receipts.clone()).unwrap_or_default()
-    }
-
-    /// All changes were tried and answered: final, with those that were made.
-    pub(crate) async fn close(mut self, confirmed: &BTreeSet<String>) -> Result<BTreeSet<String>> {
-        let page = self.log.finish(self.page, self.version, confirmed).await?;
-        *self.head = Some(Head::of(&page));
-        Ok(page.entries.into_iter().map(|entry| entry.subject).collect())
-    }
-
-    /// Not every change was answered: what was made is found out.
-    pub(crate) async fn settle(mut self) -> Result<BTreeSet<String>> {
-        let page = self.log.settle_page(self.page, self.version).await?;
-        *self.head = Some(Head::of(&page));
-        Ok(page.entries.into_iter().map(|entry| entry.subject).collect())
     }
 }

@@ -38,7 +38,7 @@ impl Local {
         })?;
         let node = {
             let _inside = runtime.enter();
-            Node::open(config, SystemClock::shared(), Arc::new(Silent))?
+            Node::open_by_hand(config, SystemClock::shared(), Arc::new(Silent))?
         };
         runtime.block_on(node.probe())?;
         Ok(Local { node, runtime })

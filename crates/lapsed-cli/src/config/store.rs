@@ -87,6 +87,19 @@ pub enum Place {
     Object(ObjectPlace),
 }
 
+impl Place {
+    /// Whether both are the same objects: there the name of a system is no part of a key's.
+    pub fn shares_objects_with(&self, other: &Place) -> bool {
+        match (self, other) {
+            (Place::Object(one), Place::Object(other)) => {
+                let at = |place: &ObjectPlace| place.url.trim_end_matches('/').to_owned();
+                at(one) == at(other) && one.endpoint == other.endpoint
+            }
+            _ => false,
+        }
+    }
+}
+
 /// One store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreConfig {

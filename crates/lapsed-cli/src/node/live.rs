@@ -12,7 +12,7 @@ use lapsed::receipt::{Reason, Receipt, ReceiptQuery, Witness};
 use lapsed::schedule::Stop;
 use lapsed::store::{Store, StoreInfo};
 use lapsed::sweep::brake::{Brake, Setting, Verdict};
-use lapsed::sweep::policy::Mode;
+use lapsed::sweep::policy::{Mode, Policy};
 use lapsed::sweep::{Act, Census, PassReport, Stopped, Sweep, Sweeper, SweeperParts};
 use lapsed::system::{Explanation, Restored, System};
 use lapsed::{Error, Result, SystemId};
@@ -40,6 +40,8 @@ pub struct Ground<'a> {
     pub clock: Arc<dyn Clock>,
     pub journal: Arc<Journal>,
     pub process: &'a str,
+    /// Whether passes are only run when somebody gives the command: they do not wait for idleness.
+    pub by_hand: bool,
 }
 
 /// One system, opened.
@@ -66,13 +68,13 @@ impl Live {
         journal: Arc<Journal>,
         process: &str,
     ) -> Result<Live> {
-        Self::build(plan, Ground { store, clock, journal, process })
+        Self::build(plan, Ground { store, clock, journal, process, by_hand: true })
     }
 
     /// Builds it from its plan.
     pub fn build(plan: &dyn Planned, ground: Ground<'_>) -> Result<Live> {
         let common = plan.common().clone();
-        let Ground { store: opened, clock, journal, process } = ground;
+        let Ground { store: opened, clock, journal, process, by_hand } = ground;
         let brake = Arc::new(Brake::new(common.brake.clone(), common.threshold));
         let activity = Arc::new(Activity::default());
         let witness: Arc<dyn Witness> = journal.clone();
@@ -110,7 +112,10 @@ impl Live {
             name: process.to_owned(),
             sweep: sweep.clone(),
             store: store.clone(),
-            policy: common.policy.clone(),
+            policy: Policy {
+                idle_grace: common.policy.idle_grace.filter(|_| !by_hand),
+                ..common.policy.clone()
+            },
             brake: brake.clone(),
             clock: clock.clone(),
             activity,

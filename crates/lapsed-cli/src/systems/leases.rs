@@ -238,9 +238,14 @@ impl Planned for LeasesPlan {
     }
 
     fn describe_brake(&self) -> String {
-        "the brake holds when the operator says so; after the store was away every lease has a whole \
-         TTL again"
-            .to_owned()
+        let away = match self.times.bucket {
+            None => "after the store was away every lease has a whole TTL again",
+            // Nobody can tell for how long a bucket was out of reach, and of whom.
+            Some(_) => {
+                "a lease is over at its deadline, whether or not its holder reached the store"
+            }
+        };
+        format!("the brake holds when the operator says so; {away}")
     }
 
     fn build(&self, ground: Ground<'_>) -> lapsed::Result<Built> {

@@ -130,6 +130,14 @@ fn object_stores_have_their_keys_and_each_is_checked() {
         refused(&object(lines), &[], &["lapsed.toml", "store.s", says]);
         assert!(!check(&object(lines), &[]).err.contains("s3cret"), "{lines}");
     }
+    // Keys do not carry the name of their system there: two would write each other's records.
+    let second = "[[system]]\nkind = \"leases\"\nname = \"other\"\n";
+    let same = format!("{}store = \"s\"\n{second}store = \"s\"\n", object("url = \"s3://b/p\""));
+    refused(&same, &[], &["`system[other].store`", "leases/locks", "a prefix of its own"]);
+    let again = "[store.t]\nurl = \"s3://b/p/\"\n";
+    let both =
+        format!("{again}{}store = \"s\"\n{second}store = \"t\"\n", object("url = \"s3://b/p\""));
+    refused(&both, &[], &["`system[other].store`", "a prefix of its own"]);
     let registry = "[store.s]\nurl = \"s3://b\"\n[[system]]\nkind = \"registry\"\n";
     refused(registry, &[], &["`system[0].store`", "an object store keeps leases only"]);
     for (line, says) in [

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 lapsed_testbed::steady_tests! {
     a_pass_clears_what_nobody_touched_and_restore_brings_it_back,
     the_daemon_sweeps_by_itself_once_nobody_uses_it,
+    a_command_without_a_daemon_does_not_wait_for_idleness,
     what_is_cleared_is_counted_once_whoever_clears_it,
     without_a_configuration_there_are_leases_too,
 }
@@ -71,6 +72,19 @@ fn the_daemon_sweeps_by_itself_once_nobody_uses_it() {
     assert!(text.contains(line), "{text}");
     let aborts = "lapsed_pass_total{system=\"locks\",stopped=\"activity\",kind=\"leases\"} 0\n";
     assert!(!text.contains(aborts), "{text}");
+}
+
+/// Whoever gives the command has chosen the time: a process that has just begun was never idle for long.
+fn a_command_without_a_daemon_does_not_wait_for_idleness() {
+    let home = Home::leases("idle_grace = \"1h\"");
+    for args in [&["sweep", "locks", "--json"][..], &["sweep", "locks", "--json", "--dry-run"]] {
+        let swept = home.run(args);
+        assert_eq!((swept.code, &swept.json()["stopped"]), (0, &json!("done")), "{swept:?}");
+    }
+    // A daemon knows who uses it, and gives way.
+    let daemon = home.serve();
+    acquire(&daemon, "k", "a", 600_000);
+    assert_eq!(daemon.run(&["sweep", "locks", "--json"]).json()["stopped"], "activity");
 }
 
 fn what_is_cleared_is_counted_once_whoever_clears_it() {

@@ -85,6 +85,8 @@ struct Judged {
     answer: Asked,
     doc: Doc,
     cleared: Vec<Expiry>,
+    /// Whether it was read for this judgement, whatever was known before.
+    read_again: bool,
 }
 
 impl ObjectLeases {
@@ -103,13 +105,14 @@ impl ObjectLeases {
                 None => self.ground.load(&Subject::Lease(key.clone())).await?,
             };
             let sent_ms = self.ground.time.mono_ms();
-            let judged = match self.judge(key, &held, change).await {
+            let (held, judged) = match self.judge(key, held, change).await {
                 Ok(judged) => judged,
                 Err(error) => {
                     self.cache.forget(key);
                     return Err(error);
                 }
             };
+            let fresh = fresh || judged.read_again;
             let unchanged = judged.doc == held.doc;
             if unchanged && !fresh && judged.answer.is_refusal() {
                 self.cache.forget(key);
@@ -176,22 +179,37 @@ impl ObjectLeases {
         cleared: Vec<Expiry>,
     ) -> Result<Option<Met<Asked>>> {
         let renewal = Change::Renew(grant.token, Some(grant.ttl_ms));
-        let mut judged = self.judge(key, held, &renewal).await?;
+        let (held, mut judged) = self.judge(key, held.clone(), &renewal).await?;
         let subject = Subject::Lease(key.clone());
         self.file_before(&subject, &mut judged.doc).await?;
-        let written = self.ground.replace(held, judged.doc).await?;
+        let written = self.ground.replace(&held, judged.doc).await?;
         self.cache.forget(key);
         Ok(written.map(|_| Met { answer: judged.answer, cleared }))
     }
 
-    /// What becomes of the record, by the rules.
-    async fn judge(&self, key: &LeaseKey, held: &Held, change: &Change) -> Result<Judged> {
-        let mut doc = held.doc.clone();
+    /// What becomes of the record, by the rules; and the record that was judged.
+    ///
+    /// A transaction that is settled is settled for good, whoever wins the write (D3): that is never done
+    /// by what is remembered, or was read before the lease was over, but by how the record stands now.
+    async fn judge(
+        &self,
+        key: &LeaseKey,
+        mut held: Held,
+        change: &Change,
+    ) -> Result<(Held, Judged)> {
         let at = self.ground.moment().await?;
+        let read_again = to_settle(&held.doc, change, &at).is_some();
+        if read_again {
+            held = self.ground.load(&Subject::Lease(key.clone())).await?;
+        }
+        let decision = match to_settle(&held.doc, change, &at) {
+            Some(txn) => Some(self.settle_txn(txn).await?),
+            None => None,
+        };
+        let mut doc = held.doc.clone();
         let Content::Lease(_, record) = &mut doc.content else {
             return Err(Error::Invalid(format!("{key} is not a lease")));
         };
-        let decision = self.decided_for(record, change, &at).await?;
         let mut cleared = Vec::new();
         if let Some(over) = record.clear(&at, decision) {
             cleared.push(Expiry {
@@ -202,26 +220,7 @@ impl ObjectLeases {
             doc.owed.push(Debt { removed: Removed::Lease(over), judged_ms: at.judging_ms });
         }
         let answer = apply(key, record, change, decision, &at);
-        Ok(Judged { answer, doc, cleared })
-    }
-
-    /// The decision that must be known before the lease may end; asked for only then.
-    async fn decided_for(
-        &self,
-        record: &Record,
-        change: &Change,
-        at: &Moment,
-    ) -> Result<Option<Decision>> {
-        let ends = match change {
-            Change::Release(token) => record.check(*token).is_ok(),
-            _ => false,
-        };
-        match record.undecided() {
-            Some(txn) if ends || record.expired(at).is_some() => {
-                Ok(Some(self.settle_txn(&txn.clone()).await?))
-            }
-            _ => Ok(None),
-        }
+        Ok((held, Judged { answer, doc, cleared, read_again }))
     }
 
     /// The decision on a transaction; where there is none it is rolled back, for good.
@@ -254,6 +253,16 @@ impl ObjectLeases {
         let base = Duration::from_millis(5) * 2u32.saturating_pow(attempt.min(6));
         self.ground.clock.sleep(jittered(&*self.ground.clock, base, 1.0)).await;
     }
+}
+
+/// The transaction whose decision must be known before the lease ends, if this ends it.
+fn to_settle<'d>(doc: &'d Doc, change: &Change, at: &Moment) -> Option<&'d lapsed::Name> {
+    let Content::Lease(_, record) = &doc.content else { return None };
+    let ends = match change {
+        Change::Release(token) => record.check(*token).is_ok(),
+        _ => false,
+    };
+    record.undecided().filter(|_| ends || record.expired(at).is_some())
 }
 
 /// What an object owes, as an intention.

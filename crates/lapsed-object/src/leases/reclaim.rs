@@ -16,7 +16,7 @@ use super::change::intent;
 use super::walk::{Entry, Seen};
 use super::{ObjectLeases, decisions, some_at_once};
 use crate::doc::{Content, Debt};
-use crate::ground::{Found, Held, namespace_of};
+use crate::ground::{Found, Held};
 use crate::log::{Intent, Opened};
 use crate::objects::{Deleted, Only};
 
@@ -122,7 +122,11 @@ impl ObjectLeases {
             false => entries,
         };
         match self.newest(suspect, held, &plan.entries).await? {
-            Ok(held) => self.judge_held(&mut plan, held, batch).await?,
+            Ok(held) => match self.judge_held(&mut plan, held, batch).await {
+                // The marker of its transaction: the others of the batch do not need that.
+                Err(Error::Corrupt { what, .. }) => plan.verdict = self.unreadable(&what),
+                judged => judged?,
+            },
             Err(verdict) => plan.verdict = verdict,
         }
         Ok(plan)
@@ -144,24 +148,34 @@ impl ObjectLeases {
         if let Some(seen) = seen {
             return Ok(Ok(Some(seen).filter(newer).or(remembered).expect("one of them is newer")));
         }
-        let path = match (&subject, entries.first()) {
-            (Ok(subject), _) => (self.ground.path(subject), namespace_of(subject)),
-            (Err(_), Some(_)) => return Ok(Err(Verdict::Missing)),
-            (Err(_), None) => return Ok(Err(Verdict::Again)),
-        };
-        Ok(match self.ground.find(&path.0, path.1).await? {
+        // By its entry: a name that was cut does not tell the key, and so not the object.
+        let Some(entry) = entries.first() else { return Ok(Err(Verdict::Again)) };
+        Ok(match self.target(entry).await? {
             Found::Doc(held) => Ok(*held),
             Found::Nothing => Err(Verdict::Missing),
-            Found::Rubbish(what) => {
-                tracing::warn!(system = %self.id, what, "left for a person to look at");
-                Err(Verdict::Unreadable)
-            }
+            Found::Rubbish(what) => Err(self.unreadable(&what)),
         })
     }
 
-    async fn judge_held(&self, plan: &mut Plan, held: Held, batch: &Batch) -> Result<()> {
+    fn unreadable(&self, what: &str) -> Verdict {
+        tracing::warn!(system = %self.id, what, "left for a person to look at");
+        Verdict::Unreadable
+    }
+
+    async fn judge_held(&self, plan: &mut Plan, mut held: Held, batch: &Batch) -> Result<()> {
         let at = self.ground.moment().await?;
         plan.verdict = verdict(&held, &plan.suspect, &at);
+        if plan.verdict == Verdict::Over && batch.act == Act::Reclaim && has_staged(&held) {
+            // What was listed may have been renewed since, and a transaction is rolled back for good.
+            match self.newest(&plan.suspect, None, &plan.entries).await? {
+                Ok(now) => held = now,
+                Err(verdict) => {
+                    plan.verdict = verdict;
+                    return Ok(());
+                }
+            }
+            plan.verdict = verdict(&held, &plan.suspect, &at);
+        }
         let mut next = held.clone();
         let mut own = None;
         if plan.verdict == Verdict::Over && batch.act == Act::Reclaim {
@@ -385,6 +399,11 @@ impl Verdict {
             Verdict::Free | Verdict::Missing | Verdict::Again => Outcome::Gone,
         }
     }
+}
+
+/// Whether the decision of a transaction is needed to clear it.
+fn has_staged(held: &Held) -> bool {
+    matches!(&held.doc.content, Content::Lease(_, record) if record.undecided().is_some())
 }
 
 /// How an object stands to what was suspected.

@@ -124,7 +124,7 @@ impl ObjectLeases {
     }
 
     /// What an entry points to.
-    async fn target(&self, entry: &Entry) -> Result<Found> {
+    pub(crate) async fn target(&self, entry: &Entry) -> Result<Found> {
         let (path, namespace) = match entry.namespace.as_str() {
             DECISIONS => (self.ground.places.marker(&entry.name), None),
             namespace => (self.ground.places.meta(namespace, &entry.name), Some(namespace)),

@@ -32,11 +32,20 @@ async fn acquire(site: &Site, key: &LeaseKey, ttl: Duration) -> Grant {
 
 /// moto checks no signatures: the bucket can be looked at, and spoilt, by hand.
 fn by_hand(method: &str, target: &str) -> lapsed_testbed::HttpAnswer {
+    by_hand_with(method, target, &[])
+}
+
+fn by_hand_with(
+    method: &str,
+    target: &str,
+    headers: &[(&str, &str)],
+) -> lapsed_testbed::HttpAnswer {
     let signed = "AWS4-HMAC-SHA256 Credential=x/20260101/us-east-1/s3/aws4_request, \
                   SignedHeaders=host, Signature=none";
     let port = ObjectServer::shared(ENGINE).port();
     let target = format!("/{PLACE}{target}");
-    http_call(port, method, &target, &[("authorization", signed)], Duration::from_secs(20)).unwrap()
+    let headers: Vec<_> = [("authorization", signed)].iter().chain(headers).copied().collect();
+    http_call(port, method, &target, &headers, Duration::from_secs(20)).unwrap()
 }
 
 /// The names below a site's prefix that contain `part`.
@@ -225,6 +234,57 @@ async fn a_spoilt_record_hides_no_other() {
     let error = fresh.leases.acquire(&wish(&key("k1"), TTL)).await.unwrap_err();
     assert!(matches!(&error, Error::Corrupt { what, .. } if what.contains("k1.pb")), "{error}");
     assert_eq!(names(site, ".lease-index/").len(), 1, "its entry stays");
+}
+
+/// A page is full as long as there is more: whoever reads on stops at the first that is not.
+#[tokio::test]
+async fn a_spoilt_record_does_not_end_a_listing() {
+    let site = Site::new(ENGINE);
+    for n in 0..5 {
+        acquire(&site, &key(&format!("k{n}")), TTL).await;
+    }
+    assert_eq!(by_hand("PUT", &format!("/{}/n/meta/k1.pb", site.prefix)).status, 200);
+    let namespace = key("x").namespace;
+    let keys = |page: Vec<lapsed::leases::Described>| -> Vec<String> {
+        page.iter().map(|one| one.key.to_string()).collect()
+    };
+    let page = site.leases.list(&namespace, None, 2).await.unwrap();
+    assert_eq!(keys(page), ["k0", "k2"]);
+    let page = site.leases.list(&namespace, Some(&name("k2")), 2).await.unwrap();
+    assert_eq!(keys(page), ["k3", "k4"]);
+}
+
+/// A key so long that its name is cut: its entry does not tell it, and is kept all the same.
+#[tokio::test]
+async fn a_spoilt_record_of_a_long_key_keeps_its_entry() {
+    let site = Site::new(ENGINE);
+    acquire(&site, &key(&"ä".repeat(100)), TTL).await;
+    let records = names(&site, "/meta/");
+    assert_eq!(records.len(), 1);
+    let spoilt = records[0].replace('%', "%25").replace('~', "%7E");
+    assert_eq!(by_hand("PUT", &format!("/{spoilt}")).status, 200);
+    assert_eq!(names(&site, "/meta/"), records, "the same object");
+    pass(&site.store, TTL + BUCKET).await;
+    let f = site.fixture();
+    let report = sweep(&f).await;
+    assert_eq!(report.skipped.get("unreadable"), Some(&1), "{report:?}");
+    let site = f.keep.downcast_ref::<Site>().unwrap();
+    assert_eq!(names(site, ".lease-index/").len(), 1, "its entry stays");
+}
+
+/// A record copied to the name of another key is not that key's: its token and holder are not believed.
+#[tokio::test]
+async fn a_record_under_another_name_is_not_believed() {
+    let site = Site::new(ENGINE);
+    let grant = acquire(&site, &key("k"), Duration::from_secs(600)).await;
+    let record = |key: &str| format!("/{}/n/meta/{key}.pb", site.prefix);
+    let source = format!("/{PLACE}{}", record("k"));
+    assert_eq!(by_hand_with("PUT", &record("l"), &[("x-amz-copy-source", &source)]).status, 200);
+    let error = site.leases.acquire(&wish(&key("l"), TTL)).await.unwrap_err();
+    assert!(matches!(&error, Error::Corrupt { what, .. } if what.contains("l.pb")), "{error}");
+    let listed = site.leases.list(&key("x").namespace, None, 10).await.unwrap();
+    assert_eq!(listed.len(), 1, "{listed:?}");
+    done(site.leases.release(&grant.ticket()).await.unwrap().answer);
 }
 
 /// Entries that were lost are made again, from the records; what it costs is told before.

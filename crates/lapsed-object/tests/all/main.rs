@@ -10,3 +10,4 @@ mod killed;
 mod layout;
 mod leases;
 mod probe;
+mod staged;

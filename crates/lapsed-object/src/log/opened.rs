@@ -1,0 +1,38 @@
+//! A log object in our hands: how it is made final.
+
+use std::collections::BTreeSet;
+
+use lapsed::Result;
+use lapsed::leases::Subject;
+use lapsed::receipt::Receipt;
+
+use super::Opened;
+use super::page::Head;
+
+impl Opened<'_> {
+    /// The number that the changes are to name.
+    pub(crate) fn number(&self) -> u64 {
+        self.page.number
+    }
+
+    /// The receipts that it intends for a subject.
+    pub(crate) fn intended(&self, subject: &Subject) -> Vec<Receipt> {
+        let name = subject.name();
+        let entry = self.page.entries.iter().find(|entry| entry.subject == name.as_str());
+        entry.map(|entry| entry.receipts.clone()).unwrap_or_default()
+    }
+
+    /// All changes were tried and answered: final, with those that were made.
+    pub(crate) async fn close(mut self, confirmed: &BTreeSet<String>) -> Result<BTreeSet<String>> {
+        let page = self.log.finish(self.page, self.version, confirmed).await?;
+        *self.head = Some(Head::of(&page));
+        Ok(page.entries.into_iter().map(|entry| entry.subject).collect())
+    }
+
+    /// Not every change was answered: what was made is found out.
+    pub(crate) async fn settle(mut self) -> Result<BTreeSet<String>> {
+        let page = self.log.settle_page(self.page, self.version).await?;
+        *self.head = Some(Head::of(&page));
+        Ok(page.entries.into_iter().map(|entry| entry.subject).collect())
+    }
+}
