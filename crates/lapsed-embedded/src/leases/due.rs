@@ -5,10 +5,23 @@ use std::ops::Bound;
 
 use lapsed::Name;
 use lapsed::leases::rules::{Marker, Moment, Record};
-use lapsed::leases::{Decision, Token};
+use lapsed::leases::{DECISIONS, Decision, Token};
 
-/// What is over when: its deadline, then what it is.
-pub(super) type Place = (u64, Name);
+/// What is over when: its deadline, then what it is; a decision after the leases of that instant, whose
+/// staged work may wait for it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Place {
+    pub deadline_ms: u64,
+    is_decision: bool,
+    pub subject: Name,
+}
+
+impl Place {
+    pub fn new(deadline_ms: u64, subject: Name) -> Place {
+        let is_decision = subject.as_str().starts_with(DECISIONS);
+        Place { deadline_ms, is_decision, subject }
+    }
+}
 
 /// What else is to be known of it: whose it is, and when it is over.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,23 +85,23 @@ impl Due {
     /// A row has changed.
     pub fn change(&mut self, subject: &Name, before: Option<Entry>, after: Option<Entry>) {
         if let Some((deadline_ms, term)) = before
-            && self.by_deadline.remove(&(deadline_ms, subject.clone())).is_some()
+            && self.by_deadline.remove(&Place::new(deadline_ms, subject.clone())).is_some()
         {
             self.leases -= u64::from(term.is_lease());
         }
         if let Some((deadline_ms, term)) = after {
             self.leases += u64::from(term.is_lease());
-            self.by_deadline.insert((deadline_ms, subject.clone()), term);
+            self.by_deadline.insert(Place::new(deadline_ms, subject.clone()), term);
         }
     }
 
     /// Costs what is over, not what there is.
     pub fn count(&self, at: &Moment) -> Counts {
         let mut counts = Counts { leases: self.leases, ..Counts::default() };
-        for ((deadline_ms, _), term) in self.past(None, at) {
-            if term.is_over(*deadline_ms, at) {
+        for (place, term) in self.past(None, at) {
+            if term.is_over(place.deadline_ms, at) {
                 counts.over += 1;
-                counts.oldest_ms.get_or_insert(*deadline_ms);
+                counts.oldest_ms.get_or_insert(place.deadline_ms);
             } else {
                 counts.spared += 1;
             }
@@ -98,7 +111,7 @@ impl Due {
 
     /// Up to `limit` that are over, after `after`, the longest first.
     pub fn page(&self, after: Option<Place>, at: &Moment, limit: usize) -> Vec<(Place, Term)> {
-        let over = self.past(after, at).filter(|((ms, _), term)| term.is_over(*ms, at));
+        let over = self.past(after, at).filter(|(place, term)| term.is_over(place.deadline_ms, at));
         over.take(limit).map(|(place, term)| (place.clone(), term.clone())).collect()
     }
 
@@ -108,7 +121,7 @@ impl Due {
         let at = *at;
         self.by_deadline
             .range((start, Bound::Unbounded))
-            .take_while(move |((ms, _), _)| at.is_over(*ms))
+            .take_while(move |(place, _)| at.is_over(place.deadline_ms))
     }
 }
 
@@ -127,7 +140,7 @@ mod tests {
         let mut due = Due::default();
         due.change(&name("old"), None, Some((100, lease(50))));
         due.change(&name("new"), None, Some((120, lease(400))));
-        due.change(&name("t"), None, Some((110, Term::Decision(Decision::Commit))));
+        due.change(&name(".txn-decisions/t"), None, Some((110, Term::Decision(Decision::Commit))));
         due.change(&name("later"), None, Some((900, lease(400))));
         let at = Moment::exact(420, 400);
         let expected = Counts { leases: 3, over: 2, spared: 1, oldest_ms: Some(110) };
@@ -135,9 +148,12 @@ mod tests {
         let page = |after, at: &Moment, limit| -> Vec<Place> {
             due.page(after, at, limit).into_iter().map(|(place, _)| place).collect()
         };
-        assert_eq!(page(None, &at, 9), [(110, name("t")), (120, name("new"))]);
-        assert_eq!(page(Some((110, name("t"))), &at, 9), [(120, name("new"))]);
-        assert_eq!(page(None, &Moment::exact(450, 400), 1), [(100, name("old"))]);
+        let place = |ms, text| Place::new(ms, name(text));
+        let (t, new) = (place(110, ".txn-decisions/t"), place(120, "new"));
+        assert_eq!(page(None, &at, 9), [t.clone(), new.clone()]);
+        assert_eq!(page(Some(t), &at, 9), [new]);
+        assert_eq!(page(None, &Moment::exact(450, 400), 1), [place(100, "old")]);
+        assert!(place(7, "z") < place(7, ".txn-decisions/a"));
         due.change(&name("old"), Some((100, lease(50))), None);
         assert_eq!((due.leases, due.count(&at).spared), (2, 0));
     }

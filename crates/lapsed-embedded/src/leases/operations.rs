@@ -37,7 +37,7 @@ impl Core {
         if open.record.expired(&at).is_none() {
             return Ok(open);
         }
-        let decision = self.decide_stage(tx, &open.record, &at, &mut open.cleared)?;
+        let decision = self.decide_stage(tx, &open.record, &at)?;
         if let Some(cleared) = open.record.clear(&at, decision) {
             let subject = Subject::Lease(key.clone());
             open.cleared.push(expiry(&subject, due_ms(&cleared, &at), &at));
@@ -91,7 +91,7 @@ impl Core {
             if let Err(loss) = open.record.check(ticket.token) {
                 return Ok(Err(loss));
             }
-            let decision = self.decide_stage(tx, &open.record, &open.at, &mut open.cleared)?;
+            let decision = self.decide_stage(tx, &open.record, &open.at)?;
             Ok(open.record.release(ticket.token, decision))
         })
     }

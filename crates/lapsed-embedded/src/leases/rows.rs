@@ -115,20 +115,20 @@ impl Core {
         Ok(())
     }
 
-    /// The decision that ends staged work: where there is none, it is `rollback` from now on (D9).
+    /// The decision that ends staged work: where there is none, it is `rollback` from now on (D9). One that
+    /// need not be kept any longer counts as long as it is there: what waits for it was staged under it.
     pub(super) fn decide_stage(
         &self,
         tx: &mut Tx<'_>,
         record: &Record,
         at: &Moment,
-        cleared: &mut Vec<Expiry>,
     ) -> Tried<Option<Decision>> {
-        let Some(txn) = record.undecided().cloned() else { return Ok(None) };
-        if let Some(marker) = self.live_marker(tx, &txn, at, cleared)? {
+        let Some(txn) = record.undecided() else { return Ok(None) };
+        if let Some(marker) = self.marker(tx, txn)? {
             return Ok(Some(marker.decision));
         }
         let marker = Marker::new(Decision::Rollback, DECISION_TTL_MS, at);
-        self.put_marker(tx, &txn, None, Some(&marker))?;
+        self.put_marker(tx, txn, None, Some(&marker))?;
         Ok(Some(Decision::Rollback))
     }
 

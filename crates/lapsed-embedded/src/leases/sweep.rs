@@ -68,27 +68,12 @@ impl Core {
         }
         let Some(before) = before else { return Ok(Outcome::Gone) };
         let mut record = before.clone();
-        let decision = self.decide_stage_in(run, tx, &record, at)?;
+        let decision = self.decide_stage(tx, &record, at)?;
         let Some(cleared) = record.clear(at, decision) else { return Ok(Outcome::Gone) };
         self.put_record(tx, key, Some(&before), &record)?;
         let subject = Subject::Lease(key.clone());
         let receipt = Core::note_in(run, tx, &subject, &Removed::Lease(cleared))?;
         Ok(Outcome::Reclaimed(Some(Box::new(receipt))))
-    }
-
-    /// As [`Core::decide_stage`]; a decision that is over is deleted by this batch.
-    fn decide_stage_in(
-        &self,
-        run: &mut Run<'_>,
-        tx: &mut Tx<'_>,
-        record: &Record,
-        at: &Moment,
-    ) -> Tried<Option<lapsed::leases::Decision>> {
-        if let Some(txn) = record.undecided() {
-            self.delete_marker(run, tx, &txn.clone(), at)?;
-        }
-        // Nothing is left that would have to be cleared on the way.
-        self.decide_stage(tx, record, at, &mut Vec::new())
     }
 
     fn delete_marker(
@@ -126,11 +111,12 @@ impl EmbeddedLeases {
 }
 
 /// A place of the index, as a suspect.
-fn suspect(((deadline_ms, key), term): (Place, Term)) -> Result<Suspect> {
+fn suspect((place, term): (Place, Term)) -> Result<Suspect> {
     let (owner, token, reason) = match term {
         Term::Lease { owner, token, .. } => (owner, token.0, Reason::LeaseExpired),
         Term::Decision(decision) => (Name::new(decision.as_str())?, 0, Reason::DecisionExpired),
     };
+    let (key, deadline_ms) = (place.subject, place.deadline_ms);
     Ok(Suspect { key, owner, incarnation: Incarnation(token), deadline_ms, reason })
 }
 
@@ -139,7 +125,7 @@ fn place(cursor: &Cursor) -> Result<Option<Place>> {
     let Some(text) = &cursor.0 else { return Ok(None) };
     let split = || {
         let (deadline_ms, key) = text.split_once(':')?;
-        Some((deadline_ms.parse().ok()?, Name::new(key).ok()?))
+        Some(Place::new(deadline_ms.parse().ok()?, Name::new(key).ok()?))
     };
     match split() {
         Some(place) => Ok(Some(place)),

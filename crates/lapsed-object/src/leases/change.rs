@@ -223,8 +223,13 @@ impl ObjectLeases {
         Ok((held, Judged { answer, doc, cleared, read_again }))
     }
 
-    /// The decision on a transaction; where there is none it is rolled back, for good.
+    /// The decision on a transaction; where there is none it is rolled back, for good. One that need not be
+    /// kept any longer counts as long as it is there: what waits for it was staged under it.
     pub(crate) async fn settle_txn(&self, txn: &lapsed::Name) -> Result<Decision> {
+        let held = self.ground.load(&Subject::Decision(txn.clone())).await?;
+        if let Content::Decision(_, Some(marker)) = &held.doc.content {
+            return Ok(marker.decision);
+        }
         Ok(self.decide_once(txn, Decision::Rollback, DECISION_TTL_MS).await?.answer.decision)
     }
 

@@ -68,21 +68,25 @@ pub(crate) struct Walk {
     from: Option<Entry>,
     /// The next page of namespaces: after which, by which token. `None`: there is none.
     more: Option<(Option<String>, Option<String>)>,
+    /// Whether the decisions are still to come: last, so that staged work of a lease that is over finds the
+    /// one that it waits for.
+    decisions: bool,
 }
 
 impl Walk {
     /// From the beginning, or from just after a place.
     pub(crate) fn new(after: Option<&str>) -> Walk {
         let from = after.and_then(Entry::parse);
-        let first = from.as_ref().map_or(DECISIONS, |entry| entry.namespace.as_str()).to_owned();
-        let after = Some(first.clone()).filter(|first| first != DECISIONS);
+        let first = from.as_ref().map(|entry| entry.namespace.clone());
+        let among_decisions = first.as_deref() == Some(DECISIONS);
         Walk {
             entries: VecDeque::new(),
             page: None,
             buckets: VecDeque::new(),
-            namespaces: [first].into(),
+            namespaces: first.clone().into_iter().collect(),
             from,
-            more: Some((after, None)),
+            more: (!among_decisions).then_some((first, None)),
+            decisions: !among_decisions,
         }
     }
 
@@ -100,6 +104,8 @@ impl Walk {
                 self.list_buckets(leases, namespace).await?;
             } else if let Some((after, token)) = self.more.take() {
                 self.list_namespaces(leases, after, token).await?;
+            } else if std::mem::take(&mut self.decisions) {
+                self.namespaces.push_back(DECISIONS.to_owned());
             } else {
                 return Ok(None);
             }
@@ -181,6 +187,7 @@ impl Walk {
             && self.buckets.is_empty()
             && self.namespaces.is_empty()
             && self.more.is_none()
+            && !self.decisions
     }
 }
 

@@ -319,6 +319,7 @@ macro_rules! leases_conformance {
             trap_d8_over_is_over_for_everybody,
             trap_d9_a_committed_stage_is_published,
             trap_d9_an_undecided_stage_is_rolled_back_for_good,
+            trap_d9_a_decision_that_is_over_and_there_still_counts,
             a_release_follows_the_decision,
         ]);
         $crate::leases_conformance!(@cases $make, $tell, decisions: [

@@ -134,6 +134,21 @@ pub async fn trap_d9_an_undecided_stage_is_rolled_back_for_good(f: Fixture) {
     assert_eq!((late.decision, late.first), (Decision::Rollback, false));
 }
 
+/// It need not be kept any longer, and nobody has deleted it: the work that waited for it still follows it.
+pub async fn trap_d9_a_decision_that_is_over_and_there_still_counts(f: Fixture) {
+    let [k, l] = [key("k"), key("l")];
+    let [a, b] = [f.acquire(&k, "a").await.ticket(), f.acquire(&l, "b").await.ticket()];
+    done(f.stage(&a, "t", "new").await);
+    done(f.stage(&b, "t", "new").await);
+    f.leases.decide(&name("t"), Decision::Commit, f.ttl_ms()).await.unwrap();
+    f.ripen().await;
+    f.acquire_long(&k, "c").await;
+    assert_eq!(f.peek(&k).await.state, Some(json("new")), "by whoever comes next");
+    f.sweep().await;
+    assert_eq!(f.peek(&l).await.state, Some(json("new")), "and by the sweep");
+    assert!(f.leases.peek_decision(&name("t")).await.unwrap().is_none(), "which deletes it after");
+}
+
 /// A release is an end like any other.
 pub async fn a_release_follows_the_decision(f: Fixture) {
     let [k, l] = [key("k"), key("l")];
