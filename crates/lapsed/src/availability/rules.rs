@@ -247,3 +247,7 @@ impl MirrorRow {
         true
     }
 }
+
+#[cfg(test)]
+#[path = "rules_tests.rs"]
+mod tests;
