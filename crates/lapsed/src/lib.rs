@@ -4,13 +4,14 @@
 //! Read in this order: [`clock`] (time is given, never taken), [`owner`] (who holds things),
 //! [`sweep`] (suspect → guard → outcome), [`receipt`] (what happened), [`schedule`] and [`leader`]
 //! (when, and who), then the room of a system: [`registry`],
-//! [`sessions`], [`inflight`], [`leases`].
+//! [`sessions`], [`inflight`], [`leases`], [`availability`].
 //!
 //! This crate does no I/O. A store (`lapsed-embedded`, ...) fills the seams [`store::Store`],
 //! [`owner::OwnerStore`], [`sweep::Sweep`] and one trait a system.
 #![warn(missing_docs)]
 
 pub mod activity;
+pub mod availability;
 pub mod clock;
 #[cfg(feature = "conformance")]
 pub mod conformance;

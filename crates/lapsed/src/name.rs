@@ -93,11 +93,14 @@ pub enum Kind {
     Inflight,
     /// The right to a key for a time, and the decisions of transactions.
     Leases,
+    /// Who can take work now: providers, set offline when they fall silent.
+    Availability,
 }
 
 impl Kind {
     /// Every kind there is.
-    pub const ALL: &[Kind] = &[Kind::Registry, Kind::Sessions, Kind::Inflight, Kind::Leases];
+    pub const ALL: &[Kind] =
+        &[Kind::Registry, Kind::Sessions, Kind::Inflight, Kind::Leases, Kind::Availability];
 
     /// The word used in configuration, routes and metrics.
     pub fn as_str(self) -> &'static str {
@@ -106,6 +109,7 @@ impl Kind {
             Kind::Sessions => "sessions",
             Kind::Inflight => "inflight",
             Kind::Leases => "leases",
+            Kind::Availability => "availability",
         }
     }
 }

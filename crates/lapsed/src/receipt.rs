@@ -77,6 +77,8 @@ pub enum Reason {
     LeaseExpired,
     /// A decision that need not be kept any longer.
     DecisionExpired,
+    /// A provider that fell silent.
+    HeartbeatStale,
 }
 
 impl Reason {
@@ -88,6 +90,7 @@ impl Reason {
         Reason::NeverConnected,
         Reason::LeaseExpired,
         Reason::DecisionExpired,
+        Reason::HeartbeatStale,
     ];
 
     /// The word used in metrics and JSON.
@@ -99,6 +102,7 @@ impl Reason {
             Reason::NeverConnected => "never_connected",
             Reason::LeaseExpired => "lease_expired",
             Reason::DecisionExpired => "decision_expired",
+            Reason::HeartbeatStale => "heartbeat_stale",
         }
     }
 }

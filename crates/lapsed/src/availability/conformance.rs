@@ -1,0 +1,1 @@
+//! What every pair of stores must do for `availability`.

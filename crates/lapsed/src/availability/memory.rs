@@ -1,0 +1,365 @@
+//! A mirror in this process's memory: for a truth that only this process uses (the embedded store), and
+//! for tests and simulations of the protocol.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::availability::rules::{Doom, MirrorRow, Settings};
+use crate::availability::{
+    Available, AvailablePage, Beat, BeatPage, Mirror, OnlineBeat, Presence, Seen, SeenBeat,
+    Snapshot, SnapshotTurn, Told,
+};
+use crate::clock::Clock;
+use crate::error::Result;
+use crate::name::Name;
+use crate::sweep::{Act, Batch, Cursor, Refusal, Suspect};
+
+/// A mirror in memory.
+pub struct MemoryMirror {
+    clock: Arc<dyn Clock>,
+    /// A longer silence of this process than that is an absence: it may have stood still.
+    gap: Option<Duration>,
+    /// The mirror's clock is this at the beginning, and goes on with the monotonic one.
+    origin_ms: u64,
+    began: Duration,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Default)]
+struct Kept {
+    rows: BTreeMap<Name, MirrorRow>,
+    /// Which life this is: a new one after every loss.
+    life: u64,
+    seeded: bool,
+    attempts: u64,
+    /// The attempts that are under way.
+    seeding: Vec<u64>,
+    back_ms: u64,
+    waived_ms: u64,
+    looked: Duration,
+    snapshot: Option<(Snapshot, u64)>,
+    turns: u64,
+    turn: Option<(u64, u64)>,
+}
+
+impl MemoryMirror {
+    /// Empty, and not seeded. `gap`: how long this process may be silent before that counts as an absence;
+    /// whoever gives one calls [`Mirror::presence`] more often than that. `None`: it is never away.
+    pub fn new(clock: Arc<dyn Clock>, gap: Option<Duration>) -> Self {
+        let (origin_ms, began) = (clock.wall_ms(), clock.mono());
+        let kept = Kept { life: 1, looked: began, ..Kept::default() };
+        MemoryMirror { clock, gap, origin_ms, began, kept: Mutex::new(kept) }
+    }
+
+    /// Loses everything, as a server does that comes back empty.
+    pub fn lose(&self) {
+        let now_ms = self.time_ms();
+        let mut kept = self.lock();
+        let (life, attempts, turns) = (kept.life + 1, kept.attempts, kept.turns);
+        let looked = kept.looked;
+        *kept = Kept { life, attempts, turns, looked, back_ms: now_ms, ..Kept::default() };
+    }
+
+    /// Changes one row by hand, as an application does, or an accident.
+    pub fn tamper(&self, id: &Name, change: impl FnOnce(&mut MirrorRow)) {
+        change(self.lock().rows.entry(id.clone()).or_default());
+    }
+
+    fn time_ms(&self) -> u64 {
+        self.origin_ms + (self.clock.mono() - self.began).as_millis() as u64
+    }
+
+    /// What is kept, after a look at whether this process stood still.
+    fn kept(&self) -> (MutexGuard<'_, Kept>, u64) {
+        let mut kept = self.lock();
+        let (now, now_ms) = (self.clock.mono(), self.time_ms());
+        if self.gap.is_some_and(|gap| now.saturating_sub(kept.looked) > gap) {
+            kept.back_ms = now_ms;
+        }
+        kept.looked = now;
+        (kept, now_ms)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().expect("no holder of this lock panics")
+    }
+}
+
+impl Kept {
+    /// Those after a cursor, at most `limit` of those that `wanted` lets through.
+    fn after<'k>(
+        &'k self,
+        after: &Cursor,
+        limit: usize,
+        wanted: impl Fn(&MirrorRow) -> bool,
+    ) -> (Vec<(&'k Name, &'k MirrorRow)>, Option<Cursor>) {
+        let from = after.0.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+        let range = self.rows.range::<str, _>((from, Bound::Unbounded));
+        let found: Vec<_> = range.filter(|(_, row)| wanted(row)).take(limit).collect();
+        let next = found.last().filter(|_| found.len() == limit);
+        let next = next.map(|(id, _)| Cursor(Some(id.to_string())));
+        (found, next)
+    }
+
+    /// When it was back after an absence that is not waived, if that was less than `stale_ms` ago.
+    fn back_ms(&self, now_ms: u64, stale_ms: u64) -> u64 {
+        let recent = self.back_ms > 0 && now_ms < self.back_ms.saturating_add(stale_ms);
+        if recent && self.waived_ms < now_ms { self.back_ms } else { 0 }
+    }
+
+    fn decide(
+        &mut self,
+        suspect: &Suspect,
+        now_ms: u64,
+        stale_ms: u64,
+        act: Act,
+    ) -> std::result::Result<Doom, Refusal> {
+        let back_ms = self.back_ms(now_ms, stale_ms);
+        let Some(row) = self.rows.get_mut(&suspect.key) else { return Err(Refusal::Moved) };
+        if let Some(doom) = row.doomed {
+            return Ok(doom);
+        }
+        if !row.online || row.epoch != suspect.incarnation.0 {
+            return Err(Refusal::Moved);
+        }
+        let beat_ms = row.beat_ms.unwrap_or(0);
+        if now_ms < beat_ms.saturating_add(stale_ms) {
+            return Err(Refusal::Alive);
+        }
+        if back_ms > 0 {
+            return Err(Refusal::StoreAway);
+        }
+        let doom = Doom { epoch: row.epoch, beat_ms, decided_ms: now_ms };
+        if act == Act::Reclaim {
+            (row.online, row.beat_ms, row.doomed) = (false, None, Some(doom));
+            self.drop_snapshot();
+        }
+        Ok(doom)
+    }
+
+    fn drop_snapshot(&mut self) {
+        (self.snapshot, self.turn) = (None, None);
+    }
+}
+
+fn seen(id: &Name, row: Option<&MirrorRow>) -> Seen {
+    let row = row.cloned().unwrap_or_default();
+    Seen {
+        id: id.clone(),
+        version: row.version,
+        epoch: row.epoch,
+        online: row.online,
+        deactivated: row.deactivated,
+        sessions: Some(row.sessions),
+        beat: row.beat_ms.map_or(SeenBeat::Missing(None), SeenBeat::At),
+        doomed: row.doomed,
+    }
+}
+
+#[async_trait]
+impl Mirror for MemoryMirror {
+    async fn now_ms(&self) -> Result<u64> {
+        Ok(self.time_ms())
+    }
+
+    async fn presence(&self, stale_ms: u64) -> Result<Presence> {
+        let (kept, now_ms) = self.kept();
+        Ok(Presence {
+            now_ms,
+            incarnation: kept.life.to_string(),
+            back_ms: kept.back_ms(now_ms, stale_ms),
+            seeded: kept.seeded,
+            online: kept.rows.values().filter(|row| row.online).count() as u64,
+            doomed: kept.rows.values().filter(|row| row.doomed.is_some()).count() as u64,
+        })
+    }
+
+    async fn waive(&self, until_ms: u64) -> Result<()> {
+        self.lock().waived_ms = until_ms;
+        Ok(())
+    }
+
+    async fn begin_seed(&self) -> Result<String> {
+        let mut kept = self.lock();
+        kept.attempts += 1;
+        let attempt = kept.attempts;
+        kept.seeding.push(attempt);
+        Ok(attempt.to_string())
+    }
+
+    async fn end_seed(&self, attempt: &str) -> Result<bool> {
+        let now_ms = self.time_ms();
+        let mut kept = self.lock();
+        let before = kept.seeding.len();
+        kept.seeding.retain(|one| one.to_string() != attempt);
+        let valid = kept.seeding.len() < before;
+        if valid && !kept.seeded {
+            (kept.seeded, kept.back_ms) = (true, now_ms);
+        }
+        Ok(valid)
+    }
+
+    async fn apply(&self, told: &[Told], attempt: Option<&str>) -> Result<Option<u64>> {
+        let (mut kept, now_ms) = self.kept();
+        let is_void = |attempt: &str| !kept.seeding.iter().any(|one| one.to_string() == attempt);
+        if attempt.is_some_and(is_void) {
+            return Ok(None);
+        }
+        let (mut newer, mut moved) = (0, false);
+        for Told { state, beat_ms } in told {
+            let row = kept.rows.entry(state.id.clone()).or_default();
+            let before = (row.online, row.deactivated);
+            newer += u64::from(row.apply(state, *beat_ms, now_ms));
+            moved |= before != (row.online, row.deactivated);
+        }
+        if moved {
+            kept.drop_snapshot();
+        }
+        Ok(Some(newer))
+    }
+
+    async fn forget(&self, ids: &[(Name, Option<u64>)]) -> Result<u64> {
+        let mut kept = self.lock();
+        let mut gone = 0;
+        for (id, version) in ids {
+            if kept.rows.get(id).is_some_and(|row| row.version == *version) {
+                kept.rows.remove(id);
+                gone += 1;
+            }
+        }
+        Ok(gone)
+    }
+
+    async fn beat(&self, ids: &[Name]) -> Result<Option<Vec<Beat>>> {
+        let (mut kept, now_ms) = self.kept();
+        if !kept.seeded {
+            return Ok(None);
+        }
+        let beat = |id: &Name| match kept.rows.get_mut(id) {
+            Some(row) if row.deactivated => Beat::Deactivated,
+            Some(row) if row.online => {
+                row.beat_ms = row.beat_ms.max(Some(now_ms));
+                Beat::Noted
+            }
+            _ => Beat::Offline,
+        };
+        Ok(Some(ids.iter().map(beat).collect()))
+    }
+
+    async fn look(&self, ids: &[Name]) -> Result<(Vec<Seen>, u64)> {
+        let (kept, now_ms) = self.kept();
+        Ok((ids.iter().map(|id| seen(id, kept.rows.get(id))).collect(), now_ms))
+    }
+
+    async fn beats(&self, after: &Cursor, limit: usize, older_ms: u64) -> Result<Option<BeatPage>> {
+        let (kept, now_ms) = self.kept();
+        if !kept.seeded {
+            return Ok(None);
+        }
+        let (rows, next) = kept.after(after, limit, |row| row.online);
+        let examined = rows.len() as u64;
+        let is_old = |row: &MirrorRow| now_ms >= row.beat_ms.unwrap_or(0).saturating_add(older_ms);
+        let beats = rows.iter().filter(|(_, row)| is_old(row)).map(|(id, row)| OnlineBeat {
+            id: (*id).clone(),
+            epoch: row.epoch,
+            beat: row.beat_ms.map_or(SeenBeat::Missing(None), SeenBeat::At),
+        });
+        Ok(Some(BeatPage { beats: beats.collect(), examined, now_ms, next }))
+    }
+
+    async fn doomed(&self, limit: usize) -> Result<Vec<(Name, Doom)>> {
+        let kept = self.lock();
+        let doomed = kept.rows.iter().filter_map(|(id, row)| Some((id.clone(), row.doomed?)));
+        let mut doomed: Vec<_> = doomed.collect();
+        doomed.sort_by_key(|(_, doom)| doom.decided_ms);
+        doomed.truncate(limit);
+        Ok(doomed)
+    }
+
+    async fn traces(&self, after: &Cursor, limit: usize) -> Result<(Vec<Name>, Option<Cursor>)> {
+        let kept = self.lock();
+        let (rows, next) = kept.after(after, limit, |_| true);
+        Ok((rows.into_iter().map(|(id, _)| id.clone()).collect(), next))
+    }
+
+    async fn decide(
+        &self,
+        batch: &Batch,
+        stale_ms: u64,
+    ) -> Result<Vec<std::result::Result<Doom, Refusal>>> {
+        let (mut kept, now_ms) = self.kept();
+        let suspects = batch.suspects.iter();
+        Ok(suspects.map(|suspect| kept.decide(suspect, now_ms, stale_ms, batch.act)).collect())
+    }
+
+    async fn available(
+        &self,
+        settings: &Settings,
+        after: &Cursor,
+        limit: usize,
+        only_count: bool,
+    ) -> Result<Option<AvailablePage>> {
+        let (kept, now_ms) = self.kept();
+        if !kept.seeded {
+            return Ok(None);
+        }
+        let (rows, next) = kept.after(after, limit, |row| row.online);
+        let fits = |row: &MirrorRow| {
+            let age_ms = row.beat_ms.map(|beat_ms| now_ms.saturating_sub(beat_ms));
+            !row.deactivated && settings.is_fresh(age_ms) && settings.has_room(row.sessions)
+        };
+        let found: Vec<Available> = rows
+            .into_iter()
+            .filter(|(_, row)| fits(row))
+            .map(|(id, row)| Available { id: id.clone(), active_session_count: row.sessions })
+            .collect();
+        let count = found.len() as u64;
+        let available = if only_count { Vec::new() } else { found };
+        Ok(Some(AvailablePage { available, count, next }))
+    }
+
+    async fn count_online(&self) -> Result<Option<u64>> {
+        let kept = self.lock();
+        let online = kept.rows.values().filter(|row| row.online && !row.deactivated).count();
+        Ok(kept.seeded.then_some(online as u64))
+    }
+
+    async fn snapshot(&self, lease_ms: u64) -> Result<Option<SnapshotTurn>> {
+        let (mut kept, now_ms) = self.kept();
+        if !kept.seeded {
+            return Ok(None);
+        }
+        match (kept.snapshot, kept.turn) {
+            (Some((snapshot, until_ms)), _) if now_ms < until_ms => {
+                return Ok(Some(SnapshotTurn::There(snapshot)));
+            }
+            (_, Some((_, until_ms))) if now_ms < until_ms => return Ok(Some(SnapshotTurn::Theirs)),
+            _ => {}
+        }
+        kept.turns += 1;
+        kept.turn = Some((kept.turns, now_ms + lease_ms));
+        Ok(Some(SnapshotTurn::Yours(kept.turns.to_string())))
+    }
+
+    async fn put_snapshot(&self, turn: &str, snapshot: &Snapshot, ttl_ms: u64) -> Result<bool> {
+        let (mut kept, now_ms) = self.kept();
+        let is_theirs = kept.turn.is_some_and(|(number, _)| number.to_string() == turn);
+        if is_theirs {
+            (kept.snapshot, kept.turn) = (Some((*snapshot, now_ms + ttl_ms)), None);
+        }
+        Ok(is_theirs)
+    }
+
+    async fn drop_snapshot(&self) -> Result<()> {
+        self.lock().drop_snapshot();
+        Ok(())
+    }
+
+    async fn announce(&self, _setting: &str) -> Result<()> {
+        Ok(())
+    }
+}
