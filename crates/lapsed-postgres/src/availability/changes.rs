@@ -162,7 +162,9 @@ impl PostgresTruth {
                 row.is_some_and(|row| row.get::<_, i64>(0) > 0)
             }
         };
-        let state = self.concluded(call, locked, id, &[id]).await?;
+        // Going online always begins an epoch; staying offline does not.
+        let toggled: &[&Name] = if online || changed { &[id] } else { &[] };
+        let state = self.concluded(call, locked, id, toggled).await?;
         Ok(match state {
             Some(state) => Ending::Commit(Some(Changed { state, changed, revoked: 0 })),
             None => Ending::Undo(None),
