@@ -118,7 +118,8 @@ async fn trap_c1_a_beat_that_waited_is_as_old_as_it_is() {
     let b = Bench::new().await;
     b.there(&["a"]).await;
     b.age("1000 s");
-    let holding = b.hold("SELECT FROM mitra_online_status WHERE mitra_id = 'a' FOR UPDATE", 1.5).await;
+    let holding =
+        b.hold("SELECT FROM mitra_online_status WHERE mitra_id = 'a' FOR UPDATE", 1.5).await;
     assert_eq!(b.truth.note_beats(&[(name("a"), 10_000)]).await.unwrap(), 1);
     holding.join().unwrap();
     let behind = "SELECT extract(epoch FROM updated_at - last_heartbeat_at) >= 10.5 \
