@@ -14,6 +14,7 @@ mod ground;
 mod holdings;
 mod inflight;
 mod item;
+mod joint;
 mod ledger;
 mod link;
 mod msgpack;
