@@ -219,6 +219,10 @@ impl StoreConfig {
         match (&self.place, kind) {
             (Place::Embedded { .. }, _) | (Place::Object(_), Kind::Leases) => Ok(()),
             (Place::Redis(_), Kind::Registry | Kind::Sessions | Kind::Inflight) => Ok(()),
+            (Place::Redis(_), Kind::Availability) => Err(
+                "availability is true in an embedded store or in Postgres; Redis is its `mirror`"
+                    .to_owned(),
+            ),
             (Place::Redis(_), Kind::Leases) => Err(
                 "leases are kept on an embedded store or an object store (s3://, az://, gs://), not \
                  on Redis"
