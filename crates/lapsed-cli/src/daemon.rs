@@ -41,6 +41,7 @@ pub async fn run(config: Config) -> Result<(), Failure> {
     let listener = bind(&config).await?;
     let address = listener.local_addr()?;
 
+    prepare(&config, &node).await;
     let (stopper, stop) = Stop::channel();
     let (resigner, resign) = Stop::channel();
     let sweeping = sweep(&node, &clock, &stop);
@@ -127,6 +128,19 @@ fn reconcile(node: &Node, stop: &Stop) -> JoinSet<()> {
     tasks
 }
 
+/// What some systems have to do before anybody may ask them.
+async fn prepare(config: &Config, node: &Node) {
+    let mut tasks = JoinSet::new();
+    for plan in &config.systems {
+        let id = &plan.common().id;
+        let Some(live) = node.find(id.kind, &id.name) else { continue };
+        if let Some(work) = plan.prepare(live) {
+            tasks.spawn(work);
+        }
+    }
+    join(tasks).await;
+}
+
 /// What some systems have to do besides.
 fn errands(config: &Config, node: &Node, stop: &Stop) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
@@ -157,8 +171,8 @@ fn announce(config: &Config, address: SocketAddr) -> Result<(), Failure> {
     out.flush()?;
     for plan in &config.systems {
         let common = plan.common();
-        let store = config.stores[&common.store].describe();
-        tracing::info!(system = %common.id, %store, "sweeping");
+        let stores: Vec<_> = common.stores().map(|name| config.stores[name].describe()).collect();
+        tracing::info!(system = %common.id, store = %stores.join(", "), "sweeping");
     }
     tracing::info!("listening on http://{address}");
     Ok(())

@@ -18,7 +18,7 @@ use crate::config::store::StoreConfig;
 use crate::stores::{OpenObject, OpenStore};
 
 pub use journal::Journal;
-pub use live::{BrakeOrder, LIST_MAX, Live};
+pub use live::{BrakeOrder, Ground, LIST_MAX, Live};
 pub use reconcile::{Order, Reconciler};
 
 /// Everything that was opened.
@@ -59,12 +59,15 @@ impl Node {
         let mut node = Node { systems: Vec::new(), stores: BTreeMap::new(), journal };
         for plan in &config.systems {
             let common = plan.common();
-            if !node.stores.contains_key(&common.store) {
-                let store = OpenStore::open(&config.stores[&common.store], clock.clone())?;
-                node.stores.insert(common.store.clone(), store);
+            for name in common.stores() {
+                if !node.stores.contains_key(name) {
+                    let store = OpenStore::open(&config.stores[name], clock.clone())?;
+                    node.stores.insert(name.clone(), store);
+                }
             }
-            let ground = live::Ground {
+            let ground = Ground {
                 store: &node.stores[&common.store],
+                mirror: common.mirror.as_ref().map(|name| &node.stores[name]),
                 clock: clock.clone(),
                 journal: node.journal.clone(),
                 process: &process,
@@ -113,7 +116,8 @@ impl Node {
 
 /// The stores that the systems of `config` use.
 pub fn used_stores(config: &Config) -> Vec<&StoreConfig> {
-    let used = |name: &String| config.systems.iter().any(|s| s.common().store == *name);
+    let used =
+        |name: &String| config.systems.iter().any(|s| s.common().stores().any(|n| n == name));
     config.stores.iter().filter(|(name, _)| used(name)).map(|(_, store)| store).collect()
 }
 

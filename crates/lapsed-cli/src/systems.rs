@@ -15,6 +15,7 @@ use lapsed::activity::Activity;
 use lapsed::clock::Clock;
 use lapsed::receipt::Witness;
 use lapsed::schedule::Stop;
+use lapsed::store::Store;
 use lapsed::sweep::brake::Brake;
 use lapsed::system::System;
 use utoipa_axum::router::OpenApiRouter;
@@ -66,6 +67,11 @@ pub trait Planned: Debug + Send + Sync {
     /// Makes it, on an opened store.
     fn build(&self, ground: Ground<'_>) -> lapsed::Result<Built>;
 
+    /// What the daemon does for it before it serves. Whatever is away must not keep it from starting.
+    fn prepare(&self, _live: &Live) -> Option<BoxFuture<'static, ()>> {
+        None
+    }
+
     /// What the daemon runs for it besides its passes, until told to stop; most have nothing.
     fn errand(&self, _live: &Live, _stop: Stop) -> Option<BoxFuture<'static, ()>> {
         None
@@ -76,6 +82,8 @@ pub trait Planned: Debug + Send + Sync {
 pub struct Ground<'a> {
     /// Its store.
     pub store: &'a OpenStore,
+    /// The store of what is derived from it, where that is another one.
+    pub mirror: Option<&'a OpenStore>,
     /// Its brake.
     pub brake: Arc<Brake>,
     /// Who used it last.
@@ -94,6 +102,8 @@ pub struct Built {
     pub system: Arc<dyn System>,
     /// The kind's own operations, for its routes.
     pub operations: Arc<dyn Any + Send + Sync>,
+    /// Receipts, terms and settings, where they are not simply those of its store.
+    pub store: Option<Arc<dyn Store>>,
 }
 
 /// Every kind there is.

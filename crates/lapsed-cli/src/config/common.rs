@@ -268,6 +268,8 @@ pub struct Common {
     pub id: SystemId,
     /// The name of its store.
     pub store: String,
+    /// The name of the store of what is derived from it, where that is another one.
+    pub mirror: Option<String>,
     /// How long silence must last before it means death.
     pub threshold: Duration,
     /// Where something else than silence must last: how long.
@@ -314,7 +316,25 @@ impl Upkeep {
             settings.overrule(section, "sweep.every", &every, variable);
         }
         let (grace, settings) = (None, settings.finish());
-        Ok(Common { id, store, threshold, grace, policy, brake, retention, reconcile, settings })
+        Ok(Common {
+            id,
+            store,
+            mirror: None,
+            threshold,
+            grace,
+            policy,
+            brake,
+            retention,
+            reconcile,
+            settings,
+        })
+    }
+}
+
+impl Common {
+    /// The names of all stores that it needs.
+    pub fn stores(&self) -> impl Iterator<Item = &String> {
+        std::iter::once(&self.store).chain(&self.mirror)
     }
 }
 

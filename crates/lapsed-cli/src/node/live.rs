@@ -37,6 +37,8 @@ pub const LIST_MAX: usize = 100_000;
 /// What a system is opened on.
 pub struct Ground<'a> {
     pub store: &'a OpenStore,
+    /// The store of what is derived from it, where that is another one.
+    pub mirror: Option<&'a OpenStore>,
     pub clock: Arc<dyn Clock>,
     pub journal: Arc<Journal>,
     pub process: &'a str,
@@ -60,33 +62,23 @@ pub struct Live {
 }
 
 impl Live {
-    /// Builds it on an opened store.
-    pub fn open(
-        plan: &dyn Planned,
-        store: &OpenStore,
-        clock: Arc<dyn Clock>,
-        journal: Arc<Journal>,
-        process: &str,
-    ) -> Result<Live> {
-        Self::build(plan, Ground { store, clock, journal, process, by_hand: true })
-    }
-
     /// Builds it from its plan.
     pub fn build(plan: &dyn Planned, ground: Ground<'_>) -> Result<Live> {
         let common = plan.common().clone();
-        let Ground { store: opened, clock, journal, process, by_hand } = ground;
+        let Ground { store: opened, mirror, clock, journal, process, by_hand } = ground;
         let brake = Arc::new(Brake::new(common.brake.clone(), common.threshold));
         let activity = Arc::new(Activity::default());
         let witness: Arc<dyn Witness> = journal.clone();
         let built = plan.build(systems::Ground {
             store: opened,
+            mirror,
             brake: brake.clone(),
             activity: activity.clone(),
             clock: clock.clone(),
             witness: witness.clone(),
             process,
         })?;
-        let store = opened.store();
+        let store = built.store.unwrap_or_else(|| opened.store());
         let (campaign, leadership) = match common.policy.mode {
             Mode::Idempotent => (None, None),
             Mode::Leader => {

@@ -260,7 +260,7 @@ impl Planned for InflightPlan {
             batch: common.policy.batch,
             sweeper: ground.process.to_owned(),
         }));
-        Ok(Built { system: inflight.clone(), operations: inflight })
+        Ok(Built { system: inflight.clone(), operations: inflight, store: None })
     }
 
     fn errand(&self, live: &Live, stop: Stop) -> Option<BoxFuture<'static, ()>> {

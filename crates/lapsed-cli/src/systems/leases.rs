@@ -266,6 +266,6 @@ impl Planned for LeasesPlan {
             witness: ground.witness,
             timeout: common.policy.timeout,
         }));
-        Ok(Built { system: leases.clone(), operations: leases })
+        Ok(Built { system: leases.clone(), operations: leases, store: None })
     }
 }

@@ -181,6 +181,6 @@ impl Planned for RegistryPlan {
             batch: common.policy.batch,
             sweeper: ground.process.to_owned(),
         }));
-        Ok(Built { system: registry.clone(), operations: registry })
+        Ok(Built { system: registry.clone(), operations: registry, store: None })
     }
 }

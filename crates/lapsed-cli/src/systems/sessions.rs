@@ -247,6 +247,6 @@ impl Planned for SessionsPlan {
             batch: common.policy.batch,
             sweeper: ground.process.to_owned(),
         }));
-        Ok(Built { system: sessions.clone(), operations: sessions })
+        Ok(Built { system: sessions.clone(), operations: sessions, store: None })
     }
 }
