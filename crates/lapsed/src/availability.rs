@@ -24,10 +24,22 @@
 //! - *A mirror that lost its data says that nobody is there*: it answers only once it was **seeded**, and
 //!   what says so is lost together with the data.
 
+mod beacon;
+mod breaker;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+mod counters;
+mod explain;
+mod fallback;
 pub mod memory;
+mod operations;
+mod reads;
+mod reconcile;
 pub mod rules;
+mod seed;
+mod services;
+mod sweep;
+mod upkeep;
 
 use std::fmt;
 use std::sync::Arc;
@@ -42,6 +54,11 @@ use crate::store::Store;
 use crate::sweep::{Batch, BatchId, Cursor, Refusal, Tidied, TidyLimits};
 use crate::system::Restored;
 use rules::{Doom, Settings, SettingsPatch};
+
+pub use breaker::{BreakerPolicy, BreakerState};
+pub use counters::{Counters, Read};
+pub use operations::{Availability, AvailabilityParts, Source, Sourced, Written};
+pub use reads::{Found, OwnStatus};
 
 /// The most providers in one answer or one call.
 pub const PAGE_MAX: usize = 1_000;
@@ -498,6 +515,17 @@ pub struct Seen {
     pub doomed: Option<Doom>,
 }
 
+/// What a look at a mirror found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Looked {
+    /// One for each that was asked for, in the same order.
+    pub seen: Vec<Seen>,
+    /// The mirror's clock.
+    pub now_ms: u64,
+    /// Whether it is seeded: otherwise what is not there means nothing.
+    pub seeded: bool,
+}
+
 /// The beat of somebody online.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OnlineBeat {
@@ -608,8 +636,8 @@ pub trait Mirror: Send + Sync {
     /// Beats: one round trip. The beat is dated by the mirror's clock.
     async fn beat(&self, ids: &[Name]) -> Result<Option<Vec<Beat>>>;
 
-    /// What it has of each, seeded or not; one for each, in the same order. The second is its clock.
-    async fn look(&self, ids: &[Name]) -> Result<(Vec<Seen>, u64)>;
+    /// What it has of each, seeded or not.
+    async fn look(&self, ids: &[Name]) -> Result<Looked>;
 
     /// About `limit` of those online from `after` on, with the beats that are at least `older_ms` old.
     async fn beats(&self, after: &Cursor, limit: usize, older_ms: u64) -> Result<Option<BeatPage>>;

@@ -113,6 +113,19 @@ pub struct SettingsPatch {
     pub heartbeat_cadence_seconds: Option<u64>,
 }
 
+impl SettingsPatch {
+    /// Which settings it is about.
+    pub fn names(&self) -> Vec<&'static str> {
+        let given = [
+            ("stale_after_seconds", self.stale_after_seconds.is_some()),
+            ("require_ping", self.require_ping.is_some()),
+            ("max_customers_per_mitra", self.max_customers_per_mitra.is_some()),
+            ("heartbeat_cadence_seconds", self.heartbeat_cadence_seconds.is_some()),
+        ];
+        given.into_iter().filter_map(|(name, given)| given.then_some(name)).collect()
+    }
+}
+
 /// The next version of a provider: larger than the last, than whatever a mirror has seen (`floor`), and
 /// not smaller than the clock in microseconds, so that a truth that lost its last commits does not hand
 /// the same versions out again (X7).
