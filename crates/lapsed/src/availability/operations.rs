@@ -255,6 +255,7 @@ impl Availability {
             }
         };
         *known = Some((settings, at));
+        self.parts.brake.set_threshold(Duration::from_millis(settings.stale_ms()));
         Ok(settings)
     }
 
