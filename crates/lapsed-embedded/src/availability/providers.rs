@@ -101,8 +101,13 @@ impl Core {
         Ok(beats)
     }
 
-    pub(super) fn note_beats(&self, tx: &mut Tx<'_>, beats: &[(Name, u64)]) -> Tried<u64> {
-        let now_ms = self.vigil.now_ms();
+    /// Beats with the ages that they had at `now_ms`.
+    pub(super) fn note_beats(
+        &self,
+        tx: &mut Tx<'_>,
+        beats: &[(Name, u64)],
+        now_ms: u64,
+    ) -> Tried<u64> {
         let mut moved = 0;
         for (id, age_ms) in beats {
             let Some(mut row) = self.provider(tx, id)?.filter(|row| row.is_online) else {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use lapsed::availability::rules::{Settings, SettingsPatch};
 use lapsed::availability::{
-    Available, Beat, Changed, Flip, Flipped, Listed, Listing, Profile, ProviderState, Session,
-    SessionChange, SessionOutcome, Truth,
+    Available, Beat, Changed, Flip, Flipped, Listed, Listing, PAGE_MAX, Profile, ProviderState,
+    Session, SessionChange, SessionOutcome, Truth,
 };
 use lapsed::receipt::Receipt;
 use lapsed::store::Store;
@@ -93,9 +93,15 @@ impl Truth for EmbeddedTruth {
         self.write(move |core, tx| core.beat(tx, &ids)).await
     }
 
+    /// A bounded part at a time, so that others come in between: each beat stands for itself.
     async fn note_beats(&self, beats: &[(Name, u64)]) -> Result<u64> {
-        let beats = beats.to_vec();
-        self.write(move |core, tx| core.note_beats(tx, &beats)).await
+        // Dated now: waiting for a turn makes nobody fresher.
+        let (now_ms, mut moved) = (self.now_ms(), 0);
+        for part in beats.chunks(PAGE_MAX) {
+            let part = part.to_vec();
+            moved += self.write(move |core, tx| core.note_beats(tx, &part, now_ms)).await?;
+        }
+        Ok(moved)
     }
 
     async fn available(

@@ -1,21 +1,70 @@
 //! The truth of availability across crashes, failing disks, restarts and a clock that was set back.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::fixture::SharedBytes;
 use crate::fixture::fragile::{Fragile, survivor};
 use crate::fixture::providers::{Bench, STALE_MS, START_MS, batch, flip_of, name, silence};
+use futures::FutureExt;
 use lapsed::availability::rules::{Settings, SettingsPatch};
 use lapsed::availability::{Flip, Listed, Listing, ProviderState, Session, SessionChange, Truth};
 use lapsed::clock::{Clock, ManualClock};
 use lapsed::receipt::Receipt;
 use lapsed::{Error, Result};
-use lapsed_embedded::LogRow;
+use lapsed_embedded::{Backend, LogRow};
 
 fn open(fragile: &Fragile, clock: &ManualClock) -> Bench {
     let fragile = fragile.clone();
     Bench::on_bytes(clock, move || Box::new(fragile.clone()))
+}
+
+type Look = Box<dyn FnMut() + Send>;
+
+/// Bytes that tell of each write before it is made, until they fail for good.
+#[derive(Clone, Default)]
+struct Watched {
+    bytes: SharedBytes,
+    look: Arc<Mutex<Option<Look>>>,
+    broken: Arc<AtomicBool>,
+}
+
+impl std::fmt::Debug for Watched {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("watched bytes")
+    }
+}
+
+impl Watched {
+    fn look(&self) -> std::io::Result<()> {
+        if let Some(look) = self.look.lock().unwrap().as_mut() {
+            look();
+        }
+        match self.broken.load(Ordering::SeqCst) {
+            true => Err(std::io::Error::other("the disk is gone")),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Backend for Watched {
+    fn len(&self) -> std::io::Result<u64> {
+        self.bytes.len()
+    }
+    fn read(&self, offset: u64, out: &mut [u8]) -> std::io::Result<()> {
+        self.bytes.read(offset, out)
+    }
+    fn set_len(&self, len: u64) -> std::io::Result<()> {
+        self.bytes.set_len(len)
+    }
+    fn sync_data(&self) -> std::io::Result<()> {
+        self.look()
+    }
+    fn write(&self, offset: u64, data: &[u8]) -> std::io::Result<()> {
+        self.look()?;
+        self.bytes.write(offset, data)
+    }
 }
 
 /// Everything there is, without what only the clock changes.
@@ -195,6 +244,33 @@ async fn a_failed_commit_leaves_memory_as_the_disk_is() {
             writes += 1;
             assert!(writes < 60, "{when}");
         }
+    }
+}
+
+/// Nobody sees what is not durable yet, and a disk that fails for good leaves readable what was.
+#[tokio::test]
+async fn nothing_is_read_before_it_is_durable() {
+    let (watched, clock) = (Watched::default(), ManualClock::at(START_MS));
+    let backend = watched.clone();
+    let b = Bench::on_bytes(&clock, move || Box::new(backend.clone()));
+    b.add("p").await;
+    let (seen, truth) = (Arc::new(Mutex::new(Vec::new())), b.truth.clone());
+    let noted = seen.clone();
+    *watched.look.lock().unwrap() = Some(Box::new(move || {
+        let state = truth.read(&[name("p")]).now_or_never().unwrap().unwrap().remove(0);
+        noted.lock().unwrap().push(state.online);
+    }));
+    let state = b.online("p").await.state;
+    let during = std::mem::take(&mut *seen.lock().unwrap());
+    assert!(during.len() > 2 && during.iter().all(|online| !online), "{during:?}");
+    assert!(b.state("p").await.online);
+    *watched.look.lock().unwrap() = None;
+    watched.broken.store(true, Ordering::SeqCst);
+    for _ in 0..2 {
+        let answer = b.truth.set_online(&name("p"), false).await;
+        assert!(matches!(answer, Err(Error::Unavailable { .. })), "{answer:?}");
+        assert_eq!(b.state("p").await, state);
+        assert_eq!(b.truth.count_online().await.unwrap(), 1);
     }
 }
 

@@ -98,6 +98,20 @@ async fn trap_c9_an_older_beat_changes_nothing() {
     assert_eq!(b.truth.note_beats(&note("b", u64::MAX)).await.unwrap(), 0);
 }
 
+/// A mirror has more beats to tell than one job takes.
+#[tokio::test]
+async fn beats_of_thousands_are_noted_in_one_call() {
+    let (b, clock) = Bench::in_memory();
+    let ids: Vec<String> = (0..2_300).map(|n| format!("p{n:04}")).collect();
+    b.there(&ids.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    clock.advance(Duration::from_secs(30));
+    let beats: Vec<_> = ids.iter().map(|id| (name(id), 2_000)).collect();
+    assert_eq!(b.truth.note_beats(&beats).await.unwrap(), 2_300);
+    assert_eq!(b.truth.note_beats(&beats).await.unwrap(), 0);
+    let ages = b.truth.page(None, 3_000).await.unwrap();
+    assert!(ages.iter().all(|state| state.beat_age_ms == Some(2_000)));
+}
+
 #[tokio::test]
 async fn a_refresh_is_above_whatever_the_mirror_has_seen() {
     let (b, _) = Bench::in_memory();

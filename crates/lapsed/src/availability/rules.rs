@@ -130,7 +130,7 @@ impl SettingsPatch {
 /// not smaller than the clock in microseconds, so that a truth that lost its last commits does not hand
 /// the same versions out again (X7).
 pub fn next_version(last: u64, floor: u64, now_us: u64) -> u64 {
-    (last + 1).max(floor + 1).max(now_us)
+    last.saturating_add(1).max(floor.saturating_add(1)).max(now_us)
 }
 
 /// What a change makes of a session; `None`: nothing, it is that already.
@@ -260,3 +260,7 @@ impl MirrorRow {
         true
     }
 }
+
+#[cfg(test)]
+#[path = "rules_tests.rs"]
+mod tests;
