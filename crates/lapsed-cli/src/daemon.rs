@@ -21,6 +21,7 @@ use crate::failure::Failure;
 use crate::http::{self, App};
 use crate::metrics::Metrics;
 use crate::node::Node;
+use crate::systems::Occasion;
 
 /// How long requests under way may take after the daemon was told to stop.
 const DRAIN: Duration = Duration::from_secs(10);
@@ -41,7 +42,7 @@ pub async fn run(config: Config) -> Result<(), Failure> {
     let listener = bind(&config).await?;
     let address = listener.local_addr()?;
 
-    prepare(&config, &node).await;
+    node.prepare(&config, Occasion::Daemon).await;
     let (stopper, stop) = Stop::channel();
     let (resigner, resign) = Stop::channel();
     let sweeping = sweep(&node, &clock, &stop);
@@ -126,19 +127,6 @@ fn reconcile(node: &Node, stop: &Stop) -> JoinSet<()> {
         });
     }
     tasks
-}
-
-/// What some systems have to do before anybody may ask them.
-async fn prepare(config: &Config, node: &Node) {
-    let mut tasks = JoinSet::new();
-    for plan in &config.systems {
-        let id = &plan.common().id;
-        let Some(live) = node.find(id.kind, &id.name) else { continue };
-        if let Some(work) = plan.prepare(live) {
-            tasks.spawn(work);
-        }
-    }
-    join(tasks).await;
 }
 
 /// What some systems have to do besides.

@@ -16,6 +16,7 @@ use lapsed::receipt::Witness;
 use crate::config::Config;
 use crate::config::store::StoreConfig;
 use crate::stores::{OpenObject, OpenStore};
+use crate::systems::Occasion;
 
 pub use journal::Journal;
 pub use live::{BrakeOrder, Ground, LIST_MAX, Live};
@@ -78,6 +79,15 @@ impl Node {
         Ok(node)
     }
 
+    /// Does what some systems need before anybody may ask them.
+    pub async fn prepare(&self, config: &Config, for_what: Occasion) {
+        let work = config.systems.iter().filter_map(|plan| {
+            let id = &plan.common().id;
+            plan.prepare(self.find(id.kind, &id.name)?, for_what)
+        });
+        futures::future::join_all(work).await;
+    }
+
     /// Refuses to go on with a server on which nothing would be safe.
     pub async fn probe(&self) -> lapsed::Result<()> {
         for store in self.objects() {
@@ -105,6 +115,11 @@ impl Node {
     /// What was seen lately.
     pub fn journal(&self) -> &Arc<Journal> {
         &self.journal
+    }
+
+    /// How many statements a store was sent, where they are counted.
+    pub fn statements(&self, store: &str) -> Option<u64> {
+        self.stores.get(store)?.statements()
     }
 
     /// Flushes and closes every store. Blocking.

@@ -1,5 +1,6 @@
 //! The kinds of system, as the daemon sees them. A new kind is a module here and a line in `ROOMS`.
 
+pub mod availability;
 pub mod inflight;
 pub mod leases;
 pub mod registry;
@@ -67,8 +68,8 @@ pub trait Planned: Debug + Send + Sync {
     /// Makes it, on an opened store.
     fn build(&self, ground: Ground<'_>) -> lapsed::Result<Built>;
 
-    /// What the daemon does for it before it serves. Whatever is away must not keep it from starting.
-    fn prepare(&self, _live: &Live) -> Option<BoxFuture<'static, ()>> {
+    /// What is done for it before it is used. Whatever is away must not keep anybody from starting.
+    fn prepare(&self, _live: &Live, _for_what: Occasion) -> Option<BoxFuture<'static, ()>> {
         None
     }
 
@@ -76,6 +77,15 @@ pub trait Planned: Debug + Send + Sync {
     fn errand(&self, _live: &Live, _stop: Stop) -> Option<BoxFuture<'static, ()>> {
         None
     }
+}
+
+/// What a system was opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Occasion {
+    /// To be served, for as long as the daemon runs.
+    Daemon,
+    /// For one command.
+    Command,
 }
 
 /// What a system is built on.
@@ -112,6 +122,7 @@ pub static ROOMS: &[&dyn Room] = &[
     &sessions::SessionsRoom,
     &inflight::InflightRoom,
     &leases::LeasesRoom,
+    &availability::AvailabilityRoom,
 ];
 
 /// The room of `kind`.

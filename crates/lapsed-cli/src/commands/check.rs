@@ -48,6 +48,7 @@ fn connect(config: &Config, store: &StoreConfig) -> Result<State, Failure> {
         Place::Embedded { dir, .. } => open_folder(store, dir),
         Place::Redis(_) => ask_server(config, store),
         Place::Object(_) => try_objects(config, store),
+        Place::Postgres(_) => ask_server(config, store),
     }
 }
 

@@ -12,8 +12,8 @@ use utoipa_axum::router::OpenApiRouter;
 use super::{Built, Ground, Planned, Room};
 use crate::config::ConfigError;
 use crate::config::common::{
-    Access, BrakeSection, Common, ReceiptsSection, ReconcileSection, Section, Upkeep, plan_id,
-    plan_key, plan_shards,
+    Access, BrakeSection, Common, ReceiptsSection, ReconcileSection, ReconcileUsual, Section,
+    Upkeep, plan_id, plan_key, plan_shards,
 };
 use crate::config::heartbeat::Heartbeat;
 use crate::config::origin::{Origin, Settings};
@@ -111,6 +111,7 @@ impl Room for SessionsRoom {
             brake: given.brake,
             receipts: given.receipts,
             reconcile: given.reconcile,
+            reconcile_usual: ReconcileUsual::default(),
             every_of_env: span_of_env(section, INTERVAL_ENV)?.map(|every| (every, INTERVAL_ENV)),
         };
         let times = SessionsTimes { grace, ttl };
