@@ -19,10 +19,11 @@ use lapsed::{Error, Result, SystemId};
 
 use super::journal::Journal;
 use super::reconcile::{Reconciler, ReconcilerParts};
-use super::shapes::{BrakeStatus, Lag, SystemStatus, named};
+use super::shapes::{AvailabilityStatus, BrakeStatus, Lag, SystemStatus, named};
 use crate::config::common::Common;
 use crate::config::origin::Show;
 use crate::stores::OpenStore;
+use crate::systems::availability::Providers;
 use crate::systems::{self, Planned};
 
 /// How many of the newest receipts the lag is taken from.
@@ -201,6 +202,7 @@ impl Live {
             store: None,
             census: None,
             jobs: None,
+            availability: None,
             brake: None,
             last_pass: self.journal.last_pass(id),
             lag: None,
@@ -214,6 +216,15 @@ impl Live {
 
     async fn fill(&self, status: &mut SystemStatus) -> Result<()> {
         status.store = Some(self.store_info().await?);
+        if let Some(Providers { system, .. }) = self.operations() {
+            let mirror = self.common.mirror.clone();
+            let settings = system.settings_now().await.ok();
+            if let Some(settings) = &settings {
+                status.threshold_ms = settings.stale_ms();
+            }
+            let glance = system.glance().await;
+            status.availability = Some(AvailabilityStatus::of(glance, mirror, settings));
+        }
         let census = self.census().await?;
         status.brake = Some(self.brake_status_for(&census).await?);
         status.census = Some(census);
