@@ -19,7 +19,7 @@ use crate::config::store::{Place, StoreConfig};
 use crate::config::units::show_span;
 use crate::config::{Config, Overrides, process_env};
 use crate::failure::Failure;
-use crate::node::{Journal, Live, used_stores};
+use crate::node::{Ground, Journal, Live, used_stores};
 use crate::print::{self, Table, line};
 use crate::stores::{OpenObject, OpenStore};
 use crate::systems::Planned;
@@ -48,6 +48,7 @@ fn connect(config: &Config, store: &StoreConfig) -> Result<State, Failure> {
         Place::Embedded { dir, .. } => open_folder(store, dir),
         Place::Redis(_) => ask_server(config, store),
         Place::Object(_) => try_objects(config, store),
+        Place::Postgres(_) => ask_server(config, store),
     }
 }
 
@@ -171,8 +172,19 @@ async fn look(
     let clock = SystemClock::shared();
     let mut built = Vec::new();
     for plan in config.systems.iter().filter(|plan| plan.common().store == store.name) {
-        let journal = Arc::new(Journal::new(Arc::new(Silent)));
-        built.push(Live::open(&**plan, opened, clock.clone(), journal, "check")?);
+        let mirror = match &plan.common().mirror {
+            Some(name) => Some(OpenStore::open(&config.stores[name], clock.clone())?),
+            None => None,
+        };
+        let ground = Ground {
+            store: opened,
+            mirror: mirror.as_ref(),
+            clock: clock.clone(),
+            journal: Arc::new(Journal::new(Arc::new(Silent))),
+            process: "check",
+            by_hand: true,
+        };
+        built.push(Live::build(&**plan, ground)?);
     }
     let info = opened.store().info().await?;
     for live in built {
@@ -204,6 +216,9 @@ fn describe(config: &Config, stores: &[(&StoreConfig, State)]) -> String {
 fn describe_system(plan: &dyn Planned) -> String {
     let common = plan.common();
     let mut text = format!("{} on store {}", common.id, common.store);
+    if let Some(mirror) = &common.mirror {
+        text.push_str(&format!(", mirrored in store {mirror}"));
+    }
     for sentence in plan.describe() {
         text.push_str(&format!("\n  {sentence}"));
     }
@@ -257,6 +272,7 @@ fn system_json(plan: &dyn Planned) -> Value {
         "system": common.id.name,
         "kind": common.id.kind,
         "store": common.store,
+        "mirror": common.mirror,
         "threshold_ms": common.threshold.as_millis() as u64,
         "grace_ms": common.grace.map(|grace| grace.as_millis() as u64),
         "every_ms": common.policy.every.as_millis() as u64,
