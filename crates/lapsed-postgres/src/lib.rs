@@ -12,6 +12,7 @@ mod fault;
 mod layout;
 mod ledger;
 mod link;
+mod listen;
 mod number;
 mod own;
 mod quote;
@@ -30,6 +31,7 @@ use crate::own::Own;
 pub use address::Address;
 pub use availability::PostgresTruth;
 pub use layout::{Config, IdType, Layout, Logins, Logs, Providers, Sessions, Status};
+pub use listen::{Heard, Listener};
 pub use schema::{
     AVAILABILITY_CHANNEL, Applied, SETTINGS_CHANNEL, Triggers, print as print_schema,
 };

@@ -6,15 +6,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use lapsed::availability::{Flip, Flipped, ProviderState};
 use lapsed::owner::Incarnation;
 use lapsed::receipt::{Evidence, Reason, Receipt, ReceiptId};
-use lapsed::sweep::{Act, Batch, Refusal};
-use lapsed::{Name, SystemId};
+use lapsed::sweep::{Act, Batch, BatchId, Refusal};
+use lapsed::{Error, Name, SystemId};
 use serde_json::json;
 use tokio_postgres::Row;
 
 use crate::availability::PostgresTruth;
 use crate::availability::names::Names;
 use crate::availability::states::Locked;
-use crate::fault::{Tried, unavailable};
+use crate::fault::Tried;
 use crate::ledger;
 use crate::link::{Call, Ending};
 use crate::number::{ms_of, to_i64, to_u64};
@@ -57,18 +57,14 @@ impl Names {
              flipped AS (UPDATE {status} s SET {s_online} = false, \
              {last_offline} = clock_timestamp(){touch} \
              FROM judged j WHERE s.{s_provider} = j.id AND j.verdict = 0 RETURNING j.id::text AS id), \
-             logged AS (INSERT INTO {logs} ({l_provider}, {l_status}) \
-             SELECT {log_id}, 'offline' FROM flipped f RETURNING 1) \
+             logged AS ({logged}) \
              SELECT j.id::text, j.verdict, {now}, to_json(j.last_online)#>>'{{}}', \
              to_json(j.beat)#>>'{{}}', (SELECT count(*) FROM logged) FROM judged j",
             ids = self.status_provider.many(2),
             own = self.own.availability,
             last_offline = self.s_last_offline,
             touch = self.s_touch,
-            logs = self.logs,
-            l_provider = self.l_provider,
-            l_status = self.l_status,
-            log_id = self.log_provider.of("f.id"),
+            logged = self.log(&self.log_provider.of("f.id"), "offline", "FROM flipped f"),
             now = ms_of("clock_timestamp()"),
         )
     }
@@ -91,19 +87,47 @@ impl PostgresTruth {
         let (call, noted) =
             self.link().begin("set the silent offline", &ledger::note_batch(own), params).await?;
         let flipped = match noted.is_empty() {
-            true => Err(self.refuse(batch)),
+            true => self.come_late(&call, batch, flips).await,
             false => self.flip_in(&call, batch, flips, stale_ms).await,
         };
         call.finish(flipped).await
     }
 
-    /// A batch that was settled, or carried out already, comes late.
-    fn refuse(&self, batch: &Batch) -> crate::fault::Fault {
-        let what = format!(
-            "batch {} of {} was settled already, and is not carried out any more",
-            batch.id.number, batch.id.sweeper
+    /// A batch that was noted before: it was carried out, or it was settled and never will be.
+    async fn come_late(
+        &self,
+        call: &Call,
+        batch: &Batch,
+        flips: &[Flip],
+    ) -> Tried<Ending<Vec<Flipped>>> {
+        let sql = format!(
+            "SELECT carried_out FROM {} WHERE system = $1 AND sweeper = $2 AND number = $3",
+            self.postgres.own().batches
         );
-        unavailable(self.link().place(), what).into()
+        let (system, sweeper, number) = ledger::batch_key(&self.id, &batch.id);
+        let row = call.query_opt(&sql, &[&system, &sweeper, &number]).await?;
+        if row.is_some_and(|row| row.get(0)) {
+            return self.leave_all(call, flips, Refusal::Moved).await;
+        }
+        let BatchId { sweeper, number } = &batch.id;
+        let what = format!("batch {number} of {sweeper} was settled as not carried out");
+        Err(Error::Invalid(what).into())
+    }
+
+    /// Everybody as they are.
+    async fn leave_all(
+        &self,
+        call: &Call,
+        flips: &[Flip],
+        why: Refusal,
+    ) -> Tried<Ending<Vec<Flipped>>> {
+        let ids: Vec<Name> = flips.iter().map(|flip| flip.id.clone()).collect();
+        let mut states = BTreeMap::new();
+        for state in self.states_in(call, &ids).await? {
+            states.insert(state.id.clone(), state);
+        }
+        let left = ids.iter().map(|id| Flipped::Left(why, states.get(id).cloned()));
+        Ok(Ending::Undo(left.collect()))
     }
 
     async fn flip_in(
@@ -116,8 +140,7 @@ impl PostgresTruth {
         if let Some(term) = batch.term
             && !self.leads(call, term).await?
         {
-            let left = flips.iter().map(|_| Flipped::Left(Refusal::NotLeader, None));
-            return Ok(Ending::Undo(left.collect()));
+            return self.leave_all(call, flips, Refusal::NotLeader).await;
         }
         let locked = self.lock(call, flips.iter().map(|flip| (&flip.id, 0))).await?;
         let judged = self.judge(call, &locked, flips, stale_ms).await?;
@@ -136,14 +159,15 @@ impl PostgresTruth {
         })
     }
 
-    /// Whether nobody else leads, as far as terms are kept here.
-    pub(super) async fn leads(&self, call: &Call, term: u64) -> Tried<bool> {
+    /// Whether that term holds, and goes on until this is committed; where no term was ever kept here,
+    /// it is the mirror's business.
+    async fn leads(&self, call: &Call, term: u64) -> Tried<bool> {
         let sql = format!(
-            "SELECT number FROM {} WHERE system = $1 AND until > clock_timestamp() FOR SHARE",
+            "SELECT number = $2 AND until > clock_timestamp() FROM {} WHERE system = $1 FOR SHARE",
             self.postgres.own().terms
         );
-        let row = call.query_opt(&sql, &[&self.system]).await?;
-        Ok(row.is_none_or(|row| to_u64(row.get(0)) == term))
+        let row = call.query_opt(&sql, &[&self.system, &to_i64(term)]).await?;
+        Ok(row.is_none_or(|row| row.get(0)))
     }
 
     async fn judge(

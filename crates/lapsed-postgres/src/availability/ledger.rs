@@ -1,9 +1,10 @@
 //! What becomes of receipts later: settled, pruned, restored.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use lapsed::availability::ProviderState;
-use lapsed::receipt::Receipt;
+use lapsed::receipt::{Receipt, ReceiptId};
 use lapsed::store::Store;
 use lapsed::sweep::{BatchId, Tidied, TidyLimits};
 use lapsed::system::Restored;
@@ -99,11 +100,11 @@ impl PostgresTruth {
 
     async fn leads_now(&self, term: u64) -> Result<bool> {
         let sql = format!(
-            "SELECT number FROM {} WHERE system = $1 AND until > clock_timestamp()",
+            "SELECT number = $2 AND until > clock_timestamp() FROM {} WHERE system = $1",
             self.postgres.own().terms
         );
-        let rows = self.link().query("tidy", &sql, &[&self.system]).await?;
-        Ok(rows.first().is_none_or(|row| to_u64(row.get(0)) == term))
+        let rows = self.link().query("tidy", &sql, &[&self.system, &to_i64(term)]).await?;
+        Ok(rows.first().is_none_or(|row| row.get(0)))
     }
 
     /// Removes the oldest receipts that are too old or too many, at most so many.
@@ -139,13 +140,11 @@ impl PostgresTruth {
     }
 
     pub(super) async fn try_restore(&self, seq: u64) -> Tried<(Restored, Option<ProviderState>)> {
-        let refused = |why: String| (Restored::Refused { why }, None);
         let Some(receipt) = self.postgres.receipt(&self.id, seq).await? else {
-            return Ok(refused(format!("there is no receipt {seq}")));
+            let id = ReceiptId { system: self.id.clone(), seq };
+            let why = format!("there is no receipt {id}, or it is past its retention");
+            return Ok((Restored::Refused { why }, None));
         };
-        if receipt.restored_ms.is_some() {
-            return Ok(refused("it was restored already".to_owned()));
-        }
         let (call, locked) = self.begin("restore", [(&receipt.key, 0)], Whom::Known).await?;
         let restored = self.restore_in(&call, &locked, &receipt).await;
         call.finish(restored).await
@@ -154,34 +153,51 @@ impl PostgresTruth {
     async fn restore_in(
         &self,
         call: &Call,
-        locked: &std::collections::BTreeMap<Name, Locked>,
+        locked: &BTreeMap<Name, Locked>,
         receipt: &Receipt,
     ) -> Tried<Ending<(Restored, Option<ProviderState>)>> {
         let id = &receipt.key;
-        let refused =
-            |why: &str| Ok(Ending::Undo((Restored::Refused { why: why.to_owned() }, None)));
-        let Some(held) = locked.get(id) else { return refused("there is no such provider") };
-        let flipped = receipt.removed.get("offline_epoch").and_then(serde_json::Value::as_u64);
-        if flipped != Some(held.epoch) || self.was_toggled(call, id).await? {
-            return refused("it was toggled since");
+        if let Some(why) = self.taken(call, locked, receipt).await? {
+            let state = self.states_in(call, std::slice::from_ref(id)).await?.pop();
+            return Ok(Ending::Undo((Restored::Refused { why }, state)));
         }
         let sql = format!(
-            "UPDATE {} SET restored_at = clock_timestamp() \
-             WHERE system = $1 AND seq = $2 AND restored_at IS NULL RETURNING 1",
+            "UPDATE {} SET restored_at = clock_timestamp() WHERE system = $1 AND seq = $2 RETURNING 1",
             self.postgres.own().receipts
         );
-        let marked = call.query(&sql, &[&self.system, &to_i64(receipt.id.seq)]).await?;
-        if marked.is_empty() {
-            return refused("it was restored already");
-        }
+        call.query(&sql, &[&self.system, &to_i64(receipt.id.seq)]).await?;
         self.go_online(call, id).await?;
         let state = self.conclude(call, locked, &[id]).await?.remove(id);
         let restored = Restored::Restored {
             key: id.to_string(),
             owner: id.to_string(),
-            incarnation: held.version,
+            incarnation: state.as_ref().map_or(0, |state| state.epoch),
         };
         Ok(Ending::Commit((restored, state)))
+    }
+
+    /// Why it cannot be put back, with the lock on the provider held.
+    async fn taken(
+        &self,
+        call: &Call,
+        locked: &BTreeMap<Name, Locked>,
+        receipt: &Receipt,
+    ) -> Tried<Option<String>> {
+        let (id, key) = (&receipt.id, &receipt.key);
+        let Some(held) = locked.get(key) else {
+            return Ok(Some(format!("there is no provider `{key}`")));
+        };
+        let sql = format!(
+            "SELECT restored_at IS NULL FROM {} WHERE system = $1 AND seq = $2",
+            self.postgres.own().receipts
+        );
+        let row = call.query_opt(&sql, &[&self.system, &to_i64(id.seq)]).await?;
+        if !row.is_some_and(|row| row.get(0)) {
+            return Ok(Some(format!("`{key}` was put back from {id} before")));
+        }
+        let offline = receipt.removed.get("offline_epoch").and_then(serde_json::Value::as_u64);
+        Ok((offline != Some(held.epoch) || self.was_toggled(call, key).await?)
+            .then(|| format!("`{key}` has been toggled since")))
     }
 
     /// Whether the application toggled it by itself: it is otherwise than it was last seen.

@@ -3,20 +3,35 @@
 use std::collections::{BTreeMap, HashMap};
 
 use lapsed::availability::rules::Settings;
-use lapsed::availability::{Available, Beat, Listed, Listing, ProviderState};
-use lapsed::{Name, Result};
+use lapsed::availability::{Available, Beat, Flap, Listed, Listing, ProviderState};
+use lapsed::{Error, Name, Result};
 use tokio_postgres::Row;
 
 use crate::availability::PostgresTruth;
 use crate::availability::names::Names;
 use crate::availability::states::state_of;
-use crate::fault::nonsense;
+use crate::fault::{Tried, nonsense};
+use crate::link::Call;
 use crate::number::{ms_of, to_i64, to_u64};
 
 /// From so many rows on the planner's estimate will do.
 const COUNTED_MAX: u32 = 100_000;
 
+/// Nobody has been silent for longer than a century, and a time before that cannot be told.
+const AGE_MS_MAX: u64 = 100 * 365 * 24 * 3_600_000;
+
 impl Names {
+    /// The states of parameter 2.
+    fn states(&self) -> String {
+        format!(
+            "SELECT {} FROM {} WHERE m.{id} = ANY({}) ORDER BY m.{id}",
+            self.state(),
+            self.joined(),
+            self.provider.many(2),
+            id = self.p_id
+        )
+    }
+
     /// Only those after parameter `number`; of all of them, if there is no such id.
     fn after(&self, after: Option<&Name>, number: usize) -> String {
         match after {
@@ -115,16 +130,16 @@ impl Names {
 impl PostgresTruth {
     pub(super) async fn read_states(&self, ids: &[Name]) -> Result<Vec<ProviderState>> {
         let names = self.names().await?;
-        let sql = format!(
-            "SELECT {} FROM {} WHERE m.{} = ANY({}) ORDER BY m.{}",
-            names.state(),
-            names.joined(),
-            names.p_id,
-            names.provider.many(2),
-            names.p_id
-        );
         let ids = possible(names, ids);
-        self.states("read", &sql, &[&self.system, &ids]).await
+        self.states("read", &names.states(), &[&self.system, &ids]).await
+    }
+
+    /// The same inside a transaction.
+    pub(super) async fn states_in(&self, call: &Call, ids: &[Name]) -> Tried<Vec<ProviderState>> {
+        let names = self.names().await?;
+        let ids = possible(names, ids);
+        let rows = call.query(&names.states(), &[&self.system, &ids]).await?;
+        rows.iter().map(|row| Ok(state_of(self.link().place(), row)?)).collect()
     }
 
     pub(super) async fn read_page(
@@ -185,7 +200,7 @@ impl PostgresTruth {
         let mut youngest: BTreeMap<&str, u64> = BTreeMap::new();
         for (id, age_ms) in beats.iter().filter(|(id, _)| names.status_provider.accepts(id)) {
             let known = youngest.entry(id.as_str()).or_insert(u64::MAX);
-            *known = (*known).min(*age_ms);
+            *known = (*known).min(*age_ms).min(AGE_MS_MAX);
         }
         if youngest.is_empty() {
             return Ok(0);
@@ -266,6 +281,35 @@ impl PostgresTruth {
         let sql = format!("{} WHERE m.{} = {}", names.listed(), names.p_id, names.provider.one(1));
         let rows = self.link().query("describe", &sql, &[&id.as_str()]).await?;
         rows.first().map(|row| self.listed(row)).transpose()
+    }
+
+    pub(super) async fn read_log(&self, id: &Name, limit: usize) -> Result<Vec<Flap>> {
+        let names = self.names().await?;
+        let Some(at) = &names.l_at else {
+            return Err(Error::Unsupported {
+                operation: format!(
+                    "reading a log without a column {}",
+                    self.layout.logs.created_at
+                ),
+                store: self.link().place().to_owned(),
+            });
+        };
+        if !names.log_provider.accepts(id) {
+            return Ok(Vec::new());
+        }
+        let sql = format!(
+            "SELECT l.{}::text = 'online', {} FROM {} l WHERE l.{} = {} \
+             ORDER BY l.{at} DESC, l.ctid DESC LIMIT $2",
+            names.l_status,
+            ms_of(&format!("l.{at}")),
+            names.logs,
+            names.l_provider,
+            names.log_provider.one(1)
+        );
+        let limit = to_i64(limit as u64);
+        let rows = self.link().query("log", &sql, &[&id.as_str(), &limit]).await?;
+        let read = |row: &Row| Flap { online: row.get(0), at_ms: to_u64(row.get(1)) };
+        Ok(rows.iter().map(read).collect())
     }
 
     fn listed(&self, row: &Row) -> Result<Listed> {
