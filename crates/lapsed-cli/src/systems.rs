@@ -27,6 +27,7 @@ use crate::config::units::show_span;
 use crate::http::Shared;
 use crate::node::Live;
 use crate::stores::OpenStore;
+use crate::systems::availability::layout::Tables;
 
 /// One kind of system: reads its section of the configuration and serves its routes.
 pub trait Room: Send + Sync {
@@ -63,6 +64,16 @@ pub trait Planned: Debug + Send + Sync {
             brake.min_owners,
             show_span(*threshold)
         )
+    }
+
+    /// The tables that it works on, where it works on tables of an application.
+    fn tables(&self) -> Option<&Tables> {
+        None
+    }
+
+    /// Whether the mirror is to tell who fell silent.
+    fn is_instant(&self) -> bool {
+        false
     }
 
     /// Makes it, on an opened store.

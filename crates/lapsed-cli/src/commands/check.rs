@@ -1,5 +1,7 @@
 //! `lapsed check`
 
+mod notes;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,6 +59,8 @@ struct State {
     words: String,
     /// What was tried on it, where there was something to try.
     tried: Vec<Tried>,
+    /// What may be wished otherwise.
+    notes: Vec<String>,
 }
 
 /// One thing that was tried.
@@ -71,7 +75,7 @@ struct Tried {
 
 impl From<String> for State {
     fn from(words: String) -> State {
-        State { words, tried: Vec::new() }
+        State { words, tried: Vec::new(), notes: Vec::new() }
     }
 }
 
@@ -85,6 +89,9 @@ impl State {
                 (Some(why), false) => format!("without: {what} ({why}; nothing depends on it)"),
             };
             text.push_str(&format!("\n    {line}"));
+        }
+        for note in &self.notes {
+            text.push_str(&format!("\n    {note}"));
         }
         text
     }
@@ -124,7 +131,8 @@ fn ask_server(config: &Config, store: &StoreConfig) -> Result<State, Failure> {
             ahead_ms.abs(),
             if ahead_ms < 0 { "behind" } else { "ahead of" },
         );
-        Ok(words.into())
+        let notes = notes::of(config, store, &opened).await?;
+        Ok(State { notes, ..words.into() })
     })
 }
 
@@ -144,7 +152,7 @@ fn try_objects(config: &Config, store: &StoreConfig) -> Result<State, Failure> {
             needed: line.needed,
             failed: line.failed.clone(),
         });
-        let mut state = State { words: String::new(), tried: tried.collect() };
+        let mut state = State { words: String::new(), tried: tried.collect(), notes: Vec::new() };
         if let Err(error) = report.verdict(&store.name) {
             eprintln!("store {}: {}{}", store.name, store.describe(), state.describe());
             return Err(error.into());
@@ -247,10 +255,13 @@ fn as_json(config: &Config, stores: &[(&StoreConfig, State)]) -> Value {
     let stores: Vec<Value> = stores
         .iter()
         .map(|(s, state)| {
-            let State { words, tried } = state;
+            let State { words, tried, notes } = state;
             let mut value = json!({ "name": s.name, "url": s.describe(), "state": words });
             if !tried.is_empty() {
                 value["probe"] = json!(tried);
+            }
+            if !notes.is_empty() {
+                value["notes"] = json!(notes);
             }
             value
         })

@@ -362,6 +362,17 @@ impl Planned for AvailabilityPlan {
         )
     }
 
+    fn tables(&self) -> Option<&Tables> {
+        match &self.truth {
+            TruthLayout::Embedded => None,
+            TruthLayout::Postgres { tables, .. } => Some(tables),
+        }
+    }
+
+    fn is_instant(&self) -> bool {
+        matches!(&self.truth, TruthLayout::Postgres { keys, .. } if keys.instant)
+    }
+
     fn build(&self, ground: Ground<'_>) -> lapsed::Result<Built> {
         let common = &self.common;
         let opened = ground.store.availability(
