@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod alerts;
+mod availability_faults;
 mod commands;
 mod config;
 mod crash;

@@ -1,0 +1,172 @@
+//! What is broken, in turns of a few seconds until the time is over, and whole again at the end.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::history::now_us;
+use super::world::World;
+
+/// How long something stays broken, and how long it is whole before it is broken again. Longer than silence
+/// may last, and shorter.
+const SPELLS: [(u64, u64); 2] = [(4_000, 2_000), (1_500, 1_500)];
+
+/// So long a fault goes on: `LAPSED_FAULT_SECONDS`.
+pub fn duration() -> Duration {
+    let seconds = std::env::var("LAPSED_FAULT_SECONDS").ok().and_then(|text| text.parse().ok());
+    Duration::from_secs(seconds.unwrap_or(6))
+}
+
+/// Breaks and mends in turns; when it was mended each time.
+pub fn in_turns(breaking: impl Fn(), mending: impl Fn()) -> Vec<u64> {
+    let end = Instant::now() + duration();
+    let mut heals = Vec::new();
+    for (broken_ms, whole_ms) in SPELLS.into_iter().cycle() {
+        breaking();
+        hold(Instant::now() + Duration::from_millis(broken_ms));
+        mending();
+        heals.push(now_us());
+        if Instant::now() >= end {
+            break;
+        }
+        hold(Instant::now() + Duration::from_millis(whole_ms));
+    }
+    heals
+}
+
+/// Something short again and again.
+pub fn again_and_again(every: Duration, strike: impl Fn()) -> Vec<u64> {
+    let end = Instant::now() + duration();
+    let mut heals = Vec::new();
+    while Instant::now() < end {
+        strike();
+        heals.push(now_us());
+        hold(Instant::now() + every);
+    }
+    heals
+}
+
+/// The state that a fault is in lasts for a while: that is the fault.
+fn hold(until: Instant) {
+    thread::sleep(until.saturating_duration_since(Instant::now()));
+}
+
+pub fn valkey_killed(world: &World) -> Vec<u64> {
+    in_turns(|| world.valkey.kill().unwrap(), || world.valkey.restart().unwrap())
+}
+
+pub fn valkey_frozen(world: &World) -> Vec<u64> {
+    in_turns(|| world.valkey.freeze().unwrap(), || world.valkey.thaw().unwrap())
+}
+
+pub fn valkey_flushed(world: &World) -> Vec<u64> {
+    again_and_again(Duration::from_millis(1_500), || {
+        world.valkey.command(&["FLUSHALL"]).unwrap();
+    })
+}
+
+pub fn valkey_restarted(world: &World) -> Vec<u64> {
+    again_and_again(Duration::from_millis(2_000), || world.valkey.restart().unwrap())
+}
+
+pub fn valkey_out_of_memory(world: &World) -> Vec<u64> {
+    let set = |bytes: &str| {
+        world.valkey.command(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]).unwrap();
+        world.valkey.command(&["CONFIG", "SET", "maxmemory", bytes]).unwrap();
+    };
+    in_turns(|| set("1"), || set("0"))
+}
+
+pub fn postgres_killed(world: &World) -> Vec<u64> {
+    in_turns(|| world.postgres.kill().unwrap(), || world.postgres.restart().unwrap())
+}
+
+pub fn postgres_restarted(world: &World) -> Vec<u64> {
+    again_and_again(Duration::from_millis(2_000), || {
+        world.postgres.stop().unwrap();
+        world.postgres.restart().unwrap();
+    })
+}
+
+/// One of three commits fails, at the commit itself.
+pub fn postgres_fails_commits(world: &World) -> Vec<u64> {
+    world.sql(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+         IF random() < 0.33 THEN RAISE 'the commit fails'; END IF; RETURN NULL; END $$",
+    );
+    let tables = ["mitra_online_status", "mitras", "chat_sessions", "lapsed_receipts"];
+    let each = |make: &dyn Fn(&str) -> String| -> String { tables.into_iter().map(make).collect() };
+    let make = each(&|table| {
+        format!(
+            "CREATE CONSTRAINT TRIGGER refuse AFTER INSERT OR UPDATE ON {table} DEFERRABLE INITIALLY \
+             DEFERRED FOR EACH ROW EXECUTE FUNCTION refuse(); "
+        )
+    });
+    let drop = each(&|table| format!("DROP TRIGGER IF EXISTS refuse ON {table}; "));
+    in_turns(|| drop_in(world, &make), || drop_in(world, &drop))
+}
+
+/// Whoever is connected is thrown out, in the middle of whatever it does.
+pub fn postgres_loses_backends(world: &World) -> Vec<u64> {
+    again_and_again(Duration::from_millis(150), || {
+        world.sql(
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
+             WHERE pid <> pg_backend_pid() AND datname = current_database()",
+        );
+    })
+}
+
+/// Every change takes its time.
+pub fn postgres_slow(world: &World) -> Vec<u64> {
+    world.sql(
+        "CREATE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+         PERFORM pg_sleep(0.5 * random()); RETURN NULL; END $$",
+    );
+    let tables = ["mitra_online_status", "chat_sessions", "lapsed_availability"];
+    let each = |make: &dyn Fn(&str) -> String| -> String { tables.into_iter().map(make).collect() };
+    let make = each(&|table| {
+        format!(
+            "CREATE TRIGGER dawdle AFTER INSERT OR UPDATE ON {table} FOR EACH STATEMENT \
+             EXECUTE FUNCTION dawdle(); "
+        )
+    });
+    let drop = each(&|table| format!("DROP TRIGGER IF EXISTS dawdle ON {table}; "));
+    in_turns(|| drop_in(world, &make), || drop_in(world, &drop))
+}
+
+/// A change of the tables themselves, which may have to wait for those who use them.
+fn drop_in(world: &World, sql: &str) {
+    super::until_done("a change of the tables", || {
+        world.postgres.sql(&world.database, &format!("BEGIN; {sql} COMMIT;")).ok()
+    });
+}
+
+pub fn postgres_frozen(world: &World) -> Vec<u64> {
+    in_turns(|| world.postgres.freeze().unwrap(), || world.postgres.thaw().unwrap())
+}
+
+pub fn both_killed(world: &World) -> Vec<u64> {
+    in_turns(
+        || {
+            world.postgres.kill().unwrap();
+            world.valkey.kill().unwrap();
+        },
+        || {
+            world.valkey.restart().unwrap();
+            world.postgres.restart().unwrap();
+        },
+    )
+}
+
+/// One is killed, another one frozen; two go on.
+pub fn daemons(world: &World) -> Vec<u64> {
+    in_turns(
+        || {
+            world.kill_daemon(0);
+            world.freeze_daemon(1);
+        },
+        || {
+            world.thaw_daemon(1);
+            world.start_daemon(0);
+        },
+    )
+}
