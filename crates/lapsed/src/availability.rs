@@ -349,6 +349,15 @@ pub struct Listed {
     pub last_heartbeat_ms: Option<u64>,
 }
 
+/// That somebody was set online or offline: one a flip, whoever did it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Flap {
+    /// What it became.
+    pub online: bool,
+    /// When, on the truth's clock.
+    pub at_ms: u64,
+}
+
 /// Which providers to list.
 #[derive(Clone, Debug, Default)]
 pub struct Listing {
@@ -450,6 +459,9 @@ pub trait Truth: Send + Sync {
 
     /// One of them.
     async fn describe(&self, id: &Name) -> Result<Option<Listed>>;
+
+    /// The log of one provider, newest first, at most `limit` rows of it.
+    async fn log(&self, id: &Name, limit: usize) -> Result<Vec<Flap>>;
 
     /// What the configuration table says; what it does not say is as usual.
     async fn settings(&self) -> Result<Settings>;

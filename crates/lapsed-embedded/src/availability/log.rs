@@ -1,5 +1,6 @@
 //! The log: one row a flip between online and offline, written by the job that flips.
 
+use lapsed::availability::Flap;
 use lapsed::sweep::{Tidied, TidyLimits};
 use lapsed::{Name, Result};
 use redb::ReadableTable;
@@ -11,6 +12,9 @@ use crate::lives::load::open;
 use crate::services::term_holds;
 use crate::tables::{number, to_number};
 use crate::tx::Tx;
+
+/// How many of the newest rows are searched for those of one provider.
+const SEARCHED_MAX: usize = 100_000;
 
 /// What somebody became.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -86,6 +90,29 @@ impl Core {
 }
 
 impl EmbeddedTruth {
+    /// The log of one provider, newest first, at most `limit` rows of it.
+    pub(super) fn log_of(&self, id: &Name, limit: usize) -> Result<Vec<Flap>> {
+        let disk = &self.desk.inner.disk;
+        let read = || -> Tried<Vec<Flap>> {
+            let txn = disk.read()?;
+            let Some(log) = open(&txn, &self.core.tables.log)? else { return Ok(Vec::new()) };
+            let mut found = Vec::new();
+            for row in log.iter()?.rev().take(SEARCHED_MAX) {
+                let (key, row) = row?;
+                let row = read_row(key.value(), row.value())?;
+                if row.provider == *id {
+                    let online = row.status == LogStatus::Online;
+                    found.push(Flap { online, at_ms: row.at_ms });
+                }
+                if found.len() == limit {
+                    break;
+                }
+            }
+            Ok(found)
+        };
+        read().map_err(|fault| fault.told(&disk.name))
+    }
+
     /// The log after row `after` (0: from its beginning), the oldest first, at most `limit`.
     pub fn logs(&self, after: u64, limit: usize) -> Result<Vec<LogRow>> {
         let disk = &self.desk.inner.disk;

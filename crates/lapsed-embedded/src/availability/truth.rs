@@ -5,8 +5,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use lapsed::availability::rules::{Settings, SettingsPatch};
 use lapsed::availability::{
-    Available, Beat, Changed, Flip, Flipped, Listed, Listing, PAGE_MAX, Profile, ProviderState,
-    Session, SessionChange, SessionOutcome, Truth,
+    Available, Beat, Changed, Flap, Flip, Flipped, Listed, Listing, PAGE_MAX, Profile,
+    ProviderState, Session, SessionChange, SessionOutcome, Truth,
 };
 use lapsed::receipt::Receipt;
 use lapsed::store::Store;
@@ -137,6 +137,10 @@ impl Truth for EmbeddedTruth {
 
     async fn describe(&self, id: &Name) -> Result<Option<Listed>> {
         Ok(self.core.book().get(id).map(|row| row.listed(id)))
+    }
+
+    async fn log(&self, id: &Name, limit: usize) -> Result<Vec<Flap>> {
+        self.log_of(id, limit)
     }
 
     async fn settings(&self) -> Result<Settings> {

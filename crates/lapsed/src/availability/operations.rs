@@ -66,7 +66,7 @@ pub struct Availability {
     pub(super) calls: Calls,
     pub(super) me: Weak<Availability>,
     pub(super) breaker: Breaker,
-    settings: Mutex<Option<(Settings, Duration)>>,
+    settings: Mutex<Known>,
     /// Those of whom the mirror was not told.
     behind: Mutex<BTreeSet<Name>>,
     pub(super) survey: Mutex<Survey>,
@@ -75,6 +75,16 @@ pub struct Availability {
     pub(super) counters: Counters,
     pub(super) unseeded: tokio::sync::Notify,
     services: Arc<dyn Store>,
+}
+
+/// What is known of the settings.
+#[derive(Default)]
+struct Known {
+    settings: Option<Settings>,
+    /// Until when they are believed, on the monotonic clock.
+    until: Duration,
+    /// How often somebody said that they have changed: what was read before that is not believed.
+    changes: u64,
 }
 
 /// An answer, and where it is from.
@@ -223,11 +233,14 @@ impl Availability {
     /// The settings, a minute old at the most; in the absence of the truth, as they were last known.
     pub async fn settings(&self) -> Result<Settings> {
         let now = self.parts.clock.mono();
-        let known = *self.lock_settings();
-        match known {
-            Some((settings, at)) if now < at + SETTINGS_FOR => Ok(settings),
-            known => match (self.settings_now().await, known) {
-                (Err(Error::Unavailable { .. } | Error::Throttled { .. }), Some((settings, _))) => {
+        let (known, until) = {
+            let known = self.lock_settings();
+            (known.settings, known.until)
+        };
+        match known.filter(|_| now < until) {
+            Some(settings) => Ok(settings),
+            None => match (self.settings_now().await, known) {
+                (Err(Error::Unavailable { .. } | Error::Throttled { .. }), Some(settings)) => {
                     Ok(settings)
                 }
                 (answer, _) => answer,
@@ -237,24 +250,27 @@ impl Availability {
 
     /// The settings as they were last read.
     pub fn settings_known(&self) -> Option<Settings> {
-        self.lock_settings().map(|(settings, _)| settings)
+        self.lock_settings().settings
     }
 
     /// The settings as they are. Those that make no sense are not followed: the last ones that did are.
     pub async fn settings_now(&self) -> Result<Settings> {
-        let at = self.parts.clock.mono();
+        let (asked, changes) = (self.parts.clock.mono(), self.lock_settings().changes);
         let read = self.calls.quiet("settings", self.parts.truth.settings()).await?;
         let mut known = self.lock_settings();
-        let settings = match (read.check(), *known) {
-            (Ok(()), _) => read,
-            (Err(error), last) => {
-                let settings = last.map_or_else(Settings::default, |(settings, _)| settings);
+        let settings = match read.check() {
+            Ok(()) => read,
+            Err(error) => {
+                let settings = known.settings.unwrap_or_default();
                 tracing::error!(system = %self.parts.id, %error, ?settings,
                     "the configuration table makes no sense; going on with what did");
                 settings
             }
         };
-        *known = Some((settings, at));
+        known.settings = Some(settings);
+        if known.changes == changes {
+            known.until = asked + SETTINGS_FOR;
+        }
         Ok(settings)
     }
 
@@ -276,9 +292,10 @@ impl Availability {
     /// Somebody says that a setting has changed: it is read again when it is next needed, and the snapshot
     /// that was made by the old one is dropped.
     pub async fn settings_changed(&self) {
-        if let Some((_, at)) = &mut *self.lock_settings() {
+        {
             // Kept for as long as the truth is away, and otherwise read again.
-            *at = at.saturating_sub(SETTINGS_FOR);
+            let mut known = self.lock_settings();
+            (known.until, known.changes) = (Duration::ZERO, known.changes + 1);
         }
         self.last_count.forget().await;
         let _ = self.background("drop_snapshot", self.parts.mirror.drop_snapshot()).await;
@@ -389,7 +406,7 @@ impl Availability {
         answer
     }
 
-    fn lock_settings(&self) -> std::sync::MutexGuard<'_, Option<(Settings, Duration)>> {
+    fn lock_settings(&self) -> std::sync::MutexGuard<'_, Known> {
         self.settings.lock().expect(LOCK)
     }
 

@@ -4,7 +4,7 @@ use crate::availability::counters::Read;
 use crate::availability::operations::{Availability, Source, Sourced};
 use crate::availability::rules::Settings;
 use crate::availability::{
-    Available, Beat, Listed, Listing, PAGE_MAX, ProviderState, Seen, SeenBeat,
+    Available, Beat, Flap, Listed, Listing, PAGE_MAX, ProviderState, Seen, SeenBeat,
 };
 use crate::error::{Error, Result};
 use crate::name::Name;
@@ -150,6 +150,11 @@ impl Availability {
     /// One of them.
     pub async fn describe(&self, id: &Name) -> Result<Option<Listed>> {
         self.calls.quiet("describe", self.parts.truth.describe(id)).await
+    }
+
+    /// When it was set online and offline, newest first.
+    pub async fn log(&self, id: &Name, limit: usize) -> Result<Vec<Flap>> {
+        self.calls.quiet("log", self.parts.truth.log(id, limit.clamp(1, PAGE_MAX))).await
     }
 
     /// One provider as readers see it.
