@@ -234,6 +234,9 @@ impl Story {
             assert!(mine.windows(2).all(|pair| pair[0] != pair[1]), "{}: {mine:?}", one.id);
             assert!(mine.first().is_none_or(|first| *first == LogStatus::Online));
             assert_eq!(mine.last() == Some(&LogStatus::Online), one.is_online, "{}", one.id);
+            let flaps = self.b.truth.log(&one.id, 1_000).await.unwrap();
+            let flaps = flaps.iter().rev().map(|flap| flap.online);
+            assert!(flaps.eq(mine.iter().map(|status| *status == LogStatus::Online)));
             let mut sessions = 0;
             for id in SESSIONS {
                 let session = self.b.session(id).await.filter(|session| session.occupies());

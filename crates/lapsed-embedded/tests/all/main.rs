@@ -2,8 +2,8 @@
 //! wait at the same time. One module a story; `cargo test -p lapsed-embedded --test all MODULE::` runs one.
 #![allow(clippy::unwrap_used)]
 
-mod availability_account;
 mod availability;
+mod availability_account;
 mod availability_crash;
 mod availability_flips;
 mod availability_races;
