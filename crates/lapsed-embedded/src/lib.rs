@@ -8,11 +8,13 @@
 //! is held changes in memory once it is committed; lives change with the job, before the commit, and
 //! are brought back in line with the disk when a batch is undone.
 //!
-//! Four systems run on it: [`EmbeddedRegistry`], [`EmbeddedSessions`] and [`EmbeddedInflight`], which
-//! share lives, batches and receipts, and differ in what it is that a life holds; and
-//! [`EmbeddedLeases`], where nobody lives and every lease has a deadline of its own.
+//! Five systems run on it: [`EmbeddedRegistry`], [`EmbeddedSessions`] and [`EmbeddedInflight`], which
+//! share lives, batches and receipts, and differ in what it is that a life holds; [`EmbeddedLeases`],
+//! where nobody lives and every lease has a deadline of its own; and [`EmbeddedTruth`], the durable half
+//! of availability, whose beats live in a mirror.
 #![warn(missing_docs)]
 
+mod availability;
 mod book;
 mod cautious;
 mod disk;
@@ -49,6 +51,7 @@ use crate::tx::{Changed, Tx};
 use crate::vigil::Vigil;
 use crate::writer::{Chore, Keeper, Undone, Writer};
 
+pub use crate::availability::{EmbeddedTruth, LogRow, LogStatus};
 pub use crate::inflight::EmbeddedInflight;
 pub use crate::leases::{EmbeddedLeases, HOLD as LEASES_HOLD};
 pub use crate::registry::EmbeddedRegistry;
@@ -195,6 +198,14 @@ impl Embedded {
         let room: Arc<dyn Room> = leases.core().clone();
         self.inner.let_in(&room);
         Ok(Arc::new(leases))
+    }
+
+    /// The truth of availability `id` on this store.
+    pub fn availability(&self, id: SystemId) -> Result<Arc<EmbeddedTruth>> {
+        let truth = EmbeddedTruth::open(self.inner.clone(), id)?;
+        let room: Arc<dyn Room> = truth.core().clone();
+        self.inner.let_in(&room);
+        Ok(Arc::new(truth))
     }
 
     /// Mirrors the beats, finishes what was asked for, and lets go of the folder. Blocks.

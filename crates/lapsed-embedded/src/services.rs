@@ -43,6 +43,18 @@ pub(crate) fn term_holds(
     Ok(term.is_some_and(|term| term.number == number && now_ms < term.until_ms))
 }
 
+/// Whether the term of `system` is kept here and is another one than `number`, or has lapsed. Where no term was
+/// ever kept, leaders are chosen elsewhere.
+pub(crate) fn term_is_over(
+    tx: &mut Tx<'_>,
+    system: &SystemId,
+    number: u64,
+    now_ms: u64,
+) -> Tried<bool> {
+    let is_kept = read_term(tx, system)?.is_some();
+    Ok(is_kept && !term_holds(tx, system, number, now_ms)?)
+}
+
 #[async_trait]
 impl Store for Embedded {
     async fn info(&self) -> Result<StoreInfo> {

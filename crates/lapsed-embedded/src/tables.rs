@@ -15,12 +15,18 @@
 //! | `S/dead` | job id | a dead letter: the job, with why it is one |
 //! | `S/leases` | namespace, 0, key | all there is of one key (`leases::rules::Record`) as JSON; never deleted |
 //! | `S/decisions` | transaction | the decision on it (`leases::rules::Marker`) as JSON |
+//! | `S/providers` | provider | `availability::rows::ProviderRow` as JSON, with its version and the number of its sessions; never deleted |
+//! | `S/chats` | session id | a session of a provider (`availability::Session`) as JSON; never deleted |
+//! | `S/log` | log number | one flip between online and offline as JSON; pruned like receipts |
 //!
 //! A job is one row, which moves: it lies in `S/queued`, in `S/held` or in `S/dead`, and so is in one
 //! place at a time whatever happens. What it carries goes along byte for byte; how it is laid out is
 //! in `inflight/rows.rs`. The places of a queue grow at the back and fall at the front, from the
 //! middle. The account of a system of jobs (`account/S` in `meta`: entered, completed, dropped, the
 //! next token) is written once in every batch that changed it.
+//!
+//! The settings of a system of availability (`settings/S` in `meta`) are what was set, as JSON; what was not is as
+//! usual.
 //!
 //! Numbers in keys are big-endian, so that byte order is number order.
 
@@ -56,9 +62,14 @@ pub(crate) struct Tables {
     pub dead: Arc<str>,
     pub leases: Arc<str>,
     pub decisions: Arc<str>,
+    pub providers: Arc<str>,
+    pub chats: Arc<str>,
+    pub log: Arc<str>,
     pub account: Vec<u8>,
     pub next_incarnation: Vec<u8>,
     pub next_receipt: Vec<u8>,
+    pub next_log: Vec<u8>,
+    pub settings: Vec<u8>,
 }
 
 impl Tables {
@@ -77,9 +88,14 @@ impl Tables {
             dead: table("dead"),
             leases: table("leases"),
             decisions: table("decisions"),
+            providers: table("providers"),
+            chats: table("chats"),
+            log: table("log"),
             account: format!("account/{id}").into_bytes(),
             next_incarnation: format!("next_incarnation/{id}").into_bytes(),
             next_receipt: format!("next_receipt/{id}").into_bytes(),
+            next_log: format!("next_log/{id}").into_bytes(),
+            settings: format!("settings/{id}").into_bytes(),
         }
     }
 }

@@ -24,10 +24,22 @@
 //! - *A mirror that lost its data says that nobody is there*: it answers only once it was **seeded**, and
 //!   what says so is lost together with the data.
 
+mod beacon;
+mod breaker;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+mod counters;
+mod explain;
+mod fallback;
 pub mod memory;
+mod operations;
+mod reads;
+mod reconcile;
 pub mod rules;
+mod seed;
+mod services;
+mod sweep;
+mod upkeep;
 
 use std::fmt;
 use std::sync::Arc;
@@ -42,6 +54,11 @@ use crate::store::Store;
 use crate::sweep::{Batch, BatchId, Cursor, Refusal, Tidied, TidyLimits};
 use crate::system::Restored;
 use rules::{Doom, Settings, SettingsPatch};
+
+pub use breaker::{BreakerPolicy, BreakerState};
+pub use counters::{Counters, Read};
+pub use operations::{Availability, AvailabilityParts, Source, Sourced, Written};
+pub use reads::{Found, OwnStatus};
 
 /// The most providers in one answer or one call.
 pub const PAGE_MAX: usize = 1_000;
@@ -332,6 +349,15 @@ pub struct Listed {
     pub last_heartbeat_ms: Option<u64>,
 }
 
+/// That somebody was set online or offline: one a flip, whoever did it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Flap {
+    /// What it became.
+    pub online: bool,
+    /// When, on the truth's clock.
+    pub at_ms: u64,
+}
+
 /// Which providers to list.
 #[derive(Clone, Debug, Default)]
 pub struct Listing {
@@ -434,6 +460,9 @@ pub trait Truth: Send + Sync {
     /// One of them.
     async fn describe(&self, id: &Name) -> Result<Option<Listed>>;
 
+    /// The log of one provider, newest first, at most `limit` rows of it.
+    async fn log(&self, id: &Name, limit: usize) -> Result<Vec<Flap>>;
+
     /// What the configuration table says; what it does not say is as usual.
     async fn settings(&self) -> Result<Settings>;
 
@@ -496,6 +525,17 @@ pub struct Seen {
     pub beat: SeenBeat,
     /// Whether it was declared silent, and the truth does not know yet.
     pub doomed: Option<Doom>,
+}
+
+/// What a look at a mirror found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Looked {
+    /// One for each that was asked for, in the same order.
+    pub seen: Vec<Seen>,
+    /// The mirror's clock.
+    pub now_ms: u64,
+    /// Whether it is seeded: otherwise what is not there means nothing.
+    pub seeded: bool,
 }
 
 /// The beat of somebody online.
@@ -608,8 +648,8 @@ pub trait Mirror: Send + Sync {
     /// Beats: one round trip. The beat is dated by the mirror's clock.
     async fn beat(&self, ids: &[Name]) -> Result<Option<Vec<Beat>>>;
 
-    /// What it has of each, seeded or not; one for each, in the same order. The second is its clock.
-    async fn look(&self, ids: &[Name]) -> Result<(Vec<Seen>, u64)>;
+    /// What it has of each, seeded or not.
+    async fn look(&self, ids: &[Name]) -> Result<Looked>;
 
     /// About `limit` of those online from `after` on, with the beats that are at least `older_ms` old.
     async fn beats(&self, after: &Cursor, limit: usize, older_ms: u64) -> Result<Option<BeatPage>>;

@@ -81,8 +81,7 @@ impl Lives {
         clock: &'a dyn Clock,
         mut one: impl FnMut(&mut Run<'a>, &mut Tx<'_>, &Suspect) -> Tried<Outcome>,
     ) -> Tried<Carried> {
-        let began = clock.mono();
-        let (now_ms, back_ms) = self.look();
+        let (now_ms, _) = self.look();
         let all = |outcome| {
             let outcomes = vec![outcome; batch.suspects.len()];
             Ok((BatchAnswer { outcomes, ..BatchAnswer::default() }, Vec::new()))
@@ -95,24 +94,36 @@ impl Lives {
         if !self.may_carry_out(tx, &batch.id)? {
             return all(Outcome::Gone);
         }
+        let mut run = self.begin(tx, &batch.id, clock)?;
+        let mut outcomes = Vec::with_capacity(batch.suspects.len());
+        for suspect in &batch.suspects {
+            outcomes.push(one(&mut run, tx, suspect)?);
+        }
+        run.close(tx, outcomes)
+    }
+
+    /// Begins a batch that may be carried out.
+    pub fn begin<'a>(
+        &'a self,
+        tx: &mut Tx<'_>,
+        id: &'a BatchId,
+        clock: &'a dyn Clock,
+    ) -> Tried<Run<'a>> {
+        let began = clock.mono();
+        let (now_ms, back_ms) = self.look();
         let first_seq = tx.take_numbers(&self.tables.next_receipt, 0)?;
-        let mut run = Run {
+        Ok(Run {
             lives: self,
             now_ms,
             back_ms,
-            id: &batch.id,
+            id,
             clock,
             began,
             first_seq,
             next_seq: first_seq,
             ended: HashMap::new(),
             owners_ended: 0,
-        };
-        let mut outcomes = Vec::with_capacity(batch.suspects.len());
-        for suspect in &batch.suspects {
-            outcomes.push(one(&mut run, tx, suspect)?);
-        }
-        run.close(tx, outcomes)
+        })
     }
 }
 
@@ -181,7 +192,8 @@ impl Run<'_> {
         self.lives.put_receipt(tx, seq, self.id, self.now_ms, removed)
     }
 
-    fn close(self, tx: &mut Tx<'_>, outcomes: Vec<Outcome>) -> Tried<Carried> {
+    /// Notes which receipts this batch wrote, if any.
+    pub fn note(&self, tx: &mut Tx<'_>) -> Tried<()> {
         let count = self.next_seq - self.first_seq;
         if count > 0 {
             let tables = &self.lives.tables;
@@ -189,6 +201,11 @@ impl Run<'_> {
             let key = batch_key(&self.id.sweeper, self.id.number);
             tx.put(&tables.batches, &key, &pair(self.first_seq, self.next_seq - 1))?;
         }
+        Ok(())
+    }
+
+    fn close(self, tx: &mut Tx<'_>, outcomes: Vec<Outcome>) -> Tried<Carried> {
+        self.note(tx)?;
         let held = self.clock.mono() - self.began;
         let answer = BatchAnswer { outcomes, owners_ended: self.owners_ended, held };
         Ok((answer, self.ended.into_values().collect()))

@@ -83,9 +83,19 @@ impl Lives {
 
     /// Whether a batch may be carried out: not twice, and not once it was settled.
     pub fn may_carry_out(&self, tx: &mut Tx<'_>, batch: &BatchId) -> Tried<bool> {
+        Ok(!self.is_carried_out(tx, batch)? && !self.is_forbidden(tx, batch)?)
+    }
+
+    /// Whether a batch has written receipts.
+    pub fn is_carried_out(&self, tx: &mut Tx<'_>, batch: &BatchId) -> Tried<bool> {
         let key = batch_key(&batch.sweeper, batch.number);
-        let done = tx.get(&self.tables.batches, &key)?.is_some();
-        Ok(!done && tx.get(&self.tables.forbidden, &key)?.is_none())
+        Ok(tx.get(&self.tables.batches, &key)?.is_some())
+    }
+
+    /// Whether a batch was settled as not carried out.
+    pub fn is_forbidden(&self, tx: &mut Tx<'_>, batch: &BatchId) -> Tried<bool> {
+        let key = batch_key(&batch.sweeper, batch.number);
+        Ok(tx.get(&self.tables.forbidden, &key)?.is_some())
     }
 
     /// A batch that is so late has been lost on the way.
@@ -104,7 +114,7 @@ impl Lives {
 
 impl Lives {
     /// Bounded housekeeping, in one job.
-    fn tidy(&self, tx: &mut Tx<'_>, limits: &TidyLimits) -> Tried<(Tidied, Vec<Arc<Slot>>)> {
+    pub fn tidy(&self, tx: &mut Tx<'_>, limits: &TidyLimits) -> Tried<(Tidied, Vec<Arc<Slot>>)> {
         let (now_ms, _) = self.look();
         let mut tidied = Tidied::default();
         if let Some(term) = limits.term

@@ -2,6 +2,11 @@
 //! wait at the same time. One module a story; `cargo test -p lapsed-embedded --test all MODULE::` runs one.
 #![allow(clippy::unwrap_used)]
 
+mod availability;
+mod availability_crash;
+mod availability_flips;
+mod availability_races;
+mod availability_truth;
 mod conformance;
 mod fixture;
 mod folder;

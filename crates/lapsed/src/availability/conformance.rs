@@ -1,1 +1,355 @@
-//! What every pair of stores must do for `availability`.
+//! What every pair of stores must do for `availability`, run unchanged on each of them.
+//!
+//! A crate writes one function that makes a [`Fixture`] and calls
+//! [`availability_conformance!`](crate::availability_conformance) with it: every case becomes a test of its
+//! own. Nothing here relies on exact milliseconds: a pair of stores may run on its real clock.
+
+#![allow(clippy::unwrap_used)] // a suite of tests: a panic is a failing test
+
+pub mod beacon;
+pub mod healing;
+pub mod providers;
+pub mod reading;
+pub mod sessions;
+pub mod sweeps;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+
+use crate::activity::Activity;
+use crate::availability::rules::SettingsPatch;
+use crate::availability::{
+    Availability, AvailabilityParts, Beat, BreakerPolicy, Changed, Mirror, Profile, ProviderState,
+    Seen, SeenBeat, SessionChange, SessionOutcome, SessionRefusal, Source, Told, Truth, Written,
+};
+use crate::clock::{Clock, SystemClock};
+use crate::name::{Name, SystemId};
+use crate::receipt::{Receipt, ReceiptQuery, Retention, Silent};
+use crate::reconcile::Change;
+use crate::schedule::Stop;
+use crate::sweep::brake::{Brake, BrakePolicy};
+use crate::sweep::policy::Policy;
+use crate::sweep::{
+    Act, Batch, BatchId, Cursor, PassReport, Suspect, Sweep, Sweeper, SweeperParts,
+};
+use crate::system::System;
+
+/// A pair of stores to be tried, fresh, with a way to let their clocks run.
+pub struct Fixture {
+    /// Which system.
+    pub id: SystemId,
+    /// The truth under test.
+    pub truth: Arc<dyn Truth>,
+    /// The mirror under test.
+    pub mirror: Arc<dyn Mirror>,
+    /// How long a provider may be silent: whole seconds, as short as the fixture can afford to wait for.
+    pub stale: Duration,
+    /// Lets the clocks of both run on by that much, and returns when they have.
+    pub advance: Box<dyn Fn(Duration) -> BoxFuture<'static, ()> + Send + Sync>,
+    /// Makes the mirror lose everything, and returns when it has.
+    pub lose: Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>,
+    /// What this side waits by.
+    pub clock: Arc<dyn Clock>,
+    /// Whatever must live as long as the fixture.
+    pub keep: Box<dyn std::any::Any + Send + Sync>,
+}
+
+/// A fixture at work: the operations of one daemon, and the two stores below them.
+pub struct Bench {
+    /// What the cases call.
+    pub it: Arc<Availability>,
+    /// The fixture.
+    pub f: Fixture,
+}
+
+impl Fixture {
+    /// Seeded, for so long that no grace is running, with `stale_after_seconds` as the fixture says.
+    pub async fn settled(self) -> Bench {
+        let patch = SettingsPatch {
+            stale_after_seconds: Some(self.stale.as_secs()),
+            heartbeat_cadence_seconds: Some(1),
+            max_customers_per_mitra: Some(2),
+            ..SettingsPatch::default()
+        };
+        self.truth.set_settings(&patch).await.expect("settings");
+        let bench = Bench { it: self.daemon(), f: self };
+        bench.it.seed().await.expect("seed");
+        bench.outlast_grace().await;
+        bench
+    }
+
+    /// One more daemon on the same stores.
+    pub fn daemon(&self) -> Arc<Availability> {
+        let clock = self.clock.clone();
+        Availability::new(AvailabilityParts {
+            id: self.id.clone(),
+            truth: self.truth.clone(),
+            mirror: self.mirror.clone(),
+            brake: Arc::new(Brake::new(BrakePolicy::default(), self.stale)),
+            clock,
+            activity: Arc::new(Activity::default()),
+            witness: Arc::new(Silent),
+            timeout: Duration::from_secs(30),
+            mirror_timeout: Duration::from_secs(30),
+            breaker: BreakerPolicy::default(),
+            snapshot_ttl: Duration::from_secs(600),
+        })
+    }
+}
+
+static NEXT: AtomicU64 = AtomicU64::new(1);
+
+impl Bench {
+    /// Until the mirror was there for long enough.
+    pub async fn outlast_grace(&self) {
+        let stale_ms = self.f.stale.as_millis() as u64;
+        for _ in 0..20 {
+            let presence = self.f.mirror.presence(stale_ms).await.expect("presence");
+            if presence.back_ms == 0 {
+                return;
+            }
+            (self.f.advance)(self.f.stale / 2).await;
+        }
+        panic!("the grace never ends");
+    }
+
+    /// Lets everybody fall silent who does not beat from now on.
+    pub async fn silence(&self) {
+        (self.f.advance)(self.f.stale + Duration::from_millis(100)).await;
+    }
+
+    /// A provider that is online.
+    pub async fn online(&self, id: &str) -> Name {
+        let id = self.provider(id).await;
+        let set = self.it.set_online(&id).await.expect("online").expect("it is known");
+        assert!(set.mirrored && set.answer.changed && set.answer.state.online, "{set:?}");
+        id
+    }
+
+    /// A provider, as it is when it is new.
+    pub async fn provider(&self, id: &str) -> Name {
+        let id = name(id);
+        let profile = Profile { id: id.clone(), display_name: Some(format!("Name of {id}")) };
+        self.it.put_provider(&profile).await.expect("put");
+        id
+    }
+
+    /// One beat.
+    pub async fn beat(&self, id: &Name) -> Beat {
+        let beats = self.it.heartbeat(std::slice::from_ref(id)).await.expect("heartbeat");
+        beats.answer[0]
+    }
+
+    /// What the mirror has of one.
+    pub async fn seen(&self, id: &Name) -> Seen {
+        let looked = self.f.mirror.look(std::slice::from_ref(id)).await.expect("look");
+        looked.seen.into_iter().next().expect("one for each")
+    }
+
+    /// What is true of one.
+    pub async fn state(&self, id: &Name) -> ProviderState {
+        let states = self.f.truth.read(std::slice::from_ref(id)).await.expect("read");
+        states.into_iter().next().expect("it is known")
+    }
+
+    /// Who is available, and whence that is known.
+    pub async fn available(&self) -> (Vec<String>, Source) {
+        let found = self.it.available(&Cursor::default(), 1_000).await.expect("available");
+        let ids = found.answer.available.iter().map(|one| one.id.to_string()).collect();
+        (ids, found.source)
+    }
+
+    /// Changes a session, which must be allowed.
+    pub async fn session(&self, change: SessionChange) -> Written<SessionOutcome> {
+        let done = self.it.change_session(&change).await.expect("session");
+        assert!(matches!(done.answer, SessionOutcome::Done { .. }), "{change:?}: {done:?}");
+        done
+    }
+
+    /// Changes a session, which must not be.
+    pub async fn refused(&self, change: SessionChange) -> SessionRefusal {
+        match self.it.change_session(&change).await.expect("session").answer {
+            SessionOutcome::Refused(refusal) => refusal,
+            done => panic!("{change:?}: {done:?}"),
+        }
+    }
+
+    /// A sweeper of its own.
+    pub fn sweeper(&self, on: &Arc<Availability>) -> Sweeper {
+        let name = format!("conformance-{}", NEXT.fetch_add(1, Ordering::Relaxed));
+        Sweeper::new(SweeperParts {
+            name,
+            sweep: on.sweep(),
+            store: on.services(),
+            policy: Policy { timeout: Duration::from_secs(30), ..Policy::default() },
+            brake: Arc::new(Brake::new(BrakePolicy::default(), self.f.stale)),
+            clock: SystemClock::shared(),
+            activity: Arc::new(Activity::default()),
+            leadership: None,
+            witness: Arc::new(Silent),
+            retention: Retention::default(),
+        })
+    }
+
+    /// One pass.
+    pub async fn sweep(&self) -> PassReport {
+        let (_stopper, stop) = Stop::channel();
+        self.sweeper(&self.it).pass(Act::Reclaim, 100, &stop).await
+    }
+
+    /// Whom a pass would look at.
+    pub async fn suspects(&self) -> Vec<Suspect> {
+        use crate::sweep::PageRequest;
+        self.it.survey().await.expect("survey");
+        let request = PageRequest { after: Cursor::default(), limit: 100, undeclared_max: None };
+        self.it.suspects(request).await.expect("suspects").suspects
+    }
+
+    /// Those suspects as a batch.
+    pub fn batch(&self, suspects: Vec<Suspect>) -> Batch {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let id = BatchId { sweeper: Arc::from("conformance"), number };
+        Batch { id, suspects, act: Act::Reclaim, term: None }
+    }
+
+    /// All receipts of the system, oldest first.
+    pub async fn receipts(&self) -> Vec<Receipt> {
+        let query = ReceiptQuery { after: Some(0), before: None, limit: 1_000 };
+        self.it.services().receipts(&self.f.id, query).await.expect("receipts")
+    }
+
+    /// All of a reconciliation.
+    pub async fn reconcile(&self, act: Act) -> Vec<Change> {
+        use crate::reconcile::Reconcile;
+        let (mut changes, mut after) = (Vec::new(), Some(Cursor::default()));
+        while let Some(from) = after {
+            let page = self.it.reconcile(from, 3, act).await.expect("reconcile");
+            changes.extend(page.changes);
+            after = page.next;
+        }
+        changes
+    }
+
+    /// Tells the mirror something that is not true, as the newest there is.
+    pub async fn mislead(&self, id: &Name, lie: impl FnOnce(&mut ProviderState)) {
+        let mut state = self.state(id).await;
+        let version = self.seen(id).await.version.unwrap_or(0).max(state.version) + 1;
+        lie(&mut state);
+        let now_ms = self.f.mirror.now_ms().await.expect("time");
+        let state = ProviderState { version, ..state };
+        let told = [Told { state, beat_ms: Some(now_ms) }];
+        assert_eq!(self.f.mirror.apply(&told, None).await.expect("apply"), Some(1));
+    }
+
+    /// Mirror and truth say the same of everybody.
+    pub async fn agree(&self) {
+        let changes = self.reconcile(Act::DryRun).await;
+        assert!(changes.is_empty(), "{changes:?}");
+    }
+}
+
+/// A name.
+pub fn name(text: &str) -> Name {
+    Name::new(text).expect("a name")
+}
+
+/// The state after a write.
+pub fn state_of(written: &Option<Written<Changed>>) -> ProviderState {
+    written.as_ref().expect("it is known").answer.state.clone()
+}
+
+/// Whether a mirror has a beat of somebody.
+pub fn has_beat(seen: &Seen) -> bool {
+    matches!(seen.beat, SeenBeat::At(_))
+}
+
+/// Every case, as a test of its own: `availability_conformance!(make)`, where `make` is an async function
+/// that answers a [`Fixture`]; with a second argument, what tells the story (see `lapsed-testbed`).
+#[macro_export]
+macro_rules! availability_conformance {
+    ($make:ident) => {
+        $crate::availability_conformance!($make, $crate::conformance::once);
+    };
+    ($make:ident, $tell:path) => {
+        $crate::availability_conformance!(@cases $make, $tell, providers: [
+            online_is_told_with_a_beat_and_offline_without,
+            a_second_online_is_a_new_epoch_and_no_flip,
+            nobody_knows_a_stranger,
+            trap_c10_a_beat_of_somebody_offline_leaves_nothing,
+            trap_c7_the_deactivated_count_nowhere,
+            the_deactivated_are_refused_and_come_back,
+            trap_c2_an_older_state_is_not_taken_over,
+            trap_c6_the_log_has_a_row_a_flip,
+            many_toggles_at_once_end_the_same_in_both,
+            names_are_kept,
+        ]);
+        $crate::availability_conformance!(@cases $make, $tell, sessions: [
+            the_life_of_a_session,
+            extending_keeps_the_provider_occupied,
+            rerouting_moves_one_place,
+            what_is_over_stays_over,
+            the_full_and_the_deactivated_are_refused,
+            a_session_is_taken_once,
+            trap_c8_changes_at_once_end_in_the_count_of_the_truth,
+        ]);
+        $crate::availability_conformance!(@cases $make, $tell, reading: [
+            available_is_online_active_fresh_and_below_capacity,
+            the_silent_are_not_available_before_any_pass,
+            pages_have_everybody_once,
+            settings_are_live_and_checked,
+            without_pings_nobody_is_silent,
+            an_unseeded_mirror_is_not_believed,
+            lists_have_names_and_counts,
+            why_is_told_in_words,
+        ]);
+        $crate::availability_conformance!(@cases $make, $tell, beacon: [
+            one_snapshot_serves_all,
+            a_change_of_settings_drops_it,
+            a_flip_drops_it,
+            a_dropped_turn_is_void,
+        ]);
+        $crate::availability_conformance!(@cases $make, $tell, sweeps: [
+            the_silent_are_set_offline_once,
+            trap_c5_a_beat_before_the_decision_wins,
+            after_the_decision_a_beat_is_told,
+            a_toggle_after_the_decision_wins,
+            a_beat_that_reached_the_truth_wins,
+            a_sweeper_that_died_is_followed_up,
+            trap_c6_many_sweepers_flip_once,
+            what_was_settled_as_not_done_is_never_done,
+            a_dry_run_changes_nothing,
+            the_brake_holds_when_most_fall_silent_at_once,
+            trap_c11_evidence_is_by_one_clock,
+            restoring_sets_online_unless_toggled_since,
+        ]);
+        $crate::availability_conformance!(@cases $make, $tell, healing: [
+            trap_c1_seeding_does_not_revive_the_dead,
+            a_mirror_that_came_back_is_no_mass_death,
+            trap_c3_a_stale_counter_is_corrected,
+            trap_x7_a_mirror_ahead_of_its_truth_is_set_right,
+            strangers_are_removed_and_the_missing_added,
+            a_dry_run_names_what_differs_and_changes_nothing,
+            a_seed_that_was_cut_by_a_loss_is_void,
+            trap_c9_beats_in_the_truth_only_go_forward,
+            beats_reach_the_truth_as_old_as_they_are,
+            seeding_beside_toggles_ends_in_the_truth,
+        ]);
+    };
+    (@cases $make:ident, $tell:path, $room:ident: [$($case:ident,)*]) => {
+        mod $room {
+            $(
+                #[tokio::test]
+                async fn $case() {
+                    $tell(async || {
+                        let bench = super::$make().await.settled().await;
+                        $crate::availability::conformance::$room::$case(bench).await;
+                    })
+                    .await;
+                }
+            )*
+        }
+    };
+}

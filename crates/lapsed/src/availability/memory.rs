@@ -10,7 +10,7 @@ use async_trait::async_trait;
 
 use crate::availability::rules::{Doom, MirrorRow, Settings};
 use crate::availability::{
-    Available, AvailablePage, Beat, BeatPage, Mirror, OnlineBeat, Presence, Seen, SeenBeat,
+    Available, AvailablePage, Beat, BeatPage, Looked, Mirror, OnlineBeat, Presence, Seen, SeenBeat,
     Snapshot, SnapshotTurn, Told,
 };
 use crate::clock::Clock;
@@ -251,9 +251,10 @@ impl Mirror for MemoryMirror {
         Ok(Some(ids.iter().map(beat).collect()))
     }
 
-    async fn look(&self, ids: &[Name]) -> Result<(Vec<Seen>, u64)> {
+    async fn look(&self, ids: &[Name]) -> Result<Looked> {
         let (kept, now_ms) = self.kept();
-        Ok((ids.iter().map(|id| seen(id, kept.rows.get(id))).collect(), now_ms))
+        let seen = ids.iter().map(|id| seen(id, kept.rows.get(id))).collect();
+        Ok(Looked { seen, now_ms, seeded: kept.seeded })
     }
 
     async fn beats(&self, after: &Cursor, limit: usize, older_ms: u64) -> Result<Option<BeatPage>> {

@@ -113,11 +113,24 @@ pub struct SettingsPatch {
     pub heartbeat_cadence_seconds: Option<u64>,
 }
 
+impl SettingsPatch {
+    /// Which settings it is about.
+    pub fn names(&self) -> Vec<&'static str> {
+        let given = [
+            ("stale_after_seconds", self.stale_after_seconds.is_some()),
+            ("require_ping", self.require_ping.is_some()),
+            ("max_customers_per_mitra", self.max_customers_per_mitra.is_some()),
+            ("heartbeat_cadence_seconds", self.heartbeat_cadence_seconds.is_some()),
+        ];
+        given.into_iter().filter_map(|(name, given)| given.then_some(name)).collect()
+    }
+}
+
 /// The next version of a provider: larger than the last, than whatever a mirror has seen (`floor`), and
 /// not smaller than the clock in microseconds, so that a truth that lost its last commits does not hand
 /// the same versions out again (X7).
 pub fn next_version(last: u64, floor: u64, now_us: u64) -> u64 {
-    (last + 1).max(floor + 1).max(now_us)
+    last.saturating_add(1).max(floor.saturating_add(1)).max(now_us)
 }
 
 /// What a change makes of a session; `None`: nothing, it is that already.
@@ -247,3 +260,7 @@ impl MirrorRow {
         true
     }
 }
+
+#[cfg(test)]
+#[path = "rules_tests.rs"]
+mod tests;

@@ -1,0 +1,131 @@
+//! The log: one row a flip between online and offline, written by the job that flips.
+
+use lapsed::availability::Flap;
+use lapsed::sweep::{Tidied, TidyLimits};
+use lapsed::{Name, Result};
+use redb::ReadableTable;
+use serde::{Deserialize, Serialize};
+
+use crate::availability::{Core, EmbeddedTruth};
+use crate::fault::{Fault, Tried};
+use crate::lives::load::open;
+use crate::services::term_holds;
+use crate::tables::{number, to_number};
+use crate::tx::Tx;
+
+/// How many of the newest rows are searched for those of one provider.
+const SEARCHED_MAX: usize = 100_000;
+
+/// What somebody became.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LogStatus {
+    /// It was offline before.
+    Online,
+    /// It was online before.
+    Offline,
+}
+
+/// One flip.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogRow {
+    /// Its place in the log: a number that only grows.
+    #[serde(skip)]
+    pub seq: u64,
+    /// Who.
+    pub provider: Name,
+    /// What it became.
+    pub status: LogStatus,
+    /// When, on the store's clock.
+    pub at_ms: u64,
+}
+
+fn read_row(key: &[u8], row: &[u8]) -> Tried<LogRow> {
+    let seq = to_number(key).ok_or_else(|| Fault::row("a row of the log has no number"))?;
+    Ok(LogRow { seq, ..serde_json::from_slice(row)? })
+}
+
+impl Core {
+    pub(super) fn write_log(
+        &self,
+        tx: &mut Tx<'_>,
+        provider: &Name,
+        status: LogStatus,
+        at_ms: u64,
+    ) -> Tried<()> {
+        let seq = tx.take_numbers(&self.tables.next_log, 1)?;
+        let row = LogRow { seq, provider: provider.clone(), status, at_ms };
+        tx.put(&self.tables.log, &number(seq), &serde_json::to_vec(&row)?)
+    }
+
+    /// Bounded housekeeping: as everywhere, and the log.
+    pub(super) fn tidy_all(&self, tx: &mut Tx<'_>, limits: &TidyLimits) -> Tried<Tidied> {
+        let (tidied, _) = self.tidy(tx, limits)?;
+        if let Some(term) = limits.term
+            && !term_holds(tx, &self.id, term, self.vigil.now_ms())?
+        {
+            return Ok(tidied);
+        }
+        self.prune_log(tx, limits)?;
+        Ok(tidied)
+    }
+
+    /// The log is kept as long as receipts are.
+    fn prune_log(&self, tx: &mut Tx<'_>, limits: &TidyLimits) -> Tried<()> {
+        let now_ms = self.vigil.now_ms();
+        let next = tx.take_numbers(&self.tables.next_log, 0)?;
+        let keep_from = next.saturating_sub(limits.retention.count);
+        let mut old = Vec::new();
+        for row in tx.table(&self.tables.log)?.iter()?.take(limits.rows) {
+            let (key, row) = row?;
+            let row = read_row(key.value(), row.value())?;
+            let aged = now_ms.saturating_sub(row.at_ms) > limits.retention.age_ms;
+            if row.seq >= keep_from && !aged {
+                break;
+            }
+            old.push(row.seq);
+        }
+        old.iter().try_for_each(|seq| tx.remove(&self.tables.log, &number(*seq)).map(|_| ()))
+    }
+}
+
+impl EmbeddedTruth {
+    /// The log of one provider, newest first, at most `limit` rows of it.
+    pub(super) fn log_of(&self, id: &Name, limit: usize) -> Result<Vec<Flap>> {
+        let disk = &self.desk.inner.disk;
+        let read = || -> Tried<Vec<Flap>> {
+            let txn = disk.read()?;
+            let Some(log) = open(&txn, &self.core.tables.log)? else { return Ok(Vec::new()) };
+            let mut found = Vec::new();
+            for row in log.iter()?.rev().take(SEARCHED_MAX) {
+                let (key, row) = row?;
+                let row = read_row(key.value(), row.value())?;
+                if row.provider == *id {
+                    let online = row.status == LogStatus::Online;
+                    found.push(Flap { online, at_ms: row.at_ms });
+                }
+                if found.len() == limit {
+                    break;
+                }
+            }
+            Ok(found)
+        };
+        read().map_err(|fault| fault.told(&disk.name))
+    }
+
+    /// The log after row `after` (0: from its beginning), the oldest first, at most `limit`.
+    pub fn logs(&self, after: u64, limit: usize) -> Result<Vec<LogRow>> {
+        let disk = &self.desk.inner.disk;
+        let read = || -> Tried<Vec<LogRow>> {
+            let txn = disk.read()?;
+            let Some(log) = open(&txn, &self.core.tables.log)? else { return Ok(Vec::new()) };
+            let from = number(after.saturating_add(1));
+            let rows = log.range(&from[..]..)?.take(limit).map(|row| {
+                let (key, row) = row?;
+                read_row(key.value(), row.value())
+            });
+            rows.collect()
+        };
+        read().map_err(|fault| fault.told(&disk.name))
+    }
+}

@@ -1,0 +1,172 @@
+//! The seam: changes are jobs, reads are answered from memory.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use lapsed::availability::rules::{Settings, SettingsPatch};
+use lapsed::availability::{
+    Available, Beat, Changed, Flap, Flip, Flipped, Listed, Listing, PAGE_MAX, Profile,
+    ProviderState, Session, SessionChange, SessionOutcome, Truth,
+};
+use lapsed::receipt::Receipt;
+use lapsed::store::Store;
+use lapsed::sweep::{Batch, BatchId, Tidied, TidyLimits};
+use lapsed::system::Restored;
+use lapsed::{Name, Result};
+
+use crate::Embedded;
+use crate::availability::EmbeddedTruth;
+use crate::availability::rows::ProviderRow;
+use crate::fault::Tried;
+use crate::lives::load::open;
+
+impl EmbeddedTruth {
+    fn now_ms(&self) -> u64 {
+        self.core.vigil.now_ms()
+    }
+}
+
+/// Those of a list that can take work now.
+fn fits(settings: &Settings, id: &Name, row: &ProviderRow, now_ms: u64) -> bool {
+    settings.is_available(&row.state(id, now_ms))
+}
+
+#[async_trait]
+impl Truth for EmbeddedTruth {
+    fn services(&self) -> Arc<dyn Store> {
+        Arc::new(Embedded { inner: self.desk.inner.clone() })
+    }
+
+    async fn put_provider(&self, profile: &Profile) -> Result<Changed> {
+        let profile = profile.clone();
+        self.write(move |core, tx| core.put_provider(tx, profile)).await
+    }
+
+    async fn set_online(&self, id: &Name, online: bool) -> Result<Option<Changed>> {
+        let id = id.clone();
+        self.write(move |core, tx| core.set_online(tx, &id, online)).await
+    }
+
+    async fn set_active(&self, id: &Name, active: bool) -> Result<Option<Changed>> {
+        let id = id.clone();
+        self.write(move |core, tx| core.set_active(tx, &id, active)).await
+    }
+
+    async fn change_session(&self, change: &SessionChange, max: u64) -> Result<SessionOutcome> {
+        let change = change.clone();
+        self.write(move |core, tx| core.change_session(tx, &change, max)).await
+    }
+
+    async fn session(&self, id: &Name) -> Result<Option<Session>> {
+        let disk = &self.desk.inner.disk;
+        let read = || -> Tried<Option<Session>> {
+            let txn = disk.read()?;
+            let Some(chats) = open(&txn, &self.core.tables.chats)? else { return Ok(None) };
+            let row = chats.get(id.as_str().as_bytes())?;
+            Ok(row.map(|row| serde_json::from_slice(row.value())).transpose()?)
+        };
+        read().map_err(|fault| fault.told(&disk.name))
+    }
+
+    /// Nobody else writes here, so that there is no toggle to be noticed.
+    async fn refresh(&self, ids: &[(Name, u64)]) -> Result<Vec<ProviderState>> {
+        let ids = ids.to_vec();
+        self.write(move |core, tx| core.refresh(tx, &ids)).await
+    }
+
+    async fn read(&self, ids: &[Name]) -> Result<Vec<ProviderState>> {
+        let (book, now_ms) = (self.core.book(), self.now_ms());
+        Ok(ids.iter().filter_map(|id| Some(book.get(id)?.state(id, now_ms))).collect())
+    }
+
+    async fn page(&self, after: Option<&Name>, limit: usize) -> Result<Vec<ProviderState>> {
+        let (book, now_ms) = (self.core.book(), self.now_ms());
+        Ok(book.after(after).take(limit).map(|(id, row)| row.state(id, now_ms)).collect())
+    }
+
+    async fn extent(&self) -> Result<u64> {
+        Ok(self.core.book().len() as u64)
+    }
+
+    async fn beat(&self, ids: &[Name]) -> Result<Vec<Beat>> {
+        let ids = ids.to_vec();
+        self.write(move |core, tx| core.beat(tx, &ids)).await
+    }
+
+    /// A bounded part at a time, so that others come in between: each beat stands for itself.
+    async fn note_beats(&self, beats: &[(Name, u64)]) -> Result<u64> {
+        // Dated now: waiting for a turn makes nobody fresher.
+        let (now_ms, mut moved) = (self.now_ms(), 0);
+        for part in beats.chunks(PAGE_MAX) {
+            let part = part.to_vec();
+            moved += self.write(move |core, tx| core.note_beats(tx, &part, now_ms)).await?;
+        }
+        Ok(moved)
+    }
+
+    async fn available(
+        &self,
+        settings: &Settings,
+        after: Option<&Name>,
+        limit: usize,
+    ) -> Result<Vec<Available>> {
+        let (book, now_ms) = (self.core.book(), self.now_ms());
+        let found = book.online(after).filter(|(id, row)| fits(settings, id, row, now_ms));
+        Ok(found.take(limit).map(|(id, row)| row.available(id)).collect())
+    }
+
+    async fn count_available(&self, settings: &Settings) -> Result<u64> {
+        let (book, now_ms) = (self.core.book(), self.now_ms());
+        let found = book.online(None).filter(|(id, row)| fits(settings, id, row, now_ms));
+        Ok(found.count() as u64)
+    }
+
+    async fn count_online(&self) -> Result<u64> {
+        let book = self.core.book();
+        Ok(book.online(None).filter(|(_, row)| row.is_active).count() as u64)
+    }
+
+    async fn list(&self, listing: &Listing) -> Result<Vec<Listed>> {
+        let (book, after) = (self.core.book(), listing.after.as_ref());
+        let listed = |(id, row): (&Name, &ProviderRow)| row.listed(id);
+        Ok(match listing.online_only {
+            true => book.online(after).take(listing.limit).map(listed).collect(),
+            false => book.after(after).take(listing.limit).map(listed).collect(),
+        })
+    }
+
+    async fn describe(&self, id: &Name) -> Result<Option<Listed>> {
+        Ok(self.core.book().get(id).map(|row| row.listed(id)))
+    }
+
+    async fn log(&self, id: &Name, limit: usize) -> Result<Vec<Flap>> {
+        self.log_of(id, limit)
+    }
+
+    async fn settings(&self) -> Result<Settings> {
+        Ok(self.core.book().settings())
+    }
+
+    async fn set_settings(&self, patch: &SettingsPatch) -> Result<Settings> {
+        let patch = *patch;
+        self.write(move |core, tx| core.set_settings(tx, &patch)).await
+    }
+
+    async fn flip(&self, batch: &Batch, flips: &[Flip], stale_ms: u64) -> Result<Vec<Flipped>> {
+        let (batch, flips) = (batch.clone(), flips.to_vec());
+        let clock = self.desk.inner.clock.clone();
+        self.write(move |core, tx| core.flip(tx, &batch, &flips, stale_ms, &*clock)).await
+    }
+
+    async fn settle(&self, batch: &BatchId) -> Result<Vec<Receipt>> {
+        self.desk.settle_batch(batch).await
+    }
+
+    async fn tidy(&self, limits: TidyLimits) -> Result<Tidied> {
+        self.write(move |core, tx| core.tidy_all(tx, &limits)).await
+    }
+
+    async fn restore(&self, seq: u64) -> Result<(Restored, Option<ProviderState>)> {
+        self.write(move |core, tx| core.restore(tx, seq)).await
+    }
+}

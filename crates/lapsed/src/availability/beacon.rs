@@ -1,0 +1,105 @@
+//! The beacon: is anybody available, and how many? Asked by every customer every few seconds, so that
+//! all daemons share one snapshot, and whoever finds none either has the turn to make it or waits.
+
+use std::time::Duration;
+
+use crate::availability::counters::Read;
+use crate::availability::operations::{Availability, Source, Sourced};
+use crate::availability::{PAGE_MAX, Snapshot, SnapshotTurn};
+use crate::error::Result;
+use crate::sweep::Cursor;
+
+/// How long whoever has the turn may take before it is somebody else's.
+const TURN: Duration = Duration::from_secs(2);
+
+/// How often those who wait look.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// What the truth said last, while the mirror does not answer: one question at a time.
+#[derive(Default)]
+pub(crate) struct LastCount(tokio::sync::Mutex<Option<(Snapshot, Duration)>>);
+
+impl LastCount {
+    pub async fn forget(&self) {
+        *self.0.lock().await = None;
+    }
+}
+
+impl Availability {
+    /// Is anybody available, and how many? Up to a snapshot's lifetime old.
+    pub async fn beacon(&self) -> Result<Sourced<Snapshot>> {
+        let began = self.parts.clock.mono();
+        while self.parts.clock.mono() < began + 2 * TURN {
+            let turn = self.parts.mirror.snapshot(TURN.as_millis() as u64);
+            let turn = self.gated("snapshot", turn).await;
+            match self.seeded(turn) {
+                Some(SnapshotTurn::There(snapshot)) => {
+                    return Ok(self.from(Read::Beacon, Source::Mirror, snapshot));
+                }
+                Some(SnapshotTurn::Yours(turn)) => match self.make_snapshot(&turn).await {
+                    Some(snapshot) => {
+                        return Ok(self.from(Read::Beacon, Source::Mirror, snapshot));
+                    }
+                    None => break,
+                },
+                Some(SnapshotTurn::Theirs) => self.parts.clock.sleep(LOOK).await,
+                None => break,
+            }
+        }
+        let (snapshot, source) = self.ask_truth().await?;
+        Ok(self.from(Read::Beacon, source, snapshot))
+    }
+
+    /// How many are available now.
+    pub async fn count_available(&self) -> Result<Sourced<u64>> {
+        if let Some(count) = self.count_mirrored().await {
+            return Ok(self.from(Read::Count, Source::Mirror, count));
+        }
+        let settings = self.settings().await?;
+        let count = self.parts.truth.count_available(&settings);
+        let count = self.calls.quiet("count", count).await?;
+        Ok(self.from(Read::Count, Source::Truth, count))
+    }
+
+    async fn make_snapshot(&self, turn: &str) -> Option<Snapshot> {
+        let count = self.count_mirrored().await?;
+        let snapshot = Snapshot { available: count > 0, count };
+        self.counters.snapshots.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let ttl_ms = self.parts.snapshot_ttl.as_millis() as u64;
+        let put = self.parts.mirror.put_snapshot(turn, &snapshot, ttl_ms);
+        // Dropped since, or not taken: it is right all the same, as of now.
+        let _ = self.gated("put_snapshot", put).await;
+        Some(snapshot)
+    }
+
+    /// `None`: the mirror does not answer, or is not seeded.
+    async fn count_mirrored(&self) -> Option<u64> {
+        let settings = self.settings().await.ok()?;
+        let (mut count, mut after) = (0, Cursor::default());
+        loop {
+            let page = self.parts.mirror.available(&settings, &after, PAGE_MAX, true);
+            let page = self.seeded(self.gated("available", page).await)?;
+            count += page.count;
+            match page.next {
+                Some(next) => after = next,
+                None => return Some(count),
+            }
+        }
+    }
+
+    async fn ask_truth(&self) -> Result<(Snapshot, Source)> {
+        let mut last = self.last_count.0.lock().await;
+        let now = self.parts.clock.mono();
+        if let Some((snapshot, at)) = *last
+            && now < at + self.parts.snapshot_ttl
+        {
+            return Ok((snapshot, Source::Cache));
+        }
+        let settings = self.settings().await?;
+        let count = self.parts.truth.count_available(&settings);
+        let count = self.calls.quiet("count", count).await?;
+        let snapshot = Snapshot { available: count > 0, count };
+        *last = Some((snapshot, now));
+        Ok((snapshot, Source::Truth))
+    }
+}

@@ -1,0 +1,59 @@
+//! The shared snapshot.
+
+use std::sync::atomic::Ordering;
+
+use futures::future::join_all;
+
+use super::Bench;
+use crate::availability::rules::SettingsPatch;
+use crate::availability::{Snapshot, SnapshotTurn, Source};
+
+/// Many ask at once, on several daemons: one computes.
+pub async fn one_snapshot_serves_all(b: Bench) {
+    b.online("p").await;
+    let daemons = [b.f.daemon(), b.f.daemon(), b.f.daemon(), b.f.daemon()];
+    let asked = join_all((0..80).map(|n| daemons[n % 4].beacon())).await;
+    for answer in asked {
+        let answer = answer.unwrap();
+        assert_eq!(answer.answer, Snapshot { available: true, count: 1 });
+        assert_eq!(answer.source, Source::Mirror);
+    }
+    let computed = daemons.iter().map(|one| one.counters().snapshots.load(Ordering::Relaxed));
+    assert_eq!(computed.sum::<u64>(), 1);
+}
+
+/// The seed's `config:invalidate`.
+pub async fn a_change_of_settings_drops_it(b: Bench) {
+    b.online("p").await;
+    assert_eq!(b.it.beacon().await.unwrap().answer.count, 1);
+    let patch = SettingsPatch { max_customers_per_mitra: Some(0), ..Default::default() };
+    b.it.set_settings(&patch).await.unwrap();
+    let beacon = b.it.beacon().await.unwrap().answer;
+    assert_eq!(beacon, Snapshot { available: false, count: 0 });
+}
+
+/// Somebody came or went.
+pub async fn a_flip_drops_it(b: Bench) {
+    let id = b.online("p").await;
+    assert_eq!(b.it.beacon().await.unwrap().answer.count, 1);
+    b.it.set_offline(&id).await.unwrap();
+    assert_eq!(b.it.beacon().await.unwrap().answer.count, 0);
+    b.online("q").await;
+    assert_eq!(b.it.beacon().await.unwrap().answer.count, 1);
+    b.silence().await;
+    assert_eq!(b.sweep().await.reclaimed, 1);
+    assert_eq!(b.it.beacon().await.unwrap().answer.count, 0);
+}
+
+/// Whoever began to count before a change does not hand in what was true before it.
+pub async fn a_dropped_turn_is_void(b: Bench) {
+    let turn = b.f.mirror.snapshot(60_000).await.unwrap().unwrap();
+    let SnapshotTurn::Yours(turn) = turn else { panic!("{turn:?}") };
+    let other = b.f.mirror.snapshot(60_000).await.unwrap().unwrap();
+    assert_eq!(other, SnapshotTurn::Theirs);
+    b.f.mirror.drop_snapshot().await.unwrap();
+    let stale = Snapshot { available: true, count: 7 };
+    assert!(!b.f.mirror.put_snapshot(&turn, &stale, 60_000).await.unwrap());
+    let next = b.f.mirror.snapshot(60_000).await.unwrap().unwrap();
+    assert!(matches!(next, SnapshotTurn::Yours(_)), "{next:?}");
+}

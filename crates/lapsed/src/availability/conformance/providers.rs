@@ -1,0 +1,159 @@
+//! Toggles, activation, beats.
+
+use futures::future::join_all;
+
+use super::{Bench, has_beat, name, state_of};
+use crate::availability::{Beat, Source, Told};
+
+/// The seed's write paths.
+pub async fn online_is_told_with_a_beat_and_offline_without(b: Bench) {
+    let id = b.online("p").await;
+    let seen = b.seen(&id).await;
+    assert!(seen.online && has_beat(&seen) && !seen.deactivated, "{seen:?}");
+    assert_eq!(b.beat(&id).await, Beat::Noted);
+    assert_eq!(b.available().await, (vec!["p".to_owned()], Source::Mirror));
+    let set = b.it.set_offline(&id).await.unwrap().unwrap();
+    assert!(set.mirrored && set.answer.changed && !set.answer.state.online);
+    let seen = b.seen(&id).await;
+    assert!(!seen.online && !has_beat(&seen), "{seen:?}");
+    assert_eq!(b.available().await.0, Vec::<String>::new());
+    b.agree().await;
+}
+
+/// An application that says it again begins anew: what was decided about the time before is void.
+pub async fn a_second_online_is_a_new_epoch_and_no_flip(b: Bench) {
+    let id = b.online("p").await;
+    let before = b.state(&id).await;
+    let again = b.it.set_online(&id).await.unwrap();
+    let after = state_of(&again);
+    assert!(!again.unwrap().answer.changed);
+    assert!(after.epoch > before.epoch && after.version > before.version, "{before:?} {after:?}");
+    assert_eq!(b.f.truth.log(&id, 10).await.unwrap().len(), 1);
+    let off = b.it.set_offline(&id).await.unwrap().unwrap();
+    let off_again = b.it.set_offline(&id).await.unwrap().unwrap();
+    assert!(off.answer.changed && !off_again.answer.changed);
+    b.agree().await;
+}
+
+/// Nothing is made for somebody unknown.
+pub async fn nobody_knows_a_stranger(b: Bench) {
+    let id = name("nobody");
+    assert!(b.it.set_online(&id).await.unwrap().is_none());
+    assert!(b.it.set_offline(&id).await.unwrap().is_none());
+    assert!(b.it.deactivate(&id).await.unwrap().is_none());
+    assert_eq!(b.beat(&id).await, Beat::Offline);
+    assert!(!b.it.is_reachable(&id).await.unwrap().answer);
+    assert!(b.it.status(&id).await.unwrap().is_none());
+    assert!(b.f.truth.read(&[id]).await.unwrap().is_empty());
+    b.agree().await;
+}
+
+/// C10.
+pub async fn trap_c10_a_beat_of_somebody_offline_leaves_nothing(b: Bench) {
+    let id = b.provider("p").await;
+    assert_eq!(b.beat(&id).await, Beat::Offline);
+    assert!(!has_beat(&b.seen(&id).await));
+    b.it.set_online(&id).await.unwrap();
+    b.it.set_offline(&id).await.unwrap();
+    assert_eq!(b.beat(&id).await, Beat::Offline);
+    assert!(!has_beat(&b.seen(&id).await));
+    assert_eq!(b.f.truth.beat(std::slice::from_ref(&id)).await.unwrap(), [Beat::Offline]);
+    assert_eq!(b.f.truth.beat(&[name("nobody"), id]).await.unwrap(), [Beat::Offline; 2]);
+}
+
+/// C7.
+pub async fn trap_c7_the_deactivated_count_nowhere(b: Bench) {
+    let [id, other] = [b.online("p").await, b.online("q").await];
+    assert_eq!(b.it.count_online().await.unwrap().answer, 2);
+    let off = b.it.deactivate(&id).await.unwrap().unwrap();
+    assert!(off.answer.changed && off.answer.state.online && !off.answer.state.active, "{off:?}");
+    assert_eq!(b.available().await.0, ["q"]);
+    assert_eq!(b.it.count_available().await.unwrap().answer, 1);
+    assert_eq!(b.it.count_online().await.unwrap().answer, 1);
+    assert!(!b.it.is_reachable(&id).await.unwrap().answer);
+    assert!(b.it.is_reachable(&other).await.unwrap().answer);
+    // And so says the truth when it is asked itself.
+    let settings = b.it.settings().await.unwrap();
+    assert_eq!(b.f.truth.count_available(&settings).await.unwrap(), 1);
+    assert_eq!(b.f.truth.count_online().await.unwrap(), 1);
+    let available = b.f.truth.available(&settings, None, 10).await.unwrap();
+    assert_eq!(available.len(), 1);
+    b.agree().await;
+}
+
+/// A beat does not go through, wherever it arrives.
+pub async fn the_deactivated_are_refused_and_come_back(b: Bench) {
+    let id = b.online("p").await;
+    b.it.deactivate(&id).await.unwrap();
+    assert_eq!(b.beat(&id).await, Beat::Deactivated);
+    assert_eq!(b.f.truth.beat(std::slice::from_ref(&id)).await.unwrap(), [Beat::Deactivated]);
+    assert!(!b.it.deactivate(&id).await.unwrap().unwrap().answer.changed);
+    assert!(b.it.activate(&id).await.unwrap().unwrap().answer.changed);
+    assert_eq!(b.beat(&id).await, Beat::Noted);
+    assert_eq!(b.available().await.0, ["p"]);
+    b.agree().await;
+}
+
+/// C2: whoever read before a toggle and writes after it.
+pub async fn trap_c2_an_older_state_is_not_taken_over(b: Bench) {
+    let id = b.online("p").await;
+    let read = b.state(&id).await;
+    let now_ms = b.f.mirror.now_ms().await.unwrap();
+    b.it.set_offline(&id).await.unwrap();
+    let late = [Told { state: read, beat_ms: Some(now_ms) }];
+    assert_eq!(b.f.mirror.apply(&late, None).await.unwrap(), Some(0));
+    let seen = b.seen(&id).await;
+    assert!(!seen.online && !has_beat(&seen), "{seen:?}");
+    b.agree().await;
+}
+
+/// C6, for those who toggle.
+pub async fn trap_c6_the_log_has_a_row_a_flip(b: Bench) {
+    let id = b.online("p").await;
+    let [one, two] = [b.f.daemon(), b.f.daemon()];
+    let offs = join_all([one.set_offline(&id), two.set_offline(&id)]).await;
+    let flips =
+        offs.into_iter().filter(|off| off.as_ref().unwrap().as_ref().unwrap().answer.changed);
+    assert_eq!(flips.count(), 1);
+    let log = b.f.truth.log(&id, 10).await.unwrap();
+    assert_eq!(log.iter().map(|flap| flap.online).collect::<Vec<_>>(), [false, true]);
+}
+
+/// Whatever the order in which the mirror hears of them.
+pub async fn many_toggles_at_once_end_the_same_in_both(b: Bench) {
+    let id = b.provider("p").await;
+    let daemons = [b.f.daemon(), b.f.daemon(), b.f.daemon()];
+    for _ in 0..5 {
+        let toggles = (0..12).map(|n| {
+            let (daemon, id) = (&daemons[n % 3], &id);
+            async move {
+                match n % 4 {
+                    0 | 1 => daemon.set_online(id).await,
+                    2 => daemon.set_offline(id).await,
+                    _ if n > 5 => daemon.activate(id).await,
+                    _ => daemon.deactivate(id).await,
+                }
+            }
+        });
+        for done in join_all(toggles).await {
+            assert!(done.unwrap().unwrap().mirrored);
+        }
+        b.agree().await;
+    }
+    let log = b.f.truth.log(&id, 1_000).await.unwrap();
+    let turns = log.windows(2).all(|pair| pair[0].online != pair[1].online);
+    assert!(turns, "each row is a flip: {log:?}");
+}
+
+/// A second putting changes the name alone.
+pub async fn names_are_kept(b: Bench) {
+    let id = b.online("p").await;
+    let listed = b.it.describe(&id).await.unwrap().unwrap();
+    assert_eq!(listed.display_name.as_deref(), Some("Name of p"));
+    let profile = crate::availability::Profile { id: id.clone(), display_name: None };
+    b.it.put_provider(&profile).await.unwrap();
+    let listed = b.it.describe(&id).await.unwrap().unwrap();
+    assert_eq!(listed.display_name.as_deref(), Some("Name of p"));
+    assert!(listed.is_online && listed.is_active);
+    b.agree().await;
+}

@@ -1,0 +1,160 @@
+//! Who is available, and what is said of it.
+
+use std::collections::BTreeSet;
+
+use super::{Bench, name};
+use crate::availability::rules::SettingsPatch;
+use crate::availability::{Beat, Listing, SessionChange, Source};
+use crate::error::Error;
+use crate::sweep::Cursor;
+use crate::system::System;
+
+/// Each condition alone keeps somebody out.
+pub async fn available_is_online_active_fresh_and_below_capacity(b: Bench) {
+    let [full, inactive, off] =
+        [b.online("full").await, b.online("inactive").await, b.online("off").await];
+    b.online("ok").await;
+    b.provider("new").await;
+    for session in ["s", "t"] {
+        let (session, provider) = (name(session), full.clone());
+        b.session(SessionChange::Accept { session, provider }).await;
+    }
+    b.it.deactivate(&inactive).await.unwrap();
+    b.it.set_offline(&off).await.unwrap();
+    assert_eq!(b.available().await, (vec!["ok".to_owned()], Source::Mirror));
+    assert_eq!(b.it.count_available().await.unwrap().answer, 1);
+    assert!(b.it.is_reachable(&full).await.unwrap().answer, "full, and there");
+    let settings = b.it.settings().await.unwrap();
+    let truth = b.f.truth.available(&settings, None, 10).await.unwrap();
+    assert_eq!(truth.len(), 1);
+    assert_eq!((truth[0].id.as_str(), truth[0].active_session_count), ("ok", 0));
+    assert_eq!(b.f.truth.count_available(&settings).await.unwrap(), 1);
+}
+
+/// Freshness is judged when somebody asks.
+pub async fn the_silent_are_not_available_before_any_pass(b: Bench) {
+    let [silent, alive] = [b.online("silent").await, b.online("alive").await];
+    b.silence().await;
+    assert_eq!(b.beat(&alive).await, Beat::Noted);
+    assert_eq!(b.available().await.0, ["alive"]);
+    assert!(!b.it.is_reachable(&silent).await.unwrap().answer);
+    assert!(b.state(&silent).await.online, "nobody has set it offline yet");
+    assert_eq!(b.beat(&silent).await, Beat::Noted, "it may come back until then");
+    assert_eq!(b.available().await.0, ["alive", "silent"]);
+}
+
+/// In pages of a few, everybody once, also with those in between who are not available.
+pub async fn pages_have_everybody_once(b: Bench) {
+    let mut expected = BTreeSet::new();
+    for n in 0..23 {
+        let id = b.online(&format!("p{n:02}")).await;
+        match n % 3 {
+            0 => drop(b.it.deactivate(&id).await.unwrap()),
+            _ => drop(expected.insert(id.to_string())),
+        }
+    }
+    let (mut found, mut after, mut pages) = (BTreeSet::new(), Some(Cursor::default()), 0);
+    while let Some(from) = after {
+        let page = b.it.available(&from, 4).await.unwrap().answer;
+        found.extend(page.available.iter().map(|one| one.id.to_string()));
+        after = page.next;
+        pages += 1;
+        assert!(pages < 50, "it does not end");
+    }
+    assert_eq!(found, expected);
+    let settings = b.it.settings().await.unwrap();
+    let (mut found, mut after) = (Vec::new(), None);
+    loop {
+        let page = b.f.truth.available(&settings, after.as_ref(), 4).await.unwrap();
+        let Some(last) = page.last() else { break };
+        after = Some(last.id.clone());
+        found.extend(page.iter().map(|one| one.id.to_string()));
+    }
+    assert_eq!(found, expected.into_iter().collect::<Vec<_>>());
+    let wrong = b.it.available(&Cursor(Some("?".to_owned())), 4).await;
+    assert!(matches!(wrong, Err(Error::Invalid(_))), "{wrong:?}");
+}
+
+/// Whoever changes them is followed at once; nonsense is refused.
+pub async fn settings_are_live_and_checked(b: Bench) {
+    let id = b.online("p").await;
+    let provider = id.clone();
+    b.session(SessionChange::Accept { session: name("s"), provider }).await;
+    let patch = SettingsPatch { max_customers_per_mitra: Some(1), ..Default::default() };
+    assert_eq!(b.it.set_settings(&patch).await.unwrap().max_customers_per_mitra, 1);
+    assert!(b.available().await.0.is_empty(), "full now");
+    let other = b.f.daemon();
+    assert_eq!(other.settings().await.unwrap().max_customers_per_mitra, 1);
+    let low = SettingsPatch {
+        stale_after_seconds: Some(29),
+        heartbeat_cadence_seconds: Some(30),
+        ..Default::default()
+    };
+    assert!(matches!(b.it.set_settings(&low).await, Err(Error::Invalid(_))));
+    let stale = b.it.settings_now().await.unwrap().stale_after_seconds;
+    assert_eq!(stale, b.f.stale.as_secs(), "nothing was changed");
+}
+
+/// `require_ping` off: silence means nothing.
+pub async fn without_pings_nobody_is_silent(b: Bench) {
+    b.online("p").await;
+    let patch = SettingsPatch { require_ping: Some(false), ..Default::default() };
+    b.it.set_settings(&patch).await.unwrap();
+    b.silence().await;
+    assert_eq!(b.available().await.0, ["p"]);
+    let report = b.sweep().await;
+    assert_eq!((report.suspects, report.reclaimed), (0, 0), "{report:?}");
+}
+
+/// A mirror that lost its data is asked by nobody until it has them again.
+pub async fn an_unseeded_mirror_is_not_believed(b: Bench) {
+    let id = b.online("p").await;
+    (b.f.lose)().await;
+    assert_eq!(b.available().await, (vec!["p".to_owned()], Source::Truth));
+    assert_eq!(b.it.count_online().await.unwrap().source, Source::Truth);
+    let reachable = b.it.is_reachable(&id).await.unwrap();
+    assert_eq!((reachable.answer, reachable.source), (true, Source::Truth));
+    let beat = b.it.heartbeat(std::slice::from_ref(&id)).await.unwrap();
+    assert_eq!((beat.answer[0], beat.source), (Beat::Noted, Source::Truth));
+    let beacon = b.it.beacon().await.unwrap();
+    assert_eq!((beacon.answer.count, beacon.source), (1, Source::Truth));
+    assert_eq!(b.it.beacon().await.unwrap().source, Source::Cache);
+    b.it.look_after().await.unwrap();
+    assert_eq!(b.available().await, (vec!["p".to_owned()], Source::Mirror));
+    b.agree().await;
+}
+
+/// The dashboard's list.
+pub async fn lists_have_names_and_counts(b: Bench) {
+    let id = b.online("p").await;
+    b.provider("q").await;
+    let provider = id.clone();
+    b.session(SessionChange::Accept { session: name("s"), provider }).await;
+    let all = b.it.list(&Listing { limit: 10, ..Listing::default() }).await.unwrap();
+    assert_eq!(all.iter().map(|one| one.id.as_str()).collect::<Vec<_>>(), ["p", "q"]);
+    assert_eq!((all[0].active_session_count, all[0].is_online), (1, true));
+    assert!(all[0].last_online_ms.is_some() && all[1].last_online_ms.is_none());
+    let online = Listing { limit: 10, online_only: true, ..Listing::default() };
+    assert_eq!(b.it.list(&online).await.unwrap().len(), 1);
+    let rest = Listing { limit: 10, after: Some(id.clone()), ..Listing::default() };
+    assert_eq!(b.it.list(&rest).await.unwrap()[0].id.as_str(), "q");
+    let status = b.it.status(&id).await.unwrap().unwrap().answer;
+    assert!(status.is_online && status.is_reachable && status.is_available, "{status:?}");
+}
+
+/// A verdict for each way of being.
+pub async fn why_is_told_in_words(b: Bench) {
+    let id = b.online("p").await;
+    let verdict = async |id: &str| b.it.explain(id).await.unwrap().verdict;
+    assert_eq!(verdict("p").await, "available");
+    assert_eq!(verdict("nobody").await, "unknown");
+    b.it.deactivate(&id).await.unwrap();
+    assert_eq!(verdict("p").await, "deactivated");
+    b.it.activate(&id).await.unwrap();
+    b.silence().await;
+    assert_eq!(verdict("p").await, "overdue");
+    assert_eq!(b.sweep().await.reclaimed, 1);
+    let told = b.it.explain("p").await.unwrap();
+    assert_eq!(told.verdict, "offline");
+    assert!(told.because.iter().any(|why| why.contains("receipt")), "{told:?}");
+}

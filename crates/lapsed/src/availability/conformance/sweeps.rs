@@ -1,0 +1,219 @@
+//! Setting the silent offline.
+
+use std::sync::Arc;
+
+use futures::future::join_all;
+
+use super::{Bench, has_beat};
+use crate::availability::{Availability, Beat, Flip};
+use crate::name::Name;
+use crate::receipt::Reason;
+use crate::schedule::Stop;
+use crate::sweep::{Act, Batch, Outcome, Refusal, Stopped, Sweep};
+use crate::system::{Restored, System};
+
+/// The mirror decides, and the sweeper dies before the truth knows.
+async fn doom(b: &Bench, id: &Name) -> Batch {
+    let suspects: Vec<_> = b.suspects().await.into_iter().filter(|one| one.key == *id).collect();
+    assert_eq!(suspects.len(), 1, "{id} is not suspected");
+    let batch = b.batch(suspects);
+    let stale_ms = b.f.stale.as_millis() as u64;
+    let decided = b.f.mirror.decide(&batch, stale_ms).await.unwrap();
+    assert!(decided[0].is_ok(), "{decided:?}");
+    batch
+}
+
+/// The whole of it: the seed's auto-offline.
+pub async fn the_silent_are_set_offline_once(b: Bench) {
+    let [silent, alive] = [b.online("silent").await, b.online("alive").await];
+    b.silence().await;
+    b.beat(&alive).await;
+    let report = b.sweep().await;
+    assert_eq!((report.reclaimed, report.stopped), (1, Stopped::Done), "{report:?}");
+    let state = b.state(&silent).await;
+    let seen = b.seen(&silent).await;
+    assert!(!state.online && !seen.online && !has_beat(&seen) && seen.doomed.is_none(), "{seen:?}");
+    assert!(b.state(&alive).await.online);
+    let receipts = b.receipts().await;
+    assert_eq!(receipts.len(), 1);
+    assert_eq!((&receipts[0].key, receipts[0].reason), (&silent, Reason::HeartbeatStale));
+    let log = b.f.truth.log(&silent, 10).await.unwrap();
+    assert_eq!(log.iter().map(|flap| flap.online).collect::<Vec<_>>(), [false, true]);
+    assert_eq!(b.beat(&silent).await, Beat::Offline, "it is told");
+    let again = b.sweep().await;
+    assert_eq!((again.suspects, again.reclaimed), (0, 0), "{again:?}");
+    b.agree().await;
+}
+
+/// C5: silent when the page was read, and a beat arrived first.
+pub async fn trap_c5_a_beat_before_the_decision_wins(b: Bench) {
+    let id = b.online("p").await;
+    b.silence().await;
+    let suspects = b.suspects().await;
+    assert_eq!(suspects.len(), 1);
+    assert_eq!(b.beat(&id).await, Beat::Noted);
+    let answer = b.it.reclaim(b.batch(suspects)).await.unwrap();
+    assert_eq!(answer.outcomes, [Outcome::Refused(Refusal::Alive)]);
+    assert!(b.state(&id).await.online && has_beat(&b.seen(&id).await));
+    assert!(b.receipts().await.is_empty());
+}
+
+/// From the decision on it is offline to everybody who asks the mirror.
+pub async fn after_the_decision_a_beat_is_told(b: Bench) {
+    let id = b.online("p").await;
+    b.silence().await;
+    doom(&b, &id).await;
+    assert_eq!(b.beat(&id).await, Beat::Offline);
+    assert!(!has_beat(&b.seen(&id).await));
+    b.agree().await;
+    // A change that is no toggle does not bring it back.
+    b.it.put_provider(&crate::availability::Profile { id: id.clone(), display_name: None })
+        .await
+        .unwrap();
+    assert!(!b.seen(&id).await.online);
+    b.agree().await;
+}
+
+/// Whoever sets itself online after the decision stays online.
+pub async fn a_toggle_after_the_decision_wins(b: Bench) {
+    let id = b.online("p").await;
+    b.silence().await;
+    let batch = doom(&b, &id).await;
+    let on = b.it.set_online(&id).await.unwrap().unwrap();
+    assert!(!on.answer.changed, "it had never been offline");
+    let answer = b.it.reclaim(Batch { id: b.batch(Vec::new()).id, ..batch }).await.unwrap();
+    assert!(matches!(answer.outcomes[0], Outcome::Refused(Refusal::Moved | Refusal::Alive)));
+    assert!(b.state(&id).await.online && b.seen(&id).await.online);
+    assert_eq!(b.sweep().await.reclaimed, 0);
+    assert_eq!(b.f.truth.log(&id, 10).await.unwrap().len(), 1);
+    b.agree().await;
+}
+
+/// Its daemon could not reach the mirror, so that the beat went to the truth.
+pub async fn a_beat_that_reached_the_truth_wins(b: Bench) {
+    let id = b.online("p").await;
+    b.silence().await;
+    assert_eq!(b.f.truth.beat(std::slice::from_ref(&id)).await.unwrap(), [Beat::Noted]);
+    let report = b.sweep().await;
+    assert_eq!(report.reclaimed, 0, "{report:?}");
+    assert!(b.state(&id).await.online);
+    let seen = b.seen(&id).await;
+    assert!(seen.online && has_beat(&seen) && seen.doomed.is_none(), "revived: {seen:?}");
+    assert_eq!(b.available().await.0, ["p"]);
+    b.agree().await;
+}
+
+/// It had decided; the next pass carries it out.
+pub async fn a_sweeper_that_died_is_followed_up(b: Bench) {
+    let id = b.online("p").await;
+    b.silence().await;
+    doom(&b, &id).await;
+    let report = b.sweep().await;
+    assert_eq!(report.reclaimed, 1, "{report:?}");
+    assert!(!b.state(&id).await.online && b.seen(&id).await.doomed.is_none());
+    assert_eq!((b.receipts().await.len(), b.f.truth.log(&id, 9).await.unwrap().len()), (1, 2));
+    assert_eq!(b.sweep().await.suspects, 0);
+    b.agree().await;
+}
+
+/// C6, P3.
+pub async fn trap_c6_many_sweepers_flip_once(b: Bench) {
+    let mut ids = Vec::new();
+    for n in 0..9 {
+        ids.push(b.online(&format!("p{n}")).await);
+    }
+    b.silence().await;
+    let daemons: Vec<Arc<Availability>> = (0..4).map(|_| b.f.daemon()).collect();
+    let sweepers: Vec<_> = daemons.iter().map(|daemon| b.sweeper(daemon)).collect();
+    let (_stopper, stop) = Stop::channel();
+    let passes = sweepers.iter().map(|sweeper| sweeper.pass(Act::Reclaim, 0, &stop));
+    let reports = join_all(passes).await;
+    let reclaimed: u64 = reports.iter().map(|report| report.reclaimed).sum();
+    assert_eq!(reclaimed, 9, "{reports:?}");
+    assert_eq!(b.receipts().await.len(), 9);
+    for id in &ids {
+        assert_eq!(b.f.truth.log(id, 10).await.unwrap().len(), 2, "{id}");
+    }
+    b.agree().await;
+}
+
+/// A batch whose answer was lost is settled, and does not come after that.
+pub async fn what_was_settled_as_not_done_is_never_done(b: Bench) {
+    let id = b.online("p").await;
+    b.silence().await;
+    let batch = doom(&b, &id).await;
+    assert!(b.it.settle(&batch.id).await.unwrap().is_empty());
+    let flip = Flip {
+        id: id.clone(),
+        epoch: b.state(&id).await.epoch,
+        silent_ms: Some(1),
+        decided_ago_ms: 0,
+    };
+    let stale_ms = b.f.stale.as_millis() as u64;
+    let late = b.f.truth.flip(&batch, &[flip], stale_ms).await;
+    assert!(late.is_err(), "{late:?}");
+    assert!(b.state(&id).await.online);
+    assert_eq!(b.sweep().await.reclaimed, 1, "by another batch");
+    let carried = b.receipts().await;
+    let of =
+        crate::sweep::BatchId { sweeper: carried[0].sweeper.clone(), number: carried[0].batch };
+    assert_eq!(b.it.settle(&of).await.unwrap(), carried);
+}
+
+/// It says what a pass would do.
+pub async fn a_dry_run_changes_nothing(b: Bench) {
+    let id = b.online("p").await;
+    b.silence().await;
+    let (_stopper, stop) = Stop::channel();
+    let report = b.sweeper(&b.it).pass(Act::DryRun, 10, &stop).await;
+    assert_eq!((report.reclaimed, report.entries.len()), (1, 1), "{report:?}");
+    let seen = b.seen(&id).await;
+    assert!(seen.online && has_beat(&seen) && seen.doomed.is_none());
+    assert!(b.state(&id).await.online && b.receipts().await.is_empty());
+}
+
+/// Most of many at once: likelier the network than the people.
+pub async fn the_brake_holds_when_most_fall_silent_at_once(b: Bench) {
+    for n in 0..12 {
+        b.online(&format!("p{n:02}")).await;
+    }
+    b.silence().await;
+    let (_stopper, stop) = Stop::channel();
+    let sweeper = b.sweeper(&b.it);
+    let report = sweeper.pass(Act::Reclaim, 0, &stop).await;
+    assert_eq!(report.stopped, Stopped::Brake, "{report:?}");
+    assert!(report.reclaimed < 12, "{report:?}");
+}
+
+/// C11, P2: how late it was is told by one clock.
+pub async fn trap_c11_evidence_is_by_one_clock(b: Bench) {
+    b.online("p").await;
+    b.silence().await;
+    assert_eq!(b.sweep().await.reclaimed, 1);
+    let receipt = b.receipts().await.remove(0);
+    let evidence = &receipt.evidence;
+    assert_eq!(evidence.late_ms, evidence.judged_ms - evidence.deadline_ms);
+    assert!(evidence.late_ms >= 50, "it was silent for a threshold and 100 ms: {evidence:?}");
+    assert!(evidence.late_ms < 60_000, "{evidence:?}");
+}
+
+/// An operator takes one back.
+pub async fn restoring_sets_online_unless_toggled_since(b: Bench) {
+    let [p, q] = [b.online("p").await, b.online("q").await];
+    b.silence().await;
+    assert_eq!(b.sweep().await.reclaimed, 2);
+    let receipts = b.receipts().await;
+    let of = |id: &Name| receipts.iter().find(|one| one.key == *id).unwrap().id.seq;
+    let restored = b.it.restore(of(&p)).await.unwrap();
+    assert!(matches!(restored, Restored::Restored { .. }), "{restored:?}");
+    assert!(b.state(&p).await.online && b.seen(&p).await.online);
+    assert_eq!(b.available().await.0, ["p"]);
+    let again = b.it.restore(of(&p)).await.unwrap();
+    assert!(matches!(again, Restored::Refused { .. }), "{again:?}");
+    b.it.set_online(&q).await.unwrap();
+    b.it.set_offline(&q).await.unwrap();
+    let late = b.it.restore(of(&q)).await.unwrap();
+    assert!(matches!(late, Restored::Refused { .. }), "{late:?}");
+    assert!(!b.state(&q).await.online);
+    b.agree().await;
+}

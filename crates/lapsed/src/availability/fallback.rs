@@ -1,0 +1,75 @@
+//! Beats while the mirror does not take them: they go to the truth, those of many callers in one
+//! statement. Whoever comes while one is under way waits for it and is in the next.
+
+use std::sync::Mutex;
+
+use tokio::sync::oneshot;
+
+use crate::availability::operations::LOCK;
+use crate::availability::{Beat, PAGE_MAX, Truth};
+use crate::error::{Error, Result};
+use crate::name::Name;
+
+type Waiting = (Vec<Name>, oneshot::Sender<Result<Vec<Beat>>>);
+
+/// The beats that wait.
+#[derive(Default)]
+pub(crate) struct Beats {
+    waiting: Mutex<Vec<Waiting>>,
+    turn: tokio::sync::Mutex<()>,
+}
+
+impl Beats {
+    pub async fn beat(&self, truth: &dyn Truth, ids: &[Name]) -> Result<Vec<Beat>> {
+        let (sender, mut answer) = oneshot::channel();
+        self.waiting.lock().expect(LOCK).push((ids.to_vec(), sender));
+        let _turn = self.turn.lock().await;
+        loop {
+            match answer.try_recv() {
+                Ok(answer) => return answer,
+                // Whoever was sending it went away: it may have been noted. Repeating is safe.
+                Err(oneshot::error::TryRecvError::Closed) => return truth.beat(ids).await,
+                Err(oneshot::error::TryRecvError::Empty) => self.send(truth).await,
+            }
+        }
+    }
+
+    /// Sends those that wait, up to a page of them.
+    async fn send(&self, truth: &dyn Truth) {
+        let round = self.take();
+        let ids: Vec<Name> = round.iter().flat_map(|(ids, _)| ids.iter().cloned()).collect();
+        let answer = truth.beat(&ids).await;
+        let mut beats = answer.as_ref().map(|beats| beats.iter().copied()).ok();
+        for (ids, sender) in round {
+            let share = match (&mut beats, &answer) {
+                (Some(beats), _) => {
+                    let share: Vec<Beat> = beats.take(ids.len()).collect();
+                    let whole = share.len() == ids.len();
+                    if whole { Ok(share) } else { Err(short()) }
+                }
+                (None, Err(error)) => Err(error.clone()),
+                (None, Ok(_)) => Err(short()),
+            };
+            let _ = sender.send(share);
+        }
+    }
+
+    fn take(&self) -> Vec<Waiting> {
+        let mut waiting = self.waiting.lock().expect(LOCK);
+        let mut total = 0;
+        let fits = |(ids, _): &&Waiting| {
+            let first = total == 0;
+            total += ids.len();
+            first || total <= PAGE_MAX
+        };
+        let count = waiting.iter().take_while(fits).count();
+        waiting.drain(..count).collect()
+    }
+}
+
+fn short() -> Error {
+    Error::Unavailable {
+        store: "the truth".to_owned(),
+        what: "it answered fewer beats than it was given".to_owned(),
+    }
+}

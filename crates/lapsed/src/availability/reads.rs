@@ -1,0 +1,240 @@
+//! What is asked: of the mirror if it answers, of the truth otherwise, and the answer says which.
+
+use crate::availability::counters::Read;
+use crate::availability::operations::{Availability, Source, Sourced};
+use crate::availability::rules::Settings;
+use crate::availability::{
+    Available, Beat, Flap, Listed, Listing, PAGE_MAX, ProviderState, Seen, SeenBeat,
+};
+use crate::error::{Error, Result};
+use crate::name::Name;
+use crate::sweep::Cursor;
+
+/// A page of those available.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Who, at most so many as were asked for, and a few more; never the same one twice in a page.
+    pub available: Vec<Available>,
+    /// Where to go on.
+    pub next: Option<Cursor>,
+}
+
+/// One provider's own status.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnStatus {
+    /// What the truth knows.
+    pub listed: Listed,
+    /// Whether it is online, as readers see it.
+    pub is_online: bool,
+    /// How long ago it last beat, as far as anybody knows.
+    pub beat_age_ms: Option<u64>,
+    /// Whether it can be reached.
+    pub is_reachable: bool,
+    /// Whether it can take work now.
+    pub is_available: bool,
+}
+
+impl Availability {
+    /// Notes beats: one round trip to the mirror, none to the truth.
+    pub async fn heartbeat(&self, ids: &[Name]) -> Result<Sourced<Vec<Beat>>> {
+        self.calls.activity.note(self.parts.clock.mono());
+        let beats = self.gated("beat", self.parts.mirror.beat(ids)).await;
+        let (answer, source) = match self.seeded(beats) {
+            Some(beats) => (beats, Source::Mirror),
+            None => {
+                let beats = self.beats.beat(&*self.parts.truth, ids);
+                (self.calls.quiet("beat", beats).await?, Source::Truth)
+            }
+        };
+        answer.iter().for_each(|beat| self.counters.beat(*beat));
+        self.counters.read(Read::Heartbeat, source);
+        Ok(Sourced { answer, source })
+    }
+
+    /// Those who can take work now, about `limit` of them from `after` on.
+    pub async fn available(&self, after: &Cursor, limit: usize) -> Result<Sourced<Found>> {
+        let limit = limit.clamp(1, PAGE_MAX);
+        let settings = self.settings().await?;
+        let after_id = match Place::parse(after)? {
+            Place::Truth(id) => Some(id),
+            Place::Mirror(cursor) => {
+                if let Some(found) = self.available_mirrored(&settings, cursor, limit).await {
+                    return Ok(self.from(Read::Available, Source::Mirror, found));
+                }
+                if after.0.is_some() {
+                    return Err(self.broke_off());
+                }
+                None
+            }
+        };
+        let page = self.parts.truth.available(&settings, after_id.as_ref(), limit);
+        let available = self.calls.quiet("available", page).await?;
+        let next = available.last().filter(|_| available.len() == limit);
+        let next = next.map(|last| Place::Truth(last.id.clone()).cursor());
+        Ok(self.from(Read::Available, Source::Truth, Found { available, next }))
+    }
+
+    /// `None`: the mirror does not answer, or is not seeded. A page of those online may have nobody
+    /// available: it goes on until there is enough.
+    async fn available_mirrored(
+        &self,
+        settings: &Settings,
+        mut after: Cursor,
+        limit: usize,
+    ) -> Option<Found> {
+        let mut available: Vec<Available> = Vec::new();
+        loop {
+            let page = self.parts.mirror.available(settings, &after, limit, false);
+            let page = self.seeded(self.gated("available", page).await)?;
+            available.extend(page.available);
+            let next = match page.next {
+                Some(next) if available.len() < limit => {
+                    after = next;
+                    continue;
+                }
+                next => next.map(|next| Place::Mirror(next).cursor()),
+            };
+            available.sort_by(|a, b| a.id.cmp(&b.id));
+            available.dedup_by(|a, b| a.id == b.id);
+            return Some(Found { available, next });
+        }
+    }
+
+    fn broke_off(&self) -> Error {
+        Error::Unavailable {
+            store: format!("the mirror of {}", self.parts.id),
+            what: "it stopped answering in the middle; begin again without `after`".to_owned(),
+        }
+    }
+
+    /// Whether a provider is online, not deactivated, and fresh.
+    pub async fn is_reachable(&self, id: &Name) -> Result<Sourced<bool>> {
+        let settings = self.settings().await?;
+        let (state, source) = self.state(id).await?;
+        let answer = state.is_some_and(|state| settings.is_reachable(&state));
+        Ok(self.from(Read::Reachable, source, answer))
+    }
+
+    /// How many are online and not deactivated.
+    pub async fn count_online(&self) -> Result<Sourced<u64>> {
+        let online = self.gated("online", self.parts.mirror.count_online()).await;
+        if let Some(answer) = self.seeded(online) {
+            return Ok(self.from(Read::Online, Source::Mirror, answer));
+        }
+        let answer = self.calls.quiet("online", self.parts.truth.count_online()).await?;
+        Ok(self.from(Read::Online, Source::Truth, answer))
+    }
+
+    /// One provider's own status: flags as readers see them, times from the truth.
+    pub async fn status(&self, id: &Name) -> Result<Option<Sourced<OwnStatus>>> {
+        let Some(listed) = self.describe(id).await? else { return Ok(None) };
+        let settings = self.settings().await?;
+        let (state, source) = self.state(id).await?;
+        let Some(state) = state else { return Ok(None) };
+        let status = OwnStatus {
+            is_online: state.online,
+            beat_age_ms: state.beat_age_ms,
+            is_reachable: settings.is_reachable(&state),
+            is_available: settings.is_available(&state),
+            listed,
+        };
+        Ok(Some(self.from(Read::Status, source, status)))
+    }
+
+    /// Providers with their names and counts: always from the truth, it is asked seldom.
+    pub async fn list(&self, listing: &Listing) -> Result<Vec<Listed>> {
+        let listing = Listing { limit: listing.limit.clamp(1, PAGE_MAX), ..listing.clone() };
+        self.calls.quiet("list", self.parts.truth.list(&listing)).await
+    }
+
+    /// One of them.
+    pub async fn describe(&self, id: &Name) -> Result<Option<Listed>> {
+        self.calls.quiet("describe", self.parts.truth.describe(id)).await
+    }
+
+    /// When it was set online and offline, newest first.
+    pub async fn log(&self, id: &Name, limit: usize) -> Result<Vec<Flap>> {
+        self.calls.quiet("log", self.parts.truth.log(id, limit.clamp(1, PAGE_MAX))).await
+    }
+
+    /// One provider as readers see it.
+    async fn state(&self, id: &Name) -> Result<(Option<ProviderState>, Source)> {
+        let ids = [id.clone()];
+        let looking = async {
+            let looked = self.parts.mirror.look(&ids).await?;
+            let now_ms = looked.now_ms;
+            let seen = looked.seen.into_iter().next();
+            Ok(looked.seeded.then(|| seen.map(|seen| as_state(seen, now_ms))))
+        };
+        let seen = self.gated("look", looking).await;
+        if let Some(state) = self.seeded(seen) {
+            return Ok((state, Source::Mirror));
+        }
+        let states = self.calls.quiet("read", self.parts.truth.read(&ids)).await?;
+        Ok((states.into_iter().next(), Source::Truth))
+    }
+
+    /// The answer of a mirror that is seeded. Otherwise the truth is asked, and somebody told to seed it.
+    pub(super) fn seeded<T>(&self, answer: Result<Option<T>>) -> Option<T> {
+        match answer {
+            Ok(Some(answer)) => Some(answer),
+            Ok(None) => {
+                self.unseeded.notify_one();
+                None
+            }
+            Err(error) => {
+                tracing::debug!(system = %self.parts.id, %error, "asking the truth instead");
+                None
+            }
+        }
+    }
+
+    pub(super) fn from<T>(&self, read: Read, source: Source, answer: T) -> Sourced<T> {
+        self.counters.read(read, source);
+        Sourced { answer, source }
+    }
+}
+
+/// What a mirror has of a provider, in the words of the truth. What cannot be read counts as full, and
+/// as silent.
+pub(super) fn as_state(seen: Seen, now_ms: u64) -> ProviderState {
+    let beat_age_ms = match seen.beat {
+        SeenBeat::At(beat_ms) => Some(now_ms.saturating_sub(beat_ms)),
+        SeenBeat::Missing(_) | SeenBeat::Unreadable => None,
+    };
+    ProviderState {
+        id: seen.id,
+        version: seen.version.unwrap_or(0),
+        epoch: seen.epoch,
+        online: seen.online,
+        active: !seen.deactivated,
+        sessions: seen.sessions.unwrap_or(u64::MAX),
+        beat_age_ms,
+    }
+}
+
+/// Where a listing stands: in the mirror, or in the truth.
+enum Place {
+    Mirror(Cursor),
+    Truth(Name),
+}
+
+impl Place {
+    fn parse(cursor: &Cursor) -> Result<Place> {
+        let Some(text) = &cursor.0 else { return Ok(Place::Mirror(Cursor::default())) };
+        match text.split_once(':') {
+            Some(("m", place)) => Ok(Place::Mirror(Cursor(Some(place.to_owned())))),
+            Some(("t", id)) => Ok(Place::Truth(Name::new(id)?)),
+            _ => Err(Error::Invalid(format!(
+                "`after` is {text:?}; give what `next` of the page before said"
+            ))),
+        }
+    }
+
+    fn cursor(self) -> Cursor {
+        Cursor(Some(match self {
+            Place::Mirror(Cursor(place)) => format!("m:{}", place.unwrap_or_default()),
+            Place::Truth(id) => format!("t:{id}"),
+        }))
+    }
+}

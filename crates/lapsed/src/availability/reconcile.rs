@@ -1,0 +1,227 @@
+//! Making the mirror agree with the truth, one page at a time, while both are in use.
+//!
+//! First every provider of the truth is compared with what the mirror has of it, then every trace in the
+//! mirror is looked up in the truth. What differs is told again with a version that was read, or taken,
+//! after the difference was seen: a toggle meanwhile has a higher one and stays (C2).
+
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+
+use crate::availability::operations::{Availability, dated};
+use crate::availability::{ProviderState, Seen, SeenBeat};
+use crate::error::{Error, Result};
+use crate::name::Name;
+use crate::reconcile::{Change, Healed, Reconcile, Reconciled};
+use crate::sweep::{Act, Cursor};
+
+/// Where comparing stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// Providers of the truth, those after this one.
+    Truth(Option<Name>),
+    /// Traces in the mirror, from here on.
+    Mirror(Cursor),
+}
+
+impl Place {
+    pub fn start() -> Place {
+        Place::Truth(None)
+    }
+
+    fn parse(cursor: &Cursor) -> Result<Place> {
+        let Some(text) = &cursor.0 else { return Ok(Place::start()) };
+        match text.split_once(':') {
+            Some(("t", id)) => Ok(Place::Truth(Some(Name::new(id)?))),
+            Some(("m", "")) => Ok(Place::Mirror(Cursor::default())),
+            Some(("m", place)) => Ok(Place::Mirror(Cursor(Some(place.to_owned())))),
+            _ => Err(Error::Invalid(format!("{text:?} is not a place in a reconciliation"))),
+        }
+    }
+
+    fn cursor(&self) -> Cursor {
+        match self {
+            Place::Truth(None) => Cursor::default(),
+            Place::Truth(Some(id)) => Cursor(Some(format!("t:{id}"))),
+            Place::Mirror(Cursor(place)) => {
+                Cursor(Some(format!("m:{}", place.as_deref().unwrap_or_default())))
+            }
+        }
+    }
+}
+
+/// What one page of comparing did.
+#[derive(Debug, Default)]
+pub(super) struct Compared {
+    pub examined: u64,
+    pub changes: Vec<Change>,
+    pub left: BTreeMap<String, u64>,
+    pub next: Option<Place>,
+}
+
+impl Availability {
+    /// Compares a page, and heals unless it is a dry run. `None`: the attempt to seed is void.
+    pub(super) async fn compare(
+        &self,
+        from: Place,
+        limit: usize,
+        act: Act,
+        attempt: Option<&str>,
+    ) -> Result<Option<Compared>> {
+        match from {
+            Place::Truth(after) => self.compare_truth(after, limit, act, attempt).await,
+            Place::Mirror(after) => Ok(Some(self.compare_traces(after, limit, act).await?)),
+        }
+    }
+
+    async fn compare_truth(
+        &self,
+        after: Option<Name>,
+        limit: usize,
+        act: Act,
+        attempt: Option<&str>,
+    ) -> Result<Option<Compared>> {
+        let at_ms = self.background("time", self.parts.mirror.now_ms()).await?;
+        let page = self.parts.truth.page(after.as_ref(), limit);
+        let states = self.calls.quiet("page", page).await?;
+        let last = states.last().filter(|_| states.len() == limit).map(|state| state.id.clone());
+        let next = last.map_or(Place::Mirror(Cursor::default()), |id| Place::Truth(Some(id)));
+        let ids: Vec<Name> = states.iter().map(|state| state.id.clone()).collect();
+        let looked = self.background("look", self.parts.mirror.look(&ids)).await?;
+        let mut compared =
+            Compared { examined: states.len() as u64, next: Some(next), ..Compared::default() };
+        let (mut newer, mut again) = (Vec::new(), Vec::new());
+        for (state, seen) in states.into_iter().zip(&looked.seen) {
+            let differences = differences(&state, seen);
+            if differences.is_empty() && is_known(&state, seen) {
+                continue;
+            }
+            compared.changes.extend(differences);
+            // A version that the mirror does not have yet says how things were then. If it has it, or
+            // if there is none, a new one has to be taken.
+            let is_newer = state.version > seen.version.unwrap_or(0);
+            match is_newer {
+                true => newer.push(state),
+                false => again.push((state.id, seen.version.unwrap_or(0))),
+            }
+        }
+        if act == Act::DryRun {
+            return Ok(Some(compared));
+        }
+        if !again.is_empty() {
+            let refreshed = self.parts.truth.refresh(&again);
+            newer.extend(self.calls.quiet("refresh", refreshed).await?);
+        }
+        let told = dated(newer, at_ms);
+        let void = match told.is_empty() && attempt.is_none() {
+            true => false,
+            false => {
+                let applied = self.parts.mirror.apply(&told, attempt);
+                self.background("apply", applied).await?.is_none()
+            }
+        };
+        Ok((!void).then_some(compared))
+    }
+
+    /// Traces of those whom the truth does not know (any more).
+    async fn compare_traces(&self, after: Cursor, limit: usize, act: Act) -> Result<Compared> {
+        let traces = self.parts.mirror.traces(&after, limit);
+        let (ids, next) = self.background("traces", traces).await?;
+        let known = self.calls.quiet("read", self.parts.truth.read(&ids)).await?;
+        let mut strangers = ids.clone();
+        strangers.retain(|id| !known.iter().any(|state| state.id == *id));
+        let looked = self.background("look", self.parts.mirror.look(&strangers)).await?;
+        let mut compared = Compared {
+            examined: ids.len() as u64,
+            next: next.map(Place::Mirror),
+            ..Compared::default()
+        };
+        if strangers.is_empty() {
+            return Ok(compared);
+        }
+        for seen in &looked.seen {
+            compared.changes.push(Change {
+                key: seen.id.to_string(),
+                what: Healed::Removed,
+                why: "the truth knows nobody by that id".to_owned(),
+            });
+        }
+        if act == Act::Reclaim {
+            // Looked up once more: who was made meanwhile is known by now.
+            let again = self.calls.quiet("read", self.parts.truth.read(&strangers)).await?;
+            let is_known = |seen: &Seen| again.iter().any(|state| state.id == seen.id);
+            let gone = looked.seen.into_iter().filter(|seen| !is_known(seen));
+            let gone: Vec<_> = gone.map(|seen| (seen.id, seen.version)).collect();
+            self.background("forget", self.parts.mirror.forget(&gone)).await?;
+        }
+        Ok(compared)
+    }
+}
+
+/// Whether the mirror's books agree with the truth's, too.
+fn is_known(state: &ProviderState, seen: &Seen) -> bool {
+    seen.version == Some(state.version) && seen.epoch == state.epoch
+}
+
+/// How what a mirror has of a provider differs from what is true, in words. Whoever is doomed in this
+/// epoch is offline as far as the mirror goes: the truth is about to say so.
+pub(super) fn differences(state: &ProviderState, seen: &Seen) -> Vec<Change> {
+    let mut found = Vec::new();
+    let mut differ = |what: Healed, why: String| {
+        found.push(Change { key: state.id.to_string(), what, why });
+    };
+    let doomed = seen.doomed.is_some_and(|doom| doom.epoch == state.epoch && state.online);
+    match (state.online && !doomed, seen.online) {
+        (true, false) => differ(Healed::Added, "online, and not among those online".to_owned()),
+        (false, true) => differ(Healed::Removed, "offline, and among those online".to_owned()),
+        _ => {}
+    }
+    match (state.active, seen.deactivated) {
+        (true, true) => differ(Healed::Removed, "active, and among those deactivated".to_owned()),
+        (false, false) => {
+            differ(Healed::Added, "deactivated, and not among those deactivated".to_owned());
+        }
+        _ => {}
+    }
+    match seen.sessions {
+        Some(sessions) if sessions == state.sessions => {}
+        sessions => {
+            let counted = sessions.map_or("something else".to_owned(), |n| n.to_string());
+            let why = format!("has {} sessions, and {counted} is noted", state.sessions);
+            differ(Healed::Corrected, why);
+        }
+    }
+    match (seen.online, seen.beat) {
+        (true, SeenBeat::Missing(_)) if state.online && state.beat_age_ms.is_some() => {
+            differ(Healed::Added, "online, and its last heartbeat is missing".to_owned());
+        }
+        (false, SeenBeat::At(_) | SeenBeat::Unreadable) if !state.online || doomed => {
+            differ(Healed::Removed, "offline, and a heartbeat is left".to_owned());
+        }
+        _ => {}
+    }
+    if seen.doomed.is_some() && !doomed {
+        let why = "declared silent in an earlier epoch, and that is still noted".to_owned();
+        differ(Healed::Removed, why);
+    }
+    found
+}
+
+#[async_trait]
+impl Reconcile for Availability {
+    async fn reconcile(&self, after: Cursor, limit: usize, act: Act) -> Result<Reconciled> {
+        let compared = self.compare(Place::parse(&after)?, limit, act, None).await?;
+        let compared = compared.unwrap_or_default();
+        Ok(Reconciled {
+            examined: compared.examined,
+            changes: compared.changes,
+            left: compared.left,
+            next: compared.next.map(|place| place.cursor()),
+        })
+    }
+
+    async fn extent(&self) -> Result<u64> {
+        // Everybody twice: once from each side.
+        Ok(2 * self.calls.quiet("extent", self.parts.truth.extent()).await?)
+    }
+}

@@ -1,0 +1,87 @@
+//! What the engine needs of a store, from two: receipts and what the operator says are in the truth, the
+//! terms of leaders in the mirror, where renewing them costs the truth nothing.
+//!
+//! A term only spares work here: every step is guarded by itself, so that a mirror that forgets who leads
+//! does no harm.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use crate::availability::{Mirror, Truth};
+use crate::error::Result;
+use crate::leader::Term;
+use crate::name::SystemId;
+use crate::receipt::{Receipt, ReceiptQuery};
+use crate::store::{Store, StoreInfo};
+use crate::sweep::brake::Setting;
+
+/// The services of both.
+pub(super) struct Services {
+    truth: Arc<dyn Store>,
+    terms: Arc<dyn Store>,
+    mirror: Arc<dyn Mirror>,
+}
+
+impl Services {
+    pub fn new(truth: &dyn Truth, mirror: Arc<dyn Mirror>) -> Self {
+        let truth = truth.services();
+        Services { terms: mirror.terms().unwrap_or_else(|| truth.clone()), truth, mirror }
+    }
+
+    /// A release lasts until a time of the truth's clock; the brake judges by the mirror's.
+    async fn on_mirror_clock(&self, until_ms: u64) -> Result<u64> {
+        let truth_ms = self.truth.info().await?.now_ms;
+        let left_ms = until_ms.saturating_sub(truth_ms);
+        Ok(self.mirror.now_ms().await?.saturating_add(left_ms))
+    }
+}
+
+#[async_trait]
+impl Store for Services {
+    async fn info(&self) -> Result<StoreInfo> {
+        self.truth.info().await
+    }
+
+    async fn receipts(&self, system: &SystemId, query: ReceiptQuery) -> Result<Vec<Receipt>> {
+        self.truth.receipts(system, query).await
+    }
+
+    async fn receipt(&self, system: &SystemId, seq: u64) -> Result<Option<Receipt>> {
+        self.truth.receipt(system, seq).await
+    }
+
+    async fn campaign(
+        &self,
+        system: &SystemId,
+        candidate: &str,
+        ttl_ms: u64,
+    ) -> Result<Option<Term>> {
+        self.terms.campaign(system, candidate, ttl_ms).await
+    }
+
+    async fn resign(&self, system: &SystemId, term: u64) -> Result<()> {
+        self.terms.resign(system, term).await
+    }
+
+    async fn brake_setting(&self, system: &SystemId) -> Result<Setting> {
+        match self.truth.brake_setting(system).await? {
+            Setting::Release { until_ms } => {
+                let until_ms = self.on_mirror_clock(until_ms).await?;
+                // The mirror may have come back, and the release still stands.
+                self.mirror.waive(until_ms).await?;
+                Ok(Setting::Release { until_ms })
+            }
+            setting => Ok(setting),
+        }
+    }
+
+    async fn set_brake(&self, system: &SystemId, setting: Setting) -> Result<()> {
+        self.truth.set_brake(system, setting).await?;
+        let until_ms = match setting {
+            Setting::Release { until_ms } => self.on_mirror_clock(until_ms).await?,
+            _ => 0,
+        };
+        self.mirror.waive(until_ms).await
+    }
+}

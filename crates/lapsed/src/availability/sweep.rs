@@ -1,0 +1,311 @@
+//! Setting the silent offline: found by a look at everybody online, in bounded pages; decided by the
+//! mirror in one step; carried out by the truth.
+//!
+//! There is no index of deadlines to look into: every beat would have to keep it, and a beat comes more
+//! often than a pass. Any error of the mirror ends the pass before anything is decided (C4).
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::availability::operations::{Availability, LOCK};
+use crate::availability::rules::Settings;
+use crate::availability::{Flip, Flipped, OnlineBeat, Presence, ProviderState, SeenBeat};
+use crate::error::{Error, Result};
+use crate::name::SystemId;
+use crate::owner::Incarnation;
+use crate::receipt::{Reason, Receipt};
+use crate::sweep::{
+    Act, Batch, BatchAnswer, BatchId, Census, Cursor, Outcome, PageRequest, Refusal, Suspect,
+    SuspectPage, Sweep, Tidied, TidyLimits,
+};
+
+/// How many are looked at in one call.
+const LOOK: usize = 500;
+
+/// The most dooms of others that one pass takes up.
+const DOOMED_MAX: usize = 10_000;
+
+/// What the last look found, in the order of their deadlines; and who was set offline lately.
+#[derive(Default)]
+pub(crate) struct Survey {
+    suspects: Vec<(Suspect, Doomed)>,
+    flips: VecDeque<Duration>,
+}
+
+/// Whether it was declared silent before.
+type Doomed = bool;
+
+/// A look at everybody online.
+struct Look {
+    census: Census,
+    suspects: Vec<(Suspect, Doomed)>,
+}
+
+impl Availability {
+    async fn look_around(&self) -> Result<Look> {
+        let settings = self.settings().await?;
+        let stale_ms = settings.stale_ms();
+        let presence = self.background("presence", self.parts.mirror.presence(stale_ms)).await?;
+        if !presence.seeded {
+            self.unseeded.notify_one();
+            return Ok(unseeded(&presence));
+        }
+        let mut suspects = Vec::new();
+        for (id, doom) in self.background("doomed", self.parts.mirror.doomed(DOOMED_MAX)).await? {
+            let deadline_ms = doom.beat_ms.saturating_add(stale_ms).min(doom.decided_ms);
+            suspects.push((suspect(id, doom.epoch, deadline_ms), true));
+        }
+        let doomed = suspects.len() as u64;
+        let mut online = 0;
+        let mut after = settings.require_ping.then(Cursor::default);
+        while let Some(from) = after {
+            let page = self.parts.mirror.beats(&from, LOOK, stale_ms);
+            let Some(page) = self.background("beats", page).await? else {
+                self.unseeded.notify_one();
+                return Ok(unseeded(&presence));
+            };
+            online += page.examined;
+            suspects.extend(
+                page.beats.into_iter().filter_map(|one| overdue(one, stale_ms, page.now_ms)),
+            );
+            after = page.next;
+        }
+        suspects.sort_by(|(a, _), (b, _)| (a.deadline_ms, &a.key).cmp(&(b.deadline_ms, &b.key)));
+        suspects.dedup_by(|(a, _), (b, _)| a.key == b.key);
+        let census = self.count(&presence, &suspects, doomed, online.max(presence.online));
+        Ok(Look { census, suspects })
+    }
+
+    fn count(
+        &self,
+        presence: &Presence,
+        suspects: &[(Suspect, Doomed)],
+        doomed: u64,
+        online: u64,
+    ) -> Census {
+        let overdue = suspects.len() as u64 - doomed;
+        let oldest_ms = suspects.first().map_or(presence.now_ms, |(first, _)| first.deadline_ms);
+        let away = presence.back_ms > 0;
+        Census {
+            now_ms: presence.now_ms,
+            store: presence.incarnation.clone(),
+            back_ms: presence.back_ms,
+            population: online + doomed,
+            suspects: if away { 0 } else { suspects.len() as u64 },
+            orphans: if away { 0 } else { doomed },
+            orphans_spared: if away { doomed } else { 0 },
+            owners_live: online.saturating_sub(if away { 0 } else { overdue }),
+            owners_overdue: if away { 0 } else { overdue },
+            owners_spared: if away { overdue } else { 0 },
+            owners_died_recently: self.died_recently(),
+            oldest_late_ms: presence.now_ms.saturating_sub(oldest_ms),
+            ..Census::default()
+        }
+    }
+
+    fn died_recently(&self) -> u64 {
+        let threshold = self.threshold();
+        let now = self.parts.clock.mono();
+        let mut survey = self.survey.lock().expect(LOCK);
+        while survey.flips.front().is_some_and(|at| *at + threshold < now) {
+            survey.flips.pop_front();
+        }
+        survey.flips.len() as u64
+    }
+
+    /// The settings as they are now: a decision is not made by what was true a minute ago.
+    async fn ruling(&self) -> Result<Settings> {
+        self.settings_now().await
+    }
+
+    /// What the truth makes of those that the mirror declared silent, and tells the mirror.
+    async fn carry_out(
+        &self,
+        batch: &Batch,
+        flips: &[Flip],
+        settings: &Settings,
+    ) -> Result<Vec<Outcome>> {
+        let at_ms = self.mirror_time().await;
+        let flipped = self.parts.truth.flip(batch, flips, settings.stale_ms());
+        let flipped = self.calls.quiet("flip", flipped).await?;
+        let (mut outcomes, mut states, mut unknown) = (Vec::new(), Vec::new(), Vec::new());
+        for (flip, flipped) in flips.iter().zip(flipped) {
+            outcomes.push(match flipped {
+                Flipped::Offline(receipt, state) => {
+                    states.push(state);
+                    Outcome::Reclaimed(Some(receipt))
+                }
+                Flipped::Left(refusal, Some(state)) => {
+                    let outcome = left(refusal, &state);
+                    states.push(state);
+                    outcome
+                }
+                Flipped::Left(_, None) => {
+                    unknown.push(flip.id.clone());
+                    Outcome::Gone
+                }
+            });
+        }
+        let now = self.parts.clock.mono();
+        let reclaimed = outcomes.iter().filter(|one| matches!(one, Outcome::Reclaimed(_))).count();
+        self.survey.lock().expect(LOCK).flips.extend(std::iter::repeat_n(now, reclaimed));
+        self.tell(states, at_ms).await;
+        if !unknown.is_empty() {
+            self.forget(&unknown).await;
+        }
+        Ok(outcomes)
+    }
+
+    /// As well as can be: reconciling does it, too.
+    async fn forget(&self, ids: &[crate::name::Name]) {
+        let forgetting = async {
+            let looked = self.parts.mirror.look(ids).await?;
+            let gone: Vec<_> =
+                looked.seen.into_iter().map(|seen| (seen.id, seen.version)).collect();
+            self.parts.mirror.forget(&gone).await
+        };
+        let _ = self.background("forget", forgetting).await;
+    }
+}
+
+/// Nobody is judged by a mirror that does not know: it counts as just back.
+fn unseeded(presence: &Presence) -> Look {
+    let census = Census {
+        now_ms: presence.now_ms,
+        store: presence.incarnation.clone(),
+        back_ms: presence.now_ms,
+        uncounted: true,
+        ..Census::default()
+    };
+    Look { census, suspects: Vec::new() }
+}
+
+fn suspect(id: crate::name::Name, epoch: u64, deadline_ms: u64) -> Suspect {
+    Suspect {
+        owner: id.clone(),
+        key: id,
+        incarnation: Incarnation(epoch),
+        deadline_ms,
+        reason: Reason::HeartbeatStale,
+    }
+}
+
+/// A heartbeat that cannot be read is nobody's death: it is left for a person to look at.
+fn overdue(one: OnlineBeat, stale_ms: u64, now_ms: u64) -> Option<(Suspect, Doomed)> {
+    let deadline_ms = match one.beat {
+        SeenBeat::At(beat_ms) => beat_ms.saturating_add(stale_ms),
+        SeenBeat::Missing(Some(since_ms)) => since_ms.saturating_add(stale_ms),
+        // Listed, so that a pass notes since when it is missed.
+        SeenBeat::Missing(None) => now_ms,
+        SeenBeat::Unreadable => return None,
+    };
+    Some((suspect(one.id, one.epoch, deadline_ms), false))
+}
+
+fn left(refusal: Refusal, state: &ProviderState) -> Outcome {
+    match (refusal, state.online) {
+        (Refusal::Moved, false) => Outcome::Gone,
+        _ => Outcome::Refused(refusal),
+    }
+}
+
+fn place(cursor: &Cursor) -> Result<Option<(u64, String)>> {
+    let Some(text) = &cursor.0 else { return Ok(None) };
+    let split = || {
+        let (deadline_ms, key) = text.split_once(':')?;
+        Some((deadline_ms.parse().ok()?, key.to_owned()))
+    };
+    match split() {
+        Some(place) => Ok(Some(place)),
+        None => Err(Error::Invalid(format!("{text:?} is not a place among the silent"))),
+    }
+}
+
+#[async_trait]
+impl Sweep for Availability {
+    fn system(&self) -> &SystemId {
+        &self.parts.id
+    }
+
+    fn threshold(&self) -> Duration {
+        let settings = self.settings_known().unwrap_or_default();
+        Duration::from_millis(settings.stale_ms())
+    }
+
+    async fn census(&self) -> Result<Census> {
+        Ok(self.look_around().await?.census)
+    }
+
+    async fn survey(&self) -> Result<Option<Census>> {
+        let Look { census, suspects } = self.look_around().await?;
+        self.survey.lock().expect(LOCK).suspects = suspects;
+        Ok(Some(census))
+    }
+
+    async fn suspects(&self, request: PageRequest) -> Result<SuspectPage> {
+        if request.undeclared_max == Some(0) {
+            return Ok(SuspectPage { last: true, ..SuspectPage::default() });
+        }
+        let after = place(&request.after)?;
+        let survey = self.survey.lock().expect(LOCK);
+        let mut undeclared = request.undeclared_max.unwrap_or(usize::MAX);
+        let allowed = survey.suspects.iter().filter(|(_, doomed)| {
+            let allowed = *doomed || undeclared > 0;
+            undeclared = undeclared.saturating_sub(usize::from(!doomed));
+            allowed
+        });
+        let is_after = |suspect: &Suspect| match &after {
+            None => true,
+            Some((deadline_ms, key)) => {
+                (suspect.deadline_ms, suspect.key.as_str()) > (*deadline_ms, key.as_str())
+            }
+        };
+        let page = allowed.map(|(suspect, _)| suspect).filter(|suspect| is_after(suspect));
+        let suspects: Vec<Suspect> = page.take(request.limit).cloned().collect();
+        let (examined, last) = (suspects.len() as u64, suspects.len() < request.limit);
+        Ok(SuspectPage { suspects, examined, last })
+    }
+
+    fn after(&self, suspect: &Suspect) -> Cursor {
+        Cursor(Some(format!("{}:{}", suspect.deadline_ms, suspect.key)))
+    }
+
+    async fn reclaim(&self, batch: Batch) -> Result<BatchAnswer> {
+        let settings = self.ruling().await?;
+        let at_ms = self.background("time", self.parts.mirror.now_ms()).await?;
+        let decided = self.parts.mirror.decide(&batch, settings.stale_ms());
+        let decided = self.background("decide", decided).await?;
+        let mut flips = Vec::new();
+        for (suspect, decided) in batch.suspects.iter().zip(&decided) {
+            let Ok(doom) = decided else { continue };
+            let silent_ms = doom.decided_ms.saturating_sub(doom.beat_ms);
+            flips.push(Flip {
+                id: suspect.key.clone(),
+                epoch: doom.epoch,
+                silent_ms: (doom.beat_ms > 0).then_some(silent_ms),
+                decided_ago_ms: at_ms.saturating_sub(doom.decided_ms),
+            });
+        }
+        let carried = match (batch.act, flips.is_empty()) {
+            (Act::DryRun, _) => flips.iter().map(|_| Outcome::Reclaimed(None)).collect(),
+            (Act::Reclaim, true) => Vec::new(),
+            (Act::Reclaim, false) => self.carry_out(&batch, &flips, &settings).await?,
+        };
+        let mut carried = carried.into_iter();
+        let outcomes = decided.into_iter().map(|decided| match decided {
+            Ok(_) => carried.next().unwrap_or(Outcome::InDoubt),
+            Err(refusal) => Outcome::Refused(refusal),
+        });
+        Ok(BatchAnswer { outcomes: outcomes.collect(), ..BatchAnswer::default() })
+    }
+
+    async fn settle(&self, batch: &BatchId) -> Result<Vec<Receipt>> {
+        self.parts.truth.settle(batch).await
+    }
+
+    async fn tidy(&self, limits: TidyLimits) -> Result<Tidied> {
+        self.parts.truth.tidy(limits).await
+    }
+}

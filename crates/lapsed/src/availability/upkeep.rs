@@ -1,0 +1,113 @@
+//! What runs besides the passes: the watch over the mirror, and the beats on their way to the truth.
+
+use std::time::Duration;
+
+use futures::future::{Either, select};
+
+use crate::availability::operations::Availability;
+use crate::availability::{PAGE_MAX, SeenBeat};
+use crate::clock::jittered;
+use crate::error::Result;
+use crate::name::Name;
+use crate::schedule::Stop;
+use crate::sweep::Cursor;
+
+/// How often the mirror is looked at.
+const WATCH: Duration = Duration::from_secs(1);
+
+/// The most beats in one statement.
+const BEATS_MAX: usize = 20_000;
+
+impl Availability {
+    /// Watches the mirror until told to stop: seeds it when it is not seeded, and tells it what it was not
+    /// told.
+    pub async fn watch(&self, stop: &Stop) {
+        let mut complained = false;
+        loop {
+            match self.look_after().await {
+                Ok(()) => complained = false,
+                Err(error) if !complained => {
+                    tracing::warn!(system = %self.parts.id, %error,
+                        "the mirror cannot be kept right for now; reads go to the truth");
+                    complained = true;
+                }
+                Err(_) => {}
+            }
+            let asked = Box::pin(self.unseeded.notified());
+            let nap = select(asked, self.parts.clock.sleep(WATCH));
+            if let Either::Left(_) = select(Box::pin(stop.told()), nap).await {
+                return;
+            }
+        }
+    }
+
+    /// One look of it.
+    pub async fn look_after(&self) -> Result<()> {
+        self.ensure_seeded().await?;
+        let behind = self.take_behind();
+        for (at, ids) in behind.chunks(PAGE_MAX).enumerate() {
+            let refreshed = self.refresh(ids).await;
+            if !matches!(refreshed, Ok(true)) {
+                self.owe(&behind[at * PAGE_MAX..]);
+                return refreshed.map(|_| ());
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the beats of the mirror down in the truth, every so often until told to stop, while `leads`
+    /// says so.
+    pub async fn mirror_beats_every(&self, every: Duration, stop: &Stop, leads: impl Fn() -> bool) {
+        loop {
+            let nap = self.parts.clock.sleep(jittered(&*self.parts.clock, every, 0.1));
+            if let Either::Left(_) = select(Box::pin(stop.told()), nap).await {
+                return;
+            }
+            if leads()
+                && let Err(error) = self.mirror_beats().await
+            {
+                // The next one writes the newest.
+                tracing::warn!(system = %self.parts.id, %error, "beats were not written down");
+            }
+        }
+    }
+
+    /// Writes the beats of the mirror down in the truth: one statement, only forward in time. How many
+    /// moved.
+    pub async fn mirror_beats(&self) -> Result<u64> {
+        let (mut moved, mut after) = (0, Some(Cursor::default()));
+        let mut read: Vec<Aged> = Vec::new();
+        while let Some(from) = after {
+            let page = self.parts.mirror.beats(&from, PAGE_MAX, 0);
+            let Some(page) = self.background("beats", page).await? else { break };
+            let at = self.parts.clock.mono();
+            read.extend(page.beats.into_iter().filter_map(|one| match one.beat {
+                SeenBeat::At(beat_ms) => {
+                    Some(Aged { id: one.id, age_ms: page.now_ms.saturating_sub(beat_ms), at })
+                }
+                SeenBeat::Missing(_) | SeenBeat::Unreadable => None,
+            }));
+            after = page.next;
+            if read.len() >= BEATS_MAX || (after.is_none() && !read.is_empty()) {
+                moved += self.note_beats(std::mem::take(&mut read)).await?;
+            }
+        }
+        self.counters.beats_noted.fetch_add(moved, std::sync::atomic::Ordering::Relaxed);
+        Ok(moved)
+    }
+
+    async fn note_beats(&self, read: Vec<Aged>) -> Result<u64> {
+        let now = self.parts.clock.mono();
+        // They have grown older while the others were read.
+        let aged = |one: Aged| (one.id, one.age_ms + (now - one.at).as_millis() as u64);
+        let beats: Vec<(Name, u64)> = read.into_iter().map(aged).collect();
+        self.calls.quiet("note_beats", self.parts.truth.note_beats(&beats)).await
+    }
+}
+
+/// A beat that was so old at a time of this process's clock.
+struct Aged {
+    id: Name,
+    age_ms: u64,
+    at: Duration,
+}
