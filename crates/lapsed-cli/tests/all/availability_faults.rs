@@ -97,18 +97,17 @@ fn story(name: &str, persistence: Persistence, fault: fn(&World) -> Vec<u64>) {
 
 /// Waits until the stores agree: those who are silent are offline, and everybody is in both stores alike.
 fn settle(name: &str, world: &World, driver: &Driver) -> Observed {
-    let mut last: Vec<Complaint> = Vec::new();
     let deadline = Instant::now() + PATIENCE;
     loop {
         let observed = observe(world);
-        let silent = observed.truth.providers.iter().filter(|row| row.online && !driver.beats(&row.id));
-        let silent = silent.count();
-        last = match check_stores(&observed) {
-            complaints if complaints.is_empty() && silent == 0 && agree(world) => return observed,
-            complaints => complaints,
-        };
+        let silent = |row: &&observed::Row| row.online && !driver.beats(&row.id);
+        let silent = observed.truth.providers.iter().filter(silent).count();
+        let complaints = check_stores(&observed);
+        if complaints.is_empty() && silent == 0 && agree(world) {
+            return observed;
+        }
         if Instant::now() >= deadline {
-            report(name, world, &last);
+            report(name, world, &complaints);
             panic!("{name}: {silent} silent providers were never set offline\n{}", world.logs());
         }
         thread::sleep(Duration::from_millis(200));
