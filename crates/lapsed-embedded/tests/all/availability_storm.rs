@@ -1,5 +1,6 @@
 //! The protocol of availability on the embedded truth and a mirror in memory, by several daemons at once, with
-//! calls that take their time, fail before or after they were carried out, and a mirror that loses everything.
+//! calls that take their time, fail before or after they were carried out, and a mirror that loses everything
+//! or is written to by somebody else.
 //! Nothing moves but by its seed: one that fails is told again exactly.
 //!
 //! What must hold: nobody who beat in time is set offline (P1), nobody silent is available, each flip has one
@@ -90,7 +91,7 @@ impl Storm {
         self.signs.lock().unwrap().sure_ms.insert(id.to_owned(), self.now_ms());
     }
 
-    /// A pass, without the brake: what it takes is checked against what was answered.
+    /// A pass, without the brake: what it takes is checked after the round.
     async fn sweep(&self, daemon: &Availability) -> lapsed::Result<()> {
         daemon.survey().await?;
         let request = PageRequest { after: Cursor::default(), limit: 100, undeclared_max: None };
@@ -100,7 +101,6 @@ impl Storm {
             *number += 1;
             *number
         };
-        // What was answered before this round, and not what comes while the batch is under way.
         daemon.reclaim(Batch { suspects, ..batch(number) }).await?;
         Ok(())
     }
@@ -176,10 +176,40 @@ impl Storm {
         join_all(acts).await;
         self.check_flips(before, &signs).await;
         self.check_available().await;
-        if self.chance.below(25) == 0 {
-            self.mirror.lose();
+        match self.chance.below(25) {
+            0 => self.mirror.lose(),
+            1..=3 => self.tamper(),
+            _ => {}
         }
         self.clock.advance(Duration::from_millis(self.chance.below(30_000)));
+    }
+
+    /// Somebody else writes to the mirror.
+    fn tamper(&self) {
+        let id = name(&format!("p{}", self.chance.below(PROVIDERS)));
+        let wrong = self.chance.below(3);
+        self.mirror.tamper(&id, |row| match wrong {
+            0 => row.sessions = 7,
+            1 => row.deactivated = !row.deactivated,
+            _ => (row.online, row.beat_ms) = (false, None),
+        });
+    }
+
+    /// Whoever lives, and whose beats reach the truth only, is back as soon as a pass has asked the truth.
+    async fn revive(&self) {
+        self.clock.advance(STALE);
+        let states = self.b.truth.page(None, 100).await.unwrap();
+        let living = states.into_iter().filter(|state| state.online && state.active);
+        let living: Vec<_> = living.map(|state| state.id).collect();
+        let noted = vec![Beat::Noted; living.len()];
+        assert_eq!(self.b.truth.beat(&living).await.unwrap(), noted);
+        living.iter().for_each(|id| {
+            self.perhaps(id.as_str());
+            self.sure(id.as_str());
+        });
+        self.sweep(&self.daemons[2]).await.unwrap();
+        let beats = self.daemons[1].heartbeat(&living).await.unwrap().answer;
+        assert_eq!(beats, noted, "seed {}: {living:?}", self.seed);
     }
 
     /// Without faults, until mirror and truth agree.
@@ -256,6 +286,7 @@ async fn tell(seed: u64) -> usize {
     }
     storm.check_books().await;
     storm.calm().await;
+    storm.revive().await;
     storm.end().await;
     storm.check_books().await;
     storm.b.receipts().await.len()
