@@ -57,7 +57,7 @@ pub async fn trap_c10_a_beat_of_somebody_offline_leaves_nothing(b: Bench) {
     b.it.set_offline(&id).await.unwrap();
     assert_eq!(b.beat(&id).await, Beat::Offline);
     assert!(!has_beat(&b.seen(&id).await));
-    assert_eq!(b.f.truth.beat(&[id.clone()]).await.unwrap(), [Beat::Offline]);
+    assert_eq!(b.f.truth.beat(std::slice::from_ref(&id)).await.unwrap(), [Beat::Offline]);
     assert_eq!(b.f.truth.beat(&[name("nobody"), id]).await.unwrap(), [Beat::Offline; 2]);
 }
 
@@ -86,7 +86,7 @@ pub async fn the_deactivated_are_refused_and_come_back(b: Bench) {
     let id = b.online("p").await;
     b.it.deactivate(&id).await.unwrap();
     assert_eq!(b.beat(&id).await, Beat::Deactivated);
-    assert_eq!(b.f.truth.beat(&[id.clone()]).await.unwrap(), [Beat::Deactivated]);
+    assert_eq!(b.f.truth.beat(std::slice::from_ref(&id)).await.unwrap(), [Beat::Deactivated]);
     assert!(!b.it.deactivate(&id).await.unwrap().unwrap().answer.changed);
     assert!(b.it.activate(&id).await.unwrap().unwrap().answer.changed);
     assert_eq!(b.beat(&id).await, Beat::Noted);

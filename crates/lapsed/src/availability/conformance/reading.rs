@@ -114,7 +114,7 @@ pub async fn an_unseeded_mirror_is_not_believed(b: Bench) {
     assert_eq!(b.it.count_online().await.unwrap().source, Source::Truth);
     let reachable = b.it.is_reachable(&id).await.unwrap();
     assert_eq!((reachable.answer, reachable.source), (true, Source::Truth));
-    let beat = b.it.heartbeat(&[id.clone()]).await.unwrap();
+    let beat = b.it.heartbeat(std::slice::from_ref(&id)).await.unwrap();
     assert_eq!((beat.answer[0], beat.source), (Beat::Noted, Source::Truth));
     let beacon = b.it.beacon().await.unwrap();
     assert_eq!((beacon.answer.count, beacon.source), (1, Source::Truth));

@@ -93,7 +93,7 @@ pub async fn a_toggle_after_the_decision_wins(b: Bench) {
 pub async fn a_beat_that_reached_the_truth_wins(b: Bench) {
     let id = b.online("p").await;
     b.silence().await;
-    assert_eq!(b.f.truth.beat(&[id.clone()]).await.unwrap(), [Beat::Noted]);
+    assert_eq!(b.f.truth.beat(std::slice::from_ref(&id)).await.unwrap(), [Beat::Noted]);
     let report = b.sweep().await;
     assert_eq!(report.reclaimed, 0, "{report:?}");
     assert!(b.state(&id).await.online);
