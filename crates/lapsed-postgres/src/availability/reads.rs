@@ -13,6 +13,7 @@ use crate::availability::states::state_of;
 use crate::fault::{Tried, nonsense};
 use crate::link::Call;
 use crate::number::{ms_of, to_i64, to_u64};
+use crate::schema::occupying;
 
 /// From so many rows on the planner's estimate will do.
 const COUNTED_MAX: u32 = 100_000;
@@ -43,20 +44,43 @@ impl Names {
         }
     }
 
-    /// Those available: require_ping, stale_ms, max as parameters 1 to 3. The seed's own query, but for the
-    /// sessions, which it counts for all before it throws most away.
+    /// Whether `m` and `s` can be reached: require_ping and stale_ms as parameters 1 and 2.
+    fn reachable(&self) -> String {
+        format!(
+            "s.{} AND m.{} AND (NOT $1::boolean OR \
+             s.{} > clock_timestamp() - $2::float8 * interval '1 millisecond')",
+            self.s_online, self.p_active, self.s_beat
+        )
+    }
+
+    /// Those available, and how many sessions they have; how many they may have as parameter 3. The sessions
+    /// are counted for those who are looked at only.
     fn available(&self) -> String {
         format!(
             "FROM {} m JOIN {} s ON {} CROSS JOIN LATERAL ({}) AS t(sessions) \
-             WHERE s.{} AND m.{} AND (NOT $1::boolean OR \
-             s.{} > clock_timestamp() - $2::float8 * interval '1 millisecond') AND t.sessions < $3::bigint",
+             WHERE {} AND t.sessions < $3::bigint",
             self.providers,
             self.status,
             self.s_of_m,
             self.count_of_m,
-            self.s_online,
-            self.p_active,
-            self.s_beat
+            self.reachable()
+        )
+    }
+
+    /// How many are available: of all that can be reached, without the full, who are found in one go.
+    fn count_available(&self) -> String {
+        format!(
+            "SELECT count(*) FROM {} m JOIN {} s ON {} WHERE {} AND $3::bigint > 0 \
+             AND NOT EXISTS (SELECT 1 FROM (SELECT c.{provider} AS id FROM {sessions} c WHERE {occupying} \
+             GROUP BY c.{provider} HAVING count(*) >= $3::bigint) f WHERE f.id = {})",
+            self.providers,
+            self.status,
+            self.s_of_m,
+            self.reachable(),
+            self.session_provider.like(&format!("m.{}", self.p_id), &self.provider),
+            provider = self.c_provider,
+            sessions = self.sessions,
+            occupying = occupying(&format!("c.{}", self.c_status)),
         )
     }
 
@@ -244,7 +268,7 @@ impl PostgresTruth {
     }
 
     pub(super) async fn number_available(&self, settings: &Settings) -> Result<u64> {
-        let sql = format!("SELECT count(*) {}", self.names().await?.available());
+        let sql = self.names().await?.count_available();
         let (stale, max) = fitting(settings);
         let params: crate::link::Params<'_> = &[&settings.require_ping, &stale, &max];
         Ok(to_u64(self.link().query_one("count available", &sql, params).await?.get(0)))

@@ -166,6 +166,9 @@ async fn trap_c7_only_those_online_active_fresh_and_with_room_are_available() {
     assert_eq!(b.truth.count_available(&settings).await.unwrap(), 2);
     let lax = Settings { require_ping: false, max_customers_per_mitra: 9, ..settings };
     assert_eq!(b.truth.count_available(&lax).await.unwrap(), 4, "a, c, full, stale");
+    let none = Settings { max_customers_per_mitra: 0, ..settings };
+    assert_eq!(b.truth.count_available(&none).await.unwrap(), 0);
+    assert_eq!(b.truth.available(&none, None, 9).await.unwrap(), []);
     assert_eq!(b.truth.count_online().await.unwrap(), 4);
     let ids = |listed: Vec<Listed>| -> Vec<String> {
         listed.iter().map(|one| one.id.to_string()).collect()
