@@ -11,9 +11,10 @@ use super::history::{Change, History};
 use super::sessions::Sessions;
 use super::world::{STALE_SECONDS, World};
 
-/// So many groups of so many providers, each with one call every so often: 2,000 beats a second.
+/// So many groups of so many providers, each with one call every so often: 2,000 beats a second and more,
+/// since some are silent now and then.
 const GROUPS: usize = 10;
-const GROUP: usize = 50;
+const GROUP: usize = 60;
 const BEAT_EVERY: Duration = Duration::from_millis(250);
 
 /// How many change things at random, and how long each rests in between.
@@ -111,7 +112,9 @@ impl Driver {
     fn group(&self, world: &World, nth: usize) -> History {
         let mut client = Client::new(world, nth);
         let own = &self.providers[nth * GROUP..(nth + 1) * GROUP];
-        own.iter().for_each(|one| drop(client.change(&one.id, Change::Online)));
+        for one in own {
+            client.change(&one.id, Change::Online);
+        }
         while !self.over.load(Ordering::SeqCst) {
             let began = Instant::now();
             let beating = own.iter().filter(|one| one.beats.load(Ordering::SeqCst));
@@ -120,7 +123,9 @@ impl Driver {
             // As a real one would: told that it is not online, it says that it is.
             let steady = own.iter().filter(|one| one.habit == Habit::Steady);
             let told = steady.filter(|one| offline.contains(&one.id)).take(3);
-            told.for_each(|one| drop(client.change(&one.id, Change::Online)));
+            for one in told {
+                client.change(&one.id, Change::Online);
+            }
             rest(began + BEAT_EVERY);
         }
         client.history

@@ -111,10 +111,6 @@ impl World {
         self.postgres.sql(&self.database, sql).unwrap()
     }
 
-    pub fn daemons(&self) -> usize {
-        self.slots.len()
-    }
-
     /// Where a daemon was last reached.
     pub fn url(&self, nth: usize) -> String {
         self.slots[nth % self.slots.len()].url.read().unwrap().clone()
