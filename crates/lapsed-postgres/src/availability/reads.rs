@@ -21,6 +21,9 @@ const COUNTED_MAX: u32 = 100_000;
 /// Nobody has been silent for longer than a century, and a time before that cannot be told.
 const AGE_MS_MAX: u64 = 100 * 365 * 24 * 3_600_000;
 
+/// The latest time that is sent: later ones mean "now".
+const AT_MS_MAX: u64 = 4_102_444_800_000;
+
 impl Names {
     /// The states of parameter 2.
     fn states(&self) -> String {
@@ -124,15 +127,15 @@ impl Names {
         )
     }
 
-    /// Beats of parameter 1 that are parameter 2 old, when the statement arrived: waiting for a lock makes
-    /// nobody younger.
+    /// Beats of parameter 1 that were parameter 2 old at the time of parameter 3, or are when the statement
+    /// arrived if that is earlier: being on the way, or waiting for a lock, makes nobody younger.
     fn note_beats(&self) -> String {
         let later = |beat: &str| {
             format!("(s.{0} IS NULL OR s.{0} < {beat} - interval '1 second')", self.s_beat)
         };
         format!(
-            "WITH told AS (SELECT {id} AS id, statement_timestamp() - a.age * interval '1 millisecond' \
-             AS beat FROM unnest($1::text[], $2::float8[]) AS a(id, age)), \
+            "WITH told AS (SELECT {id} AS id, LEAST(statement_timestamp(), \
+             to_timestamp($3::float8 / 1000)) - a.age * interval '1 millisecond' AS beat FROM unnest($1::text[], $2::float8[]) AS a(id, age)), \
              held AS MATERIALIZED (SELECT s.{provider} AS id, t.beat FROM {status} s \
              JOIN told t ON s.{provider} = t.id WHERE s.{online} AND {first} \
              ORDER BY s.{provider} FOR NO KEY UPDATE OF s), \
@@ -219,7 +222,7 @@ impl PostgresTruth {
         Ok(ids.iter().map(of).collect())
     }
 
-    pub(super) async fn note_old_beats(&self, beats: &[(Name, u64)]) -> Result<u64> {
+    pub(super) async fn note_old_beats(&self, beats: &[(Name, u64)], at_ms: u64) -> Result<u64> {
         let names = self.names().await?;
         let mut youngest: BTreeMap<&str, u64> = BTreeMap::new();
         for (id, age_ms) in beats.iter().filter(|(id, _)| names.status_provider.accepts(id)) {
@@ -231,7 +234,9 @@ impl PostgresTruth {
         }
         let (ids, ages): (Vec<&str>, Vec<f64>) =
             youngest.into_iter().map(|(id, age_ms)| (id, age_ms as f64)).unzip();
-        let row = self.link().query_one("note beats", &names.note_beats(), &[&ids, &ages]).await?;
+        let at = at_ms.min(AT_MS_MAX) as f64;
+        let row =
+            self.link().query_one("note beats", &names.note_beats(), &[&ids, &ages, &at]).await?;
         Ok(to_u64(row.get(0)))
     }
 
