@@ -34,9 +34,8 @@ fn seed_002_1_seed_correctness() {
     let all_online: Vec<String> = online.iter().chain(&out).cloned().collect();
     assert_eq!(world.members("mitras:online"), all_online);
     assert_eq!(world.members("mitras:deactivated"), out);
-    let capacity = |id: &str| world.redis(&["GET", &format!("mitra:capacity:{id}")]);
-    assert_eq!((capacity(&online[0]).as_str(), capacity(&online[1]).as_str()), ("3", "1"));
-    assert!(["", "0"].contains(&capacity(&online[2]).as_str()), "{}", capacity(&online[2]));
+    let counted = [0, 1, 2].map(|n| world.capacity(&online[n]));
+    assert_eq!(counted, [3, 1, 0]);
     for id in &all_online {
         let beat = world.redis(&["GET", &format!("mitra:heartbeat:{id}")]);
         assert!(beat.contains('T') && beat.ends_with('Z'), "{beat}");
@@ -100,10 +99,7 @@ fn seed_002_4_capacity_lifecycle() {
     let world = World::new(CALM);
     let (a, b) = (world.insert(1, true, true), world.insert(2, true, true));
     let daemon = world.home.serve();
-    let capacity = |id: &str| {
-        let text = world.redis(&["GET", &format!("mitra:capacity:{id}")]);
-        text.parse::<u64>().unwrap_or(0)
-    };
+    let capacity = |id: &str| world.capacity(id);
     let session = |n: u32| id(800_000 + n);
     for n in 0..3 {
         daemon.accept(&session(n), &a);
@@ -190,7 +186,7 @@ fn seed_002_6_reconciliation() {
     assert_eq!(world.members("mitras:online"), [a.clone(), b.clone(), c.clone(), d.clone()]);
     assert_eq!(world.members("mitras:deactivated"), [c]);
     assert_eq!(world.redis(&["GET", &capacity(&a)]), "1");
-    assert!(["", "0"].contains(&world.redis(&["GET", &capacity(&d)]).as_str()), "C3");
+    assert_eq!(world.capacity(&d), 0, "C3");
     assert_eq!(world.redis(&["EXISTS", &capacity(&ghost)]), "0");
     let agree = world.run(&["reconcile", "mitras", "--compare"]);
     assert!(agree.code == 0, "{agree:?}");

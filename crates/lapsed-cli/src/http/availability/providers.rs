@@ -136,7 +136,7 @@ async fn deactivate(
 
 /// Notes a beat: one round trip to the mirror, none to the truth.
 #[utoipa::path(post, path = "/v1/availability/{name}/providers/{id}/heartbeat", tag = "availability",
-    responses((status = 200, body = BeatAnswer),
+    responses((status = 200, body = HeartbeatAnswer),
         (status = 403, description = "It is deactivated: nothing was noted", body = schemas::Problem,
             content_type = "application/problem+json"),
         (status = 409, description = "It is not online: nothing was noted", body = schemas::Problem,
@@ -144,13 +144,13 @@ async fn deactivate(
 async fn heartbeat(
     State(app): State<Shared>,
     Path((name, id)): Path<(String, String)>,
-) -> Result<From<BeatAnswer>> {
+) -> Result<From<HeartbeatAnswer>> {
     let ids = [Name::new(&id)?];
     let beats = availability(&app, &name)?.heartbeat(&ids).await?;
     match beats.answer.first() {
         Some(Beat::Noted) => {
             let outcome = Beat::Noted.as_str();
-            Ok(From::of(beats, |_| BeatAnswer { provider: id, outcome }))
+            Ok(From::of(beats, |_| HeartbeatAnswer { provider: id, outcome }))
         }
         Some(Beat::Deactivated) => Err(deactivated(&ids[0])),
         Some(Beat::Offline) | None => Err(not_online(&ids[0])),
@@ -159,20 +159,20 @@ async fn heartbeat(
 
 /// Notes many beats at once; one answer each, in order.
 #[utoipa::path(post, path = "/v1/availability/{name}/heartbeats", tag = "availability",
-    request_body = BeatsBody,
-    responses((status = 200, body = BeatsAnswer)))]
+    request_body = HeartbeatsBody,
+    responses((status = 200, body = HeartbeatsAnswer)))]
 async fn heartbeats(
     State(app): State<Shared>,
     Path(name): Path<String>,
-    Json(body): Json<BeatsBody>,
-) -> Result<From<BeatsAnswer>> {
+    Json(body): Json<HeartbeatsBody>,
+) -> Result<From<HeartbeatsAnswer>> {
     if body.providers.len() > PAGE_MAX {
         let count = body.providers.len();
         return Err(Problem::invalid(format!("at most {PAGE_MAX} beats in one call, not {count}")));
     }
     let ids = names(&body.providers)?;
     let beats = availability(&app, &name)?.heartbeat(&ids).await?;
-    Ok(From::of(beats, |beats| BeatsAnswer::of(body.providers, &beats)))
+    Ok(From::of(beats, |beats| HeartbeatsAnswer::of(body.providers, &beats)))
 }
 
 /// One provider's own status: flags as readers see them, times from the truth.

@@ -30,17 +30,17 @@ pub fn routes() -> OpenApiRouter<Shared> {
 
 /// One session.
 #[utoipa::path(get, path = "/v1/availability/{name}/sessions/{id}", tag = "availability",
-    responses((status = 200, body = SessionAnswer),
+    responses((status = 200, body = ProviderSession),
         (status = 404, description = "There is no such session", body = schemas::Problem,
             content_type = "application/problem+json")))]
 async fn session(
     State(app): State<Shared>,
     Path((name, id)): Path<(String, String)>,
-) -> Result<From<SessionAnswer>> {
+) -> Result<From<ProviderSession>> {
     let id = Name::new(&id)?;
     let found = availability(&app, &name)?.session(&id).await?;
     let found = found.ok_or_else(|| no_session(&id))?;
-    Ok(From::truth(SessionAnswer::of(found)))
+    Ok(From::truth(ProviderSession::of(found)))
 }
 
 /// A provider takes a session; one that is not known yet begins with that. Repeating is safe.
@@ -145,8 +145,7 @@ async fn change(app: &Shared, name: &str, change: SessionChange) -> Result<Told<
     let Written { answer, mirrored } = availability(app, name)?.change_session(&change).await?;
     match answer {
         SessionOutcome::Done { session, changed, .. } => {
-            let answer = SessionChanged { session: SessionAnswer::of(session), changed };
-            Ok(Told { mirrored, answer })
+            Ok(Told { mirrored, answer: SessionChanged::of(session, changed) })
         }
         SessionOutcome::Refused(refusal) => Err(refused(&change, refusal)),
     }
@@ -176,7 +175,7 @@ fn refused(change: &SessionChange, refusal: SessionRefusal) -> Problem {
             "It is over",
             format!("{:?} is {status}, and stays so; begin another session", id.as_str()),
         )
-        .with("status", json!(status)),
+        .with("session_status", json!(status)),
         SessionRefusal::Taken(holder) => conflict(
             "taken",
             "Somebody else has it",

@@ -93,9 +93,16 @@ pub struct ProvidersQuery {
 /// One provider's own status.
 #[derive(Serialize, ToSchema)]
 pub struct ProviderStatus {
-    #[serde(flatten)]
-    #[schema(inline)]
-    pub provider: Provider,
+    pub provider: String,
+    pub display_name: Option<String>,
+    /// As readers see it: newer than the times beside it.
+    pub is_online: bool,
+    pub is_active: bool,
+    pub active_session_count: u64,
+    pub last_online_ms: Option<u64>,
+    pub last_offline_ms: Option<u64>,
+    /// Its last beat, as far as it was written down.
+    pub last_heartbeat_ms: Option<u64>,
     /// How long ago it last beat, as far as anybody knows.
     pub heartbeat_age_ms: Option<u64>,
     /// Online, not deactivated, and not silent.
@@ -106,10 +113,16 @@ pub struct ProviderStatus {
 
 impl ProviderStatus {
     pub fn of(status: OwnStatus) -> Self {
-        // Readers see the mirror; what it says of being online is newer than the row that was read.
-        let provider = Provider { is_online: status.is_online, ..Provider::of(status.listed) };
+        let Listed { id, display_name, is_active, active_session_count, .. } = status.listed;
         ProviderStatus {
-            provider,
+            provider: id.into(),
+            display_name,
+            is_online: status.is_online,
+            is_active,
+            active_session_count,
+            last_online_ms: status.listed.last_online_ms,
+            last_offline_ms: status.listed.last_offline_ms,
+            last_heartbeat_ms: status.listed.last_heartbeat_ms,
             heartbeat_age_ms: status.beat_age_ms,
             reachable: status.is_reachable,
             available: status.is_available,
@@ -119,7 +132,7 @@ impl ProviderStatus {
 
 /// A beat that was noted.
 #[derive(Serialize, ToSchema)]
-pub struct BeatAnswer {
+pub struct HeartbeatAnswer {
     pub provider: String,
     /// `noted`
     pub outcome: &'static str,
@@ -128,33 +141,33 @@ pub struct BeatAnswer {
 /// Whose beats.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct BeatsBody {
+pub struct HeartbeatsBody {
     /// 1,000 at the most.
     pub providers: Vec<String>,
 }
 
 /// One answer a beat, in order.
 #[derive(Serialize, ToSchema)]
-pub struct BeatsAnswer {
-    pub results: Vec<BeatResult>,
+pub struct HeartbeatsAnswer {
+    pub results: Vec<HeartbeatResult>,
     /// How many were noted.
     pub noted: usize,
 }
 
 /// What became of one beat.
 #[derive(Serialize, ToSchema)]
-pub struct BeatResult {
+pub struct HeartbeatResult {
     pub provider: String,
     /// `noted`, `deactivated` or `offline`.
     pub outcome: &'static str,
 }
 
-impl BeatsAnswer {
+impl HeartbeatsAnswer {
     pub fn of(providers: Vec<String>, beats: &[Beat]) -> Self {
         let pairs = providers.into_iter().zip(beats);
-        BeatsAnswer {
+        HeartbeatsAnswer {
             results: pairs
-                .map(|(provider, beat)| BeatResult { provider, outcome: beat.as_str() })
+                .map(|(provider, beat)| HeartbeatResult { provider, outcome: beat.as_str() })
                 .collect(),
             noted: beats.iter().filter(|beat| **beat == Beat::Noted).count(),
         }
@@ -232,16 +245,16 @@ pub struct RerouteBody {
 
 /// One session.
 #[derive(Serialize, ToSchema)]
-pub struct SessionAnswer {
+pub struct ProviderSession {
     pub session: String,
     pub provider: Option<String>,
     /// `active`, `pending_payment`, `ended`, `expired`, `cancelled`, or what the application has before.
     pub status: String,
 }
 
-impl SessionAnswer {
+impl ProviderSession {
     pub fn of(session: Session) -> Self {
-        SessionAnswer {
+        ProviderSession {
             session: session.id.into(),
             provider: session.provider.map(Into::into),
             status: session.status.into(),
@@ -252,11 +265,19 @@ impl SessionAnswer {
 /// A session after a change.
 #[derive(Serialize, ToSchema)]
 pub struct SessionChanged {
-    #[serde(flatten)]
-    #[schema(inline)]
-    pub session: SessionAnswer,
+    pub session: String,
+    pub provider: Option<String>,
+    /// As of one session.
+    pub status: String,
     /// Whether it was otherwise before.
     pub changed: bool,
+}
+
+impl SessionChanged {
+    pub fn of(session: Session, changed: bool) -> Self {
+        let ProviderSession { session, provider, status } = ProviderSession::of(session);
+        SessionChanged { session, provider, status, changed }
+    }
 }
 
 /// The settings in force.

@@ -157,6 +157,16 @@ impl World {
         all
     }
 
+    /// How many sessions the mirror says that a provider has.
+    #[track_caller]
+    pub fn capacity(&self, id: &str) -> u64 {
+        let key = format!("mitra:capacity:{id}");
+        match self.redis(&["EXISTS", &key]).as_str() {
+            "0" => 0,
+            _ => self.redis(&["GET", &key]).parse().unwrap(),
+        }
+    }
+
     /// Somebody in the tables, as an application writes it: online or not, active or not.
     pub fn insert(&self, number: u32, online: bool, active: bool) -> String {
         let id = id(number);
