@@ -78,7 +78,8 @@ fn story(name: &str, persistence: Persistence, fault: fn(&World) -> Vec<u64>) {
     let (observed, mut history) = thread::scope(|scope| {
         let mut running = driver.start(scope, &world, seed);
         until_done("everybody to be online", || {
-            let online = world.sql("SELECT count(*) FROM mitra_online_logs WHERE status = 'online'");
+            let online =
+                world.sql("SELECT count(*) FROM mitra_online_logs WHERE status = 'online'");
             (online.parse::<usize>().unwrap() >= driver.providers()).then_some(())
         });
         let heals = fault(&world);

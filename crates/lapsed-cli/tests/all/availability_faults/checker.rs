@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use super::history::{Beat, Change, History, Listing, Outcome, Said, Source, Toggle};
+use super::history::{Beat, Change, History, Listing, Outcome, Said, Source, Span, Toggle};
 use super::observed::{Observed, ReceiptRow, Row};
 
 /// Times are cut to milliseconds by the servers.
@@ -51,7 +51,8 @@ impl fmt::Display for Complaint {
 /// What is wrong with the stores, when all is calm.
 pub fn check_stores(observed: &Observed) -> Vec<Complaint> {
     let mut found = Vec::new();
-    let known: BTreeSet<&str> = observed.truth.providers.iter().map(|row| row.id.as_str()).collect();
+    let known: BTreeSet<&str> =
+        observed.truth.providers.iter().map(|row| row.id.as_str()).collect();
     for row in &observed.truth.providers {
         check_provider(row, observed, &mut found);
     }
@@ -103,8 +104,11 @@ pub fn check_history(observed: &Observed, history: &History, stale_s: u64) -> Ve
         for id in listing.ids.iter().filter(silent) {
             let why = format!("in {:?} from the {:?}", listing.span, listing.source);
             let id = id.clone();
-            let last = history.beats_of(&id).iter().rfind(|b| b.span.sent_us < listing.span.sent_us);
-            found.push(Complaint::SilentListed { id, why: format!("{why}; last beat {last:?}") });
+            let before = |span: &Span| span.sent_us < listing.span.sent_us;
+            let beat = history.beats_of(&id).iter().rfind(|beat| before(&beat.span));
+            let toggle = history.toggles_of(&id).iter().rfind(|toggle| before(&toggle.span));
+            let why = format!("{why}; last {beat:?}, {toggle:?}");
+            found.push(Complaint::SilentListed { id, why });
         }
     }
     check_logs(observed, history, &mut found);
@@ -124,7 +128,9 @@ fn last_sign(history: &History, id: &str, source: Source, before_us: u64) -> Opt
     let beats = history.beats_of(id).iter().filter(|beat| beat.said == Said::Noted(source));
     let beats = beats.map(|beat| beat.span);
     let toggles = history.toggles_of(id).iter().filter(|toggle| {
-        source == Source::Truth && toggle.change == Change::Online && toggle.outcome != Outcome::Unknown
+        source == Source::Truth
+            && toggle.change == Change::Online
+            && toggle.outcome != Outcome::Unknown
     });
     let spans = beats.chain(toggles.map(|toggle| toggle.span));
     let before = spans.filter(|span| span.done_us <= before_us);
@@ -143,7 +149,8 @@ fn alive_set_offline(receipt: &ReceiptRow, history: &History, stale_us: u64) -> 
         return complain(format!("the truth had {sign:?}, and flipped at {flipped_us}"));
     }
     let sign = last_sign(history, id, Source::Mirror, flipped_us)?;
-    let decided_us = refused_us(history, id, sign.done_us).map_or(flipped_us, |us| us.min(flipped_us));
+    let decided_us =
+        refused_us(history, id, sign.done_us).map_or(flipped_us, |us| us.min(flipped_us));
     if sign.sent_us + stale_us > decided_us + MS {
         return complain(format!("the mirror had {sign:?}, and decided by {decided_us}"));
     }
@@ -274,7 +281,8 @@ fn count(
     let least = of(Outcome::Done { changed: true }) + receipts;
     let most = least + of(Outcome::Unknown);
     if rows < least || rows > most {
-        let why = format!("{rows} rows say {what}, of {least} to {most} flips ({receipts} receipts)");
+        let why =
+            format!("{rows} rows say {what}, of {least} to {most} flips ({receipts} receipts)");
         found.push(Complaint::FlipsMiscounted { id: id.to_owned(), why });
     }
 }

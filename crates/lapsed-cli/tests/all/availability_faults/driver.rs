@@ -90,7 +90,8 @@ impl Driver {
         world: &'scope World,
         seed: u64,
     ) -> Running<'scope> {
-        let groups: Vec<_> = (0..GROUPS).map(|nth| scope.spawn(move || self.group(world, nth))).collect();
+        let groups: Vec<_> =
+            (0..GROUPS).map(|nth| scope.spawn(move || self.group(world, nth))).collect();
         let mutator = |nth| scope.spawn(move || self.mutate(world, nth, seed));
         let mutators = (0..MUTATORS).map(mutator).collect();
         let readers = (0..READERS).map(|nth| scope.spawn(move || self.read(world, nth)));

@@ -4,6 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::history::now_us;
+use super::until_done;
 use super::world::World;
 
 /// How long something stays broken, and how long it is whole before it is broken again. Longer than silence
@@ -89,20 +90,15 @@ pub fn postgres_restarted(world: &World) -> Vec<u64> {
 
 /// One of three commits fails, at the commit itself.
 pub fn postgres_fails_commits(world: &World) -> Vec<u64> {
-    world.sql(
-        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
-         IF random() < 0.33 THEN RAISE 'the commit fails'; END IF; RETURN NULL; END $$",
-    );
+    let sql = "IF random() < 0.33 THEN RAISE 'the commit fails'; END IF;";
     let tables = ["mitra_online_status", "mitras", "chat_sessions", "lapsed_receipts"];
-    let each = |make: &dyn Fn(&str) -> String| -> String { tables.into_iter().map(make).collect() };
-    let make = each(&|table| {
+    let trigger = |table: &str| {
         format!(
-            "CREATE CONSTRAINT TRIGGER refuse AFTER INSERT OR UPDATE ON {table} DEFERRABLE INITIALLY \
-             DEFERRED FOR EACH ROW EXECUTE FUNCTION refuse(); "
+            "CREATE CONSTRAINT TRIGGER fault AFTER INSERT OR UPDATE ON {table} DEFERRABLE INITIALLY \
+             DEFERRED FOR EACH ROW EXECUTE FUNCTION fault()"
         )
-    });
-    let drop = each(&|table| format!("DROP TRIGGER IF EXISTS refuse ON {table}; "));
-    in_turns(|| drop_in(world, &make), || drop_in(world, &drop))
+    };
+    switched(world, sql, &tables.map(trigger))
 }
 
 /// Whoever is connected is thrown out, in the middle of whatever it does.
@@ -117,27 +113,30 @@ pub fn postgres_loses_backends(world: &World) -> Vec<u64> {
 
 /// Every change takes its time.
 pub fn postgres_slow(world: &World) -> Vec<u64> {
-    world.sql(
-        "CREATE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
-         PERFORM pg_sleep(0.5 * random()); RETURN NULL; END $$",
-    );
+    let sql = "PERFORM pg_sleep(0.3 * random());";
     let tables = ["mitra_online_status", "chat_sessions", "lapsed_availability"];
-    let each = |make: &dyn Fn(&str) -> String| -> String { tables.into_iter().map(make).collect() };
-    let make = each(&|table| {
+    let trigger = |table: &str| {
         format!(
-            "CREATE TRIGGER dawdle AFTER INSERT OR UPDATE ON {table} FOR EACH STATEMENT \
-             EXECUTE FUNCTION dawdle(); "
+            "CREATE TRIGGER fault AFTER INSERT OR UPDATE ON {table} FOR EACH STATEMENT \
+             EXECUTE FUNCTION fault()"
         )
-    });
-    let drop = each(&|table| format!("DROP TRIGGER IF EXISTS dawdle ON {table}; "));
-    in_turns(|| drop_in(world, &make), || drop_in(world, &drop))
+    };
+    switched(world, sql, &tables.map(trigger))
 }
 
-/// A change of the tables themselves, which may have to wait for those who use them.
-fn drop_in(world: &World, sql: &str) {
-    super::until_done("a change of the tables", || {
-        world.postgres.sql(&world.database, &format!("BEGIN; {sql} COMMIT;")).ok()
-    });
+/// A function that does harm while a switch is on. The triggers stay: making and dropping them waits for
+/// everybody who uses the tables.
+fn switched(world: &World, harm: &str, triggers: &[String]) -> Vec<u64> {
+    world.sql("CREATE TABLE fault_switch AS SELECT false AS is_on");
+    world.sql(&format!(
+        "CREATE FUNCTION fault() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+         IF (SELECT is_on FROM fault_switch) THEN {harm} END IF; RETURN NULL; END $$"
+    ));
+    for trigger in triggers {
+        until_done("a trigger", || world.postgres.sql(&world.database, trigger).ok());
+    }
+    let turn = |on: bool| drop(world.sql(&format!("UPDATE fault_switch SET is_on = {on}")));
+    in_turns(|| turn(true), || turn(false))
 }
 
 pub fn postgres_frozen(world: &World) -> Vec<u64> {

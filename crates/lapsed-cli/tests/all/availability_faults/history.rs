@@ -125,14 +125,15 @@ impl History {
         for beat in self.beats.values().flatten() {
             first = first.min(beat.span.sent_us);
             last = last.max(beat.span.done_us);
-            *said.entry(match beat.said {
-                Said::Noted(Source::Mirror) => "noted by the mirror",
-                Said::Noted(Source::Truth) => "noted by the truth",
-                Said::Offline => "told offline",
-                Said::Deactivated => "told deactivated",
-                Said::Unknown => "unknown",
-            })
-            .or_default() += 1;
+            *said
+                .entry(match beat.said {
+                    Said::Noted(Source::Mirror) => "noted by the mirror",
+                    Said::Noted(Source::Truth) => "noted by the truth",
+                    Said::Offline => "told offline",
+                    Said::Deactivated => "told deactivated",
+                    Said::Unknown => "unknown",
+                })
+                .or_default() += 1;
         }
         let seconds = last.saturating_sub(first).max(1) as f64 / 1e6;
         let sent: usize = said.values().sum();

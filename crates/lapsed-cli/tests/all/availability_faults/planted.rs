@@ -66,8 +66,11 @@ fn differences_of_the_stores_are_found() {
     let stranger = ["SADD", "mitras:online", "somebody-else"];
     member(&stores_after(&world, "", &[&put, &stranger]), "nobody by that id");
     let off = format!("UPDATE mitra_online_status SET is_online = false WHERE mitra_id = '{B}'");
-    let found =
-        stores_after(&world, &off, &[&["SREM", "mitras:online", "somebody-else"], &["SREM", "mitras:online", B]]);
+    let found = stores_after(
+        &world,
+        &off,
+        &[&["SREM", "mitras:online", "somebody-else"], &["SREM", "mitras:online", B]],
+    );
     assert_eq!(found, [Complaint::HeartbeatLeft { id: B.to_owned() }]);
     let key = format!("mitra:heartbeat:{B}");
     assert_eq!(stores_after(&world, "", &[&["DEL", &key]]), []);
@@ -77,7 +80,8 @@ fn differences_of_the_stores_are_found() {
         assert!(matches!(&found[..], [Complaint::Capacity { .. }]), "{value}: {found:?}");
     }
     assert_eq!(stores_after(&world, "", &[&["SET", &key, "1"]]), []);
-    let more = format!("INSERT INTO chat_sessions (mitra_id, status) VALUES ('{B}', 'pending_payment')");
+    let more =
+        format!("INSERT INTO chat_sessions (mitra_id, status) VALUES ('{B}', 'pending_payment')");
     let found = stores_after(&world, &more, &[]);
     assert!(matches!(&found[..], [Complaint::Capacity { id, .. }] if id == B), "{found:?}");
     // The command finds it, too.
@@ -93,16 +97,21 @@ fn what_was_answered_and_does_not_hold_is_found() {
     };
     assert_eq!(wrong("SELECT 1"), []);
     // A row too many, and one that says what was said before.
-    let found = wrong(&format!("INSERT INTO mitra_online_logs (mitra_id, status) VALUES ('{A}', 'online')"));
+    let found = wrong(&format!(
+        "INSERT INTO mitra_online_logs (mitra_id, status) VALUES ('{A}', 'online')"
+    ));
     assert!(found.iter().any(|one| matches!(one, Complaint::LogBroken { .. })), "{found:?}");
     assert!(found.iter().any(|one| matches!(one, Complaint::FlipsMiscounted { .. })), "{found:?}");
     assert_eq!(found.len(), 2, "{found:?}");
     wrong("DELETE FROM mitra_online_logs WHERE id = (SELECT max(id) FROM mitra_online_logs)");
     // Offline without a row.
-    let found = wrong(&format!("UPDATE mitra_online_status SET is_online = false WHERE mitra_id = '{B}'"));
+    let found =
+        wrong(&format!("UPDATE mitra_online_status SET is_online = false WHERE mitra_id = '{B}'"));
     assert!(matches!(&found[..], [Complaint::LogBroken { id, .. }] if id == B), "{found:?}");
     // With a row, and without a receipt.
-    let found = wrong(&format!("INSERT INTO mitra_online_logs (mitra_id, status) VALUES ('{B}', 'offline')"));
+    let found = wrong(&format!(
+        "INSERT INTO mitra_online_logs (mitra_id, status) VALUES ('{B}', 'offline')"
+    ));
     assert!(matches!(&found[..], [Complaint::FlipsMiscounted { id, .. }] if id == B), "{found:?}");
     // With a receipt, at a time when it had just beaten; and the same with another one of that epoch.
     let noted_ms = history.beats_of(B).last().unwrap().span.done_us.div_ceil(1_000);
@@ -132,7 +141,9 @@ fn somebody_silent_who_is_listed_is_found() {
     let (world, history) = small_world();
     let stale_us = STALE_SECONDS * 1_000_000;
     let last_us = history.beats_of(A).last().unwrap().span.done_us;
-    until("both to be silent for too long", || (now_us() > last_us + stale_us + 2_000).then_some(()));
+    until("both to be silent for too long", || {
+        (now_us() > last_us + stale_us + 2_000).then_some(())
+    });
     let listed = |world: &World| {
         let mut client = Client::new(world, 0);
         until("a list", || {
@@ -147,7 +158,9 @@ fn somebody_silent_who_is_listed_is_found() {
     for from in ["mirror", "truth"] {
         let mut history = history.clone();
         match from {
-            "mirror" => drop(world.valkey.command(&["SET", &key, "2999-01-01T00:00:00.000Z"]).unwrap()),
+            "mirror" => {
+                drop(world.valkey.command(&["SET", &key, "2999-01-01T00:00:00.000Z"]).unwrap())
+            }
             _ => {
                 world.sql("UPDATE mitra_online_status SET last_heartbeat_at = now()");
                 world.valkey.kill().unwrap();
@@ -182,7 +195,8 @@ fn somebody_alive_who_is_told_offline_is_found() {
     // However late this machine was with it.
     let beats = history.beats.get_mut(A).unwrap();
     let noted = beats[beats.len() - 2].span;
-    beats.last_mut().unwrap().span = Span { sent_us: noted.done_us + 1, done_us: noted.done_us + 2 };
+    beats.last_mut().unwrap().span =
+        Span { sent_us: noted.done_us + 1, done_us: noted.done_us + 2 };
     let found = check_history(&observe(&world), &history, STALE_SECONDS);
     assert!(matches!(&found[..], [Complaint::AliveToldOffline { id, .. }] if id == A), "{found:?}");
     // Somebody said that it is offline, perhaps.
