@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use lapsed_testbed::Persistence;
 
-use checker::{Complaint, check_history, check_stores};
+use checker::{Complaint, check_history, check_stores, describe};
 use driver::Driver;
 use observed::{Observed, observe};
 use world::{QUICK, STALE_SECONDS, World};
@@ -86,6 +86,9 @@ fn story(name: &str, persistence: Persistence, fault: fn(&World) -> Vec<u64>) {
         running.calm_down();
         let observed = settle(name, &world, &driver);
         let mut history = running.end();
+        if name == "valkey_frozen" {
+            history.thaws_us.clone_from(&heals);
+        }
         history.heals_us = heals;
         (observed, history)
     });
@@ -126,7 +129,6 @@ fn report(name: &str, world: &World, complaints: &[Complaint]) {
     if complaints.is_empty() {
         return;
     }
-    let shown: Vec<String> = complaints.iter().take(10).map(ToString::to_string).collect();
-    let (count, shown) = (complaints.len(), shown.join("\n"));
+    let (count, shown) = (complaints.len(), describe(complaints));
     panic!("{name}: {count} complaints\n{shown}\n{}", world.logs());
 }
