@@ -5,6 +5,7 @@
 mod adopted;
 mod conformance;
 mod connection;
+mod differential;
 mod faults;
 mod fixture;
 mod flips;
