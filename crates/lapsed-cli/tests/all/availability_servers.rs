@@ -18,6 +18,10 @@ lapsed_testbed::steady_tests! {
     two_daemons_agree_and_flip_once,
     a_postgres_that_is_away_is_said_and_survived,
     the_variables_of_the_original_win,
+    a_mirror_that_stands_still_is_not_waited_for,
+    tables_and_keys_of_other_names_are_adopted,
+    whoever_falls_silent_is_found_at_once_if_wanted,
+    one_of_two_daemons_leads,
 }
 
 /// N online, M deactivated, sessions in the tables: the start of a daemon fills all four structures.
@@ -84,7 +88,7 @@ fn seed_002_3_auto_offline() {
     });
     let online = format!("SELECT is_online FROM mitra_online_status WHERE mitra_id = '{a}'");
     assert_eq!(world.sql(&online), "f");
-    assert_eq!(world.members("mitras:online"), [b.clone()]);
+    assert_eq!(world.members("mitras:online"), [b.as_str()]);
     assert_eq!(world.redis(&["EXISTS", &format!("mitra:heartbeat:{a}")]), "0");
     assert_eq!((world.logged(&a, "offline"), world.logged(&b, "offline")), (1, 0), "C6");
     let receipts = daemon.run(&["receipts", "mitras", "--json"]).lines();
@@ -139,7 +143,7 @@ fn seed_002_5_restart_resilience() {
             let there = world.valkey.command(&["SCARD", "mitras:online"]).ok()?;
             (there == "4" && seeded()).then_some(())
         });
-        assert_eq!(world.members("mitras:deactivated"), [out.clone()], "{way}");
+        assert_eq!(world.members("mitras:deactivated"), [out.as_str()], "{way}");
         for id in &online {
             assert_eq!(world.redis(&["EXISTS", &format!("mitra:heartbeat:{id}")]), "1", "{way}");
         }
@@ -202,7 +206,7 @@ fn seed_002_7_fallback() {
     world.valkey.kill().unwrap();
     let found = daemon.mitras("available");
     assert_eq!((found.status, found.header("lapsed-source")), (200, "truth"), "{found:?}");
-    assert_eq!(daemon.available(), [a.clone()]);
+    assert_eq!(daemon.available(), [a.as_str()]);
     let beacon = daemon.mitras("beacon");
     assert_eq!(beacon.body, json!({ "available": true, "count": 1 }));
     assert!(["truth", "cache"].contains(&beacon.header("lapsed-source")), "{beacon:?}");
@@ -289,19 +293,19 @@ fn an_application_is_followed_through_triggers() {
     assert!(check.out.contains("triggers tell what an application changes"), "{check:?}");
     let daemon = world.home.serve();
     let a = world.insert(1, true, true);
-    until("somebody new to be available", || (daemon.available() == [a.clone()]).then_some(()));
+    until("somebody new to be available", || (daemon.available() == [a.as_str()]).then_some(()));
     world.insert_sessions(0, 3, &a, "active");
     let capacity = format!("mitra:capacity:{a}");
     until("its capacity", || (world.redis(&["GET", &capacity]) == "3").then_some(()));
     assert!(daemon.available().is_empty());
     world.sql("UPDATE chat_sessions SET status = 'ended'");
-    until("its room", || (daemon.available() == [a.clone()]).then_some(()));
+    until("its room", || (daemon.available() == [a.as_str()]).then_some(()));
     world.sql("UPDATE mitras SET is_active = false");
     until("it to be deactivated", || daemon.available().is_empty().then_some(()));
     let beat = daemon.try_mitras("POST", &format!("providers/{a}/heartbeat"), Value::Null);
     beat.is_problem(403, "deactivated");
     world.sql("UPDATE mitras SET is_active = true");
-    until("it to be active again", || (daemon.available() == [a.clone()]).then_some(()));
+    until("it to be active again", || (daemon.available() == [a.as_str()]).then_some(()));
     let setting = "INSERT INTO app_config (key, value) VALUES ('max_customers_per_mitra', '0') \
                    ON CONFLICT (key) DO UPDATE SET value = EXCLUDED.value";
     world.sql(setting);
@@ -373,12 +377,12 @@ fn a_postgres_that_is_away_is_said_and_survived() {
         )
         .unwrap();
     let daemon = world.home.serve();
-    assert_eq!(daemon.available(), [a.clone()]);
+    assert_eq!(daemon.available(), [a.as_str()]);
     postgres.kill().unwrap();
     // What the mirror knows goes on being answered; what has to be true is not pretended.
     let beat = daemon.do_mitras("POST", &format!("providers/{a}/heartbeat"), Value::Null);
     assert_eq!(beat.header("lapsed-source"), "mirror");
-    assert_eq!(daemon.available(), [a.clone()]);
+    assert_eq!(daemon.available(), [a.as_str()]);
     assert_eq!(daemon.mitras("beacon").body["count"], 1);
     daemon
         .try_mitras("POST", &format!("providers/{a}/offline"), Value::Null)
@@ -416,4 +420,106 @@ fn the_variables_of_the_original_win() {
     ] {
         assert!(check.out.contains(word), "{word}: {check:?}");
     }
+}
+
+fn a_mirror_that_stands_still_is_not_waited_for() {
+    let world = World::new(CALM);
+    let a = world.insert(1, true, true);
+    let daemon = world.home.serve();
+    assert_eq!(daemon.mitras("available").header("lapsed-source"), "mirror");
+    world.valkey.freeze().unwrap();
+    let found = daemon.mitras("available");
+    assert_eq!((found.status, found.header("lapsed-source")), (200, "truth"), "{found:?}");
+    assert_eq!(found.body["available"][0]["id"], a.as_str());
+    daemon.do_mitras("POST", &format!("providers/{a}/heartbeat"), Value::Null);
+    until("the breaker to open", || {
+        daemon.mitras("count");
+        let text = daemon.get("/metrics").text;
+        let state = "lapsed_availability_breaker_state{system=\"mitras\",kind=\"availability\"} ";
+        let state = text.lines().find_map(|line| line.strip_prefix(state)).unwrap();
+        (state != "0").then_some(())
+    });
+    // A daemon that starts now serves, too.
+    let other = world.home.serve();
+    assert_eq!(other.available(), [a.as_str()]);
+    world.valkey.thaw().unwrap();
+    for daemon in [&daemon, &other] {
+        until("reads from the mirror", || {
+            (daemon.mitras("available").header("lapsed-source") == "mirror").then_some(())
+        });
+    }
+    assert_eq!(world.logged(&a, "offline"), 0);
+}
+
+/// Tables in a schema, with a capital letter and a blank in their names; keys under a prefix.
+fn tables_and_keys_of_other_names_are_adopted() {
+    let names = "prefix = \"app:\"\nheartbeat_key = \"beat:{provider}\"\n[system.tables]\n\
+                 id_type = \"text\"\n[system.tables.providers]\ntable = \"crew.Our Pilots\"\n\
+                 id = \"Call Sign\"\n[system.tables.logins]\ntable = \"\"\n\
+                 [system.tables.sessions]\ntable = \"crew.flights\"\nprovider = \"pilot\"\n";
+    let world = World::bare(&format!("{CALM}{names}"));
+    world.sql("CREATE SCHEMA crew");
+    world.sql(
+        "CREATE TABLE crew.\"Our Pilots\" (\"Call Sign\" text PRIMARY KEY, is_active boolean \
+         NOT NULL DEFAULT true, rank int)",
+    );
+    let applied = world.run(&["schema", "apply", "--json"]).json();
+    let kept = applied["kept"].to_string();
+    assert!(kept.contains("Our Pilots"), "{applied}");
+    let check = world.run(&["check"]);
+    assert_eq!(check.code, 0, "{check:?}");
+    for word in ["tables.providers.table = crew.Our Pilots", "prefix = app:"] {
+        assert!(check.out.contains(word), "{word}: {check:?}");
+    }
+    world.sql("INSERT INTO crew.\"Our Pilots\" VALUES ('maverick', true, 3)");
+    let daemon = world.home.serve();
+    daemon.do_mitras("POST", "providers/maverick/online", Value::Null);
+    daemon.accept("flight/1", "maverick");
+    assert_eq!(world.members("app:mitras:online"), ["maverick"]);
+    assert_eq!(world.redis(&["GET", "app:mitra:capacity:maverick"]), "1");
+    assert_eq!(world.redis(&["EXISTS", "app:beat:maverick"]), "1");
+    assert_eq!(world.sql("SELECT pilot, status FROM crew.flights"), "maverick|active");
+    let columns = "SELECT count(*) FROM information_schema.columns WHERE table_name = 'Our Pilots'";
+    assert_eq!(world.sql(columns), "3", "nothing was added to it");
+}
+
+/// Passes come once a day, and the server tells.
+fn whoever_falls_silent_is_found_at_once_if_wanted() {
+    let world = World::new(&format!("{CALM}instant = true\n"));
+    let warned = world.run(&["check"]);
+    assert!(warned.out.contains("notify-keyspace-events Ex"), "{warned:?}");
+    world.redis(&["CONFIG", "SET", "notify-keyspace-events", "Ex"]);
+    let fine = world.run(&["check"]);
+    assert!(fine.out.contains("who fell silent at once"), "{fine:?}");
+    let daemon = world.home.serve();
+    daemon.tune(json!({ "heartbeat_cadence_seconds": 1, "stale_after_seconds": 2 }));
+    let online = "SELECT count(*) FROM mitra_online_status WHERE is_online";
+    let a = id(1);
+    daemon.online(&a);
+    until("it to be set offline without a pass of its time", || {
+        // Spared while the server has only just come: then it beats once more, and is silent again.
+        if world.redis(&["EXISTS", &format!("mitra:heartbeat:{a}")]) == "1" {
+            std::thread::sleep(std::time::Duration::from_millis(2_500));
+            if world.sql(online) == "1" {
+                daemon.try_mitras("POST", &format!("providers/{a}/heartbeat"), Value::Null);
+            }
+        }
+        (world.sql(online) == "0").then_some(())
+    });
+    assert_eq!(world.logged(&a, "offline"), 1);
+}
+
+fn one_of_two_daemons_leads() {
+    let lines = CALM.replace("every = \"1d\" }", "every = \"200ms\", mode = \"leader\" }");
+    let world = World::new(&lines);
+    let (one, two) = (world.home.serve(), world.home.serve());
+    one.tune(json!({ "heartbeat_cadence_seconds": 1, "stale_after_seconds": 1 }));
+    let leads = |daemon: &crate::support::Daemon| {
+        daemon.get("/v1/sweeps/availability/mitras").body["leads"] == true
+    };
+    until("one of them to lead", || (leads(&one) != leads(&two)).then_some(()));
+    one.online(&id(1));
+    until("the silent one to be set offline", || {
+        (world.logged(&id(1), "offline") == 1).then_some(())
+    });
 }
