@@ -1,0 +1,14 @@
+//! All tests of PostgreSQL in one program: linking costs more than most of them. One module a story;
+//! `cargo test -p lapsed-postgres --test all MODULE::` runs one.
+#![allow(clippy::unwrap_used)]
+
+mod adopted;
+mod connection;
+mod faults;
+mod fixture;
+mod flips;
+mod listening;
+mod races;
+mod schema;
+mod services;
+mod truth;
