@@ -12,7 +12,6 @@ mod adopt_reclaim;
 mod bell;
 mod index;
 mod jobs;
-mod joint;
 mod native;
 mod operations;
 mod reclaim;

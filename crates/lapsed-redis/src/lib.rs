@@ -14,8 +14,10 @@ mod ground;
 mod holdings;
 mod inflight;
 mod item;
+mod joint;
 mod ledger;
 mod link;
+mod mirror;
 mod msgpack;
 mod names;
 mod owners;
@@ -39,6 +41,7 @@ use crate::link::Link;
 pub use functions::{Downgrade, FUNCTIONS_VERSION, Loaded};
 pub use inflight::{AdoptedInflight, AdoptedInflightLayout, InflightLayout, NativeInflight};
 pub use link::Address;
+pub use mirror::{MirrorEvent, MirrorLayout, RedisMirror};
 pub use names::{Template, shard_of, slot};
 pub use queues::QueueFormat;
 pub use registry::{AdoptedRegistry, NativeRegistry, RegistryLayout};
@@ -52,6 +55,7 @@ pub struct Redis {
 
 struct Inner {
     link: Link,
+    address: Address,
     clock: Arc<dyn Clock>,
     grounds: RwLock<HashMap<SystemId, Arc<Ground>>>,
 }
@@ -65,7 +69,8 @@ impl Redis {
     /// The same with a clock of the caller's, for waiting and for measuring answers.
     pub fn with_clock(address: &Address, clock: Arc<dyn Clock>) -> Result<Redis> {
         let link = Link::new(address)?;
-        Ok(Redis { inner: Arc::new(Inner { link, clock, grounds: RwLock::default() }) })
+        let (address, grounds) = (address.clone(), RwLock::default());
+        Ok(Redis { inner: Arc::new(Inner { link, address, clock, grounds }) })
     }
 
     /// Whether it is a cluster.
@@ -80,6 +85,10 @@ impl Redis {
 
     pub(crate) fn link(&self) -> &Link {
         &self.inner.link
+    }
+
+    pub(crate) fn address(&self) -> &Address {
+        &self.inner.address
     }
 
     pub(crate) fn clock(&self) -> &Arc<dyn Clock> {

@@ -50,7 +50,7 @@ impl Address {
     }
 
     /// The address of each node, as the client library reads it.
-    fn nodes(&self) -> Vec<String> {
+    pub(crate) fn nodes(&self) -> Vec<String> {
         let url = self.url.replacen("+cluster", "", 1).replacen("valkey", "redis", 1);
         let Some((scheme, rest)) = url.split_once("://") else { return vec![url] };
         let (credentials, hosts) = match rest.rsplit_once('@') {

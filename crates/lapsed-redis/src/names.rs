@@ -57,6 +57,11 @@ impl Template {
         format!("{}{name}{}", self.before, self.after)
     }
 
+    /// What stands before the name, and after it.
+    pub(crate) fn parts(&self) -> (&str, &str) {
+        (&self.before, &self.after)
+    }
+
     /// The name in such a key.
     pub fn name_in<'k>(&self, key: &'k str) -> Option<&'k str> {
         key.strip_prefix(self.before.as_str())?.strip_suffix(self.after.as_str())

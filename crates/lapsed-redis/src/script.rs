@@ -27,6 +27,9 @@ pub(crate) const INFLIGHT_PRELUDE: &str = include_str!("../scripts/inflight_prel
 /// And those on jobs that the application registers itself.
 const INFLIGHT_ADOPT_PRELUDE: &str = include_str!("../scripts/inflight_adopt_prelude.lua");
 
+/// And those of a mirror of availability.
+const MIRROR_PRELUDE: &str = include_str!("../scripts/mirror_prelude.lua");
+
 /// What a script has in front.
 fn preludes(file: &str) -> Vec<&'static str> {
     match file.split_once('_').map_or("", |(system, _)| system) {
@@ -35,6 +38,7 @@ fn preludes(file: &str) -> Vec<&'static str> {
             let inflight = [QUEUES_PRELUDE, INFLIGHT_PRELUDE, INFLIGHT_ADOPT_PRELUDE];
             [[PRELUDE, SESSIONS_PRELUDE].as_slice(), &inflight].concat()
         }
+        "mirror" => vec![PRELUDE, MIRROR_PRELUDE],
         "inflight" => vec![PRELUDE, QUEUES_PRELUDE, INFLIGHT_PRELUDE],
         _ => vec![PRELUDE],
     }
@@ -101,6 +105,21 @@ scripts! {
     LIFE_END = "life_end",
     LIFE_START = "life_start",
     LIVES = "lives",
+    MIRROR_APPLY = "mirror_apply",
+    MIRROR_AVAILABLE = "mirror_available",
+    MIRROR_BEAT = "mirror_beat",
+    MIRROR_BEATS = "mirror_beats",
+    MIRROR_COUNT = "mirror_count",
+    MIRROR_DECIDE = "mirror_decide",
+    MIRROR_DOOMED = "mirror_doomed",
+    MIRROR_FORGET = "mirror_forget",
+    MIRROR_LOOK = "mirror_look",
+    MIRROR_PRESENCE = "mirror_presence",
+    MIRROR_SEED = "mirror_seed",
+    MIRROR_SEEDED = "mirror_seeded",
+    MIRROR_SNAPSHOT = "mirror_snapshot",
+    MIRROR_SNAPSHOT_PUT = "mirror_snapshot_put",
+    MIRROR_TRACES = "mirror_traces",
     PROBE = "probe",
     PULSE = "pulse",
     REGISTRY_FIND = "registry_find",

@@ -21,12 +21,12 @@ use tokio::sync::Notify;
 
 use super::InflightLayout;
 use super::bell::Bells;
-use super::joint::Joint;
 use super::operations::Words;
 use super::together::{Complete, Take};
 use crate::Redis;
 use crate::doomed::{self, Pages};
 use crate::ground::{Args, Ground, Shard};
+use crate::joint::Joint;
 use crate::owners::Lives;
 use crate::queues::{QueueFormat, Queues};
 

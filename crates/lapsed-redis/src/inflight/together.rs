@@ -5,10 +5,10 @@ use lapsed::inflight::{Finish, Finished, Ticket};
 use lapsed::owner::Claim;
 use lapsed::{Name, Result};
 
-use super::joint::{Ask, Question};
 use super::native::NativeInflight;
 use super::operations::{JOBS_A_CALL, Words};
 use crate::holdings::held;
+use crate::joint::{Ask, Question};
 use crate::owners::inc_of;
 use crate::script;
 

@@ -15,28 +15,27 @@ use tokio::sync::oneshot;
 /// How many calls of one kind are under way at a time: while one is answered the server has the next.
 const UNDER_WAY: usize = 2;
 
-/// How many go together at the most: each has keys of its own.
-const TOGETHER: usize = 64;
-
 const LOCK: &str = "no holder of this lock panics";
 
 /// What somebody asks for.
-pub(super) trait Question: Clone + Send + Sync + 'static {
+pub(crate) trait Question: Clone + Send + Sync + 'static {
     /// How much of a call it takes up, of `MOST`.
     fn weight(&self) -> usize;
     /// What one call may weigh; what weighs more by itself goes alone.
     const MOST: usize;
+    /// How many go together at the most, where each has keys of its own.
+    const TOGETHER: usize = 64;
     /// Whether one call can ask for both.
     fn goes_with(&self, other: &Self) -> bool;
 }
 
 /// Asks for all of them in one call, and answers each in its place.
-pub(super) trait Ask<Q, A>: Clone + Send + Sync + 'static {
+pub(crate) trait Ask<Q, A>: Clone + Send + Sync + 'static {
     fn ask(&self, questions: Vec<Q>) -> BoxFuture<'static, Result<Vec<A>>>;
 }
 
 /// Questions of one kind.
-pub(super) struct Joint<Q, A> {
+pub(crate) struct Joint<Q, A> {
     state: Mutex<State<Q, A>>,
 }
 
@@ -108,15 +107,19 @@ impl<Q: Question, A: Send + 'static> Turn<Q, A> {
         };
         let mut weight = first.question.weight();
         let (mut batch, mut rest) = (vec![first], VecDeque::new());
-        while let Some(one) = state.waiting.pop_front() {
+        while batch.len() < Q::TOGETHER
+            && let Some(one) = state.waiting.pop_front()
+        {
             let more = weight + one.question.weight();
-            let fits = batch.len() < TOGETHER && more <= Q::MOST;
+            let fits = more <= Q::MOST;
             if fits && batch[0].question.goes_with(&one.question) {
                 (weight, _) = (more, batch.push(one));
             } else {
                 rest.push_back(one);
             }
         }
+        // Whoever was passed over stays in front of those who were not looked at.
+        rest.append(&mut state.waiting);
         state.waiting = rest;
         batch
     }

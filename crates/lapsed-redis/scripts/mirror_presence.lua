@@ -1,0 +1,16 @@
+-- Since when the mirror is there, and whether it was seeded.
+-- KEYS  1 meta  2 online  3 deactivated  4 versions  5 doomed
+-- ARGV  1 stale_ms
+-- Answers  {now_ms, back_ms, run id, seeded (1), online, doomed}
+-- O(1)
+local now = clock()
+local back, run = presence(KEYS[1], now, 0, 0, false)
+if not back then
+  return redis.error_reply('READONLY this server is a replica')
+end
+if now >= back + tonumber(ARGV[1]) then
+  back = 0
+end
+local known = redis.call('HMGET', KEYS[1], 'seeded', 'kept', 'losses')
+return { whole(now), whole(back), run, is_seeded(KEYS, known) and '1' or '0',
+  whole(redis.call('SCARD', KEYS[2])), whole(redis.call('HLEN', KEYS[5])) }

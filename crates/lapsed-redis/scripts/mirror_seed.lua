@@ -1,0 +1,39 @@
+-- Begins to seed. In a life of the server or of its data that nobody has begun to seed yet, what is known of
+-- versions and of the silent is of another life, and is forgotten: every state counts as new.
+-- KEYS  1 meta  2 online  3 deactivated  4 versions  5 doomed  6 doomed_at  7 missing  8 snapshot
+-- ARGV  1 something that no other attempt has
+-- Answers  the name of the attempt
+-- O(attempts), and what is forgotten is removed in the background
+local now, us = clock()
+must_be_own(KEYS)
+local fields = redis.call('HGETALL', KEYS[1])
+local known = {}
+for i = 1, #fields, 2 do
+  known[fields[i]] = fields[i + 1]
+end
+local whole_before = intact(KEYS, known.kept)
+local back = presence(KEYS[1], now, 0, 0, true)
+if not back then
+  return redis.error_reply('READONLY this server is a replica')
+end
+if not whole_before then
+  known.losses = whole(redis.call('HINCRBY', KEYS[1], 'losses', 1))
+end
+local life = life_of(known.losses)
+if known.base ~= life then
+  redis.call('HSET', KEYS[1], 'base', life)
+  redis.call('UNLINK', KEYS[4], KEYS[5], KEYS[6], KEYS[7])
+  redis.call('HDEL', KEYS[1], 'missed')
+  drop(KEYS)
+end
+-- Attempts of other lives, and those that nobody has ended within a day, are over.
+for field, of in pairs(known) do
+  local began = string.match(field, '^seeding:(%d+)%-')
+  if began and (of ~= life or us - tonumber(began) > DAY * 1000) then
+    redis.call('HDEL', KEYS[1], field)
+  end
+end
+local attempt = whole(us) .. '-' .. ARGV[1]
+redis.call('HSET', KEYS[1], 'seeding:' .. attempt, life)
+keep(KEYS, known.kept, true)
+return attempt

@@ -1,0 +1,218 @@
+//! The mirror of `availability` on Redis and Valkey: the application's keys, and lapsed's own beside them.
+//!
+//! The heartbeat strings are the truth of beats: there is no index of deadlines beside them, because each
+//! beat would have to keep it, while a pass looks at everybody online in any case, in bounded pages. What
+//! decides (which of two states is newer, who is silent, whether the mirror knows anything at all) are
+//! scripts, by the server's clock and by which life of the server it is.
+
+mod beat;
+mod decide;
+mod layout;
+mod listen;
+mod looks;
+mod seed;
+mod snapshot;
+mod tell;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lapsed::availability::rules::{Doom, Settings};
+use lapsed::availability::{
+    AvailablePage, Beat, BeatPage, Mirror, Presence, Seen, Snapshot, SnapshotTurn, Told,
+};
+use lapsed::store::Store;
+use lapsed::sweep::{Batch, Cursor, Refusal};
+use lapsed::{Name, Result, SystemId};
+
+use crate::Redis;
+use crate::ground::{Args, Ground, Shard};
+use crate::joint::Joint;
+use crate::script;
+
+use beat::Beats;
+pub use layout::MirrorLayout;
+pub use listen::MirrorEvent;
+
+/// How many providers one script works on.
+const NAMES_A_CALL: usize = 500;
+
+/// The mirror of one system.
+pub struct RedisMirror {
+    redis: Redis,
+    inner: Arc<Inner>,
+    beats: Arc<Joint<Beats, Option<Vec<Beat>>>>,
+}
+
+struct Inner {
+    ground: Arc<Ground>,
+    layout: MirrorLayout,
+    /// meta, online, deactivated, versions, doomed, doomed_at, missing, snapshot: as the scripts have them.
+    keys: [String; 8],
+    /// What stands before a name in an alive key; empty without instant detection.
+    alive: String,
+    /// How long a provider may be silent, as it was last said.
+    stale_ms: AtomicU64,
+}
+
+impl Redis {
+    /// A mirror of availability. `threshold`: how long a provider may be silent, until somebody says otherwise.
+    pub fn mirror(
+        &self,
+        id: SystemId,
+        layout: MirrorLayout,
+        threshold: Duration,
+    ) -> Result<Arc<RedisMirror>> {
+        layout.check(self.is_cluster())?;
+        let anchors = vec![layout.online_key.clone()];
+        let (link, clock) = (self.link().clone(), self.clock().clone());
+        let ground = Ground::new(link, clock, id, threshold, anchors);
+        self.settle_on(&ground);
+        let own = |what: &str| ground.shards[0].prefix.key(what);
+        let keys = [
+            own("meta"),
+            layout.online_key.clone(),
+            layout.deactivated_key.clone(),
+            own("versions"),
+            own("doomed"),
+            own("doomed_at"),
+            own("missing"),
+            layout.snapshot_key.clone(),
+        ];
+        let alive = if layout.instant { own("alive:") } else { String::new() };
+        let stale_ms = AtomicU64::new(ground.threshold_ms());
+        let inner = Arc::new(Inner { ground, layout, keys, alive, stale_ms });
+        Ok(Arc::new(RedisMirror { redis: self.clone(), inner, beats: Arc::default() }))
+    }
+}
+
+impl Inner {
+    fn shard(&self) -> &Shard {
+        &self.ground.shards[0]
+    }
+
+    /// The first so many keys of the scripts.
+    fn args(&self, keys: usize) -> Args {
+        self.keys[..keys].iter().fold(Args::default(), |args, key| args.key(key))
+    }
+
+    fn heartbeats(&self, args: Args) -> Args {
+        let (before, after) = self.layout.heartbeat_key.parts();
+        args.arg(before).arg(after)
+    }
+
+    fn capacities(&self, args: Args) -> Args {
+        let (before, after) = self.layout.capacity_key.parts();
+        args.arg(before).arg(after)
+    }
+
+    fn stale_ms(&self) -> u64 {
+        self.stale_ms.load(Ordering::Relaxed)
+    }
+
+    /// Said by whoever knows the settings as they are now.
+    fn note_stale(&self, stale_ms: u64) {
+        self.stale_ms.store(stale_ms.max(1), Ordering::Relaxed);
+    }
+}
+
+#[async_trait]
+impl Mirror for RedisMirror {
+    fn terms(&self) -> Option<Arc<dyn Store>> {
+        Some(Arc::new(self.redis.clone()))
+    }
+
+    async fn now_ms(&self) -> Result<u64> {
+        self.inner.ground.run_bare(&script::PULSE, self.inner.args(1)).await
+    }
+
+    async fn presence(&self, stale_ms: u64) -> Result<Presence> {
+        self.inner.presence(stale_ms).await
+    }
+
+    async fn waive(&self, until_ms: u64) -> Result<()> {
+        let mut cmd = redis::cmd("HSET");
+        cmd.arg(&self.inner.keys[0]).arg("waive").arg(until_ms);
+        let _: u64 = self.inner.ground.link.query("HSET", &cmd).await?;
+        Ok(())
+    }
+
+    async fn begin_seed(&self) -> Result<String> {
+        self.inner.begin_seed().await
+    }
+
+    async fn end_seed(&self, attempt: &str) -> Result<bool> {
+        self.inner.end_seed(attempt).await
+    }
+
+    async fn apply(&self, told: &[Told], attempt: Option<&str>) -> Result<Option<u64>> {
+        self.inner.apply(told, attempt).await
+    }
+
+    async fn forget(&self, ids: &[(Name, Option<u64>)]) -> Result<u64> {
+        self.inner.forget(ids).await
+    }
+
+    async fn beat(&self, ids: &[Name]) -> Result<Option<Vec<Beat>>> {
+        self.beat_together(ids).await
+    }
+
+    async fn look(&self, ids: &[Name]) -> Result<(Vec<Seen>, u64)> {
+        self.inner.look(ids).await
+    }
+
+    async fn beats(&self, after: &Cursor, limit: usize, older_ms: u64) -> Result<Option<BeatPage>> {
+        self.inner.beats(after, limit, older_ms).await
+    }
+
+    async fn doomed(&self, limit: usize) -> Result<Vec<(Name, Doom)>> {
+        self.inner.doomed(limit).await
+    }
+
+    async fn traces(&self, after: &Cursor, limit: usize) -> Result<(Vec<Name>, Option<Cursor>)> {
+        self.inner.traces(after, limit).await
+    }
+
+    async fn decide(
+        &self,
+        batch: &Batch,
+        stale_ms: u64,
+    ) -> Result<Vec<std::result::Result<Doom, Refusal>>> {
+        self.inner.decide(batch, stale_ms).await
+    }
+
+    async fn available(
+        &self,
+        settings: &Settings,
+        after: &Cursor,
+        limit: usize,
+        only_count: bool,
+    ) -> Result<Option<AvailablePage>> {
+        self.inner.available(settings, after, limit, only_count).await
+    }
+
+    async fn count_online(&self) -> Result<Option<u64>> {
+        self.inner.count_online().await
+    }
+
+    async fn snapshot(&self, lease_ms: u64) -> Result<Option<SnapshotTurn>> {
+        self.inner.snapshot(lease_ms).await
+    }
+
+    async fn put_snapshot(&self, turn: &str, snapshot: &Snapshot, ttl_ms: u64) -> Result<bool> {
+        self.inner.put_snapshot(turn, snapshot, ttl_ms).await
+    }
+
+    async fn drop_snapshot(&self) -> Result<()> {
+        self.inner.drop_snapshot().await
+    }
+
+    async fn announce(&self, setting: &str) -> Result<()> {
+        let mut cmd = redis::cmd("PUBLISH");
+        cmd.arg(&self.inner.layout.invalidate_channel).arg(setting);
+        let _: u64 = self.inner.ground.link.query("PUBLISH", &cmd).await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,76 @@
+//! Beats: those of callers at the same time go together, in one call.
+
+use std::sync::Arc;
+
+use futures::future::{BoxFuture, FutureExt, try_join_all};
+use lapsed::availability::Beat;
+use lapsed::{Name, Result};
+
+use super::{Inner, NAMES_A_CALL, RedisMirror};
+use crate::joint::{Ask, Question};
+use crate::script;
+
+/// The beats of one caller.
+#[derive(Clone)]
+pub(super) struct Beats(Arc<[Name]>);
+
+impl Question for Beats {
+    const MOST: usize = NAMES_A_CALL;
+    const TOGETHER: usize = NAMES_A_CALL;
+
+    fn weight(&self) -> usize {
+        self.0.len()
+    }
+
+    fn goes_with(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+/// Whoever carries the calls.
+#[derive(Clone)]
+struct Carrier(Arc<Inner>);
+
+impl Ask<Beats, Option<Vec<Beat>>> for Carrier {
+    fn ask(&self, all: Vec<Beats>) -> BoxFuture<'static, Result<Vec<Option<Vec<Beat>>>>> {
+        let inner = self.0.clone();
+        async move { inner.beat_for(&all).await }.boxed()
+    }
+}
+
+impl RedisMirror {
+    pub(super) async fn beat_together(&self, ids: &[Name]) -> Result<Option<Vec<Beat>>> {
+        let by = Carrier(self.inner.clone());
+        if ids.len() <= NAMES_A_CALL {
+            return self.beats.call(Beats(ids.into()), &by).await;
+        }
+        let parts = ids.chunks(NAMES_A_CALL).map(|part| self.beats.call(Beats(part.into()), &by));
+        let parts: Option<Vec<Vec<Beat>>> = try_join_all(parts).await?.into_iter().collect();
+        Ok(parts.map(|parts| parts.concat()))
+    }
+}
+
+impl Inner {
+    /// One call for all of them.
+    async fn beat_for(&self, all: &[Beats]) -> Result<Vec<Option<Vec<Beat>>>> {
+        let [meta, online, deactivated, versions, _, _, missing, _] = &self.keys;
+        let keys = [meta, online, deactivated, versions, missing].map(String::as_str);
+        let (before, after) = self.layout.heartbeat_key.parts();
+        let stale_ms = self.stale_ms().to_string();
+        let mut args: Vec<&[u8]> =
+            [before, after, &self.alive, &stale_ms].map(str::as_bytes).to_vec();
+        args.extend(all.iter().flat_map(|one| one.0.iter().map(|id| id.as_str().as_bytes())));
+        let script = &script::MIRROR_BEAT;
+        let codes: Option<String> = self.ground.link.run(script, &keys, &args).await?;
+        let Some(codes) = codes else { return Ok(all.iter().map(|_| None).collect()) };
+        if codes.len() != args.len() - 4 {
+            return Err(self.ground.nonsense(script));
+        }
+        let mut codes = codes.bytes().map(|code| match code {
+            b'N' => Beat::Noted,
+            b'D' => Beat::Deactivated,
+            _ => Beat::Offline,
+        });
+        Ok(all.iter().map(|one| Some(codes.by_ref().take(one.0.len()).collect())).collect())
+    }
+}

@@ -1,0 +1,63 @@
+//! The decisive step.
+
+use lapsed::Result;
+use lapsed::availability::rules::Doom;
+use lapsed::sweep::{Act, Batch, Refusal, Suspect};
+
+use super::{Inner, NAMES_A_CALL};
+use crate::script;
+
+/// Reads `epoch:beat:decided`.
+pub(super) fn doom_of(text: &str) -> Option<Doom> {
+    let mut numbers = text.splitn(3, ':').map(str::parse);
+    let mut next = || numbers.next()?.ok();
+    Some(Doom { epoch: next()?, beat_ms: next()?, decided_ms: next()? })
+}
+
+impl Inner {
+    pub(super) async fn decide(
+        &self,
+        batch: &Batch,
+        stale_ms: u64,
+    ) -> Result<Vec<std::result::Result<Doom, Refusal>>> {
+        self.note_stale(stale_ms);
+        let mut decided = Vec::with_capacity(batch.suspects.len());
+        for part in batch.suspects.chunks(NAMES_A_CALL) {
+            decided.extend(self.decide_some(batch, part, stale_ms).await?);
+        }
+        Ok(decided)
+    }
+
+    async fn decide_some(
+        &self,
+        batch: &Batch,
+        suspects: &[Suspect],
+        stale_ms: u64,
+    ) -> Result<Vec<std::result::Result<Doom, Refusal>>> {
+        let seen_ms = self.ground.seen_for(self.shard(), batch.act).await?;
+        let args = self
+            .args(8)
+            .arg(batch.term.map_or(String::new(), |term| term.to_string()))
+            .arg(if batch.act == Act::Reclaim { "reclaim" } else { "dry" })
+            .arg(seen_ms)
+            .arg(self.ground.gap().as_millis())
+            .arg(stale_ms);
+        let args = suspects.iter().fold(self.heartbeats(args).arg(&self.alive), |args, suspect| {
+            args.arg(&suspect.key).arg(suspect.incarnation)
+        });
+        let script = &script::MIRROR_DECIDE;
+        let words: Vec<String> = self.ground.run_bare(script, args).await?;
+        if words.len() != suspects.len() {
+            return Err(self.ground.nonsense(script));
+        }
+        let read = |word: String| match word.as_str() {
+            "M" => Ok(Err(Refusal::Moved)),
+            "A" => Ok(Err(Refusal::Alive)),
+            "S" => Ok(Err(Refusal::StoreAway)),
+            "U" => Ok(Err(Refusal::Unreadable)),
+            "L" => Ok(Err(Refusal::NotLeader)),
+            doom => doom_of(doom).map(Ok).ok_or_else(|| self.ground.nonsense(script)),
+        };
+        words.into_iter().map(read).collect()
+    }
+}

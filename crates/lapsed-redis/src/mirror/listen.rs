@@ -1,0 +1,149 @@
+//! What is told without being asked: that a setting has changed, that a provider's beat is over.
+//!
+//! Nothing depends on it: a message that is lost makes something slower. Whoever listens is told when
+//! that may have happened, so that they look once by themselves.
+
+use std::time::Duration;
+
+use futures::StreamExt;
+use lapsed::clock::{Clock, within};
+use lapsed::{Error, Name, Result};
+use redis::aio::PubSub;
+use redis::{Client, Msg};
+use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
+
+use super::RedisMirror;
+use crate::fault::told;
+
+/// How many events wait for whoever listens; what comes while so many wait is missed, and that is said.
+const WAITING: usize = 1_024;
+
+/// How long to wait before the next attempt to connect.
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// How often a silent connection is asked whether it is there.
+const ASKED_EVERY: Duration = Duration::from_secs(5);
+
+/// Something that the server told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MirrorEvent {
+    /// This setting has changed.
+    Invalidated(String),
+    /// The beat of this provider is over, unless it has beaten since.
+    Silent(Name),
+    /// The connection is there from now on: what was told before may have been missed.
+    MaybeMissed,
+}
+
+impl RedisMirror {
+    /// Listens on a connection of its own, that comes back by itself, for as long as the answer is kept.
+    /// The first event is [`MirrorEvent::MaybeMissed`], as after every reconnection. Inside a runtime.
+    pub fn listen(&self) -> mpsc::Receiver<MirrorEvent> {
+        let (events, heard) = mpsc::channel(WAITING);
+        let address = self.redis.address();
+        let ear = Ear {
+            nodes: address.nodes(),
+            place: address.place(),
+            limit: address.connect_timeout + address.response_timeout,
+            clock: self.inner.ground.clock.clone(),
+            channel: self.inner.layout.invalidate_channel.clone(),
+            alive: self.inner.alive.clone(),
+            events,
+            missed: false,
+        };
+        tokio::spawn(ear.keep_listening());
+        heard
+    }
+}
+
+/// Whoever listens at the server.
+struct Ear {
+    nodes: Vec<String>,
+    place: String,
+    limit: Duration,
+    clock: std::sync::Arc<dyn Clock>,
+    channel: String,
+    alive: String,
+    events: mpsc::Sender<MirrorEvent>,
+    missed: bool,
+}
+
+impl Ear {
+    async fn keep_listening(mut self) {
+        let events = self.events.clone();
+        for attempt in 0.. {
+            let node = self.nodes[attempt % self.nodes.len()].clone();
+            tokio::select! {
+                () = events.closed() => return,
+                ended = self.listen_at(&node) => if let Err(error) = ended {
+                    tracing::debug!(%error, "nobody can be listened to");
+                },
+            }
+            tokio::select! {
+                () = events.closed() => return,
+                () = self.clock.sleep(PAUSE) => {}
+            }
+        }
+    }
+
+    /// Until the connection is gone.
+    async fn listen_at(&mut self, node: &str) -> Result<()> {
+        let clock = self.clock.clone();
+        let slow = || Error::timed_out(&self.place, "SUBSCRIBE", self.limit.as_millis());
+        let opened = within(&*clock, self.limit, self.open(node)).await.ok_or_else(slow)?;
+        let (mut sink, mut stream) = opened?.split();
+        self.tell(MirrorEvent::MaybeMissed);
+        loop {
+            tokio::select! {
+                message = stream.next() => match message {
+                    Some(message) => self.hear(&message),
+                    None => return Ok(()),
+                },
+                () = clock.sleep(ASKED_EVERY) => {
+                    let asked = sink.ping::<redis::Value>();
+                    let slow = || Error::timed_out(&self.place, "PING", self.limit.as_millis());
+                    let answer = within(&*clock, self.limit, asked).await.ok_or_else(slow)?;
+                    answer.map_err(|error| told(&self.place, "PING", &error))?;
+                }
+            }
+            if self.missed {
+                self.tell(MirrorEvent::MaybeMissed);
+            }
+        }
+    }
+
+    async fn open(&self, node: &str) -> Result<PubSub> {
+        let wrong = |error| told(&self.place, "SUBSCRIBE", &error);
+        let client = Client::open(node).map_err(wrong)?;
+        let mut connection = client.get_async_pubsub().await.map_err(wrong)?;
+        connection.subscribe(&self.channel).await.map_err(wrong)?;
+        if !self.alive.is_empty() {
+            let database = client.get_connection_info().redis_settings().db();
+            let expired = format!("__keyevent@{database}__:expired");
+            connection.subscribe(expired).await.map_err(wrong)?;
+        }
+        Ok(connection)
+    }
+
+    fn hear(&mut self, message: &Msg) {
+        if message.get_channel_name() == self.channel {
+            let setting = String::from_utf8_lossy(message.get_payload_bytes()).into_owned();
+            return self.tell(MirrorEvent::Invalidated(setting));
+        }
+        let name = message.get_payload_bytes().strip_prefix(self.alive.as_bytes());
+        if let Some(Ok(name)) = name.map(Name::from_bytes) {
+            self.tell(MirrorEvent::Silent(name));
+        }
+    }
+
+    /// Never waits: somebody who does not listen must not keep the connection from being read.
+    fn tell(&mut self, event: MirrorEvent) {
+        let again = event == MirrorEvent::MaybeMissed;
+        match self.events.try_send(event) {
+            Err(TrySendError::Full(_)) => self.missed = true,
+            _ if again => self.missed = false,
+            _ => {}
+        }
+    }
+}

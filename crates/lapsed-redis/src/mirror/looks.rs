@@ -1,0 +1,225 @@
+//! What the mirror has, in bounded pages.
+
+use lapsed::availability::rules::{Doom, Settings};
+use lapsed::availability::{Available, AvailablePage, BeatPage, OnlineBeat, Seen, SeenBeat};
+use lapsed::sweep::Cursor;
+use lapsed::{Error, Name, Result};
+
+use super::decide::doom_of;
+use super::{Inner, NAMES_A_CALL};
+use crate::script::{self, Script};
+
+/// Where everybody of whom there is a trace is looked for, in this order.
+const KINDS: [&str; 6] =
+    ["versions", "online", "deactivated", "doomed", "heartbeats", "capacities"];
+
+/// How many keys of the whole database one look goes over: few of them may be ours.
+const KEYS_A_LOOK: usize = 1_000;
+
+/// An answer's words. Names may be anything that somebody put there.
+type Words = Vec<Vec<u8>>;
+
+fn text(word: &[u8]) -> Option<&str> {
+    std::str::from_utf8(word).ok()
+}
+
+fn number(word: &[u8]) -> Option<u64> {
+    text(word)?.parse().ok()
+}
+
+/// A time, `m` and since when it is missed, or `u`.
+fn beat(word: &[u8]) -> Option<SeenBeat> {
+    match text(word)? {
+        "u" => Some(SeenBeat::Unreadable),
+        "m" => Some(SeenBeat::Missing(None)),
+        word => match word.strip_prefix('m') {
+            Some(since) => Some(SeenBeat::Missing(Some(since.parse().ok()?))),
+            None => Some(SeenBeat::At(word.parse().ok()?)),
+        },
+    }
+}
+
+/// The place in a set to go on from.
+fn next(cursor: &[u8]) -> Option<Cursor> {
+    (cursor != b"0").then(|| Cursor(text(cursor).map(str::to_owned)))
+}
+
+fn seen(id: &Name, words: &[Vec<u8>]) -> Option<Seen> {
+    let [version, online, deactivated, sessions, last, doomed] = words else { return None };
+    let (version, epoch) = match text(version)?.split_once(':') {
+        Some((version, epoch)) => (Some(version.parse().ok()?), epoch.parse().ok()?),
+        None => (None, 0),
+    };
+    let doomed = Some(text(doomed)?).filter(|doom| !doom.is_empty());
+    Some(Seen {
+        id: id.clone(),
+        version,
+        epoch,
+        online: online == b"1",
+        deactivated: deactivated == b"1",
+        sessions: number(sessions),
+        beat: beat(last)?,
+        doomed: doomed.and_then(doom_of),
+    })
+}
+
+impl Inner {
+    fn place<'c>(&self, after: &'c Cursor) -> Result<&'c str> {
+        let place = after.0.as_deref().unwrap_or("0");
+        let fits = !place.is_empty() && place.bytes().all(|b| b.is_ascii_digit());
+        let wrong = || Error::Invalid(format!("{place:?} is not a place in a mirror"));
+        fits.then_some(place).ok_or_else(wrong)
+    }
+
+    /// What is read, or the error for an answer of another shape.
+    fn read<T>(&self, script: &Script, read: impl FnOnce() -> Option<T>) -> Result<T> {
+        read().ok_or_else(|| self.ground.nonsense(script))
+    }
+
+    pub(super) async fn look(&self, ids: &[Name]) -> Result<(Vec<Seen>, u64)> {
+        let (mut all, mut now_ms, script) = (Vec::new(), 0, &script::MIRROR_LOOK);
+        let mut rest = ids;
+        loop {
+            let (part, after) = rest.split_at(rest.len().min(NAMES_A_CALL));
+            let args = self.capacities(self.heartbeats(self.args(7))).names(part);
+            let words: Words = self.ground.run_bare(script, args).await?;
+            now_ms = self.read(script, || number(words.first()?))?.max(now_ms);
+            let rows = words[1..].chunks(6);
+            let found: Option<Vec<Seen>> =
+                part.iter().zip(rows).map(|(id, row)| seen(id, row)).collect();
+            all.extend(self.read(script, || found.filter(|found| found.len() == part.len()))?);
+            rest = after;
+            if rest.is_empty() {
+                return Ok((all, now_ms));
+            }
+        }
+    }
+
+    pub(super) async fn beats(
+        &self,
+        after: &Cursor,
+        limit: usize,
+        older_ms: u64,
+    ) -> Result<Option<BeatPage>> {
+        let script = &script::MIRROR_BEATS;
+        let args = self.args(7).arg(self.place(after)?).arg(limit.clamp(1, NAMES_A_CALL));
+        let args = self.heartbeats(args.arg(older_ms));
+        let words: Option<Words> = self.ground.run_bare(script, args).await?;
+        let Some(words) = words else { return Ok(None) };
+        let [now_ms, cursor, examined, rows @ ..] = &words[..] else {
+            return Err(self.ground.nonsense(script));
+        };
+        let row = |row: &[Vec<u8>]| -> Option<OnlineBeat> {
+            let [id, epoch, last] = row else { return None };
+            // Nobody whom lapsed knows: a member that cannot be a name is left alone.
+            let id = Name::from_bytes(id).ok()?;
+            Some(OnlineBeat { id, epoch: number(epoch)?, beat: beat(last)? })
+        };
+        Ok(Some(BeatPage {
+            beats: rows.chunks(3).filter_map(row).collect(),
+            examined: self.read(script, || number(examined))?,
+            now_ms: self.read(script, || number(now_ms))?,
+            next: next(cursor),
+        }))
+    }
+
+    pub(super) async fn doomed(&self, limit: usize) -> Result<Vec<(Name, Doom)>> {
+        if limit == 0 {
+            return Ok(Vec::new());
+        }
+        let args = self.args(6).arg(limit.min(NAMES_A_CALL));
+        let words: Words = self.ground.run_bare(&script::MIRROR_DOOMED, args).await?;
+        let row = |row: &[Vec<u8>]| {
+            let [id, doom] = row else { return None };
+            Some((Name::from_bytes(id).ok()?, doom_of(text(doom)?)?))
+        };
+        Ok(words.chunks(2).filter_map(row).collect())
+    }
+
+    pub(super) async fn available(
+        &self,
+        settings: &Settings,
+        after: &Cursor,
+        limit: usize,
+        only_count: bool,
+    ) -> Result<Option<AvailablePage>> {
+        let script = &script::MIRROR_AVAILABLE;
+        let stale_ms = settings.require_ping.then(|| settings.stale_ms().to_string());
+        let args = self
+            .args(4)
+            .arg(self.place(after)?)
+            .arg(limit.clamp(1, NAMES_A_CALL))
+            .arg(stale_ms.unwrap_or_default())
+            .arg(settings.max_customers_per_mitra);
+        let args = self.capacities(self.heartbeats(args));
+        let args = args.arg(if only_count { "count" } else { "list" });
+        let words: Option<Words> = self.ground.run_bare(script, args).await?;
+        let Some(words) = words else { return Ok(None) };
+        let [cursor, count, rows @ ..] = &words[..] else {
+            return Err(self.ground.nonsense(script));
+        };
+        let row = |row: &[Vec<u8>]| -> Option<Available> {
+            let [id, sessions] = row else { return None };
+            let id = Name::from_bytes(id).ok()?;
+            Some(Available { id, active_session_count: number(sessions)? })
+        };
+        let mut available: Vec<Available> = rows.chunks(2).filter_map(row).collect();
+        available.sort_by(|a, b| a.id.cmp(&b.id));
+        let count = self.read(script, || number(count))?;
+        Ok(Some(AvailablePage { available, count, next: next(cursor) }))
+    }
+
+    /// In pages over the smaller of both sets: a count of moments close together.
+    pub(super) async fn count_online(&self) -> Result<Option<u64>> {
+        let script = &script::MIRROR_COUNT;
+        let (mut both, mut cursor, mut which) = (0, "0".to_owned(), String::new());
+        loop {
+            let args = self.args(4).arg(&cursor).arg(NAMES_A_CALL).arg(&which);
+            let words: Option<Vec<String>> = self.ground.run_bare(script, args).await?;
+            let Some(words) = words else { return Ok(None) };
+            let [online, some, at, set] = &words[..] else {
+                return Err(self.ground.nonsense(script));
+            };
+            both += self.read(script, || some.parse::<u64>().ok())?;
+            (cursor, which) = (at.clone(), set.clone());
+            if cursor == "0" {
+                let online = self.read(script, || online.parse::<u64>().ok())?;
+                return Ok(Some(online.saturating_sub(both)));
+            }
+        }
+    }
+
+    pub(super) async fn traces(
+        &self,
+        after: &Cursor,
+        limit: usize,
+    ) -> Result<(Vec<Name>, Option<Cursor>)> {
+        let place = after.0.as_deref().unwrap_or("versions:0");
+        let found = place.split_once(':');
+        let found = found.and_then(|(kind, at)| Some((KINDS.iter().position(|k| *k == kind)?, at)));
+        let Some((kind, cursor)) = found else {
+            return Err(Error::Invalid(format!("{place:?} is not a place in a mirror")));
+        };
+        let (template, what) = match KINDS[kind] {
+            "heartbeats" => (Some(&self.layout.heartbeat_key), "keys"),
+            "capacities" => (Some(&self.layout.capacity_key), "keys"),
+            other => (None, other),
+        };
+        let limit = template.map_or(limit.clamp(1, NAMES_A_CALL), |_| KEYS_A_LOOK);
+        let mut args = self.args(5).arg(what).arg(cursor).arg(limit);
+        if let Some(template) = template {
+            let (before, after) = template.parts();
+            args = args.arg(template.pattern()).arg(before).arg(after);
+        }
+        let script = &script::MIRROR_TRACES;
+        let words: Words = self.ground.run_bare(script, args).await?;
+        let [cursor, ids @ ..] = &words[..] else { return Err(self.ground.nonsense(script)) };
+        let next = match (&cursor[..], KINDS.get(kind + 1)) {
+            (b"0", None) => None,
+            (b"0", Some(later)) => Some(format!("{later}:0")),
+            _ => text(cursor).map(|cursor| format!("{}:{cursor}", KINDS[kind])),
+        };
+        let names = ids.iter().filter_map(|id| Name::from_bytes(id).ok()).collect();
+        Ok((names, next.map(|next| Cursor(Some(next)))))
+    }
+}

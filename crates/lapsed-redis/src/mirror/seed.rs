@@ -1,0 +1,38 @@
+//! Whether the mirror knows anything: since when it is there, and how it is seeded.
+
+use lapsed::Result;
+use lapsed::availability::Presence;
+
+use super::Inner;
+use crate::script;
+
+impl Inner {
+    pub(super) async fn presence(&self, stale_ms: u64) -> Result<Presence> {
+        self.note_stale(stale_ms);
+        let script = &script::MIRROR_PRESENCE;
+        let words: Vec<String> = self.ground.run_bare(script, self.args(5).arg(stale_ms)).await?;
+        let [now_ms, back_ms, run, seeded, online, doomed] = &words[..] else {
+            return Err(self.ground.nonsense(script));
+        };
+        let number = |word: &String| word.parse().map_err(|_| self.ground.nonsense(script));
+        let (now_ms, back_ms) = (number(now_ms)?, number(back_ms)?);
+        self.ground.heed(self.shard(), back_ms, now_ms);
+        Ok(Presence {
+            now_ms,
+            incarnation: run.clone(),
+            back_ms,
+            seeded: seeded == "1",
+            online: number(online)?,
+            doomed: number(doomed)?,
+        })
+    }
+
+    pub(super) async fn begin_seed(&self) -> Result<String> {
+        let args = self.args(8).arg(format!("{:016x}", self.ground.clock.random()));
+        self.ground.run_bare(&script::MIRROR_SEED, args).await
+    }
+
+    pub(super) async fn end_seed(&self, attempt: &str) -> Result<bool> {
+        self.ground.run_bare(&script::MIRROR_SEEDED, self.args(4).arg(attempt)).await
+    }
+}

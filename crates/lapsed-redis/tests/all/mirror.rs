@@ -1,0 +1,499 @@
+//! A mirror on real servers: what each of its keys is, and the traps that concern it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use lapsed::availability::{Beat, Mirror, ProviderState, SeenBeat, Snapshot, SnapshotTurn, Told};
+use lapsed::store::Store;
+use lapsed::sweep::{Act, Cursor, Refusal};
+use lapsed_redis::MirrorLayout;
+use lapsed_testbed::{Engine, ServerOptions};
+
+use crate::mirror_world::{NEVER_MS, STALE_MS, World, batch, names_of, online, settings, told};
+use crate::story::{eventually, name, names, on_both_engines};
+
+on_both_engines! {
+    what_is_told_lies_under_the_seed_s_names,
+    an_older_state_changes_nothing,
+    trap_c3_a_counter_that_fell_to_zero_is_gone,
+    trap_c5_a_ping_before_the_decision_wins_and_one_after_it_is_told,
+    trap_c7_the_deactivated_are_neither_counted_nor_available,
+    trap_c10_a_beat_of_somebody_offline_leaves_nothing_behind,
+    trap_c11_beats_are_dated_by_the_server,
+    whoever_fell_silent_stays_away_until_a_newer_toggle,
+    a_decision_in_another_epoch_is_refused,
+    a_sweeper_whose_term_is_over_decides_nothing,
+    a_missing_heartbeat_is_not_a_death,
+    what_the_application_writes_is_believed_or_left_alone,
+    times_are_read_in_every_common_form,
+    one_of_many_makes_the_snapshot,
+    a_snapshot_that_was_dropped_is_not_handed_in,
+    everybody_with_a_trace_is_found_and_forgotten,
+    pages_go_through_everybody,
+    many_beats_at_a_time_take_few_calls,
+}
+
+async fn what_is_told_lies_under_the_seed_s_names(engine: Engine) {
+    let world = World::on(engine);
+    assert_eq!(world.beat("a").await, None, "not seeded: it does not know");
+    assert_eq!(world.available().await, None);
+    let busy = ProviderState { sessions: 2, ..online("a", 5) };
+    let off = ProviderState { active: false, ..online("b", 6) };
+    let away = ProviderState { online: false, beat_age_ms: None, ..online("c", 7) };
+    world.seed(&[busy, off, away]).await;
+    let members = |set: &str| world.app.text(&["SMEMBERS", set]);
+    assert_eq!(
+        members("mitras:online").lines().collect::<BTreeSet<_>>(),
+        BTreeSet::from(["a", "b"])
+    );
+    assert_eq!(members("mitras:deactivated"), "b");
+    assert_eq!(world.app.text(&["GET", "mitra:capacity:a"]), "2");
+    assert!(!world.exists("mitra:capacity:b"));
+    let beat = world.app.text(&["GET", "mitra:heartbeat:a"]);
+    assert!(beat.len() == 24 && beat.ends_with('Z') && beat.as_bytes()[10] == b'T', "{beat}");
+    assert!(!world.exists("mitra:heartbeat:c"));
+    assert_eq!(world.available().await.unwrap(), ["a"]);
+    let seen = world.look("a").await;
+    assert_eq!((seen.version, seen.epoch, seen.sessions), (Some(5), 1, Some(2)));
+    let presence = world.mirror.presence(STALE_MS).await.unwrap();
+    assert_eq!((presence.online, presence.doomed, presence.seeded), (2, 0, true));
+    let nobody = world.look("nobody").await;
+    assert_eq!((nobody.version, nobody.online, nobody.sessions), (None, false, Some(0)));
+}
+
+async fn an_older_state_changes_nothing(engine: Engine) {
+    let world = World::on(engine);
+    let away = ProviderState { online: false, epoch: 8, ..online("a", 8) };
+    world.seed(&[away.clone()]).await;
+    for version in [7, 8] {
+        assert_eq!(world.tell(online("a", version)).await, 0, "{version}");
+        assert!(!world.look("a").await.online);
+    }
+    assert_eq!(world.tell(ProviderState { epoch: 9, ..online("a", 9) }).await, 1);
+    assert!(world.look("a").await.online);
+    // Of two in one call the newer one stays, whatever their order.
+    let both =
+        [ProviderState { sessions: 1, ..online("a", 11) }, ProviderState { ..online("a", 10) }];
+    assert_eq!(world.mirror.apply(&told(&both, 0), None).await.unwrap(), Some(1));
+    assert_eq!(world.look("a").await.sessions, Some(1));
+}
+
+async fn trap_c3_a_counter_that_fell_to_zero_is_gone(engine: Engine) {
+    let world = World::on(engine);
+    world.seed(&[ProviderState { sessions: 3, ..online("a", 1) }]).await;
+    assert_eq!(world.available().await.unwrap(), [""; 0], "full");
+    world.tell(online("a", 2)).await;
+    assert!(!world.exists("mitra:capacity:a"));
+    assert_eq!(world.available().await.unwrap(), ["a"]);
+}
+
+async fn trap_c5_a_ping_before_the_decision_wins_and_one_after_it_is_told(engine: Engine) {
+    let world = World::on(engine);
+    world.seed_online(2).await;
+    world.settled().await;
+    let doom = world.silenced("m0", 1).await;
+    assert!(doom.decided_ms >= doom.beat_ms + STALE_MS && doom.beat_ms > 0 && doom.epoch == 1);
+    assert_eq!(world.beat("m0").await, Some(Beat::Offline), "after it");
+    assert!(!world.exists("mitra:heartbeat:m0") && !world.is_member("mitras:online", "m0"));
+    // The sweeper has looked, and then the ping comes.
+    assert_eq!(world.beat("m1").await, Some(Beat::Noted));
+    assert_eq!(world.decide(&["m1"], NEVER_MS).await, [Err(Refusal::Alive)], "before it");
+    assert!(world.is_member("mitras:online", "m1"));
+}
+
+async fn trap_c7_the_deactivated_are_neither_counted_nor_available(engine: Engine) {
+    let world = World::on(engine);
+    let off = ProviderState { active: false, ..online("b", 1) };
+    world.seed(&[online("a", 1), off.clone(), online("c", 1)]).await;
+    assert_eq!(world.mirror.count_online().await.unwrap(), Some(2));
+    assert_eq!(world.available().await.unwrap(), ["a", "c"]);
+    assert_eq!(world.beat("b").await, Some(Beat::Deactivated));
+    let gone = ProviderState { active: false, online: false, ..online("c", 2) };
+    world.tell(gone).await;
+    assert_eq!(world.mirror.count_online().await.unwrap(), Some(1), "not twice");
+    world.tell(ProviderState { version: 3, active: true, ..off }).await;
+    assert_eq!(world.mirror.count_online().await.unwrap(), Some(2));
+    let count = world.mirror.available(&settings(3), &Cursor::default(), 10, true).await.unwrap();
+    let count = count.unwrap();
+    assert_eq!((count.count, count.available.len()), (2, 0));
+}
+
+async fn trap_c10_a_beat_of_somebody_offline_leaves_nothing_behind(engine: Engine) {
+    let world = World::on(engine);
+    world.seed_online(1).await;
+    let off = ProviderState { active: false, ..online("off", 1) };
+    world.tell(off).await;
+    world.app.call(&["DEL", "mitra:heartbeat:off"]);
+    let asked = names(&["stranger", "m0", "off"]);
+    let answers = world.mirror.beat(&asked).await.unwrap().unwrap();
+    assert_eq!(answers, [Beat::Offline, Beat::Noted, Beat::Deactivated]);
+    assert!(!world.exists("mitra:heartbeat:stranger") && !world.exists("mitra:heartbeat:off"));
+    world.tell(ProviderState { online: false, ..online("m0", 2) }).await;
+    assert_eq!(world.beat("m0").await, Some(Beat::Offline));
+    assert!(!world.exists("mitra:heartbeat:m0"));
+    assert_eq!(world.mirror.beat(&[]).await.unwrap(), Some(Vec::new()));
+}
+
+async fn trap_c11_beats_are_dated_by_the_server(engine: Engine) {
+    let world = World::on(engine);
+    world.seed_online(1).await;
+    let before_ms = world.mirror.now_ms().await.unwrap();
+    world.beat("m0").await;
+    let after_ms = world.mirror.now_ms().await.unwrap();
+    let SeenBeat::At(at_ms) = world.look("m0").await.beat else { panic!("no beat") };
+    assert!((before_ms..=after_ms).contains(&at_ms), "{before_ms} {at_ms} {after_ms}");
+    // A beat from a clock that is ahead counts as one of now, also when it is told.
+    let ahead = [Told { state: online("m1", 1), beat_ms: Some(after_ms + NEVER_MS) }];
+    world.mirror.apply(&ahead, None).await.unwrap();
+    let future = world.iso(NEVER_MS as i64).await;
+    assert!(future <= world.iso(0).await, "the server caps it: {future}");
+    world.app.call(&["SET", "mitra:heartbeat:m0", "2999-01-01T00:00:00.000Z"]);
+    for who in ["m0", "m1"] {
+        let (seen, now_ms) = world.mirror.look(&[name(who)]).await.unwrap();
+        let SeenBeat::At(at_ms) = seen[0].beat else { panic!("no beat") };
+        assert!(at_ms <= now_ms, "{who}");
+    }
+    assert_eq!(world.decide(&["m0", "m1"], NEVER_MS).await, [Err(Refusal::Alive); 2]);
+    // A beat only goes forward: an older one that the truth tells changes nothing.
+    world.beat("m0").await;
+    let SeenBeat::At(newest_ms) = world.look("m0").await.beat else { panic!("no beat") };
+    let older = [Told { state: online("m0", 9), beat_ms: Some(newest_ms - 1_000) }];
+    assert_eq!(world.mirror.apply(&older, None).await.unwrap(), Some(1));
+    assert_eq!(world.look("m0").await.beat, SeenBeat::At(newest_ms));
+}
+
+async fn whoever_fell_silent_stays_away_until_a_newer_toggle(engine: Engine) {
+    let world = World::on(engine);
+    world.seed_online(3).await;
+    world.settled().await;
+    let dooms = [world.silenced("m0", 1).await, world.silenced("m1", 1).await];
+    // In the order in which they were decided, and again what was decided before.
+    let waiting = world.mirror.doomed(10).await.unwrap();
+    assert_eq!(waiting, [(name("m0"), dooms[0]), (name("m1"), dooms[1])]);
+    assert_eq!(world.mirror.doomed(1).await.unwrap(), waiting[..1]);
+    assert_eq!(world.decide(&["m0"], NEVER_MS).await, [Ok(dooms[0])]);
+    assert_eq!(world.look("m0").await.doomed, Some(dooms[0]));
+    // The truth does not know yet, and tells of another change.
+    world.tell(ProviderState { sessions: 1, ..online("m0", 2) }).await;
+    let seen = world.look("m0").await;
+    assert_eq!((seen.online, seen.sessions, seen.doomed), (false, Some(1), Some(dooms[0])));
+    // A newer toggle ends it; so does the truth having set it offline.
+    world.tell(ProviderState { epoch: 3, ..online("m0", 3) }).await;
+    world.tell(ProviderState { online: false, ..online("m1", 2) }).await;
+    let (m0, m1) = (world.look("m0").await, world.look("m1").await);
+    assert_eq!((m0.online, m0.doomed), (true, None));
+    assert_eq!((m1.online, m1.doomed), (false, None));
+    assert!(world.mirror.doomed(10).await.unwrap().is_empty());
+    assert_eq!(world.mirror.presence(STALE_MS).await.unwrap().doomed, 0);
+}
+
+async fn a_decision_in_another_epoch_is_refused(engine: Engine) {
+    let world = World::on(engine);
+    world.seed(&[ProviderState { epoch: 5, ..online("a", 5) }]).await;
+    world.settled().await;
+    let asked = world.decide_in(&["a", "stranger"], 4, STALE_MS).await;
+    assert_eq!(asked, [Err(Refusal::Moved); 2]);
+    // A dry run says what would be, and changes nothing.
+    let dry = |who| lapsed::sweep::Batch { act: Act::DryRun, ..batch(&[who], 5) };
+    eventually("the end of its time", async || {
+        world.mirror.decide(&dry("a"), STALE_MS).await.unwrap()[0].ok()
+    })
+    .await;
+    assert!(world.look("a").await.online && world.mirror.doomed(1).await.unwrap().is_empty());
+}
+
+async fn a_sweeper_whose_term_is_over_decides_nothing(engine: Engine) {
+    let world = World::on(engine);
+    world.seed_online(1).await;
+    world.settled().await;
+    let terms = world.mirror.terms().unwrap();
+    let system = crate::mirror_world::id();
+    let first = terms.campaign(&system, "first", 60_000).await.unwrap().unwrap();
+    assert!(terms.campaign(&system, "second", 60_000).await.unwrap().is_none());
+    terms.resign(&system, first.number).await.unwrap();
+    let second = terms.campaign(&system, "second", 60_000).await.unwrap().unwrap();
+    let by = |term: u64| lapsed::sweep::Batch { term: Some(term), ..batch(&["m0"], 1) };
+    eventually("the end of its time", async || {
+        let old = world.mirror.decide(&by(first.number), STALE_MS).await.unwrap();
+        assert_eq!(old, [Err(Refusal::NotLeader)]);
+        world.mirror.decide(&by(second.number), STALE_MS).await.unwrap()[0].ok()
+    })
+    .await;
+    assert!(!Arc::ptr_eq(&terms, &world.mirror.terms().unwrap()), "each is a handle");
+    world.redis.info().await.unwrap();
+}
+
+/// It was dropped by the server, or deleted by somebody: whoever is online has as long as anybody else to
+/// beat again, and a beat begins it anew.
+async fn a_missing_heartbeat_is_not_a_death(engine: Engine) {
+    let world = World::on(engine);
+    world.seed_online(2).await;
+    world.settled().await;
+    world.app.call(&["DEL", "mitra:heartbeat:m0", "mitra:heartbeat:m1"]);
+    assert_eq!(world.look("m0").await.beat, SeenBeat::Missing(None));
+    let dry = lapsed::sweep::Batch { act: Act::DryRun, ..batch(&["m0"], 1) };
+    assert_eq!(world.mirror.decide(&dry, NEVER_MS).await.unwrap(), [Err(Refusal::Alive)]);
+    assert_eq!(world.look("m0").await.beat, SeenBeat::Missing(None), "a dry run notes nothing");
+    let asked = world.decide(&["m0", "m1"], STALE_MS).await;
+    assert_eq!(asked, [Err(Refusal::Alive); 2]);
+    let SeenBeat::Missing(Some(first_ms)) = world.look("m0").await.beat else { panic!("missed") };
+    let page = world.mirror.beats(&Cursor::default(), 10, NEVER_MS).await.unwrap().unwrap();
+    assert_eq!(page.beats.len(), 2, "a missing one is always old: {page:?}");
+    assert!(page.beats.iter().all(|one| matches!(one.beat, SeenBeat::Missing(Some(_)))));
+    // One beats, and its key is dropped once more: it counts from then.
+    assert_eq!(world.beat("m1").await, Some(Beat::Noted));
+    world.app.call(&["DEL", "mitra:heartbeat:m1"]);
+    assert_eq!(world.look("m1").await.beat, SeenBeat::Missing(None));
+    let doom = world.silenced("m0", 1).await;
+    assert_eq!(doom.beat_ms, 0, "none was seen");
+    assert!(doom.decided_ms >= first_ms + STALE_MS);
+    // The same where the application beats by itself, and a pass sees it.
+    world.decide(&["m1"], NEVER_MS).await;
+    assert!(matches!(world.look("m1").await.beat, SeenBeat::Missing(Some(_))));
+    let now = world.iso(0).await;
+    world.app.call(&["SET", "mitra:heartbeat:m1", &now]);
+    world.mirror.beats(&Cursor::default(), 10, NEVER_MS).await.unwrap().unwrap();
+    world.app.call(&["DEL", "mitra:heartbeat:m1"]);
+    assert_eq!(world.look("m1").await.beat, SeenBeat::Missing(None));
+}
+
+async fn what_the_application_writes_is_believed_or_left_alone(engine: Engine) {
+    let world = World::on(engine);
+    world.seed_online(4).await;
+    world.settled().await;
+    let (past, now) = (world.iso(-(NEVER_MS as i64)).await, world.iso(0).await);
+    world.app.call(&["SET", "mitra:heartbeat:m0", &past]);
+    world.app.call(&["SET", "mitra:heartbeat:m1", "yesterday, about noon"]);
+    world.app.call(&["SADD", "mitras:online", "stranger"]);
+    world.app.call(&["SET", "mitra:heartbeat:stranger", &past]);
+    world.app.call(&["SET", "mitra:heartbeat:m2", &now]);
+    world.app.call(&["SET", "mitra:heartbeat:m3", &now]);
+    world.app.call(&["SET", "mitra:capacity:m2", "-1"]);
+    world.app.call(&["SET", "mitra:capacity:m3", "many"]);
+    assert_eq!(world.look("m2").await.sessions, None, "below nothing");
+    assert_eq!(world.look("m3").await.sessions, None);
+    assert_eq!(world.look("m1").await.beat, SeenBeat::Unreadable);
+    assert_eq!(world.available().await.unwrap(), ["m2"]);
+    let page = world.mirror.beats(&Cursor::default(), 10, STALE_MS * 100).await.unwrap().unwrap();
+    let listed: Vec<lapsed::Name> = page.beats.iter().map(|one| one.id.clone()).collect();
+    assert_eq!(
+        (names_of(&listed), page.examined),
+        (vec!["m0".into(), "m1".into(), "stranger".into()], 5)
+    );
+    world.silenced("m0", 1).await;
+    assert_eq!(world.decide(&["m1"], STALE_MS).await, [Err(Refusal::Unreadable)]);
+    // Nobody has told anything of the stranger: its epoch is 0.
+    let doom = world.silenced("stranger", 0).await;
+    assert_eq!(doom.epoch, 0);
+    assert_eq!(world.mirror.forget(&[(name("stranger"), None)]).await.unwrap(), 1);
+    assert_eq!(world.look("stranger").await.doomed, None);
+    // A beat, and the next state, heal what could not be read.
+    assert_eq!(world.beat("m1").await, Some(Beat::Noted));
+    world.tell(ProviderState { sessions: 1, ..online("m3", 2) }).await;
+    let (m1, m3) = (world.look("m1").await, world.look("m3").await);
+    assert!(matches!((m1.beat, m3.sessions), (SeenBeat::At(_), Some(1))));
+}
+
+async fn times_are_read_in_every_common_form(engine: Engine) {
+    let world = World::on(engine);
+    let read = async |text: &str| {
+        world.app.call(&["SET", "mitra:heartbeat:x", text]);
+        world.look("x").await.beat
+    };
+    for (text, ms) in [
+        ("1970-01-01T00:00:00.000Z", 0),
+        ("2000-02-29T23:59:59.999Z", 951_868_799_999),
+        ("2024-12-31T12:00:00Z", 1_735_646_400_000),
+        ("2001-09-09T01:46:40.123456+00:00", 1_000_000_000_123),
+        ("2001-09-09T03:46:40.570+02:00", 1_000_000_000_570),
+        ("2001-09-08 20:16:40-0530", 1_000_000_000_000),
+    ] {
+        assert_eq!(read(text).await, SeenBeat::At(ms), "{text}");
+    }
+    for text in [
+        "",
+        "0",
+        "1735646400000",
+        "2023-02-29T00:00:00.000Z",
+        "2024-13-01T00:00:00.000Z",
+        "2024-04-31T00:00:00.000Z",
+        "2024-01-01T24:00:00.000Z",
+        "2024-01-01T00:60:00.000Z",
+        "2024-01-01T00:00:00.000",
+        "2024-01-01",
+        "2024-01-01T00:00:00.000Zoo",
+        "\u{0}\u{ff}",
+    ] {
+        assert_eq!(read(text).await, SeenBeat::Unreadable, "{text:?}");
+    }
+    // What is written comes back, on every day of many years.
+    for day in 0..500_u64 {
+        let at_ms = day * 37 * 86_400_000 + day * 86_399_999 / 500;
+        let told = [Told { state: online("y", day + 1), beat_ms: Some(at_ms) }];
+        world.mirror.apply(&told, None).await.unwrap();
+        assert_eq!(world.look("y").await.beat, SeenBeat::At(at_ms), "day {day}");
+    }
+}
+
+async fn one_of_many_makes_the_snapshot(engine: Engine) {
+    let world = World::on(engine);
+    assert_eq!(world.mirror.snapshot(60_000).await.unwrap(), None, "not seeded");
+    world.seed_online(1).await;
+    let daemons = [world.beside(), world.beside(), world.beside(), world.beside()];
+    let asking = (0..200).map(|n| daemons[n % 4].snapshot(60_000));
+    let turns = futures::future::try_join_all(asking).await.unwrap();
+    let mut yours = turns.into_iter().filter_map(|turn| match turn.unwrap() {
+        SnapshotTurn::Yours(turn) => Some(turn),
+        SnapshotTurn::Theirs => None,
+        SnapshotTurn::There(_) => panic!("there is none"),
+    });
+    let turn = yours.next().unwrap();
+    assert_eq!(yours.next(), None, "exactly one");
+    let made = Snapshot { available: true, count: 7 };
+    assert!(!world.mirror.put_snapshot("1", &made, 60_000).await.unwrap());
+    assert!(!world.mirror.put_snapshot("", &made, 60_000).await.unwrap());
+    assert!(world.mirror.put_snapshot(&turn, &made, 60_000).await.unwrap());
+    assert!(!world.mirror.put_snapshot(&turn, &made, 60_000).await.unwrap(), "once");
+    let there = Some(SnapshotTurn::There(made));
+    assert_eq!(daemons[0].snapshot(60_000).await.unwrap(), there);
+    assert_eq!(
+        world.app.text(&["GET", "availability:snapshot"]),
+        r#"{"available":true,"count":7}"#
+    );
+    assert!(world.app.number(&["PTTL", "availability:snapshot"]) > 0);
+    // What makes no sense is not there; a turn that nobody finishes goes to the next.
+    world.app.call(&["SET", "availability:snapshot", "garbage"]);
+    let first = world.mirror.snapshot(1).await.unwrap();
+    assert!(matches!(first, Some(SnapshotTurn::Yours(_))), "{first:?}");
+    eventually("the next turn", async || {
+        let turn = world.mirror.snapshot(60_000).await.unwrap();
+        matches!(turn, Some(SnapshotTurn::Yours(_))).then_some(())
+    })
+    .await;
+}
+
+async fn a_snapshot_that_was_dropped_is_not_handed_in(engine: Engine) {
+    let world = World::on(engine);
+    world.seed_online(1).await;
+    let made = Snapshot { available: true, count: 1 };
+    let turn = async || match world.mirror.snapshot(60_000).await.unwrap() {
+        Some(SnapshotTurn::Yours(turn)) => turn,
+        other => panic!("{other:?}"),
+    };
+    let first = turn().await;
+    world.mirror.drop_snapshot().await.unwrap();
+    assert!(!world.mirror.put_snapshot(&first, &made, 60_000).await.unwrap());
+    // Whoever comes, goes or falls silent drops it; a change of sessions does not.
+    let second = turn().await;
+    assert!(world.mirror.put_snapshot(&second, &made, 60_000).await.unwrap());
+    world.tell(ProviderState { sessions: 1, ..online("m0", 2) }).await;
+    assert!(world.exists("availability:snapshot"));
+    world.tell(ProviderState { active: false, ..online("m0", 3) }).await;
+    assert!(!world.exists("availability:snapshot"));
+    let third = turn().await;
+    world.tell(online("new", 1)).await;
+    assert!(!world.mirror.put_snapshot(&third, &made, 60_000).await.unwrap());
+}
+
+async fn everybody_with_a_trace_is_found_and_forgotten(engine: Engine) {
+    let world = World::on(engine);
+    world.seed_online(3).await;
+    world.app.call(&["SADD", "mitras:online", "in-the-set"]);
+    world.app.call(&["SADD", "mitras:deactivated", "switched-off"]);
+    world.app.call(&["SET", "mitra:heartbeat:beating", "2026-01-01T00:00:00.000Z"]);
+    world.app.call(&["SET", "mitra:capacity:occupied", "1"]);
+    world.app.call(&["LPUSH", "mitra:capacity:odd", "1"]);
+    world.app.call(&["SET", "mitra:unrelated", "1"]);
+    let (mut found, mut at) = (Vec::new(), Some(Cursor::default()));
+    while let Some(cursor) = at {
+        let (some, next) = world.mirror.traces(&cursor, 2).await.unwrap();
+        found.extend(some);
+        at = next;
+    }
+    let all = ["beating", "in-the-set", "m0", "m1", "m2", "occupied", "odd", "switched-off"];
+    assert_eq!(names_of(&found), all);
+    // One has changed since: it stays.
+    world.tell(online("m1", 2)).await;
+    let mut ids: Vec<_> = names(&all).into_iter().map(|id| (id, None)).collect();
+    ids.iter_mut().filter(|(id, _)| id.as_str().starts_with('m')).for_each(|one| one.1 = Some(1));
+    assert_eq!(world.mirror.forget(&ids).await.unwrap(), 7);
+    assert_eq!(world.app.text(&["SMEMBERS", "mitras:online"]), "m1");
+    let kept = world.app.text(&["KEYS", "mitra*"]);
+    let kept: BTreeSet<&str> = kept.lines().collect();
+    assert_eq!(kept, BTreeSet::from(["mitra:heartbeat:m1", "mitra:unrelated", "mitras:online"]));
+    assert_eq!(world.mirror.forget(&ids).await.unwrap(), 0);
+    assert!(world.is_seeded().await, "what lapsed removes itself is not lost");
+    assert!(world.mirror.traces(&Cursor(Some("nowhere:0".into())), 1).await.is_err());
+    assert!(world.mirror.beats(&Cursor(Some("x".into())), 1, 0).await.is_err());
+}
+
+async fn pages_go_through_everybody(engine: Engine) {
+    let world = World::with(ServerOptions::new(engine), MirrorLayout::under("page:"));
+    let states: Vec<ProviderState> = (0..1_203)
+        .map(|n| ProviderState {
+            active: n % 100 != 0,
+            sessions: n % 4,
+            ..online(&format!("provider-{n:05}"), 1)
+        })
+        .collect();
+    world.seed(&states).await;
+    let expected: BTreeSet<String> = states
+        .iter()
+        .filter(|state| state.active && state.sessions < 3)
+        .map(|state| state.id.to_string())
+        .collect();
+    let (mut found, mut counted, mut beating, mut pages) = (BTreeSet::new(), 0, BTreeSet::new(), 0);
+    let mut at = Some(Cursor::default());
+    while let Some(cursor) = at {
+        let page =
+            world.mirror.available(&settings(3), &cursor, 100, false).await.unwrap().unwrap();
+        assert!(page.available.len() <= 200, "{}", page.available.len());
+        counted += page.count;
+        found.extend(page.available.into_iter().map(|one| one.id.to_string()));
+        (at, pages) = (page.next, pages + 1);
+    }
+    assert!(pages >= 6, "{pages}");
+    assert_eq!((found, counted), (expected.clone(), expected.len() as u64));
+    let mut at = Some(Cursor::default());
+    while let Some(cursor) = at {
+        let page = world.mirror.beats(&cursor, 100, 0).await.unwrap().unwrap();
+        beating.extend(page.beats.into_iter().map(|one| one.id));
+        at = page.next;
+    }
+    assert_eq!(beating.len(), states.len());
+    assert_eq!(world.mirror.count_online().await.unwrap(), Some(1_203 - 13));
+    let all: Vec<lapsed::Name> = states.iter().map(|state| state.id.clone()).collect();
+    let (seen, _) = world.mirror.look(&all).await.unwrap();
+    assert!(seen.iter().zip(&states).all(|(seen, state)| {
+        seen.id == state.id
+            && seen.deactivated != state.active
+            && seen.sessions == Some(state.sessions)
+    }));
+    let answers = world.mirror.beat(&all).await.unwrap().unwrap();
+    assert_eq!(answers.iter().filter(|beat| **beat == Beat::Deactivated).count(), 13);
+    // Both sets are large: the smaller one is gone through in pages.
+    let off: Vec<ProviderState> =
+        states.iter().map(|s| ProviderState { active: false, version: 2, ..s.clone() }).collect();
+    world.mirror.apply(&told(&off, 0), None).await.unwrap();
+    assert_eq!(world.mirror.count_online().await.unwrap(), Some(0));
+}
+
+async fn many_beats_at_a_time_take_few_calls(engine: Engine) {
+    let world = World::on(engine);
+    world.seed_online(100).await;
+    world.beat("m0").await;
+    let calls = || {
+        let stats = world.app.text(&["INFO", "commandstats"]);
+        let line = stats.lines().find(|line| line.starts_with("cmdstat_mset:")).unwrap().to_owned();
+        let calls = line.split("calls=").nth(1).unwrap().split(',').next().unwrap().to_owned();
+        calls.parse::<u64>().unwrap()
+    };
+    let before = calls();
+    let who: Vec<[lapsed::Name; 1]> =
+        (0..1_000).map(|n| [name(&format!("m{}", n % 100))]).collect();
+    let beats = futures::future::try_join_all(who.iter().map(|who| world.mirror.beat(who)));
+    let beats = beats.await.unwrap();
+    assert!(beats.into_iter().all(|beat| beat == Some(vec![Beat::Noted])));
+    let used = calls() - before;
+    assert!(used <= 10, "{used} calls for 1,000 beats at once");
+}
