@@ -25,8 +25,8 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use lapsed::availability::rules::{Settings, SettingsPatch};
 use lapsed::availability::{
-    Available, Beat, Changed, Flip, Flipped, Listed, Listing, Profile, ProviderState, Session,
-    SessionChange, SessionOutcome, Truth,
+    Available, Beat, Changed, Flap, Flip, Flipped, Listed, Listing, Profile, ProviderState,
+    Session, SessionChange, SessionOutcome, Truth,
 };
 use lapsed::receipt::Receipt;
 use lapsed::store::Store;
@@ -174,6 +174,10 @@ impl Truth for PostgresTruth {
 
     async fn describe(&self, id: &Name) -> Result<Option<Listed>> {
         self.read_one(id).await
+    }
+
+    async fn log(&self, id: &Name, limit: usize) -> Result<Vec<Flap>> {
+        self.read_log(id, limit).await
     }
 
     async fn settings(&self) -> Result<Settings> {

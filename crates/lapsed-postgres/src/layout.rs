@@ -112,6 +112,8 @@ names! {
         provider: "mitra_id",
         /// `online` or `offline`.
         status: "status",
+        /// When; without such a column the log is written, and cannot be read.
+        created_at: "created_at",
     }
 }
 

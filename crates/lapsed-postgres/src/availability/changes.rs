@@ -37,18 +37,17 @@ impl Names {
              made AS (INSERT INTO {status} ({s_provider}, {s_online}, {s_last_online}, {s_beat}) \
              SELECT {id}, true, clock_timestamp(), clock_timestamp() \
              WHERE NOT EXISTS (SELECT 1 FROM was) ON CONFLICT DO NOTHING RETURNING 1), \
-             logged AS (INSERT INTO {logs} ({l_provider}, {l_status}) SELECT {log_id}, 'online' \
-             WHERE EXISTS (SELECT 1 FROM changed WHERE NOT online) OR EXISTS (SELECT 1 FROM made) \
-             RETURNING 1) \
+             logged AS ({logged}) \
              SELECT (SELECT count(*) FROM logged), \
              (SELECT count(*) FROM changed) + (SELECT count(*) FROM made)",
             was = self.was(),
             touch = self.s_touch,
             id = self.status_provider.one(1),
-            logs = self.logs,
-            l_provider = self.l_provider,
-            l_status = self.l_status,
-            log_id = self.log_provider.one(1),
+            logged = self.log(
+                &self.log_provider.one(1),
+                "online",
+                "WHERE EXISTS (SELECT 1 FROM changed WHERE NOT online) OR EXISTS (SELECT 1 FROM made)",
+            ),
         )
     }
 
@@ -58,8 +57,7 @@ impl Names {
             "WITH {was}, changed AS (UPDATE {status} s SET {online} = false, \
              {last_offline} = clock_timestamp(){touch} \
              FROM was WHERE s.{provider} = was.id AND was.online RETURNING 1), \
-             logged AS (INSERT INTO {logs} ({l_provider}, {l_status}) SELECT {log_id}, 'offline' \
-             WHERE EXISTS (SELECT 1 FROM changed) RETURNING 1) \
+             logged AS ({logged}) \
              SELECT (SELECT count(*) FROM logged), 1::bigint",
             was = self.was(),
             status = self.status,
@@ -67,10 +65,11 @@ impl Names {
             last_offline = self.s_last_offline,
             touch = self.s_touch,
             provider = self.s_provider,
-            logs = self.logs,
-            l_provider = self.l_provider,
-            l_status = self.l_status,
-            log_id = self.log_provider.one(1),
+            logged = self.log(
+                &self.log_provider.one(1),
+                "offline",
+                "WHERE EXISTS (SELECT 1 FROM changed)",
+            ),
         )
     }
 

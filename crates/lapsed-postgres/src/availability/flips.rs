@@ -57,18 +57,14 @@ impl Names {
              flipped AS (UPDATE {status} s SET {s_online} = false, \
              {last_offline} = clock_timestamp(){touch} \
              FROM judged j WHERE s.{s_provider} = j.id AND j.verdict = 0 RETURNING j.id::text AS id), \
-             logged AS (INSERT INTO {logs} ({l_provider}, {l_status}) \
-             SELECT {log_id}, 'offline' FROM flipped f RETURNING 1) \
+             logged AS ({logged}) \
              SELECT j.id::text, j.verdict, {now}, to_json(j.last_online)#>>'{{}}', \
              to_json(j.beat)#>>'{{}}', (SELECT count(*) FROM logged) FROM judged j",
             ids = self.status_provider.many(2),
             own = self.own.availability,
             last_offline = self.s_last_offline,
             touch = self.s_touch,
-            logs = self.logs,
-            l_provider = self.l_provider,
-            l_status = self.l_status,
-            log_id = self.log_provider.of("f.id"),
+            logged = self.log(&self.log_provider.of("f.id"), "offline", "FROM flipped f"),
             now = ms_of("clock_timestamp()"),
         )
     }

@@ -110,6 +110,7 @@ pub(crate) struct Names {
     pub logs: String,
     pub l_provider: String,
     pub l_status: String,
+    pub l_at: Option<String>,
     pub sessions: String,
     pub c_id: String,
     pub c_provider: String,
@@ -213,6 +214,7 @@ impl Names {
             logs: table(&logs.table),
             l_provider: name(&logs.provider),
             l_status: name(&logs.status),
+            l_at: of(&logs.table, &logs.created_at).map(|_| name(&logs.created_at)),
             sessions: table(&sessions.table),
             c_id: name(&sessions.id),
             c_provider: name(&sessions.provider),
@@ -238,6 +240,21 @@ impl Names {
     }
 }
 
+impl Names {
+    /// Writes a log row of `status` for each that `rest` (a FROM or a WHERE) leaves; dated when it is
+    /// written, with the provider's version locked, so that rows of one are in the order of its flips.
+    pub fn log(&self, id: &str, status: &str, rest: &str) -> String {
+        let (column, now) = match &self.l_at {
+            Some(column) => (format!(", {column}"), ", clock_timestamp()"),
+            None => (String::new(), ""),
+        };
+        format!(
+            "INSERT INTO {} ({}, {}{column}) SELECT {id}, '{status}'{now} {rest} RETURNING 1",
+            self.logs, self.l_provider, self.l_status
+        )
+    }
+}
+
 fn wanted(layout: &Layout) -> Vec<Wanted<'_>> {
     let Layout { providers, status, logs, sessions, logins, config, .. } = layout;
     let of = |table, column, needed| Wanted { table, column, needed };
@@ -253,6 +270,7 @@ fn wanted(layout: &Layout) -> Vec<Wanted<'_>> {
         of(&status.table, &status.updated_at, false),
         of(&logs.table, &logs.provider, true),
         of(&logs.table, &logs.status, true),
+        of(&logs.table, &logs.created_at, false),
         of(&sessions.table, &sessions.id, true),
         of(&sessions.table, &sessions.provider, true),
         of(&sessions.table, &sessions.status, true),

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 
 use lapsed::availability::rules::Settings;
-use lapsed::availability::{Available, Beat, Listed, Listing, ProviderState};
-use lapsed::{Name, Result};
+use lapsed::availability::{Available, Beat, Flap, Listed, Listing, ProviderState};
+use lapsed::{Error, Name, Result};
 use tokio_postgres::Row;
 
 use crate::availability::PostgresTruth;
@@ -281,6 +281,35 @@ impl PostgresTruth {
         let sql = format!("{} WHERE m.{} = {}", names.listed(), names.p_id, names.provider.one(1));
         let rows = self.link().query("describe", &sql, &[&id.as_str()]).await?;
         rows.first().map(|row| self.listed(row)).transpose()
+    }
+
+    pub(super) async fn read_log(&self, id: &Name, limit: usize) -> Result<Vec<Flap>> {
+        let names = self.names().await?;
+        let Some(at) = &names.l_at else {
+            return Err(Error::Unsupported {
+                operation: format!(
+                    "reading a log without a column {}",
+                    self.layout.logs.created_at
+                ),
+                store: self.link().place().to_owned(),
+            });
+        };
+        if !names.log_provider.accepts(id) {
+            return Ok(Vec::new());
+        }
+        let sql = format!(
+            "SELECT l.{}::text = 'online', {} FROM {} l WHERE l.{} = {} \
+             ORDER BY l.{at} DESC, l.ctid DESC LIMIT $2",
+            names.l_status,
+            ms_of(&format!("l.{at}")),
+            names.logs,
+            names.l_provider,
+            names.log_provider.one(1)
+        );
+        let limit = to_i64(limit as u64);
+        let rows = self.link().query("log", &sql, &[&id.as_str(), &limit]).await?;
+        let read = |row: &Row| Flap { online: row.get(0), at_ms: to_u64(row.get(1)) };
+        Ok(rows.iter().map(read).collect())
     }
 
     fn listed(&self, row: &Row) -> Result<Listed> {

@@ -120,7 +120,7 @@ pub(super) fn application(own: &Own, layout: &Layout) -> Vec<Statement> {
             "id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY".to_owned(),
             of(&logs.provider),
             format!("{} text NOT NULL", name(&logs.status)),
-            changed("created_at"),
+            changed(&logs.created_at),
         ],
     );
     make(
@@ -156,10 +156,10 @@ pub(super) fn application(own: &Own, layout: &Layout) -> Vec<Statement> {
     all
 }
 
-/// Those that a query cannot do without: sessions by who has them, and logins by whose they are.
+/// Those that a query cannot do without: sessions by who has them, the log and logins by whose they are.
 fn indexes(own: &Own, layout: &Layout) -> Vec<Statement> {
-    let Layout { sessions, logins, .. } = layout;
-    let mut all = vec![statement(
+    let Layout { sessions, logs, logins, .. } = layout;
+    let of_sessions = statement(
         &table(&sessions.table),
         Part::Index(sessions.provider.clone()),
         format!(
@@ -169,7 +169,19 @@ fn indexes(own: &Own, layout: &Layout) -> Vec<Statement> {
             name(&sessions.provider),
             occupying(&name(&sessions.status)),
         ),
-    )];
+    );
+    let of_logs = statement(
+        &table(&logs.table),
+        Part::Index(logs.provider.clone()),
+        format!(
+            "CREATE INDEX IF NOT EXISTS {} ON {} ({}, {})",
+            own.bare("logs_of_provider"),
+            table(&logs.table),
+            name(&logs.provider),
+            name(&logs.created_at),
+        ),
+    );
+    let mut all = vec![of_sessions, of_logs];
     if layout.has_logins() {
         all.push(statement(
             &table(&logins.table),

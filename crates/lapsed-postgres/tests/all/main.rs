@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod adopted;
+mod conformance;
 mod connection;
 mod faults;
 mod fixture;
