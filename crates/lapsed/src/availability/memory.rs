@@ -118,7 +118,8 @@ impl Kept {
         stale_ms: u64,
         act: Act,
     ) -> std::result::Result<Doom, Refusal> {
-        let back_ms = self.back_ms(now_ms, stale_ms);
+        // Whoever beats while it is not seeded is sent to the truth: what it has of beats is old.
+        let away = self.back_ms(now_ms, stale_ms) > 0 || !self.seeded;
         let Some(row) = self.rows.get_mut(&suspect.key) else { return Err(Refusal::Moved) };
         if let Some(doom) = row.doomed {
             return Ok(doom);
@@ -130,7 +131,7 @@ impl Kept {
         if now_ms < beat_ms.saturating_add(stale_ms) {
             return Err(Refusal::Alive);
         }
-        if back_ms > 0 {
+        if away {
             return Err(Refusal::StoreAway);
         }
         let doom = Doom { epoch: row.epoch, beat_ms, decided_ms: now_ms };
