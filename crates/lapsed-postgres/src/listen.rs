@@ -21,7 +21,7 @@ use crate::link::Link;
 use crate::quote;
 use crate::schema::{AVAILABILITY_CHANNEL, SETTINGS_CHANNEL};
 
-/// How much may be told and not yet taken.
+/// How much may be told and not yet taken, unless told otherwise.
 const WAITING_MAX: usize = 10_000;
 /// How often the server is asked whether it is still there: a connection that is cut in silence would
 /// otherwise tell nothing for ever.
@@ -46,6 +46,7 @@ pub struct Listener {
     link: Link,
     line: Option<Line>,
     retry: Duration,
+    waiting_max: usize,
 }
 
 /// One connection that listens.
@@ -66,7 +67,13 @@ impl Drop for Line {
 impl Postgres {
     /// A listener; it connects when it is first asked.
     pub fn listen(&self) -> Listener {
-        Listener { link: self.link().clone(), line: None, retry: RETRY_FIRST }
+        self.listen_within(WAITING_MAX)
+    }
+
+    /// The same; at most so much waits to be taken, and more is a gap.
+    pub fn listen_within(&self, waiting_max: usize) -> Listener {
+        let waiting_max = waiting_max.max(1);
+        Listener { link: self.link().clone(), line: None, retry: RETRY_FIRST, waiting_max }
     }
 }
 
@@ -111,7 +118,7 @@ impl Listener {
         let clock = self.link.clock().clone();
         loop {
             let limit = self.link.address().connect_timeout + self.link.address().call_timeout;
-            let why = match within(&*clock, limit, connect(&self.link)).await {
+            let why = match within(&*clock, limit, connect(&self.link, self.waiting_max)).await {
                 Some(Ok(line)) => {
                     self.line = Some(line);
                     self.retry = RETRY_FIRST;
@@ -127,9 +134,9 @@ impl Listener {
     }
 }
 
-async fn connect(link: &Link) -> Result<Line, tokio_postgres::Error> {
+async fn connect(link: &Link, waiting_max: usize) -> Result<Line, tokio_postgres::Error> {
     let (config, tls) = link.parts();
-    let (sender, told) = channel(WAITING_MAX);
+    let (sender, told) = channel(waiting_max);
     let lost = Arc::new(AtomicBool::new(false));
     let ear = Ear { sender, lost: lost.clone() };
     let (client, task) = match tls {

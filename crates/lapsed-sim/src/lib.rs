@@ -13,11 +13,13 @@
 #![warn(missing_docs)]
 
 pub mod actors;
+pub mod availability;
 pub mod bug;
 pub mod campaign;
 pub mod chance;
 pub mod clock;
 pub mod disk;
+pub mod executor;
 pub mod ground;
 pub mod jobs;
 pub mod leases;

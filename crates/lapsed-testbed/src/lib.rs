@@ -39,7 +39,7 @@ pub use error::{Error, Result};
 pub use http::{HttpAnswer, http_call};
 pub use http_proxy::{Fault, HttpProxy, Rule};
 pub use objects::{BUCKET, ObjectEngine, ObjectServer};
-pub use postgres::{Durability, POSTGRES_USER, PostgresOptions, PostgresServer};
+pub use postgres::{Durability, POSTGRES_USER, PostgresOptions, PostgresProxy, PostgresServer};
 pub use program::Program;
 pub use proxy::Proxy;
 pub use replica::Replica;

@@ -7,6 +7,7 @@
 
 mod family;
 mod folder;
+mod proxy;
 
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
@@ -24,6 +25,8 @@ use crate::{Error, Result, paths, spawner, until};
 
 use family::Family;
 use folder::Folder;
+
+pub use proxy::PostgresProxy;
 
 /// How long a server may take from its start to its first connection, recovery included.
 const START_LIMIT: Duration = Duration::from_secs(60);

@@ -39,6 +39,38 @@ async fn a_toggle_begins_an_epoch_and_leaves_one_log_row() {
     assert_eq!(b.truth.describe(&name("nobody")).await.unwrap(), None);
 }
 
+/// One whose name begins as another's is somebody else.
+#[tokio::test]
+async fn the_log_of_one_is_newest_first_and_nobody_elses() {
+    let (b, clock) = Bench::in_memory();
+    b.there(&["p", "p1", "p\u{1F600}"]).await;
+    for round in 1..=3 {
+        clock.advance(Duration::from_secs(1));
+        b.offline("p").await;
+        if round == 2 {
+            b.offline("p1").await;
+        }
+        clock.advance(Duration::from_secs(1));
+        b.online("p").await;
+    }
+    let log = b.truth.log(&name("p"), 100).await.unwrap();
+    let told: Vec<_> = log.iter().map(|one| (one.online, one.at_ms - START_MS)).collect();
+    let expected = [
+        (true, 6_000),
+        (false, 5_000),
+        (true, 4_000),
+        (false, 3_000),
+        (true, 2_000),
+        (false, 1_000),
+        (true, 0),
+    ];
+    assert_eq!(told, expected);
+    assert_eq!(b.truth.log(&name("p"), 2).await.unwrap(), log[..2]);
+    assert_eq!(b.truth.log(&name("p1"), 9).await.unwrap().len(), 2);
+    assert_eq!(b.truth.log(&name("p\u{1F600}"), 9).await.unwrap().len(), 1);
+    assert_eq!(b.truth.log(&name("nobody"), 9).await.unwrap(), []);
+}
+
 #[tokio::test]
 async fn a_name_is_changed_or_left() {
     let (b, _) = Bench::in_memory();

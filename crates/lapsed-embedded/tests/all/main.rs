@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod availability;
+mod availability_account;
 mod availability_crash;
 mod availability_flips;
 mod availability_races;
