@@ -147,8 +147,8 @@ impl Truth for PostgresTruth {
         self.note_own_beats(ids).await
     }
 
-    async fn note_beats(&self, beats: &[(Name, u64)]) -> Result<u64> {
-        self.note_old_beats(beats).await
+    async fn note_beats(&self, beats: &[(Name, u64)], at_ms: u64) -> Result<u64> {
+        self.note_old_beats(beats, at_ms).await
     }
 
     async fn available(

@@ -32,10 +32,10 @@ for i, id in ipairs(ids) do
   local version, epoch, is_online, is_active = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3] == '1', ARGV[at + 4] == '1'
   local beat = ARGV[at + 6] ~= '' and math.min(tonumber(ARGV[at + 6]), now) or nil
   local last = version_of(versions[i])
-  if not last or last < tonumber(version) then
+  if not last or is_below(last, version) then
     newer = newer + 1
     told[#told + 1], told[#told + 2] = id, version .. ':' .. epoch
-    if dooms[i] and (tonumber(string.match(dooms[i], '^%d+')) < tonumber(epoch) or not is_online) then
+    if dooms[i] and (is_below(string.match(dooms[i], '^%d+'), epoch) or not is_online) then
       undoomed[#undoomed + 1] = id
       dooms[i] = nil
     end

@@ -34,7 +34,7 @@ local answer = { whole(now), cursor, whole(#ids) }
 for k, i in ipairs(old) do
   local _, epoch = version_of(versions[k])
   answer[#answer + 1] = ids[i]
-  answer[#answer + 1] = whole(epoch)
+  answer[#answer + 1] = epoch
   answer[#answer + 1] = beats[i] == 'u' and 'u' or beats[i] and whole(beats[i]) or 'm' .. (missed[k] or '')
 end
 return answer

@@ -14,7 +14,7 @@ local now, act, stale = clock(), ARGV[2] == 'reclaim', tonumber(ARGV[5])
 local before, after = ARGV[6], ARGV[7]
 local ids, epochs, answer = {}, {}, {}
 for at = 9, #ARGV, 2 do
-  ids[#ids + 1], epochs[#epochs + 1] = ARGV[at], tonumber(ARGV[at + 1])
+  ids[#ids + 1], epochs[#epochs + 1] = ARGV[at], ARGV[at + 1]
 end
 if #ids == 0 then
   return answer
@@ -65,7 +65,7 @@ for i, id in ipairs(ids) do
   elseif away then
     answer[i] = 'S'
   else
-    answer[i] = whole(epoch) .. ':' .. whole(beats[i] or 0) .. ':' .. whole(now)
+    answer[i] = epoch .. ':' .. whole(beats[i] or 0) .. ':' .. whole(now)
     silent[#silent + 1], marks[#marks + 1], marks[#marks + 2] = id, id, answer[i]
     at[#at + 1], at[#at + 2] = whole(now), id
     keys[#keys + 1] = before .. id .. after

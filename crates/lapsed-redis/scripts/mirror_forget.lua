@@ -22,7 +22,7 @@ local online, off = every('SMISMEMBER', KEYS[2], ids), every('SMISMEMBER', KEYS[
 local going, keys, count, moved = {}, {}, 0, false
 for i, id in ipairs(ids) do
   local version = version_of(versions[i])
-  if version == tonumber(ARGV[5 + 2 * i]) then
+  if (version or '') == ARGV[5 + 2 * i] then
     local own = { ARGV[1] .. id .. ARGV[2], ARGV[3] .. id .. ARGV[4] }
     if versions[i] or dooms[i] or online[i] == 1 or off[i] == 1 or existing(own) > 0 then
       count = count + 1

@@ -191,10 +191,18 @@ local function members(set, cursor, limit)
   return found[1], found[2]
 end
 
--- Version and epoch of a provider, as numbers; nil and 0 if none was told.
+-- Version and epoch of a provider; nil and 0 if none was told. As text: numbers here are exact up to 2^53 only.
 local function version_of(packed)
   local version, epoch = string.match(packed or '', '^(%d+):(%d+)$')
-  return tonumber(version), tonumber(epoch or 0)
+  return version, epoch or '0'
+end
+
+-- Whether the first of two numbers without leading zeros is the smaller one.
+local function is_below(a, b)
+  if #a ~= #b then
+    return #a < #b
+  end
+  return a < b
 end
 
 -- Forgets who fell silent for these, in whatever stage that is.

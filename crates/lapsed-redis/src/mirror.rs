@@ -21,7 +21,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lapsed::availability::rules::{Doom, Settings};
 use lapsed::availability::{
-    AvailablePage, Beat, BeatPage, Mirror, Presence, Seen, Snapshot, SnapshotTurn, Told,
+    AvailablePage, Beat, BeatPage, Looked, Mirror, Presence, Snapshot, SnapshotTurn, Told,
 };
 use lapsed::store::Store;
 use lapsed::sweep::{Batch, Cursor, Refusal};
@@ -159,7 +159,7 @@ impl Mirror for RedisMirror {
         self.beat_together(ids).await
     }
 
-    async fn look(&self, ids: &[Name]) -> Result<(Vec<Seen>, u64)> {
+    async fn look(&self, ids: &[Name]) -> Result<Looked> {
         self.inner.look(ids).await
     }
 

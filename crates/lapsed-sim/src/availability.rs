@@ -294,9 +294,10 @@ impl Scene {
             holds(lives || !state.online, Promise::P2, || {
                 format!("silent, and online: {state:?}")
             })?;
-            holds(!lives || state.online, Promise::P1, || {
+            holds(!lives || !state.active || state.online, Promise::P1, || {
                 format!("beating, and offline: {state:?}")
             })?;
+            // (A request to deactivate that was long on its way may have come last.)
             let log = self.truth.log(&id, 10_000).await.map_err(failed)?;
             let alternates = log.windows(2).all(|two| two[0].online != two[1].online);
             holds(alternates, Promise::P3, || format!("the log of {id} is {log:?}"))?;

@@ -7,7 +7,7 @@
 //! (a whole run), and [`bug`] (what all of this must find).
 //!
 //! Jobs in flight have a smaller world of their own, in [`jobs`]; so have leases on an object store, in
-//! [`leases`].
+//! [`leases`], and availability on two stores, in [`availability`].
 //!
 //! The same seed gives the same run, down to the last line of its trace.
 #![warn(missing_docs)]

@@ -150,7 +150,7 @@ impl Story {
                 }
             }
             Op::Note(p, age_ms) => {
-                truth.note_beats(&[(name(PROVIDERS[p]), age_ms)]).await?;
+                truth.note_beats(&[(name(PROVIDERS[p]), age_ms)], u64::MAX).await?;
             }
             Op::Flip(p, back) => self.flip(PROVIDERS[p], back).await?,
             Op::Settle(back) => {

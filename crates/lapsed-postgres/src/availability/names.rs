@@ -84,7 +84,7 @@ impl IdColumn {
     }
 
     /// A value of another column, to be compared with one of this column.
-    fn like(&self, value: &str, column: &IdColumn) -> String {
+    pub fn like(&self, value: &str, column: &IdColumn) -> String {
         match self == column {
             true => value.to_owned(),
             false => format!("{value}::text::{}", self.sql),

@@ -13,12 +13,16 @@ use crate::availability::states::state_of;
 use crate::fault::{Tried, nonsense};
 use crate::link::Call;
 use crate::number::{ms_of, to_i64, to_u64};
+use crate::schema::occupying;
 
 /// From so many rows on the planner's estimate will do.
 const COUNTED_MAX: u32 = 100_000;
 
 /// Nobody has been silent for longer than a century, and a time before that cannot be told.
 const AGE_MS_MAX: u64 = 100 * 365 * 24 * 3_600_000;
+
+/// The latest time that is sent: later ones mean "now".
+const AT_MS_MAX: u64 = 4_102_444_800_000;
 
 impl Names {
     /// The states of parameter 2.
@@ -40,20 +44,43 @@ impl Names {
         }
     }
 
-    /// Those available: require_ping, stale_ms, max as parameters 1 to 3. The seed's own query, but for the
-    /// sessions, which it counts for all before it throws most away.
+    /// Whether `m` and `s` can be reached: require_ping and stale_ms as parameters 1 and 2.
+    fn reachable(&self) -> String {
+        format!(
+            "s.{} AND m.{} AND (NOT $1::boolean OR \
+             s.{} > clock_timestamp() - $2::float8 * interval '1 millisecond')",
+            self.s_online, self.p_active, self.s_beat
+        )
+    }
+
+    /// Those available, and how many sessions they have; how many they may have as parameter 3. The sessions
+    /// are counted for those who are looked at only.
     fn available(&self) -> String {
         format!(
             "FROM {} m JOIN {} s ON {} CROSS JOIN LATERAL ({}) AS t(sessions) \
-             WHERE s.{} AND m.{} AND (NOT $1::boolean OR \
-             s.{} > clock_timestamp() - $2::float8 * interval '1 millisecond') AND t.sessions < $3::bigint",
+             WHERE {} AND t.sessions < $3::bigint",
             self.providers,
             self.status,
             self.s_of_m,
             self.count_of_m,
-            self.s_online,
-            self.p_active,
-            self.s_beat
+            self.reachable()
+        )
+    }
+
+    /// How many are available: of all that can be reached, without the full, who are found in one go.
+    fn count_available(&self) -> String {
+        format!(
+            "SELECT count(*) FROM {} m JOIN {} s ON {} WHERE {} AND $3::bigint > 0 \
+             AND NOT EXISTS (SELECT 1 FROM (SELECT c.{provider} AS id FROM {sessions} c WHERE {occupying} \
+             GROUP BY c.{provider} HAVING count(*) >= $3::bigint) f WHERE f.id = {})",
+            self.providers,
+            self.status,
+            self.s_of_m,
+            self.reachable(),
+            self.session_provider.like(&format!("m.{}", self.p_id), &self.provider),
+            provider = self.c_provider,
+            sessions = self.sessions,
+            occupying = occupying(&format!("c.{}", self.c_status)),
         )
     }
 
@@ -100,15 +127,15 @@ impl Names {
         )
     }
 
-    /// Beats of parameter 1 that are parameter 2 old, when the statement arrived: waiting for a lock makes
-    /// nobody younger.
+    /// Beats of parameter 1 that were parameter 2 old at the time of parameter 3, or are when the statement
+    /// arrived if that is earlier: being on the way, or waiting for a lock, makes nobody younger.
     fn note_beats(&self) -> String {
         let later = |beat: &str| {
             format!("(s.{0} IS NULL OR s.{0} < {beat} - interval '1 second')", self.s_beat)
         };
         format!(
-            "WITH told AS (SELECT {id} AS id, statement_timestamp() - a.age * interval '1 millisecond' \
-             AS beat FROM unnest($1::text[], $2::float8[]) AS a(id, age)), \
+            "WITH told AS (SELECT {id} AS id, LEAST(statement_timestamp(), \
+             to_timestamp($3::float8 / 1000)) - a.age * interval '1 millisecond' AS beat FROM unnest($1::text[], $2::float8[]) AS a(id, age)), \
              held AS MATERIALIZED (SELECT s.{provider} AS id, t.beat FROM {status} s \
              JOIN told t ON s.{provider} = t.id WHERE s.{online} AND {first} \
              ORDER BY s.{provider} FOR NO KEY UPDATE OF s), \
@@ -195,7 +222,7 @@ impl PostgresTruth {
         Ok(ids.iter().map(of).collect())
     }
 
-    pub(super) async fn note_old_beats(&self, beats: &[(Name, u64)]) -> Result<u64> {
+    pub(super) async fn note_old_beats(&self, beats: &[(Name, u64)], at_ms: u64) -> Result<u64> {
         let names = self.names().await?;
         let mut youngest: BTreeMap<&str, u64> = BTreeMap::new();
         for (id, age_ms) in beats.iter().filter(|(id, _)| names.status_provider.accepts(id)) {
@@ -207,7 +234,9 @@ impl PostgresTruth {
         }
         let (ids, ages): (Vec<&str>, Vec<f64>) =
             youngest.into_iter().map(|(id, age_ms)| (id, age_ms as f64)).unzip();
-        let row = self.link().query_one("note beats", &names.note_beats(), &[&ids, &ages]).await?;
+        let at = at_ms.min(AT_MS_MAX) as f64;
+        let row =
+            self.link().query_one("note beats", &names.note_beats(), &[&ids, &ages, &at]).await?;
         Ok(to_u64(row.get(0)))
     }
 
@@ -239,7 +268,7 @@ impl PostgresTruth {
     }
 
     pub(super) async fn number_available(&self, settings: &Settings) -> Result<u64> {
-        let sql = format!("SELECT count(*) {}", self.names().await?.available());
+        let sql = self.names().await?.count_available();
         let (stale, max) = fitting(settings);
         let params: crate::link::Params<'_> = &[&settings.require_ping, &stale, &max];
         Ok(to_u64(self.link().query_one("count available", &sql, params).await?.get(0)))

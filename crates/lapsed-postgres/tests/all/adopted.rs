@@ -36,7 +36,7 @@ impl Theirs {
         assert!(online.changed && online.state.online && online.state.active);
         truth.set_online(other, true).await.unwrap().unwrap();
         assert_eq!(truth.beat(std::slice::from_ref(id)).await.unwrap(), [Beat::Noted]);
-        assert_eq!(truth.note_beats(&[(id.clone(), 0)]).await.unwrap(), 0);
+        assert_eq!(truth.note_beats(&[(id.clone(), 0)], u64::MAX).await.unwrap(), 0);
         let accept = SessionChange::Accept { session: session.clone(), provider: id.clone() };
         let done = truth.change_session(&accept, 3).await.unwrap();
         assert!(

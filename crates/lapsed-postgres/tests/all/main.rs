@@ -9,6 +9,7 @@ mod faults;
 mod fixture;
 mod flips;
 mod listening;
+mod permissions;
 mod races;
 mod schema;
 mod services;

@@ -134,7 +134,7 @@ async fn nobody_waits_for_each_other_in_a_circle() {
                     0 => drop(b.truth.beat(&names).await.unwrap()),
                     1 => {
                         let beats: Vec<_> = names.iter().map(|id| (id.clone(), 0)).collect();
-                        b.truth.note_beats(&beats).await.unwrap();
+                        b.truth.note_beats(&beats, u64::MAX).await.unwrap();
                         let ids: Vec<_> = names.iter().map(|id| (id.clone(), 0)).collect();
                         assert_eq!(b.truth.refresh(&ids).await.unwrap().len(), 12);
                     }

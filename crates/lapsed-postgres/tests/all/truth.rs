@@ -95,20 +95,20 @@ async fn trap_c9_an_older_beat_changes_nothing() {
     b.age("1000 s");
     let version = b.state("a").await.version;
     let note = |id, age_ms| [(name(id), age_ms)];
-    assert_eq!(b.truth.note_beats(&note("a", 2_000_000)).await.unwrap(), 0);
+    assert_eq!(b.truth.note_beats(&note("a", 2_000_000), u64::MAX).await.unwrap(), 0);
     assert!(b.state("a").await.beat_age_ms.unwrap() >= 1_000_000);
     let before = b.postgres.statements();
-    assert_eq!(b.truth.note_beats(&note("a", 500_000)).await.unwrap(), 1);
+    assert_eq!(b.truth.note_beats(&note("a", 500_000), u64::MAX).await.unwrap(), 1);
     assert_eq!(b.postgres.statements() - before, 1);
     let age_ms = b.state("a").await.beat_age_ms.unwrap();
     assert!((500_000..900_000).contains(&age_ms), "{age_ms}");
     assert_eq!(b.state("a").await.version, version, "no version for a beat");
-    assert_eq!(b.truth.note_beats(&note("a", age_ms - 400)).await.unwrap(), 0, "jitter");
+    assert_eq!(b.truth.note_beats(&note("a", age_ms - 400), u64::MAX).await.unwrap(), 0, "jitter");
     for (id, age_ms) in [("off", 0), ("nobody", 0), ("a", u64::MAX)] {
-        assert_eq!(b.truth.note_beats(&note(id, age_ms)).await.unwrap(), 0, "{id}");
+        assert_eq!(b.truth.note_beats(&note(id, age_ms), u64::MAX).await.unwrap(), 0, "{id}");
     }
     let twice = [(name("a"), 300_000), (name("a"), 100_000), (name("a"), 200_000)];
-    assert_eq!(b.truth.note_beats(&twice).await.unwrap(), 1);
+    assert_eq!(b.truth.note_beats(&twice, u64::MAX).await.unwrap(), 1);
     assert!(b.state("a").await.beat_age_ms.unwrap() < 200_000);
 }
 
@@ -120,7 +120,7 @@ async fn trap_c1_a_beat_that_waited_is_as_old_as_it_is() {
     b.age("1000 s");
     let holding =
         b.hold("SELECT FROM mitra_online_status WHERE mitra_id = 'a' FOR UPDATE", 1.5).await;
-    assert_eq!(b.truth.note_beats(&[(name("a"), 10_000)]).await.unwrap(), 1);
+    assert_eq!(b.truth.note_beats(&[(name("a"), 10_000)], u64::MAX).await.unwrap(), 1);
     holding.join().unwrap();
     let behind = "SELECT extract(epoch FROM updated_at - last_heartbeat_at) >= 10.5 \
                   FROM mitra_online_status WHERE mitra_id = 'a'";
@@ -166,6 +166,9 @@ async fn trap_c7_only_those_online_active_fresh_and_with_room_are_available() {
     assert_eq!(b.truth.count_available(&settings).await.unwrap(), 2);
     let lax = Settings { require_ping: false, max_customers_per_mitra: 9, ..settings };
     assert_eq!(b.truth.count_available(&lax).await.unwrap(), 4, "a, c, full, stale");
+    let none = Settings { max_customers_per_mitra: 0, ..settings };
+    assert_eq!(b.truth.count_available(&none).await.unwrap(), 0);
+    assert_eq!(b.truth.available(&none, None, 9).await.unwrap(), []);
     assert_eq!(b.truth.count_online().await.unwrap(), 4);
     let ids = |listed: Vec<Listed>| -> Vec<String> {
         listed.iter().map(|one| one.id.to_string()).collect()

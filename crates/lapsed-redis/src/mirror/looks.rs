@@ -1,7 +1,9 @@
 //! What the mirror has, in bounded pages.
 
 use lapsed::availability::rules::{Doom, Settings};
-use lapsed::availability::{Available, AvailablePage, BeatPage, OnlineBeat, Seen, SeenBeat};
+use lapsed::availability::{
+    Available, AvailablePage, BeatPage, Looked, OnlineBeat, Seen, SeenBeat,
+};
 use lapsed::sweep::Cursor;
 use lapsed::{Error, Name, Result};
 
@@ -76,21 +78,31 @@ impl Inner {
         read().ok_or_else(|| self.ground.nonsense(script))
     }
 
-    pub(super) async fn look(&self, ids: &[Name]) -> Result<(Vec<Seen>, u64)> {
-        let (mut all, mut now_ms, script) = (Vec::new(), 0, &script::MIRROR_LOOK);
+    pub(super) async fn look(&self, ids: &[Name]) -> Result<Looked> {
+        let script = &script::MIRROR_LOOK;
+        let mut looked = Looked { seen: Vec::with_capacity(ids.len()), now_ms: 0, seeded: true };
         let mut rest = ids;
         loop {
             let (part, after) = rest.split_at(rest.len().min(NAMES_A_CALL));
             let args = self.capacities(self.heartbeats(self.args(7))).names(part);
             let words: Words = self.ground.run_bare(script, args).await?;
-            now_ms = self.read(script, || number(words.first()?))?.max(now_ms);
-            let rows = words[1..].chunks(6);
+            let [now_ms, seeded, rows @ ..] = &words[..] else {
+                return Err(self.ground.nonsense(script));
+            };
+            // The first clock: what was read later is not older than it says.
+            if looked.now_ms == 0 {
+                looked.now_ms = self.read(script, || number(now_ms))?;
+            }
+            looked.seeded &= seeded == b"1";
+            let rows = rows.chunks(6);
             let found: Option<Vec<Seen>> =
                 part.iter().zip(rows).map(|(id, row)| seen(id, row)).collect();
-            all.extend(self.read(script, || found.filter(|found| found.len() == part.len()))?);
+            looked
+                .seen
+                .extend(self.read(script, || found.filter(|found| found.len() == part.len()))?);
             rest = after;
             if rest.is_empty() {
-                return Ok((all, now_ms));
+                return Ok(looked);
             }
         }
     }
@@ -124,16 +136,25 @@ impl Inner {
     }
 
     pub(super) async fn doomed(&self, limit: usize) -> Result<Vec<(Name, Doom)>> {
-        if limit == 0 {
-            return Ok(Vec::new());
-        }
-        let args = self.args(6).arg(limit.min(NAMES_A_CALL));
-        let words: Words = self.ground.run_bare(&script::MIRROR_DOOMED, args).await?;
+        let (mut found, mut after, script) = (Vec::new(), 0, &script::MIRROR_DOOMED);
         let row = |row: &[Vec<u8>]| {
             let [id, doom] = row else { return None };
             Some((Name::from_bytes(id).ok()?, doom_of(text(doom)?)?))
         };
-        Ok(words.chunks(2).filter_map(row).collect())
+        while after < limit {
+            let most = (limit - after).min(NAMES_A_CALL);
+            let args = self.args(6).arg(after).arg(most);
+            let words: Words = self.ground.run_bare(script, args).await?;
+            let [examined, rows @ ..] = &words[..] else {
+                return Err(self.ground.nonsense(script));
+            };
+            found.extend(rows.chunks(2).filter_map(row));
+            after += most;
+            if self.read(script, || number(examined))? < most as u64 {
+                break;
+            }
+        }
+        Ok(found)
     }
 
     pub(super) async fn available(

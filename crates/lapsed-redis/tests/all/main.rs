@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod adopt;
+mod availability;
 mod caller;
 mod chat;
 mod clock_set_back;

@@ -149,9 +149,9 @@ async fn trap_c11_beats_are_dated_by_the_server(engine: Engine) {
     assert!(future <= world.iso(0).await, "the server caps it: {future}");
     world.app.call(&["SET", "mitra:heartbeat:m0", "2999-01-01T00:00:00.000Z"]);
     for who in ["m0", "m1"] {
-        let (seen, now_ms) = world.mirror.look(&[name(who)]).await.unwrap();
-        let SeenBeat::At(at_ms) = seen[0].beat else { panic!("no beat") };
-        assert!(at_ms <= now_ms, "{who}");
+        let looked = world.mirror.look(&[name(who)]).await.unwrap();
+        let SeenBeat::At(at_ms) = looked.seen[0].beat else { panic!("no beat") };
+        assert!(at_ms <= looked.now_ms && looked.seeded, "{who}");
     }
     assert_eq!(world.decide(&["m0", "m1"], NEVER_MS).await, [Err(Refusal::Alive); 2]);
     // A beat only goes forward: an older one that the truth tells changes nothing.
@@ -463,7 +463,7 @@ async fn pages_go_through_everybody(engine: Engine) {
     assert_eq!(beating.len(), states.len());
     assert_eq!(world.mirror.count_online().await.unwrap(), Some(1_203 - 13));
     let all: Vec<lapsed::Name> = states.iter().map(|state| state.id.clone()).collect();
-    let (seen, _) = world.mirror.look(&all).await.unwrap();
+    let seen = world.mirror.look(&all).await.unwrap().seen;
     assert!(seen.iter().zip(&states).all(|(seen, state)| {
         seen.id == state.id
             && seen.deactivated != state.active

@@ -131,7 +131,7 @@ async fn beat(both: &[Arc<dyn Mirror>; 2], dice: &Dice, said: &str) {
 
 async fn forget(both: &[Arc<dyn Mirror>; 2], dice: &Dice, said: &str) {
     let id = somebody(dice);
-    let version = both[0].look(std::slice::from_ref(&id)).await.unwrap().0[0].version;
+    let version = both[0].look(std::slice::from_ref(&id)).await.unwrap().seen[0].version;
     let version = if dice.below(2) == 0 { version } else { Some(dice.below(40)) };
     let ids = [(id, version)];
     let gone = [both[0].forget(&ids).await.unwrap(), both[1].forget(&ids).await.unwrap()];
@@ -157,13 +157,13 @@ async fn decide(both: &[Arc<dyn Mirror>; 2], dice: &Dice, said: &str) {
 
 /// Of somebody without a beat each mirror thinks its own.
 async fn beat_is_missing(both: &[Arc<dyn Mirror>; 2], who: &Name) -> bool {
-    let (seen, _) = both[1].look(std::slice::from_ref(who)).await.unwrap();
+    let seen = both[1].look(std::slice::from_ref(who)).await.unwrap().seen;
     matches!(seen[0].beat, SeenBeat::Missing(_))
 }
 
 async fn agree(both: &[Arc<dyn Mirror>; 2], said: &str) {
     let ids: Vec<Name> = (0..PROVIDERS).map(|n| name(&format!("p{n}"))).collect();
-    let looks = [both[0].look(&ids).await.unwrap().0, both[1].look(&ids).await.unwrap().0];
+    let looks = [both[0].look(&ids).await.unwrap().seen, both[1].look(&ids).await.unwrap().seen];
     for (model, real) in looks[0].iter().zip(&looks[1]) {
         assert_eq!(comparable(model), comparable(real), "{said}");
     }

@@ -5,14 +5,16 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use lapsed::Kind;
+use lapsed::availability::Mirror;
 use lapsed::receipt::Retention;
 use lapsed::reconcile::Reconcile;
 use lapsed::sweep::{Act, Batch, BatchId, Cursor, Outcome, PageRequest, Sweep, TidyLimits};
-use lapsed_redis::{RegistryLayout, SessionsLayout, Template};
+use lapsed_redis::{MirrorLayout, RegistryLayout, SessionsLayout, Template};
 use lapsed_testbed::{Engine, Server};
 
 lapsed_testbed::steady_async_tests! {
     the_user_of_the_example_can_sweep_and_reconcile_adopted_keys,
+    the_user_of_the_example_can_mirror_and_listen,
     a_command_that_is_not_permitted_is_named,
 }
 
@@ -71,6 +73,8 @@ fn used() -> BTreeSet<String> {
         for before in ["redis.call(", "redis.pcall(", "each(", "every(", "cmd(", "command("] {
             used.extend(text.split(before).skip(1).filter_map(command));
         }
+        // Listening is not a command to the client.
+        used.extend(text.contains(".subscribe(").then(|| "SUBSCRIBE".to_owned()));
         // The one place where a command is chosen.
         used.extend(text.match_indices("(\"X").filter_map(|(at, _)| command(&text[at..])));
     }
@@ -108,7 +112,8 @@ fn server(engine: Engine, keys: &[&str]) -> (Server, String) {
 }
 
 /// The names of the suites' keys.
-const NAMES: &[&str] = &["~lapsed:*", "~connections-*", "~chat-*", "~jobs-*"];
+const NAMES: &[&str] =
+    &["~lapsed:*", "~connections-*", "~chat-*", "~jobs-*", "~{availability-*", "&{availability-*"];
 static REDIS: LazyLock<(Server, String)> = LazyLock::new(|| server(Engine::Redis, NAMES));
 
 mod registry {
@@ -130,6 +135,14 @@ mod inflight {
         crate::fixture::native_inflight(&super::REDIS.1)
     }
     lapsed::inflight_conformance!(make, lapsed_testbed::steadily_async);
+}
+
+mod availability {
+    async fn make() -> lapsed::availability::conformance::Fixture {
+        let (server, url) = &*super::REDIS;
+        crate::availability::fixture(url, |tag| crate::availability::emptied(server, tag))
+    }
+    lapsed::availability_conformance!(make, lapsed_testbed::steadily_async);
 }
 
 fn template(text: &str, place: &str) -> Template {
@@ -242,6 +255,33 @@ async fn complaint(sweep: &dyn Sweep, number: u64) -> Option<String> {
 }
 
 /// Whoever grants them one by one reads which comes next.
+/// With the usual key names and channels, and told when somebody falls silent.
+async fn the_user_of_the_example_can_mirror_and_listen() {
+    use lapsed_redis::MirrorEvent;
+    for engine in Engine::ALL {
+        let (server, url) = server(engine, &[]);
+        server.command(&["CONFIG", "SET", "notify-keyspace-events", "Ex"]).unwrap();
+        let layout = MirrorLayout { instant: true, ..MirrorLayout::default() };
+        let redis = crate::fixture::connect(&url);
+        let id = crate::fixture::id(Kind::Availability);
+        let mirror = redis.mirror(id, layout, crate::fixture::TTL).unwrap();
+        let mut events = mirror.listen();
+        let limit = crate::story::LIMIT;
+        let mut next = async || tokio::time::timeout(limit, events.recv()).await.unwrap().unwrap();
+        assert_eq!(next().await, MirrorEvent::MaybeMissed);
+        mirror.announce("require_ping").await.unwrap();
+        assert_eq!(next().await, MirrorEvent::Invalidated("require_ping".to_owned()));
+        let attempt = mirror.begin_seed().await.unwrap();
+        let now_ms = mirror.now_ms().await.unwrap();
+        let told = crate::mirror_world::told(&[crate::mirror_world::online("m0", 1)], now_ms);
+        mirror.apply(&told, Some(&attempt)).await.unwrap();
+        assert!(mirror.end_seed(&attempt).await.unwrap());
+        let who = [crate::story::name("m0")];
+        assert!(mirror.beat(&who).await.unwrap().is_some());
+        assert_eq!(next().await, MirrorEvent::Silent(who[0].clone()));
+    }
+}
+
 async fn a_command_that_is_not_permitted_is_named() {
     for engine in Engine::ALL {
         let (server, url) = server(engine, &[]);

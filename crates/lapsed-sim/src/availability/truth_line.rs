@@ -103,9 +103,9 @@ impl Truth for TruthLine {
         self.exchange.call(Box::pin(work)).await
     }
 
-    async fn note_beats(&self, beats: &[(Name, u64)]) -> Result<u64> {
+    async fn note_beats(&self, beats: &[(Name, u64)], at_ms: u64) -> Result<u64> {
         let beats = beats.to_vec();
-        pass!(self, truth, truth.note_beats(&beats))
+        pass!(self, truth, truth.note_beats(&beats, at_ms))
     }
 
     async fn available(

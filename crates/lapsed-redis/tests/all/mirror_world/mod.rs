@@ -89,7 +89,7 @@ impl World {
     }
 
     pub async fn look(&self, who: &str) -> Seen {
-        self.mirror.look(&[name(who)]).await.unwrap().0.remove(0)
+        self.mirror.look(&[name(who)]).await.unwrap().seen.remove(0)
     }
 
     pub async fn is_seeded(&self) -> bool {
