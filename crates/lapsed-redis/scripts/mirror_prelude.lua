@@ -80,6 +80,20 @@ local function time_of(text, dates)
   return sign == '+' and ms - offset or ms + offset
 end
 
+-- Answers whether a time as text is later than `latest`, not beyond a day before `now`. Most are written as `iso`
+-- writes them, and such texts are in the order of their times: only the others, and those of another day, are
+-- read.
+local function fresher(latest, now)
+  local from, to, day = iso(latest), iso(now), string.sub(iso(now), 1, 11)
+  local find = string.find
+  return function(text, dates)
+    if text >= day and text <= to and find(text, '^[0-2]%d:[0-5]%d:[0-5]%d%.%d%d%dZ$', 12) then
+      return text > from
+    end
+    return (time_of(text, dates) or 0) > latest
+  end
+end
+
 -- How many of these keys there are.
 local function existing(keys)
   local sum = 0
@@ -91,6 +105,9 @@ end
 
 -- The texts of these keys; false for one that is not there, or of another type.
 local function texts_of(keys)
+  if #keys > 0 and #keys <= CHUNK then
+    return redis.call('MGET', unpack(keys))
+  end
   local all = {}
   for from = 1, #keys, CHUNK do
     local part = redis.call('MGET', unpack(keys, from, math.min(from + CHUNK - 1, #keys)))
