@@ -17,7 +17,7 @@ use crate::rounds::median;
 use crate::table::{Figure, Table, Target};
 
 const PROVIDERS: usize = 300;
-const CALLERS: usize = 32;
+const CALLERS: usize = 64;
 /// The other side's connections, shared by its callers: more do not make two cores faster.
 const CONNECTIONS: usize = 8;
 /// Calls one after the other, a round.
