@@ -1,5 +1,6 @@
 //! Finding who can take work, among 300 providers and 100,000 sessions: ours from the mirror, beside the JOIN
-//! on PostgreSQL with the indexes that it wants, prepared, its tables in memory.
+//! on PostgreSQL with the indexes that it wants, prepared, its tables in memory; and, to compare, without
+//! them.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,7 +12,7 @@ use lapsed::sweep::Cursor;
 
 use super::NAME;
 use super::before::Before;
-use super::site::{Daemon, Filling, Site};
+use super::site::{Daemon, Database, Filling, Site};
 use crate::bench::{Bench, say};
 use crate::rounds::median;
 use crate::table::{Figure, Table, Target};
@@ -71,7 +72,31 @@ pub async fn compare(bench: &Bench, site: &Site, table: &mut Table) -> Result<()
     let other = format!("the JOIN, {CONNECTIONS} connections");
     let other = (other.as_str(), Figure::per_second(before));
     table.compare(NAME, what, Figure::per_second(ours), other, ratio, target);
+    bare_tables(bench, site, (&database, &daemon), table).await?;
     server_side(site, &daemon, table).await
+}
+
+/// Without the index, and without the one that lapsed makes for itself: what tables have that nobody has
+/// looked after.
+async fn bare_tables(
+    bench: &Bench,
+    site: &Site,
+    (database, daemon): (&Database, &Daemon),
+    table: &mut Table,
+) -> Result<()> {
+    let drop = "DROP INDEX chat_sessions_of_mitra, lapsed_sessions_of_provider";
+    site.sql(&database.name, drop)?;
+    let join = Before::connect(database).await?;
+    let mut alone = Pair::default();
+    for _ in 0..=bench.sizes.rounds {
+        alone.before.push(time(|| async { join.available().await.map(|all| all.len()) }).await?);
+        alone.ours.push(time(|| find(daemon)).await?);
+    }
+    let (ours, before, ratio) = alone.figures();
+    let what = "the same, one caller, beside primary keys alone";
+    let other = ("the JOIN without its index", Figure::us(before));
+    table.compare(NAME, what, Figure::us(ours), other, 1.0 / ratio, None);
+    Ok(())
 }
 
 /// What the server itself works for one such look.
