@@ -219,7 +219,15 @@ impl Availability {
         let at_ms = self.mirror_time().await;
         let max = settings.max_customers_per_mitra;
         let work = self.parts.truth.change_session(change, max);
-        let answer = self.calls.call("session", work).await?;
+        let answer = match self.calls.call("session", work).await {
+            Ok(answer) => answer,
+            Err(error) => {
+                // It may have been carried out: whoever was to have it is told later. Whoever has one fewer
+                // by it looks fuller than it is until mirror and truth are compared.
+                self.owe(change.provider().map_or(&[], std::slice::from_ref));
+                return Err(error);
+            }
+        };
         let mirrored = match &answer {
             SessionOutcome::Done { touched, .. } => self.tell(touched.clone(), at_ms).await,
             SessionOutcome::Refused(_) => true,
