@@ -19,7 +19,7 @@ demo: ## a minute's story in the terminal: owners live, some are killed, watch
 	$(CARGO) build --release --locked -p lapsed-cli
 	./target/release/lapsed demo
 
-servers: ## what tests and benchmarks run against: Redis, Valkey, clients (installs what is missing)
+servers: ## what tests and benchmarks run against: Redis, Valkey, PostgreSQL, clients (installs what is missing)
 	@scripts/servers.sh
 
 peers: ## the same, and what the benchmarks compare with: job queues, etcd, ZooKeeper

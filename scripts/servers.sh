@@ -4,8 +4,9 @@
 #   scripts/servers.sh           what the tests need, and the benchmarks too
 #   scripts/servers.sh --peers   also what only the benchmarks compare with: job queues, etcd, ZooKeeper
 #
-# From Debian:  redis-server, promtool, node, npm, python3 with venv, ruby with its Redis client and
-#               Sidekiq. For the peers: a Java runtime and ZooKeeper's classes, without its service.
+# From Debian:  redis-server, PostgreSQL without a cluster, promtool, node, npm, python3 with venv,
+#               ruby with its Redis client and Sidekiq. For the peers: a Java runtime and ZooKeeper's
+#               classes, without its service.
 # Into .tools:  bin/ (links to each server and tool), python/ (a venv: valkey-server and redis-py,
 #               SeaweedFS, moto), node/ (ioredis, Azurite, s3rver), peers/python/ (a venv: RQ and
 #               kombu, etcd), peers/node/ (BullMQ).
@@ -54,11 +55,18 @@ complete() {
 
 servers_complete() {
   local name
-  [[ -f $tools/servers.stamp && $(<"$tools/servers.stamp") == "$pins" ]] || return 1
+  packages_complete || return 1
   for name in bin/redis-server bin/valkey-server bin/promtool bin/node bin/ruby bin/setpriv \
-    bin/weed python/bin/python; do
+    bin/initdb bin/postgres bin/psql bin/pg_ctl bin/weed; do
     [[ -x $tools/$name ]] || return 1
   done
+}
+
+# What comes from PyPI and npm, whatever there is of Debian.
+packages_complete() {
+  local name
+  [[ -f $tools/servers.stamp && $(<"$tools/servers.stamp") == "$pins" ]] || return 1
+  [[ -x $tools/python/bin/python ]] || return 1
   for name in ioredis azurite s3rver; do
     [[ -d $tools/node/node_modules/$name ]] || return 1
   done
@@ -85,12 +93,23 @@ first_able() {
 }
 has_gems() { "$1" -rredis -rsidekiq -e ''; }
 has_venv() { "$1" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))'; }
+# Debian keeps the server's programs apart, a folder a version: the newest.
+postgres_path() {
+  local places=(/usr/lib/postgresql/*/bin) place
+  for place in $(printf '%s\n' "${places[@]}" | sort -Vr) "$(dirname "$(type -P initdb || echo /none/initdb)")"; do
+    [[ -x $place/postgres && -x $place/initdb && -x $place/psql && -x $place/pg_ctl ]] || continue
+    printf '%s\n' "$place"
+    return
+  done
+  return 1
+}
 ruby_path() { first_able has_gems ruby /usr/bin/ruby; }
 python_path() { first_able has_venv python3 /usr/bin/python3; }
 
 # Debian packages that stand for what is not there, one a line.
 missing_packages() {
   { type -P redis-server && type -P redis-cli; } >/dev/null || echo redis-server
+  postgres_path >/dev/null || echo postgresql
   type -P promtool >/dev/null || echo prometheus
   type -P setpriv >/dev/null || echo util-linux
   type -P node >/dev/null || echo nodejs
@@ -110,13 +129,19 @@ as_root() {
 }
 
 # Installs without starting: a policy of our own unless the machine already has one, and whatever
-# an installation here enabled is disabled again.
+# an installation here enabled is disabled again. PostgreSQL is told to make no cluster.
 apt_install() {
   local policy=/usr/sbin/policy-rc.d ours='' log status=0 service
+  local cluster=/etc/postgresql-common/createcluster.d/lapsed-servers.conf
   log=$(mktemp)
+  trap "as_root rm -f $cluster" EXIT
+  if [[ " $* " == *' postgresql '* ]]; then
+    as_root mkdir -p "${cluster%/*}"
+    echo 'create_main_cluster = false' | as_root tee "$cluster" >/dev/null
+  fi
   if [[ ! -e $policy ]]; then
     ours=yes
-    trap "as_root rm -f $policy" EXIT
+    trap "as_root rm -f $policy $cluster" EXIT
     printf '#!/bin/sh\nexit 101\n' | as_root tee "$policy" >/dev/null
     as_root chmod 755 "$policy"
   fi
@@ -127,14 +152,13 @@ apt_install() {
     as_root apt-get -qq update >>"$log" 2>&1 </dev/null || true
     as_root "${install[@]}" >>"$log" 2>&1 </dev/null || status=$?
   fi
-  if [[ $ours ]]; then
-    as_root rm -f "$policy"
-    trap - EXIT
-  fi
+  as_root rm -f "$cluster"
+  [[ ! $ours ]] || as_root rm -f "$policy"
+  trap - EXIT
   if type -P systemctl >/dev/null; then
     for service in "$@"; do
       case $service in
-        redis-server | prometheus) as_root systemctl --quiet disable --now "$service" >>"$log" 2>&1 || true ;;
+        redis-server | prometheus | postgresql) as_root systemctl --quiet disable --now "$service" >>"$log" 2>&1 || true ;;
       esac
     done
   fi
@@ -188,8 +212,7 @@ npm_install() {
     --no-fund "$@"
 }
 
-install_servers() {
-  debian missing_packages
+install_packages() {
   # Both mostly wait for the network: side by side.
   npm_install "$tools/node" "ioredis@$IOREDIS" "azurite@$AZURITE" "s3rver@$S3RVER" &
   local npm=$!
@@ -199,6 +222,11 @@ install_servers() {
   # shellcheck disable=SC2086 # one word a package
   pip_install "$tools/python" "redis==$REDIS_PY" "moto==$MOTO" $MOTO_NEEDS
   wait "$npm" || exit 1
+}
+
+install_servers() {
+  debian missing_packages
+  packages_complete || install_packages
   links
   printf '%s\n' "$pins" >"$tools/servers.stamp"
 }
@@ -226,6 +254,9 @@ print(next(home.glob("_binaries/*/valkey-server"), ""))')
   ln -sfn "$tools/python/bin/weed" "$tools/bin/weed"
   for name in redis-server redis-cli promtool node setpriv; do
     ln -sfn "$(type -P "$name")" "$tools/bin/$name"
+  done
+  for name in initdb postgres psql pg_ctl; do
+    ln -sfn "$(postgres_path)/$name" "$tools/bin/$name"
   done
   ln -sfn "$(ruby_path)" "$tools/bin/ruby"
 }

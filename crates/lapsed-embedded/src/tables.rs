@@ -18,6 +18,7 @@
 //! | `S/providers` | provider | `availability::rows::ProviderRow` as JSON, with its version and the number of its sessions; never deleted |
 //! | `S/chats` | session id | a session of a provider (`availability::Session`) as JSON; never deleted |
 //! | `S/log` | log number | one flip between online and offline as JSON; pruned like receipts |
+//! | `S/log_of` | provider, 0, log number | nothing: which rows of the log are of whom |
 //!
 //! A job is one row, which moves: it lies in `S/queued`, in `S/held` or in `S/dead`, and so is in one
 //! place at a time whatever happens. What it carries goes along byte for byte; how it is laid out is
@@ -65,6 +66,7 @@ pub(crate) struct Tables {
     pub providers: Arc<str>,
     pub chats: Arc<str>,
     pub log: Arc<str>,
+    pub log_of: Arc<str>,
     pub account: Vec<u8>,
     pub next_incarnation: Vec<u8>,
     pub next_receipt: Vec<u8>,
@@ -91,6 +93,7 @@ impl Tables {
             providers: table("providers"),
             chats: table("chats"),
             log: table("log"),
+            log_of: table("log_of"),
             account: format!("account/{id}").into_bytes(),
             next_incarnation: format!("next_incarnation/{id}").into_bytes(),
             next_receipt: format!("next_receipt/{id}").into_bytes(),
@@ -160,7 +163,7 @@ pub(crate) fn split_held(bytes: &[u8]) -> Option<(u64, &str)> {
     Some((to_number(bytes)?, std::str::from_utf8(&bytes[8..]).ok()?))
 }
 
-/// The key of `S/queued`. No name contains a zero, so that queues do not mix.
+/// The key of `S/queued` and `S/log_of`. No name contains a zero, so that queues do not mix.
 pub(crate) fn queued_key(queue: &str, place: u64) -> Vec<u8> {
     batch_key(queue, place)
 }

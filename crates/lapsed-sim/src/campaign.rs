@@ -16,6 +16,7 @@ pub struct Campaign {
     counts: Counts,
     jobs: Sum,
     leases: Sum,
+    availability: Sum,
 }
 
 /// What the runs of another world add up to; each counts as part of its seed.
@@ -57,6 +58,7 @@ impl Campaign {
             counts: Counts::default(),
             jobs: Sum::default(),
             leases: Sum::default(),
+            availability: Sum::default(),
         }
     }
 
@@ -92,14 +94,21 @@ impl Campaign {
         self.leases.add(counts);
     }
 
+    /// A run of availability.
+    pub fn add_availability(&mut self, counts: &BTreeMap<&'static str, u64>) {
+        self.availability.add(counts);
+    }
+
     /// In one line.
     pub fn progress(&self) -> String {
         let rate = self.seeds as f64 / self.took().as_secs_f64().max(1e-9);
         let Counts { steps, reclaims, .. } = self.counts;
         let (jobs, leases) = (self.jobs.told("jobs"), self.leases.told("leases"));
+        let availability = self.availability.told("availability");
         let seeds = self.seeds;
         format!(
-            "{seeds} seeds, {steps} steps, {reclaims} reclaims, {rate:.1} seeds/s{jobs}{leases}"
+            "{seeds} seeds, {steps} steps, {reclaims} reclaims, {rate:.1} \
+             seeds/s{jobs}{leases}{availability}"
         )
     }
 }
@@ -117,7 +126,8 @@ impl fmt::Display for Campaign {
             write!(f, "\n  {count:>9} {kind}")?;
         }
         self.jobs.list(f, "jobs in flight")?;
-        self.leases.list(f, "leases on an object store")
+        self.leases.list(f, "leases on an object store")?;
+        self.availability.list(f, "availability")
     }
 }
 

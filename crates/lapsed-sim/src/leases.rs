@@ -1,7 +1,7 @@
 //! Leases on an object store: holders, deciders and sweepers in processes that are frozen and killed,
 //! on a bucket whose answers come late or never, under a virtual clock, from one seed.
 //!
-//! Read in this order: [`executor`] (one step at a time, in the order of the seed), [`bucket`] (what an
+//! Read in this order: [`executor`](crate::executor) (one step at a time, in the order of the seed), [`bucket`] (what an
 //! S3 server does and does not promise), [`actors`] (who does what), [`check`] (what must be true in the
 //! end), [`bug`] (what all of this must find).
 
@@ -9,7 +9,6 @@ pub mod actors;
 pub mod bucket;
 pub mod bug;
 pub mod check;
-pub mod executor;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,11 +18,11 @@ use lapsed::clock::Clock;
 use lapsed::{Kind, SystemId};
 use lapsed_object::{LeasesLayout, ObjectConfig, ObjectStore};
 
+use crate::executor::{Executor, ProcessClock, World};
 use crate::leases::actors::{Actor, Notes, TTL};
 use crate::leases::bucket::{Bucket, Weather};
 use crate::leases::bug::LeaseBug;
 use crate::leases::check::{Ended, ended};
-use crate::leases::executor::{Executor, ProcessClock, World};
 use crate::promise::{Broken, Failure, Promise};
 
 /// What a run of leases is called.

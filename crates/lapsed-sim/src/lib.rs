@@ -7,17 +7,19 @@
 //! (a whole run), and [`bug`] (what all of this must find).
 //!
 //! Jobs in flight have a smaller world of their own, in [`jobs`]; so have leases on an object store, in
-//! [`leases`].
+//! [`leases`], and availability on two stores, in [`availability`].
 //!
 //! The same seed gives the same run, down to the last line of its trace.
 #![warn(missing_docs)]
 
 pub mod actors;
+pub mod availability;
 pub mod bug;
 pub mod campaign;
 pub mod chance;
 pub mod clock;
 pub mod disk;
+pub mod executor;
 pub mod ground;
 pub mod jobs;
 pub mod leases;

@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::Parser;
+use lapsed_sim::availability::bug::AvailabilityBug;
+use lapsed_sim::availability::{self, SCENARIO as AVAILABILITY};
 use lapsed_sim::bug::Bug;
 use lapsed_sim::campaign::{Campaign, fresh_base};
 use lapsed_sim::jobs::bug::JobBug;
@@ -49,17 +51,22 @@ struct Planted {
     registry: Option<Bug>,
     jobs: Option<JobBug>,
     leases: Option<LeaseBug>,
+    availability: Option<AvailabilityBug>,
 }
 
 fn bug(name: &str) -> Result<Planted, String> {
     let registry = named(Bug::ALL, name);
     let jobs = named(JobBug::ALL, name);
     let leases = named(LeaseBug::ALL, name);
-    if registry.is_none() && jobs.is_none() && leases.is_none() {
-        let (jobs, leases) = (JobBug::ALL, LeaseBug::ALL);
-        return Err(format!("not one of {:?}, nor of {jobs:?}, nor of {leases:?}", Bug::ALL));
+    let availability = named(AvailabilityBug::ALL, name);
+    if registry.is_none() && jobs.is_none() && leases.is_none() && availability.is_none() {
+        let (jobs, leases, availability) = (JobBug::ALL, LeaseBug::ALL, AvailabilityBug::ALL);
+        return Err(format!(
+            "not one of {:?}, nor of {jobs:?}, nor of {leases:?}, nor of {availability:?}",
+            Bug::ALL
+        ));
     }
-    Ok(Planted { registry, jobs, leases })
+    Ok(Planted { registry, jobs, leases, availability })
 }
 
 fn named<B: Copy + std::fmt::Debug>(all: &[B], name: &str) -> Option<B> {
@@ -71,27 +78,33 @@ struct Worlds {
     registry: Option<Option<&'static Scenario>>,
     jobs: bool,
     leases: bool,
+    availability: bool,
 }
 
 impl Worlds {
-    const JOBS: Worlds = Worlds { registry: None, jobs: true, leases: false };
-    const LEASES: Worlds = Worlds { registry: None, jobs: false, leases: true };
+    const NONE: Worlds = Worlds { registry: None, jobs: false, leases: false, availability: false };
+    const JOBS: Worlds = Worlds { jobs: true, ..Worlds::NONE };
+    const LEASES: Worlds = Worlds { leases: true, ..Worlds::NONE };
+    const AVAILABILITY: Worlds = Worlds { availability: true, ..Worlds::NONE };
 }
 
 fn worlds(arguments: &Arguments) -> anyhow::Result<Worlds> {
-    let of_registry =
-        |scenario| Worlds { registry: Some(Some(scenario)), jobs: false, leases: false };
+    let of_registry = |scenario| Worlds { registry: Some(Some(scenario)), ..Worlds::NONE };
     Ok(match (arguments.scenario.as_deref(), arguments.bug) {
         (Some(JOBS), _) => Worlds::JOBS,
         (Some(LEASES), _) => Worlds::LEASES,
+        (Some(AVAILABILITY), _) => Worlds::AVAILABILITY,
         (Some(name), _) => of_registry(Scenario::named(name).with_context(|| unknown(name))?),
-        (None, None) => Worlds { registry: Some(None), jobs: true, leases: true },
+        (None, None) => {
+            Worlds { registry: Some(None), jobs: true, leases: true, availability: true }
+        }
         (None, Some(Planted { registry: Some(bug), .. })) => {
             let registry = Some(Scenario::named(bug.scenario()));
-            Worlds { registry, jobs: false, leases: false }
+            Worlds { registry, ..Worlds::NONE }
         }
         (None, Some(Planted { jobs: Some(_), .. })) => Worlds::JOBS,
-        (None, Some(_)) => Worlds::LEASES,
+        (None, Some(Planted { leases: Some(_), .. })) => Worlds::LEASES,
+        (None, Some(_)) => Worlds::AVAILABILITY,
     })
 }
 
@@ -101,6 +114,7 @@ fn main() -> anyhow::Result<ExitCode> {
         SCENARIOS.iter().for_each(|s| println!("{:<11} {}", s.name, s.about));
         println!("{JOBS:<11} jobs in flight: a world of its own");
         println!("{LEASES:<11} leases on an object store: a world of its own");
+        println!("{AVAILABILITY:<11} availability on a truth and a mirror: a world of its own");
         return Ok(ExitCode::SUCCESS);
     }
     if arguments.seeds == 0 {
@@ -111,7 +125,10 @@ fn main() -> anyhow::Result<ExitCode> {
 
 fn unknown(name: &str) -> String {
     let names: Vec<_> = SCENARIOS.iter().map(|s| s.name).collect();
-    format!("there is no scenario `{name}`; there are {}, {JOBS}, {LEASES}", names.join(", "))
+    format!(
+        "there is no scenario `{name}`; there are {}, {JOBS}, {LEASES}, {AVAILABILITY}",
+        names.join(", ")
+    )
 }
 
 fn run(arguments: &Arguments, worlds: &Worlds) -> anyhow::Result<ExitCode> {
@@ -163,6 +180,10 @@ fn run_seed(
     if worlds.leases {
         let bug = planted.and_then(|bug| bug.leases);
         campaign.add_leases(&leases::run(seed, bug, arguments.trace)?.counts);
+    }
+    if worlds.availability {
+        let bug = planted.and_then(|bug| bug.availability);
+        campaign.add_availability(&availability::run(seed, bug, arguments.trace)?.counts);
     }
     Ok(())
 }

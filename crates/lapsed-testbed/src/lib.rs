@@ -1,5 +1,5 @@
-//! Real servers for tests and benchmarks: Redis and Valkey, alone, replicated or as a cluster, object
-//! stores, proxies that lose answers, and programs in other languages beside them.
+//! Real servers for tests and benchmarks: Redis and Valkey, alone, replicated or as a cluster,
+//! PostgreSQL, object stores, proxies that lose answers, and programs in other languages beside them.
 //!
 //! Everything listens on 127.0.0.1, keeps its data in a temporary folder of its own and is ended by
 //! its pid: when its value is dropped, and also when the test process is killed. All calls block;
@@ -22,6 +22,7 @@ mod http_proxy;
 mod objects;
 pub mod paths;
 mod port;
+mod postgres;
 mod process;
 mod program;
 mod proxy;
@@ -38,6 +39,7 @@ pub use error::{Error, Result};
 pub use http::{HttpAnswer, http_call};
 pub use http_proxy::{Fault, HttpProxy, Rule};
 pub use objects::{BUCKET, ObjectEngine, ObjectServer};
+pub use postgres::{Durability, POSTGRES_USER, PostgresOptions, PostgresProxy, PostgresServer};
 pub use program::Program;
 pub use proxy::Proxy;
 pub use replica::Replica;

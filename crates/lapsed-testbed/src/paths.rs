@@ -18,6 +18,20 @@ pub fn valkey_server() -> Result<PathBuf> {
     installed("bin/valkey-server")
 }
 
+/// PostgreSQL's server; Debian's, and so of its version.
+pub fn postgres() -> Result<PathBuf> {
+    installed("bin/postgres")
+}
+
+pub(crate) fn initdb() -> Result<PathBuf> {
+    installed("bin/initdb")
+}
+
+/// PostgreSQL's client.
+pub fn psql() -> Result<PathBuf> {
+    installed("bin/psql")
+}
+
 /// SeaweedFS, all of it in one program.
 pub(crate) fn weed() -> Result<PathBuf> {
     installed("bin/weed")

@@ -4,7 +4,9 @@
 //! SIGKILL at its parent's death. To the kernel the parent is the *thread* that started it, and a
 //! test's thread ends with its test. So one thread that ends only with the process starts them all.
 
+use std::ffi::OsString;
 use std::io;
+use std::path::Path;
 use std::process::{Child, Command};
 use std::sync::OnceLock;
 use std::sync::mpsc::{Sender, channel};
@@ -16,9 +18,14 @@ type Order = (Command, Sender<io::Result<Child>>);
 
 /// `program` as it must be started to die with this process. `setpriv` turns into the program, so
 /// the child's pid is the program's.
-pub(crate) fn mortal(program: &std::path::Path) -> Result<Command> {
+pub(crate) fn mortal(program: &Path) -> Result<Command> {
+    mortal_with(&[], program)
+}
+
+/// The same, with more for `setpriv` to do.
+pub(crate) fn mortal_with(arguments: &[OsString], program: &Path) -> Result<Command> {
     let mut command = Command::new(paths::setpriv()?);
-    command.args(["--pdeathsig", "KILL", "--"]).arg(program);
+    command.args(arguments).args(["--pdeathsig", "KILL", "--"]).arg(program);
     Ok(command)
 }
 

@@ -3,12 +3,13 @@
 //! This program starts itself again as such a process, kills it and looks for its server.
 #![allow(clippy::unwrap_used)]
 
+use std::env::temp_dir;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use lapsed_testbed::{Engine, Server, until};
+use lapsed_testbed::{Engine, PostgresServer, Server, until};
 
 const ROLE: &str = "LAPSED_TESTBED_ORPHANS";
 
@@ -25,25 +26,31 @@ fn a_killed_process_takes_its_servers_along() {
         .spawn()
         .unwrap();
     let said = BufReader::new(process.stdout.take().unwrap()).lines();
-    let mut notes = said.map(|line| line.unwrap()).filter(|line| line.contains("note:"));
-    let note = notes.next().unwrap();
-    let (pid, dir) = note.split_once("note:").unwrap().1.split_once(' ').unwrap();
-    let place = format!("/proc/{pid}");
-    assert!(Path::new(&place).exists());
-
+    let notes = said.map(|line| line.unwrap()).filter(|line| line.contains("note:"));
+    let notes: Vec<String> = notes.take(2).collect();
     process.kill().unwrap();
     process.wait().unwrap();
+    notes.iter().for_each(|note| assert_over(note));
+}
+
+fn assert_over(note: &str) {
+    let (pid, dir) = note.split_once("note:").unwrap().1.split_once(' ').unwrap();
+    let place = format!("/proc/{pid}");
     // Whoever adopted it may be slow to collect it: a zombie runs no longer.
     let gone = || {
         let status = std::fs::read_to_string(format!("{place}/status")).unwrap_or_default();
         Ok((status.is_empty() || status.contains("State:\tZ")).then_some(()))
     };
     until("the server's end", Duration::from_secs(20), gone).unwrap();
-    std::fs::remove_dir_all(dir).unwrap();
+    let dir = Path::new(dir);
+    std::fs::remove_dir_all(dir.ancestors().find(|dir| dir.parent() == Some(&temp_dir())).unwrap())
+        .unwrap();
 }
 
 fn start_and_wait_for_the_end() {
     let server = Server::start(Engine::Redis).unwrap();
     println!("note:{} {}", server.pid().unwrap(), server.dir().display());
+    let postgres = PostgresServer::start().unwrap();
+    println!("note:{} {}", postgres.pid().unwrap(), postgres.dir().display());
     std::thread::sleep(Duration::from_secs(60));
 }

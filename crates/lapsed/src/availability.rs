@@ -31,6 +31,7 @@ pub mod conformance;
 mod counters;
 mod explain;
 mod fallback;
+mod glance;
 pub mod memory;
 mod operations;
 mod reads;
@@ -57,6 +58,7 @@ use rules::{Doom, Settings, SettingsPatch};
 
 pub use breaker::{BreakerPolicy, BreakerState};
 pub use counters::{Counters, Read};
+pub use glance::Glance;
 pub use operations::{Availability, AvailabilityParts, Source, Sourced, Written};
 pub use reads::{Found, OwnStatus};
 
@@ -436,9 +438,10 @@ pub trait Truth: Send + Sync {
     /// Beats that the mirror could not take, in one statement: guarded like there.
     async fn beat(&self, ids: &[Name]) -> Result<Vec<Beat>>;
 
-    /// Writes beats down that are so many milliseconds old, in one statement and only forward in time
-    /// (C9); only of those online. How many moved.
-    async fn note_beats(&self, beats: &[(Name, u64)]) -> Result<u64>;
+    /// Writes beats down that were so many milliseconds old at `at_ms` of the truth's clock (or are now, if
+    /// that is earlier), in one statement and only forward in time (C9); only of those online. How many
+    /// moved.
+    async fn note_beats(&self, beats: &[(Name, u64)], at_ms: u64) -> Result<u64>;
 
     /// Those available, by id, those after `after`, at most `limit`.
     async fn available(

@@ -10,11 +10,8 @@ use crate::availability::{Core, EmbeddedTruth};
 use crate::fault::{Fault, Tried};
 use crate::lives::load::open;
 use crate::services::term_holds;
-use crate::tables::{number, to_number};
+use crate::tables::{number, queued_key, split_queued, to_number};
 use crate::tx::Tx;
-
-/// How many of the newest rows are searched for those of one provider.
-const SEARCHED_MAX: usize = 100_000;
 
 /// What somebody became.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,6 +37,12 @@ pub struct LogRow {
     pub at_ms: u64,
 }
 
+impl LogRow {
+    fn flap(&self) -> Flap {
+        Flap { online: self.status == LogStatus::Online, at_ms: self.at_ms }
+    }
+}
+
 fn read_row(key: &[u8], row: &[u8]) -> Tried<LogRow> {
     let seq = to_number(key).ok_or_else(|| Fault::row("a row of the log has no number"))?;
     Ok(LogRow { seq, ..serde_json::from_slice(row)? })
@@ -55,6 +58,7 @@ impl Core {
     ) -> Tried<()> {
         let seq = tx.take_numbers(&self.tables.next_log, 1)?;
         let row = LogRow { seq, provider: provider.clone(), status, at_ms };
+        tx.put(&self.tables.log_of, &queued_key(provider.as_str(), seq), &[])?;
         tx.put(&self.tables.log, &number(seq), &serde_json::to_vec(&row)?)
     }
 
@@ -83,9 +87,13 @@ impl Core {
             if row.seq >= keep_from && !aged {
                 break;
             }
-            old.push(row.seq);
+            old.push(row);
         }
-        old.iter().try_for_each(|seq| tx.remove(&self.tables.log, &number(*seq)).map(|_| ()))
+        for row in &old {
+            tx.remove(&self.tables.log_of, &queued_key(row.provider.as_str(), row.seq))?;
+            tx.remove(&self.tables.log, &number(row.seq))?;
+        }
+        Ok(())
     }
 }
 
@@ -95,20 +103,20 @@ impl EmbeddedTruth {
         let disk = &self.desk.inner.disk;
         let read = || -> Tried<Vec<Flap>> {
             let txn = disk.read()?;
-            let Some(log) = open(&txn, &self.core.tables.log)? else { return Ok(Vec::new()) };
-            let mut found = Vec::new();
-            for row in log.iter()?.rev().take(SEARCHED_MAX) {
-                let (key, row) = row?;
-                let row = read_row(key.value(), row.value())?;
-                if row.provider == *id {
-                    let online = row.status == LogStatus::Online;
-                    found.push(Flap { online, at_ms: row.at_ms });
+            let tables = &self.core.tables;
+            let (Some(index), Some(log)) = (open(&txn, &tables.log_of)?, open(&txn, &tables.log)?)
+            else {
+                return Ok(Vec::new());
+            };
+            let (from, to) = (queued_key(id.as_str(), 0), queued_key(id.as_str(), u64::MAX));
+            let rows = index.range(&*from..=&*to)?.rev().take(limit).map(|key| {
+                let seq = split_queued(key?.0.value()).map_or(0, |(_, seq)| seq);
+                match log.get(&number(seq)[..])? {
+                    Some(row) => read_row(&number(seq), row.value()).map(|row| row.flap()),
+                    None => Err(Fault::row(format!("row {seq} of the log of `{id}` is not there"))),
                 }
-                if found.len() == limit {
-                    break;
-                }
-            }
-            Ok(found)
+            });
+            rows.collect()
         };
         read().map_err(|fault| fault.told(&disk.name))
     }

@@ -94,12 +94,12 @@ impl Truth for EmbeddedTruth {
     }
 
     /// A bounded part at a time, so that others come in between: each beat stands for itself.
-    async fn note_beats(&self, beats: &[(Name, u64)]) -> Result<u64> {
+    async fn note_beats(&self, beats: &[(Name, u64)], at_ms: u64) -> Result<u64> {
         // Dated now: waiting for a turn makes nobody fresher.
-        let (now_ms, mut moved) = (self.now_ms(), 0);
+        let (at_ms, mut moved) = (self.now_ms().min(at_ms), 0);
         for part in beats.chunks(PAGE_MAX) {
             let part = part.to_vec();
-            moved += self.write(move |core, tx| core.note_beats(tx, &part, now_ms)).await?;
+            moved += self.write(move |core, tx| core.note_beats(tx, &part, at_ms)).await?;
         }
         Ok(moved)
     }

@@ -162,6 +162,9 @@ async fn receipts_and_log_are_kept_as_long_as_asked_for() {
     assert_eq!((tidied.receipts_pruned, b.log().len()), (1, 2), "a bounded part at a time");
     b.truth.tidy(limits(3_600_000, 1_000, 100)).await.unwrap();
     assert_eq!(b.log(), log(&[("d", Online)]));
+    for (id, kept) in [("a", 0), ("c", 0), ("d", 1)] {
+        assert_eq!(b.truth.log(&name(id), 9).await.unwrap().len(), kept, "{id}");
+    }
     let next = b.truth.logs(0, 1).unwrap()[0].seq;
     b.offline("d").await;
     assert_eq!(b.truth.logs(next, 9).unwrap()[0].seq, next + 1, "numbers go on: {newer:?}");

@@ -39,6 +39,38 @@ async fn a_toggle_begins_an_epoch_and_leaves_one_log_row() {
     assert_eq!(b.truth.describe(&name("nobody")).await.unwrap(), None);
 }
 
+/// One whose name begins as another's is somebody else.
+#[tokio::test]
+async fn the_log_of_one_is_newest_first_and_nobody_elses() {
+    let (b, clock) = Bench::in_memory();
+    b.there(&["p", "p1", "p\u{1F600}"]).await;
+    for round in 1..=3 {
+        clock.advance(Duration::from_secs(1));
+        b.offline("p").await;
+        if round == 2 {
+            b.offline("p1").await;
+        }
+        clock.advance(Duration::from_secs(1));
+        b.online("p").await;
+    }
+    let log = b.truth.log(&name("p"), 100).await.unwrap();
+    let told: Vec<_> = log.iter().map(|one| (one.online, one.at_ms - START_MS)).collect();
+    let expected = [
+        (true, 6_000),
+        (false, 5_000),
+        (true, 4_000),
+        (false, 3_000),
+        (true, 2_000),
+        (false, 1_000),
+        (true, 0),
+    ];
+    assert_eq!(told, expected);
+    assert_eq!(b.truth.log(&name("p"), 2).await.unwrap(), log[..2]);
+    assert_eq!(b.truth.log(&name("p1"), 9).await.unwrap().len(), 2);
+    assert_eq!(b.truth.log(&name("p\u{1F600}"), 9).await.unwrap().len(), 1);
+    assert_eq!(b.truth.log(&name("nobody"), 9).await.unwrap(), []);
+}
+
 #[tokio::test]
 async fn a_name_is_changed_or_left() {
     let (b, _) = Bench::in_memory();
@@ -80,22 +112,22 @@ async fn trap_c9_an_older_beat_changes_nothing() {
     b.offline("off").await;
     clock.advance(Duration::from_secs(20));
     let (version, note) = (b.state("a").await.version, |id, age_ms| [(name(id), age_ms)]);
-    assert_eq!(b.truth.note_beats(&note("a", 30_000)).await.unwrap(), 0);
+    assert_eq!(b.truth.note_beats(&note("a", 30_000), u64::MAX).await.unwrap(), 0);
     assert_eq!(b.state("a").await.beat_age_ms, Some(20_000));
-    assert_eq!(b.truth.note_beats(&note("a", 5_000)).await.unwrap(), 1);
+    assert_eq!(b.truth.note_beats(&note("a", 5_000), u64::MAX).await.unwrap(), 1);
     assert_eq!(b.state("a").await.beat_age_ms, Some(5_000));
     assert_eq!(b.state("a").await.version, version, "no version for a beat");
     // The same beat, four times more, each time longer on its way.
     for _ in 0..4 {
         clock.advance(Duration::from_millis(60_000));
         let age_ms = b.state("a").await.beat_age_ms.unwrap();
-        assert_eq!(b.truth.note_beats(&note("a", age_ms - 900)).await.unwrap(), 0);
+        assert_eq!(b.truth.note_beats(&note("a", age_ms - 900), u64::MAX).await.unwrap(), 0);
     }
-    assert_eq!(b.truth.note_beats(&note("off", 0)).await.unwrap(), 0);
-    assert_eq!(b.truth.note_beats(&note("nobody", 0)).await.unwrap(), 0);
+    assert_eq!(b.truth.note_beats(&note("off", 0), u64::MAX).await.unwrap(), 0);
+    assert_eq!(b.truth.note_beats(&note("nobody", 0), u64::MAX).await.unwrap(), 0);
     assert_eq!(b.listed("off").await.last_heartbeat_ms, Some(START_MS), "{off:?}");
     // And one that is older than the clock itself.
-    assert_eq!(b.truth.note_beats(&note("b", u64::MAX)).await.unwrap(), 0);
+    assert_eq!(b.truth.note_beats(&note("b", u64::MAX), u64::MAX).await.unwrap(), 0);
 }
 
 /// A mirror has more beats to tell than one job takes.
@@ -106,8 +138,8 @@ async fn beats_of_thousands_are_noted_in_one_call() {
     b.there(&ids.iter().map(String::as_str).collect::<Vec<_>>()).await;
     clock.advance(Duration::from_secs(30));
     let beats: Vec<_> = ids.iter().map(|id| (name(id), 2_000)).collect();
-    assert_eq!(b.truth.note_beats(&beats).await.unwrap(), 2_300);
-    assert_eq!(b.truth.note_beats(&beats).await.unwrap(), 0);
+    assert_eq!(b.truth.note_beats(&beats, u64::MAX).await.unwrap(), 2_300);
+    assert_eq!(b.truth.note_beats(&beats, u64::MAX).await.unwrap(), 0);
     let ages = b.truth.page(None, 3_000).await.unwrap();
     assert!(ages.iter().all(|state| state.beat_age_ms == Some(2_000)));
 }

@@ -3,9 +3,11 @@
 #![allow(clippy::unwrap_used)]
 
 mod availability;
+mod availability_account;
 mod availability_crash;
 mod availability_flips;
 mod availability_races;
+mod availability_storm;
 mod availability_truth;
 mod conformance;
 mod fixture;

@@ -17,8 +17,8 @@ use lapsed::sweep::brake::{Brake, BrakePolicy};
 use lapsed::sweep::policy::Policy;
 use lapsed::sweep::{Act, PassReport, Sweep, Sweeper, SweeperParts};
 
+use crate::executor::World;
 use crate::leases::bug::LeaseBug;
-use crate::leases::executor::World;
 
 /// How long a lease lasts.
 pub const TTL: Duration = Duration::from_secs(8);

@@ -15,8 +15,8 @@ use http_body_util::BodyExt;
 use object_store::client::{HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService};
 
 use crate::chance::mix;
+use crate::executor::World;
 use crate::leases::bug::LeaseBug;
-use crate::leases::executor::World;
 
 /// How the network is.
 #[derive(Clone, Copy, Debug, Default)]

@@ -8,8 +8,8 @@ use lapsed::leases::{Described, State};
 use lapsed::receipt::{Reason, Receipt, ReceiptQuery};
 use lapsed::schedule::Stop;
 
+use crate::executor::START_MS;
 use crate::leases::actors::{Actor, Noted, keys};
-use crate::leases::executor::START_MS;
 use crate::promise::{Broken, Checked, Promise, holds};
 
 /// How often it is swept in the end before that must be enough.

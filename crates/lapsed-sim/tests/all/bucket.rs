@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::TryStreamExt;
+use lapsed_sim::executor::{Executor, World};
 use lapsed_sim::leases::bucket::{Bucket, Line};
-use lapsed_sim::leases::executor::{Executor, World};
 use object_store::aws::AmazonS3Builder;
 use object_store::client::{HttpClient, HttpConnector};
 use object_store::path::Path;

@@ -51,8 +51,8 @@ mod regressions {
     use lapsed::sweep::{Act, Batch, BatchId, Cursor, PageRequest, Sweep, TidyLimits};
     use lapsed::{Kind, Name, SystemId};
     use lapsed_object::{LeasesLayout, ObjectConfig, ObjectLeases, ObjectStore};
+    use lapsed_sim::executor::{Executor, ProcessClock, World};
     use lapsed_sim::leases::bucket::Bucket;
-    use lapsed_sim::leases::executor::{Executor, ProcessClock, World};
 
     struct Process {
         clock: Arc<dyn Clock>,

@@ -2,6 +2,7 @@
 //! wait at the same time. One module a story; `cargo test -p lapsed-sim --test all MODULE::` runs one.
 #![allow(clippy::unwrap_used)]
 
+mod availability;
 mod bucket;
 mod disk;
 mod fixed;

@@ -75,6 +75,8 @@ pub struct Availability {
     pub(super) counters: Counters,
     pub(super) unseeded: tokio::sync::Notify,
     services: Arc<dyn Store>,
+    /// What the truth's clock said, and when that was known here.
+    pub(super) truth_time: Mutex<Option<(u64, Duration)>>,
 }
 
 /// What is known of the settings.
@@ -154,6 +156,7 @@ impl Availability {
             counters: Counters::default(),
             unseeded: tokio::sync::Notify::new(),
             services,
+            truth_time: Mutex::default(),
         })
     }
 
@@ -271,6 +274,7 @@ impl Availability {
         if known.changes == changes {
             known.until = asked + SETTINGS_FOR;
         }
+        self.parts.brake.set_threshold(Duration::from_millis(settings.stale_ms()));
         Ok(settings)
     }
 

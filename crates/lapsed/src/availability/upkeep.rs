@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures::future::{Either, select};
 
-use crate::availability::operations::Availability;
+use crate::availability::operations::{Availability, LOCK};
 use crate::availability::{PAGE_MAX, SeenBeat};
 use crate::clock::jittered;
 use crate::error::Result;
@@ -14,6 +14,10 @@ use crate::sweep::Cursor;
 
 /// How often the mirror is looked at.
 const WATCH: Duration = Duration::from_secs(1);
+
+/// How long a reading of the truth's clock is good for: two clocks part by less than a tenth of a second
+/// in that time.
+const TRUTH_TIME_FOR: Duration = Duration::from_secs(600);
 
 /// The most beats in one statement.
 const BEATS_MAX: usize = 20_000;
@@ -76,11 +80,14 @@ impl Availability {
     /// moved.
     pub async fn mirror_beats(&self) -> Result<u64> {
         let (mut moved, mut after) = (0, Some(Cursor::default()));
+        // Before anything is read: what takes long on its way is older then, never younger.
+        let (truth_ms, known) = (self.truth_time().await?, self.parts.clock.mono());
         let mut read: Vec<Aged> = Vec::new();
         while let Some(from) = after {
+            // Counted from when it was asked for: the answer may have been long on its way.
+            let at = self.parts.clock.mono();
             let page = self.parts.mirror.beats(&from, PAGE_MAX, 0);
             let Some(page) = self.background("beats", page).await? else { break };
-            let at = self.parts.clock.mono();
             read.extend(page.beats.into_iter().filter_map(|one| match one.beat {
                 SeenBeat::At(beat_ms) => {
                     Some(Aged { id: one.id, age_ms: page.now_ms.saturating_sub(beat_ms), at })
@@ -89,19 +96,33 @@ impl Availability {
             }));
             after = page.next;
             if read.len() >= BEATS_MAX || (after.is_none() && !read.is_empty()) {
-                moved += self.note_beats(std::mem::take(&mut read)).await?;
+                let passed_ms = (self.parts.clock.mono() - known).as_millis() as u64;
+                moved += self.note_beats(std::mem::take(&mut read), truth_ms + passed_ms).await?;
             }
         }
         self.counters.beats_noted.fetch_add(moved, std::sync::atomic::Ordering::Relaxed);
         Ok(moved)
     }
 
-    async fn note_beats(&self, read: Vec<Aged>) -> Result<u64> {
+    /// What the truth's clock says at least: as it said when it was last asked, and what has passed here
+    /// since its answer. Asked seldom, so that a round of beats is one statement.
+    async fn truth_time(&self) -> Result<u64> {
+        let now = self.parts.clock.mono();
+        let known = *self.truth_time.lock().expect(LOCK);
+        if let Some((truth_ms, at)) = known.filter(|(_, at)| now < *at + TRUTH_TIME_FOR) {
+            return Ok(truth_ms + (now - at).as_millis() as u64);
+        }
+        let truth_ms = self.calls.quiet("info", self.store().info()).await?.now_ms;
+        *self.truth_time.lock().expect(LOCK) = Some((truth_ms, self.parts.clock.mono()));
+        Ok(truth_ms)
+    }
+
+    async fn note_beats(&self, read: Vec<Aged>, at_ms: u64) -> Result<u64> {
         let now = self.parts.clock.mono();
         // They have grown older while the others were read.
         let aged = |one: Aged| (one.id, one.age_ms + (now - one.at).as_millis() as u64);
         let beats: Vec<(Name, u64)> = read.into_iter().map(aged).collect();
-        self.calls.quiet("note_beats", self.parts.truth.note_beats(&beats)).await
+        self.calls.quiet("note_beats", self.parts.truth.note_beats(&beats, at_ms)).await
     }
 }
 

@@ -129,13 +129,20 @@ pub async fn trap_c9_beats_in_the_truth_only_go_forward(b: Bench) {
     let id = b.online("p").await;
     let beat = async || b.it.describe(&id).await.unwrap().unwrap().last_heartbeat_ms.unwrap();
     let first = beat().await;
-    assert_eq!(b.f.truth.note_beats(&[(id.clone(), 60_000)]).await.unwrap(), 0);
+    assert_eq!(b.f.truth.note_beats(&[(id.clone(), 60_000)], u64::MAX).await.unwrap(), 0);
     assert_eq!(beat().await, first, "an older one changes nothing");
     (b.f.advance)(b.f.stale.max(Duration::from_secs(2))).await;
-    assert_eq!(b.f.truth.note_beats(&[(id.clone(), 0), (name("nobody"), 0)]).await.unwrap(), 1);
+    assert_eq!(
+        b.f.truth.note_beats(&[(id.clone(), 0), (name("nobody"), 0)], u64::MAX).await.unwrap(),
+        1
+    );
     assert!(beat().await > first);
     b.it.set_offline(&id).await.unwrap();
-    assert_eq!(b.f.truth.note_beats(&[(id.clone(), 0)]).await.unwrap(), 0, "not of the offline");
+    assert_eq!(
+        b.f.truth.note_beats(&[(id.clone(), 0)], u64::MAX).await.unwrap(),
+        0,
+        "not of the offline"
+    );
 }
 
 /// The seed's heartbeat mirror.

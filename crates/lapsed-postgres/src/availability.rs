@@ -1,0 +1,206 @@
+//! The truth of availability, in an application's tables.
+//!
+//! Every transaction that changes a provider:
+//!
+//! 1. takes the next version of everybody it touches, in the order of their ids: the lock that keeps two
+//!    of lapsed's own apart, and always first, so that they cannot wait for each other in a circle;
+//! 2. changes what is to be changed;
+//! 3. looks at the whole state in a statement of its own (*conclude*), which sees all that was committed
+//!    before it began. So whoever has the higher version has seen what the lower one has seen.
+//!
+//! The application writes its tables without those locks. What it toggles is noticed in the third step: the
+//! own table remembers how a provider was last seen, and one that is otherwise begins a new epoch.
+
+mod changes;
+mod config;
+mod flips;
+mod ledger;
+mod names;
+mod reads;
+mod sessions;
+mod states;
+
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use lapsed::availability::rules::{Settings, SettingsPatch};
+use lapsed::availability::{
+    Available, Beat, Changed, Flap, Flip, Flipped, Listed, Listing, Profile, ProviderState,
+    Session, SessionChange, SessionOutcome, Truth,
+};
+use lapsed::receipt::Receipt;
+use lapsed::store::Store;
+use lapsed::sweep::{Batch, BatchId, Tidied, TidyLimits};
+use lapsed::system::Restored;
+use lapsed::{Error, Kind, Name, Result, SystemId};
+use tokio::sync::OnceCell;
+
+use crate::Postgres;
+use crate::layout::Layout;
+use crate::link::Link;
+use ledger::Tidiness;
+use names::Names;
+
+/// How often a transaction is tried that the server undoes because of others.
+const TRIES: usize = 5;
+
+/// Tries a step again that the server undid because somebody else's was in its way.
+macro_rules! again {
+    ($step:expr) => {{
+        let mut tries = 1;
+        loop {
+            match $step.await {
+                Err(fault) if fault.conflict && tries < TRIES => tries += 1,
+                outcome => break outcome.map_err(Error::from),
+            }
+        }
+    }};
+}
+
+/// The truth of one system.
+pub struct PostgresTruth {
+    postgres: Postgres,
+    id: SystemId,
+    system: String,
+    layout: Layout,
+    names: OnceCell<Names>,
+    tidiness: Mutex<Tidiness>,
+}
+
+impl Postgres {
+    /// The truth of an availability system, in these tables. They are looked at by the first call.
+    pub fn availability(&self, id: SystemId, layout: Layout) -> Result<PostgresTruth> {
+        if id.kind != Kind::Availability {
+            return Err(Error::Invalid(format!("{id} is no system that PostgreSQL carries")));
+        }
+        layout.check()?;
+        Ok(PostgresTruth {
+            postgres: self.clone(),
+            system: id.to_string(),
+            id,
+            layout,
+            names: OnceCell::new(),
+            tidiness: Mutex::default(),
+        })
+    }
+}
+
+impl PostgresTruth {
+    /// Looks at the tables now: an error names each column that is missing.
+    pub async fn check(&self) -> Result<()> {
+        self.names().await.map(|_| ())
+    }
+
+    async fn names(&self) -> Result<&Names> {
+        let find = || Names::find(self.link(), self.postgres.own(), &self.layout);
+        self.names.get_or_try_init(find).await
+    }
+
+    fn link(&self) -> &Link {
+        self.postgres.link()
+    }
+}
+
+#[async_trait]
+impl Truth for PostgresTruth {
+    fn services(&self) -> Arc<dyn Store> {
+        Arc::new(self.postgres.clone())
+    }
+
+    async fn put_provider(&self, profile: &Profile) -> Result<Changed> {
+        again!(self.try_put_provider(profile))
+    }
+
+    async fn set_online(&self, id: &Name, online: bool) -> Result<Option<Changed>> {
+        again!(self.try_set_online(id, online))
+    }
+
+    async fn set_active(&self, id: &Name, active: bool) -> Result<Option<Changed>> {
+        again!(self.try_set_active(id, active))
+    }
+
+    async fn change_session(&self, change: &SessionChange, max: u64) -> Result<SessionOutcome> {
+        self.step_session(change, max).await
+    }
+
+    async fn session(&self, id: &Name) -> Result<Option<Session>> {
+        self.read_session(id).await
+    }
+
+    async fn refresh(&self, ids: &[(Name, u64)]) -> Result<Vec<ProviderState>> {
+        again!(self.try_refresh(ids))
+    }
+
+    async fn read(&self, ids: &[Name]) -> Result<Vec<ProviderState>> {
+        self.read_states(ids).await
+    }
+
+    async fn page(&self, after: Option<&Name>, limit: usize) -> Result<Vec<ProviderState>> {
+        self.read_page(after, limit).await
+    }
+
+    async fn extent(&self) -> Result<u64> {
+        self.estimate().await
+    }
+
+    async fn beat(&self, ids: &[Name]) -> Result<Vec<Beat>> {
+        self.note_own_beats(ids).await
+    }
+
+    async fn note_beats(&self, beats: &[(Name, u64)], at_ms: u64) -> Result<u64> {
+        self.note_old_beats(beats, at_ms).await
+    }
+
+    async fn available(
+        &self,
+        settings: &Settings,
+        after: Option<&Name>,
+        limit: usize,
+    ) -> Result<Vec<Available>> {
+        self.read_available(settings, after, limit).await
+    }
+
+    async fn count_available(&self, settings: &Settings) -> Result<u64> {
+        self.number_available(settings).await
+    }
+
+    async fn count_online(&self) -> Result<u64> {
+        self.number_online().await
+    }
+
+    async fn list(&self, listing: &Listing) -> Result<Vec<Listed>> {
+        self.read_list(listing).await
+    }
+
+    async fn describe(&self, id: &Name) -> Result<Option<Listed>> {
+        self.read_one(id).await
+    }
+
+    async fn log(&self, id: &Name, limit: usize) -> Result<Vec<Flap>> {
+        self.read_log(id, limit).await
+    }
+
+    async fn settings(&self) -> Result<Settings> {
+        self.read_settings().await
+    }
+
+    async fn set_settings(&self, patch: &SettingsPatch) -> Result<Settings> {
+        again!(self.try_set_settings(patch))
+    }
+
+    async fn flip(&self, batch: &Batch, flips: &[Flip], stale_ms: u64) -> Result<Vec<Flipped>> {
+        again!(self.try_flip(batch, flips, stale_ms))
+    }
+
+    async fn settle(&self, batch: &BatchId) -> Result<Vec<Receipt>> {
+        self.settle_batch(batch).await
+    }
+
+    async fn tidy(&self, limits: TidyLimits) -> Result<Tidied> {
+        self.tidy_up(&limits).await
+    }
+
+    async fn restore(&self, seq: u64) -> Result<(Restored, Option<ProviderState>)> {
+        again!(self.try_restore(seq))
+    }
+}

@@ -1,0 +1,210 @@
+//! Sessions: who has which. The rule is the room's ([`rules::step`]); here is the transaction around it.
+
+use std::collections::BTreeMap;
+
+use lapsed::availability::{
+    ProviderState, Session, SessionChange, SessionOutcome, SessionRefusal, SessionStatus, rules,
+};
+use lapsed::{Error, Name, Result};
+use tokio_postgres::Row;
+
+use crate::availability::names::Names;
+use crate::availability::states::{Locked, Whom};
+use crate::availability::{PostgresTruth, TRIES};
+use crate::fault::{Tried, nonsense, unavailable};
+use crate::link::{Call, Ending};
+
+/// What one try comes to; `None`: the session has moved on since it was looked at, so look again.
+type Try = Option<SessionOutcome>;
+
+impl Names {
+    /// A session by its id, parameter 1.
+    fn session(&self) -> String {
+        format!(
+            "SELECT c.{}::text, c.{}::text, c.{}::text FROM {} c WHERE c.{} = {}",
+            self.c_id,
+            self.c_provider,
+            self.c_status,
+            self.sessions,
+            self.c_id,
+            self.session.one(1)
+        )
+    }
+}
+
+fn session_of(place: &str, row: &Row) -> Result<Session> {
+    let name = |text: &str| Name::new(text).map_err(|error| nonsense(place, "session", error));
+    let status: Option<String> = row.get(2);
+    Ok(Session {
+        id: name(row.get(0))?,
+        provider: row.get::<_, Option<&str>>(1).map(name).transpose()?,
+        status: SessionStatus::from(status.unwrap_or_default()),
+    })
+}
+
+impl PostgresTruth {
+    pub(super) async fn read_session(&self, id: &Name) -> Result<Option<Session>> {
+        let names = self.names().await?;
+        if !names.session.accepts(id) {
+            return Ok(None);
+        }
+        let rows = self.link().query("session", &names.session(), &[&id.as_str()]).await?;
+        rows.first().map(|row| session_of(self.link().place(), row)).transpose()
+    }
+
+    /// Who has it now is known only after looking, and their versions are to be locked first: so it is
+    /// looked at, locked, and looked at again.
+    pub(super) async fn step_session(
+        &self,
+        change: &SessionChange,
+        max: u64,
+    ) -> Result<SessionOutcome> {
+        for _ in 0..TRIES {
+            let before = self.read_session(change.session()).await?;
+            let step = match rules::step(before.as_ref(), change) {
+                Err(refusal) => return Ok(SessionOutcome::Refused(refusal)),
+                Ok(step) => step,
+            };
+            let Some(step) = step else {
+                let Some(session) = before else {
+                    return Ok(SessionOutcome::Refused(SessionRefusal::NoSuchSession));
+                };
+                return Ok(SessionOutcome::Done { session, changed: false, touched: Vec::new() });
+            };
+            if before.is_none() {
+                self.names().await?.session.demand(&step.session.id)?;
+            }
+            match self.try_step(change, before.as_ref(), max).await {
+                Ok(Some(outcome)) => return Ok(outcome),
+                Ok(None) => {}
+                Err(fault) if fault.conflict => {}
+                Err(fault) => return Err(fault.into()),
+            }
+        }
+        let what = format!("session {} is being changed by too many at once", change.session());
+        Err(unavailable(self.link().place(), what))
+    }
+
+    async fn try_step(
+        &self,
+        change: &SessionChange,
+        before: Option<&Session>,
+        max: u64,
+    ) -> Tried<Try> {
+        let holder = before.and_then(|session| session.provider.as_ref());
+        let whom = holder.into_iter().chain(change.provider()).map(|id| (id, 0));
+        let (call, locked) = self.begin("change a session", whom, Whom::Known).await?;
+        let stepped = self.step_in(&call, &locked, change, before, max).await;
+        call.finish(stepped).await
+    }
+
+    async fn step_in(
+        &self,
+        call: &Call,
+        locked: &BTreeMap<Name, Locked>,
+        change: &SessionChange,
+        before: Option<&Session>,
+        max: u64,
+    ) -> Tried<Ending<Try>> {
+        let sql = format!("{} FOR NO KEY UPDATE", self.names().await?.session());
+        let row = call.query_opt(&sql, &[&change.session().as_str()]).await?;
+        let place = self.link().place();
+        let now = row.map(|row| session_of(place, &row)).transpose()?;
+        if now.as_ref().and_then(|now| now.provider.as_ref())
+            != before.and_then(|before| before.provider.as_ref())
+        {
+            return Ok(Ending::Undo(None));
+        }
+        let refused = |why| Ok(Ending::Undo(Some(SessionOutcome::Refused(why))));
+        let step = match rules::step(now.as_ref(), change) {
+            Err(refusal) => return refused(refusal),
+            Ok(None) => return Ok(Ending::Undo(None)),
+            Ok(Some(step)) => step,
+        };
+        if let Some(onto) = &step.onto
+            && let Some(refusal) = self.no_room(call, locked, onto, max).await?
+        {
+            return refused(refusal);
+        }
+        if !self.write_session(call, now.is_some(), &step.session).await? {
+            return Ok(Ending::Undo(None));
+        }
+        let states = self.conclude(call, locked, &[]).await?;
+        let touched = touched(now.as_ref(), &step.session, states);
+        let done = SessionOutcome::Done { session: step.session, changed: true, touched };
+        Ok(Ending::Commit(Some(done)))
+    }
+
+    /// Why a provider cannot have one more, with the lock on its version held.
+    async fn no_room(
+        &self,
+        call: &Call,
+        locked: &BTreeMap<Name, Locked>,
+        onto: &Name,
+        max: u64,
+    ) -> Tried<Option<SessionRefusal>> {
+        if !locked.contains_key(onto) {
+            return Ok(Some(SessionRefusal::NoSuchProvider));
+        }
+        let names = self.names().await?;
+        let sql = format!(
+            "SELECT coalesce(m.{}, false), ({}) FROM {} m WHERE m.{} = {}",
+            names.p_active,
+            names.count_of_m,
+            names.providers,
+            names.p_id,
+            names.provider.one(1)
+        );
+        let Some(row) = call.query_opt(&sql, &[&onto.as_str()]).await? else {
+            return Ok(Some(SessionRefusal::NoSuchProvider));
+        };
+        let (active, sessions) = (row.get::<_, bool>(0), crate::number::to_u64(row.get(1)));
+        Ok(match active {
+            false => Some(SessionRefusal::Deactivated),
+            true if sessions >= max => Some(SessionRefusal::Full { sessions, max }),
+            true => None,
+        })
+    }
+
+    /// Writes it; `false`: somebody else has just made it.
+    async fn write_session(&self, call: &Call, is_there: bool, session: &Session) -> Tried<bool> {
+        let names = self.names().await?;
+        let Names { sessions, c_id, c_provider, c_status, c_touch, .. } = names;
+        let provider = session.provider.as_ref().map(Name::as_str);
+        if let Some(id) = session.provider.as_ref().filter(|id| !names.session_provider.accepts(id))
+        {
+            return Err(Error::Invalid(format!("{id} cannot have a session")).into());
+        }
+        // A status is sent as it is written, for columns of an enumeration, too.
+        let status = crate::quote::literal(session.status.as_str());
+        let sql = match is_there {
+            true => format!(
+                "UPDATE {sessions} SET {c_provider} = {}, {c_status} = {status}{c_touch} \
+                 WHERE {c_id} = {} RETURNING 1",
+                names.session_provider.one(2),
+                names.session.one(1)
+            ),
+            false => format!(
+                "INSERT INTO {sessions} ({c_id}, {c_provider}, {c_status}) \
+                 VALUES ({}, {}, {status}) ON CONFLICT DO NOTHING RETURNING 1",
+                names.session.one(1),
+                names.session_provider.one(2)
+            ),
+        };
+        Ok(!call.query(&sql, &[&session.id.as_str(), &provider]).await?.is_empty())
+    }
+}
+
+/// Those who have more or fewer sessions by it.
+fn touched(
+    before: Option<&Session>,
+    after: &Session,
+    mut states: BTreeMap<Name, ProviderState>,
+) -> Vec<ProviderState> {
+    let holder = |session: &Session| session.provider.clone().filter(|_| session.occupies());
+    let (before, after) = (before.and_then(holder), holder(after));
+    if before == after {
+        return Vec::new();
+    }
+    [before, after].into_iter().flatten().filter_map(|id| states.remove(&id)).collect()
+}

@@ -1,0 +1,193 @@
+//! Versions and states: the first and the last step of every change.
+
+use std::collections::BTreeMap;
+
+use lapsed::availability::{ProviderState, rules};
+use lapsed::{Name, Result};
+use tokio_postgres::Row;
+
+use crate::availability::PostgresTruth;
+use crate::availability::names::Names;
+use crate::fault::{Tried, nonsense};
+use crate::link::Call;
+use crate::number::{to_i64, to_u64};
+
+/// What a provider's row in the own table says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Locked {
+    pub version: u64,
+    pub epoch: u64,
+}
+
+/// Of whom versions are taken.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Whom {
+    /// Only of those that there are.
+    Known,
+    /// Also of those that are about to be made.
+    Anybody,
+}
+
+impl Names {
+    /// How long ago a timestamp was, in milliseconds, never negative; NULL stays.
+    pub fn age_of(&self, time: &str) -> String {
+        format!(
+            "CASE WHEN {time} IS NULL THEN NULL ELSE \
+             greatest(0, floor(extract(epoch FROM clock_timestamp() - {time}) * 1000))::bigint END"
+        )
+    }
+
+    /// The columns of a state, of `m`, `s` and `v`.
+    pub fn state(&self) -> String {
+        format!(
+            "m.{}::text, coalesce(v.version, 0), coalesce(v.epoch, 0), coalesce(s.{}, false), \
+             coalesce(m.{}, false), ({}), {}",
+            self.p_id,
+            self.s_online,
+            self.p_active,
+            self.count_of_m,
+            self.age_of(&format!("s.{}", self.s_beat)),
+        )
+    }
+
+    /// `m`, `s` and `v`, joined. The system is parameter 1.
+    pub fn joined(&self) -> String {
+        format!(
+            "{} m LEFT JOIN {} s ON {} LEFT JOIN {} v ON v.system = $1 AND v.provider = m.{}::text",
+            self.providers, self.status, self.s_of_m, self.own.availability, self.p_id
+        )
+    }
+
+    /// Takes the next version of each: system, ids, floors. See [`rules::next_version`].
+    fn bump(&self, whom: Whom) -> String {
+        let known = match whom {
+            Whom::Anybody => String::new(),
+            Whom::Known => format!(
+                "JOIN {} m ON m.{} = {} ",
+                self.providers,
+                self.p_id,
+                self.provider.of("a.id")
+            ),
+        };
+        format!(
+            "INSERT INTO {} AS v (system, provider, version, epoch) \
+             SELECT $1, a.id, greatest(a.floor + 1, \
+             floor(extract(epoch FROM clock_timestamp()) * 1000000)::bigint), 0 \
+             FROM unnest($2::text[], $3::bigint[]) AS a(id, floor) {known}ORDER BY a.id COLLATE \"C\" \
+             ON CONFLICT (system, provider) DO UPDATE \
+             SET version = greatest(v.version + 1, EXCLUDED.version) \
+             RETURNING provider, version, epoch",
+            self.own.availability
+        )
+    }
+
+    /// Looks at the state of each and remembers it: system, ids, those for whom an epoch begins anyway.
+    fn conclude(&self) -> String {
+        let Names { s_online, s_last_online, p_id, .. } = self;
+        format!(
+            "UPDATE {} AS v SET epoch = CASE WHEN v.provider = ANY($3::text[]) \
+             OR (coalesce(s.{s_online}, false), s.{s_last_online}) \
+             IS DISTINCT FROM (coalesce(v.was_online, false), v.online_mark) \
+             THEN v.version ELSE v.epoch END, \
+             was_online = coalesce(s.{s_online}, false), online_mark = s.{s_last_online} \
+             FROM {} m LEFT JOIN {} s ON {} \
+             WHERE v.system = $1 AND v.provider = m.{p_id}::text AND m.{p_id} = ANY({}) RETURNING {}",
+            self.own.availability,
+            self.providers,
+            self.status,
+            self.s_of_m,
+            self.provider.many(2),
+            self.state()
+        )
+    }
+}
+
+/// A state out of a row.
+pub(super) fn state_of(place: &str, row: &Row) -> Result<ProviderState> {
+    let id: &str = row.get(0);
+    Ok(ProviderState {
+        id: Name::new(id).map_err(|error| nonsense(place, "read a provider", error))?,
+        version: to_u64(row.get(1)),
+        epoch: to_u64(row.get(2)),
+        online: row.get(3),
+        active: row.get(4),
+        sessions: to_u64(row.get(5)),
+        beat_age_ms: row.get::<_, Option<i64>>(6).map(to_u64),
+    })
+}
+
+impl PostgresTruth {
+    /// Begins a transaction with the versions of all that it touches. Those that are not there are left out.
+    pub(super) async fn begin(
+        &self,
+        call: &'static str,
+        ids: impl IntoIterator<Item = (&Name, u64)>,
+        whom: Whom,
+    ) -> Tried<(Call, BTreeMap<Name, Locked>)> {
+        let names = self.names().await?;
+        let (ids, floors) = self.sorted(names, ids);
+        let params: crate::link::Params<'_> = &[&self.system, &ids, &floors];
+        let (call, rows) = self.link().begin(call, &names.bump(whom), params).await?;
+        match locked_of(self.link().place(), &rows) {
+            Ok(locked) => Ok((call, locked)),
+            Err(error) => Err(call.spoil(error.into()).await),
+        }
+    }
+
+    /// The same inside a transaction that has begun with something else.
+    pub(super) async fn lock(
+        &self,
+        call: &Call,
+        ids: impl IntoIterator<Item = (&Name, u64)>,
+    ) -> Tried<BTreeMap<Name, Locked>> {
+        let names = self.names().await?;
+        let (ids, floors) = self.sorted(names, ids);
+        let params: crate::link::Params<'_> = &[&self.system, &ids, &floors];
+        let rows = call.query(&names.bump(Whom::Known), params).await?;
+        Ok(locked_of(self.link().place(), &rows)?)
+    }
+
+    /// Each once, and only such as can be there.
+    fn sorted<'a>(
+        &self,
+        names: &Names,
+        ids: impl IntoIterator<Item = (&'a Name, u64)>,
+    ) -> (Vec<&'a str>, Vec<i64>) {
+        let mut floors: BTreeMap<&str, u64> = BTreeMap::new();
+        for (id, floor) in ids.into_iter().filter(|(id, _)| names.provider.accepts(id)) {
+            let known = floors.entry(id.as_str()).or_default();
+            *known = floor.max(*known);
+        }
+        floors.into_iter().map(|(id, floor)| (id, to_i64(floor))).unzip()
+    }
+
+    /// The last step: the state of each as it is now, by id.
+    pub(super) async fn conclude(
+        &self,
+        call: &Call,
+        locked: &BTreeMap<Name, Locked>,
+        toggled: &[&Name],
+    ) -> Tried<BTreeMap<Name, ProviderState>> {
+        let names = self.names().await?;
+        let ids: Vec<&str> = locked.keys().map(Name::as_str).collect();
+        let toggled: Vec<&str> = toggled.iter().map(|id| id.as_str()).collect();
+        let rows = call.query(&names.conclude(), &[&self.system, &ids, &toggled]).await?;
+        let mut states = BTreeMap::new();
+        for row in &rows {
+            let state = state_of(self.link().place(), row)?;
+            states.insert(state.id.clone(), state);
+        }
+        Ok(states)
+    }
+}
+
+fn locked_of(place: &str, rows: &[Row]) -> Result<BTreeMap<Name, Locked>> {
+    let read = |row: &Row| -> Result<(Name, Locked)> {
+        let id = Name::new(row.get(0)).map_err(|error| nonsense(place, "take versions", error))?;
+        Ok((id, Locked { version: to_u64(row.get(1)), epoch: to_u64(row.get(2)) }))
+    };
+    rows.iter().map(read).collect()
+}
+
+// The rule that `bump` follows on the server.
+const _: fn(u64, u64, u64) -> u64 = rules::next_version;

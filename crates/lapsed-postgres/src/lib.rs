@@ -1,0 +1,74 @@
+//! PostgreSQL: the truth of `availability`, in an application's own tables or in tables made for it.
+//!
+//! Read in this order: [`Layout`] (what the tables are called), `schema` (how they are made), `link` (a
+//! call: a connection, a time limit, an end), `availability` (the operations). Every change of a provider
+//! is one transaction: first the lock on the provider's version, then the change, then a look with fresh
+//! eyes; so the higher version has always seen more.
+#![warn(missing_docs)]
+
+mod address;
+mod availability;
+mod fault;
+mod layout;
+mod ledger;
+mod link;
+mod listen;
+mod number;
+mod own;
+mod quote;
+mod schema;
+mod services;
+mod tls;
+
+use std::sync::Arc;
+
+use lapsed::Result;
+use lapsed::clock::{Clock, SystemClock};
+
+use crate::link::Link;
+use crate::own::Own;
+
+pub use address::Address;
+pub use availability::PostgresTruth;
+pub use layout::{Config, IdType, Layout, Logins, Logs, Providers, Sessions, Status};
+pub use listen::{Heard, Listener};
+pub use schema::{
+    AVAILABILITY_CHANNEL, Applied, SETTINGS_CHANNEL, Triggers, print as print_schema,
+};
+
+/// A database. Clones share the connections.
+#[derive(Clone)]
+pub struct Postgres {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    link: Link,
+    own: Own,
+}
+
+impl Postgres {
+    /// Makes ready; the first call connects. Must be called inside a runtime.
+    pub fn new(address: &Address) -> Result<Postgres> {
+        Self::with_clock(address, SystemClock::shared())
+    }
+
+    /// The same with a clock of the caller's, for waiting.
+    pub fn with_clock(address: &Address, clock: Arc<dyn Clock>) -> Result<Postgres> {
+        let link = Link::new(address, clock)?;
+        Ok(Postgres { inner: Arc::new(Inner { link, own: Own::new(&address.prefix) }) })
+    }
+
+    /// How many statements were sent so far.
+    pub fn statements(&self) -> u64 {
+        self.inner.link.statements()
+    }
+
+    pub(crate) fn link(&self) -> &Link {
+        &self.inner.link
+    }
+
+    pub(crate) fn own(&self) -> &Own {
+        &self.inner.own
+    }
+}

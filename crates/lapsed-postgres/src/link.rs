@@ -1,0 +1,324 @@
+//! The connections: a bounded number of them, always with time limits, made anew by themselves.
+//!
+//! A connection goes back to the others only if its call has ended well, or was refused by the server and
+//! undone. Whatever else happens to a call (no answer, the caller went away, an open transaction), its
+//! connection is closed: the server then undoes what was not committed.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use deadpool_postgres::{
+    Hook, HookError, Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime,
+};
+use futures::join;
+use lapsed::clock::{Clock, within};
+use lapsed::{Error, Result};
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{NoTls, Row};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use crate::address::Address;
+use crate::fault::{Fault, Tried, late, told, unavailable, words};
+use crate::tls;
+
+/// What a statement is given.
+pub(crate) type Params<'a> = &'a [&'a (dyn ToSql + Sync)];
+
+/// A way to the server. Clones share it.
+#[derive(Clone)]
+pub(crate) struct Link {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    pool: Pool,
+    clock: Arc<dyn Clock>,
+    place: Arc<str>,
+    statements: AtomicU64,
+    address: Address,
+    config: tokio_postgres::Config,
+    tls: Option<MakeRustlsConnect>,
+}
+
+impl Link {
+    /// Makes ready; the first call connects.
+    pub fn new(address: &Address, clock: Arc<dyn Clock>) -> Result<Link> {
+        let (config, trust) = address.config()?;
+        let tls = trust.as_ref().map(tls::connector).transpose()?;
+        let how = ManagerConfig { recycling_method: RecyclingMethod::Fast };
+        let manager = match &tls {
+            Some(tls) => Manager::from_config(config.clone(), tls.clone(), how),
+            None => Manager::from_config(config.clone(), NoTls, how),
+        };
+        let manners = manners(address);
+        let first = Hook::async_fn(move |client: &mut deadpool_postgres::ClientWrapper, _| {
+            let manners = manners.clone();
+            Box::pin(
+                async move { client.batch_execute(&manners).await.map_err(HookError::Backend) },
+            )
+        });
+        let pool = Pool::builder(manager)
+            .max_size(address.connections.max(1))
+            .post_create(first)
+            .runtime(Runtime::Tokio1)
+            .build()
+            .map_err(|error| Error::Invalid(error.to_string()))?;
+        let inner = Inner {
+            pool,
+            clock,
+            place: Arc::from(address.place()),
+            statements: AtomicU64::new(0),
+            address: address.clone(),
+            config,
+            tls,
+        };
+        Ok(Link { inner: Arc::new(inner) })
+    }
+
+    pub fn place(&self) -> &str {
+        &self.inner.place
+    }
+
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.inner.clock
+    }
+
+    pub fn address(&self) -> &Address {
+        &self.inner.address
+    }
+
+    /// How many statements were sent so far.
+    pub fn statements(&self) -> u64 {
+        self.inner.statements.load(Ordering::Relaxed)
+    }
+
+    /// What a connection of one's own needs: for listening.
+    pub fn parts(&self) -> (&tokio_postgres::Config, Option<&MakeRustlsConnect>) {
+        (&self.inner.config, self.inner.tls.as_ref())
+    }
+
+    /// One statement by itself.
+    pub async fn query(
+        &self,
+        name: &'static str,
+        sql: &str,
+        params: Params<'_>,
+    ) -> Result<Vec<Row>> {
+        let call = self.call(name).await?;
+        let rows = call.query(sql, params).await;
+        call.end(rows)
+    }
+
+    /// One statement by itself that answers with one row.
+    pub async fn query_one(
+        &self,
+        name: &'static str,
+        sql: &str,
+        params: Params<'_>,
+    ) -> Result<Row> {
+        let mut rows = self.query(name, sql, params).await?;
+        rows.pop().ok_or_else(|| crate::fault::nonsense(self.place(), name, "there is no row"))
+    }
+
+    /// A transaction that begins with this statement, which costs no round trip more than it.
+    pub async fn begin(
+        &self,
+        name: &'static str,
+        sql: &str,
+        params: Params<'_>,
+    ) -> Tried<(Call, Vec<Row>)> {
+        let call = self.call(name).await?;
+        match call.begin(sql, params).await {
+            Ok(rows) => Ok((call, rows)),
+            Err(fault) => Err(call.spoil(fault).await),
+        }
+    }
+
+    /// Several statements as they stand, without parameters.
+    pub async fn batch(&self, name: &'static str, sql: &str) -> Result<()> {
+        let call = self.call(name).await?;
+        let done = call.batch(sql).await;
+        call.end(done)
+    }
+
+    /// A connection for one call.
+    async fn call(&self, name: &'static str) -> Result<Call> {
+        let limit = self.inner.address.connect_timeout;
+        let got = within(&*self.inner.clock, limit, self.inner.pool.get()).await;
+        let client = match got {
+            None => return Err(self.unconnected(format!("no connection within {limit:?}"))),
+            Some(Err(error)) => return Err(self.refused(&error)),
+            Some(Ok(client)) => client,
+        };
+        let until = self.inner.clock.mono() + self.inner.address.call_timeout;
+        Ok(Call { link: self.clone(), name, client: Some(client), until })
+    }
+
+    fn refused(&self, error: &PoolError) -> Error {
+        match error {
+            PoolError::Backend(error) | PoolError::PostCreateHook(HookError::Backend(error)) => {
+                match error.as_db_error() {
+                    Some(_) => told(self.place(), "connect", error).error,
+                    None => self.unconnected(words(error)),
+                }
+            }
+            other => self.unconnected(other.to_string()),
+        }
+    }
+
+    /// Nothing was sent.
+    fn unconnected(&self, why: String) -> Error {
+        unavailable(self.place(), format!("cannot connect: {why}"))
+    }
+
+    /// One connection was lost: those that wait for work are likely to be, too.
+    fn forget_idle(&self) {
+        drop(self.inner.pool.retain(|_, _| false));
+    }
+}
+
+/// What every connection is told first. `lapsed.quiet`: the triggers need not tell what lapsed does itself.
+fn manners(address: &Address) -> String {
+    let ms = address.call_timeout.as_millis().max(1);
+    format!(
+        "SET statement_timeout = {ms}; SET idle_in_transaction_session_timeout = {}; \
+         SET TimeZone = 'UTC'; SET lapsed.quiet = 'on'",
+        2 * ms
+    )
+}
+
+/// What is to become of a transaction whose steps have ended, and the answer.
+pub(crate) enum Ending<T> {
+    Commit(T),
+    Undo(T),
+}
+
+/// One call: a connection, until a deadline. Dropped before its end it closes the connection.
+pub(crate) struct Call {
+    link: Link,
+    name: &'static str,
+    client: Option<Object>,
+    until: Duration,
+}
+
+impl Call {
+    /// One statement.
+    pub async fn query(&self, sql: &str, params: Params<'_>) -> Tried<Vec<Row>> {
+        let client = self.client();
+        self.in_time(1, async {
+            let statement = client.prepare_cached(sql).await?;
+            client.query(&statement, params).await
+        })
+        .await
+    }
+
+    /// One statement that answers with one row, or none.
+    pub async fn query_opt(&self, sql: &str, params: Params<'_>) -> Tried<Option<Row>> {
+        Ok(self.query(sql, params).await?.pop())
+    }
+
+    async fn begin(&self, sql: &str, params: Params<'_>) -> Tried<Vec<Row>> {
+        let client = self.client();
+        self.in_time(2, async {
+            let statement = client.prepare_cached(sql).await?;
+            // In one go: the second is sent before the first is answered. Whatever the server's default
+            // is, a statement must see what was committed before it.
+            let begin = client.batch_execute("BEGIN ISOLATION LEVEL READ COMMITTED");
+            let (begun, rows) = join!(begin, client.query(&statement, params));
+            begun.and(rows)
+        })
+        .await
+    }
+
+    async fn batch(&self, sql: &str) -> Tried<()> {
+        self.in_time(1, self.client().batch_execute(sql)).await
+    }
+
+    /// Ends a transaction as its steps have it.
+    pub async fn finish<T>(self, outcome: Tried<Ending<T>>) -> Tried<T> {
+        match outcome {
+            Ok(Ending::Commit(answer)) => self.commit().await.map(|()| answer),
+            Ok(Ending::Undo(answer)) => {
+                self.rollback().await;
+                Ok(answer)
+            }
+            Err(fault) => Err(self.spoil(fault).await),
+        }
+    }
+
+    /// Makes it so. An error leaves open whether it is.
+    async fn commit(self) -> Tried<()> {
+        match self.batch("COMMIT").await {
+            Ok(()) => {
+                self.give_back();
+                Ok(())
+            }
+            Err(fault) => Err(self.spoil(fault).await),
+        }
+    }
+
+    /// Undoes it.
+    async fn rollback(self) {
+        if self.batch("ROLLBACK").await.is_ok() {
+            self.give_back();
+        }
+    }
+
+    /// Ends a transaction that failed; what it failed of.
+    pub async fn spoil(self, fault: Fault) -> Fault {
+        match fault.connected {
+            true => self.rollback().await,
+            false => self.link.forget_idle(),
+        }
+        fault
+    }
+
+    /// Ends a call without a transaction.
+    fn end<T>(self, outcome: Tried<T>) -> Result<T> {
+        match &outcome {
+            Err(fault) if !fault.connected => self.link.forget_idle(),
+            _ => self.give_back(),
+        }
+        Ok(outcome?)
+    }
+
+    async fn in_time<T>(
+        &self,
+        statements: u64,
+        work: impl Future<Output = std::result::Result<T, tokio_postgres::Error>>,
+    ) -> Tried<T> {
+        self.link.inner.statements.fetch_add(statements, Ordering::Relaxed);
+        let clock = &*self.link.inner.clock;
+        let left = self.until.saturating_sub(clock.mono());
+        match within(clock, left, work).await {
+            Some(Ok(done)) => Ok(done),
+            Some(Err(error)) => Err(told(self.link.place(), self.name, &error)),
+            None => {
+                let ms = self.link.inner.address.call_timeout.as_millis();
+                Err(late(self.link.place(), self.name, ms))
+            }
+        }
+    }
+
+    fn client(&self) -> &Object {
+        self.client.as_ref().expect("a call has its connection until it ends")
+    }
+
+    fn give_back(mut self) {
+        drop(self.client.take());
+    }
+
+    /// The error for an answer that makes no sense.
+    pub fn nonsense(&self, what: impl std::fmt::Display) -> Fault {
+        crate::fault::nonsense(self.link.place(), self.name, what).into()
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        if let Some(client) = self.client.take() {
+            drop(Object::take(client));
+        }
+    }
+}

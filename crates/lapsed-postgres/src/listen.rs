@@ -1,0 +1,190 @@
+//! Hearing what the triggers tell: who was changed by the application itself, and which setting.
+//!
+//! What is told while nobody listens is lost. So after every connection, the first one too, and whenever
+//! more was told than was taken, [`Heard::Gap`] says that something may have been missed: whoever hears
+//! it compares everything.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use futures::future::poll_fn;
+use lapsed::Name;
+use lapsed::clock::{jittered, within};
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::task::JoinHandle;
+use tokio_postgres::{AsyncMessage, Client, Connection, NoTls, Notification, Socket};
+
+use crate::Postgres;
+use crate::fault::words;
+use crate::link::Link;
+use crate::quote;
+use crate::schema::{AVAILABILITY_CHANNEL, SETTINGS_CHANNEL};
+
+/// How much may be told and not yet taken, unless told otherwise.
+const WAITING_MAX: usize = 10_000;
+/// How often the server is asked whether it is still there: a connection that is cut in silence would
+/// otherwise tell nothing for ever.
+const ASK_EVERY: Duration = Duration::from_secs(10);
+/// Between two attempts to connect, at first and at most.
+const RETRY_FIRST: Duration = Duration::from_millis(100);
+const RETRY_MOST: Duration = Duration::from_secs(5);
+
+/// What was heard.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// This provider was changed: its status, its sessions, or whether it may work.
+    Provider(Name),
+    /// The setting under this key was changed.
+    Setting(String),
+    /// Something may have been missed.
+    Gap,
+}
+
+/// Listens, for as long as it is kept; connects again by itself.
+pub struct Listener {
+    link: Link,
+    line: Option<Line>,
+    retry: Duration,
+    waiting_max: usize,
+}
+
+/// One connection that listens.
+struct Line {
+    told: Receiver<Heard>,
+    lost: Arc<AtomicBool>,
+    // Dropping it ends the connection, and with that the task.
+    client: Client,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Postgres {
+    /// A listener; it connects when it is first asked.
+    pub fn listen(&self) -> Listener {
+        self.listen_within(WAITING_MAX)
+    }
+
+    /// The same; at most so much waits to be taken, and more is a gap.
+    pub fn listen_within(&self, waiting_max: usize) -> Listener {
+        let waiting_max = waiting_max.max(1);
+        Listener { link: self.link().clone(), line: None, retry: RETRY_FIRST, waiting_max }
+    }
+}
+
+impl Listener {
+    /// The next that is told; waits for it. Nothing is lost by giving up waiting.
+    pub async fn next(&mut self) -> Heard {
+        loop {
+            let Some(line) = &mut self.line else {
+                self.reconnect().await;
+                return Heard::Gap;
+            };
+            if line.lost.swap(false, Ordering::AcqRel) {
+                return Heard::Gap;
+            }
+            match within(&**self.link.clock(), ASK_EVERY, line.told.recv()).await {
+                Some(Some(heard)) => return heard,
+                Some(None) => self.line = None,
+                None if self.answers().await => {}
+                None => self.line = None,
+            }
+        }
+    }
+
+    /// What else is there already, at most so many, without waiting.
+    pub fn more(&mut self, limit: usize) -> Vec<Heard> {
+        let told = self
+            .line
+            .iter_mut()
+            .flat_map(|line| std::iter::from_fn(|| line.told.try_recv().ok()).take(limit));
+        told.collect()
+    }
+
+    async fn answers(&self) -> bool {
+        let Some(line) = &self.line else { return false };
+        let limit = self.link.address().call_timeout;
+        let asked = line.client.simple_query("");
+        matches!(within(&**self.link.clock(), limit, asked).await, Some(Ok(_)))
+    }
+
+    /// Until there is a connection that listens.
+    async fn reconnect(&mut self) {
+        let clock = self.link.clock().clone();
+        loop {
+            let limit = self.link.address().connect_timeout + self.link.address().call_timeout;
+            let why = match within(&*clock, limit, connect(&self.link, self.waiting_max)).await {
+                Some(Ok(line)) => {
+                    self.line = Some(line);
+                    self.retry = RETRY_FIRST;
+                    return;
+                }
+                Some(Err(error)) => words(&error),
+                None => "no answer in time".to_owned(),
+            };
+            tracing::warn!(store = self.link.place(), why, "cannot listen; trying again");
+            clock.sleep(jittered(&*clock, self.retry, 0.2)).await;
+            self.retry = (self.retry * 2).min(RETRY_MOST);
+        }
+    }
+}
+
+async fn connect(link: &Link, waiting_max: usize) -> Result<Line, tokio_postgres::Error> {
+    let (config, tls) = link.parts();
+    let (sender, told) = channel(waiting_max);
+    let lost = Arc::new(AtomicBool::new(false));
+    let ear = Ear { sender, lost: lost.clone() };
+    let (client, task) = match tls {
+        Some(tls) => {
+            let (client, connection) = config.connect(tls.clone()).await?;
+            (client, tokio::spawn(ear.hear(connection)))
+        }
+        None => {
+            let (client, connection) = config.connect(NoTls).await?;
+            (client, tokio::spawn(ear.hear(connection)))
+        }
+    };
+    let line = Line { told, lost, client, task };
+    let listen =
+        [AVAILABILITY_CHANNEL, SETTINGS_CHANNEL].map(|c| format!("LISTEN {}", quote::name(c)));
+    line.client.batch_execute(&listen.join("; ")).await?;
+    Ok(line)
+}
+
+/// What drives the connection and passes on what is told.
+struct Ear {
+    sender: Sender<Heard>,
+    lost: Arc<AtomicBool>,
+}
+
+impl Ear {
+    /// Until the connection is over.
+    async fn hear<T>(self, mut connection: Connection<Socket, T>)
+    where
+        T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
+    {
+        while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
+            if let AsyncMessage::Notification(notification) = message
+                && let Some(heard) = understood(&notification)
+                && self.sender.try_send(heard).is_err()
+            {
+                self.lost.store(true, Ordering::Release);
+            }
+        }
+    }
+}
+
+fn understood(told: &Notification) -> Option<Heard> {
+    match (told.channel(), told.payload()) {
+        (_, "") => Some(Heard::Gap),
+        // What cannot be a name is nobody's.
+        (AVAILABILITY_CHANNEL, id) => Name::new(id).ok().map(Heard::Provider),
+        (SETTINGS_CHANNEL, key) => Some(Heard::Setting(key.to_owned())),
+        _ => None,
+    }
+}

@@ -1,0 +1,49 @@
+//! lapsed's own tables, quoted.
+
+use crate::quote;
+
+/// Their names: all that they begin with is configured.
+#[derive(Clone, Debug)]
+pub(crate) struct Own {
+    pub receipts: String,
+    pub batches: String,
+    pub terms: String,
+    pub settings: String,
+    pub availability: String,
+    prefix: String,
+}
+
+impl Own {
+    pub fn new(prefix: &str) -> Own {
+        let table = |name: &str| quote::table(&format!("{prefix}{name}"));
+        Own {
+            receipts: table("receipts"),
+            batches: table("batches"),
+            terms: table("terms"),
+            settings: table("settings"),
+            availability: table("availability"),
+            prefix: prefix.to_owned(),
+        }
+    }
+
+    /// Something else of lapsed's beside them: a function.
+    pub fn named(&self, name: &str) -> String {
+        quote::table(&format!("{}{name}", self.prefix))
+    }
+
+    /// The name of a trigger or an index, which are in their table's schema.
+    pub fn bare(&self, name: &str) -> String {
+        quote::name(&self.unquoted(name))
+    }
+
+    /// The same, as the catalogue has it.
+    pub fn unquoted(&self, name: &str) -> String {
+        let prefix = self.prefix.split_once('.').map_or(self.prefix.as_str(), |(_, rest)| rest);
+        format!("{prefix}{name}")
+    }
+
+    /// The schema that they are in, if it is named.
+    pub fn schema(&self) -> Option<&str> {
+        self.prefix.split_once('.').map(|(schema, _)| schema)
+    }
+}

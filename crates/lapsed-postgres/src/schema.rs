@@ -1,0 +1,87 @@
+//! The tables: as SQL to be read and run by whoever runs the database, or made from here.
+//!
+//! What is there already stays as it is. Nothing is ever added to an application's table; what lapsed
+//! needs besides is in tables of its own.
+
+mod apply;
+mod tables;
+mod triggers;
+
+use crate::layout::Layout;
+use crate::own::Own;
+
+pub use apply::Applied;
+pub(crate) use tables::occupying;
+pub use triggers::{AVAILABILITY_CHANNEL, SETTINGS_CHANNEL};
+
+/// Whether the application's tables tell what is changed in them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Triggers {
+    /// Nobody but lapsed writes there, or somebody else tells.
+    Without,
+    /// Each change is told by NOTIFY, so that the mirror follows an application that knows nothing of it.
+    With,
+}
+
+/// One statement of the schema.
+pub(crate) struct Statement {
+    /// Which table it makes, or belongs to, quoted; empty: none.
+    pub table: String,
+    pub sql: String,
+    pub kind: Part,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// A schema or a table.
+    Table,
+    /// An index that queries need: on which column, as it is named.
+    Index(String),
+    /// A function or a trigger.
+    Trigger,
+}
+
+/// Everything, as SQL that can be run again and again. `prefix` is that of
+/// [`Address`](crate::Address::prefix).
+pub fn print(prefix: &str, layout: &Layout, triggers: Triggers) -> String {
+    let statements = statements(&Own::new(prefix), layout, triggers);
+    let each = statements.iter().map(|statement| match statement.kind {
+        // A table that is in use is not locked meanwhile.
+        Part::Index(_) => statement.sql.replacen("CREATE INDEX", "CREATE INDEX CONCURRENTLY", 1),
+        Part::Table | Part::Trigger => statement.sql.clone(),
+    });
+    let body: Vec<String> = each.map(|sql| format!("{sql};\n")).collect();
+    format!(
+        "-- The tables of lapsed. What is there already stays as it is; run it as often as you like, but not\n\
+         -- inside one transaction (the indexes are made beside running work).\n\n{}",
+        body.join("\n")
+    )
+}
+
+fn statements(own: &Own, layout: &Layout, triggers: Triggers) -> Vec<Statement> {
+    let mut all = tables::own(own);
+    all.extend(tables::application(own, layout));
+    if triggers == Triggers::With {
+        all.extend(triggers::all(own, layout));
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_quoted_wherever_they_stand() {
+        let mut layout = Layout::default();
+        layout.providers.table = r#"app.my "mitras""#.to_owned();
+        layout.sessions.provider = "Who".to_owned();
+        let sql = print("ops.lapsed_", &layout, Triggers::With);
+        assert!(sql.contains(r#""app"."my ""mitras""""#), "{sql}");
+        assert!(sql.contains(r#"NEW."Who""#), "{sql}");
+        assert!(sql.contains(r#""ops"."lapsed_receipts""#), "{sql}");
+        assert!(!sql.contains("ALTER TABLE"), "{sql}");
+        let without = print("lapsed_", &Layout::default(), Triggers::Without);
+        assert!(!without.contains("TRIGGER"), "{without}");
+    }
+}

@@ -1,0 +1,114 @@
+//! Triggers that tell what an application changes by itself: who, and nothing else.
+//!
+//! They only NOTIFY: an application's transaction takes no lock more on any row, and is told of nothing.
+//! (At their commit, transactions that notify wait for each other, as PostgreSQL has it.) Each fires only
+//! for a change that matters: a beat that is written down does not. What lapsed does itself is not told.
+
+use crate::layout::Layout;
+use crate::own::Own;
+use crate::quote::{literal, name, table};
+use crate::schema::{Part, Statement};
+
+/// Where it is told who has changed. The payload is the provider's id; empty: perhaps everybody.
+pub const AVAILABILITY_CHANNEL: &str = "lapsed_availability";
+
+/// Where it is told which setting has changed. The payload is its key; empty: perhaps every one.
+pub const SETTINGS_CHANNEL: &str = "lapsed_settings";
+
+struct Told<'a> {
+    /// What it is called here.
+    what: &'static str,
+    table: &'a str,
+    channel: &'static str,
+    /// Which column names who or what.
+    subject: &'a str,
+    /// Of an update only a change of these matters.
+    columns: Vec<&'a str>,
+}
+
+pub(super) fn all(own: &Own, layout: &Layout) -> Vec<Statement> {
+    let Layout { providers, status, sessions, config, .. } = layout;
+    let told = [
+        Told {
+            what: "providers",
+            table: &providers.table,
+            channel: AVAILABILITY_CHANNEL,
+            subject: &providers.id,
+            columns: vec![&providers.id, &providers.is_active],
+        },
+        Told {
+            what: "status",
+            table: &status.table,
+            channel: AVAILABILITY_CHANNEL,
+            subject: &status.provider,
+            columns: vec![&status.provider, &status.is_online, &status.last_online_at],
+        },
+        Told {
+            what: "sessions",
+            table: &sessions.table,
+            channel: AVAILABILITY_CHANNEL,
+            subject: &sessions.provider,
+            columns: vec![&sessions.provider, &sessions.status],
+        },
+        Told {
+            what: "config",
+            table: &config.table,
+            channel: SETTINGS_CHANNEL,
+            subject: &config.key,
+            columns: vec![&config.key, &config.value],
+        },
+    ];
+    told.iter().flat_map(|told| told.statements(own)).collect()
+}
+
+impl Told<'_> {
+    fn statements(&self, own: &Own) -> Vec<Statement> {
+        let function = own.named(&format!("tell_{}", self.what));
+        let trigger = |event: &str, when: String, each: &str| {
+            format!(
+                "CREATE OR REPLACE TRIGGER {} AFTER {} ON {} FOR EACH {each}{when} EXECUTE FUNCTION {function}()",
+                own.bare(&format!("tell_{}_{}", self.what, event.to_lowercase())),
+                event,
+                table(self.table),
+            )
+        };
+        let values = |row: &str| {
+            let each: Vec<String> =
+                self.columns.iter().map(|column| format!("{row}.{}", name(column))).collect();
+            each.join(", ")
+        };
+        let differs = format!(" WHEN (({}) IS DISTINCT FROM ({}))", values("OLD"), values("NEW"));
+        let sql = [
+            self.function(&function),
+            trigger("INSERT", String::new(), "ROW"),
+            trigger("UPDATE", differs, "ROW"),
+            trigger("DELETE", String::new(), "ROW"),
+            trigger("TRUNCATE", String::new(), "STATEMENT"),
+        ];
+        sql.map(|sql| Statement { table: table(self.table), sql, kind: Part::Trigger }).into()
+    }
+
+    fn function(&self, function: &str) -> String {
+        let (channel, subject) = (literal(self.channel), name(self.subject));
+        format!(
+            "CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS $lapsed$
+BEGIN
+    IF current_setting('lapsed.quiet', true) = 'on' THEN
+        RETURN NULL;
+    END IF;
+    IF TG_OP = 'TRUNCATE' THEN
+        PERFORM pg_catalog.pg_notify({channel}, '');
+        RETURN NULL;
+    END IF;
+    IF TG_OP <> 'INSERT' AND OLD.{subject} IS NOT NULL THEN
+        PERFORM pg_catalog.pg_notify({channel}, OLD.{subject}::text);
+    END IF;
+    IF TG_OP <> 'DELETE' AND NEW.{subject} IS NOT NULL THEN
+        PERFORM pg_catalog.pg_notify({channel}, NEW.{subject}::text);
+    END IF;
+    RETURN NULL;
+END
+$lapsed$"
+        )
+    }
+}

@@ -1,0 +1,118 @@
+//! Terms, the operator's settings, receipts: what the engine needs of any store.
+
+use async_trait::async_trait;
+use lapsed::leader::Term;
+use lapsed::receipt::{Receipt, ReceiptQuery};
+use lapsed::store::{Store, StoreInfo};
+use lapsed::sweep::brake::Setting;
+use lapsed::{Error, Result, SystemId};
+
+use crate::Postgres;
+use crate::fault::nonsense;
+use crate::ledger::{READ_COLUMNS, read_receipt};
+use crate::number::{ms_of, to_i64, to_u64};
+
+#[async_trait]
+impl Store for Postgres {
+    async fn info(&self) -> Result<StoreInfo> {
+        let sql = format!(
+            "SELECT current_setting('server_version'), {}, {}, \
+             floor(extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint",
+            ms_of("clock_timestamp()"),
+            ms_of("pg_postmaster_start_time()")
+        );
+        let row = self.link().query_one("info", &sql, &[]).await?;
+        let version: &str = row.get(0);
+        Ok(StoreInfo {
+            engine: format!("postgres {}", version.split(' ').next().unwrap_or(version)),
+            place: self.link().place().to_owned(),
+            incarnation: row.get::<_, i64>(3).to_string(),
+            now_ms: to_u64(row.get(1)),
+            back_ms: to_u64(row.get(2)),
+        })
+    }
+
+    async fn receipts(&self, system: &SystemId, query: ReceiptQuery) -> Result<Vec<Receipt>> {
+        let (place, order) = match (query.after, query.before) {
+            (Some(after), _) => (Some(to_i64(after)), "seq > $2 ORDER BY seq"),
+            (None, Some(before)) => (Some(to_i64(before)), "seq < $2 ORDER BY seq DESC"),
+            (None, None) => (None, "$2::bigint IS NULL ORDER BY seq DESC"),
+        };
+        let sql = format!(
+            "SELECT {READ_COLUMNS} FROM {} WHERE system = $1 AND {order} LIMIT $3",
+            self.own().receipts
+        );
+        let limit = to_i64(query.limit as u64);
+        let system = system.to_string();
+        let rows = self.link().query("receipts", &sql, &[&system, &place, &limit]).await?;
+        rows.iter().map(|row| read_receipt(self.link().place(), row)).collect()
+    }
+
+    async fn receipt(&self, system: &SystemId, seq: u64) -> Result<Option<Receipt>> {
+        let sql = format!(
+            "SELECT {READ_COLUMNS} FROM {} WHERE system = $1 AND seq = $2",
+            self.own().receipts
+        );
+        let (system, seq) = (system.to_string(), to_i64(seq));
+        let rows = self.link().query("receipt", &sql, &[&system, &seq]).await?;
+        rows.first().map(|row| read_receipt(self.link().place(), row)).transpose()
+    }
+
+    async fn campaign(
+        &self,
+        system: &SystemId,
+        candidate: &str,
+        ttl_ms: u64,
+    ) -> Result<Option<Term>> {
+        // The number follows the clock: a server that lost its last commits does not hand it out again.
+        let sql = format!(
+            "INSERT INTO {} AS t (system, number, holder, until) VALUES ($1, \
+             floor(extract(epoch FROM clock_timestamp()) * 1000000)::bigint, $2, \
+             clock_timestamp() + $3 * interval '1 millisecond') \
+             ON CONFLICT (system) DO UPDATE SET holder = EXCLUDED.holder, number = CASE \
+             WHEN t.until <= clock_timestamp() THEN greatest(t.number + 1, EXCLUDED.number) \
+             ELSE t.number END, until = clock_timestamp() + $3 * interval '1 millisecond' \
+             WHERE t.holder = EXCLUDED.holder OR t.until <= clock_timestamp() \
+             RETURNING number, {}",
+            self.own().terms,
+            ms_of("until")
+        );
+        let (system, ttl) = (system.to_string(), ttl_ms as f64);
+        let rows = self.link().query("campaign", &sql, &[&system, &candidate, &ttl]).await?;
+        Ok(rows.first().map(|row| Term {
+            number: to_u64(row.get(0)),
+            holder: candidate.to_owned(),
+            until_ms: to_u64(row.get(1)),
+        }))
+    }
+
+    async fn resign(&self, system: &SystemId, term: u64) -> Result<()> {
+        // The number stays, so that the next one is larger.
+        let sql = format!(
+            "UPDATE {} SET until = '-infinity' WHERE system = $1 AND number = $2",
+            self.own().terms
+        );
+        let (system, term) = (system.to_string(), to_i64(term));
+        self.link().query("resign", &sql, &[&system, &term]).await.map(|_| ())
+    }
+
+    async fn brake_setting(&self, system: &SystemId) -> Result<Setting> {
+        let sql = format!("SELECT brake::text FROM {} WHERE system = $1", self.own().settings);
+        let rows = self.link().query("brake", &sql, &[&system.to_string()]).await?;
+        let Some(text) = rows.first().and_then(|row| row.get::<_, Option<&str>>(0)) else {
+            return Ok(Setting::Auto);
+        };
+        serde_json::from_str(text).map_err(|error| nonsense(self.link().place(), "brake", error))
+    }
+
+    async fn set_brake(&self, system: &SystemId, setting: Setting) -> Result<()> {
+        let sql = format!(
+            "INSERT INTO {} (system, brake) VALUES ($1, $2::text::jsonb) \
+             ON CONFLICT (system) DO UPDATE SET brake = EXCLUDED.brake",
+            self.own().settings
+        );
+        let text = serde_json::to_string(&setting)
+            .map_err(|error| Error::Invalid(format!("the brake's setting: {error}")))?;
+        self.link().query("set brake", &sql, &[&system.to_string(), &text]).await.map(|_| ())
+    }
+}

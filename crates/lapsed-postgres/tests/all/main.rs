@@ -1,0 +1,17 @@
+//! All tests of PostgreSQL in one program: linking costs more than most of them. One module a story;
+//! `cargo test -p lapsed-postgres --test all MODULE::` runs one.
+#![allow(clippy::unwrap_used)]
+
+mod adopted;
+mod conformance;
+mod connection;
+mod differential;
+mod faults;
+mod fixture;
+mod flips;
+mod listening;
+mod permissions;
+mod races;
+mod schema;
+mod services;
+mod truth;

@@ -1,0 +1,323 @@
+//! Availability: daemons on a truth and a mirror, each of which stands still, loses answers or (the mirror)
+//! everything; providers that beat through any daemon; under a virtual clock, from one seed.
+//!
+//! Read in this order: [`executor`](crate::executor) (one step at a time, in the order of the seed),
+//! [`wire`] (requests and answers), [`actors`] (who does what), [`notes`] (what really happened, judged on
+//! the spot), [`bug`] (what all of this must find).
+
+pub mod actors;
+pub mod bug;
+pub mod mirror_line;
+pub mod notes;
+pub mod truth_line;
+pub mod wire;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use lapsed::availability::memory::MemoryMirror;
+use lapsed::availability::rules::SettingsPatch;
+use lapsed::availability::{Mirror, Profile, Truth};
+use lapsed::receipt::ReceiptQuery;
+use lapsed::reconcile::Reconcile;
+use lapsed::sweep::{Act, Cursor};
+use lapsed::{Kind, Name, SystemId};
+use lapsed_embedded::{Embedded, EmbeddedTruth, Options};
+
+use crate::availability::actors::{Client, Daemon, Fleet};
+use crate::availability::bug::AvailabilityBug;
+use crate::availability::mirror_line::MirrorLine;
+use crate::availability::notes::{Notes, STALE_MS};
+use crate::availability::truth_line::TruthLine;
+use crate::availability::wire::{Exchange, Weather};
+use crate::executor::{Executor, ProcessClock, World};
+use crate::promise::{Broken, Checked, Failure, Promise, holds};
+
+/// What a run of availability is called.
+pub const SCENARIO: &str = "availability";
+
+/// How many providers there are; the last two are never silent.
+pub const PROVIDERS: usize = 8;
+
+/// How long things go wrong.
+const STORM: Duration = Duration::from_secs(200);
+
+/// How long the mirror may be silent before that counts as an absence.
+const GAP: Duration = Duration::from_secs(4);
+
+/// A run in which no promise was broken.
+#[derive(Clone, Debug)]
+pub struct Done {
+    /// How often each kind of thing was done.
+    pub counts: BTreeMap<&'static str, u64>,
+    /// A hash of its trace, and how many lines it has.
+    pub digest: (u64, u64),
+}
+
+/// The name of a provider.
+pub fn provider(number: usize) -> Name {
+    Name::new(&format!("m{number}")).expect("it is a name")
+}
+
+/// Runs that seed.
+pub fn run(seed: u64, bug: Option<AvailabilityBug>, printed: bool) -> Result<Done, Box<Failure>> {
+    let world = World::new(seed, printed);
+    let scene = Arc::new(Scene::new(&world, bug));
+    let mut executor = Executor::new(&world);
+    let fleet = scene.begin(&mut executor);
+    scene.storm(&mut executor, &fleet);
+    let judged = scene.calm(&mut executor, &fleet);
+    let noted = scene.notes.lock().broken.take();
+    match noted.map_or(judged, Err) {
+        Ok(()) => {
+            let counts = scene.notes.lock().counts.clone();
+            Ok(Done { counts, digest: world.trace().digest() })
+        }
+        Err(broken) => {
+            let (at_ms, tail) = (world.now().as_millis() as u64, world.trace().tail());
+            Err(Box::new(Failure { seed, scenario: SCENARIO, at_ms, broken, tail }))
+        }
+    }
+}
+
+/// What one run is made of.
+pub struct Scene {
+    /// Time and chance.
+    pub world: Arc<World>,
+    /// What really happened.
+    pub notes: Arc<Notes>,
+    /// The system.
+    pub id: SystemId,
+    truth: Arc<EmbeddedTruth>,
+    mirror: Arc<MemoryMirror>,
+    truth_end: Arc<Exchange>,
+    mirror_end: Arc<Exchange>,
+    over: AtomicBool,
+    bug: Option<AvailabilityBug>,
+}
+
+impl Scene {
+    fn new(world: &Arc<World>, bug: Option<AvailabilityBug>) -> Scene {
+        // The clocks of the two stores are seconds apart (C11).
+        let apart = |world: &Arc<World>| {
+            let off_ms = world.chance.between(0, 120_000) as i64 - 60_000;
+            ProcessClock::shared(world, off_ms)
+        };
+        let options = Options { clock: apart(world), ..Options::default() };
+        let store = Embedded::in_memory(options).expect("a store in memory opens");
+        let id = SystemId::new(Kind::Availability, "mitras").expect("it is well-formed");
+        let truth = store.availability(id.clone()).expect("it opens");
+        Scene {
+            notes: Notes::new(world),
+            truth,
+            mirror: Arc::new(MemoryMirror::new(apart(world), Some(GAP))),
+            truth_end: Exchange::new(world),
+            mirror_end: Exchange::new(world),
+            over: AtomicBool::new(false),
+            world: world.clone(),
+            id,
+            bug,
+        }
+    }
+
+    /// Whether nobody is to begin anything any more.
+    pub fn is_over(&self) -> bool {
+        self.over.load(Ordering::Relaxed)
+    }
+
+    /// One process's lines to both stores.
+    fn lines(&self) -> (Arc<dyn Truth>, Arc<dyn Mirror>) {
+        let truth = TruthLine {
+            exchange: self.truth_end.clone(),
+            truth: self.truth.clone(),
+            notes: self.notes.clone(),
+            bug: self.bug,
+        };
+        let mirror = MirrorLine {
+            world: self.world.clone(),
+            exchange: self.mirror_end.clone(),
+            mirror: self.mirror.clone(),
+            notes: self.notes.clone(),
+            bug: self.bug,
+        };
+        (Arc::new(truth), Arc::new(mirror))
+    }
+
+    /// Everybody is there, and nothing has gone wrong yet.
+    fn begin(self: &Arc<Self>, executor: &mut Executor) -> Fleet {
+        let truth = self.truth.clone();
+        self.world.spawn(0, async move {
+            let patch = SettingsPatch {
+                stale_after_seconds: Some(STALE_MS / 1_000),
+                heartbeat_cadence_seconds: Some(3),
+                ..SettingsPatch::default()
+            };
+            truth.set_settings(&patch).await.expect("they make sense");
+            for number in 0..PROVIDERS {
+                let profile = Profile { id: provider(number), display_name: None };
+                truth.put_provider(&profile).await.expect("it is written");
+            }
+        });
+        executor.run(self.world.now() + Duration::from_secs(1));
+        let fleet = Fleet::default();
+        for _ in 0..3 {
+            let daemon = Daemon::new(self);
+            daemon.begin(self);
+            fleet.lock().push(daemon);
+        }
+        let client = Client { scene: self.clone(), fleet: fleet.clone() };
+        for number in 0..PROVIDERS {
+            match number < PROVIDERS - 2 {
+                true => self.world.spawn(0, client.clone().live(number)),
+                false => self.world.spawn(0, client.clone().last(number)),
+            }
+        }
+        self.world.spawn(0, client.clone().serve(1));
+        self.world.spawn(0, client.clone().serve(2));
+        self.world.spawn(0, client.operate());
+        fleet
+    }
+
+    /// Everything goes wrong for a while.
+    fn storm(self: &Arc<Self>, executor: &mut Executor, fleet: &Fleet) {
+        let chance = &self.world.chance;
+        let end = self.world.now() + STORM;
+        while self.world.now() < end {
+            self.truth_end.set_weather(self.weather());
+            self.mirror_end.set_weather(self.weather());
+            self.strike(fleet);
+            executor.run(self.world.now() + Duration::from_millis(chance.between(500, 9_000)));
+            if self.notes.lock().broken.is_some() {
+                return;
+            }
+        }
+    }
+
+    fn weather(&self) -> Weather {
+        match self.world.chance.between(0, 4) {
+            0 | 1 => Weather { slow_ms: 5, ..Weather::default() },
+            2 => Weather { lost: 0.05, unanswered: 0.05, refused: 0.05, slow_ms: 50 },
+            3 => Weather { slow_ms: 1_500, ..Weather::default() },
+            _ => Weather { lost: 0.2, unanswered: 0.2, refused: 0.3, slow_ms: 200 },
+        }
+    }
+
+    /// One misfortune.
+    fn strike(self: &Arc<Self>, fleet: &Fleet) {
+        let (world, chance) = (&self.world, &self.world.chance);
+        let which = chance.between(0, 2) as usize;
+        let daemon = fleet.lock()[which].clone();
+        let [truth, mirror] = [self.truth_end.server, self.mirror_end.server];
+        match chance.between(0, 8) {
+            0 => {
+                world.note("chaos", format_args!("daemon {} is killed", daemon.process));
+                world.kill(daemon.process);
+                let next = Daemon::new(self);
+                next.begin(self);
+                fleet.lock()[which] = next;
+                self.notes.count("daemons killed");
+            }
+            1 => {
+                world.note("chaos", format_args!("daemon {} stands still", daemon.process));
+                world.freeze(daemon.process);
+            }
+            2 => {
+                world.note("chaos", format_args!("the mirror loses everything"));
+                self.lose_mirror();
+                self.notes.count("mirrors lost");
+            }
+            3 => {
+                world.note("chaos", format_args!("the mirror stands still"));
+                world.freeze(mirror);
+                self.notes.count("mirrors frozen");
+            }
+            4 => {
+                world.note("chaos", format_args!("the truth stands still"));
+                world.freeze(truth);
+            }
+            _ => self.thaw(fleet),
+        }
+    }
+
+    fn thaw(&self, fleet: &Fleet) {
+        self.world.thaw(self.truth_end.server);
+        self.world.thaw(self.mirror_end.server);
+        fleet.lock().iter().for_each(|daemon| self.world.thaw(daemon.process));
+    }
+
+    fn lose_mirror(&self) {
+        self.mirror.lose();
+        if self.bug == Some(AvailabilityBug::UnseededAnswers) {
+            let mirror = self.mirror.clone();
+            self.world.spawn(0, async move {
+                let attempt = mirror.begin_seed().await.expect("memory answers");
+                mirror.end_seed(&attempt).await.expect("memory answers");
+            });
+        }
+    }
+
+    /// Nothing goes wrong any more: all but two fall silent, and then everything is looked at.
+    fn calm(self: &Arc<Self>, executor: &mut Executor, fleet: &Fleet) -> Checked {
+        self.truth_end.set_weather(Weather::default());
+        self.mirror_end.set_weather(Weather::default());
+        self.thaw(fleet);
+        self.over.store(true, Ordering::Relaxed);
+        self.world.note("chaos", format_args!("all is calm"));
+        executor
+            .run(self.world.now() + Duration::from_secs(60) + 4 * Duration::from_millis(STALE_MS));
+        let judging = Daemon::new(self);
+        let told = Arc::new(std::sync::Mutex::new(None));
+        let (scene, answer) = (self.clone(), told.clone());
+        self.world.spawn(judging.process, async move {
+            let judged = scene.judge(&judging).await;
+            *answer.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(judged);
+        });
+        executor.run(self.world.now() + Duration::from_secs(30));
+        let judged = told.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+        judged.unwrap_or_else(|| Err(Broken::new(Promise::P2, "nobody answers in the calm")))
+    }
+
+    async fn judge(&self, daemon: &Daemon) -> Checked {
+        let failed = |error: lapsed::Error| Broken::new(Promise::P2, error.to_string());
+        let mut after = Some(Cursor::default());
+        while let Some(from) = after {
+            let page = daemon.it.reconcile(from, 100, Act::DryRun).await.map_err(failed)?;
+            holds(page.changes.is_empty(), Promise::P8, || format!("{:?}", page.changes))?;
+            after = page.next;
+        }
+        for number in 0..PROVIDERS {
+            let id = provider(number);
+            let states = self.truth.read(std::slice::from_ref(&id)).await.map_err(failed)?;
+            let (state, lives) = (&states[0], number >= PROVIDERS - 2);
+            holds(lives || !state.online, Promise::P2, || {
+                format!("silent, and online: {state:?}")
+            })?;
+            holds(!lives || !state.active || state.online, Promise::P1, || {
+                format!("beating, and offline: {state:?}")
+            })?;
+            // (A request to deactivate that was long on its way may have come last.)
+            let log = self.truth.log(&id, 10_000).await.map_err(failed)?;
+            let alternates = log.windows(2).all(|two| two[0].online != two[1].online);
+            holds(alternates, Promise::P3, || format!("the log of {id} is {log:?}"))?;
+        }
+        self.judge_receipts().await
+    }
+
+    /// One receipt for each time that somebody was set offline for silence.
+    async fn judge_receipts(&self) -> Checked {
+        let query = ReceiptQuery { after: Some(0), before: None, limit: 100_000 };
+        let receipts = self.truth.services().receipts(&self.id, query).await;
+        let receipts = receipts.map_err(|error| Broken::new(Promise::P3, error.to_string()))?;
+        let mut seen = BTreeSet::new();
+        for receipt in &receipts {
+            let first = seen.insert((receipt.key.clone(), receipt.incarnation));
+            holds(first, Promise::P3, || format!("twice: {receipt:?}"))?;
+        }
+        let flips = self.notes.lock().counts.get("reclaimed").copied().unwrap_or(0);
+        holds(receipts.len() as u64 == flips, Promise::P3, || {
+            format!("{} receipts for {flips} flips", receipts.len())
+        })
+    }
+}

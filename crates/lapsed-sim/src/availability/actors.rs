@@ -1,0 +1,253 @@
+//! Who does what: daemons that serve and clean up, providers that beat, toggle and fall silent, customers
+//! whose sessions come and go, and an operator.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures::channel::oneshot;
+use lapsed::Name;
+use lapsed::activity::Activity;
+use lapsed::availability::{Availability, AvailabilityParts, Beat, BreakerPolicy, SessionChange};
+use lapsed::clock::{Clock, within};
+use lapsed::receipt::{Retention, Silent};
+use lapsed::reconcile::Reconcile;
+use lapsed::schedule::Stop;
+use lapsed::sweep::brake::{Brake, BrakePolicy};
+use lapsed::sweep::policy::Policy;
+use lapsed::sweep::{Act, Cursor, Sweeper, SweeperParts};
+use lapsed::system::System;
+
+use crate::availability::notes::STALE_MS;
+use crate::availability::{PROVIDERS, Scene, provider};
+use crate::executor::{Process, ProcessClock};
+
+/// How often a provider beats.
+const CADENCE_MS: u64 = 3_000;
+
+/// One daemon.
+#[derive(Clone)]
+pub struct Daemon {
+    /// Its process.
+    pub process: Process,
+    /// What it serves.
+    pub it: Arc<Availability>,
+    /// Its own clock.
+    pub clock: Arc<dyn Clock>,
+}
+
+impl Daemon {
+    /// One that has just begun.
+    pub fn new(scene: &Scene) -> Daemon {
+        let process = scene.world.new_process();
+        let off_ms = scene.world.chance.between(0, 60_000) as i64 - 30_000;
+        let clock = ProcessClock::shared(&scene.world, off_ms);
+        let (truth, mirror) = scene.lines();
+        let it = Availability::new(AvailabilityParts {
+            id: scene.id.clone(),
+            truth,
+            mirror,
+            brake: Arc::new(Brake::new(BrakePolicy::default(), Duration::from_millis(STALE_MS))),
+            clock: clock.clone(),
+            activity: Arc::new(Activity::default()),
+            witness: Arc::new(Silent),
+            timeout: Duration::from_secs(3),
+            mirror_timeout: Duration::from_millis(400),
+            breaker: BreakerPolicy::default(),
+            snapshot_ttl: Duration::from_secs(10),
+        });
+        Daemon { process, it, clock }
+    }
+
+    /// Begins all that a daemon does by itself.
+    pub fn begin(&self, scene: &Scene) {
+        let world = &scene.world;
+        world.spawn(self.process, self.clone().watch());
+        world.spawn(self.process, self.clone().sweep());
+        world.spawn(self.process, self.clone().reconcile());
+        world.spawn(self.process, self.clone().mirror_beats());
+    }
+
+    async fn watch(self) {
+        loop {
+            let _ = self.it.look_after().await;
+            self.clock.sleep(Duration::from_secs(1)).await;
+        }
+    }
+
+    async fn mirror_beats(self) {
+        loop {
+            self.clock.sleep(Duration::from_secs(6)).await;
+            let _ = self.it.mirror_beats().await;
+        }
+    }
+
+    async fn sweep(self) {
+        let sweeper = Sweeper::new(SweeperParts {
+            name: format!("daemon-{}", self.process),
+            sweep: self.it.sweep(),
+            store: self.it.services(),
+            policy: Policy { timeout: Duration::from_secs(10), ..Policy::default() },
+            brake: Arc::new(Brake::new(BrakePolicy::default(), Duration::from_millis(STALE_MS))),
+            clock: self.clock.clone(),
+            activity: Arc::new(Activity::default()),
+            leadership: None,
+            witness: Arc::new(Silent),
+            retention: Retention::default(),
+        });
+        let (_stopper, stop) = Stop::channel();
+        loop {
+            self.clock.sleep(Duration::from_millis(2_000 + self.clock.random() % 2_000)).await;
+            sweeper.pass(Act::Reclaim, 0, &stop).await;
+        }
+    }
+
+    async fn reconcile(self) {
+        loop {
+            self.clock.sleep(Duration::from_secs(12)).await;
+            let mut after = Some(Cursor::default());
+            while let Some(from) = after {
+                let page = self.it.reconcile(from, 3, Act::Reclaim).await;
+                after = page.ok().and_then(|page| page.next);
+            }
+        }
+    }
+}
+
+/// The daemons there are: clients take any of them.
+#[derive(Clone, Default)]
+pub struct Fleet(Arc<Mutex<Vec<Daemon>>>);
+
+impl Fleet {
+    /// Changes it.
+    pub fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Daemon>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Somebody outside, who is never killed.
+#[derive(Clone)]
+pub struct Client {
+    /// Everything.
+    pub scene: Arc<Scene>,
+    /// The daemons.
+    pub fleet: Fleet,
+}
+
+impl Client {
+    /// One request to any daemon: it runs in that daemon's process, and may die with it.
+    async fn ask<T, F>(&self, request: impl FnOnce(Arc<Availability>) -> F) -> Option<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = lapsed::Result<T>> + Send + 'static,
+    {
+        let world = &self.scene.world;
+        let daemon = world.chance.pick(&self.fleet.lock())?.clone();
+        let (sender, answer) = oneshot::channel();
+        let work = request(daemon.it.clone());
+        world.spawn(daemon.process, async move {
+            let _ = sender.send(work.await);
+        });
+        let clock = ProcessClock::shared(world, 0);
+        within(&*clock, Duration::from_secs(8), answer).await?.ok()?.ok()
+    }
+
+    async fn nap(&self, low_ms: u64, high_ms: u64) {
+        let nap = self.scene.world.chance.between(low_ms, high_ms);
+        self.scene.world.sleep(Duration::from_millis(nap)).await;
+    }
+
+    /// A provider: beats while it is there, and sometimes falls silent for longer than it may.
+    pub async fn live(self, number: usize) {
+        let id = provider(number);
+        let chance = &self.scene.world.chance;
+        while !self.scene.is_over() {
+            let name = id.clone();
+            let _ = self.ask(|it| async move { it.set_online(&name).await }).await;
+            for _ in 0..chance.between(1, 20) {
+                self.nap(CADENCE_MS / 2, CADENCE_MS).await;
+                match self.beat(&id).await {
+                    Some(Beat::Offline) => break,
+                    Some(Beat::Deactivated) => self.nap(1_000, 5_000).await,
+                    Some(Beat::Noted) | None => {}
+                }
+                if self.scene.is_over() {
+                    return;
+                }
+            }
+            match chance.between(0, 3) {
+                0 => {
+                    let name = id.clone();
+                    let _ = self.ask(|it| async move { it.set_offline(&name).await }).await;
+                    self.nap(0, 10_000).await;
+                }
+                1 => self.nap(STALE_MS / 2, 3 * STALE_MS).await,
+                _ => {}
+            }
+        }
+    }
+
+    /// Beats for as long as the run lasts: one that must never be set offline once all is calm.
+    pub async fn last(self, number: usize) {
+        let id = provider(number);
+        loop {
+            if self.beat(&id).await == Some(Beat::Offline) {
+                let name = id.clone();
+                let _ = self.ask(|it| async move { it.set_online(&name).await }).await;
+            }
+            self.nap(CADENCE_MS / 2, CADENCE_MS).await;
+        }
+    }
+
+    async fn beat(&self, id: &Name) -> Option<Beat> {
+        let ids = [id.clone()];
+        let beats = self.ask(|it| async move { it.heartbeat(&ids).await }).await?;
+        beats.answer.first().copied()
+    }
+
+    /// Customers: sessions that are accepted, moved and ended; and what they see.
+    pub async fn serve(self, number: usize) {
+        let chance = &self.scene.world.chance;
+        let mut made = 0;
+        while !self.scene.is_over() {
+            made += 1;
+            let session = Name::new(&format!("s{number}-{made}")).expect("it is a name");
+            let someone = || provider(chance.between(0, PROVIDERS as u64 - 1) as usize);
+            let mut changes =
+                vec![SessionChange::Accept { session: session.clone(), provider: someone() }];
+            if chance.odds(0.5) {
+                changes.push(SessionChange::Reroute { session: session.clone(), to: someone() });
+            }
+            if chance.odds(0.9) {
+                changes.push(SessionChange::End { session });
+            }
+            for change in changes {
+                let _ = self.ask(|it| async move { it.change_session(&change).await }).await;
+                self.nap(0, 2_000).await;
+                let after = Cursor::default();
+                let _ = self.ask(|it| async move { it.available(&after, 100).await }).await;
+            }
+        }
+    }
+
+    /// An operator who deactivates people and thinks better of it.
+    pub async fn operate(self) {
+        let chance = &self.scene.world.chance;
+        while !self.scene.is_over() {
+            self.nap(2_000, 15_000).await;
+            let id = provider(chance.between(0, PROVIDERS as u64 - 1) as usize);
+            let name = id.clone();
+            let _ = self.ask(|it| async move { it.deactivate(&name).await }).await;
+            self.nap(0, 8_000).await;
+            // Until it is done: nobody is left deactivated in the end.
+            while self.ask(activating(id.clone())).await.is_none() {
+                self.nap(500, 1_000).await;
+            }
+        }
+    }
+}
+
+type Activating = futures::future::BoxFuture<'static, lapsed::Result<()>>;
+
+fn activating(id: Name) -> impl FnOnce(Arc<Availability>) -> Activating {
+    move |it| Box::pin(async move { it.activate(&id).await.map(|_| ()) })
+}

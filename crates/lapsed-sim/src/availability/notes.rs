@@ -1,0 +1,159 @@
+//! What really happened, noted where it happened: inside the stores, at the true time.
+//!
+//! What can be judged on the spot is judged there, with everything known up to then.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use lapsed::Name;
+use lapsed::availability::rules::Doom;
+use lapsed::availability::{Available, Beat, Flip, Flipped, Looked};
+
+use crate::executor::World;
+use crate::promise::{Broken, Promise};
+
+/// How long a provider may be silent.
+pub const STALE_MS: u64 = 15_000;
+
+/// Clocks that round differ by so much.
+const SLACK_MS: u64 = 3;
+
+/// Shared by everybody.
+pub struct Notes {
+    world: Arc<World>,
+    noted: Mutex<Noted>,
+}
+
+/// What was noted.
+#[derive(Default)]
+pub struct Noted {
+    /// Signs of life, by who, in the order of their times: when, and in which store.
+    signs: BTreeMap<Name, Vec<(u64, Place)>>,
+    /// When each was declared silent, by epoch.
+    decided: BTreeMap<(Name, u64), u64>,
+    /// How often each kind of thing was done.
+    pub counts: BTreeMap<&'static str, u64>,
+    /// The first promise that was broken.
+    pub broken: Option<Broken>,
+}
+
+/// Where a sign of life was seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In the truth.
+    Truth,
+    /// In the mirror.
+    Mirror,
+}
+
+impl Notes {
+    /// Nothing yet.
+    pub fn new(world: &Arc<World>) -> Arc<Notes> {
+        Arc::new(Notes { world: world.clone(), noted: Mutex::default() })
+    }
+
+    /// All of it.
+    pub fn lock(&self) -> MutexGuard<'_, Noted> {
+        self.noted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One more of a kind.
+    pub fn count(&self, kind: &'static str) {
+        *self.lock().counts.entry(kind).or_default() += 1;
+    }
+
+    /// Beats were answered by a store.
+    pub fn beats(&self, ids: &[Name], beats: &[Beat], place: Place) {
+        for (id, beat) in ids.iter().zip(beats) {
+            if *beat == Beat::Noted {
+                self.sign(id, place);
+            }
+        }
+    }
+
+    /// A sign of life.
+    pub fn sign(&self, id: &Name, place: Place) {
+        let now_ms = self.world.now_ms();
+        self.world.note("sign", format_args!("{id} in the {place:?}"));
+        self.lock().signs.entry(id.clone()).or_default().push((now_ms, place));
+    }
+
+    /// The mirror declared somebody silent.
+    pub fn decided(&self, id: &Name, doom: &Doom) {
+        let now_ms = self.world.now_ms();
+        self.world.note("mirror", format_args!("{id} is declared silent in epoch {}", doom.epoch));
+        self.lock().decided.entry((id.clone(), doom.epoch)).or_insert(now_ms);
+    }
+
+    /// The truth answered a batch of flips.
+    pub fn flipped(&self, flips: &[Flip], flipped: &[Flipped]) {
+        for (flip, flipped) in flips.iter().zip(flipped) {
+            match flipped {
+                Flipped::Offline(..) => self.set_offline(flip),
+                Flipped::Left(refusal, _) => {
+                    self.world.note("truth", format_args!("{} is left: {refusal}", flip.id));
+                    self.count("left by the truth");
+                }
+            }
+        }
+    }
+
+    /// P1: nobody is set offline who gave a sign of life that counts.
+    fn set_offline(&self, flip: &Flip) {
+        let now_ms = self.world.now_ms();
+        self.world.note("truth", format_args!("{} is set offline", flip.id));
+        self.count("reclaimed");
+        let mut noted = self.lock();
+        let Some(decided_ms) = noted.decided.get(&(flip.id.clone(), flip.epoch)).copied() else {
+            let what = format!("{} was set offline, and nobody had decided that", flip.id);
+            return noted.fail(Promise::P1, what);
+        };
+        let since_ms = decided_ms - STALE_MS + SLACK_MS;
+        let counts = |(at_ms, place): &&(u64, Place)| match place {
+            Place::Mirror => (since_ms..decided_ms).contains(at_ms),
+            Place::Truth => (since_ms.max(now_ms - STALE_MS + SLACK_MS)..now_ms).contains(at_ms),
+        };
+        let signs = noted.signs.get(&flip.id);
+        let sign = signs.and_then(|signs| signs.iter().rev().find(counts)).copied();
+        if let Some((at_ms, place)) = sign {
+            let what = format!(
+                "{} was set offline at {now_ms} by what was decided at {decided_ms}, and gave a sign \
+                 of life in the {place:?} at {at_ms}",
+                flip.id
+            );
+            noted.fail(Promise::P1, what);
+        }
+    }
+
+    /// A mirror that answers has every provider of the truth.
+    pub fn known(&self, looked: &Looked) {
+        for seen in looked.seen.iter().filter(|seen| seen.version.is_none()) {
+            let what = format!("the mirror answers, and does not know {}", seen.id);
+            self.lock().fail(Promise::Lookup, what);
+        }
+    }
+
+    /// C1: nobody is available who has been silent for longer than the threshold.
+    pub fn listed(&self, available: &[Available], place: Place) {
+        let now_ms = self.world.now_ms();
+        self.count("listings");
+        let mut noted = self.lock();
+        for one in available {
+            let last = noted.signs.get(&one.id).and_then(|signs| signs.last()).map(|(at, _)| *at);
+            if last.is_none_or(|last_ms| now_ms > last_ms + STALE_MS + SLACK_MS) {
+                let what = format!(
+                    "the {place:?} lists {} at {now_ms}, whose last sign of life was at {last:?}",
+                    one.id
+                );
+                noted.fail(Promise::P2, what);
+            }
+        }
+    }
+}
+
+impl Noted {
+    /// Keeps the first.
+    pub fn fail(&mut self, promise: Promise, what: String) {
+        self.broken.get_or_insert(Broken::new(promise, what));
+    }
+}

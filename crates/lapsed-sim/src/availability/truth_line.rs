@@ -1,0 +1,193 @@
+//! The truth, as a process reaches it.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use lapsed::availability::rules::{Settings, SettingsPatch};
+use lapsed::availability::{
+    Available, Beat, Changed, Flap, Flip, Flipped, Listed, Listing, Profile, ProviderState,
+    Session, SessionChange, SessionOutcome, Truth,
+};
+use lapsed::receipt::Receipt;
+use lapsed::store::Store;
+use lapsed::sweep::{Batch, BatchId, Tidied, TidyLimits};
+use lapsed::system::Restored;
+use lapsed::{Name, Result};
+use lapsed_embedded::EmbeddedTruth;
+
+use crate::availability::bug::AvailabilityBug;
+use crate::availability::notes::{Notes, Place};
+use crate::availability::wire::Exchange;
+
+/// A line to the truth.
+pub struct TruthLine {
+    pub(super) exchange: Arc<Exchange>,
+    pub(super) truth: Arc<EmbeddedTruth>,
+    pub(super) notes: Arc<Notes>,
+    pub(super) bug: Option<AvailabilityBug>,
+}
+
+macro_rules! pass {
+    ($self:ident, $truth:ident, $call:expr) => {{
+        let $truth = $self.truth.clone();
+        $self.exchange.call(Box::pin(async move { $call.await })).await
+    }};
+}
+
+#[async_trait]
+impl Truth for TruthLine {
+    /// The brake's setting and the receipts: their way is not what is tried here.
+    fn services(&self) -> Arc<dyn Store> {
+        self.truth.services()
+    }
+
+    async fn put_provider(&self, profile: &Profile) -> Result<Changed> {
+        let profile = profile.clone();
+        pass!(self, truth, truth.put_provider(&profile))
+    }
+
+    async fn set_online(&self, id: &Name, online: bool) -> Result<Option<Changed>> {
+        let (id, truth, notes) = (id.clone(), self.truth.clone(), self.notes.clone());
+        let work = async move {
+            let changed = truth.set_online(&id, online).await?;
+            if online && changed.is_some() {
+                notes.sign(&id, Place::Truth);
+            }
+            Ok(changed)
+        };
+        self.exchange.call(Box::pin(work)).await
+    }
+
+    async fn set_active(&self, id: &Name, active: bool) -> Result<Option<Changed>> {
+        let id = id.clone();
+        pass!(self, truth, truth.set_active(&id, active))
+    }
+
+    async fn change_session(&self, change: &SessionChange, max: u64) -> Result<SessionOutcome> {
+        let change = change.clone();
+        pass!(self, truth, truth.change_session(&change, max))
+    }
+
+    async fn session(&self, id: &Name) -> Result<Option<Session>> {
+        let id = id.clone();
+        pass!(self, truth, truth.session(&id))
+    }
+
+    async fn refresh(&self, ids: &[(Name, u64)]) -> Result<Vec<ProviderState>> {
+        let ids = ids.to_vec();
+        pass!(self, truth, truth.refresh(&ids))
+    }
+
+    async fn read(&self, ids: &[Name]) -> Result<Vec<ProviderState>> {
+        let ids = ids.to_vec();
+        pass!(self, truth, truth.read(&ids))
+    }
+
+    async fn page(&self, after: Option<&Name>, limit: usize) -> Result<Vec<ProviderState>> {
+        let after = after.cloned();
+        pass!(self, truth, truth.page(after.as_ref(), limit))
+    }
+
+    async fn extent(&self) -> Result<u64> {
+        pass!(self, truth, truth.extent())
+    }
+
+    async fn beat(&self, ids: &[Name]) -> Result<Vec<Beat>> {
+        let (ids, truth, notes) = (ids.to_vec(), self.truth.clone(), self.notes.clone());
+        let work = async move {
+            let beats = truth.beat(&ids).await?;
+            notes.beats(&ids, &beats, Place::Truth);
+            notes.count("beats that went to the truth");
+            Ok(beats)
+        };
+        self.exchange.call(Box::pin(work)).await
+    }
+
+    async fn note_beats(&self, beats: &[(Name, u64)], at_ms: u64) -> Result<u64> {
+        let beats = beats.to_vec();
+        pass!(self, truth, truth.note_beats(&beats, at_ms))
+    }
+
+    async fn available(
+        &self,
+        settings: &Settings,
+        after: Option<&Name>,
+        limit: usize,
+    ) -> Result<Vec<Available>> {
+        let (settings, after) = (*settings, after.cloned());
+        let (truth, notes) = (self.truth.clone(), self.notes.clone());
+        let work = async move {
+            let available = truth.available(&settings, after.as_ref(), limit).await?;
+            notes.listed(&available, Place::Truth);
+            Ok(available)
+        };
+        self.exchange.call(Box::pin(work)).await
+    }
+
+    async fn count_available(&self, settings: &Settings) -> Result<u64> {
+        let settings = *settings;
+        pass!(self, truth, truth.count_available(&settings))
+    }
+
+    async fn count_online(&self) -> Result<u64> {
+        pass!(self, truth, truth.count_online())
+    }
+
+    async fn list(&self, listing: &Listing) -> Result<Vec<Listed>> {
+        let listing = listing.clone();
+        pass!(self, truth, truth.list(&listing))
+    }
+
+    async fn describe(&self, id: &Name) -> Result<Option<Listed>> {
+        let id = id.clone();
+        pass!(self, truth, truth.describe(&id))
+    }
+
+    async fn log(&self, id: &Name, limit: usize) -> Result<Vec<Flap>> {
+        let id = id.clone();
+        pass!(self, truth, truth.log(&id, limit))
+    }
+
+    async fn settings(&self) -> Result<Settings> {
+        pass!(self, truth, truth.settings())
+    }
+
+    async fn set_settings(&self, patch: &SettingsPatch) -> Result<Settings> {
+        let patch = *patch;
+        pass!(self, truth, truth.set_settings(&patch))
+    }
+
+    async fn flip(&self, batch: &Batch, flips: &[Flip], stale_ms: u64) -> Result<Vec<Flipped>> {
+        let (batch, mut flips) = (batch.clone(), flips.to_vec());
+        let (truth, notes, bug) = (self.truth.clone(), self.notes.clone(), self.bug);
+        let work = async move {
+            let asked = flips.clone();
+            if bug == Some(AvailabilityBug::EpochIgnored) {
+                for flip in &mut flips {
+                    let now = truth.read(std::slice::from_ref(&flip.id)).await?;
+                    flip.epoch = now.first().map_or(flip.epoch, |state| state.epoch);
+                }
+            }
+            let blind = [AvailabilityBug::TruthBeatsIgnored, AvailabilityBug::EpochIgnored];
+            let is_blind = bug.is_some_and(|bug| blind.contains(&bug));
+            let stale_ms = if is_blind { 0 } else { stale_ms };
+            let flipped = truth.flip(&batch, &flips, stale_ms).await?;
+            notes.flipped(&asked, &flipped);
+            Ok(flipped)
+        };
+        self.exchange.call(Box::pin(work)).await
+    }
+
+    async fn settle(&self, batch: &BatchId) -> Result<Vec<Receipt>> {
+        let batch = batch.clone();
+        pass!(self, truth, truth.settle(&batch))
+    }
+
+    async fn tidy(&self, limits: TidyLimits) -> Result<Tidied> {
+        pass!(self, truth, truth.tidy(limits))
+    }
+
+    async fn restore(&self, seq: u64) -> Result<(Restored, Option<ProviderState>)> {
+        pass!(self, truth, truth.restore(seq))
+    }
+}
