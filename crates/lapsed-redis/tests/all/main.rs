@@ -34,6 +34,7 @@ mod mirror_faults;
 mod mirror_listen;
 mod mirror_model;
 mod mirror_together;
+mod mirror_reads;
 mod mirror_world;
 mod old_receipts;
 mod permissions;
