@@ -18,6 +18,7 @@ Examples:
   lapsed lease run nightly -- ./report.sh      run it only while holding the lease `nightly`
   lapsed receipts --follow                     who is reclaimed, as it happens
   lapsed check -c lapsed.toml                  is the configuration right, and what does it mean
+  lapsed schema apply -c lapsed.toml           make the tables of availability in Postgres
   lapsed functions load -c lapsed.toml         let Node, Python, Ruby call lapsed inside Redis
 
 Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 held back by the brake.";
@@ -86,6 +87,9 @@ pub enum Command {
     Decision(lease::Decision),
     /// Release or hold a system's brake, or let it decide by itself again.
     Brake(Brake),
+    /// Print or make the tables of availability in Postgres.
+    #[command(subcommand)]
+    Schema(Schema),
     /// Show or load the server-side functions, for use from any language.
     #[command(subcommand)]
     Functions(Functions),
@@ -364,6 +368,33 @@ pub enum Order {
     Hold,
     /// Decide by itself again.
     Auto,
+}
+
+/// `lapsed schema`
+#[derive(Debug, Subcommand)]
+pub enum Schema {
+    /// Print the tables as SQL, to be read and run by whoever runs the database. Asks no database.
+    Print(SchemaArgs),
+    /// Make the tables that are missing. What is there stays as it is.
+    Apply(SchemaArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct SchemaArgs {
+    /// NAME, KIND or KIND/NAME; without it, all systems whose truth is in Postgres.
+    pub system: Option<String>,
+
+    /// The configuration; `print` without it shows the usual names.
+    #[arg(short, long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+
+    /// Also triggers that tell what an application changes in its tables by itself, so that the mirror
+    /// follows at once.
+    #[arg(long)]
+    pub triggers: bool,
+
+    #[command(flatten)]
+    pub output: Output,
 }
 
 /// `lapsed functions`

@@ -274,6 +274,7 @@ impl Availability {
         if known.changes == changes {
             known.until = asked + SETTINGS_FOR;
         }
+        self.parts.brake.set_threshold(Duration::from_millis(settings.stale_ms()));
         Ok(settings)
     }
 
