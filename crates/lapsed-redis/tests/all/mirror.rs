@@ -1,10 +1,8 @@
 //! A mirror on real servers: what each of its keys is, and the traps that concern it.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use lapsed::availability::{Beat, Mirror, ProviderState, SeenBeat, Snapshot, SnapshotTurn, Told};
-use lapsed::store::Store;
 use lapsed::sweep::{Act, Cursor, Refusal};
 use lapsed_redis::MirrorLayout;
 use lapsed_testbed::{Engine, ServerOptions};
@@ -219,8 +217,6 @@ async fn a_sweeper_whose_term_is_over_decides_nothing(engine: Engine) {
         world.mirror.decide(&by(second.number), STALE_MS).await.unwrap()[0].ok()
     })
     .await;
-    assert!(!Arc::ptr_eq(&terms, &world.mirror.terms().unwrap()), "each is a handle");
-    world.redis.info().await.unwrap();
 }
 
 /// It was dropped by the server, or deleted by somebody: whoever is online has as long as anybody else to
