@@ -191,7 +191,9 @@ end
 -- Which life of the server and of its data this is. Another one than was seeded knows nothing, whatever
 -- its file or its master has left in it.
 local function life_of(losses)
-  return string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') .. ':' .. (losses or '0')
+  local info = redis.call('INFO', 'server')
+  local _, at = string.find(info, 'run_id:', 1, true)
+  return string.sub(info, at + 1, at + 40) .. ':' .. (losses or '0')
 end
 
 -- Whether the keys are there that were there after the last change: if not, the server dropped them.
