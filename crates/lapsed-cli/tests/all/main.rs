@@ -5,8 +5,8 @@
 mod alerts;
 mod availability;
 mod availability_config;
-mod availability_seed;
 mod availability_faults;
+mod availability_seed;
 mod availability_servers;
 mod commands;
 mod config;
