@@ -37,7 +37,7 @@ lint: $(DENY) ## fmt, clippy, licences and sources of dependencies
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(DENY) --locked check bans licenses sources
 
-bench: peers ## ours beside the naive way, as ratios (about twenty minutes)
+bench: peers ## ours beside the naive way, as ratios (about half an hour)
 	$(CARGO) build --release --locked -p lapsed-cli
 	$(CARGO) run --release --locked -p lapsed-bench -- $(BENCH)
 

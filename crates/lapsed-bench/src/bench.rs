@@ -3,6 +3,7 @@
 
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use tempfile::TempDir;
@@ -39,6 +40,20 @@ pub struct Sizes {
     pub expired_objects: usize,
     /// How often each of several processes gets the key that all of them want.
     pub contended: usize,
+    /// Heartbeats of providers a side, a round.
+    pub heartbeats: usize,
+    /// Sessions in the table that the JOIN looks at, and looks a side, a round.
+    pub chat_sessions: usize,
+    pub finds: usize,
+    /// Providers online at once, and how long somebody else is watched meanwhile, a round.
+    pub crowd: usize,
+    pub watched: Duration,
+    /// How long a snapshot of the beacon lasts, and for how many of those it is asked.
+    pub snapshot_ttl: Duration,
+    pub snapshot_lifetimes: u32,
+    /// How long statements are counted; whether until every cadence has come round.
+    pub statements_watched: Duration,
+    pub is_whole: bool,
 }
 
 const FULL: Sizes = Sizes {
@@ -56,6 +71,15 @@ const FULL: Sizes = Sizes {
     leases: 100_000,
     expired_objects: 100,
     contended: 25,
+    heartbeats: 100_000,
+    chat_sessions: 100_000,
+    finds: 2_000,
+    crowd: 100_000,
+    watched: Duration::from_secs(2),
+    snapshot_ttl: Duration::from_secs(10),
+    snapshot_lifetimes: 5,
+    statements_watched: Duration::from_secs(310),
+    is_whole: true,
 };
 
 const QUICK: Sizes = Sizes {
@@ -73,6 +97,15 @@ const QUICK: Sizes = Sizes {
     leases: 5_000,
     expired_objects: 20,
     contended: 5,
+    heartbeats: 20_000,
+    chat_sessions: 100_000,
+    finds: 640,
+    crowd: 10_000,
+    watched: Duration::from_millis(500),
+    snapshot_ttl: Duration::from_secs(1),
+    snapshot_lifetimes: 5,
+    statements_watched: Duration::from_secs(60),
+    is_whole: false,
 };
 
 pub struct Bench {

@@ -18,9 +18,7 @@ impl Load {
     pub async fn connect(address: SocketAddr, connections: usize) -> Result<Self> {
         let mut load = Load { connections: Vec::new() };
         for _ in 0..connections {
-            let stream = TcpStream::connect(address).await?;
-            stream.set_nodelay(true)?;
-            load.connections.push(Connection { stream, buffer: vec![0; 16 << 10] });
+            load.connections.push(Connection::open(address).await?);
         }
         Ok(load)
     }
@@ -47,14 +45,21 @@ impl Load {
     }
 }
 
-struct Connection {
+/// One of them.
+pub struct Connection {
     stream: TcpStream,
     buffer: Vec<u8>,
 }
 
 impl Connection {
+    pub async fn open(address: SocketAddr) -> Result<Self> {
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        Ok(Connection { stream, buffer: vec![0; 16 << 10] })
+    }
+
     /// One request, one answer; anything but a 2xx is an error.
-    async fn ask(&mut self, request: &[u8]) -> Result<()> {
+    pub async fn ask(&mut self, request: &[u8]) -> Result<()> {
         self.stream.write_all(request).await?;
         let mut filled = 0;
         loop {

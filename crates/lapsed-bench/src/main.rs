@@ -3,6 +3,7 @@
 //! Absolute figures depend on the machine and on who else uses it; a ratio of two sides that took
 //! turns in one process much less so. What a benchmark compares, and how, stands on top of its file.
 
+mod availability;
 mod beats;
 mod bench;
 mod flat;
@@ -66,6 +67,7 @@ enum Name {
     RedisInflight,
     LeasesEmbedded,
     LeasesObject,
+    Availability,
 }
 
 impl Name {
@@ -84,6 +86,7 @@ impl Name {
             Name::RedisInflight => redis::inflight::NAME,
             Name::LeasesEmbedded => leases::embedded::NAME,
             Name::LeasesObject => leases::object::NAME,
+            Name::Availability => availability::NAME,
         }
     }
 
@@ -102,6 +105,7 @@ impl Name {
             Name::RedisInflight => redis::inflight::run(bench, table),
             Name::LeasesEmbedded => leases::embedded::run(bench, table),
             Name::LeasesObject => leases::object::run(bench, table),
+            Name::Availability => availability::run(bench, table),
         }
     }
 }

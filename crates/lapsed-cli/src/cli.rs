@@ -1,6 +1,7 @@
 //! The command line: what there is to type, and what `--help` says of it.
 
 pub mod lease;
+pub mod schema;
 
 use std::path::PathBuf;
 
@@ -89,7 +90,7 @@ pub enum Command {
     Brake(Brake),
     /// Print or make the tables of availability in Postgres.
     #[command(subcommand)]
-    Schema(Schema),
+    Schema(schema::Schema),
     /// Show or load the server-side functions, for use from any language.
     #[command(subcommand)]
     Functions(Functions),
@@ -368,33 +369,6 @@ pub enum Order {
     Hold,
     /// Decide by itself again.
     Auto,
-}
-
-/// `lapsed schema`
-#[derive(Debug, Subcommand)]
-pub enum Schema {
-    /// Print the tables as SQL, to be read and run by whoever runs the database. Asks no database.
-    Print(SchemaArgs),
-    /// Make the tables that are missing. What is there stays as it is.
-    Apply(SchemaArgs),
-}
-
-#[derive(Debug, Args)]
-pub struct SchemaArgs {
-    /// NAME, KIND or KIND/NAME; without it, all systems whose truth is in Postgres.
-    pub system: Option<String>,
-
-    /// The configuration; `print` without it shows the usual names.
-    #[arg(short, long, value_name = "FILE")]
-    pub config: Option<PathBuf>,
-
-    /// Also triggers that tell what an application changes in its tables by itself, so that the mirror
-    /// follows at once.
-    #[arg(long)]
-    pub triggers: bool,
-
-    #[command(flatten)]
-    pub output: Output,
 }
 
 /// `lapsed functions`

@@ -21,19 +21,23 @@ if redis.call('EXISTS', KEYS[3]) == 1 and #ids > 0 then
 end
 local most, list = tonumber(ARGV[4]), ARGV[9] == 'list'
 local counts = texts_of(keys_of(ARGV[7], ids, ARGV[8]))
-local beats, dates, latest = nil, {}, 0
+local beats, dates, now, latest = nil, {}, nil, nil
 if ARGV[3] ~= '' then
-  beats, latest = texts_of(keys_of(ARGV[5], ids, ARGV[6])), clock() - tonumber(ARGV[3])
+  now = clock()
+  beats, latest = texts_of(keys_of(ARGV[5], ids, ARGV[6])), now - tonumber(ARGV[3])
 end
-local answer, found = { cursor, '' }, 0
+local answer, at, found = { cursor, '' }, 2, 0
+local fresh = beats and fresher(latest, now)
 for i = 1, #ids do
-  -- One that cannot be read has no room, as far as anybody can tell; one below zero has all of it.
-  local count = counts[i] and math.max(tonumber(counts[i]) or most, 0) or 0
-  local fresh = not beats or beats[i] and (time_of(beats[i], dates) or 0) > latest
-  if fresh and count < most then
-    found = found + 1
-    if list then
-      answer[#answer + 1], answer[#answer + 2] = ids[i], whole(count)
+  if not beats or beats[i] and fresh(beats[i], dates) then
+    -- One that cannot be read has no room, as far as anybody can tell; one below zero has all of it.
+    local count = counts[i] and math.max(tonumber(counts[i]) or most, 0) or 0
+    if count < most then
+      found = found + 1
+      if list then
+        answer[at + 1], answer[at + 2] = ids[i], count == 0 and '0' or whole(count)
+        at = at + 2
+      end
     end
   end
 end

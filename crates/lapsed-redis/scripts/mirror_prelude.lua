@@ -108,6 +108,20 @@ local function time_of(text, dates)
   return ms + hours * 3600000 + (c * 10 + d - 528) * 60000 + (e * 10 + f - 528) * 1000 + g * 100 + h * 10 + i - 5328
 end
 
+-- Answers whether a time as text is later than `latest`, not beyond a day before `now`. Most are written as `iso`
+-- writes them, and such texts are in the order of their times: only the others, and those of another day, are
+-- read.
+local function fresher(latest, now)
+  local from, to, day = iso(latest), iso(now), string.sub(iso(now), 1, 11)
+  local find = string.find
+  return function(text, dates)
+    if text >= day and text <= to and find(text, '^[0-2]%d:[0-5]%d:[0-5]%d%.%d%d%dZ$', 12) then
+      return text > from
+    end
+    return (time_of(text, dates) or 0) > latest
+  end
+end
+
 -- How many of these keys there are.
 local function existing(keys)
   local sum = 0
@@ -177,7 +191,9 @@ end
 -- Which life of the server and of its data this is. Another one than was seeded knows nothing, whatever
 -- its file or its master has left in it.
 local function life_of(losses)
-  return string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') .. ':' .. (losses or '0')
+  local info = redis.call('INFO', 'server')
+  local _, at = string.find(info, 'run_id:', 1, true)
+  return string.sub(info, at + 1, at + 40) .. ':' .. (losses or '0')
 end
 
 -- Whether the keys are there that were there after the last change: if not, the server dropped them.

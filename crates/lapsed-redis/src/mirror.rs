@@ -12,6 +12,7 @@ mod listen;
 mod looks;
 mod seed;
 mod snapshot;
+mod sought;
 mod tell;
 
 use std::sync::Arc;
@@ -35,6 +36,7 @@ use crate::script;
 use beat::Beats;
 pub use layout::MirrorLayout;
 pub use listen::MirrorEvent;
+use sought::Sought;
 
 /// How many providers one script works on.
 const NAMES_A_CALL: usize = 500;
@@ -44,6 +46,7 @@ pub struct RedisMirror {
     redis: Redis,
     inner: Arc<Inner>,
     beats: Arc<Joint<Beats, Option<Vec<Beat>>>>,
+    sought: Arc<Joint<Sought, Option<AvailablePage>>>,
 }
 
 struct Inner {
@@ -84,7 +87,8 @@ impl Redis {
         let alive = if layout.instant { own("alive:") } else { String::new() };
         let stale_ms = AtomicU64::new(ground.threshold_ms());
         let inner = Arc::new(Inner { ground, layout, keys, alive, stale_ms });
-        Ok(Arc::new(RedisMirror { redis: self.clone(), inner, beats: Arc::default() }))
+        let (beats, sought) = Default::default();
+        Ok(Arc::new(RedisMirror { redis: self.clone(), inner, beats, sought }))
     }
 }
 
@@ -190,7 +194,8 @@ impl Mirror for RedisMirror {
         limit: usize,
         only_count: bool,
     ) -> Result<Option<AvailablePage>> {
-        self.inner.available(settings, after, limit, only_count).await
+        let after = after.clone();
+        self.seek(Sought { settings: *settings, after, limit, only_count }).await
     }
 
     async fn count_online(&self) -> Result<Option<u64>> {

@@ -6,7 +6,7 @@ use serde_json::json;
 use tokio::runtime::Builder;
 
 use crate::backend::resolve;
-use crate::cli::{Schema, SchemaArgs};
+use crate::cli::schema::{Schema, SchemaArgs};
 use crate::config::store::Place;
 use crate::config::{Config, Overrides, process_env};
 use crate::failure::Failure;

@@ -215,7 +215,6 @@ impl Live {
     }
 
     async fn fill(&self, status: &mut SystemStatus) -> Result<()> {
-        status.store = Some(self.store_info().await?);
         if let Some(Providers { system, .. }) = self.operations() {
             let mirror = self.common.mirror.clone();
             let settings = system.settings_now().await.ok();
@@ -225,6 +224,7 @@ impl Live {
             let glance = system.glance().await;
             status.availability = Some(AvailabilityStatus::of(glance, mirror, settings));
         }
+        status.store = Some(self.store_info().await?);
         let census = self.census().await?;
         status.brake = Some(self.brake_status_for(&census).await?);
         status.census = Some(census);
@@ -240,6 +240,11 @@ impl Live {
 
     /// One pass now. In leader mode outside the daemon, first asks for the term.
     pub async fn pass(&self, act: Act, list: usize, stop: &Stop) -> PassReport {
+        if let (Act::Reclaim, Some(Providers { system, .. })) = (act, self.operations()) {
+            // Where no daemon runs nobody else fills the mirror, and by an empty one nobody is judged. What
+            // comes of it is told by the pass.
+            let _ = system.ensure_seeded().await;
+        }
         let campaign = self.take_campaign();
         if let Some(campaign) = &campaign {
             campaign.renew().await;

@@ -14,4 +14,5 @@ mod permissions;
 mod races;
 mod schema;
 mod services;
+mod storm;
 mod truth;

@@ -323,6 +323,7 @@ macro_rules! availability_conformance {
             what_was_settled_as_not_done_is_never_done,
             a_dry_run_changes_nothing,
             the_brake_holds_when_most_fall_silent_at_once,
+            what_the_operator_says_of_the_brake_is_heard,
             trap_c11_evidence_is_by_one_clock,
             restoring_sets_online_unless_toggled_since,
         ]);

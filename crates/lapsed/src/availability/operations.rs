@@ -27,7 +27,7 @@ use crate::receipt::Witness;
 use crate::reconcile::Reconcile;
 use crate::store::Store;
 use crate::sweep::Sweep;
-use crate::sweep::brake::Brake;
+use crate::sweep::brake::{Brake, Setting};
 use crate::system::calls::Calls;
 use crate::system::{Explanation, Restored, System};
 
@@ -74,7 +74,7 @@ pub struct Availability {
     pub(super) last_count: LastCount,
     pub(super) counters: Counters,
     pub(super) unseeded: tokio::sync::Notify,
-    services: Arc<dyn Store>,
+    services: Arc<Services>,
     /// What the truth's clock said, and when that was known here.
     pub(super) truth_time: Mutex<Option<(u64, Duration)>>,
 }
@@ -142,7 +142,8 @@ impl Availability {
             witness: parts.witness.clone(),
             timeout: parts.timeout,
         };
-        let services = Arc::new(Services::new(&*parts.truth, parts.mirror.clone()));
+        let services =
+            Arc::new(Services::new(&*parts.truth, parts.mirror.clone(), parts.clock.clone()));
         Arc::new_cyclic(|me| Availability {
             breaker: Breaker::new(parts.breaker),
             parts,
@@ -179,6 +180,12 @@ impl Availability {
         &*self.services
     }
 
+    /// What the operator says of the brake, asked of the truth.
+    pub(super) async fn brake_setting_now(&self) -> Result<Setting> {
+        self.services.heard();
+        self.calls.quiet("brake", self.services.brake_setting(&self.parts.id)).await
+    }
+
     /// Makes a provider, or changes its name.
     pub async fn put_provider(&self, profile: &Profile) -> Result<Written<Changed>> {
         let work = self.parts.truth.put_provider(profile);
@@ -212,7 +219,15 @@ impl Availability {
         let at_ms = self.mirror_time().await;
         let max = settings.max_customers_per_mitra;
         let work = self.parts.truth.change_session(change, max);
-        let answer = self.calls.call("session", work).await?;
+        let answer = match self.calls.call("session", work).await {
+            Ok(answer) => answer,
+            Err(error) => {
+                // It may have been carried out: whoever was to have it is told later. Whoever has one fewer
+                // by it looks fuller than it is until mirror and truth are compared.
+                self.owe(change.provider().map_or(&[], std::slice::from_ref));
+                return Err(error);
+            }
+        };
         let mirrored = match &answer {
             SessionOutcome::Done { touched, .. } => self.tell(touched.clone(), at_ms).await,
             SessionOutcome::Refused(_) => true,
@@ -293,9 +308,10 @@ impl Availability {
         Ok(settings)
     }
 
-    /// Somebody says that a setting has changed: it is read again when it is next needed, and the snapshot
-    /// that was made by the old one is dropped.
+    /// Somebody says that a setting has changed, or what the operator wants of the brake: it is read again when
+    /// it is next needed, and the snapshot that was made by the old one is dropped.
     pub async fn settings_changed(&self) {
+        self.services.heard();
         {
             // Kept for as long as the truth is away, and otherwise read again.
             let mut known = self.lock_settings();

@@ -4,11 +4,14 @@
 //! A term only spares work here: every step is guarded by itself, so that a mirror that forgets who leads
 //! does no harm.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use async_trait::async_trait;
 
+use crate::availability::operations::LOCK;
 use crate::availability::{Mirror, Truth};
+use crate::clock::Clock;
 use crate::error::Result;
 use crate::leader::Term;
 use crate::name::SystemId;
@@ -16,17 +19,60 @@ use crate::receipt::{Receipt, ReceiptQuery};
 use crate::store::{Store, StoreInfo};
 use crate::sweep::brake::Setting;
 
+/// How long it is believed that the operator has said nothing about the brake, unless it is announced: passes
+/// are many, and each would ask.
+const UNSAID_FOR: Duration = Duration::from_secs(60);
+
+/// What is announced when the operator has said something about the brake.
+const BRAKE: &str = "brake";
+
 /// The services of both.
 pub(super) struct Services {
     truth: Arc<dyn Store>,
     terms: Arc<dyn Store>,
     mirror: Arc<dyn Mirror>,
+    clock: Arc<dyn Clock>,
+    unsaid: Mutex<Unsaid>,
+}
+
+/// That the operator has said nothing.
+#[derive(Default)]
+struct Unsaid {
+    /// Until when that is believed, on the monotonic clock.
+    until: Duration,
+    /// How often something was announced: what was read before that is not believed.
+    heard: u64,
 }
 
 impl Services {
-    pub fn new(truth: &dyn Truth, mirror: Arc<dyn Mirror>) -> Self {
+    pub fn new(truth: &dyn Truth, mirror: Arc<dyn Mirror>, clock: Arc<dyn Clock>) -> Self {
         let truth = truth.services();
-        Services { terms: mirror.terms().unwrap_or_else(|| truth.clone()), truth, mirror }
+        let terms = mirror.terms().unwrap_or_else(|| truth.clone());
+        Services { truth, terms, mirror, clock, unsaid: Mutex::default() }
+    }
+
+    /// The operator may have said something.
+    pub fn heard(&self) {
+        let mut unsaid = self.unsaid.lock().expect(LOCK);
+        (unsaid.until, unsaid.heard) = (Duration::ZERO, unsaid.heard + 1);
+    }
+
+    /// Asked of the truth, unless nothing was said a moment ago.
+    async fn said(&self, system: &SystemId) -> Result<Setting> {
+        let (now, heard) = {
+            let unsaid = self.unsaid.lock().expect(LOCK);
+            let now = self.clock.mono();
+            if now < unsaid.until {
+                return Ok(Setting::Auto);
+            }
+            (now, unsaid.heard)
+        };
+        let setting = self.truth.brake_setting(system).await?;
+        let mut unsaid = self.unsaid.lock().expect(LOCK);
+        if setting == Setting::Auto && unsaid.heard == heard {
+            unsaid.until = now + UNSAID_FOR;
+        }
+        Ok(setting)
     }
 
     /// A release lasts until a time of the truth's clock; the brake judges by the mirror's.
@@ -65,7 +111,7 @@ impl Store for Services {
     }
 
     async fn brake_setting(&self, system: &SystemId) -> Result<Setting> {
-        match self.truth.brake_setting(system).await? {
+        match self.said(system).await? {
             Setting::Release { until_ms } => {
                 let left_ms = until_ms.saturating_sub(self.truth.info().await?.now_ms);
                 let until_ms = self.mirror.now_ms().await?.saturating_add(left_ms);
@@ -81,11 +127,15 @@ impl Store for Services {
     }
 
     async fn set_brake(&self, system: &SystemId, setting: Setting) -> Result<()> {
-        self.truth.set_brake(system, setting).await?;
+        let set = self.truth.set_brake(system, setting).await;
+        // An error may have been carried out.
+        self.heard();
+        set?;
         let until_ms = match setting {
             Setting::Release { until_ms } => self.on_mirror_clock(until_ms).await?,
             _ => 0,
         };
-        self.mirror.waive(until_ms).await
+        self.mirror.waive(until_ms).await?;
+        self.mirror.announce(BRAKE).await
     }
 }

@@ -304,6 +304,10 @@ impl Sweep for Availability {
 
     async fn survey(&self) -> Result<Option<Census>> {
         let Look { census, suspects } = self.look_around().await?;
+        if !suspects.is_empty() {
+            // Now it matters what the operator says, and not what was said a while ago.
+            self.parts.brake.set(self.brake_setting_now().await?);
+        }
         self.survey.lock().expect(LOCK).suspects = suspects;
         Ok(Some(census))
     }

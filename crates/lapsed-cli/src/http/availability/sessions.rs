@@ -2,8 +2,8 @@
 
 use axum::extract::State;
 use axum::http::StatusCode;
-use lapsed::Name;
 use lapsed::availability::{SessionChange, SessionOutcome, SessionRefusal, Written};
+use lapsed::{Kind, Name};
 use serde_json::json;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -14,6 +14,7 @@ use crate::http::extract::{Json, Path};
 use crate::http::owners::Result;
 use crate::http::problem::Problem;
 use crate::http::{Shared, schemas};
+use crate::systems::availability::Providers;
 
 /// All of them.
 pub fn routes() -> OpenApiRouter<Shared> {
@@ -142,7 +143,11 @@ async fn reroute(
 }
 
 async fn change(app: &Shared, name: &str, change: SessionChange) -> Result<Told<SessionChanged>> {
-    let Written { answer, mirrored } = availability(app, name)?.change_session(&change).await?;
+    let system = app.operations::<Providers>(Kind::Availability, name)?.system.clone();
+    let wanted = change.clone();
+    // To its end, whatever becomes of the client: the mirror is to be told of whom it was about.
+    let work = async move { system.change_session(&wanted).await };
+    let Written { answer, mirrored } = app.finish(work).await??;
     match answer {
         SessionOutcome::Done { session, changed, .. } => {
             Ok(Told { mirrored, answer: SessionChanged::of(session, changed) })

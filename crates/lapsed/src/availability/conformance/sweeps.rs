@@ -9,6 +9,7 @@ use crate::availability::{Availability, Beat, Flip};
 use crate::name::Name;
 use crate::receipt::Reason;
 use crate::schedule::Stop;
+use crate::sweep::brake::Setting;
 use crate::sweep::{Act, Batch, Outcome, Refusal, Stopped, Sweep};
 use crate::system::{Restored, System};
 
@@ -202,6 +203,26 @@ pub async fn the_brake_holds_when_most_fall_silent_at_once(b: Bench) {
     let report = sweeper.pass(Act::Reclaim, 0, &stop).await;
     assert_eq!(report.stopped, Stopped::Brake, "{report:?}");
     assert!(report.reclaimed < 12, "{report:?}");
+}
+
+/// The operator says something to one daemon; the others hear of it, or ask again.
+pub async fn what_the_operator_says_of_the_brake_is_heard(b: Bench) {
+    let (system, other) = (&b.f.id, b.f.daemon());
+    let (here, there) = (b.it.services(), other.services());
+    for services in [&here, &there] {
+        assert_eq!(services.brake_setting(system).await.unwrap(), Setting::Auto);
+    }
+    here.set_brake(system, Setting::Hold).await.unwrap();
+    assert_eq!(here.brake_setting(system).await.unwrap(), Setting::Hold);
+    // As whoever listens to the mirror does.
+    other.settings_changed().await;
+    assert_eq!(there.brake_setting(system).await.unwrap(), Setting::Hold);
+    b.online("p").await;
+    b.silence().await;
+    assert_eq!(b.sweep().await.reclaimed, 0, "it holds");
+    there.set_brake(system, Setting::Auto).await.unwrap();
+    b.it.settings_changed().await;
+    assert_eq!(b.sweep().await.reclaimed, 1);
 }
 
 /// C11, P2: how late it was is told by one clock.

@@ -1,0 +1,122 @@
+//! Heartbeats: ours looks whether whoever beats may, and is online; beside it the bare `SET` that the
+//! original sends after the same look, by as many callers on one connection of the same client library. The
+//! other side is given its text ready-made.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use futures::future::try_join_all;
+use lapsed::Name;
+use lapsed::availability::Beat;
+use redis::aio::MultiplexedConnection;
+
+use super::NAME;
+use super::site::{Daemon, Filling, Site};
+use crate::bench::{Bench, say};
+use crate::rounds::median;
+use crate::table::{Figure, Table, Target};
+
+/// Callers at a time: some, and as many as a busy daemon has.
+const CALLERS: [usize; 2] = [32, 256];
+/// Beats one after the other, for counting.
+const ALONE: u64 = 500;
+
+pub async fn compare(bench: &Bench, site: &Site, table: &mut Table) -> Result<()> {
+    let filling = Filling { providers: 300, sessions: 1_000, is_counted: true };
+    let database = site.database(filling).await?;
+    let daemon = site.daemon(&database, Duration::from_secs(10)).await?;
+    let ids = &database.providers;
+    let before = site.statements(&database).len();
+    round_trips(&daemon, ids, table).await?;
+    let daemon = Arc::new(daemon);
+    let mut beats = ALONE as usize;
+    for callers in CALLERS {
+        let count = bench.sizes.heartbeats;
+        say(format!("{count} heartbeats by {callers} callers, ours and bare"));
+        let (mut ours, mut bare) = (Vec::new(), Vec::new());
+        // One round more that is not counted.
+        for _ in 0..=bench.sizes.rounds {
+            bare.push(set(&site.cache.plain, ids, callers, count).await?);
+            ours.push(beat(&daemon, ids, callers, count).await?);
+            beats += count;
+        }
+        let ratios = ours[1..].iter().zip(&bare[1..]).map(|(ours, bare)| ours / bare);
+        let ratio = median(ratios.collect());
+        let what = format!("heartbeats, {callers} callers");
+        let figure = Figure::per_second(median(ours.split_off(1)));
+        let other = ("bare SET, pipelined", Figure::per_second(median(bare.split_off(1))));
+        table.compare(NAME, what, figure, other, ratio, Some(Target::AtLeast(0.8)));
+    }
+    // The settings are read once a minute, whoever beats.
+    let sent = site.statements(&database).split_off(before);
+    ensure!(sent.is_empty(), "PostgreSQL was asked {sent:?}");
+    let what = format!("statements to PostgreSQL for {beats} heartbeats");
+    table.measure(NAME, what, Figure::count(sent.len() as f64));
+    Ok(())
+}
+
+async fn round_trips(daemon: &Daemon, ids: &[Name], table: &mut Table) -> Result<()> {
+    // The first one finds that the server does not know the script yet.
+    daemon.it.heartbeat(&ids[..1]).await?;
+    let before = daemon.redis.requests();
+    for i in 0..ALONE as usize {
+        let id = &ids[i % ids.len()];
+        let answer = daemon.it.heartbeat(std::slice::from_ref(id)).await?.answer;
+        ensure!(answer == [Beat::Noted], "{id}: {answer:?}");
+    }
+    let each = (daemon.redis.requests() - before) as f64 / ALONE as f64;
+    let limit = ("the limit", Figure::count(1.0));
+    let what = "round trips of a heartbeat alone";
+    table.compare(NAME, what, Figure::count(each), limit, each, Some(Target::AtMost(1.0)));
+    Ok(())
+}
+
+/// Beats a second.
+async fn beat(
+    daemon: &Arc<Daemon>,
+    ids: &Arc<Vec<Name>>,
+    callers: usize,
+    count: usize,
+) -> Result<f64> {
+    let each = count / callers;
+    let began = Instant::now();
+    let calling = (0..callers).map(|nth| {
+        let (daemon, ids) = (daemon.clone(), ids.clone());
+        tokio::spawn(async move {
+            for i in 0..each {
+                let id = &ids[(nth * each + i) % ids.len()];
+                let answer = daemon.it.heartbeat(std::slice::from_ref(id)).await?.answer;
+                ensure!(answer == [Beat::Noted], "{id}: {answer:?}");
+            }
+            Ok::<_, anyhow::Error>(())
+        })
+    });
+    try_join_all(calling).await?.into_iter().collect::<Result<()>>()?;
+    Ok((each * callers) as f64 / began.elapsed().as_secs_f64())
+}
+
+/// SETs a second.
+async fn set(
+    plain: &MultiplexedConnection,
+    ids: &Arc<Vec<Name>>,
+    callers: usize,
+    count: usize,
+) -> Result<f64> {
+    let each = count / callers;
+    let began = Instant::now();
+    let calling = (0..callers).map(|nth| {
+        let (mut plain, ids) = (plain.clone(), ids.clone());
+        tokio::spawn(async move {
+            for i in 0..each {
+                let id = &ids[(nth * each + i) % ids.len()];
+                let mut cmd = redis::cmd("SET");
+                cmd.arg(format!("bare:mitra:heartbeat:{id}")).arg("2026-05-25T10:00:00.123Z");
+                let _: () = cmd.query_async(&mut plain).await?;
+            }
+            Ok::<_, anyhow::Error>(())
+        })
+    });
+    try_join_all(calling).await?.into_iter().collect::<Result<()>>()?;
+    Ok((each * callers) as f64 / began.elapsed().as_secs_f64())
+}
