@@ -5,7 +5,6 @@
 //! servers read the clock of this machine, in whole milliseconds: nothing else is allowed for.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 
 use super::history::{Beat, Change, History, Listing, Outcome, Said, Source, Span, Toggle};
 use super::observed::{Observed, ReceiptRow, Row};
@@ -42,10 +41,19 @@ pub enum Complaint {
     HeartbeatLeft { id: String },
 }
 
-impl fmt::Display for Complaint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self:?}")
+/// How many of each kind, and some of them.
+pub fn describe(complaints: &[Complaint]) -> String {
+    let mut kinds: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for complaint in complaints {
+        let text = format!("{complaint:?}");
+        let kind = text.split(' ').next().unwrap_or_default().to_owned();
+        kinds.entry(kind).or_default().push(text);
     }
+    let show = |(kind, all): (&String, &Vec<String>)| {
+        let some: Vec<&str> = all.iter().take(4).map(String::as_str).collect();
+        format!("{} of {kind}\n{}\n", all.len(), some.join("\n"))
+    };
+    kinds.iter().map(show).collect()
 }
 
 /// What is wrong with the stores, when all is calm.
@@ -171,7 +179,9 @@ fn refused_us(history: &History, id: &str, since_us: u64) -> Option<u64> {
     history.beats_of(id).iter().find(refused).map(|beat| beat.span.done_us)
 }
 
-/// A beat that was noted, and the next one refused, with nothing in between that could be a reason.
+/// A beat in time, and the next one refused, with nothing that could be a reason: nobody said that it is
+/// offline, and it was not changed in any way since the mirror noted a beat (what was changed while the
+/// mirror was away it learns a moment after it is back).
 fn alive_told_offline(
     id: &str,
     beats: &[Beat],
@@ -182,19 +192,23 @@ fn alive_told_offline(
     let toggles = history.toggles_of(id);
     let mut beats: Vec<&Beat> = beats.iter().filter(|beat| beat.said != Said::Unknown).collect();
     beats.sort_by_key(|beat| beat.span.sent_us);
+    let mut mirrored: Option<Span> = None;
     for pair in beats.windows(2) {
         let (noted, refused) = (pair[0].span, pair[1].span);
+        if pair[0].said == Said::Noted(Source::Mirror) {
+            mirrored = Some(noted);
+        }
+        let Some(mirrored) = mirrored else { continue };
         let is_pair = matches!(pair[0].said, Said::Noted(_)) && pair[1].said == Said::Offline;
         let in_time = noted.sent_us + stale_us > refused.done_us + MS;
-        let could_be = |toggle: &Toggle| match toggle.outcome {
-            Outcome::Unknown => toggle.span.sent_us < refused.done_us,
-            Outcome::Done { .. } => {
-                toggle.span.done_us > noted.sent_us && toggle.span.sent_us < refused.done_us
-            }
+        let could_be = |toggle: &Toggle| {
+            let known = toggle.outcome != Outcome::Unknown && toggle.change != Change::Offline;
+            toggle.span.sent_us < refused.done_us
+                && !(known && toggle.span.done_us < mirrored.sent_us)
         };
         // That is a complaint of its own.
         let flipped = |one: &&ReceiptRow| {
-            (noted.sent_us..=refused.done_us + stale_us).contains(&(one.at_ms * MS))
+            (mirrored.sent_us..=refused.done_us + stale_us).contains(&(one.at_ms * MS))
         };
         if is_pair && in_time && !toggles.iter().any(could_be) && !receipts.iter().any(flipped) {
             let why = format!("{:?}, then {:?}", pair[0], pair[1]);
@@ -206,18 +220,22 @@ fn alive_told_offline(
 
 /// Whether anything that was sent can have made it fresh when that list was made.
 fn may_be_fresh(id: &str, listing: &Listing, history: &History, stale_us: u64) -> bool {
+    let late_us = |of: &[u64], done_us: u64| {
+        of.iter().filter(|at_us| **at_us >= done_us).min().map(|at_us| at_us + LATE_US)
+    };
     let latest_us = |done_us: u64, known: bool| match known {
         true => done_us,
-        false => {
-            let healed = history.heals_us.iter().filter(|healed_us| **healed_us >= done_us).min();
-            healed.copied().unwrap_or(done_us) + LATE_US
-        }
+        false => late_us(&history.heals_us, done_us).unwrap_or(done_us + LATE_US),
     };
+    // A mirror that was frozen carries out what it was sent before when it thaws, and dates it then: also
+    // beats that the truth took in its place meanwhile.
+    let thawed_us = |done_us: u64| late_us(&history.thaws_us, done_us).unwrap_or(done_us);
     let sent = |sent_us: u64| sent_us < listing.span.done_us;
     let fresh = |latest_us: u64| latest_us + stale_us + MS > listing.span.sent_us;
     let beats = history.beats_of(id).iter().rev();
     let beats = beats.filter(|beat| sent(beat.span.sent_us)).any(|beat| match beat.said {
-        Said::Noted(_) => fresh(latest_us(beat.span.done_us, true)),
+        Said::Noted(Source::Mirror) => fresh(latest_us(beat.span.done_us, true)),
+        Said::Noted(Source::Truth) => fresh(thawed_us(beat.span.done_us)),
         Said::Unknown => fresh(latest_us(beat.span.done_us, false)),
         Said::Offline | Said::Deactivated => false,
     });
