@@ -6,7 +6,7 @@ SEEDS ?= 1000
 # Most tests wait for a clock: many at a time cost nothing.
 THREADS ?= 16
 
-.PHONY: help run demo servers peers test lint bench sim clean
+.PHONY: help run demo servers peers test faults lint bench sim clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -27,6 +27,10 @@ peers: ## the same, and what the benchmarks compare with: job queues, etcd, ZooK
 
 test: servers ## every test, the simulation included
 	RUST_TEST_THREADS=$(THREADS) $(CARGO) test --workspace --locked --no-fail-fast
+
+faults: servers ## Postgres, Valkey and daemons broken for a minute each under load; `make faults FAULT=valkey_frozen SECONDS=600`
+	LAPSED_FAULT_SECONDS=$(or $(SECONDS),60) $(CARGO) test --locked -p lapsed-cli --test all -- \
+		availability_faults::$(FAULT) --nocapture
 
 lint: $(DENY) ## fmt, clippy, licences and sources of dependencies
 	$(CARGO) fmt --all --check

@@ -1,6 +1,7 @@
 //! The command line: what there is to type, and what `--help` says of it.
 
 pub mod lease;
+pub mod schema;
 
 use std::path::PathBuf;
 
@@ -18,6 +19,7 @@ Examples:
   lapsed lease run nightly -- ./report.sh      run it only while holding the lease `nightly`
   lapsed receipts --follow                     who is reclaimed, as it happens
   lapsed check -c lapsed.toml                  is the configuration right, and what does it mean
+  lapsed schema apply -c lapsed.toml           make the tables of availability in Postgres
   lapsed functions load -c lapsed.toml         let Node, Python, Ruby call lapsed inside Redis
 
 Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 held back by the brake.";
@@ -86,6 +88,9 @@ pub enum Command {
     Decision(lease::Decision),
     /// Release or hold a system's brake, or let it decide by itself again.
     Brake(Brake),
+    /// Print or make the tables of availability in Postgres.
+    #[command(subcommand)]
+    Schema(schema::Schema),
     /// Show or load the server-side functions, for use from any language.
     #[command(subcommand)]
     Functions(Functions),

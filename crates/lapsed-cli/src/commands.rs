@@ -10,6 +10,7 @@ mod lease;
 mod receipts;
 mod reconcile;
 mod restore;
+mod schema;
 mod serve;
 mod status;
 mod sweep;
@@ -43,6 +44,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Command::LeaseChild(args) => lease::become_command(&args),
         Command::Decision(args) => decision::run(args),
         Command::Brake(args) => brake::run(args),
+        Command::Schema(args) => schema::run(args),
         Command::Functions(args) => functions::run(args),
     }
 }

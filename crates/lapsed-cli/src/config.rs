@@ -221,7 +221,11 @@ fn read_all(
     env: &Env<'_>,
 ) -> Result<Vec<Box<dyn Planned>>, ConfigError> {
     let mut planned = Vec::new();
-    for room in systems::ROOMS {
+    let carried = |kind| match stores.values().collect::<Vec<_>>().as_slice() {
+        [only] => only.carries(kind).is_ok(),
+        _ => true,
+    };
+    for room in systems::ROOMS.iter().filter(|room| carried(room.kind())) {
         let plan = room.plan(&Section::absent(document, stores, env))?;
         if stores[&plan.common().store].carries(room.kind()).is_ok() {
             planned.push(plan);

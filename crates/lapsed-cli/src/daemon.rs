@@ -21,6 +21,7 @@ use crate::failure::Failure;
 use crate::http::{self, App};
 use crate::metrics::Metrics;
 use crate::node::Node;
+use crate::systems::Occasion;
 
 /// How long requests under way may take after the daemon was told to stop.
 const DRAIN: Duration = Duration::from_secs(10);
@@ -41,6 +42,7 @@ pub async fn run(config: Config) -> Result<(), Failure> {
     let listener = bind(&config).await?;
     let address = listener.local_addr()?;
 
+    node.prepare(&config, Occasion::Daemon).await;
     let (stopper, stop) = Stop::channel();
     let (resigner, resign) = Stop::channel();
     let sweeping = sweep(&node, &clock, &stop);
@@ -157,8 +159,8 @@ fn announce(config: &Config, address: SocketAddr) -> Result<(), Failure> {
     out.flush()?;
     for plan in &config.systems {
         let common = plan.common();
-        let store = config.stores[&common.store].describe();
-        tracing::info!(system = %common.id, %store, "sweeping");
+        let stores: Vec<_> = common.stores().map(|name| config.stores[name].describe()).collect();
+        tracing::info!(system = %common.id, store = %stores.join(", "), "sweeping");
     }
     tracing::info!("listening on http://{address}");
     Ok(())

@@ -1,6 +1,7 @@
 //! HTTP: thin. Parse, ask the node, answer; whatever goes wrong is `application/problem+json`.
 
 pub mod auth;
+pub mod availability;
 pub mod brakes;
 pub mod events;
 mod extract;

@@ -1,6 +1,7 @@
 //! Metrics: the uniform series of every system, and the originals' own. All that is counted
 //! here comes from what the store answered; gauges are read anew at every scrape.
 
+mod availability;
 mod cleanup;
 mod drift;
 mod evicted;
@@ -13,6 +14,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use lapsed::availability::{Availability, Glance};
 use lapsed::clock::Clock;
 use lapsed::inflight::Counts;
 use lapsed::receipt::{Reason, Receipt, Witness};
@@ -27,6 +29,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
+use availability::AvailabilitySeries;
 use cleanup::Cleanup;
 use drift::Drift;
 use evicted::Evicted;
@@ -61,6 +64,7 @@ pub struct Metrics {
     cleanup: Cleanup,
     jobs: Jobs,
     leases: LeaseSeries,
+    availability: AvailabilitySeries,
     requests: Requests,
     evicted: Arc<Evicted>,
 }
@@ -105,6 +109,7 @@ impl Metrics {
             cleanup: Cleanup::new(),
             jobs: Jobs::default(),
             leases: LeaseSeries::default(),
+            availability: AvailabilitySeries::default(),
             requests: Requests::default(),
             evicted: Arc::new(Evicted::new(clock)),
         };
@@ -166,6 +171,9 @@ impl Metrics {
         if system.kind == Kind::Leases {
             self.leases.introduce(&of, &mut self.lock());
         }
+        if system.kind == Kind::Availability {
+            self.availability.introduce(&of, &mut self.lock());
+        }
     }
 
     /// The same for what only a system with an index has.
@@ -203,6 +211,21 @@ impl Metrics {
     /// The account of one system of jobs.
     pub fn gauge_jobs(&self, system: &SystemId, counts: &Counts) {
         self.jobs.gauge(&OfSystem::of(system), counts);
+    }
+
+    /// What one system of providers has counted, and how it stands.
+    pub fn show_availability(
+        &self,
+        id: &SystemId,
+        system: &Availability,
+        glance: &Glance,
+        statements: Option<u64>,
+    ) {
+        let of = OfSystem::of(id);
+        self.availability.show(&of, system, glance);
+        if let Some(statements) = statements {
+            self.availability.show_statements(&of, statements);
+        }
     }
 
     /// The same for an object store.

@@ -16,9 +16,10 @@ use lapsed::receipt::Witness;
 use crate::config::Config;
 use crate::config::store::StoreConfig;
 use crate::stores::{OpenObject, OpenStore};
+use crate::systems::Occasion;
 
 pub use journal::Journal;
-pub use live::{BrakeOrder, LIST_MAX, Live};
+pub use live::{BrakeOrder, Ground, LIST_MAX, Live};
 pub use reconcile::{Order, Reconciler};
 
 /// Everything that was opened.
@@ -59,12 +60,15 @@ impl Node {
         let mut node = Node { systems: Vec::new(), stores: BTreeMap::new(), journal };
         for plan in &config.systems {
             let common = plan.common();
-            if !node.stores.contains_key(&common.store) {
-                let store = OpenStore::open(&config.stores[&common.store], clock.clone())?;
-                node.stores.insert(common.store.clone(), store);
+            for name in common.stores() {
+                if !node.stores.contains_key(name) {
+                    let store = OpenStore::open(&config.stores[name], clock.clone())?;
+                    node.stores.insert(name.clone(), store);
+                }
             }
-            let ground = live::Ground {
+            let ground = Ground {
                 store: &node.stores[&common.store],
+                mirror: common.mirror.as_ref().map(|name| &node.stores[name]),
                 clock: clock.clone(),
                 journal: node.journal.clone(),
                 process: &process,
@@ -73,6 +77,15 @@ impl Node {
             node.systems.push(Arc::new(Live::build(&**plan, ground)?));
         }
         Ok(node)
+    }
+
+    /// Does what some systems need before anybody may ask them.
+    pub async fn prepare(&self, config: &Config, for_what: Occasion) {
+        let work = config.systems.iter().filter_map(|plan| {
+            let id = &plan.common().id;
+            plan.prepare(self.find(id.kind, &id.name)?, for_what)
+        });
+        futures::future::join_all(work).await;
     }
 
     /// Refuses to go on with a server on which nothing would be safe.
@@ -104,6 +117,11 @@ impl Node {
         &self.journal
     }
 
+    /// How many statements a store was sent, where they are counted.
+    pub fn statements(&self, store: &str) -> Option<u64> {
+        self.stores.get(store)?.statements()
+    }
+
     /// Flushes and closes every store. Blocking.
     pub fn close(&self) -> lapsed::Result<()> {
         let closed: Vec<_> = self.stores.values().map(|store| store.clone().close()).collect();
@@ -113,7 +131,8 @@ impl Node {
 
 /// The stores that the systems of `config` use.
 pub fn used_stores(config: &Config) -> Vec<&StoreConfig> {
-    let used = |name: &String| config.systems.iter().any(|s| s.common().store == *name);
+    let used =
+        |name: &String| config.systems.iter().any(|s| s.common().stores().any(|n| n == name));
     config.stores.iter().filter(|(name, _)| used(name)).map(|(_, store)| store).collect()
 }
 

@@ -1,5 +1,6 @@
 //! Opened stores: the one place that knows which store crates there are.
 
+mod availability;
 mod object;
 
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use lapsed::sessions::SessionsStore;
 use lapsed::store::Store;
 use lapsed_embedded::{Embedded, Options};
 use lapsed_object::LeasesLayout;
+use lapsed_postgres::Postgres;
 use lapsed_redis::{AdoptedInflightLayout, QueueFormat, Redis, Template};
 
 use crate::config::common::Access;
@@ -25,6 +27,7 @@ use crate::systems::inflight::layout::{Adopted, InflightLayout, QueueWord};
 use crate::systems::leases::LeasesTimes;
 use crate::systems::registry::RegistryLayout;
 use crate::systems::sessions::{SessionsLayout, SessionsTimes};
+pub use availability::{OpenAvailability, Tellers};
 pub use object::OpenObject;
 
 /// A store that was opened.
@@ -36,6 +39,8 @@ pub enum OpenStore {
     Redis(Redis),
     /// S3, Azure Blob, Google Cloud Storage.
     Object(OpenObject),
+    /// PostgreSQL.
+    Postgres(Postgres),
 }
 
 /// A registry on a store.
@@ -83,6 +88,9 @@ impl OpenStore {
             }
             Place::Redis(address) => Ok(OpenStore::Redis(Redis::with_clock(address, clock)?)),
             Place::Object(place) => Ok(OpenStore::Object(OpenObject::open(config, place, clock)?)),
+            Place::Postgres(address) => {
+                Ok(OpenStore::Postgres(Postgres::with_clock(address, clock)?))
+            }
         }
     }
 
@@ -92,6 +100,7 @@ impl OpenStore {
             OpenStore::Embedded(store) => Arc::new(store.clone()),
             OpenStore::Redis(store) => Arc::new(store.clone()),
             OpenStore::Object(store) => store.store().clone(),
+            OpenStore::Postgres(store) => Arc::new(store.clone()),
         }
     }
 
@@ -99,7 +108,15 @@ impl OpenStore {
     pub fn object(&self) -> Option<&OpenObject> {
         match self {
             OpenStore::Object(store) => Some(store),
-            OpenStore::Embedded(_) | OpenStore::Redis(_) => None,
+            OpenStore::Embedded(_) | OpenStore::Redis(_) | OpenStore::Postgres(_) => None,
+        }
+    }
+
+    /// How many statements it was sent, where they are counted.
+    pub fn statements(&self) -> Option<u64> {
+        match self {
+            OpenStore::Postgres(store) => Some(store.statements()),
+            OpenStore::Embedded(_) | OpenStore::Redis(_) | OpenStore::Object(_) => None,
         }
     }
 
@@ -116,7 +133,7 @@ impl OpenStore {
                 return Ok(OpenRegistry { registry, index: None });
             }
             OpenStore::Redis(store) => store,
-            OpenStore::Object(_) => return Err(cannot(id)),
+            OpenStore::Object(_) | OpenStore::Postgres(_) => return Err(cannot(id)),
         };
         let keys = lapsed_redis::RegistryLayout {
             registry_key: layout.registry_key.clone(),
@@ -149,7 +166,7 @@ impl OpenStore {
                 return Ok(OpenSessions { sessions, index: None });
             }
             OpenStore::Redis(store) => store,
-            OpenStore::Object(_) => return Err(cannot(id)),
+            OpenStore::Object(_) | OpenStore::Postgres(_) => return Err(cannot(id)),
         };
         let keys = lapsed_redis::SessionsLayout {
             session_key: template("session_key", &layout.session_key, "session")?,
@@ -182,7 +199,7 @@ impl OpenStore {
                 return Ok(OpenInflight { inflight, index: None });
             }
             OpenStore::Redis(store) => store,
-            OpenStore::Object(_) => return Err(cannot(&id)),
+            OpenStore::Object(_) | OpenStore::Postgres(_) => return Err(cannot(&id)),
         };
         let queue_key = template("queue_key", &layout.queue_key, "queue")?;
         let queues = queue_format(layout.queues);
@@ -228,7 +245,7 @@ impl OpenStore {
                 let leases = store.leases(id, layout)?;
                 Ok(OpenLeases { index: Some(leases.clone()), leases })
             }
-            OpenStore::Redis(_) => Err(cannot(id)),
+            OpenStore::Redis(_) | OpenStore::Postgres(_) => Err(cannot(id)),
         }
     }
 
@@ -236,7 +253,7 @@ impl OpenStore {
     pub fn close(self) -> lapsed::Result<()> {
         match self {
             OpenStore::Embedded(store) => store.close(),
-            OpenStore::Redis(_) | OpenStore::Object(_) => Ok(()),
+            OpenStore::Redis(_) | OpenStore::Object(_) | OpenStore::Postgres(_) => Ok(()),
         }
     }
 }

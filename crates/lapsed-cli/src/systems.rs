@@ -1,5 +1,6 @@
 //! The kinds of system, as the daemon sees them. A new kind is a module here and a line in `ROOMS`.
 
+pub mod availability;
 pub mod inflight;
 pub mod leases;
 pub mod registry;
@@ -15,6 +16,7 @@ use lapsed::activity::Activity;
 use lapsed::clock::Clock;
 use lapsed::receipt::Witness;
 use lapsed::schedule::Stop;
+use lapsed::store::Store;
 use lapsed::sweep::brake::Brake;
 use lapsed::system::System;
 use utoipa_axum::router::OpenApiRouter;
@@ -25,6 +27,7 @@ use crate::config::units::show_span;
 use crate::http::Shared;
 use crate::node::Live;
 use crate::stores::OpenStore;
+use crate::systems::availability::layout::Tables;
 
 /// One kind of system: reads its section of the configuration and serves its routes.
 pub trait Room: Send + Sync {
@@ -63,8 +66,23 @@ pub trait Planned: Debug + Send + Sync {
         )
     }
 
+    /// The tables that it works on, where it works on tables of an application.
+    fn tables(&self) -> Option<&Tables> {
+        None
+    }
+
+    /// Whether the mirror is to tell who fell silent.
+    fn is_instant(&self) -> bool {
+        false
+    }
+
     /// Makes it, on an opened store.
     fn build(&self, ground: Ground<'_>) -> lapsed::Result<Built>;
+
+    /// What is done for it before it is used. Whatever is away must not keep anybody from starting.
+    fn prepare(&self, _live: &Live, _for_what: Occasion) -> Option<BoxFuture<'static, ()>> {
+        None
+    }
 
     /// What the daemon runs for it besides its passes, until told to stop; most have nothing.
     fn errand(&self, _live: &Live, _stop: Stop) -> Option<BoxFuture<'static, ()>> {
@@ -72,10 +90,21 @@ pub trait Planned: Debug + Send + Sync {
     }
 }
 
+/// What a system was opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Occasion {
+    /// To be served, for as long as the daemon runs.
+    Daemon,
+    /// For one command.
+    Command,
+}
+
 /// What a system is built on.
 pub struct Ground<'a> {
     /// Its store.
     pub store: &'a OpenStore,
+    /// The store of what is derived from it, where that is another one.
+    pub mirror: Option<&'a OpenStore>,
     /// Its brake.
     pub brake: Arc<Brake>,
     /// Who used it last.
@@ -94,6 +123,8 @@ pub struct Built {
     pub system: Arc<dyn System>,
     /// The kind's own operations, for its routes.
     pub operations: Arc<dyn Any + Send + Sync>,
+    /// Receipts, terms and settings, where they are not simply those of its store.
+    pub store: Option<Arc<dyn Store>>,
 }
 
 /// Every kind there is.
@@ -102,6 +133,7 @@ pub static ROOMS: &[&dyn Room] = &[
     &sessions::SessionsRoom,
     &inflight::InflightRoom,
     &leases::LeasesRoom,
+    &availability::AvailabilityRoom,
 ];
 
 /// The room of `kind`.

@@ -33,8 +33,13 @@ impl Own {
 
     /// The name of a trigger or an index, which are in their table's schema.
     pub fn bare(&self, name: &str) -> String {
+        quote::name(&self.unquoted(name))
+    }
+
+    /// The same, as the catalogue has it.
+    pub fn unquoted(&self, name: &str) -> String {
         let prefix = self.prefix.split_once('.').map_or(self.prefix.as_str(), |(_, rest)| rest);
-        quote::name(&format!("{prefix}{name}"))
+        format!("{prefix}{name}")
     }
 
     /// The schema that they are in, if it is named.

@@ -69,7 +69,7 @@ end
 if newer == 0 then
   return 0
 end
-each('HSET', KEYS[4], told)
+put(KEYS[4], told)
 local changes = { { 'SADD', 2, up }, { 'SREM', 2, down }, { 'SADD', 3, deactivated }, { 'SREM', 3, active } }
 for _, change in ipairs(changes) do
   if #change[3] > 0 then

@@ -26,7 +26,7 @@ local versions = every('HMGET', KEYS[4], names)
 local missed = known[4] and every('HMGET', KEYS[7], names) or {}
 if known[4] and #found > 0 then
   each('HDEL', KEYS[7], found)
-  if redis.call('HLEN', KEYS[7]) == 0 then
+  if redis.call('HLEN', KEYS[7]) <= 1 then
     redis.call('HDEL', KEYS[1], 'missed')
   end
 end

@@ -78,11 +78,11 @@ if not act then
   return answer
 end
 if #newly > 0 then
-  each('HSET', KEYS[7], newly)
+  put(KEYS[7], newly)
   redis.call('HSET', KEYS[1], 'missed', '1')
 end
 if #silent > 0 then
-  each('HSET', KEYS[5], marks)
+  put(KEYS[5], marks)
   each('ZADD', KEYS[6], at)
   each('SREM', KEYS[2], silent)
   for from = 1, #keys, CHUNK do

@@ -1,5 +1,5 @@
 -- Since when the mirror is there, and whether it was seeded.
--- KEYS  1 meta  2 online  3 deactivated  4 versions  5 doomed
+-- KEYS  1 meta  2 online  3 deactivated  4 versions  5 doomed  6 doomed_at
 -- ARGV  1 stale_ms
 -- Answers  {now_ms, back_ms, run id, seeded (1), online, doomed}
 -- O(1)
@@ -13,4 +13,4 @@ if now >= back + tonumber(ARGV[1]) then
 end
 local known = redis.call('HMGET', KEYS[1], 'seeded', 'kept', 'losses')
 return { whole(now), whole(back), run, is_seeded(KEYS, known) and '1' or '0',
-  whole(redis.call('SCARD', KEYS[2])), whole(redis.call('HLEN', KEYS[5])) }
+  whole(redis.call('SCARD', KEYS[2])), whole(redis.call('ZCARD', KEYS[6])) }

@@ -11,6 +11,7 @@ mod doomed;
 mod fault;
 mod functions;
 mod ground;
+mod hints;
 mod holdings;
 mod inflight;
 mod item;

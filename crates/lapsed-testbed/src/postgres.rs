@@ -128,7 +128,7 @@ impl PostgresServer {
     }
 
     fn prepare(options: PostgresOptions) -> Result<Self> {
-        let (port, folder) = (Port::free()?, Folder::new()?);
+        let (port, folder) = (Port::free()?, Folder::new(options.durability)?);
         folder.write("postgresql.auto.conf", &settings(&options, port.number()))?;
         if !options.hba.is_empty() {
             folder.write("pg_hba.conf", &(options.hba.join("\n") + "\n"))?;

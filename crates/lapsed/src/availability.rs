@@ -31,6 +31,7 @@ pub mod conformance;
 mod counters;
 mod explain;
 mod fallback;
+mod glance;
 pub mod memory;
 mod operations;
 mod reads;
@@ -57,6 +58,7 @@ use rules::{Doom, Settings, SettingsPatch};
 
 pub use breaker::{BreakerPolicy, BreakerState};
 pub use counters::{Counters, Read};
+pub use glance::Glance;
 pub use operations::{Availability, AvailabilityParts, Source, Sourced, Written};
 pub use reads::{Found, OwnStatus};
 

@@ -21,6 +21,7 @@ use crate::http::inflight::DeadLetters;
 use crate::node::page::{self, Cursor, Wanted};
 use crate::node::shapes::{BrakeStatus, Estimate, ReceiptPage, Reconciliation, SystemStatus};
 use crate::node::{BrakeOrder, LIST_MAX, Live, Node, Order};
+use crate::systems::Occasion;
 
 /// The store, opened by this process.
 pub struct Local {
@@ -41,6 +42,7 @@ impl Local {
             Node::open_by_hand(config, SystemClock::shared(), Arc::new(Silent))?
         };
         runtime.block_on(node.probe())?;
+        runtime.block_on(node.prepare(config, Occasion::Command));
         Ok(Local { node, runtime })
     }
 

@@ -1,5 +1,7 @@
 //! `lapsed check`
 
+mod notes;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +21,7 @@ use crate::config::store::{Place, StoreConfig};
 use crate::config::units::show_span;
 use crate::config::{Config, Overrides, process_env};
 use crate::failure::Failure;
-use crate::node::{Journal, Live, used_stores};
+use crate::node::{Ground, Journal, Live, used_stores};
 use crate::print::{self, Table, line};
 use crate::stores::{OpenObject, OpenStore};
 use crate::systems::Planned;
@@ -48,6 +50,7 @@ fn connect(config: &Config, store: &StoreConfig) -> Result<State, Failure> {
         Place::Embedded { dir, .. } => open_folder(store, dir),
         Place::Redis(_) => ask_server(config, store),
         Place::Object(_) => try_objects(config, store),
+        Place::Postgres(_) => ask_server(config, store),
     }
 }
 
@@ -56,6 +59,8 @@ struct State {
     words: String,
     /// What was tried on it, where there was something to try.
     tried: Vec<Tried>,
+    /// What may be wished otherwise.
+    notes: Vec<String>,
 }
 
 /// One thing that was tried.
@@ -70,7 +75,7 @@ struct Tried {
 
 impl From<String> for State {
     fn from(words: String) -> State {
-        State { words, tried: Vec::new() }
+        State { words, tried: Vec::new(), notes: Vec::new() }
     }
 }
 
@@ -84,6 +89,9 @@ impl State {
                 (Some(why), false) => format!("without: {what} ({why}; nothing depends on it)"),
             };
             text.push_str(&format!("\n    {line}"));
+        }
+        for note in &self.notes {
+            text.push_str(&format!("\n    {note}"));
         }
         text
     }
@@ -123,7 +131,8 @@ fn ask_server(config: &Config, store: &StoreConfig) -> Result<State, Failure> {
             ahead_ms.abs(),
             if ahead_ms < 0 { "behind" } else { "ahead of" },
         );
-        Ok(words.into())
+        let notes = notes::of(config, store, &opened).await?;
+        Ok(State { notes, ..words.into() })
     })
 }
 
@@ -143,7 +152,7 @@ fn try_objects(config: &Config, store: &StoreConfig) -> Result<State, Failure> {
             needed: line.needed,
             failed: line.failed.clone(),
         });
-        let mut state = State { words: String::new(), tried: tried.collect() };
+        let mut state = State { words: String::new(), tried: tried.collect(), notes: Vec::new() };
         if let Err(error) = report.verdict(&store.name) {
             eprintln!("store {}: {}{}", store.name, store.describe(), state.describe());
             return Err(error.into());
@@ -171,8 +180,19 @@ async fn look(
     let clock = SystemClock::shared();
     let mut built = Vec::new();
     for plan in config.systems.iter().filter(|plan| plan.common().store == store.name) {
-        let journal = Arc::new(Journal::new(Arc::new(Silent)));
-        built.push(Live::open(&**plan, opened, clock.clone(), journal, "check")?);
+        let mirror = match &plan.common().mirror {
+            Some(name) => Some(OpenStore::open(&config.stores[name], clock.clone())?),
+            None => None,
+        };
+        let ground = Ground {
+            store: opened,
+            mirror: mirror.as_ref(),
+            clock: clock.clone(),
+            journal: Arc::new(Journal::new(Arc::new(Silent))),
+            process: "check",
+            by_hand: true,
+        };
+        built.push(Live::build(&**plan, ground)?);
     }
     let info = opened.store().info().await?;
     for live in built {
@@ -204,6 +224,9 @@ fn describe(config: &Config, stores: &[(&StoreConfig, State)]) -> String {
 fn describe_system(plan: &dyn Planned) -> String {
     let common = plan.common();
     let mut text = format!("{} on store {}", common.id, common.store);
+    if let Some(mirror) = &common.mirror {
+        text.push_str(&format!(", mirrored in store {mirror}"));
+    }
     for sentence in plan.describe() {
         text.push_str(&format!("\n  {sentence}"));
     }
@@ -232,10 +255,13 @@ fn as_json(config: &Config, stores: &[(&StoreConfig, State)]) -> Value {
     let stores: Vec<Value> = stores
         .iter()
         .map(|(s, state)| {
-            let State { words, tried } = state;
+            let State { words, tried, notes } = state;
             let mut value = json!({ "name": s.name, "url": s.describe(), "state": words });
             if !tried.is_empty() {
                 value["probe"] = json!(tried);
+            }
+            if !notes.is_empty() {
+                value["notes"] = json!(notes);
             }
             value
         })
@@ -257,6 +283,7 @@ fn system_json(plan: &dyn Planned) -> Value {
         "system": common.id.name,
         "kind": common.id.kind,
         "store": common.store,
+        "mirror": common.mirror,
         "threshold_ms": common.threshold.as_millis() as u64,
         "grace_ms": common.grace.map(|grace| grace.as_millis() as u64),
         "every_ms": common.policy.every.as_millis() as u64,

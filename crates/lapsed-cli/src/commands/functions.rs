@@ -57,7 +57,7 @@ fn targets(args: &LoadFunctions) -> Result<Vec<(Option<String>, Address)>, Failu
         return match store.map_err(|wrong| Failure::usage(format!("--url: {}", wrong.what)))?.place
         {
             Place::Redis(address) => Ok(vec![(None, address)]),
-            Place::Embedded { .. } | Place::Object(_) => {
+            Place::Embedded { .. } | Place::Object(_) | Place::Postgres(_) => {
                 Err(Failure::usage("--url: functions are for Redis and Valkey"))
             }
         };
@@ -67,7 +67,7 @@ fn targets(args: &LoadFunctions) -> Result<Vec<(Option<String>, Address)>, Failu
     let wanted = |store: &&StoreConfig| args.store.as_ref().is_none_or(|name| *name == store.name);
     let redis = |store: &StoreConfig| match &store.place {
         Place::Redis(address) => Some((Some(store.name.clone()), address.clone())),
-        Place::Embedded { .. } | Place::Object(_) => None,
+        Place::Embedded { .. } | Place::Object(_) | Place::Postgres(_) => None,
     };
     let found: Vec<_> = config.stores.values().filter(wanted).filter_map(redis).collect();
     if found.is_empty() {

@@ -100,7 +100,7 @@ fn did(receipt: &Receipt) -> Option<String> {
     match receipt.id.system.kind {
         Kind::Inflight => Some(recovered(receipt)?.to_owned()),
         Kind::Leases => settled(receipt),
-        Kind::Registry | Kind::Sessions => None,
+        Kind::Registry | Kind::Sessions | Kind::Availability => None,
     }
 }
 

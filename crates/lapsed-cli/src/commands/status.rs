@@ -7,7 +7,7 @@ use super::ask;
 use crate::backend::resolve;
 use crate::cli::Status;
 use crate::failure::Failure;
-use crate::node::shapes::{Sweeps, SystemStatus};
+use crate::node::shapes::{AvailabilityStatus, Sweeps, SystemStatus};
 use crate::print::{self, Table, ago, count, line, plural, span};
 
 /// All systems in a table, or one in detail. Exit code 1, after all that could be read, when something
@@ -107,10 +107,11 @@ fn detail(status: &SystemStatus) -> String {
             }
         }
         if !is_leases(status) {
+            let died = if is_providers(status) { "set offline" } else { "died" };
             fact(
-                "owners",
+                owners_are(status),
                 format!(
-                    "{} alive, {} overdue, {} died lately",
+                    "{} alive, {} overdue, {} {died} lately",
                     count(census.owners_live),
                     count(census.owners_overdue),
                     count(census.owners_died_recently)
@@ -133,6 +134,11 @@ fn detail(status: &SystemStatus) -> String {
                 count(jobs.dropped)
             ),
         );
+    }
+    if let Some(availability) = &status.availability {
+        for (name, value) in providers(availability) {
+            fact(name, value);
+        }
     }
     if let Some(brake) = &status.brake {
         fact("brake", brake.words.clone());
@@ -178,8 +184,55 @@ fn things(status: &SystemStatus) -> &'static str {
         kind if kind == Kind::Sessions.as_str() => "sessions",
         kind if kind == Kind::Inflight.as_str() => "in flight",
         kind if kind == Kind::Leases.as_str() => "leases",
+        kind if kind == Kind::Availability.as_str() => "online",
         _ => "entries",
     }
+}
+
+/// What its owners are called.
+fn owners_are(status: &SystemStatus) -> &'static str {
+    if is_providers(status) { "providers" } else { "owners" }
+}
+
+fn is_providers(status: &SystemStatus) -> bool {
+    status.kind == Kind::Availability.as_str()
+}
+
+/// Who can take work, and how the mirror stands.
+fn providers(of: &AvailabilityStatus) -> Vec<(&'static str, String)> {
+    let said = |source: &String| match source.as_str() {
+        "mirror" => "says the mirror".to_owned(),
+        "cache" => "said the truth a moment ago".to_owned(),
+        other => format!("says the {other}"),
+    };
+    let available = match (of.available, &of.source) {
+        (Some(available), Some(source)) => format!("{}, {}", count(available), said(source)),
+        _ => "unknown: neither store answers".to_owned(),
+    };
+    let mirror = match (&of.mirror_error, of.mirror_seeded) {
+        (Some(error), _) => format!("does not answer: {error}"),
+        (None, true) => "answers, seeded: reads and heartbeats go there".to_owned(),
+        (None, false) => "answers, not seeded: reads and heartbeats go to the truth".to_owned(),
+    };
+    let behind = match of.mirror_behind {
+        0 => String::new(),
+        number => format!("; {} changes not told yet", count(number)),
+    };
+    let place = of.mirror_name.as_ref().map_or("memory".to_owned(), |name| format!("`{name}`"));
+    let mut facts = vec![
+        ("available", available),
+        ("mirror", format!("{place} {mirror}{behind}")),
+        ("breaker", of.breaker.clone()),
+    ];
+    if let Some(settings) = &of.settings {
+        let silence = match settings.require_ping {
+            true => format!("silent after {} s", settings.stale_after_seconds),
+            false => "silence means nothing (require_ping is false)".to_owned(),
+        };
+        let max = settings.max_customers_per_mitra;
+        facts.push(("settings", format!("{silence}, at most {max} sessions each")));
+    }
+    facts
 }
 
 fn dead_after(status: &SystemStatus) -> String {
@@ -189,6 +242,9 @@ fn dead_after(status: &SystemStatus) -> String {
         }
         None if is_leases(status) => {
             format!("a lease lasts {} from each renewal unless told", span(status.threshold_ms))
+        }
+        None if is_providers(status) => {
+            format!("set offline after {} of silence", span(status.threshold_ms))
         }
         None => format!("dead after {}", span(status.threshold_ms)),
     }

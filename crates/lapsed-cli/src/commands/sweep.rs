@@ -65,6 +65,7 @@ fn describe(id: &SystemId, report: &PassReport, grace_ms: Option<u64>) -> String
     let did = match id.kind {
         Kind::Inflight => "recovered",
         Kind::Leases => "cleared",
+        Kind::Availability => "set offline",
         Kind::Registry | Kind::Sessions => "reclaimed",
     };
     let verb = if report.dry_run { format!("would be {did}") } else { did.to_owned() };
@@ -102,7 +103,9 @@ fn released(report: &PassReport) -> String {
             "{verb}: {number} (a dead owner's references to a session; without any other its grace \
              begins)"
         ),
-        Kind::Registry | Kind::Inflight | Kind::Leases => format!("{verb}: {number}"),
+        Kind::Registry | Kind::Inflight | Kind::Leases | Kind::Availability => {
+            format!("{verb}: {number}")
+        }
     }
 }
 
@@ -113,14 +116,18 @@ fn list(report: &PassReport, grace_ms: Option<u64>) -> String {
         Kind::Sessions => Table::new(&["session", "broadcaster", "reason", "late", last]),
         Kind::Inflight => Table::new(&["job", "worker", "incarnation", "reason", "late", last]),
         Kind::Leases => Table::new(&["key", "owner", "token", "reason", "late", last]),
+        Kind::Availability => Table::new(&["provider", "reason", "late", last]),
     };
     let shown = if report.dry_run { report.entries.len() } else { SHOWN };
     for entry in report.entries.iter().take(shown) {
         let (owner, life) = holder(&entry.key, &entry.owner, entry.incarnation);
-        let mut cells = vec![entry.key.to_string(), owner];
-        if report.kind != Kind::Sessions {
-            cells.push(life);
-        }
+        let mut cells = vec![entry.key.to_string()];
+        cells.extend(match report.kind {
+            // A provider is nobody's but its own.
+            Kind::Availability => vec![],
+            Kind::Sessions => vec![owner],
+            Kind::Registry | Kind::Inflight | Kind::Leases => vec![owner, life],
+        });
         cells.extend([entry.reason.to_string(), span(entry.late_ms)]);
         let receipt = entry.receipt.as_ref().map(ToString::to_string);
         cells.push(receipt.unwrap_or_else(|| why(entry, grace_ms)));
@@ -153,6 +160,7 @@ fn why(entry: &Listed, grace_ms: Option<u64>) -> String {
         (Reason::NeverConnected, None) => format!("nobody ever connected until {ended}"),
         (Reason::LeaseExpired, _) => format!("not renewed until {ended}"),
         (Reason::DecisionExpired, _) => format!("to be kept until {ended}"),
+        (Reason::HeartbeatStale, _) => format!("silent; its time ran out at {ended}"),
     }
 }
 
@@ -179,6 +187,7 @@ fn next_step(id: &SystemId, report: &PassReport) -> Option<String> {
             Kind::Registry | Kind::Sessions | Kind::Leases => {
                 "To put one back: lapsed restore RECEIPT".to_owned()
             }
+            Kind::Availability => "To set one online again: lapsed restore RECEIPT".to_owned(),
         }),
         Stopped::Done if report.detail.is_some() => Some(format!(
             "Whoever is silent is spared until then; not to wait: lapsed brake {id} release"

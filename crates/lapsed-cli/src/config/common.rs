@@ -11,7 +11,7 @@ use lapsed::{Kind, SystemId};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::document::{Document, Node, join, lines_below, unknown};
+use super::document::{Document, Node, join, lines_below, texts_below, unknown};
 use super::origin::{Setting, Settings};
 use super::store::StoreConfig;
 use super::sweep::{Pause, SweepSection};
@@ -92,12 +92,40 @@ impl<'a> Section<'a> {
         self.stores[store].is_embedded()
     }
 
+    /// The names of the stores that can be the truth of a system that has a mirror.
+    pub fn truths(&self) -> Vec<&str> {
+        let of = self.stores.iter().filter(|(_, store)| store.carries(Kind::Availability).is_ok());
+        of.map(|(name, _)| name.as_str()).collect()
+    }
+
+    /// The names of those that can be the mirror.
+    pub fn mirrors(&self) -> Vec<&str> {
+        let of = self.stores.iter().filter(|(_, store)| store.is_redis());
+        of.map(|(name, _)| name.as_str()).collect()
+    }
+
+    /// The store that `key` names.
+    pub fn store_under(&self, key: &str, name: &str) -> Result<String, ConfigError> {
+        let names: Vec<&str> = self.stores.keys().map(String::as_str).collect();
+        match self.stores.contains_key(name) {
+            true => Ok(name.to_owned()),
+            false => Err(self.wrong(key, &unknown("store", name, &names))),
+        }
+    }
+
+    /// Every text below `key`, by its path.
+    pub fn strings_below(&self, key: &str) -> Vec<(String, String)> {
+        match self.node.and_then(|node| node.get_ref().get(key)) {
+            Some(below) => texts_below(below, key),
+            None => Vec::new(),
+        }
+    }
+
     /// The store that it names; the only one there is when it names none.
     pub fn store(&self, given: Option<&str>) -> Result<String, ConfigError> {
         let names: Vec<&str> = self.stores.keys().map(String::as_str).collect();
         match (given, names.as_slice()) {
-            (Some(name), _) if self.stores.contains_key(name) => Ok(name.to_owned()),
-            (Some(name), names) => Err(self.wrong("store", &unknown("store", name, names))),
+            (Some(name), _) => self.store_under("store", name),
             (None, [only]) => Ok((*only).to_owned()),
             (None, names) => {
                 let what = format!("is missing; name one of: {}", names.join(", "));
@@ -247,9 +275,32 @@ pub struct ReconcileSection {
 
 impl ReconcileSection {
     /// How often the index is compared with its truth; none: never by itself.
-    pub fn plan(self, section: &Section<'_>, settings: &mut Settings) -> Option<Duration> {
-        let every = Every(Some(RECONCILE_EVERY));
-        settings.pick(section, "reconcile.every", self.every, every).0
+    pub fn plan(
+        self,
+        section: &Section<'_>,
+        usual: ReconcileUsual,
+        settings: &mut Settings,
+    ) -> Option<Duration> {
+        let every = Every(Some(usual.every));
+        let every = settings.pick(section, "reconcile.every", self.every, every).0;
+        let Some((every, variable)) = usual.of_env else { return every };
+        settings.overrule(section, "reconcile.every", &every, variable);
+        Some(every)
+    }
+}
+
+/// How often an index is compared with its truth unless the file says so.
+#[derive(Clone, Copy, Debug)]
+pub struct ReconcileUsual {
+    /// By default.
+    pub every: Duration,
+    /// Whatever the file says, if a variable of the environment says so, and which.
+    pub of_env: Option<(Duration, &'static str)>,
+}
+
+impl Default for ReconcileUsual {
+    fn default() -> Self {
+        ReconcileUsual { every: RECONCILE_EVERY, of_env: None }
     }
 }
 
@@ -268,6 +319,8 @@ pub struct Common {
     pub id: SystemId,
     /// The name of its store.
     pub store: String,
+    /// The name of the store of what is derived from it, where that is another one.
+    pub mirror: Option<String>,
     /// How long silence must last before it means death.
     pub threshold: Duration,
     /// Where something else than silence must last: how long.
@@ -291,6 +344,7 @@ pub struct Upkeep {
     pub brake: BrakeSection,
     pub receipts: ReceiptsSection,
     pub reconcile: ReconcileSection,
+    pub reconcile_usual: ReconcileUsual,
     /// How often a pass comes, if a variable of the environment says so, and which.
     pub every_of_env: Option<(Duration, &'static str)>,
 }
@@ -308,13 +362,31 @@ impl Upkeep {
         let mut policy = self.sweep.plan(section, usual, self.pause, &mut settings)?;
         let brake = self.brake.plan(section, &mut settings)?;
         let retention = self.receipts.plan(section, &mut settings)?;
-        let reconcile = self.reconcile.plan(section, &mut settings);
+        let reconcile = self.reconcile.plan(section, self.reconcile_usual, &mut settings);
         if let Some((every, variable)) = self.every_of_env {
             policy.every = every;
             settings.overrule(section, "sweep.every", &every, variable);
         }
         let (grace, settings) = (None, settings.finish());
-        Ok(Common { id, store, threshold, grace, policy, brake, retention, reconcile, settings })
+        Ok(Common {
+            id,
+            store,
+            mirror: None,
+            threshold,
+            grace,
+            policy,
+            brake,
+            retention,
+            reconcile,
+            settings,
+        })
+    }
+}
+
+impl Common {
+    /// The names of all stores that it needs.
+    pub fn stores(&self) -> impl Iterator<Item = &String> {
+        std::iter::once(&self.store).chain(&self.mirror)
     }
 }
 

@@ -155,6 +155,18 @@ pub fn lines_below(document: &Document, value: &Node<'_>) -> BTreeMap<String, us
     lines
 }
 
+/// Every text below `value`, by its path, which begins with `path`.
+pub fn texts_below(value: &Node<'_>, path: &str) -> Vec<(String, String)> {
+    match value.get_ref() {
+        DeValue::String(text) => vec![(path.to_owned(), text.to_string())],
+        DeValue::Table(table) => table
+            .iter()
+            .flat_map(|(key, below)| texts_below(below, &join(path, key.get_ref())))
+            .collect(),
+        _ => Vec::new(),
+    }
+}
+
 fn collect_lines(
     document: &Document,
     value: &DeValue<'_>,

@@ -94,7 +94,7 @@ impl<T: Show> Show for Option<T> {
 macro_rules! show_as_displayed {
     ($($t:ty),*) => { $(impl Show for $t { fn show(&self) -> String { self.to_string() } })* };
 }
-show_as_displayed!(u64, u32, usize, u16, f64, String, OnDeath);
+show_as_displayed!(u64, u32, usize, u16, f64, bool, String, OnDeath);
 
 /// Collects the values in force while a section is read.
 #[derive(Debug, Default)]

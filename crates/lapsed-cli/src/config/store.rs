@@ -5,7 +5,7 @@ pub mod object;
 use std::path::{Path, PathBuf};
 
 use lapsed::Kind;
-use lapsed_redis::Address;
+use lapsed_postgres::Address;
 use serde::Deserialize;
 
 use self::object::ObjectPlace;
@@ -26,6 +26,10 @@ pub struct StoreSection {
     pub allow_http: Option<bool>,
     pub virtual_host: Option<bool>,
     pub requests_per_hour: Option<u64>,
+    /// Postgres: how many connections there may be at a time.
+    pub connections: Option<usize>,
+    /// Postgres: what the names of lapsed's own tables begin with.
+    pub table_prefix: Option<String>,
     /// How long making a connection may take.
     pub connect_timeout: Option<Span>,
     /// How long any one answer may take.
@@ -45,6 +49,17 @@ impl StoreSection {
             ("allow_http", self.allow_http.is_some()),
             ("virtual_host", self.virtual_host.is_some()),
             ("requests_per_hour", self.requests_per_hour.is_some()),
+        ];
+        keys.into_iter().find(|(_, given)| *given).map(|(key, _)| key)
+    }
+}
+
+impl StoreSection {
+    /// The first key that only Postgres has.
+    fn of_postgres(&self) -> Option<&'static str> {
+        let keys = [
+            ("connections", self.connections.is_some()),
+            ("table_prefix", self.table_prefix.is_some()),
         ];
         keys.into_iter().find(|(_, given)| *given).map(|(key, _)| key)
     }
@@ -82,9 +97,11 @@ pub enum Place {
         cache_bytes: Option<usize>,
     },
     /// Redis or Valkey, one server or a cluster.
-    Redis(Address),
+    Redis(lapsed_redis::Address),
     /// S3, Azure Blob, Google Cloud Storage, and what speaks like them.
     Object(ObjectPlace),
+    /// PostgreSQL.
+    Postgres(Address),
 }
 
 impl Place {
@@ -109,8 +126,11 @@ pub struct StoreConfig {
     pub place: Place,
 }
 
-/// Schemes that later versions know.
-const SCHEMES_LATER: &[&str] = &["postgres", "postgresql"];
+/// Schemes of PostgreSQL.
+const SCHEMES_POSTGRES: &[&str] = &["postgres", "postgresql"];
+
+/// The most connections that one daemon may have to a database.
+const CONNECTIONS_MAX: usize = 1_000;
 
 /// Schemes of Redis and Valkey.
 const SCHEMES_REDIS: &[&str] = &[
@@ -143,6 +163,10 @@ impl StoreConfig {
         if let Some(key) = section.of_objects().filter(|_| !is_object) {
             return Err(Wrong::of(key, "is for object stores (s3://, az://, gs://) only"));
         }
+        let is_postgres = SCHEMES_POSTGRES.contains(&scheme);
+        if let Some(key) = section.of_postgres().filter(|_| !is_postgres) {
+            return Err(Wrong::of(key, "is for Postgres (postgres://) only"));
+        }
         let planned = match scheme {
             "embedded" => Self::plan_embedded(name, rest),
             _ if is_object => {
@@ -150,14 +174,12 @@ impl StoreConfig {
                 return Ok(StoreConfig { name: name.to_owned(), place });
             }
             redis if SCHEMES_REDIS.contains(&redis) => Self::plan_redis(name, section),
-            later if SCHEMES_LATER.contains(&later) => Err(format!(
-                "`{later}` stores are not in this version; use `embedded:DIR`, which needs no server, \
-                 or `redis://HOST:PORT/0`"
-            )),
+            _ if is_postgres => return Self::plan_postgres(name, section),
             other => Err(format!(
                 "`{other}` is no kind of store; this version knows `embedded:DIR`, \
                  `redis://HOST:PORT/0`, `rediss://`, `redis+cluster://HOST:PORT,HOST:PORT`, \
-                 `s3://BUCKET/PREFIX`, `az://CONTAINER/PREFIX` and `gs://BUCKET/PREFIX`"
+                 `postgres://USER:PASSWORD@HOST/DATABASE`, `s3://BUCKET/PREFIX`, \
+                 `az://CONTAINER/PREFIX` and `gs://BUCKET/PREFIX`"
             )),
         };
         Ok(planned?)
@@ -187,7 +209,7 @@ impl StoreConfig {
     }
 
     fn plan_redis(name: &str, section: &StoreSection) -> Result<Self, String> {
-        let mut address = Address::new(&section.url);
+        let mut address = lapsed_redis::Address::new(&section.url);
         if let Some(span) = section.connect_timeout {
             address.connect_timeout = span.0;
         }
@@ -196,6 +218,23 @@ impl StoreConfig {
         }
         address.check()?;
         Ok(StoreConfig { name: name.to_owned(), place: Place::Redis(address) })
+    }
+
+    fn plan_postgres(name: &str, section: &StoreSection) -> Result<Self, Wrong> {
+        let usual = Address::new(&section.url);
+        let span = |given: Option<Span>, usual| given.map_or(usual, |span| span.0);
+        let address = Address {
+            connect_timeout: span(section.connect_timeout, usual.connect_timeout),
+            call_timeout: span(section.response_timeout, usual.call_timeout),
+            connections: section.connections.unwrap_or(usual.connections),
+            prefix: section.table_prefix.clone().unwrap_or_else(|| usual.prefix.clone()),
+            ..usual
+        };
+        if !(1..=CONNECTIONS_MAX).contains(&address.connections) {
+            return Err(Wrong::of("connections", &format!("must be 1 to {CONNECTIONS_MAX}")));
+        }
+        address.check()?;
+        Ok(StoreConfig { name: name.to_owned(), place: Place::Postgres(address) })
     }
 
     /// An embedded store in `dir`.
@@ -214,16 +253,29 @@ impl StoreConfig {
         matches!(self.place, Place::Embedded { .. })
     }
 
+    /// Whether it is Redis or Valkey.
+    pub fn is_redis(&self) -> bool {
+        matches!(self.place, Place::Redis(_))
+    }
+
     /// Refuses a kind of system that it cannot carry.
     pub fn carries(&self, kind: Kind) -> Result<(), String> {
         match (&self.place, kind) {
             (Place::Embedded { .. }, _) | (Place::Object(_), Kind::Leases) => Ok(()),
+            (Place::Postgres(_), Kind::Availability) => Ok(()),
             (Place::Redis(_), Kind::Registry | Kind::Sessions | Kind::Inflight) => Ok(()),
+            (Place::Redis(_), Kind::Availability) => Err(
+                "availability is true in an embedded store or in Postgres; Redis is its `mirror`"
+                    .to_owned(),
+            ),
             (Place::Redis(_), Kind::Leases) => Err(
                 "leases are kept on an embedded store or an object store (s3://, az://, gs://), not \
                  on Redis"
                     .to_owned(),
             ),
+            (Place::Postgres(_), kind) => Err(format!(
+                "Postgres keeps availability only; {kind} needs an embedded store or another server"
+            )),
             (Place::Object(_), kind) => Err(format!(
                 "an object store keeps leases only; {kind} needs an embedded store or Redis"
             )),
@@ -236,6 +288,7 @@ impl StoreConfig {
             Place::Object(place) => place.describe(),
             Place::Embedded { dir, .. } => format!("embedded:{}", dir.display()),
             Place::Redis(address) => address.place(),
+            Place::Postgres(address) => address.place(),
         }
     }
 

@@ -23,6 +23,7 @@ use super::{Shared, schemas};
         (name = "sessions", description = "Sessions that many connect to, deleted when nobody has been for a while"),
         (name = "inflight", description = "Jobs in somebody's hands, put back when their worker dies"),
         (name = "leases", description = "The right to a key for a time, with a token that only grows; and decisions, each made once"),
+        (name = "availability", description = "Providers, who of them can take work now, and their sessions"),
         (name = "sweeps", description = "Passes: status, dry runs, one pass now"),
         (name = "receipts", description = "What was reclaimed, on what evidence, and putting it back"),
         (name = "brakes", description = "Holding back when too much would die at once"),

@@ -82,6 +82,9 @@ fn lives<'a>(app: &'a App, kind: Kind, name: &str) -> Result<&'a dyn Lives> {
         Kind::Leases => {
             return Err(Problem::not_found("leases end by themselves: they have no owners"));
         }
+        Kind::Availability => {
+            return Err(Problem::not_found("providers are their own: they have no owners"));
+        }
     })
 }
 

@@ -139,8 +139,8 @@ pub struct Receipt {
     pub key: String,
     pub owner: String,
     pub incarnation: u64,
-    /// `owner_dead`, `owner_retired`, `orphaned`, `never_connected`, `lease_expired` or
-    /// `decision_expired`.
+    /// `owner_dead`, `owner_retired`, `orphaned`, `never_connected`, `lease_expired`,
+    /// `decision_expired` or `heartbeat_stale`.
     pub reason: String,
     pub evidence: Evidence,
     #[schema(value_type = Object)]
@@ -158,7 +158,8 @@ pub struct Explanation {
     pub kind: String,
     pub key: String,
     /// `live`, `overdue`, `spared`, `dead`, `retired`, `reclaimed` or `unknown`; of a session also
-    /// `active`, `grace` or `orphan`, of a job `queued` or `dead_letter`, of a lease `free`.
+    /// `active`, `grace` or `orphan`, of a job `queued` or `dead_letter`, of a lease `free`,
+    /// of a provider `available`, `full`, `offline`, `deactivated` or `unreadable`.
     pub verdict: String,
     pub because: Vec<String>,
     #[schema(value_type = Object)]
@@ -218,6 +219,15 @@ pub struct Counts {
     pub dead: u64,
     /// Dropped with a receipt, and dead letters that were deleted.
     pub dropped: u64,
+}
+
+/// The settings of the configuration table.
+#[derive(Serialize, ToSchema)]
+pub struct AvailabilitySettings {
+    pub stale_after_seconds: u64,
+    pub require_ping: bool,
+    pub max_customers_per_mitra: u64,
+    pub heartbeat_cadence_seconds: u64,
 }
 
 /// A lease in somebody's hands.

@@ -10,7 +10,7 @@ use utoipa_axum::routes;
 
 use super::extract::Answer;
 use super::problem::Problem;
-use super::{Shared, inflight, sessions};
+use super::{Shared, availability, inflight, sessions};
 use crate::metrics::CONTENT_TYPE;
 
 /// All of them.
@@ -66,6 +66,7 @@ async fn metrics(State(app): State<Shared>) -> impl IntoResponse {
     }
     sessions::gauge(&app).await;
     inflight::gauge(&app).await;
+    availability::gauge(&app).await;
     for (name, object) in app.node.objects() {
         app.metrics.show_object(name, object);
     }

@@ -76,6 +76,21 @@ pub struct ByWhom {
     kind: &'static str,
 }
 
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct BySource {
+    system: String,
+    op: &'static str,
+    source: &'static str,
+    kind: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct ByOutcome {
+    system: String,
+    outcome: &'static str,
+    kind: &'static str,
+}
+
 impl OfSystem {
     pub fn of(system: &SystemId) -> OfSystem {
         OfSystem { system: system.name.to_string(), kind: system.kind.as_str() }
@@ -111,6 +126,14 @@ impl OfSystem {
 
     pub fn by_whom(&self, by: &'static str) -> ByWhom {
         ByWhom { system: self.system.clone(), by, kind: self.kind }
+    }
+
+    pub fn by_source(&self, op: &'static str, source: &'static str) -> BySource {
+        BySource { system: self.system.clone(), op, source, kind: self.kind }
+    }
+
+    pub fn by_outcome(&self, outcome: &'static str) -> ByOutcome {
+        ByOutcome { system: self.system.clone(), outcome, kind: self.kind }
     }
 
     pub fn by_ended(&self, ended: &'static str) -> ByEnded {

@@ -19,10 +19,11 @@ use lapsed::{Error, Result, SystemId};
 
 use super::journal::Journal;
 use super::reconcile::{Reconciler, ReconcilerParts};
-use super::shapes::{BrakeStatus, Lag, SystemStatus, named};
+use super::shapes::{AvailabilityStatus, BrakeStatus, Lag, SystemStatus, named};
 use crate::config::common::Common;
 use crate::config::origin::Show;
 use crate::stores::OpenStore;
+use crate::systems::availability::Providers;
 use crate::systems::{self, Planned};
 
 /// How many of the newest receipts the lag is taken from.
@@ -37,6 +38,8 @@ pub const LIST_MAX: usize = 100_000;
 /// What a system is opened on.
 pub struct Ground<'a> {
     pub store: &'a OpenStore,
+    /// The store of what is derived from it, where that is another one.
+    pub mirror: Option<&'a OpenStore>,
     pub clock: Arc<dyn Clock>,
     pub journal: Arc<Journal>,
     pub process: &'a str,
@@ -60,33 +63,23 @@ pub struct Live {
 }
 
 impl Live {
-    /// Builds it on an opened store.
-    pub fn open(
-        plan: &dyn Planned,
-        store: &OpenStore,
-        clock: Arc<dyn Clock>,
-        journal: Arc<Journal>,
-        process: &str,
-    ) -> Result<Live> {
-        Self::build(plan, Ground { store, clock, journal, process, by_hand: true })
-    }
-
     /// Builds it from its plan.
     pub fn build(plan: &dyn Planned, ground: Ground<'_>) -> Result<Live> {
         let common = plan.common().clone();
-        let Ground { store: opened, clock, journal, process, by_hand } = ground;
+        let Ground { store: opened, mirror, clock, journal, process, by_hand } = ground;
         let brake = Arc::new(Brake::new(common.brake.clone(), common.threshold));
         let activity = Arc::new(Activity::default());
         let witness: Arc<dyn Witness> = journal.clone();
         let built = plan.build(systems::Ground {
             store: opened,
+            mirror,
             brake: brake.clone(),
             activity: activity.clone(),
             clock: clock.clone(),
             witness: witness.clone(),
             process,
         })?;
-        let store = opened.store();
+        let store = built.store.unwrap_or_else(|| opened.store());
         let (campaign, leadership) = match common.policy.mode {
             Mode::Idempotent => (None, None),
             Mode::Leader => {
@@ -209,6 +202,7 @@ impl Live {
             store: None,
             census: None,
             jobs: None,
+            availability: None,
             brake: None,
             last_pass: self.journal.last_pass(id),
             lag: None,
@@ -221,6 +215,15 @@ impl Live {
     }
 
     async fn fill(&self, status: &mut SystemStatus) -> Result<()> {
+        if let Some(Providers { system, .. }) = self.operations() {
+            let mirror = self.common.mirror.clone();
+            let settings = system.settings_now().await.ok();
+            if let Some(settings) = &settings {
+                status.threshold_ms = settings.stale_ms();
+            }
+            let glance = system.glance().await;
+            status.availability = Some(AvailabilityStatus::of(glance, mirror, settings));
+        }
         status.store = Some(self.store_info().await?);
         let census = self.census().await?;
         status.brake = Some(self.brake_status_for(&census).await?);
@@ -237,6 +240,11 @@ impl Live {
 
     /// One pass now. In leader mode outside the daemon, first asks for the term.
     pub async fn pass(&self, act: Act, list: usize, stop: &Stop) -> PassReport {
+        if let (Act::Reclaim, Some(Providers { system, .. })) = (act, self.operations()) {
+            // Where no daemon runs nobody else fills the mirror, and by an empty one nobody is judged. What
+            // comes of it is told by the pass.
+            let _ = system.ensure_seeded().await;
+        }
         let campaign = self.take_campaign();
         if let Some(campaign) = &campaign {
             campaign.renew().await;

@@ -1,5 +1,7 @@
 //! What the daemon answers and the commands print, the same over HTTP and straight from the store.
 
+use lapsed::availability::Glance;
+use lapsed::availability::rules::Settings;
 use lapsed::inflight::Counts;
 use lapsed::receipt::Receipt;
 use lapsed::reconcile::{Change, ReconcileReport};
@@ -44,6 +46,9 @@ pub struct SystemStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schemas::Counts>)]
     pub jobs: Option<Counts>,
+    /// Providers: who can take work, and how the mirror stands.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub availability: Option<AvailabilityStatus>,
     /// Whether the overdue are spared.
     pub brake: Option<BrakeStatus>,
     /// The last pass of this process.
@@ -54,6 +59,57 @@ pub struct SystemStatus {
     /// Why something above is missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+}
+
+/// Who can take work, and how the mirror stands.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct AvailabilityStatus {
+    /// How many are online, as the mirror has it; none when it does not answer.
+    pub online: Option<u64>,
+    /// How many can take work now.
+    pub available: Option<u64>,
+    /// Who says so: `mirror`, `truth` or `cache`.
+    pub source: Option<String>,
+    /// The name of the mirror's store in the configuration; none where it is this process's memory.
+    pub mirror_name: Option<String>,
+    /// Whether the mirror answers.
+    pub mirror_up: bool,
+    /// Whether it has been filled from the truth, and has not lost it since.
+    pub mirror_seeded: bool,
+    /// Providers of whose last change this process could not tell the mirror yet.
+    pub mirror_behind: u64,
+    /// Who was declared silent, and is not yet set offline in the truth.
+    pub doomed: Option<u64>,
+    /// `closed`: the mirror is asked; `open`: it is left alone; `half_open`: it is being tried.
+    pub breaker: String,
+    /// The settings in force.
+    #[schema(value_type = Option<schemas::AvailabilitySettings>)]
+    pub settings: Option<Settings>,
+    /// Why the mirror does not answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mirror_error: Option<String>,
+}
+
+impl AvailabilityStatus {
+    /// From what the library says.
+    pub fn of(glance: Glance, mirror_name: Option<String>, settings: Option<Settings>) -> Self {
+        let Glance { mirror, available, breaker, behind } = glance;
+        let mirror_error = mirror.as_ref().err().map(ToString::to_string);
+        let presence = mirror.ok();
+        AvailabilityStatus {
+            online: presence.as_ref().map(|presence| presence.online),
+            available: available.map(|(count, _)| count),
+            source: available.map(|(_, source)| source.as_str().to_owned()),
+            mirror_name,
+            mirror_up: presence.is_some(),
+            mirror_seeded: presence.as_ref().is_some_and(|presence| presence.seeded),
+            mirror_behind: behind as u64,
+            doomed: presence.map(|presence| presence.doomed),
+            breaker: breaker.as_str().to_owned(),
+            settings,
+            mirror_error,
+        }
+    }
 }
 
 /// All systems.

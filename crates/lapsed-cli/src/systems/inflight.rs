@@ -19,7 +19,8 @@ use self::webhook::{DeliverySection, OUTBOX, Webhook};
 use super::{Built, Ground, Planned, Room};
 use crate::config::ConfigError;
 use crate::config::common::{
-    Access, BrakeSection, Common, ReceiptsSection, ReconcileSection, Section, Upkeep, plan_id,
+    Access, BrakeSection, Common, ReceiptsSection, ReconcileSection, ReconcileUsual, Section,
+    Upkeep, plan_id,
 };
 use crate::config::heartbeat::Heartbeat;
 use crate::config::origin::Settings;
@@ -118,6 +119,7 @@ impl Room for InflightRoom {
             brake: given.brake,
             receipts: given.receipts,
             reconcile: given.reconcile,
+            reconcile_usual: ReconcileUsual::default(),
             every_of_env: None,
         };
         let usual = section.usual_policy(&store);
@@ -260,7 +262,7 @@ impl Planned for InflightPlan {
             batch: common.policy.batch,
             sweeper: ground.process.to_owned(),
         }));
-        Ok(Built { system: inflight.clone(), operations: inflight })
+        Ok(Built { system: inflight.clone(), operations: inflight, store: None })
     }
 
     fn errand(&self, live: &Live, stop: Stop) -> Option<BoxFuture<'static, ()>> {

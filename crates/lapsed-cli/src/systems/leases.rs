@@ -13,7 +13,8 @@ use utoipa_axum::router::OpenApiRouter;
 use super::{Built, Ground, Planned, Room};
 use crate::config::ConfigError;
 use crate::config::common::{
-    BrakeSection, Common, ReceiptsSection, ReconcileSection, Section, Upkeep, plan_id,
+    BrakeSection, Common, ReceiptsSection, ReconcileSection, ReconcileUsual, Section, Upkeep,
+    plan_id,
 };
 use crate::config::origin::Settings;
 use crate::config::sweep::{Beside, Pause, SweepSection};
@@ -118,6 +119,7 @@ impl Room for LeasesRoom {
             brake: given.brake,
             receipts: given.receipts,
             reconcile: given.reconcile,
+            reconcile_usual: ReconcileUsual::default(),
             every_of_env: None,
         };
         let usual = usual_policy(section, &store);
@@ -266,6 +268,6 @@ impl Planned for LeasesPlan {
             witness: ground.witness,
             timeout: common.policy.timeout,
         }));
-        Ok(Built { system: leases.clone(), operations: leases })
+        Ok(Built { system: leases.clone(), operations: leases, store: None })
     }
 }

@@ -11,8 +11,8 @@ use utoipa_axum::router::OpenApiRouter;
 use super::{Built, Ground, Planned, Room};
 use crate::config::ConfigError;
 use crate::config::common::{
-    Access, BrakeSection, Common, ReceiptsSection, ReconcileSection, Section, Upkeep, plan_id,
-    plan_key, plan_shards,
+    Access, BrakeSection, Common, ReceiptsSection, ReconcileSection, ReconcileUsual, Section,
+    Upkeep, plan_id, plan_key, plan_shards,
 };
 use crate::config::heartbeat::Heartbeat;
 use crate::config::origin::Settings;
@@ -90,6 +90,7 @@ impl Room for RegistryRoom {
             brake: given.brake,
             receipts: given.receipts,
             reconcile: given.reconcile,
+            reconcile_usual: ReconcileUsual::default(),
             every_of_env: interval_of_env(section)?.map(|every| (every, INTERVAL_ENV)),
         };
         let usual = section.usual_policy(&store);
@@ -181,6 +182,6 @@ impl Planned for RegistryPlan {
             batch: common.policy.batch,
             sweeper: ground.process.to_owned(),
         }));
-        Ok(Built { system: registry.clone(), operations: registry })
+        Ok(Built { system: registry.clone(), operations: registry, store: None })
     }
 }

@@ -12,8 +12,8 @@ use utoipa_axum::router::OpenApiRouter;
 use super::{Built, Ground, Planned, Room};
 use crate::config::ConfigError;
 use crate::config::common::{
-    Access, BrakeSection, Common, ReceiptsSection, ReconcileSection, Section, Upkeep, plan_id,
-    plan_key, plan_shards,
+    Access, BrakeSection, Common, ReceiptsSection, ReconcileSection, ReconcileUsual, Section,
+    Upkeep, plan_id, plan_key, plan_shards,
 };
 use crate::config::heartbeat::Heartbeat;
 use crate::config::origin::{Origin, Settings};
@@ -111,6 +111,7 @@ impl Room for SessionsRoom {
             brake: given.brake,
             receipts: given.receipts,
             reconcile: given.reconcile,
+            reconcile_usual: ReconcileUsual::default(),
             every_of_env: span_of_env(section, INTERVAL_ENV)?.map(|every| (every, INTERVAL_ENV)),
         };
         let times = SessionsTimes { grace, ttl };
@@ -247,6 +248,6 @@ impl Planned for SessionsPlan {
             batch: common.policy.batch,
             sweeper: ground.process.to_owned(),
         }));
-        Ok(Built { system: sessions.clone(), operations: sessions })
+        Ok(Built { system: sessions.clone(), operations: sessions, store: None })
     }
 }

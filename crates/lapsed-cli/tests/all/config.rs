@@ -285,7 +285,6 @@ fn policies_that_cannot_work_are_named() {
 fn stores_must_be_there_be_different_and_be_known() {
     refused(&system("store = \"man\""), &[], &["`man`", "`main`", "store"]);
     for (scheme, says) in [
-        ("postgres", "embedded"),
         ("s3", "credentials do not go here"),
         ("az", "credentials do not go here"),
         ("gs", "credentials do not go here"),

@@ -3,6 +3,11 @@
 #![allow(clippy::unwrap_used)]
 
 mod alerts;
+mod availability;
+mod availability_config;
+mod availability_faults;
+mod availability_seed;
+mod availability_servers;
 mod commands;
 mod config;
 mod crash;
@@ -22,6 +27,7 @@ mod leases_sweep;
 mod letters;
 mod openapi;
 mod outbox;
+mod providers;
 mod reconcile;
 mod reconcile_index;
 mod redis;

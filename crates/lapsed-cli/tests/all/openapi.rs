@@ -118,6 +118,42 @@ fn the_openapi_document_has_every_route() {
             .map(|operation| (leases(operation), "get")),
     );
     routes.extend(["get", "put", "delete"].map(|way| (leases("state/{namespace}/{key}"), way)));
+    let availability = |operation: &str| format!("/v1/availability/{{name}}/{operation}");
+    routes.extend(
+        [
+            "providers/{id}/online",
+            "providers/{id}/offline",
+            "providers/{id}/activate",
+            "providers/{id}/deactivate",
+            "providers/{id}/heartbeat",
+            "heartbeats",
+            "sessions/{id}/accept",
+            "sessions/{id}/extend",
+            "sessions/{id}/resume",
+            "sessions/{id}/end",
+            "sessions/{id}/expire",
+            "sessions/{id}/cancel",
+            "sessions/{id}/reroute",
+        ]
+        .map(|operation| (availability(operation), "post")),
+    );
+    routes.extend(
+        [
+            "providers",
+            "providers/{id}",
+            "providers/{id}/status",
+            "providers/{id}/reachable",
+            "available",
+            "count",
+            "beacon",
+            "online/count",
+            "sessions/{id}",
+            "config",
+        ]
+        .map(|operation| (availability(operation), "get")),
+    );
+    routes.push((availability("providers/{id}"), "put"));
+    routes.push((availability("config"), "patch"));
     routes.extend([
         ("/v1/reconcile/{kind}/{name}".to_owned(), "get"),
         ("/v1/reconcile/{kind}/{name}".to_owned(), "post"),
@@ -230,6 +266,42 @@ fn the_document_describes_jobs_wherever_they_are() {
     fits(&document, "Job", &daemon.job("j"));
     fits(&document, "Counts", &daemon.counts());
     fits(&document, "SystemStatus", &daemon.get("/v1/sweeps/inflight/jobs").body);
+}
+
+#[test]
+fn the_document_describes_providers_and_their_sessions() {
+    let home = Home::providers(crate::providers::CALM);
+    let daemon = home.serve();
+    let document = daemon.get("/openapi.json").body;
+    let put = daemon.do_mitras("PUT", "providers/a", json!({ "display_name": "A" }));
+    fits(&document, "ProviderChanged", &put.body);
+    daemon.online("a");
+    let beat = daemon.do_mitras("POST", "providers/a/heartbeat", Value::Null);
+    fits(&document, "HeartbeatAnswer", &beat.body);
+    let beats = daemon.do_mitras("POST", "heartbeats", json!({ "providers": ["a"] }));
+    fits(&document, "HeartbeatsAnswer", &beats.body);
+    fits(&document, "HeartbeatResult", &beats.body["results"][0]);
+    fits(&document, "SessionChanged", &daemon.accept("s", "a").body);
+    for (schema, path) in [
+        ("Provider", "providers/a"),
+        ("Providers", "providers"),
+        ("ProviderStatus", "providers/a/status"),
+        ("Reachable", "providers/a/reachable"),
+        ("AvailablePage", "available"),
+        ("CountAnswer", "count"),
+        ("CountAnswer", "online/count"),
+        ("Beacon", "beacon"),
+        ("ProviderSession", "sessions/s"),
+        ("Config", "config"),
+    ] {
+        fits(&document, schema, &daemon.mitras(path).body);
+    }
+    let found = daemon.mitras("available").body;
+    fits(&document, "AvailableProvider", &found["available"][0]);
+    let status = daemon.get("/v1/sweeps/availability/mitras").body;
+    fits(&document, "SystemStatus", &status);
+    fits(&document, "AvailabilityStatus", &status["availability"]);
+    fits(&document, "AvailabilitySettings", &status["availability"]["settings"]);
 }
 
 #[test]

@@ -111,7 +111,7 @@ impl Planned for WithIndex {
             batch: common.policy.batch,
             sweeper: ground.process.to_owned(),
         }));
-        Ok(Built { system: registry.clone(), operations: registry })
+        Ok(Built { system: registry.clone(), operations: registry, store: None })
     }
 }
 

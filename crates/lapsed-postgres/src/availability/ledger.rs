@@ -147,7 +147,13 @@ impl PostgresTruth {
         };
         let (call, locked) = self.begin("restore", [(&receipt.key, 0)], Whom::Known).await?;
         let restored = self.restore_in(&call, &locked, &receipt).await;
-        call.finish(restored).await
+        let (restored, state) = call.finish(restored).await?;
+        if state.is_some() {
+            return Ok((restored, state));
+        }
+        // Refused, and the version that was taken for it undone: as it is without that.
+        let state = self.read_states(std::slice::from_ref(&receipt.key)).await?.pop();
+        Ok((restored, state))
     }
 
     async fn restore_in(
@@ -158,8 +164,7 @@ impl PostgresTruth {
     ) -> Tried<Ending<(Restored, Option<ProviderState>)>> {
         let id = &receipt.key;
         if let Some(why) = self.taken(call, locked, receipt).await? {
-            let state = self.states_in(call, std::slice::from_ref(id)).await?.pop();
-            return Ok(Ending::Undo((Restored::Refused { why }, state)));
+            return Ok(Ending::Undo((Restored::Refused { why }, None)));
         }
         let sql = format!(
             "UPDATE {} SET restored_at = clock_timestamp() WHERE system = $1 AND seq = $2 RETURNING 1",

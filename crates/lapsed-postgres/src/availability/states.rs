@@ -87,7 +87,8 @@ impl Names {
         format!(
             "UPDATE {} AS v SET epoch = CASE WHEN v.provider = ANY($3::text[]) \
              OR (coalesce(s.{s_online}, false), s.{s_last_online}) \
-             IS DISTINCT FROM (v.was_online, v.online_mark) THEN v.version ELSE v.epoch END, \
+             IS DISTINCT FROM (coalesce(v.was_online, false), v.online_mark) \
+             THEN v.version ELSE v.epoch END, \
              was_online = coalesce(s.{s_online}, false), online_mark = s.{s_last_online} \
              FROM {} m LEFT JOIN {} s ON {} \
              WHERE v.system = $1 AND v.provider = m.{p_id}::text AND m.{p_id} = ANY({}) RETURNING {}",

@@ -33,6 +33,24 @@ impl Postgres {
         Ok(applied)
     }
 
+    /// How many of the triggers there are that [`apply_schema`](Self::apply_schema) hangs on these tables,
+    /// and how many it would be.
+    pub async fn triggers(&self, layout: &Layout) -> Result<(usize, usize)> {
+        let own = Own::new(&self.link().address().prefix);
+        let all = statements(&own, layout, Triggers::With);
+        let wanted: Vec<&str> = all
+            .iter()
+            .filter(|one| one.sql.starts_with("CREATE OR REPLACE TRIGGER"))
+            .map(|one| one.table.as_str())
+            .collect();
+        let prefix = own.unquoted("tell_");
+        let sql = "SELECT count(*) FROM pg_trigger WHERE NOT tgisinternal AND tgenabled <> 'D' \
+                   AND starts_with(tgname::text, $2::text) \
+                   AND tgrelid IN (SELECT to_regclass(t) FROM unnest($1::text[]) AS t)";
+        let row = self.link().query_one("look at the triggers", sql, &[&wanted, &prefix]).await?;
+        Ok((row.get::<_, i64>(0) as usize, wanted.len()))
+    }
+
     async fn apply(&self, statement: &Statement, applied: &mut Applied) -> Result<()> {
         let Statement { table, sql, kind } = statement;
         match kind {

@@ -5,6 +5,7 @@
 mod adopted;
 mod conformance;
 mod connection;
+mod differential;
 mod faults;
 mod fixture;
 mod flips;
@@ -13,4 +14,5 @@ mod permissions;
 mod races;
 mod schema;
 mod services;
+mod storm;
 mod truth;

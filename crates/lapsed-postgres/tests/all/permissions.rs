@@ -38,7 +38,7 @@ async fn a_user_with_just_these_can_do_everything() {
     truth.change_session(&SessionChange::End { session: session.clone() }, 3).await.unwrap();
     truth.session(&session).await.unwrap();
     truth.beat(std::slice::from_ref(&a)).await.unwrap();
-    truth.note_beats(&[(a.clone(), 0)]).await.unwrap();
+    truth.note_beats(&[(a.clone(), 0)], u64::MAX).await.unwrap();
     let patch = SettingsPatch { stale_after_seconds: Some(60), ..SettingsPatch::default() };
     let settings = truth.set_settings(&patch).await.unwrap();
     assert_eq!(truth.settings().await.unwrap(), settings);

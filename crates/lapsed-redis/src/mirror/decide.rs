@@ -4,8 +4,12 @@ use lapsed::Result;
 use lapsed::availability::rules::Doom;
 use lapsed::sweep::{Act, Batch, Refusal, Suspect};
 
-use super::{Inner, NAMES_A_CALL};
+use super::Inner;
 use crate::script;
+
+/// How many one script decides about: each of the silent is a dozen changes. What one script has decided
+/// stays decided if the next one fails: whoever is doomed is taken up by the next pass.
+const SUSPECTS_A_CALL: usize = 250;
 
 /// Reads `epoch:beat:decided`.
 pub(super) fn doom_of(text: &str) -> Option<Doom> {
@@ -22,7 +26,7 @@ impl Inner {
     ) -> Result<Vec<std::result::Result<Doom, Refusal>>> {
         self.note_stale(stale_ms);
         let mut decided = Vec::with_capacity(batch.suspects.len());
-        for part in batch.suspects.chunks(NAMES_A_CALL) {
+        for part in batch.suspects.chunks(SUSPECTS_A_CALL) {
             decided.extend(self.decide_some(batch, part, stale_ms).await?);
         }
         Ok(decided)

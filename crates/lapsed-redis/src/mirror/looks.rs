@@ -18,6 +18,9 @@ const KINDS: [&str; 6] =
 /// How many keys of the whole database one look goes over: few of them may be ours.
 const KEYS_A_LOOK: usize = 1_000;
 
+/// How many one look describes: all there is of each.
+const SEEN_A_CALL: usize = 250;
+
 /// An answer's words. Names may be anything that somebody put there.
 type Words = Vec<Vec<u8>>;
 
@@ -83,7 +86,7 @@ impl Inner {
         let mut looked = Looked { seen: Vec::with_capacity(ids.len()), now_ms: 0, seeded: true };
         let mut rest = ids;
         loop {
-            let (part, after) = rest.split_at(rest.len().min(NAMES_A_CALL));
+            let (part, after) = rest.split_at(rest.len().min(SEEN_A_CALL));
             let args = self.capacities(self.heartbeats(self.args(7))).names(part);
             let words: Words = self.ground.run_bare(script, args).await?;
             let [now_ms, seeded, rows @ ..] = &words[..] else {

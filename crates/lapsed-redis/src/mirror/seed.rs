@@ -10,7 +10,7 @@ impl Inner {
     pub(super) async fn presence(&self, stale_ms: u64) -> Result<Presence> {
         self.note_stale(stale_ms);
         let script = &script::MIRROR_PRESENCE;
-        let words: Vec<String> = self.ground.run_bare(script, self.args(5).arg(stale_ms)).await?;
+        let words: Vec<String> = self.ground.run_bare(script, self.args(6).arg(stale_ms)).await?;
         let [now_ms, back_ms, run, seeded, online, doomed] = &words[..] else {
             return Err(self.ground.nonsense(script));
         };

@@ -33,6 +33,7 @@ mod mirror;
 mod mirror_faults;
 mod mirror_listen;
 mod mirror_model;
+mod mirror_reads;
 mod mirror_together;
 mod mirror_world;
 mod old_receipts;

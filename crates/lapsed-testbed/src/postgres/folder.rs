@@ -1,21 +1,30 @@
 //! Data folders: made once a process, then copied; removed also after a process that could not.
 //!
+//! They lie in memory where there is enough of it: a busy disk makes a server wait for seconds, and what
+//! the tests kill are processes, not machines. Not so where a story is about the disk.
+//!
 //! A test program ends without dropping what all of its tests share. So each folder has a lock that
 //! ends with its process, and whoever comes next removes the folders whose lock is free.
 
+use std::env::temp_dir;
 use std::fs::{self, File};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use rustix::fs::statvfs;
 use rustix::process::getuid;
 use tempfile::TempDir;
 
-use crate::postgres::{POSTGRES_USER, demoted};
+use crate::postgres::{Durability, POSTGRES_USER, demoted};
 use crate::{Error, Result, paths, spawner};
 
 const PREFIX: &str = "lapsed-testbed-postgres-";
+
+/// A folder in memory, and how much must be free there for it to be used.
+const MEMORY: &str = "/dev/shm";
+const MEMORY_FREE_MIN: u64 = 4 << 30;
 
 /// The user and the group without rights, by number.
 pub(super) const NOBODY: &str = "65534";
@@ -32,9 +41,12 @@ pub(super) struct Folder {
 
 impl Folder {
     /// As `initdb` leaves it.
-    pub(super) fn new() -> Result<Self> {
+    pub(super) fn new(durability: Durability) -> Result<Self> {
         let template = template()?;
-        let folder = Self::empty()?;
+        let folder = match durability {
+            Durability::Process => Self::empty(&fast_place())?,
+            Durability::Disk => Self::empty(&temp_dir())?,
+        };
         run(Command::new("cp")
             .args(["-a", "--reflink=auto", "-T"])
             .arg(template)
@@ -42,8 +54,8 @@ impl Folder {
         Ok(folder)
     }
 
-    fn empty() -> Result<Self> {
-        let outer = tempfile::Builder::new().prefix(PREFIX).tempdir()?;
+    fn empty(place: &Path) -> Result<Self> {
+        let outer = tempfile::Builder::new().prefix(PREFIX).tempdir_in(place)?;
         // The server's user must get through.
         fs::set_permissions(outer.path(), fs::Permissions::from_mode(0o711))?;
         let lock = File::create(outer.path().join("lock.new"))?;
@@ -77,6 +89,12 @@ pub(super) fn as_its_user(program: &Path) -> Result<Command> {
     spawner::mortal_with(&arguments, &program)
 }
 
+/// In memory, if there is enough of it; else where temporary files are.
+fn fast_place() -> PathBuf {
+    let free = statvfs(MEMORY).map_or(0, |stat| stat.f_bavail.saturating_mul(stat.f_frsize));
+    if free >= MEMORY_FREE_MIN { PathBuf::from(MEMORY) } else { temp_dir() }
+}
+
 fn own(path: &Path) -> Result<()> {
     if getuid().is_root() {
         chown(path, Some(NOBODY_ID), Some(NOBODY_ID))?;
@@ -93,7 +111,7 @@ fn template() -> Result<&'static Path> {
 
 fn make_template() -> Result<Folder> {
     remove_left_behind();
-    let folder = Folder::empty()?;
+    let folder = Folder::empty(&fast_place())?;
     let mut command = as_its_user(&paths::initdb()?)?;
     command.arg("-D").arg(folder.path()).args(["-U", POSTGRES_USER, "-A", "trust", "-E", "UTF8"]);
     command.args(["--no-locale", "--no-sync", "--no-instructions", "--wal-segsize=1"]);
@@ -103,8 +121,8 @@ fn make_template() -> Result<Folder> {
 
 /// Folders of processes that are gone.
 fn remove_left_behind() {
-    let Ok(entries) = fs::read_dir(std::env::temp_dir()) else { return };
-    for entry in entries.flatten() {
+    let places = [temp_dir(), PathBuf::from(MEMORY)];
+    for entry in places.iter().flat_map(fs::read_dir).flatten().flatten() {
         if !entry.file_name().to_string_lossy().starts_with(PREFIX) {
             continue;
         }

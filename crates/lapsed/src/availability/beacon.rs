@@ -73,7 +73,7 @@ impl Availability {
     }
 
     /// `None`: the mirror does not answer, or is not seeded.
-    async fn count_mirrored(&self) -> Option<u64> {
+    pub(super) async fn count_mirrored(&self) -> Option<u64> {
         let settings = self.settings().await.ok()?;
         let (mut count, mut after) = (0, Cursor::default());
         loop {
@@ -87,7 +87,7 @@ impl Availability {
         }
     }
 
-    async fn ask_truth(&self) -> Result<(Snapshot, Source)> {
+    pub(super) async fn ask_truth(&self) -> Result<(Snapshot, Source)> {
         let mut last = self.last_count.0.lock().await;
         let now = self.parts.clock.mono();
         if let Some((snapshot, at)) = *last

@@ -317,6 +317,7 @@ macro_rules! availability_conformance {
             after_the_decision_a_beat_is_told,
             a_toggle_after_the_decision_wins,
             a_beat_that_reached_the_truth_wins,
+            a_beat_that_reached_the_truth_after_the_decision_wins,
             a_sweeper_that_died_is_followed_up,
             trap_c6_many_sweepers_flip_once,
             what_was_settled_as_not_done_is_never_done,

@@ -56,6 +56,9 @@ impl Beats {
 
     fn take(&self) -> Vec<Waiting> {
         let mut waiting = self.waiting.lock().expect(LOCK);
+        // Whoever went away meanwhile beats again, or does not: sent only now, its beat would be younger
+        // than it is.
+        waiting.retain(|(_, sender)| !sender.is_closed());
         let mut total = 0;
         let fits = |(ids, _): &&Waiting| {
             let first = total == 0;
@@ -71,5 +74,24 @@ fn short() -> Error {
     Error::Unavailable {
         store: "the truth".to_owned(),
         what: "it answered fewer beats than it was given".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_went_away_is_not_sent_later() {
+        let beats = Beats::default();
+        let mut waits = Vec::new();
+        for id in ["gone", "here", "lost"] {
+            let (sender, answer) = oneshot::channel();
+            beats.waiting.lock().unwrap().push((vec![Name::new(id).unwrap()], sender));
+            waits.extend((id == "here").then_some(answer));
+        }
+        let round: Vec<Name> = beats.take().into_iter().flat_map(|(ids, _)| ids).collect();
+        assert_eq!(round, [Name::new("here").unwrap()]);
+        assert!(beats.take().is_empty());
     }
 }

@@ -27,7 +27,7 @@ use crate::receipt::Witness;
 use crate::reconcile::Reconcile;
 use crate::store::Store;
 use crate::sweep::Sweep;
-use crate::sweep::brake::Brake;
+use crate::sweep::brake::{Brake, Setting};
 use crate::system::calls::Calls;
 use crate::system::{Explanation, Restored, System};
 
@@ -180,6 +180,12 @@ impl Availability {
         &*self.services
     }
 
+    /// What the operator says of the brake, asked of the truth.
+    pub(super) async fn brake_setting_now(&self) -> Result<Setting> {
+        self.services.heard();
+        self.calls.quiet("brake", self.services.brake_setting(&self.parts.id)).await
+    }
+
     /// Makes a provider, or changes its name.
     pub async fn put_provider(&self, profile: &Profile) -> Result<Written<Changed>> {
         let work = self.parts.truth.put_provider(profile);
@@ -213,7 +219,15 @@ impl Availability {
         let at_ms = self.mirror_time().await;
         let max = settings.max_customers_per_mitra;
         let work = self.parts.truth.change_session(change, max);
-        let answer = self.calls.call("session", work).await?;
+        let answer = match self.calls.call("session", work).await {
+            Ok(answer) => answer,
+            Err(error) => {
+                // It may have been carried out: whoever was to have it is told later. Whoever has one fewer
+                // by it looks fuller than it is until mirror and truth are compared.
+                self.owe(change.provider().map_or(&[], std::slice::from_ref));
+                return Err(error);
+            }
+        };
         let mirrored = match &answer {
             SessionOutcome::Done { touched, .. } => self.tell(touched.clone(), at_ms).await,
             SessionOutcome::Refused(_) => true,
@@ -275,6 +289,7 @@ impl Availability {
         if known.changes == changes {
             known.until = asked + SETTINGS_FOR;
         }
+        self.parts.brake.set_threshold(Duration::from_millis(settings.stale_ms()));
         Ok(settings)
     }
 

@@ -113,9 +113,13 @@ impl Store for Services {
     async fn brake_setting(&self, system: &SystemId) -> Result<Setting> {
         match self.said(system).await? {
             Setting::Release { until_ms } => {
-                let until_ms = self.on_mirror_clock(until_ms).await?;
-                // The mirror may have come back, and the release still stands.
-                self.mirror.waive(until_ms).await?;
+                let left_ms = until_ms.saturating_sub(self.truth.info().await?.now_ms);
+                let until_ms = self.mirror.now_ms().await?.saturating_add(left_ms);
+                if left_ms > 0 {
+                    // The mirror may have come back, and the release still stands. One that is over
+                    // waives nothing any more.
+                    self.mirror.waive(until_ms).await?;
+                }
                 Ok(Setting::Release { until_ms })
             }
             setting => Ok(setting),

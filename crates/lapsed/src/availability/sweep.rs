@@ -4,7 +4,7 @@
 //! There is no index of deadlines to look into: every beat would have to keep it, and a beat comes more
 //! often than a pass. Any error of the mirror ends the pass before anything is decided (C4).
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -13,7 +13,7 @@ use crate::availability::operations::{Availability, LOCK};
 use crate::availability::rules::Settings;
 use crate::availability::{Flip, Flipped, OnlineBeat, Presence, ProviderState, SeenBeat};
 use crate::error::{Error, Result};
-use crate::name::SystemId;
+use crate::name::{Name, SystemId};
 use crate::owner::Incarnation;
 use crate::receipt::{Reason, Receipt};
 use crate::sweep::{
@@ -120,6 +120,70 @@ impl Availability {
         self.settings_now().await
     }
 
+    /// Those of whom the truth has a beat in time that the mirror does not: it could not be reached, or could
+    /// not write. The truth would not set them offline; but once the mirror has declared them silent, they
+    /// would be told that they are offline until it says so. The mirror is told of their beats instead.
+    ///
+    /// Not of those declared silent before: for them only the truth's own refusal begins a new epoch.
+    async fn alive_by_the_truth(
+        &self,
+        batch: &Batch,
+        settings: &Settings,
+    ) -> Result<BTreeSet<Name>> {
+        let undeclared: Vec<Name> = {
+            let survey = self.survey.lock().expect(LOCK);
+            let declared: BTreeSet<&Name> = survey
+                .suspects
+                .iter()
+                .filter(|(_, doomed)| *doomed)
+                .map(|(one, _)| &one.key)
+                .collect();
+            let keys = batch.suspects.iter().map(|suspect| &suspect.key);
+            keys.filter(|key| !declared.contains(key)).cloned().collect()
+        };
+        if undeclared.is_empty() {
+            return Ok(BTreeSet::new());
+        }
+        let states = self.calls.quiet("read", self.parts.truth.read(&undeclared)).await?;
+        let alive = states.into_iter().filter(|state| {
+            state.online && state.beat_age_ms.is_some_and(|age_ms| age_ms < settings.stale_ms())
+        });
+        let alive: Vec<Name> = alive.map(|state| state.id).collect();
+        if batch.act == Act::Reclaim && !alive.is_empty() {
+            self.refresh(&alive).await?;
+        }
+        Ok(alive.into_iter().collect())
+    }
+
+    /// The mirror decides, the truth carries it out.
+    async fn declare(&self, batch: &Batch, settings: &Settings) -> Result<Vec<Outcome>> {
+        let at_ms = self.background("time", self.parts.mirror.now_ms()).await?;
+        let decided = self.parts.mirror.decide(batch, settings.stale_ms());
+        let decided = self.background("decide", decided).await?;
+        let mut flips = Vec::new();
+        for (suspect, decided) in batch.suspects.iter().zip(&decided) {
+            let Ok(doom) = decided else { continue };
+            let silent_ms = doom.decided_ms.saturating_sub(doom.beat_ms);
+            flips.push(Flip {
+                id: suspect.key.clone(),
+                epoch: doom.epoch,
+                silent_ms: (doom.beat_ms > 0).then_some(silent_ms),
+                decided_ago_ms: at_ms.saturating_sub(doom.decided_ms),
+            });
+        }
+        let carried = match (batch.act, flips.is_empty()) {
+            (Act::DryRun, _) => flips.iter().map(|_| Outcome::Reclaimed(None)).collect(),
+            (Act::Reclaim, true) => Vec::new(),
+            (Act::Reclaim, false) => self.carry_out(batch, &flips, settings).await?,
+        };
+        let mut carried = carried.into_iter();
+        let outcomes = decided.into_iter().map(|decided| match decided {
+            Ok(_) => carried.next().unwrap_or(Outcome::InDoubt),
+            Err(refusal) => Outcome::Refused(refusal),
+        });
+        Ok(outcomes.collect())
+    }
+
     /// What the truth makes of those that the mirror declared silent, and tells the mirror.
     async fn carry_out(
         &self,
@@ -159,7 +223,7 @@ impl Availability {
     }
 
     /// As well as can be: reconciling does it, too.
-    async fn forget(&self, ids: &[crate::name::Name]) {
+    async fn forget(&self, ids: &[Name]) {
         let forgetting = async {
             let looked = self.parts.mirror.look(ids).await?;
             let gone: Vec<_> =
@@ -182,7 +246,7 @@ fn unseeded(presence: &Presence) -> Look {
     Look { census, suspects: Vec::new() }
 }
 
-fn suspect(id: crate::name::Name, epoch: u64, deadline_ms: u64) -> Suspect {
+fn suspect(id: Name, epoch: u64, deadline_ms: u64) -> Suspect {
     Suspect {
         owner: id.clone(),
         key: id,
@@ -240,6 +304,10 @@ impl Sweep for Availability {
 
     async fn survey(&self) -> Result<Option<Census>> {
         let Look { census, suspects } = self.look_around().await?;
+        if !suspects.is_empty() {
+            // Now it matters what the operator says, and not what was said a while ago.
+            self.parts.brake.set(self.brake_setting_now().await?);
+        }
         self.survey.lock().expect(LOCK).suspects = suspects;
         Ok(Some(census))
     }
@@ -274,29 +342,19 @@ impl Sweep for Availability {
 
     async fn reclaim(&self, batch: Batch) -> Result<BatchAnswer> {
         let settings = self.ruling().await?;
-        let at_ms = self.background("time", self.parts.mirror.now_ms()).await?;
-        let decided = self.parts.mirror.decide(&batch, settings.stale_ms());
-        let decided = self.background("decide", decided).await?;
-        let mut flips = Vec::new();
-        for (suspect, decided) in batch.suspects.iter().zip(&decided) {
-            let Ok(doom) = decided else { continue };
-            let silent_ms = doom.decided_ms.saturating_sub(doom.beat_ms);
-            flips.push(Flip {
-                id: suspect.key.clone(),
-                epoch: doom.epoch,
-                silent_ms: (doom.beat_ms > 0).then_some(silent_ms),
-                decided_ago_ms: at_ms.saturating_sub(doom.decided_ms),
-            });
-        }
-        let carried = match (batch.act, flips.is_empty()) {
-            (Act::DryRun, _) => flips.iter().map(|_| Outcome::Reclaimed(None)).collect(),
-            (Act::Reclaim, true) => Vec::new(),
-            (Act::Reclaim, false) => self.carry_out(&batch, &flips, &settings).await?,
+        let alive = self.alive_by_the_truth(&batch, &settings).await?;
+        let spared: Vec<bool> =
+            batch.suspects.iter().map(|suspect| alive.contains(&suspect.key)).collect();
+        let mut batch = batch;
+        batch.suspects.retain(|suspect| !alive.contains(&suspect.key));
+        let judged = match batch.suspects.is_empty() {
+            true => Vec::new(),
+            false => self.declare(&batch, &settings).await?,
         };
-        let mut carried = carried.into_iter();
-        let outcomes = decided.into_iter().map(|decided| match decided {
-            Ok(_) => carried.next().unwrap_or(Outcome::InDoubt),
-            Err(refusal) => Outcome::Refused(refusal),
+        let mut judged = judged.into_iter();
+        let outcomes = spared.into_iter().map(|spared| match spared {
+            true => Outcome::Refused(Refusal::Alive),
+            false => judged.next().unwrap_or(Outcome::InDoubt),
         });
         Ok(BatchAnswer { outcomes: outcomes.collect(), ..BatchAnswer::default() })
     }

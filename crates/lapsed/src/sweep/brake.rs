@@ -9,6 +9,7 @@
 //! What is already declared dead is past recall, and is removed whatever the brake says.
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -137,7 +138,7 @@ impl Verdict {
 #[derive(Debug)]
 pub struct Brake {
     policy: BrakePolicy,
-    threshold: Duration,
+    threshold_ms: AtomicU64,
     state: Mutex<State>,
 }
 
@@ -162,7 +163,13 @@ struct Mass {
 impl Brake {
     /// Open until something happens.
     pub fn new(policy: BrakePolicy, threshold: Duration) -> Self {
-        Brake { policy, threshold, state: Mutex::default() }
+        let threshold_ms = AtomicU64::new(threshold.as_millis() as u64);
+        Brake { policy, threshold_ms, state: Mutex::default() }
+    }
+
+    /// How long silence must last, where that is said by a setting that can change.
+    pub fn set_threshold(&self, threshold: Duration) {
+        self.threshold_ms.store(threshold.as_millis() as u64, Ordering::Relaxed);
     }
 
     /// What the operator said last, as read from the store.
@@ -262,7 +269,7 @@ impl Brake {
     }
 
     fn threshold_ms(&self) -> u64 {
-        self.threshold.as_millis() as u64
+        self.threshold_ms.load(Ordering::Relaxed)
     }
 }
 

@@ -34,6 +34,13 @@ pub fn lapsed() -> Command {
     for name in ["JANITOR_INTERVAL_MS", "CLEANUP_INTERVAL", "ORPHAN_MAX_AGE"] {
         command.env_remove(name);
     }
+    for name in [
+        "MITRA_AUTO_OFFLINE_SWEEP_SECONDS",
+        "HEARTBEAT_MIRROR_INTERVAL_SECONDS",
+        "VALKEY_ONLINE_MIRROR_SWEEP_SECONDS",
+    ] {
+        command.env_remove(name);
+    }
     command
 }
 

@@ -90,17 +90,36 @@ pub async fn a_toggle_after_the_decision_wins(b: Bench) {
     b.agree().await;
 }
 
-/// Its daemon could not reach the mirror, so that the beat went to the truth.
+/// Its daemon could not reach the mirror, so that the beat went to the truth: it is not declared silent at
+/// all, so that nobody tells it that it is offline.
 pub async fn a_beat_that_reached_the_truth_wins(b: Bench) {
     let id = b.online("p").await;
+    let epoch = b.state(&id).await.epoch;
     b.silence().await;
+    assert_eq!(b.f.truth.beat(std::slice::from_ref(&id)).await.unwrap(), [Beat::Noted]);
+    let report = b.sweep().await;
+    assert_eq!(report.reclaimed, 0, "{report:?}");
+    let state = b.state(&id).await;
+    assert!(state.online);
+    assert_eq!(state.epoch, epoch, "the epoch of a decision that was taken back is over");
+    let seen = b.seen(&id).await;
+    assert!(seen.online && has_beat(&seen) && seen.doomed.is_none(), "{seen:?}");
+    assert_eq!(b.available().await.0, ["p"]);
+    b.agree().await;
+}
+
+/// The same after the mirror has decided: the truth does not carry it out, and brings it back.
+pub async fn a_beat_that_reached_the_truth_after_the_decision_wins(b: Bench) {
+    let id = b.online("p").await;
+    b.silence().await;
+    doom(&b, &id).await;
     assert_eq!(b.f.truth.beat(std::slice::from_ref(&id)).await.unwrap(), [Beat::Noted]);
     let report = b.sweep().await;
     assert_eq!(report.reclaimed, 0, "{report:?}");
     assert!(b.state(&id).await.online);
     let seen = b.seen(&id).await;
     assert!(seen.online && has_beat(&seen) && seen.doomed.is_none(), "revived: {seen:?}");
-    assert_eq!(b.available().await.0, ["p"]);
+    assert_eq!(b.beat(&id).await, Beat::Noted);
     b.agree().await;
 }
 

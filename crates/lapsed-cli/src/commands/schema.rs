@@ -1,0 +1,129 @@
+//! `lapsed schema`
+
+use lapsed::SystemId;
+use lapsed_postgres::{Address, Applied, Layout, Postgres, Triggers, print_schema};
+use serde_json::json;
+use tokio::runtime::Builder;
+
+use crate::backend::resolve;
+use crate::cli::schema::{Schema, SchemaArgs};
+use crate::config::store::Place;
+use crate::config::{Config, Overrides, process_env};
+use crate::failure::Failure;
+use crate::print::{self, line, plural};
+
+/// Shows the tables, or makes them.
+pub fn run(args: Schema) -> Result<(), Failure> {
+    match args {
+        Schema::Print(args) => show(&args),
+        Schema::Apply(args) => apply(&args),
+    }
+}
+
+/// The tables of one system.
+struct Target {
+    id: SystemId,
+    address: Address,
+    layout: Layout,
+}
+
+fn wanted(args: &SchemaArgs) -> Triggers {
+    if args.triggers { Triggers::With } else { Triggers::Without }
+}
+
+fn show(args: &SchemaArgs) -> Result<(), Failure> {
+    let usual = Address::new("").prefix;
+    let all: Vec<(Option<SystemId>, String)> = match args.config {
+        None => vec![(None, print_schema(&usual, &Layout::default(), wanted(args)))],
+        Some(_) => targets(args)?
+            .into_iter()
+            .map(|target| {
+                let sql = print_schema(&target.address.prefix, &target.layout, wanted(args));
+                (Some(target.id), sql)
+            })
+            .collect(),
+    };
+    for (id, sql) in all {
+        match args.output.json {
+            true => print::json(&json!({ "system": id.map(|id| id.to_string()), "sql": sql }))?,
+            false => line(sql.trim_end())?,
+        }
+    }
+    Ok(())
+}
+
+fn apply(args: &SchemaArgs) -> Result<(), Failure> {
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    for target in targets(args)? {
+        let applied = runtime.block_on(async {
+            let postgres = Postgres::new(&target.address)?;
+            postgres.apply_schema(&target.layout, wanted(args)).await
+        })?;
+        match args.output.json {
+            true => print::json(&json!({
+                "system": target.id.to_string(),
+                "url": target.address.place(),
+                "made": applied.made,
+                "kept": applied.kept,
+                "triggers": applied.triggers,
+                "advice": applied.advice,
+            }))?,
+            false => line(&describe(&target, &applied))?,
+        }
+    }
+    Ok(())
+}
+
+fn describe(target: &Target, applied: &Applied) -> String {
+    let mut text = format!(
+        "{} in {}: {} made, {} there already and left as they are",
+        target.id,
+        target.address.place(),
+        plural(applied.made.len() as u64, "table", "tables"),
+        applied.kept.len()
+    );
+    for made in &applied.made {
+        text.push_str(&format!("\n  made: {made}"));
+    }
+    if applied.triggers > 0 {
+        let triggers = plural(applied.triggers as u64, "trigger tells", "triggers tell");
+        text.push_str(&format!("\n  {triggers} what the application changes by itself"));
+    }
+    if !applied.advice.is_empty() {
+        text.push_str("\n  Indexes that tables of yours lack; run these when it suits:");
+    }
+    for advice in &applied.advice {
+        text.push_str(&format!("\n    {advice}"));
+    }
+    text
+}
+
+fn targets(args: &SchemaArgs) -> Result<Vec<Target>, Failure> {
+    let Some(file) = args.config.as_deref() else {
+        return Err(Failure::usage("which database? Name the configuration with -c FILE"));
+    };
+    let config = Config::load(Some(file), &Overrides::default(), &process_env)?;
+    let ids: Vec<SystemId> = config.systems.iter().map(|plan| plan.common().id.clone()).collect();
+    let chosen = args.system.as_ref().map(|text| resolve(text, &ids)).transpose()?;
+    let mut targets = Vec::new();
+    for plan in &config.systems {
+        let common = plan.common();
+        if chosen.as_ref().is_some_and(|id| *id != common.id) {
+            continue;
+        }
+        if let (Some(layout), Place::Postgres(address)) =
+            (plan.tables(), &config.stores[&common.store].place)
+        {
+            let (id, layout) = (common.id.clone(), layout.clone());
+            targets.push(Target { id, address: address.clone(), layout });
+        }
+    }
+    match targets.is_empty() {
+        false => Ok(targets),
+        true => Err(Failure::usage(format!(
+            "{}: {} has its truth in Postgres, so that there are no tables to make",
+            file.display(),
+            chosen.map_or("no system".to_owned(), |id| format!("not even `{id}`"))
+        ))),
+    }
+}

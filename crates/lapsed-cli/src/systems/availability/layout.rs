@@ -1,0 +1,138 @@
+//! What the application's keys and tables are called.
+
+use lapsed_postgres::Layout;
+
+use crate::config::ConfigError;
+use crate::config::common::{Section, plan_key};
+use crate::config::origin::{Origin, Settings};
+
+/// The tables of the truth, and their columns.
+pub type Tables = Layout;
+
+/// The place of a provider's name in the name of a key.
+pub const PLACE: &str = "{provider}";
+
+/// The keys of the mirror. All begin with the same prefix.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MirrorKeys {
+    /// What every key begins with.
+    pub prefix: String,
+    /// The set of those online.
+    pub online: String,
+    /// The set of those deactivated.
+    pub deactivated: String,
+    /// How many sessions one has; `{provider}` is its id.
+    pub capacity: String,
+    /// When one last beat; `{provider}` is its id.
+    pub heartbeat: String,
+    /// The beacon's snapshot.
+    pub snapshot: String,
+    /// Where changes of the settings are announced.
+    pub invalidate: String,
+    /// Whether keyspace notifications make a pass come early.
+    pub instant: bool,
+}
+
+/// As the file writes them.
+#[derive(Default)]
+pub struct KeysSection {
+    pub prefix: Option<String>,
+    pub online: Option<String>,
+    pub deactivated: Option<String>,
+    pub capacity: Option<String>,
+    pub heartbeat: Option<String>,
+    pub snapshot: Option<String>,
+    pub invalidate: Option<String>,
+    pub instant: Option<bool>,
+}
+
+impl KeysSection {
+    /// The first that is given.
+    pub fn first(&self) -> Option<&'static str> {
+        let keys = [
+            ("prefix", self.prefix.is_some()),
+            ("online_key", self.online.is_some()),
+            ("deactivated_key", self.deactivated.is_some()),
+            ("capacity_key", self.capacity.is_some()),
+            ("heartbeat_key", self.heartbeat.is_some()),
+            ("snapshot_key", self.snapshot.is_some()),
+            ("invalidate_channel", self.invalidate.is_some()),
+            ("instant", self.instant.is_some()),
+        ];
+        keys.into_iter().find(|(_, given)| *given).map(|(key, _)| key)
+    }
+
+    /// With the names of the original for what is not given.
+    pub fn plan(
+        self,
+        section: &Section<'_>,
+        settings: &mut Settings,
+    ) -> Result<MirrorKeys, ConfigError> {
+        let prefix = settings.pick(section, "prefix", self.prefix, String::new());
+        let mut key = |key: &str, given, usual: &str, place| {
+            let name = plan_key(section, key, given, usual, place, settings)?;
+            Ok(format!("{prefix}{name}"))
+        };
+        let keys = MirrorKeys {
+            online: key("online_key", self.online, "mitras:online", None)?,
+            deactivated: key("deactivated_key", self.deactivated, "mitras:deactivated", None)?,
+            capacity: key("capacity_key", self.capacity, "mitra:capacity:{provider}", Some(PLACE))?,
+            heartbeat: key(
+                "heartbeat_key",
+                self.heartbeat,
+                "mitra:heartbeat:{provider}",
+                Some(PLACE),
+            )?,
+            snapshot: key("snapshot_key", self.snapshot, "availability:snapshot", None)?,
+            invalidate: key("invalidate_channel", self.invalidate, "config:invalidate", None)?,
+            instant: settings.pick(section, "instant", self.instant, false),
+            prefix,
+        };
+        keys.check(section)?;
+        Ok(keys)
+    }
+}
+
+impl MirrorKeys {
+    /// No two may be the same.
+    fn check(&self, section: &Section<'_>) -> Result<(), ConfigError> {
+        let all = [
+            ("online_key", &self.online),
+            ("deactivated_key", &self.deactivated),
+            ("capacity_key", &self.capacity),
+            ("heartbeat_key", &self.heartbeat),
+            ("snapshot_key", &self.snapshot),
+        ];
+        for (index, (key, name)) in all.iter().enumerate() {
+            if let Some((other, _)) = all[..index].iter().find(|(_, other)| other == name) {
+                return Err(section.wrong(key, &format!("is the same key as `{other}`")));
+            }
+        }
+        Ok(())
+    }
+
+    /// In words.
+    pub fn describe(&self) -> String {
+        format!("`{}` and the keys beside it", self.online)
+    }
+}
+
+/// Refuses tables that cannot be, and notes which are called otherwise.
+pub fn check_tables(
+    section: &Section<'_>,
+    tables: &Tables,
+    settings: &mut Settings,
+) -> Result<(), ConfigError> {
+    tables.check().map_err(|error| {
+        let text = error.to_string();
+        match text.split_once(' ') {
+            Some((key, what)) => section.wrong(&format!("tables.{key}"), what),
+            None => section.wrong("tables", &text),
+        }
+    })?;
+    for (key, name) in section.strings_below("tables") {
+        let origin = section.line_of(&key).map_or(Origin::Default, Origin::File);
+        settings.note(&key, &name, origin);
+    }
+    Ok(())
+}
