@@ -15,6 +15,7 @@ lapsed_testbed::steady_tests! {
     tables_and_keys_of_other_names_are_adopted,
     whoever_falls_silent_is_found_at_once_if_wanted,
     one_of_two_daemons_leads,
+    without_a_daemon_commands_fill_the_mirror_and_sweep,
 }
 
 /// What the README shows.
@@ -300,4 +301,30 @@ fn one_of_two_daemons_leads() {
     until("the silent one to be set offline", || {
         (world.logged(&id(1), "offline") == 1).then_some(())
     });
+}
+
+/// A pass from a crontab is all there is.
+fn without_a_daemon_commands_fill_the_mirror_and_sweep() {
+    let world = World::new(CALM);
+    let a = world.insert(1, true, true);
+    world.sql("UPDATE mitra_online_status SET last_heartbeat_at = now() - interval '1 hour'");
+    world.sql(
+        "INSERT INTO app_config (key, value) \
+         VALUES ('heartbeat_cadence_seconds', '1'), ('stale_after_seconds', '1') \
+         ON CONFLICT (key) DO UPDATE SET value = EXCLUDED.value",
+    );
+    let status = world.run(&["status", "mitras"]);
+    assert!(status.out.contains("not seeded"), "looking fills nothing: {status:?}");
+    until("the silent one to be set offline", || {
+        let swept = world.run(&["sweep", "mitras", "--json"]);
+        assert!([0, 3].contains(&swept.code), "{swept:?}");
+        (swept.json()["reclaimed"] == 1).then_some(())
+    });
+    assert_eq!(world.logged(&a, "offline"), 1, "filling the mirror revives nobody (C1)");
+    let explained = world.run(&["explain", "mitras", &a]);
+    assert!(explained.out.contains("offline"), "{explained:?}");
+    let receipts = world.run(&["receipts", "mitras", "--json"]).lines();
+    let restored = world.run(&["restore", receipts[0]["id"].as_str().unwrap()]);
+    assert_eq!(restored.code, 0, "{restored:?}");
+    assert_eq!(world.members("mitras:online"), [a.as_str()]);
 }

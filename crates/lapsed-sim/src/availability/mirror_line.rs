@@ -88,7 +88,7 @@ impl Mirror for MirrorLine {
 
     async fn apply(&self, told: &[Told], attempt: Option<&str>) -> Result<Option<u64>> {
         let (mut told, attempt) = (told.to_vec(), attempt.map(str::to_owned));
-        let mirror = self.mirror.clone();
+        let (mirror, notes) = (self.mirror.clone(), self.notes.clone());
         let any = self.has(AvailabilityBug::AnyVersionTaken);
         let revives = self.has(AvailabilityBug::SeedingRevives) && attempt.is_some();
         let work = async move {
@@ -101,7 +101,11 @@ impl Mirror for MirrorLine {
                     one.beat_ms = Some(now_ms);
                 }
             }
-            mirror.apply(&told, attempt.as_deref()).await
+            let taken = mirror.apply(&told, attempt.as_deref()).await?;
+            let ids: Vec<Name> = told.into_iter().map(|one| one.state.id).collect();
+            let life = mirror.presence(0).await?.incarnation;
+            notes.taken_over(&life, &mirror.look(&ids).await?);
+            Ok(taken)
         };
         self.exchange.call(Box::pin(work)).await
     }

@@ -31,6 +31,8 @@ pub struct Noted {
     signs: BTreeMap<Name, Vec<(u64, Place)>>,
     /// When each was declared silent, by epoch.
     decided: BTreeMap<(Name, u64), u64>,
+    /// The newest version that the mirror has had of each, in each of its lives.
+    newest: BTreeMap<(String, Name), u64>,
     /// How often each kind of thing was done.
     pub counts: BTreeMap<&'static str, u64>,
     /// The first promise that was broken.
@@ -122,6 +124,20 @@ impl Notes {
                 flip.id
             );
             noted.fail(Promise::P1, what);
+        }
+    }
+
+    /// P8: what the mirror has of a provider never goes back, unless it loses everything.
+    pub fn taken_over(&self, life: &str, looked: &Looked) {
+        let mut noted = self.lock();
+        for seen in &looked.seen {
+            let version = seen.version.unwrap_or(0);
+            let newest = noted.newest.entry((life.to_owned(), seen.id.clone())).or_default();
+            let before = std::mem::replace(newest, version.max(*newest));
+            if version < before {
+                let what = format!("the mirror went from {before} back to {seen:?}");
+                noted.fail(Promise::P8, what);
+            }
         }
     }
 

@@ -79,8 +79,16 @@ impl Truth for TruthLine {
     }
 
     async fn read(&self, ids: &[Name]) -> Result<Vec<ProviderState>> {
-        let ids = ids.to_vec();
-        pass!(self, truth, truth.read(&ids))
+        let (ids, truth) = (ids.to_vec(), self.truth.clone());
+        let is_blind = self.bug == Some(AvailabilityBug::TruthBeatsIgnored);
+        let work = async move {
+            let mut states = truth.read(&ids).await?;
+            if is_blind {
+                states.iter_mut().for_each(|state| state.beat_age_ms = None);
+            }
+            Ok(states)
+        };
+        self.exchange.call(Box::pin(work)).await
     }
 
     async fn page(&self, after: Option<&Name>, limit: usize) -> Result<Vec<ProviderState>> {
