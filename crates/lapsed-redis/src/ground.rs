@@ -202,6 +202,17 @@ impl Ground {
         Ok(shard.watch.seen_ms.load(Ordering::Acquire))
     }
 
+    /// What the server's clock says now at most, as far as it is known: as it said when it was last looked
+    /// at, and what has passed since that look was sent.
+    pub fn time_at_most(&self, shard: &Shard) -> Option<u64> {
+        let (seen_ms, seen_at) = {
+            let seen_at = shard.watch.seen_at.lock().expect(LOCK);
+            (shard.watch.seen_ms.load(Ordering::Acquire), *seen_at)
+        };
+        let passed = self.clock.mono().saturating_sub(seen_at);
+        (seen_ms > 0).then(|| seen_ms + passed.as_millis() as u64)
+    }
+
     /// Told since when the server is back, as it was noted. A time that has not come yet was noted by a clock
     /// that has been set back since. When the absence was nobody can tell any more: it ends now, for
     /// otherwise the brake would hold until that time comes again.
@@ -229,7 +240,9 @@ impl Ground {
             tracing::warn!(system = %self.id, store = %self.link.place,
                 "the server was away; everybody gets a whole threshold from now on");
         }
-        *shard.watch.seen_at.lock().expect(LOCK) = sent;
+        // Both in one step, for those who reckon with both.
+        let mut seen_at = shard.watch.seen_at.lock().expect(LOCK);
+        *seen_at = sent;
         shard.watch.seen_ms.store(now_ms, Ordering::Release);
         Ok(())
     }

@@ -86,9 +86,6 @@ fn story(name: &str, persistence: Persistence, fault: fn(&World) -> Vec<u64>) {
         running.calm_down();
         let observed = settle(name, &world, &driver);
         let mut history = running.end();
-        if name == "valkey_frozen" {
-            history.thaws_us.clone_from(&heals);
-        }
         history.heals_us = heals;
         (observed, history)
     });

@@ -57,13 +57,14 @@ impl Inner {
         let keys = [meta, online, deactivated, versions, missing].map(String::as_str);
         let (before, after) = self.layout.heartbeat_key.parts();
         let stale_ms = self.stale_ms().to_string();
+        let sent_ms = self.ground.time_at_most(&self.ground.shards[0]).unwrap_or(0).to_string();
         let mut args: Vec<&[u8]> =
-            [before, after, &self.alive, &stale_ms].map(str::as_bytes).to_vec();
+            [before, after, &self.alive, &stale_ms, &sent_ms].map(str::as_bytes).to_vec();
         args.extend(all.iter().flat_map(|one| one.0.iter().map(|id| id.as_str().as_bytes())));
         let script = &script::MIRROR_BEAT;
         let codes: Option<String> = self.ground.link.run(script, &keys, &args).await?;
         let Some(codes) = codes else { return Ok(all.iter().map(|_| None).collect()) };
-        if codes.len() != args.len() - 4 {
+        if codes.len() != args.len() - 5 {
             return Err(self.ground.nonsense(script));
         }
         let mut codes = codes.bytes().map(|code| match code {

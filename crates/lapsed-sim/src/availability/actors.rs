@@ -75,8 +75,9 @@ impl Daemon {
     }
 
     async fn mirror_beats(self) {
+        let every = Duration::from_secs(5 + self.clock.random() % 10);
         loop {
-            self.clock.sleep(Duration::from_secs(6)).await;
+            self.clock.sleep(every).await;
             let _ = self.it.mirror_beats().await;
         }
     }

@@ -227,15 +227,12 @@ fn may_be_fresh(id: &str, listing: &Listing, history: &History, stale_us: u64) -
         true => done_us,
         false => late_us(&history.heals_us, done_us).unwrap_or(done_us + LATE_US),
     };
-    // A mirror that was frozen carries out what it was sent before when it thaws, and dates it then: also
-    // beats that the truth took in its place meanwhile.
-    let thawed_us = |done_us: u64| late_us(&history.thaws_us, done_us).unwrap_or(done_us);
     let sent = |sent_us: u64| sent_us < listing.span.done_us;
     let fresh = |latest_us: u64| latest_us + stale_us + MS > listing.span.sent_us;
     let beats = history.beats_of(id).iter().rev();
     let beats = beats.filter(|beat| sent(beat.span.sent_us)).any(|beat| match beat.said {
-        Said::Noted(Source::Mirror) => fresh(latest_us(beat.span.done_us, true)),
-        Said::Noted(Source::Truth) => fresh(thawed_us(beat.span.done_us)),
+        // Also of what the truth took in place of a mirror that carries it out later.
+        Said::Noted(_) => fresh(latest_us(beat.span.done_us, true)),
         Said::Unknown => fresh(latest_us(beat.span.done_us, false)),
         Said::Offline | Said::Deactivated => false,
     });

@@ -86,8 +86,6 @@ pub struct History {
     pub sessions: BTreeMap<String, Option<SessionIs>>,
     /// When what had been broken ran again.
     pub heals_us: Vec<u64>,
-    /// When a frozen mirror went on with what it had been sent before.
-    pub thaws_us: Vec<u64>,
 }
 
 impl History {
@@ -101,7 +99,6 @@ impl History {
         self.listings.extend(other.listings);
         self.sessions.extend(other.sessions);
         self.heals_us.extend(other.heals_us);
-        self.thaws_us.extend(other.thaws_us);
     }
 
     pub fn beat(&mut self, id: &str, span: Span, said: Said) {
