@@ -35,7 +35,7 @@ for i, id in ipairs(ids) do
   if not last or is_below(last, version) then
     newer = newer + 1
     told[#told + 1], told[#told + 2] = id, version .. ':' .. epoch
-    if dooms[i] and (is_below(string.match(dooms[i], '^%d+'), epoch) or not is_online) then
+    if dooms[i] and (string.match(dooms[i], '^%d+') ~= epoch or not is_online) then
       undoomed[#undoomed + 1] = id
       dooms[i] = nil
     end

@@ -63,7 +63,8 @@ pub(super) fn all(own: &Own, layout: &Layout) -> Vec<Statement> {
 
 impl Told<'_> {
     fn statements(&self, own: &Own) -> Vec<Statement> {
-        let function = own.named(&format!("tell_{}", self.what));
+        // By the column, too: another system in the same database may call it otherwise.
+        let function = own.named(&format!("tell_{}_by_{}", self.what, self.subject));
         let trigger = |event: &str, when: String, each: &str| {
             format!(
                 "CREATE OR REPLACE TRIGGER {} AFTER {} ON {} FOR EACH {each}{when} EXECUTE FUNCTION {function}()",

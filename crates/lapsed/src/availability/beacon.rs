@@ -28,6 +28,8 @@ impl LastCount {
 impl Availability {
     /// Is anybody available, and how many? Up to a snapshot's lifetime old.
     pub async fn beacon(&self) -> Result<Sourced<Snapshot>> {
+        // Before the turn: whoever has it must not wait for the truth.
+        let _ = self.settings().await;
         let began = self.parts.clock.mono();
         while self.parts.clock.mono() < began + 2 * TURN {
             let turn = self.parts.mirror.snapshot(TURN.as_millis() as u64);

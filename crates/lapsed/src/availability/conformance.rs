@@ -326,6 +326,8 @@ macro_rules! availability_conformance {
             what_the_operator_says_of_the_brake_is_heard,
             trap_c11_evidence_is_by_one_clock,
             restoring_sets_online_unless_toggled_since,
+            the_settings_of_now_decide,
+            trap_x7_a_doom_of_an_epoch_that_was_lost_is_dropped,
         ]);
         $crate::availability_conformance!(@cases $make, $tell, healing: [
             trap_c1_seeding_does_not_revive_the_dead,

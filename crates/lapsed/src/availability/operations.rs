@@ -34,6 +34,9 @@ use crate::system::{Explanation, Restored, System};
 /// How long the settings are believed, unless somebody says that they have changed.
 const SETTINGS_FOR: Duration = Duration::from_secs(60);
 
+/// How long they are believed once more when the truth does not say.
+const SETTINGS_AGAIN: Duration = Duration::from_secs(5);
+
 /// What `availability` is made of.
 pub struct AvailabilityParts {
     /// Which system this is.
@@ -259,6 +262,8 @@ impl Availability {
             Some(settings) => Ok(settings),
             None => match (self.settings_now().await, known) {
                 (Err(Error::Unavailable { .. } | Error::Throttled { .. }), Some(settings)) => {
+                    // Nobody else waits for a truth that is away, for a while.
+                    self.lock_settings().until = self.parts.clock.mono() + SETTINGS_AGAIN;
                     Ok(settings)
                 }
                 (answer, _) => answer,
@@ -274,10 +279,15 @@ impl Availability {
     /// The settings as they are. Those that make no sense are not followed: the last ones that did are.
     pub async fn settings_now(&self) -> Result<Settings> {
         let (asked, changes) = (self.parts.clock.mono(), self.lock_settings().changes);
-        let read = self.calls.quiet("settings", self.parts.truth.settings()).await?;
+        let read = self.calls.quiet("settings", self.parts.truth.settings()).await;
+        let checked = match read {
+            Ok(read) => read.check().map(|()| read),
+            Err(error @ Error::Corrupt { .. }) => Err(error),
+            Err(error) => return Err(error),
+        };
         let mut known = self.lock_settings();
-        let settings = match read.check() {
-            Ok(()) => read,
+        let settings = match checked {
+            Ok(read) => read,
             Err(error) => {
                 let settings = known.settings.unwrap_or_default();
                 tracing::error!(system = %self.parts.id, %error, ?settings,
@@ -417,7 +427,7 @@ impl Availability {
             .await
             .unwrap_or_else(|| Err(Error::timed_out(&store, what, limit.as_millis())));
         match &answer {
-            Ok(_) => self.breaker.succeeded(),
+            Ok(_) | Err(Error::Invalid(_)) => self.breaker.succeeded(),
             Err(error) => {
                 self.breaker.failed(self.parts.clock.mono());
                 self.parts.witness.store_error(&self.parts.id, error);

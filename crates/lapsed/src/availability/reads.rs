@@ -10,6 +10,9 @@ use crate::error::{Error, Result};
 use crate::name::Name;
 use crate::sweep::Cursor;
 
+/// At most so often the mirror is looked at for one answer, where there is nobody to be found.
+const LOOKS_MAX: usize = 50;
+
 /// A page of those available.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
@@ -75,7 +78,7 @@ impl Availability {
     }
 
     /// `None`: the mirror does not answer, or is not seeded. A page of those online may have nobody
-    /// available: it goes on until there is enough.
+    /// available: it goes on until there is enough, or until it has looked often enough.
     async fn available_mirrored(
         &self,
         settings: &Settings,
@@ -83,12 +86,14 @@ impl Availability {
         limit: usize,
     ) -> Option<Found> {
         let mut available: Vec<Available> = Vec::new();
+        let mut looks = 0;
         loop {
             let page = self.parts.mirror.available(settings, &after, limit, false);
             let page = self.seeded(self.gated("available", page).await)?;
             available.extend(page.available);
+            looks += 1;
             let next = match page.next {
-                Some(next) if available.len() < limit => {
+                Some(next) if available.len() < limit && looks < LOOKS_MAX => {
                     after = next;
                     continue;
                 }

@@ -249,7 +249,8 @@ impl MirrorRow {
         self.deactivated = !state.active;
         self.sessions = state.sessions;
         self.epoch = state.epoch;
-        if self.doomed.is_some_and(|doom| doom.epoch < state.epoch || !state.online) {
+        // Another epoch: a newer one, or one from before a truth lost its last commits.
+        if self.doomed.is_some_and(|doom| doom.epoch != state.epoch || !state.online) {
             self.doomed = None;
         }
         self.online = state.online && self.doomed.is_none();

@@ -75,6 +75,15 @@ impl Services {
         Ok(setting)
     }
 
+    async fn tell_mirror(&self, setting: Setting) -> Result<()> {
+        let until_ms = match setting {
+            Setting::Release { until_ms } => self.on_mirror_clock(until_ms).await?,
+            _ => 0,
+        };
+        self.mirror.waive(until_ms).await?;
+        self.mirror.announce(BRAKE).await
+    }
+
     /// A release lasts until a time of the truth's clock; the brake judges by the mirror's.
     async fn on_mirror_clock(&self, until_ms: u64) -> Result<u64> {
         let truth_ms = self.truth.info().await?.now_ms;
@@ -131,11 +140,11 @@ impl Store for Services {
         // An error may have been carried out.
         self.heard();
         set?;
-        let until_ms = match setting {
-            Setting::Release { until_ms } => self.on_mirror_clock(until_ms).await?,
-            _ => 0,
-        };
-        self.mirror.waive(until_ms).await?;
-        self.mirror.announce(BRAKE).await
+        // It is said and kept. A mirror that is away hears of it when it is back, and the others within a
+        // minute.
+        if let Err(error) = self.tell_mirror(setting).await {
+            tracing::warn!(%system, %error, "the mirror was not told what the operator says of the brake");
+        }
+        Ok(())
     }
 }

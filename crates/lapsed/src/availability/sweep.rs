@@ -85,7 +85,7 @@ impl Availability {
         doomed: u64,
         online: u64,
     ) -> Census {
-        let overdue = suspects.len() as u64 - doomed;
+        let overdue = (suspects.len() as u64).saturating_sub(doomed);
         let oldest_ms = suspects.first().map_or(presence.now_ms, |(first, _)| first.deadline_ms);
         let away = presence.back_ms > 0;
         Census {
@@ -141,8 +141,9 @@ impl Availability {
             let keys = batch.suspects.iter().map(|suspect| &suspect.key);
             keys.filter(|key| !declared.contains(key)).cloned().collect()
         };
-        if undeclared.is_empty() {
-            return Ok(BTreeSet::new());
+        // Whoever was suspected by what was true a minute ago is not, if silence means nothing now.
+        if undeclared.is_empty() || !settings.require_ping {
+            return Ok(undeclared.into_iter().collect());
         }
         let states = self.calls.quiet("read", self.parts.truth.read(&undeclared)).await?;
         let alive = states.into_iter().filter(|state| {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use futures::future::join_all;
 
 use super::{Bench, has_beat};
+use crate::availability::rules::SettingsPatch;
 use crate::availability::{Availability, Beat, Flip};
 use crate::name::Name;
 use crate::receipt::Reason;
@@ -255,5 +256,33 @@ pub async fn restoring_sets_online_unless_toggled_since(b: Bench) {
     let late = b.it.restore(of(&q)).await.unwrap();
     assert!(matches!(late, Restored::Refused { .. }), "{late:?}");
     assert!(!b.state(&q).await.online);
+    b.agree().await;
+}
+
+/// Suspected by the settings of before, and not set offline by those of now.
+pub async fn the_settings_of_now_decide(b: Bench) {
+    let id = b.online("p").await;
+    b.silence().await;
+    let suspects = b.suspects().await;
+    assert_eq!(suspects.len(), 1);
+    let patch = SettingsPatch { require_ping: Some(false), ..Default::default() };
+    b.f.truth.set_settings(&patch).await.unwrap();
+    let answer = b.it.reclaim(b.batch(suspects)).await.unwrap();
+    assert_eq!(answer.outcomes, [Outcome::Refused(Refusal::Alive)]);
+    assert!(b.state(&id).await.online && b.seen(&id).await.doomed.is_none());
+}
+
+/// X7: the truth lost the toggle that a decision was about.
+pub async fn trap_x7_a_doom_of_an_epoch_that_was_lost_is_dropped(b: Bench) {
+    let id = b.online("p").await;
+    b.mislead(&id, |state| state.epoch += 1_000_000_000).await;
+    b.silence().await;
+    doom(&b, &id).await;
+    assert!(b.seen(&id).await.doomed.is_some());
+    for _ in 0..3 {
+        b.sweep().await;
+    }
+    let (state, seen) = (b.state(&id).await, b.seen(&id).await);
+    assert!(!state.online && !seen.online && seen.doomed.is_none(), "{state:?} {seen:?}");
     b.agree().await;
 }
