@@ -7,7 +7,7 @@
 //! is told again from its beginning, with everything new. A failure without one is a failure.
 //!
 //! The watch knows nothing of the story: it is two threads that nap, one of them also writing to
-//! disk, and count by how much they wake up late.
+//! disk, and count by how much they wake up late, or find the wall clock set.
 
 use std::fs::File;
 use std::io::Write;
@@ -16,7 +16,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// How often a story is told at most. On a machine that stands still in every one of them, the last
 /// failure counts.
@@ -103,13 +103,18 @@ impl Counts {
         Duration::from_micros(self.lost_us.load(Ordering::Acquire))
     }
 
-    /// Naps and works, for ever, and counts by how much it is late, unless that is less than `min`.
+    /// Naps and works, for ever, and counts by how much it is late, unless that is less than `min`. By how
+    /// much the wall clock was set meanwhile counts, too: a store takes that for an absence of its own, and is
+    /// right.
     fn run(&self, nap: Duration, min: Duration, mut work: impl FnMut()) {
         loop {
-            let began = Instant::now();
+            let (began, wall) = (Instant::now(), SystemTime::now());
             thread::sleep(nap);
             work();
-            let late = began.elapsed().saturating_sub(nap);
+            let (passed, walled) = (began.elapsed(), wall.elapsed());
+            let set =
+                walled.map_or_else(|e| passed + e.duration(), |walled| walled.abs_diff(passed));
+            let late = passed.saturating_sub(nap).max(set);
             if late >= min {
                 self.lost_us.fetch_add(late.as_micros() as u64, Ordering::AcqRel);
             }
