@@ -29,7 +29,7 @@ test: servers ## every test, the simulation included
 	RUST_TEST_THREADS=$(THREADS) $(CARGO) test --workspace --locked --no-fail-fast
 
 faults: servers ## Postgres, Valkey and daemons broken for a minute each under load; `make faults FAULT=valkey_frozen SECONDS=600`
-	LAPSED_FAULT_SECONDS=$(or $(SECONDS),60) $(CARGO) test --locked -p lapsed-cli --test all -- \
+	LAPSED_FAULT_SECONDS=$(or $(SECONDS),60) $(CARGO) test --locked -p lapsed-cli --test faults -- \
 		availability_faults::$(FAULT) --nocapture
 
 lint: $(DENY) ## fmt, clippy, licences and sources of dependencies

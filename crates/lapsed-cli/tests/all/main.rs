@@ -5,7 +5,6 @@
 mod alerts;
 mod availability;
 mod availability_config;
-mod availability_faults;
 mod availability_seed;
 mod availability_servers;
 mod commands;
