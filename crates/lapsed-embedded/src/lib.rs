@@ -12,6 +12,57 @@
 //! share lives, batches and receipts, and differ in what it is that a life holds; [`EmbeddedLeases`],
 //! where nobody lives and every lease has a deadline of its own; and [`EmbeddedTruth`], the durable half
 //! of availability, whose beats live in a mirror.
+//!
+//! A registry, from its opening to its first reclaim:
+//!
+//! ```
+//! use std::sync::Arc;
+//! use std::time::Duration;
+//!
+//! use lapsed::clock::SystemClock;
+//! use lapsed::receipt::Silent;
+//! use lapsed::registry::{Registry, RegistryParts};
+//! use lapsed::sweep::brake::{Brake, BrakePolicy};
+//! use lapsed::{Kind, Name, SystemId};
+//! use lapsed_embedded::{Embedded, Options};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> lapsed::Result<()> {
+//! # let folder = tempfile::tempdir().expect("a folder");
+//! # let folder = folder.path();
+//! let store = Embedded::open(folder, Options::default())?;
+//! let id = SystemId::new(Kind::Registry, "devices")?;
+//! let ttl = Duration::from_secs(90);
+//! let registry = Registry::new(RegistryParts {
+//!     registry: store.registry(id.clone(), ttl)?,
+//!     index: None,                                    // an entry and its index are one row here
+//!     store: Arc::new(store.clone()),
+//!     id,
+//!     ttl,
+//!     brake: Arc::new(Brake::new(BrakePolicy::default(), ttl)),
+//!     clock: SystemClock::shared(),
+//!     activity: Arc::default(),
+//!     witness: Arc::new(Silent),                      // or whoever counts: metrics, a log
+//!     timeout: Duration::from_secs(5),                // no call is without one
+//!     batch: 500,
+//!     sweeper: "host-1".to_owned(),
+//! });
+//!
+//! let owner = registry.owner("gateway-1").await?;     // a new life, which beats by itself
+//! let key = Name::new("imei-356307042441013")?;
+//! registry.register(owner.claim(), &key).await?;      // durable when answered
+//! let found = registry.lookup(&key).await?.expect("its owner lives");
+//! assert_eq!(found.holder.incarnation, owner.incarnation());
+//!
+//! let claim = owner.claim().clone();
+//! drop(owner);
+//! assert_eq!(registry.retire(&claim).await?.reclaimed, 1); // a reclaim like any other, with its receipt
+//! assert!(registry.lookup(&key).await?.is_none());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! `examples/` tells one story a system, under a clock that is moved by hand.
 #![warn(missing_docs)]
 
 mod availability;
@@ -23,6 +74,7 @@ mod held;
 mod inflight;
 mod leases;
 mod lives;
+mod notes;
 mod registry;
 mod services;
 mod sessions;

@@ -2,6 +2,7 @@
 
 use async_trait::async_trait;
 use lapsed::leader::Term;
+use lapsed::notes::Notes;
 use lapsed::receipt::{Receipt, ReceiptQuery};
 use lapsed::store::{Store, StoreInfo};
 use lapsed::sweep::brake::Setting;
@@ -139,5 +140,9 @@ impl Store for Embedded {
             room.lives().release_until(until_ms);
         }
         Ok(())
+    }
+
+    fn notes(&self) -> &dyn Notes {
+        self
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! | table | key | value |
 //! |---|---|---|
-//! | `meta` | name | counters, operator's settings, terms (JSON or a big-endian number) |
+//! | `meta` | name | counters, operator's settings, terms, marks and turns (JSON or a big-endian number) |
 //! | `S/owners` | incarnation | [`OwnerRow`] as JSON |
 //! | `S/held` | incarnation, key | an entry, filed under its holder: registered at; of sessions, the number of references; of jobs, the job with its claim |
 //! | `S/lost` | incarnation, key | receipt number: what was taken from each life |
@@ -19,6 +19,7 @@
 //! | `S/chats` | session id | a session of a provider (`availability::Session`) as JSON; never deleted |
 //! | `S/log` | log number | one flip between online and offline as JSON; pruned like receipts |
 //! | `S/log_of` | provider, 0, log number | nothing: which rows of the log are of whom |
+//! | `S/notes` | book, 0, number | one note (`notes::Note`) as JSON; the newest are kept |
 //!
 //! A job is one row, which moves: it lies in `S/queued`, in `S/held` or in `S/dead`, and so is in one
 //! place at a time whatever happens. What it carries goes along byte for byte; how it is laid out is

@@ -27,6 +27,7 @@ pub(crate) struct Debt {
 
 /// What the object is about.
 #[derive(Clone, Debug, PartialEq)]
+#[allow(clippy::large_enum_variant, reason = "one is in hand at a time, never a list of them")]
 pub(crate) enum Content {
     Lease(LeaseKey, Record),
     /// `None`: decided once, deleted since; it stands for "nothing there" until it goes itself.
@@ -117,8 +118,8 @@ impl Doc {
         let wrong =
             |why: &str| format!("{what} is not a record that this version can read ({why})");
         let meta = Meta::decode(body).map_err(|error| wrong(&error.to_string()))?;
-        if meta.epoch == 0 || meta.format != FORMAT {
-            return Err(wrong("it has no epoch, or another format"));
+        if meta.epoch == 0 || meta.epoch == u64::MAX || meta.format != FORMAT {
+            return Err(wrong("it has no epoch, or none after it, or another format"));
         }
         let key = LeaseKey::new(namespace, &meta.key).map_err(|error| wrong(&error.to_string()))?;
         let record = meta.record().ok_or_else(|| wrong("a part of it makes no sense"))?;
@@ -138,6 +139,9 @@ impl Doc {
         let stored: StoredMarker = serde_json::from_slice(body).map_err(|error| {
             format!("{what} is not a marker that this version can read ({error})")
         })?;
+        if stored.epoch == u64::MAX {
+            return Err(format!("{what} is not a marker: there is no epoch after its own"));
+        }
         Ok(Doc {
             epoch: stored.epoch,
             content: Content::Decision(stored.txn, stored.marker),

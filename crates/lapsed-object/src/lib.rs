@@ -15,10 +15,13 @@ mod http;
 mod leases;
 mod log;
 mod names;
+mod notes;
 mod objects;
 mod probe;
 mod requests;
 mod store;
+#[doc(hidden)]
+pub mod trial;
 
 pub use clock::Offset;
 pub use config::{ObjectConfig, REQUESTS_PER_HOUR, TIMEOUT};

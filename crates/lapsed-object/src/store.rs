@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use lapsed::clock::Clock;
 use lapsed::leader::Term;
+use lapsed::notes::Notes;
 use lapsed::receipt::{Receipt, ReceiptQuery};
 use lapsed::store::{Store, StoreInfo};
 use lapsed::sweep::brake::Setting;
@@ -110,6 +111,48 @@ impl ObjectStore {
         self.ground.time.offset()
     }
 
+    /// Replaces a small object by what `change` makes of it, again and again until nobody else was faster;
+    /// `None` leaves it as it is. What it is then.
+    pub(crate) async fn replace<T>(&self, path: &str, change: impl Fn(T) -> Option<T>) -> Result<T>
+    where
+        T: Clone + Default + Serialize + DeserializeOwned,
+    {
+        for _ in 0..TRIES {
+            let (stored, only) = self.ground.stored::<T>(path).await?;
+            let stored = stored.unwrap_or_default();
+            let Some(next) = change(stored.clone()) else { return Ok(stored) };
+            if self.ground.store(path, &next, only).await? {
+                return Ok(next);
+            }
+        }
+        Err(self.contended(path))
+    }
+
+    /// Takes or renews the term that is kept under `path`.
+    pub(crate) async fn stand(
+        &self,
+        path: &str,
+        candidate: &str,
+        ttl_ms: u64,
+    ) -> Result<Option<Term>> {
+        for _ in 0..TRIES {
+            let (stored, only) = self.ground.stored::<StoredTerm>(path).await?;
+            let stored = stored.unwrap_or_default();
+            let now = self.ground.moment().await?;
+            let lapsed = now.is_over(stored.until_ms);
+            if !lapsed && stored.holder != candidate {
+                return Ok(None);
+            }
+            let number = if lapsed { stored.number + 1 } else { stored.number };
+            let until_ms = now.granting_ms + ttl_ms;
+            let next = StoredTerm { number, holder: candidate.to_owned(), until_ms };
+            if self.ground.store(path, &next, only).await? {
+                return Ok(Some(Term { number, holder: candidate.to_owned(), until_ms }));
+            }
+        }
+        Err(self.contended(path))
+    }
+
     fn contended(&self, path: &str) -> Error {
         Error::Throttled {
             store: self.config.name.clone(),
@@ -155,37 +198,15 @@ impl Store for ObjectStore {
         candidate: &str,
         ttl_ms: u64,
     ) -> Result<Option<Term>> {
-        let path = self.ground.places.system(system, "term");
-        for _ in 0..TRIES {
-            let (stored, only) = self.ground.stored::<StoredTerm>(&path).await?;
-            let stored = stored.unwrap_or_default();
-            let now = self.ground.moment().await?;
-            let lapsed = now.is_over(stored.until_ms);
-            if !lapsed && stored.holder != candidate {
-                return Ok(None);
-            }
-            let number = if lapsed { stored.number + 1 } else { stored.number };
-            let until_ms = now.granting_ms + ttl_ms;
-            let next = StoredTerm { number, holder: candidate.to_owned(), until_ms };
-            if self.ground.store(&path, &next, only).await? {
-                return Ok(Some(Term { number, holder: candidate.to_owned(), until_ms }));
-            }
-        }
-        Err(self.contended(&path))
+        self.stand(&self.ground.places.system(system, "term"), candidate, ttl_ms).await
     }
 
     async fn resign(&self, system: &SystemId, term: u64) -> Result<()> {
         let path = self.ground.places.system(system, "term");
-        for _ in 0..TRIES {
-            let (stored, only) = self.ground.stored::<StoredTerm>(&path).await?;
-            let Some(stored) = stored.filter(|stored| stored.number == term) else {
-                return Ok(());
-            };
-            if self.ground.store(&path, &StoredTerm { until_ms: 0, ..stored }, only).await? {
-                return Ok(());
-            }
-        }
-        Err(self.contended(&path))
+        let ended = |stored: StoredTerm| {
+            (stored.number == term).then_some(StoredTerm { until_ms: 0, ..stored })
+        };
+        self.replace(&path, ended).await.map(|_| ())
     }
 
     async fn brake_setting(&self, system: &SystemId) -> Result<Setting> {
@@ -197,6 +218,10 @@ impl Store for ObjectStore {
         let path = self.ground.places.system(system, "brake");
         self.ground.store(&path, &setting, Only::Always).await?;
         Ok(())
+    }
+
+    fn notes(&self) -> &dyn Notes {
+        self
     }
 }
 

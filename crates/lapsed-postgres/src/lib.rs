@@ -13,6 +13,7 @@ mod layout;
 mod ledger;
 mod link;
 mod listen;
+mod notes;
 mod number;
 mod own;
 mod quote;

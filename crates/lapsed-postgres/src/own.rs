@@ -10,6 +10,8 @@ pub(crate) struct Own {
     pub terms: String,
     pub settings: String,
     pub availability: String,
+    pub notes: String,
+    pub marks: String,
     prefix: String,
 }
 
@@ -22,6 +24,8 @@ impl Own {
             terms: table("terms"),
             settings: table("settings"),
             availability: table("availability"),
+            notes: table("notes"),
+            marks: table("marks"),
             prefix: prefix.to_owned(),
         }
     }

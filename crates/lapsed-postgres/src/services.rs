@@ -2,6 +2,7 @@
 
 use async_trait::async_trait;
 use lapsed::leader::Term;
+use lapsed::notes::Notes;
 use lapsed::receipt::{Receipt, ReceiptQuery};
 use lapsed::store::{Store, StoreInfo};
 use lapsed::sweep::brake::Setting;
@@ -64,26 +65,7 @@ impl Store for Postgres {
         candidate: &str,
         ttl_ms: u64,
     ) -> Result<Option<Term>> {
-        // The number follows the clock: a server that lost its last commits does not hand it out again.
-        let sql = format!(
-            "INSERT INTO {} AS t (system, number, holder, until) VALUES ($1, \
-             floor(extract(epoch FROM clock_timestamp()) * 1000000)::bigint, $2, \
-             clock_timestamp() + $3 * interval '1 millisecond') \
-             ON CONFLICT (system) DO UPDATE SET holder = EXCLUDED.holder, number = CASE \
-             WHEN t.until <= clock_timestamp() THEN greatest(t.number + 1, EXCLUDED.number) \
-             ELSE t.number END, until = clock_timestamp() + $3 * interval '1 millisecond' \
-             WHERE t.holder = EXCLUDED.holder OR t.until <= clock_timestamp() \
-             RETURNING number, {}",
-            self.own().terms,
-            ms_of("until")
-        );
-        let (system, ttl) = (system.to_string(), ttl_ms as f64);
-        let rows = self.link().query("campaign", &sql, &[&system, &candidate, &ttl]).await?;
-        Ok(rows.first().map(|row| Term {
-            number: to_u64(row.get(0)),
-            holder: candidate.to_owned(),
-            until_ms: to_u64(row.get(1)),
-        }))
+        self.stand(&system.to_string(), candidate, ttl_ms).await
     }
 
     async fn resign(&self, system: &SystemId, term: u64) -> Result<()> {
@@ -114,5 +96,40 @@ impl Store for Postgres {
         let text = serde_json::to_string(&setting)
             .map_err(|error| Error::Invalid(format!("the brake's setting: {error}")))?;
         self.link().query("set brake", &sql, &[&system.to_string(), &text]).await.map(|_| ())
+    }
+
+    fn notes(&self) -> &dyn Notes {
+        self
+    }
+}
+
+impl Postgres {
+    /// Takes or renews the term that is kept under `key`.
+    pub(crate) async fn stand(
+        &self,
+        key: &str,
+        candidate: &str,
+        ttl_ms: u64,
+    ) -> Result<Option<Term>> {
+        // The number follows the clock: a server that lost its last commits does not hand it out again.
+        let sql = format!(
+            "INSERT INTO {} AS t (system, number, holder, until) VALUES ($1, \
+             floor(extract(epoch FROM clock_timestamp()) * 1000000)::bigint, $2, \
+             clock_timestamp() + $3 * interval '1 millisecond') \
+             ON CONFLICT (system) DO UPDATE SET holder = EXCLUDED.holder, number = CASE \
+             WHEN t.until <= clock_timestamp() THEN greatest(t.number + 1, EXCLUDED.number) \
+             ELSE t.number END, until = clock_timestamp() + $3 * interval '1 millisecond' \
+             WHERE t.holder = EXCLUDED.holder OR t.until <= clock_timestamp() \
+             RETURNING number, {}",
+            self.own().terms,
+            ms_of("until")
+        );
+        let ttl = ttl_ms as f64;
+        let rows = self.link().query("campaign", &sql, &[&key, &candidate, &ttl]).await?;
+        Ok(rows.first().map(|row| Term {
+            number: to_u64(row.get(0)),
+            holder: candidate.to_owned(),
+            until_ms: to_u64(row.get(1)),
+        }))
     }
 }

@@ -57,7 +57,15 @@ impl Opened {
         if let Some(packed) = opened.common.remove(b"w".as_slice()) {
             opened.rows = jobs(&packed)?;
         }
-        Some(opened)
+        // Their numbers go back from the last one, and there is none below zero.
+        let before = opened.rows.len().saturating_sub(1) as u64;
+        let back = before.checked_mul(opened.apart())?;
+        (back <= last).then_some(opened)
+    }
+
+    /// How far the numbers of two neighbours are apart.
+    fn apart(&self) -> u64 {
+        self.number("p").unwrap_or(1)
     }
 
     pub fn text(&self, name: &str) -> Option<&str> {
@@ -71,7 +79,7 @@ impl Opened {
     /// The number of each of its receipts.
     pub fn seq(&self, place: usize) -> u64 {
         let after = (self.rows.len() - 1 - place) as u64;
-        self.last - after * self.number("p").unwrap_or(1)
+        self.last - after * self.apart()
     }
 }
 

@@ -216,7 +216,7 @@ impl Ground {
 
 /// What was removed: of a session its fields, and whether its broadcaster pointed to it; of a job in
 /// flight what became of it.
-fn removed_of(row: &Row) -> Json {
+pub(crate) fn removed_of(row: &Row) -> Json {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     if let Some(note) = row.own("j") {
         let recovered = recovered(&text(note), row.own("y"));

@@ -21,6 +21,7 @@ mod link;
 mod mirror;
 mod msgpack;
 mod names;
+mod notes;
 mod owners;
 mod prelude;
 mod queues;
@@ -29,6 +30,8 @@ mod rounds;
 mod script;
 mod services;
 mod sessions;
+#[doc(hidden)]
+pub mod trial;
 
 use std::collections::HashMap;
 use std::sync::{Arc, RwLock, RwLockReadGuard};

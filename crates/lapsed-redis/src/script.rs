@@ -105,6 +105,7 @@ scripts! {
     LIFE_END = "life_end",
     LIFE_START = "life_start",
     LIVES = "lives",
+    MARK = "mark",
     MIRROR_APPLY = "mirror_apply",
     MIRROR_AVAILABLE = "mirror_available",
     MIRROR_BEAT = "mirror_beat",
@@ -120,6 +121,7 @@ scripts! {
     MIRROR_SNAPSHOT = "mirror_snapshot",
     MIRROR_SNAPSHOT_PUT = "mirror_snapshot_put",
     MIRROR_TRACES = "mirror_traces",
+    NOTE = "note",
     PROBE = "probe",
     PULSE = "pulse",
     REGISTRY_FIND = "registry_find",
@@ -138,6 +140,7 @@ scripts! {
     SESSION_WRITE = "session_write",
     SETTLE = "settle",
     TIDY = "tidy",
+    TURN = "turn",
 }
 
 #[cfg(test)]

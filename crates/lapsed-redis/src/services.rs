@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use lapsed::leader::Term;
+use lapsed::notes::Notes;
 use lapsed::receipt::{Receipt, ReceiptQuery};
 use lapsed::store::{Store, StoreInfo};
 use lapsed::sweep::brake::Setting;
@@ -102,11 +103,15 @@ impl Store for Redis {
         }
         Ok(())
     }
+
+    fn notes(&self) -> &dyn Notes {
+        self
+    }
 }
 
 impl Redis {
     /// The system's place, if it was opened here.
-    fn ground(&self, system: &SystemId) -> Result<Arc<Ground>> {
+    pub(crate) fn ground(&self, system: &SystemId) -> Result<Arc<Ground>> {
         self.grounds()
             .get(system)
             .cloned()

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lapsed::leader::Term;
+use lapsed::notes::{Notes, Unkept};
 use lapsed::owner::{Beat, Claim, Incarnation, OwnerInfo, OwnerStore};
 use lapsed::receipt::{Receipt, ReceiptQuery};
 use lapsed::registry::{Found, RegisterAnswer, RegistryStore, Take};
@@ -226,5 +227,9 @@ impl Store for Remote {
 
     async fn set_brake(&self, _: &SystemId, setting: Setting) -> Result<()> {
         self.wire.call("set brake", move |ground, who| ground.set_brake(who, setting)).await
+    }
+
+    fn notes(&self) -> &dyn Notes {
+        &Unkept
     }
 }

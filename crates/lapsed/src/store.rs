@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::Result;
 use crate::leader::Term;
 use crate::name::SystemId;
+use crate::notes::Notes;
 use crate::receipt::{Receipt, ReceiptQuery};
 use crate::sweep::brake::Setting;
 
@@ -53,4 +54,7 @@ pub trait Store: Send + Sync {
 
     /// Remembers what the operator says. A release also waives a store-away grace that is running.
     async fn set_brake(&self, system: &SystemId, setting: Setting) -> Result<()>;
+
+    /// What is kept besides: books, marks, turns.
+    fn notes(&self) -> &dyn Notes;
 }

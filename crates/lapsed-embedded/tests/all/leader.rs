@@ -7,6 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lapsed::clock::{Clock, ManualClock};
 use lapsed::leader::{Campaign, Leadership, Term, TermOptions};
+use lapsed::notes::Notes;
 use lapsed::receipt::{Receipt, ReceiptQuery, Retention, Silent};
 use lapsed::registry::conformance::Fixture;
 use lapsed::schedule::Stop;
@@ -49,6 +50,9 @@ impl Store for SlowAnswer {
     }
     async fn set_brake(&self, system: &SystemId, setting: Setting) -> Result<()> {
         self.store.set_brake(system, setting).await
+    }
+    fn notes(&self) -> &dyn Notes {
+        self.store.notes()
     }
 }
 

@@ -9,5 +9,6 @@ mod fixture;
 mod killed;
 mod layout;
 mod leases;
+mod notes;
 mod probe;
 mod staged;

@@ -11,7 +11,7 @@ fn statement(table: &str, kind: Part, sql: String) -> Statement {
 
 /// lapsed's own.
 pub(super) fn own(own: &Own) -> Vec<Statement> {
-    let Own { receipts, batches, terms, settings, availability, .. } = own;
+    let Own { receipts, batches, terms, settings, availability, notes, marks, .. } = own;
     let mut all = Vec::new();
     if let Some(schema) = own.schema() {
         let sql = format!("CREATE SCHEMA IF NOT EXISTS {}", name(schema));
@@ -72,6 +72,22 @@ pub(super) fn own(own: &Own) -> Vec<Statement> {
     was_online boolean,
     online_mark timestamptz,
     PRIMARY KEY (system, provider)",
+    ));
+    all.push(make(
+        notes,
+        "system text NOT NULL,
+    book text NOT NULL,
+    seq bigint NOT NULL,
+    at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    text text NOT NULL,
+    PRIMARY KEY (system, book, seq)",
+    ));
+    all.push(make(
+        marks,
+        "system text NOT NULL,
+    name text NOT NULL,
+    place bigint NOT NULL,
+    PRIMARY KEY (system, name)",
     ));
     all
 }

@@ -10,6 +10,7 @@ mod faults;
 mod fixture;
 mod flips;
 mod listening;
+mod notes;
 mod permissions;
 mod races;
 mod schema;

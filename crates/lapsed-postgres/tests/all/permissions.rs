@@ -64,6 +64,14 @@ async fn a_user_with_just_these_can_do_everything() {
     postgres.set_brake(&system(), Setting::Hold).await.unwrap();
     postgres.brake_setting(&system()).await.unwrap();
     postgres.resign(&system(), term.number).await.unwrap();
+    let (notes, book) = (postgres.notes(), name("audit"));
+    let seq = notes.note(&system(), &book, "text").await.unwrap();
+    notes.notes(&system(), &book, lapsed::notes::NoteQuery::default()).await.unwrap();
+    notes.strike(&system(), &book, seq).await.unwrap();
+    notes.advance_mark(&system(), &book, 1).await.unwrap();
+    notes.mark(&system(), &book).await.unwrap();
+    notes.take_turn(&system(), &book, "me", 1).await.unwrap();
+    notes.end_turn(&system(), &book, "me").await.unwrap();
     postgres.info().await.unwrap();
     let mut listener = postgres.listen();
     listener.next().await;

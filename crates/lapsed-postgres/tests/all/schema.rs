@@ -11,10 +11,10 @@ async fn it_is_applied_once_and_found_there_the_next_time() {
     let database = server.database().unwrap();
     let postgres = Postgres::new(&address(&server.url(&database))).unwrap();
     let first = postgres.apply_schema(&layout(), Triggers::Without).await.unwrap();
-    assert_eq!((first.made.len(), first.kept.len(), first.triggers), (11, 0, 0));
+    assert_eq!((first.made.len(), first.kept.len(), first.triggers), (13, 0, 0));
     assert!(first.advice.is_empty());
     let again = postgres.apply_schema(&layout(), Triggers::With).await.unwrap();
-    assert_eq!((again.made.len(), again.kept.len(), again.triggers), (0, 11, 16));
+    assert_eq!((again.made.len(), again.kept.len(), again.triggers), (0, 13, 16));
     assert!(again.advice.is_empty(), "{:?}", again.advice);
     let triggers = "SELECT count(*) FROM pg_trigger WHERE NOT tgisinternal";
     assert_eq!(server.sql(&database, triggers).unwrap(), "16");

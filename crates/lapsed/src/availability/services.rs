@@ -15,6 +15,7 @@ use crate::clock::Clock;
 use crate::error::Result;
 use crate::leader::Term;
 use crate::name::SystemId;
+use crate::notes::Notes;
 use crate::receipt::{Receipt, ReceiptQuery};
 use crate::store::{Store, StoreInfo};
 use crate::sweep::brake::Setting;
@@ -146,5 +147,9 @@ impl Store for Services {
             tracing::warn!(%system, %error, "the mirror was not told what the operator says of the brake");
         }
         Ok(())
+    }
+
+    fn notes(&self) -> &dyn Notes {
+        self.truth.notes()
     }
 }

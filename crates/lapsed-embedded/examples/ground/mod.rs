@@ -1,0 +1,63 @@
+//! What the examples stand on: a store in memory and a clock that is moved by hand, so that a minute and a
+//! half pass at once. A service opens `Embedded::open(folder, Options::default())` and takes
+//! `SystemClock::shared()`; the rest is the same.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lapsed::clock::{Clock, ManualClock};
+use lapsed::receipt::{Retention, Silent};
+use lapsed::schedule::Stop;
+use lapsed::store::Store;
+use lapsed::sweep::brake::{Brake, BrakePolicy};
+use lapsed::sweep::policy::Policy;
+use lapsed::sweep::{Act, PassReport, Sweeper, SweeperParts};
+use lapsed::system::System;
+use lapsed_embedded::{Embedded, Options};
+
+/// A store, and its time.
+pub struct Ground {
+    pub store: Embedded,
+    time: ManualClock,
+}
+
+impl Ground {
+    pub fn new() -> lapsed::Result<Ground> {
+        let time = ManualClock::at(1_700_000_000_000);
+        let options = Options { clock: Arc::new(time.clone()), ..Options::default() };
+        Ok(Ground { store: Embedded::in_memory(options)?, time })
+    }
+
+    pub fn clock(&self) -> Arc<dyn Clock> {
+        Arc::new(self.time.clone())
+    }
+
+    /// Holds back when too many would be dead at once.
+    pub fn brake(&self, threshold: Duration) -> Arc<Brake> {
+        Arc::new(Brake::new(BrakePolicy::default(), threshold))
+    }
+
+    pub fn wait(&self, seconds: u64) {
+        self.time.advance(Duration::from_secs(seconds));
+        println!("... {seconds} s later");
+    }
+
+    /// One pass over a system whose receipts are in `store`. A service has `lapsed::schedule::run` make them.
+    pub async fn sweep(&self, system: &dyn System, store: Arc<dyn Store>) -> PassReport {
+        let sweep = system.sweep();
+        let sweeper = Sweeper::new(SweeperParts {
+            name: "example".to_owned(),
+            brake: self.brake(sweep.threshold()),
+            sweep,
+            store,
+            policy: Policy::default(),
+            clock: self.clock(),
+            activity: Arc::default(),
+            leadership: None,
+            witness: Arc::new(Silent),
+            retention: Retention::default(),
+        });
+        let (_stopper, stop) = Stop::channel();
+        sweeper.pass(Act::Reclaim, 100, &stop).await
+    }
+}

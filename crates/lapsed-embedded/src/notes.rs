@@ -1,0 +1,128 @@
+//! Books, marks and turns on the embedded store: notes are rows of one table a system, marks and turns are
+//! in `meta`. Each is one job of the writer, so that nobody comes between reading and writing.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use lapsed::leader::Term;
+use lapsed::notes::{NOTES_MAX, Note, NoteQuery, Notes, check_note};
+use lapsed::{Name, Result, SystemId};
+
+use crate::Embedded;
+use crate::fault::{Fault, Tried};
+use crate::lives::load::open;
+use crate::tables::{META, batch_key, number, to_number};
+use crate::tx::Tx;
+
+fn table(system: &SystemId) -> Arc<str> {
+    Arc::from(format!("{system}/notes"))
+}
+
+fn meta_key(what: &str, system: &SystemId, name: &Name) -> Vec<u8> {
+    format!("{what}/{system}/{name}").into_bytes()
+}
+
+fn note_key(book: &Name, seq: u64) -> Vec<u8> {
+    batch_key(book.as_str(), seq)
+}
+
+/// What is too old to be kept beside the note `seq`.
+fn prune(tx: &mut Tx<'_>, table: &Arc<str>, book: &Name, seq: u64) -> Tried<()> {
+    let Some(last) = seq.checked_sub(NOTES_MAX) else { return Ok(()) };
+    let (from, to) = (note_key(book, 0), note_key(book, last));
+    let rows = tx.table(table)?;
+    rows.retain_in(&from[..]..=&to[..], |_, _| false)?;
+    Ok(())
+}
+
+/// Whether `holder` has the turn from now on.
+fn stand(tx: &mut Tx<'_>, key: &[u8], holder: String, now_ms: u64, ttl_ms: u64) -> Tried<bool> {
+    let held: Option<Term> = match tx.meta_get(key)? {
+        Some(bytes) => Some(serde_json::from_slice(&bytes)?),
+        None => None,
+    };
+    if held.is_some_and(|turn| now_ms < turn.until_ms && turn.holder != holder) {
+        return Ok(false);
+    }
+    let turn = Term { number: 0, holder, until_ms: now_ms + ttl_ms };
+    tx.meta_put(key, &serde_json::to_vec(&turn)?)?;
+    Ok(true)
+}
+
+#[async_trait]
+impl Notes for Embedded {
+    async fn note(&self, system: &SystemId, book: &Name, text: &str) -> Result<u64> {
+        check_note(text)?;
+        let (table, book, text) = (table(system), book.clone(), text.to_owned());
+        let counter = meta_key("next_note", system, &book);
+        let vigil = self.inner.vigil.clone();
+        let job = move |tx: &mut Tx<'_>| {
+            let seq = tx.take_numbers(&counter, 1)?;
+            let note = Note { seq, at_ms: vigil.now_ms(), text };
+            tx.put(&table, &note_key(&book, seq), &serde_json::to_vec(&note)?)?;
+            prune(tx, &table, &book, seq)?;
+            Ok(seq)
+        };
+        self.inner.writer.write(job, |_| {}).await
+    }
+
+    async fn notes(&self, system: &SystemId, book: &Name, query: NoteQuery) -> Result<Vec<Note>> {
+        let read = || -> Tried<Vec<Note>> {
+            let txn = self.inner.disk.read()?;
+            let Some(rows) = open(&txn, &table(system))? else { return Ok(Vec::new()) };
+            let (from, to) = (note_key(book, 0), note_key(book, query.before.unwrap_or(u64::MAX)));
+            let found = rows.range(&from[..]..&to[..])?.rev().take(query.limit);
+            found.map(|row| Ok(serde_json::from_slice(row?.1.value())?)).collect()
+        };
+        read().map_err(|fault| fault.told(&self.inner.disk.name))
+    }
+
+    async fn strike(&self, system: &SystemId, book: &Name, seq: u64) -> Result<bool> {
+        let (table, key) = (table(system), note_key(book, seq));
+        self.inner.writer.write(move |tx: &mut Tx<'_>| tx.remove(&table, &key), |_| {}).await
+    }
+
+    async fn mark(&self, system: &SystemId, name: &Name) -> Result<Option<u64>> {
+        let read = || -> Tried<Option<u64>> {
+            let txn = self.inner.disk.read()?;
+            let Some(meta) = open(&txn, META)? else { return Ok(None) };
+            let found = meta.get(&*meta_key("mark", system, name))?;
+            let readable = |bytes: &[u8]| to_number(bytes).ok_or_else(|| Fault::row("a mark"));
+            found.map(|value| readable(value.value())).transpose()
+        };
+        read().map_err(|fault| fault.told(&self.inner.disk.name))
+    }
+
+    async fn advance_mark(&self, system: &SystemId, name: &Name, to: u64) -> Result<u64> {
+        let key = meta_key("mark", system, name);
+        let job = move |tx: &mut Tx<'_>| {
+            let stood = tx.meta_get(&key)?.and_then(|bytes| to_number(&bytes));
+            match stood {
+                Some(stood) if stood >= to => Ok(stood),
+                _ => tx.meta_put(&key, &number(to)).map(|()| to),
+            }
+        };
+        self.inner.writer.write(job, |_| {}).await
+    }
+
+    async fn take_turn(
+        &self,
+        system: &SystemId,
+        name: &Name,
+        holder: &str,
+        ttl_ms: u64,
+    ) -> Result<bool> {
+        let (key, holder) = (meta_key("turn", system, name), holder.to_owned());
+        let vigil = self.inner.vigil.clone();
+        let job = move |tx: &mut Tx<'_>| stand(tx, &key, holder, vigil.now_ms(), ttl_ms);
+        self.inner.writer.write(job, |_| {}).await
+    }
+
+    async fn end_turn(&self, system: &SystemId, name: &Name, holder: &str) -> Result<()> {
+        let (key, holder) = (meta_key("turn", system, name), holder.to_owned());
+        let vigil = self.inner.vigil.clone();
+        // A turn of no length: whoever comes next has it.
+        let job = move |tx: &mut Tx<'_>| stand(tx, &key, holder, vigil.now_ms(), 0).map(|_| ());
+        self.inner.writer.write(job, |()| {}).await
+    }
+}

@@ -1,0 +1,59 @@
+//! Books, marks and turns on the embedded store.
+
+use std::sync::Arc;
+
+use lapsed::notes::conformance::Fixture;
+use lapsed::notes::{NOTES_MAX, NoteQuery};
+use lapsed::store::Store;
+use lapsed::{Kind, Name, SystemId};
+use lapsed_embedded::{Embedded, Options};
+
+fn system() -> SystemId {
+    SystemId::new(Kind::Leases, "default").unwrap()
+}
+
+fn name(text: &str) -> Name {
+    Name::new(text).unwrap()
+}
+
+async fn make() -> Fixture {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Embedded::open(folder.path(), Options::default()).unwrap();
+    Fixture { store: Arc::new(store), system: system(), keep: Box::new(folder) }
+}
+
+lapsed::notes_conformance!(make);
+
+/// The oldest make room, and only those of the same book.
+#[tokio::test]
+async fn a_book_keeps_its_newest() {
+    let f = make().await;
+    f.store.notes().note(&f.system, &name("a"), "kept").await.unwrap();
+    let book = name("b");
+    // At the same time: they share their commits.
+    let all = (0..NOTES_MAX + 3).map(|_| f.store.notes().note(&f.system, &book, "b"));
+    futures::future::try_join_all(all).await.unwrap();
+    let query = NoteQuery { before: Some(6), limit: 9 };
+    let oldest = f.store.notes().notes(&f.system, &book, query).await.unwrap();
+    assert_eq!(oldest.iter().map(|note| note.seq).collect::<Vec<_>>(), [5, 4]);
+    let query = NoteQuery { before: None, limit: 9 };
+    assert_eq!(f.store.notes().notes(&f.system, &name("a"), query).await.unwrap().len(), 1);
+}
+
+/// All of it outlives the process.
+#[tokio::test]
+async fn notes_marks_and_turns_survive_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = || Embedded::open(folder.path(), Options::default()).unwrap();
+    let store = open();
+    store.notes().note(&system(), &name("audit"), "held").await.unwrap();
+    store.notes().advance_mark(&system(), &name("m"), 9).await.unwrap();
+    assert!(store.notes().take_turn(&system(), &name("t"), "one", 60_000).await.unwrap());
+    store.close().unwrap();
+    let store = open();
+    let query = NoteQuery { before: None, limit: 9 };
+    let notes = store.notes().notes(&system(), &name("audit"), query).await.unwrap();
+    assert_eq!((notes.len(), notes[0].text.as_str()), (1, "held"));
+    assert_eq!(store.notes().mark(&system(), &name("m")).await.unwrap(), Some(9));
+    assert!(!store.notes().take_turn(&system(), &name("t"), "two", 60_000).await.unwrap());
+}

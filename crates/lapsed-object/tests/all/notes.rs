@@ -1,0 +1,25 @@
+//! Books, marks and turns on every server that holds what it promises.
+
+use lapsed::notes::conformance::Fixture;
+use lapsed_testbed::ObjectEngine;
+
+use crate::fixture::{Site, system};
+
+async fn fixture(engine: ObjectEngine) -> Fixture {
+    let site = Site::new(engine);
+    Fixture { store: site.store.clone(), system: system(), keep: Box::new(site) }
+}
+
+mod seaweed {
+    async fn make() -> super::Fixture {
+        super::fixture(super::ObjectEngine::Seaweed).await
+    }
+    lapsed::notes_conformance!(make);
+}
+
+mod azurite {
+    async fn make() -> super::Fixture {
+        super::fixture(super::ObjectEngine::Azurite).await
+    }
+    lapsed::notes_conformance!(make);
+}

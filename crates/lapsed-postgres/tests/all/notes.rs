@@ -1,0 +1,34 @@
+//! Books, marks and turns on PostgreSQL.
+
+use std::sync::Arc;
+
+use lapsed::Name;
+use lapsed::notes::conformance::Fixture;
+use lapsed::notes::{NOTES_MAX, NoteQuery};
+
+use crate::fixture::{Bench, system};
+
+async fn make() -> Fixture {
+    let bench = Bench::new().await;
+    Fixture { store: Arc::new(bench.postgres.clone()), system: system(), keep: Box::new(bench) }
+}
+
+lapsed::notes_conformance!(make);
+
+/// The oldest make room.
+#[tokio::test]
+async fn a_book_keeps_its_newest() {
+    let bench = Bench::new().await;
+    bench.sql(&format!(
+        "INSERT INTO lapsed_notes (system, book, seq, text) SELECT '{}', 'audit', n, 'old' \
+         FROM generate_series(1, {NOTES_MAX}) n",
+        system()
+    ));
+    let book = Name::new("audit").unwrap();
+    let notes = lapsed::store::Store::notes(&bench.postgres);
+    notes.note(&system(), &book, "new").await.unwrap();
+    let query = NoteQuery { before: None, limit: 20_000 };
+    let kept = notes.notes(&system(), &book, query).await.unwrap();
+    assert_eq!(kept.len() as u64, NOTES_MAX);
+    assert_eq!((kept[0].text.as_str(), kept.last().unwrap().seq), ("new", 2));
+}
