@@ -9,7 +9,7 @@ use redis::aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig};
 use redis::cluster::ClusterClient;
 use redis::cluster_async::ClusterConnection;
 use redis::cluster_routing::{RoutingInfo, SingleNodeRoutingInfo};
-use redis::{Client, Cmd, FromRedisValue, IntoConnectionInfo, RedisError, Value};
+use redis::{Client, Cmd, ErrorKind, FromRedisValue, IntoConnectionInfo, RedisError, Value};
 use tokio::sync::OnceCell;
 
 use crate::fault::{nonsense, told};
@@ -175,26 +175,48 @@ impl Link {
         if count == 0 {
             return Ok(Vec::new());
         }
-        self.requests.fetch_add(1, Ordering::Relaxed);
-        let values = match &self.channel {
-            Channel::Server(manager) => {
-                manager.clone().req_packed_commands(pipeline, 0, count).await
-            }
-            Channel::Cluster { client, connection } => {
-                let connected = connection.get_or_try_init(|| client.get_async_connection()).await;
-                match connected {
-                    Ok(connected) => {
-                        connected.clone().req_packed_commands(pipeline, 0, count).await
-                    }
-                    Err(error) => Err(error),
-                }
-            }
-        };
+        let values = self.send_all(pipeline, 0, count).await;
         let values = values.map_err(|error| told(&self.place, call, &error))?;
         // One that the server refuses (a wrong type) says nothing of the others.
         let read = |value: Value| value.extract_error().ok().map(T::from_redis_value);
         let read = |value: Value| read(value).transpose().map_err(|_| nonsense(&self.place, call));
         values.into_iter().map(read).collect()
+    }
+
+    /// A transaction of one slot, MULTI and EXEC included: the answers of its commands, some of which may be
+    /// errors. `answer_at`: where the answer to EXEC is. `None`: the server does not carry it out.
+    pub async fn transact(
+        &self,
+        call: &str,
+        pipeline: &redis::Pipeline,
+        answer_at: usize,
+    ) -> Result<Option<Vec<Value>>> {
+        match self.send_all(pipeline, answer_at, 1).await.map(|mut values| values.pop()) {
+            Ok(Some(Value::Array(answers))) => Ok(Some(answers)),
+            Ok(_) => Ok(None),
+            Err(error) if matches!(error.kind(), ErrorKind::Server(_)) => Ok(None),
+            Err(error) => Err(told(&self.place, call, &error)),
+        }
+    }
+
+    /// Several commands of one slot in one go: `count` of their answers from one on.
+    async fn send_all(
+        &self,
+        pipeline: &redis::Pipeline,
+        from: usize,
+        count: usize,
+    ) -> redis::RedisResult<Vec<Value>> {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        match &self.channel {
+            Channel::Server(manager) => {
+                manager.clone().req_packed_commands(pipeline, from, count).await
+            }
+            Channel::Cluster { client, connection } => {
+                let connected =
+                    connection.get_or_try_init(|| client.get_async_connection()).await?;
+                connected.clone().req_packed_commands(pipeline, from, count).await
+            }
+        }
     }
 
     /// One command on one node of a cluster, by its place in their order; a server has one node.

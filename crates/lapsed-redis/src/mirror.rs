@@ -5,15 +5,18 @@
 //! decides (which of two states is newer, who is silent, whether the mirror knows anything at all) are
 //! scripts, by the server's clock and by which life of the server it is.
 
+mod available;
 mod beat;
 mod decide;
 mod layout;
 mod listen;
 mod looks;
+mod roll;
 mod seed;
 mod snapshot;
 mod sought;
 mod tell;
+mod times;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,6 +36,7 @@ use crate::ground::{Args, Ground, Shard};
 use crate::joint::Joint;
 use crate::script;
 
+use available::Reads;
 use beat::Beats;
 pub use layout::MirrorLayout;
 pub use listen::MirrorEvent;
@@ -58,6 +62,7 @@ struct Inner {
     alive: String,
     /// How long a provider may be silent, as it was last said.
     stale_ms: AtomicU64,
+    reads: Reads,
 }
 
 impl Redis {
@@ -86,7 +91,8 @@ impl Redis {
         ];
         let alive = if layout.instant { own("alive:") } else { String::new() };
         let stale_ms = AtomicU64::new(ground.threshold_ms());
-        let inner = Arc::new(Inner { ground, layout, keys, alive, stale_ms });
+        let inner =
+            Arc::new(Inner { ground, layout, keys, alive, stale_ms, reads: Reads::default() });
         let (beats, sought) = Default::default();
         Ok(Arc::new(RedisMirror { redis: self.clone(), inner, beats, sought }))
     }

@@ -1,9 +1,7 @@
 //! What the mirror has, in bounded pages.
 
-use lapsed::availability::rules::{Doom, Settings};
-use lapsed::availability::{
-    Available, AvailablePage, BeatPage, Looked, OnlineBeat, Seen, SeenBeat,
-};
+use lapsed::availability::rules::Doom;
+use lapsed::availability::{BeatPage, Looked, OnlineBeat, Seen, SeenBeat};
 use lapsed::sweep::Cursor;
 use lapsed::{Error, Name, Result};
 
@@ -22,13 +20,13 @@ const KEYS_A_LOOK: usize = 1_000;
 const SEEN_A_CALL: usize = 250;
 
 /// An answer's words. Names may be anything that somebody put there.
-type Words = Vec<Vec<u8>>;
+pub(super) type Words = Vec<Vec<u8>>;
 
 fn text(word: &[u8]) -> Option<&str> {
     std::str::from_utf8(word).ok()
 }
 
-fn number(word: &[u8]) -> Option<u64> {
+pub(super) fn number(word: &[u8]) -> Option<u64> {
     text(word)?.parse().ok()
 }
 
@@ -45,7 +43,7 @@ fn beat(word: &[u8]) -> Option<SeenBeat> {
 }
 
 /// The place in a set to go on from.
-fn next(cursor: &[u8]) -> Option<Cursor> {
+pub(super) fn next(cursor: &[u8]) -> Option<Cursor> {
     (cursor != b"0").then(|| Cursor(text(cursor).map(str::to_owned)))
 }
 
@@ -69,7 +67,7 @@ fn seen(id: &Name, words: &[Vec<u8>]) -> Option<Seen> {
 }
 
 impl Inner {
-    fn place<'c>(&self, after: &'c Cursor) -> Result<&'c str> {
+    pub(super) fn place<'c>(&self, after: &'c Cursor) -> Result<&'c str> {
         let place = after.0.as_deref().unwrap_or("0");
         let fits = !place.is_empty() && place.bytes().all(|b| b.is_ascii_digit());
         let wrong = || Error::Invalid(format!("{place:?} is not a place in a mirror"));
@@ -77,7 +75,7 @@ impl Inner {
     }
 
     /// What is read, or the error for an answer of another shape.
-    fn read<T>(&self, script: &Script, read: impl FnOnce() -> Option<T>) -> Result<T> {
+    pub(super) fn read<T>(&self, script: &Script, read: impl FnOnce() -> Option<T>) -> Result<T> {
         read().ok_or_else(|| self.ground.nonsense(script))
     }
 
@@ -158,39 +156,6 @@ impl Inner {
             }
         }
         Ok(found)
-    }
-
-    pub(super) async fn available(
-        &self,
-        settings: &Settings,
-        after: &Cursor,
-        limit: usize,
-        only_count: bool,
-    ) -> Result<Option<AvailablePage>> {
-        let script = &script::MIRROR_AVAILABLE;
-        let stale_ms = settings.require_ping.then(|| settings.stale_ms().to_string());
-        let args = self
-            .args(4)
-            .arg(self.place(after)?)
-            .arg(limit.clamp(1, NAMES_A_CALL))
-            .arg(stale_ms.unwrap_or_default())
-            .arg(settings.max_customers_per_mitra);
-        let args = self.capacities(self.heartbeats(args));
-        let args = args.arg(if only_count { "count" } else { "list" });
-        let words: Option<Words> = self.ground.run_bare(script, args).await?;
-        let Some(words) = words else { return Ok(None) };
-        let [cursor, count, rows @ ..] = &words[..] else {
-            return Err(self.ground.nonsense(script));
-        };
-        let row = |row: &[Vec<u8>]| -> Option<Available> {
-            let [id, sessions] = row else { return None };
-            let id = Name::from_bytes(id).ok()?;
-            Some(Available { id, active_session_count: number(sessions)? })
-        };
-        let mut available: Vec<Available> = rows.chunks(2).filter_map(row).collect();
-        available.sort_by(|a, b| a.id.cmp(&b.id));
-        let count = self.read(script, || number(count))?;
-        Ok(Some(AvailablePage { available, count, next: next(cursor) }))
     }
 
     /// In pages over the smaller of both sets: a count of moments close together.

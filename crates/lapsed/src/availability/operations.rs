@@ -422,10 +422,11 @@ impl Availability {
         limit: Duration,
         call: impl Future<Output = Result<T>>,
     ) -> Result<T> {
-        let store = format!("the mirror of {}", self.parts.id);
-        let answer = within(&*self.parts.clock, limit, call)
-            .await
-            .unwrap_or_else(|| Err(Error::timed_out(&store, what, limit.as_millis())));
+        let in_time = within(&*self.parts.clock, limit, call).await;
+        let answer = in_time.unwrap_or_else(|| {
+            let store = format!("the mirror of {}", self.parts.id);
+            Err(Error::timed_out(&store, what, limit.as_millis()))
+        });
         match &answer {
             Ok(_) | Err(Error::Invalid(_)) => self.breaker.succeeded(),
             Err(error) => {

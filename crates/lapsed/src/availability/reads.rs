@@ -90,7 +90,10 @@ impl Availability {
         loop {
             let page = self.parts.mirror.available(settings, &after, limit, false);
             let page = self.seeded(self.gated("available", page).await)?;
-            available.extend(page.available);
+            match available.is_empty() {
+                true => available = page.available,
+                false => available.extend(page.available),
+            }
             looks += 1;
             let next = match page.next {
                 Some(next) if available.len() < limit && looks < LOOKS_MAX => {
@@ -99,8 +102,11 @@ impl Availability {
                 }
                 next => next.map(|next| Place::Mirror(next).cursor()),
             };
-            available.sort_by(|a, b| a.id.cmp(&b.id));
-            available.dedup_by(|a, b| a.id == b.id);
+            // One page is in order by itself.
+            if looks > 1 {
+                available.sort_by(|a, b| a.id.cmp(&b.id));
+                available.dedup_by(|a, b| a.id == b.id);
+            }
             return Some(Found { available, next });
         }
     }
