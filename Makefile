@@ -2,14 +2,19 @@
 CARGO ?= cargo
 TOOLS := $(CURDIR)/.tools
 DENY  := $(TOOLS)/bin/cargo-deny
+DEB   := $(TOOLS)/bin/cargo-deb
+FUZZ  := $(TOOLS)/bin/cargo-fuzz
+BUILT := $(or $(CARGO_TARGET_DIR),target)
+VERSION := $(shell sed -n '/^\[workspace.package\]/,/^$$/s/^version = "\(.*\)"/\1/p' Cargo.toml)
+ARCHIVE := lapsed-$(VERSION)-$(shell uname -m)-linux-gnu
 SEEDS ?= 1000
 # Most tests wait for a clock: many at a time cost nothing.
 THREADS ?= 16
 
-.PHONY: help run demo servers peers test faults lint bench sim clean
+.PHONY: help run demo show servers peers test faults screenshots schema fuzz lint bench api sim release deb clean
 
 help: ## this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
 
 run: ## build, then serve on the embedded default: http://127.0.0.1:7227
 	$(CARGO) build --release --locked -p lapsed-cli
@@ -18,6 +23,10 @@ run: ## build, then serve on the embedded default: http://127.0.0.1:7227
 demo: ## a minute's story in the terminal: owners live, some are killed, watch
 	$(CARGO) build --release --locked -p lapsed-cli
 	./target/release/lapsed demo
+
+show: ## the dashboard with something alive on it, until Ctrl-C: http://127.0.0.1:7227
+	$(CARGO) build --release --locked -p lapsed-cli
+	./target/release/lapsed demo --serve
 
 servers: ## what tests and benchmarks run against: Redis, Valkey, PostgreSQL, clients (installs what is missing)
 	@scripts/servers.sh
@@ -32,21 +41,61 @@ faults: servers ## Postgres, Valkey and daemons broken for a minute each under l
 	LAPSED_FAULT_SECONDS=$(or $(SECONDS),60) $(CARGO) test --locked -p lapsed-cli --test faults -- \
 		availability_faults::$(FAULT) --nocapture
 
-lint: $(DENY) ## fmt, clippy, licences and sources of dependencies
+schema: servers ## the API against its own description, for longer: `make schema SECONDS=600 SEED=7`
+	LAPSED_SCHEMA_SECONDS=$(or $(SECONDS),300) LAPSED_SCHEMA_SEED=$(SEED) $(CARGO) test --locked -p lapsed-cli \
+		--test all described:: -- --nocapture
+
+screenshots: servers ## pictures of the dashboard for the documentation, of `lapsed demo --serve` (a few minutes)
+	$(CARGO) test --locked -p lapsed-cli --test browser -- --ignored pictures
+
+fuzz: $(FUZZ) ## what is read from outside, given anything: `make fuzz TARGET=http SECONDS=600`, or each for a minute
+	@for target in $(or $(TARGET),config http record receipt); do \
+		mkdir -p fuzz/target/corpus/$$target; \
+		$(FUZZ) run --sanitizer none $$target fuzz/target/corpus/$$target fuzz/corpus/$$target -- \
+			-max_total_time=$(or $(SECONDS),60) -timeout=20 -rss_limit_mb=4096 || exit 1; \
+	done
+
+lint: $(DENY) ## fmt, clippy, rustdoc, licences, sources and advisories of dependencies
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --workspace --no-deps --locked --quiet
 	$(DENY) --locked check bans licenses sources
+	@scripts/advisories.sh $(DENY)
 
 bench: peers ## ours beside the naive way, as ratios (about half an hour)
 	$(CARGO) build --release --locked -p lapsed-cli
 	$(CARGO) run --release --locked -p lapsed-bench -- $(BENCH)
 
+api: ## write docs/api.md anew from the OpenAPI document of the binary
+	LAPSED_WRITE_API=1 $(CARGO) test --locked -p lapsed-cli --test all reference::
+
 sim: ## more seeds: `make sim SEEDS=100000`; one again: `make sim SEED=42`
 	$(CARGO) run --release --locked -p lapsed-sim -- $(if $(SEED),--seed $(SEED) --trace,--seeds $(SEEDS))
 
+release: ## dist/: the binary with man pages, completions and what deploy/ has, as a tar.gz with its sha256
+	$(CARGO) build --release --locked -p lapsed-cli
+	scripts/pages.sh $(BUILT)/release/lapsed $(BUILT)/release/pages
+	rm -rf dist/$(ARCHIVE) && mkdir -p dist/$(ARCHIVE)
+	cp -r $(BUILT)/release/lapsed $(BUILT)/release/pages/man $(BUILT)/release/pages/completions deploy docs README.md CHANGELOG.md \
+		LICENSE-MIT LICENSE-APACHE dist/$(ARCHIVE)/
+	tar -C dist --sort=name --owner=0 --group=0 --numeric-owner -czf dist/$(ARCHIVE).tar.gz $(ARCHIVE)
+	cd dist && sha256sum $(ARCHIVE).tar.gz >$(ARCHIVE).tar.gz.sha256 && rm -r $(ARCHIVE)
+	@ls -l dist/$(ARCHIVE).tar.gz*
+
+deb: $(DEB) ## dist/: a package for Debian and Ubuntu
+	$(CARGO) build --release --locked -p lapsed-cli
+	scripts/pages.sh $(BUILT)/release/lapsed $(BUILT)/release/pages
+	mkdir -p dist && PATH=$(TOOLS)/bin:$$PATH $(CARGO) deb --no-build --locked -p lapsed-cli --output dist/
+
 clean: ## remove what was built
 	$(CARGO) clean
-	rm -rf $(TOOLS)
+	rm -rf $(TOOLS) dist
+
+$(FUZZ):
+	$(CARGO) install cargo-fuzz --version 0.13.1 --locked --root $(TOOLS) --debug --quiet
 
 $(DENY):
 	$(CARGO) install cargo-deny --version 0.20.2 --locked --root $(TOOLS) --no-default-features --debug --quiet
+
+$(DEB):
+	$(CARGO) install cargo-deb --version 3.8.0 --locked --root $(TOOLS) --debug --quiet

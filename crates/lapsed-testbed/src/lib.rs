@@ -1,5 +1,5 @@
 //! Real servers for tests and benchmarks: Redis and Valkey, alone, replicated or as a cluster,
-//! PostgreSQL, object stores, proxies that lose answers, and programs in other languages beside them.
+//! PostgreSQL, object stores, Prometheus, proxies that lose answers, and programs in other languages beside them.
 //!
 //! Everything listens on 127.0.0.1, keeps its data in a temporary folder of its own and is ended by
 //! its pid: when its value is dropped, and also when the test process is killed. All calls block;
@@ -25,6 +25,7 @@ mod port;
 mod postgres;
 mod process;
 mod program;
+mod prometheus;
 mod proxy;
 mod replica;
 pub mod resp;
@@ -39,8 +40,10 @@ pub use error::{Error, Result};
 pub use http::{HttpAnswer, http_call};
 pub use http_proxy::{Fault, HttpProxy, Rule};
 pub use objects::{BUCKET, ObjectEngine, ObjectServer};
+pub use port::Port;
 pub use postgres::{Durability, POSTGRES_USER, PostgresOptions, PostgresProxy, PostgresServer};
 pub use program::Program;
+pub use prometheus::Prometheus;
 pub use proxy::Proxy;
 pub use replica::Replica;
 pub use server::{Engine, Persistence, PortChoice, Server, ServerOptions};

@@ -42,6 +42,32 @@ pub fn promtool() -> Result<PathBuf> {
     installed("bin/promtool")
 }
 
+/// Prometheus itself; Debian's, and so of its version.
+pub(crate) fn prometheus() -> Result<PathBuf> {
+    installed("bin/prometheus")
+}
+
+/// Checks units as systemd reads them, without one that runs.
+pub fn systemd_analyze() -> Result<PathBuf> {
+    installed("bin/systemd-analyze")
+}
+
+/// The interpreter of a venv of its own, whose `bin/` has Schemathesis, Hadolint and the validators of
+/// manifests.
+pub fn checks_python() -> Result<PathBuf> {
+    installed("checks/bin/python")
+}
+
+/// A browser.
+pub fn chromium() -> Result<PathBuf> {
+    installed("bin/chromium")
+}
+
+/// What drives it.
+pub fn chromedriver() -> Result<PathBuf> {
+    installed("bin/chromedriver")
+}
+
 pub fn node() -> Result<PathBuf> {
     installed("bin/node")
 }

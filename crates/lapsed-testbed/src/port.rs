@@ -19,7 +19,7 @@ const RANGE: Range<u16> = 10_000..20_000;
 const BUS_OFFSET: u16 = 10_000;
 
 /// A port, reserved for as long as this value lives.
-pub(crate) struct Port {
+pub struct Port {
     number: u16,
     /// `None` for a port that the caller chose: it is not ours to reserve.
     _lock: Option<File>,
@@ -31,7 +31,7 @@ impl Port {
     }
 
     /// A port on which, and on whose bus port, nobody listens now.
-    pub(crate) fn free() -> Result<Self> {
+    pub fn free() -> Result<Self> {
         let locks = locks_dir()?;
         let width = RANGE.end - RANGE.start;
         let start = (RandomState::new().hash_one(0) % u64::from(width)) as u16;
@@ -49,7 +49,7 @@ impl Port {
         Err(Error::new(format!("no free port in {RANGE:?}")))
     }
 
-    pub(crate) fn number(&self) -> u16 {
+    pub fn number(&self) -> u16 {
         self.number
     }
 }

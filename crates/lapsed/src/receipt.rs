@@ -6,6 +6,7 @@
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -187,6 +188,8 @@ pub trait Witness: Send + Sync {
     /// An operation met something that was over and cleared it, so many milliseconds late. Its receipt
     /// was written in the same step, and may be numbered later.
     fn cleared(&self, _system: &SystemId, _reason: Reason, _late_ms: u64) {}
+    /// One batch of a pass was answered for: so many suspects, in so long.
+    fn batched(&self, _system: &SystemId, _suspects: usize, _took: Duration) {}
     /// A pass ended.
     fn passed(&self, _report: &PassReport) {}
     /// Somebody declared dead came back and was told so.

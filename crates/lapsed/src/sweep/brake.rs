@@ -177,6 +177,11 @@ impl Brake {
         self.lock().setting = setting;
     }
 
+    /// The same, as it was last set here.
+    pub fn setting(&self) -> Setting {
+        self.lock().setting
+    }
+
     /// The store did not answer: when it does again, everyone gets a whole threshold.
     pub fn note_unreachable(&self) {
         self.lock().unreachable = true;

@@ -294,7 +294,10 @@ impl<'a> Run<'a> {
         let clock = self.sweeper.parts.clock.clone();
         let sent = clock.mono();
         let answer = self.batch(progress, page.suspects, census).await?;
-        let held = if answer.held.is_zero() { clock.mono() - sent } else { answer.held };
+        let took = clock.mono() - sent;
+        let parts = &self.sweeper.parts;
+        parts.witness.batched(parts.sweep.system(), count, took);
+        let held = if answer.held.is_zero() { took } else { answer.held };
         if matches!(answer.outcomes.first(), Some(Outcome::Refused(Refusal::NotLeader))) {
             return Ok(Step::Stop(self.not_leading()));
         }
