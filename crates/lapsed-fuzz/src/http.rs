@@ -1,0 +1,70 @@
+//! A request: a line with its method and its path, then its body. It is answered by the real routes on
+//! an embedded store that outlives it, so that requests build on each other.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::StatusCode;
+use lapsed::clock::SystemClock;
+use lapsed::schedule::{Stop, Stopper};
+use lapsed_cli::config::{Config, Overrides};
+use lapsed_cli::http::{self, App, Front, Outward};
+use lapsed_cli::metrics::Metrics;
+use lapsed_cli::node::Node;
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+use tower_service::Service;
+
+/// Some requests wait for as long as they are told.
+const PATIENCE: Duration = Duration::from_millis(50);
+
+struct House {
+    runtime: Runtime,
+    front: Front,
+    _dir: TempDir,
+    _stopper: Stopper,
+}
+
+/// Asks; whatever the request, it is no fault of lapsed's.
+pub fn read(input: &[u8]) {
+    let Some(request) = request(input) else { return };
+    static HOUSE: OnceLock<House> = OnceLock::new();
+    let house = HOUSE.get_or_init(open);
+    let mut front = house.front.clone();
+    let answer =
+        house.runtime.block_on(async { tokio::time::timeout(PATIENCE, front.call(request)).await });
+    if let Ok(Ok(answer)) = answer {
+        assert_ne!(answer.status(), StatusCode::INTERNAL_SERVER_ERROR, "a fault of lapsed's own");
+    }
+}
+
+fn request(input: &[u8]) -> Option<Request> {
+    let end = input.iter().position(|byte| *byte == b'\n')?;
+    let (line, body) = (std::str::from_utf8(&input[..end]).ok()?, &input[end + 1..]);
+    let (method, path) = line.split_once(' ')?;
+    let request = Request::builder().method(method).uri(path);
+    let request = request.header("host", "localhost").header("content-type", "application/json");
+    request.body(Body::from(body.to_vec())).ok()
+}
+
+fn open() -> House {
+    let dir = tempfile::tempdir().expect("a folder for data");
+    let runtime = Runtime::new().expect("threads");
+    let overrides = Overrides {
+        listen: Some("127.0.0.1:0".to_owned()),
+        data: Some(dir.path().join("data")),
+        token: None,
+    };
+    let config = Config::parse("", &overrides, &|_| None).expect("the defaults are right");
+    let clock = SystemClock::shared();
+    let metrics = Arc::new(Metrics::new(clock.clone()));
+    let inside = runtime.enter();
+    let node = Node::open(&config, clock, metrics.clone()).expect("a fresh store opens");
+    let (stopper, stop) = Stop::channel();
+    let (app, _idle) = App::new(Arc::new(node), metrics, Outward::default(), &config.server, stop);
+    let front = http::service(app);
+    drop(inside);
+    House { runtime, front, _dir: dir, _stopper: stopper }
+}

@@ -1,0 +1,34 @@
+//! What lapsed reads from outside, given anything at all: it may be refused, but nothing panics, nothing
+//! is a fault of lapsed's own, and what was understood is written and read again as the same.
+//!
+//! The functions are shared by the fuzzer (`make fuzz`, the folder `fuzz`), which is led by what the
+//! code does with its input, and by a test that runs the corpus and a few thousand random changes of it.
+
+mod config;
+mod http;
+pub mod mutate;
+mod receipt;
+mod record;
+
+/// One thing that is read.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// As its folder in the corpus is called.
+    pub name: &'static str,
+    /// Reads it; panics if something is wrong with lapsed.
+    pub read: fn(&[u8]),
+}
+
+/// All of them.
+pub static TARGETS: [Target; 4] = [
+    Target { name: "config", read: config::read },
+    Target { name: "http", read: http::read },
+    Target { name: "record", read: record::read },
+    Target { name: "receipt", read: receipt::read },
+];
+
+/// The one of that name.
+pub fn target(name: &str) -> Target {
+    let found = TARGETS.iter().find(|target| target.name == name);
+    *found.unwrap_or_else(|| panic!("there is no target {name}"))
+}

@@ -1,0 +1,7 @@
+//! What an object store holds of a lease and of a decision.
+
+/// Reads it as both.
+pub fn read(input: &[u8]) {
+    lapsed_object::trial::record(input);
+    lapsed_object::trial::marker(input);
+}

@@ -1,0 +1,65 @@
+//! The corpus, and random changes of it: what the fuzzer does for hours, for some seconds and the same
+//! every time. `make fuzz` looks further.
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use lapsed_fuzz::mutate::{Chance, mutate};
+use lapsed_fuzz::{TARGETS, target};
+
+/// How long one target is given at the most.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// How many changes of each input are tried.
+const CHANGES: usize = 400;
+
+fn corpus(name: &str) -> Vec<Vec<u8>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(name);
+    let mut files: Vec<_> =
+        std::fs::read_dir(&folder).unwrap().map(|file| file.unwrap().path()).collect();
+    files.sort();
+    files.iter().map(|file| std::fs::read(file).unwrap()).collect()
+}
+
+fn run(name: &str) {
+    let (target, inputs) = (target(name), corpus(name));
+    assert!(!inputs.is_empty(), "{name} has no corpus");
+    inputs.iter().for_each(|input| (target.read)(input));
+    let (began, mut chance) = (Instant::now(), Chance::new(7));
+    for _ in 0..CHANGES {
+        for input in &inputs {
+            if began.elapsed() > LIMIT {
+                return;
+            }
+            (target.read)(&mutate(input, &mut chance));
+        }
+    }
+}
+
+#[test]
+fn configurations() {
+    run("config");
+}
+
+#[test]
+fn requests() {
+    run("http");
+}
+
+#[test]
+fn records() {
+    run("record");
+}
+
+#[test]
+fn receipts() {
+    run("receipt");
+}
+
+#[test]
+fn every_target_has_a_test_and_a_corpus() {
+    let names: Vec<&str> = TARGETS.iter().map(|target| target.name).collect();
+    assert_eq!(names, ["config", "http", "record", "receipt"]);
+    names.iter().for_each(|name| assert!(!corpus(name).is_empty(), "{name}"));
+}
