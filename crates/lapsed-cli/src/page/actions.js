@@ -1,0 +1,46 @@
+// Buttons that change something: off for whoever may only read, off while they work, and what came
+// of it is said aloud.
+
+import { READ_ONLY, mayAct } from "./api.js";
+import { el } from "./elements.js";
+
+let timer = null;
+
+/** Says what came of something, for a while. */
+export function tell(text, state = "good") {
+  const said = document.getElementById("said");
+  said.textContent = text;
+  said.dataset.state = state;
+  clearTimeout(timer);
+  timer = setTimeout(() => { said.textContent = ""; }, 12_000);
+}
+
+/** A button that changes nothing. `work` answers with what came of it, or nothing. */
+export function looking(text, work, attributes) {
+  const button = el("button", { type: "button", text, ...attributes });
+  button.addEventListener("click", () => perform(button, work));
+  return button;
+}
+
+/** A button that changes something. */
+export function action(text, work, attributes) {
+  const button = looking(text, work, attributes);
+  if (!mayAct()) {
+    button.disabled = true;
+    button.title = READ_ONLY;
+  }
+  return button;
+}
+
+async function perform(button, work) {
+  if (button.getAttribute("aria-busy")) return;
+  button.setAttribute("aria-busy", "true");
+  try {
+    const came = await work(button);
+    if (came) tell(came);
+  } catch (error) {
+    tell((error.title ? error.title + ": " : "") + error.message, "bad");
+  } finally {
+    button.removeAttribute("aria-busy");
+  }
+}

@@ -1,0 +1,76 @@
+// The daemon over HTTP: the token, what it may do, and problems in words.
+
+const KEY = "lapsed-token";
+
+/** What the daemon said no to. */
+export class Problem extends Error {
+  constructor(status, body) {
+    super(body?.detail ?? `the daemon answers ${status}`);
+    this.status = status;
+    this.title = body?.title ?? "";
+    this.type = body?.type ?? "";
+  }
+}
+
+/** No answer at all. */
+export class Silence extends Error {}
+
+let who = null;
+
+export function token() {
+  return sessionStorage.getItem(KEY);
+}
+
+export function setToken(text) {
+  if (text) sessionStorage.setItem(KEY, text);
+  else sessionStorage.removeItem(KEY);
+}
+
+export function headers(more) {
+  const bearer = token();
+  return bearer ? { ...more, authorization: "Bearer " + bearer } : { ...more };
+}
+
+/** Asks, and answers with JSON. */
+export async function ask(path, { method = "GET", body, signal } = {}) {
+  const json = body === undefined ? {} : { "content-type": "application/json" };
+  let answer;
+  try {
+    answer = await fetch(path, { method, headers: headers(json), body: body === undefined ? undefined : JSON.stringify(body), signal, cache: "no-store" });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Silence("no answer");
+  }
+  const said = await answer.json().catch(() => null);
+  if (!answer.ok) throw new Problem(answer.status, said);
+  return said;
+}
+
+/** Who the daemon takes us for. A daemon that does not tell lets whoever comes in do everything. */
+export async function whoami() {
+  try {
+    who = await ask("/v1/whoami");
+  } catch (error) {
+    if (error.status !== 404) throw error;
+    await ask("/v1/stores");
+    who = { name: "", scopes: ["read", "write", "act"], open: !token() };
+  }
+  return who;
+}
+
+/** Whether we may act: hold a brake, run a pass, put something back. */
+export function mayAct() {
+  return who?.scopes?.includes("act") ?? false;
+}
+
+export const READ_ONLY = "this token may read, not act";
+
+/** A path with each part made safe. */
+export function path(...parts) {
+  return "/v1/" + parts.map(encodeURIComponent).join("/");
+}
+
+export function query(values) {
+  const given = Object.entries(values).filter(([, value]) => value !== undefined && value !== null && value !== "");
+  return given.length ? "?" + new URLSearchParams(given) : "";
+}

@@ -1,0 +1,38 @@
+// Questions before something is done that cannot be missed, and details of one thing.
+
+import { el } from "./elements.js";
+
+/** A dialog that is gone when it is closed; the focus goes back to where it came from. */
+export function open(title, attributes, ...children) {
+  const heading = el("h2", { id: "dialog-title", text: title });
+  const dialog = el("dialog", { "aria-labelledby": "dialog-title", ...attributes }, heading, ...children);
+  const before = document.activeElement;
+  dialog.addEventListener("close", () => {
+    dialog.remove();
+    if (before?.isConnected) before.focus();
+  });
+  dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
+  document.body.append(dialog);
+  dialog.showModal();
+  return dialog;
+}
+
+/** Whether somebody really wants it. The safe answer has the focus. */
+export function confirm({ title, lines, yes, danger }) {
+  return new Promise((answer) => {
+    const agree = el("button", { type: "button", class: danger ? "danger" : "primary", text: yes, "data-answer": "yes" });
+    const refuse = el("button", { type: "button", text: "Cancel", "data-answer": "no", autofocus: true });
+    const text = lines.map((line) => el("p", { text: line }));
+    const dialog = open(title, { class: "question" }, ...text, el("p", { class: "buttons" }, refuse, agree));
+    let agreed = false;
+    agree.addEventListener("click", () => { agreed = true; dialog.close(); });
+    refuse.addEventListener("click", () => dialog.close());
+    dialog.addEventListener("close", () => answer(agreed));
+  });
+}
+
+/** Names and values, one a line. */
+export function facts(pairs) {
+  const given = pairs.filter(([, value]) => value !== "" && value !== null && value !== undefined);
+  return el("dl", { class: "facts" }, given.map(([name, value]) => el("div", null, el("dt", { text: name }), el("dd", null, value))));
+}

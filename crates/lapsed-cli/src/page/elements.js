@@ -1,0 +1,52 @@
+// Elements, and nothing else: no markup is ever made from text that came from outside.
+
+/** An element: `on…` are listeners, `text` is its text, everything else an attribute. */
+export function el(name, attributes, ...children) {
+  return fill(document.createElement(name), attributes, children);
+}
+
+/** The same for drawings. */
+export function svg(name, attributes, ...children) {
+  return fill(document.createElementNS("http://www.w3.org/2000/svg", name), attributes, children);
+}
+
+function fill(node, attributes, children) {
+  for (const [key, value] of Object.entries(attributes ?? {})) {
+    if (value === undefined || value === null || value === false) continue;
+    if (key === "text") node.textContent = value;
+    else if (key.startsWith("on")) node.addEventListener(key.slice(2), value);
+    else node.setAttribute(key, value === true ? "" : value);
+  }
+  node.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  return node;
+}
+
+/** Says something else, if it is something else: what a reader has selected or heard stays. */
+export function say(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+/** Which state it is in: colour follows from it. */
+export function mark(node, state) {
+  if (node.dataset.state !== state) node.dataset.state = state;
+}
+
+/** A table that becomes a list of cards on a narrow screen. */
+export function table(caption, heads, attributes) {
+  const body = el("tbody");
+  const row = el("tr", null, heads.map((head) =>
+    el("th", { scope: "col", class: head.number ? "number" : null }, head.hidden ? el("span", { class: "unseen", text: head.name }) : head.name)));
+  const root = el("table", attributes, el("caption", { class: "unseen", text: caption }), el("thead", null, row), body);
+  return { root, body };
+}
+
+/** A cell; `label` is shown beside it where there are no columns. */
+export function cell(label, content, attributes) {
+  return el("td", { "data-label": label, ...attributes }, content);
+}
+
+/** A heading with what belongs to it. */
+export function section(title, attributes, ...children) {
+  const id = "h-" + title.toLowerCase().replace(/[^a-z]+/g, "-");
+  return el("section", { "aria-labelledby": id, ...attributes }, el("h2", { id, text: title }), ...children);
+}

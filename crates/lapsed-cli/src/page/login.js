@@ -1,0 +1,39 @@
+// The token, asked for when the daemon wants one. It stays in this tab and is gone with it.
+
+import { setToken, whoami } from "./api.js";
+import { el } from "./elements.js";
+
+/** Asks until a token is taken; answers with whose it is. */
+export function login(main, words) {
+  return new Promise((done) => {
+    const said = el("p", { class: "refused", role: "alert", id: "login-said", text: words ?? "" });
+    const input = el("input", { id: "token", name: "token", type: "password", autocomplete: "current-password", required: true, "aria-describedby": "login-said" });
+    const button = el("button", { class: "primary", text: "Log in" });
+    const form = el("form", { class: "login", id: "login" },
+      el("h1", { text: "This daemon wants a token" }),
+      el("p", { class: "soft", text: "One of those in [server] of its configuration. It is kept in this tab only." }),
+      el("label", { for: "token", text: "Token" }), input, button, said);
+    form.addEventListener("submit", async (event) => {
+      event.preventDefault();
+      button.disabled = true;
+      const who = await attempt(input.value.trim(), said);
+      button.disabled = false;
+      if (who) done(who);
+      else input.select();
+    });
+    main.replaceChildren(form);
+    input.focus();
+  });
+}
+
+async function attempt(text, said) {
+  said.textContent = "";
+  setToken(text);
+  try {
+    return await whoami();
+  } catch (error) {
+    setToken("");
+    said.textContent = error.status === 401 ? "This token was refused: " + error.message : "Could not log in: " + error.message;
+    return null;
+  }
+}

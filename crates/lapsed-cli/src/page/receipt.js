@@ -1,0 +1,64 @@
+// One receipt: what was removed, on what grounds, and putting it back.
+
+import { action, tell } from "./actions.js";
+import { ask, path } from "./api.js";
+import { confirm, facts, open } from "./dialog.js";
+import { el } from "./elements.js";
+import { holder, moment, place, reason, span } from "./words.js";
+
+/** What would be put back, and where: said before it is done. */
+function promise(receipt) {
+  const { kind, system } = place(receipt.id);
+  const key = `“${receipt.key}”`;
+  switch (kind) {
+    case "registry": return `${key} goes back into ${system}, held by ${receipt.owner} again.`;
+    case "sessions": return `Session ${key} goes back into ${system}. It comes back with nobody connected and a whole grace before it.`;
+    case "inflight": return `Job ${key} goes back on its queue in ${system}, for the next worker to take.`;
+    case "leases": return `${key} in ${system} is granted to ${receipt.owner} anew, with the next token; its old token stays dead.`;
+    default: return `${key} is set online again in ${system}.`;
+  }
+}
+
+async function putBack(receipt, done) {
+  const agreed = await confirm({
+    title: "Put it back?",
+    lines: [promise(receipt), "If its place has been taken since, nothing is changed and you are told why."],
+    yes: "Put it back",
+  });
+  if (!agreed) return null;
+  const back = await ask(path("receipts", receipt.id, "restore"), { method: "POST" });
+  const whose = back.incarnation ? `, held by ${back.owner} #${back.incarnation}` : "";
+  tell(`${back.key} is back${whose}.`);
+  done();
+  return null;
+}
+
+function evidence(receipt) {
+  const { deadline_ms, judged_ms, late_ms, clock } = receipt.evidence;
+  return `its time ran out at ${moment(deadline_ms)}, judged at ${moment(judged_ms)}: ${span(late_ms)} late by the ${clock} clock`;
+}
+
+/** Shows one receipt; `changed` is called when it was put back. */
+export async function show(id, changed) {
+  const receipt = await ask(path("receipts", id));
+  const { kind, name, system } = place(id);
+  const explain = `#/system/${kind}/${name}?explain=${encodeURIComponent(receipt.key)}`;
+  const close = el("button", { type: "button", text: "Close", autofocus: true });
+  const back = action("Restore…", () => putBack(receipt, () => { dialog.close(); changed?.(); }), { "data-action": "restore" });
+  if (receipt.restored_ms) back.disabled = true;
+  const dialog = open("Receipt " + id, { class: "details", "data-receipt": id },
+    facts([
+      ["system", system],
+      ["key", el("a", { href: explain, text: receipt.key })],
+      ["owner", holder(receipt)],
+      ["why", reason(receipt.reason)],
+      ["evidence", evidence(receipt)],
+      ["reclaimed", moment(receipt.at_ms)],
+      ["by", receipt.sweeper],
+      ["put back", receipt.restored_ms ? moment(receipt.restored_ms) : ""],
+    ]),
+    el("details", null, el("summary", { text: "what was removed" }), el("pre", { text: JSON.stringify(receipt.removed, null, 2) })),
+    el("p", { class: "buttons" }, close, back));
+  close.addEventListener("click", () => dialog.close());
+  dialog.querySelector("a").addEventListener("click", () => dialog.close());
+}

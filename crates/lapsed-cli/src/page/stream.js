@@ -1,0 +1,139 @@
+// Receipts as they come. Read by `fetch`, because an EventSource cannot show a token.
+//
+// The cursor moves with every event that came whole, and whoever lost the stream comes back with it:
+// no gap, nothing twice. A stream that says nothing for too long is taken for lost.
+
+import { headers, query } from "./api.js";
+
+const SILENCE_MS = 40_000;
+const PAUSE_MS = 500;
+const PAUSE_MS_MAX = 8_000;
+
+/** Cuts a stream of bytes into events. */
+export class Cutter {
+  #rest = "";
+  #event = { name: "", id: "", data: "" };
+
+  /** The events that `text` completes. */
+  push(text) {
+    const lines = (this.#rest + text).split("\n");
+    this.#rest = lines.pop();
+    const whole = [];
+    for (const line of lines) this.#line(line, whole);
+    return whole;
+  }
+
+  #line(line, whole) {
+    if (line === "" || line === "\r") {
+      if (this.#event.data !== "") whole.push(this.#event);
+      this.#event = { name: "", id: "", data: "" };
+      return;
+    }
+    const colon = line.indexOf(":");
+    if (colon <= 0) return;
+    const start = line[colon + 1] === " " ? colon + 2 : colon + 1;
+    const value = line.endsWith("\r") ? line.slice(start, -1) : line.slice(start);
+    const field = line.slice(0, colon);
+    if (field === "event") this.#event.name = value;
+    else if (field === "id") this.#event.id = value;
+    else if (field === "data") this.#event.data += (this.#event.data ? "\n" : "") + value;
+  }
+}
+
+/** The stream: `onReceipt(data)`, `onFresh()` when it begins without a cursor, `onState(state)`. */
+export class Stream {
+  #cursor = "";
+  #pause_ms = PAUSE_MS;
+  #abort = null;
+  #stopped = false;
+  #retry = null;
+  #hurry = () => this.#retry?.();
+
+  constructor(heard) {
+    this.heard = heard;
+    addEventListener("online", this.#hurry);
+  }
+
+  async run() {
+    while (!this.#stopped) {
+      const why = await this.#follow().catch((error) => error);
+      if (this.#stopped) return;
+      if (why?.refused) {
+        this.heard.onState("refused", why.refused);
+        return;
+      }
+      this.heard.onState("lost");
+      await this.#wait();
+    }
+  }
+
+  stop() {
+    this.#stopped = true;
+    removeEventListener("online", this.#hurry);
+    this.#abort?.abort();
+    this.#hurry();
+  }
+
+  /** Lets go of a connection that may be dead without knowing it, and comes back with the cursor. */
+  renew() {
+    this.#abort?.abort();
+    this.#hurry();
+  }
+
+  /** One connection, from its greeting to its end. */
+  async #follow() {
+    this.#abort = new AbortController();
+    const watch = this.#watch();
+    try {
+      const from = this.#cursor;
+      const answer = await fetch("/v1/events" + query({ cursor: from }), { headers: headers({ accept: "text/event-stream" }), signal: this.#abort.signal, cache: "no-store" });
+      if (!answer.ok) return await this.#turnedAway(answer);
+      const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+      const cutter = new Cutter();
+      for (;;) {
+        const { value, done } = await reader.read();
+        if (done) return;
+        watch.seen();
+        for (const event of cutter.push(value)) this.#hear(event, from);
+      }
+    } finally {
+      watch.end();
+    }
+  }
+
+  #hear(event, from) {
+    if (event.name === "cursor") {
+      this.#pause_ms = PAUSE_MS;
+      this.heard.onState("live");
+      if (!from) this.heard.onFresh();
+    }
+    if (event.name === "receipt") this.heard.onReceipt(event.data);
+    if (event.id) this.#cursor = event.id;
+  }
+
+  /** A cursor that the daemon does not know any more begins anew; a token that it refuses ends it. */
+  async #turnedAway(answer) {
+    if (answer.status === 401 || answer.status === 403) return { refused: answer.status };
+    if (answer.status === 400 || answer.status === 422) this.#cursor = "";
+    return answer.status;
+  }
+
+  #watch() {
+    let timer = null;
+    const seen = () => {
+      clearTimeout(timer);
+      timer = setTimeout(() => this.#abort.abort(), SILENCE_MS);
+    };
+    seen();
+    return { seen, end: () => clearTimeout(timer) };
+  }
+
+  #wait() {
+    const pause = this.#pause_ms * (0.75 + Math.random() / 2);
+    this.#pause_ms = Math.min(this.#pause_ms * 2, PAUSE_MS_MAX);
+    return new Promise((go) => {
+      const timer = setTimeout(go, pause);
+      this.#retry = () => { clearTimeout(timer); go(); };
+    });
+  }
+}
