@@ -8,7 +8,9 @@ use lapsed::sweep::Census;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use ureq::Agent;
+use ureq::http::request::Builder;
+use ureq::http::{Method, Request, Response};
+use ureq::{Agent, Body};
 
 use crate::failure::Failure;
 use crate::node::shapes::{ReceiptPage, SystemStatus};
@@ -21,8 +23,24 @@ pub struct Answer {
     pub body: Value,
 }
 
+impl Answer {
+    /// Whether it is told that it no longer holds what it believed to hold.
+    pub fn is_lost(&self) -> bool {
+        self.status == 409
+    }
+
+    /// The body, of an answer that must be good.
+    pub fn expect(self) -> Result<Value, Failure> {
+        if (200..300).contains(&self.status) {
+            return Ok(self.body);
+        }
+        Err(Failure::failed(format!("{}: {}", self.status, self.body)))
+    }
+}
+
 pub struct Api {
     url: String,
+    bearer: Option<String>,
     agent: Agent,
 }
 
@@ -39,11 +57,13 @@ struct Owners {
 }
 
 impl Api {
-    pub fn new(url: &str) -> Api {
+    pub fn new(url: &str, token: Option<&str>) -> Api {
         let config = Agent::config_builder()
             .http_status_as_error(false)
+            .proxy(None)
             .timeout_global(Some(Duration::from_secs(10)));
-        Api { url: url.to_owned(), agent: config.build().into() }
+        let bearer = token.map(|token| format!("Bearer {token}"));
+        Api { url: url.to_owned(), bearer, agent: config.build().into() }
     }
 
     pub fn view(&self) -> Result<View, Failure> {
@@ -91,23 +111,41 @@ impl Api {
 
     /// One operation of the registry.
     pub fn post(&self, operation: &str, body: Value) -> Result<Answer, Failure> {
-        let url = format!("{}{REGISTRY}/{operation}", self.url);
-        let mut answer = self.agent.post(url).send_json(body).map_err(unreachable)?;
+        self.send(Method::POST, &format!("{REGISTRY}/{operation}"), body)
+    }
+
+    /// Any operation, whatever comes of it; null is no body.
+    pub fn send(&self, method: Method, path: &str, body: Value) -> Result<Answer, Failure> {
+        let request = self.request(method, path).header("content-type", "application/json");
+        let text = if body.is_null() { String::new() } else { body.to_string() };
+        let request = request.body(text).map_err(|e| unreachable(e.into()))?;
+        let mut answer = self.agent.run(request).map_err(unreachable)?;
         let status = answer.status().as_u16();
         let body = answer.body_mut().with_config().limit(64 << 20).read_json();
         Ok(Answer { status, body: body.map_err(unreachable)? })
     }
 
     pub fn text(&self, path: &str) -> Result<String, Failure> {
-        let mut answer =
-            self.agent.get(format!("{}{path}", self.url)).call().map_err(unreachable)?;
-        answer.body_mut().read_to_string().map_err(unreachable)
+        self.look(path)?.body_mut().read_to_string().map_err(unreachable)
     }
 
-    fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
-        let mut answer =
-            self.agent.get(format!("{}{path}", self.url)).call().map_err(unreachable)?;
+    pub fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
+        let mut answer = self.look(path)?;
         answer.body_mut().with_config().limit(64 << 20).read_json().map_err(unreachable)
+    }
+
+    fn look(&self, path: &str) -> Result<Response<Body>, Failure> {
+        let request =
+            self.request(Method::GET, path).body(()).map_err(|e| unreachable(e.into()))?;
+        self.agent.run(request).map_err(unreachable)
+    }
+
+    fn request(&self, method: Method, path: &str) -> Builder {
+        let request = Request::builder().method(method).uri(format!("{}{path}", self.url));
+        match &self.bearer {
+            Some(bearer) => request.header("authorization", bearer),
+            None => request,
+        }
     }
 }
 

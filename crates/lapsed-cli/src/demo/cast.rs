@@ -1,15 +1,30 @@
-//! The processes of the demo: started here, and stopped here by their pids.
+//! The processes of the demo: started here, and stopped here by their pids. Whatever ends the demo
+//! ends them, too: the kernel kills each of them, also a frozen one, when its parent is gone.
 
 use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::Pace;
 use crate::failure::Failure;
+
+/// What the daemon would listen to besides its configuration.
+const HEARD: &[&str] = &[
+    "LAPSED_LISTEN",
+    "LAPSED_DATA",
+    "LAPSED_TOKEN",
+    "LAPSED_URL",
+    "JANITOR_INTERVAL_MS",
+    "CLEANUP_INTERVAL",
+    "ORPHAN_MAX_AGE",
+    "MITRA_AUTO_OFFLINE_SWEEP_SECONDS",
+    "HEARTBEAT_MIRROR_INTERVAL_SECONDS",
+    "VALKEY_ONLINE_MIRROR_SWEEP_SECONDS",
+];
 
 /// A folder of the demo's own, removed at the end.
 pub struct Folder(PathBuf);
@@ -20,6 +35,10 @@ impl Folder {
         let path = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&path)?;
         Ok(Folder(path))
+    }
+
+    pub fn data(&self) -> PathBuf {
+        self.0.join("data")
     }
 }
 
@@ -36,8 +55,9 @@ struct Process {
 }
 
 impl Process {
-    fn start(mut command: Command) -> Result<Process, Failure> {
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    /// In a group of its own: what a terminal sends is for the demo, which ends the others in order.
+    fn start(mut command: Command, stderr: Stdio) -> Result<Process, Failure> {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(stderr).process_group(0);
         let mut child = command.spawn()?;
         let (heard, lines) = channel();
         if let Some(out) = child.stdout.take() {
@@ -74,8 +94,15 @@ impl Drop for Process {
     }
 }
 
+/// This program with other arguments, as a child that dies with its parent.
 fn ourselves() -> Result<Command, Failure> {
-    Ok(Command::new(std::env::current_exe()?))
+    let program = std::env::current_exe()?;
+    let mut command = Command::new(&program);
+    command.args(["lease-child", "--parent", &std::process::id().to_string(), "--"]).arg(program);
+    for name in HEARD {
+        command.env_remove(name);
+    }
+    Ok(command)
 }
 
 /// The daemon of the demo.
@@ -85,29 +112,23 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    pub fn start(folder: &Folder, pace: Pace) -> Result<Daemon, Failure> {
-        let config = folder.0.join("lapsed.toml");
-        std::fs::write(
-            &config,
-            format!(
-                "[server]\nlisten = \"127.0.0.1:0\"\n\n[store.demo]\nurl = \"embedded:{}\"\n\n\
-                 [[system]]\nkind = \"registry\"\nname = \"default\"\nstore = \"demo\"\n\
-                 heartbeat_ttl = \"{}ms\"\nsweep = {{ every = \"{}ms\" }}\n",
-                folder.0.join("data").display(),
-                pace.ttl().as_millis(),
-                pace.every().as_millis()
-            ),
-        )?;
+    /// With that configuration, and that token unless it is none.
+    pub fn start(folder: &Folder, config: &str, token: Option<&str>) -> Result<Daemon, Failure> {
+        let (file, log) = (folder.0.join("lapsed.toml"), folder.0.join("log"));
+        std::fs::write(&file, config)?;
         let mut command = ourselves()?;
-        command.arg("serve").arg("-c").arg(&config);
-        for name in ["LAPSED_LISTEN", "LAPSED_DATA", "LAPSED_TOKEN", "JANITOR_INTERVAL_MS"] {
-            command.env_remove(name);
-        }
-        let process = Process::start(command)?;
+        command.arg("serve").arg("-c").arg(&file);
+        command.envs(token.map(|token| ("LAPSED_TOKEN", token)));
+        let process = Process::start(command, std::fs::File::create(&log)?.into())?;
         let line = process.lines.recv_timeout(Duration::from_secs(20));
         let url = line.ok().and_then(|l| l.strip_prefix("listening on ").map(str::to_owned));
-        let url = url.ok_or_else(|| Failure::failed("the demo's daemon did not start"))?;
+        let url = url.ok_or_else(|| Failure::failed(why(&log)))?;
         Ok(Daemon { process, url })
+    }
+
+    /// Whether it has ended by itself.
+    pub fn has_ended(&mut self) -> bool {
+        !matches!(self.process.child.try_wait(), Ok(None))
     }
 
     pub fn url(&self) -> &str {
@@ -118,13 +139,20 @@ impl Daemon {
     pub fn stop(&mut self) {
         let _ = self.process.signal(Signal::TERM);
         let patience = Instant::now() + Duration::from_secs(10);
-        while matches!(self.process.child.try_wait(), Ok(None)) && Instant::now() < patience {
+        while !self.has_ended() && Instant::now() < patience {
             std::thread::sleep(Duration::from_millis(20));
         }
     }
 }
 
-/// One owner.
+/// What the daemon said last: why it did not start.
+fn why(log: &Path) -> String {
+    let said = std::fs::read_to_string(log).unwrap_or_default();
+    let error = said.lines().rev().find_map(|line| line.strip_prefix("error: "));
+    format!("the demo's daemon did not start: {}", error.unwrap_or("it did not say why"))
+}
+
+/// One process on stage.
 pub struct Player {
     name: String,
     process: Process,
@@ -132,13 +160,18 @@ pub struct Player {
 }
 
 impl Player {
-    pub fn start(name: &str, daemon: &Daemon, pace: Pace) -> Result<Player, Failure> {
+    /// This program with those arguments, and that token unless it is none.
+    pub fn start(name: &str, args: &[&str], token: Option<&str>) -> Result<Player, Failure> {
         let mut command = ourselves()?;
-        let beat = pace.ttl().as_millis() / 3;
-        command.args(["demo-owner", name, "--url", daemon.url(), "--every-ms", &beat.to_string()]);
-        let mut process = Process::start(command)?;
+        command.args(args).envs(token.map(|token| ("LAPSED_TOKEN", token)));
+        let mut process = Process::start(command, Stdio::null())?;
         let stdin = process.child.stdin.take();
         Ok(Player { name: name.to_owned(), process, stdin })
+    }
+
+    /// Whether it has ended, by itself or because it was killed.
+    pub fn has_ended(&mut self) -> bool {
+        !matches!(self.process.child.try_wait(), Ok(None))
     }
 
     pub fn name(&self) -> &str {

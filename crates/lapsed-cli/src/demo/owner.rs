@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::ENTRIES;
-use super::api::{Answer, Api};
+use super::api::Api;
 use crate::failure::Failure;
 use crate::print;
 
@@ -30,31 +30,29 @@ pub fn parse_lost(line: &str) -> Option<(u64, u64)> {
 
 /// Lives until it is told to leave, or whoever started it is gone.
 pub fn run(name: &str, url: &str, every: Duration) -> Result<(), Failure> {
-    let api = Api::new(url);
+    let api = Api::new(url, None);
     let told = listen();
     let mut life = start(&api, name)?;
-    expect(api.post(
-        "register_many",
-        json!({ "owner": name, "incarnation": life, "keys": keys(name) }),
-    )?)?;
+    api.post("register_many", json!({ "owner": name, "incarnation": life, "keys": keys(name) }))?
+        .expect()?;
     loop {
         match told.recv_timeout(every) {
             Ok(()) => {
-                expect(api.post("retire", json!({ "owner": name, "incarnation": life }))?)?;
+                api.post("retire", json!({ "owner": name, "incarnation": life }))?.expect()?;
                 return Ok(());
             }
             Err(RecvTimeoutError::Disconnected) => return Ok(()),
             Err(RecvTimeoutError::Timeout) => {}
         }
         let answer = api.post("beat", json!({ "owner": name, "incarnation": life }))?;
-        if answer.status == 409 {
+        if answer.is_lost() {
             life = come_back(&api, name, &answer.body)?;
         }
     }
 }
 
 /// A line on stdin means: leave.
-fn listen() -> Receiver<()> {
+pub(super) fn listen() -> Receiver<()> {
     let (tell, told) = channel();
     std::thread::spawn(move || {
         for _line in std::io::stdin().lock().lines().map_while(Result::ok) {
@@ -67,7 +65,7 @@ fn listen() -> Receiver<()> {
 }
 
 fn start(api: &Api, name: &str) -> Result<u64, Failure> {
-    let answer = expect(api.post("start", json!({ "owner": name }))?)?;
+    let answer = api.post("start", json!({ "owner": name }))?.expect()?;
     answer["incarnation"].as_u64().ok_or_else(|| Failure::failed("a start without a number"))
 }
 
@@ -76,16 +74,9 @@ fn come_back(api: &Api, name: &str, lost: &Value) -> Result<u64, Failure> {
     // The first thousand are named in the answer; this owner knows them all by itself.
     let held = keys(name);
     let body = json!({ "owner": name, "incarnation": life, "keys": held, "if_free": true });
-    let answer = expect(api.post("register_many", body)?)?;
+    let answer = api.post("register_many", body)?.expect()?;
     let results = answer["results"].as_array().cloned().unwrap_or_default();
     let back = results.iter().filter(|r| r["outcome"] != "taken").count() as u64;
     print::line(&lost_line(lost["held_total"].as_u64().unwrap_or(0), back))?;
     Ok(life)
-}
-
-fn expect(answer: Answer) -> Result<Value, Failure> {
-    if (200..300).contains(&answer.status) {
-        return Ok(answer.body);
-    }
-    Err(Failure::failed(format!("{}: {}", answer.status, answer.body)))
 }

@@ -1,0 +1,31 @@
+//! `lapsed completions`
+
+use std::io::Write;
+
+use clap::{Command, CommandFactory};
+
+use crate::cli::Cli;
+use crate::cli::shell::Completions;
+use crate::failure::Failure;
+
+/// Prints the script.
+pub fn run(args: &Completions) -> Result<(), Failure> {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut visible(), "lapsed", &mut script);
+    std::io::stdout().lock().write_all(&script)?;
+    Ok(())
+}
+
+/// The command line as people see it: without what lapsed only calls itself by.
+pub fn visible() -> Command {
+    let full = Cli::command();
+    let seen = full.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
+    let mut bare = Command::new("lapsed").args(full.get_arguments().cloned()).subcommands(seen);
+    if let Some(about) = full.get_about() {
+        bare = bare.about(about.clone());
+    }
+    if let Some(after) = full.get_after_help() {
+        bare = bare.after_help(after.clone());
+    }
+    bare.version(env!("CARGO_PKG_VERSION"))
+}

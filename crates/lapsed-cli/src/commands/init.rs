@@ -1,0 +1,208 @@
+//! `lapsed init`: a commented configuration for one of the five systems, asked for or chosen by flags.
+
+use std::io::{BufRead, ErrorKind, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+use clap::ValueEnum;
+use serde_json::json;
+
+use crate::cli::init::Init;
+use crate::failure::Failure;
+use crate::preset::{Chosen, Preset};
+use crate::print::{self, Table};
+
+/// Lists, or writes one.
+pub fn run(args: Init) -> Result<(), Failure> {
+    if args.list {
+        return list(args.shape.json);
+    }
+    let (chosen, file) = match args.preset {
+        Some(preset) => (given(preset, &args), args.output.clone()),
+        None if is_asked() => {
+            ask(&mut std::io::stdin().lock(), &mut std::io::stderr(), &args.output)?
+        }
+        None => {
+            return Err(Failure::usage(format!(
+                "which preset? Nobody can be asked without a terminal; give --preset {} \
+                 (`lapsed init --list` says what each is)",
+                names().join("|")
+            )));
+        }
+    };
+    let text = chosen.text()?;
+    write(&file, &text, args.force)?;
+    match args.shape.json {
+        true => print::json(&json!({
+            "file": file, "preset": chosen.preset.name(), "kind": chosen.preset.kind().as_str(),
+        })),
+        false => print::line(&next_steps(&chosen, &file)),
+    }
+}
+
+fn is_asked() -> bool {
+    std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
+}
+
+fn names() -> Vec<&'static str> {
+    Preset::value_variants().iter().map(|preset| preset.name()).collect()
+}
+
+fn given(preset: Preset, args: &Init) -> Chosen {
+    let store = args.store.clone().unwrap_or_else(|| preset.usual_store().to_owned());
+    Chosen { preset, store, mirror: args.mirror.clone() }
+}
+
+fn list(as_json: bool) -> Result<(), Failure> {
+    if as_json {
+        return Preset::value_variants().iter().try_for_each(|preset| {
+            let stores: Vec<_> = preset.families().iter().map(|family| family.example()).collect();
+            let kind = preset.kind().as_str();
+            let about = preset.about();
+            print::json(
+                &json!({ "preset": preset.name(), "kind": kind, "about": about, "stores": stores }),
+            )
+        });
+    }
+    print::line(&listed().text())
+}
+
+fn listed() -> Table {
+    let mut table = Table::new(&["preset", "kind", "what it is", "stores"]);
+    for preset in Preset::value_variants() {
+        let stores: Vec<_> = preset.families().iter().map(|family| family.example()).collect();
+        table.row(vec![
+            preset.name().to_owned(),
+            preset.kind().to_string(),
+            preset.about().to_owned(),
+            stores.join(", "),
+        ]);
+    }
+    table
+}
+
+/// Asks for everything, each with an answer that Enter takes.
+fn ask(
+    answers: &mut dyn BufRead,
+    out: &mut dyn Write,
+    file: &Path,
+) -> Result<(Chosen, PathBuf), Failure> {
+    let mut table = Table::bare();
+    for (index, preset) in Preset::value_variants().iter().enumerate() {
+        let number = (index + 1).to_string();
+        table.row(vec![format!(" {number}"), preset.name().to_owned(), preset.about().to_owned()]);
+    }
+    writeln!(out, "Which system?\n{}", table.text())?;
+    let preset = loop {
+        let answer = question(answers, out, "number or name", Preset::Registry.name())?;
+        match preset_of(&answer) {
+            Some(preset) => break preset,
+            None => writeln!(out, "there is no {answer:?}; 1 to 5, or one of the names")?,
+        }
+    };
+    let examples: Vec<_> = preset.families().iter().map(|family| family.example()).collect();
+    writeln!(out, "\nWhere is its data? For example {}", examples.join(" or "))?;
+    let mut chosen = Chosen { preset, store: String::new(), mirror: None };
+    loop {
+        chosen.store = question(answers, out, "store", preset.usual_store())?;
+        match chosen.text() {
+            Ok(_) => break,
+            Err(wrong) => writeln!(out, "{wrong}")?,
+        }
+    }
+    let file = question(answers, out, "write it to", &file.display().to_string())?;
+    Ok((chosen, PathBuf::from(file)))
+}
+
+fn question(
+    answers: &mut dyn BufRead,
+    out: &mut dyn Write,
+    what: &str,
+    usual: &str,
+) -> Result<String, Failure> {
+    write!(out, "{what} [{usual}]: ")?;
+    out.flush()?;
+    let mut line = String::new();
+    if answers.read_line(&mut line)? == 0 {
+        return Err(Failure::usage("nothing was answered, and nothing was written"));
+    }
+    let answer = line.trim();
+    Ok(if answer.is_empty() { usual } else { answer }.to_owned())
+}
+
+fn preset_of(answer: &str) -> Option<Preset> {
+    let all = Preset::value_variants();
+    let by_number = answer.parse::<usize>().ok().and_then(|number| all.get(number.checked_sub(1)?));
+    by_number.or_else(|| all.iter().find(|preset| preset.name() == answer)).copied()
+}
+
+/// Never over a file that is there, unless told: the check is part of making it.
+fn write(file: &Path, text: &str, force: bool) -> Result<(), Failure> {
+    let mut options = std::fs::File::options();
+    match force {
+        true => options.write(true).create(true).truncate(true),
+        false => options.write(true).create_new(true),
+    };
+    let name = file.display();
+    let mut opened = options.open(file).map_err(|error| match error.kind() {
+        ErrorKind::AlreadyExists => Failure::usage(format!(
+            "{name} is already there and was left as it is; choose another with -o FILE, or pass --force"
+        )),
+        _ => Failure::failed(format!("{name}: cannot be written: {error}")),
+    })?;
+    opened.write_all(text.as_bytes())?;
+    Ok(())
+}
+
+fn next_steps(chosen: &Chosen, file: &Path) -> String {
+    let file = file.display();
+    let mut text = format!("wrote {file}: {}, {}", chosen.preset.name(), chosen.preset.about());
+    if chosen.has_password() {
+        text.push_str(
+            "\nA password is in it. Write ${REDIS_PASSWORD} or the like in its place, and set that \
+             variable, to keep it out.",
+        );
+    }
+    let mut steps = Table::bare();
+    let mut step = |what: &str, why: &str| {
+        steps.row(vec![format!("  lapsed {what} -c {file}"), why.to_owned()]);
+    };
+    if chosen.store.starts_with("postgres") {
+        step("schema apply", "make the tables that are missing");
+    }
+    step("check", "is it right, and what does it mean");
+    step("serve", "run it: dashboard on http://127.0.0.1:7227/");
+    format!("{text}\n\nNext:\n{}", steps.text())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(answers: &str) -> (Result<(Chosen, PathBuf), Failure>, String) {
+        let mut out = Vec::new();
+        let answer = ask(&mut answers.as_bytes(), &mut out, Path::new("lapsed.toml"));
+        (answer, String::from_utf8(out).unwrap())
+    }
+
+    #[test]
+    fn enter_takes_what_is_usual() {
+        let (answer, out) = asked("\n\n\n");
+        let (chosen, file) = answer.unwrap();
+        assert_eq!((chosen.preset, file.to_str()), (Preset::Registry, Some("lapsed.toml")));
+        assert_eq!(chosen.store, "redis://127.0.0.1:6379/0");
+        assert!(out.contains("number or name [registry]"), "{out}");
+    }
+
+    #[test]
+    fn a_wrong_answer_is_asked_again_and_no_answer_ends_it() {
+        let (answer, out) = asked("9\nlockd\nredis://127.0.0.1\ns3://b/p\nx.toml\n");
+        let (chosen, file) = answer.unwrap();
+        assert_eq!((chosen.preset, chosen.store.as_str()), (Preset::Lockd, "s3://b/p"));
+        assert_eq!(file, PathBuf::from("x.toml"));
+        assert!(
+            out.contains("there is no \"9\"") && out.contains("cannot be on that store"),
+            "{out}"
+        );
+        assert!(matches!(asked("").0, Err(Failure::Usage(_))));
+    }
+}

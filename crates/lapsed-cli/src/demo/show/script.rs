@@ -1,0 +1,76 @@
+//! What happens on stage, and when: a fixed round, so that every system has its turn. Decides from
+//! values alone.
+
+use std::time::Duration;
+
+use super::Role;
+
+/// When the first act begins, after everybody has entered.
+pub const OPENING: Duration = Duration::from_millis(500);
+
+/// One thing that happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// kill -9: nobody is told.
+    Kill(Role),
+    /// SIGSTOP for longer than its time, then SIGCONT.
+    Freeze(Role),
+    /// The graceful end.
+    Leave(Role),
+    /// A job that kills its workers, until it is a dead letter.
+    Poison,
+    /// A job that its worker gives up.
+    Broken,
+}
+
+/// The round. The first four show every system whose owners must die for it.
+const ROUND: &[Act] = &[
+    Act::Kill(Role::Gateway),
+    Act::Kill(Role::Provider),
+    Act::Kill(Role::Runner),
+    Act::Kill(Role::Worker),
+    Act::Poison,
+    Act::Freeze(Role::Gateway),
+    Act::Leave(Role::Chat),
+    Act::Freeze(Role::Provider),
+    Act::Broken,
+    Act::Kill(Role::Chat),
+    Act::Freeze(Role::Worker),
+    Act::Leave(Role::Gateway),
+    Act::Freeze(Role::Runner),
+];
+
+/// How many acts come fast, one after the other.
+const FAST: usize = 4;
+const PAUSE_FAST: Duration = Duration::from_millis(700);
+const PAUSE: Duration = Duration::from_secs(4);
+
+/// Where in the round it is.
+#[derive(Debug, Default)]
+pub struct Script(usize);
+
+impl Script {
+    /// What happens now, and how long until the next.
+    pub fn next(&mut self) -> (Act, Duration) {
+        let act = ROUND[self.0 % ROUND.len()];
+        self.0 += 1;
+        (act, if self.0 < FAST { PAUSE_FAST } else { PAUSE })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_role_dies_within_a_round_and_the_first_deaths_come_at_once() {
+        let mut script = Script::default();
+        let acts: Vec<_> = (0..ROUND.len()).map(|_| script.next()).collect();
+        for role in Role::ALL {
+            assert!(acts.iter().any(|(act, _)| *act == Act::Kill(*role)), "{role:?}");
+        }
+        let opening: Duration = acts[..FAST - 1].iter().map(|(_, pause)| *pause).sum();
+        assert!(opening < Duration::from_secs(3), "{opening:?}");
+        assert_eq!(script.next().0, acts[0].0, "the round begins again");
+    }
+}

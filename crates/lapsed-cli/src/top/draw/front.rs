@@ -1,0 +1,114 @@
+//! What stands in front of the receipts: one system in detail, a text, what is typed or asked.
+
+use ratatui::Frame;
+use ratatui::layout::Rect;
+use ratatui::style::Modifier;
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Block, Borders, Paragraph, Wrap};
+
+use super::super::model::{Model, Typing, View};
+use super::table::{latency, leads, reclaims};
+use super::{BOLD, Theme};
+use crate::node::shapes::SystemStatus;
+use crate::print::{count, moment, span};
+
+const KEYS: &str =
+    "j/k select  Enter details  e explain  d dry run  h/r/a brake  / filter  ? help  q quit";
+
+pub fn text(frame: &mut Frame<'_>, area: Rect, title: &str, lines: &[String], top: usize) {
+    let title =
+        format!(" {title}: {} ", if lines.len() > 1 { "j/k scroll, Esc back" } else { "Esc back" });
+    let block = Block::new().borders(Borders::TOP).title(title);
+    let lines: Vec<Line<'_>> =
+        lines.iter().skip(top).map(|line| Line::raw(line.as_str())).collect();
+    frame.render_widget(Paragraph::new(lines).block(block).wrap(Wrap { trim: false }), area);
+}
+
+pub fn details(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
+    let Some(status) = model.system() else { return };
+    let title = format!(" {}/{}: Esc back ", status.kind, status.system);
+    let block = Block::new().borders(Borders::TOP).title(title);
+    let mut lines = about(model, status);
+    if let Some(error) = &status.error {
+        lines.push(Line::styled(error.clone(), theme.bad()));
+    }
+    lines.extend(passes(model, status));
+    frame.render_widget(Paragraph::new(lines).block(block).wrap(Wrap { trim: false }), area);
+}
+
+fn about(model: &Model, status: &SystemStatus) -> Vec<Line<'static>> {
+    let row = |word: &str, text: String| {
+        Line::from(vec![Span::styled(format!("{word:<9}"), BOLD), Span::raw(text)])
+    };
+    let mut lines = Vec::new();
+    if let Some(brake) = &status.brake {
+        lines.push(row("brake", format!("{} ({}): {}", brake.state, brake.setting, brake.words)));
+    }
+    let store = match model.store(status) {
+        Some(store) => {
+            let clock =
+                store.clock_offset_ms.map_or(String::new(), |ms| format!(", clock {ms:+} ms"));
+            let state = match &store.error {
+                Some(error) => format!("away: {error}"),
+                None => format!("answers in {}{clock}", latency(store.latency_us)),
+            };
+            let engine = store.engine.as_deref().unwrap_or("");
+            format!("{} {} {engine}: {state}", store.name, store.place)
+        }
+        None => status.store_name.clone(),
+    };
+    lines.push(row("store", store));
+    let every = span(status.every_ms);
+    let leader =
+        if status.leads.is_some() { format!(", leads: {}", leads(status)) } else { String::new() };
+    let dead = span(status.threshold_ms);
+    lines.push(row("passes", format!("every {every}, {}{leader}; dead after {dead}", status.mode)));
+    lines.push(row("lately", reclaims(model.history(status), 60)));
+    lines
+}
+
+/// The last passes, newest first; of an older daemon only the last.
+fn passes(model: &Model, status: &SystemStatus) -> Vec<Line<'static>> {
+    let known = model.history(status).map(|history| history.passes.as_slice()).unwrap_or_default();
+    let last = status.last_pass.as_slice();
+    let passes = if known.is_empty() { last } else { known };
+    let mut lines = vec![Line::styled("last passes", BOLD)];
+    lines.extend(passes.iter().map(|pass| {
+        let dry = if pass.dry_run { ", dry run" } else { "" };
+        let detail = pass.detail.as_deref().map_or(String::new(), |detail| format!("; {detail}"));
+        Line::raw(format!(
+            "{}  {} of {} reclaimed in {}, stopped: {}{dry}{detail}",
+            moment(pass.started_ms),
+            count(pass.reclaimed),
+            count(pass.suspects),
+            span(pass.took_ms),
+            pass.stopped
+        ))
+    }));
+    lines
+}
+
+/// What is typed, asked or told; else the keys.
+pub fn foot(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
+    let line = match &model.view {
+        View::Typing { what, text } => {
+            let what = match what {
+                Typing::Key => "key to explain",
+                Typing::Filter => "receipts with",
+            };
+            Line::from(vec![
+                Span::styled(format!("{what}: "), BOLD),
+                Span::raw(text.clone()),
+                Span::styled(" ", BOLD.add_modifier(Modifier::REVERSED)),
+            ])
+        }
+        View::Confirm { question, .. } => {
+            Line::styled(format!("{question} y does it, any other key leaves it"), theme.bad())
+        }
+        _ => match &model.message {
+            Some(message) => Line::styled(message.clone(), BOLD),
+            None => Line::styled(KEYS, theme.faint()),
+        },
+    };
+    frame.render_widget(Paragraph::new(line), area);
+}

@@ -1,0 +1,146 @@
+//! What a key means: decided from the model alone. What changes something is asked about first, and a
+//! real pass is offered only in front of a dry run of the same system.
+
+use lapsed::SystemId;
+use lapsed::sweep::Act;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+use super::feed::Order;
+use super::model::{Model, Typing, View, is_dry_run_of};
+use crate::node::BrakeOrder;
+
+/// What is to be done about a key.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Meant {
+    Nothing,
+    Quit,
+    Ask(Order),
+}
+
+const HELP: &[&str] = &[
+    "up, down, j, k    select a system, or scroll",
+    "Enter             its last passes, its store, its brake",
+    "e                 explain a key: why it is, or is not, dead",
+    "d                 dry run: what a pass would take back, and why",
+    "s                 the real pass, after a dry run",
+    "h, r, a           hold the brake, release it for a while, let it decide by itself",
+    "/                 show only receipts with a text; empty shows all",
+    "Esc               back",
+    "q, Ctrl-C         quit",
+];
+
+/// Changes what is looked at; what else is meant.
+pub fn press(model: &mut Model, key: KeyEvent) -> Meant {
+    if key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c') {
+        return Meant::Quit;
+    }
+    match std::mem::replace(&mut model.view, View::Main) {
+        View::Typing { what, text } => typed(model, what, text, key.code),
+        View::Confirm { question, order } => confirmed(model, question, order, key.code),
+        view => {
+            model.view = view;
+            plain(model, key.code)
+        }
+    }
+}
+
+fn plain(model: &mut Model, code: KeyCode) -> Meant {
+    model.message = None;
+    match code {
+        KeyCode::Char('q') => return Meant::Quit,
+        KeyCode::Up | KeyCode::Char('k') => step(model, -1),
+        KeyCode::Down | KeyCode::Char('j') => step(model, 1),
+        KeyCode::PageUp => step(model, -10),
+        KeyCode::PageDown => step(model, 10),
+        KeyCode::Enter if !model.systems.is_empty() => model.view = View::Details,
+        KeyCode::Esc => model.view = View::Main,
+        KeyCode::Char('?') => {
+            model.show("keys", HELP.iter().map(|line| (*line).to_owned()).collect());
+        }
+        KeyCode::Char('/') => {
+            let text = model.filter.clone();
+            model.view = View::Typing { what: Typing::Filter, text };
+        }
+        KeyCode::Char(letter) => return order(model, letter),
+        _ => {}
+    }
+    Meant::Nothing
+}
+
+/// What is done to the system that is selected.
+fn order(model: &mut Model, letter: char) -> Meant {
+    let Some(id) = model.id() else { return Meant::Nothing };
+    let brake = |order, what: &str| View::Confirm {
+        question: format!("{what} the brake of {id}?"),
+        order: Order::Brake(id.clone(), order),
+    };
+    match letter {
+        'e' => model.view = View::Typing { what: Typing::Key, text: String::new() },
+        'd' => return dry_run(model, id),
+        's' => real_pass(model, id),
+        'h' => model.view = brake(BrakeOrder::Hold, "Hold"),
+        'r' => model.view = brake(BrakeOrder::Release(None), "Release"),
+        'a' => model.view = brake(BrakeOrder::Auto, "Free"),
+        _ => {}
+    }
+    Meant::Nothing
+}
+
+fn dry_run(model: &mut Model, id: SystemId) -> Meant {
+    model.message = Some(format!("dry run of {id} ..."));
+    Meant::Ask(Order::Pass(id, Act::DryRun))
+}
+
+fn real_pass(model: &mut Model, id: SystemId) {
+    if !is_dry_run_of(&model.view, &id) {
+        model.message = Some("`d` first: a real pass follows a dry run".to_owned());
+        return;
+    }
+    let question = format!("Run a real pass of {id}?");
+    model.view = View::Confirm { question, order: Order::Pass(id, Act::Reclaim) };
+}
+
+/// Selects another system, or scrolls a text.
+fn step(model: &mut Model, by: isize) {
+    let last = model.systems.len().saturating_sub(1);
+    match &mut model.view {
+        View::Text { lines, top, .. } => {
+            *top = top.saturating_add_signed(by).min(lines.len().saturating_sub(1));
+        }
+        _ => model.selected = model.selected.saturating_add_signed(by).min(last),
+    }
+}
+
+fn typed(model: &mut Model, what: Typing, mut text: String, code: KeyCode) -> Meant {
+    match code {
+        KeyCode::Esc => return Meant::Nothing,
+        KeyCode::Enter => return entered(model, what, text),
+        KeyCode::Backspace => drop(text.pop()),
+        KeyCode::Char(letter) => text.push(letter),
+        _ => {}
+    }
+    model.view = View::Typing { what, text };
+    Meant::Nothing
+}
+
+fn entered(model: &mut Model, what: Typing, text: String) -> Meant {
+    match (what, model.id()) {
+        (Typing::Filter, _) => model.filter = text,
+        (Typing::Key, Some(id)) if !text.is_empty() => {
+            model.message = Some(format!("asking about {text} ..."));
+            return Meant::Ask(Order::Explain(id, text));
+        }
+        (Typing::Key, _) => {}
+    }
+    Meant::Nothing
+}
+
+/// Only `y` does it; anything else leaves everything as it is.
+fn confirmed(model: &mut Model, question: String, order: Order, code: KeyCode) -> Meant {
+    if code == KeyCode::Char('y') {
+        model.message = Some("asking the daemon ...".to_owned());
+        return Meant::Ask(order);
+    }
+    model.message = Some(format!("left as it is: {question}"));
+    Meant::Nothing
+}

@@ -1,0 +1,196 @@
+//! What is known and what is being looked at. Changes only by what was heard and by keys.
+
+use std::collections::{HashSet, VecDeque};
+
+use lapsed::receipt::{Receipt, ReceiptId};
+use lapsed::system::Explanation;
+use lapsed::{Kind, SystemId};
+
+use super::feed::{Health, History, News, Order};
+use crate::node::shapes::SystemStatus;
+use crate::print::{count, plural, span};
+
+/// How many receipts are kept to scroll and filter through.
+const KEPT: usize = 1_000;
+
+/// What is in front.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum View {
+    /// The table and the receipts.
+    Main,
+    /// One system: its passes, its store, its brake.
+    Details,
+    /// A text, scrolled to that line: an explanation, the list of a pass, the help.
+    Text { title: String, lines: Vec<String>, top: usize },
+    /// Something is being typed.
+    Typing { what: Typing, text: String },
+    /// Something that changes things is about to be done.
+    Confirm { question: String, order: Order },
+}
+
+/// What is being typed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Typing {
+    /// A key to explain.
+    Key,
+    /// What receipts must contain.
+    Filter,
+}
+
+/// All of it.
+pub struct Model {
+    pub url: String,
+    pub colours: bool,
+    pub now_ms: u64,
+    pub systems: Vec<SystemStatus>,
+    pub histories: Vec<History>,
+    pub stores: Vec<Health>,
+    /// Newest first.
+    pub receipts: VecDeque<Receipt>,
+    known: HashSet<ReceiptId>,
+    pub selected: usize,
+    pub view: View,
+    pub filter: String,
+    /// Why the daemon does not answer, if so.
+    pub away: Option<String>,
+    /// What came of the last order.
+    pub message: Option<String>,
+}
+
+impl Model {
+    pub fn new(url: &str, colours: bool) -> Model {
+        Model {
+            url: url.to_owned(),
+            colours,
+            now_ms: 0,
+            systems: Vec::new(),
+            histories: Vec::new(),
+            stores: Vec::new(),
+            receipts: VecDeque::new(),
+            known: HashSet::new(),
+            selected: 0,
+            view: View::Main,
+            filter: String::new(),
+            away: None,
+            message: None,
+        }
+    }
+
+    /// Takes in what was heard.
+    pub fn hear(&mut self, news: News, now_ms: u64) {
+        self.now_ms = now_ms;
+        match news {
+            News::Status(systems) => {
+                self.away = None;
+                self.systems = systems;
+                self.selected = self.selected.min(self.systems.len().saturating_sub(1));
+            }
+            News::Lately(histories, stores) => (self.histories, self.stores) = (histories, stores),
+            News::Away(why) => self.away = Some(why),
+            News::Before(newest_first) => newest_first.into_iter().rev().for_each(|r| self.add(r)),
+            News::Receipt(receipt) => self.add(*receipt),
+            News::Explained(what, Ok(told)) => self.show(&format!("why: {what}"), explained(&told)),
+            News::Passed(system, Ok(report)) => {
+                let title = if report.dry_run { "dry run" } else { "pass" };
+                self.show(&format!("{title}: {system}"), passed(&report));
+            }
+            News::Braked(Ok(brake)) => {
+                self.message =
+                    Some(format!("brake of {}/{}: {}", brake.kind, brake.system, brake.words));
+            }
+            News::Explained(_, Err(why)) | News::Passed(_, Err(why)) | News::Braked(Err(why)) => {
+                self.message = Some(why);
+            }
+        }
+    }
+
+    fn add(&mut self, receipt: Receipt) {
+        if !self.known.insert(receipt.id.clone()) {
+            return;
+        }
+        self.receipts.push_front(receipt);
+        if let Some(oldest) =
+            (self.receipts.len() > KEPT).then(|| self.receipts.pop_back()).flatten()
+        {
+            self.known.remove(&oldest.id);
+        }
+    }
+
+    /// Puts a text in front.
+    pub fn show(&mut self, title: &str, lines: Vec<String>) {
+        self.message = None;
+        self.view = View::Text { title: title.to_owned(), lines, top: 0 };
+    }
+
+    /// The system that is selected.
+    pub fn system(&self) -> Option<&SystemStatus> {
+        self.systems.get(self.selected)
+    }
+
+    /// Its id.
+    pub fn id(&self) -> Option<SystemId> {
+        let status = self.system()?;
+        let kind = Kind::ALL.iter().find(|kind| kind.as_str() == status.kind)?;
+        SystemId::new(*kind, &status.system).ok()
+    }
+
+    /// What it did lately.
+    pub fn history(&self, status: &SystemStatus) -> Option<&History> {
+        self.histories.iter().find(|h| h.kind == status.kind && h.system == status.system)
+    }
+
+    /// How its store is.
+    pub fn store(&self, status: &SystemStatus) -> Option<&Health> {
+        self.stores.iter().find(|store| store.name == status.store_name)
+    }
+
+    /// The receipts that the filter lets through.
+    pub fn shown(&self) -> impl Iterator<Item = &Receipt> {
+        let wanted = self.filter.to_lowercase();
+        self.receipts.iter().filter(move |receipt| wanted.is_empty() || matches(receipt, &wanted))
+    }
+}
+
+fn matches(receipt: &Receipt, wanted: &str) -> bool {
+    let texts = [
+        receipt.id.to_string(),
+        receipt.key.to_string(),
+        receipt.owner.to_string(),
+        receipt.reason.to_string(),
+    ];
+    texts.iter().any(|text| text.to_lowercase().contains(wanted))
+}
+
+fn explained(told: &Explanation) -> Vec<String> {
+    let because = told.because.iter().map(|sentence| format!("- {sentence}"));
+    std::iter::once(format!("{}: {}", told.key, told.verdict)).chain(because).collect()
+}
+
+/// The account of a pass, and what it lists. After a dry run, what to press next.
+fn passed(report: &lapsed::sweep::PassReport) -> Vec<String> {
+    let did = if report.dry_run { "would be reclaimed" } else { "reclaimed" };
+    let mut lines = vec![format!(
+        "{} of {} {did} in {}, stopped: {}",
+        count(report.reclaimed),
+        plural(report.suspects, "suspect", "suspects"),
+        span(report.took_ms),
+        report.stopped
+    )];
+    let skipped = report.skipped.iter();
+    lines.extend(skipped.map(|(why, number)| format!("left alone: {} ({why})", count(*number))));
+    lines.extend(report.detail.iter().cloned());
+    lines.push(String::new());
+    lines.extend(report.entries.iter().map(|entry| {
+        format!("{}  {}  {}, {} late", entry.key, entry.owner, entry.reason, span(entry.late_ms))
+    }));
+    if report.dry_run {
+        lines.push(String::new());
+        lines.push("nothing was changed; `s` runs the pass for real".to_owned());
+    }
+    lines
+}
+
+/// Whether what is in front is the dry run of that system: only then may a real pass follow.
+pub fn is_dry_run_of(view: &View, system: &SystemId) -> bool {
+    matches!(view, View::Text { title, .. } if *title == format!("dry run: {system}"))
+}

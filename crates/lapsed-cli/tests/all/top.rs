@@ -1,0 +1,118 @@
+//! `lapsed top` on a real terminal (tmux) and a real daemon: a receipt arrives, keys work, and the
+//! terminal is given back.
+
+use std::process::Command;
+
+use crate::support::{Home, lapsed, run, until};
+
+/// A terminal of 100 by 30 of a server of its own.
+struct Screen {
+    socket: String,
+}
+
+impl Screen {
+    /// A shell in it; none where there is no tmux.
+    fn open(dir: &std::path::Path) -> Option<Screen> {
+        let socket = dir.join("tmux").display().to_string();
+        let screen = Screen { socket };
+        let args = ["-f", "/dev/null", "new-session", "-d", "-x", "100", "-y", "30"];
+        // A shell takes its prompt over from its own environment, not from the terminal's.
+        let shell = ["env", "PS1=ready> ", "sh"];
+        let opened = screen.command(&[&args[..], &shell].concat()).env("TERM", "xterm").status();
+        opened.ok()?.success().then_some(screen)
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new("tmux");
+        command.args(["-S", &self.socket]).args(args).env_remove("TMUX");
+        command
+    }
+
+    fn press(&self, keys: &[&str]) {
+        let told = self.command(&[&["send-keys"], keys].concat()).status().unwrap();
+        assert!(told.success());
+    }
+
+    fn shows(&self) -> String {
+        let out = self.command(&["capture-pane", "-p"]).output().unwrap();
+        String::from_utf8_lossy(&out.stdout).into_owned()
+    }
+
+    #[track_caller]
+    fn until_shows(&self, text: &str) -> String {
+        until(&format!("the terminal to show {text:?}"), || {
+            let picture = self.shows();
+            picture.contains(text).then_some(picture)
+        })
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        let _ = self.command(&["kill-server"]).status();
+    }
+}
+
+#[test]
+fn a_receipt_arrives_keys_work_and_the_terminal_is_given_back() {
+    let home = Home::new("300ms", "sweep = { every = \"1d\" }");
+    let daemon = home.serve();
+    let Some(screen) = Screen::open(home.config().parent().unwrap()) else {
+        panic!("tmux is missing; `make servers` installs it");
+    };
+    screen.until_shows("ready>");
+    let program = lapsed().get_program().to_string_lossy().into_owned();
+    screen.press(&[&format!("{program} top --url {}", daemon.url), "Enter"]);
+    screen.until_shows("registry/devices");
+    daemon.hold("i-1", &["imei-1"]);
+    daemon.until_overdue(1);
+    screen.press(&["d"]);
+    screen.until_shows("1 of 1 suspect would be reclaimed");
+    screen.press(&["s"]);
+    screen.until_shows("Run a real pass of registry/devices?");
+    screen.press(&["y"]);
+    screen.until_shows("1 of 1 suspect reclaimed");
+    screen.press(&["Escape"]);
+    let picture = screen.until_shows("imei-1");
+    assert!(picture.contains("owner_dead"), "{picture}");
+    screen.press(&["h"]);
+    screen.until_shows("Hold the brake of registry/devices?");
+    screen.press(&["y"]);
+    until("the brake to be held", || {
+        (daemon.get("/v1/brakes/registry/devices").body["setting"] == "hold").then_some(())
+    });
+    screen.press(&["q"]);
+    let after = screen.until_shows("ready>");
+    assert!(!after.contains("lapsed top  http"), "the picture is gone: {after}");
+    screen.press(&["stty -a | tr ';' '\\n' | grep -ow -e '-*icanon' -e '-*echo'", "Enter"]);
+    let modes = screen.until_shows("\nicanon");
+    assert!(!modes.contains("\n-echo") && !modes.contains("\n-icanon"), "{modes}");
+}
+
+#[test]
+fn a_signal_gives_the_terminal_back_and_a_lost_daemon_is_said() {
+    let home = Home::new("300ms", "");
+    let daemon = home.serve();
+    let screen = Screen::open(home.config().parent().unwrap()).expect("tmux");
+    screen.until_shows("ready>");
+    let program = lapsed().get_program().to_string_lossy().into_owned();
+    screen.press(&[&format!("{program} top --url {}", daemon.url), "Enter"]);
+    screen.until_shows("registry/devices");
+    let pid = String::from_utf8(
+        screen.command(&["display-message", "-p", "#{pane_pid}"]).output().unwrap().stdout,
+    )
+    .unwrap();
+    let children = format!("/proc/{0}/task/{0}/children", pid.trim());
+    let top = std::fs::read_to_string(children).unwrap().trim().to_owned();
+    daemon.kill();
+    screen.until_shows("CONNECTION LOST");
+    assert!(Command::new("kill").args(["-TERM", &top]).status().unwrap().success());
+    screen.until_shows("ready>");
+}
+
+#[test]
+fn without_a_terminal_another_command_is_named() {
+    let told = run(&["top"]);
+    assert_eq!(told.code, 2, "{told:?}");
+    assert!(told.err.contains("lapsed status"), "{told:?}");
+}
