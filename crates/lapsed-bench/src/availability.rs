@@ -13,11 +13,22 @@ mod site;
 mod statements;
 
 use anyhow::Result;
+use clap::ValueEnum;
 
 use crate::bench::Bench;
 use crate::table::Table;
 
 pub const NAME: &str = "availability";
+
+/// What can be run by itself: all of it takes a quarter of an hour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Part {
+    Heartbeats,
+    Finding,
+    Beacon,
+    Crowd,
+    Statements,
+}
 
 pub fn run(bench: &Bench, table: &mut Table) -> Result<()> {
     bench.runtime.block_on(compare(bench, table))
@@ -25,9 +36,22 @@ pub fn run(bench: &Bench, table: &mut Table) -> Result<()> {
 
 async fn compare(bench: &Bench, table: &mut Table) -> Result<()> {
     let site = site::Site::new().await?;
-    beats::compare(bench, &site, table).await?;
-    finding::compare(bench, &site, table).await?;
-    beacon::compare(bench, &site, table).await?;
-    crowd::measure(bench, &site, table).await?;
-    statements::compare(bench, &site, table).await
+    for part in Part::value_variants() {
+        if bench.parts.is_empty() || bench.parts.contains(part) {
+            part.run(bench, &site, table).await?;
+        }
+    }
+    Ok(())
+}
+
+impl Part {
+    async fn run(self, bench: &Bench, site: &site::Site, table: &mut Table) -> Result<()> {
+        match self {
+            Part::Heartbeats => beats::compare(bench, site, table).await,
+            Part::Finding => finding::compare(bench, site, table).await,
+            Part::Beacon => beacon::compare(bench, site, table).await,
+            Part::Crowd => crowd::measure(bench, site, table).await,
+            Part::Statements => statements::compare(bench, site, table).await,
+        }
+    }
 }

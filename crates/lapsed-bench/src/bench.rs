@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
+use crate::availability::Part;
 use crate::ground::Ground;
 
 /// How much is measured.
@@ -28,6 +29,8 @@ pub struct Sizes {
     pub dying: usize,
     /// HTTP requests a side, a round.
     pub requests: usize,
+    /// Passes a round while others listen: 10,000 receipts each, one a second.
+    pub told_passes: usize,
     /// Jobs in flight of the worker that dies.
     pub orphans: usize,
     /// Jobs taken and completed a side, a round.
@@ -65,6 +68,7 @@ const FULL: Sizes = Sizes {
     registers_alone: 500,
     dying: 10_000,
     requests: 60_000,
+    told_passes: 5,
     orphans: 50_000,
     takes: 200_000,
     lease_cycles: 10_000,
@@ -91,6 +95,7 @@ const QUICK: Sizes = Sizes {
     registers_alone: 100,
     dying: 2_000,
     requests: 10_000,
+    told_passes: 2,
     orphans: 5_000,
     takes: 20_000,
     lease_cycles: 2_560,
@@ -111,18 +116,20 @@ const QUICK: Sizes = Sizes {
 pub struct Bench {
     pub runtime: Runtime,
     pub sizes: Sizes,
+    /// Which parts of `availability` are run; none: all of them.
+    pub parts: Vec<Part>,
     folder: TempDir,
     million: OnceCell<Ground>,
 }
 
 impl Bench {
-    pub fn new(quick: bool) -> Result<Self> {
+    pub fn new(quick: bool, parts: Vec<Part>) -> Result<Self> {
         if cfg!(debug_assertions) {
             eprintln!("lapsed-bench: built without optimisation; use `make bench`");
         }
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         let sizes = if quick { QUICK } else { FULL };
-        Ok(Bench { runtime, sizes, folder: folder()?, million: OnceCell::new() })
+        Ok(Bench { runtime, sizes, parts, folder: folder()?, million: OnceCell::new() })
     }
 
     /// The large store, closed. Only to be read or copied.

@@ -25,7 +25,7 @@ pub fn run(bench: &Bench, table: &mut Table) -> Result<()> {
         table.skip(NAME, "build lapsed first (`cargo build --release`), or set LAPSED_BIN");
         return Ok(());
     };
-    let server = Server::start(&binary, &bench.path("http"))?;
+    let server = Server::start(&binary, &bench.path("http"), "", "")?;
     say(format!("asking {} over {CONNECTIONS} connections", server.address));
     let beats = Arc::new(beats());
     let empty = Arc::new(vec![request("GET", "/healthz", None)]);
@@ -67,17 +67,18 @@ pub fn binary() -> Result<Option<PathBuf>> {
 }
 
 /// A daemon of our own; gone when dropped.
-struct Server {
-    child: Child,
-    address: SocketAddr,
+pub struct Server {
+    pub child: Child,
+    pub address: SocketAddr,
 }
 
 impl Server {
-    fn start(binary: &Path, dir: &Path) -> Result<Server> {
+    /// With one registry; and these lines more for the server, and for the registry.
+    pub fn start(binary: &Path, dir: &Path, server: &str, system: &str) -> Result<Server> {
         std::fs::create_dir_all(dir)?;
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let config = dir.join("lapsed.toml");
-        std::fs::write(&config, configuration(address, &dir.join("data")))?;
+        std::fs::write(&config, configuration(address, &dir.join("data"), server, system))?;
         let child = Command::new(binary)
             .arg("serve")
             .arg("-c")
@@ -91,7 +92,7 @@ impl Server {
     }
 
     /// Connects as soon as it listens.
-    fn connect(&self, bench: &Bench) -> Result<Load> {
+    pub fn connect(&self, bench: &Bench) -> Result<Load> {
         let patience = Instant::now() + Duration::from_secs(20);
         loop {
             match bench.runtime.block_on(Load::connect(self.address, CONNECTIONS)) {
@@ -112,10 +113,11 @@ impl Drop for Server {
     }
 }
 
-fn configuration(address: SocketAddr, data: &Path) -> String {
+fn configuration(address: SocketAddr, data: &Path, server: &str, system: &str) -> String {
     format!(
         r#"[server]
 listen = "{address}"
+{server}
 
 [store.main]
 url = "embedded:{}"
@@ -124,6 +126,7 @@ url = "embedded:{}"
 kind = "registry"
 name = "default"
 store = "main"
+{system}
 "#,
         data.display()
     )

@@ -6,6 +6,7 @@
 mod availability;
 mod beats;
 mod bench;
+mod events;
 mod flat;
 mod ground;
 mod http;
@@ -32,6 +33,9 @@ struct Args {
     /// Runs only this benchmark (may be given several times).
     #[arg(long, value_name = "NAME")]
     only: Vec<Name>,
+    /// Of `availability` runs only this part (may be given several times).
+    #[arg(long, value_name = "PART")]
+    part: Vec<availability::Part>,
     /// Smaller sizes and fewer rounds: to try it out, not to quote.
     #[arg(long)]
     quick: bool,
@@ -59,6 +63,7 @@ enum Name {
     Register,
     Pass,
     Http,
+    Events,
     Size,
     RedisRegistry,
     RedisSessions,
@@ -78,6 +83,7 @@ impl Name {
             Name::Register => register::NAME,
             Name::Pass => pass::NAME,
             Name::Http => http::NAME,
+            Name::Events => events::NAME,
             Name::Size => size::NAME,
             Name::RedisRegistry => redis::registry::NAME,
             Name::RedisSessions => redis::sessions::NAME,
@@ -97,6 +103,7 @@ impl Name {
             Name::Register => register::run(bench, table),
             Name::Pass => pass::run(bench, table),
             Name::Http => http::run(bench, table),
+            Name::Events => events::run(bench, table),
             Name::Size => size::run(bench, table),
             Name::RedisRegistry => redis::registry::run(bench, table),
             Name::RedisSessions => redis::sessions::run(bench, table),
@@ -118,7 +125,7 @@ fn main() -> Result<()> {
     if let Some(task) = &args.contend {
         return leases::object::contend(task);
     }
-    let bench = Bench::new(args.quick)?;
+    let bench = Bench::new(args.quick, args.part)?;
     let mut table = Table::new(args.quick);
     for name in Name::value_variants() {
         if args.only.is_empty() || args.only.contains(name) {

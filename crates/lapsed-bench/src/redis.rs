@@ -29,6 +29,14 @@ use lapsed_testbed::{Engine, Server};
 /// One call that was slow: its number, when, for how long, what, and who.
 type Slow = (u64, u64, u64, Vec<Vec<u8>>, String, String);
 
+/// Calls of one kind, and how long they held the server.
+pub struct Calls {
+    pub verb: &'static str,
+    pub count: f64,
+    pub mean_us: f64,
+    pub longest_us: f64,
+}
+
 /// A server and two ways to it: ours, and a plain one for the peers.
 pub struct Place {
     pub server: Server,
@@ -97,6 +105,35 @@ impl Place {
         let times: Vec<u64> = rows.iter().filter(of_kind).map(|row| row.2).collect();
         let longest = times.iter().max().copied().unwrap_or(500);
         Ok((longest as f64, times.iter().filter(|us| **us > 2_000).count()))
+    }
+
+    /// Forgets which calls there were, and how long each took.
+    pub async fn watch_longest(&self) -> Result<()> {
+        let mut cmd = ::redis::cmd("CONFIG");
+        cmd.arg("SET").arg("latency-tracking-info-percentiles").arg("100");
+        let _: String = self.ask(&cmd).await?;
+        let _: String = self.ask(::redis::cmd("CONFIG").arg("RESETSTAT")).await?;
+        Ok(())
+    }
+
+    /// The calls of these kinds since then, by the server's own statistics: wall time, as in SLOWLOG, which
+    /// leaves transactions out.
+    pub async fn calls(&self, verbs: &[&'static str]) -> Result<Vec<Calls>> {
+        let stats: String = self.ask(::redis::cmd("INFO").arg("commandstats")).await?;
+        let longest: String = self.ask(::redis::cmd("INFO").arg("latencystats")).await?;
+        let field = |info: &str, of: String, name: &str| -> f64 {
+            let line = info.lines().find_map(|line| line.strip_prefix(&of));
+            let part =
+                |line: &str| line.split(',').find_map(|part| part.strip_prefix(name)?.parse().ok());
+            line.and_then(part).unwrap_or(0.0)
+        };
+        let calls = |verb: &&'static str| {
+            let of = |what: &str| field(&stats, format!("cmdstat_{verb}:"), what);
+            let percentiles = format!("latency_percentiles_usec_{verb}:");
+            let longest_us = field(&longest, percentiles, "p100=");
+            Calls { verb, count: of("calls="), mean_us: of("usec_per_call="), longest_us }
+        };
+        Ok(verbs.iter().map(calls).collect())
     }
 
     /// How long the server has worked so far, by its own processor time, in milliseconds: unlike

@@ -41,11 +41,13 @@ pub async fn compare(bench: &Bench, site: &Site, table: &mut Table) -> Result<()
     let joins: Vec<Arc<Before>> = joins.into_iter().map(Arc::new).collect();
     agree(&daemon, &joins[0]).await?;
     let (mut alone, mut together) = (Pair::default(), Pair::default());
+    let mut pings = Vec::new();
     for _ in 0..=bench.sizes.rounds {
         alone
             .before
             .push(time(|| async { joins[0].available().await.map(|all| all.len()) }).await?);
         alone.ours.push(time(|| find(&daemon)).await?);
+        pings.push(time(|| ping(site)).await?);
         let count = bench.sizes.finds;
         together.before.push(
             rate(count, |nth| {
@@ -67,6 +69,7 @@ pub async fn compare(bench: &Bench, site: &Site, table: &mut Table) -> Result<()
     let what = format!("finding who of {PROVIDERS} is available, one caller");
     let other = ("the JOIN, prepared, one connection", Figure::us(before));
     table.compare(NAME, what, Figure::us(ours), other, 1.0 / ratio, target);
+    bound(table, &alone, pings.split_off(1));
     let (ours, before, ratio) = together.figures();
     let what = format!("the same by {CALLERS} callers");
     let other = format!("the JOIN, {CONNECTIONS} connections");
@@ -74,6 +77,15 @@ pub async fn compare(bench: &Bench, site: &Site, table: &mut Table) -> Result<()
     table.compare(NAME, what, Figure::per_second(ours), other, ratio, target);
     bare_tables(bench, site, (&database, &daemon), table).await?;
     server_side(site, &daemon, table).await
+}
+
+/// Whatever asks Redis anything waits for a round trip: the most that one caller can gain here.
+fn bound(table: &mut Table, alone: &Pair, pings: Vec<f64>) {
+    let (_, before, _) = alone.figures();
+    let ping = median(pings);
+    let other = ("the JOIN, prepared, one connection", Figure::us(before));
+    let what = "a bare PING by the same library, one caller";
+    table.compare(NAME, what, Figure::us(ping), other, before / ping, None);
 }
 
 /// Without the index, and without the one that lapsed makes for itself: what tables have that nobody has
@@ -130,6 +142,12 @@ async fn find(daemon: &Daemon) -> Result<usize> {
     let found = daemon.it.available(&Cursor::default(), PAGE_MAX).await?;
     ensure!(found.source == Source::Mirror && found.answer.next.is_none(), "not from the mirror");
     Ok(found.answer.available.len())
+}
+
+/// One round trip that does nothing.
+async fn ping(site: &Site) -> Result<usize> {
+    let answer: String = site.cache.ask(&redis::cmd("PING")).await?;
+    Ok(answer.len())
 }
 
 /// The middle one of so many calls, in microseconds.

@@ -1,41 +1,24 @@
-//! `/v1/events`: receipts as they come, as server-sent events.
-//!
-//! The store is the only buffer. A listener reads it page by page from its own cursor, and what
-//! happens in between only wakes it up; so a slow listener holds one page, and one that comes back
-//! with its last cursor misses nothing that is still kept.
+//! `/v1/events`: receipts as they come, as server-sent events. What is sent, and how nobody misses
+//! anything, is told in `crate::feed`.
 
-use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::sync::Arc;
-use std::time::Duration;
 
-use axum::extract::State;
-use axum::http::HeaderMap;
-use axum::response::sse::{Event, KeepAlive, Sse};
-use futures::future::{Either, select};
-use futures::stream::{self, Stream};
-use lapsed::receipt::{Receipt, ReceiptQuery};
-use lapsed::schedule::Stop;
+use axum::body::{Body, Bytes};
+use axum::extract::{Extension, State};
+use axum::http::{HeaderMap, HeaderName, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use futures::stream::{self, StreamExt};
 use serde::Deserialize;
-use tokio::sync::watch;
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Shared;
 use super::extract::Query;
+use super::line::WasCut;
 use super::problem::Problem;
-use crate::node::Live;
+use crate::feed::Seat;
 use crate::node::page::Cursor;
-
-/// How often a silent stream shows that it is there.
-const HEARTBEAT: Duration = Duration::from_secs(15);
-
-/// How many receipts of one system are read at a time.
-const PAGE: usize = 100;
-
-/// How long to wait after the store did not answer.
-const PAUSE: Duration = Duration::from_secs(1);
 
 /// The stream.
 pub fn routes() -> OpenApiRouter<Shared> {
@@ -53,111 +36,53 @@ struct EventsQuery {
 }
 
 /// Receipts as they come. The first event, `cursor`, says where the stream begins; then each
-/// `receipt`. The `id` of each is the cursor to come back with.
+/// `receipt`. The `id` of each is the cursor to come back with. Whoever does not take what is sent
+/// is dropped, and comes back with its cursor.
 #[utoipa::path(get, path = "/v1/events", tag = "receipts", params(EventsQuery),
-    responses((status = 200, description = "A stream that does not end",
-        body = String, content_type = "text/event-stream")))]
+    responses(
+        (status = 200, description = "A stream that does not end",
+            body = String, content_type = "text/event-stream"),
+        (status = 503, description = "As many listen as may")))]
 async fn events(
     State(app): State<Shared>,
     Query(query): Query<EventsQuery>,
+    Extension(cut): Extension<WasCut>,
     headers: HeaderMap,
-) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Problem> {
+) -> Result<Response, Problem> {
     let systems = app.chosen(query.system.as_deref())?;
-    let wakeups = app.node.journal().wakeups();
     let last = headers.get("last-event-id").and_then(|v| v.to_str().ok()).map(str::to_owned);
-    let cursor = match last.filter(|id| !id.is_empty()).or(query.cursor) {
-        Some(text) => Cursor::parse(&text, &systems)?,
-        None => present(&systems).await?,
-    };
-    let stop = app.stop.clone();
-    let mut follower = Follower { systems, cursor, page: VecDeque::new(), wakeups, stop };
-    let first = follower.greeting();
-    let rest = stream::unfold(follower, |mut follower| async move {
-        let event = follower.next().await?;
-        Some((Ok(event), follower))
+    let cursor = last.filter(|id| !id.is_empty()).or(query.cursor);
+    let cursor = cursor.map(|text| Cursor::parse(&text, &systems)).transpose()?;
+    let seat = take_seat(&app)?;
+    let listener = app.feeds.listen(systems, cursor, seat, cut).await?;
+    let first = listener.greeting();
+    let rest = stream::unfold(listener, |mut listener| async move {
+        let bytes = listener.next().await?;
+        Some((Ok::<Bytes, Infallible>(bytes), listener))
     });
-    let all = stream::StreamExt::chain(stream::iter([Ok(first)]), rest);
-    Ok(Sse::new(all).keep_alive(KeepAlive::new().interval(HEARTBEAT)))
+    let body = Body::from_stream(stream::iter([Ok(first)]).chain(rest));
+    Ok((HEADERS, body).into_response())
 }
 
-/// Just after the newest receipt of each system.
-async fn present(systems: &[Arc<Live>]) -> lapsed::Result<Cursor> {
-    let mut cursor = Cursor::default();
-    for live in systems {
-        let newest = live.receipts(ReceiptQuery { limit: 1, ..ReceiptQuery::default() }).await?;
-        cursor.set(&live.id().to_string(), newest.first().map_or(0, |r| r.id.seq));
-    }
-    Ok(cursor)
-}
+/// The last one is for proxies that would collect answers before they pass them on.
+const HEADERS: [(HeaderName, &str); 3] = [
+    (header::CONTENT_TYPE, "text/event-stream"),
+    (header::CACHE_CONTROL, "no-cache"),
+    (HeaderName::from_static("x-accel-buffering"), "no"),
+];
 
-struct Follower {
-    systems: Vec<Arc<Live>>,
-    cursor: Cursor,
-    page: VecDeque<Receipt>,
-    wakeups: watch::Receiver<()>,
-    stop: Stop,
-}
-
-impl Follower {
-    /// Makes every place of the cursor explicit, and tells it, so that one who loses the stream
-    /// before the first receipt can come back without a gap.
-    fn greeting(&mut self) -> Event {
-        let mut cursor = Cursor::default();
-        for live in &self.systems {
-            let system = live.id().to_string();
-            cursor.set(&system, self.cursor.get(&system).unwrap_or(0));
-        }
-        self.cursor = cursor;
-        let id = self.cursor.to_string();
-        Event::default()
-            .event("cursor")
-            .data(serde_json::json!({ "cursor": id }).to_string())
-            .id(id)
-    }
-
-    /// The next receipt; none when the daemon stops.
-    async fn next(&mut self) -> Option<Event> {
-        loop {
-            if self.stop.is_told() {
-                return None;
-            }
-            if let Some(receipt) = self.page.pop_front() {
-                self.cursor.set(&receipt.id.system.to_string(), receipt.id.seq);
-                let data = serde_json::to_string(&receipt).unwrap_or_default();
-                return Some(
-                    Event::default().event("receipt").id(self.cursor.to_string()).data(data),
-                );
-            }
-            self.wakeups.mark_unchanged();
-            match self.read().await {
-                Ok(0) => self.sleep().await,
-                Ok(_) => {}
-                Err(error) => {
-                    tracing::debug!(%error, "the event feed waits for the store");
-                    tokio::time::sleep(PAUSE).await;
-                }
-            }
-        }
-    }
-
-    async fn read(&mut self) -> lapsed::Result<usize> {
-        let mut found = VecDeque::new();
-        for live in &self.systems {
-            let after = self.cursor.get(&live.id().to_string());
-            let query = ReceiptQuery { after, before: None, limit: PAGE };
-            found.extend(live.receipts(query).await?);
-        }
-        self.page = found;
-        Ok(self.page.len())
-    }
-
-    /// Until something may have happened. The heartbeat also looks, for what others wrote.
-    async fn sleep(&mut self) {
-        let woken = Box::pin(self.wakeups.changed());
-        let stopped = Box::pin(self.stop.told());
-        let either = select(woken, stopped);
-        if let Ok(Either::Left((Err(_), _))) = tokio::time::timeout(HEARTBEAT, either).await {
-            tokio::time::sleep(PAUSE).await;
-        }
-    }
+fn take_seat(app: &Shared) -> Result<Seat, Problem> {
+    app.seats.take().ok_or_else(|| {
+        let detail = format!(
+            "{} listen already, as many as `server.listeners_max` allows; come back later",
+            app.seats.most()
+        );
+        Problem::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "too_many_listeners",
+            "Too many listeners",
+            detail,
+        )
+        .header(header::RETRY_AFTER, "10")
+    })
 }

@@ -1,0 +1,94 @@
+//! `lapsed webhook`: asks the daemon, which delivers.
+
+use serde_json::{Value, json};
+
+use crate::backend;
+use crate::backend::remote::{Remote, segment};
+use crate::cli::Target;
+use crate::cli::webhook::{DeadOfWebhook, ListWebhooks, OneOfWebhook, TestWebhook, Webhook};
+use crate::failure::Failure;
+use crate::print::{self, Table, line, moment};
+
+/// Lists, puts back, deletes or tries.
+pub fn run(args: Webhook) -> Result<(), Failure> {
+    match args {
+        Webhook::List(args) => list(&args),
+        Webhook::Dead(args) => dead(&args),
+        Webhook::PutBack(args) => settle(&args, "put_back", "will be tried again"),
+        Webhook::Delete(args) => settle(&args, "delete", "is forgotten"),
+        Webhook::Test(args) => test(&args),
+    }
+}
+
+fn daemon(target: &Target) -> Result<Remote, Failure> {
+    backend::remote(target)
+}
+
+fn list(args: &ListWebhooks) -> Result<(), Failure> {
+    let answer = daemon(&args.target)?.get_json("/v1/webhooks")?;
+    let empty = Vec::new();
+    let webhooks = answer["webhooks"].as_array().unwrap_or(&empty);
+    if args.output.json {
+        return webhooks.iter().try_for_each(print::json);
+    }
+    if webhooks.is_empty() {
+        return line("There are no webhooks; see docs/events.md for [[webhook]].");
+    }
+    let mut table = Table::new(&["webhook", "url", "system", "delivered to", "newest", "dead"]);
+    for webhook in webhooks {
+        for route in webhook["systems"].as_array().unwrap_or(&empty) {
+            let mark =
+                if route["mark"].is_null() { "not begun".to_owned() } else { text(&route["mark"]) };
+            let [name, url] = [&webhook["name"], &webhook["url"]].map(text);
+            let [system, newest, dead] =
+                [&route["system"], &route["newest"], &route["dead"]].map(text);
+            table.row(vec![name, url, system, mark, newest, dead]);
+        }
+    }
+    line(&table.text())
+}
+
+fn dead(args: &DeadOfWebhook) -> Result<(), Failure> {
+    let path = format!("/v1/webhooks/{}/dead?limit={}", segment(&args.name), args.limit);
+    let answer = daemon(&args.target)?.get_json(&path)?;
+    let empty = Vec::new();
+    let letters = answer["dead"].as_array().unwrap_or(&empty);
+    if args.output.json {
+        return letters.iter().try_for_each(print::json);
+    }
+    if letters.is_empty() {
+        return line("There are no dead letters.");
+    }
+    let mut table = Table::new(&["id", "since", "receipts", "tries", "why"]);
+    for letter in letters {
+        let [id, first, last] = [&letter["id"], &letter["first"], &letter["last"]].map(text);
+        let since = moment(letter["at_ms"].as_u64().unwrap_or(0));
+        let receipts = format!("{first} to {last}");
+        table.row(vec![id, since, receipts, text(&letter["attempts"]), text(&letter["why"])]);
+    }
+    line(&table.text())?;
+    line("To have one tried again: lapsed webhook put-back NAME ID; or: lapsed webhook delete")
+}
+
+fn settle(args: &OneOfWebhook, what: &str, then: &str) -> Result<(), Failure> {
+    let path = format!("/v1/webhooks/{}/dead/{what}", segment(&args.name));
+    let answer = daemon(&args.target)?.post_json(&path, &json!({ "id": args.id }))?;
+    if args.output.json {
+        return print::json(&answer);
+    }
+    line(&format!("{} {then}.", args.id))
+}
+
+fn test(args: &TestWebhook) -> Result<(), Failure> {
+    let path = format!("/v1/webhooks/{}/test", segment(&args.name));
+    let answer = daemon(&args.target)?.post_json(&path, &json!({}))?;
+    if args.output.json {
+        return print::json(&answer);
+    }
+    line(&format!("{} took the delivery {}.", args.name, text(&answer["delivery"])))
+}
+
+/// A value as one reads it.
+fn text(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
