@@ -1,144 +1,236 @@
-//! Who may ask. Tokens are compared in constant time; a token without the `write` scope only reads.
-//!
-//! Without a token the daemon listens on loopback alone, where a web page in somebody's browser can
-//! still knock: so a request from a page of another origin, or one made under a foreign host name,
-//! is refused.
+//! Who may ask. A token is known by its digest; which of them it is takes the same time for all.
 
-use axum::http::{HeaderMap, Method, StatusCode, header};
-use subtle::{Choice, ConstantTimeEq};
+use std::fmt::Display;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
 
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use lapsed::clock::Clock;
+use serde_json::json;
+use subtle::ConditionallySelectable;
+
+use super::limit::{Bucket, Doors};
 use super::problem::Problem;
-use crate::config::server::{Secret, Server, TOKEN_BYTES_MAX};
-
-/// What a token allows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scope {
-    /// Looking.
-    Read,
-    /// Looking and changing.
-    Write,
-}
+use super::{Shared, browser};
+use crate::config::secret::TOKEN_BYTES_MAX;
+use crate::config::server::Server;
+use crate::config::token::{Digest, LOCAL, Scope, Scopes, Token};
+use crate::node::audit::Deed;
+use crate::print::moment;
 
 /// The tokens.
 pub struct Gate {
-    write: Option<Padded>,
-    read: Option<Padded>,
+    known: Vec<Known>,
+    /// For whoever asks where there are no tokens.
+    local: Option<Bucket>,
+    doors: Doors,
+    clock: Arc<dyn Clock>,
 }
 
-/// Tokens are compared over a fixed length, so that not even their length shows.
-const PADDED: usize = TOKEN_BYTES_MAX;
-
-struct Padded {
-    bytes: [u8; PADDED],
-    len: u64,
-}
-
-impl Padded {
-    fn new(text: &str) -> Padded {
-        let mut bytes = [0; PADDED];
-        let shown = text.len().min(PADDED);
-        bytes[..shown].copy_from_slice(&text.as_bytes()[..shown]);
-        Padded { bytes, len: text.len() as u64 }
-    }
-
-    fn equals(&self, other: &Padded) -> Choice {
-        self.bytes.ct_eq(&other.bytes) & self.len.ct_eq(&other.len)
-    }
+/// One token, and how often it was shown lately.
+struct Known {
+    token: Arc<Token>,
+    bucket: Option<Bucket>,
 }
 
 impl Gate {
     /// With the tokens of the configuration.
-    pub fn new(server: &Server) -> Gate {
-        let padded = |secret: &Option<Secret>| secret.as_ref().map(|s| Padded::new(s.reveal()));
-        Gate { write: padded(&server.token), read: padded(&server.read_token) }
-    }
-
-    fn is_open(&self) -> bool {
-        self.write.is_none() && self.read.is_none()
-    }
-
-    /// What the bearer of `token` may do.
-    fn scope(&self, token: &str) -> Option<Scope> {
-        let given = Padded::new(token);
-        let matches = |known: &Option<Padded>| {
-            known.as_ref().map_or(Choice::from(0), |known| known.equals(&given))
+    pub fn new(server: &Server, clock: Arc<dyn Clock>) -> Gate {
+        let known = |token: &Token| Known {
+            bucket: token.rate_limit.map(Bucket::new),
+            token: Arc::new(token.clone()),
         };
-        let (write, read) = (matches(&self.write), matches(&self.read));
-        match (bool::from(write), bool::from(read)) {
-            (true, _) => Some(Scope::Write),
-            (false, true) => Some(Scope::Read),
-            _ => None,
+        Gate {
+            known: server.tokens.iter().map(known).collect(),
+            local: server.rate_limit.map(Bucket::new),
+            doors: Doors::new(),
+            clock,
         }
     }
 
-    /// Lets the request pass, or says why not.
-    pub fn check(&self, method: &Method, path: &str, headers: &HeaderMap) -> Result<(), Problem> {
-        if self.is_open() {
-            return check_browser(headers);
+    /// Where what comes from `address` is counted.
+    pub fn place(&self, address: IpAddr) -> usize {
+        self.doors.place(address)
+    }
+
+    /// Which token it is. Every one is compared, to the last, whether or not one was found.
+    fn find(&self, shown: &str) -> Option<usize> {
+        if shown.len() > TOKEN_BYTES_MAX {
+            return None;
         }
-        let bearer = headers.get(header::AUTHORIZATION).and_then(|v| v.to_str().ok());
-        let bearer = bearer.and_then(|v| v.split_once(' '));
-        let token = match bearer {
-            Some((scheme, token)) if scheme.eq_ignore_ascii_case("bearer") => token.trim(),
-            _ => return Err(unauthorized("send `Authorization: Bearer TOKEN`")),
+        let given = Digest::of(shown);
+        let mut found = 0_u32;
+        for (place, known) in (1..).zip(&self.known) {
+            found.conditional_assign(&place, known.token.digest.same(&given));
+        }
+        found.checked_sub(1).map(|place| place as usize)
+    }
+
+    /// Lets a request from `place` pass, or says why not. None: there are no tokens, and it came from
+    /// here.
+    pub fn check(
+        &self,
+        needed: Scope,
+        headers: &HeaderMap,
+        place: usize,
+    ) -> Result<Option<&Arc<Token>>, Problem> {
+        if self.known.is_empty() {
+            browser::check(headers)?;
+            self.count(&self.local)?;
+            return Ok(None);
+        }
+        let Known { token, bucket } = self.recognise(bearer(headers)?, place)?;
+        if token.expires_ms.is_some() && token.is_expired(self.clock.wall_ms()) {
+            return Err(expired(token));
+        }
+        self.count(bucket)?;
+        demand(token.scopes, needed)?;
+        Ok(Some(token))
+    }
+
+    fn recognise(&self, shown: &str, place: usize) -> Result<&Known, Problem> {
+        let door = self.doors.at(place);
+        let Some(found) = self.find(shown) else {
+            door.fail(self.clock.mono()).map_err(wrong_too_often)?;
+            return Err(unauthorized("the token is not known".to_owned()));
         };
-        match (self.scope(token), needed(method, path)) {
-            (None, _) => Err(unauthorized("the token is not known")),
-            (Some(Scope::Read), Scope::Write) => Err(Problem::new(
-                StatusCode::FORBIDDEN,
-                "forbidden",
-                "This token may only read",
-                "use the token of `token` in [server], which may also write",
-            )),
-            _ => Ok(()),
-        }
+        door.pass(found, || self.clock.mono()).map_err(wrong_too_often)?;
+        Ok(&self.known[found])
+    }
+
+    fn count(&self, bucket: &Option<Bucket>) -> Result<(), Problem> {
+        let Some(bucket) = bucket else { return Ok(()) };
+        bucket.take(self.clock.mono()).map_err(|wait| {
+            let detail = "this token is shown more often than `rate_limit` in [server] allows; \
+                          send several at a time (the *_many forms), or ask less often";
+            throttled(detail, wait)
+        })
     }
 }
 
-fn unauthorized(detail: &str) -> Problem {
+fn wrong_too_often(wait: Duration) -> Problem {
+    let detail = "too many wrong tokens came from this address; check the token and wait";
+    throttled(detail, wait)
+}
+
+fn throttled(detail: &str, wait: Duration) -> Problem {
+    let seconds = wait.as_millis().div_ceil(1_000).max(1);
+    Problem::new(StatusCode::TOO_MANY_REQUESTS, "throttled", "Ask less often", detail)
+        .header_value(header::RETRY_AFTER, HeaderValue::from(seconds as u64))
+}
+
+/// The one token that the request shows.
+fn bearer(headers: &HeaderMap) -> Result<&str, Problem> {
+    let mut shown = headers.get_all(header::AUTHORIZATION).iter();
+    let (first, more) = (shown.next(), shown.next().is_some());
+    if more {
+        return Err(unauthorized("send one `Authorization` header, not several".to_owned()));
+    }
+    let bearer = first.and_then(|value| value.to_str().ok()).and_then(|v| v.split_once(' '));
+    match bearer {
+        Some((scheme, token)) if scheme.eq_ignore_ascii_case("bearer") => Ok(token.trim()),
+        _ => Err(unauthorized("send `Authorization: Bearer TOKEN`".to_owned())),
+    }
+}
+
+fn unauthorized(detail: String) -> Problem {
     Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", "A token is needed", detail)
         .header(header::WWW_AUTHENTICATE, "Bearer realm=\"lapsed\"")
 }
 
-/// Reading is what changes nothing.
-fn needed(method: &Method, path: &str) -> Scope {
-    let many = |path: &str| path.ends_with("/lookup_many") || path.ends_with("/get_many");
-    let reads = method == Method::GET || method == Method::HEAD || many(path);
-    if reads { Scope::Read } else { Scope::Write }
+fn expired(token: &Token) -> Problem {
+    let end = token.expires_ms.map(moment).unwrap_or_default();
+    let detail = format!(
+        "the token `{}` expired on {end}; make another with `lapsed token new` and put it into \
+         [[server.tokens]]",
+        token.name
+    );
+    Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", "The token has expired", detail).header(
+        header::WWW_AUTHENTICATE,
+        "Bearer realm=\"lapsed\", error=\"invalid_token\", error_description=\"expired\"",
+    )
 }
 
-/// A page of another origin announces itself; one that lured the browser by DNS shows in `Host`.
-fn check_browser(headers: &HeaderMap) -> Result<(), Problem> {
-    let text = |name| headers.get(name).and_then(|v: &header::HeaderValue| v.to_str().ok());
-    let host = text(header::HOST).unwrap_or("");
-    if !is_local_host(host) {
-        return Err(stranger(
-            "without a token only requests to a loopback address are answered; set `token` in [server]",
-        ));
+fn demand(has: Scopes, needed: Scope) -> Result<(), Problem> {
+    if has.allow(needed) {
+        return Ok(());
     }
-    let Some(origin) = text(header::ORIGIN) else { return Ok(()) };
-    match origin.split_once("://") {
-        Some((_, authority)) if authority.eq_ignore_ascii_case(host) => Ok(()),
-        _ => Err(stranger("without a token, pages of another origin are not answered")),
-    }
-}
-
-fn stranger(detail: &str) -> Problem {
-    Problem::new(StatusCode::FORBIDDEN, "forbidden", "Not from there", detail)
-}
-
-fn is_local_host(host: &str) -> bool {
-    if host.is_empty() {
-        return true;
-    }
-    let name = match host.rsplit_once(':') {
-        Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
-        _ => host,
+    let title = match has {
+        Scopes::READ => "This token may only read",
+        _ => "This token may not do that",
     };
-    let bare = name.trim_start_matches('[').trim_end_matches(']');
-    name.eq_ignore_ascii_case("localhost")
-        || name.to_ascii_lowercase().ends_with(".localhost")
-        || bare.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
+    let detail = format!(
+        "it has the scopes {has}, and this needs `{}`; use a token of [server] that has it",
+        needed.as_str()
+    );
+    let problem = Problem::new(StatusCode::FORBIDDEN, "forbidden", title, detail);
+    Err(problem.with("scope", json!(needed)))
+}
+
+/// Who asks, for those routes that want to know.
+#[derive(Clone, Debug)]
+pub struct Caller {
+    /// Its token; none: there are no tokens.
+    token: Option<Arc<Token>>,
+    /// Whence, as the connection says.
+    peer: SocketAddr,
+    /// What the request calls itself.
+    request: Option<String>,
+}
+
+/// The longest id of a request that is kept.
+const REQUEST_ID_MAX: usize = 128;
+
+impl Caller {
+    /// The bearer of `token` at `peer`.
+    pub fn new(token: Option<&Arc<Token>>, peer: SocketAddr, headers: &HeaderMap) -> Caller {
+        let request = headers.get("x-request-id").and_then(|value| value.to_str().ok());
+        let request = request.filter(|id| !id.is_empty() && id.len() <= REQUEST_ID_MAX);
+        Caller { token: token.cloned(), peer, request: request.map(str::to_owned) }
+    }
+
+    /// What it is about to do, for the audit.
+    pub fn deed(&self, what: &str, target: impl Display) -> Deed {
+        Deed {
+            who: self.name().unwrap_or(LOCAL).to_owned(),
+            from: Some(self.peer.to_string()),
+            what: what.to_owned(),
+            target: target.to_string(),
+            request: self.request.clone(),
+        }
+    }
+
+    /// The name of its token.
+    pub fn name(&self) -> Option<&str> {
+        self.token.as_ref().map(|token| &*token.name)
+    }
+
+    /// Until when its token is valid.
+    pub fn expires_ms(&self) -> Option<u64> {
+        self.token.as_ref().and_then(|token| token.expires_ms)
+    }
+
+    /// What it may do.
+    pub fn scopes(&self) -> Scopes {
+        self.token.as_ref().map_or(Scopes::ALL, |token| token.scopes)
+    }
+
+    /// It may do what needs `scope`.
+    pub fn demand(&self, scope: Scope) -> Result<(), Problem> {
+        demand(self.scopes(), scope)
+    }
+}
+
+impl FromRequestParts<Shared> for Caller {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &Shared) -> Result<Self, Problem> {
+        let caller = parts.extensions.get::<Caller>().cloned();
+        caller.ok_or_else(|| Problem::internal("nobody said who asks"))
+    }
 }
 
 /// What is said when the time limit has passed.
@@ -149,28 +241,4 @@ pub fn too_slow() -> Problem {
         "It took too long",
         "no answer within `request_timeout`; it may have been carried out, and repeating it is safe",
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_loopback_names_pass_without_a_token() {
-        for good in ["", "localhost", "localhost:7227", "127.0.0.1:1", "[::1]:7227", "127.9.9.9"] {
-            assert!(is_local_host(good), "{good}");
-        }
-        for bad in ["evil.example", "evil.example:7227", "10.0.0.1:7227", "localhost.evil.example"]
-        {
-            assert!(!is_local_host(bad), "{bad}");
-        }
-    }
-
-    #[test]
-    fn tokens_of_other_lengths_differ() {
-        for (a, b) in [("a", "b"), ("a", "a\0"), ("", "a")] {
-            assert!(!bool::from(Padded::new(a).equals(&Padded::new(b))), "{a:?} {b:?}");
-        }
-        assert!(bool::from(Padded::new("abc").equals(&Padded::new("abc"))));
-    }
 }

@@ -4,6 +4,7 @@
 //! the route and two more allocations, as much as a beat itself.
 
 use std::convert::Infallible;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -11,26 +12,78 @@ use axum::Router;
 use axum::extract::Request;
 use axum::http::Method;
 use axum::response::{IntoResponse, Response};
+use axum::serve::{IncomingStream, Listener};
 use futures::future::{Either, Ready, ready};
 use tower_service::Service;
 
-use super::{Shared, auth};
+use super::auth::{self, Caller};
+use super::line::{Cut, WasCut};
+use super::noted::Noted;
+use super::problem::Problem;
+use super::{Shared, browser, scopes};
 use crate::systems;
+use crate::telemetry::Asked;
 
-/// The router, and what stands before it.
+/// The router, and what stands before it. Each connection has its own, which knows who is at the other
+/// end: so nobody has to tell it to every request.
 #[derive(Clone)]
 pub struct Front {
     app: Shared,
     router: Router,
+    peer: SocketAddr,
+    /// Where its address is counted.
+    place: usize,
+    cut: WasCut,
 }
 
 type Answer = Result<Response, Infallible>;
 type Work = Pin<Box<dyn Future<Output = Answer> + Send>>;
 
 impl Front {
-    /// Before `router`.
+    /// Before `router`; nobody is at the other end yet.
     pub fn new(app: Shared, router: Router) -> Front {
-        Front { app, router }
+        let peer = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+        let place = app.gate.place(peer.ip());
+        Front { app, router, peer, place, cut: WasCut::default() }
+    }
+
+    /// The same for a connection from `peer`, which says there whether it was cut.
+    fn facing(&self, peer: SocketAddr, cut: WasCut) -> Front {
+        Front { peer, cut, place: self.app.gate.place(peer.ip()), ..self.clone() }
+    }
+
+    /// Lets the request pass, or says why not.
+    fn admit(&self, request: &mut Request) -> Result<(), Problem> {
+        let need = scopes::needed(request.method(), request.uri().path());
+        let token = self.app.gate.check(need.scope, request.headers(), self.place)?;
+        browser::check_change(request)?;
+        if need.told {
+            let caller = Caller::new(token, self.peer, request.headers());
+            request.extensions_mut().insert(caller);
+        }
+        Ok(())
+    }
+}
+
+/// Makes a [`Front`] for each connection.
+#[derive(Clone)]
+pub struct Fronts(pub Front);
+
+impl<L> Service<IncomingStream<'_, L>> for Fronts
+where
+    L: Listener<Addr = SocketAddr>,
+    L::Io: Cut,
+{
+    type Response = Front;
+    type Error = Infallible;
+    type Future = Ready<Result<Front, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, stream: IncomingStream<'_, L>) -> Self::Future {
+        ready(Ok(self.0.facing(*stream.remote_addr(), stream.io().cut())))
     }
 }
 
@@ -43,27 +96,46 @@ impl Service<Request> for Front {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request) -> Self::Future {
-        let (method, path) = (request.method(), request.uri().path());
-        if is_guarded(path)
-            && let Err(problem) = self.app.gate.check(method, path, request.headers())
-        {
-            return Either::Left(ready(Ok(problem.into_response())));
+    fn call(&mut self, mut request: Request) -> Self::Future {
+        let (looked, guarded) =
+            (browser::looks(request.method()), is_guarded(request.uri().path()));
+        if guarded && let Err(problem) = self.admit(&mut request) {
+            let mut answer = problem.into_response();
+            browser::dress(&mut answer, looked, guarded);
+            return Either::Left(ready(Ok(answer)));
         }
-        let slow = is_slow(method, path);
+        let slow = is_slow(request.method(), request.uri().path());
+        if request.uri().path() == EVENTS {
+            request.extensions_mut().insert(self.cut.clone());
+        }
+        let noted = Noted::of(&request);
+        let asked = self.app.telemetry.is_some().then(|| Asked::of(&request));
         let routed = self.router.call(request);
-        if slow {
-            return Either::Right(Box::pin(routed));
-        }
         let app = self.app.clone();
-        Either::Right(Box::pin(async move {
-            match app.patience.with(routed).await {
-                Some(answer) => answer,
-                None => Ok(auth::too_slow().into_response()),
+        let work = async move {
+            let answered = match slow {
+                true => Some(routed.await),
+                false => app.patience.with(routed).await,
+            };
+            let mut answer = match answered {
+                Some(Ok(answer)) => answer,
+                None => auth::too_slow().into_response(),
+            };
+            browser::dress(&mut answer, looked, guarded);
+            noted.answered(&mut answer);
+            Ok(answer)
+        };
+        match (&self.app.telemetry, asked) {
+            (Some(telemetry), Some(asked)) => {
+                Either::Right(Box::pin(telemetry.clone().answer(asked, work)))
             }
-        }))
+            _ => Either::Right(Box::pin(work)),
+        }
     }
 }
+
+/// Where the event feed is.
+const EVENTS: &str = "/v1/events";
 
 /// Health, the page and the document are for everybody; what they show is in the rest.
 pub fn is_guarded(path: &str) -> bool {
@@ -75,12 +147,9 @@ fn is_slow(method: &Method, path: &str) -> bool {
     // Foretelling what a reconciliation costs counts what there is.
     let pass = method == Method::POST && path.starts_with("/v1/sweeps/")
         || path.starts_with("/v1/reconcile/");
-    let own = || systems::ROOMS.iter().flat_map(|room| room.slow_operations());
-    pass || path == "/v1/events" || own().any(|operation| ends_with_operation(path, operation))
-}
-
-fn ends_with_operation(path: &str, operation: &str) -> bool {
-    path.strip_suffix(operation).is_some_and(|rest| rest.ends_with('/'))
+    let own = || systems::operation(path);
+    let slow = || own().is_some_and(|(room, name)| room.slow_operations().contains(&name));
+    pass || path == EVENTS || slow()
 }
 
 #[cfg(test)]
@@ -97,5 +166,6 @@ mod tests {
         assert!(is_slow(&Method::POST, "/v1/registry/default/retire"));
         assert!(!is_slow(&Method::GET, "/v1/sweeps/registry/default"));
         assert!(!is_slow(&Method::POST, "/v1/registry/default/beat"));
+        assert!(!is_slow(&Method::GET, "/v1/registry/default/lookup/retire"));
     }
 }

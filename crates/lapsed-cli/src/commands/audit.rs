@@ -1,0 +1,60 @@
+//! `lapsed audit`
+
+use super::ask;
+use crate::backend::{Backend, resolve};
+use crate::cli::audit::Audit;
+use crate::failure::Failure;
+use crate::node::audit::{AUDIT_PAGE_MAX, AuditEntry};
+use crate::print::{self, Table, line, moment};
+
+/// Lists who did what by hand, newest first.
+pub fn run(args: Audit) -> Result<(), Failure> {
+    if args.limit == 0 {
+        return Err(Failure::usage("-n must be above 0"));
+    }
+    let entries = ask(&args.target, |backend| newest(backend, &args))?;
+    if args.output.json {
+        return entries.iter().try_for_each(print::json);
+    }
+    match entries.is_empty() {
+        true => line("Nobody has done anything by hand."),
+        false => line(&table(&entries)),
+    }
+}
+
+fn newest(backend: &dyn Backend, args: &Audit) -> Result<Vec<AuditEntry>, Failure> {
+    let system = match &args.system {
+        Some(text) => Some(resolve(text, &backend.systems()?)?),
+        None => None,
+    };
+    let mut all: Vec<AuditEntry> = Vec::new();
+    let mut before = None;
+    while all.len() < args.limit {
+        let limit = (args.limit - all.len()).min(AUDIT_PAGE_MAX);
+        let page = backend.audit(system.as_ref(), before.as_deref(), limit)?;
+        all.extend(page.entries);
+        before = page.next;
+        if before.is_none() {
+            break;
+        }
+    }
+    Ok(all)
+}
+
+fn table(entries: &[AuditEntry]) -> String {
+    let mut table = Table::new(&["when", "who", "from", "what", "to what", "outcome"]);
+    for entry in entries {
+        table.row(vec![
+            moment(entry.at_ms),
+            entry.who.clone(),
+            entry.from.clone().unwrap_or_else(|| "-".to_owned()),
+            entry.what.clone(),
+            entry.target.clone(),
+            entry
+                .outcome
+                .clone()
+                .unwrap_or_else(|| "not known: it began, and was not ended".to_owned()),
+        ]);
+    }
+    table.text()
+}

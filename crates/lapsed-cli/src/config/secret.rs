@@ -1,0 +1,72 @@
+//! Text that must not be seen: not in an error, not in the log, not by `{:?}`.
+
+use std::fmt;
+
+use serde::de::{self, Deserialize, Deserializer, Visitor};
+
+use super::ConfigError;
+
+/// The longest token, in bytes.
+pub const TOKEN_BYTES_MAX: usize = 512;
+
+/// Text that is never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Keeps it.
+    pub fn new(text: &str) -> Secret {
+        Secret(text.to_owned())
+    }
+
+    /// The text.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+
+    /// It can be sent in a header.
+    pub fn check_token(&self, key: &str) -> Result<(), ConfigError> {
+        let printable = self.0.chars().all(|c| c.is_ascii_graphic());
+        if self.0.is_empty() || self.0.len() > TOKEN_BYTES_MAX || !printable {
+            return Err(ConfigError(format!(
+                "`{key}`: a token must be 1 to {TOKEN_BYTES_MAX} visible ASCII characters"
+            )));
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(...)")
+    }
+}
+
+impl<'de> Deserialize<'de> for Secret {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Secret, D::Error> {
+        deserializer.deserialize_any(SecretVisitor)
+    }
+}
+
+/// Serde's own words for a value of the wrong type would show the value.
+struct SecretVisitor;
+
+impl Visitor<'_> for SecretVisitor {
+    type Value = Secret;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a token in quotes")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Secret, E> {
+        Ok(Secret::new(text))
+    }
+
+    fn visit_i64<E: de::Error>(self, _: i64) -> Result<Secret, E> {
+        Err(E::custom("a token is text: write it in quotes"))
+    }
+
+    fn visit_f64<E: de::Error>(self, _: f64) -> Result<Secret, E> {
+        Err(E::custom("a token is text: write it in quotes"))
+    }
+}

@@ -1,0 +1,188 @@
+//! How often somebody may ask, and how often an address may be wrong.
+//!
+//! A bucket is one number, the moment until which it has been used up, and taking from it is one
+//! compare-and-swap: no lock, and nothing to sweep. Failures are counted by address in a table of
+//! fixed size; two addresses that share a place share its bucket, which only makes strangers wait.
+//!
+//! An address that was wrong too often is not listened to for a while, or guessing would go on at full
+//! speed. But a token that was good from there before stays good: behind one address there may be
+//! many, and a beat that is refused because of somebody else's mistake would be a death.
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::config::limit::RateLimit;
+
+/// So many wrong tokens an address may show, for a start and then in a second.
+const FAILURES: RateLimit = RateLimit { per_second: 10, burst: 50 };
+
+/// How many addresses are told apart.
+const PLACES: usize = 4_096;
+
+/// Lets so many through in a second, and a burst at a time.
+#[derive(Debug)]
+pub struct Bucket {
+    step_ns: u64,
+    room_ns: u64,
+    /// Until when it is used up, on the monotonic clock.
+    used_until_ns: AtomicU64,
+}
+
+impl Bucket {
+    /// A full one.
+    pub fn new(limit: RateLimit) -> Bucket {
+        let step_ns = 1_000_000_000 / u64::from(limit.per_second.max(1));
+        let room_ns = step_ns * u64::from(limit.burst.max(1));
+        Bucket { step_ns, room_ns, used_until_ns: AtomicU64::new(0) }
+    }
+
+    /// Takes one, or says how long to wait for it.
+    pub fn take(&self, now: Duration) -> Result<(), Duration> {
+        let now = now.as_nanos() as u64;
+        let take = |used: u64| {
+            let next = used.max(now) + self.step_ns;
+            (next - now <= self.room_ns).then_some(next)
+        };
+        let order = Ordering::Relaxed;
+        match self.used_until_ns.fetch_update(order, order, take) {
+            Ok(_) => Ok(()),
+            Err(used) => Err(self.wait(used, now)),
+        }
+    }
+
+    /// How long to wait for one, without taking it.
+    pub fn check(&self, now: Duration) -> Result<(), Duration> {
+        let now = now.as_nanos() as u64;
+        match self.wait(self.used_until_ns.load(Ordering::Relaxed), now) {
+            Duration::ZERO => Ok(()),
+            wait => Err(wait),
+        }
+    }
+
+    fn wait(&self, used: u64, now: u64) -> Duration {
+        let next = used.max(now) + self.step_ns - now;
+        Duration::from_nanos(next.saturating_sub(self.room_ns))
+    }
+}
+
+/// What is known of the addresses that ask.
+#[derive(Debug)]
+pub struct Doors {
+    places: Vec<Door>,
+    seed: RandomState,
+}
+
+/// What is known of one address.
+#[derive(Debug)]
+pub struct Door {
+    failures: Bucket,
+    /// The tokens that were good from here, one bit for each, or for those that share it.
+    proven: AtomicU64,
+}
+
+impl Doors {
+    /// Nobody has asked yet.
+    pub fn new() -> Doors {
+        let door = || Door { failures: Bucket::new(FAILURES), proven: AtomicU64::new(0) };
+        let places = std::iter::repeat_with(door).take(PLACES).collect();
+        Doors { places, seed: RandomState::new() }
+    }
+
+    /// Where `address` is counted: the same for as long as this is there.
+    pub fn place(&self, address: IpAddr) -> usize {
+        (self.seed.hash_one(network(address)) % PLACES as u64) as usize
+    }
+
+    /// What is known of that place.
+    pub fn at(&self, place: usize) -> &Door {
+        &self.places[place % PLACES]
+    }
+}
+
+impl Door {
+    /// Token number `token` was good. From an address that is not listened to it must have been before.
+    pub fn pass(&self, token: usize, now: impl FnOnce() -> Duration) -> Result<(), Duration> {
+        let bit = 1 << (token % 64);
+        if self.proven.load(Ordering::Relaxed) & bit != 0 {
+            return Ok(());
+        }
+        self.failures.check(now())?;
+        self.proven.fetch_or(bit, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// A token was wrong; how long to wait, if that was too often.
+    pub fn fail(&self, now: Duration) -> Result<(), Duration> {
+        self.failures.take(now)
+    }
+}
+
+/// Whoever has one IPv6 address has a network of them.
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(v6) => {
+            let whole = u128::from(v6);
+            IpAddr::V6(Ipv6Addr::from(whole & !u128::from(u64::MAX)))
+        }
+        v4 => v4,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn a_bucket_lets_a_burst_through_and_then_so_many_a_second() {
+        let bucket = Bucket::new(RateLimit { per_second: 10, burst: 3 });
+        let start = at(5_000);
+        assert_eq!([0; 3].map(|_| bucket.take(start)), [Ok(()); 3]);
+        assert_eq!(bucket.take(start), Err(at(100)));
+        assert_eq!(bucket.check(start), Err(at(100)));
+        assert_eq!(bucket.take(start + at(99)), Err(at(1)));
+        assert_eq!(bucket.take(start + at(100)), Ok(()));
+        assert_eq!(bucket.take(start + at(100)), Err(at(100)));
+        let later = start + at(60_000);
+        let taken = (0..10).filter(|_| bucket.take(later).is_ok()).count();
+        assert_eq!(taken, 3, "what nobody asked for is not saved up");
+    }
+
+    #[test]
+    fn a_bucket_never_lets_more_through_when_many_take_at_once() {
+        let bucket = Bucket::new(RateLimit { per_second: 1, burst: 500 });
+        let taken: usize = std::thread::scope(|scope| {
+            let take = || (0..1_000).filter(|_| bucket.take(at(9_000)).is_ok()).count();
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(take)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+        });
+        assert_eq!(taken, 500);
+    }
+
+    #[test]
+    fn an_address_that_is_wrong_too_often_is_not_listened_to_except_for_who_was_good_before() {
+        let doors = Doors::new();
+        let door = doors.at(doors.place([192, 0, 2, 7].into()));
+        let now = at(1_000);
+        assert_eq!(door.pass(0, || now), Ok(()));
+        let wrong = (0..1_000).filter(|_| door.fail(now).is_ok()).count();
+        assert_eq!(wrong, 50);
+        assert!(door.pass(1, || now).is_err(), "it may have been guessed");
+        assert_eq!(door.pass(0, || now), Ok(()), "it was good before");
+        assert_eq!(door.pass(1, || now + at(200)), Ok(()), "a while later");
+    }
+
+    #[test]
+    fn an_ipv6_network_is_one_address() {
+        let doors = Doors::new();
+        let place = |text: &str| doors.place(text.parse().unwrap());
+        assert_eq!(place("2001:db8::1"), place("2001:db8::ffff:2"));
+        assert_eq!(place("::ffff:192.0.2.7"), place("192.0.2.7"));
+    }
+}

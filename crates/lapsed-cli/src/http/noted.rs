@@ -1,0 +1,60 @@
+//! What the log says of requests: those that failed by a fault of ours or of a store, and with `-vv` all of them.
+//!
+//! Each has an id, the caller's own (`x-request-id`) or a new one, which the answer repeats where it is worth asking
+//! about.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use axum::extract::Request;
+use axum::http::{HeaderName, HeaderValue, Method, Uri};
+use axum::response::Response;
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// The longest id that is taken from a caller.
+const ID_BYTES_MAX: usize = 128;
+
+/// One request, as long as it is under way.
+pub struct Noted {
+    method: Method,
+    uri: Uri,
+    given: Option<HeaderValue>,
+    began: Instant,
+}
+
+impl Noted {
+    /// Of this one. Copies nothing but what is shared anyway.
+    pub fn of(request: &Request) -> Noted {
+        let given = request.headers().get(&REQUEST_ID);
+        let given = given.filter(|id| id.len() <= ID_BYTES_MAX && id.to_str().is_ok()).cloned();
+        let (method, uri) = (request.method().clone(), request.uri().clone());
+        Noted { method, uri, given, began: Instant::now() }
+    }
+
+    /// It was answered.
+    pub fn answered(self, answer: &mut Response) {
+        let status = answer.status();
+        let failed = status.is_server_error();
+        if !failed && self.given.is_none() && !tracing::enabled!(tracing::Level::DEBUG) {
+            return;
+        }
+        let id = self.given.unwrap_or_else(new_id);
+        let request_id = id.to_str().unwrap_or_default();
+        let (method, path, status) = (&self.method, self.uri.path(), status.as_u16());
+        let took_ms = self.began.elapsed().as_millis() as u64;
+        match failed {
+            true => tracing::warn!(request_id, %method, path, status, took_ms, "request failed"),
+            false => tracing::debug!(request_id, %method, path, status, took_ms, "request"),
+        }
+        answer.headers_mut().insert(REQUEST_ID, id);
+    }
+}
+
+/// Unique among the requests of this host: the process, and a number.
+fn new_id() -> HeaderValue {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let text = format!("{}-{number}", std::process::id());
+    HeaderValue::from_str(&text).expect("digits and a dash are a header")
+}

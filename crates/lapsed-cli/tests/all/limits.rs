@@ -1,0 +1,77 @@
+//! How often a token may be shown, and how often an address may be wrong.
+
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::support::{CALM, Daemon, Home, JSON, Reply};
+use serde_json::json;
+
+lapsed_testbed::steady_tests! {
+    a_token_has_its_limit_and_others_have_theirs,
+    guessing_is_slowed_down_and_who_is_known_goes_on,
+}
+
+fn beat(daemon: &Daemon, token: &str) -> Reply {
+    let bearer = format!("Bearer {token}");
+    let body = json!({ "owner": "a" }).to_string();
+    let path = "/v1/registry/devices/beat";
+    daemon.call("POST", path, Some(body), &[JSON, ("authorization", &bearer)])
+}
+
+#[track_caller]
+fn is_throttled(reply: &Reply) {
+    reply.is_problem(429, "throttled");
+    let wait: u64 = reply.header("retry-after").parse().unwrap();
+    assert!(wait >= 1, "{reply:?}");
+}
+
+fn a_token_has_its_limit_and_others_have_theirs() {
+    let home = Home::with(
+        "1m",
+        CALM,
+        "token = \"all-of-it\"\nrate_limit = { per_second = 1, burst = 3 }\n\
+         [[server.tokens]]\nname = \"busy\"\ntoken = \"busy-one\"\nscopes = [\"write\"]\n\
+         rate_limit = { per_second = 1000, burst = 1000 }",
+    );
+    let daemon = home.serve();
+    let answers: Vec<Reply> = (0..20).map(|_| beat(&daemon, "all-of-it")).collect();
+    let good = answers.iter().filter(|reply| reply.status == 200).count();
+    assert!((3..10).contains(&good), "{good}");
+    is_throttled(answers.iter().find(|reply| reply.status != 200).unwrap());
+    assert!((0..20).all(|_| beat(&daemon, "busy-one").status == 200));
+    for (wrong, says) in [("per_second = 0", "above 0"), ("per_secnd = 1", "`per_second`")] {
+        let home = Home::with("1m", CALM, &format!("rate_limit = {{ {wrong} }}"));
+        let told = home.run(&["check"]);
+        assert!(told.code == 2 && told.err.contains(says), "{told:?}");
+    }
+}
+
+fn guessing_is_slowed_down_and_who_is_known_goes_on() {
+    let more = "[[server.tokens]]\nname = \"new\"\ntoken = \"not-yet-seen\"\nscopes = [\"write\"]";
+    let home = Home::with("1m", CALM, &format!("token = \"all-of-it\"\n{more}"));
+    let daemon = home.serve();
+    assert_eq!(beat(&daemon, "all-of-it").status, 200);
+    let guesses: Vec<Reply> = (0..300).map(|n| beat(&daemon, &format!("guess-{n}"))).collect();
+    let refused = guesses.iter().filter(|reply| reply.status == 401).count();
+    assert!(refused >= 50, "{refused}");
+    is_throttled(guesses.iter().find(|reply| reply.status != 401).expect("one too many"));
+    assert_eq!(beat(&daemon, "all-of-it").status, 200, "it was good from here before");
+    // A right guess must not be told from a wrong one while nobody listens.
+    // Many guess at a time, for as long as it takes: more than ten a second also on a busy machine.
+    let asked = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let guess = || {
+            while !asked.load(Relaxed) {
+                drop(beat(&daemon, "guess"));
+            }
+        };
+        (0..8).for_each(|_| drop(scope.spawn(guess)));
+        (0..300).for_each(|n| drop(beat(&daemon, &format!("guess-{n}"))));
+        let heard = beat(&daemon, "not-yet-seen").status;
+        asked.store(true, Relaxed);
+        assert_eq!(heard, 429);
+    });
+    crate::support::until("to be listened to again", || {
+        (beat(&daemon, "not-yet-seen").status == 200).then_some(())
+    });
+}
