@@ -5,12 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::support::{Daemon, lapsed};
+use crate::watched::{Watched, query};
 use clap::Parser;
-use lapsed::clock::SystemClock;
-use lapsed::{Kind, SystemId};
 use lapsed_cli::cli::Cli;
-use lapsed_cli::metrics::Metrics;
 
 const RULES: &str = "deploy/prometheus/lapsed.rules.yml";
 const CASES: &[&str] =
@@ -100,121 +97,36 @@ fn alerts_fire_and_stay_quiet_where_they_should() {
     assert_eq!(quiet, all, "every alert has a case that does not");
 }
 
-/// What of an expression names a series or a label.
-#[derive(Default, Debug)]
-struct Wanted {
-    metrics: BTreeSet<String>,
-    labels: BTreeSet<String>,
-    /// Metric, label, and the values it is matched with.
-    matched: Vec<(String, String, String)>,
-}
-
-/// Labels that Prometheus adds to whatever it reads.
-const ADDED: &[&str] = &["job", "instance"];
-
-/// Words stand for a label inside braces and after `by` and `on`; before a parenthesis for a
-/// function; else for a metric.
-fn wanted(expr: &str) -> Wanted {
-    let mut wanted = Wanted::default();
-    let (mut rest, mut metric, mut in_labels) = (expr, String::new(), false);
-    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    while let Some(first) = rest.chars().next() {
-        let length = rest.find(|c| !is_word(c)).unwrap_or(rest.len());
-        if length == 0 {
-            in_labels = match first {
-                '{' => true,
-                '}' | ')' => false,
-                _ => in_labels,
-            };
-            rest = &rest[first.len_utf8()..];
-            continue;
-        }
-        let (word, after) = rest.split_at(length);
-        rest = after;
-        let next = after.trim_start();
-        match word {
-            _ if first.is_ascii_digit() => {}
-            "by" | "on" | "without" | "ignoring" => in_labels = true,
-            "and" | "or" | "unless" | "offset" | "Inf" => {}
-            _ if in_labels => {
-                wanted.labels.insert(word.to_owned());
-                if let Some((operator, value)) = next.split_once('"')
-                    && operator.starts_with(['=', '!'])
-                {
-                    let (value, after) = value.split_once('"').unwrap();
-                    wanted.matched.push((metric.clone(), word.to_owned(), value.to_owned()));
-                    rest = after;
-                }
-            }
-            _ if next.starts_with('(') || next.starts_with("by ") => {}
-            _ => {
-                metric = word.to_owned();
-                wanted.metrics.insert(metric.clone());
-            }
-        }
-    }
-    wanted
-}
-
-/// Series by name, with their labels and the values of these.
-type Shown = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
-
-fn show(text: &str, shown: &mut Shown) {
-    for line in text.lines().filter(|line| !line.starts_with('#')) {
-        let name = line.split(['{', ' ']).next().unwrap();
-        let labels = shown.entry(name.to_owned()).or_default();
-        let Some((_, rest)) = line.split_once('{') else { continue };
-        for pair in rest.split_once('}').unwrap().0.split(',') {
-            let (label, value) = pair.split_once('=').unwrap();
-            labels.entry(label.to_owned()).or_default().insert(value.trim_matches('"').to_owned());
-        }
-    }
-}
-
-/// All that a daemon with one system of every kind shows.
-fn shown() -> Shown {
-    let mut shown = Shown::new();
-    let dir = tempfile::tempdir().unwrap();
-    let mut command = lapsed();
-    command.args(["serve", "--listen", "127.0.0.1:0", "--data"]).arg(dir.path().join("data"));
-    let daemon = Daemon::spawn(command, dir.path()).unwrap();
-    show(&daemon.get("/metrics").text, &mut shown);
-    // What only a system with an index has, and what only an object store has; the embedded store has
-    // neither. A daemon that serves one introduces it in this same way.
-    let metrics = Metrics::new(SystemClock::shared());
-    metrics.introduce_index(&SystemId::new(Kind::Registry, "default").unwrap());
-    metrics.introduce_store("bucket");
-    show(&metrics.encode(), &mut shown);
-    shown
-}
-
 #[test]
 fn all_that_the_rules_ask_for_is_shown() {
-    let shown = shown();
+    let watched = Watched::start();
+    let shown = query::shown(&watched.metrics());
     for alert in alerts() {
-        let wanted = wanted(alert.field("expr"));
+        let wanted = query::wanted(alert.field("expr"));
         assert!(!wanted.metrics.is_empty(), "{} asks for nothing", alert.name);
-        let mut labels: BTreeSet<String> = ADDED.iter().map(|label| (*label).to_owned()).collect();
-        for metric in &wanted.metrics {
-            let found = shown.get(metric);
-            let found = found.unwrap_or_else(|| panic!("{}: no series {metric}", alert.name));
-            for label in
-                wanted.labels.iter().filter(|label| ["system", "kind"].contains(&label.as_str()))
-            {
-                assert!(found.contains_key(label), "{}: {metric} has no {label}", alert.name);
-            }
-            labels.extend(found.keys().cloned());
-        }
-        for label in wanted.labels.iter().cloned().chain(template_labels(&alert)) {
-            assert!(labels.contains(&label), "{}: no label {label} in {labels:?}", alert.name);
-        }
-        for (metric, label, values) in wanted.matched {
-            for value in values.split('|') {
-                let is_there =
-                    shown[&metric].get(&label).is_some_and(|found| found.contains(value));
-                assert!(is_there, "{}: no {metric}{{{label}=\"{value}\"}}", alert.name);
-            }
-        }
+        let wrong = wanted.missing(&shown, &template_labels(&alert));
+        assert!(wrong.is_empty(), "{}: {}", alert.name, wrong.join("; "));
+    }
+}
+
+/// A rule that asks for something by a wrong name is found.
+#[test]
+fn what_is_not_shown_is_missed() {
+    let shown = query::shown(
+        "a_total{system=\"s\",kind=\"registry\",stopped=\"done\"} 1\nb{store=\"m\"} 2\n",
+    );
+    let missing = |expr: &str| query::wanted(expr).missing(&shown, &BTreeSet::new());
+    assert!(missing("sum by (job, system) (rate(a_total{stopped=\"done\"}[5m])) > 0").is_empty());
+    assert!(missing("up == 0 and on (instance) b").is_empty());
+    for wrong in [
+        "a_totals > 0",
+        "sum by (sistem) (a_total)",
+        "sum by (system) (b)",
+        "a_total{stopped=\"dome\"}",
+        "a_total{stopped=~\"done|dome\"}",
+        "b{system=\"s\"}",
+    ] {
+        assert!(!missing(wrong).is_empty(), "{wrong}");
     }
 }
 
@@ -223,19 +135,6 @@ fn template_labels(alert: &Alert) -> BTreeSet<String> {
     let words = format!("{} {}", alert.field("summary"), alert.field("description"));
     let label = |rest: &str| rest.split(' ').next().unwrap().to_owned();
     words.split("{{ $labels.").skip(1).map(label).collect()
-}
-
-#[test]
-fn what_an_expression_asks_for_is_found() {
-    let found = wanted(
-        "sum by (job, le) (rate(a_total{x=\"error\", y=~\"b|c\"}[15m])) / b > 0.5 \
-         unless on (kind) max_over_time(c[30m]) == 1 and d offset 9d",
-    );
-    let set = |words: &[&str]| words.iter().map(|w| (*w).to_owned()).collect::<BTreeSet<_>>();
-    assert_eq!(found.metrics, set(&["a_total", "b", "c", "d"]));
-    assert_eq!(found.labels, set(&["job", "le", "x", "y", "kind"]));
-    let of = |label: &str, value: &str| ("a_total".to_owned(), label.to_owned(), value.to_owned());
-    assert_eq!(found.matched, [of("x", "error"), of("y", "b|c")]);
 }
 
 #[test]

@@ -1,0 +1,18 @@
+//! `lapsed healthcheck`: for the probes of containers that have no other program to ask with. It needs
+//! no token and reads no configuration.
+
+use crate::backend::remote::{Patience, Remote};
+use crate::backend::url_or_default;
+use crate::cli::health::Healthcheck;
+use crate::config::units::parse_span;
+use crate::failure::Failure;
+use crate::print::line;
+
+/// Exit code 0 when the daemon is ready, 1 when not.
+pub fn run(args: Healthcheck) -> Result<(), Failure> {
+    let within = parse_span(&args.within).map_err(|e| Failure::usage(format!("--within: {e}")))?;
+    let (path, word) = if args.live { ("/healthz", "alive") } else { ("/readyz", "ready") };
+    let daemon = Remote::with_ca(&url_or_default(args.url), None, args.ca.as_deref())?;
+    daemon.open(path, &[], Patience::For(within))?;
+    line(word)
+}
