@@ -2,7 +2,7 @@
 
 pub mod desk;
 mod local;
-mod remote;
+pub mod remote;
 mod sse;
 
 use lapsed::inflight::Job;
@@ -17,6 +17,7 @@ use crate::config::server::LISTEN_DEFAULT;
 use crate::config::{Config, Overrides, process_env};
 use crate::failure::Failure;
 use crate::http::inflight::DeadLetters;
+use crate::node::audit::AuditPage;
 use crate::node::shapes::{BrakeStatus, Estimate, ReceiptPage, Reconciliation, SystemStatus};
 use crate::node::{BrakeOrder, Order};
 
@@ -71,6 +72,13 @@ pub trait Backend: Desk + Sync {
     fn brake(&self, system: &SystemId) -> Result<BrakeStatus, Failure>;
     /// What the operator says to it.
     fn set_brake(&self, system: &SystemId, order: BrakeOrder) -> Result<BrakeStatus, Failure>;
+    /// One page of the audit, newest first.
+    fn audit(
+        &self,
+        system: Option<&SystemId>,
+        before: Option<&str>,
+        limit: usize,
+    ) -> Result<AuditPage, Failure>;
     /// Lets go of whatever was opened.
     fn close(self: Box<Self>) -> Result<(), Failure>;
 }
@@ -111,21 +119,20 @@ pub struct Listing {
 /// Finds out whom to ask.
 pub fn open(target: &Target) -> Result<Box<dyn Backend>, Failure> {
     let Some(file) = &target.config else {
-        let url = target.url.clone().or_else(|| process_env("LAPSED_URL"));
-        let url = url.unwrap_or_else(default_url);
-        return Ok(Box::new(Remote::new(&url, target.token.clone())?));
+        let url = url_or_default(target.url.clone());
+        return Ok(Box::new(Remote::with_ca(&url, target.token.clone(), target.ca.as_deref())?));
     };
     let config = Config::load(Some(file), &Overrides::default(), &process_env)?;
     let known = config.server.token.as_ref().map(|secret| secret.reveal().to_owned());
     let token = target.token.clone().or(known);
     if let Some(url) = &target.url {
-        return Ok(Box::new(Remote::new(url, token)?));
+        return Ok(Box::new(Remote::with_ca(url, token, target.ca.as_deref())?));
     }
     let url = config.server.url();
     match Local::open(&config) {
         Ok(local) => Ok(Box::new(local)),
         Err(error) if is_in_use(&error) => {
-            let remote = Remote::new(&url, token)?;
+            let remote = Remote::with_ca(&url, token, target.ca.as_deref())?;
             if !remote.answers() {
                 return Err(Failure::failed(format!(
                     "{error}. No daemon answers at {url} either; give its address with --url"
@@ -136,6 +143,23 @@ pub fn open(target: &Target) -> Result<Box<dyn Backend>, Failure> {
         }
         Err(error) => Err(error.into()),
     }
+}
+
+/// The daemon's address: as given, as the environment says, or the usual one.
+pub fn url_or_default(given: Option<String>) -> String {
+    given.or_else(|| process_env("LAPSED_URL")).unwrap_or_else(default_url)
+}
+
+/// The daemon that is meant, also where a configuration is given: what is live is only there.
+pub fn remote(target: &Target) -> Result<Remote, Failure> {
+    let Some(file) = &target.config else {
+        let url = url_or_default(target.url.clone());
+        return Remote::with_ca(&url, target.token.clone(), target.ca.as_deref());
+    };
+    let config = Config::load(Some(file), &Overrides::default(), &process_env)?;
+    let known = config.server.token.as_ref().map(|secret| secret.reveal().to_owned());
+    let url = target.url.clone().unwrap_or_else(|| config.server.url());
+    Remote::with_ca(&url, target.token.clone().or(known), target.ca.as_deref())
 }
 
 fn default_url() -> String {
@@ -165,13 +189,24 @@ pub fn resolve(text: &str, systems: &[SystemId]) -> Result<SystemId, Failure> {
     match found.as_slice() {
         [only] => Ok((*only).clone()),
         [] => Err(Failure::usage(format!(
-            "there is no system `{text}`; there are: {}",
+            "there is no system `{text}`; {}there are: {}",
+            nearest(text, systems).map_or(String::new(), |id| format!("did you mean `{id}`? ")),
             list(&systems.iter().collect::<Vec<_>>())
         ))),
         several => {
             Err(Failure::usage(format!("`{text}` could be any of {}; say which", list(several))))
         }
     }
+}
+
+/// The system whose name, kind or both are most like `text`, if one is at all.
+fn nearest<'s>(text: &str, systems: &'s [SystemId]) -> Option<&'s SystemId> {
+    let likeness = |id: &SystemId| {
+        let words = [id.to_string(), id.name.to_string(), id.kind.to_string()];
+        words.iter().map(|word| strsim::jaro_winkler(text, word)).fold(0.0, f64::max)
+    };
+    let alike = systems.iter().map(|id| (likeness(id), id)).filter(|(likeness, _)| *likeness > 0.8);
+    alike.max_by(|(one, _), (other, _)| one.total_cmp(other)).map(|(_, id)| id)
 }
 
 /// The id of a system that somebody else names.
@@ -202,5 +237,8 @@ mod tests {
             let told = failure.to_string();
             assert!(told.contains("registry/devices, registry/sockets"), "{told}");
         }
+        let told = resolve("sockts", &two).unwrap_err().to_string();
+        assert!(told.contains("did you mean `registry/sockets`?"), "{told}");
+        assert!(!resolve("xyz", &two).unwrap_err().to_string().contains("did you mean"));
     }
 }

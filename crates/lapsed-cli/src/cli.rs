@@ -1,7 +1,15 @@
 //! The command line: what there is to type, and what `--help` says of it.
 
+pub mod audit;
+pub mod demo;
+pub mod health;
+pub mod init;
 pub mod lease;
 pub mod schema;
+pub mod shell;
+pub mod token;
+pub mod top;
+pub mod webhook;
 
 use std::path::PathBuf;
 
@@ -11,7 +19,10 @@ const EXAMPLES: &str = "\
 Examples:
   lapsed serve                                 start on ./lapsed-data, http://127.0.0.1:7227
   lapsed demo                                  see it happen first
+  lapsed demo --serve                          the dashboard with something alive on it
+  lapsed init                                  write a configuration: asks which system and store
   lapsed status                                how every system stands
+  lapsed top                                   the same, live
   lapsed sweep registry --dry-run              what a pass would take back, and why
   lapsed explain registry 356307042441013      why this one is, or is not, dead
   lapsed reconcile chat --dry-run --verbose    where index and truth differ
@@ -37,7 +48,15 @@ pub struct Cli {
     pub verbose: u8,
 
     /// How the log on stderr is written.
-    #[arg(long, global = true, value_enum, default_value = "text", display_order = 91)]
+    #[arg(
+        long,
+        global = true,
+        value_enum,
+        default_value = "text",
+        env = "LAPSED_LOG",
+        hide_env_values = true,
+        display_order = 91
+    )]
     pub log: LogFormat,
 }
 
@@ -53,17 +72,27 @@ pub enum LogFormat {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run the daemon: sweeps, HTTP API, /metrics, a small page; embedded by default.
+    /// Run the daemon: sweeps, HTTP API, /metrics, dashboard; embedded by default.
     Serve(Serve),
-    /// Watch a minute's story on the embedded store: owners live, some are killed.
-    Demo(Demo),
+    /// Watch a minute's story on the embedded store: owners live, some are killed; with --serve, on
+    /// the dashboard until Ctrl-C.
+    Demo(demo::Demo),
     /// One owner of the demo.
     #[command(hide = true)]
-    DemoOwner(DemoOwner),
+    DemoOwner(demo::DemoOwner),
+    /// One process of the living dashboard.
+    #[command(hide = true)]
+    DemoPlayer(demo::DemoPlayer),
+    /// Write a commented configuration for one of the five systems: asks, or by --preset.
+    Init(init::Init),
     /// Validate a configuration, connect, and print the plan in plain words.
     Check(Check),
+    /// Watch all systems live in the terminal: lag, passes, brakes, receipts as they come.
+    Top(top::Top),
     /// Show who is alive, suspects, the last pass, the reclaim lag and the brake.
     Status(Status),
+    /// Ask a daemon whether it is there and its stores answer: exit code 0 or 1, for probes.
+    Healthcheck(health::Healthcheck),
     /// Run one pass now; a dry run says, for each suspect, why it is dead.
     Sweep(Sweep),
     /// Compare a system's index with its truth, and heal it.
@@ -74,13 +103,18 @@ pub enum Command {
     Receipts(Receipts),
     /// Put back what a receipt removed, if its place is still free.
     Restore(Restore),
+    /// List who did what by hand: brakes, passes, restoring, dead letters.
+    Audit(audit::Audit),
     /// List, show, put back or delete dead letters: jobs that nobody is to try again by himself.
     #[command(subcommand)]
     Dead(Dead),
+    /// List webhooks, their dead letters, or try one. Asks the daemon.
+    #[command(subcommand)]
+    Webhook(webhook::Webhook),
     /// Acquire, renew, release or look at leases; hold one while a command runs.
     #[command(subcommand)]
     Lease(lease::Lease),
-    /// The command of `lapsed lease run`, before it is that command.
+    /// A command that dies with its parent (`lapsed lease run`, `lapsed demo`), before it is that command.
     #[command(hide = true)]
     LeaseChild(lease::LeaseChild),
     /// Decide a transaction, once, or show how it was decided.
@@ -88,33 +122,19 @@ pub enum Command {
     Decision(lease::Decision),
     /// Release or hold a system's brake, or let it decide by itself again.
     Brake(Brake),
+    /// Make a token for the daemon, or the hash of one for its configuration.
+    #[command(subcommand)]
+    Token(token::Token),
     /// Print or make the tables of availability in Postgres.
     #[command(subcommand)]
     Schema(schema::Schema),
     /// Show or load the server-side functions, for use from any language.
     #[command(subcommand)]
     Functions(Functions),
-}
-
-/// `lapsed demo`
-#[derive(Debug, Args)]
-pub struct Demo {
-    /// How long everything takes: 1.8 is about a minute, 0.9 half of it.
-    #[arg(long, default_value_t = 1.8, value_name = "FACTOR")]
-    pub pace: f64,
-}
-
-/// `lapsed demo-owner`, started by the demo.
-#[derive(Debug, Args)]
-pub struct DemoOwner {
-    /// Its name.
-    pub name: String,
-    /// The demo's daemon.
-    #[arg(long)]
-    pub url: String,
-    /// How often it beats.
-    #[arg(long)]
-    pub every_ms: u64,
+    /// Print a script that completes commands and options in your shell.
+    Completions(shell::Completions),
+    /// Print the manual page, or write one for every command into a folder.
+    Man(shell::Man),
 }
 
 /// Whom to ask: a running daemon, or with `-c` the store itself.
@@ -132,6 +152,10 @@ pub struct Target {
     /// The daemon's token.
     #[arg(long, env = "LAPSED_TOKEN", hide_env_values = true, value_name = "TOKEN")]
     pub token: Option<String>,
+
+    /// Trust the certificates in this file (PEM), instead of those that this machine trusts.
+    #[arg(long, env = "LAPSED_CA", value_name = "FILE")]
+    pub ca: Option<PathBuf>,
 }
 
 /// How to print.

@@ -1,19 +1,26 @@
 //! The commands: parse, ask a backend, print.
 
+mod audit;
 mod brake;
 mod check;
+mod completions;
 mod dead;
 mod decision;
 mod explain;
 mod functions;
+mod healthcheck;
+mod init;
 mod lease;
-mod receipts;
+mod man;
+pub(crate) mod receipts;
 mod reconcile;
 mod restore;
 mod schema;
 mod serve;
 mod status;
 mod sweep;
+mod token;
+mod webhook;
 
 use std::time::Duration;
 
@@ -23,29 +30,42 @@ use crate::backend::{self, Backend};
 use crate::cli::{Cli, Command, LogFormat, Target};
 use crate::demo;
 use crate::failure::Failure;
+use crate::top;
 
 /// Runs one command.
 pub fn run(cli: Cli) -> Result<(), Failure> {
     match cli.command {
         Command::Serve(args) => serve::run(args),
+        Command::Demo(args) if args.serve => {
+            demo::show::run(args.listen.as_deref(), args.token.as_deref())
+        }
         Command::Demo(args) => demo::run(demo::Pace::new(args.pace)?),
         Command::DemoOwner(args) => {
             demo::owner::run(&args.name, &args.url, Duration::from_millis(args.every_ms))
         }
+        Command::DemoPlayer(args) => demo::show::player::run(&args),
+        Command::Init(args) => init::run(args),
         Command::Check(args) => check::run(args),
+        Command::Top(args) => top::run(&args.target),
         Command::Status(args) => status::run(args),
+        Command::Healthcheck(args) => healthcheck::run(args),
         Command::Sweep(args) => sweep::run(args),
         Command::Reconcile(args) => reconcile::run(args, cli.verbose > 0),
         Command::Explain(args) => explain::run(args),
         Command::Receipts(args) => receipts::run(args),
         Command::Restore(args) => restore::run(args),
+        Command::Audit(args) => audit::run(args),
         Command::Dead(args) => dead::run(args),
+        Command::Webhook(args) => webhook::run(args),
         Command::Lease(args) => lease::run(args),
         Command::LeaseChild(args) => lease::become_command(&args),
         Command::Decision(args) => decision::run(args),
         Command::Brake(args) => brake::run(args),
+        Command::Token(args) => token::run(args),
         Command::Schema(args) => schema::run(args),
         Command::Functions(args) => functions::run(args),
+        Command::Completions(args) => completions::run(&args),
+        Command::Man(args) => man::run(&args),
     }
 }
 
@@ -64,8 +84,22 @@ pub fn log(cli: &Cli) {
             let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());
             log.with_target(false).with_ansi(colours).try_init()
         }
-        LogFormat::Json => log.json().try_init(),
+        LogFormat::Json => {
+            std::panic::set_hook(Box::new(log_panic));
+            log.json().try_init()
+        }
     };
+}
+
+/// A panic as a line like any other.
+fn log_panic(panic: &std::panic::PanicHookInfo<'_>) {
+    let at = panic.location().map(ToString::to_string).unwrap_or_default();
+    let payload = panic.payload();
+    let said = payload.downcast_ref::<&str>().copied();
+    let what = said.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+    let what = what.unwrap_or("a panic without words");
+    let thread = std::thread::current();
+    tracing::error!(at, thread = thread.name().unwrap_or_default(), "panicked: {what}");
 }
 
 /// Opens whatever the target says, and closes it whatever comes of the work.

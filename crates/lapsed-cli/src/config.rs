@@ -7,16 +7,22 @@
 pub mod common;
 pub mod document;
 pub mod heartbeat;
+pub mod limit;
 pub mod origin;
+pub mod secret;
 pub mod server;
 pub mod store;
 pub mod sweep;
+pub mod telemetry;
+pub mod token;
 pub mod units;
+pub mod webhook;
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use lapsed::Kind;
+use lapsed::{Kind, SystemId};
 use toml::de::{DeTable, DeValue};
 
 use self::common::Section;
@@ -24,6 +30,8 @@ use self::document::{Document, Node, unknown};
 use self::origin::Origin;
 use self::server::{Server, ServerSection};
 use self::store::{StoreConfig, StoreSection};
+use self::telemetry::TelemetryPlan;
+use self::webhook::Webhook;
 use crate::systems::{self, Planned};
 
 /// What is wrong with the configuration: where, what, and what to do.
@@ -61,6 +69,10 @@ pub struct Config {
     pub stores: BTreeMap<String, StoreConfig>,
     /// In the order of the file.
     pub systems: Vec<Box<dyn Planned>>,
+    /// In the order of the file.
+    pub webhooks: Vec<Webhook>,
+    /// Where traces go, if anywhere.
+    pub telemetry: Option<TelemetryPlan>,
 }
 
 /// The folder used when nothing else is said.
@@ -80,9 +92,13 @@ impl Config {
             return Self::read(&Document::new("defaults", String::new()), None, overrides, env);
         };
         let name = path.display().to_string();
-        let text = std::fs::read_to_string(path)
-            .map_err(|e| ConfigError(format!("{name}: cannot be read: {e}")))?;
+        let text = std::fs::read_to_string(path).map_err(|error| unreadable(&name, &error))?;
         Self::read(&Document::new(&name, text), Some(name.clone()), overrides, env)
+    }
+
+    /// From text, whoever wrote it.
+    pub fn parse(text: &str, overrides: &Overrides, env: &Env<'_>) -> Result<Config, ConfigError> {
+        Self::read(&Document::new("text", text.to_owned()), None, overrides, env)
     }
 
     fn read(
@@ -94,14 +110,31 @@ impl Config {
         let mut top = document.parse(env)?;
         let server = read_server(document, &mut top, overrides)?;
         let mut stores = read_stores(document, &mut top)?;
-        let nodes = take_systems(document, &mut top)?;
+        let nodes = take_list(document, &mut top, "system")?;
+        let hooks = take_list(document, &mut top, "webhook")?;
+        let telemetry = take(&mut top, "telemetry");
+        let telemetry = telemetry::read(document, telemetry.as_ref(), env)?;
         no_more(document, &top)?;
         if stores.is_empty() {
             stores.insert(STORE_DEFAULT.to_owned(), default_store(overrides)?);
         }
         let systems = read_systems(document, nodes, &stores, env)?;
-        Ok(Config { file, server, stores, systems })
+        let ids: Vec<SystemId> = systems.iter().map(|plan| plan.common().id.clone()).collect();
+        let webhooks = webhook::read(document, &hooks, &ids)?;
+        Ok(Config { file, server, stores, systems, webhooks, telemetry })
     }
+}
+
+/// Why the file cannot be read, and what to do about it.
+fn unreadable(name: &str, error: &std::io::Error) -> ConfigError {
+    let next = match error.kind() {
+        ErrorKind::NotFound => {
+            format!("`lapsed init -o {name}` writes one; without -c the defaults are used")
+        }
+        ErrorKind::PermissionDenied => "let this user read it".to_owned(),
+        _ => "give a file of TOML with -c".to_owned(),
+    };
+    ConfigError(format!("{name}: cannot be read: {error}; {next}"))
 }
 
 fn take<'d>(table: &mut DeTable<'d>, key: &str) -> Option<Node<'d>> {
@@ -150,22 +183,24 @@ fn read_stores(
     Ok(stores)
 }
 
-fn take_systems<'d>(
+fn take_list<'d>(
     document: &Document,
     top: &mut DeTable<'d>,
+    key: &str,
 ) -> Result<Vec<Node<'d>>, ConfigError> {
-    let Some(node) = take(top, "system") else { return Ok(Vec::new()) };
+    let Some(node) = take(top, key) else { return Ok(Vec::new()) };
     let span = node.span();
     match node.into_inner() {
         DeValue::Array(nodes) => Ok(nodes.into_iter().collect()),
-        _ => Err(document.wrong(Some(span), "system", "write it as [[system]]")),
+        _ => Err(document.wrong(Some(span), key, &format!("write it as [[{key}]]"))),
     }
 }
 
 /// Whatever is left at the top is a mistake.
 fn no_more(document: &Document, top: &DeTable<'_>) -> Result<(), ConfigError> {
     let Some((key, _)) = top.iter().next() else { return Ok(()) };
-    let what = unknown("key", key.get_ref(), &["server", "store", "system"]);
+    let what =
+        unknown("key", key.get_ref(), &["server", "store", "system", "webhook", "telemetry"]);
     Err(document.wrong(Some(key.span()), key.get_ref(), &what))
 }
 

@@ -3,35 +3,54 @@
 //! The order of leaving matters: stop accepting, let every pass finish its batch, give back the
 //! terms, and only then close the stores.
 
-use std::io::Write;
-use std::net::SocketAddr;
+mod notice;
+
+use std::io::{self, Write};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::ServiceExt;
-use axum::serve::ListenerExt;
 use lapsed::clock::{Clock, SystemClock};
+use lapsed::receipt::Witness;
 use lapsed::schedule::{self, Stop};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 
 use crate::config::Config;
+use crate::config::server::LISTEN_DEFAULT;
 use crate::failure::Failure;
-use crate::http::{self, App};
+use crate::http::line::Lines;
+use crate::http::{self, App, Fronts, Outward};
 use crate::metrics::Metrics;
 use crate::node::Node;
 use crate::systems::Occasion;
+use crate::telemetry::{Telemetry, Traced};
+use crate::tls::{self, Current, TlsListener};
+use crate::webhooks::Webhooks;
+use notice::Notice;
 
 /// How long requests under way may take after the daemon was told to stop.
 const DRAIN: Duration = Duration::from_secs(10);
 
+/// The server, and how it ended.
+type Serving = JoinHandle<io::Result<()>>;
+
 /// Runs until SIGTERM or SIGINT.
-pub async fn run(config: Config) -> Result<(), Failure> {
+pub async fn run(mut config: Config) -> Result<(), Failure> {
     let clock = SystemClock::shared();
+    // From here on only its digest is needed.
+    config.server.token = None;
+    let tls = config.server.tls.as_ref().map(tls::open).transpose();
+    let tls = tls.map_err(|what| Failure::usage(format!("`server.tls`: {what}")))?;
     let metrics = Arc::new(Metrics::new(clock.clone()));
     let config = Arc::new(config);
-    let node = open(config.clone(), clock.clone(), metrics.clone()).await?;
+    let telemetry = config.telemetry.as_ref().map(Telemetry::start).transpose()?;
+    let witness: Arc<dyn Witness> = match &telemetry {
+        Some(telemetry) => Traced::new(metrics.clone(), telemetry.clone()),
+        None => metrics.clone(),
+    };
+    let node = open(config.clone(), clock.clone(), witness).await?;
     for live in node.systems() {
         metrics.introduce(live.id());
         if live.reconciler().is_ok() {
@@ -49,31 +68,35 @@ pub async fn run(config: Config) -> Result<(), Failure> {
     let reconciling = reconcile(&node, &stop);
     let errands = errands(&config, &node, &stop);
     let standing = campaign(&node, &resign);
-    let (app, mut idle) = App::new(node.clone(), metrics, &config.server, stop.clone());
-    let service = http::service(app).into_make_service();
-    let told = stop.clone();
-    let listener = listener.tap_io(|tcp| {
-        let _ = tcp.set_nodelay(true);
-    });
-    let serving = axum::serve(listener, service).with_graceful_shutdown(async move {
-        told.told().await;
-    });
-    let serving = tokio::spawn(async move { serving.await });
+    let webhooks = Webhooks::open(&config, &node, &metrics, &telemetry, &clock);
+    let delivering = webhooks.deliver(&node, &stop);
+    let outward = Outward { webhooks: Arc::new(webhooks), telemetry: telemetry.clone() };
+    let (app, mut idle) = App::new(node.clone(), metrics, outward, &config.server, stop.clone());
+    let lines = Lines::new(listener, config.server.write_timeout);
+    let serving = serve(lines, tls, Fronts(http::service(app)), stop.clone())?;
     // Before it says that it is there: whoever hears that may tell it to stop at once.
     let signals = Signals::listen()?;
-    announce(&config, address)?;
+    announce(&config, &*clock, address)?;
+    let notice = Notice::from_env();
+    notice.ready();
+    let _alive = notice.keep_alive();
 
     signals.wait().await;
     tracing::info!("stopping: finishing what is under way");
+    notice.stopping();
     stopper.stop();
     drain(serving).await;
     let _ = tokio::time::timeout(DRAIN, idle.recv()).await;
     join(sweeping).await;
     join(reconciling).await;
     join(errands).await;
+    join(delivering).await;
     resigner.stop();
     join(standing).await;
     close(node).await?;
+    if let Some(telemetry) = telemetry {
+        let _ = tokio::task::spawn_blocking(move || telemetry.end()).await;
+    }
     tracing::info!("stopped");
     Ok(())
 }
@@ -81,9 +104,9 @@ pub async fn run(config: Config) -> Result<(), Failure> {
 async fn open(
     config: Arc<Config>,
     clock: Arc<dyn Clock>,
-    metrics: Arc<Metrics>,
+    witness: Arc<dyn Witness>,
 ) -> Result<Arc<Node>, Failure> {
-    let opening = tokio::task::spawn_blocking(move || Node::open(&config, clock, metrics));
+    let opening = tokio::task::spawn_blocking(move || Node::open(&config, clock, witness));
     let node = opening.await.map_err(|e| Failure::failed(format!("opening the store: {e}")))??;
     node.probe().await?;
     Ok(Arc::new(node))
@@ -103,6 +126,22 @@ async fn bind(config: &Config) -> Result<TcpListener, Failure> {
              address with --listen, for example --listen 127.0.0.1:0",
             config.server.listen
         ))
+    })
+}
+
+/// Answers until told to stop.
+fn serve(lines: Lines, tls: Option<Current>, fronts: Fronts, stop: Stop) -> io::Result<Serving> {
+    let told = async move { stop.told().await };
+    Ok(match tls {
+        Some(current) => {
+            let serving = axum::serve(TlsListener::new(lines, current)?, fronts);
+            let serving = serving.with_graceful_shutdown(told);
+            tokio::spawn(async move { serving.await })
+        }
+        None => {
+            let serving = axum::serve(lines, fronts).with_graceful_shutdown(told);
+            tokio::spawn(async move { serving.await })
+        }
     })
 }
 
@@ -153,17 +192,35 @@ fn campaign(node: &Node, stop: &Stop) -> JoinSet<()> {
 }
 
 /// One line on stdout, once it can be reached: for scripts. The rest is for the log.
-fn announce(config: &Config, address: SocketAddr) -> Result<(), Failure> {
+fn announce(config: &Config, clock: &dyn Clock, address: SocketAddr) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
-    writeln!(out, "listening on http://{address}")?;
+    let scheme = config.server.scheme();
+    writeln!(out, "listening on {scheme}://{address}")?;
     out.flush()?;
     for plan in &config.systems {
         let common = plan.common();
         let stores: Vec<_> = common.stores().map(|name| config.stores[name].describe()).collect();
         tracing::info!(system = %common.id, store = %stores.join(", "), "sweeping");
     }
-    tracing::info!("listening on http://{address}");
+    let now_ms = clock.wall_ms();
+    for warning in config.server.tokens.iter().filter_map(|token| token.warning(now_ms)) {
+        tracing::warn!("{warning}");
+    }
+    tracing::info!("listening on {scheme}://{address}");
+    let url = format!("{scheme}://{}", reached(address));
+    let usual = url == format!("http://{LISTEN_DEFAULT}");
+    let whom = if usual { String::new() } else { format!(" --url {url}") };
+    tracing::info!("dashboard: {url}/; in another terminal: `lapsed top{whom}`");
     Ok(())
+}
+
+/// The address to open on this machine.
+fn reached(address: SocketAddr) -> SocketAddr {
+    match address {
+        SocketAddr::V4(v4) if v4.ip().is_unspecified() => (Ipv4Addr::LOCALHOST, v4.port()).into(),
+        SocketAddr::V6(v6) if v6.ip().is_unspecified() => (Ipv6Addr::LOCALHOST, v6.port()).into(),
+        other => other,
+    }
 }
 
 /// What tells the daemon to stop.
@@ -196,7 +253,7 @@ impl Signals {
     }
 }
 
-async fn drain(serving: tokio::task::JoinHandle<std::io::Result<()>>) {
+async fn drain(serving: Serving) {
     match tokio::time::timeout(DRAIN, serving).await {
         Ok(Ok(Ok(()))) => {}
         Ok(_) => tracing::warn!("the server ended with an error"),

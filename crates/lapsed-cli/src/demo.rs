@@ -2,12 +2,14 @@
 //!
 //! A daemon on an empty folder, six owners as processes of their own. One is killed, one is frozen
 //! and comes back as a zombie, one leaves gracefully. At the end, what was promised is compared
-//! with what the receipts say. Every process that is started is stopped by its pid.
+//! with what the receipts say. Every process that is started is stopped by its pid. `show` is the
+//! other way to watch: no end and no verdict, all systems at once, on the dashboard.
 
 mod api;
 mod cast;
 pub mod owner;
 mod screen;
+pub mod show;
 mod verdict;
 
 use std::time::{Duration, Instant};
@@ -61,8 +63,8 @@ struct Stage {
 /// Tells the story, then judges it. Fails when a promise was not kept.
 pub fn run(pace: Pace) -> Result<(), Failure> {
     let folder = cast::Folder::make()?;
-    let daemon = Daemon::start(&folder, pace)?;
-    let api = Api::new(daemon.url());
+    let daemon = Daemon::start(&folder, &config(&folder, pace), None)?;
+    let api = Api::new(daemon.url(), None);
     let mut stage =
         Stage { pace, screen: Screen::new(daemon.url()), api, daemon, players: Vec::new() };
     let told = stage.tell();
@@ -73,6 +75,18 @@ pub fn run(pace: Pace) -> Result<(), Failure> {
     stage.screen.finish();
     stage.daemon.stop();
     verdict?.print()
+}
+
+/// One registry, as fast as the story.
+fn config(folder: &cast::Folder, pace: Pace) -> String {
+    format!(
+        "[server]\nlisten = \"127.0.0.1:0\"\n\n[store.demo]\nurl = \"embedded:{}\"\n\n\
+         [[system]]\nkind = \"registry\"\nname = \"default\"\nstore = \"demo\"\n\
+         heartbeat_ttl = \"{}ms\"\nsweep = {{ every = \"{}ms\" }}\n",
+        folder.data().display(),
+        pace.ttl().as_millis(),
+        pace.every().as_millis()
+    )
 }
 
 /// What happened on stage, for the verdict.
@@ -105,8 +119,7 @@ impl Stage {
             self.pace.every().as_secs_f64()
         ));
         for number in 1..=OWNERS {
-            let player = Player::start(&format!("gateway-{number}"), &self.daemon, self.pace)?;
-            self.players.push(player);
+            self.players.push(self.player(&format!("gateway-{number}"))?);
         }
         let all = (OWNERS * ENTRIES) as u64;
         self.until("every owner has registered its entries", |stage| {
@@ -115,6 +128,12 @@ impl Stage {
         self.screen.say(&format!("{all} entries are registered, each on disk before its answer"));
         // A store that has just been started spares everybody for a whole TTL.
         self.watch(self.pace.ttl() + self.pace.seconds(2.0))
+    }
+
+    fn player(&self, name: &str) -> Result<Player, Failure> {
+        let beat = (self.pace.ttl().as_millis() / 3).to_string();
+        let args = ["demo-owner", name, "--url", self.daemon.url(), "--every-ms", &beat];
+        Player::start(name, &args, None)
     }
 
     fn kill(&mut self) -> Result<String, Failure> {

@@ -65,9 +65,33 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         match error {
             Error::Invalid(what) => Failure::Usage(what),
-            other => Failure::Failed(other.to_string()),
+            other => Failure::Failed(format!("{other}{}", next_step(&other))),
         }
     }
+}
+
+/// By what a store's client or the system says: what to do next.
+const NEXT_STEPS: &[(&str, &str)] = &[
+    (
+        "Connection refused",
+        "Is the server running there? Start it, or correct `url` in [store.NAME]",
+    ),
+    ("failed to lookup", "Is the name of the host right? Correct `url` in [store.NAME]"),
+    (
+        "WRONGPASS",
+        "Correct the password in `url` of [store.NAME], as redis://USER:${PASSWORD}@HOST",
+    ),
+    ("NOAUTH", "It wants a password: write redis://:${REDIS_PASSWORD}@HOST:PORT in [store.NAME]"),
+    ("password authentication failed", "Correct user and password in `url` of [store.NAME]"),
+    ("Permission denied", "Let this user write there, or choose another folder with --data DIR"),
+    ("folder cannot be made", "Choose another folder with --data DIR, or in `url` of [store.NAME]"),
+];
+
+/// After the error, where there is something to do.
+fn next_step(error: &Error) -> String {
+    let Error::Unavailable { what, .. } = error else { return String::new() };
+    let step = NEXT_STEPS.iter().find(|(said, _)| what.contains(said));
+    step.map_or(String::new(), |(_, step)| format!(". {step}"))
 }
 
 impl From<std::io::Error> for Failure {

@@ -1,38 +1,53 @@
 //! HTTP: thin. Parse, ask the node, answer; whatever goes wrong is `application/problem+json`.
 
+pub mod audit;
 pub mod auth;
 pub mod availability;
 pub mod brakes;
+mod browser;
 pub mod events;
 mod extract;
 mod front;
+pub mod history;
 pub mod inflight;
 pub mod leases;
+mod limit;
+pub mod line;
+mod noted;
 pub mod openapi;
 pub mod owners;
+mod page;
 mod patience;
 pub mod problem;
 pub mod receipts;
 pub mod reconcile;
 pub mod registry;
 pub mod schemas;
+mod scopes;
 pub mod service;
 pub mod sessions;
 pub mod sweeps;
+pub mod webhooks;
+pub mod whoami;
 
 use std::sync::Arc;
 
 use lapsed::Kind;
+use lapsed::clock::SystemClock;
 use lapsed::schedule::Stop;
+use opentelemetry::context::FutureExt;
 use tokio::sync::mpsc;
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::config::server::Server;
+use crate::feed::{Feeds, Seats};
 use crate::metrics::Metrics;
 use crate::node::{Live, Node};
 use crate::systems;
+use crate::telemetry::Telemetry;
+use crate::webhooks::Webhooks;
 use auth::Gate;
-pub use front::Front;
+pub use front::{Front, Fronts};
 use patience::Patience;
 use problem::Problem;
 
@@ -46,8 +61,21 @@ pub struct App {
     gate: Gate,
     body_limit: usize,
     patience: Patience,
+    feeds: Feeds,
+    seats: Arc<Seats>,
+    webhooks: Arc<Webhooks>,
+    telemetry: Option<Arc<Telemetry>>,
     stop: Stop,
     busy: mpsc::Sender<()>,
+}
+
+/// What the daemon tells others by itself.
+#[derive(Default)]
+pub struct Outward {
+    /// Who is called.
+    pub webhooks: Arc<Webhooks>,
+    /// Traces, if anybody wants them.
+    pub telemetry: Option<Arc<Telemetry>>,
 }
 
 impl App {
@@ -55,14 +83,19 @@ impl App {
     pub fn new(
         node: Arc<Node>,
         metrics: Arc<Metrics>,
+        outward: Outward,
         server: &Server,
         stop: Stop,
     ) -> (Shared, mpsc::Receiver<()>) {
         let (busy, idle) = mpsc::channel(1);
         let app = App {
+            telemetry: outward.telemetry,
+            webhooks: outward.webhooks,
+            feeds: Feeds::new(node.journal().clone(), stop.clone()),
+            seats: Seats::new(server.listeners_max, metrics.events().clone()),
             node,
             metrics,
-            gate: Gate::new(server),
+            gate: Gate::new(server, SystemClock::shared()),
             body_limit: server.body_limit,
             patience: Patience::start(server.request_timeout),
             stop,
@@ -94,11 +127,15 @@ impl App {
         work: impl Future<Output = T> + Send + 'static,
     ) -> Result<T, Problem> {
         let busy = self.busy.clone();
-        let task = tokio::spawn(async move {
+        let work = async move {
             let answer = work.await;
             drop(busy);
             answer
-        });
+        };
+        let task = match self.telemetry {
+            Some(_) => tokio::spawn(work.with_current_context()),
+            None => tokio::spawn(work),
+        };
         task.await.map_err(|e| Problem::internal(format!("the work ended early: {e}")))
     }
 }
@@ -108,6 +145,7 @@ pub fn service(app: Shared) -> Front {
     let (routes, document) = routes().split_for_parts();
     let router = routes
         .merge(openapi::route(document))
+        .merge(page::files())
         .fallback(problem::no_route)
         .method_not_allowed_fallback(problem::no_method)
         .with_state(app.clone());
@@ -120,8 +158,13 @@ fn routes() -> OpenApiRouter<Shared> {
         .merge(sweeps::routes())
         .merge(reconcile::routes())
         .merge(brakes::routes())
+        .merge(history::routes())
         .merge(receipts::routes())
         .merge(events::routes())
-        .merge(service::routes());
+        .merge(webhooks::routes())
+        .merge(service::routes())
+        .merge(page::routes())
+        .merge(whoami::routes())
+        .merge(audit::routes());
     systems::ROOMS.iter().fold(common, |routes, room| routes.merge(room.routes()))
 }

@@ -3,18 +3,22 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use lapsed_cli::cli::Cli;
+use lapsed_cli::cli::{Cli, LogFormat};
 use lapsed_cli::commands;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
     commands::log(&cli);
+    let log = cli.log;
     match commands::run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             let what = failure.to_string();
-            if !what.is_empty() {
-                eprintln!("error: {what}");
+            match log {
+                _ if what.is_empty() => {}
+                // Also the last line can be read by a program.
+                LogFormat::Json => tracing::error!("{what}"),
+                LogFormat::Text => eprintln!("error: {what}"),
             }
             failure.code()
         }

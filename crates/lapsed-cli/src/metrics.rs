@@ -4,11 +4,14 @@
 mod availability;
 mod cleanup;
 mod drift;
+mod events;
 mod evicted;
 mod jobs;
 mod labels;
 mod leases;
 mod requests;
+mod standing;
+mod webhooks;
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
@@ -21,7 +24,7 @@ use lapsed::receipt::{Reason, Receipt, Witness};
 use lapsed::reconcile::{Ended, ReconcileReport, Reconciled};
 use lapsed::sweep::brake::Verdict;
 use lapsed::sweep::{Act, Census, PassReport, Stopped};
-use lapsed::{Error, Kind, SystemId};
+use lapsed::{Error, Kind, Name, SystemId};
 use prometheus_client::encoding::text;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -32,12 +35,17 @@ use prometheus_client::registry::Registry;
 use availability::AvailabilitySeries;
 use cleanup::Cleanup;
 use drift::Drift;
+pub use events::EventSeries;
 use evicted::Evicted;
 use jobs::Jobs;
 use labels::{ByError, ByReason, ByState, ByStopped, OfSystem};
 pub use leases::Waiting;
 use requests::Requests;
+use standing::Standing;
+pub use webhooks::WebhookSeries;
+use webhooks::WebhooksSeries;
 
+use crate::node::Live;
 use crate::stores::OpenObject;
 use leases::{By, LeaseSeries};
 
@@ -60,12 +68,15 @@ pub struct Metrics {
     brake: Family<OfSystem, Gauge<f64, AtomicU64>>,
     zombies: Family<OfSystem, Counter>,
     store_errors: Family<ByError, Counter>,
+    standing: Standing,
     drift: Drift,
     cleanup: Cleanup,
     jobs: Jobs,
     leases: LeaseSeries,
     availability: AvailabilitySeries,
     requests: Requests,
+    events: EventSeries,
+    webhooks: WebhooksSeries,
     evicted: Arc<Evicted>,
 }
 
@@ -105,15 +116,19 @@ impl Metrics {
             brake: Family::default(),
             zombies: Family::default(),
             store_errors: Family::default(),
+            standing: Standing::default(),
             drift: Drift::default(),
             cleanup: Cleanup::new(),
             jobs: Jobs::default(),
             leases: LeaseSeries::default(),
             availability: AvailabilitySeries::default(),
             requests: Requests::default(),
-            evicted: Arc::new(Evicted::new(clock)),
+            events: EventSeries::default(),
+            webhooks: WebhooksSeries::default(),
+            evicted: Arc::new(Evicted::new(clock.clone())),
         };
         metrics.register();
+        metrics.standing.register(&mut metrics.lock(), clock.wall_ms());
         metrics
     }
 
@@ -144,6 +159,7 @@ impl Metrics {
             self.store_errors.clone(),
         );
         self.drift.register(to);
+        self.events.register(to);
         to.register_collector(Box::new(self.evicted.clone()));
     }
 
@@ -203,6 +219,15 @@ impl Metrics {
         }
     }
 
+    /// Whether the store of a system answered a scrape, and after how long; and how the system stands
+    /// by what this process knows.
+    pub fn stand(&self, live: &Live, answers: bool, took: Duration) {
+        let of = OfSystem::of(live.id());
+        self.standing.store(&of, answers, took);
+        self.standing.brake(&of, live.brake_setting());
+        self.standing.lead(&of, live.sweeper().leads());
+    }
+
     /// How many sessions nobody is connected to, over all systems.
     pub fn gauge_disconnected(&self, count: u64) {
         self.cleanup.gauge(count);
@@ -240,6 +265,17 @@ impl Metrics {
         for (system, entries) in object.entries_deleted() {
             self.requests.show_deleted(&OfSystem::of(&system), entries);
         }
+    }
+
+    /// The series of the event feed.
+    pub fn events(&self) -> &EventSeries {
+        &self.events
+    }
+
+    /// The series of one webhook.
+    pub fn introduce_webhook(&self, webhook: &Name) -> WebhookSeries {
+        self.webhooks.introduce(webhook, &mut self.lock());
+        self.webhooks.of(webhook)
     }
 
     /// Somebody waits for a lease of that system, until the answer is dropped.

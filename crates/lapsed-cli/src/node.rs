@@ -1,8 +1,12 @@
 //! The opened house: stores and systems, ready to be served over HTTP or used straight.
 
+pub mod audit;
+pub mod chronicle;
 mod journal;
+mod kept;
 mod live;
 pub mod page;
+pub mod pulse;
 mod reconcile;
 pub mod shapes;
 
@@ -14,9 +18,11 @@ use lapsed::clock::Clock;
 use lapsed::receipt::Witness;
 
 use crate::config::Config;
+use crate::config::common::Common;
 use crate::config::store::StoreConfig;
 use crate::stores::{OpenObject, OpenStore};
 use crate::systems::Occasion;
+use pulse::Pulse;
 
 pub use journal::Journal;
 pub use live::{BrakeOrder, Ground, LIST_MAX, Live};
@@ -26,6 +32,7 @@ pub use reconcile::{Order, Reconciler};
 pub struct Node {
     systems: Vec<Arc<Live>>,
     stores: BTreeMap<String, OpenStore>,
+    pulses: Vec<Pulse>,
     journal: Arc<Journal>,
 }
 
@@ -55,14 +62,17 @@ impl Node {
         witness: Arc<dyn Witness>,
         by_hand: bool,
     ) -> lapsed::Result<Node> {
-        let journal = Arc::new(Journal::new(witness));
+        let journal = Arc::new(Journal::new(witness, clock.clone()));
         let process = process_name(&*clock);
-        let mut node = Node { systems: Vec::new(), stores: BTreeMap::new(), journal };
+        let (systems, stores, pulses) = (Vec::new(), BTreeMap::new(), Vec::new());
+        let mut node = Node { systems, stores, pulses, journal };
         for plan in &config.systems {
             let common = plan.common();
             for name in common.stores() {
                 if !node.stores.contains_key(name) {
                     let store = OpenStore::open(&config.stores[name], clock.clone())?;
+                    let used = used_by(config, name);
+                    node.pulses.push(Pulse::new(&config.stores[name], &store, used, clock.clone()));
                     node.stores.insert(name.clone(), store);
                 }
             }
@@ -117,6 +127,11 @@ impl Node {
         &self.journal
     }
 
+    /// The stores, each to be asked how it is.
+    pub fn pulses(&self) -> &[Pulse] {
+        &self.pulses
+    }
+
     /// How many statements a store was sent, where they are counted.
     pub fn statements(&self, store: &str) -> Option<u64> {
         self.stores.get(store)?.statements()
@@ -136,10 +151,22 @@ pub fn used_stores(config: &Config) -> Vec<&StoreConfig> {
     config.stores.iter().filter(|(name, _)| used(name)).map(|(_, store)| store).collect()
 }
 
-/// Unique among all processes that use the same store: host, pid and chance.
-fn process_name(clock: &dyn Clock) -> String {
+/// The systems of `config` that use `store`.
+fn used_by(config: &Config, store: &str) -> Vec<String> {
+    let uses = |common: &&Common| common.stores().any(|name| name == store);
+    let all = config.systems.iter().map(|plan| plan.common());
+    all.filter(uses).map(|common| common.id.to_string()).collect()
+}
+
+/// What this machine is called.
+pub fn host_name() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let host: String = host.trim().chars().filter(|c| !c.is_whitespace()).take(64).collect();
-    let host = if host.is_empty() { "host".to_owned() } else { host };
+    if host.is_empty() { "host".to_owned() } else { host }
+}
+
+/// Unique among all processes that use the same store: host, pid and chance.
+fn process_name(clock: &dyn Clock) -> String {
+    let host = host_name();
     format!("{host}-{}-{:06x}", std::process::id(), clock.random() & 0xff_ffff)
 }

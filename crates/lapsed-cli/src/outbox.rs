@@ -13,8 +13,8 @@ use lapsed::schedule::Stop;
 use lapsed::{Error, SystemId};
 use serde::Serialize;
 use ureq::Agent;
-use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
+use crate::outbound::{self, header_safe};
 use crate::systems::inflight::webhook::{OUTBOX, Webhook};
 
 /// Who delivers. Every process is a life of its own under this name.
@@ -25,7 +25,13 @@ const AGAIN: Duration = Duration::from_secs(1);
 
 /// Delivers until told to stop. What is between two tries then is given back.
 pub async fn run(system: SystemId, inflight: Arc<Inflight>, webhook: Webhook, stop: Stop) {
-    let outbox = Outbox { system, inflight, agent: agent(&webhook), webhook, stop };
+    let outbox = Outbox {
+        system,
+        inflight,
+        agent: outbound::agent(&webhook.address, webhook.timeout),
+        webhook,
+        stop,
+    };
     while !outbox.stop.is_told() {
         if let Err(error) = outbox.deliver().await {
             tracing::warn!(system = %outbox.system, %error, "delivering broke off; beginning again");
@@ -116,20 +122,8 @@ impl Outbox {
 
     /// One try. The error says nothing of the address.
     async fn post(&self, key: &str, body: &[u8]) -> Result<(), String> {
-        let request = self.agent.post(self.webhook.address.reveal());
-        let request = request
-            .header("content-type", "application/json")
-            .header("idempotency-key", header_safe(key));
-        let body = body.to_vec();
-        let answer = tokio::task::spawn_blocking(move || request.send(&body[..]));
-        let answer = answer.await.map_err(|_| "the try was cut off".to_owned())?;
-        match answer.map_err(|error| silent(&error))?.status() {
-            status if status.is_success() => Ok(()),
-            status if status.is_redirection() => {
-                Err(format!("it answers {}; redirects are not followed", status.as_u16()))
-            }
-            status => Err(format!("it answers {}", status.as_u16())),
-        }
+        let headers = [("idempotency-key", header_safe(key))];
+        outbound::post(&self.agent, &self.webhook.address, &headers, body.to_vec()).await
     }
 
     /// So long, or until told to stop.
@@ -138,99 +132,5 @@ impl Outbox {
             () = self.stop.told() => {}
             () = tokio::time::sleep(most) => {}
         }
-    }
-}
-
-/// A time limit on everything, no redirects, no proxy.
-fn agent(webhook: &Webhook) -> Agent {
-    let config = Agent::config_builder()
-        .http_status_as_error(false)
-        .max_redirects(0)
-        .max_redirects_will_error(false)
-        .proxy(None)
-        .timeout_global(Some(webhook.timeout))
-        .user_agent(concat!("lapsed/", env!("CARGO_PKG_VERSION")));
-    let config = match webhook.address.reveal().starts_with("https:") {
-        true => config.tls_config(tls()),
-        false => config,
-    };
-    config.build().new_agent()
-}
-
-/// The certificates that this machine trusts.
-fn tls() -> TlsConfig {
-    let found = rustls_native_certs::load_native_certs();
-    let owned = found.certs.iter().map(|cert| Certificate::from_der(cert.as_ref()).to_owned());
-    let roots = RootCerts::Specific(Arc::new(owned.collect()));
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    TlsConfig::builder().root_certs(roots).unversioned_rustls_crypto_provider(provider).build()
-}
-
-/// Why there was no answer, without a word that could have come from the address.
-fn silent(error: &ureq::Error) -> String {
-    match error {
-        ureq::Error::Timeout(_) => "it does not answer in time".to_owned(),
-        ureq::Error::Io(error) => format!("it cannot be reached: {}", error.kind()),
-        ureq::Error::HostNotFound => "its host is not known".to_owned(),
-        ureq::Error::ConnectionFailed => "no connection".to_owned(),
-        ureq::Error::Tls(what) => format!("TLS: {what}"),
-        ureq::Error::Rustls(error) => format!("TLS: {error}"),
-        _ => "no answer that makes sense".to_owned(),
-    }
-}
-
-/// Names may be any UTF-8; a header may not. What cannot stand there is written as %XX.
-fn header_safe(text: &str) -> String {
-    let mut safe = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'!'..=b'~' if byte != b'%' => safe.push(byte as char),
-            _ => safe.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    safe
-}
-
-#[cfg(test)]
-mod tests {
-    use std::io::Write;
-    use std::net::TcpListener;
-
-    use super::*;
-    use crate::systems::inflight::webhook::Address;
-
-    fn webhook(url: &str) -> Webhook {
-        Webhook {
-            address: Address::parse(url).unwrap(),
-            timeout: Duration::from_secs(20),
-            attempts: 1,
-            backoff: Duration::from_secs(1),
-            backoff_max: Duration::from_secs(1),
-            at_once: 1,
-        }
-    }
-
-    /// What answers on an https address must be TLS, and nothing is sent before it is.
-    #[test]
-    fn an_https_address_is_not_spoken_to_in_the_clear() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let url = format!("https://{}/s3cret", listener.local_addr().unwrap());
-        let answering = std::thread::spawn(move || {
-            let (mut stream, _) = listener.accept().unwrap();
-            stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").unwrap();
-            let mut hello = [0; 3];
-            std::io::Read::read_exact(&mut stream, &mut hello).unwrap();
-            hello
-        });
-        let sent = agent(&webhook(&url)).post(&url).send("body");
-        let why = silent(&sent.unwrap_err());
-        assert!(!why.contains("s3cret"), "{why}");
-        assert_eq!(answering.join().unwrap()[..2], [22, 3], "a TLS handshake: {why}");
-    }
-
-    #[test]
-    fn any_name_fits_into_a_header() {
-        assert_eq!(header_safe("inflight-jobs-a/b:c-17"), "inflight-jobs-a/b:c-17");
-        assert_eq!(header_safe("é 100%"), "%C3%A9%20100%25");
     }
 }

@@ -23,6 +23,7 @@ use utoipa_axum::router::OpenApiRouter;
 
 use crate::config::ConfigError;
 use crate::config::common::{Common, Section};
+use crate::config::token::Scope;
 use crate::config::units::show_span;
 use crate::http::Shared;
 use crate::node::Live;
@@ -39,6 +40,12 @@ pub trait Room: Send + Sync {
 
     /// Its operations over HTTP, under `/v1/KIND/{name}/`.
     fn routes(&self) -> OpenApiRouter<Shared>;
+
+    /// Which scope those of them need that change something, where it is not `write`; and those that
+    /// only look, although they are sent a body.
+    fn scopes(&self) -> &'static [(&'static str, Scope)] {
+        &[]
+    }
 
     /// Those of them that take as long as they take: no request timeout.
     fn slow_operations(&self) -> &'static [&'static str] {
@@ -135,6 +142,14 @@ pub static ROOMS: &[&dyn Room] = &[
     &leases::LeasesRoom,
     &availability::AvailabilityRoom,
 ];
+
+/// The kind and the operation that `path` asks for: what follows `/v1/KIND/NAME/`.
+pub fn operation(path: &str) -> Option<(&'static dyn Room, &str)> {
+    let mut parts = path.strip_prefix("/v1/")?.splitn(3, '/');
+    let (kind, _name, operation) = (parts.next()?, parts.next()?, parts.next()?);
+    let room = ROOMS.iter().find(|room| room.kind().as_str() == kind)?;
+    Some((*room, operation))
+}
 
 /// The room of `kind`.
 pub fn room(kind: Kind) -> &'static dyn Room {

@@ -2,6 +2,7 @@
 
 mod leases;
 
+use std::fmt::Display;
 use std::sync::Arc;
 
 use lapsed::clock::SystemClock;
@@ -15,12 +16,14 @@ use lapsed::{Error, Name, SystemId};
 use tokio::runtime::{Builder, Runtime};
 
 use super::{Backend, Followed, Listing, Progress};
-use crate::config::Config;
+use crate::config::{Config, process_env};
 use crate::failure::Failure;
-use crate::http::inflight::DeadLetters;
+use crate::http::inflight::{DeadLetters, letters};
+use crate::http::{receipts, sweeps};
+use crate::node::audit::{self, AuditPage, Deed};
 use crate::node::page::{self, Cursor, Wanted};
 use crate::node::shapes::{BrakeStatus, Estimate, ReceiptPage, Reconciliation, SystemStatus};
-use crate::node::{BrakeOrder, LIST_MAX, Live, Node, Order};
+use crate::node::{BrakeOrder, LIST_MAX, Live, Node, Order, host_name};
 use crate::systems::Occasion;
 
 /// The store, opened by this process.
@@ -51,6 +54,19 @@ impl Local {
         live.ok_or_else(|| Failure::usage(format!("there is no system `{system}`")))
     }
 
+    /// Does it, and writes down who gave the command.
+    fn audited<T>(
+        &self,
+        live: &Live,
+        (what, target): (&str, &dyn Display),
+        work: impl Future<Output = lapsed::Result<T>>,
+        told: impl FnOnce(&T) -> String,
+    ) -> Result<T, Failure> {
+        let (what, target) = (what.to_owned(), target.to_string());
+        let deed = Deed { who: whoever_typed(), from: None, what, target, request: None };
+        Ok(self.runtime.block_on(live.audited(deed, work, told))?)
+    }
+
     fn inflight(&self, system: &SystemId) -> Result<&Inflight, Failure> {
         let inflight = self.live(system)?.operations::<Inflight>();
         inflight.ok_or_else(|| Failure::usage(format!("`{system}` has no jobs")))
@@ -73,7 +89,11 @@ impl Backend for Local {
     fn pass(&self, system: &SystemId, act: Act) -> Result<PassReport, Failure> {
         let live = self.live(system)?;
         let (_stopper, stop) = Stop::channel();
-        Ok(self.runtime.block_on(live.pass(act, LIST_MAX, &stop)))
+        let pass = async { Ok(live.pass(act, LIST_MAX, &stop).await) };
+        match act {
+            Act::DryRun => Ok(self.runtime.block_on(pass)?),
+            Act::Reclaim => self.audited(live, ("sweep", system), pass, sweeps::told),
+        }
     }
 
     fn reconcile(
@@ -82,8 +102,10 @@ impl Backend for Local {
         order: Order,
         tell: &mut (dyn FnMut(Progress) + Send),
     ) -> Result<Reconciliation, Failure> {
-        let reconciler = self.live(system)?.reconciler()?;
-        Ok(self.runtime.block_on(async {
+        let live = self.live(system)?;
+        let reconciler = live.reconciler()?;
+        let act = order.act;
+        let run = async {
             let stop = stop_on_interrupt();
             let extent = reconciler.extent().await;
             let mut examined = 0;
@@ -92,7 +114,11 @@ impl Backend for Local {
                 tell(Progress { examined, extent });
             };
             reconciler.run(order, &stop, &mut seen).await
-        })?)
+        };
+        match act {
+            Act::DryRun => Ok(self.runtime.block_on(run)?),
+            Act::Reclaim => self.audited(live, ("reconcile", system), run, Reconciliation::told),
+        }
     }
 
     fn estimate(&self, system: &SystemId) -> Result<Estimate, Failure> {
@@ -111,7 +137,7 @@ impl Backend for Local {
         };
         let before = listing.before.as_ref().map(|t| Cursor::parse(t, &systems)).transpose()?;
         let Listing { limit, key, owner, .. } = listing.clone();
-        let wanted = Wanted { after: None, before, limit, key, owner };
+        let wanted = Wanted { before, limit, key, owner, ..Wanted::default() };
         Ok(self.runtime.block_on(page::read(&systems, &wanted))?)
     }
 
@@ -133,7 +159,7 @@ impl Backend for Local {
                 "there is no receipt {receipt}, or it is past its retention"
             )));
         }
-        Ok(self.runtime.block_on(live.restore(receipt.seq))?)
+        self.audited(live, ("restore", receipt), live.restore(receipt.seq), receipts::told)
     }
 
     fn dead(
@@ -157,12 +183,16 @@ impl Backend for Local {
 
     fn put_back(&self, system: &SystemId, id: &str, end: End) -> Result<bool, Failure> {
         let id = Name::new(id)?;
-        Ok(self.runtime.block_on(self.inflight(system)?.put_back(&id, end))?)
+        let work = self.inflight(system)?.put_back(&id, end);
+        let told = |found: &bool| letters::told(*found, "queued");
+        self.audited(self.live(system)?, ("dead put_back", &id), work, told)
     }
 
     fn delete_dead(&self, system: &SystemId, id: &str) -> Result<bool, Failure> {
         let id = Name::new(id)?;
-        Ok(self.runtime.block_on(self.inflight(system)?.delete(&id))?)
+        let work = self.inflight(system)?.delete(&id);
+        let told = |found: &bool| letters::told(*found, "deleted");
+        self.audited(self.live(system)?, ("dead delete", &id), work, told)
     }
 
     fn brake(&self, system: &SystemId) -> Result<BrakeStatus, Failure> {
@@ -170,7 +200,22 @@ impl Backend for Local {
     }
 
     fn set_brake(&self, system: &SystemId, order: BrakeOrder) -> Result<BrakeStatus, Failure> {
-        Ok(self.runtime.block_on(self.live(system)?.set_brake(order))?)
+        let live = self.live(system)?;
+        self.audited(live, (order.what(), system), live.set_brake(order), BrakeStatus::told)
+    }
+
+    fn audit(
+        &self,
+        system: Option<&SystemId>,
+        before: Option<&str>,
+        limit: usize,
+    ) -> Result<AuditPage, Failure> {
+        let systems = match system {
+            Some(system) => vec![self.live(system)?.clone()],
+            None => self.node.systems().to_vec(),
+        };
+        let before = before.map(|text| Cursor::parse(text, &systems)).transpose()?;
+        Ok(self.runtime.block_on(audit::read(&systems, before.as_ref(), limit))?)
     }
 
     fn close(self: Box<Self>) -> Result<(), Failure> {
@@ -191,4 +236,12 @@ fn stop_on_interrupt() -> Stop {
         std::process::exit(130);
     });
     stop
+}
+
+/// As far as the environment tells: the store's credentials let them in, not their name.
+fn whoever_typed() -> String {
+    let name =
+        process_env("USER").or_else(|| process_env("LOGNAME")).filter(|name| !name.is_empty());
+    let name = name.unwrap_or_else(|| rustix::process::getuid().as_raw().to_string());
+    format!("cli:{name}@{}", host_name())
 }

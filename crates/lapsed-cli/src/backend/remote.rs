@@ -3,6 +3,8 @@
 
 mod leases;
 
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use lapsed::SystemId;
@@ -15,6 +17,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use ureq::http::Response;
+use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use ureq::{Agent, Body};
 
 use super::{Backend, Followed, Listing, Progress, sse, system_id};
@@ -22,10 +25,12 @@ use crate::failure::Failure;
 use crate::http::brakes::{BrakeBody, Word};
 use crate::http::inflight::{DeadLetters, JobBody, PutBackBody};
 use crate::http::reconcile::ReconcileOptions;
+use crate::node::audit::AuditPage;
 use crate::node::shapes::{
     BrakeStatus, Estimate, ReceiptPage, Reconciliation, Sweeps, SystemStatus,
 };
 use crate::node::{BrakeOrder, LIST_MAX, Order};
+use crate::tls;
 
 const CONNECT: Duration = Duration::from_secs(3);
 const ANSWER: Duration = Duration::from_secs(60);
@@ -53,25 +58,77 @@ const ANSWER_BYTES_MAX: u64 = 1 << 30;
 pub struct Remote {
     url: String,
     token: Option<String>,
+    /// Whom to trust, where it speaks TLS.
+    tls: Option<TlsConfig>,
 }
 
 impl Remote {
-    /// The daemon at `url`.
+    /// The daemon at `url`, known by the certificates that this machine trusts.
     pub fn new(url: &str, token: Option<String>) -> Result<Remote, Failure> {
+        Remote::with_ca(url, token, None)
+    }
+
+    /// The same; known by the certificates in `ca`, if there is one.
+    pub fn with_ca(url: &str, token: Option<String>, ca: Option<&Path>) -> Result<Remote, Failure> {
         let url = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
-        if !url.starts_with("http://") {
-            return Err(Failure::usage(format!("{url}: only http:// addresses are understood")));
-        }
-        Ok(Remote { url: url.trim_end_matches('/').to_owned(), token })
+        let tls = match url.split_once("://") {
+            Some(("http", _)) => None,
+            Some(("https", _)) => Some(trusting(ca)?),
+            _ => {
+                let what = format!("{url}: only http:// and https:// addresses are understood");
+                return Err(Failure::usage(what));
+            }
+        };
+        Ok(Remote { url: url.trim_end_matches('/').to_owned(), token, tls })
+    }
+
+    /// Its address.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// What a path answers, for those who know its shape.
+    pub fn read<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
+        self.get(path)
     }
 
     /// Whether anybody is there.
     pub fn answers(&self) -> bool {
-        agent(Patience::Short).get(format!("{}/healthz", self.url)).call().is_ok()
+        self.agent(Patience::Short).get(format!("{}/healthz", self.url)).call().is_ok()
+    }
+
+    /// No proxy: the daemon is on this machine or on a network of one's own.
+    fn agent(&self, patience: Patience) -> Agent {
+        let config = Agent::config_builder()
+            .http_status_as_error(false)
+            .proxy(None)
+            .max_redirects(0)
+            .timeout_connect(Some(CONNECT));
+        let config = match patience {
+            Patience::Short => config.timeout_global(Some(ANSWER)),
+            Patience::For(limit) => config.timeout_global(Some(limit)),
+            Patience::Long => config,
+            Patience::Stream => config.timeout_per_read(Some(SILENCE)),
+        };
+        let config = match &self.tls {
+            Some(tls) => config.tls_config(tls.clone()),
+            None => config,
+        };
+        config.build().new_agent()
     }
 
     fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
         read(self.open(path, &[], Patience::Short)?)
+    }
+
+    /// What the daemon answers to a GET.
+    pub fn get_json(&self, path: &str) -> Result<Value, Failure> {
+        self.get(path)
+    }
+
+    /// What the daemon answers to a POST.
+    pub fn post_json(&self, path: &str, body: &Value) -> Result<Value, Failure> {
+        self.send(Method::Post, path, body, Patience::Short)
     }
 
     /// A GET whose answer the caller reads.
@@ -81,7 +138,7 @@ impl Remote {
         headers: &[(&str, &str)],
         patience: Patience,
     ) -> Result<Response<Body>, Failure> {
-        let mut request = agent(patience).get(format!("{}{path}", self.url));
+        let mut request = self.agent(patience).get(format!("{}{path}", self.url));
         for (name, value) in headers.iter().copied().chain(self.bearer().as_deref().map(auth)) {
             request = request.header(name, value);
         }
@@ -96,7 +153,7 @@ impl Remote {
         patience: Patience,
     ) -> Result<T, Failure> {
         let url = format!("{}{path}", self.url);
-        let agent = agent(patience);
+        let agent = self.agent(patience);
         let mut request = match method {
             Method::Post => agent.post(url),
             Method::Put => agent.put(url),
@@ -118,7 +175,7 @@ impl Remote {
         body: Option<&Value>,
         patience: Patience,
     ) -> Result<Response<Body>, Failure> {
-        let mut request = agent(patience).post(format!("{}{path}", self.url));
+        let mut request = self.agent(patience).post(format!("{}{path}", self.url));
         if let Some(bearer) = &self.bearer() {
             request = request.header(auth(bearer).0, auth(bearer).1);
         }
@@ -131,7 +188,7 @@ impl Remote {
 
     /// A GET whose answer, good or bad, the caller judges.
     fn look(&self, path: &str) -> Result<Response<Body>, Failure> {
-        let request = agent(Patience::Short).get(format!("{}{path}", self.url));
+        let request = self.agent(Patience::Short).get(format!("{}{path}", self.url));
         let request = self.bearer().iter().fold(request, |request, bearer| {
             let (name, value) = auth(bearer);
             request.header(name, value)
@@ -167,6 +224,10 @@ impl Remote {
             ureq::Error::BadUri(_) | ureq::Error::Http(_) => {
                 Failure::usage(format!("{url} is not an address: {error}"))
             }
+            _ if error.to_string().contains("certificate") => Failure::failed(format!(
+                "the daemon at {url} is not trusted: {error}. Give the certificate of its authority \
+                 with --ca FILE or LAPSED_CA"
+            )),
             _ => Failure::failed(format!(
                 "no daemon answers at {url}: {error}. Start one with `lapsed serve`, give its \
                  address with --url, or go straight to a store with -c FILE"
@@ -184,20 +245,17 @@ fn auth(bearer: &str) -> (&str, &str) {
     ("authorization", bearer)
 }
 
-/// No proxy: the daemon is on this machine or on a network of one's own.
-fn agent(patience: Patience) -> Agent {
-    let config = Agent::config_builder()
-        .http_status_as_error(false)
-        .proxy(None)
-        .max_redirects(0)
-        .timeout_connect(Some(CONNECT));
-    let config = match patience {
-        Patience::Short => config.timeout_global(Some(ANSWER)),
-        Patience::For(limit) => config.timeout_global(Some(limit)),
-        Patience::Long => config,
-        Patience::Stream => config.timeout_per_read(Some(SILENCE)),
+/// The certificates in `ca`, or those that this machine trusts.
+fn trusting(ca: Option<&Path>) -> Result<TlsConfig, Failure> {
+    let found = match ca {
+        Some(file) => tls::authorities(file).map_err(|e| Failure::usage(format!("--ca: {e}")))?,
+        None => rustls_native_certs::load_native_certs().certs,
     };
-    config.build().new_agent()
+    let owned = found.iter().map(|cert| Certificate::from_der(cert.as_ref()).to_owned());
+    let roots = RootCerts::Specific(Arc::new(owned.collect()));
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = TlsConfig::builder().root_certs(roots);
+    Ok(config.unversioned_rustls_crypto_provider(provider).build())
 }
 
 fn read<T: DeserializeOwned>(mut answer: Response<Body>) -> Result<T, Failure> {
@@ -209,14 +267,25 @@ fn read<T: DeserializeOwned>(mut answer: Response<Body>) -> Result<T, Failure> {
 fn refused(mut answer: Response<Body>) -> Failure {
     let status = answer.status().as_u16();
     let problem: Value = answer.body_mut().read_json().unwrap_or_default();
-    let detail = problem["detail"].as_str().unwrap_or("it did not say why");
+    let Some(detail) = problem["detail"].as_str() else { return stranger(status) };
     match status {
-        401 | 403 => Failure::failed(format!(
+        401 => Failure::failed(format!(
             "the daemon refuses: {detail}. Give a token with --token or LAPSED_TOKEN"
+        )),
+        403 => Failure::failed(format!(
+            "the daemon refuses: {detail}. Give a token that may do this with --token or LAPSED_TOKEN"
         )),
         400 | 422 => Failure::usage(detail),
         _ => Failure::failed(format!("the daemon answers {status}: {detail}")),
     }
+}
+
+/// A daemon says why; whoever does not is something else.
+fn stranger(status: u16) -> Failure {
+    Failure::failed(format!(
+        "what answers there ({status}) does not speak as lapsed does. Is it another program? Give the \
+         daemon's address, as `lapsed serve` prints it, with --url"
+    ))
 }
 
 /// One segment of a path.
@@ -349,6 +418,22 @@ impl Backend for Remote {
         };
         let body = BrakeBody { setting, for_ms: span.map(|s| s.as_millis() as u64) };
         self.send(Method::Put, &format!("/v1/brakes/{system}"), &body, Patience::Short)
+    }
+
+    fn audit(
+        &self,
+        system: Option<&SystemId>,
+        before: Option<&str>,
+        limit: usize,
+    ) -> Result<AuditPage, Failure> {
+        let mut path = format!("/v1/audit?limit={limit}");
+        if let Some(system) = system {
+            path.push_str(&format!("&system={}", segment(&system.to_string())));
+        }
+        if let Some(before) = before {
+            path.push_str(&format!("&before={}", segment(before)));
+        }
+        self.get(&path)
     }
 
     fn close(self: Box<Self>) -> Result<(), Failure> {

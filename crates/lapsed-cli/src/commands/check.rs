@@ -18,7 +18,9 @@ use crate::backend::is_in_use;
 use crate::cli::Check;
 use crate::config::origin::{Origin, Setting};
 use crate::config::store::{Place, StoreConfig};
+use crate::config::token::Token;
 use crate::config::units::show_span;
+use crate::config::webhook::Webhook;
 use crate::config::{Config, Overrides, process_env};
 use crate::failure::Failure;
 use crate::node::{Ground, Journal, Live, used_stores};
@@ -34,6 +36,9 @@ pub fn run(args: Check) -> Result<(), Failure> {
         token: process_env("LAPSED_TOKEN"),
     };
     let config = Config::load(args.config.as_deref(), &overrides, &process_env)?;
+    if let Some(files) = &config.server.tls {
+        files.read().map_err(|what| Failure::usage(format!("`server.tls`: {what}")))?;
+    }
     let mut stores = Vec::new();
     for store in used_stores(&config) {
         stores.push((store, connect(&config, store)?));
@@ -188,7 +193,7 @@ async fn look(
             store: opened,
             mirror: mirror.as_ref(),
             clock: clock.clone(),
-            journal: Arc::new(Journal::new(Arc::new(Silent))),
+            journal: Arc::new(Journal::new(Arc::new(Silent), clock.clone())),
             process: "check",
             by_hand: true,
         };
@@ -206,11 +211,21 @@ async fn look(
 fn describe(config: &Config, stores: &[(&StoreConfig, State)]) -> String {
     let source = config.file.as_deref().unwrap_or("the default configuration");
     let mut text = format!("{source} is right.\n\nserver: {}", config.server.url());
-    text.push_str(match &config.server.token {
-        Some(_) => ", behind a token",
-        None => ", for this machine only",
+    text.push_str(match config.server.tokens.len() {
+        0 => ", for this machine only",
+        1 => ", behind a token",
+        _ => ", behind tokens",
     });
+    for token in &config.server.tokens {
+        text.push_str(&format!("\n  {}", token.describe()));
+    }
+    for warning in server_warnings(config) {
+        text.push_str(&format!("\n  warning: {warning}"));
+    }
     text.push_str(&said(&config.server.settings));
+    if let Some(telemetry) = &config.telemetry {
+        text.push_str(&format!("\n  {}", telemetry.describe()));
+    }
     for (store, state) in stores {
         let state = state.describe();
         text.push_str(&format!("\n\nstore {}: {}\n  {state}", store.name, store.describe()));
@@ -218,7 +233,16 @@ fn describe(config: &Config, stores: &[(&StoreConfig, State)]) -> String {
     for plan in &config.systems {
         text.push_str(&format!("\n\n{}", describe_system(&**plan)));
     }
+    for webhook in &config.webhooks {
+        text.push_str(&format!("\n\n{}", webhook.describe()));
+    }
     text
+}
+
+fn server_warnings(config: &Config) -> Vec<String> {
+    let now_ms = SystemClock::shared().wall_ms();
+    let tokens = config.server.tokens.iter().filter_map(|token| token.warning(now_ms));
+    tokens.chain(config.server.warning()).collect()
 }
 
 fn describe_system(plan: &dyn Planned) -> String {
@@ -267,13 +291,24 @@ fn as_json(config: &Config, stores: &[(&StoreConfig, State)]) -> Value {
         })
         .collect();
     let systems: Vec<Value> = config.systems.iter().map(|plan| system_json(&**plan)).collect();
+    let webhooks: Vec<Value> = config.webhooks.iter().map(Webhook::as_json).collect();
     json!({
         "ok": true,
         "file": config.file,
-        "server": { "url": config.server.url(), "settings": config.server.settings },
+        "server": {
+            "url": config.server.url(),
+            "tokens": config.server.tokens.iter().map(token_json).collect::<Vec<_>>(),
+            "warnings": server_warnings(config),
+            "settings": config.server.settings,
+        },
         "stores": stores,
         "systems": systems,
+        "webhooks": webhooks,
     })
+}
+
+fn token_json(token: &Token) -> Value {
+    json!({ "name": token.name, "scopes": token.scopes.list(), "expires_ms": token.expires_ms })
 }
 
 fn system_json(plan: &dyn Planned) -> Value {

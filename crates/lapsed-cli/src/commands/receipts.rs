@@ -96,7 +96,7 @@ fn tell(args: &Receipts, receipt: &Receipt) -> Result<(), Failure> {
 const HEADINGS: [&str; 7] = ["when", "receipt", "key", "owner", "incarnation", "why", "late"];
 
 /// What became of a job, or of what was staged with a lease; of everything else it is clear.
-fn did(receipt: &Receipt) -> Option<String> {
+pub(crate) fn did(receipt: &Receipt) -> Option<String> {
     match receipt.id.system.kind {
         Kind::Inflight => Some(recovered(receipt)?.to_owned()),
         Kind::Leases => settled(receipt),

@@ -1,53 +1,49 @@
 //! `[server]`: where to listen, who may ask, how much and for how long.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Deserialize;
 
+use super::limit::{RateLimit, RateLimitSection};
 use super::origin::{Origin, Setting, Settings};
+use super::secret::Secret;
+use super::token::{self, Token, TokenSection};
 use super::units::{Size, Span};
 use super::{ConfigError, Overrides, origin_of};
+use crate::tls::TlsFiles;
 
 /// Where to listen unless told.
 pub const LISTEN_DEFAULT: &str = "127.0.0.1:7227";
 
-/// The longest token, in bytes.
-pub const TOKEN_BYTES_MAX: usize = 512;
+/// How many may listen to the events at a time, unless told.
+const LISTENERS_MAX_DEFAULT: usize = 1_000;
 
 /// As the file writes it.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServerSection {
     listen: Option<String>,
-    token: Option<String>,
-    read_token: Option<String>,
+    token: Option<Secret>,
+    read_token: Option<Secret>,
+    #[serde(default)]
+    tokens: Vec<TokenSection>,
+    rate_limit: Option<RateLimitSection>,
+    tls: Option<TlsSection>,
     body_limit: Option<Size>,
     request_timeout: Option<Span>,
+    write_timeout: Option<Span>,
+    listeners_max: Option<usize>,
 }
 
-/// Text that is never printed.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret(String);
-
-impl Secret {
-    /// Keeps it.
-    pub fn new(text: &str) -> Secret {
-        Secret(text.to_owned())
-    }
-
-    /// The text.
-    pub fn reveal(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret(...)")
-    }
+/// As the file writes it.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TlsSection {
+    cert: PathBuf,
+    key: PathBuf,
 }
 
 /// How to listen.
@@ -55,14 +51,23 @@ impl fmt::Debug for Secret {
 pub struct Server {
     /// `host:port`.
     pub listen: String,
-    /// May read and write.
+    /// `token` as it was given, for a command that asks the daemon of its configuration. The daemon
+    /// itself forgets it.
     pub token: Option<Secret>,
-    /// May only read.
-    pub read_token: Option<Secret>,
+    /// Everybody who may ask; nobody: whoever reaches it may do everything.
+    pub tokens: Vec<Token>,
+    /// How often whoever asks without a token may ask.
+    pub rate_limit: Option<RateLimit>,
+    /// The certificate to listen with; none: without TLS.
+    pub tls: Option<TlsFiles>,
     /// The largest request body, in bytes.
     pub body_limit: usize,
     /// How long one request may take.
     pub request_timeout: Duration,
+    /// For how long the other side may take nothing of what is sent.
+    pub write_timeout: Duration,
+    /// How many may listen to the events at a time.
+    pub listeners_max: usize,
     /// The values in force.
     pub settings: Vec<Setting>,
 }
@@ -84,20 +89,46 @@ impl Server {
 
         let flag = section.token.is_none() && overrides.token.is_some();
         let origin = origin_of(section.token.is_some(), flag, "--token", line("token"));
-        let token = secret("server.token", section.token.or(overrides.token.clone()))?;
+        let given = overrides.token.as_deref().map(Secret::new);
+        let token = checked("server.token", section.token.or(given))?;
         settings.note("token", &shown(&token), origin);
-        let read_token = secret("server.read_token", section.read_token)?;
-        check_tokens(&token, &read_token)?;
+        let read_token = checked("server.read_token", section.read_token)?;
+        check_read_token(&token, &read_token, section.tokens.is_empty())?;
         let origin = origin_of(read_token.is_some(), false, "", line("read_token"));
         settings.note("read_token", &shown(&read_token), origin);
+        let plain = token::Plain { token: token.as_ref(), read_token: read_token.as_ref() };
+        let rate_limit = section.rate_limit.map(|limit| limit.plan("server.rate_limit"));
+        let rate_limit = rate_limit.transpose()?;
+        let tokens = token::gather(plain, section.tokens, rate_limit)?;
+        settings.note("tokens", &tokens.len(), from_line(line("tokens")));
 
+        let words = rate_limit.map(|limit| limit.to_string());
+        settings.note("rate_limit", &words, from_line(line("rate_limit")));
+        let tls = section.tls.map(|TlsSection { cert, key }| TlsFiles { cert, key });
+        let words = tls.as_ref().map(|files| files.cert.display().to_string());
+        settings.note("tls", &words, from_line(line("tls")));
         let body_limit = section.body_limit.map_or(1 << 20, |size| size.0);
         settings.note("body_limit", &body_limit, from_line(line("body_limit")));
         let request_timeout = section.request_timeout.map_or(Duration::from_secs(30), |s| s.0);
         settings.note("request_timeout", &request_timeout, from_line(line("request_timeout")));
+        let write_timeout = section.write_timeout.map_or(Duration::from_secs(10), |s| s.0);
+        settings.note("write_timeout", &write_timeout, from_line(line("write_timeout")));
+        let listeners_max = section.listeners_max.unwrap_or(LISTENERS_MAX_DEFAULT);
+        settings.note("listeners_max", &listeners_max, from_line(line("listeners_max")));
 
         let settings = settings.finish();
-        let server = Server { listen, token, read_token, body_limit, request_timeout, settings };
+        let server = Server {
+            listen,
+            token,
+            tokens,
+            rate_limit,
+            tls,
+            body_limit,
+            request_timeout,
+            write_timeout,
+            listeners_max,
+            settings,
+        };
         server.check_listen()?;
         Ok(server)
     }
@@ -122,14 +153,29 @@ impl Server {
             Some(a) if a.ip().is_unspecified() => format!("127.0.0.1:{}", a.port()),
             _ => self.listen.clone(),
         };
-        format!("http://{local}")
+        format!("{}://{local}", self.scheme())
+    }
+
+    /// What its addresses begin with.
+    pub fn scheme(&self) -> &'static str {
+        if self.tls.is_some() { "https" } else { "http" }
+    }
+
+    /// Tokens that cross a network must not be seen there.
+    pub fn warning(&self) -> Option<String> {
+        let outside = self.addresses().ok()?.into_iter().any(|a| !a.ip().is_loopback());
+        (outside && self.tls.is_none()).then(|| {
+            "whoever can watch the network sees the tokens: set `tls` in [server], or let something \
+             that speaks TLS stand before it"
+                .to_owned()
+        })
     }
 
     /// Whoever can reach a non-loopback address must show a token.
     fn check_listen(&self) -> Result<(), ConfigError> {
         let outside = self.addresses()?.into_iter().find(|a| !a.ip().is_loopback());
         match outside {
-            Some(address) if self.token.is_none() => Err(ConfigError(format!(
+            Some(address) if self.tokens.is_empty() => Err(ConfigError(format!(
                 "`server.listen`: {address} can be reached from outside this machine, and there \
                  is no token. Set `token = \"${{LAPSED_TOKEN}}\"` in [server] (or pass --token), \
                  or listen on {LISTEN_DEFAULT}"
@@ -147,20 +193,18 @@ fn shown(secret: &Option<Secret>) -> String {
     if secret.is_some() { "set".to_owned() } else { "none".to_owned() }
 }
 
-fn secret(key: &str, text: Option<String>) -> Result<Option<Secret>, ConfigError> {
-    let Some(text) = text else { return Ok(None) };
-    let printable = text.chars().all(|c| c.is_ascii_graphic());
-    if text.is_empty() || text.len() > TOKEN_BYTES_MAX || !printable {
-        return Err(ConfigError(format!(
-            "`{key}`: a token must be 1 to {TOKEN_BYTES_MAX} visible ASCII characters"
-        )));
-    }
-    Ok(Some(Secret(text)))
+fn checked(key: &str, secret: Option<Secret>) -> Result<Option<Secret>, ConfigError> {
+    secret.as_ref().map_or(Ok(()), |secret| secret.check_token(key))?;
+    Ok(secret)
 }
 
-fn check_tokens(token: &Option<Secret>, read_token: &Option<Secret>) -> Result<(), ConfigError> {
+fn check_read_token(
+    token: &Option<Secret>,
+    read_token: &Option<Secret>,
+    alone: bool,
+) -> Result<(), ConfigError> {
     match (token, read_token) {
-        (None, Some(_)) => Err(ConfigError(
+        (None, Some(_)) if alone => Err(ConfigError(
             "`server.read_token`: needs `server.token` beside it, for those who may write".into(),
         )),
         (Some(write), Some(read)) if write == read => Err(ConfigError(

@@ -20,6 +20,7 @@ use super::extract::Answer;
 use super::owners::Result;
 use super::problem::Problem;
 use super::{App, Shared};
+use crate::config::token::Scope;
 use crate::systems::availability::Providers;
 
 /// Where an answer is from: `mirror`, `truth` or `cache`.
@@ -27,6 +28,9 @@ const SOURCE: HeaderName = HeaderName::from_static("lapsed-source");
 
 /// `behind` where the mirror could not be told yet.
 const MIRROR: HeaderName = HeaderName::from_static("lapsed-mirror");
+
+/// What counts as silent is for an operator to say.
+pub const SCOPES: &[(&str, Scope)] = &[("config", Scope::Act)];
 
 /// All of them.
 pub fn routes() -> OpenApiRouter<Shared> {

@@ -9,6 +9,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Shared;
+use super::auth::Caller;
 use super::extract::{Answer, Json, Path};
 use super::problem::Problem;
 use crate::config::units::SPAN_MAX;
@@ -75,9 +76,13 @@ async fn get(
     responses((status = 200, body = BrakeStatus)))]
 async fn put(
     State(app): State<Shared>,
+    caller: Caller,
     Path((kind, name)): Path<(String, String)>,
     Json(body): Json<BrakeBody>,
 ) -> Result<Answer<BrakeStatus>, Problem> {
     let order = body.order()?;
-    Ok(Answer(app.live(&kind, &name)?.set_brake(order).await?))
+    let live = app.live(&kind, &name)?.clone();
+    let deed = caller.deed(order.what(), live.id());
+    let work = async move { live.audited(deed, live.set_brake(order), BrakeStatus::told).await };
+    Ok(Answer(app.finish(work).await??))
 }

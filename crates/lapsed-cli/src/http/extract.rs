@@ -10,6 +10,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use super::Shared;
 use super::problem::Problem;
@@ -60,7 +61,7 @@ impl<T: DeserializeOwned> FromRequest<Shared> for MaybeJson<T> {
             return Ok(MaybeJson(None));
         }
         typed?;
-        parse(&bytes).map(|body| MaybeJson(Some(body)))
+        parse(&bytes).map(MaybeJson)
     }
 }
 
@@ -98,7 +99,8 @@ fn too_large(app: &Shared) -> Problem {
     Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "The body is too large", detail)
 }
 
-fn check_type(headers: &HeaderMap) -> Result<(), Problem> {
+/// The body says that it is JSON.
+pub fn check_type(headers: &HeaderMap) -> Result<(), Problem> {
     let given = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("");
     if is_json(given) {
         return Ok(());
@@ -118,10 +120,35 @@ fn is_json(given: &str) -> bool {
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
-    serde_json::from_slice(bytes).map_err(|error| match error.is_data() {
-        true => Problem::invalid(format!("the body does not fit: {error}")),
-        false => Problem::malformed(format!("the body is not JSON: {error}")),
+    serde_json::from_slice(bytes).or_else(|error| match error.is_data() {
+        true => parse_rounded(bytes)
+            .ok_or_else(|| Problem::invalid(format!("the body does not fit: {error}"))),
+        false => Err(Problem::malformed(format!("the body is not JSON: {error}"))),
     })
+}
+
+/// The same where some number is written `5.0`: that is 5, some clients write it so.
+fn parse_rounded<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+    let mut value = serde_json::from_slice(bytes).ok()?;
+    round(&mut value).then_some(())?;
+    serde_json::from_value(value).ok()
+}
+
+/// Writes whole numbers without a fraction; whether there was one.
+fn round(value: &mut Value) -> bool {
+    match value {
+        // Beyond 2^53 a fraction may have been lost on the way.
+        Value::Number(number) => match number.as_f64().filter(|_| number.is_f64()) {
+            Some(given) if given.fract() == 0.0 && given.abs() < 9_007_199_254_740_992.0 => {
+                *number = (given as i64).into();
+                true
+            }
+            _ => false,
+        },
+        Value::Array(all) => all.iter_mut().map(round).filter(|rounded| *rounded).count() > 0,
+        Value::Object(map) => map.values_mut().map(round).filter(|rounded| *rounded).count() > 0,
+        _ => false,
+    }
 }
 
 impl<T: DeserializeOwned + Send> FromRequestParts<Shared> for Path<T> {
@@ -148,6 +175,14 @@ impl<T: DeserializeOwned> FromRequestParts<Shared> for Query<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn whole_numbers_however_they_are_written() {
+        assert_eq!(parse::<(u64, Vec<u64>)>(b"[5.0, [7, 1e3]]").unwrap(), (5, vec![7, 1000]));
+        assert!(parse::<(u64,)>(b"[5.5]").is_err() && parse::<(u64,)>(b"[-1.0]").is_err());
+        assert!(parse::<(u64,)>(b"[1e300]").is_err());
+        assert_eq!(parse::<(f64,)>(b"[5.0]").unwrap(), (5.0,));
+    }
 
     #[test]
     fn json_by_any_of_its_names() {

@@ -1,7 +1,7 @@
 //! `/v1/inflight/{name}/...`: one route per operation, named like it.
 
 mod claims;
-mod letters;
+pub mod letters;
 mod shapes;
 mod taking;
 
@@ -19,8 +19,12 @@ use super::extract::{Answer, Json, Path, Query};
 use super::owners::{self, ClaimBody, HeldQuery, Result, claim, page_limit};
 use super::problem::Problem;
 use super::{App, Shared, schemas};
+use crate::config::token::Scope;
 
 pub use shapes::{DeadLetters, JobBody, PutBackBody};
+
+/// Dead letters are an operator's.
+pub const SCOPES: &[(&str, Scope)] = &[("dead/put_back", Scope::Act), ("dead/delete", Scope::Act)];
 
 /// Retiring puts back everything that was held, however much that is; taking waits for work.
 pub const SLOW: &[&str] = &["retire", "take"];

@@ -1,7 +1,9 @@
 //! The OpenAPI document: what the routes say of themselves, and what is the same for all of them.
 
+mod bounds;
+
 use axum::Router;
-use axum::http::header;
+use axum::http::{Method, header};
 use axum::routing::get;
 use utoipa::OpenApi;
 use utoipa::openapi::path::Operation;
@@ -9,7 +11,8 @@ use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, Secur
 use utoipa::openapi::{Components, ContentBuilder, Ref, RefOr, ResponseBuilder};
 
 use super::front::is_guarded;
-use super::{Shared, schemas};
+use super::{Shared, schemas, scopes};
+use crate::config::token::Scope;
 
 #[derive(OpenApi)]
 #[openapi(
@@ -26,6 +29,7 @@ use super::{Shared, schemas};
         (name = "availability", description = "Providers, who of them can take work now, and their sessions"),
         (name = "sweeps", description = "Passes: status, dry runs, one pass now"),
         (name = "receipts", description = "What was reclaimed, on what evidence, and putting it back"),
+        (name = "webhooks", description = "Who is told of receipts by HTTP, and what could not be delivered"),
         (name = "brakes", description = "Holding back when too much would die at once"),
         (name = "service", description = "Health, metrics, this document")
     )
@@ -33,6 +37,10 @@ use super::{Shared, schemas};
 struct Base;
 
 const TOKEN: &str = "token";
+
+/// Those that a route may have, in the order of their fields below.
+const METHODS: [Method; 5] =
+    [Method::GET, Method::PUT, Method::POST, Method::DELETE, Method::PATCH];
 
 /// The document before any route is added.
 pub fn base() -> utoipa::openapi::OpenApi {
@@ -47,14 +55,17 @@ pub fn route(mut document: utoipa::openapi::OpenApi) -> Router<Shared> {
     for (path, item) in &mut document.paths.paths {
         let operations =
             [&mut item.get, &mut item.put, &mut item.post, &mut item.delete, &mut item.patch];
-        for operation in operations.into_iter().flatten() {
+        for (method, operation) in METHODS.into_iter().zip(operations) {
+            let Some(operation) = operation else { continue };
             name(operation);
             if is_guarded(path) {
-                guard(operation);
+                guard(operation, scopes::needed(&method, path).scope);
             }
         }
     }
-    let body = document.to_json().expect("the document is plain data");
+    let mut document = serde_json::to_value(document).expect("the document is plain data");
+    bounds::refine(&mut document);
+    let body = document.to_string();
     let serve = move || {
         let body = body.clone();
         async move { ([(header::CONTENT_TYPE, "application/json")], body) }
@@ -76,9 +87,9 @@ fn name(operation: &mut Operation) {
 }
 
 /// What every guarded operation may answer.
-fn guard(operation: &mut Operation) {
-    let scopes: [&str; 0] = [];
-    operation.security.get_or_insert_default().push(SecurityRequirement::new(TOKEN, scopes));
+fn guard(operation: &mut Operation, needed: Scope) {
+    let needed = SecurityRequirement::new(TOKEN, [needed.as_str()]);
+    operation.security.get_or_insert_default().push(needed);
     let problem = |what: &str| {
         let schema = RefOr::Ref(Ref::from_schema_name("Problem"));
         let content = ContentBuilder::new().schema(Some(schema)).build();
@@ -87,7 +98,7 @@ fn guard(operation: &mut Operation) {
     };
     for (status, what) in [
         ("401", "A token is needed"),
-        ("403", "This token may only read"),
+        ("403", "This token has not the scope that is needed"),
         ("503", "The store does not answer; try again later"),
         ("default", "Any other problem"),
     ] {

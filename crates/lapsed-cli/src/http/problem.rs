@@ -47,8 +47,13 @@ impl Problem {
     }
 
     /// With a header.
-    pub fn header(mut self, name: header::HeaderName, value: &'static str) -> Problem {
-        self.0.headers.insert(name, HeaderValue::from_static(value));
+    pub fn header(self, name: header::HeaderName, value: &'static str) -> Problem {
+        self.header_value(name, HeaderValue::from_static(value))
+    }
+
+    /// With a header that is known only now.
+    pub fn header_value(mut self, name: header::HeaderName, value: HeaderValue) -> Problem {
+        self.0.headers.insert(name, value);
         self
     }
 

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::StatusCode;
-use lapsed::receipt::{Receipt, ReceiptId};
+use lapsed::receipt::{Reason, Receipt, ReceiptId};
 use lapsed::system::Restored;
 use serde::Deserialize;
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use super::auth::Caller;
 use super::extract::{Answer, Path, Query};
 use super::problem::Problem;
 use super::{App, Shared, schemas};
@@ -43,6 +44,25 @@ struct ListQuery {
     key: Option<String>,
     /// Only those of this owner.
     owner: Option<String>,
+    /// Only those with this in their key or their owner, in whatever case.
+    search: Option<String>,
+    /// Only those for this reason: `owner_dead`, `orphaned`, ...
+    reason: Option<String>,
+    /// Only those written then or later, on the store's clock.
+    since_ms: Option<u64>,
+    /// Only those written before then.
+    until_ms: Option<u64>,
+}
+
+impl ListQuery {
+    fn reason(&self) -> Result<Option<Reason>, Problem> {
+        let Some(word) = self.reason.as_deref() else { return Ok(None) };
+        let known = Reason::ALL.iter().find(|reason| reason.as_str() == word);
+        known.map(|reason| Some(*reason)).ok_or_else(|| {
+            let all: Vec<_> = Reason::ALL.iter().map(|reason| reason.as_str()).collect();
+            Problem::malformed(format!("`reason` is one of {}", all.join(", ")))
+        })
+    }
 }
 
 impl App {
@@ -73,12 +93,17 @@ async fn list(
         limit => limit.min(PAGE_MAX),
     };
     let cursor = |text: Option<String>| text.map(|t| Cursor::parse(&t, &systems)).transpose();
+    let reason = query.reason()?;
     let wanted = Wanted {
         after: cursor(query.after)?,
         before: cursor(query.before)?,
         limit,
         key: query.key,
         owner: query.owner,
+        search: query.search.filter(|text| !text.is_empty()),
+        reason,
+        since_ms: query.since_ms,
+        until_ms: query.until_ms,
     };
     Ok(Answer(page::read(&systems, &wanted).await?))
 }
@@ -102,15 +127,26 @@ async fn one(
             body = schemas::Problem, content_type = "application/problem+json")))]
 async fn restore(
     State(app): State<Shared>,
+    caller: Caller,
     Path(id): Path<String>,
 ) -> Result<Answer<Restored>, Problem> {
     let (live, id) = find(&app, &id)?;
     if live.receipt(id.seq).await?.is_none() {
         return Err(missing(&id));
     }
-    match live.restore(id.seq).await? {
+    let (live, deed) = (live.clone(), caller.deed("restore", &id));
+    let work = async move { live.audited(deed, live.restore(id.seq), told).await };
+    match app.finish(work).await?? {
         Restored::Refused { why } => Err(refused(why)),
         restored => Ok(Answer(restored)),
+    }
+}
+
+/// What came of it, for the audit.
+pub fn told(restored: &Restored) -> String {
+    match restored {
+        Restored::Refused { why } => format!("refused: {why}"),
+        _ => "restored".to_owned(),
     }
 }
 

@@ -8,8 +8,10 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Shared;
+use super::auth::Caller;
 use super::extract::{Answer, MaybeJson, Path, Query};
 use super::problem::Problem;
+use crate::config::token::Scope;
 use crate::node::Order;
 use crate::node::shapes::{Estimate, Reconciliation};
 
@@ -44,7 +46,8 @@ pub struct ReconcileOptions {
     pub list: Option<usize>,
 }
 
-/// Compares index and truth and heals the index. It runs to its end even if the client goes away.
+/// Compares index and truth and heals the index. It runs to its end even if the client goes away. A dry
+/// run needs the scope `read` only, healing `act`.
 #[utoipa::path(post, path = "/v1/reconcile/{kind}/{name}", tag = "sweeps",
     params(("kind" = String, Path), ("name" = String, Path), ReconcileOptions),
     request_body = Option<ReconcileOptions>,
@@ -53,11 +56,13 @@ pub struct ReconcileOptions {
             content_type = "application/problem+json")))]
 async fn reconcile(
     State(app): State<Shared>,
+    caller: Caller,
     Path((kind, name)): Path<(String, String)>,
     Query(query): Query<ReconcileOptions>,
     MaybeJson(body): MaybeJson<ReconcileOptions>,
 ) -> Result<Answer<Reconciliation>, Problem> {
-    let reconciler = app.live(&kind, &name)?.reconciler()?.clone();
+    let live = app.live(&kind, &name)?.clone();
+    let reconciler = live.reconciler()?.clone();
     let body = body.unwrap_or_default();
     let dry_run = body.dry_run.or(query.dry_run).unwrap_or(false);
     let order = Order {
@@ -66,6 +71,15 @@ async fn reconcile(
         list: body.list.or(query.list).unwrap_or(0),
     };
     let stop = app.stop.clone();
-    let work = async move { reconciler.run(order, &stop, &mut |_| {}).await };
+    if dry_run {
+        let work = async move { reconciler.run(order, &stop, &mut |_| {}).await };
+        return Ok(Answer(app.finish(work).await??));
+    }
+    caller.demand(Scope::Act)?;
+    let deed = caller.deed("reconcile", live.id());
+    let work = async move {
+        let run = async { reconciler.run(order, &stop, &mut |_| {}).await };
+        live.audited(deed, run, Reconciliation::told).await
+    };
     Ok(Answer(app.finish(work).await??))
 }

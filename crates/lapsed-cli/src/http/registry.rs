@@ -16,6 +16,10 @@ use super::extract::{Answer, Json, Path, Query};
 use super::owners::{self, ClaimBody, HeldQuery, Keys, Result, claim, names};
 use super::problem::Problem;
 use super::{Shared, schemas};
+use crate::config::token::Scope;
+
+/// A body, and yet it only looks.
+pub const SCOPES: &[(&str, Scope)] = &[("lookup_many", Scope::Read)];
 
 /// Retiring removes everything that was held, however much that is.
 pub const SLOW: &[&str] = &["retire"];

@@ -1,7 +1,7 @@
-//! Health, readiness, metrics and the page.
+//! Health, readiness and metrics.
 
 use axum::extract::State;
-use axum::http::{HeaderName, StatusCode, header};
+use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -12,14 +12,11 @@ use super::extract::Answer;
 use super::problem::Problem;
 use super::{Shared, availability, inflight, sessions};
 use crate::metrics::CONTENT_TYPE;
+use crate::node::Live;
 
 /// All of them.
 pub fn routes() -> OpenApiRouter<Shared> {
-    OpenApiRouter::new()
-        .routes(routes!(healthz))
-        .routes(routes!(readyz))
-        .routes(routes!(metrics))
-        .routes(routes!(page))
+    OpenApiRouter::new().routes(routes!(healthz)).routes(routes!(readyz)).routes(routes!(metrics))
 }
 
 /// The process is there.
@@ -60,9 +57,7 @@ fn not_ready(detail: String) -> Problem {
     responses((status = 200, body = String, content_type = "application/openmetrics-text")))]
 async fn metrics(State(app): State<Shared>) -> impl IntoResponse {
     for live in app.node.systems() {
-        if let Ok(census) = live.census().await {
-            app.metrics.gauge(live.id(), &census, &live.verdict(&census));
-        }
+        count(&app, live).await;
     }
     sessions::gauge(&app).await;
     inflight::gauge(&app).await;
@@ -73,20 +68,11 @@ async fn metrics(State(app): State<Shared>) -> impl IntoResponse {
     ([(header::CONTENT_TYPE, CONTENT_TYPE)], app.metrics.encode())
 }
 
-const PAGE: &str = include_str!("page.html");
-
-/// Nothing from outside, and nobody may frame it.
-const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
-    connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
-
-/// A small page that shows how things stand.
-#[utoipa::path(get, path = "/", tag = "service",
-    responses((status = 200, body = String, content_type = "text/html")))]
-async fn page() -> impl IntoResponse {
-    let headers: [(HeaderName, &str); 3] = [
-        (header::CONTENT_TYPE, "text/html; charset=utf-8"),
-        (header::CONTENT_SECURITY_POLICY, POLICY),
-        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-    ];
-    (headers, PAGE)
+/// Counts who is there in one system, and how long its store takes to say so.
+async fn count(app: &Shared, live: &Live) {
+    let (census, took) = live.timed_census().await;
+    app.metrics.stand(live, census.is_ok(), took);
+    if let Ok(census) = census {
+        app.metrics.gauge(live.id(), &census, &live.verdict(&census));
+    }
 }

@@ -18,7 +18,11 @@ use super::extract::{Answer, Json, Path, Query};
 use super::owners::{Result, bounded, names, page_limit};
 use super::problem::Problem;
 use super::{App, Shared, schemas};
+use crate::config::token::Scope;
 use crate::print::plural;
+
+/// A body, and yet it only looks.
+pub const SCOPES: &[(&str, Scope)] = &[("get_many", Scope::Read)];
 
 /// Retiring lets go of everything that was held, however much that is.
 pub const SLOW: &[&str] = &["retire"];

@@ -8,9 +8,11 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use super::auth::Caller;
 use super::extract::{Answer, MaybeJson, Path, Query};
 use super::problem::Problem;
 use super::{Shared, schemas};
+use crate::config::token::Scope;
 use crate::node::shapes::{Sweeps, SystemStatus};
 
 /// All of them.
@@ -50,13 +52,15 @@ async fn one(
     Ok(Answer(app.live(&kind, &name)?.status().await))
 }
 
-/// One pass now. It runs to its end even if the client goes away.
+/// One pass now. It runs to its end even if the client goes away. A dry run needs the scope `read`
+/// only, a real pass `act`.
 #[utoipa::path(post, path = "/v1/sweeps/{kind}/{name}", tag = "sweeps",
     params(("kind" = String, Path), ("name" = String, Path), PassOptions),
     request_body = Option<PassOptions>,
     responses((status = 200, body = schemas::PassReport)))]
 async fn pass(
     State(app): State<Shared>,
+    caller: Caller,
     Path((kind, name)): Path<(String, String)>,
     Query(query): Query<PassOptions>,
     MaybeJson(body): MaybeJson<PassOptions>,
@@ -67,8 +71,21 @@ async fn pass(
     let list = body.list.or(query.list).unwrap_or(0);
     let act = if dry_run { Act::DryRun } else { Act::Reclaim };
     let stop = app.stop.clone();
-    let report = app.finish(async move { live.pass(act, list, &stop).await }).await?;
-    Ok(Answer(report))
+    if act == Act::DryRun {
+        return Ok(Answer(app.finish(async move { live.pass(act, list, &stop).await }).await?));
+    }
+    caller.demand(Scope::Act)?;
+    let deed = caller.deed("sweep", live.id());
+    let work = async move {
+        let pass = async { Ok(live.pass(act, list, &stop).await) };
+        live.audited(deed, pass, told).await
+    };
+    Ok(Answer(app.finish(work).await??))
+}
+
+/// What came of a pass, for the audit.
+pub fn told(report: &PassReport) -> String {
+    format!("{}, {} reclaimed", report.stopped, report.reclaimed)
 }
 
 /// Why a key (or an owner) is, or is not, dead.

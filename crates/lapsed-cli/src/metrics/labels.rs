@@ -91,6 +91,13 @@ pub struct ByOutcome {
     kind: &'static str,
 }
 
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct BySetting {
+    system: String,
+    setting: &'static str,
+    kind: &'static str,
+}
+
 impl OfSystem {
     pub fn of(system: &SystemId) -> OfSystem {
         OfSystem { system: system.name.to_string(), kind: system.kind.as_str() }
@@ -134,6 +141,10 @@ impl OfSystem {
 
     pub fn by_outcome(&self, outcome: &'static str) -> ByOutcome {
         ByOutcome { system: self.system.clone(), outcome, kind: self.kind }
+    }
+
+    pub fn by_setting(&self, setting: &'static str) -> BySetting {
+        BySetting { system: self.system.clone(), setting, kind: self.kind }
     }
 
     pub fn by_ended(&self, ended: &'static str) -> ByEnded {

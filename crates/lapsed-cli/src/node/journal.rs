@@ -1,53 +1,62 @@
-//! What happened lately in this process: the last pass of each system, a line in the log, and the
-//! wake-up call for those who follow the receipts. Passes everything on to the metrics.
+//! What happens in this process: told to the chronicle and the log, and the wake-up call for those who
+//! follow the receipts. Passes everything on to the metrics.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::time::Duration;
 
+use lapsed::clock::Clock;
 use lapsed::receipt::{Reason, Receipt, Witness};
 use lapsed::reconcile::{Change, Ended, ReconcileReport, Reconciled};
 use lapsed::sweep::{Act, PassReport, Stopped};
 use lapsed::{Error, SystemId};
 use tokio::sync::watch;
 
+use super::chronicle::Chronicle;
+
 /// Sees everything first.
 pub struct Journal {
     next: Arc<dyn Witness>,
-    passes: Mutex<HashMap<(String, String), PassReport>>,
+    chronicle: Chronicle,
     wake: watch::Sender<()>,
 }
 
 impl Journal {
     /// Passes on to `next`.
-    pub fn new(next: Arc<dyn Witness>) -> Self {
-        Journal { next, passes: Mutex::default(), wake: watch::Sender::new(()) }
+    pub fn new(next: Arc<dyn Witness>, clock: Arc<dyn Clock>) -> Self {
+        Journal { next, chronicle: Chronicle::new(clock), wake: watch::Sender::new(()) }
     }
 
     /// The last pass of a system in this process.
     pub fn last_pass(&self, system: &SystemId) -> Option<PassReport> {
-        let key = (system.kind.to_string(), system.name.to_string());
-        self.passes().get(&key).cloned()
+        self.chronicle.last_pass(system)
+    }
+
+    /// What each system did lately.
+    pub fn chronicle(&self) -> &Chronicle {
+        &self.chronicle
     }
 
     /// Changes whenever there may be new receipts. Says only that: they are read from the store.
     pub fn wakeups(&self) -> watch::Receiver<()> {
         self.wake.subscribe()
     }
-
-    fn passes(&self) -> std::sync::MutexGuard<'_, HashMap<(String, String), PassReport>> {
-        self.passes.lock().expect("no holder of the journal's lock panics")
-    }
 }
 
 impl Witness for Journal {
     fn reclaimed(&self, receipt: &Receipt) {
         self.next.reclaimed(receipt);
+        self.chronicle.reclaimed(&receipt.id.system, receipt.reason, receipt.evidence.late_ms);
         self.wake.send_replace(());
     }
 
     fn cleared(&self, system: &SystemId, reason: Reason, late_ms: u64) {
         self.next.cleared(system, reason, late_ms);
+        self.chronicle.reclaimed(system, reason, late_ms);
         self.wake.send_replace(());
+    }
+
+    fn batched(&self, system: &SystemId, suspects: usize, took: Duration) {
+        self.next.batched(system, suspects, took);
     }
 
     fn passed(&self, report: &PassReport) {
@@ -58,7 +67,7 @@ impl Witness for Journal {
         }
         let mut kept = report.clone();
         kept.entries = Vec::new();
-        self.passes().insert((report.kind.to_string(), report.system.clone()), kept);
+        self.chronicle.passed(kept);
     }
 
     fn zombie_rejected(&self, system: &SystemId) {

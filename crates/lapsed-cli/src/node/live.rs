@@ -55,11 +55,12 @@ pub struct Live {
     sweep: Arc<dyn Sweep>,
     sweeper: Arc<Sweeper>,
     brake: Arc<Brake>,
-    store: Arc<dyn Store>,
+    pub(super) store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
     journal: Arc<Journal>,
     campaign: Mutex<Option<Campaign>>,
     reconciler: Option<Arc<Reconciler>>,
+    is_metered: bool,
 }
 
 impl Live {
@@ -128,6 +129,7 @@ impl Live {
             journal,
             campaign: Mutex::new(campaign),
             reconciler,
+            is_metered: opened.object().is_some(),
         })
     }
 
@@ -139,6 +141,11 @@ impl Live {
     /// The name of its store.
     pub fn store_name(&self) -> &str {
         &self.common.store
+    }
+
+    /// Whether every look at its store is paid for.
+    pub fn is_metered(&self) -> bool {
+        self.is_metered
     }
 
     /// The kind's own operations.
@@ -176,9 +183,21 @@ impl Live {
         self.call("census", self.sweep.census()).await
     }
 
+    /// The same, and how long the store took to answer.
+    pub async fn timed_census(&self) -> (Result<Census>, Duration) {
+        let asked = self.clock.mono();
+        let census = self.census().await;
+        (census, self.clock.mono().saturating_sub(asked))
+    }
+
     /// The brake as it stands; `preview` changes nothing.
     pub fn verdict(&self, census: &Census) -> Verdict {
         self.brake.preview(census)
+    }
+
+    /// What the operator said to the brake, as it was last read from the store.
+    pub fn brake_setting(&self) -> Setting {
+        self.brake.setting()
     }
 
     /// What the store says of itself.
@@ -329,7 +348,11 @@ impl Live {
     }
 
     /// Every store call has a time limit, and a failure is counted (X1).
-    async fn call<T>(&self, what: &str, call: impl Future<Output = Result<T>>) -> Result<T> {
+    pub(super) async fn call<T>(
+        &self,
+        what: &str,
+        call: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
         let limit = self.common.policy.timeout;
         let answer = within(&*self.clock, limit, call)
             .await
@@ -350,4 +373,15 @@ pub enum BrakeOrder {
     Hold,
     /// Reclaim whatever is dead, for so long; by default the longer of ten minutes and a threshold.
     Release(Option<Duration>),
+}
+
+impl BrakeOrder {
+    /// As the audit calls it.
+    pub fn what(self) -> &'static str {
+        match self {
+            BrakeOrder::Auto => "brake auto",
+            BrakeOrder::Hold => "brake hold",
+            BrakeOrder::Release(_) => "brake release",
+        }
+    }
 }

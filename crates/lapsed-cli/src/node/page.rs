@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 
-use lapsed::receipt::{Receipt, ReceiptQuery};
+use lapsed::receipt::{Reason, Receipt, ReceiptQuery};
 use lapsed::{Error, Result};
 
 use super::live::Live;
@@ -87,17 +87,54 @@ pub struct Wanted {
     pub key: Option<String>,
     /// Only of this owner.
     pub owner: Option<String>,
+    /// Only those with this in their key or their owner, in whatever case.
+    pub search: Option<String>,
+    /// Only for this reason.
+    pub reason: Option<Reason>,
+    /// Only those written then or later, on the store's clock.
+    pub since_ms: Option<u64>,
+    /// Only those written before then.
+    pub until_ms: Option<u64>,
 }
 
 impl Wanted {
     fn fits(&self, receipt: &Receipt) -> bool {
         self.key.as_ref().is_none_or(|key| receipt.key.as_str() == key)
             && self.owner.as_ref().is_none_or(|owner| receipt.owner.as_str() == owner)
+            && self.reason.is_none_or(|reason| receipt.reason == reason)
+            && self.since_ms.is_none_or(|since_ms| receipt.at_ms >= since_ms)
+            && self.until_ms.is_none_or(|until_ms| receipt.at_ms < until_ms)
+            && self.search.as_ref().is_none_or(|text| mentions(receipt, text))
+    }
+
+    fn is_filtered(&self) -> bool {
+        self.key.is_some()
+            || self.owner.is_some()
+            || self.search.is_some()
+            || self.reason.is_some()
+            || self.since_ms.is_some()
+            || self.until_ms.is_some()
+    }
+
+    /// Whether nothing beyond `page` can fit: all of it is on the far side of the time asked for. A
+    /// whole page of them, because a store's clock that was set may have mixed up a few.
+    fn is_past(&self, page: &[Receipt]) -> bool {
+        let past = |receipt: &Receipt| match self.is_forward() {
+            true => self.until_ms.is_some_and(|until_ms| receipt.at_ms >= until_ms),
+            false => self.since_ms.is_some_and(|since_ms| receipt.at_ms < since_ms),
+        };
+        page.iter().all(past)
     }
 
     fn is_forward(&self) -> bool {
         self.after.is_some()
     }
+}
+
+/// Whether `text` is in its key or its owner, in whatever case.
+fn mentions(receipt: &Receipt, text: &str) -> bool {
+    let text = text.to_lowercase();
+    [&receipt.key, &receipt.owner].iter().any(|name| name.as_str().to_lowercase().contains(&text))
 }
 
 /// What one system contributes.
@@ -110,6 +147,8 @@ struct Strand {
     end: u64,
     /// Whether there is nothing beyond `end`.
     exhausted: bool,
+    /// How many receipts were looked at.
+    examined: usize,
 }
 
 /// One page of the receipts of `systems`.
@@ -130,32 +169,34 @@ async fn scan(live: &Live, wanted: &Wanted) -> Result<Strand> {
         before: from(&wanted.before),
         limit: wanted.limit,
     };
-    if wanted.key.is_some() || wanted.owner.is_some() {
+    if wanted.is_filtered() {
         query.limit = PAGE_MAX;
     }
     let mut found = VecDeque::new();
-    let mut scanned = 0;
+    let mut examined = 0;
     let mut start = query.after.or(query.before);
     let mut end = start.unwrap_or(0);
     loop {
         let page = live.receipts(query.clone()).await?;
-        let exhausted = page.len() < query.limit;
-        scanned += page.len();
+        let exhausted = page.len() < query.limit || wanted.is_past(&page);
         if let (None, Some(newest)) = (start, page.first()) {
             start = Some(newest.id.seq + 1);
         }
+        let mut full = false;
         for receipt in page {
+            examined += 1;
             end = receipt.id.seq;
             if wanted.fits(&receipt) {
                 found.push_back(receipt);
-                if found.len() == wanted.limit {
-                    let exhausted = false;
-                    return Ok(Strand { system, found, start: start.unwrap_or(0), end, exhausted });
-                }
+                full = found.len() == wanted.limit;
+            }
+            if full {
+                break;
             }
         }
-        if exhausted || scanned >= SCAN_MAX {
-            return Ok(Strand { system, found, start: start.unwrap_or(0), end, exhausted });
+        if full || exhausted || examined >= SCAN_MAX {
+            let (start, exhausted) = (start.unwrap_or(0), exhausted && !full);
+            return Ok(Strand { system, found, start, end, exhausted, examined });
         }
         if query.after.is_some() { query.after = Some(end) } else { query.before = Some(end) }
     }
@@ -182,7 +223,8 @@ fn weave(mut strands: Vec<Strand>, wanted: &Wanted) -> ReceiptPage {
         [only] => next.get(&only.system).unwrap_or(0).to_string(),
         _ => next.to_string(),
     };
-    ReceiptPage { receipts, next: more.then_some(text) }
+    let examined = strands.iter().map(|strand| strand.examined as u64).sum();
+    ReceiptPage { receipts, next: more.then_some(text), examined }
 }
 
 /// The strand whose first receipt comes next.

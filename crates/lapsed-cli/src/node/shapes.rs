@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::http::schemas;
+use crate::print::moment;
 
 /// Everything about one system.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -165,6 +166,15 @@ pub struct BrakeStatus {
 }
 
 impl BrakeStatus {
+    /// What the operator's word has come to, for the audit.
+    pub fn told(&self) -> String {
+        match (self.setting.as_str(), self.released_until_ms) {
+            (_, Some(until)) => format!("released until {}", moment(until)),
+            ("hold", _) => "held".to_owned(),
+            _ => "decides by itself".to_owned(),
+        }
+    }
+
     /// From what the library says.
     pub fn of(system: &lapsed::SystemId, setting: Setting, verdict: &Verdict, now_ms: u64) -> Self {
         let (word, released_until_ms) = match setting {
@@ -222,6 +232,16 @@ pub struct Reconciliation {
     pub error: Option<String>,
 }
 
+impl Reconciliation {
+    /// What came of it, for the audit.
+    pub fn told(&self) -> String {
+        match &self.error {
+            Some(error) => format!("broke off: {error}"),
+            None => "done".to_owned(),
+        }
+    }
+}
+
 /// What a reconciliation would take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Estimate {
@@ -237,6 +257,10 @@ pub struct ReceiptPage {
     pub receipts: Vec<Receipt>,
     /// Where the next page begins: give it as `before` (or as `after`, if that was given).
     pub next: Option<String>,
+    /// How many receipts were looked at; one request looks at no more than 20,000 of each system, so a
+    /// page can be short, or empty, and go on at `next`.
+    #[serde(default)]
+    pub examined: u64,
 }
 
 #[cfg(test)]

@@ -26,6 +26,7 @@ use crate::config::ConfigError;
 use crate::config::common::{Common, ReconcileUsual, Section, Upkeep, plan_id};
 use crate::config::origin::Settings;
 use crate::config::sweep::Pause;
+use crate::config::token::Scope;
 use crate::config::units::show_span;
 use crate::http::{self, Shared};
 use crate::node::Live;
@@ -96,6 +97,10 @@ impl Room for AvailabilityRoom {
 
     fn routes(&self) -> OpenApiRouter<Shared> {
         http::availability::routes()
+    }
+
+    fn scopes(&self) -> &'static [(&'static str, Scope)] {
+        http::availability::SCOPES
     }
 }
 

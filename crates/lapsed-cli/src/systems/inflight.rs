@@ -25,6 +25,7 @@ use crate::config::common::{
 use crate::config::heartbeat::Heartbeat;
 use crate::config::origin::Settings;
 use crate::config::sweep::{Pause, SweepSection};
+use crate::config::token::Scope;
 use crate::config::units::{Limit, Span, show_span};
 use crate::http::{self, Shared};
 use crate::node::Live;
@@ -129,6 +130,10 @@ impl Room for InflightRoom {
 
     fn routes(&self) -> OpenApiRouter<Shared> {
         http::inflight::routes()
+    }
+
+    fn scopes(&self) -> &'static [(&'static str, Scope)] {
+        http::inflight::SCOPES
     }
 
     fn slow_operations(&self) -> &'static [&'static str] {

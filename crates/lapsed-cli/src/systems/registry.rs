@@ -17,6 +17,7 @@ use crate::config::common::{
 use crate::config::heartbeat::Heartbeat;
 use crate::config::origin::Settings;
 use crate::config::sweep::{Pause, SweepSection};
+use crate::config::token::Scope;
 use crate::config::units::{SPAN_MAX, Span, show_span};
 use crate::http::{self, Shared};
 
@@ -100,6 +101,10 @@ impl Room for RegistryRoom {
 
     fn routes(&self) -> OpenApiRouter<Shared> {
         http::registry::routes()
+    }
+
+    fn scopes(&self) -> &'static [(&'static str, Scope)] {
+        http::registry::SCOPES
     }
 
     fn slow_operations(&self) -> &'static [&'static str] {

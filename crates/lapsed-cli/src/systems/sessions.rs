@@ -18,6 +18,7 @@ use crate::config::common::{
 use crate::config::heartbeat::Heartbeat;
 use crate::config::origin::{Origin, Settings};
 use crate::config::sweep::{Pause, SweepSection};
+use crate::config::token::Scope;
 use crate::config::units::{Span, parse_go_span, show_span};
 use crate::http::{self, Shared};
 
@@ -124,6 +125,10 @@ impl Room for SessionsRoom {
 
     fn routes(&self) -> OpenApiRouter<Shared> {
         http::sessions::routes()
+    }
+
+    fn scopes(&self) -> &'static [(&'static str, Scope)] {
+        http::sessions::SCOPES
     }
 
     fn slow_operations(&self) -> &'static [&'static str] {

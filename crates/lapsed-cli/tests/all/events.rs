@@ -1,14 +1,19 @@
-//! The event feed: whoever comes back with its last cursor has missed nothing and sees nothing twice.
+//! The event feed: whoever comes back with its last cursor has missed nothing and sees nothing twice;
+//! whoever does not take what is sent is dropped.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::sync::mpsc;
 
-use crate::support::{CALM, Daemon, Home, agent};
+use crate::support::{CALM, Daemon, Home, PATIENCE, agent, until};
 use serde_json::{Value, json};
 
 lapsed_testbed::steady_tests! {
     the_feed_resumes_without_gaps,
     the_feed_survives_a_restart_of_the_daemon,
     receipts_can_be_followed_from_the_terminal,
+    a_listener_that_reads_nothing_is_dropped_and_comes_back,
+    no_more_listen_than_may,
 }
 
 /// One event.
@@ -131,4 +136,84 @@ fn receipts_can_be_followed_from_the_terminal() {
     assert_eq!(next()["id"], "registry-devices-3");
     child.kill().unwrap();
     child.wait().unwrap();
+}
+
+/// The value of a series without labels.
+fn counted(daemon: &Daemon, series: &str) -> u64 {
+    let text = daemon.get("/metrics").text;
+    let value = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+    value.unwrap_or_else(|| panic!("{series} is missing: {text}")).parse().unwrap()
+}
+
+/// Asks for the events, and reads nothing of them.
+fn connect(daemon: &Daemon) -> TcpStream {
+    let mut stream = TcpStream::connect(daemon.url.trim_start_matches("http://")).unwrap();
+    rustix::net::sockopt::set_socket_recv_buffer_size(&stream, 8 << 10).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(b"GET /v1/events HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
+    stream
+}
+
+/// The ids of the whole events that were sent before the end.
+fn ids_until_the_end(mut stream: TcpStream) -> Vec<String> {
+    let mut sent = Vec::new();
+    // Whether it is closed or reset, it ends.
+    let _ = stream.read_to_end(&mut sent);
+    let text = String::from_utf8_lossy(&sent);
+    let (whole, _) = text.rsplit_once("\n\n").unwrap();
+    let receipts = whole.split("\n\n").filter(|event| event.contains("event: receipt\n"));
+    let id =
+        |event: &str| event.lines().find_map(|line| line.strip_prefix("id: ")).unwrap().to_owned();
+    receipts.map(id).collect()
+}
+
+fn a_listener_that_reads_nothing_is_dropped_and_comes_back() {
+    let home = Home::with("1m", CALM, "write_timeout = \"1s\"");
+    let daemon = home.serve();
+    let stuck = connect(&daemon);
+    until("it to listen", || (counted(&daemon, "lapsed_events_listeners") == 1).then_some(()));
+    // Somebody else reads all the while, and is not dropped.
+    let (greeted, begin) = mpsc::channel();
+    std::thread::scope(|scope| {
+        let reading = scope.spawn(|| {
+            let mut feed = Feed::open(&daemon, "", None);
+            greeted.send(feed.next()).unwrap();
+            seqs(&feed.receipts(8_000))
+        });
+        begin.recv().unwrap();
+        for round in 0..8 {
+            reclaim(&daemon, &format!("owner-{round}"), 1_000);
+        }
+        assert_eq!(reading.join().unwrap(), (1..=8_000).collect::<Vec<u64>>());
+    });
+    until("it to be dropped", || {
+        (counted(&daemon, "lapsed_events_dropped_total") == 1).then_some(())
+    });
+
+    let ids = ids_until_the_end(stuck);
+    let seen = ids.len() as u64;
+    let wanted: Vec<String> = (1..=seen).map(|seq| format!("registry/devices:{seq}")).collect();
+    assert_eq!(ids, wanted, "what it was sent is whole");
+    assert!(0 < seen && seen < 8_000, "{seen}");
+    let mut feed = Feed::open(&daemon, "", ids.last().map(String::as_str));
+    feed.next();
+    let rest = feed.receipts(8_000 - ids.len());
+    assert_eq!(seqs(&rest), (seen + 1..=8_000).collect::<Vec<u64>>());
+}
+
+fn no_more_listen_than_may() {
+    let home = Home::with("1m", CALM, "listeners_max = 1");
+    let daemon = home.serve();
+    let first = Feed::open(&daemon, "", None);
+    let refused = daemon.get("/v1/events");
+    refused.is_problem(503, "too_many_listeners");
+    assert_eq!(refused.header("retry-after"), "10");
+    drop(first);
+    // The daemon finds out that it has gone when it has something to send.
+    reclaim(&daemon, "owner", 1);
+    until("its seat to be free", || {
+        reclaim(&daemon, "another", 1);
+        (counted(&daemon, "lapsed_events_listeners") == 0).then_some(())
+    });
+    Feed::open(&daemon, "", None).next();
 }

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::support::{Daemon, lapsed, until};
+use crate::support::{Daemon, JSON, lapsed, until};
 use serde_json::json;
 
 lapsed_testbed::steady_tests! {
@@ -70,6 +70,12 @@ fn a_full_disk_refuses_writes_keeps_reading_and_recovers() {
     refused.is_problem(503, "unavailable");
     assert!(refused.body["detail"].as_str().unwrap().contains("disk is full"), "{refused:?}");
     assert_ne!(refused.header("retry-after"), "");
+    let brake = Some(json!({ "setting": "hold" }).to_string());
+    let unwritten = daemon.call("PUT", "/v1/brakes/registry/default", brake, &[JSON]);
+    unwritten.is_problem(503, "unavailable");
+    let detail = unwritten.body["detail"].as_str().unwrap();
+    assert!(detail.contains("nothing was done") && detail.contains("audit"), "{detail}");
+    assert_eq!(daemon.get("/v1/brakes/registry/default").body["setting"], "auto");
     assert_eq!(lookup("before"), 200, "reads go on");
     assert_eq!(daemon.get("/readyz").status, 200);
     let beat = daemon.post("/v1/registry/default/beat", json!({ "owner": "a" }));

@@ -287,11 +287,32 @@ fn a_request_that_never_ends_is_cut_off() {
 }
 
 fn the_page_is_self_contained() {
-    let home = Home::new("1m", CALM);
+    let home = Home::with("1m", CALM, "token = \"page-token-0123456789\"");
     let daemon = home.serve();
     let page = daemon.get("/");
     assert!(page.header("content-type").starts_with("text/html"));
     assert!(page.header("content-security-policy").contains("default-src 'none'"));
-    assert!(!page.text.contains("http://") && !page.text.contains("https://"));
+    assert!(!page.header("content-security-policy").contains("unsafe"), "nothing inline");
     assert!(page.text.contains("color-scheme: light dark"));
+    let mut wanted = vec!["/page/main.js".to_owned(), "/page/page.css".to_owned()];
+    for number in 0.. {
+        let Some(path) = wanted.get(number).cloned() else { break };
+        let file = daemon.get(&path);
+        assert_eq!(file.status, 200, "{path} needs no token");
+        assert!(!file.text.contains("http://") || path.ends_with("elements.js"), "{path}");
+        assert!(!file.text.contains("https://"), "{path}");
+        let kind = file.header("content-type");
+        let right = if path.ends_with(".js") { "text/javascript" } else { "text/css" };
+        assert!(kind.starts_with(right), "{path}: {kind}");
+        let again = daemon.call("GET", &path, None, &[("if-none-match", file.header("etag"))]);
+        assert_eq!((again.status, again.text.as_str()), (304, ""), "{path}");
+        for import in file.text.split("from \"./").skip(1) {
+            let import = format!("/page/{}", import.split('"').next().unwrap());
+            if !wanted.contains(&import) {
+                wanted.push(import);
+            }
+        }
+    }
+    assert!(wanted.len() > 5, "{wanted:?}");
+    daemon.get("/page/nothing.js").is_problem(404, "not_found");
 }

@@ -227,7 +227,8 @@ fn without_a_daemon_a_command_holds_a_lease_in_a_bucket() {
     let script = "echo token $LAPSED_LEASE_TOKEN";
     let told = run(&["lease", "run", "nightly", "-c", &config, "--", "sh", "-c", script]);
     assert_eq!((told.code, told.out.as_str()), (0, "token 1\n"), "{told:?}");
-    let held = place.run(&["lease", "acquire", "nightly", "--owner", "me", "--json"]);
+    let acquire = ["lease", "acquire", "nightly", "--owner", "me", "--ttl", "10m", "--json"];
+    let held = place.run(&acquire);
     assert_eq!(held.json()["token"], 2, "{held:?}");
     let refused = run(&["lease", "run", "nightly", "-c", &config, "--", "sh", "-c", script]);
     assert_eq!((refused.code, refused.out.as_str()), (75, ""), "{refused:?}");

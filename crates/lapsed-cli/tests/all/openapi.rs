@@ -161,12 +161,22 @@ fn the_openapi_document_has_every_route() {
         ("/v1/sweeps/{kind}/{name}".to_owned(), "get"),
         ("/v1/sweeps/{kind}/{name}".to_owned(), "post"),
         ("/v1/explain/{kind}/{name}/{key}".to_owned(), "get"),
+        ("/v1/history".to_owned(), "get"),
+        ("/v1/history/{kind}/{name}".to_owned(), "get"),
+        ("/v1/stores".to_owned(), "get"),
         ("/v1/receipts".to_owned(), "get"),
         ("/v1/receipts/{id}".to_owned(), "get"),
         ("/v1/receipts/{id}/restore".to_owned(), "post"),
         ("/v1/brakes/{kind}/{name}".to_owned(), "get"),
         ("/v1/brakes/{kind}/{name}".to_owned(), "put"),
         ("/v1/events".to_owned(), "get"),
+        ("/v1/webhooks".to_owned(), "get"),
+        ("/v1/webhooks/{name}/dead".to_owned(), "get"),
+        ("/v1/webhooks/{name}/dead/put_back".to_owned(), "post"),
+        ("/v1/webhooks/{name}/dead/delete".to_owned(), "post"),
+        ("/v1/webhooks/{name}/test".to_owned(), "post"),
+        ("/v1/whoami".to_owned(), "get"),
+        ("/v1/audit".to_owned(), "get"),
         ("/metrics".to_owned(), "get"),
         ("/healthz".to_owned(), "get"),
         ("/readyz".to_owned(), "get"),
@@ -181,6 +191,10 @@ fn the_openapi_document_has_every_route() {
         }
         assert!(operation["responses"].is_object(), "{method} {path}");
         assert!(operation["tags"][0].is_string(), "{method} {path}");
+        let open = ["/", "/healthz", "/readyz"].contains(&path.as_str());
+        let scope = &operation["security"][0]["token"][0];
+        let known = ["read", "write", "act"].map(Value::from).contains(scope);
+        assert!(open != known, "{method} {path} needs a scope, or is for everybody: {scope}");
         let names: Vec<&str> = path.split(['{', '}']).skip(1).step_by(2).collect();
         let given = operation["parameters"].as_array().cloned().unwrap_or_default();
         for name in names {
@@ -220,6 +234,8 @@ fn the_document_describes_what_is_answered() {
     let receipt = daemon.get("/v1/receipts/registry-devices-1").body;
     let status = daemon.status();
     let explanation = daemon.get("/v1/explain/registry/devices/k").body;
+    let history = daemon.get("/v1/history/registry/devices").body;
+    let stores = daemon.get("/v1/stores").body;
     let owner = daemon.get("/v1/registry/devices/owners/a").body;
     for (schema, value) in [
         ("PassReport", &report),
@@ -231,6 +247,9 @@ fn the_document_describes_what_is_answered() {
         ("SystemStatus", &status),
         ("BrakeStatus", &status["brake"]),
         ("Explanation", &explanation),
+        ("History", &history),
+        ("Sample", &history["samples"][0]),
+        ("StoreHealth", &stores["stores"][0]),
         ("OwnerInfo", &owner),
     ] {
         fits(&document, schema, value);

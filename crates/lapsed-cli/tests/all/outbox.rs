@@ -1,12 +1,9 @@
 //! The webhook: what goes back to queues elsewhere is delivered at least once, with the same key for
 //! every try, through refusals, redirects and a daemon killed in the middle.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::sync::mpsc::{self, Receiver, Sender};
-
-use crate::support::{Daemon, Home, PATIENCE, run, until};
-use serde_json::{Value, json};
+use crate::support::receiver::{OK, Receiver, SICK};
+use crate::support::{Daemon, Home, run, until};
+use serde_json::json;
 
 lapsed_testbed::steady_tests! {
     a_recovered_job_is_delivered_with_one_key_however_often_it_takes,
@@ -16,76 +13,15 @@ lapsed_testbed::steady_tests! {
     the_plan_says_where_to_but_not_the_secret,
 }
 
-/// What the other side was sent, and how to answer it.
-struct Knock {
-    path: String,
-    key: String,
-    body: Value,
-    answer: Sender<&'static str>,
-}
-
-/// The other side: one thread a connection, which answers when it is told to.
-struct Hook {
-    port: u16,
-    knocks: Receiver<Knock>,
-}
-
-const OK: &str = "204 No Content\r\n";
-const SICK: &str = "500 Internal Server Error\r\n";
-
-impl Hook {
-    fn open() -> Hook {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let (tell, knocks) = mpsc::channel();
-        std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let tell = tell.clone();
-                std::thread::spawn(move || serve(stream, &tell));
-            }
-        });
-        Hook { port, knocks }
-    }
-
-    fn next(&self) -> Knock {
-        self.knocks.recv_timeout(PATIENCE).expect("the webhook is called")
-    }
-
-    /// Jobs that go to it, with those other lines.
-    fn home(&self, lines: &str) -> Home {
-        // A stalled machine may cost the deliverer a life or two: that is no crash of the job here.
-        let text = format!(
-            "webhook = \"http://127.0.0.1:{}/hook/s3cret?k=s3cret\"\ncrashes_max = 0\n\
-             sweep = {{ every = \"100ms\" }}\n{lines}",
-            self.port
-        );
-        Home::inflight("1s", &text)
-    }
-}
-
-fn serve(mut stream: TcpStream, tell: &Sender<Knock>) -> Option<()> {
-    let mut lines = BufReader::new(stream.try_clone().ok()?);
-    let mut first = String::new();
-    lines.read_line(&mut first).ok()?;
-    let (mut key, mut length) = (String::new(), 0);
-    loop {
-        let mut line = String::new();
-        lines.read_line(&mut line).ok()?;
-        match line.trim().split_once(": ") {
-            Some(("idempotency-key", value)) => key = value.to_owned(),
-            Some(("content-length", value)) => length = value.parse().ok()?,
-            Some(_) => {}
-            None => break,
-        }
-    }
-    let mut body = vec![0; length];
-    lines.read_exact(&mut body).ok()?;
-    let (answer, told) = mpsc::channel();
-    let path = first.split(' ').nth(1)?.to_owned();
-    let body = serde_json::from_slice(&body).ok()?;
-    tell.send(Knock { path, key, body, answer }).ok()?;
-    let answer = told.recv().ok()?;
-    write!(stream, "HTTP/1.1 {answer}connection: close\r\ncontent-length: 0\r\n\r\n").ok()
+/// Jobs that go to `hook`, with those other lines.
+fn home(hook: &Receiver, lines: &str) -> Home {
+    // A stalled machine may cost the deliverer a life or two: that is no crash of the job here.
+    let text = format!(
+        "webhook = \"http://127.0.0.1:{}/hook/s3cret?k=s3cret\"\ncrashes_max = 0\n\
+         sweep = {{ every = \"100ms\" }}\n{lines}",
+        hook.port
+    );
+    Home::inflight("1s", &text)
 }
 
 /// A job whose worker dies at once.
@@ -102,8 +38,8 @@ fn until_completed(daemon: &Daemon, count: u64) {
 }
 
 fn a_recovered_job_is_delivered_with_one_key_however_often_it_takes() {
-    let hook = Hook::open();
-    let home = hook.home("delivery = { backoff = \"20ms\" }");
+    let hook = Receiver::open();
+    let home = home(&hook, "delivery = { backoff = \"20ms\" }");
     let daemon = home.serve();
     orphan(&daemon, "j1");
     let first = hook.next();
@@ -135,8 +71,8 @@ fn a_recovered_job_is_delivered_with_one_key_however_often_it_takes() {
 }
 
 fn what_is_never_taken_becomes_a_dead_letter_and_no_redirect_is_followed() {
-    let (hook, elsewhere) = (Hook::open(), Hook::open());
-    let home = hook.home("delivery = { attempts = 3, backoff = \"10ms\" }");
+    let (hook, elsewhere) = (Receiver::open(), Receiver::open());
+    let home = home(&hook, "delivery = { attempts = 3, backoff = \"10ms\" }");
     let daemon = home.serve();
     orphan(&daemon, "j1");
     let away = format!("307 Elsewhere\r\nlocation: http://127.0.0.1:{}/\r\n", elsewhere.port);
@@ -162,8 +98,8 @@ fn what_is_never_taken_becomes_a_dead_letter_and_no_redirect_is_followed() {
 }
 
 fn a_daemon_killed_while_delivering_is_followed_by_one_that_delivers() {
-    let hook = Hook::open();
-    let home = hook.home("");
+    let hook = Receiver::open();
+    let home = home(&hook, "");
     let daemon = home.serve();
     orphan(&daemon, "j1");
     let first = hook.next();
@@ -178,8 +114,8 @@ fn a_daemon_killed_while_delivering_is_followed_by_one_that_delivers() {
 
 /// Between two tries it is given back, without a crash, and the next daemon goes on.
 fn a_daemon_that_is_told_to_stop_puts_its_deliveries_down() {
-    let hook = Hook::open();
-    let home = hook.home("delivery = { backoff = \"1h\", backoff_max = \"1h\" }");
+    let hook = Receiver::open();
+    let home = home(&hook, "delivery = { backoff = \"1h\", backoff_max = \"1h\" }");
     let daemon = home.serve();
     orphan(&daemon, "j1");
     let first = hook.next();
@@ -194,8 +130,8 @@ fn a_daemon_that_is_told_to_stop_puts_its_deliveries_down() {
 }
 
 fn the_plan_says_where_to_but_not_the_secret() {
-    let hook = Hook::open();
-    let home = hook.home("delivery = { attempts = 7 }");
+    let hook = Receiver::open();
+    let home = home(&hook, "delivery = { attempts = 7 }");
     let config = home.config().display().to_string();
     for args in [&["check", "-c", &config][..], &["check", "--json", "-c", &config]] {
         let told = run(args);

@@ -17,7 +17,7 @@ use lapsed::sweep::{Act, Cursor};
 use lapsed_cli::backend::{Backend, Local};
 use lapsed_cli::config::common::{Access, Common};
 use lapsed_cli::config::{Config, Overrides};
-use lapsed_cli::http::{self, App};
+use lapsed_cli::http::{self, App, Outward};
 use lapsed_cli::metrics::Metrics;
 use lapsed_cli::node::{Node, Order};
 use lapsed_cli::systems::registry::RegistryLayout;
@@ -132,7 +132,8 @@ fn serve(data: PathBuf) -> (String, tokio::runtime::Runtime) {
         let metrics = Arc::new(Metrics::new(clock.clone()));
         let node = Node::open(&config, clock, metrics.clone()).unwrap();
         let (stopper, stop) = Stop::channel();
-        let (app, idle) = App::new(Arc::new(node), metrics, &config.server, stop);
+        let (app, idle) =
+            App::new(Arc::new(node), metrics, Outward::default(), &config.server, stop);
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         tokio::spawn(async move {

@@ -292,10 +292,12 @@ fn listen(
 /// Dies with its parent, and turns into the command.
 pub fn become_command(args: &LeaseChild) -> Result<(), Failure> {
     let told = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
-    told.map_err(|error| Failure::failed(format!("the command would outlive its lease: {error}")))?;
+    told.map_err(|error| {
+        Failure::failed(format!("the command would outlive whoever started it: {error}"))
+    })?;
     let parent = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get());
     if parent != Some(args.parent.cast_signed()) {
-        return Err(Failure::failed("whoever holds the lease is gone"));
+        return Err(Failure::failed("whoever started it is gone"));
     }
     let (program, rest) = split(&args.command)?;
     let error = Command::new(program).args(rest).exec();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{StoreSection, Wrong};
-use crate::config::server::Secret;
+use crate::config::secret::Secret;
 
 /// Schemes of object stores.
 pub const SCHEMES: &[&str] = &["s3", "az", "gs"];

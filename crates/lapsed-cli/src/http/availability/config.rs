@@ -2,14 +2,17 @@
 
 use axum::extract::State;
 use lapsed::availability::rules::{Settings, SettingsPatch};
+use lapsed::{Error, Kind};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::shapes::*;
 use super::{From, availability};
+use crate::http::auth::Caller;
 use crate::http::extract::{Answer, Json, Path};
 use crate::http::owners::Result;
 use crate::http::{Shared, schemas};
+use crate::systems::availability::Providers;
 
 /// All of them.
 pub fn routes() -> OpenApiRouter<Shared> {
@@ -31,6 +34,7 @@ async fn config(State(app): State<Shared>, Path(name): Path<String>) -> Result<F
             content_type = "application/problem+json")))]
 async fn change(
     State(app): State<Shared>,
+    caller: Caller,
     Path(name): Path<String>,
     Json(body): Json<ConfigBody>,
 ) -> Result<Answer<Config>> {
@@ -40,7 +44,18 @@ async fn change(
         max_customers_per_mitra: body.max_customers_per_mitra,
         heartbeat_cadence_seconds: body.heartbeat_cadence_seconds,
     };
-    Ok(Answer(shown(availability(&app, &name)?.set_settings(&patch).await?)))
+    let live = app.live(Kind::Availability.as_str(), &name)?.clone();
+    let deed = caller.deed("config", live.id());
+    let work = async move {
+        let change = async {
+            let providers: Option<&Providers> = live.operations();
+            let providers =
+                providers.ok_or_else(|| Error::Invalid("it has no providers".to_owned()));
+            providers?.system.set_settings(&patch).await
+        };
+        live.audited(deed, change, |_| "done".to_owned()).await
+    };
+    Ok(Answer(shown(app.finish(work).await??)))
 }
 
 fn shown(settings: Settings) -> Config {

@@ -63,7 +63,7 @@ async fn describe(
 
 /// Makes a provider (active, offline), or changes its name.
 #[utoipa::path(put, path = "/v1/availability/{name}/providers/{id}", tag = "availability",
-    request_body = ProviderBody,
+    request_body = Option<ProviderBody>,
     responses((status = 200, body = ProviderChanged)))]
 async fn put(
     State(app): State<Shared>,

@@ -1,17 +1,21 @@
 //! Dead letters: listed, looked at, put back, deleted.
 
+use std::sync::Arc;
+
 use axum::extract::State;
-use lapsed::Name;
-use lapsed::inflight::{Job, Place};
+use lapsed::inflight::{Inflight, Job, Place};
+use lapsed::{Error, Kind, Name};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::inflight;
 use super::shapes::*;
+use crate::http::auth::Caller;
 use crate::http::extract::{Answer, Json, Path, Query};
 use crate::http::owners::Result;
 use crate::http::problem::Problem;
 use crate::http::{Shared, schemas};
+use crate::node::Live;
 
 /// All of them.
 pub fn routes() -> OpenApiRouter<Shared> {
@@ -55,6 +59,19 @@ async fn dead_letter(
     found.map(Answer).ok_or_else(|| missing(&id))
 }
 
+fn letters(app: &Shared, name: &str) -> Result<Arc<Live>> {
+    Ok(app.live(Kind::Inflight.as_str(), name)?.clone())
+}
+
+fn jobs(live: &Live) -> lapsed::Result<&Inflight> {
+    live.operations().ok_or_else(|| Error::Invalid(format!("`{}` has no jobs", live.id())))
+}
+
+/// What came of it, for the audit.
+pub fn told(found: bool, done: &str) -> String {
+    if found { done.to_owned() } else { "there was none".to_owned() }
+}
+
 /// Puts a dead letter back on its queue, its crashes forgotten.
 #[utoipa::path(post, path = "/v1/inflight/{name}/dead/put_back", tag = "inflight",
     request_body = PutBackBody,
@@ -63,11 +80,17 @@ async fn dead_letter(
             content_type = "application/problem+json")))]
 async fn put_back(
     State(app): State<Shared>,
+    caller: Caller,
     Path(name): Path<String>,
     Json(body): Json<PutBackBody>,
 ) -> Result<Answer<LetterAnswer>> {
-    let end = body.end.into();
-    match inflight(&app, &name)?.put_back(&Name::new(&body.id)?, end).await? {
+    let (end, id) = (body.end.into(), Name::new(&body.id)?);
+    let (live, deed) = (letters(&app, &name)?, caller.deed("dead put_back", &body.id));
+    let work = async move {
+        let work = async { jobs(&live)?.put_back(&id, end).await };
+        live.audited(deed, work, |found| told(*found, "queued")).await
+    };
+    match app.finish(work).await?? {
         true => Ok(Answer(LetterAnswer { id: body.id, outcome: "queued" })),
         false => Err(missing(&body.id)),
     }
@@ -81,10 +104,17 @@ async fn put_back(
             content_type = "application/problem+json")))]
 async fn delete(
     State(app): State<Shared>,
+    caller: Caller,
     Path(name): Path<String>,
     Json(body): Json<JobBody>,
 ) -> Result<Answer<LetterAnswer>> {
-    match inflight(&app, &name)?.delete(&Name::new(&body.id)?).await? {
+    let id = Name::new(&body.id)?;
+    let (live, deed) = (letters(&app, &name)?, caller.deed("dead delete", &body.id));
+    let work = async move {
+        let work = async { jobs(&live)?.delete(&id).await };
+        live.audited(deed, work, |found| told(*found, "deleted")).await
+    };
+    match app.finish(work).await?? {
         true => Ok(Answer(LetterAnswer { id: body.id, outcome: "deleted" })),
         false => Err(missing(&body.id)),
     }

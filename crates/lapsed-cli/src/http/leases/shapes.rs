@@ -66,6 +66,7 @@ pub struct AcquireManyBody {
 /// A lease, as its holder shows it.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = LeaseTicketBody)]
 pub struct TicketBody {
     #[serde(default = "namespace")]
     #[schema(required = false, example = "default")]

@@ -1,18 +1,17 @@
 //! `webhook`: where jobs go back to when their queues are out of reach of the store.
 
-use std::fmt;
 use std::sync::LazyLock;
 use std::time::Duration;
 
 use lapsed::Name;
 use serde::Deserialize;
-use ureq::http::Uri;
 
 use super::layout::{InflightLayout, QueueWord};
 use crate::config::ConfigError;
 use crate::config::common::{Access, Section};
 use crate::config::origin::Settings;
 use crate::config::units::{Span, show_span};
+use crate::outbound::{Address, pause};
 
 /// The queue on which jobs wait to be delivered.
 pub static OUTBOX: LazyLock<Name> =
@@ -27,50 +26,6 @@ pub struct DeliverySection {
     backoff: Option<Span>,
     backoff_max: Option<Span>,
     at_once: Option<usize>,
-}
-
-/// An address that may have a secret in it: only its host is ever shown.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Address {
-    url: String,
-    shown: String,
-}
-
-impl Address {
-    /// Checks `text`; the error does not repeat it.
-    pub fn parse(text: &str) -> Result<Address, &'static str> {
-        let uri: Uri = text.parse().map_err(|_| "is not an address")?;
-        let scheme = match uri.scheme_str() {
-            Some(scheme @ ("http" | "https")) => scheme,
-            _ => return Err("must begin with http:// or https://"),
-        };
-        let authority = uri.authority().ok_or("names no host")?;
-        if authority.as_str().contains('@') {
-            return Err("must not name a user: put a secret into its path or its query");
-        }
-        let shown = match uri.path_and_query().map(|rest| rest.as_str()) {
-            None | Some("/" | "") => format!("{scheme}://{authority}"),
-            Some(_) => format!("{scheme}://{authority}/..."),
-        };
-        Ok(Address { url: text.to_owned(), shown })
-    }
-
-    /// All of it.
-    pub fn reveal(&self) -> &str {
-        &self.url
-    }
-}
-
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.shown)
-    }
-}
-
-impl fmt::Debug for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Address({})", self.shown)
-    }
 }
 
 /// Where to, and how hard to try.
@@ -153,29 +108,13 @@ impl Webhook {
 
     /// How long to wait after the try of this number, from 1.
     pub fn pause(&self, attempt: u32) -> Duration {
-        let factor = 2_u32.saturating_pow(attempt.saturating_sub(1));
-        self.backoff.saturating_mul(factor).min(self.backoff_max)
+        pause(attempt, self.backoff, self.backoff_max)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_the_host_of_an_address_is_shown() {
-        let secret = Address::parse("https://hooks.example:8443/T0/s3cret?k=v").unwrap();
-        assert_eq!(secret.to_string(), "https://hooks.example:8443/...");
-        assert!(!format!("{secret:?}").contains("s3cret"));
-        assert_eq!(secret.reveal(), "https://hooks.example:8443/T0/s3cret?k=v");
-        assert_eq!(
-            Address::parse("http://127.0.0.1:80").unwrap().to_string(),
-            "http://127.0.0.1:80"
-        );
-        for bad in ["", "ftp://a/b", "a b", "/hook", "https://", "https://user:pw@host/"] {
-            assert!(Address::parse(bad).is_err(), "{bad}");
-        }
-    }
 
     #[test]
     fn pauses_double_up_to_the_longest() {

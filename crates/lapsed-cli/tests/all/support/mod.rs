@@ -2,6 +2,8 @@
 
 #![allow(dead_code)]
 
+pub mod receiver;
+
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -28,7 +30,15 @@ pub fn until<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
 /// The binary, without anything of the environment that it would listen to.
 pub fn lapsed() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lapsed"));
-    for name in ["LAPSED_URL", "LAPSED_TOKEN", "LAPSED_LISTEN", "LAPSED_DATA", "RUST_LOG"] {
+    for name in [
+        "LAPSED_URL",
+        "LAPSED_TOKEN",
+        "LAPSED_LISTEN",
+        "LAPSED_DATA",
+        "LAPSED_CA",
+        "LAPSED_LOG",
+        "RUST_LOG",
+    ] {
         command.env_remove(name);
     }
     for name in ["JANITOR_INTERVAL_MS", "CLEANUP_INTERVAL", "ORPHAN_MAX_AGE"] {
@@ -154,6 +164,13 @@ impl Home {
         let mut command = lapsed();
         command.arg("serve").arg("-c").arg(self.config()).envs(env.iter().copied());
         Daemon::spawn(command, self.dir.path()).unwrap_or_else(|told| panic!("{told}"))
+    }
+
+    /// With more arguments; else what it said.
+    pub fn serve_at(&self, args: &[String]) -> Result<Daemon, String> {
+        let mut command = lapsed();
+        command.arg("serve").arg("-c").arg(self.config()).args(args);
+        Daemon::spawn(command, self.dir.path())
     }
 
     /// A command straight on the store.

@@ -1,0 +1,89 @@
+//! The API against its own description: Schemathesis makes up requests from `/openapi.json`, good ones and
+//! bad ones, and holds every answer against the document.
+//!
+//! No server errors (501 is an answer: a store that cannot do something says so), no status, header or body
+//! that the document does not have, nothing good refused, nothing bad taken. The seed is fixed and printed;
+//! `make schema SECONDS=600 SEED=7` runs others for longer.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::support::{Daemon, lapsed};
+
+lapsed_testbed::steady_tests! {
+    requests_made_from_the_document_are_answered_as_it_says,
+}
+
+const TOKEN: &str = "a-token-for-made-up-requests";
+const SECONDS: u64 = 40;
+const SEED: u64 = 20_261;
+
+/// What a schema cannot say is left out, operation by operation.
+const SETTINGS: &str = r#"
+[parameters]
+"path.name" = "default"
+
+[checks.not_a_server_error]
+expected-statuses = ["2xx", "3xx", "4xx", "501"]
+
+# `after` or `before`, not both; and a bare number goes only with `system`.
+[[operations]]
+include-path = "/v1/receipts"
+checks.positive_data_acceptance.enabled = false
+
+# `for_ms` goes with `release` only.
+[[operations]]
+include-path = "/v1/brakes/{kind}/{name}"
+include-method = "PUT"
+checks.positive_data_acceptance.enabled = false
+
+# How the two settings of beats go together.
+[[operations]]
+include-path = "/v1/availability/{name}/config"
+checks.positive_data_acceptance.enabled = false
+"#;
+
+fn setting(name: &str, usual: u64) -> u64 {
+    let given = std::env::var(name).ok().filter(|text| !text.is_empty());
+    given.map_or(usual, |text| text.parse().unwrap_or_else(|e| panic!("{name}: {e}")))
+}
+
+/// One of every system, on the embedded store, behind a token.
+fn daemon(dir: &Path) -> Daemon {
+    let mut command = lapsed();
+    command.args(["serve", "--listen", "127.0.0.1:0", "--token", TOKEN, "--data"]);
+    command.arg(dir.join("data"));
+    Daemon::spawn(command, dir).unwrap()
+}
+
+fn requests_made_from_the_document_are_answered_as_it_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = daemon(dir.path());
+    std::fs::write(dir.path().join("schemathesis.toml"), SETTINGS).unwrap();
+    let (seconds, seed) =
+        (setting("LAPSED_SCHEMA_SECONDS", SECONDS), setting("LAPSED_SCHEMA_SEED", SEED));
+    println!("seed {seed}, {seconds} s");
+    let output = Command::new(lapsed_testbed::paths::checks_python().unwrap())
+        .args(["-m", "schemathesis.cli", "run", &format!("{}/openapi.json", daemon.url)])
+        .args(["--header", &format!("Authorization: Bearer {TOKEN}")])
+        .args(["--max-time", &seconds.to_string(), "--seed", &seed.to_string()])
+        // A stream of events does not end.
+        .args(["--exclude-path", "/v1/events", "--request-timeout", "20"])
+        .args(["--continue-on-failure", "--no-color", "--suppress-health-check", "all"])
+        .args(["--generation-database", "none", "--output-truncate", "false"])
+        .current_dir(dir.path())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let said = said + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    println!("{said}");
+    assert!(made(&said) > 20, "few requests were made:\n{said}");
+    assert_eq!(daemon.get("/readyz").status, 200, "it is well afterwards");
+}
+
+/// How many requests were made up.
+fn made(said: &str) -> u64 {
+    let line = said.lines().find(|line| line.contains(" generated, ")).unwrap_or_default();
+    line.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or_default()
+}

@@ -1,0 +1,50 @@
+//! The guide and the README are followed to the letter: what they say to type works, and prints what they show.
+
+use crate::console::Shell;
+use crate::pages::root;
+use crate::support::until;
+use lapsed_testbed::{Engine, PostgresServer, Server};
+
+lapsed_testbed::steady_tests! {
+    the_guide_can_be_followed,
+    the_readme_can_be_followed,
+}
+
+/// A Redis where the pages have theirs.
+fn redis(shell: &mut Shell) -> Server {
+    let server = Server::start(Engine::Redis).unwrap();
+    let port = server.port();
+    shell.exchange("127.0.0.1:6379", &format!("127.0.0.1:{port}"));
+    shell.program("redis-cli", &format!("exec /usr/bin/redis-cli -p {port} \"$@\""));
+    server
+}
+
+fn the_guide_can_be_followed() {
+    let page = std::fs::read_to_string(root("docs/guide.md")).unwrap();
+    let mut shell = Shell::new();
+    let _server = redis(&mut shell);
+    shell.follow(&page);
+}
+
+fn the_readme_can_be_followed() {
+    let page = std::fs::read_to_string(root("README.md")).unwrap();
+    let mut shell = Shell::new();
+    let server = redis(&mut shell);
+    let postgres = PostgresServer::shared().unwrap();
+    let database = postgres.database().unwrap();
+    // This server has just been started, a reader's has not: everybody's silence is shorter here.
+    for (long, short) in [
+        ("heartbeat_ttl = \"90s\"", "heartbeat_ttl = \"2s\""),
+        ("grace = \"30s\"", "grace = \"2s\""),
+        ("heartbeat_interval = \"60s\"", "heartbeat_interval = \"1s\""),
+        ("orphan_threshold = \"300s\"", "orphan_threshold = \"3s\""),
+    ] {
+        assert!(page.contains(long), "{long} is no longer in the page");
+        shell.exchange(long, short);
+    }
+    shell.exchange("postgres://lapsed@127.0.0.1/app", &postgres.url(&database));
+    until("the server to have been there for a while", || {
+        (server.info("uptime_in_seconds").unwrap().parse::<u64>().unwrap() >= 4).then_some(())
+    });
+    shell.follow(&page);
+}
