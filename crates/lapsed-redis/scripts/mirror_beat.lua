@@ -1,10 +1,11 @@
 -- Beats of providers, dated by the server's clock. Those that waited (the server stood still, the line was bad) are
 -- dated by when they were sent, and do not replace a later one: whoever fell silent meanwhile is no younger for it.
--- KEYS  1 meta  2 online  3 deactivated  4 versions  5 missing
+-- KEYS  1 meta  2 online  3 deactivated  4 versions  5 missing  6 doomed
 -- ARGV  1 and 2 what stands before and after a name in a heartbeat's key  3 the same before a name in an alive
 --       key, or empty  4 stale_ms  5 what the server's clock said at most when this was sent; 0: nobody knows,
 --       then the names
--- Answers  one letter a name: N noted, D deactivated, O offline; nil if the mirror is not seeded
+-- Answers  one letter a name: N noted, D deactivated, O offline, S declared silent, so that only the truth
+--          knows; nil if the mirror is not seeded
 -- O(names)
 local known = redis.call('HMGET', KEYS[1], 'seeded', 'kept', 'losses', 'missed')
 if not is_seeded(KEYS, known) then
@@ -19,7 +20,7 @@ local before, after = ARGV[1], ARGV[2]
 local now, sent = (clock()), tonumber(ARGV[5])
 local late = sent > 0 and now > sent + 100
 local text = iso(late and sent or now)
-local codes, sets, n = {}, {}, 0
+local codes, sets, n, absent, places = {}, {}, 0, {}, {}
 for i = 1, #on do
   if off[i] == 1 then
     codes[i] = 'D'
@@ -29,6 +30,12 @@ for i = 1, #on do
     n = n + 2
   else
     codes[i] = 'O'
+    absent[#absent + 1], places[#places + 1] = ARGV[5 + i], i
+  end
+end
+if #absent > 0 then
+  for at, doom in ipairs(redis.call('HMGET', KEYS[6], unpack(absent))) do
+    codes[places[at]] = doom and 'S' or 'O'
   end
 end
 if late and n > 0 then

@@ -25,7 +25,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lapsed::availability::rules::{Doom, Settings};
 use lapsed::availability::{
-    AvailablePage, Beat, BeatPage, Looked, Mirror, Presence, Snapshot, SnapshotTurn, Told,
+    AvailablePage, BeatPage, Looked, Mirror, MirrorBeat, Presence, Snapshot, SnapshotTurn, Told,
 };
 use lapsed::store::Store;
 use lapsed::sweep::{Batch, Cursor, Refusal};
@@ -49,7 +49,7 @@ const NAMES_A_CALL: usize = 500;
 pub struct RedisMirror {
     redis: Redis,
     inner: Arc<Inner>,
-    beats: Arc<Joint<Beats, Option<Vec<Beat>>>>,
+    beats: Arc<Joint<Beats, Option<Vec<MirrorBeat>>>>,
     sought: Arc<Joint<Sought, Option<AvailablePage>>>,
 }
 
@@ -165,7 +165,7 @@ impl Mirror for RedisMirror {
         self.inner.forget(ids).await
     }
 
-    async fn beat(&self, ids: &[Name]) -> Result<Option<Vec<Beat>>> {
+    async fn beat(&self, ids: &[Name]) -> Result<Option<Vec<MirrorBeat>>> {
         self.beat_together(ids).await
     }
 

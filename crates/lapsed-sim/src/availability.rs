@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use lapsed::availability::memory::MemoryMirror;
 use lapsed::availability::rules::SettingsPatch;
-use lapsed::availability::{Mirror, Profile, Truth};
+use lapsed::availability::{Mirror, Profile, ProviderState, Truth};
 use lapsed::receipt::ReceiptQuery;
 use lapsed::reconcile::Reconcile;
 use lapsed::sweep::{Act, Cursor};
@@ -125,6 +125,23 @@ impl Scene {
     /// Whether nobody is to begin anything any more.
     pub fn is_over(&self) -> bool {
         self.over.load(Ordering::Relaxed)
+    }
+
+    /// How often a provider was toggled, if the truth has it online. The same number later: it was never offline.
+    pub async fn online(&self, id: &Name) -> Option<usize> {
+        let flaps = self.truth.log(id, 10_000).await.ok()?.len();
+        self.state(id).await?.online.then_some(flaps)
+    }
+
+    /// Whether the mirror was told of its last toggle.
+    pub async fn is_told(&self, id: &Name) -> Option<bool> {
+        let seen =
+            self.mirror.look(std::slice::from_ref(id)).await.ok()?.seen.into_iter().next()?;
+        Some(seen.epoch == self.state(id).await?.epoch)
+    }
+
+    async fn state(&self, id: &Name) -> Option<ProviderState> {
+        self.truth.read(std::slice::from_ref(id)).await.ok()?.into_iter().next()
     }
 
     /// One process's lines to both stores.

@@ -50,8 +50,8 @@ pub use breaker::{BreakerPolicy, BreakerState};
 pub use counters::{Counters, Read};
 pub use glance::Glance;
 pub use mirror::{
-    AvailablePage, BeatPage, Looked, Mirror, OnlineBeat, Presence, Seen, SeenBeat, Snapshot,
-    SnapshotTurn, Told,
+    AvailablePage, BeatPage, Looked, Mirror, MirrorBeat, OnlineBeat, Presence, Seen, SeenBeat,
+    Snapshot, SnapshotTurn, Told,
 };
 pub use operations::{Availability, AvailabilityParts, Source, Sourced, Written};
 pub use provider::{Available, Beat, Changed, Flap, Listed, Listing, Profile, ProviderState};

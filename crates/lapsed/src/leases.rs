@@ -117,7 +117,11 @@ impl From<Namespace> for String {
     }
 }
 
-/// What a lease is on. Written `namespace/key`; the key may contain anything but control characters.
+/// The namespace that is meant where none is named.
+pub const NAMESPACE: &str = "default";
+
+/// What a lease is on. Written `namespace/key`, or `key` in the namespace [`NAMESPACE`]; the key may contain
+/// anything but control characters.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct LeaseKey {
     /// Where.
@@ -147,12 +151,8 @@ impl fmt::Display for LeaseKey {
 impl FromStr for LeaseKey {
     type Err = Error;
     fn from_str(text: &str) -> Result<Self> {
-        match text.split_once('/') {
-            Some((namespace, key)) => LeaseKey::new(namespace, key),
-            None => Err(Error::Invalid(format!(
-                "{text:?} names no lease; they look like `namespace/key`"
-            ))),
-        }
+        let (namespace, key) = text.split_once('/').unwrap_or((NAMESPACE, text));
+        LeaseKey::new(namespace, key)
     }
 }
 

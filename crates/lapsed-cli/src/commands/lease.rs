@@ -59,12 +59,10 @@ pub fn of_leases(backend: &dyn Backend, text: Option<&str>) -> Result<SystemId, 
 
 /// NAMESPACE/KEY, or a key of the namespace `default`; with a namespace of its own as it stands.
 fn key(args: &cli::Key) -> Result<LeaseKey, Failure> {
-    let (namespace, key) = match (&args.namespace, args.key.split_once('/')) {
-        (Some(namespace), _) => (namespace.as_str(), args.key.as_str()),
-        (None, Some((namespace, key))) => (namespace, key),
-        (None, None) => ("default", args.key.as_str()),
-    };
-    Ok(LeaseKey::new(namespace, key)?)
+    Ok(match &args.namespace {
+        Some(namespace) => LeaseKey::new(namespace, &args.key)?,
+        None => args.key.parse()?,
+    })
 }
 
 /// A length of time as an argument has it.

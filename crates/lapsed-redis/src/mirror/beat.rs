@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use futures::future::{BoxFuture, FutureExt, try_join_all};
-use lapsed::availability::Beat;
+use lapsed::availability::{Beat, MirrorBeat};
 use lapsed::{Name, Result};
 
 use super::{Inner, NAMES_A_CALL, RedisMirror};
@@ -31,30 +31,30 @@ impl Question for Beats {
 #[derive(Clone)]
 struct Carrier(Arc<Inner>);
 
-impl Ask<Beats, Option<Vec<Beat>>> for Carrier {
-    fn ask(&self, all: Vec<Beats>) -> BoxFuture<'static, Result<Vec<Option<Vec<Beat>>>>> {
+impl Ask<Beats, Option<Vec<MirrorBeat>>> for Carrier {
+    fn ask(&self, all: Vec<Beats>) -> BoxFuture<'static, Result<Vec<Option<Vec<MirrorBeat>>>>> {
         let inner = self.0.clone();
         async move { inner.beat_for(&all).await }.boxed()
     }
 }
 
 impl RedisMirror {
-    pub(super) async fn beat_together(&self, ids: &[Name]) -> Result<Option<Vec<Beat>>> {
+    pub(super) async fn beat_together(&self, ids: &[Name]) -> Result<Option<Vec<MirrorBeat>>> {
         let by = Carrier(self.inner.clone());
         if ids.len() <= NAMES_A_CALL {
             return self.beats.call(Beats(ids.into()), &by).await;
         }
         let parts = ids.chunks(NAMES_A_CALL).map(|part| self.beats.call(Beats(part.into()), &by));
-        let parts: Option<Vec<Vec<Beat>>> = try_join_all(parts).await?.into_iter().collect();
+        let parts: Option<Vec<Vec<MirrorBeat>>> = try_join_all(parts).await?.into_iter().collect();
         Ok(parts.map(|parts| parts.concat()))
     }
 }
 
 impl Inner {
     /// One call for all of them.
-    async fn beat_for(&self, all: &[Beats]) -> Result<Vec<Option<Vec<Beat>>>> {
-        let [meta, online, deactivated, versions, _, _, missing, _] = &self.keys;
-        let keys = [meta, online, deactivated, versions, missing].map(String::as_str);
+    async fn beat_for(&self, all: &[Beats]) -> Result<Vec<Option<Vec<MirrorBeat>>>> {
+        let [meta, online, deactivated, versions, doomed, _, missing, _] = &self.keys;
+        let keys = [meta, online, deactivated, versions, missing, doomed].map(String::as_str);
         let (before, after) = self.layout.heartbeat_key.parts();
         let stale_ms = self.stale_ms().to_string();
         let sent_ms = self.ground.time_at_most(&self.ground.shards[0]).unwrap_or(0).to_string();
@@ -68,9 +68,10 @@ impl Inner {
             return Err(self.ground.nonsense(script));
         }
         let mut codes = codes.bytes().map(|code| match code {
-            b'N' => Beat::Noted,
-            b'D' => Beat::Deactivated,
-            _ => Beat::Offline,
+            b'N' => MirrorBeat::Told(Beat::Noted),
+            b'D' => MirrorBeat::Told(Beat::Deactivated),
+            b'S' => MirrorBeat::Doomed,
+            _ => MirrorBeat::Told(Beat::Offline),
         });
         Ok(all.iter().map(|one| Some(codes.by_ref().take(one.0.len()).collect())).collect())
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use lapsed::availability::{Beat, Mirror, ProviderState, SeenBeat, Told};
+use lapsed::availability::{Beat, Mirror, MirrorBeat, ProviderState, SeenBeat, Told};
 use lapsed::sweep::{Act, Cursor, Refusal};
 use lapsed_testbed::Engine;
 
@@ -13,7 +13,7 @@ on_both_engines! {
     what_is_told_lies_under_the_seed_s_names,
     an_older_state_changes_nothing,
     trap_c3_a_counter_that_fell_to_zero_is_gone,
-    trap_c5_a_ping_before_the_decision_wins_and_one_after_it_is_told,
+    trap_c5_a_ping_before_the_decision_wins_and_one_after_it_is_the_truths,
     trap_c7_the_deactivated_are_neither_counted_nor_available,
     trap_c10_a_beat_of_somebody_offline_leaves_nothing_behind,
     trap_c11_beats_are_dated_by_the_server,
@@ -78,16 +78,16 @@ async fn trap_c3_a_counter_that_fell_to_zero_is_gone(engine: Engine) {
     assert_eq!(world.available().await.unwrap(), ["a"]);
 }
 
-async fn trap_c5_a_ping_before_the_decision_wins_and_one_after_it_is_told(engine: Engine) {
+async fn trap_c5_a_ping_before_the_decision_wins_and_one_after_it_is_the_truths(engine: Engine) {
     let world = World::on(engine);
     world.seed_online(2).await;
     world.settled().await;
     let doom = world.silenced("m0", 1).await;
     assert!(doom.decided_ms >= doom.beat_ms + STALE_MS && doom.beat_ms > 0 && doom.epoch == 1);
-    assert_eq!(world.beat("m0").await, Some(Beat::Offline), "after it");
+    assert_eq!(world.beat("m0").await, Some(MirrorBeat::Doomed), "after it");
     assert!(!world.exists("mitra:heartbeat:m0") && !world.is_member("mitras:online", "m0"));
     // The sweeper has looked, and then the ping comes.
-    assert_eq!(world.beat("m1").await, Some(Beat::Noted));
+    assert_eq!(world.beat("m1").await, Some(MirrorBeat::Told(Beat::Noted)));
     assert_eq!(world.decide(&["m1"], NEVER_MS).await, [Err(Refusal::Alive)], "before it");
     assert!(world.is_member("mitras:online", "m1"));
 }
@@ -98,7 +98,7 @@ async fn trap_c7_the_deactivated_are_neither_counted_nor_available(engine: Engin
     world.seed(&[online("a", 1), off.clone(), online("c", 1)]).await;
     assert_eq!(world.mirror.count_online().await.unwrap(), Some(2));
     assert_eq!(world.available().await.unwrap(), ["a", "c"]);
-    assert_eq!(world.beat("b").await, Some(Beat::Deactivated));
+    assert_eq!(world.beat("b").await, Some(MirrorBeat::Told(Beat::Deactivated)));
     let gone = ProviderState { active: false, online: false, ..online("c", 2) };
     world.tell(gone).await;
     assert_eq!(world.mirror.count_online().await.unwrap(), Some(1), "not twice");
@@ -117,10 +117,10 @@ async fn trap_c10_a_beat_of_somebody_offline_leaves_nothing_behind(engine: Engin
     world.app.call(&["DEL", "mitra:heartbeat:off"]);
     let asked = names(&["stranger", "m0", "off"]);
     let answers = world.mirror.beat(&asked).await.unwrap().unwrap();
-    assert_eq!(answers, [Beat::Offline, Beat::Noted, Beat::Deactivated]);
+    assert_eq!(answers, [Beat::Offline, Beat::Noted, Beat::Deactivated].map(MirrorBeat::Told));
     assert!(!world.exists("mitra:heartbeat:stranger") && !world.exists("mitra:heartbeat:off"));
     world.tell(ProviderState { online: false, ..online("m0", 2) }).await;
-    assert_eq!(world.beat("m0").await, Some(Beat::Offline));
+    assert_eq!(world.beat("m0").await, Some(MirrorBeat::Told(Beat::Offline)));
     assert!(!world.exists("mitra:heartbeat:m0"));
     assert_eq!(world.mirror.beat(&[]).await.unwrap(), Some(Vec::new()));
 }
@@ -230,7 +230,7 @@ async fn a_missing_heartbeat_is_not_a_death(engine: Engine) {
     assert_eq!(page.beats.len(), 2, "a missing one is always old: {page:?}");
     assert!(page.beats.iter().all(|one| matches!(one.beat, SeenBeat::Missing(Some(_)))));
     // One beats, and its key is dropped once more: it counts from then.
-    assert_eq!(world.beat("m1").await, Some(Beat::Noted));
+    assert_eq!(world.beat("m1").await, Some(MirrorBeat::Told(Beat::Noted)));
     world.app.call(&["DEL", "mitra:heartbeat:m1"]);
     assert_eq!(world.look("m1").await.beat, SeenBeat::Missing(None));
     let doom = world.silenced("m0", 1).await;
@@ -277,7 +277,7 @@ async fn what_the_application_writes_is_believed_or_left_alone(engine: Engine) {
     assert_eq!(world.mirror.forget(&[(name("stranger"), None)]).await.unwrap(), 1);
     assert_eq!(world.look("stranger").await.doomed, None);
     // A beat, and the next state, heal what could not be read.
-    assert_eq!(world.beat("m1").await, Some(Beat::Noted));
+    assert_eq!(world.beat("m1").await, Some(MirrorBeat::Told(Beat::Noted)));
     world.tell(ProviderState { sessions: 1, ..online("m3", 2) }).await;
     let (m1, m3) = (world.look("m1").await, world.look("m3").await);
     assert!(matches!((m1.beat, m3.sessions), (SeenBeat::At(_), Some(1))));

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use lapsed::availability::{Beat, Mirror, ProviderState, SeenBeat, Snapshot, SnapshotTurn, Told};
+use lapsed::availability::{
+    Beat, Mirror, MirrorBeat, ProviderState, SeenBeat, Snapshot, SnapshotTurn, Told,
+};
 use lapsed::sweep::Cursor;
 use lapsed_redis::MirrorLayout;
 use lapsed_testbed::{Engine, ServerOptions};
@@ -195,7 +197,10 @@ async fn pages_go_through_everybody(engine: Engine) {
             && seen.sessions == Some(state.sessions)
     }));
     let answers = world.mirror.beat(&all).await.unwrap().unwrap();
-    assert_eq!(answers.iter().filter(|beat| **beat == Beat::Deactivated).count(), 13);
+    assert_eq!(
+        answers.iter().filter(|beat| **beat == MirrorBeat::Told(Beat::Deactivated)).count(),
+        13
+    );
     // Both sets are large: the smaller one is gone through in pages.
     let off: Vec<ProviderState> =
         states.iter().map(|s| ProviderState { active: false, version: 2, ..s.clone() }).collect();
@@ -218,7 +223,7 @@ async fn many_beats_at_a_time_take_few_calls(engine: Engine) {
         (0..1_000).map(|n| [name(&format!("m{}", n % 100))]).collect();
     let beats = futures::future::try_join_all(who.iter().map(|who| world.mirror.beat(who)));
     let beats = beats.await.unwrap();
-    assert!(beats.into_iter().all(|beat| beat == Some(vec![Beat::Noted])));
+    assert!(beats.into_iter().all(|beat| beat == Some(vec![MirrorBeat::Told(Beat::Noted)])));
     let used = calls() - before;
     assert!(used <= 10, "{used} calls for 1,000 beats at once");
 }

@@ -199,10 +199,18 @@ impl Client {
         }
     }
 
+    /// P5: who is told that it is offline was set offline, as long as the mirror knew that it was online.
     async fn beat(&self, id: &Name) -> Option<Beat> {
         let ids = [id.clone()];
+        let is_told = self.scene.is_told(id).await == Some(true);
+        let before = self.scene.online(id).await.filter(|_| is_told);
         let beats = self.ask(|it| async move { it.heartbeat(&ids).await }).await?;
-        beats.answer.first().copied()
+        let beat = beats.answer.first().copied();
+        if beat == Some(Beat::Offline) && before.is_some() && self.scene.online(id).await == before
+        {
+            self.scene.notes.told_offline(id, beats.source);
+        }
+        beat
     }
 
     /// Customers: sessions that are accepted, moved and ended; and what they see.

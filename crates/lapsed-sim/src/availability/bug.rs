@@ -20,6 +20,8 @@ pub enum AvailabilityBug {
     CheckedThenActed,
     /// After an absence of the mirror nobody is spared (P7).
     NoGrace,
+    /// Whoever was declared silent is told that it is offline, before the truth was asked (P5).
+    DoomedToldOffline,
 }
 
 impl AvailabilityBug {
@@ -32,6 +34,7 @@ impl AvailabilityBug {
         AvailabilityBug::UnseededAnswers,
         AvailabilityBug::CheckedThenActed,
         AvailabilityBug::NoGrace,
+        AvailabilityBug::DoomedToldOffline,
     ];
 
     /// The promise that it breaks: any of these.
@@ -44,6 +47,7 @@ impl AvailabilityBug {
             AvailabilityBug::SeedingRevives => &[Promise::P2],
             AvailabilityBug::UnseededAnswers => &[Promise::Lookup, Promise::P1],
             AvailabilityBug::CheckedThenActed | AvailabilityBug::NoGrace => &[Promise::P1],
+            AvailabilityBug::DoomedToldOffline => &[Promise::P5],
         }
     }
 }

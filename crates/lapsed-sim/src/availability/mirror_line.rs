@@ -7,7 +7,8 @@ use async_trait::async_trait;
 use lapsed::availability::memory::MemoryMirror;
 use lapsed::availability::rules::{Doom, Settings};
 use lapsed::availability::{
-    AvailablePage, Beat, BeatPage, Looked, Mirror, Presence, Snapshot, SnapshotTurn, Told,
+    AvailablePage, Beat, BeatPage, Looked, Mirror, MirrorBeat, Presence, Snapshot, SnapshotTurn,
+    Told,
 };
 use lapsed::sweep::{Act, Batch, Cursor, Refusal};
 use lapsed::{Name, Result};
@@ -115,12 +116,19 @@ impl Mirror for MirrorLine {
         pass!(self, mirror, mirror.forget(&ids))
     }
 
-    async fn beat(&self, ids: &[Name]) -> Result<Option<Vec<Beat>>> {
+    async fn beat(&self, ids: &[Name]) -> Result<Option<Vec<MirrorBeat>>> {
         let (ids, mirror, notes) = (ids.to_vec(), self.mirror.clone(), self.notes.clone());
+        let is_hasty = self.has(AvailabilityBug::DoomedToldOffline);
         let work = async move {
-            let beats = mirror.beat(&ids).await?;
+            let mut beats = mirror.beat(&ids).await?;
+            for beat in beats.iter_mut().flatten().filter(|beat| **beat == MirrorBeat::Doomed) {
+                notes.count("beats of the doomed");
+                if is_hasty {
+                    *beat = MirrorBeat::Told(Beat::Offline);
+                }
+            }
             if let Some(beats) = &beats {
-                notes.beats(&ids, beats, Place::Mirror);
+                notes.beats(&ids, &told(beats), Place::Mirror);
                 // Providers are made before anything else, and never removed.
                 notes.known(&mirror.look(&ids).await?);
             }
@@ -212,4 +220,13 @@ impl Mirror for MirrorLine {
         let setting = setting.to_owned();
         pass!(self, mirror, mirror.announce(&setting))
     }
+}
+
+/// As it looks to whoever asks nobody else.
+fn told(beats: &[MirrorBeat]) -> Vec<Beat> {
+    let told = |beat: &MirrorBeat| match beat {
+        MirrorBeat::Told(beat) => *beat,
+        MirrorBeat::Doomed => Beat::Offline,
+    };
+    beats.iter().map(told).collect()
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lapsed::Name;
 use lapsed::availability::rules::Doom;
-use lapsed::availability::{Available, Beat, Flip, Flipped, Looked};
+use lapsed::availability::{Available, Beat, Flip, Flipped, Looked, Source};
 
 use crate::executor::World;
 use crate::promise::{Broken, Promise};
@@ -125,6 +125,13 @@ impl Notes {
             );
             noted.fail(Promise::P1, what);
         }
+    }
+
+    /// P5: somebody was told that it is offline, and never was.
+    pub fn told_offline(&self, id: &Name, source: Source) {
+        let what =
+            format!("{id} was told by the {} that it is offline, and is not", source.as_str());
+        self.lock().fail(Promise::P5, what);
     }
 
     /// P8: what the mirror has of a provider never goes back, unless it loses everything.

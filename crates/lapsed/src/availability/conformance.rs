@@ -314,7 +314,9 @@ macro_rules! availability_conformance {
         $crate::availability_conformance!(@cases $make, $tell, sweeps: [
             the_silent_are_set_offline_once,
             trap_c5_a_beat_before_the_decision_wins,
-            after_the_decision_a_beat_is_told,
+            after_the_decision_a_beat_is_judged_by_the_truth,
+            a_beat_after_the_truth_has_set_it_offline_is_told,
+            a_change_that_is_no_toggle_brings_nobody_back,
             a_toggle_after_the_decision_wins,
             a_beat_that_reached_the_truth_wins,
             a_beat_that_reached_the_truth_after_the_decision_wins,

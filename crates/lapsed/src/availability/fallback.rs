@@ -28,7 +28,9 @@ impl Beats {
             match answer.try_recv() {
                 Ok(answer) => return answer,
                 // Whoever was sending it went away: it may have been noted. Repeating is safe.
-                Err(oneshot::error::TryRecvError::Closed) => return truth.beat(ids).await,
+                Err(oneshot::error::TryRecvError::Closed) => {
+                    return truth.beat(ids).await.and_then(|beats| all_of(ids, beats));
+                }
                 Err(oneshot::error::TryRecvError::Empty) => self.send(truth).await,
             }
         }
@@ -42,13 +44,9 @@ impl Beats {
         let mut beats = answer.as_ref().map(|beats| beats.iter().copied()).ok();
         for (ids, sender) in round {
             let share = match (&mut beats, &answer) {
-                (Some(beats), _) => {
-                    let share: Vec<Beat> = beats.take(ids.len()).collect();
-                    let whole = share.len() == ids.len();
-                    if whole { Ok(share) } else { Err(short()) }
-                }
+                (Some(beats), _) => all_of(&ids, beats.take(ids.len()).collect()),
                 (None, Err(error)) => Err(error.clone()),
-                (None, Ok(_)) => Err(short()),
+                (None, Ok(_)) => all_of(&ids, Vec::new()),
             };
             let _ = sender.send(share);
         }
@@ -70,10 +68,14 @@ impl Beats {
     }
 }
 
-fn short() -> Error {
-    Error::Unavailable {
-        store: "the truth".to_owned(),
-        what: "it answered fewer beats than it was given".to_owned(),
+/// One answer a beat.
+fn all_of(ids: &[Name], beats: Vec<Beat>) -> Result<Vec<Beat>> {
+    match beats.len() == ids.len() {
+        true => Ok(beats),
+        false => Err(Error::Unavailable {
+            store: "the truth".to_owned(),
+            what: "it answered fewer beats than it was given".to_owned(),
+        }),
     }
 }
 

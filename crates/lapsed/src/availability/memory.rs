@@ -10,8 +10,8 @@ use async_trait::async_trait;
 
 use crate::availability::rules::{Doom, MirrorRow, Settings};
 use crate::availability::{
-    Available, AvailablePage, Beat, BeatPage, Looked, Mirror, OnlineBeat, Presence, Seen, SeenBeat,
-    Snapshot, SnapshotTurn, Told,
+    Available, AvailablePage, Beat, BeatPage, Looked, Mirror, MirrorBeat, OnlineBeat, Presence,
+    Seen, SeenBeat, Snapshot, SnapshotTurn, Told,
 };
 use crate::clock::Clock;
 use crate::error::Result;
@@ -235,18 +235,19 @@ impl Mirror for MemoryMirror {
         Ok(gone)
     }
 
-    async fn beat(&self, ids: &[Name]) -> Result<Option<Vec<Beat>>> {
+    async fn beat(&self, ids: &[Name]) -> Result<Option<Vec<MirrorBeat>>> {
         let (mut kept, now_ms) = self.kept();
         if !kept.seeded {
             return Ok(None);
         }
         let beat = |id: &Name| match kept.rows.get_mut(id) {
-            Some(row) if row.deactivated => Beat::Deactivated,
+            Some(row) if row.deactivated => MirrorBeat::Told(Beat::Deactivated),
             Some(row) if row.online => {
                 row.beat_ms = row.beat_ms.max(Some(now_ms));
-                Beat::Noted
+                MirrorBeat::Told(Beat::Noted)
             }
-            _ => Beat::Offline,
+            Some(row) if row.doomed.is_some() => MirrorBeat::Doomed,
+            _ => MirrorBeat::Told(Beat::Offline),
         };
         Ok(Some(ids.iter().map(beat).collect()))
     }

@@ -65,6 +65,16 @@ pub struct Looked {
     pub seeded: bool,
 }
 
+/// A mirror's answer to a beat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MirrorBeat {
+    /// It knows.
+    Told(Beat),
+    /// Declared silent, and the truth may not have set it offline: nothing was noted, and only the truth
+    /// knows whether it is offline.
+    Doomed,
+}
+
 /// The beat of somebody online.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OnlineBeat {
@@ -173,7 +183,7 @@ pub trait Mirror: Send + Sync {
     async fn forget(&self, ids: &[(Name, Option<u64>)]) -> Result<u64>;
 
     /// Beats: one round trip. The beat is dated by the mirror's clock.
-    async fn beat(&self, ids: &[Name]) -> Result<Option<Vec<Beat>>>;
+    async fn beat(&self, ids: &[Name]) -> Result<Option<Vec<MirrorBeat>>>;
 
     /// What it has of each, seeded or not.
     async fn look(&self, ids: &[Name]) -> Result<Looked>;

@@ -4,7 +4,7 @@ use crate::availability::counters::Read;
 use crate::availability::operations::{Availability, Source, Sourced};
 use crate::availability::rules::Settings;
 use crate::availability::{
-    Available, Beat, Flap, Listed, Listing, PAGE_MAX, ProviderState, Seen, SeenBeat,
+    Available, Beat, Flap, Listed, Listing, MirrorBeat, PAGE_MAX, ProviderState, Seen, SeenBeat,
 };
 use crate::error::{Error, Result};
 use crate::name::Name;
@@ -38,20 +38,44 @@ pub struct OwnStatus {
 }
 
 impl Availability {
-    /// Notes beats: one round trip to the mirror, none to the truth.
+    /// Notes beats: one round trip to the mirror, none to the truth, unless somebody was declared silent a
+    /// moment ago. On an error some may have been noted; repeating is safe.
     pub async fn heartbeat(&self, ids: &[Name]) -> Result<Sourced<Vec<Beat>>> {
         self.calls.activity.note(self.parts.clock.mono());
         let beats = self.gated("beat", self.parts.mirror.beat(ids)).await;
         let (answer, source) = match self.seeded(beats) {
-            Some(beats) => (beats, Source::Mirror),
-            None => {
-                let beats = self.beats.beat(&*self.parts.truth, ids);
-                (self.calls.quiet("beat", beats).await?, Source::Truth)
-            }
+            Some(beats) => self.answered_beats(ids, &beats).await?,
+            None => (self.beat_on_truth(ids).await?, Source::Truth),
         };
         answer.iter().for_each(|beat| self.counters.beat(*beat));
         self.counters.read(Read::Heartbeat, source);
         Ok(Sourced { answer, source })
+    }
+
+    /// Whoever was declared silent is not offline before the truth says so, and it may refuse: a beat reached
+    /// it that the mirror has not seen. So these beats go there, and are judged by it like any other: before
+    /// it has set them offline, and it will not; or after that, and they are told.
+    async fn answered_beats(
+        &self,
+        ids: &[Name],
+        beats: &[MirrorBeat],
+    ) -> Result<(Vec<Beat>, Source)> {
+        let doomed = ids.iter().zip(beats).filter(|(_, beat)| **beat == MirrorBeat::Doomed);
+        let doomed: Vec<Name> = doomed.map(|(id, _)| id.clone()).collect();
+        let (on_truth, source) = match doomed.is_empty() {
+            true => (Vec::new(), Source::Mirror),
+            false => (self.beat_on_truth(&doomed).await?, Source::Truth),
+        };
+        let mut on_truth = on_truth.into_iter();
+        let answers = beats.iter().map(|beat| match beat {
+            MirrorBeat::Told(beat) => *beat,
+            MirrorBeat::Doomed => on_truth.next().expect("the truth answers one each"),
+        });
+        Ok((answers.collect(), source))
+    }
+
+    async fn beat_on_truth(&self, ids: &[Name]) -> Result<Vec<Beat>> {
+        self.calls.quiet("beat", self.beats.beat(&*self.parts.truth, ids)).await
     }
 
     /// Those who can take work now, about `limit` of them from `after` on.

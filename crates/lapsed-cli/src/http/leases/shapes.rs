@@ -4,16 +4,15 @@ use std::time::Duration;
 
 use lapsed::Name;
 use lapsed::leases::rules::Staged;
-use lapsed::leases::{Acquire, Decision, Described, LeaseKey, State, Ticket, Token, txn};
+use lapsed::leases::{
+    Acquire, Decision, Described, LeaseKey, NAMESPACE, State, Ticket, Token, txn,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::http::owners::Result;
 use crate::http::schemas;
-
-/// The namespace of keys that name none.
-pub const NAMESPACE: &str = "default";
 
 fn namespace() -> String {
     NAMESPACE.to_owned()

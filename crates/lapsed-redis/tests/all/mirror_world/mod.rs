@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use lapsed::availability::rules::{Doom, Settings};
-use lapsed::availability::{Beat, Mirror, ProviderState, Seen, Told};
+use lapsed::availability::{Mirror, MirrorBeat, ProviderState, Seen, Told};
 use lapsed::owner::Incarnation;
 use lapsed::receipt::Reason;
 use lapsed::sweep::{Act, Batch, BatchId, Cursor, Refusal, Suspect};
@@ -84,7 +84,7 @@ impl World {
         self.mirror.apply(&told, None).await.unwrap().unwrap()
     }
 
-    pub async fn beat(&self, who: &str) -> Option<Beat> {
+    pub async fn beat(&self, who: &str) -> Option<MirrorBeat> {
         self.mirror.beat(&[name(who)]).await.unwrap().map(|beats| beats[0])
     }
 

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use futures::future::join_all;
 
-use super::{Bench, has_beat};
+use super::{Bench, has_beat, name};
 use crate::availability::rules::SettingsPatch;
-use crate::availability::{Availability, Beat, Flip};
+use crate::availability::{Availability, Beat, Flip, Source};
 use crate::name::Name;
 use crate::receipt::Reason;
 use crate::schedule::Stop;
@@ -60,15 +60,43 @@ pub async fn trap_c5_a_beat_before_the_decision_wins(b: Bench) {
     assert!(b.receipts().await.is_empty());
 }
 
-/// From the decision on it is offline to everybody who asks the mirror.
-pub async fn after_the_decision_a_beat_is_told(b: Bench) {
+/// From the decision on nobody finds it by the mirror; a beat is the truth's to judge, which has not set it
+/// offline.
+pub async fn after_the_decision_a_beat_is_judged_by_the_truth(b: Bench) {
     let id = b.online("p").await;
     b.silence().await;
     doom(&b, &id).await;
-    assert_eq!(b.beat(&id).await, Beat::Offline);
-    assert!(!has_beat(&b.seen(&id).await));
+    let answer = b.it.heartbeat(&[name("nobody"), id.clone()]).await.unwrap();
+    assert_eq!((answer.answer, answer.source), (vec![Beat::Offline, Beat::Noted], Source::Truth));
+    assert!(!has_beat(&b.seen(&id).await) && b.available().await.0.is_empty());
+    let report = b.sweep().await;
+    assert_eq!(report.reclaimed, 0, "whom it told that it is online stays so: {report:?}");
+    assert!(b.state(&id).await.online && b.seen(&id).await.online);
+    assert_eq!(b.f.truth.log(&id, 9).await.unwrap().len(), 1);
     b.agree().await;
-    // A change that is no toggle does not bring it back.
+}
+
+/// The truth has set it offline, and the mirror was not told: it is told by the truth.
+pub async fn a_beat_after_the_truth_has_set_it_offline_is_told(b: Bench) {
+    let id = b.online("p").await;
+    b.silence().await;
+    let batch = doom(&b, &id).await;
+    let epoch = b.state(&id).await.epoch;
+    let flip = Flip { id: id.clone(), epoch, silent_ms: None, decided_ago_ms: 0 };
+    b.f.truth.flip(&batch, &[flip], b.f.stale.as_millis() as u64).await.unwrap();
+    assert!(b.seen(&id).await.doomed.is_some(), "nobody has told the mirror");
+    assert_eq!(b.beat(&id).await, Beat::Offline);
+    assert_eq!(b.sweep().await.reclaimed, 0, "once is enough");
+    let answer = b.it.heartbeat(std::slice::from_ref(&id)).await.unwrap();
+    assert_eq!((answer.answer, answer.source), (vec![Beat::Offline], Source::Mirror));
+    b.agree().await;
+}
+
+/// Only the truth's word, or a toggle, brings back whoever was declared silent.
+pub async fn a_change_that_is_no_toggle_brings_nobody_back(b: Bench) {
+    let id = b.online("p").await;
+    b.silence().await;
+    doom(&b, &id).await;
     b.it.put_provider(&crate::availability::Profile { id: id.clone(), display_name: None })
         .await
         .unwrap();
