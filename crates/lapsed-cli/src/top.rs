@@ -32,6 +32,12 @@ const TICK: Duration = Duration::from_millis(500);
 /// How long a look for keys takes before what was heard is looked at.
 const LOOK: Duration = Duration::from_millis(50);
 
+/// What a shell calls the end by a signal, here SIGHUP.
+const EXIT_HANGUP: i32 = 128 + 1;
+
+/// How long the loop has to see that it was told to stop.
+const PATIENCE: Duration = Duration::from_secs(1);
+
 /// Runs until `q`, or until it is told to stop.
 pub fn run(target: &Target) -> Result<(), Failure> {
     if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
@@ -94,7 +100,8 @@ fn watch(
     }
 }
 
-/// Hears what tells it to stop, so that the terminal is given back first.
+/// Hears what tells it to stop, so that the terminal is given back first. The look for keys never comes back
+/// from a terminal that was closed: then it ends from here.
 fn endings() -> Result<Receiver<()>, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut all = Vec::new();
@@ -111,6 +118,9 @@ fn endings() -> Result<Receiver<()>, Failure> {
             let _ = futures::future::select_all(heard).await;
         });
         let _ = tell.send(());
+        std::thread::sleep(PATIENCE);
+        ratatui::restore();
+        std::process::exit(EXIT_HANGUP);
     });
     Ok(told)
 }

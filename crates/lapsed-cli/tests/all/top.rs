@@ -38,6 +38,14 @@ impl Screen {
         String::from_utf8_lossy(&out.stdout).into_owned()
     }
 
+    /// The pid of what runs in its shell.
+    fn child(&self) -> String {
+        let shell = self.command(&["display-message", "-p", "#{pane_pid}"]).output().unwrap();
+        let shell = String::from_utf8(shell.stdout).unwrap();
+        let children = format!("/proc/{0}/task/{0}/children", shell.trim());
+        std::fs::read_to_string(children).unwrap().trim().to_owned()
+    }
+
     #[track_caller]
     fn until_shows(&self, text: &str) -> String {
         until(&format!("the terminal to show {text:?}"), || {
@@ -98,16 +106,30 @@ fn a_signal_gives_the_terminal_back_and_a_lost_daemon_is_said() {
     let program = lapsed().get_program().to_string_lossy().into_owned();
     screen.press(&[&format!("{program} top --url {}", daemon.url), "Enter"]);
     screen.until_shows("registry/devices");
-    let pid = String::from_utf8(
-        screen.command(&["display-message", "-p", "#{pane_pid}"]).output().unwrap().stdout,
-    )
-    .unwrap();
-    let children = format!("/proc/{0}/task/{0}/children", pid.trim());
-    let top = std::fs::read_to_string(children).unwrap().trim().to_owned();
+    let top = screen.child();
     daemon.kill();
     screen.until_shows("CONNECTION LOST");
     assert!(Command::new("kill").args(["-TERM", &top]).status().unwrap().success());
     screen.until_shows("ready>");
+}
+
+/// Its window was closed: it does not go on looking for keys on a terminal that is not there.
+#[test]
+fn a_terminal_that_is_gone_ends_it() {
+    let home = Home::new("300ms", "");
+    let daemon = home.serve();
+    let screen = Screen::open(home.config().parent().unwrap()).expect("tmux");
+    screen.until_shows("ready>");
+    let program = lapsed().get_program().to_string_lossy().into_owned();
+    screen.press(&[&format!("{program} top --url {}", daemon.url), "Enter"]);
+    screen.until_shows("registry/devices");
+    let top = screen.child();
+    assert!(screen.command(&["kill-server"]).status().unwrap().success());
+    let of_it = format!("/proc/{top}/stat");
+    until("it to end", || {
+        let stat = std::fs::read_to_string(&of_it).unwrap_or_default();
+        (stat.is_empty() || stat.contains(") Z ")).then_some(())
+    });
 }
 
 #[test]
