@@ -120,6 +120,10 @@ fn is_json(given: &str) -> bool {
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+    // To serde a list is an object whose members are told by their places.
+    if bytes.trim_ascii_start().starts_with(b"[") {
+        return Err(Problem::invalid("the body does not fit: it is a list; send an object"));
+    }
     serde_json::from_slice(bytes).or_else(|error| match error.is_data() {
         true => parse_rounded(bytes)
             .ok_or_else(|| Problem::invalid(format!("the body does not fit: {error}"))),
@@ -178,10 +182,25 @@ mod tests {
 
     #[test]
     fn whole_numbers_however_they_are_written() {
-        assert_eq!(parse::<(u64, Vec<u64>)>(b"[5.0, [7, 1e3]]").unwrap(), (5, vec![7, 1000]));
-        assert!(parse::<(u64,)>(b"[5.5]").is_err() && parse::<(u64,)>(b"[-1.0]").is_err());
-        assert!(parse::<(u64,)>(b"[1e300]").is_err());
-        assert_eq!(parse::<(f64,)>(b"[5.0]").unwrap(), (5.0,));
+        type Body<T> = std::collections::BTreeMap<char, Vec<T>>;
+        let whole = parse::<Body<u64>>(br#"{"a": [5.0, 7, 1e3]}"#).unwrap();
+        assert_eq!(whole[&'a'], [5, 7, 1000]);
+        for bad in ["5.5", "-1.0", "1e300"] {
+            assert!(
+                parse::<Body<u64>>(format!(r#"{{"a": [{bad}]}}"#).as_bytes()).is_err(),
+                "{bad}"
+            );
+        }
+        assert_eq!(parse::<Body<f64>>(br#"{"a": [5.0]}"#).unwrap()[&'a'], [5.0]);
+    }
+
+    #[test]
+    fn members_have_names_and_not_places() {
+        assert_eq!(
+            parse::<Vec<u64>>(b" [1]").unwrap_err().status,
+            StatusCode::UNPROCESSABLE_ENTITY
+        );
+        assert_eq!(parse::<Option<u64>>(b" null").unwrap(), None);
     }
 
     #[test]

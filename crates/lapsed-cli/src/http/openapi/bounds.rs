@@ -19,9 +19,14 @@ const BASE64: &str = r"^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=
 const NAME_CHARS_MAX: u64 = 512;
 const LEASE_KEY_CHARS_MAX: u64 = 256;
 
+const TAKE_WAIT_MS_MAX: u64 = 30_000;
+const ACQUIRE_WAIT_MS_MAX: u64 = 60_000;
 const TEN_YEARS_MS: u64 = 10 * 365 * 24 * 3600 * 1000;
 const LEASE_TTL_MS: (u64, u64) = (1_000, 30 * 24 * 3600 * 1000);
 const DAY_SECONDS: u64 = 24 * 3600;
+
+/// Where a place is a cursor over several systems.
+const CURSORS: &[&str] = &["/v1/receipts", "/v1/events", "/v1/audit"];
 
 /// Members of bodies that are names, or lists of names.
 const NAMES: &[&str] = &[
@@ -35,8 +40,8 @@ const NAMES: &[&str] = &[
     "provider",
     "providers",
     "to",
-    "txn",
     "request",
+    "broadcaster_user_id",
 ];
 
 /// Adds all of it.
@@ -130,12 +135,15 @@ fn of_parameter(path: &str, parameter: &str) -> Value {
         "limit" => json!({ "minimum": 1 }),
         "after" if is_listing_of("/owners") => json!({}),
         "after" if is_listing_of("/namespaces") => json!({ "pattern": NAMESPACE }),
-        "after" if is_listing_of("/available") => json!({ "pattern": "^(m:.*|t:.+)$" }),
-        "after" | "before" | "cursor" if ["/v1/receipts", "/v1/events"].contains(&path) => {
-            json!({ "pattern": cursor() })
+        "after" if is_listing_of("/available") => {
+            json!({ "pattern": r"^[mt]:[^\x00-\x1f\x7f-\x9f]+$" })
         }
+        "after" | "before" | "cursor" if CURSORS.contains(&path) => json!({ "pattern": cursor() }),
+        // What to look for, which need not be there.
+        "key" | "owner" if path == "/v1/receipts" => json!({}),
         "key" if path.starts_with("/v1/leases") => lease_key(),
-        "id" | "key" | "owner" | "session" | "txn" | "after" => name(),
+        "txn" => lease_key(),
+        "id" | "key" | "owner" | "session" | "after" => name(),
         _ => json!({}),
     }
 }
@@ -152,11 +160,14 @@ fn body(component: &str, schema: &mut Value) {
     }
     let more = match component {
         "ReferenceBody" | "ReferencesBody" => {
-            json!({ "dependentRequired": { "incarnation": ["owner"] } })
+            json!({
+                "if": { "required": ["incarnation"], "properties": { "incarnation": { "type": "integer" } } },
+                "then": { "required": ["owner"], "properties": { "owner": { "type": "string" } } },
+            })
         }
         "RegisterBody" => json!({ "oneOf": [
-            { "required": ["key"], "properties": { "keys": { "type": "null" } } },
-            { "required": ["keys"], "properties": { "key": { "type": "null" } } },
+            { "required": ["key"], "properties": { "key": { "type": "string" }, "keys": { "type": "null" } } },
+            { "required": ["keys"], "properties": { "keys": { "type": "array" }, "key": { "type": "null" } } },
         ] }),
         _ => json!({}),
     };
@@ -169,9 +180,12 @@ fn of_member(component: &str, member: &str) -> Value {
         ("StartBody", "ttl_ms") | (_, "for_ms") => between((1, TEN_YEARS_MS)),
         (_, "ttl_ms") => between(LEASE_TTL_MS),
         ("TakeBody", "limit") => between((1, 1_000)),
+        ("TakeBody", "wait_ms") => between((0, TAKE_WAIT_MS_MAX)),
+        ("AcquireBody", "wait_ms") => between((0, ACQUIRE_WAIT_MS_MAX)),
         (_, "stale_after_seconds") => json!({ "maximum": DAY_SECONDS }),
         (_, "namespace") => json!({ "pattern": NAMESPACE }),
         ("AcquireBody" | "LeaseTicketBody" | "RenewBody" | "StageBody", "key") => lease_key(),
+        (_, "txn") => lease_key(),
         (_, member) if NAMES.contains(&member) => name(),
         _ => json!({}),
     }
