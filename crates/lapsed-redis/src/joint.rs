@@ -12,9 +12,6 @@ use futures::future::BoxFuture;
 use lapsed::{Error, Result};
 use tokio::sync::oneshot;
 
-/// How many calls of one kind are under way at a time: while one is answered the server has the next.
-const UNDER_WAY: usize = 2;
-
 const LOCK: &str = "no holder of this lock panics";
 
 /// What somebody asks for.
@@ -25,6 +22,8 @@ pub(crate) trait Question: Clone + Send + Sync + 'static {
     const MOST: usize;
     /// How many go together at the most, where each has keys of its own.
     const TOGETHER: usize = 64;
+    /// How many calls are under way at a time: while one is answered the server has the next.
+    const UNDER_WAY: usize = 2;
     /// Whether one call can ask for both.
     fn goes_with(&self, other: &Self) -> bool;
 }
@@ -86,7 +85,7 @@ impl<Q: Question, A: Send + 'static> Joint<Q, A> {
     fn line_up(self: &Arc<Self>, waiting: Waiting<Q, A>) -> Option<Turn<Q, A>> {
         let mut state = self.state.lock().expect(LOCK);
         state.waiting.push_back(waiting);
-        if state.under_way >= UNDER_WAY {
+        if state.under_way >= Q::UNDER_WAY {
             return None;
         }
         state.under_way += 1;
@@ -208,7 +207,7 @@ mod tests {
             let (echo, numbers) = (self.clone(), questions.iter().map(|q| q.1).collect::<Vec<_>>());
             async move {
                 echo.calls.lock().unwrap().push(numbers.clone());
-                assert!(echo.under_way.fetch_add(1, Ordering::SeqCst) < UNDER_WAY);
+                assert!(echo.under_way.fetch_add(1, Ordering::SeqCst) < Number::UNDER_WAY);
                 echo.gate.0.acquire().await.unwrap().forget();
                 echo.under_way.fetch_sub(1, Ordering::SeqCst);
                 match echo.refuses.filter(|no| numbers.contains(no)) {
@@ -274,8 +273,8 @@ mod tests {
             tokio::spawn(async move { joint.call(Number("a", n), &echo).await })
         };
         // Too large for company: one call each.
-        let first: Vec<_> = (1..=UNDER_WAY).map(|n| ask(90 + n)).collect();
-        while echo.calls.lock().unwrap().len() < UNDER_WAY {
+        let first: Vec<_> = (1..=Number::UNDER_WAY).map(|n| ask(90 + n)).collect();
+        while echo.calls.lock().unwrap().len() < Number::UNDER_WAY {
             tokio::task::yield_now().await;
         }
         let gone = ask(9);

@@ -14,8 +14,10 @@ lapsed_testbed::steady_tests! {
     requests_made_from_the_document_are_answered_as_it_says,
 }
 
+/// How many requests are made up for each operation, unless for how long is said: the same ones on every machine.
+const EXAMPLES: &str = "6";
 const TOKEN: &str = "a-token-for-made-up-requests";
-const SECONDS: u64 = 40;
+const SECONDS: u64 = 120;
 const SEED: u64 = 20_261;
 
 /// What a schema cannot say is left out, operation by operation.
@@ -50,15 +52,21 @@ include-path = "/v1/brakes/{kind}/{name}"
 include-method = "PUT"
 checks.positive_data_acceptance.enabled = false
 
+# It waits for work for as long as it is told, up to half a minute.
+[[operations]]
+include-path = "/v1/inflight/{name}/take"
+phases.fuzzing.enabled = false
+phases.stateful.enabled = false
+
 # How the two settings of beats go together.
 [[operations]]
 include-path = "/v1/availability/{name}/config"
 checks.positive_data_acceptance.enabled = false
 "#;
 
-fn setting(name: &str, usual: u64) -> u64 {
+fn setting(name: &str) -> Option<u64> {
     let given = std::env::var(name).ok().filter(|text| !text.is_empty());
-    given.map_or(usual, |text| text.parse().unwrap_or_else(|e| panic!("{name}: {e}")))
+    given.map(|text| text.parse().unwrap_or_else(|e| panic!("{name}: {e}")))
 }
 
 /// One of every system, on the embedded store, behind a token.
@@ -73,15 +81,17 @@ fn requests_made_from_the_document_are_answered_as_it_says() {
     let dir = tempfile::tempdir().unwrap();
     let daemon = daemon(dir.path());
     std::fs::write(dir.path().join("schemathesis.toml"), SETTINGS).unwrap();
+    let longer = setting("LAPSED_SCHEMA_SECONDS");
     let (seconds, seed) =
-        (setting("LAPSED_SCHEMA_SECONDS", SECONDS), setting("LAPSED_SCHEMA_SEED", SEED));
-    println!("seed {seed}, {seconds} s");
+        (longer.unwrap_or(SECONDS), setting("LAPSED_SCHEMA_SEED").unwrap_or(SEED));
+    println!("seed {seed}, at most {seconds} s");
     let output = Command::new(lapsed_testbed::paths::checks_python().unwrap())
         .args(["-m", "schemathesis.cli", "run", &format!("{}/openapi.json", daemon.url)])
         .args(["--header", &format!("Authorization: Bearer {TOKEN}")])
         .args(["--max-time", &seconds.to_string(), "--seed", &seed.to_string()])
+        .args(longer.is_none().then_some(["--max-examples", EXAMPLES]).into_iter().flatten())
         // A stream of events does not end.
-        .args(["--exclude-path", "/v1/events", "--request-timeout", "20"])
+        .args(["--exclude-path", "/v1/events", "--request-timeout", "35"])
         .args(["--continue-on-failure", "--no-color", "--suppress-health-check", "all"])
         .args(["--generation-database", "none", "--output-truncate", "false"])
         .current_dir(dir.path())

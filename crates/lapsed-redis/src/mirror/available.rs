@@ -29,7 +29,7 @@ use crate::script;
 /// How many are looked at in one go where these may be all; what is larger than that goes in smaller pages, so
 /// that somebody else on the server hardly notices.
 const NAMES_AT_FIRST: usize = 400;
-const NAMES_A_PAGE: usize = 200;
+const NAMES_A_PAGE: usize = 64;
 
 /// A set of small numbers comes whole, however many are asked for; more than so many go to the script.
 const NAMES_MOST: usize = 1_000;

@@ -11,7 +11,7 @@ use crate::name::Name;
 use crate::sweep::Cursor;
 
 /// At most so often the mirror is looked at for one answer, where there is nobody to be found.
-const LOOKS_MAX: usize = 50;
+const LOOKS_MAX: usize = 150;
 
 /// A page of those available.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

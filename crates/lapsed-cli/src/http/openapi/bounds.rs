@@ -15,7 +15,9 @@ use serde_json::{Map, Value, json};
 const NAME: &str = r"^[^\x00-\x1f\x7f-\x9f]+$";
 const NAMESPACE: &str = r"^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}$";
 const SYSTEM: &str = r"^[A-Za-z0-9_-]{1,64}$";
-const BASE64: &str = r"^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$";
+/// Without bits that say nothing.
+const BASE64: &str =
+    r"^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?$";
 const NAME_CHARS_MAX: u64 = 512;
 const LEASE_KEY_CHARS_MAX: u64 = 256;
 
@@ -218,6 +220,7 @@ fn shape(component: &str, schema: &mut Value) {
     }
     if component == "LeaseState" {
         for way in elements(schema.get_mut("oneOf")) {
+            merge(way, json!({ "additionalProperties": false }));
             if let Some(json) = way.pointer_mut("/properties/json") {
                 *json = json!({ "description": "Any JSON." });
             }
