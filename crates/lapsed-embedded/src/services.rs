@@ -7,6 +7,7 @@ use lapsed::receipt::{Receipt, ReceiptQuery};
 use lapsed::store::{Store, StoreInfo};
 use lapsed::sweep::brake::Setting;
 use lapsed::{Result, SystemId};
+use serde::de::DeserializeOwned;
 
 use crate::Embedded;
 use crate::fault::Tried;
@@ -54,6 +55,19 @@ pub(crate) fn term_is_over(
 ) -> Tried<bool> {
     let is_kept = read_term(tx, system)?.is_some();
     Ok(is_kept && !term_holds(tx, system, number, now_ms)?)
+}
+
+impl Embedded {
+    /// What `meta` has by that name, as it is on disk.
+    fn read_meta<T: DeserializeOwned>(&self, key: &[u8]) -> Result<Option<T>> {
+        let read = || -> Tried<Option<T>> {
+            let txn = self.inner.disk.read()?;
+            let Some(meta) = open(&txn, META)? else { return Ok(None) };
+            let value = meta.get(key)?;
+            Ok(value.map(|value| serde_json::from_slice(value.value())).transpose()?)
+        };
+        read().map_err(|fault| fault.told(&self.inner.disk.name))
+    }
 }
 
 #[async_trait]
@@ -104,6 +118,12 @@ impl Store for Embedded {
         self.inner.writer.write(job, |_| {}).await
     }
 
+    async fn term(&self, system: &SystemId) -> Result<Option<Term>> {
+        let term: Option<Term> = self.read_meta(&term_key(system))?;
+        let now_ms = self.inner.vigil.now_ms();
+        Ok(term.filter(|term| now_ms < term.until_ms))
+    }
+
     async fn resign(&self, system: &SystemId, number: u64) -> Result<()> {
         let system = system.clone();
         let job = move |tx: &mut Tx<'_>| match read_term(tx, &system)? {
@@ -117,15 +137,7 @@ impl Store for Embedded {
     }
 
     async fn brake_setting(&self, system: &SystemId) -> Result<Setting> {
-        let read = || -> Tried<Setting> {
-            let txn = self.inner.disk.read()?;
-            let Some(meta) = open(&txn, META)? else { return Ok(Setting::Auto) };
-            match meta.get(&*brake_key(system))? {
-                Some(value) => Ok(serde_json::from_slice(value.value())?),
-                None => Ok(Setting::Auto),
-            }
-        };
-        read().map_err(|fault| fault.told(&self.inner.disk.name))
+        Ok(self.read_meta(&brake_key(system))?.unwrap_or(Setting::Auto))
     }
 
     async fn set_brake(&self, system: &SystemId, setting: Setting) -> Result<()> {

@@ -201,6 +201,16 @@ impl Store for ObjectStore {
         self.stand(&self.ground.places.system(system, "term"), candidate, ttl_ms).await
     }
 
+    async fn term(&self, system: &SystemId) -> Result<Option<Term>> {
+        let path = self.ground.places.system(system, "term");
+        let Some(stored) = self.ground.stored::<StoredTerm>(&path).await?.0 else {
+            return Ok(None);
+        };
+        let StoredTerm { number, holder, until_ms } = stored;
+        let is_over = self.ground.moment().await?.is_over(until_ms);
+        Ok((!is_over).then_some(Term { number, holder, until_ms }))
+    }
+
     async fn resign(&self, system: &SystemId, term: u64) -> Result<()> {
         let path = self.ground.places.system(system, "term");
         let ended = |stored: StoredTerm| {

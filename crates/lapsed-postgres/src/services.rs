@@ -68,6 +68,20 @@ impl Store for Postgres {
         self.stand(&system.to_string(), candidate, ttl_ms).await
     }
 
+    async fn term(&self, system: &SystemId) -> Result<Option<Term>> {
+        let sql = format!(
+            "SELECT number, holder, {} FROM {} WHERE system = $1 AND until > clock_timestamp()",
+            ms_of("until"),
+            self.own().terms
+        );
+        let rows = self.link().query("term", &sql, &[&system.to_string()]).await?;
+        Ok(rows.first().map(|row| Term {
+            number: to_u64(row.get(0)),
+            holder: row.get(1),
+            until_ms: to_u64(row.get(2)),
+        }))
+    }
+
     async fn resign(&self, system: &SystemId, term: u64) -> Result<()> {
         // The number stays, so that the next one is larger.
         let sql = format!(

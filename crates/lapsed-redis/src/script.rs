@@ -139,6 +139,7 @@ scripts! {
     SESSION_RESTORE = "session_restore",
     SESSION_WRITE = "session_write",
     SETTLE = "settle",
+    TERM = "term",
     TIDY = "tidy",
     TURN = "turn",
 }

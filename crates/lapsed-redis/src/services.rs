@@ -71,6 +71,17 @@ impl Store for Redis {
         Ok(Some(Term { number, holder: candidate.to_owned(), until_ms }))
     }
 
+    async fn term(&self, system: &SystemId) -> Result<Option<Term>> {
+        let ground = self.ground(system)?;
+        let held: Vec<String> =
+            ground.run(&ground.shards[0], &script::TERM, Args::default()).await?;
+        let [number, holder, until_ms] = &held[..] else { return Ok(None) };
+        let (Ok(number), Ok(until_ms)) = (number.parse(), until_ms.parse()) else {
+            return Err(ground.nonsense(&script::TERM));
+        };
+        Ok(Some(Term { number, holder: holder.clone(), until_ms }))
+    }
+
     async fn resign(&self, system: &SystemId, term: u64) -> Result<()> {
         let ground = self.ground(system)?;
         let _: Vec<u64> = ground.run_all(&script::RESIGN, |_| Args::default().arg(term)).await?;

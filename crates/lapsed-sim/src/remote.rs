@@ -215,6 +215,10 @@ impl Store for Remote {
         answer
     }
 
+    async fn term(&self, _: &SystemId) -> Result<Option<Term>> {
+        Ok(None)
+    }
+
     async fn resign(&self, _: &SystemId, term: u64) -> Result<()> {
         self.wire.call("resign", move |ground, who| ground.resign(who, term)).await
     }

@@ -46,6 +46,9 @@ pub trait Store: Send + Sync {
         ttl_ms: u64,
     ) -> Result<Option<Term>>;
 
+    /// The term that is held now, by the store's clock; `None`: nobody holds it.
+    async fn term(&self, system: &SystemId) -> Result<Option<Term>>;
+
     /// Gives the term back, if `term` is still the current one.
     async fn resign(&self, system: &SystemId, term: u64) -> Result<()>;
 

@@ -67,7 +67,7 @@ fn table(all: &[SystemStatus]) -> String {
     let errors = all.iter().filter_map(|s| {
         s.error.as_ref().map(|error| format!("\n{}/{}: {error}", s.kind, s.system))
     });
-    table.text() + &errors.collect::<String>()
+    [table.text()].into_iter().chain(errors).collect()
 }
 
 /// Leases have none: they end by themselves.
@@ -150,9 +150,12 @@ fn detail(status: &SystemStatus) -> String {
     }
     fact("last pass", describe_pass(status));
     let leads = match status.leads {
-        Some(true) => ", this process leads",
-        Some(false) => ", another process leads",
-        None => "",
+        Some(true) => ", this daemon leads".to_owned(),
+        Some(false) => match &status.leader {
+            Some(leader) => format!(", {leader} leads"),
+            None => ", nobody leads".to_owned(),
+        },
+        None => String::new(),
     };
     let every = span(status.every_ms);
     let idle = match status.idle_grace_ms {

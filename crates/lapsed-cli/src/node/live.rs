@@ -217,6 +217,7 @@ impl Live {
             every_ms: policy.every.as_millis() as u64,
             mode: policy.mode.show(),
             leads: self.sweeper.leads(),
+            leader: None,
             store_name: store.clone(),
             store: None,
             census: None,
@@ -242,6 +243,10 @@ impl Live {
             }
             let glance = system.glance().await;
             status.availability = Some(AvailabilityStatus::of(glance, mirror, settings));
+        }
+        if status.leads.is_some() {
+            let term = self.call("term", self.store.term(self.id())).await?;
+            status.leader = term.map(|term| term.holder);
         }
         status.store = Some(self.store_info().await?);
         let census = self.census().await?;

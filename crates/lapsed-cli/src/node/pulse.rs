@@ -176,6 +176,9 @@ mod tests {
         async fn campaign(&self, _: &SystemId, _: &str, _: u64) -> Result<Option<Term>> {
             Ok(None)
         }
+        async fn term(&self, _: &SystemId) -> Result<Option<Term>> {
+            Ok(None)
+        }
         async fn resign(&self, _: &SystemId, _: u64) -> Result<()> {
             Ok(())
         }

@@ -35,6 +35,10 @@ pub struct SystemStatus {
     pub mode: String,
     /// In leader mode: whether this process leads.
     pub leads: Option<bool>,
+    /// In leader mode: who leads, by the name of its process; none while nobody does, or when the store does not
+    /// answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leader: Option<String>,
     /// The name of its store in the configuration.
     pub store_name: String,
     /// What the store says of itself; none when it does not answer.

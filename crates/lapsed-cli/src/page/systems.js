@@ -90,7 +90,8 @@ function habits(status) {
 
 function leader(status) {
   if (status.leads === null) return "any replica sweeps";
-  return status.leads ? "this process leads" : "another process leads";
+  if (status.leads) return `${status.leader || "this process"} leads (this process)`;
+  return status.leader ? `${status.leader} leads` : "nobody leads";
 }
 
 function lastPass(status) {

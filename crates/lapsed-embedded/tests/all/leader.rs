@@ -42,6 +42,9 @@ impl Store for SlowAnswer {
         }
         answer
     }
+    async fn term(&self, system: &SystemId) -> Result<Option<Term>> {
+        self.store.term(system).await
+    }
     async fn resign(&self, system: &SystemId, term: u64) -> Result<()> {
         self.store.resign(system, term).await
     }

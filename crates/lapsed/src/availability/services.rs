@@ -116,6 +116,10 @@ impl Store for Services {
         self.terms.campaign(system, candidate, ttl_ms).await
     }
 
+    async fn term(&self, system: &SystemId) -> Result<Option<Term>> {
+        self.terms.term(system).await
+    }
+
     async fn resign(&self, system: &SystemId, term: u64) -> Result<()> {
         self.terms.resign(system, term).await
     }

@@ -7,7 +7,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Paragraph, Wrap};
 
 use super::super::model::{Model, Typing, View};
-use super::table::{latency, leads, reclaims};
+use super::table::{latency, reclaims};
 use super::{BOLD, Theme};
 use crate::node::shapes::SystemStatus;
 use crate::print::{count, moment, span};
@@ -59,8 +59,11 @@ fn about(model: &Model, status: &SystemStatus) -> Vec<Line<'static>> {
     };
     lines.push(row("store", store));
     let every = span(status.every_ms);
-    let leader =
-        if status.leads.is_some() { format!(", leads: {}", leads(status)) } else { String::new() };
+    let leader = match (status.leads, &status.leader) {
+        (None, _) => String::new(),
+        (Some(_), Some(leader)) => format!(", leader: {leader}"),
+        (Some(_), None) => ", nobody leads".to_owned(),
+    };
     let dead = span(status.threshold_ms);
     lines.push(row("passes", format!("every {every}, {}{leader}; dead after {dead}", status.mode)));
     lines.push(row("lately", reclaims(model.history(status), 60)));

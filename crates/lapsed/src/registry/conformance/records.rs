@@ -185,11 +185,14 @@ pub async fn settings_and_terms_are_kept(f: Fixture) {
     assert_eq!(f.store.brake_setting(&system).await.unwrap(), Setting::Auto);
     f.store.set_brake(&system, Setting::Hold).await.unwrap();
     assert_eq!(f.store.brake_setting(&system).await.unwrap(), Setting::Hold);
+    assert_eq!(f.store.term(&system).await.unwrap(), None, "nobody has stood yet");
     let first = f.store.campaign(&system, "one", 60_000).await.unwrap().unwrap();
     let renewed = f.store.campaign(&system, "one", 60_000).await.unwrap().unwrap();
     assert_eq!(first.number, renewed.number, "renewing is the same term");
     assert!(f.store.campaign(&system, "two", 60_000).await.unwrap().is_none());
+    assert_eq!(f.store.term(&system).await.unwrap(), Some(renewed), "whoever asks");
     f.store.resign(&system, first.number).await.unwrap();
+    assert_eq!(f.store.term(&system).await.unwrap(), None, "given back");
     let second = f.store.campaign(&system, "two", 60_000).await.unwrap().unwrap();
     assert!(second.number > first.number);
     f.store.resign(&system, first.number).await.unwrap();
