@@ -26,11 +26,18 @@ struct Counter {
     receipts: Mutex<BTreeMap<String, u64>>,
     errors: Mutex<u64>,
     passes: Mutex<Vec<PassReport>>,
+    /// What happens after a batch.
+    between: Mutex<Option<Box<dyn Fn() + Send>>>,
 }
 
 impl Witness for Counter {
     fn reclaimed(&self, receipt: &Receipt) {
         *self.receipts.lock().unwrap().entry(receipt.key.to_string()).or_default() += 1;
+    }
+    fn batched(&self, _: &SystemId, _: usize, _: Duration) {
+        if let Some(between) = &*self.between.lock().unwrap() {
+            between();
+        }
     }
     fn passed(&self, report: &PassReport) {
         self.passes.lock().unwrap().push(report.clone());
@@ -345,4 +352,44 @@ async fn the_dead_are_gone_within_the_stated_bound() {
     let gone_after = gone_after.expect("it is gone");
     assert!((90..=90 + 66).contains(&gone_after), "{gone_after} s");
     assert!(bench.counter.passes.lock().unwrap().len() >= 2);
+}
+
+/// The operator sees what is being reclaimed, and holds the brake: not at the end of the pass, but now.
+#[tokio::test(start_paused = true)]
+async fn a_brake_that_is_held_in_the_middle_ends_the_pass() {
+    let bench = Bench::new().await;
+    for n in 0..4 {
+        bench
+            .f
+            .holding(
+                &format!("i-{n}"),
+                &["a", "b", "c"].map(|key| format!("{key}{n}")).each_ref().map(String::as_str),
+            )
+            .await;
+    }
+    bench.store_clock.advance(bench.f.ttl);
+    bench
+        .f
+        .store
+        .set_brake(bench.f.registry.system(), Setting::Release { until_ms: u64::MAX })
+        .await
+        .unwrap();
+    let policy = Policy { batch: 3, ..Policy::default() };
+    let sweeper = bench.sweeper(policy.clone());
+    let brake = sweeper.brake().clone();
+    *bench.counter.between.lock().unwrap() = Some(Box::new(move || brake.set(Setting::Hold)));
+    let (_stopper, stop) = Stop::channel();
+    let report = sweeper.pass(Act::Reclaim, 0, &stop).await;
+    assert_eq!((report.stopped, report.reclaimed), (Stopped::Brake, 3), "{report:?}");
+    assert!(report.detail.unwrap().contains("held"));
+
+    // Said to another process: it is read again before a batch, at most a second later.
+    let (store, system) = (bench.f.store.clone(), bench.f.registry.system().clone());
+    *bench.counter.between.lock().unwrap() = Some(Box::new(move || {
+        futures::executor::block_on(store.set_brake(&system, Setting::Hold)).unwrap();
+    }));
+    let sweeper = bench.sweeper(Policy { op_delay: Duration::from_millis(600), ..policy });
+    let report = sweeper.pass(Act::Reclaim, 0, &stop).await;
+    assert_eq!(report.stopped, Stopped::Brake, "{report:?}");
+    assert!(bench.f.registry.census().await.unwrap().population > 0, "not to the end: {report:?}");
 }

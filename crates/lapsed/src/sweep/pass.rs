@@ -12,7 +12,7 @@ use crate::leader::Leadership;
 use crate::receipt::{Retention, Witness};
 use crate::schedule::Stop;
 use crate::store::Store;
-use crate::sweep::brake::{Brake, Verdict};
+use crate::sweep::brake::{Brake, Setting, Verdict};
 use crate::sweep::policy::{BatchSize, Mode, Policy};
 use crate::sweep::report::{PassReport, Stopped};
 use crate::sweep::{
@@ -22,6 +22,9 @@ use crate::sweep::{
 
 /// A shorter rest than this takes longer to arrange than to take.
 const REST_MIN: Duration = Duration::from_micros(50);
+
+/// How old the operator's word on the brake may be before a batch.
+const HEED: Duration = Duration::from_secs(1);
 
 /// Whether a pass acts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,6 +154,10 @@ struct Run<'a> {
     ops: u64,
     /// Until when the store is to be left alone.
     rest_until: Duration,
+    /// Whether the operator held the brake when it began: then it goes on with what was declared dead before.
+    held: bool,
+    /// When the operator's word was last read.
+    brake_read: Duration,
     report: PassReport,
 }
 
@@ -178,7 +185,20 @@ impl<'a> Run<'a> {
             entries_cut: false,
         };
         let (began, uses) = (parts.clock.mono(), parts.activity.uses());
-        Run { sweeper, act, list, stop, began, uses, ops: 0, rest_until: began, report }
+        let (held, brake_read) = (parts.brake.setting() == Setting::Hold, began);
+        Run {
+            sweeper,
+            act,
+            list,
+            stop,
+            began,
+            uses,
+            ops: 0,
+            rest_until: began,
+            held,
+            brake_read,
+            report,
+        }
     }
 
     async fn go(&mut self, progress: &mut Progress) -> Result<Stopped> {
@@ -195,8 +215,8 @@ impl<'a> Run<'a> {
         {
             return Ok(Stopped::Activity);
         }
-        let setting = self.call("brake", parts.store.brake_setting(parts.sweep.system())).await?;
-        parts.brake.set(setting);
+        self.read_brake().await?;
+        self.held = parts.brake.setting() == Setting::Hold;
         let census = match parts.sweep.survey().await? {
             Some(census) => census,
             None => self.call("census", parts.sweep.census()).await?,
@@ -213,6 +233,15 @@ impl<'a> Run<'a> {
             self.tidy(&verdict).await?;
         }
         Ok(self.done_or_braked(&census, &verdict))
+    }
+
+    /// What the operator says now: another process may have been told.
+    async fn read_brake(&mut self) -> Result<()> {
+        let parts = &self.sweeper.parts;
+        let setting = self.call("brake", parts.store.brake_setting(parts.sweep.system())).await?;
+        parts.brake.set(setting);
+        self.brake_read = parts.clock.mono();
+        Ok(())
     }
 
     /// All pages were done: was anybody spared?
@@ -287,6 +316,9 @@ impl<'a> Run<'a> {
             return Ok(Step::End);
         };
         self.rest().await;
+        if self.act == Act::Reclaim && self.sweeper.parts.clock.mono() >= self.brake_read + HEED {
+            self.read_brake().await?;
+        }
         // Reading the page and resting took time: the term, above all, may have run out meanwhile.
         if let Some(stopped) = self.why_stop() {
             return Ok(Step::Stop(stopped));
@@ -430,6 +462,10 @@ impl<'a> Run<'a> {
         }
         if policy.idle_grace.is_some() && parts.activity.uses() != self.uses {
             return Some(Stopped::Activity);
+        }
+        if self.act == Act::Reclaim && !self.held && parts.brake.setting() == Setting::Hold {
+            self.report.detail = Some("the operator has held the brake meanwhile".to_owned());
+            return Some(Stopped::Brake);
         }
         if self.act == Act::Reclaim && policy.mode == Mode::Leader && self.sweeper.term().is_none()
         {
