@@ -4,6 +4,7 @@
 -- ARGV  1 something that no other attempt has
 -- Answers  the name of the attempt
 -- O(attempts), and what is forgotten is removed in the background
+local HOUR = 3600000
 local now, us = clock()
 must_be_own(KEYS)
 local fields = redis.call('HGETALL', KEYS[1])
@@ -26,10 +27,10 @@ if known.base ~= life then
   redis.call('HDEL', KEYS[1], 'missed')
   drop(KEYS)
 end
--- Attempts of other lives, and those that nobody has ended within a day, are over.
+-- Attempts of other lives, and those that nobody has ended within an hour, are over.
 for field, of in pairs(known) do
   local began = string.match(field, '^seeding:(%d+)%-')
-  if began and (of ~= life or us - tonumber(began) > DAY * 1000) then
+  if began and (of ~= life or us - tonumber(began) > HOUR * 1000) then
     redis.call('HDEL', KEYS[1], field)
   end
 end

@@ -10,7 +10,10 @@ use crate::error::Result;
 use crate::sweep::Cursor;
 
 /// How long whoever has the turn may take before it is somebody else's.
-const TURN: Duration = Duration::from_secs(2);
+const TURN: Duration = Duration::from_secs(10);
+
+/// How long somebody else's turn is waited for before the truth is asked.
+const PATIENCE: Duration = Duration::from_secs(4);
 
 /// How often those who wait look.
 const LOOK: Duration = Duration::from_millis(10);
@@ -31,7 +34,7 @@ impl Availability {
         // Before the turn: whoever has it must not wait for the truth.
         let _ = self.settings().await;
         let began = self.parts.clock.mono();
-        while self.parts.clock.mono() < began + 2 * TURN {
+        while self.parts.clock.mono() < began + PATIENCE {
             let turn = self.parts.mirror.snapshot(TURN.as_millis() as u64);
             let turn = self.gated("snapshot", turn).await;
             match self.seeded(turn) {

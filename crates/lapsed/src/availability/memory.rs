@@ -29,6 +29,9 @@ pub struct MemoryMirror {
     kept: Mutex<Kept>,
 }
 
+/// How many attempts to seed may be under way at a time.
+const ATTEMPTS_MAX: usize = 100;
+
 #[derive(Default)]
 struct Kept {
     rows: BTreeMap<Name, MirrorRow>,
@@ -189,6 +192,9 @@ impl Mirror for MemoryMirror {
         kept.attempts += 1;
         let attempt = kept.attempts;
         kept.seeding.push(attempt);
+        // Most that are not ended by then never will be.
+        let over = kept.seeding.len().saturating_sub(ATTEMPTS_MAX);
+        kept.seeding.drain(..over);
         Ok(attempt.to_string())
     }
 

@@ -4,6 +4,7 @@
 //! remembered here and told later, and what a dead process remembered is found by reconciling.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
@@ -26,8 +27,8 @@ use crate::name::{Name, SystemId};
 use crate::receipt::Witness;
 use crate::reconcile::Reconcile;
 use crate::store::Store;
-use crate::sweep::Sweep;
 use crate::sweep::brake::{Brake, Setting};
+use crate::sweep::{BatchId, Sweep};
 use crate::system::calls::Calls;
 use crate::system::{Explanation, Restored, System};
 
@@ -78,6 +79,8 @@ pub struct Availability {
     pub(super) counters: Counters,
     pub(super) unseeded: tokio::sync::Notify,
     services: Arc<Services>,
+    /// The batches that belong to no pass.
+    batches: (Arc<str>, AtomicU64),
     /// What the truth's clock said, and when that was known here.
     pub(super) truth_time: Mutex<Option<(u64, Duration)>>,
 }
@@ -147,6 +150,7 @@ impl Availability {
         };
         let services =
             Arc::new(Services::new(&*parts.truth, parts.mirror.clone(), parts.clock.clone()));
+        let batches = (format!("beats-{:016x}", parts.clock.random()).into(), AtomicU64::new(0));
         Arc::new_cyclic(|me| Availability {
             breaker: Breaker::new(parts.breaker),
             parts,
@@ -160,6 +164,7 @@ impl Availability {
             counters: Counters::default(),
             unseeded: tokio::sync::Notify::new(),
             services,
+            batches,
             truth_time: Mutex::default(),
         })
     }
@@ -177,6 +182,12 @@ impl Availability {
     /// What the engine needs of a store, from both.
     pub fn services(&self) -> Arc<dyn Store> {
         self.services.clone()
+    }
+
+    /// A batch of this process that belongs to no pass.
+    pub(super) fn next_batch(&self) -> BatchId {
+        let (sweeper, last) = &self.batches;
+        BatchId { sweeper: sweeper.clone(), number: last.fetch_add(1, Ordering::Relaxed) + 1 }
     }
 
     pub(super) fn store(&self) -> &dyn Store {

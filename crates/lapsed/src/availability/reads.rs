@@ -66,12 +66,26 @@ impl Availability {
             true => (Vec::new(), Source::Mirror),
             false => (self.beat_on_truth(&doomed).await?, Source::Truth),
         };
+        self.bring_back(doomed.into_iter().zip(&on_truth)).await;
         let mut on_truth = on_truth.into_iter();
         let answers = beats.iter().map(|beat| match beat {
             MirrorBeat::Told(beat) => *beat,
             MirrorBeat::Doomed => on_truth.next().expect("the truth answers one each"),
         });
         Ok((answers.collect(), source))
+    }
+
+    /// Voids the decision on those whose beat the truth has noted, as well as can be: the next pass does it,
+    /// too, but a brake may hold that up, and they can take work now.
+    async fn bring_back(&self, beats: impl Iterator<Item = (Name, &Beat)>) {
+        let noted = beats.filter(|(_, beat)| **beat == Beat::Noted);
+        let noted: Vec<Name> = noted.map(|(id, _)| id).collect();
+        if noted.is_empty() {
+            return;
+        }
+        if let Err(error) = self.void_dooms(&noted).await {
+            tracing::debug!(system = %self.parts.id, %error, "left to the next pass");
+        }
     }
 
     async fn beat_on_truth(&self, ids: &[Name]) -> Result<Vec<Beat>> {

@@ -24,6 +24,9 @@ use crate::sweep::{
 /// How many are looked at in one call.
 const LOOK: usize = 500;
 
+/// Longer than anybody has been silent: a hundred years.
+const FOREVER_MS: u64 = 100 * 365 * 24 * 3_600 * 1_000;
+
 /// The most dooms of others that one pass takes up.
 const DOOMED_MAX: usize = 10_000;
 
@@ -87,11 +90,13 @@ impl Availability {
     ) -> Census {
         let overdue = (suspects.len() as u64).saturating_sub(doomed);
         let oldest_ms = suspects.first().map_or(presence.now_ms, |(first, _)| first.deadline_ms);
-        let away = presence.back_ms > 0;
+        // Where nobody is online there is nobody to be spared, and whoever comes has beaten.
+        let back_ms = if online + doomed > 0 { presence.back_ms } else { 0 };
+        let away = back_ms > 0;
         Census {
             now_ms: presence.now_ms,
             store: presence.incarnation.clone(),
-            back_ms: presence.back_ms,
+            back_ms,
             population: online + doomed,
             suspects: if away { 0 } else { suspects.len() as u64 },
             orphans: if away { 0 } else { doomed },
@@ -175,7 +180,7 @@ impl Availability {
         let carried = match (batch.act, flips.is_empty()) {
             (Act::DryRun, _) => flips.iter().map(|_| Outcome::Reclaimed(None)).collect(),
             (Act::Reclaim, true) => Vec::new(),
-            (Act::Reclaim, false) => self.carry_out(batch, &flips, settings).await?,
+            (Act::Reclaim, false) => self.carry_out(batch, &flips, settings.stale_ms()).await?,
         };
         let mut carried = carried.into_iter();
         let outcomes = decided.into_iter().map(|decided| match decided {
@@ -190,10 +195,10 @@ impl Availability {
         &self,
         batch: &Batch,
         flips: &[Flip],
-        settings: &Settings,
+        stale_ms: u64,
     ) -> Result<Vec<Outcome>> {
         let at_ms = self.mirror_time().await;
-        let flipped = self.parts.truth.flip(batch, flips, settings.stale_ms());
+        let flipped = self.parts.truth.flip(batch, flips, stale_ms);
         let flipped = self.calls.quiet("flip", flipped).await?;
         let (mut outcomes, mut states, mut unknown) = (Vec::new(), Vec::new(), Vec::new());
         for (flip, flipped) in flips.iter().zip(flipped) {
@@ -221,6 +226,23 @@ impl Availability {
             self.forget(&unknown).await;
         }
         Ok(outcomes)
+    }
+
+    /// Lets the truth refuse what the mirror has decided about those of whom it has a beat, however old: that begins
+    /// a new epoch, in which they are not declared silent. Nobody is set offline by it.
+    pub(super) async fn void_dooms(&self, ids: &[Name]) -> Result<()> {
+        let looked = self.background("look", self.parts.mirror.look(ids)).await?;
+        let flips = looked.seen.into_iter().filter_map(|seen| {
+            let epoch = seen.doomed?.epoch;
+            Some(Flip { id: seen.id, epoch, silent_ms: None, decided_ago_ms: 0 })
+        });
+        let flips: Vec<Flip> = flips.collect();
+        if flips.is_empty() {
+            return Ok(());
+        }
+        let id = self.next_batch();
+        let batch = Batch { id, suspects: Vec::new(), act: Act::Reclaim, term: None };
+        self.carry_out(&batch, &flips, FOREVER_MS).await.map(|_| ())
     }
 
     /// As well as can be: reconciling does it, too.

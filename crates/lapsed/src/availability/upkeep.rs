@@ -28,16 +28,18 @@ impl Availability {
     pub async fn watch(&self, stop: &Stop) {
         let mut complained = false;
         loop {
-            match self.look_after().await {
-                Ok(()) => complained = false,
-                Err(error) if !complained => {
-                    tracing::warn!(system = %self.parts.id, %error,
-                        "the mirror cannot be kept right for now; reads go to the truth");
-                    complained = true;
-                }
-                Err(_) => {}
+            let looked = self.look_after().await;
+            if let (Err(error), false) = (&looked, complained) {
+                tracing::warn!(system = %self.parts.id, %error,
+                    "the mirror cannot be kept right for now; reads go to the truth");
             }
-            let asked = Box::pin(self.unseeded.notified());
+            complained = looked.is_err();
+            // Everybody who asks a mirror that is not seeded says so: that must not be the pace at which a
+            // truth that is away is asked.
+            let asked = match complained {
+                true => Either::Left(std::future::pending()),
+                false => Either::Right(Box::pin(self.unseeded.notified())),
+            };
             let nap = select(asked, self.parts.clock.sleep(WATCH));
             if let Either::Left(_) = select(Box::pin(stop.told()), nap).await {
                 return;

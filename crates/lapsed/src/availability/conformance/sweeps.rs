@@ -68,7 +68,9 @@ pub async fn after_the_decision_a_beat_is_judged_by_the_truth(b: Bench) {
     doom(&b, &id).await;
     let answer = b.it.heartbeat(&[name("nobody"), id.clone()]).await.unwrap();
     assert_eq!((answer.answer, answer.source), (vec![Beat::Offline, Beat::Noted], Source::Truth));
-    assert!(!has_beat(&b.seen(&id).await) && b.available().await.0.is_empty());
+    let seen = b.seen(&id).await;
+    assert!(seen.online && has_beat(&seen) && seen.doomed.is_none(), "back at once: {seen:?}");
+    assert_eq!(b.available().await.0, ["p"]);
     let report = b.sweep().await;
     assert_eq!(report.reclaimed, 0, "whom it told that it is online stays so: {report:?}");
     assert!(b.state(&id).await.online && b.seen(&id).await.online);
