@@ -15,13 +15,14 @@ use lapsed::receipt::Witness;
 use lapsed::schedule::{self, Stop};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinSet;
 
 use crate::config::Config;
 use crate::config::server::LISTEN_DEFAULT;
 use crate::failure::Failure;
+use crate::http::connections::{self, Serving};
 use crate::http::line::Lines;
-use crate::http::{self, App, Fronts, Outward};
+use crate::http::{self, App, Front, Outward};
 use crate::metrics::Metrics;
 use crate::node::Node;
 use crate::systems::Occasion;
@@ -33,9 +34,6 @@ use notice::Notice;
 /// How long requests under way may take after the daemon was told to stop.
 const DRAIN: Duration = Duration::from_secs(10);
 
-/// The server, and how it ended.
-type Serving = JoinHandle<io::Result<()>>;
-
 /// Runs until SIGTERM or SIGINT.
 pub async fn run(mut config: Config) -> Result<(), Failure> {
     let clock = SystemClock::shared();
@@ -43,6 +41,9 @@ pub async fn run(mut config: Config) -> Result<(), Failure> {
     config.server.token = None;
     let tls = config.server.tls.as_ref().map(tls::open).transpose();
     let tls = tls.map_err(|what| Failure::usage(format!("`server.tls`: {what}")))?;
+    // Before a folder is made: whoever cannot listen leaves nothing behind.
+    let listener = bind(&config).await?;
+    let address = listener.local_addr()?;
     let metrics = Arc::new(Metrics::new(clock.clone()));
     let config = Arc::new(config);
     let telemetry = config.telemetry.as_ref().map(Telemetry::start).transpose()?;
@@ -58,9 +59,6 @@ pub async fn run(mut config: Config) -> Result<(), Failure> {
         }
     }
     node.objects().for_each(|(name, _)| metrics.introduce_store(name));
-    let listener = bind(&config).await?;
-    let address = listener.local_addr()?;
-
     node.prepare(&config, Occasion::Daemon).await;
     let (stopper, stop) = Stop::channel();
     let (resigner, resign) = Stop::channel();
@@ -73,7 +71,7 @@ pub async fn run(mut config: Config) -> Result<(), Failure> {
     let outward = Outward { webhooks: Arc::new(webhooks), telemetry: telemetry.clone() };
     let (app, mut idle) = App::new(node.clone(), metrics, outward, &config.server, stop.clone());
     let lines = Lines::new(listener, config.server.write_timeout);
-    let serving = serve(lines, tls, Fronts(http::service(app)), stop.clone())?;
+    let serving = serve(lines, tls, http::service(app), stop.clone())?;
     // Before it says that it is there: whoever hears that may tell it to stop at once.
     let signals = Signals::listen()?;
     announce(&config, &*clock, address)?;
@@ -130,18 +128,10 @@ async fn bind(config: &Config) -> Result<TcpListener, Failure> {
 }
 
 /// Answers until told to stop.
-fn serve(lines: Lines, tls: Option<Current>, fronts: Fronts, stop: Stop) -> io::Result<Serving> {
-    let told = async move { stop.told().await };
+fn serve(lines: Lines, tls: Option<Current>, front: Front, stop: Stop) -> io::Result<Serving> {
     Ok(match tls {
-        Some(current) => {
-            let serving = axum::serve(TlsListener::new(lines, current)?, fronts);
-            let serving = serving.with_graceful_shutdown(told);
-            tokio::spawn(async move { serving.await })
-        }
-        None => {
-            let serving = axum::serve(lines, fronts).with_graceful_shutdown(told);
-            tokio::spawn(async move { serving.await })
-        }
+        Some(current) => connections::serve(TlsListener::new(lines, current)?, front, stop),
+        None => connections::serve(lines, front, stop),
     })
 }
 
@@ -253,11 +243,14 @@ impl Signals {
     }
 }
 
-async fn drain(serving: Serving) {
-    match tokio::time::timeout(DRAIN, serving).await {
+async fn drain(mut serving: Serving) {
+    match tokio::time::timeout(DRAIN, &mut serving).await {
         Ok(Ok(Ok(()))) => {}
         Ok(_) => tracing::warn!("the server ended with an error"),
-        Err(_) => tracing::warn!("some requests took longer than {DRAIN:?} and were cut off"),
+        Err(_) => {
+            tracing::warn!("some requests took longer than {DRAIN:?} and were cut off");
+            serving.abort();
+        }
     }
 }
 

@@ -26,9 +26,9 @@ mod tests;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
 
-use lapsed::Result;
 use lapsed::receipt::ReceiptQuery;
 use lapsed::schedule::Stop;
+use lapsed::{Error, Result};
 use tokio::sync::{Semaphore, watch};
 
 pub use self::listener::Listener;
@@ -70,9 +70,21 @@ impl Feeds {
         // As a cursor names them.
         systems.sort_by_key(|live| live.id().to_string());
         let feed = self.feed(&systems).await?;
+        let present = present(&systems).await?;
         let places = match cursor {
-            Some(cursor) => feed.names.iter().map(|name| cursor.get(name).unwrap_or(0)).collect(),
-            None => present(&systems).await?,
+            Some(cursor) => {
+                let of = |name: &String| cursor.get(name).unwrap_or(0);
+                let places: Vec<u64> = feed.names.iter().map(of).collect();
+                // Nothing would be told until the numbers have come so far.
+                if places.iter().zip(&present).any(|(place, newest)| *newest > 0 && place > newest)
+                {
+                    let what = "the cursor is ahead of the newest receipt, so it is of another store, or of \
+                                before one was restored; begin again without it";
+                    return Err(Error::Invalid(what.to_owned()));
+                }
+                places
+            }
+            None => present,
         };
         Ok(Listener::new(feed, places, self.stop.clone(), seat, cut))
     }

@@ -185,12 +185,19 @@ pub struct Token {
     pub expires_ms: Option<u64>,
     /// How often it may be shown.
     pub rate_limit: Option<RateLimit>,
+    /// Whether somebody could find it by trying.
+    pub guessable: bool,
 }
+
+/// What is shorter could be found by trying.
+const LONG: usize = 20;
 
 impl Token {
     fn plain(name: &str, secret: &Secret, scopes: Scopes) -> Token {
         let digest = Digest::of(secret.reveal());
-        Token { name: name.to_owned(), digest, scopes, expires_ms: None, rate_limit: None }
+        let guessable = secret.reveal().len() < LONG;
+        let (expires_ms, rate_limit) = (None, None);
+        Token { name: name.to_owned(), digest, scopes, expires_ms, rate_limit, guessable }
     }
 
     fn plan(section: TokenSection) -> Result<Token, String> {
@@ -214,7 +221,9 @@ impl Token {
         let scopes = Scopes::of(&section.scopes);
         let rate_limit = section.rate_limit.map(|limit| limit.plan("rate_limit")).transpose();
         let rate_limit = rate_limit.map_err(|e| e.0)?;
-        Ok(Token { name: section.name, digest, scopes, expires_ms, rate_limit })
+        // Of a digest nobody knows; those that `lapsed token new` prints are of long ones.
+        let guessable = section.token.is_some_and(|token| token.reveal().len() < LONG);
+        Ok(Token { name: section.name, digest, scopes, expires_ms, rate_limit, guessable })
     }
 
     /// Whether it is over.

@@ -2,6 +2,7 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::time::Duration;
 
 use axum::body::{Bytes, HttpBody};
 use axum::extract::{FromRequest, FromRequestParts, Request};
@@ -32,11 +33,18 @@ pub struct Answer<T>(pub T);
 impl<T: Serialize> IntoResponse for Answer<T> {
     fn into_response(self) -> Response {
         match serde_json::to_vec(&self.0) {
-            Ok(body) => ([(header::CONTENT_TYPE, APPLICATION_JSON)], body).into_response(),
+            Ok(mut body) => {
+                // For whoever reads it in a terminal.
+                body.push(b'\n');
+                ([(header::CONTENT_TYPE, APPLICATION_JSON)], body).into_response()
+            }
             Err(error) => Problem::internal(error.to_string()).into_response(),
         }
     }
 }
+
+/// How long a body may take to come, whatever the request is then allowed to take.
+const BODY_WITHIN: Duration = Duration::from_secs(30);
 
 const APPLICATION_JSON: HeaderValue = HeaderValue::from_static("application/json");
 
@@ -64,8 +72,19 @@ impl<T: DeserializeOwned> FromRequest<Shared> for MaybeJson<T> {
     }
 }
 
-/// Reads the body, no more of it than is allowed. Mostly it is there in one piece.
+/// Reads the body, within a time that is enough for any.
 async fn read(request: Request, app: &Shared) -> Result<Bytes, Problem> {
+    let read = tokio::time::timeout(BODY_WITHIN, read_whole(request, app)).await;
+    read.unwrap_or_else(|_| {
+        let seconds = BODY_WITHIN.as_secs();
+        let detail = format!("the body was not there after {seconds} s; nothing was done");
+        let status = StatusCode::REQUEST_TIMEOUT;
+        Err(Problem::new(status, "timeout", "The body did not come", detail))
+    })
+}
+
+/// No more of it than is allowed. Mostly it is there in one piece.
+async fn read_whole(request: Request, app: &Shared) -> Result<Bytes, Problem> {
     let mut body = request.into_body();
     let mut whole = Bytes::new();
     let mut pieces: Vec<u8> = Vec::new();

@@ -12,12 +12,11 @@ use axum::Router;
 use axum::extract::Request;
 use axum::http::Method;
 use axum::response::{IntoResponse, Response};
-use axum::serve::{IncomingStream, Listener};
 use futures::future::{Either, Ready, ready};
 use tower_service::Service;
 
 use super::auth::{self, Caller};
-use super::line::{Cut, WasCut};
+use super::line::WasCut;
 use super::noted::Noted;
 use super::problem::Problem;
 use super::{Shared, browser, scopes};
@@ -48,7 +47,7 @@ impl Front {
     }
 
     /// The same for a connection from `peer`, which says there whether it was cut.
-    fn facing(&self, peer: SocketAddr, cut: WasCut) -> Front {
+    pub fn facing(&self, peer: SocketAddr, cut: WasCut) -> Front {
         Front { peer, cut, place: self.app.gate.place(peer.ip()), ..self.clone() }
     }
 
@@ -62,28 +61,6 @@ impl Front {
             request.extensions_mut().insert(caller);
         }
         Ok(())
-    }
-}
-
-/// Makes a [`Front`] for each connection.
-#[derive(Clone)]
-pub struct Fronts(pub Front);
-
-impl<L> Service<IncomingStream<'_, L>> for Fronts
-where
-    L: Listener<Addr = SocketAddr>,
-    L::Io: Cut,
-{
-    type Response = Front;
-    type Error = Infallible;
-    type Future = Ready<Result<Front, Infallible>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, stream: IncomingStream<'_, L>) -> Self::Future {
-        ready(Ok(self.0.facing(*stream.remote_addr(), stream.io().cut())))
     }
 }
 

@@ -117,7 +117,7 @@ impl From<Error> for Problem {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let body = serde_json::to_string(&self.0).unwrap_or_default();
+        let body = serde_json::to_string(&self.0).unwrap_or_default() + "\n";
         let kind = HeaderValue::from_static("application/problem+json");
         let mut response = (self.0.status, [(header::CONTENT_TYPE, kind)], body).into_response();
         response.headers_mut().extend(self.0.headers);

@@ -41,7 +41,11 @@ async fn readyz(State(app): State<Shared>) -> Result<Answer<Ready>, Problem> {
     }
     for live in app.node.systems() {
         if let Err(error) = live.store_info().await {
-            return Err(not_ready(format!("store `{}`: {error}", live.store_name())));
+            // Whoever asks need not show a token: the log says which, and why.
+            tracing::debug!(store = live.store_name(), %error, "not ready");
+            return Err(not_ready(
+                "a store does not answer; the log and `lapsed status` say which".to_owned(),
+            ));
         }
     }
     Ok(Answer(Ready { ready: true }))

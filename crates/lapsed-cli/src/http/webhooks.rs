@@ -1,15 +1,21 @@
 //! `/v1/webhooks`: how they stand, their dead letters, and a try.
 
+use std::sync::Arc;
+
 use axum::extract::State;
 use axum::http::StatusCode;
+use lapsed::receipt::ReceiptId;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use super::auth::Caller;
 use super::extract::{Answer, Json, Path, Query};
+use super::inflight::letters::told;
 use super::problem::Problem;
 use super::{App, Shared};
+use crate::node::audit::Deed;
 use crate::webhooks::{DeadLetter, Fate, Hook, HookStatus, LETTERS_MAX};
 
 /// How many letters of each system unless told.
@@ -74,8 +80,8 @@ struct Sent {
 }
 
 impl App {
-    fn hook(&self, name: &str) -> Result<&Hook, Problem> {
-        self.webhooks.find(name).map(|hook| &**hook).ok_or_else(|| {
+    fn hook(&self, name: &str) -> Result<&Arc<Hook>, Problem> {
+        self.webhooks.find(name).ok_or_else(|| {
             let all: Vec<&str> =
                 self.webhooks.all().iter().map(|hook| hook.name().as_str()).collect();
             let all = if all.is_empty() { "there are none".to_owned() } else { all.join(", ") };
@@ -126,10 +132,12 @@ async fn dead(
     responses((status = 200, body = Settled), (status = 404, description = "There is no such letter")))]
 async fn put_back(
     State(app): State<Shared>,
+    caller: Caller,
     Path(name): Path<String>,
     Json(body): Json<LetterBody>,
 ) -> Result<Answer<Settled>, Problem> {
-    settle(app.hook(&name)?, body.id, Fate::PutBack).await
+    let deed = caller.deed("webhook put_back", &format!("{name} {}", body.id));
+    settle(&app, &name, body.id, Fate::PutBack, deed).await
 }
 
 /// Forgets a delivery that was given up.
@@ -138,21 +146,39 @@ async fn put_back(
     responses((status = 200, body = Settled), (status = 404, description = "There is no such letter")))]
 async fn delete(
     State(app): State<Shared>,
+    caller: Caller,
     Path(name): Path<String>,
     Json(body): Json<LetterBody>,
 ) -> Result<Answer<Settled>, Problem> {
-    settle(app.hook(&name)?, body.id, Fate::Deleted).await
+    let deed = caller.deed("webhook delete", &format!("{name} {}", body.id));
+    settle(&app, &name, body.id, Fate::Deleted, deed).await
 }
 
-async fn settle(hook: &Hook, id: String, fate: Fate) -> Result<Answer<Settled>, Problem> {
-    if !hook.settle(&id, fate).await? {
-        return Err(Problem::not_found(format!("there is no dead letter {id:?}")));
-    }
+/// Written down in the system whose receipt it is, before it is done.
+async fn settle(
+    app: &Shared,
+    name: &str,
+    id: String,
+    fate: Fate,
+    deed: Deed,
+) -> Result<Answer<Settled>, Problem> {
+    let hook = app.hook(name)?.clone();
+    let missing = || Problem::not_found(format!("there is no dead letter {id:?}"));
+    let of = id.parse::<ReceiptId>().map_err(|_| missing())?.system;
+    let live = hook.lives().iter().find(|live| *live.id() == of).ok_or_else(missing)?.clone();
     let outcome = match fate {
         Fate::PutBack => "queued",
         Fate::Deleted => "deleted",
     };
-    Ok(Answer(Settled { id, outcome }))
+    let letter = id.clone();
+    let work = async move {
+        let work = hook.settle(&letter, fate);
+        live.audited(deed, work, |found| told(*found, outcome)).await
+    };
+    match app.finish(work).await?? {
+        true => Ok(Answer(Settled { id, outcome })),
+        false => Err(missing()),
+    }
 }
 
 /// Sends an event `test` that says nothing, once.

@@ -101,6 +101,9 @@ fn the_feed_resumes_without_gaps() {
     let mut all = Feed::open(&daemon, "?cursor=registry/devices:0", None);
     all.next();
     assert_eq!(seqs(&all.receipts(260)), (1..=260).collect::<Vec<u64>>());
+    // Of another store, or of before it was restored: silence would be taken for nothing to tell.
+    let ahead = daemon.get("/v1/events?cursor=registry/devices:261");
+    ahead.is_problem(422, "invalid");
 }
 
 fn the_feed_survives_a_restart_of_the_daemon() {

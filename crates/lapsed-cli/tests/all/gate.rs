@@ -13,6 +13,19 @@ lapsed_testbed::steady_tests! {
     no_way_around_the_gate,
     a_key_called_like_an_operation_is_no_operation,
     no_token_is_ever_logged,
+    nothing_but_http_1_is_spoken,
+}
+
+/// Where HTTP/2 is spoken, who is slow or reads nothing is not found by looking at the connection.
+fn nothing_but_http_1_is_spoken() {
+    let home = Home::new("1m", CALM);
+    let daemon = home.serve();
+    let mut stream = TcpStream::connect(daemon.url.trim_start_matches("http://")).unwrap();
+    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    let answer = String::from_utf8_lossy(&answer);
+    assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 4"), "{answer:?}");
 }
 
 #[test]

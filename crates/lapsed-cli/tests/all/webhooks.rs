@@ -185,6 +185,8 @@ fn what_is_never_taken_is_a_dead_letter_until_it_is_put_back() {
     let id = listed[0]["id"].as_str().unwrap();
     let told = daemon.run(&["webhook", "put-back", "pager", id]);
     assert_eq!(told.code, 0, "{told:?}");
+    let audit = daemon.get("/v1/audit").body.to_string();
+    assert!(audit.contains("webhook put_back") && audit.contains(id), "{audit}");
     let again = receiver.next();
     assert_eq!(ids(&again).len() as u64, listed[0]["looked_at"].as_u64().unwrap());
     again.answer.send(OK).unwrap();
