@@ -158,6 +158,15 @@ pub struct Target {
     pub ca: Option<PathBuf>,
 }
 
+impl Target {
+    /// What a further command needs to reach the same place, to be written behind it.
+    pub fn again(&self) -> String {
+        let file = self.config.iter().map(|file| format!(" -c {}", file.display()));
+        let url = self.url.iter().map(|url| format!(" --url {url}"));
+        file.chain(url).collect()
+    }
+}
+
 /// How to print.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub struct Output {

@@ -5,6 +5,7 @@ pub mod auth;
 pub mod availability;
 pub mod brakes;
 mod browser;
+pub mod connections;
 pub mod events;
 mod extract;
 mod front;
@@ -47,7 +48,7 @@ use crate::systems;
 use crate::telemetry::Telemetry;
 use crate::webhooks::Webhooks;
 use auth::Gate;
-pub use front::{Front, Fronts};
+pub use front::Front;
 use patience::Patience;
 use problem::Problem;
 

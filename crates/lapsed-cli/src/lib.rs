@@ -10,6 +10,7 @@ pub mod commands;
 pub mod config;
 pub mod daemon;
 pub mod demo;
+pub mod endings;
 pub mod failure;
 pub mod feed;
 pub mod http;

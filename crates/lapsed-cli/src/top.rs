@@ -18,12 +18,12 @@ use std::time::{Duration, Instant};
 
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
-use tokio::signal::unix::{SignalKind, signal};
 
 use self::feed::{Feed, News};
 use self::model::Model;
 use crate::backend::{self, Remote};
 use crate::cli::Target;
+use crate::endings::endings;
 use crate::failure::Failure;
 
 /// How often the picture moves by itself: ages grow.
@@ -51,7 +51,7 @@ pub fn run(target: &Target) -> Result<(), Failure> {
     let status = backend::Backend::status(&remote)?;
     let mut model = Model::new(remote.url(), std::env::var_os("NO_COLOR").is_none());
     model.hear(News::Status(status), feed::now_ms());
-    let ending = endings()?;
+    let ending = endings(leave_by_force)?;
     let mut terminal = ratatui::try_init()?;
     let shown = watch(&mut terminal, &mut model, remote, &ending);
     ratatui::restore();
@@ -100,27 +100,9 @@ fn watch(
     }
 }
 
-/// Hears what tells it to stop, so that the terminal is given back first. The look for keys never comes back
-/// from a terminal that was closed: then it ends from here.
-fn endings() -> Result<Receiver<()>, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let mut all = Vec::new();
-    {
-        let _inside = runtime.enter();
-        for kind in [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()] {
-            all.push(signal(kind)?);
-        }
-    }
-    let (tell, told) = channel();
-    std::thread::spawn(move || {
-        runtime.block_on(async {
-            let heard = all.iter_mut().map(|signal| Box::pin(signal.recv()));
-            let _ = futures::future::select_all(heard).await;
-        });
-        let _ = tell.send(());
-        std::thread::sleep(PATIENCE);
-        ratatui::restore();
-        std::process::exit(EXIT_HANGUP);
-    });
-    Ok(told)
+/// The look for keys never comes back from a terminal that was closed: then it ends from here.
+fn leave_by_force() {
+    std::thread::sleep(PATIENCE);
+    ratatui::restore();
+    std::process::exit(EXIT_HANGUP);
 }

@@ -21,7 +21,7 @@ pub fn run(args: Brake) -> Result<(), Failure> {
     })?;
     match args.output.json {
         true => print::json(&status),
-        false => line(&describe(&status)),
+        false => line(&describe(&status, &args.target.again())),
     }
 }
 
@@ -40,17 +40,17 @@ fn order(args: &Brake) -> Result<Option<BrakeOrder>, Failure> {
     }))
 }
 
-fn describe(status: &BrakeStatus) -> String {
+fn describe(status: &BrakeStatus, again: &str) -> String {
     let id = format!("{}/{}", status.kind, status.system);
     let said = match status.released_until_ms {
-        Some(until) => format!("released by the operator until {}", moment(until)),
-        None if status.setting == "hold" => "held by the operator".to_owned(),
-        None => "decides by itself".to_owned(),
+        Some(until) => format!("released by the operator until {}; it is ", moment(until)),
+        None if status.setting == "hold" => String::new(),
+        None => "decides by itself; it is ".to_owned(),
     };
     let next = match status.setting.as_str() {
-        "hold" => format!("\nTo let it go: lapsed brake {id} release, or auto"),
-        "release" => format!("\nTo reclaim now: lapsed sweep {id}"),
+        "hold" => format!("\nTo let it go: lapsed brake {id} release{again}, or auto"),
+        "release" => format!("\nTo reclaim now: lapsed sweep {id}{again}"),
         _ => String::new(),
     };
-    format!("{id}: {said}; it is {}{next}", status.words)
+    format!("{id}: {said}{}{next}", status.words)
 }

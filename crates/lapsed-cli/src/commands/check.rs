@@ -261,10 +261,11 @@ fn describe_system(plan: &dyn Planned) -> String {
         show_span(keep),
         print::count(common.retention.count)
     ));
-    text + &said(&common.settings)
+    text.push_str(&said(&common.settings));
+    text
 }
 
-/// What is not as by default, and who said so.
+/// What was said, and where.
 fn said(settings: &[Setting]) -> String {
     let mut table = Table::bare();
     for setting in settings.iter().filter(|s| s.origin != Origin::Default) {
@@ -272,7 +273,7 @@ fn said(settings: &[Setting]) -> String {
         table.row(vec![format!("    {value}"), format!("({})", setting.origin)]);
     }
     let text = table.text();
-    if text.is_empty() { text } else { format!("\n  not as by default:\n{text}") }
+    if text.is_empty() { text } else { format!("\n  as it was said:\n{text}") }
 }
 
 fn as_json(config: &Config, stores: &[(&StoreConfig, State)]) -> Value {

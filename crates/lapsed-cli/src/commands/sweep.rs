@@ -28,7 +28,7 @@ pub fn run(args: Sweep) -> Result<(), Failure> {
     })?;
     match args.output.json {
         true => print_json(&report)?,
-        false => line(&describe(&id, &report, grace_ms))?,
+        false => line(&describe(&id, &report, grace_ms, &args.target.again()))?,
     }
     match report.stopped {
         Stopped::Brake => Err(Failure::Silent(3)),
@@ -61,7 +61,7 @@ fn print_json(report: &PassReport) -> Result<(), Failure> {
     print::json(&WithList { report, entries })
 }
 
-fn describe(id: &SystemId, report: &PassReport, grace_ms: Option<u64>) -> String {
+fn describe(id: &SystemId, report: &PassReport, grace_ms: Option<u64>, again: &str) -> String {
     let did = match id.kind {
         Kind::Inflight => "recovered",
         Kind::Leases => "cleared",
@@ -88,7 +88,7 @@ fn describe(id: &SystemId, report: &PassReport, grace_ms: Option<u64>) -> String
     if !report.entries.is_empty() {
         text.push_str(&format!("\n{}", list(report, grace_ms)));
     }
-    if let Some(hint) = next_step(id, report) {
+    if let Some(hint) = next_step(id, report, again) {
         text.push_str(&format!("\n{hint}"));
     }
     text
@@ -164,10 +164,11 @@ fn why(entry: &Listed, grace_ms: Option<u64>) -> String {
     }
 }
 
-fn next_step(id: &SystemId, report: &PassReport) -> Option<String> {
+/// `again`: what leads a command to the same place.
+fn next_step(id: &SystemId, report: &PassReport, again: &str) -> Option<String> {
     match report.stopped {
         Stopped::Brake => Some(format!(
-            "The brake holds back. If those owners are really dead: lapsed brake {id} release, \
+            "The brake holds back. If those owners are really dead: `lapsed brake {id} release{again}`, \
              then sweep again."
         )),
         Stopped::Ops | Stopped::Runtime => {
@@ -177,20 +178,20 @@ fn next_step(id: &SystemId, report: &PassReport) -> Option<String> {
             "This system sweeps only when idle (sweep.idle_grace), and it is in use.".to_owned(),
         ),
         Stopped::Done if report.dry_run && report.reclaimed > 0 => {
-            Some(format!("Nothing was changed. To do it: lapsed sweep {id}"))
+            Some(format!("Nothing was changed. To do it: lapsed sweep {id}{again}"))
         }
         Stopped::Done if !report.dry_run && report.reclaimed > 0 => Some(match id.kind {
             Kind::Inflight => format!(
-                "To see where one is: lapsed explain {id} JOB; those that are not to be tried again: \
-                 lapsed dead list {id}"
+                "To see where one is: lapsed explain {id} JOB{again}; those that are not to be tried \
+                 again: lapsed dead list {id}{again}"
             ),
             Kind::Registry | Kind::Sessions | Kind::Leases => {
-                "To put one back: lapsed restore RECEIPT".to_owned()
+                format!("To put one back: lapsed restore RECEIPT{again}")
             }
-            Kind::Availability => "To set one online again: lapsed restore RECEIPT".to_owned(),
+            Kind::Availability => format!("To set one online again: lapsed restore RECEIPT{again}"),
         }),
         Stopped::Done if report.detail.is_some() => Some(format!(
-            "Whoever is silent is spared until then; not to wait: lapsed brake {id} release"
+            "Whoever is silent is spared until then; not to wait: lapsed brake {id} release{again}"
         )),
         _ => None,
     }

@@ -13,11 +13,10 @@ mod script;
 mod teller;
 
 use std::net::TcpListener;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use tokio::signal::unix::{SignalKind, signal};
 use ureq::http::Method;
 
 use self::company::Company;
@@ -26,6 +25,7 @@ use self::teller::Teller;
 use super::api::Api;
 use super::cast::{Daemon, Folder};
 use crate::config::server::LISTEN_DEFAULT;
+use crate::endings::endings;
 use crate::failure::Failure;
 use crate::print;
 
@@ -45,7 +45,7 @@ const ENDING: Duration = Duration::from_millis(500);
 
 /// Plays until it is told to stop.
 pub fn run(listen: Option<&str>, token: Option<&str>) -> Result<(), Failure> {
-    let ending = endings()?;
+    let ending = endings(|| {})?;
     let (listen, taken) = place(listen)?;
     let folder = Folder::make()?;
     let mut daemon = Daemon::start(&folder, &config::text(&folder, &listen), token)?;
@@ -88,27 +88,6 @@ fn greet(url: &str, taken: bool) -> Result<(), Failure> {
          All five systems are in use by processes of their own. Now and then one of them is killed or\n\
          frozen; the lines with an arrow are what lapsed does about it.\n"
     ))
-}
-
-/// Hears what tells the show to stop. Listens before anything is started.
-fn endings() -> Result<Receiver<()>, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let mut all = Vec::new();
-    {
-        let _inside = runtime.enter();
-        for kind in [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()] {
-            all.push(signal(kind)?);
-        }
-    }
-    let (tell, told) = channel();
-    std::thread::spawn(move || {
-        runtime.block_on(async {
-            let heard = all.iter_mut().map(|signal| Box::pin(signal.recv()));
-            let _ = futures::future::select_all(heard).await;
-        });
-        let _ = tell.send(());
-    });
-    Ok(told)
 }
 
 /// What is on stage, and what comes next.

@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use crate::support::{Home, lapsed, run, until};
+use crate::support::{Daemon, Home, lapsed, run, until};
 
 /// A terminal of 100 by 30 of a server of its own.
 struct Screen {
@@ -20,6 +20,18 @@ impl Screen {
         let shell = ["env", "PS1=ready> ", "sh"];
         let opened = screen.command(&[&args[..], &shell].concat()).env("TERM", "xterm").status();
         opened.ok()?.success().then_some(screen)
+    }
+
+    /// With `lapsed top` in it, which shows that daemon.
+    fn of_top(home: &Home, daemon: &Daemon) -> Screen {
+        let Some(screen) = Screen::open(home.config().parent().unwrap()) else {
+            panic!("tmux is missing; `make servers` installs it");
+        };
+        screen.until_shows("ready>");
+        let program = lapsed().get_program().to_string_lossy().into_owned();
+        screen.press(&[&format!("{program} top --url {}", daemon.url), "Enter"]);
+        screen.until_shows("registry/devices");
+        screen
     }
 
     fn command(&self, args: &[&str]) -> Command {
@@ -65,13 +77,7 @@ impl Drop for Screen {
 fn a_receipt_arrives_keys_work_and_the_terminal_is_given_back() {
     let home = Home::new("300ms", "sweep = { every = \"1d\" }");
     let daemon = home.serve();
-    let Some(screen) = Screen::open(home.config().parent().unwrap()) else {
-        panic!("tmux is missing; `make servers` installs it");
-    };
-    screen.until_shows("ready>");
-    let program = lapsed().get_program().to_string_lossy().into_owned();
-    screen.press(&[&format!("{program} top --url {}", daemon.url), "Enter"]);
-    screen.until_shows("registry/devices");
+    let screen = Screen::of_top(&home, &daemon);
     daemon.hold("i-1", &["imei-1"]);
     daemon.until_overdue(1);
     screen.press(&["d"]);
@@ -101,11 +107,7 @@ fn a_receipt_arrives_keys_work_and_the_terminal_is_given_back() {
 fn a_signal_gives_the_terminal_back_and_a_lost_daemon_is_said() {
     let home = Home::new("300ms", "");
     let daemon = home.serve();
-    let screen = Screen::open(home.config().parent().unwrap()).expect("tmux");
-    screen.until_shows("ready>");
-    let program = lapsed().get_program().to_string_lossy().into_owned();
-    screen.press(&[&format!("{program} top --url {}", daemon.url), "Enter"]);
-    screen.until_shows("registry/devices");
+    let screen = Screen::of_top(&home, &daemon);
     let top = screen.child();
     daemon.kill();
     screen.until_shows("CONNECTION LOST");
@@ -118,11 +120,7 @@ fn a_signal_gives_the_terminal_back_and_a_lost_daemon_is_said() {
 fn a_terminal_that_is_gone_ends_it() {
     let home = Home::new("300ms", "");
     let daemon = home.serve();
-    let screen = Screen::open(home.config().parent().unwrap()).expect("tmux");
-    screen.until_shows("ready>");
-    let program = lapsed().get_program().to_string_lossy().into_owned();
-    screen.press(&[&format!("{program} top --url {}", daemon.url), "Enter"]);
-    screen.until_shows("registry/devices");
+    let screen = Screen::of_top(&home, &daemon);
     let top = screen.child();
     assert!(screen.command(&["kill-server"]).status().unwrap().success());
     let of_it = format!("/proc/{top}/stat");

@@ -37,7 +37,8 @@ impl Registry {
     async fn explain_found(&self, key: &Name, found: &Found) -> Result<Explanation> {
         let holder = &found.holder;
         let (owner, life) = (&holder.owner, holder.incarnation);
-        let mut because = vec![format!("`{key}` is registered to `{owner}`, incarnation {life}")];
+        let of_life = if life.0 > 0 { format!(", incarnation {life}") } else { String::new() };
+        let mut because = vec![format!("`{key}` is registered to `{owner}`{of_life}")];
         let verdict =
             self.words().judge(&mut because, found.ended, found.due_ms, found.now_ms).await?;
         let facts = json!({

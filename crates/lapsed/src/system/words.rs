@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::error::Result;
 use crate::name::Name;
-use crate::owner::{Ending, OwnerInfo};
+use crate::owner::{Ending, Incarnation, OwnerInfo};
 use crate::receipt::{Receipt, ReceiptQuery};
 use crate::store::Store;
 use crate::sweep::brake::Brake;
@@ -26,6 +26,14 @@ pub(crate) struct Words<'a> {
     pub holds: &'static str,
 }
 
+/// An application that registers by itself knows no incarnations.
+fn newest(incarnation: Incarnation) -> String {
+    match incarnation {
+        Incarnation(0) => "it".to_owned(),
+        incarnation => format!("its newest incarnation {incarnation}"),
+    }
+}
+
 impl Words<'_> {
     pub async fn census(&self) -> Result<Census> {
         self.calls.quiet("census", self.sweep.census()).await
@@ -34,8 +42,10 @@ impl Words<'_> {
     /// Why an owner is, or is not, dead.
     pub async fn owner(&self, key: &Name, owner: &OwnerInfo) -> Result<Explanation> {
         let mut because = vec![format!(
-            "`{key}` is an owner; its newest incarnation {} holds {} {}",
-            owner.incarnation, owner.held, self.holds
+            "`{key}` is an owner; {} holds {} {}",
+            newest(owner.incarnation),
+            owner.held,
+            self.holds
         )];
         let now_ms = self.census().await?.now_ms;
         let verdict = self.judge(&mut because, owner.ended, owner.due_ms, now_ms).await?;
@@ -68,8 +78,13 @@ impl Words<'_> {
             because.push(format!("its beat is good for another {left:.1} s on the store's clock"));
             return Ok("live");
         }
-        let late = seconds(now_ms - due_ms);
-        because.push(format!("its time ran out {late:.1} s ago on the store's clock"));
+        // Where no deadline is kept (adopt), all that is known is that it is over.
+        because.push(match now_ms - due_ms {
+            0 => "its time is over: there is no heartbeat".to_owned(),
+            late_ms => {
+                format!("its time ran out {:.1} s ago on the store's clock", seconds(late_ms))
+            }
+        });
         let verdict = self.brake.preview(&self.census().await?);
         if verdict.undeclared_max().is_none() {
             because.push("the next pass declares it dead, unless a beat arrives first".to_owned());
