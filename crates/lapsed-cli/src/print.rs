@@ -118,7 +118,7 @@ pub fn ago(ms: u64) -> String {
 /// stands for itself where it has no broadcaster.
 pub fn holder(key: &Name, owner: &Name, incarnation: Incarnation) -> (String, String) {
     match incarnation.0 {
-        0 if owner == key => ("-".to_owned(), "-".to_owned()),
+        _ if owner == key => ("-".to_owned(), "-".to_owned()),
         0 => (owner.to_string(), "-".to_owned()),
         life => (owner.to_string(), life.to_string()),
     }

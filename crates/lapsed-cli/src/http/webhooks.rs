@@ -136,7 +136,7 @@ async fn put_back(
     Path(name): Path<String>,
     Json(body): Json<LetterBody>,
 ) -> Result<Answer<Settled>, Problem> {
-    let deed = caller.deed("webhook put_back", &format!("{name} {}", body.id));
+    let deed = caller.deed("webhook put_back", format!("{name} {}", body.id));
     settle(&app, &name, body.id, Fate::PutBack, deed).await
 }
 
@@ -150,7 +150,7 @@ async fn delete(
     Path(name): Path<String>,
     Json(body): Json<LetterBody>,
 ) -> Result<Answer<Settled>, Problem> {
-    let deed = caller.deed("webhook delete", &format!("{name} {}", body.id));
+    let deed = caller.deed("webhook delete", format!("{name} {}", body.id));
     settle(&app, &name, body.id, Fate::Deleted, deed).await
 }
 

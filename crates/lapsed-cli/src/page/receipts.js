@@ -128,7 +128,7 @@ function why(receipt) {
 /** The receipts as they come, of one system or of all. */
 export function liveReceipts(feed, system) {
   const rows = new Rows("Receipts as they come", system ? (receipt) => place(receipt.id).system === system : null);
-  const pause = el("button", { type: "button", class: "quiet", text: "Pause", "aria-pressed": "false" });
+  const pause = el("button", { type: "button", text: "Pause", "aria-pressed": "false" });
   pause.addEventListener("click", () => {
     rows.pause(!rows.paused);
     say(pause, rows.paused ? "Go on" : "Pause");

@@ -91,7 +91,8 @@ export function place(id) {
   return { system: kind + "/" + name, kind, name, seq: Number(seq) };
 }
 
+/** Who held it, and in which life; nobody where it is its own owner, as a provider is. */
 export function holder(record) {
-  if (record.incarnation) return record.owner + " #" + record.incarnation;
-  return record.owner === record.key ? "" : record.owner;
+  if (record.owner === record.key) return "";
+  return record.incarnation ? record.owner + " #" + record.incarnation : record.owner;
 }

@@ -301,8 +301,9 @@ impl Availability {
             Ok(read) => read,
             Err(error) => {
                 let settings = known.settings.unwrap_or_default();
-                tracing::error!(system = %self.parts.id, %error, ?settings,
-                    "the configuration table makes no sense; going on with what did");
+                tracing::error!(system = %self.parts.id, %error,
+                    "the configuration table cannot be followed; going on with the last settings that could, \
+                     or with the defaults");
                 settings
             }
         };
