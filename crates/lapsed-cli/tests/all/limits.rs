@@ -53,7 +53,9 @@ fn guessing_is_slowed_down_and_who_is_known_goes_on() {
     let token = |name: &str, token: &str| {
         format!("[[server.tokens]]\nname = \"{name}\"\ntoken = \"{token}\"\nscopes = [\"write\"]\n")
     };
-    let more = token("new", "not-yet-seen") + &token("long", LONG);
+    let unseen: Vec<String> = (0..20).map(|n| format!("unseen-{n}")).collect();
+    let more: String = unseen.iter().map(|name| token(name, name)).collect();
+    let more = more + &token("long", LONG);
     let home = Home::with("1m", CALM, &format!("token = \"all-of-it\"\n{more}"));
     let daemon = home.serve();
     assert_eq!(beat(&daemon, "all-of-it").status, 200);
@@ -73,13 +75,15 @@ fn guessing_is_slowed_down_and_who_is_known_goes_on() {
         };
         (0..8).for_each(|_| drop(scope.spawn(guess)));
         (0..300).for_each(|n| drop(beat(&daemon, &format!("guess-{n}"))));
-        let heard = beat(&daemon, "not-yet-seen").status;
+        // Ten a second are listened to, and one of those may be the right one: not most of them.
+        let heard: Vec<u16> = unseen.iter().map(|token| beat(&daemon, token).status).collect();
         // One that nobody can guess is good at once: the guesses of others are nobody's death.
         let long = beat(&daemon, LONG).status;
         asked.store(true, Relaxed);
-        assert_eq!((heard, long), (429, 200));
+        let refused = heard.iter().filter(|status| **status == 429).count();
+        assert!(refused > unseen.len() / 2 && long == 200, "{heard:?}, {long}");
     });
     crate::support::until("to be listened to again", || {
-        (beat(&daemon, "not-yet-seen").status == 200).then_some(())
+        unseen.iter().all(|token| beat(&daemon, token).status == 200).then_some(())
     });
 }
