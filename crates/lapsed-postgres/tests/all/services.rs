@@ -13,9 +13,11 @@ async fn a_term_is_held_by_one_and_its_number_grows_with_every_change() {
     assert_eq!(again.number, first.number);
     assert!(again.until_ms >= first.until_ms);
     assert_eq!(b.postgres.campaign(&system(), "two", 60_000).await.unwrap(), None);
+    assert_eq!(b.postgres.term(&system()).await.unwrap(), Some(again), "whoever asks");
     b.postgres.resign(&system(), first.number - 1).await.unwrap();
     assert_eq!(b.postgres.campaign(&system(), "two", 60_000).await.unwrap(), None);
     b.postgres.resign(&system(), first.number).await.unwrap();
+    assert_eq!(b.postgres.term(&system()).await.unwrap(), None, "given back");
     let second = b.postgres.campaign(&system(), "two", 1).await.unwrap().unwrap();
     assert!(second.number > first.number);
     eventually("the end of a term", async || {

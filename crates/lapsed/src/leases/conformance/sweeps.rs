@@ -232,6 +232,7 @@ pub async fn trap_x5_a_stalled_leader_is_refused_by_the_store(f: Fixture) {
     (f.advance)(Duration::from_secs(1)).await;
     let second = f.store.campaign(&system, "two", 3_600_000).await.unwrap().unwrap();
     assert!(second.number > first.number);
+    assert_eq!(f.store.term(&system).await.unwrap(), Some(second.clone()), "whoever asks");
     f.ripen().await;
     let suspects = f.suspects().await;
     let batch = |term| Batch {
