@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use lapsed::Name;
-use lapsed::owner::{Claim, OwnerStore, Pulse};
-use lapsed::registry::{HEARTBEAT_TTL_MS, Registry};
+use lapsed_core::Name;
+use lapsed_core::owner::{Claim, OwnerStore, Pulse};
+use lapsed_core::registry::{HEARTBEAT_TTL_MS, Registry};
 use lapsed_embedded::EmbeddedRegistry;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};

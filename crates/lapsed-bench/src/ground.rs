@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use futures::future::try_join_all;
-use lapsed::activity::Activity;
-use lapsed::clock::SystemClock;
-use lapsed::owner::{Claim, OwnerStore};
-use lapsed::receipt::Silent;
-use lapsed::registry::{HEARTBEAT_TTL_MS, Registry, RegistryParts, RegistryStore, Take};
-use lapsed::sweep::brake::{Brake, BrakePolicy};
-use lapsed::{Kind, Name, SystemId};
+use lapsed_core::activity::Activity;
+use lapsed_core::clock::SystemClock;
+use lapsed_core::owner::{Claim, OwnerStore};
+use lapsed_core::receipt::Silent;
+use lapsed_core::registry::{HEARTBEAT_TTL_MS, Registry, RegistryParts, RegistryStore, Take};
+use lapsed_core::sweep::brake::{Brake, BrakePolicy};
+use lapsed_core::{Kind, Name, SystemId};
 use lapsed_embedded::{Embedded, EmbeddedRegistry, Options};
 use tokio::runtime::Runtime;
 

@@ -8,16 +8,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use lapsed::Name;
-use lapsed::activity::Activity;
-use lapsed::clock::SystemClock;
-use lapsed::owner::{Claim, OwnerStore};
-use lapsed::receipt::{Retention, Silent};
-use lapsed::registry::{RegistryStore, Take};
-use lapsed::schedule::Stop;
-use lapsed::sweep::brake::{Brake, BrakePolicy};
-use lapsed::sweep::policy::Policy;
-use lapsed::sweep::{Act, PassReport, Stopped, Sweep, Sweeper, SweeperParts};
+use lapsed_core::Name;
+use lapsed_core::activity::Activity;
+use lapsed_core::clock::SystemClock;
+use lapsed_core::owner::{Claim, OwnerStore};
+use lapsed_core::receipt::{Retention, Silent};
+use lapsed_core::registry::{RegistryStore, Take};
+use lapsed_core::schedule::Stop;
+use lapsed_core::sweep::brake::{Brake, BrakePolicy};
+use lapsed_core::sweep::policy::Policy;
+use lapsed_core::sweep::{Act, PassReport, Stopped, Sweep, Sweeper, SweeperParts};
 
 use crate::bench::{Bench, say};
 use crate::ground::{Ground, Open, key};

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use lapsed::owner::Claim;
-use lapsed::registry::Registry;
+use lapsed_core::owner::Claim;
+use lapsed_core::registry::Registry;
 use redb::{Database, TableDefinition};
 
 use crate::bench::{Bench, say};

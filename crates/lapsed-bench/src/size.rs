@@ -9,8 +9,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use lapsed::owner::Claim;
-use lapsed::registry::{HEARTBEAT_TTL_MS, RegistryStore, Take};
+use lapsed_core::owner::Claim;
+use lapsed_core::registry::{HEARTBEAT_TTL_MS, RegistryStore, Take};
 use lapsed_embedded::{Embedded, EmbeddedRegistry, Options};
 use serde::{Deserialize, Serialize};
 

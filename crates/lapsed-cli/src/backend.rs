@@ -5,21 +5,23 @@ mod local;
 pub mod remote;
 mod sse;
 
-use lapsed::inflight::Job;
-use lapsed::inflight::rules::End;
-use lapsed::receipt::{Receipt, ReceiptId};
-use lapsed::sweep::{Act, PassReport};
-use lapsed::system::{Explanation, Restored};
-use lapsed::{Error, Kind, SystemId};
+use lapsed_core::inflight::Job;
+use lapsed_core::inflight::rules::End;
+use lapsed_core::receipt::{Receipt, ReceiptId};
+use lapsed_core::sweep::{Act, PassReport};
+use lapsed_core::system::{Explanation, Restored};
+use lapsed_core::{Error, Kind, SystemId};
 
 use crate::cli::Target;
-use crate::config::server::LISTEN_DEFAULT;
-use crate::config::{Config, Overrides, process_env};
-use crate::failure::Failure;
-use crate::http::inflight::DeadLetters;
-use crate::node::audit::AuditPage;
-use crate::node::shapes::{BrakeStatus, Estimate, ReceiptPage, Reconciliation, SystemStatus};
-use crate::node::{BrakeOrder, Order};
+use lapsed_server::config::server::LISTEN_DEFAULT;
+use lapsed_server::config::{Config, Overrides, process_env};
+use lapsed_server::failure::Failure;
+use lapsed_server::http::inflight::DeadLetters;
+use lapsed_server::node::audit::AuditPage;
+use lapsed_server::node::shapes::{
+    BrakeStatus, Estimate, ReceiptPage, Reconciliation, SystemStatus,
+};
+use lapsed_server::node::{BrakeOrder, Order};
 
 pub use desk::Desk;
 pub use local::Local;

@@ -1,7 +1,6 @@
 //! The command line: what there is to type, and what `--help` says of it.
 
 pub mod audit;
-pub mod demo;
 pub mod health;
 pub mod init;
 pub mod lease;
@@ -76,13 +75,13 @@ pub enum Command {
     Serve(Serve),
     /// Watch a minute's story on the embedded store: owners live, some are killed; with --serve, on
     /// the dashboard until Ctrl-C.
-    Demo(demo::Demo),
+    Demo(lapsed_demo::args::Demo),
     /// One owner of the demo.
     #[command(hide = true)]
-    DemoOwner(demo::DemoOwner),
+    DemoOwner(lapsed_demo::args::DemoOwner),
     /// One process of the living dashboard.
     #[command(hide = true)]
-    DemoPlayer(demo::DemoPlayer),
+    DemoPlayer(lapsed_demo::args::DemoPlayer),
     /// Write a commented configuration for one of the five systems: asks, or by --preset.
     Init(init::Init),
     /// Validate a configuration, connect, and print the plan in plain words.

@@ -28,22 +28,21 @@ use tracing_subscriber::EnvFilter;
 
 use crate::backend::{self, Backend};
 use crate::cli::{Cli, Command, LogFormat, Target};
-use crate::demo;
-use crate::failure::Failure;
 use crate::top;
+use lapsed_server::failure::Failure;
 
 /// Runs one command.
 pub fn run(cli: Cli) -> Result<(), Failure> {
     match cli.command {
         Command::Serve(args) => serve::run(args),
         Command::Demo(args) if args.serve => {
-            demo::show::run(args.listen.as_deref(), args.token.as_deref())
+            lapsed_demo::show::run(args.listen.as_deref(), args.token.as_deref())
         }
-        Command::Demo(args) => demo::run(demo::Pace::new(args.pace)?),
+        Command::Demo(args) => lapsed_demo::run(lapsed_demo::Pace::new(args.pace)?),
         Command::DemoOwner(args) => {
-            demo::owner::run(&args.name, &args.url, Duration::from_millis(args.every_ms))
+            lapsed_demo::owner::run(&args.name, &args.url, Duration::from_millis(args.every_ms))
         }
-        Command::DemoPlayer(args) => demo::show::player::run(&args),
+        Command::DemoPlayer(args) => lapsed_demo::show::player::run(&args),
         Command::Init(args) => init::run(args),
         Command::Check(args) => check::run(args),
         Command::Top(args) => top::run(&args.target),

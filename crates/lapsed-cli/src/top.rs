@@ -23,8 +23,8 @@ use self::feed::{Feed, News};
 use self::model::Model;
 use crate::backend::{self, Remote};
 use crate::cli::Target;
-use crate::endings::endings;
-use crate::failure::Failure;
+use lapsed_server::endings::endings;
+use lapsed_server::failure::Failure;
 
 /// How often the picture moves by itself: ages grow.
 const TICK: Duration = Duration::from_millis(500);

@@ -8,16 +8,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ground::Ground;
-use lapsed::availability::memory::MemoryMirror;
-use lapsed::availability::{
+use lapsed_core::availability::memory::MemoryMirror;
+use lapsed_core::availability::{
     Availability, AvailabilityParts, BreakerPolicy, Profile, SNAPSHOT_MS, SessionChange,
 };
-use lapsed::receipt::Silent;
-use lapsed::sweep::Cursor;
-use lapsed::{Kind, Name, SystemId};
+use lapsed_core::receipt::Silent;
+use lapsed_core::sweep::Cursor;
+use lapsed_core::{Kind, Name, SystemId};
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> lapsed::Result<()> {
+async fn main() -> lapsed_core::Result<()> {
     let ground = Ground::new()?;
     let providers = open(&ground)?;
     providers.seed().await?; // what a mirror says counts only after it was filled from the truth
@@ -46,7 +46,7 @@ async fn main() -> lapsed::Result<()> {
 }
 
 /// Who can take work now.
-async fn tell(providers: &Availability) -> lapsed::Result<()> {
+async fn tell(providers: &Availability) -> lapsed_core::Result<()> {
     let found = providers.available(&Cursor::default(), 10).await?;
     let names = found.answer.available.iter();
     let mut names: Vec<_> =
@@ -56,7 +56,7 @@ async fn tell(providers: &Availability) -> lapsed::Result<()> {
     Ok(())
 }
 
-fn open(ground: &Ground) -> lapsed::Result<Arc<Availability>> {
+fn open(ground: &Ground) -> lapsed_core::Result<Arc<Availability>> {
     let id = SystemId::new(Kind::Availability, "mitras")?;
     Ok(Availability::new(AvailabilityParts {
         truth: ground.store.availability(id.clone())?,

@@ -9,15 +9,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ground::Ground;
-use lapsed::leases::{Acquire, Acquired, Decision, Fenced, LeaseKey, Leases, LeasesParts, State};
-use lapsed::receipt::Silent;
-use lapsed::{Kind, Name, SystemId};
+use lapsed_core::leases::{
+    Acquire, Acquired, Decision, Fenced, LeaseKey, Leases, LeasesParts, State,
+};
+use lapsed_core::receipt::Silent;
+use lapsed_core::{Kind, Name, SystemId};
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> lapsed::Result<()> {
+async fn main() -> lapsed_core::Result<()> {
     let ground = Ground::new()?;
     let leases = open(&ground)?;
-    let wanted = |owner: &str| -> lapsed::Result<Acquire> {
+    let wanted = |owner: &str| -> lapsed_core::Result<Acquire> {
         let key = LeaseKey::new("default", "nightly-report")?;
         Ok(Acquire { key, owner: Name::new(owner)?, ttl_ms: 30_000, request: None })
     };
@@ -68,7 +70,7 @@ async fn main() -> lapsed::Result<()> {
     Ok(())
 }
 
-fn open(ground: &Ground) -> lapsed::Result<Leases> {
+fn open(ground: &Ground) -> lapsed_core::Result<Leases> {
     let ttl = Duration::from_secs(30);
     let id = SystemId::new(Kind::Leases, "locks")?;
     Ok(Leases::new(LeasesParts {

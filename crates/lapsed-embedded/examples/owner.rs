@@ -5,15 +5,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lapsed::clock::SystemClock;
-use lapsed::receipt::Silent;
-use lapsed::registry::{Registry, RegistryParts};
-use lapsed::sweep::brake::{Brake, BrakePolicy};
-use lapsed::{Kind, Name, SystemId};
+use lapsed_core::clock::SystemClock;
+use lapsed_core::receipt::Silent;
+use lapsed_core::registry::{Registry, RegistryParts};
+use lapsed_core::sweep::brake::{Brake, BrakePolicy};
+use lapsed_core::{Kind, Name, SystemId};
 use lapsed_embedded::{Embedded, Options};
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> lapsed::Result<()> {
+async fn main() -> lapsed_core::Result<()> {
     let ttl = Duration::from_secs(3);
     let id = SystemId::new(Kind::Registry, "devices")?;
     let store = Embedded::in_memory(Options::default())?;

@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ground::Ground;
-use lapsed::owner::Claim;
-use lapsed::receipt::Silent;
-use lapsed::registry::{Registry, RegistryParts};
-use lapsed::system::{Restored, System};
-use lapsed::{Error, Kind, Name, SystemId};
+use lapsed_core::owner::Claim;
+use lapsed_core::receipt::Silent;
+use lapsed_core::registry::{Registry, RegistryParts};
+use lapsed_core::system::{Restored, System};
+use lapsed_core::{Error, Kind, Name, SystemId};
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> lapsed::Result<()> {
+async fn main() -> lapsed_core::Result<()> {
     let ground = Ground::new()?;
     let registry = open(&ground)?;
     let (gone, busy) = (Name::new("gateway-1")?, Name::new("gateway-2")?);
@@ -56,7 +56,7 @@ async fn main() -> lapsed::Result<()> {
     Ok(())
 }
 
-fn open(ground: &Ground) -> lapsed::Result<Registry> {
+fn open(ground: &Ground) -> lapsed_core::Result<Registry> {
     let ttl = Duration::from_secs(90);
     let id = SystemId::new(Kind::Registry, "devices")?;
     Ok(Registry::new(RegistryParts {

@@ -9,14 +9,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ground::Ground;
-use lapsed::owner::Claim;
-use lapsed::receipt::Silent;
-use lapsed::sessions::{Profile, Sessions, SessionsParts};
-use lapsed::system::{Restored, System};
-use lapsed::{Kind, Name, SystemId};
+use lapsed_core::owner::Claim;
+use lapsed_core::receipt::Silent;
+use lapsed_core::sessions::{Profile, Sessions, SessionsParts};
+use lapsed_core::system::{Restored, System};
+use lapsed_core::{Kind, Name, SystemId};
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> lapsed::Result<()> {
+async fn main() -> lapsed_core::Result<()> {
     let ground = Ground::new()?;
     let sessions = open(&ground)?;
     let store = Arc::new(ground.store.clone());
@@ -52,7 +52,7 @@ async fn main() -> lapsed::Result<()> {
     Ok(())
 }
 
-fn open(ground: &Ground) -> lapsed::Result<Sessions> {
+fn open(ground: &Ground) -> lapsed_core::Result<Sessions> {
     let (grace, ttl) = (Duration::from_secs(30), Duration::from_secs(90));
     let id = SystemId::new(Kind::Sessions, "chat")?;
     Ok(Sessions::new(SessionsParts {

@@ -5,17 +5,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lapsed::clock::SystemClock;
-use lapsed::inflight::rules::Recovery;
-use lapsed::inflight::{Claimed, Inflight, InflightParts, NewJob, Worker};
-use lapsed::receipt::Silent;
-use lapsed::schedule::Stop;
-use lapsed::sweep::brake::{Brake, BrakePolicy};
-use lapsed::{Kind, Name, SystemId};
+use lapsed_core::clock::SystemClock;
+use lapsed_core::inflight::rules::Recovery;
+use lapsed_core::inflight::{Claimed, Inflight, InflightParts, NewJob, Worker};
+use lapsed_core::receipt::Silent;
+use lapsed_core::schedule::Stop;
+use lapsed_core::sweep::brake::{Brake, BrakePolicy};
+use lapsed_core::{Kind, Name, SystemId};
 use lapsed_embedded::{Embedded, Options};
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> lapsed::Result<()> {
+async fn main() -> lapsed_core::Result<()> {
     let inflight = open()?;
     let queue = Name::new("mails")?;
     for (id, to) in [("m-1", "ada@example"), ("m-2", "nobody"), ("m-3", "grace@example")] {
@@ -45,7 +45,7 @@ async fn main() -> lapsed::Result<()> {
     Ok(())
 }
 
-fn open() -> lapsed::Result<Arc<Inflight>> {
+fn open() -> lapsed_core::Result<Arc<Inflight>> {
     let ttl = Duration::from_secs(30);
     let id = SystemId::new(Kind::Inflight, "jobs")?;
     let store = Embedded::in_memory(Options::default())?;
@@ -67,7 +67,7 @@ fn open() -> lapsed::Result<Arc<Inflight>> {
 }
 
 /// Until every job is completed or a dead letter.
-async fn until_empty(inflight: &Inflight) -> lapsed::Result<()> {
+async fn until_empty(inflight: &Inflight) -> lapsed_core::Result<()> {
     loop {
         let counts = inflight.counts().await?;
         if counts.queued + counts.in_flight == 0 {

@@ -20,8 +20,8 @@ use std::ops::Deref;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
-use lapsed::availability::rules::Settings;
-use lapsed::{Result, SystemId};
+use lapsed_core::availability::rules::Settings;
+use lapsed_core::{Result, SystemId};
 
 use crate::availability::book::Book;
 use crate::fault::Tried;

@@ -9,8 +9,8 @@ use std::hash::BuildHasher;
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
 use foldhash::fast::RandomState;
-use lapsed::Name;
-use lapsed::owner::{Ending, Incarnation};
+use lapsed_core::Name;
+use lapsed_core::owner::{Ending, Incarnation};
 
 use crate::slot::Slot;
 

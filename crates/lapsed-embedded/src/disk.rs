@@ -8,7 +8,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, RwLock};
 
-use lapsed::{Error, Result};
+use lapsed_core::{Error, Result};
 use redb::{Builder, Database, ReadTransaction, ReadableDatabase, StorageBackend};
 
 use crate::cautious::Cautious;

@@ -1,6 +1,6 @@
 //! What can go wrong below, told apart by what it does to the batch it happens in.
 
-use lapsed::Error;
+use lapsed_core::Error;
 
 /// What a job answers.
 pub(crate) type Tried<T> = std::result::Result<T, Fault>;

@@ -11,7 +11,7 @@ use std::sync::RwLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use foldhash::fast::RandomState;
-use lapsed::Name;
+use lapsed_core::Name;
 
 const SHARDS: usize = 64;
 

@@ -22,9 +22,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lapsed::inflight::rules::Recovery;
-use lapsed::owner::{Beat, Claim, Incarnation, OwnerInfo, OwnerStore, Pulse};
-use lapsed::{Name, Result, SystemId};
+use lapsed_core::inflight::rules::Recovery;
+use lapsed_core::owner::{Beat, Claim, Incarnation, OwnerInfo, OwnerStore, Pulse};
+use lapsed_core::{Name, Result, SystemId};
 
 use crate::fault::Tried;
 use crate::lives::{Desk, Lives};

@@ -2,7 +2,7 @@
 //!
 //! A key is one row that is never deleted, a decision another that is. Every operation is one job:
 //! it reads the row, clears what is over (with the receipt), does what was asked by the rules of
-//! [`lapsed::leases::rules`], and writes the row back; jobs are serial, so nobody comes in between. When
+//! [`lapsed_core::leases::rules`], and writes the row back; jobs are serial, so nobody comes in between. When
 //! each is over is kept in memory ([`due`]), so that a pass looks at nobody else.
 
 mod decisions;
@@ -18,8 +18,8 @@ use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use lapsed::leases::rules::Moment;
-use lapsed::{Name, Result, SystemId};
+use lapsed_core::leases::rules::Moment;
+use lapsed_core::{Name, Result, SystemId};
 use tokio::sync::Notify;
 
 use crate::fault::Tried;

@@ -19,15 +19,15 @@
 //! use std::sync::Arc;
 //! use std::time::Duration;
 //!
-//! use lapsed::clock::SystemClock;
-//! use lapsed::receipt::Silent;
-//! use lapsed::registry::{Registry, RegistryParts};
-//! use lapsed::sweep::brake::{Brake, BrakePolicy};
-//! use lapsed::{Kind, Name, SystemId};
+//! use lapsed_core::clock::SystemClock;
+//! use lapsed_core::receipt::Silent;
+//! use lapsed_core::registry::{Registry, RegistryParts};
+//! use lapsed_core::sweep::brake::{Brake, BrakePolicy};
+//! use lapsed_core::{Kind, Name, SystemId};
 //! use lapsed_embedded::{Embedded, Options};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
-//! # async fn main() -> lapsed::Result<()> {
+//! # async fn main() -> lapsed_core::Result<()> {
 //! # let folder = tempfile::tempdir().expect("a folder");
 //! # let folder = folder.path();
 //! let store = Embedded::open(folder, Options::default())?;
@@ -89,10 +89,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, RwLock, Weak};
 use std::time::Duration;
 
-use lapsed::clock::{Clock, SystemClock};
-use lapsed::inflight::rules::Recovery;
-use lapsed::registry::rules::{Guard, Strict};
-use lapsed::{Error, Result, SystemId};
+use lapsed_core::clock::{Clock, SystemClock};
+use lapsed_core::inflight::rules::Recovery;
+use lapsed_core::registry::rules::{Guard, Strict};
+use lapsed_core::{Error, Result, SystemId};
 use redb::{Database, ReadableDatabase, StorageBackend};
 
 use crate::disk::Disk;

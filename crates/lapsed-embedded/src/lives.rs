@@ -14,9 +14,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use lapsed::owner::{Claim, Lost};
-use lapsed::registry::rules::Guard;
-use lapsed::{Error, Result, SystemId};
+use lapsed_core::owner::{Claim, Lost};
+use lapsed_core::registry::rules::Guard;
+use lapsed_core::{Error, Result, SystemId};
 
 use crate::Inner;
 use crate::book::Book;
@@ -175,7 +175,7 @@ impl Desk {
     }
 }
 
-/// Fills [`OwnerStore`](lapsed::owner::OwnerStore) for a system that has a desk.
+/// Fills [`OwnerStore`](lapsed_core::owner::OwnerStore) for a system that has a desk.
 macro_rules! owners_at_the_desk {
     ($system:ty) => {
         #[async_trait]

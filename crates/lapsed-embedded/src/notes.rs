@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use lapsed::leader::Term;
-use lapsed::notes::{NOTES_MAX, Note, NoteQuery, Notes, check_note};
-use lapsed::{Name, Result, SystemId};
+use lapsed_core::leader::Term;
+use lapsed_core::notes::{NOTES_MAX, Note, NoteQuery, Notes, check_note};
+use lapsed_core::{Name, Result, SystemId};
 
 use crate::Embedded;
 use crate::fault::{Fault, Tried};

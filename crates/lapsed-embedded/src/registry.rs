@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lapsed::owner::{Beat, Claim, Incarnation, OwnerInfo, OwnerStore, Pulse};
-use lapsed::{Name, Result, SystemId};
+use lapsed_core::owner::{Beat, Claim, Incarnation, OwnerInfo, OwnerStore, Pulse};
+use lapsed_core::{Name, Result, SystemId};
 
 use crate::fault::Tried;
 use crate::held::Held;

@@ -1,12 +1,12 @@
 //! Terms, the operator's settings, receipts: what the engine needs of any store.
 
 use async_trait::async_trait;
-use lapsed::leader::Term;
-use lapsed::notes::Notes;
-use lapsed::receipt::{Receipt, ReceiptQuery};
-use lapsed::store::{Store, StoreInfo};
-use lapsed::sweep::brake::Setting;
-use lapsed::{Result, SystemId};
+use lapsed_core::leader::Term;
+use lapsed_core::notes::Notes;
+use lapsed_core::receipt::{Receipt, ReceiptQuery};
+use lapsed_core::store::{Store, StoreInfo};
+use lapsed_core::sweep::brake::Setting;
+use lapsed_core::{Result, SystemId};
 use serde::de::DeserializeOwned;
 
 use crate::Embedded;

@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use lapsed::Name;
-use lapsed::owner::{Ending, Incarnation, OwnerInfo, Pulse};
-use lapsed::registry::rules::{Life, due_ms};
+use lapsed_core::Name;
+use lapsed_core::owner::{Ending, Incarnation, OwnerInfo, Pulse};
+use lapsed_core::registry::rules::{Life, due_ms};
 
 use crate::tables::{EndRow, OwnerRow};
 use crate::vigil::Vigil;

@@ -34,9 +34,9 @@
 
 use std::sync::Arc;
 
-use lapsed::owner::Ending;
-use lapsed::sessions::Profile;
-use lapsed::{Name, SystemId};
+use lapsed_core::owner::Ending;
+use lapsed_core::sessions::Profile;
+use lapsed_core::{Name, SystemId};
 use redb::TableDefinition;
 use serde::{Deserialize, Serialize};
 

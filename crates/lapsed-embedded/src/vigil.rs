@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use lapsed::clock::Clock;
+use lapsed_core::clock::Clock;
 
 pub(crate) struct Vigil {
     clock: Arc<dyn Clock>,
@@ -84,7 +84,7 @@ impl Vigil {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lapsed::clock::ManualClock;
+    use lapsed_core::clock::ManualClock;
     use std::time::Duration;
 
     #[test]

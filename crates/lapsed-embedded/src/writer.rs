@@ -9,7 +9,7 @@ use std::sync::{Mutex, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use lapsed::{Error, Result};
+use lapsed_core::{Error, Result};
 use tokio::sync::oneshot;
 
 use crate::disk::Disk;

@@ -1,6 +1,6 @@
 //! A configuration file. Where it says to listen is left out: names would be looked up.
 
-use lapsed_cli::config::{Config, Overrides};
+use lapsed_server::config::{Config, Overrides};
 
 /// Reads it; an error says where.
 pub fn read(input: &[u8]) {

@@ -1,6 +1,6 @@
 //! Receipts: as JSON, by their id, and as Redis keeps them.
 
-use lapsed::receipt::{Receipt, ReceiptId};
+use lapsed_core::receipt::{Receipt, ReceiptId};
 
 /// Reads it as each of them.
 pub fn read(input: &[u8]) {

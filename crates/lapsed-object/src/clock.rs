@@ -9,9 +9,9 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lapsed::clock::Clock;
-use lapsed::leases::rules::Moment;
-use lapsed::{Error, Result};
+use lapsed_core::clock::Clock;
+use lapsed_core::leases::rules::Moment;
+use lapsed_core::{Error, Result};
 
 /// How far two clocks may drift apart, per million.
 const DRIFT_PPM: i64 = 200;
@@ -161,7 +161,7 @@ impl Bounds {
 mod tests {
     use std::time::Duration;
 
-    use lapsed::clock::ManualClock;
+    use lapsed_core::clock::ManualClock;
 
     use super::*;
 

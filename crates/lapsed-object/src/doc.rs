@@ -4,11 +4,11 @@
 //! that are owed to the log.
 
 use bytes::Bytes;
-use lapsed::leases::rules::{Lease, Marker, Record, Staged};
-use lapsed::leases::{LeaseKey, Removed, State, Subject, Token};
-use lapsed::owner::Incarnation;
-use lapsed::receipt::{Evidence, Receipt, ReceiptId};
-use lapsed::{Error, Name, Result, SystemId};
+use lapsed_core::leases::rules::{Lease, Marker, Record, Staged};
+use lapsed_core::leases::{LeaseKey, Removed, State, Subject, Token};
+use lapsed_core::owner::Incarnation;
+use lapsed_core::receipt::{Evidence, Receipt, ReceiptId};
+use lapsed_core::{Error, Name, Result, SystemId};
 use prost::Message;
 use serde::{Deserialize, Serialize};
 
@@ -339,8 +339,8 @@ fn read_state(message: &StateMessage) -> Option<State> {
 
 #[cfg(test)]
 mod tests {
-    use lapsed::leases::Decision;
-    use lapsed::leases::rules::{Cleared, Moment};
+    use lapsed_core::leases::Decision;
+    use lapsed_core::leases::rules::{Cleared, Moment};
 
     use super::*;
 

@@ -1,6 +1,6 @@
 //! What went wrong with one request, by what it means for whoever asked.
 
-use lapsed::Error;
+use lapsed_core::Error;
 use object_store::client::{HttpError, HttpErrorKind};
 
 use crate::http::Trouble;

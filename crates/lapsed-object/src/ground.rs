@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use lapsed::clock::Clock;
-use lapsed::leases::rules::Moment;
-use lapsed::leases::{LeaseKey, Subject};
-use lapsed::{Error, Result};
+use lapsed_core::clock::Clock;
+use lapsed_core::leases::rules::Moment;
+use lapsed_core::leases::{LeaseKey, Subject};
+use lapsed_core::{Error, Result};
 
 use crate::clock::StoreClock;
 use crate::doc::Doc;
@@ -128,6 +128,6 @@ pub(crate) fn namespace_of(subject: &Subject) -> Option<&str> {
 pub(crate) fn index_name(subject: &Subject) -> (String, String) {
     match subject {
         Subject::Lease(key) => (key.namespace.to_string(), escape(key.key.as_str())),
-        Subject::Decision(txn) => (lapsed::leases::DECISIONS.to_owned(), escape(txn.as_str())),
+        Subject::Decision(txn) => (lapsed_core::leases::DECISIONS.to_owned(), escape(txn.as_str())),
     }
 }

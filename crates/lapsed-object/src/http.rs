@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use http::header::DATE;
-use lapsed::Error;
+use lapsed_core::Error;
 use object_store::ClientOptions;
 use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService,
@@ -37,7 +37,7 @@ impl Wire {
         clock: Arc<StoreClock>,
         bucket: &str,
         timeout: Duration,
-    ) -> lapsed::Result<Arc<Self>> {
+    ) -> lapsed_core::Result<Arc<Self>> {
         let client = client(timeout).map_err(|what| Error::Unavailable {
             store: store.to_owned(),
             what: format!("no HTTP client: {what}"),

@@ -19,13 +19,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::StreamExt;
-use lapsed::leases::rules::{Moment, Staged};
-use lapsed::leases::{
+use lapsed_core::leases::rules::{Moment, Staged};
+use lapsed_core::leases::{
     Acquire, Acquired, Decided, Decision, Described, Fenced, Grant, LeaseKey, LeasesStore, Met,
     Namespace, State, Subject, Ticket,
 };
-use lapsed::system::Restored;
-use lapsed::{Error, Name, Result, SystemId};
+use lapsed_core::system::Restored;
+use lapsed_core::{Error, Name, Result, SystemId};
 
 use crate::doc::Content;
 use crate::ground::{Found, Ground};
@@ -72,7 +72,7 @@ pub struct ObjectLeases {
     width: Width,
     cache: Cache,
     walks: Walks,
-    settled: std::sync::Mutex<Vec<lapsed::sweep::BatchId>>,
+    settled: std::sync::Mutex<Vec<lapsed_core::sweep::BatchId>>,
     batches: std::sync::atomic::AtomicU64,
     requests_per_pass: Option<u64>,
     sweeping: sweep::Sweeping,

@@ -20,10 +20,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lapsed::leases::Subject;
-use lapsed::receipt::{Receipt, ReceiptQuery, Retention};
-use lapsed::sweep::BatchId;
-use lapsed::{Error, Result, SystemId};
+use lapsed_core::leases::Subject;
+use lapsed_core::receipt::{Receipt, ReceiptQuery, Retention};
+use lapsed_core::sweep::BatchId;
+use lapsed_core::{Error, Result, SystemId};
 use object_store::UpdateVersion;
 use tokio::sync::{Mutex, MutexGuard};
 
@@ -179,7 +179,7 @@ impl Log {
             if self.ground.moment().await?.is_over(until_ms) {
                 return Ok(Head::of(&self.settle_page(page, version).await?));
             }
-            let nap = lapsed::clock::jittered(&*self.ground.clock, LOOK_EVERY, 0.5);
+            let nap = lapsed_core::clock::jittered(&*self.ground.clock, LOOK_EVERY, 0.5);
             self.ground.clock.sleep(nap).await;
         }
     }

@@ -3,8 +3,8 @@
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan};
-use lapsed::leases::{DECISIONS, Namespace};
-use lapsed::{Error, Result, SystemId};
+use lapsed_core::leases::{DECISIONS, Namespace};
+use lapsed_core::{Error, Result, SystemId};
 
 /// The longest name that is escaped as it is: some servers keep each part of a path as a file.
 const PLAIN_MAX: usize = 200;

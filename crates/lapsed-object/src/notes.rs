@@ -7,8 +7,8 @@
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::future::try_join_all;
-use lapsed::notes::{NOTES_MAX, Note, NoteQuery, Notes, check_note};
-use lapsed::{Error, Name, Result, SystemId};
+use lapsed_core::notes::{NOTES_MAX, Note, NoteQuery, Notes, check_note};
+use lapsed_core::{Error, Name, Result, SystemId};
 
 use crate::names::escape;
 use crate::objects::{ListRequest, Only};

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, StatusCode};
-use lapsed::clock::Clock;
-use lapsed::{Error, Result};
+use lapsed_core::clock::Clock;
+use lapsed_core::{Error, Result};
 use object_store::client::HttpRequestBody;
 use object_store::list::PaginatedListOptions;
 use object_store::path::Path;

@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 use futures::future::join_all;
-use lapsed::{Error, Result};
+use lapsed_core::{Error, Result};
 
 use crate::ground::Ground;
 use crate::objects::{Deleted, ListRequest, Only, Written};

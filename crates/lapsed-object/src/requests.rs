@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use http::{Method, Uri};
-use lapsed::clock::Clock;
+use lapsed_core::clock::Clock;
 
 /// The kinds that are told apart: each has its price.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -159,12 +159,12 @@ impl Meter {
 /// How long a request that was throttled is held back before it is tried again.
 pub(crate) fn back_off(clock: &dyn Clock, attempt: u32) -> Duration {
     let base = Duration::from_millis(100) * 3u32.saturating_pow(attempt.min(4));
-    lapsed::clock::jittered(clock, base, 0.5)
+    lapsed_core::clock::jittered(clock, base, 0.5)
 }
 
 #[cfg(test)]
 mod tests {
-    use lapsed::clock::ManualClock;
+    use lapsed_core::clock::ManualClock;
 
     use super::*;
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use lapsed::{Error, Result};
+use lapsed_core::{Error, Result};
 use tokio_postgres::config::{Host, SslMode};
 
 use crate::tls::Trust;

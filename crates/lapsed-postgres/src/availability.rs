@@ -23,16 +23,16 @@ mod states;
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use lapsed::availability::rules::{Settings, SettingsPatch};
-use lapsed::availability::{
+use lapsed_core::availability::rules::{Settings, SettingsPatch};
+use lapsed_core::availability::{
     Available, Beat, Changed, Flap, Flip, Flipped, Listed, Listing, Profile, ProviderState,
     Session, SessionChange, SessionOutcome, Truth,
 };
-use lapsed::receipt::Receipt;
-use lapsed::store::Store;
-use lapsed::sweep::{Batch, BatchId, Tidied, TidyLimits};
-use lapsed::system::Restored;
-use lapsed::{Error, Kind, Name, Result, SystemId};
+use lapsed_core::receipt::Receipt;
+use lapsed_core::store::Store;
+use lapsed_core::sweep::{Batch, BatchId, Tidied, TidyLimits};
+use lapsed_core::system::Restored;
+use lapsed_core::{Error, Kind, Name, Result, SystemId};
 use tokio::sync::OnceCell;
 
 use crate::Postgres;

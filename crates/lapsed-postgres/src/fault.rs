@@ -1,6 +1,6 @@
 //! What the server or the connection says, in the library's few kinds of error.
 
-use lapsed::Error;
+use lapsed_core::Error;
 use tokio_postgres::error::SqlState;
 
 /// What is to be said of a call that failed, and what is to become of its connection.

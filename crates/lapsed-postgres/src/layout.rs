@@ -1,7 +1,7 @@
 //! What the application's tables and columns are called. The defaults are the seed's names; what an
 //! application calls otherwise is adopted by saying so.
 
-use lapsed::{Error, Result};
+use lapsed_core::{Error, Result};
 use serde::Deserialize;
 
 /// The tables that availability works on. A table may be named with its schema: `app.mitras`.

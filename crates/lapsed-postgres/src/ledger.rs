@@ -3,9 +3,9 @@
 //! The numbers of a system are handed out under the lock of its row in the settings, which is held until
 //! the transaction is over: whoever has read up to a number has missed none below it.
 
-use lapsed::receipt::Receipt;
-use lapsed::sweep::BatchId;
-use lapsed::{Result, SystemId};
+use lapsed_core::receipt::Receipt;
+use lapsed_core::sweep::BatchId;
+use lapsed_core::{Result, SystemId};
 use tokio_postgres::Row;
 
 use crate::fault::{Tried, nonsense};

@@ -23,8 +23,8 @@ mod tls;
 
 use std::sync::Arc;
 
-use lapsed::Result;
-use lapsed::clock::{Clock, SystemClock};
+use lapsed_core::Result;
+use lapsed_core::clock::{Clock, SystemClock};
 
 use crate::link::Link;
 use crate::own::Own;

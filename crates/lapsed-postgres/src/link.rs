@@ -12,8 +12,8 @@ use deadpool_postgres::{
     Hook, HookError, Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime,
 };
 use futures::join;
-use lapsed::clock::{Clock, within};
-use lapsed::{Error, Result};
+use lapsed_core::clock::{Clock, within};
+use lapsed_core::{Error, Result};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{NoTls, Row};
 use tokio_postgres_rustls::MakeRustlsConnect;

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::future::poll_fn;
-use lapsed::Name;
-use lapsed::clock::{jittered, within};
+use lapsed_core::Name;
+use lapsed_core::clock::{jittered, within};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::task::JoinHandle;
 use tokio_postgres::{AsyncMessage, Client, Connection, NoTls, Notification, Socket};

@@ -2,8 +2,8 @@
 //! marks is its counter and its lock; turns are rows in the table of terms.
 
 use async_trait::async_trait;
-use lapsed::notes::{NOTES_MAX, Note, NoteQuery, Notes, check_note};
-use lapsed::{Name, Result, SystemId};
+use lapsed_core::notes::{NOTES_MAX, Note, NoteQuery, Notes, check_note};
+use lapsed_core::{Name, Result, SystemId};
 
 use crate::Postgres;
 use crate::number::{ms_of, to_i64, to_u64};

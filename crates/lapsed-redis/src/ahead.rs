@@ -7,9 +7,9 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use lapsed::Result;
-use lapsed::clock::Clock;
-use lapsed::sweep::{Cursor, PageRequest, Suspect, SuspectPage};
+use lapsed_core::Result;
+use lapsed_core::clock::Clock;
+use lapsed_core::sweep::{Cursor, PageRequest, Suspect, SuspectPage};
 
 /// What was read longer ago is read again: it would mostly be refused.
 const AGE_MAX: Duration = Duration::from_secs(1);
@@ -87,10 +87,10 @@ impl Ahead {
 mod tests {
     use std::cell::Cell;
 
-    use lapsed::Name;
-    use lapsed::clock::ManualClock;
-    use lapsed::owner::Incarnation;
-    use lapsed::receipt::Reason;
+    use lapsed_core::Name;
+    use lapsed_core::clock::ManualClock;
+    use lapsed_core::owner::Incarnation;
+    use lapsed_core::receipt::Reason;
 
     use super::*;
 

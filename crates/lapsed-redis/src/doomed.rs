@@ -2,10 +2,10 @@
 
 use std::sync::{Arc, Mutex};
 
-use lapsed::owner::{Ending, Incarnation};
-use lapsed::receipt::Reason;
-use lapsed::sweep::{Cursor, PageRequest, Suspect, SuspectPage};
-use lapsed::{Error, Name, Result};
+use lapsed_core::owner::{Ending, Incarnation};
+use lapsed_core::receipt::Reason;
+use lapsed_core::sweep::{Cursor, PageRequest, Suspect, SuspectPage};
+use lapsed_core::{Error, Name, Result};
 
 use crate::ahead::Ahead;
 use crate::ground::{Args, Shard};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use lapsed::Error;
+use lapsed_core::Error;
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
 use crate::script;

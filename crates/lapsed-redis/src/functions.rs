@@ -5,10 +5,10 @@
 //! the application's, and calling a script again with what it asks for. Nothing of a system's rules
 //! is written twice.
 
-use lapsed::inflight::PAYLOAD_BYTES_MAX;
-use lapsed::name::NAME_BYTES_MAX;
-use lapsed::sessions::PROFILE_BYTES_MAX;
-use lapsed::{Error, Result};
+use lapsed_core::inflight::PAYLOAD_BYTES_MAX;
+use lapsed_core::name::NAME_BYTES_MAX;
+use lapsed_core::sessions::PROFILE_BYTES_MAX;
+use lapsed_core::{Error, Result};
 use redis::{FromRedisValue, Value};
 
 use crate::Redis;

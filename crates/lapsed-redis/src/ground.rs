@@ -12,9 +12,9 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use futures::future::try_join_all;
-use lapsed::clock::Clock;
-use lapsed::sweep::Act;
-use lapsed::{Error, Name, Result, SystemId};
+use lapsed_core::clock::Clock;
+use lapsed_core::sweep::Act;
+use lapsed_core::{Error, Name, Result, SystemId};
 use redis::FromRedisValue;
 
 use crate::link::Link;

@@ -1,6 +1,6 @@
 //! How a server is set up, as far as it matters to whoever keeps something derived in it.
 
-use lapsed::Result;
+use lapsed_core::Result;
 
 use crate::Redis;
 

@@ -1,9 +1,9 @@
 //! What each life holds: one sorted set a life and shard, all scores 0, so that it is read by key.
 
-use lapsed::owner::{Claim, Ending, Incarnation};
-use lapsed::receipt::Reason;
-use lapsed::sweep::Suspect;
-use lapsed::{Name, Result};
+use lapsed_core::owner::{Claim, Ending, Incarnation};
+use lapsed_core::receipt::Reason;
+use lapsed_core::sweep::Suspect;
+use lapsed_core::{Name, Result};
 
 use crate::ground::Shard;
 use crate::owners::{Lives, stranger};

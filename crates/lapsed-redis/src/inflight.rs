@@ -20,8 +20,8 @@ mod together;
 
 use std::time::Duration;
 
-use lapsed::inflight::rules::Recovery;
-use lapsed::{Error, Result, SystemId};
+use lapsed_core::inflight::rules::Recovery;
+use lapsed_core::{Error, Result, SystemId};
 
 use crate::Redis;
 use crate::names::Template;

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use futures::future::BoxFuture;
-use lapsed::{Error, Result};
+use lapsed_core::{Error, Result};
 use tokio::sync::oneshot;
 
 const LOCK: &str = "no holder of this lock panics";

@@ -5,9 +5,9 @@
 
 use std::sync::Arc;
 
-use lapsed::owner::Incarnation;
-use lapsed::receipt::{Evidence, Reason, Receipt, ReceiptId, ReceiptQuery};
-use lapsed::{Name, Result};
+use lapsed_core::owner::Incarnation;
+use lapsed_core::receipt::{Evidence, Reason, Receipt, ReceiptId, ReceiptQuery};
+use lapsed_core::{Name, Result};
 use serde_json::{Map, Value as Json, json};
 
 use crate::ground::{Args, Ground, Shard};

@@ -36,8 +36,8 @@ pub mod trial;
 use std::collections::HashMap;
 use std::sync::{Arc, RwLock, RwLockReadGuard};
 
-use lapsed::clock::{Clock, SystemClock};
-use lapsed::{Result, SystemId};
+use lapsed_core::clock::{Clock, SystemClock};
+use lapsed_core::{Result, SystemId};
 
 use crate::ground::Ground;
 use crate::link::Link;

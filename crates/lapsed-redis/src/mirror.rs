@@ -23,13 +23,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lapsed::availability::rules::{Doom, Settings};
-use lapsed::availability::{
+use lapsed_core::availability::rules::{Doom, Settings};
+use lapsed_core::availability::{
     AvailablePage, BeatPage, Looked, Mirror, MirrorBeat, Presence, Snapshot, SnapshotTurn, Told,
 };
-use lapsed::store::Store;
-use lapsed::sweep::{Batch, Cursor, Refusal};
-use lapsed::{Name, Result, SystemId};
+use lapsed_core::store::Store;
+use lapsed_core::sweep::{Batch, Cursor, Refusal};
+use lapsed_core::{Name, Result, SystemId};
 
 use crate::Redis;
 use crate::ground::{Args, Ground, Shard};

@@ -4,7 +4,7 @@
 //! registry's hash, the set of disconnected sessions): lapsed's own keys carry that key's hash tag,
 //! or the whole key as their tag when it has none. Nothing needs to be renamed for a cluster.
 
-use lapsed::SystemId;
+use lapsed_core::SystemId;
 
 /// The slots of a cluster.
 const SLOTS: u16 = 16_384;
@@ -107,7 +107,7 @@ impl Prefix {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lapsed::Kind;
+    use lapsed_core::Kind;
 
     #[test]
     fn slots_are_those_of_the_specification() {

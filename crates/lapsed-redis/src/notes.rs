@@ -2,8 +2,8 @@
 //! shard's keys. Numbers follow the clock, so that a failover that lost writes gives none twice.
 
 use async_trait::async_trait;
-use lapsed::notes::{NOTES_MAX, Note, NoteQuery, Notes, check_note};
-use lapsed::{Name, Result, SystemId};
+use lapsed_core::notes::{NOTES_MAX, Note, NoteQuery, Notes, check_note};
+use lapsed_core::{Name, Result, SystemId};
 
 use crate::Redis;
 use crate::ground::{Args, Ground};

@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures::future::try_join_all;
-use lapsed::owner::{Beat, Claim, Ending, Incarnation, Lost, OwnerInfo};
-use lapsed::registry::rules::{Life, due_ms};
-use lapsed::{Error, Name, Result};
+use lapsed_core::owner::{Beat, Claim, Ending, Incarnation, Lost, OwnerInfo};
+use lapsed_core::registry::rules::{Life, due_ms};
+use lapsed_core::{Error, Name, Result};
 
 use crate::ground::{Args, Ground, Shard};
 use crate::names::{Template, slot};

@@ -1,6 +1,6 @@
 //! The queues that jobs come from and go back to: which format, and under which keys.
 
-use lapsed::{Error, Name, Result};
+use lapsed_core::{Error, Name, Result};
 
 use crate::names::{Template, slot};
 

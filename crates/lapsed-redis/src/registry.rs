@@ -10,7 +10,7 @@ mod suspects;
 
 use std::time::Duration;
 
-use lapsed::{Error, Result, SystemId};
+use lapsed_core::{Error, Result, SystemId};
 
 use crate::Redis;
 use crate::names::{Template, hash_tag};

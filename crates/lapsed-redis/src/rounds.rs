@@ -1,9 +1,9 @@
 //! What every system's sweep does the same way: counting lives, settling batches, housekeeping.
 
 use futures::future::try_join_all;
-use lapsed::Result;
-use lapsed::receipt::Receipt;
-use lapsed::sweep::{BatchId, Census, Tidied, TidyLimits};
+use lapsed_core::Result;
+use lapsed_core::receipt::Receipt;
+use lapsed_core::sweep::{BatchId, Census, Tidied, TidyLimits};
 
 use crate::ground::{Args, Ground, Shard};
 use crate::owners::Lives;

@@ -15,7 +15,7 @@ mod suspects;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lapsed::{Error, Result, SystemId};
+use lapsed_core::{Error, Result, SystemId};
 
 use crate::Redis;
 use crate::ahead::Ahead;

@@ -17,13 +17,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lapsed::availability::memory::MemoryMirror;
-use lapsed::availability::rules::SettingsPatch;
-use lapsed::availability::{Mirror, Profile, ProviderState, Truth};
-use lapsed::receipt::ReceiptQuery;
-use lapsed::reconcile::Reconcile;
-use lapsed::sweep::{Act, Cursor};
-use lapsed::{Kind, Name, SystemId};
+use lapsed_core::availability::memory::MemoryMirror;
+use lapsed_core::availability::rules::SettingsPatch;
+use lapsed_core::availability::{Mirror, Profile, ProviderState, Truth};
+use lapsed_core::receipt::ReceiptQuery;
+use lapsed_core::reconcile::Reconcile;
+use lapsed_core::sweep::{Act, Cursor};
+use lapsed_core::{Kind, Name, SystemId};
 use lapsed_embedded::{Embedded, EmbeddedTruth, Options};
 
 use crate::availability::actors::{Client, Daemon, Fleet};
@@ -297,7 +297,7 @@ impl Scene {
     }
 
     async fn judge(&self, daemon: &Daemon) -> Checked {
-        let failed = |error: lapsed::Error| Broken::new(Promise::P2, error.to_string());
+        let failed = |error: lapsed_core::Error| Broken::new(Promise::P2, error.to_string());
         let mut after = Some(Cursor::default());
         while let Some(from) = after {
             let page = daemon.it.reconcile(from, 100, Act::DryRun).await.map_err(failed)?;

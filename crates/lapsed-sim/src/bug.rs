@@ -13,14 +13,14 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use futures::FutureExt;
-use lapsed::clock::Clock;
-use lapsed::owner::{Beat, Claim, Incarnation};
-use lapsed::registry::Found;
-use lapsed::registry::rules::{Guard, Strict};
-use lapsed::store::Store;
-use lapsed::sweep::brake::Setting;
-use lapsed::sweep::{Batch, Census};
-use lapsed::{Error, Result, SystemId};
+use lapsed_core::clock::Clock;
+use lapsed_core::owner::{Beat, Claim, Incarnation};
+use lapsed_core::registry::Found;
+use lapsed_core::registry::rules::{Guard, Strict};
+use lapsed_core::store::Store;
+use lapsed_core::sweep::brake::Setting;
+use lapsed_core::sweep::{Batch, Census};
+use lapsed_core::{Error, Result, SystemId};
 use lapsed_embedded::Embedded;
 
 use crate::promise::Promise;

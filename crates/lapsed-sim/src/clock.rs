@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use lapsed::clock::Clock;
+use lapsed_core::clock::Clock;
 use tokio::time::Instant;
 
 use crate::chance::Chance;

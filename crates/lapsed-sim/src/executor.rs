@@ -13,7 +13,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use lapsed::clock::Clock;
+use lapsed_core::clock::Clock;
 
 use crate::chance::Chance;
 use crate::trace::Trace;

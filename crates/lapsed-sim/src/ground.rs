@@ -17,10 +17,10 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures::FutureExt;
-use lapsed::clock::Clock;
-use lapsed::name::{Kind, SystemId};
-use lapsed::owner::Owner;
-use lapsed::{Error, Result};
+use lapsed_core::clock::Clock;
+use lapsed_core::name::{Kind, SystemId};
+use lapsed_core::owner::Owner;
+use lapsed_core::{Error, Result};
 use lapsed_embedded::{Embedded, EmbeddedRegistry, Options};
 
 use crate::bug::{Bug, Plant};
@@ -91,7 +91,7 @@ pub struct Ground {
     broken: Option<(u64, Broken)>,
     /// Whether the store's wall clock was set while it was away: ages across it mean nothing.
     clock_was_set: bool,
-    settings: Vec<lapsed::sweep::brake::Setting>,
+    settings: Vec<lapsed_core::sweep::brake::Setting>,
 }
 
 /// The system that every run is about.
@@ -114,7 +114,7 @@ impl Ground {
             doubt: None,
             broken: None,
             clock_was_set: false,
-            settings: vec![lapsed::sweep::brake::Setting::Auto],
+            settings: vec![lapsed_core::sweep::brake::Setting::Auto],
         };
         ground.open();
         ground

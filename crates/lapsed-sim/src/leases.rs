@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lapsed::clock::Clock;
-use lapsed::{Kind, SystemId};
+use lapsed_core::clock::Clock;
+use lapsed_core::{Kind, SystemId};
 use lapsed_object::{LeasesLayout, ObjectConfig, ObjectStore};
 
 use crate::executor::{Executor, ProcessClock, World};

@@ -10,8 +10,8 @@ mod terms;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lapsed::Name;
-use lapsed::owner::{Claim, Ending};
+use lapsed_core::Name;
+use lapsed_core::owner::{Claim, Ending};
 
 pub use entries::Put;
 pub use reclaim::{Heads, Predicted, Reclaimed};

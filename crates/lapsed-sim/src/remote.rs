@@ -8,20 +8,20 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lapsed::leader::Term;
-use lapsed::notes::{Notes, Unkept};
-use lapsed::owner::{Beat, Claim, Incarnation, OwnerInfo, OwnerStore};
-use lapsed::receipt::{Receipt, ReceiptQuery};
-use lapsed::registry::{Found, RegisterAnswer, RegistryStore, Take};
-use lapsed::store::{Store, StoreInfo};
-use lapsed::sweep::brake::Setting;
-use lapsed::sweep::policy::Mode;
-use lapsed::sweep::{
+use lapsed_core::leader::Term;
+use lapsed_core::notes::{Notes, Unkept};
+use lapsed_core::owner::{Beat, Claim, Incarnation, OwnerInfo, OwnerStore};
+use lapsed_core::receipt::{Receipt, ReceiptQuery};
+use lapsed_core::registry::{Found, RegisterAnswer, RegistryStore, Take};
+use lapsed_core::store::{Store, StoreInfo};
+use lapsed_core::sweep::brake::Setting;
+use lapsed_core::sweep::policy::Mode;
+use lapsed_core::sweep::{
     Act, Batch, BatchAnswer, BatchId, Census, Cursor, PageRequest, Suspect, SuspectPage, Sweep,
     Tidied, TidyLimits,
 };
-use lapsed::system::Restored;
-use lapsed::{Name, Result, SystemId};
+use lapsed_core::system::Restored;
+use lapsed_core::{Name, Result, SystemId};
 use lapsed_embedded::{Embedded, EmbeddedRegistry, Options};
 
 use crate::ground::{Permit, system};

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lapsed::Name;
-use lapsed::sweep::brake::Setting;
+use lapsed_core::Name;
+use lapsed_core::sweep::brake::Setting;
 
 use crate::actors::{chaos, client, owner, sweeper};
 use crate::bug::{Bug, Plant};

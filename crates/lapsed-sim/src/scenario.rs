@@ -1,6 +1,6 @@
 //! What a run is like: who takes part, what can go wrong, how often.
 
-use lapsed::sweep::policy::Mode;
+use lapsed_core::sweep::policy::Mode;
 
 use crate::actors::chaos::Deed;
 use crate::actors::chaos::Deed::*;

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use lapsed::Name;
-use lapsed::clock::Clock;
-use lapsed::sweep::policy::Mode;
+use lapsed_core::Name;
+use lapsed_core::clock::Clock;
+use lapsed_core::sweep::policy::Mode;
 use tokio::task::JoinHandle;
 
 use crate::actors::sweeper::Crewed;

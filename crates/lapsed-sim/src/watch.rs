@@ -1,9 +1,9 @@
 //! What a sweeper was told, and what it may therefore do: the brake's contract, written down a
 //! second time and more simply than the brake itself.
 
-use lapsed::sweep::Census;
-use lapsed::sweep::brake::Setting;
-use lapsed::sweep::policy::Mode;
+use lapsed_core::sweep::Census;
+use lapsed_core::sweep::brake::Setting;
+use lapsed_core::sweep::policy::Mode;
 
 use crate::ground::Permit;
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lapsed::{Error, Result};
+use lapsed_core::{Error, Result};
 
 use crate::clock::Process;
 use crate::ground::Ground;

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use futures::FutureExt;
-use lapsed::Result;
+use lapsed_core::Result;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
@@ -99,7 +99,7 @@ impl World {
         let answer = catch_unwind(AssertUnwindSafe(|| op(&mut ground)));
         let answer = answer.unwrap_or_else(|panic| {
             ground.check(Err(Broken::new(Promise::Panic, words(&*panic))));
-            Err(lapsed::Error::Invalid("it panicked".to_owned()))
+            Err(lapsed_core::Error::Invalid("it panicked".to_owned()))
         });
         if ground.broken().is_some() {
             self.failed.notify_one();

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use lapsed::Name;
-use lapsed::schedule::Stop;
+use lapsed_core::Name;
+use lapsed_core::schedule::Stop;
 use tokio_postgres::{Client, Statement};
 
 use super::site::{Database, SESSIONS_MAX, STALE_SECONDS};

@@ -4,8 +4,8 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use lapsed::availability::{PAGE_MAX, Source};
-use lapsed::sweep::Cursor;
+use lapsed_core::availability::{PAGE_MAX, Source};
+use lapsed_core::sweep::Cursor;
 
 use super::NAME;
 use super::site::{Daemon, Filling, Site};

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use futures::future::{try_join, try_join_all};
-use lapsed::Name;
-use lapsed::schedule::Stop;
+use lapsed_core::Name;
+use lapsed_core::schedule::Stop;
 use tokio::sync::Mutex;
 
 use super::before::{PING, every};

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use futures::future::try_join_all;
-use lapsed::availability::{PAGE_MAX, Source};
-use lapsed::sweep::Cursor;
+use lapsed_core::availability::{PAGE_MAX, Source};
+use lapsed_core::sweep::Cursor;
 
 use super::NAME;
 use super::before::Before;

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
-use lapsed::activity::Activity;
-use lapsed::availability::{Availability, AvailabilityParts, BreakerPolicy};
-use lapsed::clock::SystemClock;
-use lapsed::receipt::Silent;
-use lapsed::sweep::brake::{Brake, BrakePolicy};
-use lapsed::{Kind, Name, SystemId};
+use lapsed_core::activity::Activity;
+use lapsed_core::availability::{Availability, AvailabilityParts, BreakerPolicy};
+use lapsed_core::clock::SystemClock;
+use lapsed_core::receipt::Silent;
+use lapsed_core::sweep::brake::{Brake, BrakePolicy};
+use lapsed_core::{Kind, Name, SystemId};
 use lapsed_postgres::{Address, Layout, Postgres, Triggers};
 use lapsed_redis::{MirrorLayout, Redis};
 use lapsed_testbed::{PostgresOptions, PostgresServer};
@@ -71,7 +71,7 @@ impl Site {
         self.sql(&name, &fill(filling))?;
         self.sql(&name, "VACUUM ANALYZE")?;
         let ids = self.sql(&name, "SELECT id FROM mitras ORDER BY id")?;
-        let ids: lapsed::Result<Vec<Name>> = ids.lines().map(Name::new).collect();
+        let ids: lapsed_core::Result<Vec<Name>> = ids.lines().map(Name::new).collect();
         if filling.is_counted {
             self.sql(&name, &format!("ALTER DATABASE {name} SET log_statement = 'all'"))?;
         }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use futures::future::{join3, try_join_all};
-use lapsed::schedule::Stop;
+use lapsed_core::schedule::Stop;
 
 use super::NAME;
 use super::before::{self, Before};

@@ -7,17 +7,17 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use futures::future::BoxFuture;
-use lapsed::activity::Activity;
-use lapsed::clock::SystemClock;
-use lapsed::leases::{
+use lapsed_core::activity::Activity;
+use lapsed_core::clock::SystemClock;
+use lapsed_core::leases::{
     Acquire, Acquired, Fenced, LeaseKey, Leases, LeasesParts, TTL_MS_MIN, Ticket, Token,
 };
-use lapsed::receipt::{Retention, Silent};
-use lapsed::schedule::Stop;
-use lapsed::sweep::brake::{Brake, BrakePolicy};
-use lapsed::sweep::policy::Policy;
-use lapsed::sweep::{Act, Sweep, Sweeper, SweeperParts};
-use lapsed::{Kind, Name, SystemId};
+use lapsed_core::receipt::{Retention, Silent};
+use lapsed_core::schedule::Stop;
+use lapsed_core::sweep::brake::{Brake, BrakePolicy};
+use lapsed_core::sweep::policy::Policy;
+use lapsed_core::sweep::{Act, Sweep, Sweeper, SweeperParts};
+use lapsed_core::{Kind, Name, SystemId};
 use lapsed_embedded::{Embedded, EmbeddedLeases, LEASES_HOLD, Options};
 
 use super::timed::{Spent, Timed};

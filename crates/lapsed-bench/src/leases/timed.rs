@@ -6,12 +6,12 @@ use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use lapsed::receipt::Receipt;
-use lapsed::sweep::{
+use lapsed_core::receipt::Receipt;
+use lapsed_core::sweep::{
     Batch, BatchAnswer, BatchId, Census, Cursor, PageRequest, Suspect, SuspectPage, Sweep, Tidied,
     TidyLimits,
 };
-use lapsed::{Result, SystemId};
+use lapsed_core::{Result, SystemId};
 
 /// Where it went.
 #[derive(Debug, Clone, Copy, Default)]

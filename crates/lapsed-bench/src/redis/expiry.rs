@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use lapsed::owner::{Claim, OwnerStore};
-use lapsed::registry::{RegistryStore, Take};
-use lapsed::schedule::Stop;
-use lapsed::sweep::{Act, Sweep};
-use lapsed::{Kind, Name, SystemId};
+use lapsed_core::owner::{Claim, OwnerStore};
+use lapsed_core::registry::{RegistryStore, Take};
+use lapsed_core::schedule::Stop;
+use lapsed_core::sweep::{Act, Sweep};
+use lapsed_core::{Kind, Name, SystemId};
 use lapsed_redis::{RegistryLayout, Template};
 
 use super::{Place, sweeper};

@@ -4,10 +4,10 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use lapsed::owner::{Claim, OwnerStore};
-use lapsed::registry::{RegistryStore, Take};
-use lapsed::sessions::{Profile, SessionsStore};
-use lapsed::{Kind, Name, SystemId};
+use lapsed_core::owner::{Claim, OwnerStore};
+use lapsed_core::registry::{RegistryStore, Take};
+use lapsed_core::sessions::{Profile, SessionsStore};
+use lapsed_core::{Kind, Name, SystemId};
 use lapsed_redis::{RegistryLayout, SessionsLayout, Template};
 
 use super::Place;

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
 use futures::future::try_join_all;
-use lapsed::owner::{Claim, OwnerStore};
-use lapsed::registry::{RegistryStore, Take};
-use lapsed::sweep::{Sweep, Sweeper};
-use lapsed::{Kind, Name, SystemId};
+use lapsed_core::owner::{Claim, OwnerStore};
+use lapsed_core::registry::{RegistryStore, Take};
+use lapsed_core::sweep::{Sweep, Sweeper};
+use lapsed_core::{Kind, Name, SystemId};
 use lapsed_redis::{NativeRegistry, RegistryLayout, Template};
 use std::sync::Arc;
 
@@ -164,7 +164,7 @@ fn id(name: &str) -> Result<SystemId> {
 
 /// Until the server has been there for longer than the thresholds used here.
 async fn settle(place: &Place) -> Result<()> {
-    use lapsed::store::Store;
+    use lapsed_core::store::Store;
     let patience = Instant::now() + Duration::from_secs(30);
     loop {
         let info = place.ours.info().await?;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use lapsed::store::Store;
-use lapsed::sweep::{Sweep, Sweeper};
-use lapsed::{Kind, SystemId};
+use lapsed_core::store::Store;
+use lapsed_core::sweep::{Sweep, Sweeper};
+use lapsed_core::{Kind, SystemId};
 use lapsed_redis::{RedisSessions, SessionsLayout, Template};
 
 use super::probe::{Probe, p99};

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use lapsed::leases::{
+use lapsed_core::leases::{
     Acquire, Acquired, Decided, Decision, Described, Fenced, Grant, LeaseKey, Namespace, Ticket,
 };
-use lapsed::{Name, SystemId};
+use lapsed_core::{Name, SystemId};
 
-use crate::failure::Failure;
+use lapsed_server::failure::Failure;
 
 /// What to acquire; how long it lasts may be left to the configuration.
 #[derive(Clone, Debug)]

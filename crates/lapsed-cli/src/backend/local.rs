@@ -5,26 +5,28 @@ mod leases;
 use std::fmt::Display;
 use std::sync::Arc;
 
-use lapsed::clock::SystemClock;
-use lapsed::inflight::rules::End;
-use lapsed::inflight::{Inflight, Job, Place};
-use lapsed::receipt::{ReceiptId, Silent};
-use lapsed::schedule::Stop;
-use lapsed::sweep::{Act, PassReport};
-use lapsed::system::{Explanation, Restored};
-use lapsed::{Error, Name, SystemId};
+use lapsed_core::clock::SystemClock;
+use lapsed_core::inflight::rules::End;
+use lapsed_core::inflight::{Inflight, Job, Place};
+use lapsed_core::receipt::{ReceiptId, Silent};
+use lapsed_core::schedule::Stop;
+use lapsed_core::sweep::{Act, PassReport};
+use lapsed_core::system::{Explanation, Restored};
+use lapsed_core::{Error, Name, SystemId};
 use tokio::runtime::{Builder, Runtime};
 
 use super::{Backend, Followed, Listing, Progress};
-use crate::config::{Config, process_env};
-use crate::failure::Failure;
-use crate::http::inflight::{DeadLetters, letters};
-use crate::http::{receipts, sweeps};
-use crate::node::audit::{self, AuditPage, Deed};
-use crate::node::page::{self, Cursor, Wanted};
-use crate::node::shapes::{BrakeStatus, Estimate, ReceiptPage, Reconciliation, SystemStatus};
-use crate::node::{BrakeOrder, LIST_MAX, Live, Node, Order, host_name};
-use crate::systems::Occasion;
+use lapsed_server::config::{Config, process_env};
+use lapsed_server::failure::Failure;
+use lapsed_server::http::inflight::{DeadLetters, letters};
+use lapsed_server::http::{receipts, sweeps};
+use lapsed_server::node::audit::{self, AuditPage, Deed};
+use lapsed_server::node::page::{self, Cursor, Wanted};
+use lapsed_server::node::shapes::{
+    BrakeStatus, Estimate, ReceiptPage, Reconciliation, SystemStatus,
+};
+use lapsed_server::node::{BrakeOrder, LIST_MAX, Live, Node, Order, host_name};
+use lapsed_server::systems::Occasion;
 
 /// The store, opened by this process.
 pub struct Local {
@@ -59,7 +61,7 @@ impl Local {
         &self,
         live: &Live,
         (what, target): (&str, &dyn Display),
-        work: impl Future<Output = lapsed::Result<T>>,
+        work: impl Future<Output = lapsed_core::Result<T>>,
         told: impl FnOnce(&T) -> String,
     ) -> Result<T, Failure> {
         let (what, target) = (what.to_owned(), target.to_string());

@@ -7,12 +7,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lapsed::SystemId;
-use lapsed::inflight::rules::End;
-use lapsed::inflight::{Job, Place};
-use lapsed::receipt::ReceiptId;
-use lapsed::sweep::{Act, PassReport};
-use lapsed::system::{Explanation, Restored};
+use lapsed_core::SystemId;
+use lapsed_core::inflight::rules::End;
+use lapsed_core::inflight::{Job, Place};
+use lapsed_core::receipt::ReceiptId;
+use lapsed_core::sweep::{Act, PassReport};
+use lapsed_core::system::{Explanation, Restored};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -21,16 +21,16 @@ use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use ureq::{Agent, Body};
 
 use super::{Backend, Followed, Listing, Progress, sse, system_id};
-use crate::failure::Failure;
-use crate::http::brakes::{BrakeBody, Word};
-use crate::http::inflight::{DeadLetters, JobBody, PutBackBody};
-use crate::http::reconcile::ReconcileOptions;
-use crate::node::audit::AuditPage;
-use crate::node::shapes::{
+use lapsed_server::failure::Failure;
+use lapsed_server::http::brakes::{BrakeBody, Word};
+use lapsed_server::http::inflight::{DeadLetters, JobBody, PutBackBody};
+use lapsed_server::http::reconcile::ReconcileOptions;
+use lapsed_server::node::audit::AuditPage;
+use lapsed_server::node::shapes::{
     BrakeStatus, Estimate, ReceiptPage, Reconciliation, Sweeps, SystemStatus,
 };
-use crate::node::{BrakeOrder, LIST_MAX, Order};
-use crate::tls;
+use lapsed_server::node::{BrakeOrder, LIST_MAX, Order};
+use lapsed_server::tls;
 
 const CONNECT: Duration = Duration::from_secs(3);
 const ANSWER: Duration = Duration::from_secs(60);

@@ -4,11 +4,11 @@
 use std::io::{BufRead, BufReader};
 use std::time::Duration;
 
-use lapsed::SystemId;
+use lapsed_core::SystemId;
 
 use super::Followed;
 use super::remote::{Patience, Remote, segment};
-use crate::failure::Failure;
+use lapsed_server::failure::Failure;
 
 /// How often to try again before giving up, and how long to wait in between.
 const TRIES_MAX: u32 = 10;

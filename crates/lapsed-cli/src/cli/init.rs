@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::Output;
-use crate::preset::Preset;
+use lapsed_server::preset::Preset;
 
 /// `lapsed init`
 #[derive(Debug, Args)]

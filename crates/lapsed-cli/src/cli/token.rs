@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::Output;
-use crate::config::token::Scope;
+use lapsed_server::config::token::Scope;
 
 /// `lapsed token`
 #[derive(Debug, Subcommand)]

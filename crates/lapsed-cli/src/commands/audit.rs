@@ -3,9 +3,9 @@
 use super::ask;
 use crate::backend::{Backend, resolve};
 use crate::cli::audit::Audit;
-use crate::failure::Failure;
-use crate::node::audit::{AUDIT_PAGE_MAX, AuditEntry};
-use crate::print::{self, Table, line, moment};
+use lapsed_server::failure::Failure;
+use lapsed_server::node::audit::{AUDIT_PAGE_MAX, AuditEntry};
+use lapsed_server::print::{self, Table, line, moment};
 
 /// Lists who did what by hand, newest first.
 pub fn run(args: Audit) -> Result<(), Failure> {

@@ -3,11 +3,11 @@
 use super::ask;
 use crate::backend::resolve;
 use crate::cli::{Brake, Order};
-use crate::config::units::parse_span;
-use crate::failure::Failure;
-use crate::node::BrakeOrder;
-use crate::node::shapes::BrakeStatus;
-use crate::print::{self, line, moment};
+use lapsed_server::config::units::parse_span;
+use lapsed_server::failure::Failure;
+use lapsed_server::node::BrakeOrder;
+use lapsed_server::node::shapes::BrakeStatus;
+use lapsed_server::print::{self, line, moment};
 
 /// Says something to a brake, or shows what it does.
 pub fn run(args: Brake) -> Result<(), Failure> {

@@ -6,9 +6,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lapsed::clock::SystemClock;
-use lapsed::receipt::Silent;
-use lapsed::store::StoreInfo;
+use lapsed_core::clock::SystemClock;
+use lapsed_core::receipt::Silent;
+use lapsed_core::store::StoreInfo;
 use lapsed_object::Offset;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -16,17 +16,17 @@ use tokio::runtime::Builder;
 
 use crate::backend::is_in_use;
 use crate::cli::Check;
-use crate::config::origin::{Origin, Setting};
-use crate::config::store::{Place, StoreConfig};
-use crate::config::token::Token;
-use crate::config::units::show_span;
-use crate::config::webhook::Webhook;
-use crate::config::{Config, Overrides, process_env};
-use crate::failure::Failure;
-use crate::node::{Ground, Journal, Live, used_stores};
-use crate::print::{self, Table, line};
-use crate::stores::{OpenObject, OpenStore};
-use crate::systems::Planned;
+use lapsed_server::config::origin::{Origin, Setting};
+use lapsed_server::config::store::{Place, StoreConfig};
+use lapsed_server::config::token::Token;
+use lapsed_server::config::units::show_span;
+use lapsed_server::config::webhook::Webhook;
+use lapsed_server::config::{Config, Overrides, process_env};
+use lapsed_server::failure::Failure;
+use lapsed_server::node::{Ground, Journal, Live, used_stores};
+use lapsed_server::print::{self, Table, line};
+use lapsed_server::stores::{OpenObject, OpenStore};
+use lapsed_server::systems::Planned;
 
 /// Validates, connects, and prints the plan.
 pub fn run(args: Check) -> Result<(), Failure> {
@@ -113,7 +113,7 @@ fn open_folder(store: &StoreConfig, dir: &Path) -> Result<State, Failure> {
             Ok("opened and closed: it works".to_owned().into())
         }
         Err(error) if is_in_use(&error) => Ok(State::from(match error {
-            lapsed::Error::Unavailable { what, .. } => what,
+            lapsed_core::Error::Unavailable { what, .. } => what,
             other => other.to_string(),
         })),
         Err(error) => Err(error.into()),

@@ -6,7 +6,7 @@ use clap::{Command, CommandFactory};
 
 use crate::cli::Cli;
 use crate::cli::shell::Completions;
-use crate::failure::Failure;
+use lapsed_server::failure::Failure;
 
 /// Prints the script.
 pub fn run(args: &Completions) -> Result<(), Failure> {

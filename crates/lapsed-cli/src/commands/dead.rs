@@ -1,15 +1,15 @@
 //! `lapsed dead`
 
-use lapsed::inflight::rules::End;
-use lapsed::inflight::{Job, Place};
-use lapsed::{Kind, SystemId};
+use lapsed_core::inflight::rules::End;
+use lapsed_core::inflight::{Job, Place};
+use lapsed_core::{Kind, SystemId};
 use serde_json::json;
 
 use super::ask;
 use crate::backend::{Backend, resolve};
 use crate::cli::{Dead, ListDead, OneDead, PutBackDead, QueueEnd};
-use crate::failure::Failure;
-use crate::print::{self, Table, line, moment, plural};
+use lapsed_server::failure::Failure;
+use lapsed_server::print::{self, Table, line, moment, plural};
 
 /// The most in one page.
 const PAGE: usize = 1_000;
@@ -82,7 +82,7 @@ fn row(system: &SystemId, job: &Job) -> Vec<String> {
     ]
 }
 
-fn letter(job: &Job) -> Option<(lapsed::inflight::rules::Why, u64, &str)> {
+fn letter(job: &Job) -> Option<(lapsed_core::inflight::rules::Why, u64, &str)> {
     match &job.place {
         Place::Dead { why, at_ms, error } => Some((*why, *at_ms, error.as_deref().unwrap_or(""))),
         _ => None,

@@ -1,12 +1,12 @@
 //! `lapsed decision`
 
-use lapsed::leases::{Decided, Decision, txn};
+use lapsed_core::leases::{Decided, Decision, txn};
 
 use super::ask;
 use super::lease::{of_leases, time};
 use crate::cli::lease::{self as cli, Verdict};
-use crate::failure::Failure;
-use crate::print::{self, line, moment};
+use lapsed_server::failure::Failure;
+use lapsed_server::print::{self, line, moment};
 
 /// Decides, or shows.
 pub fn run(args: cli::Decision) -> Result<(), Failure> {

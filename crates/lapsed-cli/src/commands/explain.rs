@@ -3,8 +3,8 @@
 use super::ask;
 use crate::backend::resolve;
 use crate::cli::Explain;
-use crate::failure::Failure;
-use crate::print::{self, line};
+use lapsed_server::failure::Failure;
+use lapsed_server::print::{self, line};
 
 /// Why a key is, or is not, dead.
 pub fn run(args: Explain) -> Result<(), Failure> {

@@ -2,16 +2,16 @@
 
 use std::path::Path;
 
-use lapsed::Error;
+use lapsed_core::Error;
 use lapsed_redis::{Address, Downgrade, Loaded, Redis};
 use serde_json::json;
 use tokio::runtime::Builder;
 
 use crate::cli::{Functions, LoadFunctions};
-use crate::config::store::{Place, StoreConfig, StoreSection};
-use crate::config::{Config, Overrides, process_env};
-use crate::failure::Failure;
-use crate::print::{self, line, plural};
+use lapsed_server::config::store::{Place, StoreConfig, StoreSection};
+use lapsed_server::config::{Config, Overrides, process_env};
+use lapsed_server::failure::Failure;
+use lapsed_server::print::{self, line, plural};
 
 /// Shows the library, or loads it.
 pub fn run(args: Functions) -> Result<(), Failure> {

@@ -4,9 +4,9 @@
 use crate::backend::remote::{Patience, Remote};
 use crate::backend::url_or_default;
 use crate::cli::health::Healthcheck;
-use crate::config::units::parse_span;
-use crate::failure::Failure;
-use crate::print::line;
+use lapsed_server::config::units::parse_span;
+use lapsed_server::failure::Failure;
+use lapsed_server::print::line;
 
 /// Exit code 0 when the daemon is ready, 1 when not.
 pub fn run(args: Healthcheck) -> Result<(), Failure> {

@@ -7,9 +7,9 @@ use clap::ValueEnum;
 use serde_json::json;
 
 use crate::cli::init::Init;
-use crate::failure::Failure;
-use crate::preset::{Chosen, Preset};
-use crate::print::{self, Table};
+use lapsed_server::failure::Failure;
+use lapsed_server::preset::{Chosen, Preset};
+use lapsed_server::print::{self, Table};
 
 /// Lists, or writes one.
 pub fn run(args: Init) -> Result<(), Failure> {

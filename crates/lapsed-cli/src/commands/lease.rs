@@ -5,20 +5,20 @@ mod run;
 
 use std::time::Duration;
 
-use lapsed::clock::{Clock, SystemClock};
-use lapsed::leases::{
+use lapsed_core::clock::{Clock, SystemClock};
+use lapsed_core::leases::{
     Acquired, Described, Fenced, Grant, LeaseKey, Loss, Namespace, PAGE_MAX, State, Ticket, Token,
 };
-use lapsed::{Kind, Name, SystemId};
+use lapsed_core::{Kind, Name, SystemId};
 use serde_json::{Value, json};
 
 use super::ask;
 use crate::backend::desk::Wanted;
 use crate::backend::{Backend, resolve};
 use crate::cli::lease::{self as cli, Lease};
-use crate::config::units::parse_span;
-use crate::failure::Failure;
-use crate::print::{self, Table, line, moment, span};
+use lapsed_server::config::units::parse_span;
+use lapsed_server::failure::Failure;
+use lapsed_server::print::{self, Table, line, moment, span};
 
 pub use run::become_command;
 

@@ -9,8 +9,8 @@ use clap_mangen::roff::{Roff, roman};
 
 use super::completions::visible;
 use crate::cli::shell;
-use crate::failure::Failure;
-use crate::print::{self, plural};
+use lapsed_server::failure::Failure;
+use lapsed_server::print::{self, plural};
 
 /// Writes the pages, or prints the first.
 pub fn run(args: &shell::Man) -> Result<(), Failure> {

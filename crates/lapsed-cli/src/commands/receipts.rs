@@ -2,17 +2,16 @@
 
 use std::collections::HashSet;
 
-use lapsed::inflight::{Did, Recovered};
-use lapsed::leases::Removed;
-use lapsed::receipt::{Receipt, ReceiptId};
-use lapsed::{Kind, SystemId};
+use lapsed_core::SystemId;
+use lapsed_core::receipt::{Receipt, ReceiptId};
 
 use super::ask;
 use crate::backend::{Backend, Followed, Listing, resolve};
 use crate::cli::Receipts;
-use crate::failure::Failure;
-use crate::node::page::PAGE_MAX;
-use crate::print::{self, Table, holder, line, moment, span};
+use lapsed_server::failure::Failure;
+use lapsed_server::node::page::PAGE_MAX;
+use lapsed_server::print::{self, Table, holder, line, moment, span};
+use lapsed_server::systems::did;
 
 /// The newest receipts; with `--follow`, also those to come.
 pub fn run(args: Receipts) -> Result<(), Failure> {
@@ -94,34 +93,6 @@ fn tell(args: &Receipts, receipt: &Receipt) -> Result<(), Failure> {
 }
 
 const HEADINGS: [&str; 7] = ["when", "receipt", "key", "owner", "incarnation", "why", "late"];
-
-/// What became of a job, or of what was staged with a lease; of everything else it is clear.
-pub(crate) fn did(receipt: &Receipt) -> Option<String> {
-    match receipt.id.system.kind {
-        Kind::Inflight => Some(recovered(receipt)?.to_owned()),
-        Kind::Leases => settled(receipt),
-        Kind::Registry | Kind::Sessions | Kind::Availability => None,
-    }
-}
-
-fn recovered(receipt: &Receipt) -> Option<&'static str> {
-    let done: Recovered = serde_json::from_value(receipt.removed.clone()).ok()?;
-    Some(match done.did {
-        Did::PutBack => "put back",
-        Did::DeadLetter => "dead letter",
-        Did::Dropped => "dropped",
-    })
-}
-
-fn settled(receipt: &Receipt) -> Option<String> {
-    match serde_json::from_value(receipt.removed.clone()).ok()? {
-        Removed::Lease(cleared) => {
-            let (txn, decision) = cleared.staged?;
-            Some(format!("{txn}: {decision}"))
-        }
-        Removed::Decision(_) => None,
-    }
-}
 
 fn row(receipt: &Receipt) -> Vec<String> {
     let mut reason = receipt.reason.to_string();

@@ -4,17 +4,17 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use lapsed::SystemId;
-use lapsed::reconcile::{Healed, ReconcileReport};
-use lapsed::sweep::{Act, Cursor};
+use lapsed_core::SystemId;
+use lapsed_core::reconcile::{Healed, ReconcileReport};
+use lapsed_core::sweep::{Act, Cursor};
 
 use super::ask;
 use crate::backend::{Backend, Progress, resolve};
 use crate::cli::Reconcile;
-use crate::failure::Failure;
-use crate::node::shapes::{Estimate, Reconciliation};
-use crate::node::{LIST_MAX, Order};
-use crate::print::{self, Table, count, line, plural, span};
+use lapsed_server::failure::Failure;
+use lapsed_server::node::shapes::{Estimate, Reconciliation};
+use lapsed_server::node::{LIST_MAX, Order};
+use lapsed_server::print::{self, Table, count, line, plural, span};
 
 /// Work that takes no longer than this needs no bar.
 const BAR_AFTER: Duration = Duration::from_secs(1);

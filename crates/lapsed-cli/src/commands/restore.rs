@@ -1,13 +1,13 @@
 //! `lapsed restore`
 
-use lapsed::Kind;
-use lapsed::receipt::ReceiptId;
-use lapsed::system::Restored;
+use lapsed_core::Kind;
+use lapsed_core::receipt::ReceiptId;
+use lapsed_core::system::Restored;
 
 use super::ask;
 use crate::cli::Restore;
-use crate::failure::Failure;
-use crate::print::{self, line};
+use lapsed_server::failure::Failure;
+use lapsed_server::print::{self, line};
 
 /// Puts back what a receipt removed.
 pub fn run(args: Restore) -> Result<(), Failure> {

@@ -1,16 +1,16 @@
 //! `lapsed schema`
 
-use lapsed::SystemId;
+use lapsed_core::SystemId;
 use lapsed_postgres::{Address, Applied, Layout, Postgres, Triggers, print_schema};
 use serde_json::json;
 use tokio::runtime::Builder;
 
 use crate::backend::resolve;
 use crate::cli::schema::{Schema, SchemaArgs};
-use crate::config::store::Place;
-use crate::config::{Config, Overrides, process_env};
-use crate::failure::Failure;
-use crate::print::{self, line, plural};
+use lapsed_server::config::store::Place;
+use lapsed_server::config::{Config, Overrides, process_env};
+use lapsed_server::failure::Failure;
+use lapsed_server::print::{self, line, plural};
 
 /// Shows the tables, or makes them.
 pub fn run(args: Schema) -> Result<(), Failure> {

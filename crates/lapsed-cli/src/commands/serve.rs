@@ -1,9 +1,9 @@
 //! `lapsed serve`
 
 use crate::cli::Serve;
-use crate::config::{Config, Overrides, process_env};
-use crate::daemon;
-use crate::failure::Failure;
+use lapsed_server::config::{Config, Overrides, process_env};
+use lapsed_server::daemon;
+use lapsed_server::failure::Failure;
 
 /// Runs the daemon until it is told to stop.
 pub fn run(args: Serve) -> Result<(), Failure> {

@@ -1,14 +1,14 @@
 //! `lapsed status`
 
-use lapsed::Kind;
-use lapsed::sweep::Census;
+use lapsed_core::Kind;
+use lapsed_core::sweep::Census;
 
 use super::ask;
 use crate::backend::resolve;
 use crate::cli::Status;
-use crate::failure::Failure;
-use crate::node::shapes::{AvailabilityStatus, Sweeps, SystemStatus};
-use crate::print::{self, Table, ago, count, line, plural, span};
+use lapsed_server::failure::Failure;
+use lapsed_server::node::shapes::{AvailabilityStatus, Sweeps, SystemStatus};
+use lapsed_server::print::{self, Table, ago, count, line, plural, span};
 
 /// All systems in a table, or one in detail. Exit code 1, after all that could be read, when something
 /// could not.

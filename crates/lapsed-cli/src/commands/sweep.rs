@@ -1,15 +1,15 @@
 //! `lapsed sweep`
 
-use lapsed::receipt::Reason;
-use lapsed::sweep::{Act, Listed, PassReport, Stopped};
-use lapsed::{Kind, SystemId};
+use lapsed_core::receipt::Reason;
+use lapsed_core::sweep::{Act, Listed, PassReport, Stopped};
+use lapsed_core::{Kind, SystemId};
 use serde::Serialize;
 
 use super::ask;
 use crate::backend::{Backend, resolve};
 use crate::cli::Sweep;
-use crate::failure::Failure;
-use crate::print::{self, Table, count, holder, line, plural, span};
+use lapsed_server::failure::Failure;
+use lapsed_server::print::{self, Table, count, holder, line, plural, span};
 
 /// How many entries are shown to people.
 const SHOWN: usize = 20;

@@ -3,16 +3,16 @@
 use std::io::{IsTerminal, Read};
 
 use jiff::Timestamp;
-use lapsed::clock::{Clock, SystemClock};
+use lapsed_core::clock::{Clock, SystemClock};
 use ring::rand::{SecureRandom, SystemRandom};
 use serde_json::json;
 
 use crate::cli::token::{HashToken, NewToken, Token};
-use crate::config::secret::{Secret, TOKEN_BYTES_MAX};
-use crate::config::token::{Digest, Scope, Scopes, check_name};
-use crate::config::units::parse_span;
-use crate::failure::Failure;
-use crate::print::{self, line};
+use lapsed_server::config::secret::{Secret, TOKEN_BYTES_MAX};
+use lapsed_server::config::token::{Digest, Scope, Scopes, check_name};
+use lapsed_server::config::units::parse_span;
+use lapsed_server::failure::Failure;
+use lapsed_server::print::{self, line};
 
 /// What a token begins with, so that whoever finds one in the wrong place knows what it is.
 const PREFIX: &str = "lapsed_";

@@ -6,8 +6,8 @@ use crate::backend;
 use crate::backend::remote::{Remote, segment};
 use crate::cli::Target;
 use crate::cli::webhook::{DeadOfWebhook, ListWebhooks, OneOfWebhook, TestWebhook, Webhook};
-use crate::failure::Failure;
-use crate::print::{self, Table, line, moment};
+use lapsed_server::failure::Failure;
+use lapsed_server::print::{self, Table, line, moment};
 
 /// Lists, puts back, deletes or tries.
 pub fn run(args: Webhook) -> Result<(), Failure> {

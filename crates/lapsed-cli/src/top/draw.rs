@@ -11,7 +11,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Paragraph};
 
 use super::model::{Model, View};
-use crate::print::{moment, span};
+use lapsed_server::print::{moment, span};
 
 /// Colours, or only what a terminal without them has.
 #[derive(Clone, Copy)]
@@ -91,7 +91,7 @@ fn receipts(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
     frame.render_widget(Paragraph::new(lines).block(block), area);
 }
 
-fn receipt_line(receipt: &lapsed::receipt::Receipt, theme: Theme) -> Line<'static> {
+fn receipt_line(receipt: &lapsed_core::receipt::Receipt, theme: Theme) -> Line<'static> {
     let when = moment(receipt.at_ms);
     // The time of day: the date would take the place of the key.
     let when = when.get(11..19).unwrap_or(&when).to_owned();

@@ -5,16 +5,16 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use lapsed::SystemId;
-use lapsed::receipt::Receipt;
-use lapsed::sweep::{Act, PassReport};
-use lapsed::system::Explanation;
+use lapsed_core::SystemId;
+use lapsed_core::receipt::Receipt;
+use lapsed_core::sweep::{Act, PassReport};
+use lapsed_core::system::Explanation;
 use serde::Deserialize;
 
 use crate::backend::{Backend, Followed, Listing, Remote};
-use crate::failure::Failure;
-use crate::node::BrakeOrder;
-use crate::node::shapes::{BrakeStatus, SystemStatus};
+use lapsed_server::failure::Failure;
+use lapsed_server::node::BrakeOrder;
+use lapsed_server::node::shapes::{BrakeStatus, SystemStatus};
 
 /// How often everything is asked for.
 const EVERY: Duration = Duration::from_secs(1);

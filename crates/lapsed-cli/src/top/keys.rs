@@ -1,13 +1,13 @@
 //! What a key means: decided from the model alone. What changes something is asked about first, and a
 //! real pass is offered only in front of a dry run of the same system.
 
-use lapsed::SystemId;
-use lapsed::sweep::Act;
+use lapsed_core::SystemId;
+use lapsed_core::sweep::Act;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::feed::Order;
 use super::model::{Model, Typing, View, is_dry_run_of};
-use crate::node::BrakeOrder;
+use lapsed_server::node::BrakeOrder;
 
 /// What is to be done about a key.
 #[derive(Debug, PartialEq, Eq)]

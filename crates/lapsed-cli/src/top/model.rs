@@ -2,13 +2,13 @@
 
 use std::collections::{HashSet, VecDeque};
 
-use lapsed::receipt::{Receipt, ReceiptId};
-use lapsed::system::Explanation;
-use lapsed::{Kind, SystemId};
+use lapsed_core::receipt::{Receipt, ReceiptId};
+use lapsed_core::system::Explanation;
+use lapsed_core::{Kind, SystemId};
 
 use super::feed::{Health, History, News, Order};
-use crate::node::shapes::SystemStatus;
-use crate::print::{count, plural, span};
+use lapsed_server::node::shapes::SystemStatus;
+use lapsed_server::print::{count, plural, span};
 
 /// How many receipts are kept to scroll and filter through.
 const KEPT: usize = 1_000;
@@ -167,7 +167,7 @@ fn explained(told: &Explanation) -> Vec<String> {
 }
 
 /// The account of a pass, and what it lists. After a dry run, what to press next.
-fn passed(report: &lapsed::sweep::PassReport) -> Vec<String> {
+fn passed(report: &lapsed_core::sweep::PassReport) -> Vec<String> {
     let did = if report.dry_run { "would be reclaimed" } else { "reclaimed" };
     let mut lines = vec![format!(
         "{} of {} {did} in {}, stopped: {}",

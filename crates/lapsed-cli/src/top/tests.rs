@@ -1,7 +1,7 @@
 //! The picture at several sizes, and what keys mean, without a terminal or a daemon.
 
-use lapsed::sweep::Act;
-use lapsed::{Kind, SystemId};
+use lapsed_core::sweep::Act;
+use lapsed_core::{Kind, SystemId};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -11,7 +11,7 @@ use super::feed::{History, News, Order};
 use super::keys::{Meant, press};
 use super::model::{Model, View};
 use super::{draw, model};
-use crate::node::BrakeOrder;
+use lapsed_server::node::BrakeOrder;
 
 const NOW_MS: u64 = 1_794_811_625_000;
 

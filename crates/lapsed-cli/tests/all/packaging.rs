@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use lapsed_cli::config::{Config, Overrides};
+use lapsed_server::config::{Config, Overrides};
 use lapsed_testbed::paths::checks_python;
 
 fn root() -> PathBuf {

@@ -9,19 +9,19 @@ use std::time::Duration;
 use crate::support::{Answer, run};
 use async_trait::async_trait;
 use axum::ServiceExt;
-use lapsed::clock::SystemClock;
-use lapsed::reconcile::{Change, Healed, Reconcile, Reconciled};
-use lapsed::registry::{Registry, RegistryParts};
-use lapsed::schedule::Stop;
-use lapsed::sweep::{Act, Cursor};
 use lapsed_cli::backend::{Backend, Local};
-use lapsed_cli::config::common::{Access, Common};
-use lapsed_cli::config::{Config, Overrides};
-use lapsed_cli::http::{self, App, Outward};
-use lapsed_cli::metrics::Metrics;
-use lapsed_cli::node::{Node, Order};
-use lapsed_cli::systems::registry::RegistryLayout;
-use lapsed_cli::systems::{Built, Ground, Planned};
+use lapsed_core::clock::SystemClock;
+use lapsed_core::reconcile::{Change, Healed, Reconcile, Reconciled};
+use lapsed_core::registry::{Registry, RegistryParts};
+use lapsed_core::schedule::Stop;
+use lapsed_core::sweep::{Act, Cursor};
+use lapsed_server::config::common::{Access, Common};
+use lapsed_server::config::{Config, Overrides};
+use lapsed_server::http::{self, App, Outward};
+use lapsed_server::metrics::Metrics;
+use lapsed_server::node::{Node, Order};
+use lapsed_server::systems::registry::RegistryLayout;
+use lapsed_server::systems::{Built, Ground, Planned};
 use serde_json::json;
 
 lapsed_testbed::steady_tests! {
@@ -45,7 +45,12 @@ impl Drifted {
 
 #[async_trait]
 impl Reconcile for Drifted {
-    async fn reconcile(&self, after: Cursor, limit: usize, act: Act) -> lapsed::Result<Reconciled> {
+    async fn reconcile(
+        &self,
+        after: Cursor,
+        limit: usize,
+        act: Act,
+    ) -> lapsed_core::Result<Reconciled> {
         tokio::time::sleep(self.page_takes).await;
         let from: u64 = after.0.map_or(0, |text| text.parse().unwrap());
         let to = (from + limit as u64).min(self.rows);
@@ -67,7 +72,7 @@ impl Reconcile for Drifted {
         })
     }
 
-    async fn extent(&self) -> lapsed::Result<u64> {
+    async fn extent(&self) -> lapsed_core::Result<u64> {
         Ok(self.rows)
     }
 }
@@ -88,7 +93,7 @@ impl Planned for WithIndex {
         Vec::new()
     }
 
-    fn build(&self, ground: Ground<'_>) -> lapsed::Result<Built> {
+    fn build(&self, ground: Ground<'_>) -> lapsed_core::Result<Built> {
         let common = &self.common;
         let layout = RegistryLayout {
             access: Access::Native,

@@ -5,14 +5,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lapsed::clock::{Clock, ManualClock};
-use lapsed::receipt::{Retention, Silent};
-use lapsed::schedule::Stop;
-use lapsed::store::Store;
-use lapsed::sweep::brake::{Brake, BrakePolicy};
-use lapsed::sweep::policy::Policy;
-use lapsed::sweep::{Act, PassReport, Sweeper, SweeperParts};
-use lapsed::system::System;
+use lapsed_core::clock::{Clock, ManualClock};
+use lapsed_core::receipt::{Retention, Silent};
+use lapsed_core::schedule::Stop;
+use lapsed_core::store::Store;
+use lapsed_core::sweep::brake::{Brake, BrakePolicy};
+use lapsed_core::sweep::policy::Policy;
+use lapsed_core::sweep::{Act, PassReport, Sweeper, SweeperParts};
+use lapsed_core::system::System;
 use lapsed_embedded::{Embedded, Options};
 
 /// A store, and its time.
@@ -22,7 +22,7 @@ pub struct Ground {
 }
 
 impl Ground {
-    pub fn new() -> lapsed::Result<Ground> {
+    pub fn new() -> lapsed_core::Result<Ground> {
         let time = ManualClock::at(1_700_000_000_000);
         let options = Options { clock: Arc::new(time.clone()), ..Options::default() };
         Ok(Ground { store: Embedded::in_memory(options)?, time })
@@ -42,7 +42,7 @@ impl Ground {
         println!("... {seconds} s later");
     }
 
-    /// One pass over a system whose receipts are in `store`. A service has `lapsed::schedule::run` make them.
+    /// One pass over a system whose receipts are in `store`. A service has `lapsed_core::schedule::run` make them.
     pub async fn sweep(&self, system: &dyn System, store: Arc<dyn Store>) -> PassReport {
         let sweep = system.sweep();
         let sweeper = Sweeper::new(SweeperParts {

@@ -4,12 +4,12 @@
 //! here because its daemon could not reach the mirror, another sweeper that is faster, a `settle`. Each is
 //! a job, and jobs are serial; the row is judged again inside the job that flips it.
 
-use lapsed::availability::{Flip, Flipped, ProviderState};
-use lapsed::clock::Clock;
-use lapsed::receipt::{Reason, Receipt, ReceiptId};
-use lapsed::sweep::{Batch, BatchId, Refusal};
-use lapsed::system::Restored;
-use lapsed::{Error, Name};
+use lapsed_core::availability::{Flip, Flipped, ProviderState};
+use lapsed_core::clock::Clock;
+use lapsed_core::receipt::{Reason, Receipt, ReceiptId};
+use lapsed_core::sweep::{Batch, BatchId, Refusal};
+use lapsed_core::system::Restored;
+use lapsed_core::{Error, Name};
 use serde::{Deserialize, Serialize};
 
 use crate::availability::Core;

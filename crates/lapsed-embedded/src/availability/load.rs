@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::sync::PoisonError;
 
-use lapsed::availability::rules::SettingsPatch;
-use lapsed::{Name, Result};
+use lapsed_core::availability::rules::SettingsPatch;
+use lapsed_core::{Name, Result};
 use redb::{ReadTransaction, ReadableTable};
 
 use crate::Room;

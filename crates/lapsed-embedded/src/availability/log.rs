@@ -1,8 +1,8 @@
 //! The log: one row a flip between online and offline, written by the job that flips.
 
-use lapsed::availability::Flap;
-use lapsed::sweep::{Tidied, TidyLimits};
-use lapsed::{Name, Result};
+use lapsed_core::availability::Flap;
+use lapsed_core::sweep::{Tidied, TidyLimits};
+use lapsed_core::{Name, Result};
 use redb::ReadableTable;
 use serde::{Deserialize, Serialize};
 

@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use lapsed::availability::rules::{Settings, SettingsPatch};
-use lapsed::availability::{
+use lapsed_core::availability::rules::{Settings, SettingsPatch};
+use lapsed_core::availability::{
     Available, Beat, Changed, Flap, Flip, Flipped, Listed, Listing, PAGE_MAX, Profile,
     ProviderState, Session, SessionChange, SessionOutcome, Truth,
 };
-use lapsed::receipt::Receipt;
-use lapsed::store::Store;
-use lapsed::sweep::{Batch, BatchId, Tidied, TidyLimits};
-use lapsed::system::Restored;
-use lapsed::{Name, Result};
+use lapsed_core::receipt::Receipt;
+use lapsed_core::store::Store;
+use lapsed_core::sweep::{Batch, BatchId, Tidied, TidyLimits};
+use lapsed_core::system::Restored;
+use lapsed_core::{Name, Result};
 
 use crate::Embedded;
 use crate::availability::EmbeddedTruth;

@@ -1,11 +1,11 @@
 //! Dead letters put back or deleted, and jobs brought back from their receipts. Each is one job of the
 //! writer.
 
-use lapsed::Name;
-use lapsed::inflight::Recovered;
-use lapsed::inflight::rules::{End, OnDeath};
-use lapsed::receipt::{Receipt, ReceiptId};
-use lapsed::system::Restored;
+use lapsed_core::Name;
+use lapsed_core::inflight::Recovered;
+use lapsed_core::inflight::rules::{End, OnDeath};
+use lapsed_core::receipt::{Receipt, ReceiptId};
+use lapsed_core::system::Restored;
 use serde::{Deserialize, Serialize};
 
 use crate::fault::Tried;

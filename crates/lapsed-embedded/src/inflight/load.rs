@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use foldhash::fast::RandomState;
-use lapsed::{Name, Result};
+use lapsed_core::{Name, Result};
 use redb::{ReadTransaction, ReadableTable};
 
 use crate::Room;

@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use lapsed::Name;
-use lapsed::inflight::Token;
-use lapsed::inflight::rules::{End, counting};
+use lapsed_core::Name;
+use lapsed_core::inflight::Token;
+use lapsed_core::inflight::rules::{End, counting};
 use redb::ReadableTable;
 
 use crate::fault::{Fault, Tried};

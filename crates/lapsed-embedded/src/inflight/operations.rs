@@ -9,15 +9,15 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use lapsed::inflight::rules::{End, Why};
-use lapsed::inflight::{
+use lapsed_core::inflight::rules::{End, Why};
+use lapsed_core::inflight::{
     Claimed, Counts, Enqueued, Finish, Finished, InflightStore, Job, NewJob, Taken, Ticket, Token,
     TrackAnswer, Tracked,
 };
-use lapsed::owner::{Claim, Incarnation};
-use lapsed::sweep::Suspect;
-use lapsed::system::Restored;
-use lapsed::{Name, Result};
+use lapsed_core::owner::{Claim, Incarnation};
+use lapsed_core::sweep::Suspect;
+use lapsed_core::system::Restored;
+use lapsed_core::{Name, Result};
 use tokio::sync::Notify;
 
 use crate::fault::{Fault, Tried};

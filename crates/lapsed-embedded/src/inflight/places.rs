@@ -9,8 +9,8 @@ use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use foldhash::fast::RandomState;
-use lapsed::Name;
-use lapsed::inflight::Counts;
+use lapsed_core::Name;
+use lapsed_core::inflight::Counts;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 

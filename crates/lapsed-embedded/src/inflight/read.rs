@@ -1,8 +1,8 @@
 //! Jobs read: one by its id, dead letters by page.
 
-use lapsed::inflight::{Job, Place, Token};
-use lapsed::owner::Incarnation;
-use lapsed::{Name, Result};
+use lapsed_core::inflight::{Job, Place, Token};
+use lapsed_core::owner::Incarnation;
+use lapsed_core::{Name, Result};
 
 use crate::fault::Tried;
 use crate::inflight::places::Where;

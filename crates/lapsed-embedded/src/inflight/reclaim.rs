@@ -7,15 +7,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lapsed::clock::Clock;
-use lapsed::inflight::rules::{Case, Decision, End, counts, decide};
-use lapsed::inflight::{Did, Recovered, Token};
-use lapsed::receipt::{Reason, Receipt};
-use lapsed::sweep::{
+use lapsed_core::clock::Clock;
+use lapsed_core::inflight::rules::{Case, Decision, End, counts, decide};
+use lapsed_core::inflight::{Did, Recovered, Token};
+use lapsed_core::receipt::{Reason, Receipt};
+use lapsed_core::sweep::{
     Act, Batch, BatchAnswer, BatchId, Census, Cursor, Outcome, PageRequest, Suspect, SuspectPage,
     Sweep, Tidied, TidyLimits,
 };
-use lapsed::{Name, Result, SystemId};
+use lapsed_core::{Name, Result, SystemId};
 
 use crate::fault::Tried;
 use crate::inflight::letters::Kept;

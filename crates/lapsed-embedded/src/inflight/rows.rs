@@ -5,9 +5,9 @@
 //! of a queued job is its id; of one in flight its claim, token and since when (8 bytes each); of a
 //! dead letter a [`Death`] as JSON. The head is a [`Head`] as JSON.
 
-use lapsed::Name;
-use lapsed::inflight::NewJob;
-use lapsed::inflight::rules::{OnDeath, Why};
+use lapsed_core::Name;
+use lapsed_core::inflight::NewJob;
+use lapsed_core::inflight::rules::{OnDeath, Why};
 use serde::{Deserialize, Serialize};
 
 use crate::fault::{Fault, Tried};

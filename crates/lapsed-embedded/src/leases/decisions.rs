@@ -1,8 +1,8 @@
 //! Decisions: made once, read, deleted when their time is over.
 
-use lapsed::leases::rules::{Marker, Moment};
-use lapsed::leases::{Decided, Decision, Met};
-use lapsed::{Name, Result};
+use lapsed_core::leases::rules::{Marker, Moment};
+use lapsed_core::leases::{Decided, Decision, Met};
+use lapsed_core::{Name, Result};
 
 use crate::fault::Tried;
 use crate::leases::{Core, EmbeddedLeases};

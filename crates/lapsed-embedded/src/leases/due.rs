@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-use lapsed::Name;
-use lapsed::leases::rules::{Marker, Moment, Record};
-use lapsed::leases::{DECISIONS, Decision, Token};
+use lapsed_core::Name;
+use lapsed_core::leases::rules::{Marker, Moment, Record};
+use lapsed_core::leases::{DECISIONS, Decision, Token};
 
 /// What is over when: its deadline, then what it is; a decision after the leases of that instant, whose
 /// staged work may wait for it.

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use lapsed::leases::Subject;
-use lapsed::leases::rules::{Marker, Record};
-use lapsed::{Name, Result};
+use lapsed_core::leases::Subject;
+use lapsed_core::leases::rules::{Marker, Record};
+use lapsed_core::{Name, Result};
 use redb::{ReadTransaction, ReadableTable};
 
 use crate::Room;

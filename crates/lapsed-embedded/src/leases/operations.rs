@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use lapsed::leases::rules::{Attempt, Moment, Record, Staged};
-use lapsed::leases::{
+use lapsed_core::leases::rules::{Attempt, Moment, Record, Staged};
+use lapsed_core::leases::{
     Acquire, Acquired, Decided, Decision, Described, Expiry, Fenced, Grant, LeaseKey, LeasesStore,
     Loss, Met, Namespace, Removed, State, Subject, Ticket,
 };
-use lapsed::system::Restored;
-use lapsed::{Name, Result};
+use lapsed_core::system::Restored;
+use lapsed_core::{Name, Result};
 use tokio::sync::Notify;
 
 use crate::fault::Tried;

@@ -1,10 +1,10 @@
 //! Putting back what a receipt removed, if its place is still free.
 
-use lapsed::leases::rules::{Attempt, Cleared, Marker};
-use lapsed::leases::{LeaseKey, Removed, Subject};
-use lapsed::receipt::{Receipt, ReceiptId};
-use lapsed::system::Restored;
-use lapsed::{Name, Result};
+use lapsed_core::leases::rules::{Attempt, Cleared, Marker};
+use lapsed_core::leases::{LeaseKey, Removed, Subject};
+use lapsed_core::receipt::{Receipt, ReceiptId};
+use lapsed_core::system::Restored;
+use lapsed_core::{Name, Result};
 
 use crate::fault::Tried;
 use crate::leases::Core;

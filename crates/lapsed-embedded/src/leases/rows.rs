@@ -1,13 +1,13 @@
 //! The rows of a key and of a decision, and the receipt of what was cleared from them. A change in
 //! memory follows the commit.
 
-use lapsed::leases::rules::{Cleared, Marker, Moment, Record};
-use lapsed::leases::{
+use lapsed_core::leases::rules::{Cleared, Marker, Moment, Record};
+use lapsed_core::leases::{
     DECISION_TTL_MS, Decision, Expiry, LeaseKey, Namespace, Removed as Gone, Subject,
 };
-use lapsed::receipt::Receipt;
-use lapsed::sweep::BatchId;
-use lapsed::{Name, Result};
+use lapsed_core::receipt::Receipt;
+use lapsed_core::sweep::BatchId;
+use lapsed_core::{Name, Result};
 
 use crate::fault::{Fault, Tried};
 use crate::leases::Core;

@@ -6,15 +6,15 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lapsed::leases::rules::{Marker, Moment, Record};
-use lapsed::leases::{LeaseKey, Removed, Subject};
-use lapsed::owner::Incarnation;
-use lapsed::receipt::{Reason, Receipt};
-use lapsed::sweep::{
+use lapsed_core::leases::rules::{Marker, Moment, Record};
+use lapsed_core::leases::{LeaseKey, Removed, Subject};
+use lapsed_core::owner::Incarnation;
+use lapsed_core::receipt::{Reason, Receipt};
+use lapsed_core::sweep::{
     Act, Batch, BatchAnswer, BatchId, Census, Cursor, Outcome, PageRequest, Refusal, Suspect,
     SuspectPage, Sweep, Tidied, TidyLimits,
 };
-use lapsed::{Error, Name, Result, SystemId};
+use lapsed_core::{Error, Name, Result, SystemId};
 
 use crate::fault::Tried;
 use crate::leases::due::{Place, Term};

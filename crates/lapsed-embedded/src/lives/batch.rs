@@ -9,12 +9,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lapsed::Name;
-use lapsed::clock::Clock;
-use lapsed::owner::{Ending, Incarnation};
-use lapsed::receipt::{Evidence, Reason, Receipt, ReceiptId};
-use lapsed::registry::rules::{Case, Life};
-use lapsed::sweep::{Batch, BatchAnswer, BatchId, Outcome, Refusal, Suspect};
+use lapsed_core::Name;
+use lapsed_core::clock::Clock;
+use lapsed_core::owner::{Ending, Incarnation};
+use lapsed_core::receipt::{Evidence, Reason, Receipt, ReceiptId};
+use lapsed_core::registry::rules::{Case, Life};
+use lapsed_core::sweep::{Batch, BatchAnswer, BatchId, Outcome, Refusal, Suspect};
 
 use crate::fault::Tried;
 use crate::lives::Lives;

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use lapsed::owner::Ending;
-use lapsed::receipt::{Receipt, ReceiptQuery};
-use lapsed::registry::rules::{Case, Life};
-use lapsed::sweep::{BatchId, Tidied, TidyLimits};
-use lapsed::{Kind, Result, SystemId};
+use lapsed_core::owner::Ending;
+use lapsed_core::receipt::{Receipt, ReceiptQuery};
+use lapsed_core::registry::rules::{Case, Life};
+use lapsed_core::sweep::{BatchId, Tidied, TidyLimits};
+use lapsed_core::{Kind, Result, SystemId};
 use redb::ReadableTable;
 
 use crate::Inner;
@@ -140,7 +140,7 @@ impl Lives {
         };
         let mut ended = Vec::new();
         for (_, slot) in empty {
-            let own = lapsed::owner::Incarnation(slot.incarnation);
+            let own = lapsed_core::owner::Incarnation(slot.incarnation);
             let may_end = |life: &Life| {
                 let case = Case { suspected: own, holder: own, life: *life, now_ms, back_ms };
                 self.guard.judge(&case).map(|_| ())

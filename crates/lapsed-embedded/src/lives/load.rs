@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use lapsed::sweep::brake::Setting;
+use lapsed_core::sweep::brake::Setting;
 use redb::{ReadTransaction, ReadableTable, TableError};
 
 use crate::fault::{Fault, Tried};

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use lapsed::owner::{Beat, Claim, Ending, Incarnation, Lost, OwnerInfo, Pulse};
-use lapsed::{Error, Name, Result};
+use lapsed_core::owner::{Beat, Claim, Ending, Incarnation, Lost, OwnerInfo, Pulse};
+use lapsed_core::{Error, Name, Result};
 
 use crate::fault::{Fault, Tried};
 use crate::lives::load::open;
@@ -182,7 +182,7 @@ impl Desk {
     }
 }
 
-/// What [`OwnerStore`](lapsed::owner::OwnerStore) asks for.
+/// What [`OwnerStore`](lapsed_core::owner::OwnerStore) asks for.
 impl Desk {
     pub async fn start(&self, owner: &Name, ttl_ms: u64) -> Result<Beat> {
         let name = owner.clone();

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use lapsed::owner::{Claim, Ending, Incarnation};
-use lapsed::receipt::Reason;
-use lapsed::sweep::{Census, Cursor, PageRequest, Suspect, SuspectPage};
-use lapsed::{Error, Name, Result};
+use lapsed_core::owner::{Claim, Ending, Incarnation};
+use lapsed_core::receipt::Reason;
+use lapsed_core::sweep::{Census, Cursor, PageRequest, Suspect, SuspectPage};
+use lapsed_core::{Error, Name, Result};
 
 use crate::fault::Fault;
 use crate::lives::load::open;

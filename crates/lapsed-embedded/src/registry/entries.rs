@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use lapsed::owner::{Beat, Claim, Incarnation};
-use lapsed::receipt::{Receipt, ReceiptId};
-use lapsed::registry::{Found, Holder, RegisterAnswer, Registered, RegistryStore, Take};
-use lapsed::sweep::Suspect;
-use lapsed::system::Restored;
-use lapsed::{Name, Result};
+use lapsed_core::owner::{Beat, Claim, Incarnation};
+use lapsed_core::receipt::{Receipt, ReceiptId};
+use lapsed_core::registry::{Found, Holder, RegisterAnswer, Registered, RegistryStore, Take};
+use lapsed_core::sweep::Suspect;
+use lapsed_core::system::Restored;
+use lapsed_core::{Name, Result};
 
 use crate::fault::Tried;
 use crate::held::Entry;

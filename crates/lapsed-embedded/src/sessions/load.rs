@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use lapsed::{Name, Result};
+use lapsed_core::{Name, Result};
 use redb::{ReadTransaction, ReadableTable};
 
 use crate::Room;

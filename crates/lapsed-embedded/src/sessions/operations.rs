@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use lapsed::owner::{Claim, Incarnation};
-use lapsed::receipt::{Receipt, ReceiptId};
-use lapsed::sessions::{Activated, Deleted, Profile, Session, SessionsStore, Standing};
-use lapsed::sweep::Suspect;
-use lapsed::system::Restored;
-use lapsed::{Error, Name, Result};
+use lapsed_core::owner::{Claim, Incarnation};
+use lapsed_core::receipt::{Receipt, ReceiptId};
+use lapsed_core::sessions::{Activated, Deleted, Profile, Session, SessionsStore, Standing};
+use lapsed_core::sweep::Suspect;
+use lapsed_core::system::Restored;
+use lapsed_core::{Error, Name, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::fault::{Fault, Tried};

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lapsed::receipt::Receipt;
-use lapsed::sweep::{
+use lapsed_core::receipt::Receipt;
+use lapsed_core::sweep::{
     Act, Batch, BatchAnswer, BatchId, Census, Cursor, Outcome, PageRequest, Suspect, SuspectPage,
     Sweep, Tidied, TidyLimits,
 };
-use lapsed::{Result, SystemId};
+use lapsed_core::{Result, SystemId};
 
 use crate::fault::Tried;
 use crate::lives::batch::{Removed, Run, durable};

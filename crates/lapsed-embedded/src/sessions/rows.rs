@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use lapsed::Name;
-use lapsed::sessions::rules::{Case, State, due_ms};
-use lapsed::sessions::{Profile, Session};
+use lapsed_core::Name;
+use lapsed_core::sessions::rules::{Case, State, due_ms};
+use lapsed_core::sessions::{Profile, Session};
 
 use crate::fault::{Fault, Tried};
 use crate::sessions::Core;

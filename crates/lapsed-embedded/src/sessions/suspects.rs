@@ -1,9 +1,9 @@
 //! Who may be dead: first the references of lives that are over, then the sessions whose grace is.
 
-use lapsed::owner::Incarnation;
-use lapsed::receipt::Reason;
-use lapsed::sweep::{Census, PageRequest, Suspect, SuspectPage};
-use lapsed::{Name, Result};
+use lapsed_core::owner::Incarnation;
+use lapsed_core::receipt::Reason;
+use lapsed_core::sweep::{Census, PageRequest, Suspect, SuspectPage};
+use lapsed_core::{Name, Result};
 
 use crate::lives::suspects::{Place, place};
 use crate::sessions::{Core, EmbeddedSessions};

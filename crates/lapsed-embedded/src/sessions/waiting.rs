@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::{Mutex, MutexGuard};
 
-use lapsed::Name;
+use lapsed_core::Name;
 
 /// How one session stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use crate::fixture::fragile::Fragile;
 use crate::fixture::providers::{Bench, STALE_MS, START_MS, batch, name};
-use lapsed::Result;
-use lapsed::availability::{
+use lapsed_core::Result;
+use lapsed_core::availability::{
     Beat, Flip, Flipped, Listing, Profile, ProviderState, SessionChange, SessionOutcome, Truth,
 };
-use lapsed::clock::ManualClock;
-use lapsed::system::Restored;
+use lapsed_core::clock::ManualClock;
+use lapsed_core::system::Restored;
 use lapsed_embedded::LogStatus;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -113,7 +113,7 @@ impl Story {
     }
 
     fn now_ms(&self) -> u64 {
-        use lapsed::clock::Clock;
+        use lapsed_core::clock::Clock;
         self.clock.mono().as_millis() as u64
     }
 

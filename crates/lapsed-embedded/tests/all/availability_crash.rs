@@ -8,11 +8,13 @@ use crate::fixture::SharedBytes;
 use crate::fixture::fragile::{Fragile, survivor};
 use crate::fixture::providers::{Bench, STALE_MS, START_MS, batch, flip_of, name, silence};
 use futures::FutureExt;
-use lapsed::availability::rules::{Settings, SettingsPatch};
-use lapsed::availability::{Flip, Listed, Listing, ProviderState, Session, SessionChange, Truth};
-use lapsed::clock::{Clock, ManualClock};
-use lapsed::receipt::Receipt;
-use lapsed::{Error, Result};
+use lapsed_core::availability::rules::{Settings, SettingsPatch};
+use lapsed_core::availability::{
+    Flip, Listed, Listing, ProviderState, Session, SessionChange, Truth,
+};
+use lapsed_core::clock::{Clock, ManualClock};
+use lapsed_core::receipt::Receipt;
+use lapsed_core::{Error, Result};
 use lapsed_embedded::{Backend, LogRow};
 
 fn open(fragile: &Fragile, clock: &ManualClock) -> Bench {

@@ -5,12 +5,12 @@ use std::time::Duration;
 use crate::fixture::providers::{
     Bench, STALE_MS, START_MS, batch, flip_of, flipped, log, name, silence, system,
 };
-use lapsed::Error;
-use lapsed::availability::{Flip, Flipped, ProviderState, Truth};
-use lapsed::receipt::{Reason, Retention};
-use lapsed::store::Store;
-use lapsed::sweep::{Batch, Refusal, TidyLimits};
-use lapsed::system::Restored;
+use lapsed_core::Error;
+use lapsed_core::availability::{Flip, Flipped, ProviderState, Truth};
+use lapsed_core::receipt::{Reason, Retention};
+use lapsed_core::store::Store;
+use lapsed_core::sweep::{Batch, Refusal, TidyLimits};
+use lapsed_core::system::Restored;
 use lapsed_embedded::LogStatus::{Offline, Online};
 
 /// Who fell silent is set offline with log row and receipt; whoever toggled, beat or left is not.

@@ -13,16 +13,16 @@ use std::time::Duration;
 use crate::fixture::providers::{Bench, batch, name};
 use crate::fixture::shaky::{Chance, Shaky};
 use futures::future::join_all;
-use lapsed::activity::Activity;
-use lapsed::availability::memory::MemoryMirror;
-use lapsed::availability::{
+use lapsed_core::activity::Activity;
+use lapsed_core::availability::memory::MemoryMirror;
+use lapsed_core::availability::{
     Availability, AvailabilityParts, Beat, BreakerPolicy, Mirror, Session, SessionChange, Truth,
 };
-use lapsed::clock::{Clock, ManualClock};
-use lapsed::receipt::Silent;
-use lapsed::reconcile::Reconcile;
-use lapsed::sweep::brake::{Brake, BrakePolicy};
-use lapsed::sweep::{Act, Batch, Cursor, PageRequest, Sweep};
+use lapsed_core::clock::{Clock, ManualClock};
+use lapsed_core::receipt::Silent;
+use lapsed_core::reconcile::Reconcile;
+use lapsed_core::sweep::brake::{Brake, BrakePolicy};
+use lapsed_core::sweep::{Act, Batch, Cursor, PageRequest, Sweep};
 use lapsed_embedded::LogStatus;
 
 const DAEMONS: u64 = 3;
@@ -92,7 +92,7 @@ impl Storm {
     }
 
     /// A pass, without the brake: what it takes is checked after the round.
-    async fn sweep(&self, daemon: &Availability) -> lapsed::Result<()> {
+    async fn sweep(&self, daemon: &Availability) -> lapsed_core::Result<()> {
         daemon.survey().await?;
         let request = PageRequest { after: Cursor::default(), limit: 100, undeclared_max: None };
         let suspects = daemon.suspects(request).await?.suspects;
@@ -106,7 +106,7 @@ impl Storm {
     }
 
     /// One thing that a daemon does. Errors are part of it.
-    async fn act(&self, daemon: &Availability) -> lapsed::Result<()> {
+    async fn act(&self, daemon: &Availability) -> lapsed_core::Result<()> {
         self.chance.linger().await;
         let p = format!("p{}", self.chance.below(PROVIDERS));
         let id = name(&p);
@@ -225,7 +225,7 @@ impl Storm {
         assert!(left.is_empty(), "seed {}: {left:?}", self.seed);
     }
 
-    async fn reconcile(&self, act: Act) -> Vec<lapsed::reconcile::Change> {
+    async fn reconcile(&self, act: Act) -> Vec<lapsed_core::reconcile::Change> {
         let (mut changes, mut after) = (Vec::new(), Some(Cursor::default()));
         while let Some(from) = after {
             let page = self.daemons[0].reconcile(from, 3, act).await.unwrap();

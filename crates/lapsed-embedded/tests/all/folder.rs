@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use lapsed::owner::{Claim, OwnerStore};
-use lapsed::registry::{RegistryStore, Take};
-use lapsed::store::Store;
-use lapsed::sweep::Sweep;
-use lapsed::{Error, Name};
+use lapsed_core::owner::{Claim, OwnerStore};
+use lapsed_core::registry::{RegistryStore, Take};
+use lapsed_core::store::Store;
+use lapsed_core::sweep::Sweep;
+use lapsed_core::{Error, Name};
 use lapsed_embedded::{Embedded, Options};
 
 lapsed_testbed::steady_async_tests! {

@@ -2,15 +2,15 @@
 //! by hand, and in a folder under the real one.
 
 mod in_memory {
-    async fn make() -> lapsed::inflight::conformance::Fixture {
+    async fn make() -> lapsed_core::inflight::conformance::Fixture {
         crate::fixture::inflight_in_memory().0
     }
-    lapsed::inflight_conformance!(make);
+    lapsed_core::inflight_conformance!(make);
 }
 
 mod in_a_folder {
-    async fn make() -> lapsed::inflight::conformance::Fixture {
+    async fn make() -> lapsed_core::inflight::conformance::Fixture {
         crate::fixture::inflight_in_folder()
     }
-    lapsed::inflight_conformance!(make, lapsed_testbed::steadily_async);
+    lapsed_core::inflight_conformance!(make, lapsed_testbed::steadily_async);
 }

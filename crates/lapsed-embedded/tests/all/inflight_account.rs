@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use crate::fixture::fragile::{Fragile, survivor};
 use crate::fixture::inflight_on_bytes;
-use lapsed::clock::ManualClock;
-use lapsed::inflight::conformance::{Fixture, job, job_with, name};
-use lapsed::inflight::rules::{End, OnDeath};
-use lapsed::inflight::{Claimed, Did, Enqueued, Finish, Finished, Place, Ticket, Token};
-use lapsed::owner::Claim;
-use lapsed::{Error, Result};
+use lapsed_core::clock::ManualClock;
+use lapsed_core::inflight::conformance::{Fixture, job, job_with, name};
+use lapsed_core::inflight::rules::{End, OnDeath};
+use lapsed_core::inflight::{Claimed, Did, Enqueued, Finish, Finished, Place, Ticket, Token};
+use lapsed_core::owner::Claim;
+use lapsed_core::{Error, Result};
 
 const START_MS: u64 = 1_700_000_000_000;
 
@@ -179,7 +179,7 @@ impl Story {
     async fn sweep(&mut self) {
         self.f.sweep("s").await;
         for receipt in self.f.receipts().await {
-            let done: lapsed::inflight::Recovered =
+            let done: lapsed_core::inflight::Recovered =
                 serde_json::from_value(receipt.removed).unwrap();
             if done.did == Did::Dropped {
                 self.promised.gone.insert(receipt.key.to_string());

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use crate::fixture::fragile::{Fragile, survivor};
 use crate::fixture::{SharedBytes, inflight_on_bytes};
-use lapsed::clock::ManualClock;
-use lapsed::inflight::conformance::{Fixture, ids_of, job_with, name};
-use lapsed::inflight::rules::OnDeath;
-use lapsed::inflight::{Claimed, Counts, Finish, Finished, Job, Place, Ticket};
-use lapsed::owner::Claim;
-use lapsed::sweep::{Act, Batch, BatchId, Stopped, Suspect};
+use lapsed_core::clock::ManualClock;
+use lapsed_core::inflight::conformance::{Fixture, ids_of, job_with, name};
+use lapsed_core::inflight::rules::OnDeath;
+use lapsed_core::inflight::{Claimed, Counts, Finish, Finished, Job, Place, Ticket};
+use lapsed_core::owner::Claim;
+use lapsed_core::sweep::{Act, Batch, BatchId, Stopped, Suspect};
 
 const START_MS: u64 = 1_700_000_000_000;
 
@@ -58,13 +58,13 @@ enum Step {
 
 const STEPS: [Step; 5] = [Step::Enqueue, Step::Take, Step::Complete, Step::Fail, Step::Reclaim];
 
-async fn step(f: &Fixture, scene: &Scene, step: Step) -> lapsed::Result<()> {
+async fn step(f: &Fixture, scene: &Scene, step: Step) -> lapsed_core::Result<()> {
     let tickets = || -> Vec<Ticket> {
         scene.taken.iter().map(|job| job.ticket(scene.claim.incarnation.unwrap())).collect()
     };
     match step {
         Step::Enqueue => {
-            let jobs = ["n1", "n2"].map(lapsed::inflight::conformance::job);
+            let jobs = ["n1", "n2"].map(lapsed_core::inflight::conformance::job);
             f.inflight.enqueue(&jobs).await.map(|_| ())
         }
         Step::Take => f.inflight.take(&scene.claim, &name("q"), 2).await.map(|_| ()),
@@ -88,7 +88,7 @@ async fn step(f: &Fixture, scene: &Scene, step: Step) -> lapsed::Result<()> {
 struct Seen {
     jobs: Vec<Option<Job>>,
     counts: Counts,
-    queues: Vec<(lapsed::Name, u64)>,
+    queues: Vec<(lapsed_core::Name, u64)>,
     letters: usize,
     population: u64,
     receipts: usize,
@@ -218,7 +218,7 @@ async fn tokens_and_order_outlive_a_restart() {
     let claim = f.start("w").await;
     let first = f.take(&claim, 2).await;
     for job in &first {
-        f.finish(&claim, job, Finish::GiveBack(lapsed::inflight::rules::End::Back)).await;
+        f.finish(&claim, job, Finish::GiveBack(lapsed_core::inflight::rules::End::Back)).await;
     }
     drop(f);
     let f = reopen();

@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use lapsed::inflight::conformance::{job, name};
-use lapsed::inflight::rules::Recovery;
-use lapsed::inflight::{Finish, Finished, InflightStore};
-use lapsed::owner::{Claim, OwnerStore};
-use lapsed::sweep::{Act, Batch, BatchId, Cursor, PageRequest, Sweep};
-use lapsed::{Error, Name};
+use lapsed_core::inflight::conformance::{job, name};
+use lapsed_core::inflight::rules::Recovery;
+use lapsed_core::inflight::{Finish, Finished, InflightStore};
+use lapsed_core::owner::{Claim, OwnerStore};
+use lapsed_core::sweep::{Act, Batch, BatchId, Cursor, PageRequest, Sweep};
+use lapsed_core::{Error, Name};
 use lapsed_embedded::{Embedded, EmbeddedInflight, Options};
 
 const TTL: Duration = Duration::from_millis(400);

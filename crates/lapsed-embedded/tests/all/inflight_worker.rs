@@ -7,22 +7,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lapsed::inflight::conformance::{Fixture, ids_of, job, name};
-use lapsed::inflight::rules::End;
-use lapsed::inflight::{
+use lapsed_core::inflight::conformance::{Fixture, ids_of, job, name};
+use lapsed_core::inflight::rules::End;
+use lapsed_core::inflight::{
     Counts, Enqueued, Finish, Finished, Inflight, InflightParts, InflightStore, Job, NewJob, Taken,
     Ticket, TrackAnswer, Worker,
 };
-use lapsed::owner::{Beat, Claim, Incarnation, OwnerInfo, OwnerStore, Pulse};
-use lapsed::receipt::{Receipt, Silent};
-use lapsed::schedule::Stop;
-use lapsed::sweep::brake::{Brake, BrakePolicy};
-use lapsed::sweep::{
+use lapsed_core::owner::{Beat, Claim, Incarnation, OwnerInfo, OwnerStore, Pulse};
+use lapsed_core::receipt::{Receipt, Silent};
+use lapsed_core::schedule::Stop;
+use lapsed_core::sweep::brake::{Brake, BrakePolicy};
+use lapsed_core::sweep::{
     Batch, BatchAnswer, BatchId, Census, Cursor, PageRequest, Suspect, SuspectPage, Sweep, Tidied,
     TidyLimits,
 };
-use lapsed::system::Restored;
-use lapsed::{Error, Name, Result, SystemId};
+use lapsed_core::system::Restored;
+use lapsed_core::{Error, Name, Result, SystemId};
 use tokio::sync::Notify;
 
 /// Carries out every call, and loses every third answer to `take` and to `finish`.
@@ -173,7 +173,7 @@ async fn a_lost_answer_of_take_is_found_again() {
     let worked: Mutex<BTreeMap<Name, u32>> = Mutex::default();
     let (stopper, stop) = Stop::channel();
     let queue = name("q");
-    let work = |job: lapsed::inflight::Claimed| {
+    let work = |job: lapsed_core::inflight::Claimed| {
         *worked.lock().unwrap().entry(job.id).or_default() += 1;
         std::future::ready(Ok::<(), String>(()))
     };

@@ -5,17 +5,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lapsed::clock::{Clock, ManualClock};
-use lapsed::leader::{Campaign, Leadership, Term, TermOptions};
-use lapsed::notes::Notes;
-use lapsed::receipt::{Receipt, ReceiptQuery, Retention, Silent};
-use lapsed::registry::conformance::Fixture;
-use lapsed::schedule::Stop;
-use lapsed::store::{Store, StoreInfo};
-use lapsed::sweep::brake::{Brake, BrakePolicy, Setting};
-use lapsed::sweep::policy::{Mode, Policy};
-use lapsed::sweep::{Act, Stopped, Sweeper, SweeperParts};
-use lapsed::{Result, SystemId};
+use lapsed_core::clock::{Clock, ManualClock};
+use lapsed_core::leader::{Campaign, Leadership, Term, TermOptions};
+use lapsed_core::notes::Notes;
+use lapsed_core::receipt::{Receipt, ReceiptQuery, Retention, Silent};
+use lapsed_core::registry::conformance::Fixture;
+use lapsed_core::schedule::Stop;
+use lapsed_core::store::{Store, StoreInfo};
+use lapsed_core::sweep::brake::{Brake, BrakePolicy, Setting};
+use lapsed_core::sweep::policy::{Mode, Policy};
+use lapsed_core::sweep::{Act, Stopped, Sweeper, SweeperParts};
+use lapsed_core::{Result, SystemId};
 
 /// A real store whose answers to a campaign can be held back.
 struct SlowAnswer {

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use crate::fixture::fragile::{Fragile, survivor};
 use crate::fixture::{SharedBytes, leases_on_bytes};
-use lapsed::clock::{Clock, ManualClock};
-use lapsed::leases::conformance::{Fixture, done, json, key, lost, name};
-use lapsed::leases::{Decision, Described, LeaseKey, Ticket, Token};
-use lapsed::sweep::{Act, Batch, BatchId, Suspect};
+use lapsed_core::clock::{Clock, ManualClock};
+use lapsed_core::leases::conformance::{Fixture, done, json, key, lost, name};
+use lapsed_core::leases::{Decision, Described, LeaseKey, Ticket, Token};
+use lapsed_core::sweep::{Act, Batch, BatchId, Suspect};
 
 const START_MS: u64 = 1_700_000_000_000;
 
@@ -45,7 +45,7 @@ async fn prepare(f: &Fixture) -> Vec<Suspect> {
     suspects
 }
 
-async fn step(f: &Fixture, suspects: &[Suspect], step: Step) -> lapsed::Result<()> {
+async fn step(f: &Fixture, suspects: &[Suspect], step: Step) -> lapsed_core::Result<()> {
     match step {
         Step::Take => f.leases.acquire(&f.wish(&key("b"), "next")).await.map(|_| ()),
         Step::Reclaim => {
@@ -167,7 +167,7 @@ async fn a_restart_keeps_tokens_and_spares_who_could_not_renew() {
 /// The operator's release waives that grace.
 #[tokio::test]
 async fn a_release_of_the_brake_waives_the_grace() {
-    use lapsed::sweep::brake::Setting;
+    use lapsed_core::sweep::brake::Setting;
     let clock = ManualClock::at(START_MS);
     let bytes = SharedBytes::default();
     let make = {

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use crate::fixture::leases_in_folder;
-use lapsed::leases::conformance::contend::{Contender, number};
-use lapsed::leases::conformance::history::check;
-use lapsed::leases::conformance::keys;
+use lapsed_core::leases::conformance::contend::{Contender, number};
+use lapsed_core::leases::conformance::history::check;
+use lapsed_core::leases::conformance::keys;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn many_hands_never_hold_one_key_at_once_and_lose_no_change() {

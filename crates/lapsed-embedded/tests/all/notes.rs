@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use lapsed::notes::conformance::Fixture;
-use lapsed::notes::{NOTES_MAX, NoteQuery};
-use lapsed::store::Store;
-use lapsed::{Kind, Name, SystemId};
+use lapsed_core::notes::conformance::Fixture;
+use lapsed_core::notes::{NOTES_MAX, NoteQuery};
+use lapsed_core::store::Store;
+use lapsed_core::{Kind, Name, SystemId};
 use lapsed_embedded::{Embedded, Options};
 
 fn system() -> SystemId {
@@ -22,7 +22,7 @@ async fn make() -> Fixture {
     Fixture { store: Arc::new(store), system: system(), keep: Box::new(folder) }
 }
 
-lapsed::notes_conformance!(make);
+lapsed_core::notes_conformance!(make);
 
 /// The oldest make room, and only those of the same book.
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! What the suite leaves open because stores in shards cannot promise it, and this store does: one
 //! order of suspects, by deadline and key, and receipts numbered from one without a gap.
 
-use lapsed::sweep::{Cursor, PageRequest};
+use lapsed_core::sweep::{Cursor, PageRequest};
 
 #[tokio::test]
 async fn suspects_come_in_order_and_receipts_without_a_gap() {

@@ -5,10 +5,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lapsed::clock::{Clock, ManualClock};
-use lapsed::owner::{Beat, Claim, Ending, Incarnation, Owner, OwnerInfo, OwnerOptions, OwnerStore};
-use lapsed::registry::conformance::Fixture;
-use lapsed::{Error, Name, Result};
+use lapsed_core::clock::{Clock, ManualClock};
+use lapsed_core::owner::{
+    Beat, Claim, Ending, Incarnation, Owner, OwnerInfo, OwnerOptions, OwnerStore,
+};
+use lapsed_core::registry::conformance::Fixture;
+use lapsed_core::{Error, Name, Result};
 
 /// A real registry whose beats can be made to vanish.
 struct Line {

@@ -9,16 +9,16 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use faulty::{Call, Fault, Faulty};
-use lapsed::Error;
-use lapsed::activity::Activity;
-use lapsed::clock::{Clock, ManualClock};
-use lapsed::name::SystemId;
-use lapsed::receipt::{Receipt, Retention, Witness};
-use lapsed::registry::conformance::Fixture;
-use lapsed::schedule::{self, Stop};
-use lapsed::sweep::brake::{Brake, BrakePolicy, Setting};
-use lapsed::sweep::policy::Policy;
-use lapsed::sweep::{Act, PassReport, Stopped, Sweeper, SweeperParts};
+use lapsed_core::Error;
+use lapsed_core::activity::Activity;
+use lapsed_core::clock::{Clock, ManualClock};
+use lapsed_core::name::SystemId;
+use lapsed_core::receipt::{Receipt, Retention, Witness};
+use lapsed_core::registry::conformance::Fixture;
+use lapsed_core::schedule::{self, Stop};
+use lapsed_core::sweep::brake::{Brake, BrakePolicy, Setting};
+use lapsed_core::sweep::policy::Policy;
+use lapsed_core::sweep::{Act, PassReport, Stopped, Sweeper, SweeperParts};
 
 /// Counts what it is told.
 #[derive(Default)]
@@ -202,8 +202,9 @@ async fn after_an_absence_the_brake_waits_for_the_whole_threshold() {
     let (bytes, clock) =
         (crate::fixture::SharedBytes::default(), ManualClock::at(1_700_000_000_000));
     let f = crate::fixture::reopenable(&bytes, &clock, TTL);
-    let short = f.registry.start(&lapsed::Name::new("i-1").unwrap(), 1_000).await.unwrap();
-    let claim = lapsed::owner::Claim::exact(lapsed::Name::new("i-1").unwrap(), short.incarnation);
+    let short = f.registry.start(&lapsed_core::Name::new("i-1").unwrap(), 1_000).await.unwrap();
+    let claim =
+        lapsed_core::owner::Claim::exact(lapsed_core::Name::new("i-1").unwrap(), short.incarnation);
     f.register(&claim, &["a"]).await;
     drop(f);
     let f = crate::fixture::reopenable(&bytes, &clock, TTL);
@@ -220,8 +221,9 @@ async fn after_an_absence_the_brake_waits_for_the_whole_threshold() {
 #[tokio::test]
 async fn a_new_store_has_nobody_to_spare() {
     let (f, clock) = crate::fixture::in_memory();
-    let short = f.registry.start(&lapsed::Name::new("i-1").unwrap(), 1_000).await.unwrap();
-    let claim = lapsed::owner::Claim::exact(lapsed::Name::new("i-1").unwrap(), short.incarnation);
+    let short = f.registry.start(&lapsed_core::Name::new("i-1").unwrap(), 1_000).await.unwrap();
+    let claim =
+        lapsed_core::owner::Claim::exact(lapsed_core::Name::new("i-1").unwrap(), short.incarnation);
     f.register(&claim, &["a"]).await;
     clock.advance(Duration::from_secs(1));
     let report = f.sweep("s").await;

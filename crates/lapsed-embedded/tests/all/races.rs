@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use lapsed::Name;
-use lapsed::owner::{Claim, OwnerStore};
-use lapsed::receipt::ReceiptQuery;
-use lapsed::registry::{RegistryStore, Take};
-use lapsed::store::Store;
-use lapsed::sweep::{Act, Batch, BatchId, Cursor, Outcome, PageRequest, Sweep};
+use lapsed_core::Name;
+use lapsed_core::owner::{Claim, OwnerStore};
+use lapsed_core::receipt::ReceiptQuery;
+use lapsed_core::registry::{RegistryStore, Take};
+use lapsed_core::store::Store;
+use lapsed_core::sweep::{Act, Batch, BatchId, Cursor, Outcome, PageRequest, Sweep};
 
 lapsed_testbed::steady_tests! {
     a_beat_and_a_sweep_never_disagree,

@@ -2,15 +2,15 @@
 //! by hand, and in a folder under the real one.
 
 mod in_memory {
-    async fn make() -> lapsed::sessions::conformance::Fixture {
+    async fn make() -> lapsed_core::sessions::conformance::Fixture {
         crate::fixture::sessions_in_memory().0
     }
-    lapsed::sessions_conformance!(make);
+    lapsed_core::sessions_conformance!(make);
 }
 
 mod in_a_folder {
-    async fn make() -> lapsed::sessions::conformance::Fixture {
+    async fn make() -> lapsed_core::sessions::conformance::Fixture {
         crate::fixture::sessions_in_folder()
     }
-    lapsed::sessions_conformance!(make, lapsed_testbed::steadily_async);
+    lapsed_core::sessions_conformance!(make, lapsed_testbed::steadily_async);
 }

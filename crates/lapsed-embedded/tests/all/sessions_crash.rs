@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use crate::fixture::fragile::{Fragile, survivor};
 use crate::fixture::{SharedBytes, sessions_on_bytes};
-use lapsed::clock::ManualClock;
-use lapsed::sessions::conformance::{Fixture, keys, name, profile};
-use lapsed::sweep::{Act, Batch, BatchId, Outcome, Stopped};
+use lapsed_core::clock::ManualClock;
+use lapsed_core::sessions::conformance::{Fixture, keys, name, profile};
+use lapsed_core::sweep::{Act, Batch, BatchId, Outcome, Stopped};
 
 const START_MS: u64 = 1_700_000_000_000;
 
@@ -26,7 +26,7 @@ async fn prepare(f: &Fixture) {
     (f.advance)(f.grace).await;
 }
 
-fn batch(suspects: Vec<lapsed::sweep::Suspect>) -> Batch {
+fn batch(suspects: Vec<lapsed_core::sweep::Suspect>) -> Batch {
     let id = BatchId { sweeper: "s".into(), number: 1 };
     Batch { id, suspects, act: Act::Reclaim, term: None }
 }
@@ -150,7 +150,7 @@ async fn a_suspect_listed_before_the_absence_is_spared_after_it() {
     drop(f);
     let f = reopen();
     let answer = f.reclaim(suspects).await;
-    assert_eq!(answer.outcomes, [Outcome::Refused(lapsed::sweep::Refusal::StoreAway)]);
+    assert_eq!(answer.outcomes, [Outcome::Refused(lapsed_core::sweep::Refusal::StoreAway)]);
 }
 
 /// The operator who knows better waives the grace that an absence grants, in the guard too.
@@ -168,7 +168,7 @@ async fn a_release_waives_the_grace_after_an_absence() {
     let f = reopen();
     assert_eq!(f.sweep().await.reclaimed, 0);
     let until_ms = f.now_ms().await + 60_000;
-    let release = lapsed::sweep::brake::Setting::Release { until_ms };
+    let release = lapsed_core::sweep::brake::Setting::Release { until_ms };
     f.store.set_brake(f.sessions.system(), release).await.unwrap();
     assert_eq!(f.sweep().await.reclaimed, 1, "its own grace is not waived");
     assert_eq!(f.session("s").await, None);
@@ -183,7 +183,7 @@ async fn systems_on_one_store_do_not_meet() {
     f.orphaned(&["s"]).await;
     let registry = crate::fixture::id();
     let until_ms = f.now_ms().await + 60_000;
-    let release = lapsed::sweep::brake::Setting::Release { until_ms };
+    let release = lapsed_core::sweep::brake::Setting::Release { until_ms };
     f.store.set_brake(&registry, release).await.unwrap();
     assert_eq!(f.sweep().await.reclaimed, 1);
     clock.advance(Duration::from_secs(1));

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use lapsed::Name;
-use lapsed::owner::{Claim, OwnerStore};
-use lapsed::sessions::{Profile, SessionsStore};
-use lapsed::sweep::{Act, Batch, BatchId, Cursor, Outcome, PageRequest, Sweep};
+use lapsed_core::Name;
+use lapsed_core::owner::{Claim, OwnerStore};
+use lapsed_core::sessions::{Profile, SessionsStore};
+use lapsed_core::sweep::{Act, Batch, BatchId, Cursor, Outcome, PageRequest, Sweep};
 use lapsed_embedded::{Embedded, EmbeddedSessions, Options};
 
 lapsed_testbed::steady_async_tests! {

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use lapsed::leases::LeaseKey;
+use lapsed_core::leases::LeaseKey;
 
 use crate::ground::Held;
 

@@ -5,14 +5,14 @@
 
 use std::time::Duration;
 
-use lapsed::clock::jittered;
-use lapsed::leases::rules::{Attempt, Moment, Record, Staged};
-use lapsed::leases::{
+use lapsed_core::clock::jittered;
+use lapsed_core::leases::rules::{Attempt, Moment, Record, Staged};
+use lapsed_core::leases::{
     Acquire, Acquired, DECISION_TTL_MS, Decision, Described, Expiry, Fenced, Grant, LeaseKey, Loss,
     Met, Removed, State, Subject, Token,
 };
-use lapsed::sweep::BatchId;
-use lapsed::{Error, Result};
+use lapsed_core::sweep::BatchId;
+use lapsed_core::{Error, Result};
 
 use super::ObjectLeases;
 use crate::doc::{BY_OPERATION, Content, Debt, Doc, OWED_MAX};
@@ -225,7 +225,7 @@ impl ObjectLeases {
 
     /// The decision on a transaction; where there is none it is rolled back, for good. One that need not be
     /// kept any longer counts as long as it is there: what waits for it was staged under it.
-    pub(crate) async fn settle_txn(&self, txn: &lapsed::Name) -> Result<Decision> {
+    pub(crate) async fn settle_txn(&self, txn: &lapsed_core::Name) -> Result<Decision> {
         let held = self.ground.load(&Subject::Decision(txn.clone())).await?;
         if let Content::Decision(_, Some(marker)) = &held.doc.content {
             return Ok(marker.decision);
@@ -261,7 +261,7 @@ impl ObjectLeases {
 }
 
 /// The transaction whose decision must be known before the lease ends, if this ends it.
-fn to_settle<'d>(doc: &'d Doc, change: &Change, at: &Moment) -> Option<&'d lapsed::Name> {
+fn to_settle<'d>(doc: &'d Doc, change: &Change, at: &Moment) -> Option<&'d lapsed_core::Name> {
     let Content::Lease(_, record) = &doc.content else { return None };
     let ends = match change {
         Change::Release(token) => record.check(*token).is_ok(),

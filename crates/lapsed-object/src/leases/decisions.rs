@@ -4,9 +4,9 @@
 //! receipt; empty it counts as "nothing there", and the sweep removes it. Deleting is not a conditional
 //! write on every store, and a late delete must never hit a decision that was made anew.
 
-use lapsed::leases::rules::{Marker, Moment};
-use lapsed::leases::{Decided, Decision, Expiry, Met, Removed, Subject};
-use lapsed::{Error, Name, Result};
+use lapsed_core::leases::rules::{Marker, Moment};
+use lapsed_core::leases::{Decided, Decision, Expiry, Met, Removed, Subject};
+use lapsed_core::{Error, Name, Result};
 
 use super::ObjectLeases;
 use crate::doc::{Content, Debt, Doc};

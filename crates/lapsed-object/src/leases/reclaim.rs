@@ -6,11 +6,11 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use lapsed::leases::rules::Moment;
-use lapsed::leases::{Removed, Subject};
-use lapsed::receipt::Receipt;
-use lapsed::sweep::{Act, Batch, BatchAnswer, BatchId, Outcome, Refusal, Suspect};
-use lapsed::{Error, Name, Result};
+use lapsed_core::leases::rules::Moment;
+use lapsed_core::leases::{Removed, Subject};
+use lapsed_core::receipt::Receipt;
+use lapsed_core::sweep::{Act, Batch, BatchAnswer, BatchId, Outcome, Refusal, Suspect};
+use lapsed_core::{Error, Name, Result};
 
 use super::change::intent;
 use super::walk::{Entry, Seen};

@@ -4,10 +4,10 @@
 //! nothing are not looked for here: a sweep finds and removes them when their bucket is over.
 
 use async_trait::async_trait;
-use lapsed::Result;
-use lapsed::leases::DECISIONS;
-use lapsed::reconcile::{Change, Healed, Reconcile, Reconciled};
-use lapsed::sweep::{Act, Cursor};
+use lapsed_core::Result;
+use lapsed_core::leases::DECISIONS;
+use lapsed_core::reconcile::{Change, Healed, Reconcile, Reconciled};
+use lapsed_core::sweep::{Act, Cursor};
 
 use super::{ObjectLeases, some_at_once};
 use crate::ground::{Found, index_name};

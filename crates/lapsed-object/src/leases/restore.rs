@@ -1,11 +1,11 @@
 //! Putting back what a receipt removed. The grant comes first and names the receipt; then the receipt is
 //! marked. Whoever dies in between leaves a receipt that says "not yet", and repeating finds the grant.
 
-use lapsed::leases::rules::Cleared;
-use lapsed::leases::{Removed, Subject};
-use lapsed::receipt::Receipt;
-use lapsed::system::Restored;
-use lapsed::{Error, Name, Result};
+use lapsed_core::leases::rules::Cleared;
+use lapsed_core::leases::{Removed, Subject};
+use lapsed_core::receipt::Receipt;
+use lapsed_core::system::Restored;
+use lapsed_core::{Error, Name, Result};
 
 use super::ObjectLeases;
 use crate::doc::Content;

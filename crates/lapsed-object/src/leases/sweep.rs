@@ -5,14 +5,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lapsed::leases::{DECISIONS, Subject, TTL_MS};
-use lapsed::owner::Incarnation;
-use lapsed::receipt::{Reason, Receipt};
-use lapsed::sweep::{
+use lapsed_core::leases::{DECISIONS, Subject, TTL_MS};
+use lapsed_core::owner::Incarnation;
+use lapsed_core::receipt::{Reason, Receipt};
+use lapsed_core::sweep::{
     Batch, BatchAnswer, BatchId, Census, Cursor, PageRequest, Suspect, SuspectPage, Sweep, Tidied,
     TidyLimits,
 };
-use lapsed::{Error, Name, Result, SystemId};
+use lapsed_core::{Error, Name, Result, SystemId};
 
 use super::walk::{Entry, Seen};
 use super::{ObjectLeases, some_at_once};

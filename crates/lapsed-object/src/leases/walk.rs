@@ -4,8 +4,8 @@
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use lapsed::leases::DECISIONS;
-use lapsed::{Name, Result};
+use lapsed_core::leases::DECISIONS;
+use lapsed_core::{Name, Result};
 
 use super::ObjectLeases;
 use crate::ground::Held;

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use lapsed::Result;
-use lapsed::leases::Subject;
-use lapsed::receipt::Receipt;
+use lapsed_core::Result;
+use lapsed_core::leases::Subject;
+use lapsed_core::receipt::Receipt;
 
 use super::Opened;
 use super::page::Head;

@@ -1,7 +1,7 @@
 //! One log object, as it is written.
 
 use bytes::Bytes;
-use lapsed::receipt::Receipt;
+use lapsed_core::receipt::Receipt;
 use serde::{Deserialize, Serialize};
 
 /// One log object.

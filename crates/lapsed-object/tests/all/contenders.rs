@@ -9,14 +9,14 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use lapsed::clock::{Clock, SystemClock};
-use lapsed::leases::conformance::contend::{Contender, number};
-use lapsed::leases::conformance::history::{Event, check};
-use lapsed::leases::conformance::{keys, policy};
-use lapsed::leases::{LeaseKey, LeasesStore};
-use lapsed::receipt::ReceiptQuery;
-use lapsed::store::Store;
-use lapsed::sweep::Act;
+use lapsed_core::clock::{Clock, SystemClock};
+use lapsed_core::leases::conformance::contend::{Contender, number};
+use lapsed_core::leases::conformance::history::{Event, check};
+use lapsed_core::leases::conformance::{keys, policy};
+use lapsed_core::leases::{LeaseKey, LeasesStore};
+use lapsed_core::receipt::ReceiptQuery;
+use lapsed_core::store::Store;
+use lapsed_core::sweep::Act;
 use lapsed_testbed::{ObjectEngine, ObjectServer, Program};
 
 use crate::fixture::{Site, config_by, layout, open, prefix, system};

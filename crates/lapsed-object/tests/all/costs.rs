@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use lapsed::leases::conformance::{Fixture, done, json, key};
-use lapsed::leases::{Acquired, LeaseKey, LeasesStore, Ticket};
-use lapsed::sweep::policy::Policy;
+use lapsed_core::leases::conformance::{Fixture, done, json, key};
+use lapsed_core::leases::{Acquired, LeaseKey, LeasesStore, Ticket};
+use lapsed_core::sweep::policy::Policy;
 use lapsed_object::{LeasesLayout, RequestKind};
 use lapsed_testbed::{HttpProxy, ObjectEngine, ObjectServer};
 
@@ -29,9 +29,9 @@ impl Site {
 }
 
 async fn acquire(leases: &dyn LeasesStore, key: &LeaseKey, ttl: Duration) -> Ticket {
-    let wish = lapsed::leases::Acquire {
+    let wish = lapsed_core::leases::Acquire {
         key: key.clone(),
-        owner: lapsed::Name::new("o").unwrap(),
+        owner: lapsed_core::Name::new("o").unwrap(),
         ttl_ms: ttl.as_millis() as u64,
         request: None,
     };
@@ -106,9 +106,9 @@ async fn whoever_is_held_off_costs_one_read() {
     let k = key("k");
     acquire(&*holder.leases, &k, LONG).await;
     let rival = site(ObjectEngine::Seaweed, &home, wide());
-    let wish = lapsed::leases::Acquire {
+    let wish = lapsed_core::leases::Acquire {
         key: k.clone(),
-        owner: lapsed::Name::new("rival").unwrap(),
+        owner: lapsed_core::Name::new("rival").unwrap(),
         ttl_ms: 5_000,
         request: None,
     };
@@ -136,8 +136,8 @@ async fn a_sweep_costs_less_than_four_requests_a_lease() {
     site.asked();
     let before = site.store.requests();
     let f: Fixture = site.fixture();
-    let policy = Policy { batch: 20, ..lapsed::leases::conformance::policy() };
-    let report = f.pass("s", lapsed::sweep::Act::Reclaim, policy).await;
+    let policy = Policy { batch: 20, ..lapsed_core::leases::conformance::policy() };
+    let report = f.pass("s", lapsed_core::sweep::Act::Reclaim, policy).await;
     assert_eq!((report.reclaimed, report.suspects), (100, 100), "{report:?}");
     let site = f.keep.downcast_ref::<Site>().unwrap();
     let after = site.store.requests();
@@ -164,7 +164,7 @@ async fn a_budget_that_is_used_up_is_named() {
     done(leases.renew(&ticket, None).await.unwrap().answer);
     done(leases.renew(&ticket, None).await.unwrap().answer);
     let refused = leases.renew(&ticket, None).await.unwrap_err();
-    assert!(matches!(refused, lapsed::Error::Throttled { .. }), "{refused}");
+    assert!(matches!(refused, lapsed_core::Error::Throttled { .. }), "{refused}");
     assert!(refused.to_string().contains("5 requests per hour"), "{refused}");
     let counts = store.requests();
     assert_eq!((counts.total(), counts.withheld), (5, 1));
@@ -180,15 +180,15 @@ async fn a_pass_keeps_its_budget() {
     futures::future::join_all(dead.iter().map(|k| acquire(&*site.leases, k, SHORT))).await;
     pass(&site.store, SHORT + BUCKET).await;
     let f = site.fixture();
-    let policy = Policy { batch: 3, ..lapsed::leases::conformance::policy() };
+    let policy = Policy { batch: 3, ..lapsed_core::leases::conformance::policy() };
     let sweeper = f.sweeper("s", policy);
-    let (_stopper, stop) = lapsed::schedule::Stop::channel();
-    let first = sweeper.pass(lapsed::sweep::Act::Reclaim, 0, &stop).await;
+    let (_stopper, stop) = lapsed_core::schedule::Stop::channel();
+    let first = sweeper.pass(lapsed_core::sweep::Act::Reclaim, 0, &stop).await;
     assert!(first.reclaimed > 0 && first.reclaimed < 12, "{first:?}");
     assert!(first.detail.unwrap().contains("20 requests per pass"));
     let mut reclaimed = first.reclaimed;
     for _ in 0..8 {
-        reclaimed += sweeper.pass(lapsed::sweep::Act::Reclaim, 0, &stop).await.reclaimed;
+        reclaimed += sweeper.pass(lapsed_core::sweep::Act::Reclaim, 0, &stop).await.reclaimed;
     }
     assert_eq!(reclaimed, 12);
 }

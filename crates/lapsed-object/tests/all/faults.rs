@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use lapsed::Error;
-use lapsed::leases::conformance::{done, json, key, name};
-use lapsed::leases::{Acquire, Acquired, Decision, LeasesStore, Token};
-use lapsed::sweep::{Cursor, PageRequest, Sweep};
+use lapsed_core::Error;
+use lapsed_core::leases::conformance::{done, json, key, name};
+use lapsed_core::leases::{Acquire, Acquired, Decision, LeasesStore, Token};
+use lapsed_core::sweep::{Cursor, PageRequest, Sweep};
 use lapsed_testbed::{Fault, HttpProxy, ObjectEngine, ObjectServer, Rule};
 
 use crate::fixture::{Site, layout, prefix};
@@ -32,7 +32,7 @@ async fn token(leases: &dyn LeasesStore) -> Option<Token> {
     leases.peek(&key("k")).await.unwrap().map(|found| found.token)
 }
 
-fn granted(answer: Acquired) -> lapsed::leases::Grant {
+fn granted(answer: Acquired) -> lapsed_core::leases::Grant {
     match answer {
         Acquired::Granted(grant) => grant,
         Acquired::Held(grant) => panic!("held by {grant:?}"),

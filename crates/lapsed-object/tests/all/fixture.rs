@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use lapsed::clock::{Clock, SystemClock};
-use lapsed::leases::conformance::Fixture;
-use lapsed::store::Store;
-use lapsed::{Kind, SystemId};
+use lapsed_core::clock::{Clock, SystemClock};
+use lapsed_core::leases::conformance::Fixture;
+use lapsed_core::store::Store;
+use lapsed_core::{Kind, SystemId};
 use lapsed_object::{LeasesLayout, ObjectConfig, ObjectLeases, ObjectStore};
 use lapsed_testbed::{HttpProxy, ObjectEngine, ObjectServer};
 

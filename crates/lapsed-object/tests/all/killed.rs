@@ -4,11 +4,11 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use lapsed::leases::conformance::{Fixture, key, name};
-use lapsed::leases::{Acquire, LeaseKey, LeasesStore};
-use lapsed::receipt::{Receipt, ReceiptQuery};
-use lapsed::store::Store;
-use lapsed::sweep::{Act, Batch, BatchId, Cursor, PageRequest, Suspect, Sweep};
+use lapsed_core::leases::conformance::{Fixture, key, name};
+use lapsed_core::leases::{Acquire, LeaseKey, LeasesStore};
+use lapsed_core::receipt::{Receipt, ReceiptQuery};
+use lapsed_core::store::Store;
+use lapsed_core::sweep::{Act, Batch, BatchId, Cursor, PageRequest, Suspect, Sweep};
 use lapsed_testbed::{Fault, HttpProxy, ObjectEngine, ObjectServer, Rule};
 
 use crate::fixture::{BUCKET, Site, layout, pass, prefix, sharpen, system};
@@ -144,15 +144,15 @@ async fn a_store_that_goes_away_in_the_middle_leaves_doubt_that_is_settled() {
     // The intention and one change come through; then nothing does.
     proxy.add(Rule::always("", "/meta/", Fault::DropRequest).skip(KEYS + 1));
     proxy.add(Rule::always("PUT", "/receipts/", Fault::DropRequest).skip(1));
-    let sweeper = f.sweeper("s", lapsed::leases::conformance::policy());
-    let (_stopper, stop) = lapsed::schedule::Stop::channel();
+    let sweeper = f.sweeper("s", lapsed_core::leases::conformance::policy());
+    let (_stopper, stop) = lapsed_core::schedule::Stop::channel();
     let first = sweeper.pass(Act::Reclaim, 0, &stop).await;
     assert_eq!((first.reclaimed, first.errors), (0, 1), "{first:?}");
     assert!(sweeper.is_in_doubt());
     proxy.clear();
     // A store that was away holds the brake for a while.
     let until_ms = f.now_ms().await + 600_000;
-    f.set_brake(lapsed::sweep::brake::Setting::Release { until_ms }).await;
+    f.set_brake(lapsed_core::sweep::brake::Setting::Release { until_ms }).await;
     let mut reclaimed = 0;
     for _ in 0..10 {
         let report = sweeper.pass(Act::Reclaim, 0, &stop).await;

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use lapsed::Error;
-use lapsed::leases::conformance::{Fixture, done, key, name};
-use lapsed::leases::{Acquire, Acquired, Decision, Grant, LeaseKey, LeasesStore};
-use lapsed::reconcile::{Healed, Reconcile};
-use lapsed::sweep::{Act, Cursor, Outcome, Refusal};
+use lapsed_core::Error;
+use lapsed_core::leases::conformance::{Fixture, done, key, name};
+use lapsed_core::leases::{Acquire, Acquired, Decision, Grant, LeaseKey, LeasesStore};
+use lapsed_core::reconcile::{Healed, Reconcile};
+use lapsed_core::sweep::{Act, Cursor, Outcome, Refusal};
 use lapsed_object::LeasesLayout;
 use lapsed_testbed::{
     BUCKET as PLACE, Fault, HttpProxy, ObjectEngine, ObjectServer, Rule, http_call,
@@ -55,7 +55,7 @@ fn names(site: &Site, part: &str) -> Vec<String> {
     keys.filter(|key| key.contains(part)).map(str::to_owned).collect()
 }
 
-async fn sweep(f: &Fixture) -> lapsed::sweep::PassReport {
+async fn sweep(f: &Fixture) -> lapsed_core::sweep::PassReport {
     f.sweep().await
 }
 
@@ -245,7 +245,7 @@ async fn a_spoilt_record_does_not_end_a_listing() {
     }
     assert_eq!(by_hand("PUT", &format!("/{}/n/meta/k1.pb", site.prefix)).status, 200);
     let namespace = key("x").namespace;
-    let keys = |page: Vec<lapsed::leases::Described>| -> Vec<String> {
+    let keys = |page: Vec<lapsed_core::leases::Described>| -> Vec<String> {
         page.iter().map(|one| one.key.to_string()).collect()
     };
     let page = site.leases.list(&namespace, None, 2).await.unwrap();
@@ -341,9 +341,9 @@ async fn a_record_that_owes_too_much_pays() {
 /// Old receipts go, the newest log object stays and numbers go on from it.
 #[tokio::test]
 async fn receipts_are_pruned_and_numbers_go_on() {
-    use lapsed::receipt::{ReceiptQuery, Retention};
-    use lapsed::store::Store;
-    use lapsed::sweep::{Sweep, TidyLimits};
+    use lapsed_core::receipt::{ReceiptQuery, Retention};
+    use lapsed_core::store::Store;
+    use lapsed_core::sweep::{Sweep, TidyLimits};
     let site = Site::new(ENGINE);
     for round in 0..3 {
         acquire(&site, &key(&format!("k{round}")), TTL).await;

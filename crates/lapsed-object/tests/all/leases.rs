@@ -1,6 +1,6 @@
 //! The conformance suite of `leases`, on every server that holds what it promises.
 
-use lapsed::leases::conformance::Fixture;
+use lapsed_core::leases::conformance::Fixture;
 use lapsed_testbed::ObjectEngine;
 
 use crate::fixture::Site;
@@ -12,7 +12,7 @@ mod seaweed {
         Site::new(ObjectEngine::Seaweed).sharp_fixture().await
     }
 
-    lapsed::leases_conformance!(make, lapsed_testbed::steadily_async);
+    lapsed_core::leases_conformance!(make, lapsed_testbed::steadily_async);
 }
 
 mod moto {
@@ -22,7 +22,7 @@ mod moto {
         Site::new(ObjectEngine::Moto).sharp_fixture().await
     }
 
-    lapsed::leases_conformance!(make, lapsed_testbed::steadily_async);
+    lapsed_core::leases_conformance!(make, lapsed_testbed::steadily_async);
 }
 
 mod azurite {
@@ -32,5 +32,5 @@ mod azurite {
         Site::new(ObjectEngine::Azurite).sharp_fixture().await
     }
 
-    lapsed::leases_conformance!(make, lapsed_testbed::steadily_async);
+    lapsed_core::leases_conformance!(make, lapsed_testbed::steadily_async);
 }

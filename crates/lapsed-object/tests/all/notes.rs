@@ -1,6 +1,6 @@
 //! Books, marks and turns on every server that holds what it promises.
 
-use lapsed::notes::conformance::Fixture;
+use lapsed_core::notes::conformance::Fixture;
 use lapsed_testbed::ObjectEngine;
 
 use crate::fixture::{Site, system};
@@ -14,12 +14,12 @@ mod seaweed {
     async fn make() -> super::Fixture {
         super::fixture(super::ObjectEngine::Seaweed).await
     }
-    lapsed::notes_conformance!(make);
+    lapsed_core::notes_conformance!(make);
 }
 
 mod azurite {
     async fn make() -> super::Fixture {
         super::fixture(super::ObjectEngine::Azurite).await
     }
-    lapsed::notes_conformance!(make);
+    lapsed_core::notes_conformance!(make);
 }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use lapsed::Error;
-use lapsed::store::Store;
+use lapsed_core::Error;
+use lapsed_core::store::Store;
 use lapsed_object::ObjectConfig;
 use lapsed_testbed::{BUCKET, ObjectEngine, ObjectServer, http_call};
 

@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use lapsed::leases::conformance::{done, key, name};
-use lapsed::leases::rules::Staged;
-use lapsed::leases::{Acquire, Acquired, Decision, Grant, LeaseKey, LeasesStore, State};
-use lapsed::sweep::Outcome;
+use lapsed_core::leases::conformance::{done, key, name};
+use lapsed_core::leases::rules::Staged;
+use lapsed_core::leases::{Acquire, Acquired, Decision, Grant, LeaseKey, LeasesStore, State};
+use lapsed_core::sweep::Outcome;
 use lapsed_testbed::{BUCKET as PLACE, ObjectEngine, ObjectServer, http_call};
 
 use crate::fixture::{BUCKET, Site, layout, pass, prefix, sharpen};

@@ -3,11 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lapsed::availability::{Flip, Flipped, ProviderState};
-use lapsed::owner::Incarnation;
-use lapsed::receipt::{Evidence, Reason, Receipt, ReceiptId};
-use lapsed::sweep::{Act, Batch, BatchId, Refusal};
-use lapsed::{Error, Name, SystemId};
+use lapsed_core::availability::{Flip, Flipped, ProviderState};
+use lapsed_core::owner::Incarnation;
+use lapsed_core::receipt::{Evidence, Reason, Receipt, ReceiptId};
+use lapsed_core::sweep::{Act, Batch, BatchId, Refusal};
+use lapsed_core::{Error, Name, SystemId};
 use serde_json::json;
 use tokio_postgres::Row;
 

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use lapsed::availability::ProviderState;
-use lapsed::receipt::{Receipt, ReceiptId};
-use lapsed::store::Store;
-use lapsed::sweep::{BatchId, Tidied, TidyLimits};
-use lapsed::system::Restored;
-use lapsed::{Name, Result};
+use lapsed_core::availability::ProviderState;
+use lapsed_core::receipt::{Receipt, ReceiptId};
+use lapsed_core::store::Store;
+use lapsed_core::sweep::{BatchId, Tidied, TidyLimits};
+use lapsed_core::system::Restored;
+use lapsed_core::{Name, Result};
 
 use crate::availability::PostgresTruth;
 use crate::availability::states::{Locked, Whom};

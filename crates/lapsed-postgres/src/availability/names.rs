@@ -1,6 +1,6 @@
 //! The application's tables, as they were found: names quoted, types known, what is missing told.
 
-use lapsed::{Error, Name, Result};
+use lapsed_core::{Error, Name, Result};
 
 use crate::layout::Layout;
 use crate::link::Link;

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use lapsed::availability::rules::Settings;
-use lapsed::availability::{Available, Beat, Flap, Listed, Listing, ProviderState};
-use lapsed::{Error, Name, Result};
+use lapsed_core::availability::rules::Settings;
+use lapsed_core::availability::{Available, Beat, Flap, Listed, Listing, ProviderState};
+use lapsed_core::{Error, Name, Result};
 use tokio_postgres::Row;
 
 use crate::availability::PostgresTruth;

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use lapsed::availability::{
+use lapsed_core::availability::{
     ProviderState, Session, SessionChange, SessionOutcome, SessionRefusal, SessionStatus, rules,
 };
-use lapsed::{Error, Name, Result};
+use lapsed_core::{Error, Name, Result};
 use tokio_postgres::Row;
 
 use crate::availability::names::Names;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use lapsed::availability::{ProviderState, rules};
-use lapsed::{Name, Result};
+use lapsed_core::availability::{ProviderState, rules};
+use lapsed_core::{Name, Result};
 use tokio_postgres::Row;
 
 use crate::availability::PostgresTruth;

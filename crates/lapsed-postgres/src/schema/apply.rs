@@ -1,6 +1,6 @@
 //! Making what is missing.
 
-use lapsed::Result;
+use lapsed_core::Result;
 
 use crate::Postgres;
 use crate::layout::Layout;

@@ -1,7 +1,9 @@
 //! An application's own tables: other names, other types, more columns than lapsed knows.
 
-use lapsed::availability::{Beat, Profile, SessionChange, SessionOutcome, SessionRefusal, Truth};
-use lapsed::{Error, Name};
+use lapsed_core::availability::{
+    Beat, Profile, SessionChange, SessionOutcome, SessionRefusal, Truth,
+};
+use lapsed_core::{Error, Name};
 use lapsed_postgres::{Layout, Postgres, PostgresTruth, Triggers};
 use lapsed_testbed::PostgresServer;
 
@@ -115,7 +117,7 @@ async fn other_names_numbers_and_an_enumeration() {
     );
     let flaps = theirs.truth.log(&name("7"), 9).await.unwrap();
     assert_eq!(flaps.iter().map(|flap| flap.online).collect::<Vec<_>>(), [false, true]);
-    let patch = lapsed::availability::rules::SettingsPatch {
+    let patch = lapsed_core::availability::rules::SettingsPatch {
         max_customers_per_mitra: Some(9),
         ..Default::default()
     };

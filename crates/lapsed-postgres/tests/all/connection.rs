@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use lapsed::availability::Truth;
-use lapsed::store::Store;
-use lapsed::{Error, Kind, SystemId};
+use lapsed_core::availability::Truth;
+use lapsed_core::store::Store;
+use lapsed_core::{Error, Kind, SystemId};
 use lapsed_postgres::{Address, Layout, Postgres, Triggers};
 use lapsed_testbed::{PostgresOptions, PostgresServer};
 

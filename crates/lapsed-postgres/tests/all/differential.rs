@@ -5,13 +5,13 @@
 
 use std::collections::BTreeSet;
 
-use lapsed::availability::{
+use lapsed_core::availability::{
     Flip, Flipped, Listed, Listing, Profile, ProviderState, SessionChange, SessionOutcome, Truth,
 };
-use lapsed::clock::{Clock, ManualClock};
-use lapsed::receipt::ReceiptQuery;
-use lapsed::system::Restored;
-use lapsed::{Name, Result};
+use lapsed_core::clock::{Clock, ManualClock};
+use lapsed_core::receipt::ReceiptQuery;
+use lapsed_core::system::Restored;
+use lapsed_core::{Name, Result};
 use lapsed_embedded::{Embedded, Options};
 
 use crate::fixture::{Bench, batch, name, system};
@@ -100,7 +100,7 @@ fn meanings(states: &[ProviderState]) -> Vec<String> {
 }
 
 async fn take(truth: &dyn Truth, step: &Step, number: u64) -> Result<String> {
-    let state = |changed: &lapsed::availability::Changed| {
+    let state = |changed: &lapsed_core::availability::Changed| {
         format!(
             "{} changed={} revoked={}",
             meaning(&changed.state),

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lapsed::availability::{Flipped, SessionChange, SessionOutcome, Truth};
-use lapsed::sweep::Refusal;
-use lapsed::{Error, Name};
+use lapsed_core::availability::{Flipped, SessionChange, SessionOutcome, Truth};
+use lapsed_core::sweep::Refusal;
+use lapsed_core::{Error, Name};
 use lapsed_postgres::{Address, PostgresTruth};
 use lapsed_testbed::PostgresProxy;
 

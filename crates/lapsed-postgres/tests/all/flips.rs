@@ -1,11 +1,11 @@
 //! Setting the silent offline: who is, who is not, batches that are settled, what is put back.
 
-use lapsed::Error;
-use lapsed::availability::{Flip, Flipped, ProviderState, Truth};
-use lapsed::receipt::{Reason, Retention};
-use lapsed::store::Store;
-use lapsed::sweep::{Act, Batch, Refusal, TidyLimits};
-use lapsed::system::Restored;
+use lapsed_core::Error;
+use lapsed_core::availability::{Flip, Flipped, ProviderState, Truth};
+use lapsed_core::receipt::{Reason, Retention};
+use lapsed_core::store::Store;
+use lapsed_core::sweep::{Act, Batch, Refusal, TidyLimits};
+use lapsed_core::system::Restored;
 
 use crate::fixture::{Bench, STALE_MS, batch, flip_of, flipped, name, system};
 

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use lapsed::Name;
-use lapsed::notes::conformance::Fixture;
-use lapsed::notes::{NOTES_MAX, NoteQuery};
+use lapsed_core::Name;
+use lapsed_core::notes::conformance::Fixture;
+use lapsed_core::notes::{NOTES_MAX, NoteQuery};
 
 use crate::fixture::{Bench, system};
 
@@ -13,7 +13,7 @@ async fn make() -> Fixture {
     Fixture { store: Arc::new(bench.postgres.clone()), system: system(), keep: Box::new(bench) }
 }
 
-lapsed::notes_conformance!(make);
+lapsed_core::notes_conformance!(make);
 
 /// The oldest make room.
 #[tokio::test]
@@ -25,7 +25,7 @@ async fn a_book_keeps_its_newest() {
         system()
     ));
     let book = Name::new("audit").unwrap();
-    let notes = lapsed::store::Store::notes(&bench.postgres);
+    let notes = lapsed_core::store::Store::notes(&bench.postgres);
     notes.note(&system(), &book, "new").await.unwrap();
     let query = NoteQuery { before: None, limit: 20_000 };
     let kept = notes.notes(&system(), &book, query).await.unwrap();

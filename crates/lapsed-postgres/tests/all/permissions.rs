@@ -1,11 +1,11 @@
 //! The permissions that docs/operations.md names are enough, each for a user that has just these.
 
-use lapsed::availability::rules::SettingsPatch;
-use lapsed::availability::{Profile, SessionChange, Truth};
-use lapsed::receipt::Retention;
-use lapsed::store::Store;
-use lapsed::sweep::TidyLimits;
-use lapsed::sweep::brake::Setting;
+use lapsed_core::availability::rules::SettingsPatch;
+use lapsed_core::availability::{Profile, SessionChange, Truth};
+use lapsed_core::receipt::Retention;
+use lapsed_core::store::Store;
+use lapsed_core::sweep::TidyLimits;
+use lapsed_core::sweep::brake::Setting;
 use lapsed_postgres::Postgres;
 
 use crate::fixture::{Bench, address, batch, flip_of, flipped, layout, name, system};
@@ -48,7 +48,7 @@ async fn a_user_with_just_these_can_do_everything() {
     truth.extent().await.unwrap();
     let state = truth.refresh(&[(a.clone(), 0)]).await.unwrap().pop().unwrap();
     let term = postgres.campaign(&system(), "me", 600_000).await.unwrap().unwrap();
-    let led = lapsed::sweep::Batch { term: Some(term.number), ..batch(1) };
+    let led = lapsed_core::sweep::Batch { term: Some(term.number), ..batch(1) };
     let answer = truth.flip(&led, &[flip_of(&state)], 0).await.unwrap();
     let seq = flipped(&answer[0]).0.id.seq;
     truth.settle(&batch(1).id).await.unwrap();
@@ -66,7 +66,7 @@ async fn a_user_with_just_these_can_do_everything() {
     postgres.resign(&system(), term.number).await.unwrap();
     let (notes, book) = (postgres.notes(), name("audit"));
     let seq = notes.note(&system(), &book, "text").await.unwrap();
-    notes.notes(&system(), &book, lapsed::notes::NoteQuery::default()).await.unwrap();
+    notes.notes(&system(), &book, lapsed_core::notes::NoteQuery::default()).await.unwrap();
     notes.strike(&system(), &book, seq).await.unwrap();
     notes.advance_mark(&system(), &book, 1).await.unwrap();
     notes.mark(&system(), &book).await.unwrap();

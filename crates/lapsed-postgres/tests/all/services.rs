@@ -1,7 +1,7 @@
 //! Receipts, terms and settings on PostgreSQL.
 
-use lapsed::store::Store;
-use lapsed::sweep::brake::Setting;
+use lapsed_core::store::Store;
+use lapsed_core::sweep::brake::Setting;
 
 use crate::fixture::{Bench, eventually, system};
 

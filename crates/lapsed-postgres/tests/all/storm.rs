@@ -10,20 +10,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use lapsed::Name;
-use lapsed::activity::Activity;
-use lapsed::availability::rules::SettingsPatch;
-use lapsed::availability::{
+use lapsed_core::Name;
+use lapsed_core::activity::Activity;
+use lapsed_core::availability::rules::SettingsPatch;
+use lapsed_core::availability::{
     Availability, AvailabilityParts, Beat, BreakerPolicy, SessionChange, Truth,
 };
-use lapsed::clock::{Clock, ManualClock, SystemClock};
-use lapsed::receipt::{Retention, Silent};
-use lapsed::reconcile::Reconcile;
-use lapsed::schedule::{Stop, Stopper};
-use lapsed::sweep::brake::{Brake, BrakePolicy};
-use lapsed::sweep::policy::Policy;
-use lapsed::sweep::{Act, Cursor, Sweeper, SweeperParts};
-use lapsed::system::System;
+use lapsed_core::clock::{Clock, ManualClock, SystemClock};
+use lapsed_core::receipt::{Retention, Silent};
+use lapsed_core::reconcile::Reconcile;
+use lapsed_core::schedule::{Stop, Stopper};
+use lapsed_core::sweep::brake::{Brake, BrakePolicy};
+use lapsed_core::sweep::policy::Policy;
+use lapsed_core::sweep::{Act, Cursor, Sweeper, SweeperParts};
+use lapsed_core::system::System;
 use lapsed_postgres::Postgres;
 use lapsed_redis::{MirrorLayout, Redis};
 use lapsed_testbed::{Engine, Server as Valkey};
@@ -198,7 +198,7 @@ impl Storm {
 async fn reconcile(
     daemon: &Availability,
     act: Act,
-) -> lapsed::Result<Vec<lapsed::reconcile::Change>> {
+) -> lapsed_core::Result<Vec<lapsed_core::reconcile::Change>> {
     let (mut changes, mut after) = (Vec::new(), Some(Cursor::default()));
     while let Some(from) = after {
         let page = daemon.reconcile(from, 100, act).await?;

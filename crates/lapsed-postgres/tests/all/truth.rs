@@ -1,8 +1,8 @@
 //! What the truth of availability says and does.
 
-use lapsed::Error;
-use lapsed::availability::rules::{Settings, SettingsPatch};
-use lapsed::availability::{
+use lapsed_core::Error;
+use lapsed_core::availability::rules::{Settings, SettingsPatch};
+use lapsed_core::availability::{
     Beat, Listed, Listing, Profile, SessionChange, SessionOutcome, SessionRefusal, SessionStatus,
     Truth,
 };

@@ -12,18 +12,18 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lapsed::inflight::rules::{End, OnDeath};
-use lapsed::inflight::{
+use lapsed_core::inflight::rules::{End, OnDeath};
+use lapsed_core::inflight::{
     Counts, Enqueued, Finish, Finished, InflightStore, Job, NewJob, Taken, Ticket, TrackAnswer,
 };
-use lapsed::owner::{Beat, Claim, Incarnation, OwnerInfo, OwnerStore};
-use lapsed::receipt::Receipt;
-use lapsed::sweep::{
+use lapsed_core::owner::{Beat, Claim, Incarnation, OwnerInfo, OwnerStore};
+use lapsed_core::receipt::Receipt;
+use lapsed_core::sweep::{
     Batch, BatchAnswer, BatchId, Census, Cursor, PageRequest, Suspect, SuspectPage, Sweep, Tidied,
     TidyLimits,
 };
-use lapsed::system::Restored;
-use lapsed::{Error, Name, Result, SystemId};
+use lapsed_core::system::Restored;
+use lapsed_core::{Error, Name, Result, SystemId};
 
 use super::AdoptedInflightLayout;
 use crate::Redis;

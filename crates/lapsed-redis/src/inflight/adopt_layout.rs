@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use lapsed::inflight::rules::Recovery;
-use lapsed::inflight::{HEARTBEAT_INTERVAL_MS, ORPHAN_THRESHOLD_MS};
-use lapsed::{Error, Result};
+use lapsed_core::inflight::rules::Recovery;
+use lapsed_core::inflight::{HEARTBEAT_INTERVAL_MS, ORPHAN_THRESHOLD_MS};
+use lapsed_core::{Error, Result};
 
 use crate::names::{Template, hash_tag, slot};
 use crate::queues::{QueueFormat, Queues};
@@ -188,7 +188,7 @@ mod tests {
         assert!(words.contains("`orphan_threshold` (300s)"), "{words}");
         let own = AdoptedInflightLayout { queues: QueueFormat::Own, ..seed() };
         assert!(refused(own, false).contains("mode = \"native\""));
-        let outbox = Some(lapsed::Name::new("outbox").unwrap());
+        let outbox = Some(lapsed_core::Name::new("outbox").unwrap());
         let recovery = Recovery { outbox, ..Recovery::default() };
         let unheard = AdoptedInflightLayout { recovery, ..seed() };
         assert!(refused(unheard, false).contains("nobody would deliver"));

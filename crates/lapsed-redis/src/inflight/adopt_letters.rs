@@ -1,10 +1,10 @@
 //! Dead letters: listed, put back, deleted; and what a receipt took, put back.
 
-use lapsed::inflight::rules::End;
-use lapsed::inflight::{Did, Job, Place, Recovered};
-use lapsed::receipt::Receipt;
-use lapsed::system::Restored;
-use lapsed::{Error, Name, Result};
+use lapsed_core::inflight::rules::End;
+use lapsed_core::inflight::{Did, Job, Place, Recovered};
+use lapsed_core::receipt::Receipt;
+use lapsed_core::system::Restored;
+use lapsed_core::{Error, Name, Result};
 
 use super::adopt::{AdoptedInflight, end_word};
 use super::records::{self, Head, Tail};

@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
-use lapsed::inflight::{Counts, Job, Place, Token};
-use lapsed::owner::Incarnation;
-use lapsed::receipt::Reason;
-use lapsed::sweep::{Census, Cursor, PageRequest, Suspect, SuspectPage};
-use lapsed::{Error, Name, Result};
+use lapsed_core::inflight::{Counts, Job, Place, Token};
+use lapsed_core::owner::Incarnation;
+use lapsed_core::receipt::Reason;
+use lapsed_core::sweep::{Census, Cursor, PageRequest, Suspect, SuspectPage};
+use lapsed_core::{Error, Name, Result};
 
 use super::adopt::{AdoptedInflight, LOCK, owner_of};
 use crate::ground::Args;

@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lapsed::owner::{Incarnation, OwnerInfo};
-use lapsed::{Name, Result};
+use lapsed_core::owner::{Incarnation, OwnerInfo};
+use lapsed_core::{Name, Result};
 
 use super::adopt::{AdoptedInflight, owner_of};
 use super::adopt_look::from_score;

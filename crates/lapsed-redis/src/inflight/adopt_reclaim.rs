@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lapsed::inflight::rules::{OnDeath, Why};
-use lapsed::inflight::{Did, Recovered};
-use lapsed::receipt::{Evidence, Reason, Receipt, ReceiptId};
-use lapsed::sweep::{Act, Batch, BatchAnswer, Outcome, Refusal, Suspect};
-use lapsed::{Error, Name, Result};
+use lapsed_core::inflight::rules::{OnDeath, Why};
+use lapsed_core::inflight::{Did, Recovered};
+use lapsed_core::receipt::{Evidence, Reason, Receipt, ReceiptId};
+use lapsed_core::sweep::{Act, Batch, BatchAnswer, Outcome, Refusal, Suspect};
+use lapsed_core::{Error, Name, Result};
 
 use super::adopt::{AdoptedInflight, LOCK};
 use super::records::{recovered, way_letter};

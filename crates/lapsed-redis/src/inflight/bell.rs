@@ -9,8 +9,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lapsed::Name;
-use lapsed::clock::Clock;
+use lapsed_core::Name;
+use lapsed_core::clock::Clock;
 use tokio::sync::Notify;
 
 use crate::link::Link;

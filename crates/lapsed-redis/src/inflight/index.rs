@@ -8,9 +8,9 @@
 use std::collections::BTreeSet;
 
 use async_trait::async_trait;
-use lapsed::reconcile::{Change, Healed, Reconcile, Reconciled};
-use lapsed::sweep::{Act, Cursor};
-use lapsed::{Error, Name, Result};
+use lapsed_core::reconcile::{Change, Healed, Reconcile, Reconciled};
+use lapsed_core::sweep::{Act, Cursor};
+use lapsed_core::{Error, Name, Result};
 
 use super::native::NativeInflight;
 use super::records::{self, Head};

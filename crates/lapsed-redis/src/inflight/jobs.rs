@@ -1,10 +1,10 @@
 //! Looking at jobs, queues and the account; dead letters; what is put back from receipts.
 
-use lapsed::inflight::{Counts, Did, Job, Place, Recovered, Token};
-use lapsed::owner::Incarnation;
-use lapsed::registry::rules::due_ms;
-use lapsed::system::Restored;
-use lapsed::{Name, Result};
+use lapsed_core::inflight::{Counts, Did, Job, Place, Recovered, Token};
+use lapsed_core::owner::Incarnation;
+use lapsed_core::registry::rules::due_ms;
+use lapsed_core::system::Restored;
+use lapsed_core::{Name, Result};
 
 use super::native::NativeInflight;
 use super::operations::{Words, number};

@@ -6,12 +6,12 @@
 
 use std::collections::BTreeSet;
 
-use lapsed::inflight::rules::End;
-use lapsed::inflight::{
+use lapsed_core::inflight::rules::End;
+use lapsed_core::inflight::{
     Claimed, Enqueued, Finish, Finished, NewJob, Taken, Ticket, Token, TrackAnswer, Tracked,
 };
-use lapsed::owner::{Beat, Claim, Incarnation};
-use lapsed::{Error, Name, Result};
+use lapsed_core::owner::{Beat, Claim, Incarnation};
+use lapsed_core::{Error, Name, Result};
 
 use super::native::NativeInflight;
 use super::records::{Tail, name, way_letter};

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lapsed::owner::Incarnation;
-use lapsed::receipt::{Evidence, Reason, Receipt, ReceiptId};
-use lapsed::sweep::{Act, Batch, BatchAnswer, Outcome, Refusal};
-use lapsed::{Error, Name, Result};
+use lapsed_core::owner::Incarnation;
+use lapsed_core::receipt::{Evidence, Reason, Receipt, ReceiptId};
+use lapsed_core::sweep::{Act, Batch, BatchAnswer, Outcome, Refusal};
+use lapsed_core::{Error, Name, Result};
 use serde_json::json;
 
 use super::native::NativeInflight;

@@ -1,8 +1,8 @@
 //! One job as the scripts write it down: see `inflight_prelude.lua`.
 
-use lapsed::inflight::rules::{OnDeath, Why, counting};
-use lapsed::inflight::{Did, Recovered, Token};
-use lapsed::{Name, Result};
+use lapsed_core::inflight::rules::{OnDeath, Why, counting};
+use lapsed_core::inflight::{Did, Recovered, Token};
+use lapsed_core::{Name, Result};
 
 /// What stays the same wherever a job is.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,9 +1,9 @@
 //! Jobs that several take at the same time, and claims that several complete: in one call each.
 
 use futures::future::{BoxFuture, FutureExt};
-use lapsed::inflight::{Finish, Finished, Ticket};
-use lapsed::owner::Claim;
-use lapsed::{Name, Result};
+use lapsed_core::inflight::{Finish, Finished, Ticket};
+use lapsed_core::owner::Claim;
+use lapsed_core::{Name, Result};
 
 use super::native::NativeInflight;
 use super::operations::{JOBS_A_CALL, Words};

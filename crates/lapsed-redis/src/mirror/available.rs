@@ -15,10 +15,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lapsed::availability::rules::Settings;
-use lapsed::availability::{Available, AvailablePage};
-use lapsed::sweep::Cursor;
-use lapsed::{Name, Result};
+use lapsed_core::availability::rules::Settings;
+use lapsed_core::availability::{Available, AvailablePage};
+use lapsed_core::sweep::Cursor;
+use lapsed_core::{Name, Result};
 
 use super::Inner;
 use super::looks::{Words, next, number};

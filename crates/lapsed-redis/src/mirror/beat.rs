@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use futures::future::{BoxFuture, FutureExt, try_join_all};
-use lapsed::availability::{Beat, MirrorBeat};
-use lapsed::{Name, Result};
+use lapsed_core::availability::{Beat, MirrorBeat};
+use lapsed_core::{Name, Result};
 
 use super::{Inner, NAMES_A_CALL, RedisMirror};
 use crate::joint::{Ask, Question};

@@ -1,8 +1,8 @@
 //! The decisive step.
 
-use lapsed::Result;
-use lapsed::availability::rules::Doom;
-use lapsed::sweep::{Act, Batch, Refusal, Suspect};
+use lapsed_core::Result;
+use lapsed_core::availability::rules::Doom;
+use lapsed_core::sweep::{Act, Batch, Refusal, Suspect};
 
 use super::Inner;
 use crate::script;

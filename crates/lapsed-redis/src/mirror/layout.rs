@@ -1,6 +1,6 @@
 //! The keys of a mirror, as the application names them.
 
-use lapsed::{Error, Result};
+use lapsed_core::{Error, Result};
 
 use crate::names::{Template, hash_tag};
 

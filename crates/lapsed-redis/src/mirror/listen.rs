@@ -6,8 +6,8 @@
 use std::time::Duration;
 
 use futures::StreamExt;
-use lapsed::clock::{Clock, within};
-use lapsed::{Error, Name, Result};
+use lapsed_core::clock::{Clock, within};
+use lapsed_core::{Error, Name, Result};
 use redis::aio::PubSub;
 use redis::{Client, Msg};
 use tokio::sync::mpsc;

@@ -1,9 +1,9 @@
 //! What the mirror has, in bounded pages.
 
-use lapsed::availability::rules::Doom;
-use lapsed::availability::{BeatPage, Looked, OnlineBeat, Seen, SeenBeat};
-use lapsed::sweep::Cursor;
-use lapsed::{Error, Name, Result};
+use lapsed_core::availability::rules::Doom;
+use lapsed_core::availability::{BeatPage, Looked, OnlineBeat, Seen, SeenBeat};
+use lapsed_core::sweep::Cursor;
+use lapsed_core::{Error, Name, Result};
 
 use super::decide::doom_of;
 use super::{Inner, NAMES_A_CALL};

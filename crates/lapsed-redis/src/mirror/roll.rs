@@ -5,7 +5,7 @@
 //! instant: in which life of the server the mirror was seeded and which one this is, which of its keys are
 //! there, who of the roll is online, and how many are in all. Nothing in it writes.
 
-use lapsed::Name;
+use lapsed_core::Name;
 use redis::{Pipeline, Value};
 
 use super::Inner;

@@ -1,7 +1,7 @@
 //! What the beacon says, made by one for all.
 
-use lapsed::availability::{Snapshot, SnapshotTurn};
-use lapsed::{Error, Result};
+use lapsed_core::availability::{Snapshot, SnapshotTurn};
+use lapsed_core::{Error, Result};
 
 use super::Inner;
 use crate::script;

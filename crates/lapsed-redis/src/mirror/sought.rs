@@ -5,10 +5,10 @@
 use std::sync::Arc;
 
 use futures::future::{BoxFuture, FutureExt};
-use lapsed::Result;
-use lapsed::availability::AvailablePage;
-use lapsed::availability::rules::Settings;
-use lapsed::sweep::Cursor;
+use lapsed_core::Result;
+use lapsed_core::availability::AvailablePage;
+use lapsed_core::availability::rules::Settings;
+use lapsed_core::sweep::Cursor;
 
 use super::{Inner, RedisMirror};
 use crate::joint::{Ask, Question};

@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
-use lapsed::availability::Told;
-use lapsed::{Name, Result};
+use lapsed_core::availability::Told;
+use lapsed_core::{Name, Result};
 
 use super::{Inner, NAMES_A_CALL};
 use crate::script;

@@ -10,15 +10,15 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lapsed::owner::{Beat, Claim, Incarnation, OwnerInfo, OwnerStore};
-use lapsed::receipt::{Reason, Receipt};
-use lapsed::registry::{Found, Holder, RegisterAnswer, RegistryStore, Take};
-use lapsed::sweep::{
+use lapsed_core::owner::{Beat, Claim, Incarnation, OwnerInfo, OwnerStore};
+use lapsed_core::receipt::{Reason, Receipt};
+use lapsed_core::registry::{Found, Holder, RegisterAnswer, RegistryStore, Take};
+use lapsed_core::sweep::{
     Batch, BatchAnswer, BatchId, Census, Cursor, Outcome, PageRequest, Suspect, SuspectPage, Sweep,
     Tidied, TidyLimits,
 };
-use lapsed::system::Restored;
-use lapsed::{Error, Name, Result, SystemId};
+use lapsed_core::system::Restored;
+use lapsed_core::{Error, Name, Result, SystemId};
 
 use super::RegistryLayout;
 use super::entries::restored;

@@ -6,11 +6,11 @@
 
 use std::collections::BTreeSet;
 
-use lapsed::owner::{Claim, Incarnation};
-use lapsed::registry::rules::due_ms;
-use lapsed::registry::{Found, Holder, RegisterAnswer, Registered, Take};
-use lapsed::system::Restored;
-use lapsed::{Error, Name, Result};
+use lapsed_core::owner::{Claim, Incarnation};
+use lapsed_core::registry::rules::due_ms;
+use lapsed_core::registry::{Found, Holder, RegisterAnswer, Registered, Take};
+use lapsed_core::system::Restored;
+use lapsed_core::{Error, Name, Result};
 
 use super::native::NativeRegistry;
 use crate::ground::{Args, Shard};
@@ -264,7 +264,10 @@ impl NativeRegistry {
 }
 
 /// What `registry_restore` said; `None` when it wants to be called again.
-pub(super) fn restored(words: &[String], receipt: &lapsed::receipt::Receipt) -> Option<Restored> {
+pub(super) fn restored(
+    words: &[String],
+    receipt: &lapsed_core::receipt::Receipt,
+) -> Option<Restored> {
     let word = |at: usize| words.get(at).map_or("", String::as_str);
     let why = match word(0) {
         "again" => return None,

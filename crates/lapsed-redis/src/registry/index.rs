@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use async_trait::async_trait;
-use lapsed::reconcile::{Change, Healed, Reconcile, Reconciled};
-use lapsed::sweep::{Act, Cursor};
-use lapsed::{Error, Name, Result};
+use lapsed_core::reconcile::{Change, Healed, Reconcile, Reconciled};
+use lapsed_core::sweep::{Act, Cursor};
+use lapsed_core::{Error, Name, Result};
 
 use super::entries::declare;
 use super::native::NativeRegistry;

@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lapsed::owner::{Beat, Claim, Incarnation, OwnerInfo, OwnerStore};
-use lapsed::receipt::Receipt;
-use lapsed::registry::{Found, RegisterAnswer, RegistryStore, Take};
-use lapsed::sweep::{
+use lapsed_core::owner::{Beat, Claim, Incarnation, OwnerInfo, OwnerStore};
+use lapsed_core::receipt::Receipt;
+use lapsed_core::registry::{Found, RegisterAnswer, RegistryStore, Take};
+use lapsed_core::sweep::{
     Batch, BatchAnswer, BatchId, Census, Cursor, PageRequest, Suspect, SuspectPage, Sweep, Tidied,
     TidyLimits,
 };
-use lapsed::system::Restored;
-use lapsed::{Error, Name, Result, SystemId};
+use lapsed_core::system::Restored;
+use lapsed_core::{Error, Name, Result, SystemId};
 
 use super::RegistryLayout;
 use super::entries::KEYS_A_CALL;

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::try_join_all;
-use lapsed::owner::Incarnation;
-use lapsed::receipt::{Evidence, Receipt, ReceiptId};
-use lapsed::sweep::{Act, Batch, BatchAnswer, Outcome, Refusal, Suspect};
-use lapsed::{Name, Result};
+use lapsed_core::owner::Incarnation;
+use lapsed_core::receipt::{Evidence, Receipt, ReceiptId};
+use lapsed_core::sweep::{Act, Batch, BatchAnswer, Outcome, Refusal, Suspect};
+use lapsed_core::{Name, Result};
 use serde_json::json;
 
 use super::native::NativeRegistry;
@@ -212,7 +212,7 @@ impl Ground {
         &self,
         batch: &Batch,
         suspect: &Suspect,
-        reason: lapsed::receipt::Reason,
+        reason: lapsed_core::receipt::Reason,
         evidence: Evidence,
         seq: u64,
     ) -> Receipt {

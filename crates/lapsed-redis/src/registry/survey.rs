@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use lapsed::owner::Incarnation;
-use lapsed::sweep::{Census, Cursor, PageRequest, Suspect, SuspectPage};
-use lapsed::{Error, Name, Result};
+use lapsed_core::owner::Incarnation;
+use lapsed_core::sweep::{Census, Cursor, PageRequest, Suspect, SuspectPage};
+use lapsed_core::{Error, Name, Result};
 use tokio::task::{JoinError, JoinHandle};
 
 use super::adopt::{AdoptedRegistry, REASON};

@@ -1,6 +1,6 @@
 //! Owners that beat without lapsed, and how much there is.
 
-use lapsed::Result;
+use lapsed_core::Result;
 
 use super::native::NativeRegistry;
 use crate::ground::{Args, Shard};

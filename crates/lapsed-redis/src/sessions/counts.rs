@@ -1,7 +1,7 @@
 //! How many sessions there are, and how many of them are due: from the indexes alone.
 
-use lapsed::Result;
-use lapsed::sweep::Census;
+use lapsed_core::Result;
+use lapsed_core::sweep::Census;
 
 use super::RedisSessions;
 use super::suspects::{MILLISECONDS_FROM, seconds};

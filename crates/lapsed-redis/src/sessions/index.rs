@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 
 use async_trait::async_trait;
-use lapsed::reconcile::{Change, Healed, Reconcile, Reconciled};
-use lapsed::sweep::{Act, Cursor};
-use lapsed::{Error, Name, Result};
+use lapsed_core::reconcile::{Change, Healed, Reconcile, Reconciled};
+use lapsed_core::sweep::{Act, Cursor};
+use lapsed_core::{Error, Name, Result};
 
 use super::{RedisSessions, refs};
 use crate::ground::{Args, Shard};
@@ -255,7 +255,7 @@ impl RedisSessions {
             }
             false => template.name_in(key)?,
         };
-        lapsed::Name::new(id).is_ok().then(|| id.to_owned())
+        lapsed_core::Name::new(id).is_ok().then(|| id.to_owned())
     }
 
     async fn scan_index(

@@ -1,11 +1,11 @@
 //! Sessions: made, connected to, let go, deleted, put back.
 
 use futures::future::try_join_all;
-use lapsed::owner::{Claim, Incarnation};
-use lapsed::sessions::rules::due_ms;
-use lapsed::sessions::{Deleted, Profile, Session, Standing};
-use lapsed::system::Restored;
-use lapsed::{Error, Name, Result};
+use lapsed_core::owner::{Claim, Incarnation};
+use lapsed_core::sessions::rules::due_ms;
+use lapsed_core::sessions::{Deleted, Profile, Session, Standing};
+use lapsed_core::system::Restored;
+use lapsed_core::{Error, Name, Result};
 use serde_json::Value as Json;
 
 use super::{RedisSessions, none, refs};

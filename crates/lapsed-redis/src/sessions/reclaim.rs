@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::try_join_all;
-use lapsed::receipt::{Evidence, Receipt, ReceiptId};
-use lapsed::sweep::{Act, Batch, BatchAnswer, Outcome, Refusal, Suspect};
-use lapsed::{Name, Result};
+use lapsed_core::receipt::{Evidence, Receipt, ReceiptId};
+use lapsed_core::sweep::{Act, Batch, BatchAnswer, Outcome, Refusal, Suspect};
+use lapsed_core::{Name, Result};
 
 use super::{RedisSessions, refs};
 use crate::ground::{Args, Shard};
@@ -173,7 +173,7 @@ impl RedisSessions {
         &self,
         batch: &Batch,
         suspect: &Suspect,
-        reason: lapsed::receipt::Reason,
+        reason: lapsed_core::receipt::Reason,
         evidence: Evidence,
         seq: u64,
     ) -> Receipt {

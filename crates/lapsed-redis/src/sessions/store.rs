@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lapsed::owner::{Beat, Claim, Incarnation, OwnerInfo, OwnerStore};
-use lapsed::receipt::Receipt;
-use lapsed::sessions::{Activated, Deleted, Profile, Session, SessionsStore, Standing};
-use lapsed::sweep::{
+use lapsed_core::owner::{Beat, Claim, Incarnation, OwnerInfo, OwnerStore};
+use lapsed_core::receipt::Receipt;
+use lapsed_core::sessions::{Activated, Deleted, Profile, Session, SessionsStore, Standing};
+use lapsed_core::sweep::{
     Batch, BatchAnswer, BatchId, Census, Cursor, PageRequest, Suspect, SuspectPage, Sweep, Tidied,
     TidyLimits,
 };
-use lapsed::system::Restored;
-use lapsed::{Error, Name, Result, SystemId};
+use lapsed_core::system::Restored;
+use lapsed_core::{Error, Name, Result, SystemId};
 
 use super::RedisSessions;
 

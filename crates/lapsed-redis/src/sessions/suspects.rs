@@ -2,10 +2,10 @@
 //!
 //! Both come from an index by time. Of sessions that somebody is connected to nothing is read.
 
-use lapsed::owner::Incarnation;
-use lapsed::receipt::Reason;
-use lapsed::sweep::{Cursor, PageRequest, Suspect, SuspectPage};
-use lapsed::{Error, Name, Result};
+use lapsed_core::owner::Incarnation;
+use lapsed_core::receipt::Reason;
+use lapsed_core::sweep::{Cursor, PageRequest, Suspect, SuspectPage};
+use lapsed_core::{Error, Name, Result};
 
 use super::RedisSessions;
 use crate::doomed;

@@ -5,15 +5,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lapsed::owner::{Claim, OwnerStore};
-use lapsed::receipt::Reason;
-use lapsed::registry::{RegistryStore, Take};
-use lapsed::store::Store;
-use lapsed::sweep::brake::Setting;
-use lapsed::sweep::policy::Policy;
-use lapsed::sweep::{Outcome, Refusal, Stopped, Sweep};
-use lapsed::system::Restored;
-use lapsed::{Error, Kind, SystemId};
+use lapsed_core::owner::{Claim, OwnerStore};
+use lapsed_core::receipt::Reason;
+use lapsed_core::registry::{RegistryStore, Take};
+use lapsed_core::store::Store;
+use lapsed_core::sweep::brake::Setting;
+use lapsed_core::sweep::policy::Policy;
+use lapsed_core::sweep::{Outcome, Refusal, Stopped, Sweep};
+use lapsed_core::system::Restored;
+use lapsed_core::{Error, Kind, SystemId};
 use lapsed_redis::{AdoptedRegistry, Redis, RegistryLayout, Template};
 use lapsed_testbed::{Cluster, Engine, Persistence, Server, ServerOptions};
 
@@ -64,11 +64,11 @@ impl World {
         held_by(owner, keys)
     }
 
-    fn sweeper(&self) -> lapsed::sweep::Sweeper {
+    fn sweeper(&self) -> lapsed_core::sweep::Sweeper {
         sweeper(&self.sweep, &self.redis, Policy::default())
     }
 
-    async fn receipts(&self) -> Vec<lapsed::receipt::Receipt> {
+    async fn receipts(&self) -> Vec<lapsed_core::receipt::Receipt> {
         receipts(&self.redis, &id()).await
     }
 }
@@ -222,7 +222,7 @@ async fn a_dry_run_lists_what_a_pass_evicts_and_changes_nothing(engine: Engine) 
     assert_eq!(world.app.registry(), before);
     assert!(world.receipts().await.is_empty());
     let did = pass(&sweeper).await;
-    let listed = |report: &lapsed::sweep::PassReport| -> Vec<_> {
+    let listed = |report: &lapsed_core::sweep::PassReport| -> Vec<_> {
         report.entries.iter().map(|e| (e.key.clone(), e.owner.clone(), e.deadline_ms)).collect()
     };
     assert_eq!((did.reclaimed, did.examined), (60, would.examined), "{did:?}");
@@ -385,10 +385,10 @@ async fn a_registry_of_the_wrong_type_is_told_and_left_alone(engine: Engine) {
     assert!(detail.contains("WRONGTYPE") && detail.contains("another type"), "{detail}");
     let error = world.sweep.survey().await.unwrap_err();
     assert!(matches!(error, Error::Corrupt { .. }), "{error:?}");
-    let suspect = lapsed::sweep::Suspect {
+    let suspect = lapsed_core::sweep::Suspect {
         key: name("k"),
         owner: name("i-1"),
-        incarnation: lapsed::owner::Incarnation(0),
+        incarnation: lapsed_core::owner::Incarnation(0),
         deadline_ms: 1,
         reason: Reason::OwnerDead,
     };

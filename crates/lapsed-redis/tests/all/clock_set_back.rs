@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lapsed::sweep::Sweep;
-use lapsed::sweep::policy::Policy;
+use lapsed_core::sweep::Sweep;
+use lapsed_core::sweep::policy::Policy;
 use lapsed_testbed::{Engine, Server};
 
 use crate::story::{

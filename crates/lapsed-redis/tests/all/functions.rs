@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use lapsed::owner::Claim;
-use lapsed::registry::Take;
-use lapsed::sessions::SessionsStore;
-use lapsed::{Error, Kind, Name};
+use lapsed_core::owner::Claim;
+use lapsed_core::registry::Take;
+use lapsed_core::sessions::SessionsStore;
+use lapsed_core::{Error, Kind, Name};
 use lapsed_testbed::Server;
 
 use crate::caller::{Caller, first};
@@ -17,7 +17,7 @@ fn name(text: &str) -> Name {
 
 /// A registry that two work on: lapsed itself, and somebody who calls functions.
 struct Shared {
-    native: lapsed::registry::conformance::Fixture,
+    native: lapsed_core::registry::conformance::Fixture,
     caller: Caller,
     hash: String,
     system: String,
@@ -29,7 +29,7 @@ impl Shared {
         let (redis, id, layout) = (connect(&server.url()), id(Kind::Registry), layout(1));
         let (hash, system) = (layout.registry_key.clone(), id.name.to_string());
         let clock = redis.clone();
-        let native = lapsed::registry::conformance::Fixture {
+        let native = lapsed_core::registry::conformance::Fixture {
             registry: Arc::new(redis.registry(id, layout).unwrap()),
             store: Arc::new(redis),
             ttl: TTL,
@@ -200,7 +200,7 @@ async fn sessions_live_and_die(server: &Server) {
     let (session, refs) = (layout.session_key.of("s-1"), layout.ref_count_key.of("s-1"));
     let prefix = layout.broadcaster_key.of("");
     let sessions = Arc::new(redis.sessions(id, layout).unwrap());
-    let native = lapsed::sessions::conformance::Fixture {
+    let native = lapsed_core::sessions::conformance::Fixture {
         sessions: sessions.clone(),
         store: Arc::new(redis.clone()),
         ttl: TTL,

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lapsed::owner::Claim;
-use lapsed::registry::RegistryStore;
-use lapsed::{Error, Kind, Name};
+use lapsed_core::owner::Claim;
+use lapsed_core::registry::RegistryStore;
+use lapsed_core::{Error, Kind, Name};
 use lapsed_redis::{Downgrade, FUNCTIONS_VERSION, Redis, shard_of};
 use lapsed_testbed::{Engine, Server};
 
@@ -54,7 +54,7 @@ async fn calls_go_on_during_an_upgrade() {
         let layout = layout(1);
         let hash = layout.registry_key.clone();
         let registry = redis.registry(id(Kind::Registry), layout).unwrap();
-        let system = lapsed::sweep::Sweep::system(&registry).name.to_string();
+        let system = lapsed_core::sweep::Sweep::system(&registry).name.to_string();
         let life =
             first(&caller.must("lapsed_registry_start", &[&hash], &[&system, "i-1", "60000"]));
 
@@ -91,7 +91,7 @@ async fn calls_go_on_during_an_upgrade() {
         assert_eq!(versions, ["0", &FUNCTIONS_VERSION.to_string()]);
         let claim = Claim::exact(
             Name::new("i-1").unwrap(),
-            lapsed::owner::Incarnation(life.parse().unwrap()),
+            lapsed_core::owner::Incarnation(life.parse().unwrap()),
         );
         let held = registry.entries(&claim, None, 1_000_000).await.unwrap();
         assert_eq!(held.len(), count);
@@ -134,7 +134,7 @@ async fn on_every_master_of_a_cluster() {
     let layout = layout(SHARDS);
     let hash = layout.registry_key.clone();
     let registry = redis.registry(id(Kind::Registry), layout).unwrap();
-    let system = lapsed::sweep::Sweep::system(&registry).name.to_string();
+    let system = lapsed_core::sweep::Sweep::system(&registry).name.to_string();
     let hash_of = |shard: usize| format!("{hash}/{shard}");
     let on = |key: &str, name: &str, args: &[&str]| {
         let node = CLUSTER.master_of_slot(lapsed_redis::slot(key)).unwrap();

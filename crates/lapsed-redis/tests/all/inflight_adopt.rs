@@ -8,12 +8,12 @@ use crate::inflight_app::{
     Beside, GC_LOCK, INDEX, JOBS, LONG_AGO_MS, THRESHOLD, jid, layout, name, named, pass, payload,
     skipped, sweep_through, uuid,
 };
-use lapsed::inflight::rules::{End, Recovery, Why};
-use lapsed::inflight::{Did, InflightStore, Place, Recovered};
-use lapsed::owner::Claim;
-use lapsed::receipt::{Reason, Receipt};
-use lapsed::sweep::policy::Policy;
-use lapsed::sweep::{Act, Cursor, Outcome, PageRequest, Refusal, Sweep};
+use lapsed_core::inflight::rules::{End, Recovery, Why};
+use lapsed_core::inflight::{Did, InflightStore, Place, Recovered};
+use lapsed_core::owner::Claim;
+use lapsed_core::receipt::{Reason, Receipt};
+use lapsed_core::sweep::policy::Policy;
+use lapsed_core::sweep::{Act, Cursor, Outcome, PageRequest, Refusal, Sweep};
 use lapsed_redis::AdoptedInflightLayout;
 
 crate::inflight_app::on_both! {
@@ -501,7 +501,8 @@ async fn the_oldest_is_the_next_to_be_run(beside: Beside) {
     assert_eq!(app.queue("default"), [jobs([1, 2, 3]), vec!["waiting".to_owned()]].concat());
     app.call(&["DEL", "queue:default"]);
     app.call(&["LPUSH", "queue:default", "waiting"]);
-    let back = Recovery { on_death: lapsed::inflight::rules::OnDeath::Back, ..Recovery::default() };
+    let back =
+        Recovery { on_death: lapsed_core::inflight::rules::OnDeath::Back, ..Recovery::default() };
     let beside = beside.with(with(back));
     for n in [5, 4, 6] {
         app.register_at(&uuid(n), payload(n, "default"), &at(LONG_AGO_MS - 10_000 * n as u64));

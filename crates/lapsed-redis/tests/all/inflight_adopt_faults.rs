@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use crate::inflight_app::{
     App, Beside, INDEX, JOBS, PATIENCE, layout, pass, payload, skipped, sum, sweep_through, uuid,
 };
-use lapsed::sweep::policy::Policy;
-use lapsed::sweep::{Act, PassReport, Stopped, Sweeper};
+use lapsed_core::sweep::policy::Policy;
+use lapsed_core::sweep::{Act, PassReport, Stopped, Sweeper};
 use lapsed_redis::AdoptedInflightLayout;
 use lapsed_testbed::{Engine, Persistence, Proxy, Server, ServerOptions};
 

@@ -7,16 +7,16 @@ use std::time::Duration;
 use crate::inflight_app::{
     App, Beside, GC_LOCK, INDEX, JOBS, THRESHOLD, layout, name, payload, uuid,
 };
-use lapsed::clock::SystemClock;
-use lapsed::inflight::rules::{End, OnDeath, Recovery, Why};
-use lapsed::inflight::{
+use lapsed_core::clock::SystemClock;
+use lapsed_core::inflight::rules::{End, OnDeath, Recovery, Why};
+use lapsed_core::inflight::{
     Did, Finish, Inflight, InflightParts, InflightStore, NewJob, Place, Recovered,
 };
-use lapsed::owner::{Claim, OwnerStore};
-use lapsed::receipt::Silent;
-use lapsed::sweep::brake::{Brake, BrakePolicy};
-use lapsed::system::{Restored, System};
-use lapsed::{Error, Result};
+use lapsed_core::owner::{Claim, OwnerStore};
+use lapsed_core::receipt::Silent;
+use lapsed_core::sweep::brake::{Brake, BrakePolicy};
+use lapsed_core::system::{Restored, System};
+use lapsed_core::{Error, Result};
 use lapsed_redis::{Address, AdoptedInflightLayout, QueueFormat, Redis, Template};
 use lapsed_testbed::{Cluster, Engine, Server};
 

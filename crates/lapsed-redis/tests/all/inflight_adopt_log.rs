@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 use std::sync::{Arc, LazyLock, Mutex};
 
 use crate::inflight_app::{App, Beside, layout, pass, payload, sweep_through, unique};
-use lapsed::sweep::Act;
+use lapsed_core::sweep::Act;
 use lapsed_testbed::{Engine, Proxy, Server};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};

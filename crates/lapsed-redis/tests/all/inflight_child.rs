@@ -5,9 +5,9 @@ use std::process::Command;
 use std::sync::Arc;
 
 use futures::future::join_all;
-use lapsed::inflight::{Finish, InflightStore, Worked, Worker};
-use lapsed::sweep::Sweep;
-use lapsed::sweep::policy::Policy;
+use lapsed_core::inflight::{Finish, InflightStore, Worked, Worker};
+use lapsed_core::sweep::Sweep;
+use lapsed_core::sweep::policy::Policy;
 use lapsed_testbed::Program;
 
 use crate::jobs::{id, patient, system};

@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::StreamExt;
-use lapsed::inflight::{Finish, Finished, InflightStore, Place};
-use lapsed::owner::OwnerStore;
-use lapsed::store::Store;
-use lapsed::sweep::policy::Policy;
-use lapsed::sweep::{Outcome, Refusal, Sweep};
+use lapsed_core::inflight::{Finish, Finished, InflightStore, Place};
+use lapsed_core::owner::OwnerStore;
+use lapsed_core::store::Store;
+use lapsed_core::sweep::policy::Policy;
+use lapsed_core::sweep::{Outcome, Refusal, Sweep};
 use lapsed_testbed::{Engine, Persistence, Proxy, Server, ServerOptions};
 
 use crate::inflight_child::{self, SWEEPER, WORKER};
@@ -247,7 +247,7 @@ async fn one_job_of_each_of_ten_thousand_workers(engine: Engine) {
     assert_eq!(taken.iter().sum::<usize>(), WORKERS);
     // All at once is what a brake is for: the operator lets go of it.
     let until_ms = world.redis.info().await.unwrap().now_ms + 600_000;
-    let release = lapsed::sweep::brake::Setting::Release { until_ms };
+    let release = lapsed_core::sweep::brake::Setting::Release { until_ms };
     world.redis.set_brake(&crate::jobs::id(), release).await.unwrap();
     world.sweep_all(Policy::default()).await;
     assert_eq!(world.complete_all().await, WORKERS as u64);
@@ -299,7 +299,7 @@ async fn something_else_under_a_key(engine: Engine) {
     let world = World::new(ServerOptions::new(engine), patient());
     let app = world.app();
     let key = |what: &str| format!("lapsed:{{lapsed:inflight}}:{}:{what}", crate::jobs::id());
-    let on = |id: &str, queue: &str| lapsed::inflight::NewJob::new(name(id), name(queue), id);
+    let on = |id: &str, queue: &str| lapsed_core::inflight::NewJob::new(name(id), name(queue), id);
     let claim = world.start("w").await;
     let jobs = [on("a", "bad"), on("b", "good"), on("c", "bad")];
     world.jobs.register(&claim, &jobs).await.unwrap();

@@ -1,8 +1,8 @@
 //! Jobs by FCALL and by lapsed itself: both work on the same.
 
-use lapsed::inflight::{Finish, Finished, InflightStore, NewJob, Place};
-use lapsed::owner::{Claim, OwnerStore};
-use lapsed::sweep::{Sweep, TidyLimits};
+use lapsed_core::inflight::{Finish, Finished, InflightStore, NewJob, Place};
+use lapsed_core::owner::{Claim, OwnerStore};
+use lapsed_core::sweep::{Sweep, TidyLimits};
 use lapsed_redis::QueueFormat;
 use lapsed_testbed::{Engine, ServerOptions};
 
@@ -131,7 +131,7 @@ async fn the_application_s_queues_are_left_to_it(engine: Engine) {
     let limits = TidyLimits {
         rows: 10,
         undeclared_max: None,
-        retention: lapsed::receipt::Retention::default(),
+        retention: lapsed_core::receipt::Retention::default(),
         term: None,
     };
     world.jobs.tidy(limits).await.unwrap();

@@ -1,10 +1,10 @@
 //! What lies beside the records of jobs is damaged in every way there is; reconciling finds it all, in a dry run
 //! changes nothing, and heals it.
 
-use lapsed::inflight::{Finish, InflightStore, Place};
-use lapsed::reconcile::{Change, Healed, Reconcile};
-use lapsed::sweep::policy::Policy;
-use lapsed::sweep::{Act, Cursor};
+use lapsed_core::inflight::{Finish, InflightStore, Place};
+use lapsed_core::reconcile::{Change, Healed, Reconcile};
+use lapsed_core::sweep::policy::Policy;
+use lapsed_core::sweep::{Act, Cursor};
 use lapsed_testbed::{Engine, ServerOptions};
 
 use crate::jobs::{World, id, patient};
@@ -94,9 +94,9 @@ async fn a_sound_system_is_left_alone(engine: Engine) {
         for _ in 0..60 {
             let jobs = world.jobs.take(&claim, &name("q"), 5).await.unwrap().jobs;
             let tickets: Vec<_> = jobs.iter().map(|job| job.ticket(incarnation)).collect();
-            lapsed::owner::OwnerStore::beat(&world.jobs, &claim).await.unwrap();
+            lapsed_core::owner::OwnerStore::beat(&world.jobs, &claim).await.unwrap();
             world.jobs.finish(&tickets[..3], &Finish::Complete).await.unwrap();
-            let back = Finish::GiveBack(lapsed::inflight::rules::End::Back);
+            let back = Finish::GiveBack(lapsed_core::inflight::rules::End::Back);
             world.jobs.finish(&tickets[3..4], &back).await.unwrap();
         }
     };

@@ -1,10 +1,10 @@
 //! Receipts of jobs that an earlier version wrote, fields for each job instead of one packed value, lie in
 //! front of the new ones: they are listed with them, put back from, and pruned in their turn.
 
-use lapsed::inflight::{Did, InflightStore, Place, Recovered};
-use lapsed::receipt::{Receipt, Retention};
-use lapsed::sweep::{Sweep, TidyLimits};
-use lapsed::system::Restored;
+use lapsed_core::inflight::{Did, InflightStore, Place, Recovered};
+use lapsed_core::receipt::{Receipt, Retention};
+use lapsed_core::sweep::{Sweep, TidyLimits};
+use lapsed_core::system::Restored;
 use lapsed_testbed::{Engine, ServerOptions};
 
 use crate::jobs::{World, id, patient};

@@ -1,10 +1,10 @@
 //! Queues that are the application's: a list, Sidekiq's, a stream. What is popped there is in flight in
 //! the same step, and goes back as it came, byte for byte.
 
-use lapsed::inflight::rules::{End, Recovery, Why};
-use lapsed::inflight::{Did, Finish, Finished, InflightStore, NewJob, Place, Recovered};
-use lapsed::sweep::{Outcome, Refusal};
-use lapsed::{Error, Kind, SystemId};
+use lapsed_core::inflight::rules::{End, Recovery, Why};
+use lapsed_core::inflight::{Did, Finish, Finished, InflightStore, NewJob, Place, Recovered};
+use lapsed_core::sweep::{Outcome, Refusal};
+use lapsed_core::{Error, Kind, SystemId};
 use lapsed_redis::{InflightLayout, QueueFormat, Template};
 use lapsed_testbed::resp::Reply;
 use lapsed_testbed::{Engine, ServerOptions};
@@ -237,17 +237,17 @@ async fn on_a_cluster_everything_lies_in_one_slot() {
     let Err(apart) = open("lapsed:inflight", "queue:{queue}") else { panic!("it cannot work") };
     assert!(apart.to_string().contains("one slot"), "{apart}");
     let jobs = open("{mail}:inflight", "{mail}:queue:{queue}").unwrap();
-    let beat = lapsed::owner::OwnerStore::start(&jobs, &name("w"), 60_000).await.unwrap();
-    let claim = lapsed::owner::Claim::exact(name("w"), beat.incarnation);
+    let beat = lapsed_core::owner::OwnerStore::start(&jobs, &name("w"), 60_000).await.unwrap();
+    let claim = lapsed_core::owner::Claim::exact(name("w"), beat.incarnation);
     assert!(jobs.take(&claim, &name("q"), 1).await.unwrap().jobs.is_empty());
     let job = NewJob::new(name("a"), name("q"), "payload");
     jobs.register(&claim, std::slice::from_ref(&job)).await.unwrap();
-    let info = lapsed::owner::OwnerStore::end(&jobs, &claim).await.unwrap();
+    let info = lapsed_core::owner::OwnerStore::end(&jobs, &claim).await.unwrap();
     assert_eq!(info.held, 1);
     let left = jobs.held_by(&claim, 10).await.unwrap();
     let outcomes = reclaim(&jobs, 1, left).await.outcomes;
     assert_eq!(recovered(&outcomes[0]).did, Did::PutBack);
-    let beat = lapsed::owner::OwnerStore::start(&jobs, &name("w"), 60_000).await.unwrap();
-    let claim = lapsed::owner::Claim::exact(name("w"), beat.incarnation);
+    let beat = lapsed_core::owner::OwnerStore::start(&jobs, &name("w"), 60_000).await.unwrap();
+    let claim = lapsed_core::owner::Claim::exact(name("w"), beat.incarnation);
     assert_eq!(jobs.take(&claim, &name("q"), 9).await.unwrap().jobs[0].payload, "payload");
 }

@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 
 use futures::future::join_all;
-use lapsed::Error;
-use lapsed::inflight::{Claimed, Finish, Finished, InflightStore, Taken, Ticket};
-use lapsed::owner::{Claim, OwnerStore};
+use lapsed_core::Error;
+use lapsed_core::inflight::{Claimed, Finish, Finished, InflightStore, Taken, Ticket};
+use lapsed_core::owner::{Claim, OwnerStore};
 use lapsed_testbed::{Engine, ServerOptions};
 
 use crate::jobs::{World, id, patient};
@@ -27,7 +27,7 @@ async fn living(world: &World, owner: &str) -> Claim {
     Claim::exact(name(owner), beat.incarnation)
 }
 
-async fn take_all(world: &World, claims: &[Claim]) -> Vec<lapsed::Result<Taken>> {
+async fn take_all(world: &World, claims: &[Claim]) -> Vec<lapsed_core::Result<Taken>> {
     join_all(claims.iter().map(|claim| {
         let queue = name("q");
         async move { world.jobs.take(claim, &queue, EACH).await }

@@ -7,16 +7,16 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lapsed::inflight::rules::Recovery;
-use lapsed::inflight::{InflightStore, Place};
-use lapsed::owner::{Claim, Incarnation, OwnerStore};
-use lapsed::registry::RegistryStore;
-use lapsed::sessions::SessionsStore;
-use lapsed::store::Store;
-use lapsed::sweep::Sweep;
-use lapsed::sweep::brake::Setting;
-use lapsed::sweep::policy::Policy;
-use lapsed::{Kind, Name, SystemId};
+use lapsed_core::inflight::rules::Recovery;
+use lapsed_core::inflight::{InflightStore, Place};
+use lapsed_core::owner::{Claim, Incarnation, OwnerStore};
+use lapsed_core::registry::RegistryStore;
+use lapsed_core::sessions::SessionsStore;
+use lapsed_core::store::Store;
+use lapsed_core::sweep::Sweep;
+use lapsed_core::sweep::brake::Setting;
+use lapsed_core::sweep::policy::Policy;
+use lapsed_core::{Kind, Name, SystemId};
 use lapsed_redis::{
     Address, InflightLayout, NativeInflight, QueueFormat, Redis, RegistryLayout, SessionsLayout,
     Template,

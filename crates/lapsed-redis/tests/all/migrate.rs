@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lapsed::clock::SystemClock;
-use lapsed::owner::{Claim, Ending, OwnerStore};
-use lapsed::reconcile::{self, Plan, ReconcileReport};
-use lapsed::registry::{RegistryStore, Take};
-use lapsed::schedule::Stop;
-use lapsed::sweep::policy::Policy;
-use lapsed::sweep::{Act, Cursor, Outcome, Refusal, Sweep, Sweeper};
+use lapsed_core::clock::SystemClock;
+use lapsed_core::owner::{Claim, Ending, OwnerStore};
+use lapsed_core::reconcile::{self, Plan, ReconcileReport};
+use lapsed_core::registry::{RegistryStore, Take};
+use lapsed_core::schedule::Stop;
+use lapsed_core::sweep::policy::Policy;
+use lapsed_core::sweep::{Act, Cursor, Outcome, Refusal, Sweep, Sweeper};
 use lapsed_redis::{NativeRegistry, Redis, RegistryLayout, Template};
 use lapsed_testbed::{Cluster, Engine, Persistence, Server, ServerOptions};
 
@@ -210,7 +210,7 @@ async fn a_native_start_gives_the_old_life_one_last_ttl(engine: Engine) {
     world.living("i-1", &keys("k", 10));
     world.reconcile(Act::Reclaim).await;
     let old = world.registry.owner(&Claim::newest(name("i-1"))).await.unwrap().unwrap();
-    let began_ms = lapsed::store::Store::info(&world.redis).await.unwrap().now_ms;
+    let began_ms = lapsed_core::store::Store::info(&world.redis).await.unwrap().now_ms;
     let beat = world.registry.start(&name("i-1"), 600_000).await.unwrap();
     assert!(beat.incarnation > old.incarnation);
     let claim = Claim::exact(name("i-1"), beat.incarnation);
@@ -384,7 +384,7 @@ async fn what_cannot_be_judged_is_left_alone() {
         heartbeat_key: Template::new("{c}:hb:{owner}", "owner").unwrap(),
         ..layout(TTL)
     };
-    let system = lapsed::SystemId::new(lapsed::Kind::Registry, "tagged").unwrap();
+    let system = lapsed_core::SystemId::new(lapsed_core::Kind::Registry, "tagged").unwrap();
     let registry = redis.registry(system, tagged).unwrap();
     let app = node("{c}:registry");
     app.call(&["HSET", "{c}:registry", "a", "i-live", "b", "i-dead"]);

@@ -4,12 +4,12 @@
 
 use std::time::Duration;
 
-use lapsed::clock::SystemClock;
-use lapsed::owner::{Claim, OwnerStore};
-use lapsed::reconcile::{self, Plan};
-use lapsed::registry::RegistryStore;
-use lapsed::schedule::Stop;
-use lapsed::sweep::{Act, Cursor};
+use lapsed_core::clock::SystemClock;
+use lapsed_core::owner::{Claim, OwnerStore};
+use lapsed_core::reconcile::{self, Plan};
+use lapsed_core::registry::RegistryStore;
+use lapsed_core::schedule::Stop;
+use lapsed_core::sweep::{Act, Cursor};
 use lapsed_testbed::{Engine, Server};
 
 use crate::caller::Caller;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use lapsed::availability::{Beat, Mirror, MirrorBeat, ProviderState, SeenBeat, Told};
-use lapsed::sweep::{Act, Cursor, Refusal};
+use lapsed_core::availability::{Beat, Mirror, MirrorBeat, ProviderState, SeenBeat, Told};
+use lapsed_core::sweep::{Act, Cursor, Refusal};
 use lapsed_testbed::Engine;
 
 use crate::mirror_world::{NEVER_MS, STALE_MS, World, batch, names_of, online, settings, told};
@@ -185,7 +185,7 @@ async fn a_decision_in_another_epoch_is_refused(engine: Engine) {
     let asked = world.decide_in(&["a", "stranger"], 4, STALE_MS).await;
     assert_eq!(asked, [Err(Refusal::Moved); 2]);
     // A dry run says what would be, and changes nothing.
-    let dry = |who| lapsed::sweep::Batch { act: Act::DryRun, ..batch(&[who], 5) };
+    let dry = |who| lapsed_core::sweep::Batch { act: Act::DryRun, ..batch(&[who], 5) };
     eventually("the end of its time", async || {
         world.mirror.decide(&dry("a"), STALE_MS).await.unwrap()[0].ok()
     })
@@ -203,7 +203,7 @@ async fn a_sweeper_whose_term_is_over_decides_nothing(engine: Engine) {
     assert!(terms.campaign(&system, "second", 60_000).await.unwrap().is_none());
     terms.resign(&system, first.number).await.unwrap();
     let second = terms.campaign(&system, "second", 60_000).await.unwrap().unwrap();
-    let by = |term: u64| lapsed::sweep::Batch { term: Some(term), ..batch(&["m0"], 1) };
+    let by = |term: u64| lapsed_core::sweep::Batch { term: Some(term), ..batch(&["m0"], 1) };
     eventually("the end of its time", async || {
         let old = world.mirror.decide(&by(first.number), STALE_MS).await.unwrap();
         assert_eq!(old, [Err(Refusal::NotLeader)]);
@@ -220,7 +220,7 @@ async fn a_missing_heartbeat_is_not_a_death(engine: Engine) {
     world.settled().await;
     world.app.call(&["DEL", "mitra:heartbeat:m0", "mitra:heartbeat:m1"]);
     assert_eq!(world.look("m0").await.beat, SeenBeat::Missing(None));
-    let dry = lapsed::sweep::Batch { act: Act::DryRun, ..batch(&["m0"], 1) };
+    let dry = lapsed_core::sweep::Batch { act: Act::DryRun, ..batch(&["m0"], 1) };
     assert_eq!(world.mirror.decide(&dry, NEVER_MS).await.unwrap(), [Err(Refusal::Alive)]);
     assert_eq!(world.look("m0").await.beat, SeenBeat::Missing(None), "a dry run notes nothing");
     let asked = world.decide(&["m0", "m1"], STALE_MS).await;
@@ -264,7 +264,7 @@ async fn what_the_application_writes_is_believed_or_left_alone(engine: Engine) {
     assert_eq!(world.look("m1").await.beat, SeenBeat::Unreadable);
     assert_eq!(world.available().await.unwrap(), ["m2"]);
     let page = world.mirror.beats(&Cursor::default(), 10, STALE_MS * 100).await.unwrap().unwrap();
-    let listed: Vec<lapsed::Name> = page.beats.iter().map(|one| one.id.clone()).collect();
+    let listed: Vec<lapsed_core::Name> = page.beats.iter().map(|one| one.id.clone()).collect();
     assert_eq!(
         (names_of(&listed), page.examined),
         (vec!["m0".into(), "m1".into(), "stranger".into()], 5)

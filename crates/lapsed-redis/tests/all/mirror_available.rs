@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use lapsed::availability::{AvailablePage, Mirror, ProviderState};
-use lapsed::sweep::Cursor;
+use lapsed_core::availability::{AvailablePage, Mirror, ProviderState};
+use lapsed_core::sweep::Cursor;
 use lapsed_redis::{MirrorLayout, RedisMirror};
 use lapsed_testbed::Engine;
 

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use lapsed::Error;
-use lapsed::availability::{Beat, Mirror, MirrorBeat, ProviderState, SeenBeat};
-use lapsed::sweep::Refusal;
+use lapsed_core::Error;
+use lapsed_core::availability::{Beat, Mirror, MirrorBeat, ProviderState, SeenBeat};
+use lapsed_core::sweep::Refusal;
 use lapsed_redis::MirrorLayout;
 use lapsed_testbed::{Engine, Persistence, ServerOptions};
 

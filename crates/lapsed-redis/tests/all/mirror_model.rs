@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use lapsed::Name;
-use lapsed::availability::memory::MemoryMirror;
-use lapsed::availability::{Mirror, ProviderState, Seen, SeenBeat, Told};
-use lapsed::clock::{Clock, ManualClock, SystemClock};
-use lapsed::sweep::{Act, Batch, Cursor};
+use lapsed_core::Name;
+use lapsed_core::availability::memory::MemoryMirror;
+use lapsed_core::availability::{Mirror, ProviderState, Seen, SeenBeat, Told};
+use lapsed_core::clock::{Clock, ManualClock, SystemClock};
+use lapsed_core::sweep::{Act, Batch, Cursor};
 use lapsed_redis::MirrorLayout;
 
 use crate::fixture::{CLUSTER, REDIS, VALKEY, connect, fresh};
@@ -34,7 +34,7 @@ async fn trap_x6_a_cluster_does_as_memory_does() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn trap_x6_a_cluster_with_keys_in_many_slots_is_refused() {
-    let id = crate::fixture::id(lapsed::Kind::Availability);
+    let id = crate::fixture::id(lapsed_core::Kind::Availability);
     let refused = connect(&CLUSTER.url()).mirror(id, MirrorLayout::default(), STALE);
     assert!(refused.err().unwrap().to_string().contains("hash tag"));
 }
@@ -57,7 +57,7 @@ fn comparable(seen: &Seen) -> (String, bool, bool, Option<u64>, bool, Option<u64
 
 async fn compare(url: &str, seed: u64) {
     let layout = MirrorLayout::under(&format!("{{{}}}:", fresh("model")));
-    let id = crate::fixture::id(lapsed::Kind::Availability);
+    let id = crate::fixture::id(lapsed_core::Kind::Availability);
     let real = connect(url).mirror(id, layout, STALE).unwrap();
     let model = MemoryMirror::new(SystemClock::shared(), None);
     let both: [Arc<dyn Mirror>; 2] = [Arc::new(model), real];

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use lapsed::availability::{
+use lapsed_core::availability::{
     Beat, Mirror, MirrorBeat, ProviderState, SeenBeat, Snapshot, SnapshotTurn, Told,
 };
-use lapsed::sweep::Cursor;
+use lapsed_core::sweep::Cursor;
 use lapsed_redis::MirrorLayout;
 use lapsed_testbed::{Engine, ServerOptions};
 
@@ -189,7 +189,7 @@ async fn pages_go_through_everybody(engine: Engine) {
     }
     assert_eq!(beating.len(), states.len());
     assert_eq!(world.mirror.count_online().await.unwrap(), Some(1_203 - 13));
-    let all: Vec<lapsed::Name> = states.iter().map(|state| state.id.clone()).collect();
+    let all: Vec<lapsed_core::Name> = states.iter().map(|state| state.id.clone()).collect();
     let seen = world.mirror.look(&all).await.unwrap().seen;
     assert!(seen.iter().zip(&states).all(|(seen, state)| {
         seen.id == state.id
@@ -219,7 +219,7 @@ async fn many_beats_at_a_time_take_few_calls(engine: Engine) {
         calls.parse::<u64>().unwrap()
     };
     let before = calls();
-    let who: Vec<[lapsed::Name; 1]> =
+    let who: Vec<[lapsed_core::Name; 1]> =
         (0..1_000).map(|n| [name(&format!("m{}", n % 100))]).collect();
     let beats = futures::future::try_join_all(who.iter().map(|who| world.mirror.beat(who)));
     let beats = beats.await.unwrap();

@@ -1,6 +1,6 @@
 //! Books, marks and turns on real servers: Redis, Valkey, a cluster.
 
-use lapsed::notes::conformance::Fixture;
+use lapsed_core::notes::conformance::Fixture;
 
 fn fixture(url: &str, shards: usize) -> Fixture {
     let native = crate::fixture::native(url, shards);
@@ -12,19 +12,19 @@ mod on_redis {
     async fn make() -> super::Fixture {
         super::fixture(&crate::fixture::REDIS.url(), 1)
     }
-    lapsed::notes_conformance!(make);
+    lapsed_core::notes_conformance!(make);
 }
 
 mod on_valkey {
     async fn make() -> super::Fixture {
         super::fixture(&crate::fixture::VALKEY.url(), 1)
     }
-    lapsed::notes_conformance!(make);
+    lapsed_core::notes_conformance!(make);
 }
 
 mod on_a_cluster {
     async fn make() -> super::Fixture {
         super::fixture(&crate::fixture::CLUSTER.url(), 3)
     }
-    lapsed::notes_conformance!(make);
+    lapsed_core::notes_conformance!(make);
 }

@@ -2,10 +2,10 @@
 //! the new ones: they are listed with them, put back from, and pruned in their turn.
 
 use crate::chat::{Chat, name, on_both_chats, uuid};
-use lapsed::receipt::{Reason, Retention};
-use lapsed::sessions::SessionsStore;
-use lapsed::sweep::{Sweep, TidyLimits};
-use lapsed::system::Restored;
+use lapsed_core::receipt::{Reason, Retention};
+use lapsed_core::sessions::SessionsStore;
+use lapsed_core::sweep::{Sweep, TidyLimits};
+use lapsed_core::system::Restored;
 
 on_both_chats! {
     receipts_of_before_are_read_restored_and_pruned,

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-use lapsed::Kind;
-use lapsed::availability::Mirror;
-use lapsed::receipt::Retention;
-use lapsed::reconcile::Reconcile;
-use lapsed::sweep::{Act, Batch, BatchId, Cursor, Outcome, PageRequest, Sweep, TidyLimits};
+use lapsed_core::Kind;
+use lapsed_core::availability::Mirror;
+use lapsed_core::receipt::Retention;
+use lapsed_core::reconcile::Reconcile;
+use lapsed_core::sweep::{Act, Batch, BatchId, Cursor, Outcome, PageRequest, Sweep, TidyLimits};
 use lapsed_redis::{MirrorLayout, RegistryLayout, SessionsLayout, Template};
 use lapsed_testbed::{Engine, Server};
 
@@ -119,32 +119,32 @@ const NAMES: &[&str] =
 static REDIS: LazyLock<(Server, String)> = LazyLock::new(|| server(Engine::Redis, NAMES));
 
 mod registry {
-    async fn make() -> lapsed::registry::conformance::Fixture {
+    async fn make() -> lapsed_core::registry::conformance::Fixture {
         crate::fixture::native(&super::REDIS.1, 1)
     }
-    lapsed::registry_conformance!(make, lapsed_testbed::steadily_async);
+    lapsed_core::registry_conformance!(make, lapsed_testbed::steadily_async);
 }
 
 mod sessions {
-    async fn make() -> lapsed::sessions::conformance::Fixture {
+    async fn make() -> lapsed_core::sessions::conformance::Fixture {
         crate::fixture::native_sessions(&super::REDIS.1, 1)
     }
-    lapsed::sessions_conformance!(make, lapsed_testbed::steadily_async);
+    lapsed_core::sessions_conformance!(make, lapsed_testbed::steadily_async);
 }
 
 mod inflight {
-    async fn make() -> lapsed::inflight::conformance::Fixture {
+    async fn make() -> lapsed_core::inflight::conformance::Fixture {
         crate::fixture::native_inflight(&super::REDIS.1)
     }
-    lapsed::inflight_conformance!(make, lapsed_testbed::steadily_async);
+    lapsed_core::inflight_conformance!(make, lapsed_testbed::steadily_async);
 }
 
 mod availability {
-    async fn make() -> lapsed::availability::conformance::Fixture {
+    async fn make() -> lapsed_core::availability::conformance::Fixture {
         let (server, url) = &*super::REDIS;
         crate::availability::fixture(url, |tag| crate::availability::emptied(server, tag))
     }
-    lapsed::availability_conformance!(make, lapsed_testbed::steadily_async);
+    lapsed_core::availability_conformance!(make, lapsed_testbed::steadily_async);
 }
 
 fn template(text: &str, place: &str) -> Template {
@@ -253,7 +253,7 @@ async fn complaint(sweep: &dyn Sweep, number: u64) -> Option<String> {
         let retention = Retention::default();
         sweep.tidy(TidyLimits { rows: 100, undeclared_max: None, retention, term: None }).await
     };
-    all.await.err().map(|error: lapsed::Error| error.to_string())
+    all.await.err().map(|error: lapsed_core::Error| error.to_string())
 }
 
 /// Whoever grants them one by one reads which comes next.

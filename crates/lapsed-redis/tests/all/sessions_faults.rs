@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::chat::{App, Chat, GRACE, LONG_AGO, PATIENCE, name, named, sum, sweep_through, uuid};
-use lapsed::Error;
-use lapsed::owner::{Claim, OwnerStore};
-use lapsed::sessions::{Deleted, Profile, SessionsStore};
-use lapsed::sweep::policy::Policy;
-use lapsed::sweep::{Act, PassReport, Stopped, Sweeper};
+use lapsed_core::Error;
+use lapsed_core::owner::{Claim, OwnerStore};
+use lapsed_core::sessions::{Deleted, Profile, SessionsStore};
+use lapsed_core::sweep::policy::Policy;
+use lapsed_core::sweep::{Act, PassReport, Stopped, Sweeper};
 use lapsed_testbed::{Engine, Persistence, Proxy, Server, ServerOptions};
 
 lapsed_testbed::steady_async_tests! {

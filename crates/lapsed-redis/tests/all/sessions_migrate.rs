@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 use crate::chat::{
     App, Chat, GRACE, LONG_AGO, PATIENCE, name, named, on_both_chats, sum, sweep_through, uuid,
 };
-use lapsed::clock::SystemClock;
-use lapsed::owner::{Claim, OwnerStore};
-use lapsed::reconcile::{Plan, Reconcile, run};
-use lapsed::schedule::Stop;
-use lapsed::sessions::{Profile, SessionsStore};
-use lapsed::sweep::{Act, Cursor, Sweep};
+use lapsed_core::clock::SystemClock;
+use lapsed_core::owner::{Claim, OwnerStore};
+use lapsed_core::reconcile::{Plan, Reconcile, run};
+use lapsed_core::schedule::Stop;
+use lapsed_core::sessions::{Profile, SessionsStore};
+use lapsed_core::sweep::{Act, Cursor, Sweep};
 
 on_both_chats! {
     the_originals_migration,
@@ -83,7 +83,7 @@ async fn a_dry_run_accounts_for_what_the_real_run_does(chat: Chat) {
         (0..4).for_each(|n| app.index(&uuid(n), "5"));
         let dry = chat.reconcile(Act::DryRun).await;
         let real = chat.reconcile(Act::Reclaim).await;
-        let account = |report: &lapsed::reconcile::ReconcileReport| {
+        let account = |report: &lapsed_core::reconcile::ReconcileReport| {
             (report.added, report.removed, report.corrected)
         };
         assert_eq!(account(&dry), account(&real), "{dry:?} {real:?}");

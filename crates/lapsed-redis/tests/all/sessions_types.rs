@@ -4,10 +4,10 @@
 use std::time::Instant;
 
 use crate::chat::{Chat, PATIENCE, name, named, on_both_chats, pass, sum, uuid};
-use lapsed::Error;
-use lapsed::owner::{Claim, OwnerStore};
-use lapsed::sessions::{Profile, SessionsStore};
-use lapsed::sweep::{Act, Stopped};
+use lapsed_core::Error;
+use lapsed_core::owner::{Claim, OwnerStore};
+use lapsed_core::sessions::{Profile, SessionsStore};
+use lapsed_core::sweep::{Act, Stopped};
 
 on_both_chats! {
     an_operation_on_it_changes_nothing,

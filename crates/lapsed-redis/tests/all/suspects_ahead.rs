@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use lapsed::sweep::{Cursor, Outcome, PageRequest, Suspect, Sweep};
+use lapsed_core::sweep::{Cursor, Outcome, PageRequest, Suspect, Sweep};
 use lapsed_testbed::{Engine, ServerOptions};
 
 use crate::story::{

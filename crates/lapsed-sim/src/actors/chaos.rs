@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use lapsed::Name;
-use lapsed::sweep::brake::Setting;
+use lapsed_core::Name;
+use lapsed_core::sweep::brake::Setting;
 
 use crate::actors::{client, owner, sweeper};
 use crate::clock::{Pause, Process};
@@ -196,7 +196,7 @@ fn retire_owner(scene: &Arc<Scene>) {
     member.task.abort();
     let registry = client::registry(scene, &scene.fresh("retirer"));
     scene.world.spawn(async move {
-        let _ = registry.retire(&lapsed::owner::Claim::newest(member.name)).await;
+        let _ = registry.retire(&lapsed_core::owner::Claim::newest(member.name)).await;
     });
 }
 

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lapsed::activity::Activity;
-use lapsed::owner::Claim;
-use lapsed::receipt::Silent;
-use lapsed::registry::{Registry, RegistryParts, Take};
-use lapsed::sweep::brake::{Brake, BrakePolicy};
-use lapsed::system::System;
-use lapsed::{Name, Result};
+use lapsed_core::activity::Activity;
+use lapsed_core::owner::Claim;
+use lapsed_core::receipt::Silent;
+use lapsed_core::registry::{Registry, RegistryParts, Take};
+use lapsed_core::sweep::brake::{Brake, BrakePolicy};
+use lapsed_core::system::System;
+use lapsed_core::{Name, Result};
 
 use crate::ground::system;
 use crate::promise::{Promise, holds};

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lapsed::clock::{Clock, jittered, within};
-use lapsed::owner::{Claim, Owner, OwnerOptions, OwnerStore};
-use lapsed::registry::{RegistryStore, Take};
-use lapsed::{Error, Name, Result};
+use lapsed_core::clock::{Clock, jittered, within};
+use lapsed_core::owner::{Claim, Owner, OwnerOptions, OwnerStore};
+use lapsed_core::registry::{RegistryStore, Take};
+use lapsed_core::{Error, Name, Result};
 
 use crate::bug::Bug;
 use crate::bug::clock::{Wish, Wishful};

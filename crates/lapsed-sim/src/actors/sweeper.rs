@@ -5,15 +5,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lapsed::activity::Activity;
-use lapsed::clock::Clock;
-use lapsed::leader::{Campaign, Leadership, TermOptions};
-use lapsed::receipt::{Receipt, Retention, Witness};
-use lapsed::schedule::{self, Stop, Stopper};
-use lapsed::sweep::brake::{Brake, BrakePolicy};
-use lapsed::sweep::policy::{Mode, Policy};
-use lapsed::sweep::{PassReport, Sweeper, SweeperParts};
-use lapsed::{Error, SystemId};
+use lapsed_core::activity::Activity;
+use lapsed_core::clock::Clock;
+use lapsed_core::leader::{Campaign, Leadership, TermOptions};
+use lapsed_core::receipt::{Receipt, Retention, Witness};
+use lapsed_core::schedule::{self, Stop, Stopper};
+use lapsed_core::sweep::brake::{Brake, BrakePolicy};
+use lapsed_core::sweep::policy::{Mode, Policy};
+use lapsed_core::sweep::{PassReport, Sweeper, SweeperParts};
+use lapsed_core::{Error, SystemId};
 use tokio::task::JoinHandle;
 
 use crate::bug::Bug;

@@ -5,17 +5,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::channel::oneshot;
-use lapsed::Name;
-use lapsed::activity::Activity;
-use lapsed::availability::{Availability, AvailabilityParts, Beat, BreakerPolicy, SessionChange};
-use lapsed::clock::{Clock, within};
-use lapsed::receipt::{Retention, Silent};
-use lapsed::reconcile::Reconcile;
-use lapsed::schedule::Stop;
-use lapsed::sweep::brake::{Brake, BrakePolicy};
-use lapsed::sweep::policy::Policy;
-use lapsed::sweep::{Act, Cursor, Sweeper, SweeperParts};
-use lapsed::system::System;
+use lapsed_core::Name;
+use lapsed_core::activity::Activity;
+use lapsed_core::availability::{
+    Availability, AvailabilityParts, Beat, BreakerPolicy, SessionChange,
+};
+use lapsed_core::clock::{Clock, within};
+use lapsed_core::receipt::{Retention, Silent};
+use lapsed_core::reconcile::Reconcile;
+use lapsed_core::schedule::Stop;
+use lapsed_core::sweep::brake::{Brake, BrakePolicy};
+use lapsed_core::sweep::policy::Policy;
+use lapsed_core::sweep::{Act, Cursor, Sweeper, SweeperParts};
+use lapsed_core::system::System;
 
 use crate::availability::notes::STALE_MS;
 use crate::availability::{PROVIDERS, Scene, provider};
@@ -139,7 +141,7 @@ impl Client {
     async fn ask<T, F>(&self, request: impl FnOnce(Arc<Availability>) -> F) -> Option<T>
     where
         T: Send + 'static,
-        F: Future<Output = lapsed::Result<T>> + Send + 'static,
+        F: Future<Output = lapsed_core::Result<T>> + Send + 'static,
     {
         let world = &self.scene.world;
         let daemon = world.chance.pick(&self.fleet.lock())?.clone();
@@ -255,7 +257,7 @@ impl Client {
     }
 }
 
-type Activating = futures::future::BoxFuture<'static, lapsed::Result<()>>;
+type Activating = futures::future::BoxFuture<'static, lapsed_core::Result<()>>;
 
 fn activating(id: Name) -> impl FnOnce(Arc<Availability>) -> Activating {
     move |it| Box::pin(async move { it.activate(&id).await.map(|_| ()) })

@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lapsed::availability::memory::MemoryMirror;
-use lapsed::availability::rules::{Doom, Settings};
-use lapsed::availability::{
+use lapsed_core::availability::memory::MemoryMirror;
+use lapsed_core::availability::rules::{Doom, Settings};
+use lapsed_core::availability::{
     AvailablePage, Beat, BeatPage, Looked, Mirror, MirrorBeat, Presence, Snapshot, SnapshotTurn,
     Told,
 };
-use lapsed::sweep::{Act, Batch, Cursor, Refusal};
-use lapsed::{Name, Result};
+use lapsed_core::sweep::{Act, Batch, Cursor, Refusal};
+use lapsed_core::{Name, Result};
 
 use crate::availability::bug::AvailabilityBug;
 use crate::availability::notes::{Notes, Place};

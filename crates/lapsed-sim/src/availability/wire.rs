@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::channel::oneshot;
 use futures::future::{BoxFuture, pending};
-use lapsed::{Error, Result};
+use lapsed_core::{Error, Result};
 
 use crate::executor::{Process, World};
 

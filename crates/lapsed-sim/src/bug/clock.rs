@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use lapsed::clock::Clock;
+use lapsed_core::clock::Clock;
 
 use crate::bug::Plant;
 

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use lapsed::receipt::Reason;
-use lapsed::registry::rules::{Case, Guard, Life, Strict};
-use lapsed::sweep::Refusal;
+use lapsed_core::receipt::Reason;
+use lapsed_core::registry::rules::{Case, Guard, Life, Strict};
+use lapsed_core::sweep::Refusal;
 
 use crate::bug::Plant;
 

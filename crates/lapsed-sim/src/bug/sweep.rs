@@ -4,12 +4,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lapsed::receipt::Receipt;
-use lapsed::sweep::{
+use lapsed_core::receipt::Receipt;
+use lapsed_core::sweep::{
     Batch, BatchAnswer, BatchId, Census, Cursor, Outcome, PageRequest, Suspect, SuspectPage, Sweep,
     Tidied, TidyLimits,
 };
-use lapsed::{Error, Result, SystemId};
+use lapsed_core::{Error, Result, SystemId};
 
 use crate::bug::Bug;
 

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use lapsed::Name;
-use lapsed::owner::{Claim, Incarnation, OwnerInfo, OwnerStore};
-use lapsed::receipt::ReceiptQuery;
-use lapsed::registry::RegistryStore;
-use lapsed::store::Store;
-use lapsed::sweep::{Census, Sweep};
+use lapsed_core::Name;
+use lapsed_core::owner::{Claim, Incarnation, OwnerInfo, OwnerStore};
+use lapsed_core::receipt::ReceiptQuery;
+use lapsed_core::registry::RegistryStore;
+use lapsed_core::store::Store;
+use lapsed_core::sweep::{Census, Sweep};
 
 use crate::ground::{Ground, Live, at_once};
 use crate::model::{Life, Model};
@@ -32,7 +32,7 @@ impl Model {
     }
 }
 
-fn unread(what: lapsed::Error) -> Broken {
+fn unread(what: lapsed_core::Error) -> Broken {
     Broken::new(Promise::P4, format!("the store cannot be read: {what}"))
 }
 

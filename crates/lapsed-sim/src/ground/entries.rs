@@ -1,10 +1,10 @@
 //! What is held: registered, let go, found, put back.
 
-use lapsed::owner::Claim;
-use lapsed::registry::{Found, RegisterAnswer, Registered, RegistryStore, Take};
-use lapsed::sweep::Suspect;
-use lapsed::system::Restored;
-use lapsed::{Error, Name, Result};
+use lapsed_core::owner::Claim;
+use lapsed_core::registry::{Found, RegisterAnswer, Registered, RegistryStore, Take};
+use lapsed_core::sweep::Suspect;
+use lapsed_core::system::Restored;
+use lapsed_core::{Error, Name, Result};
 
 use crate::ground::lives::{said, shown, unlike};
 use crate::ground::{Ground, at_once};

@@ -1,10 +1,10 @@
 //! Who leads, what the operator said, what the store says of itself.
 
-use lapsed::Result;
-use lapsed::leader::Term;
-use lapsed::receipt::{Receipt, ReceiptQuery};
-use lapsed::store::{Store, StoreInfo};
-use lapsed::sweep::brake::Setting;
+use lapsed_core::Result;
+use lapsed_core::leader::Term;
+use lapsed_core::receipt::{Receipt, ReceiptQuery};
+use lapsed_core::store::{Store, StoreInfo};
+use lapsed_core::sweep::brake::Setting;
 
 use crate::ground::lives::said;
 use crate::ground::{Ground, at_once};

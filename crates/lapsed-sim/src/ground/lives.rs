@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use lapsed::owner::{Beat, Claim, Incarnation, Lost, OwnerInfo, OwnerStore};
-use lapsed::{Error, Name, Result};
+use lapsed_core::owner::{Beat, Claim, Incarnation, Lost, OwnerInfo, OwnerStore};
+use lapsed_core::{Error, Name, Result};
 
 use crate::ground::{Ground, at_once};
 use crate::model::{Meant, Model};
@@ -155,8 +155,14 @@ pub(super) fn unlike<T: std::fmt::Debug, P: std::fmt::Debug>(
 
 impl Model {
     /// Ends a life the way the store says that it ended.
-    pub(super) fn end(&mut self, number: u64, how: lapsed::owner::Ending, at: u64, durable: bool) {
-        if how == lapsed::owner::Ending::Dead {
+    pub(super) fn end(
+        &mut self,
+        number: u64,
+        how: lapsed_core::owner::Ending,
+        at: u64,
+        durable: bool,
+    ) {
+        if how == lapsed_core::owner::Ending::Dead {
             self.declare_dead(number, at, durable);
         } else if let Some(life) = self.lives.get_mut(&number) {
             life.ended = Some(crate::model::End { ending: how, at, durable });

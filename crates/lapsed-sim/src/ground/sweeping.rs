@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use lapsed::Result;
-use lapsed::owner::OwnerStore;
-use lapsed::receipt::Receipt;
-use lapsed::sweep::{
+use lapsed_core::Result;
+use lapsed_core::owner::OwnerStore;
+use lapsed_core::receipt::Receipt;
+use lapsed_core::sweep::{
     Act, Batch, BatchAnswer, BatchId, Census, Outcome, PageRequest, Refusal, SuspectPage, Sweep,
     Tidied, TidyLimits,
 };

@@ -1,11 +1,11 @@
 //! Who does what: producers that repeat themselves, workers that stall, die and come back, sweepers
 //! that act on what they saw a while ago; and the wire between them and the store.
 
-use lapsed::Name;
-use lapsed::inflight::rules::{End, OnDeath};
-use lapsed::inflight::{Claimed, Finish, Ticket};
-use lapsed::owner::Claim;
-use lapsed::sweep::Suspect;
+use lapsed_core::Name;
+use lapsed_core::inflight::rules::{End, OnDeath};
+use lapsed_core::inflight::{Claimed, Finish, Ticket};
+use lapsed_core::owner::Claim;
+use lapsed_core::sweep::Suspect;
 
 use crate::disk::{Fuse, Keep};
 use crate::jobs::SETTLE_MS;
@@ -181,7 +181,7 @@ impl Cast {
         match ground.take(claim, limit)? {
             Ok(_) if ground.chance.odds(LOST) => self.workers[at].in_doubt = true,
             Ok(jobs) => self.workers[at].held.extend(jobs),
-            Err(lapsed::Error::Lost(_)) => self.lose(claim),
+            Err(lapsed_core::Error::Lost(_)) => self.lose(claim),
             Err(_) => self.workers[at].in_doubt = true,
         }
         Ok(())

@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use lapsed::inflight::rules::{OnDeath, Recovery};
-use lapsed::receipt::Reason;
-use lapsed::registry::rules::{Case, Guard, Life, Strict};
-use lapsed::sweep::Refusal;
+use lapsed_core::inflight::rules::{OnDeath, Recovery};
+use lapsed_core::receipt::Reason;
+use lapsed_core::registry::rules::{Case, Guard, Life, Strict};
+use lapsed_core::sweep::Refusal;
 
 use crate::promise::Promise;
 

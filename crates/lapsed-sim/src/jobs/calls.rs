@@ -1,14 +1,14 @@
 //! The calls that everybody makes, each carried out, predicted and compared.
 
-use lapsed::inflight::rules::{End, OnDeath};
-use lapsed::inflight::{
+use lapsed_core::inflight::rules::{End, OnDeath};
+use lapsed_core::inflight::{
     Claimed, Did, Enqueued, Finish, Finished, InflightStore, NewJob, Place as Seen, Recovered,
     Ticket, Token,
 };
-use lapsed::owner::{Claim, Incarnation, OwnerStore};
-use lapsed::receipt::Receipt;
-use lapsed::sweep::{Act, Batch, BatchId, Cursor, Outcome, PageRequest, Suspect, Sweep};
-use lapsed::{Error, Name, Result};
+use lapsed_core::owner::{Claim, Incarnation, OwnerStore};
+use lapsed_core::receipt::Receipt;
+use lapsed_core::sweep::{Act, Batch, BatchId, Cursor, Outcome, PageRequest, Suspect, Sweep};
+use lapsed_core::{Error, Name, Result};
 
 use crate::disk::Keep;
 use crate::jobs::bug::JobBug;

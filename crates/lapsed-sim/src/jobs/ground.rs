@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
-use lapsed::clock::{Clock, ManualClock};
-use lapsed::inflight::{InflightStore, Place as Seen};
-use lapsed::owner::{Claim, Ending, Incarnation, OwnerStore};
-use lapsed::{Error, Kind, Name, SystemId};
+use lapsed_core::clock::{Clock, ManualClock};
+use lapsed_core::inflight::{InflightStore, Place as Seen};
+use lapsed_core::owner::{Claim, Ending, Incarnation, OwnerStore};
+use lapsed_core::{Error, Kind, Name, SystemId};
 use lapsed_embedded::{Embedded, EmbeddedInflight, Options};
 
 use crate::chance::Chance;

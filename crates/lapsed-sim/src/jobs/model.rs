@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use lapsed::Name;
-use lapsed::inflight::rules::{End, OnDeath, Recovery, Why};
-use lapsed::inflight::{Counts, Did, Finish, Finished, Ticket};
-use lapsed::owner::Ending;
-use lapsed::sweep::Suspect;
+use lapsed_core::Name;
+use lapsed_core::inflight::rules::{End, OnDeath, Recovery, Why};
+use lapsed_core::inflight::{Counts, Did, Finish, Finished, Ticket};
+use lapsed_core::owner::Ending;
+use lapsed_core::sweep::Suspect;
 
 /// Where a job is, or how it left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,18 +4,18 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lapsed::Name;
-use lapsed::clock::Clock;
-use lapsed::leases::conformance::history::{Event, What};
-use lapsed::leases::{
+use lapsed_core::Name;
+use lapsed_core::clock::Clock;
+use lapsed_core::leases::conformance::history::{Event, What};
+use lapsed_core::leases::{
     Acquire, Acquired, Decision, Fenced, Grant, LeaseKey, LeasesStore, State, Ticket,
 };
-use lapsed::receipt::{Receipt, Retention, Witness};
-use lapsed::schedule::Stop;
-use lapsed::store::Store;
-use lapsed::sweep::brake::{Brake, BrakePolicy};
-use lapsed::sweep::policy::Policy;
-use lapsed::sweep::{Act, PassReport, Sweep, Sweeper, SweeperParts};
+use lapsed_core::receipt::{Receipt, Retention, Witness};
+use lapsed_core::schedule::Stop;
+use lapsed_core::store::Store;
+use lapsed_core::sweep::brake::{Brake, BrakePolicy};
+use lapsed_core::sweep::policy::Policy;
+use lapsed_core::sweep::{Act, PassReport, Sweep, Sweeper, SweeperParts};
 
 use crate::executor::World;
 use crate::leases::bug::LeaseBug;

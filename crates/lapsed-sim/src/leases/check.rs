@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use lapsed::leases::conformance::history;
-use lapsed::leases::conformance::history::What;
-use lapsed::leases::{Described, State};
-use lapsed::receipt::{Reason, Receipt, ReceiptQuery};
-use lapsed::schedule::Stop;
+use lapsed_core::leases::conformance::history;
+use lapsed_core::leases::conformance::history::What;
+use lapsed_core::leases::{Described, State};
+use lapsed_core::receipt::{Reason, Receipt, ReceiptQuery};
+use lapsed_core::schedule::Stop;
 
 use crate::executor::START_MS;
 use crate::leases::actors::{Actor, Noted, keys};
@@ -29,7 +29,8 @@ pub async fn ended(actor: &Actor) -> Result<Ended, Broken> {
         actor.pass(&sweeper, &stop).await;
         actor.clock.sleep(std::time::Duration::from_secs(120)).await;
     }
-    let failed = |error: lapsed::Error| Broken::new(Promise::P4, format!("in the end: {error}"));
+    let failed =
+        |error: lapsed_core::Error| Broken::new(Promise::P4, format!("in the end: {error}"));
     let query = ReceiptQuery { after: Some(0), limit: 100_000, ..ReceiptQuery::default() };
     let receipts = actor.store.receipts(actor.leases.system(), query).await.map_err(failed)?;
     let mut described = Vec::new();

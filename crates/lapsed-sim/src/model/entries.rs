@@ -1,8 +1,8 @@
 //! What is held: registered, let go, put back.
 
-use lapsed::Name;
-use lapsed::owner::Claim;
-use lapsed::registry::Take;
+use lapsed_core::Name;
+use lapsed_core::owner::Claim;
+use lapsed_core::registry::Take;
 
 use crate::model::{Held, Meant, Model};
 

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use lapsed::owner::Ending;
-use lapsed::receipt::{Reason, Retention};
-use lapsed::sweep::{Act, Batch, BatchAnswer, BatchId, Outcome, Refusal, Suspect};
+use lapsed_core::owner::Ending;
+use lapsed_core::receipt::{Reason, Retention};
+use lapsed_core::sweep::{Act, Batch, BatchAnswer, BatchId, Outcome, Refusal, Suspect};
 
 use crate::model::{Life, Model, Taken};
 

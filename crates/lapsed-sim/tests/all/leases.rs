@@ -44,12 +44,12 @@ mod regressions {
     use std::sync::{Arc, Mutex};
     use std::time::Duration;
 
-    use lapsed::clock::Clock;
-    use lapsed::leases::{Acquire, LeaseKey, LeasesStore};
-    use lapsed::receipt::{ReceiptQuery, Retention};
-    use lapsed::store::Store;
-    use lapsed::sweep::{Act, Batch, BatchId, Cursor, PageRequest, Sweep, TidyLimits};
-    use lapsed::{Kind, Name, SystemId};
+    use lapsed_core::clock::Clock;
+    use lapsed_core::leases::{Acquire, LeaseKey, LeasesStore};
+    use lapsed_core::receipt::{ReceiptQuery, Retention};
+    use lapsed_core::store::Store;
+    use lapsed_core::sweep::{Act, Batch, BatchId, Cursor, PageRequest, Sweep, TidyLimits};
+    use lapsed_core::{Kind, Name, SystemId};
     use lapsed_object::{LeasesLayout, ObjectConfig, ObjectLeases, ObjectStore};
     use lapsed_sim::executor::{Executor, ProcessClock, World};
     use lapsed_sim::leases::bucket::Bucket;

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::executor::block_on;
-use lapsed::clock::ManualClock;
-use lapsed::owner::{Claim, Incarnation, OwnerStore};
-use lapsed::receipt::Retention;
-use lapsed::registry::{RegistryStore, Take};
-use lapsed::sweep::{Act, Batch, BatchId, Cursor, PageRequest, Suspect, Sweep, TidyLimits};
-use lapsed::{Error, Name};
+use lapsed_core::clock::ManualClock;
+use lapsed_core::owner::{Claim, Incarnation, OwnerStore};
+use lapsed_core::receipt::Retention;
+use lapsed_core::registry::{RegistryStore, Take};
+use lapsed_core::sweep::{Act, Batch, BatchId, Cursor, PageRequest, Suspect, Sweep, TidyLimits};
+use lapsed_core::{Error, Name};
 use lapsed_embedded::{Embedded, EmbeddedRegistry, Options};
 use lapsed_sim::disk::{Disk, Fuse, Keep};
 use lapsed_sim::ground::system;

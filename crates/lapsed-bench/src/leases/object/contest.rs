@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use lapsed::activity::Activity;
-use lapsed::clock::SystemClock;
-use lapsed::leases::{Acquire, Acquired, Fenced, Leases, LeasesParts};
-use lapsed::receipt::Silent;
-use lapsed::sweep::brake::{Brake, BrakePolicy};
-use lapsed::{Kind, Name, SystemId};
+use lapsed_core::activity::Activity;
+use lapsed_core::clock::SystemClock;
+use lapsed_core::leases::{Acquire, Acquired, Fenced, Leases, LeasesParts};
+use lapsed_core::receipt::Silent;
+use lapsed_core::sweep::brake::{Brake, BrakePolicy};
+use lapsed_core::{Kind, Name, SystemId};
 use lapsed_testbed::Program;
 use serde::{Deserialize, Serialize};
 

@@ -5,18 +5,18 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
 use futures::stream::{self, StreamExt, TryStreamExt};
-use lapsed::activity::Activity;
-use lapsed::clock::SystemClock;
-use lapsed::leases::{
+use lapsed_core::activity::Activity;
+use lapsed_core::clock::SystemClock;
+use lapsed_core::leases::{
     Acquire, Acquired, Fenced, LeaseKey, LeasesStore, Namespace, PAGE_MAX, Ticket,
 };
-use lapsed::receipt::{Retention, Silent};
-use lapsed::schedule::Stop;
-use lapsed::store::Store;
-use lapsed::sweep::brake::{Brake, BrakePolicy};
-use lapsed::sweep::policy::Policy;
-use lapsed::sweep::{Act, Sweep, Sweeper, SweeperParts};
-use lapsed::{Kind, Name, SystemId};
+use lapsed_core::receipt::{Retention, Silent};
+use lapsed_core::schedule::Stop;
+use lapsed_core::store::Store;
+use lapsed_core::sweep::brake::{Brake, BrakePolicy};
+use lapsed_core::sweep::policy::Policy;
+use lapsed_core::sweep::{Act, Sweep, Sweeper, SweeperParts};
+use lapsed_core::{Kind, Name, SystemId};
 use lapsed_object::{LeasesLayout, ObjectConfig, ObjectLeases, ObjectStore, RequestCounts};
 use lapsed_testbed::{ObjectEngine, ObjectServer};
 use serde::{Deserialize, Serialize};

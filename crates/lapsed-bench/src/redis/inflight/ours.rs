@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use futures::future::try_join_all;
-use lapsed::inflight::rules::Recovery;
-use lapsed::inflight::{Finish, Finished, InflightStore, JOBS_MAX, NewJob};
-use lapsed::owner::{Claim, OwnerStore};
-use lapsed::schedule::Stop;
-use lapsed::sweep::{Act, Sweep, Sweeper};
-use lapsed::{Kind, Name, SystemId};
+use lapsed_core::inflight::rules::Recovery;
+use lapsed_core::inflight::{Finish, Finished, InflightStore, JOBS_MAX, NewJob};
+use lapsed_core::owner::{Claim, OwnerStore};
+use lapsed_core::schedule::Stop;
+use lapsed_core::sweep::{Act, Sweep, Sweeper};
+use lapsed_core::{Kind, Name, SystemId};
 use lapsed_redis::{InflightLayout, NativeInflight, QueueFormat, Template};
 
 use super::super::probe::{Probe, p99};

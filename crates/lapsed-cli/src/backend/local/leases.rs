@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use lapsed::leases::{
+use lapsed_core::leases::{
     Acquired, Decided, Decision, Described, Fenced, Grant, LeaseKey, Leases, Namespace, Ticket,
 };
-use lapsed::{Error, Name, SystemId};
+use lapsed_core::{Error, Name, SystemId};
 
 use super::Local;
 use crate::backend::desk::{Desk, Wanted};
-use crate::failure::Failure;
+use lapsed_server::failure::Failure;
 
 impl Local {
     fn leases(&self, system: &SystemId) -> Result<&Leases, Failure> {
@@ -22,7 +22,7 @@ impl Local {
         of: &SystemId,
         what: &str,
         limit: Duration,
-        call: impl Future<Output = lapsed::Result<T>>,
+        call: impl Future<Output = lapsed_core::Result<T>>,
     ) -> Result<T, Failure> {
         let answer = self.runtime.block_on(async { tokio::time::timeout(limit, call).await });
         let late = |_| Error::timed_out(&of.to_string(), what, limit.as_millis());

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use lapsed::leases::{
+use lapsed_core::leases::{
     Acquired, Decided, Decision, Described, Fenced, Grant, LeaseKey, Loss, Namespace, Ticket,
 };
-use lapsed::{Name, SystemId};
+use lapsed_core::{Name, SystemId};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -14,8 +14,10 @@ use ureq::http::Response;
 
 use super::{ANSWER, Patience, Remote, read, refused, segment};
 use crate::backend::desk::{Desk, Wanted};
-use crate::failure::Failure;
-use crate::http::leases::{AcquireBody, DecideBody, LeasesPage, Namespaces, RenewBody, TicketBody};
+use lapsed_server::failure::Failure;
+use lapsed_server::http::leases::{
+    AcquireBody, DecideBody, LeasesPage, Namespaces, RenewBody, TicketBody,
+};
 
 /// The longest that a daemon lets anybody wait at a time.
 const PIECE: Duration = Duration::from_secs(60);
@@ -162,7 +164,7 @@ impl Desk for Remote {
             path.push_str(&format!("&after={after}"));
         }
         let found = self.get::<Namespaces>(&path)?.namespaces;
-        Ok(found.iter().map(|name| Namespace::new(name)).collect::<lapsed::Result<_>>()?)
+        Ok(found.iter().map(|name| Namespace::new(name)).collect::<lapsed_core::Result<_>>()?)
     }
 
     fn decide(

@@ -1,10 +1,10 @@
 //! What a server could be asked for, and is not: nothing is wrong with it, but whoever sets it up should know.
 
-use crate::config::Config;
-use crate::config::store::StoreConfig;
-use crate::failure::Failure;
-use crate::stores::OpenStore;
-use crate::systems::Planned;
+use lapsed_server::config::Config;
+use lapsed_server::config::store::StoreConfig;
+use lapsed_server::failure::Failure;
+use lapsed_server::stores::OpenStore;
+use lapsed_server::systems::Planned;
 
 /// What is to be said of one store.
 pub async fn of(

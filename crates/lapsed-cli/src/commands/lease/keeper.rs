@@ -4,10 +4,10 @@ use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
-use lapsed::SystemId;
-use lapsed::clock::{Clock, jittered};
-use lapsed::leases::{Fenced, Ticket};
-use lapsed::owner::trust::{Sent, Trust};
+use lapsed_core::SystemId;
+use lapsed_core::clock::{Clock, jittered};
+use lapsed_core::leases::{Fenced, Ticket};
+use lapsed_core::owner::trust::{Sent, Trust};
 
 use super::run::Event;
 use crate::backend::Backend;

@@ -12,10 +12,10 @@ use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use lapsed::clock::SystemClock;
-use lapsed::leases::{Acquired, Grant};
-use lapsed::owner::trust::Sent;
-use lapsed::{Name, SystemId};
+use lapsed_core::clock::SystemClock;
+use lapsed_core::leases::{Acquired, Grant};
+use lapsed_core::owner::trust::Sent;
+use lapsed_core::{Name, SystemId};
 use rustix::process::{Pid, Signal};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
@@ -25,7 +25,7 @@ use super::{HELD, LOST, held, host, key, of_leases, request, time, wait};
 use crate::backend::desk::Wanted;
 use crate::backend::{self, Backend};
 use crate::cli::lease::{LeaseChild, Run};
-use crate::failure::Failure;
+use lapsed_server::failure::Failure;
 
 /// How often to look up even when nothing is heard: a host that slept tells nobody.
 const LOOK: Duration = Duration::from_millis(250);

@@ -1,8 +1,8 @@
 //! The words.
 
 use super::*;
-use lapsed::Kind;
-use lapsed::reconcile::Change;
+use lapsed_core::Kind;
+use lapsed_core::reconcile::Change;
 
 fn done(dry_run: bool, added: u64, next: Option<&str>) -> Reconciliation {
     let change = Change { key: "s1".into(), what: Healed::Added, why: "not in the index".into() };

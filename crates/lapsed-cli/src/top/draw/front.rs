@@ -9,8 +9,8 @@ use ratatui::widgets::{Block, Borders, Paragraph, Wrap};
 use super::super::model::{Model, Typing, View};
 use super::table::{latency, reclaims};
 use super::{BOLD, Theme};
-use crate::node::shapes::SystemStatus;
-use crate::print::{count, moment, span};
+use lapsed_server::node::shapes::SystemStatus;
+use lapsed_server::print::{count, moment, span};
 
 const KEYS: &str =
     "j/k select  Enter details  e explain  d dry run  h/r/a brake  / filter  ? help  q quit";

@@ -8,8 +8,8 @@ use ratatui::widgets::{Block, Borders, Cell, Row, Table};
 use super::super::feed::History;
 use super::super::model::Model;
 use super::{BOLD, Theme};
-use crate::node::shapes::SystemStatus;
-use crate::print::{count, span};
+use lapsed_server::node::shapes::SystemStatus;
+use lapsed_server::print::{count, span};
 
 /// A column: its heading, its width, what is in it, and how it looks there.
 struct Column {
@@ -70,7 +70,7 @@ fn style(heading: &str, text: &str, status: &SystemStatus, theme: Theme) -> Styl
     }
 }
 
-fn census(status: &SystemStatus, pick: fn(&lapsed::sweep::Census) -> u64) -> String {
+fn census(status: &SystemStatus, pick: fn(&lapsed_core::sweep::Census) -> u64) -> String {
     status.census.as_ref().map_or("-".to_owned(), |census| count(pick(census)))
 }
 

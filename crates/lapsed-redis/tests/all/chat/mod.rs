@@ -11,18 +11,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
-use lapsed::clock::SystemClock;
-use lapsed::receipt::{Receipt, ReceiptQuery, Retention, Silent};
-use lapsed::reconcile::{self, Plan, ReconcileReport};
-use lapsed::schedule::Stop;
-use lapsed::store::Store;
-use lapsed::sweep::brake::{Brake, BrakePolicy};
-use lapsed::sweep::policy::Policy;
-use lapsed::sweep::{
+use lapsed_core::clock::SystemClock;
+use lapsed_core::receipt::{Receipt, ReceiptQuery, Retention, Silent};
+use lapsed_core::reconcile::{self, Plan, ReconcileReport};
+use lapsed_core::schedule::Stop;
+use lapsed_core::store::Store;
+use lapsed_core::sweep::brake::{Brake, BrakePolicy};
+use lapsed_core::sweep::policy::Policy;
+use lapsed_core::sweep::{
     Act, Batch, BatchAnswer, BatchId, Cursor, PageRequest, PassReport, Stopped, Suspect, Sweep,
     Sweeper, SweeperParts,
 };
-use lapsed::{Kind, Name, SystemId};
+use lapsed_core::{Kind, Name, SystemId};
 use lapsed_redis::{Address, Redis, RedisSessions, SessionsLayout, Template};
 use lapsed_testbed::resp::{Connection, Reply};
 use lapsed_testbed::{Engine, Server, ServerOptions};

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lapsed::owner::{Claim, OwnerStore};
-use lapsed::sweep::Sweep;
-use lapsed::sweep::policy::Policy;
-use lapsed::{Kind, SystemId};
+use lapsed_core::owner::{Claim, OwnerStore};
+use lapsed_core::sweep::Sweep;
+use lapsed_core::sweep::policy::Policy;
+use lapsed_core::{Kind, SystemId};
 use lapsed_testbed::resp::Reply;
 use lapsed_testbed::{Cluster, Engine, ServerOptions};
 

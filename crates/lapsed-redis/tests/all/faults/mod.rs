@@ -12,9 +12,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lapsed::receipt::Receipt;
-use lapsed::sweep::policy::Policy;
-use lapsed::sweep::{Sweep, Sweeper};
+use lapsed_core::receipt::Receipt;
+use lapsed_core::sweep::policy::Policy;
+use lapsed_core::sweep::{Sweep, Sweeper};
 use lapsed_redis::{NativeRegistry, Redis};
 use lapsed_testbed::{Server, ServerOptions};
 

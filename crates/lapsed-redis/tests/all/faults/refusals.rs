@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use lapsed::Error;
-use lapsed::owner::OwnerStore;
-use lapsed::registry::{RegistryStore, Take};
-use lapsed::sweep::policy::Policy;
-use lapsed::sweep::{Stopped, Sweep};
+use lapsed_core::Error;
+use lapsed_core::owner::OwnerStore;
+use lapsed_core::registry::{RegistryStore, Take};
+use lapsed_core::sweep::policy::Policy;
+use lapsed_core::sweep::{Stopped, Sweep};
 use lapsed_testbed::resp::Reply;
 use lapsed_testbed::{Engine, Server, ServerOptions};
 

@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use lapsed::Error;
-use lapsed::owner::OwnerStore;
-use lapsed::receipt::ReceiptQuery;
-use lapsed::store::Store;
-use lapsed::sweep::policy::Policy;
+use lapsed_core::Error;
+use lapsed_core::owner::OwnerStore;
+use lapsed_core::receipt::ReceiptQuery;
+use lapsed_core::store::Store;
+use lapsed_core::sweep::policy::Policy;
 use lapsed_testbed::{Engine, Persistence, Proxy, Server, ServerOptions};
 
 use crate::story::{

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lapsed::Error;
-use lapsed::sweep::policy::Policy;
-use lapsed::sweep::{Outcome, Refusal, Sweep};
+use lapsed_core::Error;
+use lapsed_core::sweep::policy::Policy;
+use lapsed_core::sweep::{Outcome, Refusal, Sweep};
 use lapsed_testbed::{Engine, Proxy, Server, ServerOptions};
 
 use crate::story::{

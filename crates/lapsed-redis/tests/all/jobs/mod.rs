@@ -4,18 +4,18 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lapsed::clock::SystemClock;
-use lapsed::inflight::rules::Recovery;
-use lapsed::inflight::{
+use lapsed_core::clock::SystemClock;
+use lapsed_core::inflight::rules::Recovery;
+use lapsed_core::inflight::{
     Claimed, Counts, Finish, Finished, Inflight, InflightParts, InflightStore, NewJob, Recovered,
     Worked, Worker,
 };
-use lapsed::owner::{Claim, OwnerStore};
-use lapsed::receipt::{Receipt, Silent};
-use lapsed::sweep::brake::{Brake, BrakePolicy};
-use lapsed::sweep::policy::Policy;
-use lapsed::sweep::{Sweep, Sweeper};
-use lapsed::{Error, Kind, SystemId};
+use lapsed_core::owner::{Claim, OwnerStore};
+use lapsed_core::receipt::{Receipt, Silent};
+use lapsed_core::sweep::brake::{Brake, BrakePolicy};
+use lapsed_core::sweep::policy::Policy;
+use lapsed_core::sweep::{Sweep, Sweeper};
+use lapsed_core::{Error, Kind, SystemId};
 use lapsed_redis::{InflightLayout, NativeInflight, QueueFormat, Redis, Template};
 use lapsed_testbed::resp::Reply;
 use lapsed_testbed::{Server, ServerOptions};

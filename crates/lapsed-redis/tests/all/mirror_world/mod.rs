@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use lapsed::availability::rules::{Doom, Settings};
-use lapsed::availability::{Mirror, MirrorBeat, ProviderState, Seen, Told};
-use lapsed::owner::Incarnation;
-use lapsed::receipt::Reason;
-use lapsed::sweep::{Act, Batch, BatchId, Cursor, Refusal, Suspect};
-use lapsed::{Kind, Name, SystemId};
+use lapsed_core::availability::rules::{Doom, Settings};
+use lapsed_core::availability::{Mirror, MirrorBeat, ProviderState, Seen, Told};
+use lapsed_core::owner::Incarnation;
+use lapsed_core::receipt::Reason;
+use lapsed_core::sweep::{Act, Batch, BatchId, Cursor, Refusal, Suspect};
+use lapsed_core::{Kind, Name, SystemId};
 use lapsed_redis::{MirrorLayout, Redis, RedisMirror};
 use lapsed_testbed::{Engine, Server, ServerOptions};
 

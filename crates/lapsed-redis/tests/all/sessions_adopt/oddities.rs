@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 
 use crate::chat::{Chat, name, named, on_both_chats, skipped, sweep_through, uuid};
-use lapsed::Error;
-use lapsed::sessions::SessionsStore;
-use lapsed::sweep::policy::Policy;
-use lapsed::sweep::{Act, Sweep};
-use lapsed::system::Restored;
+use lapsed_core::Error;
+use lapsed_core::sessions::SessionsStore;
+use lapsed_core::sweep::policy::Policy;
+use lapsed_core::sweep::{Act, Sweep};
+use lapsed_core::system::Restored;
 
 on_both_chats! {
     members_that_are_no_names_are_left_alone,

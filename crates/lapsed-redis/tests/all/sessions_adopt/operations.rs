@@ -6,13 +6,13 @@ use std::sync::Arc;
 use crate::chat::{
     App, Chat, GRACE, LONG_AGO, layout, name, named, on_both_chats, skipped, sweep_through, uuid,
 };
-use lapsed::owner::{Claim, OwnerStore};
-use lapsed::receipt::Reason;
-use lapsed::sessions::{Deleted, Profile, SessionsStore};
-use lapsed::sweep::Act;
-use lapsed::sweep::policy::Policy;
-use lapsed::system::Restored;
-use lapsed::{Error, Kind, SystemId};
+use lapsed_core::owner::{Claim, OwnerStore};
+use lapsed_core::receipt::Reason;
+use lapsed_core::sessions::{Deleted, Profile, SessionsStore};
+use lapsed_core::sweep::Act;
+use lapsed_core::sweep::policy::Policy;
+use lapsed_core::system::Restored;
+use lapsed_core::{Error, Kind, SystemId};
 use lapsed_redis::{SessionsLayout, Template};
 use lapsed_testbed::{Cluster, Engine};
 

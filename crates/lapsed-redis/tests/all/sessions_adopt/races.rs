@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use crate::chat::{
     Chat, GRACE, LONG_AGO, PATIENCE, name, named, on_both_chats, skipped, sweep_through, uuid,
 };
-use lapsed::owner::{Claim, OwnerStore};
-use lapsed::sessions::{Deleted, Profile, SessionsStore};
-use lapsed::sweep::{Act, Outcome, Refusal};
+use lapsed_core::owner::{Claim, OwnerStore};
+use lapsed_core::sessions::{Deleted, Profile, SessionsStore};
+use lapsed_core::sweep::{Act, Outcome, Refusal};
 
 on_both_chats! {
     trap_b1_a_hash_without_its_index_entry_is_healed_then_cleaned,

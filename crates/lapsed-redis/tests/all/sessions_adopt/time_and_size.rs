@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::chat::{App, Chat, GRACE, LONG_AGO, PATIENCE, name, named, on_both_chats, uuid};
-use lapsed::clock::SystemClock;
-use lapsed::leader::{Campaign, TermOptions};
-use lapsed::schedule::Stop;
-use lapsed::sessions::SessionsStore;
-use lapsed::store::Store;
-use lapsed::sweep::policy::Policy;
-use lapsed::sweep::{Act, Sweep};
+use lapsed_core::clock::SystemClock;
+use lapsed_core::leader::{Campaign, TermOptions};
+use lapsed_core::schedule::Stop;
+use lapsed_core::sessions::SessionsStore;
+use lapsed_core::store::Store;
+use lapsed_core::sweep::policy::Policy;
+use lapsed_core::sweep::{Act, Sweep};
 use lapsed_testbed::{Engine, Server};
 
 on_both_chats! {
@@ -198,14 +198,14 @@ async fn trap_b10_trap_b11_what_changes_during_a_reconciliation_is_neither_lost_
     let mut added = BTreeSet::new();
     let (_stopper, stop) = Stop::channel();
     for _ in 0..3 {
-        let plan = lapsed::reconcile::Plan {
+        let plan = lapsed_core::reconcile::Plan {
             after: Default::default(),
             page: 20,
             pause: Duration::ZERO,
             act: Act::Reclaim,
         };
         let mut told = 0;
-        let report = lapsed::reconcile::run(
+        let report = lapsed_core::reconcile::run(
             &chat.id(),
             &chat.sessions,
             &SystemClock::new(),

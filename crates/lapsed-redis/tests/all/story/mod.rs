@@ -8,19 +8,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lapsed::clock::SystemClock;
-use lapsed::owner::{Claim, OwnerStore};
-use lapsed::receipt::{Receipt, ReceiptQuery, Retention, Silent};
-use lapsed::registry::{RegistryStore, Take};
-use lapsed::schedule::Stop;
-use lapsed::store::Store;
-use lapsed::sweep::brake::{Brake, BrakePolicy};
-use lapsed::sweep::policy::Policy;
-use lapsed::sweep::{
+use lapsed_core::clock::SystemClock;
+use lapsed_core::owner::{Claim, OwnerStore};
+use lapsed_core::receipt::{Receipt, ReceiptQuery, Retention, Silent};
+use lapsed_core::registry::{RegistryStore, Take};
+use lapsed_core::schedule::Stop;
+use lapsed_core::store::Store;
+use lapsed_core::sweep::brake::{Brake, BrakePolicy};
+use lapsed_core::sweep::policy::Policy;
+use lapsed_core::sweep::{
     Act, Batch, BatchAnswer, BatchId, Cursor, PageRequest, PassReport, Suspect, Sweep, Sweeper,
     SweeperParts,
 };
-use lapsed::{Error, Kind, Name, SystemId};
+use lapsed_core::{Error, Kind, Name, SystemId};
 use lapsed_redis::{Address, NativeRegistry, Redis, RegistryLayout, Template};
 use lapsed_testbed::Server;
 use lapsed_testbed::resp::{Connection, Reply};

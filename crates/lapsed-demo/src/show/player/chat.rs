@@ -1,0 +1,73 @@
+//! A chat server: people connect to sessions through it, and leave again.
+
+use serde_json::{Value, json};
+
+use super::super::config::SESSIONS;
+use super::{Desk, Part};
+use lapsed_server::failure::Failure;
+
+/// How many sessions it has at the most.
+const SESSIONS_MAX: usize = 8;
+
+#[derive(Default)]
+pub struct Chat {
+    life: u64,
+    sessions: Vec<String>,
+}
+
+impl Chat {
+    fn of(&self, desk: &Desk, session: &str) -> Value {
+        let mut body = desk.claim(self.life);
+        body["session"] = json!(session);
+        body
+    }
+
+    /// Somebody opens a session and is connected to it.
+    fn open(&mut self, desk: &Desk) -> Result<(), Failure> {
+        let session = format!("room-{:06}", desk.below(1_000_000));
+        let broadcaster = format!("streamer-{}", desk.below(10_000));
+        let made = json!({ "session": session, "broadcaster_user_id": broadcaster, "value": "{}" });
+        desk.post(SESSIONS, "activate", made)?.expect()?;
+        desk.post(SESSIONS, "connect", self.of(desk, &session))?;
+        self.sessions.push(session);
+        Ok(())
+    }
+
+    /// Somebody leaves; half of them come back before the grace is over.
+    fn part(&mut self, desk: &Desk) -> Result<(), Failure> {
+        let index = desk.below(self.sessions.len() as u64) as usize;
+        let session = self.sessions[index].clone();
+        desk.post(SESSIONS, "disconnect", self.of(desk, &session))?;
+        if desk.one_in(2) {
+            desk.post(SESSIONS, "connect", self.of(desk, &session))?;
+        } else {
+            self.sessions.swap_remove(index);
+        }
+        Ok(())
+    }
+}
+
+impl Part for Chat {
+    fn enter(&mut self, desk: &Desk) -> Result<(), Failure> {
+        self.life = desk.start(SESSIONS)?;
+        self.sessions.clear();
+        (0..SESSIONS_MAX / 2).try_for_each(|_| self.open(desk))
+    }
+
+    fn tick(&mut self, desk: &Desk) -> Result<bool, Failure> {
+        if !desk.beat(SESSIONS, self.life)? {
+            return Ok(false);
+        }
+        if desk.one_in(3) && !self.sessions.is_empty() {
+            self.part(desk)?;
+        }
+        if desk.one_in(3) && self.sessions.len() < SESSIONS_MAX {
+            self.open(desk)?;
+        }
+        Ok(true)
+    }
+
+    fn leave(&mut self, desk: &Desk) -> Result<(), Failure> {
+        desk.retire(SESSIONS, self.life)
+    }
+}

@@ -1,0 +1,60 @@
+//! A gateway that devices are connected to.
+
+use serde_json::json;
+
+use super::super::config::REGISTRY;
+use super::{Desk, Part};
+use lapsed_server::failure::Failure;
+
+/// How many devices are connected at a time.
+const DEVICES: u64 = 25;
+
+#[derive(Default)]
+pub struct Gateway {
+    life: u64,
+    devices: Vec<String>,
+}
+
+impl Gateway {
+    /// One that nobody else has: the last digits of an IMEI.
+    fn device(desk: &Desk) -> String {
+        format!("imei-3563070424{:05}", desk.below(100_000))
+    }
+
+    /// One device goes, another comes.
+    fn swap(&mut self, desk: &Desk) -> Result<(), Failure> {
+        let gone = self.devices.swap_remove(desk.below(self.devices.len() as u64) as usize);
+        let mut body = desk.claim(self.life);
+        body["key"] = json!(gone);
+        desk.post(REGISTRY, "unregister", body.clone())?;
+        let new = Self::device(desk);
+        body["key"] = json!(new);
+        desk.post(REGISTRY, "register", body)?;
+        self.devices.push(new);
+        Ok(())
+    }
+}
+
+impl Part for Gateway {
+    fn enter(&mut self, desk: &Desk) -> Result<(), Failure> {
+        self.life = desk.start(REGISTRY)?;
+        self.devices = (0..DEVICES).map(|_| Self::device(desk)).collect();
+        let mut body = desk.claim(self.life);
+        body["keys"] = json!(self.devices);
+        desk.post(REGISTRY, "register_many", body)?.expect().map(|_| ())
+    }
+
+    fn tick(&mut self, desk: &Desk) -> Result<bool, Failure> {
+        if !desk.beat(REGISTRY, self.life)? {
+            return Ok(false);
+        }
+        if desk.one_in(2) {
+            self.swap(desk)?;
+        }
+        Ok(true)
+    }
+
+    fn leave(&mut self, desk: &Desk) -> Result<(), Failure> {
+        desk.retire(REGISTRY, self.life)
+    }
+}

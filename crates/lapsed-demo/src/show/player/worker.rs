@@ -1,0 +1,113 @@
+//! A worker: takes one job at a time, and completes it a little later. Some jobs cannot be done, some
+//! kill whoever works on them.
+
+use rustix::process::{Signal, getpid, kill_process};
+use serde_json::{Value, json};
+
+use super::super::config::INFLIGHT;
+use super::{Desk, Part};
+use lapsed_server::failure::Failure;
+use lapsed_server::print;
+
+/// Where jobs are taken from.
+pub const QUEUES: &[&str] = &["mails", "thumbs", "reports"];
+
+/// What a job carries.
+pub const FINE: &str = "fine";
+pub const BROKEN: &str = "broken";
+pub const POISON: &str = "poison";
+
+/// How many ticks a job takes at the most.
+const TICKS_MAX: u64 = 4;
+
+#[derive(Default)]
+pub struct Worker {
+    life: u64,
+    job: Option<Job>,
+}
+
+struct Job {
+    id: String,
+    token: u64,
+    payload: String,
+    ticks: u64,
+}
+
+impl Job {
+    fn read(told: &Value, ticks: u64) -> Option<Job> {
+        let text = |member: &str| told[member].as_str().map(str::to_owned);
+        Some(Job {
+            id: text("id")?,
+            token: told["token"].as_u64()?,
+            payload: text("payload")?,
+            ticks,
+        })
+    }
+
+    fn ticket(&self) -> Value {
+        json!({ "id": self.id, "token": self.token })
+    }
+}
+
+impl Worker {
+    fn take(&mut self, desk: &Desk) -> Result<(), Failure> {
+        let first = desk.below(QUEUES.len() as u64) as usize;
+        for queue in QUEUES.iter().cycle().skip(first).take(QUEUES.len()) {
+            let mut body = desk.claim(self.life);
+            body["queue"] = json!(queue);
+            let taken = desk.post(INFLIGHT, "take", body)?.body;
+            self.job = Job::read(&taken["jobs"][0], 1 + desk.below(TICKS_MAX));
+            if self.job.is_some() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// One tick of work on it; what is left of it.
+    fn work(mut job: Job, desk: &Desk) -> Result<Option<Job>, Failure> {
+        job.ticks -= 1;
+        match (job.ticks, job.payload.as_str()) {
+            (0, BROKEN) => {
+                let mut body = job.ticket();
+                body["error"] = json!("the address has no such mailbox");
+                desk.post(INFLIGHT, "fail", body)?;
+                print::line(&format!("gives up job {}: it is a dead letter now", job.id))?;
+            }
+            (0, POISON) => die(&job)?,
+            (0, _) => drop(desk.post(INFLIGHT, "complete", job.ticket())?),
+            _ => return Ok(Some(job)),
+        }
+        Ok(None)
+    }
+}
+
+/// As sudden as it gets.
+fn die(job: &Job) -> Result<(), Failure> {
+    print::line(&format!("dies of job {}", job.id))?;
+    let killed = kill_process(getpid(), Signal::KILL);
+    killed.map_err(|error| Failure::failed(format!("a worker that would not die: {error}")))
+}
+
+impl Part for Worker {
+    fn enter(&mut self, desk: &Desk) -> Result<(), Failure> {
+        self.life = desk.start(INFLIGHT)?;
+        self.job = None;
+        Ok(())
+    }
+
+    fn tick(&mut self, desk: &Desk) -> Result<bool, Failure> {
+        if !desk.beat(INFLIGHT, self.life)? {
+            return Ok(false);
+        }
+        match self.job.take() {
+            Some(job) => self.job = Self::work(job, desk)?,
+            None => self.take(desk)?,
+        }
+        Ok(true)
+    }
+
+    fn leave(&mut self, desk: &Desk) -> Result<(), Failure> {
+        desk.retire(INFLIGHT, self.life)
+    }
+}

@@ -1,0 +1,146 @@
+//! Where each value came from: what `check` shows.
+
+use std::fmt;
+use std::time::Duration;
+
+use lapsed_core::inflight::rules::OnDeath;
+use lapsed_core::sweep::policy::Mode;
+use serde::Serialize;
+
+use super::common::Section;
+use super::units::{Every, Limit, show_span};
+
+/// Where a value came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// Nobody said otherwise.
+    Default,
+    /// This line of the file.
+    File(usize),
+    /// This environment variable; it may have overruled that line of the file.
+    Env(&'static str, Option<usize>),
+    /// This flag, or the environment variable that stands for it.
+    Flag(&'static str),
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::Default => f.write_str("default"),
+            Origin::File(line) => write!(f, "line {line}"),
+            Origin::Env(name, None) => write!(f, "environment {name}"),
+            Origin::Env(name, Some(line)) => write!(f, "environment {name}, over line {line}"),
+            Origin::Flag(name) => write!(f, "flag {name} or its environment variable"),
+        }
+    }
+}
+
+impl Serialize for Origin {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// One value as it is in force.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Setting {
+    /// As the configuration names it.
+    pub key: String,
+    /// As the configuration would write it.
+    pub value: String,
+    /// Whence.
+    pub origin: Origin,
+}
+
+/// A value that can be shown as the configuration would write it.
+pub trait Show {
+    /// As text.
+    fn show(&self) -> String;
+}
+
+impl Show for Duration {
+    fn show(&self) -> String {
+        show_span(*self)
+    }
+}
+
+impl Show for Every {
+    fn show(&self) -> String {
+        self.0.map_or_else(|| "off".to_owned(), show_span)
+    }
+}
+
+impl Show for Limit {
+    fn show(&self) -> String {
+        if self.0.is_zero() { "0s".to_owned() } else { show_span(self.0) }
+    }
+}
+
+impl Show for Mode {
+    fn show(&self) -> String {
+        match self {
+            Mode::Idempotent => "idempotent".to_owned(),
+            Mode::Leader => "leader".to_owned(),
+        }
+    }
+}
+
+impl<T: Show> Show for Option<T> {
+    fn show(&self) -> String {
+        self.as_ref().map_or("none".to_owned(), Show::show)
+    }
+}
+
+macro_rules! show_as_displayed {
+    ($($t:ty),*) => { $(impl Show for $t { fn show(&self) -> String { self.to_string() } })* };
+}
+show_as_displayed!(u64, u32, usize, u16, f64, bool, String, OnDeath);
+
+/// Collects the values in force while a section is read.
+#[derive(Debug, Default)]
+pub struct Settings {
+    list: Vec<Setting>,
+}
+
+impl Settings {
+    /// The given value or the default, noted with its origin.
+    pub fn pick<T: Show>(
+        &mut self,
+        section: &Section<'_>,
+        key: &str,
+        given: Option<T>,
+        default: T,
+    ) -> T {
+        let origin = match (&given, section.line_of(key)) {
+            (Some(_), Some(line)) => Origin::File(line),
+            _ => Origin::Default,
+        };
+        let value = given.unwrap_or(default);
+        self.note(key, &value, origin);
+        value
+    }
+
+    /// Notes a value whose origin is already known.
+    pub fn note<T: Show>(&mut self, key: &str, value: &T, origin: Origin) {
+        self.list.push(Setting { key: key.to_owned(), value: value.show(), origin });
+    }
+
+    /// An environment variable says otherwise than the file or the default.
+    pub fn overrule<T: Show>(
+        &mut self,
+        section: &Section<'_>,
+        key: &str,
+        value: &T,
+        env: &'static str,
+    ) {
+        if let Some(setting) = self.list.iter_mut().find(|setting| setting.key == key) {
+            setting.value = value.show();
+            setting.origin = Origin::Env(env, section.line_of(key));
+        }
+    }
+
+    /// All of them.
+    pub fn finish(self) -> Vec<Setting> {
+        self.list
+    }
+}

@@ -1,0 +1,259 @@
+//! The daemon: opens, sweeps, serves, and drains when told to stop.
+//!
+//! The order of leaving matters: stop accepting, let every pass finish its batch, give back the
+//! terms, and only then close the stores.
+
+mod notice;
+
+use std::io::{self, Write};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use lapsed_core::clock::{Clock, SystemClock};
+use lapsed_core::receipt::Witness;
+use lapsed_core::schedule::{self, Stop};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::JoinSet;
+
+use crate::config::Config;
+use crate::config::server::LISTEN_DEFAULT;
+use crate::failure::Failure;
+use crate::http::connections::{self, Serving};
+use crate::http::line::Lines;
+use crate::http::{self, App, Front, Outward};
+use crate::metrics::Metrics;
+use crate::node::Node;
+use crate::systems::Occasion;
+use crate::telemetry::{Telemetry, Traced};
+use crate::tls::{self, Current, TlsListener};
+use crate::webhooks::Webhooks;
+use notice::Notice;
+
+/// How long requests under way may take after the daemon was told to stop.
+const DRAIN: Duration = Duration::from_secs(10);
+
+/// Runs until SIGTERM or SIGINT.
+pub async fn run(mut config: Config) -> Result<(), Failure> {
+    let clock = SystemClock::shared();
+    // From here on only its digest is needed.
+    config.server.token = None;
+    let tls = config.server.tls.as_ref().map(tls::open).transpose();
+    let tls = tls.map_err(|what| Failure::usage(format!("`server.tls`: {what}")))?;
+    // Before a folder is made: whoever cannot listen leaves nothing behind.
+    let listener = bind(&config).await?;
+    let address = listener.local_addr()?;
+    let metrics = Arc::new(Metrics::new(clock.clone()));
+    let config = Arc::new(config);
+    let telemetry = config.telemetry.as_ref().map(Telemetry::start).transpose()?;
+    let witness: Arc<dyn Witness> = match &telemetry {
+        Some(telemetry) => Traced::new(metrics.clone(), telemetry.clone()),
+        None => metrics.clone(),
+    };
+    let node = open(config.clone(), clock.clone(), witness).await?;
+    for live in node.systems() {
+        metrics.introduce(live.id());
+        if live.reconciler().is_ok() {
+            metrics.introduce_index(live.id());
+        }
+    }
+    node.objects().for_each(|(name, _)| metrics.introduce_store(name));
+    node.prepare(&config, Occasion::Daemon).await;
+    let (stopper, stop) = Stop::channel();
+    let (resigner, resign) = Stop::channel();
+    let sweeping = sweep(&node, &clock, &stop);
+    let reconciling = reconcile(&node, &stop);
+    let errands = errands(&config, &node, &stop);
+    let standing = campaign(&node, &resign);
+    let webhooks = Webhooks::open(&config, &node, &metrics, &telemetry, &clock);
+    let delivering = webhooks.deliver(&node, &stop);
+    let outward = Outward { webhooks: Arc::new(webhooks), telemetry: telemetry.clone() };
+    let (app, mut idle) = App::new(node.clone(), metrics, outward, &config.server, stop.clone());
+    let lines = Lines::new(listener, config.server.write_timeout);
+    let serving = serve(lines, tls, http::service(app), stop.clone())?;
+    // Before it says that it is there: whoever hears that may tell it to stop at once.
+    let signals = Signals::listen()?;
+    announce(&config, &*clock, address)?;
+    let notice = Notice::from_env();
+    notice.ready();
+    let _alive = notice.keep_alive();
+
+    signals.wait().await;
+    tracing::info!("stopping: finishing what is under way");
+    notice.stopping();
+    stopper.stop();
+    drain(serving).await;
+    let _ = tokio::time::timeout(DRAIN, idle.recv()).await;
+    join(sweeping).await;
+    join(reconciling).await;
+    join(errands).await;
+    join(delivering).await;
+    resigner.stop();
+    join(standing).await;
+    close(node).await?;
+    if let Some(telemetry) = telemetry {
+        let _ = tokio::task::spawn_blocking(move || telemetry.end()).await;
+    }
+    tracing::info!("stopped");
+    Ok(())
+}
+
+async fn open(
+    config: Arc<Config>,
+    clock: Arc<dyn Clock>,
+    witness: Arc<dyn Witness>,
+) -> Result<Arc<Node>, Failure> {
+    let opening = tokio::task::spawn_blocking(move || Node::open(&config, clock, witness));
+    let node = opening.await.map_err(|e| Failure::failed(format!("opening the store: {e}")))??;
+    node.probe().await?;
+    Ok(Arc::new(node))
+}
+
+async fn close(node: Arc<Node>) -> Result<(), Failure> {
+    let closing = tokio::task::spawn_blocking(move || node.close());
+    closing.await.map_err(|e| Failure::failed(format!("closing the store: {e}")))??;
+    Ok(())
+}
+
+async fn bind(config: &Config) -> Result<TcpListener, Failure> {
+    let addresses = config.server.addresses()?;
+    TcpListener::bind(&addresses[..]).await.map_err(|error| {
+        Failure::failed(format!(
+            "cannot listen on {}: {error}. Is another lapsed running there? Choose another \
+             address with --listen, for example --listen 127.0.0.1:0",
+            config.server.listen
+        ))
+    })
+}
+
+/// Answers until told to stop.
+fn serve(lines: Lines, tls: Option<Current>, front: Front, stop: Stop) -> io::Result<Serving> {
+    Ok(match tls {
+        Some(current) => connections::serve(TlsListener::new(lines, current)?, front, stop),
+        None => connections::serve(lines, front, stop),
+    })
+}
+
+/// One task a system runs its passes.
+fn sweep(node: &Node, clock: &Arc<dyn Clock>, stop: &Stop) -> JoinSet<()> {
+    let mut tasks = JoinSet::new();
+    for live in node.systems() {
+        tasks.spawn(schedule::run(live.sweeper().clone(), clock.clone(), stop.clone()));
+    }
+    tasks
+}
+
+/// One task a system that has an index compares it with its truth now and then; in leader mode only
+/// whoever leads does.
+fn reconcile(node: &Node, stop: &Stop) -> JoinSet<()> {
+    let mut tasks = JoinSet::new();
+    for live in node.systems() {
+        let Ok(reconciler) = live.reconciler().cloned() else { continue };
+        let (sweeper, stop) = (live.sweeper().clone(), stop.clone());
+        tasks.spawn(async move {
+            reconciler.keep(stop, || sweeper.leads() != Some(false)).await;
+        });
+    }
+    tasks
+}
+
+/// What some systems have to do besides.
+fn errands(config: &Config, node: &Node, stop: &Stop) -> JoinSet<()> {
+    let mut tasks = JoinSet::new();
+    for plan in &config.systems {
+        let id = &plan.common().id;
+        let Some(live) = node.find(id.kind, &id.name) else { continue };
+        if let Some(errand) = plan.errand(live, stop.clone()) {
+            tasks.spawn(errand);
+        }
+    }
+    tasks
+}
+
+/// In leader mode, one more renews the term.
+fn campaign(node: &Node, stop: &Stop) -> JoinSet<()> {
+    let mut tasks = JoinSet::new();
+    for campaign in node.systems().iter().filter_map(|live| live.take_campaign()) {
+        let stop = stop.clone();
+        tasks.spawn(async move { campaign.run(stop.told()).await });
+    }
+    tasks
+}
+
+/// One line on stdout, once it can be reached: for scripts. The rest is for the log.
+fn announce(config: &Config, clock: &dyn Clock, address: SocketAddr) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    let scheme = config.server.scheme();
+    writeln!(out, "listening on {scheme}://{address}")?;
+    out.flush()?;
+    for plan in &config.systems {
+        let common = plan.common();
+        let stores: Vec<_> = common.stores().map(|name| config.stores[name].describe()).collect();
+        tracing::info!(system = %common.id, store = %stores.join(", "), "sweeping");
+    }
+    let now_ms = clock.wall_ms();
+    for warning in config.server.tokens.iter().filter_map(|token| token.warning(now_ms)) {
+        tracing::warn!("{warning}");
+    }
+    tracing::info!("listening on {scheme}://{address}");
+    let url = format!("{scheme}://{}", reached(address));
+    let usual = url == format!("http://{LISTEN_DEFAULT}");
+    let whom = if usual { String::new() } else { format!(" --url {url}") };
+    tracing::info!("dashboard: {url}/; in another terminal: `lapsed top{whom}`");
+    Ok(())
+}
+
+/// The address to open on this machine.
+fn reached(address: SocketAddr) -> SocketAddr {
+    match address {
+        SocketAddr::V4(v4) if v4.ip().is_unspecified() => (Ipv4Addr::LOCALHOST, v4.port()).into(),
+        SocketAddr::V6(v6) if v6.ip().is_unspecified() => (Ipv6Addr::LOCALHOST, v6.port()).into(),
+        other => other,
+    }
+}
+
+/// What tells the daemon to stop.
+struct Signals {
+    term: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn listen() -> Result<Signals, Failure> {
+        let term = signal(SignalKind::terminate())?;
+        Ok(Signals { term, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    /// Until the first; a second one means now.
+    async fn wait(mut self) {
+        self.next().await;
+        tokio::spawn(async move {
+            self.next().await;
+            tracing::warn!("told twice: leaving at once");
+            std::process::exit(1);
+        });
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.term.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+async fn drain(mut serving: Serving) {
+    match tokio::time::timeout(DRAIN, &mut serving).await {
+        Ok(Ok(Ok(()))) => {}
+        Ok(_) => tracing::warn!("the server ended with an error"),
+        Err(_) => {
+            tracing::warn!("some requests took longer than {DRAIN:?} and were cut off");
+            serving.abort();
+        }
+    }
+}
+
+async fn join(mut tasks: JoinSet<()>) {
+    while tasks.join_next().await.is_some() {}
+}

@@ -1,0 +1,164 @@
+//! A page: receipts one after the other, as the bytes of server-sent events.
+//!
+//! The `id` of each is the cursor of somebody who has seen it and all before it in this feed. For
+//! whoever stands elsewhere (it had seen some of them already) the same receipts are told again
+//! under ids of its own; the receipts themselves are written down once.
+
+use std::ops::Range;
+
+use axum::body::Bytes;
+use lapsed_core::receipt::Receipt;
+
+use super::Places;
+
+/// One receipt in a page.
+struct Told {
+    system: usize,
+    seq: u64,
+    data: Range<usize>,
+}
+
+/// What is told between two sets of places.
+pub struct Page {
+    pub before: Places,
+    pub after: Places,
+    pub bytes: Bytes,
+    told: Vec<Told>,
+}
+
+impl Page {
+    /// What of this page somebody at `places` has not seen, under its own ids; moves it along. None
+    /// when there is nothing.
+    pub fn rest(&self, names: &[String], places: &mut Places) -> Option<Bytes> {
+        let mut writer = PageWriter::new(names, places.clone());
+        for Told { system, seq, data } in &self.told {
+            if *seq > writer.places[*system] {
+                writer.tell(*system, *seq, &self.bytes[data.clone()]);
+            }
+        }
+        // Also past what is no longer there to be told.
+        for (place, after) in places.iter_mut().zip(&self.after) {
+            *place = (*place).max(*after);
+        }
+        (!writer.told.is_empty()).then(|| writer.finish().bytes)
+    }
+}
+
+/// Writes one.
+pub struct PageWriter<'a> {
+    names: &'a [String],
+    before: Places,
+    places: Places,
+    bytes: Vec<u8>,
+    told: Vec<Told>,
+}
+
+impl<'a> PageWriter<'a> {
+    /// For somebody at `places`.
+    pub fn new(names: &'a [String], places: Places) -> PageWriter<'a> {
+        PageWriter { names, before: places.clone(), places, bytes: Vec::new(), told: Vec::new() }
+    }
+
+    /// Adds a receipt of the system of that number.
+    pub fn receipt(&mut self, system: usize, receipt: &Receipt) {
+        match serde_json::to_vec(receipt) {
+            Ok(data) => self.tell(system, receipt.id.seq, &data),
+            Err(error) => tracing::error!(receipt = %receipt.id, %error, "cannot be told"),
+        }
+    }
+
+    fn tell(&mut self, system: usize, seq: u64, data: &[u8]) {
+        self.places[system] = seq;
+        self.bytes.extend_from_slice(b"event: receipt\nid: ");
+        write_cursor(&mut self.bytes, self.names, &self.places);
+        self.bytes.extend_from_slice(b"\ndata: ");
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(data);
+        self.told.push(Told { system, seq, data: start..self.bytes.len() });
+        self.bytes.extend_from_slice(b"\n\n");
+    }
+
+    /// How large it is so far.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// The page.
+    pub fn finish(self) -> Page {
+        let PageWriter { before, places, bytes, told, .. } = self;
+        Page { before, after: places, bytes: Bytes::from(bytes), told }
+    }
+}
+
+/// The first event of a stream: makes every place explicit, so that whoever loses the stream before
+/// the first receipt can come back without a gap.
+pub fn greeting(names: &[String], places: &[u64]) -> Bytes {
+    let mut id = Vec::new();
+    write_cursor(&mut id, names, places);
+    let id = String::from_utf8_lossy(&id);
+    let data = serde_json::json!({ "cursor": id });
+    Bytes::from(format!("event: cursor\ndata: {data}\nid: {id}\n\n"))
+}
+
+fn write_cursor(out: &mut Vec<u8>, names: &[String], places: &[u64]) {
+    let mut digits = [0; 20];
+    for (index, (name, place)) in names.iter().zip(places).enumerate() {
+        if index > 0 {
+            out.push(b',');
+        }
+        out.extend_from_slice(name.as_bytes());
+        out.push(b':');
+        out.extend_from_slice(decimal(*place, &mut digits));
+    }
+}
+
+/// Many cursors are written for each receipt: without the machinery of formatting.
+fn decimal(mut number: u64, digits: &mut [u8; 20]) -> &[u8] {
+    let mut start = digits.len();
+    loop {
+        start -= 1;
+        digits[start] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            return &digits[start..];
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(names: &[String], before: Places, told: &[(usize, u64)]) -> Page {
+        let mut writer = PageWriter::new(names, before);
+        told.iter().for_each(|(system, seq)| writer.tell(*system, *seq, b"{}"));
+        writer.finish()
+    }
+
+    #[test]
+    fn an_id_is_the_cursor_after_its_event() {
+        let names = ["a/x".to_owned(), "b/y".to_owned()];
+        let page = page(&names, vec![7, 0], &[(0, 8), (1, u64::MAX)]);
+        assert_eq!(
+            page.bytes,
+            "event: receipt\nid: a/x:8,b/y:0\ndata: {}\n\n\
+             event: receipt\nid: a/x:8,b/y:18446744073709551615\ndata: {}\n\n"
+        );
+        let greeting = greeting(&names, &[7, 0]);
+        assert_eq!(
+            greeting,
+            "event: cursor\ndata: {\"cursor\":\"a/x:7,b/y:0\"}\nid: a/x:7,b/y:0\n\n"
+        );
+    }
+
+    #[test]
+    fn what_was_seen_is_not_told_again() {
+        let names = ["a/x".to_owned(), "b/y".to_owned()];
+        let page = page(&names, vec![0, 0], &[(0, 1), (1, 1), (0, 2), (1, 2)]);
+        let mut places = vec![1, 5];
+        let rest = page.rest(&names, &mut places);
+        assert_eq!(rest.unwrap(), "event: receipt\nid: a/x:2,b/y:5\ndata: {}\n\n");
+        assert_eq!(places, [2, 5]);
+        assert!(page.rest(&names, &mut places).is_none());
+    }
+}

@@ -1,0 +1,247 @@
+//! Who may ask. A token is known by its digest; which of them it is takes the same time for all.
+
+use std::fmt::Display;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use lapsed_core::clock::Clock;
+use serde_json::json;
+use subtle::ConditionallySelectable;
+
+use super::limit::{Bucket, Doors};
+use super::problem::Problem;
+use super::{Shared, browser};
+use crate::config::secret::TOKEN_BYTES_MAX;
+use crate::config::server::Server;
+use crate::config::token::{Digest, LOCAL, Scope, Scopes, Token};
+use crate::node::audit::Deed;
+use crate::print::moment;
+
+/// The tokens.
+pub struct Gate {
+    known: Vec<Known>,
+    /// For whoever asks where there are no tokens.
+    local: Option<Bucket>,
+    doors: Doors,
+    clock: Arc<dyn Clock>,
+}
+
+/// One token, and how often it was shown lately.
+struct Known {
+    token: Arc<Token>,
+    bucket: Option<Bucket>,
+}
+
+impl Gate {
+    /// With the tokens of the configuration.
+    pub fn new(server: &Server, clock: Arc<dyn Clock>) -> Gate {
+        let known = |token: &Token| Known {
+            bucket: token.rate_limit.map(Bucket::new),
+            token: Arc::new(token.clone()),
+        };
+        Gate {
+            known: server.tokens.iter().map(known).collect(),
+            local: server.rate_limit.map(Bucket::new),
+            doors: Doors::new(),
+            clock,
+        }
+    }
+
+    /// Where what comes from `address` is counted.
+    pub fn place(&self, address: IpAddr) -> usize {
+        self.doors.place(address)
+    }
+
+    /// Which token it is. Every one is compared, to the last, whether or not one was found.
+    fn find(&self, shown: &str) -> Option<usize> {
+        if shown.len() > TOKEN_BYTES_MAX {
+            return None;
+        }
+        let given = Digest::of(shown);
+        let mut found = 0_u32;
+        for (place, known) in (1..).zip(&self.known) {
+            found.conditional_assign(&place, known.token.digest.same(&given));
+        }
+        found.checked_sub(1).map(|place| place as usize)
+    }
+
+    /// Lets a request from `place` pass, or says why not. None: there are no tokens, and it came from
+    /// here.
+    pub fn check(
+        &self,
+        needed: Scope,
+        headers: &HeaderMap,
+        place: usize,
+    ) -> Result<Option<&Arc<Token>>, Problem> {
+        if self.known.is_empty() {
+            browser::check(headers)?;
+            self.count(&self.local)?;
+            return Ok(None);
+        }
+        let Known { token, bucket } = self.recognise(bearer(headers)?, place)?;
+        if token.expires_ms.is_some() && token.is_expired(self.clock.wall_ms()) {
+            return Err(expired(token));
+        }
+        self.count(bucket)?;
+        demand(token.scopes, needed)?;
+        Ok(Some(token))
+    }
+
+    fn recognise(&self, shown: &str, place: usize) -> Result<&Known, Problem> {
+        let door = self.doors.at(place);
+        let Some(found) = self.find(shown) else {
+            door.fail(self.clock.mono()).map_err(wrong_too_often)?;
+            return Err(unauthorized("the token is not known".to_owned()));
+        };
+        let known = &self.known[found];
+        if known.token.guessable {
+            door.pass(found, || self.clock.mono()).map_err(wrong_too_often)?;
+        }
+        Ok(known)
+    }
+
+    fn count(&self, bucket: &Option<Bucket>) -> Result<(), Problem> {
+        let Some(bucket) = bucket else { return Ok(()) };
+        bucket.take(self.clock.mono()).map_err(|wait| {
+            let detail = "this token is shown more often than `rate_limit` in [server] allows; \
+                          send several at a time (the *_many forms), or ask less often";
+            throttled(detail, wait)
+        })
+    }
+}
+
+fn wrong_too_often(wait: Duration) -> Problem {
+    let detail = "too many wrong tokens came from this address; check the token and wait";
+    throttled(detail, wait)
+}
+
+fn throttled(detail: &str, wait: Duration) -> Problem {
+    let seconds = wait.as_millis().div_ceil(1_000).max(1);
+    Problem::new(StatusCode::TOO_MANY_REQUESTS, "throttled", "Ask less often", detail)
+        .header_value(header::RETRY_AFTER, HeaderValue::from(seconds as u64))
+}
+
+/// The one token that the request shows.
+fn bearer(headers: &HeaderMap) -> Result<&str, Problem> {
+    let mut shown = headers.get_all(header::AUTHORIZATION).iter();
+    let (first, more) = (shown.next(), shown.next().is_some());
+    if more {
+        return Err(unauthorized("send one `Authorization` header, not several".to_owned()));
+    }
+    let bearer = first.and_then(|value| value.to_str().ok()).and_then(|v| v.split_once(' '));
+    match bearer {
+        Some((scheme, token)) if scheme.eq_ignore_ascii_case("bearer") => Ok(token.trim()),
+        _ => Err(unauthorized("send `Authorization: Bearer TOKEN`".to_owned())),
+    }
+}
+
+fn unauthorized(detail: String) -> Problem {
+    Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", "A token is needed", detail)
+        .header(header::WWW_AUTHENTICATE, "Bearer realm=\"lapsed\"")
+}
+
+fn expired(token: &Token) -> Problem {
+    let end = token.expires_ms.map(moment).unwrap_or_default();
+    let detail = format!(
+        "the token `{}` expired on {end}; make another with `lapsed token new` and put it into \
+         [[server.tokens]]",
+        token.name
+    );
+    Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", "The token has expired", detail).header(
+        header::WWW_AUTHENTICATE,
+        "Bearer realm=\"lapsed\", error=\"invalid_token\", error_description=\"expired\"",
+    )
+}
+
+fn demand(has: Scopes, needed: Scope) -> Result<(), Problem> {
+    if has.allow(needed) {
+        return Ok(());
+    }
+    let title = match has {
+        Scopes::READ => "This token may only read",
+        _ => "This token may not do that",
+    };
+    let detail = format!(
+        "it has the scopes {has}, and this needs `{}`; use a token of [server] that has it",
+        needed.as_str()
+    );
+    let problem = Problem::new(StatusCode::FORBIDDEN, "forbidden", title, detail);
+    Err(problem.with("scope", json!(needed)))
+}
+
+/// Who asks, for those routes that want to know.
+#[derive(Clone, Debug)]
+pub struct Caller {
+    /// Its token; none: there are no tokens.
+    token: Option<Arc<Token>>,
+    /// Whence, as the connection says.
+    peer: SocketAddr,
+    /// What the request calls itself.
+    request: Option<String>,
+}
+
+/// The longest id of a request that is kept.
+const REQUEST_ID_MAX: usize = 128;
+
+impl Caller {
+    /// The bearer of `token` at `peer`.
+    pub fn new(token: Option<&Arc<Token>>, peer: SocketAddr, headers: &HeaderMap) -> Caller {
+        let request = headers.get("x-request-id").and_then(|value| value.to_str().ok());
+        let request = request.filter(|id| !id.is_empty() && id.len() <= REQUEST_ID_MAX);
+        Caller { token: token.cloned(), peer, request: request.map(str::to_owned) }
+    }
+
+    /// What it is about to do, for the audit.
+    pub fn deed(&self, what: &str, target: impl Display) -> Deed {
+        Deed {
+            who: self.name().unwrap_or(LOCAL).to_owned(),
+            from: Some(self.peer.to_string()),
+            what: what.to_owned(),
+            target: target.to_string(),
+            request: self.request.clone(),
+        }
+    }
+
+    /// The name of its token.
+    pub fn name(&self) -> Option<&str> {
+        self.token.as_ref().map(|token| &*token.name)
+    }
+
+    /// Until when its token is valid.
+    pub fn expires_ms(&self) -> Option<u64> {
+        self.token.as_ref().and_then(|token| token.expires_ms)
+    }
+
+    /// What it may do.
+    pub fn scopes(&self) -> Scopes {
+        self.token.as_ref().map_or(Scopes::ALL, |token| token.scopes)
+    }
+
+    /// It may do what needs `scope`.
+    pub fn demand(&self, scope: Scope) -> Result<(), Problem> {
+        demand(self.scopes(), scope)
+    }
+}
+
+impl FromRequestParts<Shared> for Caller {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &Shared) -> Result<Self, Problem> {
+        let caller = parts.extensions.get::<Caller>().cloned();
+        caller.ok_or_else(|| Problem::internal("nobody said who asks"))
+    }
+}
+
+/// What is said when the time limit has passed.
+pub fn too_slow() -> Problem {
+    Problem::new(
+        StatusCode::GATEWAY_TIMEOUT,
+        "timeout",
+        "It took too long",
+        "no answer within `request_timeout`; it may have been carried out, and repeating it is safe",
+    )
+}

@@ -1,0 +1,67 @@
+//! Who can take work now: what is asked thousands of times a minute.
+
+use axum::extract::State;
+use lapsed_core::availability::PAGE_MAX;
+use lapsed_core::sweep::Cursor;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::shapes::*;
+use super::{From, availability};
+use crate::http::Shared;
+use crate::http::extract::{Path, Query};
+use crate::http::owners::{Result, page_limit};
+
+/// All of them.
+pub fn routes() -> OpenApiRouter<Shared> {
+    OpenApiRouter::new()
+        .routes(routes!(available))
+        .routes(routes!(count))
+        .routes(routes!(beacon))
+        .routes(routes!(online_count))
+}
+
+/// Those who can take work now: online, not deactivated, not silent, with room for another session. In
+/// pages; a page may have a few more than `limit`, and fewer is not the end unless `next` is null.
+#[utoipa::path(get, path = "/v1/availability/{name}/available", tag = "availability",
+    params(("name" = String, Path), AvailableQuery),
+    responses((status = 200, body = AvailablePage)))]
+async fn available(
+    State(app): State<Shared>,
+    Path(name): Path<String>,
+    Query(query): Query<AvailableQuery>,
+) -> Result<From<AvailablePage>> {
+    let limit = page_limit(query.limit)?.min(PAGE_MAX);
+    let found = availability(&app, &name)?.available(&Cursor(query.after), limit).await?;
+    Ok(From::of(found, |found| AvailablePage {
+        available: found.available.into_iter().map(AvailableProvider::of).collect(),
+        next: found.next.and_then(|cursor| cursor.0),
+    }))
+}
+
+/// How many can take work now.
+#[utoipa::path(get, path = "/v1/availability/{name}/count", tag = "availability",
+    responses((status = 200, body = CountAnswer)))]
+async fn count(State(app): State<Shared>, Path(name): Path<String>) -> Result<From<CountAnswer>> {
+    let count = availability(&app, &name)?.count_available().await?;
+    Ok(From::of(count, |count| CountAnswer { count }))
+}
+
+/// Whether anybody can take work, and how many, from the snapshot that all daemons share.
+#[utoipa::path(get, path = "/v1/availability/{name}/beacon", tag = "availability",
+    responses((status = 200, body = Beacon)))]
+async fn beacon(State(app): State<Shared>, Path(name): Path<String>) -> Result<From<Beacon>> {
+    let beacon = availability(&app, &name)?.beacon().await?;
+    Ok(From::of(beacon, |beacon| Beacon { available: beacon.available, count: beacon.count }))
+}
+
+/// How many are online and not deactivated.
+#[utoipa::path(get, path = "/v1/availability/{name}/online/count", tag = "availability",
+    responses((status = 200, body = CountAnswer)))]
+async fn online_count(
+    State(app): State<Shared>,
+    Path(name): Path<String>,
+) -> Result<From<CountAnswer>> {
+    let count = availability(&app, &name)?.count_online().await?;
+    Ok(From::of(count, |count| CountAnswer { count }))
+}

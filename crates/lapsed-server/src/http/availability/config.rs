@@ -1,0 +1,68 @@
+//! The settings in the configuration table, live.
+
+use axum::extract::State;
+use lapsed_core::availability::rules::{Settings, SettingsPatch};
+use lapsed_core::{Error, Kind};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::shapes::*;
+use super::{From, availability};
+use crate::http::auth::Caller;
+use crate::http::extract::{Answer, Json, Path};
+use crate::http::owners::Result;
+use crate::http::{Shared, schemas};
+use crate::systems::availability::Providers;
+
+/// All of them.
+pub fn routes() -> OpenApiRouter<Shared> {
+    OpenApiRouter::new().routes(routes!(config, change))
+}
+
+/// The settings as the table has them now.
+#[utoipa::path(get, path = "/v1/availability/{name}/config", tag = "availability",
+    responses((status = 200, body = Config)))]
+async fn config(State(app): State<Shared>, Path(name): Path<String>) -> Result<From<Config>> {
+    Ok(From::truth(shown(availability(&app, &name)?.settings_now().await?)))
+}
+
+/// Changes what is given, and tells every daemon: the snapshot of the beacon is dropped.
+#[utoipa::path(patch, path = "/v1/availability/{name}/config", tag = "availability",
+    request_body = ConfigBody,
+    responses((status = 200, body = Config),
+        (status = 422, description = "The living would be set offline by it", body = schemas::Problem,
+            content_type = "application/problem+json")))]
+async fn change(
+    State(app): State<Shared>,
+    caller: Caller,
+    Path(name): Path<String>,
+    Json(body): Json<ConfigBody>,
+) -> Result<Answer<Config>> {
+    let patch = SettingsPatch {
+        stale_after_seconds: body.stale_after_seconds,
+        require_ping: body.require_ping,
+        max_customers_per_mitra: body.max_customers_per_mitra,
+        heartbeat_cadence_seconds: body.heartbeat_cadence_seconds,
+    };
+    let live = app.live(Kind::Availability.as_str(), &name)?.clone();
+    let deed = caller.deed("config", live.id());
+    let work = async move {
+        let change = async {
+            let providers: Option<&Providers> = live.operations();
+            let providers =
+                providers.ok_or_else(|| Error::Invalid("it has no providers".to_owned()));
+            providers?.system.set_settings(&patch).await
+        };
+        live.audited(deed, change, |_| "done".to_owned()).await
+    };
+    Ok(Answer(shown(app.finish(work).await??)))
+}
+
+fn shown(settings: Settings) -> Config {
+    Config {
+        stale_after_seconds: settings.stale_after_seconds,
+        require_ping: settings.require_ping,
+        max_customers_per_mitra: settings.max_customers_per_mitra,
+        heartbeat_cadence_seconds: settings.heartbeat_cadence_seconds,
+    }
+}

@@ -1,0 +1,202 @@
+//! Providers: who there is, who is online, who may work, and their beats.
+
+use axum::extract::State;
+use lapsed_core::Name;
+use lapsed_core::availability::{Beat, Changed, Listing, PAGE_MAX, Profile, Written};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::shapes::*;
+use super::{From, Told, availability, deactivated, nobody, not_online};
+use crate::http::extract::{Json, MaybeJson, Path, Query};
+use crate::http::owners::{Result, names, page_limit};
+use crate::http::problem::Problem;
+use crate::http::{Shared, schemas};
+
+/// All of them.
+pub fn routes() -> OpenApiRouter<Shared> {
+    OpenApiRouter::new()
+        .routes(routes!(list))
+        .routes(routes!(describe, put))
+        .routes(routes!(online))
+        .routes(routes!(offline))
+        .routes(routes!(activate))
+        .routes(routes!(deactivate))
+        .routes(routes!(heartbeat))
+        .routes(routes!(heartbeats))
+        .routes(routes!(status))
+        .routes(routes!(reachable))
+}
+
+/// Providers with their names and counts, by id: for a dashboard.
+#[utoipa::path(get, path = "/v1/availability/{name}/providers", tag = "availability",
+    params(("name" = String, Path), ProvidersQuery),
+    responses((status = 200, body = Providers)))]
+async fn list(
+    State(app): State<Shared>,
+    Path(name): Path<String>,
+    Query(query): Query<ProvidersQuery>,
+) -> Result<From<Providers>> {
+    let limit = page_limit(query.limit)?.min(PAGE_MAX);
+    let after = query.after.as_deref().map(Name::new).transpose()?;
+    let listing = Listing { after, limit, online_only: query.online.unwrap_or(false) };
+    let listed = availability(&app, &name)?.list(&listing).await?;
+    let next = listed.last().filter(|_| listed.len() == limit).map(|last| last.id.to_string());
+    let providers = listed.into_iter().map(Provider::of).collect();
+    Ok(From::truth(Providers { providers, next }))
+}
+
+/// One provider, as the truth has it.
+#[utoipa::path(get, path = "/v1/availability/{name}/providers/{id}", tag = "availability",
+    responses((status = 200, body = Provider),
+        (status = 404, description = "There is no such provider", body = schemas::Problem,
+            content_type = "application/problem+json")))]
+async fn describe(
+    State(app): State<Shared>,
+    Path((name, id)): Path<(String, String)>,
+) -> Result<From<Provider>> {
+    let id = Name::new(&id)?;
+    let found = availability(&app, &name)?.describe(&id).await?;
+    let found = found.ok_or_else(|| nobody(&id))?;
+    Ok(From::truth(Provider::of(found)))
+}
+
+/// Makes a provider (active, offline), or changes its name.
+#[utoipa::path(put, path = "/v1/availability/{name}/providers/{id}", tag = "availability",
+    request_body = Option<ProviderBody>,
+    responses((status = 200, body = ProviderChanged)))]
+async fn put(
+    State(app): State<Shared>,
+    Path((name, id)): Path<(String, String)>,
+    MaybeJson(body): MaybeJson<ProviderBody>,
+) -> Result<Told<ProviderChanged>> {
+    let body = body.unwrap_or_default();
+    let profile = Profile { id: Name::new(&id)?, display_name: body.display_name };
+    let written = availability(&app, &name)?.put_provider(&profile).await?;
+    Ok(Told::of(written, ProviderChanged::of))
+}
+
+fn changed(id: &Name, written: Option<Written<Changed>>) -> Result<Told<ProviderChanged>> {
+    let written = written.ok_or_else(|| nobody(id))?;
+    Ok(Told::of(written, ProviderChanged::of))
+}
+
+/// Sets a provider online: it counts as a beat, too.
+#[utoipa::path(post, path = "/v1/availability/{name}/providers/{id}/online", tag = "availability",
+    responses((status = 200, body = ProviderChanged),
+        (status = 404, description = "There is no such provider", body = schemas::Problem,
+            content_type = "application/problem+json")))]
+async fn online(
+    State(app): State<Shared>,
+    Path((name, id)): Path<(String, String)>,
+) -> Result<Told<ProviderChanged>> {
+    let id = Name::new(&id)?;
+    changed(&id, availability(&app, &name)?.set_online(&id).await?)
+}
+
+/// Sets a provider offline.
+#[utoipa::path(post, path = "/v1/availability/{name}/providers/{id}/offline", tag = "availability",
+    responses((status = 200, body = ProviderChanged),
+        (status = 404, description = "There is no such provider", body = schemas::Problem,
+            content_type = "application/problem+json")))]
+async fn offline(
+    State(app): State<Shared>,
+    Path((name, id)): Path<(String, String)>,
+) -> Result<Told<ProviderChanged>> {
+    let id = Name::new(&id)?;
+    changed(&id, availability(&app, &name)?.set_offline(&id).await?)
+}
+
+/// Lets a provider work.
+#[utoipa::path(post, path = "/v1/availability/{name}/providers/{id}/activate", tag = "availability",
+    responses((status = 200, body = ProviderChanged),
+        (status = 404, description = "There is no such provider", body = schemas::Problem,
+            content_type = "application/problem+json")))]
+async fn activate(
+    State(app): State<Shared>,
+    Path((name, id)): Path<(String, String)>,
+) -> Result<Told<ProviderChanged>> {
+    let id = Name::new(&id)?;
+    changed(&id, availability(&app, &name)?.activate(&id).await?)
+}
+
+/// Lets a provider work no longer: its logins are revoked in the same transaction, its beats are refused
+/// from now on, and nobody is sent to it.
+#[utoipa::path(post, path = "/v1/availability/{name}/providers/{id}/deactivate", tag = "availability",
+    responses((status = 200, body = ProviderChanged),
+        (status = 404, description = "There is no such provider", body = schemas::Problem,
+            content_type = "application/problem+json")))]
+async fn deactivate(
+    State(app): State<Shared>,
+    Path((name, id)): Path<(String, String)>,
+) -> Result<Told<ProviderChanged>> {
+    let id = Name::new(&id)?;
+    changed(&id, availability(&app, &name)?.deactivate(&id).await?)
+}
+
+/// Notes a beat: one round trip to the mirror, none to the truth.
+#[utoipa::path(post, path = "/v1/availability/{name}/providers/{id}/heartbeat", tag = "availability",
+    responses((status = 200, body = HeartbeatAnswer),
+        (status = 403, description = "It is deactivated: nothing was noted", body = schemas::Problem,
+            content_type = "application/problem+json"),
+        (status = 409, description = "It is not online: nothing was noted", body = schemas::Problem,
+            content_type = "application/problem+json")))]
+async fn heartbeat(
+    State(app): State<Shared>,
+    Path((name, id)): Path<(String, String)>,
+) -> Result<From<HeartbeatAnswer>> {
+    let ids = [Name::new(&id)?];
+    let beats = availability(&app, &name)?.heartbeat(&ids).await?;
+    match beats.answer.first() {
+        Some(Beat::Noted) => {
+            let outcome = Beat::Noted.as_str();
+            Ok(From::of(beats, |_| HeartbeatAnswer { provider: id, outcome }))
+        }
+        Some(Beat::Deactivated) => Err(deactivated(&ids[0])),
+        Some(Beat::Offline) | None => Err(not_online(&ids[0])),
+    }
+}
+
+/// Notes many beats at once; one answer each, in order.
+#[utoipa::path(post, path = "/v1/availability/{name}/heartbeats", tag = "availability",
+    request_body = HeartbeatsBody,
+    responses((status = 200, body = HeartbeatsAnswer)))]
+async fn heartbeats(
+    State(app): State<Shared>,
+    Path(name): Path<String>,
+    Json(body): Json<HeartbeatsBody>,
+) -> Result<From<HeartbeatsAnswer>> {
+    if body.providers.len() > PAGE_MAX {
+        let count = body.providers.len();
+        return Err(Problem::invalid(format!("at most {PAGE_MAX} beats in one call, not {count}")));
+    }
+    let ids = names(&body.providers)?;
+    let beats = availability(&app, &name)?.heartbeat(&ids).await?;
+    Ok(From::of(beats, |beats| HeartbeatsAnswer::of(body.providers, &beats)))
+}
+
+/// One provider's own status: flags as readers see them, times from the truth.
+#[utoipa::path(get, path = "/v1/availability/{name}/providers/{id}/status", tag = "availability",
+    responses((status = 200, body = ProviderStatus),
+        (status = 404, description = "There is no such provider", body = schemas::Problem,
+            content_type = "application/problem+json")))]
+async fn status(
+    State(app): State<Shared>,
+    Path((name, id)): Path<(String, String)>,
+) -> Result<From<ProviderStatus>> {
+    let id = Name::new(&id)?;
+    let status = availability(&app, &name)?.status(&id).await?;
+    let status = status.ok_or_else(|| nobody(&id))?;
+    Ok(From::of(status, ProviderStatus::of))
+}
+
+/// Whether a provider is online, not deactivated, and not silent. Nobody knows it: it is not.
+#[utoipa::path(get, path = "/v1/availability/{name}/providers/{id}/reachable", tag = "availability",
+    responses((status = 200, body = Reachable)))]
+async fn reachable(
+    State(app): State<Shared>,
+    Path((name, id)): Path<(String, String)>,
+) -> Result<From<Reachable>> {
+    let reachable = availability(&app, &name)?.is_reachable(&Name::new(&id)?).await?;
+    Ok(From::of(reachable, |reachable| Reachable { provider: id, reachable }))
+}

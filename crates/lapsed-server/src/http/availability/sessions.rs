@@ -1,0 +1,203 @@
+//! Sessions: who has which. A provider's count is derived from them in the same transaction.
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use lapsed_core::availability::{SessionChange, SessionOutcome, SessionRefusal, Written};
+use lapsed_core::{Kind, Name};
+use serde_json::json;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::shapes::*;
+use super::{From, Told, availability, nobody};
+use crate::http::extract::{Json, Path};
+use crate::http::owners::Result;
+use crate::http::problem::Problem;
+use crate::http::{Shared, schemas};
+use crate::systems::availability::Providers;
+
+/// All of them.
+pub fn routes() -> OpenApiRouter<Shared> {
+    OpenApiRouter::new()
+        .routes(routes!(session))
+        .routes(routes!(accept))
+        .routes(routes!(extend))
+        .routes(routes!(resume))
+        .routes(routes!(end))
+        .routes(routes!(expire))
+        .routes(routes!(cancel))
+        .routes(routes!(reroute))
+}
+
+/// One session.
+#[utoipa::path(get, path = "/v1/availability/{name}/sessions/{id}", tag = "availability",
+    responses((status = 200, body = ProviderSession),
+        (status = 404, description = "There is no such session", body = schemas::Problem,
+            content_type = "application/problem+json")))]
+async fn session(
+    State(app): State<Shared>,
+    Path((name, id)): Path<(String, String)>,
+) -> Result<From<ProviderSession>> {
+    let id = Name::new(&id)?;
+    let found = availability(&app, &name)?.session(&id).await?;
+    let found = found.ok_or_else(|| no_session(&id))?;
+    Ok(From::truth(ProviderSession::of(found)))
+}
+
+/// A provider takes a session; one that is not known yet begins with that. Repeating is safe.
+#[utoipa::path(post, path = "/v1/availability/{name}/sessions/{id}/accept", tag = "availability",
+    request_body = AcceptBody,
+    responses((status = 200, body = SessionChanged),
+        (status = 404, description = "There is no such provider", body = schemas::Problem,
+            content_type = "application/problem+json"),
+        (status = 409, description = "`full`, `taken`, `over` or `deactivated`: nothing was changed",
+            body = schemas::Problem, content_type = "application/problem+json")))]
+async fn accept(
+    State(app): State<Shared>,
+    Path((name, id)): Path<(String, String)>,
+    Json(body): Json<AcceptBody>,
+) -> Result<Told<SessionChanged>> {
+    let (session, provider) = (Name::new(&id)?, Name::new(&body.provider)?);
+    change(&app, &name, SessionChange::Accept { session, provider }).await
+}
+
+/// The session waits to be paid for once more; its provider stays occupied.
+#[utoipa::path(post, path = "/v1/availability/{name}/sessions/{id}/extend", tag = "availability",
+    responses((status = 200, body = SessionChanged),
+        (status = 404, description = "There is no such session", body = schemas::Problem,
+            content_type = "application/problem+json"),
+        (status = 409, description = "`over` or `not_accepted`", body = schemas::Problem,
+            content_type = "application/problem+json")))]
+async fn extend(
+    State(app): State<Shared>,
+    Path((name, id)): Path<(String, String)>,
+) -> Result<Told<SessionChanged>> {
+    change(&app, &name, SessionChange::Extend { session: Name::new(&id)? }).await
+}
+
+/// The session was paid for.
+#[utoipa::path(post, path = "/v1/availability/{name}/sessions/{id}/resume", tag = "availability",
+    responses((status = 200, body = SessionChanged),
+        (status = 404, description = "There is no such session", body = schemas::Problem,
+            content_type = "application/problem+json"),
+        (status = 409, description = "`over` or `not_accepted`", body = schemas::Problem,
+            content_type = "application/problem+json")))]
+async fn resume(
+    State(app): State<Shared>,
+    Path((name, id)): Path<(String, String)>,
+) -> Result<Told<SessionChanged>> {
+    change(&app, &name, SessionChange::Resume { session: Name::new(&id)? }).await
+}
+
+/// The session is over. However it ended first, that is how it ended.
+#[utoipa::path(post, path = "/v1/availability/{name}/sessions/{id}/end", tag = "availability",
+    responses((status = 200, body = SessionChanged),
+        (status = 404, description = "There is no such session", body = schemas::Problem,
+            content_type = "application/problem+json")))]
+async fn end(
+    State(app): State<Shared>,
+    Path((name, id)): Path<(String, String)>,
+) -> Result<Told<SessionChanged>> {
+    change(&app, &name, SessionChange::End { session: Name::new(&id)? }).await
+}
+
+/// The session's time ran out.
+#[utoipa::path(post, path = "/v1/availability/{name}/sessions/{id}/expire", tag = "availability",
+    responses((status = 200, body = SessionChanged),
+        (status = 404, description = "There is no such session", body = schemas::Problem,
+            content_type = "application/problem+json")))]
+async fn expire(
+    State(app): State<Shared>,
+    Path((name, id)): Path<(String, String)>,
+) -> Result<Told<SessionChanged>> {
+    change(&app, &name, SessionChange::Expire { session: Name::new(&id)? }).await
+}
+
+/// The session was called off.
+#[utoipa::path(post, path = "/v1/availability/{name}/sessions/{id}/cancel", tag = "availability",
+    responses((status = 200, body = SessionChanged),
+        (status = 404, description = "There is no such session", body = schemas::Problem,
+            content_type = "application/problem+json")))]
+async fn cancel(
+    State(app): State<Shared>,
+    Path((name, id)): Path<(String, String)>,
+) -> Result<Told<SessionChanged>> {
+    change(&app, &name, SessionChange::Cancel { session: Name::new(&id)? }).await
+}
+
+/// Another provider goes on with the session: one has one fewer and the other one more, at once.
+#[utoipa::path(post, path = "/v1/availability/{name}/sessions/{id}/reroute", tag = "availability",
+    request_body = RerouteBody,
+    responses((status = 200, body = SessionChanged),
+        (status = 404, description = "There is no such session, or provider", body = schemas::Problem,
+            content_type = "application/problem+json"),
+        (status = 409, description = "`full`, `over`, `not_accepted` or `deactivated`: nothing was changed",
+            body = schemas::Problem, content_type = "application/problem+json")))]
+async fn reroute(
+    State(app): State<Shared>,
+    Path((name, id)): Path<(String, String)>,
+    Json(body): Json<RerouteBody>,
+) -> Result<Told<SessionChanged>> {
+    let (session, to) = (Name::new(&id)?, Name::new(&body.to)?);
+    change(&app, &name, SessionChange::Reroute { session, to }).await
+}
+
+async fn change(app: &Shared, name: &str, change: SessionChange) -> Result<Told<SessionChanged>> {
+    let system = app.operations::<Providers>(Kind::Availability, name)?.system.clone();
+    let wanted = change.clone();
+    // To its end, whatever becomes of the client: the mirror is to be told of whom it was about.
+    let work = async move { system.change_session(&wanted).await };
+    let Written { answer, mirrored } = app.finish(work).await??;
+    match answer {
+        SessionOutcome::Done { session, changed, .. } => {
+            Ok(Told { mirrored, answer: SessionChanged::of(session, changed) })
+        }
+        SessionOutcome::Refused(refusal) => Err(refused(&change, refusal)),
+    }
+}
+
+fn no_session(id: &Name) -> Problem {
+    Problem::not_found(format!("there is no session {:?}", id.as_str())).with("session", json!(id))
+}
+
+/// Why nothing was changed, and what to do.
+fn refused(change: &SessionChange, refusal: SessionRefusal) -> Problem {
+    let id = change.session();
+    let conflict = |kind, title, detail: String| {
+        Problem::new(StatusCode::CONFLICT, kind, title, detail).with("session", json!(id))
+    };
+    let provider = || change.provider().map_or("its provider", Name::as_str);
+    match refusal {
+        SessionRefusal::NoSuchSession => no_session(id),
+        SessionRefusal::NoSuchProvider => change.provider().map_or_else(|| no_session(id), nobody),
+        SessionRefusal::NotAccepted => conflict(
+            "not_accepted",
+            "Nobody has accepted it",
+            format!("nobody has accepted {:?} yet; POST sessions/ID/accept first", id.as_str()),
+        ),
+        SessionRefusal::Over(status) => conflict(
+            "over",
+            "It is over",
+            format!("{:?} is {status}, and stays so; begin another session", id.as_str()),
+        )
+        .with("session_status", json!(status)),
+        SessionRefusal::Taken(holder) => conflict(
+            "taken",
+            "Somebody else has it",
+            format!("{holder:?} has it; to hand it on: POST sessions/ID/reroute"),
+        )
+        .with("provider", json!(holder)),
+        SessionRefusal::Full { sessions, max } => conflict(
+            "full",
+            "It has no room",
+            format!("{:?} has {sessions} of {max} sessions; ask another", provider()),
+        )
+        .with("sessions", json!(sessions))
+        .with("max", json!(max)),
+        SessionRefusal::Deactivated => conflict(
+            "deactivated",
+            "It may not work",
+            format!("{:?} is deactivated; ask another", provider()),
+        ),
+    }
+}

@@ -1,0 +1,144 @@
+//! How a claim ends: completed, failed, given back; one at a time or many alike.
+
+mod shapes;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use lapsed_core::inflight::{Finish, Finished, Inflight, Ticket};
+use serde_json::json;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use self::shapes::*;
+use super::inflight;
+use crate::http::extract::{Answer, Json, Path};
+use crate::http::owners::Result;
+use crate::http::problem::Problem;
+use crate::http::{Shared, schemas};
+
+/// All of them.
+pub fn routes() -> OpenApiRouter<Shared> {
+    OpenApiRouter::new()
+        .routes(routes!(complete))
+        .routes(routes!(complete_many))
+        .routes(routes!(fail))
+        .routes(routes!(fail_many))
+        .routes(routes!(give_back))
+        .routes(routes!(give_back_many))
+}
+
+/// The work is done: the job is gone. `lost` when this claim is not the job's any more; then nothing
+/// changes.
+#[utoipa::path(post, path = "/v1/inflight/{name}/complete", tag = "inflight",
+    request_body = TicketBody,
+    responses((status = 200, body = FinishAnswer),
+        (status = 409, description = "Somebody else has it, or it is gone", body = schemas::Problem,
+            content_type = "application/problem+json")))]
+async fn complete(
+    State(app): State<Shared>,
+    Path(name): Path<String>,
+    Json(body): Json<TicketBody>,
+) -> Result<Answer<FinishAnswer>> {
+    one(inflight(&app, &name)?, body.read()?, &Finish::Complete).await
+}
+
+/// Many are done; each has its own answer, in order.
+#[utoipa::path(post, path = "/v1/inflight/{name}/complete_many", tag = "inflight",
+    request_body = TicketsBody,
+    responses((status = 200, body = FinishManyAnswer)))]
+async fn complete_many(
+    State(app): State<Shared>,
+    Path(name): Path<String>,
+    Json(body): Json<TicketsBody>,
+) -> Result<Answer<FinishManyAnswer>> {
+    many(inflight(&app, &name)?, body.jobs, &Finish::Complete).await
+}
+
+/// The work cannot be done: a dead letter. `lost` as for `complete`.
+#[utoipa::path(post, path = "/v1/inflight/{name}/fail", tag = "inflight",
+    request_body = FailBody,
+    responses((status = 200, body = FinishAnswer),
+        (status = 409, description = "Somebody else has it, or it is gone", body = schemas::Problem,
+            content_type = "application/problem+json")))]
+async fn fail(
+    State(app): State<Shared>,
+    Path(name): Path<String>,
+    Json(body): Json<FailBody>,
+) -> Result<Answer<FinishAnswer>> {
+    let ticket = ticket(body.id, body.token, body.incarnation)?;
+    one(inflight(&app, &name)?, ticket, &Finish::Fail { error: body.error }).await
+}
+
+/// Many cannot be done; each has its own answer, in order.
+#[utoipa::path(post, path = "/v1/inflight/{name}/fail_many", tag = "inflight",
+    request_body = FailManyBody,
+    responses((status = 200, body = FinishManyAnswer)))]
+async fn fail_many(
+    State(app): State<Shared>,
+    Path(name): Path<String>,
+    Json(body): Json<FailManyBody>,
+) -> Result<Answer<FinishManyAnswer>> {
+    many(inflight(&app, &name)?, body.jobs, &Finish::Fail { error: body.error }).await
+}
+
+/// The work was not done, and nobody died: back on its queue. `lost` as for `complete`.
+#[utoipa::path(post, path = "/v1/inflight/{name}/give_back", tag = "inflight",
+    request_body = GiveBackBody,
+    responses((status = 200, body = FinishAnswer),
+        (status = 409, description = "Somebody else has it, or it is gone", body = schemas::Problem,
+            content_type = "application/problem+json")))]
+async fn give_back(
+    State(app): State<Shared>,
+    Path(name): Path<String>,
+    Json(body): Json<GiveBackBody>,
+) -> Result<Answer<FinishAnswer>> {
+    let ticket = ticket(body.id, body.token, body.incarnation)?;
+    one(inflight(&app, &name)?, ticket, &Finish::GiveBack(body.end.into())).await
+}
+
+/// Many were not done; each has its own answer, in order.
+#[utoipa::path(post, path = "/v1/inflight/{name}/give_back_many", tag = "inflight",
+    request_body = GiveBackManyBody,
+    responses((status = 200, body = FinishManyAnswer)))]
+async fn give_back_many(
+    State(app): State<Shared>,
+    Path(name): Path<String>,
+    Json(body): Json<GiveBackManyBody>,
+) -> Result<Answer<FinishManyAnswer>> {
+    many(inflight(&app, &name)?, body.jobs, &Finish::GiveBack(body.end.into())).await
+}
+
+async fn one(inflight: &Inflight, ticket: Ticket, how: &Finish) -> Result<Answer<FinishAnswer>> {
+    let finished = inflight.finish(std::slice::from_ref(&ticket), how).await?;
+    match finished.first() {
+        Some(Finished::Done) => {
+            Ok(Answer(FinishAnswer { id: ticket.id.into(), outcome: Finished::Done }))
+        }
+        Some(lost) => Err(lost_claim(&ticket, *lost)),
+        None => Err(Problem::internal("the store did not say what became of it")),
+    }
+}
+
+async fn many(
+    inflight: &Inflight,
+    jobs: Vec<TicketBody>,
+    how: &Finish,
+) -> Result<Answer<FinishManyAnswer>> {
+    let tickets: Vec<Ticket> = jobs.iter().map(TicketBody::read).collect::<Result<_>>()?;
+    let finished = inflight.finish(&tickets, how).await?;
+    let results = tickets.into_iter().zip(finished).map(|(ticket, outcome)| OneFinish {
+        ok: !outcome.is_lost(),
+        id: ticket.id.into(),
+        outcome,
+        detail: outcome.is_lost().then(|| outcome.describe()),
+    });
+    Ok(Answer(FinishManyAnswer { results: results.collect() }))
+}
+
+fn lost_claim(ticket: &Ticket, lost: Finished) -> Problem {
+    let title = "You no longer hold it";
+    Problem::new(StatusCode::CONFLICT, "lost", title, lost.describe())
+        .with("id", json!(ticket.id))
+        .with("token", json!(ticket.token))
+        .with("outcome", json!(lost))
+}

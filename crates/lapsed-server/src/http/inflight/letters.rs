@@ -1,0 +1,121 @@
+//! Dead letters: listed, looked at, put back, deleted.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use lapsed_core::inflight::{Inflight, Job, Place};
+use lapsed_core::{Error, Kind, Name};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::inflight;
+use super::shapes::*;
+use crate::http::auth::Caller;
+use crate::http::extract::{Answer, Json, Path, Query};
+use crate::http::owners::Result;
+use crate::http::problem::Problem;
+use crate::http::{Shared, schemas};
+use crate::node::Live;
+
+/// All of them.
+pub fn routes() -> OpenApiRouter<Shared> {
+    OpenApiRouter::new()
+        .routes(routes!(dead))
+        .routes(routes!(dead_letter))
+        .routes(routes!(put_back))
+        .routes(routes!(delete))
+}
+
+fn missing(id: &str) -> Problem {
+    Problem::not_found(format!("there is no dead letter {id:?}"))
+}
+
+/// Dead letters, by id.
+#[utoipa::path(get, path = "/v1/inflight/{name}/dead", tag = "inflight",
+    params(("name" = String, Path), PageQuery),
+    responses((status = 200, body = DeadLetters)))]
+async fn dead(
+    State(app): State<Shared>,
+    Path(name): Path<String>,
+    Query(query): Query<PageQuery>,
+) -> Result<Answer<DeadLetters>> {
+    let (after, limit) = query.read()?;
+    let dead = inflight(&app, &name)?.dead(after.as_ref(), limit).await?;
+    let next = dead.last().filter(|_| dead.len() == limit).map(|job| job.id.to_string());
+    Ok(Answer(DeadLetters { dead, next }))
+}
+
+/// One dead letter.
+#[utoipa::path(get, path = "/v1/inflight/{name}/dead/{id}", tag = "inflight",
+    responses((status = 200, body = schemas::Job),
+        (status = 404, description = "There is no such dead letter", body = schemas::Problem,
+            content_type = "application/problem+json")))]
+async fn dead_letter(
+    State(app): State<Shared>,
+    Path((name, id)): Path<(String, String)>,
+) -> Result<Answer<Job>> {
+    let found = inflight(&app, &name)?.job(&Name::new(&id)?).await?;
+    let found = found.filter(|job| matches!(job.place, Place::Dead { .. }));
+    found.map(Answer).ok_or_else(|| missing(&id))
+}
+
+fn letters(app: &Shared, name: &str) -> Result<Arc<Live>> {
+    Ok(app.live(Kind::Inflight.as_str(), name)?.clone())
+}
+
+fn jobs(live: &Live) -> lapsed_core::Result<&Inflight> {
+    live.operations().ok_or_else(|| Error::Invalid(format!("`{}` has no jobs", live.id())))
+}
+
+/// What came of it, for the audit.
+pub fn told(found: bool, done: &str) -> String {
+    if found { done.to_owned() } else { "there was none".to_owned() }
+}
+
+/// Puts a dead letter back on its queue, its crashes forgotten.
+#[utoipa::path(post, path = "/v1/inflight/{name}/dead/put_back", tag = "inflight",
+    request_body = PutBackBody,
+    responses((status = 200, body = LetterAnswer),
+        (status = 404, description = "There is no such dead letter", body = schemas::Problem,
+            content_type = "application/problem+json")))]
+async fn put_back(
+    State(app): State<Shared>,
+    caller: Caller,
+    Path(name): Path<String>,
+    Json(body): Json<PutBackBody>,
+) -> Result<Answer<LetterAnswer>> {
+    let (end, id) = (body.end.into(), Name::new(&body.id)?);
+    let (live, deed) = (letters(&app, &name)?, caller.deed("dead put_back", &body.id));
+    let work = async move {
+        let work = async { jobs(&live)?.put_back(&id, end).await };
+        live.audited(deed, work, |found| told(*found, "queued")).await
+    };
+    match app.finish(work).await?? {
+        true => Ok(Answer(LetterAnswer { id: body.id, outcome: "queued" })),
+        false => Err(missing(&body.id)),
+    }
+}
+
+/// Deletes a dead letter for good.
+#[utoipa::path(post, path = "/v1/inflight/{name}/dead/delete", tag = "inflight",
+    request_body = JobBody,
+    responses((status = 200, body = LetterAnswer),
+        (status = 404, description = "There is no such dead letter", body = schemas::Problem,
+            content_type = "application/problem+json")))]
+async fn delete(
+    State(app): State<Shared>,
+    caller: Caller,
+    Path(name): Path<String>,
+    Json(body): Json<JobBody>,
+) -> Result<Answer<LetterAnswer>> {
+    let id = Name::new(&body.id)?;
+    let (live, deed) = (letters(&app, &name)?, caller.deed("dead delete", &body.id));
+    let work = async move {
+        let work = async { jobs(&live)?.delete(&id).await };
+        live.audited(deed, work, |found| told(*found, "deleted")).await
+    };
+    match app.finish(work).await?? {
+        true => Ok(Answer(LetterAnswer { id: body.id, outcome: "deleted" })),
+        false => Err(missing(&body.id)),
+    }
+}

@@ -1,0 +1,50 @@
+//! Decisions of transactions, each made once.
+
+use std::time::Duration;
+
+use axum::extract::State;
+use lapsed_core::leases::{Decided, txn};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::leases;
+use super::shapes::DecideBody;
+use crate::http::extract::{Answer, Json, Path};
+use crate::http::owners::Result;
+use crate::http::problem::Problem;
+use crate::http::{Shared, schemas};
+
+/// All of them.
+pub fn routes() -> OpenApiRouter<Shared> {
+    OpenApiRouter::new().routes(routes!(decide)).routes(routes!(decision))
+}
+
+/// Decides a transaction, once: whoever comes second is told the decision (`first` is false), whatever
+/// it asked for.
+#[utoipa::path(post, path = "/v1/leases/{name}/decide", tag = "leases",
+    request_body = DecideBody,
+    responses((status = 200, body = schemas::Decided)))]
+async fn decide(
+    State(app): State<Shared>,
+    Path(name): Path<String>,
+    Json(body): Json<DecideBody>,
+) -> Result<Answer<Decided>> {
+    let ttl = body.ttl_ms.map(Duration::from_millis);
+    let decision = body.decision.into();
+    Ok(Answer(leases(&app, &name)?.decide(&txn(&body.txn)?, decision, ttl).await?))
+}
+
+/// The decision on a transaction.
+#[utoipa::path(get, path = "/v1/leases/{name}/decision/{txn}", tag = "leases",
+    responses((status = 200, body = schemas::Decided),
+        (status = 404, description = "There is none, or it is no longer kept",
+            body = schemas::Problem, content_type = "application/problem+json")))]
+async fn decision(
+    State(app): State<Shared>,
+    Path((name, id)): Path<(String, String)>,
+) -> Result<Answer<Decided>> {
+    let found = leases(&app, &name)?.decision(&txn(&id)?).await?;
+    let missing =
+        || Problem::not_found(format!("there is no decision on {id:?}, or it is no longer kept"));
+    found.map(Answer).ok_or_else(missing)
+}

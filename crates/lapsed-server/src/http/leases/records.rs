@@ -1,0 +1,116 @@
+//! What goes with a key: its state, and what is staged for a transaction.
+
+use axum::extract::State;
+use lapsed_core::leases::rules::Staged;
+use lapsed_core::leases::{LeaseKey, Leases, Ticket};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::shapes::*;
+use super::{held_by, leases, never};
+use crate::http::extract::{Answer, Json, Path, Query};
+use crate::http::owners::Result;
+use crate::http::{Shared, schemas};
+
+/// All of them.
+pub fn routes() -> OpenApiRouter<Shared> {
+    OpenApiRouter::new()
+        .routes(routes!(state, set_state, delete_state))
+        .routes(routes!(stage))
+        .routes(routes!(unstage))
+}
+
+/// The state of a key; it outlives the leases on it.
+#[utoipa::path(get, path = "/v1/leases/{name}/state/{namespace}/{key}", tag = "leases",
+    responses((status = 200, body = StateAnswer),
+        (status = 404, description = "It was never leased", body = schemas::Problem,
+            content_type = "application/problem+json")))]
+async fn state(
+    State(app): State<Shared>,
+    Path((name, namespace, key)): Path<(String, String, String)>,
+) -> Result<Answer<StateAnswer>> {
+    let wanted = LeaseKey::new(&namespace, &key)?;
+    let found = leases(&app, &name)?.describe(&wanted).await?.ok_or_else(|| never(&wanted))?;
+    Ok(Answer(StateAnswer { namespace, key, token: found.token.0, state: found.state }))
+}
+
+/// Sets the state of a key: only its holder may.
+#[utoipa::path(put, path = "/v1/leases/{name}/state/{namespace}/{key}", tag = "leases",
+    request_body = StateBody,
+    responses((status = 200, body = StateAnswer),
+        (status = 409, description = "This token holds nothing any more", body = schemas::Problem,
+            content_type = "application/problem+json")))]
+async fn set_state(
+    State(app): State<Shared>,
+    Path((name, namespace, key)): Path<(String, String, String)>,
+    Json(body): Json<StateBody>,
+) -> Result<Answer<StateAnswer>> {
+    let ticket = TicketBody { namespace, key, token: body.token }.read()?;
+    write(leases(&app, &name)?, ticket, Some(body.state)).await
+}
+
+/// Removes the state of a key: only its holder may.
+#[utoipa::path(delete, path = "/v1/leases/{name}/state/{namespace}/{key}", tag = "leases",
+    params(("name" = String, Path), ("namespace" = String, Path), ("key" = String, Path), TokenQuery),
+    responses((status = 200, body = StateAnswer),
+        (status = 409, description = "This token holds nothing any more", body = schemas::Problem,
+            content_type = "application/problem+json")))]
+async fn delete_state(
+    State(app): State<Shared>,
+    Path((name, namespace, key)): Path<(String, String, String)>,
+    Query(query): Query<TokenQuery>,
+) -> Result<Answer<StateAnswer>> {
+    let ticket = TicketBody { namespace, key, token: query.token }.read()?;
+    write(leases(&app, &name)?, ticket, None).await
+}
+
+async fn write(
+    leases: &Leases,
+    ticket: Ticket,
+    state: Option<lapsed_core::leases::State>,
+) -> Result<Answer<StateAnswer>> {
+    held_by(&ticket, leases.set_state(&ticket, state.as_ref()).await?)?;
+    let TicketBody { namespace, key, token } = TicketBody::of(&ticket);
+    Ok(Answer(StateAnswer { namespace, key, token, state }))
+}
+
+/// Stages a state for a transaction, in place of what was staged before. When the lease ends, however
+/// it ends, the decision on the transaction decides: `commit` makes it the state, `rollback` discards
+/// it, and a transaction that nobody has decided is rolled back.
+#[utoipa::path(post, path = "/v1/leases/{name}/stage", tag = "leases",
+    request_body = StageBody,
+    responses((status = 200, body = StageAnswer),
+        (status = 409, description = "This token holds nothing any more", body = schemas::Problem,
+            content_type = "application/problem+json")))]
+async fn stage(
+    State(app): State<Shared>,
+    Path(name): Path<String>,
+    Json(body): Json<StageBody>,
+) -> Result<Answer<StageAnswer>> {
+    let (ticket, staged) = body.read()?;
+    put(leases(&app, &name)?, ticket, Some(staged)).await
+}
+
+/// Takes back what was staged.
+#[utoipa::path(post, path = "/v1/leases/{name}/unstage", tag = "leases",
+    request_body = TicketBody,
+    responses((status = 200, body = StageAnswer),
+        (status = 409, description = "This token holds nothing any more", body = schemas::Problem,
+            content_type = "application/problem+json")))]
+async fn unstage(
+    State(app): State<Shared>,
+    Path(name): Path<String>,
+    Json(body): Json<TicketBody>,
+) -> Result<Answer<StageAnswer>> {
+    put(leases(&app, &name)?, body.read()?, None).await
+}
+
+async fn put(
+    leases: &Leases,
+    ticket: Ticket,
+    staged: Option<Staged>,
+) -> Result<Answer<StageAnswer>> {
+    held_by(&ticket, leases.stage(&ticket, staged.as_ref()).await?)?;
+    let TicketBody { namespace, key, token } = TicketBody::of(&ticket);
+    Ok(Answer(StageAnswer { namespace, key, token, txn: staged.map(|staged| staged.txn.into()) }))
+}

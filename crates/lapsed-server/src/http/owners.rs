@@ -1,0 +1,159 @@
+//! Owners over HTTP, the same for every kind of system that has them: what the routes are given, do
+//! and answer. A kind adds its own routes for what its owners hold, and for their graceful end.
+
+mod routes;
+mod shapes;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lapsed_core::inflight::Inflight;
+use lapsed_core::owner::{Beat, Claim, Incarnation, OwnerInfo};
+use lapsed_core::registry::Registry;
+use lapsed_core::sessions::Sessions;
+use lapsed_core::{Kind, Name};
+
+use super::App;
+use super::problem::Problem;
+pub use routes::routes;
+pub use shapes::*;
+
+/// How many rows a page has unless told.
+const PAGE_DEFAULT: usize = 1_000;
+
+/// The most beats in one batch, and the most rows of a page.
+const MANY_MAX: usize = 10_000;
+
+/// What went wrong is a problem.
+pub type Result<T> = std::result::Result<T, Problem>;
+
+/// A system that has owners.
+#[async_trait]
+pub trait Lives: Send + Sync {
+    /// Begins a new life.
+    async fn start(&self, owner: &Name, ttl: Option<Duration>) -> lapsed_core::Result<Beat>;
+    /// Life.
+    async fn beat(&self, claim: &Claim) -> lapsed_core::Result<Beat>;
+    /// Owners, oldest incarnation first.
+    async fn owners(
+        &self,
+        after: Option<Incarnation>,
+        limit: usize,
+    ) -> lapsed_core::Result<Vec<OwnerInfo>>;
+    /// One owner.
+    async fn owner_info(&self, claim: &Claim) -> lapsed_core::Result<Option<OwnerInfo>>;
+}
+
+macro_rules! lives {
+    ($($system:ty),*) => { $(
+        #[async_trait]
+        impl Lives for $system {
+            async fn start(&self, owner: &Name, ttl: Option<Duration>) -> lapsed_core::Result<Beat> {
+                self.start(owner, ttl).await
+            }
+
+            async fn beat(&self, claim: &Claim) -> lapsed_core::Result<Beat> {
+                self.beat(claim).await
+            }
+
+            async fn owners(
+                &self,
+                after: Option<Incarnation>,
+                limit: usize,
+            ) -> lapsed_core::Result<Vec<OwnerInfo>> {
+                self.owners(after, limit).await
+            }
+
+            async fn owner_info(&self, claim: &Claim) -> lapsed_core::Result<Option<OwnerInfo>> {
+                self.owner_info(claim).await
+            }
+        }
+    )* };
+}
+lives!(Registry, Sessions, Inflight);
+
+/// The owners of one system.
+fn lives<'a>(app: &'a App, kind: Kind, name: &str) -> Result<&'a dyn Lives> {
+    Ok(match kind {
+        Kind::Registry => app.operations::<Registry>(kind, name)?,
+        Kind::Sessions => app.operations::<Sessions>(kind, name)?,
+        Kind::Inflight => app.operations::<Inflight>(kind, name)?,
+        Kind::Leases => {
+            return Err(Problem::not_found("leases end by themselves: they have no owners"));
+        }
+        Kind::Availability => {
+            return Err(Problem::not_found("providers are their own: they have no owners"));
+        }
+    })
+}
+
+/// Ends a life by `retire`, to the end whatever becomes of the client: it lets go of everything that
+/// was held, however much that is.
+pub async fn retire<T, R, F>(
+    app: &App,
+    kind: Kind,
+    name: &str,
+    claim: Claim,
+    retire: impl FnOnce(Arc<T>, Claim) -> F,
+) -> Result<R>
+where
+    T: Send + Sync + 'static,
+    R: Send + 'static,
+    F: Future<Output = lapsed_core::Result<R>> + Send + 'static,
+{
+    let live = app.live(kind.as_str(), name)?;
+    let system = live.share_operations::<T>().ok_or_else(|| app.no_such_system())?;
+    Ok(app.finish(retire(system, claim)).await??)
+}
+
+/// One page of the names of what a life holds: the page, and where the next one begins.
+pub async fn held<F>(
+    owner: &str,
+    query: HeldQuery,
+    page: impl FnOnce(Claim, Option<Name>, usize) -> F,
+) -> Result<(Vec<String>, Option<String>)>
+where
+    F: Future<Output = lapsed_core::Result<Vec<Name>>>,
+{
+    let claim = claim(owner, query.incarnation)?;
+    let limit = page_limit(query.limit)?;
+    let after = query.after.as_deref().map(Name::new).transpose()?;
+    let names = page(claim, after, limit).await?;
+    let next = names.last().filter(|_| is_full(names.len(), limit)).map(|name| name.to_string());
+    Ok((names.into_iter().map(String::from).collect(), next))
+}
+
+/// Who acts.
+pub fn claim(owner: &str, incarnation: Option<u64>) -> Result<Claim> {
+    let incarnation = incarnation.map(Incarnation);
+    Ok(Claim { owner: Name::new(owner)?, incarnation })
+}
+
+/// All of them, or what is wrong with the first that is wrong.
+pub fn names(keys: &[String]) -> Result<Vec<Name>> {
+    keys.iter().map(|key| Name::new(key).map_err(Problem::from)).collect()
+}
+
+/// How many rows a page has.
+pub fn page_limit(limit: Option<usize>) -> Result<usize> {
+    match limit.unwrap_or(PAGE_DEFAULT) {
+        0 => Err(Problem::malformed("`limit` must be above 0")),
+        limit => Ok(limit.min(MANY_MAX)),
+    }
+}
+
+/// Whether there may be more: some kinds answer no more than a usual page, whatever is asked for.
+pub fn is_full(rows: usize, limit: usize) -> bool {
+    rows >= limit.min(PAGE_DEFAULT)
+}
+
+/// Refuses a batch that is too large.
+pub fn bounded(count: usize, what: &str) -> Result<()> {
+    match count <= MANY_MAX {
+        true => Ok(()),
+        false => {
+            Err(Problem::invalid(format!("at most {MANY_MAX} {what} in one call, not {count}")))
+        }
+    }
+}

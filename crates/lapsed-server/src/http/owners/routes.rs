@@ -1,0 +1,151 @@
+//! The routes that owners of every kind of system have: written once, and hung under each kind's path.
+
+use axum::extract::{FromRequestParts, State};
+use axum::http::StatusCode;
+use axum::http::request::Parts;
+use lapsed_core::Kind;
+use lapsed_core::owner::{Incarnation, OwnerInfo};
+use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
+use utoipa_axum::routes;
+
+use super::shapes::*;
+use super::{Result, bounded, claim, is_full, lives, page_limit};
+use crate::http::extract::{Answer, Json, Path, Query};
+use crate::http::problem::Problem;
+use crate::http::{Shared, schemas};
+
+/// All of them, for the owners of `kind`.
+pub fn routes(kind: Kind) -> OpenApiRouter<Shared> {
+    let all: [UtoipaMethodRouter<Shared>; 5] =
+        [routes!(start), routes!(beat), routes!(beat_many), routes!(all), routes!(one)];
+    let hang = |router: OpenApiRouter<Shared>, routes| router.routes(under(kind, routes));
+    all.into_iter().fold(OpenApiRouter::new(), hang)
+}
+
+/// The same routes under the path of `kind`, and among its own in the document.
+fn under(
+    kind: Kind,
+    (schemas, mut paths, router): UtoipaMethodRouter<Shared>,
+) -> UtoipaMethodRouter<Shared> {
+    let hung = std::mem::take(&mut paths.paths).into_iter().map(|(path, mut item)| {
+        for operation in [&mut item.get, &mut item.post].into_iter().flatten() {
+            operation.tags = Some(vec![kind.to_string()]);
+        }
+        (format!("/v1/{kind}/{{name}}{path}"), item)
+    });
+    paths.paths = hung.collect();
+    (schemas, paths, router)
+}
+
+/// The kind of system that a request is for, read from the path as it came: the routes are the same
+/// for all of them.
+struct Of(Kind);
+
+fn kind_of(path: &str) -> Option<Kind> {
+    let word = path.strip_prefix("/v1/")?.split('/').next()?;
+    Kind::ALL.iter().find(|kind| kind.as_str() == word).copied()
+}
+
+impl FromRequestParts<Shared> for Of {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Shared) -> Result<Self> {
+        kind_of(parts.uri.path()).map(Of).ok_or_else(|| app.no_such_system())
+    }
+}
+
+/// Begins a new life of an owner.
+#[utoipa::path(post, path = "/start", params(("name" = String, Path)),
+    request_body = StartBody,
+    responses((status = 201, body = BeatAnswer)))]
+async fn start(
+    State(app): State<Shared>,
+    Of(kind): Of,
+    Path(name): Path<String>,
+    Json(body): Json<StartBody>,
+) -> Result<(StatusCode, Answer<BeatAnswer>)> {
+    let owner = lapsed_core::Name::new(&body.owner)?;
+    let beat = lives(&app, kind, &name)?.start(&owner, body.ttl()?).await?;
+    Ok((StatusCode::CREATED, Answer(BeatAnswer::of(body.owner, beat))))
+}
+
+/// Life. Without an incarnation the newest one of that name is meant; `lost` when that life ended.
+#[utoipa::path(post, path = "/beat", params(("name" = String, Path)),
+    request_body = ClaimBody,
+    responses((status = 200, body = BeatAnswer),
+        (status = 409, description = "That life has ended", body = schemas::Problem,
+            content_type = "application/problem+json")))]
+async fn beat(
+    State(app): State<Shared>,
+    Of(kind): Of,
+    Path(name): Path<String>,
+    Json(body): Json<ClaimBody>,
+) -> Result<Answer<BeatAnswer>> {
+    let beat = lives(&app, kind, &name)?.beat(&body.claim()?).await?;
+    Ok(Answer(BeatAnswer::of(body.owner, beat)))
+}
+
+/// Many beats; each has its own answer, in order.
+#[utoipa::path(post, path = "/beat_many", params(("name" = String, Path)),
+    request_body = BeatsBody,
+    responses((status = 200, body = BeatsAnswer)))]
+async fn beat_many(
+    State(app): State<Shared>,
+    Of(kind): Of,
+    Path(name): Path<String>,
+    Json(body): Json<BeatsBody>,
+) -> Result<Answer<BeatsAnswer>> {
+    bounded(body.beats.len(), "beats")?;
+    let owners = lives(&app, kind, &name)?;
+    let mut results = Vec::with_capacity(body.beats.len());
+    for one in body.beats {
+        let answer = match one.claim() {
+            Ok(claim) => owners.beat(&claim).await.map_err(Problem::from),
+            Err(problem) => Err(problem),
+        };
+        results.push(OneBeat::of(one.owner, answer));
+    }
+    Ok(Answer(BeatsAnswer { results }))
+}
+
+/// Owners, oldest incarnation first.
+#[utoipa::path(get, path = "/owners", params(("name" = String, Path), OwnersQuery),
+    responses((status = 200, body = Owners)))]
+async fn all(
+    State(app): State<Shared>,
+    Of(kind): Of,
+    Path(name): Path<String>,
+    Query(query): Query<OwnersQuery>,
+) -> Result<Answer<Owners>> {
+    let limit = page_limit(query.limit)?;
+    let owners = lives(&app, kind, &name)?.owners(query.after.map(Incarnation), limit).await?;
+    let next = owners.last().filter(|_| is_full(owners.len(), limit)).map(|o| o.incarnation.0);
+    Ok(Answer(Owners { owners, next }))
+}
+
+/// The newest life of one owner.
+#[utoipa::path(get, path = "/owners/{owner}",
+    params(("name" = String, Path), ("owner" = String, Path), LifeQuery),
+    responses((status = 200, body = schemas::OwnerInfo)))]
+async fn one(
+    State(app): State<Shared>,
+    Of(kind): Of,
+    Path((name, owner)): Path<(String, String)>,
+    Query(query): Query<LifeQuery>,
+) -> Result<Answer<OwnerInfo>> {
+    let claim = claim(&owner, query.incarnation)?;
+    let info = lives(&app, kind, &name)?.owner_info(&claim).await?;
+    info.map(Answer).ok_or_else(|| Problem::not_found(format!("no owner {owner:?} is known")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kind_is_in_the_path() {
+        assert_eq!(kind_of("/v1/sessions/registry/beat"), Some(Kind::Sessions));
+        assert_eq!(kind_of("/v1/nothing/registry/beat"), None);
+        assert_eq!(kind_of("/registry"), None);
+    }
+}

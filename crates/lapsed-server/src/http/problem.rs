@@ -1,0 +1,141 @@
+//! What went wrong, as `application/problem+json` (RFC 9457): `type` is a stable word.
+
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use lapsed_core::Error;
+use serde::{Serialize, Serializer};
+use serde_json::{Map, Value, json};
+
+/// One problem.
+#[derive(Debug)]
+pub struct Problem(Box<Members>);
+
+#[derive(Debug, Serialize)]
+struct Members {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    title: &'static str,
+    #[serde(serialize_with = "as_number")]
+    status: StatusCode,
+    detail: String,
+    #[serde(flatten)]
+    more: Map<String, Value>,
+    #[serde(skip)]
+    headers: HeaderMap,
+}
+
+fn as_number<S: Serializer>(status: &StatusCode, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u16(status.as_u16())
+}
+
+impl Problem {
+    /// A problem of a stable kind.
+    pub fn new(
+        status: StatusCode,
+        kind: &'static str,
+        title: &'static str,
+        detail: impl Into<String>,
+    ) -> Problem {
+        let (more, headers) = (Map::new(), HeaderMap::new());
+        Problem(Box::new(Members { kind, title, status, detail: detail.into(), more, headers }))
+    }
+
+    /// With one more member.
+    pub fn with(mut self, member: &str, value: Value) -> Problem {
+        self.0.more.insert(member.to_owned(), value);
+        self
+    }
+
+    /// With a header.
+    pub fn header(self, name: header::HeaderName, value: &'static str) -> Problem {
+        self.header_value(name, HeaderValue::from_static(value))
+    }
+
+    /// With a header that is known only now.
+    pub fn header_value(mut self, name: header::HeaderName, value: HeaderValue) -> Problem {
+        self.0.headers.insert(name, value);
+        self
+    }
+
+    /// 400: the request cannot be read.
+    pub fn malformed(detail: impl Into<String>) -> Problem {
+        Problem::new(StatusCode::BAD_REQUEST, "malformed", "The request cannot be read", detail)
+    }
+
+    /// 404.
+    pub fn not_found(detail: impl Into<String>) -> Problem {
+        Problem::new(StatusCode::NOT_FOUND, "not_found", "There is no such thing", detail)
+    }
+
+    /// 422: can be read, and cannot be right.
+    pub fn invalid(detail: impl Into<String>) -> Problem {
+        let status = StatusCode::UNPROCESSABLE_ENTITY;
+        Problem::new(status, "invalid", "The input cannot be right", detail)
+    }
+
+    /// 500.
+    pub fn internal(detail: impl Into<String>) -> Problem {
+        let status = StatusCode::INTERNAL_SERVER_ERROR;
+        Problem::new(status, "internal", "A fault of lapsed", detail)
+    }
+
+    /// The body.
+    pub fn body(&self) -> Value {
+        serde_json::to_value(&self.0).unwrap_or_default()
+    }
+}
+
+impl From<Error> for Problem {
+    fn from(error: Error) -> Problem {
+        let detail = error.to_string();
+        let (status, title) = match &error {
+            Error::Unavailable { .. } => (StatusCode::SERVICE_UNAVAILABLE, "Try again later"),
+            Error::Throttled { .. } => (StatusCode::TOO_MANY_REQUESTS, "Ask less often"),
+            Error::Lost(_) => (StatusCode::CONFLICT, "You no longer hold it"),
+            Error::Invalid(_) => return Problem::invalid(detail),
+            Error::Corrupt { .. } => {
+                (StatusCode::INTERNAL_SERVER_ERROR, "The store cannot be read")
+            }
+            Error::Unsupported { .. } => (StatusCode::NOT_IMPLEMENTED, "This store cannot do it"),
+        };
+        let problem = Problem::new(status, error.kind(), title, detail);
+        match error {
+            Error::Lost(lost) => problem
+                .with("owner", json!(lost.owner))
+                .with("incarnation", json!(lost.incarnation))
+                .with("ending", json!(lost.ending))
+                .with("ended_ms", json!(lost.ended_ms))
+                .with("held", json!(lost.held))
+                .with("held_total", json!(lost.held_total)),
+            Error::Unavailable { .. } | Error::Throttled { .. } => {
+                problem.header(header::RETRY_AFTER, "1")
+            }
+            _ => problem,
+        }
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let body = serde_json::to_string(&self.0).unwrap_or_default() + "\n";
+        let kind = HeaderValue::from_static("application/problem+json");
+        let mut response = (self.0.status, [(header::CONTENT_TYPE, kind)], body).into_response();
+        response.headers_mut().extend(self.0.headers);
+        response
+    }
+}
+
+/// For paths that nothing answers.
+pub async fn no_route(uri: Uri) -> Problem {
+    Problem::not_found(format!("nothing answers at {}; see /openapi.json", uri.path()))
+}
+
+/// For methods that a path does not know.
+pub async fn no_method(method: Method, uri: Uri) -> Problem {
+    Problem::new(
+        StatusCode::METHOD_NOT_ALLOWED,
+        "method_not_allowed",
+        "Wrong method",
+        format!("{} does not answer to {method}; see /openapi.json", uri.path()),
+    )
+}

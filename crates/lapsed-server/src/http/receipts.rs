@@ -1,0 +1,165 @@
+//! `/v1/receipts`: what was reclaimed, and putting it back.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use lapsed_core::receipt::{Reason, Receipt, ReceiptId};
+use lapsed_core::system::Restored;
+use serde::Deserialize;
+use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::auth::Caller;
+use super::extract::{Answer, Path, Query};
+use super::problem::Problem;
+use super::{App, Shared, schemas};
+use crate::node::Live;
+use crate::node::page::{self, Cursor, PAGE_MAX, Wanted};
+use crate::node::shapes::ReceiptPage;
+
+/// How many receipts a page has unless told.
+const PAGE_DEFAULT: usize = 100;
+
+/// All of them.
+pub fn routes() -> OpenApiRouter<Shared> {
+    OpenApiRouter::new().routes(routes!(list)).routes(routes!(one)).routes(routes!(restore))
+}
+
+/// Which receipts.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct ListQuery {
+    /// `NAME` or `KIND/NAME`; all systems without it.
+    system: Option<String>,
+    /// Only those after this cursor, oldest first.
+    after: Option<String>,
+    /// Only those before this cursor, newest first.
+    before: Option<String>,
+    /// At most so many; 100 without it, 1,000 at the most.
+    limit: Option<usize>,
+    /// Only those of this key.
+    key: Option<String>,
+    /// Only those of this owner.
+    owner: Option<String>,
+    /// Only those with this in their key or their owner, in whatever case.
+    search: Option<String>,
+    /// Only those for this reason: `owner_dead`, `orphaned`, ...
+    reason: Option<String>,
+    /// Only those written then or later, on the store's clock.
+    since_ms: Option<u64>,
+    /// Only those written before then.
+    until_ms: Option<u64>,
+}
+
+impl ListQuery {
+    fn reason(&self) -> Result<Option<Reason>, Problem> {
+        let Some(word) = self.reason.as_deref() else { return Ok(None) };
+        let known = Reason::ALL.iter().find(|reason| reason.as_str() == word);
+        known.map(|reason| Some(*reason)).ok_or_else(|| {
+            let all: Vec<_> = Reason::ALL.iter().map(|reason| reason.as_str()).collect();
+            Problem::malformed(format!("`reason` is one of {}", all.join(", ")))
+        })
+    }
+}
+
+impl App {
+    /// The systems that `system` means: all of them without one.
+    pub(super) fn chosen(&self, system: Option<&str>) -> Result<Vec<Arc<Live>>, Problem> {
+        let all = self.node.systems();
+        let Some(wanted) = system else { return Ok(all.to_vec()) };
+        let fits =
+            |live: &&Arc<Live>| *live.id().name == *wanted || live.id().to_string() == wanted;
+        let chosen: Vec<_> = all.iter().filter(fits).cloned().collect();
+        if chosen.is_empty() { Err(self.no_such_system()) } else { Ok(chosen) }
+    }
+}
+
+/// Receipts: the newest first, or those after a cursor.
+#[utoipa::path(get, path = "/v1/receipts", tag = "receipts", params(ListQuery),
+    responses((status = 200, body = ReceiptPage)))]
+async fn list(
+    State(app): State<Shared>,
+    Query(query): Query<ListQuery>,
+) -> Result<Answer<ReceiptPage>, Problem> {
+    let systems = app.chosen(query.system.as_deref())?;
+    if query.after.is_some() && query.before.is_some() {
+        return Err(Problem::malformed("give `after` or `before`, not both"));
+    }
+    let limit = match query.limit.unwrap_or(PAGE_DEFAULT) {
+        0 => return Err(Problem::malformed("`limit` must be above 0")),
+        limit => limit.min(PAGE_MAX),
+    };
+    let cursor = |text: Option<String>| text.map(|t| Cursor::parse(&t, &systems)).transpose();
+    let reason = query.reason()?;
+    let wanted = Wanted {
+        after: cursor(query.after)?,
+        before: cursor(query.before)?,
+        limit,
+        key: query.key,
+        owner: query.owner,
+        search: query.search.filter(|text| !text.is_empty()),
+        reason,
+        since_ms: query.since_ms,
+        until_ms: query.until_ms,
+    };
+    Ok(Answer(page::read(&systems, &wanted).await?))
+}
+
+/// One receipt.
+#[utoipa::path(get, path = "/v1/receipts/{id}", tag = "receipts",
+    responses((status = 200, body = schemas::Receipt)))]
+async fn one(
+    State(app): State<Shared>,
+    Path(id): Path<String>,
+) -> Result<Answer<Receipt>, Problem> {
+    let (live, id) = find(&app, &id)?;
+    let receipt = live.receipt(id.seq).await?;
+    receipt.map(Answer).ok_or_else(|| missing(&id))
+}
+
+/// Puts back what a receipt removed, if its place is still free.
+#[utoipa::path(post, path = "/v1/receipts/{id}/restore", tag = "receipts",
+    responses((status = 200, body = schemas::Restored),
+        (status = 409, description = "Its place is taken, or its owner has gone",
+            body = schemas::Problem, content_type = "application/problem+json")))]
+async fn restore(
+    State(app): State<Shared>,
+    caller: Caller,
+    Path(id): Path<String>,
+) -> Result<Answer<Restored>, Problem> {
+    let (live, id) = find(&app, &id)?;
+    if live.receipt(id.seq).await?.is_none() {
+        return Err(missing(&id));
+    }
+    let (live, deed) = (live.clone(), caller.deed("restore", &id));
+    let work = async move { live.audited(deed, live.restore(id.seq), told).await };
+    match app.finish(work).await?? {
+        Restored::Refused { why } => Err(refused(why)),
+        restored => Ok(Answer(restored)),
+    }
+}
+
+/// What came of it, for the audit.
+pub fn told(restored: &Restored) -> String {
+    match restored {
+        Restored::Refused { why } => format!("refused: {why}"),
+        _ => "restored".to_owned(),
+    }
+}
+
+fn refused(why: String) -> Problem {
+    Problem::new(StatusCode::CONFLICT, "refused", "It was not put back, and nothing changed", why)
+}
+
+fn find<'a>(app: &'a Shared, id: &str) -> Result<(&'a Arc<Live>, ReceiptId), Problem> {
+    let id: ReceiptId = id.parse()?;
+    let live = app.live(id.system.kind.as_str(), &id.system.name)?;
+    Ok((live, id))
+}
+
+fn missing(id: &ReceiptId) -> Problem {
+    Problem::not_found(format!("there is no receipt {id}, or it is past its retention"))
+}

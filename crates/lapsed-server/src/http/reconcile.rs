@@ -1,0 +1,85 @@
+//! `/v1/reconcile`: makes a system's index agree with its truth, or says how they differ.
+
+use axum::extract::State;
+use lapsed_core::sweep::{Act, Cursor};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::Shared;
+use super::auth::Caller;
+use super::extract::{Answer, MaybeJson, Path, Query};
+use super::problem::Problem;
+use crate::config::token::Scope;
+use crate::node::Order;
+use crate::node::shapes::{Estimate, Reconciliation};
+
+/// Both.
+pub fn routes() -> OpenApiRouter<Shared> {
+    OpenApiRouter::new().routes(routes!(reconcile, estimate))
+}
+
+/// What it would take to reconcile: about how many requests, where each of them has a price.
+#[utoipa::path(get, path = "/v1/reconcile/{kind}/{name}", tag = "sweeps",
+    responses((status = 200, body = Estimate),
+        (status = 501, description = "This system has no index", body = super::schemas::Problem,
+            content_type = "application/problem+json")))]
+async fn estimate(
+    State(app): State<Shared>,
+    Path((kind, name)): Path<(String, String)>,
+) -> Result<Answer<Estimate>, Problem> {
+    let reconciler = app.live(&kind, &name)?.reconciler()?;
+    Ok(Answer(Estimate { requests: reconciler.cost().await? }))
+}
+
+/// How to reconcile.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema, IntoParams)]
+#[serde(deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
+pub struct ReconcileOptions {
+    /// Say what differs, and change nothing.
+    pub dry_run: Option<bool>,
+    /// Go on from here: `next` of a run that did not finish.
+    pub from: Option<String>,
+    /// Name up to so many of the changes; at most 100,000.
+    pub list: Option<usize>,
+}
+
+/// Compares index and truth and heals the index. It runs to its end even if the client goes away. A dry
+/// run needs the scope `read` only, healing `act`.
+#[utoipa::path(post, path = "/v1/reconcile/{kind}/{name}", tag = "sweeps",
+    params(("kind" = String, Path), ("name" = String, Path), ReconcileOptions),
+    request_body = Option<ReconcileOptions>,
+    responses((status = 200, body = Reconciliation),
+        (status = 501, description = "This system has no index", body = super::schemas::Problem,
+            content_type = "application/problem+json")))]
+async fn reconcile(
+    State(app): State<Shared>,
+    caller: Caller,
+    Path((kind, name)): Path<(String, String)>,
+    Query(query): Query<ReconcileOptions>,
+    MaybeJson(body): MaybeJson<ReconcileOptions>,
+) -> Result<Answer<Reconciliation>, Problem> {
+    let live = app.live(&kind, &name)?.clone();
+    let reconciler = live.reconciler()?.clone();
+    let body = body.unwrap_or_default();
+    let dry_run = body.dry_run.or(query.dry_run).unwrap_or(false);
+    let order = Order {
+        act: if dry_run { Act::DryRun } else { Act::Reclaim },
+        after: Cursor(body.from.or(query.from)),
+        list: body.list.or(query.list).unwrap_or(0),
+    };
+    let stop = app.stop.clone();
+    if dry_run {
+        let work = async move { reconciler.run(order, &stop, &mut |_| {}).await };
+        return Ok(Answer(app.finish(work).await??));
+    }
+    caller.demand(Scope::Act)?;
+    let deed = caller.deed("reconcile", live.id());
+    let work = async move {
+        let run = async { reconciler.run(order, &stop, &mut |_| {}).await };
+        live.audited(deed, run, Reconciliation::told).await
+    };
+    Ok(Answer(app.finish(work).await??))
+}

@@ -1,0 +1,59 @@
+//! The owners of references: what they refer to, and their graceful end; the rest is as everywhere.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use lapsed_core::owner::Claim;
+use lapsed_core::sessions::Sessions;
+use lapsed_core::{Kind, Name};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::sessions;
+use super::shapes::{Referred, SessionsRetireAnswer};
+use crate::http::extract::{Answer, Json, Path, Query};
+use crate::http::owners::{self, ClaimBody, HeldQuery, Result};
+use crate::http::{Shared, schemas};
+
+/// All of them.
+pub fn routes() -> OpenApiRouter<Shared> {
+    OpenApiRouter::new()
+        .routes(routes!(referred))
+        .routes(routes!(retire))
+        .merge(owners::routes(Kind::Sessions))
+}
+
+/// The sessions that one life of an owner refers to, by id.
+#[utoipa::path(get, path = "/v1/sessions/{name}/sessions/{owner}", tag = "sessions",
+    params(("name" = String, Path), ("owner" = String, Path), HeldQuery),
+    responses((status = 200, body = Referred)))]
+async fn referred(
+    State(app): State<Shared>,
+    Path((name, owner)): Path<(String, String)>,
+    Query(query): Query<HeldQuery>,
+) -> Result<Answer<Referred>> {
+    let sessions = sessions(&app, &name)?;
+    let page = async |claim: Claim, after: Option<Name>, limit| {
+        sessions.referred(&claim, after.as_ref(), limit).await
+    };
+    let (sessions, next) = owners::held(&owner, query, page).await?;
+    Ok(Answer(Referred { sessions, next }))
+}
+
+/// Ends a life gracefully: its references go, and sessions that nobody else refers to begin their
+/// grace.
+#[utoipa::path(post, path = "/v1/sessions/{name}/retire", tag = "sessions",
+    request_body = ClaimBody,
+    responses((status = 200, body = SessionsRetireAnswer),
+        (status = 409, description = "That life had already ended", body = schemas::Problem,
+            content_type = "application/problem+json")))]
+async fn retire(
+    State(app): State<Shared>,
+    Path(name): Path<String>,
+    Json(body): Json<ClaimBody>,
+) -> Result<Answer<SessionsRetireAnswer>> {
+    let end = async |sessions: Arc<Sessions>, claim: Claim| sessions.retire(&claim).await;
+    let retired = owners::retire(&app, Kind::Sessions, &name, body.claim()?, end).await?;
+    let (incarnation, released) = (retired.incarnation.0, retired.released);
+    Ok(Answer(SessionsRetireAnswer { owner: body.owner, incarnation, released }))
+}

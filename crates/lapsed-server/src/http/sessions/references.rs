@@ -1,0 +1,163 @@
+//! References: connecting, disconnecting, resuming; one at a time or many.
+
+use axum::extract::State;
+use futures::future::join_all;
+use lapsed_core::owner::Claim;
+use lapsed_core::sessions::{Sessions, Standing};
+use lapsed_core::{Error, Name};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::shapes::*;
+use super::{missing, sessions};
+use crate::http::extract::{Answer, Json, Path};
+use crate::http::owners::{Result, bounded, names};
+use crate::http::problem::Problem;
+use crate::http::{Shared, schemas};
+
+/// How many of a batch are under way at once: the store commits them together.
+pub const AT_ONCE: usize = 256;
+
+/// All of them.
+pub fn routes() -> OpenApiRouter<Shared> {
+    OpenApiRouter::new()
+        .routes(routes!(connect))
+        .routes(routes!(connect_many))
+        .routes(routes!(disconnect))
+        .routes(routes!(disconnect_many))
+        .routes(routes!(resume))
+}
+
+/// One more reference; the disconnection is forgotten in the same step. An owner never seen before
+/// is started by it.
+#[utoipa::path(post, path = "/v1/sessions/{name}/connect", tag = "sessions",
+    request_body = ReferenceBody,
+    responses((status = 200, body = StandingAnswer),
+        (status = 404, description = "There is no such session", body = schemas::Problem,
+            content_type = "application/problem+json"),
+        (status = 409, description = "That life has ended", body = schemas::Problem,
+            content_type = "application/problem+json")))]
+async fn connect(
+    State(app): State<Shared>,
+    Path(name): Path<String>,
+    Json(body): Json<ReferenceBody>,
+) -> Result<Answer<StandingAnswer>> {
+    one(sessions(&app, &name)?, Step::Connect, body).await
+}
+
+/// One reference less; when it was the last of all, the grace begins in the same step.
+#[utoipa::path(post, path = "/v1/sessions/{name}/disconnect", tag = "sessions",
+    request_body = ReferenceBody,
+    responses((status = 200, body = StandingAnswer),
+        (status = 404, description = "There is no such session", body = schemas::Problem,
+            content_type = "application/problem+json"),
+        (status = 409, description = "That life has ended", body = schemas::Problem,
+            content_type = "application/problem+json")))]
+async fn disconnect(
+    State(app): State<Shared>,
+    Path(name): Path<String>,
+    Json(body): Json<ReferenceBody>,
+) -> Result<Answer<StandingAnswer>> {
+    one(sessions(&app, &name)?, Step::Disconnect, body).await
+}
+
+/// Connects one owner to many sessions; each has its own answer, in order. A life that has ended,
+/// or a store that does not answer, ends it: the rest are answered the same without being tried.
+#[utoipa::path(post, path = "/v1/sessions/{name}/connect_many", tag = "sessions",
+    request_body = ReferencesBody,
+    responses((status = 200, body = StandingsAnswer)))]
+async fn connect_many(
+    State(app): State<Shared>,
+    Path(name): Path<String>,
+    Json(body): Json<ReferencesBody>,
+) -> Result<Answer<StandingsAnswer>> {
+    many(sessions(&app, &name)?, Step::Connect, body).await
+}
+
+/// Disconnects one owner from many sessions; as `connect_many`.
+#[utoipa::path(post, path = "/v1/sessions/{name}/disconnect_many", tag = "sessions",
+    request_body = ReferencesBody,
+    responses((status = 200, body = StandingsAnswer)))]
+async fn disconnect_many(
+    State(app): State<Shared>,
+    Path(name): Path<String>,
+    Json(body): Json<ReferencesBody>,
+) -> Result<Answer<StandingsAnswer>> {
+    many(sessions(&app, &name)?, Step::Disconnect, body).await
+}
+
+/// Forgets the disconnection without adding a reference: the grace begins anew.
+#[utoipa::path(post, path = "/v1/sessions/{name}/resume", tag = "sessions",
+    request_body = SessionBody,
+    responses((status = 200, body = StandingAnswer),
+        (status = 404, description = "There is no such session", body = schemas::Problem,
+            content_type = "application/problem+json")))]
+async fn resume(
+    State(app): State<Shared>,
+    Path(name): Path<String>,
+    Json(body): Json<SessionBody>,
+) -> Result<Answer<StandingAnswer>> {
+    let standing = sessions(&app, &name)?.resume(&Name::new(&body.session)?).await?;
+    let standing = standing.ok_or_else(|| missing(&body.session))?;
+    Ok(Answer(StandingAnswer::of(body.session, standing)))
+}
+
+/// Which way a reference goes.
+#[derive(Clone, Copy)]
+enum Step {
+    Connect,
+    Disconnect,
+}
+
+impl Step {
+    async fn take(
+        self,
+        sessions: &Sessions,
+        claim: Option<&Claim>,
+        id: &Name,
+    ) -> lapsed_core::Result<Option<Standing>> {
+        match self {
+            Step::Connect => sessions.connect(claim, id).await,
+            Step::Disconnect => sessions.disconnect(claim, id).await,
+        }
+    }
+}
+
+async fn one(
+    sessions: &Sessions,
+    step: Step,
+    body: ReferenceBody,
+) -> Result<Answer<StandingAnswer>> {
+    let (claim, id) = (body.claim()?, Name::new(&body.session)?);
+    let standing = step.take(sessions, claim.as_ref(), &id).await?;
+    let standing = standing.ok_or_else(|| missing(&body.session))?;
+    Ok(Answer(StandingAnswer::of(body.session, standing)))
+}
+
+async fn many(
+    sessions: &Sessions,
+    step: Step,
+    body: ReferencesBody,
+) -> Result<Answer<StandingsAnswer>> {
+    bounded(body.sessions.len(), "sessions")?;
+    let claim = body.claim()?;
+    let mut results = Vec::with_capacity(body.sessions.len());
+    let mut over: Option<Error> = None;
+    for some in names(&body.sessions)?.chunks(AT_ONCE) {
+        if let Some(error) = &over {
+            let left = |id: &Name| OneStanding::of(id.to_string(), Err(error.clone().into()));
+            results.extend(some.iter().map(left));
+            continue;
+        }
+        let steps = some.iter().map(|id| step.take(sessions, claim.as_ref(), id));
+        for (id, answer) in some.iter().zip(join_all(steps).await) {
+            if let Err(error @ (Error::Lost(_) | Error::Unavailable { .. })) = &answer {
+                over = Some(error.clone());
+            }
+            let answer = answer.map_err(Problem::from);
+            let answer = answer.and_then(|found| found.ok_or_else(|| missing(id.as_str())));
+            results.push(OneStanding::of(id.to_string(), answer));
+        }
+    }
+    Ok(Answer(StandingsAnswer { results }))
+}

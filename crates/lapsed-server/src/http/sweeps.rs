@@ -1,0 +1,99 @@
+//! `/v1/sweeps` and `/v1/explain`: how each system stands, one pass now, and why.
+
+use axum::extract::State;
+use lapsed_core::sweep::{Act, PassReport};
+use lapsed_core::system::Explanation;
+use serde::Deserialize;
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::auth::Caller;
+use super::extract::{Answer, MaybeJson, Path, Query};
+use super::problem::Problem;
+use super::{Shared, schemas};
+use crate::config::token::Scope;
+use crate::node::shapes::{Sweeps, SystemStatus};
+
+/// All of them.
+pub fn routes() -> OpenApiRouter<Shared> {
+    OpenApiRouter::new().routes(routes!(all)).routes(routes!(one, pass)).routes(routes!(explain))
+}
+
+/// How to run a pass.
+#[derive(Clone, Copy, Default, Deserialize, ToSchema, IntoParams)]
+#[serde(deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
+struct PassOptions {
+    /// Do everything but the change.
+    dry_run: Option<bool>,
+    /// Name up to so many of the entries in the report; at most 100,000.
+    list: Option<usize>,
+}
+
+/// How every system stands.
+#[utoipa::path(get, path = "/v1/sweeps", tag = "sweeps",
+    responses((status = 200, body = Sweeps)))]
+async fn all(State(app): State<Shared>) -> Answer<Sweeps> {
+    let mut systems = Vec::new();
+    for live in app.node.systems() {
+        systems.push(live.status().await);
+    }
+    Answer(Sweeps { systems })
+}
+
+/// How one system stands.
+#[utoipa::path(get, path = "/v1/sweeps/{kind}/{name}", tag = "sweeps",
+    responses((status = 200, body = SystemStatus)))]
+async fn one(
+    State(app): State<Shared>,
+    Path((kind, name)): Path<(String, String)>,
+) -> Result<Answer<SystemStatus>, Problem> {
+    Ok(Answer(app.live(&kind, &name)?.status().await))
+}
+
+/// One pass now. It runs to its end even if the client goes away. A dry run needs the scope `read`
+/// only, a real pass `act`.
+#[utoipa::path(post, path = "/v1/sweeps/{kind}/{name}", tag = "sweeps",
+    params(("kind" = String, Path), ("name" = String, Path), PassOptions),
+    request_body = Option<PassOptions>,
+    responses((status = 200, body = schemas::PassReport)))]
+async fn pass(
+    State(app): State<Shared>,
+    caller: Caller,
+    Path((kind, name)): Path<(String, String)>,
+    Query(query): Query<PassOptions>,
+    MaybeJson(body): MaybeJson<PassOptions>,
+) -> Result<Answer<PassReport>, Problem> {
+    let live = app.live(&kind, &name)?.clone();
+    let body = body.unwrap_or_default();
+    let dry_run = body.dry_run.or(query.dry_run).unwrap_or(false);
+    let list = body.list.or(query.list).unwrap_or(0);
+    let act = if dry_run { Act::DryRun } else { Act::Reclaim };
+    let stop = app.stop.clone();
+    if act == Act::DryRun {
+        return Ok(Answer(app.finish(async move { live.pass(act, list, &stop).await }).await?));
+    }
+    caller.demand(Scope::Act)?;
+    let deed = caller.deed("sweep", live.id());
+    let work = async move {
+        let pass = async { Ok(live.pass(act, list, &stop).await) };
+        live.audited(deed, pass, told).await
+    };
+    Ok(Answer(app.finish(work).await??))
+}
+
+/// What came of a pass, for the audit.
+pub fn told(report: &PassReport) -> String {
+    format!("{}, {} reclaimed", report.stopped, report.reclaimed)
+}
+
+/// Why a key (or an owner) is, or is not, dead.
+#[utoipa::path(get, path = "/v1/explain/{kind}/{name}/{key}", tag = "sweeps",
+    responses((status = 200, body = schemas::Explanation)))]
+async fn explain(
+    State(app): State<Shared>,
+    Path((kind, name, key)): Path<(String, String, String)>,
+) -> Result<Answer<Explanation>, Problem> {
+    Ok(Answer(app.live(&kind, &name)?.explain(&key).await?))
+}

@@ -1,0 +1,201 @@
+//! `/v1/webhooks`: how they stand, their dead letters, and a try.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use lapsed_core::receipt::ReceiptId;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::auth::Caller;
+use super::extract::{Answer, Json, Path, Query};
+use super::inflight::letters::told;
+use super::problem::Problem;
+use super::{App, Shared};
+use crate::node::audit::Deed;
+use crate::webhooks::{DeadLetter, Fate, Hook, HookStatus, LETTERS_MAX};
+
+/// How many letters of each system unless told.
+const LIMIT_DEFAULT: usize = 100;
+
+/// All of them.
+pub fn routes() -> OpenApiRouter<Shared> {
+    OpenApiRouter::new()
+        .routes(routes!(webhooks))
+        .routes(routes!(dead))
+        .routes(routes!(put_back))
+        .routes(routes!(delete))
+        .routes(routes!(test))
+}
+
+/// All webhooks.
+#[derive(Serialize, ToSchema)]
+pub struct WebhookList {
+    /// In the order of the configuration.
+    pub webhooks: Vec<HookStatus>,
+}
+
+/// Dead letters of a webhook.
+#[derive(Serialize, Deserialize, ToSchema)]
+pub struct WebhookLetters {
+    /// The newest first, system by system.
+    pub dead: Vec<DeadLetter>,
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct LettersQuery {
+    /// `NAME` or `KIND/NAME`; all systems without it.
+    system: Option<String>,
+    /// Only those whose number is below this; together with `system`.
+    before: Option<u64>,
+    /// At most so many of each system (100).
+    limit: Option<usize>,
+}
+
+/// Which letter.
+#[derive(Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LetterBody {
+    /// Its id, as it is listed.
+    pub id: String,
+}
+
+/// What became of it.
+#[derive(Serialize, ToSchema)]
+struct Settled {
+    id: String,
+    outcome: &'static str,
+}
+
+/// What was sent.
+#[derive(Serialize, ToSchema)]
+struct Sent {
+    delivery: String,
+    outcome: &'static str,
+}
+
+impl App {
+    fn hook(&self, name: &str) -> Result<&Arc<Hook>, Problem> {
+        self.webhooks.find(name).ok_or_else(|| {
+            let all: Vec<&str> =
+                self.webhooks.all().iter().map(|hook| hook.name().as_str()).collect();
+            let all = if all.is_empty() { "there are none".to_owned() } else { all.join(", ") };
+            Problem::not_found(format!("there is no such webhook; configured: {all}"))
+        })
+    }
+}
+
+/// All webhooks, and how far each has come.
+#[utoipa::path(get, path = "/v1/webhooks", tag = "webhooks",
+    responses((status = 200, body = WebhookList)))]
+async fn webhooks(State(app): State<Shared>) -> Result<Answer<WebhookList>, Problem> {
+    let mut webhooks = Vec::new();
+    for hook in app.webhooks.all() {
+        webhooks.push(hook.status().await?);
+    }
+    Ok(Answer(WebhookList { webhooks }))
+}
+
+/// Deliveries that were given up, the newest first.
+#[utoipa::path(get, path = "/v1/webhooks/{name}/dead", tag = "webhooks",
+    params(("name" = String, Path), LettersQuery),
+    responses((status = 200, body = WebhookLetters)))]
+async fn dead(
+    State(app): State<Shared>,
+    Path(name): Path<String>,
+    Query(query): Query<LettersQuery>,
+) -> Result<Answer<WebhookLetters>, Problem> {
+    let hook = app.hook(&name)?;
+    if query.before.is_some() && query.system.is_none() {
+        return Err(Problem::malformed("`before` is a number of one system: give `system`, too"));
+    }
+    let limit = match query.limit.unwrap_or(LIMIT_DEFAULT) {
+        0 => return Err(Problem::malformed("`limit` must be above 0")),
+        limit => limit.min(LETTERS_MAX),
+    };
+    let chosen = app.chosen(query.system.as_deref())?;
+    let mut dead = Vec::new();
+    for live in hook.lives().iter().filter(|live| chosen.iter().any(|one| one.id() == live.id())) {
+        dead.extend(hook.letters(live, query.before, limit).await?);
+    }
+    Ok(Answer(WebhookLetters { dead }))
+}
+
+/// Has a delivery that was given up tried again.
+#[utoipa::path(post, path = "/v1/webhooks/{name}/dead/put_back", tag = "webhooks",
+    request_body = LetterBody, params(("name" = String, Path)),
+    responses((status = 200, body = Settled), (status = 404, description = "There is no such letter")))]
+async fn put_back(
+    State(app): State<Shared>,
+    caller: Caller,
+    Path(name): Path<String>,
+    Json(body): Json<LetterBody>,
+) -> Result<Answer<Settled>, Problem> {
+    let deed = caller.deed("webhook put_back", format!("{name} {}", body.id));
+    settle(&app, &name, body.id, Fate::PutBack, deed).await
+}
+
+/// Forgets a delivery that was given up.
+#[utoipa::path(post, path = "/v1/webhooks/{name}/dead/delete", tag = "webhooks",
+    request_body = LetterBody, params(("name" = String, Path)),
+    responses((status = 200, body = Settled), (status = 404, description = "There is no such letter")))]
+async fn delete(
+    State(app): State<Shared>,
+    caller: Caller,
+    Path(name): Path<String>,
+    Json(body): Json<LetterBody>,
+) -> Result<Answer<Settled>, Problem> {
+    let deed = caller.deed("webhook delete", format!("{name} {}", body.id));
+    settle(&app, &name, body.id, Fate::Deleted, deed).await
+}
+
+/// Written down in the system whose receipt it is, before it is done.
+async fn settle(
+    app: &Shared,
+    name: &str,
+    id: String,
+    fate: Fate,
+    deed: Deed,
+) -> Result<Answer<Settled>, Problem> {
+    let hook = app.hook(name)?.clone();
+    let missing = || Problem::not_found(format!("there is no dead letter {id:?}"));
+    let of = id.parse::<ReceiptId>().map_err(|_| missing())?.system;
+    let live = hook.lives().iter().find(|live| *live.id() == of).ok_or_else(missing)?.clone();
+    let outcome = match fate {
+        Fate::PutBack => "queued",
+        Fate::Deleted => "deleted",
+    };
+    let letter = id.clone();
+    let work = async move {
+        let work = hook.settle(&letter, fate);
+        live.audited(deed, work, |found| told(*found, outcome)).await
+    };
+    match app.finish(work).await?? {
+        true => Ok(Answer(Settled { id, outcome })),
+        false => Err(missing()),
+    }
+}
+
+/// Sends an event `test` that says nothing, once.
+#[utoipa::path(post, path = "/v1/webhooks/{name}/test", tag = "webhooks",
+    params(("name" = String, Path)),
+    responses((status = 200, body = Sent), (status = 502, description = "The receiver did not take it")))]
+async fn test(
+    State(app): State<Shared>,
+    Path(name): Path<String>,
+) -> Result<Answer<Sent>, Problem> {
+    match app.hook(&name)?.test().await {
+        Ok(delivery) => Ok(Answer(Sent { delivery, outcome: "delivered" })),
+        Err(why) => Err(Problem::new(
+            StatusCode::BAD_GATEWAY,
+            "not_delivered",
+            "The receiver did not take it",
+            why,
+        )),
+    }
+}

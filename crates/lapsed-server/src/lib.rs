@@ -1,0 +1,22 @@
+//! The daemon: configuration, sweeps, HTTP API, metrics, dashboard.
+//!
+//! Read in this order: `config` (what is wanted), `systems` (what each kind makes of it), `node`
+//! (stores and systems, opened), then `http` and `daemon` (served).
+
+pub mod config;
+pub mod daemon;
+pub mod endings;
+pub mod failure;
+pub mod feed;
+pub mod http;
+pub mod metrics;
+pub mod node;
+pub mod outbound;
+pub mod outbox;
+pub mod preset;
+pub mod print;
+pub mod stores;
+pub mod systems;
+pub mod telemetry;
+pub mod tls;
+pub mod webhooks;

@@ -1,0 +1,357 @@
+//! Metrics: the uniform series of every system, and the originals' own. All that is counted
+//! here comes from what the store answered; gauges are read anew at every scrape.
+
+mod availability;
+mod cleanup;
+mod drift;
+mod events;
+mod evicted;
+mod jobs;
+mod labels;
+mod leases;
+mod requests;
+mod standing;
+mod webhooks;
+
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use lapsed_core::availability::{Availability, Glance};
+use lapsed_core::clock::Clock;
+use lapsed_core::inflight::Counts;
+use lapsed_core::receipt::{Reason, Receipt, Witness};
+use lapsed_core::reconcile::{Ended, ReconcileReport, Reconciled};
+use lapsed_core::sweep::brake::Verdict;
+use lapsed_core::sweep::{Act, Census, PassReport, Stopped};
+use lapsed_core::{Error, Kind, Name, SystemId};
+use prometheus_client::encoding::text;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+use availability::AvailabilitySeries;
+use cleanup::Cleanup;
+use drift::Drift;
+pub use events::EventSeries;
+use evicted::Evicted;
+use jobs::Jobs;
+use labels::{ByError, ByReason, ByState, ByStopped, OfSystem};
+pub use leases::Waiting;
+use requests::Requests;
+use standing::Standing;
+pub use webhooks::WebhookSeries;
+use webhooks::WebhooksSeries;
+
+use crate::node::Live;
+use crate::stores::OpenObject;
+use leases::{By, LeaseSeries};
+
+/// The content type of what [`Metrics::encode`] writes.
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+type Histograms = Family<OfSystem, Histogram, fn() -> Histogram>;
+
+/// Every series there is.
+pub struct Metrics {
+    registry: Mutex<Registry>,
+    reclaimed: Family<ByReason, Counter>,
+    suspects: Family<OfSystem, Gauge>,
+    oldest_seconds: Family<OfSystem, Gauge<f64, AtomicU64>>,
+    population: Family<OfSystem, Gauge>,
+    owners: Family<ByState, Gauge>,
+    lag_seconds: Histograms,
+    pass_seconds: Histograms,
+    passes: Family<ByStopped, Counter>,
+    brake: Family<OfSystem, Gauge<f64, AtomicU64>>,
+    zombies: Family<OfSystem, Counter>,
+    store_errors: Family<ByError, Counter>,
+    standing: Standing,
+    drift: Drift,
+    cleanup: Cleanup,
+    jobs: Jobs,
+    leases: LeaseSeries,
+    availability: AvailabilitySeries,
+    requests: Requests,
+    events: EventSeries,
+    webhooks: WebhooksSeries,
+    evicted: Arc<Evicted>,
+}
+
+const STOPPED: &[Stopped] = &[
+    Stopped::Done,
+    Stopped::Ops,
+    Stopped::Runtime,
+    Stopped::Activity,
+    Stopped::Brake,
+    Stopped::Error,
+];
+
+/// From a moment to a night: what an overdue entry may have waited.
+fn lag_histogram() -> Histogram {
+    Histogram::new([
+        0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3600.0, 28800.0,
+    ])
+}
+
+fn pass_histogram() -> Histogram {
+    Histogram::new([0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 300.0])
+}
+
+impl Metrics {
+    /// Nothing counted yet.
+    pub fn new(clock: Arc<dyn Clock>) -> Metrics {
+        let metrics = Metrics {
+            registry: Mutex::default(),
+            reclaimed: Family::default(),
+            suspects: Family::default(),
+            oldest_seconds: Family::default(),
+            population: Family::default(),
+            owners: Family::default(),
+            lag_seconds: Family::new_with_constructor(lag_histogram),
+            pass_seconds: Family::new_with_constructor(pass_histogram),
+            passes: Family::default(),
+            brake: Family::default(),
+            zombies: Family::default(),
+            store_errors: Family::default(),
+            standing: Standing::default(),
+            drift: Drift::default(),
+            cleanup: Cleanup::new(),
+            jobs: Jobs::default(),
+            leases: LeaseSeries::default(),
+            availability: AvailabilitySeries::default(),
+            requests: Requests::default(),
+            events: EventSeries::default(),
+            webhooks: WebhooksSeries::default(),
+            evicted: Arc::new(Evicted::new(clock.clone())),
+        };
+        metrics.register();
+        metrics.standing.register(&mut metrics.lock(), clock.wall_ms());
+        metrics
+    }
+
+    /// The encoder appends `_total` to the name of a counter by itself.
+    fn register(&self) {
+        let mut registry = self.lock();
+        let to = &mut *registry;
+        to.register("lapsed_reclaimed", "Entries reclaimed, by reason", self.reclaimed.clone());
+        to.register("lapsed_suspects", "Entries of the overdue and ended", self.suspects.clone());
+        let help = "How long the longest overdue suspect is past its deadline";
+        to.register("lapsed_oldest_suspect_seconds", help, self.oldest_seconds.clone());
+        to.register("lapsed_population", "Entries there are", self.population.clone());
+        to.register("lapsed_owners", "Owners, by state", self.owners.clone());
+        let help = "From an owner's deadline to the reclaim of what it held";
+        to.register("lapsed_reclaim_lag_seconds", help, self.lag_seconds.clone());
+        to.register(
+            "lapsed_pass_duration_seconds",
+            "How long passes took",
+            self.pass_seconds.clone(),
+        );
+        to.register("lapsed_pass", "Passes, by why they stopped", self.passes.clone());
+        to.register("lapsed_brake", "0 open, 0.5 opening in steps, 1 held", self.brake.clone());
+        let help = "How often somebody declared dead came back and was told so";
+        to.register("lapsed_zombie_rejected", help, self.zombies.clone());
+        to.register(
+            "lapsed_store_errors",
+            "Failed store calls, by kind of error",
+            self.store_errors.clone(),
+        );
+        self.drift.register(to);
+        self.events.register(to);
+        to.register_collector(Box::new(self.evicted.clone()));
+    }
+
+    /// Makes the series of a system appear at zero, so that a rate can be taken from the first on.
+    pub fn introduce(&self, system: &SystemId) {
+        let of = OfSystem::of(system);
+        for reason in Reason::ALL {
+            drop(self.reclaimed.get_or_create(&of.by_reason(*reason)));
+        }
+        for stopped in STOPPED {
+            drop(self.passes.get_or_create(&of.by_stopped(*stopped)));
+        }
+        for error in ["unavailable", "throttled", "corrupt"] {
+            drop(self.store_errors.get_or_create(&of.by_error(error)));
+        }
+        drop(self.lag_seconds.get_or_create(&of));
+        drop(self.pass_seconds.get_or_create(&of));
+        drop(self.zombies.get_or_create(&of));
+        if system.kind == Kind::Sessions {
+            self.cleanup.introduce(&mut self.lock());
+        }
+        if system.kind == Kind::Inflight {
+            self.jobs.introduce(&of, &mut self.lock());
+        }
+        if system.kind == Kind::Leases {
+            self.leases.introduce(&of, &mut self.lock());
+        }
+        if system.kind == Kind::Availability {
+            self.availability.introduce(&of, &mut self.lock());
+        }
+    }
+
+    /// The same for what only a system with an index has.
+    pub fn introduce_index(&self, system: &SystemId) {
+        self.drift.introduce(&OfSystem::of(system));
+    }
+
+    /// The gauges of one system, as they are now.
+    pub fn gauge(&self, system: &SystemId, census: &Census, verdict: &Verdict) {
+        let of = OfSystem::of(system);
+        self.suspects.get_or_create(&of).set(census.suspects as i64);
+        let oldest = Duration::from_millis(census.oldest_late_ms);
+        self.oldest_seconds.get_or_create(&of).set(oldest.as_secs_f64());
+        self.population.get_or_create(&of).set(census.population as i64);
+        let brake = match verdict {
+            Verdict::Open => 0.0,
+            Verdict::Opening { .. } => 0.5,
+            Verdict::Held { .. } => 1.0,
+        };
+        self.brake.get_or_create(&of).set(brake);
+        for (state, count) in [
+            ("live", census.owners_live),
+            ("overdue", census.owners_overdue),
+            ("died_recently", census.owners_died_recently),
+        ] {
+            self.owners.get_or_create(&of.by_state(state)).set(count as i64);
+        }
+    }
+
+    /// Whether the store of a system answered a scrape, and after how long; and how the system stands
+    /// by what this process knows.
+    pub fn stand(&self, live: &Live, answers: bool, took: Duration) {
+        let of = OfSystem::of(live.id());
+        self.standing.store(&of, answers, took);
+        self.standing.brake(&of, live.brake_setting());
+        self.standing.lead(&of, live.sweeper().leads());
+    }
+
+    /// How many sessions nobody is connected to, over all systems.
+    pub fn gauge_disconnected(&self, count: u64) {
+        self.cleanup.gauge(count);
+    }
+
+    /// The account of one system of jobs.
+    pub fn gauge_jobs(&self, system: &SystemId, counts: &Counts) {
+        self.jobs.gauge(&OfSystem::of(system), counts);
+    }
+
+    /// What one system of providers has counted, and how it stands.
+    pub fn show_availability(
+        &self,
+        id: &SystemId,
+        system: &Availability,
+        glance: &Glance,
+        statements: Option<u64>,
+    ) {
+        let of = OfSystem::of(id);
+        self.availability.show(&of, system, glance);
+        if let Some(statements) = statements {
+            self.availability.show_statements(&of, statements);
+        }
+    }
+
+    /// The same for an object store.
+    pub fn introduce_store(&self, store: &str) {
+        self.requests.introduce(store, &mut self.lock());
+    }
+
+    /// What was asked of an object store so far, and what time it is there.
+    pub fn show_object(&self, name: &str, object: &OpenObject) {
+        let store = object.store();
+        self.requests.show(name, &store.requests(), store.offset());
+        for (system, entries) in object.entries_deleted() {
+            self.requests.show_deleted(&OfSystem::of(&system), entries);
+        }
+    }
+
+    /// The series of the event feed.
+    pub fn events(&self) -> &EventSeries {
+        &self.events
+    }
+
+    /// The series of one webhook.
+    pub fn introduce_webhook(&self, webhook: &Name) -> WebhookSeries {
+        self.webhooks.introduce(webhook, &mut self.lock());
+        self.webhooks.of(webhook)
+    }
+
+    /// Somebody waits for a lease of that system, until the answer is dropped.
+    pub fn wait_for_lease(&self, system: &SystemId) -> Waiting {
+        self.leases.wait(&OfSystem::of(system))
+    }
+
+    /// All series as text.
+    pub fn encode(&self) -> String {
+        let mut text = String::new();
+        text::encode(&mut text, &self.lock()).expect("writing to a string cannot fail");
+        text
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Registry> {
+        self.registry.lock().expect("no holder of the metrics' lock panics")
+    }
+}
+
+impl Witness for Metrics {
+    fn reclaimed(&self, receipt: &Receipt) {
+        let of = OfSystem::of(&receipt.id.system);
+        self.reclaimed.get_or_create(&of.by_reason(receipt.reason)).inc();
+        if receipt.reason != Reason::OwnerRetired {
+            let late = Duration::from_millis(receipt.evidence.late_ms);
+            self.lag_seconds.get_or_create(&of).observe(late.as_secs_f64());
+        }
+        self.evicted.count(receipt);
+        if receipt.id.system.kind == Kind::Sessions {
+            self.cleanup.deleted();
+        }
+        if receipt.id.system.kind == Kind::Inflight {
+            self.jobs.recovered(&of, receipt);
+        }
+        if receipt.id.system.kind == Kind::Leases {
+            self.leases.count(&of, receipt.reason, By::Sweep);
+        }
+    }
+
+    fn cleared(&self, system: &SystemId, reason: Reason, late_ms: u64) {
+        let of = OfSystem::of(system);
+        self.reclaimed.get_or_create(&of.by_reason(reason)).inc();
+        let late = Duration::from_millis(late_ms);
+        self.lag_seconds.get_or_create(&of).observe(late.as_secs_f64());
+        self.leases.count(&of, reason, By::Operation);
+    }
+
+    fn passed(&self, report: &PassReport) {
+        if report.dry_run {
+            return;
+        }
+        let of = OfSystem { system: report.system.clone(), kind: report.kind.as_str() };
+        self.passes.get_or_create(&of.by_stopped(report.stopped)).inc();
+        self.pass_seconds.get_or_create(&of).observe(report.took_ms as f64 / 1e3);
+        if report.kind == Kind::Sessions {
+            self.cleanup.passed(report);
+        }
+    }
+
+    fn zombie_rejected(&self, system: &SystemId) {
+        self.zombies.get_or_create(&OfSystem::of(system)).inc();
+    }
+
+    fn store_error(&self, system: &SystemId, error: &Error) {
+        self.store_errors.get_or_create(&OfSystem::of(system).by_error(error.kind())).inc();
+    }
+
+    fn healed(&self, system: &SystemId, page: &Reconciled, act: Act) {
+        self.drift.page(&OfSystem::of(system), page, act);
+        if system.kind == Kind::Sessions {
+            self.cleanup.scanned(page.examined);
+        }
+    }
+
+    fn reconciled(&self, report: &ReconcileReport, ended: Ended<'_>) {
+        let of = OfSystem { system: report.system.clone(), kind: report.kind.as_str() };
+        self.drift.ended(&of, report, ended);
+    }
+}

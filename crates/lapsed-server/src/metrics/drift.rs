@@ -1,0 +1,65 @@
+//! Drift: how far indexes and their truths had come apart, and what was done about it.
+
+use lapsed_core::reconcile::{Ended, Healed, ReconcileReport, Reconciled};
+use lapsed_core::sweep::Act;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+use super::labels::{ByChange, ByEnded, OfSystem};
+
+/// How a reconciliation can end.
+const ENDED: &[&str] = &["agree", "drift", "part", "error"];
+
+/// The series of reconciling.
+#[derive(Default)]
+pub struct Drift {
+    drift: Family<OfSystem, Gauge>,
+    changes: Family<ByChange, Counter>,
+    runs: Family<ByEnded, Counter>,
+}
+
+impl Drift {
+    pub fn register(&self, to: &mut Registry) {
+        let help = "Differences between index and truth that the last whole run found";
+        to.register("lapsed_drift", help, self.drift.clone());
+        to.register("lapsed_reconciled", "Changes made to indexes", self.changes.clone());
+        to.register("lapsed_reconcile", "Reconciliations, by how they ended", self.runs.clone());
+    }
+
+    /// At zero, for a system that has an index.
+    pub fn introduce(&self, of: &OfSystem) {
+        drop(self.drift.get_or_create(of));
+        for change in Healed::ALL {
+            drop(self.changes.get_or_create(&of.by_change(*change)));
+        }
+        for ended in ENDED {
+            drop(self.runs.get_or_create(&of.by_ended(ended)));
+        }
+    }
+
+    /// One page: only what was really changed counts.
+    pub fn page(&self, of: &OfSystem, page: &Reconciled, act: Act) {
+        if act == Act::DryRun {
+            return;
+        }
+        for change in &page.changes {
+            self.changes.get_or_create(&of.by_change(change.what)).inc();
+        }
+    }
+
+    /// A run that did not look at everything says nothing of the drift.
+    pub fn ended(&self, of: &OfSystem, report: &ReconcileReport, ended: Ended<'_>) {
+        let word = match (ended, report.agree) {
+            (Ended::Failed(_), _) => "error",
+            (Ended::Part, _) => "part",
+            (Ended::Whole, true) => "agree",
+            (Ended::Whole, false) => "drift",
+        };
+        self.runs.get_or_create(&of.by_ended(word)).inc();
+        if let Ended::Whole = ended {
+            self.drift.get_or_create(of).set(report.drift() as i64);
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Jobs: where they are, what became of them, and what was done with those of the dead. The series
+//! appear with the first system of jobs.
+
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering;
+
+use lapsed_core::inflight::{Counts, Did, Recovered};
+use lapsed_core::receipt::Receipt;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+use super::labels::{ByDid, ByState, ByWhat, OfSystem};
+
+const DID: &[Did] = &[Did::PutBack, Did::DeadLetter, Did::Dropped];
+
+/// The series of jobs.
+#[derive(Default)]
+pub struct Jobs {
+    shown: OnceLock<()>,
+    jobs: Family<ByState, Gauge>,
+    account: Family<ByWhat, Counter>,
+    recovered: Family<ByDid, Counter>,
+}
+
+impl Jobs {
+    /// The encoder appends `_total` to the name of a counter by itself.
+    pub fn introduce(&self, of: &OfSystem, to: &mut Registry) {
+        self.shown.get_or_init(|| {
+            to.register("lapsed_jobs", "Jobs there are, by where", self.jobs.clone());
+            let help = "What became of jobs since the beginning, as the store counts it";
+            to.register("lapsed_jobs_account", help, self.account.clone());
+            let help = "Jobs of workers that ended, by what was done with them";
+            to.register("lapsed_recovered", help, self.recovered.clone());
+        });
+        for did in DID {
+            drop(self.recovered.get_or_create(&of.by_did(did_word(*did))));
+        }
+        self.gauge(of, &Counts::default());
+    }
+
+    pub fn gauge(&self, of: &OfSystem, counts: &Counts) {
+        for (state, count) in
+            [("queued", counts.queued), ("in_flight", counts.in_flight), ("dead", counts.dead)]
+        {
+            self.jobs.get_or_create(&of.by_state(state)).set(count as i64);
+        }
+        for (what, count) in [
+            ("entered", counts.entered),
+            ("completed", counts.completed),
+            ("dropped", counts.dropped),
+        ] {
+            let counter = self.account.get_or_create(&of.by_what(what));
+            counter.inner().store(count, Ordering::Relaxed);
+        }
+    }
+
+    pub fn recovered(&self, of: &OfSystem, receipt: &Receipt) {
+        let done: Option<Recovered> = serde_json::from_value(receipt.removed.clone()).ok();
+        if let Some(done) = done {
+            self.recovered.get_or_create(&of.by_did(did_word(done.did))).inc();
+        }
+    }
+}
+
+fn did_word(did: Did) -> &'static str {
+    match did {
+        Did::PutBack => "put_back",
+        Did::DeadLetter => "dead_letter",
+        Did::Dropped => "dropped",
+    }
+}

@@ -1,0 +1,172 @@
+//! The opened house: stores and systems, ready to be served over HTTP or used straight.
+
+pub mod audit;
+pub mod chronicle;
+mod journal;
+mod kept;
+mod live;
+pub mod page;
+pub mod pulse;
+mod reconcile;
+pub mod shapes;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use lapsed_core::Kind;
+use lapsed_core::clock::Clock;
+use lapsed_core::receipt::Witness;
+
+use crate::config::Config;
+use crate::config::common::Common;
+use crate::config::store::StoreConfig;
+use crate::stores::{OpenObject, OpenStore};
+use crate::systems::Occasion;
+use pulse::Pulse;
+
+pub use journal::Journal;
+pub use live::{BrakeOrder, Ground, LIST_MAX, Live};
+pub use reconcile::{Order, Reconciler};
+
+/// Everything that was opened.
+pub struct Node {
+    systems: Vec<Arc<Live>>,
+    stores: BTreeMap<String, OpenStore>,
+    pulses: Vec<Pulse>,
+    journal: Arc<Journal>,
+}
+
+impl Node {
+    /// Opens the stores that the systems use, and builds the systems. Blocking.
+    pub fn open(
+        config: &Config,
+        clock: Arc<dyn Clock>,
+        witness: Arc<dyn Witness>,
+    ) -> lapsed_core::Result<Node> {
+        Self::open_for(config, clock, witness, false)
+    }
+
+    /// The same for one command: whoever gave it has chosen the time of a pass, and a process that has
+    /// only just begun cannot know for how long nobody used a system.
+    pub fn open_by_hand(
+        config: &Config,
+        clock: Arc<dyn Clock>,
+        witness: Arc<dyn Witness>,
+    ) -> lapsed_core::Result<Node> {
+        Self::open_for(config, clock, witness, true)
+    }
+
+    fn open_for(
+        config: &Config,
+        clock: Arc<dyn Clock>,
+        witness: Arc<dyn Witness>,
+        by_hand: bool,
+    ) -> lapsed_core::Result<Node> {
+        let journal = Arc::new(Journal::new(witness, clock.clone()));
+        let process = process_name(&*clock);
+        let (systems, stores, pulses) = (Vec::new(), BTreeMap::new(), Vec::new());
+        let mut node = Node { systems, stores, pulses, journal };
+        for plan in &config.systems {
+            let common = plan.common();
+            for name in common.stores() {
+                if !node.stores.contains_key(name) {
+                    let store = OpenStore::open(&config.stores[name], clock.clone())?;
+                    let used = used_by(config, name);
+                    node.pulses.push(Pulse::new(&config.stores[name], &store, used, clock.clone()));
+                    node.stores.insert(name.clone(), store);
+                }
+            }
+            let ground = Ground {
+                store: &node.stores[&common.store],
+                mirror: common.mirror.as_ref().map(|name| &node.stores[name]),
+                clock: clock.clone(),
+                journal: node.journal.clone(),
+                process: &process,
+                by_hand,
+            };
+            node.systems.push(Arc::new(Live::build(&**plan, ground)?));
+        }
+        Ok(node)
+    }
+
+    /// Does what some systems need before anybody may ask them.
+    pub async fn prepare(&self, config: &Config, for_what: Occasion) {
+        let work = config.systems.iter().filter_map(|plan| {
+            let id = &plan.common().id;
+            plan.prepare(self.find(id.kind, &id.name)?, for_what)
+        });
+        futures::future::join_all(work).await;
+    }
+
+    /// Refuses to go on with a server on which nothing would be safe.
+    pub async fn probe(&self) -> lapsed_core::Result<()> {
+        for store in self.objects() {
+            store.1.check().await?;
+        }
+        Ok(())
+    }
+
+    /// The object stores, by name.
+    pub fn objects(&self) -> impl Iterator<Item = (&str, &OpenObject)> {
+        let all = self.stores.iter();
+        all.filter_map(|(name, store)| Some((name.as_str(), store.object()?)))
+    }
+
+    /// All systems, in the order of the configuration.
+    pub fn systems(&self) -> &[Arc<Live>] {
+        &self.systems
+    }
+
+    /// One system.
+    pub fn find(&self, kind: Kind, name: &str) -> Option<&Arc<Live>> {
+        self.systems.iter().find(|s| s.id().kind == kind && &*s.id().name == name)
+    }
+
+    /// What was seen lately.
+    pub fn journal(&self) -> &Arc<Journal> {
+        &self.journal
+    }
+
+    /// The stores, each to be asked how it is.
+    pub fn pulses(&self) -> &[Pulse] {
+        &self.pulses
+    }
+
+    /// How many statements a store was sent, where they are counted.
+    pub fn statements(&self, store: &str) -> Option<u64> {
+        self.stores.get(store)?.statements()
+    }
+
+    /// Flushes and closes every store. Blocking.
+    pub fn close(&self) -> lapsed_core::Result<()> {
+        let closed: Vec<_> = self.stores.values().map(|store| store.clone().close()).collect();
+        closed.into_iter().collect()
+    }
+}
+
+/// The stores that the systems of `config` use.
+pub fn used_stores(config: &Config) -> Vec<&StoreConfig> {
+    let used =
+        |name: &String| config.systems.iter().any(|s| s.common().stores().any(|n| n == name));
+    config.stores.iter().filter(|(name, _)| used(name)).map(|(_, store)| store).collect()
+}
+
+/// The systems of `config` that use `store`.
+fn used_by(config: &Config, store: &str) -> Vec<String> {
+    let uses = |common: &&Common| common.stores().any(|name| name == store);
+    let all = config.systems.iter().map(|plan| plan.common());
+    all.filter(uses).map(|common| common.id.to_string()).collect()
+}
+
+/// What this machine is called.
+pub fn host_name() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host: String = host.trim().chars().filter(|c| !c.is_whitespace()).take(64).collect();
+    if host.is_empty() { "host".to_owned() } else { host }
+}
+
+/// Unique among all processes that use the same store: host, pid and chance.
+fn process_name(clock: &dyn Clock) -> String {
+    let host = host_name();
+    format!("{host}-{}-{:06x}", std::process::id(), clock.random() & 0xff_ffff)
+}

@@ -1,0 +1,220 @@
+//! Who did what by hand, in the system's own store.
+//!
+//! A deed is written down before it is done, and what cannot be written down is not done. Its outcome is
+//! written after it, whole, and only then is the first note struck: so a process that dies in between
+//! leaves a note without an outcome, which says that somebody should look. What the daemon does by itself
+//! is not here: of that there are receipts.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use lapsed_core::notes::{Note, NoteQuery};
+use lapsed_core::{Error, Name, Result, SystemId};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::live::Live;
+use super::page::Cursor;
+
+/// The most entries in one page.
+pub const AUDIT_PAGE_MAX: usize = 1_000;
+
+/// The longest text of an outcome that is kept, in characters.
+const OUTCOME_MAX: usize = 500;
+
+fn book() -> Name {
+    Name::new("audit").expect("it is a name")
+}
+
+/// What somebody is about to do.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Deed {
+    /// The name of a token, `local`, or `cli:USER@HOST`.
+    pub who: String,
+    /// Whence, where it came over HTTP.
+    pub from: Option<String>,
+    /// What.
+    pub what: String,
+    /// To what: a system, a receipt, a job.
+    pub target: String,
+    /// The id that the request had.
+    pub request: Option<String>,
+}
+
+/// As the note says it.
+#[derive(Serialize, Deserialize)]
+struct Written {
+    #[serde(flatten)]
+    deed: Deed,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    outcome: Option<String>,
+    /// The first note, which this one takes the place of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    of: Option<u64>,
+}
+
+/// One entry.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct AuditEntry {
+    /// The kind of the system.
+    pub kind: String,
+    /// The system.
+    pub system: String,
+    /// Its number in the book of this system.
+    pub seq: u64,
+    /// When it was written, on the store's clock.
+    pub at_ms: u64,
+    /// The name of a token, `local` without tokens, or `cli:USER@HOST`.
+    pub who: String,
+    /// Whence, where it came over HTTP.
+    pub from: Option<String>,
+    /// What was done: `brake release`, `sweep`, `restore`, ...
+    pub what: String,
+    /// To what: a system, a receipt, a job.
+    pub target: String,
+    /// The `X-Request-Id` of the request, if it had one.
+    pub request: Option<String>,
+    /// What came of it; none: it is under way, or whoever did it died meanwhile.
+    pub outcome: Option<String>,
+}
+
+/// Entries, newest first.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct AuditPage {
+    /// The entries.
+    pub entries: Vec<AuditEntry>,
+    /// The cursor for the page after this one; none: there is nothing older.
+    pub next: Option<String>,
+}
+
+impl Live {
+    /// Does `work`, between two notes. `tell` says what came of it.
+    pub async fn audited<T>(
+        &self,
+        deed: Deed,
+        work: impl Future<Output = Result<T>>,
+        tell: impl FnOnce(&T) -> String,
+    ) -> Result<T> {
+        let mut written = Written { deed, outcome: None, of: None };
+        let first = self.note(&book(), &text(&written)).await.map_err(|e| self.unwritten(&e))?;
+        let done = work.await;
+        let outcome = match &done {
+            Ok(answer) => tell(answer),
+            Err(error) => format!("failed: {error}"),
+        };
+        written.outcome = Some(outcome.chars().take(OUTCOME_MAX).collect());
+        written.of = Some(first);
+        self.tell_audit(&written);
+        match self.note(&book(), &text(&written)).await {
+            // If it stays the reader sees that it was taken the place of.
+            Ok(_) => drop(self.strike(&book(), first).await),
+            Err(error) => {
+                let id = self.id();
+                tracing::error!(target: "audit", system = %id, "the outcome was not noted: {error}");
+            }
+        }
+        done
+    }
+
+    fn unwritten(&self, error: &Error) -> Error {
+        let what =
+            format!("nothing was done, because it could not be written into the audit: {error}");
+        Error::Unavailable { store: self.store_name().to_owned(), what }
+    }
+
+    fn tell_audit(&self, written: &Written) {
+        let Deed { who, from, what, target, request } = &written.deed;
+        let (from, request) = (from.as_deref(), request.as_deref());
+        let outcome = written.outcome.as_deref().unwrap_or_default();
+        tracing::info!(
+            target: "audit", system = %self.id(), who, from, what, on = target, request, outcome,
+            "done by hand"
+        );
+    }
+}
+
+fn text(written: &Written) -> String {
+    serde_json::to_string(written).expect("a deed is plain data")
+}
+
+/// One page of the audit of `systems`, newest first.
+pub async fn read(
+    systems: &[Arc<Live>],
+    before: Option<&Cursor>,
+    limit: usize,
+) -> Result<AuditPage> {
+    let limit = limit.clamp(1, AUDIT_PAGE_MAX);
+    let mut cursor = Cursor::default();
+    let mut all = Vec::new();
+    let mut more = false;
+    for live in systems {
+        let system = live.id().to_string();
+        let from = before.and_then(|cursor| cursor.get(&system));
+        let notes = live.notes(&book(), NoteQuery { before: from, limit: limit + 1 }).await?;
+        // Whoever takes none of these goes on above them.
+        if let Some(start) = from.or(notes.first().map(|newest| newest.seq.saturating_add(1))) {
+            cursor.set(&system, start);
+        }
+        more |= notes.len() > limit;
+        all.extend(entries(live.id(), notes));
+    }
+    all.sort_by_key(|entry: &AuditEntry| std::cmp::Reverse((entry.at_ms, entry.seq)));
+    more |= all.len() > limit;
+    all.truncate(limit);
+    for entry in &all {
+        cursor.set(&format!("{}/{}", entry.kind, entry.system), entry.seq);
+    }
+    Ok(AuditPage { entries: all, next: more.then(|| cursor.to_string()) })
+}
+
+/// What the notes say. One that another took the place of is left out.
+fn entries(id: &SystemId, notes: Vec<Note>) -> Vec<AuditEntry> {
+    let read: Vec<(Note, Written)> = notes
+        .into_iter()
+        .filter_map(|note| serde_json::from_str(&note.text).ok().map(|written| (note, written)))
+        .collect();
+    let replaced: HashSet<u64> = read.iter().filter_map(|(_, written)| written.of).collect();
+    let kept = read.into_iter().filter(|(note, _)| !replaced.contains(&note.seq));
+    kept.map(|(note, Written { deed, outcome, .. })| AuditEntry {
+        kind: id.kind.to_string(),
+        system: id.name.to_string(),
+        seq: note.seq,
+        at_ms: note.at_ms,
+        who: deed.who,
+        from: deed.from,
+        what: deed.what,
+        target: deed.target,
+        request: deed.request,
+        outcome,
+    })
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lapsed_core::Kind;
+
+    fn note(seq: u64, outcome: Option<&str>, of: Option<u64>) -> Note {
+        let deed = Deed {
+            who: "ops".to_owned(),
+            from: None,
+            what: "sweep".to_owned(),
+            target: "registry/a".to_owned(),
+            request: None,
+        };
+        let written = Written { deed, outcome: outcome.map(str::to_owned), of };
+        Note { seq, at_ms: seq, text: text(&written) }
+    }
+
+    #[test]
+    fn a_note_that_was_taken_the_place_of_is_left_out_and_one_without_an_outcome_is_not() {
+        let id = SystemId::new(Kind::Registry, "a").unwrap();
+        let rubbish = Note { seq: 9, at_ms: 9, text: "{".to_owned() };
+        let notes =
+            vec![rubbish, note(8, None, None), note(7, Some("done"), Some(5)), note(5, None, None)];
+        let read = entries(&id, notes);
+        let seen: Vec<_> = read.iter().map(|e| (e.seq, e.outcome.as_deref())).collect();
+        assert_eq!(seen, [(8, None), (7, Some("done"))]);
+    }
+}

@@ -1,0 +1,124 @@
+//! What happens in this process: told to the chronicle and the log, and the wake-up call for those who
+//! follow the receipts. Passes everything on to the metrics.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lapsed_core::clock::Clock;
+use lapsed_core::receipt::{Reason, Receipt, Witness};
+use lapsed_core::reconcile::{Change, Ended, ReconcileReport, Reconciled};
+use lapsed_core::sweep::{Act, PassReport, Stopped};
+use lapsed_core::{Error, SystemId};
+use tokio::sync::watch;
+
+use super::chronicle::Chronicle;
+
+/// Sees everything first.
+pub struct Journal {
+    next: Arc<dyn Witness>,
+    chronicle: Chronicle,
+    wake: watch::Sender<()>,
+}
+
+impl Journal {
+    /// Passes on to `next`.
+    pub fn new(next: Arc<dyn Witness>, clock: Arc<dyn Clock>) -> Self {
+        Journal { next, chronicle: Chronicle::new(clock), wake: watch::Sender::new(()) }
+    }
+
+    /// The last pass of a system in this process.
+    pub fn last_pass(&self, system: &SystemId) -> Option<PassReport> {
+        self.chronicle.last_pass(system)
+    }
+
+    /// What each system did lately.
+    pub fn chronicle(&self) -> &Chronicle {
+        &self.chronicle
+    }
+
+    /// Changes whenever there may be new receipts. Says only that: they are read from the store.
+    pub fn wakeups(&self) -> watch::Receiver<()> {
+        self.wake.subscribe()
+    }
+}
+
+impl Witness for Journal {
+    fn reclaimed(&self, receipt: &Receipt) {
+        self.next.reclaimed(receipt);
+        self.chronicle.reclaimed(&receipt.id.system, receipt.reason, receipt.evidence.late_ms);
+        self.wake.send_replace(());
+    }
+
+    fn cleared(&self, system: &SystemId, reason: Reason, late_ms: u64) {
+        self.next.cleared(system, reason, late_ms);
+        self.chronicle.reclaimed(system, reason, late_ms);
+        self.wake.send_replace(());
+    }
+
+    fn batched(&self, system: &SystemId, suspects: usize, took: Duration) {
+        self.next.batched(system, suspects, took);
+    }
+
+    fn passed(&self, report: &PassReport) {
+        self.next.passed(report);
+        log_pass(report);
+        if report.dry_run {
+            return;
+        }
+        let mut kept = report.clone();
+        kept.entries = Vec::new();
+        self.chronicle.passed(kept);
+    }
+
+    fn zombie_rejected(&self, system: &SystemId) {
+        self.next.zombie_rejected(system);
+    }
+
+    fn store_error(&self, system: &SystemId, error: &Error) {
+        self.next.store_error(system, error);
+        tracing::warn!(%system, %error, "store call failed");
+    }
+
+    fn healed(&self, system: &SystemId, page: &Reconciled, act: Act) {
+        self.next.healed(system, page, act);
+        for Change { key, what, why } in &page.changes {
+            let what = what.as_str();
+            tracing::debug!(%system, key, what, why, dry_run = act == Act::DryRun, "drift");
+        }
+    }
+
+    fn reconciled(&self, report: &ReconcileReport, ended: Ended<'_>) {
+        self.next.reconciled(report, ended);
+        log_reconciled(report, ended);
+    }
+}
+
+fn log_pass(report: &PassReport) {
+    let PassReport { system, kind, examined, suspects, reclaimed, stopped, took_ms, .. } = report;
+    let detail = report.detail.as_deref().unwrap_or("");
+    match stopped {
+        Stopped::Error => {
+            tracing::warn!(%kind, %system, examined, suspects, reclaimed, %stopped, took_ms, detail, "pass failed");
+        }
+        Stopped::Done if *suspects == 0 && *reclaimed == 0 => {
+            tracing::debug!(%kind, %system, examined, %stopped, took_ms, "pass");
+        }
+        _ => {
+            let dry_run = report.dry_run;
+            tracing::info!(%kind, %system, dry_run, examined, suspects, reclaimed, %stopped, took_ms, detail, "pass");
+        }
+    }
+}
+
+fn log_reconciled(report: &ReconcileReport, ended: Ended<'_>) {
+    let ReconcileReport { system, kind, dry_run, examined, finished, took_ms, .. } = report;
+    let drift = report.drift();
+    match ended {
+        Ended::Failed(error) => {
+            tracing::warn!(%kind, %system, dry_run, examined, drift, took_ms, %error, "reconciling broke off");
+        }
+        Ended::Whole | Ended::Part => {
+            tracing::info!(%kind, %system, dry_run, examined, drift, finished, took_ms, "reconciled");
+        }
+    }
+}

@@ -1,0 +1,392 @@
+//! One system, opened: what the routes and the commands ask of it, whatever its kind.
+
+use std::any::Any;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use lapsed_core::activity::Activity;
+use lapsed_core::clock::{Clock, within};
+use lapsed_core::inflight::Inflight;
+use lapsed_core::leader::{Campaign, TermOptions};
+use lapsed_core::receipt::{Reason, Receipt, ReceiptQuery, Witness};
+use lapsed_core::schedule::Stop;
+use lapsed_core::store::{Store, StoreInfo};
+use lapsed_core::sweep::brake::{Brake, Setting, Verdict};
+use lapsed_core::sweep::policy::{Mode, Policy};
+use lapsed_core::sweep::{Act, Census, PassReport, Stopped, Sweep, Sweeper, SweeperParts};
+use lapsed_core::system::{Explanation, Restored, System};
+use lapsed_core::{Error, Result, SystemId};
+
+use super::journal::Journal;
+use super::reconcile::{Reconciler, ReconcilerParts};
+use super::shapes::{AvailabilityStatus, BrakeStatus, Lag, SystemStatus, named};
+use crate::config::common::Common;
+use crate::config::origin::Show;
+use crate::stores::OpenStore;
+use crate::systems::availability::Providers;
+use crate::systems::{self, Planned};
+
+/// How many of the newest receipts the lag is taken from.
+const LAG_SAMPLES: usize = 1_000;
+
+/// A release lasts at least so long, unless told.
+const RELEASE_MIN: Duration = Duration::from_secs(600);
+
+/// The most entries that a report of a pass may list.
+pub const LIST_MAX: usize = 100_000;
+
+/// What a system is opened on.
+pub struct Ground<'a> {
+    pub store: &'a OpenStore,
+    /// The store of what is derived from it, where that is another one.
+    pub mirror: Option<&'a OpenStore>,
+    pub clock: Arc<dyn Clock>,
+    pub journal: Arc<Journal>,
+    pub process: &'a str,
+    /// Whether passes are only run when somebody gives the command: they do not wait for idleness.
+    pub by_hand: bool,
+}
+
+/// One system, opened.
+pub struct Live {
+    common: Common,
+    system: Arc<dyn System>,
+    operations: Arc<dyn Any + Send + Sync>,
+    sweep: Arc<dyn Sweep>,
+    sweeper: Arc<Sweeper>,
+    brake: Arc<Brake>,
+    pub(super) store: Arc<dyn Store>,
+    clock: Arc<dyn Clock>,
+    journal: Arc<Journal>,
+    campaign: Mutex<Option<Campaign>>,
+    reconciler: Option<Arc<Reconciler>>,
+    is_metered: bool,
+}
+
+impl Live {
+    /// Builds it from its plan.
+    pub fn build(plan: &dyn Planned, ground: Ground<'_>) -> Result<Live> {
+        let common = plan.common().clone();
+        let Ground { store: opened, mirror, clock, journal, process, by_hand } = ground;
+        let brake = Arc::new(Brake::new(common.brake.clone(), common.threshold));
+        let activity = Arc::new(Activity::default());
+        let witness: Arc<dyn Witness> = journal.clone();
+        let built = plan.build(systems::Ground {
+            store: opened,
+            mirror,
+            brake: brake.clone(),
+            activity: activity.clone(),
+            clock: clock.clone(),
+            witness: witness.clone(),
+            process,
+        })?;
+        let store = built.store.unwrap_or_else(|| opened.store());
+        let (campaign, leadership) = match common.policy.mode {
+            Mode::Idempotent => (None, None),
+            Mode::Leader => {
+                let options = TermOptions::default();
+                let id = common.id.clone();
+                let (campaign, leadership) =
+                    Campaign::new(store.clone(), clock.clone(), id, process, options);
+                (Some(campaign), Some(leadership))
+            }
+        };
+        let sweep = built.system.sweep();
+        let reconciler = built.system.index().map(|index| {
+            Arc::new(Reconciler::new(ReconcilerParts {
+                id: common.id.clone(),
+                index,
+                clock: clock.clone(),
+                witness: witness.clone(),
+                timeout: common.policy.timeout,
+                every: common.reconcile,
+            }))
+        });
+        let sweeper = Sweeper::new(SweeperParts {
+            name: process.to_owned(),
+            sweep: sweep.clone(),
+            store: store.clone(),
+            policy: Policy {
+                idle_grace: common.policy.idle_grace.filter(|_| !by_hand),
+                ..common.policy.clone()
+            },
+            brake: brake.clone(),
+            clock: clock.clone(),
+            activity,
+            leadership,
+            witness,
+            retention: common.retention,
+        });
+        Ok(Live {
+            common,
+            system: built.system,
+            operations: built.operations,
+            sweep,
+            sweeper: Arc::new(sweeper),
+            brake,
+            store,
+            clock,
+            journal,
+            campaign: Mutex::new(campaign),
+            reconciler,
+            is_metered: opened.object().is_some(),
+        })
+    }
+
+    /// Which system.
+    pub fn id(&self) -> &SystemId {
+        &self.common.id
+    }
+
+    /// The name of its store.
+    pub fn store_name(&self) -> &str {
+        &self.common.store
+    }
+
+    /// Whether every look at its store is paid for.
+    pub fn is_metered(&self) -> bool {
+        self.is_metered
+    }
+
+    /// The kind's own operations.
+    pub fn operations<T: 'static>(&self) -> Option<&T> {
+        self.operations.downcast_ref()
+    }
+
+    /// The same, to be kept.
+    pub fn share_operations<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
+        self.operations.clone().downcast().ok()
+    }
+
+    /// Runs its passes.
+    pub fn sweeper(&self) -> &Arc<Sweeper> {
+        &self.sweeper
+    }
+
+    /// Makes its index agree with its truth, where it has one.
+    pub fn reconciler(&self) -> Result<&Arc<Reconciler>> {
+        self.reconciler.as_ref().ok_or_else(|| Error::Unsupported {
+            operation: "reconciling: it keeps no index besides its truth, so the two cannot drift \
+                        apart and there is nothing to compare"
+                .to_owned(),
+            store: format!("{} on store `{}`", self.id(), self.common.store),
+        })
+    }
+
+    /// The candidate, in leader mode; whoever takes it first runs it.
+    pub fn take_campaign(&self) -> Option<Campaign> {
+        self.campaign.lock().expect("no holder of this lock panics").take()
+    }
+
+    /// Who is there, and what the brake says to it.
+    pub async fn census(&self) -> Result<Census> {
+        self.call("census", self.sweep.census()).await
+    }
+
+    /// The same, and how long the store took to answer.
+    pub async fn timed_census(&self) -> (Result<Census>, Duration) {
+        let asked = self.clock.mono();
+        let census = self.census().await;
+        (census, self.clock.mono().saturating_sub(asked))
+    }
+
+    /// The brake as it stands; `preview` changes nothing.
+    pub fn verdict(&self, census: &Census) -> Verdict {
+        self.brake.preview(census)
+    }
+
+    /// What the operator said to the brake, as it was last read from the store.
+    pub fn brake_setting(&self) -> Setting {
+        self.brake.setting()
+    }
+
+    /// What the store says of itself.
+    pub async fn store_info(&self) -> Result<StoreInfo> {
+        self.call("info", self.store.info()).await
+    }
+
+    /// Everything about it. A store that does not answer is part of the answer.
+    pub async fn status(&self) -> SystemStatus {
+        let Common { id, policy, threshold, store, .. } = &self.common;
+        let mut status = SystemStatus {
+            system: id.name.to_string(),
+            kind: id.kind.to_string(),
+            threshold_ms: threshold.as_millis() as u64,
+            grace_ms: self.common.grace.map(|grace| grace.as_millis() as u64),
+            idle_grace_ms: policy.idle_grace.map(|grace| grace.as_millis() as u64),
+            every_ms: policy.every.as_millis() as u64,
+            mode: policy.mode.show(),
+            leads: self.sweeper.leads(),
+            leader: None,
+            store_name: store.clone(),
+            store: None,
+            census: None,
+            jobs: None,
+            availability: None,
+            brake: None,
+            last_pass: self.journal.last_pass(id),
+            lag: None,
+            error: None,
+        };
+        if let Err(error) = self.fill(&mut status).await {
+            status.error = Some(error.to_string());
+        }
+        status
+    }
+
+    async fn fill(&self, status: &mut SystemStatus) -> Result<()> {
+        if let Some(Providers { system, .. }) = self.operations() {
+            let mirror = self.common.mirror.clone();
+            let settings = system.settings_now().await.ok();
+            if let Some(settings) = &settings {
+                status.threshold_ms = settings.stale_ms();
+            }
+            let glance = system.glance().await;
+            status.availability = Some(AvailabilityStatus::of(glance, mirror, settings));
+        }
+        if status.leads.is_some() {
+            let term = self.call("term", self.store.term(self.id())).await?;
+            status.leader = term.map(|term| term.holder);
+        }
+        status.store = Some(self.store_info().await?);
+        let census = self.census().await?;
+        status.brake = Some(self.brake_status_for(&census).await?);
+        status.census = Some(census);
+        if let Some(inflight) = self.operations::<Inflight>() {
+            status.jobs = Some(inflight.counts().await?);
+        }
+        let query = ReceiptQuery { limit: LAG_SAMPLES, ..ReceiptQuery::default() };
+        let newest = self.receipts(query).await?;
+        let dead = newest.iter().filter(|r| r.reason != Reason::OwnerRetired);
+        status.lag = Lag::of(dead.map(|r| r.evidence.late_ms).collect());
+        Ok(())
+    }
+
+    /// One pass now. In leader mode outside the daemon, first asks for the term.
+    pub async fn pass(&self, act: Act, list: usize, stop: &Stop) -> PassReport {
+        if let (Act::Reclaim, Some(Providers { system, .. })) = (act, self.operations()) {
+            // Where no daemon runs nobody else fills the mirror, and by an empty one nobody is judged. What
+            // comes of it is told by the pass.
+            let _ = system.ensure_seeded().await;
+        }
+        let campaign = self.take_campaign();
+        if let Some(campaign) = &campaign {
+            campaign.renew().await;
+        }
+        let mut report = self.sweeper.pass(act, list.min(LIST_MAX), stop).await;
+        if let Some(campaign) = &campaign {
+            campaign.resign().await;
+        }
+        if report.detail.is_none() && report.stopped == Stopped::Done {
+            report.detail = self.held_words().await;
+        }
+        report.detail = report.detail.map(|words| named(&words, self.id()));
+        *self.campaign.lock().expect("no holder of this lock panics") = campaign;
+        report
+    }
+
+    /// Why a pass that found nothing may not be the last word: what the brake says while it holds.
+    async fn held_words(&self) -> Option<String> {
+        let census = self.census().await.ok().filter(|census| census.population > 0)?;
+        match self.verdict(&census) {
+            held @ Verdict::Held { .. } => Some(held.describe(census.now_ms)),
+            _ => None,
+        }
+    }
+
+    /// Why `key` is, or is not, dead.
+    pub async fn explain(&self, key: &str) -> Result<Explanation> {
+        self.refresh_brake().await?;
+        let mut explanation = self.system.explain(key).await?;
+        for sentence in &mut explanation.because {
+            *sentence = named(sentence, self.id());
+        }
+        Ok(explanation)
+    }
+
+    /// Puts back what a receipt removed.
+    pub async fn restore(&self, seq: u64) -> Result<Restored> {
+        self.system.restore(seq).await
+    }
+
+    /// Its receipts.
+    pub async fn receipts(&self, query: ReceiptQuery) -> Result<Vec<Receipt>> {
+        self.call("receipts", self.store.receipts(self.id(), query)).await
+    }
+
+    /// One receipt.
+    pub async fn receipt(&self, seq: u64) -> Result<Option<Receipt>> {
+        self.call("receipt", self.store.receipt(self.id(), seq)).await
+    }
+
+    /// What the operator said, and what the brake does.
+    pub async fn brake_status(&self) -> Result<BrakeStatus> {
+        let census = self.census().await?;
+        self.brake_status_for(&census).await
+    }
+
+    async fn brake_status_for(&self, census: &Census) -> Result<BrakeStatus> {
+        let setting = self.refresh_brake().await?;
+        Ok(BrakeStatus::of(self.id(), setting, &self.verdict(census), census.now_ms))
+    }
+
+    /// What the operator says.
+    pub async fn set_brake(&self, order: BrakeOrder) -> Result<BrakeStatus> {
+        let setting = match order {
+            BrakeOrder::Auto => Setting::Auto,
+            BrakeOrder::Hold => Setting::Hold,
+            BrakeOrder::Release(span) => {
+                let span = span.unwrap_or_else(|| RELEASE_MIN.max(self.common.threshold));
+                let now_ms = self.store_info().await?.now_ms;
+                Setting::Release { until_ms: now_ms.saturating_add(span.as_millis() as u64) }
+            }
+        };
+        self.call("brake", self.store.set_brake(self.id(), setting)).await?;
+        tracing::info!(system = %self.id(), ?setting, "brake set by the operator");
+        self.brake_status().await
+    }
+
+    async fn refresh_brake(&self) -> Result<Setting> {
+        let setting = self.call("brake", self.store.brake_setting(self.id())).await?;
+        self.brake.set(setting);
+        Ok(setting)
+    }
+
+    /// Every store call has a time limit, and a failure is counted (X1).
+    pub(super) async fn call<T>(
+        &self,
+        what: &str,
+        call: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let limit = self.common.policy.timeout;
+        let answer = within(&*self.clock, limit, call)
+            .await
+            .unwrap_or_else(|| Err(Error::timed_out(&self.common.store, what, limit.as_millis())));
+        if let Err(error) = &answer {
+            self.journal.store_error(self.id(), error);
+        }
+        answer
+    }
+}
+
+/// What an operator can say to a brake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BrakeOrder {
+    /// Decide by itself.
+    Auto,
+    /// Reclaim nothing.
+    Hold,
+    /// Reclaim whatever is dead, for so long; by default the longer of ten minutes and a threshold.
+    Release(Option<Duration>),
+}
+
+impl BrakeOrder {
+    /// As the audit calls it.
+    pub fn what(self) -> &'static str {
+        match self {
+            BrakeOrder::Auto => "brake auto",
+            BrakeOrder::Hold => "brake hold",
+            BrakeOrder::Release(_) => "brake release",
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! Receipts of several systems as one list, page by page, with one cursor for all of them.
+//!
+//! A cursor is `KIND/NAME:SEQ` for each system, joined by commas; for a single system the bare
+//! number will do. Pages are read from the store, never kept.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::sync::Arc;
+
+use lapsed_core::receipt::{Reason, Receipt, ReceiptQuery};
+use lapsed_core::{Error, Result};
+
+use super::live::Live;
+use super::shapes::ReceiptPage;
+
+/// The most receipts in one page.
+pub const PAGE_MAX: usize = 1_000;
+
+/// The most receipts of one system that one request looks at when it filters.
+const SCAN_MAX: usize = 20_000;
+
+/// Where a reader stands in the receipts of each system.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cursor {
+    places: BTreeMap<String, u64>,
+}
+
+impl Cursor {
+    /// Reads `42` (for a single system) or `registry/default:42,...`.
+    pub fn parse(text: &str, systems: &[Arc<Live>]) -> Result<Cursor> {
+        let wrong = || {
+            Error::Invalid(format!(
+                "{text:?} is not a cursor; take the one from `next` or from the `id` of an event"
+            ))
+        };
+        let mut cursor = Cursor::default();
+        if let Ok(seq) = text.parse() {
+            let [only] = systems else {
+                return Err(Error::Invalid(
+                    "a bare number is a cursor only together with `system`".to_owned(),
+                ));
+            };
+            cursor.set(&only.id().to_string(), seq);
+            return Ok(cursor);
+        }
+        for place in text.split(',') {
+            let (system, seq) = place.rsplit_once(':').ok_or_else(wrong)?;
+            if !system.contains('/') {
+                return Err(wrong());
+            }
+            cursor.set(system.trim(), seq.parse().map_err(|_| wrong())?);
+        }
+        Ok(cursor)
+    }
+
+    /// Where it stands in one system.
+    pub fn get(&self, system: &str) -> Option<u64> {
+        self.places.get(system).copied()
+    }
+
+    /// Moves it.
+    pub fn set(&mut self, system: &str, seq: u64) {
+        self.places.insert(system.to_owned(), seq);
+    }
+}
+
+impl fmt::Display for Cursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, (system, seq)) in self.places.iter().enumerate() {
+            let comma = if index > 0 { "," } else { "" };
+            write!(f, "{comma}{system}:{seq}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Which receipts are wanted.
+#[derive(Clone, Debug, Default)]
+pub struct Wanted {
+    /// Only those after it, oldest first.
+    pub after: Option<Cursor>,
+    /// Only those before it, newest first.
+    pub before: Option<Cursor>,
+    /// At most so many.
+    pub limit: usize,
+    /// Only of this key.
+    pub key: Option<String>,
+    /// Only of this owner.
+    pub owner: Option<String>,
+    /// Only those with this in their key or their owner, in whatever case.
+    pub search: Option<String>,
+    /// Only for this reason.
+    pub reason: Option<Reason>,
+    /// Only those written then or later, on the store's clock.
+    pub since_ms: Option<u64>,
+    /// Only those written before then.
+    pub until_ms: Option<u64>,
+}
+
+impl Wanted {
+    fn fits(&self, receipt: &Receipt) -> bool {
+        self.key.as_ref().is_none_or(|key| receipt.key.as_str() == key)
+            && self.owner.as_ref().is_none_or(|owner| receipt.owner.as_str() == owner)
+            && self.reason.is_none_or(|reason| receipt.reason == reason)
+            && self.since_ms.is_none_or(|since_ms| receipt.at_ms >= since_ms)
+            && self.until_ms.is_none_or(|until_ms| receipt.at_ms < until_ms)
+            && self.search.as_ref().is_none_or(|text| mentions(receipt, text))
+    }
+
+    fn is_filtered(&self) -> bool {
+        self.key.is_some()
+            || self.owner.is_some()
+            || self.search.is_some()
+            || self.reason.is_some()
+            || self.since_ms.is_some()
+            || self.until_ms.is_some()
+    }
+
+    /// Whether nothing beyond `page` can fit: all of it is on the far side of the time asked for. A
+    /// whole page of them, because a store's clock that was set may have mixed up a few.
+    fn is_past(&self, page: &[Receipt]) -> bool {
+        let past = |receipt: &Receipt| match self.is_forward() {
+            true => self.until_ms.is_some_and(|until_ms| receipt.at_ms >= until_ms),
+            false => self.since_ms.is_some_and(|since_ms| receipt.at_ms < since_ms),
+        };
+        page.iter().all(past)
+    }
+
+    fn is_forward(&self) -> bool {
+        self.after.is_some()
+    }
+}
+
+/// Whether `text` is in its key or its owner, in whatever case.
+fn mentions(receipt: &Receipt, text: &str) -> bool {
+    let text = text.to_lowercase();
+    [&receipt.key, &receipt.owner].iter().any(|name| name.as_str().to_lowercase().contains(&text))
+}
+
+/// What one system contributes.
+struct Strand {
+    system: String,
+    found: VecDeque<Receipt>,
+    /// Where a reader stands that has seen none of `found`.
+    start: u64,
+    /// Where it stands after all of them.
+    end: u64,
+    /// Whether there is nothing beyond `end`.
+    exhausted: bool,
+    /// How many receipts were looked at.
+    examined: usize,
+}
+
+/// One page of the receipts of `systems`.
+pub async fn read(systems: &[Arc<Live>], wanted: &Wanted) -> Result<ReceiptPage> {
+    let mut strands = Vec::new();
+    for live in systems {
+        strands.push(scan(live, wanted).await?);
+    }
+    Ok(weave(strands, wanted))
+}
+
+/// Reads one system's receipts until enough of them fit.
+async fn scan(live: &Live, wanted: &Wanted) -> Result<Strand> {
+    let system = live.id().to_string();
+    let from = |cursor: &Option<Cursor>| cursor.as_ref().and_then(|c| c.get(&system));
+    let mut query = ReceiptQuery {
+        after: wanted.is_forward().then(|| from(&wanted.after).unwrap_or(0)),
+        before: from(&wanted.before),
+        limit: wanted.limit,
+    };
+    if wanted.is_filtered() {
+        query.limit = PAGE_MAX;
+    }
+    let mut found = VecDeque::new();
+    let mut examined = 0;
+    let mut start = query.after.or(query.before);
+    let mut end = start.unwrap_or(0);
+    loop {
+        let page = live.receipts(query.clone()).await?;
+        let exhausted = page.len() < query.limit || wanted.is_past(&page);
+        if let (None, Some(newest)) = (start, page.first()) {
+            start = Some(newest.id.seq + 1);
+        }
+        let mut full = false;
+        for receipt in page {
+            examined += 1;
+            end = receipt.id.seq;
+            if wanted.fits(&receipt) {
+                found.push_back(receipt);
+                full = found.len() == wanted.limit;
+            }
+            if full {
+                break;
+            }
+        }
+        if full || exhausted || examined >= SCAN_MAX {
+            let (start, exhausted) = (start.unwrap_or(0), exhausted && !full);
+            return Ok(Strand { system, found, start, end, exhausted, examined });
+        }
+        if query.after.is_some() { query.after = Some(end) } else { query.before = Some(end) }
+    }
+}
+
+/// Puts the strands together by time, each in its own order, cuts at the limit, and says where the
+/// next page begins.
+fn weave(mut strands: Vec<Strand>, wanted: &Wanted) -> ReceiptPage {
+    let mut receipts = Vec::new();
+    while receipts.len() < wanted.limit {
+        let Some(strand) = next_strand(&mut strands, wanted.is_forward()) else { break };
+        let Some(receipt) = strand.found.pop_front() else { break };
+        strand.start = receipt.id.seq;
+        receipts.push(receipt);
+    }
+    let mut next = Cursor::default();
+    for strand in &strands {
+        // Having taken all of a strand, go on beyond whatever did not fit the filter.
+        let all_taken = strand.found.is_empty() && strand.end > 0;
+        next.set(&strand.system, if all_taken { strand.end } else { strand.start });
+    }
+    let more = strands.iter().any(|s| !s.exhausted || !s.found.is_empty());
+    let text = match strands.as_slice() {
+        [only] => next.get(&only.system).unwrap_or(0).to_string(),
+        _ => next.to_string(),
+    };
+    let examined = strands.iter().map(|strand| strand.examined as u64).sum();
+    ReceiptPage { receipts, next: more.then_some(text), examined }
+}
+
+/// The strand whose first receipt comes next.
+fn next_strand(strands: &mut [Strand], forward: bool) -> Option<&mut Strand> {
+    let at_ms = |s: &Strand| s.found.front().map_or(0, |r| r.at_ms);
+    let waiting = strands.iter_mut().filter(|s| !s.found.is_empty());
+    match forward {
+        true => waiting.min_by_key(|s| at_ms(s)),
+        false => waiting.max_by_key(|s| at_ms(s)),
+    }
+}

@@ -1,0 +1,199 @@
+//! Reconciling one system: bounded pages, an exact account whatever happens, and the schedule.
+//!
+//! A page that fails ends the run but not the account: what was done before it is told, with the
+//! cursor from which to go on.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::future::{Either, select};
+use lapsed_core::clock::{Clock, jittered, within};
+use lapsed_core::receipt::Witness;
+use lapsed_core::reconcile::{self, Change, Ended, Plan, Reconcile, Reconciled};
+use lapsed_core::schedule::{Stop, Stopper};
+use lapsed_core::sweep::{Act, Cursor};
+use lapsed_core::{Error, Result, SystemId};
+
+use super::live::LIST_MAX;
+use super::shapes::Reconciliation;
+
+/// Rows a page: what one store call looks at.
+const PAGE: usize = 500;
+
+/// The pause between two pages: others are served in between.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Share of the interval by which a scheduled run is moved, so that replicas do not meet.
+const JITTER: f64 = 0.1;
+
+/// The longest wait after a run that broke off.
+const RETRY_MAX: Duration = Duration::from_secs(3600);
+
+/// How one run is wanted.
+#[derive(Clone, Debug)]
+pub struct Order {
+    /// Whether to change anything.
+    pub act: Act,
+    /// Where to begin.
+    pub after: Cursor,
+    /// Name up to so many of the changes.
+    pub list: usize,
+}
+
+/// What a reconciler is made of.
+pub struct ReconcilerParts {
+    /// Whose index it is.
+    pub id: SystemId,
+    /// The index.
+    pub index: Arc<dyn Reconcile>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Who is told.
+    pub witness: Arc<dyn Witness>,
+    /// How long one page may take.
+    pub timeout: Duration,
+    /// How often it runs by itself; never without it.
+    pub every: Option<Duration>,
+}
+
+/// Makes one index agree with its truth.
+pub struct Reconciler {
+    parts: ReconcilerParts,
+}
+
+impl Reconciler {
+    /// Ready to run.
+    pub fn new(parts: ReconcilerParts) -> Reconciler {
+        Reconciler { parts }
+    }
+
+    /// About how many rows there are; none when the store does not say.
+    pub async fn extent(&self) -> Option<u64> {
+        self.call("extent", self.parts.index.extent()).await.ok()
+    }
+
+    /// About how many requests it takes, where each has a price; none where they have none.
+    pub async fn cost(&self) -> Result<Option<u64>> {
+        self.call("cost", self.parts.index.cost()).await
+    }
+
+    /// Runs to the end, until stopped, or until a page fails. `tell` hears how many rows each page
+    /// had.
+    pub async fn run(
+        &self,
+        order: Order,
+        stop: &Stop,
+        tell: &mut (dyn FnMut(u64) + Send),
+    ) -> Result<Reconciliation> {
+        let (stopper, inner) = Stop::channel();
+        if stop.is_told() {
+            stopper.stop();
+        }
+        let whole = order.after == Cursor::default();
+        let pages = Pages { of: self, stopper, stop, error: Mutex::default() };
+        let plan = Plan { after: order.after, page: PAGE, pause: PAUSE, act: order.act };
+        let mut changes = Vec::new();
+        let mut cut = false;
+        let limit = order.list.min(LIST_MAX);
+        let mut note = |page: &Reconciled| {
+            cut |= list(&mut changes, &page.changes, limit);
+            tell(page.examined);
+        };
+        let clock = &*self.parts.clock;
+        let report = reconcile::run(&self.parts.id, &pages, clock, plan, &inner, &mut note).await?;
+        let error = pages.error();
+        let ended = match &error {
+            Some(error) => Ended::Failed(error),
+            None if whole && report.finished => Ended::Whole,
+            None => Ended::Part,
+        };
+        self.parts.witness.reconciled(&report, ended);
+        let error = error.map(|error| error.to_string());
+        Ok(Reconciliation { report, changes, changes_cut: cut, error })
+    }
+
+    /// Runs every interval until told to stop, the first time one interval from now. One that broke
+    /// off is tried again soon. `may` says whether it is this process's turn.
+    pub async fn keep(&self, stop: Stop, may: impl Fn() -> bool) {
+        let Some(every) = self.parts.every else { return };
+        let mut wait = every;
+        loop {
+            let nap = self.parts.clock.sleep(jittered(&*self.parts.clock, wait, JITTER));
+            if let Either::Left(_) = select(Box::pin(stop.told()), nap).await {
+                return;
+            }
+            wait = every;
+            if !may() {
+                continue;
+            }
+            let order = Order { act: Act::Reclaim, after: Cursor::default(), list: 0 };
+            // What it found is in the log and in the metrics.
+            let done = self.run(order, &stop, &mut |_| {}).await;
+            if done.is_ok_and(|done| done.error.is_some()) {
+                wait = (every / 10).min(RETRY_MAX);
+            }
+        }
+    }
+
+    /// Every store call has a time limit, and a failure is counted (X1).
+    async fn call<T>(&self, what: &str, call: impl Future<Output = Result<T>>) -> Result<T> {
+        let ReconcilerParts { id, clock, timeout, witness, .. } = &self.parts;
+        let answer = within(&**clock, *timeout, call)
+            .await
+            .unwrap_or_else(|| Err(Error::timed_out(&id.to_string(), what, timeout.as_millis())));
+        if let Err(error) = &answer {
+            witness.store_error(id, error);
+        }
+        answer
+    }
+}
+
+/// Adds `more` up to `limit`; whether some were left off.
+fn list(changes: &mut Vec<Change>, more: &[Change], limit: usize) -> bool {
+    let room = limit.saturating_sub(changes.len());
+    changes.extend(more.iter().take(room).cloned());
+    limit > 0 && more.len() > room
+}
+
+/// The index as the library's run sees it: an error ends the run instead of losing its account.
+struct Pages<'r> {
+    of: &'r Reconciler,
+    stopper: Stopper,
+    stop: &'r Stop,
+    error: Mutex<Option<Error>>,
+}
+
+impl Pages<'_> {
+    fn error(&self) -> Option<Error> {
+        self.error.lock().expect("no holder of this lock panics").take()
+    }
+}
+
+#[async_trait]
+impl Reconcile for Pages<'_> {
+    async fn reconcile(&self, after: Cursor, limit: usize, act: Act) -> Result<Reconciled> {
+        let parts = &self.of.parts;
+        let page = parts.index.reconcile(after.clone(), limit, act);
+        let page = match self.of.call("reconcile", page).await {
+            Ok(page) => page,
+            Err(error) => {
+                *self.error.lock().expect("no holder of this lock panics") = Some(error);
+                self.stopper.stop();
+                return Ok(Reconciled { next: Some(after), ..Reconciled::default() });
+            }
+        };
+        parts.witness.healed(&parts.id, &page, act);
+        if self.stop.is_told() {
+            self.stopper.stop();
+        }
+        Ok(page)
+    }
+
+    async fn extent(&self) -> Result<u64> {
+        self.of.parts.index.extent().await
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,136 @@
+//! The outbox: jobs that go back to queues out of the store's reach are delivered by HTTP.
+//!
+//! A delivery is a job in flight like any other: it is taken from the outbox by a worker of this
+//! process, and completed when the other side has said that it has it. Whoever dies in between is
+//! found by a pass, and the job is delivered again: at least once, with the same key each time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lapsed_core::inflight::rules::End;
+use lapsed_core::inflight::{Claimed, Done, Inflight, Worker};
+use lapsed_core::schedule::Stop;
+use lapsed_core::{Error, SystemId};
+use serde::Serialize;
+use ureq::Agent;
+
+use crate::outbound::{self, header_safe};
+use crate::systems::inflight::webhook::{OUTBOX, Webhook};
+
+/// Who delivers. Every process is a life of its own under this name.
+const OWNER: &str = "lapsed:outbox";
+
+/// How soon a worker that could not begin, or was lost, begins again.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// Delivers until told to stop. What is between two tries then is given back.
+pub async fn run(system: SystemId, inflight: Arc<Inflight>, webhook: Webhook, stop: Stop) {
+    let outbox = Outbox {
+        system,
+        inflight,
+        agent: outbound::agent(&webhook.address, webhook.timeout),
+        webhook,
+        stop,
+    };
+    while !outbox.stop.is_told() {
+        if let Err(error) = outbox.deliver().await {
+            tracing::warn!(system = %outbox.system, %error, "delivering broke off; beginning again");
+            outbox.pause(AGAIN).await;
+        }
+    }
+}
+
+struct Outbox {
+    system: SystemId,
+    inflight: Arc<Inflight>,
+    agent: Agent,
+    webhook: Webhook,
+    stop: Stop,
+}
+
+/// What is sent.
+#[derive(Serialize)]
+struct Delivery<'a> {
+    system: &'a str,
+    id: &'a str,
+    queue: &'a str,
+    payload: &'a str,
+    crashes: u32,
+    token: u64,
+}
+
+impl Outbox {
+    /// One life of the worker.
+    async fn deliver(&self) -> Result<(), Error> {
+        let worker = Worker::start(self.inflight.clone(), OWNER).await?;
+        let at_once = self.webhook.at_once;
+        let ran = worker.run(&OUTBOX, at_once, &self.stop, |job| self.deliver_one(job)).await;
+        // Whatever it still holds goes back at once; if even that fails, a pass finds it.
+        let retired = worker.retire().await;
+        ran.and(retired.map(drop))
+    }
+
+    /// Tries until it was taken, until there were too many tries, or until told to stop.
+    async fn deliver_one(&self, job: Claimed) -> Result<Done, String> {
+        let Some(key) = self.key(&job).await else { return Ok(Done::GiveBack(End::Front)) };
+        let body = self.body(&job);
+        let attempts = self.webhook.attempts;
+        for attempt in 1..=attempts {
+            let Err(why) = self.post(&key, &body).await else {
+                tracing::info!(system = %self.system, job = %job.id, attempt, "delivered");
+                return Ok(Done::Complete);
+            };
+            if attempt == attempts {
+                tracing::error!(system = %self.system, job = %job.id, why, "delivery given up");
+                return Err(format!("the webhook did not take it in {attempts} tries: {why}"));
+            }
+            tracing::warn!(system = %self.system, job = %job.id, attempt, why, "not delivered");
+            self.pause(self.webhook.pause(attempt)).await;
+            if self.stop.is_told() {
+                break;
+            }
+        }
+        Ok(Done::GiveBack(End::Front))
+    }
+
+    /// The same for every try at this job, and another one should an id be used again later.
+    /// None when the job is gone, or told to stop before the store has answered.
+    async fn key(&self, job: &Claimed) -> Option<String> {
+        while !self.stop.is_told() {
+            match self.inflight.job(&job.id).await {
+                Ok(found) => {
+                    let SystemId { kind, name } = &self.system;
+                    return Some(format!("{kind}-{name}-{}-{}", job.id, found?.entered_ms));
+                }
+                Err(_) => self.pause(AGAIN).await,
+            }
+        }
+        None
+    }
+
+    fn body(&self, job: &Claimed) -> Vec<u8> {
+        let delivery = Delivery {
+            system: &self.system.name,
+            id: job.id.as_str(),
+            queue: job.queue.as_str(),
+            payload: &job.payload,
+            crashes: job.crashes,
+            token: job.token.0,
+        };
+        serde_json::to_vec(&delivery).unwrap_or_default()
+    }
+
+    /// One try. The error says nothing of the address.
+    async fn post(&self, key: &str, body: &[u8]) -> Result<(), String> {
+        let headers = [("idempotency-key", header_safe(key))];
+        outbound::post(&self.agent, &self.webhook.address, &headers, body.to_vec()).await
+    }
+
+    /// So long, or until told to stop.
+    async fn pause(&self, most: Duration) {
+        tokio::select! {
+            () = self.stop.told() => {}
+            () = tokio::time::sleep(most) => {}
+        }
+    }
+}

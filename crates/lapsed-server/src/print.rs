@@ -1,0 +1,152 @@
+//! What people read: aligned tables, times and durations. Results on stdout, and nothing else.
+
+use std::io::Write;
+
+use jiff::{Timestamp, Unit};
+use lapsed_core::Name;
+use lapsed_core::owner::Incarnation;
+use serde::Serialize;
+
+use crate::failure::Failure;
+
+/// One JSON object on a line of its own.
+pub fn json(value: &impl Serialize) -> Result<(), Failure> {
+    let text = serde_json::to_string(value).map_err(|e| Failure::failed(e.to_string()))?;
+    line(&text)
+}
+
+/// One line.
+pub fn line(text: &str) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{text}")?;
+    out.flush()?;
+    Ok(())
+}
+
+/// Rows with aligned columns. Numbers, and what looks like them, to the right.
+#[derive(Debug, Default)]
+pub struct Table {
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// With these headings.
+    pub fn new(headings: &[&str]) -> Table {
+        Table { rows: vec![headings.iter().map(|h| h.to_uppercase()).collect()] }
+    }
+
+    /// Without headings.
+    pub fn bare() -> Table {
+        Table::default()
+    }
+
+    /// One more row.
+    pub fn row(&mut self, cells: Vec<String>) {
+        self.rows.push(cells);
+    }
+
+    /// As text, without a last newline.
+    pub fn text(&self) -> String {
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
+        let width = |column: usize| {
+            let cells = self.rows.iter().filter_map(|row| row.get(column));
+            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..columns).map(width).collect();
+        let right: Vec<bool> = (0..columns).map(|column| self.is_number(column)).collect();
+        let rows = self.rows.iter().map(|row| {
+            let cells = row.iter().enumerate().map(|(column, cell)| match right[column] {
+                true => format!("{cell:>width$}", width = widths[column]),
+                false => format!("{cell:<width$}", width = widths[column]),
+            });
+            cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+        });
+        rows.collect::<Vec<_>>().join("\n")
+    }
+
+    fn is_number(&self, column: usize) -> bool {
+        let number = |cell: &String| cell.chars().all(|c| c.is_ascii_digit() || c == ',');
+        let cells: Vec<_> = self.rows.iter().skip(1).filter_map(|row| row.get(column)).collect();
+        // A dash stands for a number that there is not.
+        cells.iter().any(|cell| number(cell)) && cells.iter().all(|c| *c == "-" || number(c))
+    }
+}
+
+/// `1,234,567`
+pub fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// A length of time in at most two units.
+pub fn span(ms: u64) -> String {
+    let two = |big: u64, unit: &str, small: u64, small_unit: &str| match small {
+        0 => format!("{big}{unit}"),
+        _ => format!("{big}{unit} {small}{small_unit}"),
+    };
+    let seconds = ms / 1_000;
+    match ms {
+        0..1_000 => format!("{ms}ms"),
+        1_000..60_000 => format!("{:.1}s", ms as f64 / 1e3),
+        60_000..3_600_000 => two(seconds / 60, "m", seconds % 60, "s"),
+        3_600_000..86_400_000 => two(seconds / 3600, "h", seconds % 3600 / 60, "m"),
+        _ => two(seconds / 86_400, "d", seconds % 86_400 / 3600, "h"),
+    }
+}
+
+/// A moment, in UTC, to the second.
+pub fn moment(ms: u64) -> String {
+    let moment = Timestamp::from_millisecond(ms as i64).unwrap_or(Timestamp::UNIX_EPOCH);
+    let moment = moment.round(Unit::Second).unwrap_or(moment);
+    moment.to_string().replace('T', " ")
+}
+
+/// How long ago, by this machine's clock.
+pub fn ago(ms: u64) -> String {
+    let now = Timestamp::now().as_millisecond().max(0) as u64;
+    format!("{} ago", span(now.saturating_sub(ms)))
+}
+
+/// Whose something was, and which life's. A session belongs to no life (its incarnation is 0), and
+/// stands for itself where it has no broadcaster.
+pub fn holder(key: &Name, owner: &Name, incarnation: Incarnation) -> (String, String) {
+    match incarnation.0 {
+        _ if owner == key => ("-".to_owned(), "-".to_owned()),
+        0 => (owner.to_string(), "-".to_owned()),
+        life => (owner.to_string(), life.to_string()),
+    }
+}
+
+/// `1 entry`, `2 entries`.
+pub fn plural(number: u64, one: &str, many: &str) -> String {
+    format!("{} {}", count(number), if number == 1 { one } else { many })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up() {
+        let mut table = Table::new(&["name", "n"]);
+        table.row(vec!["é".into(), "7".into()]);
+        table.row(vec!["long".into(), "1,000".into()]);
+        assert_eq!(table.text(), "NAME      N\né         7\nlong  1,000");
+    }
+
+    #[test]
+    fn numbers_and_times_are_readable() {
+        assert_eq!(count(1_234_567), "1,234,567");
+        assert_eq!(count(12), "12");
+        assert_eq!(span(90_000), "1m 30s");
+        assert_eq!(span(7_200_000), "2h");
+        assert_eq!(moment(1_700_000_000_123), "2023-11-14 22:13:20Z");
+    }
+}

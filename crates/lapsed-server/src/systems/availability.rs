@@ -1,0 +1,266 @@
+//! `kind = "availability"`: its section of the configuration, and how it is built.
+
+mod ears;
+pub mod layout;
+mod section;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use lapsed_core::Kind;
+use lapsed_core::availability::rules::Settings as Rules;
+use lapsed_core::availability::{Availability, AvailabilityParts};
+use lapsed_core::schedule::Stop;
+use lapsed_core::sweep::policy::{Mode, Policy};
+use utoipa_axum::router::OpenApiRouter;
+
+use self::ears::Ears;
+use self::layout::Tables;
+pub use self::section::TruthLayout;
+use self::section::{
+    AvailabilitySection, Times, of_env, plan_mirror, plan_store, plan_times, plan_truth,
+};
+use super::{Built, Ground, Occasion, Planned, Room};
+use crate::config::ConfigError;
+use crate::config::common::{Common, ReconcileUsual, Section, Upkeep, plan_id};
+use crate::config::origin::Settings;
+use crate::config::sweep::Pause;
+use crate::config::token::Scope;
+use crate::config::units::show_span;
+use crate::http::{self, Shared};
+use crate::node::Live;
+use crate::stores::Tellers;
+
+/// Variables of the original; they win over `sweep.every` and `reconcile.every`.
+pub const SWEEP_ENV: &str = "MITRA_AUTO_OFFLINE_SWEEP_SECONDS";
+pub const RECONCILE_ENV: &str = "VALKEY_ONLINE_MIRROR_SWEEP_SECONDS";
+
+/// How often whoever is silent is looked for unless told.
+const SWEEP_EVERY: Duration = Duration::from_secs(30);
+
+/// How often mirror and truth are compared unless told.
+const RECONCILE_EVERY: Duration = Duration::from_secs(300);
+
+/// The longest that the daemon waits for the mirror to be seeded before it serves: until then reads are
+/// answered by the truth.
+const SEED_WAIT: Duration = Duration::from_secs(10);
+
+/// The room of `availability`.
+pub struct AvailabilityRoom;
+
+/// One system, and who tells of changes without being asked.
+pub struct Providers {
+    /// The system.
+    pub system: Arc<Availability>,
+    tellers: Option<Tellers>,
+}
+
+#[derive(Debug)]
+struct AvailabilityPlan {
+    common: Common,
+    times: Times,
+    truth: TruthLayout,
+}
+
+impl Room for AvailabilityRoom {
+    fn kind(&self) -> Kind {
+        Kind::Availability
+    }
+
+    fn plan(&self, section: &Section<'_>) -> Result<Box<dyn Planned>, ConfigError> {
+        let mut given: AvailabilitySection = section.read()?;
+        let id = plan_id(section, Kind::Availability, given.name.as_deref())?;
+        let store = plan_store(section, &given)?;
+        let mirror = plan_mirror(section, &store, given.mirror.as_deref())?;
+        let mut settings = Settings::default();
+        let truth = plan_truth(section, &mirror, &mut given, &mut settings)?;
+        let times = plan_times(section, &given, &mut settings)?;
+        let upkeep = Upkeep {
+            sweep: given.sweep,
+            pause: Pause::AfterBatch,
+            brake: given.brake,
+            receipts: given.receipts,
+            reconcile: given.reconcile,
+            reconcile_usual: ReconcileUsual {
+                every: RECONCILE_EVERY,
+                of_env: of_env(section, RECONCILE_ENV)?,
+            },
+            every_of_env: of_env(section, SWEEP_ENV)?,
+        };
+        let silence = Duration::from_millis(Rules::default().stale_ms());
+        let usual = Policy { every: SWEEP_EVERY, ..section.usual_policy(&store) };
+        let common = upkeep.plan(section, (id, store), silence, usual, settings)?;
+        let common = Common { mirror, ..common };
+        Ok(Box::new(AvailabilityPlan { common, times, truth }))
+    }
+
+    fn routes(&self) -> OpenApiRouter<Shared> {
+        http::availability::routes()
+    }
+
+    fn scopes(&self) -> &'static [(&'static str, Scope)] {
+        http::availability::SCOPES
+    }
+}
+
+impl AvailabilityPlan {
+    fn describe_stores(&self) -> String {
+        match &self.truth {
+            TruthLayout::Embedded => {
+                "every fact is in the folder; who is asked for is in this process's memory"
+                    .to_owned()
+            }
+            TruthLayout::Postgres { keys, .. } => format!(
+                "every fact is in Postgres; reads are answered from {}, or from Postgres when that takes \
+                 longer than {}",
+                keys.describe(),
+                show_span(self.times.mirror_timeout)
+            ),
+        }
+    }
+
+    fn describe_pass(&self) -> String {
+        let policy = &self.common.policy;
+        let who = match policy.mode {
+            Mode::Idempotent => "every daemon",
+            Mode::Leader => "whoever leads",
+        };
+        format!(
+            "{who} looks every {} for providers that have been silent for `stale_after_seconds` of the \
+             configuration table, and sets them offline; give or take {} of jitter",
+            show_span(policy.every),
+            show_span(policy.every.mul_f64(policy.jitter))
+        )
+    }
+
+    fn describe_upkeep(&self) -> String {
+        let beats = show_span(self.times.beats_every);
+        match self.common.reconcile {
+            Some(every) => format!(
+                "beats are written down every {beats}; mirror and truth are compared every {}",
+                show_span(every)
+            ),
+            None => format!(
+                "beats are written down every {beats}; mirror and truth are compared only by command"
+            ),
+        }
+    }
+}
+
+impl Planned for AvailabilityPlan {
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn describe(&self) -> Vec<String> {
+        vec![
+            self.describe_stores(),
+            self.describe_pass(),
+            self.describe_upkeep(),
+            format!(
+                "the beacon's snapshot lasts {}; a mirror that failed {} times in a row is left alone \
+                 for {}",
+                show_span(self.times.snapshot_ttl),
+                self.times.breaker.failures,
+                show_span(self.times.breaker.rest)
+            ),
+        ]
+    }
+
+    fn describe_brake(&self) -> String {
+        let Common { brake, .. } = self.common();
+        format!(
+            "the brake holds when more than {:.0} % of at least {} providers would be set offline at \
+             once, and for `stale_after_seconds` after the mirror was away",
+            brake.share * 100.0,
+            brake.min_owners
+        )
+    }
+
+    fn tables(&self) -> Option<&Tables> {
+        match &self.truth {
+            TruthLayout::Embedded => None,
+            TruthLayout::Postgres { tables, .. } => Some(tables),
+        }
+    }
+
+    fn is_instant(&self) -> bool {
+        matches!(&self.truth, TruthLayout::Postgres { keys, .. } if keys.instant)
+    }
+
+    fn build(&self, ground: Ground<'_>) -> lapsed_core::Result<Built> {
+        let common = &self.common;
+        let opened = ground.store.availability(
+            ground.mirror,
+            &common.id,
+            &self.truth,
+            common.threshold,
+            ground.clock.clone(),
+        )?;
+        let tellers = opened.tellers;
+        let availability = Availability::new(AvailabilityParts {
+            id: common.id.clone(),
+            truth: opened.truth,
+            mirror: opened.mirror,
+            brake: ground.brake,
+            clock: ground.clock,
+            activity: ground.activity,
+            witness: ground.witness,
+            timeout: common.policy.timeout,
+            mirror_timeout: self.times.mirror_timeout,
+            breaker: self.times.breaker,
+            snapshot_ttl: self.times.snapshot_ttl,
+        });
+        let store = Some(availability.services());
+        let operations = Arc::new(Providers { system: availability.clone(), tellers });
+        Ok(Built { system: availability, operations, store })
+    }
+
+    /// Fills the mirror. Memory is filled for a command, too: nobody else can; what a server says of itself
+    /// is left for the command to show.
+    fn prepare(&self, live: &Live, for_what: Occasion) -> Option<BoxFuture<'static, ()>> {
+        if for_what == Occasion::Command && self.truth != TruthLayout::Embedded {
+            return None;
+        }
+        let availability = live.operations::<Providers>()?.system.clone();
+        let id = self.common.id.clone();
+        Some(Box::pin(async move {
+            let seeded = tokio::time::timeout(SEED_WAIT, availability.ensure_seeded()).await;
+            let why = match seeded {
+                Ok(Ok(_)) => return,
+                Ok(Err(error)) => error.to_string(),
+                Err(_) => format!("it takes longer than {}", show_span(SEED_WAIT)),
+            };
+            tracing::warn!(system = %id, why, "the mirror is not seeded yet; serving from the truth");
+        }))
+    }
+
+    /// Keeps the mirror seeded and told, and writes beats down; once more when it ends, so that as little as
+    /// can be is lost with a mirror that is this process's memory.
+    fn errand(&self, live: &Live, stop: Stop) -> Option<BoxFuture<'static, ()>> {
+        let Providers { system: availability, tellers } = live.operations::<Providers>()?;
+        let (availability, tellers) = (availability.clone(), tellers.clone());
+        let sweeper = live.sweeper().clone();
+        let ears = Ears {
+            availability: availability.clone(),
+            sweeper: sweeper.clone(),
+            reconciler: live.reconciler().ok().cloned(),
+        };
+        let every = self.times.beats_every;
+        let id = self.common.id.clone();
+        Some(Box::pin(async move {
+            let leads = || sweeper.leads() != Some(false);
+            let beats = availability.mirror_beats_every(every, &stop, leads);
+            let hearing = async {
+                if let Some(tellers) = tellers {
+                    ears.listen(tellers, stop.clone()).await;
+                }
+            };
+            futures::future::join3(availability.watch(&stop), beats, hearing).await;
+            if let Err(error) = availability.mirror_beats().await {
+                tracing::warn!(system = %id, %error, "the last beats were not written down");
+            }
+        }))
+    }
+}

@@ -1,0 +1,131 @@
+//! What is heard without asking: an application's changes of its own tables, changed settings, and who may
+//! have fallen silent. All of it only makes things sooner: what is missed is found by comparing, by reading
+//! the settings once a minute, and by the next pass.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lapsed_core::Name;
+use lapsed_core::availability::Availability;
+use lapsed_core::schedule::Stop;
+use lapsed_core::sweep::{Act, Cursor, Sweeper};
+use lapsed_postgres::{Heard, Listener};
+use lapsed_redis::MirrorEvent;
+use tokio::sync::mpsc::Receiver;
+
+use crate::node::{Order, Reconciler};
+use crate::stores::Tellers;
+
+/// How long changes are gathered: an application that changes many at once is followed in few calls.
+const GATHER: Duration = Duration::from_millis(20);
+
+/// The most that one call is about.
+const GATHERED_MAX: usize = 500;
+
+/// How often a pass may come early.
+const EARLY: Duration = Duration::from_secs(1);
+
+/// Who listens for one system.
+pub struct Ears {
+    pub availability: Arc<Availability>,
+    pub sweeper: Arc<Sweeper>,
+    pub reconciler: Option<Arc<Reconciler>>,
+}
+
+impl Ears {
+    /// Until told to stop.
+    pub async fn listen(self, tellers: Tellers, stop: Stop) {
+        let truth = self.hear_truth(tellers.truth.listen(), &stop);
+        let mirror = self.hear_mirror(tellers.mirror.listen(), &stop);
+        let both = futures::future::join(truth, mirror);
+        tokio::select! {
+            _ = both => {}
+            _ = stop.told() => {}
+        }
+    }
+
+    async fn hear_truth(&self, mut listener: Listener, stop: &Stop) {
+        while !stop.is_told() {
+            let mut gathered = Gathered::default();
+            gathered.add(listener.next().await);
+            let until = tokio::time::Instant::now() + GATHER;
+            while gathered.providers.len() < GATHERED_MAX
+                && let Ok(heard) = tokio::time::timeout_at(until, listener.next()).await
+            {
+                gathered.add(heard);
+            }
+            self.follow(gathered, stop).await;
+        }
+    }
+
+    async fn follow(&self, gathered: Gathered, stop: &Stop) {
+        if gathered.settings {
+            self.availability.settings_changed().await;
+        }
+        if gathered.gap {
+            self.compare(stop).await;
+        } else if !gathered.providers.is_empty()
+            && let Err(error) = self.availability.refresh(&gathered.providers).await
+        {
+            tracing::warn!(%error, "what the application changed is followed when mirror and truth are \
+                compared");
+        }
+    }
+
+    /// Something may have been missed.
+    async fn compare(&self, stop: &Stop) {
+        let Some(reconciler) = &self.reconciler else { return };
+        let order = Order { act: Act::Reclaim, after: Cursor::default(), list: 0 };
+        // What came of it is in the log and in the metrics.
+        let _ = reconciler.run(order, stop, &mut |_| {}).await;
+    }
+
+    async fn hear_mirror(&self, mut events: Receiver<MirrorEvent>, stop: &Stop) {
+        while let Some(event) = events.recv().await {
+            match event {
+                MirrorEvent::Invalidated(_) | MirrorEvent::MaybeMissed => {
+                    self.availability.settings_changed().await;
+                }
+                MirrorEvent::Silent(_) => self.pass_early(&mut events, stop).await,
+            }
+        }
+    }
+
+    /// One pass for all who fell silent at about the same time: it looks at everybody, and its guard is the
+    /// same as ever.
+    async fn pass_early(&self, events: &mut Receiver<MirrorEvent>, stop: &Stop) {
+        let mut settings = false;
+        while let Ok(event) = events.try_recv() {
+            settings |= !matches!(event, MirrorEvent::Silent(_));
+        }
+        if settings {
+            self.availability.settings_changed().await;
+        }
+        if self.sweeper.leads() != Some(false) {
+            self.sweeper.pass(Act::Reclaim, 0, stop).await;
+        }
+        tokio::time::sleep(EARLY).await;
+    }
+}
+
+/// What was heard at about the same time.
+#[derive(Default)]
+struct Gathered {
+    providers: Vec<Name>,
+    settings: bool,
+    gap: bool,
+}
+
+impl Gathered {
+    fn add(&mut self, heard: Heard) {
+        match heard {
+            Heard::Provider(id) if !self.providers.contains(&id) => self.providers.push(id),
+            Heard::Provider(_) => {}
+            Heard::Setting(_) => self.settings = true,
+            Heard::Gap => {
+                self.gap = true;
+                self.settings = true;
+            }
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! `kind = "inflight"`: its section of the configuration, and how it is built.
+
+pub mod layout;
+pub mod webhook;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use lapsed_core::Kind;
+use lapsed_core::inflight::rules::{OnDeath, Recovery};
+use lapsed_core::inflight::{HEARTBEAT_INTERVAL_MS, Inflight, InflightParts, ORPHAN_THRESHOLD_MS};
+use lapsed_core::schedule::Stop;
+use serde::Deserialize;
+use utoipa_axum::router::OpenApiRouter;
+
+use self::layout::{InflightLayout, LayoutSection, Preset, QueueWord};
+use self::webhook::{DeliverySection, OUTBOX, Webhook};
+use super::{Built, Ground, Planned, Room};
+use crate::config::ConfigError;
+use crate::config::common::{
+    Access, BrakeSection, Common, ReceiptsSection, ReconcileSection, ReconcileUsual, Section,
+    Upkeep, plan_id,
+};
+use crate::config::heartbeat::Heartbeat;
+use crate::config::origin::Settings;
+use crate::config::sweep::{Pause, SweepSection};
+use crate::config::token::Scope;
+use crate::config::units::{Limit, Span, show_span};
+use crate::http::{self, Shared};
+use crate::node::Live;
+
+/// The room of `inflight`.
+pub struct InflightRoom;
+
+/// As the file writes it. The key names only matter on a store that others write to, too.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct InflightSection {
+    #[serde(rename = "kind")]
+    _kind: Option<Kind>,
+    name: Option<String>,
+    store: Option<String>,
+    mode: Access,
+    #[serde(alias = "orphan_threshold")]
+    heartbeat_ttl: Option<Span>,
+    heartbeat_interval: Option<Span>,
+    on_death: Option<OnDeath>,
+    crashes_max: Option<u32>,
+    crash_window: Option<Span>,
+    max_age: Option<Limit>,
+    queues: Option<QueueWord>,
+    queue_key: Option<String>,
+    prefix: Option<String>,
+    preset: Option<Preset>,
+    index_key: Option<String>,
+    jobs_key: Option<String>,
+    gc_lock_key: Option<String>,
+    webhook: Option<String>,
+    delivery: DeliverySection,
+    sweep: SweepSection,
+    brake: BrakeSection,
+    receipts: ReceiptsSection,
+    reconcile: ReconcileSection,
+}
+
+impl InflightSection {
+    fn layout(&mut self) -> LayoutSection {
+        LayoutSection {
+            access: self.mode,
+            queues: self.queues,
+            queue_key: self.queue_key.take(),
+            prefix: self.prefix.take(),
+            preset: self.preset,
+            index_key: self.index_key.take(),
+            jobs_key: self.jobs_key.take(),
+            gc_lock_key: self.gc_lock_key.take(),
+        }
+    }
+}
+
+/// How often workers beat, and how long a beat lasts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InflightTimes {
+    /// After how long a silence a worker is dead.
+    pub ttl: Duration,
+    /// How often it beats.
+    pub interval: Duration,
+}
+
+#[derive(Debug)]
+struct InflightPlan {
+    common: Common,
+    layout: InflightLayout,
+    times: InflightTimes,
+    recovery: Recovery,
+    webhook: Option<Webhook>,
+}
+
+impl Room for InflightRoom {
+    fn kind(&self) -> Kind {
+        Kind::Inflight
+    }
+
+    fn plan(&self, section: &Section<'_>) -> Result<Box<dyn Planned>, ConfigError> {
+        let mut given: InflightSection = section.read()?;
+        let id = plan_id(section, Kind::Inflight, given.name.as_deref())?;
+        let store = section.store(given.store.as_deref())?;
+        given.mode.check(section, &store)?;
+        let mut settings = Settings::default();
+        let layout = given.layout().plan(section, section.is_embedded(&store), &mut settings)?;
+        let times = plan_times(section, &given, &mut settings)?;
+        let mut recovery = plan_recovery(section, &given, &mut settings);
+        let webhook = given.webhook.take();
+        let webhook = given.delivery.plan(section, webhook, &layout, &mut settings)?;
+        recovery.outbox = webhook.as_ref().map(|_| OUTBOX.clone());
+        let upkeep = Upkeep {
+            sweep: given.sweep,
+            pause: Pause::AfterBatch,
+            brake: given.brake,
+            receipts: given.receipts,
+            reconcile: given.reconcile,
+            reconcile_usual: ReconcileUsual::default(),
+            every_of_env: None,
+        };
+        let usual = section.usual_policy(&store);
+        let common = upkeep.plan(section, (id, store), times.ttl, usual, settings)?;
+        Ok(Box::new(InflightPlan { common, layout, times, recovery, webhook }))
+    }
+
+    fn routes(&self) -> OpenApiRouter<Shared> {
+        http::inflight::routes()
+    }
+
+    fn scopes(&self) -> &'static [(&'static str, Scope)] {
+        http::inflight::SCOPES
+    }
+
+    fn slow_operations(&self) -> &'static [&'static str] {
+        http::inflight::SLOW
+    }
+}
+
+/// `heartbeat_ttl`, which the original calls `orphan_threshold`, and how often workers beat.
+fn plan_times(
+    section: &Section<'_>,
+    given: &InflightSection,
+    settings: &mut Settings,
+) -> Result<InflightTimes, ConfigError> {
+    let original = "orphan_threshold";
+    let heartbeat = Heartbeat {
+        key: if section.line_of(original).is_some() { original } else { "heartbeat_ttl" },
+        ttl: given.heartbeat_ttl,
+        interval: given.heartbeat_interval,
+        usual_ttl: Duration::from_millis(ORPHAN_THRESHOLD_MS),
+        usual_interval: Duration::from_millis(HEARTBEAT_INTERVAL_MS),
+    };
+    let (ttl, interval) = heartbeat.plan(section, settings)?;
+    Ok(InflightTimes { ttl, interval })
+}
+
+fn plan_recovery(
+    section: &Section<'_>,
+    given: &InflightSection,
+    settings: &mut Settings,
+) -> Recovery {
+    let usual = Recovery::default();
+    let ms = Duration::from_millis;
+    let window = given.crash_window.map(|span| span.0);
+    let window = settings.pick(section, "crash_window", window, ms(usual.crash_window_ms));
+    let age = settings.pick(section, "max_age", given.max_age, Limit(ms(usual.age_max_ms)));
+    Recovery {
+        on_death: settings.pick(section, "on_death", given.on_death, usual.on_death),
+        crashes_max: settings.pick(section, "crashes_max", given.crashes_max, usual.crashes_max),
+        crash_window_ms: window.as_millis() as u64,
+        age_max_ms: age.0.as_millis() as u64,
+        outbox: None,
+    }
+}
+
+impl InflightPlan {
+    fn describe_life(&self) -> String {
+        let InflightTimes { ttl, interval } = self.times;
+        let (ttl, interval) = (show_span(ttl), show_span(interval));
+        match self.layout.access {
+            Access::Native => format!(
+                "workers beat every {interval} and are dead after {ttl} of silence, by the store's \
+                 clock"
+            ),
+            Access::Adopt => format!(
+                "the application beats for its jobs every {interval}; one without a beat for {ttl}, \
+                 by the store's clock, is an orphan"
+            ),
+        }
+    }
+
+    fn describe_pass(&self) -> String {
+        let policy = &self.common.policy;
+        let becomes = match self.recovery.on_death {
+            OnDeath::Front => "is back at the front of its queue",
+            OnDeath::Back => "is back at the end of its queue",
+            OnDeath::Fail => "has failed, and is a dead letter",
+            OnDeath::Drop => "is dropped",
+            OnDeath::DeadLetter => "is a dead letter",
+        };
+        format!(
+            "a pass every {}: what a dead worker held {becomes} at the latest {} after its last \
+             beat, give or take {} of jitter",
+            show_span(policy.every),
+            show_span(self.times.ttl + policy.every),
+            show_span(policy.every.mul_f64(policy.jitter))
+        )
+    }
+
+    fn describe_limits(&self) -> Vec<String> {
+        let span = |ms| show_span(Duration::from_millis(ms));
+        let Recovery { crashes_max, crash_window_ms, age_max_ms, .. } = &self.recovery;
+        let crashes = match crashes_max {
+            0 => "a job is put back however many workers die with it".to_owned(),
+            max => format!(
+                "a job is a dead letter when {max} {} died with it within {}",
+                if *max == 1 { "worker" } else { "workers" },
+                span(*crash_window_ms)
+            ),
+        };
+        let age = match age_max_ms {
+            0 => "a job is put back however long its worker has been dead".to_owned(),
+            age => {
+                format!("a job whose worker has been dead for more than {} is one, too", span(*age))
+            }
+        };
+        vec![crashes, age]
+    }
+}
+
+impl Planned for InflightPlan {
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn describe(&self) -> Vec<String> {
+        let mut plan = vec![self.describe_life(), self.describe_pass()];
+        if matches!(self.recovery.on_death, OnDeath::Front | OnDeath::Back) {
+            plan.extend(self.describe_limits());
+        }
+        plan.push(self.layout.describe());
+        plan.extend(self.webhook.as_ref().map(Webhook::describe));
+        plan
+    }
+
+    fn build(&self, ground: Ground<'_>) -> lapsed_core::Result<Built> {
+        let common = &self.common;
+        let (layout, recovery) = (&self.layout, &self.recovery);
+        let opened = ground.store.inflight(&common.id, self.times, layout, recovery)?;
+        let inflight = Arc::new(Inflight::new(InflightParts {
+            id: common.id.clone(),
+            inflight: opened.inflight,
+            index: opened.index,
+            store: ground.store.store(),
+            ttl: self.times.ttl,
+            beat_every: Some(self.times.interval),
+            brake: ground.brake,
+            clock: ground.clock,
+            activity: ground.activity,
+            witness: ground.witness,
+            timeout: common.policy.timeout,
+            batch: common.policy.batch,
+            sweeper: ground.process.to_owned(),
+        }));
+        Ok(Built { system: inflight.clone(), operations: inflight, store: None })
+    }
+
+    fn errand(&self, live: &Live, stop: Stop) -> Option<BoxFuture<'static, ()>> {
+        let webhook = self.webhook.clone()?;
+        let inflight = live.share_operations::<Inflight>()?;
+        Some(Box::pin(crate::outbox::run(self.common.id.clone(), inflight, webhook, stop)))
+    }
+}

@@ -1,0 +1,273 @@
+//! `kind = "leases"`: its section of the configuration, and how it is built.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lapsed_core::Kind;
+use lapsed_core::leases::{DECISION_TTL_MS, Leases, LeasesParts, TTL_MS, TTL_MS_MAX, TTL_MS_MIN};
+use lapsed_core::sweep::policy::Policy;
+use lapsed_embedded::LEASES_HOLD;
+use serde::Deserialize;
+use utoipa_axum::router::OpenApiRouter;
+
+use super::{Built, Ground, Planned, Room};
+use crate::config::ConfigError;
+use crate::config::common::{
+    BrakeSection, Common, ReceiptsSection, ReconcileSection, ReconcileUsual, Section, Upkeep,
+    plan_id,
+};
+use crate::config::origin::Settings;
+use crate::config::sweep::{Beside, Pause, SweepSection};
+use crate::config::units::{Span, show_span};
+use crate::http::{self, Shared};
+
+/// How long nobody may have used the leases before they are swept.
+const IDLE_GRACE: Duration = Duration::from_secs(5 * 60);
+
+/// The most entries of one pass.
+const OPS_MAX: u64 = 1_000;
+
+/// The longest pass.
+const RUNTIME_MAX: Duration = Duration::from_secs(30);
+
+/// On an object store: the pause for each entry, because the server throttles whoever sends too much.
+const OP_DELAY: Duration = Duration::from_millis(100);
+
+/// On an object store every entry of a batch is a few requests of their own, and a batch is logged by
+/// two more: so it is small, may take long, and holds up nobody.
+const BATCH: usize = 20;
+const HOLD: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What a pass may cost: so many requests for each of its entries, where three are usual, and some for
+/// listing.
+const REQUESTS_PER_OP: u64 = 10;
+const REQUESTS_MIN: u64 = 1_000;
+
+/// How wide the buckets of the index are, unless told, and at least and at most.
+const BUCKET: Duration = Duration::from_secs(3_600);
+const BUCKET_MIN: Duration = Duration::from_secs(60);
+const BUCKET_MAX: Duration = Duration::from_secs(24 * 3_600);
+
+/// The room of `leases`.
+pub struct LeasesRoom;
+
+/// As the file writes it. Four keys of the sweep may also stand here, by the names of the original.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct LeasesSection {
+    #[serde(rename = "kind")]
+    _kind: Option<Kind>,
+    name: Option<String>,
+    store: Option<String>,
+    ttl: Option<Span>,
+    decision_ttl: Option<Span>,
+    bucket: Option<Span>,
+    idle_grace: Option<Span>,
+    op_delay: Option<Span>,
+    max_ops_per_run: Option<u64>,
+    max_runtime_per_run: Option<Span>,
+    sweep: SweepSection,
+    brake: BrakeSection,
+    receipts: ReceiptsSection,
+    reconcile: ReconcileSection,
+}
+
+impl LeasesSection {
+    fn beside(&mut self) -> Beside {
+        Beside {
+            idle_grace: self.idle_grace.take(),
+            op_delay: self.op_delay.take(),
+            max_ops_per_run: self.max_ops_per_run.take(),
+            max_runtime_per_run: self.max_runtime_per_run.take(),
+        }
+    }
+}
+
+/// How long things last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeasesTimes {
+    /// A lease, unless told.
+    pub ttl: Duration,
+    /// A decision, unless told.
+    pub decision_ttl: Duration,
+    /// How wide the buckets of the index are; none where there are no buckets.
+    pub bucket: Option<Duration>,
+}
+
+#[derive(Debug)]
+struct LeasesPlan {
+    common: Common,
+    times: LeasesTimes,
+}
+
+impl Room for LeasesRoom {
+    fn kind(&self) -> Kind {
+        Kind::Leases
+    }
+
+    fn plan(&self, section: &Section<'_>) -> Result<Box<dyn Planned>, ConfigError> {
+        let mut given: LeasesSection = section.read()?;
+        let id = plan_id(section, Kind::Leases, given.name.as_deref())?;
+        let store = section.store(given.store.as_deref())?;
+        let mut settings = Settings::default();
+        let times = plan_times(section, &given, section.is_embedded(&store), &mut settings)?;
+        let beside = given.beside();
+        let upkeep = Upkeep {
+            sweep: given.sweep.with(beside, section)?,
+            pause: Pause::AfterEntry,
+            brake: given.brake,
+            receipts: given.receipts,
+            reconcile: given.reconcile,
+            reconcile_usual: ReconcileUsual::default(),
+            every_of_env: None,
+        };
+        let usual = usual_policy(section, &store);
+        let common = upkeep.plan(section, (id, store), times.ttl, usual, settings)?;
+        Ok(Box::new(LeasesPlan { common, times }))
+    }
+
+    fn routes(&self) -> OpenApiRouter<Shared> {
+        http::leases::routes()
+    }
+
+    fn slow_operations(&self) -> &'static [&'static str] {
+        http::leases::SLOW
+    }
+}
+
+/// The bounds of the original everywhere; what spares a server that throttles, only where there is one.
+fn usual_policy(section: &Section<'_>, store: &str) -> Policy {
+    let policy = Policy {
+        idle_grace: Some(IDLE_GRACE),
+        max_ops: Some(OPS_MAX),
+        max_runtime: Some(RUNTIME_MAX),
+        ..Policy::default()
+    };
+    match section.is_embedded(store) {
+        true => Policy { hold: LEASES_HOLD, ..policy },
+        false => {
+            Policy { entry_delay: OP_DELAY, batch: BATCH, hold: HOLD, timeout: TIMEOUT, ..policy }
+        }
+    }
+}
+
+fn plan_times(
+    section: &Section<'_>,
+    given: &LeasesSection,
+    embedded: bool,
+    settings: &mut Settings,
+) -> Result<LeasesTimes, ConfigError> {
+    let ms = Duration::from_millis;
+    let lasting = (ms(TTL_MS_MIN), ms(TTL_MS_MAX));
+    let mut pick = |key: &str, given: Option<Span>, usual, (min, max)| {
+        let span = settings.pick(section, key, given.map(|span| span.0), usual);
+        if (min..=max).contains(&span) {
+            return Ok(span);
+        }
+        let (min, max) = (show_span(min), show_span(max));
+        Err(section.wrong(key, &format!("{} must be {min} to {max}", show_span(span))))
+    };
+    let ttl = pick("ttl", given.ttl, ms(TTL_MS), lasting)?;
+    let decision_ttl = pick("decision_ttl", given.decision_ttl, ms(DECISION_TTL_MS), lasting)?;
+    let bucket = match (embedded, given.bucket) {
+        (false, bucket) => Some(pick("bucket", bucket, BUCKET, (BUCKET_MIN, BUCKET_MAX))?),
+        (true, None) => None,
+        (true, Some(_)) => {
+            let what = "the embedded store has no buckets: its index is exact; leave it out";
+            return Err(section.wrong("bucket", what));
+        }
+    };
+    Ok(LeasesTimes { ttl, decision_ttl, bucket })
+}
+
+impl LeasesPlan {
+    fn describe_idle(&self) -> String {
+        let every = show_span(self.common.policy.every);
+        match self.common.policy.idle_grace {
+            Some(idle) => format!(
+                "whoever touches a key clears what is over first; a pass every {every} tidies up the \
+                 rest, once nobody has used the leases for {}",
+                show_span(idle)
+            ),
+            None => format!(
+                "whoever touches a key clears what is over first; a pass every {every} tidies up the \
+                 rest"
+            ),
+        }
+    }
+
+    fn describe_bounds(&self) -> Option<String> {
+        let policy = &self.common.policy;
+        let ops = policy.max_ops.map(|ops| format!("{ops} entries"));
+        let runtime = policy.max_runtime.map(show_span);
+        let most: Vec<String> = [ops, runtime].into_iter().flatten().collect();
+        let pause = match policy.entry_delay.is_zero() {
+            true => String::new(),
+            false => format!(", and rests {} for each", show_span(policy.entry_delay)),
+        };
+        match most.is_empty() && pause.is_empty() {
+            true => None,
+            false => Some(format!("a pass does at most {}{pause}", most.join(" or "))),
+        }
+    }
+}
+
+impl Planned for LeasesPlan {
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn describe(&self) -> Vec<String> {
+        let LeasesTimes { ttl, decision_ttl, bucket } = self.times;
+        let mut plan = vec![
+            format!(
+                "a lease lasts {} from each renewal unless told, by the store's clock; a decision is \
+                 kept for {}",
+                show_span(ttl),
+                show_span(decision_ttl)
+            ),
+            self.describe_idle(),
+        ];
+        plan.extend(self.describe_bounds());
+        plan.extend(bucket.map(|bucket| {
+            format!(
+                "the index has a bucket for every {} of UTC, and only those that are over are swept",
+                show_span(bucket)
+            )
+        }));
+        plan
+    }
+
+    fn describe_brake(&self) -> String {
+        let away = match self.times.bucket {
+            None => "after the store was away every lease has a whole TTL again",
+            // Nobody can tell for how long a bucket was out of reach, and of whom.
+            Some(_) => {
+                "a lease is over at its deadline, whether or not its holder reached the store"
+            }
+        };
+        format!("the brake holds when the operator says so; {away}")
+    }
+
+    fn build(&self, ground: Ground<'_>) -> lapsed_core::Result<Built> {
+        let common = &self.common;
+        let per_pass = |ops: u64| ops.saturating_mul(REQUESTS_PER_OP) + REQUESTS_MIN;
+        let per_pass = common.policy.max_ops.map(per_pass);
+        let opened = ground.store.leases(&common.id, &self.times, per_pass)?;
+        let leases = Arc::new(Leases::new(LeasesParts {
+            id: common.id.clone(),
+            leases: opened.leases,
+            index: opened.index,
+            store: ground.store.store(),
+            ttl: self.times.ttl,
+            decision_ttl: self.times.decision_ttl,
+            brake: ground.brake,
+            clock: ground.clock,
+            activity: ground.activity,
+            witness: ground.witness,
+            timeout: common.policy.timeout,
+        }));
+        Ok(Built { system: leases.clone(), operations: leases, store: None })
+    }
+}

@@ -1,0 +1,258 @@
+//! `kind = "sessions"`: its section of the configuration, and how it is built.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lapsed_core::Kind;
+use lapsed_core::sessions::{GRACE_MS, HEARTBEAT_TTL_MS, Sessions, SessionsParts};
+use lapsed_core::sweep::policy::Policy;
+use serde::Deserialize;
+use utoipa_axum::router::OpenApiRouter;
+
+use super::{Built, Ground, Planned, Room};
+use crate::config::ConfigError;
+use crate::config::common::{
+    Access, BrakeSection, Common, ReceiptsSection, ReconcileSection, ReconcileUsual, Section,
+    Upkeep, plan_id, plan_key, plan_shards,
+};
+use crate::config::heartbeat::Heartbeat;
+use crate::config::origin::{Origin, Settings};
+use crate::config::sweep::{Pause, SweepSection};
+use crate::config::token::Scope;
+use crate::config::units::{Span, parse_go_span, show_span};
+use crate::http::{self, Shared};
+
+/// The original's variables; they win over `sweep.every` and `grace`.
+pub const INTERVAL_ENV: &str = "CLEANUP_INTERVAL";
+pub const GRACE_ENV: &str = "ORPHAN_MAX_AGE";
+
+/// How often orphans are looked for unless told.
+const EVERY: Duration = Duration::from_secs(30);
+
+/// The room of `sessions`.
+pub struct SessionsRoom;
+
+/// As the file writes it. The key names only matter where an application writes them itself.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct SessionsSection {
+    #[serde(rename = "kind")]
+    _kind: Option<Kind>,
+    name: Option<String>,
+    store: Option<String>,
+    mode: Access,
+    #[serde(alias = "orphan_max_age")]
+    grace: Option<Span>,
+    heartbeat_ttl: Option<Span>,
+    heartbeat_interval: Option<Span>,
+    session_key: Option<String>,
+    ref_count_key: Option<String>,
+    broadcaster_key: Option<String>,
+    disconnected_key: Option<String>,
+    shards: Option<u16>,
+    sweep: SweepSection,
+    brake: BrakeSection,
+    receipts: ReceiptsSection,
+    reconcile: ReconcileSection,
+}
+
+/// Where the sessions are on a store that others write to, too.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionsLayout {
+    /// Who writes them.
+    pub access: Access,
+    /// A session's hash; `{session}` is its id.
+    pub session_key: String,
+    /// How many references a session has; `{session}` is its id.
+    pub ref_count_key: String,
+    /// A broadcaster's current session; `{broadcaster}` is its id.
+    pub broadcaster_key: String,
+    /// The disconnected sessions by when they were.
+    pub disconnected_key: String,
+    /// Over how many shards a native layout is spread.
+    pub shards: u16,
+}
+
+/// How long things last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionsTimes {
+    /// How long a session is kept that nobody is connected to.
+    pub grace: Duration,
+    /// How long an owner's beat lasts unless it says otherwise.
+    pub ttl: Duration,
+}
+
+#[derive(Debug)]
+struct SessionsPlan {
+    common: Common,
+    layout: SessionsLayout,
+    times: SessionsTimes,
+    heartbeat_interval: Duration,
+}
+
+impl Room for SessionsRoom {
+    fn kind(&self) -> Kind {
+        Kind::Sessions
+    }
+
+    fn plan(&self, section: &Section<'_>) -> Result<Box<dyn Planned>, ConfigError> {
+        let mut given: SessionsSection = section.read()?;
+        let id = plan_id(section, Kind::Sessions, given.name.as_deref())?;
+        let store = section.store(given.store.as_deref())?;
+        given.mode.check(section, &store)?;
+        let mut settings = Settings::default();
+        let layout = plan_layout(section, &mut given, &mut settings)?;
+        let grace = plan_grace(section, given.grace, &mut settings)?;
+        let (beat, pause) = (given.heartbeat_ttl, given.heartbeat_interval);
+        let heartbeat = Heartbeat::given(beat, pause, Duration::from_millis(HEARTBEAT_TTL_MS));
+        let (ttl, interval) = heartbeat.plan(section, &mut settings)?;
+        let upkeep = Upkeep {
+            sweep: given.sweep,
+            pause: Pause::AfterBatch,
+            brake: given.brake,
+            receipts: given.receipts,
+            reconcile: given.reconcile,
+            reconcile_usual: ReconcileUsual::default(),
+            every_of_env: span_of_env(section, INTERVAL_ENV)?.map(|every| (every, INTERVAL_ENV)),
+        };
+        let times = SessionsTimes { grace, ttl };
+        let usual = Policy { every: EVERY, ..section.usual_policy(&store) };
+        let silence = threshold(layout.access, times);
+        let common = upkeep.plan(section, (id, store), silence, usual, settings)?;
+        let common = Common { grace: Some(grace), ..common };
+        Ok(Box::new(SessionsPlan { common, layout, times, heartbeat_interval: interval }))
+    }
+
+    fn routes(&self) -> OpenApiRouter<Shared> {
+        http::sessions::routes()
+    }
+
+    fn scopes(&self) -> &'static [(&'static str, Scope)] {
+        http::sessions::SCOPES
+    }
+
+    fn slow_operations(&self) -> &'static [&'static str] {
+        http::sessions::SLOW
+    }
+}
+
+/// What the store-away grace waits for: everybody must have been able to beat, and to connect.
+fn threshold(access: Access, times: SessionsTimes) -> Duration {
+    match access {
+        Access::Native => times.ttl.max(times.grace),
+        Access::Adopt => times.grace,
+    }
+}
+
+/// `grace`, also called `orphan_max_age`; the environment wins.
+fn plan_grace(
+    section: &Section<'_>,
+    given: Option<Span>,
+    settings: &mut Settings,
+) -> Result<Duration, ConfigError> {
+    let line = section.line_of("grace").or_else(|| section.line_of("orphan_max_age"));
+    let asked = given.map_or(Duration::from_millis(GRACE_MS), |span| span.0);
+    let (grace, origin) = match (span_of_env(section, GRACE_ENV)?, given, line) {
+        (Some(grace), _, line) => (grace, Origin::Env(GRACE_ENV, line)),
+        (None, Some(_), Some(line)) => (asked, Origin::File(line)),
+        _ => (asked, Origin::Default),
+    };
+    settings.note("grace", &grace, origin);
+    Ok(grace)
+}
+
+fn plan_layout(
+    section: &Section<'_>,
+    given: &mut SessionsSection,
+    settings: &mut Settings,
+) -> Result<SessionsLayout, ConfigError> {
+    let shards = plan_shards(section, given.shards, settings)?;
+    let mut key = |key: &str, given: Option<String>, default: &str, place: Option<&str>| {
+        plan_key(section, key, given, default, place, settings)
+    };
+    let (session, broadcaster) = (Some("{session}"), Some("{broadcaster}"));
+    let given_broadcaster = given.broadcaster_key.take();
+    Ok(SessionsLayout {
+        access: given.mode,
+        session_key: key("session_key", given.session_key.take(), "session:{session}", session)?,
+        ref_count_key: key(
+            "ref_count_key",
+            given.ref_count_key.take(),
+            "ref_count:{session}",
+            session,
+        )?,
+        broadcaster_key: key(
+            "broadcaster_key",
+            given_broadcaster,
+            "broadcaster:{broadcaster}",
+            broadcaster,
+        )?,
+        disconnected_key: key(
+            "disconnected_key",
+            given.disconnected_key.take(),
+            "disconnected_sessions",
+            None,
+        )?,
+        shards,
+    })
+}
+
+/// What one of the original's variables says.
+fn span_of_env(section: &Section<'_>, name: &'static str) -> Result<Option<Duration>, ConfigError> {
+    let Some(text) = section.env(name) else { return Ok(None) };
+    let wrong = |what| ConfigError(format!("the environment variable {name}: {what}"));
+    parse_go_span(&text).map(Some).map_err(wrong)
+}
+
+impl Planned for SessionsPlan {
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn describe(&self) -> Vec<String> {
+        let (policy, grace) = (&self.common.policy, self.times.grace);
+        let mut plan = vec![
+            format!(
+                "a session that nobody is connected to is kept for {}, by the store's clock",
+                show_span(grace)
+            ),
+            format!(
+                "a pass every {}: it is deleted at the latest {} after its last reference went, \
+                 give or take {} of jitter",
+                show_span(policy.every),
+                show_span(grace + policy.every),
+                show_span(policy.every.mul_f64(policy.jitter))
+            ),
+        ];
+        if self.layout.access == Access::Native {
+            plan.push(format!(
+                "owners beat every {} and are dead after {} of silence; their references go with \
+                 them",
+                show_span(self.heartbeat_interval),
+                show_span(self.times.ttl)
+            ));
+        }
+        plan
+    }
+
+    fn build(&self, ground: Ground<'_>) -> lapsed_core::Result<Built> {
+        let common = &self.common;
+        let opened = ground.store.sessions(&common.id, self.times, &self.layout)?;
+        let sessions = Arc::new(Sessions::new(SessionsParts {
+            id: common.id.clone(),
+            sessions: opened.sessions,
+            index: opened.index,
+            store: ground.store.store(),
+            grace: self.times.grace,
+            ttl: self.times.ttl,
+            brake: ground.brake,
+            clock: ground.clock,
+            activity: ground.activity,
+            witness: ground.witness,
+            timeout: common.policy.timeout,
+            batch: common.policy.batch,
+            sweeper: ground.process.to_owned(),
+        }));
+        Ok(Built { system: sessions.clone(), operations: sessions, store: None })
+    }
+}

@@ -1,0 +1,144 @@
+//! Passes and reconciliations as spans, from what is witnessed of them. A span is made when its work has
+//! ended, dated back to when it began.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use lapsed_core::receipt::{Reason, Receipt, Witness};
+use lapsed_core::reconcile::{Ended, ReconcileReport, Reconciled};
+use lapsed_core::sweep::{Act, PassReport, Stopped};
+use lapsed_core::{Error, SystemId};
+use opentelemetry::trace::{Span, SpanBuilder, Status, TraceContextExt};
+use opentelemetry::{Context, KeyValue};
+
+use super::Telemetry;
+
+/// How many batches of one pass have a span of their own; the pass says how many there were.
+const BATCHES_MAX: usize = 200;
+
+/// Makes spans, and passes everything on.
+pub struct Traced {
+    next: Arc<dyn Witness>,
+    telemetry: Arc<Telemetry>,
+    /// Of the passes that have not ended.
+    batches: Mutex<HashMap<SystemId, Batches>>,
+}
+
+#[derive(Default)]
+struct Batches {
+    count: i64,
+    kept: Vec<Batch>,
+}
+
+struct Batch {
+    suspects: usize,
+    took: Duration,
+    ended: SystemTime,
+}
+
+impl Traced {
+    /// Passes on to `next`.
+    pub fn new(next: Arc<dyn Witness>, telemetry: Arc<Telemetry>) -> Arc<Traced> {
+        Arc::new(Traced { next, telemetry, batches: Mutex::default() })
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<SystemId, Batches>> {
+        self.batches.lock().expect("no holder of this lock panics")
+    }
+
+    /// A span that ends now.
+    fn begin(&self, name: &'static str, took_ms: u64, attributes: Vec<KeyValue>) -> Context {
+        let began = SystemTime::now() - Duration::from_millis(took_ms);
+        let span = SpanBuilder::from_name(name).with_start_time(began).with_attributes(attributes);
+        let parent = Context::current();
+        let span = span.start_with_context(&self.telemetry.tracer, &parent);
+        parent.with_span(span)
+    }
+
+    fn tell_batch(&self, pass: &Context, batch: &Batch) {
+        let suspects = KeyValue::new("lapsed.suspects", batch.suspects as i64);
+        let mut span = SpanBuilder::from_name("batch")
+            .with_start_time(batch.ended - batch.took)
+            .with_attributes([suspects])
+            .start_with_context(&self.telemetry.tracer, pass);
+        span.end_with_timestamp(batch.ended);
+    }
+}
+
+fn of_pass(report: &PassReport, batches: i64) -> Vec<KeyValue> {
+    vec![
+        KeyValue::new("lapsed.system", report.system.clone()),
+        KeyValue::new("lapsed.kind", report.kind.as_str()),
+        KeyValue::new("lapsed.dry_run", report.dry_run),
+        KeyValue::new("lapsed.stopped", report.stopped.to_string()),
+        KeyValue::new("lapsed.examined", report.examined as i64),
+        KeyValue::new("lapsed.suspects", report.suspects as i64),
+        KeyValue::new("lapsed.reclaimed", report.reclaimed as i64),
+        KeyValue::new("lapsed.batches", batches),
+    ]
+}
+
+fn of_reconciliation(report: &ReconcileReport) -> Vec<KeyValue> {
+    vec![
+        KeyValue::new("lapsed.system", report.system.clone()),
+        KeyValue::new("lapsed.kind", report.kind.as_str()),
+        KeyValue::new("lapsed.dry_run", report.dry_run),
+        KeyValue::new("lapsed.examined", report.examined as i64),
+        KeyValue::new("lapsed.drift", report.drift() as i64),
+    ]
+}
+
+impl Witness for Traced {
+    fn reclaimed(&self, receipt: &Receipt) {
+        self.next.reclaimed(receipt);
+    }
+
+    fn cleared(&self, system: &SystemId, reason: Reason, late_ms: u64) {
+        self.next.cleared(system, reason, late_ms);
+    }
+
+    fn batched(&self, system: &SystemId, suspects: usize, took: Duration) {
+        self.next.batched(system, suspects, took);
+        let mut all = self.lock();
+        let batches = all.entry(system.clone()).or_default();
+        batches.count += 1;
+        if batches.kept.len() < BATCHES_MAX {
+            batches.kept.push(Batch { suspects, took, ended: SystemTime::now() });
+        }
+    }
+
+    fn passed(&self, report: &PassReport) {
+        self.next.passed(report);
+        let id = SystemId::new(report.kind, &report.system).ok();
+        let batches = id.and_then(|id| self.lock().remove(&id)).unwrap_or_default();
+        let pass = self.begin("pass", report.took_ms, of_pass(report, batches.count));
+        batches.kept.iter().for_each(|batch| self.tell_batch(&pass, batch));
+        if report.stopped == Stopped::Error {
+            let why = report.detail.clone().unwrap_or_default();
+            pass.span().set_status(Status::error(why));
+        }
+        pass.span().end();
+    }
+
+    fn zombie_rejected(&self, system: &SystemId) {
+        self.next.zombie_rejected(system);
+    }
+
+    fn store_error(&self, system: &SystemId, error: &Error) {
+        self.next.store_error(system, error);
+    }
+
+    fn healed(&self, system: &SystemId, page: &Reconciled, act: Act) {
+        self.next.healed(system, page, act);
+    }
+
+    fn reconciled(&self, report: &ReconcileReport, ended: Ended<'_>) {
+        self.next.reconciled(report, ended);
+        let span = self.begin("reconcile", report.took_ms, of_reconciliation(report));
+        if let Ended::Failed(error) = ended {
+            span.span().set_status(Status::error(error.to_string()));
+        }
+        span.span().end();
+    }
+}

@@ -1,0 +1,207 @@
+//! The courier of one webhook and one system: mark, read, send, mark.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use lapsed_core::Result;
+use lapsed_core::receipt::{Receipt, ReceiptQuery};
+use lapsed_core::schedule::Stop;
+use tokio::sync::watch;
+
+use super::Hook;
+use super::body::Body;
+use super::letters::Undelivered;
+use crate::node::Live;
+
+/// How often to look for what other processes wrote; seldom where every look is paid for.
+const LOOK: Duration = Duration::from_secs(1);
+const LOOK_METERED: Duration = Duration::from_secs(15);
+
+/// How long to wait after the store did not answer.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// For how long a turn is taken besides the time of one try.
+const TURN: Duration = Duration::from_secs(5);
+
+/// Delivers until told to stop. What is between two tries then stays after the mark.
+pub async fn run(hook: Arc<Hook>, live: Arc<Live>, mut wakeups: watch::Receiver<()>, stop: Stop) {
+    let courier = Courier { hook, live, stop };
+    while !courier.stop.is_told() {
+        wakeups.mark_unchanged();
+        match courier.round().await {
+            Ok(Round::Went) => {}
+            Ok(Round::Nothing) => courier.nap(courier.look(), wakeups.changed()).await,
+            Ok(Round::NotOurs) => courier.nap(TURN / 3, std::future::pending::<()>()).await,
+            Err(error) => {
+                let (webhook, system) = (courier.hook.name(), courier.live.id());
+                tracing::warn!(%webhook, %system, %error, "delivering waits for the store");
+                courier.nap(PAUSE, std::future::pending::<()>()).await;
+            }
+        }
+    }
+    let _ = courier.live.end_turn(&courier.hook.book.mark, &courier.hook.process).await;
+}
+
+struct Courier {
+    hook: Arc<Hook>,
+    live: Arc<Live>,
+    stop: Stop,
+}
+
+/// What came of one round.
+enum Round {
+    /// Something was delivered, given up, or broken off.
+    Went,
+    /// There was nothing to deliver.
+    Nothing,
+    /// Another process delivers.
+    NotOurs,
+}
+
+/// What came of all tries at one delivery.
+enum Tried {
+    /// The receiver has it.
+    Taken,
+    /// It was given up, after so many tries, for that reason.
+    GivenUp(u32, String),
+    /// Told to stop, or the turn is another's now.
+    BrokenOff,
+}
+
+impl Courier {
+    async fn round(&self) -> Result<Round> {
+        if !self.take_turn().await? {
+            return Ok(Round::NotOurs);
+        }
+        if self.again().await? {
+            return Ok(Round::Went);
+        }
+        let mark = self.mark().await?;
+        let found = self.read(mark, self.hook.plan.batch).await?;
+        let Some(last) = found.last().map(|receipt| receipt.id.seq) else {
+            self.hook.series.lag(self.live.id(), Duration::ZERO);
+            return Ok(Round::Nothing);
+        };
+        let looked_at = found.len();
+        if self.settle(found, looked_at).await? {
+            self.live.advance_mark(&self.hook.book.mark, last).await?;
+        }
+        Ok(Round::Went)
+    }
+
+    /// Delivers those that are wanted; buries what is given up. Whether that is done with.
+    async fn settle(&self, found: Vec<Receipt>, looked_at: usize) -> Result<bool> {
+        let (first, last) = match (found.first(), found.last()) {
+            (Some(first), Some(last)) => (first.id.seq, last.id.seq),
+            _ => return Ok(true),
+        };
+        let wanted: Vec<Receipt> =
+            found.into_iter().filter(|receipt| self.hook.plan.wants(receipt.reason)).collect();
+        let Some(oldest) = wanted.first().map(|receipt| receipt.at_ms) else { return Ok(true) };
+        let body = Body::of(self.hook.name(), self.live.id(), &wanted);
+        match self.deliver(&body, oldest).await? {
+            Tried::Taken => Ok(true),
+            Tried::BrokenOff => Ok(false),
+            Tried::GivenUp(attempts, why) => {
+                let delivery = body.delivery;
+                let letter = Undelivered { delivery, first, last, looked_at, attempts, why };
+                self.hook.bury(&self.live, &letter).await?;
+                Ok(true)
+            }
+        }
+    }
+
+    /// Tries until it was taken, until there were too many tries, or until told to stop.
+    async fn deliver(&self, body: &Body, oldest_ms: u64) -> Result<Tried> {
+        let began = Instant::now();
+        let now_ms = self.live.store_info().await?.now_ms;
+        let late = Duration::from_millis(now_ms.saturating_sub(oldest_ms));
+        let attempts = self.hook.plan.attempts;
+        for attempt in 1..=attempts {
+            self.hook.series.lag(self.live.id(), late + began.elapsed());
+            let Err(why) = self.hook.send(body, attempt).await else {
+                tracing::debug!(delivery = body.delivery, attempt, "delivered");
+                return Ok(Tried::Taken);
+            };
+            let (webhook, system) = (self.hook.name(), self.live.id());
+            tracing::warn!(%webhook, %system, delivery = body.delivery, attempt, why, "not delivered");
+            if attempt == attempts {
+                return Ok(Tried::GivenUp(attempts, why));
+            }
+            if !self.rest(self.jittered(attempt)).await? {
+                break;
+            }
+        }
+        Ok(Tried::BrokenOff)
+    }
+
+    /// The pause after a try, somewhere between its half and its whole: receivers that come back are not
+    /// met by everybody at once.
+    fn jittered(&self, attempt: u32) -> Duration {
+        let share = (self.hook.clock.random() % 1_000) as f64 / 2_000.0;
+        self.hook.plan.pause(attempt).mul_f64(0.5 + share)
+    }
+
+    /// Waits, and keeps the turn meanwhile. False: told to stop, or it is another's.
+    async fn rest(&self, mut left: Duration) -> Result<bool> {
+        while !left.is_zero() && !self.stop.is_told() {
+            let part = left.min(TURN / 3);
+            self.nap(part, std::future::pending::<()>()).await;
+            left -= part;
+            if !self.take_turn().await? {
+                return Ok(false);
+            }
+        }
+        Ok(!self.stop.is_told())
+    }
+
+    /// What was put back is delivered before what is new.
+    async fn again(&self) -> Result<bool> {
+        let Some((seq, letter)) = self.hook.next_again(&self.live).await? else { return Ok(false) };
+        let mut found = self.read(letter.first.saturating_sub(1), letter.looked_at.max(1)).await?;
+        found.retain(|receipt| receipt.id.seq <= letter.last);
+        if found.is_empty() {
+            let (webhook, system) = (self.hook.name(), self.live.id());
+            tracing::warn!(%webhook, %system, delivery = letter.delivery, "its receipts are no longer kept");
+        }
+        if self.settle(found, letter.looked_at).await? {
+            self.hook.tried_again(&self.live, seq).await?;
+        }
+        Ok(true)
+    }
+
+    /// Where it stands. Who is new begins with what comes from now on.
+    async fn mark(&self) -> Result<u64> {
+        if let Some(mark) = self.live.mark(&self.hook.book.mark).await? {
+            return Ok(mark);
+        }
+        let newest = ReceiptQuery { limit: 1, ..ReceiptQuery::default() };
+        let newest = self.live.receipts(newest).await?;
+        let newest = newest.first().map_or(0, |receipt| receipt.id.seq);
+        self.live.advance_mark(&self.hook.book.mark, newest).await
+    }
+
+    async fn read(&self, after: u64, limit: usize) -> Result<Vec<Receipt>> {
+        let query = ReceiptQuery { after: Some(after), before: None, limit };
+        self.live.receipts(query).await
+    }
+
+    async fn take_turn(&self) -> Result<bool> {
+        let ttl = self.hook.plan.timeout + TURN;
+        let Hook { book, process, .. } = &*self.hook;
+        self.live.take_turn(&book.mark, process, ttl.as_millis() as u64).await
+    }
+
+    fn look(&self) -> Duration {
+        if self.live.is_metered() { LOOK_METERED } else { LOOK }
+    }
+
+    /// So long, or until something happens.
+    async fn nap(&self, most: Duration, happens: impl Future) {
+        tokio::select! {
+            _ = happens => {}
+            () = self.stop.told() => {}
+            () = tokio::time::sleep(most) => {}
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Dead letters of a webhook: deliveries that were not taken in as many tries as are allowed.
+//!
+//! A letter names the receipts, it does not carry them: they are in the store for as long as it keeps
+//! them, and a letter stays small however much they carry.
+
+use lapsed_core::notes::{Note, NoteQuery};
+use lapsed_core::receipt::ReceiptId;
+use lapsed_core::{Error, Result, SystemId};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::Hook;
+use crate::node::Live;
+
+/// The most letters of one system in one answer.
+pub const LETTERS_MAX: usize = 1_000;
+
+/// What could not be delivered.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Undelivered {
+    /// The id of the delivery.
+    pub delivery: String,
+    /// The number of its first receipt.
+    pub first: u64,
+    /// The number of its last.
+    pub last: u64,
+    /// How many receipts were looked at.
+    pub looked_at: usize,
+    /// How often it was tried.
+    pub attempts: u32,
+    /// What came of the last try.
+    pub why: String,
+}
+
+/// The same, with its place in the store.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct DeadLetter {
+    /// Its id: `KIND-NAME-NUMBER`.
+    pub id: String,
+    /// `KIND/NAME` of the system whose receipts it is about.
+    pub system: String,
+    /// Since when, on the store's clock.
+    pub at_ms: u64,
+    /// What it is about.
+    #[serde(flatten)]
+    pub what: Undelivered,
+}
+
+impl DeadLetter {
+    /// A note that cannot be read is of nobody, and left out.
+    fn read(system: &SystemId, note: &Note) -> Option<DeadLetter> {
+        let what = serde_json::from_str(&note.text).ok()?;
+        let id = ReceiptId { system: system.clone(), seq: note.seq }.to_string();
+        Some(DeadLetter { id, system: system.to_string(), at_ms: note.at_ms, what })
+    }
+}
+
+/// What becomes of a letter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It is tried again.
+    PutBack,
+    /// It is forgotten.
+    Deleted,
+}
+
+impl Hook {
+    /// The newest letters of one system, before that number.
+    pub async fn letters(
+        &self,
+        live: &Live,
+        before: Option<u64>,
+        limit: usize,
+    ) -> Result<Vec<DeadLetter>> {
+        let query = NoteQuery { before, limit };
+        let notes = live.notes(&self.book.dead, query).await?;
+        Ok(notes.iter().filter_map(|note| DeadLetter::read(live.id(), note)).collect())
+    }
+
+    /// Puts a letter back or deletes it; whether it was there. It is written down anew before it is struck
+    /// out: who is killed in between has it twice, and nobody loses it.
+    pub async fn settle(&self, id: &str, fate: Fate) -> Result<bool> {
+        let ReceiptId { system, seq } = id.parse().map_err(|_| no_letter_id(id))?;
+        let Some(live) = self.lives().iter().find(|live| *live.id() == system) else {
+            return Ok(false);
+        };
+        if fate == Fate::PutBack {
+            let query = NoteQuery { before: seq.checked_add(1), limit: 1 };
+            let found = live.notes(&self.book.dead, query).await?;
+            let Some(note) = found.iter().find(|note| note.seq == seq) else { return Ok(false) };
+            live.note(&self.book.again, &note.text).await?;
+        }
+        live.strike(&self.book.dead, seq).await
+    }
+
+    /// The letter that is to be tried next, with its number.
+    pub(super) async fn next_again(&self, live: &Live) -> Result<Option<(u64, Undelivered)>> {
+        let found = live.notes(&self.book.again, NoteQuery { before: None, limit: 1 }).await?;
+        let Some(note) = found.first() else { return Ok(None) };
+        match serde_json::from_str(&note.text) {
+            Ok(letter) => Ok(Some((note.seq, letter))),
+            Err(error) => {
+                tracing::error!(webhook = %self.name(), %error, "a letter cannot be read; it is struck out");
+                live.strike(&self.book.again, note.seq).await?;
+                Ok(None)
+            }
+        }
+    }
+
+    pub(super) async fn tried_again(&self, live: &Live, seq: u64) -> Result<()> {
+        live.strike(&self.book.again, seq).await.map(drop)
+    }
+
+    pub(super) async fn bury(&self, live: &Live, letter: &Undelivered) -> Result<()> {
+        let text = serde_json::to_string(letter).unwrap_or_default();
+        live.note(&self.book.dead, &text).await?;
+        self.series.count("dead");
+        let (webhook, system, why) = (self.name(), live.id(), &letter.why);
+        tracing::error!(%webhook, %system, delivery = letter.delivery, why, "delivery given up");
+        Ok(())
+    }
+}
+
+fn no_letter_id(id: &str) -> Error {
+    Error::Invalid(format!(
+        "{id:?} is not the id of a dead letter; they look like `registry-default-42` (see `lapsed webhook dead`)"
+    ))
+}
