@@ -4,7 +4,7 @@
 //! Read in this order: [`clock`] (time is given, never taken), [`owner`] (who holds things),
 //! [`sweep`] (suspect → guard → outcome), [`receipt`] (what happened), [`schedule`] and [`leader`]
 //! (when, and who), [`notes`] (small things that outlive a process), then the room of a system: [`registry`],
-//! [`sessions`], [`inflight`], [`leases`], [`availability`].
+//! [`sessions`], [`inflight`], [`leases`].
 //!
 //! This crate does no I/O. A store (`lapsed-embedded`, ...) fills the seams [`store::Store`],
 //! [`owner::OwnerStore`], [`sweep::Sweep`] and one trait a system. The page of `lapsed-embedded` shows a
@@ -34,10 +34,9 @@
 //! // A store that was away until a moment ago declares nobody dead before a whole TTL.
 //! assert_eq!(Strict.judge(&Case { back_ms: 89_000, ..case }), Err(Refusal::StoreAway));
 //! ```
-#![warn(missing_docs)]
 
 pub mod activity;
-pub mod availability;
+
 pub mod clock;
 #[cfg(feature = "conformance")]
 pub mod conformance;

@@ -1,8 +1,8 @@
 //! What every system offers besides its own operations: what the daemon and the CLI work with.
 
-pub(crate) mod calls;
+pub mod calls;
 pub(crate) mod retiring;
-pub(crate) mod words;
+pub mod words;
 
 use std::sync::Arc;
 

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ground::Ground;
-use lapsed_core::availability::memory::MemoryMirror;
-use lapsed_core::availability::{
+use lapsed_availability::memory::MemoryMirror;
+use lapsed_availability::{
     Availability, AvailabilityParts, BreakerPolicy, Profile, SNAPSHOT_MS, SessionChange,
 };
 use lapsed_core::receipt::Silent;

@@ -20,7 +20,7 @@ use std::ops::Deref;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
-use lapsed_core::availability::rules::Settings;
+use lapsed_availability::rules::Settings;
 use lapsed_core::{Result, SystemId};
 
 use crate::availability::book::Book;

@@ -4,7 +4,6 @@
 //! still what was read. Read in this order: `objects` (one request, and what to make of its answer),
 //! `clock` (what time it is there), `doc` (what is written), `leases` (the operations), `log`
 //! (receipts: once, whoever dies when). [`ObjectStore::probe`] tries what the server really does.
-#![warn(missing_docs)]
 
 mod clock;
 mod config;

@@ -23,8 +23,8 @@ mod states;
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use lapsed_core::availability::rules::{Settings, SettingsPatch};
-use lapsed_core::availability::{
+use lapsed_availability::rules::{Settings, SettingsPatch};
+use lapsed_availability::{
     Available, Beat, Changed, Flap, Flip, Flipped, Listed, Listing, Profile, ProviderState,
     Session, SessionChange, SessionOutcome, Truth,
 };

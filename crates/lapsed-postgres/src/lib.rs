@@ -4,7 +4,6 @@
 //! call: a connection, a time limit, an end), `availability` (the operations). Every change of a provider
 //! is one transaction: first the lock on the provider's version, then the change, then a look with fresh
 //! eyes; so the higher version has always seen more.
-#![warn(missing_docs)]
 
 mod address;
 mod availability;

@@ -4,7 +4,6 @@
 //! Every decision is one script: it looks at the server's own clock and at which life of the server
 //! this is, re-checks what it was told, acts, and writes the receipt. Scripts are not undone when
 //! they fail in the middle, so each reads all that it needs before its first write.
-#![warn(missing_docs)]
 
 mod ahead;
 mod doomed;

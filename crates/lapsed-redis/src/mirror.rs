@@ -23,8 +23,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lapsed_core::availability::rules::{Doom, Settings};
-use lapsed_core::availability::{
+use lapsed_availability::rules::{Doom, Settings};
+use lapsed_availability::{
     AvailablePage, BeatPage, Looked, Mirror, MirrorBeat, Presence, Snapshot, SnapshotTurn, Told,
 };
 use lapsed_core::store::Store;

@@ -17,7 +17,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lapsed_core::availability::{Availability, Glance};
+use lapsed_availability::{Availability, Glance};
 use lapsed_core::clock::Clock;
 use lapsed_core::inflight::Counts;
 use lapsed_core::receipt::{Reason, Receipt, Witness};

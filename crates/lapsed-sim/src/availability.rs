@@ -17,9 +17,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lapsed_core::availability::memory::MemoryMirror;
-use lapsed_core::availability::rules::SettingsPatch;
-use lapsed_core::availability::{Mirror, Profile, ProviderState, Truth};
+use lapsed_availability::memory::MemoryMirror;
+use lapsed_availability::rules::SettingsPatch;
+use lapsed_availability::{Mirror, Profile, ProviderState, Truth};
 use lapsed_core::receipt::ReceiptQuery;
 use lapsed_core::reconcile::Reconcile;
 use lapsed_core::sweep::{Act, Cursor};

@@ -10,7 +10,6 @@
 //! [`leases`], and availability on two stores, in [`availability`].
 //!
 //! The same seed gives the same run, down to the last line of its trace.
-#![warn(missing_docs)]
 
 pub mod actors;
 pub mod availability;

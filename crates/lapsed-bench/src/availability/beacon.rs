@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use futures::future::{try_join, try_join_all};
-use lapsed_core::availability::{Snapshot, Source};
+use lapsed_availability::{Snapshot, Source};
 use redis::aio::MultiplexedConnection;
 use tokio::task::JoinSet;
 

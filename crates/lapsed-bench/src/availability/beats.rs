@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use futures::future::try_join_all;
+use lapsed_availability::Beat;
 use lapsed_core::Name;
-use lapsed_core::availability::Beat;
 use redis::aio::MultiplexedConnection;
 
 use super::NAME;

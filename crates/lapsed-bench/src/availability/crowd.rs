@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use lapsed_core::availability::{PAGE_MAX, Source};
+use lapsed_availability::{PAGE_MAX, Source};
 use lapsed_core::sweep::Cursor;
 
 use super::NAME;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use futures::future::try_join_all;
-use lapsed_core::availability::{PAGE_MAX, Source};
+use lapsed_availability::{PAGE_MAX, Source};
 use lapsed_core::sweep::Cursor;
 
 use super::NAME;

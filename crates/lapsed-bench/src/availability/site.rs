@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
+use lapsed_availability::{Availability, AvailabilityParts, BreakerPolicy};
 use lapsed_core::activity::Activity;
-use lapsed_core::availability::{Availability, AvailabilityParts, BreakerPolicy};
 use lapsed_core::clock::SystemClock;
 use lapsed_core::receipt::Silent;
 use lapsed_core::sweep::brake::{Brake, BrakePolicy};

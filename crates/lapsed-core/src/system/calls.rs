@@ -10,7 +10,7 @@ use crate::name::SystemId;
 use crate::receipt::Witness;
 
 /// The way from one system to its store.
-pub(crate) struct Calls {
+pub struct Calls {
     pub id: SystemId,
     pub clock: Arc<dyn Clock>,
     pub activity: Arc<Activity>,

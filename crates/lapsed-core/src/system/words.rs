@@ -14,10 +14,10 @@ use crate::system::Explanation;
 use crate::system::calls::Calls;
 
 /// How many of the newest receipts are searched for a key that is not there.
-pub(crate) const RECEIPTS_SEARCHED: usize = 10_000;
+pub const RECEIPTS_SEARCHED: usize = 10_000;
 
 /// Explains for one system.
-pub(crate) struct Words<'a> {
+pub struct Words<'a> {
     pub calls: &'a Calls,
     pub sweep: &'a dyn Sweep,
     pub store: &'a dyn Store,
@@ -155,6 +155,6 @@ impl Words<'_> {
     }
 }
 
-pub(crate) fn seconds(ms: u64) -> f64 {
+pub fn seconds(ms: u64) -> f64 {
     ms as f64 / 1e3
 }

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
+use lapsed_availability::rules::{Settings, SettingsPatch};
 use lapsed_core::Name;
-use lapsed_core::availability::rules::{Settings, SettingsPatch};
 
 use crate::availability::rows::ProviderRow;
 

@@ -4,7 +4,7 @@
 //! here because its daemon could not reach the mirror, another sweeper that is faster, a `settle`. Each is
 //! a job, and jobs are serial; the row is judged again inside the job that flips it.
 
-use lapsed_core::availability::{Flip, Flipped, ProviderState};
+use lapsed_availability::{Flip, Flipped, ProviderState};
 use lapsed_core::clock::Clock;
 use lapsed_core::receipt::{Reason, Receipt, ReceiptId};
 use lapsed_core::sweep::{Batch, BatchId, Refusal};

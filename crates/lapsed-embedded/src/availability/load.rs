@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::PoisonError;
 
-use lapsed_core::availability::rules::SettingsPatch;
+use lapsed_availability::rules::SettingsPatch;
 use lapsed_core::{Name, Result};
 use redb::{ReadTransaction, ReadableTable};
 

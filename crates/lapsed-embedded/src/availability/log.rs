@@ -1,6 +1,6 @@
 //! The log: one row a flip between online and offline, written by the job that flips.
 
-use lapsed_core::availability::Flap;
+use lapsed_availability::Flap;
 use lapsed_core::sweep::{Tidied, TidyLimits};
 use lapsed_core::{Name, Result};
 use redb::ReadableTable;

@@ -1,8 +1,8 @@
 //! Providers: made, toggled, activated, beating, refreshed; and the settings. Each is one job.
 
+use lapsed_availability::rules::{Settings, SettingsPatch};
+use lapsed_availability::{Beat, Changed, Profile, ProviderState};
 use lapsed_core::Name;
-use lapsed_core::availability::rules::{Settings, SettingsPatch};
-use lapsed_core::availability::{Beat, Changed, Profile, ProviderState};
 
 use crate::availability::Core;
 use crate::availability::log::LogStatus;

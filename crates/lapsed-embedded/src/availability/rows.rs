@@ -1,8 +1,8 @@
 //! Rows: what a provider and a session are on disk, and how a version is taken.
 
+use lapsed_availability::rules::next_version;
+use lapsed_availability::{Available, Changed, Listed, ProviderState, Session};
 use lapsed_core::Name;
-use lapsed_core::availability::rules::next_version;
-use lapsed_core::availability::{Available, Changed, Listed, ProviderState, Session};
 use serde::{Deserialize, Serialize};
 
 use crate::availability::Core;

@@ -1,11 +1,9 @@
-//! Sessions: what becomes of one is said by [`lapsed_core::availability::rules::step`]; how many a provider has
+//! Sessions: what becomes of one is said by [`lapsed_availability::rules::step`]; how many a provider has
 //! is changed in the same job.
 
+use lapsed_availability::rules::{Step, step};
+use lapsed_availability::{ProviderState, Session, SessionChange, SessionOutcome, SessionRefusal};
 use lapsed_core::Name;
-use lapsed_core::availability::rules::{Step, step};
-use lapsed_core::availability::{
-    ProviderState, Session, SessionChange, SessionOutcome, SessionRefusal,
-};
 
 use crate::availability::Core;
 use crate::fault::{Fault, Tried};

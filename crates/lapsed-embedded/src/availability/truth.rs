@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use lapsed_core::availability::rules::{Settings, SettingsPatch};
-use lapsed_core::availability::{
+use lapsed_availability::rules::{Settings, SettingsPatch};
+use lapsed_availability::{
     Available, Beat, Changed, Flap, Flip, Flipped, Listed, Listing, PAGE_MAX, Profile,
     ProviderState, Session, SessionChange, SessionOutcome, Truth,
 };

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lapsed_core::availability::conformance::Fixture;
-use lapsed_core::availability::memory::MemoryMirror;
+use lapsed_availability::conformance::Fixture;
+use lapsed_availability::memory::MemoryMirror;
 use lapsed_core::clock::{Clock, ManualClock, SystemClock};
 use lapsed_core::{Kind, SystemId};
 use lapsed_embedded::{Embedded, Options};
@@ -53,7 +53,7 @@ mod in_memory {
         };
         fixture(store, shared, advance, Duration::from_secs(90), Box::new(()))
     }
-    lapsed_core::availability_conformance!(make);
+    lapsed_availability::availability_conformance!(make);
 }
 
 mod in_a_folder {
@@ -67,5 +67,5 @@ mod in_a_folder {
         };
         fixture(store, SystemClock::shared(), advance, Duration::from_secs(1), Box::new(folder))
     }
-    lapsed_core::availability_conformance!(make, lapsed_testbed::steadily_async);
+    lapsed_availability::availability_conformance!(make, lapsed_testbed::steadily_async);
 }

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use crate::fixture::fragile::Fragile;
 use crate::fixture::providers::{Bench, STALE_MS, START_MS, batch, name};
-use lapsed_core::Result;
-use lapsed_core::availability::{
+use lapsed_availability::{
     Beat, Flip, Flipped, Listing, Profile, ProviderState, SessionChange, SessionOutcome, Truth,
 };
+use lapsed_core::Result;
 use lapsed_core::clock::ManualClock;
 use lapsed_core::system::Restored;
 use lapsed_embedded::LogStatus;

@@ -8,10 +8,8 @@ use crate::fixture::SharedBytes;
 use crate::fixture::fragile::{Fragile, survivor};
 use crate::fixture::providers::{Bench, STALE_MS, START_MS, batch, flip_of, name, silence};
 use futures::FutureExt;
-use lapsed_core::availability::rules::{Settings, SettingsPatch};
-use lapsed_core::availability::{
-    Flip, Listed, Listing, ProviderState, Session, SessionChange, Truth,
-};
+use lapsed_availability::rules::{Settings, SettingsPatch};
+use lapsed_availability::{Flip, Listed, Listing, ProviderState, Session, SessionChange, Truth};
 use lapsed_core::clock::{Clock, ManualClock};
 use lapsed_core::receipt::Receipt;
 use lapsed_core::{Error, Result};

@@ -5,8 +5,8 @@ use std::time::Duration;
 use crate::fixture::providers::{
     Bench, STALE_MS, START_MS, batch, flip_of, flipped, log, name, silence, system,
 };
+use lapsed_availability::{Flip, Flipped, ProviderState, Truth};
 use lapsed_core::Error;
-use lapsed_core::availability::{Flip, Flipped, ProviderState, Truth};
 use lapsed_core::receipt::{Reason, Retention};
 use lapsed_core::store::Store;
 use lapsed_core::sweep::{Batch, Refusal, TidyLimits};

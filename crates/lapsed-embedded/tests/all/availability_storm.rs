@@ -13,11 +13,11 @@ use std::time::Duration;
 use crate::fixture::providers::{Bench, batch, name};
 use crate::fixture::shaky::{Chance, Shaky};
 use futures::future::join_all;
-use lapsed_core::activity::Activity;
-use lapsed_core::availability::memory::MemoryMirror;
-use lapsed_core::availability::{
+use lapsed_availability::memory::MemoryMirror;
+use lapsed_availability::{
     Availability, AvailabilityParts, Beat, BreakerPolicy, Mirror, Session, SessionChange, Truth,
 };
+use lapsed_core::activity::Activity;
 use lapsed_core::clock::{Clock, ManualClock};
 use lapsed_core::receipt::Silent;
 use lapsed_core::reconcile::Reconcile;

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use crate::fixture::providers::{Bench, START_MS, log, name};
-use lapsed_core::Error;
-use lapsed_core::availability::rules::{Settings, SettingsPatch};
-use lapsed_core::availability::{
+use lapsed_availability::rules::{Settings, SettingsPatch};
+use lapsed_availability::{
     Beat, Listing, Profile, SessionChange, SessionOutcome, SessionRefusal, SessionStatus, Truth,
 };
+use lapsed_core::Error;
 use lapsed_embedded::LogStatus::{Offline, Online};
 
 #[tokio::test]
@@ -182,7 +182,7 @@ async fn trap_c7_only_those_online_active_fresh_and_with_room_are_available() {
     let lax = Settings { require_ping: false, max_customers_per_mitra: 9, ..settings };
     assert_eq!(b.truth.count_available(&lax).await.unwrap(), 4, "a, c, full, stale");
     assert_eq!(b.truth.count_online().await.unwrap(), 4);
-    let ids = |listed: Vec<lapsed_core::availability::Listed>| -> Vec<String> {
+    let ids = |listed: Vec<lapsed_availability::Listed>| -> Vec<String> {
         listed.iter().map(|one| one.id.to_string()).collect()
     };
     let listing = Listing { after: Some(name("barred")), limit: 2, online_only: false };

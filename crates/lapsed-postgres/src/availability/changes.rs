@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use lapsed_availability::{Changed, Profile, ProviderState};
 use lapsed_core::Name;
-use lapsed_core::availability::{Changed, Profile, ProviderState};
 
 use crate::availability::PostgresTruth;
 use crate::availability::names::Names;

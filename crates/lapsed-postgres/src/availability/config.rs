@@ -1,6 +1,6 @@
 //! The settings, in the application's configuration table: one row each, as JSON or as text.
 
-use lapsed_core::availability::rules::{Settings, SettingsPatch};
+use lapsed_availability::rules::{Settings, SettingsPatch};
 use lapsed_core::{Error, Result};
 use serde_json::Value as Json;
 use tokio_postgres::Row;

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lapsed_core::availability::{Flip, Flipped, ProviderState};
+use lapsed_availability::{Flip, Flipped, ProviderState};
 use lapsed_core::owner::Incarnation;
 use lapsed_core::receipt::{Evidence, Reason, Receipt, ReceiptId};
 use lapsed_core::sweep::{Act, Batch, BatchId, Refusal};

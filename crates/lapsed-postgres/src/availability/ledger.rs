@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use lapsed_core::availability::ProviderState;
+use lapsed_availability::ProviderState;
 use lapsed_core::receipt::{Receipt, ReceiptId};
 use lapsed_core::store::Store;
 use lapsed_core::sweep::{BatchId, Tidied, TidyLimits};

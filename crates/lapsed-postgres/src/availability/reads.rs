@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use lapsed_core::availability::rules::Settings;
-use lapsed_core::availability::{Available, Beat, Flap, Listed, Listing, ProviderState};
+use lapsed_availability::rules::Settings;
+use lapsed_availability::{Available, Beat, Flap, Listed, Listing, ProviderState};
 use lapsed_core::{Error, Name, Result};
 use tokio_postgres::Row;
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use lapsed_core::availability::{
+use lapsed_availability::{
     ProviderState, Session, SessionChange, SessionOutcome, SessionRefusal, SessionStatus, rules,
 };
 use lapsed_core::{Error, Name, Result};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use lapsed_core::availability::{ProviderState, rules};
+use lapsed_availability::{ProviderState, rules};
 use lapsed_core::{Name, Result};
 use tokio_postgres::Row;
 

@@ -217,7 +217,7 @@ fn indexes(own: &Own, layout: &Layout) -> Vec<Statement> {
 /// Whether a session takes a place. The words without a type, so that a column of an enumeration will do,
 /// and the same words in index and query, so that the one serves the other.
 pub(crate) fn occupying(status: &str) -> String {
-    let words = lapsed_core::availability::SessionStatus::OCCUPYING;
+    let words = lapsed_availability::SessionStatus::OCCUPYING;
     let words: Vec<String> = words.iter().map(|status| literal(status.as_str())).collect();
     format!("{status} IN ({})", words.join(", "))
 }

@@ -1,8 +1,6 @@
 //! An application's own tables: other names, other types, more columns than lapsed knows.
 
-use lapsed_core::availability::{
-    Beat, Profile, SessionChange, SessionOutcome, SessionRefusal, Truth,
-};
+use lapsed_availability::{Beat, Profile, SessionChange, SessionOutcome, SessionRefusal, Truth};
 use lapsed_core::{Error, Name};
 use lapsed_postgres::{Layout, Postgres, PostgresTruth, Triggers};
 use lapsed_testbed::PostgresServer;
@@ -117,7 +115,7 @@ async fn other_names_numbers_and_an_enumeration() {
     );
     let flaps = theirs.truth.log(&name("7"), 9).await.unwrap();
     assert_eq!(flaps.iter().map(|flap| flap.online).collect::<Vec<_>>(), [false, true]);
-    let patch = lapsed_core::availability::rules::SettingsPatch {
+    let patch = lapsed_availability::rules::SettingsPatch {
         max_customers_per_mitra: Some(9),
         ..Default::default()
     };

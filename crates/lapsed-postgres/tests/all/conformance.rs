@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use lapsed_core::availability::Mirror;
-use lapsed_core::availability::conformance::Fixture;
+use lapsed_availability::Mirror;
+use lapsed_availability::conformance::Fixture;
 use lapsed_core::clock::SystemClock;
 
 use crate::fixture::{Bench, system};
@@ -32,7 +32,7 @@ async fn fixture(
 }
 
 mod beside_memory {
-    use lapsed_core::availability::memory::MemoryMirror;
+    use lapsed_availability::memory::MemoryMirror;
 
     use super::*;
 
@@ -45,7 +45,7 @@ mod beside_memory {
         };
         fixture(mirror, lose).await
     }
-    lapsed_core::availability_conformance!(make, lapsed_testbed::steadily_async);
+    lapsed_availability::availability_conformance!(make, lapsed_testbed::steadily_async);
 }
 
 mod beside_valkey {
@@ -76,5 +76,5 @@ mod beside_valkey {
         };
         fixture(mirror, lose).await
     }
-    lapsed_core::availability_conformance!(make, lapsed_testbed::steadily_async);
+    lapsed_availability::availability_conformance!(make, lapsed_testbed::steadily_async);
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lapsed_core::availability::Truth;
+use lapsed_availability::Truth;
 use lapsed_core::store::Store;
 use lapsed_core::{Error, Kind, SystemId};
 use lapsed_postgres::{Address, Layout, Postgres, Triggers};

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use lapsed_core::availability::{
+use lapsed_availability::{
     Flip, Flipped, Listed, Listing, Profile, ProviderState, SessionChange, SessionOutcome, Truth,
 };
 use lapsed_core::clock::{Clock, ManualClock};
@@ -100,7 +100,7 @@ fn meanings(states: &[ProviderState]) -> Vec<String> {
 }
 
 async fn take(truth: &dyn Truth, step: &Step, number: u64) -> Result<String> {
-    let state = |changed: &lapsed_core::availability::Changed| {
+    let state = |changed: &lapsed_availability::Changed| {
         format!(
             "{} changed={} revoked={}",
             meaning(&changed.state),

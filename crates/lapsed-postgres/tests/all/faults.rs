@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lapsed_core::availability::{Flipped, SessionChange, SessionOutcome, Truth};
+use lapsed_availability::{Flipped, SessionChange, SessionOutcome, Truth};
 use lapsed_core::sweep::Refusal;
 use lapsed_core::{Error, Name};
 use lapsed_postgres::{Address, PostgresTruth};

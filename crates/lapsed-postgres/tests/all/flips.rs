@@ -1,7 +1,7 @@
 //! Setting the silent offline: who is, who is not, batches that are settled, what is put back.
 
+use lapsed_availability::{Flip, Flipped, ProviderState, Truth};
 use lapsed_core::Error;
-use lapsed_core::availability::{Flip, Flipped, ProviderState, Truth};
 use lapsed_core::receipt::{Reason, Retention};
 use lapsed_core::store::Store;
 use lapsed_core::sweep::{Act, Batch, Refusal, TidyLimits};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lapsed_core::availability::Truth;
+use lapsed_availability::Truth;
 use lapsed_postgres::{Heard, Listener, Triggers};
 use lapsed_testbed::{PostgresProxy, PostgresServer};
 

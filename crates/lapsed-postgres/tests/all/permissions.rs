@@ -1,7 +1,7 @@
 //! The permissions that docs/operations.md names are enough, each for a user that has just these.
 
-use lapsed_core::availability::rules::SettingsPatch;
-use lapsed_core::availability::{Profile, SessionChange, Truth};
+use lapsed_availability::rules::SettingsPatch;
+use lapsed_availability::{Profile, SessionChange, Truth};
 use lapsed_core::receipt::Retention;
 use lapsed_core::store::Store;
 use lapsed_core::sweep::TidyLimits;

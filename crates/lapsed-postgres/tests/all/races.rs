@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lapsed_core::availability::{Flipped, ProviderState, SessionChange, SessionOutcome, Truth};
+use lapsed_availability::{Flipped, ProviderState, SessionChange, SessionOutcome, Truth};
 
 use crate::fixture::{Bench, STALE_MS, address, batch, flip_of, name};
 

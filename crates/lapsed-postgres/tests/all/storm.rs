@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use lapsed_core::Name;
-use lapsed_core::activity::Activity;
-use lapsed_core::availability::rules::SettingsPatch;
-use lapsed_core::availability::{
+use lapsed_availability::rules::SettingsPatch;
+use lapsed_availability::{
     Availability, AvailabilityParts, Beat, BreakerPolicy, SessionChange, Truth,
 };
+use lapsed_core::Name;
+use lapsed_core::activity::Activity;
 use lapsed_core::clock::{Clock, ManualClock, SystemClock};
 use lapsed_core::receipt::{Retention, Silent};
 use lapsed_core::reconcile::Reconcile;

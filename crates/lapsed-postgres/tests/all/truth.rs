@@ -1,11 +1,11 @@
 //! What the truth of availability says and does.
 
-use lapsed_core::Error;
-use lapsed_core::availability::rules::{Settings, SettingsPatch};
-use lapsed_core::availability::{
+use lapsed_availability::rules::{Settings, SettingsPatch};
+use lapsed_availability::{
     Beat, Listed, Listing, Profile, SessionChange, SessionOutcome, SessionRefusal, SessionStatus,
     Truth,
 };
+use lapsed_core::Error;
 
 use crate::fixture::{Bench, name};
 

@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lapsed_core::availability::rules::Settings;
-use lapsed_core::availability::{Available, AvailablePage};
+use lapsed_availability::rules::Settings;
+use lapsed_availability::{Available, AvailablePage};
 use lapsed_core::sweep::Cursor;
 use lapsed_core::{Name, Result};
 

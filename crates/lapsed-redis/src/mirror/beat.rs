@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use futures::future::{BoxFuture, FutureExt, try_join_all};
-use lapsed_core::availability::{Beat, MirrorBeat};
+use lapsed_availability::{Beat, MirrorBeat};
 use lapsed_core::{Name, Result};
 
 use super::{Inner, NAMES_A_CALL, RedisMirror};

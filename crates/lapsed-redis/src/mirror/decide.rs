@@ -1,7 +1,7 @@
 //! The decisive step.
 
+use lapsed_availability::rules::Doom;
 use lapsed_core::Result;
-use lapsed_core::availability::rules::Doom;
 use lapsed_core::sweep::{Act, Batch, Refusal, Suspect};
 
 use super::Inner;

@@ -1,7 +1,7 @@
 //! What the mirror has, in bounded pages.
 
-use lapsed_core::availability::rules::Doom;
-use lapsed_core::availability::{BeatPage, Looked, OnlineBeat, Seen, SeenBeat};
+use lapsed_availability::rules::Doom;
+use lapsed_availability::{BeatPage, Looked, OnlineBeat, Seen, SeenBeat};
 use lapsed_core::sweep::Cursor;
 use lapsed_core::{Error, Name, Result};
 

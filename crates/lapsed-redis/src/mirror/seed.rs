@@ -1,7 +1,7 @@
 //! Whether the mirror knows anything: since when it is there, and how it is seeded.
 
+use lapsed_availability::Presence;
 use lapsed_core::Result;
-use lapsed_core::availability::Presence;
 
 use super::Inner;
 use crate::script;

@@ -1,6 +1,6 @@
 //! What the beacon says, made by one for all.
 
-use lapsed_core::availability::{Snapshot, SnapshotTurn};
+use lapsed_availability::{Snapshot, SnapshotTurn};
 use lapsed_core::{Error, Result};
 
 use super::Inner;

@@ -5,9 +5,9 @@
 use std::sync::Arc;
 
 use futures::future::{BoxFuture, FutureExt};
+use lapsed_availability::AvailablePage;
+use lapsed_availability::rules::Settings;
 use lapsed_core::Result;
-use lapsed_core::availability::AvailablePage;
-use lapsed_core::availability::rules::Settings;
 use lapsed_core::sweep::Cursor;
 
 use super::{Inner, RedisMirror};

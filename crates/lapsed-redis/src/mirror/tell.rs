@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use lapsed_core::availability::Told;
+use lapsed_availability::Told;
 use lapsed_core::{Name, Result};
 
 use super::{Inner, NAMES_A_CALL};

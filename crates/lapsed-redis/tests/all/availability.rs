@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use lapsed_availability::conformance::Fixture;
 use lapsed_core::Kind;
-use lapsed_core::availability::conformance::Fixture;
 use lapsed_core::clock::SystemClock;
 use lapsed_embedded::{Embedded, Options};
 use lapsed_redis::MirrorLayout;
@@ -46,28 +46,28 @@ pub fn emptied(server: &Server, tag: &str) {
 }
 
 mod on_redis {
-    async fn make() -> lapsed_core::availability::conformance::Fixture {
+    async fn make() -> lapsed_availability::conformance::Fixture {
         let server = &crate::fixture::REDIS;
         super::fixture(&server.url(), |tag| super::emptied(server, tag))
     }
-    lapsed_core::availability_conformance!(make, lapsed_testbed::steadily_async);
+    lapsed_availability::availability_conformance!(make, lapsed_testbed::steadily_async);
 }
 
 mod on_valkey {
-    async fn make() -> lapsed_core::availability::conformance::Fixture {
+    async fn make() -> lapsed_availability::conformance::Fixture {
         let server = &crate::fixture::VALKEY;
         super::fixture(&server.url(), |tag| super::emptied(server, tag))
     }
-    lapsed_core::availability_conformance!(make, lapsed_testbed::steadily_async);
+    lapsed_availability::availability_conformance!(make, lapsed_testbed::steadily_async);
 }
 
 mod trap_x6_on_a_cluster {
-    async fn make() -> lapsed_core::availability::conformance::Fixture {
+    async fn make() -> lapsed_availability::conformance::Fixture {
         let cluster = &crate::fixture::CLUSTER;
         super::fixture(&cluster.url(), |tag| {
             let node = cluster.master_of_slot(cluster.slot_of(tag)).unwrap();
             super::emptied(&cluster.nodes()[node], tag);
         })
     }
-    lapsed_core::availability_conformance!(make, lapsed_testbed::steadily_async);
+    lapsed_availability::availability_conformance!(make, lapsed_testbed::steadily_async);
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use lapsed_core::availability::{Beat, Mirror, MirrorBeat, ProviderState, SeenBeat, Told};
+use lapsed_availability::{Beat, Mirror, MirrorBeat, ProviderState, SeenBeat, Told};
 use lapsed_core::sweep::{Act, Cursor, Refusal};
 use lapsed_testbed::Engine;
 

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use lapsed_core::availability::{AvailablePage, Mirror, ProviderState};
+use lapsed_availability::{AvailablePage, Mirror, ProviderState};
 use lapsed_core::sweep::Cursor;
 use lapsed_redis::{MirrorLayout, RedisMirror};
 use lapsed_testbed::Engine;

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
+use lapsed_availability::{Beat, Mirror, MirrorBeat, ProviderState, SeenBeat};
 use lapsed_core::Error;
-use lapsed_core::availability::{Beat, Mirror, MirrorBeat, ProviderState, SeenBeat};
 use lapsed_core::sweep::Refusal;
 use lapsed_redis::MirrorLayout;
 use lapsed_testbed::{Engine, Persistence, ServerOptions};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lapsed_core::availability::{Mirror, ProviderState};
+use lapsed_availability::{Mirror, ProviderState};
 use lapsed_redis::{MirrorEvent, MirrorLayout};
 use lapsed_testbed::{Engine, ServerOptions};
 use tokio::sync::mpsc::Receiver;

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use lapsed_availability::memory::MemoryMirror;
+use lapsed_availability::{Mirror, ProviderState, Seen, SeenBeat, Told};
 use lapsed_core::Name;
-use lapsed_core::availability::memory::MemoryMirror;
-use lapsed_core::availability::{Mirror, ProviderState, Seen, SeenBeat, Told};
 use lapsed_core::clock::{Clock, ManualClock, SystemClock};
 use lapsed_core::sweep::{Act, Batch, Cursor};
 use lapsed_redis::MirrorLayout;

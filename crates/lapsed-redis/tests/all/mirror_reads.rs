@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use lapsed_core::availability::{
+use lapsed_availability::{
     Beat, Mirror, MirrorBeat, ProviderState, SeenBeat, Snapshot, SnapshotTurn, Told,
 };
 use lapsed_core::sweep::Cursor;

@@ -2,7 +2,7 @@
 //! found before they asked. And heartbeats that are compared as texts, beside those that have to be read.
 
 use futures::future::{join, try_join_all};
-use lapsed_core::availability::Mirror;
+use lapsed_availability::Mirror;
 use lapsed_core::sweep::Cursor;
 use lapsed_testbed::Engine;
 
@@ -27,7 +27,7 @@ async fn many_who_look_for_the_same_take_few_calls(engine: Engine) {
     let sent = world.redis.requests() - before;
     assert!(sent <= 20, "{sent} calls for 200 who asked at once");
     // Whoever asks after somebody went is told so, whoever else asks.
-    world.tell(lapsed_core::availability::ProviderState { online: false, ..online("m0", 2) }).await;
+    world.tell(lapsed_availability::ProviderState { online: false, ..online("m0", 2) }).await;
     let pages = try_join_all((0..200).map(|_| look())).await.unwrap();
     assert!(pages.into_iter().all(|page| page.unwrap().available.len() == 99));
 }
@@ -40,9 +40,8 @@ async fn what_differs_is_answered_apart(engine: Engine) {
     let counts = try_join_all((0..50).map(|_| world.mirror.available(&many, &start, 500, true)));
     let (none, counts) = join(none, counts).await;
     assert!(none.unwrap().into_iter().all(|page| page.unwrap().count == 0));
-    let has_count_alone = |page: lapsed_core::availability::AvailablePage| {
-        page.count == 100 && page.available.is_empty()
-    };
+    let has_count_alone =
+        |page: lapsed_availability::AvailablePage| page.count == 100 && page.available.is_empty();
     assert!(counts.unwrap().into_iter().all(|page| has_count_alone(page.unwrap())));
 }
 

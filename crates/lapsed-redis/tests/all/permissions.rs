@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
+use lapsed_availability::Mirror;
 use lapsed_core::Kind;
-use lapsed_core::availability::Mirror;
 use lapsed_core::receipt::Retention;
 use lapsed_core::reconcile::Reconcile;
 use lapsed_core::sweep::{Act, Batch, BatchId, Cursor, Outcome, PageRequest, Sweep, TidyLimits};
@@ -140,11 +140,11 @@ mod inflight {
 }
 
 mod availability {
-    async fn make() -> lapsed_core::availability::conformance::Fixture {
+    async fn make() -> lapsed_availability::conformance::Fixture {
         let (server, url) = &*super::REDIS;
         crate::availability::fixture(url, |tag| crate::availability::emptied(server, tag))
     }
-    lapsed_core::availability_conformance!(make, lapsed_testbed::steadily_async);
+    lapsed_availability::availability_conformance!(make, lapsed_testbed::steadily_async);
 }
 
 fn template(text: &str, place: &str) -> Template {

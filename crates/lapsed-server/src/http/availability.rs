@@ -10,7 +10,7 @@ mod shapes;
 
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use lapsed_core::availability::{Availability, Source, Sourced, Written};
+use lapsed_availability::{Availability, Source, Sourced, Written};
 use lapsed_core::{Kind, Name};
 use serde::Serialize;
 use serde_json::json;

@@ -1,6 +1,6 @@
 //! The shapes of the library's own types, for the OpenAPI document. They are never constructed: a
 //! test holds them against what the library really writes.
-#![allow(missing_docs, dead_code)]
+#![allow(dead_code)]
 
 use std::collections::BTreeMap;
 

@@ -4,7 +4,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
-use lapsed_core::availability::{Availability, Beat, BreakerState, Glance, Read, Source};
+use lapsed_availability::{Availability, Beat, BreakerState, Glance, Read, Source};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;

@@ -1,7 +1,7 @@
 //! What the daemon answers and the commands print, the same over HTTP and straight from the store.
 
-use lapsed_core::availability::Glance;
-use lapsed_core::availability::rules::Settings;
+use lapsed_availability::Glance;
+use lapsed_availability::rules::Settings;
 use lapsed_core::inflight::Counts;
 use lapsed_core::receipt::Receipt;
 use lapsed_core::reconcile::{Change, ReconcileReport};

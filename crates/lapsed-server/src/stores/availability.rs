@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use lapsed_availability::memory::MemoryMirror;
+use lapsed_availability::{Mirror, Truth};
 use lapsed_core::SystemId;
-use lapsed_core::availability::memory::MemoryMirror;
-use lapsed_core::availability::{Mirror, Truth};
 use lapsed_core::clock::Clock;
 use lapsed_postgres::Postgres;
 use lapsed_redis::{MirrorLayout, RedisMirror};

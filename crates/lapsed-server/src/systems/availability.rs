@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use lapsed_availability::rules::Settings as Rules;
+use lapsed_availability::{Availability, AvailabilityParts};
 use lapsed_core::Kind;
-use lapsed_core::availability::rules::Settings as Rules;
-use lapsed_core::availability::{Availability, AvailabilityParts};
 use lapsed_core::schedule::Stop;
 use lapsed_core::sweep::policy::{Mode, Policy};
 use utoipa_axum::router::OpenApiRouter;

@@ -5,11 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::channel::oneshot;
+use lapsed_availability::{Availability, AvailabilityParts, Beat, BreakerPolicy, SessionChange};
 use lapsed_core::Name;
 use lapsed_core::activity::Activity;
-use lapsed_core::availability::{
-    Availability, AvailabilityParts, Beat, BreakerPolicy, SessionChange,
-};
 use lapsed_core::clock::{Clock, within};
 use lapsed_core::receipt::{Retention, Silent};
 use lapsed_core::reconcile::Reconcile;

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lapsed_core::availability::memory::MemoryMirror;
-use lapsed_core::availability::rules::{Doom, Settings};
-use lapsed_core::availability::{
+use lapsed_availability::memory::MemoryMirror;
+use lapsed_availability::rules::{Doom, Settings};
+use lapsed_availability::{
     AvailablePage, Beat, BeatPage, Looked, Mirror, MirrorBeat, Presence, Snapshot, SnapshotTurn,
     Told,
 };

@@ -5,9 +5,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use lapsed_availability::rules::Doom;
+use lapsed_availability::{Available, Beat, Flip, Flipped, Looked, Source};
 use lapsed_core::Name;
-use lapsed_core::availability::rules::Doom;
-use lapsed_core::availability::{Available, Beat, Flip, Flipped, Looked, Source};
 
 use crate::executor::World;
 use crate::promise::{Broken, Promise};

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use lapsed_core::availability::rules::{Doom, Settings};
-use lapsed_core::availability::{Mirror, MirrorBeat, ProviderState, Seen, Told};
+use lapsed_availability::rules::{Doom, Settings};
+use lapsed_availability::{Mirror, MirrorBeat, ProviderState, Seen, Told};
 use lapsed_core::owner::Incarnation;
 use lapsed_core::receipt::Reason;
 use lapsed_core::sweep::{Act, Batch, BatchId, Cursor, Refusal, Suspect};

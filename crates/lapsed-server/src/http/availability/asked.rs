@@ -1,7 +1,7 @@
 //! Who can take work now: what is asked thousands of times a minute.
 
 use axum::extract::State;
-use lapsed_core::availability::PAGE_MAX;
+use lapsed_availability::PAGE_MAX;
 use lapsed_core::sweep::Cursor;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;

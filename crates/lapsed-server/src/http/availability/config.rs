@@ -1,7 +1,7 @@
 //! The settings in the configuration table, live.
 
 use axum::extract::State;
-use lapsed_core::availability::rules::{Settings, SettingsPatch};
+use lapsed_availability::rules::{Settings, SettingsPatch};
 use lapsed_core::{Error, Kind};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;

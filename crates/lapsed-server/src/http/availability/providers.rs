@@ -1,8 +1,8 @@
 //! Providers: who there is, who is online, who may work, and their beats.
 
 use axum::extract::State;
+use lapsed_availability::{Beat, Changed, Listing, PAGE_MAX, Profile, Written};
 use lapsed_core::Name;
-use lapsed_core::availability::{Beat, Changed, Listing, PAGE_MAX, Profile, Written};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 

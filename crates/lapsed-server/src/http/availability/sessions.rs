@@ -2,7 +2,7 @@
 
 use axum::extract::State;
 use axum::http::StatusCode;
-use lapsed_core::availability::{SessionChange, SessionOutcome, SessionRefusal, Written};
+use lapsed_availability::{SessionChange, SessionOutcome, SessionRefusal, Written};
 use lapsed_core::{Kind, Name};
 use serde_json::json;
 use utoipa_axum::router::OpenApiRouter;

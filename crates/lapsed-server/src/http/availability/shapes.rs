@@ -1,6 +1,6 @@
 //! What the routes of availability are given and answer.
 
-use lapsed_core::availability::{Available, Beat, Changed, Listed, OwnStatus, Session};
+use lapsed_availability::{Available, Beat, Changed, Listed, OwnStatus, Session};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 

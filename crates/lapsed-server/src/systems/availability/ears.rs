@@ -5,8 +5,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use lapsed_availability::Availability;
 use lapsed_core::Name;
-use lapsed_core::availability::Availability;
 use lapsed_core::schedule::Stop;
 use lapsed_core::sweep::{Act, Cursor, Sweeper};
 use lapsed_postgres::{Heard, Listener};

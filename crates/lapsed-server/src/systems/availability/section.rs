@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use lapsed_availability::{BreakerPolicy, SNAPSHOT_MS};
 use lapsed_core::Kind;
-use lapsed_core::availability::{BreakerPolicy, SNAPSHOT_MS};
 use serde::Deserialize;
 
 use super::layout::{self, KeysSection, MirrorKeys, Tables};

@@ -1,8 +1,8 @@
 //! How both stores stand, for whoever watches: nothing of it counts as a read.
 
-use crate::availability::operations::{Availability, Source};
-use crate::availability::{BreakerState, Presence};
-use crate::error::Result;
+use crate::operations::{Availability, Source};
+use crate::{BreakerState, Presence};
+use lapsed_core::error::Result;
 
 /// How a system of providers stands.
 #[derive(Debug)]

@@ -5,8 +5,8 @@ use std::time::Duration;
 use futures::future::join;
 
 use super::{Bench, has_beat, name};
-use crate::availability::{Beat, SessionChange, Told};
-use crate::sweep::Act;
+use crate::{Beat, SessionChange, Told};
+use lapsed_core::sweep::Act;
 
 /// C1: the mirror is lost and seeded again and again; the dead stay dead.
 pub async fn trap_c1_seeding_does_not_revive_the_dead(b: Bench) {

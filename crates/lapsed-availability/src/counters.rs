@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::availability::Beat;
-use crate::availability::operations::Source;
+use crate::Beat;
+use crate::operations::Source;
 
 /// The reads that say where their answer is from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,14 +2,14 @@
 
 use serde_json::json;
 
-use crate::availability::operations::Availability;
-use crate::availability::reconcile::differences;
-use crate::availability::rules::Settings;
-use crate::availability::{Listed, Looked, ProviderState, Seen, SeenBeat};
-use crate::error::Result;
-use crate::name::Name;
-use crate::system::Explanation;
-use crate::system::words::{RECEIPTS_SEARCHED, Words, seconds};
+use crate::operations::Availability;
+use crate::reconcile::differences;
+use crate::rules::Settings;
+use crate::{Listed, Looked, ProviderState, Seen, SeenBeat};
+use lapsed_core::error::Result;
+use lapsed_core::name::Name;
+use lapsed_core::system::Explanation;
+use lapsed_core::system::words::{RECEIPTS_SEARCHED, Words, seconds};
 
 impl Availability {
     pub(super) async fn explain_provider(&self, id: &Name) -> Result<Explanation> {

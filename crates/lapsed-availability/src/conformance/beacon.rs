@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 use futures::future::join_all;
 
 use super::Bench;
-use crate::availability::rules::SettingsPatch;
-use crate::availability::{Snapshot, SnapshotTurn, Source};
+use crate::rules::SettingsPatch;
+use crate::{Snapshot, SnapshotTurn, Source};
 
 /// Many ask at once, on several daemons: one computes.
 pub async fn one_snapshot_serves_all(b: Bench) {

@@ -4,17 +4,17 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use crate::availability::rules::{Settings, SettingsPatch};
-use crate::availability::{
+use crate::rules::{Settings, SettingsPatch};
+use crate::{
     Available, Beat, Changed, Flap, Listed, Listing, Profile, ProviderState, Session,
     SessionChange, SessionOutcome,
 };
-use crate::error::Result;
-use crate::name::Name;
-use crate::receipt::Receipt;
-use crate::store::Store;
-use crate::sweep::{Batch, BatchId, Refusal, Tidied, TidyLimits};
-use crate::system::Restored;
+use lapsed_core::error::Result;
+use lapsed_core::name::Name;
+use lapsed_core::receipt::Receipt;
+use lapsed_core::store::Store;
+use lapsed_core::sweep::{Batch, BatchId, Refusal, Tidied, TidyLimits};
+use lapsed_core::system::Restored;
 
 /// Somebody whom the mirror declared silent, for the truth to set offline.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub enum Flipped {
 /// The durable store of every fact.
 ///
 /// Every change of a provider is one transaction that first takes the next version of the provider
-/// ([`next_version`](crate::availability::rules::next_version); of several in the order of their ids, so
+/// ([`next_version`](crate::rules::next_version); of several in the order of their ids, so
 /// that two never wait for each other), then changes, then reads the state: whoever comes later has the
 /// higher version and has seen what came before. `None` in an answer: there is no such provider.
 #[async_trait]
@@ -60,7 +60,7 @@ pub trait Truth: Send + Sync {
     /// Activates or deactivates; deactivating revokes its logins in the same transaction.
     async fn set_active(&self, id: &Name, active: bool) -> Result<Option<Changed>>;
 
-    /// Changes a session by [`step`](crate::availability::rules::step); whoever is to have it must be active
+    /// Changes a session by [`step`](crate::rules::step); whoever is to have it must be active
     /// and have room.
     async fn change_session(&self, change: &SessionChange, max: u64) -> Result<SessionOutcome>;
 
@@ -123,10 +123,10 @@ pub trait Truth: Send + Sync {
     /// A batch that was settled as not carried out is refused.
     async fn flip(&self, batch: &Batch, flips: &[Flip], stale_ms: u64) -> Result<Vec<Flipped>>;
 
-    /// See [`Sweep::settle`](crate::sweep::Sweep::settle).
+    /// See [`Sweep::settle`](lapsed_core::sweep::Sweep::settle).
     async fn settle(&self, batch: &BatchId) -> Result<Vec<Receipt>>;
 
-    /// See [`Sweep::tidy`](crate::sweep::Sweep::tidy).
+    /// See [`Sweep::tidy`](lapsed_core::sweep::Sweep::tidy).
     async fn tidy(&self, limits: TidyLimits) -> Result<Tidied>;
 
     /// Sets online again whom receipt `seq` set offline, if nobody has toggled it since, and marks the

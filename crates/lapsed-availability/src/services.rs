@@ -9,16 +9,16 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::availability::operations::LOCK;
-use crate::availability::{Mirror, Truth};
-use crate::clock::Clock;
-use crate::error::Result;
-use crate::leader::Term;
-use crate::name::SystemId;
-use crate::notes::Notes;
-use crate::receipt::{Receipt, ReceiptQuery};
-use crate::store::{Store, StoreInfo};
-use crate::sweep::brake::Setting;
+use crate::operations::LOCK;
+use crate::{Mirror, Truth};
+use lapsed_core::clock::Clock;
+use lapsed_core::error::Result;
+use lapsed_core::leader::Term;
+use lapsed_core::name::SystemId;
+use lapsed_core::notes::Notes;
+use lapsed_core::receipt::{Receipt, ReceiptQuery};
+use lapsed_core::store::{Store, StoreInfo};
+use lapsed_core::sweep::brake::Setting;
 
 /// How long it is believed that the operator has said nothing about the brake, unless it is announced: passes
 /// are many, and each would ask.

@@ -3,9 +3,9 @@
 use futures::future::join_all;
 
 use super::{Bench, name};
-use crate::availability::SessionChange::{Accept, Cancel, End, Expire, Extend, Reroute, Resume};
-use crate::availability::{SessionChange, SessionOutcome, SessionRefusal, SessionStatus};
-use crate::name::Name;
+use crate::SessionChange::{Accept, Cancel, End, Expire, Extend, Reroute, Resume};
+use crate::{SessionChange, SessionOutcome, SessionRefusal, SessionStatus};
+use lapsed_core::name::Name;
 
 fn accept(session: &str, provider: &Name) -> SessionChange {
     Accept { session: name(session), provider: provider.clone() }
@@ -111,10 +111,8 @@ pub async fn a_session_is_taken_once(b: Bench) {
 
 /// C8: two at once, and what each tells the mirror, in any order.
 pub async fn trap_c8_changes_at_once_end_in_the_count_of_the_truth(b: Bench) {
-    let many = crate::availability::rules::SettingsPatch {
-        max_customers_per_mitra: Some(1_000),
-        ..Default::default()
-    };
+    let many =
+        crate::rules::SettingsPatch { max_customers_per_mitra: Some(1_000), ..Default::default() };
     b.it.set_settings(&many).await.unwrap();
     let ids = [b.online("p").await, b.online("q").await];
     let daemons = [b.f.daemon(), b.f.daemon(), b.f.daemon(), b.f.daemon()];

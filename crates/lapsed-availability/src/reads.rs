@@ -1,14 +1,14 @@
 //! What is asked: of the mirror if it answers, of the truth otherwise, and the answer says which.
 
-use crate::availability::counters::Read;
-use crate::availability::operations::{Availability, Source, Sourced};
-use crate::availability::rules::Settings;
-use crate::availability::{
+use crate::counters::Read;
+use crate::operations::{Availability, Source, Sourced};
+use crate::rules::Settings;
+use crate::{
     Available, Beat, Flap, Listed, Listing, MirrorBeat, PAGE_MAX, ProviderState, Seen, SeenBeat,
 };
-use crate::error::{Error, Result};
-use crate::name::Name;
-use crate::sweep::Cursor;
+use lapsed_core::error::{Error, Result};
+use lapsed_core::name::Name;
+use lapsed_core::sweep::Cursor;
 
 /// At most so often the mirror is looked at for one answer, where there is nobody to be found.
 const LOOKS_MAX: usize = 150;

@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use crate::availability::counters::Read;
-use crate::availability::operations::{Availability, Source, Sourced};
-use crate::availability::{PAGE_MAX, Snapshot, SnapshotTurn};
-use crate::error::Result;
-use crate::sweep::Cursor;
+use crate::counters::Read;
+use crate::operations::{Availability, Source, Sourced};
+use crate::{PAGE_MAX, Snapshot, SnapshotTurn};
+use lapsed_core::error::Result;
+use lapsed_core::sweep::Cursor;
 
 /// How long whoever has the turn may take before it is somebody else's.
 const TURN: Duration = Duration::from_secs(10);

@@ -8,15 +8,15 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::availability::rules::{Doom, MirrorRow, Settings};
-use crate::availability::{
+use crate::rules::{Doom, MirrorRow, Settings};
+use crate::{
     Available, AvailablePage, Beat, BeatPage, Looked, Mirror, MirrorBeat, OnlineBeat, Presence,
     Seen, SeenBeat, Snapshot, SnapshotTurn, Told,
 };
-use crate::clock::Clock;
-use crate::error::Result;
-use crate::name::Name;
-use crate::sweep::{Act, Batch, Cursor, Refusal, Suspect};
+use lapsed_core::clock::Clock;
+use lapsed_core::error::Result;
+use lapsed_core::name::Name;
+use lapsed_core::sweep::{Act, Batch, Cursor, Refusal, Suspect};
 
 /// A mirror in memory.
 pub struct MemoryMirror {

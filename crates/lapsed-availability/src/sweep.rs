@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::availability::operations::{Availability, LOCK};
-use crate::availability::rules::Settings;
-use crate::availability::{Flip, Flipped, OnlineBeat, Presence, ProviderState, SeenBeat};
-use crate::error::{Error, Result};
-use crate::name::{Name, SystemId};
-use crate::owner::Incarnation;
-use crate::receipt::{Reason, Receipt};
-use crate::sweep::{
+use crate::operations::{Availability, LOCK};
+use crate::rules::Settings;
+use crate::{Flip, Flipped, OnlineBeat, Presence, ProviderState, SeenBeat};
+use lapsed_core::error::{Error, Result};
+use lapsed_core::name::{Name, SystemId};
+use lapsed_core::owner::Incarnation;
+use lapsed_core::receipt::{Reason, Receipt};
+use lapsed_core::sweep::{
     Act, Batch, BatchAnswer, BatchId, Census, Cursor, Outcome, PageRequest, Refusal, Suspect,
     SuspectPage, Sweep, Tidied, TidyLimits,
 };

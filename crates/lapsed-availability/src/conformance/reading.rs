@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 
 use super::{Bench, name};
-use crate::availability::rules::SettingsPatch;
-use crate::availability::{Beat, Listing, SessionChange, Source};
-use crate::error::Error;
-use crate::sweep::Cursor;
-use crate::system::System;
+use crate::rules::SettingsPatch;
+use crate::{Beat, Listing, SessionChange, Source};
+use lapsed_core::error::Error;
+use lapsed_core::sweep::Cursor;
+use lapsed_core::system::System;
 
 /// Each condition alone keeps somebody out.
 pub async fn available_is_online_active_fresh_and_below_capacity(b: Bench) {

@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 
-use crate::availability::operations::{Availability, dated};
-use crate::availability::{ProviderState, Seen, SeenBeat};
-use crate::error::{Error, Result};
-use crate::name::Name;
-use crate::reconcile::{Change, Healed, Reconcile, Reconciled};
-use crate::sweep::{Act, Cursor};
+use crate::operations::{Availability, dated};
+use crate::{ProviderState, Seen, SeenBeat};
+use lapsed_core::error::{Error, Result};
+use lapsed_core::name::Name;
+use lapsed_core::reconcile::{Change, Healed, Reconcile, Reconciled};
+use lapsed_core::sweep::{Act, Cursor};
 
 /// Where comparing stands.
 #[derive(Clone, Debug, PartialEq, Eq)]

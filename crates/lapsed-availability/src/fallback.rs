@@ -5,10 +5,10 @@ use std::sync::Mutex;
 
 use tokio::sync::oneshot;
 
-use crate::availability::operations::LOCK;
-use crate::availability::{Beat, PAGE_MAX, Truth};
-use crate::error::{Error, Result};
-use crate::name::Name;
+use crate::operations::LOCK;
+use crate::{Beat, PAGE_MAX, Truth};
+use lapsed_core::error::{Error, Result};
+use lapsed_core::name::Name;
 
 type Waiting = (Vec<Name>, oneshot::Sender<Result<Vec<Beat>>>);
 

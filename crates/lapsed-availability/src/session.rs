@@ -4,8 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::availability::ProviderState;
-use crate::name::Name;
+use crate::ProviderState;
+use lapsed_core::name::Name;
 
 /// What a session is in.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use futures::future::join_all;
 
 use super::{Bench, has_beat, name};
-use crate::availability::rules::SettingsPatch;
-use crate::availability::{Availability, Beat, Flip, Source};
-use crate::name::Name;
-use crate::receipt::Reason;
-use crate::schedule::Stop;
-use crate::sweep::brake::Setting;
-use crate::sweep::{Act, Batch, Outcome, Refusal, Stopped, Sweep};
-use crate::system::{Restored, System};
+use crate::rules::SettingsPatch;
+use crate::{Availability, Beat, Flip, Source};
+use lapsed_core::name::Name;
+use lapsed_core::receipt::Reason;
+use lapsed_core::schedule::Stop;
+use lapsed_core::sweep::brake::Setting;
+use lapsed_core::sweep::{Act, Batch, Outcome, Refusal, Stopped, Sweep};
+use lapsed_core::system::{Restored, System};
 
 /// The mirror decides, and the sweeper dies before the truth knows.
 async fn doom(b: &Bench, id: &Name) -> Batch {
@@ -99,9 +99,7 @@ pub async fn a_change_that_is_no_toggle_brings_nobody_back(b: Bench) {
     let id = b.online("p").await;
     b.silence().await;
     doom(&b, &id).await;
-    b.it.put_provider(&crate::availability::Profile { id: id.clone(), display_name: None })
-        .await
-        .unwrap();
+    b.it.put_provider(&crate::Profile { id: id.clone(), display_name: None }).await.unwrap();
     assert!(!b.seen(&id).await.online);
     b.agree().await;
 }
@@ -206,8 +204,10 @@ pub async fn what_was_settled_as_not_done_is_never_done(b: Bench) {
     assert!(b.state(&id).await.online);
     assert_eq!(b.sweep().await.reclaimed, 1, "by another batch");
     let carried = b.receipts().await;
-    let of =
-        crate::sweep::BatchId { sweeper: carried[0].sweeper.clone(), number: carried[0].batch };
+    let of = lapsed_core::sweep::BatchId {
+        sweeper: carried[0].sweeper.clone(),
+        number: carried[0].batch,
+    };
     assert_eq!(b.it.settle(&of).await.unwrap(), carried);
 }
 

@@ -3,9 +3,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::availability::{ProviderState, Session, SessionChange, SessionRefusal, SessionStatus};
-use crate::error::{Error, Result};
-use crate::name::Name;
+use crate::{ProviderState, Session, SessionChange, SessionRefusal, SessionStatus};
+use lapsed_core::error::{Error, Result};
+use lapsed_core::name::Name;
 
 /// What the configuration table says, live. The names are the table's keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

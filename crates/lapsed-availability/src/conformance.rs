@@ -6,6 +6,8 @@
 
 #![allow(clippy::unwrap_used)] // a suite of tests: a panic is a failing test
 
+pub use lapsed_core::conformance::once;
+
 pub mod beacon;
 pub mod healing;
 pub mod providers;
@@ -19,23 +21,23 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 
-use crate::activity::Activity;
-use crate::availability::rules::SettingsPatch;
-use crate::availability::{
+use crate::rules::SettingsPatch;
+use crate::{
     Availability, AvailabilityParts, Beat, BreakerPolicy, Changed, Mirror, Profile, ProviderState,
     Seen, SeenBeat, SessionChange, SessionOutcome, SessionRefusal, Source, Told, Truth, Written,
 };
-use crate::clock::{Clock, SystemClock};
-use crate::name::{Name, SystemId};
-use crate::receipt::{Receipt, ReceiptQuery, Retention, Silent};
-use crate::reconcile::Change;
-use crate::schedule::Stop;
-use crate::sweep::brake::{Brake, BrakePolicy};
-use crate::sweep::policy::Policy;
-use crate::sweep::{
+use lapsed_core::activity::Activity;
+use lapsed_core::clock::{Clock, SystemClock};
+use lapsed_core::name::{Name, SystemId};
+use lapsed_core::receipt::{Receipt, ReceiptQuery, Retention, Silent};
+use lapsed_core::reconcile::Change;
+use lapsed_core::schedule::Stop;
+use lapsed_core::sweep::brake::{Brake, BrakePolicy};
+use lapsed_core::sweep::policy::Policy;
+use lapsed_core::sweep::{
     Act, Batch, BatchId, Cursor, PassReport, Suspect, Sweep, Sweeper, SweeperParts,
 };
-use crate::system::System;
+use lapsed_core::system::System;
 
 /// A pair of stores to be tried, fresh, with a way to let their clocks run.
 pub struct Fixture {
@@ -202,7 +204,7 @@ impl Bench {
 
     /// Whom a pass would look at.
     pub async fn suspects(&self) -> Vec<Suspect> {
-        use crate::sweep::PageRequest;
+        use lapsed_core::sweep::PageRequest;
         self.it.survey().await.expect("survey");
         let request = PageRequest { after: Cursor::default(), limit: 100, undeclared_max: None };
         self.it.suspects(request).await.expect("suspects").suspects
@@ -223,7 +225,7 @@ impl Bench {
 
     /// All of a reconciliation.
     pub async fn reconcile(&self, act: Act) -> Vec<Change> {
-        use crate::reconcile::Reconcile;
+        use lapsed_core::reconcile::Reconcile;
         let (mut changes, mut after) = (Vec::new(), Some(Cursor::default()));
         while let Some(from) = after {
             let page = self.it.reconcile(from, 3, act).await.expect("reconcile");
@@ -351,7 +353,7 @@ macro_rules! availability_conformance {
                 async fn $case() {
                     $tell(async || {
                         let bench = super::$make().await.settled().await;
-                        $crate::availability::conformance::$room::$case(bench).await;
+                        $crate::conformance::$room::$case(bench).await;
                     })
                     .await;
                 }

@@ -6,10 +6,10 @@
 //! old as the truth knows them to be: the dead are not revived (C1), and the living have a whole
 //! threshold to beat again, because the mirror was away.
 
-use crate::availability::operations::Availability;
-use crate::availability::reconcile::Place;
-use crate::error::{Error, Result};
-use crate::sweep::Act;
+use crate::operations::Availability;
+use crate::reconcile::Place;
+use lapsed_core::error::{Error, Result};
+use lapsed_core::sweep::Act;
 
 /// How often an attempt begins again before it gives up for now.
 const TRIES: usize = 3;

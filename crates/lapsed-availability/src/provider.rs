@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::name::Name;
+use lapsed_core::name::Name;
 
 /// One provider, as the truth has it at one moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

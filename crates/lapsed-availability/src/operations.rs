@@ -10,27 +10,27 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::activity::Activity;
-use crate::availability::beacon::LastCount;
-use crate::availability::breaker::{Breaker, BreakerPolicy, BreakerState};
-use crate::availability::counters::Counters;
-use crate::availability::fallback::Beats;
-use crate::availability::rules::{Settings, SettingsPatch};
-use crate::availability::services::Services;
-use crate::availability::sweep::Survey;
-use crate::availability::{
+use crate::beacon::LastCount;
+use crate::breaker::{Breaker, BreakerPolicy, BreakerState};
+use crate::counters::Counters;
+use crate::fallback::Beats;
+use crate::rules::{Settings, SettingsPatch};
+use crate::services::Services;
+use crate::sweep::Survey;
+use crate::{
     Changed, Mirror, Profile, ProviderState, Session, SessionChange, SessionOutcome, Told, Truth,
 };
-use crate::clock::{Clock, within};
-use crate::error::{Error, Result};
-use crate::name::{Name, SystemId};
-use crate::receipt::Witness;
-use crate::reconcile::Reconcile;
-use crate::store::Store;
-use crate::sweep::brake::{Brake, Setting};
-use crate::sweep::{BatchId, Sweep};
-use crate::system::calls::Calls;
-use crate::system::{Explanation, Restored, System};
+use lapsed_core::activity::Activity;
+use lapsed_core::clock::{Clock, within};
+use lapsed_core::error::{Error, Result};
+use lapsed_core::name::{Name, SystemId};
+use lapsed_core::receipt::Witness;
+use lapsed_core::reconcile::Reconcile;
+use lapsed_core::store::Store;
+use lapsed_core::sweep::brake::{Brake, Setting};
+use lapsed_core::sweep::{BatchId, Sweep};
+use lapsed_core::system::calls::Calls;
+use lapsed_core::system::{Explanation, Restored, System};
 
 /// How long the settings are believed, unless somebody says that they have changed.
 const SETTINGS_FOR: Duration = Duration::from_secs(60);

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use futures::future::{Either, select};
 
-use crate::availability::operations::{Availability, LOCK};
-use crate::availability::{PAGE_MAX, SeenBeat};
-use crate::clock::jittered;
-use crate::error::Result;
-use crate::name::Name;
-use crate::schedule::Stop;
-use crate::sweep::Cursor;
+use crate::operations::{Availability, LOCK};
+use crate::{PAGE_MAX, SeenBeat};
+use lapsed_core::clock::jittered;
+use lapsed_core::error::Result;
+use lapsed_core::name::Name;
+use lapsed_core::schedule::Stop;
+use lapsed_core::sweep::Cursor;
 
 /// How often the mirror is looked at.
 const WATCH: Duration = Duration::from_secs(1);

@@ -3,7 +3,7 @@
 use futures::future::join_all;
 
 use super::{Bench, has_beat, name, state_of};
-use crate::availability::{Beat, Source, Told};
+use crate::{Beat, Source, Told};
 
 /// The seed's write paths.
 pub async fn online_is_told_with_a_beat_and_offline_without(b: Bench) {
@@ -150,7 +150,7 @@ pub async fn names_are_kept(b: Bench) {
     let id = b.online("p").await;
     let listed = b.it.describe(&id).await.unwrap().unwrap();
     assert_eq!(listed.display_name.as_deref(), Some("Name of p"));
-    let profile = crate::availability::Profile { id: id.clone(), display_name: None };
+    let profile = crate::Profile { id: id.clone(), display_name: None };
     b.it.put_provider(&profile).await.unwrap();
     let listed = b.it.describe(&id).await.unwrap().unwrap();
     assert_eq!(listed.display_name.as_deref(), Some("Name of p"));

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use crate::availability::rules::{Doom, Settings};
-use crate::availability::{Available, Beat, ProviderState};
-use crate::error::Result;
-use crate::name::Name;
-use crate::store::Store;
-use crate::sweep::{Batch, Cursor, Refusal};
+use crate::rules::{Doom, Settings};
+use crate::{Available, Beat, ProviderState};
+use lapsed_core::error::Result;
+use lapsed_core::name::Name;
+use lapsed_core::store::Store;
+use lapsed_core::sweep::{Batch, Cursor, Refusal};
 
 /// A state of the truth, for a mirror to take over.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -174,7 +174,7 @@ pub trait Mirror: Send + Sync {
     /// Ends that attempt: from now on it answers. `false`: data was lost since it began; begin again.
     async fn end_seed(&self, attempt: &str) -> Result<bool>;
 
-    /// Takes states over by [`MirrorRow::apply`](crate::availability::rules::MirrorRow::apply), seeded or
+    /// Takes states over by [`MirrorRow::apply`](crate::rules::MirrorRow::apply), seeded or
     /// not. How many were newer than what it had. In an attempt to seed: `None` when that attempt is void.
     async fn apply(&self, told: &[Told], attempt: Option<&str>) -> Result<Option<u64>>;
 
