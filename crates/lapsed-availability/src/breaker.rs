@@ -22,7 +22,6 @@ impl Default for BreakerPolicy {
 /// What it does now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BreakerState {
-    /// Calls go through.
     Closed,
     /// Calls fail at once.
     Open,

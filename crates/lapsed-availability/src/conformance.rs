@@ -41,7 +41,6 @@ use lapsed_core::system::System;
 
 /// A pair of stores to be tried, fresh, with a way to let their clocks run.
 pub struct Fixture {
-    /// Which system.
     pub id: SystemId,
     /// The truth under test.
     pub truth: Arc<dyn Truth>,
@@ -63,7 +62,6 @@ pub struct Fixture {
 pub struct Bench {
     /// What the cases call.
     pub it: Arc<Availability>,
-    /// The fixture.
     pub f: Fixture,
 }
 
@@ -139,7 +137,6 @@ impl Bench {
         id
     }
 
-    /// One beat.
     pub async fn beat(&self, id: &Name) -> Beat {
         let beats = self.it.heartbeat(std::slice::from_ref(id)).await.expect("heartbeat");
         beats.answer[0]
@@ -196,7 +193,6 @@ impl Bench {
         })
     }
 
-    /// One pass.
     pub async fn sweep(&self) -> PassReport {
         let (_stopper, stop) = Stop::channel();
         self.sweeper(&self.it).pass(Act::Reclaim, 100, &stop).await
@@ -253,7 +249,6 @@ impl Bench {
     }
 }
 
-/// A name.
 pub fn name(text: &str) -> Name {
     Name::new(text).expect("a name")
 }

@@ -8,11 +8,8 @@ use crate::operations::Source;
 /// The reads that say where their answer is from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Read {
-    /// Who is available.
     Available,
-    /// How many are.
     Count,
-    /// The beacon.
     Beacon,
     /// Whether one can be reached.
     Reachable,
@@ -50,7 +47,6 @@ impl Read {
     }
 }
 
-/// Only grow.
 #[derive(Debug, Default)]
 pub struct Counters {
     reads: [[AtomicU64; 3]; 7],

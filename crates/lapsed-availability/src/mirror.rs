@@ -15,7 +15,6 @@ use lapsed_core::sweep::{Batch, Cursor, Refusal};
 /// A state of the truth, for a mirror to take over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Told {
-    /// The state.
     pub state: ProviderState,
     /// Its last beat, on the mirror's clock.
     pub beat_ms: Option<u64>,
@@ -36,7 +35,6 @@ pub enum SeenBeat {
 /// One provider, as a mirror has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// Who.
     pub id: Name,
     /// The newest version that was told; `None`: none was.
     pub version: Option<u64>,
@@ -48,7 +46,6 @@ pub struct Seen {
     pub deactivated: bool,
     /// Its sessions; `None`: what is there cannot be read. Nothing there is 0.
     pub sessions: Option<u64>,
-    /// Its last beat.
     pub beat: SeenBeat,
     /// Whether it was declared silent, and the truth does not know yet.
     pub doomed: Option<Doom>,
@@ -59,7 +56,6 @@ pub struct Seen {
 pub struct Looked {
     /// One for each that was asked for, in the same order.
     pub seen: Vec<Seen>,
-    /// The mirror's clock.
     pub now_ms: u64,
     /// Whether it is seeded: otherwise what is not there means nothing.
     pub seeded: bool,
@@ -68,7 +64,6 @@ pub struct Looked {
 /// A mirror's answer to a beat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MirrorBeat {
-    /// It knows.
     Told(Beat),
     /// Declared silent, and the truth may not have set it offline: nothing was noted, and only the truth
     /// knows whether it is offline.
@@ -78,11 +73,9 @@ pub enum MirrorBeat {
 /// The beat of somebody online.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OnlineBeat {
-    /// Who.
     pub id: Name,
     /// The version of its last toggle.
     pub epoch: u64,
-    /// Its last beat.
     pub beat: SeenBeat,
 }
 
@@ -93,7 +86,6 @@ pub struct BeatPage {
     pub beats: Vec<OnlineBeat>,
     /// How many were looked at.
     pub examined: u64,
-    /// The mirror's clock.
     pub now_ms: u64,
     /// Where to go on.
     pub next: Option<Cursor>,
@@ -104,7 +96,6 @@ pub struct BeatPage {
 pub struct AvailablePage {
     /// Who, by id, nobody twice; empty where only the number was asked for.
     pub available: Vec<Available>,
-    /// How many.
     pub count: u64,
     /// Where to go on.
     pub next: Option<Cursor>,
@@ -115,14 +106,12 @@ pub struct AvailablePage {
 pub struct Snapshot {
     /// Whether anybody can take work now.
     pub available: bool,
-    /// How many.
     pub count: u64,
 }
 
 /// Who makes the next snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SnapshotTurn {
-    /// There is one.
     There(Snapshot),
     /// There is none, and it is this caller's turn to make it; shown when it is handed in.
     Yours(String),
@@ -133,7 +122,6 @@ pub enum SnapshotTurn {
 /// Since when the mirror is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Presence {
-    /// The mirror's clock.
     pub now_ms: u64,
     /// Which life of the mirror this is.
     pub incarnation: String,
@@ -159,7 +147,6 @@ pub trait Mirror: Send + Sync {
         None
     }
 
-    /// The mirror's clock.
     async fn now_ms(&self) -> Result<u64>;
 
     /// Since when it is there. `stale_ms`: how long an absence is remembered.

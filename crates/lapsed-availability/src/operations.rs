@@ -48,11 +48,9 @@ pub struct AvailabilityParts {
     pub mirror: Arc<dyn Mirror>,
     /// Whether the silent are spared.
     pub brake: Arc<Brake>,
-    /// Time.
     pub clock: Arc<dyn Clock>,
     /// Notes who uses it.
     pub activity: Arc<Activity>,
-    /// Who is told.
     pub witness: Arc<dyn Witness>,
     /// How long one call of the truth may take, and one of the mirror that nobody waits for.
     pub timeout: Duration,
@@ -98,7 +96,6 @@ struct Known {
 /// An answer, and where it is from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sourced<T> {
-    /// The answer.
     pub answer: T,
     /// Where it is from.
     pub source: Source,
@@ -107,7 +104,6 @@ pub struct Sourced<T> {
 /// Where an answer is from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Source {
-    /// The mirror.
     Mirror,
     /// The truth, because the mirror did not answer, or was not asked.
     Truth,
@@ -249,7 +245,6 @@ impl Availability {
         Ok(Written { answer, mirrored })
     }
 
-    /// One session.
     pub async fn session(&self, id: &Name) -> Result<Option<Session>> {
         self.calls.call("session", self.parts.truth.session(id)).await
     }

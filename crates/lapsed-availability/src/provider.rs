@@ -7,7 +7,6 @@ use lapsed_core::name::Name;
 /// One provider, as the truth has it at one moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProviderState {
-    /// Who.
     pub id: Name,
     /// Grows with every change. 0: never changed through lapsed.
     pub version: u64,
@@ -26,7 +25,6 @@ pub struct ProviderState {
 /// Who a provider is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
-    /// Who.
     pub id: Name,
     /// What people call it; `None`: leaves it.
     pub display_name: Option<String>,
@@ -47,7 +45,6 @@ pub struct Changed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Beat {
-    /// Noted.
     Noted,
     /// It may not work: nothing was noted.
     Deactivated,
@@ -69,7 +66,6 @@ impl Beat {
 /// Somebody who can take work now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Available {
-    /// Who.
     pub id: Name,
     /// How many sessions it has already.
     pub active_session_count: u64,
@@ -78,7 +74,6 @@ pub struct Available {
 /// One provider, as a dashboard lists it. Times are milliseconds of the truth's clock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listed {
-    /// Who.
     pub id: Name,
     /// What people call it.
     pub display_name: Option<String>,
@@ -99,7 +94,6 @@ pub struct Listed {
 /// That somebody was set online or offline: one a flip, whoever did it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Flap {
-    /// What it became.
     pub online: bool,
     /// When, on the truth's clock.
     pub at_ms: u64,

@@ -196,7 +196,6 @@ impl Availability {
         self.calls.quiet("list", self.parts.truth.list(&listing)).await
     }
 
-    /// One of them.
     pub async fn describe(&self, id: &Name) -> Result<Option<Listed>> {
         self.calls.quiet("describe", self.parts.truth.describe(id)).await
     }

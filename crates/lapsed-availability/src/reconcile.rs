@@ -15,7 +15,6 @@ use lapsed_core::name::Name;
 use lapsed_core::reconcile::{Change, Healed, Reconcile, Reconciled};
 use lapsed_core::sweep::{Act, Cursor};
 
-/// Where comparing stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// Providers of the truth, those after this one.

@@ -103,13 +103,9 @@ impl Settings {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SettingsPatch {
-    /// See [`Settings`].
     pub stale_after_seconds: Option<u64>,
-    /// See [`Settings`].
     pub require_ping: Option<bool>,
-    /// See [`Settings`].
     pub max_customers_per_mitra: Option<u64>,
-    /// See [`Settings`].
     pub heartbeat_cadence_seconds: Option<u64>,
 }
 
@@ -216,7 +212,6 @@ pub struct MirrorRow {
     pub online: bool,
     /// Whether it is in the set of those deactivated.
     pub deactivated: bool,
-    /// Its sessions.
     pub sessions: u64,
     /// Its last beat, on the mirror's clock.
     pub beat_ms: Option<u64>,
@@ -227,7 +222,6 @@ pub struct MirrorRow {
 /// That somebody was declared silent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Doom {
-    /// In which epoch.
     pub epoch: u64,
     /// Its last beat, on the mirror's clock; 0: none was ever seen.
     pub beat_ms: u64,

@@ -14,7 +14,6 @@ use lapsed_core::sweep::Act;
 /// How often an attempt begins again before it gives up for now.
 const TRIES: usize = 3;
 
-/// Rows a page.
 const PAGE: usize = 500;
 
 impl Availability {

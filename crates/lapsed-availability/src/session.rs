@@ -11,11 +11,9 @@ use lapsed_core::name::Name;
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub enum SessionStatus {
-    /// Being worked on.
     Active,
     /// Waiting to be paid for; its provider stays occupied.
     PendingPayment,
-    /// Over.
     Ended,
     /// Over: its time ran out.
     Expired,
@@ -72,10 +70,8 @@ impl fmt::Display for SessionStatus {
     }
 }
 
-/// One session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Session {
-    /// Which.
     pub id: Name,
     /// Whose work it is.
     pub provider: Option<Name>,
@@ -95,47 +91,36 @@ impl Session {
 pub enum SessionChange {
     /// A provider takes it; a session that is not known yet begins with that.
     Accept {
-        /// Which.
         session: Name,
-        /// Who.
         provider: Name,
     },
     /// It waits to be paid for once more; its provider stays occupied.
     Extend {
-        /// Which.
         session: Name,
     },
     /// It was paid for.
     Resume {
-        /// Which.
         session: Name,
     },
-    /// It is over.
     End {
-        /// Which.
         session: Name,
     },
     /// Its time ran out.
     Expire {
-        /// Which.
         session: Name,
     },
     /// It was called off.
     Cancel {
-        /// Which.
         session: Name,
     },
     /// Another provider goes on with it.
     Reroute {
-        /// Which.
         session: Name,
-        /// Who.
         to: Name,
     },
 }
 
 impl SessionChange {
-    /// Which session.
     pub fn session(&self) -> &Name {
         match self {
             SessionChange::Accept { session, .. }
@@ -161,7 +146,6 @@ impl SessionChange {
 /// Why a session was left as it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SessionRefusal {
-    /// Nobody knows it.
     NoSuchSession,
     /// Nobody knows who is to have it.
     NoSuchProvider,
@@ -173,9 +157,7 @@ pub enum SessionRefusal {
     Taken(Name),
     /// Who is to have it has as many as it can have.
     Full {
-        /// So many.
         sessions: u64,
-        /// Of so many.
         max: u64,
     },
     /// Who is to have it may not work.
@@ -187,13 +169,11 @@ pub enum SessionRefusal {
 pub enum SessionOutcome {
     /// It is so now.
     Done {
-        /// The session.
         session: Session,
         /// Whether it was otherwise before.
         changed: bool,
         /// The providers whose sessions are more or fewer by it, to be told to the mirror.
         touched: Vec<ProviderState>,
     },
-    /// Nothing was changed.
     Refused(SessionRefusal),
 }

@@ -19,7 +19,6 @@ use lapsed_core::system::Restored;
 /// Somebody whom the mirror declared silent, for the truth to set offline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flip {
-    /// Who.
     pub id: Name,
     /// In which epoch it was declared silent.
     pub epoch: u64,
@@ -64,7 +63,6 @@ pub trait Truth: Send + Sync {
     /// and have room.
     async fn change_session(&self, change: &SessionChange, max: u64) -> Result<SessionOutcome>;
 
-    /// One session.
     async fn session(&self, id: &Name) -> Result<Option<Session>>;
 
     /// The newest state of each, with a new version that is above the number beside its id. Notices a
@@ -106,7 +104,6 @@ pub trait Truth: Send + Sync {
     /// Providers with their names.
     async fn list(&self, listing: &Listing) -> Result<Vec<Listed>>;
 
-    /// One of them.
     async fn describe(&self, id: &Name) -> Result<Option<Listed>>;
 
     /// The log of one provider, newest first, at most `limit` rows of it.
@@ -123,10 +120,8 @@ pub trait Truth: Send + Sync {
     /// A batch that was settled as not carried out is refused.
     async fn flip(&self, batch: &Batch, flips: &[Flip], stale_ms: u64) -> Result<Vec<Flipped>>;
 
-    /// See [`Sweep::settle`](lapsed_core::sweep::Sweep::settle).
     async fn settle(&self, batch: &BatchId) -> Result<Vec<Receipt>>;
 
-    /// See [`Sweep::tidy`](lapsed_core::sweep::Sweep::tidy).
     async fn tidy(&self, limits: TidyLimits) -> Result<Tidied>;
 
     /// Sets online again whom receipt `seq` set offline, if nobody has toggled it since, and marks the

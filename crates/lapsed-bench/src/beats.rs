@@ -99,7 +99,6 @@ impl Turns {
     }
 }
 
-/// Beats a second.
 pub fn rate<T>(turns: &[T], mut beat: impl FnMut(&T) -> bool) -> Result<f64> {
     let began = Instant::now();
     for turn in turns {

@@ -34,7 +34,6 @@ pub struct Ground {
     pub each: usize,
 }
 
-/// An open store.
 pub struct Open {
     pub store: Embedded,
     pub registry: Arc<EmbeddedRegistry>,

@@ -45,7 +45,6 @@ impl Load {
     }
 }
 
-/// One of them.
 pub struct Connection {
     stream: TcpStream,
     buffer: Vec<u8>,

@@ -58,7 +58,6 @@ impl Place {
         Ok(Place { server, ours, plain })
     }
 
-    /// One plain command.
     pub async fn ask<T: FromRedisValue>(&self, cmd: &Cmd) -> Result<T> {
         Ok(cmd.query_async(&mut self.plain.clone()).await?)
     }

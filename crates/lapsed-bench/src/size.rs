@@ -29,7 +29,6 @@ const LOOKUPS: u64 = 200_000;
 /// How long a process writes before it is killed.
 const UNTIL_KILLED: Duration = Duration::from_millis(300);
 
-/// What opening cost.
 #[derive(Debug, Serialize, Deserialize)]
 struct Opened {
     open_ms: f64,

@@ -146,7 +146,6 @@ impl Table {
         self.push(Row::Skipped { benchmark, why: why.into() });
     }
 
-    /// What went wrong.
     pub fn fail(&mut self, benchmark: &'static str, error: &anyhow::Error) {
         self.push(Row::Failed { benchmark, why: format!("{error:#}") });
     }

@@ -33,7 +33,6 @@ pub trait Backend: Desk + Sync {
     fn systems(&self) -> Result<Vec<SystemId>, Failure>;
     /// How all of them stand.
     fn status(&self) -> Result<Vec<SystemStatus>, Failure>;
-    /// One pass now.
     fn pass(&self, system: &SystemId, act: Act) -> Result<PassReport, Failure>;
     /// Makes the index agree with its truth, or says how they differ. `tell` hears how far it is,
     /// where that can be seen.
@@ -64,7 +63,6 @@ pub trait Backend: Desk + Sync {
         after: Option<&str>,
         limit: usize,
     ) -> Result<DeadLetters, Failure>;
-    /// One dead letter.
     fn dead_letter(&self, system: &SystemId, id: &str) -> Result<Option<Job>, Failure>;
     /// Puts a dead letter back on its queue; whether there was one.
     fn put_back(&self, system: &SystemId, id: &str, end: End) -> Result<bool, Failure>;
@@ -99,22 +97,17 @@ pub struct Progress {
 pub enum Followed {
     /// From here on nothing is missed: the moment to list what was before.
     Begun,
-    /// Something was reclaimed.
     Receipt(Box<Receipt>),
 }
 
 /// Which receipts to list.
 #[derive(Clone, Debug, Default)]
 pub struct Listing {
-    /// Of one system.
     pub system: Option<SystemId>,
-    /// Before this cursor.
     pub before: Option<String>,
     /// At most so many.
     pub limit: usize,
-    /// Of one key.
     pub key: Option<String>,
-    /// Of one owner.
     pub owner: Option<String>,
 }
 

@@ -31,7 +31,6 @@ use crate::cli::{Cli, Command, LogFormat, Target};
 use crate::top;
 use lapsed_server::failure::Failure;
 
-/// Runs one command.
 pub fn run(cli: Cli) -> Result<(), Failure> {
     match cli.command {
         Command::Serve(args) => serve::run(args),

@@ -29,7 +29,6 @@ pub enum Error {
     /// **Effect**: nothing changed.
     #[error("{store} is throttling: {what}")]
     Throttled {
-        /// Which store.
         store: String,
         /// What the store said.
         what: String,
@@ -48,12 +47,7 @@ pub enum Error {
     ///
     /// **Effect**: nothing changed; nothing was repaired or removed.
     #[error("{store} cannot be read: {what}")]
-    Corrupt {
-        /// Which store.
-        store: String,
-        /// What was found.
-        what: String,
-    },
+    Corrupt { store: String, what: String },
     /// This store cannot do this operation.
     ///
     /// **Effect**: nothing changed.
@@ -61,7 +55,6 @@ pub enum Error {
     Unsupported {
         /// What was asked for.
         operation: String,
-        /// Which store.
         store: String,
     },
 }

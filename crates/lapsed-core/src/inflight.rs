@@ -114,7 +114,6 @@ pub enum Enqueued {
 /// A job in somebody's hands.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claimed {
-    /// Which job.
     pub id: Name,
     /// To be shown at `complete`, `fail` and `give_back`.
     pub token: Token,
@@ -142,15 +141,9 @@ pub struct Taken {
 #[serde(rename_all = "snake_case", tag = "outcome")]
 pub enum Tracked {
     /// It is in flight.
-    Tracked {
-        /// Its claim.
-        token: Token,
-    },
+    Tracked { token: Token },
     /// This life held it already, by this claim.
-    Kept {
-        /// Its claim.
-        token: Token,
-    },
+    Kept { token: Token },
     /// There is a job of that id, on a queue, in other hands or a dead letter: nothing changed.
     Taken,
 }
@@ -169,7 +162,6 @@ pub struct TrackAnswer {
 /// A claim, as its holder shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ticket {
-    /// Which job.
     pub id: Name,
     /// Which claim of it.
     pub token: Token,
@@ -237,15 +229,10 @@ impl Finished {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "state")]
 pub enum Place {
-    /// On its queue.
     Queued,
-    /// In somebody's hands.
     InFlight {
-        /// Whose.
         owner: Name,
-        /// Which life.
         incarnation: Incarnation,
-        /// By which claim.
         token: Token,
         /// Since when, on the store's clock.
         since_ms: u64,
@@ -254,9 +241,7 @@ pub enum Place {
         /// How and when it ended.
         ended: Option<(Ending, u64)>,
     },
-    /// A dead letter.
     Dead {
-        /// Why.
         why: Why,
         /// Since when, on the store's clock.
         at_ms: u64,
@@ -266,12 +251,9 @@ pub enum Place {
     },
 }
 
-/// One job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
-    /// Which.
     pub id: Name,
-    /// Its queue.
     pub queue: Name,
     /// As it was put there.
     pub payload: String,
@@ -279,10 +261,8 @@ pub struct Job {
     pub crashes: u32,
     /// When it came into the system, on the store's clock; 0 where that is not known.
     pub entered_ms: u64,
-    /// Where it is.
     #[serde(flatten)]
     pub place: Place,
-    /// The store's clock.
     pub now_ms: u64,
 }
 
@@ -298,7 +278,6 @@ pub struct Counts {
     pub queued: u64,
     /// Jobs in somebody's hands.
     pub in_flight: u64,
-    /// Dead letters.
     pub dead: u64,
     /// Jobs that were dropped with a receipt, and dead letters that were deleted.
     pub dropped: u64,
@@ -315,7 +294,6 @@ impl Counts {
 /// What a receipt of this system says was done: its `removed`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recovered {
-    /// The job's queue.
     pub queue: Name,
     /// The claim that was ended.
     pub token: Token,
@@ -375,7 +353,6 @@ pub trait InflightStore: OwnerStore + Sweep {
     /// another.
     async fn finish(&self, tickets: &[Ticket], how: &Finish) -> Result<Vec<Finished>>;
 
-    /// One job.
     async fn job(&self, id: &Name) -> Result<Option<Job>>;
 
     /// The jobs that one life holds, by id, those after `after`, at most `limit`. `Lost` when that
@@ -390,7 +367,6 @@ pub trait InflightStore: OwnerStore + Sweep {
     /// What one *ended* life still holds, as suspects, at most `limit`: what retiring puts back.
     async fn held_by(&self, claim: &Claim, limit: usize) -> Result<Vec<Suspect>>;
 
-    /// The account.
     async fn counts(&self) -> Result<Counts>;
 
     /// Queues that hold something, by name, those after `after`, at most `limit`, each with how many.

@@ -19,9 +19,7 @@ use crate::store::Store;
 /// One leadership: `number` grows with every change of holder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Term {
-    /// The fencing number.
     pub number: u64,
-    /// Who holds it.
     pub holder: String,
     /// Until when, on the store's clock.
     pub until_ms: u64,

@@ -124,14 +124,11 @@ pub const NAMESPACE: &str = "default";
 /// anything but control characters.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct LeaseKey {
-    /// Where.
     pub namespace: Namespace,
-    /// Which.
     pub key: Name,
 }
 
 impl LeaseKey {
-    /// Checks both.
     pub fn new(namespace: &str, key: &str) -> Result<Self> {
         Ok(LeaseKey { namespace: Namespace::new(namespace)?, key: short(key, "a key")? })
     }
@@ -175,9 +172,7 @@ fn short(text: &str, what: &str) -> Result<Name> {
 /// What a suspect or a receipt of this system is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Subject {
-    /// A lease.
     Lease(LeaseKey),
-    /// A decision.
     Decision(Name),
 }
 
@@ -212,7 +207,6 @@ impl Subject {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// Any JSON.
     Json(serde_json::Value),
     /// Any bytes; in JSON as base64.
     Bytes(#[serde(with = "crate::leases::base64")] Vec<u8>),
@@ -260,14 +254,10 @@ impl fmt::Display for Decision {
     }
 }
 
-/// What to acquire.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Acquire {
-    /// What.
     pub key: LeaseKey,
-    /// For whom.
     pub owner: Name,
-    /// For how long.
     pub ttl_ms: u64,
     /// A name that only this request has: the same one again gets the same answer, so that a request
     /// whose answer was lost may be repeated.
@@ -277,11 +267,8 @@ pub struct Acquire {
 /// A lease in somebody's hands.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
-    /// Where.
     pub namespace: Namespace,
-    /// On what.
     pub key: Name,
-    /// Whose.
     pub owner: Name,
     /// To be shown with whatever the holder does, here and elsewhere.
     pub token: Token,
@@ -289,7 +276,6 @@ pub struct Grant {
     pub ttl_ms: u64,
     /// Until when, on the store's clock.
     pub deadline_ms: u64,
-    /// The store's clock.
     pub now_ms: u64,
 }
 
@@ -306,9 +292,7 @@ pub enum Acquired {
 /// A claim to a lease, as its holder shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ticket {
-    /// On what.
     pub key: LeaseKey,
-    /// By which grant.
     pub token: Token,
 }
 
@@ -324,7 +308,6 @@ pub enum Fenced<T> {
 /// Why a token holds nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Loss {
-    /// Why.
     pub why: LossReason,
     /// The newest token of that key.
     pub token: Token,
@@ -381,9 +364,7 @@ impl Loss {
 /// One key, as it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Described {
-    /// Where.
     pub namespace: Namespace,
-    /// Which.
     pub key: Name,
     /// The newest token; it survives the lease.
     pub token: Token,
@@ -391,18 +372,15 @@ pub struct Described {
     pub lease: Option<Lease>,
     /// Whether that lease is over and not yet cleared: only in answers of those that just look.
     pub expired: bool,
-    /// The key's state.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<State>,
     /// What its holder has staged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub staged: Option<Staged>,
-    /// The store's clock.
     pub now_ms: u64,
 }
 
 impl Described {
-    /// Of a record.
     pub fn new(key: &LeaseKey, record: Record, at: &rules::Moment) -> Described {
         let expired = record.expired(at).is_some();
         let lease = record.lease.map(|lease| {
@@ -425,9 +403,7 @@ impl Described {
 /// A decision, as it stands.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Decided {
-    /// Which transaction.
     pub txn: Name,
-    /// How it ends.
     pub decision: Decision,
     /// Whether this very call decided it.
     pub first: bool,
@@ -435,14 +411,12 @@ pub struct Decided {
     pub decided_ms: u64,
     /// Until when it is kept, on the store's clock.
     pub deadline_ms: u64,
-    /// The store's clock.
     pub now_ms: u64,
 }
 
 /// What an operation met on its way and cleared, with its answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Met<T> {
-    /// The answer.
     pub answer: T,
     /// What was over and is cleared now: each has its receipt, in the same step.
     pub cleared: Vec<Expiry>,
@@ -458,7 +432,6 @@ impl<T> Met<T> {
 /// One thing that ran out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expiry {
-    /// What.
     pub subject: Subject,
     /// When its time ran out, on the store's clock.
     pub deadline_ms: u64,
@@ -470,9 +443,7 @@ pub struct Expiry {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "what")]
 pub enum Removed {
-    /// A lease.
     Lease(rules::Cleared),
-    /// A decision.
     Decision(rules::Marker),
 }
 

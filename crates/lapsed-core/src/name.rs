@@ -130,7 +130,6 @@ pub struct SystemId {
 }
 
 impl SystemId {
-    /// Checks the name.
     pub fn new(kind: Kind, name: &str) -> Result<Self> {
         let fits = (1..=64).contains(&name.len());
         let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';

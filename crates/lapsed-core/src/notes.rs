@@ -21,14 +21,12 @@ pub const NOTES_MAX: u64 = 10_000;
 /// The longest note, in bytes.
 pub const NOTE_BYTES_MAX: usize = 256 << 10;
 
-/// One note.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Note {
     /// Grows within its book, with gaps; never given twice.
     pub seq: u64,
     /// When it was written, on the store's clock.
     pub at_ms: u64,
-    /// What it says.
     pub text: String,
 }
 
@@ -50,7 +48,6 @@ pub trait Notes: Send + Sync {
     /// Writes `text` into `book`; its number. The oldest notes make room.
     async fn note(&self, system: &SystemId, book: &Name, text: &str) -> Result<u64>;
 
-    /// Reads a book.
     async fn notes(&self, system: &SystemId, book: &Name, query: NoteQuery) -> Result<Vec<Note>>;
 
     /// Strikes one note out; whether it was there.

@@ -36,7 +36,6 @@ impl fmt::Display for Incarnation {
 /// started by its first beat or registration; one whose newest life has ended is answered `Lost`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// The owner's name.
     pub owner: Name,
     /// Which of its lives.
     pub incarnation: Option<Incarnation>,
@@ -48,7 +47,6 @@ impl Claim {
         Claim { owner, incarnation: None }
     }
 
-    /// Exactly this life.
     pub fn exact(owner: Name, incarnation: Incarnation) -> Self {
         Claim { owner, incarnation: Some(incarnation) }
     }
@@ -75,14 +73,12 @@ pub struct Beat {
 pub enum Ending {
     /// Its beats stopped for longer than its TTL.
     Dead,
-    /// It left gracefully.
     Retired,
 }
 
 /// Told to a holder that is no longer one (P5).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lost {
-    /// Who.
     pub owner: Name,
     /// Which life; none when the name is not known at all.
     pub incarnation: Option<Incarnation>,
@@ -117,9 +113,7 @@ impl fmt::Display for Lost {
 /// What is known of one life.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OwnerInfo {
-    /// Its name.
     pub owner: Name,
-    /// Which life.
     pub incarnation: Incarnation,
     /// How long one beat lasts.
     pub ttl_ms: u64,
@@ -149,7 +143,6 @@ pub trait OwnerStore: Send + Sync {
     /// Owners, oldest incarnation first, those after `after`, at most `limit`.
     async fn owners(&self, after: Option<Incarnation>, limit: usize) -> Result<Vec<OwnerInfo>>;
 
-    /// One owner.
     async fn owner(&self, claim: &Claim) -> Result<Option<OwnerInfo>>;
 
     /// A beat without a search and without waiting, if the store keeps beats in memory.

@@ -132,15 +132,11 @@ pub struct Evidence {
 pub struct Receipt {
     /// Which receipt this is.
     pub id: ReceiptId,
-    /// What was reclaimed.
     pub key: Name,
-    /// From whom.
     pub owner: Name,
     /// From which of its lives.
     pub incarnation: Incarnation,
-    /// Why.
     pub reason: Reason,
-    /// On what grounds.
     pub evidence: Evidence,
     /// What was removed, as the system stored it; `restore` reads it.
     pub removed: serde_json::Value,
@@ -183,14 +179,12 @@ pub struct ReceiptQuery {
 
 /// Who is told: metrics, events, log. Called after the store has answered, never before.
 pub trait Witness: Send + Sync {
-    /// Something was reclaimed.
     fn reclaimed(&self, _receipt: &Receipt) {}
     /// An operation met something that was over and cleared it, so many milliseconds late. Its receipt
     /// was written in the same step, and may be numbered later.
     fn cleared(&self, _system: &SystemId, _reason: Reason, _late_ms: u64) {}
     /// One batch of a pass was answered for: so many suspects, in so long.
     fn batched(&self, _system: &SystemId, _suspects: usize, _took: Duration) {}
-    /// A pass ended.
     fn passed(&self, _report: &PassReport) {}
     /// Somebody declared dead came back and was told so.
     fn zombie_rejected(&self, _system: &SystemId) {}
@@ -198,11 +192,9 @@ pub trait Witness: Send + Sync {
     fn store_error(&self, _system: &SystemId, _error: &Error) {}
     /// One page of an index was compared with its truth, and healed unless it was a dry run.
     fn healed(&self, _system: &SystemId, _page: &Reconciled, _act: Act) {}
-    /// A reconciliation ended.
     fn reconciled(&self, _report: &ReconcileReport, _ended: Ended<'_>) {}
 }
 
-/// Tells nobody.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Silent;
 

@@ -35,7 +35,6 @@ pub trait Reconcile: Send + Sync {
 /// What one page of it did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reconciled {
-    /// Rows looked at.
     pub examined: u64,
     /// What differed, and was (or would be) changed.
     pub changes: Vec<Change>,
@@ -52,7 +51,6 @@ pub struct Change {
     pub key: String,
     /// What was done about it.
     pub what: Healed,
-    /// Why, in words.
     pub why: String,
 }
 
@@ -85,13 +83,10 @@ impl Healed {
 /// The exact account of one reconciliation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReconcileReport {
-    /// The system's name.
     pub system: String,
-    /// Its kind.
     pub kind: Kind,
     /// Whether nothing was changed.
     pub dry_run: bool,
-    /// Rows looked at.
     pub examined: u64,
     /// Put into the index.
     pub added: u64,
@@ -133,9 +128,7 @@ pub enum Ended<'e> {
 /// How to go about it.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Where to begin.
     pub after: Cursor,
-    /// Rows a page.
     pub page: usize,
     /// The pause between two pages.
     pub pause: Duration,

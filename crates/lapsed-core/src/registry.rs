@@ -41,9 +41,7 @@ pub enum Take {
 /// Who holds, or held, a key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {
-    /// The owner.
     pub owner: Name,
-    /// Which life.
     pub incarnation: Incarnation,
 }
 
@@ -56,16 +54,10 @@ pub enum Registered {
     /// This owner held it already.
     Kept,
     /// It was somebody else's, and left their index in the same step.
-    Moved {
-        /// From whom.
-        from: Holder,
-    },
+    Moved { from: Holder },
     /// It is somebody else's, and only a free one was wanted; or a newer life of the same owner
     /// holds it.
-    Taken {
-        /// Whose.
-        by: Holder,
-    },
+    Taken { by: Holder },
 }
 
 /// The answer to a registration.
@@ -82,7 +74,6 @@ pub struct RegisterAnswer {
 /// An entry, with what is needed to judge whether its owner lives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// Who holds it.
     pub holder: Holder,
     /// When it was registered, on the store's clock, where the store remembers it.
     pub registered_ms: Option<u64>,
@@ -90,7 +81,6 @@ pub struct Found {
     pub due_ms: u64,
     /// How and when the owner ended.
     pub ended: Option<(Ending, u64)>,
-    /// The store's clock.
     pub now_ms: u64,
 }
 

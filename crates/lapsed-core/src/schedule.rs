@@ -44,7 +44,6 @@ impl Stop {
 }
 
 impl Stopper {
-    /// Tells everybody.
     pub fn stop(&self) {
         self.tell.send_replace(true);
     }

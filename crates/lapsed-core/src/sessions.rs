@@ -64,12 +64,9 @@ fn check(profile: &Profile) -> Result<()> {
     )))
 }
 
-/// One session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Session {
-    /// Which.
     pub id: Name,
-    /// What it carries.
     #[serde(flatten)]
     pub profile: Profile,
     /// How many references there are.
@@ -80,7 +77,6 @@ pub struct Session {
     pub updated_ms: Option<u64>,
     /// When it is an orphan, the store-away grace included; none while somebody is connected.
     pub due_ms: Option<u64>,
-    /// The store's clock.
     pub now_ms: u64,
 }
 
@@ -162,7 +158,6 @@ pub trait SessionsStore: OwnerStore + Sweep {
     /// Forgets the disconnection without adding a reference: the grace begins anew.
     async fn resume(&self, id: &Name) -> Result<Option<Standing>>;
 
-    /// One session.
     async fn get(&self, id: &Name) -> Result<Option<Session>>;
 
     /// Sets what `profile` gives.

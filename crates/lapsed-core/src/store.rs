@@ -13,13 +13,11 @@ use crate::sweep::brake::Setting;
 /// What a store says of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoreInfo {
-    /// `embedded`, `redis`, ...
     pub engine: String,
     /// Where it is, without secrets.
     pub place: String,
     /// Which life of the store this is.
     pub incarnation: String,
-    /// Its clock.
     pub now_ms: u64,
     /// Since when it has been serving without a gap, on its clock.
     pub back_ms: u64,
@@ -34,7 +32,6 @@ pub trait Store: Send + Sync {
     /// Receipts of one system.
     async fn receipts(&self, system: &SystemId, query: ReceiptQuery) -> Result<Vec<Receipt>>;
 
-    /// One receipt.
     async fn receipt(&self, system: &SystemId, seq: u64) -> Result<Option<Receipt>>;
 
     /// Takes or renews the term of `system`. `None`: somebody else holds it. The number in the

@@ -33,9 +33,7 @@ pub struct Cursor(pub Option<String>);
 /// Something that the index says may be dead. Possibly stale: only the guard decides.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Suspect {
-    /// What.
     pub key: Name,
-    /// Whose.
     pub owner: Name,
     /// Which life of that owner held it when the page was read.
     pub incarnation: Incarnation,
@@ -45,7 +43,6 @@ pub struct Suspect {
     pub reason: Reason,
 }
 
-/// What to read.
 #[derive(Clone, Debug)]
 pub struct PageRequest {
     /// Those after this place.
@@ -58,7 +55,6 @@ pub struct PageRequest {
     pub undeclared_max: Option<usize>,
 }
 
-/// What was read.
 #[derive(Clone, Debug, Default)]
 pub struct SuspectPage {
     /// In the order of their deadlines.
@@ -74,14 +70,12 @@ pub struct SuspectPage {
 pub struct BatchId {
     /// The sweeper's name: unique among all that run.
     pub sweeper: Arc<str>,
-    /// Its running number.
     pub number: u64,
 }
 
 /// What to reclaim, and on whose authority.
 #[derive(Clone, Debug)]
 pub struct Batch {
-    /// Which batch.
     pub id: BatchId,
     /// The suspects, at most `policy.batch` of them.
     pub suspects: Vec<Suspect>,
@@ -163,7 +157,6 @@ impl Outcome {
 /// The store's answer to a batch: one outcome a suspect, in the same order.
 #[derive(Clone, Debug, Default)]
 pub struct BatchAnswer {
-    /// One a suspect.
     pub outcomes: Vec<Outcome>,
     /// How many owners were declared dead on the way.
     pub owners_ended: u64,
@@ -175,7 +168,6 @@ pub struct BatchAnswer {
 /// Who is there, cheaply: what the brake judges by and what `status` shows.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Census {
-    /// The store's clock.
     pub now_ms: u64,
     /// Which life of the store itself this is.
     pub store: String,
@@ -186,7 +178,6 @@ pub struct Census {
     /// Whether nothing below was counted: that would mean to look at everything.
     #[serde(default)]
     pub uncounted: bool,
-    /// Entries there are.
     pub population: u64,
     /// Entries of owners that are overdue or ended, and those that are dead by themselves.
     pub suspects: u64,
@@ -242,7 +233,6 @@ pub trait Sweep: Send + Sync {
     /// How long silence must last before it means death: what the store-away grace waits for.
     fn threshold(&self) -> Duration;
 
-    /// A cheap count.
     async fn census(&self) -> Result<Census>;
 
     /// Where there is no index (keys that somebody else writes): the one look at everything that a
@@ -266,6 +256,5 @@ pub trait Sweep: Send + Sync {
     /// never be from now on: a request that is still on its way would be counted by nobody.
     async fn settle(&self, batch: &BatchId) -> Result<Vec<Receipt>>;
 
-    /// Bounded housekeeping.
     async fn tidy(&self, limits: TidyLimits) -> Result<Tidied>;
 }

@@ -17,9 +17,7 @@ use crate::sweep::Sweep;
 /// Why something is, or is not, dead.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Explanation {
-    /// The system asked.
     pub system: String,
-    /// Its kind.
     pub kind: String,
     /// What was asked about.
     pub key: String,
@@ -36,29 +34,20 @@ pub struct Explanation {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "outcome")]
 pub enum Restored {
-    /// It is back.
     Restored {
-        /// What.
         key: String,
         /// Held by whom now.
         owner: String,
-        /// Which life.
         incarnation: u64,
     },
     /// It was not put back, and nothing changed.
-    Refused {
-        /// Why, in words.
-        why: String,
-    },
+    Refused { why: String },
 }
 
-/// One configured system.
 #[async_trait]
 pub trait System: Send + Sync {
-    /// Which.
     fn id(&self) -> &SystemId;
 
-    /// Its cleanup.
     fn sweep(&self) -> Arc<dyn Sweep>;
 
     /// Why `key` is, or is not, dead.

@@ -52,7 +52,6 @@ impl Deref for Core {
 }
 
 impl Core {
-    /// What is durable.
     fn book(&self) -> RwLockReadGuard<'_, Book> {
         self.book.read().unwrap_or_else(PoisonError::into_inner)
     }

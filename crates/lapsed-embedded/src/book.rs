@@ -131,7 +131,6 @@ impl Book {
         act(self.shard(name).read().expect(LOCK).get(name).map(|lives| &lives.newest))
     }
 
-    /// One life.
     pub fn life(&self, incarnation: u64) -> Option<Arc<Slot>> {
         self.lives.read().expect(LOCK).get(&incarnation).cloned()
     }
@@ -273,7 +272,6 @@ impl Due {
         self.advance(now_ms, back_ms);
     }
 
-    /// Counts, after [`Due::advance`].
     pub fn heads(&mut self, now_ms: u64, threshold_ms: u64) -> Heads {
         // Not from the front only: those read from disk are not in the order of their deaths.
         self.deaths.retain(|at| at + threshold_ms > now_ms);

@@ -14,7 +14,6 @@ use redb::StorageBackend;
 #[derive(Debug, Clone)]
 pub(crate) struct Cautious {
     file: Arc<File>,
-    /// `None` once trusted.
     over: Arc<RwLock<Option<Overlay>>>,
 }
 

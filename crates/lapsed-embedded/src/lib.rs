@@ -119,7 +119,6 @@ const MIRROR_ROWS_MAX: usize = 2_000;
 pub struct Options {
     /// How much of the file is kept in memory.
     pub cache_bytes: usize,
-    /// Time.
     pub clock: Arc<dyn Clock>,
     /// The rules of death.
     pub guard: Arc<dyn Guard>,

@@ -18,7 +18,6 @@ const PENDING: u64 = 1;
 /// What a beat finds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Touched {
-    /// Alive until then.
     Until(u64),
     Ended,
     /// Not durable yet: ask again behind the commit that is under way.

@@ -25,7 +25,6 @@ pub(crate) struct Tx<'t> {
 /// What a batch has changed of what is kept in memory, by the name of the table of what is held.
 #[derive(Default)]
 pub(crate) struct Changed {
-    /// Of registries.
     pub held: HashMap<Arc<str>, Changes, RandomState>,
     /// Of jobs in flight.
     pub jobs: HashMap<Arc<str>, JobChanges, RandomState>,

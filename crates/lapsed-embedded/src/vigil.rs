@@ -44,7 +44,6 @@ impl Vigil {
         }
     }
 
-    /// The store's clock.
     pub fn now_ms(&self) -> u64 {
         self.offset_ms.load(Ordering::Relaxed) + self.clock.mono().as_millis() as u64
     }

@@ -19,7 +19,6 @@ pub struct Target {
     pub read: fn(&[u8]),
 }
 
-/// All of them.
 pub static TARGETS: [Target; 4] = [
     Target { name: "config", read: config::read },
     Target { name: "http", read: http::read },

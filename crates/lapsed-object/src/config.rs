@@ -25,17 +25,13 @@ pub const TIMEOUT: Duration = Duration::from_secs(5);
 pub struct ObjectConfig {
     /// As the configuration names it: what errors say.
     pub name: String,
-    /// `s3://bucket/prefix`, `az://container/prefix`, `gs://bucket/prefix`.
     pub url: String,
     /// The address of a server that is not the provider's own.
     pub endpoint: Option<String>,
-    /// S3: the region.
     pub region: Option<String>,
-    /// S3: who asks.
     pub access_key_id: Option<String>,
     /// S3: and proves it.
     pub secret_access_key: Option<String>,
-    /// Azure: who asks.
     pub account: Option<String>,
     /// Azure: and proves it.
     pub account_key: Option<String>,
@@ -44,14 +40,12 @@ pub struct ObjectConfig {
     /// S3: whether the bucket is part of the host's name. Unless told: with the provider's own
     /// servers, and not with an endpoint.
     pub virtual_host: Option<bool>,
-    /// The budget.
     pub requests_per_hour: u64,
     /// How long one request may take.
     pub timeout: Duration,
 }
 
 impl std::fmt::Debug for ObjectConfig {
-    /// Without secrets.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ObjectConfig")
             .field("name", &self.name)

@@ -34,7 +34,6 @@ pub(crate) enum Content {
     Decision(Name, Option<Marker>),
 }
 
-/// One such object.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Doc {
     /// Grows by one with every write.
@@ -134,7 +133,6 @@ impl Doc {
         })
     }
 
-    /// A marker.
     pub(crate) fn decode_marker(body: &[u8], what: &str) -> std::result::Result<Doc, String> {
         let stored: StoredMarker = serde_json::from_slice(body).map_err(|error| {
             format!("{what} is not a marker that this version can read ({error})")
@@ -205,7 +203,6 @@ struct StoredMarker {
 /// Of the messages below; another one is not guessed at.
 const FORMAT: u32 = 1;
 
-/// `<namespace>/meta/<key>.pb`.
 #[derive(Clone, PartialEq, Message)]
 struct Meta {
     #[prost(uint64, tag = "1")]

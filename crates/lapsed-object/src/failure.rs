@@ -18,7 +18,6 @@ pub(crate) enum Failure {
     Condition,
     /// The store asks for fewer requests.
     Throttled(String),
-    /// Our own budget.
     Budget(String),
     /// It may or may not have been carried out.
     Doubt(String),

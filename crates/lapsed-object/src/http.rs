@@ -30,7 +30,6 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
-    /// Over the network.
     pub(crate) fn new(
         store: &str,
         meter: Meter,

@@ -363,7 +363,6 @@ impl Log {
         Ok(found)
     }
 
-    /// One receipt.
     pub(crate) async fn receipt(&self, seq: u64) -> Result<Option<Receipt>> {
         let page = self.read(seq / ROOM).await?.filter(|(page, _)| page.open_until_ms.is_none());
         let Some((page, _)) = page else { return Ok(None) };

@@ -41,7 +41,6 @@ pub(crate) enum Only {
     IfNew,
     /// If it is still as it was read.
     IfStill(UpdateVersion),
-    /// In any case.
     Always,
 }
 
@@ -75,7 +74,6 @@ pub(crate) struct Listing {
     pub(crate) token: Option<String>,
 }
 
-/// What to list.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ListRequest<'a> {
     pub(crate) prefix: &'a str,

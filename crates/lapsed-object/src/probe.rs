@@ -18,7 +18,6 @@ const ROUNDS: usize = 4;
 /// One thing that was tried.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProbeLine {
-    /// What, in words.
     pub what: &'static str,
     /// Whether nothing may run without it.
     pub needed: bool,

@@ -13,13 +13,9 @@ use lapsed_core::clock::Clock;
 /// The kinds that are told apart: each has its price.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RequestKind {
-    /// One object read.
     Get,
-    /// One object written.
     Put,
-    /// One page listed.
     List,
-    /// One object deleted.
     Delete,
     /// Whatever else: credentials, above all.
     Other,
@@ -64,7 +60,6 @@ impl RequestKind {
 /// How many there were of each kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RequestCounts {
-    /// By kind.
     pub by_kind: BTreeMap<RequestKind, u64>,
     /// Of them: those that were answered with "slow down".
     pub throttled: u64,
@@ -73,12 +68,10 @@ pub struct RequestCounts {
 }
 
 impl RequestCounts {
-    /// All kinds together.
     pub fn total(&self) -> u64 {
         self.by_kind.values().sum()
     }
 
-    /// Of one kind.
     pub fn of(&self, kind: RequestKind) -> u64 {
         self.by_kind.get(&kind).copied().unwrap_or_default()
     }

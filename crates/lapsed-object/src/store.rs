@@ -235,7 +235,6 @@ impl Store for ObjectStore {
     }
 }
 
-/// Who leads.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct StoredTerm {
     pub(crate) number: u64,

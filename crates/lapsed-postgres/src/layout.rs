@@ -8,9 +8,7 @@ use serde::Deserialize;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Layout {
-    /// Who there is.
     pub providers: Providers,
-    /// Who is online.
     pub status: Status,
     /// When who went online or offline.
     pub logs: Logs,
@@ -18,7 +16,6 @@ pub struct Layout {
     pub sessions: Sessions,
     /// Who is logged in.
     pub logins: Logins,
-    /// The settings.
     pub config: Config,
     /// What the ids are in tables that lapsed makes. Those that are there already say it themselves.
     pub id_type: IdType,
@@ -28,12 +25,9 @@ pub struct Layout {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum IdType {
-    /// The seed's.
     #[default]
     Uuid,
-    /// Any text.
     Text,
-    /// A number.
     Bigint,
 }
 
@@ -72,7 +66,6 @@ macro_rules! names {
 names! {
     /// One row a provider.
     Providers {
-        /// The table.
         table: "mitras",
         /// Who: uuid, text or a number.
         id: "id",
@@ -86,9 +79,7 @@ names! {
 names! {
     /// At most one row a provider.
     Status {
-        /// The table.
         table: "mitra_online_status",
-        /// Who.
         provider: "mitra_id",
         /// Whether it says that it is there.
         is_online: "is_online",
@@ -106,11 +97,8 @@ names! {
 names! {
     /// One row a flip between online and offline.
     Logs {
-        /// The table.
         table: "mitra_online_logs",
-        /// Who.
         provider: "mitra_id",
-        /// `online` or `offline`.
         status: "status",
         /// When; without such a column the log is written, and cannot be read.
         created_at: "created_at",
@@ -120,11 +108,8 @@ names! {
 names! {
     /// One row a session.
     Sessions {
-        /// The table.
         table: "chat_sessions",
-        /// Which.
         id: "id",
-        /// Who has it.
         provider: "mitra_id",
         /// `active`, `pending_payment`, `ended`, `expired`, `cancelled`, or what comes before.
         status: "status",
@@ -136,9 +121,7 @@ names! {
 names! {
     /// One row a login. An empty name of the table: there are none to revoke.
     Logins {
-        /// The table.
         table: "auth_sessions",
-        /// Whose.
         provider: "user_id",
         /// When it was revoked, if it was.
         revoked_at: "revoked_at",
@@ -148,9 +131,7 @@ names! {
 names! {
     /// One row a setting.
     Config {
-        /// The table.
         table: "app_config",
-        /// Which.
         key: "key",
         /// What, as JSON or as text.
         value: "value",

@@ -167,7 +167,6 @@ impl Link {
         }
     }
 
-    /// Nothing was sent.
     fn unconnected(&self, why: String) -> Error {
         unavailable(self.place(), format!("cannot connect: {why}"))
     }
@@ -203,7 +202,6 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// One statement.
     pub async fn query(&self, sql: &str, params: Params<'_>) -> Tried<Vec<Row>> {
         let client = self.client();
         self.in_time(1, async {
@@ -258,7 +256,6 @@ impl Call {
         }
     }
 
-    /// Undoes it.
     async fn rollback(self) {
         if self.batch("ROLLBACK").await.is_ok() {
             self.give_back();

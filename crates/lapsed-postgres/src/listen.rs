@@ -30,7 +30,6 @@ const ASK_EVERY: Duration = Duration::from_secs(10);
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_MOST: Duration = Duration::from_secs(5);
 
-/// What was heard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Heard {
     /// This provider was changed: its status, its sessions, or whether it may work.

@@ -67,7 +67,6 @@ pub(crate) struct Doomed {
 }
 
 impl Pages {
-    /// One page.
     pub async fn page(&self, lives: &Lives, request: &PageRequest) -> Result<SuspectPage> {
         let ground = &lives.ground;
         let after = |suspect: &Suspect| after(ground.shard(suspect.key.as_str()).index, suspect);

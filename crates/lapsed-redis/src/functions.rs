@@ -64,7 +64,6 @@ pub enum Downgrade {
     Allow,
 }
 
-/// What loading did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loaded {
     /// The newest version that any node had.

@@ -158,7 +158,6 @@ impl Link {
         }
     }
 
-    /// One command.
     pub async fn query<T: FromRedisValue>(&self, call: &str, cmd: &Cmd) -> Result<T> {
         let value = self.send(cmd).await.and_then(Value::extract_error);
         let value = value.map_err(|error| told(&self.place, call, &error))?;

@@ -1,7 +1,6 @@
 //! The little of MessagePack that a script's `cmsgpack.pack` writes for lists of texts and numbers:
 //! what a receipt keeps, in one piece, because every piece that a script hands over costs it time.
 
-/// A value.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Packed<'b> {
     Number(u64),

@@ -31,7 +31,6 @@ impl Ground {
         }
     }
 
-    /// One receipt.
     pub async fn one_receipt(&self, seq: u64) -> Result<Option<Receipt>> {
         let found = self.receipts_between(self.shard_of_receipt(seq), seq, seq).await?;
         Ok(found.into_iter().find(|receipt| receipt.id.seq == seq))

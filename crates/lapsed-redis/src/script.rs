@@ -45,7 +45,6 @@ fn preludes(file: &str) -> Vec<&'static str> {
 }
 
 impl Script {
-    /// The whole text.
     pub fn text(&self) -> &str {
         &self.inner.0
     }

@@ -35,7 +35,6 @@ pub(crate) enum Mode {
 /// The keys of sessions, as the application names them.
 #[derive(Clone, Debug)]
 pub struct SessionsLayout {
-    /// A session: `session:{session}`.
     pub session_key: Template,
     /// How many are connected: `ref_count:{session}`.
     pub ref_count_key: Template,

@@ -58,14 +58,11 @@ pub struct Overrides {
     pub token: Option<String>,
 }
 
-/// The whole configuration.
 #[derive(Debug)]
 pub struct Config {
     /// The file it came from.
     pub file: Option<String>,
-    /// How to listen.
     pub server: Server,
-    /// By name.
     pub stores: BTreeMap<String, StoreConfig>,
     /// In the order of the file.
     pub systems: Vec<Box<dyn Planned>>,

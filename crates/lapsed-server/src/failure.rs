@@ -23,17 +23,14 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// Exit 1.
     pub fn failed(what: impl Into<String>) -> Failure {
         Failure::Failed(what.into())
     }
 
-    /// Exit 2.
     pub fn usage(what: impl Into<String>) -> Failure {
         Failure::Usage(what.into())
     }
 
-    /// The exit code.
     pub fn code(&self) -> ExitCode {
         ExitCode::from(match self {
             Failure::Usage(_) => 2,

@@ -54,7 +54,6 @@ pub struct Feeds {
 }
 
 impl Feeds {
-    /// Nobody listens yet.
     pub fn new(journal: Arc<Journal>, stop: Stop) -> Feeds {
         Feeds { open: Mutex::default(), journal, stop, room: ROOM }
     }

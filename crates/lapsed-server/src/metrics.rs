@@ -101,7 +101,6 @@ fn pass_histogram() -> Histogram {
 }
 
 impl Metrics {
-    /// Nothing counted yet.
     pub fn new(clock: Arc<dyn Clock>) -> Metrics {
         let metrics = Metrics {
             registry: Mutex::default(),

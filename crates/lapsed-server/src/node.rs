@@ -117,7 +117,6 @@ impl Node {
         &self.systems
     }
 
-    /// One system.
     pub fn find(&self, kind: Kind, name: &str) -> Option<&Arc<Live>> {
         self.systems.iter().find(|s| s.id().kind == kind && &*s.id().name == name)
     }

@@ -38,7 +38,6 @@ impl Address {
         Ok(Address { url: text.to_owned(), shown })
     }
 
-    /// All of it.
     pub fn reveal(&self) -> &str {
         &self.url
     }

@@ -48,7 +48,6 @@ struct Outbox {
     stop: Stop,
 }
 
-/// What is sent.
 #[derive(Serialize)]
 struct Delivery<'a> {
     system: &'a str,

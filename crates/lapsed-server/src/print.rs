@@ -15,7 +15,6 @@ pub fn json(value: &impl Serialize) -> Result<(), Failure> {
     line(&text)
 }
 
-/// One line.
 pub fn line(text: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{text}")?;
@@ -30,17 +29,14 @@ pub struct Table {
 }
 
 impl Table {
-    /// With these headings.
     pub fn new(headings: &[&str]) -> Table {
         Table { rows: vec![headings.iter().map(|h| h.to_uppercase()).collect()] }
     }
 
-    /// Without headings.
     pub fn bare() -> Table {
         Table::default()
     }
 
-    /// One more row.
     pub fn row(&mut self, cells: Vec<String>) {
         self.rows.push(cells);
     }
@@ -72,7 +68,6 @@ impl Table {
     }
 }
 
-/// `1,234,567`
 pub fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::new();

@@ -35,17 +35,14 @@ pub use object::OpenObject;
 pub enum OpenStore {
     /// A folder of this machine.
     Embedded(Embedded),
-    /// Redis or Valkey.
     Redis(Redis),
     /// S3, Azure Blob, Google Cloud Storage.
     Object(OpenObject),
-    /// PostgreSQL.
     Postgres(Postgres),
 }
 
 /// A registry on a store.
 pub struct OpenRegistry {
-    /// Its entries.
     pub registry: Arc<dyn RegistryStore>,
     /// Its index, where it has one besides its truth.
     pub index: Option<Arc<dyn Reconcile>>,
@@ -53,7 +50,6 @@ pub struct OpenRegistry {
 
 /// Sessions on a store.
 pub struct OpenSessions {
-    /// The sessions.
     pub sessions: Arc<dyn SessionsStore>,
     /// Their index, where there is one besides the truth.
     pub index: Option<Arc<dyn Reconcile>>,
@@ -61,7 +57,6 @@ pub struct OpenSessions {
 
 /// Jobs in flight on a store.
 pub struct OpenInflight {
-    /// The jobs.
     pub inflight: Arc<dyn InflightStore>,
     /// Their index, where there is one besides the truth.
     pub index: Option<Arc<dyn Reconcile>>,

@@ -44,7 +44,6 @@ pub struct Telemetry {
 }
 
 impl Telemetry {
-    /// Begins to send.
     pub fn start(plan: &TelemetryPlan) -> Result<Arc<Telemetry>, Failure> {
         let exporter = SpanExporter::builder()
             .with_http()
@@ -128,7 +127,6 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// Of this one.
     pub fn of(request: &Request) -> Asked {
         let path = request.uri().path().to_owned();
         let headers =

@@ -61,7 +61,6 @@ pub fn provider(number: usize) -> Name {
     Name::new(&format!("m{number}")).expect("it is a name")
 }
 
-/// Runs that seed.
 pub fn run(seed: u64, bug: Option<AvailabilityBug>, printed: bool) -> Result<Done, Box<Failure>> {
     let world = World::new(seed, printed);
     let scene = Arc::new(Scene::new(&world, bug));
@@ -84,11 +83,8 @@ pub fn run(seed: u64, bug: Option<AvailabilityBug>, printed: bool) -> Result<Don
 
 /// What one run is made of.
 pub struct Scene {
-    /// Time and chance.
     pub world: Arc<World>,
-    /// What really happened.
     pub notes: Arc<Notes>,
-    /// The system.
     pub id: SystemId,
     truth: Arc<EmbeddedTruth>,
     mirror: Arc<MemoryMirror>,
@@ -221,7 +217,6 @@ impl Scene {
         }
     }
 
-    /// One misfortune.
     fn strike(self: &Arc<Self>, fleet: &Fleet) {
         let (world, chance) = (&self.world, &self.world.chance);
         let which = chance.between(0, 2) as usize;

@@ -25,7 +25,6 @@ use lapsed_embedded::Embedded;
 
 use crate::promise::Promise;
 
-/// One deliberate bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Bug {
     /// The reclaim goes by what the page of suspects showed; a beat in between is not seen (A1).
@@ -73,7 +72,6 @@ pub enum Bug {
 }
 
 impl Bug {
-    /// All of them.
     pub const ALL: &[Bug] = &[
         Bug::GuardOutsideTheStep,
         Bug::NoIncarnationCheck,
@@ -152,7 +150,6 @@ impl Plant {
         Arc::new(Plant { bug, ..Plant::default() })
     }
 
-    /// Which bug.
     pub fn bug(&self) -> Option<Bug> {
         self.bug
     }
@@ -176,7 +173,6 @@ impl Plant {
         }
     }
 
-    /// The store's clock.
     pub fn clock(self: &Arc<Self>, clock: Arc<dyn Clock>) -> Arc<dyn Clock> {
         match self.bug {
             Some(Bug::CallersClockJudges) => Arc::new(clock::Callers::new(clock, self.clone())),
@@ -198,7 +194,6 @@ impl Plant {
         self.suspected.lock().expect(LOCK).extend(lives);
     }
 
-    /// These have ended.
     pub fn note_ended(&self, lives: impl Iterator<Item = u64>) {
         if self.is(Bug::NoIncarnationCheck) {
             self.ended.lock().expect(LOCK).extend(lives);
@@ -231,7 +226,6 @@ impl Plant {
         self.is(Bug::RestartInherits)
     }
 
-    /// That answer.
     pub fn inherited(&self, life: u64, ttl_ms: u64) -> Beat {
         let incarnation = Incarnation(life);
         Beat { incarnation, deadline_ms: ttl_ms, now_ms: 0, ttl_ms, started: true }
@@ -255,7 +249,6 @@ impl Plant {
         found
     }
 
-    /// The census.
     pub fn stale(&self, census: Census) -> Census {
         if self.is(Bug::NoStoreAwayGrace) {
             // Nor does anybody notice that it is another life of the store.

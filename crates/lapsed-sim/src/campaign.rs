@@ -8,7 +8,6 @@ use crate::ground::Counts;
 use crate::promise::Failure;
 use crate::run::{Done, Plan, run};
 
-/// Runs so far.
 #[derive(Debug)]
 pub struct Campaign {
     began: Instant,
@@ -50,7 +49,6 @@ impl Sum {
 }
 
 impl Campaign {
-    /// None so far.
     pub fn new() -> Self {
         Campaign {
             began: Instant::now(),
@@ -72,7 +70,6 @@ impl Campaign {
         self.seeds
     }
 
-    /// One more.
     pub fn run(&mut self, plan: Plan) -> Result<Done, Box<Failure>> {
         let done = run(plan)?;
         self.seeds += 1;
@@ -99,7 +96,6 @@ impl Campaign {
         self.availability.add(counts);
     }
 
-    /// In one line.
     pub fn progress(&self) -> String {
         let rate = self.seeds as f64 / self.took().as_secs_f64().max(1e-9);
         let Counts { steps, reclaims, .. } = self.counts;

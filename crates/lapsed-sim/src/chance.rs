@@ -12,7 +12,6 @@ impl Chance {
         Chance(Arc::new(Mutex::new(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ 0x5851_f42d)))
     }
 
-    /// Any number.
     pub fn any(&self) -> u64 {
         let mut state = self.0.lock().expect("nobody panics while holding the dice");
         *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);

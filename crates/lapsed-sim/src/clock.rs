@@ -18,12 +18,10 @@ use crate::chance::Chance;
 /// What the true wall clock shows when a run begins.
 const EPOCH_MS: u64 = 1_700_000_000_000;
 
-/// The true time.
 #[derive(Clone, Copy, Debug)]
 pub struct Time(Instant);
 
 impl Time {
-    /// Counts from now.
     pub fn begin() -> Self {
         Time(Instant::now())
     }

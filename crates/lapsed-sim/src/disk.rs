@@ -17,7 +17,6 @@ const SECTOR: usize = 512;
 /// What survives of the writes that were not synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
-    /// Nothing.
     Nothing,
     /// Everything: the failure came just after the sync, before anybody was told.
     Everything,
@@ -28,7 +27,6 @@ pub enum Keep {
 /// What happens at the next sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fuse {
-    /// The power fails.
     Power(Keep),
     /// It answers an error, once, and keeps of the writes what it keeps; the process lives on.
     Error(Keep),

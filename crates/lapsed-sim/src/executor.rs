@@ -46,7 +46,6 @@ struct State {
 }
 
 impl World {
-    /// At the beginning.
     pub fn new(seed: u64, printed: bool) -> Arc<World> {
         let (chance, trace) = (Chance::new(seed), Mutex::new(Trace::new(printed)));
         Arc::new(World { chance, state: Mutex::default(), trace })
@@ -72,7 +71,6 @@ impl World {
         self.lock().now
     }
 
-    /// The true time.
     pub fn now_ms(&self) -> u64 {
         START_MS + self.now().as_millis() as u64
     }
@@ -94,7 +92,6 @@ impl World {
         self.lock().frozen.insert(process);
     }
 
-    /// They are again.
     pub fn thaw(&self, process: Process) {
         self.lock().frozen.remove(&process);
     }
@@ -191,7 +188,6 @@ struct Task {
     flag: Arc<Flag>,
 }
 
-/// Polls them.
 pub struct Executor {
     world: Arc<World>,
     tasks: Vec<Task>,

@@ -33,7 +33,6 @@ use crate::trace::Trace;
 pub use audit::Receipts;
 pub use sweeping::Permit;
 
-/// The open store.
 pub struct Live {
     embedded: Embedded,
     registry: Arc<EmbeddedRegistry>,
@@ -48,17 +47,13 @@ struct Doubt {
 /// What a run has seen.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
-    /// Calls carried out.
     pub steps: u64,
-    /// Receipts written.
     pub reclaims: u64,
-    /// Faults, by kind.
     pub faults: BTreeMap<&'static str, u64>,
 }
 
 /// What a ground is made of.
 pub struct GroundParts {
-    /// The true time.
     pub time: Time,
     /// What the store takes for its clock.
     pub clock: Arc<dyn Clock>,
@@ -72,13 +67,9 @@ pub struct GroundParts {
     pub printed: bool,
 }
 
-/// The store's side.
 pub struct Ground {
-    /// The truth.
     pub model: Model,
-    /// What happened.
     pub trace: Trace,
-    /// What was seen.
     pub counts: Counts,
     /// The disk under the store.
     pub disk: Disk,
@@ -120,7 +111,6 @@ impl Ground {
         ground
     }
 
-    /// The true time.
     pub fn now(&self) -> u64 {
         self.parts.time.now_ms()
     }
@@ -130,7 +120,6 @@ impl Ground {
         self.trace.note(self.parts.time.now_ms(), who, what);
     }
 
-    /// Counts a fault.
     pub fn count_fault(&mut self, kind: &'static str) {
         *self.counts.faults.entry(kind).or_default() += 1;
     }

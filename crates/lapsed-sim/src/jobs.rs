@@ -38,7 +38,6 @@ pub struct Done {
     pub digest: (u64, u64),
 }
 
-/// Runs that seed.
 pub fn run(seed: u64, bug: Option<JobBug>, printed: bool) -> Result<Done, Box<Failure>> {
     let mut ground = Ground::new(seed, bug, printed);
     let broken = match perform(&mut ground) {

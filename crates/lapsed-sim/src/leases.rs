@@ -43,7 +43,6 @@ pub struct Done {
     pub digest: (u64, u64),
 }
 
-/// Runs that seed.
 pub fn run(seed: u64, bug: Option<LeaseBug>, printed: bool) -> Result<Done, Box<Failure>> {
     let world = World::new(seed, printed);
     let scene = Scene {

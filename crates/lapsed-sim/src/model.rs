@@ -17,10 +17,8 @@ pub use entries::Put;
 pub use reclaim::{Heads, Predicted, Reclaimed};
 pub use terms::Term;
 
-/// One life.
 #[derive(Clone, Debug)]
 pub struct Life {
-    /// Whose.
     pub name: Name,
     /// How long a beat lasts.
     pub ttl_ms: u64,
@@ -37,9 +35,7 @@ pub struct Life {
 /// The end of a life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct End {
-    /// How.
     pub ending: Ending,
-    /// When.
     pub at: u64,
     /// Whether it must survive a crash.
     pub durable: bool,
@@ -57,19 +53,13 @@ pub struct Held {
 /// A receipt that must be there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Taken {
-    /// What was taken.
     pub key: Name,
-    /// From which life.
     pub life: u64,
-    /// Whose.
     pub owner: Name,
-    /// Which registration.
     pub registration: u64,
-    /// By which sweeper.
     pub sweeper: String,
     /// In which of its batches.
     pub batch: u64,
-    /// When.
     pub at: u64,
     /// Whether it was put back.
     pub restored: bool,
@@ -78,7 +68,6 @@ pub struct Taken {
 /// Whom a claim means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meant {
-    /// That life.
     Life(u64),
     /// A name never seen.
     Nobody,
@@ -86,7 +75,6 @@ pub enum Meant {
     Stranger,
 }
 
-/// The truth.
 #[derive(Clone, Debug)]
 pub struct Model {
     /// What the store-away grace and the brake wait for, and the TTL unless told.
@@ -95,7 +83,6 @@ pub struct Model {
     pub back_at: u64,
     /// Lives that are remembered.
     pub lives: BTreeMap<u64, Life>,
-    /// What is registered.
     pub entries: BTreeMap<Name, Held>,
     /// Receipts that are kept.
     pub receipts: BTreeMap<u64, Taken>,
@@ -121,7 +108,6 @@ pub struct Model {
 }
 
 impl Model {
-    /// Nobody, and nothing.
     pub fn new(threshold_ms: u64) -> Self {
         Model {
             threshold_ms,
@@ -148,7 +134,6 @@ impl Model {
         self.last_life
     }
 
-    /// Whom `claim` means.
     pub fn meant(&self, claim: &Claim) -> Meant {
         let named = |(_, life): &(&u64, &Life)| life.name == claim.owner;
         let newest = self.lives.iter().rev().find(named);

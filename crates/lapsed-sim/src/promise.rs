@@ -27,12 +27,10 @@ pub enum Promise {
     Leader,
     /// A lookup never finds an owner that ended (X4).
     Lookup,
-    /// Nothing panics.
     Panic,
 }
 
 impl Promise {
-    /// In words.
     pub fn words(self) -> &'static str {
         match self {
             Promise::P1 => "the living are never reclaimed",
@@ -59,9 +57,7 @@ impl fmt::Display for Promise {
 /// A broken promise: which, and what was seen.
 #[derive(Clone, Debug)]
 pub struct Broken {
-    /// Which.
     pub promise: Promise,
-    /// What was seen.
     pub what: String,
 }
 
@@ -75,7 +71,6 @@ impl Broken {
 /// What a check says.
 pub type Checked = Result<(), Broken>;
 
-/// Fails unless `holds`.
 pub fn holds(holds: bool, promise: Promise, what: impl FnOnce() -> String) -> Checked {
     if holds { Ok(()) } else { Err(Broken::new(promise, what())) }
 }
@@ -83,13 +78,9 @@ pub fn holds(holds: bool, promise: Promise, what: impl FnOnce() -> String) -> Ch
 /// A run that failed, with all that is needed to run it again.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// The seed.
     pub seed: u64,
-    /// The scenario.
     pub scenario: &'static str,
-    /// The virtual time.
     pub at_ms: u64,
-    /// What broke.
     pub broken: Broken,
     /// The last lines of the trace.
     pub tail: Vec<String>,

@@ -23,14 +23,12 @@ const SETTLE_MS: u64 = 3 * THRESHOLD_MS + 12 * EVERY_MS;
 /// From one comparison of everything to the next.
 const AUDIT_MS: (u64, u64) = (2_000, 6_000);
 
-/// What to run.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// Everything follows from it.
     pub seed: u64,
     /// What the run is like.
     pub scenario: &'static Scenario,
-    /// A deliberate bug.
     pub bug: Option<Bug>,
     /// Whether to print every line.
     pub printed: bool,
@@ -46,13 +44,11 @@ impl Plan {
 /// A run in which no promise was broken.
 #[derive(Clone, Debug)]
 pub struct Done {
-    /// What it saw.
     pub counts: Counts,
     /// A hash of its trace, and how many lines it has.
     pub digest: (u64, u64),
 }
 
-/// Runs it.
 pub fn run(plan: Plan) -> Result<Done, Box<Failure>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()

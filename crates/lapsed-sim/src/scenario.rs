@@ -8,7 +8,6 @@ use crate::actors::chaos::Deed::*;
 /// One kind of run.
 #[derive(Clone, Copy, Debug)]
 pub struct Scenario {
-    /// Its name.
     pub name: &'static str,
     /// What it is for.
     pub about: &'static str,
@@ -16,11 +15,9 @@ pub struct Scenario {
     pub owners: (u64, u64),
     /// How many sweepers, from and to.
     pub sweepers: (u64, u64),
-    /// How many clients.
     pub clients: u64,
     /// How many keys there are to fight over.
     pub keys: u64,
-    /// Who sweeps.
     pub mode: Mode,
     /// What can happen to calls.
     pub wire: WireFaults,
@@ -47,7 +44,6 @@ pub enum WireFaults {
     All,
 }
 
-/// All of them.
 pub const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "calm",

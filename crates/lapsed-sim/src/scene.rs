@@ -29,21 +29,17 @@ pub const JITTER: f64 = 0.2;
 pub struct Member {
     /// Its name: others may have had it before.
     pub name: Name,
-    /// Where it runs.
     pub process: Arc<Process>,
     /// Whether it was asked to leave.
     pub leaving: Arc<AtomicBool>,
-    /// Its task.
     pub task: JoinHandle<()>,
 }
 
 /// A run under way.
 pub struct Scene {
-    /// What it shares.
     pub world: Arc<World>,
     /// What it is like.
     pub scenario: &'static Scenario,
-    /// The store's host.
     pub host: Arc<Process>,
     owners: Mutex<Vec<Member>>,
     sweepers: Mutex<BTreeMap<String, Crewed>>,
@@ -65,12 +61,10 @@ impl Scene {
         })
     }
 
-    /// Those who own.
     pub fn owners(&self) -> MutexGuard<'_, Vec<Member>> {
         self.owners.lock().expect("nobody panics while holding the owners")
     }
 
-    /// Those who sweep.
     pub fn sweepers(&self) -> MutexGuard<'_, BTreeMap<String, Crewed>> {
         self.sweepers.lock().expect("nobody panics while holding the sweepers")
     }

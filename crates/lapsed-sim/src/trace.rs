@@ -27,7 +27,6 @@ impl Trace {
         }
     }
 
-    /// Adds a line.
     pub fn note(&mut self, at_ms: u64, who: &str, what: fmt::Arguments<'_>) {
         let line = format!("[{at_ms:>7} ms] {who:<12} {what}");
         for byte in line.bytes() {
@@ -43,7 +42,6 @@ impl Trace {
         self.tail.push_back(line);
     }
 
-    /// The last lines.
     pub fn tail(&self) -> Vec<String> {
         self.tail.iter().cloned().collect()
     }

@@ -14,7 +14,6 @@ use crate::world::World;
 pub struct Wire {
     /// What it leads to.
     pub world: Arc<World>,
-    /// Whose it is.
     pub process: Arc<Process>,
 }
 

@@ -45,9 +45,7 @@ impl Weather {
 
 /// What a run shares.
 pub struct World {
-    /// The true time.
     pub time: Time,
-    /// The dice.
     pub chance: Chance,
     plant: Arc<Plant>,
     ground: Mutex<Ground>,
@@ -78,12 +76,10 @@ impl World {
         self.ground.lock().expect("what panics on the ground is caught there")
     }
 
-    /// How calls fare.
     pub fn weather(&self) -> Weather {
         *self.weather.lock().expect("nobody panics while holding the weather")
     }
 
-    /// Changes that.
     pub fn set_weather(&self, weather: Weather) {
         *self.weather.lock().expect("nobody panics while holding the weather") = weather;
     }
@@ -107,7 +103,6 @@ impl World {
         answer
     }
 
-    /// A check's result.
     pub fn check(&self, checked: Checked) {
         if checked.is_err() {
             self.ground().check(checked);

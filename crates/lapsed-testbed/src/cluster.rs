@@ -45,7 +45,6 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// `redis+cluster://127.0.0.1:P1,127.0.0.1:P2,...`, all nodes.
     pub fn url(&self) -> String {
         let address = |node: &Server| format!("127.0.0.1:{}", node.port());
         let addresses: Vec<String> = self.nodes.iter().map(address).collect();

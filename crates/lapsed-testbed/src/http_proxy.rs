@@ -47,7 +47,6 @@ pub struct Rule {
     pub skip: usize,
     /// Then it happens so often.
     pub times: usize,
-    /// What happens.
     pub fault: Fault,
 }
 

@@ -61,7 +61,6 @@ impl ObjectEngine {
     /// Those that hold what they promise.
     pub const GOOD: [Self; 3] = [Self::Seaweed, Self::Moto, Self::Azurite];
 
-    /// `s3://BUCKET` or `az://BUCKET`.
     pub fn url(self) -> String {
         let scheme = if self == Self::Azurite { "az" } else { "s3" };
         format!("{scheme}://{BUCKET}")

@@ -8,12 +8,10 @@ use std::sync::OnceLock;
 
 use crate::{Error, Result};
 
-/// Redis 7.
 pub fn redis_server() -> Result<PathBuf> {
     installed("bin/redis-server")
 }
 
-/// Valkey 9.
 pub fn valkey_server() -> Result<PathBuf> {
     installed("bin/valkey-server")
 }
@@ -27,7 +25,6 @@ pub(crate) fn initdb() -> Result<PathBuf> {
     installed("bin/initdb")
 }
 
-/// PostgreSQL's client.
 pub fn psql() -> Result<PathBuf> {
     installed("bin/psql")
 }
@@ -58,12 +55,10 @@ pub fn checks_python() -> Result<PathBuf> {
     installed("checks/bin/python")
 }
 
-/// A browser.
 pub fn chromium() -> Result<PathBuf> {
     installed("bin/chromium")
 }
 
-/// What drives it.
 pub fn chromedriver() -> Result<PathBuf> {
     installed("bin/chromedriver")
 }

@@ -75,7 +75,6 @@ impl Proxy {
         self.port.number()
     }
 
-    /// `redis://127.0.0.1:PORT/0`.
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}/0", self.port())
     }

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use crate::{Error, Result};
 
-/// One answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
     /// Text of any length, also numbers that are not integers.
@@ -19,7 +18,6 @@ pub enum Reply {
     Refusal(String),
     /// Arrays, sets, and maps as key, value, key, value.
     List(Vec<Reply>),
-    /// Sent unasked.
     Push(Vec<Reply>),
 }
 

@@ -22,7 +22,6 @@ pub async fn one_snapshot_serves_all(b: Bench) {
     assert_eq!(computed.sum::<u64>(), 1);
 }
 
-/// The seed's `config:invalidate`.
 pub async fn a_change_of_settings_drops_it(b: Bench) {
     b.online("p").await;
     assert_eq!(b.it.beacon().await.unwrap().answer.count, 1);

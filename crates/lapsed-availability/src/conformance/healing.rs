@@ -74,7 +74,6 @@ pub async fn trap_x7_a_mirror_ahead_of_its_truth_is_set_right(b: Bench) {
     b.agree().await;
 }
 
-/// Both ways round.
 pub async fn strangers_are_removed_and_the_missing_added(b: Bench) {
     let id = b.online("p").await;
     let provider = id.clone();
@@ -124,7 +123,6 @@ pub async fn a_seed_that_was_cut_by_a_loss_is_void(b: Bench) {
     assert_eq!(b.f.mirror.count_online().await.unwrap(), Some(1));
 }
 
-/// C9.
 pub async fn trap_c9_beats_in_the_truth_only_go_forward(b: Bench) {
     let id = b.online("p").await;
     let beat = async || b.it.describe(&id).await.unwrap().unwrap().last_heartbeat_ms.unwrap();

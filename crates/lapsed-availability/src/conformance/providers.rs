@@ -48,7 +48,6 @@ pub async fn nobody_knows_a_stranger(b: Bench) {
     b.agree().await;
 }
 
-/// C10.
 pub async fn trap_c10_a_beat_of_somebody_offline_leaves_nothing(b: Bench) {
     let id = b.provider("p").await;
     assert_eq!(b.beat(&id).await, Beat::Offline);
@@ -61,7 +60,6 @@ pub async fn trap_c10_a_beat_of_somebody_offline_leaves_nothing(b: Bench) {
     assert_eq!(b.f.truth.beat(&[name("nobody"), id]).await.unwrap(), [Beat::Offline; 2]);
 }
 
-/// C7.
 pub async fn trap_c7_the_deactivated_count_nowhere(b: Bench) {
     let [id, other] = [b.online("p").await, b.online("q").await];
     assert_eq!(b.it.count_online().await.unwrap().answer, 2);

@@ -124,7 +124,6 @@ pub async fn an_unseeded_mirror_is_not_believed(b: Bench) {
     b.agree().await;
 }
 
-/// The dashboard's list.
 pub async fn lists_have_names_and_counts(b: Bench) {
     let id = b.online("p").await;
     b.provider("q").await;

@@ -165,7 +165,6 @@ pub async fn a_sweeper_that_died_is_followed_up(b: Bench) {
     b.agree().await;
 }
 
-/// C6, P3.
 pub async fn trap_c6_many_sweepers_flip_once(b: Bench) {
     let mut ids = Vec::new();
     for n in 0..9 {

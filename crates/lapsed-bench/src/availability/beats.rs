@@ -76,7 +76,6 @@ async fn round_trips(daemon: &Daemon, ids: &[Name], table: &mut Table) -> Result
     Ok(())
 }
 
-/// Beats a second.
 async fn beat(
     daemon: &Arc<Daemon>,
     ids: &Arc<Vec<Name>>,
@@ -100,7 +99,6 @@ async fn beat(
     Ok((each * callers) as f64 / began.elapsed().as_secs_f64())
 }
 
-/// SETs a second.
 async fn set(
     plain: &MultiplexedConnection,
     ids: &Arc<Vec<Name>>,

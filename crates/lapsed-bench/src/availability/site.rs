@@ -40,7 +40,6 @@ pub struct Filling {
 pub struct Database {
     pub name: String,
     pub url: String,
-    /// Everybody's id.
     pub providers: Arc<Vec<Name>>,
 }
 
@@ -82,7 +81,6 @@ impl Site {
         self.truth.sql(database, sql).map_err(|error| anyhow!("{error}"))
     }
 
-    /// Seeded.
     pub async fn daemon(&self, database: &Database, snapshot_ttl: Duration) -> Result<Daemon> {
         let id = SystemId::new(Kind::Availability, &database.name)?;
         let redis = Redis::new(&lapsed_redis::Address::new(&self.cache.server.url()))?;

@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-/// Looking on.
 pub struct Watched {
     seen: Vec<Level>,
 }
@@ -14,7 +13,6 @@ struct Level {
     last: Instant,
 }
 
-/// How they went.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Falling {
     pub count: usize,

@@ -49,7 +49,6 @@ pub struct Ours {
     next: AtomicU64,
 }
 
-/// A mass expiry.
 #[derive(Debug, Clone, Copy)]
 pub struct Expired {
     pub seconds: f64,

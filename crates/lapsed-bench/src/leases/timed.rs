@@ -13,7 +13,6 @@ use lapsed_core::sweep::{
 };
 use lapsed_core::{Result, SystemId};
 
-/// Where it went.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Spent {
     pub batches: u32,

@@ -29,7 +29,6 @@ impl Wanted {
     }
 }
 
-/// Leases and decisions.
 pub trait Desk {
     /// Acquires, waiting in line for as long as told.
     fn acquire(&self, of: &SystemId, wanted: &Wanted, wait: Duration) -> Result<Acquired, Failure>;
@@ -58,7 +57,6 @@ pub trait Desk {
         after: Option<&Name>,
         limit: usize,
     ) -> Result<Vec<Described>, Failure>;
-    /// Namespaces, by name.
     fn namespaces(
         &self,
         of: &SystemId,

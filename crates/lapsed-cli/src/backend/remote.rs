@@ -45,7 +45,6 @@ pub enum Patience {
     Short,
     /// For work that takes as long as it takes.
     Long,
-    /// For so long.
     For(Duration),
     /// For a stream that may be silent for a while.
     Stream,
@@ -54,7 +53,6 @@ pub enum Patience {
 /// The longest answer that is read: a report that lists as many entries as it may.
 const ANSWER_BYTES_MAX: u64 = 1 << 30;
 
-/// A daemon.
 pub struct Remote {
     url: String,
     token: Option<String>,
@@ -82,7 +80,6 @@ impl Remote {
         Ok(Remote { url: url.trim_end_matches('/').to_owned(), token, tls })
     }
 
-    /// Its address.
     pub fn url(&self) -> &str {
         &self.url
     }

@@ -46,7 +46,6 @@ pub fn follow(
 enum Stream {
     /// Whoever was told does not want more.
     Told(Failure),
-    /// The connection.
     Broken(Failure),
 }
 

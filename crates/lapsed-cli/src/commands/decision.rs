@@ -8,7 +8,6 @@ use crate::cli::lease::{self as cli, Verdict};
 use lapsed_server::failure::Failure;
 use lapsed_server::print::{self, line, moment};
 
-/// Decides, or shows.
 pub fn run(args: cli::Decision) -> Result<(), Failure> {
     match args {
         cli::Decision::Decide(args) => decide(&args),

@@ -14,7 +14,6 @@ use lapsed_server::print::{self, Table, count, holder, line, plural, span};
 /// How many entries are shown to people.
 const SHOWN: usize = 20;
 
-/// One pass now.
 pub fn run(args: Sweep) -> Result<(), Failure> {
     let act = if args.dry_run { Act::DryRun } else { Act::Reclaim };
     let (id, report, grace_ms) = ask(&args.target, |backend| {

@@ -43,7 +43,6 @@ impl Theme {
 
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 
-/// Everything.
 pub fn draw(frame: &mut Frame<'_>, model: &Model) {
     let theme = Theme::of(model);
     let rows = model.systems.len() as u16 + 3;

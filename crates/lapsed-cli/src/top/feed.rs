@@ -68,7 +68,6 @@ struct Stores {
     stores: Vec<Health>,
 }
 
-/// What was heard.
 pub enum News {
     Status(Vec<SystemStatus>),
     Lately(Vec<History>, Vec<Health>),
@@ -90,7 +89,6 @@ pub enum Order {
     Brake(SystemId, BrakeOrder),
 }
 
-/// The threads.
 pub struct Feed {
     orders: Sender<Order>,
 }

@@ -37,7 +37,6 @@ pub enum Typing {
     Filter,
 }
 
-/// All of it.
 pub struct Model {
     pub url: String,
     pub colours: bool,
@@ -45,7 +44,6 @@ pub struct Model {
     pub systems: Vec<SystemStatus>,
     pub histories: Vec<History>,
     pub stores: Vec<Health>,
-    /// Newest first.
     pub receipts: VecDeque<Receipt>,
     known: HashSet<ReceiptId>,
     pub selected: usize,
@@ -127,7 +125,6 @@ impl Model {
         self.systems.get(self.selected)
     }
 
-    /// Its id.
     pub fn id(&self) -> Option<SystemId> {
         let status = self.system()?;
         let kind = Kind::ALL.iter().find(|kind| kind.as_str() == status.kind)?;

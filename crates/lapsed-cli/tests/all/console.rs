@@ -25,9 +25,7 @@ const MARK: &str = "@@ended@@";
 /// What a page tells its reader to do.
 #[derive(Debug, PartialEq)]
 pub enum Step {
-    /// Write this file.
     File { name: String, text: String },
-    /// Type this.
     Type { line: usize, command: String, shown: Vec<String> },
 }
 

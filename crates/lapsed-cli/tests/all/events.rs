@@ -16,7 +16,6 @@ lapsed_testbed::steady_tests! {
     no_more_listen_than_may,
 }
 
-/// One event.
 #[derive(Debug, Default)]
 struct Event {
     name: String,

@@ -21,7 +21,6 @@ lapsed_testbed::steady_tests! {
     a_daemon_that_is_told_to_stop_answers_those_who_wait,
 }
 
-/// Acquires; must work.
 #[track_caller]
 pub fn acquire(daemon: &Daemon, key: &str, owner: &str, ttl_ms: u64) -> Value {
     daemon.leases("acquire", json!({ "key": key, "owner": owner, "ttl_ms": ttl_ms }))

@@ -164,7 +164,6 @@ fn every_planted_bug_is_told() {
     assert_eq!(left(&told, &planted), [""; 0], "told and not planted");
 }
 
-/// `SeveralWords` in one.
 fn is_bug(word: &str) -> bool {
     let capitals = word.chars().filter(char::is_ascii_uppercase).count();
     word.chars().all(|c| c.is_ascii_alphabetic())

@@ -31,7 +31,6 @@ fn the_reference_is_what_the_binary_says() {
     assert!(kept == made, "docs/api.md is out of date: run `make api`. First: {differs:#?}");
 }
 
-/// The whole page.
 fn page(document: &Value) -> String {
     let mut page = HEAD.to_owned();
     let routes = routes(document);
@@ -173,7 +172,6 @@ fn resolved<'a>(schema: &'a Value, document: &'a Value) -> &'a Value {
     place.and_then(|place| document.pointer(place)).unwrap_or(schema)
 }
 
-/// Summary and description.
 fn said(thing: &Value) -> String {
     let parts = [&thing["summary"], &thing["description"]].map(text);
     let parts: Vec<_> = parts.into_iter().filter(|part| !part.is_empty()).collect();

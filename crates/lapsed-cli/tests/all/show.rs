@@ -11,7 +11,6 @@ use crate::support::{agent, lapsed, run, until};
 const SYSTEMS: [&str; 5] =
     ["registry/devices", "sessions/chat", "inflight/jobs", "leases/locks", "availability/mitras"];
 
-/// A running show.
 struct Show {
     child: Child,
     url: String,

@@ -100,7 +100,6 @@ impl Fixture {
         (claim, jobs)
     }
 
-    /// Ends one claim.
     pub async fn finish(&self, claim: &Claim, job: &Claimed, how: Finish) -> Finished {
         let ticket = job.ticket(claim.incarnation.expect("an exact claim"));
         self.inflight.finish(&[ticket], &how).await.expect("finish").remove(0)
@@ -129,12 +128,10 @@ impl Fixture {
         self.sweep("s").await
     }
 
-    /// One job.
     pub async fn job(&self, id: &str) -> Option<Job> {
         self.inflight.job(&name(id)).await.expect("job")
     }
 
-    /// Where it is.
     pub async fn place(&self, id: &str) -> Place {
         self.job(id).await.expect("the job is there").place
     }

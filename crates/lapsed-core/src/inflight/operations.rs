@@ -53,11 +53,9 @@ pub struct InflightParts {
     pub beat_every: Option<Duration>,
     /// Whether the overdue are spared.
     pub brake: Arc<Brake>,
-    /// Time.
     pub clock: Arc<dyn Clock>,
     /// Notes who uses it.
     pub activity: Arc<Activity>,
-    /// Who is told.
     pub witness: Arc<dyn Witness>,
     /// How long any one store call may take.
     pub timeout: Duration,
@@ -70,7 +68,6 @@ pub struct InflightParts {
 /// What a graceful end did.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Retired {
-    /// Which life ended.
     pub incarnation: Incarnation,
     /// How many of its jobs are back on their queues. What is left the sweep puts back.
     pub put_back: u64,
@@ -83,7 +80,6 @@ pub struct Inflight {
 }
 
 impl Inflight {
-    /// Ready to use.
     pub fn new(parts: InflightParts) -> Self {
         let calls = Calls {
             id: parts.id.clone(),
@@ -271,7 +267,6 @@ impl Inflight {
         self.calls.call("owners", self.parts.inflight.owners(after, limit.min(JOBS_MAX))).await
     }
 
-    /// One owner.
     pub async fn owner_info(&self, claim: &Claim) -> Result<Option<OwnerInfo>> {
         self.calls.call("owner", self.parts.inflight.owner(claim)).await
     }

@@ -35,7 +35,6 @@ pub enum OnDeath {
     Fail,
     /// Gone; the receipt keeps what it carried.
     Drop,
-    /// A dead letter.
     DeadLetter,
 }
 
@@ -142,7 +141,6 @@ impl Default for Recovery {
 /// What is decided about.
 #[derive(Clone, Copy, Debug)]
 pub struct Case<'a> {
-    /// The system's way.
     pub recovery: &'a Recovery,
     /// The job's own, if it has one.
     pub on_death: Option<OnDeath>,
@@ -163,9 +161,7 @@ pub struct Case<'a> {
 pub enum Decision {
     /// Back on its queue.
     PutBack(End),
-    /// A dead letter.
     DeadLetter(Why),
-    /// Gone.
     Drop,
 }
 

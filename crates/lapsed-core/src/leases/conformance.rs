@@ -85,7 +85,6 @@ impl Fixture {
         Acquire { key: key.clone(), owner: name(owner), ttl_ms: self.ttl_ms(), request: None }
     }
 
-    /// One attempt.
     pub async fn attempt(&self, key: &LeaseKey, owner: &str) -> Met<Acquired> {
         self.leases.acquire(&self.wish(key, owner)).await.expect("acquire")
     }
@@ -107,7 +106,6 @@ impl Fixture {
         }
     }
 
-    /// Many, at once.
     pub async fn acquire_all(&self, keys: &[LeaseKey], owner: &str) {
         let grants = keys.iter().map(|key| self.acquire(key, owner));
         futures::future::join_all(grants).await;
@@ -140,7 +138,6 @@ impl Fixture {
         self.leases.decide(&name(id), decision, 3_600_000).await.expect("decide").answer
     }
 
-    /// The store's clock.
     pub async fn now_ms(&self) -> u64 {
         self.store.info().await.expect("info").now_ms
     }
@@ -194,7 +191,6 @@ impl Fixture {
         self.sweeper(who, policy).pass(act, 1_000, &stop).await
     }
 
-    /// One real pass.
     pub async fn sweep(&self) -> PassReport {
         self.pass("s", Act::Reclaim, policy()).await
     }
@@ -249,12 +245,10 @@ pub fn key(text: &str) -> LeaseKey {
     LeaseKey::new("n", text).expect("a good key")
 }
 
-/// Several.
 pub fn keys(texts: &[&str]) -> Vec<LeaseKey> {
     texts.iter().map(|text| key(text)).collect()
 }
 
-/// A state.
 pub fn json(text: &str) -> State {
     State::Json(text.into())
 }
@@ -274,7 +268,6 @@ pub fn lost<T: std::fmt::Debug>(answer: Fenced<T>) -> Loss {
     }
 }
 
-/// What was done.
 pub fn done<T>(answer: Fenced<T>) -> T {
     match answer {
         Fenced::Done(done) => done,

@@ -163,7 +163,6 @@ impl Drop for Hold {
     }
 }
 
-/// The background half.
 struct Renewer {
     leases: Arc<Leases>,
     ticket: Ticket,

@@ -44,11 +44,9 @@ pub struct LeasesParts {
     pub decision_ttl: Duration,
     /// Whether what is over is spared.
     pub brake: Arc<Brake>,
-    /// Time.
     pub clock: Arc<dyn Clock>,
     /// Notes who uses it.
     pub activity: Arc<Activity>,
-    /// Who is told.
     pub witness: Arc<dyn Witness>,
     /// How long any one store call may take.
     pub timeout: Duration,
@@ -62,7 +60,6 @@ pub struct Leases {
 }
 
 impl Leases {
-    /// Ready to use.
     pub fn new(parts: LeasesParts) -> Self {
         let calls = Calls {
             id: parts.id.clone(),

@@ -41,7 +41,6 @@ impl Moment {
 /// A lease, as its key's record has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
-    /// Who holds it.
     pub owner: Name,
     /// How long it lasts from each renewal.
     pub ttl_ms: u64,
@@ -72,7 +71,6 @@ impl Lease {
 /// A state that waits for the decision of its transaction.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Staged {
-    /// Which transaction decides.
     pub txn: Name,
     /// What becomes the state if it commits.
     pub state: State,
@@ -236,7 +234,6 @@ impl Record {
 /// What becomes of the decision on a transaction.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Marker {
-    /// The decision.
     pub decision: Decision,
     /// When it was made, on the store's clock.
     pub decided_ms: u64,
@@ -247,7 +244,6 @@ pub struct Marker {
 }
 
 impl Marker {
-    /// Made now.
     pub fn new(decision: Decision, ttl_ms: u64, at: &Moment) -> Marker {
         let now_ms = at.granting_ms;
         Marker { decision, decided_ms: now_ms, ttl_ms, deadline_ms: now_ms + ttl_ms }

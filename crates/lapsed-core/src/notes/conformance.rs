@@ -12,9 +12,7 @@ use crate::store::Store;
 
 /// A store, and a system that is open on it and that nobody else uses.
 pub struct Fixture {
-    /// The store.
     pub store: Arc<dyn Store>,
-    /// The system.
     pub system: SystemId,
     /// What must not be dropped before the test has ended.
     pub keep: Box<dyn Any + Send + Sync>,
@@ -70,7 +68,6 @@ pub async fn a_struck_note_is_gone_and_its_number_too(f: &Fixture) {
     assert!(third > second && second > first);
 }
 
-/// Refused whole.
 pub async fn a_note_that_is_too_long_is_refused(f: &Fixture) {
     let book = name("audit");
     let long = "x".repeat(NOTE_BYTES_MAX);

@@ -165,7 +165,6 @@ fn unknown(claim: &Claim) -> Lost {
     }
 }
 
-/// The background half.
 struct Beater {
     store: Arc<dyn OwnerStore>,
     clock: Arc<dyn Clock>,

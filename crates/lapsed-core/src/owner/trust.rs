@@ -19,7 +19,6 @@ pub struct Sent {
 }
 
 impl Sent {
-    /// This moment.
     pub fn now(clock: &dyn Clock) -> Sent {
         Sent { mono: clock.mono(), wall_ms: clock.wall_ms() }
     }

@@ -162,7 +162,6 @@ pub fn name(text: &str) -> Name {
     Name::new(text).expect("a good name")
 }
 
-/// Several.
 pub fn names(texts: &[&str]) -> Vec<Name> {
     texts.iter().map(|text| name(text)).collect()
 }

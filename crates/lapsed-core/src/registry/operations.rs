@@ -35,11 +35,9 @@ pub struct RegistryParts {
     pub ttl: Duration,
     /// Whether the overdue are spared.
     pub brake: Arc<Brake>,
-    /// Time.
     pub clock: Arc<dyn Clock>,
     /// Notes who uses it.
     pub activity: Arc<Activity>,
-    /// Who is told.
     pub witness: Arc<dyn Witness>,
     /// How long any one store call may take.
     pub timeout: Duration,
@@ -52,20 +50,17 @@ pub struct RegistryParts {
 /// What a graceful end did.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Retired {
-    /// Which life ended.
     pub incarnation: Incarnation,
     /// How many entries were removed, each with its receipt. What is left the sweep removes.
     pub reclaimed: u64,
 }
 
-/// One registry.
 pub struct Registry {
     pub(super) parts: RegistryParts,
     pub(super) calls: Calls,
 }
 
 impl Registry {
-    /// Ready to use.
     pub fn new(parts: RegistryParts) -> Self {
         let calls = Calls {
             id: parts.id.clone(),
@@ -103,12 +98,10 @@ impl Registry {
         self.calls.call("start", self.parts.registry.start(owner, ttl_ms)).await
     }
 
-    /// Life.
     pub async fn beat(&self, claim: &Claim) -> Result<Beat> {
         self.calls.call("beat", self.parts.registry.beat(claim)).await
     }
 
-    /// Registers one key.
     pub async fn register(&self, claim: &Claim, key: &Name) -> Result<RegisterAnswer> {
         self.register_many(claim, std::slice::from_ref(key), Take::Always).await
     }
@@ -172,7 +165,6 @@ impl Registry {
         self.calls.call("owners", self.parts.registry.owners(after, limit.min(KEYS_MAX))).await
     }
 
-    /// One owner.
     pub async fn owner_info(&self, claim: &Claim) -> Result<Option<OwnerInfo>> {
         self.calls.call("owner", self.parts.registry.owner(claim)).await
     }

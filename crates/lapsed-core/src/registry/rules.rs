@@ -27,7 +27,6 @@ pub struct Case {
     pub suspected: Incarnation,
     /// The life that holds the entry at this instant.
     pub holder: Incarnation,
-    /// That life.
     pub life: Life,
     /// The store's clock at this instant.
     pub now_ms: u64,
@@ -44,7 +43,6 @@ pub fn due_ms(life: &Life, back_ms: u64) -> u64 {
     life.deadline_ms.max(back_ms + life.ttl_ms)
 }
 
-/// The guard.
 pub trait Guard: Send + Sync {
     /// Dead, and why; or not, and why not.
     fn judge(&self, case: &Case) -> Result<Reason, Refusal>;

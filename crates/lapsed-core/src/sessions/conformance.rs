@@ -95,13 +95,11 @@ impl Fixture {
         made.await.into_iter().for_each(|made| assert!(made.expect("activate").created));
     }
 
-    /// One more reference.
     pub async fn connect(&self, claim: &Claim, id: &str) -> Standing {
         let standing = self.sessions.connect(Some(claim), &name(id)).await;
         standing.expect("connect").expect("the session is there")
     }
 
-    /// One reference less.
     pub async fn disconnect(&self, claim: &Claim, id: &str) -> Standing {
         let standing = self.sessions.disconnect(Some(claim), &name(id)).await;
         standing.expect("disconnect").expect("the session is there")
@@ -130,7 +128,6 @@ impl Fixture {
         (self.advance)(self.grace).await;
     }
 
-    /// One session.
     pub async fn session(&self, id: &str) -> Option<Session> {
         self.sessions.get(&name(id)).await.expect("get")
     }
@@ -140,7 +137,6 @@ impl Fixture {
         self.session(id).await.expect("the session is there").references
     }
 
-    /// The store's clock.
     pub async fn now_ms(&self) -> u64 {
         self.store.info().await.expect("info").now_ms
     }
@@ -185,7 +181,6 @@ impl Fixture {
         self.sweeper(who, policy).pass(act, 1_000, &stop).await
     }
 
-    /// One real pass.
     pub async fn sweep(&self) -> PassReport {
         self.pass("s", Act::Reclaim, Policy::default()).await
     }
@@ -227,7 +222,6 @@ pub fn name(text: &str) -> Name {
     Name::new(text).expect("a good name")
 }
 
-/// Several.
 pub fn names(texts: &[&str]) -> Vec<Name> {
     texts.iter().map(|text| name(text)).collect()
 }

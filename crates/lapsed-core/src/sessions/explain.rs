@@ -59,7 +59,6 @@ impl Sessions {
         Ok(self.words().explanation(key, verdict, because, json!(session)))
     }
 
-    /// Nobody is connected.
     async fn explain_free(
         &self,
         because: &mut Vec<String>,

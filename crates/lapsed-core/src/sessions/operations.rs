@@ -39,11 +39,9 @@ pub struct SessionsParts {
     pub ttl: Duration,
     /// Whether the overdue are spared.
     pub brake: Arc<Brake>,
-    /// Time.
     pub clock: Arc<dyn Clock>,
     /// Notes who uses it.
     pub activity: Arc<Activity>,
-    /// Who is told.
     pub witness: Arc<dyn Witness>,
     /// How long any one store call may take.
     pub timeout: Duration,
@@ -56,7 +54,6 @@ pub struct SessionsParts {
 /// What a graceful end did.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Retired {
-    /// Which life ended.
     pub incarnation: Incarnation,
     /// How many sessions it was let go from. What is left the sweep lets go.
     pub released: u64,
@@ -69,7 +66,6 @@ pub struct Sessions {
 }
 
 impl Sessions {
-    /// Ready to use.
     pub fn new(parts: SessionsParts) -> Self {
         let calls = Calls {
             id: parts.id.clone(),
@@ -178,7 +174,6 @@ impl Sessions {
         self.calls.call("start", self.parts.sessions.start(owner, ttl_ms)).await
     }
 
-    /// Life.
     pub async fn beat(&self, claim: &Claim) -> Result<Beat> {
         self.calls.call("beat", self.parts.sessions.beat(claim)).await
     }
@@ -188,7 +183,6 @@ impl Sessions {
         self.calls.call("owners", self.parts.sessions.owners(after, limit.min(PAGE_MAX))).await
     }
 
-    /// One owner.
     pub async fn owner_info(&self, claim: &Claim) -> Result<Option<OwnerInfo>> {
         self.calls.call("owner", self.parts.sessions.owner(claim)).await
     }

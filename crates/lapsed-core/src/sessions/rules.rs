@@ -38,7 +38,6 @@ pub fn due_ms(since_ms: u64, grace_ms: u64, back_ms: u64) -> u64 {
     since_ms.max(back_ms) + grace_ms
 }
 
-/// The guard.
 pub trait Guard: Send + Sync {
     /// An orphan, and why; or not, and why not.
     fn judge(&self, case: &Case) -> Result<Reason, Refusal>;

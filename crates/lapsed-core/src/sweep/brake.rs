@@ -56,13 +56,9 @@ pub enum Setting {
     /// Reclaim nothing until released.
     Hold,
     /// Reclaim whatever is dead until that time on the store's clock, then decide again.
-    Release {
-        /// Until when.
-        until_ms: u64,
-    },
+    Release { until_ms: u64 },
 }
 
-/// Why it holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HeldBy {
@@ -85,9 +81,7 @@ pub enum Verdict {
         /// How many owners, the most overdue first.
         owners: usize,
     },
-    /// None of them.
     Held {
-        /// Why.
         by: HeldBy,
         /// Until when on the store's clock, if it is known.
         until_ms: Option<u64>,

@@ -29,7 +29,6 @@ const HEED: Duration = Duration::from_secs(1);
 /// Whether a pass acts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
-    /// For real.
     Reclaim,
     /// Everything but the change: the same pages, the same guard.
     DryRun,
@@ -39,21 +38,16 @@ pub enum Act {
 pub struct SweeperParts {
     /// Unique among all sweepers that run against the same store.
     pub name: String,
-    /// What to sweep.
     pub sweep: Arc<dyn Sweep>,
     /// Where terms and the operator's settings are.
     pub store: Arc<dyn Store>,
-    /// How much.
     pub policy: Policy,
-    /// Whether.
     pub brake: Arc<Brake>,
-    /// Time.
     pub clock: Arc<dyn Clock>,
     /// Who used the system last.
     pub activity: Arc<Activity>,
     /// The candidate's view, in leader mode.
     pub leadership: Option<Leadership>,
-    /// Who is told.
     pub witness: Arc<dyn Witness>,
     /// How long receipts are kept.
     pub retention: Retention,
@@ -75,7 +69,6 @@ struct Progress {
 }
 
 impl Sweeper {
-    /// Ready to run.
     pub fn new(parts: SweeperParts) -> Self {
         let progress = Progress {
             cursor: Cursor::default(),
@@ -87,17 +80,14 @@ impl Sweeper {
         Sweeper { parts, name, progress: Mutex::new(progress) }
     }
 
-    /// Its policy.
     pub fn policy(&self) -> &Policy {
         &self.parts.policy
     }
 
-    /// Its brake.
     pub fn brake(&self) -> &Arc<Brake> {
         &self.parts.brake
     }
 
-    /// What it sweeps.
     pub fn sweep(&self) -> &Arc<dyn Sweep> {
         &self.parts.sweep
     }

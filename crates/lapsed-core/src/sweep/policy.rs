@@ -42,7 +42,6 @@ pub struct Policy {
     pub max_runtime: Option<Duration>,
     /// Sweep only when nobody used the system for so long, and stop when somebody does.
     pub idle_grace: Option<Duration>,
-    /// Who sweeps.
     pub mode: Mode,
     /// How long any one store call may take.
     pub timeout: Duration,

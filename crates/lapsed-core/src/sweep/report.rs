@@ -16,7 +16,6 @@ use crate::sweep::{Outcome, Suspect};
 pub enum Stopped {
     /// Nothing more to do.
     Done,
-    /// `max_ops` was reached.
     Ops,
     /// `max_runtime` was reached, or the daemon is shutting down.
     Runtime,
@@ -51,11 +50,8 @@ impl fmt::Display for Stopped {
 /// One reclaimed entry, or one that a real pass would reclaim.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listed {
-    /// What.
     pub key: Name,
-    /// Whose.
     pub owner: Name,
-    /// Which life.
     pub incarnation: Incarnation,
     /// Why it is dead.
     pub reason: Reason,
@@ -71,9 +67,7 @@ pub struct Listed {
 /// The account of one pass.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PassReport {
-    /// The system's name.
     pub system: String,
-    /// Its kind.
     pub kind: Kind,
     /// Whether nothing was changed.
     pub dry_run: bool,
@@ -90,7 +84,6 @@ pub struct PassReport {
     pub skipped: BTreeMap<String, u64>,
     /// Store calls that failed.
     pub errors: u64,
-    /// Why it stopped.
     pub stopped: Stopped,
     /// How long it took.
     pub took_ms: u64,
@@ -119,7 +112,6 @@ fn is_zero(count: &u64) -> bool {
 }
 
 impl PassReport {
-    /// Counts one outcome.
     pub(super) fn tally(&mut self, outcome: &Outcome) {
         let why = match outcome {
             Outcome::Reclaimed(_) => {

@@ -36,7 +36,6 @@ trait Part {
     fn enter(&mut self, desk: &Desk) -> Result<(), Failure>;
     /// Beats, and does its work; whether it is still what it believes to be.
     fn tick(&mut self, desk: &Desk) -> Result<bool, Failure>;
-    /// The graceful end.
     fn leave(&mut self, desk: &Desk) -> Result<(), Failure>;
 }
 

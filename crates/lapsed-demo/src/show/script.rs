@@ -15,7 +15,6 @@ pub enum Act {
     Kill(Role),
     /// SIGSTOP for longer than its time, then SIGCONT.
     Freeze(Role),
-    /// The graceful end.
     Leave(Role),
     /// A job that kills its workers, until it is a dead letter.
     Poison,

@@ -13,7 +13,6 @@ use crate::services::term_holds;
 use crate::tables::{number, queued_key, split_queued, to_number};
 use crate::tx::Tx;
 
-/// What somebody became.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LogStatus {
@@ -23,15 +22,12 @@ pub enum LogStatus {
     Offline,
 }
 
-/// One flip.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogRow {
     /// Its place in the log: a number that only grows.
     #[serde(skip)]
     pub seq: u64,
-    /// Who.
     pub provider: Name,
-    /// What it became.
     pub status: LogStatus,
     /// When, on the store's clock.
     pub at_ms: u64,

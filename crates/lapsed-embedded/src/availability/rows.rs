@@ -66,7 +66,6 @@ impl ProviderRow {
         self.begin_epoch();
     }
 
-    /// Only forward.
     pub fn beat(&mut self, at_ms: u64) {
         self.last_heartbeat_ms = self.last_heartbeat_ms.max(Some(at_ms));
     }

@@ -62,7 +62,6 @@ impl Desk {
         Ok(receipts.into_iter().filter(|r| r.id.seq <= last).collect())
     }
 
-    /// Bounded housekeeping.
     pub async fn tidy(&self, limits: TidyLimits) -> Result<Tidied> {
         let done = |(_, ended): &(Tidied, Vec<Arc<Slot>>)| {
             ended.iter().for_each(|slot| slot.end_is_durable());

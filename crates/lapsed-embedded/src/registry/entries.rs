@@ -91,7 +91,6 @@ impl Core {
         }
     }
 
-    /// Writes an entry.
     fn hold(&self, tx: &mut Tx<'_>, slot: &Slot, key: &Name, now_ms: u64) -> Tried<()> {
         let row = held_key(slot.incarnation, key.as_str());
         tx.put(&self.tables.held, &row, &number(now_ms))?;
@@ -100,7 +99,6 @@ impl Core {
         Ok(())
     }
 
-    /// Removes an entry.
     pub(super) fn let_go(
         &self,
         tx: &mut Tx<'_>,

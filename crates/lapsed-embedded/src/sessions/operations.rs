@@ -266,7 +266,6 @@ impl EmbeddedSessions {
         self.read(&self.core.tables.sessions, ids, parse)
     }
 
-    /// One of them.
     pub(super) fn row(&self, id: &Name) -> Result<Option<SessionRow>> {
         Ok(self.rows(std::iter::once(id))?.into_iter().next().flatten())
     }

@@ -13,11 +13,8 @@ use lapsed_core::Name;
 /// How one session stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stand {
-    /// There is none.
     Absent,
-    /// Somebody is connected.
     Active,
-    /// Nobody is.
     Waiting { since_ms: u64, disconnected: bool },
 }
 

@@ -33,7 +33,6 @@ const STALE: Duration = Duration::from_secs(90);
 /// When somebody last gave a sign of life, on the manual clock.
 #[derive(Default)]
 struct Signs {
-    /// That was answered.
     sure_ms: BTreeMap<String, u64>,
     /// That may have arrived.
     perhaps_ms: BTreeMap<String, u64>,
@@ -47,7 +46,6 @@ struct Storm {
     mirror: Arc<MemoryMirror>,
     daemons: Vec<Arc<Availability>>,
     signs: Mutex<Signs>,
-    /// Numbers of batches.
     number: Mutex<u64>,
 }
 

@@ -33,7 +33,6 @@ pub(crate) enum Change {
     Look,
 }
 
-/// What is answered.
 #[derive(Clone, Debug)]
 pub(crate) enum Asked {
     Granted(Grant),
@@ -80,7 +79,6 @@ impl Asked {
     }
 }
 
-/// One attempt, judged.
 struct Judged {
     answer: Asked,
     doc: Doc,

@@ -45,7 +45,6 @@ enum Verdict {
     Again,
 }
 
-/// One suspect, judged.
 struct Plan {
     suspect: Suspect,
     entries: Vec<Entry>,

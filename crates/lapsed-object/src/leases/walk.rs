@@ -24,7 +24,6 @@ const PAGE: usize = 1_000;
 pub(crate) struct Entry {
     pub(crate) namespace: String,
     pub(crate) bucket: String,
-    /// Escaped.
     pub(crate) name: String,
 }
 

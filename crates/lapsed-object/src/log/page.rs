@@ -4,7 +4,6 @@ use bytes::Bytes;
 use lapsed_core::receipt::Receipt;
 use serde::{Deserialize, Serialize};
 
-/// One log object.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Page {
     pub(super) epoch: u64,

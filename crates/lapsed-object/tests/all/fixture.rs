@@ -68,7 +68,6 @@ pub struct Site {
 }
 
 impl Site {
-    /// Directly.
     pub fn new(engine: ObjectEngine) -> Site {
         let server = ObjectServer::shared(engine);
         Site::at(server.engine(), &prefix(), layout(), None)

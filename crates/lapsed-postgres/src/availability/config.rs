@@ -112,7 +112,6 @@ impl PostgresTruth {
     }
 }
 
-/// `"90"` as 90.
 fn plain(value: Json) -> Json {
     match &value {
         Json::String(text) => serde_json::from_str(text).unwrap_or(value),

@@ -73,7 +73,6 @@ impl IdColumn {
         format!("${number}::text::{}", self.sql)
     }
 
-    /// Several.
     pub fn many(&self, number: usize) -> String {
         format!("${number}::text[]::{}[]", self.sql)
     }
@@ -129,7 +128,6 @@ pub(crate) struct Names {
     pub session: IdColumn,
     pub session_provider: IdColumn,
     pub login_provider: IdColumn,
-    /// `s.provider = m.id`.
     pub s_of_m: String,
     /// `SELECT count(*) … WHERE c.provider = m.id`.
     pub count_of_m: String,

@@ -9,7 +9,6 @@ fn statement(table: &str, kind: Part, sql: String) -> Statement {
     Statement { table: table.to_owned(), sql, kind }
 }
 
-/// lapsed's own.
 pub(super) fn own(own: &Own) -> Vec<Statement> {
     let Own { receipts, batches, terms, settings, availability, notes, marks, .. } = own;
     let mut all = Vec::new();

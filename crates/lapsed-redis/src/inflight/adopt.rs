@@ -282,7 +282,6 @@ impl InflightStore for AdoptedInflight {
         self.held_by_process(&claim.owner, after, limit).await
     }
 
-    /// Nobody retires here.
     async fn held_by(&self, _: &Claim, _: usize) -> Result<Vec<Suspect>> {
         Ok(Vec::new())
     }

@@ -34,7 +34,6 @@ pub struct AdoptedInflightLayout {
     pub heartbeat_interval: Duration,
     /// How jobs lie on their queues.
     pub queues: QueueFormat,
-    /// A queue: `queue:{queue}`.
     pub queue_key: Template,
     /// What becomes of orphans.
     pub recovery: Recovery,

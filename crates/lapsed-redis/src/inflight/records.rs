@@ -13,7 +13,6 @@ pub(crate) struct Tail {
     pub payload: Vec<u8>,
 }
 
-/// Where it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Head {
     Queued,

@@ -11,7 +11,6 @@ use crate::script;
 /// stays decided if the next one fails: whoever is doomed is taken up by the next pass.
 const SUSPECTS_A_CALL: usize = 250;
 
-/// Reads `epoch:beat:decided`.
 pub(super) fn doom_of(text: &str) -> Option<Doom> {
     let mut numbers = text.splitn(3, ':').map(str::parse);
     let mut next = || numbers.next()?.ok();

@@ -68,7 +68,6 @@ impl<'a> Section<'a> {
         self.lines.get(path).copied()
     }
 
-    /// An environment variable.
     pub fn env(&self, name: &str) -> Option<String> {
         (self.env)(name)
     }
@@ -221,7 +220,6 @@ pub struct BrakeSection {
 }
 
 impl BrakeSection {
-    /// The brake's policy.
     pub fn plan(
         self,
         section: &Section<'_>,
@@ -292,7 +290,6 @@ impl ReconcileSection {
 /// How often an index is compared with its truth unless the file says so.
 #[derive(Clone, Copy, Debug)]
 pub struct ReconcileUsual {
-    /// By default.
     pub every: Duration,
     /// Whatever the file says, if a variable of the environment says so, and which.
     pub of_env: Option<(Duration, &'static str)>,
@@ -315,7 +312,6 @@ pub(super) fn blame(section: &Section<'_>, message: &str) -> ConfigError {
 /// What every kind of system is made of.
 #[derive(Clone, Debug)]
 pub struct Common {
-    /// Which system.
     pub id: SystemId,
     /// The name of its store.
     pub store: String,
@@ -390,7 +386,6 @@ impl Common {
     }
 }
 
-/// The name, checked.
 pub fn plan_id(
     section: &Section<'_>,
     kind: Kind,

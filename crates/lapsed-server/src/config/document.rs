@@ -26,12 +26,10 @@ impl Document {
         Document { name: name.to_owned(), text }
     }
 
-    /// Its name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Parses and expands.
     pub fn parse(&self, env: &Env<'_>) -> Result<DeTable<'_>, ConfigError> {
         let table =
             DeTable::parse(&self.text).map_err(|e| self.wrong(e.span(), "", e.message()))?;

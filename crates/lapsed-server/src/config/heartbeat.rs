@@ -28,7 +28,6 @@ impl Heartbeat<'_> {
         Heartbeat { key: "heartbeat_ttl", ttl, interval, usual_ttl, usual_interval }
     }
 
-    /// Both of them.
     pub fn plan(
         self,
         section: &Section<'_>,

@@ -7,9 +7,7 @@ use super::ConfigError;
 /// So many in a second, and so many at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RateLimit {
-    /// On average.
     pub per_second: u32,
-    /// At a time.
     pub burst: u32,
 }
 

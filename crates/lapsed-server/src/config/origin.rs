@@ -13,7 +13,6 @@ use super::units::{Every, Limit, show_span};
 /// Where a value came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// Nobody said otherwise.
     Default,
     /// This line of the file.
     File(usize),
@@ -48,13 +47,11 @@ pub struct Setting {
     pub key: String,
     /// As the configuration would write it.
     pub value: String,
-    /// Whence.
     pub origin: Origin,
 }
 
 /// A value that can be shown as the configuration would write it.
 pub trait Show {
-    /// As text.
     fn show(&self) -> String;
 }
 
@@ -139,7 +136,6 @@ impl Settings {
         }
     }
 
-    /// All of them.
     pub fn finish(self) -> Vec<Setting> {
         self.list
     }

@@ -14,12 +14,10 @@ pub const TOKEN_BYTES_MAX: usize = 512;
 pub struct Secret(String);
 
 impl Secret {
-    /// Keeps it.
     pub fn new(text: &str) -> Secret {
         Secret(text.to_owned())
     }
 
-    /// The text.
     pub fn reveal(&self) -> &str {
         &self.0
     }

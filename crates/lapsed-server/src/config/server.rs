@@ -46,10 +46,8 @@ struct TlsSection {
     key: PathBuf,
 }
 
-/// How to listen.
 #[derive(Clone, Debug)]
 pub struct Server {
-    /// `host:port`.
     pub listen: String,
     /// `token` as it was given, for a command that asks the daemon of its configuration. The daemon
     /// itself forgets it.

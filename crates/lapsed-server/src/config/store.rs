@@ -67,14 +67,11 @@ impl StoreSection {
 
 /// What is wrong with one key of a store.
 pub struct Wrong {
-    /// Which.
     pub key: &'static str,
-    /// What.
     pub what: String,
 }
 
 impl Wrong {
-    /// `key` is wrong.
     pub fn of(key: &'static str, what: &str) -> Wrong {
         Wrong { key, what: what.to_owned() }
     }
@@ -91,7 +88,6 @@ impl From<String> for Wrong {
 pub enum Place {
     /// A folder of this machine.
     Embedded {
-        /// Which.
         dir: PathBuf,
         /// How much memory its cache may take; the store's own default without it.
         cache_bytes: Option<usize>,
@@ -100,7 +96,6 @@ pub enum Place {
     Redis(lapsed_redis::Address),
     /// S3, Azure Blob, Google Cloud Storage, and what speaks like them.
     Object(ObjectPlace),
-    /// PostgreSQL.
     Postgres(Address),
 }
 
@@ -117,16 +112,13 @@ impl Place {
     }
 }
 
-/// One store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreConfig {
     /// As the systems name it.
     pub name: String,
-    /// Where.
     pub place: Place,
 }
 
-/// Schemes of PostgreSQL.
 const SCHEMES_POSTGRES: &[&str] = &["postgres", "postgresql"];
 
 /// The most connections that one daemon may have to a database.

@@ -18,19 +18,16 @@ struct TelemetrySection {
     sample: Option<f64>,
 }
 
-/// Where traces go.
 #[derive(Clone, Debug)]
 pub struct TelemetryPlan {
     /// The collector, without `/v1/traces`.
     pub otlp: Address,
-    /// `service.name`.
     pub service: String,
     /// Which share of traces is kept, where nobody has decided that before.
     pub sample: f64,
 }
 
 impl TelemetryPlan {
-    /// In plain words.
     pub fn describe(&self) -> String {
         let TelemetryPlan { otlp, service, sample } = self;
         format!(

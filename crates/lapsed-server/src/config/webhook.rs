@@ -15,7 +15,6 @@ use crate::outbound::{Address, pause};
 /// The shortest secret, in bytes: less can be guessed.
 const SECRET_BYTES_MIN: usize = 16;
 
-/// The longest name.
 const NAME_BYTES_MAX: usize = 64;
 
 /// The most events in one delivery.
@@ -40,16 +39,13 @@ struct WebhookSection {
     batch: Option<usize>,
 }
 
-/// One receiver.
 #[derive(Clone, Debug)]
 pub struct Webhook {
     /// What it is called.
     pub name: Name,
-    /// Where to.
     pub address: Address,
     /// What deliveries are signed with.
     pub secret: Secret,
-    /// Of which systems.
     pub systems: Vec<SystemId>,
     /// Of which reclaims; all without it.
     pub reasons: Option<Vec<Reason>>,
@@ -59,7 +55,6 @@ pub struct Webhook {
     pub attempts: u32,
     /// The pause after the first try; doubled after each.
     pub backoff: Duration,
-    /// The longest pause.
     pub backoff_max: Duration,
     /// How many events one delivery has at most.
     pub batch: usize,
@@ -86,7 +81,6 @@ impl Webhook {
         })
     }
 
-    /// In plain words.
     pub fn describe(&self) -> String {
         let systems: Vec<String> = self.systems.iter().map(SystemId::to_string).collect();
         format!(

@@ -13,7 +13,6 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 
-/// Whoever is told.
 #[derive(Clone)]
 pub struct Notice {
     socket: Option<Arc<(UnixDatagram, SocketAddr)>>,

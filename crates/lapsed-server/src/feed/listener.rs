@@ -31,7 +31,6 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// takes nothing at all is cut off sooner, by its connection.
 const SLOW: Duration = Duration::from_secs(30);
 
-/// One listener.
 pub struct Listener {
     feed: Arc<Feed>,
     places: Places,
@@ -59,7 +58,6 @@ impl Listener {
         Listener { feed, places, at, told, stop, seat, handed, cut }
     }
 
-    /// Where it begins.
     pub fn greeting(&self) -> Bytes {
         greeting(&self.feed.names, &self.places)
     }

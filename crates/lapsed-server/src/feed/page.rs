@@ -44,7 +44,6 @@ impl Page {
     }
 }
 
-/// Writes one.
 pub struct PageWriter<'a> {
     names: &'a [String],
     before: Places,
@@ -83,7 +82,6 @@ impl<'a> PageWriter<'a> {
         self.bytes.len()
     }
 
-    /// The page.
     pub fn finish(self) -> Page {
         let PageWriter { before, places, bytes, told, .. } = self;
         Page { before, after: places, bytes: Bytes::from(bytes), told }

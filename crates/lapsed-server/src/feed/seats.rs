@@ -13,7 +13,6 @@ pub struct Seats {
 }
 
 impl Seats {
-    /// All free.
     pub fn new(most: usize, series: EventSeries) -> Arc<Seats> {
         Arc::new(Seats { taken: AtomicUsize::new(0), most, series })
     }

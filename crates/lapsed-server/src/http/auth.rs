@@ -21,7 +21,6 @@ use crate::config::token::{Digest, LOCAL, Scope, Scopes, Token};
 use crate::node::audit::Deed;
 use crate::print::moment;
 
-/// The tokens.
 pub struct Gate {
     known: Vec<Known>,
     /// For whoever asks where there are no tokens.

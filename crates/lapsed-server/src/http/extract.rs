@@ -15,7 +15,6 @@ use serde::de::DeserializeOwned;
 use super::Shared;
 use super::problem::Problem;
 
-/// A JSON body.
 pub struct Json<T>(pub T);
 
 /// A JSON body, or none.
@@ -27,7 +26,6 @@ pub struct Path<T>(pub T);
 /// The parameters after the `?`.
 pub struct Query<T>(pub T);
 
-/// A JSON answer.
 pub struct Answer<T>(pub T);
 
 impl<T: Serialize> IntoResponse for Answer<T> {

@@ -32,7 +32,6 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// A full one.
     pub fn new(limit: RateLimit) -> Bucket {
         let step_ns = 1_000_000_000 / u64::from(limit.per_second.max(1));
         let room_ns = step_ns * u64::from(limit.burst.max(1));

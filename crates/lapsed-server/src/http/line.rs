@@ -21,7 +21,6 @@ use tokio::time::Sleep;
 /// What the kernel keeps of what was sent and not yet read, about.
 const SEND_BUFFER: usize = 256 << 10;
 
-/// Accepts them.
 pub struct Lines {
     listener: TcpListener,
     stuck: Duration,
@@ -55,7 +54,6 @@ impl Listener for Lines {
 pub struct WasCut(Arc<AtomicBool>);
 
 impl WasCut {
-    /// Whether it was.
     pub fn get(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
@@ -73,7 +71,6 @@ impl<T> Cut for Line<T> {
     }
 }
 
-/// One of them.
 pub struct Line<T> {
     io: T,
     limit: Duration,

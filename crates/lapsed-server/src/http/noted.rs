@@ -32,7 +32,6 @@ impl Noted {
         Noted { method, uri, given, began: Instant::now() }
     }
 
-    /// It was answered.
     pub fn answered(self, answer: &mut Response) {
         let status = answer.status();
         let failed = status.is_server_error();

@@ -33,7 +33,6 @@ pub type Result<T> = std::result::Result<T, Problem>;
 pub trait Lives: Send + Sync {
     /// Begins a new life.
     async fn start(&self, owner: &Name, ttl: Option<Duration>) -> lapsed_core::Result<Beat>;
-    /// Life.
     async fn beat(&self, claim: &Claim) -> lapsed_core::Result<Beat>;
     /// Owners, oldest incarnation first.
     async fn owners(
@@ -41,7 +40,6 @@ pub trait Lives: Send + Sync {
         after: Option<Incarnation>,
         limit: usize,
     ) -> lapsed_core::Result<Vec<OwnerInfo>>;
-    /// One owner.
     async fn owner_info(&self, claim: &Claim) -> lapsed_core::Result<Option<OwnerInfo>>;
 }
 
@@ -124,7 +122,6 @@ where
     Ok((names.into_iter().map(String::from).collect(), next))
 }
 
-/// Who acts.
 pub fn claim(owner: &str, incarnation: Option<u64>) -> Result<Claim> {
     let incarnation = incarnation.map(Incarnation);
     Ok(Claim { owner: Name::new(owner)?, incarnation })

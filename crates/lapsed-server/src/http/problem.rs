@@ -6,7 +6,6 @@ use lapsed_core::Error;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
-/// One problem.
 #[derive(Debug)]
 pub struct Problem(Box<Members>);
 
@@ -46,7 +45,6 @@ impl Problem {
         self
     }
 
-    /// With a header.
     pub fn header(self, name: header::HeaderName, value: &'static str) -> Problem {
         self.header_value(name, HeaderValue::from_static(value))
     }
@@ -62,7 +60,6 @@ impl Problem {
         Problem::new(StatusCode::BAD_REQUEST, "malformed", "The request cannot be read", detail)
     }
 
-    /// 404.
     pub fn not_found(detail: impl Into<String>) -> Problem {
         Problem::new(StatusCode::NOT_FOUND, "not_found", "There is no such thing", detail)
     }
@@ -73,13 +70,11 @@ impl Problem {
         Problem::new(status, "invalid", "The input cannot be right", detail)
     }
 
-    /// 500.
     pub fn internal(detail: impl Into<String>) -> Problem {
         let status = StatusCode::INTERNAL_SERVER_ERROR;
         Problem::new(status, "internal", "A fault of lapsed", detail)
     }
 
-    /// The body.
     pub fn body(&self) -> Value {
         serde_json::to_value(&self.0).unwrap_or_default()
     }

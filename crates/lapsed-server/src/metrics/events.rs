@@ -7,7 +7,6 @@ use prometheus_client::registry::Registry;
 /// The series of the feed. Clones count together.
 #[derive(Clone, Default)]
 pub struct EventSeries {
-    /// How many listen.
     pub listeners: Gauge,
     /// Those that did not take what was sent.
     pub dropped: Counter,

@@ -25,7 +25,6 @@ const SERIES_MAX: usize = 1_000;
 const NAME: &str = "teltonika_registry_janitor_evicted";
 const HELP: &str = "Entries evicted because their owner died, by owner";
 
-/// The bounded family.
 pub struct Evicted {
     clock: Arc<dyn Clock>,
     series: Mutex<HashMap<String, Series>>,
@@ -38,7 +37,6 @@ struct Series {
 }
 
 impl Evicted {
-    /// Nothing evicted yet.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         Evicted { clock, series: Mutex::default() }
     }

@@ -11,12 +11,10 @@ use prometheus_client::registry::Registry;
 
 use super::labels::{ByWhom, OfSystem};
 
-/// Who cleared it.
 #[derive(Clone, Copy)]
 pub enum By {
     /// An operation that met it on its way.
     Operation,
-    /// A pass.
     Sweep,
 }
 

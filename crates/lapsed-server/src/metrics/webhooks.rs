@@ -47,7 +47,6 @@ impl WebhooksSeries {
         }
     }
 
-    /// Those of one.
     pub fn of(&self, webhook: &Name) -> WebhookSeries {
         WebhookSeries {
             webhook: webhook.to_string(),
@@ -65,7 +64,6 @@ pub struct WebhookSeries {
 }
 
 impl WebhookSeries {
-    /// Counts one.
     pub fn count(&self, outcome: &'static str) {
         let labels = ByOutcome { webhook: self.webhook.clone(), outcome };
         self.deliveries.get_or_create(&labels).inc();

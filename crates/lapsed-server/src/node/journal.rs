@@ -13,7 +13,6 @@ use tokio::sync::watch;
 
 use super::chronicle::Chronicle;
 
-/// Sees everything first.
 pub struct Journal {
     next: Arc<dyn Witness>,
     chronicle: Chronicle,

@@ -47,7 +47,6 @@ pub struct Ground<'a> {
     pub by_hand: bool,
 }
 
-/// One system, opened.
 pub struct Live {
     common: Common,
     system: Arc<dyn System>,
@@ -133,7 +132,6 @@ impl Live {
         })
     }
 
-    /// Which system.
     pub fn id(&self) -> &SystemId {
         &self.common.id
     }
@@ -158,7 +156,6 @@ impl Live {
         self.operations.clone().downcast().ok()
     }
 
-    /// Runs its passes.
     pub fn sweeper(&self) -> &Arc<Sweeper> {
         &self.sweeper
     }
@@ -309,12 +306,10 @@ impl Live {
         self.system.restore(seq).await
     }
 
-    /// Its receipts.
     pub async fn receipts(&self, query: ReceiptQuery) -> Result<Vec<Receipt>> {
         self.call("receipts", self.store.receipts(self.id(), query)).await
     }
 
-    /// One receipt.
     pub async fn receipt(&self, seq: u64) -> Result<Option<Receipt>> {
         self.call("receipt", self.store.receipt(self.id(), seq)).await
     }
@@ -372,9 +367,7 @@ impl Live {
 /// What an operator can say to a brake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BrakeOrder {
-    /// Decide by itself.
     Auto,
-    /// Reclaim nothing.
     Hold,
     /// Reclaim whatever is dead, for so long; by default the longer of ten minutes and a threshold.
     Release(Option<Duration>),

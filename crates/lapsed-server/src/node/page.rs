@@ -58,7 +58,6 @@ impl Cursor {
         self.places.get(system).copied()
     }
 
-    /// Moves it.
     pub fn set(&mut self, system: &str, seq: u64) {
         self.places.insert(system.to_owned(), seq);
     }

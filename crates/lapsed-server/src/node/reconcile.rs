@@ -35,7 +35,6 @@ const RETRY_MAX: Duration = Duration::from_secs(3600);
 pub struct Order {
     /// Whether to change anything.
     pub act: Act,
-    /// Where to begin.
     pub after: Cursor,
     /// Name up to so many of the changes.
     pub list: usize,
@@ -45,11 +44,8 @@ pub struct Order {
 pub struct ReconcilerParts {
     /// Whose index it is.
     pub id: SystemId,
-    /// The index.
     pub index: Arc<dyn Reconcile>,
-    /// Time.
     pub clock: Arc<dyn Clock>,
-    /// Who is told.
     pub witness: Arc<dyn Witness>,
     /// How long one page may take.
     pub timeout: Duration,
@@ -63,7 +59,6 @@ pub struct Reconciler {
 }
 
 impl Reconciler {
-    /// Ready to run.
     pub fn new(parts: ReconcilerParts) -> Reconciler {
         Reconciler { parts }
     }

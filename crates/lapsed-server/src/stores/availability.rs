@@ -20,7 +20,6 @@ const GAP: Duration = Duration::from_secs(5);
 
 /// Availability on its stores.
 pub struct OpenAvailability {
-    /// Every fact.
     pub truth: Arc<dyn Truth>,
     /// What is asked for.
     pub mirror: Arc<dyn Mirror>,

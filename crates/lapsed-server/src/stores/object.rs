@@ -21,7 +21,6 @@ pub struct OpenObject {
 }
 
 impl OpenObject {
-    /// Sends nothing.
     pub fn open(
         config: &StoreConfig,
         place: &ObjectPlace,
@@ -50,7 +49,6 @@ impl OpenObject {
         Ok(OpenObject { name: config.name.clone(), store, leases: Arc::default() })
     }
 
-    /// The store itself.
     pub fn store(&self) -> &Arc<ObjectStore> {
         &self.store
     }

@@ -12,7 +12,6 @@ use crate::outbound::{self, Address, silent};
 /// The longest answer that is read.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
 
-/// Calls a collector.
 #[derive(Debug)]
 pub struct Client {
     agent: Agent,

@@ -21,7 +21,6 @@ pub struct TlsFiles {
     pub key: PathBuf,
 }
 
-/// What was read.
 pub struct Pair {
     /// What the files held, to know them again.
     pub digest: Vec<u8>,

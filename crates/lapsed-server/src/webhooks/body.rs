@@ -10,9 +10,7 @@ use crate::outbound::header_safe;
 
 /// One delivery. The same for each of its tries.
 pub struct Body {
-    /// Its id.
     pub delivery: String,
-    /// The JSON.
     pub bytes: Vec<u8>,
 }
 

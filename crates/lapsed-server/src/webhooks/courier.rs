@@ -54,7 +54,6 @@ enum Round {
     Went,
     /// There was nothing to deliver.
     Nothing,
-    /// Another process delivers.
     NotOurs,
 }
 

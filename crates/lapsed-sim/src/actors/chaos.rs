@@ -25,7 +25,6 @@ pub enum Deed {
     SleepOwner,
     /// A process starts under a name that was used before, whether or not that one still lives.
     RestartOwner,
-    /// An owner leaves.
     RetireOwner,
     /// A process's wall clock is set.
     JumpWall,
@@ -37,7 +36,6 @@ pub enum Deed {
     CrashMany,
     /// A sweeper stops for good; another one starts.
     CrashSweeper,
-    /// A sweeper stalls.
     FreezeSweeper,
     /// A sweeper's host sleeps.
     SleepSweeper,

@@ -15,7 +15,6 @@ use crate::ground::system;
 use crate::promise::{Promise, holds};
 use crate::scene::{Scene, THRESHOLD_MS};
 
-/// A new client.
 pub fn join(scene: &Arc<Scene>) {
     let registry = registry(scene, &scene.fresh("client"));
     let client = Client { scene: scene.clone(), registry };

@@ -57,9 +57,7 @@ struct Actor {
 
 /// How one life went.
 enum Went {
-    /// It was lost.
     Lost,
-    /// It left.
     Left,
 }
 

@@ -28,7 +28,6 @@ use crate::world::World;
 
 /// A sweeper that takes part.
 pub struct Crewed {
-    /// Where it runs.
     pub process: Arc<Process>,
     /// What it has reported.
     pub tally: Arc<Tally>,
@@ -75,7 +74,6 @@ impl Witness for Tally {
     }
 }
 
-/// A new sweeper.
 pub fn join(scene: &Arc<Scene>) {
     let name = scene.fresh("sweeper");
     let process = scene.process(&name);

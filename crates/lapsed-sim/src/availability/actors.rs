@@ -24,14 +24,10 @@ use crate::executor::{Process, ProcessClock};
 /// How often a provider beats.
 const CADENCE_MS: u64 = 3_000;
 
-/// One daemon.
 #[derive(Clone)]
 pub struct Daemon {
-    /// Its process.
     pub process: Process,
-    /// What it serves.
     pub it: Arc<Availability>,
-    /// Its own clock.
     pub clock: Arc<dyn Clock>,
 }
 
@@ -119,7 +115,6 @@ impl Daemon {
 pub struct Fleet(Arc<Mutex<Vec<Daemon>>>);
 
 impl Fleet {
-    /// Changes it.
     pub fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Daemon>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -128,9 +123,7 @@ impl Fleet {
 /// Somebody outside, who is never killed.
 #[derive(Clone)]
 pub struct Client {
-    /// Everything.
     pub scene: Arc<Scene>,
-    /// The daemons.
     pub fleet: Fleet,
 }
 

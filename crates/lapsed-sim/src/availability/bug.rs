@@ -3,7 +3,6 @@
 
 use crate::promise::Promise;
 
-/// One deliberate bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AvailabilityBug {
     /// The mirror takes over whatever arrives last (C2, C8).
@@ -25,7 +24,6 @@ pub enum AvailabilityBug {
 }
 
 impl AvailabilityBug {
-    /// All of them.
     pub const ALL: &[AvailabilityBug] = &[
         AvailabilityBug::AnyVersionTaken,
         AvailabilityBug::EpochIgnored,

@@ -18,13 +18,11 @@ pub const STALE_MS: u64 = 15_000;
 /// Clocks that round differ by so much.
 const SLACK_MS: u64 = 3;
 
-/// Shared by everybody.
 pub struct Notes {
     world: Arc<World>,
     noted: Mutex<Noted>,
 }
 
-/// What was noted.
 #[derive(Default)]
 pub struct Noted {
     /// Signs of life, by who, in the order of their times: when, and in which store.
@@ -42,19 +40,15 @@ pub struct Noted {
 /// Where a sign of life was seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// In the truth.
     Truth,
-    /// In the mirror.
     Mirror,
 }
 
 impl Notes {
-    /// Nothing yet.
     pub fn new(world: &Arc<World>) -> Arc<Notes> {
         Arc::new(Notes { world: world.clone(), noted: Mutex::default() })
     }
 
-    /// All of it.
     pub fn lock(&self) -> MutexGuard<'_, Noted> {
         self.noted.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -175,7 +169,6 @@ impl Notes {
 }
 
 impl Noted {
-    /// Keeps the first.
     pub fn fail(&mut self, promise: Promise, what: String) {
         self.broken.get_or_insert(Broken::new(promise, what));
     }

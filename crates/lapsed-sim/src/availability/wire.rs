@@ -43,7 +43,6 @@ impl Exchange {
         *self.weather.lock().unwrap_or_else(PoisonError::into_inner) = weather;
     }
 
-    /// One request.
     pub async fn call<T: Send + 'static>(&self, work: BoxFuture<'static, Result<T>>) -> Result<T> {
         let weather = *self.weather.lock().unwrap_or_else(PoisonError::into_inner);
         let chance = &self.world.chance;

@@ -16,9 +16,7 @@ use crate::promise::{Broken, Checked, Promise, holds};
 /// Whether an audit reads all receipts, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Receipts {
-    /// It does.
     Compared,
-    /// It does not.
     Skipped,
 }
 

@@ -21,7 +21,6 @@ fn put(registered: &Registered) -> Put {
 }
 
 impl Ground {
-    /// Registers keys.
     pub fn register(
         &mut self,
         who: &str,

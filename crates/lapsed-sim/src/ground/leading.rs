@@ -83,7 +83,6 @@ impl Ground {
         answer
     }
 
-    /// The operator speaks.
     pub fn set_brake(&mut self, who: &str, setting: Setting) -> Result<()> {
         let system = self.system.clone();
         self.settings.push(setting);
@@ -110,7 +109,6 @@ impl Ground {
         self.read(|live| at_once(live.embedded.receipts(&system, query)))
     }
 
-    /// One receipt.
     pub fn receipt(&mut self, seq: u64) -> Result<Option<Receipt>> {
         let system = self.system.clone();
         self.read(|live| at_once(live.embedded.receipt(&system, seq)))

@@ -27,7 +27,6 @@ pub(super) fn said<T>(answer: &Result<T>, ok: impl FnOnce(&T) -> String) -> Stri
 }
 
 impl Ground {
-    /// Begins a life.
     pub fn start(&mut self, who: &str, name: &Name, ttl_ms: u64) -> Result<Beat> {
         let (now, last) = (self.now(), self.model.last_life());
         let (plant, named) = (self.parts.plant.clone(), name.clone());
@@ -52,7 +51,6 @@ impl Ground {
         answer
     }
 
-    /// Life.
     pub fn beat(&mut self, who: &str, claim: &Claim) -> Result<Beat> {
         let (now, last) = (self.now(), self.model.last_life());
         let (plant, meant) = (self.parts.plant.clone(), claim.clone());
@@ -78,7 +76,6 @@ impl Ground {
         answer
     }
 
-    /// The end, gracefully.
     pub fn end(&mut self, who: &str, claim: &Claim) -> Result<OwnerInfo> {
         let (now, meant) = (self.now(), claim.clone());
         let answer = self.act(
@@ -103,7 +100,6 @@ impl Ground {
         self.read(|live| at_once(live.registry.owners(after, limit)))
     }
 
-    /// One owner.
     pub fn owner(&mut self, claim: &Claim) -> Result<Option<OwnerInfo>> {
         self.read(|live| at_once(live.registry.owner(claim)))
     }

@@ -109,7 +109,6 @@ impl Ground {
         holds(known, Promise::P2, || format!("{listed} suspects are listed, and {there} there are"))
     }
 
-    /// The decisive step.
     pub fn reclaim(&mut self, who: &str, batch: Batch, permit: Permit) -> Result<BatchAnswer> {
         let (now, asked, size) = (self.now(), batch.clone(), batch.suspects.len());
         self.check(holds(size <= permit.batch_max, Promise::P6, || {
@@ -218,7 +217,6 @@ impl Ground {
         self.model.settled.insert((batch.sweeper.to_string(), batch.number));
     }
 
-    /// Housekeeping.
     pub fn tidy(&mut self, who: &str, limits: TidyLimits, permit: Permit) -> Result<Tidied> {
         let now = self.now();
         let answer = self.act(

@@ -41,7 +41,6 @@ enum Mail {
     Reclaim { number: u64, suspects: Vec<Suspect> },
 }
 
-/// Everybody.
 pub struct Cast {
     workers: Vec<Worker>,
     mail: Vec<(u64, Mail)>,
@@ -120,7 +119,6 @@ impl Cast {
         }
     }
 
-    /// One thing happens.
     pub fn act(&mut self, ground: &mut Ground) -> Checked {
         match ground.chance.between(0, 99) {
             0..12 => self.produce(ground),

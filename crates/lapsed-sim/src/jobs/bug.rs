@@ -10,7 +10,6 @@ use lapsed_core::sweep::Refusal;
 
 use crate::promise::Promise;
 
-/// One deliberate bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobBug {
     /// A job is removed from the in-flight set in one step and pushed to its queue in another (E1).
@@ -36,7 +35,6 @@ pub enum JobBug {
 }
 
 impl JobBug {
-    /// All of them.
     pub const ALL: &[JobBug] = &[
         JobBug::RemoveThenPush,
         JobBug::TokenNotChecked,

@@ -20,7 +20,6 @@ use crate::promise::{Broken, Checked, Promise, holds};
 pub type Told<T> = std::result::Result<T, Broken>;
 
 impl Ground {
-    /// A producer's.
     pub fn enqueue(&mut self, id: &Name, on_death: Option<OnDeath>) -> Told<bool> {
         let mut after = self.model.clone();
         let expected = after.enqueue(id, on_death);
@@ -46,7 +45,6 @@ impl Ground {
         }
     }
 
-    /// A new life.
     pub fn start(&mut self, name: &Name) -> Told<Option<Claim>> {
         let now_ms = self.now_ms();
         let answer = now(self.jobs().start(name, TTL_MS));
@@ -88,7 +86,6 @@ impl Ground {
         Ok(())
     }
 
-    /// A worker's.
     pub fn beat(&mut self, claim: &Claim) -> Told<bool> {
         let number = claim.incarnation.map_or(0, |i| i.0);
         let mut answer = now(self.jobs().beat(claim));
@@ -118,7 +115,6 @@ impl Ground {
         }
     }
 
-    /// A worker's.
     pub fn take(&mut self, claim: &Claim, limit: usize) -> Told<Result<Vec<Claimed>>> {
         let number = claim.incarnation.map_or(0, |i| i.0);
         let mut after = self.model.clone();
@@ -214,7 +210,6 @@ impl Ground {
         }
     }
 
-    /// A sweeper's page.
     pub fn suspects(&mut self) -> Told<Vec<Suspect>> {
         let request = PageRequest { after: Cursor::default(), limit: 1_000, undeclared_max: None };
         let page = now(self.jobs().suspects(request));
@@ -305,7 +300,6 @@ impl Ground {
         })
     }
 
-    /// An operator's.
     pub fn put_back(&mut self, id: &Name) -> Checked {
         let mut after = self.model.clone();
         let expected = after.put_back(id);

@@ -33,9 +33,7 @@ pub struct Ground {
     pub clock: ManualClock,
     /// All that is random.
     pub chance: Chance,
-    /// What happened.
     pub trace: Trace,
-    /// What should be.
     pub model: Model,
     /// What the disk does next.
     pub disk: Disk,
@@ -58,7 +56,6 @@ pub fn queue() -> Name {
 }
 
 impl Ground {
-    /// A fresh store.
     pub fn new(seed: u64, bug: Option<JobBug>, printed: bool) -> Self {
         let mut ground = Ground {
             clock: ManualClock::at(START_MS),
@@ -75,12 +72,10 @@ impl Ground {
         ground
     }
 
-    /// The true time.
     pub fn now_ms(&self) -> u64 {
         self.clock.wall_ms()
     }
 
-    /// Since the beginning.
     pub fn at_ms(&self) -> u64 {
         self.now_ms() - START_MS
     }
@@ -91,7 +86,6 @@ impl Ground {
         self.trace.note(at_ms, who, what);
     }
 
-    /// Time goes by.
     pub fn pass(&self, span_ms: u64) {
         self.clock.advance(Duration::from_millis(span_ms));
     }
@@ -197,7 +191,6 @@ impl Ground {
     }
 }
 
-/// Comparing everything.
 impl Ground {
     /// Whether the store says what the model says, of every job and of the account.
     pub fn compare(&mut self) -> Checked {

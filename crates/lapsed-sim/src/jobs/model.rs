@@ -11,51 +11,37 @@ use lapsed_core::sweep::Suspect;
 /// Where a job is, or how it left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// On its queue.
     Queued,
-    /// In somebody's hands.
     InFlight {
-        /// Whose.
         life: u64,
         /// By which claim; 0: nobody was told which.
         token: u64,
     },
-    /// A dead letter.
     Dead(Why),
-    /// Completed.
     Completed,
-    /// Dropped, or deleted.
     Dropped,
 }
 
-/// One job.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// Where it is.
     pub place: Place,
     /// When workers died with it.
     pub crashes: Vec<u64>,
-    /// Its own way.
     pub on_death: Option<OnDeath>,
 }
 
-/// One life.
 #[derive(Clone, Debug)]
 pub struct Life {
-    /// Whose.
     pub name: Name,
-    /// When it began.
     pub started_ms: u64,
     /// Until when its last beat lasts.
     pub deadline_ms: u64,
-    /// How it ended.
     pub ended: Option<Ending>,
 }
 
 /// The whole of it.
 #[derive(Clone, Debug)]
 pub struct Model {
-    /// The rules.
     pub recovery: Recovery,
     /// How long a beat lasts.
     pub ttl_ms: u64,
@@ -78,7 +64,6 @@ pub struct Model {
 }
 
 impl Model {
-    /// Nothing yet.
     pub fn new(recovery: Recovery, ttl_ms: u64, now_ms: u64) -> Self {
         Model {
             recovery,
@@ -244,7 +229,6 @@ impl Model {
         self.jobs.iter().filter_map(suspect).collect()
     }
 
-    /// The account.
     pub fn counts(&self) -> Counts {
         let mut counts = self.left;
         for job in self.jobs.values() {

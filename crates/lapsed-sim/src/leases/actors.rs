@@ -32,7 +32,6 @@ pub struct Notes {
 /// What was written down.
 #[derive(Clone, Default)]
 pub struct Noted {
-    /// What holders saw.
     pub events: Vec<Event>,
     /// Releases, by key and token: whether the store said that it was done.
     pub releases: BTreeMap<(String, u64), bool>,
@@ -45,7 +44,6 @@ pub struct Noted {
 }
 
 impl Notes {
-    /// What there is.
     pub fn lock(&self) -> MutexGuard<'_, Noted> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -65,17 +63,12 @@ impl Witness for Notes {
 /// One process: its own clients, caches and clocks.
 #[derive(Clone)]
 pub struct Actor {
-    /// What everybody shares.
     pub world: Arc<World>,
     /// Where everybody writes down.
     pub notes: Arc<Notes>,
-    /// Its name; unique.
     pub who: String,
-    /// Its clock.
     pub clock: Arc<dyn Clock>,
-    /// Its leases.
     pub leases: Arc<dyn LeasesStore>,
-    /// The store below.
     pub store: Arc<dyn Store>,
     /// What is wrong on purpose.
     pub bug: Option<LeaseBug>,
@@ -238,7 +231,6 @@ impl Actor {
         })
     }
 
-    /// Sweeps, for ever.
     pub async fn sweep(self) {
         let sweeper = self.sweeper();
         let (_stopper, stop) = Stop::channel();
@@ -248,7 +240,6 @@ impl Actor {
         }
     }
 
-    /// One pass.
     pub async fn pass(&self, sweeper: &Sweeper, stop: &Stop) -> PassReport {
         let report = sweeper.pass(Act::Reclaim, 0, stop).await;
         self.notes.count("passes");

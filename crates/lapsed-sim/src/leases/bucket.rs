@@ -234,7 +234,6 @@ impl Query {
     }
 }
 
-/// Percent-decoded, once.
 fn decoded(text: &str) -> String {
     let (mut bytes, mut rest) = (Vec::new(), text.as_bytes());
     while let [first, others @ ..] = rest {

@@ -3,7 +3,6 @@
 
 use crate::promise::Promise;
 
-/// One deliberate bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseBug {
     /// A write that must replace what was read replaces whatever is there.
@@ -21,7 +20,6 @@ pub enum LeaseBug {
 }
 
 impl LeaseBug {
-    /// All of them.
     pub const ALL: &[LeaseBug] = &[
         LeaseBug::IfMatchIgnored,
         LeaseBug::CreateOnlyIgnored,

@@ -19,7 +19,6 @@ pub enum Predicted {
     Away(u64),
     /// Another life holds it.
     Moved(u64),
-    /// Nobody holds it.
     Gone,
     /// The sweeper does not lead.
     NotLeader,
@@ -28,7 +27,6 @@ pub enum Predicted {
 /// What should become of a batch.
 #[derive(Clone, Debug, Default)]
 pub struct Reclaimed {
-    /// One a suspect.
     pub outcomes: Vec<Predicted>,
     /// Lives that it ends.
     pub ended: Vec<u64>,
@@ -179,7 +177,6 @@ impl Model {
         gone.len() as u64
     }
 
-    /// The counts.
     pub fn heads(&self, now: u64) -> Heads {
         let recent = |at: &&u64| **at + self.threshold_ms > now;
         let mut heads =

@@ -2,14 +2,10 @@
 
 use crate::model::Model;
 
-/// One leadership.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Term {
-    /// Its number.
     pub number: u64,
-    /// Who holds it.
     pub holder: String,
-    /// Until when.
     pub until: u64,
 }
 

@@ -3,7 +3,6 @@
 use lapsed_sim::availability::bug::AvailabilityBug;
 use lapsed_sim::availability::run;
 
-/// The fixed seeds.
 const SEEDS: u64 = 40;
 
 /// At most so many to find a bug: most windows are only a few milliseconds wide.

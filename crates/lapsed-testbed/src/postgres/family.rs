@@ -76,7 +76,6 @@ fn stat(pid: u32) -> Option<Stat> {
     Some(Stat { state, parent: fields.next()?.parse().ok()? })
 }
 
-/// Stopped, or over.
 fn stands(pid: u32) -> bool {
     stat(pid).is_none_or(|stat| matches!(stat.state, 'T' | 'Z' | 'X'))
 }

@@ -57,7 +57,6 @@ impl PostgresProxy {
         Err(last)
     }
 
-    /// `postgres://lapsed@127.0.0.1:PORT/DATABASE?sslmode=disable`.
     pub fn url(&self, database: &str) -> String {
         let port = self.port.number();
         format!("postgres://{POSTGRES_USER}@127.0.0.1:{port}/{database}?sslmode=disable")

@@ -10,7 +10,6 @@ pub(super) struct Losses(Mutex<Plan>);
 #[derive(Default)]
 struct Plan {
     any: usize,
-    /// In lower case.
     matching: Vec<Vec<u8>>,
     lost: usize,
 }

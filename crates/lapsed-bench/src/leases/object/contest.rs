@@ -68,7 +68,6 @@ impl Contest {
     }
 }
 
-/// One of them.
 pub fn contend(task: &str) -> Result<()> {
     let task: Task = serde_json::from_str(task).context("the task")?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -46,7 +46,6 @@ pub const PEERS: [Peer; 3] = [
 pub struct Recovery {
     pub peer: &'static str,
     pub version: String,
-    /// What was called.
     pub call: String,
     pub orphans: usize,
     /// True: it was given up at the limit, and would have taken longer.

@@ -47,7 +47,6 @@ pub enum Event {
     Lost(String),
 }
 
-/// Acquires, runs, releases.
 pub fn run(args: &Run) -> Result<(), Failure> {
     let grace = time("--grace", Some(&args.grace))?.unwrap_or_default();
     let owner = args.owner.clone().unwrap_or_else(|| format!("{}-{}", host(), std::process::id()));

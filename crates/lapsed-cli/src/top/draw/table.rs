@@ -100,7 +100,6 @@ fn store(model: &Model, status: &SystemStatus) -> String {
     }
 }
 
-/// `42us`, `3.1ms`
 pub fn latency(us: u64) -> String {
     match us {
         0..1_000 => format!("{us}us"),

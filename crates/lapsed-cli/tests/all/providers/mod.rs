@@ -116,7 +116,6 @@ impl World {
         world
     }
 
-    /// Without any table.
     pub fn bare(lines: &str) -> World {
         let postgres = PostgresServer::shared().unwrap();
         let database = postgres.database().unwrap();
@@ -138,7 +137,6 @@ impl World {
         self.home.run(args)
     }
 
-    /// Rows as lines.
     #[track_caller]
     pub fn sql(&self, sql: &str) -> String {
         self.postgres.sql(&self.database, sql).unwrap_or_else(|error| panic!("{sql}: {error}"))

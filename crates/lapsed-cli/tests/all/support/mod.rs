@@ -180,7 +180,6 @@ impl Home {
     }
 }
 
-/// A running daemon.
 pub struct Daemon {
     child: Child,
     log: PathBuf,
@@ -214,7 +213,6 @@ impl Daemon {
         std::fs::read_to_string(&self.log).unwrap()
     }
 
-    /// kill -9
     pub fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -255,12 +253,10 @@ impl Daemon {
         Reply::of(agent().run(request).unwrap())
     }
 
-    /// The registry `devices`.
     pub fn registry(&self, operation: &str, body: Value) -> Reply {
         self.post(&format!("/v1/registry/devices/{operation}"), body)
     }
 
-    /// The sessions `chat`.
     pub fn chat(&self, operation: &str, body: Value) -> Reply {
         self.post(&format!("/v1/sessions/chat/{operation}"), body)
     }

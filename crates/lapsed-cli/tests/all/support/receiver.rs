@@ -19,7 +19,6 @@ pub struct Knock {
     pub answer: Sender<&'static str>,
 }
 
-/// The other side.
 pub struct Receiver {
     pub port: u16,
     pub knocks: mpsc::Receiver<Knock>,

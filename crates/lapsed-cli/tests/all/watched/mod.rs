@@ -29,7 +29,6 @@ impl Watched {
         watched
     }
 
-    /// What it shows.
     pub fn metrics(&self) -> String {
         let reply = self.daemon.get("/metrics");
         assert_eq!(reply.status, 200, "{reply:?}");

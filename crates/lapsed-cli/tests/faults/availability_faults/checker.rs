@@ -16,7 +16,6 @@ const MS: u64 = 1_000;
 /// of the daemons' own limits, and for a beat the mirror's and the truth's one after the other.
 const LATE_US: u64 = 6_000_000;
 
-/// What is wrong.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Complaint {
     /// Set offline by a sweep, though it had beaten in time.

@@ -24,7 +24,6 @@ pub enum Told {
     Fine(Value, Source),
     /// A clear no: nothing was changed.
     Refused(Value),
-    /// Nobody knows.
     Unknown,
 }
 
@@ -106,7 +105,6 @@ impl<'a> Client<'a> {
         outcome != Outcome::Unknown
     }
 
-    /// Lists those available.
     pub fn list(&mut self) {
         let (told, span) = self.call("GET", "available?limit=1000", None);
         let Told::Fine(body, source) = told else { return };

@@ -222,7 +222,6 @@ impl Drop for Running<'_> {
     }
 }
 
-/// Keeps a pace.
 fn rest(until: Instant) {
     thread::sleep(until.saturating_duration_since(Instant::now()));
 }

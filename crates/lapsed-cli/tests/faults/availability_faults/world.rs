@@ -13,7 +13,6 @@ pub const STALE_SECONDS: u64 = 3;
 /// How many sessions a provider can have.
 pub const ROOM: u64 = 3;
 
-/// The system's name.
 pub const SYSTEM: &str = "mitras";
 
 /// How many worlds there may be at a time: each has six servers, and a machine only so many cores.
@@ -126,19 +125,16 @@ impl World {
         *self.daemon(nth) = Some(daemon);
     }
 
-    /// kill -9
     pub fn kill_daemon(&self, nth: usize) {
         if let Some(daemon) = self.daemon(nth).take() {
             daemon.kill();
         }
     }
 
-    /// SIGSTOP
     pub fn freeze_daemon(&self, nth: usize) {
         self.signal(nth, Signal::STOP);
     }
 
-    /// SIGCONT
     pub fn thaw_daemon(&self, nth: usize) {
         self.signal(nth, Signal::CONT);
     }

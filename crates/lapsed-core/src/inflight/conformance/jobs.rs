@@ -46,7 +46,6 @@ pub async fn those_longest_on_the_queue_come_first(f: Fixture) {
     assert_eq!(seen, ids);
 }
 
-/// And are counted.
 pub async fn queues_keep_apart(f: Fixture) {
     let on = |id: &str, queue: &str| NewJob::new(name(id), name(queue), "");
     f.inflight.enqueue(&[on("a", "high"), on("b", "low"), on("c", "low")]).await.unwrap();

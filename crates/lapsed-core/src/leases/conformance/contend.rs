@@ -8,7 +8,6 @@ use super::history::{Event, What};
 use super::name;
 use crate::leases::{Acquire, Acquired, Fenced, Grant, LeaseKey, LeasesStore, State};
 
-/// How to compete.
 #[derive(Clone, Debug)]
 pub struct Contender {
     /// Its name; each life needs another.

@@ -21,7 +21,6 @@ pub async fn the_first_decision_stands(f: Fixture) {
     assert_eq!(f.decide("t2", Decision::Rollback).await.decision, Decision::Rollback);
 }
 
-/// At once.
 pub async fn of_two_deciders_one_wins(f: Fixture) {
     for round in 0..5 {
         let t = name(&format!("t{round}"));

@@ -14,11 +14,8 @@ use serde::{Deserialize, Serialize};
 pub struct Event {
     /// Which process, and which of its lives.
     pub who: String,
-    /// Of which key.
     pub key: String,
-    /// By which token.
     pub token: u64,
-    /// What.
     #[serde(flatten)]
     pub what: What,
 }
@@ -29,7 +26,6 @@ pub struct Event {
 pub enum What {
     /// It was granted the lease.
     Granted {
-        /// When it asked.
         sent_ns: u64,
         /// When it was answered.
         got_ns: u64,
@@ -47,10 +43,7 @@ pub enum What {
         found: u64,
     },
     /// It is about to release the lease, and from now on believes nothing.
-    Releasing {
-        /// When.
-        at_ns: u64,
-    },
+    Releasing { at_ns: u64 },
 }
 
 /// One holder, as its own events tell.

@@ -136,7 +136,6 @@ pub async fn the_holder_alone_changes_the_state(f: Fixture) {
     assert_eq!(f.peek(&k).await.state, None);
 }
 
-/// Any.
 pub async fn a_state_may_be_bytes(f: Fixture) {
     let k = key("k");
     let ticket = f.acquire_long(&k, "a").await.ticket();

@@ -164,7 +164,6 @@ pub async fn trap_d11_a_pass_that_stops_early_resumes(f: Fixture) {
     assert_eq!((receipts.len(), distinct.len()), (10, 10));
 }
 
-/// Side by side.
 pub async fn two_sweepers_count_exactly(f: Fixture) {
     let all: Vec<LeaseKey> = (0..12).map(|n| key(&format!("k{n}"))).collect();
     f.acquire_all(&all, "dead").await;

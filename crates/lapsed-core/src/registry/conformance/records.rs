@@ -40,7 +40,6 @@ pub async fn unregister_removes_only_its_own(f: Fixture) {
     assert!(held(&f, &one).await.is_empty());
 }
 
-/// For whoever re-asserts.
 pub async fn registering_only_what_is_free_takes_nothing(f: Fixture) {
     let one = f.holding("one", &["a"]).await;
     let two = f.start("two").await;

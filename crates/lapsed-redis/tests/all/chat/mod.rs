@@ -144,7 +144,6 @@ impl App {
         self.disconnected(id, &at);
     }
 
-    /// Somebody is connected.
     pub fn active(&self, id: &str) {
         self.session(id, "0");
         self.call(&["SET", &format!("ref_count:{id}"), "1"]);
@@ -252,7 +251,6 @@ impl Chat {
         Self::at(App::connect(server.port(), db), &url, GRACE)
     }
 
-    /// Anywhere.
     pub fn at(app: App, url: &str, grace: Duration) -> Chat {
         let mut address = Address::new(url);
         address.connect_timeout = Duration::from_millis(1_000);

@@ -242,7 +242,6 @@ impl Beside {
         beside
     }
 
-    /// Anywhere.
     pub fn at(app: App, url: &str, layout: AdoptedInflightLayout) -> Beside {
         let mut address = Address::new(url);
         address.connect_timeout = Duration::from_millis(1_000);

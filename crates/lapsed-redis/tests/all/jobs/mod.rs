@@ -193,7 +193,6 @@ pub fn system(redis: &Redis, jobs: &NativeInflight) -> Inflight {
     })
 }
 
-/// Who completed what.
 #[derive(Default)]
 pub struct Ledger(Mutex<BTreeMap<String, Vec<String>>>);
 

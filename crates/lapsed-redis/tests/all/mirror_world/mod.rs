@@ -64,7 +64,6 @@ impl World {
         self.app = App::on(&self.server);
     }
 
-    /// Seeds with these.
     pub async fn seed(&self, states: &[ProviderState]) {
         let attempt = self.mirror.begin_seed().await.unwrap();
         let told = told(states, self.mirror.now_ms().await.unwrap());

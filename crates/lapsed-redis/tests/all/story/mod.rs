@@ -227,7 +227,6 @@ impl App {
         .await;
     }
 
-    /// What is registered.
     pub fn registry(&self) -> BTreeMap<String, String> {
         let Reply::List(flat) = self.call(&["HGETALL", "connections:registry"]) else {
             panic!("no list");

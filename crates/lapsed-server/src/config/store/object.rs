@@ -21,15 +21,12 @@ const PREFIX_BYTES_MAX: usize = 128;
 /// `GOOGLE_*`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectPlace {
-    /// `s3://bucket/prefix`, `az://container/prefix`, `gs://bucket/prefix`.
     pub url: String,
     /// The address of a server that is not the provider's own.
     pub endpoint: Option<String>,
-    /// S3: the region.
     pub region: Option<String>,
     /// S3: who asks, and proves it.
     pub access_key: Option<(String, Secret)>,
-    /// Azure: who asks.
     pub account: Option<String>,
     /// Azure: and proves it.
     pub account_key: Option<Secret>,
@@ -37,7 +34,6 @@ pub struct ObjectPlace {
     pub allow_http: bool,
     /// S3: whether the bucket is part of the host's name.
     pub virtual_host: Option<bool>,
-    /// The budget.
     pub requests_per_hour: u64,
     /// How long one request may take.
     pub timeout: Duration,

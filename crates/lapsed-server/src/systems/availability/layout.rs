@@ -25,7 +25,6 @@ pub struct MirrorKeys {
     pub capacity: String,
     /// When one last beat; `{provider}` is its id.
     pub heartbeat: String,
-    /// The beacon's snapshot.
     pub snapshot: String,
     /// Where changes of the settings are announced.
     pub invalidate: String,
@@ -111,7 +110,6 @@ impl MirrorKeys {
         Ok(())
     }
 
-    /// In words.
     pub fn describe(&self) -> String {
         format!("`{}` and the keys beside it", self.online)
     }

@@ -12,13 +12,11 @@ use crate::config::origin::{Settings, Show};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum QueueWord {
-    /// lapsed's own.
     Lapsed,
     /// `queue:NAME`, as Sidekiq has them.
     Sidekiq,
     /// A plain list of payloads, popped at its right end.
     List,
-    /// A stream.
     Stream,
 }
 
@@ -50,9 +48,7 @@ impl Show for QueueWord {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Preset {
-    /// The gem `sidekiq-async_http`.
     SidekiqAsyncHttp,
-    /// Its successor `patient_http-sidekiq`.
     SidekiqPatientHttp,
 }
 
@@ -95,10 +91,8 @@ pub struct LayoutSection {
     pub gc_lock_key: Option<String>,
 }
 
-/// Where jobs are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InflightLayout {
-    /// Who registers jobs.
     pub access: Access,
     /// Whether jobs are in a folder, where nothing has a key.
     pub is_embedded: bool,

@@ -31,7 +31,6 @@ pub struct DeliverySection {
 /// Where to, and how hard to try.
 #[derive(Clone, Debug)]
 pub struct Webhook {
-    /// Where to.
     pub address: Address,
     /// How long one try may take.
     pub timeout: Duration,
@@ -39,7 +38,6 @@ pub struct Webhook {
     pub attempts: u32,
     /// The pause after the first try; doubled after each.
     pub backoff: Duration,
-    /// The longest pause.
     pub backoff_max: Duration,
     /// How many are under way at a time.
     pub at_once: usize,
@@ -93,7 +91,6 @@ impl DeliverySection {
 const AT_ONCE_MAX: usize = 64;
 
 impl Webhook {
-    /// In plain words.
     pub fn describe(&self) -> String {
         format!(
             "what goes back is sent to {} instead of a queue, at least once, {} tries of {} each, \
