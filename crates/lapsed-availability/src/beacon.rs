@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::counters::Read;
+use crate::counters::ReadKind;
 use crate::operations::{Availability, Source, Sourced};
 use crate::{PAGE_MAX, Snapshot, SnapshotTurn};
 use lapsed_core::error::Result;
@@ -39,11 +39,11 @@ impl Availability {
             let turn = self.gated("snapshot", turn).await;
             match self.seeded(turn) {
                 Some(SnapshotTurn::There(snapshot)) => {
-                    return Ok(self.from(Read::Beacon, Source::Mirror, snapshot));
+                    return Ok(self.from(ReadKind::Beacon, Source::Mirror, snapshot));
                 }
                 Some(SnapshotTurn::Yours(turn)) => match self.make_snapshot(&turn).await {
                     Some(snapshot) => {
-                        return Ok(self.from(Read::Beacon, Source::Mirror, snapshot));
+                        return Ok(self.from(ReadKind::Beacon, Source::Mirror, snapshot));
                     }
                     None => break,
                 },
@@ -52,18 +52,18 @@ impl Availability {
             }
         }
         let (snapshot, source) = self.ask_truth().await?;
-        Ok(self.from(Read::Beacon, source, snapshot))
+        Ok(self.from(ReadKind::Beacon, source, snapshot))
     }
 
     /// How many are available now.
     pub async fn count_available(&self) -> Result<Sourced<u64>> {
         if let Some(count) = self.count_mirrored().await {
-            return Ok(self.from(Read::Count, Source::Mirror, count));
+            return Ok(self.from(ReadKind::Count, Source::Mirror, count));
         }
         let settings = self.settings().await?;
         let count = self.parts.truth.count_available(&settings);
         let count = self.calls.quiet("count", count).await?;
-        Ok(self.from(Read::Count, Source::Truth, count))
+        Ok(self.from(ReadKind::Count, Source::Truth, count))
     }
 
     async fn make_snapshot(&self, turn: &str) -> Option<Snapshot> {

@@ -1,6 +1,6 @@
 //! What every pair of stores must do for `availability`, run unchanged on each of them.
 //!
-//! A crate writes one function that makes a [`Fixture`] and calls
+//! A crate writes one function that makes a [`AvailabilityFixture`] and calls
 //! [`availability_conformance!`](crate::availability_conformance) with it: every case becomes a test of its
 //! own. Nothing here relies on exact milliseconds: a pair of stores may run on its real clock.
 
@@ -23,24 +23,25 @@ use futures::future::BoxFuture;
 
 use crate::rules::SettingsPatch;
 use crate::{
-    Availability, AvailabilityParts, Beat, BreakerPolicy, Changed, Mirror, Profile, ProviderState,
-    Seen, SeenBeat, SessionChange, SessionOutcome, SessionRefusal, Source, Told, Truth, Written,
+    Availability, AvailabilityParts, BreakerPolicy, Mirror, MirrorEntry, MirrorUpdate,
+    ProviderBeat, ProviderChange, ProviderProfile, ProviderState, SeenBeat, SessionChange,
+    SessionOutcome, SessionRefusal, Source, Truth, Written,
 };
 use lapsed_core::activity::Activity;
 use lapsed_core::clock::{Clock, SystemClock};
 use lapsed_core::name::{Name, SystemId};
-use lapsed_core::receipt::{Receipt, ReceiptQuery, Retention, Silent};
-use lapsed_core::reconcile::Change;
-use lapsed_core::schedule::Stop;
+use lapsed_core::receipt::{NoObserver, Receipt, ReceiptQuery, Retention};
+use lapsed_core::reconcile::IndexChange;
+use lapsed_core::schedule::StopSignal;
 use lapsed_core::sweep::brake::{Brake, BrakePolicy};
 use lapsed_core::sweep::policy::Policy;
 use lapsed_core::sweep::{
-    Act, Batch, BatchId, Cursor, PassReport, Suspect, Sweep, Sweeper, SweeperParts,
+    Batch, BatchId, Cursor, PassMode, PassReport, Suspect, Sweep, Sweeper, SweeperParts,
 };
 use lapsed_core::system::System;
 
 /// A pair of stores to be tried, fresh, with a way to let their clocks run.
-pub struct Fixture {
+pub struct AvailabilityFixture {
     pub id: SystemId,
     /// The truth under test.
     pub truth: Arc<dyn Truth>,
@@ -59,15 +60,15 @@ pub struct Fixture {
 }
 
 /// A fixture at work: the operations of one daemon, and the two stores below them.
-pub struct Bench {
+pub struct AvailabilityBench {
     /// What the cases call.
     pub it: Arc<Availability>,
-    pub f: Fixture,
+    pub f: AvailabilityFixture,
 }
 
-impl Fixture {
+impl AvailabilityFixture {
     /// Seeded, for so long that no grace is running, with `stale_after_seconds` as the fixture says.
-    pub async fn settled(self) -> Bench {
+    pub async fn settled(self) -> AvailabilityBench {
         let patch = SettingsPatch {
             stale_after_seconds: Some(self.stale.as_secs()),
             heartbeat_cadence_seconds: Some(1),
@@ -75,7 +76,7 @@ impl Fixture {
             ..SettingsPatch::default()
         };
         self.truth.set_settings(&patch).await.expect("settings");
-        let bench = Bench { it: self.daemon(), f: self };
+        let bench = AvailabilityBench { it: self.daemon(), f: self };
         bench.it.seed().await.expect("seed");
         bench.outlast_grace().await;
         bench
@@ -91,7 +92,7 @@ impl Fixture {
             brake: Arc::new(Brake::new(BrakePolicy::default(), self.stale)),
             clock,
             activity: Arc::new(Activity::default()),
-            witness: Arc::new(Silent),
+            witness: Arc::new(NoObserver),
             timeout: Duration::from_secs(30),
             mirror_timeout: Duration::from_secs(30),
             breaker: BreakerPolicy::default(),
@@ -102,7 +103,7 @@ impl Fixture {
 
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
-impl Bench {
+impl AvailabilityBench {
     /// Until the mirror was there for long enough.
     pub async fn outlast_grace(&self) {
         let stale_ms = self.f.stale.as_millis() as u64;
@@ -132,18 +133,19 @@ impl Bench {
     /// A provider, as it is when it is new.
     pub async fn provider(&self, id: &str) -> Name {
         let id = name(id);
-        let profile = Profile { id: id.clone(), display_name: Some(format!("Name of {id}")) };
+        let profile =
+            ProviderProfile { id: id.clone(), display_name: Some(format!("Name of {id}")) };
         self.it.put_provider(&profile).await.expect("put");
         id
     }
 
-    pub async fn beat(&self, id: &Name) -> Beat {
+    pub async fn beat(&self, id: &Name) -> ProviderBeat {
         let beats = self.it.heartbeat(std::slice::from_ref(id)).await.expect("heartbeat");
         beats.answer[0]
     }
 
     /// What the mirror has of one.
-    pub async fn seen(&self, id: &Name) -> Seen {
+    pub async fn seen(&self, id: &Name) -> MirrorEntry {
         let looked = self.f.mirror.look(std::slice::from_ref(id)).await.expect("look");
         looked.seen.into_iter().next().expect("one for each")
     }
@@ -188,14 +190,14 @@ impl Bench {
             clock: SystemClock::shared(),
             activity: Arc::new(Activity::default()),
             leadership: None,
-            witness: Arc::new(Silent),
+            witness: Arc::new(NoObserver),
             retention: Retention::default(),
         })
     }
 
     pub async fn sweep(&self) -> PassReport {
-        let (_stopper, stop) = Stop::channel();
-        self.sweeper(&self.it).pass(Act::Reclaim, 100, &stop).await
+        let (_stopper, stop) = StopSignal::channel();
+        self.sweeper(&self.it).pass(PassMode::Reclaim, 100, &stop).await
     }
 
     /// Whom a pass would look at.
@@ -210,7 +212,7 @@ impl Bench {
     pub fn batch(&self, suspects: Vec<Suspect>) -> Batch {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let id = BatchId { sweeper: Arc::from("conformance"), number };
-        Batch { id, suspects, act: Act::Reclaim, term: None }
+        Batch { id, suspects, act: PassMode::Reclaim, term: None }
     }
 
     /// All receipts of the system, oldest first.
@@ -220,7 +222,7 @@ impl Bench {
     }
 
     /// All of a reconciliation.
-    pub async fn reconcile(&self, act: Act) -> Vec<Change> {
+    pub async fn reconcile(&self, act: PassMode) -> Vec<IndexChange> {
         use lapsed_core::reconcile::Reconcile;
         let (mut changes, mut after) = (Vec::new(), Some(Cursor::default()));
         while let Some(from) = after {
@@ -238,13 +240,13 @@ impl Bench {
         lie(&mut state);
         let now_ms = self.f.mirror.now_ms().await.expect("time");
         let state = ProviderState { version, ..state };
-        let told = [Told { state, beat_ms: Some(now_ms) }];
+        let told = [MirrorUpdate { state, beat_ms: Some(now_ms) }];
         assert_eq!(self.f.mirror.apply(&told, None).await.expect("apply"), Some(1));
     }
 
     /// Mirror and truth say the same of everybody.
     pub async fn agree(&self) {
-        let changes = self.reconcile(Act::DryRun).await;
+        let changes = self.reconcile(PassMode::DryRun).await;
         assert!(changes.is_empty(), "{changes:?}");
     }
 }
@@ -254,17 +256,17 @@ pub fn name(text: &str) -> Name {
 }
 
 /// The state after a write.
-pub fn state_of(written: &Option<Written<Changed>>) -> ProviderState {
+pub fn state_of(written: &Option<Written<ProviderChange>>) -> ProviderState {
     written.as_ref().expect("it is known").answer.state.clone()
 }
 
 /// Whether a mirror has a beat of somebody.
-pub fn has_beat(seen: &Seen) -> bool {
+pub fn has_beat(seen: &MirrorEntry) -> bool {
     matches!(seen.beat, SeenBeat::At(_))
 }
 
 /// Every case, as a test of its own: `availability_conformance!(make)`, where `make` is an async function
-/// that answers a [`Fixture`]; with a second argument, what tells the story (see `lapsed-testbed`).
+/// that answers a [`AvailabilityFixture`]; with a second argument, what tells the story (see `lapsed-testbed`).
 #[macro_export]
 macro_rules! availability_conformance {
     ($make:ident) => {

@@ -2,12 +2,12 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::Beat;
+use crate::ProviderBeat;
 use crate::operations::Source;
 
 /// The reads that say where their answer is from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Read {
+pub enum ReadKind {
     Available,
     Count,
     Beacon,
@@ -21,28 +21,28 @@ pub enum Read {
     Heartbeat,
 }
 
-impl Read {
+impl ReadKind {
     /// Every one there is.
-    pub const ALL: &[Read] = &[
-        Read::Available,
-        Read::Count,
-        Read::Beacon,
-        Read::Reachable,
-        Read::Online,
-        Read::Status,
-        Read::Heartbeat,
+    pub const ALL: &[ReadKind] = &[
+        ReadKind::Available,
+        ReadKind::Count,
+        ReadKind::Beacon,
+        ReadKind::Reachable,
+        ReadKind::Online,
+        ReadKind::Status,
+        ReadKind::Heartbeat,
     ];
 
     /// The word used in metrics.
     pub fn as_str(self) -> &'static str {
         match self {
-            Read::Available => "available",
-            Read::Count => "count",
-            Read::Beacon => "beacon",
-            Read::Reachable => "reachable",
-            Read::Online => "online",
-            Read::Status => "status",
-            Read::Heartbeat => "heartbeat",
+            ReadKind::Available => "available",
+            ReadKind::Count => "count",
+            ReadKind::Beacon => "beacon",
+            ReadKind::Reachable => "reachable",
+            ReadKind::Online => "online",
+            ReadKind::Status => "status",
+            ReadKind::Heartbeat => "heartbeat",
         }
     }
 }
@@ -60,21 +60,21 @@ pub struct Counters {
 }
 
 impl Counters {
-    pub(super) fn read(&self, read: Read, source: Source) {
+    pub(super) fn read(&self, read: ReadKind, source: Source) {
         self.reads[read as usize][source as usize].fetch_add(1, Relaxed);
     }
 
-    pub(super) fn beat(&self, beat: Beat) {
+    pub(super) fn beat(&self, beat: ProviderBeat) {
         self.beats[beat as usize].fetch_add(1, Relaxed);
     }
 
     /// How often `read` was answered from `source`.
-    pub fn reads(&self, read: Read, source: Source) -> u64 {
+    pub fn reads(&self, read: ReadKind, source: Source) -> u64 {
         self.reads[read as usize][source as usize].load(Relaxed)
     }
 
     /// How many beats were answered so.
-    pub fn beats(&self, beat: Beat) -> u64 {
+    pub fn beats(&self, beat: ProviderBeat) -> u64 {
         self.beats[beat as usize].load(Relaxed)
     }
 }

@@ -4,12 +4,12 @@ use serde_json::json;
 
 use crate::operations::Availability;
 use crate::reconcile::differences;
-use crate::rules::Settings;
-use crate::{Listed, Looked, ProviderState, Seen, SeenBeat};
+use crate::rules::AvailabilitySettings;
+use crate::{ListedProvider, MirrorEntry, MirrorView, ProviderState, SeenBeat};
 use lapsed_core::error::Result;
 use lapsed_core::name::Name;
 use lapsed_core::system::Explanation;
-use lapsed_core::system::words::{RECEIPTS_SEARCHED, Words, seconds};
+use lapsed_core::system::words::{Explainer, RECEIPTS_SEARCHED, seconds};
 
 impl Availability {
     pub(super) async fn explain_provider(&self, id: &Name) -> Result<Explanation> {
@@ -55,8 +55,8 @@ impl Availability {
         &self,
         because: &mut Vec<String>,
         state: &ProviderState,
-        seen: Option<(&Seen, u64)>,
-        settings: &Settings,
+        seen: Option<(&MirrorEntry, u64)>,
+        settings: &AvailabilitySettings,
     ) -> Result<&'static str> {
         if let Some(doom) = seen.and_then(|(seen, _)| seen.doomed)
             && doom.epoch == state.epoch
@@ -132,7 +132,7 @@ impl Availability {
         Ok("spared")
     }
 
-    async fn explain_absence(&self, id: &Name, looked: Option<Looked>) -> Result<Explanation> {
+    async fn explain_absence(&self, id: &Name, looked: Option<MirrorView>) -> Result<Explanation> {
         let mut because = vec![format!("the truth knows nobody called `{id}`")];
         let seen = looked.and_then(|looked| looked.seen.into_iter().next());
         let trace = seen.as_ref().is_some_and(|seen| {
@@ -154,8 +154,8 @@ impl Availability {
         Ok(self.words().explanation(id, "unknown", because, facts))
     }
 
-    fn words(&self) -> Words<'_> {
-        Words {
+    fn words(&self) -> Explainer<'_> {
+        Explainer {
             calls: &self.calls,
             sweep: self,
             store: self.store(),
@@ -165,7 +165,7 @@ impl Availability {
     }
 }
 
-fn introduce(id: &Name, state: &ProviderState, listed: &Listed) -> String {
+fn introduce(id: &Name, state: &ProviderState, listed: &ListedProvider) -> String {
     let named = listed.display_name.as_ref().map_or(String::new(), |name| format!(" ({name})"));
     let online = if state.online { "online" } else { "offline" };
     let sessions = match state.sessions {
@@ -175,7 +175,7 @@ fn introduce(id: &Name, state: &ProviderState, listed: &Listed) -> String {
     format!("`{id}`{named} is {online} and has {sessions}")
 }
 
-fn beat_words(beat_age_ms: Option<u64>, settings: &Settings) -> String {
+fn beat_words(beat_age_ms: Option<u64>, settings: &AvailabilitySettings) -> String {
     match (beat_age_ms, settings.require_ping) {
         (_, false) => "heartbeats are not required (`require_ping` is false)".to_owned(),
         (None, true) => "no heartbeat of it is known".to_owned(),
@@ -187,7 +187,7 @@ fn beat_words(beat_age_ms: Option<u64>, settings: &Settings) -> String {
     }
 }
 
-fn facts(seen: &Seen) -> serde_json::Value {
+fn facts(seen: &MirrorEntry) -> serde_json::Value {
     json!({
         "version": seen.version,
         "epoch": seen.epoch,

@@ -6,11 +6,11 @@ use std::sync::Mutex;
 use tokio::sync::oneshot;
 
 use crate::operations::LOCK;
-use crate::{Beat, PAGE_MAX, Truth};
+use crate::{PAGE_MAX, ProviderBeat, Truth};
 use lapsed_core::error::{Error, Result};
 use lapsed_core::name::Name;
 
-type Waiting = (Vec<Name>, oneshot::Sender<Result<Vec<Beat>>>);
+type Waiting = (Vec<Name>, oneshot::Sender<Result<Vec<ProviderBeat>>>);
 
 /// The beats that wait.
 #[derive(Default)]
@@ -20,7 +20,7 @@ pub(crate) struct Beats {
 }
 
 impl Beats {
-    pub async fn beat(&self, truth: &dyn Truth, ids: &[Name]) -> Result<Vec<Beat>> {
+    pub async fn beat(&self, truth: &dyn Truth, ids: &[Name]) -> Result<Vec<ProviderBeat>> {
         let (sender, mut answer) = oneshot::channel();
         self.waiting.lock().expect(LOCK).push((ids.to_vec(), sender));
         let _turn = self.turn.lock().await;
@@ -69,7 +69,7 @@ impl Beats {
 }
 
 /// One answer a beat.
-fn all_of(ids: &[Name], beats: Vec<Beat>) -> Result<Vec<Beat>> {
+fn all_of(ids: &[Name], beats: Vec<ProviderBeat>) -> Result<Vec<ProviderBeat>> {
     match beats.len() == ids.len() {
         true => Ok(beats),
         false => Err(Error::Unavailable {

@@ -6,7 +6,7 @@ use lapsed_core::error::Result;
 
 /// How a system of providers stands.
 #[derive(Debug)]
-pub struct Glance {
+pub struct AvailabilitySummary {
     /// What the mirror says of itself.
     pub mirror: Result<Presence>,
     /// How many can take work now, and who says so; `None`: neither store does.
@@ -20,13 +20,13 @@ pub struct Glance {
 impl Availability {
     /// How both stores stand now. Where the mirror does not answer, the truth is asked no more often than
     /// for the beacon.
-    pub async fn glance(&self) -> Glance {
+    pub async fn glance(&self) -> AvailabilitySummary {
         let stale_ms = self.settings_known().unwrap_or_default().stale_ms();
         let mirror = self.background("presence", self.parts.mirror.presence(stale_ms)).await;
         let available = match self.count_mirrored().await {
             Some(count) => Some((count, Source::Mirror)),
             None => self.ask_truth().await.ok().map(|(snapshot, source)| (snapshot.count, source)),
         };
-        Glance { mirror, available, breaker: self.breaker(), behind: self.behind() }
+        AvailabilitySummary { mirror, available, breaker: self.breaker(), behind: self.behind() }
     }
 }

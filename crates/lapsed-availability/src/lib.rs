@@ -47,16 +47,19 @@ mod truth;
 mod upkeep;
 
 pub use breaker::{BreakerPolicy, BreakerState};
-pub use counters::{Counters, Read};
-pub use glance::Glance;
+pub use counters::{Counters, ReadKind};
+pub use glance::AvailabilitySummary;
 pub use mirror::{
-    AvailablePage, BeatPage, Looked, Mirror, MirrorBeat, OnlineBeat, Presence, Seen, SeenBeat,
-    Snapshot, SnapshotTurn, Told,
+    AvailablePage, BeatPage, Mirror, MirrorBeat, MirrorEntry, MirrorUpdate, MirrorView, OnlineBeat,
+    Presence, SeenBeat, Snapshot, SnapshotTurn,
 };
 pub use operations::{Availability, AvailabilityParts, Source, Sourced, Written};
-pub use provider::{Available, Beat, Changed, Flap, Listed, Listing, Profile, ProviderState};
-pub use reads::{Found, OwnStatus};
-pub use session::{Session, SessionChange, SessionOutcome, SessionRefusal, SessionStatus};
+pub use provider::{
+    Available, ListedProvider, OnlineToggle, ProviderBeat, ProviderChange, ProviderProfile,
+    ProviderQuery, ProviderState,
+};
+pub use reads::{AvailableFound, OwnStatus};
+pub use session::{SessionChange, SessionOutcome, SessionRefusal, SessionStatus, WorkSession};
 pub use truth::{Flip, Flipped, Truth};
 
 /// The most providers in one answer or one call.

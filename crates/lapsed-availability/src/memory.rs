@@ -8,15 +8,15 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::rules::{Doom, MirrorRow, Settings};
+use crate::rules::{AvailabilitySettings, MirrorRow, PendingOffline};
 use crate::{
-    Available, AvailablePage, Beat, BeatPage, Looked, Mirror, MirrorBeat, OnlineBeat, Presence,
-    Seen, SeenBeat, Snapshot, SnapshotTurn, Told,
+    Available, AvailablePage, BeatPage, Mirror, MirrorBeat, MirrorEntry, MirrorUpdate, MirrorView,
+    OnlineBeat, Presence, ProviderBeat, SeenBeat, Snapshot, SnapshotTurn,
 };
 use lapsed_core::clock::Clock;
 use lapsed_core::error::Result;
 use lapsed_core::name::Name;
-use lapsed_core::sweep::{Act, Batch, Cursor, Refusal, Suspect};
+use lapsed_core::sweep::{Batch, Cursor, PassMode, Refusal, Suspect};
 
 /// A mirror in memory.
 pub struct MemoryMirror {
@@ -119,8 +119,8 @@ impl Kept {
         suspect: &Suspect,
         now_ms: u64,
         stale_ms: u64,
-        act: Act,
-    ) -> std::result::Result<Doom, Refusal> {
+        act: PassMode,
+    ) -> std::result::Result<PendingOffline, Refusal> {
         // Whoever beats while it is not seeded is sent to the truth: what it has of beats is old.
         let away = self.back_ms(now_ms, stale_ms) > 0 || !self.seeded;
         let Some(row) = self.rows.get_mut(&suspect.key) else { return Err(Refusal::Moved) };
@@ -137,8 +137,8 @@ impl Kept {
         if away {
             return Err(Refusal::StoreAway);
         }
-        let doom = Doom { epoch: row.epoch, beat_ms, decided_ms: now_ms };
-        if act == Act::Reclaim {
+        let doom = PendingOffline { epoch: row.epoch, beat_ms, decided_ms: now_ms };
+        if act == PassMode::Reclaim {
             (row.online, row.beat_ms, row.doomed) = (false, None, Some(doom));
             self.drop_snapshot();
         }
@@ -150,9 +150,9 @@ impl Kept {
     }
 }
 
-fn seen(id: &Name, row: Option<&MirrorRow>) -> Seen {
+fn seen(id: &Name, row: Option<&MirrorRow>) -> MirrorEntry {
     let row = row.cloned().unwrap_or_default();
-    Seen {
+    MirrorEntry {
         id: id.clone(),
         version: row.version,
         epoch: row.epoch,
@@ -210,14 +210,14 @@ impl Mirror for MemoryMirror {
         Ok(valid)
     }
 
-    async fn apply(&self, told: &[Told], attempt: Option<&str>) -> Result<Option<u64>> {
+    async fn apply(&self, told: &[MirrorUpdate], attempt: Option<&str>) -> Result<Option<u64>> {
         let (mut kept, now_ms) = self.kept();
         let is_void = |attempt: &str| !kept.seeding.iter().any(|one| one.to_string() == attempt);
         if attempt.is_some_and(is_void) {
             return Ok(None);
         }
         let (mut newer, mut moved) = (0, false);
-        for Told { state, beat_ms } in told {
+        for MirrorUpdate { state, beat_ms } in told {
             let row = kept.rows.entry(state.id.clone()).or_default();
             let before = (row.online, row.deactivated);
             newer += u64::from(row.apply(state, *beat_ms, now_ms));
@@ -247,21 +247,21 @@ impl Mirror for MemoryMirror {
             return Ok(None);
         }
         let beat = |id: &Name| match kept.rows.get_mut(id) {
-            Some(row) if row.deactivated => MirrorBeat::Told(Beat::Deactivated),
+            Some(row) if row.deactivated => MirrorBeat::Told(ProviderBeat::Deactivated),
             Some(row) if row.online => {
                 row.beat_ms = row.beat_ms.max(Some(now_ms));
-                MirrorBeat::Told(Beat::Noted)
+                MirrorBeat::Told(ProviderBeat::Noted)
             }
             Some(row) if row.doomed.is_some() => MirrorBeat::Doomed,
-            _ => MirrorBeat::Told(Beat::Offline),
+            _ => MirrorBeat::Told(ProviderBeat::Offline),
         };
         Ok(Some(ids.iter().map(beat).collect()))
     }
 
-    async fn look(&self, ids: &[Name]) -> Result<Looked> {
+    async fn look(&self, ids: &[Name]) -> Result<MirrorView> {
         let (kept, now_ms) = self.kept();
         let seen = ids.iter().map(|id| seen(id, kept.rows.get(id))).collect();
-        Ok(Looked { seen, now_ms, seeded: kept.seeded })
+        Ok(MirrorView { seen, now_ms, seeded: kept.seeded })
     }
 
     async fn beats(&self, after: &Cursor, limit: usize, older_ms: u64) -> Result<Option<BeatPage>> {
@@ -280,7 +280,7 @@ impl Mirror for MemoryMirror {
         Ok(Some(BeatPage { beats: beats.collect(), examined, now_ms, next }))
     }
 
-    async fn doomed(&self, limit: usize) -> Result<Vec<(Name, Doom)>> {
+    async fn doomed(&self, limit: usize) -> Result<Vec<(Name, PendingOffline)>> {
         let kept = self.lock();
         let doomed = kept.rows.iter().filter_map(|(id, row)| Some((id.clone(), row.doomed?)));
         let mut doomed: Vec<_> = doomed.collect();
@@ -299,7 +299,7 @@ impl Mirror for MemoryMirror {
         &self,
         batch: &Batch,
         stale_ms: u64,
-    ) -> Result<Vec<std::result::Result<Doom, Refusal>>> {
+    ) -> Result<Vec<std::result::Result<PendingOffline, Refusal>>> {
         let (mut kept, now_ms) = self.kept();
         let suspects = batch.suspects.iter();
         Ok(suspects.map(|suspect| kept.decide(suspect, now_ms, stale_ms, batch.act)).collect())
@@ -307,7 +307,7 @@ impl Mirror for MemoryMirror {
 
     async fn available(
         &self,
-        settings: &Settings,
+        settings: &AvailabilitySettings,
         after: &Cursor,
         limit: usize,
         only_count: bool,

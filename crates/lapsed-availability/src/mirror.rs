@@ -5,8 +5,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use crate::rules::{Doom, Settings};
-use crate::{Available, Beat, ProviderState};
+use crate::rules::{AvailabilitySettings, PendingOffline};
+use crate::{Available, ProviderBeat, ProviderState};
 use lapsed_core::error::Result;
 use lapsed_core::name::Name;
 use lapsed_core::store::Store;
@@ -14,7 +14,7 @@ use lapsed_core::sweep::{Batch, Cursor, Refusal};
 
 /// A state of the truth, for a mirror to take over.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct MirrorUpdate {
     pub state: ProviderState,
     /// Its last beat, on the mirror's clock.
     pub beat_ms: Option<u64>,
@@ -34,7 +34,7 @@ pub enum SeenBeat {
 
 /// One provider, as a mirror has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct MirrorEntry {
     pub id: Name,
     /// The newest version that was told; `None`: none was.
     pub version: Option<u64>,
@@ -48,14 +48,14 @@ pub struct Seen {
     pub sessions: Option<u64>,
     pub beat: SeenBeat,
     /// Whether it was declared silent, and the truth does not know yet.
-    pub doomed: Option<Doom>,
+    pub doomed: Option<PendingOffline>,
 }
 
 /// What a look at a mirror found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Looked {
+pub struct MirrorView {
     /// One for each that was asked for, in the same order.
-    pub seen: Vec<Seen>,
+    pub seen: Vec<MirrorEntry>,
     pub now_ms: u64,
     /// Whether it is seeded: otherwise what is not there means nothing.
     pub seeded: bool,
@@ -64,7 +64,7 @@ pub struct Looked {
 /// A mirror's answer to a beat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MirrorBeat {
-    Told(Beat),
+    Told(ProviderBeat),
     /// Declared silent, and the truth may not have set it offline: nothing was noted, and only the truth
     /// knows whether it is offline.
     Doomed,
@@ -163,7 +163,7 @@ pub trait Mirror: Send + Sync {
 
     /// Takes states over by [`MirrorRow::apply`](crate::rules::MirrorRow::apply), seeded or
     /// not. How many were newer than what it had. In an attempt to seed: `None` when that attempt is void.
-    async fn apply(&self, told: &[Told], attempt: Option<&str>) -> Result<Option<u64>>;
+    async fn apply(&self, told: &[MirrorUpdate], attempt: Option<&str>) -> Result<Option<u64>>;
 
     /// Removes every trace of those that the truth does not know, each only if its version is still the
     /// one beside it. How many.
@@ -173,13 +173,13 @@ pub trait Mirror: Send + Sync {
     async fn beat(&self, ids: &[Name]) -> Result<Option<Vec<MirrorBeat>>>;
 
     /// What it has of each, seeded or not.
-    async fn look(&self, ids: &[Name]) -> Result<Looked>;
+    async fn look(&self, ids: &[Name]) -> Result<MirrorView>;
 
     /// About `limit` of those online from `after` on, with the beats that are at least `older_ms` old.
     async fn beats(&self, after: &Cursor, limit: usize, older_ms: u64) -> Result<Option<BeatPage>>;
 
     /// Those declared silent that the truth does not know of yet, at most `limit`, the oldest first.
-    async fn doomed(&self, limit: usize) -> Result<Vec<(Name, Doom)>>;
+    async fn doomed(&self, limit: usize) -> Result<Vec<(Name, PendingOffline)>>;
 
     /// Everybody of whom there is a trace, from `after` on: who, and where to go on.
     async fn traces(&self, after: &Cursor, limit: usize) -> Result<(Vec<Name>, Option<Cursor>)>;
@@ -193,12 +193,12 @@ pub trait Mirror: Send + Sync {
         &self,
         batch: &Batch,
         stale_ms: u64,
-    ) -> Result<Vec<std::result::Result<Doom, Refusal>>>;
+    ) -> Result<Vec<std::result::Result<PendingOffline, Refusal>>>;
 
     /// About `limit` of those online from `after` on, of them those available.
     async fn available(
         &self,
-        settings: &Settings,
+        settings: &AvailabilitySettings,
         after: &Cursor,
         limit: usize,
         only_count: bool,

@@ -14,22 +14,23 @@ use crate::beacon::LastCount;
 use crate::breaker::{Breaker, BreakerPolicy, BreakerState};
 use crate::counters::Counters;
 use crate::fallback::Beats;
-use crate::rules::{Settings, SettingsPatch};
+use crate::rules::{AvailabilitySettings, SettingsPatch};
 use crate::services::Services;
 use crate::sweep::Survey;
 use crate::{
-    Changed, Mirror, Profile, ProviderState, Session, SessionChange, SessionOutcome, Told, Truth,
+    Mirror, MirrorUpdate, ProviderChange, ProviderProfile, ProviderState, SessionChange,
+    SessionOutcome, Truth, WorkSession,
 };
 use lapsed_core::activity::Activity;
 use lapsed_core::clock::{Clock, within};
 use lapsed_core::error::{Error, Result};
 use lapsed_core::name::{Name, SystemId};
-use lapsed_core::receipt::Witness;
+use lapsed_core::receipt::Observer;
 use lapsed_core::reconcile::Reconcile;
 use lapsed_core::store::Store;
-use lapsed_core::sweep::brake::{Brake, Setting};
+use lapsed_core::sweep::brake::{Brake, BrakeSetting};
 use lapsed_core::sweep::{BatchId, Sweep};
-use lapsed_core::system::calls::Calls;
+use lapsed_core::system::calls::StoreCaller;
 use lapsed_core::system::{Explanation, Restored, System};
 
 /// How long the settings are believed, unless somebody says that they have changed.
@@ -51,7 +52,7 @@ pub struct AvailabilityParts {
     pub clock: Arc<dyn Clock>,
     /// Notes who uses it.
     pub activity: Arc<Activity>,
-    pub witness: Arc<dyn Witness>,
+    pub witness: Arc<dyn Observer>,
     /// How long one call of the truth may take, and one of the mirror that nobody waits for.
     pub timeout: Duration,
     /// How long one call of the mirror may take while somebody waits.
@@ -65,10 +66,10 @@ pub struct AvailabilityParts {
 /// One system of providers.
 pub struct Availability {
     pub(super) parts: AvailabilityParts,
-    pub(super) calls: Calls,
+    pub(super) calls: StoreCaller,
     pub(super) me: Weak<Availability>,
     pub(super) breaker: Breaker,
-    settings: Mutex<Known>,
+    settings: Mutex<CachedSettings>,
     /// Those of whom the mirror was not told.
     behind: Mutex<BTreeSet<Name>>,
     pub(super) survey: Mutex<Survey>,
@@ -85,8 +86,8 @@ pub struct Availability {
 
 /// What is known of the settings.
 #[derive(Default)]
-struct Known {
-    settings: Option<Settings>,
+struct CachedSettings {
+    settings: Option<AvailabilitySettings>,
     /// Until when they are believed, on the monotonic clock.
     until: Duration,
     /// How often somebody said that they have changed: what was read before that is not believed.
@@ -137,7 +138,7 @@ pub struct Written<T> {
 impl Availability {
     /// Ready to use; [`seed`](Self::seed) it before it is asked, or it asks the truth.
     pub fn new(parts: AvailabilityParts) -> Arc<Self> {
-        let calls = Calls {
+        let calls = StoreCaller {
             id: parts.id.clone(),
             clock: parts.clock.clone(),
             activity: parts.activity.clone(),
@@ -191,35 +192,35 @@ impl Availability {
     }
 
     /// What the operator says of the brake, asked of the truth.
-    pub(super) async fn brake_setting_now(&self) -> Result<Setting> {
+    pub(super) async fn brake_setting_now(&self) -> Result<BrakeSetting> {
         self.services.heard();
         self.calls.quiet("brake", self.services.brake_setting(&self.parts.id)).await
     }
 
     /// Makes a provider, or changes its name.
-    pub async fn put_provider(&self, profile: &Profile) -> Result<Written<Changed>> {
+    pub async fn put_provider(&self, profile: &ProviderProfile) -> Result<Written<ProviderChange>> {
         let work = self.parts.truth.put_provider(profile);
         let change = self.change(&profile.id, "put", async { Ok(Some(work.await?)) });
         Ok(change.await?.expect("a provider that was made is there"))
     }
 
     /// Sets a provider online: it is a beat, and the beginning of a new epoch.
-    pub async fn set_online(&self, id: &Name) -> Result<Option<Written<Changed>>> {
+    pub async fn set_online(&self, id: &Name) -> Result<Option<Written<ProviderChange>>> {
         self.change(id, "online", self.parts.truth.set_online(id, true)).await
     }
 
     /// Sets a provider offline.
-    pub async fn set_offline(&self, id: &Name) -> Result<Option<Written<Changed>>> {
+    pub async fn set_offline(&self, id: &Name) -> Result<Option<Written<ProviderChange>>> {
         self.change(id, "offline", self.parts.truth.set_online(id, false)).await
     }
 
     /// Lets a provider work.
-    pub async fn activate(&self, id: &Name) -> Result<Option<Written<Changed>>> {
+    pub async fn activate(&self, id: &Name) -> Result<Option<Written<ProviderChange>>> {
         self.change(id, "activate", self.parts.truth.set_active(id, true)).await
     }
 
     /// Lets it work no longer, and revokes its logins.
-    pub async fn deactivate(&self, id: &Name) -> Result<Option<Written<Changed>>> {
+    pub async fn deactivate(&self, id: &Name) -> Result<Option<Written<ProviderChange>>> {
         self.change(id, "deactivate", self.parts.truth.set_active(id, false)).await
     }
 
@@ -245,7 +246,7 @@ impl Availability {
         Ok(Written { answer, mirrored })
     }
 
-    pub async fn session(&self, id: &Name) -> Result<Option<Session>> {
+    pub async fn session(&self, id: &Name) -> Result<Option<WorkSession>> {
         self.calls.call("session", self.parts.truth.session(id)).await
     }
 
@@ -258,7 +259,7 @@ impl Availability {
     }
 
     /// The settings, a minute old at the most; in the absence of the truth, as they were last known.
-    pub async fn settings(&self) -> Result<Settings> {
+    pub async fn settings(&self) -> Result<AvailabilitySettings> {
         let now = self.parts.clock.mono();
         let (known, until) = {
             let known = self.lock_settings();
@@ -278,12 +279,12 @@ impl Availability {
     }
 
     /// The settings as they were last read.
-    pub fn settings_known(&self) -> Option<Settings> {
+    pub fn settings_known(&self) -> Option<AvailabilitySettings> {
         self.lock_settings().settings
     }
 
     /// The settings as they are. Those that make no sense are not followed: the last ones that did are.
-    pub async fn settings_now(&self) -> Result<Settings> {
+    pub async fn settings_now(&self) -> Result<AvailabilitySettings> {
         let (asked, changes) = (self.parts.clock.mono(), self.lock_settings().changes);
         let read = self.calls.quiet("settings", self.parts.truth.settings()).await;
         let checked = match read {
@@ -311,7 +312,7 @@ impl Availability {
     }
 
     /// Changes settings, and tells everybody.
-    pub async fn set_settings(&self, patch: &SettingsPatch) -> Result<Settings> {
+    pub async fn set_settings(&self, patch: &SettingsPatch) -> Result<AvailabilitySettings> {
         let work = self.parts.truth.set_settings(patch);
         let settings = self.calls.call("settings", work).await?;
         self.settings_changed().await;
@@ -344,10 +345,10 @@ impl Availability {
         &self,
         id: &Name,
         what: &str,
-        work: impl Future<Output = Result<Option<Changed>>>,
-    ) -> Result<Option<Written<Changed>>> {
+        work: impl Future<Output = Result<Option<ProviderChange>>>,
+    ) -> Result<Option<Written<ProviderChange>>> {
         let at_ms = self.mirror_time().await;
-        let mut debt = Debt { of: self, id: Some(id) };
+        let mut debt = PendingMirrorUpdate { of: self, id: Some(id) };
         let answer = self.calls.call(what, work).await;
         // An error may have been carried out: the debt stays.
         let Some(changed) = answer? else {
@@ -444,7 +445,7 @@ impl Availability {
         answer
     }
 
-    fn lock_settings(&self) -> std::sync::MutexGuard<'_, Known> {
+    fn lock_settings(&self) -> std::sync::MutexGuard<'_, CachedSettings> {
         self.settings.lock().expect(LOCK)
     }
 
@@ -454,21 +455,21 @@ impl Availability {
 }
 
 /// States, their beats dated by a reading of the mirror's clock from before they were read.
-pub(super) fn dated(states: Vec<ProviderState>, at_ms: u64) -> Vec<Told> {
+pub(super) fn dated(states: Vec<ProviderState>, at_ms: u64) -> Vec<MirrorUpdate> {
     let dated = |state: ProviderState| {
         let beat_ms = state.beat_age_ms.map(|age_ms| at_ms.saturating_sub(age_ms));
-        Told { state, beat_ms }
+        MirrorUpdate { state, beat_ms }
     };
     states.into_iter().map(dated).collect()
 }
 
 /// That the mirror has to be told of a provider, whatever becomes of the caller.
-struct Debt<'a> {
+struct PendingMirrorUpdate<'a> {
     of: &'a Availability,
     id: Option<&'a Name>,
 }
 
-impl Drop for Debt<'_> {
+impl Drop for PendingMirrorUpdate<'_> {
     fn drop(&mut self) {
         if let Some(id) = self.id {
             self.of.owe(std::slice::from_ref(id));

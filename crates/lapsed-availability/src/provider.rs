@@ -24,7 +24,7 @@ pub struct ProviderState {
 
 /// Who a provider is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Profile {
+pub struct ProviderProfile {
     pub id: Name,
     /// What people call it; `None`: leaves it.
     pub display_name: Option<String>,
@@ -32,7 +32,7 @@ pub struct Profile {
 
 /// What became of a change of one provider.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Changed {
+pub struct ProviderChange {
     /// The provider, as it is now.
     pub state: ProviderState,
     /// Whether it was otherwise before: each such change of `online` has a log row.
@@ -44,7 +44,7 @@ pub struct Changed {
 /// The answer to a beat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Beat {
+pub enum ProviderBeat {
     Noted,
     /// It may not work: nothing was noted.
     Deactivated,
@@ -52,13 +52,13 @@ pub enum Beat {
     Offline,
 }
 
-impl Beat {
+impl ProviderBeat {
     /// The word used in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
-            Beat::Noted => "noted",
-            Beat::Deactivated => "deactivated",
-            Beat::Offline => "offline",
+            ProviderBeat::Noted => "noted",
+            ProviderBeat::Deactivated => "deactivated",
+            ProviderBeat::Offline => "offline",
         }
     }
 }
@@ -73,7 +73,7 @@ pub struct Available {
 
 /// One provider, as a dashboard lists it. Times are milliseconds of the truth's clock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Listed {
+pub struct ListedProvider {
     pub id: Name,
     /// What people call it.
     pub display_name: Option<String>,
@@ -93,7 +93,7 @@ pub struct Listed {
 
 /// That somebody was set online or offline: one a flip, whoever did it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Flap {
+pub struct OnlineToggle {
     pub online: bool,
     /// When, on the truth's clock.
     pub at_ms: u64,
@@ -101,7 +101,7 @@ pub struct Flap {
 
 /// Which providers to list.
 #[derive(Clone, Debug, Default)]
-pub struct Listing {
+pub struct ProviderQuery {
     /// Those after this one, by id.
     pub after: Option<Name>,
     /// At most so many.

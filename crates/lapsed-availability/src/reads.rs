@@ -1,10 +1,11 @@
 //! What is asked: of the mirror if it answers, of the truth otherwise, and the answer says which.
 
-use crate::counters::Read;
+use crate::counters::ReadKind;
 use crate::operations::{Availability, Source, Sourced};
-use crate::rules::Settings;
+use crate::rules::AvailabilitySettings;
 use crate::{
-    Available, Beat, Flap, Listed, Listing, MirrorBeat, PAGE_MAX, ProviderState, Seen, SeenBeat,
+    Available, ListedProvider, MirrorBeat, MirrorEntry, OnlineToggle, PAGE_MAX, ProviderBeat,
+    ProviderQuery, ProviderState, SeenBeat,
 };
 use lapsed_core::error::{Error, Result};
 use lapsed_core::name::Name;
@@ -15,7 +16,7 @@ const LOOKS_MAX: usize = 150;
 
 /// A page of those available.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct AvailableFound {
     /// Who, at most so many as were asked for, and a few more; never the same one twice in a page.
     pub available: Vec<Available>,
     /// Where to go on.
@@ -26,7 +27,7 @@ pub struct Found {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnStatus {
     /// What the truth knows.
-    pub listed: Listed,
+    pub listed: ListedProvider,
     /// Whether it is online, as readers see it.
     pub is_online: bool,
     /// How long ago it last beat, as far as anybody knows.
@@ -40,7 +41,7 @@ pub struct OwnStatus {
 impl Availability {
     /// Notes beats: one round trip to the mirror, none to the truth, unless somebody was declared silent a
     /// moment ago. On an error some may have been noted; repeating is safe.
-    pub async fn heartbeat(&self, ids: &[Name]) -> Result<Sourced<Vec<Beat>>> {
+    pub async fn heartbeat(&self, ids: &[Name]) -> Result<Sourced<Vec<ProviderBeat>>> {
         self.calls.activity.note(self.parts.clock.mono());
         let beats = self.gated("beat", self.parts.mirror.beat(ids)).await;
         let (answer, source) = match self.seeded(beats) {
@@ -48,7 +49,7 @@ impl Availability {
             None => (self.beat_on_truth(ids).await?, Source::Truth),
         };
         answer.iter().for_each(|beat| self.counters.beat(*beat));
-        self.counters.read(Read::Heartbeat, source);
+        self.counters.read(ReadKind::Heartbeat, source);
         Ok(Sourced { answer, source })
     }
 
@@ -59,7 +60,7 @@ impl Availability {
         &self,
         ids: &[Name],
         beats: &[MirrorBeat],
-    ) -> Result<(Vec<Beat>, Source)> {
+    ) -> Result<(Vec<ProviderBeat>, Source)> {
         let doomed = ids.iter().zip(beats).filter(|(_, beat)| **beat == MirrorBeat::Doomed);
         let doomed: Vec<Name> = doomed.map(|(id, _)| id.clone()).collect();
         let (on_truth, source) = match doomed.is_empty() {
@@ -77,8 +78,8 @@ impl Availability {
 
     /// Voids the decision on those whose beat the truth has noted, as well as can be: the next pass does it,
     /// too, but a brake may hold that up, and they can take work now.
-    async fn bring_back(&self, beats: impl Iterator<Item = (Name, &Beat)>) {
-        let noted = beats.filter(|(_, beat)| **beat == Beat::Noted);
+    async fn bring_back(&self, beats: impl Iterator<Item = (Name, &ProviderBeat)>) {
+        let noted = beats.filter(|(_, beat)| **beat == ProviderBeat::Noted);
         let noted: Vec<Name> = noted.map(|(id, _)| id).collect();
         if noted.is_empty() {
             return;
@@ -88,19 +89,19 @@ impl Availability {
         }
     }
 
-    async fn beat_on_truth(&self, ids: &[Name]) -> Result<Vec<Beat>> {
+    async fn beat_on_truth(&self, ids: &[Name]) -> Result<Vec<ProviderBeat>> {
         self.calls.quiet("beat", self.beats.beat(&*self.parts.truth, ids)).await
     }
 
     /// Those who can take work now, about `limit` of them from `after` on.
-    pub async fn available(&self, after: &Cursor, limit: usize) -> Result<Sourced<Found>> {
+    pub async fn available(&self, after: &Cursor, limit: usize) -> Result<Sourced<AvailableFound>> {
         let limit = limit.clamp(1, PAGE_MAX);
         let settings = self.settings().await?;
         let after_id = match Place::parse(after)? {
             Place::Truth(id) => Some(id),
             Place::Mirror(cursor) => {
                 if let Some(found) = self.available_mirrored(&settings, cursor, limit).await {
-                    return Ok(self.from(Read::Available, Source::Mirror, found));
+                    return Ok(self.from(ReadKind::Available, Source::Mirror, found));
                 }
                 if after.0.is_some() {
                     return Err(self.broke_off());
@@ -112,17 +113,17 @@ impl Availability {
         let available = self.calls.quiet("available", page).await?;
         let next = available.last().filter(|_| available.len() == limit);
         let next = next.map(|last| Place::Truth(last.id.clone()).cursor());
-        Ok(self.from(Read::Available, Source::Truth, Found { available, next }))
+        Ok(self.from(ReadKind::Available, Source::Truth, AvailableFound { available, next }))
     }
 
     /// `None`: the mirror does not answer, or is not seeded. A page of those online may have nobody
     /// available: it goes on until there is enough, or until it has looked often enough.
     async fn available_mirrored(
         &self,
-        settings: &Settings,
+        settings: &AvailabilitySettings,
         mut after: Cursor,
         limit: usize,
-    ) -> Option<Found> {
+    ) -> Option<AvailableFound> {
         let mut available: Vec<Available> = Vec::new();
         let mut looks = 0;
         loop {
@@ -145,7 +146,7 @@ impl Availability {
                 available.sort_by(|a, b| a.id.cmp(&b.id));
                 available.dedup_by(|a, b| a.id == b.id);
             }
-            return Some(Found { available, next });
+            return Some(AvailableFound { available, next });
         }
     }
 
@@ -161,17 +162,17 @@ impl Availability {
         let settings = self.settings().await?;
         let (state, source) = self.state(id).await?;
         let answer = state.is_some_and(|state| settings.is_reachable(&state));
-        Ok(self.from(Read::Reachable, source, answer))
+        Ok(self.from(ReadKind::Reachable, source, answer))
     }
 
     /// How many are online and not deactivated.
     pub async fn count_online(&self) -> Result<Sourced<u64>> {
         let online = self.gated("online", self.parts.mirror.count_online()).await;
         if let Some(answer) = self.seeded(online) {
-            return Ok(self.from(Read::Online, Source::Mirror, answer));
+            return Ok(self.from(ReadKind::Online, Source::Mirror, answer));
         }
         let answer = self.calls.quiet("online", self.parts.truth.count_online()).await?;
-        Ok(self.from(Read::Online, Source::Truth, answer))
+        Ok(self.from(ReadKind::Online, Source::Truth, answer))
     }
 
     /// One provider's own status: flags as readers see them, times from the truth.
@@ -187,21 +188,21 @@ impl Availability {
             is_available: settings.is_available(&state),
             listed,
         };
-        Ok(Some(self.from(Read::Status, source, status)))
+        Ok(Some(self.from(ReadKind::Status, source, status)))
     }
 
     /// Providers with their names and counts: always from the truth, it is asked seldom.
-    pub async fn list(&self, listing: &Listing) -> Result<Vec<Listed>> {
-        let listing = Listing { limit: listing.limit.clamp(1, PAGE_MAX), ..listing.clone() };
+    pub async fn list(&self, listing: &ProviderQuery) -> Result<Vec<ListedProvider>> {
+        let listing = ProviderQuery { limit: listing.limit.clamp(1, PAGE_MAX), ..listing.clone() };
         self.calls.quiet("list", self.parts.truth.list(&listing)).await
     }
 
-    pub async fn describe(&self, id: &Name) -> Result<Option<Listed>> {
+    pub async fn describe(&self, id: &Name) -> Result<Option<ListedProvider>> {
         self.calls.quiet("describe", self.parts.truth.describe(id)).await
     }
 
     /// When it was set online and offline, newest first.
-    pub async fn log(&self, id: &Name, limit: usize) -> Result<Vec<Flap>> {
+    pub async fn log(&self, id: &Name, limit: usize) -> Result<Vec<OnlineToggle>> {
         self.calls.quiet("log", self.parts.truth.log(id, limit.clamp(1, PAGE_MAX))).await
     }
 
@@ -237,7 +238,7 @@ impl Availability {
         }
     }
 
-    pub(super) fn from<T>(&self, read: Read, source: Source, answer: T) -> Sourced<T> {
+    pub(super) fn from<T>(&self, read: ReadKind, source: Source, answer: T) -> Sourced<T> {
         self.counters.read(read, source);
         Sourced { answer, source }
     }
@@ -245,7 +246,7 @@ impl Availability {
 
 /// What a mirror has of a provider, in the words of the truth. What cannot be read counts as full, and
 /// as silent.
-pub(super) fn as_state(seen: Seen, now_ms: u64) -> ProviderState {
+pub(super) fn as_state(seen: MirrorEntry, now_ms: u64) -> ProviderState {
     let beat_age_ms = match seen.beat {
         SeenBeat::At(beat_ms) => Some(now_ms.saturating_sub(beat_ms)),
         SeenBeat::Missing(_) | SeenBeat::Unreadable => None,

@@ -9,11 +9,11 @@ use std::collections::BTreeMap;
 use async_trait::async_trait;
 
 use crate::operations::{Availability, dated};
-use crate::{ProviderState, Seen, SeenBeat};
+use crate::{MirrorEntry, ProviderState, SeenBeat};
 use lapsed_core::error::{Error, Result};
 use lapsed_core::name::Name;
-use lapsed_core::reconcile::{Change, Healed, Reconcile, Reconciled};
-use lapsed_core::sweep::{Act, Cursor};
+use lapsed_core::reconcile::{Healed, IndexChange, Reconcile, Reconciled};
+use lapsed_core::sweep::{Cursor, PassMode};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Place {
@@ -53,7 +53,7 @@ impl Place {
 #[derive(Debug, Default)]
 pub(super) struct Compared {
     pub examined: u64,
-    pub changes: Vec<Change>,
+    pub changes: Vec<IndexChange>,
     pub left: BTreeMap<String, u64>,
     pub next: Option<Place>,
 }
@@ -64,7 +64,7 @@ impl Availability {
         &self,
         from: Place,
         limit: usize,
-        act: Act,
+        act: PassMode,
         attempt: Option<&str>,
     ) -> Result<Option<Compared>> {
         match from {
@@ -77,7 +77,7 @@ impl Availability {
         &self,
         after: Option<Name>,
         limit: usize,
-        act: Act,
+        act: PassMode,
         attempt: Option<&str>,
     ) -> Result<Option<Compared>> {
         let at_ms = self.background("time", self.parts.mirror.now_ms()).await?;
@@ -104,7 +104,7 @@ impl Availability {
                 false => again.push((state.id, seen.version.unwrap_or(0))),
             }
         }
-        if act == Act::DryRun {
+        if act == PassMode::DryRun {
             return Ok(Some(compared));
         }
         if !again.is_empty() {
@@ -123,7 +123,7 @@ impl Availability {
     }
 
     /// Traces of those whom the truth does not know (any more).
-    async fn compare_traces(&self, after: Cursor, limit: usize, act: Act) -> Result<Compared> {
+    async fn compare_traces(&self, after: Cursor, limit: usize, act: PassMode) -> Result<Compared> {
         let traces = self.parts.mirror.traces(&after, limit);
         let (ids, next) = self.background("traces", traces).await?;
         // Most kinds of trace have nobody who was not among those before: that is not worth a question.
@@ -143,16 +143,16 @@ impl Availability {
         }
         let looked = self.background("look", self.parts.mirror.look(&strangers)).await?;
         for seen in &looked.seen {
-            compared.changes.push(Change {
+            compared.changes.push(IndexChange {
                 key: seen.id.to_string(),
                 what: Healed::Removed,
                 why: "the truth knows nobody by that id".to_owned(),
             });
         }
-        if act == Act::Reclaim {
+        if act == PassMode::Reclaim {
             // Looked up once more: who was made meanwhile is known by now.
             let again = self.calls.quiet("read", self.parts.truth.read(&strangers)).await?;
-            let is_known = |seen: &Seen| again.iter().any(|state| state.id == seen.id);
+            let is_known = |seen: &MirrorEntry| again.iter().any(|state| state.id == seen.id);
             let gone = looked.seen.into_iter().filter(|seen| !is_known(seen));
             let gone: Vec<_> = gone.map(|seen| (seen.id, seen.version)).collect();
             self.background("forget", self.parts.mirror.forget(&gone)).await?;
@@ -162,16 +162,16 @@ impl Availability {
 }
 
 /// Whether the mirror's books agree with the truth's, too.
-fn is_known(state: &ProviderState, seen: &Seen) -> bool {
+fn is_known(state: &ProviderState, seen: &MirrorEntry) -> bool {
     seen.version == Some(state.version) && seen.epoch == state.epoch
 }
 
 /// How what a mirror has of a provider differs from what is true, in words. Whoever is doomed in this
 /// epoch is offline as far as the mirror goes: the truth is about to say so.
-pub(super) fn differences(state: &ProviderState, seen: &Seen) -> Vec<Change> {
+pub(super) fn differences(state: &ProviderState, seen: &MirrorEntry) -> Vec<IndexChange> {
     let mut found = Vec::new();
     let mut differ = |what: Healed, why: String| {
-        found.push(Change { key: state.id.to_string(), what, why });
+        found.push(IndexChange { key: state.id.to_string(), what, why });
     };
     let doomed = seen.doomed.is_some_and(|doom| doom.epoch == state.epoch && state.online);
     match (state.online && !doomed, seen.online) {
@@ -212,7 +212,7 @@ pub(super) fn differences(state: &ProviderState, seen: &Seen) -> Vec<Change> {
 
 #[async_trait]
 impl Reconcile for Availability {
-    async fn reconcile(&self, after: Cursor, limit: usize, act: Act) -> Result<Reconciled> {
+    async fn reconcile(&self, after: Cursor, limit: usize, act: PassMode) -> Result<Reconciled> {
         let compared = self.compare(Place::parse(&after)?, limit, act, None).await?;
         let compared = compared.unwrap_or_default();
         Ok(Reconciled {

@@ -3,13 +3,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ProviderState, Session, SessionChange, SessionRefusal, SessionStatus};
+use crate::{ProviderState, SessionChange, SessionRefusal, SessionStatus, WorkSession};
 use lapsed_core::error::{Error, Result};
 use lapsed_core::name::Name;
 
 /// What the configuration table says, live. The names are the table's keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Settings {
+pub struct AvailabilitySettings {
     /// How long a provider may be silent.
     pub stale_after_seconds: u64,
     /// Whether silence means anything: without it nobody is set offline, and everybody counts as fresh.
@@ -20,9 +20,9 @@ pub struct Settings {
     pub heartbeat_cadence_seconds: u64,
 }
 
-impl Default for Settings {
+impl Default for AvailabilitySettings {
     fn default() -> Self {
-        Settings {
+        AvailabilitySettings {
             stale_after_seconds: 90,
             require_ping: true,
             max_customers_per_mitra: 3,
@@ -34,7 +34,7 @@ impl Default for Settings {
 /// The longest that a provider may be silent: a day.
 const STALE_SECONDS_MAX: u64 = 24 * 3_600;
 
-impl Settings {
+impl AvailabilitySettings {
     /// How long a provider may be silent.
     pub fn stale_ms(&self) -> u64 {
         self.stale_after_seconds.saturating_mul(1_000)
@@ -42,7 +42,7 @@ impl Settings {
 
     /// Refuses what would set the living offline.
     pub fn check(&self) -> Result<()> {
-        let Settings { stale_after_seconds, heartbeat_cadence_seconds, .. } = *self;
+        let AvailabilitySettings { stale_after_seconds, heartbeat_cadence_seconds, .. } = *self;
         if heartbeat_cadence_seconds == 0 {
             return Err(Error::Invalid("heartbeat_cadence_seconds must be at least 1".to_owned()));
         }
@@ -62,7 +62,7 @@ impl Settings {
     }
 
     /// The same with what somebody wants to be different.
-    pub fn with(mut self, patch: &SettingsPatch) -> Settings {
+    pub fn with(mut self, patch: &SettingsPatch) -> AvailabilitySettings {
         let SettingsPatch {
             stale_after_seconds,
             require_ping,
@@ -131,18 +131,18 @@ pub fn next_version(last: u64, floor: u64, now_us: u64) -> u64 {
 
 /// What a change makes of a session; `None`: nothing, it is that already.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct SessionStep {
     /// The session as it becomes.
-    pub session: Session,
+    pub session: WorkSession,
     /// Who gets one session more by it: to be refused if there is no room, or if deactivated.
     pub onto: Option<Name>,
 }
 
 /// What `change` makes of a session as it stands; `None`: there is no such session.
 pub fn step(
-    now: Option<&Session>,
+    now: Option<&WorkSession>,
     change: &SessionChange,
-) -> std::result::Result<Option<Step>, SessionRefusal> {
+) -> std::result::Result<Option<SessionStep>, SessionRefusal> {
     use SessionStatus::{Active, Cancelled, Ended, Expired, PendingPayment};
     let running = || match now {
         None => Err(SessionRefusal::NoSuchSession),
@@ -152,9 +152,12 @@ pub fn step(
         Some(session) if !session.occupies() => Err(SessionRefusal::NotAccepted),
         Some(session) => Ok(session),
     };
-    let set = |session: &Session, status: SessionStatus| {
+    let set = |session: &WorkSession, status: SessionStatus| {
         let changed = session.status != status;
-        Ok(changed.then(|| Step { session: Session { status, ..session.clone() }, onto: None }))
+        Ok(changed.then(|| SessionStep {
+            session: WorkSession { status, ..session.clone() },
+            onto: None,
+        }))
     };
     let close = |status: SessionStatus| match now {
         None => Err(SessionRefusal::NoSuchSession),
@@ -174,19 +177,22 @@ pub fn step(
             if session.provider.as_ref() == Some(to) {
                 return Ok(None);
             }
-            let session = Session { provider: Some(to.clone()), ..session.clone() };
-            Ok(Some(Step { session, onto: Some(to.clone()) }))
+            let session = WorkSession { provider: Some(to.clone()), ..session.clone() };
+            Ok(Some(SessionStep { session, onto: Some(to.clone()) }))
         }
     }
 }
 
 fn accept(
-    now: Option<&Session>,
+    now: Option<&WorkSession>,
     id: &Name,
     provider: &Name,
-) -> std::result::Result<Option<Step>, SessionRefusal> {
-    let accepted =
-        Session { id: id.clone(), provider: Some(provider.clone()), status: SessionStatus::Active };
+) -> std::result::Result<Option<SessionStep>, SessionRefusal> {
+    let accepted = WorkSession {
+        id: id.clone(),
+        provider: Some(provider.clone()),
+        status: SessionStatus::Active,
+    };
     match now {
         Some(session) if session.status.is_over() => {
             Err(SessionRefusal::Over(session.status.clone()))
@@ -194,9 +200,9 @@ fn accept(
         Some(session) if session.occupies() => match &session.provider {
             Some(holder) if holder != provider => Err(SessionRefusal::Taken(holder.clone())),
             _ if session.status == SessionStatus::Active => Ok(None),
-            _ => Ok(Some(Step { session: accepted, onto: None })),
+            _ => Ok(Some(SessionStep { session: accepted, onto: None })),
         },
-        _ => Ok(Some(Step { session: accepted, onto: Some(provider.clone()) })),
+        _ => Ok(Some(SessionStep { session: accepted, onto: Some(provider.clone()) })),
     }
 }
 
@@ -216,12 +222,12 @@ pub struct MirrorRow {
     /// Its last beat, on the mirror's clock.
     pub beat_ms: Option<u64>,
     /// Declared silent in this epoch, and not yet set offline in the truth.
-    pub doomed: Option<Doom>,
+    pub doomed: Option<PendingOffline>,
 }
 
 /// That somebody was declared silent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Doom {
+pub struct PendingOffline {
     pub epoch: u64,
     /// Its last beat, on the mirror's clock; 0: none was ever seen.
     pub beat_ms: u64,

@@ -74,7 +74,7 @@ fn told(events: &[Event]) -> Vec<(ProviderState, Option<u64>)> {
 fn doom(row: &mut MirrorRow, now_ms: u64) {
     let beat_ms = row.beat_ms.unwrap_or(0);
     if row.online && row.doomed.is_none() && now_ms >= beat_ms + STALE_MS {
-        let doom = Doom { epoch: row.epoch, beat_ms, decided_ms: now_ms };
+        let doom = PendingOffline { epoch: row.epoch, beat_ms, decided_ms: now_ms };
         (row.online, row.beat_ms, row.doomed) = (false, None, Some(doom));
     }
 }
@@ -176,16 +176,16 @@ proptest! {
     /// they can, and whoever gets one more is named.
     #[test]
     fn sessions_end_once_and_capacity_holds(changes in vec(change(), 1..80), max in 0u64..4) {
-        let mut sessions: BTreeMap<Name, Session> = BTreeMap::new();
-        let count = |sessions: &BTreeMap<Name, Session>, provider: &Name| {
-            let mine = |one: &&Session| one.occupies() && one.provider.as_ref() == Some(provider);
+        let mut sessions: BTreeMap<Name, WorkSession> = BTreeMap::new();
+        let count = |sessions: &BTreeMap<Name, WorkSession>, provider: &Name| {
+            let mine = |one: &&WorkSession| one.occupies() && one.provider.as_ref() == Some(provider);
             sessions.values().filter(mine).count() as u64
         };
         let providers = [name("a"), name("b")];
         for change in &changes {
             let before = sessions.get(change.session()).cloned();
             let counts = providers.clone().map(|provider| count(&sessions, &provider));
-            let Ok(Some(Step { session, onto })) = step(before.as_ref(), change) else {
+            let Ok(Some(SessionStep { session, onto })) = step(before.as_ref(), change) else {
                 continue;
             };
             prop_assert_eq!(&session.id, change.session());
@@ -209,7 +209,7 @@ proptest! {
     /// A change that was made can be asked for again, as after an answer that was lost: it is that already.
     #[test]
     fn a_change_made_twice_is_made_once(changes in vec(change(), 1..40)) {
-        let mut sessions: BTreeMap<Name, Session> = BTreeMap::new();
+        let mut sessions: BTreeMap<Name, WorkSession> = BTreeMap::new();
         for change in &changes {
             if let Ok(Some(made)) = step(sessions.get(change.session()), change) {
                 prop_assert_eq!(step(Some(&made.session), change), Ok(None));
@@ -231,7 +231,7 @@ proptest! {
         let one = ProviderState {
             id, version: 1, epoch: 1, online, active, sessions, beat_age_ms: age_ms,
         };
-        let settings = Settings { require_ping, ..Settings::default() };
+        let settings = AvailabilitySettings { require_ping, ..AvailabilitySettings::default() };
         let available = settings.is_available(&one);
         prop_assert!(!available || (settings.is_reachable(&one) && online && active));
         prop_assert!(!available || sessions < settings.max_customers_per_mitra);

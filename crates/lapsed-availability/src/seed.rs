@@ -9,7 +9,7 @@
 use crate::operations::Availability;
 use crate::reconcile::Place;
 use lapsed_core::error::{Error, Result};
-use lapsed_core::sweep::Act;
+use lapsed_core::sweep::PassMode;
 
 /// How often an attempt begins again before it gives up for now.
 const TRIES: usize = 3;
@@ -38,7 +38,7 @@ impl Availability {
     async fn seed_once(&self, attempt: &str) -> Result<bool> {
         let mut place = Some(Place::start());
         while let Some(from) = place {
-            let page = self.compare(from, PAGE, Act::Reclaim, Some(attempt)).await?;
+            let page = self.compare(from, PAGE, PassMode::Reclaim, Some(attempt)).await?;
             let Some(page) = page else { return Ok(false) };
             place = page.next;
         }

@@ -15,10 +15,10 @@ use lapsed_core::clock::Clock;
 use lapsed_core::error::Result;
 use lapsed_core::leader::Term;
 use lapsed_core::name::SystemId;
-use lapsed_core::notes::Notes;
+use lapsed_core::notes::NoteStore;
 use lapsed_core::receipt::{Receipt, ReceiptQuery};
 use lapsed_core::store::{Store, StoreInfo};
-use lapsed_core::sweep::brake::Setting;
+use lapsed_core::sweep::brake::BrakeSetting;
 
 /// How long it is believed that the operator has said nothing about the brake, unless it is announced: passes
 /// are many, and each would ask.
@@ -33,12 +33,12 @@ pub(super) struct Services {
     terms: Arc<dyn Store>,
     mirror: Arc<dyn Mirror>,
     clock: Arc<dyn Clock>,
-    unsaid: Mutex<Unsaid>,
+    unsaid: Mutex<CachedBrakeSetting>,
 }
 
 /// That the operator has said nothing.
 #[derive(Default)]
-struct Unsaid {
+struct CachedBrakeSetting {
     /// Until when that is believed, on the monotonic clock.
     until: Duration,
     /// How often something was announced: what was read before that is not believed.
@@ -59,26 +59,26 @@ impl Services {
     }
 
     /// Asked of the truth, unless nothing was said a moment ago.
-    async fn said(&self, system: &SystemId) -> Result<Setting> {
+    async fn said(&self, system: &SystemId) -> Result<BrakeSetting> {
         let (now, heard) = {
             let unsaid = self.unsaid.lock().expect(LOCK);
             let now = self.clock.mono();
             if now < unsaid.until {
-                return Ok(Setting::Auto);
+                return Ok(BrakeSetting::Auto);
             }
             (now, unsaid.heard)
         };
         let setting = self.truth.brake_setting(system).await?;
         let mut unsaid = self.unsaid.lock().expect(LOCK);
-        if setting == Setting::Auto && unsaid.heard == heard {
+        if setting == BrakeSetting::Auto && unsaid.heard == heard {
             unsaid.until = now + UNSAID_FOR;
         }
         Ok(setting)
     }
 
-    async fn tell_mirror(&self, setting: Setting) -> Result<()> {
+    async fn tell_mirror(&self, setting: BrakeSetting) -> Result<()> {
         let until_ms = match setting {
-            Setting::Release { until_ms } => self.on_mirror_clock(until_ms).await?,
+            BrakeSetting::Release { until_ms } => self.on_mirror_clock(until_ms).await?,
             _ => 0,
         };
         self.mirror.waive(until_ms).await?;
@@ -124,9 +124,9 @@ impl Store for Services {
         self.terms.resign(system, term).await
     }
 
-    async fn brake_setting(&self, system: &SystemId) -> Result<Setting> {
+    async fn brake_setting(&self, system: &SystemId) -> Result<BrakeSetting> {
         match self.said(system).await? {
-            Setting::Release { until_ms } => {
+            BrakeSetting::Release { until_ms } => {
                 let left_ms = until_ms.saturating_sub(self.truth.info().await?.now_ms);
                 let until_ms = self.mirror.now_ms().await?.saturating_add(left_ms);
                 if left_ms > 0 {
@@ -134,13 +134,13 @@ impl Store for Services {
                     // waives nothing any more.
                     self.mirror.waive(until_ms).await?;
                 }
-                Ok(Setting::Release { until_ms })
+                Ok(BrakeSetting::Release { until_ms })
             }
             setting => Ok(setting),
         }
     }
 
-    async fn set_brake(&self, system: &SystemId, setting: Setting) -> Result<()> {
+    async fn set_brake(&self, system: &SystemId, setting: BrakeSetting) -> Result<()> {
         let set = self.truth.set_brake(system, setting).await;
         // An error may have been carried out.
         self.heard();
@@ -153,7 +153,7 @@ impl Store for Services {
         Ok(())
     }
 
-    fn notes(&self) -> &dyn Notes {
+    fn notes(&self) -> &dyn NoteStore {
         self.truth.notes()
     }
 }

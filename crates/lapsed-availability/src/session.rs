@@ -71,7 +71,7 @@ impl fmt::Display for SessionStatus {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Session {
+pub struct WorkSession {
     pub id: Name,
     /// Whose work it is.
     pub provider: Option<Name>,
@@ -79,7 +79,7 @@ pub struct Session {
     pub status: SessionStatus,
 }
 
-impl Session {
+impl WorkSession {
     /// Whether it takes a place of its provider.
     pub fn occupies(&self) -> bool {
         self.provider.is_some() && SessionStatus::OCCUPYING.contains(&self.status)
@@ -169,7 +169,7 @@ pub enum SessionRefusal {
 pub enum SessionOutcome {
     /// It is so now.
     Done {
-        session: Session,
+        session: WorkSession,
         /// Whether it was otherwise before.
         changed: bool,
         /// The providers whose sessions are more or fewer by it, to be told to the mirror.

@@ -10,14 +10,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::operations::{Availability, LOCK};
-use crate::rules::Settings;
+use crate::rules::AvailabilitySettings;
 use crate::{Flip, Flipped, OnlineBeat, Presence, ProviderState, SeenBeat};
 use lapsed_core::error::{Error, Result};
 use lapsed_core::name::{Name, SystemId};
 use lapsed_core::owner::Incarnation;
 use lapsed_core::receipt::{Reason, Receipt};
 use lapsed_core::sweep::{
-    Act, Batch, BatchAnswer, BatchId, Census, Cursor, Outcome, PageRequest, Refusal, Suspect,
+    Batch, BatchAnswer, BatchId, Census, Cursor, Outcome, PageRequest, PassMode, Refusal, Suspect,
     SuspectPage, Sweep, Tidied, TidyLimits,
 };
 
@@ -121,7 +121,7 @@ impl Availability {
     }
 
     /// The settings as they are now: a decision is not made by what was true a minute ago.
-    async fn ruling(&self) -> Result<Settings> {
+    async fn ruling(&self) -> Result<AvailabilitySettings> {
         self.settings_now().await
     }
 
@@ -133,7 +133,7 @@ impl Availability {
     async fn alive_by_the_truth(
         &self,
         batch: &Batch,
-        settings: &Settings,
+        settings: &AvailabilitySettings,
     ) -> Result<BTreeSet<Name>> {
         let undeclared: Vec<Name> = {
             let survey = self.survey.lock().expect(LOCK);
@@ -155,14 +155,18 @@ impl Availability {
             state.online && state.beat_age_ms.is_some_and(|age_ms| age_ms < settings.stale_ms())
         });
         let alive: Vec<Name> = alive.map(|state| state.id).collect();
-        if batch.act == Act::Reclaim && !alive.is_empty() {
+        if batch.act == PassMode::Reclaim && !alive.is_empty() {
             self.refresh(&alive).await?;
         }
         Ok(alive.into_iter().collect())
     }
 
     /// The mirror decides, the truth carries it out.
-    async fn declare(&self, batch: &Batch, settings: &Settings) -> Result<Vec<Outcome>> {
+    async fn declare(
+        &self,
+        batch: &Batch,
+        settings: &AvailabilitySettings,
+    ) -> Result<Vec<Outcome>> {
         let at_ms = self.background("time", self.parts.mirror.now_ms()).await?;
         let decided = self.parts.mirror.decide(batch, settings.stale_ms());
         let decided = self.background("decide", decided).await?;
@@ -178,9 +182,11 @@ impl Availability {
             });
         }
         let carried = match (batch.act, flips.is_empty()) {
-            (Act::DryRun, _) => flips.iter().map(|_| Outcome::Reclaimed(None)).collect(),
-            (Act::Reclaim, true) => Vec::new(),
-            (Act::Reclaim, false) => self.carry_out(batch, &flips, settings.stale_ms()).await?,
+            (PassMode::DryRun, _) => flips.iter().map(|_| Outcome::Reclaimed(None)).collect(),
+            (PassMode::Reclaim, true) => Vec::new(),
+            (PassMode::Reclaim, false) => {
+                self.carry_out(batch, &flips, settings.stale_ms()).await?
+            }
         };
         let mut carried = carried.into_iter();
         let outcomes = decided.into_iter().map(|decided| match decided {
@@ -241,7 +247,7 @@ impl Availability {
             return Ok(());
         }
         let id = self.next_batch();
-        let batch = Batch { id, suspects: Vec::new(), act: Act::Reclaim, term: None };
+        let batch = Batch { id, suspects: Vec::new(), act: PassMode::Reclaim, term: None };
         self.carry_out(&batch, &flips, FOREVER_MS).await.map(|_| ())
     }
 

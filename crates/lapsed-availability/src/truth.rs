@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use crate::rules::{Settings, SettingsPatch};
+use crate::rules::{AvailabilitySettings, SettingsPatch};
 use crate::{
-    Available, Beat, Changed, Flap, Listed, Listing, Profile, ProviderState, Session,
-    SessionChange, SessionOutcome,
+    Available, ListedProvider, OnlineToggle, ProviderBeat, ProviderChange, ProviderProfile,
+    ProviderQuery, ProviderState, SessionChange, SessionOutcome, WorkSession,
 };
 use lapsed_core::error::Result;
 use lapsed_core::name::Name;
@@ -50,20 +50,20 @@ pub trait Truth: Send + Sync {
     fn services(&self) -> Arc<dyn Store>;
 
     /// Makes a provider (active, offline), or changes its name.
-    async fn put_provider(&self, profile: &Profile) -> Result<Changed>;
+    async fn put_provider(&self, profile: &ProviderProfile) -> Result<ProviderChange>;
 
     /// Sets it online or offline. Online always begins a new epoch, and is a beat. A log row if it was
     /// otherwise before.
-    async fn set_online(&self, id: &Name, online: bool) -> Result<Option<Changed>>;
+    async fn set_online(&self, id: &Name, online: bool) -> Result<Option<ProviderChange>>;
 
     /// Activates or deactivates; deactivating revokes its logins in the same transaction.
-    async fn set_active(&self, id: &Name, active: bool) -> Result<Option<Changed>>;
+    async fn set_active(&self, id: &Name, active: bool) -> Result<Option<ProviderChange>>;
 
     /// Changes a session by [`step`](crate::rules::step); whoever is to have it must be active
     /// and have room.
     async fn change_session(&self, change: &SessionChange, max: u64) -> Result<SessionOutcome>;
 
-    async fn session(&self, id: &Name) -> Result<Option<Session>>;
+    async fn session(&self, id: &Name) -> Result<Option<WorkSession>>;
 
     /// The newest state of each, with a new version that is above the number beside its id. Notices a
     /// toggle that the application made itself, and begins an epoch for it. Those that are not there
@@ -80,7 +80,7 @@ pub trait Truth: Send + Sync {
     async fn extent(&self) -> Result<u64>;
 
     /// Beats that the mirror could not take, in one statement: guarded like there.
-    async fn beat(&self, ids: &[Name]) -> Result<Vec<Beat>>;
+    async fn beat(&self, ids: &[Name]) -> Result<Vec<ProviderBeat>>;
 
     /// Writes beats down that were so many milliseconds old at `at_ms` of the truth's clock (or are now, if
     /// that is earlier), in one statement and only forward in time (C9); only of those online. How many
@@ -90,30 +90,30 @@ pub trait Truth: Send + Sync {
     /// Those available, by id, those after `after`, at most `limit`.
     async fn available(
         &self,
-        settings: &Settings,
+        settings: &AvailabilitySettings,
         after: Option<&Name>,
         limit: usize,
     ) -> Result<Vec<Available>>;
 
     /// How many are available.
-    async fn count_available(&self, settings: &Settings) -> Result<u64>;
+    async fn count_available(&self, settings: &AvailabilitySettings) -> Result<u64>;
 
     /// How many are online and active.
     async fn count_online(&self) -> Result<u64>;
 
     /// Providers with their names.
-    async fn list(&self, listing: &Listing) -> Result<Vec<Listed>>;
+    async fn list(&self, listing: &ProviderQuery) -> Result<Vec<ListedProvider>>;
 
-    async fn describe(&self, id: &Name) -> Result<Option<Listed>>;
+    async fn describe(&self, id: &Name) -> Result<Option<ListedProvider>>;
 
     /// The log of one provider, newest first, at most `limit` rows of it.
-    async fn log(&self, id: &Name, limit: usize) -> Result<Vec<Flap>>;
+    async fn log(&self, id: &Name, limit: usize) -> Result<Vec<OnlineToggle>>;
 
     /// What the configuration table says; what it does not say is as usual.
-    async fn settings(&self) -> Result<Settings>;
+    async fn settings(&self) -> Result<AvailabilitySettings>;
 
     /// Writes what is asked for into the configuration table, if the whole makes sense then.
-    async fn set_settings(&self, patch: &SettingsPatch) -> Result<Settings>;
+    async fn set_settings(&self, patch: &SettingsPatch) -> Result<AvailabilitySettings>;
 
     /// Sets offline whom the mirror declared silent, each only if it is online, still in that epoch, and
     /// no beat younger than `stale_ms` reached the truth; all in one transaction, that notes the batch.

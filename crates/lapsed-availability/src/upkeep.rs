@@ -9,7 +9,7 @@ use crate::{PAGE_MAX, SeenBeat};
 use lapsed_core::clock::jittered;
 use lapsed_core::error::Result;
 use lapsed_core::name::Name;
-use lapsed_core::schedule::Stop;
+use lapsed_core::schedule::StopSignal;
 use lapsed_core::sweep::Cursor;
 
 /// How often the mirror is looked at.
@@ -25,7 +25,7 @@ const BEATS_MAX: usize = 20_000;
 impl Availability {
     /// Watches the mirror until told to stop: seeds it when it is not seeded, and tells it what it was not
     /// told.
-    pub async fn watch(&self, stop: &Stop) {
+    pub async fn watch(&self, stop: &StopSignal) {
         let mut complained = false;
         loop {
             let looked = self.look_after().await;
@@ -63,7 +63,12 @@ impl Availability {
 
     /// Writes the beats of the mirror down in the truth, every so often until told to stop, while `leads`
     /// says so.
-    pub async fn mirror_beats_every(&self, every: Duration, stop: &Stop, leads: impl Fn() -> bool) {
+    pub async fn mirror_beats_every(
+        &self,
+        every: Duration,
+        stop: &StopSignal,
+        leads: impl Fn() -> bool,
+    ) {
         loop {
             let nap = self.parts.clock.sleep(jittered(&*self.parts.clock, every, 0.1));
             if let Either::Left(_) = select(Box::pin(stop.told()), nap).await {
@@ -84,7 +89,7 @@ impl Availability {
         let (mut moved, mut after) = (0, Some(Cursor::default()));
         // Before anything is read: what takes long on its way is older then, never younger.
         let (truth_ms, known) = (self.truth_time().await?, self.parts.clock.mono());
-        let mut read: Vec<Aged> = Vec::new();
+        let mut read: Vec<AgedBeat> = Vec::new();
         while let Some(from) = after {
             // Counted from when it was asked for: the answer may have been long on its way.
             let at = self.parts.clock.mono();
@@ -92,7 +97,7 @@ impl Availability {
             let Some(page) = self.background("beats", page).await? else { break };
             read.extend(page.beats.into_iter().filter_map(|one| match one.beat {
                 SeenBeat::At(beat_ms) => {
-                    Some(Aged { id: one.id, age_ms: page.now_ms.saturating_sub(beat_ms), at })
+                    Some(AgedBeat { id: one.id, age_ms: page.now_ms.saturating_sub(beat_ms), at })
                 }
                 SeenBeat::Missing(_) | SeenBeat::Unreadable => None,
             }));
@@ -119,17 +124,17 @@ impl Availability {
         Ok(truth_ms)
     }
 
-    async fn note_beats(&self, read: Vec<Aged>, at_ms: u64) -> Result<u64> {
+    async fn note_beats(&self, read: Vec<AgedBeat>, at_ms: u64) -> Result<u64> {
         let now = self.parts.clock.mono();
         // They have grown older while the others were read.
-        let aged = |one: Aged| (one.id, one.age_ms + (now - one.at).as_millis() as u64);
+        let aged = |one: AgedBeat| (one.id, one.age_ms + (now - one.at).as_millis() as u64);
         let beats: Vec<(Name, u64)> = read.into_iter().map(aged).collect();
         self.calls.quiet("note_beats", self.parts.truth.note_beats(&beats, at_ms)).await
     }
 }
 
 /// A beat that was so old at a time of this process's clock.
-struct Aged {
+struct AgedBeat {
     id: Name,
     age_ms: u64,
     at: Duration,

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use lapsed_core::Name;
-use lapsed_core::owner::{Claim, OwnerStore, Pulse};
+use lapsed_core::owner::{BeatHandle, Claim, OwnerStore};
 use lapsed_core::registry::{HEARTBEAT_TTL_MS, Registry};
 use lapsed_embedded::EmbeddedRegistry;
 use rand::rngs::SmallRng;
@@ -75,7 +75,7 @@ fn report(table: &mut Table, figures: &Figures, entries: usize) {
 /// Who beats when, by claim and by handle.
 pub struct Turns {
     pub claims: Vec<Claim>,
-    pub pulses: Vec<Arc<dyn Pulse>>,
+    pub pulses: Vec<Arc<dyn BeatHandle>>,
 }
 
 impl Turns {
@@ -85,7 +85,7 @@ impl Turns {
             let life = claim.incarnation.context("the claim names a life")?;
             registry.pulse(&claim.owner, life).context("a living owner has a pulse")
         };
-        let handles: Vec<Arc<dyn Pulse>> = owners.iter().map(pulse).collect::<Result<_>>()?;
+        let handles: Vec<Arc<dyn BeatHandle>> = owners.iter().map(pulse).collect::<Result<_>>()?;
         let mut random = SmallRng::seed_from_u64(7);
         let mut turns =
             Turns { claims: Vec::with_capacity(beats), pulses: Vec::with_capacity(beats) };

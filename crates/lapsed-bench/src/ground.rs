@@ -12,8 +12,8 @@ use futures::future::try_join_all;
 use lapsed_core::activity::Activity;
 use lapsed_core::clock::SystemClock;
 use lapsed_core::owner::{Claim, OwnerStore};
-use lapsed_core::receipt::Silent;
-use lapsed_core::registry::{HEARTBEAT_TTL_MS, Registry, RegistryParts, RegistryStore, Take};
+use lapsed_core::receipt::NoObserver;
+use lapsed_core::registry::{HEARTBEAT_TTL_MS, Registry, RegistryParts, RegistryStore, TakePolicy};
 use lapsed_core::sweep::brake::{Brake, BrakePolicy};
 use lapsed_core::{Kind, Name, SystemId};
 use lapsed_embedded::{Embedded, EmbeddedRegistry, Options};
@@ -60,7 +60,8 @@ impl Ground {
         let claims: Vec<Claim> = lives.collect();
         let keys: Vec<Vec<Name>> = owners.iter().map(|i| self.keys_of(*i)).collect();
         let pairs = claims.iter().zip(&keys);
-        let calls = pairs.map(|(claim, keys)| open.registry.register(claim, keys, Take::Always));
+        let calls =
+            pairs.map(|(claim, keys)| open.registry.register(claim, keys, TakePolicy::Always));
         try_join_all(calls).await?;
         Ok(())
     }
@@ -127,7 +128,7 @@ impl Open {
             brake: Arc::new(Brake::new(BrakePolicy::default(), ttl)),
             clock: SystemClock::shared(),
             activity: Arc::new(Activity::default()),
-            witness: Arc::new(Silent),
+            witness: Arc::new(NoObserver),
             timeout: Duration::from_secs(30),
             batch: 500,
             sweeper: "bench".to_owned(),

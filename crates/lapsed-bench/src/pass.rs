@@ -12,12 +12,12 @@ use lapsed_core::Name;
 use lapsed_core::activity::Activity;
 use lapsed_core::clock::SystemClock;
 use lapsed_core::owner::{Claim, OwnerStore};
-use lapsed_core::receipt::{Retention, Silent};
-use lapsed_core::registry::{RegistryStore, Take};
-use lapsed_core::schedule::Stop;
+use lapsed_core::receipt::{NoObserver, Retention};
+use lapsed_core::registry::{RegistryStore, TakePolicy};
+use lapsed_core::schedule::StopSignal;
 use lapsed_core::sweep::brake::{Brake, BrakePolicy};
 use lapsed_core::sweep::policy::Policy;
-use lapsed_core::sweep::{Act, PassReport, Stopped, Sweep, Sweeper, SweeperParts};
+use lapsed_core::sweep::{PassMode, PassReport, Stopped, Sweep, Sweeper, SweeperParts};
 
 use crate::bench::{Bench, say};
 use crate::ground::{Ground, Open, key};
@@ -79,7 +79,7 @@ impl Scene {
             clock: SystemClock::shared(),
             activity: Arc::new(Activity::default()),
             leadership: None,
-            witness: Arc::new(Silent),
+            witness: Arc::new(NoObserver),
             retention: Retention::default(),
         });
         Ok(Scene { open, sweeper, deaths: 0, next_key: ground.entries() as u64 })
@@ -103,8 +103,8 @@ impl Scene {
     }
 
     async fn pass(&self) -> PassReport {
-        let (_stopper, stop) = Stop::channel();
-        self.sweeper.pass(Act::Reclaim, 0, &stop).await
+        let (_stopper, stop) = StopSignal::channel();
+        self.sweeper.pass(PassMode::Reclaim, 0, &stop).await
     }
 
     /// Evicts what an interrupted pass has left.
@@ -127,7 +127,7 @@ impl Scene {
         // Its commit may last longer than its TTL; nobody sweeps meanwhile, so it is not lost.
         let beat = registry.start(&name, TTL_MS).await?;
         let claim = Claim::exact(name, beat.incarnation);
-        registry.register(&claim, &keys, Take::Always).await?;
+        registry.register(&claim, &keys, TakePolicy::Always).await?;
         self.wait_until_dead(dying).await.context("waiting for a death")
     }
 

@@ -17,12 +17,12 @@ use ::redis::{Client, Cmd, FromRedisValue};
 use anyhow::{Context, Result, ensure};
 use lapsed_core::activity::Activity;
 use lapsed_core::clock::SystemClock;
-use lapsed_core::receipt::{Retention, Silent};
-use lapsed_core::schedule::Stop;
+use lapsed_core::receipt::{NoObserver, Retention};
+use lapsed_core::schedule::StopSignal;
 use lapsed_core::store::Store;
 use lapsed_core::sweep::brake::{Brake, BrakePolicy};
 use lapsed_core::sweep::policy::Policy;
-use lapsed_core::sweep::{Act, PassReport, Sweep, Sweeper, SweeperParts};
+use lapsed_core::sweep::{PassMode, PassReport, Sweep, Sweeper, SweeperParts};
 use lapsed_redis::{Address, Redis};
 use lapsed_testbed::{Engine, Server};
 
@@ -179,15 +179,15 @@ pub fn sweeper(place: &Place, sweep: Arc<dyn Sweep>) -> Sweeper {
         clock: SystemClock::shared(),
         activity: Arc::new(Activity::default()),
         leadership: None,
-        witness: Arc::new(Silent),
+        witness: Arc::new(NoObserver),
         retention: Retention::default(),
     })
 }
 
 /// One pass that must reclaim so many.
 pub async fn pass(sweeper: &Sweeper, expected: usize) -> Result<PassReport> {
-    let (_stopper, stop) = Stop::channel();
-    let report = sweeper.pass(Act::Reclaim, 0, &stop).await;
+    let (_stopper, stop) = StopSignal::channel();
+    let report = sweeper.pass(PassMode::Reclaim, 0, &stop).await;
     ensure!(report.reclaimed == expected as u64, "not {expected}: {report:?}");
     Ok(report)
 }

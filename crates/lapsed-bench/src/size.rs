@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use lapsed_core::owner::Claim;
-use lapsed_core::registry::{HEARTBEAT_TTL_MS, RegistryStore, Take};
+use lapsed_core::registry::{HEARTBEAT_TTL_MS, RegistryStore, TakePolicy};
 use lapsed_embedded::{Embedded, EmbeddedRegistry, Options};
 use serde::{Deserialize, Serialize};
 
@@ -168,7 +168,7 @@ async fn write_until_killed(registry: &EmbeddedRegistry) -> Result<()> {
     // Far from every other key, and elsewhere each time.
     let first = u64::from(std::process::id()) << 32;
     for number in first.. {
-        registry.register(&claim, &[key(number)], Take::Always).await?;
+        registry.register(&claim, &[key(number)], TakePolicy::Always).await?;
     }
     Ok(())
 }

@@ -6,9 +6,9 @@ pub mod remote;
 mod sse;
 
 use lapsed_core::inflight::Job;
-use lapsed_core::inflight::rules::End;
+use lapsed_core::inflight::rules::QueueEnd;
 use lapsed_core::receipt::{Receipt, ReceiptId};
-use lapsed_core::sweep::{Act, PassReport};
+use lapsed_core::sweep::{PassMode, PassReport};
 use lapsed_core::system::{Explanation, Restored};
 use lapsed_core::{Error, Kind, SystemId};
 
@@ -33,7 +33,7 @@ pub trait Backend: Desk + Sync {
     fn systems(&self) -> Result<Vec<SystemId>, Failure>;
     /// How all of them stand.
     fn status(&self) -> Result<Vec<SystemStatus>, Failure>;
-    fn pass(&self, system: &SystemId, act: Act) -> Result<PassReport, Failure>;
+    fn pass(&self, system: &SystemId, act: PassMode) -> Result<PassReport, Failure>;
     /// Makes the index agree with its truth, or says how they differ. `tell` hears how far it is,
     /// where that can be seen.
     fn reconcile(
@@ -65,7 +65,7 @@ pub trait Backend: Desk + Sync {
     ) -> Result<DeadLetters, Failure>;
     fn dead_letter(&self, system: &SystemId, id: &str) -> Result<Option<Job>, Failure>;
     /// Puts a dead letter back on its queue; whether there was one.
-    fn put_back(&self, system: &SystemId, id: &str, end: End) -> Result<bool, Failure>;
+    fn put_back(&self, system: &SystemId, id: &str, end: QueueEnd) -> Result<bool, Failure>;
     /// Deletes a dead letter; whether there was one.
     fn delete_dead(&self, system: &SystemId, id: &str) -> Result<bool, Failure>;
     /// What the brake does.

@@ -360,12 +360,12 @@ pub struct PutBackDead {
 
     /// To which end of its queue.
     #[arg(long, value_enum, default_value = "front")]
-    pub end: QueueEnd,
+    pub end: QueueEndArg,
 }
 
 /// Which end of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum QueueEnd {
+pub enum QueueEndArg {
     /// The next to be taken.
     Front,
     /// Behind all others.

@@ -29,10 +29,10 @@ use crate::name::Name;
 use crate::owner::{Beat, Claim, Ending, Incarnation, OwnerStore};
 use crate::sweep::{Suspect, Sweep};
 use crate::system::Restored;
-use rules::{End, OnDeath, Why};
+use rules::{DeadLetterReason, OnDeath, QueueEnd};
 
-pub use operations::{Inflight, InflightParts, Retired};
-pub use worker::{Done, Worked, Worker};
+pub use operations::{Inflight, InflightParts, RetiredWorker};
+pub use worker::{JobOutcome, JobResult, Worker};
 
 /// How often a worker of the original beats.
 pub const HEARTBEAT_INTERVAL_MS: u64 = 60_000;
@@ -49,9 +49,9 @@ pub const PAYLOAD_BYTES_MAX: usize = 1 << 20;
 /// One claim of one job: each larger than every one before it in its system, and never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Token(pub u64);
+pub struct JobToken(pub u64);
 
-impl fmt::Display for Token {
+impl fmt::Display for JobToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
@@ -116,7 +116,7 @@ pub enum Enqueued {
 pub struct Claimed {
     pub id: Name,
     /// To be shown at `complete`, `fail` and `give_back`.
-    pub token: Token,
+    pub token: JobToken,
     /// Where it came from.
     pub queue: Name,
     /// As it was put there.
@@ -141,9 +141,9 @@ pub struct Taken {
 #[serde(rename_all = "snake_case", tag = "outcome")]
 pub enum Tracked {
     /// It is in flight.
-    Tracked { token: Token },
+    Tracked { token: JobToken },
     /// This life held it already, by this claim.
-    Kept { token: Token },
+    Kept { token: JobToken },
     /// There is a job of that id, on a queue, in other hands or a dead letter: nothing changed.
     Taken,
 }
@@ -161,10 +161,10 @@ pub struct TrackAnswer {
 
 /// A claim, as its holder shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ticket {
+pub struct JobTicket {
     pub id: Name,
     /// Which claim of it.
-    pub token: Token,
+    pub token: JobToken,
     /// Which life the claim belongs to, if the caller knows: spares some stores a second look.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub incarnation: Option<Incarnation>,
@@ -181,7 +181,7 @@ pub enum Finish {
         error: String,
     },
     /// The work was not done, and nobody died: back on its queue, no crash.
-    GiveBack(End),
+    GiveBack(QueueEnd),
 }
 
 /// What became of ending one claim.
@@ -228,12 +228,12 @@ impl Finished {
 /// Where a job is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "state")]
-pub enum Place {
+pub enum JobPlace {
     Queued,
     InFlight {
         owner: Name,
         incarnation: Incarnation,
-        token: Token,
+        token: JobToken,
         /// Since when, on the store's clock.
         since_ms: u64,
         /// Until when that life lives, the store-away grace included.
@@ -242,7 +242,7 @@ pub enum Place {
         ended: Option<(Ending, u64)>,
     },
     Dead {
-        why: Why,
+        why: DeadLetterReason,
         /// Since when, on the store's clock.
         at_ms: u64,
         /// What its last worker said, if it said something.
@@ -262,14 +262,14 @@ pub struct Job {
     /// When it came into the system, on the store's clock; 0 where that is not known.
     pub entered_ms: u64,
     #[serde(flatten)]
-    pub place: Place,
+    pub place: JobPlace,
     pub now_ms: u64,
 }
 
 /// The account of a system. Whatever happens:
 /// `entered = completed + queued + in_flight + dead + dropped`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counts {
+pub struct JobCounts {
     /// Jobs that were put on a queue, or registered as popped by somebody else.
     pub entered: u64,
     /// Jobs that were completed.
@@ -283,7 +283,7 @@ pub struct Counts {
     pub dropped: u64,
 }
 
-impl Counts {
+impl JobCounts {
     /// Whether every job is somewhere.
     pub fn balances(&self) -> bool {
         let somewhere = self.completed + self.queued + self.in_flight + self.dead + self.dropped;
@@ -293,17 +293,17 @@ impl Counts {
 
 /// What a receipt of this system says was done: its `removed`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Recovered {
+pub struct RecoveredJob {
     pub queue: Name,
     /// The claim that was ended.
-    pub token: Token,
+    pub token: JobToken,
     /// How many workers have died with it within the window, this one included.
     pub crashes: u32,
     /// What was done with it.
-    pub did: Did,
-    /// Why it is a dead letter, if it is.
+    pub did: RecoveryAction,
+    /// DeadLetterReason it is a dead letter, if it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub why: Option<Why>,
+    pub why: Option<DeadLetterReason>,
     /// What it carried, if nothing else keeps it any more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub payload: Option<String>,
@@ -312,7 +312,7 @@ pub struct Recovered {
 /// What was done with a job whose worker died.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Did {
+pub enum RecoveryAction {
     /// It is back on its queue.
     PutBack,
     /// It is a dead letter.
@@ -327,7 +327,7 @@ pub enum Did {
 /// incarnation are that life's. [`Sweep::reclaim`] judges the life as
 /// [`registry::rules`](crate::registry::rules) has it, decides by [`rules::decide`] what becomes of
 /// the job, and does it in the same step: it leaves the in-flight set, is where it goes, its crash
-/// is counted, the receipt ([`Recovered`]) is written. The population of a census is what is in
+/// is counted, the receipt ([`RecoveredJob`]) is written. The population of a census is what is in
 /// flight.
 #[async_trait]
 pub trait InflightStore: OwnerStore + Sweep {
@@ -351,7 +351,7 @@ pub trait InflightStore: OwnerStore + Sweep {
     /// After a call that failed with [`Error::Unavailable`] it is safe to repeat it: `Gone` then says
     /// that the job was completed, by this claim or (if its worker was taken for dead meanwhile) by
     /// another.
-    async fn finish(&self, tickets: &[Ticket], how: &Finish) -> Result<Vec<Finished>>;
+    async fn finish(&self, tickets: &[JobTicket], how: &Finish) -> Result<Vec<Finished>>;
 
     async fn job(&self, id: &Name) -> Result<Option<Job>>;
 
@@ -367,7 +367,7 @@ pub trait InflightStore: OwnerStore + Sweep {
     /// What one *ended* life still holds, as suspects, at most `limit`: what retiring puts back.
     async fn held_by(&self, claim: &Claim, limit: usize) -> Result<Vec<Suspect>>;
 
-    async fn counts(&self) -> Result<Counts>;
+    async fn counts(&self) -> Result<JobCounts>;
 
     /// Queues that hold something, by name, those after `after`, at most `limit`, each with how many.
     async fn queues(&self, after: Option<&Name>, limit: usize) -> Result<Vec<(Name, u64)>>;
@@ -376,7 +376,7 @@ pub trait InflightStore: OwnerStore + Sweep {
     async fn dead(&self, after: Option<&Name>, limit: usize) -> Result<Vec<Job>>;
 
     /// Puts a dead letter back on its queue, its crashes forgotten; whether there was one.
-    async fn put_back(&self, id: &Name, end: End) -> Result<bool>;
+    async fn put_back(&self, id: &Name, end: QueueEnd) -> Result<bool>;
 
     /// Deletes a dead letter; whether there was one.
     async fn delete(&self, id: &Name) -> Result<bool>;

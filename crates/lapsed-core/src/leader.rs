@@ -42,7 +42,7 @@ impl Default for TermOptions {
 
 /// What a candidate knows of its own leadership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Held {
+struct HeldTerm {
     number: u64,
     mono_until: Duration,
     wall_until_ms: u64,
@@ -52,7 +52,7 @@ struct Held {
 #[derive(Clone)]
 pub struct Leadership {
     clock: Arc<dyn Clock>,
-    held: watch::Receiver<Option<Held>>,
+    held: watch::Receiver<Option<HeldTerm>>,
 }
 
 impl Leadership {
@@ -73,7 +73,7 @@ pub struct Campaign {
     system: SystemId,
     candidate: String,
     options: TermOptions,
-    held: watch::Sender<Option<Held>>,
+    held: watch::Sender<Option<HeldTerm>>,
 }
 
 impl Campaign {
@@ -115,7 +115,7 @@ impl Campaign {
         match within(&*self.clock, self.options.timeout, sent).await {
             Some(Ok(Some(term))) => {
                 let number = term.number;
-                self.held.send_replace(Some(Held { number, mono_until, wall_until_ms }));
+                self.held.send_replace(Some(HeldTerm { number, mono_until, wall_until_ms }));
             }
             Some(Ok(None)) => {
                 self.held.send_replace(None);

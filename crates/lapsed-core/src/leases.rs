@@ -31,9 +31,9 @@ use crate::name::Name;
 use crate::receipt::Reason;
 use crate::sweep::Sweep;
 use crate::system::Restored;
-use rules::{Lease, Record, Staged};
+use rules::{Lease, LeaseRecord, StagedState};
 
-pub use hold::{Hold, HoldOptions, LostLease, Took};
+pub use hold::{Hold, HoldAttempt, HoldOptions, LostLease};
 pub use operations::{Leases, LeasesParts};
 
 /// How long a lease lasts unless told.
@@ -65,9 +65,9 @@ pub const DECISIONS: &str = ".txn-decisions";
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(transparent)]
-pub struct Token(pub u64);
+pub struct LeaseToken(pub u64);
 
-impl fmt::Display for Token {
+impl fmt::Display for LeaseToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
@@ -206,18 +206,18 @@ impl Subject {
 /// The small state that may go with a key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum State {
+pub enum LeaseState {
     Json(serde_json::Value),
     /// Any bytes; in JSON as base64.
     Bytes(#[serde(with = "crate::leases::base64")] Vec<u8>),
 }
 
-impl State {
+impl LeaseState {
     /// Refuses what is too large.
     pub fn check(&self) -> Result<()> {
         let bytes = match self {
-            State::Json(value) => value.to_string().len(),
-            State::Bytes(bytes) => bytes.len(),
+            LeaseState::Json(value) => value.to_string().len(),
+            LeaseState::Bytes(bytes) => bytes.len(),
         };
         if bytes <= STATE_BYTES_MAX {
             return Ok(());
@@ -255,7 +255,7 @@ impl fmt::Display for Decision {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Acquire {
+pub struct AcquireRequest {
     pub key: LeaseKey,
     pub owner: Name,
     pub ttl_ms: u64,
@@ -271,7 +271,7 @@ pub struct Grant {
     pub key: Name,
     pub owner: Name,
     /// To be shown with whatever the holder does, here and elsewhere.
-    pub token: Token,
+    pub token: LeaseToken,
     /// How long it lasts from each renewal.
     pub ttl_ms: u64,
     /// Until when, on the store's clock.
@@ -291,9 +291,9 @@ pub enum Acquired {
 
 /// A claim to a lease, as its holder shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ticket {
+pub struct LeaseTicket {
     pub key: LeaseKey,
-    pub token: Token,
+    pub token: LeaseToken,
 }
 
 /// The answer to whoever acts on a lease by its token.
@@ -310,7 +310,7 @@ pub enum Fenced<T> {
 pub struct Loss {
     pub why: LossReason,
     /// The newest token of that key.
-    pub token: Token,
+    pub token: LeaseToken,
     /// Who holds it now, if somebody does.
     pub holder: Option<Name>,
 }
@@ -363,31 +363,31 @@ impl Loss {
 
 /// One key, as it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Described {
+pub struct LeaseInfo {
     pub namespace: Namespace,
     pub key: Name,
     /// The newest token; it survives the lease.
-    pub token: Token,
+    pub token: LeaseToken,
     /// Who holds it, if somebody does.
     pub lease: Option<Lease>,
     /// Whether that lease is over and not yet cleared: only in answers of those that just look.
     pub expired: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub state: Option<State>,
+    pub state: Option<LeaseState>,
     /// What its holder has staged.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub staged: Option<Staged>,
+    pub staged: Option<StagedState>,
     pub now_ms: u64,
 }
 
-impl Described {
-    pub fn new(key: &LeaseKey, record: Record, at: &rules::Moment) -> Described {
+impl LeaseInfo {
+    pub fn new(key: &LeaseKey, record: LeaseRecord, at: &rules::ClockReading) -> LeaseInfo {
         let expired = record.expired(at).is_some();
         let lease = record.lease.map(|lease| {
             let deadline_ms = lease.due_ms(at.back_ms);
             Lease { deadline_ms, ..lease }
         });
-        Described {
+        LeaseInfo {
             namespace: key.namespace.clone(),
             key: key.key.clone(),
             token: record.token,
@@ -402,7 +402,7 @@ impl Described {
 
 /// A decision, as it stands.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Decided {
+pub struct DecisionInfo {
     pub txn: Name,
     pub decision: Decision,
     /// Whether this very call decided it.
@@ -416,16 +416,16 @@ pub struct Decided {
 
 /// What an operation met on its way and cleared, with its answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Met<T> {
+pub struct WithCleared<T> {
     pub answer: T,
     /// What was over and is cleared now: each has its receipt, in the same step.
     pub cleared: Vec<Expiry>,
 }
 
-impl<T> Met<T> {
+impl<T> WithCleared<T> {
     /// Nothing was in the way.
-    pub fn clean(answer: T) -> Met<T> {
-        Met { answer, cleared: Vec::new() }
+    pub fn clean(answer: T) -> WithCleared<T> {
+        WithCleared { answer, cleared: Vec::new() }
     }
 }
 
@@ -442,16 +442,16 @@ pub struct Expiry {
 /// What a receipt of this system says was removed: its `removed`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "what")]
-pub enum Removed {
-    Lease(rules::Cleared),
-    Decision(rules::Marker),
+pub enum RemovedLease {
+    Lease(rules::ClearedLease),
+    Decision(rules::DecisionMarker),
 }
 
 /// The seam that stores fill for `leases`.
 ///
 /// Every call is one atomic step, or a chain of them in which only the last decides. Whatever is over
 /// and in the way is cleared in that step, with its receipt, before what was asked is done; a lease that
-/// has staged work only after its transaction was decided ([`Record::undecided`]). Answers say what was
+/// has staged work only after its transaction was decided ([`LeaseRecord::undecided`]). Answers say what was
 /// cleared, so that it is counted.
 ///
 /// The suspects of the sweep are leases (key `namespace/key`, the owner is the holder, the incarnation
@@ -464,8 +464,8 @@ pub enum Removed {
 #[async_trait]
 pub trait LeasesStore: Sweep {
     /// Grants the next token of a key, unless somebody holds it. Durable when answered. To be safe to
-    /// repeat it needs [`Acquire::request`].
-    async fn acquire(&self, acquire: &Acquire) -> Result<Met<Acquired>>;
+    /// repeat it needs [`AcquireRequest::request`].
+    async fn acquire(&self, acquire: &AcquireRequest) -> Result<WithCleared<Acquired>>;
 
     /// Rings when `key` may have become free; may ring for nothing. `None`: look again after a while.
     fn bell(&self, _key: &LeaseKey) -> Option<Arc<Notify>> {
@@ -473,16 +473,20 @@ pub trait LeasesStore: Sweep {
     }
 
     /// Moves the deadline on, for another TTL from now; repeating is safe.
-    async fn renew(&self, ticket: &Ticket, ttl_ms: Option<u64>) -> Result<Met<Fenced<Grant>>>;
+    async fn renew(
+        &self,
+        ticket: &LeaseTicket,
+        ttl_ms: Option<u64>,
+    ) -> Result<WithCleared<Fenced<Grant>>>;
 
     /// Ends the lease; the token lives on. Repeated, it answers that the lease has ended.
-    async fn release(&self, ticket: &Ticket) -> Result<Met<Fenced<()>>>;
+    async fn release(&self, ticket: &LeaseTicket) -> Result<WithCleared<Fenced<()>>>;
 
     /// One key; `None`: it was never leased.
-    async fn describe(&self, key: &LeaseKey) -> Result<Met<Option<Described>>>;
+    async fn describe(&self, key: &LeaseKey) -> Result<WithCleared<Option<LeaseInfo>>>;
 
     /// The same for whoever only looks: nothing is cleared.
-    async fn peek(&self, key: &LeaseKey) -> Result<Option<Described>>;
+    async fn peek(&self, key: &LeaseKey) -> Result<Option<LeaseInfo>>;
 
     /// Keys of a namespace, by name, those after `after`, at most `limit`. Looks only.
     async fn list(
@@ -490,25 +494,38 @@ pub trait LeasesStore: Sweep {
         namespace: &Namespace,
         after: Option<&Name>,
         limit: usize,
-    ) -> Result<Vec<Described>>;
+    ) -> Result<Vec<LeaseInfo>>;
 
     /// Namespaces that there are, by name, those after `after`, at most `limit`.
     async fn namespaces(&self, after: Option<&Namespace>, limit: usize) -> Result<Vec<Namespace>>;
 
     /// Sets or removes the state of a key, for its holder; repeating is safe.
-    async fn set_state(&self, ticket: &Ticket, state: Option<&State>) -> Result<Met<Fenced<()>>>;
+    async fn set_state(
+        &self,
+        ticket: &LeaseTicket,
+        state: Option<&LeaseState>,
+    ) -> Result<WithCleared<Fenced<()>>>;
 
     /// Stages a state (or takes it back), for its holder; repeating is safe.
-    async fn stage(&self, ticket: &Ticket, staged: Option<&Staged>) -> Result<Met<Fenced<()>>>;
+    async fn stage(
+        &self,
+        ticket: &LeaseTicket,
+        staged: Option<&StagedState>,
+    ) -> Result<WithCleared<Fenced<()>>>;
 
     /// Decides a transaction, unless it is decided: then the answer is how. Repeating is safe.
-    async fn decide(&self, txn: &Name, decision: Decision, ttl_ms: u64) -> Result<Met<Decided>>;
+    async fn decide(
+        &self,
+        txn: &Name,
+        decision: Decision,
+        ttl_ms: u64,
+    ) -> Result<WithCleared<DecisionInfo>>;
 
     /// The decision on a transaction; `None`: there is none, or it is no longer kept.
-    async fn decision(&self, txn: &Name) -> Result<Met<Option<Decided>>>;
+    async fn decision(&self, txn: &Name) -> Result<WithCleared<Option<DecisionInfo>>>;
 
     /// The same for whoever only looks: nothing is deleted; the second is whether it is over.
-    async fn peek_decision(&self, txn: &Name) -> Result<Option<(Decided, bool)>>;
+    async fn peek_decision(&self, txn: &Name) -> Result<Option<(DecisionInfo, bool)>>;
 
     /// Puts back what receipt `seq` removed. A lease: granted anew to the same owner with the next
     /// token and a whole TTL, if nobody has held the key since; the old token stays dead. A decision:

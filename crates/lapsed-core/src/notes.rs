@@ -44,7 +44,7 @@ pub struct NoteQuery {
 /// **Effect of an error**: a write that was not answered may have been carried out. Repeating it is safe,
 /// but for `note`, which may then be there twice.
 #[async_trait]
-pub trait Notes: Send + Sync {
+pub trait NoteStore: Send + Sync {
     /// Writes `text` into `book`; its number. The oldest notes make room.
     async fn note(&self, system: &SystemId, book: &Name, text: &str) -> Result<u64>;
 
@@ -83,9 +83,9 @@ pub fn check_note(text: &str) -> Result<()> {
 
 /// A store that keeps none: a simulation of what needs none.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Unkept;
+pub struct NoNotes;
 
-impl Unkept {
+impl NoNotes {
     fn refuse<T>(operation: &str) -> Result<T> {
         let store = "this store".to_owned();
         Err(Error::Unsupported { operation: operation.to_owned(), store })
@@ -93,7 +93,7 @@ impl Unkept {
 }
 
 #[async_trait]
-impl Notes for Unkept {
+impl NoteStore for NoNotes {
     async fn note(&self, _: &SystemId, _: &Name, _: &str) -> Result<u64> {
         Self::refuse("notes")
     }

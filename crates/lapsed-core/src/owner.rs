@@ -146,13 +146,13 @@ pub trait OwnerStore: Send + Sync {
     async fn owner(&self, claim: &Claim) -> Result<Option<OwnerInfo>>;
 
     /// A beat without a search and without waiting, if the store keeps beats in memory.
-    fn pulse(&self, _owner: &Name, _incarnation: Incarnation) -> Option<Arc<dyn Pulse>> {
+    fn pulse(&self, _owner: &Name, _incarnation: Incarnation) -> Option<Arc<dyn BeatHandle>> {
         None
     }
 }
 
 /// Beats one life directly.
-pub trait Pulse: Send + Sync {
+pub trait BeatHandle: Send + Sync {
     /// Life, until the answered deadline. `None` when that life has ended.
     fn beat(&self) -> Option<u64>;
 }

@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 use crate::name::{Kind, Name, SystemId};
 use crate::owner::Incarnation;
-use crate::reconcile::{Ended, ReconcileReport, Reconciled};
-use crate::sweep::{Act, PassReport};
+use crate::reconcile::{ReconcileEnd, ReconcileReport, Reconciled};
+use crate::sweep::{PassMode, PassReport};
 
 /// Which receipt: the system's kind and name, and a number that only grows within it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -178,7 +178,7 @@ pub struct ReceiptQuery {
 }
 
 /// Who is told: metrics, events, log. Called after the store has answered, never before.
-pub trait Witness: Send + Sync {
+pub trait Observer: Send + Sync {
     fn reclaimed(&self, _receipt: &Receipt) {}
     /// An operation met something that was over and cleared it, so many milliseconds late. Its receipt
     /// was written in the same step, and may be numbered later.
@@ -191,14 +191,14 @@ pub trait Witness: Send + Sync {
     /// A store call failed or had no answer.
     fn store_error(&self, _system: &SystemId, _error: &Error) {}
     /// One page of an index was compared with its truth, and healed unless it was a dry run.
-    fn healed(&self, _system: &SystemId, _page: &Reconciled, _act: Act) {}
-    fn reconciled(&self, _report: &ReconcileReport, _ended: Ended<'_>) {}
+    fn healed(&self, _system: &SystemId, _page: &Reconciled, _act: PassMode) {}
+    fn reconciled(&self, _report: &ReconcileReport, _ended: ReconcileEnd<'_>) {}
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Silent;
+pub struct NoObserver;
 
-impl Witness for Silent {}
+impl Observer for NoObserver {}
 
 #[cfg(test)]
 mod tests {

@@ -13,15 +13,15 @@ use serde::{Deserialize, Serialize};
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::name::{Kind, SystemId};
-use crate::schedule::Stop;
-use crate::sweep::{Act, Cursor};
+use crate::schedule::StopSignal;
+use crate::sweep::{Cursor, PassMode};
 
 /// What a store offers where a system has an index besides its truth.
 #[async_trait]
 pub trait Reconcile: Send + Sync {
     /// Looks at about `limit` rows from `after` on, and heals what differs (or, in a dry run, only
     /// says so). Bounded, and safe beside everything else.
-    async fn reconcile(&self, after: Cursor, limit: usize, act: Act) -> Result<Reconciled>;
+    async fn reconcile(&self, after: Cursor, limit: usize, act: PassMode) -> Result<Reconciled>;
 
     /// About how many rows there are to look at: for the progress bar.
     async fn extent(&self) -> Result<u64>;
@@ -37,7 +37,7 @@ pub trait Reconcile: Send + Sync {
 pub struct Reconciled {
     pub examined: u64,
     /// What differed, and was (or would be) changed.
-    pub changes: Vec<Change>,
+    pub changes: Vec<IndexChange>,
     /// Rows left as they are, by why: `active`, `indexed`, `unreadable`, ...
     pub left: BTreeMap<String, u64>,
     /// Where to go on; none at the end.
@@ -46,7 +46,7 @@ pub struct Reconciled {
 
 /// One difference between truth and index.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Change {
+pub struct IndexChange {
     /// What it is about.
     pub key: String,
     /// What was done about it.
@@ -116,7 +116,7 @@ impl ReconcileReport {
 
 /// How much of it one run has seen: only a whole one knows how far index and truth had drifted.
 #[derive(Clone, Copy, Debug)]
-pub enum Ended<'e> {
+pub enum ReconcileEnd<'e> {
     /// Everything, from the first row to the last.
     Whole,
     /// It went on from somewhere, or was stopped before the end.
@@ -127,13 +127,13 @@ pub enum Ended<'e> {
 
 /// How to go about it.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct ReconcilePlan {
     pub after: Cursor,
     pub page: usize,
     /// The pause between two pages.
     pub pause: Duration,
     /// Whether to change anything.
-    pub act: Act,
+    pub act: PassMode,
 }
 
 /// Runs to the end, or until stopped. `tell` hears of every page.
@@ -141,15 +141,15 @@ pub async fn run(
     system: &SystemId,
     index: &dyn Reconcile,
     clock: &dyn Clock,
-    plan: Plan,
-    stop: &Stop,
+    plan: ReconcilePlan,
+    stop: &StopSignal,
     tell: &mut (dyn FnMut(&Reconciled) + Send),
 ) -> Result<ReconcileReport> {
     let began = clock.mono();
     let mut report = ReconcileReport {
         system: system.name.to_string(),
         kind: system.kind,
-        dry_run: plan.act == Act::DryRun,
+        dry_run: plan.act == PassMode::DryRun,
         examined: 0,
         added: 0,
         removed: 0,

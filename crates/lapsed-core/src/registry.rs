@@ -19,7 +19,7 @@ use crate::owner::{Beat, Claim, Ending, Incarnation, OwnerStore};
 use crate::sweep::{Suspect, Sweep};
 use crate::system::Restored;
 
-pub use operations::{Registry, RegistryParts, Retired};
+pub use operations::{Registry, RegistryParts, RetiredOwner};
 
 /// How long a beat lasts unless told: the heartbeat TTL of the original.
 pub const HEARTBEAT_TTL_MS: u64 = 90_000;
@@ -30,7 +30,7 @@ pub const KEYS_MAX: usize = 10_000;
 /// Whether a registration may take a key from another living owner.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Take {
+pub enum TakePolicy {
     /// Yes: the newest connection wins. Not from a newer life of the same owner.
     #[default]
     Always,
@@ -73,7 +73,7 @@ pub struct RegisterAnswer {
 
 /// An entry, with what is needed to judge whether its owner lives.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundEntry {
     pub holder: Holder,
     /// When it was registered, on the store's clock, where the store remembers it.
     pub registered_ms: Option<u64>,
@@ -96,13 +96,18 @@ pub trait RegistryStore: OwnerStore + Sweep {
     /// Registers all keys for one owner. Durable when answered. All of them or none, up to
     /// [`atomic_keys`](Self::atomic_keys); more are registered part by part, and an error then
     /// leaves the parts before it registered: repeating is safe. `Lost` when that life has ended.
-    async fn register(&self, claim: &Claim, keys: &[Name], take: Take) -> Result<RegisterAnswer>;
+    async fn register(
+        &self,
+        claim: &Claim,
+        keys: &[Name],
+        take: TakePolicy,
+    ) -> Result<RegisterAnswer>;
 
     /// Removes the keys that are still this owner's; says for each whether it was.
     async fn unregister(&self, claim: &Claim, keys: &[Name]) -> Result<Vec<bool>>;
 
     /// What is stored under each key, whatever has become of the owner.
-    async fn find(&self, keys: &[Name]) -> Result<Vec<Option<Found>>>;
+    async fn find(&self, keys: &[Name]) -> Result<Vec<Option<FoundEntry>>>;
 
     /// What one life holds, by key, those after `after`, at most `limit`.
     async fn entries(&self, claim: &Claim, after: Option<&Name>, limit: usize)

@@ -7,24 +7,24 @@ use futures::future::{Either, select};
 use tokio::sync::watch;
 
 use crate::clock::{Clock, jittered};
-use crate::sweep::{Act, Stopped, Sweeper};
+use crate::sweep::{PassMode, Stopped, Sweeper};
 
 /// How to tell everything that runs in the background to stop: finish the batch, then leave.
 #[derive(Clone)]
-pub struct Stop {
+pub struct StopSignal {
     told: watch::Receiver<bool>,
 }
 
-/// The other end of [`Stop`].
-pub struct Stopper {
+/// The other end of [`StopSignal`].
+pub struct StopHandle {
     tell: watch::Sender<bool>,
 }
 
-impl Stop {
+impl StopSignal {
     /// A pair: one to tell, one (to be cloned) to be told.
-    pub fn channel() -> (Stopper, Stop) {
+    pub fn channel() -> (StopHandle, StopSignal) {
         let (tell, told) = watch::channel(false);
-        (Stopper { tell }, Stop { told })
+        (StopHandle { tell }, StopSignal { told })
     }
 
     /// Whether it is time.
@@ -32,7 +32,7 @@ impl Stop {
         *self.told.borrow() || self.told.has_changed().is_err()
     }
 
-    /// Resolves when it is time (also when the [`Stopper`] was dropped).
+    /// Resolves when it is time (also when the [`StopHandle`] was dropped).
     pub async fn told(&self) {
         let mut told = self.told.clone();
         while !*told.borrow_and_update() {
@@ -43,7 +43,7 @@ impl Stop {
     }
 }
 
-impl Stopper {
+impl StopHandle {
     pub fn stop(&self) {
         self.tell.send_replace(true);
     }
@@ -51,7 +51,7 @@ impl Stopper {
 
 /// Runs passes until told to stop. Intervals count from start to start, so that a long pass does
 /// not delay the next; a pass that stopped early is resumed sooner than the next interval.
-pub async fn run(sweeper: Arc<Sweeper>, clock: Arc<dyn Clock>, stop: Stop) {
+pub async fn run(sweeper: Arc<Sweeper>, clock: Arc<dyn Clock>, stop: StopSignal) {
     let policy = sweeper.policy().clone();
     let mut next = clock.mono() + jittered(&*clock, policy.every / 2, 1.0).min(policy.every);
     loop {
@@ -65,7 +65,7 @@ pub async fn run(sweeper: Arc<Sweeper>, clock: Arc<dyn Clock>, stop: Stop) {
             next = began + jittered(&*clock, policy.every, policy.jitter);
             continue;
         }
-        let report = sweeper.pass(Act::Reclaim, 0, &stop).await;
+        let report = sweeper.pass(PassMode::Reclaim, 0, &stop).await;
         let wait = match report.stopped {
             Stopped::Ops | Stopped::Runtime => soon(policy.every),
             _ => policy.every,

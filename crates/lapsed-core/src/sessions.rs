@@ -23,7 +23,7 @@ use crate::owner::{Beat, Claim, Incarnation, OwnerStore};
 use crate::sweep::{Suspect, Sweep};
 use crate::system::Restored;
 
-pub use operations::{Retired, Sessions, SessionsParts};
+pub use operations::{RetiredSessionOwner, Sessions, SessionsParts};
 
 /// How long a disconnected session is kept unless told: `ORPHAN_MAX_AGE` of the original.
 pub const GRACE_MS: u64 = 30_000;
@@ -37,7 +37,7 @@ pub const PAGE_MAX: usize = 10_000;
 /// What a session carries. In an update, what is absent stays as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Profile {
+pub struct SessionProfile {
     /// The application's own value, as it writes it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
@@ -53,7 +53,7 @@ pub struct Profile {
 pub const PROFILE_BYTES_MAX: usize = 64 << 10;
 
 /// Refuses a profile that is too large: a receipt carries it, and batches carry receipts.
-fn check(profile: &Profile) -> Result<()> {
+fn check(profile: &SessionProfile) -> Result<()> {
     let len = |text: &Option<String>| text.as_ref().map_or(0, String::len);
     let bytes = len(&profile.value) + len(&profile.config_json);
     if bytes <= PROFILE_BYTES_MAX {
@@ -68,7 +68,7 @@ fn check(profile: &Profile) -> Result<()> {
 pub struct Session {
     pub id: Name,
     #[serde(flatten)]
-    pub profile: Profile,
+    pub profile: SessionProfile,
     /// How many references there are.
     pub references: u64,
     /// When the last of them went, on the store's clock; none while it is active.
@@ -91,7 +91,7 @@ pub struct Activated {
 
 /// How a session stands after a reference came or went.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct ReferenceChange {
     /// How many references there are now.
     pub references: u64,
     /// How many of them are the caller's.
@@ -130,7 +130,7 @@ pub enum Deleted {
 /// repeats a `connect` then has perhaps one reference too many, which keeps a session too long and
 /// never too short; whoever repeats a `disconnect` has perhaps one too few, which is the dangerous
 /// side. So: repeat a doubtful `connect`, never a doubtful `disconnect`, and compare
-/// [`Standing::yours`] in the next answer with how many are really connected here; give back what is
+/// [`ReferenceChange::yours`] in the next answer with how many are really connected here; give back what is
 /// too many. What leaks all the same dies with its owner's incarnation.
 ///
 /// A sweep has two kinds of suspects. References of a life that is overdue or ended: the key is the
@@ -145,23 +145,24 @@ pub trait SessionsStore: OwnerStore + Sweep {
     /// Makes it, or brings an existing one back: its disconnection is forgotten, and what `profile`
     /// gives is set. It becomes its broadcaster's current session. Without a reference its grace
     /// runs from now.
-    async fn activate(&self, id: &Name, profile: &Profile) -> Result<Activated>;
+    async fn activate(&self, id: &Name, profile: &SessionProfile) -> Result<Activated>;
 
     /// One more reference, of the claimed life; the disconnection is forgotten in the same step.
     /// `Lost` when that life has ended. Not idempotent: see above.
-    async fn connect(&self, claim: Option<&Claim>, id: &Name) -> Result<Option<Standing>>;
+    async fn connect(&self, claim: Option<&Claim>, id: &Name) -> Result<Option<ReferenceChange>>;
 
     /// One reference of the claimed life less; when it was the last of all, the grace begins in the
     /// same step. Never below zero. `Lost` when that life has ended. Not idempotent: see above.
-    async fn disconnect(&self, claim: Option<&Claim>, id: &Name) -> Result<Option<Standing>>;
+    async fn disconnect(&self, claim: Option<&Claim>, id: &Name)
+    -> Result<Option<ReferenceChange>>;
 
     /// Forgets the disconnection without adding a reference: the grace begins anew.
-    async fn resume(&self, id: &Name) -> Result<Option<Standing>>;
+    async fn resume(&self, id: &Name) -> Result<Option<ReferenceChange>>;
 
     async fn get(&self, id: &Name) -> Result<Option<Session>>;
 
     /// Sets what `profile` gives.
-    async fn update(&self, id: &Name, profile: &Profile) -> Result<Option<Session>>;
+    async fn update(&self, id: &Name, profile: &SessionProfile) -> Result<Option<Session>>;
 
     /// Removes it with what hangs on it, unless somebody is connected.
     async fn delete(&self, id: &Name) -> Result<Deleted>;

@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 use crate::error::Result;
 use crate::leader::Term;
 use crate::name::SystemId;
-use crate::notes::Notes;
+use crate::notes::NoteStore;
 use crate::receipt::{Receipt, ReceiptQuery};
-use crate::sweep::brake::Setting;
+use crate::sweep::brake::BrakeSetting;
 
 /// What a store says of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,11 +50,11 @@ pub trait Store: Send + Sync {
     async fn resign(&self, system: &SystemId, term: u64) -> Result<()>;
 
     /// What the operator said of the brake of `system`.
-    async fn brake_setting(&self, system: &SystemId) -> Result<Setting>;
+    async fn brake_setting(&self, system: &SystemId) -> Result<BrakeSetting>;
 
     /// Remembers what the operator says. A release also waives a store-away grace that is running.
-    async fn set_brake(&self, system: &SystemId, setting: Setting) -> Result<()>;
+    async fn set_brake(&self, system: &SystemId, setting: BrakeSetting) -> Result<()>;
 
     /// What is kept besides: books, marks, turns.
-    fn notes(&self) -> &dyn Notes;
+    fn notes(&self) -> &dyn NoteStore;
 }

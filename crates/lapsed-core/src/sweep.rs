@@ -22,8 +22,8 @@ use crate::name::{Name, SystemId};
 use crate::owner::Incarnation;
 use crate::receipt::{Reason, Receipt, Retention};
 
-pub use pass::{Act, Sweeper, SweeperParts};
-pub use report::{Listed, PassReport, Stopped};
+pub use pass::{PassMode, Sweeper, SweeperParts};
+pub use report::{ListedSuspect, PassReport, Stopped};
 
 /// Where a pass stands, as the store wrote it. Opaque to everybody else.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -80,7 +80,7 @@ pub struct Batch {
     /// The suspects, at most `policy.batch` of them.
     pub suspects: Vec<Suspect>,
     /// Guard only, change nothing.
-    pub act: Act,
+    pub act: PassMode,
     /// The leader's term, re-checked in the same step; `None` when sweeping is idempotent.
     pub term: Option<u64>,
 }

@@ -10,9 +10,9 @@ use std::time::Duration;
 use ground::Ground;
 use lapsed_availability::memory::MemoryMirror;
 use lapsed_availability::{
-    Availability, AvailabilityParts, BreakerPolicy, Profile, SNAPSHOT_MS, SessionChange,
+    Availability, AvailabilityParts, BreakerPolicy, ProviderProfile, SNAPSHOT_MS, SessionChange,
 };
-use lapsed_core::receipt::Silent;
+use lapsed_core::receipt::NoObserver;
 use lapsed_core::sweep::Cursor;
 use lapsed_core::{Kind, Name, SystemId};
 
@@ -23,7 +23,7 @@ async fn main() -> lapsed_core::Result<()> {
     providers.seed().await?; // what a mirror says counts only after it was filled from the truth
     let (sari, budi) = (Name::new("sari")?, Name::new("budi")?);
     for id in [&sari, &budi] {
-        providers.put_provider(&Profile { id: id.clone(), display_name: None }).await?;
+        providers.put_provider(&ProviderProfile { id: id.clone(), display_name: None }).await?;
         providers.set_online(id).await?;
     }
     tell(&providers).await?;
@@ -65,7 +65,7 @@ fn open(ground: &Ground) -> lapsed_core::Result<Arc<Availability>> {
         brake: ground.brake(Duration::from_secs(90)),
         clock: ground.clock(),
         activity: Arc::default(),
-        witness: Arc::new(Silent),
+        witness: Arc::new(NoObserver),
         timeout: Duration::from_secs(5),
         mirror_timeout: Duration::from_millis(250),
         breaker: BreakerPolicy::default(),

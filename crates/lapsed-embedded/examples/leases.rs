@@ -10,18 +10,18 @@ use std::time::Duration;
 
 use ground::Ground;
 use lapsed_core::leases::{
-    Acquire, Acquired, Decision, Fenced, LeaseKey, Leases, LeasesParts, State,
+    AcquireRequest, Acquired, Decision, Fenced, LeaseKey, LeaseState, Leases, LeasesParts,
 };
-use lapsed_core::receipt::Silent;
+use lapsed_core::receipt::NoObserver;
 use lapsed_core::{Kind, Name, SystemId};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> lapsed_core::Result<()> {
     let ground = Ground::new()?;
     let leases = open(&ground)?;
-    let wanted = |owner: &str| -> lapsed_core::Result<Acquire> {
+    let wanted = |owner: &str| -> lapsed_core::Result<AcquireRequest> {
         let key = LeaseKey::new("default", "nightly-report")?;
-        Ok(Acquire { key, owner: Name::new(owner)?, ttl_ms: 30_000, request: None })
+        Ok(AcquireRequest { key, owner: Name::new(owner)?, ttl_ms: 30_000, request: None })
     };
     let Acquired::Granted(first) = leases.acquire(&wanted("host-1")?, Duration::ZERO).await? else {
         unreachable!("nobody else is there");
@@ -39,7 +39,7 @@ async fn main() -> lapsed_core::Result<()> {
     };
     println!("host-2 has token {}: nobody had to sweep", second.token);
 
-    let state = State::Json(serde_json::json!({ "page": 7 }));
+    let state = LeaseState::Json(serde_json::json!({ "page": 7 }));
     match leases.set_state(&first.ticket(), Some(&state)).await? {
         Fenced::Lost(loss) => {
             println!("host-1 is told: {} ({})", loss.why.as_str(), loss.describe())
@@ -60,7 +60,7 @@ async fn main() -> lapsed_core::Result<()> {
 
     leases
         .acquire(
-            &Acquire { key: LeaseKey::new("default", "backup")?, ..wanted("host-1")? },
+            &AcquireRequest { key: LeaseKey::new("default", "backup")?, ..wanted("host-1")? },
             Duration::ZERO,
         )
         .await?;
@@ -83,7 +83,7 @@ fn open(ground: &Ground) -> lapsed_core::Result<Leases> {
         brake: ground.brake(ttl),
         clock: ground.clock(),
         activity: Arc::default(),
-        witness: Arc::new(Silent),
+        witness: Arc::new(NoObserver),
         timeout: Duration::from_secs(5),
     }))
 }

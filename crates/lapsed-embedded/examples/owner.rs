@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lapsed_core::clock::SystemClock;
-use lapsed_core::receipt::Silent;
+use lapsed_core::receipt::NoObserver;
 use lapsed_core::registry::{Registry, RegistryParts};
 use lapsed_core::sweep::brake::{Brake, BrakePolicy};
 use lapsed_core::{Kind, Name, SystemId};
@@ -26,7 +26,7 @@ async fn main() -> lapsed_core::Result<()> {
         brake: Arc::new(Brake::new(BrakePolicy::default(), ttl)),
         clock: SystemClock::shared(),
         activity: Arc::default(),
-        witness: Arc::new(Silent),
+        witness: Arc::new(NoObserver),
         timeout: Duration::from_secs(5),
         batch: 500,
         sweeper: "example".to_owned(),

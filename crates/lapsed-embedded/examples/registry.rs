@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use ground::Ground;
 use lapsed_core::owner::Claim;
-use lapsed_core::receipt::Silent;
+use lapsed_core::receipt::NoObserver;
 use lapsed_core::registry::{Registry, RegistryParts};
 use lapsed_core::system::{Restored, System};
 use lapsed_core::{Error, Kind, Name, SystemId};
@@ -68,7 +68,7 @@ fn open(ground: &Ground) -> lapsed_core::Result<Registry> {
         brake: ground.brake(ttl),
         clock: ground.clock(),
         activity: Arc::default(),
-        witness: Arc::new(Silent),
+        witness: Arc::new(NoObserver),
         timeout: Duration::from_secs(5),
         batch: 500,
         sweeper: "example".to_owned(),

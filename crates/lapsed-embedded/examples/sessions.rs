@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use ground::Ground;
 use lapsed_core::owner::Claim;
-use lapsed_core::receipt::Silent;
-use lapsed_core::sessions::{Profile, Sessions, SessionsParts};
+use lapsed_core::receipt::NoObserver;
+use lapsed_core::sessions::{SessionProfile, Sessions, SessionsParts};
 use lapsed_core::system::{Restored, System};
 use lapsed_core::{Kind, Name, SystemId};
 
@@ -22,7 +22,7 @@ async fn main() -> lapsed_core::Result<()> {
     let store = Arc::new(ground.store.clone());
     let (server, session) = (Name::new("chat-1")?, Name::new("s-1")?);
     let claim = Claim::exact(server.clone(), sessions.start(&server, None).await?.incarnation);
-    let profile = Profile { value: Some("42".to_owned()), ..Profile::default() };
+    let profile = SessionProfile { value: Some("42".to_owned()), ..SessionProfile::default() };
     sessions.activate(&session, &profile).await?;
     let standing = sessions.connect(Some(&claim), &session).await?.expect("it was just made");
     println!("s-1 has {} reference, by chat-1", standing.references);
@@ -65,7 +65,7 @@ fn open(ground: &Ground) -> lapsed_core::Result<Sessions> {
         brake: ground.brake(ttl),
         clock: ground.clock(),
         activity: Arc::default(),
-        witness: Arc::new(Silent),
+        witness: Arc::new(NoObserver),
         timeout: Duration::from_secs(5),
         batch: 500,
         sweeper: "example".to_owned(),

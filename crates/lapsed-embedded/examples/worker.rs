@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lapsed_core::clock::SystemClock;
-use lapsed_core::inflight::rules::Recovery;
+use lapsed_core::inflight::rules::RecoveryPolicy;
 use lapsed_core::inflight::{Claimed, Inflight, InflightParts, NewJob, Worker};
-use lapsed_core::receipt::Silent;
-use lapsed_core::schedule::Stop;
+use lapsed_core::receipt::NoObserver;
+use lapsed_core::schedule::StopSignal;
 use lapsed_core::sweep::brake::{Brake, BrakePolicy};
 use lapsed_core::{Kind, Name, SystemId};
 use lapsed_embedded::{Embedded, Options};
@@ -24,7 +24,7 @@ async fn main() -> lapsed_core::Result<()> {
 
     // Ten lines: whatever becomes of this process, no job is lost.
     let worker = Worker::start(inflight.clone(), "worker-1").await?;
-    let (stopper, stop) = Stop::channel();
+    let (stopper, stop) = StopSignal::channel();
     let working = worker.run(&queue, 2, &stop, |job: Claimed| async move {
         println!("{}: a mail to {}", job.id, job.payload);
         match job.payload.contains('@') {
@@ -50,7 +50,7 @@ fn open() -> lapsed_core::Result<Arc<Inflight>> {
     let id = SystemId::new(Kind::Inflight, "jobs")?;
     let store = Embedded::in_memory(Options::default())?;
     Ok(Arc::new(Inflight::new(InflightParts {
-        inflight: store.inflight(id.clone(), ttl, Recovery::default())?,
+        inflight: store.inflight(id.clone(), ttl, RecoveryPolicy::default())?,
         index: None,
         store: Arc::new(store),
         id,
@@ -59,7 +59,7 @@ fn open() -> lapsed_core::Result<Arc<Inflight>> {
         brake: Arc::new(Brake::new(BrakePolicy::default(), ttl)),
         clock: SystemClock::shared(),
         activity: Arc::default(),
-        witness: Arc::new(Silent),
+        witness: Arc::new(NoObserver),
         timeout: Duration::from_secs(5),
         batch: 500,
         sweeper: "example".to_owned(),

@@ -20,7 +20,7 @@ use std::ops::Deref;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
-use lapsed_availability::rules::Settings;
+use lapsed_availability::rules::AvailabilitySettings;
 use lapsed_core::{Result, SystemId};
 
 use crate::availability::book::Book;
@@ -65,7 +65,7 @@ impl Core {
 
 impl EmbeddedTruth {
     pub(crate) fn open(inner: Arc<Inner>, id: SystemId) -> Result<Self> {
-        let threshold = Duration::from_millis(Settings::default().stale_ms());
+        let threshold = Duration::from_millis(AvailabilitySettings::default().stale_ms());
         let lives = Arc::new(Lives::new(&inner, id, threshold));
         let core = Core { lives: lives.clone(), book: Arc::default() };
         core.read(&inner.disk)?;

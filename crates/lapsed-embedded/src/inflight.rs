@@ -22,8 +22,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lapsed_core::inflight::rules::Recovery;
-use lapsed_core::owner::{Beat, Claim, Incarnation, OwnerInfo, OwnerStore, Pulse};
+use lapsed_core::inflight::rules::RecoveryPolicy;
+use lapsed_core::owner::{Beat, BeatHandle, Claim, Incarnation, OwnerInfo, OwnerStore};
 use lapsed_core::{Name, Result, SystemId};
 
 use crate::fault::Tried;
@@ -44,7 +44,7 @@ pub struct EmbeddedInflight {
 pub(crate) struct Core {
     lives: Arc<Lives>,
     places: Places,
-    recovery: Recovery,
+    recovery: RecoveryPolicy,
 }
 
 impl Deref for Core {
@@ -59,7 +59,7 @@ impl EmbeddedInflight {
         inner: Arc<Inner>,
         id: SystemId,
         ttl: Duration,
-        recovery: Recovery,
+        recovery: RecoveryPolicy,
     ) -> Result<Self> {
         let lives = Arc::new(Lives::new(&inner, id, ttl));
         let core = Core { lives: lives.clone(), places: Places::new(), recovery };

@@ -18,7 +18,7 @@ use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use lapsed_core::leases::rules::Moment;
+use lapsed_core::leases::rules::ClockReading;
 use lapsed_core::{Name, Result, SystemId};
 use tokio::sync::Notify;
 
@@ -55,9 +55,9 @@ impl Deref for Core {
 
 impl Core {
     /// The instant at which a job judges and grants.
-    fn moment(&self) -> Moment {
+    fn moment(&self) -> ClockReading {
         let (now_ms, back_ms) = self.look();
-        Moment::exact(now_ms, back_ms)
+        ClockReading::exact(now_ms, back_ms)
     }
 
     fn due(&self) -> MutexGuard<'_, Due> {

@@ -20,7 +20,7 @@
 //! use std::time::Duration;
 //!
 //! use lapsed_core::clock::SystemClock;
-//! use lapsed_core::receipt::Silent;
+//! use lapsed_core::receipt::NoObserver;
 //! use lapsed_core::registry::{Registry, RegistryParts};
 //! use lapsed_core::sweep::brake::{Brake, BrakePolicy};
 //! use lapsed_core::{Kind, Name, SystemId};
@@ -89,8 +89,8 @@ use std::sync::{Arc, RwLock, Weak};
 use std::time::Duration;
 
 use lapsed_core::clock::{Clock, SystemClock};
-use lapsed_core::inflight::rules::Recovery;
-use lapsed_core::registry::rules::{Guard, Strict};
+use lapsed_core::inflight::rules::RecoveryPolicy;
+use lapsed_core::registry::rules::{OwnerGuard, StrictOwnerGuard};
 use lapsed_core::{Error, Result, SystemId};
 use redb::{Database, ReadableDatabase, StorageBackend};
 
@@ -121,12 +121,16 @@ pub struct Options {
     pub cache_bytes: usize,
     pub clock: Arc<dyn Clock>,
     /// The rules of death.
-    pub guard: Arc<dyn Guard>,
+    pub guard: Arc<dyn OwnerGuard>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { cache_bytes: 256 << 20, clock: SystemClock::shared(), guard: Arc::new(Strict) }
+        Options {
+            cache_bytes: 256 << 20,
+            clock: SystemClock::shared(),
+            guard: Arc::new(StrictOwnerGuard),
+        }
     }
 }
 
@@ -140,7 +144,7 @@ pub(crate) struct Inner {
     disk: Arc<Disk>,
     writer: Writer,
     vigil: Arc<Vigil>,
-    guard: Arc<dyn Guard>,
+    guard: Arc<dyn OwnerGuard>,
     clock: Arc<dyn Clock>,
     incarnation: String,
     /// The systems, to be mirrored and reloaded.
@@ -234,7 +238,7 @@ impl Embedded {
         &self,
         id: SystemId,
         ttl: Duration,
-        recovery: Recovery,
+        recovery: RecoveryPolicy,
     ) -> Result<Arc<EmbeddedInflight>> {
         let inflight = EmbeddedInflight::open(self.inner.clone(), id, ttl, recovery)?;
         let room: Arc<dyn Room> = inflight.core().clone();

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use lapsed_core::owner::{Claim, Lost};
-use lapsed_core::registry::rules::Guard;
+use lapsed_core::registry::rules::OwnerGuard;
 use lapsed_core::{Error, Result, SystemId};
 
 use crate::Inner;
@@ -33,7 +33,7 @@ pub(crate) struct Lives {
     pub book: Book,
     pub threshold: Duration,
     pub vigil: Arc<Vigil>,
-    pub guard: Arc<dyn Guard>,
+    pub guard: Arc<dyn OwnerGuard>,
     /// Until when the operator has waived the store-away grace.
     release_until_ms: AtomicU64,
     /// Whose turn it is to be mirrored.
@@ -199,7 +199,7 @@ macro_rules! owners_at_the_desk {
             async fn owner(&self, claim: &Claim) -> Result<Option<OwnerInfo>> {
                 self.desk.owner(claim).await
             }
-            fn pulse(&self, owner: &Name, incarnation: Incarnation) -> Option<Arc<dyn Pulse>> {
+            fn pulse(&self, owner: &Name, incarnation: Incarnation) -> Option<Arc<dyn BeatHandle>> {
                 self.desk.pulse(owner, incarnation)
             }
         }

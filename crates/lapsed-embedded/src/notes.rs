@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use lapsed_core::leader::Term;
-use lapsed_core::notes::{NOTES_MAX, Note, NoteQuery, Notes, check_note};
+use lapsed_core::notes::{NOTES_MAX, Note, NoteQuery, NoteStore, check_note};
 use lapsed_core::{Name, Result, SystemId};
 
 use crate::Embedded;
@@ -50,7 +50,7 @@ fn stand(tx: &mut Tx<'_>, key: &[u8], holder: String, now_ms: u64, ttl_ms: u64) 
 }
 
 #[async_trait]
-impl Notes for Embedded {
+impl NoteStore for Embedded {
     async fn note(&self, system: &SystemId, book: &Name, text: &str) -> Result<u64> {
         check_note(text)?;
         let (table, book, text) = (table(system), book.clone(), text.to_owned());

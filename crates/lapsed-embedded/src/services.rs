@@ -2,10 +2,10 @@
 
 use async_trait::async_trait;
 use lapsed_core::leader::Term;
-use lapsed_core::notes::Notes;
+use lapsed_core::notes::NoteStore;
 use lapsed_core::receipt::{Receipt, ReceiptQuery};
 use lapsed_core::store::{Store, StoreInfo};
-use lapsed_core::sweep::brake::Setting;
+use lapsed_core::sweep::brake::BrakeSetting;
 use lapsed_core::{Result, SystemId};
 use serde::de::DeserializeOwned;
 
@@ -136,17 +136,17 @@ impl Store for Embedded {
         self.inner.writer.write(job, |()| {}).await
     }
 
-    async fn brake_setting(&self, system: &SystemId) -> Result<Setting> {
-        Ok(self.read_meta(&brake_key(system))?.unwrap_or(Setting::Auto))
+    async fn brake_setting(&self, system: &SystemId) -> Result<BrakeSetting> {
+        Ok(self.read_meta(&brake_key(system))?.unwrap_or(BrakeSetting::Auto))
     }
 
-    async fn set_brake(&self, system: &SystemId, setting: Setting) -> Result<()> {
+    async fn set_brake(&self, system: &SystemId, setting: BrakeSetting) -> Result<()> {
         let key = brake_key(system);
         let job = move |tx: &mut Tx<'_>| tx.meta_put(&key, &serde_json::to_vec(&setting)?);
         self.inner.writer.write(job, |()| {}).await?;
         let until_ms = match setting {
-            Setting::Release { until_ms } => until_ms,
-            Setting::Auto | Setting::Hold => 0,
+            BrakeSetting::Release { until_ms } => until_ms,
+            BrakeSetting::Auto | BrakeSetting::Hold => 0,
         };
         for room in self.inner.rooms().iter().filter(|room| room.lives().id == *system) {
             room.lives().release_until(until_ms);
@@ -154,7 +154,7 @@ impl Store for Embedded {
         Ok(())
     }
 
-    fn notes(&self) -> &dyn Notes {
+    fn notes(&self) -> &dyn NoteStore {
         self
     }
 }

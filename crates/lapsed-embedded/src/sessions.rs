@@ -17,8 +17,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lapsed_core::owner::{Beat, Claim, Incarnation, OwnerInfo, OwnerStore, Pulse};
-use lapsed_core::sessions::rules::{Guard, Strict};
+use lapsed_core::owner::{Beat, BeatHandle, Claim, Incarnation, OwnerInfo, OwnerStore};
+use lapsed_core::sessions::rules::{SessionGuard, StrictSessionGuard};
 use lapsed_core::{Name, Result, SystemId};
 
 use crate::fault::Tried;
@@ -38,7 +38,7 @@ pub(crate) struct Core {
     lives: Arc<Lives>,
     waiting: Arc<Waiting>,
     grace_ms: u64,
-    rules: Arc<dyn Guard>,
+    rules: Arc<dyn SessionGuard>,
 }
 
 impl Deref for Core {
@@ -63,7 +63,7 @@ impl EmbeddedSessions {
             lives: lives.clone(),
             waiting: Arc::default(),
             grace_ms,
-            rules: Arc::new(Strict),
+            rules: Arc::new(StrictSessionGuard),
         };
         core.read(&inner.disk)?;
         Ok(EmbeddedSessions { desk: Desk { inner, lives }, core: Arc::new(core) })

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use lapsed_core::Name;
-use lapsed_core::owner::{Ending, Incarnation, OwnerInfo, Pulse};
-use lapsed_core::registry::rules::{Life, due_ms};
+use lapsed_core::owner::{BeatHandle, Ending, Incarnation, OwnerInfo};
+use lapsed_core::registry::rules::{IncarnationState, due_ms};
 
 use crate::tables::{EndRow, OwnerRow};
 use crate::vigil::Vigil;
@@ -132,14 +132,14 @@ impl Slot {
         &self,
         ending: Ending,
         now_ms: u64,
-        may_end: impl Fn(&Life) -> Result<(), E>,
+        may_end: impl Fn(&IncarnationState) -> Result<(), E>,
     ) -> Option<Result<EndRow, E>> {
         let mut seen = self.deadline.load(Ordering::Acquire);
         loop {
             if seen == ENDED {
                 return None;
             }
-            let life = Life { deadline_ms: seen, ended: None, ..self.life() };
+            let life = IncarnationState { deadline_ms: seen, ended: None, ..self.life() };
             if let Err(why) = may_end(&life) {
                 return Some(Err(why));
             }
@@ -194,10 +194,10 @@ impl Slot {
         }
     }
 
-    pub fn life(&self) -> Life {
+    pub fn life(&self) -> IncarnationState {
         let ended = self.end().map(|end| end.ending);
         let (started_ms, ttl_ms) = (self.started_ms, self.ttl_ms);
-        Life { started_ms, deadline_ms: self.deadline_ms(), ttl_ms, ended }
+        IncarnationState { started_ms, deadline_ms: self.deadline_ms(), ttl_ms, ended }
     }
 
     /// When it is over, the store-away grace included.
@@ -246,7 +246,7 @@ impl Slot {
 }
 
 /// Beats without looking for it.
-impl Pulse for Slot {
+impl BeatHandle for Slot {
     fn beat(&self) -> Option<u64> {
         match self.beat(self.vigil.granting_ms()) {
             Touched::Until(deadline_ms) => Some(deadline_ms),

@@ -13,8 +13,8 @@
 //! | `S/broadcasters` | broadcaster | the id of its current session |
 //! | `S/queued` | queue, 0, place | a job on that queue, with its id |
 //! | `S/dead` | job id | a dead letter: the job, with why it is one |
-//! | `S/leases` | namespace, 0, key | all there is of one key (`leases::rules::Record`) as JSON; never deleted |
-//! | `S/decisions` | transaction | the decision on it (`leases::rules::Marker`) as JSON |
+//! | `S/leases` | namespace, 0, key | all there is of one key (`leases::rules::LeaseRecord`) as JSON; never deleted |
+//! | `S/decisions` | transaction | the decision on it (`leases::rules::DecisionMarker`) as JSON |
 //! | `S/providers` | provider | `availability::rows::ProviderRow` as JSON, with its version and the number of its sessions; never deleted |
 //! | `S/chats` | session id | a session of a provider (`availability::Session`) as JSON; never deleted |
 //! | `S/log` | log number | one flip between online and offline as JSON; pruned like receipts |
@@ -35,7 +35,7 @@
 use std::sync::Arc;
 
 use lapsed_core::owner::Ending;
-use lapsed_core::sessions::Profile;
+use lapsed_core::sessions::SessionProfile;
 use lapsed_core::{Name, SystemId};
 use redb::TableDefinition;
 use serde::{Deserialize, Serialize};
@@ -134,7 +134,7 @@ pub(crate) struct EndRow {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SessionRow {
     #[serde(flatten)]
-    pub profile: Profile,
+    pub profile: SessionProfile,
     pub references: u64,
     /// Since when there has been no reference.
     pub since_ms: u64,

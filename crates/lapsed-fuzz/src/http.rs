@@ -8,7 +8,7 @@ use axum::body::Body;
 use axum::extract::Request;
 use axum::http::StatusCode;
 use lapsed_core::clock::SystemClock;
-use lapsed_core::schedule::{Stop, Stopper};
+use lapsed_core::schedule::{StopHandle, StopSignal};
 use lapsed_server::config::{Config, Overrides};
 use lapsed_server::http::{self, App, Front, Outward};
 use lapsed_server::metrics::Metrics;
@@ -24,7 +24,7 @@ struct House {
     runtime: Runtime,
     front: Front,
     _dir: TempDir,
-    _stopper: Stopper,
+    _stopper: StopHandle,
 }
 
 /// Asks; whatever the request, it is no fault of lapsed's.
@@ -62,7 +62,7 @@ fn open() -> House {
     let metrics = Arc::new(Metrics::new(clock.clone()));
     let inside = runtime.enter();
     let node = Node::open(&config, clock, metrics.clone()).expect("a fresh store opens");
-    let (stopper, stop) = Stop::channel();
+    let (stopper, stop) = StopSignal::channel();
     let (app, _idle) = App::new(Arc::new(node), metrics, Outward::default(), &config.server, stop);
     let front = http::service(app);
     drop(inside);

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lapsed_core::clock::Clock;
-use lapsed_core::leases::rules::Moment;
+use lapsed_core::leases::rules::ClockReading;
 use lapsed_core::{Error, Result};
 
 /// How far two clocks may drift apart, per million.
@@ -95,12 +95,12 @@ impl StoreClock {
     }
 
     /// The same for judging and granting.
-    pub fn moment(&self, store: &str) -> Result<Moment> {
+    pub fn moment(&self, store: &str) -> Result<ClockReading> {
         let (judging_ms, granting_ms) = self.now().ok_or_else(|| Error::Unavailable {
             store: store.to_owned(),
             what: "no answer has told its time yet".to_owned(),
         })?;
-        Ok(Moment { judging_ms, granting_ms, back_ms: 0 })
+        Ok(ClockReading { judging_ms, granting_ms, back_ms: 0 })
     }
 
     /// The earliest that it can have been on the store's clock at that time on this host's, as the

@@ -4,8 +4,8 @@
 //! that are owed to the log.
 
 use bytes::Bytes;
-use lapsed_core::leases::rules::{Lease, Marker, Record, Staged};
-use lapsed_core::leases::{LeaseKey, Removed, State, Subject, Token};
+use lapsed_core::leases::rules::{DecisionMarker, Lease, LeaseRecord, StagedState};
+use lapsed_core::leases::{LeaseKey, LeaseState, LeaseToken, RemovedLease, Subject};
 use lapsed_core::owner::Incarnation;
 use lapsed_core::receipt::{Evidence, Receipt, ReceiptId};
 use lapsed_core::{Error, Name, Result, SystemId};
@@ -21,7 +21,7 @@ pub(crate) const BY_OPERATION: &str = "operation";
 /// What was cleared and is not in the log yet.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Debt {
-    pub(crate) removed: Removed,
+    pub(crate) removed: RemovedLease,
     pub(crate) judged_ms: u64,
 }
 
@@ -29,9 +29,9 @@ pub(crate) struct Debt {
 #[derive(Clone, Debug, PartialEq)]
 #[allow(clippy::large_enum_variant, reason = "one is in hand at a time, never a list of them")]
 pub(crate) enum Content {
-    Lease(LeaseKey, Record),
+    Lease(LeaseKey, LeaseRecord),
     /// `None`: decided once, deleted since; it stands for "nothing there" until it goes itself.
-    Decision(Name, Option<Marker>),
+    Decision(Name, Option<DecisionMarker>),
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -48,7 +48,7 @@ pub(crate) struct Doc {
 impl Doc {
     /// Of a key that was never leased.
     pub(crate) fn lease(key: &LeaseKey) -> Doc {
-        Doc::new(Content::Lease(key.clone(), Record::default()))
+        Doc::new(Content::Lease(key.clone(), LeaseRecord::default()))
     }
 
     /// Of a transaction that was never decided.
@@ -159,10 +159,12 @@ pub(crate) fn receipt(
     by: (&str, u64),
 ) -> Result<Receipt> {
     let (owner, token, deadline_ms) = match &debt.removed {
-        Removed::Lease(cleared) => {
+        RemovedLease::Lease(cleared) => {
             (cleared.lease.owner.clone(), cleared.token.0, cleared.lease.deadline_ms)
         }
-        Removed::Decision(marker) => (Name::new(marker.decision.as_str())?, 0, marker.deadline_ms),
+        RemovedLease::Decision(marker) => {
+            (Name::new(marker.decision.as_str())?, 0, marker.deadline_ms)
+        }
     };
     let removed = serde_json::to_value(&debt.removed)
         .map_err(|error| Error::Invalid(format!("what was removed is not JSON: {error}")))?;
@@ -191,7 +193,7 @@ struct StoredMarker {
     epoch: u64,
     nonce: String,
     txn: Name,
-    marker: Option<Marker>,
+    marker: Option<DecisionMarker>,
     #[serde(default)]
     bucket: Option<String>,
     #[serde(default)]
@@ -260,7 +262,7 @@ struct StagedMessage {
     state: Option<StateMessage>,
 }
 
-fn encode_meta(doc: &Doc, key: &LeaseKey, record: &Record, nonce: u64) -> Bytes {
+fn encode_meta(doc: &Doc, key: &LeaseKey, record: &LeaseRecord, nonce: u64) -> Bytes {
     let lease = record.lease.as_ref().map(|lease| LeaseMessage {
         owner: lease.owner.to_string(),
         ttl_ms: lease.ttl_ms,
@@ -290,7 +292,7 @@ fn encode_meta(doc: &Doc, key: &LeaseKey, record: &Record, nonce: u64) -> Bytes 
 }
 
 impl Meta {
-    fn record(&self) -> Option<Record> {
+    fn record(&self) -> Option<LeaseRecord> {
         let lease = match &self.lease {
             None => None,
             Some(lease) => Some(Lease {
@@ -310,26 +312,26 @@ impl Meta {
         };
         let staged = match &self.staged {
             None => None,
-            Some(staged) => Some(Staged {
+            Some(staged) => Some(StagedState {
                 txn: Name::new(&staged.txn).ok()?,
                 state: read_state(staged.state.as_ref()?)?,
             }),
         };
-        Some(Record { token: Token(self.token), lease, state, staged })
+        Some(LeaseRecord { token: LeaseToken(self.token), lease, state, staged })
     }
 }
 
-fn state_message(state: &State) -> StateMessage {
+fn state_message(state: &LeaseState) -> StateMessage {
     match state {
-        State::Json(value) => StateMessage { json: Some(value.to_string()), bytes: None },
-        State::Bytes(bytes) => StateMessage { json: None, bytes: Some(bytes.clone()) },
+        LeaseState::Json(value) => StateMessage { json: Some(value.to_string()), bytes: None },
+        LeaseState::Bytes(bytes) => StateMessage { json: None, bytes: Some(bytes.clone()) },
     }
 }
 
-fn read_state(message: &StateMessage) -> Option<State> {
+fn read_state(message: &StateMessage) -> Option<LeaseState> {
     match (&message.json, &message.bytes) {
-        (Some(json), None) => serde_json::from_str(json).ok().map(State::Json),
-        (None, Some(bytes)) => Some(State::Bytes(bytes.clone())),
+        (Some(json), None) => serde_json::from_str(json).ok().map(LeaseState::Json),
+        (None, Some(bytes)) => Some(LeaseState::Bytes(bytes.clone())),
         _ => None,
     }
 }
@@ -337,7 +339,7 @@ fn read_state(message: &StateMessage) -> Option<State> {
 #[cfg(test)]
 mod tests {
     use lapsed_core::leases::Decision;
-    use lapsed_core::leases::rules::{Cleared, Moment};
+    use lapsed_core::leases::rules::{ClearedLease, ClockReading};
 
     use super::*;
 
@@ -348,17 +350,20 @@ mod tests {
     #[test]
     fn a_record_comes_back_as_it_was_and_never_as_the_same_bytes() {
         let key = LeaseKey::new("n", "k/ä").unwrap();
-        let at = Moment::exact(1_000, 0);
+        let at = ClockReading::exact(1_000, 0);
         let mut doc = Doc::lease(&key);
         let Content::Lease(_, record) = &mut doc.content else { panic!() };
         record.acquire(&name("a"), 5_000, Some(&name("r")), &at);
-        record.state = Some(State::Bytes(vec![0, 255]));
-        let state = State::Json(serde_json::json!({"x": [1, null]}));
-        record.staged = Some(Staged { txn: name("t"), state });
+        record.state = Some(LeaseState::Bytes(vec![0, 255]));
+        let state = LeaseState::Json(serde_json::json!({"x": [1, null]}));
+        record.staged = Some(StagedState { txn: name("t"), state });
         let lease = record.lease.clone().unwrap();
-        let cleared =
-            Cleared { token: Token(1), lease, staged: Some((name("t"), Decision::Commit)) };
-        doc.owed.push(Debt { removed: Removed::Lease(cleared), judged_ms: 7_000 });
+        let cleared = ClearedLease {
+            token: LeaseToken(1),
+            lease,
+            staged: Some((name("t"), Decision::Commit)),
+        };
+        doc.owed.push(Debt { removed: RemovedLease::Lease(cleared), judged_ms: 7_000 });
         doc.bucket = Some("2026010811".to_owned());
         let one = doc.encode(1);
         assert_eq!(Doc::decode_meta("n", &one, "x").unwrap(), doc);
@@ -371,9 +376,9 @@ mod tests {
     #[test]
     fn a_marker_comes_back_as_it_was() {
         let mut doc = Doc::decision(&name("t"));
-        let marker = Marker::new(Decision::Commit, 1_000, &Moment::exact(5, 0));
+        let marker = DecisionMarker::new(Decision::Commit, 1_000, &ClockReading::exact(5, 0));
         doc.content = Content::Decision(name("t"), Some(marker.clone()));
-        doc.owed.push(Debt { removed: Removed::Decision(marker), judged_ms: 1 });
+        doc.owed.push(Debt { removed: RemovedLease::Decision(marker), judged_ms: 1 });
         let body = doc.encode(9);
         assert_eq!(Doc::decode_marker(&body, "x").unwrap(), doc);
     }

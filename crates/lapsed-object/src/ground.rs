@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use lapsed_core::clock::Clock;
-use lapsed_core::leases::rules::Moment;
+use lapsed_core::leases::rules::ClockReading;
 use lapsed_core::leases::{LeaseKey, Subject};
 use lapsed_core::{Error, Result};
 
@@ -42,7 +42,7 @@ impl Ground {
     }
 
     /// The store's time. Asks for it, if no answer has told it yet.
-    pub(crate) async fn moment(&self) -> Result<Moment> {
+    pub(crate) async fn moment(&self) -> Result<ClockReading> {
         if self.time.now().is_none() {
             self.objects.get(&format!("{}.lapsed/hello", self.places.root())).await?;
         }

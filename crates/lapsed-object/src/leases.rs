@@ -19,10 +19,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::StreamExt;
-use lapsed_core::leases::rules::{Moment, Staged};
+use lapsed_core::leases::rules::{ClockReading, StagedState};
 use lapsed_core::leases::{
-    Acquire, Acquired, Decided, Decision, Described, Fenced, Grant, LeaseKey, LeasesStore, Met,
-    Namespace, State, Subject, Ticket,
+    AcquireRequest, Acquired, Decision, DecisionInfo, Fenced, Grant, LeaseInfo, LeaseKey,
+    LeaseState, LeaseTicket, LeasesStore, Namespace, Subject, WithCleared,
 };
 use lapsed_core::system::Restored;
 use lapsed_core::{Error, Name, Result, SystemId};
@@ -111,7 +111,7 @@ impl ObjectLeases {
     }
 
     /// What is under a key, for those that only look.
-    async fn look(&self, namespace: &str, name: &str) -> Result<Option<Described>> {
+    async fn look(&self, namespace: &str, name: &str) -> Result<Option<LeaseInfo>> {
         let path = self.ground.places.meta(namespace, name);
         match self.ground.find(&path, Some(namespace)).await? {
             Found::Doc(held) => Ok(described(held.doc.content, &self.ground.moment().await?)),
@@ -123,7 +123,7 @@ impl ObjectLeases {
     }
 
     /// The same in a listing, where one that cannot be read must not hide the others.
-    async fn look_past(&self, namespace: &str, name: &str) -> Result<Option<Described>> {
+    async fn look_past(&self, namespace: &str, name: &str) -> Result<Option<LeaseInfo>> {
         match self.look(namespace, name).await {
             Err(Error::Corrupt { what, .. }) => {
                 tracing::warn!(system = %self.id, what, "left out of a listing");
@@ -139,44 +139,48 @@ pub(crate) async fn some_at_once<F: Future>(calls: Vec<F>) -> Vec<F::Output> {
     futures::stream::iter(calls).buffered(AT_ONCE).collect().await
 }
 
-fn described(content: Content, at: &Moment) -> Option<Described> {
+fn described(content: Content, at: &ClockReading) -> Option<LeaseInfo> {
     match content {
         // A record that never saw a token is one whose making was forestalled.
-        Content::Lease(key, record) if record.token.0 > 0 => Some(Described::new(&key, record, at)),
+        Content::Lease(key, record) if record.token.0 > 0 => Some(LeaseInfo::new(&key, record, at)),
         Content::Lease(..) | Content::Decision(..) => None,
     }
 }
 
 #[async_trait]
 impl LeasesStore for ObjectLeases {
-    async fn acquire(&self, acquire: &Acquire) -> Result<Met<Acquired>> {
+    async fn acquire(&self, acquire: &AcquireRequest) -> Result<WithCleared<Acquired>> {
         // Without a name of its own an attempt that was in doubt could not be told from a rival's.
         let own = || Name::new(&format!("~{:016x}", self.ground.nonce()));
         let request = acquire.request.clone().map_or_else(own, Ok)?;
-        let acquire = Acquire { request: Some(request), ..acquire.clone() };
+        let acquire = AcquireRequest { request: Some(request), ..acquire.clone() };
         let key = acquire.key.clone();
         let met = self.change(&key, &Change::Acquire(acquire)).await?;
-        Ok(Met { answer: met.answer.acquired()?, cleared: met.cleared })
+        Ok(WithCleared { answer: met.answer.acquired()?, cleared: met.cleared })
     }
 
-    async fn renew(&self, ticket: &Ticket, ttl_ms: Option<u64>) -> Result<Met<Fenced<Grant>>> {
+    async fn renew(
+        &self,
+        ticket: &LeaseTicket,
+        ttl_ms: Option<u64>,
+    ) -> Result<WithCleared<Fenced<Grant>>> {
         let met = self.change(&ticket.key, &Change::Renew(ticket.token, ttl_ms)).await?;
-        Ok(Met { answer: met.answer.fenced_grant()?, cleared: met.cleared })
+        Ok(WithCleared { answer: met.answer.fenced_grant()?, cleared: met.cleared })
     }
 
-    async fn release(&self, ticket: &Ticket) -> Result<Met<Fenced<()>>> {
+    async fn release(&self, ticket: &LeaseTicket) -> Result<WithCleared<Fenced<()>>> {
         self.fenced(&ticket.key, Change::Release(ticket.token)).await
     }
 
-    async fn describe(&self, key: &LeaseKey) -> Result<Met<Option<Described>>> {
+    async fn describe(&self, key: &LeaseKey) -> Result<WithCleared<Option<LeaseInfo>>> {
         let met = self.change(key, &Change::Look).await?;
         match met.answer {
-            Asked::Looked(found) => Ok(Met { answer: found, cleared: met.cleared }),
+            Asked::Looked(found) => Ok(WithCleared { answer: found, cleared: met.cleared }),
             other => Err(other.unexpected()),
         }
     }
 
-    async fn peek(&self, key: &LeaseKey) -> Result<Option<Described>> {
+    async fn peek(&self, key: &LeaseKey) -> Result<Option<LeaseInfo>> {
         self.look(key.namespace.as_str(), &escape(key.key.as_str())).await
     }
 
@@ -185,7 +189,7 @@ impl LeasesStore for ObjectLeases {
         namespace: &Namespace,
         after: Option<&Name>,
         limit: usize,
-    ) -> Result<Vec<Described>> {
+    ) -> Result<Vec<LeaseInfo>> {
         let prefix = self.ground.places.metas(namespace.as_str());
         let after = after.map(|after| format!("{}.pb", escape(after.as_str())));
         let mut token = None;
@@ -201,7 +205,7 @@ impl LeasesStore for ObjectLeases {
             let listing = self.ground.objects.list(request).await?;
             let names = listing.names.iter().filter_map(|name| name.strip_suffix(".pb"));
             let looks = names.map(|name| self.look_past(namespace.as_str(), name)).collect();
-            let found: Result<Vec<Option<Described>>> =
+            let found: Result<Vec<Option<LeaseInfo>>> =
                 some_at_once(looks).await.into_iter().collect();
             all.extend(found?.into_iter().flatten());
             all.truncate(limit);
@@ -234,23 +238,36 @@ impl LeasesStore for ObjectLeases {
         }
     }
 
-    async fn set_state(&self, ticket: &Ticket, state: Option<&State>) -> Result<Met<Fenced<()>>> {
+    async fn set_state(
+        &self,
+        ticket: &LeaseTicket,
+        state: Option<&LeaseState>,
+    ) -> Result<WithCleared<Fenced<()>>> {
         self.fenced(&ticket.key, Change::SetState(ticket.token, state.cloned())).await
     }
 
-    async fn stage(&self, ticket: &Ticket, staged: Option<&Staged>) -> Result<Met<Fenced<()>>> {
+    async fn stage(
+        &self,
+        ticket: &LeaseTicket,
+        staged: Option<&StagedState>,
+    ) -> Result<WithCleared<Fenced<()>>> {
         self.fenced(&ticket.key, Change::Stage(ticket.token, staged.cloned())).await
     }
 
-    async fn decide(&self, txn: &Name, decision: Decision, ttl_ms: u64) -> Result<Met<Decided>> {
+    async fn decide(
+        &self,
+        txn: &Name,
+        decision: Decision,
+        ttl_ms: u64,
+    ) -> Result<WithCleared<DecisionInfo>> {
         self.decide_once(txn, decision, ttl_ms).await
     }
 
-    async fn decision(&self, txn: &Name) -> Result<Met<Option<Decided>>> {
+    async fn decision(&self, txn: &Name) -> Result<WithCleared<Option<DecisionInfo>>> {
         self.decision_kept(txn).await
     }
 
-    async fn peek_decision(&self, txn: &Name) -> Result<Option<(Decided, bool)>> {
+    async fn peek_decision(&self, txn: &Name) -> Result<Option<(DecisionInfo, bool)>> {
         self.look_at_decision(txn).await
     }
 
@@ -260,9 +277,9 @@ impl LeasesStore for ObjectLeases {
 }
 
 impl ObjectLeases {
-    async fn fenced(&self, key: &LeaseKey, change: Change) -> Result<Met<Fenced<()>>> {
+    async fn fenced(&self, key: &LeaseKey, change: Change) -> Result<WithCleared<Fenced<()>>> {
         let met = self.change(key, &change).await?;
-        Ok(Met { answer: met.answer.fenced()?, cleared: met.cleared })
+        Ok(WithCleared { answer: met.answer.fenced()?, cleared: met.cleared })
     }
 
     /// The bucket of a deadline.

@@ -7,7 +7,7 @@
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::future::try_join_all;
-use lapsed_core::notes::{NOTES_MAX, Note, NoteQuery, Notes, check_note};
+use lapsed_core::notes::{NOTES_MAX, Note, NoteQuery, NoteStore, check_note};
 use lapsed_core::{Error, Name, Result, SystemId};
 
 use crate::names::escape;
@@ -57,7 +57,7 @@ impl ObjectStore {
 }
 
 #[async_trait]
-impl Notes for ObjectStore {
+impl NoteStore for ObjectStore {
     async fn note(&self, system: &SystemId, book: &Name, text: &str) -> Result<u64> {
         check_note(text)?;
         let counter = self.small(system, "books", book);

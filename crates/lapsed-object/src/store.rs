@@ -8,10 +8,10 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use lapsed_core::clock::Clock;
 use lapsed_core::leader::Term;
-use lapsed_core::notes::Notes;
+use lapsed_core::notes::NoteStore;
 use lapsed_core::receipt::{Receipt, ReceiptQuery};
 use lapsed_core::store::{Store, StoreInfo};
-use lapsed_core::sweep::brake::Setting;
+use lapsed_core::sweep::brake::BrakeSetting;
 use lapsed_core::{Error, Result, SystemId};
 use object_store::client::HttpService;
 use serde::de::DeserializeOwned;
@@ -219,18 +219,18 @@ impl Store for ObjectStore {
         self.replace(&path, ended).await.map(|_| ())
     }
 
-    async fn brake_setting(&self, system: &SystemId) -> Result<Setting> {
+    async fn brake_setting(&self, system: &SystemId) -> Result<BrakeSetting> {
         let path = self.ground.places.system(system, "brake");
-        Ok(self.ground.stored::<Setting>(&path).await?.0.unwrap_or_default())
+        Ok(self.ground.stored::<BrakeSetting>(&path).await?.0.unwrap_or_default())
     }
 
-    async fn set_brake(&self, system: &SystemId, setting: Setting) -> Result<()> {
+    async fn set_brake(&self, system: &SystemId, setting: BrakeSetting) -> Result<()> {
         let path = self.ground.places.system(system, "brake");
         self.ground.store(&path, &setting, Only::Always).await?;
         Ok(())
     }
 
-    fn notes(&self) -> &dyn Notes {
+    fn notes(&self) -> &dyn NoteStore {
         self
     }
 }

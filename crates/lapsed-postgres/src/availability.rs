@@ -23,10 +23,11 @@ mod states;
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use lapsed_availability::rules::{Settings, SettingsPatch};
+use lapsed_availability::rules::{AvailabilitySettings, SettingsPatch};
 use lapsed_availability::{
-    Available, Beat, Changed, Flap, Flip, Flipped, Listed, Listing, Profile, ProviderState,
-    Session, SessionChange, SessionOutcome, Truth,
+    Available, Flip, Flipped, ListedProvider, OnlineToggle, ProviderBeat, ProviderChange,
+    ProviderProfile, ProviderQuery, ProviderState, SessionChange, SessionOutcome, Truth,
+    WorkSession,
 };
 use lapsed_core::receipt::Receipt;
 use lapsed_core::store::Store;
@@ -107,15 +108,15 @@ impl Truth for PostgresTruth {
         Arc::new(self.postgres.clone())
     }
 
-    async fn put_provider(&self, profile: &Profile) -> Result<Changed> {
+    async fn put_provider(&self, profile: &ProviderProfile) -> Result<ProviderChange> {
         again!(self.try_put_provider(profile))
     }
 
-    async fn set_online(&self, id: &Name, online: bool) -> Result<Option<Changed>> {
+    async fn set_online(&self, id: &Name, online: bool) -> Result<Option<ProviderChange>> {
         again!(self.try_set_online(id, online))
     }
 
-    async fn set_active(&self, id: &Name, active: bool) -> Result<Option<Changed>> {
+    async fn set_active(&self, id: &Name, active: bool) -> Result<Option<ProviderChange>> {
         again!(self.try_set_active(id, active))
     }
 
@@ -123,7 +124,7 @@ impl Truth for PostgresTruth {
         self.step_session(change, max).await
     }
 
-    async fn session(&self, id: &Name) -> Result<Option<Session>> {
+    async fn session(&self, id: &Name) -> Result<Option<WorkSession>> {
         self.read_session(id).await
     }
 
@@ -143,7 +144,7 @@ impl Truth for PostgresTruth {
         self.estimate().await
     }
 
-    async fn beat(&self, ids: &[Name]) -> Result<Vec<Beat>> {
+    async fn beat(&self, ids: &[Name]) -> Result<Vec<ProviderBeat>> {
         self.note_own_beats(ids).await
     }
 
@@ -153,14 +154,14 @@ impl Truth for PostgresTruth {
 
     async fn available(
         &self,
-        settings: &Settings,
+        settings: &AvailabilitySettings,
         after: Option<&Name>,
         limit: usize,
     ) -> Result<Vec<Available>> {
         self.read_available(settings, after, limit).await
     }
 
-    async fn count_available(&self, settings: &Settings) -> Result<u64> {
+    async fn count_available(&self, settings: &AvailabilitySettings) -> Result<u64> {
         self.number_available(settings).await
     }
 
@@ -168,23 +169,23 @@ impl Truth for PostgresTruth {
         self.number_online().await
     }
 
-    async fn list(&self, listing: &Listing) -> Result<Vec<Listed>> {
+    async fn list(&self, listing: &ProviderQuery) -> Result<Vec<ListedProvider>> {
         self.read_list(listing).await
     }
 
-    async fn describe(&self, id: &Name) -> Result<Option<Listed>> {
+    async fn describe(&self, id: &Name) -> Result<Option<ListedProvider>> {
         self.read_one(id).await
     }
 
-    async fn log(&self, id: &Name, limit: usize) -> Result<Vec<Flap>> {
+    async fn log(&self, id: &Name, limit: usize) -> Result<Vec<OnlineToggle>> {
         self.read_log(id, limit).await
     }
 
-    async fn settings(&self) -> Result<Settings> {
+    async fn settings(&self) -> Result<AvailabilitySettings> {
         self.read_settings().await
     }
 
-    async fn set_settings(&self, patch: &SettingsPatch) -> Result<Settings> {
+    async fn set_settings(&self, patch: &SettingsPatch) -> Result<AvailabilitySettings> {
         again!(self.try_set_settings(patch))
     }
 

@@ -2,7 +2,7 @@
 //! marks is its counter and its lock; turns are rows in the table of terms.
 
 use async_trait::async_trait;
-use lapsed_core::notes::{NOTES_MAX, Note, NoteQuery, Notes, check_note};
+use lapsed_core::notes::{NOTES_MAX, Note, NoteQuery, NoteStore, check_note};
 use lapsed_core::{Name, Result, SystemId};
 
 use crate::Postgres;
@@ -25,7 +25,7 @@ fn turn_key(system: &SystemId, name: &Name) -> String {
 }
 
 #[async_trait]
-impl Notes for Postgres {
+impl NoteStore for Postgres {
     async fn note(&self, system: &SystemId, book: &Name, text: &str) -> Result<u64> {
         check_note(text)?;
         let (marks, notes) = (&self.own().marks, &self.own().notes);

@@ -2,10 +2,10 @@
 
 use async_trait::async_trait;
 use lapsed_core::leader::Term;
-use lapsed_core::notes::Notes;
+use lapsed_core::notes::NoteStore;
 use lapsed_core::receipt::{Receipt, ReceiptQuery};
 use lapsed_core::store::{Store, StoreInfo};
-use lapsed_core::sweep::brake::Setting;
+use lapsed_core::sweep::brake::BrakeSetting;
 use lapsed_core::{Error, Result, SystemId};
 
 use crate::Postgres;
@@ -92,16 +92,16 @@ impl Store for Postgres {
         self.link().query("resign", &sql, &[&system, &term]).await.map(|_| ())
     }
 
-    async fn brake_setting(&self, system: &SystemId) -> Result<Setting> {
+    async fn brake_setting(&self, system: &SystemId) -> Result<BrakeSetting> {
         let sql = format!("SELECT brake::text FROM {} WHERE system = $1", self.own().settings);
         let rows = self.link().query("brake", &sql, &[&system.to_string()]).await?;
         let Some(text) = rows.first().and_then(|row| row.get::<_, Option<&str>>(0)) else {
-            return Ok(Setting::Auto);
+            return Ok(BrakeSetting::Auto);
         };
         serde_json::from_str(text).map_err(|error| nonsense(self.link().place(), "brake", error))
     }
 
-    async fn set_brake(&self, system: &SystemId, setting: Setting) -> Result<()> {
+    async fn set_brake(&self, system: &SystemId, setting: BrakeSetting) -> Result<()> {
         let sql = format!(
             "INSERT INTO {} (system, brake) VALUES ($1, $2::text::jsonb) \
              ON CONFLICT (system) DO UPDATE SET brake = EXCLUDED.brake",
@@ -112,7 +112,7 @@ impl Store for Postgres {
         self.link().query("set brake", &sql, &[&system.to_string(), &text]).await.map(|_| ())
     }
 
-    fn notes(&self) -> &dyn Notes {
+    fn notes(&self) -> &dyn NoteStore {
         self
     }
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use futures::future::try_join_all;
 use lapsed_core::clock::Clock;
-use lapsed_core::sweep::Act;
+use lapsed_core::sweep::PassMode;
 use lapsed_core::{Error, Name, Result, SystemId};
 use redis::FromRedisValue;
 
@@ -179,11 +179,11 @@ impl Ground {
 
     /// The server's clock when it was last known to answer in time: not long ago, and after every
     /// absence is written down. Without a look in a dry run, which leaves no trace; 0: not known.
-    pub async fn seen_for(&self, shard: &Shard, act: Act) -> Result<u64> {
+    pub async fn seen_for(&self, shard: &Shard, act: PassMode) -> Result<u64> {
         match act {
-            Act::Reclaim => self.seen_ms(shard).await,
-            Act::DryRun if !shard.watch.greeted.load(Ordering::Acquire) => Ok(0),
-            Act::DryRun => Ok(shard.watch.seen_ms.load(Ordering::Acquire)),
+            PassMode::Reclaim => self.seen_ms(shard).await,
+            PassMode::DryRun if !shard.watch.greeted.load(Ordering::Acquire) => Ok(0),
+            PassMode::DryRun => Ok(shard.watch.seen_ms.load(Ordering::Acquire)),
         }
     }
 

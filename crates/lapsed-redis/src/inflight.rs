@@ -20,7 +20,7 @@ mod together;
 
 use std::time::Duration;
 
-use lapsed_core::inflight::rules::Recovery;
+use lapsed_core::inflight::rules::RecoveryPolicy;
 use lapsed_core::{Error, Result, SystemId};
 
 use crate::Redis;
@@ -48,7 +48,7 @@ pub struct InflightLayout {
     /// How long a beat lasts unless the owner says otherwise.
     pub heartbeat_ttl: Duration,
     /// What becomes of the jobs of the dead.
-    pub recovery: Recovery,
+    pub recovery: RecoveryPolicy,
 }
 
 impl InflightLayout {

@@ -23,9 +23,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lapsed_availability::rules::{Doom, Settings};
+use lapsed_availability::rules::{AvailabilitySettings, PendingOffline};
 use lapsed_availability::{
-    AvailablePage, BeatPage, Looked, Mirror, MirrorBeat, Presence, Snapshot, SnapshotTurn, Told,
+    AvailablePage, BeatPage, Mirror, MirrorBeat, MirrorUpdate, MirrorView, Presence, Snapshot,
+    SnapshotTurn,
 };
 use lapsed_core::store::Store;
 use lapsed_core::sweep::{Batch, Cursor, Refusal};
@@ -157,7 +158,7 @@ impl Mirror for RedisMirror {
         self.inner.end_seed(attempt).await
     }
 
-    async fn apply(&self, told: &[Told], attempt: Option<&str>) -> Result<Option<u64>> {
+    async fn apply(&self, told: &[MirrorUpdate], attempt: Option<&str>) -> Result<Option<u64>> {
         self.inner.apply(told, attempt).await
     }
 
@@ -169,7 +170,7 @@ impl Mirror for RedisMirror {
         self.beat_together(ids).await
     }
 
-    async fn look(&self, ids: &[Name]) -> Result<Looked> {
+    async fn look(&self, ids: &[Name]) -> Result<MirrorView> {
         self.inner.look(ids).await
     }
 
@@ -177,7 +178,7 @@ impl Mirror for RedisMirror {
         self.inner.beats(after, limit, older_ms).await
     }
 
-    async fn doomed(&self, limit: usize) -> Result<Vec<(Name, Doom)>> {
+    async fn doomed(&self, limit: usize) -> Result<Vec<(Name, PendingOffline)>> {
         self.inner.doomed(limit).await
     }
 
@@ -189,13 +190,13 @@ impl Mirror for RedisMirror {
         &self,
         batch: &Batch,
         stale_ms: u64,
-    ) -> Result<Vec<std::result::Result<Doom, Refusal>>> {
+    ) -> Result<Vec<std::result::Result<PendingOffline, Refusal>>> {
         self.inner.decide(batch, stale_ms).await
     }
 
     async fn available(
         &self,
-        settings: &Settings,
+        settings: &AvailabilitySettings,
         after: &Cursor,
         limit: usize,
         only_count: bool,

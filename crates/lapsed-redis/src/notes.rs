@@ -2,7 +2,7 @@
 //! shard's keys. Numbers follow the clock, so that a failover that lost writes gives none twice.
 
 use async_trait::async_trait;
-use lapsed_core::notes::{NOTES_MAX, Note, NoteQuery, Notes, check_note};
+use lapsed_core::notes::{NOTES_MAX, Note, NoteQuery, NoteStore, check_note};
 use lapsed_core::{Name, Result, SystemId};
 
 use crate::Redis;
@@ -27,7 +27,7 @@ fn read(item: Item) -> Option<Note> {
 }
 
 #[async_trait]
-impl Notes for Redis {
+impl NoteStore for Redis {
     async fn note(&self, system: &SystemId, book: &Name, text: &str) -> Result<u64> {
         check_note(text)?;
         let ground = self.ground(system)?;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use futures::future::try_join_all;
 use lapsed_core::owner::{Beat, Claim, Ending, Incarnation, Lost, OwnerInfo};
-use lapsed_core::registry::rules::{Life, due_ms};
+use lapsed_core::registry::rules::{IncarnationState, due_ms};
 use lapsed_core::{Error, Name, Result};
 
 use crate::ground::{Args, Ground, Shard};
@@ -32,7 +32,7 @@ pub(crate) struct Lives {
 #[derive(Clone, Debug)]
 pub(crate) struct Packed {
     pub name: String,
-    pub life: Life,
+    pub life: IncarnationState,
     pub ended_ms: u64,
     pub end_deadline_ms: u64,
     pub held_at_end: u64,
@@ -58,7 +58,7 @@ impl Packed {
             _ => None,
         };
         let deadline_ms = if ended.is_some() { end_deadline_ms } else { deadline_ms };
-        let life = Life { started_ms, deadline_ms, ttl_ms, ended };
+        let life = IncarnationState { started_ms, deadline_ms, ttl_ms, ended };
         Some(Packed { name, life, ended_ms, end_deadline_ms, held_at_end, external })
     }
 

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use lapsed_core::leader::Term;
-use lapsed_core::notes::Notes;
+use lapsed_core::notes::NoteStore;
 use lapsed_core::receipt::{Receipt, ReceiptQuery};
 use lapsed_core::store::{Store, StoreInfo};
-use lapsed_core::sweep::brake::Setting;
+use lapsed_core::sweep::brake::BrakeSetting;
 use lapsed_core::{Error, Result, SystemId};
 
 use crate::Redis;
@@ -88,22 +88,22 @@ impl Store for Redis {
         Ok(())
     }
 
-    async fn brake_setting(&self, system: &SystemId) -> Result<Setting> {
+    async fn brake_setting(&self, system: &SystemId) -> Result<BrakeSetting> {
         let ground = self.ground(system)?;
         let mut cmd = redis::cmd("HGET");
         cmd.arg(ground.shards[0].prefix.key("meta")).arg("brake");
         let setting: Option<String> = self.link().query("HGET", &cmd).await?;
         match setting {
-            None => Ok(Setting::Auto),
+            None => Ok(BrakeSetting::Auto),
             Some(text) => serde_json::from_str(&text).map_err(|_| ground.link.nonsense("brake")),
         }
     }
 
-    async fn set_brake(&self, system: &SystemId, setting: Setting) -> Result<()> {
+    async fn set_brake(&self, system: &SystemId, setting: BrakeSetting) -> Result<()> {
         let ground = self.ground(system)?;
         let waive = match setting {
-            Setting::Release { until_ms } => until_ms,
-            Setting::Auto | Setting::Hold => 0,
+            BrakeSetting::Release { until_ms } => until_ms,
+            BrakeSetting::Auto | BrakeSetting::Hold => 0,
         };
         let text = serde_json::to_string(&setting)
             .map_err(|error| Error::Invalid(format!("the brake's setting: {error}")))?;
@@ -115,7 +115,7 @@ impl Store for Redis {
         Ok(())
     }
 
-    fn notes(&self) -> &dyn Notes {
+    fn notes(&self) -> &dyn NoteStore {
         self
     }
 }

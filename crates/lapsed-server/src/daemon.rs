@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lapsed_core::clock::{Clock, SystemClock};
-use lapsed_core::receipt::Witness;
-use lapsed_core::schedule::{self, Stop};
+use lapsed_core::receipt::Observer;
+use lapsed_core::schedule::{self, StopSignal};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
@@ -47,7 +47,7 @@ pub async fn run(mut config: Config) -> Result<(), Failure> {
     let metrics = Arc::new(Metrics::new(clock.clone()));
     let config = Arc::new(config);
     let telemetry = config.telemetry.as_ref().map(Telemetry::start).transpose()?;
-    let witness: Arc<dyn Witness> = match &telemetry {
+    let witness: Arc<dyn Observer> = match &telemetry {
         Some(telemetry) => Traced::new(metrics.clone(), telemetry.clone()),
         None => metrics.clone(),
     };
@@ -60,8 +60,8 @@ pub async fn run(mut config: Config) -> Result<(), Failure> {
     }
     node.objects().for_each(|(name, _)| metrics.introduce_store(name));
     node.prepare(&config, Occasion::Daemon).await;
-    let (stopper, stop) = Stop::channel();
-    let (resigner, resign) = Stop::channel();
+    let (stopper, stop) = StopSignal::channel();
+    let (resigner, resign) = StopSignal::channel();
     let sweeping = sweep(&node, &clock, &stop);
     let reconciling = reconcile(&node, &stop);
     let errands = errands(&config, &node, &stop);
@@ -102,7 +102,7 @@ pub async fn run(mut config: Config) -> Result<(), Failure> {
 async fn open(
     config: Arc<Config>,
     clock: Arc<dyn Clock>,
-    witness: Arc<dyn Witness>,
+    witness: Arc<dyn Observer>,
 ) -> Result<Arc<Node>, Failure> {
     let opening = tokio::task::spawn_blocking(move || Node::open(&config, clock, witness));
     let node = opening.await.map_err(|e| Failure::failed(format!("opening the store: {e}")))??;
@@ -128,7 +128,12 @@ async fn bind(config: &Config) -> Result<TcpListener, Failure> {
 }
 
 /// Answers until told to stop.
-fn serve(lines: Lines, tls: Option<Current>, front: Front, stop: Stop) -> io::Result<Serving> {
+fn serve(
+    lines: Lines,
+    tls: Option<Current>,
+    front: Front,
+    stop: StopSignal,
+) -> io::Result<Serving> {
     Ok(match tls {
         Some(current) => connections::serve(TlsListener::new(lines, current)?, front, stop),
         None => connections::serve(lines, front, stop),
@@ -136,7 +141,7 @@ fn serve(lines: Lines, tls: Option<Current>, front: Front, stop: Stop) -> io::Re
 }
 
 /// One task a system runs its passes.
-fn sweep(node: &Node, clock: &Arc<dyn Clock>, stop: &Stop) -> JoinSet<()> {
+fn sweep(node: &Node, clock: &Arc<dyn Clock>, stop: &StopSignal) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     for live in node.systems() {
         tasks.spawn(schedule::run(live.sweeper().clone(), clock.clone(), stop.clone()));
@@ -146,7 +151,7 @@ fn sweep(node: &Node, clock: &Arc<dyn Clock>, stop: &Stop) -> JoinSet<()> {
 
 /// One task a system that has an index compares it with its truth now and then; in leader mode only
 /// whoever leads does.
-fn reconcile(node: &Node, stop: &Stop) -> JoinSet<()> {
+fn reconcile(node: &Node, stop: &StopSignal) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     for live in node.systems() {
         let Ok(reconciler) = live.reconciler().cloned() else { continue };
@@ -159,7 +164,7 @@ fn reconcile(node: &Node, stop: &Stop) -> JoinSet<()> {
 }
 
 /// What some systems have to do besides.
-fn errands(config: &Config, node: &Node, stop: &Stop) -> JoinSet<()> {
+fn errands(config: &Config, node: &Node, stop: &StopSignal) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     for plan in &config.systems {
         let id = &plan.common().id;
@@ -172,7 +177,7 @@ fn errands(config: &Config, node: &Node, stop: &Stop) -> JoinSet<()> {
 }
 
 /// In leader mode, one more renews the term.
-fn campaign(node: &Node, stop: &Stop) -> JoinSet<()> {
+fn campaign(node: &Node, stop: &StopSignal) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     for campaign in node.systems().iter().filter_map(|live| live.take_campaign()) {
         let stop = stop.clone();

@@ -27,7 +27,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
 
 use lapsed_core::receipt::ReceiptQuery;
-use lapsed_core::schedule::Stop;
+use lapsed_core::schedule::StopSignal;
 use lapsed_core::{Error, Result};
 use tokio::sync::{Semaphore, watch};
 
@@ -49,12 +49,12 @@ type Places = Vec<u64>;
 pub struct Feeds {
     open: Mutex<HashMap<Vec<String>, Weak<Feed>>>,
     journal: Arc<Journal>,
-    stop: Stop,
+    stop: StopSignal,
     room: usize,
 }
 
 impl Feeds {
-    pub fn new(journal: Arc<Journal>, stop: Stop) -> Feeds {
+    pub fn new(journal: Arc<Journal>, stop: StopSignal) -> Feeds {
         Feeds { open: Mutex::default(), journal, stop, room: ROOM }
     }
 

@@ -35,7 +35,7 @@ use std::sync::Arc;
 
 use lapsed_core::Kind;
 use lapsed_core::clock::SystemClock;
-use lapsed_core::schedule::Stop;
+use lapsed_core::schedule::StopSignal;
 use opentelemetry::context::FutureExt;
 use tokio::sync::mpsc;
 use utoipa_axum::router::OpenApiRouter;
@@ -66,7 +66,7 @@ pub struct App {
     seats: Arc<Seats>,
     webhooks: Arc<Webhooks>,
     telemetry: Option<Arc<Telemetry>>,
-    stop: Stop,
+    stop: StopSignal,
     busy: mpsc::Sender<()>,
 }
 
@@ -86,7 +86,7 @@ impl App {
         metrics: Arc<Metrics>,
         outward: Outward,
         server: &Server,
-        stop: Stop,
+        stop: StopSignal,
     ) -> (Shared, mpsc::Receiver<()>) {
         let (busy, idle) = mpsc::channel(1);
         let app = App {

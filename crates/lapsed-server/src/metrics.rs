@@ -17,13 +17,13 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lapsed_availability::{Availability, Glance};
+use lapsed_availability::{Availability, AvailabilitySummary};
 use lapsed_core::clock::Clock;
-use lapsed_core::inflight::Counts;
-use lapsed_core::receipt::{Reason, Receipt, Witness};
-use lapsed_core::reconcile::{Ended, ReconcileReport, Reconciled};
-use lapsed_core::sweep::brake::Verdict;
-use lapsed_core::sweep::{Act, Census, PassReport, Stopped};
+use lapsed_core::inflight::JobCounts;
+use lapsed_core::receipt::{Observer, Reason, Receipt};
+use lapsed_core::reconcile::{ReconcileEnd, ReconcileReport, Reconciled};
+use lapsed_core::sweep::brake::BrakeVerdict;
+use lapsed_core::sweep::{Census, PassMode, PassReport, Stopped};
 use lapsed_core::{Error, Kind, Name, SystemId};
 use prometheus_client::encoding::text;
 use prometheus_client::metrics::counter::Counter;
@@ -197,16 +197,16 @@ impl Metrics {
     }
 
     /// The gauges of one system, as they are now.
-    pub fn gauge(&self, system: &SystemId, census: &Census, verdict: &Verdict) {
+    pub fn gauge(&self, system: &SystemId, census: &Census, verdict: &BrakeVerdict) {
         let of = OfSystem::of(system);
         self.suspects.get_or_create(&of).set(census.suspects as i64);
         let oldest = Duration::from_millis(census.oldest_late_ms);
         self.oldest_seconds.get_or_create(&of).set(oldest.as_secs_f64());
         self.population.get_or_create(&of).set(census.population as i64);
         let brake = match verdict {
-            Verdict::Open => 0.0,
-            Verdict::Opening { .. } => 0.5,
-            Verdict::Held { .. } => 1.0,
+            BrakeVerdict::Open => 0.0,
+            BrakeVerdict::Opening { .. } => 0.5,
+            BrakeVerdict::Held { .. } => 1.0,
         };
         self.brake.get_or_create(&of).set(brake);
         for (state, count) in [
@@ -233,7 +233,7 @@ impl Metrics {
     }
 
     /// The account of one system of jobs.
-    pub fn gauge_jobs(&self, system: &SystemId, counts: &Counts) {
+    pub fn gauge_jobs(&self, system: &SystemId, counts: &JobCounts) {
         self.jobs.gauge(&OfSystem::of(system), counts);
     }
 
@@ -242,7 +242,7 @@ impl Metrics {
         &self,
         id: &SystemId,
         system: &Availability,
-        glance: &Glance,
+        glance: &AvailabilitySummary,
         statements: Option<u64>,
     ) {
         let of = OfSystem::of(id);
@@ -294,7 +294,7 @@ impl Metrics {
     }
 }
 
-impl Witness for Metrics {
+impl Observer for Metrics {
     fn reclaimed(&self, receipt: &Receipt) {
         let of = OfSystem::of(&receipt.id.system);
         self.reclaimed.get_or_create(&of.by_reason(receipt.reason)).inc();
@@ -342,14 +342,14 @@ impl Witness for Metrics {
         self.store_errors.get_or_create(&OfSystem::of(system).by_error(error.kind())).inc();
     }
 
-    fn healed(&self, system: &SystemId, page: &Reconciled, act: Act) {
+    fn healed(&self, system: &SystemId, page: &Reconciled, act: PassMode) {
         self.drift.page(&OfSystem::of(system), page, act);
         if system.kind == Kind::Sessions {
             self.cleanup.scanned(page.examined);
         }
     }
 
-    fn reconciled(&self, report: &ReconcileReport, ended: Ended<'_>) {
+    fn reconciled(&self, report: &ReconcileReport, ended: ReconcileEnd<'_>) {
         let of = OfSystem { system: report.system.clone(), kind: report.kind.as_str() };
         self.drift.ended(&of, report, ended);
     }

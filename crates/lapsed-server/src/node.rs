@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use lapsed_core::Kind;
 use lapsed_core::clock::Clock;
-use lapsed_core::receipt::Witness;
+use lapsed_core::receipt::Observer;
 
 use crate::config::Config;
 use crate::config::common::Common;
@@ -41,7 +41,7 @@ impl Node {
     pub fn open(
         config: &Config,
         clock: Arc<dyn Clock>,
-        witness: Arc<dyn Witness>,
+        witness: Arc<dyn Observer>,
     ) -> lapsed_core::Result<Node> {
         Self::open_for(config, clock, witness, false)
     }
@@ -51,7 +51,7 @@ impl Node {
     pub fn open_by_hand(
         config: &Config,
         clock: Arc<dyn Clock>,
-        witness: Arc<dyn Witness>,
+        witness: Arc<dyn Observer>,
     ) -> lapsed_core::Result<Node> {
         Self::open_for(config, clock, witness, true)
     }
@@ -59,7 +59,7 @@ impl Node {
     fn open_for(
         config: &Config,
         clock: Arc<dyn Clock>,
-        witness: Arc<dyn Witness>,
+        witness: Arc<dyn Observer>,
         by_hand: bool,
     ) -> lapsed_core::Result<Node> {
         let journal = Arc::new(Journal::new(witness, clock.clone()));

@@ -7,9 +7,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lapsed_core::inflight::rules::End;
-use lapsed_core::inflight::{Claimed, Done, Inflight, Worker};
-use lapsed_core::schedule::Stop;
+use lapsed_core::inflight::rules::QueueEnd;
+use lapsed_core::inflight::{Claimed, Inflight, JobResult, Worker};
+use lapsed_core::schedule::StopSignal;
 use lapsed_core::{Error, SystemId};
 use serde::Serialize;
 use ureq::Agent;
@@ -24,7 +24,7 @@ const OWNER: &str = "lapsed:outbox";
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// Delivers until told to stop. What is between two tries then is given back.
-pub async fn run(system: SystemId, inflight: Arc<Inflight>, webhook: Webhook, stop: Stop) {
+pub async fn run(system: SystemId, inflight: Arc<Inflight>, webhook: Webhook, stop: StopSignal) {
     let outbox = Outbox {
         system,
         inflight,
@@ -45,7 +45,7 @@ struct Outbox {
     inflight: Arc<Inflight>,
     agent: Agent,
     webhook: Webhook,
-    stop: Stop,
+    stop: StopSignal,
 }
 
 #[derive(Serialize)]
@@ -70,14 +70,16 @@ impl Outbox {
     }
 
     /// Tries until it was taken, until there were too many tries, or until told to stop.
-    async fn deliver_one(&self, job: Claimed) -> Result<Done, String> {
-        let Some(key) = self.key(&job).await else { return Ok(Done::GiveBack(End::Front)) };
+    async fn deliver_one(&self, job: Claimed) -> Result<JobResult, String> {
+        let Some(key) = self.key(&job).await else {
+            return Ok(JobResult::GiveBack(QueueEnd::Front));
+        };
         let body = self.body(&job);
         let attempts = self.webhook.attempts;
         for attempt in 1..=attempts {
             let Err(why) = self.post(&key, &body).await else {
                 tracing::info!(system = %self.system, job = %job.id, attempt, "delivered");
-                return Ok(Done::Complete);
+                return Ok(JobResult::Complete);
             };
             if attempt == attempts {
                 tracing::error!(system = %self.system, job = %job.id, why, "delivery given up");
@@ -89,7 +91,7 @@ impl Outbox {
                 break;
             }
         }
-        Ok(Done::GiveBack(End::Front))
+        Ok(JobResult::GiveBack(QueueEnd::Front))
     }
 
     /// The same for every try at this job, and another one should an id be used again later.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use lapsed_core::SystemId;
 use lapsed_core::clock::Clock;
 use lapsed_core::inflight::InflightStore;
-use lapsed_core::inflight::rules::Recovery;
+use lapsed_core::inflight::rules::RecoveryPolicy;
 use lapsed_core::leases::LeasesStore;
 use lapsed_core::reconcile::Reconcile;
 use lapsed_core::registry::RegistryStore;
@@ -185,7 +185,7 @@ impl OpenStore {
         id: &SystemId,
         times: InflightTimes,
         layout: &InflightLayout,
-        recovery: &Recovery,
+        recovery: &RecoveryPolicy,
     ) -> lapsed_core::Result<OpenInflight> {
         let (id, recovery) = (id.clone(), recovery.clone());
         let store = match self {

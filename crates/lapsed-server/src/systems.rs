@@ -14,10 +14,10 @@ use futures::future::BoxFuture;
 use lapsed_core::Kind;
 use lapsed_core::activity::Activity;
 use lapsed_core::clock::Clock;
-use lapsed_core::inflight::{Did, Recovered};
-use lapsed_core::leases::Removed;
-use lapsed_core::receipt::{Receipt, Witness};
-use lapsed_core::schedule::Stop;
+use lapsed_core::inflight::{RecoveredJob, RecoveryAction};
+use lapsed_core::leases::RemovedLease;
+use lapsed_core::receipt::{Observer, Receipt};
+use lapsed_core::schedule::StopSignal;
 use lapsed_core::store::Store;
 use lapsed_core::sweep::brake::Brake;
 use lapsed_core::system::System;
@@ -94,7 +94,7 @@ pub trait Planned: Debug + Send + Sync {
     }
 
     /// What the daemon runs for it besides its passes, until told to stop; most have nothing.
-    fn errand(&self, _live: &Live, _stop: Stop) -> Option<BoxFuture<'static, ()>> {
+    fn errand(&self, _live: &Live, _stop: StopSignal) -> Option<BoxFuture<'static, ()>> {
         None
     }
 }
@@ -121,7 +121,7 @@ pub struct Ground<'a> {
     /// Time.
     pub clock: Arc<dyn Clock>,
     /// Who is told.
-    pub witness: Arc<dyn Witness>,
+    pub witness: Arc<dyn Observer>,
     /// This process's name: unique among all.
     pub process: &'a str,
 }
@@ -168,21 +168,21 @@ pub fn did(receipt: &Receipt) -> Option<String> {
 }
 
 fn recovered(receipt: &Receipt) -> Option<&'static str> {
-    let done: Recovered = serde_json::from_value(receipt.removed.clone()).ok()?;
+    let done: RecoveredJob = serde_json::from_value(receipt.removed.clone()).ok()?;
     Some(match done.did {
-        Did::PutBack => "put back",
-        Did::DeadLetter => "dead letter",
-        Did::Dropped => "dropped",
+        RecoveryAction::PutBack => "put back",
+        RecoveryAction::DeadLetter => "dead letter",
+        RecoveryAction::Dropped => "dropped",
     })
 }
 
 fn settled(receipt: &Receipt) -> Option<String> {
     match serde_json::from_value(receipt.removed.clone()).ok()? {
-        Removed::Lease(cleared) => {
+        RemovedLease::Lease(cleared) => {
             let (txn, decision) = cleared.staged?;
             Some(format!("{txn}: {decision}"))
         }
-        Removed::Decision(_) => None,
+        RemovedLease::Decision(_) => None,
     }
 }
 

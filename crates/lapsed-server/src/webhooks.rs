@@ -20,7 +20,7 @@ use std::sync::Arc;
 use lapsed_core::Name;
 use lapsed_core::clock::Clock;
 use lapsed_core::receipt::ReceiptQuery;
-use lapsed_core::schedule::Stop;
+use lapsed_core::schedule::StopSignal;
 use opentelemetry::KeyValue;
 use serde::Serialize;
 use tokio::task::JoinSet;
@@ -70,7 +70,7 @@ impl Webhooks {
     }
 
     /// One task for each webhook and system: who is away holds up nobody else.
-    pub fn deliver(&self, node: &Node, stop: &Stop) -> JoinSet<()> {
+    pub fn deliver(&self, node: &Node, stop: &StopSignal) -> JoinSet<()> {
         let mut tasks = JoinSet::new();
         for hook in &self.hooks {
             for live in &hook.lives {

@@ -19,10 +19,10 @@ use std::time::Duration;
 
 use lapsed_availability::memory::MemoryMirror;
 use lapsed_availability::rules::SettingsPatch;
-use lapsed_availability::{Mirror, Profile, ProviderState, Truth};
+use lapsed_availability::{Mirror, ProviderProfile, ProviderState, Truth};
 use lapsed_core::receipt::ReceiptQuery;
 use lapsed_core::reconcile::Reconcile;
-use lapsed_core::sweep::{Act, Cursor};
+use lapsed_core::sweep::{Cursor, PassMode};
 use lapsed_core::{Kind, Name, SystemId};
 use lapsed_embedded::{Embedded, EmbeddedTruth, Options};
 
@@ -169,7 +169,7 @@ impl Scene {
             };
             truth.set_settings(&patch).await.expect("they make sense");
             for number in 0..PROVIDERS {
-                let profile = Profile { id: provider(number), display_name: None };
+                let profile = ProviderProfile { id: provider(number), display_name: None };
                 truth.put_provider(&profile).await.expect("it is written");
             }
         });
@@ -295,7 +295,7 @@ impl Scene {
         let failed = |error: lapsed_core::Error| Broken::new(Promise::P2, error.to_string());
         let mut after = Some(Cursor::default());
         while let Some(from) = after {
-            let page = daemon.it.reconcile(from, 100, Act::DryRun).await.map_err(failed)?;
+            let page = daemon.it.reconcile(from, 100, PassMode::DryRun).await.map_err(failed)?;
             holds(page.changes.is_empty(), Promise::P8, || format!("{:?}", page.changes))?;
             after = page.next;
         }

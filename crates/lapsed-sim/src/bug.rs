@@ -15,10 +15,10 @@ use std::sync::{Arc, Mutex};
 use futures::FutureExt;
 use lapsed_core::clock::Clock;
 use lapsed_core::owner::{Beat, Claim, Incarnation};
-use lapsed_core::registry::Found;
-use lapsed_core::registry::rules::{Guard, Strict};
+use lapsed_core::registry::FoundEntry;
+use lapsed_core::registry::rules::{OwnerGuard, StrictOwnerGuard};
 use lapsed_core::store::Store;
-use lapsed_core::sweep::brake::Setting;
+use lapsed_core::sweep::brake::BrakeSetting;
 use lapsed_core::sweep::{Batch, Census};
 use lapsed_core::{Error, Result, SystemId};
 use lapsed_embedded::Embedded;
@@ -164,12 +164,12 @@ impl Plant {
     }
 
     /// The rules of death.
-    pub fn guard(self: &Arc<Self>) -> Arc<dyn Guard> {
+    pub fn guard(self: &Arc<Self>) -> Arc<dyn OwnerGuard> {
         match self.bug {
             Some(Bug::GuardOutsideTheStep) => Arc::new(guard::Outside(self.clone())),
             Some(Bug::NoIncarnationCheck) => Arc::new(guard::Unchecked(self.clone())),
             Some(Bug::DeadMayRegister) => Arc::new(guard::Welcoming),
-            _ => Arc::new(Strict),
+            _ => Arc::new(StrictOwnerGuard),
         }
     }
 
@@ -211,14 +211,14 @@ impl Plant {
     /// A store without the grace behaves as one where the operator has waived it for ever.
     pub fn waive_grace(&self, store: &Embedded, system: &SystemId) {
         if self.is(Bug::NoStoreAwayGrace) {
-            let setting = Setting::Release { until_ms: u64::MAX };
+            let setting = BrakeSetting::Release { until_ms: u64::MAX };
             let _ = store.set_brake(system, setting).now_or_never();
         }
     }
 
     /// And does not say so.
-    pub fn hide_release(&self, setting: Setting) -> Setting {
-        if self.is(Bug::NoStoreAwayGrace) { Setting::Auto } else { setting }
+    pub fn hide_release(&self, setting: BrakeSetting) -> BrakeSetting {
+        if self.is(Bug::NoStoreAwayGrace) { BrakeSetting::Auto } else { setting }
     }
 
     /// Whether a start of a known name gives it the incarnation that it has.
@@ -242,7 +242,7 @@ impl Plant {
     }
 
     /// The answer to a lookup.
-    pub fn hide_ends(&self, mut found: Vec<Option<Found>>) -> Vec<Option<Found>> {
+    pub fn hide_ends(&self, mut found: Vec<Option<FoundEntry>>) -> Vec<Option<FoundEntry>> {
         if self.is(Bug::LookupFindsTheEnded) {
             found.iter_mut().flatten().for_each(|found| found.ended = None);
         }

@@ -82,7 +82,7 @@ pub struct Ground {
     broken: Option<(u64, Broken)>,
     /// Whether the store's wall clock was set while it was away: ages across it mean nothing.
     clock_was_set: bool,
-    settings: Vec<lapsed_core::sweep::brake::Setting>,
+    settings: Vec<lapsed_core::sweep::brake::BrakeSetting>,
 }
 
 /// The system that every run is about.
@@ -105,7 +105,7 @@ impl Ground {
             doubt: None,
             broken: None,
             clock_was_set: false,
-            settings: vec![lapsed_core::sweep::brake::Setting::Auto],
+            settings: vec![lapsed_core::sweep::brake::BrakeSetting::Auto],
         };
         ground.open();
         ground

@@ -20,7 +20,7 @@ use crate::disk::Keep;
 use crate::jobs::actors::Cast;
 use crate::jobs::bug::JobBug;
 use crate::jobs::ground::{Ground, TTL_MS};
-use crate::jobs::model::Place;
+use crate::jobs::model::ModelPlace;
 use crate::promise::{Checked, Failure, Promise, holds};
 
 /// What a run of jobs is called.
@@ -72,7 +72,7 @@ fn perform(ground: &mut Ground) -> Checked {
 fn all_came_right(ground: &mut Ground) -> Checked {
     ground.compare()?;
     for (id, job) in &ground.model.jobs {
-        let left = matches!(job.place, Place::Queued | Place::InFlight { .. });
+        let left = matches!(job.place, ModelPlace::Queued | ModelPlace::InFlight { .. });
         holds(!left, Promise::P2, || format!("{id} is still {:?}", job.place))?;
     }
     holds(ground.model.left.completed > 0, Promise::P2, || "nothing was done".to_owned())

@@ -9,16 +9,16 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lapsed_core::leader::Term;
-use lapsed_core::notes::{Notes, Unkept};
+use lapsed_core::notes::{NoNotes, NoteStore};
 use lapsed_core::owner::{Beat, Claim, Incarnation, OwnerInfo, OwnerStore};
 use lapsed_core::receipt::{Receipt, ReceiptQuery};
-use lapsed_core::registry::{Found, RegisterAnswer, RegistryStore, Take};
+use lapsed_core::registry::{FoundEntry, RegisterAnswer, RegistryStore, TakePolicy};
 use lapsed_core::store::{Store, StoreInfo};
-use lapsed_core::sweep::brake::Setting;
-use lapsed_core::sweep::policy::Mode;
+use lapsed_core::sweep::brake::BrakeSetting;
+use lapsed_core::sweep::policy::SweepMode;
 use lapsed_core::sweep::{
-    Act, Batch, BatchAnswer, BatchId, Census, Cursor, PageRequest, Suspect, SuspectPage, Sweep,
-    Tidied, TidyLimits,
+    Batch, BatchAnswer, BatchId, Census, Cursor, PageRequest, PassMode, Suspect, SuspectPage,
+    Sweep, Tidied, TidyLimits,
 };
 use lapsed_core::system::Restored;
 use lapsed_core::{Name, Result, SystemId};
@@ -56,9 +56,9 @@ impl Remote {
         self.watch.lock().expect("nobody panics while holding a watch").permit()
     }
 
-    fn check_leads(&self, act: Act, term: Option<u64>) {
+    fn check_leads(&self, act: PassMode, term: Option<u64>) {
         let leader = self.watch.lock().expect("nobody panics while holding a watch").mode;
-        if leader == Mode::Leader && act == Act::Reclaim {
+        if leader == SweepMode::Leader && act == PassMode::Reclaim {
             let mut ground = self.wire.world.ground();
             let checked = ground.check_leads(&self.wire.process.name, term);
             drop(ground);
@@ -105,7 +105,12 @@ impl OwnerStore for Remote {
 
 #[async_trait]
 impl RegistryStore for Remote {
-    async fn register(&self, claim: &Claim, keys: &[Name], take: Take) -> Result<RegisterAnswer> {
+    async fn register(
+        &self,
+        claim: &Claim,
+        keys: &[Name],
+        take: TakePolicy,
+    ) -> Result<RegisterAnswer> {
         let (claim, keys) = (claim.clone(), keys.to_vec());
         let op = move |ground: &mut crate::ground::Ground, who: &str| {
             ground.register(who, &claim, &keys, take)
@@ -118,7 +123,7 @@ impl RegistryStore for Remote {
         self.wire.call("unregister", move |ground, who| ground.unregister(who, &claim, &keys)).await
     }
 
-    async fn find(&self, keys: &[Name]) -> Result<Vec<Option<Found>>> {
+    async fn find(&self, keys: &[Name]) -> Result<Vec<Option<FoundEntry>>> {
         let keys = keys.to_vec();
         self.wire.call("find", move |ground, who| ground.find(who, &keys)).await
     }
@@ -187,7 +192,7 @@ impl Sweep for Remote {
 
     async fn tidy(&self, limits: TidyLimits) -> Result<Tidied> {
         let permit = self.permit();
-        self.check_leads(Act::Reclaim, limits.term);
+        self.check_leads(PassMode::Reclaim, limits.term);
         self.wire.call("tidy", move |ground, who| ground.tidy(who, limits, permit)).await
     }
 }
@@ -223,17 +228,17 @@ impl Store for Remote {
         self.wire.call("resign", move |ground, who| ground.resign(who, term)).await
     }
 
-    async fn brake_setting(&self, _: &SystemId) -> Result<Setting> {
+    async fn brake_setting(&self, _: &SystemId) -> Result<BrakeSetting> {
         let setting = self.wire.call("setting", |ground, _| ground.brake_setting()).await?;
         self.watch.lock().expect("nobody panics while holding a watch").setting = setting;
         Ok(setting)
     }
 
-    async fn set_brake(&self, _: &SystemId, setting: Setting) -> Result<()> {
+    async fn set_brake(&self, _: &SystemId, setting: BrakeSetting) -> Result<()> {
         self.wire.call("set brake", move |ground, who| ground.set_brake(who, setting)).await
     }
 
-    fn notes(&self) -> &dyn Notes {
-        &Unkept
+    fn notes(&self) -> &dyn NoteStore {
+        &NoNotes
     }
 }

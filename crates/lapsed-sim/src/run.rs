@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lapsed_core::Name;
-use lapsed_core::sweep::brake::Setting;
+use lapsed_core::sweep::brake::BrakeSetting;
 
 use crate::actors::{chaos, client, owner, sweeper};
 use crate::bug::{Bug, Plant};
@@ -128,7 +128,7 @@ fn calm_down(scene: &Scene) {
     scene.world.set_weather(Weather::CALM);
     chaos::open(scene);
     scene.world.ground().disk.set_fuse(None);
-    let auto = |ground: &mut Ground| ground.set_brake("operator", Setting::Auto);
+    let auto = |ground: &mut Ground| ground.set_brake("operator", BrakeSetting::Auto);
     let _ = scene.world.carry_out(&scene.host, auto);
     scene.owners().iter().for_each(|member| member.process.set_cut(false));
     scene.sweepers().values().for_each(|sweeper| sweeper.process.set_cut(false));

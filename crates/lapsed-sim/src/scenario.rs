@@ -1,6 +1,6 @@
 //! What a run is like: who takes part, what can go wrong, how often.
 
-use lapsed_core::sweep::policy::Mode;
+use lapsed_core::sweep::policy::SweepMode;
 
 use crate::actors::chaos::Deed;
 use crate::actors::chaos::Deed::*;
@@ -18,7 +18,7 @@ pub struct Scenario {
     pub clients: u64,
     /// How many keys there are to fight over.
     pub keys: u64,
-    pub mode: Mode,
+    pub mode: SweepMode,
     /// What can happen to calls.
     pub wire: WireFaults,
     /// Whether the dead must be gone within one interval, at any time.
@@ -52,7 +52,7 @@ pub const SCENARIOS: &[Scenario] = &[
         sweepers: (1, 3),
         clients: 3,
         keys: 60,
-        mode: Mode::Idempotent,
+        mode: SweepMode::Idempotent,
         wire: WireFaults::None,
         strict_lag: true,
         forgetful: false,
@@ -73,7 +73,7 @@ pub const SCENARIOS: &[Scenario] = &[
         sweepers: (2, 4),
         clients: 3,
         keys: 50,
-        mode: Mode::Idempotent,
+        mode: SweepMode::Idempotent,
         wire: WireFaults::All,
         strict_lag: false,
         forgetful: false,
@@ -100,7 +100,7 @@ pub const SCENARIOS: &[Scenario] = &[
         sweepers: (3, 4),
         clients: 4,
         keys: 40,
-        mode: Mode::Idempotent,
+        mode: SweepMode::Idempotent,
         wire: WireFaults::Late,
         strict_lag: false,
         forgetful: false,
@@ -121,7 +121,7 @@ pub const SCENARIOS: &[Scenario] = &[
         sweepers: (2, 3),
         clients: 2,
         keys: 40,
-        mode: Mode::Idempotent,
+        mode: SweepMode::Idempotent,
         wire: WireFaults::None,
         strict_lag: false,
         forgetful: false,
@@ -147,7 +147,7 @@ pub const SCENARIOS: &[Scenario] = &[
         sweepers: (1, 3),
         clients: 2,
         keys: 60,
-        mode: Mode::Idempotent,
+        mode: SweepMode::Idempotent,
         wire: WireFaults::None,
         strict_lag: false,
         forgetful: false,
@@ -169,7 +169,7 @@ pub const SCENARIOS: &[Scenario] = &[
         sweepers: (3, 4),
         clients: 2,
         keys: 60,
-        mode: Mode::Leader,
+        mode: SweepMode::Leader,
         wire: WireFaults::All,
         strict_lag: false,
         forgetful: false,
@@ -193,7 +193,7 @@ pub const SCENARIOS: &[Scenario] = &[
         sweepers: (2, 3),
         clients: 4,
         keys: 25,
-        mode: Mode::Idempotent,
+        mode: SweepMode::Idempotent,
         wire: WireFaults::All,
         strict_lag: false,
         forgetful: true,
@@ -216,7 +216,7 @@ pub const SCENARIOS: &[Scenario] = &[
         sweepers: (2, 4),
         clients: 3,
         keys: 60,
-        mode: Mode::Idempotent,
+        mode: SweepMode::Idempotent,
         wire: WireFaults::All,
         strict_lag: false,
         forgetful: false,

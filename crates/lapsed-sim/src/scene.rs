@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lapsed_core::Name;
 use lapsed_core::clock::Clock;
-use lapsed_core::sweep::policy::Mode;
+use lapsed_core::sweep::policy::SweepMode;
 use tokio::task::JoinHandle;
 
 use crate::actors::sweeper::Crewed;
@@ -102,11 +102,16 @@ impl Scene {
 
     /// The store, as that process sees it.
     pub fn remote(&self, process: &Arc<Process>) -> Arc<Remote> {
-        self.remote_for(process, Mode::Idempotent, usize::MAX)
+        self.remote_for(process, SweepMode::Idempotent, usize::MAX)
     }
 
     /// The same for a sweeper.
-    pub fn remote_for(&self, process: &Arc<Process>, mode: Mode, batch_max: usize) -> Arc<Remote> {
+    pub fn remote_for(
+        &self,
+        process: &Arc<Process>,
+        mode: SweepMode,
+        batch_max: usize,
+    ) -> Arc<Remote> {
         let wire = Wire { world: self.world.clone(), process: process.clone() };
         let watch = Watch::new(mode, batch_max, THRESHOLD_MS);
         Remote::new(wire, Duration::from_millis(THRESHOLD_MS), watch)

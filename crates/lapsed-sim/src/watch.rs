@@ -2,8 +2,8 @@
 //! second time and more simply than the brake itself.
 
 use lapsed_core::sweep::Census;
-use lapsed_core::sweep::brake::Setting;
-use lapsed_core::sweep::policy::Mode;
+use lapsed_core::sweep::brake::BrakeSetting;
+use lapsed_core::sweep::policy::SweepMode;
 
 use crate::ground::Permit;
 
@@ -15,9 +15,9 @@ const OWNERS_MIN: u64 = 10;
 #[derive(Clone, Debug)]
 pub struct Watch {
     /// Whether it must lead to act.
-    pub mode: Mode,
+    pub mode: SweepMode,
     /// What the operator said, as it last read.
-    pub setting: Setting,
+    pub setting: BrakeSetting,
     batch_max: usize,
     threshold_ms: u64,
     store_seen: Option<String>,
@@ -31,10 +31,10 @@ pub struct Watch {
 
 impl Watch {
     /// Was told nothing yet.
-    pub fn new(mode: Mode, batch_max: usize, threshold_ms: u64) -> Self {
+    pub fn new(mode: SweepMode, batch_max: usize, threshold_ms: u64) -> Self {
         Watch {
             mode,
-            setting: Setting::Auto,
+            setting: BrakeSetting::Auto,
             batch_max,
             threshold_ms,
             store_seen: None,
@@ -66,12 +66,12 @@ impl Watch {
         let all = census.owners_live + dying;
         let mass =
             census.owners_overdue > 0 && all >= OWNERS_MIN && dying as f64 > SHARE * all as f64;
-        if !away && self.setting != Setting::Hold {
+        if !away && self.setting != BrakeSetting::Hold {
             self.mass_since = mass.then(|| self.mass_since.unwrap_or(now));
         }
         let fresh = self.mass_since.is_some_and(|since| now < since + self.threshold_ms);
         self.held = match self.setting {
-            Setting::Hold => Some("the operator holds the brake"),
+            BrakeSetting::Hold => Some("the operator holds the brake"),
             _ if away => Some("this sweeper has just seen the store away"),
             _ if fresh => Some("more than half of the owners would be dead at once"),
             _ => None,

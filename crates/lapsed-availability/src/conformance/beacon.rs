@@ -4,12 +4,12 @@ use std::sync::atomic::Ordering;
 
 use futures::future::join_all;
 
-use super::Bench;
+use super::AvailabilityBench;
 use crate::rules::SettingsPatch;
 use crate::{Snapshot, SnapshotTurn, Source};
 
 /// Many ask at once, on several daemons: one computes.
-pub async fn one_snapshot_serves_all(b: Bench) {
+pub async fn one_snapshot_serves_all(b: AvailabilityBench) {
     b.online("p").await;
     let daemons = [b.f.daemon(), b.f.daemon(), b.f.daemon(), b.f.daemon()];
     let asked = join_all((0..80).map(|n| daemons[n % 4].beacon())).await;
@@ -22,7 +22,7 @@ pub async fn one_snapshot_serves_all(b: Bench) {
     assert_eq!(computed.sum::<u64>(), 1);
 }
 
-pub async fn a_change_of_settings_drops_it(b: Bench) {
+pub async fn a_change_of_settings_drops_it(b: AvailabilityBench) {
     b.online("p").await;
     assert_eq!(b.it.beacon().await.unwrap().answer.count, 1);
     let patch = SettingsPatch { max_customers_per_mitra: Some(0), ..Default::default() };
@@ -32,7 +32,7 @@ pub async fn a_change_of_settings_drops_it(b: Bench) {
 }
 
 /// Somebody came or went.
-pub async fn a_flip_drops_it(b: Bench) {
+pub async fn a_flip_drops_it(b: AvailabilityBench) {
     let id = b.online("p").await;
     assert_eq!(b.it.beacon().await.unwrap().answer.count, 1);
     b.it.set_offline(&id).await.unwrap();
@@ -45,7 +45,7 @@ pub async fn a_flip_drops_it(b: Bench) {
 }
 
 /// Whoever began to count before a change does not hand in what was true before it.
-pub async fn a_dropped_turn_is_void(b: Bench) {
+pub async fn a_dropped_turn_is_void(b: AvailabilityBench) {
     let turn = b.f.mirror.snapshot(60_000).await.unwrap().unwrap();
     let SnapshotTurn::Yours(turn) = turn else { panic!("{turn:?}") };
     let other = b.f.mirror.snapshot(60_000).await.unwrap().unwrap();

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use futures::future::join;
 
-use super::{Bench, has_beat, name};
-use crate::{Beat, SessionChange, Told};
-use lapsed_core::sweep::Act;
+use super::{AvailabilityBench, has_beat, name};
+use crate::{MirrorUpdate, ProviderBeat, SessionChange};
+use lapsed_core::sweep::PassMode;
 
 /// C1: the mirror is lost and seeded again and again; the dead stay dead.
-pub async fn trap_c1_seeding_does_not_revive_the_dead(b: Bench) {
+pub async fn trap_c1_seeding_does_not_revive_the_dead(b: AvailabilityBench) {
     let id = b.online("p").await;
     b.silence().await;
     for _ in 0..3 {
@@ -24,14 +24,14 @@ pub async fn trap_c1_seeding_does_not_revive_the_dead(b: Bench) {
 }
 
 /// P7: whoever is alive has a whole threshold to beat again.
-pub async fn a_mirror_that_came_back_is_no_mass_death(b: Bench) {
+pub async fn a_mirror_that_came_back_is_no_mass_death(b: AvailabilityBench) {
     let [p, q] = [b.online("p").await, b.online("q").await];
     b.silence().await;
     (b.f.lose)().await;
     b.it.seed().await.unwrap();
     let report = b.sweep().await;
     assert_eq!(report.reclaimed, 0, "{report:?}");
-    assert_eq!(b.beat(&p).await, Beat::Noted);
+    assert_eq!(b.beat(&p).await, ProviderBeat::Noted);
     assert_eq!(b.available().await.0, ["p"], "fresh at once");
     for _ in 0..4 {
         (b.f.advance)(b.f.stale / 3).await;
@@ -44,11 +44,11 @@ pub async fn a_mirror_that_came_back_is_no_mass_death(b: Bench) {
 }
 
 /// C3: nothing in the truth to count, and something in the mirror.
-pub async fn trap_c3_a_stale_counter_is_corrected(b: Bench) {
+pub async fn trap_c3_a_stale_counter_is_corrected(b: AvailabilityBench) {
     let id = b.online("p").await;
     b.mislead(&id, |state| state.sessions = 7).await;
     assert!(b.available().await.0.is_empty());
-    let changes = b.reconcile(Act::Reclaim).await;
+    let changes = b.reconcile(PassMode::Reclaim).await;
     assert_eq!(changes.len(), 1, "{changes:?}");
     assert_eq!(b.seen(&id).await.sessions, Some(0));
     assert_eq!(b.available().await.0, ["p"]);
@@ -56,7 +56,7 @@ pub async fn trap_c3_a_stale_counter_is_corrected(b: Bench) {
 }
 
 /// X7: the truth lost its last commits; what the mirror has is newer by number, and not true.
-pub async fn trap_x7_a_mirror_ahead_of_its_truth_is_set_right(b: Bench) {
+pub async fn trap_x7_a_mirror_ahead_of_its_truth_is_set_right(b: AvailabilityBench) {
     let id = b.online("p").await;
     b.mislead(&id, |state| {
         state.online = false;
@@ -64,7 +64,7 @@ pub async fn trap_x7_a_mirror_ahead_of_its_truth_is_set_right(b: Bench) {
         state.version += 1_000_000_000;
     })
     .await;
-    assert!(!b.reconcile(Act::Reclaim).await.is_empty());
+    assert!(!b.reconcile(PassMode::Reclaim).await.is_empty());
     let seen = b.seen(&id).await;
     assert!(seen.online && !seen.deactivated, "{seen:?}");
     assert!(b.state(&id).await.version >= seen.version.unwrap());
@@ -74,7 +74,7 @@ pub async fn trap_x7_a_mirror_ahead_of_its_truth_is_set_right(b: Bench) {
     b.agree().await;
 }
 
-pub async fn strangers_are_removed_and_the_missing_added(b: Bench) {
+pub async fn strangers_are_removed_and_the_missing_added(b: AvailabilityBench) {
     let id = b.online("p").await;
     let provider = id.clone();
     b.session(SessionChange::Accept { session: name("s"), provider }).await;
@@ -82,12 +82,12 @@ pub async fn strangers_are_removed_and_the_missing_added(b: Bench) {
     let mut state = b.state(&id).await;
     state.id = stranger.clone();
     let now_ms = b.f.mirror.now_ms().await.unwrap();
-    let told = [Told { state, beat_ms: Some(now_ms) }];
+    let told = [MirrorUpdate { state, beat_ms: Some(now_ms) }];
     b.f.mirror.apply(&told, None).await.unwrap();
     let version = b.seen(&id).await.version;
     assert_eq!(b.f.mirror.forget(&[(id.clone(), version)]).await.unwrap(), 1);
     assert_eq!(b.available().await.0, ["stranger"]);
-    assert!(b.reconcile(Act::Reclaim).await.len() >= 2);
+    assert!(b.reconcile(PassMode::Reclaim).await.len() >= 2);
     assert_eq!(b.available().await.0, ["p"]);
     let seen = b.seen(&stranger).await;
     assert!(!seen.online && !has_beat(&seen) && seen.version.is_none(), "{seen:?}");
@@ -96,12 +96,12 @@ pub async fn strangers_are_removed_and_the_missing_added(b: Bench) {
 }
 
 /// An operator looks first.
-pub async fn a_dry_run_names_what_differs_and_changes_nothing(b: Bench) {
+pub async fn a_dry_run_names_what_differs_and_changes_nothing(b: AvailabilityBench) {
     let [p, q] = [b.online("p").await, b.online("q").await];
     b.mislead(&p, |state| state.online = false).await;
     b.mislead(&q, |state| state.sessions = 3).await;
     for _ in 0..2 {
-        let mut changes = b.reconcile(Act::DryRun).await;
+        let mut changes = b.reconcile(PassMode::DryRun).await;
         changes.sort_by(|a, b| a.key.cmp(&b.key));
         let named: Vec<&str> = changes.iter().map(|change| change.key.as_str()).collect();
         assert_eq!(named, ["p", "q"], "{changes:?}");
@@ -112,7 +112,7 @@ pub async fn a_dry_run_names_what_differs_and_changes_nothing(b: Bench) {
 }
 
 /// The first pages are gone when the last arrive: it must not answer then.
-pub async fn a_seed_that_was_cut_by_a_loss_is_void(b: Bench) {
+pub async fn a_seed_that_was_cut_by_a_loss_is_void(b: AvailabilityBench) {
     b.online("p").await;
     let attempt = b.f.mirror.begin_seed().await.unwrap();
     (b.f.lose)().await;
@@ -123,7 +123,7 @@ pub async fn a_seed_that_was_cut_by_a_loss_is_void(b: Bench) {
     assert_eq!(b.f.mirror.count_online().await.unwrap(), Some(1));
 }
 
-pub async fn trap_c9_beats_in_the_truth_only_go_forward(b: Bench) {
+pub async fn trap_c9_beats_in_the_truth_only_go_forward(b: AvailabilityBench) {
     let id = b.online("p").await;
     let beat = async || b.it.describe(&id).await.unwrap().unwrap().last_heartbeat_ms.unwrap();
     let first = beat().await;
@@ -144,12 +144,12 @@ pub async fn trap_c9_beats_in_the_truth_only_go_forward(b: Bench) {
 }
 
 /// The seed's heartbeat mirror.
-pub async fn beats_reach_the_truth_as_old_as_they_are(b: Bench) {
+pub async fn beats_reach_the_truth_as_old_as_they_are(b: AvailabilityBench) {
     let [id, silent] = [b.online("p").await, b.online("silent").await];
     let listed = async |id| b.it.describe(id).await.unwrap().unwrap().last_heartbeat_ms.unwrap();
     let before = [listed(&id).await, listed(&silent).await];
     (b.f.advance)(b.f.stale.max(Duration::from_secs(2))).await;
-    assert_eq!(b.beat(&id).await, Beat::Noted);
+    assert_eq!(b.beat(&id).await, ProviderBeat::Noted);
     assert_eq!(b.it.mirror_beats().await.unwrap(), 1);
     assert!(listed(&id).await > before[0]);
     assert_eq!(listed(&silent).await, before[1], "who is silent is not refreshed");
@@ -157,7 +157,7 @@ pub async fn beats_reach_the_truth_as_old_as_they_are(b: Bench) {
 }
 
 /// C2 once more: toggles while it is being seeded.
-pub async fn seeding_beside_toggles_ends_in_the_truth(b: Bench) {
+pub async fn seeding_beside_toggles_ends_in_the_truth(b: AvailabilityBench) {
     let mut ids = Vec::new();
     for n in 0..12 {
         ids.push(b.online(&format!("p{n:02}")).await);

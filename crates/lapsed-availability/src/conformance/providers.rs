@@ -2,15 +2,15 @@
 
 use futures::future::join_all;
 
-use super::{Bench, has_beat, name, state_of};
-use crate::{Beat, Source, Told};
+use super::{AvailabilityBench, has_beat, name, state_of};
+use crate::{MirrorUpdate, ProviderBeat, Source};
 
 /// The seed's write paths.
-pub async fn online_is_told_with_a_beat_and_offline_without(b: Bench) {
+pub async fn online_is_told_with_a_beat_and_offline_without(b: AvailabilityBench) {
     let id = b.online("p").await;
     let seen = b.seen(&id).await;
     assert!(seen.online && has_beat(&seen) && !seen.deactivated, "{seen:?}");
-    assert_eq!(b.beat(&id).await, Beat::Noted);
+    assert_eq!(b.beat(&id).await, ProviderBeat::Noted);
     assert_eq!(b.available().await, (vec!["p".to_owned()], Source::Mirror));
     let set = b.it.set_offline(&id).await.unwrap().unwrap();
     assert!(set.mirrored && set.answer.changed && !set.answer.state.online);
@@ -21,7 +21,7 @@ pub async fn online_is_told_with_a_beat_and_offline_without(b: Bench) {
 }
 
 /// An application that says it again begins anew: what was decided about the time before is void.
-pub async fn a_second_online_is_a_new_epoch_and_no_flip(b: Bench) {
+pub async fn a_second_online_is_a_new_epoch_and_no_flip(b: AvailabilityBench) {
     let id = b.online("p").await;
     let before = b.state(&id).await;
     let again = b.it.set_online(&id).await.unwrap();
@@ -36,31 +36,31 @@ pub async fn a_second_online_is_a_new_epoch_and_no_flip(b: Bench) {
 }
 
 /// Nothing is made for somebody unknown.
-pub async fn nobody_knows_a_stranger(b: Bench) {
+pub async fn nobody_knows_a_stranger(b: AvailabilityBench) {
     let id = name("nobody");
     assert!(b.it.set_online(&id).await.unwrap().is_none());
     assert!(b.it.set_offline(&id).await.unwrap().is_none());
     assert!(b.it.deactivate(&id).await.unwrap().is_none());
-    assert_eq!(b.beat(&id).await, Beat::Offline);
+    assert_eq!(b.beat(&id).await, ProviderBeat::Offline);
     assert!(!b.it.is_reachable(&id).await.unwrap().answer);
     assert!(b.it.status(&id).await.unwrap().is_none());
     assert!(b.f.truth.read(&[id]).await.unwrap().is_empty());
     b.agree().await;
 }
 
-pub async fn trap_c10_a_beat_of_somebody_offline_leaves_nothing(b: Bench) {
+pub async fn trap_c10_a_beat_of_somebody_offline_leaves_nothing(b: AvailabilityBench) {
     let id = b.provider("p").await;
-    assert_eq!(b.beat(&id).await, Beat::Offline);
+    assert_eq!(b.beat(&id).await, ProviderBeat::Offline);
     assert!(!has_beat(&b.seen(&id).await));
     b.it.set_online(&id).await.unwrap();
     b.it.set_offline(&id).await.unwrap();
-    assert_eq!(b.beat(&id).await, Beat::Offline);
+    assert_eq!(b.beat(&id).await, ProviderBeat::Offline);
     assert!(!has_beat(&b.seen(&id).await));
-    assert_eq!(b.f.truth.beat(std::slice::from_ref(&id)).await.unwrap(), [Beat::Offline]);
-    assert_eq!(b.f.truth.beat(&[name("nobody"), id]).await.unwrap(), [Beat::Offline; 2]);
+    assert_eq!(b.f.truth.beat(std::slice::from_ref(&id)).await.unwrap(), [ProviderBeat::Offline]);
+    assert_eq!(b.f.truth.beat(&[name("nobody"), id]).await.unwrap(), [ProviderBeat::Offline; 2]);
 }
 
-pub async fn trap_c7_the_deactivated_count_nowhere(b: Bench) {
+pub async fn trap_c7_the_deactivated_count_nowhere(b: AvailabilityBench) {
     let [id, other] = [b.online("p").await, b.online("q").await];
     assert_eq!(b.it.count_online().await.unwrap().answer, 2);
     let off = b.it.deactivate(&id).await.unwrap().unwrap();
@@ -80,25 +80,28 @@ pub async fn trap_c7_the_deactivated_count_nowhere(b: Bench) {
 }
 
 /// A beat does not go through, wherever it arrives.
-pub async fn the_deactivated_are_refused_and_come_back(b: Bench) {
+pub async fn the_deactivated_are_refused_and_come_back(b: AvailabilityBench) {
     let id = b.online("p").await;
     b.it.deactivate(&id).await.unwrap();
-    assert_eq!(b.beat(&id).await, Beat::Deactivated);
-    assert_eq!(b.f.truth.beat(std::slice::from_ref(&id)).await.unwrap(), [Beat::Deactivated]);
+    assert_eq!(b.beat(&id).await, ProviderBeat::Deactivated);
+    assert_eq!(
+        b.f.truth.beat(std::slice::from_ref(&id)).await.unwrap(),
+        [ProviderBeat::Deactivated]
+    );
     assert!(!b.it.deactivate(&id).await.unwrap().unwrap().answer.changed);
     assert!(b.it.activate(&id).await.unwrap().unwrap().answer.changed);
-    assert_eq!(b.beat(&id).await, Beat::Noted);
+    assert_eq!(b.beat(&id).await, ProviderBeat::Noted);
     assert_eq!(b.available().await.0, ["p"]);
     b.agree().await;
 }
 
 /// C2: whoever read before a toggle and writes after it.
-pub async fn trap_c2_an_older_state_is_not_taken_over(b: Bench) {
+pub async fn trap_c2_an_older_state_is_not_taken_over(b: AvailabilityBench) {
     let id = b.online("p").await;
     let read = b.state(&id).await;
     let now_ms = b.f.mirror.now_ms().await.unwrap();
     b.it.set_offline(&id).await.unwrap();
-    let late = [Told { state: read, beat_ms: Some(now_ms) }];
+    let late = [MirrorUpdate { state: read, beat_ms: Some(now_ms) }];
     assert_eq!(b.f.mirror.apply(&late, None).await.unwrap(), Some(0));
     let seen = b.seen(&id).await;
     assert!(!seen.online && !has_beat(&seen), "{seen:?}");
@@ -106,7 +109,7 @@ pub async fn trap_c2_an_older_state_is_not_taken_over(b: Bench) {
 }
 
 /// C6, for those who toggle.
-pub async fn trap_c6_the_log_has_a_row_a_flip(b: Bench) {
+pub async fn trap_c6_the_log_has_a_row_a_flip(b: AvailabilityBench) {
     let id = b.online("p").await;
     let [one, two] = [b.f.daemon(), b.f.daemon()];
     let offs = join_all([one.set_offline(&id), two.set_offline(&id)]).await;
@@ -118,7 +121,7 @@ pub async fn trap_c6_the_log_has_a_row_a_flip(b: Bench) {
 }
 
 /// Whatever the order in which the mirror hears of them.
-pub async fn many_toggles_at_once_end_the_same_in_both(b: Bench) {
+pub async fn many_toggles_at_once_end_the_same_in_both(b: AvailabilityBench) {
     let id = b.provider("p").await;
     let daemons = [b.f.daemon(), b.f.daemon(), b.f.daemon()];
     for _ in 0..5 {
@@ -144,11 +147,11 @@ pub async fn many_toggles_at_once_end_the_same_in_both(b: Bench) {
 }
 
 /// A second putting changes the name alone.
-pub async fn names_are_kept(b: Bench) {
+pub async fn names_are_kept(b: AvailabilityBench) {
     let id = b.online("p").await;
     let listed = b.it.describe(&id).await.unwrap().unwrap();
     assert_eq!(listed.display_name.as_deref(), Some("Name of p"));
-    let profile = crate::Profile { id: id.clone(), display_name: None };
+    let profile = crate::ProviderProfile { id: id.clone(), display_name: None };
     b.it.put_provider(&profile).await.unwrap();
     let listed = b.it.describe(&id).await.unwrap().unwrap();
     assert_eq!(listed.display_name.as_deref(), Some("Name of p"));

@@ -2,15 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use super::{Bench, name};
+use super::{AvailabilityBench, name};
 use crate::rules::SettingsPatch;
-use crate::{Beat, Listing, SessionChange, Source};
+use crate::{ProviderBeat, ProviderQuery, SessionChange, Source};
 use lapsed_core::error::Error;
 use lapsed_core::sweep::Cursor;
 use lapsed_core::system::System;
 
 /// Each condition alone keeps somebody out.
-pub async fn available_is_online_active_fresh_and_below_capacity(b: Bench) {
+pub async fn available_is_online_active_fresh_and_below_capacity(b: AvailabilityBench) {
     let [full, inactive, off] =
         [b.online("full").await, b.online("inactive").await, b.online("off").await];
     b.online("ok").await;
@@ -32,19 +32,19 @@ pub async fn available_is_online_active_fresh_and_below_capacity(b: Bench) {
 }
 
 /// Freshness is judged when somebody asks.
-pub async fn the_silent_are_not_available_before_any_pass(b: Bench) {
+pub async fn the_silent_are_not_available_before_any_pass(b: AvailabilityBench) {
     let [silent, alive] = [b.online("silent").await, b.online("alive").await];
     b.silence().await;
-    assert_eq!(b.beat(&alive).await, Beat::Noted);
+    assert_eq!(b.beat(&alive).await, ProviderBeat::Noted);
     assert_eq!(b.available().await.0, ["alive"]);
     assert!(!b.it.is_reachable(&silent).await.unwrap().answer);
     assert!(b.state(&silent).await.online, "nobody has set it offline yet");
-    assert_eq!(b.beat(&silent).await, Beat::Noted, "it may come back until then");
+    assert_eq!(b.beat(&silent).await, ProviderBeat::Noted, "it may come back until then");
     assert_eq!(b.available().await.0, ["alive", "silent"]);
 }
 
 /// In pages of a few, everybody once, also with those in between who are not available.
-pub async fn pages_have_everybody_once(b: Bench) {
+pub async fn pages_have_everybody_once(b: AvailabilityBench) {
     let mut expected = BTreeSet::new();
     for n in 0..23 {
         let id = b.online(&format!("p{n:02}")).await;
@@ -76,7 +76,7 @@ pub async fn pages_have_everybody_once(b: Bench) {
 }
 
 /// Whoever changes them is followed at once; nonsense is refused.
-pub async fn settings_are_live_and_checked(b: Bench) {
+pub async fn settings_are_live_and_checked(b: AvailabilityBench) {
     let id = b.online("p").await;
     let provider = id.clone();
     b.session(SessionChange::Accept { session: name("s"), provider }).await;
@@ -96,7 +96,7 @@ pub async fn settings_are_live_and_checked(b: Bench) {
 }
 
 /// `require_ping` off: silence means nothing.
-pub async fn without_pings_nobody_is_silent(b: Bench) {
+pub async fn without_pings_nobody_is_silent(b: AvailabilityBench) {
     b.online("p").await;
     let patch = SettingsPatch { require_ping: Some(false), ..Default::default() };
     b.it.set_settings(&patch).await.unwrap();
@@ -107,7 +107,7 @@ pub async fn without_pings_nobody_is_silent(b: Bench) {
 }
 
 /// A mirror that lost its data is asked by nobody until it has them again.
-pub async fn an_unseeded_mirror_is_not_believed(b: Bench) {
+pub async fn an_unseeded_mirror_is_not_believed(b: AvailabilityBench) {
     let id = b.online("p").await;
     (b.f.lose)().await;
     assert_eq!(b.available().await, (vec!["p".to_owned()], Source::Truth));
@@ -115,7 +115,7 @@ pub async fn an_unseeded_mirror_is_not_believed(b: Bench) {
     let reachable = b.it.is_reachable(&id).await.unwrap();
     assert_eq!((reachable.answer, reachable.source), (true, Source::Truth));
     let beat = b.it.heartbeat(std::slice::from_ref(&id)).await.unwrap();
-    assert_eq!((beat.answer[0], beat.source), (Beat::Noted, Source::Truth));
+    assert_eq!((beat.answer[0], beat.source), (ProviderBeat::Noted, Source::Truth));
     let beacon = b.it.beacon().await.unwrap();
     assert_eq!((beacon.answer.count, beacon.source), (1, Source::Truth));
     assert_eq!(b.it.beacon().await.unwrap().source, Source::Cache);
@@ -124,25 +124,25 @@ pub async fn an_unseeded_mirror_is_not_believed(b: Bench) {
     b.agree().await;
 }
 
-pub async fn lists_have_names_and_counts(b: Bench) {
+pub async fn lists_have_names_and_counts(b: AvailabilityBench) {
     let id = b.online("p").await;
     b.provider("q").await;
     let provider = id.clone();
     b.session(SessionChange::Accept { session: name("s"), provider }).await;
-    let all = b.it.list(&Listing { limit: 10, ..Listing::default() }).await.unwrap();
+    let all = b.it.list(&ProviderQuery { limit: 10, ..ProviderQuery::default() }).await.unwrap();
     assert_eq!(all.iter().map(|one| one.id.as_str()).collect::<Vec<_>>(), ["p", "q"]);
     assert_eq!((all[0].active_session_count, all[0].is_online), (1, true));
     assert!(all[0].last_online_ms.is_some() && all[1].last_online_ms.is_none());
-    let online = Listing { limit: 10, online_only: true, ..Listing::default() };
+    let online = ProviderQuery { limit: 10, online_only: true, ..ProviderQuery::default() };
     assert_eq!(b.it.list(&online).await.unwrap().len(), 1);
-    let rest = Listing { limit: 10, after: Some(id.clone()), ..Listing::default() };
+    let rest = ProviderQuery { limit: 10, after: Some(id.clone()), ..ProviderQuery::default() };
     assert_eq!(b.it.list(&rest).await.unwrap()[0].id.as_str(), "q");
     let status = b.it.status(&id).await.unwrap().unwrap().answer;
     assert!(status.is_online && status.is_reachable && status.is_available, "{status:?}");
 }
 
 /// A verdict for each way of being.
-pub async fn why_is_told_in_words(b: Bench) {
+pub async fn why_is_told_in_words(b: AvailabilityBench) {
     let id = b.online("p").await;
     let verdict = async |id: &str| b.it.explain(id).await.unwrap().verdict;
     assert_eq!(verdict("p").await, "available");

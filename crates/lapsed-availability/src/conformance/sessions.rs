@@ -2,7 +2,7 @@
 
 use futures::future::join_all;
 
-use super::{Bench, name};
+use super::{AvailabilityBench, name};
 use crate::SessionChange::{Accept, Cancel, End, Expire, Extend, Reroute, Resume};
 use crate::{SessionChange, SessionOutcome, SessionRefusal, SessionStatus};
 use lapsed_core::name::Name;
@@ -11,12 +11,12 @@ fn accept(session: &str, provider: &Name) -> SessionChange {
     Accept { session: name(session), provider: provider.clone() }
 }
 
-async fn counts(b: &Bench, id: &Name) -> (u64, Option<u64>) {
+async fn counts(b: &AvailabilityBench, id: &Name) -> (u64, Option<u64>) {
     (b.state(id).await.sessions, b.seen(id).await.sessions)
 }
 
 /// The seed's capacity lifecycle.
-pub async fn the_life_of_a_session(b: Bench) {
+pub async fn the_life_of_a_session(b: AvailabilityBench) {
     let id = b.online("p").await;
     let done = b.session(accept("s", &id)).await;
     assert!(done.mirrored);
@@ -35,7 +35,7 @@ pub async fn the_life_of_a_session(b: Bench) {
 }
 
 /// Active, waiting to be paid for, active again: the provider is occupied all the time.
-pub async fn extending_keeps_the_provider_occupied(b: Bench) {
+pub async fn extending_keeps_the_provider_occupied(b: AvailabilityBench) {
     let id = b.online("p").await;
     b.session(accept("s", &id)).await;
     b.session(Extend { session: name("s") }).await;
@@ -51,7 +51,7 @@ pub async fn extending_keeps_the_provider_occupied(b: Bench) {
 }
 
 /// One less here and one more there, in one step.
-pub async fn rerouting_moves_one_place(b: Bench) {
+pub async fn rerouting_moves_one_place(b: AvailabilityBench) {
     let [p, q] = [b.online("p").await, b.online("q").await];
     b.session(accept("s", &p)).await;
     b.session(Reroute { session: name("s"), to: q.clone() }).await;
@@ -64,7 +64,7 @@ pub async fn rerouting_moves_one_place(b: Bench) {
 }
 
 /// A second end changes nothing, and nothing below nothing is counted.
-pub async fn what_is_over_stays_over(b: Bench) {
+pub async fn what_is_over_stays_over(b: AvailabilityBench) {
     let id = b.online("p").await;
     b.session(accept("s", &id)).await;
     b.session(End { session: name("s") }).await;
@@ -81,7 +81,7 @@ pub async fn what_is_over_stays_over(b: Bench) {
 }
 
 /// Nobody gets more than it can have, nor what it may not have.
-pub async fn the_full_and_the_deactivated_are_refused(b: Bench) {
+pub async fn the_full_and_the_deactivated_are_refused(b: AvailabilityBench) {
     let [p, q] = [b.online("p").await, b.online("q").await];
     b.session(accept("s", &p)).await;
     b.session(accept("t", &p)).await;
@@ -97,7 +97,7 @@ pub async fn the_full_and_the_deactivated_are_refused(b: Bench) {
 }
 
 /// Of two who accept, one has it.
-pub async fn a_session_is_taken_once(b: Bench) {
+pub async fn a_session_is_taken_once(b: AvailabilityBench) {
     let [p, q] = [b.online("p").await, b.online("q").await];
     let both = [accept("s", &p), accept("s", &q)];
     let answers = join_all(both.iter().map(|change| b.it.change_session(change))).await;
@@ -110,7 +110,7 @@ pub async fn a_session_is_taken_once(b: Bench) {
 }
 
 /// C8: two at once, and what each tells the mirror, in any order.
-pub async fn trap_c8_changes_at_once_end_in_the_count_of_the_truth(b: Bench) {
+pub async fn trap_c8_changes_at_once_end_in_the_count_of_the_truth(b: AvailabilityBench) {
     let many =
         crate::rules::SettingsPatch { max_customers_per_mitra: Some(1_000), ..Default::default() };
     b.it.set_settings(&many).await.unwrap();

@@ -1,21 +1,21 @@
-//! Setting the silent offline.
+//! BrakeSetting the silent offline.
 
 use std::sync::Arc;
 
 use futures::future::join_all;
 
-use super::{Bench, has_beat, name};
+use super::{AvailabilityBench, has_beat, name};
 use crate::rules::SettingsPatch;
-use crate::{Availability, Beat, Flip, Source};
+use crate::{Availability, Flip, ProviderBeat, Source};
 use lapsed_core::name::Name;
 use lapsed_core::receipt::Reason;
-use lapsed_core::schedule::Stop;
-use lapsed_core::sweep::brake::Setting;
-use lapsed_core::sweep::{Act, Batch, Outcome, Refusal, Stopped, Sweep};
+use lapsed_core::schedule::StopSignal;
+use lapsed_core::sweep::brake::BrakeSetting;
+use lapsed_core::sweep::{Batch, Outcome, PassMode, Refusal, Stopped, Sweep};
 use lapsed_core::system::{Restored, System};
 
 /// The mirror decides, and the sweeper dies before the truth knows.
-async fn doom(b: &Bench, id: &Name) -> Batch {
+async fn doom(b: &AvailabilityBench, id: &Name) -> Batch {
     let suspects: Vec<_> = b.suspects().await.into_iter().filter(|one| one.key == *id).collect();
     assert_eq!(suspects.len(), 1, "{id} is not suspected");
     let batch = b.batch(suspects);
@@ -26,7 +26,7 @@ async fn doom(b: &Bench, id: &Name) -> Batch {
 }
 
 /// The whole of it: the seed's auto-offline.
-pub async fn the_silent_are_set_offline_once(b: Bench) {
+pub async fn the_silent_are_set_offline_once(b: AvailabilityBench) {
     let [silent, alive] = [b.online("silent").await, b.online("alive").await];
     b.silence().await;
     b.beat(&alive).await;
@@ -41,19 +41,19 @@ pub async fn the_silent_are_set_offline_once(b: Bench) {
     assert_eq!((&receipts[0].key, receipts[0].reason), (&silent, Reason::HeartbeatStale));
     let log = b.f.truth.log(&silent, 10).await.unwrap();
     assert_eq!(log.iter().map(|flap| flap.online).collect::<Vec<_>>(), [false, true]);
-    assert_eq!(b.beat(&silent).await, Beat::Offline, "it is told");
+    assert_eq!(b.beat(&silent).await, ProviderBeat::Offline, "it is told");
     let again = b.sweep().await;
     assert_eq!((again.suspects, again.reclaimed), (0, 0), "{again:?}");
     b.agree().await;
 }
 
 /// C5: silent when the page was read, and a beat arrived first.
-pub async fn trap_c5_a_beat_before_the_decision_wins(b: Bench) {
+pub async fn trap_c5_a_beat_before_the_decision_wins(b: AvailabilityBench) {
     let id = b.online("p").await;
     b.silence().await;
     let suspects = b.suspects().await;
     assert_eq!(suspects.len(), 1);
-    assert_eq!(b.beat(&id).await, Beat::Noted);
+    assert_eq!(b.beat(&id).await, ProviderBeat::Noted);
     let answer = b.it.reclaim(b.batch(suspects)).await.unwrap();
     assert_eq!(answer.outcomes, [Outcome::Refused(Refusal::Alive)]);
     assert!(b.state(&id).await.online && has_beat(&b.seen(&id).await));
@@ -62,12 +62,15 @@ pub async fn trap_c5_a_beat_before_the_decision_wins(b: Bench) {
 
 /// From the decision on nobody finds it by the mirror; a beat is the truth's to judge, which has not set it
 /// offline.
-pub async fn after_the_decision_a_beat_is_judged_by_the_truth(b: Bench) {
+pub async fn after_the_decision_a_beat_is_judged_by_the_truth(b: AvailabilityBench) {
     let id = b.online("p").await;
     b.silence().await;
     doom(&b, &id).await;
     let answer = b.it.heartbeat(&[name("nobody"), id.clone()]).await.unwrap();
-    assert_eq!((answer.answer, answer.source), (vec![Beat::Offline, Beat::Noted], Source::Truth));
+    assert_eq!(
+        (answer.answer, answer.source),
+        (vec![ProviderBeat::Offline, ProviderBeat::Noted], Source::Truth)
+    );
     let seen = b.seen(&id).await;
     assert!(seen.online && has_beat(&seen) && seen.doomed.is_none(), "back at once: {seen:?}");
     assert_eq!(b.available().await.0, ["p"]);
@@ -79,7 +82,7 @@ pub async fn after_the_decision_a_beat_is_judged_by_the_truth(b: Bench) {
 }
 
 /// The truth has set it offline, and the mirror was not told: it is told by the truth.
-pub async fn a_beat_after_the_truth_has_set_it_offline_is_told(b: Bench) {
+pub async fn a_beat_after_the_truth_has_set_it_offline_is_told(b: AvailabilityBench) {
     let id = b.online("p").await;
     b.silence().await;
     let batch = doom(&b, &id).await;
@@ -87,25 +90,27 @@ pub async fn a_beat_after_the_truth_has_set_it_offline_is_told(b: Bench) {
     let flip = Flip { id: id.clone(), epoch, silent_ms: None, decided_ago_ms: 0 };
     b.f.truth.flip(&batch, &[flip], b.f.stale.as_millis() as u64).await.unwrap();
     assert!(b.seen(&id).await.doomed.is_some(), "nobody has told the mirror");
-    assert_eq!(b.beat(&id).await, Beat::Offline);
+    assert_eq!(b.beat(&id).await, ProviderBeat::Offline);
     assert_eq!(b.sweep().await.reclaimed, 0, "once is enough");
     let answer = b.it.heartbeat(std::slice::from_ref(&id)).await.unwrap();
-    assert_eq!((answer.answer, answer.source), (vec![Beat::Offline], Source::Mirror));
+    assert_eq!((answer.answer, answer.source), (vec![ProviderBeat::Offline], Source::Mirror));
     b.agree().await;
 }
 
 /// Only the truth's word, or a toggle, brings back whoever was declared silent.
-pub async fn a_change_that_is_no_toggle_brings_nobody_back(b: Bench) {
+pub async fn a_change_that_is_no_toggle_brings_nobody_back(b: AvailabilityBench) {
     let id = b.online("p").await;
     b.silence().await;
     doom(&b, &id).await;
-    b.it.put_provider(&crate::Profile { id: id.clone(), display_name: None }).await.unwrap();
+    b.it.put_provider(&crate::ProviderProfile { id: id.clone(), display_name: None })
+        .await
+        .unwrap();
     assert!(!b.seen(&id).await.online);
     b.agree().await;
 }
 
 /// Whoever sets itself online after the decision stays online.
-pub async fn a_toggle_after_the_decision_wins(b: Bench) {
+pub async fn a_toggle_after_the_decision_wins(b: AvailabilityBench) {
     let id = b.online("p").await;
     b.silence().await;
     let batch = doom(&b, &id).await;
@@ -121,11 +126,11 @@ pub async fn a_toggle_after_the_decision_wins(b: Bench) {
 
 /// Its daemon could not reach the mirror, so that the beat went to the truth: it is not declared silent at
 /// all, so that nobody tells it that it is offline.
-pub async fn a_beat_that_reached_the_truth_wins(b: Bench) {
+pub async fn a_beat_that_reached_the_truth_wins(b: AvailabilityBench) {
     let id = b.online("p").await;
     let epoch = b.state(&id).await.epoch;
     b.silence().await;
-    assert_eq!(b.f.truth.beat(std::slice::from_ref(&id)).await.unwrap(), [Beat::Noted]);
+    assert_eq!(b.f.truth.beat(std::slice::from_ref(&id)).await.unwrap(), [ProviderBeat::Noted]);
     let report = b.sweep().await;
     assert_eq!(report.reclaimed, 0, "{report:?}");
     let state = b.state(&id).await;
@@ -138,22 +143,22 @@ pub async fn a_beat_that_reached_the_truth_wins(b: Bench) {
 }
 
 /// The same after the mirror has decided: the truth does not carry it out, and brings it back.
-pub async fn a_beat_that_reached_the_truth_after_the_decision_wins(b: Bench) {
+pub async fn a_beat_that_reached_the_truth_after_the_decision_wins(b: AvailabilityBench) {
     let id = b.online("p").await;
     b.silence().await;
     doom(&b, &id).await;
-    assert_eq!(b.f.truth.beat(std::slice::from_ref(&id)).await.unwrap(), [Beat::Noted]);
+    assert_eq!(b.f.truth.beat(std::slice::from_ref(&id)).await.unwrap(), [ProviderBeat::Noted]);
     let report = b.sweep().await;
     assert_eq!(report.reclaimed, 0, "{report:?}");
     assert!(b.state(&id).await.online);
     let seen = b.seen(&id).await;
     assert!(seen.online && has_beat(&seen) && seen.doomed.is_none(), "revived: {seen:?}");
-    assert_eq!(b.beat(&id).await, Beat::Noted);
+    assert_eq!(b.beat(&id).await, ProviderBeat::Noted);
     b.agree().await;
 }
 
 /// It had decided; the next pass carries it out.
-pub async fn a_sweeper_that_died_is_followed_up(b: Bench) {
+pub async fn a_sweeper_that_died_is_followed_up(b: AvailabilityBench) {
     let id = b.online("p").await;
     b.silence().await;
     doom(&b, &id).await;
@@ -165,7 +170,7 @@ pub async fn a_sweeper_that_died_is_followed_up(b: Bench) {
     b.agree().await;
 }
 
-pub async fn trap_c6_many_sweepers_flip_once(b: Bench) {
+pub async fn trap_c6_many_sweepers_flip_once(b: AvailabilityBench) {
     let mut ids = Vec::new();
     for n in 0..9 {
         ids.push(b.online(&format!("p{n}")).await);
@@ -173,8 +178,8 @@ pub async fn trap_c6_many_sweepers_flip_once(b: Bench) {
     b.silence().await;
     let daemons: Vec<Arc<Availability>> = (0..4).map(|_| b.f.daemon()).collect();
     let sweepers: Vec<_> = daemons.iter().map(|daemon| b.sweeper(daemon)).collect();
-    let (_stopper, stop) = Stop::channel();
-    let passes = sweepers.iter().map(|sweeper| sweeper.pass(Act::Reclaim, 0, &stop));
+    let (_stopper, stop) = StopSignal::channel();
+    let passes = sweepers.iter().map(|sweeper| sweeper.pass(PassMode::Reclaim, 0, &stop));
     let reports = join_all(passes).await;
     let reclaimed: u64 = reports.iter().map(|report| report.reclaimed).sum();
     assert_eq!(reclaimed, 9, "{reports:?}");
@@ -186,7 +191,7 @@ pub async fn trap_c6_many_sweepers_flip_once(b: Bench) {
 }
 
 /// A batch whose answer was lost is settled, and does not come after that.
-pub async fn what_was_settled_as_not_done_is_never_done(b: Bench) {
+pub async fn what_was_settled_as_not_done_is_never_done(b: AvailabilityBench) {
     let id = b.online("p").await;
     b.silence().await;
     let batch = doom(&b, &id).await;
@@ -211,11 +216,11 @@ pub async fn what_was_settled_as_not_done_is_never_done(b: Bench) {
 }
 
 /// It says what a pass would do.
-pub async fn a_dry_run_changes_nothing(b: Bench) {
+pub async fn a_dry_run_changes_nothing(b: AvailabilityBench) {
     let id = b.online("p").await;
     b.silence().await;
-    let (_stopper, stop) = Stop::channel();
-    let report = b.sweeper(&b.it).pass(Act::DryRun, 10, &stop).await;
+    let (_stopper, stop) = StopSignal::channel();
+    let report = b.sweeper(&b.it).pass(PassMode::DryRun, 10, &stop).await;
     assert_eq!((report.reclaimed, report.entries.len()), (1, 1), "{report:?}");
     let seen = b.seen(&id).await;
     assert!(seen.online && has_beat(&seen) && seen.doomed.is_none());
@@ -223,40 +228,40 @@ pub async fn a_dry_run_changes_nothing(b: Bench) {
 }
 
 /// Most of many at once: likelier the network than the people.
-pub async fn the_brake_holds_when_most_fall_silent_at_once(b: Bench) {
+pub async fn the_brake_holds_when_most_fall_silent_at_once(b: AvailabilityBench) {
     for n in 0..12 {
         b.online(&format!("p{n:02}")).await;
     }
     b.silence().await;
-    let (_stopper, stop) = Stop::channel();
+    let (_stopper, stop) = StopSignal::channel();
     let sweeper = b.sweeper(&b.it);
-    let report = sweeper.pass(Act::Reclaim, 0, &stop).await;
+    let report = sweeper.pass(PassMode::Reclaim, 0, &stop).await;
     assert_eq!(report.stopped, Stopped::Brake, "{report:?}");
     assert!(report.reclaimed < 12, "{report:?}");
 }
 
 /// The operator says something to one daemon; the others hear of it, or ask again.
-pub async fn what_the_operator_says_of_the_brake_is_heard(b: Bench) {
+pub async fn what_the_operator_says_of_the_brake_is_heard(b: AvailabilityBench) {
     let (system, other) = (&b.f.id, b.f.daemon());
     let (here, there) = (b.it.services(), other.services());
     for services in [&here, &there] {
-        assert_eq!(services.brake_setting(system).await.unwrap(), Setting::Auto);
+        assert_eq!(services.brake_setting(system).await.unwrap(), BrakeSetting::Auto);
     }
-    here.set_brake(system, Setting::Hold).await.unwrap();
-    assert_eq!(here.brake_setting(system).await.unwrap(), Setting::Hold);
+    here.set_brake(system, BrakeSetting::Hold).await.unwrap();
+    assert_eq!(here.brake_setting(system).await.unwrap(), BrakeSetting::Hold);
     // As whoever listens to the mirror does.
     other.settings_changed().await;
-    assert_eq!(there.brake_setting(system).await.unwrap(), Setting::Hold);
+    assert_eq!(there.brake_setting(system).await.unwrap(), BrakeSetting::Hold);
     b.online("p").await;
     b.silence().await;
     assert_eq!(b.sweep().await.reclaimed, 0, "it holds");
-    there.set_brake(system, Setting::Auto).await.unwrap();
+    there.set_brake(system, BrakeSetting::Auto).await.unwrap();
     b.it.settings_changed().await;
     assert_eq!(b.sweep().await.reclaimed, 1);
 }
 
 /// C11, P2: how late it was is told by one clock.
-pub async fn trap_c11_evidence_is_by_one_clock(b: Bench) {
+pub async fn trap_c11_evidence_is_by_one_clock(b: AvailabilityBench) {
     b.online("p").await;
     b.silence().await;
     assert_eq!(b.sweep().await.reclaimed, 1);
@@ -268,7 +273,7 @@ pub async fn trap_c11_evidence_is_by_one_clock(b: Bench) {
 }
 
 /// An operator takes one back.
-pub async fn restoring_sets_online_unless_toggled_since(b: Bench) {
+pub async fn restoring_sets_online_unless_toggled_since(b: AvailabilityBench) {
     let [p, q] = [b.online("p").await, b.online("q").await];
     b.silence().await;
     assert_eq!(b.sweep().await.reclaimed, 2);
@@ -289,7 +294,7 @@ pub async fn restoring_sets_online_unless_toggled_since(b: Bench) {
 }
 
 /// Suspected by the settings of before, and not set offline by those of now.
-pub async fn the_settings_of_now_decide(b: Bench) {
+pub async fn the_settings_of_now_decide(b: AvailabilityBench) {
     let id = b.online("p").await;
     b.silence().await;
     let suspects = b.suspects().await;
@@ -302,7 +307,7 @@ pub async fn the_settings_of_now_decide(b: Bench) {
 }
 
 /// X7: the truth lost the toggle that a decision was about.
-pub async fn trap_x7_a_doom_of_an_epoch_that_was_lost_is_dropped(b: Bench) {
+pub async fn trap_x7_a_doom_of_an_epoch_that_was_lost_is_dropped(b: AvailabilityBench) {
     let id = b.online("p").await;
     b.mislead(&id, |state| state.epoch += 1_000_000_000).await;
     b.silence().await;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use futures::future::try_join_all;
-use lapsed_availability::Beat;
+use lapsed_availability::ProviderBeat;
 use lapsed_core::Name;
 use redis::aio::MultiplexedConnection;
 
@@ -67,7 +67,7 @@ async fn round_trips(daemon: &Daemon, ids: &[Name], table: &mut Table) -> Result
     for i in 0..ALONE as usize {
         let id = &ids[i % ids.len()];
         let answer = daemon.it.heartbeat(std::slice::from_ref(id)).await?.answer;
-        ensure!(answer == [Beat::Noted], "{id}: {answer:?}");
+        ensure!(answer == [ProviderBeat::Noted], "{id}: {answer:?}");
     }
     let each = (daemon.redis.requests() - before) as f64 / ALONE as f64;
     let limit = ("the limit", Figure::count(1.0));
@@ -90,7 +90,7 @@ async fn beat(
             for i in 0..each {
                 let id = &ids[(nth * each + i) % ids.len()];
                 let answer = daemon.it.heartbeat(std::slice::from_ref(id)).await?.answer;
-                ensure!(answer == [Beat::Noted], "{id}: {answer:?}");
+                ensure!(answer == [ProviderBeat::Noted], "{id}: {answer:?}");
             }
             Ok::<_, anyhow::Error>(())
         })

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use lapsed_core::Name;
-use lapsed_core::schedule::Stop;
+use lapsed_core::schedule::StopSignal;
 use tokio_postgres::{Client, Statement};
 
 use super::site::{Database, SESSIONS_MAX, STALE_SECONDS};
@@ -74,7 +74,7 @@ impl Before {
 /// So many processes of it, each with one connection, until told to stop. Every provider pings in its turn;
 /// every process looks for the silent and, since there is always a customer who asks, makes the beacon's count
 /// whenever its own is over.
-pub async fn live(processes: Vec<Before>, ids: Arc<Vec<Name>>, stop: Stop) -> Result<()> {
+pub async fn live(processes: Vec<Before>, ids: Arc<Vec<Name>>, stop: StopSignal) -> Result<()> {
     let chores = processes.iter().map(|one| async {
         let offline = every(OFFLINE, &stop, |_| one.set_offline());
         let beacon = every(BEACON, &stop, |_| async { one.count().await.map(drop) });
@@ -88,7 +88,11 @@ pub async fn live(processes: Vec<Before>, ids: Arc<Vec<Name>>, stop: Stop) -> Re
 }
 
 /// Does something at a steady pace until told to stop; it is told how often it was done before.
-pub async fn every<F>(pace: Duration, stop: &Stop, mut work: impl FnMut(usize) -> F) -> Result<()>
+pub async fn every<F>(
+    pace: Duration,
+    stop: &StopSignal,
+    mut work: impl FnMut(usize) -> F,
+) -> Result<()>
 where
     F: Future<Output = Result<()>>,
 {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use futures::future::{try_join, try_join_all};
 use lapsed_core::Name;
-use lapsed_core::schedule::Stop;
+use lapsed_core::schedule::StopSignal;
 use tokio::sync::Mutex;
 
 use super::before::{PING, every};
@@ -67,7 +67,7 @@ impl Daemons {
 
     /// Every provider pings in its turn, one daemon after the other, and customers ask all of them, until
     /// told to stop.
-    pub async fn live(&self, ids: Arc<Vec<Name>>, stop: Stop) -> Result<()> {
+    pub async fn live(&self, ids: Arc<Vec<Name>>, stop: StopSignal) -> Result<()> {
         let connecting = self.running.iter().map(Daemon::connect);
         let connections: Vec<Mutex<Connection>> =
             try_join_all(connecting).await?.into_iter().map(Mutex::new).collect();

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, anyhow};
 use lapsed_availability::{Availability, AvailabilityParts, BreakerPolicy};
 use lapsed_core::activity::Activity;
 use lapsed_core::clock::SystemClock;
-use lapsed_core::receipt::Silent;
+use lapsed_core::receipt::NoObserver;
 use lapsed_core::sweep::brake::{Brake, BrakePolicy};
 use lapsed_core::{Kind, Name, SystemId};
 use lapsed_postgres::{Address, Layout, Postgres, Triggers};
@@ -94,7 +94,7 @@ impl Site {
             brake: Arc::new(Brake::new(BrakePolicy::default(), stale)),
             clock: SystemClock::shared(),
             activity: Arc::new(Activity::default()),
-            witness: Arc::new(Silent),
+            witness: Arc::new(NoObserver),
             timeout: Duration::from_secs(30),
             mirror_timeout: Duration::from_secs(5),
             breaker: BreakerPolicy::default(),

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use futures::future::{join3, try_join_all};
-use lapsed_core::schedule::Stop;
+use lapsed_core::schedule::StopSignal;
 
 use super::NAME;
 use super::before::{self, Before};
@@ -41,7 +41,7 @@ pub async fn compare(bench: &Bench, site: &Site, table: &mut Table) -> Result<()
     let leader = Daemons::start(&binary, &dir, (site, &led), "leader", PROCESSES).await?;
     let all = Daemons::start(&binary, &dir, (site, &unled), "idempotent", PROCESSES).await?;
     let worlds = [&old, &led, &unled];
-    let (stopper, stop) = Stop::channel();
+    let (stopper, stop) = StopSignal::channel();
     let watched = bench.sizes.statements_watched;
     say(format!("{PROVIDERS} providers ping for {watched:?}: counting statements"));
     let counting = async {

@@ -10,13 +10,14 @@ use futures::future::BoxFuture;
 use lapsed_core::activity::Activity;
 use lapsed_core::clock::SystemClock;
 use lapsed_core::leases::{
-    Acquire, Acquired, Fenced, LeaseKey, Leases, LeasesParts, TTL_MS_MIN, Ticket, Token,
+    AcquireRequest, Acquired, Fenced, LeaseKey, LeaseTicket, LeaseToken, Leases, LeasesParts,
+    TTL_MS_MIN,
 };
-use lapsed_core::receipt::{Retention, Silent};
-use lapsed_core::schedule::Stop;
+use lapsed_core::receipt::{NoObserver, Retention};
+use lapsed_core::schedule::StopSignal;
 use lapsed_core::sweep::brake::{Brake, BrakePolicy};
 use lapsed_core::sweep::policy::Policy;
-use lapsed_core::sweep::{Act, Sweep, Sweeper, SweeperParts};
+use lapsed_core::sweep::{PassMode, Sweep, Sweeper, SweeperParts};
 use lapsed_core::{Kind, Name, SystemId};
 use lapsed_embedded::{Embedded, EmbeddedLeases, LEASES_HOLD, Options};
 
@@ -74,7 +75,7 @@ impl Ours {
             brake: brake.clone(),
             clock: SystemClock::shared(),
             activity: Arc::new(Activity::default()),
-            witness: Arc::new(Silent),
+            witness: Arc::new(NoObserver),
             timeout: Duration::from_secs(60),
         }));
         let timed = Arc::new(Timed::new(leases.clone()));
@@ -92,7 +93,7 @@ impl Ours {
             clock: SystemClock::shared(),
             activity: Arc::new(Activity::default()),
             leadership: None,
-            witness: Arc::new(Silent),
+            witness: Arc::new(NoObserver),
             retention: Retention::default(),
         });
         Ok(Ours { store, leases, operations, timed, sweeper, next: AtomicU64::new(0) })
@@ -125,15 +126,15 @@ impl Ours {
     async fn cycle(&self, caller: usize) -> Result<()> {
         let key = lease_key("cycles", caller as u64)?;
         let token = self.hold(key.clone(), caller, LONG_MS).await?;
-        match self.operations.release(&Ticket { key, token }).await? {
+        match self.operations.release(&LeaseTicket { key, token }).await? {
             Fenced::Done(()) => Ok(()),
             Fenced::Lost(loss) => bail!(loss.describe()),
         }
     }
 
-    async fn hold(&self, key: LeaseKey, owner: usize, ttl_ms: u64) -> Result<Token> {
+    async fn hold(&self, key: LeaseKey, owner: usize, ttl_ms: u64) -> Result<LeaseToken> {
         let owner = Name::new(&format!("holder-{owner:06}"))?;
-        let acquire = Acquire { key, owner, ttl_ms, request: None };
+        let acquire = AcquireRequest { key, owner, ttl_ms, request: None };
         match self.operations.acquire(&acquire, Duration::ZERO).await? {
             Acquired::Granted(grant) => Ok(grant.token),
             Acquired::Held(grant) => bail!("held by {}", grant.owner),
@@ -152,8 +153,8 @@ impl Ours {
             let waits = Waits::start(self.acquiring());
             let began = Instant::now();
             self.timed.take();
-            let (_stopper, stop) = Stop::channel();
-            let report = self.sweeper.pass(Act::Reclaim, 0, &stop).await;
+            let (_stopper, stop) = StopSignal::channel();
+            let report = self.sweeper.pass(PassMode::Reclaim, 0, &stop).await;
             let seconds = began.elapsed().as_secs_f64();
             let p99_ms = p99(waits.stop().await?);
             if report.reclaimed == leases as u64 {
@@ -220,8 +221,8 @@ impl Ours {
                 return Ok(());
             }
             ensure!(Instant::now() < patience, "what is left is not cleared: {census:?}");
-            let (_stopper, stop) = Stop::channel();
-            self.sweeper.pass(Act::Reclaim, 0, &stop).await;
+            let (_stopper, stop) = StopSignal::channel();
+            self.sweeper.pass(PassMode::Reclaim, 0, &stop).await;
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use lapsed_core::owner::{Claim, OwnerStore};
-use lapsed_core::registry::{RegistryStore, Take};
-use lapsed_core::schedule::Stop;
-use lapsed_core::sweep::{Act, Sweep};
+use lapsed_core::registry::{RegistryStore, TakePolicy};
+use lapsed_core::schedule::StopSignal;
+use lapsed_core::sweep::{PassMode, Sweep};
 use lapsed_core::{Kind, Name, SystemId};
 use lapsed_redis::{RegistryLayout, Template};
 
@@ -74,12 +74,12 @@ async fn reclaim_all(place: &Place, due: usize) -> Result<f64> {
     let beat = registry.start(&owner, 3_000).await?;
     let claim = Claim::exact(owner, beat.incarnation);
     let keys: Result<Vec<Name>> = (0..due).map(|i| Ok(Name::new(&format!("e{i}"))?)).collect();
-    registry.register(&claim, &keys?, Take::Always).await?;
+    registry.register(&claim, &keys?, TakePolicy::Always).await?;
     let sweeper = sweeper(place, Arc::new(registry.clone()));
-    let (_stopper, stop) = Stop::channel();
+    let (_stopper, stop) = StopSignal::channel();
     let patience = Instant::now() + Duration::from_secs(60);
     loop {
-        sweeper.pass(Act::Reclaim, 0, &stop).await;
+        sweeper.pass(PassMode::Reclaim, 0, &stop).await;
         let census = registry.census().await?;
         if census.population == 0 {
             return Ok(census.now_ms.saturating_sub(beat.deadline_ms) as f64 / 1e3);

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use lapsed_core::owner::{Claim, OwnerStore};
-use lapsed_core::registry::{RegistryStore, Take};
-use lapsed_core::sessions::{Profile, SessionsStore};
+use lapsed_core::registry::{RegistryStore, TakePolicy};
+use lapsed_core::sessions::{SessionProfile, SessionsStore};
 use lapsed_core::{Kind, Name, SystemId};
 use lapsed_redis::{RegistryLayout, SessionsLayout, Template};
 
@@ -73,7 +73,7 @@ async fn registry(place: &Place, table: &mut Table) -> Result<()> {
     let claim = &Claim::exact(owner, beat.incarnation);
     let ours = cost(place, |i| async move {
         let key = Name::new(&format!("imei-{i:015}"))?;
-        registry.register(claim, &[key], Take::Always).await?;
+        registry.register(claim, &[key], TakePolicy::Always).await?;
         Ok(())
     });
     let ours = ours.await?;
@@ -106,7 +106,7 @@ async fn registry(place: &Place, table: &mut Table) -> Result<()> {
     let keys: Result<Vec<Name>> =
         (0..ENTRIES).map(|i| Ok(Name::new(&format!("many-{i:015}"))?)).collect();
     let before = place.memory().await?;
-    registry.register(claim, &keys?, Take::Always).await?;
+    registry.register(claim, &keys?, TakePolicy::Always).await?;
     let ours = (place.memory().await? - before) / ENTRIES as f64;
     let other = ("the hash alone", Figure::bytes(plain));
     table.compare(NAME, "memory an entry, native", Figure::bytes(ours), other, ours / plain, None);
@@ -131,7 +131,7 @@ async fn sessions(place: &Place, table: &mut Table) -> Result<()> {
     let beat = chat.start(&owner, 3_600_000).await?;
     let claim = &Claim::exact(owner, beat.incarnation);
     for i in 0..CALLS {
-        chat.activate(&Name::new(&format!("s{i}"))?, &Profile::default()).await?;
+        chat.activate(&Name::new(&format!("s{i}"))?, &SessionProfile::default()).await?;
         chat.connect(Some(claim), &Name::new(&format!("s{i}"))?).await?;
     }
     let ours = cost(place, |i| async move {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail, ensure};
 use futures::future::try_join_all;
 use lapsed_core::owner::{Claim, OwnerStore};
-use lapsed_core::registry::{RegistryStore, Take};
+use lapsed_core::registry::{RegistryStore, TakePolicy};
 use lapsed_core::sweep::{Sweep, Sweeper};
 use lapsed_core::{Kind, Name, SystemId};
 use lapsed_redis::{NativeRegistry, RegistryLayout, Template};
@@ -249,7 +249,8 @@ impl Native {
                 .map(|i| Ok(Name::new(&format!("imei-{i:015}"))?))
                 .collect();
             let keys = keys?;
-            let parts = keys.chunks(500).map(|part| registry.register(&claim, part, Take::Always));
+            let parts =
+                keys.chunks(500).map(|part| registry.register(&claim, part, TakePolicy::Always));
             try_join_all(parts).await?;
         }
         let sweeper = sweeper(place, Arc::new(registry.clone()));
@@ -263,7 +264,7 @@ impl Native {
         let claim = Claim::exact(owner, beat.incarnation);
         let keys: Result<Vec<Name>> =
             (0..dying).map(|i| Ok(Name::new(&format!("gone-{i}"))?)).collect();
-        self.registry.register(&claim, &keys?, Take::Always).await?;
+        self.registry.register(&claim, &keys?, TakePolicy::Always).await?;
         let patience = Instant::now() + Duration::from_secs(30);
         loop {
             let census = self.registry.census().await?;

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use lapsed_core::leases::{
-    Acquire, Acquired, Decided, Decision, Described, Fenced, Grant, LeaseKey, Namespace, Ticket,
+    AcquireRequest, Acquired, Decision, DecisionInfo, Fenced, Grant, LeaseInfo, LeaseKey,
+    LeaseTicket, Namespace,
 };
 use lapsed_core::{Name, SystemId};
 
@@ -19,8 +20,8 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    pub fn with_ttl(&self, usual: Duration) -> Acquire {
-        Acquire {
+    pub fn with_ttl(&self, usual: Duration) -> AcquireRequest {
+        AcquireRequest {
             key: self.key.clone(),
             owner: self.owner.clone(),
             ttl_ms: self.ttl.unwrap_or(usual).as_millis() as u64,
@@ -36,7 +37,7 @@ pub trait Desk {
     fn renew(
         &self,
         of: &SystemId,
-        ticket: &Ticket,
+        ticket: &LeaseTicket,
         ttl: Option<Duration>,
         limit: Duration,
     ) -> Result<Fenced<Grant>, Failure>;
@@ -44,11 +45,11 @@ pub trait Desk {
     fn release(
         &self,
         of: &SystemId,
-        ticket: &Ticket,
+        ticket: &LeaseTicket,
         limit: Duration,
     ) -> Result<Fenced<()>, Failure>;
     /// One key; none: it was never leased.
-    fn describe(&self, of: &SystemId, key: &LeaseKey) -> Result<Option<Described>, Failure>;
+    fn describe(&self, of: &SystemId, key: &LeaseKey) -> Result<Option<LeaseInfo>, Failure>;
     /// Keys of a namespace, by name.
     fn list(
         &self,
@@ -56,7 +57,7 @@ pub trait Desk {
         namespace: &Namespace,
         after: Option<&Name>,
         limit: usize,
-    ) -> Result<Vec<Described>, Failure>;
+    ) -> Result<Vec<LeaseInfo>, Failure>;
     fn namespaces(
         &self,
         of: &SystemId,
@@ -70,7 +71,7 @@ pub trait Desk {
         txn: &Name,
         decision: Decision,
         ttl: Option<Duration>,
-    ) -> Result<Decided, Failure>;
+    ) -> Result<DecisionInfo, Failure>;
     /// The decision on a transaction.
-    fn decision(&self, of: &SystemId, txn: &Name) -> Result<Option<Decided>, Failure>;
+    fn decision(&self, of: &SystemId, txn: &Name) -> Result<Option<DecisionInfo>, Failure>;
 }

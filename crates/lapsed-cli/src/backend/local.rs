@@ -6,11 +6,11 @@ use std::fmt::Display;
 use std::sync::Arc;
 
 use lapsed_core::clock::SystemClock;
-use lapsed_core::inflight::rules::End;
-use lapsed_core::inflight::{Inflight, Job, Place};
-use lapsed_core::receipt::{ReceiptId, Silent};
-use lapsed_core::schedule::Stop;
-use lapsed_core::sweep::{Act, PassReport};
+use lapsed_core::inflight::rules::QueueEnd;
+use lapsed_core::inflight::{Inflight, Job, JobPlace};
+use lapsed_core::receipt::{NoObserver, ReceiptId};
+use lapsed_core::schedule::StopSignal;
+use lapsed_core::sweep::{PassMode, PassReport};
 use lapsed_core::system::{Explanation, Restored};
 use lapsed_core::{Error, Name, SystemId};
 use tokio::runtime::{Builder, Runtime};
@@ -44,7 +44,7 @@ impl Local {
         })?;
         let node = {
             let _inside = runtime.enter();
-            Node::open_by_hand(config, SystemClock::shared(), Arc::new(Silent))?
+            Node::open_by_hand(config, SystemClock::shared(), Arc::new(NoObserver))?
         };
         runtime.block_on(node.probe())?;
         runtime.block_on(node.prepare(config, Occasion::Command));
@@ -88,13 +88,13 @@ impl Backend for Local {
         Ok(all)
     }
 
-    fn pass(&self, system: &SystemId, act: Act) -> Result<PassReport, Failure> {
+    fn pass(&self, system: &SystemId, act: PassMode) -> Result<PassReport, Failure> {
         let live = self.live(system)?;
-        let (_stopper, stop) = Stop::channel();
+        let (_stopper, stop) = StopSignal::channel();
         let pass = async { Ok(live.pass(act, LIST_MAX, &stop).await) };
         match act {
-            Act::DryRun => Ok(self.runtime.block_on(pass)?),
-            Act::Reclaim => self.audited(live, ("sweep", system), pass, sweeps::told),
+            PassMode::DryRun => Ok(self.runtime.block_on(pass)?),
+            PassMode::Reclaim => self.audited(live, ("sweep", system), pass, sweeps::told),
         }
     }
 
@@ -118,8 +118,10 @@ impl Backend for Local {
             reconciler.run(order, &stop, &mut seen).await
         };
         match act {
-            Act::DryRun => Ok(self.runtime.block_on(run)?),
-            Act::Reclaim => self.audited(live, ("reconcile", system), run, Reconciliation::told),
+            PassMode::DryRun => Ok(self.runtime.block_on(run)?),
+            PassMode::Reclaim => {
+                self.audited(live, ("reconcile", system), run, Reconciliation::told)
+            }
         }
     }
 
@@ -180,10 +182,10 @@ impl Backend for Local {
     fn dead_letter(&self, system: &SystemId, id: &str) -> Result<Option<Job>, Failure> {
         let id = Name::new(id)?;
         let found = self.runtime.block_on(self.inflight(system)?.job(&id))?;
-        Ok(found.filter(|job| matches!(job.place, Place::Dead { .. })))
+        Ok(found.filter(|job| matches!(job.place, JobPlace::Dead { .. })))
     }
 
-    fn put_back(&self, system: &SystemId, id: &str, end: End) -> Result<bool, Failure> {
+    fn put_back(&self, system: &SystemId, id: &str, end: QueueEnd) -> Result<bool, Failure> {
         let id = Name::new(id)?;
         let work = self.inflight(system)?.put_back(&id, end);
         let told = |found: &bool| letters::told(*found, "queued");
@@ -226,8 +228,8 @@ impl Backend for Local {
 }
 
 /// Ctrl-C lets the page under way finish; a second one leaves at once.
-fn stop_on_interrupt() -> Stop {
-    let (stopper, stop) = Stop::channel();
+fn stop_on_interrupt() -> StopSignal {
+    let (stopper, stop) = StopSignal::channel();
     tokio::spawn(async move {
         if tokio::signal::ctrl_c().await.is_err() {
             // Without a handler Ctrl-C ends the process, as ever: wait for that.

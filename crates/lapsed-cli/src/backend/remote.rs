@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lapsed_core::SystemId;
-use lapsed_core::inflight::rules::End;
-use lapsed_core::inflight::{Job, Place};
+use lapsed_core::inflight::rules::QueueEnd;
+use lapsed_core::inflight::{Job, JobPlace};
 use lapsed_core::receipt::ReceiptId;
-use lapsed_core::sweep::{Act, PassReport};
+use lapsed_core::sweep::{PassMode, PassReport};
 use lapsed_core::system::{Explanation, Restored};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -309,8 +309,8 @@ impl Backend for Remote {
         Ok(self.get::<Sweeps>("/v1/sweeps")?.systems)
     }
 
-    fn pass(&self, system: &SystemId, act: Act) -> Result<PassReport, Failure> {
-        let body = json!({ "dry_run": act == Act::DryRun, "list": LIST_MAX });
+    fn pass(&self, system: &SystemId, act: PassMode) -> Result<PassReport, Failure> {
+        let body = json!({ "dry_run": act == PassMode::DryRun, "list": LIST_MAX });
         self.send(Method::Post, &format!("/v1/sweeps/{system}"), &body, Patience::Long)
     }
 
@@ -321,7 +321,7 @@ impl Backend for Remote {
         _tell: &mut (dyn FnMut(Progress) + Send),
     ) -> Result<Reconciliation, Failure> {
         let body = ReconcileOptions {
-            dry_run: Some(order.act == Act::DryRun),
+            dry_run: Some(order.act == PassMode::DryRun),
             from: order.after.0,
             list: Some(order.list),
         };
@@ -390,10 +390,10 @@ impl Backend for Remote {
             return Ok(None);
         }
         let job: Job = read(self.judge(Ok(answer))?)?;
-        Ok(Some(job).filter(|job| matches!(job.place, Place::Dead { .. })))
+        Ok(Some(job).filter(|job| matches!(job.place, JobPlace::Dead { .. })))
     }
 
-    fn put_back(&self, system: &SystemId, id: &str, end: End) -> Result<bool, Failure> {
+    fn put_back(&self, system: &SystemId, id: &str, end: QueueEnd) -> Result<bool, Failure> {
         let body = PutBackBody { id: id.to_owned(), end: end.into() };
         self.change(&format!("/v1/{system}/dead/put_back"), &json!(body))
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lapsed_core::clock::SystemClock;
-use lapsed_core::receipt::Silent;
+use lapsed_core::receipt::NoObserver;
 use lapsed_core::store::StoreInfo;
 use lapsed_object::Offset;
 use serde::Serialize;
@@ -193,7 +193,7 @@ async fn look(
             store: opened,
             mirror: mirror.as_ref(),
             clock: clock.clone(),
-            journal: Arc::new(Journal::new(Arc::new(Silent), clock.clone())),
+            journal: Arc::new(Journal::new(Arc::new(NoObserver), clock.clone())),
             process: "check",
             by_hand: true,
         };

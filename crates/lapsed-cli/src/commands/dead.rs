@@ -1,13 +1,13 @@
 //! `lapsed dead`
 
-use lapsed_core::inflight::rules::End;
-use lapsed_core::inflight::{Job, Place};
+use lapsed_core::inflight::rules::QueueEnd;
+use lapsed_core::inflight::{Job, JobPlace};
 use lapsed_core::{Kind, SystemId};
 use serde_json::json;
 
 use super::ask;
 use crate::backend::{Backend, resolve};
-use crate::cli::{Dead, ListDead, OneDead, PutBackDead, QueueEnd};
+use crate::cli::{Dead, ListDead, OneDead, PutBackDead, QueueEndArg};
 use lapsed_server::failure::Failure;
 use lapsed_server::print::{self, Table, line, moment, plural};
 
@@ -82,9 +82,11 @@ fn row(system: &SystemId, job: &Job) -> Vec<String> {
     ]
 }
 
-fn letter(job: &Job) -> Option<(lapsed_core::inflight::rules::Why, u64, &str)> {
+fn letter(job: &Job) -> Option<(lapsed_core::inflight::rules::DeadLetterReason, u64, &str)> {
     match &job.place {
-        Place::Dead { why, at_ms, error } => Some((*why, *at_ms, error.as_deref().unwrap_or(""))),
+        JobPlace::Dead { why, at_ms, error } => {
+            Some((*why, *at_ms, error.as_deref().unwrap_or("")))
+        }
         _ => None,
     }
 }
@@ -123,10 +125,10 @@ fn show(args: &OneDead) -> Result<(), Failure> {
     line(&format!("To try it again: lapsed dead put-back {system} {}", job.id))
 }
 
-fn put_back(args: &OneDead, end: QueueEnd) -> Result<(), Failure> {
+fn put_back(args: &OneDead, end: QueueEndArg) -> Result<(), Failure> {
     let end = match end {
-        QueueEnd::Front => End::Front,
-        QueueEnd::Back => End::Back,
+        QueueEndArg::Front => QueueEnd::Front,
+        QueueEndArg::Back => QueueEnd::Back,
     };
     let act =
         |backend: &dyn Backend, system: &SystemId, id: &str| backend.put_back(system, id, end);

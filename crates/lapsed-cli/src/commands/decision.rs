@@ -1,6 +1,6 @@
 //! `lapsed decision`
 
-use lapsed_core::leases::{Decided, Decision, txn};
+use lapsed_core::leases::{Decision, DecisionInfo, txn};
 
 use super::ask;
 use super::lease::{of_leases, time};
@@ -37,8 +37,8 @@ fn decide(args: &cli::Decide) -> Result<(), Failure> {
     }
 }
 
-fn describe(decided: &Decided) -> String {
-    let Decided { txn, decision, .. } = decided;
+fn describe(decided: &DecisionInfo) -> String {
+    let DecisionInfo { txn, decision, .. } = decided;
     let until = moment(decided.deadline_ms);
     match decided.first {
         true => format!("{txn} is decided: {decision}; kept until {until}"),

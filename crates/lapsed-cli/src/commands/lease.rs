@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use lapsed_core::clock::{Clock, SystemClock};
 use lapsed_core::leases::{
-    Acquired, Described, Fenced, Grant, LeaseKey, Loss, Namespace, PAGE_MAX, State, Ticket, Token,
+    Acquired, Fenced, Grant, LeaseInfo, LeaseKey, LeaseState, LeaseTicket, LeaseToken, Loss,
+    Namespace, PAGE_MAX,
 };
 use lapsed_core::{Kind, Name, SystemId};
 use serde_json::{Value, json};
@@ -131,8 +132,8 @@ fn held(key: &LeaseKey, grant: &Grant) -> String {
     )
 }
 
-fn ticket(args: &cli::Ticket) -> Result<Ticket, Failure> {
-    Ok(Ticket { key: key(&args.key)?, token: Token(args.fence) })
+fn ticket(args: &cli::Ticket) -> Result<LeaseTicket, Failure> {
+    Ok(LeaseTicket { key: key(&args.key)?, token: LeaseToken(args.fence) })
 }
 
 fn renew(args: &cli::Renew) -> Result<(), Failure> {
@@ -168,12 +169,12 @@ fn release(args: &cli::Ticket) -> Result<(), Failure> {
     }
 }
 
-fn named(ticket: &Ticket) -> Value {
+fn named(ticket: &LeaseTicket) -> Value {
     let LeaseKey { namespace, key } = &ticket.key;
     json!({ "namespace": namespace, "key": key, "token": ticket.token })
 }
 
-fn lost(ticket: &Ticket, loss: &Loss, json: bool) -> Result<(), Failure> {
+fn lost(ticket: &LeaseTicket, loss: &Loss, json: bool) -> Result<(), Failure> {
     if !json {
         let what = format!("{}, token {}: {}", ticket.key, ticket.token, loss.describe());
         return Err(Failure::Told(LOST, what));
@@ -202,7 +203,7 @@ fn describe(args: &cli::One) -> Result<(), Failure> {
     line(&format!("{key}\n{}", facts(&found)))
 }
 
-fn facts(found: &Described) -> String {
+fn facts(found: &LeaseInfo) -> String {
     let mut table = Table::bare();
     let mut fact = |name: &str, value: String| table.row(vec![format!("  {name}"), value]);
     match &found.lease {
@@ -224,7 +225,7 @@ fn facts(found: &Described) -> String {
     table.text()
 }
 
-fn left(found: &Described) -> String {
+fn left(found: &LeaseInfo) -> String {
     let Some(lease) = &found.lease else { return "-".to_owned() };
     match found.expired {
         true => format!("over for {}", span(found.now_ms.saturating_sub(lease.deadline_ms))),
@@ -232,10 +233,10 @@ fn left(found: &Described) -> String {
     }
 }
 
-fn show(state: &State) -> String {
+fn show(state: &LeaseState) -> String {
     match state {
-        State::Json(value) => value.to_string(),
-        State::Bytes(bytes) => print::plural(bytes.len() as u64, "byte", "bytes"),
+        LeaseState::Json(value) => value.to_string(),
+        LeaseState::Bytes(bytes) => print::plural(bytes.len() as u64, "byte", "bytes"),
     }
 }
 
@@ -282,7 +283,7 @@ fn first(
     system: &SystemId,
     namespace: &Namespace,
     limit: usize,
-    found: &mut Vec<Described>,
+    found: &mut Vec<LeaseInfo>,
 ) -> Result<(), Failure> {
     let mut after: Option<Name> = None;
     while found.len() < limit {
@@ -298,7 +299,7 @@ fn first(
     Ok(())
 }
 
-fn row(one: &Described) -> Vec<String> {
+fn row(one: &LeaseInfo) -> Vec<String> {
     let state: String = one.state.as_ref().map(show).unwrap_or_default();
     let short: String = state.chars().take(40).collect();
     vec![

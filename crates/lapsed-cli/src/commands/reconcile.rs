@@ -6,7 +6,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use lapsed_core::SystemId;
 use lapsed_core::reconcile::{Healed, ReconcileReport};
-use lapsed_core::sweep::{Act, Cursor};
+use lapsed_core::sweep::{Cursor, PassMode};
 
 use super::ask;
 use crate::backend::{Backend, Progress, resolve};
@@ -21,7 +21,7 @@ const BAR_AFTER: Duration = Duration::from_secs(1);
 
 /// Compares index and truth, and heals unless told not to.
 pub fn run(args: Reconcile, verbose: bool) -> Result<(), Failure> {
-    let act = if args.dry_run || args.compare { Act::DryRun } else { Act::Reclaim };
+    let act = if args.dry_run || args.compare { PassMode::DryRun } else { PassMode::Reclaim };
     let order =
         Order { act, after: Cursor(args.from.clone()), list: if verbose { LIST_MAX } else { 0 } };
     let bar = Bar::default();

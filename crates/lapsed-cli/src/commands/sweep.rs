@@ -1,7 +1,7 @@
 //! `lapsed sweep`
 
 use lapsed_core::receipt::Reason;
-use lapsed_core::sweep::{Act, Listed, PassReport, Stopped};
+use lapsed_core::sweep::{ListedSuspect, PassMode, PassReport, Stopped};
 use lapsed_core::{Kind, SystemId};
 use serde::Serialize;
 
@@ -15,7 +15,7 @@ use lapsed_server::print::{self, Table, count, holder, line, plural, span};
 const SHOWN: usize = 20;
 
 pub fn run(args: Sweep) -> Result<(), Failure> {
-    let act = if args.dry_run { Act::DryRun } else { Act::Reclaim };
+    let act = if args.dry_run { PassMode::DryRun } else { PassMode::Reclaim };
     let (id, report, grace_ms) = ask(&args.target, |backend| {
         let id = resolve(&args.system, &backend.systems()?)?;
         let report = backend.pass(&id, act)?;
@@ -139,7 +139,7 @@ fn list(report: &PassReport, grace_ms: Option<u64>) -> String {
     }
 }
 
-fn why(entry: &Listed, grace_ms: Option<u64>) -> String {
+fn why(entry: &ListedSuspect, grace_ms: Option<u64>) -> String {
     let ended = print::moment(entry.deadline_ms);
     let since = grace_ms.map(|grace_ms| print::moment(entry.deadline_ms.saturating_sub(grace_ms)));
     match (entry.reason, since) {

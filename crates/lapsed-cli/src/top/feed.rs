@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lapsed_core::SystemId;
 use lapsed_core::receipt::Receipt;
-use lapsed_core::sweep::{Act, PassReport};
+use lapsed_core::sweep::{PassMode, PassReport};
 use lapsed_core::system::Explanation;
 use serde::Deserialize;
 
@@ -85,7 +85,7 @@ pub enum News {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Order {
     Explain(SystemId, String),
-    Pass(SystemId, Act),
+    Pass(SystemId, PassMode),
     Brake(SystemId, BrakeOrder),
 }
 

@@ -2,7 +2,7 @@
 //! real pass is offered only in front of a dry run of the same system.
 
 use lapsed_core::SystemId;
-use lapsed_core::sweep::Act;
+use lapsed_core::sweep::PassMode;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::feed::Order;
@@ -88,7 +88,7 @@ fn order(model: &mut Model, letter: char) -> Meant {
 
 fn dry_run(model: &mut Model, id: SystemId) -> Meant {
     model.message = Some(format!("dry run of {id} ..."));
-    Meant::Ask(Order::Pass(id, Act::DryRun))
+    Meant::Ask(Order::Pass(id, PassMode::DryRun))
 }
 
 fn real_pass(model: &mut Model, id: SystemId) {
@@ -97,7 +97,7 @@ fn real_pass(model: &mut Model, id: SystemId) {
         return;
     }
     let question = format!("Run a real pass of {id}?");
-    model.view = View::Confirm { question, order: Order::Pass(id, Act::Reclaim) };
+    model.view = View::Confirm { question, order: Order::Pass(id, PassMode::Reclaim) };
 }
 
 /// Selects another system, or scrolls a text.

@@ -1,6 +1,6 @@
 //! The picture at several sizes, and what keys mean, without a terminal or a daemon.
 
-use lapsed_core::sweep::Act;
+use lapsed_core::sweep::PassMode;
 use lapsed_core::{Kind, SystemId};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -177,13 +177,13 @@ fn a_key_is_explained() {
 fn a_real_pass_needs_a_dry_run_and_a_yes() {
     let mut model = some();
     assert_eq!(type_in(&mut model, "sy"), Meant::Nothing, "without a dry run nothing happens");
-    assert_eq!(type_in(&mut model, "d"), Meant::Ask(Order::Pass(devices(), Act::DryRun)));
+    assert_eq!(type_in(&mut model, "d"), Meant::Ask(Order::Pass(devices(), PassMode::DryRun)));
     let report = serde_json::from_value(pass(true)).unwrap();
     model.hear(News::Passed(devices(), Ok(report)), NOW_MS);
     assert!(model::is_dry_run_of(&model.view, &devices()));
     assert!(drawn(&model, 80, 24).contains("2 of 3 suspects would be reclaimed"));
     assert_eq!(type_in(&mut model, "s"), Meant::Nothing);
-    assert_eq!(type_in(&mut model, "y"), Meant::Ask(Order::Pass(devices(), Act::Reclaim)));
+    assert_eq!(type_in(&mut model, "y"), Meant::Ask(Order::Pass(devices(), PassMode::Reclaim)));
 }
 
 #[test]

@@ -11,10 +11,10 @@ use async_trait::async_trait;
 use axum::ServiceExt;
 use lapsed_cli::backend::{Backend, Local};
 use lapsed_core::clock::SystemClock;
-use lapsed_core::reconcile::{Change, Healed, Reconcile, Reconciled};
+use lapsed_core::reconcile::{Healed, IndexChange, Reconcile, Reconciled};
 use lapsed_core::registry::{Registry, RegistryParts};
-use lapsed_core::schedule::Stop;
-use lapsed_core::sweep::{Act, Cursor};
+use lapsed_core::schedule::StopSignal;
+use lapsed_core::sweep::{Cursor, PassMode};
 use lapsed_server::config::common::{Access, Common};
 use lapsed_server::config::{Config, Overrides};
 use lapsed_server::http::{self, App, Outward};
@@ -49,17 +49,17 @@ impl Reconcile for Drifted {
         &self,
         after: Cursor,
         limit: usize,
-        act: Act,
+        act: PassMode,
     ) -> lapsed_core::Result<Reconciled> {
         tokio::time::sleep(self.page_takes).await;
         let from: u64 = after.0.map_or(0, |text| text.parse().unwrap());
         let to = (from + limit as u64).min(self.rows);
         let mut missing = self.missing.lock().unwrap();
         let found: Vec<u64> = missing.range(from..to).copied().collect();
-        if act == Act::Reclaim {
+        if act == PassMode::Reclaim {
             missing.retain(|row| !found.contains(row));
         }
-        let change = |row: &u64| Change {
+        let change = |row: &u64| IndexChange {
             key: format!("row-{row}"),
             what: Healed::Added,
             why: "not in the index".to_owned(),
@@ -136,7 +136,7 @@ fn serve(data: PathBuf) -> (String, tokio::runtime::Runtime) {
         let clock = SystemClock::shared();
         let metrics = Arc::new(Metrics::new(clock.clone()));
         let node = Node::open(&config, clock, metrics.clone()).unwrap();
-        let (stopper, stop) = Stop::channel();
+        let (stopper, stop) = StopSignal::channel();
         let (app, idle) =
             App::new(Arc::new(node), metrics, Outward::default(), &config.server, stop);
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -214,7 +214,7 @@ fn an_interrupt_stops_after_the_page_and_the_rest_is_done_from_there() {
     let caught = runtime.block_on(async {
         tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt()).unwrap()
     });
-    let order = |after| Order { act: Act::Reclaim, after, list: 10 };
+    let order = |after| Order { act: PassMode::Reclaim, after, list: 10 };
     let mut told = Vec::new();
     let mut tell = |progress: lapsed_cli::backend::Progress| {
         told.push(progress);

@@ -1,6 +1,6 @@
 //! What every store must do for `inflight`, run unchanged on each of them.
 //!
-//! A store crate writes one function that makes a [`Fixture`] and calls
+//! A store crate writes one function that makes a [`InflightFixture`] and calls
 //! [`inflight_conformance!`](crate::inflight_conformance) with it: every case becomes a test of its own.
 //! Nothing here relies on exact milliseconds, nor on where numbers begin: a store may run on its real
 //! clock, with a TTL of about a second.
@@ -20,32 +20,33 @@ use futures::future::BoxFuture;
 
 use crate::activity::Activity;
 use crate::clock::SystemClock;
-use crate::inflight::rules::{OnDeath, Recovery};
+use crate::inflight::rules::{OnDeath, RecoveryPolicy};
 use crate::inflight::{
-    Claimed, Counts, Finish, Finished, Inflight, InflightParts, InflightStore, Job, NewJob, Place,
-    Recovered, Ticket,
+    Claimed, Finish, Finished, Inflight, InflightParts, InflightStore, Job, JobCounts, JobPlace,
+    JobTicket, NewJob, RecoveredJob,
 };
 use crate::name::Name;
 use crate::owner::Claim;
-use crate::receipt::{Receipt, ReceiptQuery, Retention, Silent};
-use crate::schedule::Stop;
+use crate::receipt::{NoObserver, Receipt, ReceiptQuery, Retention};
+use crate::schedule::StopSignal;
 use crate::store::Store;
 use crate::sweep::brake::{Brake, BrakePolicy};
 use crate::sweep::policy::Policy;
 use crate::sweep::{
-    Act, Batch, BatchAnswer, BatchId, Cursor, PageRequest, PassReport, Suspect, Sweeper,
+    Batch, BatchAnswer, BatchId, Cursor, PageRequest, PassMode, PassReport, Suspect, Sweeper,
     SweeperParts,
 };
 
 /// Makes a system of jobs with rules of its own, on the fixture's store.
-pub type Open = Box<dyn Fn(Recovery) -> BoxFuture<'static, Arc<dyn InflightStore>> + Send + Sync>;
+pub type OpenedInflight =
+    Box<dyn Fn(RecoveryPolicy) -> BoxFuture<'static, Arc<dyn InflightStore>> + Send + Sync>;
 
 /// A store to be tried, fresh, with a way to let its clock run.
-pub struct Fixture {
+pub struct InflightFixture {
     /// The jobs under test, by the usual rules.
     pub inflight: Arc<dyn InflightStore>,
     /// Makes another system of jobs on the same store.
-    pub open: Open,
+    pub open: OpenedInflight,
     /// The store below them.
     pub store: Arc<dyn Store>,
     /// How long a beat lasts: as long as the fixture can afford to wait for.
@@ -56,7 +57,7 @@ pub struct Fixture {
     pub keep: Box<dyn std::any::Any + Send + Sync>,
 }
 
-impl Fixture {
+impl InflightFixture {
     /// A fixture whose store has been there for long enough: no store-away grace is running.
     pub async fn settled(self) -> Self {
         (self.advance)(self.ttl).await;
@@ -64,7 +65,7 @@ impl Fixture {
     }
 
     /// The same with other rules.
-    pub async fn with(mut self, recovery: Recovery) -> Self {
+    pub async fn with(mut self, recovery: RecoveryPolicy) -> Self {
         self.inflight = (self.open)(recovery).await;
         self
     }
@@ -132,12 +133,12 @@ impl Fixture {
         self.inflight.job(&name(id)).await.expect("job")
     }
 
-    pub async fn place(&self, id: &str) -> Place {
+    pub async fn place(&self, id: &str) -> JobPlace {
         self.job(id).await.expect("the job is there").place
     }
 
     /// The account, which must balance.
-    pub async fn counts(&self) -> Counts {
+    pub async fn counts(&self) -> JobCounts {
         let counts = self.inflight.counts().await.expect("counts");
         assert!(counts.balances(), "{counts:?}");
         counts
@@ -152,7 +153,7 @@ impl Fixture {
     /// The decisive step, by hand.
     pub async fn reclaim(&self, number: u64, suspects: Vec<Suspect>) -> BatchAnswer {
         let id = BatchId { sweeper: "by-hand".into(), number };
-        let batch = Batch { id, suspects, act: Act::Reclaim, term: None };
+        let batch = Batch { id, suspects, act: PassMode::Reclaim, term: None };
         self.inflight.reclaim(batch).await.expect("reclaim")
     }
 
@@ -169,20 +170,20 @@ impl Fixture {
             clock: SystemClock::shared(),
             activity: Arc::default(),
             leadership: None,
-            witness: Arc::new(Silent),
+            witness: Arc::new(NoObserver),
             retention: Retention::default(),
         })
     }
 
     /// One pass with that policy.
-    pub async fn pass(&self, who: &str, act: Act, policy: Policy) -> PassReport {
-        let (_stopper, stop) = Stop::channel();
+    pub async fn pass(&self, who: &str, act: PassMode, policy: Policy) -> PassReport {
+        let (_stopper, stop) = StopSignal::channel();
         self.sweeper(who, policy).pass(act, 1_000, &stop).await
     }
 
     /// One real pass, naming what it reclaimed.
     pub async fn sweep(&self, who: &str) -> PassReport {
-        self.pass(who, Act::Reclaim, Policy::default()).await
+        self.pass(who, PassMode::Reclaim, Policy::default()).await
     }
 
     /// All receipts, oldest first.
@@ -192,7 +193,7 @@ impl Fixture {
     }
 
     /// What the newest receipt of `id` says was done.
-    pub async fn recovered(&self, id: &str) -> (u64, Recovered) {
+    pub async fn recovered(&self, id: &str) -> (u64, RecoveredJob) {
         let receipts = self.receipts().await;
         let receipt = receipts.into_iter().rfind(|r| r.key.as_str() == id);
         let receipt = receipt.expect("a receipt for it");
@@ -212,7 +213,7 @@ impl Fixture {
             brake: Arc::new(Brake::new(BrakePolicy::default(), self.ttl)),
             clock: SystemClock::shared(),
             activity: Arc::<Activity>::default(),
-            witness: Arc::new(Silent),
+            witness: Arc::new(NoObserver),
             timeout: Duration::from_secs(5),
             batch: 3,
             sweeper: "conformance".to_owned(),
@@ -241,11 +242,11 @@ pub fn ids_of(jobs: &[Claimed]) -> Vec<&str> {
 }
 
 /// The claim of `job`, shown without saying whose it is.
-pub fn bare(job: &Claimed) -> Ticket {
-    Ticket { id: job.id.clone(), token: job.token, incarnation: None }
+pub fn bare(job: &Claimed) -> JobTicket {
+    JobTicket { id: job.id.clone(), token: job.token, incarnation: None }
 }
 
-/// Makes one test a case. `$make` is an `async fn() -> Fixture`. On the real clock a second argument
+/// Makes one test a case. `$make` is an `async fn() -> InflightFixture`. On the real clock a second argument
 /// says how a case is told: see [`registry_conformance!`](crate::registry_conformance).
 #[macro_export]
 macro_rules! inflight_conformance {

@@ -1,16 +1,16 @@
-//! Why a job is where it is: in words.
+//! DeadLetterReason a job is where it is: in words.
 
 use serde_json::json;
 
 use crate::error::Result;
-use crate::inflight::rules::Why;
-use crate::inflight::{Did, Inflight, Job, Place, Recovered};
+use crate::inflight::rules::DeadLetterReason;
+use crate::inflight::{Inflight, Job, JobPlace, RecoveredJob, RecoveryAction};
 use crate::name::Name;
 use crate::owner::Claim;
 use crate::receipt::{Reason, Receipt};
 use crate::sweep::Suspect;
 use crate::system::Explanation;
-use crate::system::words::{RECEIPTS_SEARCHED, Words, seconds};
+use crate::system::words::{Explainer, RECEIPTS_SEARCHED, seconds};
 
 impl Inflight {
     pub(super) async fn explain_key(&self, key: &Name) -> Result<Explanation> {
@@ -39,18 +39,18 @@ impl Inflight {
     async fn explain_job(&self, key: &Name, job: &Job) -> Result<Explanation> {
         let mut because = Vec::new();
         let verdict = match &job.place {
-            Place::Queued => {
+            JobPlace::Queued => {
                 because.push(format!("`{key}` is on queue `{}`, in nobody's hands", job.queue));
                 "queued"
             }
-            Place::Dead { why, at_ms, error } => {
+            JobPlace::Dead { why, at_ms, error } => {
                 let ago = seconds(job.now_ms.saturating_sub(*at_ms));
                 because.push(format!("`{key}` is a dead letter since {ago:.1} s: {}", words(*why)));
                 because.extend(error.iter().map(|said| format!("its worker said: {said}")));
                 because.push("it stays one until somebody puts it back or deletes it".to_owned());
                 "dead_letter"
             }
-            Place::InFlight { owner, incarnation, token, since_ms, due_ms, ended } => {
+            JobPlace::InFlight { owner, incarnation, token, since_ms, due_ms, ended } => {
                 let held = seconds(job.now_ms.saturating_sub(*since_ms));
                 let queue = &job.queue;
                 because.push(match token.0 {
@@ -87,8 +87,8 @@ impl Inflight {
         Ok(self.words().explanation(key, verdict, because, json!(job)))
     }
 
-    pub(super) fn words(&self) -> Words<'_> {
-        Words {
+    pub(super) fn words(&self) -> Explainer<'_> {
+        Explainer {
             calls: &self.calls,
             sweep: &*self.parts.inflight,
             store: &*self.parts.store,
@@ -98,21 +98,21 @@ impl Inflight {
     }
 }
 
-fn words(why: Why) -> &'static str {
+fn words(why: DeadLetterReason) -> &'static str {
     match why {
-        Why::Failed => "it failed",
-        Why::Crashes => "too many workers died with it",
-        Why::TooOld => "its worker had been dead for too long for it to be put back",
-        Why::Asked => "that is what was asked for when its worker dies",
+        DeadLetterReason::Failed => "it failed",
+        DeadLetterReason::Crashes => "too many workers died with it",
+        DeadLetterReason::TooOld => "its worker had been dead for too long for it to be put back",
+        DeadLetterReason::Asked => "that is what was asked for when its worker dies",
     }
 }
 
 fn recovered(receipt: &Receipt) -> String {
-    let done: Option<Recovered> = serde_json::from_value(receipt.removed.clone()).ok();
+    let done: Option<RecoveredJob> = serde_json::from_value(receipt.removed.clone()).ok();
     let did = match done.map(|done| done.did) {
-        Some(Did::PutBack) => "put back on its queue, and is not there any more",
-        Some(Did::DeadLetter) => "made a dead letter, and is not there any more",
-        Some(Did::Dropped) => "dropped",
+        Some(RecoveryAction::PutBack) => "put back on its queue, and is not there any more",
+        Some(RecoveryAction::DeadLetter) => "made a dead letter, and is not there any more",
+        Some(RecoveryAction::Dropped) => "dropped",
         None => "taken back",
     };
     format!(

@@ -12,19 +12,19 @@ use tokio::sync::futures::OwnedNotified;
 use crate::activity::Activity;
 use crate::clock::Clock;
 use crate::error::{Error, Result};
-use crate::inflight::rules::End;
+use crate::inflight::rules::QueueEnd;
 use crate::inflight::{
-    Claimed, Counts, Enqueued, Finish, Finished, InflightStore, JOBS_MAX, Job, NewJob, Taken,
-    Ticket, TrackAnswer, check, check_count,
+    Claimed, Enqueued, Finish, Finished, InflightStore, JOBS_MAX, Job, JobCounts, JobTicket,
+    NewJob, Taken, TrackAnswer, check, check_count,
 };
 use crate::name::{Name, SystemId};
 use crate::owner::{Beat, Claim, Incarnation, Owner, OwnerInfo, OwnerOptions, OwnerStore};
-use crate::receipt::Witness;
+use crate::receipt::Observer;
 use crate::reconcile::Reconcile;
 use crate::store::Store;
 use crate::sweep::Sweep;
 use crate::sweep::brake::Brake;
-use crate::system::calls::Calls;
+use crate::system::calls::StoreCaller;
 use crate::system::retiring::let_go;
 use crate::system::{Explanation, Restored, System};
 
@@ -56,7 +56,7 @@ pub struct InflightParts {
     pub clock: Arc<dyn Clock>,
     /// Notes who uses it.
     pub activity: Arc<Activity>,
-    pub witness: Arc<dyn Witness>,
+    pub witness: Arc<dyn Observer>,
     /// How long any one store call may take.
     pub timeout: Duration,
     /// The most jobs put back in one step when an owner retires.
@@ -67,7 +67,7 @@ pub struct InflightParts {
 
 /// What a graceful end did.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Retired {
+pub struct RetiredWorker {
     pub incarnation: Incarnation,
     /// How many of its jobs are back on their queues. What is left the sweep puts back.
     pub put_back: u64,
@@ -76,12 +76,12 @@ pub struct Retired {
 /// One system of jobs in flight.
 pub struct Inflight {
     pub(super) parts: InflightParts,
-    pub(super) calls: Calls,
+    pub(super) calls: StoreCaller,
 }
 
 impl Inflight {
     pub fn new(parts: InflightParts) -> Self {
-        let calls = Calls {
+        let calls = StoreCaller {
             id: parts.id.clone(),
             clock: parts.clock.clone(),
             activity: parts.activity.clone(),
@@ -162,21 +162,21 @@ impl Inflight {
     }
 
     /// The work is done.
-    pub async fn complete(&self, ticket: &Ticket) -> Result<Finished> {
+    pub async fn complete(&self, ticket: &JobTicket) -> Result<Finished> {
         self.finish_one(ticket, &Finish::Complete).await
     }
 
     /// The work cannot be done: a dead letter. The application's own retries come before this.
-    pub async fn fail(&self, ticket: &Ticket, error: &str) -> Result<Finished> {
+    pub async fn fail(&self, ticket: &JobTicket, error: &str) -> Result<Finished> {
         self.finish_one(ticket, &Finish::Fail { error: error.to_owned() }).await
     }
 
     /// The work was not done: back on its queue, without a crash.
-    pub async fn give_back(&self, ticket: &Ticket, end: End) -> Result<Finished> {
+    pub async fn give_back(&self, ticket: &JobTicket, end: QueueEnd) -> Result<Finished> {
         self.finish_one(ticket, &Finish::GiveBack(end)).await
     }
 
-    async fn finish_one(&self, ticket: &Ticket, how: &Finish) -> Result<Finished> {
+    async fn finish_one(&self, ticket: &JobTicket, how: &Finish) -> Result<Finished> {
         let finished = self.finish(std::slice::from_ref(ticket), how).await?;
         finished.first().copied().ok_or_else(|| Error::Corrupt {
             store: self.parts.id.to_string(),
@@ -186,7 +186,7 @@ impl Inflight {
 
     /// Ends several claims alike; one answer each, in order. Whoever no longer holds what it acted
     /// on is told so, and counted.
-    pub async fn finish(&self, tickets: &[Ticket], how: &Finish) -> Result<Vec<Finished>> {
+    pub async fn finish(&self, tickets: &[JobTicket], how: &Finish) -> Result<Vec<Finished>> {
         check_count(tickets.len())?;
         let (how, word) = match how {
             Finish::Complete => (Finish::Complete, "complete"),
@@ -216,7 +216,7 @@ impl Inflight {
     }
 
     /// The account. Not activity: metrics ask for it.
-    pub async fn counts(&self) -> Result<Counts> {
+    pub async fn counts(&self) -> Result<JobCounts> {
         self.calls.quiet("counts", self.parts.inflight.counts()).await
     }
 
@@ -231,7 +231,7 @@ impl Inflight {
     }
 
     /// Puts a dead letter back on its queue, its crashes forgotten; whether there was one.
-    pub async fn put_back(&self, id: &Name, end: End) -> Result<bool> {
+    pub async fn put_back(&self, id: &Name, end: QueueEnd) -> Result<bool> {
         self.calls.call("put_back", self.parts.inflight.put_back(id, end)).await
     }
 
@@ -274,13 +274,13 @@ impl Inflight {
     /// The graceful end. First the life ends, in one O(1) step; then its jobs go back in batches by
     /// the same guarded step as those of the dead, without a crash. A crash in between leaves an
     /// ended owner, which the sweep finds.
-    pub async fn retire(&self, claim: &Claim) -> Result<Retired> {
+    pub async fn retire(&self, claim: &Claim) -> Result<RetiredWorker> {
         let (inflight, batch) = (&self.parts.inflight, self.parts.batch);
         let ended = self.calls.call("retire", inflight.end(claim)).await?;
         let held_by = |owner: Claim| async move { inflight.held_by(&owner, batch).await };
         let sweeper = &self.parts.sweeper;
         let done = let_go(&self.calls, &**inflight, &ended, sweeper, held_by).await?;
-        Ok(Retired { incarnation: done.incarnation, put_back: done.reclaimed })
+        Ok(RetiredWorker { incarnation: done.incarnation, put_back: done.reclaimed })
     }
 }
 
@@ -303,8 +303,8 @@ impl Ear {
 
 impl Claimed {
     /// To be shown at its end by the life that took it.
-    pub fn ticket(&self, incarnation: Incarnation) -> Ticket {
-        Ticket { id: self.id.clone(), token: self.token, incarnation: Some(incarnation) }
+    pub fn ticket(&self, incarnation: Incarnation) -> JobTicket {
+        JobTicket { id: self.id.clone(), token: self.token, incarnation: Some(incarnation) }
     }
 }
 

@@ -14,7 +14,7 @@ use crate::name::Name;
 /// Which end of its queue a job goes to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum End {
+pub enum QueueEnd {
     /// It is the next to be taken.
     #[default]
     Front,
@@ -72,10 +72,10 @@ impl FromStr for OnDeath {
     }
 }
 
-/// Why a job is a dead letter.
+/// DeadLetterReason a job is a dead letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Why {
+pub enum DeadLetterReason {
     /// Its worker said so, or its worker died and the rule is to take that for a failure.
     Failed,
     /// Too many workers died with it.
@@ -86,22 +86,27 @@ pub enum Why {
     Asked,
 }
 
-impl Why {
+impl DeadLetterReason {
     /// Every one there is.
-    pub const ALL: &[Why] = &[Why::Failed, Why::Crashes, Why::TooOld, Why::Asked];
+    pub const ALL: &[DeadLetterReason] = &[
+        DeadLetterReason::Failed,
+        DeadLetterReason::Crashes,
+        DeadLetterReason::TooOld,
+        DeadLetterReason::Asked,
+    ];
 
     /// The word used in receipts, metrics and JSON.
     pub fn as_str(self) -> &'static str {
         match self {
-            Why::Failed => "failed",
-            Why::Crashes => "crashes",
-            Why::TooOld => "too_old",
-            Why::Asked => "asked",
+            DeadLetterReason::Failed => "failed",
+            DeadLetterReason::Crashes => "crashes",
+            DeadLetterReason::TooOld => "too_old",
+            DeadLetterReason::Asked => "asked",
         }
     }
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for DeadLetterReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
@@ -109,7 +114,7 @@ impl fmt::Display for Why {
 
 /// How a system recovers. Separate from the application's own retries.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Recovery {
+pub struct RecoveryPolicy {
     /// What becomes of a job unless it says otherwise itself.
     pub on_death: OnDeath,
     /// The crash that makes it so many within the window is the last: a dead letter then. 0: never.
@@ -125,10 +130,10 @@ pub struct Recovery {
     pub outbox: Option<Name>,
 }
 
-impl Default for Recovery {
+impl Default for RecoveryPolicy {
     fn default() -> Self {
         const HOUR_MS: u64 = 3_600_000;
-        Recovery {
+        RecoveryPolicy {
             on_death: OnDeath::Front,
             crashes_max: 3,
             crash_window_ms: 72 * HOUR_MS,
@@ -140,8 +145,8 @@ impl Default for Recovery {
 
 /// What is decided about.
 #[derive(Clone, Copy, Debug)]
-pub struct Case<'a> {
-    pub recovery: &'a Recovery,
+pub struct JobCase<'a> {
+    pub recovery: &'a RecoveryPolicy,
     /// The job's own, if it has one.
     pub on_death: Option<OnDeath>,
     /// The job's own limit, if it has one.
@@ -158,10 +163,10 @@ pub struct Case<'a> {
 
 /// What becomes of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Decision {
+pub enum JobDecision {
     /// Back on its queue.
-    PutBack(End),
-    DeadLetter(Why),
+    PutBack(QueueEnd),
+    DeadLetter(DeadLetterReason),
     Drop,
 }
 
@@ -177,36 +182,36 @@ pub fn counts(at_ms: u64, window_ms: u64, now_ms: u64) -> bool {
 
 /// The rule. A worker that left gives its jobs back, whatever is to be done on its death; one that
 /// died raises the crash count, and the limits come before what is to be done.
-pub fn decide(case: &Case<'_>) -> Decision {
+pub fn decide(case: &JobCase<'_>) -> JobDecision {
     let recovery = case.recovery;
     let on_death = case.on_death.unwrap_or(recovery.on_death);
-    let end = if on_death == OnDeath::Back { End::Back } else { End::Front };
+    let end = if on_death == OnDeath::Back { QueueEnd::Back } else { QueueEnd::Front };
     if !case.crashed {
-        return Decision::PutBack(end);
+        return JobDecision::PutBack(end);
     }
     match on_death {
-        OnDeath::Drop => return Decision::Drop,
-        OnDeath::Fail => return Decision::DeadLetter(Why::Failed),
-        OnDeath::DeadLetter => return Decision::DeadLetter(Why::Asked),
+        OnDeath::Drop => return JobDecision::Drop,
+        OnDeath::Fail => return JobDecision::DeadLetter(DeadLetterReason::Failed),
+        OnDeath::DeadLetter => return JobDecision::DeadLetter(DeadLetterReason::Asked),
         OnDeath::Front | OnDeath::Back => {}
     }
     let late_ms = case.now_ms.saturating_sub(case.deadline_ms);
     if recovery.age_max_ms > 0 && late_ms > recovery.age_max_ms {
-        return Decision::DeadLetter(Why::TooOld);
+        return JobDecision::DeadLetter(DeadLetterReason::TooOld);
     }
     let crashes = 1 + counting(case.crashes, recovery.crash_window_ms, case.now_ms);
     let crashes_max = case.crashes_max.unwrap_or(recovery.crashes_max);
     if crashes_max > 0 && crashes >= crashes_max {
-        return Decision::DeadLetter(Why::Crashes);
+        return JobDecision::DeadLetter(DeadLetterReason::Crashes);
     }
-    Decision::PutBack(end)
+    JobDecision::PutBack(end)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const RECOVERY: Recovery = Recovery {
+    const RECOVERY: RecoveryPolicy = RecoveryPolicy {
         on_death: OnDeath::Front,
         crashes_max: 3,
         crash_window_ms: 1_000,
@@ -214,8 +219,8 @@ mod tests {
         outbox: None,
     };
 
-    fn case(crashes: &[u64]) -> Case<'_> {
-        Case {
+    fn case(crashes: &[u64]) -> JobCase<'_> {
+        JobCase {
             recovery: &RECOVERY,
             on_death: None,
             crashes_max: None,
@@ -228,39 +233,46 @@ mod tests {
 
     #[test]
     fn the_third_crash_within_the_window_is_the_last() {
-        assert_eq!(decide(&case(&[])), Decision::PutBack(End::Front));
-        assert_eq!(decide(&case(&[9_500])), Decision::PutBack(End::Front));
-        assert_eq!(decide(&case(&[9_500, 9_600])), Decision::DeadLetter(Why::Crashes));
-        assert_eq!(decide(&case(&[9_100, 9_600])), Decision::PutBack(End::Front), "one is too old");
-        let lenient = Case { crashes_max: Some(0), ..case(&[9_500, 9_600, 9_700]) };
-        assert_eq!(decide(&lenient), Decision::PutBack(End::Front));
+        assert_eq!(decide(&case(&[])), JobDecision::PutBack(QueueEnd::Front));
+        assert_eq!(decide(&case(&[9_500])), JobDecision::PutBack(QueueEnd::Front));
+        assert_eq!(
+            decide(&case(&[9_500, 9_600])),
+            JobDecision::DeadLetter(DeadLetterReason::Crashes)
+        );
+        assert_eq!(
+            decide(&case(&[9_100, 9_600])),
+            JobDecision::PutBack(QueueEnd::Front),
+            "one is too old"
+        );
+        let lenient = JobCase { crashes_max: Some(0), ..case(&[9_500, 9_600, 9_700]) };
+        assert_eq!(decide(&lenient), JobDecision::PutBack(QueueEnd::Front));
     }
 
     #[test]
     fn an_orphan_of_long_ago_is_not_put_back() {
-        let long_ago = |now_ms| decide(&Case { now_ms, ..case(&[]) });
-        assert_eq!(long_ago(10_500), Decision::PutBack(End::Front));
-        assert_eq!(long_ago(10_501), Decision::DeadLetter(Why::TooOld));
+        let long_ago = |now_ms| decide(&JobCase { now_ms, ..case(&[]) });
+        assert_eq!(long_ago(10_500), JobDecision::PutBack(QueueEnd::Front));
+        assert_eq!(long_ago(10_501), JobDecision::DeadLetter(DeadLetterReason::TooOld));
     }
 
     #[test]
     fn a_job_may_have_its_own_way() {
-        let own = |on_death| decide(&Case { on_death: Some(on_death), ..case(&[]) });
-        assert_eq!(own(OnDeath::Back), Decision::PutBack(End::Back));
-        assert_eq!(own(OnDeath::Drop), Decision::Drop);
-        assert_eq!(own(OnDeath::Fail), Decision::DeadLetter(Why::Failed));
-        assert_eq!(own(OnDeath::DeadLetter), Decision::DeadLetter(Why::Asked));
+        let own = |on_death| decide(&JobCase { on_death: Some(on_death), ..case(&[]) });
+        assert_eq!(own(OnDeath::Back), JobDecision::PutBack(QueueEnd::Back));
+        assert_eq!(own(OnDeath::Drop), JobDecision::Drop);
+        assert_eq!(own(OnDeath::Fail), JobDecision::DeadLetter(DeadLetterReason::Failed));
+        assert_eq!(own(OnDeath::DeadLetter), JobDecision::DeadLetter(DeadLetterReason::Asked));
     }
 
     #[test]
     fn leaving_is_no_crash() {
-        let left = Case {
+        let left = JobCase {
             crashed: false,
             on_death: Some(OnDeath::Drop),
             now_ms: 99_999,
             ..case(&[9_900, 9_901, 9_902])
         };
-        assert_eq!(decide(&left), Decision::PutBack(End::Front));
+        assert_eq!(decide(&left), JobDecision::PutBack(QueueEnd::Front));
     }
 
     #[test]

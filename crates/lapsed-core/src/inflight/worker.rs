@@ -15,11 +15,13 @@ use futures::future::{Either, select, try_join_all};
 use tokio::sync::Mutex;
 
 use crate::error::{Error, Result};
-use crate::inflight::rules::End;
-use crate::inflight::{Claimed, Finish, Finished, Inflight, JOBS_MAX, Job, Place, Retired};
+use crate::inflight::rules::QueueEnd;
+use crate::inflight::{
+    Claimed, Finish, Finished, Inflight, JOBS_MAX, Job, JobPlace, RetiredWorker,
+};
 use crate::name::Name;
 use crate::owner::{Incarnation, Lost, Owner};
-use crate::schedule::Stop;
+use crate::schedule::StopSignal;
 
 /// How long one look at an empty queue waits.
 const WAIT: Duration = Duration::from_secs(5);
@@ -39,23 +41,23 @@ struct Bench {
 
 /// What the work on a job came to, if it did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Done {
+pub enum JobResult {
     /// It is done. What `()` stands for, too.
     Complete,
     /// It was not done, and nobody died: back on its queue.
-    GiveBack(End),
+    GiveBack(QueueEnd),
 }
 
-impl From<()> for Done {
-    fn from((): ()) -> Done {
-        Done::Complete
+impl From<()> for JobResult {
+    fn from((): ()) -> JobResult {
+        JobResult::Complete
     }
 }
 
 /// What became of one job.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Worked {
-    /// Done, and the store knows.
+pub enum JobOutcome {
+    /// JobResult, and the store knows.
     Completed,
     /// Back on its queue.
     GivenBack,
@@ -97,18 +99,18 @@ impl Worker {
 
     /// Runs `work` for `job` and tells the store how it ended. When the owner is lost meanwhile the
     /// work is dropped where it is, and nothing is told.
-    pub async fn work<D: Into<Done>, E: Display>(
+    pub async fn work<D: Into<JobResult>, E: Display>(
         &self,
         job: &Claimed,
         work: impl Future<Output = std::result::Result<D, E>>,
-    ) -> Result<Worked> {
+    ) -> Result<JobOutcome> {
         let outcome = match select(pin!(work), pin!(self.owner.lost())).await {
             Either::Left((outcome, _)) => outcome.map(D::into),
-            Either::Right(_) => return Ok(Worked::Cancelled),
+            Either::Right(_) => return Ok(JobOutcome::Cancelled),
         };
         match select(pin!(self.tell(job, outcome)), pin!(self.owner.lost())).await {
             Either::Left((worked, _)) => worked,
-            Either::Right(_) => Ok(Worked::Cancelled),
+            Either::Right(_) => Ok(JobOutcome::Cancelled),
         }
     }
 
@@ -116,12 +118,12 @@ impl Worker {
     async fn tell<E: Display>(
         &self,
         job: &Claimed,
-        outcome: std::result::Result<Done, E>,
-    ) -> Result<Worked> {
+        outcome: std::result::Result<JobResult, E>,
+    ) -> Result<JobOutcome> {
         let (how, worked) = match outcome {
-            Ok(Done::Complete) => (Finish::Complete, Worked::Completed),
-            Ok(Done::GiveBack(end)) => (Finish::GiveBack(end), Worked::GivenBack),
-            Err(error) => (Finish::Fail { error: error.to_string() }, Worked::Failed),
+            Ok(JobResult::Complete) => (Finish::Complete, JobOutcome::Completed),
+            Ok(JobResult::GiveBack(end)) => (Finish::GiveBack(end), JobOutcome::GivenBack),
+            Err(error) => (Finish::Fail { error: error.to_string() }, JobOutcome::Failed),
         };
         let tickets = [job.ticket(self.incarnation())];
         let mut is_repeated = false;
@@ -130,8 +132,8 @@ impl Worker {
                 Ok([Finished::Done]) => return Ok(worked),
                 // It was carried out the first time, and the answer was lost.
                 Ok([Finished::Gone]) if is_repeated => return Ok(worked),
-                Ok([late, ..]) => return Ok(Worked::TooLate(*late)),
-                Ok([]) => return Ok(Worked::TooLate(Finished::Gone)),
+                Ok([late, ..]) => return Ok(JobOutcome::TooLate(*late)),
+                Ok([]) => return Ok(JobOutcome::TooLate(Finished::Gone)),
                 Err(Error::Unavailable { .. } | Error::Throttled { .. }) => {
                     is_repeated = true;
                     self.inflight.parts.clock.sleep(TRY_AGAIN).await;
@@ -143,11 +145,11 @@ impl Worker {
 
     /// Takes and works on jobs, up to `at_once` at a time, until told to stop (those under way are
     /// finished first) or until the owner is lost, which is an error: begin again with a new worker.
-    pub async fn run<D: Into<Done>, E: Display, F>(
+    pub async fn run<D: Into<JobResult>, E: Display, F>(
         &self,
         queue: &Name,
         at_once: usize,
-        stop: &Stop,
+        stop: &StopSignal,
         work: impl Fn(Claimed) -> F,
     ) -> Result<()>
     where
@@ -160,10 +162,10 @@ impl Worker {
     }
 
     /// One job after the other.
-    async fn keep_working<D: Into<Done>, E: Display, F>(
+    async fn keep_working<D: Into<JobResult>, E: Display, F>(
         &self,
         queue: &Name,
-        stop: &Stop,
+        stop: &StopSignal,
         bench: &Mutex<Bench>,
         work: &impl Fn(Claimed) -> F,
     ) -> Result<()>
@@ -233,7 +235,7 @@ impl Worker {
     /// The job as its holder knows it, if that is this life.
     fn mine(&self, job: Job) -> Option<Claimed> {
         match job.place {
-            Place::InFlight { incarnation, token, .. } if incarnation == self.incarnation() => {
+            JobPlace::InFlight { incarnation, token, .. } if incarnation == self.incarnation() => {
                 let Job { id, queue, payload, crashes, .. } = job;
                 Some(Claimed { id, token, queue, payload, crashes })
             }
@@ -241,15 +243,15 @@ impl Worker {
         }
     }
 
-    fn note(&self, job: &Claimed, worked: Worked) -> Result<()> {
+    fn note(&self, job: &Claimed, worked: JobOutcome) -> Result<()> {
         match worked {
-            Worked::Cancelled => Err(self.gone()),
-            Worked::TooLate(finished) => {
+            JobOutcome::Cancelled => Err(self.gone()),
+            JobOutcome::TooLate(finished) => {
                 let owner = self.owner.name();
                 tracing::warn!(%owner, job = %job.id, "finished too late: {}", finished.describe());
                 Ok(())
             }
-            Worked::Completed | Worked::GivenBack | Worked::Failed => Ok(()),
+            JobOutcome::Completed | JobOutcome::GivenBack | JobOutcome::Failed => Ok(()),
         }
     }
 
@@ -267,12 +269,12 @@ impl Worker {
     }
 
     /// Gives one job back unfinished.
-    pub async fn give_back(&self, job: &Claimed, end: End) -> Result<Finished> {
+    pub async fn give_back(&self, job: &Claimed, end: QueueEnd) -> Result<Finished> {
         self.inflight.give_back(&job.ticket(self.incarnation()), end).await
     }
 
     /// The graceful end: whatever it still holds is back on its queue.
-    pub async fn retire(self) -> Result<Retired> {
+    pub async fn retire(self) -> Result<RetiredWorker> {
         self.inflight.retire(self.owner.claim()).await
     }
 }

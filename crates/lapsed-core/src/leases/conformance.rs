@@ -1,6 +1,6 @@
 //! What every store must do for `leases`, run unchanged on each of them.
 //!
-//! A store crate writes one function that makes a [`Fixture`] and calls
+//! A store crate writes one function that makes a [`LeasesFixture`] and calls
 //! [`leases_conformance!`](crate::leases_conformance) with it: every case becomes a test of its own.
 //! Nothing here relies on exact milliseconds, nor on where receipt numbers begin, nor on what else is
 //! in the store: a store may run on its real clock and tell its time in whole seconds.
@@ -23,24 +23,24 @@ use futures::future::BoxFuture;
 
 use crate::activity::Activity;
 use crate::clock::SystemClock;
-use crate::leases::rules::Staged;
+use crate::leases::rules::StagedState;
 use crate::leases::{
-    Acquire, Acquired, Decided, Decision, Described, Fenced, Grant, LeaseKey, Leases, LeasesParts,
-    LeasesStore, Loss, Met, State, Ticket, Token,
+    AcquireRequest, Acquired, Decision, DecisionInfo, Fenced, Grant, LeaseInfo, LeaseKey,
+    LeaseState, LeaseTicket, LeaseToken, Leases, LeasesParts, LeasesStore, Loss, WithCleared,
 };
 use crate::name::Name;
-use crate::receipt::{Receipt, ReceiptQuery, Retention, Silent};
-use crate::schedule::Stop;
+use crate::receipt::{NoObserver, Receipt, ReceiptQuery, Retention};
+use crate::schedule::StopSignal;
 use crate::store::Store;
-use crate::sweep::brake::{Brake, BrakePolicy, Setting};
+use crate::sweep::brake::{Brake, BrakePolicy, BrakeSetting};
 use crate::sweep::policy::Policy;
 use crate::sweep::{
-    Act, Batch, BatchAnswer, BatchId, Cursor, PageRequest, PassReport, Suspect, Sweeper,
+    Batch, BatchAnswer, BatchId, Cursor, PageRequest, PassMode, PassReport, Suspect, Sweeper,
     SweeperParts,
 };
 
 /// A store to be tried, fresh, with a way to let its clock run.
-pub struct Fixture {
+pub struct LeasesFixture {
     /// The leases under test.
     pub leases: Arc<dyn LeasesStore>,
     /// The store below them.
@@ -56,7 +56,7 @@ pub struct Fixture {
     pub keep: Box<dyn std::any::Any + Send + Sync>,
 }
 
-impl Fixture {
+impl LeasesFixture {
     /// A fixture whose store has been there for long enough: no store-away grace is running.
     pub async fn settled(self) -> Self {
         if self.leases.census().await.expect("census").back_ms > 0 {
@@ -81,11 +81,16 @@ impl Fixture {
     }
 
     /// What to acquire, for `owner`.
-    pub fn wish(&self, key: &LeaseKey, owner: &str) -> Acquire {
-        Acquire { key: key.clone(), owner: name(owner), ttl_ms: self.ttl_ms(), request: None }
+    pub fn wish(&self, key: &LeaseKey, owner: &str) -> AcquireRequest {
+        AcquireRequest {
+            key: key.clone(),
+            owner: name(owner),
+            ttl_ms: self.ttl_ms(),
+            request: None,
+        }
     }
 
-    pub async fn attempt(&self, key: &LeaseKey, owner: &str) -> Met<Acquired> {
+    pub async fn attempt(&self, key: &LeaseKey, owner: &str) -> WithCleared<Acquired> {
         self.leases.acquire(&self.wish(key, owner)).await.expect("acquire")
     }
 
@@ -99,7 +104,7 @@ impl Fixture {
 
     /// The same for so long that it does not run out during a case.
     pub async fn acquire_long(&self, key: &LeaseKey, owner: &str) -> Grant {
-        let wish = Acquire { ttl_ms: 3_600_000, ..self.wish(key, owner) };
+        let wish = AcquireRequest { ttl_ms: 3_600_000, ..self.wish(key, owner) };
         match self.leases.acquire(&wish).await.expect("acquire").answer {
             Acquired::Granted(grant) => grant,
             Acquired::Held(grant) => panic!("held: {grant:?}"),
@@ -112,29 +117,29 @@ impl Fixture {
     }
 
     /// One key, as those see it that only look.
-    pub async fn peek(&self, key: &LeaseKey) -> Described {
+    pub async fn peek(&self, key: &LeaseKey) -> LeaseInfo {
         self.leases.peek(key).await.expect("peek").expect("the key was leased")
     }
 
     /// The token of a key.
-    pub async fn token(&self, key: &LeaseKey) -> Token {
+    pub async fn token(&self, key: &LeaseKey) -> LeaseToken {
         self.peek(key).await.token
     }
 
     /// Sets the state; whether it was allowed.
-    pub async fn set_state(&self, ticket: &Ticket, text: &str) -> Fenced<()> {
+    pub async fn set_state(&self, ticket: &LeaseTicket, text: &str) -> Fenced<()> {
         let state = json(text);
         self.leases.set_state(ticket, Some(&state)).await.expect("set_state").answer
     }
 
     /// Stages a state; whether it was allowed.
-    pub async fn stage(&self, ticket: &Ticket, id: &str, text: &str) -> Fenced<()> {
-        let staged = Staged { txn: name(id), state: json(text) };
+    pub async fn stage(&self, ticket: &LeaseTicket, id: &str, text: &str) -> Fenced<()> {
+        let staged = StagedState { txn: name(id), state: json(text) };
         self.leases.stage(ticket, Some(&staged)).await.expect("stage").answer
     }
 
     /// Decides, for an hour.
-    pub async fn decide(&self, id: &str, decision: Decision) -> Decided {
+    pub async fn decide(&self, id: &str, decision: Decision) -> DecisionInfo {
         self.leases.decide(&name(id), decision, 3_600_000).await.expect("decide").answer
     }
 
@@ -165,7 +170,7 @@ impl Fixture {
     /// One batch by hand, signed by a name of its own.
     pub async fn reclaim(&self, suspects: Vec<Suspect>) -> BatchAnswer {
         let id = BatchId { sweeper: unique("by-hand").into(), number: 1 };
-        let batch = Batch { id, suspects, act: Act::Reclaim, term: None };
+        let batch = Batch { id, suspects, act: PassMode::Reclaim, term: None };
         self.leases.reclaim(batch).await.expect("reclaim")
     }
 
@@ -180,19 +185,19 @@ impl Fixture {
             clock: SystemClock::shared(),
             activity: Arc::default(),
             leadership: None,
-            witness: Arc::new(Silent),
+            witness: Arc::new(NoObserver),
             retention: Retention::default(),
         })
     }
 
     /// One pass with that policy, naming what it reclaimed.
-    pub async fn pass(&self, who: &str, act: Act, policy: Policy) -> PassReport {
-        let (_stopper, stop) = Stop::channel();
+    pub async fn pass(&self, who: &str, act: PassMode, policy: Policy) -> PassReport {
+        let (_stopper, stop) = StopSignal::channel();
         self.sweeper(who, policy).pass(act, 1_000, &stop).await
     }
 
     pub async fn sweep(&self) -> PassReport {
-        self.pass("s", Act::Reclaim, policy()).await
+        self.pass("s", PassMode::Reclaim, policy()).await
     }
 
     /// All receipts, oldest first.
@@ -202,7 +207,7 @@ impl Fixture {
     }
 
     /// What the operator says of the brake.
-    pub async fn set_brake(&self, setting: Setting) {
+    pub async fn set_brake(&self, setting: BrakeSetting) {
         self.store.set_brake(self.leases.system(), setting).await.expect("set_brake");
     }
 
@@ -218,7 +223,7 @@ impl Fixture {
             brake: Arc::new(Brake::new(BrakePolicy::default(), self.leases.threshold())),
             clock: SystemClock::shared(),
             activity: Arc::<Activity>::default(),
-            witness: Arc::new(Silent),
+            witness: Arc::new(NoObserver),
             timeout: Duration::from_secs(20),
         }))
     }
@@ -249,8 +254,8 @@ pub fn keys(texts: &[&str]) -> Vec<LeaseKey> {
     texts.iter().map(|text| key(text)).collect()
 }
 
-pub fn json(text: &str) -> State {
-    State::Json(text.into())
+pub fn json(text: &str) -> LeaseState {
+    LeaseState::Json(text.into())
 }
 
 /// What suspects are about, in the order of the alphabet.
@@ -275,7 +280,7 @@ pub fn done<T>(answer: Fenced<T>) -> T {
     }
 }
 
-/// Makes one test a case. `$make` is an `async fn() -> Fixture`. On the real clock a second argument
+/// Makes one test a case. `$make` is an `async fn() -> LeasesFixture`. On the real clock a second argument
 /// says how a case is told: `async fn(impl AsyncFnMut())`, so that one during which the machine stood
 /// still can be told again, with a fixture of its own.
 #[macro_export]

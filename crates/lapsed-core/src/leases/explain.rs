@@ -3,11 +3,11 @@
 use serde_json::json;
 
 use crate::error::Result;
-use crate::leases::{Decided, Described, Leases, Subject};
+use crate::leases::{DecisionInfo, LeaseInfo, Leases, Subject};
 use crate::name::Name;
 use crate::receipt::Receipt;
 use crate::system::Explanation;
-use crate::system::words::{RECEIPTS_SEARCHED, Words, seconds};
+use crate::system::words::{Explainer, RECEIPTS_SEARCHED, seconds};
 
 impl Leases {
     pub(super) async fn explain_key(&self, key: &str) -> Result<Explanation> {
@@ -30,7 +30,7 @@ impl Leases {
         }
     }
 
-    async fn explain_lease(&self, key: &Name, described: &Described) -> Result<Explanation> {
+    async fn explain_lease(&self, key: &Name, described: &LeaseInfo) -> Result<Explanation> {
         let (token, now_ms) = (described.token, described.now_ms);
         let mut because = Vec::new();
         let verdict = match &described.lease {
@@ -74,7 +74,7 @@ impl Leases {
         Ok(self.words().explanation(key, verdict, because, json!(described)))
     }
 
-    fn explain_decision(&self, key: &Name, decided: &Decided, over: bool) -> Explanation {
+    fn explain_decision(&self, key: &Name, decided: &DecisionInfo, over: bool) -> Explanation {
         let mut because = vec![format!(
             "the transaction `{}` was decided {:.1} s ago: {}",
             decided.txn,
@@ -110,8 +110,8 @@ impl Leases {
         Ok(self.words().explanation(&key, verdict, vec![because], json!({ "receipt": receipt })))
     }
 
-    fn words(&self) -> Words<'_> {
-        Words {
+    fn words(&self) -> Explainer<'_> {
+        Explainer {
             calls: &self.calls,
             sweep: &*self.parts.leases,
             store: &*self.parts.store,

@@ -11,8 +11,10 @@ use tokio::task::JoinHandle;
 
 use crate::clock::{Clock, jittered, within};
 use crate::error::{Error, Result};
-use crate::leases::{Acquire, Fenced, Grant, LeaseKey, Leases, Loss, Ticket, Token};
-use crate::owner::trust::{Sent, Trust, wait_trusting};
+use crate::leases::{
+    AcquireRequest, Fenced, Grant, LeaseKey, LeaseTicket, LeaseToken, Leases, Loss,
+};
+use crate::owner::trust::{Sent, TrustedDeadline, wait_trusting};
 
 /// How a lease is renewed.
 #[derive(Clone, Debug)]
@@ -30,7 +32,7 @@ impl Default for HoldOptions {
 }
 
 impl HoldOptions {
-    pub(super) fn check(&self, acquire: &Acquire) -> Result<()> {
+    pub(super) fn check(&self, acquire: &AcquireRequest) -> Result<()> {
         let every = self.every(acquire.ttl_ms);
         if !every.is_zero() && every < Duration::from_millis(acquire.ttl_ms) {
             return Ok(());
@@ -48,7 +50,7 @@ impl HoldOptions {
 }
 
 /// What became of an attempt to hold a lease.
-pub enum Took {
+pub enum HoldAttempt {
     /// It is held until dropped, released or lost.
     Hold(Hold),
     /// Somebody else still held it when the wait was over.
@@ -81,9 +83,9 @@ impl LostLease {
 /// A lease, held until dropped (then it runs out by itself), released or lost.
 pub struct Hold {
     leases: Arc<Leases>,
-    ticket: Ticket,
+    ticket: LeaseTicket,
     clock: Arc<dyn Clock>,
-    trust: watch::Receiver<Trust>,
+    trust: watch::Receiver<TrustedDeadline>,
     lost: watch::Receiver<Option<LostLease>>,
     renewing: JoinHandle<()>,
 }
@@ -97,7 +99,7 @@ impl Hold {
         options: HoldOptions,
     ) -> Hold {
         let ttl = Duration::from_millis(grant.ttl_ms);
-        let ticket = Ticket { key, token: grant.token };
+        let ticket = LeaseTicket { key, token: grant.token };
         let clock = leases.parts.clock.clone();
         let (trust_tx, trust) = watch::channel(sent.trust(ttl));
         let (lost_tx, lost) = watch::channel(None);
@@ -115,12 +117,12 @@ impl Hold {
     }
 
     /// What is held, and by which token.
-    pub fn ticket(&self) -> &Ticket {
+    pub fn ticket(&self) -> &LeaseTicket {
         &self.ticket
     }
 
     /// The fencing token, to pass along with whatever is written elsewhere.
-    pub fn token(&self) -> Token {
+    pub fn token(&self) -> LeaseToken {
         self.ticket.token
     }
 
@@ -165,11 +167,11 @@ impl Drop for Hold {
 
 struct Renewer {
     leases: Arc<Leases>,
-    ticket: Ticket,
+    ticket: LeaseTicket,
     every: Duration,
     jitter: f64,
     ttl: Duration,
-    trust: watch::Sender<Trust>,
+    trust: watch::Sender<TrustedDeadline>,
     lost: watch::Sender<Option<LostLease>>,
 }
 

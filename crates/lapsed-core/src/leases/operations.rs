@@ -11,21 +11,21 @@ use futures::future::{Either, select};
 use crate::activity::Activity;
 use crate::clock::Clock;
 use crate::error::{Error, Result};
-use crate::leases::hold::{Hold, HoldOptions, Took};
-use crate::leases::rules::Staged;
-use crate::leases::waiting::{Lines, Pauses};
+use crate::leases::hold::{Hold, HoldAttempt, HoldOptions};
+use crate::leases::rules::StagedState;
+use crate::leases::waiting::{RetryPauses, WaitQueues};
 use crate::leases::{
-    Acquire, Acquired, Decided, Decision, Described, Fenced, Grant, LeaseKey, LeasesStore, Met,
-    Namespace, PAGE_MAX, State, TTL_MS_MAX, TTL_MS_MIN, Ticket,
+    AcquireRequest, Acquired, Decision, DecisionInfo, Fenced, Grant, LeaseInfo, LeaseKey,
+    LeaseState, LeaseTicket, LeasesStore, Namespace, PAGE_MAX, TTL_MS_MAX, TTL_MS_MIN, WithCleared,
 };
 use crate::name::{Name, SystemId};
 use crate::owner::trust::Sent;
-use crate::receipt::Witness;
+use crate::receipt::Observer;
 use crate::reconcile::Reconcile;
 use crate::store::Store;
 use crate::sweep::Sweep;
 use crate::sweep::brake::Brake;
-use crate::system::calls::Calls;
+use crate::system::calls::StoreCaller;
 use crate::system::{Explanation, Restored, System};
 
 /// What `leases` is made of.
@@ -47,7 +47,7 @@ pub struct LeasesParts {
     pub clock: Arc<dyn Clock>,
     /// Notes who uses it.
     pub activity: Arc<Activity>,
-    pub witness: Arc<dyn Witness>,
+    pub witness: Arc<dyn Observer>,
     /// How long any one store call may take.
     pub timeout: Duration,
 }
@@ -55,20 +55,20 @@ pub struct LeasesParts {
 /// One system of leases.
 pub struct Leases {
     pub(super) parts: LeasesParts,
-    pub(super) calls: Calls,
-    lines: Lines,
+    pub(super) calls: StoreCaller,
+    lines: WaitQueues,
 }
 
 impl Leases {
     pub fn new(parts: LeasesParts) -> Self {
-        let calls = Calls {
+        let calls = StoreCaller {
             id: parts.id.clone(),
             clock: parts.clock.clone(),
             activity: parts.activity.clone(),
             witness: parts.witness.clone(),
             timeout: parts.timeout,
         };
-        Leases { parts, calls, lines: Lines::default() }
+        Leases { parts, calls, lines: WaitQueues::default() }
     }
 
     /// How long a lease lasts unless told.
@@ -82,7 +82,7 @@ impl Leases {
     }
 
     /// Acquires a lease; while somebody else holds it, waits in line for up to `wait`.
-    pub async fn acquire(&self, acquire: &Acquire, wait: Duration) -> Result<Acquired> {
+    pub async fn acquire(&self, acquire: &AcquireRequest, wait: Duration) -> Result<Acquired> {
         self.acquire_unless(acquire, wait, pending()).await
     }
 
@@ -90,7 +90,7 @@ impl Leases {
     /// store and never in the middle of one, so that what was granted is always answered.
     pub async fn acquire_unless(
         &self,
-        acquire: &Acquire,
+        acquire: &AcquireRequest,
         wait: Duration,
         given_up: impl Future<Output = ()>,
     ) -> Result<Acquired> {
@@ -100,7 +100,7 @@ impl Leases {
     /// The same, and when the request was sent that decided it.
     pub(super) async fn acquire_timed(
         &self,
-        acquire: &Acquire,
+        acquire: &AcquireRequest,
         wait: Duration,
         mut given_up: Pin<&mut impl Future<Output = ()>>,
     ) -> Result<(Acquired, Sent)> {
@@ -115,7 +115,7 @@ impl Leases {
         let Either::Left((Some(_turn), _)) = select(turn, given_up.as_mut()).await else {
             return Ok(first);
         };
-        let mut pauses = Pauses::new();
+        let mut pauses = RetryPauses::new();
         loop {
             let bell = self.parts.leases.bell(&acquire.key);
             let mut heard = bell.map(|bell| Box::pin(bell.notified_owned()));
@@ -142,7 +142,7 @@ impl Leases {
         }
     }
 
-    async fn attempt(&self, acquire: &Acquire) -> Result<(Acquired, Sent)> {
+    async fn attempt(&self, acquire: &AcquireRequest) -> Result<(Acquired, Sent)> {
         let sent = Sent::now(&*self.parts.clock);
         Ok((self.met("acquire", self.parts.leases.acquire(acquire)).await?, sent))
     }
@@ -150,33 +150,41 @@ impl Leases {
     /// Acquires a lease and holds it: a handle that renews by itself and says when it was lost.
     pub async fn hold(
         self: &Arc<Self>,
-        acquire: &Acquire,
+        acquire: &AcquireRequest,
         wait: Duration,
         options: HoldOptions,
-    ) -> Result<Took> {
+    ) -> Result<HoldAttempt> {
         options.check(acquire)?;
         match self.acquire_timed(acquire, wait, pin!(pending())).await? {
-            (Acquired::Granted(grant), sent) => {
-                Ok(Took::Hold(Hold::new(self.clone(), acquire.key.clone(), grant, sent, options)))
-            }
-            (Acquired::Held(grant), _) => Ok(Took::Held(grant)),
+            (Acquired::Granted(grant), sent) => Ok(HoldAttempt::Hold(Hold::new(
+                self.clone(),
+                acquire.key.clone(),
+                grant,
+                sent,
+                options,
+            ))),
+            (Acquired::Held(grant), _) => Ok(HoldAttempt::Held(grant)),
         }
     }
 
     /// Moves the deadline on.
-    pub async fn renew(&self, ticket: &Ticket, ttl: Option<Duration>) -> Result<Fenced<Grant>> {
+    pub async fn renew(
+        &self,
+        ticket: &LeaseTicket,
+        ttl: Option<Duration>,
+    ) -> Result<Fenced<Grant>> {
         let ttl_ms = ttl.map(|ttl| ttl.as_millis() as u64);
         ttl_ms.map(check_ttl).transpose()?;
         self.fenced("renew", self.parts.leases.renew(ticket, ttl_ms)).await
     }
 
     /// Ends the lease; its token lives on.
-    pub async fn release(&self, ticket: &Ticket) -> Result<Fenced<()>> {
+    pub async fn release(&self, ticket: &LeaseTicket) -> Result<Fenced<()>> {
         self.fenced("release", self.parts.leases.release(ticket)).await
     }
 
     /// One key, cleared if its lease is over; `None`: it was never leased.
-    pub async fn describe(&self, key: &LeaseKey) -> Result<Option<Described>> {
+    pub async fn describe(&self, key: &LeaseKey) -> Result<Option<LeaseInfo>> {
         self.met("describe", self.parts.leases.describe(key)).await
     }
 
@@ -186,7 +194,7 @@ impl Leases {
         namespace: &Namespace,
         after: Option<&Name>,
         limit: usize,
-    ) -> Result<Vec<Described>> {
+    ) -> Result<Vec<LeaseInfo>> {
         let limit = limit.min(PAGE_MAX);
         self.calls.call("list", self.parts.leases.list(namespace, after, limit)).await
     }
@@ -202,13 +210,21 @@ impl Leases {
     }
 
     /// Sets or removes the state of a key, for its holder.
-    pub async fn set_state(&self, ticket: &Ticket, state: Option<&State>) -> Result<Fenced<()>> {
-        state.map(State::check).transpose()?;
+    pub async fn set_state(
+        &self,
+        ticket: &LeaseTicket,
+        state: Option<&LeaseState>,
+    ) -> Result<Fenced<()>> {
+        state.map(LeaseState::check).transpose()?;
         self.fenced("state", self.parts.leases.set_state(ticket, state)).await
     }
 
     /// Stages a state for a transaction (or takes it back), for its holder.
-    pub async fn stage(&self, ticket: &Ticket, staged: Option<&Staged>) -> Result<Fenced<()>> {
+    pub async fn stage(
+        &self,
+        ticket: &LeaseTicket,
+        staged: Option<&StagedState>,
+    ) -> Result<Fenced<()>> {
         staged.map(|staged| staged.state.check()).transpose()?;
         self.fenced("stage", self.parts.leases.stage(ticket, staged)).await
     }
@@ -219,19 +235,23 @@ impl Leases {
         txn: &Name,
         decision: Decision,
         ttl: Option<Duration>,
-    ) -> Result<Decided> {
+    ) -> Result<DecisionInfo> {
         let ttl_ms = ttl.unwrap_or(self.parts.decision_ttl).as_millis() as u64;
         check_ttl(ttl_ms)?;
         self.met("decide", self.parts.leases.decide(txn, decision, ttl_ms)).await
     }
 
     /// The decision on a transaction.
-    pub async fn decision(&self, txn: &Name) -> Result<Option<Decided>> {
+    pub async fn decision(&self, txn: &Name) -> Result<Option<DecisionInfo>> {
         self.met("decision", self.parts.leases.decision(txn)).await
     }
 
     /// What was cleared on the way is told.
-    async fn met<T>(&self, what: &str, call: impl Future<Output = Result<Met<T>>>) -> Result<T> {
+    async fn met<T>(
+        &self,
+        what: &str,
+        call: impl Future<Output = Result<WithCleared<T>>>,
+    ) -> Result<T> {
         let met = self.calls.call(what, call).await?;
         for expiry in &met.cleared {
             let late_ms = expiry.at_ms.saturating_sub(expiry.deadline_ms);
@@ -244,7 +264,7 @@ impl Leases {
     async fn fenced<T>(
         &self,
         what: &str,
-        call: impl Future<Output = Result<Met<Fenced<T>>>>,
+        call: impl Future<Output = Result<WithCleared<Fenced<T>>>>,
     ) -> Result<Fenced<T>> {
         let answer = self.met(what, call).await?;
         if let Fenced::Lost(_) = &answer {
@@ -270,9 +290,9 @@ impl Grant {
     }
 
     /// To act by it.
-    pub fn ticket(&self) -> Ticket {
+    pub fn ticket(&self) -> LeaseTicket {
         let key = LeaseKey { namespace: self.namespace.clone(), key: self.key.clone() };
-        Ticket { key, token: self.token }
+        LeaseTicket { key, token: self.token }
     }
 }
 

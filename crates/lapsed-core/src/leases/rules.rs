@@ -1,12 +1,12 @@
-//! The rules of leases, written once. Pure: a store loads a key's [`Record`], calls one of these, and
+//! The rules of leases, written once. Pure: a store loads a key's [`LeaseRecord`], calls one of these, and
 //! writes the record back by the one conditional write (or transaction) that makes it true.
 //!
 //! Equal to now counts as expired, everywhere the same (D8): it is asked in one place,
-//! [`Moment::is_over`]. A token only grows and is never given back (D5): a record is never deleted.
+//! [`ClockReading::is_over`]. A token only grows and is never given back (D5): a record is never deleted.
 
 use serde::{Deserialize, Serialize};
 
-use crate::leases::{Decision, Grant, LeaseKey, Loss, LossReason, State, Token};
+use crate::leases::{Decision, Grant, LeaseKey, LeaseState, LeaseToken, Loss, LossReason};
 use crate::name::Name;
 
 /// The store's clock at the instant of a decision, as far as it is known.
@@ -16,7 +16,7 @@ use crate::name::Name;
 /// latest that it may be: a holder that counts a TTL from before it asked then stops before anybody
 /// else may begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Moment {
+pub struct ClockReading {
     /// The earliest that it may be: for judging that something is over.
     pub judging_ms: u64,
     /// The latest that it may be: for granting time.
@@ -26,10 +26,10 @@ pub struct Moment {
     pub back_ms: u64,
 }
 
-impl Moment {
+impl ClockReading {
     /// On an exact clock.
-    pub fn exact(now_ms: u64, back_ms: u64) -> Moment {
-        Moment { judging_ms: now_ms, granting_ms: now_ms, back_ms }
+    pub fn exact(now_ms: u64, back_ms: u64) -> ClockReading {
+        ClockReading { judging_ms: now_ms, granting_ms: now_ms, back_ms }
     }
 
     /// Whether a time has come.
@@ -63,37 +63,37 @@ impl Lease {
     }
 
     /// Whether it is over.
-    pub fn is_expired(&self, at: &Moment) -> bool {
+    pub fn is_expired(&self, at: &ClockReading) -> bool {
         at.is_over(self.due_ms(at.back_ms))
     }
 }
 
 /// A state that waits for the decision of its transaction.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Staged {
+pub struct StagedState {
     pub txn: Name,
     /// What becomes the state if it commits.
-    pub state: State,
+    pub state: LeaseState,
 }
 
 /// All there is of one key. It outlives every lease on it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Record {
+pub struct LeaseRecord {
     /// The newest token that was ever granted; 0: none was.
-    pub token: Token,
+    pub token: LeaseToken,
     /// Who holds it by that token.
     pub lease: Option<Lease>,
     /// The small state that goes with the key.
-    pub state: Option<State>,
+    pub state: Option<LeaseState>,
     /// What its holder has staged.
-    pub staged: Option<Staged>,
+    pub staged: Option<StagedState>,
 }
 
 /// One lease that ran out and was cleared.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Cleared {
+pub struct ClearedLease {
     /// The token that ended with it.
-    pub token: Token,
+    pub token: LeaseToken,
     /// The lease, as it was.
     pub lease: Lease,
     /// What became of staged work: its transaction and the decision that was followed.
@@ -103,7 +103,7 @@ pub struct Cleared {
 
 /// What an attempt to acquire found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Attempt {
+pub enum AcquireOutcome {
     /// It is the caller's now.
     Granted,
     /// It has been the caller's: the same request was carried out before. Nothing changed.
@@ -112,9 +112,9 @@ pub enum Attempt {
     Held,
 }
 
-impl Record {
+impl LeaseRecord {
     /// The lease that is on it and over.
-    pub fn expired(&self, at: &Moment) -> Option<&Lease> {
+    pub fn expired(&self, at: &ClockReading) -> Option<&Lease> {
         self.lease.as_ref().filter(|lease| lease.is_expired(at))
     }
 
@@ -126,17 +126,17 @@ impl Record {
 
     /// Clears the lease if it is over. `decision` is that of [`undecided`](Self::undecided); without it
     /// a lease that has staged work is left as it is.
-    pub fn clear(&mut self, at: &Moment, decision: Option<Decision>) -> Option<Cleared> {
+    pub fn clear(&mut self, at: &ClockReading, decision: Option<Decision>) -> Option<ClearedLease> {
         self.expired(at)?;
         if self.staged.is_some() && decision.is_none() {
             return None;
         }
         let lease = self.lease.take()?;
         let staged = self.settle(decision);
-        Some(Cleared { token: self.token, lease, staged })
+        Some(ClearedLease { token: self.token, lease, staged })
     }
 
-    /// Staged work becomes the state, or nothing, as its transaction was decided.
+    /// StagedState work becomes the state, or nothing, as its transaction was decided.
     fn settle(&mut self, decision: Option<Decision>) -> Option<(Name, Decision)> {
         let staged = self.staged.take()?;
         let decision = decision?;
@@ -152,13 +152,17 @@ impl Record {
         owner: &Name,
         ttl_ms: u64,
         request: Option<&Name>,
-        at: &Moment,
-    ) -> Attempt {
+        at: &ClockReading,
+    ) -> AcquireOutcome {
         if let Some(lease) = &self.lease {
             let same = request.is_some() && lease.request.as_ref() == request;
-            return if same && lease.owner == *owner { Attempt::Repeated } else { Attempt::Held };
+            return if same && lease.owner == *owner {
+                AcquireOutcome::Repeated
+            } else {
+                AcquireOutcome::Held
+            };
         }
-        self.token = Token(self.token.0 + 1);
+        self.token = LeaseToken(self.token.0 + 1);
         self.lease = Some(Lease {
             owner: owner.clone(),
             ttl_ms,
@@ -166,11 +170,16 @@ impl Record {
             deadline_ms: at.granting_ms + ttl_ms,
             request: request.cloned(),
         });
-        Attempt::Granted
+        AcquireOutcome::Granted
     }
 
     /// Moves the deadline, never back. Whatever is over was cleared before.
-    pub fn renew(&mut self, token: Token, ttl_ms: Option<u64>, at: &Moment) -> Result<(), Loss> {
+    pub fn renew(
+        &mut self,
+        token: LeaseToken,
+        ttl_ms: Option<u64>,
+        at: &ClockReading,
+    ) -> Result<(), Loss> {
         self.check(token)?;
         let Some(lease) = &mut self.lease else { return Err(self.loss(token)) };
         lease.ttl_ms = ttl_ms.unwrap_or(lease.ttl_ms);
@@ -179,7 +188,7 @@ impl Record {
     }
 
     /// Ends the lease by its holder's will. `decision` as in [`clear`](Self::clear).
-    pub fn release(&mut self, token: Token, decision: Option<Decision>) -> Result<(), Loss> {
+    pub fn release(&mut self, token: LeaseToken, decision: Option<Decision>) -> Result<(), Loss> {
         self.check(token)?;
         self.lease = None;
         self.settle(decision);
@@ -187,28 +196,28 @@ impl Record {
     }
 
     /// Sets the state, or removes it.
-    pub fn set_state(&mut self, token: Token, state: Option<State>) -> Result<(), Loss> {
+    pub fn set_state(&mut self, token: LeaseToken, state: Option<LeaseState>) -> Result<(), Loss> {
         self.check(token)?;
         self.state = state;
         Ok(())
     }
 
     /// Stages a state for a transaction, in place of what was staged before.
-    pub fn stage(&mut self, token: Token, staged: Option<Staged>) -> Result<(), Loss> {
+    pub fn stage(&mut self, token: LeaseToken, staged: Option<StagedState>) -> Result<(), Loss> {
         self.check(token)?;
         self.staged = staged;
         Ok(())
     }
 
     /// Whether `token` is that of the present holder. Whatever is over was cleared before.
-    pub fn check(&self, token: Token) -> Result<(), Loss> {
+    pub fn check(&self, token: LeaseToken) -> Result<(), Loss> {
         if self.lease.is_some() && token == self.token { Ok(()) } else { Err(self.loss(token)) }
     }
 
     /// Why `token` holds nothing.
-    fn loss(&self, token: Token) -> Loss {
+    fn loss(&self, token: LeaseToken) -> Loss {
         let why = match () {
-            () if token == Token(0) || token > self.token => LossReason::Unknown,
+            () if token == LeaseToken(0) || token > self.token => LossReason::Unknown,
             () if token < self.token => LossReason::Superseded,
             () => LossReason::Ended,
         };
@@ -217,7 +226,7 @@ impl Record {
     }
 
     /// The answer to whoever holds it now.
-    pub fn grant(&self, key: &LeaseKey, at: &Moment) -> Option<Grant> {
+    pub fn grant(&self, key: &LeaseKey, at: &ClockReading) -> Option<Grant> {
         let lease = self.lease.as_ref()?;
         Some(Grant {
             namespace: key.namespace.clone(),
@@ -233,7 +242,7 @@ impl Record {
 
 /// What becomes of the decision on a transaction.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Marker {
+pub struct DecisionMarker {
     pub decision: Decision,
     /// When it was made, on the store's clock.
     pub decided_ms: u64,
@@ -243,14 +252,14 @@ pub struct Marker {
     pub deadline_ms: u64,
 }
 
-impl Marker {
-    pub fn new(decision: Decision, ttl_ms: u64, at: &Moment) -> Marker {
+impl DecisionMarker {
+    pub fn new(decision: Decision, ttl_ms: u64, at: &ClockReading) -> DecisionMarker {
         let now_ms = at.granting_ms;
-        Marker { decision, decided_ms: now_ms, ttl_ms, deadline_ms: now_ms + ttl_ms }
+        DecisionMarker { decision, decided_ms: now_ms, ttl_ms, deadline_ms: now_ms + ttl_ms }
     }
 
     /// Whether its time is over. An absence of the store does not matter: nobody renews a decision.
-    pub fn is_expired(&self, at: &Moment) -> bool {
+    pub fn is_expired(&self, at: &ClockReading) -> bool {
         at.is_over(self.deadline_ms)
     }
 }

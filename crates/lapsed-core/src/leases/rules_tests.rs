@@ -7,18 +7,18 @@ fn name(text: &str) -> Name {
     Name::new(text).unwrap()
 }
 
-fn at(now_ms: u64) -> Moment {
-    Moment::exact(now_ms, 0)
+fn at(now_ms: u64) -> ClockReading {
+    ClockReading::exact(now_ms, 0)
 }
 
-fn held(now_ms: u64, ttl_ms: u64) -> Record {
-    let mut record = Record::default();
-    assert_eq!(record.acquire(&name("a"), ttl_ms, None, &at(now_ms)), Attempt::Granted);
+fn held(now_ms: u64, ttl_ms: u64) -> LeaseRecord {
+    let mut record = LeaseRecord::default();
+    assert_eq!(record.acquire(&name("a"), ttl_ms, None, &at(now_ms)), AcquireOutcome::Granted);
     record
 }
 
-fn staged(text: &str) -> Staged {
-    Staged { txn: name("t"), state: State::Json(text.into()) }
+fn staged(text: &str) -> StagedState {
+    StagedState { txn: name("t"), state: LeaseState::Json(text.into()) }
 }
 
 #[test]
@@ -26,72 +26,72 @@ fn trap_d8_equal_to_now_is_over_everywhere() {
     let record = held(1_000, 500);
     assert!(record.expired(&at(1_499)).is_none());
     assert!(record.expired(&at(1_500)).is_some());
-    let marker = Marker::new(Decision::Commit, 500, &at(1_000));
+    let marker = DecisionMarker::new(Decision::Commit, 500, &at(1_000));
     assert!(!marker.is_expired(&at(1_499)));
     assert!(marker.is_expired(&at(1_500)));
     let mut cleared = record.clone();
     assert_eq!(cleared.clear(&at(1_499), None), None);
     assert_eq!(cleared, record);
-    assert_eq!(cleared.clear(&at(1_500), None).unwrap().token, Token(1));
+    assert_eq!(cleared.clear(&at(1_500), None).unwrap().token, LeaseToken(1));
     assert!(cleared.lease.is_none());
 }
 
 #[test]
 fn trap_d5_a_token_survives_whatever_becomes_of_the_lease() {
     let mut record = held(0, 10);
-    record.release(Token(1), None).unwrap();
-    assert_eq!(record.token, Token(1));
+    record.release(LeaseToken(1), None).unwrap();
+    assert_eq!(record.token, LeaseToken(1));
     record.acquire(&name("b"), 10, None, &at(5));
     record.clear(&at(15), None).unwrap();
     record.acquire(&name("c"), 10, None, &at(20));
-    assert_eq!(record.token, Token(3));
-    assert_eq!(record.check(Token(1)).unwrap_err().why, LossReason::Superseded);
-    assert_eq!(record.check(Token(9)).unwrap_err().why, LossReason::Unknown);
-    assert_eq!(record.check(Token(0)).unwrap_err().why, LossReason::Unknown);
+    assert_eq!(record.token, LeaseToken(3));
+    assert_eq!(record.check(LeaseToken(1)).unwrap_err().why, LossReason::Superseded);
+    assert_eq!(record.check(LeaseToken(9)).unwrap_err().why, LossReason::Unknown);
+    assert_eq!(record.check(LeaseToken(0)).unwrap_err().why, LossReason::Unknown);
 }
 
 #[test]
 fn the_same_request_is_answered_alike_and_no_other() {
     let (request, other) = (name("r1"), name("r2"));
-    let mut record = Record::default();
-    assert_eq!(record.acquire(&name("a"), 10, Some(&request), &at(0)), Attempt::Granted);
+    let mut record = LeaseRecord::default();
+    assert_eq!(record.acquire(&name("a"), 10, Some(&request), &at(0)), AcquireOutcome::Granted);
     let before = record.clone();
-    assert_eq!(record.acquire(&name("a"), 10, Some(&request), &at(1)), Attempt::Repeated);
-    assert_eq!(record.acquire(&name("b"), 10, Some(&request), &at(1)), Attempt::Held);
-    assert_eq!(record.acquire(&name("a"), 10, Some(&other), &at(1)), Attempt::Held);
-    assert_eq!(record.acquire(&name("a"), 10, None, &at(1)), Attempt::Held);
+    assert_eq!(record.acquire(&name("a"), 10, Some(&request), &at(1)), AcquireOutcome::Repeated);
+    assert_eq!(record.acquire(&name("b"), 10, Some(&request), &at(1)), AcquireOutcome::Held);
+    assert_eq!(record.acquire(&name("a"), 10, Some(&other), &at(1)), AcquireOutcome::Held);
+    assert_eq!(record.acquire(&name("a"), 10, None, &at(1)), AcquireOutcome::Held);
     assert_eq!(record, before);
 }
 
 #[test]
 fn a_renewal_never_shortens() {
     let mut record = held(0, 100);
-    record.renew(Token(1), Some(10), &at(5)).unwrap();
+    record.renew(LeaseToken(1), Some(10), &at(5)).unwrap();
     assert_eq!(record.lease.as_ref().unwrap().deadline_ms, 100);
-    record.renew(Token(1), None, &at(95)).unwrap();
+    record.renew(LeaseToken(1), None, &at(95)).unwrap();
     assert_eq!(record.lease.as_ref().unwrap().deadline_ms, 105);
 }
 
 #[test]
 fn trap_d9_staged_work_follows_its_decision() {
     let mut record = held(0, 10);
-    record.stage(Token(1), Some(staged("new"))).unwrap();
+    record.stage(LeaseToken(1), Some(staged("new"))).unwrap();
     assert_eq!(record.clear(&at(10), None), None, "undecided: it is left alone");
     let mut committed = record.clone();
     let cleared = committed.clear(&at(10), Some(Decision::Commit)).unwrap();
     assert_eq!(cleared.staged, Some((name("t"), Decision::Commit)));
-    assert_eq!(committed.state, Some(State::Json("new".into())));
+    assert_eq!(committed.state, Some(LeaseState::Json("new".into())));
     let mut rolled_back = record.clone();
     rolled_back.clear(&at(10), Some(Decision::Rollback)).unwrap();
     assert_eq!((rolled_back.state, rolled_back.staged), (None, None));
-    record.release(Token(1), Some(Decision::Commit)).unwrap();
-    assert_eq!(record.state, Some(State::Json("new".into())));
+    record.release(LeaseToken(1), Some(Decision::Commit)).unwrap();
+    assert_eq!(record.state, Some(LeaseState::Json("new".into())));
 }
 
 #[test]
 fn whoever_held_it_when_the_store_went_away_has_a_whole_ttl() {
     let record = held(1_000, 500);
-    let back = |now_ms| Moment::exact(now_ms, 4_000);
+    let back = |now_ms| ClockReading::exact(now_ms, 4_000);
     assert!(record.expired(&back(4_499)).is_none());
     assert!(record.expired(&back(4_500)).is_some());
     let later = held(4_000, 100);
@@ -101,8 +101,8 @@ fn whoever_held_it_when_the_store_went_away_has_a_whole_ttl() {
 #[test]
 fn bounds_of_a_clock_are_taken_on_the_safe_side() {
     let bounds =
-        |earliest, latest| Moment { judging_ms: earliest, granting_ms: latest, back_ms: 0 };
-    let mut record = Record::default();
+        |earliest, latest| ClockReading { judging_ms: earliest, granting_ms: latest, back_ms: 0 };
+    let mut record = LeaseRecord::default();
     record.acquire(&name("a"), 1_000, None, &bounds(10_000, 10_900));
     assert_eq!(record.lease.as_ref().unwrap().deadline_ms, 11_900, "never less than the TTL");
     assert!(record.expired(&bounds(11_899, 12_800)).is_none(), "perhaps over is not over");
@@ -133,7 +133,7 @@ proptest! {
     /// anything, and what was refused changed nothing.
     #[test]
     fn only_the_newest_token_acts(steps in prop::collection::vec((step(), 0..20u64), 1..60)) {
-        let (mut record, mut now) = (Record::default(), 0);
+        let (mut record, mut now) = (LeaseRecord::default(), 0);
         for (step, pass) in steps {
             now += pass;
             let now = at(now);
@@ -142,18 +142,18 @@ proptest! {
             let result = match step {
                 Step::Acquire => {
                     let attempt = record.acquire(&name("a"), 15, None, &now);
-                    prop_assert_eq!(attempt == Attempt::Granted, before.lease.is_none());
+                    prop_assert_eq!(attempt == AcquireOutcome::Granted, before.lease.is_none());
                     prop_assert_eq!(record.token.0, before.token.0 + u64::from(before.lease.is_none()));
                     continue;
                 }
                 Step::Clear => continue,
-                Step::Renew(token) => (token, record.renew(Token(token), None, &now)),
-                Step::Release(token) => (token, record.release(Token(token), None)),
+                Step::Renew(token) => (token, record.renew(LeaseToken(token), None, &now)),
+                Step::Release(token) => (token, record.release(LeaseToken(token), None)),
                 Step::State(token) => {
-                    (token, record.set_state(Token(token), Some(State::Json(token.into()))))
+                    (token, record.set_state(LeaseToken(token), Some(LeaseState::Json(token.into()))))
                 }
             };
-            let rightful = before.lease.is_some() && Token(result.0) == before.token;
+            let rightful = before.lease.is_some() && LeaseToken(result.0) == before.token;
             prop_assert_eq!(result.1.is_ok(), rightful);
             prop_assert_eq!(record.token, before.token);
             if !rightful {

@@ -19,42 +19,42 @@ const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// How far a pause may stray, as a share of it.
 const JITTER: f64 = 0.5;
 
-type Line = Arc<tokio::sync::Mutex<()>>;
+type WaitQueue = Arc<tokio::sync::Mutex<()>>;
 
 /// One line a key that somebody waits for.
 #[derive(Default)]
-pub(super) struct Lines {
-    lines: Mutex<HashMap<LeaseKey, Line>>,
+pub(super) struct WaitQueues {
+    lines: Mutex<HashMap<LeaseKey, WaitQueue>>,
 }
 
 /// To be first in the line of a key, until dropped.
-pub(super) struct Turn<'l> {
-    lines: &'l Lines,
+pub(super) struct WaitTurn<'l> {
+    lines: &'l WaitQueues,
     key: LeaseKey,
     held: Option<OwnedMutexGuard<()>>,
 }
 
-impl Lines {
+impl WaitQueues {
     /// Waits for one's turn, at most for `span`.
     pub async fn stand(
         &self,
         clock: &dyn Clock,
         key: &LeaseKey,
         span: Duration,
-    ) -> Option<Turn<'_>> {
+    ) -> Option<WaitTurn<'_>> {
         let line = self.lock().entry(key.clone()).or_default().clone();
         let held = within(clock, span, line.lock_owned()).await;
         // Made in any case: its end tidies up after the last one.
-        let turn = Turn { lines: self, key: key.clone(), held };
+        let turn = WaitTurn { lines: self, key: key.clone(), held };
         turn.held.is_some().then_some(turn)
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<LeaseKey, Line>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<LeaseKey, WaitQueue>> {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for WaitTurn<'_> {
     fn drop(&mut self) {
         let mut lines = self.lines.lock();
         drop(self.held.take());
@@ -65,11 +65,11 @@ impl Drop for Turn<'_> {
 }
 
 /// How long to wait before the next look.
-pub(super) struct Pauses(Duration);
+pub(super) struct RetryPauses(Duration);
 
-impl Pauses {
-    pub fn new() -> Pauses {
-        Pauses(PAUSE_MIN)
+impl RetryPauses {
+    pub fn new() -> RetryPauses {
+        RetryPauses(PAUSE_MIN)
     }
 
     /// At most until the holder's time is over by `over_in`, and never longer than what is left.
@@ -89,7 +89,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_line_is_first_come_first_served_and_leaves_nothing_behind() {
-        let (lines, clock) = (Arc::new(Lines::default()), SystemClock::shared());
+        let (lines, clock) = (Arc::new(WaitQueues::default()), SystemClock::shared());
         let key = LeaseKey::new("n", "k").unwrap();
         let order = Arc::new(Mutex::new(Vec::new()));
         let first = lines.stand(&*clock, &key, Duration::from_secs(60)).await.unwrap();
@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn pauses_grow_and_end_with_what_is_waited_for() {
         let (clock, hour) = (ManualClock::at(0), Duration::from_secs(3_600));
-        let mut pauses = Pauses::new();
+        let mut pauses = RetryPauses::new();
         let many: Vec<_> = (0..8).map(|_| pauses.next(&clock, hour, hour)).collect();
         assert!(many[0] >= PAUSE_MIN / 2 && many[7] >= PAUSE_MAX / 2, "{many:?}");
         assert!(many.iter().all(|pause| *pause <= PAUSE_MAX * 3 / 2), "{many:?}");

@@ -6,20 +6,20 @@ use std::any::Any;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{NOTE_BYTES_MAX, NoteQuery, Notes};
+use super::{NOTE_BYTES_MAX, NoteQuery, NoteStore};
 use crate::name::{Name, SystemId};
 use crate::store::Store;
 
 /// A store, and a system that is open on it and that nobody else uses.
-pub struct Fixture {
+pub struct NotesFixture {
     pub store: Arc<dyn Store>,
     pub system: SystemId,
     /// What must not be dropped before the test has ended.
     pub keep: Box<dyn Any + Send + Sync>,
 }
 
-impl Fixture {
-    fn notes(&self) -> &dyn Notes {
+impl NotesFixture {
+    fn notes(&self) -> &dyn NoteStore {
         self.store.notes()
     }
 
@@ -38,7 +38,7 @@ fn all() -> NoteQuery {
 }
 
 /// Newest first, page by page, and books do not mix.
-pub async fn a_book_is_read_from_its_newest_note(f: &Fixture) {
+pub async fn a_book_is_read_from_its_newest_note(f: &NotesFixture) {
     let (audit, other) = (name("audit"), name("audit/é 2"));
     assert!(f.texts(&audit, all()).await.is_empty());
     let mut numbers = Vec::new();
@@ -57,7 +57,7 @@ pub async fn a_book_is_read_from_its_newest_note(f: &Fixture) {
 }
 
 /// What was struck is gone, and its number is not given again.
-pub async fn a_struck_note_is_gone_and_its_number_too(f: &Fixture) {
+pub async fn a_struck_note_is_gone_and_its_number_too(f: &NotesFixture) {
     let book = name("dead");
     let first = f.notes().note(&f.system, &book, "a").await.unwrap();
     let second = f.notes().note(&f.system, &book, "b").await.unwrap();
@@ -68,7 +68,7 @@ pub async fn a_struck_note_is_gone_and_its_number_too(f: &Fixture) {
     assert!(third > second && second > first);
 }
 
-pub async fn a_note_that_is_too_long_is_refused(f: &Fixture) {
+pub async fn a_note_that_is_too_long_is_refused(f: &NotesFixture) {
     let book = name("audit");
     let long = "x".repeat(NOTE_BYTES_MAX);
     f.notes().note(&f.system, &book, &long).await.unwrap();
@@ -78,7 +78,7 @@ pub async fn a_note_that_is_too_long_is_refused(f: &Fixture) {
 }
 
 /// Whoever is late with an older place moves nothing; numbers beyond what a double can tell apart count.
-pub async fn a_mark_never_goes_back(f: &Fixture) {
+pub async fn a_mark_never_goes_back(f: &NotesFixture) {
     let at = name("webhook/ops");
     assert_eq!(f.notes().mark(&f.system, &at).await.unwrap(), None);
     let big = (1 << 60) + 1;
@@ -90,7 +90,7 @@ pub async fn a_mark_never_goes_back(f: &Fixture) {
 }
 
 /// Renewed by who has it, refused to others until it ends.
-pub async fn a_turn_has_one_holder_at_a_time(f: &Fixture) {
+pub async fn a_turn_has_one_holder_at_a_time(f: &NotesFixture) {
     let turn = name("webhook/ops");
     let take =
         async |who: &str, ttl_ms| f.notes().take_turn(&f.system, &turn, who, ttl_ms).await.unwrap();
@@ -109,7 +109,7 @@ pub async fn a_turn_has_one_holder_at_a_time(f: &Fixture) {
 }
 
 /// Eight at a time: everybody's note is there once, each under a number of its own.
-pub async fn notes_at_the_same_time_are_all_kept(f: &Fixture) {
+pub async fn notes_at_the_same_time_are_all_kept(f: &NotesFixture) {
     let book = name("audit");
     let writes = (0..8).map(|n| {
         let (store, system, book) = (f.store.clone(), f.system.clone(), book.clone());

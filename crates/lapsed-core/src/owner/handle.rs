@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use crate::clock::{Clock, jittered, within};
 use crate::error::{Error, Result};
 use crate::name::Name;
-use crate::owner::trust::{Sent, Trust, wait_trusting};
+use crate::owner::trust::{Sent, TrustedDeadline, wait_trusting};
 use crate::owner::{Claim, Incarnation, Lost, OwnerInfo, OwnerStore};
 
 /// How an owner beats.
@@ -62,7 +62,7 @@ pub struct Owner {
     clock: Arc<dyn Clock>,
     claim: Claim,
     incarnation: Incarnation,
-    trust: watch::Receiver<Trust>,
+    trust: watch::Receiver<TrustedDeadline>,
     lost: watch::Receiver<Option<Lost>>,
     beating: JoinHandle<()>,
 }
@@ -86,7 +86,7 @@ impl Owner {
         let claim = Claim::exact(name, beat.incarnation);
         let (trust_tx, trust) = watch::channel(sent.trust(options.ttl));
         let (lost_tx, lost) = watch::channel(None);
-        let beater = Beater {
+        let beater = HeartbeatTask {
             store: store.clone(),
             clock: clock.clone(),
             claim: claim.clone(),
@@ -165,17 +165,17 @@ fn unknown(claim: &Claim) -> Lost {
     }
 }
 
-struct Beater {
+struct HeartbeatTask {
     store: Arc<dyn OwnerStore>,
     clock: Arc<dyn Clock>,
     claim: Claim,
     every: Duration,
     options: OwnerOptions,
-    trust: watch::Sender<Trust>,
+    trust: watch::Sender<TrustedDeadline>,
     lost: watch::Sender<Option<Lost>>,
 }
 
-impl Beater {
+impl HeartbeatTask {
     async fn run(self) {
         let mut wait = jittered(&*self.clock, self.every, self.options.jitter);
         loop {
@@ -198,7 +198,7 @@ impl Beater {
         }
     }
 
-    /// Trust is gone, and with it the right to act, whatever the store says. But the store may
+    /// TrustedDeadline is gone, and with it the right to act, whatever the store says. But the store may
     /// know what was held.
     async fn ask_what_was_lost(&self) -> Lost {
         let asked = self.store.beat(&self.claim);

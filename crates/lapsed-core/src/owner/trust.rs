@@ -24,20 +24,20 @@ impl Sent {
     }
 
     /// The trust that its answer is worth.
-    pub fn trust(self, ttl: Duration) -> Trust {
+    pub fn trust(self, ttl: Duration) -> TrustedDeadline {
         let wall_until_ms = self.wall_ms + ttl.as_millis() as u64;
-        Trust { mono_until: self.mono + ttl, wall_until_ms }
+        TrustedDeadline { mono_until: self.mono + ttl, wall_until_ms }
     }
 }
 
 /// When trust in the last answer ends, on both of this host's clocks.
 #[derive(Clone, Copy, Debug)]
-pub struct Trust {
+pub struct TrustedDeadline {
     mono_until: Duration,
     wall_until_ms: u64,
 }
 
-impl Trust {
+impl TrustedDeadline {
     /// What is left of it: the less of the two.
     pub fn left(&self, clock: &dyn Clock) -> Duration {
         let mono = self.mono_until.saturating_sub(clock.mono());
@@ -50,7 +50,7 @@ impl Trust {
 /// not. False when trust ran out.
 pub(crate) async fn wait_trusting(
     clock: &dyn Clock,
-    trust: &watch::Sender<Trust>,
+    trust: &watch::Sender<TrustedDeadline>,
     wait: Duration,
     ttl: Duration,
 ) -> bool {

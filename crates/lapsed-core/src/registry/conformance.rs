@@ -1,6 +1,6 @@
 //! What every store must do for `registry`, run unchanged on each of them.
 //!
-//! A store crate writes one function that makes a [`Fixture`] and calls
+//! A store crate writes one function that makes a [`RegistryFixture`] and calls
 //! [`registry_conformance!`](crate::registry_conformance) with it: every case becomes a test of its own.
 
 #![allow(clippy::unwrap_used)] // a suite of tests: a panic is a failing test
@@ -19,16 +19,16 @@ use crate::activity::Activity;
 use crate::clock::{Clock, SystemClock};
 use crate::name::Name;
 use crate::owner::{Claim, Incarnation};
-use crate::receipt::{Receipt, ReceiptQuery, Retention, Silent};
-use crate::registry::{Registry, RegistryParts, RegistryStore, Take};
-use crate::schedule::Stop;
+use crate::receipt::{NoObserver, Receipt, ReceiptQuery, Retention};
+use crate::registry::{Registry, RegistryParts, RegistryStore, TakePolicy};
+use crate::schedule::StopSignal;
 use crate::store::Store;
 use crate::sweep::brake::{Brake, BrakePolicy};
 use crate::sweep::policy::Policy;
-use crate::sweep::{Act, Cursor, PageRequest, PassReport, Suspect, Sweeper, SweeperParts};
+use crate::sweep::{Cursor, PageRequest, PassMode, PassReport, Suspect, Sweeper, SweeperParts};
 
 /// A store to be tried, fresh, with a way to let its clock run.
-pub struct Fixture {
+pub struct RegistryFixture {
     /// The registry under test.
     pub registry: Arc<dyn RegistryStore>,
     /// The store below it.
@@ -41,7 +41,7 @@ pub struct Fixture {
     pub keep: Box<dyn std::any::Any + Send + Sync>,
 }
 
-impl Fixture {
+impl RegistryFixture {
     /// A fixture whose store has been there for long enough: no store-away grace is running.
     pub async fn settled(self) -> Self {
         (self.advance)(self.ttl).await;
@@ -68,7 +68,7 @@ impl Fixture {
 
     /// Registers, taking from whoever holds.
     pub async fn register(&self, claim: &Claim, keys: &[&str]) {
-        self.registry.register(claim, &names(keys), Take::Always).await.expect("register");
+        self.registry.register(claim, &names(keys), TakePolicy::Always).await.expect("register");
     }
 
     /// Lets `claim` run out while `others` beat on.
@@ -120,15 +120,15 @@ impl Fixture {
             clock: SystemClock::shared(),
             activity: Arc::default(),
             leadership: None,
-            witness: Arc::new(Silent),
+            witness: Arc::new(NoObserver),
             retention: Retention::default(),
         })
     }
 
     /// One real pass, naming what it reclaimed.
     pub async fn sweep(&self, who: &str) -> PassReport {
-        let (_stopper, stop) = Stop::channel();
-        self.sweeper(who, Policy::default()).pass(Act::Reclaim, 1_000, &stop).await
+        let (_stopper, stop) = StopSignal::channel();
+        self.sweeper(who, Policy::default()).pass(PassMode::Reclaim, 1_000, &stop).await
     }
 
     /// All receipts, oldest first.
@@ -149,7 +149,7 @@ impl Fixture {
             brake: Arc::new(Brake::new(BrakePolicy::default(), self.ttl)),
             clock,
             activity: Arc::<Activity>::default(),
-            witness: Arc::new(Silent),
+            witness: Arc::new(NoObserver),
             timeout: Duration::from_secs(5),
             batch: 3,
             sweeper: "conformance".to_owned(),
@@ -166,7 +166,7 @@ pub fn names(texts: &[&str]) -> Vec<Name> {
     texts.iter().map(|text| name(text)).collect()
 }
 
-/// Makes one test a case. `$make` is an `async fn() -> Fixture`. On the real clock a second argument
+/// Makes one test a case. `$make` is an `async fn() -> RegistryFixture`. On the real clock a second argument
 /// says how a case is told: `async fn(impl AsyncFnMut())`, so that one during which the machine stood
 /// still can be told again, with a fixture of its own.
 #[macro_export]

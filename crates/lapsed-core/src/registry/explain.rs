@@ -6,9 +6,9 @@ use crate::error::Result;
 use crate::name::Name;
 use crate::owner::Claim;
 use crate::receipt::Receipt;
-use crate::registry::{Found, Registry};
+use crate::registry::{FoundEntry, Registry};
 use crate::system::Explanation;
-use crate::system::words::{RECEIPTS_SEARCHED, Words};
+use crate::system::words::{Explainer, RECEIPTS_SEARCHED};
 
 impl Registry {
     pub(super) async fn explain_key(&self, key: &Name) -> Result<Explanation> {
@@ -34,7 +34,7 @@ impl Registry {
         Ok(self.words().explanation(key, verdict, because, json!({ "receipt": receipt })))
     }
 
-    async fn explain_found(&self, key: &Name, found: &Found) -> Result<Explanation> {
+    async fn explain_found(&self, key: &Name, found: &FoundEntry) -> Result<Explanation> {
         let holder = &found.holder;
         let (owner, life) = (&holder.owner, holder.incarnation);
         let of_life = if life.0 > 0 { format!(", incarnation {life}") } else { String::new() };
@@ -48,8 +48,8 @@ impl Registry {
         Ok(self.words().explanation(key, verdict, because, facts))
     }
 
-    pub(super) fn words(&self) -> Words<'_> {
-        Words {
+    pub(super) fn words(&self) -> Explainer<'_> {
+        Explainer {
             calls: &self.calls,
             sweep: &*self.parts.registry,
             store: &*self.parts.store,

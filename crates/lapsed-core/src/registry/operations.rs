@@ -11,13 +11,13 @@ use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::name::{Name, SystemId};
 use crate::owner::{Beat, Claim, Incarnation, Owner, OwnerInfo, OwnerOptions, OwnerStore};
-use crate::receipt::Witness;
+use crate::receipt::Observer;
 use crate::reconcile::Reconcile;
-use crate::registry::{Found, KEYS_MAX, RegisterAnswer, RegistryStore, Take};
+use crate::registry::{FoundEntry, KEYS_MAX, RegisterAnswer, RegistryStore, TakePolicy};
 use crate::store::Store;
 use crate::sweep::Sweep;
 use crate::sweep::brake::Brake;
-use crate::system::calls::Calls;
+use crate::system::calls::StoreCaller;
 use crate::system::retiring::let_go;
 use crate::system::{Explanation, Restored, System};
 
@@ -38,7 +38,7 @@ pub struct RegistryParts {
     pub clock: Arc<dyn Clock>,
     /// Notes who uses it.
     pub activity: Arc<Activity>,
-    pub witness: Arc<dyn Witness>,
+    pub witness: Arc<dyn Observer>,
     /// How long any one store call may take.
     pub timeout: Duration,
     /// The most entries removed in one step when an owner retires.
@@ -49,7 +49,7 @@ pub struct RegistryParts {
 
 /// What a graceful end did.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Retired {
+pub struct RetiredOwner {
     pub incarnation: Incarnation,
     /// How many entries were removed, each with its receipt. What is left the sweep removes.
     pub reclaimed: u64,
@@ -57,12 +57,12 @@ pub struct Retired {
 
 pub struct Registry {
     pub(super) parts: RegistryParts,
-    pub(super) calls: Calls,
+    pub(super) calls: StoreCaller,
 }
 
 impl Registry {
     pub fn new(parts: RegistryParts) -> Self {
-        let calls = Calls {
+        let calls = StoreCaller {
             id: parts.id.clone(),
             clock: parts.clock.clone(),
             activity: parts.activity.clone(),
@@ -103,7 +103,7 @@ impl Registry {
     }
 
     pub async fn register(&self, claim: &Claim, key: &Name) -> Result<RegisterAnswer> {
-        self.register_many(claim, std::slice::from_ref(key), Take::Always).await
+        self.register_many(claim, std::slice::from_ref(key), TakePolicy::Always).await
     }
 
     /// Registers many keys; in one step up to [`RegistryStore::atomic_keys`].
@@ -111,7 +111,7 @@ impl Registry {
         &self,
         claim: &Claim,
         keys: &[Name],
-        take: Take,
+        take: TakePolicy,
     ) -> Result<RegisterAnswer> {
         bounded(keys)?;
         self.calls.call("register", self.parts.registry.register(claim, keys, take)).await
@@ -124,23 +124,23 @@ impl Registry {
     }
 
     /// Who holds `key`: never an owner that is dead.
-    pub async fn lookup(&self, key: &Name) -> Result<Option<Found>> {
+    pub async fn lookup(&self, key: &Name) -> Result<Option<FoundEntry>> {
         let found = self.lookup_many(std::slice::from_ref(key)).await?;
         Ok(found.into_iter().next().flatten())
     }
 
     /// The same for many. An overdue owner counts as dead unless the brake would spare it: during
     /// a mass death that is likelier a fault of the network, its entries go on being found.
-    pub async fn lookup_many(&self, keys: &[Name]) -> Result<Vec<Option<Found>>> {
+    pub async fn lookup_many(&self, keys: &[Name]) -> Result<Vec<Option<FoundEntry>>> {
         bounded(keys)?;
         let mut found = self.calls.call("lookup", self.parts.registry.find(keys)).await?;
-        let is_overdue = |f: &Found| f.ended.is_none() && f.due_ms <= f.now_ms;
+        let is_overdue = |f: &FoundEntry| f.ended.is_none() && f.due_ms <= f.now_ms;
         let spare = match found.iter().flatten().any(is_overdue) {
             true => self.parts.brake.would_spare(&self.words().census().await?),
             false => false,
         };
         for slot in &mut found {
-            let dead = |f: &Found| f.ended.is_some() || (is_overdue(f) && !spare);
+            let dead = |f: &FoundEntry| f.ended.is_some() || (is_overdue(f) && !spare);
             if slot.as_ref().is_some_and(dead) {
                 *slot = None;
             }
@@ -172,13 +172,13 @@ impl Registry {
     /// The graceful end. First the life ends, in one O(1) step that makes its entries invalid at
     /// once; then they are removed in batches by the same guarded reclaim as those of the dead. A
     /// crash in between leaves an ended owner, which the sweep finds.
-    pub async fn retire(&self, claim: &Claim) -> Result<Retired> {
+    pub async fn retire(&self, claim: &Claim) -> Result<RetiredOwner> {
         let (registry, batch) = (&self.parts.registry, self.parts.batch);
         let ended = self.calls.call("retire", registry.end(claim)).await?;
         let held_by = |owner: Claim| async move { registry.held_by(&owner, batch).await };
         let sweeper = &self.parts.sweeper;
         let done = let_go(&self.calls, &**registry, &ended, sweeper, held_by).await?;
-        Ok(Retired { incarnation: done.incarnation, reclaimed: done.reclaimed })
+        Ok(RetiredOwner { incarnation: done.incarnation, reclaimed: done.reclaimed })
     }
 }
 

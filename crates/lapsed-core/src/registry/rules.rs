@@ -9,7 +9,7 @@ use crate::sweep::Refusal;
 
 /// The life of one owner, as the store knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Life {
+pub struct IncarnationState {
     /// When it began, on the store's clock.
     pub started_ms: u64,
     /// When its time runs out, on the store's clock.
@@ -22,12 +22,12 @@ pub struct Life {
 
 /// What the guard is asked.
 #[derive(Clone, Copy, Debug)]
-pub struct Case {
+pub struct OwnerCase {
     /// The life that the suspect was listed under.
     pub suspected: Incarnation,
     /// The life that holds the entry at this instant.
     pub holder: Incarnation,
-    pub life: Life,
+    pub life: IncarnationState,
     /// The store's clock at this instant.
     pub now_ms: u64,
     /// Since when the store has been serving without a gap; 0 when nobody needs to be spared.
@@ -36,29 +36,29 @@ pub struct Case {
 
 /// When a life is over: at its deadline, but never before it had a whole TTL since the store was
 /// back. A life that began after that was never cut off from it.
-pub fn due_ms(life: &Life, back_ms: u64) -> u64 {
+pub fn due_ms(life: &IncarnationState, back_ms: u64) -> u64 {
     if back_ms <= life.started_ms {
         return life.deadline_ms;
     }
     life.deadline_ms.max(back_ms + life.ttl_ms)
 }
 
-pub trait Guard: Send + Sync {
+pub trait OwnerGuard: Send + Sync {
     /// Dead, and why; or not, and why not.
-    fn judge(&self, case: &Case) -> Result<Reason, Refusal>;
+    fn judge(&self, case: &OwnerCase) -> Result<Reason, Refusal>;
 
     /// Whether an owner with that life may register.
-    fn may_register(&self, life: &Life) -> bool {
+    fn may_register(&self, life: &IncarnationState) -> bool {
         life.ended.is_none()
     }
 }
 
 /// The guard as it must be.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Strict;
+pub struct StrictOwnerGuard;
 
-impl Guard for Strict {
-    fn judge(&self, case: &Case) -> Result<Reason, Refusal> {
+impl OwnerGuard for StrictOwnerGuard {
+    fn judge(&self, case: &OwnerCase) -> Result<Reason, Refusal> {
         if case.holder != case.suspected {
             return Err(Refusal::Moved);
         }
@@ -82,31 +82,31 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn case(now_ms: u64, deadline_ms: u64, back_ms: u64) -> Case {
-        let life = Life { started_ms: 0, deadline_ms, ttl_ms: 90, ended: None };
+    fn case(now_ms: u64, deadline_ms: u64, back_ms: u64) -> OwnerCase {
+        let life = IncarnationState { started_ms: 0, deadline_ms, ttl_ms: 90, ended: None };
         let (suspected, holder) = (Incarnation(1), Incarnation(1));
-        Case { suspected, holder, life, now_ms, back_ms }
+        OwnerCase { suspected, holder, life, now_ms, back_ms }
     }
 
     #[test]
     fn equal_to_now_counts_as_expired() {
-        assert_eq!(Strict.judge(&case(99, 100, 0)), Err(Refusal::Alive));
-        assert_eq!(Strict.judge(&case(100, 100, 0)), Ok(Reason::OwnerDead));
+        assert_eq!(StrictOwnerGuard.judge(&case(99, 100, 0)), Err(Refusal::Alive));
+        assert_eq!(StrictOwnerGuard.judge(&case(100, 100, 0)), Ok(Reason::OwnerDead));
     }
 
     #[test]
     fn a_store_that_was_away_spares_for_a_whole_ttl() {
-        assert_eq!(Strict.judge(&case(589, 100, 500)), Err(Refusal::StoreAway));
-        assert_eq!(Strict.judge(&case(590, 100, 500)), Ok(Reason::OwnerDead));
+        assert_eq!(StrictOwnerGuard.judge(&case(589, 100, 500)), Err(Refusal::StoreAway));
+        assert_eq!(StrictOwnerGuard.judge(&case(590, 100, 500)), Ok(Reason::OwnerDead));
     }
 
     #[test]
     fn a_life_that_began_after_the_absence_needs_no_grace() {
         let mut case = case(501, 501, 500);
         case.life.started_ms = 499;
-        assert_eq!(Strict.judge(&case), Err(Refusal::StoreAway));
+        assert_eq!(StrictOwnerGuard.judge(&case), Err(Refusal::StoreAway));
         case.life.started_ms = 500;
-        assert_eq!(Strict.judge(&case), Ok(Reason::OwnerDead));
+        assert_eq!(StrictOwnerGuard.judge(&case), Ok(Reason::OwnerDead));
     }
 
     proptest! {
@@ -115,7 +115,7 @@ mod tests {
                                 suspected in 1u64..4, holder in 1u64..4) {
             let mut case = case(now, deadline, back);
             (case.suspected, case.holder) = (Incarnation(suspected), Incarnation(holder));
-            if Strict.judge(&case).is_ok() {
+            if StrictOwnerGuard.judge(&case).is_ok() {
                 prop_assert_eq!(suspected, holder);
                 prop_assert!(now >= deadline);
                 prop_assert!(back == 0 || now >= back + 90);

@@ -1,6 +1,6 @@
 //! What every store must do for `sessions`, run unchanged on each of them.
 //!
-//! A store crate writes one function that makes a [`Fixture`] and calls
+//! A store crate writes one function that makes a [`SessionsFixture`] and calls
 //! [`sessions_conformance!`](crate::sessions_conformance) with it: every case becomes a test of its own.
 //! Nothing here relies on exact milliseconds, nor on where receipt numbers begin: a store may run on
 //! its real clock, with a TTL and a grace of about a second.
@@ -22,19 +22,21 @@ use crate::activity::Activity;
 use crate::clock::SystemClock;
 use crate::name::Name;
 use crate::owner::Claim;
-use crate::receipt::{Receipt, ReceiptQuery, Retention, Silent};
-use crate::schedule::Stop;
-use crate::sessions::{Profile, Session, Sessions, SessionsParts, SessionsStore, Standing};
+use crate::receipt::{NoObserver, Receipt, ReceiptQuery, Retention};
+use crate::schedule::StopSignal;
+use crate::sessions::{
+    ReferenceChange, Session, SessionProfile, Sessions, SessionsParts, SessionsStore,
+};
 use crate::store::Store;
 use crate::sweep::brake::{Brake, BrakePolicy};
 use crate::sweep::policy::Policy;
 use crate::sweep::{
-    Act, Batch, BatchAnswer, BatchId, Cursor, PageRequest, PassReport, Suspect, Sweeper,
+    Batch, BatchAnswer, BatchId, Cursor, PageRequest, PassMode, PassReport, Suspect, Sweeper,
     SweeperParts,
 };
 
 /// A store to be tried, fresh, with a way to let its clock run.
-pub struct Fixture {
+pub struct SessionsFixture {
     /// The sessions under test.
     pub sessions: Arc<dyn SessionsStore>,
     /// The store below them.
@@ -49,7 +51,7 @@ pub struct Fixture {
     pub keep: Box<dyn std::any::Any + Send + Sync>,
 }
 
-impl Fixture {
+impl SessionsFixture {
     /// A fixture whose store has been there for long enough: no store-away grace is running.
     pub async fn settled(self) -> Self {
         self.elapse().await;
@@ -90,17 +92,17 @@ impl Fixture {
 
     /// Makes sessions that nobody is connected to.
     pub async fn activate(&self, ids: &[&str]) {
-        let (ids, profile) = (names(ids), Profile::default());
+        let (ids, profile) = (names(ids), SessionProfile::default());
         let made = join_all(ids.iter().map(|id| self.sessions.activate(id, &profile)));
         made.await.into_iter().for_each(|made| assert!(made.expect("activate").created));
     }
 
-    pub async fn connect(&self, claim: &Claim, id: &str) -> Standing {
+    pub async fn connect(&self, claim: &Claim, id: &str) -> ReferenceChange {
         let standing = self.sessions.connect(Some(claim), &name(id)).await;
         standing.expect("connect").expect("the session is there")
     }
 
-    pub async fn disconnect(&self, claim: &Claim, id: &str) -> Standing {
+    pub async fn disconnect(&self, claim: &Claim, id: &str) -> ReferenceChange {
         let standing = self.sessions.disconnect(Some(claim), &name(id)).await;
         standing.expect("disconnect").expect("the session is there")
     }
@@ -155,7 +157,7 @@ impl Fixture {
     /// One batch by hand, signed by a name of its own.
     pub async fn reclaim(&self, suspects: Vec<Suspect>) -> BatchAnswer {
         let id = BatchId { sweeper: unique("by-hand").into(), number: 1 };
-        let batch = Batch { id, suspects, act: Act::Reclaim, term: None };
+        let batch = Batch { id, suspects, act: PassMode::Reclaim, term: None };
         self.sessions.reclaim(batch).await.expect("reclaim")
     }
 
@@ -170,19 +172,19 @@ impl Fixture {
             clock: SystemClock::shared(),
             activity: Arc::default(),
             leadership: None,
-            witness: Arc::new(Silent),
+            witness: Arc::new(NoObserver),
             retention: Retention::default(),
         })
     }
 
     /// One pass with that policy, naming what it reclaimed.
-    pub async fn pass(&self, who: &str, act: Act, policy: Policy) -> PassReport {
-        let (_stopper, stop) = Stop::channel();
+    pub async fn pass(&self, who: &str, act: PassMode, policy: Policy) -> PassReport {
+        let (_stopper, stop) = StopSignal::channel();
         self.sweeper(who, policy).pass(act, 1_000, &stop).await
     }
 
     pub async fn sweep(&self) -> PassReport {
-        self.pass("s", Act::Reclaim, Policy::default()).await
+        self.pass("s", PassMode::Reclaim, Policy::default()).await
     }
 
     /// All receipts, oldest first.
@@ -203,7 +205,7 @@ impl Fixture {
             brake: Arc::new(Brake::new(BrakePolicy::default(), self.sessions.threshold())),
             clock: SystemClock::shared(),
             activity: Arc::<Activity>::default(),
-            witness: Arc::new(Silent),
+            witness: Arc::new(NoObserver),
             timeout: Duration::from_secs(5),
             batch: 3,
             sweeper: unique("conformance"),
@@ -234,15 +236,15 @@ pub fn keys(suspects: &[Suspect]) -> Vec<String> {
 }
 
 /// A profile with that value, and a broadcaster.
-pub fn profile(value: &str, broadcaster: &str) -> Profile {
-    Profile {
+pub fn profile(value: &str, broadcaster: &str) -> SessionProfile {
+    SessionProfile {
         value: Some(value.to_owned()),
         broadcaster_user_id: Some(name(broadcaster)),
         config_json: None,
     }
 }
 
-/// Makes one test a case. `$make` is an `async fn() -> Fixture`. On the real clock a second argument
+/// Makes one test a case. `$make` is an `async fn() -> SessionsFixture`. On the real clock a second argument
 /// says how a case is told: `async fn(impl AsyncFnMut())`, so that one during which the machine stood
 /// still can be told again, with a fixture of its own.
 #[macro_export]

@@ -9,7 +9,7 @@ use crate::receipt::{Reason, Receipt};
 use crate::sessions::{Session, Sessions};
 use crate::sweep::{Refusal, Suspect};
 use crate::system::Explanation;
-use crate::system::words::{RECEIPTS_SEARCHED, Words, seconds};
+use crate::system::words::{Explainer, RECEIPTS_SEARCHED, seconds};
 
 impl Sessions {
     pub(super) async fn explain_key(&self, key: &Name) -> Result<Explanation> {
@@ -126,8 +126,8 @@ impl Sessions {
         self.parts.grace.as_millis() as u64
     }
 
-    pub(super) fn words(&self) -> Words<'_> {
-        Words {
+    pub(super) fn words(&self) -> Explainer<'_> {
+        Explainer {
             calls: &self.calls,
             sweep: &*self.parts.sessions,
             store: &*self.parts.store,

@@ -11,15 +11,15 @@ use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::name::{Name, SystemId};
 use crate::owner::{Beat, Claim, Incarnation, Owner, OwnerInfo, OwnerOptions, OwnerStore};
-use crate::receipt::Witness;
+use crate::receipt::Observer;
 use crate::reconcile::Reconcile;
 use crate::sessions::{
-    Activated, Deleted, PAGE_MAX, Profile, Session, SessionsStore, Standing, check,
+    Activated, Deleted, PAGE_MAX, ReferenceChange, Session, SessionProfile, SessionsStore, check,
 };
 use crate::store::Store;
 use crate::sweep::Sweep;
 use crate::sweep::brake::Brake;
-use crate::system::calls::Calls;
+use crate::system::calls::StoreCaller;
 use crate::system::retiring::let_go;
 use crate::system::{Explanation, Restored, System};
 
@@ -42,7 +42,7 @@ pub struct SessionsParts {
     pub clock: Arc<dyn Clock>,
     /// Notes who uses it.
     pub activity: Arc<Activity>,
-    pub witness: Arc<dyn Witness>,
+    pub witness: Arc<dyn Observer>,
     /// How long any one store call may take.
     pub timeout: Duration,
     /// The most sessions whose references are dropped in one step when an owner retires.
@@ -53,7 +53,7 @@ pub struct SessionsParts {
 
 /// What a graceful end did.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Retired {
+pub struct RetiredSessionOwner {
     pub incarnation: Incarnation,
     /// How many sessions it was let go from. What is left the sweep lets go.
     pub released: u64,
@@ -62,12 +62,12 @@ pub struct Retired {
 /// One system of sessions.
 pub struct Sessions {
     pub(super) parts: SessionsParts,
-    pub(super) calls: Calls,
+    pub(super) calls: StoreCaller,
 }
 
 impl Sessions {
     pub fn new(parts: SessionsParts) -> Self {
-        let calls = Calls {
+        let calls = StoreCaller {
             id: parts.id.clone(),
             clock: parts.clock.clone(),
             activity: parts.activity.clone(),
@@ -93,25 +93,33 @@ impl Sessions {
     }
 
     /// Makes it, or brings an existing one back.
-    pub async fn activate(&self, id: &Name, profile: &Profile) -> Result<Activated> {
+    pub async fn activate(&self, id: &Name, profile: &SessionProfile) -> Result<Activated> {
         check(profile)?;
         self.calls.call("activate", self.parts.sessions.activate(id, profile)).await
     }
 
     /// One more reference, of the claimed life. `None`: there is no such session. In doubt, repeat it
-    /// and compare [`Standing::yours`]: see [`SessionsStore`].
-    pub async fn connect(&self, claim: Option<&Claim>, id: &Name) -> Result<Option<Standing>> {
+    /// and compare [`ReferenceChange::yours`]: see [`SessionsStore`].
+    pub async fn connect(
+        &self,
+        claim: Option<&Claim>,
+        id: &Name,
+    ) -> Result<Option<ReferenceChange>> {
         self.calls.call("connect", self.parts.sessions.connect(claim, id)).await
     }
 
     /// One reference of the claimed life less. `None`: there is no such session. In doubt, do not
     /// repeat it: see [`SessionsStore`].
-    pub async fn disconnect(&self, claim: Option<&Claim>, id: &Name) -> Result<Option<Standing>> {
+    pub async fn disconnect(
+        &self,
+        claim: Option<&Claim>,
+        id: &Name,
+    ) -> Result<Option<ReferenceChange>> {
         self.calls.call("disconnect", self.parts.sessions.disconnect(claim, id)).await
     }
 
     /// Forgets the disconnection without adding a reference. `None`: there is no such session.
-    pub async fn resume(&self, id: &Name) -> Result<Option<Standing>> {
+    pub async fn resume(&self, id: &Name) -> Result<Option<ReferenceChange>> {
         self.calls.call("resume", self.parts.sessions.resume(id)).await
     }
 
@@ -121,7 +129,7 @@ impl Sessions {
     }
 
     /// Sets what `profile` gives. `None`: there is no such session.
-    pub async fn update(&self, id: &Name, profile: &Profile) -> Result<Option<Session>> {
+    pub async fn update(&self, id: &Name, profile: &SessionProfile) -> Result<Option<Session>> {
         check(profile)?;
         self.calls.call("update", self.parts.sessions.update(id, profile)).await
     }
@@ -190,13 +198,13 @@ impl Sessions {
     /// The graceful end. First the life ends, in one O(1) step; then its references are dropped in
     /// batches by the same guarded step as those of the dead. A crash in between leaves an ended
     /// owner, which the sweep finds.
-    pub async fn retire(&self, claim: &Claim) -> Result<Retired> {
+    pub async fn retire(&self, claim: &Claim) -> Result<RetiredSessionOwner> {
         let (sessions, batch) = (&self.parts.sessions, self.parts.batch);
         let ended = self.calls.call("retire", sessions.end(claim)).await?;
         let held_by = |owner: Claim| async move { sessions.held_by(&owner, batch).await };
         let sweeper = &self.parts.sweeper;
         let done = let_go(&self.calls, &**sessions, &ended, sweeper, held_by).await?;
-        Ok(Retired { incarnation: done.incarnation, released: done.released })
+        Ok(RetiredSessionOwner { incarnation: done.incarnation, released: done.released })
     }
 }
 

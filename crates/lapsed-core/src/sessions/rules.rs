@@ -9,7 +9,7 @@ use crate::sweep::Refusal;
 
 /// One session, as the store knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct State {
+pub struct SessionState {
     /// How many references there are.
     pub references: u64,
     /// Since when there has been none: when the last one went, or when it was activated or resumed
@@ -21,9 +21,9 @@ pub struct State {
 
 /// What the guard is asked.
 #[derive(Clone, Copy, Debug)]
-pub struct Case {
+pub struct SessionCase {
     /// The session at this instant.
-    pub session: State,
+    pub session: SessionState,
     /// How long one without references is kept.
     pub grace_ms: u64,
     /// The store's clock at this instant.
@@ -38,17 +38,17 @@ pub fn due_ms(since_ms: u64, grace_ms: u64, back_ms: u64) -> u64 {
     since_ms.max(back_ms) + grace_ms
 }
 
-pub trait Guard: Send + Sync {
+pub trait SessionGuard: Send + Sync {
     /// An orphan, and why; or not, and why not.
-    fn judge(&self, case: &Case) -> Result<Reason, Refusal>;
+    fn judge(&self, case: &SessionCase) -> Result<Reason, Refusal>;
 }
 
 /// The guard as it must be.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Strict;
+pub struct StrictSessionGuard;
 
-impl Guard for Strict {
-    fn judge(&self, case: &Case) -> Result<Reason, Refusal> {
+impl SessionGuard for StrictSessionGuard {
+    fn judge(&self, case: &SessionCase) -> Result<Reason, Refusal> {
         let session = &case.session;
         if session.references > 0 {
             return Err(Refusal::Active);
@@ -71,35 +71,35 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn case(now_ms: u64, since_ms: u64, back_ms: u64) -> Case {
-        let session = State { references: 0, since_ms, disconnected: true };
-        Case { session, grace_ms: 30, now_ms, back_ms }
+    fn case(now_ms: u64, since_ms: u64, back_ms: u64) -> SessionCase {
+        let session = SessionState { references: 0, since_ms, disconnected: true };
+        SessionCase { session, grace_ms: 30, now_ms, back_ms }
     }
 
     #[test]
     fn equal_to_now_counts_as_expired() {
-        assert_eq!(Strict.judge(&case(129, 100, 0)), Err(Refusal::Alive));
-        assert_eq!(Strict.judge(&case(130, 100, 0)), Ok(Reason::Orphaned));
+        assert_eq!(StrictSessionGuard.judge(&case(129, 100, 0)), Err(Refusal::Alive));
+        assert_eq!(StrictSessionGuard.judge(&case(130, 100, 0)), Ok(Reason::Orphaned));
     }
 
     #[test]
     fn a_store_that_was_away_spares_for_a_whole_grace() {
-        assert_eq!(Strict.judge(&case(529, 100, 500)), Err(Refusal::StoreAway));
-        assert_eq!(Strict.judge(&case(530, 100, 500)), Ok(Reason::Orphaned));
+        assert_eq!(StrictSessionGuard.judge(&case(529, 100, 500)), Err(Refusal::StoreAway));
+        assert_eq!(StrictSessionGuard.judge(&case(530, 100, 500)), Ok(Reason::Orphaned));
     }
 
     #[test]
     fn whoever_was_never_connected_to_is_told_apart() {
         let mut case = case(130, 100, 0);
         case.session.disconnected = false;
-        assert_eq!(Strict.judge(&case), Ok(Reason::NeverConnected));
+        assert_eq!(StrictSessionGuard.judge(&case), Ok(Reason::NeverConnected));
     }
 
     #[test]
     fn one_reference_is_enough() {
         let mut case = case(1_000, 100, 0);
         case.session.references = 1;
-        assert_eq!(Strict.judge(&case), Err(Refusal::Active));
+        assert_eq!(StrictSessionGuard.judge(&case), Err(Refusal::Active));
     }
 
     proptest! {
@@ -108,7 +108,7 @@ mod tests {
                                       references in 0u64..2) {
             let mut case = case(now, since, back);
             case.session.references = references;
-            if Strict.judge(&case).is_ok() {
+            if StrictSessionGuard.judge(&case).is_ok() {
                 prop_assert_eq!(references, 0);
                 prop_assert!(now >= since + 30);
                 prop_assert!(back == 0 || now >= back + 30);

@@ -49,7 +49,7 @@ impl BrakePolicy {
 /// What the operator said, kept in the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "setting")]
-pub enum Setting {
+pub enum BrakeSetting {
     /// Nothing: the brake decides by itself.
     #[default]
     Auto,
@@ -73,7 +73,7 @@ pub enum HeldBy {
 /// What a pass may do to owners that are overdue but not yet declared dead.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "state")]
-pub enum Verdict {
+pub enum BrakeVerdict {
     /// All of them may be declared dead.
     Open,
     /// Opening by itself: only so many.
@@ -88,13 +88,13 @@ pub enum Verdict {
     },
 }
 
-impl Verdict {
+impl BrakeVerdict {
     /// The limit for [`PageRequest::undeclared_max`](crate::sweep::PageRequest).
     pub fn undeclared_max(&self) -> Option<usize> {
         match self {
-            Verdict::Open => None,
-            Verdict::Opening { owners } => Some(*owners),
-            Verdict::Held { .. } => Some(0),
+            BrakeVerdict::Open => None,
+            BrakeVerdict::Opening { owners } => Some(*owners),
+            BrakeVerdict::Held { .. } => Some(0),
         }
     }
 
@@ -107,19 +107,19 @@ impl Verdict {
             None => String::new(),
         };
         match self {
-            Verdict::Open => "open".to_owned(),
-            Verdict::Opening { owners } => {
+            BrakeVerdict::Open => "open".to_owned(),
+            BrakeVerdict::Opening { owners } => {
                 format!("opening in steps: up to {owners} owners may be declared dead in this pass")
             }
-            Verdict::Held { by: HeldBy::Operator, .. } => {
+            BrakeVerdict::Held { by: HeldBy::Operator, .. } => {
                 "held by the operator until `lapsed brake SYSTEM release`".to_owned()
             }
-            Verdict::Held { by: HeldBy::StoreAway, until_ms } => format!(
+            BrakeVerdict::Held { by: HeldBy::StoreAway, until_ms } => format!(
                 "held{}: the store was away, and its owners must first have had a whole \
                  threshold to beat again",
                 left(until_ms)
             ),
-            Verdict::Held { by: HeldBy::MassDeath, until_ms } => format!(
+            BrakeVerdict::Held { by: HeldBy::MassDeath, until_ms } => format!(
                 "held{}: too many owners would be dead at once, which is likelier a fault of \
                  the network; it opens by itself, or at once with `lapsed brake SYSTEM release`",
                 left(until_ms)
@@ -138,18 +138,18 @@ pub struct Brake {
 
 #[derive(Debug, Default, Clone)]
 struct State {
-    setting: Setting,
+    setting: BrakeSetting,
     store_seen: Option<String>,
     unreachable: bool,
     /// The store was seen to be away from here; on its clock, when it was back.
     back_ms: u64,
-    mass: Option<Mass>,
-    last: Option<Verdict>,
+    mass: Option<MassDeath>,
+    last: Option<BrakeVerdict>,
 }
 
 /// A mass death under way.
 #[derive(Debug, Clone, Copy)]
-struct Mass {
+struct MassDeath {
     hold_until_ms: u64,
     steps: u32,
 }
@@ -167,12 +167,12 @@ impl Brake {
     }
 
     /// What the operator said last, as read from the store.
-    pub fn set(&self, setting: Setting) {
+    pub fn set(&self, setting: BrakeSetting) {
         self.lock().setting = setting;
     }
 
     /// The same, as it was last set here.
-    pub fn setting(&self) -> Setting {
+    pub fn setting(&self) -> BrakeSetting {
         self.lock().setting
     }
 
@@ -182,12 +182,12 @@ impl Brake {
     }
 
     /// The verdict of the last pass.
-    pub fn last(&self) -> Option<Verdict> {
+    pub fn last(&self) -> Option<BrakeVerdict> {
         self.lock().last.clone()
     }
 
     /// Judges for a pass that is about to begin, and moves on: a step is used up by being granted.
-    pub fn judge(&self, census: &Census) -> Verdict {
+    pub fn judge(&self, census: &Census) -> BrakeVerdict {
         let mut state = self.lock();
         let verdict = self.step(&mut state, census);
         state.last = Some(verdict.clone());
@@ -195,7 +195,7 @@ impl Brake {
     }
 
     /// What [`judge`](Self::judge) would say. Changes nothing.
-    pub fn preview(&self, census: &Census) -> Verdict {
+    pub fn preview(&self, census: &Census) -> BrakeVerdict {
         let mut state = self.lock().clone();
         self.step(&mut state, census)
     }
@@ -204,7 +204,7 @@ impl Brake {
     pub fn would_spare(&self, census: &Census) -> bool {
         let state = self.lock();
         match self.outer(&state, census) {
-            Some(verdict) => verdict != Verdict::Open,
+            Some(verdict) => verdict != BrakeVerdict::Open,
             None => self.is_mass(census),
         }
     }
@@ -213,7 +213,7 @@ impl Brake {
         self.state.lock().expect("no holder of the brake's lock panics")
     }
 
-    fn step(&self, state: &mut State, census: &Census) -> Verdict {
+    fn step(&self, state: &mut State, census: &Census) -> BrakeVerdict {
         let changed = state.store_seen.as_ref().is_some_and(|seen| *seen != census.store);
         if changed || state.unreachable {
             state.back_ms = census.now_ms;
@@ -226,35 +226,38 @@ impl Brake {
         }
         if !self.is_mass(census) {
             state.mass = None;
-            return Verdict::Open;
+            return BrakeVerdict::Open;
         }
         let hold_until_ms = census.now_ms + self.threshold_ms();
-        let mass = state.mass.get_or_insert(Mass { hold_until_ms, steps: 0 });
+        let mass = state.mass.get_or_insert(MassDeath { hold_until_ms, steps: 0 });
         if census.now_ms < mass.hold_until_ms {
-            return Verdict::Held { by: HeldBy::MassDeath, until_ms: Some(mass.hold_until_ms) };
+            return BrakeVerdict::Held {
+                by: HeldBy::MassDeath,
+                until_ms: Some(mass.hold_until_ms),
+            };
         }
         let share = self.policy.step * f64::from(2u32.saturating_pow(mass.steps));
         mass.steps += 1;
         let owners = (owners_in_all(census) as f64 * share).ceil() as usize;
-        Verdict::Opening { owners: owners.max(1) }
+        BrakeVerdict::Opening { owners: owners.max(1) }
     }
 
     /// What stands above the count of the dead: the operator, then the store's absence.
-    fn outer(&self, state: &State, census: &Census) -> Option<Verdict> {
+    fn outer(&self, state: &State, census: &Census) -> Option<BrakeVerdict> {
         match state.setting {
-            Setting::Hold => {
-                return Some(Verdict::Held { by: HeldBy::Operator, until_ms: None });
+            BrakeSetting::Hold => {
+                return Some(BrakeVerdict::Held { by: HeldBy::Operator, until_ms: None });
             }
-            Setting::Release { until_ms } if census.now_ms < until_ms => {
-                return Some(Verdict::Open);
+            BrakeSetting::Release { until_ms } if census.now_ms < until_ms => {
+                return Some(BrakeVerdict::Open);
             }
-            Setting::Release { .. } | Setting::Auto => {}
+            BrakeSetting::Release { .. } | BrakeSetting::Auto => {}
         }
         let back_ms = state.back_ms.max(census.back_ms);
         let until_ms = back_ms + self.threshold_ms();
         if back_ms > 0 && census.now_ms < until_ms {
             let until_ms = Some(until_ms);
-            return Some(Verdict::Held { by: HeldBy::StoreAway, until_ms });
+            return Some(BrakeVerdict::Held { by: HeldBy::StoreAway, until_ms });
         }
         None
     }
@@ -299,16 +302,16 @@ mod tests {
 
     #[test]
     fn one_owner_of_two_dying_is_not_a_mass_death() {
-        assert_eq!(brake().judge(&census(1, 1, 1, 0)), Verdict::Open);
-        assert_eq!(brake().judge(&census(1, 0, 9, 0)), Verdict::Open);
+        assert_eq!(brake().judge(&census(1, 1, 1, 0)), BrakeVerdict::Open);
+        assert_eq!(brake().judge(&census(1, 0, 9, 0)), BrakeVerdict::Open);
     }
 
     #[test]
     fn more_than_the_share_at_once_is_held() {
-        assert_eq!(brake().judge(&census(1, 9, 11, 0)), Verdict::Open, "0.55 exactly");
+        assert_eq!(brake().judge(&census(1, 9, 11, 0)), BrakeVerdict::Open, "0.55 exactly");
         assert!(matches!(
             brake().judge(&census(1, 8, 12, 0)),
-            Verdict::Held { by: HeldBy::MassDeath, .. }
+            BrakeVerdict::Held { by: HeldBy::MassDeath, .. }
         ));
     }
 
@@ -316,7 +319,7 @@ mod tests {
     fn deaths_spread_over_a_threshold_count_together() {
         assert!(matches!(
             brake().judge(&census(1, 5, 5, 10)),
-            Verdict::Held { by: HeldBy::MassDeath, .. }
+            BrakeVerdict::Held { by: HeldBy::MassDeath, .. }
         ));
     }
 
@@ -324,14 +327,15 @@ mod tests {
     fn trap_x3_the_brake_opens_by_itself_step_by_step() {
         let brake = brake();
         let start = 1_000;
-        assert!(matches!(brake.judge(&census(start, 2, 98, 0)), Verdict::Held { .. }));
+        assert!(matches!(brake.judge(&census(start, 2, 98, 0)), BrakeVerdict::Held { .. }));
         let almost = start + TTL_MS - 1;
-        assert!(matches!(brake.judge(&census(almost, 2, 98, 0)), Verdict::Held { .. }));
+        assert!(matches!(brake.judge(&census(almost, 2, 98, 0)), BrakeVerdict::Held { .. }));
         let mut now = start + TTL_MS;
         let mut left = 98;
         let mut granted = Vec::new();
         while left > 0 {
-            let Verdict::Opening { owners } = brake.judge(&census(now, 2, left, 98 - left)) else {
+            let BrakeVerdict::Opening { owners } = brake.judge(&census(now, 2, left, 98 - left))
+            else {
                 panic!("still closed with {left} left");
             };
             granted.push(owners);
@@ -339,40 +343,40 @@ mod tests {
             now += 60_000;
         }
         assert_eq!(granted, [10, 20, 40, 80], "a step at a time, each twice the one before");
-        assert_eq!(brake.judge(&census(now, 2, 0, 98)), Verdict::Open);
+        assert_eq!(brake.judge(&census(now, 2, 0, 98)), BrakeVerdict::Open);
     }
 
     #[test]
     fn a_store_that_went_away_while_opening_starts_over() {
         let brake = brake();
         brake.judge(&census(0, 2, 98, 0));
-        assert!(matches!(brake.judge(&census(TTL_MS, 2, 98, 0)), Verdict::Opening { .. }));
+        assert!(matches!(brake.judge(&census(TTL_MS, 2, 98, 0)), BrakeVerdict::Opening { .. }));
         brake.note_unreachable();
         let verdict = brake.judge(&census(TTL_MS + 5, 2, 98, 0));
-        assert!(matches!(verdict, Verdict::Held { by: HeldBy::StoreAway, .. }), "{verdict:?}");
+        assert!(matches!(verdict, BrakeVerdict::Held { by: HeldBy::StoreAway, .. }), "{verdict:?}");
     }
 
     #[test]
     fn a_store_that_was_away_or_is_another_one_gets_a_whole_threshold() {
         let brake = brake();
-        assert_eq!(brake.judge(&census(5, 3, 1, 0)), Verdict::Open);
+        assert_eq!(brake.judge(&census(5, 3, 1, 0)), BrakeVerdict::Open);
         let other = Census { store: "s2".into(), ..census(1_000, 3, 1, 0) };
-        let held = Verdict::Held { by: HeldBy::StoreAway, until_ms: Some(1_000 + TTL_MS) };
+        let held = BrakeVerdict::Held { by: HeldBy::StoreAway, until_ms: Some(1_000 + TTL_MS) };
         assert_eq!(brake.judge(&other), held);
         let later = Census { store: "s2".into(), ..census(1_000 + TTL_MS, 3, 1, 0) };
-        assert_eq!(brake.judge(&later), Verdict::Open);
+        assert_eq!(brake.judge(&later), BrakeVerdict::Open);
     }
 
     #[test]
     fn the_operator_comes_first() {
         let brake = brake();
-        brake.set(Setting::Hold);
+        brake.set(BrakeSetting::Hold);
         assert!(matches!(
             brake.judge(&census(5, 9, 1, 0)),
-            Verdict::Held { by: HeldBy::Operator, .. }
+            BrakeVerdict::Held { by: HeldBy::Operator, .. }
         ));
-        brake.set(Setting::Release { until_ms: 100 });
-        assert_eq!(brake.judge(&census(99, 0, 100, 0)), Verdict::Open);
-        assert!(matches!(brake.judge(&census(100, 0, 100, 0)), Verdict::Held { .. }));
+        brake.set(BrakeSetting::Release { until_ms: 100 });
+        assert_eq!(brake.judge(&census(99, 0, 100, 0)), BrakeVerdict::Open);
+        assert!(matches!(brake.judge(&census(100, 0, 100, 0)), BrakeVerdict::Held { .. }));
     }
 }

@@ -9,11 +9,11 @@ use crate::activity::Activity;
 use crate::clock::{Clock, within};
 use crate::error::{Error, Result};
 use crate::leader::Leadership;
-use crate::receipt::{Retention, Witness};
-use crate::schedule::Stop;
+use crate::receipt::{Observer, Retention};
+use crate::schedule::StopSignal;
 use crate::store::Store;
-use crate::sweep::brake::{Brake, Setting, Verdict};
-use crate::sweep::policy::{BatchSize, Mode, Policy};
+use crate::sweep::brake::{Brake, BrakeSetting, BrakeVerdict};
+use crate::sweep::policy::{BatchSize, Policy, SweepMode};
 use crate::sweep::report::{PassReport, Stopped};
 use crate::sweep::{
     Batch, BatchAnswer, BatchId, Census, Cursor, Outcome, PageRequest, Refusal, Suspect,
@@ -28,7 +28,7 @@ const HEED: Duration = Duration::from_secs(1);
 
 /// Whether a pass acts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Act {
+pub enum PassMode {
     Reclaim,
     /// Everything but the change: the same pages, the same guard.
     DryRun,
@@ -48,7 +48,7 @@ pub struct SweeperParts {
     pub activity: Arc<Activity>,
     /// The candidate's view, in leader mode.
     pub leadership: Option<Leadership>,
-    pub witness: Arc<dyn Witness>,
+    pub witness: Arc<dyn Observer>,
     /// How long receipts are kept.
     pub retention: Retention,
 }
@@ -94,7 +94,7 @@ impl Sweeper {
 
     /// Whether it leads; `None` when it needs no leader.
     pub fn leads(&self) -> Option<bool> {
-        (self.parts.policy.mode == Mode::Leader).then(|| self.term().is_some())
+        (self.parts.policy.mode == SweepMode::Leader).then(|| self.term().is_some())
     }
 
     /// Whether an earlier pass left something in doubt, to be settled by the next.
@@ -104,7 +104,7 @@ impl Sweeper {
 
     /// One pass. A second caller waits for the first. `list` is how many entries to name in the
     /// report. A dry run starts from the beginning and leaves no trace.
-    pub async fn pass(&self, act: Act, list: usize, stop: &Stop) -> PassReport {
+    pub async fn pass(&self, act: PassMode, list: usize, stop: &StopSignal) -> PassReport {
         let mut progress = self.progress.lock().await;
         let mut run = Run::new(self, act, list, stop);
         let stopped = match run.go(&mut progress).await {
@@ -136,9 +136,9 @@ enum Step {
 /// A pass under way.
 struct Run<'a> {
     sweeper: &'a Sweeper,
-    act: Act,
+    act: PassMode,
     list: usize,
-    stop: &'a Stop,
+    stop: &'a StopSignal,
     began: Duration,
     uses: u64,
     ops: u64,
@@ -152,13 +152,13 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    fn new(sweeper: &'a Sweeper, act: Act, list: usize, stop: &'a Stop) -> Self {
+    fn new(sweeper: &'a Sweeper, act: PassMode, list: usize, stop: &'a StopSignal) -> Self {
         let parts = &sweeper.parts;
         let system = parts.sweep.system();
         let report = PassReport {
             system: system.name.to_string(),
             kind: system.kind,
-            dry_run: act == Act::DryRun,
+            dry_run: act == PassMode::DryRun,
             examined: 0,
             suspects: 0,
             reclaimed: 0,
@@ -175,7 +175,7 @@ impl<'a> Run<'a> {
             entries_cut: false,
         };
         let (began, uses) = (parts.clock.mono(), parts.activity.uses());
-        let (held, brake_read) = (parts.brake.setting() == Setting::Hold, began);
+        let (held, brake_read) = (parts.brake.setting() == BrakeSetting::Hold, began);
         Run {
             sweeper,
             act,
@@ -193,7 +193,7 @@ impl<'a> Run<'a> {
 
     async fn go(&mut self, progress: &mut Progress) -> Result<Stopped> {
         let parts = &self.sweeper.parts;
-        if self.act == Act::Reclaim {
+        if self.act == PassMode::Reclaim {
             self.settle(progress).await?;
         }
         // Before the brake is asked: a step of it is used up by being granted.
@@ -206,20 +206,20 @@ impl<'a> Run<'a> {
             return Ok(Stopped::Activity);
         }
         self.read_brake().await?;
-        self.held = parts.brake.setting() == Setting::Hold;
+        self.held = parts.brake.setting() == BrakeSetting::Hold;
         let census = match parts.sweep.survey().await? {
             Some(census) => census,
             None => self.call("census", parts.sweep.census()).await?,
         };
         let verdict = match self.act {
-            Act::Reclaim => parts.brake.judge(&census),
-            Act::DryRun => parts.brake.preview(&census),
+            PassMode::Reclaim => parts.brake.judge(&census),
+            PassMode::DryRun => parts.brake.preview(&census),
         };
         let stopped = self.pages(progress, &census, &verdict).await?;
         if stopped != Stopped::Done {
             return Ok(stopped);
         }
-        if self.act == Act::Reclaim {
+        if self.act == PassMode::Reclaim {
             self.tidy(&verdict).await?;
         }
         Ok(self.done_or_braked(&census, &verdict))
@@ -235,11 +235,11 @@ impl<'a> Run<'a> {
     }
 
     /// All pages were done: was anybody spared?
-    fn done_or_braked(&mut self, census: &Census, verdict: &Verdict) -> Stopped {
+    fn done_or_braked(&mut self, census: &Census, verdict: &BrakeVerdict) -> Stopped {
         let spared = match verdict {
-            Verdict::Open => false,
-            Verdict::Opening { owners } => census.owners_overdue > *owners as u64,
-            Verdict::Held { .. } => {
+            BrakeVerdict::Open => false,
+            BrakeVerdict::Opening { owners } => census.owners_overdue > *owners as u64,
+            BrakeVerdict::Held { .. } => {
                 let owners = census.owners_overdue + census.owners_spared;
                 // Where nobody has counted, somebody may have been.
                 census.uncounted || owners + census.orphans + census.orphans_spared > 0
@@ -261,11 +261,11 @@ impl<'a> Run<'a> {
         &mut self,
         progress: &mut Progress,
         census: &Census,
-        verdict: &Verdict,
+        verdict: &BrakeVerdict,
     ) -> Result<Stopped> {
         let mut cursor = match self.act {
-            Act::Reclaim => std::mem::take(&mut progress.cursor),
-            Act::DryRun => Cursor::default(),
+            PassMode::Reclaim => std::mem::take(&mut progress.cursor),
+            PassMode::DryRun => Cursor::default(),
         };
         let mut size = progress.size.clone();
         // A pass that resumes in the middle also owes the beginning a look.
@@ -294,7 +294,7 @@ impl<'a> Run<'a> {
         progress: &mut Progress,
         cursor: &mut Cursor,
         size: &mut BatchSize,
-        verdict: &Verdict,
+        verdict: &BrakeVerdict,
         census: &Census,
     ) -> Result<Step> {
         if let Some(stopped) = self.why_stop() {
@@ -306,7 +306,9 @@ impl<'a> Run<'a> {
             return Ok(Step::End);
         };
         self.rest().await;
-        if self.act == Act::Reclaim && self.sweeper.parts.clock.mono() >= self.brake_read + HEED {
+        if self.act == PassMode::Reclaim
+            && self.sweeper.parts.clock.mono() >= self.brake_read + HEED
+        {
             self.read_brake().await?;
         }
         // Reading the page and resting took time: the term, above all, may have run out meanwhile.
@@ -324,7 +326,7 @@ impl<'a> Run<'a> {
             return Ok(Step::Stop(self.not_leading()));
         }
         *cursor = resume;
-        if self.act == Act::Reclaim {
+        if self.act == PassMode::Reclaim {
             size.learn(count, held);
             progress.size = size.clone();
             self.rest_until = clock.mono() + self.sweeper.parts.policy.rest_after(held, count);
@@ -348,7 +350,7 @@ impl<'a> Run<'a> {
 
     /// Remembers where to go on. A dry run leaves no trace.
     fn keep(&self, progress: &mut Progress, cursor: Cursor) {
-        if self.act == Act::Reclaim {
+        if self.act == PassMode::Reclaim {
             progress.cursor = cursor;
         }
     }
@@ -357,7 +359,7 @@ impl<'a> Run<'a> {
         &mut self,
         after: &Cursor,
         limit: usize,
-        verdict: &Verdict,
+        verdict: &BrakeVerdict,
     ) -> Result<SuspectPage> {
         // Owners declared dead in this pass no longer count against what the brake allowed.
         let ended = self.report.owners_ended as usize;
@@ -385,7 +387,7 @@ impl<'a> Run<'a> {
                 Ok(answer)
             }
             Err(error) => {
-                if self.act == Act::Reclaim && matches!(error, Error::Unavailable { .. }) {
+                if self.act == PassMode::Reclaim && matches!(error, Error::Unavailable { .. }) {
                     progress.in_doubt.push(id);
                     suspects.iter().for_each(|_| self.report.tally(&Outcome::InDoubt));
                 }
@@ -418,7 +420,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    async fn tidy(&mut self, verdict: &Verdict) -> Result<()> {
+    async fn tidy(&mut self, verdict: &BrakeVerdict) -> Result<()> {
         let parts = &self.sweeper.parts;
         let ended = self.report.owners_ended as usize;
         let limits = TidyLimits {
@@ -427,7 +429,7 @@ impl<'a> Run<'a> {
             retention: parts.retention,
             term: self.sweeper.term(),
         };
-        if parts.policy.mode == Mode::Leader && limits.term.is_none() {
+        if parts.policy.mode == SweepMode::Leader && limits.term.is_none() {
             return Ok(());
         }
         loop {
@@ -453,11 +455,16 @@ impl<'a> Run<'a> {
         if policy.idle_grace.is_some() && parts.activity.uses() != self.uses {
             return Some(Stopped::Activity);
         }
-        if self.act == Act::Reclaim && !self.held && parts.brake.setting() == Setting::Hold {
+        if self.act == PassMode::Reclaim
+            && !self.held
+            && parts.brake.setting() == BrakeSetting::Hold
+        {
             self.report.detail = Some("the operator has held the brake meanwhile".to_owned());
             return Some(Stopped::Brake);
         }
-        if self.act == Act::Reclaim && policy.mode == Mode::Leader && self.sweeper.term().is_none()
+        if self.act == PassMode::Reclaim
+            && policy.mode == SweepMode::Leader
+            && self.sweeper.term().is_none()
         {
             return Some(self.not_leading());
         }

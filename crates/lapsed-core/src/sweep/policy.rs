@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 /// Who sweeps when several could.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Mode {
+pub enum SweepMode {
     /// Everybody; the guard makes it harmless.
     #[default]
     Idempotent,
@@ -42,7 +42,7 @@ pub struct Policy {
     pub max_runtime: Option<Duration>,
     /// Sweep only when nobody used the system for so long, and stop when somebody does.
     pub idle_grace: Option<Duration>,
-    pub mode: Mode,
+    pub mode: SweepMode,
     /// How long any one store call may take.
     pub timeout: Duration,
 }
@@ -60,7 +60,7 @@ impl Default for Policy {
             max_ops: None,
             max_runtime: None,
             idle_grace: None,
-            mode: Mode::Idempotent,
+            mode: SweepMode::Idempotent,
             timeout: Duration::from_secs(5),
         }
     }

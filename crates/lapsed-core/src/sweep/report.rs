@@ -49,7 +49,7 @@ impl fmt::Display for Stopped {
 
 /// One reclaimed entry, or one that a real pass would reclaim.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Listed {
+pub struct ListedSuspect {
     pub key: Name,
     pub owner: Name,
     pub incarnation: Incarnation,
@@ -101,7 +101,7 @@ pub struct PassReport {
     pub detail: Option<String>,
     /// What was reclaimed (or would be), if the caller asked for the list.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub entries: Vec<Listed>,
+    pub entries: Vec<ListedSuspect>,
     /// Whether `entries` was cut off at its limit.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub entries_cut: bool,
@@ -137,7 +137,7 @@ impl PassReport {
             return;
         }
         let receipt = receipt.as_deref();
-        self.entries.push(Listed {
+        self.entries.push(ListedSuspect {
             key: suspect.key.clone(),
             owner: suspect.owner.clone(),
             incarnation: suspect.incarnation,

@@ -7,19 +7,19 @@ use crate::activity::Activity;
 use crate::clock::{Clock, within};
 use crate::error::{Error, Result};
 use crate::name::SystemId;
-use crate::receipt::Witness;
+use crate::receipt::Observer;
 
 /// The way from one system to its store.
-pub struct Calls {
+pub struct StoreCaller {
     pub id: SystemId,
     pub clock: Arc<dyn Clock>,
     pub activity: Arc<Activity>,
-    pub witness: Arc<dyn Witness>,
+    pub witness: Arc<dyn Observer>,
     /// How long any one call may take.
     pub timeout: Duration,
 }
 
-impl Calls {
+impl StoreCaller {
     /// Every operation goes through here: it is activity, it has a time limit, and a zombie that
     /// is told so is counted.
     pub async fn call<T>(&self, what: &str, call: impl Future<Output = Result<T>>) -> Result<T> {

@@ -9,11 +9,11 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::owner::{Claim, Incarnation, OwnerInfo};
 use crate::receipt::Receipt;
-use crate::sweep::{Act, Batch, BatchId, Outcome, Suspect, Sweep};
-use crate::system::calls::Calls;
+use crate::sweep::{Batch, BatchId, Outcome, PassMode, Suspect, Sweep};
+use crate::system::calls::StoreCaller;
 
 /// What letting go has done.
-pub(crate) struct LetGo {
+pub(crate) struct ReleasedHoldings {
     pub incarnation: Incarnation,
     /// Removed, each with its receipt.
     pub reclaimed: u64,
@@ -26,17 +26,17 @@ pub(crate) struct LetGo {
 /// `sweeper` signs the batches: together with the incarnation it is a name that nobody else uses,
 /// whose batches come one after the other.
 pub(crate) async fn let_go<F>(
-    calls: &Calls,
+    calls: &StoreCaller,
     sweep: &dyn Sweep,
     ended: &OwnerInfo,
     sweeper: &str,
     held_by: impl Fn(Claim) -> F,
-) -> Result<LetGo>
+) -> Result<ReleasedHoldings>
 where
     F: Future<Output = Result<Vec<Suspect>>>,
 {
     let sweeper: Arc<str> = Arc::from(format!("{sweeper}/retire-{}", ended.incarnation));
-    let mut done = LetGo { incarnation: ended.incarnation, reclaimed: 0, released: 0 };
+    let mut done = ReleasedHoldings { incarnation: ended.incarnation, reclaimed: 0, released: 0 };
     for number in 1.. {
         let owner = Claim::exact(ended.owner.clone(), ended.incarnation);
         let suspects = calls.call("suspects", held_by(owner)).await?;
@@ -57,12 +57,12 @@ where
 
 /// One batch. When its answer is lost, its receipts are asked for, so that they are counted.
 async fn reclaim_now(
-    calls: &Calls,
+    calls: &StoreCaller,
     sweep: &dyn Sweep,
     id: BatchId,
     suspects: Vec<Suspect>,
 ) -> Result<(Vec<Receipt>, u64)> {
-    let batch = Batch { id: id.clone(), suspects, act: Act::Reclaim, term: None };
+    let batch = Batch { id: id.clone(), suspects, act: PassMode::Reclaim, term: None };
     match calls.call("reclaim", sweep.reclaim(batch)).await {
         Ok(answer) => {
             let is_released = |outcome: &&Outcome| matches!(outcome, Outcome::Released);

@@ -9,16 +9,16 @@ use crate::owner::{Ending, Incarnation, OwnerInfo};
 use crate::receipt::{Receipt, ReceiptQuery};
 use crate::store::Store;
 use crate::sweep::brake::Brake;
-use crate::sweep::{Act, Batch, BatchId, Census, Outcome, Refusal, Suspect, Sweep};
+use crate::sweep::{Batch, BatchId, Census, Outcome, PassMode, Refusal, Suspect, Sweep};
 use crate::system::Explanation;
-use crate::system::calls::Calls;
+use crate::system::calls::StoreCaller;
 
 /// How many of the newest receipts are searched for a key that is not there.
 pub const RECEIPTS_SEARCHED: usize = 10_000;
 
 /// Explains for one system.
-pub struct Words<'a> {
-    pub calls: &'a Calls,
+pub struct Explainer<'a> {
+    pub calls: &'a StoreCaller,
     pub sweep: &'a dyn Sweep,
     pub store: &'a dyn Store,
     pub brake: &'a Brake,
@@ -34,7 +34,7 @@ fn newest(incarnation: Incarnation) -> String {
     }
 }
 
-impl Words<'_> {
+impl Explainer<'_> {
     pub async fn census(&self) -> Result<Census> {
         self.calls.quiet("census", self.sweep.census()).await
     }
@@ -97,7 +97,7 @@ impl Words<'_> {
     /// Whether a pass would take it: the guard itself is asked, without acting. `None`: it would.
     pub async fn refusal(&self, suspect: Suspect) -> Result<Option<Refusal>> {
         let id = BatchId { sweeper: "explain".into(), number: 0 };
-        let batch = Batch { id, suspects: vec![suspect], act: Act::DryRun, term: None };
+        let batch = Batch { id, suspects: vec![suspect], act: PassMode::DryRun, term: None };
         let answer = self.calls.quiet("reclaim", self.sweep.reclaim(batch)).await?;
         Ok(match answer.outcomes.first() {
             Some(Outcome::Refused(refusal)) => Some(*refusal),

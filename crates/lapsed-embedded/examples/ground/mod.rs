@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lapsed_core::clock::{Clock, ManualClock};
-use lapsed_core::receipt::{Retention, Silent};
-use lapsed_core::schedule::Stop;
+use lapsed_core::receipt::{NoObserver, Retention};
+use lapsed_core::schedule::StopSignal;
 use lapsed_core::store::Store;
 use lapsed_core::sweep::brake::{Brake, BrakePolicy};
 use lapsed_core::sweep::policy::Policy;
-use lapsed_core::sweep::{Act, PassReport, Sweeper, SweeperParts};
+use lapsed_core::sweep::{PassMode, PassReport, Sweeper, SweeperParts};
 use lapsed_core::system::System;
 use lapsed_embedded::{Embedded, Options};
 
@@ -54,10 +54,10 @@ impl Ground {
             clock: self.clock(),
             activity: Arc::default(),
             leadership: None,
-            witness: Arc::new(Silent),
+            witness: Arc::new(NoObserver),
             retention: Retention::default(),
         });
-        let (_stopper, stop) = Stop::channel();
-        sweeper.pass(Act::Reclaim, 100, &stop).await
+        let (_stopper, stop) = StopSignal::channel();
+        sweeper.pass(PassMode::Reclaim, 100, &stop).await
     }
 }

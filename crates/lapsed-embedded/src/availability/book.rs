@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
-use lapsed_availability::rules::{Settings, SettingsPatch};
+use lapsed_availability::rules::{AvailabilitySettings, SettingsPatch};
 use lapsed_core::Name;
 
 use crate::availability::rows::ProviderRow;
@@ -34,8 +34,8 @@ impl Book {
         self.rows.len()
     }
 
-    pub fn settings(&self) -> Settings {
-        Settings::default().with(&self.set)
+    pub fn settings(&self) -> AvailabilitySettings {
+        AvailabilitySettings::default().with(&self.set)
     }
 
     /// Those after `after`, by id.

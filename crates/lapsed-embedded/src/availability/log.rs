@@ -1,6 +1,6 @@
 //! The log: one row a flip between online and offline, written by the job that flips.
 
-use lapsed_availability::Flap;
+use lapsed_availability::OnlineToggle;
 use lapsed_core::sweep::{Tidied, TidyLimits};
 use lapsed_core::{Name, Result};
 use redb::ReadableTable;
@@ -34,8 +34,8 @@ pub struct LogRow {
 }
 
 impl LogRow {
-    fn flap(&self) -> Flap {
-        Flap { online: self.status == LogStatus::Online, at_ms: self.at_ms }
+    fn flap(&self) -> OnlineToggle {
+        OnlineToggle { online: self.status == LogStatus::Online, at_ms: self.at_ms }
     }
 }
 
@@ -95,9 +95,9 @@ impl Core {
 
 impl EmbeddedTruth {
     /// The log of one provider, newest first, at most `limit` rows of it.
-    pub(super) fn log_of(&self, id: &Name, limit: usize) -> Result<Vec<Flap>> {
+    pub(super) fn log_of(&self, id: &Name, limit: usize) -> Result<Vec<OnlineToggle>> {
         let disk = &self.desk.inner.disk;
-        let read = || -> Tried<Vec<Flap>> {
+        let read = || -> Tried<Vec<OnlineToggle>> {
             let txn = disk.read()?;
             let tables = &self.core.tables;
             let (Some(index), Some(log)) = (open(&txn, &tables.log_of)?, open(&txn, &tables.log)?)

@@ -1,7 +1,7 @@
 //! Providers: made, toggled, activated, beating, refreshed; and the settings. Each is one job.
 
-use lapsed_availability::rules::{Settings, SettingsPatch};
-use lapsed_availability::{Beat, Changed, Profile, ProviderState};
+use lapsed_availability::rules::{AvailabilitySettings, SettingsPatch};
+use lapsed_availability::{ProviderBeat, ProviderChange, ProviderProfile, ProviderState};
 use lapsed_core::Name;
 
 use crate::availability::Core;
@@ -15,8 +15,12 @@ use crate::tx::Tx;
 const JITTER_MS: u64 = 1_000;
 
 impl Core {
-    pub(super) fn put_provider(&self, tx: &mut Tx<'_>, profile: Profile) -> Tried<Changed> {
-        let Profile { id, display_name } = profile;
+    pub(super) fn put_provider(
+        &self,
+        tx: &mut Tx<'_>,
+        profile: ProviderProfile,
+    ) -> Tried<ProviderChange> {
+        let ProviderProfile { id, display_name } = profile;
         let known = self.provider(tx, &id)?;
         let is_new = known.is_none();
         let row = known.unwrap_or_else(ProviderRow::new);
@@ -34,7 +38,7 @@ impl Core {
         tx: &mut Tx<'_>,
         id: &Name,
         online: bool,
-    ) -> Tried<Option<Changed>> {
+    ) -> Tried<Option<ProviderChange>> {
         let Some(row) = self.provider(tx, id)? else { return Ok(None) };
         let mut at_ms = 0;
         let changed = self.change(tx, id, row, |row, now_ms| {
@@ -59,7 +63,7 @@ impl Core {
         tx: &mut Tx<'_>,
         id: &Name,
         active: bool,
-    ) -> Tried<Option<Changed>> {
+    ) -> Tried<Option<ProviderChange>> {
         let Some(row) = self.provider(tx, id)? else { return Ok(None) };
         let change = |row: &mut ProviderRow, _| {
             let was = std::mem::replace(&mut row.is_active, active);
@@ -84,18 +88,18 @@ impl Core {
         Ok(states)
     }
 
-    pub(super) fn beat(&self, tx: &mut Tx<'_>, ids: &[Name]) -> Tried<Vec<Beat>> {
+    pub(super) fn beat(&self, tx: &mut Tx<'_>, ids: &[Name]) -> Tried<Vec<ProviderBeat>> {
         let now_ms = self.vigil.now_ms();
         let mut beats = Vec::with_capacity(ids.len());
         for id in ids {
             beats.push(match self.provider(tx, id)? {
-                Some(row) if !row.is_active => Beat::Deactivated,
+                Some(row) if !row.is_active => ProviderBeat::Deactivated,
                 Some(mut row) if row.is_online => {
                     row.beat(now_ms);
                     self.put_row(tx, id, row)?;
-                    Beat::Noted
+                    ProviderBeat::Noted
                 }
-                _ => Beat::Offline,
+                _ => ProviderBeat::Offline,
             });
         }
         Ok(beats)
@@ -123,7 +127,11 @@ impl Core {
         Ok(moved)
     }
 
-    pub(super) fn set_settings(&self, tx: &mut Tx<'_>, patch: &SettingsPatch) -> Tried<Settings> {
+    pub(super) fn set_settings(
+        &self,
+        tx: &mut Tx<'_>,
+        patch: &SettingsPatch,
+    ) -> Tried<AvailabilitySettings> {
         let before: SettingsPatch = match tx.meta_get(&self.tables.settings)? {
             Some(set) => serde_json::from_slice(&set)?,
             None => SettingsPatch::default(),
@@ -138,7 +146,7 @@ impl Core {
                 .heartbeat_cadence_seconds
                 .or(before.heartbeat_cadence_seconds),
         };
-        let settings = Settings::default().with(&set);
+        let settings = AvailabilitySettings::default().with(&set);
         // Before anything is written: other jobs of this batch go on.
         settings.check()?;
         tx.meta_put(&self.tables.settings, &serde_json::to_vec(&set)?)?;

@@ -1,7 +1,7 @@
 //! Rows: what a provider and a session are on disk, and how a version is taken.
 
 use lapsed_availability::rules::next_version;
-use lapsed_availability::{Available, Changed, Listed, ProviderState, Session};
+use lapsed_availability::{Available, ListedProvider, ProviderChange, ProviderState, WorkSession};
 use lapsed_core::Name;
 use serde::{Deserialize, Serialize};
 
@@ -86,8 +86,8 @@ impl ProviderRow {
         }
     }
 
-    pub fn listed(&self, id: &Name) -> Listed {
-        Listed {
+    pub fn listed(&self, id: &Name) -> ListedProvider {
+        ListedProvider {
             id: id.clone(),
             display_name: self.display_name.clone(),
             is_online: self.is_online,
@@ -125,21 +125,21 @@ impl Core {
         id: &Name,
         mut row: ProviderRow,
         change: impl FnOnce(&mut ProviderRow, u64) -> bool,
-    ) -> Tried<Changed> {
+    ) -> Tried<ProviderChange> {
         let now_ms = self.vigil.now_ms();
         row.bump(0, now_ms);
         let changed = change(&mut row, now_ms);
         let state = row.state(id, now_ms);
         self.put_row(tx, id, row)?;
-        Ok(Changed { state, changed, revoked: 0 })
+        Ok(ProviderChange { state, changed, revoked: 0 })
     }
 
-    pub(super) fn session_row(&self, tx: &mut Tx<'_>, id: &Name) -> Tried<Option<Session>> {
+    pub(super) fn session_row(&self, tx: &mut Tx<'_>, id: &Name) -> Tried<Option<WorkSession>> {
         let row = tx.get(&self.tables.chats, id.as_str().as_bytes())?;
         Ok(row.map(|row| serde_json::from_slice(&row)).transpose()?)
     }
 
-    pub(super) fn put_session(&self, tx: &mut Tx<'_>, session: &Session) -> Tried<()> {
+    pub(super) fn put_session(&self, tx: &mut Tx<'_>, session: &WorkSession) -> Tried<()> {
         let key = session.id.as_str().as_bytes();
         tx.put(&self.tables.chats, key, &serde_json::to_vec(session)?)
     }

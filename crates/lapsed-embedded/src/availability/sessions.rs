@@ -1,8 +1,10 @@
 //! Sessions: what becomes of one is said by [`lapsed_availability::rules::step`]; how many a provider has
 //! is changed in the same job.
 
-use lapsed_availability::rules::{Step, step};
-use lapsed_availability::{ProviderState, Session, SessionChange, SessionOutcome, SessionRefusal};
+use lapsed_availability::rules::{SessionStep, step};
+use lapsed_availability::{
+    ProviderState, SessionChange, SessionOutcome, SessionRefusal, WorkSession,
+};
 use lapsed_core::Name;
 
 use crate::availability::Core;
@@ -10,7 +12,7 @@ use crate::fault::{Fault, Tried};
 use crate::tx::Tx;
 
 /// Whose place a session takes.
-fn occupied(session: Option<&Session>) -> Option<&Name> {
+fn occupied(session: Option<&WorkSession>) -> Option<&Name> {
     session.filter(|session| session.occupies()).and_then(|session| session.provider.as_ref())
 }
 
@@ -22,7 +24,7 @@ impl Core {
         max: u64,
     ) -> Tried<SessionOutcome> {
         let before = self.session_row(tx, change.session())?;
-        let Step { session, onto } = match (step(before.as_ref(), change), before.clone()) {
+        let SessionStep { session, onto } = match (step(before.as_ref(), change), before.clone()) {
             (Err(why), _) => return Ok(SessionOutcome::Refused(why)),
             (Ok(Some(step)), _) => step,
             (Ok(None), None) => {

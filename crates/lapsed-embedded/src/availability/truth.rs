@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use lapsed_availability::rules::{Settings, SettingsPatch};
+use lapsed_availability::rules::{AvailabilitySettings, SettingsPatch};
 use lapsed_availability::{
-    Available, Beat, Changed, Flap, Flip, Flipped, Listed, Listing, PAGE_MAX, Profile,
-    ProviderState, Session, SessionChange, SessionOutcome, Truth,
+    Available, Flip, Flipped, ListedProvider, OnlineToggle, PAGE_MAX, ProviderBeat, ProviderChange,
+    ProviderProfile, ProviderQuery, ProviderState, SessionChange, SessionOutcome, Truth,
+    WorkSession,
 };
 use lapsed_core::receipt::Receipt;
 use lapsed_core::store::Store;
@@ -27,7 +28,7 @@ impl EmbeddedTruth {
 }
 
 /// Those of a list that can take work now.
-fn fits(settings: &Settings, id: &Name, row: &ProviderRow, now_ms: u64) -> bool {
+fn fits(settings: &AvailabilitySettings, id: &Name, row: &ProviderRow, now_ms: u64) -> bool {
     settings.is_available(&row.state(id, now_ms))
 }
 
@@ -37,17 +38,17 @@ impl Truth for EmbeddedTruth {
         Arc::new(Embedded { inner: self.desk.inner.clone() })
     }
 
-    async fn put_provider(&self, profile: &Profile) -> Result<Changed> {
+    async fn put_provider(&self, profile: &ProviderProfile) -> Result<ProviderChange> {
         let profile = profile.clone();
         self.write(move |core, tx| core.put_provider(tx, profile)).await
     }
 
-    async fn set_online(&self, id: &Name, online: bool) -> Result<Option<Changed>> {
+    async fn set_online(&self, id: &Name, online: bool) -> Result<Option<ProviderChange>> {
         let id = id.clone();
         self.write(move |core, tx| core.set_online(tx, &id, online)).await
     }
 
-    async fn set_active(&self, id: &Name, active: bool) -> Result<Option<Changed>> {
+    async fn set_active(&self, id: &Name, active: bool) -> Result<Option<ProviderChange>> {
         let id = id.clone();
         self.write(move |core, tx| core.set_active(tx, &id, active)).await
     }
@@ -57,9 +58,9 @@ impl Truth for EmbeddedTruth {
         self.write(move |core, tx| core.change_session(tx, &change, max)).await
     }
 
-    async fn session(&self, id: &Name) -> Result<Option<Session>> {
+    async fn session(&self, id: &Name) -> Result<Option<WorkSession>> {
         let disk = &self.desk.inner.disk;
-        let read = || -> Tried<Option<Session>> {
+        let read = || -> Tried<Option<WorkSession>> {
             let txn = disk.read()?;
             let Some(chats) = open(&txn, &self.core.tables.chats)? else { return Ok(None) };
             let row = chats.get(id.as_str().as_bytes())?;
@@ -88,7 +89,7 @@ impl Truth for EmbeddedTruth {
         Ok(self.core.book().len() as u64)
     }
 
-    async fn beat(&self, ids: &[Name]) -> Result<Vec<Beat>> {
+    async fn beat(&self, ids: &[Name]) -> Result<Vec<ProviderBeat>> {
         let ids = ids.to_vec();
         self.write(move |core, tx| core.beat(tx, &ids)).await
     }
@@ -106,7 +107,7 @@ impl Truth for EmbeddedTruth {
 
     async fn available(
         &self,
-        settings: &Settings,
+        settings: &AvailabilitySettings,
         after: Option<&Name>,
         limit: usize,
     ) -> Result<Vec<Available>> {
@@ -115,7 +116,7 @@ impl Truth for EmbeddedTruth {
         Ok(found.take(limit).map(|(id, row)| row.available(id)).collect())
     }
 
-    async fn count_available(&self, settings: &Settings) -> Result<u64> {
+    async fn count_available(&self, settings: &AvailabilitySettings) -> Result<u64> {
         let (book, now_ms) = (self.core.book(), self.now_ms());
         let found = book.online(None).filter(|(id, row)| fits(settings, id, row, now_ms));
         Ok(found.count() as u64)
@@ -126,7 +127,7 @@ impl Truth for EmbeddedTruth {
         Ok(book.online(None).filter(|(_, row)| row.is_active).count() as u64)
     }
 
-    async fn list(&self, listing: &Listing) -> Result<Vec<Listed>> {
+    async fn list(&self, listing: &ProviderQuery) -> Result<Vec<ListedProvider>> {
         let (book, after) = (self.core.book(), listing.after.as_ref());
         let listed = |(id, row): (&Name, &ProviderRow)| row.listed(id);
         Ok(match listing.online_only {
@@ -135,19 +136,19 @@ impl Truth for EmbeddedTruth {
         })
     }
 
-    async fn describe(&self, id: &Name) -> Result<Option<Listed>> {
+    async fn describe(&self, id: &Name) -> Result<Option<ListedProvider>> {
         Ok(self.core.book().get(id).map(|row| row.listed(id)))
     }
 
-    async fn log(&self, id: &Name, limit: usize) -> Result<Vec<Flap>> {
+    async fn log(&self, id: &Name, limit: usize) -> Result<Vec<OnlineToggle>> {
         self.log_of(id, limit)
     }
 
-    async fn settings(&self) -> Result<Settings> {
+    async fn settings(&self) -> Result<AvailabilitySettings> {
         Ok(self.core.book().settings())
     }
 
-    async fn set_settings(&self, patch: &SettingsPatch) -> Result<Settings> {
+    async fn set_settings(&self, patch: &SettingsPatch) -> Result<AvailabilitySettings> {
         let patch = *patch;
         self.write(move |core, tx| core.set_settings(tx, &patch)).await
     }

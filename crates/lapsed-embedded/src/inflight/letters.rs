@@ -2,8 +2,8 @@
 //! writer.
 
 use lapsed_core::Name;
-use lapsed_core::inflight::Recovered;
-use lapsed_core::inflight::rules::{End, OnDeath};
+use lapsed_core::inflight::RecoveredJob;
+use lapsed_core::inflight::rules::{OnDeath, QueueEnd};
 use lapsed_core::receipt::{Receipt, ReceiptId};
 use lapsed_core::system::Restored;
 use serde::{Deserialize, Serialize};
@@ -19,7 +19,7 @@ use crate::tx::Tx;
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Kept {
     #[serde(flatten)]
-    pub recovered: Recovered,
+    pub recovered: RecoveredJob,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entered_ms: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -29,7 +29,7 @@ pub(super) struct Kept {
 }
 
 impl Core {
-    pub(super) fn put_back(&self, tx: &mut Tx<'_>, id: &Name, end: End) -> Tried<bool> {
+    pub(super) fn put_back(&self, tx: &mut Tx<'_>, id: &Name, end: QueueEnd) -> Tried<bool> {
         if self.whereabouts(tx, id) != Some(Where::Dead) {
             return Ok(false);
         }
@@ -90,7 +90,7 @@ impl Core {
                 )));
             }
             (Some(Where::Dead), _) => {
-                self.put_back(tx, id, End::Front)?;
+                self.put_back(tx, id, QueueEnd::Front)?;
                 return Ok(Ok(()));
             }
             (None, None) => {
@@ -107,7 +107,7 @@ impl Core {
         };
         let bytes = head.bytes()?;
         let body = Body { head: &bytes, payload: payload.as_bytes() };
-        self.put_on(tx, self.home(&head), End::Front, id, body)?;
+        self.put_on(tx, self.home(&head), QueueEnd::Front, id, body)?;
         // It is not dropped any more: the account counts it once, where it is.
         let account = self.account(tx);
         account.dropped = account.dropped.saturating_sub(1);

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use lapsed_core::Name;
-use lapsed_core::inflight::Token;
-use lapsed_core::inflight::rules::{End, counting};
+use lapsed_core::inflight::JobToken;
+use lapsed_core::inflight::rules::{QueueEnd, counting};
 use redb::ReadableTable;
 
 use crate::fault::{Fault, Tried};
@@ -54,7 +54,7 @@ impl Core {
         &self,
         tx: &mut Tx<'_>,
         queue: &Name,
-        end: End,
+        end: QueueEnd,
         id: &Name,
         body: Body<'_>,
     ) -> Tried<()> {
@@ -67,7 +67,7 @@ impl Core {
     }
 
     /// The next place at that end. What was taken meanwhile leaves a gap, and no harm is done.
-    fn next_place(&self, tx: &mut Tx<'_>, queue: &Name, end: End) -> Tried<u64> {
+    fn next_place(&self, tx: &mut Tx<'_>, queue: &Name, end: QueueEnd) -> Tried<u64> {
         let known = tx.jobs(&self.tables.held).ends.get(queue).copied();
         let ends = match known {
             Some(ends) => Some(ends),
@@ -75,8 +75,8 @@ impl Core {
         };
         let (place, ends) = match (ends, end) {
             (None, _) => (MIDDLE, (MIDDLE, MIDDLE)),
-            (Some((first, last)), End::Front) => (first - 1, (first - 1, last)),
-            (Some((first, last)), End::Back) => (last + 1, (first, last + 1)),
+            (Some((first, last)), QueueEnd::Front) => (first - 1, (first - 1, last)),
+            (Some((first, last)), QueueEnd::Back) => (last + 1, (first, last + 1)),
         };
         tx.jobs(&self.tables.held).ends.insert(queue.clone(), ends);
         Ok(place)
@@ -117,7 +117,7 @@ impl Core {
         id: &Name,
         body: Body<'_>,
         now_ms: u64,
-    ) -> Tried<Token> {
+    ) -> Tried<JobToken> {
         let account = self.account(tx);
         let token = account.next_token;
         account.next_token += 1;
@@ -126,7 +126,7 @@ impl Core {
         let incarnation = slot.incarnation;
         self.is_now(tx, id, Some(Where::InFlight { incarnation, token }));
         slot.hold_one();
-        Ok(Token(token))
+        Ok(JobToken(token))
     }
 
     /// Takes a job out of the hands of a life. It is up to the caller to put it somewhere.

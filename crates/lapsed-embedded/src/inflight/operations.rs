@@ -9,10 +9,10 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use lapsed_core::inflight::rules::{End, Why};
+use lapsed_core::inflight::rules::{DeadLetterReason, QueueEnd};
 use lapsed_core::inflight::{
-    Claimed, Counts, Enqueued, Finish, Finished, InflightStore, Job, NewJob, Taken, Ticket, Token,
-    TrackAnswer, Tracked,
+    Claimed, Enqueued, Finish, Finished, InflightStore, Job, JobCounts, JobTicket, JobToken,
+    NewJob, Taken, TrackAnswer, Tracked,
 };
 use lapsed_core::owner::{Claim, Incarnation};
 use lapsed_core::sweep::Suspect;
@@ -50,7 +50,7 @@ impl Core {
             }
             let head = Head::of(job, now_ms).bytes()?;
             let body = Body { head: &head, payload: job.payload.as_bytes() };
-            self.put_on(tx, &job.queue, End::Back, &job.id, body)?;
+            self.put_on(tx, &job.queue, QueueEnd::Back, &job.id, body)?;
             self.account(tx).entered += 1;
             answers.push(Enqueued::Queued);
         }
@@ -117,7 +117,7 @@ impl Core {
     ) -> Tried<Tracked> {
         match self.whereabouts(tx, &job.id) {
             Some(Where::InFlight { incarnation, token }) if incarnation == slot.incarnation => {
-                return Ok(Tracked::Kept { token: Token(token) });
+                return Ok(Tracked::Kept { token: JobToken(token) });
             }
             Some(_) => return Ok(Tracked::Taken),
             None => {}
@@ -129,7 +129,7 @@ impl Core {
         Ok(Tracked::Tracked { token })
     }
 
-    fn finish(&self, tx: &mut Tx<'_>, tickets: &[Ticket], how: &Finish) -> Tried<Ended> {
+    fn finish(&self, tx: &mut Tx<'_>, tickets: &[JobTicket], how: &Finish) -> Tried<Ended> {
         let mut ended: Vec<Arc<Slot>> = Vec::new();
         let mut answers = Vec::with_capacity(tickets.len());
         for ticket in tickets {
@@ -156,7 +156,7 @@ impl Core {
     fn current(
         &self,
         tx: &Tx<'_>,
-        ticket: &Ticket,
+        ticket: &JobTicket,
     ) -> Tried<std::result::Result<Arc<Slot>, Finished>> {
         let incarnation = match self.whereabouts(tx, &ticket.id) {
             None => return Ok(Err(Finished::Gone)),
@@ -177,7 +177,7 @@ impl Core {
                 Ok(())
             }
             Finish::Fail { error } => {
-                let (why, at_ms) = (Why::Failed, self.vigil.now_ms());
+                let (why, at_ms) = (DeadLetterReason::Failed, self.vigil.now_ms());
                 self.bury(tx, id, body, &Death { why, at_ms, error: Some(error.clone()) })
             }
             Finish::GiveBack(end) => {
@@ -247,7 +247,7 @@ impl InflightStore for EmbeddedInflight {
         })
     }
 
-    async fn finish(&self, tickets: &[Ticket], how: &Finish) -> Result<Vec<Finished>> {
+    async fn finish(&self, tickets: &[JobTicket], how: &Finish) -> Result<Vec<Finished>> {
         let (tickets, how) = (tickets.to_vec(), how.clone());
         let durable = |(_, ended): &Ended| ended.iter().for_each(|slot| slot.end_is_durable());
         let job = move |core: &Core, tx: &mut Tx<'_>| core.finish(tx, &tickets, &how);
@@ -271,7 +271,7 @@ impl InflightStore for EmbeddedInflight {
         self.desk.held_by(claim, limit)
     }
 
-    async fn counts(&self) -> Result<Counts> {
+    async fn counts(&self) -> Result<JobCounts> {
         Ok(self.core.places.counts())
     }
 
@@ -283,7 +283,7 @@ impl InflightStore for EmbeddedInflight {
         self.read_dead(after, limit)
     }
 
-    async fn put_back(&self, id: &Name, end: End) -> Result<bool> {
+    async fn put_back(&self, id: &Name, end: QueueEnd) -> Result<bool> {
         let id = id.clone();
         self.write(move |core, tx| core.put_back(tx, &id, end), |_| {}).await
     }

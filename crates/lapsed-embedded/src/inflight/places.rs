@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use foldhash::fast::RandomState;
 use lapsed_core::Name;
-use lapsed_core::inflight::Counts;
+use lapsed_core::inflight::JobCounts;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
@@ -130,9 +130,9 @@ impl Places {
     }
 
     /// The whole account at one instant.
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> JobCounts {
         let Totals { account, queued, in_flight, dead, .. } = &*self.totals();
-        Counts {
+        JobCounts {
             entered: account.entered,
             completed: account.completed,
             dropped: account.dropped,

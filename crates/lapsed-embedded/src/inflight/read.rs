@@ -1,6 +1,6 @@
 //! Jobs read: one by its id, dead letters by page.
 
-use lapsed_core::inflight::{Job, Place, Token};
+use lapsed_core::inflight::{Job, JobPlace, JobToken};
 use lapsed_core::owner::Incarnation;
 use lapsed_core::{Name, Result};
 
@@ -30,18 +30,18 @@ impl Core {
     fn job_from(&self, id: &Name, place: &Where, row: &[u8]) -> Tried<Option<Job>> {
         let (mark, body) = split(row)?;
         let place = match place {
-            Where::Queued { .. } => Place::Queued,
+            Where::Queued { .. } => JobPlace::Queued,
             Where::Dead => {
                 let Death { why, at_ms, error } = serde_json::from_slice(mark)?;
-                Place::Dead { why, at_ms, error }
+                JobPlace::Dead { why, at_ms, error }
             }
             Where::InFlight { incarnation, .. } => {
                 let Some(slot) = self.book.life(*incarnation) else { return Ok(None) };
                 let (token, since_ms) = split_claim(mark)?;
-                Place::InFlight {
+                JobPlace::InFlight {
                     owner: slot.name.clone(),
                     incarnation: Incarnation(*incarnation),
-                    token: Token(token),
+                    token: JobToken(token),
                     since_ms,
                     due_ms: slot.due_ms(self.look().1),
                     ended: slot.end().map(|end| (end.ending, end.at_ms)),
@@ -51,7 +51,7 @@ impl Core {
         self.job(id, body, place).map(Some)
     }
 
-    fn job(&self, id: &Name, body: Body<'_>, place: Place) -> Tried<Job> {
+    fn job(&self, id: &Name, body: Body<'_>, place: JobPlace) -> Tried<Job> {
         let (head, now_ms) = (body.head()?, self.vigil.now_ms());
         Ok(Job {
             id: id.clone(),

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lapsed_core::clock::Clock;
-use lapsed_core::inflight::rules::{Case, Decision, End, counts, decide};
-use lapsed_core::inflight::{Did, Recovered, Token};
+use lapsed_core::inflight::rules::{JobCase, JobDecision, QueueEnd, counts, decide};
+use lapsed_core::inflight::{JobToken, RecoveredJob, RecoveryAction};
 use lapsed_core::receipt::{Reason, Receipt};
 use lapsed_core::sweep::{
-    Act, Batch, BatchAnswer, BatchId, Census, Cursor, Outcome, PageRequest, Suspect, SuspectPage,
-    Sweep, Tidied, TidyLimits,
+    Batch, BatchAnswer, BatchId, Census, Cursor, Outcome, PageRequest, PassMode, Suspect,
+    SuspectPage, Sweep, Tidied, TidyLimits,
 };
 use lapsed_core::{Name, Result, SystemId};
 
@@ -116,7 +116,7 @@ impl Core {
     ) -> Tried<Kept> {
         let (mut head, now_ms) = (body.head()?, run.now_ms);
         let crashed = dead.reason != Reason::OwnerRetired;
-        let decision = decide(&Case {
+        let decision = decide(&JobCase {
             recovery: &self.recovery,
             on_death: head.on_death,
             crashes_max: head.crashes_max,
@@ -131,23 +131,29 @@ impl Core {
         }
         let mut kept = self.kept(&head, dead.token, now_ms);
         match decision {
-            Decision::PutBack(End::Back) => {
+            JobDecision::PutBack(QueueEnd::Back) => {
                 let bytes = head.bytes()?;
-                self.put_on(tx, self.home(&head), End::Back, id, Body { head: &bytes, ..body })?;
+                self.put_on(
+                    tx,
+                    self.home(&head),
+                    QueueEnd::Back,
+                    id,
+                    Body { head: &bytes, ..body },
+                )?;
             }
-            Decision::PutBack(End::Front) => {
+            JobDecision::PutBack(QueueEnd::Front) => {
                 let (id, payload) = (id.clone(), body.payload.to_vec());
                 returning.push(Returning { token: dead.token, id, head, payload });
             }
-            Decision::DeadLetter(why) => {
+            JobDecision::DeadLetter(why) => {
                 let bytes = head.bytes()?;
                 let death = Death { why, at_ms: now_ms, error: None };
                 self.bury(tx, id, Body { head: &bytes, ..body }, &death)?;
-                (kept.recovered.did, kept.recovered.why) = (Did::DeadLetter, Some(why));
+                (kept.recovered.did, kept.recovered.why) = (RecoveryAction::DeadLetter, Some(why));
             }
-            Decision::Drop => {
+            JobDecision::Drop => {
                 self.account(tx).dropped += 1;
-                kept.recovered.did = Did::Dropped;
+                kept.recovered.did = RecoveryAction::Dropped;
                 kept.recovered.payload = Some(body.payload()?);
                 kept.entered_ms = Some(head.entered_ms);
                 (kept.on_death, kept.crashes_max) = (head.on_death, head.crashes_max);
@@ -157,11 +163,11 @@ impl Core {
     }
 
     fn kept(&self, head: &Head, token: u64, now_ms: u64) -> Kept {
-        let recovered = Recovered {
+        let recovered = RecoveredJob {
             queue: head.queue.clone(),
-            token: Token(token),
+            token: JobToken(token),
             crashes: self.crashes(head, now_ms),
-            did: Did::PutBack,
+            did: RecoveryAction::PutBack,
             why: None,
             payload: None,
         };
@@ -174,7 +180,7 @@ impl Core {
         for Returning { id, head, payload, .. } in &returning {
             let bytes = head.bytes()?;
             let body = Body { head: &bytes, payload };
-            self.put_on(tx, self.home(head), End::Front, id, body)?;
+            self.put_on(tx, self.home(head), QueueEnd::Front, id, body)?;
         }
         Ok(())
     }
@@ -219,7 +225,7 @@ impl Sweep for EmbeddedInflight {
     }
 
     async fn reclaim(&self, batch: Batch) -> Result<BatchAnswer> {
-        if batch.act == Act::DryRun {
+        if batch.act == PassMode::DryRun {
             return Ok(self.preview(&batch));
         }
         let clock = self.desk.inner.clock.clone();

@@ -7,7 +7,7 @@
 
 use lapsed_core::Name;
 use lapsed_core::inflight::NewJob;
-use lapsed_core::inflight::rules::{OnDeath, Why};
+use lapsed_core::inflight::rules::{DeadLetterReason, OnDeath};
 use serde::{Deserialize, Serialize};
 
 use crate::fault::{Fault, Tried};
@@ -44,10 +44,10 @@ impl Head {
     }
 }
 
-/// Why a job is a dead letter.
+/// DeadLetterReason a job is a dead letter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Death {
-    pub why: Why,
+    pub why: DeadLetterReason,
     pub at_ms: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,

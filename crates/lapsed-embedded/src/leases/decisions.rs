@@ -1,15 +1,15 @@
 //! Decisions: made once, read, deleted when their time is over.
 
-use lapsed_core::leases::rules::{Marker, Moment};
-use lapsed_core::leases::{Decided, Decision, Met};
+use lapsed_core::leases::rules::{ClockReading, DecisionMarker};
+use lapsed_core::leases::{Decision, DecisionInfo, WithCleared};
 use lapsed_core::{Name, Result};
 
 use crate::fault::Tried;
 use crate::leases::{Core, EmbeddedLeases};
 use crate::tx::Tx;
 
-fn decided(txn: &Name, marker: &Marker, first: bool, at: &Moment) -> Decided {
-    Decided {
+fn decided(txn: &Name, marker: &DecisionMarker, first: bool, at: &ClockReading) -> DecisionInfo {
+    DecisionInfo {
         txn: txn.clone(),
         decision: marker.decision,
         first,
@@ -26,33 +26,37 @@ impl Core {
         txn: &Name,
         decision: Decision,
         ttl_ms: u64,
-    ) -> Tried<Met<Decided>> {
+    ) -> Tried<WithCleared<DecisionInfo>> {
         let (at, mut cleared) = (self.moment(), Vec::new());
         if let Some(marker) = self.live_marker(tx, txn, &at, &mut cleared)? {
-            return Ok(Met { answer: decided(txn, &marker, false, &at), cleared });
+            return Ok(WithCleared { answer: decided(txn, &marker, false, &at), cleared });
         }
-        let marker = Marker::new(decision, ttl_ms, &at);
+        let marker = DecisionMarker::new(decision, ttl_ms, &at);
         self.put_marker(tx, txn, None, Some(&marker))?;
-        Ok(Met { answer: decided(txn, &marker, true, &at), cleared })
+        Ok(WithCleared { answer: decided(txn, &marker, true, &at), cleared })
     }
 }
 
 impl EmbeddedLeases {
     /// What is committed, and whether its time is over.
-    pub(super) fn look_at_decision(&self, txn: &Name) -> Result<Option<(Decided, bool)>> {
+    pub(super) fn look_at_decision(&self, txn: &Name) -> Result<Option<(DecisionInfo, bool)>> {
         let at = self.core.moment();
         let marker = self.read(&self.core.tables.decisions, |table| {
             let row = table.get(txn.as_str().as_bytes())?;
-            Ok(row.map(|row| serde_json::from_slice::<Marker>(row.value())).transpose()?)
+            Ok(row.map(|row| serde_json::from_slice::<DecisionMarker>(row.value())).transpose()?)
         })?;
-        let look = |marker: Marker| (decided(txn, &marker, false, &at), marker.is_expired(&at));
+        let look =
+            |marker: DecisionMarker| (decided(txn, &marker, false, &at), marker.is_expired(&at));
         Ok(marker.flatten().map(look))
     }
 
-    pub(super) async fn decision_cleared(&self, txn: &Name) -> Result<Met<Option<Decided>>> {
+    pub(super) async fn decision_cleared(
+        &self,
+        txn: &Name,
+    ) -> Result<WithCleared<Option<DecisionInfo>>> {
         match self.look_at_decision(txn)? {
-            None => return Ok(Met::clean(None)),
-            Some((decided, false)) => return Ok(Met::clean(Some(decided))),
+            None => return Ok(WithCleared::clean(None)),
+            Some((decided, false)) => return Ok(WithCleared::clean(Some(decided))),
             Some((_, true)) => {}
         }
         let txn = txn.clone();
@@ -60,7 +64,7 @@ impl EmbeddedLeases {
             let (at, mut cleared) = (core.moment(), Vec::new());
             let marker = core.live_marker(tx, &txn, &at, &mut cleared)?;
             let answer = marker.map(|marker| decided(&txn, &marker, false, &at));
-            Ok(Met { answer, cleared })
+            Ok(WithCleared { answer, cleared })
         })
         .await
     }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use lapsed_core::Name;
-use lapsed_core::leases::rules::{Marker, Moment, Record};
-use lapsed_core::leases::{DECISIONS, Decision, Token};
+use lapsed_core::leases::rules::{ClockReading, DecisionMarker, LeaseRecord};
+use lapsed_core::leases::{DECISIONS, Decision, LeaseToken};
 
 /// What is over when: its deadline, then what it is; a decision after the leases of that instant, whose
 /// staged work may wait for it.
@@ -27,7 +27,7 @@ impl Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Term {
     /// A lease has a whole TTL since the store was back, if it was acquired before.
-    Lease { owner: Name, token: Token, ttl_ms: u64, acquired_ms: u64 },
+    Lease { owner: Name, token: LeaseToken, ttl_ms: u64, acquired_ms: u64 },
     /// Nobody renews a decision.
     Decision(Decision),
 }
@@ -35,7 +35,7 @@ pub(super) enum Term {
 /// A place and a term: one row's.
 pub(super) type Entry = (u64, Term);
 
-pub(super) fn of_record(record: &Record) -> Option<Entry> {
+pub(super) fn of_record(record: &LeaseRecord) -> Option<Entry> {
     let lease = record.lease.as_ref()?;
     let term = Term::Lease {
         owner: lease.owner.clone(),
@@ -46,7 +46,7 @@ pub(super) fn of_record(record: &Record) -> Option<Entry> {
     Some((lease.deadline_ms, term))
 }
 
-pub(super) fn of_marker(marker: &Marker) -> Entry {
+pub(super) fn of_marker(marker: &DecisionMarker) -> Entry {
     (marker.deadline_ms, Term::Decision(marker.decision))
 }
 
@@ -55,7 +55,7 @@ impl Term {
         matches!(self, Term::Lease { .. })
     }
 
-    fn is_over(&self, deadline_ms: u64, at: &Moment) -> bool {
+    fn is_over(&self, deadline_ms: u64, at: &ClockReading) -> bool {
         let due_ms = match self {
             Term::Lease { ttl_ms, acquired_ms, .. } if *acquired_ms < at.back_ms => {
                 deadline_ms.max(at.back_ms + ttl_ms)
@@ -96,7 +96,7 @@ impl Due {
     }
 
     /// Costs what is over, not what there is.
-    pub fn count(&self, at: &Moment) -> Counts {
+    pub fn count(&self, at: &ClockReading) -> Counts {
         let mut counts = Counts { leases: self.leases, ..Counts::default() };
         for (place, term) in self.past(None, at) {
             if term.is_over(place.deadline_ms, at) {
@@ -110,13 +110,22 @@ impl Due {
     }
 
     /// Up to `limit` that are over, after `after`, the longest first.
-    pub fn page(&self, after: Option<Place>, at: &Moment, limit: usize) -> Vec<(Place, Term)> {
+    pub fn page(
+        &self,
+        after: Option<Place>,
+        at: &ClockReading,
+        limit: usize,
+    ) -> Vec<(Place, Term)> {
         let over = self.past(after, at).filter(|(place, term)| term.is_over(place.deadline_ms, at));
         over.take(limit).map(|(place, term)| (place.clone(), term.clone())).collect()
     }
 
     /// Whatever is past its deadline, spared or not.
-    fn past(&self, after: Option<Place>, at: &Moment) -> impl Iterator<Item = (&Place, &Term)> {
+    fn past(
+        &self,
+        after: Option<Place>,
+        at: &ClockReading,
+    ) -> impl Iterator<Item = (&Place, &Term)> {
         let start = after.map_or(Bound::Unbounded, Bound::Excluded);
         let at = *at;
         self.by_deadline
@@ -134,7 +143,7 @@ mod tests {
     fn what_the_store_was_away_for_is_spared_and_counted() {
         let name = |text| Name::new(text).unwrap();
         let lease = |acquired_ms| {
-            let (owner, token) = (name("o"), Token(1));
+            let (owner, token) = (name("o"), LeaseToken(1));
             Term::Lease { owner, token, ttl_ms: 50, acquired_ms }
         };
         let mut due = Due::default();
@@ -142,17 +151,17 @@ mod tests {
         due.change(&name("new"), None, Some((120, lease(400))));
         due.change(&name(".txn-decisions/t"), None, Some((110, Term::Decision(Decision::Commit))));
         due.change(&name("later"), None, Some((900, lease(400))));
-        let at = Moment::exact(420, 400);
+        let at = ClockReading::exact(420, 400);
         let expected = Counts { leases: 3, over: 2, spared: 1, oldest_ms: Some(110) };
         assert_eq!(due.count(&at), expected);
-        let page = |after, at: &Moment, limit| -> Vec<Place> {
+        let page = |after, at: &ClockReading, limit| -> Vec<Place> {
             due.page(after, at, limit).into_iter().map(|(place, _)| place).collect()
         };
         let place = |ms, text| Place::new(ms, name(text));
         let (t, new) = (place(110, ".txn-decisions/t"), place(120, "new"));
         assert_eq!(page(None, &at, 9), [t.clone(), new.clone()]);
         assert_eq!(page(Some(t), &at, 9), [new]);
-        assert_eq!(page(None, &Moment::exact(450, 400), 1), [place(100, "old")]);
+        assert_eq!(page(None, &ClockReading::exact(450, 400), 1), [place(100, "old")]);
         assert!(place(7, "z") < place(7, ".txn-decisions/a"));
         due.change(&name("old"), Some((100, lease(50))), None);
         assert_eq!((due.leases, due.count(&at).spared), (2, 0));

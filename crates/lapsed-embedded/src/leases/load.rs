@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use lapsed_core::leases::Subject;
-use lapsed_core::leases::rules::{Marker, Record};
+use lapsed_core::leases::rules::{DecisionMarker, LeaseRecord};
 use lapsed_core::{Name, Result};
 use redb::{ReadTransaction, ReadableTable};
 
@@ -22,7 +22,7 @@ impl Core {
         if let Some(leases) = open(txn, &self.tables.leases)? {
             for row in leases.iter()? {
                 let (key, record) = row?;
-                let record: Record = serde_json::from_slice(record.value())?;
+                let record: LeaseRecord = serde_json::from_slice(record.value())?;
                 let key = split_row(key.value())?;
                 due.change(&key.subject(), None, of_record(&record));
             }
@@ -30,7 +30,7 @@ impl Core {
         if let Some(decisions) = open(txn, &self.tables.decisions)? {
             for row in decisions.iter()? {
                 let (txn, marker) = row?;
-                let marker: Marker = serde_json::from_slice(marker.value())?;
+                let marker: DecisionMarker = serde_json::from_slice(marker.value())?;
                 let subject = Subject::Decision(Name::from_bytes(txn.value())?).name();
                 due.change(&subject, None, Some(of_marker(&marker)));
             }

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use lapsed_core::leases::rules::{Attempt, Moment, Record, Staged};
+use lapsed_core::leases::rules::{AcquireOutcome, ClockReading, LeaseRecord, StagedState};
 use lapsed_core::leases::{
-    Acquire, Acquired, Decided, Decision, Described, Expiry, Fenced, Grant, LeaseKey, LeasesStore,
-    Loss, Met, Namespace, Removed, State, Subject, Ticket,
+    AcquireRequest, Acquired, Decision, DecisionInfo, Expiry, Fenced, Grant, LeaseInfo, LeaseKey,
+    LeaseState, LeaseTicket, LeasesStore, Loss, Namespace, RemovedLease, Subject, WithCleared,
 };
 use lapsed_core::system::Restored;
 use lapsed_core::{Name, Result};
@@ -21,10 +21,10 @@ use crate::tx::Tx;
 /// A record inside its job.
 pub(super) struct Open<'a> {
     pub key: &'a LeaseKey,
-    pub record: Record,
-    pub at: Moment,
+    pub record: LeaseRecord,
+    pub at: ClockReading,
     pub cleared: Vec<Expiry>,
-    before: Option<Record>,
+    before: Option<LeaseRecord>,
 }
 
 impl Core {
@@ -41,32 +41,37 @@ impl Core {
         if let Some(cleared) = open.record.clear(&at, decision) {
             let subject = Subject::Lease(key.clone());
             open.cleared.push(expiry(&subject, due_ms(&cleared, &at), &at));
-            self.note(tx, &subject, &Removed::Lease(cleared), &at)?;
+            self.note(tx, &subject, &RemovedLease::Lease(cleared), &at)?;
         }
         Ok(open)
     }
 
     /// Writes it back, if anything has changed.
-    pub(super) fn close<T>(&self, tx: &mut Tx<'_>, open: Open<'_>, answer: T) -> Tried<Met<T>> {
+    pub(super) fn close<T>(
+        &self,
+        tx: &mut Tx<'_>,
+        open: Open<'_>,
+        answer: T,
+    ) -> Tried<WithCleared<T>> {
         let changed = match &open.before {
             Some(before) => *before != open.record,
-            None => open.record != Record::default(),
+            None => open.record != LeaseRecord::default(),
         };
         if changed {
             self.put_record(tx, open.key, open.before.as_ref(), &open.record)?;
         }
-        Ok(Met { answer, cleared: open.cleared })
+        Ok(WithCleared { answer, cleared: open.cleared })
     }
 
-    fn acquire(&self, tx: &mut Tx<'_>, wish: &Acquire) -> Tried<Met<Acquired>> {
+    fn acquire(&self, tx: &mut Tx<'_>, wish: &AcquireRequest) -> Tried<WithCleared<Acquired>> {
         self.vigil.mind_ttl(wish.ttl_ms);
         let mut open = self.open(tx, &wish.key)?;
         let attempt =
             open.record.acquire(&wish.owner, wish.ttl_ms, wish.request.as_ref(), &open.at);
         let grant = granted(&open);
         let answer = match attempt {
-            Attempt::Granted | Attempt::Repeated => Acquired::Granted(grant),
-            Attempt::Held => Acquired::Held(grant),
+            AcquireOutcome::Granted | AcquireOutcome::Repeated => Acquired::Granted(grant),
+            AcquireOutcome::Held => Acquired::Held(grant),
         };
         self.close(tx, open, answer)
     }
@@ -75,9 +80,9 @@ impl Core {
     fn act<T>(
         &self,
         tx: &mut Tx<'_>,
-        ticket: &Ticket,
+        ticket: &LeaseTicket,
         act: impl FnOnce(&mut Open<'_>, &mut Tx<'_>) -> Tried<std::result::Result<T, Loss>>,
-    ) -> Tried<Met<Fenced<T>>> {
+    ) -> Tried<WithCleared<Fenced<T>>> {
         let mut open = self.open(tx, &ticket.key)?;
         let answer = match act(&mut open, tx)? {
             Ok(done) => Fenced::Done(done),
@@ -86,7 +91,7 @@ impl Core {
         self.close(tx, open, answer)
     }
 
-    fn release(&self, tx: &mut Tx<'_>, ticket: &Ticket) -> Tried<Met<Fenced<()>>> {
+    fn release(&self, tx: &mut Tx<'_>, ticket: &LeaseTicket) -> Tried<WithCleared<Fenced<()>>> {
         self.act(tx, ticket, |open, tx| {
             if let Err(loss) = open.record.check(ticket.token) {
                 return Ok(Err(loss));
@@ -115,7 +120,7 @@ impl EmbeddedLeases {
         read().map_err(|fault| fault.told(&disk.name))
     }
 
-    pub(super) fn read_record(&self, key: &LeaseKey) -> Result<Option<Record>> {
+    pub(super) fn read_record(&self, key: &LeaseKey) -> Result<Option<LeaseRecord>> {
         let record = self.read(&self.core.tables.leases, |table| {
             let row = table.get(&*row_key(key))?;
             Ok(row.map(|row| serde_json::from_slice(row.value())).transpose()?)
@@ -126,7 +131,7 @@ impl EmbeddedLeases {
 
 #[async_trait]
 impl LeasesStore for EmbeddedLeases {
-    async fn acquire(&self, acquire: &Acquire) -> Result<Met<Acquired>> {
+    async fn acquire(&self, acquire: &AcquireRequest) -> Result<WithCleared<Acquired>> {
         let wish = acquire.clone();
         self.write(move |core, tx| core.acquire(tx, &wish)).await
     }
@@ -135,7 +140,11 @@ impl LeasesStore for EmbeddedLeases {
         Some(self.core.bells.of(&key.subject()))
     }
 
-    async fn renew(&self, ticket: &Ticket, ttl_ms: Option<u64>) -> Result<Met<Fenced<Grant>>> {
+    async fn renew(
+        &self,
+        ticket: &LeaseTicket,
+        ttl_ms: Option<u64>,
+    ) -> Result<WithCleared<Fenced<Grant>>> {
         let ticket = ticket.clone();
         self.write(move |core, tx| {
             core.act(tx, &ticket, |open, _| {
@@ -146,29 +155,29 @@ impl LeasesStore for EmbeddedLeases {
         .await
     }
 
-    async fn release(&self, ticket: &Ticket) -> Result<Met<Fenced<()>>> {
+    async fn release(&self, ticket: &LeaseTicket) -> Result<WithCleared<Fenced<()>>> {
         let ticket = ticket.clone();
         self.write(move |core, tx| core.release(tx, &ticket)).await
     }
 
-    async fn describe(&self, key: &LeaseKey) -> Result<Met<Option<Described>>> {
+    async fn describe(&self, key: &LeaseKey) -> Result<WithCleared<Option<LeaseInfo>>> {
         let looked = self.peek(key).await?;
         if !looked.as_ref().is_some_and(|described| described.expired) {
-            return Ok(Met::clean(looked));
+            return Ok(WithCleared::clean(looked));
         }
         let key = key.clone();
         self.write(move |core, tx| {
             let open = core.open(tx, &key)?;
-            let described = Described::new(&key, open.record.clone(), &open.at);
+            let described = LeaseInfo::new(&key, open.record.clone(), &open.at);
             core.close(tx, open, Some(described))
         })
         .await
     }
 
-    async fn peek(&self, key: &LeaseKey) -> Result<Option<Described>> {
+    async fn peek(&self, key: &LeaseKey) -> Result<Option<LeaseInfo>> {
         let at = self.core.moment();
         let record = self.read_record(key)?;
-        Ok(record.map(|record| Described::new(key, record, &at)))
+        Ok(record.map(|record| LeaseInfo::new(key, record, &at)))
     }
 
     async fn list(
@@ -176,7 +185,7 @@ impl LeasesStore for EmbeddedLeases {
         namespace: &Namespace,
         after: Option<&Name>,
         limit: usize,
-    ) -> Result<Vec<Described>> {
+    ) -> Result<Vec<LeaseInfo>> {
         let at = self.core.moment();
         let listed = self.read(&self.core.tables.leases, |table| {
             let mut from = prefix(namespace);
@@ -189,8 +198,8 @@ impl LeasesStore for EmbeddedLeases {
             rows.take(limit)
                 .map(|row| {
                     let (key, record) = row?;
-                    let record: Record = serde_json::from_slice(record.value())?;
-                    Ok(Described::new(&split_row(key.value())?, record, &at))
+                    let record: LeaseRecord = serde_json::from_slice(record.value())?;
+                    Ok(LeaseInfo::new(&split_row(key.value())?, record, &at))
                 })
                 .collect()
         })?;
@@ -212,7 +221,11 @@ impl LeasesStore for EmbeddedLeases {
         Ok(found.unwrap_or_default())
     }
 
-    async fn set_state(&self, ticket: &Ticket, state: Option<&State>) -> Result<Met<Fenced<()>>> {
+    async fn set_state(
+        &self,
+        ticket: &LeaseTicket,
+        state: Option<&LeaseState>,
+    ) -> Result<WithCleared<Fenced<()>>> {
         let (ticket, state) = (ticket.clone(), state.cloned());
         self.write(move |core, tx| {
             core.act(tx, &ticket, |open, _| Ok(open.record.set_state(ticket.token, state)))
@@ -220,7 +233,11 @@ impl LeasesStore for EmbeddedLeases {
         .await
     }
 
-    async fn stage(&self, ticket: &Ticket, staged: Option<&Staged>) -> Result<Met<Fenced<()>>> {
+    async fn stage(
+        &self,
+        ticket: &LeaseTicket,
+        staged: Option<&StagedState>,
+    ) -> Result<WithCleared<Fenced<()>>> {
         let (ticket, staged) = (ticket.clone(), staged.cloned());
         self.write(move |core, tx| {
             core.act(tx, &ticket, |open, _| Ok(open.record.stage(ticket.token, staged)))
@@ -228,16 +245,21 @@ impl LeasesStore for EmbeddedLeases {
         .await
     }
 
-    async fn decide(&self, txn: &Name, decision: Decision, ttl_ms: u64) -> Result<Met<Decided>> {
+    async fn decide(
+        &self,
+        txn: &Name,
+        decision: Decision,
+        ttl_ms: u64,
+    ) -> Result<WithCleared<DecisionInfo>> {
         let txn = txn.clone();
         self.write(move |core, tx| core.decide(tx, &txn, decision, ttl_ms)).await
     }
 
-    async fn decision(&self, txn: &Name) -> Result<Met<Option<Decided>>> {
+    async fn decision(&self, txn: &Name) -> Result<WithCleared<Option<DecisionInfo>>> {
         self.decision_cleared(txn).await
     }
 
-    async fn peek_decision(&self, txn: &Name) -> Result<Option<(Decided, bool)>> {
+    async fn peek_decision(&self, txn: &Name) -> Result<Option<(DecisionInfo, bool)>> {
         self.look_at_decision(txn)
     }
 

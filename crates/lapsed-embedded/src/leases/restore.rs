@@ -1,7 +1,7 @@
 //! Putting back what a receipt removed, if its place is still free.
 
-use lapsed_core::leases::rules::{Attempt, Cleared, Marker};
-use lapsed_core::leases::{LeaseKey, Removed, Subject};
+use lapsed_core::leases::rules::{AcquireOutcome, ClearedLease, DecisionMarker};
+use lapsed_core::leases::{LeaseKey, RemovedLease, Subject};
 use lapsed_core::receipt::{Receipt, ReceiptId};
 use lapsed_core::system::Restored;
 use lapsed_core::{Name, Result};
@@ -28,10 +28,10 @@ impl Core {
         }
         let subject: Result<Subject> = Subject::parse(receipt.key.as_str());
         let put_back = match (subject?, serde_json::from_value(receipt.removed.clone())?) {
-            (Subject::Lease(key), Removed::Lease(cleared)) => {
+            (Subject::Lease(key), RemovedLease::Lease(cleared)) => {
                 self.grant_again(tx, &key, &cleared)?
             }
-            (Subject::Decision(txn), Removed::Decision(marker)) => {
+            (Subject::Decision(txn), RemovedLease::Decision(marker)) => {
                 self.decide_again(tx, &txn, &marker)?
             }
             _ => Err(format!("{id} does not say what it removed")),
@@ -48,7 +48,12 @@ impl Core {
     }
 
     /// By the next token: whoever held the old one was told that it is over.
-    fn grant_again(&self, tx: &mut Tx<'_>, key: &LeaseKey, cleared: &Cleared) -> Tried<PutBack> {
+    fn grant_again(
+        &self,
+        tx: &mut Tx<'_>,
+        key: &LeaseKey,
+        cleared: &ClearedLease,
+    ) -> Tried<PutBack> {
         let mut open = self.open(tx, key)?;
         if open.record.token != cleared.token {
             let token = open.record.token;
@@ -56,15 +61,17 @@ impl Core {
         }
         let lease = &cleared.lease;
         match open.record.acquire(&lease.owner, lease.ttl_ms, None, &open.at) {
-            Attempt::Granted => {}
-            Attempt::Repeated | Attempt::Held => return Ok(Err(format!("`{key}` is held"))),
+            AcquireOutcome::Granted => {}
+            AcquireOutcome::Repeated | AcquireOutcome::Held => {
+                return Ok(Err(format!("`{key}` is held")));
+            }
         }
         let token = open.record.token.0;
         self.close(tx, open, ())?;
         Ok(Ok(token))
     }
 
-    fn decide_again(&self, tx: &mut Tx<'_>, txn: &Name, marker: &Marker) -> Tried<PutBack> {
+    fn decide_again(&self, tx: &mut Tx<'_>, txn: &Name, marker: &DecisionMarker) -> Tried<PutBack> {
         let met = self.decide(tx, txn, marker.decision, marker.ttl_ms)?;
         Ok(match met.answer.first {
             true => Ok(0),

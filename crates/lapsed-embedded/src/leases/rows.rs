@@ -1,9 +1,9 @@
 //! The rows of a key and of a decision, and the receipt of what was cleared from them. A change in
 //! memory follows the commit.
 
-use lapsed_core::leases::rules::{Cleared, Marker, Moment, Record};
+use lapsed_core::leases::rules::{ClearedLease, ClockReading, DecisionMarker, LeaseRecord};
 use lapsed_core::leases::{
-    DECISION_TTL_MS, Decision, Expiry, LeaseKey, Namespace, Removed as Gone, Subject,
+    DECISION_TTL_MS, Decision, Expiry, LeaseKey, Namespace, RemovedLease as Gone, Subject,
 };
 use lapsed_core::receipt::Receipt;
 use lapsed_core::sweep::BatchId;
@@ -54,7 +54,7 @@ pub(super) fn split_row(bytes: &[u8]) -> Tried<LeaseKey> {
 }
 
 impl Core {
-    pub(super) fn record(&self, tx: &mut Tx<'_>, key: &LeaseKey) -> Tried<Option<Record>> {
+    pub(super) fn record(&self, tx: &mut Tx<'_>, key: &LeaseKey) -> Tried<Option<LeaseRecord>> {
         let row = tx.get(&self.tables.leases, &row_key(key))?;
         Ok(row.map(|row| serde_json::from_slice(&row)).transpose()?)
     }
@@ -63,8 +63,8 @@ impl Core {
         &self,
         tx: &mut Tx<'_>,
         key: &LeaseKey,
-        before: Option<&Record>,
-        record: &Record,
+        before: Option<&LeaseRecord>,
+        record: &LeaseRecord,
     ) -> Tried<()> {
         tx.put(&self.tables.leases, &row_key(key), &serde_json::to_vec(record)?)?;
         let (before, after) = (before.and_then(of_record), of_record(record));
@@ -84,7 +84,7 @@ impl Core {
         Ok(())
     }
 
-    pub(super) fn marker(&self, tx: &mut Tx<'_>, txn: &Name) -> Tried<Option<Marker>> {
+    pub(super) fn marker(&self, tx: &mut Tx<'_>, txn: &Name) -> Tried<Option<DecisionMarker>> {
         let row = tx.get(&self.tables.decisions, txn.as_str().as_bytes())?;
         Ok(row.map(|row| serde_json::from_slice(&row)).transpose()?)
     }
@@ -94,8 +94,8 @@ impl Core {
         &self,
         tx: &mut Tx<'_>,
         txn: &Name,
-        before: Option<&Marker>,
-        marker: Option<&Marker>,
+        before: Option<&DecisionMarker>,
+        marker: Option<&DecisionMarker>,
     ) -> Tried<()> {
         let key = txn.as_str().as_bytes();
         match marker {
@@ -120,14 +120,14 @@ impl Core {
     pub(super) fn decide_stage(
         &self,
         tx: &mut Tx<'_>,
-        record: &Record,
-        at: &Moment,
+        record: &LeaseRecord,
+        at: &ClockReading,
     ) -> Tried<Option<Decision>> {
         let Some(txn) = record.undecided() else { return Ok(None) };
         if let Some(marker) = self.marker(tx, txn)? {
             return Ok(Some(marker.decision));
         }
-        let marker = Marker::new(Decision::Rollback, DECISION_TTL_MS, at);
+        let marker = DecisionMarker::new(Decision::Rollback, DECISION_TTL_MS, at);
         self.put_marker(tx, txn, None, Some(&marker))?;
         Ok(Some(Decision::Rollback))
     }
@@ -137,9 +137,9 @@ impl Core {
         &self,
         tx: &mut Tx<'_>,
         txn: &Name,
-        at: &Moment,
+        at: &ClockReading,
         cleared: &mut Vec<Expiry>,
-    ) -> Tried<Option<Marker>> {
+    ) -> Tried<Option<DecisionMarker>> {
         let Some(marker) = self.marker(tx, txn)? else { return Ok(None) };
         if !marker.is_expired(at) {
             return Ok(Some(marker));
@@ -157,7 +157,7 @@ impl Core {
         tx: &mut Tx<'_>,
         subject: &Subject,
         gone: &Gone,
-        at: &Moment,
+        at: &ClockReading,
     ) -> Tried<Receipt> {
         let seq = tx.take_numbers(&self.tables.next_receipt, 1)?;
         let by = BatchId { sweeper: BY_OPERATION.into(), number: 0 };
@@ -179,12 +179,12 @@ impl Core {
     }
 }
 
-pub(super) fn expiry(subject: &Subject, deadline_ms: u64, at: &Moment) -> Expiry {
+pub(super) fn expiry(subject: &Subject, deadline_ms: u64, at: &ClockReading) -> Expiry {
     Expiry { subject: subject.clone(), deadline_ms, at_ms: at.judging_ms }
 }
 
 /// When what was cleared was over.
-pub(super) fn due_ms(cleared: &Cleared, at: &Moment) -> u64 {
+pub(super) fn due_ms(cleared: &ClearedLease, at: &ClockReading) -> u64 {
     cleared.lease.due_ms(at.back_ms)
 }
 

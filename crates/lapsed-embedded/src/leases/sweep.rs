@@ -6,12 +6,12 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lapsed_core::leases::rules::{Marker, Moment, Record};
-use lapsed_core::leases::{LeaseKey, Removed, Subject};
+use lapsed_core::leases::rules::{ClockReading, DecisionMarker, LeaseRecord};
+use lapsed_core::leases::{LeaseKey, RemovedLease, Subject};
 use lapsed_core::owner::Incarnation;
 use lapsed_core::receipt::{Reason, Receipt};
 use lapsed_core::sweep::{
-    Act, Batch, BatchAnswer, BatchId, Census, Cursor, Outcome, PageRequest, Refusal, Suspect,
+    Batch, BatchAnswer, BatchId, Census, Cursor, Outcome, PageRequest, PassMode, Refusal, Suspect,
     SuspectPage, Sweep, Tidied, TidyLimits,
 };
 use lapsed_core::{Error, Name, Result, SystemId};
@@ -23,7 +23,11 @@ use crate::lives::batch::{Run, durable};
 use crate::tx::Tx;
 
 /// What the guard says of a lease, if anything is left to say.
-fn judge_lease(record: Option<&Record>, suspect: &Suspect, at: &Moment) -> Option<Outcome> {
+fn judge_lease(
+    record: Option<&LeaseRecord>,
+    suspect: &Suspect,
+    at: &ClockReading,
+) -> Option<Outcome> {
     let Some(record) = record else { return Some(Outcome::Gone) };
     if record.token.0 != suspect.incarnation.0 {
         return Some(Outcome::Refused(Refusal::Moved));
@@ -37,7 +41,7 @@ fn judge_lease(record: Option<&Record>, suspect: &Suspect, at: &Moment) -> Optio
 }
 
 /// The same of a decision.
-fn judge_marker(marker: Option<&Marker>, at: &Moment) -> Option<Outcome> {
+fn judge_marker(marker: Option<&DecisionMarker>, at: &ClockReading) -> Option<Outcome> {
     match marker {
         None => Some(Outcome::Gone),
         Some(marker) if !marker.is_expired(at) => Some(Outcome::Refused(Refusal::Moved)),
@@ -47,7 +51,7 @@ fn judge_marker(marker: Option<&Marker>, at: &Moment) -> Option<Outcome> {
 
 impl Core {
     fn reclaim(&self, run: &mut Run<'_>, tx: &mut Tx<'_>, suspect: &Suspect) -> Tried<Outcome> {
-        let at = Moment::exact(run.now_ms, run.back_ms);
+        let at = ClockReading::exact(run.now_ms, run.back_ms);
         match Subject::parse(suspect.key.as_str())? {
             Subject::Lease(key) => self.clear_lease(run, tx, suspect, &key, &at),
             Subject::Decision(txn) => self.delete_marker(run, tx, &txn, &at),
@@ -60,7 +64,7 @@ impl Core {
         tx: &mut Tx<'_>,
         suspect: &Suspect,
         key: &LeaseKey,
-        at: &Moment,
+        at: &ClockReading,
     ) -> Tried<Outcome> {
         let before = self.record(tx, key)?;
         if let Some(outcome) = judge_lease(before.as_ref(), suspect, at) {
@@ -72,7 +76,7 @@ impl Core {
         let Some(cleared) = record.clear(at, decision) else { return Ok(Outcome::Gone) };
         self.put_record(tx, key, Some(&before), &record)?;
         let subject = Subject::Lease(key.clone());
-        let receipt = Core::note_in(run, tx, &subject, &Removed::Lease(cleared))?;
+        let receipt = Core::note_in(run, tx, &subject, &RemovedLease::Lease(cleared))?;
         Ok(Outcome::Reclaimed(Some(Box::new(receipt))))
     }
 
@@ -81,7 +85,7 @@ impl Core {
         run: &mut Run<'_>,
         tx: &mut Tx<'_>,
         txn: &Name,
-        at: &Moment,
+        at: &ClockReading,
     ) -> Tried<Outcome> {
         let marker = self.marker(tx, txn)?;
         if let Some(outcome) = judge_marker(marker.as_ref(), at) {
@@ -90,14 +94,14 @@ impl Core {
         let Some(marker) = marker else { return Ok(Outcome::Gone) };
         self.put_marker(tx, txn, Some(&marker), None)?;
         let subject = Subject::Decision(txn.clone());
-        let receipt = Core::note_in(run, tx, &subject, &Removed::Decision(marker))?;
+        let receipt = Core::note_in(run, tx, &subject, &RemovedLease::Decision(marker))?;
         Ok(Outcome::Reclaimed(Some(Box::new(receipt))))
     }
 }
 
 impl EmbeddedLeases {
     /// The guard without the act.
-    fn preview(&self, suspect: &Suspect, at: &Moment) -> Result<Outcome> {
+    fn preview(&self, suspect: &Suspect, at: &ClockReading) -> Result<Outcome> {
         let judged = match Subject::parse(suspect.key.as_str())? {
             Subject::Lease(key) => judge_lease(self.read_record(&key)?.as_ref(), suspect, at),
             Subject::Decision(txn) => match self.look_at_decision(&txn)? {
@@ -178,7 +182,7 @@ impl Sweep for EmbeddedLeases {
     }
 
     async fn reclaim(&self, batch: Batch) -> Result<BatchAnswer> {
-        if batch.act == Act::DryRun {
+        if batch.act == PassMode::DryRun {
             let at = self.core.moment();
             let outcomes = batch.suspects.iter().map(|suspect| self.preview(suspect, &at));
             let outcomes = outcomes.collect::<Result<_>>()?;

@@ -13,7 +13,7 @@ use lapsed_core::Name;
 use lapsed_core::clock::Clock;
 use lapsed_core::owner::{Ending, Incarnation};
 use lapsed_core::receipt::{Evidence, Reason, Receipt, ReceiptId};
-use lapsed_core::registry::rules::{Case, Life};
+use lapsed_core::registry::rules::{IncarnationState, OwnerCase};
 use lapsed_core::sweep::{Batch, BatchAnswer, BatchId, Outcome, Refusal, Suspect};
 
 use crate::fault::Tried;
@@ -55,9 +55,15 @@ pub(crate) struct Run<'a> {
     owners_ended: u64,
 }
 
-fn case(suspect: &Suspect, holder: u64, life: Life, now_ms: u64, back_ms: u64) -> Case {
+fn case(
+    suspect: &Suspect,
+    holder: u64,
+    life: IncarnationState,
+    now_ms: u64,
+    back_ms: u64,
+) -> OwnerCase {
     let (suspected, holder) = (suspect.incarnation, Incarnation(holder));
-    Case { suspected, holder, life, now_ms, back_ms }
+    OwnerCase { suspected, holder, life, now_ms, back_ms }
 }
 
 impl Lives {
@@ -169,7 +175,7 @@ impl Run<'_> {
         suspect: &Suspect,
         slot: &Arc<Slot>,
     ) -> Tried<Result<(), Refusal>> {
-        let may_end = |life: &Life| {
+        let may_end = |life: &IncarnationState| {
             let case = case(suspect, slot.incarnation, *life, self.now_ms, self.back_ms);
             self.lives.guard.judge(&case).map(|_| ())
         };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use lapsed_core::owner::Ending;
 use lapsed_core::receipt::{Receipt, ReceiptQuery};
-use lapsed_core::registry::rules::{Case, Life};
+use lapsed_core::registry::rules::{IncarnationState, OwnerCase};
 use lapsed_core::sweep::{BatchId, Tidied, TidyLimits};
 use lapsed_core::{Kind, Result, SystemId};
 use redb::ReadableTable;
@@ -140,8 +140,8 @@ impl Lives {
         let mut ended = Vec::new();
         for (_, slot) in empty {
             let own = lapsed_core::owner::Incarnation(slot.incarnation);
-            let may_end = |life: &Life| {
-                let case = Case { suspected: own, holder: own, life: *life, now_ms, back_ms };
+            let may_end = |life: &IncarnationState| {
+                let case = OwnerCase { suspected: own, holder: own, life: *life, now_ms, back_ms };
                 self.guard.judge(&case).map(|_| ())
             };
             if let Some(Ok(_)) = slot.end_if(Ending::Dead, now_ms, may_end) {

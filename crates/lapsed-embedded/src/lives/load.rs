@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use lapsed_core::sweep::brake::Setting;
+use lapsed_core::sweep::brake::BrakeSetting;
 use redb::{ReadTransaction, ReadableTable, TableError};
 
 use crate::fault::{Fault, Tried};
@@ -64,7 +64,7 @@ impl Lives {
     fn load_setting(&self, txn: &ReadTransaction) -> Tried<()> {
         let Some(meta) = open(txn, META)? else { return Ok(()) };
         if let Some(value) = meta.get(format!("brake/{}", self.id).as_bytes())?
-            && let Setting::Release { until_ms } = serde_json::from_slice(value.value())?
+            && let BrakeSetting::Release { until_ms } = serde_json::from_slice(value.value())?
         {
             self.release_until_ms.store(until_ms, Ordering::Release);
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lapsed_core::owner::{Beat, Claim, Ending, Incarnation, Lost, OwnerInfo, Pulse};
+use lapsed_core::owner::{Beat, BeatHandle, Claim, Ending, Incarnation, Lost, OwnerInfo};
 use lapsed_core::{Error, Name, Result};
 
 use crate::fault::{Fault, Tried};
@@ -242,7 +242,7 @@ impl Desk {
         }
     }
 
-    pub fn pulse(&self, owner: &Name, incarnation: Incarnation) -> Option<Arc<dyn Pulse>> {
+    pub fn pulse(&self, owner: &Name, incarnation: Incarnation) -> Option<Arc<dyn BeatHandle>> {
         match self.lives.meant(&Claim::exact(owner.clone(), incarnation)) {
             Meant::Life(slot) => Some(slot),
             _ => None,

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use lapsed_core::owner::{Beat, Claim, Incarnation};
 use lapsed_core::receipt::{Receipt, ReceiptId};
-use lapsed_core::registry::{Found, Holder, RegisterAnswer, Registered, RegistryStore, Take};
+use lapsed_core::registry::{
+    FoundEntry, Holder, RegisterAnswer, Registered, RegistryStore, TakePolicy,
+};
 use lapsed_core::sweep::Suspect;
 use lapsed_core::system::Restored;
 use lapsed_core::{Name, Result};
@@ -37,7 +39,7 @@ impl Core {
         tx: &mut Tx<'_>,
         claim: &Claim,
         keys: &[Name],
-        take: Take,
+        take: TakePolicy,
     ) -> Tried<Acted<Done>> {
         let (slot, started) = match self.acting(claim)? {
             Some(Acted::Ended(slot)) => return Ok(Acted::Ended(slot)),
@@ -57,7 +59,7 @@ impl Core {
         tx: &mut Tx<'_>,
         slot: &Arc<Slot>,
         key: &Name,
-        take: Take,
+        take: TakePolicy,
         now_ms: u64,
     ) -> Tried<Registered> {
         let outcome = match self.entry(tx, key) {
@@ -66,7 +68,7 @@ impl Core {
                 let holder_slot = self.book.life(holder);
                 let lives = holder_slot.as_ref().is_some_and(|other| other.end().is_none());
                 let whose = self.holder(holder, holder_slot.as_deref(), key);
-                if lives && (take == Take::IfFree || is_newer(holder_slot.as_deref(), slot)) {
+                if lives && (take == TakePolicy::IfFree || is_newer(holder_slot.as_deref(), slot)) {
                     return Ok(Registered::Taken { by: whose });
                 }
                 self.let_go(tx, holder, holder_slot.as_ref(), key)?;
@@ -173,7 +175,12 @@ impl Core {
 
 #[async_trait]
 impl RegistryStore for EmbeddedRegistry {
-    async fn register(&self, claim: &Claim, keys: &[Name], take: Take) -> Result<RegisterAnswer> {
+    async fn register(
+        &self,
+        claim: &Claim,
+        keys: &[Name],
+        take: TakePolicy,
+    ) -> Result<RegisterAnswer> {
         let (claim, keys) = (claim.clone(), keys.to_vec());
         let vigil = self.core.vigil.clone();
         let after = move |acted: &Acted<Done>| match acted {
@@ -193,7 +200,7 @@ impl RegistryStore for EmbeddedRegistry {
         self.desk.acted(done.await?).await
     }
 
-    async fn find(&self, keys: &[Name]) -> Result<Vec<Option<Found>>> {
+    async fn find(&self, keys: &[Name]) -> Result<Vec<Option<FoundEntry>>> {
         let (now_ms, back_ms) = self.core.look();
         let find = |key: &Name| {
             let Some((incarnation, registered_ms)) = self.core.held.get(key) else {
@@ -204,7 +211,13 @@ impl RegistryStore for EmbeddedRegistry {
             let holder = Holder { owner: slot.name.clone(), incarnation: Incarnation(incarnation) };
             let ended = slot.end().map(|end| (end.ending, end.at_ms));
             let due_ms = slot.due_ms(back_ms);
-            Ok(Some(Found { holder, registered_ms: Some(registered_ms), due_ms, ended, now_ms }))
+            Ok(Some(FoundEntry {
+                holder,
+                registered_ms: Some(registered_ms),
+                due_ms,
+                ended,
+                now_ms,
+            }))
         };
         keys.iter().map(find).collect()
     }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lapsed_core::receipt::{Reason, Receipt};
 use lapsed_core::sweep::{
-    Act, Batch, BatchAnswer, BatchId, Census, Cursor, Outcome, PageRequest, Suspect, SuspectPage,
-    Sweep, Tidied, TidyLimits,
+    Batch, BatchAnswer, BatchId, Census, Cursor, Outcome, PageRequest, PassMode, Suspect,
+    SuspectPage, Sweep, Tidied, TidyLimits,
 };
 use lapsed_core::{Result, SystemId};
 use serde_json::json;
@@ -109,7 +109,7 @@ impl Sweep for EmbeddedRegistry {
     }
 
     async fn reclaim(&self, batch: Batch) -> Result<BatchAnswer> {
-        if batch.act == Act::DryRun {
+        if batch.act == PassMode::DryRun {
             return Ok(self.preview(&batch));
         }
         let clock = self.desk.inner.clock.clone();

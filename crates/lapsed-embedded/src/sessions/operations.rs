@@ -5,7 +5,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use lapsed_core::owner::{Claim, Incarnation};
 use lapsed_core::receipt::{Receipt, ReceiptId};
-use lapsed_core::sessions::{Activated, Deleted, Profile, Session, SessionsStore, Standing};
+use lapsed_core::sessions::{
+    Activated, Deleted, ReferenceChange, Session, SessionProfile, SessionsStore,
+};
 use lapsed_core::sweep::Suspect;
 use lapsed_core::system::Restored;
 use lapsed_core::{Error, Name, Result};
@@ -24,7 +26,7 @@ use crate::tx::Tx;
 /// What a receipt keeps of a session: everything that is needed to put it back.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Kept {
-    pub profile: Profile,
+    pub profile: SessionProfile,
     pub disconnected_ms: Option<u64>,
     pub updated_ms: u64,
     /// Whether its broadcaster pointed to it.
@@ -35,11 +37,11 @@ pub(super) struct Kept {
 struct Referred {
     slot: Arc<Slot>,
     started: bool,
-    standing: Standing,
+    standing: ReferenceChange,
 }
 
 /// What `profile` gives is set.
-fn set(row: &mut SessionRow, profile: &Profile) {
+fn set(row: &mut SessionRow, profile: &SessionProfile) {
     let own = &mut row.profile;
     for (own, given) in
         [(&mut own.value, &profile.value), (&mut own.config_json, &profile.config_json)]
@@ -53,8 +55,8 @@ fn set(row: &mut SessionRow, profile: &Profile) {
     }
 }
 
-fn standing(row: &SessionRow, yours: u64, changed: bool) -> Standing {
-    Standing {
+fn standing(row: &SessionRow, yours: u64, changed: bool) -> ReferenceChange {
+    ReferenceChange {
         references: row.references,
         yours,
         changed,
@@ -65,11 +67,16 @@ fn standing(row: &SessionRow, yours: u64, changed: bool) -> Standing {
 }
 
 impl Core {
-    fn activate(&self, tx: &mut Tx<'_>, id: &Name, profile: &Profile) -> Tried<(bool, SessionRow)> {
+    fn activate(
+        &self,
+        tx: &mut Tx<'_>,
+        id: &Name,
+        profile: &SessionProfile,
+    ) -> Tried<(bool, SessionRow)> {
         let now_ms = self.vigil.now_ms();
         let before = self.row(tx, id)?;
         let mut row = before.clone().unwrap_or_else(|| SessionRow {
-            profile: Profile::default(),
+            profile: SessionProfile::default(),
             references: 0,
             since_ms: now_ms,
             disconnected: false,
@@ -105,7 +112,12 @@ impl Core {
         }
     }
 
-    fn update(&self, tx: &mut Tx<'_>, id: &Name, profile: &Profile) -> Tried<Option<SessionRow>> {
+    fn update(
+        &self,
+        tx: &mut Tx<'_>,
+        id: &Name,
+        profile: &SessionProfile,
+    ) -> Tried<Option<SessionRow>> {
         let Some(before) = self.row(tx, id)? else { return Ok(None) };
         let mut row = before.clone();
         set(&mut row, profile);
@@ -158,7 +170,7 @@ impl Core {
         Ok(Some(Acted::Done(Referred { slot, started: false, standing })))
     }
 
-    fn resume(&self, tx: &mut Tx<'_>, id: &Name) -> Tried<Option<Standing>> {
+    fn resume(&self, tx: &mut Tx<'_>, id: &Name) -> Tried<Option<ReferenceChange>> {
         let Some(before) = self.row(tx, id)? else { return Ok(None) };
         if before.references > 0 {
             return Ok(Some(standing(&before, 0, false)));
@@ -228,10 +240,10 @@ impl EmbeddedSessions {
         })
     }
 
-    async fn standing(&self, acted: Option<Acted<Referred>>) -> Result<Option<Standing>> {
+    async fn standing(&self, acted: Option<Acted<Referred>>) -> Result<Option<ReferenceChange>> {
         let Some(acted) = acted else { return Ok(None) };
         let done = self.desk.acted(acted).await?;
-        Ok(Some(Standing {
+        Ok(Some(ReferenceChange {
             incarnation: Some(Incarnation(done.slot.incarnation)),
             started: done.started.then(|| begun(&done.slot)),
             ..done.standing
@@ -273,14 +285,14 @@ impl EmbeddedSessions {
 
 #[async_trait]
 impl SessionsStore for EmbeddedSessions {
-    async fn activate(&self, id: &Name, profile: &Profile) -> Result<Activated> {
+    async fn activate(&self, id: &Name, profile: &SessionProfile) -> Result<Activated> {
         let (session, profile) = (id.clone(), profile.clone());
         let job = move |core: &Core, tx: &mut Tx<'_>| core.activate(tx, &session, &profile);
         let (created, row) = self.write(job, |_| {}).await?;
         Ok(Activated { created, session: self.core.session(id, row) })
     }
 
-    async fn connect(&self, claim: Option<&Claim>, id: &Name) -> Result<Option<Standing>> {
+    async fn connect(&self, claim: Option<&Claim>, id: &Name) -> Result<Option<ReferenceChange>> {
         let (claim, id) = (self.whose(claim)?, id.clone());
         let vigil = self.core.vigil.clone();
         let after = move |acted: &Option<Acted<Referred>>| match acted {
@@ -291,13 +303,17 @@ impl SessionsStore for EmbeddedSessions {
         self.standing(done.await?).await
     }
 
-    async fn disconnect(&self, claim: Option<&Claim>, id: &Name) -> Result<Option<Standing>> {
+    async fn disconnect(
+        &self,
+        claim: Option<&Claim>,
+        id: &Name,
+    ) -> Result<Option<ReferenceChange>> {
         let (claim, id) = (self.whose(claim)?, id.clone());
         let done = self.write(move |core, tx| core.disconnect(tx, &claim, &id), |_| {});
         self.standing(done.await?).await
     }
 
-    async fn resume(&self, id: &Name) -> Result<Option<Standing>> {
+    async fn resume(&self, id: &Name) -> Result<Option<ReferenceChange>> {
         let id = id.clone();
         self.write(move |core, tx| core.resume(tx, &id), |_| {}).await
     }
@@ -306,7 +322,7 @@ impl SessionsStore for EmbeddedSessions {
         Ok(self.row(id)?.map(|row| self.core.session(id, row)))
     }
 
-    async fn update(&self, id: &Name, profile: &Profile) -> Result<Option<Session>> {
+    async fn update(&self, id: &Name, profile: &SessionProfile) -> Result<Option<Session>> {
         let (session, profile) = (id.clone(), profile.clone());
         let job = move |core: &Core, tx: &mut Tx<'_>| core.update(tx, &session, &profile);
         let row = self.write(job, |_| {}).await?;

@@ -9,8 +9,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lapsed_core::receipt::Receipt;
 use lapsed_core::sweep::{
-    Act, Batch, BatchAnswer, BatchId, Census, Cursor, Outcome, PageRequest, Suspect, SuspectPage,
-    Sweep, Tidied, TidyLimits,
+    Batch, BatchAnswer, BatchId, Census, Cursor, Outcome, PageRequest, PassMode, Suspect,
+    SuspectPage, Sweep, Tidied, TidyLimits,
 };
 use lapsed_core::{Result, SystemId};
 
@@ -162,7 +162,7 @@ impl Sweep for EmbeddedSessions {
     }
 
     async fn reclaim(&self, batch: Batch) -> Result<BatchAnswer> {
-        if batch.act == Act::DryRun {
+        if batch.act == PassMode::DryRun {
             return self.preview(&batch);
         }
         let clock = self.desk.inner.clock.clone();

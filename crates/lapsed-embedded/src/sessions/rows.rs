@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use lapsed_core::Name;
-use lapsed_core::sessions::rules::{Case, State, due_ms};
-use lapsed_core::sessions::{Profile, Session};
+use lapsed_core::sessions::rules::{SessionCase, SessionState, due_ms};
+use lapsed_core::sessions::{Session, SessionProfile};
 
 use crate::fault::{Fault, Tried};
 use crate::sessions::Core;
@@ -82,7 +82,7 @@ impl Core {
         &self,
         tx: &mut Tx<'_>,
         id: &Name,
-        profile: &Profile,
+        profile: &SessionProfile,
     ) -> Tried<bool> {
         let Some(broadcaster) = &profile.broadcaster_user_id else { return Ok(false) };
         if self.pointer(tx, broadcaster)?.as_ref() != Some(id) {
@@ -144,10 +144,10 @@ impl Core {
         Ok(row)
     }
 
-    pub(super) fn case(&self, row: &SessionRow, now_ms: u64, back_ms: u64) -> Case {
+    pub(super) fn case(&self, row: &SessionRow, now_ms: u64, back_ms: u64) -> SessionCase {
         let SessionRow { references, since_ms, disconnected, .. } = *row;
-        let session = State { references, since_ms, disconnected };
-        Case { session, grace_ms: self.grace_ms, now_ms, back_ms }
+        let session = SessionState { references, since_ms, disconnected };
+        SessionCase { session, grace_ms: self.grace_ms, now_ms, back_ms }
     }
 
     pub(super) fn session(&self, id: &Name, row: SessionRow) -> Session {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lapsed_availability::conformance::Fixture;
+use lapsed_availability::conformance::AvailabilityFixture;
 use lapsed_availability::memory::MemoryMirror;
 use lapsed_core::clock::{Clock, ManualClock, SystemClock};
 use lapsed_core::{Kind, SystemId};
@@ -21,10 +21,10 @@ fn fixture(
     advance: impl Fn(Duration) -> futures::future::BoxFuture<'static, ()> + Send + Sync + 'static,
     stale: Duration,
     keep: Box<dyn std::any::Any + Send + Sync>,
-) -> Fixture {
+) -> AvailabilityFixture {
     let mirror = Arc::new(MemoryMirror::new(clock.clone(), None));
     let lost = mirror.clone();
-    Fixture {
+    AvailabilityFixture {
         id: id(),
         truth: store.availability(id()).unwrap(),
         mirror,
@@ -42,7 +42,7 @@ fn fixture(
 mod in_memory {
     use super::*;
 
-    async fn make() -> Fixture {
+    async fn make() -> AvailabilityFixture {
         let clock = ManualClock::at(1_700_000_000_000);
         let shared: Arc<dyn Clock> = Arc::new(clock.clone());
         let options = Options { clock: shared.clone(), ..Options::default() };
@@ -59,7 +59,7 @@ mod in_memory {
 mod in_a_folder {
     use super::*;
 
-    async fn make() -> Fixture {
+    async fn make() -> AvailabilityFixture {
         let folder = tempfile::tempdir().unwrap();
         let store = Embedded::open(folder.path(), Options::default()).unwrap();
         let advance = |span| -> futures::future::BoxFuture<'static, ()> {

@@ -8,7 +8,8 @@ use std::time::Duration;
 use crate::fixture::fragile::Fragile;
 use crate::fixture::providers::{Bench, STALE_MS, START_MS, batch, name};
 use lapsed_availability::{
-    Beat, Flip, Flipped, Listing, Profile, ProviderState, SessionChange, SessionOutcome, Truth,
+    Flip, Flipped, ProviderBeat, ProviderProfile, ProviderQuery, ProviderState, SessionChange,
+    SessionOutcome, Truth,
 };
 use lapsed_core::Result;
 use lapsed_core::clock::ManualClock;
@@ -127,7 +128,7 @@ impl Story {
         let truth = self.b.truth.clone();
         match *op {
             Op::Put(p) => {
-                let profile = Profile { id: name(PROVIDERS[p]), display_name: None };
+                let profile = ProviderProfile { id: name(PROVIDERS[p]), display_name: None };
                 self.note_version(&truth.put_provider(&profile).await?.state);
             }
             Op::Toggle(p, online) => {
@@ -145,7 +146,7 @@ impl Story {
                 }
             }
             Op::Beat(p) => {
-                if truth.beat(&[name(PROVIDERS[p])]).await? == [Beat::Noted] {
+                if truth.beat(&[name(PROVIDERS[p])]).await? == [ProviderBeat::Noted] {
                     self.beats.insert(PROVIDERS[p].to_owned(), self.now_ms());
                 }
             }
@@ -225,7 +226,7 @@ impl Story {
     /// What is written in several places is the same everywhere.
     async fn check(&self) {
         let log = self.b.log();
-        let listing = Listing { limit: 10, ..Listing::default() };
+        let listing = ProviderQuery { limit: 10, ..ProviderQuery::default() };
         let listed = self.b.truth.list(&listing).await.unwrap();
         let states = self.b.truth.page(None, 10).await.unwrap();
         for (one, state) in listed.iter().zip(&states) {

@@ -8,8 +8,10 @@ use crate::fixture::SharedBytes;
 use crate::fixture::fragile::{Fragile, survivor};
 use crate::fixture::providers::{Bench, STALE_MS, START_MS, batch, flip_of, name, silence};
 use futures::FutureExt;
-use lapsed_availability::rules::{Settings, SettingsPatch};
-use lapsed_availability::{Flip, Listed, Listing, ProviderState, Session, SessionChange, Truth};
+use lapsed_availability::rules::{AvailabilitySettings, SettingsPatch};
+use lapsed_availability::{
+    Flip, ListedProvider, ProviderQuery, ProviderState, SessionChange, Truth, WorkSession,
+};
 use lapsed_core::clock::{Clock, ManualClock};
 use lapsed_core::receipt::Receipt;
 use lapsed_core::{Error, Result};
@@ -71,9 +73,9 @@ impl Backend for Watched {
 #[derive(Debug, Clone, PartialEq)]
 struct Seen {
     states: Vec<ProviderState>,
-    listed: Vec<Listed>,
-    sessions: Vec<Option<Session>>,
-    settings: Settings,
+    listed: Vec<ListedProvider>,
+    sessions: Vec<Option<WorkSession>>,
+    settings: AvailabilitySettings,
     log: Vec<LogRow>,
     receipts: Vec<Receipt>,
     available: u64,
@@ -87,8 +89,8 @@ async fn see(b: &Bench) -> Seen {
     for id in ["s1", "s2", "new"] {
         sessions.push(b.session(id).await);
     }
-    let listing = Listing { limit: 100, ..Listing::default() };
-    let lax = Settings { require_ping: false, ..Settings::default() };
+    let listing = ProviderQuery { limit: 100, ..ProviderQuery::default() };
+    let lax = AvailabilitySettings { require_ping: false, ..AvailabilitySettings::default() };
     Seen {
         states,
         listed: b.truth.list(&listing).await.unwrap(),
@@ -106,7 +108,7 @@ async fn agree(b: &Bench, when: &str) {
     for state in b.truth.page(None, 100).await.unwrap() {
         let mut count = 0;
         for id in ["s1", "s2", "new"] {
-            let session = b.session(id).await.filter(Session::occupies);
+            let session = b.session(id).await.filter(WorkSession::occupies);
             count += u64::from(session.is_some_and(|one| one.provider == Some(state.id.clone())));
         }
         assert_eq!(state.sessions, count, "{when}: {state:?}");

@@ -149,7 +149,7 @@ async fn trap_c8_capacity_is_what_the_sessions_say() {
     for hand in 0..8 {
         for round in 0..12 {
             let session = b.session(&format!("s{hand}-{round}")).await;
-            if let Some(session) = session.filter(lapsed_availability::Session::occupies) {
+            if let Some(session) = session.filter(lapsed_availability::WorkSession::occupies) {
                 let at = ["a", "b", "c"].iter().position(|id| session.provider == Some(name(id)));
                 running[at.unwrap()] += 1;
             }

@@ -15,14 +15,15 @@ use crate::fixture::shaky::{Chance, Shaky};
 use futures::future::join_all;
 use lapsed_availability::memory::MemoryMirror;
 use lapsed_availability::{
-    Availability, AvailabilityParts, Beat, BreakerPolicy, Mirror, Session, SessionChange, Truth,
+    Availability, AvailabilityParts, BreakerPolicy, Mirror, ProviderBeat, SessionChange, Truth,
+    WorkSession,
 };
 use lapsed_core::activity::Activity;
 use lapsed_core::clock::{Clock, ManualClock};
-use lapsed_core::receipt::Silent;
+use lapsed_core::receipt::NoObserver;
 use lapsed_core::reconcile::Reconcile;
 use lapsed_core::sweep::brake::{Brake, BrakePolicy};
-use lapsed_core::sweep::{Act, Batch, Cursor, PageRequest, Sweep};
+use lapsed_core::sweep::{Batch, Cursor, PageRequest, PassMode, Sweep};
 use lapsed_embedded::LogStatus;
 
 const DAEMONS: u64 = 3;
@@ -65,7 +66,7 @@ impl Storm {
                 brake: Arc::new(Brake::new(BrakePolicy::default(), STALE)),
                 clock: shared.clone(),
                 activity: Arc::new(Activity::default()),
-                witness: Arc::new(Silent),
+                witness: Arc::new(NoObserver),
                 timeout: Duration::from_secs(5),
                 mirror_timeout: Duration::from_secs(1),
                 breaker: BreakerPolicy::default(),
@@ -111,7 +112,7 @@ impl Storm {
         match self.chance.below(20) {
             0..=6 => {
                 self.perhaps(&p);
-                if daemon.heartbeat(&[id]).await?.answer == [Beat::Noted] {
+                if daemon.heartbeat(&[id]).await?.answer == [ProviderBeat::Noted] {
                     self.sure(&p);
                 }
             }
@@ -136,7 +137,7 @@ impl Storm {
             15..=16 => self.sweep(daemon).await?,
             17 => drop(daemon.mirror_beats().await?),
             18 => {
-                daemon.reconcile(Cursor::default(), 100, Act::Reclaim).await?;
+                daemon.reconcile(Cursor::default(), 100, PassMode::Reclaim).await?;
             }
             _ => daemon.look_after().await?,
         }
@@ -199,7 +200,7 @@ impl Storm {
         let states = self.b.truth.page(None, 100).await.unwrap();
         let living = states.into_iter().filter(|state| state.online && state.active);
         let living: Vec<_> = living.map(|state| state.id).collect();
-        let noted = vec![Beat::Noted; living.len()];
+        let noted = vec![ProviderBeat::Noted; living.len()];
         assert_eq!(self.b.truth.beat(&living).await.unwrap(), noted);
         living.iter().for_each(|id| {
             self.perhaps(id.as_str());
@@ -218,12 +219,12 @@ impl Storm {
         for daemon in &self.daemons {
             daemon.look_after().await.unwrap();
         }
-        self.reconcile(Act::Reclaim).await;
-        let left = self.reconcile(Act::DryRun).await;
+        self.reconcile(PassMode::Reclaim).await;
+        let left = self.reconcile(PassMode::DryRun).await;
         assert!(left.is_empty(), "seed {}: {left:?}", self.seed);
     }
 
-    async fn reconcile(&self, act: Act) -> Vec<lapsed_core::reconcile::Change> {
+    async fn reconcile(&self, act: PassMode) -> Vec<lapsed_core::reconcile::IndexChange> {
         let (mut changes, mut after) = (Vec::new(), Some(Cursor::default()));
         while let Some(from) = after {
             let page = self.daemons[0].reconcile(from, 3, act).await.unwrap();
@@ -244,7 +245,7 @@ impl Storm {
         }
         let states = self.b.truth.page(None, 100).await.unwrap();
         assert!(states.iter().all(|state| !state.online), "seed {}: {states:?}", self.seed);
-        let left = self.reconcile(Act::DryRun).await;
+        let left = self.reconcile(PassMode::DryRun).await;
         assert!(left.is_empty(), "seed {}: {left:?}", self.seed);
         assert_eq!(self.mirror.presence(90_000).await.unwrap().doomed, 0, "seed {}", self.seed);
     }
@@ -260,7 +261,7 @@ impl Storm {
             assert_eq!(online, state.online, "seed {}", self.seed);
             let mut sessions = 0;
             for n in 0..SESSIONS {
-                let session = self.b.session(&format!("s{n}")).await.filter(Session::occupies);
+                let session = self.b.session(&format!("s{n}")).await.filter(WorkSession::occupies);
                 sessions +=
                     u64::from(session.is_some_and(|s| s.provider == Some(state.id.clone())));
             }

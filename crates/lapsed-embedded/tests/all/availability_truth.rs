@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use crate::fixture::providers::{Bench, START_MS, log, name};
-use lapsed_availability::rules::{Settings, SettingsPatch};
+use lapsed_availability::rules::{AvailabilitySettings, SettingsPatch};
 use lapsed_availability::{
-    Beat, Listing, Profile, SessionChange, SessionOutcome, SessionRefusal, SessionStatus, Truth,
+    ProviderBeat, ProviderProfile, ProviderQuery, SessionChange, SessionOutcome, SessionRefusal,
+    SessionStatus, Truth,
 };
 use lapsed_core::Error;
 use lapsed_embedded::LogStatus::{Offline, Online};
@@ -75,10 +76,10 @@ async fn the_log_of_one_is_newest_first_and_nobody_elses() {
 async fn a_name_is_changed_or_left() {
     let (b, _) = Bench::in_memory();
     b.add("p").await;
-    let left = Profile { id: name("p"), display_name: None };
+    let left = ProviderProfile { id: name("p"), display_name: None };
     assert!(!b.truth.put_provider(&left).await.unwrap().changed);
     assert_eq!(b.listed("p").await.display_name.as_deref(), Some("p by name"));
-    let other = Profile { id: name("p"), display_name: Some("other".to_owned()) };
+    let other = ProviderProfile { id: name("p"), display_name: Some("other".to_owned()) };
     assert!(b.truth.put_provider(&other).await.unwrap().changed);
     assert_eq!(b.listed("p").await.display_name.as_deref(), Some("other"));
 }
@@ -95,7 +96,15 @@ async fn trap_c10_a_beat_of_somebody_offline_leaves_nothing() {
     clock.advance(Duration::from_millis(300));
     let ids = ["on", "off", "barred", "nobody"].map(name);
     let beats = b.truth.beat(&ids).await.unwrap();
-    assert_eq!(beats, [Beat::Noted, Beat::Offline, Beat::Deactivated, Beat::Offline]);
+    assert_eq!(
+        beats,
+        [
+            ProviderBeat::Noted,
+            ProviderBeat::Offline,
+            ProviderBeat::Deactivated,
+            ProviderBeat::Offline
+        ]
+    );
     assert_eq!(b.state("on").await.beat_age_ms, Some(0));
     assert_eq!(b.state("off").await.beat_age_ms, None);
     assert_eq!(b.state("barred").await.beat_age_ms, Some(300));
@@ -172,22 +181,22 @@ async fn trap_c7_only_those_online_active_fresh_and_with_room_are_available() {
         b.accept(&format!("s{n}"), "full", 3).await;
     }
     b.accept("s9", "c", 3).await;
-    let settings = Settings::default();
+    let settings = AvailabilitySettings::default();
     let all = b.truth.available(&settings, None, 9).await.unwrap();
     let found: Vec<_> = all.iter().map(|a| (a.id.as_str(), a.active_session_count)).collect();
     assert_eq!(found, [("a", 0), ("c", 1)]);
     assert_eq!(b.truth.available(&settings, None, 1).await.unwrap(), all[..1]);
     assert_eq!(b.truth.available(&settings, Some(&name("a")), 9).await.unwrap(), all[1..]);
     assert_eq!(b.truth.count_available(&settings).await.unwrap(), 2);
-    let lax = Settings { require_ping: false, max_customers_per_mitra: 9, ..settings };
+    let lax = AvailabilitySettings { require_ping: false, max_customers_per_mitra: 9, ..settings };
     assert_eq!(b.truth.count_available(&lax).await.unwrap(), 4, "a, c, full, stale");
     assert_eq!(b.truth.count_online().await.unwrap(), 4);
-    let ids = |listed: Vec<lapsed_availability::Listed>| -> Vec<String> {
+    let ids = |listed: Vec<lapsed_availability::ListedProvider>| -> Vec<String> {
         listed.iter().map(|one| one.id.to_string()).collect()
     };
-    let listing = Listing { after: Some(name("barred")), limit: 2, online_only: false };
+    let listing = ProviderQuery { after: Some(name("barred")), limit: 2, online_only: false };
     assert_eq!(ids(b.truth.list(&listing).await.unwrap()), ["c", "full"]);
-    let listing = Listing { after: Some(name("c")), limit: 9, online_only: true };
+    let listing = ProviderQuery { after: Some(name("c")), limit: 9, online_only: true };
     assert_eq!(ids(b.truth.list(&listing).await.unwrap()), ["full", "stale"]);
     let mut paged = Vec::new();
     while let Ok(page) = b.truth.page(paged.last(), 2).await
@@ -202,10 +211,10 @@ async fn trap_c7_only_those_online_active_fresh_and_with_room_are_available() {
 #[tokio::test]
 async fn settings_are_kept_if_they_make_sense() {
     let (b, _) = Bench::in_memory();
-    assert_eq!(b.truth.settings().await.unwrap(), Settings::default());
+    assert_eq!(b.truth.settings().await.unwrap(), AvailabilitySettings::default());
     let wish = SettingsPatch { stale_after_seconds: Some(29), ..SettingsPatch::default() };
     assert!(matches!(b.truth.set_settings(&wish).await, Err(Error::Invalid(_))));
-    assert_eq!(b.truth.settings().await.unwrap(), Settings::default());
+    assert_eq!(b.truth.settings().await.unwrap(), AvailabilitySettings::default());
     let wish = SettingsPatch { heartbeat_cadence_seconds: Some(10), ..SettingsPatch::default() };
     b.truth.set_settings(&wish).await.unwrap();
     let wish = SettingsPatch { stale_after_seconds: Some(29), ..SettingsPatch::default() };

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lapsed_core::owner::{Claim, OwnerStore};
-use lapsed_core::registry::{RegistryStore, Take};
+use lapsed_core::registry::{RegistryStore, TakePolicy};
 use lapsed_core::store::Store;
 use lapsed_core::sweep::Sweep;
 use lapsed_core::{Error, Name};
@@ -39,7 +39,7 @@ async fn everything_is_back_after_closing() {
     let (store, registry) = crate::fixture::open(folder.path(), TTL);
     let first = store.info().await.unwrap().incarnation;
     let claim = Claim::newest(name("i-1"));
-    let answer = registry.register(&claim, &names(1_000), Take::Always).await.unwrap();
+    let answer = registry.register(&claim, &names(1_000), TakePolicy::Always).await.unwrap();
     registry.end(&Claim::exact(name("i-1"), answer.incarnation)).await.unwrap();
     let second = registry.start(&name("i-2"), 90_000).await.unwrap();
     drop(registry);
@@ -66,7 +66,7 @@ async fn what_was_answered_is_durable() {
     for round in 0..20 {
         let owner = Claim::newest(name(&format!("i-{round}")));
         let keys = [name(&format!("k{round}"))];
-        registry.register(&owner, &keys, Take::Always).await.unwrap();
+        registry.register(&owner, &keys, TakePolicy::Always).await.unwrap();
         let crashed = tempfile::tempdir().unwrap();
         std::fs::copy(folder.path().join("lapsed.redb"), crashed.path().join("lapsed.redb"))
             .unwrap();
@@ -83,7 +83,7 @@ async fn a_restart_spares_everyone_for_a_ttl() {
     let (store, registry) = crate::fixture::open(folder.path(), ttl);
     let beat = registry.start(&name("i-1"), 300).await.unwrap();
     let claim = Claim::exact(name("i-1"), beat.incarnation);
-    registry.register(&claim, &names(3), Take::Always).await.unwrap();
+    registry.register(&claim, &names(3), TakePolicy::Always).await.unwrap();
     while store.info().await.unwrap().now_ms < beat.deadline_ms + 100 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -102,7 +102,10 @@ async fn a_restart_spares_everyone_for_a_ttl() {
 async fn a_damaged_file_is_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     let (store, registry) = crate::fixture::open(folder.path(), TTL);
-    registry.register(&Claim::newest(name("i-1")), &names(2_000), Take::Always).await.unwrap();
+    registry
+        .register(&Claim::newest(name("i-1")), &names(2_000), TakePolicy::Always)
+        .await
+        .unwrap();
     drop(registry);
     store.close().unwrap();
     let good = std::fs::read(folder.path().join("lapsed.redb")).unwrap();
@@ -154,14 +157,17 @@ async fn callers_share_commits() {
     let one = std::time::Instant::now();
     for i in 0..50 {
         let key = [name(&format!("warm-{i}"))];
-        registry.register(&Claim::newest(name("i-1")), &key, Take::Always).await.unwrap();
+        registry.register(&Claim::newest(name("i-1")), &key, TakePolicy::Always).await.unwrap();
     }
     let alone = one.elapsed() / 50;
     let many = std::time::Instant::now();
     let calls = names(1_000).into_iter().map(|key| {
         let registry = registry.clone();
         tokio::spawn(async move {
-            registry.register(&Claim::newest(name("i-1")), &[key], Take::Always).await.unwrap();
+            registry
+                .register(&Claim::newest(name("i-1")), &[key], TakePolicy::Always)
+                .await
+                .unwrap();
         })
     });
     for call in calls.collect::<Vec<_>>() {

@@ -8,9 +8,11 @@ use std::time::Duration;
 use crate::fixture::fragile::{Fragile, survivor};
 use crate::fixture::inflight_on_bytes;
 use lapsed_core::clock::ManualClock;
-use lapsed_core::inflight::conformance::{Fixture, job, job_with, name};
-use lapsed_core::inflight::rules::{End, OnDeath};
-use lapsed_core::inflight::{Claimed, Did, Enqueued, Finish, Finished, Place, Ticket, Token};
+use lapsed_core::inflight::conformance::{InflightFixture, job, job_with, name};
+use lapsed_core::inflight::rules::{OnDeath, QueueEnd};
+use lapsed_core::inflight::{
+    Claimed, Enqueued, Finish, Finished, JobPlace, JobTicket, JobToken, RecoveryAction,
+};
 use lapsed_core::owner::Claim;
 use lapsed_core::{Error, Result};
 
@@ -41,7 +43,7 @@ struct Promised {
 }
 
 struct Story {
-    f: Fixture,
+    f: InflightFixture,
     fragile: Fragile,
     clock: ManualClock,
     dice: Dice,
@@ -52,7 +54,7 @@ struct Story {
     next_owner: u64,
 }
 
-fn open(fragile: &Fragile, clock: &ManualClock) -> Fixture {
+fn open(fragile: &Fragile, clock: &ManualClock) -> InflightFixture {
     let fragile = fragile.clone();
     inflight_on_bytes(move || Box::new(fragile.clone()), clock)
 }
@@ -115,7 +117,7 @@ impl Story {
             return;
         };
         for job in taken.jobs {
-            assert!(job.token > Token(self.promised.last_token), "{job:?}");
+            assert!(job.token > JobToken(self.promised.last_token), "{job:?}");
             self.promised.last_token = job.token.0;
             assert!(!self.promised.gone.contains(job.id.as_str()), "{job:?} was gone");
             self.tickets.push((at, job));
@@ -132,12 +134,12 @@ impl Story {
         let incarnation = self.claims[whose].incarnation.filter(|_| self.dice.below(2) == 0);
         let how = match self.dice.below(6) {
             0 => Finish::Fail { error: "no".to_owned() },
-            1 => Finish::GiveBack(End::Front),
-            2 => Finish::GiveBack(End::Back),
+            1 => Finish::GiveBack(QueueEnd::Front),
+            2 => Finish::GiveBack(QueueEnd::Back),
             _ => Finish::Complete,
         };
         let id = job.id.to_string();
-        let ticket = Ticket { id: job.id, token: job.token, incarnation };
+        let ticket = JobTicket { id: job.id, token: job.token, incarnation };
         match self.f.inflight.finish(&[ticket], &how).await {
             Ok(answer) if answer == [Finished::Done] && how == Finish::Complete => {
                 self.promised.gone.insert(id.clone());
@@ -155,7 +157,7 @@ impl Story {
         }
         let id = letters[self.dice.below(letters.len() as u64) as usize].id.clone();
         let done = match self.dice.below(2) {
-            0 => self.f.inflight.put_back(&id, End::Back).await.map(|_| false),
+            0 => self.f.inflight.put_back(&id, QueueEnd::Back).await.map(|_| false),
             _ => self.f.inflight.delete(&id).await,
         };
         match done {
@@ -179,9 +181,9 @@ impl Story {
     async fn sweep(&mut self) {
         self.f.sweep("s").await;
         for receipt in self.f.receipts().await {
-            let done: lapsed_core::inflight::Recovered =
+            let done: lapsed_core::inflight::RecoveredJob =
                 serde_json::from_value(receipt.removed).unwrap();
-            if done.did == Did::Dropped {
+            if done.did == RecoveryAction::Dropped {
                 self.promised.gone.insert(receipt.key.to_string());
             }
         }
@@ -214,9 +216,9 @@ impl Story {
             let id = format!("j{number:03}");
             let found = self.f.inflight.job(&name(&id)).await?;
             match found.as_ref().map(|job| &job.place) {
-                Some(Place::Queued) => queued += 1,
-                Some(Place::InFlight { .. }) => in_flight += 1,
-                Some(Place::Dead { .. }) => dead += 1,
+                Some(JobPlace::Queued) => queued += 1,
+                Some(JobPlace::InFlight { .. }) => in_flight += 1,
+                Some(JobPlace::Dead { .. }) => dead += 1,
                 None => {}
             }
             let p = &self.promised;

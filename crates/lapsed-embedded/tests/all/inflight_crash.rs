@@ -6,15 +6,15 @@ use std::time::Duration;
 use crate::fixture::fragile::{Fragile, survivor};
 use crate::fixture::{SharedBytes, inflight_on_bytes};
 use lapsed_core::clock::ManualClock;
-use lapsed_core::inflight::conformance::{Fixture, ids_of, job_with, name};
+use lapsed_core::inflight::conformance::{InflightFixture, ids_of, job_with, name};
 use lapsed_core::inflight::rules::OnDeath;
-use lapsed_core::inflight::{Claimed, Counts, Finish, Finished, Job, Place, Ticket};
+use lapsed_core::inflight::{Claimed, Finish, Finished, Job, JobCounts, JobPlace, JobTicket};
 use lapsed_core::owner::Claim;
-use lapsed_core::sweep::{Act, Batch, BatchId, Stopped, Suspect};
+use lapsed_core::sweep::{Batch, BatchId, PassMode, Stopped, Suspect};
 
 const START_MS: u64 = 1_700_000_000_000;
 
-fn open(fragile: &Fragile, clock: &ManualClock) -> Fixture {
+fn open(fragile: &Fragile, clock: &ManualClock) -> InflightFixture {
     let fragile = fragile.clone();
     inflight_on_bytes(move || Box::new(fragile.clone()), clock)
 }
@@ -29,7 +29,7 @@ struct Scene {
 const IDS: [&str; 6] = ["back", "drop", "letter", "plain", "q1", "q2"];
 
 /// One worker that is overdue with four jobs, each with a way of its own, and two more on the queue.
-async fn prepare(f: &Fixture) -> Scene {
+async fn prepare(f: &InflightFixture) -> Scene {
     let jobs = [
         job_with("plain", OnDeath::Front),
         job_with("back", OnDeath::Back),
@@ -58,8 +58,8 @@ enum Step {
 
 const STEPS: [Step; 5] = [Step::Enqueue, Step::Take, Step::Complete, Step::Fail, Step::Reclaim];
 
-async fn step(f: &Fixture, scene: &Scene, step: Step) -> lapsed_core::Result<()> {
-    let tickets = || -> Vec<Ticket> {
+async fn step(f: &InflightFixture, scene: &Scene, step: Step) -> lapsed_core::Result<()> {
+    let tickets = || -> Vec<JobTicket> {
         scene.taken.iter().map(|job| job.ticket(scene.claim.incarnation.unwrap())).collect()
     };
     match step {
@@ -76,7 +76,7 @@ async fn step(f: &Fixture, scene: &Scene, step: Step) -> lapsed_core::Result<()>
         Step::Reclaim => {
             let id = BatchId { sweeper: "s".into(), number: 1 };
             let suspects = scene.suspects.clone();
-            let batch = Batch { id, suspects, act: Act::Reclaim, term: None };
+            let batch = Batch { id, suspects, act: PassMode::Reclaim, term: None };
             f.inflight.reclaim(batch).await.map(|_| ())
         }
     }
@@ -87,7 +87,7 @@ async fn step(f: &Fixture, scene: &Scene, step: Step) -> lapsed_core::Result<()>
 #[derive(Debug, PartialEq)]
 struct Seen {
     jobs: Vec<Option<Job>>,
-    counts: Counts,
+    counts: JobCounts,
     queues: Vec<(lapsed_core::Name, u64)>,
     letters: usize,
     population: u64,
@@ -95,13 +95,13 @@ struct Seen {
     held: u64,
 }
 
-async fn see(f: &Fixture) -> Seen {
+async fn see(f: &InflightFixture) -> Seen {
     let mut jobs = Vec::new();
     for id in IDS.iter().chain(&["n1", "n2"]) {
         let mut job = f.job(id).await;
         if let Some(job) = &mut job {
             job.now_ms = 0;
-            if let Place::InFlight { due_ms, ended, .. } = &mut job.place {
+            if let JobPlace::InFlight { due_ms, ended, .. } = &mut job.place {
                 (*due_ms, *ended) = (0, None);
             }
         }
@@ -218,7 +218,7 @@ async fn tokens_and_order_outlive_a_restart() {
     let claim = f.start("w").await;
     let first = f.take(&claim, 2).await;
     for job in &first {
-        f.finish(&claim, job, Finish::GiveBack(lapsed_core::inflight::rules::End::Back)).await;
+        f.finish(&claim, job, Finish::GiveBack(lapsed_core::inflight::rules::QueueEnd::Back)).await;
     }
     drop(f);
     let f = reopen();

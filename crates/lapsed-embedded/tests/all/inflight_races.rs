@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use lapsed_core::inflight::conformance::{job, name};
-use lapsed_core::inflight::rules::Recovery;
+use lapsed_core::inflight::rules::RecoveryPolicy;
 use lapsed_core::inflight::{Finish, Finished, InflightStore};
 use lapsed_core::owner::{Claim, OwnerStore};
-use lapsed_core::sweep::{Act, Batch, BatchId, Cursor, PageRequest, Sweep};
+use lapsed_core::sweep::{Batch, BatchId, Cursor, PageRequest, PassMode, Sweep};
 use lapsed_core::{Error, Name};
 use lapsed_embedded::{Embedded, EmbeddedInflight, Options};
 
@@ -77,7 +77,7 @@ async fn sweep(jobs: &EmbeddedInflight, who: u64, seen: &Seen) {
         if !suspects.is_empty() {
             number += 1;
             let id = BatchId { sweeper: format!("sweeper-{who}").into(), number };
-            let batch = Batch { id, suspects, act: Act::Reclaim, term: None };
+            let batch = Batch { id, suspects, act: PassMode::Reclaim, term: None };
             for outcome in jobs.reclaim(batch).await.unwrap().outcomes {
                 seen.put_back.fetch_add(u64::from(outcome.receipt().is_some()), Ordering::Relaxed);
             }
@@ -92,7 +92,7 @@ async fn trap_e9_every_job_is_completed_once_by_whoever_held_it() {
     let folder = tempfile::tempdir().unwrap();
     let store = Embedded::open(folder.path(), Options::default()).unwrap();
     // However often a worker dies of it: it is to be completed in the end.
-    let recovery = Recovery { crashes_max: 0, ..Recovery::default() };
+    let recovery = RecoveryPolicy { crashes_max: 0, ..RecoveryPolicy::default() };
     let jobs = store.inflight(crate::fixture::inflight_id(), TTL, recovery).unwrap();
     let seen = Arc::new(Seen::default());
     let mut hands = Vec::new();

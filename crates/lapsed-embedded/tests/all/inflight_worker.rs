@@ -7,15 +7,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lapsed_core::inflight::conformance::{Fixture, ids_of, job, name};
-use lapsed_core::inflight::rules::End;
+use lapsed_core::inflight::conformance::{InflightFixture, ids_of, job, name};
+use lapsed_core::inflight::rules::QueueEnd;
 use lapsed_core::inflight::{
-    Counts, Enqueued, Finish, Finished, Inflight, InflightParts, InflightStore, Job, NewJob, Taken,
-    Ticket, TrackAnswer, Worker,
+    Enqueued, Finish, Finished, Inflight, InflightParts, InflightStore, Job, JobCounts, JobTicket,
+    NewJob, Taken, TrackAnswer, Worker,
 };
-use lapsed_core::owner::{Beat, Claim, Incarnation, OwnerInfo, OwnerStore, Pulse};
-use lapsed_core::receipt::{Receipt, Silent};
-use lapsed_core::schedule::Stop;
+use lapsed_core::owner::{Beat, BeatHandle, Claim, Incarnation, OwnerInfo, OwnerStore};
+use lapsed_core::receipt::{NoObserver, Receipt};
+use lapsed_core::schedule::StopSignal;
 use lapsed_core::sweep::brake::{Brake, BrakePolicy};
 use lapsed_core::sweep::{
     Batch, BatchAnswer, BatchId, Census, Cursor, PageRequest, Suspect, SuspectPage, Sweep, Tidied,
@@ -58,7 +58,7 @@ impl OwnerStore for Forgetful {
     async fn owner(&self, claim: &Claim) -> Result<Option<OwnerInfo>> {
         self.inner.owner(claim).await
     }
-    fn pulse(&self, owner: &Name, incarnation: Incarnation) -> Option<Arc<dyn Pulse>> {
+    fn pulse(&self, owner: &Name, incarnation: Incarnation) -> Option<Arc<dyn BeatHandle>> {
         self.inner.pulse(owner, incarnation)
     }
 }
@@ -105,7 +105,7 @@ impl InflightStore for Forgetful {
     async fn register(&self, claim: &Claim, jobs: &[NewJob]) -> Result<TrackAnswer> {
         self.inner.register(claim, jobs).await
     }
-    async fn finish(&self, tickets: &[Ticket], how: &Finish) -> Result<Vec<Finished>> {
+    async fn finish(&self, tickets: &[JobTicket], how: &Finish) -> Result<Vec<Finished>> {
         self.lose(self.inner.finish(tickets, how).await)
     }
     async fn job(&self, id: &Name) -> Result<Option<Job>> {
@@ -122,7 +122,7 @@ impl InflightStore for Forgetful {
     async fn held_by(&self, claim: &Claim, limit: usize) -> Result<Vec<Suspect>> {
         self.inner.held_by(claim, limit).await
     }
-    async fn counts(&self) -> Result<Counts> {
+    async fn counts(&self) -> Result<JobCounts> {
         self.inner.counts().await
     }
     async fn queues(&self, after: Option<&Name>, limit: usize) -> Result<Vec<(Name, u64)>> {
@@ -131,7 +131,7 @@ impl InflightStore for Forgetful {
     async fn dead(&self, after: Option<&Name>, limit: usize) -> Result<Vec<Job>> {
         self.inner.dead(after, limit).await
     }
-    async fn put_back(&self, id: &Name, end: End) -> Result<bool> {
+    async fn put_back(&self, id: &Name, end: QueueEnd) -> Result<bool> {
         self.inner.put_back(id, end).await
     }
     async fn delete(&self, id: &Name) -> Result<bool> {
@@ -143,7 +143,7 @@ impl InflightStore for Forgetful {
 }
 
 /// The system on top of a store that forgets.
-fn system(f: &Fixture) -> Arc<Inflight> {
+fn system(f: &InflightFixture) -> Arc<Inflight> {
     let inflight = Arc::new(Forgetful { inner: f.inflight.clone(), calls: AtomicU64::new(0) });
     Arc::new(Inflight::new(InflightParts {
         id: f.inflight.system().clone(),
@@ -155,7 +155,7 @@ fn system(f: &Fixture) -> Arc<Inflight> {
         brake: Arc::new(Brake::new(BrakePolicy::default(), f.ttl)),
         clock: crate::fixture::PausedClock::shared(),
         activity: Arc::default(),
-        witness: Arc::new(Silent),
+        witness: Arc::new(NoObserver),
         timeout: Duration::from_secs(5),
         batch: 3,
         sweeper: "forgetful".to_owned(),
@@ -171,7 +171,7 @@ async fn a_lost_answer_of_take_is_found_again() {
     f.enqueue(&ids.iter().map(String::as_str).collect::<Vec<_>>()).await;
     let worker = Worker::start(system(&f), "w").await.unwrap();
     let worked: Mutex<BTreeMap<Name, u32>> = Mutex::default();
-    let (stopper, stop) = Stop::channel();
+    let (stopper, stop) = StopSignal::channel();
     let queue = name("q");
     let work = |job: lapsed_core::inflight::Claimed| {
         *worked.lock().unwrap().entry(job.id).or_default() += 1;

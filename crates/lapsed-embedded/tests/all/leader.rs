@@ -7,14 +7,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lapsed_core::clock::{Clock, ManualClock};
 use lapsed_core::leader::{Campaign, Leadership, Term, TermOptions};
-use lapsed_core::notes::Notes;
-use lapsed_core::receipt::{Receipt, ReceiptQuery, Retention, Silent};
-use lapsed_core::registry::conformance::Fixture;
-use lapsed_core::schedule::Stop;
+use lapsed_core::notes::NoteStore;
+use lapsed_core::receipt::{NoObserver, Receipt, ReceiptQuery, Retention};
+use lapsed_core::registry::conformance::RegistryFixture;
+use lapsed_core::schedule::StopSignal;
 use lapsed_core::store::{Store, StoreInfo};
-use lapsed_core::sweep::brake::{Brake, BrakePolicy, Setting};
-use lapsed_core::sweep::policy::{Mode, Policy};
-use lapsed_core::sweep::{Act, Stopped, Sweeper, SweeperParts};
+use lapsed_core::sweep::brake::{Brake, BrakePolicy, BrakeSetting};
+use lapsed_core::sweep::policy::{Policy, SweepMode};
+use lapsed_core::sweep::{PassMode, Stopped, Sweeper, SweeperParts};
 use lapsed_core::{Result, SystemId};
 
 /// A real store whose answers to a campaign can be held back.
@@ -48,13 +48,13 @@ impl Store for SlowAnswer {
     async fn resign(&self, system: &SystemId, term: u64) -> Result<()> {
         self.store.resign(system, term).await
     }
-    async fn brake_setting(&self, system: &SystemId) -> Result<Setting> {
+    async fn brake_setting(&self, system: &SystemId) -> Result<BrakeSetting> {
         self.store.brake_setting(system).await
     }
-    async fn set_brake(&self, system: &SystemId, setting: Setting) -> Result<()> {
+    async fn set_brake(&self, system: &SystemId, setting: BrakeSetting) -> Result<()> {
         self.store.set_brake(system, setting).await
     }
-    fn notes(&self) -> &dyn Notes {
+    fn notes(&self) -> &dyn NoteStore {
         self.store.notes()
     }
 }
@@ -63,7 +63,7 @@ const TERM: TermOptions =
     TermOptions { ttl: Duration::from_secs(15), timeout: Duration::from_secs(3) };
 
 fn candidate(
-    f: &Fixture,
+    f: &RegistryFixture,
     store: Arc<dyn Store>,
     clock: &ManualClock,
     who: &str,
@@ -71,17 +71,22 @@ fn candidate(
     Campaign::new(store, Arc::new(clock.clone()), f.registry.system().clone(), who, TERM)
 }
 
-fn sweeper(f: &Fixture, clock: &ManualClock, leadership: &Leadership, batch: usize) -> Sweeper {
+fn sweeper(
+    f: &RegistryFixture,
+    clock: &ManualClock,
+    leadership: &Leadership,
+    batch: usize,
+) -> Sweeper {
     Sweeper::new(SweeperParts {
         name: "s".to_owned(),
         sweep: f.registry.clone(),
         store: f.store.clone(),
-        policy: Policy { mode: Mode::Leader, batch, ..Policy::default() },
+        policy: Policy { mode: SweepMode::Leader, batch, ..Policy::default() },
         brake: Arc::new(Brake::new(BrakePolicy::default(), f.ttl)),
         clock: Arc::new(clock.clone()),
         activity: Arc::default(),
         leadership: Some(leadership.clone()),
-        witness: Arc::new(Silent),
+        witness: Arc::new(NoObserver),
         retention: Retention::default(),
     })
 }
@@ -124,8 +129,8 @@ async fn trap_x5_a_stalled_leader_does_nothing_on_waking() {
     let (two, leading_two) = candidate(&f, f.store.clone(), &clock, "two");
     two.renew().await;
     assert!(leading_two.term().is_some());
-    let (_stopper, stop) = Stop::channel();
-    let report = sweeper.pass(Act::Reclaim, 10, &stop).await;
+    let (_stopper, stop) = StopSignal::channel();
+    let report = sweeper.pass(PassMode::Reclaim, 10, &stop).await;
     assert_eq!((report.stopped, report.reclaimed), (Stopped::Error, 0), "{report:?}");
     assert!(report.detail.unwrap().contains("another process leads"));
     assert!(f.receipts().await.is_empty());
@@ -142,12 +147,12 @@ async fn trap_b12_renewing_does_not_wait_for_the_work() {
     let (campaign, leading) = candidate(&f, f.store.clone(), &clock, "one");
     campaign.renew().await;
     let first = leading.term();
-    let (stopper, stop) = Stop::channel();
+    let (stopper, stop) = StopSignal::channel();
     let until = stop.clone();
     let renewing = tokio::spawn(campaign.run(async move { until.told().await }));
     let sweeper = {
         let parts = Policy {
-            mode: Mode::Leader,
+            mode: SweepMode::Leader,
             batch: 1,
             op_delay: Duration::from_secs(2),
             ..Policy::default()
@@ -161,12 +166,12 @@ async fn trap_b12_renewing_does_not_wait_for_the_work() {
             clock: Arc::new(clock.clone()),
             activity: Arc::default(),
             leadership: Some(leading.clone()),
-            witness: Arc::new(Silent),
+            witness: Arc::new(NoObserver),
             retention: Retention::default(),
         })
     };
-    let (_keep, never) = Stop::channel();
-    let working = tokio::spawn(async move { sweeper.pass(Act::Reclaim, 0, &never).await });
+    let (_keep, never) = StopSignal::channel();
+    let working = tokio::spawn(async move { sweeper.pass(PassMode::Reclaim, 0, &never).await });
     while !working.is_finished() {
         clock.advance(Duration::from_millis(500));
         for _ in 0..8 {

@@ -2,14 +2,14 @@
 //! hand, and in a folder under the real one.
 
 mod in_memory {
-    async fn make() -> lapsed_core::leases::conformance::Fixture {
+    async fn make() -> lapsed_core::leases::conformance::LeasesFixture {
         crate::fixture::leases_in_memory().0
     }
     lapsed_core::leases_conformance!(make);
 }
 
 mod in_a_folder {
-    async fn make() -> lapsed_core::leases::conformance::Fixture {
+    async fn make() -> lapsed_core::leases::conformance::LeasesFixture {
         crate::fixture::leases_in_folder()
     }
     lapsed_core::leases_conformance!(make, lapsed_testbed::steadily_async);

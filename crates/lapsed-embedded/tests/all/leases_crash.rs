@@ -6,13 +6,13 @@ use std::time::Duration;
 use crate::fixture::fragile::{Fragile, survivor};
 use crate::fixture::{SharedBytes, leases_on_bytes};
 use lapsed_core::clock::{Clock, ManualClock};
-use lapsed_core::leases::conformance::{Fixture, done, json, key, lost, name};
-use lapsed_core::leases::{Decision, Described, LeaseKey, Ticket, Token};
-use lapsed_core::sweep::{Act, Batch, BatchId, Suspect};
+use lapsed_core::leases::conformance::{LeasesFixture, done, json, key, lost, name};
+use lapsed_core::leases::{Decision, LeaseInfo, LeaseKey, LeaseTicket, LeaseToken};
+use lapsed_core::sweep::{Batch, BatchId, PassMode, Suspect};
 
 const START_MS: u64 = 1_700_000_000_000;
 
-fn open(fragile: &Fragile, clock: &ManualClock) -> Fixture {
+fn open(fragile: &Fragile, clock: &ManualClock) -> LeasesFixture {
     let fragile = fragile.clone();
     leases_on_bytes(move || Box::new(fragile.clone()), clock)
 }
@@ -32,7 +32,7 @@ const STEPS: [Step; 3] = [Step::Take, Step::Reclaim, Step::Decide];
 
 /// Two leases and a decision that are over; one of the leases has staged work that was committed, the
 /// other some that nobody decided.
-async fn prepare(f: &Fixture) -> Vec<Suspect> {
+async fn prepare(f: &LeasesFixture) -> Vec<Suspect> {
     for (k, id) in [("a", "committed"), ("b", "undecided")] {
         let ticket = f.acquire(&key(k), "dead").await.ticket();
         done(f.stage(&ticket, id, "new").await);
@@ -45,12 +45,13 @@ async fn prepare(f: &Fixture) -> Vec<Suspect> {
     suspects
 }
 
-async fn step(f: &Fixture, suspects: &[Suspect], step: Step) -> lapsed_core::Result<()> {
+async fn step(f: &LeasesFixture, suspects: &[Suspect], step: Step) -> lapsed_core::Result<()> {
     match step {
         Step::Take => f.leases.acquire(&f.wish(&key("b"), "next")).await.map(|_| ()),
         Step::Reclaim => {
             let id = BatchId { sweeper: "s".into(), number: 1 };
-            let batch = Batch { id, suspects: suspects.to_vec(), act: Act::Reclaim, term: None };
+            let batch =
+                Batch { id, suspects: suspects.to_vec(), act: PassMode::Reclaim, term: None };
             f.leases.reclaim(batch).await.map(|_| ())
         }
         Step::Decide => {
@@ -62,17 +63,17 @@ async fn step(f: &Fixture, suspects: &[Suspect], step: Step) -> lapsed_core::Res
 /// Everything that can be seen, without what only the clock changes.
 #[derive(Debug, PartialEq)]
 struct Seen {
-    keys: Vec<Described>,
+    keys: Vec<LeaseInfo>,
     decisions: Vec<Option<Decision>>,
     receipts: Vec<String>,
     population: u64,
     suspects: u64,
 }
 
-async fn see(f: &Fixture) -> Seen {
+async fn see(f: &LeasesFixture) -> Seen {
     let mut keys = Vec::new();
     for k in [key("a"), key("b")] {
-        keys.push(Described { now_ms: 0, expired: false, ..f.peek(&k).await });
+        keys.push(LeaseInfo { now_ms: 0, expired: false, ..f.peek(&k).await });
     }
     let mut decisions = Vec::new();
     for id in ["committed", "undecided", "over"] {
@@ -155,19 +156,19 @@ async fn a_restart_keeps_tokens_and_spares_who_could_not_renew() {
     assert_eq!((census.suspects, census.orphans_spared, census.population), (0, 1, 1));
     assert!(f.suspects().await.is_empty(), "nobody could renew");
     let renewed = done(f.leases.renew(&ticket, None).await.unwrap().answer);
-    assert_eq!(renewed.token, Token(1));
+    assert_eq!(renewed.token, LeaseToken(1));
     assert_eq!(f.peek(&key("k")).await.state, Some(json("kept")));
     assert_eq!(f.decide("t", Decision::Rollback).await.decision, Decision::Commit);
     f.expire().await;
     assert_eq!(f.suspects().await.len(), 1);
     lost(f.leases.renew(&ticket, None).await.unwrap().answer);
-    assert_eq!(f.acquire(&key("k"), "b").await.token, Token(2));
+    assert_eq!(f.acquire(&key("k"), "b").await.token, LeaseToken(2));
 }
 
 /// The operator's release waives that grace.
 #[tokio::test]
 async fn a_release_of_the_brake_waives_the_grace() {
-    use lapsed_core::sweep::brake::Setting;
+    use lapsed_core::sweep::brake::BrakeSetting;
     let clock = ManualClock::at(START_MS);
     let bytes = SharedBytes::default();
     let make = {
@@ -181,7 +182,7 @@ async fn a_release_of_the_brake_waives_the_grace() {
     let f = leases_on_bytes(make, &clock);
     assert!(f.suspects().await.is_empty());
     let until_ms = f.now_ms().await + 60_000;
-    f.set_brake(Setting::Release { until_ms }).await;
+    f.set_brake(BrakeSetting::Release { until_ms }).await;
     assert_eq!(f.sweep().await.reclaimed, 1);
 }
 
@@ -200,7 +201,7 @@ async fn a_failed_commit_leaves_the_index_as_it_was() {
     assert_eq!(f.leases.peek(&other).await.unwrap(), None);
     assert!(f.peek(&key("k")).await.lease.is_some());
     assert_eq!(f.leases.census().await.unwrap().population, 1);
-    let again = Ticket { key: key("k"), token: Token(1) };
+    let again = LeaseTicket { key: key("k"), token: LeaseToken(1) };
     assert_eq!(again, ticket);
     done(f.leases.release(&again).await.unwrap().answer);
     assert_eq!(f.leases.census().await.unwrap().population, 0);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lapsed_core::notes::conformance::Fixture;
+use lapsed_core::notes::conformance::NotesFixture;
 use lapsed_core::notes::{NOTES_MAX, NoteQuery};
 use lapsed_core::store::Store;
 use lapsed_core::{Kind, Name, SystemId};
@@ -16,10 +16,10 @@ fn name(text: &str) -> Name {
     Name::new(text).unwrap()
 }
 
-async fn make() -> Fixture {
+async fn make() -> NotesFixture {
     let folder = tempfile::tempdir().unwrap();
     let store = Embedded::open(folder.path(), Options::default()).unwrap();
-    Fixture { store: Arc::new(store), system: system(), keep: Box::new(folder) }
+    NotesFixture { store: Arc::new(store), system: system(), keep: Box::new(folder) }
 }
 
 lapsed_core::notes_conformance!(make);

@@ -9,7 +9,7 @@ use lapsed_core::clock::{Clock, ManualClock};
 use lapsed_core::owner::{
     Beat, Claim, Ending, Incarnation, Owner, OwnerInfo, OwnerOptions, OwnerStore,
 };
-use lapsed_core::registry::conformance::Fixture;
+use lapsed_core::registry::conformance::RegistryFixture;
 use lapsed_core::{Error, Name, Result};
 
 /// A real registry whose beats can be made to vanish.
@@ -42,7 +42,7 @@ impl OwnerStore for Line {
     }
 }
 
-async fn bench() -> (Fixture, ManualClock, Arc<Line>) {
+async fn bench() -> (RegistryFixture, ManualClock, Arc<Line>) {
     let (f, clock) = crate::fixture::in_memory();
     let f = f.settled().await;
     let line = Line { registry: f.registry.clone(), cut: false.into(), beats: 0.into() };

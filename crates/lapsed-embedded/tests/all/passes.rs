@@ -13,12 +13,12 @@ use lapsed_core::Error;
 use lapsed_core::activity::Activity;
 use lapsed_core::clock::{Clock, ManualClock};
 use lapsed_core::name::SystemId;
-use lapsed_core::receipt::{Receipt, Retention, Witness};
-use lapsed_core::registry::conformance::Fixture;
-use lapsed_core::schedule::{self, Stop};
-use lapsed_core::sweep::brake::{Brake, BrakePolicy, Setting};
+use lapsed_core::receipt::{Observer, Receipt, Retention};
+use lapsed_core::registry::conformance::RegistryFixture;
+use lapsed_core::schedule::{self, StopSignal};
+use lapsed_core::sweep::brake::{Brake, BrakePolicy, BrakeSetting};
 use lapsed_core::sweep::policy::Policy;
-use lapsed_core::sweep::{Act, PassReport, Stopped, Sweeper, SweeperParts};
+use lapsed_core::sweep::{PassMode, PassReport, Stopped, Sweeper, SweeperParts};
 
 /// Counts what it is told.
 #[derive(Default)]
@@ -30,7 +30,7 @@ struct Counter {
     between: Mutex<Option<Box<dyn Fn() + Send>>>,
 }
 
-impl Witness for Counter {
+impl Observer for Counter {
     fn reclaimed(&self, receipt: &Receipt) {
         *self.receipts.lock().unwrap().entry(receipt.key.to_string()).or_default() += 1;
     }
@@ -48,7 +48,7 @@ impl Witness for Counter {
 }
 
 struct Bench {
-    f: Fixture,
+    f: RegistryFixture,
     store_clock: ManualClock,
     sweep: Arc<Faulty>,
     counter: Arc<Counter>,
@@ -87,8 +87,8 @@ impl Bench {
 }
 
 async fn pass(sweeper: &Sweeper) -> PassReport {
-    let (_stopper, stop) = Stop::channel();
-    sweeper.pass(Act::Reclaim, 100, &stop).await
+    let (_stopper, stop) = StopSignal::channel();
+    sweeper.pass(PassMode::Reclaim, 100, &stop).await
 }
 
 /// Any call may hang for ever: the pass does not.
@@ -213,7 +213,7 @@ async fn after_an_absence_the_brake_waits_for_the_whole_threshold() {
     assert_eq!((held.stopped, held.reclaimed), (Stopped::Brake, 0), "the store is 5 s old");
     assert!(held.detail.unwrap().contains("the store was away"));
     let until_ms = f.store.info().await.unwrap().now_ms + 60_000;
-    f.store.set_brake(f.registry.system(), Setting::Release { until_ms }).await.unwrap();
+    f.store.set_brake(f.registry.system(), BrakeSetting::Release { until_ms }).await.unwrap();
     assert_eq!(f.sweep("s").await.reclaimed, 1, "a release waives the grace, in the guard too");
 }
 
@@ -248,8 +248,8 @@ async fn trap_x3_a_mass_death_is_held_and_then_let_go_in_steps() {
     assert_eq!((held.stopped, held.reclaimed), (Stopped::Brake, 0));
     assert!(held.detail.unwrap().contains("too many owners"));
     let dry = {
-        let (_stopper, stop) = Stop::channel();
-        sweeper.pass(Act::DryRun, 100, &stop).await
+        let (_stopper, stop) = StopSignal::channel();
+        sweeper.pass(PassMode::DryRun, 100, &stop).await
     };
     assert_eq!((dry.stopped, dry.reclaimed), (Stopped::Brake, 0), "a dry run is held as well");
     let mut steps = Vec::new();
@@ -269,10 +269,10 @@ async fn the_operator_holds_and_releases() {
     let bench = Bench::new().await;
     bench.dead(&["a"]).await;
     let system = bench.f.registry.system().clone();
-    bench.f.store.set_brake(&system, Setting::Hold).await.unwrap();
+    bench.f.store.set_brake(&system, BrakeSetting::Hold).await.unwrap();
     let sweeper = bench.sweeper(Policy::default());
     assert_eq!(pass(&sweeper).await.stopped, Stopped::Brake);
-    bench.f.store.set_brake(&system, Setting::Auto).await.unwrap();
+    bench.f.store.set_brake(&system, BrakeSetting::Auto).await.unwrap();
     assert_eq!(pass(&sweeper).await.reclaimed, 1);
 }
 
@@ -338,7 +338,7 @@ async fn the_dead_are_gone_within_the_stated_bound() {
     let bench = Bench::new().await;
     let policy = Policy { every: Duration::from_secs(60), ..Policy::default() };
     let sweeper = Arc::new(bench.sweeper(policy));
-    let (stopper, stop) = Stop::channel();
+    let (stopper, stop) = StopSignal::channel();
     let running = tokio::spawn(schedule::run(sweeper, bench.clock.clone(), stop));
     bench.f.holding("i-1", &["a"]).await;
     let mut gone_after = None;
@@ -373,25 +373,25 @@ async fn a_brake_that_is_held_in_the_middle_ends_the_pass() {
     bench
         .f
         .store
-        .set_brake(bench.f.registry.system(), Setting::Release { until_ms: u64::MAX })
+        .set_brake(bench.f.registry.system(), BrakeSetting::Release { until_ms: u64::MAX })
         .await
         .unwrap();
     let policy = Policy { batch: 3, ..Policy::default() };
     let sweeper = bench.sweeper(policy.clone());
     let brake = sweeper.brake().clone();
-    *bench.counter.between.lock().unwrap() = Some(Box::new(move || brake.set(Setting::Hold)));
-    let (_stopper, stop) = Stop::channel();
-    let report = sweeper.pass(Act::Reclaim, 0, &stop).await;
+    *bench.counter.between.lock().unwrap() = Some(Box::new(move || brake.set(BrakeSetting::Hold)));
+    let (_stopper, stop) = StopSignal::channel();
+    let report = sweeper.pass(PassMode::Reclaim, 0, &stop).await;
     assert_eq!((report.stopped, report.reclaimed), (Stopped::Brake, 3), "{report:?}");
     assert!(report.detail.unwrap().contains("held"));
 
     // Said to another process: it is read again before a batch, at most a second later.
     let (store, system) = (bench.f.store.clone(), bench.f.registry.system().clone());
     *bench.counter.between.lock().unwrap() = Some(Box::new(move || {
-        futures::executor::block_on(store.set_brake(&system, Setting::Hold)).unwrap();
+        futures::executor::block_on(store.set_brake(&system, BrakeSetting::Hold)).unwrap();
     }));
     let sweeper = bench.sweeper(Policy { op_delay: Duration::from_millis(600), ..policy });
-    let report = sweeper.pass(Act::Reclaim, 0, &stop).await;
+    let report = sweeper.pass(PassMode::Reclaim, 0, &stop).await;
     assert_eq!(report.stopped, Stopped::Brake, "{report:?}");
     assert!(bench.f.registry.census().await.unwrap().population > 0, "not to the end: {report:?}");
 }

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use lapsed_core::Name;
 use lapsed_core::owner::{Claim, OwnerStore};
 use lapsed_core::receipt::ReceiptQuery;
-use lapsed_core::registry::{RegistryStore, Take};
+use lapsed_core::registry::{RegistryStore, TakePolicy};
 use lapsed_core::store::Store;
-use lapsed_core::sweep::{Act, Batch, BatchId, Cursor, Outcome, PageRequest, Sweep};
+use lapsed_core::sweep::{Batch, BatchId, Cursor, Outcome, PageRequest, PassMode, Sweep};
 
 lapsed_testbed::steady_tests! {
     a_beat_and_a_sweep_never_disagree,
@@ -46,7 +46,7 @@ fn a_beat_and_a_sweep_never_disagree() {
                     let claim = Claim::exact(owner.clone(), beat.incarnation);
                     promises.lock().unwrap().insert(beat.incarnation.0, beat.deadline_ms);
                     let key = [name(&format!("k{o}"))];
-                    let _ = registry.register(&claim, &key, Take::Always).await;
+                    let _ = registry.register(&claim, &key, TakePolicy::Always).await;
                     loop {
                         salt = salt.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                         let nap = 22 + (salt >> 60);
@@ -61,7 +61,10 @@ fn a_beat_and_a_sweep_never_disagree() {
                                 deaths.fetch_add(1, Ordering::Relaxed);
                                 assert!(registry.beat(&claim).await.is_err());
                                 assert!(
-                                    registry.register(&claim, &key, Take::Always).await.is_err()
+                                    registry
+                                        .register(&claim, &key, TakePolicy::Always)
+                                        .await
+                                        .is_err()
                                 );
                                 break;
                             }
@@ -83,7 +86,7 @@ fn a_beat_and_a_sweep_never_disagree() {
                     let suspects = registry.suspects(request).await.unwrap().suspects;
                     number += 1;
                     let id = BatchId { sweeper: format!("s{s}").into(), number };
-                    let batch = Batch { id, suspects, act: Act::Reclaim, term: None };
+                    let batch = Batch { id, suspects, act: PassMode::Reclaim, term: None };
                     for outcome in registry.reclaim(batch).await.unwrap().outcomes {
                         assert_ne!(outcome, Outcome::InDoubt);
                     }

@@ -6,18 +6,18 @@ use std::time::Duration;
 use crate::fixture::fragile::{Fragile, survivor};
 use crate::fixture::{SharedBytes, sessions_on_bytes};
 use lapsed_core::clock::ManualClock;
-use lapsed_core::sessions::conformance::{Fixture, keys, name, profile};
-use lapsed_core::sweep::{Act, Batch, BatchId, Outcome, Stopped};
+use lapsed_core::sessions::conformance::{SessionsFixture, keys, name, profile};
+use lapsed_core::sweep::{Batch, BatchId, Outcome, PassMode, Stopped};
 
 const START_MS: u64 = 1_700_000_000_000;
 
-fn open(fragile: &Fragile, clock: &ManualClock) -> Fixture {
+fn open(fragile: &Fragile, clock: &ManualClock) -> SessionsFixture {
     let fragile = fragile.clone();
     sessions_on_bytes(move || Box::new(fragile.clone()), clock)
 }
 
 /// Two orphans of broadcasters, and two sessions whose only server has retired.
-async fn prepare(f: &Fixture) {
+async fn prepare(f: &SessionsFixture) {
     for id in ["a", "b"] {
         f.sessions.activate(&name(id), &profile("v", &format!("of-{id}"))).await.unwrap();
     }
@@ -28,11 +28,11 @@ async fn prepare(f: &Fixture) {
 
 fn batch(suspects: Vec<lapsed_core::sweep::Suspect>) -> Batch {
     let id = BatchId { sweeper: "s".into(), number: 1 };
-    Batch { id, suspects, act: Act::Reclaim, term: None }
+    Batch { id, suspects, act: PassMode::Reclaim, term: None }
 }
 
 /// Whether the batch has happened; everything must agree about it.
-async fn all_or_nothing(f: &Fixture, when: &str) -> bool {
+async fn all_or_nothing(f: &SessionsFixture, when: &str) -> bool {
     let done = f.session("a").await.is_none();
     let is = |session: bool| session != done;
     for id in ["a", "b"] {
@@ -168,7 +168,7 @@ async fn a_release_waives_the_grace_after_an_absence() {
     let f = reopen();
     assert_eq!(f.sweep().await.reclaimed, 0);
     let until_ms = f.now_ms().await + 60_000;
-    let release = lapsed_core::sweep::brake::Setting::Release { until_ms };
+    let release = lapsed_core::sweep::brake::BrakeSetting::Release { until_ms };
     f.store.set_brake(f.sessions.system(), release).await.unwrap();
     assert_eq!(f.sweep().await.reclaimed, 1, "its own grace is not waived");
     assert_eq!(f.session("s").await, None);
@@ -183,7 +183,7 @@ async fn systems_on_one_store_do_not_meet() {
     f.orphaned(&["s"]).await;
     let registry = crate::fixture::id();
     let until_ms = f.now_ms().await + 60_000;
-    let release = lapsed_core::sweep::brake::Setting::Release { until_ms };
+    let release = lapsed_core::sweep::brake::BrakeSetting::Release { until_ms };
     f.store.set_brake(&registry, release).await.unwrap();
     assert_eq!(f.sweep().await.reclaimed, 1);
     clock.advance(Duration::from_secs(1));

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use lapsed_core::Name;
 use lapsed_core::owner::{Claim, OwnerStore};
-use lapsed_core::sessions::{Profile, SessionsStore};
-use lapsed_core::sweep::{Act, Batch, BatchId, Cursor, Outcome, PageRequest, Sweep};
+use lapsed_core::sessions::{SessionProfile, SessionsStore};
+use lapsed_core::sweep::{Batch, BatchId, Cursor, Outcome, PageRequest, PassMode, Sweep};
 use lapsed_embedded::{Embedded, EmbeddedSessions, Options};
 
 lapsed_testbed::steady_async_tests! {
@@ -30,7 +30,7 @@ async fn visit(sessions: &EmbeddedSessions, who: u64, stop: &AtomicBool) -> u64 
         salt = salt.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let id = name(&format!("s{}", (salt >> 33) % SESSIONS));
         let Some(standing) = sessions.connect(Some(&claim), &id).await.unwrap() else {
-            sessions.activate(&id, &Profile::default()).await.unwrap();
+            sessions.activate(&id, &SessionProfile::default()).await.unwrap();
             continue;
         };
         assert_eq!((standing.yours, standing.disconnected_ms), (1, None));
@@ -52,7 +52,7 @@ async fn sweep(sessions: &EmbeddedSessions, who: u64, stop: &AtomicBool, deleted
         let suspects = sessions.suspects(request).await.unwrap().suspects;
         number += 1;
         let id = BatchId { sweeper: format!("sweeper-{who}").into(), number };
-        let batch = Batch { id, suspects, act: Act::Reclaim, term: None };
+        let batch = Batch { id, suspects, act: PassMode::Reclaim, term: None };
         for outcome in sessions.reclaim(batch).await.unwrap().outcomes {
             assert_ne!(outcome, Outcome::Released, "everybody lives");
             deleted.fetch_add(u64::from(outcome.receipt().is_some()), Ordering::Relaxed);

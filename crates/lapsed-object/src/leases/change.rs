@@ -6,10 +6,10 @@
 use std::time::Duration;
 
 use lapsed_core::clock::jittered;
-use lapsed_core::leases::rules::{Attempt, Moment, Record, Staged};
+use lapsed_core::leases::rules::{AcquireOutcome, ClockReading, LeaseRecord, StagedState};
 use lapsed_core::leases::{
-    Acquire, Acquired, DECISION_TTL_MS, Decision, Described, Expiry, Fenced, Grant, LeaseKey, Loss,
-    Met, Removed, State, Subject, Token,
+    AcquireRequest, Acquired, DECISION_TTL_MS, Decision, Expiry, Fenced, Grant, LeaseInfo,
+    LeaseKey, LeaseState, LeaseToken, Loss, RemovedLease, Subject, WithCleared,
 };
 use lapsed_core::sweep::BatchId;
 use lapsed_core::{Error, Result};
@@ -25,11 +25,11 @@ const TRIES: u32 = 30;
 /// What is asked for.
 #[derive(Clone, Debug)]
 pub(crate) enum Change {
-    Acquire(Acquire),
-    Renew(Token, Option<u64>),
-    Release(Token),
-    SetState(Token, Option<State>),
-    Stage(Token, Option<Staged>),
+    Acquire(AcquireRequest),
+    Renew(LeaseToken, Option<u64>),
+    Release(LeaseToken),
+    SetState(LeaseToken, Option<LeaseState>),
+    Stage(LeaseToken, Option<StagedState>),
     Look,
 }
 
@@ -39,7 +39,7 @@ pub(crate) enum Asked {
     Held(Grant),
     Done,
     Lost(Loss),
-    Looked(Option<Described>),
+    Looked(Option<LeaseInfo>),
 }
 
 impl Asked {
@@ -89,7 +89,11 @@ struct Judged {
 
 impl ObjectLeases {
     /// Does it, however often somebody else is faster.
-    pub(crate) async fn change(&self, key: &LeaseKey, change: &Change) -> Result<Met<Asked>> {
+    pub(crate) async fn change(
+        &self,
+        key: &LeaseKey,
+        change: &Change,
+    ) -> Result<WithCleared<Asked>> {
         let _turn = self.cache.turn(key).await;
         // Whoever only looks wants to see what is there.
         let mut remembered = match change {
@@ -120,7 +124,7 @@ impl ObjectLeases {
                 if held.doc.epoch > 0 {
                     self.cache.put(key, held);
                 }
-                return Ok(Met { answer: judged.answer, cleared: Vec::new() });
+                return Ok(WithCleared { answer: judged.answer, cleared: Vec::new() });
             }
             // Nothing to change, but only remembered: writing it again shows that it is still so.
             if judged.doc.owed.len() > OWED_MAX {
@@ -145,7 +149,7 @@ impl ObjectLeases {
         held: &Held,
         mut judged: Judged,
         sent_ms: i64,
-    ) -> Result<Option<Met<Asked>>> {
+    ) -> Result<Option<WithCleared<Asked>>> {
         // Whatever becomes of it: what was remembered is no longer so.
         self.cache.forget(key);
         let subject = Subject::Lease(key.clone());
@@ -159,7 +163,7 @@ impl ObjectLeases {
             let Asked::Granted(grant) = &judged.answer else { return Ok(None) };
             return self.lengthen(key, &written, grant, judged.cleared).await;
         }
-        Ok(Some(Met { answer: judged.answer, cleared: judged.cleared }))
+        Ok(Some(WithCleared { answer: judged.answer, cleared: judged.cleared }))
     }
 
     /// Whether the answer shows that the store's clock was ahead of the latest that was thought of.
@@ -175,14 +179,14 @@ impl ObjectLeases {
         held: &Held,
         grant: &Grant,
         cleared: Vec<Expiry>,
-    ) -> Result<Option<Met<Asked>>> {
+    ) -> Result<Option<WithCleared<Asked>>> {
         let renewal = Change::Renew(grant.token, Some(grant.ttl_ms));
         let (held, mut judged) = self.judge(key, held.clone(), &renewal).await?;
         let subject = Subject::Lease(key.clone());
         self.file_before(&subject, &mut judged.doc).await?;
         let written = self.ground.replace(&held, judged.doc).await?;
         self.cache.forget(key);
-        Ok(written.map(|_| Met { answer: judged.answer, cleared }))
+        Ok(written.map(|_| WithCleared { answer: judged.answer, cleared }))
     }
 
     /// What becomes of the record, by the rules; and the record that was judged.
@@ -215,7 +219,7 @@ impl ObjectLeases {
                 deadline_ms: over.lease.deadline_ms,
                 at_ms: at.judging_ms,
             });
-            doc.owed.push(Debt { removed: Removed::Lease(over), judged_ms: at.judging_ms });
+            doc.owed.push(Debt { removed: RemovedLease::Lease(over), judged_ms: at.judging_ms });
         }
         let answer = apply(key, record, change, decision, &at);
         Ok((held, Judged { answer, doc, cleared, read_again }))
@@ -259,7 +263,11 @@ impl ObjectLeases {
 }
 
 /// The transaction whose decision must be known before the lease ends, if this ends it.
-fn to_settle<'d>(doc: &'d Doc, change: &Change, at: &Moment) -> Option<&'d lapsed_core::Name> {
+fn to_settle<'d>(
+    doc: &'d Doc,
+    change: &Change,
+    at: &ClockReading,
+) -> Option<&'d lapsed_core::Name> {
     let Content::Lease(_, record) = &doc.content else { return None };
     let ends = match change {
         Change::Release(token) => record.check(*token).is_ok(),
@@ -277,10 +285,10 @@ pub(crate) fn intent(doc: &Doc) -> Intent {
 /// Does what was asked to a record that holds nothing that is over.
 fn apply(
     key: &LeaseKey,
-    record: &mut Record,
+    record: &mut LeaseRecord,
     change: &Change,
     decision: Option<Decision>,
-    at: &Moment,
+    at: &ClockReading,
 ) -> Asked {
     let fenced =
         |done: std::result::Result<(), Loss>| done.map_or_else(Asked::Lost, |()| Asked::Done);
@@ -291,8 +299,8 @@ fn apply(
             let grant =
                 record.grant(key, at).expect("whoever acquires or is held off sees a lease");
             match attempt {
-                Attempt::Granted | Attempt::Repeated => Asked::Granted(grant),
-                Attempt::Held => Asked::Held(grant),
+                AcquireOutcome::Granted | AcquireOutcome::Repeated => Asked::Granted(grant),
+                AcquireOutcome::Held => Asked::Held(grant),
             }
         }
         Change::Renew(token, ttl_ms) => match record.renew(*token, *ttl_ms, at) {

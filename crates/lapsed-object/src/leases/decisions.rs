@@ -4,8 +4,8 @@
 //! receipt; empty it counts as "nothing there", and the sweep removes it. Deleting is not a conditional
 //! write on every store, and a late delete must never hit a decision that was made anew.
 
-use lapsed_core::leases::rules::{Marker, Moment};
-use lapsed_core::leases::{Decided, Decision, Expiry, Met, Removed, Subject};
+use lapsed_core::leases::rules::{ClockReading, DecisionMarker};
+use lapsed_core::leases::{Decision, DecisionInfo, Expiry, RemovedLease, Subject, WithCleared};
 use lapsed_core::{Error, Name, Result};
 
 use super::ObjectLeases;
@@ -20,47 +20,53 @@ impl ObjectLeases {
         txn: &Name,
         decision: Decision,
         ttl_ms: u64,
-    ) -> Result<Met<Decided>> {
+    ) -> Result<WithCleared<DecisionInfo>> {
         let subject = Subject::Decision(txn.clone());
         for attempt in 0..TRIES {
             let held = self.ground.load(&subject).await?;
             let at = self.ground.moment().await?;
             if let Some(marker) = live(&held.doc, &at) {
-                return Ok(Met::clean(decided(txn, marker, false, &at)));
+                return Ok(WithCleared::clean(decided(txn, marker, false, &at)));
             }
             let mut doc = held.doc.clone();
             let cleared = clear(&mut doc, &at);
-            let marker = Marker::new(decision, ttl_ms, &at);
+            let marker = DecisionMarker::new(decision, ttl_ms, &at);
             doc.content = Content::Decision(txn.clone(), Some(marker.clone()));
             self.file_before(&subject, &mut doc).await?;
             if let Some(written) = self.ground.replace(&held, doc).await? {
                 self.file_after(&subject, &written.doc).await?;
-                return Ok(Met { answer: decided(txn, &marker, true, &at), cleared });
+                return Ok(WithCleared { answer: decided(txn, &marker, true, &at), cleared });
             }
             self.pause(attempt).await;
         }
         Err(self.too_many(txn))
     }
 
-    pub(crate) async fn decision_kept(&self, txn: &Name) -> Result<Met<Option<Decided>>> {
+    pub(crate) async fn decision_kept(
+        &self,
+        txn: &Name,
+    ) -> Result<WithCleared<Option<DecisionInfo>>> {
         let subject = Subject::Decision(txn.clone());
         for attempt in 0..TRIES {
             let held = self.ground.load(&subject).await?;
             let at = self.ground.moment().await?;
             if let Some(marker) = live(&held.doc, &at) {
-                return Ok(Met::clean(Some(decided(txn, marker, false, &at))));
+                return Ok(WithCleared::clean(Some(decided(txn, marker, false, &at))));
             }
             let mut doc = held.doc.clone();
             let cleared = clear(&mut doc, &at);
             if cleared.is_empty() || self.ground.replace(&held, doc).await?.is_some() {
-                return Ok(Met { answer: None, cleared });
+                return Ok(WithCleared { answer: None, cleared });
             }
             self.pause(attempt).await;
         }
         Err(self.too_many(txn))
     }
 
-    pub(crate) async fn look_at_decision(&self, txn: &Name) -> Result<Option<(Decided, bool)>> {
+    pub(crate) async fn look_at_decision(
+        &self,
+        txn: &Name,
+    ) -> Result<Option<(DecisionInfo, bool)>> {
         let held = self.ground.load(&Subject::Decision(txn.clone())).await?;
         let at = self.ground.moment().await?;
         let Content::Decision(_, Some(marker)) = &held.doc.content else { return Ok(None) };
@@ -68,7 +74,7 @@ impl ObjectLeases {
     }
 
     /// Makes a decision again, as its receipt has it. False: there is one by now.
-    pub(crate) async fn decide_again(&self, txn: &Name, marker: &Marker) -> Result<bool> {
+    pub(crate) async fn decide_again(&self, txn: &Name, marker: &DecisionMarker) -> Result<bool> {
         Ok(self.decide_once(txn, marker.decision, marker.ttl_ms).await?.answer.first)
     }
 
@@ -86,7 +92,7 @@ impl ObjectLeases {
 }
 
 /// Empties a marker that is over, and notes the receipt.
-pub(crate) fn clear(doc: &mut Doc, at: &Moment) -> Vec<Expiry> {
+pub(crate) fn clear(doc: &mut Doc, at: &ClockReading) -> Vec<Expiry> {
     let Content::Decision(txn, marker) = &mut doc.content else { return Vec::new() };
     let Some(over) = marker.take_if(|marker| marker.is_expired(at)) else { return Vec::new() };
     let expiry = Expiry {
@@ -94,20 +100,20 @@ pub(crate) fn clear(doc: &mut Doc, at: &Moment) -> Vec<Expiry> {
         deadline_ms: over.deadline_ms,
         at_ms: at.judging_ms,
     };
-    doc.owed.push(Debt { removed: Removed::Decision(over), judged_ms: at.judging_ms });
+    doc.owed.push(Debt { removed: RemovedLease::Decision(over), judged_ms: at.judging_ms });
     vec![expiry]
 }
 
 /// The decision that stands.
-fn live<'d>(doc: &'d Doc, at: &Moment) -> Option<&'d Marker> {
+fn live<'d>(doc: &'d Doc, at: &ClockReading) -> Option<&'d DecisionMarker> {
     match &doc.content {
         Content::Decision(_, marker) => marker.as_ref().filter(|marker| !marker.is_expired(at)),
         Content::Lease(..) => None,
     }
 }
 
-fn decided(txn: &Name, marker: &Marker, first: bool, at: &Moment) -> Decided {
-    Decided {
+fn decided(txn: &Name, marker: &DecisionMarker, first: bool, at: &ClockReading) -> DecisionInfo {
+    DecisionInfo {
         txn: txn.clone(),
         decision: marker.decision,
         first,

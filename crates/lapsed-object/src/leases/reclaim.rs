@@ -6,10 +6,10 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use lapsed_core::leases::rules::Moment;
-use lapsed_core::leases::{Removed, Subject};
+use lapsed_core::leases::rules::ClockReading;
+use lapsed_core::leases::{RemovedLease, Subject};
 use lapsed_core::receipt::Receipt;
-use lapsed_core::sweep::{Act, Batch, BatchAnswer, BatchId, Outcome, Refusal, Suspect};
+use lapsed_core::sweep::{Batch, BatchAnswer, BatchId, Outcome, PassMode, Refusal, Suspect};
 use lapsed_core::{Error, Name, Result};
 
 use super::change::intent;
@@ -87,8 +87,10 @@ impl ObjectLeases {
             let plans: Result<Vec<Plan>> = some_at_once(plans).await.into_iter().collect();
             let plans = plans?;
             match batch.act {
-                Act::DryRun => outcomes.extend(plans.iter().map(|plan| plan.verdict.preview())),
-                Act::Reclaim => outcomes.extend(self.carry_out(&batch.id, plans).await?),
+                PassMode::DryRun => {
+                    outcomes.extend(plans.iter().map(|plan| plan.verdict.preview()))
+                }
+                PassMode::Reclaim => outcomes.extend(self.carry_out(&batch.id, plans).await?),
             }
         }
         Ok(answer(outcomes))
@@ -112,8 +114,8 @@ impl ObjectLeases {
             return Ok(plan);
         }
         let seen = match batch.act {
-            Act::Reclaim => self.walks.take(&suspect.key),
-            Act::DryRun => self.walks.seen(&suspect.key),
+            PassMode::Reclaim => self.walks.take(&suspect.key),
+            PassMode::DryRun => self.walks.seen(&suspect.key),
         };
         let Seen { entries, held } = seen.unwrap_or(Seen { entries: Vec::new(), held: None });
         plan.entries = match entries.is_empty() {
@@ -164,7 +166,7 @@ impl ObjectLeases {
     async fn judge_held(&self, plan: &mut Plan, mut held: Held, batch: &Batch) -> Result<()> {
         let at = self.ground.moment().await?;
         plan.verdict = verdict(&held, &plan.suspect, &at);
-        if plan.verdict == Verdict::Over && batch.act == Act::Reclaim && has_staged(&held) {
+        if plan.verdict == Verdict::Over && batch.act == PassMode::Reclaim && has_staged(&held) {
             // What was listed may have been renewed since, and a transaction is rolled back for good.
             match self.newest(&plan.suspect, None, &plan.entries).await? {
                 Ok(now) => held = now,
@@ -177,7 +179,7 @@ impl ObjectLeases {
         }
         let mut next = held.clone();
         let mut own = None;
-        if plan.verdict == Verdict::Over && batch.act == Act::Reclaim {
+        if plan.verdict == Verdict::Over && batch.act == PassMode::Reclaim {
             own = self.clear(&mut next, &at).await?;
         }
         if plan.verdict == Verdict::Free {
@@ -199,7 +201,7 @@ impl ObjectLeases {
     }
 
     /// Clears what is over; what is owed for it.
-    async fn clear(&self, next: &mut Held, at: &Moment) -> Result<Option<Debt>> {
+    async fn clear(&self, next: &mut Held, at: &ClockReading) -> Result<Option<Debt>> {
         let owed = next.doc.owed.len();
         match &mut next.doc.content {
             Content::Lease(_, record) => {
@@ -208,8 +210,10 @@ impl ObjectLeases {
                     None => None,
                 };
                 let cleared = record.clear(at, decision);
-                let debt =
-                    |cleared| Debt { removed: Removed::Lease(cleared), judged_ms: at.judging_ms };
+                let debt = |cleared| Debt {
+                    removed: RemovedLease::Lease(cleared),
+                    judged_ms: at.judging_ms,
+                };
                 Ok(cleared.map(debt))
             }
             Content::Decision(..) => {
@@ -406,7 +410,7 @@ fn has_staged(held: &Held) -> bool {
 }
 
 /// How an object stands to what was suspected.
-fn verdict(held: &Held, suspect: &Suspect, at: &Moment) -> Verdict {
+fn verdict(held: &Held, suspect: &Suspect, at: &ClockReading) -> Verdict {
     let Some((_, token)) = held.doc.holder() else { return Verdict::Free };
     let over = match &held.doc.content {
         Content::Lease(_, record) => record.expired(at).is_some(),

@@ -6,8 +6,8 @@
 use async_trait::async_trait;
 use lapsed_core::Result;
 use lapsed_core::leases::DECISIONS;
-use lapsed_core::reconcile::{Change, Healed, Reconcile, Reconciled};
-use lapsed_core::sweep::{Act, Cursor};
+use lapsed_core::reconcile::{Healed, IndexChange, Reconcile, Reconciled};
+use lapsed_core::sweep::{Cursor, PassMode};
 
 use super::{ObjectLeases, some_at_once};
 use crate::ground::{Found, index_name};
@@ -17,12 +17,12 @@ use crate::objects::ListRequest;
 /// What was found of one object.
 enum Looked {
     Left(&'static str),
-    Missing(Change),
+    Missing(IndexChange),
 }
 
 #[async_trait]
 impl Reconcile for ObjectLeases {
-    async fn reconcile(&self, after: Cursor, limit: usize, act: Act) -> Result<Reconciled> {
+    async fn reconcile(&self, after: Cursor, limit: usize, act: PassMode) -> Result<Reconciled> {
         let mut at = After::parse(after.0.as_deref());
         loop {
             let Some(place) = at.namespace.clone() else {
@@ -117,7 +117,7 @@ impl ObjectLeases {
         }
     }
 
-    async fn look_at(&self, place: &str, names: Vec<String>, act: Act) -> Result<Reconciled> {
+    async fn look_at(&self, place: &str, names: Vec<String>, act: PassMode) -> Result<Reconciled> {
         let mut page = Reconciled { examined: names.len() as u64, ..Reconciled::default() };
         let looks = names.into_iter().map(|name| self.compare(place, name, act)).collect();
         for looked in some_at_once(looks).await {
@@ -129,7 +129,7 @@ impl ObjectLeases {
         Ok(page)
     }
 
-    async fn compare(&self, place: &str, name: String, act: Act) -> Result<Looked> {
+    async fn compare(&self, place: &str, name: String, act: PassMode) -> Result<Looked> {
         let path = format!("{}{name}", self.objects_of(place));
         let namespace = Some(place).filter(|place| *place != DECISIONS);
         let doc = match self.ground.find(&path, namespace).await? {
@@ -156,10 +156,10 @@ impl ObjectLeases {
                 return Ok(Looked::Left("indexed"));
             }
         }
-        if act == Act::Reclaim {
+        if act == PassMode::Reclaim {
             self.ground.file(&subject, &buckets[0]).await?;
         }
-        Ok(Looked::Missing(Change {
+        Ok(Looked::Missing(IndexChange {
             key: subject.name().to_string(),
             what: Healed::Added,
             why: format!("no entry of the index pointed to it; filed under {}", buckets[0]),

@@ -1,8 +1,8 @@
 //! Putting back what a receipt removed. The grant comes first and names the receipt; then the receipt is
 //! marked. Whoever dies in between leaves a receipt that says "not yet", and repeating finds the grant.
 
-use lapsed_core::leases::rules::Cleared;
-use lapsed_core::leases::{Removed, Subject};
+use lapsed_core::leases::rules::ClearedLease;
+use lapsed_core::leases::{RemovedLease, Subject};
 use lapsed_core::receipt::Receipt;
 use lapsed_core::system::Restored;
 use lapsed_core::{Error, Name, Result};
@@ -20,16 +20,16 @@ impl ObjectLeases {
         if receipt.restored_ms.is_some() {
             return refused("it was put back before");
         }
-        let removed: Removed =
+        let removed: RemovedLease =
             serde_json::from_value(receipt.removed.clone()).map_err(|error| Error::Corrupt {
                 store: self.ground.name().to_owned(),
                 what: format!("receipt {}: {error}", receipt.id),
             })?;
         let restored = match (Subject::parse(receipt.key.as_str())?, removed) {
-            (Subject::Lease(key), Removed::Lease(cleared)) => {
+            (Subject::Lease(key), RemovedLease::Lease(cleared)) => {
                 self.lease_again(&Subject::Lease(key), &cleared, &receipt).await?
             }
-            (Subject::Decision(txn), Removed::Decision(marker)) => {
+            (Subject::Decision(txn), RemovedLease::Decision(marker)) => {
                 if !self.decide_again(&txn, &marker).await? {
                     return refused("there is a decision on it by now");
                 }
@@ -47,7 +47,7 @@ impl ObjectLeases {
     async fn lease_again(
         &self,
         subject: &Subject,
-        cleared: &Cleared,
+        cleared: &ClearedLease,
         receipt: &Receipt,
     ) -> Result<Restored> {
         let request = Name::new(&format!("~restore-{}", receipt.id.seq))?;

@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use lapsed_core::clock::{Clock, SystemClock};
 use lapsed_core::leases::conformance::contend::{Contender, number};
-use lapsed_core::leases::conformance::history::{Event, check};
+use lapsed_core::leases::conformance::history::{HistoryEvent, check};
 use lapsed_core::leases::conformance::{keys, policy};
 use lapsed_core::leases::{LeaseKey, LeasesStore};
 use lapsed_core::receipt::ReceiptQuery;
 use lapsed_core::store::Store;
-use lapsed_core::sweep::Act;
+use lapsed_core::sweep::PassMode;
 use lapsed_testbed::{ObjectEngine, ObjectServer, Program};
 
 use crate::fixture::{Site, config_by, layout, open, prefix, system};
@@ -59,14 +59,14 @@ impl Stage {
         .unwrap()
     }
 
-    fn events(&self) -> Vec<Event> {
+    fn events(&self) -> Vec<HistoryEvent> {
         let files = std::fs::read_dir(self.dir.path()).unwrap();
         files.flat_map(|file| read(&file.unwrap().path())).collect()
     }
 }
 
 /// What one life wrote down. The last line of one that was killed may be half a line.
-fn read(path: &Path) -> Vec<Event> {
+fn read(path: &Path) -> Vec<HistoryEvent> {
     let lines = BufReader::new(File::open(path).unwrap()).lines();
     lines.map_while(|line| serde_json::from_str(&line.unwrap()).ok()).collect()
 }
@@ -89,7 +89,7 @@ async fn plays_its_part() {
     let mut file = OpenOptions::new().create(true).append(true).open(path).unwrap();
     let who = std::env::var(WHO).unwrap();
     let contender = Contender { who, keys: all_keys(), ttl: TTL, rounds: ROUNDS };
-    let mut tell = |event: Event| {
+    let mut tell = |event: HistoryEvent| {
         let line = serde_json::to_string(&event).unwrap() + "\n";
         file.write_all(line.as_bytes()).unwrap();
     };
@@ -100,7 +100,7 @@ async fn plays_its_part() {
 async fn sweep(site: &Site) {
     let f = Site::of(site.store.clone(), site.leases.clone()).fixture();
     loop {
-        f.pass("sweeper", Act::Reclaim, policy()).await;
+        f.pass("sweeper", PassMode::Reclaim, policy()).await;
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
 }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use lapsed_core::leases::conformance::{Fixture, done, json, key};
-use lapsed_core::leases::{Acquired, LeaseKey, LeasesStore, Ticket};
+use lapsed_core::leases::conformance::{LeasesFixture, done, json, key};
+use lapsed_core::leases::{Acquired, LeaseKey, LeaseTicket, LeasesStore};
 use lapsed_core::sweep::policy::Policy;
 use lapsed_object::{LeasesLayout, RequestKind};
 use lapsed_testbed::{HttpProxy, ObjectEngine, ObjectServer};
@@ -28,8 +28,8 @@ impl Site {
     }
 }
 
-async fn acquire(leases: &dyn LeasesStore, key: &LeaseKey, ttl: Duration) -> Ticket {
-    let wish = lapsed_core::leases::Acquire {
+async fn acquire(leases: &dyn LeasesStore, key: &LeaseKey, ttl: Duration) -> LeaseTicket {
+    let wish = lapsed_core::leases::AcquireRequest {
         key: key.clone(),
         owner: lapsed_core::Name::new("o").unwrap(),
         ttl_ms: ttl.as_millis() as u64,
@@ -106,7 +106,7 @@ async fn whoever_is_held_off_costs_one_read() {
     let k = key("k");
     acquire(&*holder.leases, &k, LONG).await;
     let rival = site(ObjectEngine::Seaweed, &home, wide());
-    let wish = lapsed_core::leases::Acquire {
+    let wish = lapsed_core::leases::AcquireRequest {
         key: k.clone(),
         owner: lapsed_core::Name::new("rival").unwrap(),
         ttl_ms: 5_000,
@@ -135,9 +135,9 @@ async fn a_sweep_costs_less_than_four_requests_a_lease() {
     pass(&site.store, SHORT + BUCKET).await;
     site.asked();
     let before = site.store.requests();
-    let f: Fixture = site.fixture();
+    let f: LeasesFixture = site.fixture();
     let policy = Policy { batch: 20, ..lapsed_core::leases::conformance::policy() };
-    let report = f.pass("s", lapsed_core::sweep::Act::Reclaim, policy).await;
+    let report = f.pass("s", lapsed_core::sweep::PassMode::Reclaim, policy).await;
     assert_eq!((report.reclaimed, report.suspects), (100, 100), "{report:?}");
     let site = f.keep.downcast_ref::<Site>().unwrap();
     let after = site.store.requests();
@@ -182,13 +182,13 @@ async fn a_pass_keeps_its_budget() {
     let f = site.fixture();
     let policy = Policy { batch: 3, ..lapsed_core::leases::conformance::policy() };
     let sweeper = f.sweeper("s", policy);
-    let (_stopper, stop) = lapsed_core::schedule::Stop::channel();
-    let first = sweeper.pass(lapsed_core::sweep::Act::Reclaim, 0, &stop).await;
+    let (_stopper, stop) = lapsed_core::schedule::StopSignal::channel();
+    let first = sweeper.pass(lapsed_core::sweep::PassMode::Reclaim, 0, &stop).await;
     assert!(first.reclaimed > 0 && first.reclaimed < 12, "{first:?}");
     assert!(first.detail.unwrap().contains("20 requests per pass"));
     let mut reclaimed = first.reclaimed;
     for _ in 0..8 {
-        reclaimed += sweeper.pass(lapsed_core::sweep::Act::Reclaim, 0, &stop).await.reclaimed;
+        reclaimed += sweeper.pass(lapsed_core::sweep::PassMode::Reclaim, 0, &stop).await.reclaimed;
     }
     assert_eq!(reclaimed, 12);
 }

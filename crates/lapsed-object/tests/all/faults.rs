@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lapsed_core::Error;
 use lapsed_core::leases::conformance::{done, json, key, name};
-use lapsed_core::leases::{Acquire, Acquired, Decision, LeasesStore, Token};
+use lapsed_core::leases::{AcquireRequest, Acquired, Decision, LeaseToken, LeasesStore};
 use lapsed_core::sweep::{Cursor, PageRequest, Sweep};
 use lapsed_testbed::{Fault, HttpProxy, ObjectEngine, ObjectServer, Rule};
 
@@ -24,11 +24,11 @@ impl Site {
     }
 }
 
-fn wish(owner: &str) -> Acquire {
-    Acquire { key: key("k"), owner: name(owner), ttl_ms: 600_000, request: None }
+fn wish(owner: &str) -> AcquireRequest {
+    AcquireRequest { key: key("k"), owner: name(owner), ttl_ms: 600_000, request: None }
 }
 
-async fn token(leases: &dyn LeasesStore) -> Option<Token> {
+async fn token(leases: &dyn LeasesStore) -> Option<LeaseToken> {
     leases.peek(&key("k")).await.unwrap().map(|found| found.token)
 }
 
@@ -47,7 +47,7 @@ async fn an_answer_lost_after_the_write_is_settled() {
             let site = Site::proxied(engine);
             site.faulty().add(Rule::next("PUT", "/meta/", fault.clone()));
             let grant = granted(site.leases.acquire(&wish("a")).await.unwrap().answer);
-            assert_eq!(grant.token, Token(1), "{engine:?} {fault:?}");
+            assert_eq!(grant.token, LeaseToken(1), "{engine:?} {fault:?}");
             for step in 0..3 {
                 site.faulty().add(Rule::next("PUT", "/meta/", fault.clone()));
                 let ticket = grant.ticket();
@@ -61,7 +61,10 @@ async fn an_answer_lost_after_the_write_is_settled() {
             }
             assert!(site.faulty().is_done());
             let there = site.truth(engine).leases.peek(&key("k")).await.unwrap().unwrap();
-            assert_eq!((there.token, there.lease, there.state), (Token(1), None, Some(json("s"))));
+            assert_eq!(
+                (there.token, there.lease, there.state),
+                (LeaseToken(1), None, Some(json("s")))
+            );
         }
     }
 }
@@ -85,7 +88,10 @@ async fn throttling_is_waited_for_and_then_told() {
     for engine in BOTH {
         let site = Site::proxied(engine);
         site.faulty().add(Rule { times: 2, ..Rule::next("PUT", "/meta/", Fault::Answer(503)) });
-        assert_eq!(granted(site.leases.acquire(&wish("a")).await.unwrap().answer).token, Token(1));
+        assert_eq!(
+            granted(site.leases.acquire(&wish("a")).await.unwrap().answer).token,
+            LeaseToken(1)
+        );
         assert_eq!(site.store.requests().throttled, 2);
         let other = Site::proxied(engine);
         other.faulty().add(Rule::always("PUT", "/meta/", Fault::Answer(429)));
@@ -102,7 +108,7 @@ async fn a_made_up_412_costs_another_round_and_no_token() {
         let site = Site::proxied(engine);
         site.faulty().add(Rule::next("PUT", "/meta/", Fault::Answer(412)));
         let grant = granted(site.leases.acquire(&wish("a")).await.unwrap().answer);
-        assert_eq!(grant.token, Token(1));
+        assert_eq!(grant.token, LeaseToken(1));
         site.faulty().add(Rule::next("PUT", "/meta/", Fault::Answer(412)));
         done(site.leases.renew(&grant.ticket(), None).await.unwrap().answer);
     }
@@ -120,17 +126,17 @@ async fn a_time_out_is_an_error_and_the_next_attempt_finds_what_was_done() {
     let leases = store.leases(crate::fixture::system(), layout()).unwrap();
     proxy.add(Rule::always("", "/meta/", Fault::DelayAnswer(Duration::from_secs(4))));
     let request = Some(name("r1"));
-    let wish = Acquire { request, ..wish("a") };
+    let wish = AcquireRequest { request, ..wish("a") };
     let error = leases.acquire(&wish).await.unwrap_err();
     assert!(matches!(error, Error::Unavailable { .. }), "{error}");
     proxy.clear();
     let grant = granted(leases.acquire(&wish).await.unwrap().answer);
-    assert_eq!(grant.token, Token(1));
+    assert_eq!(grant.token, LeaseToken(1));
     lapsed_testbed::until("the late ones", Duration::from_secs(20), || {
         Ok(proxy.is_idle().then_some(()))
     })
     .unwrap();
-    assert_eq!(token(&*leases).await, Some(Token(1)));
+    assert_eq!(token(&*leases).await, Some(LeaseToken(1)));
 }
 
 /// X2: a read that fails is not "nothing there".

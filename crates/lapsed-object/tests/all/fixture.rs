@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lapsed_core::clock::{Clock, SystemClock};
-use lapsed_core::leases::conformance::Fixture;
+use lapsed_core::leases::conformance::LeasesFixture;
 use lapsed_core::store::Store;
 use lapsed_core::{Kind, SystemId};
 use lapsed_object::{LeasesLayout, ObjectConfig, ObjectLeases, ObjectStore};
@@ -93,15 +93,15 @@ impl Site {
     }
 
     /// As the suite wants it, with a clock that is known well.
-    pub async fn sharp_fixture(self) -> Fixture {
+    pub async fn sharp_fixture(self) -> LeasesFixture {
         sharpen(&self.store).await;
         self.fixture()
     }
 
     /// As the suite wants it.
-    pub fn fixture(self) -> Fixture {
+    pub fn fixture(self) -> LeasesFixture {
         let store = self.store.clone();
-        Fixture {
+        LeasesFixture {
             leases: self.leases.clone(),
             store: self.store.clone(),
             ttl: TTL,

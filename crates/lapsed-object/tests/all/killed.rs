@@ -4,11 +4,11 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use lapsed_core::leases::conformance::{Fixture, key, name};
-use lapsed_core::leases::{Acquire, LeaseKey, LeasesStore};
+use lapsed_core::leases::conformance::{LeasesFixture, key, name};
+use lapsed_core::leases::{AcquireRequest, LeaseKey, LeasesStore};
 use lapsed_core::receipt::{Receipt, ReceiptQuery};
 use lapsed_core::store::Store;
-use lapsed_core::sweep::{Act, Batch, BatchId, Cursor, PageRequest, Suspect, Sweep};
+use lapsed_core::sweep::{Batch, BatchId, Cursor, PageRequest, PassMode, Suspect, Sweep};
 use lapsed_testbed::{Fault, HttpProxy, ObjectEngine, ObjectServer, Rule};
 
 use crate::fixture::{BUCKET, Site, layout, pass, prefix, sharpen, system};
@@ -30,7 +30,7 @@ async fn ripe(home: &str) -> (Site, Vec<Suspect>) {
     sharpen(&site.store).await;
     for key in keys() {
         let ttl_ms = TTL.as_millis() as u64;
-        let wish = Acquire { key, owner: name("dead"), ttl_ms, request: None };
+        let wish = AcquireRequest { key, owner: name("dead"), ttl_ms, request: None };
         site.leases.acquire(&wish).await.unwrap();
     }
     pass(&site.store, TTL + BUCKET).await;
@@ -43,7 +43,7 @@ async fn ripe(home: &str) -> (Site, Vec<Suspect>) {
 
 fn batch(suspects: Vec<Suspect>) -> Batch {
     let id = BatchId { sweeper: "mortal".into(), number: 1 };
-    Batch { id, suspects, act: Act::Reclaim, term: None }
+    Batch { id, suspects, act: PassMode::Reclaim, term: None }
 }
 
 async fn receipts(site: &Site) -> Vec<Receipt> {
@@ -63,7 +63,7 @@ async fn assert_exactly_once(site: &Site, when: &str) {
 }
 
 /// Another process takes over: passes until there is nothing to do.
-async fn take_over(home: &str) -> Fixture {
+async fn take_over(home: &str) -> LeasesFixture {
     let other = Site::at(ObjectEngine::Seaweed, home, layout(), None);
     let f = other.fixture();
     for _ in 0..20 {
@@ -145,17 +145,17 @@ async fn a_store_that_goes_away_in_the_middle_leaves_doubt_that_is_settled() {
     proxy.add(Rule::always("", "/meta/", Fault::DropRequest).skip(KEYS + 1));
     proxy.add(Rule::always("PUT", "/receipts/", Fault::DropRequest).skip(1));
     let sweeper = f.sweeper("s", lapsed_core::leases::conformance::policy());
-    let (_stopper, stop) = lapsed_core::schedule::Stop::channel();
-    let first = sweeper.pass(Act::Reclaim, 0, &stop).await;
+    let (_stopper, stop) = lapsed_core::schedule::StopSignal::channel();
+    let first = sweeper.pass(PassMode::Reclaim, 0, &stop).await;
     assert_eq!((first.reclaimed, first.errors), (0, 1), "{first:?}");
     assert!(sweeper.is_in_doubt());
     proxy.clear();
     // A store that was away holds the brake for a while.
     let until_ms = f.now_ms().await + 600_000;
-    f.set_brake(lapsed_core::sweep::brake::Setting::Release { until_ms }).await;
+    f.set_brake(lapsed_core::sweep::brake::BrakeSetting::Release { until_ms }).await;
     let mut reclaimed = 0;
     for _ in 0..10 {
-        let report = sweeper.pass(Act::Reclaim, 0, &stop).await;
+        let report = sweeper.pass(PassMode::Reclaim, 0, &stop).await;
         reclaimed += report.reclaimed;
         if report.suspects == 0 && report.errors == 0 {
             break;

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use lapsed_core::Error;
-use lapsed_core::leases::conformance::{Fixture, done, key, name};
-use lapsed_core::leases::{Acquire, Acquired, Decision, Grant, LeaseKey, LeasesStore};
+use lapsed_core::leases::conformance::{LeasesFixture, done, key, name};
+use lapsed_core::leases::{AcquireRequest, Acquired, Decision, Grant, LeaseKey, LeasesStore};
 use lapsed_core::reconcile::{Healed, Reconcile};
-use lapsed_core::sweep::{Act, Cursor, Outcome, Refusal};
+use lapsed_core::sweep::{Cursor, Outcome, PassMode, Refusal};
 use lapsed_object::LeasesLayout;
 use lapsed_testbed::{
     BUCKET as PLACE, Fault, HttpProxy, ObjectEngine, ObjectServer, Rule, http_call,
@@ -17,9 +17,9 @@ use crate::fixture::{BUCKET, Site, layout, pass, prefix, sharpen};
 const TTL: Duration = Duration::from_secs(1);
 const ENGINE: ObjectEngine = ObjectEngine::Moto;
 
-fn wish(key: &LeaseKey, ttl: Duration) -> Acquire {
+fn wish(key: &LeaseKey, ttl: Duration) -> AcquireRequest {
     let ttl_ms = ttl.as_millis() as u64;
-    Acquire { key: key.clone(), owner: name("a"), ttl_ms, request: None }
+    AcquireRequest { key: key.clone(), owner: name("a"), ttl_ms, request: None }
 }
 
 async fn acquire(site: &Site, key: &LeaseKey, ttl: Duration) -> Grant {
@@ -55,7 +55,7 @@ fn names(site: &Site, part: &str) -> Vec<String> {
     keys.filter(|key| key.contains(part)).map(str::to_owned).collect()
 }
 
-async fn sweep(f: &Fixture) -> lapsed_core::sweep::PassReport {
+async fn sweep(f: &LeasesFixture) -> lapsed_core::sweep::PassReport {
     f.sweep().await
 }
 
@@ -245,7 +245,7 @@ async fn a_spoilt_record_does_not_end_a_listing() {
     }
     assert_eq!(by_hand("PUT", &format!("/{}/n/meta/k1.pb", site.prefix)).status, 200);
     let namespace = key("x").namespace;
-    let keys = |page: Vec<lapsed_core::leases::Described>| -> Vec<String> {
+    let keys = |page: Vec<lapsed_core::leases::LeaseInfo>| -> Vec<String> {
         page.iter().map(|one| one.key.to_string()).collect()
     };
     let page = site.leases.list(&namespace, None, 2).await.unwrap();
@@ -301,7 +301,7 @@ async fn reconcile_makes_missing_entries_again() {
     }
     assert_eq!(site.leases.extent().await.unwrap(), 6);
     assert_eq!(site.leases.cost().await.unwrap(), Some(13));
-    for (act, wanted) in [(Act::DryRun, 4), (Act::Reclaim, 4), (Act::Reclaim, 0)] {
+    for (act, wanted) in [(PassMode::DryRun, 4), (PassMode::Reclaim, 4), (PassMode::Reclaim, 0)] {
         let mut after = Cursor::default();
         let (mut added, mut examined, mut pages) = (0, 0, 0);
         loop {

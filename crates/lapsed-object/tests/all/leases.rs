@@ -1,6 +1,6 @@
 //! The conformance suite of `leases`, on every server that holds what it promises.
 
-use lapsed_core::leases::conformance::Fixture;
+use lapsed_core::leases::conformance::LeasesFixture;
 use lapsed_testbed::ObjectEngine;
 
 use crate::fixture::Site;
@@ -8,7 +8,7 @@ use crate::fixture::Site;
 mod seaweed {
     use super::*;
 
-    async fn make() -> Fixture {
+    async fn make() -> LeasesFixture {
         Site::new(ObjectEngine::Seaweed).sharp_fixture().await
     }
 
@@ -18,7 +18,7 @@ mod seaweed {
 mod moto {
     use super::*;
 
-    async fn make() -> Fixture {
+    async fn make() -> LeasesFixture {
         Site::new(ObjectEngine::Moto).sharp_fixture().await
     }
 
@@ -28,7 +28,7 @@ mod moto {
 mod azurite {
     use super::*;
 
-    async fn make() -> Fixture {
+    async fn make() -> LeasesFixture {
         Site::new(ObjectEngine::Azurite).sharp_fixture().await
     }
 

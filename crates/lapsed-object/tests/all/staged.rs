@@ -4,8 +4,10 @@
 use std::time::Duration;
 
 use lapsed_core::leases::conformance::{done, key, name};
-use lapsed_core::leases::rules::Staged;
-use lapsed_core::leases::{Acquire, Acquired, Decision, Grant, LeaseKey, LeasesStore, State};
+use lapsed_core::leases::rules::StagedState;
+use lapsed_core::leases::{
+    AcquireRequest, Acquired, Decision, Grant, LeaseKey, LeaseState, LeasesStore,
+};
 use lapsed_core::sweep::Outcome;
 use lapsed_testbed::{BUCKET as PLACE, ObjectEngine, ObjectServer, http_call};
 
@@ -14,8 +16,13 @@ use crate::fixture::{BUCKET, Site, layout, pass, prefix, sharpen};
 const TTL: Duration = Duration::from_secs(1);
 const ENGINE: ObjectEngine = ObjectEngine::Moto;
 
-fn wish(key: &LeaseKey, ttl: Duration) -> Acquire {
-    Acquire { key: key.clone(), owner: name("a"), ttl_ms: ttl.as_millis() as u64, request: None }
+fn wish(key: &LeaseKey, ttl: Duration) -> AcquireRequest {
+    AcquireRequest {
+        key: key.clone(),
+        owner: name("a"),
+        ttl_ms: ttl.as_millis() as u64,
+        request: None,
+    }
 }
 
 async fn acquire(site: &Site, key: &LeaseKey, ttl: Duration) -> Grant {
@@ -26,8 +33,8 @@ async fn acquire(site: &Site, key: &LeaseKey, ttl: Duration) -> Grant {
     }
 }
 
-fn work(txn: &str) -> Staged {
-    Staged { txn: name(txn), state: State::Json(serde_json::json!({"page": 7})) }
+fn work(txn: &str) -> StagedState {
+    StagedState { txn: name(txn), state: LeaseState::Json(serde_json::json!({"page": 7})) }
 }
 
 async fn stage(site: &Site, grant: &Grant, txn: &str) {
@@ -47,7 +54,7 @@ async fn trap_d3_what_is_only_remembered_rolls_nothing_back() {
     let long = Some(600_000);
     done(other.leases.renew(&grant.ticket(), long).await.unwrap().answer);
     pass(&one.store, TTL).await;
-    let rival = Acquire { owner: name("b"), ..wish(&k, TTL) };
+    let rival = AcquireRequest { owner: name("b"), ..wish(&k, TTL) };
     let answer = one.leases.acquire(&rival).await.unwrap().answer;
     assert!(matches!(answer, Acquired::Held(_)), "{answer:?}");
     let decided = other.leases.decide(&name("t"), Decision::Commit, 60_000).await.unwrap().answer;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use lapsed_availability::{Changed, Profile, ProviderState};
+use lapsed_availability::{ProviderChange, ProviderProfile, ProviderState};
 use lapsed_core::Name;
 
 use crate::availability::PostgresTruth;
@@ -98,7 +98,10 @@ impl Names {
 }
 
 impl PostgresTruth {
-    pub(super) async fn try_put_provider(&self, profile: &Profile) -> Tried<Changed> {
+    pub(super) async fn try_put_provider(
+        &self,
+        profile: &ProviderProfile,
+    ) -> Tried<ProviderChange> {
         let names = self.names().await?;
         names.provider.demand(&profile.id)?;
         let (call, locked) =
@@ -111,8 +114,8 @@ impl PostgresTruth {
         &self,
         call: &Call,
         locked: &BTreeMap<Name, Locked>,
-        profile: &Profile,
-    ) -> Tried<Ending<Changed>> {
+        profile: &ProviderProfile,
+    ) -> Tried<Ending<ProviderChange>> {
         let names = self.names().await?;
         let Names { providers, p_id, p_active, provider, .. } = names;
         let make = format!(
@@ -133,10 +136,14 @@ impl PostgresTruth {
         let state = self.concluded(call, locked, &profile.id, &[]).await?;
         let state =
             state.ok_or_else(|| call.nonsense("a provider that was just made is not there"))?;
-        Ok(Ending::Commit(Changed { state, changed, revoked: 0 }))
+        Ok(Ending::Commit(ProviderChange { state, changed, revoked: 0 }))
     }
 
-    pub(super) async fn try_set_online(&self, id: &Name, online: bool) -> Tried<Option<Changed>> {
+    pub(super) async fn try_set_online(
+        &self,
+        id: &Name,
+        online: bool,
+    ) -> Tried<Option<ProviderChange>> {
         let word = if online { "set online" } else { "set offline" };
         let (call, locked) = self.begin(word, [(id, 0)], Whom::Known).await?;
         let set = self.set_online_in(&call, &locked, id, online).await;
@@ -149,7 +156,7 @@ impl PostgresTruth {
         locked: &BTreeMap<Name, Locked>,
         id: &Name,
         online: bool,
-    ) -> Tried<Ending<Option<Changed>>> {
+    ) -> Tried<Ending<Option<ProviderChange>>> {
         if locked.is_empty() {
             return Ok(Ending::Undo(None));
         }
@@ -165,7 +172,7 @@ impl PostgresTruth {
         let toggled: &[&Name] = if online || changed { &[id] } else { &[] };
         let state = self.concluded(call, locked, id, toggled).await?;
         Ok(match state {
-            Some(state) => Ending::Commit(Some(Changed { state, changed, revoked: 0 })),
+            Some(state) => Ending::Commit(Some(ProviderChange { state, changed, revoked: 0 })),
             None => Ending::Undo(None),
         })
     }
@@ -184,7 +191,11 @@ impl PostgresTruth {
         Err(call.nonsense("a row that is there and cannot be changed"))
     }
 
-    pub(super) async fn try_set_active(&self, id: &Name, active: bool) -> Tried<Option<Changed>> {
+    pub(super) async fn try_set_active(
+        &self,
+        id: &Name,
+        active: bool,
+    ) -> Tried<Option<ProviderChange>> {
         let word = if active { "activate" } else { "deactivate" };
         let (call, locked) = self.begin(word, [(id, 0)], Whom::Known).await?;
         let set = self.set_active_in(&call, &locked, id, active).await;
@@ -197,7 +208,7 @@ impl PostgresTruth {
         locked: &BTreeMap<Name, Locked>,
         id: &Name,
         active: bool,
-    ) -> Tried<Ending<Option<Changed>>> {
+    ) -> Tried<Ending<Option<ProviderChange>>> {
         if locked.is_empty() {
             return Ok(Ending::Undo(None));
         }
@@ -207,7 +218,7 @@ impl PostgresTruth {
         let (changed, revoked) = (row.get::<_, i64>(0) > 0, to_u64(row.get(1)));
         let state = self.concluded(call, locked, id, &[]).await?;
         Ok(match state {
-            Some(state) => Ending::Commit(Some(Changed { state, changed, revoked })),
+            Some(state) => Ending::Commit(Some(ProviderChange { state, changed, revoked })),
             None => Ending::Undo(None),
         })
     }

@@ -1,6 +1,6 @@
 //! The settings, in the application's configuration table: one row each, as JSON or as text.
 
-use lapsed_availability::rules::{Settings, SettingsPatch};
+use lapsed_availability::rules::{AvailabilitySettings, SettingsPatch};
 use lapsed_core::{Error, Result};
 use serde_json::Value as Json;
 use tokio_postgres::Row;
@@ -30,14 +30,14 @@ impl PostgresTruth {
         ]
     }
 
-    pub(super) async fn read_settings(&self) -> Result<Settings> {
+    pub(super) async fn read_settings(&self) -> Result<AvailabilitySettings> {
         let names = self.names().await?;
         let keys: Vec<&str> = self.keys().into();
         let rows = self.link().query("settings", &names.settings(), &[&keys]).await?;
         self.understood(&rows)
     }
 
-    fn understood(&self, rows: &[Row]) -> Result<Settings> {
+    fn understood(&self, rows: &[Row]) -> Result<AvailabilitySettings> {
         let mut patch = SettingsPatch::default();
         let [stale, ping, max, cadence] = self.keys();
         for row in rows {
@@ -60,10 +60,13 @@ impl PostgresTruth {
                 _ => {}
             }
         }
-        Ok(Settings::default().with(&patch))
+        Ok(AvailabilitySettings::default().with(&patch))
     }
 
-    pub(super) async fn try_set_settings(&self, patch: &SettingsPatch) -> Tried<Settings> {
+    pub(super) async fn try_set_settings(
+        &self,
+        patch: &SettingsPatch,
+    ) -> Tried<AvailabilitySettings> {
         self.names().await?;
         // One at a time: the whole must make sense. The application's own writes are its own business.
         let lock = "SELECT pg_advisory_xact_lock(hashtext('lapsed settings'), hashtext($1::text))";
@@ -72,7 +75,11 @@ impl PostgresTruth {
         call.finish(set).await
     }
 
-    async fn set_settings_in(&self, call: &Call, patch: &SettingsPatch) -> Tried<Ending<Settings>> {
+    async fn set_settings_in(
+        &self,
+        call: &Call,
+        patch: &SettingsPatch,
+    ) -> Tried<Ending<AvailabilitySettings>> {
         let names = self.names().await?;
         let keys: Vec<&str> = self.keys().into();
         let rows = call.query(&names.settings(), &[&keys]).await?;

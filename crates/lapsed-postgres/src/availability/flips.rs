@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use lapsed_availability::{Flip, Flipped, ProviderState};
 use lapsed_core::owner::Incarnation;
 use lapsed_core::receipt::{Evidence, Reason, Receipt, ReceiptId};
-use lapsed_core::sweep::{Act, Batch, BatchId, Refusal};
+use lapsed_core::sweep::{Batch, BatchId, PassMode, Refusal};
 use lapsed_core::{Error, Name, SystemId};
 use serde_json::json;
 use tokio_postgres::Row;
@@ -154,8 +154,8 @@ impl PostgresTruth {
         let receipts = self.write_receipts(call, batch, flips, stale_ms, &judged, &locked).await?;
         let flipped = answers(flips, &judged, receipts, &mut states);
         Ok(match batch.act {
-            Act::Reclaim => Ending::Commit(flipped),
-            Act::DryRun => Ending::Undo(flipped),
+            PassMode::Reclaim => Ending::Commit(flipped),
+            PassMode::DryRun => Ending::Undo(flipped),
         })
     }
 

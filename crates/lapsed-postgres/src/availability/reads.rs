@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use lapsed_availability::rules::Settings;
-use lapsed_availability::{Available, Beat, Flap, Listed, Listing, ProviderState};
+use lapsed_availability::rules::AvailabilitySettings;
+use lapsed_availability::{
+    Available, ListedProvider, OnlineToggle, ProviderBeat, ProviderQuery, ProviderState,
+};
 use lapsed_core::{Error, Name, Result};
 use tokio_postgres::Row;
 
@@ -207,18 +209,18 @@ impl PostgresTruth {
         Ok(to_u64(self.link().query_one("extent", &sql, &[&names.providers]).await?.get(0)))
     }
 
-    pub(super) async fn note_own_beats(&self, ids: &[Name]) -> Result<Vec<Beat>> {
+    pub(super) async fn note_own_beats(&self, ids: &[Name]) -> Result<Vec<ProviderBeat>> {
         let names = self.names().await?;
         let asked = possible(names, ids);
         let rows = self.link().query("beat", &names.beat(), &[&asked]).await?;
         let answer = |row: &Row| match (row.get::<_, bool>(1), row.get::<_, bool>(2)) {
-            (false, _) => Beat::Deactivated,
-            (true, true) => Beat::Noted,
-            (true, false) => Beat::Offline,
+            (false, _) => ProviderBeat::Deactivated,
+            (true, true) => ProviderBeat::Noted,
+            (true, false) => ProviderBeat::Offline,
         };
-        let answers: HashMap<&str, Beat> =
+        let answers: HashMap<&str, ProviderBeat> =
             rows.iter().map(|row| (row.get(0), answer(row))).collect();
-        let of = |id: &Name| answers.get(id.as_str()).copied().unwrap_or(Beat::Offline);
+        let of = |id: &Name| answers.get(id.as_str()).copied().unwrap_or(ProviderBeat::Offline);
         Ok(ids.iter().map(of).collect())
     }
 
@@ -242,7 +244,7 @@ impl PostgresTruth {
 
     pub(super) async fn read_available(
         &self,
-        settings: &Settings,
+        settings: &AvailabilitySettings,
         after: Option<&Name>,
         limit: usize,
     ) -> Result<Vec<Available>> {
@@ -267,7 +269,7 @@ impl PostgresTruth {
         rows.iter().map(read).collect()
     }
 
-    pub(super) async fn number_available(&self, settings: &Settings) -> Result<u64> {
+    pub(super) async fn number_available(&self, settings: &AvailabilitySettings) -> Result<u64> {
         let sql = self.names().await?.count_available();
         let (stale, max) = fitting(settings);
         let params: crate::link::Params<'_> = &[&settings.require_ping, &stale, &max];
@@ -283,7 +285,7 @@ impl PostgresTruth {
         Ok(to_u64(self.link().query_one("count online", &sql, &[]).await?.get(0)))
     }
 
-    pub(super) async fn read_list(&self, listing: &Listing) -> Result<Vec<Listed>> {
+    pub(super) async fn read_list(&self, listing: &ProviderQuery) -> Result<Vec<ListedProvider>> {
         let names = self.names().await?;
         let after = listing.after.as_ref();
         after.map_or(Ok(()), |after| names.provider.demand(after))?;
@@ -302,7 +304,7 @@ impl PostgresTruth {
         rows.iter().map(|row| self.listed(row)).collect()
     }
 
-    pub(super) async fn read_one(&self, id: &Name) -> Result<Option<Listed>> {
+    pub(super) async fn read_one(&self, id: &Name) -> Result<Option<ListedProvider>> {
         let names = self.names().await?;
         if !names.provider.accepts(id) {
             return Ok(None);
@@ -312,7 +314,7 @@ impl PostgresTruth {
         rows.first().map(|row| self.listed(row)).transpose()
     }
 
-    pub(super) async fn read_log(&self, id: &Name, limit: usize) -> Result<Vec<Flap>> {
+    pub(super) async fn read_log(&self, id: &Name, limit: usize) -> Result<Vec<OnlineToggle>> {
         let names = self.names().await?;
         let Some(at) = &names.l_at else {
             return Err(Error::Unsupported {
@@ -337,13 +339,13 @@ impl PostgresTruth {
         );
         let limit = to_i64(limit as u64);
         let rows = self.link().query("log", &sql, &[&id.as_str(), &limit]).await?;
-        let read = |row: &Row| Flap { online: row.get(0), at_ms: to_u64(row.get(1)) };
+        let read = |row: &Row| OnlineToggle { online: row.get(0), at_ms: to_u64(row.get(1)) };
         Ok(rows.iter().map(read).collect())
     }
 
-    fn listed(&self, row: &Row) -> Result<Listed> {
+    fn listed(&self, row: &Row) -> Result<ListedProvider> {
         let time = |place: usize| row.get::<_, Option<i64>>(place).map(to_u64);
-        Ok(Listed {
+        Ok(ListedProvider {
             id: Name::new(row.get(0)).map_err(|e| nonsense(self.link().place(), "list", e))?,
             display_name: row.get(1),
             is_online: row.get(2),
@@ -361,6 +363,6 @@ fn possible<'a>(names: &Names, ids: &'a [Name]) -> Vec<&'a str> {
     ids.iter().filter(|id| names.provider.accepts(id)).map(Name::as_str).collect()
 }
 
-fn fitting(settings: &Settings) -> (f64, i64) {
+fn fitting(settings: &AvailabilitySettings) -> (f64, i64) {
     (settings.stale_ms() as f64, to_i64(settings.max_customers_per_mitra))
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use lapsed_availability::{
-    ProviderState, Session, SessionChange, SessionOutcome, SessionRefusal, SessionStatus, rules,
+    ProviderState, SessionChange, SessionOutcome, SessionRefusal, SessionStatus, WorkSession, rules,
 };
 use lapsed_core::{Error, Name, Result};
 use tokio_postgres::Row;
@@ -32,10 +32,10 @@ impl Names {
     }
 }
 
-fn session_of(place: &str, row: &Row) -> Result<Session> {
+fn session_of(place: &str, row: &Row) -> Result<WorkSession> {
     let name = |text: &str| Name::new(text).map_err(|error| nonsense(place, "session", error));
     let status: Option<String> = row.get(2);
-    Ok(Session {
+    Ok(WorkSession {
         id: name(row.get(0))?,
         provider: row.get::<_, Option<&str>>(1).map(name).transpose()?,
         status: SessionStatus::from(status.unwrap_or_default()),
@@ -43,7 +43,7 @@ fn session_of(place: &str, row: &Row) -> Result<Session> {
 }
 
 impl PostgresTruth {
-    pub(super) async fn read_session(&self, id: &Name) -> Result<Option<Session>> {
+    pub(super) async fn read_session(&self, id: &Name) -> Result<Option<WorkSession>> {
         let names = self.names().await?;
         if !names.session.accepts(id) {
             return Ok(None);
@@ -88,7 +88,7 @@ impl PostgresTruth {
     async fn try_step(
         &self,
         change: &SessionChange,
-        before: Option<&Session>,
+        before: Option<&WorkSession>,
         max: u64,
     ) -> Tried<Try> {
         let holder = before.and_then(|session| session.provider.as_ref());
@@ -103,7 +103,7 @@ impl PostgresTruth {
         call: &Call,
         locked: &BTreeMap<Name, Locked>,
         change: &SessionChange,
-        before: Option<&Session>,
+        before: Option<&WorkSession>,
         max: u64,
     ) -> Tried<Ending<Try>> {
         let sql = format!("{} FOR NO KEY UPDATE", self.names().await?.session());
@@ -167,7 +167,12 @@ impl PostgresTruth {
     }
 
     /// Writes it; `false`: somebody else has just made it.
-    async fn write_session(&self, call: &Call, is_there: bool, session: &Session) -> Tried<bool> {
+    async fn write_session(
+        &self,
+        call: &Call,
+        is_there: bool,
+        session: &WorkSession,
+    ) -> Tried<bool> {
         let names = self.names().await?;
         let Names { sessions, c_id, c_provider, c_status, c_touch, .. } = names;
         let provider = session.provider.as_ref().map(Name::as_str);
@@ -197,11 +202,11 @@ impl PostgresTruth {
 
 /// Those who have more or fewer sessions by it.
 fn touched(
-    before: Option<&Session>,
-    after: &Session,
+    before: Option<&WorkSession>,
+    after: &WorkSession,
     mut states: BTreeMap<Name, ProviderState>,
 ) -> Vec<ProviderState> {
-    let holder = |session: &Session| session.provider.clone().filter(|_| session.occupies());
+    let holder = |session: &WorkSession| session.provider.clone().filter(|_| session.occupies());
     let (before, after) = (before.and_then(holder), holder(after));
     if before == after {
         return Vec::new();

@@ -1,6 +1,8 @@
 //! An application's own tables: other names, other types, more columns than lapsed knows.
 
-use lapsed_availability::{Beat, Profile, SessionChange, SessionOutcome, SessionRefusal, Truth};
+use lapsed_availability::{
+    ProviderBeat, ProviderProfile, SessionChange, SessionOutcome, SessionRefusal, Truth,
+};
 use lapsed_core::{Error, Name};
 use lapsed_postgres::{Layout, Postgres, PostgresTruth, Triggers};
 use lapsed_testbed::PostgresServer;
@@ -35,7 +37,7 @@ impl Theirs {
         let online = truth.set_online(id, true).await.unwrap().unwrap();
         assert!(online.changed && online.state.online && online.state.active);
         truth.set_online(other, true).await.unwrap().unwrap();
-        assert_eq!(truth.beat(std::slice::from_ref(id)).await.unwrap(), [Beat::Noted]);
+        assert_eq!(truth.beat(std::slice::from_ref(id)).await.unwrap(), [ProviderBeat::Noted]);
         assert_eq!(truth.note_beats(&[(id.clone(), 0)], u64::MAX).await.unwrap(), 0);
         let accept = SessionChange::Accept { session: session.clone(), provider: id.clone() };
         let done = truth.change_session(&accept, 3).await.unwrap();
@@ -125,7 +127,7 @@ async fn other_names_numbers_and_an_enumeration() {
         "9"
     );
     // Their table wants more than lapsed knows: making a provider is theirs.
-    let profile = Profile { id: name("9"), display_name: None };
+    let profile = ProviderProfile { id: name("9"), display_name: None };
     let error = theirs.truth.put_provider(&profile).await.unwrap_err();
     assert!(matches!(&error, Error::Invalid(what) if what.contains("phone")), "{error}");
     // What cannot be an id is nobody.
@@ -133,7 +135,7 @@ async fn other_names_numbers_and_an_enumeration() {
         assert_eq!(theirs.truth.set_online(&stranger, true).await.unwrap(), None);
         assert_eq!(
             theirs.truth.beat(std::slice::from_ref(&stranger)).await.unwrap(),
-            [Beat::Offline]
+            [ProviderBeat::Offline]
         );
         assert_eq!(theirs.truth.describe(&stranger).await.unwrap(), None);
         assert_eq!(theirs.truth.session(&name("x")).await.unwrap(), None);
@@ -172,9 +174,9 @@ async fn the_seeds_tables_with_uuids_and_foreign_keys() {
         None,
         "one provider, one name"
     );
-    let made = Profile { id: id('d'), display_name: Some("D".to_owned()) };
+    let made = ProviderProfile { id: id('d'), display_name: Some("D".to_owned()) };
     assert!(theirs.truth.put_provider(&made).await.unwrap().changed);
-    let wrong = Profile { id: name("d"), display_name: None };
+    let wrong = ProviderProfile { id: name("d"), display_name: None };
     assert!(matches!(theirs.truth.put_provider(&wrong).await, Err(Error::Invalid(_))));
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use lapsed_availability::Mirror;
-use lapsed_availability::conformance::Fixture;
+use lapsed_availability::conformance::AvailabilityFixture;
 use lapsed_core::clock::SystemClock;
 
 use crate::fixture::{Bench, system};
@@ -17,9 +17,9 @@ const STALE: Duration = Duration::from_secs(1);
 async fn fixture(
     mirror: Arc<dyn Mirror>,
     lose: impl Fn() -> BoxFuture<'static, ()> + Send + Sync + 'static,
-) -> Fixture {
+) -> AvailabilityFixture {
     let bench = Bench::new().await;
-    Fixture {
+    AvailabilityFixture {
         id: system(),
         truth: Arc::new(bench.truth),
         mirror,
@@ -36,7 +36,7 @@ mod beside_memory {
 
     use super::*;
 
-    async fn make() -> Fixture {
+    async fn make() -> AvailabilityFixture {
         let mirror = Arc::new(MemoryMirror::new(SystemClock::shared(), None));
         let lost = mirror.clone();
         let lose = move || -> BoxFuture<'static, ()> {
@@ -62,7 +62,7 @@ mod beside_valkey {
         ServerOptions::new(Engine::Valkey).extra("databases", "1000").start().unwrap()
     });
 
-    async fn make() -> Fixture {
+    async fn make() -> AvailabilityFixture {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let database = NEXT.fetch_add(1, Ordering::Relaxed).to_string();
         let url = format!("redis://127.0.0.1:{}/{database}", VALKEY.port());

@@ -6,7 +6,8 @@
 use std::collections::BTreeSet;
 
 use lapsed_availability::{
-    Flip, Flipped, Listed, Listing, Profile, ProviderState, SessionChange, SessionOutcome, Truth,
+    Flip, Flipped, ListedProvider, ProviderProfile, ProviderQuery, ProviderState, SessionChange,
+    SessionOutcome, Truth,
 };
 use lapsed_core::clock::{Clock, ManualClock};
 use lapsed_core::receipt::ReceiptQuery;
@@ -100,7 +101,7 @@ fn meanings(states: &[ProviderState]) -> Vec<String> {
 }
 
 async fn take(truth: &dyn Truth, step: &Step, number: u64) -> Result<String> {
-    let state = |changed: &lapsed_availability::Changed| {
+    let state = |changed: &lapsed_availability::ProviderChange| {
         format!(
             "{} changed={} revoked={}",
             meaning(&changed.state),
@@ -110,7 +111,7 @@ async fn take(truth: &dyn Truth, step: &Step, number: u64) -> Result<String> {
     };
     Ok(match step {
         Step::Put(id, display_name) => {
-            let profile = Profile { id: id.clone(), display_name: display_name.clone() };
+            let profile = ProviderProfile { id: id.clone(), display_name: display_name.clone() };
             state(&truth.put_provider(&profile).await?)
         }
         Step::Online(id, online) => {
@@ -167,8 +168,8 @@ async fn look(truth: &dyn Truth) -> Vec<String> {
         let flaps = truth.log(&state.id, 1_000).await.unwrap();
         all.push(format!("{:?}", flaps.iter().map(|flap| flap.online).collect::<Vec<_>>()));
     }
-    let listing = Listing { limit: 100, ..Listing::default() };
-    for Listed { id, display_name, is_online, last_online_ms, last_offline_ms, .. } in
+    let listing = ProviderQuery { limit: 100, ..ProviderQuery::default() };
+    for ListedProvider { id, display_name, is_online, last_online_ms, last_offline_ms, .. } in
         truth.list(&listing).await.unwrap()
     {
         let (on, off) = (last_online_ms.is_some(), last_offline_ms.is_some());

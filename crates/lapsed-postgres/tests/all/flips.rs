@@ -4,7 +4,7 @@ use lapsed_availability::{Flip, Flipped, ProviderState, Truth};
 use lapsed_core::Error;
 use lapsed_core::receipt::{Reason, Retention};
 use lapsed_core::store::Store;
-use lapsed_core::sweep::{Act, Batch, Refusal, TidyLimits};
+use lapsed_core::sweep::{Batch, PassMode, Refusal, TidyLimits};
 use lapsed_core::system::Restored;
 
 use crate::fixture::{Bench, STALE_MS, batch, flip_of, flipped, name, system};
@@ -90,7 +90,7 @@ async fn a_dry_run_says_the_same_and_changes_nothing() {
     let b = Bench::new().await;
     let states = b.there(&["a"]).await;
     b.age("1000 s");
-    let dry = Batch { act: Act::DryRun, ..batch(1) };
+    let dry = Batch { act: PassMode::DryRun, ..batch(1) };
     let answer = b.truth.flip(&dry, &[flip_of(&states[0])], STALE_MS).await.unwrap();
     flipped(&answer[0]);
     assert!(b.state("a").await.online && b.receipts().await.is_empty());

@@ -3,14 +3,18 @@
 use std::sync::Arc;
 
 use lapsed_core::Name;
-use lapsed_core::notes::conformance::Fixture;
+use lapsed_core::notes::conformance::NotesFixture;
 use lapsed_core::notes::{NOTES_MAX, NoteQuery};
 
 use crate::fixture::{Bench, system};
 
-async fn make() -> Fixture {
+async fn make() -> NotesFixture {
     let bench = Bench::new().await;
-    Fixture { store: Arc::new(bench.postgres.clone()), system: system(), keep: Box::new(bench) }
+    NotesFixture {
+        store: Arc::new(bench.postgres.clone()),
+        system: system(),
+        keep: Box::new(bench),
+    }
 }
 
 lapsed_core::notes_conformance!(make);

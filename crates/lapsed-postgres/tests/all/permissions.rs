@@ -1,11 +1,11 @@
 //! The permissions that docs/operations.md names are enough, each for a user that has just these.
 
 use lapsed_availability::rules::SettingsPatch;
-use lapsed_availability::{Profile, SessionChange, Truth};
+use lapsed_availability::{ProviderProfile, SessionChange, Truth};
 use lapsed_core::receipt::Retention;
 use lapsed_core::store::Store;
 use lapsed_core::sweep::TidyLimits;
-use lapsed_core::sweep::brake::Setting;
+use lapsed_core::sweep::brake::BrakeSetting;
 use lapsed_postgres::Postgres;
 
 use crate::fixture::{Bench, address, batch, flip_of, flipped, layout, name, system};
@@ -28,7 +28,10 @@ async fn a_user_with_just_these_can_do_everything() {
     let postgres = Postgres::new(&address(&url)).unwrap();
     let truth = postgres.availability(system(), layout()).unwrap();
     let a = name("a");
-    truth.put_provider(&Profile { id: a.clone(), display_name: Some("A".into()) }).await.unwrap();
+    truth
+        .put_provider(&ProviderProfile { id: a.clone(), display_name: Some("A".into()) })
+        .await
+        .unwrap();
     truth.set_online(&a, true).await.unwrap().unwrap();
     truth.set_active(&a, false).await.unwrap().unwrap();
     truth.set_active(&a, true).await.unwrap().unwrap();
@@ -61,7 +64,7 @@ async fn a_user_with_just_these_can_do_everything() {
         term: Some(term.number),
     };
     assert_eq!(truth.tidy(limits).await.unwrap().receipts_pruned, 1);
-    postgres.set_brake(&system(), Setting::Hold).await.unwrap();
+    postgres.set_brake(&system(), BrakeSetting::Hold).await.unwrap();
     postgres.brake_setting(&system()).await.unwrap();
     postgres.resign(&system(), term.number).await.unwrap();
     let (notes, book) = (postgres.notes(), name("audit"));

@@ -1,7 +1,7 @@
 //! Receipts, terms and settings on PostgreSQL.
 
 use lapsed_core::store::Store;
-use lapsed_core::sweep::brake::Setting;
+use lapsed_core::sweep::brake::BrakeSetting;
 
 use crate::fixture::{Bench, eventually, system};
 
@@ -30,8 +30,8 @@ async fn a_term_is_held_by_one_and_its_number_grows_with_every_change() {
 #[tokio::test]
 async fn the_operators_word_is_kept_and_asked_for_in_one_statement() {
     let b = Bench::new().await;
-    assert_eq!(b.postgres.brake_setting(&system()).await.unwrap(), Setting::Auto);
-    for setting in [Setting::Hold, Setting::Release { until_ms: 7 }, Setting::Auto] {
+    assert_eq!(b.postgres.brake_setting(&system()).await.unwrap(), BrakeSetting::Auto);
+    for setting in [BrakeSetting::Hold, BrakeSetting::Release { until_ms: 7 }, BrakeSetting::Auto] {
         b.postgres.set_brake(&system(), setting).await.unwrap();
         let before = b.postgres.statements();
         assert_eq!(b.postgres.brake_setting(&system()).await.unwrap(), setting);

@@ -12,17 +12,17 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lapsed_availability::rules::SettingsPatch;
 use lapsed_availability::{
-    Availability, AvailabilityParts, Beat, BreakerPolicy, SessionChange, Truth,
+    Availability, AvailabilityParts, BreakerPolicy, ProviderBeat, SessionChange, Truth,
 };
 use lapsed_core::Name;
 use lapsed_core::activity::Activity;
 use lapsed_core::clock::{Clock, ManualClock, SystemClock};
-use lapsed_core::receipt::{Retention, Silent};
+use lapsed_core::receipt::{NoObserver, Retention};
 use lapsed_core::reconcile::Reconcile;
-use lapsed_core::schedule::{Stop, Stopper};
+use lapsed_core::schedule::{StopHandle, StopSignal};
 use lapsed_core::sweep::brake::{Brake, BrakePolicy};
 use lapsed_core::sweep::policy::Policy;
-use lapsed_core::sweep::{Act, Cursor, Sweeper, SweeperParts};
+use lapsed_core::sweep::{Cursor, PassMode, Sweeper, SweeperParts};
 use lapsed_core::system::System;
 use lapsed_postgres::Postgres;
 use lapsed_redis::{MirrorLayout, Redis};
@@ -87,12 +87,12 @@ impl Storm {
     }
 
     /// A provider that lives: beats, and comes back when it is told that it is offline.
-    async fn live(self: Arc<Self>, id: Name, stop: Stop) {
+    async fn live(self: Arc<Self>, id: Name, stop: StopSignal) {
         while !stop.is_told() {
             let sent_ms = now_ms();
             match self.any().heartbeat(std::slice::from_ref(&id)).await {
-                Ok(beats) if beats.answer == [Beat::Noted] => self.note(&id, sent_ms),
-                Ok(beats) if beats.answer == [Beat::Offline] => {
+                Ok(beats) if beats.answer == [ProviderBeat::Noted] => self.note(&id, sent_ms),
+                Ok(beats) if beats.answer == [ProviderBeat::Offline] => {
                     let sent_ms = now_ms();
                     if self.any().set_online(&id).await.is_ok() {
                         self.note(&id, sent_ms);
@@ -105,7 +105,7 @@ impl Storm {
     }
 
     /// Sessions, deactivations and toggles of everybody but the silent.
-    async fn bustle(self: Arc<Self>, stop: Stop) {
+    async fn bustle(self: Arc<Self>, stop: StopSignal) {
         while !stop.is_told() {
             let id = name(&format!("p{:02}", self.below(LIVING)));
             let session = name(&format!("s{:02}", self.below(20)));
@@ -130,12 +130,12 @@ impl Storm {
     }
 
     /// What a daemon does by itself.
-    async fn serve(self: Arc<Self>, at: usize, stop: Stop) {
+    async fn serve(self: Arc<Self>, at: usize, stop: StopSignal) {
         let daemon = self.daemons[at].clone();
         let sweeper = sweeper(&daemon);
         let passes = async {
             while !stop.is_told() {
-                sweeper.pass(Act::Reclaim, 100, &stop).await;
+                sweeper.pass(PassMode::Reclaim, 100, &stop).await;
                 tokio::time::sleep(Duration::from_millis(300)).await;
             }
         };
@@ -147,7 +147,7 @@ impl Storm {
         );
     }
 
-    fn start(self: &Arc<Self>, stop: &Stop) -> Vec<JoinHandle<()>> {
+    fn start(self: &Arc<Self>, stop: &StopSignal) -> Vec<JoinHandle<()>> {
         let mut all = Vec::new();
         for n in 0..LIVING {
             all.push(tokio::spawn(self.clone().live(name(&format!("p{n:02}")), stop.clone())));
@@ -187,18 +187,18 @@ impl Storm {
     /// Mirror and truth say the same, once they were compared.
     async fn check_agreement(&self) {
         eventually("a reconciliation", async || {
-            reconcile(&self.daemons[0], Act::Reclaim).await.is_ok()
+            reconcile(&self.daemons[0], PassMode::Reclaim).await.is_ok()
         })
         .await;
-        let left = reconcile(&self.daemons[1], Act::DryRun).await.unwrap();
+        let left = reconcile(&self.daemons[1], PassMode::DryRun).await.unwrap();
         assert!(left.is_empty(), "{left:?}");
     }
 }
 
 async fn reconcile(
     daemon: &Availability,
-    act: Act,
-) -> lapsed_core::Result<Vec<lapsed_core::reconcile::Change>> {
+    act: PassMode,
+) -> lapsed_core::Result<Vec<lapsed_core::reconcile::IndexChange>> {
     let (mut changes, mut after) = (Vec::new(), Some(Cursor::default()));
     while let Some(from) = after {
         let page = daemon.reconcile(from, 100, act).await?;
@@ -227,7 +227,7 @@ fn daemon(b: &Bench, valkey: &Valkey) -> Arc<Availability> {
         brake: Arc::new(Brake::new(BrakePolicy::default(), STALE)),
         clock: SystemClock::shared(),
         activity: Arc::new(Activity::default()),
-        witness: Arc::new(Silent),
+        witness: Arc::new(NoObserver),
         timeout: Duration::from_secs(3),
         mirror_timeout: Duration::from_millis(500),
         breaker: BreakerPolicy::default(),
@@ -246,7 +246,7 @@ fn sweeper(daemon: &Arc<Availability>) -> Sweeper {
         clock: SystemClock::shared(),
         activity: Arc::new(Activity::default()),
         leadership: None,
-        witness: Arc::new(Silent),
+        witness: Arc::new(NoObserver),
         retention: Retention::default(),
     })
 }
@@ -254,7 +254,7 @@ fn sweeper(daemon: &Arc<Availability>) -> Sweeper {
 /// One storm; `strike` does its worst, and returns when all is as it should be again.
 async fn rage(strike: impl AsyncFn(&Storm)) {
     let storm = Storm::begin().await;
-    let (stopper, stop): (Stopper, Stop) = Stop::channel();
+    let (stopper, stop): (StopHandle, StopSignal) = StopSignal::channel();
     let all = storm.start(&stop);
     let seconds = std::env::var("LAPSED_STORM_SECONDS").ok().and_then(|text| text.parse().ok());
     let until = now_ms() + seconds.unwrap_or(4) * 1_000;

@@ -1,9 +1,9 @@
 //! What the truth of availability says and does.
 
-use lapsed_availability::rules::{Settings, SettingsPatch};
+use lapsed_availability::rules::{AvailabilitySettings, SettingsPatch};
 use lapsed_availability::{
-    Beat, Listed, Listing, Profile, SessionChange, SessionOutcome, SessionRefusal, SessionStatus,
-    Truth,
+    ListedProvider, ProviderBeat, ProviderProfile, ProviderQuery, SessionChange, SessionOutcome,
+    SessionRefusal, SessionStatus, Truth,
 };
 use lapsed_core::Error;
 
@@ -41,9 +41,9 @@ async fn a_toggle_begins_an_epoch_and_leaves_one_log_row() {
 async fn a_name_is_changed_or_left() {
     let b = Bench::new().await;
     b.add("p").await;
-    let left = Profile { id: name("p"), display_name: None };
+    let left = ProviderProfile { id: name("p"), display_name: None };
     assert!(!b.truth.put_provider(&left).await.unwrap().changed);
-    let other = Profile { id: name("p"), display_name: Some("other".to_owned()) };
+    let other = ProviderProfile { id: name("p"), display_name: Some("other".to_owned()) };
     assert!(b.truth.put_provider(&other).await.unwrap().changed);
     let listed = b.truth.describe(&name("p")).await.unwrap().unwrap();
     assert_eq!(listed.display_name.as_deref(), Some("other"));
@@ -77,7 +77,7 @@ async fn trap_c10_a_beat_of_somebody_offline_leaves_nothing() {
     let ids = ["on", "off", "barred", "nobody", "on"].map(name);
     let beats = b.truth.beat(&ids).await.unwrap();
     assert_eq!(b.postgres.statements() - before, 1);
-    use Beat::{Deactivated, Noted, Offline};
+    use ProviderBeat::{Deactivated, Noted, Offline};
     assert_eq!(beats, [Noted, Offline, Deactivated, Offline, Noted]);
     assert!(b.state("on").await.beat_age_ms.unwrap() < 10_000);
     assert_eq!(b.state("off").await.beat_age_ms, None);
@@ -157,25 +157,26 @@ async fn trap_c7_only_those_online_active_fresh_and_with_room_are_available() {
         b.accept(&format!("s{n}"), "full", 3).await;
     }
     b.accept("s9", "c", 3).await;
-    let settings = Settings { stale_after_seconds: 900, ..Settings::default() };
+    let settings =
+        AvailabilitySettings { stale_after_seconds: 900, ..AvailabilitySettings::default() };
     let all = b.truth.available(&settings, None, 9).await.unwrap();
     let found: Vec<_> = all.iter().map(|a| (a.id.as_str(), a.active_session_count)).collect();
     assert_eq!(found, [("a", 0), ("c", 1)]);
     assert_eq!(b.truth.available(&settings, None, 1).await.unwrap(), all[..1]);
     assert_eq!(b.truth.available(&settings, Some(&name("a")), 9).await.unwrap(), all[1..]);
     assert_eq!(b.truth.count_available(&settings).await.unwrap(), 2);
-    let lax = Settings { require_ping: false, max_customers_per_mitra: 9, ..settings };
+    let lax = AvailabilitySettings { require_ping: false, max_customers_per_mitra: 9, ..settings };
     assert_eq!(b.truth.count_available(&lax).await.unwrap(), 4, "a, c, full, stale");
-    let none = Settings { max_customers_per_mitra: 0, ..settings };
+    let none = AvailabilitySettings { max_customers_per_mitra: 0, ..settings };
     assert_eq!(b.truth.count_available(&none).await.unwrap(), 0);
     assert_eq!(b.truth.available(&none, None, 9).await.unwrap(), []);
     assert_eq!(b.truth.count_online().await.unwrap(), 4);
-    let ids = |listed: Vec<Listed>| -> Vec<String> {
+    let ids = |listed: Vec<ListedProvider>| -> Vec<String> {
         listed.iter().map(|one| one.id.to_string()).collect()
     };
-    let listing = Listing { after: Some(name("barred")), limit: 2, online_only: false };
+    let listing = ProviderQuery { after: Some(name("barred")), limit: 2, online_only: false };
     assert_eq!(ids(b.truth.list(&listing).await.unwrap()), ["c", "full"]);
-    let listing = Listing { after: Some(name("c")), limit: 9, online_only: true };
+    let listing = ProviderQuery { after: Some(name("c")), limit: 9, online_only: true };
     assert_eq!(ids(b.truth.list(&listing).await.unwrap()), ["full", "stale"]);
     let mut paged = Vec::new();
     while let Ok(page) = b.truth.page(paged.last(), 2).await
@@ -190,10 +191,10 @@ async fn trap_c7_only_those_online_active_fresh_and_with_room_are_available() {
 #[tokio::test]
 async fn settings_are_kept_if_they_make_sense() {
     let b = Bench::new().await;
-    assert_eq!(b.truth.settings().await.unwrap(), Settings::default());
+    assert_eq!(b.truth.settings().await.unwrap(), AvailabilitySettings::default());
     let wish = SettingsPatch { stale_after_seconds: Some(29), ..SettingsPatch::default() };
     assert!(matches!(b.truth.set_settings(&wish).await, Err(Error::Invalid(_))));
-    assert_eq!(b.truth.settings().await.unwrap(), Settings::default());
+    assert_eq!(b.truth.settings().await.unwrap(), AvailabilitySettings::default());
     let wish = SettingsPatch {
         heartbeat_cadence_seconds: Some(10),
         require_ping: Some(false),

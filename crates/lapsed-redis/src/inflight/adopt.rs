@@ -12,9 +12,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lapsed_core::inflight::rules::{End, OnDeath};
+use lapsed_core::inflight::rules::{OnDeath, QueueEnd};
 use lapsed_core::inflight::{
-    Counts, Enqueued, Finish, Finished, InflightStore, Job, NewJob, Taken, Ticket, TrackAnswer,
+    Enqueued, Finish, Finished, InflightStore, Job, JobCounts, JobTicket, NewJob, Taken,
+    TrackAnswer,
 };
 use lapsed_core::owner::{Beat, Claim, Incarnation, OwnerInfo, OwnerStore};
 use lapsed_core::receipt::Receipt;
@@ -120,10 +121,10 @@ impl AdoptedInflight {
     }
 
     /// Which end of its queue a job goes to.
-    pub(super) fn end(&self) -> End {
+    pub(super) fn end(&self) -> QueueEnd {
         match self.layout.recovery.on_death {
-            OnDeath::Back => End::Back,
-            _ => End::Front,
+            OnDeath::Back => QueueEnd::Back,
+            _ => QueueEnd::Front,
         }
     }
 
@@ -175,10 +176,10 @@ pub(super) fn owner_of(id: &Name) -> Name {
 }
 
 /// The word that the scripts know an end of a queue by.
-pub(super) fn end_word(end: End) -> &'static str {
+pub(super) fn end_word(end: QueueEnd) -> &'static str {
     match end {
-        End::Front => "front",
-        End::Back => "back",
+        QueueEnd::Front => "front",
+        QueueEnd::Back => "back",
     }
 }
 
@@ -261,7 +262,7 @@ impl InflightStore for AdoptedInflight {
         Err(self.done_elsewhere("register"))
     }
 
-    async fn finish(&self, _: &[Ticket], how: &Finish) -> Result<Vec<Finished>> {
+    async fn finish(&self, _: &[JobTicket], how: &Finish) -> Result<Vec<Finished>> {
         Err(self.done_elsewhere(match how {
             Finish::Complete => "complete",
             Finish::Fail { .. } => "fail",
@@ -286,7 +287,7 @@ impl InflightStore for AdoptedInflight {
         Ok(Vec::new())
     }
 
-    async fn counts(&self) -> Result<Counts> {
+    async fn counts(&self) -> Result<JobCounts> {
         self.account().await
     }
 
@@ -298,7 +299,7 @@ impl InflightStore for AdoptedInflight {
         self.letters(after, limit).await
     }
 
-    async fn put_back(&self, id: &Name, end: End) -> Result<bool> {
+    async fn put_back(&self, id: &Name, end: QueueEnd) -> Result<bool> {
         self.put_letter_back(id, end).await
     }
 

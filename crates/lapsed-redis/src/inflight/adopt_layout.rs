@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lapsed_core::inflight::rules::Recovery;
+use lapsed_core::inflight::rules::RecoveryPolicy;
 use lapsed_core::inflight::{HEARTBEAT_INTERVAL_MS, ORPHAN_THRESHOLD_MS};
 use lapsed_core::{Error, Result};
 
@@ -36,7 +36,7 @@ pub struct AdoptedInflightLayout {
     pub queues: QueueFormat,
     pub queue_key: Template,
     /// What becomes of orphans.
-    pub recovery: Recovery,
+    pub recovery: RecoveryPolicy,
 }
 
 impl AdoptedInflightLayout {
@@ -70,7 +70,7 @@ impl AdoptedInflightLayout {
             heartbeat_interval: Duration::from_millis(HEARTBEAT_INTERVAL_MS),
             queues: QueueFormat::Sidekiq,
             queue_key: template("queue:{queue}", "queue"),
-            recovery: Recovery::default(),
+            recovery: RecoveryPolicy::default(),
         }
     }
 
@@ -188,7 +188,7 @@ mod tests {
         let own = AdoptedInflightLayout { queues: QueueFormat::Own, ..seed() };
         assert!(refused(own, false).contains("mode = \"native\""));
         let outbox = Some(lapsed_core::Name::new("outbox").unwrap());
-        let recovery = Recovery { outbox, ..Recovery::default() };
+        let recovery = RecoveryPolicy { outbox, ..RecoveryPolicy::default() };
         let unheard = AdoptedInflightLayout { recovery, ..seed() };
         assert!(refused(unheard, false).contains("nobody would deliver"));
         let elsewhere = Template::new("jobs:{queue}", "queue").unwrap();

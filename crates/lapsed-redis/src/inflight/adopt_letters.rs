@@ -1,7 +1,7 @@
 //! Dead letters: listed, put back, deleted; and what a receipt took, put back.
 
-use lapsed_core::inflight::rules::End;
-use lapsed_core::inflight::{Did, Job, Place, Recovered};
+use lapsed_core::inflight::rules::QueueEnd;
+use lapsed_core::inflight::{Job, JobPlace, RecoveredJob, RecoveryAction};
 use lapsed_core::receipt::Receipt;
 use lapsed_core::system::Restored;
 use lapsed_core::{Error, Name, Result};
@@ -56,12 +56,12 @@ impl AdoptedInflight {
             crashes: tail.crashes(self.layout.recovery.crash_window_ms, now_ms),
             queue: tail.queue,
             entered_ms: 0,
-            place: Place::Dead { why, at_ms, error: None },
+            place: JobPlace::Dead { why, at_ms, error: None },
             now_ms,
         })
     }
 
-    pub(super) async fn put_letter_back(&self, id: &Name, end: End) -> Result<bool> {
+    pub(super) async fn put_letter_back(&self, id: &Name, end: QueueEnd) -> Result<bool> {
         match self.move_letter(id, end, None).await? {
             Told::Done => Ok(true),
             Told::Missing | Told::Before => Ok(false),
@@ -74,7 +74,7 @@ impl AdoptedInflight {
 
     pub(super) async fn delete_letter(&self, id: &Name) -> Result<bool> {
         let none = self.none();
-        let args = self.letter_args("delete", id, &none, "", End::Front, None);
+        let args = self.letter_args("delete", id, &none, "", QueueEnd::Front, None);
         let words: Vec<String> =
             self.ground().run(self.shard(), &script::INFLIGHT_ADOPT_LETTER, args).await?;
         Ok(words.first().is_some_and(|word| word == "done"))
@@ -86,7 +86,7 @@ impl AdoptedInflight {
         id: &Name,
         queue_key: &str,
         queue: &str,
-        end: End,
+        end: QueueEnd,
         receipt: Option<u64>,
     ) -> Args {
         Args::default()
@@ -107,7 +107,7 @@ impl AdoptedInflight {
 
     /// From among the dead to its queue, which it names itself: the call is made with the queue that
     /// it had when it was looked at, and made again if it has another.
-    async fn move_letter(&self, id: &Name, end: End, receipt: Option<u64>) -> Result<Told> {
+    async fn move_letter(&self, id: &Name, end: QueueEnd, receipt: Option<u64>) -> Result<Told> {
         let nonsense = || self.ground().nonsense(&script::INFLIGHT_ADOPT_LETTER);
         let Some(job) = self.find_letter(id).await? else { return Ok(Told::Missing) };
         let mut of = job.queue;
@@ -143,21 +143,23 @@ impl AdoptedInflight {
         let Some(receipt) = self.ground().one_receipt(seq).await? else {
             return refused(self.ground().no_receipt(seq));
         };
-        let recovered: Option<Recovered> = serde_json::from_value(receipt.removed.clone()).ok();
+        let recovered: Option<RecoveredJob> = serde_json::from_value(receipt.removed.clone()).ok();
         let Some(recovered) = recovered else {
             return refused(format!("receipt {} does not say what was done", receipt.id));
         };
         let told = match recovered.did {
             _ if receipt.restored_ms.is_some() => Told::Before,
-            Did::PutBack => {
+            RecoveryAction::PutBack => {
                 return refused(format!(
                     "`{}` was put back on queue `{}` when it was taken; it is there, in flight or \
                      done",
                     receipt.key, recovered.queue
                 ));
             }
-            Did::DeadLetter => self.move_letter(&receipt.key, self.end(), Some(seq)).await?,
-            Did::Dropped => self.put_dropped_back(&receipt, &recovered).await?,
+            RecoveryAction::DeadLetter => {
+                self.move_letter(&receipt.key, self.end(), Some(seq)).await?
+            }
+            RecoveryAction::Dropped => self.put_dropped_back(&receipt, &recovered).await?,
         };
         Ok(match told {
             Told::Done => Restored::Restored {
@@ -177,7 +179,7 @@ impl AdoptedInflight {
         })
     }
 
-    async fn put_dropped_back(&self, receipt: &Receipt, recovered: &Recovered) -> Result<Told> {
+    async fn put_dropped_back(&self, receipt: &Receipt, recovered: &RecoveredJob) -> Result<Told> {
         let seq = receipt.id.seq;
         let row = self.ground().row_of(self.shard(), seq).await?.unwrap_or_default();
         let Some(tail) = row.own("y").and_then(Tail::read) else {

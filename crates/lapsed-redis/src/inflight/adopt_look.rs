@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use lapsed_core::inflight::{Counts, Job, Place, Token};
+use lapsed_core::inflight::{Job, JobCounts, JobPlace, JobToken};
 use lapsed_core::owner::Incarnation;
 use lapsed_core::receipt::Reason;
 use lapsed_core::sweep::{Census, Cursor, PageRequest, Suspect, SuspectPage};
@@ -180,7 +180,7 @@ impl AdoptedInflight {
 
     /// What can be seen from here. How many jobs the application has completed only it knows:
     /// those that entered are those that are somewhere.
-    pub(super) async fn account(&self) -> Result<Counts> {
+    pub(super) async fn account(&self) -> Result<JobCounts> {
         let link = &self.ground().link;
         let mut in_flight = redis::cmd("ZCARD");
         in_flight.arg(&self.layout.index_key);
@@ -190,12 +190,12 @@ impl AdoptedInflight {
         dropped.arg(self.none()).arg("dropped");
         let dropped: Option<i64> = link.query("HGET", &dropped).await?;
         let queues = self.filled_queues(None, QUEUES_MAX).await?;
-        let mut counts = Counts {
+        let mut counts = JobCounts {
             queued: queues.iter().map(|(_, jobs)| jobs).sum(),
             in_flight: link.query("ZCARD", &in_flight).await?,
             dead: link.query("HLEN", &dead).await?,
             dropped: dropped.unwrap_or(0).max(0) as u64,
-            ..Counts::default()
+            ..JobCounts::default()
         };
         counts.entered = counts.queued + counts.in_flight + counts.dead + counts.dropped;
         Ok(counts)
@@ -258,10 +258,10 @@ fn held(id: &Name, words: &[&str]) -> Option<Job> {
         payload: payload.to_owned(),
         crashes: crashes.parse().ok()?,
         entered_ms: registered_ms,
-        place: Place::InFlight {
+        place: JobPlace::InFlight {
             owner: owner_of(id),
             incarnation: Incarnation(0),
-            token: Token(0),
+            token: JobToken(0),
             since_ms: if registered_ms > 0 { registered_ms } else { beat_ms },
             due_ms: due.parse().ok()?,
             ended: None,

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lapsed_core::inflight::rules::{OnDeath, Why};
-use lapsed_core::inflight::{Did, Recovered};
+use lapsed_core::inflight::rules::{DeadLetterReason, OnDeath};
+use lapsed_core::inflight::{RecoveredJob, RecoveryAction};
 use lapsed_core::receipt::{Evidence, Reason, Receipt, ReceiptId};
-use lapsed_core::sweep::{Act, Batch, BatchAnswer, Outcome, Refusal, Suspect};
+use lapsed_core::sweep::{Batch, BatchAnswer, Outcome, PassMode, Refusal, Suspect};
 use lapsed_core::{Error, Name, Result};
 
 use super::adopt::{AdoptedInflight, LOCK};
@@ -26,7 +26,7 @@ type Words = Vec<Vec<u8>>;
 
 impl AdoptedInflight {
     pub(super) async fn reclaim_batch(&self, batch: &Batch) -> Result<BatchAnswer> {
-        if batch.act == Act::Reclaim {
+        if batch.act == PassMode::Reclaim {
             *self.collector.lock().expect(LOCK) = Some(batch.id.sweeper.clone());
         }
         let mut queues = self.known.lock().expect(LOCK).clone();
@@ -84,7 +84,7 @@ impl AdoptedInflight {
             .arg(&batch.id.sweeper)
             .arg(batch.id.number)
             .arg(batch.term.map_or(String::new(), |term| term.to_string()))
-            .arg(if batch.act == Act::Reclaim { "reclaim" } else { "dry" })
+            .arg(if batch.act == PassMode::Reclaim { "reclaim" } else { "dry" })
             .arg(seen_ms)
             .arg(ground.gap().as_millis())
             .arg(ground.threshold_ms())
@@ -145,7 +145,7 @@ impl AdoptedInflight {
                     let recovered = recovered(word()?, None).ok_or_else(nonsense)?;
                     let receipt = self.receipt(batch, suspect, evidence, seq, &recovered);
                     seq += 1;
-                    Outcome::Reclaimed((batch.act == Act::Reclaim).then(|| Box::new(receipt)))
+                    Outcome::Reclaimed((batch.act == PassMode::Reclaim).then(|| Box::new(receipt)))
                 }
                 'N' => self.refuse(suspect, Refusal::NotTaken, word()?),
                 'U' => self.refuse(suspect, Refusal::Unreadable, word()?),
@@ -198,7 +198,7 @@ impl AdoptedInflight {
         suspect: &Suspect,
         evidence: Evidence,
         seq: u64,
-        recovered: &Recovered,
+        recovered: &RecoveredJob,
     ) -> Receipt {
         Receipt {
             id: ReceiptId { system: self.ground().id.clone(), seq },
@@ -227,20 +227,20 @@ fn evidence(deadline_ms: u64, now_ms: u64) -> Evidence {
 
 /// One line a job, as the original has them: from the store's answer, never before it.
 pub(super) fn tell(receipt: &Receipt) {
-    let Ok(recovered) = serde_json::from_value::<Recovered>(receipt.removed.clone()) else {
+    let Ok(recovered) = serde_json::from_value::<RecoveredJob>(receipt.removed.clone()) else {
         return;
     };
     let (system, job, owner) = (&receipt.id.system, &receipt.key, &receipt.owner);
-    let Recovered { queue, crashes, did, why, .. } = recovered;
+    let RecoveredJob { queue, crashes, did, why, .. } = recovered;
     match did {
-        Did::PutBack => {
+        RecoveryAction::PutBack => {
             tracing::info!(%system, %job, %queue, %owner, crashes, "an orphaned job is back on its queue");
         }
-        Did::DeadLetter => {
-            let why = why.map_or("", Why::as_str);
+        RecoveryAction::DeadLetter => {
+            let why = why.map_or("", DeadLetterReason::as_str);
             tracing::warn!(%system, %job, %queue, %owner, crashes, why, "an orphaned job is a dead letter");
         }
-        Did::Dropped => {
+        RecoveryAction::Dropped => {
             let rule = OnDeath::Drop;
             tracing::warn!(%system, %job, %queue, %owner, crashes, %rule, "an orphaned job was dropped");
         }

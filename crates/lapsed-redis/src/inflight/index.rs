@@ -8,8 +8,8 @@
 use std::collections::BTreeSet;
 
 use async_trait::async_trait;
-use lapsed_core::reconcile::{Change, Healed, Reconcile, Reconciled};
-use lapsed_core::sweep::{Act, Cursor};
+use lapsed_core::reconcile::{Healed, IndexChange, Reconcile, Reconciled};
+use lapsed_core::sweep::{Cursor, PassMode};
 use lapsed_core::{Error, Name, Result};
 
 use super::native::NativeInflight;
@@ -59,7 +59,7 @@ fn at(text: String) -> Option<Cursor> {
 
 #[async_trait]
 impl Reconcile for NativeInflight {
-    async fn reconcile(&self, after: Cursor, limit: usize, act: Act) -> Result<Reconciled> {
+    async fn reconcile(&self, after: Cursor, limit: usize, act: PassMode) -> Result<Reconciled> {
         match place(&after)? {
             Place::Records { cursor } => self.index_records(&cursor, limit, act).await,
             Place::Held { inc, after } => self.index_held(inc, after.as_deref(), limit, act).await,
@@ -76,7 +76,7 @@ impl Reconcile for NativeInflight {
 
 impl NativeInflight {
     /// Every job should be where its record says.
-    async fn index_records(&self, cursor: &str, limit: usize, act: Act) -> Result<Reconciled> {
+    async fn index_records(&self, cursor: &str, limit: usize, act: PassMode) -> Result<Reconciled> {
         let mut done = Reconciled::default();
         let mut cmd = redis::cmd("HSCAN");
         cmd.arg(self.key("jobs")).arg(cursor).arg("COUNT").arg(limit);
@@ -121,7 +121,7 @@ impl NativeInflight {
         inc: u64,
         after: Option<&str>,
         limit: usize,
-        act: Act,
+        act: PassMode,
     ) -> Result<Reconciled> {
         let mut done = Reconciled::default();
         let from = inc.saturating_sub(u64::from(after.is_some()));
@@ -148,7 +148,12 @@ impl NativeInflight {
     }
 
     /// Dead letters should be.
-    async fn index_dead(&self, after: Option<&str>, limit: usize, act: Act) -> Result<Reconciled> {
+    async fn index_dead(
+        &self,
+        after: Option<&str>,
+        limit: usize,
+        act: PassMode,
+    ) -> Result<Reconciled> {
         let mut cmd = redis::cmd("ZRANGEBYLEX");
         cmd.arg(self.key("dead")).arg(after.map_or("-".to_owned(), |id| format!("({id}")));
         cmd.arg("+").arg("LIMIT").arg(0).arg(limit);
@@ -168,7 +173,7 @@ impl NativeInflight {
         Ok(done)
     }
 
-    async fn index_account(&self, act: Act) -> Result<Reconciled> {
+    async fn index_account(&self, act: PassMode) -> Result<Reconciled> {
         let mut done = Reconciled::default();
         let args = self.index_args(act, &BTreeSet::new(), &BTreeSet::new());
         let args = args.arg("account").arg(self.format().as_str()).arg(LIVES_MAX);
@@ -180,14 +185,15 @@ impl NativeInflight {
         let pairs = [("in_flight", flying, really_flying), ("entered", entered, really_entered)];
         for (key, counted, really) in pairs.into_iter().filter(|(_, one, other)| one != other) {
             let why = format!("{counted} were counted, and there are {really}");
-            done.changes.push(Change { key: key.to_owned(), what: Healed::Corrected, why });
+            done.changes.push(IndexChange { key: key.to_owned(), what: Healed::Corrected, why });
         }
         Ok(done)
     }
 
-    fn index_args(&self, act: Act, lives: &BTreeSet<String>, queues: &BTreeSet<Name>) -> Args {
+    fn index_args(&self, act: PassMode, lives: &BTreeSet<String>, queues: &BTreeSet<Name>) -> Args {
         let mut args = Args::default().key(self.key("jobs")).key(self.key("dead"));
-        args = args.key(self.key("queues")).arg(if act == Act::Reclaim { "act" } else { "dry" });
+        args =
+            args.key(self.key("queues")).arg(if act == PassMode::Reclaim { "act" } else { "dry" });
         args = args.arg(lives.len()).arg(queues.len());
         args = lives.iter().fold(args, |args, inc| args.key(held(self.shard(), inc)).arg(inc));
         let key = |args: Args, queue: &Name| args.key(self.queue_key(queue)).arg(queue);
@@ -222,5 +228,5 @@ fn tell(id: &Name, letter: char, done: &mut Reconciled) {
             return;
         }
     };
-    done.changes.push(Change { key: id.to_string(), what, why: why.to_owned() });
+    done.changes.push(IndexChange { key: id.to_string(), what, why: why.to_owned() });
 }

@@ -1,6 +1,6 @@
 //! Looking at jobs, queues and the account; dead letters; what is put back from receipts.
 
-use lapsed_core::inflight::{Counts, Did, Job, Place, Recovered, Token};
+use lapsed_core::inflight::{Job, JobCounts, JobPlace, JobToken, RecoveredJob, RecoveryAction};
 use lapsed_core::owner::Incarnation;
 use lapsed_core::registry::rules::due_ms;
 use lapsed_core::system::Restored;
@@ -61,18 +61,18 @@ impl NativeInflight {
     fn read_job(&self, row: &[Vec<u8>], now_ms: u64, back_ms: u64) -> Option<Job> {
         let (head, tail) = records::read(&row[1])?;
         let place = match head {
-            Head::Queued => Place::Queued,
+            Head::Queued => JobPlace::Queued,
             Head::Dead { why, at_ms, error } => {
-                Place::Dead { why, at_ms, error: (!error.is_empty()).then_some(error) }
+                JobPlace::Dead { why, at_ms, error: (!error.is_empty()).then_some(error) }
             }
             Head::InFlight { token, inc, since_ms } => {
                 let deadline_ms = number(&row[3]).unwrap_or(0);
                 let life = Packed::read(std::str::from_utf8(&row[2]).ok()?, deadline_ms)?;
                 let ended = life.ended();
-                Place::InFlight {
+                JobPlace::InFlight {
                     owner: Name::new(&life.name).ok()?,
                     incarnation: Incarnation(inc),
-                    token: Token(token),
+                    token: JobToken(token),
                     since_ms,
                     due_ms: match ended {
                         Some(_) => life.end_deadline_ms,
@@ -93,7 +93,7 @@ impl NativeInflight {
         })
     }
 
-    pub(super) async fn account(&self) -> Result<Counts> {
+    pub(super) async fn account(&self) -> Result<JobCounts> {
         let script = &script::INFLIGHT_COUNTS;
         let args = Args::default().key(self.key("meta")).key(self.key("jobs"));
         let args = args.key(self.key("dead")).arg(self.format().as_str());
@@ -101,7 +101,7 @@ impl NativeInflight {
         let [entered, completed, queued, in_flight, dead, dropped] = counts[..] else {
             return Err(self.ground().nonsense(script));
         };
-        Ok(Counts { entered, completed, queued, in_flight, dead, dropped })
+        Ok(JobCounts { entered, completed, queued, in_flight, dead, dropped })
     }
 
     /// Names are read by page, and those whose queue is empty are left out.
@@ -165,11 +165,11 @@ impl NativeInflight {
         let Some(receipt) = ground.one_receipt(seq).await? else {
             return refused(ground.no_receipt(seq));
         };
-        let recovered: Recovered = serde_json::from_value(receipt.removed.clone())
+        let recovered: RecoveredJob = serde_json::from_value(receipt.removed.clone())
             .map_err(|_| ground.link.nonsense("receipts"))?;
         let kept = match recovered.did {
-            Did::Dropped => self.kept(seq).await?,
-            Did::PutBack | Did::DeadLetter => Vec::new(),
+            RecoveryAction::Dropped => self.kept(seq).await?,
+            RecoveryAction::PutBack | RecoveryAction::DeadLetter => Vec::new(),
         };
         let place = self.inner.recovery.outbox.as_ref().unwrap_or(&recovered.queue);
         let args = self.job_keys().key(self.key("restored")).key(self.queue_key(place));
@@ -182,7 +182,7 @@ impl NativeInflight {
                 Ok(Restored::Restored { key, owner, incarnation })
             }
             (Some("before"), _) => refused("it was put back before".to_owned()),
-            (Some("queued" | "flying"), Did::Dropped) => {
+            (Some("queued" | "flying"), RecoveryAction::Dropped) => {
                 refused(format!("its place is taken: there is a job `{key}` again"))
             }
             (Some("queued"), _) => {

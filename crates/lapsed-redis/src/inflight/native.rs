@@ -5,9 +5,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lapsed_core::inflight::rules::{End, Recovery};
+use lapsed_core::inflight::rules::{QueueEnd, RecoveryPolicy};
 use lapsed_core::inflight::{
-    Counts, Enqueued, Finish, Finished, InflightStore, Job, NewJob, Taken, Ticket, TrackAnswer,
+    Enqueued, Finish, Finished, InflightStore, Job, JobCounts, JobTicket, NewJob, Taken,
+    TrackAnswer,
 };
 use lapsed_core::owner::{Beat, Claim, Incarnation, OwnerInfo, OwnerStore};
 use lapsed_core::receipt::Receipt;
@@ -41,7 +42,7 @@ pub struct NativeInflight {
 
 pub(super) struct Inner {
     pub lives: Lives,
-    pub recovery: Recovery,
+    pub recovery: RecoveryPolicy,
     queues: Queues,
     pages: Pages,
     bells: Arc<Bells>,
@@ -224,7 +225,7 @@ impl InflightStore for NativeInflight {
         self.register_jobs(claim, jobs).await
     }
 
-    async fn finish(&self, tickets: &[Ticket], how: &Finish) -> Result<Vec<Finished>> {
+    async fn finish(&self, tickets: &[JobTicket], how: &Finish) -> Result<Vec<Finished>> {
         self.finish_claims(tickets, how).await
     }
 
@@ -245,7 +246,7 @@ impl InflightStore for NativeInflight {
         self.lives().left_by(claim, limit).await
     }
 
-    async fn counts(&self) -> Result<Counts> {
+    async fn counts(&self) -> Result<JobCounts> {
         self.account().await
     }
 
@@ -257,8 +258,8 @@ impl InflightStore for NativeInflight {
         self.list_dead(after, limit).await
     }
 
-    async fn put_back(&self, id: &Name, end: End) -> Result<bool> {
-        let end = if end == End::Front { "front" } else { "back" };
+    async fn put_back(&self, id: &Name, end: QueueEnd) -> Result<bool> {
+        let end = if end == QueueEnd::Front { "front" } else { "back" };
         self.move_letter(id, end).await
     }
 

@@ -6,9 +6,9 @@
 
 use std::collections::BTreeSet;
 
-use lapsed_core::inflight::rules::End;
+use lapsed_core::inflight::rules::QueueEnd;
 use lapsed_core::inflight::{
-    Claimed, Enqueued, Finish, Finished, NewJob, Taken, Ticket, Token, TrackAnswer, Tracked,
+    Claimed, Enqueued, Finish, Finished, JobTicket, JobToken, NewJob, Taken, TrackAnswer, Tracked,
 };
 use lapsed_core::owner::{Beat, Claim, Incarnation};
 use lapsed_core::{Error, Name, Result};
@@ -126,7 +126,7 @@ impl NativeInflight {
             let tail = Tail::read(&pair[1]).ok_or_else(nonsense)?;
             Ok(Claimed {
                 id: name(&pair[0])?,
-                token: Token(first + index as u64),
+                token: JobToken(first + index as u64),
                 crashes: tail.crashes(window_ms, now_ms),
                 payload: tail.shown(),
                 queue: tail.queue,
@@ -198,7 +198,7 @@ impl NativeInflight {
 
     pub(super) async fn finish_claims(
         &self,
-        tickets: &[Ticket],
+        tickets: &[JobTicket],
         how: &Finish,
     ) -> Result<Vec<Finished>> {
         let mut answers = Vec::with_capacity(tickets.len());
@@ -217,7 +217,7 @@ impl NativeInflight {
 
     pub(super) async fn finish_some(
         &self,
-        tickets: &[Ticket],
+        tickets: &[JobTicket],
         how: &Finish,
     ) -> Result<Vec<Finished>> {
         let script = &script::INFLIGHT_FINISH;
@@ -259,7 +259,7 @@ impl NativeInflight {
 
     fn finish_args(
         &self,
-        tickets: &[Ticket],
+        tickets: &[JobTicket],
         how: &Finish,
         groups: &[(&str, Vec<usize>)],
         queues: &BTreeSet<Name>,
@@ -267,15 +267,15 @@ impl NativeInflight {
         let (letter, word) = match how {
             Finish::Complete => ("c", ""),
             Finish::Fail { error } => ("f", error.as_str()),
-            Finish::GiveBack(End::Front) => ("g", "front"),
-            Finish::GiveBack(End::Back) => ("g", "back"),
+            Finish::GiveBack(QueueEnd::Front) => ("g", "front"),
+            Finish::GiveBack(QueueEnd::Back) => ("g", "back"),
         };
         let mut args = self.job_keys().arg(letter).arg(word).arg(self.format().as_str());
         args = args.arg(self.outbox()).arg(groups.len()).arg(queues.len());
         args = queues.iter().fold(args, |args, queue| args.arg(queue));
         for (inc, places) in groups {
             args = args.key(held(self.shard(), inc)).arg(inc).arg(places.len());
-            for Ticket { id, token, .. } in places.iter().map(|at| &tickets[*at]) {
+            for JobTicket { id, token, .. } in places.iter().map(|at| &tickets[*at]) {
                 args = args.bytes(id.as_str().as_bytes()).arg(token);
             }
         }
@@ -361,7 +361,7 @@ fn text_of(value: &redis::Value) -> Option<String> {
 }
 
 fn tracked(word: &[u8]) -> Option<Tracked> {
-    let token = || Some(Token(number(&word[1..])?));
+    let token = || Some(JobToken(number(&word[1..])?));
     match word.first()? {
         b't' => Some(Tracked::Tracked { token: token()? }),
         b'k' => Some(Tracked::Kept { token: token()? }),

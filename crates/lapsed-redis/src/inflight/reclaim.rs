@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lapsed_core::owner::Incarnation;
 use lapsed_core::receipt::{Evidence, Reason, Receipt, ReceiptId};
-use lapsed_core::sweep::{Act, Batch, BatchAnswer, Outcome, Refusal};
+use lapsed_core::sweep::{Batch, BatchAnswer, Outcome, PassMode, Refusal};
 use lapsed_core::{Error, Name, Result};
 use serde_json::json;
 
@@ -89,7 +89,7 @@ impl NativeInflight {
             .arg(&batch.id.sweeper)
             .arg(batch.id.number)
             .arg(batch.term.map_or(String::new(), |term| term.to_string()))
-            .arg(if batch.act == Act::Reclaim { "reclaim" } else { "dry" })
+            .arg(if batch.act == PassMode::Reclaim { "reclaim" } else { "dry" })
             .arg(seen_ms)
             .arg(self.ground().gap().as_millis())
             .arg(self.format().as_str())
@@ -129,7 +129,7 @@ impl NativeInflight {
                     b'R' => {
                         let receipt = self.receipt(batch, *at, &mut said, seq)?;
                         seq += 1;
-                        let is_real = batch.act == Act::Reclaim;
+                        let is_real = batch.act == PassMode::Reclaim;
                         Outcome::Reclaimed(is_real.then(|| Box::new(receipt)))
                     }
                     code => refused(*code),

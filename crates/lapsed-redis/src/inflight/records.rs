@@ -1,7 +1,7 @@
 //! One job as the scripts write it down: see `inflight_prelude.lua`.
 
-use lapsed_core::inflight::rules::{OnDeath, Why, counting};
-use lapsed_core::inflight::{Did, Recovered, Token};
+use lapsed_core::inflight::rules::{DeadLetterReason, OnDeath, counting};
+use lapsed_core::inflight::{JobToken, RecoveredJob, RecoveryAction};
 use lapsed_core::{Name, Result};
 
 /// What stays the same wherever a job is.
@@ -17,7 +17,7 @@ pub(crate) struct Tail {
 pub(crate) enum Head {
     Queued,
     InFlight { token: u64, inc: u64, since_ms: u64 },
-    Dead { why: Why, at_ms: u64, error: String },
+    Dead { why: DeadLetterReason, at_ms: u64, error: String },
 }
 
 impl Tail {
@@ -79,31 +79,31 @@ pub(crate) fn way_letter(way: Option<OnDeath>) -> &'static str {
     }
 }
 
-fn why_of(letter: u8) -> Option<Why> {
+fn why_of(letter: u8) -> Option<DeadLetterReason> {
     match letter {
-        b'f' => Some(Why::Failed),
-        b'c' => Some(Why::Crashes),
-        b'o' => Some(Why::TooOld),
-        b'a' => Some(Why::Asked),
+        b'f' => Some(DeadLetterReason::Failed),
+        b'c' => Some(DeadLetterReason::Crashes),
+        b'o' => Some(DeadLetterReason::TooOld),
+        b'a' => Some(DeadLetterReason::Asked),
         _ => None,
     }
 }
 
 /// What a receipt says: `did` and why, the claim, how many crashes, the queue. `tail` is what it
 /// keeps of a dropped job.
-pub(crate) fn recovered(note: &str, tail: Option<&[u8]>) -> Option<Recovered> {
+pub(crate) fn recovered(note: &str, tail: Option<&[u8]>) -> Option<RecoveredJob> {
     let mut parts = note.splitn(4, ':');
     let mut did = parts.next()?.bytes();
     let (what, why) = (did.next()?, did.next());
-    Some(Recovered {
+    Some(RecoveredJob {
         did: match what {
-            b'p' => Did::PutBack,
-            b'd' => Did::DeadLetter,
-            b'x' => Did::Dropped,
+            b'p' => RecoveryAction::PutBack,
+            b'd' => RecoveryAction::DeadLetter,
+            b'x' => RecoveryAction::Dropped,
             _ => return None,
         },
         why: why.and_then(why_of),
-        token: Token(parts.next()?.parse().ok()?),
+        token: JobToken(parts.next()?.parse().ok()?),
         crashes: parts.next()?.parse().ok()?,
         queue: Name::new(parts.next()?).ok()?,
         payload: tail.and_then(Tail::read).map(|tail| tail.shown()),
@@ -131,7 +131,10 @@ mod tests {
         assert_eq!(flying, Head::InFlight { token: 7, inc: 8, since_ms: 9 });
         assert_eq!(same, found);
         let (dead, same) = read_back(b"dc:12:3:a:b");
-        assert_eq!(dead, Head::Dead { why: Why::Crashes, at_ms: 12, error: "a:b".to_owned() });
+        assert_eq!(
+            dead,
+            Head::Dead { why: DeadLetterReason::Crashes, at_ms: 12, error: "a:b".to_owned() }
+        );
         assert_eq!(same, found);
         assert_eq!(read(b"?"), None);
     }
@@ -139,8 +142,11 @@ mod tests {
     #[test]
     fn notes_of_receipts_are_read() {
         let found = recovered("do:12:3:q:1", None).unwrap();
-        assert_eq!((found.did, found.why), (Did::DeadLetter, Some(Why::TooOld)));
-        assert_eq!((found.token, found.crashes, found.queue.as_str()), (Token(12), 3, "q:1"));
+        assert_eq!(
+            (found.did, found.why),
+            (RecoveryAction::DeadLetter, Some(DeadLetterReason::TooOld))
+        );
+        assert_eq!((found.token, found.crashes, found.queue.as_str()), (JobToken(12), 3, "q:1"));
         let dropped = recovered("x:12:3:q", Some(b"1::::q\npayload")).unwrap();
         assert_eq!(dropped.payload.as_deref(), Some("payload"));
         assert_eq!(recovered("z:1:1:q", None), None);

@@ -1,7 +1,7 @@
 //! Jobs that several take at the same time, and claims that several complete: in one call each.
 
 use futures::future::{BoxFuture, FutureExt};
-use lapsed_core::inflight::{Finish, Finished, Ticket};
+use lapsed_core::inflight::{Finish, Finished, JobTicket};
 use lapsed_core::owner::Claim;
 use lapsed_core::{Name, Result};
 
@@ -42,7 +42,7 @@ impl Ask<Take, Words> for NativeInflight {
 
 /// Claims of one caller, all of them with the life that they are of.
 #[derive(Clone)]
-pub(super) struct Complete(pub Vec<Ticket>);
+pub(super) struct Complete(pub Vec<JobTicket>);
 
 impl Question for Complete {
     const MOST: usize = JOBS_A_CALL;
@@ -61,7 +61,7 @@ impl Ask<Complete, Vec<Finished>> for NativeInflight {
         let jobs = self.clone();
         async move {
             let sizes: Vec<usize> = all.iter().map(Question::weight).collect();
-            let tickets: Vec<Ticket> = all.into_iter().flat_map(|one| one.0).collect();
+            let tickets: Vec<JobTicket> = all.into_iter().flat_map(|one| one.0).collect();
             let mut finished = jobs.finish_some(&tickets, &Finish::Complete).await?.into_iter();
             Ok(sizes.into_iter().map(|size| finished.by_ref().take(size).collect()).collect())
         }

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lapsed_availability::rules::Settings;
+use lapsed_availability::rules::AvailabilitySettings;
 use lapsed_availability::{Available, AvailablePage};
 use lapsed_core::sweep::Cursor;
 use lapsed_core::{Name, Result};
@@ -48,7 +48,7 @@ const LOCK: &str = "no holder of this lock panics";
 /// What somebody asks for, in one page.
 #[derive(Clone, Copy)]
 struct Asked<'a> {
-    settings: &'a Settings,
+    settings: &'a AvailabilitySettings,
     place: &'a str,
     limit: usize,
     only_count: bool,
@@ -66,7 +66,7 @@ enum Look {
 impl Inner {
     pub(super) async fn available(
         &self,
-        settings: &Settings,
+        settings: &AvailabilitySettings,
         after: &Cursor,
         limit: usize,
         only_count: bool,

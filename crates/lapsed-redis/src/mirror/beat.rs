@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use futures::future::{BoxFuture, FutureExt, try_join_all};
-use lapsed_availability::{Beat, MirrorBeat};
+use lapsed_availability::{MirrorBeat, ProviderBeat};
 use lapsed_core::{Name, Result};
 
 use super::{Inner, NAMES_A_CALL, RedisMirror};
@@ -70,10 +70,10 @@ impl Inner {
             return Err(self.ground.nonsense(script));
         }
         let mut codes = codes.bytes().map(|code| match code {
-            b'N' => MirrorBeat::Told(Beat::Noted),
-            b'D' => MirrorBeat::Told(Beat::Deactivated),
+            b'N' => MirrorBeat::Told(ProviderBeat::Noted),
+            b'D' => MirrorBeat::Told(ProviderBeat::Deactivated),
             b'S' => MirrorBeat::Doomed,
-            _ => MirrorBeat::Told(Beat::Offline),
+            _ => MirrorBeat::Told(ProviderBeat::Offline),
         });
         Ok(all.iter().map(|one| Some(codes.by_ref().take(one.0.len()).collect())).collect())
     }

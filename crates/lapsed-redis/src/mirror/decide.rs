@@ -1,8 +1,8 @@
 //! The decisive step.
 
-use lapsed_availability::rules::Doom;
+use lapsed_availability::rules::PendingOffline;
 use lapsed_core::Result;
-use lapsed_core::sweep::{Act, Batch, Refusal, Suspect};
+use lapsed_core::sweep::{Batch, PassMode, Refusal, Suspect};
 
 use super::Inner;
 use crate::script;
@@ -11,10 +11,10 @@ use crate::script;
 /// stays decided if the next one fails: whoever is doomed is taken up by the next pass.
 const SUSPECTS_A_CALL: usize = 250;
 
-pub(super) fn doom_of(text: &str) -> Option<Doom> {
+pub(super) fn doom_of(text: &str) -> Option<PendingOffline> {
     let mut numbers = text.splitn(3, ':').map(str::parse);
     let mut next = || numbers.next()?.ok();
-    Some(Doom { epoch: next()?, beat_ms: next()?, decided_ms: next()? })
+    Some(PendingOffline { epoch: next()?, beat_ms: next()?, decided_ms: next()? })
 }
 
 impl Inner {
@@ -22,7 +22,7 @@ impl Inner {
         &self,
         batch: &Batch,
         stale_ms: u64,
-    ) -> Result<Vec<std::result::Result<Doom, Refusal>>> {
+    ) -> Result<Vec<std::result::Result<PendingOffline, Refusal>>> {
         self.note_stale(stale_ms);
         let mut decided = Vec::with_capacity(batch.suspects.len());
         for part in batch.suspects.chunks(SUSPECTS_A_CALL) {
@@ -36,12 +36,12 @@ impl Inner {
         batch: &Batch,
         suspects: &[Suspect],
         stale_ms: u64,
-    ) -> Result<Vec<std::result::Result<Doom, Refusal>>> {
+    ) -> Result<Vec<std::result::Result<PendingOffline, Refusal>>> {
         let seen_ms = self.ground.seen_for(self.shard(), batch.act).await?;
         let args = self
             .args(8)
             .arg(batch.term.map_or(String::new(), |term| term.to_string()))
-            .arg(if batch.act == Act::Reclaim { "reclaim" } else { "dry" })
+            .arg(if batch.act == PassMode::Reclaim { "reclaim" } else { "dry" })
             .arg(seen_ms)
             .arg(self.ground.gap().as_millis())
             .arg(stale_ms);

@@ -1,7 +1,7 @@
 //! What the mirror has, in bounded pages.
 
-use lapsed_availability::rules::Doom;
-use lapsed_availability::{BeatPage, Looked, OnlineBeat, Seen, SeenBeat};
+use lapsed_availability::rules::PendingOffline;
+use lapsed_availability::{BeatPage, MirrorEntry, MirrorView, OnlineBeat, SeenBeat};
 use lapsed_core::sweep::Cursor;
 use lapsed_core::{Error, Name, Result};
 
@@ -47,14 +47,14 @@ pub(super) fn next(cursor: &[u8]) -> Option<Cursor> {
     (cursor != b"0").then(|| Cursor(text(cursor).map(str::to_owned)))
 }
 
-fn seen(id: &Name, words: &[Vec<u8>]) -> Option<Seen> {
+fn seen(id: &Name, words: &[Vec<u8>]) -> Option<MirrorEntry> {
     let [version, online, deactivated, sessions, last, doomed] = words else { return None };
     let (version, epoch) = match text(version)?.split_once(':') {
         Some((version, epoch)) => (Some(version.parse().ok()?), epoch.parse().ok()?),
         None => (None, 0),
     };
     let doomed = Some(text(doomed)?).filter(|doom| !doom.is_empty());
-    Some(Seen {
+    Some(MirrorEntry {
         id: id.clone(),
         version,
         epoch,
@@ -79,9 +79,10 @@ impl Inner {
         read().ok_or_else(|| self.ground.nonsense(script))
     }
 
-    pub(super) async fn look(&self, ids: &[Name]) -> Result<Looked> {
+    pub(super) async fn look(&self, ids: &[Name]) -> Result<MirrorView> {
         let script = &script::MIRROR_LOOK;
-        let mut looked = Looked { seen: Vec::with_capacity(ids.len()), now_ms: 0, seeded: true };
+        let mut looked =
+            MirrorView { seen: Vec::with_capacity(ids.len()), now_ms: 0, seeded: true };
         let mut rest = ids;
         loop {
             let (part, after) = rest.split_at(rest.len().min(SEEN_A_CALL));
@@ -96,7 +97,7 @@ impl Inner {
             }
             looked.seeded &= seeded == b"1";
             let rows = rows.chunks(6);
-            let found: Option<Vec<Seen>> =
+            let found: Option<Vec<MirrorEntry>> =
                 part.iter().zip(rows).map(|(id, row)| seen(id, row)).collect();
             looked
                 .seen
@@ -136,7 +137,7 @@ impl Inner {
         }))
     }
 
-    pub(super) async fn doomed(&self, limit: usize) -> Result<Vec<(Name, Doom)>> {
+    pub(super) async fn doomed(&self, limit: usize) -> Result<Vec<(Name, PendingOffline)>> {
         let (mut found, mut after, script) = (Vec::new(), 0, &script::MIRROR_DOOMED);
         let row = |row: &[Vec<u8>]| {
             let [id, doom] = row else { return None };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use futures::future::{BoxFuture, FutureExt};
 use lapsed_availability::AvailablePage;
-use lapsed_availability::rules::Settings;
+use lapsed_availability::rules::AvailabilitySettings;
 use lapsed_core::Result;
 use lapsed_core::sweep::Cursor;
 
@@ -16,7 +16,7 @@ use crate::joint::{Ask, Question};
 /// What somebody asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Sought {
-    pub settings: Settings,
+    pub settings: AvailabilitySettings,
     pub after: Cursor,
     pub limit: usize,
     pub only_count: bool,

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use lapsed_availability::Told;
+use lapsed_availability::MirrorUpdate;
 use lapsed_core::{Name, Result};
 
 use super::{Inner, NAMES_A_CALL};
@@ -25,7 +25,11 @@ fn parts<T>(all: &[T], most: usize, key: impl Fn(&T) -> &Name) -> Vec<&[T]> {
 }
 
 impl Inner {
-    pub(super) async fn apply(&self, told: &[Told], attempt: Option<&str>) -> Result<Option<u64>> {
+    pub(super) async fn apply(
+        &self,
+        told: &[MirrorUpdate],
+        attempt: Option<&str>,
+    ) -> Result<Option<u64>> {
         let mut newer = 0;
         for part in parts(told, STATES_A_CALL, |told| &told.state.id) {
             match self.apply_some(part, attempt).await? {
@@ -36,10 +40,14 @@ impl Inner {
         Ok(Some(newer))
     }
 
-    async fn apply_some(&self, told: &[Told], attempt: Option<&str>) -> Result<Option<u64>> {
+    async fn apply_some(
+        &self,
+        told: &[MirrorUpdate],
+        attempt: Option<&str>,
+    ) -> Result<Option<u64>> {
         let mut args = self.args(8).arg(attempt.unwrap_or_default());
         args = self.capacities(self.heartbeats(args)).arg(&self.alive).arg(self.stale_ms());
-        for Told { state, beat_ms } in told {
+        for MirrorUpdate { state, beat_ms } in told {
             args = args
                 .arg(&state.id)
                 .arg(state.version)

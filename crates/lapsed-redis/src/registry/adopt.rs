@@ -12,7 +12,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lapsed_core::owner::{Beat, Claim, Incarnation, OwnerInfo, OwnerStore};
 use lapsed_core::receipt::{Reason, Receipt};
-use lapsed_core::registry::{Found, Holder, RegisterAnswer, RegistryStore, Take};
+use lapsed_core::registry::{FoundEntry, Holder, RegisterAnswer, RegistryStore, TakePolicy};
 use lapsed_core::sweep::{
     Batch, BatchAnswer, BatchId, Census, Cursor, Outcome, PageRequest, Suspect, SuspectPage, Sweep,
     Tidied, TidyLimits,
@@ -208,7 +208,7 @@ impl Sweep for AdoptedRegistry {
 
 #[async_trait]
 impl RegistryStore for AdoptedRegistry {
-    async fn register(&self, _: &Claim, _: &[Name], _: Take) -> Result<RegisterAnswer> {
+    async fn register(&self, _: &Claim, _: &[Name], _: TakePolicy) -> Result<RegisterAnswer> {
         Err(self.written_elsewhere("register"))
     }
 
@@ -216,7 +216,7 @@ impl RegistryStore for AdoptedRegistry {
         Err(self.written_elsewhere("unregister"))
     }
 
-    async fn find(&self, keys: &[Name]) -> Result<Vec<Option<Found>>> {
+    async fn find(&self, keys: &[Name]) -> Result<Vec<Option<FoundEntry>>> {
         let mut cmd = redis::cmd("HMGET");
         cmd.arg(self.hash());
         keys.iter().for_each(|key| {
@@ -238,7 +238,7 @@ impl RegistryStore for AdoptedRegistry {
         let found = |owner: Name| {
             let due_ms = self.info(&owner, left[&owner], 0, now_ms).due_ms;
             let holder = Holder { owner, incarnation: Incarnation(0) };
-            Found { holder, registered_ms: None, due_ms, ended: None, now_ms }
+            FoundEntry { holder, registered_ms: None, due_ms, ended: None, now_ms }
         };
         Ok(owners.into_iter().map(|owner| owner.map(found)).collect())
     }

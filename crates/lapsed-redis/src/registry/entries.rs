@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use lapsed_core::owner::{Claim, Incarnation};
 use lapsed_core::registry::rules::due_ms;
-use lapsed_core::registry::{Found, Holder, RegisterAnswer, Registered, Take};
+use lapsed_core::registry::{FoundEntry, Holder, RegisterAnswer, Registered, TakePolicy};
 use lapsed_core::system::Restored;
 use lapsed_core::{Error, Name, Result};
 
@@ -25,14 +25,14 @@ pub(crate) const KEYS_A_CALL: usize = 100;
 const TRIES: usize = 20;
 
 /// What was found of a key; and how long its owner's beats are believed, if its heartbeat has to be read.
-type Row = Option<(Found, Option<u64>)>;
+type Row = Option<(FoundEntry, Option<u64>)>;
 
 impl NativeRegistry {
     pub(super) async fn register_keys(
         &self,
         claim: &Claim,
         keys: &[Name],
-        take: Take,
+        take: TakePolicy,
     ) -> Result<RegisterAnswer> {
         let mut started = None;
         let mut claim = claim.clone();
@@ -73,7 +73,7 @@ impl NativeRegistry {
         shard: &Shard,
         claim: &Claim,
         keys: &[Name],
-        take: Take,
+        take: TakePolicy,
     ) -> Result<Meant> {
         let mut declared: BTreeSet<String> =
             claim.incarnation.iter().map(ToString::to_string).collect();
@@ -83,7 +83,7 @@ impl NativeRegistry {
                 args = args.key(shard.prefix.key(what));
             }
             args = args.key(&shard.anchor).arg(&claim.owner).arg(inc_of(claim));
-            args = args.arg(if take == Take::IfFree { "free" } else { "always" });
+            args = args.arg(if take == TakePolicy::IfFree { "free" } else { "always" });
             args = declare(args.arg(declared.len()), shard, &declared).names(keys);
             let words = self.ground().run_bare(&script::REGISTRY_REGISTER, args).await?;
             match Meant::read(self.ground(), &script::REGISTRY_REGISTER, words)? {
@@ -158,7 +158,7 @@ impl NativeRegistry {
         Err(self.restless("unregister"))
     }
 
-    pub(super) async fn find_keys(&self, keys: &[Name]) -> Result<Vec<Option<Found>>> {
+    pub(super) async fn find_keys(&self, keys: &[Name]) -> Result<Vec<Option<FoundEntry>>> {
         let mut found = vec![None; keys.len()];
         for (shard, places) in self.ground().deal(keys) {
             for places in places.chunks(KEYS_A_CALL) {
@@ -189,12 +189,16 @@ impl NativeRegistry {
 
     /// Whoever beats without lapsed lives as long as its heartbeat is there, whatever was read off it at
     /// the last pass.
-    async fn with_heartbeats(&self, shard: &Shard, rows: Vec<Row>) -> Result<Vec<Option<Found>>> {
-        let owner = |found: &Found| found.holder.owner.to_string();
+    async fn with_heartbeats(
+        &self,
+        shard: &Shard,
+        rows: Vec<Row>,
+    ) -> Result<Vec<Option<FoundEntry>>> {
+        let owner = |found: &FoundEntry| found.holder.owner.to_string();
         let unread = rows.iter().flatten().filter_map(|(found, ttl)| Some((owner(found), (*ttl)?)));
         let now_ms = rows.iter().flatten().next().map_or(0, |(found, _)| found.now_ms);
         let good = self.lives.good_until(shard, unread.collect(), now_ms).await?;
-        let alive = |(mut found, unread): (Found, Option<u64>)| {
+        let alive = |(mut found, unread): (FoundEntry, Option<u64>)| {
             let until_ms = unread.and(good.get(found.holder.owner.as_str()));
             found.due_ms = until_ms.copied().unwrap_or(found.due_ms);
             found
@@ -222,7 +226,7 @@ impl NativeRegistry {
                 None => (u64::MAX, None),
             };
             let unread = packed.and_then(|packed| packed.unread(due_ms, now_ms));
-            Ok(Some((Found { holder, registered_ms: None, due_ms, ended, now_ms }, unread)))
+            Ok(Some((FoundEntry { holder, registered_ms: None, due_ms, ended, now_ms }, unread)))
         };
         words[2..].chunks_exact(4).map(read).collect()
     }

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use async_trait::async_trait;
-use lapsed_core::reconcile::{Change, Healed, Reconcile, Reconciled};
-use lapsed_core::sweep::{Act, Cursor};
+use lapsed_core::reconcile::{Healed, IndexChange, Reconcile, Reconciled};
+use lapsed_core::sweep::{Cursor, PassMode};
 use lapsed_core::{Error, Name, Result};
 
 use super::entries::declare;
@@ -50,7 +50,7 @@ fn at(text: String) -> Option<Cursor> {
 
 #[async_trait]
 impl Reconcile for NativeRegistry {
-    async fn reconcile(&self, after: Cursor, limit: usize, act: Act) -> Result<Reconciled> {
+    async fn reconcile(&self, after: Cursor, limit: usize, act: PassMode) -> Result<Reconciled> {
         match place(&after)? {
             Place::Entries { shard, cursor } => {
                 self.index_entries(shard, &cursor, limit, act).await
@@ -73,7 +73,7 @@ impl NativeRegistry {
         shard_index: usize,
         cursor: &str,
         limit: usize,
-        act: Act,
+        act: PassMode,
     ) -> Result<Reconciled> {
         let mut done = Reconciled::default();
         let Some(shard) = self.ground().shards.get(shard_index) else {
@@ -110,7 +110,7 @@ impl NativeRegistry {
         inc: u64,
         after: Option<&str>,
         limit: usize,
-        act: Act,
+        act: PassMode,
     ) -> Result<Reconciled> {
         let mut done = Reconciled::default();
         let Some(shard) = self.ground().shards.get(shard_index) else { return Ok(done) };
@@ -145,14 +145,14 @@ impl NativeRegistry {
         shard: &Shard,
         owner: &Name,
         keys: &[Name],
-        act: Act,
+        act: PassMode,
         done: &mut Reconciled,
     ) -> Result<()> {
         let mut declared = BTreeSet::new();
         for _ in 0..TRIES {
             let args = Args::default().key(&shard.anchor).arg(owner);
             let args =
-                args.arg(if act == Act::Reclaim { "act" } else { "dry" }).arg(declared.len());
+                args.arg(if act == PassMode::Reclaim { "act" } else { "dry" }).arg(declared.len());
             let args = declare(args, shard, &declared).names(keys);
             let words: Vec<String> =
                 self.ground().run(shard, &script::REGISTRY_INDEX, args).await?;
@@ -202,6 +202,6 @@ fn tell(owner: &Name, keys: &[Name], letters: &str, done: &mut Reconciled) {
                 continue;
             }
         };
-        done.changes.push(Change { key: key.to_string(), what, why });
+        done.changes.push(IndexChange { key: key.to_string(), what, why });
     }
 }

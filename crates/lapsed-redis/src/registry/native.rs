@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lapsed_core::owner::{Beat, Claim, Incarnation, OwnerInfo, OwnerStore};
 use lapsed_core::receipt::Receipt;
-use lapsed_core::registry::{Found, RegisterAnswer, RegistryStore, Take};
+use lapsed_core::registry::{FoundEntry, RegisterAnswer, RegistryStore, TakePolicy};
 use lapsed_core::sweep::{
     Batch, BatchAnswer, BatchId, Census, Cursor, PageRequest, Suspect, SuspectPage, Sweep, Tidied,
     TidyLimits,
@@ -128,7 +128,12 @@ impl RegistryStore for NativeRegistry {
         KEYS_A_CALL
     }
 
-    async fn register(&self, claim: &Claim, keys: &[Name], take: Take) -> Result<RegisterAnswer> {
+    async fn register(
+        &self,
+        claim: &Claim,
+        keys: &[Name],
+        take: TakePolicy,
+    ) -> Result<RegisterAnswer> {
         self.register_keys(claim, keys, take).await
     }
 
@@ -136,7 +141,7 @@ impl RegistryStore for NativeRegistry {
         self.unregister_keys(claim, keys).await
     }
 
-    async fn find(&self, keys: &[Name]) -> Result<Vec<Option<Found>>> {
+    async fn find(&self, keys: &[Name]) -> Result<Vec<Option<FoundEntry>>> {
         self.find_keys(keys).await
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures::future::try_join_all;
 use lapsed_core::owner::Incarnation;
 use lapsed_core::receipt::{Evidence, Receipt, ReceiptId};
-use lapsed_core::sweep::{Act, Batch, BatchAnswer, Outcome, Refusal, Suspect};
+use lapsed_core::sweep::{Batch, BatchAnswer, Outcome, PassMode, Refusal, Suspect};
 use lapsed_core::{Name, Result};
 use serde_json::json;
 
@@ -125,7 +125,7 @@ impl Ground {
         seen_ms: u64,
         groups: &[Group],
     ) -> Args {
-        let act = if batch.act == Act::Reclaim { "reclaim" } else { "dry" };
+        let act = if batch.act == PassMode::Reclaim { "reclaim" } else { "dry" };
         args = args
             .arg(&batch.id.sweeper)
             .arg(batch.id.number)
@@ -176,7 +176,7 @@ impl Ground {
             for (at, code) in group.places.iter().zip(codes.chars()) {
                 let suspect = &batch.suspects[*at];
                 let outcome = match code {
-                    'R' if batch.act == Act::DryRun => Outcome::Reclaimed(None),
+                    'R' if batch.act == PassMode::DryRun => Outcome::Reclaimed(None),
                     'R' => {
                         let reason = reason_of(how).ok_or_else(nonsense)?;
                         let evidence = Evidence {

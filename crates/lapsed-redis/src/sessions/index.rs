@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 
 use async_trait::async_trait;
-use lapsed_core::reconcile::{Change, Healed, Reconcile, Reconciled};
-use lapsed_core::sweep::{Act, Cursor};
+use lapsed_core::reconcile::{Healed, IndexChange, Reconcile, Reconciled};
+use lapsed_core::sweep::{Cursor, PassMode};
 use lapsed_core::{Error, Name, Result};
 
 use super::{RedisSessions, refs};
@@ -78,7 +78,7 @@ fn at(text: String) -> Option<Cursor> {
 
 #[async_trait]
 impl Reconcile for RedisSessions {
-    async fn reconcile(&self, after: Cursor, limit: usize, act: Act) -> Result<Reconciled> {
+    async fn reconcile(&self, after: Cursor, limit: usize, act: PassMode) -> Result<Reconciled> {
         let from = match &after.0 {
             Some(text) => place(text)?,
             None => {
@@ -113,7 +113,7 @@ impl RedisSessions {
         cursor: &str,
         mut counted: Vec<Counted>,
         limit: usize,
-        act: Act,
+        act: PassMode,
     ) -> Result<Reconciled> {
         let mut done = Reconciled::default();
         let mut cmd = redis::cmd("SCAN");
@@ -145,9 +145,9 @@ impl RedisSessions {
 
     /// What each shard's counter of sessions says before all are counted; nothing where there is no
     /// such counter, or where it would not be set right.
-    async fn counted(&self, act: Act) -> Result<Vec<Counted>> {
+    async fn counted(&self, act: PassMode) -> Result<Vec<Counted>> {
         let mut counted = Vec::new();
-        if !self.is_native() || act == Act::DryRun {
+        if !self.is_native() || act == PassMode::DryRun {
             return Ok(counted);
         }
         for shard in &self.ground().shards {
@@ -178,7 +178,7 @@ impl RedisSessions {
         shard_index: usize,
         (mut cursor, mut lives, mut after): (String, Vec<String>, String),
         limit: usize,
-        act: Act,
+        act: PassMode,
     ) -> Result<Reconciled> {
         let mut done = Reconciled::default();
         let Some(shard) = self.ground().shards.get(shard_index) else { return Ok(done) };
@@ -221,13 +221,13 @@ impl RedisSessions {
         shard: &Shard,
         inc: &str,
         ids: &[Name],
-        act: Act,
+        act: PassMode,
     ) -> Result<String> {
         if ids.is_empty() {
             return Ok(String::new());
         }
         let mut args = Args::default().key(held(shard, inc));
-        args = args.arg(if act == Act::Reclaim { "act" } else { "dry" }).arg(inc);
+        args = args.arg(if act == PassMode::Reclaim { "act" } else { "dry" }).arg(inc);
         for id in ids {
             args = self.session_args(args, shard, id.as_str());
         }
@@ -264,7 +264,7 @@ impl RedisSessions {
         which: usize,
         cursor: &str,
         limit: usize,
-        act: Act,
+        act: PassMode,
     ) -> Result<Reconciled> {
         let mut done = Reconciled::default();
         let Some(shard) = self.ground().shards.get(shard_index) else {
@@ -290,9 +290,9 @@ impl RedisSessions {
         // A dry run has told of those that are sessions when it met them as such; and of those that
         // are in both indexes when it met them in the first.
         let told = match (act, which) {
-            (Act::Reclaim, _) => "",
-            (Act::DryRun, 0) => "achr",
-            (Act::DryRun, _) => "achrx",
+            (PassMode::Reclaim, _) => "",
+            (PassMode::DryRun, 0) => "achr",
+            (PassMode::DryRun, _) => "achrx",
         };
         self.compare_all(shard, ids.into_iter().collect(), act, told, &mut done).await?;
         done.next = match next.as_str() {
@@ -306,7 +306,7 @@ impl RedisSessions {
         &self,
         shard: &Shard,
         ids: Vec<String>,
-        act: Act,
+        act: PassMode,
         told: &str,
         done: &mut Reconciled,
     ) -> Result<()> {
@@ -319,9 +319,9 @@ impl RedisSessions {
         Ok(())
     }
 
-    async fn compare(&self, shard: &Shard, ids: &[String], act: Act) -> Result<String> {
+    async fn compare(&self, shard: &Shard, ids: &[String], act: PassMode) -> Result<String> {
         let mut args = Args::default().key(&shard.anchor).key(self.idle(shard));
-        args = args.arg(if act == Act::Reclaim { "act" } else { "dry" });
+        args = args.arg(if act == PassMode::Reclaim { "act" } else { "dry" });
         for id in ids {
             args = self.session_args(args, shard, id);
         }
@@ -350,5 +350,5 @@ fn tell(id: &str, letter: char, done: &mut Reconciled) {
             return;
         }
     };
-    done.changes.push(Change { key: id.to_owned(), what, why: why.to_owned() });
+    done.changes.push(IndexChange { key: id.to_owned(), what, why: why.to_owned() });
 }

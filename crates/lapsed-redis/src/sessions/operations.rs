@@ -3,7 +3,7 @@
 use futures::future::try_join_all;
 use lapsed_core::owner::{Claim, Incarnation};
 use lapsed_core::sessions::rules::due_ms;
-use lapsed_core::sessions::{Deleted, Profile, Session, Standing};
+use lapsed_core::sessions::{Deleted, ReferenceChange, Session, SessionProfile};
 use lapsed_core::system::Restored;
 use lapsed_core::{Error, Name, Result};
 use serde_json::Value as Json;
@@ -27,7 +27,7 @@ impl RedisSessions {
         &self,
         op: &str,
         id: &Name,
-        profile: &Profile,
+        profile: &SessionProfile,
     ) -> Result<Option<(bool, Session)>> {
         let shard = self.ground().shard(id.as_str());
         let wanted = profile.broadcaster_user_id.as_ref().map(Name::as_str);
@@ -84,7 +84,7 @@ impl RedisSessions {
         let broadcaster = maybe(5).map(Name::new).transpose().ok()?;
         Some(Session {
             id: id.clone(),
-            profile: Profile {
+            profile: SessionProfile {
                 value: maybe(4).map(str::to_owned),
                 broadcaster_user_id: broadcaster,
                 config_json: maybe(6).map(str::to_owned),
@@ -105,7 +105,7 @@ impl RedisSessions {
         op: &str,
         claim: Option<&Claim>,
         id: &Name,
-    ) -> Result<Option<Standing>> {
+    ) -> Result<Option<ReferenceChange>> {
         let claim = claim.filter(|_| self.is_native());
         if self.is_native() && claim.is_none() && op != "resume" {
             return Err(Error::Invalid(format!(
@@ -140,7 +140,7 @@ impl RedisSessions {
             let [inc, references, yours, changed, gone_ms] = numbers[..] else {
                 return Err(self.ground().nonsense(&script::SESSION_HOLD));
             };
-            return Ok(Some(Standing {
+            return Ok(Some(ReferenceChange {
                 references,
                 yours,
                 changed: changed == 1,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures::future::try_join_all;
 use lapsed_core::receipt::{Evidence, Receipt, ReceiptId};
-use lapsed_core::sweep::{Act, Batch, BatchAnswer, Outcome, Refusal, Suspect};
+use lapsed_core::sweep::{Batch, BatchAnswer, Outcome, PassMode, Refusal, Suspect};
 use lapsed_core::{Name, Result};
 
 use super::{RedisSessions, refs};
@@ -74,7 +74,7 @@ impl RedisSessions {
             .arg(&batch.id.sweeper)
             .arg(batch.id.number)
             .arg(batch.term.map_or(String::new(), |term| term.to_string()))
-            .arg(if batch.act == Act::Reclaim { "reclaim" } else { "dry" })
+            .arg(if batch.act == PassMode::Reclaim { "reclaim" } else { "dry" })
             .arg(seen_ms)
             .arg(ground.gap().as_millis())
             .arg(self.grace_ms())
@@ -149,7 +149,7 @@ impl RedisSessions {
                     };
                     let receipt = self.receipt(batch, &batch.suspects[*at], reason, evidence, seq);
                     seq += step;
-                    Outcome::Reclaimed((batch.act == Act::Reclaim).then(|| Box::new(receipt)))
+                    Outcome::Reclaimed((batch.act == PassMode::Reclaim).then(|| Box::new(receipt)))
                 }
                 'F' => Outcome::Released,
                 'A' => Outcome::Refused(Refusal::Alive),

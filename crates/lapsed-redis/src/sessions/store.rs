@@ -5,7 +5,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lapsed_core::owner::{Beat, Claim, Incarnation, OwnerInfo, OwnerStore};
 use lapsed_core::receipt::Receipt;
-use lapsed_core::sessions::{Activated, Deleted, Profile, Session, SessionsStore, Standing};
+use lapsed_core::sessions::{
+    Activated, Deleted, ReferenceChange, Session, SessionProfile, SessionsStore,
+};
 use lapsed_core::sweep::{
     Batch, BatchAnswer, BatchId, Census, Cursor, PageRequest, Suspect, SuspectPage, Sweep, Tidied,
     TidyLimits,
@@ -94,30 +96,34 @@ impl Sweep for RedisSessions {
 
 #[async_trait]
 impl SessionsStore for RedisSessions {
-    async fn activate(&self, id: &Name, profile: &Profile) -> Result<Activated> {
+    async fn activate(&self, id: &Name, profile: &SessionProfile) -> Result<Activated> {
         let written = self.write("activate", id, profile).await?;
         let (created, session) =
             written.ok_or_else(|| self.ground().nonsense(&crate::script::SESSION_WRITE))?;
         Ok(Activated { created, session })
     }
 
-    async fn connect(&self, claim: Option<&Claim>, id: &Name) -> Result<Option<Standing>> {
+    async fn connect(&self, claim: Option<&Claim>, id: &Name) -> Result<Option<ReferenceChange>> {
         self.hold("connect", claim, id).await
     }
 
-    async fn disconnect(&self, claim: Option<&Claim>, id: &Name) -> Result<Option<Standing>> {
+    async fn disconnect(
+        &self,
+        claim: Option<&Claim>,
+        id: &Name,
+    ) -> Result<Option<ReferenceChange>> {
         self.hold("disconnect", claim, id).await
     }
 
-    async fn resume(&self, id: &Name) -> Result<Option<Standing>> {
+    async fn resume(&self, id: &Name) -> Result<Option<ReferenceChange>> {
         self.hold("resume", None, id).await
     }
 
     async fn get(&self, id: &Name) -> Result<Option<Session>> {
-        Ok(self.write("get", id, &Profile::default()).await?.map(|(_, session)| session))
+        Ok(self.write("get", id, &SessionProfile::default()).await?.map(|(_, session)| session))
     }
 
-    async fn update(&self, id: &Name, profile: &Profile) -> Result<Option<Session>> {
+    async fn update(&self, id: &Name, profile: &SessionProfile) -> Result<Option<Session>> {
         Ok(self.write("update", id, profile).await?.map(|(_, session)| session))
     }
 

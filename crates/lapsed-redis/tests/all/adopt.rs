@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use lapsed_core::owner::{Claim, OwnerStore};
 use lapsed_core::receipt::Reason;
-use lapsed_core::registry::{RegistryStore, Take};
+use lapsed_core::registry::{RegistryStore, TakePolicy};
 use lapsed_core::store::Store;
-use lapsed_core::sweep::brake::Setting;
+use lapsed_core::sweep::brake::BrakeSetting;
 use lapsed_core::sweep::policy::Policy;
 use lapsed_core::sweep::{Outcome, Refusal, Stopped, Sweep};
 use lapsed_core::system::Restored;
@@ -287,13 +287,13 @@ async fn what_was_in_doubt_is_settled_by_its_receipts(engine: Engine) {
 async fn the_operator_s_brake_holds_everything(engine: Engine) {
     let world = World::new(engine).await;
     world.dead("i-1", &keys("k", 4)).await;
-    world.redis.set_brake(&id(), Setting::Hold).await.unwrap();
+    world.redis.set_brake(&id(), BrakeSetting::Hold).await.unwrap();
     let sweeper = world.sweeper();
     let held = pass(&sweeper).await;
     assert_eq!((held.reclaimed, held.stopped, world.app.registry().len()), (0, Stopped::Brake, 4));
     assert_eq!(held.skipped.get("brake"), Some(&4), "{held:?}");
     assert!(held.detail.unwrap().contains("operator"));
-    world.redis.set_brake(&id(), Setting::Auto).await.unwrap();
+    world.redis.set_brake(&id(), BrakeSetting::Auto).await.unwrap();
     let mut sum = Sum::default();
     sweep_until(&sweeper, &mut sum, || world.app.registry().is_empty()).await;
     assert_eq!(sum.reclaimed, 4);
@@ -462,7 +462,8 @@ async fn writing_through_lapsed_is_refused_with_the_way_out(engine: Engine) {
     let world = World::new(engine).await;
     world.living("i-1", &keys("k", 1));
     let claim = Claim::newest(name("i-1"));
-    let registered = world.registry.register(&claim, &[name("k")], Take::Always).await.unwrap_err();
+    let registered =
+        world.registry.register(&claim, &[name("k")], TakePolicy::Always).await.unwrap_err();
     let beaten = world.registry.beat(&claim).await.unwrap_err();
     for error in [registered, beaten] {
         assert!(matches!(error, Error::Unsupported { .. }), "{error:?}");

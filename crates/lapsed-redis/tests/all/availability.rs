@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lapsed_availability::conformance::Fixture;
+use lapsed_availability::conformance::AvailabilityFixture;
 use lapsed_core::Kind;
 use lapsed_core::clock::SystemClock;
 use lapsed_embedded::{Embedded, Options};
@@ -21,12 +21,12 @@ const LOSE: &str =
     "for _, key in ipairs(redis.call('KEYS', ARGV[1])) do redis.call('DEL', key) end return 1";
 
 /// `lose` is given the part that all keys have in common.
-pub fn fixture(url: &str, lose: impl Fn(&str) + Send + Sync + 'static) -> Fixture {
+pub fn fixture(url: &str, lose: impl Fn(&str) + Send + Sync + 'static) -> AvailabilityFixture {
     let (redis, id) = (connect(url), id(Kind::Availability));
     let tag = format!("{{{}}}", fresh("availability"));
     let mirror = redis.mirror(id.clone(), MirrorLayout::under(&format!("{tag}:")), STALE).unwrap();
     let store = Embedded::in_memory(Options::default()).unwrap();
-    Fixture {
+    AvailabilityFixture {
         truth: store.availability(id.clone()).unwrap(),
         id,
         mirror,
@@ -46,7 +46,7 @@ pub fn emptied(server: &Server, tag: &str) {
 }
 
 mod on_redis {
-    async fn make() -> lapsed_availability::conformance::Fixture {
+    async fn make() -> lapsed_availability::conformance::AvailabilityFixture {
         let server = &crate::fixture::REDIS;
         super::fixture(&server.url(), |tag| super::emptied(server, tag))
     }
@@ -54,7 +54,7 @@ mod on_redis {
 }
 
 mod on_valkey {
-    async fn make() -> lapsed_availability::conformance::Fixture {
+    async fn make() -> lapsed_availability::conformance::AvailabilityFixture {
         let server = &crate::fixture::VALKEY;
         super::fixture(&server.url(), |tag| super::emptied(server, tag))
     }
@@ -62,7 +62,7 @@ mod on_valkey {
 }
 
 mod trap_x6_on_a_cluster {
-    async fn make() -> lapsed_availability::conformance::Fixture {
+    async fn make() -> lapsed_availability::conformance::AvailabilityFixture {
         let cluster = &crate::fixture::CLUSTER;
         super::fixture(&cluster.url(), |tag| {
             let node = cluster.master_of_slot(cluster.slot_of(tag)).unwrap();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lapsed_core::owner::Claim;
-use lapsed_core::registry::Take;
+use lapsed_core::registry::TakePolicy;
 use lapsed_core::sessions::SessionsStore;
 use lapsed_core::{Error, Kind, Name};
 use lapsed_testbed::Server;
@@ -17,7 +17,7 @@ fn name(text: &str) -> Name {
 
 /// A registry that two work on: lapsed itself, and somebody who calls functions.
 struct Shared {
-    native: lapsed_core::registry::conformance::Fixture,
+    native: lapsed_core::registry::conformance::RegistryFixture,
     caller: Caller,
     hash: String,
     system: String,
@@ -29,7 +29,7 @@ impl Shared {
         let (redis, id, layout) = (connect(&server.url()), id(Kind::Registry), layout(1));
         let (hash, system) = (layout.registry_key.clone(), id.name.to_string());
         let clock = redis.clone();
-        let native = lapsed_core::registry::conformance::Fixture {
+        let native = lapsed_core::registry::conformance::RegistryFixture {
             registry: Arc::new(redis.registry(id, layout).unwrap()),
             store: Arc::new(redis),
             ttl: TTL,
@@ -104,7 +104,7 @@ async fn registered_natively_seen_by_fcall(server: &Server) {
     let registry = shared.native.registry.clone();
     let beat = registry.start(&name("i-1"), 60_000).await.unwrap();
     let claim = Claim::exact(name("i-1"), beat.incarnation);
-    registry.register(&claim, &[name("a"), name("b")], Take::Always).await.unwrap();
+    registry.register(&claim, &[name("a"), name("b")], TakePolicy::Always).await.unwrap();
     assert_eq!(shared.must("lookup", &["a", "nobody", "b"]), "i-1\n(nil)\ni-1");
     assert_eq!(first(&shared.must("beat", &["i-1", ""])), beat.incarnation.to_string());
 
@@ -200,7 +200,7 @@ async fn sessions_live_and_die(server: &Server) {
     let (session, refs) = (layout.session_key.of("s-1"), layout.ref_count_key.of("s-1"));
     let prefix = layout.broadcaster_key.of("");
     let sessions = Arc::new(redis.sessions(id, layout).unwrap());
-    let native = lapsed_core::sessions::conformance::Fixture {
+    let native = lapsed_core::sessions::conformance::SessionsFixture {
         sessions: sessions.clone(),
         store: Arc::new(redis.clone()),
         ttl: TTL,

@@ -8,12 +8,12 @@ use crate::inflight_app::{
     Beside, GC_LOCK, INDEX, JOBS, LONG_AGO_MS, THRESHOLD, jid, layout, name, named, pass, payload,
     skipped, sweep_through, uuid,
 };
-use lapsed_core::inflight::rules::{End, Recovery, Why};
-use lapsed_core::inflight::{Did, InflightStore, Place, Recovered};
+use lapsed_core::inflight::rules::{DeadLetterReason, QueueEnd, RecoveryPolicy};
+use lapsed_core::inflight::{InflightStore, JobPlace, RecoveredJob, RecoveryAction};
 use lapsed_core::owner::Claim;
 use lapsed_core::receipt::{Reason, Receipt};
 use lapsed_core::sweep::policy::Policy;
-use lapsed_core::sweep::{Act, Cursor, Outcome, PageRequest, Refusal, Sweep};
+use lapsed_core::sweep::{Cursor, Outcome, PageRequest, PassMode, Refusal, Sweep};
 use lapsed_redis::AdoptedInflightLayout;
 
 crate::inflight_app::on_both! {
@@ -42,15 +42,15 @@ crate::inflight_app::on_both! {
     another_key_under_the_index_is_said_clearly,
 }
 
-fn recovered(receipt: &Receipt) -> Recovered {
+fn recovered(receipt: &Receipt) -> RecoveredJob {
     serde_json::from_value(receipt.removed.clone()).unwrap()
 }
 
 fn is_put_back(outcome: &Outcome) -> bool {
-    matches!(outcome, Outcome::Reclaimed(Some(receipt)) if recovered(receipt).did == Did::PutBack)
+    matches!(outcome, Outcome::Reclaimed(Some(receipt)) if recovered(receipt).did == RecoveryAction::PutBack)
 }
 
-fn with(recovery: Recovery) -> AdoptedInflightLayout {
+fn with(recovery: RecoveryPolicy) -> AdoptedInflightLayout {
     AdoptedInflightLayout { recovery, ..layout() }
 }
 
@@ -208,7 +208,7 @@ async fn trap_e6_the_lock_has_an_end_and_only_its_holder_lets_go(beside: Beside)
     // It expired meanwhile, and now it is the application's: it stays.
     app.orphan(&uuid(3), payload(3, "default"));
     let sweeper = beside.sweeper_with("s", Policy { max_ops: Some(1), ..Policy::default() });
-    assert_eq!(pass(&sweeper, Act::Reclaim).await.reclaimed, 1);
+    assert_eq!(pass(&sweeper, PassMode::Reclaim).await.reclaimed, 1);
     app.call(&["SET", GC_LOCK, "web-1:41:00112233aabbccdd", "EX", "120"]);
     sweep_through(&sweeper).await;
     assert_eq!(app.call(&["GET", GC_LOCK]), "web-1:41:00112233aabbccdd");
@@ -232,18 +232,24 @@ async fn trap_e7_a_job_that_kills_its_workers_is_a_dead_letter(beside: Beside) {
     let crashes: Vec<u32> = receipts[..3].iter().map(|one| recovered(one).crashes).collect();
     assert_eq!(crashes, [1, 2, 3]);
     let last = recovered(&receipts[2]);
-    assert_eq!((last.did, last.why, last.payload), (Did::DeadLetter, Some(Why::Crashes), None));
+    assert_eq!(
+        (last.did, last.why, last.payload),
+        (RecoveryAction::DeadLetter, Some(DeadLetterReason::Crashes), None)
+    );
     let dead = beside.inflight.dead(None, 10).await.unwrap();
     assert_eq!(dead.len(), 1);
     assert_eq!((dead[0].id.as_str(), &dead[0].payload, dead[0].crashes), (&*uuid(3), &deadly, 3));
-    assert!(matches!(dead[0].place, Place::Dead { why: Why::Crashes, .. }), "{dead:?}");
+    assert!(
+        matches!(dead[0].place, JobPlace::Dead { why: DeadLetterReason::Crashes, .. }),
+        "{dead:?}"
+    );
     assert_eq!(beside.inflight.job(&name(&uuid(3))).await.unwrap().unwrap().id, dead[0].id);
     let counts = beside.inflight.counts().await.unwrap();
     assert_eq!((counts.queued, counts.in_flight, counts.dead), (1, 0, 1));
     assert!(counts.balances());
     // Put back, its crashes are forgotten.
-    assert!(beside.inflight.put_back(&name(&uuid(3)), End::Back).await.unwrap());
-    assert!(!beside.inflight.put_back(&name(&uuid(3)), End::Back).await.unwrap());
+    assert!(beside.inflight.put_back(&name(&uuid(3)), QueueEnd::Back).await.unwrap());
+    assert!(!beside.inflight.put_back(&name(&uuid(3)), QueueEnd::Back).await.unwrap());
     assert_eq!(app.queue("default"), [payload(4, "default"), deadly.clone()]);
     app.orphan(&uuid(5), &deadly);
     assert_eq!(beside.sweep().await.reclaimed, 1);
@@ -253,7 +259,7 @@ async fn trap_e7_a_job_that_kills_its_workers_is_a_dead_letter(beside: Beside) {
 
 async fn trap_e7_a_job_without_a_jid_is_known_by_what_it_carries(beside: Beside) {
     let app = &beside.app;
-    let beside = beside.with(with(Recovery { crashes_max: 2, ..Recovery::default() }));
+    let beside = beside.with(with(RecoveryPolicy { crashes_max: 2, ..RecoveryPolicy::default() }));
     let deadly = "{\"class\":\"A\",\"args\":[1]}";
     let other = "{\"class\":\"A\",\"args\":[2]}";
     // Many that look the same die with one process: that is one death each.
@@ -283,7 +289,8 @@ async fn trap_e8_an_orphan_of_long_ago_is_not_put_back(beside: Beside) {
     let rest = beside.inflight.dead(first.last().map(|job| &job.id), 12).await.unwrap();
     assert_eq!((first.len(), rest.len()), (12, 8));
     assert!(first.iter().chain(&rest).all(|job| {
-        matches!(job.place, Place::Dead { why: Why::TooOld, .. }) && job.crashes == 1
+        matches!(job.place, JobPlace::Dead { why: DeadLetterReason::TooOld, .. })
+            && job.crashes == 1
     }));
 }
 
@@ -323,7 +330,7 @@ async fn trap_e11_a_pass_without_orphans_costs_the_same_with_many_jobs(beside: B
         let sweeper = beside.sweeper("s");
         sweep_through(&sweeper).await;
         let before = beside.redis.requests();
-        let one = pass(&sweeper, Act::Reclaim).await;
+        let one = pass(&sweeper, PassMode::Reclaim).await;
         assert_eq!((one.suspects, one.errors), (0, 0));
         beside.redis.requests() - before
     };
@@ -447,7 +454,7 @@ async fn no_unit_of_time_is_a_moment_early(beside: Beside) {
     let began = std::time::Instant::now();
     while beside.receipts().await.len() < scores.len() {
         assert!(began.elapsed() < crate::inflight_app::PATIENCE);
-        pass(&sweeper, Act::Reclaim).await;
+        pass(&sweeper, PassMode::Reclaim).await;
     }
     for receipt in beside.receipts().await {
         let n: usize = receipt.key.as_str()[24..].parse().unwrap();
@@ -501,8 +508,10 @@ async fn the_oldest_is_the_next_to_be_run(beside: Beside) {
     assert_eq!(app.queue("default"), [jobs([1, 2, 3]), vec!["waiting".to_owned()]].concat());
     app.call(&["DEL", "queue:default"]);
     app.call(&["LPUSH", "queue:default", "waiting"]);
-    let back =
-        Recovery { on_death: lapsed_core::inflight::rules::OnDeath::Back, ..Recovery::default() };
+    let back = RecoveryPolicy {
+        on_death: lapsed_core::inflight::rules::OnDeath::Back,
+        ..RecoveryPolicy::default()
+    };
     let beside = beside.with(with(back));
     for n in [5, 4, 6] {
         app.register_at(&uuid(n), payload(n, "default"), &at(LONG_AGO_MS - 10_000 * n as u64));
@@ -531,7 +540,7 @@ async fn the_keys_of_the_newer_original_go_along(beside: Beside) {
     beside.settle().await;
     let job = beside.inflight.job(&name(&id)).await.unwrap().unwrap();
     assert_eq!((job.queue.as_str(), job.entered_ms), ("default", registered));
-    let Place::InFlight { owner, due_ms, since_ms, .. } = job.place else { panic!("{job:?}") };
+    let JobPlace::InFlight { owner, due_ms, since_ms, .. } = job.place else { panic!("{job:?}") };
     assert_eq!(owner.as_str(), "web-1:41:00112233aabbccdd");
     assert_eq!(since_ms, registered);
     assert!((at + 1_000..=job.now_ms).contains(&due_ms), "a grace after the server's start counts");
@@ -548,7 +557,7 @@ async fn the_keys_of_the_newer_original_go_along(beside: Beside) {
 async fn another_key_under_the_index_is_said_clearly(beside: Beside) {
     let app = &beside.app;
     app.call(&["SET", INDEX, "something else"]);
-    let report = pass(&beside.sweeper("s"), Act::Reclaim).await;
+    let report = pass(&beside.sweeper("s"), PassMode::Reclaim).await;
     assert_eq!((report.reclaimed, report.errors), (0, 1));
     let detail = report.detail.unwrap();
     assert!(detail.contains("are the key names of the configuration right?"), "{detail}");

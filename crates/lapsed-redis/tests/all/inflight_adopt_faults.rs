@@ -10,7 +10,7 @@ use crate::inflight_app::{
     App, Beside, INDEX, JOBS, PATIENCE, layout, pass, payload, skipped, sum, sweep_through, uuid,
 };
 use lapsed_core::sweep::policy::Policy;
-use lapsed_core::sweep::{Act, PassReport, Stopped, Sweeper};
+use lapsed_core::sweep::{PassMode, PassReport, Stopped, Sweeper};
 use lapsed_redis::AdoptedInflightLayout;
 use lapsed_testbed::{Engine, Persistence, Proxy, Server, ServerOptions};
 
@@ -51,10 +51,10 @@ struct Sweeping {
 fn keep_sweeping(sweeper: Arc<Sweeper>) -> Sweeping {
     let (over, mut told) = tokio::sync::watch::channel(false);
     let task = tokio::spawn(async move {
-        let mut total = pass(&sweeper, Act::Reclaim).await;
+        let mut total = pass(&sweeper, PassMode::Reclaim).await;
         while !*told.borrow_and_update() {
             tokio::time::sleep(Duration::from_millis(5)).await;
-            total = sum(total, pass(&sweeper, Act::Reclaim).await);
+            total = sum(total, pass(&sweeper, PassMode::Reclaim).await);
         }
         total
     });
@@ -166,7 +166,7 @@ async fn the_answer_to_a_reclaim_is_lost() {
         beside.dry_run().await;
         let sweeper = beside.sweeper("lossy");
         proxy.drop_answers_matching("lossy");
-        let first = pass(&sweeper, Act::Reclaim).await;
+        let first = pass(&sweeper, PassMode::Reclaim).await;
         assert_eq!(first.stopped, Stopped::Error, "{first:?}");
         assert_eq!((first.reclaimed, skipped(&first, "in_doubt")), (0, 20), "{first:?}");
         assert!(sweeper.is_in_doubt());
@@ -201,12 +201,12 @@ async fn answers_lost_again_and_again_are_settled() {
 
 /// Errors and all, until a pass comes to its end.
 async fn sweep_to_the_end(sweeper: &Sweeper) -> PassReport {
-    let mut total = pass(sweeper, Act::Reclaim).await;
+    let mut total = pass(sweeper, PassMode::Reclaim).await;
     let began = Instant::now();
     while total.stopped != Stopped::Done || sweeper.is_in_doubt() {
         assert!(began.elapsed() < PATIENCE, "{total:?}");
         tokio::time::sleep(Duration::from_millis(20)).await;
-        total = sum(total, pass(sweeper, Act::Reclaim).await);
+        total = sum(total, pass(sweeper, PassMode::Reclaim).await);
     }
     // What was spared meanwhile because the server did not answer.
     sum(total, sweep_through(sweeper).await)
@@ -228,7 +228,7 @@ async fn recoverers_killed_in_the_middle() {
         seed ^= seed << 17;
         let policy = Policy { batch: 20, ..Policy::default() };
         let doomed = beside.with(layout()).sweeper_with("doomed", policy);
-        let task = tokio::spawn(async move { pass(&doomed, Act::Reclaim).await.reclaimed });
+        let task = tokio::spawn(async move { pass(&doomed, PassMode::Reclaim).await.reclaimed });
         tokio::time::sleep(Duration::from_micros(seed % 12_000)).await;
         task.abort();
         killed += usize::from(task.await.is_err());
@@ -248,7 +248,7 @@ async fn out_of_memory() {
         beside.settle().await;
         let sweeper = beside.sweeper("s");
         beside.app.call(&["CONFIG", "SET", "maxmemory", "1"]);
-        let report = pass(&sweeper, Act::Reclaim).await;
+        let report = pass(&sweeper, PassMode::Reclaim).await;
         assert_eq!((report.reclaimed, report.errors), (0, 1), "{report:?}");
         assert!(report.detail.as_ref().unwrap().contains("memory"), "{report:?}");
         assert_eq!((beside.app.number(&["HLEN", JOBS]), beside.app.queued("default")), (50, 0));
@@ -278,7 +278,7 @@ async fn a_user_who_may_not() {
             ["xadd", "zrem", "zadd", "hset", "hincrby", "set", "hdel", "expire", "rpush", "sadd"];
         for command in commands {
             may_not(&[&format!("-{command}")]);
-            let report = pass(&sweeper, Act::Reclaim).await;
+            let report = pass(&sweeper, PassMode::Reclaim).await;
             assert_eq!(report.reclaimed, 0, "-{command}: {report:?}");
             let held = report.stopped == Stopped::Brake || skipped(&report, "not_taken") == 10;
             let said = report.detail.as_deref().unwrap_or_default();

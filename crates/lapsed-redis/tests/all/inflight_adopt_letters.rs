@@ -8,12 +8,12 @@ use crate::inflight_app::{
     App, Beside, GC_LOCK, INDEX, JOBS, THRESHOLD, layout, name, payload, uuid,
 };
 use lapsed_core::clock::SystemClock;
-use lapsed_core::inflight::rules::{End, OnDeath, Recovery, Why};
+use lapsed_core::inflight::rules::{DeadLetterReason, OnDeath, QueueEnd, RecoveryPolicy};
 use lapsed_core::inflight::{
-    Did, Finish, Inflight, InflightParts, InflightStore, NewJob, Place, Recovered,
+    Finish, Inflight, InflightParts, InflightStore, JobPlace, NewJob, RecoveredJob, RecoveryAction,
 };
 use lapsed_core::owner::{Claim, OwnerStore};
-use lapsed_core::receipt::Silent;
+use lapsed_core::receipt::NoObserver;
 use lapsed_core::sweep::brake::{Brake, BrakePolicy};
 use lapsed_core::system::{Restored, System};
 use lapsed_core::{Error, Result};
@@ -36,12 +36,12 @@ lapsed_testbed::steady_async_tests! {
     an_empty_application_stays_empty,
 }
 
-fn with(recovery: Recovery) -> AdoptedInflightLayout {
+fn with(recovery: RecoveryPolicy) -> AdoptedInflightLayout {
     AdoptedInflightLayout { recovery, ..layout() }
 }
 
 fn on_death(on_death: OnDeath) -> AdoptedInflightLayout {
-    with(Recovery { on_death, ..Recovery::default() })
+    with(RecoveryPolicy { on_death, ..RecoveryPolicy::default() })
 }
 
 fn why(restored: Restored) -> String {
@@ -60,8 +60,8 @@ async fn what_was_dropped_is_restored_from_its_receipt(beside: Beside) {
     assert!(!app.is_registered(&uuid(1)) && app.queued("slow") == 0);
     assert_eq!(beside.inflight.counts().await.unwrap().dropped, 1);
     let receipt = beside.receipts().await.remove(0);
-    let removed: Recovered = serde_json::from_value(receipt.removed).unwrap();
-    assert_eq!((removed.did, removed.queue.as_str()), (Did::Dropped, "slow"));
+    let removed: RecoveredJob = serde_json::from_value(receipt.removed).unwrap();
+    assert_eq!((removed.did, removed.queue.as_str()), (RecoveryAction::Dropped, "slow"));
     assert!(removed.payload.unwrap().starts_with("{\"class\":\"A\""));
 
     // Somebody has registered that id meanwhile.
@@ -87,7 +87,10 @@ async fn a_dead_letter_is_restored_by_its_receipt(beside: Beside) {
     app.orphan(&uuid(2), payload(2, "default"));
     assert_eq!(beside.sweep().await.reclaimed, 2);
     let dead = beside.inflight.dead(None, 10).await.unwrap();
-    assert!(dead.iter().all(|job| matches!(job.place, Place::Dead { why: Why::Asked, .. })));
+    assert!(
+        dead.iter()
+            .all(|job| matches!(job.place, JobPlace::Dead { why: DeadLetterReason::Asked, .. }))
+    );
     let receipts = beside.receipts().await;
     beside.inflight.delete(&receipts[1].key).await.unwrap();
     let gone = beside.inflight.restore(receipts[1].id.seq).await.unwrap();
@@ -113,10 +116,13 @@ async fn a_letter_whose_queue_does_not_take_it_stays(beside: Beside) {
     app.call(&["SET", "queue:bad", "another program's"]);
     assert_eq!(beside.sweep().await.reclaimed, 1);
     let id = name(&uuid(1));
-    let error = beside.inflight.put_back(&id, End::Front).await.unwrap_err().to_string();
+    let error = beside.inflight.put_back(&id, QueueEnd::Front).await.unwrap_err().to_string();
     assert!(error.contains("`queue:bad` is a string, not a list"), "{error}");
     let dead = beside.inflight.dead(None, 10).await.unwrap();
-    assert!(matches!(dead[0].place, Place::Dead { why: Why::Failed, .. }), "{dead:?}");
+    assert!(
+        matches!(dead[0].place, JobPlace::Dead { why: DeadLetterReason::Failed, .. }),
+        "{dead:?}"
+    );
     let seq = beside.receipts().await[0].id.seq;
     assert!(why(beside.inflight.restore(seq).await.unwrap()).contains("not a list"));
     assert_eq!(beside.inflight.dead(None, 10).await.unwrap().len(), 1);
@@ -196,7 +202,7 @@ async fn jobs_explain_themselves(beside: Beside) {
         brake: Arc::new(Brake::new(BrakePolicy::default(), THRESHOLD)),
         clock: SystemClock::shared(),
         activity: Arc::default(),
-        witness: Arc::new(Silent),
+        witness: Arc::new(NoObserver),
         timeout: Duration::from_secs(5),
         batch: 100,
         sweeper: "s".to_owned(),
@@ -220,7 +226,7 @@ async fn jobs_explain_themselves(beside: Beside) {
 
 async fn crashes_are_forgotten_after_their_window(beside: Beside) {
     let app = &beside.app;
-    let short = Recovery { crash_window_ms: 50, crashes_max: 2, ..Recovery::default() };
+    let short = RecoveryPolicy { crash_window_ms: 50, crashes_max: 2, ..RecoveryPolicy::default() };
     let beside = beside.with(with(short));
     for n in 1..=3 {
         app.orphan(&uuid(n), payload(1, "default"));
@@ -258,7 +264,7 @@ async fn a_layout_of_one_slot_works_on_a_cluster() {
     assert_eq!(beside.sweep().await.reclaimed, 2);
     assert_eq!(app.call(&["RPOP", "{app}:queue:default"]), payload(2, "default"));
     assert_eq!(beside.inflight.dead(None, 10).await.unwrap()[0].id.as_str(), of(1));
-    assert!(beside.inflight.put_back(&name(&of(1)), End::Front).await.unwrap());
+    assert!(beside.inflight.put_back(&name(&of(1)), QueueEnd::Front).await.unwrap());
     assert_eq!(app.call(&["RPOP", "{app}:queue:default"]), payload(1, "default"));
     assert_eq!(app.call(&["SMEMBERS", "{app}:queues"]), "default");
 }

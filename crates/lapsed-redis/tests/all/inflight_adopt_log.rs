@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 use std::sync::{Arc, LazyLock, Mutex};
 
 use crate::inflight_app::{App, Beside, layout, pass, payload, sweep_through, unique};
-use lapsed_core::sweep::Act;
+use lapsed_core::sweep::PassMode;
 use lapsed_testbed::{Engine, Proxy, Server};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -105,7 +105,7 @@ async fn tell() {
     let sweeper = beside.sweeper("lossy");
     beside.settle().await;
     proxy.drop_answers_matching("lossy");
-    let first = pass(&sweeper, Act::Reclaim).await;
+    let first = pass(&sweeper, PassMode::Reclaim).await;
     assert_eq!((first.reclaimed, proxy.dropped()), (0, 1), "{first:?}");
     assert_eq!(lines.of(Level::INFO, &uuid(5)), [""; 0]);
     sweep_through(&sweeper).await;

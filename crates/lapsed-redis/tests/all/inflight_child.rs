@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use futures::future::join_all;
-use lapsed_core::inflight::{Finish, InflightStore, Worked, Worker};
+use lapsed_core::inflight::{Finish, InflightStore, JobOutcome, Worker};
 use lapsed_core::sweep::Sweep;
 use lapsed_core::sweep::policy::Policy;
 use lapsed_testbed::Program;
@@ -88,6 +88,6 @@ async fn work(url: &str) {
         let done = jobs.finish(&[ticket], &Finish::Complete).await.unwrap().remove(0);
         say(&format!("{} {}", if done.is_lost() { "refused" } else { "done" }, job.id));
     }
-    let cancelled = worked.iter().all(|one| matches!(one, Ok(Worked::Cancelled)));
+    let cancelled = worked.iter().all(|one| matches!(one, Ok(JobOutcome::Cancelled)));
     say(if cancelled { "cancelled" } else { "went on" });
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::StreamExt;
-use lapsed_core::inflight::{Finish, Finished, InflightStore, Place};
+use lapsed_core::inflight::{Finish, Finished, InflightStore, JobPlace};
 use lapsed_core::owner::OwnerStore;
 use lapsed_core::store::Store;
 use lapsed_core::sweep::policy::Policy;
@@ -247,7 +247,7 @@ async fn one_job_of_each_of_ten_thousand_workers(engine: Engine) {
     assert_eq!(taken.iter().sum::<usize>(), WORKERS);
     // All at once is what a brake is for: the operator lets go of it.
     let until_ms = world.redis.info().await.unwrap().now_ms + 600_000;
-    let release = lapsed_core::sweep::brake::Setting::Release { until_ms };
+    let release = lapsed_core::sweep::brake::BrakeSetting::Release { until_ms };
     world.redis.set_brake(&crate::jobs::id(), release).await.unwrap();
     world.sweep_all(Policy::default()).await;
     assert_eq!(world.complete_all().await, WORKERS as u64);
@@ -382,5 +382,5 @@ async fn an_idle_pass_costs_the_same_however_many_jobs_there_are() {
     }
     assert!(costs[1] <= costs[0] + 2, "{costs:?}");
     let place = world.jobs.job(&name("n100-00000")).await.unwrap().unwrap().place;
-    assert!(matches!(place, Place::InFlight { .. }));
+    assert!(matches!(place, JobPlace::InFlight { .. }));
 }

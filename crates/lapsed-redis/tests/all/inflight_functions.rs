@@ -1,6 +1,6 @@
 //! Jobs by FCALL and by lapsed itself: both work on the same.
 
-use lapsed_core::inflight::{Finish, Finished, InflightStore, NewJob, Place};
+use lapsed_core::inflight::{Finish, Finished, InflightStore, JobPlace, NewJob};
 use lapsed_core::owner::{Claim, OwnerStore};
 use lapsed_core::sweep::{Sweep, TidyLimits};
 use lapsed_redis::QueueFormat;
@@ -43,7 +43,7 @@ async fn what_is_done_by_fcall_is_lapsed_s(engine: Engine) {
     assert_eq!(must(caller, "held", &["w", "", "", "10"]), taken, "by id, and it is the same");
     assert!(must(caller, "held", &["w", "", "a", "10"]).starts_with("b\n"));
     let job = world.jobs.job(&name("a")).await.unwrap().unwrap();
-    let Place::InFlight { token, .. } = job.place else { panic!("{job:?}") };
+    let JobPlace::InFlight { token, .. } = job.place else { panic!("{job:?}") };
     assert_eq!(token.to_string(), token_a);
     assert_eq!(must(caller, "complete", &["a", token_a]), "done");
     assert_eq!(refused(caller, "complete", &["a", token_a]), "LOST");
@@ -55,7 +55,7 @@ async fn what_is_done_by_fcall_is_lapsed_s(engine: Engine) {
     assert_eq!(tokens[1], "(nil)", "it is on its queue");
     assert_eq!(must(caller, "fail", &["no é", "x", tokens[0]]), "done");
     let letter = world.jobs.job(&name("x")).await.unwrap().unwrap();
-    assert!(matches!(letter.place, Place::Dead { error: Some(error), .. } if error == "no é"));
+    assert!(matches!(letter.place, JobPlace::Dead { error: Some(error), .. } if error == "no é"));
     assert_eq!(
         must(caller, "counts", &[]),
         "entered\n4\ncompleted\n1\nqueued\n2\nin_flight\n0\ndead\n1\ndropped\n0"

@@ -1,10 +1,10 @@
 //! What lies beside the records of jobs is damaged in every way there is; reconciling finds it all, in a dry run
 //! changes nothing, and heals it.
 
-use lapsed_core::inflight::{Finish, InflightStore, Place};
-use lapsed_core::reconcile::{Change, Healed, Reconcile};
+use lapsed_core::inflight::{Finish, InflightStore, JobPlace};
+use lapsed_core::reconcile::{Healed, IndexChange, Reconcile};
 use lapsed_core::sweep::policy::Policy;
-use lapsed_core::sweep::{Act, Cursor};
+use lapsed_core::sweep::{Cursor, PassMode};
 use lapsed_testbed::{Engine, ServerOptions};
 
 use crate::jobs::{World, id, patient};
@@ -15,7 +15,7 @@ on_both_engines! {
     a_sound_system_is_left_alone,
 }
 
-async fn reconcile(world: &World, act: Act, limit: usize) -> Vec<Change> {
+async fn reconcile(world: &World, act: PassMode, limit: usize) -> Vec<IndexChange> {
     let (mut changes, mut next) = (Vec::new(), Some(Cursor::default()));
     for _ in 0..1_000 {
         let Some(after) = next else { return changes };
@@ -57,10 +57,10 @@ async fn whatever_is_damaged_is_found_and_healed(engine: Engine) {
     number(&["DEL", &key(&format!("held:{forgotten}"))]);
     number(&["ZREM", &key("due"), &forgotten]);
 
-    let dry = reconcile(&world, Act::DryRun, 7).await;
-    assert_eq!(reconcile(&world, Act::DryRun, 7).await.len(), dry.len(), "it changed nothing");
-    let healed = reconcile(&world, Act::Reclaim, 7).await;
-    let keys = |changes: &[Change], what: Healed| {
+    let dry = reconcile(&world, PassMode::DryRun, 7).await;
+    assert_eq!(reconcile(&world, PassMode::DryRun, 7).await.len(), dry.len(), "it changed nothing");
+    let healed = reconcile(&world, PassMode::Reclaim, 7).await;
+    let keys = |changes: &[IndexChange], what: Healed| {
         let keys = changes.iter().filter(|change| change.what == what);
         let mut keys: Vec<String> = keys.map(|change| change.key.clone()).collect();
         keys.sort();
@@ -74,7 +74,7 @@ async fn whatever_is_damaged_is_found_and_healed(engine: Engine) {
     for what in [Healed::Added, Healed::Removed] {
         assert_eq!(keys(&dry, what), keys(&healed, what), "as the dry run said");
     }
-    assert_eq!(reconcile(&world, Act::Reclaim, 7).await, [], "nothing is left to heal");
+    assert_eq!(reconcile(&world, PassMode::Reclaim, 7).await, [], "nothing is left to heal");
     let counts = world.audit("reconciled").await;
     assert_eq!((counts.entered, counts.in_flight, counts.dead, counts.queued), (20, 9, 2, 9));
 
@@ -96,14 +96,14 @@ async fn a_sound_system_is_left_alone(engine: Engine) {
             let tickets: Vec<_> = jobs.iter().map(|job| job.ticket(incarnation)).collect();
             lapsed_core::owner::OwnerStore::beat(&world.jobs, &claim).await.unwrap();
             world.jobs.finish(&tickets[..3], &Finish::Complete).await.unwrap();
-            let back = Finish::GiveBack(lapsed_core::inflight::rules::End::Back);
+            let back = Finish::GiveBack(lapsed_core::inflight::rules::QueueEnd::Back);
             world.jobs.finish(&tickets[3..4], &back).await.unwrap();
         }
     };
     let looking = async {
         let mut changes = Vec::new();
         for _ in 0..5 {
-            changes.extend(reconcile(&world, Act::Reclaim, 50).await);
+            changes.extend(reconcile(&world, PassMode::Reclaim, 50).await);
         }
         changes
     };
@@ -113,5 +113,5 @@ async fn a_sound_system_is_left_alone(engine: Engine) {
     assert_eq!((counts.completed, counts.in_flight), (180, 60));
     let held = world.jobs.in_flight(&claim, None, 100).await.unwrap();
     let job = world.jobs.job(&held[0]).await.unwrap().unwrap();
-    assert!(matches!(job.place, Place::InFlight { .. }));
+    assert!(matches!(job.place, JobPlace::InFlight { .. }));
 }

@@ -1,7 +1,7 @@
 //! Receipts of jobs that an earlier version wrote, fields for each job instead of one packed value, lie in
 //! front of the new ones: they are listed with them, put back from, and pruned in their turn.
 
-use lapsed_core::inflight::{Did, InflightStore, Place, Recovered};
+use lapsed_core::inflight::{InflightStore, JobPlace, RecoveredJob, RecoveryAction};
 use lapsed_core::receipt::{Receipt, Retention};
 use lapsed_core::sweep::{Sweep, TidyLimits};
 use lapsed_core::system::Restored;
@@ -42,12 +42,18 @@ async fn receipts_of_jobs_of_before_are_read_restored_and_pruned(engine: Engine)
         of.iter().map(|receipt| receipt.key.to_string()).collect()
     };
     assert_eq!(keys(&receipts), ["job-1", "job-2", "j00000"]);
-    let said: Vec<Recovered> =
+    let said: Vec<RecoveredJob> =
         receipts.iter().map(|r| serde_json::from_value(r.removed.clone()).unwrap()).collect();
-    assert_eq!(said[0].did, Did::PutBack);
+    assert_eq!(said[0].did, RecoveryAction::PutBack);
     assert_eq!((said[0].token.0, said[0].crashes, said[0].queue.as_str()), (71, 2, "q:1"));
-    assert_eq!((said[1].did, said[1].payload.as_deref()), (Did::Dropped, Some("line 1\nline 2")));
-    assert_eq!((said[2].did, said[2].crashes, said[2].queue.as_str()), (Did::PutBack, 1, "q"));
+    assert_eq!(
+        (said[1].did, said[1].payload.as_deref()),
+        (RecoveryAction::Dropped, Some("line 1\nline 2"))
+    );
+    assert_eq!(
+        (said[2].did, said[2].crashes, said[2].queue.as_str()),
+        (RecoveryAction::PutBack, 1, "q")
+    );
     assert_eq!((receipts[1].id.seq, receipts[1].owner.as_str()), (12, "w-1"));
     assert_eq!(receipts[1].evidence.late_ms, 1_000);
     assert_eq!(world.app().number(&["XLEN", &jobs_key("receipts")]), 2);
@@ -55,7 +61,7 @@ async fn receipts_of_jobs_of_before_are_read_restored_and_pruned(engine: Engine)
     let back = world.jobs.restore(12).await.unwrap();
     assert!(matches!(back, Restored::Restored { .. }), "{back:?}");
     let job = world.jobs.job(&name("job-2")).await.unwrap().unwrap();
-    assert_eq!((job.place, job.payload.as_str()), (Place::Queued, "line 1\nline 2"));
+    assert_eq!((job.place, job.payload.as_str()), (JobPlace::Queued, "line 1\nline 2"));
 
     for (keep, left) in [(2, vec!["job-2", "j00000"]), (1, vec!["j00000"]), (0, Vec::new())] {
         let retention = Retention { count: keep, age_ms: u64::MAX };

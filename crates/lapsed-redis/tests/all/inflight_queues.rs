@@ -1,8 +1,10 @@
 //! Queues that are the application's: a list, Sidekiq's, a stream. What is popped there is in flight in
 //! the same step, and goes back as it came, byte for byte.
 
-use lapsed_core::inflight::rules::{End, Recovery, Why};
-use lapsed_core::inflight::{Did, Finish, Finished, InflightStore, NewJob, Place, Recovered};
+use lapsed_core::inflight::rules::{DeadLetterReason, QueueEnd, RecoveryPolicy};
+use lapsed_core::inflight::{
+    Finish, Finished, InflightStore, JobPlace, NewJob, RecoveredJob, RecoveryAction,
+};
 use lapsed_core::sweep::{Outcome, Refusal};
 use lapsed_core::{Error, Kind, SystemId};
 use lapsed_redis::{InflightLayout, QueueFormat, Template};
@@ -45,7 +47,7 @@ async fn crash(world: &World, count: usize) -> Vec<Outcome> {
     reclaim(&world.jobs, number, suspects(&world.jobs).await).await.outcomes
 }
 
-fn recovered(outcome: &Outcome) -> Recovered {
+fn recovered(outcome: &Outcome) -> RecoveredJob {
     match outcome {
         Outcome::Reclaimed(Some(receipt)) => {
             serde_json::from_value(receipt.removed.clone()).unwrap()
@@ -68,7 +70,7 @@ async fn a_sidekiq_job_keeps_its_jid_and_its_bytes(engine: Engine) {
     );
     assert_eq!(list(&app, "queue:mail"), [r#"{"jid":"later"}"#]);
     let outcomes = crash(&world, 1).await;
-    assert_eq!(recovered(&outcomes[0]).did, Did::PutBack);
+    assert_eq!(recovered(&outcomes[0]).did, RecoveryAction::PutBack);
     assert_eq!(list(&app, "queue:mail"), [r#"{"jid":"later"}"#, JOB], "the next to be popped");
     assert_eq!(app.number(&["SISMEMBER", "queues", "mail"]), 1);
     assert_eq!(world.jobs.job(&taken[0].id).await.unwrap(), None, "it is the application's again");
@@ -122,14 +124,15 @@ async fn trap_e7_crashes_are_counted_over_the_application_s_queue(engine: Engine
             let taken = world.jobs.take(&claim, &name("mail"), 10).await.unwrap().jobs;
             assert_eq!((taken.len(), taken[0].crashes), (1, crashes - 1), "{format:?}");
             let done = recovered(&crash(&world, 1).await[0]);
-            let did = if crashes < 3 { Did::PutBack } else { Did::DeadLetter };
+            let did =
+                if crashes < 3 { RecoveryAction::PutBack } else { RecoveryAction::DeadLetter };
             assert_eq!((done.crashes, done.did), (crashes, did), "{format:?}");
         }
         assert!(list(&app, "queue:mail").is_empty());
         let letters = world.jobs.dead(None, 10).await.unwrap();
-        assert!(matches!(letters[0].place, Place::Dead { why: Why::Crashes, .. }));
+        assert!(matches!(letters[0].place, JobPlace::Dead { why: DeadLetterReason::Crashes, .. }));
         assert_eq!(letters[0].payload, JOB);
-        assert!(world.jobs.put_back(&letters[0].id, End::Back).await.unwrap());
+        assert!(world.jobs.put_back(&letters[0].id, QueueEnd::Back).await.unwrap());
         assert_eq!(list(&app, "queue:mail"), [JOB]);
         let claim = world.start("w").await;
         let taken = world.jobs.take(&claim, &name("mail"), 1).await.unwrap().jobs;
@@ -149,7 +152,7 @@ async fn a_list_of_any_bytes(engine: Engine) {
     assert_eq!(taken.len(), 4);
     assert_eq!(app.number(&["EXISTS", "queue:raw"]), 0);
     let outcomes = crash(&world, 4).await;
-    assert!(outcomes.iter().all(|one| recovered(one).did == Did::PutBack));
+    assert!(outcomes.iter().all(|one| recovered(one).did == RecoveryAction::PutBack));
     let Reply::List(back) = app.call(&["LRANGE", "queue:raw", "0", "-1"]) else { panic!() };
     let same = |text: &[u8]| Reply::Text(text.to_vec());
     assert_eq!(back, [same(b"same"), same(b"same"), same(b""), same(wild)]);
@@ -186,13 +189,13 @@ async fn a_queue_of_another_type_is_refused_alone(engine: Engine) {
     assert_eq!(outcomes[0], Outcome::Refused(Refusal::NotTaken));
     assert_eq!(
         (recovered(&outcomes[1]).did, list(&app, "queue:good")),
-        (Did::PutBack, vec!["b".into()])
+        (RecoveryAction::PutBack, vec!["b".into()])
     );
     app.call(&["DEL", "queue:bad"]);
     app.call(&["SET", "queues", "surprise"]);
     assert_eq!(crash(&world, 1).await, [Outcome::Refused(Refusal::NotTaken)]);
     app.call(&["DEL", "queues"]);
-    assert_eq!(recovered(&crash(&world, 1).await[0]).did, Did::PutBack);
+    assert_eq!(recovered(&crash(&world, 1).await[0]).did, RecoveryAction::PutBack);
     assert_eq!(list(&app, "queue:bad"), ["a"]);
     world.audit("a queue of another type").await;
 }
@@ -205,7 +208,7 @@ async fn given_back_and_failed(engine: Engine) {
     let claim = world.start("w").await;
     let taken = world.jobs.take(&claim, &name("q"), 2).await.unwrap().jobs;
     let ticket = |n: usize| taken[n].ticket(claim.incarnation.unwrap());
-    let back = Finish::GiveBack(End::Front);
+    let back = Finish::GiveBack(QueueEnd::Front);
     assert_eq!(world.jobs.finish(&[ticket(0)], &back).await.unwrap(), [Finished::Done]);
     assert_eq!(list(&app, "queue:q"), ["three", "one"]);
     assert_eq!(world.jobs.finish(&[ticket(0)], &back).await.unwrap(), [Finished::Gone]);
@@ -229,7 +232,7 @@ async fn on_a_cluster_everything_lies_in_one_slot() {
         let layout = InflightLayout {
             prefix: prefix.to_owned(),
             queue_key: Template::new(key, "queue").unwrap(),
-            recovery: Recovery::default(),
+            recovery: RecoveryPolicy::default(),
             ..layout(QueueFormat::Sidekiq)
         };
         redis.inflight(id.clone(), layout)
@@ -246,7 +249,7 @@ async fn on_a_cluster_everything_lies_in_one_slot() {
     assert_eq!(info.held, 1);
     let left = jobs.held_by(&claim, 10).await.unwrap();
     let outcomes = reclaim(&jobs, 1, left).await.outcomes;
-    assert_eq!(recovered(&outcomes[0]).did, Did::PutBack);
+    assert_eq!(recovered(&outcomes[0]).did, RecoveryAction::PutBack);
     let beat = lapsed_core::owner::OwnerStore::start(&jobs, &name("w"), 60_000).await.unwrap();
     let claim = lapsed_core::owner::Claim::exact(name("w"), beat.incarnation);
     assert_eq!(jobs.take(&claim, &name("q"), 9).await.unwrap().jobs[0].payload, "payload");

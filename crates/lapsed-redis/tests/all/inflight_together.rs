@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use futures::future::join_all;
 use lapsed_core::Error;
-use lapsed_core::inflight::{Claimed, Finish, Finished, InflightStore, Taken, Ticket};
+use lapsed_core::inflight::{Claimed, Finish, Finished, InflightStore, JobTicket, Taken};
 use lapsed_core::owner::{Claim, OwnerStore};
 use lapsed_testbed::{Engine, ServerOptions};
 
@@ -35,7 +35,7 @@ async fn take_all(world: &World, claims: &[Claim]) -> Vec<lapsed_core::Result<Ta
     .await
 }
 
-fn tickets(claim: &Claim, jobs: &[Claimed]) -> Vec<Ticket> {
+fn tickets(claim: &Claim, jobs: &[Claimed]) -> Vec<JobTicket> {
     jobs.iter().map(|job| job.ticket(claim.incarnation.unwrap())).collect()
 }
 

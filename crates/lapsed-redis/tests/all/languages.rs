@@ -7,14 +7,14 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lapsed_core::inflight::rules::Recovery;
-use lapsed_core::inflight::{InflightStore, Place};
+use lapsed_core::inflight::rules::RecoveryPolicy;
+use lapsed_core::inflight::{InflightStore, JobPlace};
 use lapsed_core::owner::{Claim, Incarnation, OwnerStore};
 use lapsed_core::registry::RegistryStore;
 use lapsed_core::sessions::SessionsStore;
 use lapsed_core::store::Store;
 use lapsed_core::sweep::Sweep;
-use lapsed_core::sweep::brake::Setting;
+use lapsed_core::sweep::brake::BrakeSetting;
 use lapsed_core::sweep::policy::Policy;
 use lapsed_core::{Kind, Name, SystemId};
 use lapsed_redis::{
@@ -133,7 +133,7 @@ async fn inflight() {
             assert!(counts.balances(), "{ending}: {counts:?}");
             assert_eq!((counts.entered, counts.completed, counts.queued), (2, 1, 1), "{ending}");
             let left = jobs.job(&name("job-2")).await.unwrap().unwrap();
-            assert_eq!((left.payload.as_str(), left.place), (r#"{"to":"bob"}"#, Place::Queued));
+            assert_eq!((left.payload.as_str(), left.place), (r#"{"to":"bob"}"#, JobPlace::Queued));
             assert_eq!(jobs.queues(None, 10).await.unwrap(), [(name("welcome"), 1)]);
             let owner = jobs.owner(&Claim::newest(name("w-1"))).await.unwrap().unwrap();
             assert_eq!((owner.held, owner.ended), (0, None), "{ending}");
@@ -153,7 +153,7 @@ fn mail_layout() -> InflightLayout {
         queues: QueueFormat::Own,
         queue_key: Template::new("queue:{queue}", "queue").unwrap(),
         heartbeat_ttl: Duration::from_secs(1),
-        recovery: Recovery::default(),
+        recovery: RecoveryPolicy::default(),
     }
 }
 
@@ -207,7 +207,7 @@ async fn a_worker_in_any_language_dies_and_comes_back() {
         redis.inflight(jobs.system().clone(), mail_layout()).unwrap();
         // All there are die at once: that is what a brake is for, and the operator lets go of it.
         let until_ms = redis.info().await.unwrap().now_ms + 600_000;
-        redis.set_brake(jobs.system(), Setting::Release { until_ms }).await.unwrap();
+        redis.set_brake(jobs.system(), BrakeSetting::Release { until_ms }).await.unwrap();
         let sweeper = sweeper(&sweep, &redis, Policy::default());
         eventually("both are back", async || {
             pass(&sweeper).await;

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use lapsed_core::clock::SystemClock;
 use lapsed_core::owner::{Claim, Ending, OwnerStore};
-use lapsed_core::reconcile::{self, Plan, ReconcileReport};
-use lapsed_core::registry::{RegistryStore, Take};
-use lapsed_core::schedule::Stop;
+use lapsed_core::reconcile::{self, ReconcilePlan, ReconcileReport};
+use lapsed_core::registry::{RegistryStore, TakePolicy};
+use lapsed_core::schedule::StopSignal;
 use lapsed_core::sweep::policy::Policy;
-use lapsed_core::sweep::{Act, Cursor, Outcome, Refusal, Sweep, Sweeper};
+use lapsed_core::sweep::{Cursor, Outcome, PassMode, Refusal, Sweep, Sweeper};
 use lapsed_redis::{NativeRegistry, Redis, RegistryLayout, Template};
 use lapsed_testbed::{Cluster, Engine, Persistence, Server, ServerOptions};
 
@@ -54,7 +54,7 @@ impl World {
         sweeper(&sweep, &self.redis, Policy::default())
     }
 
-    async fn reconcile(&self, act: Act) -> ReconcileReport {
+    async fn reconcile(&self, act: PassMode) -> ReconcileReport {
         reconcile(&self.registry, act).await
     }
 
@@ -66,9 +66,9 @@ impl World {
     }
 }
 
-async fn reconcile(registry: &NativeRegistry, act: Act) -> ReconcileReport {
-    let (_stopper, stop) = Stop::channel();
-    let plan = Plan { after: Cursor::default(), page: 50, pause: Duration::ZERO, act };
+async fn reconcile(registry: &NativeRegistry, act: PassMode) -> ReconcileReport {
+    let (_stopper, stop) = StopSignal::channel();
+    let plan = ReconcilePlan { after: Cursor::default(), page: 50, pause: Duration::ZERO, act };
     let clock = SystemClock::shared();
     reconcile::run(&id(), registry, &*clock, plan, &stop, &mut |_| {}).await.unwrap()
 }
@@ -93,15 +93,15 @@ async fn the_index_is_built_and_the_dead_are_evicted(engine: Engine) {
     let world = World::new(engine);
     let living = world.living("i-live", &keys("live", 250));
     world.app.register("i-dead", &keys("dead", 250));
-    let first = world.reconcile(Act::Reclaim).await;
+    let first = world.reconcile(PassMode::Reclaim).await;
     assert_eq!((first.added, first.removed, first.finished), (500, 0, true), "{first:?}");
-    let second = world.reconcile(Act::Reclaim).await;
+    let second = world.reconcile(PassMode::Reclaim).await;
     assert!(second.agree, "{second:?}");
     let mut sum = Sum::default();
     sweep_until(&world.sweeper(), &mut sum, || world.app.registry().len() == 250).await;
     let receipts = receipts(&world.redis, &id()).await;
     audit(&world.app, &receipts, sum.reclaimed, &keys("dead", 250), &living);
-    let third = world.reconcile(Act::Reclaim).await;
+    let third = world.reconcile(PassMode::Reclaim).await;
     assert!(third.agree, "{third:?}");
 }
 
@@ -110,14 +110,14 @@ async fn a_dry_run_says_so_and_changes_nothing(engine: Engine) {
     world.living("i-live", &keys("live", 30));
     world.app.register("i-dead", &keys("dead", 30));
     let before = world.digest();
-    let would = world.reconcile(Act::DryRun).await;
+    let would = world.reconcile(PassMode::DryRun).await;
     assert_eq!((would.added, would.dry_run, would.agree), (60, true, false), "{would:?}");
     assert_eq!(world.digest(), before);
-    let did = world.reconcile(Act::Reclaim).await;
+    let did = world.reconcile(PassMode::Reclaim).await;
     assert_eq!(did.added, 60);
     world.app.call(&["HDEL", "connections:registry", "live-000003"]);
     let before = world.digest();
-    let would = world.reconcile(Act::DryRun).await;
+    let would = world.reconcile(PassMode::DryRun).await;
     assert_eq!((would.added, would.removed), (0, 1), "{would:?}");
     assert_eq!(world.digest(), before);
 }
@@ -125,12 +125,12 @@ async fn a_dry_run_says_so_and_changes_nothing(engine: Engine) {
 async fn what_the_application_removed_or_moved_leaves_the_index(engine: Engine) {
     let world = World::new(engine);
     world.living("i-1", &keys("k", 20));
-    world.reconcile(Act::Reclaim).await;
+    world.reconcile(PassMode::Reclaim).await;
     world.app.call(&["HDEL", "connections:registry", "k-000000", "k-000001"]);
     world.living("i-2", &["k-000002".to_owned()]);
-    let report = world.reconcile(Act::Reclaim).await;
+    let report = world.reconcile(PassMode::Reclaim).await;
     assert_eq!((report.added, report.removed), (1, 3), "{report:?}");
-    assert!(world.reconcile(Act::Reclaim).await.agree);
+    assert!(world.reconcile(PassMode::Reclaim).await.agree);
     for (owner, held) in [("i-1", 17), ("i-2", 1)] {
         let claim = Claim::newest(name(owner));
         let entries = world.registry.entries(&claim, None, 100).await.unwrap();
@@ -144,7 +144,7 @@ async fn a_heartbeat_key_keeps_its_owner_alive_and_its_end_is_the_owner_s(engine
     let world = World::new(engine);
     world.app.register("i-1", &keys("k", 10));
     world.app.beat("i-1", 3_000);
-    world.reconcile(Act::Reclaim).await;
+    world.reconcile(PassMode::Reclaim).await;
     let sweeper = world.sweeper();
     let began = std::time::Instant::now();
     // Twice as long as the TTL that lapsed is told.
@@ -172,7 +172,7 @@ async fn a_heartbeat_key_keeps_its_owner_alive_and_its_end_is_the_owner_s(engine
 async fn a_heartbeat_that_comes_back_keeps_what_is_left(engine: Engine) {
     let world = World::new(engine);
     world.app.register("i-1", &keys("k", 6));
-    world.reconcile(Act::Reclaim).await;
+    world.reconcile(PassMode::Reclaim).await;
     let found = eventually("six suspects", async || {
         let found = suspects(&world.registry).await;
         (found.len() == 6).then_some(found)
@@ -188,7 +188,7 @@ async fn a_heartbeat_that_comes_back_keeps_what_is_left(engine: Engine) {
     world.app.register("i-1", &keys("k", 2));
     let second = reclaim(&world.registry, 2, found[3..].to_vec()).await;
     assert_eq!(second.outcomes, vec![Outcome::Refused(Refusal::Alive); 3]);
-    let report = world.reconcile(Act::Reclaim).await;
+    let report = world.reconcile(PassMode::Reclaim).await;
     assert_eq!((report.added, report.removed), (2, 0), "{report:?}");
     let sweeper = world.sweeper();
     for _ in 0..3 {
@@ -196,7 +196,7 @@ async fn a_heartbeat_that_comes_back_keeps_what_is_left(engine: Engine) {
         assert_eq!((report.reclaimed, report.suspects), (0, 0), "{report:?}");
     }
     assert_eq!(world.app.registry().len(), 5);
-    assert!(world.reconcile(Act::Reclaim).await.agree);
+    assert!(world.reconcile(PassMode::Reclaim).await.agree);
     world.app.beat("i-1", 1);
     let mut sum = Sum::default();
     sweep_until(&sweeper, &mut sum, || world.app.registry().is_empty()).await;
@@ -208,14 +208,14 @@ async fn a_heartbeat_that_comes_back_keeps_what_is_left(engine: Engine) {
 async fn a_native_start_gives_the_old_life_one_last_ttl(engine: Engine) {
     let world = World::new(engine);
     world.living("i-1", &keys("k", 10));
-    world.reconcile(Act::Reclaim).await;
+    world.reconcile(PassMode::Reclaim).await;
     let old = world.registry.owner(&Claim::newest(name("i-1"))).await.unwrap().unwrap();
     let began_ms = lapsed_core::store::Store::info(&world.redis).await.unwrap().now_ms;
     let beat = world.registry.start(&name("i-1"), 600_000).await.unwrap();
     assert!(beat.incarnation > old.incarnation);
     let claim = Claim::exact(name("i-1"), beat.incarnation);
     let kept = names(&keys("k", 4));
-    world.registry.register(&claim, &kept, Take::Always).await.unwrap();
+    world.registry.register(&claim, &kept, TakePolicy::Always).await.unwrap();
     let sweeper = world.sweeper();
     let mut sum = Sum::default();
     sweep_until(&sweeper, &mut sum, || world.app.registry().len() == 4).await;
@@ -226,7 +226,7 @@ async fn a_native_start_gives_the_old_life_one_last_ttl(engine: Engine) {
         assert_eq!(receipt.incarnation, old.incarnation);
         assert!(receipt.at_ms >= began_ms + TTL.as_millis() as u64, "a whole TTL: {receipt:?}");
     }
-    assert!(world.reconcile(Act::Reclaim).await.agree);
+    assert!(world.reconcile(PassMode::Reclaim).await.agree);
 }
 
 /// Thirty owners whose deadlines in the index have passed, all of them alive: the brake must neither
@@ -240,12 +240,12 @@ async fn many_owners_that_beat_by_themselves_are_no_mass_death(engine: Engine) {
         world.app.beat(&owner, 700);
         living.extend(held_by(&owner, &keys(&owner, 4)));
     }
-    world.reconcile(Act::Reclaim).await;
+    world.reconcile(PassMode::Reclaim).await;
     for n in 0..30 {
         world.app.beat(&format!("i-{n:02}"), LONG_MS);
     }
     world.app.register("i-dead", &keys("dead", 10));
-    world.reconcile(Act::Reclaim).await;
+    world.reconcile(PassMode::Reclaim).await;
     // Past the deadlines that were read off at first.
     tokio::time::sleep(Duration::from_millis(800)).await;
     let sweeper = world.sweeper();
@@ -270,7 +270,7 @@ async fn p7_taken_over_just_after_a_restart(engine: Engine) {
     // A process that knows nothing of what was before.
     let redis = connect(&world.server.url());
     let registry = redis.registry(id(), layout(TTL)).unwrap();
-    let report = reconcile(&registry, Act::Reclaim).await;
+    let report = reconcile(&registry, PassMode::Reclaim).await;
     assert_eq!(report.added, 5, "{report:?}");
     let sweep: Arc<dyn Sweep> = Arc::new(registry.clone());
     let sweeper = sweeper(&sweep, &redis, Policy::default());
@@ -341,19 +341,19 @@ async fn b10_b11_p8_nothing_is_lost_that_changed_while_it_ran(engine: Engine) {
     let began = std::time::Instant::now();
     // Reconciling and sweeping beside each other, while the application goes on.
     while began.elapsed() < Duration::from_secs(2) {
-        let (report, swept) = tokio::join!(world.reconcile(Act::Reclaim), pass(&sweeper));
+        let (report, swept) = tokio::join!(world.reconcile(PassMode::Reclaim), pass(&sweeper));
         assert!(report.finished, "{report:?}");
         sum.add(&swept);
     }
     let there = traffic.end();
-    world.reconcile(Act::Reclaim).await;
-    let again = world.reconcile(Act::Reclaim).await;
+    world.reconcile(PassMode::Reclaim).await;
+    let again = world.reconcile(PassMode::Reclaim).await;
     assert!(again.agree, "nothing changed meanwhile: {again:?}");
     let living: Vec<(String, String)> = there.into_iter().collect();
     sweep_until(&sweeper, &mut sum, || world.app.registry().len() == living.len()).await;
     audit(&world.app, &receipts(&world.redis, &id()).await, sum.reclaimed, &dead, &living);
     // What the index holds is what is there, and its counts say so.
-    let dry = world.reconcile(Act::DryRun).await;
+    let dry = world.reconcile(PassMode::DryRun).await;
     assert!(dry.agree, "{dry:?}");
     let owners = world.registry.owners(None, 1_000).await.unwrap();
     let held: u64 = owners.iter().map(|owner| owner.held).sum();
@@ -372,7 +372,7 @@ async fn what_cannot_be_judged_is_left_alone() {
     };
     node("connections:registry").register("i-1", &keys("k", 5));
     node("instance:heartbeat:i-1").beat("i-1", LONG_MS);
-    let report = reconcile(&registry, Act::Reclaim).await;
+    let report = reconcile(&registry, PassMode::Reclaim).await;
     assert_eq!(report.left.get("heartbeat_in_another_slot"), Some(&5), "{report:?}");
     let sweep: Arc<dyn Sweep> = Arc::new(registry);
     let first = sweeper(&sweep, &redis, Policy::default());
@@ -389,7 +389,7 @@ async fn what_cannot_be_judged_is_left_alone() {
     let app = node("{c}:registry");
     app.call(&["HSET", "{c}:registry", "a", "i-live", "b", "i-dead"]);
     app.call(&["SET", "{c}:hb:i-live", "1", "PX", "600000"]);
-    assert_eq!(reconcile(&registry, Act::Reclaim).await.added, 2);
+    assert_eq!(reconcile(&registry, PassMode::Reclaim).await.added, 2);
     let sweep: Arc<dyn Sweep> = Arc::new(registry);
     let second = sweeper(&sweep, &redis, Policy::default());
     let mut sum = Sum::default();

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use lapsed_core::clock::SystemClock;
 use lapsed_core::owner::{Claim, OwnerStore};
-use lapsed_core::reconcile::{self, Plan};
+use lapsed_core::reconcile::{self, ReconcilePlan};
 use lapsed_core::registry::RegistryStore;
-use lapsed_core::schedule::Stop;
-use lapsed_core::sweep::{Act, Cursor};
+use lapsed_core::schedule::StopSignal;
+use lapsed_core::sweep::{Cursor, PassMode};
 use lapsed_testbed::{Engine, Server};
 
 use crate::caller::Caller;
@@ -27,9 +27,13 @@ async fn who_beats_by_itself_is_found_between_two_passes(engine: Engine) {
         app.register(owner, &keys(owner, 2));
         app.beat(owner, 200);
     }
-    let (_stopper, stop) = Stop::channel();
-    let plan =
-        Plan { after: Cursor::default(), page: 50, pause: Duration::ZERO, act: Act::Reclaim };
+    let (_stopper, stop) = StopSignal::channel();
+    let plan = ReconcilePlan {
+        after: Cursor::default(),
+        page: 50,
+        pause: Duration::ZERO,
+        act: PassMode::Reclaim,
+    };
     let clock = SystemClock::shared();
     reconcile::run(&id(), &registry, &*clock, plan, &stop, &mut |_| {}).await.unwrap();
     app.beat("i-live", 600_000);

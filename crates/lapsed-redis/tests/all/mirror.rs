@@ -2,8 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use lapsed_availability::{Beat, Mirror, MirrorBeat, ProviderState, SeenBeat, Told};
-use lapsed_core::sweep::{Act, Cursor, Refusal};
+use lapsed_availability::{
+    Mirror, MirrorBeat, MirrorUpdate, ProviderBeat, ProviderState, SeenBeat,
+};
+use lapsed_core::sweep::{Cursor, PassMode, Refusal};
 use lapsed_testbed::Engine;
 
 use crate::mirror_world::{NEVER_MS, STALE_MS, World, batch, names_of, online, settings, told};
@@ -87,7 +89,7 @@ async fn trap_c5_a_ping_before_the_decision_wins_and_one_after_it_is_the_truths(
     assert_eq!(world.beat("m0").await, Some(MirrorBeat::Doomed), "after it");
     assert!(!world.exists("mitra:heartbeat:m0") && !world.is_member("mitras:online", "m0"));
     // The sweeper has looked, and then the ping comes.
-    assert_eq!(world.beat("m1").await, Some(MirrorBeat::Told(Beat::Noted)));
+    assert_eq!(world.beat("m1").await, Some(MirrorBeat::Told(ProviderBeat::Noted)));
     assert_eq!(world.decide(&["m1"], NEVER_MS).await, [Err(Refusal::Alive)], "before it");
     assert!(world.is_member("mitras:online", "m1"));
 }
@@ -98,7 +100,7 @@ async fn trap_c7_the_deactivated_are_neither_counted_nor_available(engine: Engin
     world.seed(&[online("a", 1), off.clone(), online("c", 1)]).await;
     assert_eq!(world.mirror.count_online().await.unwrap(), Some(2));
     assert_eq!(world.available().await.unwrap(), ["a", "c"]);
-    assert_eq!(world.beat("b").await, Some(MirrorBeat::Told(Beat::Deactivated)));
+    assert_eq!(world.beat("b").await, Some(MirrorBeat::Told(ProviderBeat::Deactivated)));
     let gone = ProviderState { active: false, online: false, ..online("c", 2) };
     world.tell(gone).await;
     assert_eq!(world.mirror.count_online().await.unwrap(), Some(1), "not twice");
@@ -117,10 +119,14 @@ async fn trap_c10_a_beat_of_somebody_offline_leaves_nothing_behind(engine: Engin
     world.app.call(&["DEL", "mitra:heartbeat:off"]);
     let asked = names(&["stranger", "m0", "off"]);
     let answers = world.mirror.beat(&asked).await.unwrap().unwrap();
-    assert_eq!(answers, [Beat::Offline, Beat::Noted, Beat::Deactivated].map(MirrorBeat::Told));
+    assert_eq!(
+        answers,
+        [ProviderBeat::Offline, ProviderBeat::Noted, ProviderBeat::Deactivated]
+            .map(MirrorBeat::Told)
+    );
     assert!(!world.exists("mitra:heartbeat:stranger") && !world.exists("mitra:heartbeat:off"));
     world.tell(ProviderState { online: false, ..online("m0", 2) }).await;
-    assert_eq!(world.beat("m0").await, Some(MirrorBeat::Told(Beat::Offline)));
+    assert_eq!(world.beat("m0").await, Some(MirrorBeat::Told(ProviderBeat::Offline)));
     assert!(!world.exists("mitra:heartbeat:m0"));
     assert_eq!(world.mirror.beat(&[]).await.unwrap(), Some(Vec::new()));
 }
@@ -134,7 +140,7 @@ async fn trap_c11_beats_are_dated_by_the_server(engine: Engine) {
     let SeenBeat::At(at_ms) = world.look("m0").await.beat else { panic!("no beat") };
     assert!((before_ms..=after_ms).contains(&at_ms), "{before_ms} {at_ms} {after_ms}");
     // A beat from a clock that is ahead counts as one of now, also when it is told.
-    let ahead = [Told { state: online("m1", 1), beat_ms: Some(after_ms + NEVER_MS) }];
+    let ahead = [MirrorUpdate { state: online("m1", 1), beat_ms: Some(after_ms + NEVER_MS) }];
     world.mirror.apply(&ahead, None).await.unwrap();
     let future = world.iso(NEVER_MS as i64).await;
     assert!(future <= world.iso(0).await, "the server caps it: {future}");
@@ -148,7 +154,7 @@ async fn trap_c11_beats_are_dated_by_the_server(engine: Engine) {
     // A beat only goes forward: an older one that the truth tells changes nothing.
     world.beat("m0").await;
     let SeenBeat::At(newest_ms) = world.look("m0").await.beat else { panic!("no beat") };
-    let older = [Told { state: online("m0", 9), beat_ms: Some(newest_ms - 1_000) }];
+    let older = [MirrorUpdate { state: online("m0", 9), beat_ms: Some(newest_ms - 1_000) }];
     assert_eq!(world.mirror.apply(&older, None).await.unwrap(), Some(1));
     assert_eq!(world.look("m0").await.beat, SeenBeat::At(newest_ms));
 }
@@ -185,7 +191,7 @@ async fn a_decision_in_another_epoch_is_refused(engine: Engine) {
     let asked = world.decide_in(&["a", "stranger"], 4, STALE_MS).await;
     assert_eq!(asked, [Err(Refusal::Moved); 2]);
     // A dry run says what would be, and changes nothing.
-    let dry = |who| lapsed_core::sweep::Batch { act: Act::DryRun, ..batch(&[who], 5) };
+    let dry = |who| lapsed_core::sweep::Batch { act: PassMode::DryRun, ..batch(&[who], 5) };
     eventually("the end of its time", async || {
         world.mirror.decide(&dry("a"), STALE_MS).await.unwrap()[0].ok()
     })
@@ -220,7 +226,7 @@ async fn a_missing_heartbeat_is_not_a_death(engine: Engine) {
     world.settled().await;
     world.app.call(&["DEL", "mitra:heartbeat:m0", "mitra:heartbeat:m1"]);
     assert_eq!(world.look("m0").await.beat, SeenBeat::Missing(None));
-    let dry = lapsed_core::sweep::Batch { act: Act::DryRun, ..batch(&["m0"], 1) };
+    let dry = lapsed_core::sweep::Batch { act: PassMode::DryRun, ..batch(&["m0"], 1) };
     assert_eq!(world.mirror.decide(&dry, NEVER_MS).await.unwrap(), [Err(Refusal::Alive)]);
     assert_eq!(world.look("m0").await.beat, SeenBeat::Missing(None), "a dry run notes nothing");
     let asked = world.decide(&["m0", "m1"], STALE_MS).await;
@@ -230,7 +236,7 @@ async fn a_missing_heartbeat_is_not_a_death(engine: Engine) {
     assert_eq!(page.beats.len(), 2, "a missing one is always old: {page:?}");
     assert!(page.beats.iter().all(|one| matches!(one.beat, SeenBeat::Missing(Some(_)))));
     // One beats, and its key is dropped once more: it counts from then.
-    assert_eq!(world.beat("m1").await, Some(MirrorBeat::Told(Beat::Noted)));
+    assert_eq!(world.beat("m1").await, Some(MirrorBeat::Told(ProviderBeat::Noted)));
     world.app.call(&["DEL", "mitra:heartbeat:m1"]);
     assert_eq!(world.look("m1").await.beat, SeenBeat::Missing(None));
     let doom = world.silenced("m0", 1).await;
@@ -277,7 +283,7 @@ async fn what_the_application_writes_is_believed_or_left_alone(engine: Engine) {
     assert_eq!(world.mirror.forget(&[(name("stranger"), None)]).await.unwrap(), 1);
     assert_eq!(world.look("stranger").await.doomed, None);
     // A beat, and the next state, heal what could not be read.
-    assert_eq!(world.beat("m1").await, Some(MirrorBeat::Told(Beat::Noted)));
+    assert_eq!(world.beat("m1").await, Some(MirrorBeat::Told(ProviderBeat::Noted)));
     world.tell(ProviderState { sessions: 1, ..online("m3", 2) }).await;
     let (m1, m3) = (world.look("m1").await, world.look("m3").await);
     assert!(matches!((m1.beat, m3.sessions), (SeenBeat::At(_), Some(1))));

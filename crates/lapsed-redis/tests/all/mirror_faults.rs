@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use lapsed_availability::{Beat, Mirror, MirrorBeat, ProviderState, SeenBeat};
+use lapsed_availability::{Mirror, MirrorBeat, ProviderBeat, ProviderState, SeenBeat};
 use lapsed_core::Error;
 use lapsed_core::sweep::Refusal;
 use lapsed_redis::MirrorLayout;
@@ -59,7 +59,7 @@ async fn flushed(engine: Engine) {
     world.tell(online("m0", 2)).await;
     assert_eq!(world.beat("m0").await, None);
     world.seed_online(2).await;
-    assert_eq!(world.beat("m0").await, Some(MirrorBeat::Told(Beat::Noted)));
+    assert_eq!(world.beat("m0").await, Some(MirrorBeat::Told(ProviderBeat::Noted)));
     // Everybody has a whole threshold from now on.
     let presence = world.mirror.presence(NEVER_MS).await.unwrap();
     assert!(presence.seeded && presence.back_ms > 0, "{presence:?}");
@@ -153,7 +153,7 @@ async fn dropped(engine: Engine, key: &str) {
     knows_nothing(&world).await;
     world.seed(&states).await;
     assert_eq!(world.available().await.unwrap(), ["m0", "m1"]);
-    assert_eq!(world.beat("off").await, Some(MirrorBeat::Told(Beat::Deactivated)));
+    assert_eq!(world.beat("off").await, Some(MirrorBeat::Told(ProviderBeat::Deactivated)));
 }
 
 async fn the_online_set_is_dropped(engine: Engine) {
@@ -231,7 +231,7 @@ async fn trap_c4_a_heartbeat_of_another_type_sets_nobody_offline(engine: Engine)
     .await;
     assert_eq!(world.app.text(&["SMEMBERS", "mitras:online"]), "m1");
     assert_eq!(world.app.text(&["TYPE", "mitra:heartbeat:m1"]), "list", "left for a person");
-    assert_eq!(world.beat("m1").await, Some(MirrorBeat::Told(Beat::Noted)));
+    assert_eq!(world.beat("m1").await, Some(MirrorBeat::Told(ProviderBeat::Noted)));
     assert!(matches!(world.look("m1").await.beat, SeenBeat::At(_)), "its next beat heals it");
 }
 
@@ -257,7 +257,7 @@ async fn trap_c4_a_key_of_another_type_fails_the_whole_script(engine: Engine) {
     assert!(matches!(beat, Err(Error::Corrupt { .. })), "{beat:?}");
     assert!(world.mirror.decide(&batch(&["m0"], 1), 1).await.is_err());
     world.app.call(&["RENAME", "put-aside", "mitras:online"]);
-    assert_eq!(world.beat("m0").await, Some(MirrorBeat::Told(Beat::Noted)));
+    assert_eq!(world.beat("m0").await, Some(MirrorBeat::Told(ProviderBeat::Noted)));
 }
 
 async fn trap_c4_out_of_memory_sets_nobody_offline(engine: Engine) {
@@ -276,7 +276,7 @@ async fn trap_c4_out_of_memory_sets_nobody_offline(engine: Engine) {
     assert_eq!(world.look("m0").await.version, Some(1));
     world.app.call(&["CONFIG", "SET", "maxmemory", "0"]);
     // Who could not beat meanwhile has a whole threshold.
-    assert_eq!(world.beat("m0").await, Some(MirrorBeat::Told(Beat::Noted)));
+    assert_eq!(world.beat("m0").await, Some(MirrorBeat::Told(ProviderBeat::Noted)));
     assert!(world.decide(&["m0"], NEVER_MS).await[0].is_err());
     world.silenced("m1", 1).await;
 }
@@ -328,7 +328,7 @@ async fn after_an_absence_everybody_has_a_whole_threshold(engine: Engine) {
     .await;
     assert_eq!(decided, [Err(Refusal::StoreAway); 2]);
     assert!(world.is_seeded().await, "it has lost nothing");
-    assert_eq!(world.beat("m0").await, Some(MirrorBeat::Told(Beat::Noted)));
+    assert_eq!(world.beat("m0").await, Some(MirrorBeat::Told(ProviderBeat::Noted)));
     world.silenced("m1", 1).await;
 }
 

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use lapsed_availability::memory::MemoryMirror;
-use lapsed_availability::{Mirror, ProviderState, Seen, SeenBeat, Told};
+use lapsed_availability::{Mirror, MirrorEntry, MirrorUpdate, ProviderState, SeenBeat};
 use lapsed_core::Name;
 use lapsed_core::clock::{Clock, ManualClock, SystemClock};
-use lapsed_core::sweep::{Act, Batch, Cursor};
+use lapsed_core::sweep::{Batch, Cursor, PassMode};
 use lapsed_redis::MirrorLayout;
 
 use crate::fixture::{CLUSTER, REDIS, VALKEY, connect, fresh};
@@ -49,7 +49,7 @@ impl Dice {
 }
 
 /// What both must agree in: when somebody beat is each one's own clock.
-fn comparable(seen: &Seen) -> (String, bool, bool, Option<u64>, bool, Option<u64>) {
+fn comparable(seen: &MirrorEntry) -> (String, bool, bool, Option<u64>, bool, Option<u64>) {
     let beats = matches!(seen.beat, SeenBeat::At(_));
     let identity = format!("{} {:?} {}", seen.id, seen.version, seen.epoch);
     (identity, seen.online, seen.deactivated, seen.sessions, beats, seen.doomed.map(|d| d.epoch))
@@ -114,7 +114,7 @@ async fn tell(both: &[Arc<dyn Mirror>; 2], dice: &Dice, attempt: Option<&[String
     let mut newer = Vec::new();
     for (mirror, at) in both.iter().zip([0, 1]) {
         let now_ms = mirror.now_ms().await.unwrap();
-        let told: Vec<Told> = crate::mirror_world::told(&states, now_ms);
+        let told: Vec<MirrorUpdate> = crate::mirror_world::told(&states, now_ms);
         let attempt = attempt.filter(|_| in_attempt).map(|attempt| attempt[at].as_str());
         newer.push(mirror.apply(&told, attempt).await.unwrap());
     }
@@ -139,7 +139,7 @@ async fn forget(both: &[Arc<dyn Mirror>; 2], dice: &Dice, said: &str) {
 
 async fn decide(both: &[Arc<dyn Mirror>; 2], dice: &Dice, said: &str) {
     let (who, epoch) = (somebody(dice), dice.below(6));
-    let act = if dice.below(3) == 0 { Act::DryRun } else { Act::Reclaim };
+    let act = if dice.below(3) == 0 { PassMode::DryRun } else { PassMode::Reclaim };
     // Everybody is silent for so long, or nobody is; in between is each one's own clock.
     let stale_ms = if dice.below(2) == 0 { 0 } else { NEVER_MS };
     let batch = Batch { act, ..batch(&[who.as_str()], epoch) };

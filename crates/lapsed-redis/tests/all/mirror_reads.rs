@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use lapsed_availability::{
-    Beat, Mirror, MirrorBeat, ProviderState, SeenBeat, Snapshot, SnapshotTurn, Told,
+    Mirror, MirrorBeat, MirrorUpdate, ProviderBeat, ProviderState, SeenBeat, Snapshot, SnapshotTurn,
 };
 use lapsed_core::sweep::Cursor;
 use lapsed_redis::MirrorLayout;
@@ -56,7 +56,7 @@ async fn times_are_read_in_every_common_form(engine: Engine) {
     // What is written comes back, on every day of many years.
     for day in 0..500_u64 {
         let at_ms = day * 37 * 86_400_000 + day * 86_399_999 / 500;
-        let told = [Told { state: online("y", day + 1), beat_ms: Some(at_ms) }];
+        let told = [MirrorUpdate { state: online("y", day + 1), beat_ms: Some(at_ms) }];
         world.mirror.apply(&told, None).await.unwrap();
         assert_eq!(world.look("y").await.beat, SeenBeat::At(at_ms), "day {day}");
     }
@@ -198,7 +198,7 @@ async fn pages_go_through_everybody(engine: Engine) {
     }));
     let answers = world.mirror.beat(&all).await.unwrap().unwrap();
     assert_eq!(
-        answers.iter().filter(|beat| **beat == MirrorBeat::Told(Beat::Deactivated)).count(),
+        answers.iter().filter(|beat| **beat == MirrorBeat::Told(ProviderBeat::Deactivated)).count(),
         13
     );
     // Both sets are large: the smaller one is gone through in pages.
@@ -223,7 +223,9 @@ async fn many_beats_at_a_time_take_few_calls(engine: Engine) {
         (0..1_000).map(|n| [name(&format!("m{}", n % 100))]).collect();
     let beats = futures::future::try_join_all(who.iter().map(|who| world.mirror.beat(who)));
     let beats = beats.await.unwrap();
-    assert!(beats.into_iter().all(|beat| beat == Some(vec![MirrorBeat::Told(Beat::Noted)])));
+    assert!(
+        beats.into_iter().all(|beat| beat == Some(vec![MirrorBeat::Told(ProviderBeat::Noted)]))
+    );
     let used = calls() - before;
     assert!(used <= 10, "{used} calls for 1,000 beats at once");
 }

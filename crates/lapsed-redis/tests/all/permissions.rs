@@ -8,7 +8,9 @@ use lapsed_availability::Mirror;
 use lapsed_core::Kind;
 use lapsed_core::receipt::Retention;
 use lapsed_core::reconcile::Reconcile;
-use lapsed_core::sweep::{Act, Batch, BatchId, Cursor, Outcome, PageRequest, Sweep, TidyLimits};
+use lapsed_core::sweep::{
+    Batch, BatchId, Cursor, Outcome, PageRequest, PassMode, Sweep, TidyLimits,
+};
 use lapsed_redis::{MirrorLayout, RegistryLayout, SessionsLayout, Template};
 use lapsed_testbed::{Engine, Server};
 
@@ -119,28 +121,28 @@ const NAMES: &[&str] =
 static REDIS: LazyLock<(Server, String)> = LazyLock::new(|| server(Engine::Redis, NAMES));
 
 mod registry {
-    async fn make() -> lapsed_core::registry::conformance::Fixture {
+    async fn make() -> lapsed_core::registry::conformance::RegistryFixture {
         crate::fixture::native(&super::REDIS.1, 1)
     }
     lapsed_core::registry_conformance!(make, lapsed_testbed::steadily_async);
 }
 
 mod sessions {
-    async fn make() -> lapsed_core::sessions::conformance::Fixture {
+    async fn make() -> lapsed_core::sessions::conformance::SessionsFixture {
         crate::fixture::native_sessions(&super::REDIS.1, 1)
     }
     lapsed_core::sessions_conformance!(make, lapsed_testbed::steadily_async);
 }
 
 mod inflight {
-    async fn make() -> lapsed_core::inflight::conformance::Fixture {
+    async fn make() -> lapsed_core::inflight::conformance::InflightFixture {
         crate::fixture::native_inflight(&super::REDIS.1)
     }
     lapsed_core::inflight_conformance!(make, lapsed_testbed::steadily_async);
 }
 
 mod availability {
-    async fn make() -> lapsed_availability::conformance::Fixture {
+    async fn make() -> lapsed_availability::conformance::AvailabilityFixture {
         let (server, url) = &*super::REDIS;
         crate::availability::fixture(url, |tag| crate::availability::emptied(server, tag))
     }
@@ -191,7 +193,7 @@ async fn round(sweep: &dyn Sweep, number: u64) -> usize {
     let request = PageRequest { after: Cursor::default(), limit: 10, undeclared_max: None };
     let suspects = sweep.suspects(request).await.unwrap().suspects;
     let id = BatchId { sweeper: "s".into(), number };
-    let batch = Batch { id: id.clone(), suspects, act: Act::Reclaim, term: None };
+    let batch = Batch { id: id.clone(), suspects, act: PassMode::Reclaim, term: None };
     let answer = sweep.reclaim(batch).await.unwrap();
     sweep.settle(&id).await.unwrap();
     let limits =
@@ -205,7 +207,7 @@ async fn heal(index: &dyn Reconcile) {
     index.extent().await.unwrap();
     let mut after = Some(Cursor::default());
     while let Some(cursor) = after {
-        after = index.reconcile(cursor, 100, Act::Reclaim).await.unwrap().next;
+        after = index.reconcile(cursor, 100, PassMode::Reclaim).await.unwrap().next;
     }
 }
 
@@ -249,7 +251,7 @@ async fn complaint(sweep: &dyn Sweep, number: u64) -> Option<String> {
         let request = PageRequest { after: Cursor::default(), limit: 10, undeclared_max: None };
         let suspects = sweep.suspects(request).await?.suspects;
         let id = BatchId { sweeper: "s".into(), number };
-        sweep.reclaim(Batch { id, suspects, act: Act::Reclaim, term: None }).await?;
+        sweep.reclaim(Batch { id, suspects, act: PassMode::Reclaim, term: None }).await?;
         let retention = Retention::default();
         sweep.tidy(TidyLimits { rows: 100, undeclared_max: None, retention, term: None }).await
     };

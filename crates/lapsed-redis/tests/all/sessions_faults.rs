@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use crate::chat::{App, Chat, GRACE, LONG_AGO, PATIENCE, name, named, sum, sweep_through, uuid};
 use lapsed_core::Error;
 use lapsed_core::owner::{Claim, OwnerStore};
-use lapsed_core::sessions::{Deleted, Profile, SessionsStore};
+use lapsed_core::sessions::{Deleted, SessionProfile, SessionsStore};
 use lapsed_core::sweep::policy::Policy;
-use lapsed_core::sweep::{Act, PassReport, Stopped, Sweeper};
+use lapsed_core::sweep::{PassMode, PassReport, Stopped, Sweeper};
 use lapsed_testbed::{Engine, Persistence, Proxy, Server, ServerOptions};
 
 lapsed_testbed::steady_async_tests! {
@@ -54,10 +54,10 @@ struct Sweeping {
 fn keep_sweeping(sweeper: Arc<Sweeper>) -> Sweeping {
     let (over, mut told) = tokio::sync::watch::channel(false);
     let task = tokio::spawn(async move {
-        let mut total = crate::chat::pass(&sweeper, Act::Reclaim).await;
+        let mut total = crate::chat::pass(&sweeper, PassMode::Reclaim).await;
         while !*told.borrow_and_update() {
             tokio::time::sleep(Duration::from_millis(5)).await;
-            total = sum(total, crate::chat::pass(&sweeper, Act::Reclaim).await);
+            total = sum(total, crate::chat::pass(&sweeper, PassMode::Reclaim).await);
         }
         total
     });
@@ -162,7 +162,7 @@ async fn the_answer_to_a_reclaim_is_lost() {
         chat.dry_run().await;
         let sweeper = chat.sweeper("lossy");
         proxy.drop_answers_matching("lossy");
-        let first = crate::chat::pass(&sweeper, Act::Reclaim).await;
+        let first = crate::chat::pass(&sweeper, PassMode::Reclaim).await;
         assert_eq!(first.stopped, Stopped::Error, "{first:?}");
         assert_eq!(
             (first.reclaimed, crate::chat::skipped(&first, "in_doubt")),
@@ -190,7 +190,7 @@ async fn the_answer_to_a_connect_is_lost() {
     let beat = sessions.start(&name("server"), 60_000).await.unwrap();
     let claim = Claim::exact(name("server"), beat.incarnation);
     for id in &ids {
-        sessions.activate(id, &Profile::default()).await.unwrap();
+        sessions.activate(id, &SessionProfile::default()).await.unwrap();
         // So that the script is known and the lost answer is the real one.
         sessions.connect(Some(&claim), id).await.unwrap();
         sessions.disconnect(Some(&claim), id).await.unwrap();
@@ -239,7 +239,7 @@ async fn flushed_in_the_middle() {
     let beat = sessions.start(&name("server"), 60_000).await.unwrap();
     let claim = Claim::exact(name("server"), beat.incarnation);
     for n in 0..20 {
-        sessions.activate(&name(&uuid(n)), &Profile::default()).await.unwrap();
+        sessions.activate(&name(&uuid(n)), &SessionProfile::default()).await.unwrap();
         sessions.connect(Some(&claim), &name(&uuid(n))).await.unwrap();
     }
     for n in 0..10 {
@@ -257,7 +257,7 @@ async fn flushed_in_the_middle() {
     assert!(anew.incarnation > beat.incarnation, "numbers do not come twice");
     let anew = Claim::exact(name("server"), anew.incarnation);
     for n in 0..2 {
-        sessions.activate(&name(&uuid(n)), &Profile::default()).await.unwrap();
+        sessions.activate(&name(&uuid(n)), &SessionProfile::default()).await.unwrap();
         sessions.connect(Some(&anew), &name(&uuid(n))).await.unwrap();
     }
     sessions.disconnect(Some(&anew), &name(&uuid(0))).await.unwrap();
@@ -281,7 +281,7 @@ async fn out_of_memory() {
         let sweeper = chat.sweeper("s");
         let before = chat.app.picture();
         chat.app.call(&["CONFIG", "SET", "maxmemory", "1"]);
-        let report = crate::chat::pass(&sweeper, Act::Reclaim).await;
+        let report = crate::chat::pass(&sweeper, PassMode::Reclaim).await;
         assert_eq!((report.reclaimed, report.errors), (0, 1), "{report:?}");
         assert!(report.detail.as_ref().unwrap().contains("memory"), "{report:?}");
         for op in ["connect", "disconnect"] {
@@ -292,7 +292,8 @@ async fn out_of_memory() {
             };
             assert!(matches!(answer, Err(Error::Unavailable { .. })), "{op}: {answer:?}");
         }
-        let error = chat.sessions.activate(&name("new"), &Profile::default()).await.unwrap_err();
+        let error =
+            chat.sessions.activate(&name("new"), &SessionProfile::default()).await.unwrap_err();
         assert!(error.to_string().contains("memory"), "{error}");
         assert_eq!(chat.app.picture(), before);
         chat.app.call(&["CONFIG", "SET", "maxmemory", "0"]);
@@ -323,7 +324,7 @@ async fn a_user_who_may_not() {
         let (sweeper, before) = (chat.sweeper("s"), app.picture());
         for command in ["del", "xadd", "zrem", "zadd", "hset", "hincrby", "set", "hdel"] {
             may_not(&[&format!("-{command}")]);
-            let report = crate::chat::pass(&sweeper, Act::Reclaim).await;
+            let report = crate::chat::pass(&sweeper, PassMode::Reclaim).await;
             assert_eq!(report.reclaimed, 0, "-{command}: {report:?}");
             let held = report.stopped == Stopped::Brake;
             let said = report.detail.as_deref().unwrap_or_default();
@@ -340,7 +341,7 @@ async fn a_user_who_may_not() {
                     }
                     _ => chat
                         .sessions
-                        .activate(&name("new"), &Profile::default())
+                        .activate(&name("new"), &SessionProfile::default())
                         .await
                         .map(|_| true),
                 };

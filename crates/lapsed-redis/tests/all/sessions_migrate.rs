@@ -11,10 +11,10 @@ use crate::chat::{
 };
 use lapsed_core::clock::SystemClock;
 use lapsed_core::owner::{Claim, OwnerStore};
-use lapsed_core::reconcile::{Plan, Reconcile, run};
-use lapsed_core::schedule::Stop;
-use lapsed_core::sessions::{Profile, SessionsStore};
-use lapsed_core::sweep::{Act, Cursor, Sweep};
+use lapsed_core::reconcile::{Reconcile, ReconcilePlan, run};
+use lapsed_core::schedule::StopSignal;
+use lapsed_core::sessions::{SessionProfile, SessionsStore};
+use lapsed_core::sweep::{Cursor, PassMode, Sweep};
 
 on_both_chats! {
     the_originals_migration,
@@ -54,15 +54,15 @@ async fn the_originals_migration(chat: Chat) {
     populate(app);
     app.call(&["SET", "session:a-string", "not a session"]);
     let before = app.picture();
-    let dry = chat.reconcile(Act::DryRun).await;
+    let dry = chat.reconcile(PassMode::DryRun).await;
     assert_eq!(app.picture(), before, "a dry run changes nothing");
     assert_eq!((dry.examined, dry.added, dry.removed, dry.corrected), (1_000, 300, 0, 0));
     assert_eq!((dry.left["active"], dry.finished, dry.agree), (700, true, false), "{dry:?}");
-    let real = chat.reconcile(Act::Reclaim).await;
+    let real = chat.reconcile(PassMode::Reclaim).await;
     assert_eq!((real.added, real.removed, real.corrected), (300, 0, 0), "{real:?}");
     assert_eq!((real.left["active"], real.left["indexed"]), (700, 300), "each looked at once more");
     assert_eq!(chat.sessions.disconnected_count().await.unwrap(), 300);
-    let compared = chat.reconcile(Act::DryRun).await;
+    let compared = chat.reconcile(PassMode::DryRun).await;
     assert_eq!((compared.drift(), compared.agree), (0, true), "{compared:?}");
     let mut after = app.picture();
     let index = after.remove("disconnected_sessions").unwrap();
@@ -81,15 +81,15 @@ async fn a_dry_run_accounts_for_what_the_real_run_does(chat: Chat) {
         (900..910).for_each(|n| app.index(&uuid(n), "5"));
         (5_000..5_003).for_each(|n| app.index(&uuid(n), "5"));
         (0..4).for_each(|n| app.index(&uuid(n), "5"));
-        let dry = chat.reconcile(Act::DryRun).await;
-        let real = chat.reconcile(Act::Reclaim).await;
+        let dry = chat.reconcile(PassMode::DryRun).await;
+        let real = chat.reconcile(PassMode::Reclaim).await;
         let account = |report: &lapsed_core::reconcile::ReconcileReport| {
             (report.added, report.removed, report.corrected)
         };
         assert_eq!(account(&dry), account(&real), "{dry:?} {real:?}");
         assert_eq!(real.removed, 23, "{real:?}");
         assert_eq!(real.added + real.corrected, 300, "{real:?}");
-        assert!(chat.reconcile(Act::DryRun).await.agree);
+        assert!(chat.reconcile(PassMode::DryRun).await.agree);
     }
 }
 
@@ -98,8 +98,13 @@ async fn a_migration_that_was_stopped_goes_on_where_it_was(chat: Chat) {
     populate(&chat.app);
     let (mut cursor, mut added, mut runs) = (Cursor::default(), 0, 0);
     loop {
-        let (stopper, stop) = Stop::channel();
-        let plan = Plan { after: cursor, page: 50, pause: Duration::ZERO, act: Act::Reclaim };
+        let (stopper, stop) = StopSignal::channel();
+        let plan = ReconcilePlan {
+            after: cursor,
+            page: 50,
+            pause: Duration::ZERO,
+            act: PassMode::Reclaim,
+        };
         let clock = SystemClock::new();
         let other = chat.with_grace(GRACE);
         let report =
@@ -118,7 +123,7 @@ async fn a_migration_that_was_stopped_goes_on_where_it_was(chat: Chat) {
     }
     assert!(runs > 10, "{runs}");
     assert_eq!(added, 300);
-    assert!(chat.reconcile(Act::DryRun).await.agree);
+    assert!(chat.reconcile(PassMode::DryRun).await.agree);
 }
 
 async fn a_migration_among_traffic_and_sweeps_loses_nobody(chat: Chat) {
@@ -144,7 +149,8 @@ async fn a_migration_among_traffic_and_sweeps_loses_nobody(chat: Chat) {
     let mut added = 0;
     while total.reclaimed < 300 {
         assert!(began.elapsed() < PATIENCE, "{total:?}");
-        let (report, swept) = tokio::join!(chat.reconcile(Act::Reclaim), sweep_through(&sweeper));
+        let (report, swept) =
+            tokio::join!(chat.reconcile(PassMode::Reclaim), sweep_through(&sweeper));
         added += report.added;
         total = sum(total, swept);
     }
@@ -153,8 +159,8 @@ async fn a_migration_among_traffic_and_sweeps_loses_nobody(chat: Chat) {
     assert!(added >= 300, "{added}");
     assert_eq!((total.reclaimed, chat.receipts().await.len()), (300, 300), "{:?}", total.skipped);
     assert_eq!(alive(&chat.app), the_living());
-    chat.reconcile(Act::Reclaim).await;
-    assert!(chat.reconcile(Act::DryRun).await.agree);
+    chat.reconcile(PassMode::Reclaim).await;
+    assert!(chat.reconcile(PassMode::DryRun).await.agree);
 }
 
 async fn from_adopt_to_native_exactly_the_orphans_go(chat: Chat) {
@@ -164,10 +170,10 @@ async fn from_adopt_to_native_exactly_the_orphans_go(chat: Chat) {
     assert_eq!(chat.sweep().await.reclaimed, 50, "adopted, it knows what the index knows");
     let native = chat.native();
     assert_eq!(native.sweep().await.reclaimed, 0, "nothing is indexed for it yet");
-    let dry = native.reconcile(Act::DryRun).await;
-    let real = native.reconcile(Act::Reclaim).await;
+    let dry = native.reconcile(PassMode::DryRun).await;
+    let real = native.reconcile(PassMode::Reclaim).await;
     assert_eq!((dry.added, real.added, real.removed, real.corrected), (300, 300, 0, 0));
-    assert!(native.reconcile(Act::DryRun).await.agree);
+    assert!(native.reconcile(PassMode::DryRun).await.agree);
     assert_eq!(native.sessions.census().await.unwrap().population, 1_000, "counted on the way");
     let report = native.sweep().await;
     assert_eq!(named(&report), (0..300).map(uuid).collect(), "{:?}", report.skipped);
@@ -198,7 +204,7 @@ async fn whoever_reads_the_old_keys_goes_on_reading(chat: Chat) {
     let id = name(&uuid(1));
     let beat = sessions.start(&name("server"), 60_000).await.unwrap();
     let claim = Claim::exact(name("server"), beat.incarnation);
-    let profile = Profile {
+    let profile = SessionProfile {
         value: Some("0.5".to_owned()),
         broadcaster_user_id: Some(name("b")),
         config_json: Some("{}".to_owned()),
@@ -251,7 +257,7 @@ async fn what_was_changed_by_hand_is_healed(chat: Chat) {
         claims.push(Claim::exact(name(owner), beat.incarnation));
     }
     for n in 1..=4 {
-        sessions.activate(&name(&uuid(n)), &Profile::default()).await.unwrap();
+        sessions.activate(&name(&uuid(n)), &SessionProfile::default()).await.unwrap();
         for claim in &claims {
             sessions.connect(Some(claim), &name(&uuid(n))).await.unwrap();
         }
@@ -264,15 +270,15 @@ async fn what_was_changed_by_hand_is_healed(chat: Chat) {
     app.call(&["SET", &format!("ref_count:{}", uuid(2)), "1"]);
     app.call(&["DEL", &format!("ref_count:{}", uuid(3))]);
     app.disconnected(&uuid(3), "5");
-    let dry = chat.reconcile(Act::DryRun).await;
+    let dry = chat.reconcile(PassMode::DryRun).await;
     assert_eq!(app.call(&["GET", &format!("ref_count:{}", uuid(2))]), "1");
-    let real = chat.reconcile(Act::Reclaim).await;
+    let real = chat.reconcile(PassMode::Reclaim).await;
     assert_eq!((dry.drift(), real.drift() >= 2), (real.drift(), true), "{dry:?} {real:?}");
     for n in 2..=4 {
         assert_eq!(app.call(&["GET", &format!("ref_count:{}", uuid(n))]), "2", "{n}");
         assert!(!app.is_indexed(&uuid(n)), "{n}");
     }
-    assert!(chat.reconcile(Act::DryRun).await.agree);
+    assert!(chat.reconcile(PassMode::DryRun).await.agree);
     let report = chat.sweep().await;
     assert_eq!((report.reclaimed, app.has_session(&uuid(3))), (0, true), "{report:?}");
     // 4: disconnected, and then resumed and disconnected anew by hand: the later time counts.
@@ -282,7 +288,8 @@ async fn what_was_changed_by_hand_is_healed(chat: Chat) {
     app.index(&uuid(77), "5");
     app.call(&["ZADD", &own_key(&app, "idle"), "5", &uuid(77)]);
     app.call(&["ZADD", &own_key(&app, "idle"), "5", &uuid(78)]);
-    let (dry, real) = (chat.reconcile(Act::DryRun).await, chat.reconcile(Act::Reclaim).await);
+    let (dry, real) =
+        (chat.reconcile(PassMode::DryRun).await, chat.reconcile(PassMode::Reclaim).await);
     assert_eq!((dry.removed, real.removed), (2, 2), "a ghost in both indexes is one: {dry:?}");
     let later = (app.now_s() + LONG_AGO).to_string();
     app.call(&["HSET", &format!("session:{}", uuid(4)), "last_disconnect", &later]);
@@ -290,7 +297,7 @@ async fn what_was_changed_by_hand_is_healed(chat: Chat) {
     chat.until_ms(app.now_ms() + GRACE.as_millis() as u64).await;
     let report = chat.sweep().await;
     assert_eq!((report.reclaimed, crate::chat::skipped(&report, "alive")), (0, 1), "{report:?}");
-    assert_eq!(chat.reconcile(Act::Reclaim).await.corrected, 1);
+    assert_eq!(chat.reconcile(PassMode::Reclaim).await.corrected, 1);
     assert_eq!(chat.sweep().await.suspects, 0, "and it is not listed before its time");
 }
 
@@ -307,17 +314,17 @@ async fn references_to_what_was_deleted_by_hand_are_let_go(chat: Chat) {
     let beat = sessions.start(&name("server"), 60_000).await.unwrap();
     let claim = Claim::exact(name("server"), beat.incarnation);
     for n in 0..250 {
-        sessions.activate(&name(&uuid(n)), &Profile::default()).await.unwrap();
+        sessions.activate(&name(&uuid(n)), &SessionProfile::default()).await.unwrap();
         sessions.connect(Some(&claim), &name(&uuid(n))).await.unwrap();
     }
     for n in 0..240 {
         app.call(&["DEL", &format!("session:{}", uuid(n)), &format!("ref_count:{}", uuid(n))]);
     }
     assert_eq!(sessions.referred(&claim, None, 1_000).await.unwrap().len(), 250);
-    let dry = chat.reconcile(Act::DryRun).await;
-    let real = chat.reconcile(Act::Reclaim).await;
+    let dry = chat.reconcile(PassMode::DryRun).await;
+    let real = chat.reconcile(PassMode::Reclaim).await;
     assert_eq!((dry.removed, real.removed), (240, 240), "{real:?}");
-    assert!(chat.reconcile(Act::DryRun).await.agree);
+    assert!(chat.reconcile(PassMode::DryRun).await.agree);
     assert_eq!(sessions.referred(&claim, None, 1_000).await.unwrap().len(), 10);
     let info = sessions.owner(&claim).await.unwrap().unwrap();
     assert_eq!(info.held, 10);
@@ -325,7 +332,7 @@ async fn references_to_what_was_deleted_by_hand_are_let_go(chat: Chat) {
     assert_eq!(refs.lines().count(), 10, "what each life has of it is gone, too");
     assert_eq!(sessions.census().await.unwrap().population, 10);
     // Made anew, it begins at nothing.
-    sessions.activate(&name(&uuid(0)), &Profile::default()).await.unwrap();
+    sessions.activate(&name(&uuid(0)), &SessionProfile::default()).await.unwrap();
     let standing = sessions.connect(Some(&claim), &name(&uuid(0))).await.unwrap().unwrap();
     assert_eq!((standing.references, standing.yours), (1, 1));
 }

@@ -6,8 +6,8 @@ use std::time::Instant;
 use crate::chat::{Chat, PATIENCE, name, named, on_both_chats, pass, sum, uuid};
 use lapsed_core::Error;
 use lapsed_core::owner::{Claim, OwnerStore};
-use lapsed_core::sessions::{Profile, SessionsStore};
-use lapsed_core::sweep::{Act, Stopped};
+use lapsed_core::sessions::{SessionProfile, SessionsStore};
+use lapsed_core::sweep::{PassMode, Stopped};
 
 on_both_chats! {
     an_operation_on_it_changes_nothing,
@@ -18,7 +18,7 @@ async fn started(chat: &Chat, ttl_ms: u64, ids: &[String]) -> Claim {
     let beat = chat.sessions.start(&name("server"), ttl_ms).await.unwrap();
     let claim = Claim::exact(name("server"), beat.incarnation);
     for id in ids {
-        chat.sessions.activate(&name(id), &Profile::default()).await.unwrap();
+        chat.sessions.activate(&name(id), &SessionProfile::default()).await.unwrap();
         chat.sessions.connect(Some(&claim), &name(id)).await.unwrap();
     }
     claim
@@ -52,15 +52,15 @@ async fn an_operation_on_it_changes_nothing(chat: Chat) {
 async fn a_dead_owners_reference_to_it_does_not_stop_a_batch_in_its_middle(chat: Chat) {
     let chat = chat.native();
     let claim = started(&chat, 60_000, &[uuid(1), uuid(2), uuid(3)]).await;
-    chat.sessions.activate(&name(&uuid(4)), &Profile::default()).await.unwrap();
+    chat.sessions.activate(&name(&uuid(4)), &SessionProfile::default()).await.unwrap();
     spoil(&chat, &uuid(2));
     chat.sessions.end(&claim).await.unwrap();
     let sweeper = chat.sweeper("s");
     let began = Instant::now();
-    let mut total = pass(&sweeper, Act::Reclaim).await;
+    let mut total = pass(&sweeper, PassMode::Reclaim).await;
     while [1, 3, 4].into_iter().any(|n| chat.app.has_session(&uuid(n))) {
         assert!(began.elapsed() < PATIENCE, "{total:?}");
-        total = sum(total, pass(&sweeper, Act::Reclaim).await);
+        total = sum(total, pass(&sweeper, PassMode::Reclaim).await);
         assert_eq!((total.errors, total.stopped != Stopped::Error), (0, true), "{total:?}");
     }
     assert_eq!(total.released, 2, "{total:?}");
@@ -72,7 +72,7 @@ async fn a_dead_owners_reference_to_it_does_not_stop_a_batch_in_its_middle(chat:
     let began = Instant::now();
     while chat.app.has(&format!("ref_count:{}", uuid(2))) {
         assert!(began.elapsed() < PATIENCE, "{total:?}");
-        pass(&sweeper, Act::Reclaim).await;
+        pass(&sweeper, PassMode::Reclaim).await;
     }
     assert_eq!(chat.receipts().await.len(), 3);
 }

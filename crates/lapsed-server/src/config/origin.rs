@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use lapsed_core::inflight::rules::OnDeath;
-use lapsed_core::sweep::policy::Mode;
+use lapsed_core::sweep::policy::SweepMode;
 use serde::Serialize;
 
 use super::common::Section;
@@ -73,11 +73,11 @@ impl Show for Limit {
     }
 }
 
-impl Show for Mode {
+impl Show for SweepMode {
     fn show(&self) -> String {
         match self {
-            Mode::Idempotent => "idempotent".to_owned(),
-            Mode::Leader => "leader".to_owned(),
+            SweepMode::Idempotent => "idempotent".to_owned(),
+            SweepMode::Leader => "leader".to_owned(),
         }
     }
 }

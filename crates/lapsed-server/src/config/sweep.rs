@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lapsed_core::sweep::policy::{Mode, Policy};
+use lapsed_core::sweep::policy::{Policy, SweepMode};
 use serde::Deserialize;
 
 use super::ConfigError;
@@ -35,7 +35,7 @@ pub struct SweepSection {
     #[serde(alias = "max_runtime_per_run")]
     max_runtime: Option<Span>,
     idle_grace: Option<Span>,
-    mode: Option<Mode>,
+    mode: Option<SweepMode>,
     timeout: Option<Span>,
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use axum::body::Bytes;
 use lapsed_core::Result;
 use lapsed_core::receipt::ReceiptQuery;
-use lapsed_core::schedule::Stop;
+use lapsed_core::schedule::StopSignal;
 use tokio::sync::watch;
 
 use super::page::{Page, PageWriter, greeting};
@@ -37,7 +37,7 @@ pub struct Listener {
     /// The number of the page that it waits for, when it is within the ring.
     at: Option<u64>,
     told: watch::Receiver<()>,
-    stop: Stop,
+    stop: StopSignal,
     seat: Seat,
     /// Since when it is to take what it was given.
     handed: Option<Instant>,
@@ -49,7 +49,7 @@ impl Listener {
     pub(super) fn new(
         feed: Arc<Feed>,
         places: Places,
-        stop: Stop,
+        stop: StopSignal,
         seat: Seat,
         cut: WasCut,
     ) -> Listener {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use lapsed_core::Result;
 use lapsed_core::receipt::{Receipt, ReceiptQuery};
-use lapsed_core::schedule::Stop;
+use lapsed_core::schedule::StopSignal;
 use tokio::sync::watch;
 
 use super::page::PageWriter;
@@ -36,7 +36,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 const TOLD_PER_SECOND: usize = 1_200_000;
 
 /// Reads until nobody listens, or told to stop.
-pub async fn run(feed: Weak<Feed>, mut wakeups: watch::Receiver<()>, stop: Stop) {
+pub async fn run(feed: Weak<Feed>, mut wakeups: watch::Receiver<()>, stop: StopSignal) {
     while !stop.is_told() {
         wakeups.mark_unchanged();
         let Some(reading) = feed.upgrade() else { return };
@@ -65,7 +65,7 @@ fn pace(count: usize, listeners: usize) -> Duration {
 }
 
 /// So long, or until something happens.
-async fn nap(most: Duration, happens: impl Future, stop: &Stop) {
+async fn nap(most: Duration, happens: impl Future, stop: &StopSignal) {
     tokio::select! {
         _ = happens => {}
         () = stop.told() => {}

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use lapsed_core::clock::SystemClock;
 use lapsed_core::owner::Claim;
-use lapsed_core::receipt::Silent;
-use lapsed_core::registry::{Registry, Take};
-use lapsed_core::schedule::{Stop, Stopper};
+use lapsed_core::receipt::NoObserver;
+use lapsed_core::registry::{Registry, TakePolicy};
+use lapsed_core::schedule::{StopHandle, StopSignal};
 use lapsed_core::{Kind, Name};
 
 use super::*;
@@ -25,7 +25,7 @@ struct Stage {
     node: Node,
     feeds: Feeds,
     seats: Arc<Seats>,
-    _stopper: Stopper,
+    _stopper: StopHandle,
 }
 
 impl Stage {
@@ -39,8 +39,8 @@ impl Stage {
         }
         std::fs::write(&file, text).unwrap();
         let config = Config::load(Some(&file), &Overrides::default(), &|_| None).unwrap();
-        let node = Node::open(&config, SystemClock::shared(), Arc::new(Silent)).unwrap();
-        let (stopper, stop) = Stop::channel();
+        let node = Node::open(&config, SystemClock::shared(), Arc::new(NoObserver)).unwrap();
+        let (stopper, stop) = StopSignal::channel();
         let mut feeds = Feeds::new(node.journal().clone(), stop);
         feeds.room = room;
         let seats = Seats::new(LISTENERS, Default::default());
@@ -63,7 +63,7 @@ impl Stage {
         let keys: Vec<Name> =
             (0..count).map(|n| Name::new(&format!("{owner}-{n}")).unwrap()).collect();
         let claim = Claim::newest(owner);
-        registry.register_many(&claim, &keys, Take::Always).await.unwrap();
+        registry.register_many(&claim, &keys, TakePolicy::Always).await.unwrap();
         registry.retire(&claim).await.unwrap();
     }
 }

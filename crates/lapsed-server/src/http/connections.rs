@@ -14,7 +14,7 @@ use futures::future::{Either, select};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use lapsed_core::schedule::Stop;
+use lapsed_core::schedule::StopSignal;
 use tokio::task::{JoinHandle, JoinSet};
 use tower_service::Service;
 
@@ -28,7 +28,7 @@ const HEAD_WITHIN: Duration = Duration::from_secs(75);
 pub type Serving = JoinHandle<io::Result<()>>;
 
 /// Answers until told to stop, then finishes what is under way.
-pub fn serve<L>(mut listener: L, front: Front, stop: Stop) -> Serving
+pub fn serve<L>(mut listener: L, front: Front, stop: StopSignal) -> Serving
 where
     L: Listener<Addr = SocketAddr>,
     L::Io: Cut,
@@ -56,7 +56,7 @@ where
 }
 
 /// One connection, from its first byte to its last.
-async fn converse<I>(io: I, front: Front, stop: Stop)
+async fn converse<I>(io: I, front: Front, stop: StopSignal)
 where
     I: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
 {

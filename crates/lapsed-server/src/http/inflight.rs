@@ -8,7 +8,7 @@ mod taking;
 use std::sync::Arc;
 
 use axum::extract::State;
-use lapsed_core::inflight::{Counts, Inflight, Job, NewJob};
+use lapsed_core::inflight::{Inflight, Job, JobCounts, NewJob};
 use lapsed_core::owner::Claim;
 use lapsed_core::{Kind, Name};
 use utoipa_axum::router::OpenApiRouter;
@@ -169,7 +169,7 @@ async fn in_flight(
 /// The account: `entered` is the sum of all others.
 #[utoipa::path(get, path = "/v1/inflight/{name}/counts", tag = "inflight",
     responses((status = 200, body = schemas::Counts)))]
-async fn counts(State(app): State<Shared>, Path(name): Path<String>) -> Result<Answer<Counts>> {
+async fn counts(State(app): State<Shared>, Path(name): Path<String>) -> Result<Answer<JobCounts>> {
     Ok(Answer(inflight(&app, &name)?.counts().await?))
 }
 

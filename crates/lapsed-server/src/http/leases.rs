@@ -9,7 +9,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use futures::StreamExt;
 use lapsed_core::leases::{
-    Described, Fenced, Grant, LeaseKey, Leases, Loss, Namespace, PAGE_MAX, Ticket,
+    Fenced, Grant, LeaseInfo, LeaseKey, LeaseTicket, Leases, Loss, Namespace, PAGE_MAX,
 };
 use lapsed_core::{Kind, Name};
 use serde_json::{Value, json};
@@ -50,7 +50,7 @@ fn leases<'a>(app: &'a Shared, name: &str) -> Result<&'a Leases> {
 }
 
 /// The answer to whoever acts by a token.
-fn held_by<T>(ticket: &Ticket, answer: Fenced<T>) -> Result<T> {
+fn held_by<T>(ticket: &LeaseTicket, answer: Fenced<T>) -> Result<T> {
     match answer {
         Fenced::Done(done) => Ok(done),
         Fenced::Lost(loss) => Err(lost(ticket, &loss)),
@@ -58,7 +58,7 @@ fn held_by<T>(ticket: &Ticket, answer: Fenced<T>) -> Result<T> {
 }
 
 /// `lost`, with why, the newest token and who holds it now.
-fn lost(ticket: &Ticket, loss: &Loss) -> Problem {
+fn lost(ticket: &LeaseTicket, loss: &Loss) -> Problem {
     let title = "You no longer hold it";
     Problem::new(StatusCode::CONFLICT, "lost", title, loss.describe())
         .with("namespace", json!(ticket.key.namespace))
@@ -129,7 +129,7 @@ async fn renew_many(
     .await
 }
 
-/// Ends the lease at once; its token lives on. Staged work is decided first.
+/// Ends the lease at once; its token lives on. StagedState work is decided first.
 #[utoipa::path(post, path = "/v1/leases/{name}/release", tag = "leases",
     request_body = TicketBody,
     responses((status = 200, body = Released),
@@ -174,7 +174,7 @@ async fn release_many(
 async fn describe(
     State(app): State<Shared>,
     Path((name, namespace, key)): Path<(String, String, String)>,
-) -> Result<Answer<Described>> {
+) -> Result<Answer<LeaseInfo>> {
     let key = LeaseKey::new(&namespace, &key)?;
     let found = leases(&app, &name)?.describe(&key).await?;
     found.map(Answer).ok_or_else(|| never(&key))

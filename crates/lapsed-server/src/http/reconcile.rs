@@ -1,7 +1,7 @@
 //! `/v1/reconcile`: makes a system's index agree with its truth, or says how they differ.
 
 use axum::extract::State;
-use lapsed_core::sweep::{Act, Cursor};
+use lapsed_core::sweep::{Cursor, PassMode};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
@@ -66,7 +66,7 @@ async fn reconcile(
     let body = body.unwrap_or_default();
     let dry_run = body.dry_run.or(query.dry_run).unwrap_or(false);
     let order = Order {
-        act: if dry_run { Act::DryRun } else { Act::Reclaim },
+        act: if dry_run { PassMode::DryRun } else { PassMode::Reclaim },
         after: Cursor(body.from.or(query.from)),
         list: body.list.or(query.list).unwrap_or(0),
     };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use lapsed_core::owner::Claim;
-use lapsed_core::registry::{Registry, Take};
+use lapsed_core::registry::{Registry, TakePolicy};
 use lapsed_core::{Kind, Name};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -56,7 +56,7 @@ async fn register(
     Json(body): Json<RegisterBody>,
 ) -> Result<Answer<RegisterAnswer>> {
     let claim = claim(&body.owner, body.incarnation)?;
-    let take = if body.if_free { Take::IfFree } else { Take::Always };
+    let take = if body.if_free { TakePolicy::IfFree } else { TakePolicy::Always };
     let (keys, single) = one_or_many(body.key, body.keys)?;
     let answer = registry(&app, &name)?.register_many(&claim, &keys, take).await?;
     Ok(Answer(RegisterAnswer::of(body.owner, answer, single)))
@@ -75,7 +75,7 @@ async fn register_many(
     Json(body): Json<RegisterManyBody>,
 ) -> Result<Answer<RegisterAnswer>> {
     let claim = claim(&body.owner, body.incarnation)?;
-    let take = if body.if_free { Take::IfFree } else { Take::Always };
+    let take = if body.if_free { TakePolicy::IfFree } else { TakePolicy::Always };
     let keys = names(&body.keys)?;
     let answer = registry(&app, &name)?.register_many(&claim, &keys, take).await?;
     Ok(Answer(RegisterAnswer::of(body.owner, answer, false)))

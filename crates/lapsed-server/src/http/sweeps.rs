@@ -1,7 +1,7 @@
 //! `/v1/sweeps` and `/v1/explain`: how each system stands, one pass now, and why.
 
 use axum::extract::State;
-use lapsed_core::sweep::{Act, PassReport};
+use lapsed_core::sweep::{PassMode, PassReport};
 use lapsed_core::system::Explanation;
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
@@ -69,9 +69,9 @@ async fn pass(
     let body = body.unwrap_or_default();
     let dry_run = body.dry_run.or(query.dry_run).unwrap_or(false);
     let list = body.list.or(query.list).unwrap_or(0);
-    let act = if dry_run { Act::DryRun } else { Act::Reclaim };
+    let act = if dry_run { PassMode::DryRun } else { PassMode::Reclaim };
     let stop = app.stop.clone();
-    if act == Act::DryRun {
+    if act == PassMode::DryRun {
         return Ok(Answer(app.finish(async move { live.pass(act, list, &stop).await }).await?));
     }
     caller.demand(Scope::Act)?;

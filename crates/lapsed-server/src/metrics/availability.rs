@@ -4,7 +4,9 @@
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
-use lapsed_availability::{Availability, Beat, BreakerState, Glance, Read, Source};
+use lapsed_availability::{
+    Availability, AvailabilitySummary, BreakerState, ProviderBeat, ReadKind, Source,
+};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -12,7 +14,8 @@ use prometheus_client::registry::Registry;
 
 use super::labels::{ByOutcome, BySource, OfSystem};
 
-const BEATS: &[Beat] = &[Beat::Noted, Beat::Deactivated, Beat::Offline];
+const BEATS: &[ProviderBeat] =
+    &[ProviderBeat::Noted, ProviderBeat::Deactivated, ProviderBeat::Offline];
 
 /// The series of availability.
 #[derive(Default)]
@@ -36,7 +39,7 @@ impl AvailabilitySeries {
     /// The encoder appends `_total` to the name of a counter by itself.
     pub fn introduce(&self, of: &OfSystem, to: &mut Registry) {
         self.shown.get_or_init(|| self.register(to));
-        for read in Read::ALL {
+        for read in ReadKind::ALL {
             for source in Source::ALL {
                 drop(self.reads.get_or_create(&of.by_source(read.as_str(), source.as_str())));
             }
@@ -87,12 +90,12 @@ impl AvailabilitySeries {
     }
 
     /// What the system has counted, and how it stands.
-    pub fn show(&self, of: &OfSystem, system: &Availability, glance: &Glance) {
+    pub fn show(&self, of: &OfSystem, system: &Availability, glance: &AvailabilitySummary) {
         let counters = system.counters();
         let set = |counter: &Counter, value: u64| {
             counter.inner().store(value, Ordering::Relaxed);
         };
-        for read in Read::ALL {
+        for read in ReadKind::ALL {
             for source in Source::ALL {
                 let by = of.by_source(read.as_str(), source.as_str());
                 set(&self.reads.get_or_create(&by), counters.reads(*read, *source));
@@ -109,7 +112,7 @@ impl AvailabilitySeries {
         self.gauge(of, glance);
     }
 
-    fn gauge(&self, of: &OfSystem, glance: &Glance) {
+    fn gauge(&self, of: &OfSystem, glance: &AvailabilitySummary) {
         let presence = glance.mirror.as_ref().ok();
         if let Some(presence) = presence {
             self.online.get_or_create(of).set(presence.online as i64);

@@ -1,7 +1,7 @@
 //! Drift: how far indexes and their truths had come apart, and what was done about it.
 
-use lapsed_core::reconcile::{Ended, Healed, ReconcileReport, Reconciled};
-use lapsed_core::sweep::Act;
+use lapsed_core::reconcile::{Healed, ReconcileEnd, ReconcileReport, Reconciled};
+use lapsed_core::sweep::PassMode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -40,8 +40,8 @@ impl Drift {
     }
 
     /// One page: only what was really changed counts.
-    pub fn page(&self, of: &OfSystem, page: &Reconciled, act: Act) {
-        if act == Act::DryRun {
+    pub fn page(&self, of: &OfSystem, page: &Reconciled, act: PassMode) {
+        if act == PassMode::DryRun {
             return;
         }
         for change in &page.changes {
@@ -50,15 +50,15 @@ impl Drift {
     }
 
     /// A run that did not look at everything says nothing of the drift.
-    pub fn ended(&self, of: &OfSystem, report: &ReconcileReport, ended: Ended<'_>) {
+    pub fn ended(&self, of: &OfSystem, report: &ReconcileReport, ended: ReconcileEnd<'_>) {
         let word = match (ended, report.agree) {
-            (Ended::Failed(_), _) => "error",
-            (Ended::Part, _) => "part",
-            (Ended::Whole, true) => "agree",
-            (Ended::Whole, false) => "drift",
+            (ReconcileEnd::Failed(_), _) => "error",
+            (ReconcileEnd::Part, _) => "part",
+            (ReconcileEnd::Whole, true) => "agree",
+            (ReconcileEnd::Whole, false) => "drift",
         };
         self.runs.get_or_create(&of.by_ended(word)).inc();
-        if let Ended::Whole = ended {
+        if let ReconcileEnd::Whole = ended {
             self.drift.get_or_create(of).set(report.drift() as i64);
         }
     }

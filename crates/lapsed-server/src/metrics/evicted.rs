@@ -41,7 +41,7 @@ impl Evicted {
         Evicted { clock, series: Mutex::default() }
     }
 
-    /// Counts an actual eviction.
+    /// JobCounts an actual eviction.
     pub fn count(&self, receipt: &Receipt) {
         if receipt.id.system.kind != Kind::Registry || receipt.reason != Reason::OwnerDead {
             return;

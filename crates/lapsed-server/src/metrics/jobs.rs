@@ -4,7 +4,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
-use lapsed_core::inflight::{Counts, Did, Recovered};
+use lapsed_core::inflight::{JobCounts, RecoveredJob, RecoveryAction};
 use lapsed_core::receipt::Receipt;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -13,7 +13,8 @@ use prometheus_client::registry::Registry;
 
 use super::labels::{ByDid, ByState, ByWhat, OfSystem};
 
-const DID: &[Did] = &[Did::PutBack, Did::DeadLetter, Did::Dropped];
+const DID: &[RecoveryAction] =
+    &[RecoveryAction::PutBack, RecoveryAction::DeadLetter, RecoveryAction::Dropped];
 
 /// The series of jobs.
 #[derive(Default)]
@@ -37,10 +38,10 @@ impl Jobs {
         for did in DID {
             drop(self.recovered.get_or_create(&of.by_did(did_word(*did))));
         }
-        self.gauge(of, &Counts::default());
+        self.gauge(of, &JobCounts::default());
     }
 
-    pub fn gauge(&self, of: &OfSystem, counts: &Counts) {
+    pub fn gauge(&self, of: &OfSystem, counts: &JobCounts) {
         for (state, count) in
             [("queued", counts.queued), ("in_flight", counts.in_flight), ("dead", counts.dead)]
         {
@@ -57,17 +58,17 @@ impl Jobs {
     }
 
     pub fn recovered(&self, of: &OfSystem, receipt: &Receipt) {
-        let done: Option<Recovered> = serde_json::from_value(receipt.removed.clone()).ok();
+        let done: Option<RecoveredJob> = serde_json::from_value(receipt.removed.clone()).ok();
         if let Some(done) = done {
             self.recovered.get_or_create(&of.by_did(did_word(done.did))).inc();
         }
     }
 }
 
-fn did_word(did: Did) -> &'static str {
+fn did_word(did: RecoveryAction) -> &'static str {
     match did {
-        Did::PutBack => "put_back",
-        Did::DeadLetter => "dead_letter",
-        Did::Dropped => "dropped",
+        RecoveryAction::PutBack => "put_back",
+        RecoveryAction::DeadLetter => "dead_letter",
+        RecoveryAction::Dropped => "dropped",
     }
 }

@@ -5,7 +5,7 @@
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use lapsed_core::sweep::brake::Setting;
+use lapsed_core::sweep::brake::BrakeSetting;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::info::Info;
@@ -43,9 +43,9 @@ impl Standing {
     }
 
     /// What the operator said to the brake.
-    pub fn brake(&self, of: &OfSystem, setting: Setting) {
+    pub fn brake(&self, of: &OfSystem, setting: BrakeSetting) {
         let (held, released) =
-            (setting == Setting::Hold, matches!(setting, Setting::Release { .. }));
+            (setting == BrakeSetting::Hold, matches!(setting, BrakeSetting::Release { .. }));
         for (name, is_set) in [("hold", held), ("release", released)] {
             self.by_hand.get_or_create(&of.by_setting(name)).set(i64::from(is_set));
         }

@@ -5,23 +5,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lapsed_core::clock::Clock;
-use lapsed_core::receipt::{Reason, Receipt, Witness};
-use lapsed_core::reconcile::{Change, Ended, ReconcileReport, Reconciled};
-use lapsed_core::sweep::{Act, PassReport, Stopped};
+use lapsed_core::receipt::{Observer, Reason, Receipt};
+use lapsed_core::reconcile::{IndexChange, ReconcileEnd, ReconcileReport, Reconciled};
+use lapsed_core::sweep::{PassMode, PassReport, Stopped};
 use lapsed_core::{Error, SystemId};
 use tokio::sync::watch;
 
 use super::chronicle::Chronicle;
 
 pub struct Journal {
-    next: Arc<dyn Witness>,
+    next: Arc<dyn Observer>,
     chronicle: Chronicle,
     wake: watch::Sender<()>,
 }
 
 impl Journal {
     /// Passes on to `next`.
-    pub fn new(next: Arc<dyn Witness>, clock: Arc<dyn Clock>) -> Self {
+    pub fn new(next: Arc<dyn Observer>, clock: Arc<dyn Clock>) -> Self {
         Journal { next, chronicle: Chronicle::new(clock), wake: watch::Sender::new(()) }
     }
 
@@ -41,7 +41,7 @@ impl Journal {
     }
 }
 
-impl Witness for Journal {
+impl Observer for Journal {
     fn reclaimed(&self, receipt: &Receipt) {
         self.next.reclaimed(receipt);
         self.chronicle.reclaimed(&receipt.id.system, receipt.reason, receipt.evidence.late_ms);
@@ -78,15 +78,15 @@ impl Witness for Journal {
         tracing::warn!(%system, %error, "store call failed");
     }
 
-    fn healed(&self, system: &SystemId, page: &Reconciled, act: Act) {
+    fn healed(&self, system: &SystemId, page: &Reconciled, act: PassMode) {
         self.next.healed(system, page, act);
-        for Change { key, what, why } in &page.changes {
+        for IndexChange { key, what, why } in &page.changes {
             let what = what.as_str();
-            tracing::debug!(%system, key, what, why, dry_run = act == Act::DryRun, "drift");
+            tracing::debug!(%system, key, what, why, dry_run = act == PassMode::DryRun, "drift");
         }
     }
 
-    fn reconciled(&self, report: &ReconcileReport, ended: Ended<'_>) {
+    fn reconciled(&self, report: &ReconcileReport, ended: ReconcileEnd<'_>) {
         self.next.reconciled(report, ended);
         log_reconciled(report, ended);
     }
@@ -109,14 +109,14 @@ fn log_pass(report: &PassReport) {
     }
 }
 
-fn log_reconciled(report: &ReconcileReport, ended: Ended<'_>) {
+fn log_reconciled(report: &ReconcileReport, ended: ReconcileEnd<'_>) {
     let ReconcileReport { system, kind, dry_run, examined, finished, took_ms, .. } = report;
     let drift = report.drift();
     match ended {
-        Ended::Failed(error) => {
+        ReconcileEnd::Failed(error) => {
             tracing::warn!(%kind, %system, dry_run, examined, drift, took_ms, %error, "reconciling broke off");
         }
-        Ended::Whole | Ended::Part => {
+        ReconcileEnd::Whole | ReconcileEnd::Part => {
             tracing::info!(%kind, %system, dry_run, examined, drift, finished, took_ms, "reconciled");
         }
     }

@@ -8,12 +8,12 @@ use lapsed_core::activity::Activity;
 use lapsed_core::clock::{Clock, within};
 use lapsed_core::inflight::Inflight;
 use lapsed_core::leader::{Campaign, TermOptions};
-use lapsed_core::receipt::{Reason, Receipt, ReceiptQuery, Witness};
-use lapsed_core::schedule::Stop;
+use lapsed_core::receipt::{Observer, Reason, Receipt, ReceiptQuery};
+use lapsed_core::schedule::StopSignal;
 use lapsed_core::store::{Store, StoreInfo};
-use lapsed_core::sweep::brake::{Brake, Setting, Verdict};
-use lapsed_core::sweep::policy::{Mode, Policy};
-use lapsed_core::sweep::{Act, Census, PassReport, Stopped, Sweep, Sweeper, SweeperParts};
+use lapsed_core::sweep::brake::{Brake, BrakeSetting, BrakeVerdict};
+use lapsed_core::sweep::policy::{Policy, SweepMode};
+use lapsed_core::sweep::{Census, PassMode, PassReport, Stopped, Sweep, Sweeper, SweeperParts};
 use lapsed_core::system::{Explanation, Restored, System};
 use lapsed_core::{Error, Result, SystemId};
 
@@ -69,7 +69,7 @@ impl Live {
         let Ground { store: opened, mirror, clock, journal, process, by_hand } = ground;
         let brake = Arc::new(Brake::new(common.brake.clone(), common.threshold));
         let activity = Arc::new(Activity::default());
-        let witness: Arc<dyn Witness> = journal.clone();
+        let witness: Arc<dyn Observer> = journal.clone();
         let built = plan.build(systems::Ground {
             store: opened,
             mirror,
@@ -81,8 +81,8 @@ impl Live {
         })?;
         let store = built.store.unwrap_or_else(|| opened.store());
         let (campaign, leadership) = match common.policy.mode {
-            Mode::Idempotent => (None, None),
-            Mode::Leader => {
+            SweepMode::Idempotent => (None, None),
+            SweepMode::Leader => {
                 let options = TermOptions::default();
                 let id = common.id.clone();
                 let (campaign, leadership) =
@@ -188,12 +188,12 @@ impl Live {
     }
 
     /// The brake as it stands; `preview` changes nothing.
-    pub fn verdict(&self, census: &Census) -> Verdict {
+    pub fn verdict(&self, census: &Census) -> BrakeVerdict {
         self.brake.preview(census)
     }
 
     /// What the operator said to the brake, as it was last read from the store.
-    pub fn brake_setting(&self) -> Setting {
+    pub fn brake_setting(&self) -> BrakeSetting {
         self.brake.setting()
     }
 
@@ -260,8 +260,8 @@ impl Live {
     }
 
     /// One pass now. In leader mode outside the daemon, first asks for the term.
-    pub async fn pass(&self, act: Act, list: usize, stop: &Stop) -> PassReport {
-        if let (Act::Reclaim, Some(Providers { system, .. })) = (act, self.operations()) {
+    pub async fn pass(&self, act: PassMode, list: usize, stop: &StopSignal) -> PassReport {
+        if let (PassMode::Reclaim, Some(Providers { system, .. })) = (act, self.operations()) {
             // Where no daemon runs nobody else fills the mirror, and by an empty one nobody is judged. What
             // comes of it is told by the pass.
             let _ = system.ensure_seeded().await;
@@ -286,7 +286,7 @@ impl Live {
     async fn held_words(&self) -> Option<String> {
         let census = self.census().await.ok().filter(|census| census.population > 0)?;
         match self.verdict(&census) {
-            held @ Verdict::Held { .. } => Some(held.describe(census.now_ms)),
+            held @ BrakeVerdict::Held { .. } => Some(held.describe(census.now_ms)),
             _ => None,
         }
     }
@@ -328,12 +328,12 @@ impl Live {
     /// What the operator says.
     pub async fn set_brake(&self, order: BrakeOrder) -> Result<BrakeStatus> {
         let setting = match order {
-            BrakeOrder::Auto => Setting::Auto,
-            BrakeOrder::Hold => Setting::Hold,
+            BrakeOrder::Auto => BrakeSetting::Auto,
+            BrakeOrder::Hold => BrakeSetting::Hold,
             BrakeOrder::Release(span) => {
                 let span = span.unwrap_or_else(|| RELEASE_MIN.max(self.common.threshold));
                 let now_ms = self.store_info().await?.now_ms;
-                Setting::Release { until_ms: now_ms.saturating_add(span.as_millis() as u64) }
+                BrakeSetting::Release { until_ms: now_ms.saturating_add(span.as_millis() as u64) }
             }
         };
         self.call("brake", self.store.set_brake(self.id(), setting)).await?;
@@ -341,7 +341,7 @@ impl Live {
         self.brake_status().await
     }
 
-    async fn refresh_brake(&self) -> Result<Setting> {
+    async fn refresh_brake(&self) -> Result<BrakeSetting> {
         let setting = self.call("brake", self.store.brake_setting(self.id())).await?;
         self.brake.set(setting);
         Ok(setting)

@@ -140,9 +140,9 @@ mod tests {
     use lapsed_core::SystemId;
     use lapsed_core::clock::ManualClock;
     use lapsed_core::leader::Term;
-    use lapsed_core::notes::{Notes, Unkept};
+    use lapsed_core::notes::{NoNotes, NoteStore};
     use lapsed_core::receipt::{Receipt, ReceiptQuery};
-    use lapsed_core::sweep::brake::Setting;
+    use lapsed_core::sweep::brake::BrakeSetting;
 
     use super::*;
 
@@ -182,14 +182,14 @@ mod tests {
         async fn resign(&self, _: &SystemId, _: u64) -> Result<()> {
             Ok(())
         }
-        async fn brake_setting(&self, _: &SystemId) -> Result<Setting> {
-            Ok(Setting::Auto)
+        async fn brake_setting(&self, _: &SystemId) -> Result<BrakeSetting> {
+            Ok(BrakeSetting::Auto)
         }
-        async fn set_brake(&self, _: &SystemId, _: Setting) -> Result<()> {
+        async fn set_brake(&self, _: &SystemId, _: BrakeSetting) -> Result<()> {
             Ok(())
         }
-        fn notes(&self) -> &dyn Notes {
-            &Unkept
+        fn notes(&self) -> &dyn NoteStore {
+            &NoNotes
         }
     }
 

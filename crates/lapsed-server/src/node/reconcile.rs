@@ -9,10 +9,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::future::{Either, select};
 use lapsed_core::clock::{Clock, jittered, within};
-use lapsed_core::receipt::Witness;
-use lapsed_core::reconcile::{self, Change, Ended, Plan, Reconcile, Reconciled};
-use lapsed_core::schedule::{Stop, Stopper};
-use lapsed_core::sweep::{Act, Cursor};
+use lapsed_core::receipt::Observer;
+use lapsed_core::reconcile::{
+    self, IndexChange, Reconcile, ReconcileEnd, ReconcilePlan, Reconciled,
+};
+use lapsed_core::schedule::{StopHandle, StopSignal};
+use lapsed_core::sweep::{Cursor, PassMode};
 use lapsed_core::{Error, Result, SystemId};
 
 use super::live::LIST_MAX;
@@ -34,7 +36,7 @@ const RETRY_MAX: Duration = Duration::from_secs(3600);
 #[derive(Clone, Debug)]
 pub struct Order {
     /// Whether to change anything.
-    pub act: Act,
+    pub act: PassMode,
     pub after: Cursor,
     /// Name up to so many of the changes.
     pub list: usize,
@@ -46,7 +48,7 @@ pub struct ReconcilerParts {
     pub id: SystemId,
     pub index: Arc<dyn Reconcile>,
     pub clock: Arc<dyn Clock>,
-    pub witness: Arc<dyn Witness>,
+    pub witness: Arc<dyn Observer>,
     /// How long one page may take.
     pub timeout: Duration,
     /// How often it runs by itself; never without it.
@@ -78,16 +80,16 @@ impl Reconciler {
     pub async fn run(
         &self,
         order: Order,
-        stop: &Stop,
+        stop: &StopSignal,
         tell: &mut (dyn FnMut(u64) + Send),
     ) -> Result<Reconciliation> {
-        let (stopper, inner) = Stop::channel();
+        let (stopper, inner) = StopSignal::channel();
         if stop.is_told() {
             stopper.stop();
         }
         let whole = order.after == Cursor::default();
         let pages = Pages { of: self, stopper, stop, error: Mutex::default() };
-        let plan = Plan { after: order.after, page: PAGE, pause: PAUSE, act: order.act };
+        let plan = ReconcilePlan { after: order.after, page: PAGE, pause: PAUSE, act: order.act };
         let mut changes = Vec::new();
         let mut cut = false;
         let limit = order.list.min(LIST_MAX);
@@ -99,9 +101,9 @@ impl Reconciler {
         let report = reconcile::run(&self.parts.id, &pages, clock, plan, &inner, &mut note).await?;
         let error = pages.error();
         let ended = match &error {
-            Some(error) => Ended::Failed(error),
-            None if whole && report.finished => Ended::Whole,
-            None => Ended::Part,
+            Some(error) => ReconcileEnd::Failed(error),
+            None if whole && report.finished => ReconcileEnd::Whole,
+            None => ReconcileEnd::Part,
         };
         self.parts.witness.reconciled(&report, ended);
         let error = error.map(|error| error.to_string());
@@ -110,7 +112,7 @@ impl Reconciler {
 
     /// Runs every interval until told to stop, the first time one interval from now. One that broke
     /// off is tried again soon. `may` says whether it is this process's turn.
-    pub async fn keep(&self, stop: Stop, may: impl Fn() -> bool) {
+    pub async fn keep(&self, stop: StopSignal, may: impl Fn() -> bool) {
         let Some(every) = self.parts.every else { return };
         let mut wait = every;
         loop {
@@ -122,7 +124,7 @@ impl Reconciler {
             if !may() {
                 continue;
             }
-            let order = Order { act: Act::Reclaim, after: Cursor::default(), list: 0 };
+            let order = Order { act: PassMode::Reclaim, after: Cursor::default(), list: 0 };
             // What it found is in the log and in the metrics.
             let done = self.run(order, &stop, &mut |_| {}).await;
             if done.is_ok_and(|done| done.error.is_some()) {
@@ -145,7 +147,7 @@ impl Reconciler {
 }
 
 /// Adds `more` up to `limit`; whether some were left off.
-fn list(changes: &mut Vec<Change>, more: &[Change], limit: usize) -> bool {
+fn list(changes: &mut Vec<IndexChange>, more: &[IndexChange], limit: usize) -> bool {
     let room = limit.saturating_sub(changes.len());
     changes.extend(more.iter().take(room).cloned());
     limit > 0 && more.len() > room
@@ -154,8 +156,8 @@ fn list(changes: &mut Vec<Change>, more: &[Change], limit: usize) -> bool {
 /// The index as the library's run sees it: an error ends the run instead of losing its account.
 struct Pages<'r> {
     of: &'r Reconciler,
-    stopper: Stopper,
-    stop: &'r Stop,
+    stopper: StopHandle,
+    stop: &'r StopSignal,
     error: Mutex<Option<Error>>,
 }
 
@@ -167,7 +169,7 @@ impl Pages<'_> {
 
 #[async_trait]
 impl Reconcile for Pages<'_> {
-    async fn reconcile(&self, after: Cursor, limit: usize, act: Act) -> Result<Reconciled> {
+    async fn reconcile(&self, after: Cursor, limit: usize, act: PassMode) -> Result<Reconciled> {
         let parts = &self.of.parts;
         let page = parts.index.reconcile(after.clone(), limit, act);
         let page = match self.of.call("reconcile", page).await {

@@ -1,12 +1,12 @@
 //! What the daemon answers and the commands print, the same over HTTP and straight from the store.
 
-use lapsed_availability::Glance;
-use lapsed_availability::rules::Settings;
-use lapsed_core::inflight::Counts;
+use lapsed_availability::AvailabilitySummary;
+use lapsed_availability::rules::AvailabilitySettings;
+use lapsed_core::inflight::JobCounts;
 use lapsed_core::receipt::Receipt;
-use lapsed_core::reconcile::{Change, ReconcileReport};
+use lapsed_core::reconcile::{IndexChange, ReconcileReport};
 use lapsed_core::store::StoreInfo;
-use lapsed_core::sweep::brake::{HeldBy, Setting, Verdict};
+use lapsed_core::sweep::brake::{BrakeSetting, BrakeVerdict, HeldBy};
 use lapsed_core::sweep::{Census, PassReport};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -50,7 +50,7 @@ pub struct SystemStatus {
     /// Jobs in flight: their account.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schemas::Counts>)]
-    pub jobs: Option<Counts>,
+    pub jobs: Option<JobCounts>,
     /// Providers: who can take work, and how the mirror stands.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub availability: Option<AvailabilityStatus>,
@@ -89,7 +89,7 @@ pub struct AvailabilityStatus {
     pub breaker: String,
     /// The settings in force.
     #[schema(value_type = Option<schemas::AvailabilitySettings>)]
-    pub settings: Option<Settings>,
+    pub settings: Option<AvailabilitySettings>,
     /// Why the mirror does not answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mirror_error: Option<String>,
@@ -97,8 +97,12 @@ pub struct AvailabilityStatus {
 
 impl AvailabilityStatus {
     /// From what the library says.
-    pub fn of(glance: Glance, mirror_name: Option<String>, settings: Option<Settings>) -> Self {
-        let Glance { mirror, available, breaker, behind } = glance;
+    pub fn of(
+        glance: AvailabilitySummary,
+        mirror_name: Option<String>,
+        settings: Option<AvailabilitySettings>,
+    ) -> Self {
+        let AvailabilitySummary { mirror, available, breaker, behind } = glance;
         let mirror_error = mirror.as_ref().err().map(ToString::to_string);
         let presence = mirror.ok();
         AvailabilityStatus {
@@ -182,19 +186,19 @@ impl BrakeStatus {
     /// From what the library says.
     pub fn of(
         system: &lapsed_core::SystemId,
-        setting: Setting,
-        verdict: &Verdict,
+        setting: BrakeSetting,
+        verdict: &BrakeVerdict,
         now_ms: u64,
     ) -> Self {
         let (word, released_until_ms) = match setting {
-            Setting::Auto => ("auto", None),
-            Setting::Hold => ("hold", None),
-            Setting::Release { until_ms } => ("release", Some(until_ms)),
+            BrakeSetting::Auto => ("auto", None),
+            BrakeSetting::Hold => ("hold", None),
+            BrakeSetting::Release { until_ms } => ("release", Some(until_ms)),
         };
         let (state, held_by, held_until_ms) = match verdict {
-            Verdict::Open => ("open", None, None),
-            Verdict::Opening { .. } => ("opening", None, None),
-            Verdict::Held { by, until_ms } => ("held", Some(held_word(*by)), *until_ms),
+            BrakeVerdict::Open => ("open", None, None),
+            BrakeVerdict::Opening { .. } => ("opening", None, None),
+            BrakeVerdict::Held { by, until_ms } => ("held", Some(held_word(*by)), *until_ms),
         };
         BrakeStatus {
             system: system.name.to_string(),
@@ -232,7 +236,7 @@ pub struct Reconciliation {
     /// What was changed (or would be), if the caller asked for the list.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Vec<schemas::Change>)]
-    pub changes: Vec<Change>,
+    pub changes: Vec<IndexChange>,
     /// Whether `changes` was cut off at its limit.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub changes_cut: bool,

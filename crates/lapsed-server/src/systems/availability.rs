@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use lapsed_availability::rules::Settings as Rules;
+use lapsed_availability::rules::AvailabilitySettings as Rules;
 use lapsed_availability::{Availability, AvailabilityParts};
 use lapsed_core::Kind;
-use lapsed_core::schedule::Stop;
-use lapsed_core::sweep::policy::{Mode, Policy};
+use lapsed_core::schedule::StopSignal;
+use lapsed_core::sweep::policy::{Policy, SweepMode};
 use utoipa_axum::router::OpenApiRouter;
 
 use self::ears::Ears;
@@ -123,8 +123,8 @@ impl AvailabilityPlan {
     fn describe_pass(&self) -> String {
         let policy = &self.common.policy;
         let who = match policy.mode {
-            Mode::Idempotent => "every daemon",
-            Mode::Leader => "whoever leads",
+            SweepMode::Idempotent => "every daemon",
+            SweepMode::Leader => "whoever leads",
         };
         format!(
             "{who} looks every {} for providers that have been silent for `stale_after_seconds` of the \
@@ -238,7 +238,7 @@ impl Planned for AvailabilityPlan {
 
     /// Keeps the mirror seeded and told, and writes beats down; once more when it ends, so that as little as
     /// can be is lost with a mirror that is this process's memory.
-    fn errand(&self, live: &Live, stop: Stop) -> Option<BoxFuture<'static, ()>> {
+    fn errand(&self, live: &Live, stop: StopSignal) -> Option<BoxFuture<'static, ()>> {
         let Providers { system: availability, tellers } = live.operations::<Providers>()?;
         let (availability, tellers) = (availability.clone(), tellers.clone());
         let sweeper = live.sweeper().clone();

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use lapsed_core::Kind;
-use lapsed_core::inflight::rules::{OnDeath, Recovery};
+use lapsed_core::inflight::rules::{OnDeath, RecoveryPolicy};
 use lapsed_core::inflight::{HEARTBEAT_INTERVAL_MS, Inflight, InflightParts, ORPHAN_THRESHOLD_MS};
-use lapsed_core::schedule::Stop;
+use lapsed_core::schedule::StopSignal;
 use serde::Deserialize;
 use utoipa_axum::router::OpenApiRouter;
 
@@ -93,7 +93,7 @@ struct InflightPlan {
     common: Common,
     layout: InflightLayout,
     times: InflightTimes,
-    recovery: Recovery,
+    recovery: RecoveryPolicy,
     webhook: Option<Webhook>,
 }
 
@@ -163,13 +163,13 @@ fn plan_recovery(
     section: &Section<'_>,
     given: &InflightSection,
     settings: &mut Settings,
-) -> Recovery {
-    let usual = Recovery::default();
+) -> RecoveryPolicy {
+    let usual = RecoveryPolicy::default();
     let ms = Duration::from_millis;
     let window = given.crash_window.map(|span| span.0);
     let window = settings.pick(section, "crash_window", window, ms(usual.crash_window_ms));
     let age = settings.pick(section, "max_age", given.max_age, Limit(ms(usual.age_max_ms)));
-    Recovery {
+    RecoveryPolicy {
         on_death: settings.pick(section, "on_death", given.on_death, usual.on_death),
         crashes_max: settings.pick(section, "crashes_max", given.crashes_max, usual.crashes_max),
         crash_window_ms: window.as_millis() as u64,
@@ -214,7 +214,7 @@ impl InflightPlan {
 
     fn describe_limits(&self) -> Vec<String> {
         let span = |ms| show_span(Duration::from_millis(ms));
-        let Recovery { crashes_max, crash_window_ms, age_max_ms, .. } = &self.recovery;
+        let RecoveryPolicy { crashes_max, crash_window_ms, age_max_ms, .. } = &self.recovery;
         let crashes = match crashes_max {
             0 => "a job is put back however many workers die with it".to_owned(),
             max => format!(
@@ -270,7 +270,7 @@ impl Planned for InflightPlan {
         Ok(Built { system: inflight.clone(), operations: inflight, store: None })
     }
 
-    fn errand(&self, live: &Live, stop: Stop) -> Option<BoxFuture<'static, ()>> {
+    fn errand(&self, live: &Live, stop: StopSignal) -> Option<BoxFuture<'static, ()>> {
         let webhook = self.webhook.clone()?;
         let inflight = live.share_operations::<Inflight>()?;
         Some(Box::pin(crate::outbox::run(self.common.id.clone(), inflight, webhook, stop)))

@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-use lapsed_core::receipt::{Reason, Receipt, Witness};
-use lapsed_core::reconcile::{Ended, ReconcileReport, Reconciled};
-use lapsed_core::sweep::{Act, PassReport, Stopped};
+use lapsed_core::receipt::{Observer, Reason, Receipt};
+use lapsed_core::reconcile::{ReconcileEnd, ReconcileReport, Reconciled};
+use lapsed_core::sweep::{PassMode, PassReport, Stopped};
 use lapsed_core::{Error, SystemId};
 use opentelemetry::trace::{Span, SpanBuilder, Status, TraceContextExt};
 use opentelemetry::{Context, KeyValue};
@@ -19,7 +19,7 @@ const BATCHES_MAX: usize = 200;
 
 /// Makes spans, and passes everything on.
 pub struct Traced {
-    next: Arc<dyn Witness>,
+    next: Arc<dyn Observer>,
     telemetry: Arc<Telemetry>,
     /// Of the passes that have not ended.
     batches: Mutex<HashMap<SystemId, Batches>>,
@@ -39,7 +39,7 @@ struct Batch {
 
 impl Traced {
     /// Passes on to `next`.
-    pub fn new(next: Arc<dyn Witness>, telemetry: Arc<Telemetry>) -> Arc<Traced> {
+    pub fn new(next: Arc<dyn Observer>, telemetry: Arc<Telemetry>) -> Arc<Traced> {
         Arc::new(Traced { next, telemetry, batches: Mutex::default() })
     }
 
@@ -89,7 +89,7 @@ fn of_reconciliation(report: &ReconcileReport) -> Vec<KeyValue> {
     ]
 }
 
-impl Witness for Traced {
+impl Observer for Traced {
     fn reclaimed(&self, receipt: &Receipt) {
         self.next.reclaimed(receipt);
     }
@@ -129,14 +129,14 @@ impl Witness for Traced {
         self.next.store_error(system, error);
     }
 
-    fn healed(&self, system: &SystemId, page: &Reconciled, act: Act) {
+    fn healed(&self, system: &SystemId, page: &Reconciled, act: PassMode) {
         self.next.healed(system, page, act);
     }
 
-    fn reconciled(&self, report: &ReconcileReport, ended: Ended<'_>) {
+    fn reconciled(&self, report: &ReconcileReport, ended: ReconcileEnd<'_>) {
         self.next.reconciled(report, ended);
         let span = self.begin("reconcile", report.took_ms, of_reconciliation(report));
-        if let Ended::Failed(error) = ended {
+        if let ReconcileEnd::Failed(error) = ended {
             span.span().set_status(Status::error(error.to_string()));
         }
         span.span().end();

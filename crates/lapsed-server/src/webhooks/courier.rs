@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use lapsed_core::Result;
 use lapsed_core::receipt::{Receipt, ReceiptQuery};
-use lapsed_core::schedule::Stop;
+use lapsed_core::schedule::StopSignal;
 use tokio::sync::watch;
 
 use super::Hook;
@@ -24,7 +24,12 @@ const PAUSE: Duration = Duration::from_secs(1);
 const TURN: Duration = Duration::from_secs(5);
 
 /// Delivers until told to stop. What is between two tries then stays after the mark.
-pub async fn run(hook: Arc<Hook>, live: Arc<Live>, mut wakeups: watch::Receiver<()>, stop: Stop) {
+pub async fn run(
+    hook: Arc<Hook>,
+    live: Arc<Live>,
+    mut wakeups: watch::Receiver<()>,
+    stop: StopSignal,
+) {
     let courier = Courier { hook, live, stop };
     while !courier.stop.is_told() {
         wakeups.mark_unchanged();
@@ -45,7 +50,7 @@ pub async fn run(hook: Arc<Hook>, live: Arc<Live>, mut wakeups: watch::Receiver<
 struct Courier {
     hook: Arc<Hook>,
     live: Arc<Live>,
-    stop: Stop,
+    stop: StopSignal,
 }
 
 /// What came of one round.

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use lapsed_core::Name;
-use lapsed_core::sweep::brake::Setting;
+use lapsed_core::sweep::brake::BrakeSetting;
 
 use crate::actors::{client, owner, sweeper};
 use crate::clock::{Pause, Process};
@@ -297,12 +297,12 @@ pub fn open(scene: &Scene) {
 }
 
 async fn hold_brake(scene: &Arc<Scene>) {
-    let say = |setting: Setting| {
+    let say = |setting: BrakeSetting| {
         scene.world.carry_out(&scene.host, move |ground| ground.set_brake("operator", setting))
     };
-    let _ = say(Setting::Hold);
+    let _ = say(BrakeSetting::Hold);
     scene.wait(2_000, 2 * THRESHOLD_MS).await;
-    let _ = say(Setting::Auto);
+    let _ = say(BrakeSetting::Auto);
 }
 
 async fn restore(scene: &Arc<Scene>) {

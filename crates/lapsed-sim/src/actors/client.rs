@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use lapsed_core::activity::Activity;
 use lapsed_core::owner::Claim;
-use lapsed_core::receipt::Silent;
-use lapsed_core::registry::{Registry, RegistryParts, Take};
+use lapsed_core::receipt::NoObserver;
+use lapsed_core::registry::{Registry, RegistryParts, TakePolicy};
 use lapsed_core::sweep::brake::{Brake, BrakePolicy};
 use lapsed_core::system::System;
 use lapsed_core::{Name, Result};
@@ -35,7 +35,7 @@ pub fn registry(scene: &Arc<Scene>, name: &str) -> Registry {
         brake: Arc::new(Brake::new(BrakePolicy::default(), threshold)),
         clock: scene.clock(&process),
         activity: Arc::new(Activity::default()),
-        witness: Arc::new(Silent),
+        witness: Arc::new(NoObserver),
         timeout: Duration::from_millis(1_200),
         batch: 3,
         sweeper: name.to_owned(),
@@ -62,7 +62,9 @@ impl Client {
             0..=6 => self.look_up().await,
             7..=9 => {
                 let claim = Claim::newest(self.somebody());
-                self.registry.register_many(&claim, &self.scene.keys(3), Take::Always).await?;
+                self.registry
+                    .register_many(&claim, &self.scene.keys(3), TakePolicy::Always)
+                    .await?;
                 Ok(())
             }
             10 => {

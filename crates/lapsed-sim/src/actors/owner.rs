@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lapsed_core::clock::{Clock, jittered, within};
 use lapsed_core::owner::{Claim, Owner, OwnerOptions, OwnerStore};
-use lapsed_core::registry::{RegistryStore, Take};
+use lapsed_core::registry::{RegistryStore, TakePolicy};
 use lapsed_core::{Error, Name, Result};
 
 use crate::bug::Bug;
@@ -191,7 +191,7 @@ impl Actor {
         match chance.between(0, 9) {
             0..=4 => {
                 let keys = self.scene.keys(4);
-                let take = if chance.odds(0.7) { Take::Always } else { Take::IfFree };
+                let take = if chance.odds(0.7) { TakePolicy::Always } else { TakePolicy::IfFree };
                 self.held.extend(keys.iter().cloned());
                 let asked = self.remote.register(claim, &keys, take);
                 told(within(&*self.clock, PATIENCE, asked).await)
@@ -212,7 +212,7 @@ impl Actor {
         self.held.dedup();
         self.held.truncate(12);
         if !self.held.is_empty() {
-            let asked = self.remote.register(claim, &self.held, Take::IfFree);
+            let asked = self.remote.register(claim, &self.held, TakePolicy::IfFree);
             let _ = within(&*self.clock, PATIENCE, asked).await;
         }
     }
@@ -224,7 +224,7 @@ impl Actor {
             match self.scene.world.chance.between(0, 3) {
                 0 => drop(within(&*self.clock, PATIENCE, self.remote.beat(claim)).await),
                 1 => {
-                    let asked = self.remote.register(claim, &keys, Take::Always);
+                    let asked = self.remote.register(claim, &keys, TakePolicy::Always);
                     let _ = within(&*self.clock, PATIENCE, asked).await;
                 }
                 2 => {

@@ -8,10 +8,10 @@ use std::time::Duration;
 use lapsed_core::activity::Activity;
 use lapsed_core::clock::Clock;
 use lapsed_core::leader::{Campaign, Leadership, TermOptions};
-use lapsed_core::receipt::{Receipt, Retention, Witness};
-use lapsed_core::schedule::{self, Stop, Stopper};
+use lapsed_core::receipt::{Observer, Receipt, Retention};
+use lapsed_core::schedule::{self, StopHandle, StopSignal};
 use lapsed_core::sweep::brake::{Brake, BrakePolicy};
-use lapsed_core::sweep::policy::{Mode, Policy};
+use lapsed_core::sweep::policy::{Policy, SweepMode};
 use lapsed_core::sweep::{PassReport, Sweeper, SweeperParts};
 use lapsed_core::{Error, SystemId};
 use tokio::task::JoinHandle;
@@ -32,7 +32,7 @@ pub struct Crewed {
     /// What it has reported.
     pub tally: Arc<Tally>,
     /// To tell it to stop.
-    pub stopper: Stopper,
+    pub stopper: StopHandle,
     /// Its tasks: the passes, the campaign.
     pub tasks: Vec<JoinHandle<()>>,
 }
@@ -52,7 +52,7 @@ impl Tally {
     }
 }
 
-impl Witness for Tally {
+impl Observer for Tally {
     fn reclaimed(&self, receipt: &Receipt) {
         let first = self.seen.lock().expect("nobody panics here").insert(receipt.id.seq);
         if !first {
@@ -86,9 +86,9 @@ pub fn join(scene: &Arc<Scene>) {
         reported: AtomicU64::new(0),
         seen: Mutex::default(),
     });
-    let (stopper, stop) = Stop::channel();
+    let (stopper, stop) = StopSignal::channel();
     let mut tasks = Vec::new();
-    let leadership = (policy.mode == Mode::Leader).then(|| {
+    let leadership = (policy.mode == SweepMode::Leader).then(|| {
         let (leadership, task) = stand(scene, &name, &remote, &clock, stop.clone());
         tasks.push(task);
         leadership
@@ -115,7 +115,7 @@ fn stand(
     name: &str,
     remote: &Arc<Remote>,
     clock: &Arc<dyn Clock>,
-    stop: Stop,
+    stop: StopSignal,
 ) -> (Leadership, JoinHandle<()>) {
     let ttl = Duration::from_millis(scene.world.chance.between(1_500, 5_000));
     let options = TermOptions { ttl, timeout: ttl / 2 };
@@ -145,7 +145,7 @@ fn policy(scene: &Scene) -> Policy {
     if scene.scenario.strict_lag {
         return base;
     }
-    let slow = scene.scenario.mode == Mode::Leader || chance.odds(0.3);
+    let slow = scene.scenario.mode == SweepMode::Leader || chance.odds(0.3);
     Policy {
         op_delay: Duration::from_millis(if slow { chance.between(50, 400) } else { 0 }),
         max_ops: chance.odds(0.3).then(|| chance.between(4, 20)),

@@ -5,16 +5,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::channel::oneshot;
-use lapsed_availability::{Availability, AvailabilityParts, Beat, BreakerPolicy, SessionChange};
+use lapsed_availability::{
+    Availability, AvailabilityParts, BreakerPolicy, ProviderBeat, SessionChange,
+};
 use lapsed_core::Name;
 use lapsed_core::activity::Activity;
 use lapsed_core::clock::{Clock, within};
-use lapsed_core::receipt::{Retention, Silent};
+use lapsed_core::receipt::{NoObserver, Retention};
 use lapsed_core::reconcile::Reconcile;
-use lapsed_core::schedule::Stop;
+use lapsed_core::schedule::StopSignal;
 use lapsed_core::sweep::brake::{Brake, BrakePolicy};
 use lapsed_core::sweep::policy::Policy;
-use lapsed_core::sweep::{Act, Cursor, Sweeper, SweeperParts};
+use lapsed_core::sweep::{Cursor, PassMode, Sweeper, SweeperParts};
 use lapsed_core::system::System;
 
 use crate::availability::notes::STALE_MS;
@@ -45,7 +47,7 @@ impl Daemon {
             brake: Arc::new(Brake::new(BrakePolicy::default(), Duration::from_millis(STALE_MS))),
             clock: clock.clone(),
             activity: Arc::new(Activity::default()),
-            witness: Arc::new(Silent),
+            witness: Arc::new(NoObserver),
             timeout: Duration::from_secs(3),
             mirror_timeout: Duration::from_millis(400),
             breaker: BreakerPolicy::default(),
@@ -88,13 +90,13 @@ impl Daemon {
             clock: self.clock.clone(),
             activity: Arc::new(Activity::default()),
             leadership: None,
-            witness: Arc::new(Silent),
+            witness: Arc::new(NoObserver),
             retention: Retention::default(),
         });
-        let (_stopper, stop) = Stop::channel();
+        let (_stopper, stop) = StopSignal::channel();
         loop {
             self.clock.sleep(Duration::from_millis(2_000 + self.clock.random() % 2_000)).await;
-            sweeper.pass(Act::Reclaim, 0, &stop).await;
+            sweeper.pass(PassMode::Reclaim, 0, &stop).await;
         }
     }
 
@@ -103,7 +105,7 @@ impl Daemon {
             self.clock.sleep(Duration::from_secs(12)).await;
             let mut after = Some(Cursor::default());
             while let Some(from) = after {
-                let page = self.it.reconcile(from, 3, Act::Reclaim).await;
+                let page = self.it.reconcile(from, 3, PassMode::Reclaim).await;
                 after = page.ok().and_then(|page| page.next);
             }
         }
@@ -160,9 +162,9 @@ impl Client {
             for _ in 0..chance.between(1, 20) {
                 self.nap(CADENCE_MS / 2, CADENCE_MS).await;
                 match self.beat(&id).await {
-                    Some(Beat::Offline) => break,
-                    Some(Beat::Deactivated) => self.nap(1_000, 5_000).await,
-                    Some(Beat::Noted) | None => {}
+                    Some(ProviderBeat::Offline) => break,
+                    Some(ProviderBeat::Deactivated) => self.nap(1_000, 5_000).await,
+                    Some(ProviderBeat::Noted) | None => {}
                 }
                 if self.scene.is_over() {
                     return;
@@ -184,7 +186,7 @@ impl Client {
     pub async fn last(self, number: usize) {
         let id = provider(number);
         loop {
-            if self.beat(&id).await == Some(Beat::Offline) {
+            if self.beat(&id).await == Some(ProviderBeat::Offline) {
                 let name = id.clone();
                 let _ = self.ask(|it| async move { it.set_online(&name).await }).await;
             }
@@ -193,13 +195,15 @@ impl Client {
     }
 
     /// P5: who is told that it is offline was set offline, as long as the mirror knew that it was online.
-    async fn beat(&self, id: &Name) -> Option<Beat> {
+    async fn beat(&self, id: &Name) -> Option<ProviderBeat> {
         let ids = [id.clone()];
         let is_told = self.scene.is_told(id).await == Some(true);
         let before = self.scene.online(id).await.filter(|_| is_told);
         let beats = self.ask(|it| async move { it.heartbeat(&ids).await }).await?;
         let beat = beats.answer.first().copied();
-        if beat == Some(Beat::Offline) && before.is_some() && self.scene.online(id).await == before
+        if beat == Some(ProviderBeat::Offline)
+            && before.is_some()
+            && self.scene.online(id).await == before
         {
             self.scene.notes.told_offline(id, beats.source);
         }

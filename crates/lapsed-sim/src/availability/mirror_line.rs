@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lapsed_availability::memory::MemoryMirror;
-use lapsed_availability::rules::{Doom, Settings};
+use lapsed_availability::rules::{AvailabilitySettings, PendingOffline};
 use lapsed_availability::{
-    AvailablePage, Beat, BeatPage, Looked, Mirror, MirrorBeat, Presence, Snapshot, SnapshotTurn,
-    Told,
+    AvailablePage, BeatPage, Mirror, MirrorBeat, MirrorUpdate, MirrorView, Presence, ProviderBeat,
+    Snapshot, SnapshotTurn,
 };
-use lapsed_core::sweep::{Act, Batch, Cursor, Refusal};
+use lapsed_core::sweep::{Batch, Cursor, PassMode, Refusal};
 use lapsed_core::{Name, Result};
 
 use crate::availability::bug::AvailabilityBug;
@@ -27,7 +27,7 @@ pub struct MirrorLine {
     pub(super) bug: Option<AvailabilityBug>,
 }
 
-type Decided = Vec<std::result::Result<Doom, Refusal>>;
+type Decided = Vec<std::result::Result<PendingOffline, Refusal>>;
 
 /// A call that is passed on: `pass!(self, name, mirror, call)`.
 macro_rules! pass {
@@ -46,7 +46,7 @@ impl MirrorLine {
     async fn check_then_act(&self, batch: Batch, stale_ms: u64) -> Result<Decided> {
         let (mirror, world) = (self.mirror.clone(), self.world.clone());
         let work = async move {
-            let look = Batch { act: Act::DryRun, ..batch.clone() };
+            let look = Batch { act: PassMode::DryRun, ..batch.clone() };
             let seen = mirror.decide(&look, stale_ms).await?;
             world.sleep(Duration::from_secs(2)).await;
             for (suspect, seen) in batch.suspects.iter().zip(&seen) {
@@ -87,7 +87,7 @@ impl Mirror for MirrorLine {
         pass!(self, mirror, mirror.end_seed(&attempt))
     }
 
-    async fn apply(&self, told: &[Told], attempt: Option<&str>) -> Result<Option<u64>> {
+    async fn apply(&self, told: &[MirrorUpdate], attempt: Option<&str>) -> Result<Option<u64>> {
         let (mut told, attempt) = (told.to_vec(), attempt.map(str::to_owned));
         let (mirror, notes) = (self.mirror.clone(), self.notes.clone());
         let any = self.has(AvailabilityBug::AnyVersionTaken);
@@ -124,7 +124,7 @@ impl Mirror for MirrorLine {
             for beat in beats.iter_mut().flatten().filter(|beat| **beat == MirrorBeat::Doomed) {
                 notes.count("beats of the doomed");
                 if is_hasty {
-                    *beat = MirrorBeat::Told(Beat::Offline);
+                    *beat = MirrorBeat::Told(ProviderBeat::Offline);
                 }
             }
             if let Some(beats) = &beats {
@@ -137,7 +137,7 @@ impl Mirror for MirrorLine {
         self.exchange.call(Box::pin(work)).await
     }
 
-    async fn look(&self, ids: &[Name]) -> Result<Looked> {
+    async fn look(&self, ids: &[Name]) -> Result<MirrorView> {
         let ids = ids.to_vec();
         pass!(self, mirror, mirror.look(&ids))
     }
@@ -147,7 +147,7 @@ impl Mirror for MirrorLine {
         pass!(self, mirror, mirror.beats(&after, limit, older_ms))
     }
 
-    async fn doomed(&self, limit: usize) -> Result<Vec<(Name, Doom)>> {
+    async fn doomed(&self, limit: usize) -> Result<Vec<(Name, PendingOffline)>> {
         pass!(self, mirror, mirror.doomed(limit))
     }
 
@@ -171,7 +171,7 @@ impl Mirror for MirrorLine {
         let work = async move {
             let decided = mirror.decide(&batch, stale_ms).await?;
             for (suspect, decided) in batch.suspects.iter().zip(&decided) {
-                if let (Ok(doom), Act::Reclaim) = (decided, batch.act) {
+                if let (Ok(doom), PassMode::Reclaim) = (decided, batch.act) {
                     notes.decided(&suspect.key, doom);
                 }
             }
@@ -182,7 +182,7 @@ impl Mirror for MirrorLine {
 
     async fn available(
         &self,
-        settings: &Settings,
+        settings: &AvailabilitySettings,
         after: &Cursor,
         limit: usize,
         only_count: bool,
@@ -223,10 +223,10 @@ impl Mirror for MirrorLine {
 }
 
 /// As it looks to whoever asks nobody else.
-fn told(beats: &[MirrorBeat]) -> Vec<Beat> {
+fn told(beats: &[MirrorBeat]) -> Vec<ProviderBeat> {
     let told = |beat: &MirrorBeat| match beat {
         MirrorBeat::Told(beat) => *beat,
-        MirrorBeat::Doomed => Beat::Offline,
+        MirrorBeat::Doomed => ProviderBeat::Offline,
     };
     beats.iter().map(told).collect()
 }

@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use lapsed_availability::rules::Doom;
-use lapsed_availability::{Available, Beat, Flip, Flipped, Looked, Source};
+use lapsed_availability::rules::PendingOffline;
+use lapsed_availability::{Available, Flip, Flipped, MirrorView, ProviderBeat, Source};
 use lapsed_core::Name;
 
 use crate::executor::World;
@@ -59,9 +59,9 @@ impl Notes {
     }
 
     /// Beats were answered by a store.
-    pub fn beats(&self, ids: &[Name], beats: &[Beat], place: Place) {
+    pub fn beats(&self, ids: &[Name], beats: &[ProviderBeat], place: Place) {
         for (id, beat) in ids.iter().zip(beats) {
-            if *beat == Beat::Noted {
+            if *beat == ProviderBeat::Noted {
                 self.sign(id, place);
             }
         }
@@ -75,7 +75,7 @@ impl Notes {
     }
 
     /// The mirror declared somebody silent.
-    pub fn decided(&self, id: &Name, doom: &Doom) {
+    pub fn decided(&self, id: &Name, doom: &PendingOffline) {
         let now_ms = self.world.now_ms();
         self.world.note("mirror", format_args!("{id} is declared silent in epoch {}", doom.epoch));
         self.lock().decided.entry((id.clone(), doom.epoch)).or_insert(now_ms);
@@ -129,7 +129,7 @@ impl Notes {
     }
 
     /// P8: what the mirror has of a provider never goes back, unless it loses everything.
-    pub fn taken_over(&self, life: &str, looked: &Looked) {
+    pub fn taken_over(&self, life: &str, looked: &MirrorView) {
         let mut noted = self.lock();
         for seen in &looked.seen {
             let version = seen.version.unwrap_or(0);
@@ -143,7 +143,7 @@ impl Notes {
     }
 
     /// A mirror that answers has every provider of the truth.
-    pub fn known(&self, looked: &Looked) {
+    pub fn known(&self, looked: &MirrorView) {
         for seen in looked.seen.iter().filter(|seen| seen.version.is_none()) {
             let what = format!("the mirror answers, and does not know {}", seen.id);
             self.lock().fail(Promise::Lookup, what);

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use lapsed_availability::rules::{Settings, SettingsPatch};
+use lapsed_availability::rules::{AvailabilitySettings, SettingsPatch};
 use lapsed_availability::{
-    Available, Beat, Changed, Flap, Flip, Flipped, Listed, Listing, Profile, ProviderState,
-    Session, SessionChange, SessionOutcome, Truth,
+    Available, Flip, Flipped, ListedProvider, OnlineToggle, ProviderBeat, ProviderChange,
+    ProviderProfile, ProviderQuery, ProviderState, SessionChange, SessionOutcome, Truth,
+    WorkSession,
 };
 use lapsed_core::receipt::Receipt;
 use lapsed_core::store::Store;
@@ -41,12 +42,12 @@ impl Truth for TruthLine {
         self.truth.services()
     }
 
-    async fn put_provider(&self, profile: &Profile) -> Result<Changed> {
+    async fn put_provider(&self, profile: &ProviderProfile) -> Result<ProviderChange> {
         let profile = profile.clone();
         pass!(self, truth, truth.put_provider(&profile))
     }
 
-    async fn set_online(&self, id: &Name, online: bool) -> Result<Option<Changed>> {
+    async fn set_online(&self, id: &Name, online: bool) -> Result<Option<ProviderChange>> {
         let (id, truth, notes) = (id.clone(), self.truth.clone(), self.notes.clone());
         let work = async move {
             let changed = truth.set_online(&id, online).await?;
@@ -58,7 +59,7 @@ impl Truth for TruthLine {
         self.exchange.call(Box::pin(work)).await
     }
 
-    async fn set_active(&self, id: &Name, active: bool) -> Result<Option<Changed>> {
+    async fn set_active(&self, id: &Name, active: bool) -> Result<Option<ProviderChange>> {
         let id = id.clone();
         pass!(self, truth, truth.set_active(&id, active))
     }
@@ -68,7 +69,7 @@ impl Truth for TruthLine {
         pass!(self, truth, truth.change_session(&change, max))
     }
 
-    async fn session(&self, id: &Name) -> Result<Option<Session>> {
+    async fn session(&self, id: &Name) -> Result<Option<WorkSession>> {
         let id = id.clone();
         pass!(self, truth, truth.session(&id))
     }
@@ -100,7 +101,7 @@ impl Truth for TruthLine {
         pass!(self, truth, truth.extent())
     }
 
-    async fn beat(&self, ids: &[Name]) -> Result<Vec<Beat>> {
+    async fn beat(&self, ids: &[Name]) -> Result<Vec<ProviderBeat>> {
         let (ids, truth, notes) = (ids.to_vec(), self.truth.clone(), self.notes.clone());
         let work = async move {
             let beats = truth.beat(&ids).await?;
@@ -118,7 +119,7 @@ impl Truth for TruthLine {
 
     async fn available(
         &self,
-        settings: &Settings,
+        settings: &AvailabilitySettings,
         after: Option<&Name>,
         limit: usize,
     ) -> Result<Vec<Available>> {
@@ -132,7 +133,7 @@ impl Truth for TruthLine {
         self.exchange.call(Box::pin(work)).await
     }
 
-    async fn count_available(&self, settings: &Settings) -> Result<u64> {
+    async fn count_available(&self, settings: &AvailabilitySettings) -> Result<u64> {
         let settings = *settings;
         pass!(self, truth, truth.count_available(&settings))
     }
@@ -141,26 +142,26 @@ impl Truth for TruthLine {
         pass!(self, truth, truth.count_online())
     }
 
-    async fn list(&self, listing: &Listing) -> Result<Vec<Listed>> {
+    async fn list(&self, listing: &ProviderQuery) -> Result<Vec<ListedProvider>> {
         let listing = listing.clone();
         pass!(self, truth, truth.list(&listing))
     }
 
-    async fn describe(&self, id: &Name) -> Result<Option<Listed>> {
+    async fn describe(&self, id: &Name) -> Result<Option<ListedProvider>> {
         let id = id.clone();
         pass!(self, truth, truth.describe(&id))
     }
 
-    async fn log(&self, id: &Name, limit: usize) -> Result<Vec<Flap>> {
+    async fn log(&self, id: &Name, limit: usize) -> Result<Vec<OnlineToggle>> {
         let id = id.clone();
         pass!(self, truth, truth.log(&id, limit))
     }
 
-    async fn settings(&self) -> Result<Settings> {
+    async fn settings(&self) -> Result<AvailabilitySettings> {
         pass!(self, truth, truth.settings())
     }
 
-    async fn set_settings(&self, patch: &SettingsPatch) -> Result<Settings> {
+    async fn set_settings(&self, patch: &SettingsPatch) -> Result<AvailabilitySettings> {
         let patch = *patch;
         pass!(self, truth, truth.set_settings(&patch))
     }

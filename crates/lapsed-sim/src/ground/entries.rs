@@ -1,7 +1,7 @@
 //! What is held: registered, let go, found, put back.
 
 use lapsed_core::owner::Claim;
-use lapsed_core::registry::{Found, RegisterAnswer, Registered, RegistryStore, Take};
+use lapsed_core::registry::{FoundEntry, RegisterAnswer, Registered, RegistryStore, TakePolicy};
 use lapsed_core::sweep::Suspect;
 use lapsed_core::system::Restored;
 use lapsed_core::{Error, Name, Result};
@@ -26,7 +26,7 @@ impl Ground {
         who: &str,
         claim: &Claim,
         keys: &[Name],
-        take: Take,
+        take: TakePolicy,
     ) -> Result<RegisterAnswer> {
         let (now, meant, wanted) = (self.now(), claim.clone(), keys.to_vec());
         let answer = self.act(
@@ -72,7 +72,7 @@ impl Ground {
     }
 
     /// What is stored under each key.
-    pub fn find(&mut self, who: &str, keys: &[Name]) -> Result<Vec<Option<Found>>> {
+    pub fn find(&mut self, who: &str, keys: &[Name]) -> Result<Vec<Option<FoundEntry>>> {
         let plant = self.parts.plant.clone();
         let answer = self.act(
             |live| at_once(live.registry.find(keys)).map(|found| plant.hide_ends(found)),
@@ -86,14 +86,15 @@ impl Ground {
             },
         );
         let line = said(&answer, |found| {
-            let holder = |found: &Option<Found>| found.as_ref().map(|f| f.holder.incarnation.0);
+            let holder =
+                |found: &Option<FoundEntry>| found.as_ref().map(|f| f.holder.incarnation.0);
             format!("{:?}", found.iter().map(holder).collect::<Vec<_>>())
         });
         self.note(who, format_args!("find {keys:?} -> {line}"));
         answer
     }
 
-    fn check_found(&self, key: &Name, found: &Option<Found>) -> Checked {
+    fn check_found(&self, key: &Name, found: &Option<FoundEntry>) -> Checked {
         let held = self.model.entries.get(key).map(|held| held.life);
         let real = found.as_ref().map(|found| found.holder.incarnation.0);
         holds(real == held, Promise::P4, || {

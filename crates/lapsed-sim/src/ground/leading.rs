@@ -4,7 +4,7 @@ use lapsed_core::Result;
 use lapsed_core::leader::Term;
 use lapsed_core::receipt::{Receipt, ReceiptQuery};
 use lapsed_core::store::{Store, StoreInfo};
-use lapsed_core::sweep::brake::Setting;
+use lapsed_core::sweep::brake::BrakeSetting;
 
 use crate::ground::lives::said;
 use crate::ground::{Ground, at_once};
@@ -64,7 +64,7 @@ impl Ground {
     }
 
     /// What the operator said.
-    pub fn brake_setting(&mut self) -> Result<Setting> {
+    pub fn brake_setting(&mut self) -> Result<BrakeSetting> {
         let (system, settings) = (self.system.clone(), self.settings.clone());
         let plant = self.parts.plant.clone();
         let answer = self.act(
@@ -83,7 +83,7 @@ impl Ground {
         answer
     }
 
-    pub fn set_brake(&mut self, who: &str, setting: Setting) -> Result<()> {
+    pub fn set_brake(&mut self, who: &str, setting: BrakeSetting) -> Result<()> {
         let system = self.system.clone();
         self.settings.push(setting);
         let answer = self.act(

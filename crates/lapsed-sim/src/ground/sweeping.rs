@@ -6,8 +6,8 @@ use lapsed_core::Result;
 use lapsed_core::owner::OwnerStore;
 use lapsed_core::receipt::Receipt;
 use lapsed_core::sweep::{
-    Act, Batch, BatchAnswer, BatchId, Census, Outcome, PageRequest, Refusal, SuspectPage, Sweep,
-    Tidied, TidyLimits,
+    Batch, BatchAnswer, BatchId, Census, Outcome, PageRequest, PassMode, Refusal, SuspectPage,
+    Sweep, Tidied, TidyLimits,
 };
 
 use crate::ground::lives::said;
@@ -125,7 +125,8 @@ impl Ground {
         );
         self.remember_ends();
         let line = said(&answer, shown);
-        let (number, act) = (batch.id.number, if batch.act == Act::DryRun { "dry " } else { "" });
+        let (number, act) =
+            (batch.id.number, if batch.act == PassMode::DryRun { "dry " } else { "" });
         self.note(who, format_args!("{act}reclaim batch {number} of {size} -> {line}"));
         answer
     }

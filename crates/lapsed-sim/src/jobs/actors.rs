@@ -2,15 +2,15 @@
 //! that act on what they saw a while ago; and the wire between them and the store.
 
 use lapsed_core::Name;
-use lapsed_core::inflight::rules::{End, OnDeath};
-use lapsed_core::inflight::{Claimed, Finish, Ticket};
+use lapsed_core::inflight::rules::{OnDeath, QueueEnd};
+use lapsed_core::inflight::{Claimed, Finish, JobTicket};
 use lapsed_core::owner::Claim;
 use lapsed_core::sweep::Suspect;
 
 use crate::disk::{Fuse, Keep};
 use crate::jobs::SETTLE_MS;
 use crate::jobs::ground::Ground;
-use crate::jobs::model::Place;
+use crate::jobs::model::ModelPlace;
 use crate::promise::Checked;
 
 /// So many workers, each a name that lives again and again.
@@ -37,7 +37,7 @@ struct Worker {
 enum Mail {
     Enqueue { id: Name, on_death: Option<OnDeath> },
     Beat { claim: Claim },
-    Finish { worker: usize, ticket: Ticket, how: Finish },
+    Finish { worker: usize, ticket: JobTicket, how: Finish },
     Reclaim { number: u64, suspects: Vec<Suspect> },
 }
 
@@ -189,12 +189,12 @@ impl Cast {
         let Some(job) = ground.chance.pick(&self.workers[at].held) else { return };
         let how = match ground.chance.between(0, 19) {
             0 => Finish::Fail { error: "no".to_owned() },
-            1 => Finish::GiveBack(End::Front),
-            2 => Finish::GiveBack(End::Back),
+            1 => Finish::GiveBack(QueueEnd::Front),
+            2 => Finish::GiveBack(QueueEnd::Back),
             _ => Finish::Complete,
         };
         let incarnation = claim.incarnation.filter(|_| ground.chance.odds(0.5));
-        let ticket = Ticket { id: job.id.clone(), token: job.token, incarnation };
+        let ticket = JobTicket { id: job.id.clone(), token: job.token, incarnation };
         self.send(ground, Mail::Finish { worker: at, ticket, how });
     }
 
@@ -211,7 +211,7 @@ impl Cast {
     }
 
     fn look_after_letters(&mut self, ground: &mut Ground) -> Checked {
-        let is_letter = |place: Place| matches!(place, Place::Dead(_));
+        let is_letter = |place: ModelPlace| matches!(place, ModelPlace::Dead(_));
         let jobs = ground.model.jobs.iter();
         let letters: Vec<Name> =
             jobs.filter(|(_, job)| is_letter(job.place)).map(|(id, _)| id.clone()).collect();
@@ -269,7 +269,7 @@ impl Cast {
             && !jobs.is_empty()
         {
             for job in jobs {
-                let ticket = Ticket { id: job.id, token: job.token, incarnation: None };
+                let ticket = JobTicket { id: job.id, token: job.token, incarnation: None };
                 ground.finish(&ticket, &Finish::Complete)?;
             }
         }

@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use lapsed_core::inflight::rules::{OnDeath, Recovery};
+use lapsed_core::inflight::rules::{OnDeath, RecoveryPolicy};
 use lapsed_core::receipt::Reason;
-use lapsed_core::registry::rules::{Case, Guard, Life, Strict};
+use lapsed_core::registry::rules::{IncarnationState, OwnerCase, OwnerGuard, StrictOwnerGuard};
 use lapsed_core::sweep::Refusal;
 
 use crate::promise::Promise;
@@ -63,45 +63,46 @@ impl JobBug {
 }
 
 /// The rules that the model goes by.
-pub fn true_rules(bug: Option<JobBug>) -> Recovery {
-    let usual = Recovery { crashes_max: 3, crash_window_ms: 60_000, ..Recovery::default() };
+pub fn true_rules(bug: Option<JobBug>) -> RecoveryPolicy {
+    let usual =
+        RecoveryPolicy { crashes_max: 3, crash_window_ms: 60_000, ..RecoveryPolicy::default() };
     match bug {
         // What is brought back in a second step has forgotten its crashes; that is not what is to be
         // found here, so nobody counts them.
-        Some(JobBug::RemoveThenPush) => Recovery { crash_window_ms: 0, ..usual },
+        Some(JobBug::RemoveThenPush) => RecoveryPolicy { crash_window_ms: 0, ..usual },
         _ => usual,
     }
 }
 
 /// The rules that the store is given.
-pub fn rules(bug: Option<JobBug>) -> Recovery {
+pub fn rules(bug: Option<JobBug>) -> RecoveryPolicy {
     let usual = true_rules(bug);
     match bug {
-        Some(JobBug::RemoveThenPush) => Recovery { on_death: OnDeath::Drop, ..usual },
-        Some(JobBug::CrashNotCounted) => Recovery { crash_window_ms: 0, ..usual },
-        Some(JobBug::NoCrashLimit) => Recovery { crashes_max: 0, ..usual },
+        Some(JobBug::RemoveThenPush) => RecoveryPolicy { on_death: OnDeath::Drop, ..usual },
+        Some(JobBug::CrashNotCounted) => RecoveryPolicy { crash_window_ms: 0, ..usual },
+        Some(JobBug::NoCrashLimit) => RecoveryPolicy { crashes_max: 0, ..usual },
         _ => usual,
     }
 }
 
 /// The rules of death that the store is given.
-pub fn guard(bug: Option<JobBug>) -> Arc<dyn Guard> {
+pub fn guard(bug: Option<JobBug>) -> Arc<dyn OwnerGuard> {
     match bug {
         Some(JobBug::TheDeadMayAct) => Arc::new(Welcoming),
         Some(JobBug::PutBackWithoutGuard) => Arc::new(Unguarded),
-        _ => Arc::new(Strict),
+        _ => Arc::new(StrictOwnerGuard),
     }
 }
 
 /// Lets the dead act.
 struct Welcoming;
 
-impl Guard for Welcoming {
-    fn judge(&self, case: &Case) -> Result<Reason, Refusal> {
-        Strict.judge(case)
+impl OwnerGuard for Welcoming {
+    fn judge(&self, case: &OwnerCase) -> Result<Reason, Refusal> {
+        StrictOwnerGuard.judge(case)
     }
 
-    fn may_register(&self, _: &Life) -> bool {
+    fn may_register(&self, _: &IncarnationState) -> bool {
         true
     }
 }
@@ -109,8 +110,8 @@ impl Guard for Welcoming {
 /// Whoever was suspected is dead.
 struct Unguarded;
 
-impl Guard for Unguarded {
-    fn judge(&self, case: &Case) -> Result<Reason, Refusal> {
-        Strict.judge(case).or(Ok(Reason::OwnerDead))
+impl OwnerGuard for Unguarded {
+    fn judge(&self, case: &OwnerCase) -> Result<Reason, Refusal> {
+        StrictOwnerGuard.judge(case).or(Ok(Reason::OwnerDead))
     }
 }

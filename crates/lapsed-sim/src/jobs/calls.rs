@@ -1,19 +1,19 @@
 //! The calls that everybody makes, each carried out, predicted and compared.
 
-use lapsed_core::inflight::rules::{End, OnDeath};
+use lapsed_core::inflight::rules::{OnDeath, QueueEnd};
 use lapsed_core::inflight::{
-    Claimed, Did, Enqueued, Finish, Finished, InflightStore, NewJob, Place as Seen, Recovered,
-    Ticket, Token,
+    Claimed, Enqueued, Finish, Finished, InflightStore, JobPlace as Seen, JobTicket, JobToken,
+    NewJob, RecoveredJob, RecoveryAction,
 };
 use lapsed_core::owner::{Claim, Incarnation, OwnerStore};
 use lapsed_core::receipt::Receipt;
-use lapsed_core::sweep::{Act, Batch, BatchId, Cursor, Outcome, PageRequest, Suspect, Sweep};
+use lapsed_core::sweep::{Batch, BatchId, Cursor, Outcome, PageRequest, PassMode, Suspect, Sweep};
 use lapsed_core::{Error, Name, Result};
 
 use crate::disk::Keep;
 use crate::jobs::bug::JobBug;
 use crate::jobs::ground::{Ground, TTL_MS, now, queue};
-use crate::jobs::model::{Life, Model, Place};
+use crate::jobs::model::{Life, Model, ModelPlace};
 use crate::promise::{Broken, Checked, Promise, holds};
 
 /// What a call says, unless it broke a promise.
@@ -141,13 +141,13 @@ impl Ground {
         holds(seen == expected, Promise::P4, || format!("it took {seen:?}, not {expected:?}"))?;
         self.model = after;
         for job in &mut jobs {
-            job.token = Token(job.token.0.wrapping_sub(self.shift));
+            job.token = JobToken(job.token.0.wrapping_sub(self.shift));
             let (id, token) = (&job.id, job.token.0);
             holds(token > self.model.token, Promise::P5, || {
                 format!("token {token} of {id} after {}", self.model.token)
             })?;
             self.model.token = token;
-            self.model.set(id, Place::InFlight { life: number, token });
+            self.model.set(id, ModelPlace::InFlight { life: number, token });
         }
         self.counted("taken");
         Ok(Ok(jobs))
@@ -160,7 +160,7 @@ impl Ground {
         for id in held {
             let Ok(Some(job)) = now(self.jobs().job(&id)) else { continue };
             if let Seen::InFlight { token, .. } = job.place {
-                let token = Token(token.0.wrapping_sub(self.shift));
+                let token = JobToken(token.0.wrapping_sub(self.shift));
                 let (queue, payload) = (job.queue, job.payload);
                 jobs.push(Claimed { id, token, queue, payload, crashes: job.crashes });
             }
@@ -169,11 +169,13 @@ impl Ground {
     }
 
     /// A worker's, or a zombie's.
-    pub fn finish(&mut self, ticket: &Ticket, how: &Finish) -> Told<Option<Finished>> {
+    pub fn finish(&mut self, ticket: &JobTicket, how: &Finish) -> Told<Option<Finished>> {
         let mut after = self.model.clone();
         let expected = after.finish(ticket, how);
-        let shown =
-            Ticket { token: Token(ticket.token.0.wrapping_add(self.shift)), ..ticket.clone() };
+        let shown = JobTicket {
+            token: JobToken(ticket.token.0.wrapping_add(self.shift)),
+            ..ticket.clone()
+        };
         let mut answer = now(self.jobs().finish(&[shown], how));
         if self.bug == Some(JobBug::TokenNotChecked)
             && matches!(answer.as_deref(), Ok([Finished::Superseded]))
@@ -192,7 +194,8 @@ impl Ground {
             format!("{} by {}: {expected:?}, not {answer:?}", ticket.id, ticket.token)
         })?;
         if expected == Finished::OwnerEnded
-            && let Some(Place::InFlight { life, .. }) = after.jobs.get(&ticket.id).map(|j| j.place)
+            && let Some(ModelPlace::InFlight { life, .. }) =
+                after.jobs.get(&ticket.id).map(|j| j.place)
         {
             after.unsure.remove(&life);
         }
@@ -201,10 +204,10 @@ impl Ground {
         Ok(Some(expected))
     }
 
-    fn finish_whosever(&self, ticket: &Ticket, how: &Finish) -> Result<Vec<Finished>> {
+    fn finish_whosever(&self, ticket: &JobTicket, how: &Finish) -> Result<Vec<Finished>> {
         match now(self.jobs().job(&ticket.id))?.map(|job| job.place) {
             Some(Seen::InFlight { token, .. }) => {
-                now(self.jobs().finish(&[Ticket { token, ..ticket.clone() }], how))
+                now(self.jobs().finish(&[JobTicket { token, ..ticket.clone() }], how))
             }
             _ => Ok(vec![Finished::Superseded]),
         }
@@ -226,7 +229,7 @@ impl Ground {
         let mut after = self.model.clone();
         let expected = after.reclaim(number, &suspects, now_ms);
         let id = BatchId { sweeper: "s".into(), number };
-        let batch = Batch { id, suspects: suspects.clone(), act: Act::Reclaim, term: None };
+        let batch = Batch { id, suspects: suspects.clone(), act: PassMode::Reclaim, term: None };
         let answer = now(self.jobs().reclaim(batch));
         let answer = match answer {
             Ok(answer) => self.push_what_was_removed(answer.outcomes)?,
@@ -251,13 +254,16 @@ impl Ground {
 
     /// What was done with each; the second step of those who remove first, before which the power may
     /// fail.
-    fn push_what_was_removed(&mut self, outcomes: Vec<Outcome>) -> Told<Vec<Option<Did>>> {
+    fn push_what_was_removed(
+        &mut self,
+        outcomes: Vec<Outcome>,
+    ) -> Told<Vec<Option<RecoveryAction>>> {
         let receipts: Vec<Option<Receipt>> = outcomes.into_iter().map(Outcome::receipt).collect();
         let said = |receipt: &Receipt| {
             let removed = receipt.removed.clone();
-            serde_json::from_value::<Recovered>(removed).expect("a receipt says what was done")
+            serde_json::from_value::<RecoveredJob>(removed).expect("a receipt says what was done")
         };
-        let mut done: Vec<Option<Did>> =
+        let mut done: Vec<Option<RecoveryAction>> =
             receipts.iter().map(|receipt| receipt.as_ref().map(|r| said(r).did)).collect();
         if self.bug != Some(JobBug::RemoveThenPush) {
             return Ok(done);
@@ -267,7 +273,7 @@ impl Ground {
             let Some(receipt) = receipt else { continue };
             let own = self.model.jobs.get(&receipt.key).and_then(|job| job.on_death);
             if own.is_none() {
-                *did = Some(Did::PutBack);
+                *did = Some(RecoveryAction::PutBack);
                 removed.push((said(receipt).token, receipt.id.seq));
             }
         }
@@ -303,7 +309,7 @@ impl Ground {
     pub fn put_back(&mut self, id: &Name) -> Checked {
         let mut after = self.model.clone();
         let expected = after.put_back(id);
-        match now(self.jobs().put_back(id, End::Back)) {
+        match now(self.jobs().put_back(id, QueueEnd::Back)) {
             Ok(done) => {
                 holds(done == expected, Promise::P4, || format!("put back {id}: {done}"))?;
                 self.model = after;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use lapsed_core::clock::{Clock, ManualClock};
-use lapsed_core::inflight::{InflightStore, Place as Seen};
+use lapsed_core::inflight::{InflightStore, JobPlace as Seen};
 use lapsed_core::owner::{Claim, Ending, Incarnation, OwnerStore};
 use lapsed_core::{Error, Kind, Name, SystemId};
 use lapsed_embedded::{Embedded, EmbeddedInflight, Options};
@@ -17,7 +17,7 @@ use lapsed_embedded::{Embedded, EmbeddedInflight, Options};
 use crate::chance::Chance;
 use crate::disk::{Disk, Fuse, Keep};
 use crate::jobs::bug::{JobBug, guard, rules, true_rules};
-use crate::jobs::model::{Model, Place};
+use crate::jobs::model::{Model, ModelPlace};
 use crate::promise::{Broken, Checked, Promise, holds};
 use crate::trace::Trace;
 
@@ -200,11 +200,11 @@ impl Ground {
             let found = found.map_err(|e| Broken::new(Promise::P4, e.to_string()))?;
             let seen = found.as_ref().map(|job| &job.place);
             let agrees = match (job.place, seen) {
-                (Place::Completed | Place::Dropped, None) => true,
-                (Place::Queued, Some(Seen::Queued)) => true,
-                (Place::Dead(why), Some(Seen::Dead { why: seen, .. })) => why == *seen,
+                (ModelPlace::Completed | ModelPlace::Dropped, None) => true,
+                (ModelPlace::Queued, Some(Seen::Queued)) => true,
+                (ModelPlace::Dead(why), Some(Seen::Dead { why: seen, .. })) => why == *seen,
                 (
-                    Place::InFlight { life, token },
+                    ModelPlace::InFlight { life, token },
                     Some(Seen::InFlight { incarnation, token: seen, .. }),
                 ) => {
                     if token == 0 {
@@ -224,7 +224,7 @@ impl Ground {
         }
         self.compare_account()?;
         for (id, life, token) in told {
-            self.model.set(&id, Place::InFlight { life, token });
+            self.model.set(&id, ModelPlace::InFlight { life, token });
             self.model.token = self.model.token.max(token);
         }
         Ok(())

@@ -3,28 +3,28 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use lapsed_core::Name;
-use lapsed_core::inflight::rules::{End, OnDeath, Recovery, Why};
-use lapsed_core::inflight::{Counts, Did, Finish, Finished, Ticket};
+use lapsed_core::inflight::rules::{DeadLetterReason, OnDeath, QueueEnd, RecoveryPolicy};
+use lapsed_core::inflight::{Finish, Finished, JobCounts, JobTicket, RecoveryAction};
 use lapsed_core::owner::Ending;
 use lapsed_core::sweep::Suspect;
 
 /// Where a job is, or how it left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum ModelPlace {
     Queued,
     InFlight {
         life: u64,
         /// By which claim; 0: nobody was told which.
         token: u64,
     },
-    Dead(Why),
+    Dead(DeadLetterReason),
     Completed,
     Dropped,
 }
 
 #[derive(Clone, Debug)]
 pub struct Job {
-    pub place: Place,
+    pub place: ModelPlace,
     /// When workers died with it.
     pub crashes: Vec<u64>,
     pub on_death: Option<OnDeath>,
@@ -42,7 +42,7 @@ pub struct Life {
 /// The whole of it.
 #[derive(Clone, Debug)]
 pub struct Model {
-    pub recovery: Recovery,
+    pub recovery: RecoveryPolicy,
     /// How long a beat lasts.
     pub ttl_ms: u64,
     /// Since when the store has been serving.
@@ -56,7 +56,7 @@ pub struct Model {
     /// Lives that have ended in the store's memory, and perhaps not on its disk.
     pub unsure: BTreeSet<u64>,
     /// What has entered and left.
-    pub left: Counts,
+    pub left: JobCounts,
     /// The highest token that was ever seen.
     pub token: u64,
     /// How many receipts were written by each batch.
@@ -64,7 +64,7 @@ pub struct Model {
 }
 
 impl Model {
-    pub fn new(recovery: Recovery, ttl_ms: u64, now_ms: u64) -> Self {
+    pub fn new(recovery: RecoveryPolicy, ttl_ms: u64, now_ms: u64) -> Self {
         Model {
             recovery,
             ttl_ms,
@@ -73,7 +73,7 @@ impl Model {
             queue: VecDeque::new(),
             lives: BTreeMap::new(),
             unsure: BTreeSet::new(),
-            left: Counts::default(),
+            left: JobCounts::default(),
             token: 0,
             receipts: BTreeMap::new(),
         }
@@ -99,11 +99,12 @@ impl Model {
 
     /// Puts a job on the queue: whether it was new.
     pub fn enqueue(&mut self, id: &Name, on_death: Option<OnDeath>) -> bool {
-        let is_free = |job: &Job| matches!(job.place, Place::Completed | Place::Dropped);
+        let is_free = |job: &Job| matches!(job.place, ModelPlace::Completed | ModelPlace::Dropped);
         if self.jobs.get(id).is_some_and(|job| !is_free(job)) {
             return false;
         }
-        self.jobs.insert(id.clone(), Job { place: Place::Queued, crashes: Vec::new(), on_death });
+        self.jobs
+            .insert(id.clone(), Job { place: ModelPlace::Queued, crashes: Vec::new(), on_death });
         self.queue.push_back(id.clone());
         self.left.entered += 1;
         true
@@ -116,17 +117,17 @@ impl Model {
         }
         let taken: Vec<Name> = self.queue.drain(..limit.min(self.queue.len())).collect();
         for id in &taken {
-            self.set(id, Place::InFlight { life, token: 0 });
+            self.set(id, ModelPlace::InFlight { life, token: 0 });
         }
         Some(taken)
     }
 
     /// What becomes of that claim.
-    pub fn finish(&mut self, ticket: &Ticket, how: &Finish) -> Finished {
+    pub fn finish(&mut self, ticket: &JobTicket, how: &Finish) -> Finished {
         let place = self.jobs.get(&ticket.id).map(|job| job.place);
         match place {
-            None | Some(Place::Completed | Place::Dropped) => return Finished::Gone,
-            Some(Place::InFlight { life, token }) if token == ticket.token.0 => {
+            None | Some(ModelPlace::Completed | ModelPlace::Dropped) => return Finished::Gone,
+            Some(ModelPlace::InFlight { life, token }) if token == ticket.token.0 => {
                 if self.has_ended(life) {
                     return Finished::OwnerEnded;
                 }
@@ -134,15 +135,20 @@ impl Model {
             Some(_) => return Finished::Superseded,
         }
         match how {
-            Finish::Complete => self.set(&ticket.id, Place::Completed),
-            Finish::Fail { .. } => self.set(&ticket.id, Place::Dead(Why::Failed)),
+            Finish::Complete => self.set(&ticket.id, ModelPlace::Completed),
+            Finish::Fail { .. } => self.set(&ticket.id, ModelPlace::Dead(DeadLetterReason::Failed)),
             Finish::GiveBack(end) => self.requeue(&ticket.id, *end),
         }
         Finished::Done
     }
 
     /// What a batch does: of each suspect what was done, or nothing.
-    pub fn reclaim(&mut self, number: u64, suspects: &[Suspect], now_ms: u64) -> Vec<Option<Did>> {
+    pub fn reclaim(
+        &mut self,
+        number: u64,
+        suspects: &[Suspect],
+        now_ms: u64,
+    ) -> Vec<Option<RecoveryAction>> {
         let (mut done, mut front) = (Vec::new(), Vec::new());
         for suspect in suspects {
             let did = self.reclaim_one(suspect, now_ms, &mut front);
@@ -153,7 +159,7 @@ impl Model {
         }
         // The one that was taken first comes first again.
         front.sort_by_key(|(token, _)| std::cmp::Reverse(*token));
-        front.into_iter().for_each(|(_, id)| self.requeue(&id, End::Front));
+        front.into_iter().for_each(|(_, id)| self.requeue(&id, QueueEnd::Front));
         done
     }
 
@@ -162,8 +168,8 @@ impl Model {
         suspect: &Suspect,
         now_ms: u64,
         front: &mut Vec<(u64, Name)>,
-    ) -> Option<Did> {
-        let Place::InFlight { life, token } = self.jobs.get(&suspect.key)?.place else {
+    ) -> Option<RecoveryAction> {
+        let ModelPlace::InFlight { life, token } = self.jobs.get(&suspect.key)?.place else {
             return None;
         };
         if life != suspect.incarnation.0 {
@@ -185,35 +191,37 @@ impl Model {
         let on_death = job.on_death.unwrap_or(self.recovery.on_death);
         let crashes = self.crashes(&self.jobs[&suspect.key].clone(), now_ms);
         let place = match on_death {
-            _ if !crashed => Place::Queued,
-            OnDeath::Drop => Place::Dropped,
-            OnDeath::DeadLetter => Place::Dead(Why::Asked),
-            OnDeath::Fail => Place::Dead(Why::Failed),
-            _ if crashes >= self.recovery.crashes_max => Place::Dead(Why::Crashes),
-            OnDeath::Front | OnDeath::Back => Place::Queued,
+            _ if !crashed => ModelPlace::Queued,
+            OnDeath::Drop => ModelPlace::Dropped,
+            OnDeath::DeadLetter => ModelPlace::Dead(DeadLetterReason::Asked),
+            OnDeath::Fail => ModelPlace::Dead(DeadLetterReason::Failed),
+            _ if crashes >= self.recovery.crashes_max => {
+                ModelPlace::Dead(DeadLetterReason::Crashes)
+            }
+            OnDeath::Front | OnDeath::Back => ModelPlace::Queued,
         };
         match (place, on_death) {
-            (Place::Queued, OnDeath::Back) => self.requeue(&suspect.key, End::Back),
-            (Place::Queued, _) => {
-                self.set(&suspect.key, Place::Queued);
+            (ModelPlace::Queued, OnDeath::Back) => self.requeue(&suspect.key, QueueEnd::Back),
+            (ModelPlace::Queued, _) => {
+                self.set(&suspect.key, ModelPlace::Queued);
                 front.push((token, suspect.key.clone()));
             }
             _ => self.set(&suspect.key, place),
         }
         Some(match place {
-            Place::Dead(_) => Did::DeadLetter,
-            Place::Dropped => Did::Dropped,
-            _ => Did::PutBack,
+            ModelPlace::Dead(_) => RecoveryAction::DeadLetter,
+            ModelPlace::Dropped => RecoveryAction::Dropped,
+            _ => RecoveryAction::PutBack,
         })
     }
 
     /// Puts a dead letter back: whether it was one.
     pub fn put_back(&mut self, id: &Name) -> bool {
         match self.jobs.get_mut(id) {
-            Some(job) if matches!(job.place, Place::Dead(_)) => job.crashes.clear(),
+            Some(job) if matches!(job.place, ModelPlace::Dead(_)) => job.crashes.clear(),
             _ => return false,
         }
-        self.requeue(id, End::Back);
+        self.requeue(id, QueueEnd::Back);
         true
     }
 
@@ -223,30 +231,30 @@ impl Model {
             self.lives.get(life).is_some_and(|l| l.ended.is_some() || self.is_due(l, now_ms))
         };
         let suspect = |(id, job): (&Name, &Job)| match job.place {
-            Place::InFlight { life, .. } if doomed(&life) => Some(id.clone()),
+            ModelPlace::InFlight { life, .. } if doomed(&life) => Some(id.clone()),
             _ => None,
         };
         self.jobs.iter().filter_map(suspect).collect()
     }
 
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> JobCounts {
         let mut counts = self.left;
         for job in self.jobs.values() {
             match job.place {
-                Place::Queued => counts.queued += 1,
-                Place::InFlight { .. } => counts.in_flight += 1,
-                Place::Dead(_) => counts.dead += 1,
-                Place::Completed | Place::Dropped => {}
+                ModelPlace::Queued => counts.queued += 1,
+                ModelPlace::InFlight { .. } => counts.in_flight += 1,
+                ModelPlace::Dead(_) => counts.dead += 1,
+                ModelPlace::Completed | ModelPlace::Dropped => {}
             }
         }
         counts
     }
 
     /// Where it is now.
-    pub fn set(&mut self, id: &Name, place: Place) {
+    pub fn set(&mut self, id: &Name, place: ModelPlace) {
         match place {
-            Place::Completed => self.left.completed += 1,
-            Place::Dropped => self.left.dropped += 1,
+            ModelPlace::Completed => self.left.completed += 1,
+            ModelPlace::Dropped => self.left.dropped += 1,
             _ => {}
         }
         if let Some(job) = self.jobs.get_mut(id) {
@@ -254,11 +262,11 @@ impl Model {
         }
     }
 
-    fn requeue(&mut self, id: &Name, end: End) {
-        self.set(id, Place::Queued);
+    fn requeue(&mut self, id: &Name, end: QueueEnd) {
+        self.set(id, ModelPlace::Queued);
         match end {
-            End::Front => self.queue.push_front(id.clone()),
-            End::Back => self.queue.push_back(id.clone()),
+            QueueEnd::Front => self.queue.push_front(id.clone()),
+            QueueEnd::Back => self.queue.push_back(id.clone()),
         }
     }
 }

@@ -6,16 +6,17 @@ use std::time::Duration;
 
 use lapsed_core::Name;
 use lapsed_core::clock::Clock;
-use lapsed_core::leases::conformance::history::{Event, What};
+use lapsed_core::leases::conformance::history::{HistoryEvent, What};
 use lapsed_core::leases::{
-    Acquire, Acquired, Decision, Fenced, Grant, LeaseKey, LeasesStore, State, Ticket,
+    AcquireRequest, Acquired, Decision, Fenced, Grant, LeaseKey, LeaseState, LeaseTicket,
+    LeasesStore,
 };
-use lapsed_core::receipt::{Receipt, Retention, Witness};
-use lapsed_core::schedule::Stop;
+use lapsed_core::receipt::{Observer, Receipt, Retention};
+use lapsed_core::schedule::StopSignal;
 use lapsed_core::store::Store;
 use lapsed_core::sweep::brake::{Brake, BrakePolicy};
 use lapsed_core::sweep::policy::Policy;
-use lapsed_core::sweep::{Act, PassReport, Sweep, Sweeper, SweeperParts};
+use lapsed_core::sweep::{PassMode, PassReport, Sweep, Sweeper, SweeperParts};
 
 use crate::executor::World;
 use crate::leases::bug::LeaseBug;
@@ -32,7 +33,7 @@ pub struct Notes {
 /// What was written down.
 #[derive(Clone, Default)]
 pub struct Noted {
-    pub events: Vec<Event>,
+    pub events: Vec<HistoryEvent>,
     /// Releases, by key and token: whether the store said that it was done.
     pub releases: BTreeMap<(String, u64), bool>,
     /// What was answered about each transaction.
@@ -54,7 +55,7 @@ impl Notes {
     }
 }
 
-impl Witness for Notes {
+impl Observer for Notes {
     fn reclaimed(&self, receipt: &Receipt) {
         self.lock().counted.push((receipt.key.to_string(), receipt.incarnation.0));
     }
@@ -80,10 +81,10 @@ pub fn keys() -> Vec<LeaseKey> {
     vec![key("blue", "a/1"), key("blue", "b"), key("red", "a/1"), key("red", "c ü")]
 }
 
-fn number(state: Option<&State>) -> u64 {
+fn number(state: Option<&LeaseState>) -> u64 {
     match state {
-        Some(State::Json(value)) => value.as_u64().unwrap_or(0),
-        Some(State::Bytes(_)) | None => 0,
+        Some(LeaseState::Json(value)) => value.as_u64().unwrap_or(0),
+        Some(LeaseState::Bytes(_)) | None => 0,
     }
 }
 
@@ -99,7 +100,7 @@ impl Actor {
 
     fn tell(&self, key: &LeaseKey, token: u64, what: What) {
         self.world.note(&self.who, format_args!("{key} by token {token}: {what:?}"));
-        let event = Event { who: self.who.clone(), key: key.to_string(), token, what };
+        let event = HistoryEvent { who: self.who.clone(), key: key.to_string(), token, what };
         self.notes.lock().events.push(event);
     }
 
@@ -128,7 +129,7 @@ impl Actor {
     async fn acquire(&self, key: &LeaseKey) -> Option<(Grant, u64)> {
         let owner = Name::new(&self.who).ok()?;
         let ttl_ms = TTL.as_millis() as u64;
-        let wish = Acquire { key: key.clone(), owner, ttl_ms, request: None };
+        let wish = AcquireRequest { key: key.clone(), owner, ttl_ms, request: None };
         let sent_ns = self.now_ns();
         let met = self.leases.acquire(&wish).await.ok()?;
         if !met.cleared.is_empty() {
@@ -168,13 +169,19 @@ impl Actor {
     }
 
     /// Adds one to the number that goes with the key.
-    async fn count_up(&self, key: &LeaseKey, ticket: &Ticket, until_ns: u64, before: Option<u64>) {
+    async fn count_up(
+        &self,
+        key: &LeaseKey,
+        ticket: &LeaseTicket,
+        until_ns: u64,
+        before: Option<u64>,
+    ) {
         let found = match before {
             Some(before) => Some(before),
             None => self.peek(key).await,
         };
         let Some(found) = found.filter(|_| self.now_ns() < until_ns) else { return };
-        let state = State::Json((found + 1).into());
+        let state = LeaseState::Json((found + 1).into());
         if let Ok(met) = self.leases.set_state(ticket, Some(&state)).await
             && met.answer == Fenced::Done(())
         {
@@ -183,7 +190,7 @@ impl Actor {
         }
     }
 
-    async fn release(&self, key: &LeaseKey, ticket: &Ticket) {
+    async fn release(&self, key: &LeaseKey, ticket: &LeaseTicket) {
         let what = (key.to_string(), ticket.token.0);
         self.tell(key, ticket.token.0, What::Releasing { at_ns: self.now_ns() });
         // Until the answer is there it may have been done, or not.
@@ -233,15 +240,15 @@ impl Actor {
 
     pub async fn sweep(self) {
         let sweeper = self.sweeper();
-        let (_stopper, stop) = Stop::channel();
+        let (_stopper, stop) = StopSignal::channel();
         loop {
             self.rest(1_000, 15_000).await;
             self.pass(&sweeper, &stop).await;
         }
     }
 
-    pub async fn pass(&self, sweeper: &Sweeper, stop: &Stop) -> PassReport {
-        let report = sweeper.pass(Act::Reclaim, 0, stop).await;
+    pub async fn pass(&self, sweeper: &Sweeper, stop: &StopSignal) -> PassReport {
+        let report = sweeper.pass(PassMode::Reclaim, 0, stop).await;
         self.notes.count("passes");
         for _ in 0..report.reclaimed {
             self.notes.count("reclaimed");

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use lapsed_core::leases::conformance::history;
 use lapsed_core::leases::conformance::history::What;
-use lapsed_core::leases::{Described, State};
+use lapsed_core::leases::{LeaseInfo, LeaseState};
 use lapsed_core::receipt::{Reason, Receipt, ReceiptQuery};
-use lapsed_core::schedule::Stop;
+use lapsed_core::schedule::StopSignal;
 
 use crate::executor::START_MS;
 use crate::leases::actors::{Actor, Noted, keys};
@@ -17,14 +17,14 @@ const PASSES: usize = 12;
 
 /// What is left in the end.
 pub struct Ended {
-    described: Vec<Described>,
+    described: Vec<LeaseInfo>,
     receipts: Vec<Receipt>,
 }
 
 /// Sweeps until there is nothing left to do, and looks at everything.
 pub async fn ended(actor: &Actor) -> Result<Ended, Broken> {
     let sweeper = actor.sweeper();
-    let (_stopper, stop) = Stop::channel();
+    let (_stopper, stop) = StopSignal::channel();
     for _ in 0..PASSES {
         actor.pass(&sweeper, &stop).await;
         actor.clock.sleep(std::time::Duration::from_secs(120)).await;
@@ -49,11 +49,11 @@ pub fn check(noted: &Noted, ended: &Ended) -> Checked {
 }
 
 fn check_history(noted: &Noted, ended: &Ended) -> Checked {
-    let number = |state: &Option<State>| match state {
-        Some(State::Json(value)) => value.as_u64().unwrap_or(0),
-        Some(State::Bytes(_)) | None => 0,
+    let number = |state: &Option<LeaseState>| match state {
+        Some(LeaseState::Json(value)) => value.as_u64().unwrap_or(0),
+        Some(LeaseState::Bytes(_)) | None => 0,
     };
-    let name = |one: &Described| format!("{}/{}", one.namespace, one.key);
+    let name = |one: &LeaseInfo| format!("{}/{}", one.namespace, one.key);
     let last = ended.described.iter().map(|one| (name(one), number(&one.state))).collect();
     match history::check(&noted.events, &last) {
         Ok(_) => Ok(()),

@@ -2,7 +2,7 @@
 
 use lapsed_core::Name;
 use lapsed_core::owner::Claim;
-use lapsed_core::registry::Take;
+use lapsed_core::registry::TakePolicy;
 
 use crate::model::{Held, Meant, Model};
 
@@ -26,7 +26,7 @@ impl Model {
         &mut self,
         claim: &Claim,
         keys: &[Name],
-        take: Take,
+        take: TakePolicy,
         now: u64,
         given: Option<u64>,
     ) -> Option<(u64, bool, Vec<Put>)> {
@@ -46,13 +46,13 @@ impl Model {
         life.ended.is_none().then_some(number)
     }
 
-    fn put(&mut self, life: u64, key: &Name, take: Take) -> Put {
+    fn put(&mut self, life: u64, key: &Name, take: TakePolicy) -> Put {
         let put = match self.entries.get(key) {
             None => Put::New,
             Some(held) if held.life == life => return Put::Kept,
             Some(held)
                 if self.lives_on(held.life)
-                    && (take == Take::IfFree || self.is_newer(held.life, life)) =>
+                    && (take == TakePolicy::IfFree || self.is_newer(held.life, life)) =>
             {
                 return Put::Taken(held.life);
             }

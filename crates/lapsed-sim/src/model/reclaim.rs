@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use lapsed_core::owner::Ending;
 use lapsed_core::receipt::{Reason, Retention};
-use lapsed_core::sweep::{Act, Batch, BatchAnswer, BatchId, Outcome, Refusal, Suspect};
+use lapsed_core::sweep::{Batch, BatchAnswer, BatchId, Outcome, PassMode, Refusal, Suspect};
 
 use crate::model::{Life, Model, Taken};
 
@@ -72,7 +72,7 @@ impl Model {
             let outcomes = vec![outcome; batch.suspects.len()];
             Reclaimed { outcomes, ..Reclaimed::default() }
         };
-        if batch.act == Act::DryRun {
+        if batch.act == PassMode::DryRun {
             let outcomes = batch.suspects.iter().map(|s| self.judge(s, now)).collect();
             return Reclaimed { outcomes, ..Reclaimed::default() };
         }

@@ -45,10 +45,10 @@ mod regressions {
     use std::time::Duration;
 
     use lapsed_core::clock::Clock;
-    use lapsed_core::leases::{Acquire, LeaseKey, LeasesStore};
+    use lapsed_core::leases::{AcquireRequest, LeaseKey, LeasesStore};
     use lapsed_core::receipt::{ReceiptQuery, Retention};
     use lapsed_core::store::Store;
-    use lapsed_core::sweep::{Act, Batch, BatchId, Cursor, PageRequest, Sweep, TidyLimits};
+    use lapsed_core::sweep::{Batch, BatchId, Cursor, PageRequest, PassMode, Sweep, TidyLimits};
     use lapsed_core::{Kind, Name, SystemId};
     use lapsed_object::{LeasesLayout, ObjectConfig, ObjectLeases, ObjectStore};
     use lapsed_sim::executor::{Executor, ProcessClock, World};
@@ -85,7 +85,7 @@ mod regressions {
         async fn lose_one(&mut self, key: &str) {
             let key = LeaseKey::new("n", key).unwrap();
             let owner = Name::new("o").unwrap();
-            let wish = Acquire { key, owner, ttl_ms: 1_000, request: None };
+            let wish = AcquireRequest { key, owner, ttl_ms: 1_000, request: None };
             self.leases.acquire(&wish).await.unwrap();
             self.clock.sleep(Duration::from_secs(15)).await;
             let request = PageRequest { after: Cursor(None), limit: 10, undeclared_max: None };
@@ -93,7 +93,7 @@ mod regressions {
             self.batches += 1;
             let sweeper = format!("{:p}", Arc::as_ptr(&self.store));
             let id = BatchId { sweeper: sweeper.into(), number: self.batches };
-            let batch = Batch { id, suspects, act: Act::Reclaim, term: None };
+            let batch = Batch { id, suspects, act: PassMode::Reclaim, term: None };
             self.leases.reclaim(batch).await.unwrap();
         }
 

@@ -8,8 +8,10 @@ use futures::executor::block_on;
 use lapsed_core::clock::ManualClock;
 use lapsed_core::owner::{Claim, Incarnation, OwnerStore};
 use lapsed_core::receipt::Retention;
-use lapsed_core::registry::{RegistryStore, Take};
-use lapsed_core::sweep::{Act, Batch, BatchId, Cursor, PageRequest, Suspect, Sweep, TidyLimits};
+use lapsed_core::registry::{RegistryStore, TakePolicy};
+use lapsed_core::sweep::{
+    Batch, BatchId, Cursor, PageRequest, PassMode, Suspect, Sweep, TidyLimits,
+};
 use lapsed_core::{Error, Name};
 use lapsed_embedded::{Embedded, EmbeddedRegistry, Options};
 use lapsed_sim::disk::{Disk, Fuse, Keep};
@@ -58,7 +60,8 @@ impl Store {
 
     fn hold(&self, claim: &Claim, keys: &[&str]) {
         let keys: Vec<Name> = keys.iter().map(|key| name(key)).collect();
-        block_on(self.registry.register(claim, &keys, Take::Always)).expect("nothing fails here");
+        block_on(self.registry.register(claim, &keys, TakePolicy::Always))
+            .expect("nothing fails here");
     }
 
     fn suspects(&self) -> Vec<Suspect> {
@@ -70,7 +73,7 @@ impl Store {
     fn reclaim(&self, number: u64) -> Result<u64, Error> {
         let id = BatchId { sweeper: Arc::from("s"), number };
         let suspects = self.suspects();
-        let batch = Batch { id, suspects, act: Act::Reclaim, term: None };
+        let batch = Batch { id, suspects, act: PassMode::Reclaim, term: None };
         block_on(self.registry.reclaim(batch)).map(|answer| answer.outcomes.len() as u64)
     }
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use lapsed_core::activity::Activity;
 use lapsed_core::clock::SystemClock;
-use lapsed_core::leases::{Acquire, Acquired, Fenced, Leases, LeasesParts};
-use lapsed_core::receipt::Silent;
+use lapsed_core::leases::{AcquireRequest, Acquired, Fenced, Leases, LeasesParts};
+use lapsed_core::receipt::NoObserver;
 use lapsed_core::sweep::brake::{Brake, BrakePolicy};
 use lapsed_core::{Kind, Name, SystemId};
 use lapsed_testbed::Program;
@@ -88,10 +88,10 @@ async fn take_turns(task: &Task) -> Result<Told> {
         brake: Arc::new(Brake::new(BrakePolicy::default(), TTL)),
         clock: SystemClock::shared(),
         activity: Arc::new(Activity::default()),
-        witness: Arc::new(Silent),
+        witness: Arc::new(NoObserver),
         timeout: Duration::from_secs(60),
     });
-    let acquire = Acquire {
+    let acquire = AcquireRequest {
         key: lease_key("ns", 0)?,
         owner: Name::new(&task.owner)?,
         ttl_ms: TTL.as_millis() as u64,

@@ -8,14 +8,14 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use lapsed_core::activity::Activity;
 use lapsed_core::clock::SystemClock;
 use lapsed_core::leases::{
-    Acquire, Acquired, Fenced, LeaseKey, LeasesStore, Namespace, PAGE_MAX, Ticket,
+    AcquireRequest, Acquired, Fenced, LeaseKey, LeaseTicket, LeasesStore, Namespace, PAGE_MAX,
 };
-use lapsed_core::receipt::{Retention, Silent};
-use lapsed_core::schedule::Stop;
+use lapsed_core::receipt::{NoObserver, Retention};
+use lapsed_core::schedule::StopSignal;
 use lapsed_core::store::Store;
 use lapsed_core::sweep::brake::{Brake, BrakePolicy};
 use lapsed_core::sweep::policy::Policy;
-use lapsed_core::sweep::{Act, Sweep, Sweeper, SweeperParts};
+use lapsed_core::sweep::{PassMode, Sweep, Sweeper, SweeperParts};
 use lapsed_core::{Kind, Name, SystemId};
 use lapsed_object::{LeasesLayout, ObjectConfig, ObjectLeases, ObjectStore, RequestCounts};
 use lapsed_testbed::{ObjectEngine, ObjectServer};
@@ -92,17 +92,17 @@ pub struct Place {
 }
 
 impl Place {
-    pub async fn acquire(&self, key: &LeaseKey, ttl: Duration) -> Result<Ticket> {
+    pub async fn acquire(&self, key: &LeaseKey, ttl: Duration) -> Result<LeaseTicket> {
         let owner = Name::new("holder")?;
         let ttl_ms = ttl.as_millis() as u64;
-        let acquire = Acquire { key: key.clone(), owner, ttl_ms, request: None };
+        let acquire = AcquireRequest { key: key.clone(), owner, ttl_ms, request: None };
         match self.leases.acquire(&acquire).await?.answer {
-            Acquired::Granted(grant) => Ok(Ticket { key: key.clone(), token: grant.token }),
+            Acquired::Granted(grant) => Ok(LeaseTicket { key: key.clone(), token: grant.token }),
             Acquired::Held(grant) => bail!("{key} is held by {}", grant.owner),
         }
     }
 
-    pub async fn release(&self, ticket: &Ticket) -> Result<()> {
+    pub async fn release(&self, ticket: &LeaseTicket) -> Result<()> {
         match self.leases.release(ticket).await?.answer {
             Fenced::Done(()) => Ok(()),
             Fenced::Lost(loss) => bail!(loss.describe()),
@@ -186,12 +186,12 @@ impl Place {
             clock: SystemClock::shared(),
             activity: Arc::new(Activity::default()),
             leadership: None,
-            witness: Arc::new(Silent),
+            witness: Arc::new(NoObserver),
             retention: Retention::default(),
         });
         let before = self.store.requests();
-        let (_stopper, stop) = Stop::channel();
-        let report = sweeper.pass(Act::Reclaim, 0, &stop).await;
+        let (_stopper, stop) = StopSignal::channel();
+        let report = sweeper.pass(PassMode::Reclaim, 0, &stop).await;
         ensure!(report.reclaimed == expired as u64, "not {expired}: {report:?}");
         Ok(since(&before, &self.store.requests()))
     }

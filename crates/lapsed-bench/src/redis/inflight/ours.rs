@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use futures::future::try_join_all;
-use lapsed_core::inflight::rules::Recovery;
+use lapsed_core::inflight::rules::RecoveryPolicy;
 use lapsed_core::inflight::{Finish, Finished, InflightStore, JOBS_MAX, NewJob};
 use lapsed_core::owner::{Claim, OwnerStore};
-use lapsed_core::schedule::Stop;
-use lapsed_core::sweep::{Act, Sweep, Sweeper};
+use lapsed_core::schedule::StopSignal;
+use lapsed_core::sweep::{PassMode, Sweep, Sweeper};
 use lapsed_core::{Kind, Name, SystemId};
 use lapsed_redis::{InflightLayout, NativeInflight, QueueFormat, Template};
 
@@ -49,7 +49,7 @@ impl Jobs {
             queues: QueueFormat::Own,
             queue_key: Template::new("queue:{queue}", "queue").expect("it has a place for a name"),
             heartbeat_ttl: Duration::from_millis(DYING_TTL_MS),
-            recovery: Recovery::default(),
+            recovery: RecoveryPolicy::default(),
         };
         let id = SystemId::new(Kind::Inflight, name)?;
         let inflight = Arc::new(place.ours.inflight(id, layout)?);
@@ -129,12 +129,12 @@ impl Jobs {
     pub async fn detect(&self, threshold: Duration, every: Duration, jobs: usize) -> Result<f64> {
         let ttl_ms = threshold.as_millis() as u64;
         let died_ms = self.hold("watched", ttl_ms, jobs).await? - ttl_ms;
-        let (_stopper, stop) = Stop::channel();
+        let (_stopper, stop) = StopSignal::channel();
         let until = Instant::now() + PATIENCE;
         let mut next = Instant::now();
         loop {
             next += every;
-            self.sweeper.pass(Act::Reclaim, 0, &stop).await;
+            self.sweeper.pass(PassMode::Reclaim, 0, &stop).await;
             let census = self.inflight.census().await?;
             if census.population == 0 {
                 return Ok(census.now_ms.saturating_sub(died_ms) as f64 / 1e3);

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use lapsed_core::leases::{
-    Acquired, Decided, Decision, Described, Fenced, Grant, LeaseKey, Leases, Namespace, Ticket,
+    Acquired, Decision, DecisionInfo, Fenced, Grant, LeaseInfo, LeaseKey, LeaseTicket, Leases,
+    Namespace,
 };
 use lapsed_core::{Error, Name, SystemId};
 
@@ -40,7 +41,7 @@ impl Desk for Local {
     fn renew(
         &self,
         of: &SystemId,
-        ticket: &Ticket,
+        ticket: &LeaseTicket,
         ttl: Option<Duration>,
         limit: Duration,
     ) -> Result<Fenced<Grant>, Failure> {
@@ -50,13 +51,13 @@ impl Desk for Local {
     fn release(
         &self,
         of: &SystemId,
-        ticket: &Ticket,
+        ticket: &LeaseTicket,
         limit: Duration,
     ) -> Result<Fenced<()>, Failure> {
         self.within(of, "release", limit, self.leases(of)?.release(ticket))
     }
 
-    fn describe(&self, of: &SystemId, key: &LeaseKey) -> Result<Option<Described>, Failure> {
+    fn describe(&self, of: &SystemId, key: &LeaseKey) -> Result<Option<LeaseInfo>, Failure> {
         Ok(self.runtime.block_on(self.leases(of)?.describe(key))?)
     }
 
@@ -66,7 +67,7 @@ impl Desk for Local {
         namespace: &Namespace,
         after: Option<&Name>,
         limit: usize,
-    ) -> Result<Vec<Described>, Failure> {
+    ) -> Result<Vec<LeaseInfo>, Failure> {
         Ok(self.runtime.block_on(self.leases(of)?.list(namespace, after, limit))?)
     }
 
@@ -85,11 +86,11 @@ impl Desk for Local {
         txn: &Name,
         decision: Decision,
         ttl: Option<Duration>,
-    ) -> Result<Decided, Failure> {
+    ) -> Result<DecisionInfo, Failure> {
         Ok(self.runtime.block_on(self.leases(of)?.decide(txn, decision, ttl))?)
     }
 
-    fn decision(&self, of: &SystemId, txn: &Name) -> Result<Option<Decided>, Failure> {
+    fn decision(&self, of: &SystemId, txn: &Name) -> Result<Option<DecisionInfo>, Failure> {
         Ok(self.runtime.block_on(self.leases(of)?.decision(txn))?)
     }
 }

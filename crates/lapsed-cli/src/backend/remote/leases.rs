@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use lapsed_core::leases::{
-    Acquired, Decided, Decision, Described, Fenced, Grant, LeaseKey, Loss, Namespace, Ticket,
+    Acquired, Decision, DecisionInfo, Fenced, Grant, LeaseInfo, LeaseKey, LeaseTicket, Loss,
+    Namespace,
 };
 use lapsed_core::{Name, SystemId};
 use serde::Serialize;
@@ -111,7 +112,7 @@ impl Desk for Remote {
     fn renew(
         &self,
         of: &SystemId,
-        ticket: &Ticket,
+        ticket: &LeaseTicket,
         ttl: Option<Duration>,
         limit: Duration,
     ) -> Result<Fenced<Grant>, Failure> {
@@ -123,7 +124,7 @@ impl Desk for Remote {
     fn release(
         &self,
         of: &SystemId,
-        ticket: &Ticket,
+        ticket: &LeaseTicket,
         limit: Duration,
     ) -> Result<Fenced<()>, Failure> {
         let path = format!("/v1/{of}/release");
@@ -134,7 +135,7 @@ impl Desk for Remote {
         })
     }
 
-    fn describe(&self, of: &SystemId, key: &LeaseKey) -> Result<Option<Described>, Failure> {
+    fn describe(&self, of: &SystemId, key: &LeaseKey) -> Result<Option<LeaseInfo>, Failure> {
         let (namespace, key) = (key.namespace.as_str(), segment(key.key.as_str()));
         self.find(&format!("/v1/{of}/describe/{namespace}/{key}"))
     }
@@ -145,7 +146,7 @@ impl Desk for Remote {
         namespace: &Namespace,
         after: Option<&Name>,
         limit: usize,
-    ) -> Result<Vec<Described>, Failure> {
+    ) -> Result<Vec<LeaseInfo>, Failure> {
         let mut path = format!("/v1/{of}/list/{namespace}?limit={limit}");
         if let Some(after) = after {
             path.push_str(&format!("&after={}", segment(after.as_str())));
@@ -173,14 +174,14 @@ impl Desk for Remote {
         txn: &Name,
         decision: Decision,
         ttl: Option<Duration>,
-    ) -> Result<Decided, Failure> {
+    ) -> Result<DecisionInfo, Failure> {
         let ttl_ms = ttl.map(|ttl| ttl.as_millis() as u64);
         let body = DecideBody { txn: txn.to_string(), decision: decision.into(), ttl_ms };
         let answer = self.ask(&format!("/v1/{of}/decide"), Some(&json!(body)))?;
         if answer.status().is_success() { read(answer) } else { Err(refused(answer)) }
     }
 
-    fn decision(&self, of: &SystemId, txn: &Name) -> Result<Option<Decided>, Failure> {
+    fn decision(&self, of: &SystemId, txn: &Name) -> Result<Option<DecisionInfo>, Failure> {
         self.find(&format!("/v1/{of}/decision/{}", segment(txn.as_str())))
     }
 }

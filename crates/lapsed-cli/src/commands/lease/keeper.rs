@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use lapsed_core::SystemId;
 use lapsed_core::clock::{Clock, jittered};
-use lapsed_core::leases::{Fenced, Ticket};
-use lapsed_core::owner::trust::{Sent, Trust};
+use lapsed_core::leases::{Fenced, LeaseTicket};
+use lapsed_core::owner::trust::{Sent, TrustedDeadline};
 
 use super::run::Event;
 use crate::backend::Backend;
@@ -23,9 +23,9 @@ pub struct Keeper<'k> {
     pub backend: &'k dyn Backend,
     pub clock: &'k dyn Clock,
     pub system: &'k SystemId,
-    pub ticket: &'k Ticket,
+    pub ticket: &'k LeaseTicket,
     pub ttl: Duration,
-    pub trust: Mutex<Trust>,
+    pub trust: Mutex<TrustedDeadline>,
 }
 
 impl Keeper<'_> {
@@ -34,7 +34,7 @@ impl Keeper<'_> {
         self.trust().left(self.clock)
     }
 
-    fn trust(&self) -> std::sync::MutexGuard<'_, Trust> {
+    fn trust(&self) -> std::sync::MutexGuard<'_, TrustedDeadline> {
         self.trust.lock().expect("no holder of this lock panics")
     }
 

@@ -2,10 +2,11 @@
 
 use super::*;
 use lapsed_core::Kind;
-use lapsed_core::reconcile::Change;
+use lapsed_core::reconcile::IndexChange;
 
 fn done(dry_run: bool, added: u64, next: Option<&str>) -> Reconciliation {
-    let change = Change { key: "s1".into(), what: Healed::Added, why: "not in the index".into() };
+    let change =
+        IndexChange { key: "s1".into(), what: Healed::Added, why: "not in the index".into() };
     Reconciliation {
         report: ReconcileReport {
             system: "chat".into(),

@@ -2,22 +2,22 @@
 
 use std::time::Duration;
 
-use super::{Fixture, bare, ids_of, job, name};
-use crate::inflight::rules::End;
-use crate::inflight::{Enqueued, Finish, Finished, NewJob, Place, Ticket, Token, Tracked};
+use super::{InflightFixture, bare, ids_of, job, name};
+use crate::inflight::rules::QueueEnd;
+use crate::inflight::{Enqueued, Finish, Finished, JobPlace, JobTicket, JobToken, NewJob, Tracked};
 use crate::owner::Claim;
 
 /// The whole of it.
-pub async fn a_job_is_taken_once_and_completed(f: Fixture) {
+pub async fn a_job_is_taken_once_and_completed(f: InflightFixture) {
     f.enqueue(&["a"]).await;
-    assert_eq!(f.place("a").await, Place::Queued);
+    assert_eq!(f.place("a").await, JobPlace::Queued);
     let (one, two) = (f.start("one").await, f.start("two").await);
     let taken = f.take(&one, 10).await;
     assert_eq!(ids_of(&taken), ["a"]);
     assert_eq!((taken[0].payload.as_str(), taken[0].crashes), ("payload of a", 0));
     assert!(f.take(&two, 10).await.is_empty(), "it is somebody's");
     match f.place("a").await {
-        Place::InFlight { owner, incarnation, token, ended, .. } => {
+        JobPlace::InFlight { owner, incarnation, token, ended, .. } => {
             assert_eq!((owner, Some(incarnation)), (one.owner.clone(), one.incarnation));
             assert_eq!((token, ended), (taken[0].token, None));
         }
@@ -31,7 +31,7 @@ pub async fn a_job_is_taken_once_and_completed(f: Fixture) {
 }
 
 /// First in, first out, also in batches.
-pub async fn those_longest_on_the_queue_come_first(f: Fixture) {
+pub async fn those_longest_on_the_queue_come_first(f: InflightFixture) {
     let ids: Vec<String> = (0..25).map(|i| format!("j{i:02}")).collect();
     let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
     f.enqueue(&ids[..20]).await;
@@ -46,7 +46,7 @@ pub async fn those_longest_on_the_queue_come_first(f: Fixture) {
     assert_eq!(seen, ids);
 }
 
-pub async fn queues_keep_apart(f: Fixture) {
+pub async fn queues_keep_apart(f: InflightFixture) {
     let on = |id: &str, queue: &str| NewJob::new(name(id), name(queue), "");
     f.inflight.enqueue(&[on("a", "high"), on("b", "low"), on("c", "low")]).await.unwrap();
     assert_eq!(f.inflight.queues(None, 10).await.unwrap(), [(name("high"), 1), (name("low"), 2)]);
@@ -59,7 +59,7 @@ pub async fn queues_keep_apart(f: Fixture) {
 }
 
 /// Repeating an enqueue whose answer was lost puts nothing there twice, wherever the job is by now.
-pub async fn the_same_id_is_queued_once(f: Fixture) {
+pub async fn the_same_id_is_queued_once(f: InflightFixture) {
     let again = || async { f.inflight.enqueue(&[job("a")]).await.unwrap().remove(0) };
     assert_eq!(again().await, Enqueued::Queued);
     assert_eq!(again().await, Enqueued::Exists);
@@ -77,7 +77,7 @@ pub async fn the_same_id_is_queued_once(f: Fixture) {
 }
 
 /// As with everything that an owner does first.
-pub async fn the_first_take_of_a_new_name_starts_it(f: Fixture) {
+pub async fn the_first_take_of_a_new_name_starts_it(f: InflightFixture) {
     f.enqueue(&["a"]).await;
     let taken = f.inflight.take(&Claim::newest(name("new")), &name("q"), 1).await.unwrap();
     assert!(taken.started.is_some_and(|beat| beat.incarnation == taken.incarnation));
@@ -88,7 +88,7 @@ pub async fn the_first_take_of_a_new_name_starts_it(f: Fixture) {
 }
 
 /// It is there within the wait; and a wait that is in vain ends.
-pub async fn a_take_that_waits_gets_what_arrives(f: Fixture) {
+pub async fn a_take_that_waits_gets_what_arrives(f: InflightFixture) {
     let claim = f.start("w").await;
     let (system, queue) = (f.system(), name("q"));
     let empty = system.take(&claim, &queue, 1, Duration::from_millis(30)).await.unwrap();
@@ -103,9 +103,9 @@ pub async fn a_take_that_waits_gets_what_arrives(f: Fixture) {
 }
 
 /// Over all jobs, and over every claim of one.
-pub async fn tokens_only_grow(f: Fixture) {
+pub async fn tokens_only_grow(f: InflightFixture) {
     let claim = f.start("w").await;
-    let mut last = Token(0);
+    let mut last = JobToken(0);
     f.enqueue(&["a", "b", "c"]).await;
     for _ in 0..3 {
         let jobs = f.take(&claim, 3).await;
@@ -115,14 +115,14 @@ pub async fn tokens_only_grow(f: Fixture) {
             last = job.token;
         }
         for job in &jobs {
-            f.finish(&claim, job, Finish::GiveBack(End::Back)).await;
+            f.finish(&claim, job, Finish::GiveBack(QueueEnd::Back)).await;
         }
     }
 }
 
 /// There is no moment at which a job is in a worker's memory only: a worker that dies right after
 /// the pop, before it has said anything, loses nothing.
-pub async fn trap_e13_what_is_taken_is_registered_in_the_same_step(f: Fixture) {
+pub async fn trap_e13_what_is_taken_is_registered_in_the_same_step(f: InflightFixture) {
     f.enqueue(&["a", "b"]).await;
     let claim = f.start("w").await;
     drop(f.inflight.take(&claim, &name("q"), 2).await.unwrap());
@@ -133,7 +133,7 @@ pub async fn trap_e13_what_is_taken_is_registered_in_the_same_step(f: Fixture) {
 }
 
 /// A job that never was on a queue of ours is tracked, completed, and goes back to its queue.
-pub async fn what_somebody_else_popped_is_tracked(f: Fixture) {
+pub async fn what_somebody_else_popped_is_tracked(f: InflightFixture) {
     let claim = f.start("w").await;
     let answer = f.inflight.register(&claim, &[job("a"), job("b")]).await.unwrap();
     assert_eq!(Some(answer.incarnation), claim.incarnation);
@@ -141,7 +141,7 @@ pub async fn what_somebody_else_popped_is_tracked(f: Fixture) {
         panic!("{answer:?}")
     };
     assert!(b > a);
-    let ticket = Ticket { id: name("a"), token: a, incarnation: claim.incarnation };
+    let ticket = JobTicket { id: name("a"), token: a, incarnation: claim.incarnation };
     let done = f.inflight.finish(&[ticket], &Finish::Complete).await.unwrap();
     assert_eq!(done, [Finished::Done]);
     (f.advance)(f.ttl).await;
@@ -153,7 +153,7 @@ pub async fn what_somebody_else_popped_is_tracked(f: Fixture) {
 }
 
 /// By the same life it is kept; by anybody else it is refused, wherever it is.
-pub async fn what_is_there_already_is_not_registered_again(f: Fixture) {
+pub async fn what_is_there_already_is_not_registered_again(f: InflightFixture) {
     let (one, two) = (f.start("one").await, f.start("two").await);
     let register = |claim: Claim, id: &'static str| {
         let inflight = f.inflight.clone();
@@ -168,10 +168,10 @@ pub async fn what_is_there_already_is_not_registered_again(f: Fixture) {
 }
 
 /// It is the next to be taken, by a new claim, and the old one is over.
-pub async fn giving_back_is_no_crash(f: Fixture) {
+pub async fn giving_back_is_no_crash(f: InflightFixture) {
     let (claim, jobs) = f.working("w", &["a"]).await;
     f.enqueue(&["b"]).await;
-    let given = f.finish(&claim, &jobs[0], Finish::GiveBack(End::Front)).await;
+    let given = f.finish(&claim, &jobs[0], Finish::GiveBack(QueueEnd::Front)).await;
     assert_eq!(given, Finished::Done);
     assert_eq!(f.complete(&claim, &jobs[0]).await, Finished::Superseded);
     let again = f.take(&claim, 1).await;
@@ -181,28 +181,28 @@ pub async fn giving_back_is_no_crash(f: Fixture) {
 }
 
 /// Front: the next. Back: behind all others.
-pub async fn giving_back_goes_to_either_end(f: Fixture) {
+pub async fn giving_back_goes_to_either_end(f: InflightFixture) {
     let (claim, jobs) = f.working("w", &["a", "b"]).await;
     f.enqueue(&["x", "y"]).await;
-    f.finish(&claim, &jobs[0], Finish::GiveBack(End::Back)).await;
-    f.finish(&claim, &jobs[1], Finish::GiveBack(End::Front)).await;
+    f.finish(&claim, &jobs[0], Finish::GiveBack(QueueEnd::Back)).await;
+    f.finish(&claim, &jobs[1], Finish::GiveBack(QueueEnd::Front)).await;
     assert_eq!(ids_of(&f.take(&claim, 10).await), ["b", "x", "y", "a"]);
 }
 
 /// `complete(id, token)`: the token says it all.
-pub async fn a_claim_needs_no_owner_to_end(f: Fixture) {
+pub async fn a_claim_needs_no_owner_to_end(f: InflightFixture) {
     let (_, jobs) = f.working("w", &["a", "b"]).await;
-    let wrong = Ticket { token: Token(jobs[0].token.0 + 1_000), ..bare(&jobs[0]) };
+    let wrong = JobTicket { token: JobToken(jobs[0].token.0 + 1_000), ..bare(&jobs[0]) };
     let tickets = [wrong, bare(&jobs[0]), bare(&jobs[1])];
     let done = f.inflight.finish(&tickets, &Finish::Complete).await.unwrap();
     assert_eq!(done, [Finished::Superseded, Finished::Done, Finished::Done]);
-    let nobody = Ticket { id: name("nobody"), token: Token(1), incarnation: None };
+    let nobody = JobTicket { id: name("nobody"), token: JobToken(1), incarnation: None };
     let gone = f.inflight.finish(&[nobody], &Finish::Complete).await.unwrap();
     assert_eq!(gone, [Finished::Gone]);
 }
 
 /// Byte for byte: through the queue, a recovery, and the queue again.
-pub async fn payloads_are_carried_as_they_are(f: Fixture) {
+pub async fn payloads_are_carried_as_they_are(f: InflightFixture) {
     let payloads = [
         String::new(),
         "{\"args\":[],\"n\":12345678901234567890,\"f\":1.0}".to_owned(),
@@ -231,7 +231,7 @@ pub async fn payloads_are_carried_as_they_are(f: Fixture) {
 }
 
 /// By id, a page at a time.
-pub async fn what_an_owner_holds_is_paged(f: Fixture) {
+pub async fn what_an_owner_holds_is_paged(f: InflightFixture) {
     let (claim, _) = f.working("w", &["c", "a", "b"]).await;
     let page = |after: Option<&'static str>| {
         let (inflight, claim) = (f.inflight.clone(), claim.clone());
@@ -245,7 +245,7 @@ pub async fn what_an_owner_holds_is_paged(f: Fixture) {
 }
 
 /// One job at each place.
-pub async fn the_account_balances(f: Fixture) {
+pub async fn the_account_balances(f: InflightFixture) {
     let (claim, jobs) = f.working("w", &["done", "failed", "deleted", "held"]).await;
     f.enqueue(&["queued"]).await;
     f.complete(&claim, &jobs[0]).await;
@@ -261,13 +261,13 @@ pub async fn the_account_balances(f: Fixture) {
 }
 
 /// Each is judged by itself.
-pub async fn several_claims_end_at_once(f: Fixture) {
+pub async fn several_claims_end_at_once(f: InflightFixture) {
     let ids: Vec<String> = (0..300).map(|i| format!("j{i:03}")).collect();
     let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
     let (claim, jobs) = f.working("w", &ids).await;
     assert_eq!(f.complete(&claim, &jobs[7]).await, Finished::Done);
     let inc = claim.incarnation.unwrap();
-    let tickets: Vec<Ticket> = jobs.iter().map(|job| job.ticket(inc)).collect();
+    let tickets: Vec<JobTicket> = jobs.iter().map(|job| job.ticket(inc)).collect();
     let done = f.inflight.finish(&tickets, &Finish::Complete).await.unwrap();
     assert_eq!(done.iter().filter(|one| **one == Finished::Done).count(), 299);
     assert_eq!(done[7], Finished::Gone);

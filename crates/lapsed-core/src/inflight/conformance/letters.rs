@@ -1,8 +1,8 @@
 //! Dead letters, and what is put back from receipts.
 
-use super::{Fixture, ids_of, job_with, name};
-use crate::inflight::rules::{End, OnDeath, Recovery, Why};
-use crate::inflight::{Finish, Finished, Place};
+use super::{InflightFixture, ids_of, job_with, name};
+use crate::inflight::rules::{DeadLetterReason, OnDeath, QueueEnd, RecoveryPolicy};
+use crate::inflight::{Finish, Finished, JobPlace};
 use crate::system::{Restored, System};
 
 fn refused(answer: Restored) -> String {
@@ -17,20 +17,20 @@ fn is_restored(answer: &Restored, id: &str) -> bool {
 }
 
 /// With what its worker said.
-pub async fn a_failed_job_is_a_dead_letter(f: Fixture) {
+pub async fn a_failed_job_is_a_dead_letter(f: InflightFixture) {
     let (claim, jobs) = f.working("w", &["a"]).await;
     let how = Finish::Fail { error: "no such \"file\": é".to_owned() };
     assert_eq!(f.finish(&claim, &jobs[0], how.clone()).await, Finished::Done);
     assert_eq!(f.finish(&claim, &jobs[0], how).await, Finished::Superseded);
-    let Place::Dead { why, error, .. } = f.place("a").await else { panic!("it is not") };
-    assert_eq!((why, error.as_deref()), (Why::Failed, Some("no such \"file\": é")));
+    let JobPlace::Dead { why, error, .. } = f.place("a").await else { panic!("it is not") };
+    assert_eq!((why, error.as_deref()), (DeadLetterReason::Failed, Some("no such \"file\": é")));
     let counts = f.counts().await;
     assert_eq!((counts.dead, counts.in_flight), (1, 0));
     assert_eq!(f.job("a").await.unwrap().payload, "payload of a");
 }
 
 /// Each once; what is not there is not there.
-pub async fn dead_letters_are_paged_put_back_and_deleted(f: Fixture) {
+pub async fn dead_letters_are_paged_put_back_and_deleted(f: InflightFixture) {
     let (claim, jobs) = f.working("w", &["c", "a", "b"]).await;
     for job in &jobs {
         f.finish(&claim, job, Finish::Fail { error: job.id.to_string() }).await;
@@ -44,12 +44,12 @@ pub async fn dead_letters_are_paged_put_back_and_deleted(f: Fixture) {
     };
     assert_eq!(page(None).await, ["a", "b"]);
     assert_eq!(page(Some("b")).await, ["c"]);
-    assert!(f.inflight.put_back(&name("b"), End::Back).await.unwrap());
-    assert!(!f.inflight.put_back(&name("b"), End::Back).await.unwrap(), "it is no letter now");
+    assert!(f.inflight.put_back(&name("b"), QueueEnd::Back).await.unwrap());
+    assert!(!f.inflight.put_back(&name("b"), QueueEnd::Back).await.unwrap(), "it is no letter now");
     assert!(f.inflight.delete(&name("c")).await.unwrap());
     assert!(!f.inflight.delete(&name("c")).await.unwrap());
     assert!(!f.inflight.delete(&name("b")).await.unwrap(), "only letters are deleted");
-    assert!(!f.inflight.put_back(&name("nobody"), End::Front).await.unwrap());
+    assert!(!f.inflight.put_back(&name("nobody"), QueueEnd::Front).await.unwrap());
     assert_eq!(page(None).await, ["a"]);
     assert_eq!(ids_of(&f.take(&claim, 10).await), ["b"]);
     let counts = f.counts().await;
@@ -57,20 +57,20 @@ pub async fn dead_letters_are_paged_put_back_and_deleted(f: Fixture) {
 }
 
 /// Whoever puts it back has looked at it: its crashes are forgotten.
-pub async fn a_letter_put_back_begins_anew(f: Fixture) {
-    let f = f.with(Recovery { crashes_max: 2, ..Recovery::default() }).await;
+pub async fn a_letter_put_back_begins_anew(f: InflightFixture) {
+    let f = f.with(RecoveryPolicy { crashes_max: 2, ..RecoveryPolicy::default() }).await;
     f.enqueue(&["a"]).await;
     f.crash("one").await;
     f.crash("two").await;
-    assert!(matches!(f.place("a").await, Place::Dead { why: Why::Crashes, .. }));
-    assert!(f.inflight.put_back(&name("a"), End::Front).await.unwrap());
+    assert!(matches!(f.place("a").await, JobPlace::Dead { why: DeadLetterReason::Crashes, .. }));
+    assert!(f.inflight.put_back(&name("a"), QueueEnd::Front).await.unwrap());
     assert_eq!(f.job("a").await.unwrap().crashes, 0);
     f.crash("three").await;
-    assert_eq!(f.place("a").await, Place::Queued, "one crash is one crash");
+    assert_eq!(f.place("a").await, JobPlace::Queued, "one crash is one crash");
 }
 
 /// From the receipt, once, and not over another job of that id.
-pub async fn restore_brings_back_what_was_dropped(f: Fixture) {
+pub async fn restore_brings_back_what_was_dropped(f: InflightFixture) {
     let jobs = [job_with("a", OnDeath::Drop), job_with("t", OnDeath::Drop)];
     f.inflight.enqueue(&jobs).await.unwrap();
     let claim = f.start("w").await;
@@ -82,7 +82,7 @@ pub async fn restore_brings_back_what_was_dropped(f: Fixture) {
     let ((a, _), (t, _)) = (f.recovered("a").await, f.recovered("t").await);
     assert!(is_restored(&f.inflight.restore(a).await.unwrap(), "a"));
     let back = f.job("a").await.unwrap();
-    assert_eq!((back.place, back.payload.as_str()), (Place::Queued, "payload of a"));
+    assert_eq!((back.place, back.payload.as_str()), (JobPlace::Queued, "payload of a"));
     assert!(refused(f.inflight.restore(a).await.unwrap()).contains("before"));
     assert!(refused(f.inflight.restore(t).await.unwrap()).contains("taken"));
     assert!(refused(f.inflight.restore(t.max(a) + 99).await.unwrap()).contains("no receipt"));
@@ -92,20 +92,21 @@ pub async fn restore_brings_back_what_was_dropped(f: Fixture) {
 }
 
 /// From where it lies.
-pub async fn restore_brings_back_a_dead_letter(f: Fixture) {
-    let f = f.with(Recovery { on_death: OnDeath::DeadLetter, ..Recovery::default() }).await;
+pub async fn restore_brings_back_a_dead_letter(f: InflightFixture) {
+    let f =
+        f.with(RecoveryPolicy { on_death: OnDeath::DeadLetter, ..RecoveryPolicy::default() }).await;
     f.working("w", &["a"]).await;
     (f.advance)(f.ttl).await;
     assert_eq!(f.sweep("s").await.reclaimed, 1);
     let (seq, _) = f.recovered("a").await;
     assert!(is_restored(&f.inflight.restore(seq).await.unwrap(), "a"));
-    assert_eq!(f.place("a").await, Place::Queued);
+    assert_eq!(f.place("a").await, JobPlace::Queued);
     assert!(refused(f.inflight.restore(seq).await.unwrap()).contains("before"));
     assert_eq!(f.counts().await.dead, 0);
 }
 
 /// A job that was put back is on its queue, in other hands, or done: there is nothing to restore.
-pub async fn restore_refuses_what_is_on(f: Fixture) {
+pub async fn restore_refuses_what_is_on(f: InflightFixture) {
     f.working("w", &["a"]).await;
     (f.advance)(f.ttl).await;
     f.sweep("s").await;
@@ -120,7 +121,7 @@ pub async fn restore_refuses_what_is_on(f: Fixture) {
 }
 
 /// In words, wherever it is.
-pub async fn explain_says_where_a_job_is(f: Fixture) {
+pub async fn explain_says_where_a_job_is(f: InflightFixture) {
     let system = f.system();
     let verdict = |id: &'static str| {
         let system = &system;

@@ -3,17 +3,17 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::{Fixture, ids_of, job, job_with, name};
-use crate::inflight::rules::{End, OnDeath, Recovery, Why};
-use crate::inflight::{Did, Finish, Finished, NewJob, Place};
+use super::{InflightFixture, ids_of, job, job_with, name};
+use crate::inflight::rules::{DeadLetterReason, OnDeath, QueueEnd, RecoveryPolicy};
+use crate::inflight::{Finish, Finished, JobPlace, NewJob, RecoveryAction};
 use crate::name::Name;
 use crate::receipt::Reason;
 use crate::sweep::policy::Policy;
-use crate::sweep::{Act, Batch, BatchId, Outcome, PassReport, Refusal, Stopped};
+use crate::sweep::{Batch, BatchId, Outcome, PassMode, PassReport, Refusal, Stopped};
 
 /// The step that takes it from the dead puts it on its queue, raises its crash count and writes the
 /// receipt: after it, all of that is there; before it, none.
-pub async fn trap_e1_a_job_is_back_in_the_step_that_takes_it(f: Fixture) {
+pub async fn trap_e1_a_job_is_back_in_the_step_that_takes_it(f: InflightFixture) {
     let (claim, jobs) = f.working("w", &["a", "b"]).await;
     (f.advance)(f.ttl).await;
     let suspects = f.suspects().await;
@@ -27,9 +27,9 @@ pub async fn trap_e1_a_job_is_back_in_the_step_that_takes_it(f: Fixture) {
     let counts = f.counts().await;
     assert_eq!((counts.queued, counts.in_flight), (1, 1));
     let id = suspects[0].key.clone();
-    assert_eq!(f.place(id.as_str()).await, Place::Queued);
+    assert_eq!(f.place(id.as_str()).await, JobPlace::Queued);
     let (_, recovered) = f.recovered(id.as_str()).await;
-    assert_eq!((recovered.did, recovered.crashes), (Did::PutBack, 1));
+    assert_eq!((recovered.did, recovered.crashes), (RecoveryAction::PutBack, 1));
     assert_eq!((&recovered.queue, recovered.payload), (&name("q"), None));
     let claimed = jobs.iter().find(|job| job.id == id).unwrap();
     assert_eq!(recovered.token, claimed.token);
@@ -43,7 +43,7 @@ pub async fn trap_e1_a_job_is_back_in_the_step_that_takes_it(f: Fixture) {
 }
 
 /// Also when they hold as much as the dead.
-pub async fn the_living_keep_their_jobs(f: Fixture) {
+pub async fn the_living_keep_their_jobs(f: InflightFixture) {
     let (live, jobs) = f.working("live", &["x", "y"]).await;
     f.working("dead", &["a"]).await;
     f.outlive(&[&live]).await;
@@ -56,7 +56,7 @@ pub async fn the_living_keep_their_jobs(f: Fixture) {
 }
 
 /// It was overdue when the page was read, and beat before the batch arrived (P1).
-pub async fn a_beat_before_the_decisive_step_wins(f: Fixture) {
+pub async fn a_beat_before_the_decisive_step_wins(f: InflightFixture) {
     let (claim, jobs) = f.working("w", &["a", "b"]).await;
     (f.advance)(f.ttl).await;
     let suspects = f.suspects().await;
@@ -70,7 +70,7 @@ pub async fn a_beat_before_the_decisive_step_wins(f: Fixture) {
 
 /// Nobody opens a page that prunes a list: whoever has not beaten is found by its deadline, also if
 /// it holds nothing.
-pub async fn trap_e3_a_dead_worker_is_found_without_a_list_of_processes(f: Fixture) {
+pub async fn trap_e3_a_dead_worker_is_found_without_a_list_of_processes(f: InflightFixture) {
     f.working("w", &["a"]).await;
     let idle = f.start("idle").await;
     (f.advance)(f.ttl).await;
@@ -83,19 +83,22 @@ pub async fn trap_e3_a_dead_worker_is_found_without_a_list_of_processes(f: Fixtu
 
 /// Three workers die with it, and it is nobody's any more; the application's retries have no part in
 /// it.
-pub async fn trap_e7_a_job_that_kills_its_workers_ends_as_a_dead_letter(f: Fixture) {
+pub async fn trap_e7_a_job_that_kills_its_workers_ends_as_a_dead_letter(f: InflightFixture) {
     f.enqueue(&["poison"]).await;
     for (crash, owner) in ["one", "two"].into_iter().enumerate() {
         assert_eq!(f.crash(owner).await.reclaimed, 1);
-        assert_eq!(f.place("poison").await, Place::Queued);
+        assert_eq!(f.place("poison").await, JobPlace::Queued);
         assert_eq!(f.job("poison").await.unwrap().crashes, crash as u32 + 1);
     }
     let report = f.crash("three").await;
     assert_eq!(report.reclaimed, 1, "{report:?}");
-    let Place::Dead { why, .. } = f.place("poison").await else { panic!("it is still on") };
-    assert_eq!(why, Why::Crashes);
+    let JobPlace::Dead { why, .. } = f.place("poison").await else { panic!("it is still on") };
+    assert_eq!(why, DeadLetterReason::Crashes);
     let (_, recovered) = f.recovered("poison").await;
-    assert_eq!((recovered.did, recovered.why), (Did::DeadLetter, Some(Why::Crashes)));
+    assert_eq!(
+        (recovered.did, recovered.why),
+        (RecoveryAction::DeadLetter, Some(DeadLetterReason::Crashes))
+    );
     assert_eq!(recovered.crashes, 3);
     let next = f.start("four").await;
     assert!(f.take(&next, 10).await.is_empty());
@@ -103,33 +106,35 @@ pub async fn trap_e7_a_job_that_kills_its_workers_ends_as_a_dead_letter(f: Fixtu
 }
 
 /// Only those within the window do.
-pub async fn crashes_of_long_ago_do_not_count(f: Fixture) {
+pub async fn crashes_of_long_ago_do_not_count(f: InflightFixture) {
     let crash_window_ms = f.ttl_ms() / 2;
-    let f = f.with(Recovery { crashes_max: 2, crash_window_ms, ..Recovery::default() }).await;
+    let f = f
+        .with(RecoveryPolicy { crashes_max: 2, crash_window_ms, ..RecoveryPolicy::default() })
+        .await;
     f.enqueue(&["a"]).await;
     for owner in ["one", "two", "three"] {
         assert_eq!(f.crash(owner).await.reclaimed, 1);
-        assert_eq!(f.place("a").await, Place::Queued, "each is the first within its window");
+        assert_eq!(f.place("a").await, JobPlace::Queued, "each is the first within its window");
         (f.advance)(Duration::from_millis(crash_window_ms)).await;
         assert_eq!(f.job("a").await.unwrap().crashes, 0);
     }
 }
 
 /// They do not come back all at once.
-pub async fn trap_e8_an_orphan_of_long_ago_is_not_put_back(f: Fixture) {
+pub async fn trap_e8_an_orphan_of_long_ago_is_not_put_back(f: InflightFixture) {
     let age_max_ms = f.ttl_ms();
-    let f = f.with(Recovery { age_max_ms, ..Recovery::default() }).await;
+    let f = f.with(RecoveryPolicy { age_max_ms, ..RecoveryPolicy::default() }).await;
     f.working("w", &["a", "b"]).await;
     (f.advance)(f.ttl * 2 + Duration::from_millis(50)).await;
     assert_eq!(f.sweep("s").await.reclaimed, 2);
-    let Place::Dead { why, .. } = f.place("a").await else { panic!("it is back") };
-    assert_eq!(why, Why::TooOld);
+    let JobPlace::Dead { why, .. } = f.place("a").await else { panic!("it is back") };
+    assert_eq!(why, DeadLetterReason::TooOld);
     let counts = f.counts().await;
     assert_eq!((counts.dead, counts.queued), (2, 0));
 }
 
 /// More than any list of arguments takes, in one pass, each once.
-pub async fn trap_e10_nine_thousand_jobs_of_one_worker(f: Fixture) {
+pub async fn trap_e10_nine_thousand_jobs_of_one_worker(f: InflightFixture) {
     const JOBS: usize = 9_000;
     let claim = f.start("w").await;
     for from in (0..JOBS).step_by(1_000) {
@@ -142,7 +147,7 @@ pub async fn trap_e10_nine_thousand_jobs_of_one_worker(f: Fixture) {
     assert_eq!(f.counts().await.in_flight, JOBS as u64);
     (f.advance)(f.ttl).await;
     let policy = Policy { batch: JOBS, ..Policy::default() };
-    let report = f.pass("s", Act::Reclaim, policy).await;
+    let report = f.pass("s", PassMode::Reclaim, policy).await;
     assert_eq!((report.reclaimed, report.errors), (JOBS as u64, 0), "{report:?}");
     let counts = f.counts().await;
     assert_eq!((counts.queued, counts.in_flight), (JOBS as u64, 0));
@@ -151,17 +156,17 @@ pub async fn trap_e10_nine_thousand_jobs_of_one_worker(f: Fixture) {
 }
 
 /// The restarted worker neither keeps the jobs of the one before, nor loses its own to its death.
-pub async fn trap_e12_a_reused_name_hides_nothing(f: Fixture) {
+pub async fn trap_e12_a_reused_name_hides_nothing(f: InflightFixture) {
     f.working("w", &["old"]).await;
     let (new, jobs) = f.working("w", &["new"]).await;
     f.outlive(&[&new]).await;
     assert_eq!(f.sweep("s").await.reclaimed, 1);
-    assert_eq!(f.place("old").await, Place::Queued);
+    assert_eq!(f.place("old").await, JobPlace::Queued);
     assert_eq!(f.complete(&new, &jobs[0]).await, Finished::Done);
 }
 
 /// Put back, fail, drop or dead letter: the job's own word counts more than the system's.
-pub async fn each_job_may_have_its_own_way(f: Fixture) {
+pub async fn each_job_may_have_its_own_way(f: InflightFixture) {
     let mut jobs: Vec<NewJob> =
         OnDeath::ALL.iter().map(|way| job_with(way.as_str(), *way)).collect();
     jobs.push(NewJob { crashes_max: Some(1), ..job("fragile") });
@@ -174,8 +179,8 @@ pub async fn each_job_may_have_its_own_way(f: Fixture) {
         let inflight = f.inflight.clone();
         async move {
             match inflight.job(&name(id)).await.unwrap().map(|job| job.place) {
-                Some(Place::Queued) => "queued".to_owned(),
-                Some(Place::Dead { why, .. }) => why.to_string(),
+                Some(JobPlace::Queued) => "queued".to_owned(),
+                Some(JobPlace::Dead { why, .. }) => why.to_string(),
                 Some(other) => format!("{other:?}"),
                 None => "gone".to_owned(),
             }
@@ -189,13 +194,13 @@ pub async fn each_job_may_have_its_own_way(f: Fixture) {
     assert_eq!((place("drop").await, place("fragile").await), ("gone".into(), "crashes".into()));
     let (_, dropped) = f.recovered("drop").await;
     let carried = Some("payload of drop".to_owned());
-    assert_eq!((dropped.did, dropped.payload), (Did::Dropped, carried));
+    assert_eq!((dropped.did, dropped.payload), (RecoveryAction::Dropped, carried));
     let counts = f.counts().await;
     assert_eq!((counts.queued, counts.dead, counts.dropped), (2, 3, 1));
 }
 
 /// As their rule says: before those that wait, or behind them.
-pub async fn recovered_jobs_come_first_or_last(f: Fixture) {
+pub async fn recovered_jobs_come_first_or_last(f: InflightFixture) {
     let jobs = [job_with("last", OnDeath::Back), job_with("first", OnDeath::Front)];
     f.inflight.enqueue(&jobs).await.unwrap();
     let claim = f.start("w").await;
@@ -208,14 +213,14 @@ pub async fn recovered_jobs_come_first_or_last(f: Fixture) {
 }
 
 /// Both see the same suspects; a job is on its queue once, and there is one receipt for it.
-pub async fn two_sweepers_put_back_once(f: Fixture) {
+pub async fn two_sweepers_put_back_once(f: InflightFixture) {
     let ids: Vec<String> = (0..200).map(|i| format!("j{i:03}")).collect();
     f.working("w", &ids.iter().map(String::as_str).collect::<Vec<_>>()).await;
     (f.advance)(f.ttl).await;
     let policy = Policy { batch: 7, ..Policy::default() };
     let (one, two) = futures::join!(
-        f.pass("one", Act::Reclaim, policy.clone()),
-        f.pass("two", Act::Reclaim, policy.clone()),
+        f.pass("one", PassMode::Reclaim, policy.clone()),
+        f.pass("two", PassMode::Reclaim, policy.clone()),
     );
     assert_eq!(one.reclaimed + two.reclaimed, 200, "{one:?} {two:?}");
     assert_eq!(one.owners_ended + two.owners_ended, 1);
@@ -228,13 +233,13 @@ pub async fn two_sweepers_put_back_once(f: Fixture) {
 }
 
 /// It names what a pass then does.
-pub async fn a_dry_run_changes_nothing(f: Fixture) {
+pub async fn a_dry_run_changes_nothing(f: InflightFixture) {
     f.working("w", &["a", "b"]).await;
     (f.advance)(f.ttl).await;
     let keys = |report: &PassReport| -> BTreeSet<Name> {
         report.entries.iter().map(|e| e.key.clone()).collect()
     };
-    let dry = f.pass("s", Act::DryRun, Policy::default()).await;
+    let dry = f.pass("s", PassMode::DryRun, Policy::default()).await;
     assert_eq!(dry.reclaimed, 2, "{dry:?}");
     assert!(f.receipts().await.is_empty());
     let counts = f.counts().await;
@@ -245,28 +250,28 @@ pub async fn a_dry_run_changes_nothing(f: Fixture) {
 }
 
 /// Three at a time: each pass says why it stopped, and the next goes on from there.
-pub async fn a_pass_that_stops_early_resumes(f: Fixture) {
+pub async fn a_pass_that_stops_early_resumes(f: InflightFixture) {
     let ids = ["a", "b", "c", "d", "e", "f", "g", "h"];
     f.working("w", &ids).await;
     (f.advance)(f.ttl).await;
     let policy = Policy { batch: 2, max_ops: Some(3), ..Policy::default() };
     let sweeper = f.sweeper("s", policy);
-    let (_stopper, stop) = crate::schedule::Stop::channel();
+    let (_stopper, stop) = crate::schedule::StopSignal::channel();
     for expected in [Stopped::Ops, Stopped::Ops, Stopped::Done] {
-        let report = sweeper.pass(Act::Reclaim, 100, &stop).await;
+        let report = sweeper.pass(PassMode::Reclaim, 100, &stop).await;
         assert_eq!(report.stopped, expected, "{report:?}");
     }
     assert_eq!(f.counts().await.queued, 8);
 }
 
 /// Overdue, listed, and it was only slow: it completes one and gives one back before the batch.
-pub async fn a_job_finished_in_between_stays_finished(f: Fixture) {
+pub async fn a_job_finished_in_between_stays_finished(f: InflightFixture) {
     let (claim, jobs) = f.working("w", &["a", "b", "c"]).await;
     (f.advance)(f.ttl).await;
     let suspects = f.suspects().await;
     assert_eq!(suspects.len(), 3);
     assert_eq!(f.complete(&claim, &jobs[0]).await, Finished::Done, "overdue is not dead");
-    let given = f.finish(&claim, &jobs[1], Finish::GiveBack(End::Front)).await;
+    let given = f.finish(&claim, &jobs[1], Finish::GiveBack(QueueEnd::Front)).await;
     assert_eq!(given, Finished::Done);
     let answer = f.reclaim(1, suspects.clone()).await;
     for (suspect, outcome) in suspects.iter().zip(&answer.outcomes) {
@@ -280,11 +285,11 @@ pub async fn a_job_finished_in_between_stays_finished(f: Fixture) {
 }
 
 /// Listed under the dead, given back, and taken by a living one before the batch arrives.
-pub async fn a_job_taken_by_somebody_else_in_between_stays_theirs(f: Fixture) {
+pub async fn a_job_taken_by_somebody_else_in_between_stays_theirs(f: InflightFixture) {
     let (slow, jobs) = f.working("slow", &["a"]).await;
     (f.advance)(f.ttl).await;
     let suspects = f.suspects().await;
-    f.finish(&slow, &jobs[0], Finish::GiveBack(End::Front)).await;
+    f.finish(&slow, &jobs[0], Finish::GiveBack(QueueEnd::Front)).await;
     let quick = f.start("quick").await;
     let taken = f.take(&quick, 1).await;
     assert_eq!(ids_of(&taken), ["a"]);
@@ -295,7 +300,7 @@ pub async fn a_job_taken_by_somebody_else_in_between_stays_theirs(f: Fixture) {
 }
 
 /// A page is a hint.
-pub async fn the_same_suspect_twice_is_put_back_once(f: Fixture) {
+pub async fn the_same_suspect_twice_is_put_back_once(f: InflightFixture) {
     f.working("w", &["a"]).await;
     (f.advance)(f.ttl).await;
     let suspect = f.suspects().await.remove(0);
@@ -306,7 +311,7 @@ pub async fn the_same_suspect_twice_is_put_back_once(f: Fixture) {
 }
 
 /// Two terms: the batch of the first, sent late, is refused in the store's own step.
-pub async fn a_stalled_leader_is_refused_by_the_store(f: Fixture) {
+pub async fn a_stalled_leader_is_refused_by_the_store(f: InflightFixture) {
     f.working("w", &["a"]).await;
     let system = f.inflight.system().clone();
     let first = f.store.campaign(&system, "one", f.ttl_ms() / 2).await.unwrap().unwrap();
@@ -316,7 +321,7 @@ pub async fn a_stalled_leader_is_refused_by_the_store(f: Fixture) {
     let batch = |number: u64, term: u64| Batch {
         id: BatchId { sweeper: "s".into(), number },
         suspects: suspects.clone(),
-        act: Act::Reclaim,
+        act: PassMode::Reclaim,
         term: Some(term),
     };
     let late = f.inflight.reclaim(batch(1, first.number)).await.unwrap();
@@ -327,7 +332,7 @@ pub async fn a_stalled_leader_is_refused_by_the_store(f: Fixture) {
 }
 
 /// A clean shutdown is a reclaim like any other, but nobody died of the job.
-pub async fn retiring_puts_back_without_a_crash(f: Fixture) {
+pub async fn retiring_puts_back_without_a_crash(f: InflightFixture) {
     let ids = ["a", "b", "c", "d", "e", "f", "g"];
     let (claim, jobs) = f.working("w", &ids).await;
     let retired = f.system().retire(&claim).await.unwrap();
@@ -342,7 +347,7 @@ pub async fn retiring_puts_back_without_a_crash(f: Fixture) {
 }
 
 /// The answer was lost, the batch was not. What was settled as not carried out never will be.
-pub async fn what_was_in_doubt_is_settled_by_batch(f: Fixture) {
+pub async fn what_was_in_doubt_is_settled_by_batch(f: InflightFixture) {
     f.working("w", &["a", "b", "c"]).await;
     (f.advance)(f.ttl).await;
     let suspects = f.suspects().await;
@@ -365,9 +370,10 @@ pub async fn what_was_in_doubt_is_settled_by_batch(f: Fixture) {
 
 /// Where the queues are out of reach: put back, given back, revived, all go where somebody delivers
 /// them from; a job keeps the name of its queue.
-pub async fn everything_goes_through_the_outbox(f: Fixture) {
+pub async fn everything_goes_through_the_outbox(f: InflightFixture) {
     let outbox = name("outbox");
-    let f = f.with(Recovery { outbox: Some(outbox.clone()), ..Recovery::default() }).await;
+    let f =
+        f.with(RecoveryPolicy { outbox: Some(outbox.clone()), ..RecoveryPolicy::default() }).await;
     let claim = f.start("w").await;
     let tracked = f.inflight.register(&claim, &[job("a")]).await.unwrap();
     assert_eq!(tracked.jobs.len(), 1);
@@ -379,10 +385,10 @@ pub async fn everything_goes_through_the_outbox(f: Fixture) {
         || async { f.inflight.take(&deliverer, &outbox, 1).await.unwrap().jobs.into_iter().next() };
     let job = take().await.expect("it is there");
     assert_eq!((job.id.as_str(), &job.queue), ("a", &name("q")));
-    f.finish(&deliverer, &job, Finish::GiveBack(End::Back)).await;
+    f.finish(&deliverer, &job, Finish::GiveBack(QueueEnd::Back)).await;
     let job = take().await.expect("given back to where it came from");
     f.finish(&deliverer, &job, Finish::Fail { error: "no".to_owned() }).await;
-    assert!(f.inflight.put_back(&name("a"), End::Back).await.unwrap());
+    assert!(f.inflight.put_back(&name("a"), QueueEnd::Back).await.unwrap());
     let job = take().await.expect("revived to where it is delivered from");
     assert_eq!(f.complete(&deliverer, &job).await, Finished::Done);
 }

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Fixture, bare, ids_of, job, name};
+use super::{InflightFixture, bare, ids_of, job, name};
 use crate::error::Error;
-use crate::inflight::{Finish, Finished, Place, Worked, Worker};
-use crate::schedule::Stop;
+use crate::inflight::{Finish, Finished, JobOutcome, JobPlace, Worker};
+use crate::schedule::StopSignal;
 
 /// The job was recovered; the beat that arrives afterwards is answered `Lost` and makes nothing.
-pub async fn trap_e2_a_late_beat_brings_nothing_back(f: Fixture) {
+pub async fn trap_e2_a_late_beat_brings_nothing_back(f: InflightFixture) {
     let (zombie, jobs) = f.working("w", &["a"]).await;
     (f.advance)(f.ttl).await;
     assert_eq!(f.sweep("s").await.reclaimed, 1);
@@ -29,7 +29,7 @@ pub async fn trap_e2_a_late_beat_brings_nothing_back(f: Fixture) {
 }
 
 /// The slow one completes while the other works on it: refused, and nothing changes.
-pub async fn trap_e9_a_late_completion_is_refused(f: Fixture) {
+pub async fn trap_e9_a_late_completion_is_refused(f: InflightFixture) {
     let (zombie, late) = f.working("slow", &["a"]).await;
     (f.advance)(f.ttl).await;
     assert_eq!(f.sweep("s").await.reclaimed, 1);
@@ -37,7 +37,7 @@ pub async fn trap_e9_a_late_completion_is_refused(f: Fixture) {
     for how in &ways {
         let refused = f.finish(&zombie, &late[0], how.clone()).await;
         assert!(refused.is_lost(), "{how:?}");
-        assert_eq!(f.place("a").await, Place::Queued);
+        assert_eq!(f.place("a").await, JobPlace::Queued);
     }
     let other = f.start("other").await;
     let taken = f.take(&other, 1).await;
@@ -53,16 +53,16 @@ pub async fn trap_e9_a_late_completion_is_refused(f: Fixture) {
 }
 
 /// The same worker, alive all the time, gave it back and took it again: its first claim is over.
-pub async fn trap_e9_a_claim_before_last_is_refused(f: Fixture) {
+pub async fn trap_e9_a_claim_before_last_is_refused(f: InflightFixture) {
     let (claim, first) = f.working("w", &["a"]).await;
-    f.finish(&claim, &first[0], Finish::GiveBack(crate::inflight::rules::End::Front)).await;
+    f.finish(&claim, &first[0], Finish::GiveBack(crate::inflight::rules::QueueEnd::Front)).await;
     let second = f.take(&claim, 1).await;
     assert_eq!(f.complete(&claim, &first[0]).await, Finished::Superseded);
     assert_eq!(f.complete(&claim, &second[0]).await, Finished::Done);
 }
 
 /// Fenced: whatever it sends changes nothing.
-pub async fn a_dead_incarnation_takes_and_registers_nothing(f: Fixture) {
+pub async fn a_dead_incarnation_takes_and_registers_nothing(f: InflightFixture) {
     let zombie = f.start("w").await;
     (f.advance)(f.ttl).await;
     f.sweep("s").await;
@@ -71,12 +71,12 @@ pub async fn a_dead_incarnation_takes_and_registers_nothing(f: Fixture) {
     assert!(matches!(taken, Err(Error::Lost(_))), "{taken:?}");
     let registered = f.inflight.register(&zombie, &[job("b")]).await;
     assert!(matches!(registered, Err(Error::Lost(_))), "{registered:?}");
-    assert_eq!((f.place("a").await, f.job("b").await), (Place::Queued, None));
+    assert_eq!((f.place("a").await, f.job("b").await), (JobPlace::Queued, None));
 }
 
 /// One batch of one job declares it dead: from then on it completes none of the others, though they
 /// have not moved yet.
-pub async fn a_fenced_worker_is_refused_before_its_jobs_have_moved(f: Fixture) {
+pub async fn a_fenced_worker_is_refused_before_its_jobs_have_moved(f: InflightFixture) {
     let (zombie, jobs) = f.working("w", &["a", "b"]).await;
     (f.advance)(f.ttl).await;
     let suspects = f.suspects().await;
@@ -87,7 +87,7 @@ pub async fn a_fenced_worker_is_refused_before_its_jobs_have_moved(f: Fixture) {
     let refused = f.inflight.finish(&[bare(left)], &Finish::Complete).await.unwrap();
     assert_eq!(refused, [Finished::OwnerEnded]);
     match f.place(left.id.as_str()).await {
-        Place::InFlight { ended, .. } => assert!(ended.is_some()),
+        JobPlace::InFlight { ended, .. } => assert!(ended.is_some()),
         other => panic!("{other:?}"),
     }
     assert_eq!(f.sweep("s").await.reclaimed, 1);
@@ -95,25 +95,25 @@ pub async fn a_fenced_worker_is_refused_before_its_jobs_have_moved(f: Fixture) {
 }
 
 /// Its owner is ended behind its back: the work is dropped where it is, and nothing is told.
-pub async fn a_worker_drops_what_it_lost(f: Fixture) {
+pub async fn a_worker_drops_what_it_lost(f: InflightFixture) {
     let worker = Worker::start(Arc::new(f.system()), "w").await.unwrap();
     f.enqueue(&["a"]).await;
     let job = worker.take(&name("q"), 1, Duration::ZERO).await.unwrap().remove(0);
     f.inflight.end(worker.owner().claim()).await.unwrap();
     let endless = std::future::pending::<Result<(), String>>();
     let worked = worker.work(&job, endless).await.unwrap();
-    assert_eq!(worked, Worked::Cancelled);
+    assert_eq!(worked, JobOutcome::Cancelled);
     assert_eq!(f.sweep("s").await.reclaimed, 1);
-    assert_eq!(f.place("a").await, Place::Queued);
+    assert_eq!(f.place("a").await, JobPlace::Queued);
 }
 
 /// Several at once; those that fail are dead letters; told to stop, it leaves nothing behind.
-pub async fn a_worker_works_until_told_to_stop(f: Fixture) {
+pub async fn a_worker_works_until_told_to_stop(f: InflightFixture) {
     let system = Arc::new(f.system());
     let worker = Worker::start(system.clone(), "w").await.unwrap();
     let ids: Vec<String> = (0..20).map(|i| format!("j{i:02}")).collect();
     f.enqueue(&ids.iter().map(String::as_str).collect::<Vec<_>>()).await;
-    let (stopper, stop) = Stop::channel();
+    let (stopper, stop) = StopSignal::channel();
     let work = |job: crate::inflight::Claimed| async move {
         match job.id.as_str() {
             "j07" => Err("unlucky"),
@@ -135,6 +135,6 @@ pub async fn a_worker_works_until_told_to_stop(f: Fixture) {
     assert_eq!(worker.retire().await.unwrap().put_back, 0);
     let counts = f.counts().await;
     assert_eq!((counts.completed, counts.dead, counts.in_flight), (19, 1, 0));
-    let Place::Dead { error, .. } = f.place("j07").await else { panic!("it is not") };
+    let JobPlace::Dead { error, .. } = f.place("j07").await else { panic!("it is not") };
     assert_eq!(error.as_deref(), Some("unlucky"));
 }

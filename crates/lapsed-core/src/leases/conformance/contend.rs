@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-use super::history::{Event, What};
+use super::history::{HistoryEvent, What};
 use super::name;
-use crate::leases::{Acquire, Acquired, Fenced, Grant, LeaseKey, LeasesStore, State};
+use crate::leases::{AcquireRequest, Acquired, Fenced, Grant, LeaseKey, LeaseState, LeasesStore};
 
 #[derive(Clone, Debug)]
 pub struct Contender {
@@ -27,17 +27,17 @@ pub fn now_ns() -> u64 {
 }
 
 /// The number that is kept as a key's state.
-pub fn number(state: Option<&State>) -> u64 {
+pub fn number(state: Option<&LeaseState>) -> u64 {
     match state {
-        Some(State::Json(value)) => value.as_u64().unwrap_or(0),
-        Some(State::Bytes(_)) | None => 0,
+        Some(LeaseState::Json(value)) => value.as_u64().unwrap_or(0),
+        Some(LeaseState::Bytes(_)) | None => 0,
     }
 }
 
 impl Contender {
     /// Competes until all rounds are done; `tell` must keep each event before it returns. A call that
     /// fails is left at that: whoever cannot know whether it holds something does nothing.
-    pub async fn run(&self, leases: &dyn LeasesStore, tell: &mut (dyn FnMut(Event) + Send)) {
+    pub async fn run(&self, leases: &dyn LeasesStore, tell: &mut (dyn FnMut(HistoryEvent) + Send)) {
         for round in 0..self.rounds {
             let key = &self.keys[round % self.keys.len()];
             // One in three dies with the lease in its hands, as far as the others can see.
@@ -51,11 +51,11 @@ impl Contender {
         leases: &dyn LeasesStore,
         key: &LeaseKey,
         lets_go: bool,
-        tell: &mut (dyn FnMut(Event) + Send),
+        tell: &mut (dyn FnMut(HistoryEvent) + Send),
     ) {
         let Some((grant, mut until_ns)) = self.acquire(leases, key, tell).await else { return };
         let ticket = grant.ticket();
-        let event = |what| Event {
+        let event = |what| HistoryEvent {
             who: self.who.clone(),
             key: key.to_string(),
             token: grant.token.0,
@@ -65,7 +65,7 @@ impl Contender {
         // What it has read is its own only as long as it holds the key.
         let found = number(described.state.as_ref());
         if described.token == grant.token && now_ns() < until_ns {
-            let state = State::Json((found + 1).into());
+            let state = LeaseState::Json((found + 1).into());
             if let Ok(met) = leases.set_state(&ticket, Some(&state)).await
                 && met.answer == Fenced::Done(())
             {
@@ -90,9 +90,9 @@ impl Contender {
         &self,
         leases: &dyn LeasesStore,
         key: &LeaseKey,
-        tell: &mut (dyn FnMut(Event) + Send),
+        tell: &mut (dyn FnMut(HistoryEvent) + Send),
     ) -> Option<(Grant, u64)> {
-        let wish = Acquire {
+        let wish = AcquireRequest {
             key: key.clone(),
             owner: name(&self.who),
             ttl_ms: self.ttl.as_millis() as u64,
@@ -106,7 +106,7 @@ impl Contender {
                 let (got_ns, until_ns) = (now_ns(), sent_ns + self.ttl.as_nanos() as u64);
                 let what = What::Granted { sent_ns, got_ns, until_ns };
                 let token = grant.token.0;
-                tell(Event { who: self.who.clone(), key: key.to_string(), token, what });
+                tell(HistoryEvent { who: self.who.clone(), key: key.to_string(), token, what });
                 return Some((grant, until_ns));
             }
             tokio::time::sleep(Duration::from_millis(20)).await;

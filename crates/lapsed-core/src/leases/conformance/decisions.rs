@@ -2,12 +2,12 @@
 
 use futures::future::join_all;
 
-use super::{Fixture, name, subjects};
+use super::{LeasesFixture, name, subjects};
 use crate::leases::{Decision, Subject};
 use crate::receipt::Reason;
 
 /// The second decider learns what was decided.
-pub async fn the_first_decision_stands(f: Fixture) {
+pub async fn the_first_decision_stands(f: LeasesFixture) {
     let t = name("t/1 ä");
     assert_eq!(f.leases.decision(&t).await.unwrap().answer, None);
     let first = f.decide("t/1 ä", Decision::Commit).await;
@@ -21,7 +21,7 @@ pub async fn the_first_decision_stands(f: Fixture) {
     assert_eq!(f.decide("t2", Decision::Rollback).await.decision, Decision::Rollback);
 }
 
-pub async fn of_two_deciders_one_wins(f: Fixture) {
+pub async fn of_two_deciders_one_wins(f: LeasesFixture) {
     for round in 0..5 {
         let t = name(&format!("t{round}"));
         let both = [Decision::Commit, Decision::Rollback, Decision::Commit, Decision::Rollback];
@@ -35,7 +35,7 @@ pub async fn of_two_deciders_one_wins(f: Fixture) {
 }
 
 /// Whoever asks never sees it.
-pub async fn an_expired_decision_is_deleted_before_the_answer(f: Fixture) {
+pub async fn an_expired_decision_is_deleted_before_the_answer(f: LeasesFixture) {
     let t = name("t");
     f.leases.decide(&t, Decision::Commit, f.ttl_ms()).await.unwrap();
     assert!(!f.leases.peek_decision(&t).await.unwrap().unwrap().1);
@@ -51,7 +51,7 @@ pub async fn an_expired_decision_is_deleted_before_the_answer(f: Fixture) {
 }
 
 /// Its time is over: it counts for nothing.
-pub async fn an_expired_decision_may_be_made_again(f: Fixture) {
+pub async fn an_expired_decision_may_be_made_again(f: LeasesFixture) {
     let t = name("t");
     f.leases.decide(&t, Decision::Commit, f.ttl_ms()).await.unwrap();
     f.expire().await;
@@ -62,7 +62,7 @@ pub async fn an_expired_decision_may_be_made_again(f: Fixture) {
 }
 
 /// With a receipt each.
-pub async fn the_sweep_deletes_expired_decisions_only(f: Fixture) {
+pub async fn the_sweep_deletes_expired_decisions_only(f: LeasesFixture) {
     for id in ["t1", "t2"] {
         f.leases.decide(&name(id), Decision::Commit, f.ttl_ms()).await.unwrap();
     }

@@ -1,7 +1,7 @@
 //! What is over is cleared by whoever comes next, before anything else.
 
-use super::{Fixture, done, json, key, lost, name};
-use crate::leases::{Acquired, Decision, Expiry, LossReason, Subject, Token};
+use super::{LeasesFixture, done, json, key, lost, name};
+use crate::leases::{Acquired, Decision, Expiry, LeaseToken, LossReason, Subject};
 
 fn only(cleared: &[Expiry]) -> &Expiry {
     assert_eq!(cleared.len(), 1, "{cleared:?}");
@@ -9,13 +9,13 @@ fn only(cleared: &[Expiry]) -> &Expiry {
 }
 
 /// And gets the next token.
-pub async fn whoever_comes_next_clears_first(f: Fixture) {
+pub async fn whoever_comes_next_clears_first(f: LeasesFixture) {
     let k = key("k");
     let first = f.acquire(&k, "a").await;
     f.expire().await;
     let met = f.attempt(&k, "b").await;
     let Acquired::Granted(second) = met.answer else { panic!("it was over") };
-    assert_eq!((second.owner.as_str(), second.token), ("b", Token(2)));
+    assert_eq!((second.owner.as_str(), second.token), ("b", LeaseToken(2)));
     let expiry = only(&met.cleared);
     assert_eq!(expiry.subject, Subject::Lease(k.clone()));
     assert_eq!(expiry.deadline_ms, first.deadline_ms);
@@ -25,7 +25,7 @@ pub async fn whoever_comes_next_clears_first(f: Fixture) {
 }
 
 /// However little too late.
-pub async fn a_late_renewal_is_lost(f: Fixture) {
+pub async fn a_late_renewal_is_lost(f: LeasesFixture) {
     let k = key("k");
     let ticket = f.acquire(&k, "a").await.ticket();
     f.expire().await;
@@ -39,7 +39,7 @@ pub async fn a_late_renewal_is_lost(f: Fixture) {
 }
 
 /// It ran out; it was not released.
-pub async fn a_late_release_is_lost(f: Fixture) {
+pub async fn a_late_release_is_lost(f: LeasesFixture) {
     let ticket = f.acquire(&key("k"), "a").await.ticket();
     f.expire().await;
     let met = f.leases.release(&ticket).await.unwrap();
@@ -48,7 +48,7 @@ pub async fn a_late_release_is_lost(f: Fixture) {
 }
 
 /// The state is as it was.
-pub async fn a_late_state_is_lost(f: Fixture) {
+pub async fn a_late_state_is_lost(f: LeasesFixture) {
     let k = key("k");
     let ticket = f.acquire(&k, "a").await.ticket();
     done(f.set_state(&ticket, "in time").await);
@@ -60,7 +60,7 @@ pub async fn a_late_state_is_lost(f: Fixture) {
 }
 
 /// The one is an operation, the other a look.
-pub async fn describing_clears_and_peeking_does_not(f: Fixture) {
+pub async fn describing_clears_and_peeking_does_not(f: LeasesFixture) {
     let k = key("k");
     f.acquire(&k, "a").await;
     f.expire().await;
@@ -73,12 +73,12 @@ pub async fn describing_clears_and_peeking_does_not(f: Fixture) {
     let met = f.leases.describe(&k).await.unwrap();
     only(&met.cleared);
     let described = met.answer.unwrap();
-    assert_eq!((described.lease, described.expired, described.token), (None, false, Token(1)));
+    assert_eq!((described.lease, described.expired, described.token), (None, false, LeaseToken(1)));
     assert!(f.leases.describe(&k).await.unwrap().cleared.is_empty());
 }
 
 /// Through release, expiry, sweeping and describing.
-pub async fn trap_d5_tokens_only_grow(f: Fixture) {
+pub async fn trap_d5_tokens_only_grow(f: LeasesFixture) {
     let k = key("k");
     let released = f.acquire_long(&k, "a").await;
     done(f.leases.release(&released.ticket()).await.unwrap().answer);
@@ -90,14 +90,14 @@ pub async fn trap_d5_tokens_only_grow(f: Fixture) {
     f.leases.describe(&k).await.unwrap();
     let last = f.acquire_long(&k, "d").await;
     let tokens = [released.token, swept.token, described.token, last.token];
-    assert_eq!(tokens, [1, 2, 3, 4].map(Token));
+    assert_eq!(tokens, [1, 2, 3, 4].map(LeaseToken));
     for old in [&released, &swept, &described] {
         assert_eq!(lost(f.set_state(&old.ticket(), "old").await).why, LossReason::Superseded);
     }
 }
 
 /// The holder, a rival, a look: all say the same.
-pub async fn trap_d8_over_is_over_for_everybody(f: Fixture) {
+pub async fn trap_d8_over_is_over_for_everybody(f: LeasesFixture) {
     let [k, l] = [key("k"), key("l")];
     let ticket = f.acquire(&k, "a").await.ticket();
     f.acquire(&l, "a").await;
@@ -108,7 +108,7 @@ pub async fn trap_d8_over_is_over_for_everybody(f: Fixture) {
 }
 
 /// The sweeper, or whoever comes next, must not discard what was decided.
-pub async fn trap_d9_a_committed_stage_is_published(f: Fixture) {
+pub async fn trap_d9_a_committed_stage_is_published(f: LeasesFixture) {
     let k = key("k");
     let ticket = f.acquire(&k, "a").await.ticket();
     done(f.set_state(&ticket, "old").await);
@@ -122,7 +122,7 @@ pub async fn trap_d9_a_committed_stage_is_published(f: Fixture) {
 }
 
 /// Whoever clears undecided work decides: a late commit learns that it lost.
-pub async fn trap_d9_an_undecided_stage_is_rolled_back_for_good(f: Fixture) {
+pub async fn trap_d9_an_undecided_stage_is_rolled_back_for_good(f: LeasesFixture) {
     let k = key("k");
     let ticket = f.acquire(&k, "a").await.ticket();
     done(f.set_state(&ticket, "old").await);
@@ -135,7 +135,7 @@ pub async fn trap_d9_an_undecided_stage_is_rolled_back_for_good(f: Fixture) {
 }
 
 /// It need not be kept any longer, and nobody has deleted it: the work that waited for it still follows it.
-pub async fn trap_d9_a_decision_that_is_over_and_there_still_counts(f: Fixture) {
+pub async fn trap_d9_a_decision_that_is_over_and_there_still_counts(f: LeasesFixture) {
     let [k, l] = [key("k"), key("l")];
     let [a, b] = [f.acquire(&k, "a").await.ticket(), f.acquire(&l, "b").await.ticket()];
     done(f.stage(&a, "t", "new").await);
@@ -150,7 +150,7 @@ pub async fn trap_d9_a_decision_that_is_over_and_there_still_counts(f: Fixture) 
 }
 
 /// A release is an end like any other.
-pub async fn a_release_follows_the_decision(f: Fixture) {
+pub async fn a_release_follows_the_decision(f: LeasesFixture) {
     let [k, l] = [key("k"), key("l")];
     let [a, b] = [f.acquire_long(&k, "a").await.ticket(), f.acquire_long(&l, "b").await.ticket()];
     done(f.stage(&a, "t", "new").await);

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 /// One line of what a process saw.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Event {
+pub struct HistoryEvent {
     /// Which process, and which of its lives.
     pub who: String,
     pub key: String,
@@ -58,7 +58,7 @@ struct Held {
 
 /// Whether it can be true; `last` is each key's number at the end. The answer names what cannot be, or
 /// is how many leases were held.
-pub fn check(events: &[Event], last: &BTreeMap<String, u64>) -> Result<usize, String> {
+pub fn check(events: &[HistoryEvent], last: &BTreeMap<String, u64>) -> Result<usize, String> {
     let mut keys: BTreeMap<&str, BTreeMap<u64, Held>> = BTreeMap::new();
     for event in events {
         note(keys.entry(&event.key).or_default(), event)?;
@@ -71,7 +71,7 @@ pub fn check(events: &[Event], last: &BTreeMap<String, u64>) -> Result<usize, St
     Ok(keys.values().map(BTreeMap::len).sum())
 }
 
-fn note(holders: &mut BTreeMap<u64, Held>, event: &Event) -> Result<(), String> {
+fn note(holders: &mut BTreeMap<u64, Held>, event: &HistoryEvent) -> Result<(), String> {
     if let What::Granted { sent_ns, got_ns, until_ns } = event.what {
         let held = Held { who: event.who.clone(), sent_ns, got_ns, until_ns, found: None };
         return match holders.insert(event.token, held) {
@@ -143,19 +143,19 @@ fn check_counts(key: &str, holders: &BTreeMap<u64, Held>, last: u64) -> Result<(
 mod tests {
     use super::*;
 
-    fn event(who: &str, token: u64, what: What) -> Event {
-        Event { who: who.to_owned(), key: "k".to_owned(), token, what }
+    fn event(who: &str, token: u64, what: What) -> HistoryEvent {
+        HistoryEvent { who: who.to_owned(), key: "k".to_owned(), token, what }
     }
 
-    fn granted(who: &str, token: u64, from: u64, until_ns: u64) -> Event {
+    fn granted(who: &str, token: u64, from: u64, until_ns: u64) -> HistoryEvent {
         event(who, token, What::Granted { sent_ns: from - 1, got_ns: from, until_ns })
     }
 
-    fn judge(events: &[Event], last: u64) -> Result<usize, String> {
+    fn judge(events: &[HistoryEvent], last: u64) -> Result<usize, String> {
         check(events, &BTreeMap::from([("k".to_owned(), last)]))
     }
 
-    fn counted(who: &str, token: u64, found: u64) -> Event {
+    fn counted(who: &str, token: u64, found: u64) -> HistoryEvent {
         event(who, token, What::Counted { found })
     }
 
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn what_cannot_is_found() {
-        let wrong = |events: &[Event], last, word: &str| {
+        let wrong = |events: &[HistoryEvent], last, word: &str| {
             let said = judge(events, last).unwrap_err();
             assert!(said.contains(word), "{said}");
         };

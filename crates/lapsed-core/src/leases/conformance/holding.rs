@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use futures::future::join_all;
 
-use super::{Fixture, done, json, key, keys, lost, name};
+use super::{LeasesFixture, done, json, key, keys, lost, name};
 use crate::leases::{
-    Acquire, Acquired, Grant, HoldOptions, LeaseKey, LossReason, LostLease, Namespace, State,
-    Ticket, Token, Took,
+    AcquireRequest, Acquired, Grant, HoldAttempt, HoldOptions, LeaseKey, LeaseState, LeaseTicket,
+    LeaseToken, LossReason, LostLease, Namespace,
 };
 
 fn granted(acquired: Acquired) -> Grant {
@@ -26,27 +26,29 @@ fn held(acquired: Acquired) -> Grant {
 }
 
 /// The whole of it.
-pub async fn one_holds_and_the_others_are_told(f: Fixture) {
+pub async fn one_holds_and_the_others_are_told(f: LeasesFixture) {
     let k = key("k");
     assert_eq!(f.leases.peek(&k).await.unwrap(), None);
     assert_eq!(f.leases.describe(&k).await.unwrap().answer, None);
     let grant = f.acquire_long(&k, "a").await;
-    assert_eq!((grant.owner.as_str(), grant.token, grant.ttl_ms), ("a", Token(1), 3_600_000));
+    assert_eq!((grant.owner.as_str(), grant.token, grant.ttl_ms), ("a", LeaseToken(1), 3_600_000));
     assert!(grant.deadline_ms >= grant.now_ms + grant.ttl_ms - 1, "{grant:?}");
     let told = held(f.attempt(&k, "b").await.answer);
-    assert_eq!((told.owner.as_str(), told.token), ("a", Token(1)));
+    assert_eq!((told.owner.as_str(), told.token), ("a", LeaseToken(1)));
     let described = f.leases.describe(&k).await.unwrap().answer.unwrap();
-    assert_eq!((described.token, described.expired), (Token(1), false));
+    assert_eq!((described.token, described.expired), (LeaseToken(1), false));
     assert_eq!(described.lease.unwrap().owner, name("a"));
 }
 
 /// Eight ask for the same key at once.
-pub async fn of_many_at_once_one_wins(f: Fixture) {
+pub async fn of_many_at_once_one_wins(f: LeasesFixture) {
     for round in 0..3 {
         let k = key(&format!("k{round}"));
         let owners: Vec<String> = (0..8).map(|n| format!("o{n}")).collect();
-        let wishes: Vec<Acquire> =
-            owners.iter().map(|owner| Acquire { ttl_ms: 3_600_000, ..f.wish(&k, owner) }).collect();
+        let wishes: Vec<AcquireRequest> = owners
+            .iter()
+            .map(|owner| AcquireRequest { ttl_ms: 3_600_000, ..f.wish(&k, owner) })
+            .collect();
         let answers = join_all(wishes.iter().map(|wish| f.leases.acquire(wish))).await;
         let winners: Vec<Grant> = answers
             .into_iter()
@@ -61,34 +63,34 @@ pub async fn of_many_at_once_one_wins(f: Fixture) {
 }
 
 /// And the next holder gets a larger one.
-pub async fn a_release_frees_the_key_and_keeps_the_token(f: Fixture) {
+pub async fn a_release_frees_the_key_and_keeps_the_token(f: LeasesFixture) {
     let k = key("k");
     let first = f.acquire_long(&k, "a").await;
     done(f.leases.release(&first.ticket()).await.unwrap().answer);
     let free = f.peek(&k).await;
-    assert_eq!((free.token, free.lease), (Token(1), None));
+    assert_eq!((free.token, free.lease), (LeaseToken(1), None));
     let again = lost(f.leases.release(&first.ticket()).await.unwrap().answer);
-    assert_eq!((again.why, again.token, again.holder), (LossReason::Ended, Token(1), None));
-    assert_eq!(f.acquire_long(&k, "b").await.token, Token(2));
+    assert_eq!((again.why, again.token, again.holder), (LossReason::Ended, LeaseToken(1), None));
+    assert_eq!(f.acquire_long(&k, "b").await.token, LeaseToken(2));
     let late = lost(f.leases.release(&first.ticket()).await.unwrap().answer);
     assert_eq!((late.why, late.holder), (LossReason::Superseded, Some(name("b"))));
 }
 
 /// Its answer was lost, say.
-pub async fn a_repeated_request_gets_the_same_answer(f: Fixture) {
+pub async fn a_repeated_request_gets_the_same_answer(f: LeasesFixture) {
     let k = key("k");
-    let wish = Acquire { request: Some(name("r")), ttl_ms: 3_600_000, ..f.wish(&k, "a") };
+    let wish = AcquireRequest { request: Some(name("r")), ttl_ms: 3_600_000, ..f.wish(&k, "a") };
     let first = granted(f.leases.acquire(&wish).await.unwrap().answer);
     let again = granted(f.leases.acquire(&wish).await.unwrap().answer);
     assert_eq!((first.token, first.deadline_ms), (again.token, again.deadline_ms));
-    let other = Acquire { request: Some(name("s")), ..wish.clone() };
-    assert_eq!(held(f.leases.acquire(&other).await.unwrap().answer).token, Token(1));
-    let plain = Acquire { request: None, ..wish };
-    assert_eq!(held(f.leases.acquire(&plain).await.unwrap().answer).token, Token(1));
+    let other = AcquireRequest { request: Some(name("s")), ..wish.clone() };
+    assert_eq!(held(f.leases.acquire(&other).await.unwrap().answer).token, LeaseToken(1));
+    let plain = AcquireRequest { request: None, ..wish };
+    assert_eq!(held(f.leases.acquire(&plain).await.unwrap().answer).token, LeaseToken(1));
 }
 
 /// And so it outlives its first deadline.
-pub async fn a_renewal_moves_the_deadline(f: Fixture) {
+pub async fn a_renewal_moves_the_deadline(f: LeasesFixture) {
     let k = key("k");
     let grant = f.acquire(&k, "a").await;
     let renewed = done(f.leases.renew(&grant.ticket(), Some(3_600_000)).await.unwrap().answer);
@@ -101,9 +103,9 @@ pub async fn a_renewal_moves_the_deadline(f: Fixture) {
 }
 
 /// Neither one that was never granted, nor an old one.
-pub async fn a_token_that_holds_nothing_changes_nothing(f: Fixture) {
+pub async fn a_token_that_holds_nothing_changes_nothing(f: LeasesFixture) {
     let k = key("k");
-    let never = Ticket { key: k.clone(), token: Token(1) };
+    let never = LeaseTicket { key: k.clone(), token: LeaseToken(1) };
     assert_eq!(lost(f.leases.renew(&never, None).await.unwrap().answer).why, LossReason::Unknown);
     assert_eq!(f.leases.peek(&k).await.unwrap(), None, "asking made nothing");
     let old = f.acquire_long(&k, "a").await.ticket();
@@ -111,8 +113,8 @@ pub async fn a_token_that_holds_nothing_changes_nothing(f: Fixture) {
     let new = f.acquire_long(&k, "b").await.ticket();
     done(f.set_state(&new, "b's").await);
     let before = f.peek(&k).await;
-    for token in [Token(0), old.token, Token(7), Token(u64::MAX)] {
-        let ticket = Ticket { key: k.clone(), token };
+    for token in [LeaseToken(0), old.token, LeaseToken(7), LeaseToken(u64::MAX)] {
+        let ticket = LeaseTicket { key: k.clone(), token };
         lost(f.leases.renew(&ticket, None).await.unwrap().answer);
         lost(f.leases.release(&ticket).await.unwrap().answer);
         lost(f.set_state(&ticket, "stolen").await);
@@ -124,7 +126,7 @@ pub async fn a_token_that_holds_nothing_changes_nothing(f: Fixture) {
 }
 
 /// The state stays when the lease goes.
-pub async fn the_holder_alone_changes_the_state(f: Fixture) {
+pub async fn the_holder_alone_changes_the_state(f: LeasesFixture) {
     let k = key("k");
     let first = f.acquire_long(&k, "a").await.ticket();
     done(f.set_state(&first, "one").await);
@@ -136,19 +138,19 @@ pub async fn the_holder_alone_changes_the_state(f: Fixture) {
     assert_eq!(f.peek(&k).await.state, None);
 }
 
-pub async fn a_state_may_be_bytes(f: Fixture) {
+pub async fn a_state_may_be_bytes(f: LeasesFixture) {
     let k = key("k");
     let ticket = f.acquire_long(&k, "a").await.ticket();
-    let state = State::Bytes((0..=255).collect());
+    let state = LeaseState::Bytes((0..=255).collect());
     done(f.leases.set_state(&ticket, Some(&state)).await.unwrap().answer);
     assert_eq!(f.peek(&k).await.state, Some(state));
-    let large = State::Bytes(vec![7; crate::leases::STATE_BYTES_MAX]);
+    let large = LeaseState::Bytes(vec![7; crate::leases::STATE_BYTES_MAX]);
     done(f.leases.set_state(&ticket, Some(&large)).await.unwrap().answer);
     assert_eq!(f.peek(&k).await.state, Some(large));
 }
 
 /// Whatever its characters mean to the store.
-pub async fn any_key_is_safe(f: Fixture) {
+pub async fn any_key_is_safe(f: LeasesFixture) {
     let long = "ü".repeat(128);
     let odd = [
         "a/b",
@@ -173,7 +175,7 @@ pub async fn any_key_is_safe(f: Fixture) {
     ];
     for text in odd {
         let grant = f.acquire_long(&key(text), "a").await;
-        assert_eq!((grant.key.as_str(), grant.token), (text, Token(1)), "{text:?}");
+        assert_eq!((grant.key.as_str(), grant.token), (text, LeaseToken(1)), "{text:?}");
     }
     for text in odd {
         assert_eq!(f.peek(&key(text)).await.key.as_str(), text);
@@ -189,12 +191,12 @@ pub async fn any_key_is_safe(f: Fixture) {
 }
 
 /// In any order that is kept from page to page.
-pub async fn keys_are_listed_in_pages(f: Fixture) {
+pub async fn keys_are_listed_in_pages(f: LeasesFixture) {
     let all: Vec<String> = (0..7).map(|n| format!("k{n}")).collect();
     for text in &all {
         f.acquire_long(&key(text), "a").await;
     }
-    let released = Ticket { key: key("k3"), token: Token(1) };
+    let released = LeaseTicket { key: key("k3"), token: LeaseToken(1) };
     done(f.leases.release(&released).await.unwrap().answer);
     let namespace = Namespace::new("n").unwrap();
     let mut seen = Vec::new();
@@ -215,10 +217,10 @@ pub async fn keys_are_listed_in_pages(f: Fixture) {
 }
 
 /// The same key in two of them is two keys.
-pub async fn namespaces_are_apart(f: Fixture) {
+pub async fn namespaces_are_apart(f: LeasesFixture) {
     for namespace in ["blue", "green", "red"] {
         let grant = f.acquire_long(&LeaseKey::new(namespace, "k").unwrap(), namespace).await;
-        assert_eq!(grant.token, Token(1));
+        assert_eq!(grant.token, LeaseToken(1));
     }
     let listed = f.leases.namespaces(None, 10).await.unwrap();
     let listed: Vec<&str> = listed.iter().map(Namespace::as_str).collect();
@@ -232,11 +234,11 @@ pub async fn namespaces_are_apart(f: Fixture) {
 }
 
 /// Both of them, one after the other.
-pub async fn whoever_waits_gets_it_when_it_is_free(f: Fixture) {
+pub async fn whoever_waits_gets_it_when_it_is_free(f: LeasesFixture) {
     let (k, system) = (key("k"), f.system());
     let holder = f.acquire_long(&k, "holder").await;
     let wait = |owner: &'static str| {
-        let wish = Acquire { ttl_ms: 3_600_000, ..f.wish(&k, owner) };
+        let wish = AcquireRequest { ttl_ms: 3_600_000, ..f.wish(&k, owner) };
         let system = system.clone();
         tokio::spawn(async move { system.acquire(&wish, Duration::from_secs(120)).await })
     };
@@ -247,30 +249,30 @@ pub async fn whoever_waits_gets_it_when_it_is_free(f: Fixture) {
         futures::future::Either::Right((winner, other)) => (winner, other),
     };
     let winner = granted(winner.unwrap().unwrap());
-    assert_eq!(winner.token, Token(2));
+    assert_eq!(winner.token, LeaseToken(2));
     assert!(!other.is_finished(), "one at a time");
     done(f.leases.release(&winner.ticket()).await.unwrap().answer);
     let last = granted(other.await.unwrap().unwrap());
-    assert_eq!(last.token, Token(3));
+    assert_eq!(last.token, LeaseToken(3));
     assert_ne!(last.owner, winner.owner);
 }
 
 /// And nothing has changed.
-pub async fn whoever_waits_in_vain_is_told_who_holds_it(f: Fixture) {
+pub async fn whoever_waits_in_vain_is_told_who_holds_it(f: LeasesFixture) {
     let (k, system) = (key("k"), f.system());
     f.acquire_long(&k, "holder").await;
     let wish = f.wish(&k, "w");
     let told = held(system.acquire(&wish, Duration::from_millis(400)).await.unwrap());
-    assert_eq!((told.owner.as_str(), told.token), ("holder", Token(1)));
-    assert_eq!(f.token(&k).await, Token(1));
+    assert_eq!((told.owner.as_str(), told.token), ("holder", LeaseToken(1)));
+    assert_eq!(f.token(&k).await, LeaseToken(1));
 }
 
 /// Past its first deadline, and not past its release.
-pub async fn a_hold_renews_by_itself(f: Fixture) {
+pub async fn a_hold_renews_by_itself(f: LeasesFixture) {
     let (k, system) = (key("k"), f.system());
     let wish = f.wish(&k, "a");
     let options = HoldOptions { every: Some(Duration::from_millis(200)), ..HoldOptions::default() };
-    let Took::Hold(hold) = system.hold(&wish, Duration::ZERO, options).await.unwrap() else {
+    let HoldAttempt::Hold(hold) = system.hold(&wish, Duration::ZERO, options).await.unwrap() else {
         panic!("nobody holds it")
     };
     let first = f.peek(&k).await.lease.unwrap().deadline_ms;
@@ -284,23 +286,23 @@ pub async fn a_hold_renews_by_itself(f: Fixture) {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert!(renewed && hold.is_held(), "it was renewed");
-    assert_eq!(hold.token(), Token(1));
-    let Took::Held(told) =
+    assert_eq!(hold.token(), LeaseToken(1));
+    let HoldAttempt::Held(told) =
         system.hold(&wish, Duration::ZERO, HoldOptions::default()).await.unwrap()
     else {
         panic!("it is held")
     };
-    assert_eq!(told.token, Token(1));
+    assert_eq!(told.token, LeaseToken(1));
     done(hold.release().await.unwrap());
     assert_eq!(f.peek(&k).await.lease, None);
 }
 
 /// Somebody let go of it behind its back.
-pub async fn a_hold_knows_that_it_was_lost(f: Fixture) {
+pub async fn a_hold_knows_that_it_was_lost(f: LeasesFixture) {
     let (k, system) = (key("k"), f.system());
     let options = HoldOptions { every: Some(Duration::from_millis(200)), ..HoldOptions::default() };
-    let wish = Acquire { ttl_ms: 3_600_000, ..f.wish(&k, "a") };
-    let Took::Hold(hold) = system.hold(&wish, Duration::ZERO, options).await.unwrap() else {
+    let wish = AcquireRequest { ttl_ms: 3_600_000, ..f.wish(&k, "a") };
+    let HoldAttempt::Hold(hold) = system.hold(&wish, Duration::ZERO, options).await.unwrap() else {
         panic!("nobody holds it")
     };
     assert!(hold.is_held());
@@ -315,7 +317,7 @@ pub async fn a_hold_knows_that_it_was_lost(f: Fixture) {
 }
 
 /// And looking changes nothing.
-pub async fn why_is_told_in_words(f: Fixture) {
+pub async fn why_is_told_in_words(f: LeasesFixture) {
     use crate::system::System;
     let system = f.system();
     let [held, over, free] = [key("held"), key("over"), key("free")];

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use super::{Fixture, done, json, key, lost, name, unique};
-use crate::leases::{Decision, Removed, Token};
+use super::{LeasesFixture, done, json, key, lost, name, unique};
+use crate::leases::{Decision, LeaseToken, RemovedLease};
 use crate::receipt::Reason;
-use crate::sweep::{Act, Batch, BatchId, Outcome};
+use crate::sweep::{Batch, BatchId, Outcome, PassMode};
 use crate::system::Restored;
 
 /// Whose clock, how late, what was removed.
-pub async fn receipts_carry_the_evidence(f: Fixture) {
+pub async fn receipts_carry_the_evidence(f: LeasesFixture) {
     let k = key("k");
     let grant = f.acquire(&k, "a").await;
     f.ripen().await;
@@ -23,15 +23,15 @@ pub async fn receipts_carry_the_evidence(f: Fixture) {
     assert!(receipt.evidence.judged_ms >= grant.deadline_ms);
     let late = receipt.evidence.judged_ms - receipt.evidence.deadline_ms;
     assert_eq!(receipt.evidence.late_ms, late);
-    let removed: Removed = serde_json::from_value(receipt.removed.clone()).unwrap();
-    let Removed::Lease(cleared) = removed else { panic!("{removed:?}") };
-    assert_eq!((cleared.token, cleared.lease.owner), (Token(1), name("a")));
+    let removed: RemovedLease = serde_json::from_value(receipt.removed.clone()).unwrap();
+    let RemovedLease::Lease(cleared) = removed else { panic!("{removed:?}") };
+    assert_eq!((cleared.token, cleared.lease.owner), (LeaseToken(1), name("a")));
     let one = f.store.receipt(f.leases.system(), receipt.id.seq).await.unwrap();
     assert_eq!(one.as_ref(), Some(receipt));
 }
 
 /// At the latest after the next pass.
-pub async fn what_an_operation_cleared_has_its_receipt_too(f: Fixture) {
+pub async fn what_an_operation_cleared_has_its_receipt_too(f: LeasesFixture) {
     let k = key("k");
     f.acquire(&k, "a").await;
     f.expire().await;
@@ -56,7 +56,7 @@ pub async fn what_an_operation_cleared_has_its_receipt_too(f: Fixture) {
 }
 
 /// Operations and sweepers at the same time.
-pub async fn each_token_has_one_receipt_at_the_most(f: Fixture) {
+pub async fn each_token_has_one_receipt_at_the_most(f: LeasesFixture) {
     let all: Vec<_> = (0..8).map(|n| key(&format!("k{n}"))).collect();
     f.acquire_all(&all, "dead").await;
     f.ripen().await;
@@ -72,14 +72,14 @@ pub async fn each_token_has_one_receipt_at_the_most(f: Fixture) {
 }
 
 /// Its receipts tell; and what was not carried out never is.
-pub async fn what_was_in_doubt_is_settled_by_batch(f: Fixture) {
+pub async fn what_was_in_doubt_is_settled_by_batch(f: LeasesFixture) {
     f.acquire_all(&[key("a"), key("b")], "dead").await;
     f.ripen().await;
     let suspects = f.suspects().await;
     let batch = |id: &BatchId| Batch {
         id: id.clone(),
         suspects: suspects.clone(),
-        act: Act::Reclaim,
+        act: PassMode::Reclaim,
         term: None,
     };
     let never = BatchId { sweeper: unique("s").into(), number: 1 };
@@ -98,7 +98,7 @@ pub async fn what_was_in_doubt_is_settled_by_batch(f: Fixture) {
 }
 
 /// The old one stays dead.
-pub async fn restoring_a_lease_grants_a_new_token(f: Fixture) {
+pub async fn restoring_a_lease_grants_a_new_token(f: LeasesFixture) {
     let k = key("k");
     let old = f.acquire(&k, "a").await.ticket();
     done(f.set_state(&old, "kept").await);
@@ -111,7 +111,7 @@ pub async fn restoring_a_lease_grants_a_new_token(f: Fixture) {
     };
     assert_eq!((what.as_str(), owner.as_str(), incarnation), ("n/k", "a", 2));
     let now = f.peek(&k).await;
-    assert_eq!((now.token, now.state), (Token(2), Some(json("kept"))));
+    assert_eq!((now.token, now.state), (LeaseToken(2), Some(json("kept"))));
     assert_eq!(now.lease.unwrap().ttl_ms, f.ttl_ms());
     lost(f.set_state(&old, "zombie").await);
     assert!(matches!(f.leases.restore(seq).await.unwrap(), Restored::Refused { .. }), "once");
@@ -120,7 +120,7 @@ pub async fn restoring_a_lease_grants_a_new_token(f: Fixture) {
 }
 
 /// Even if it is free again.
-pub async fn restoring_is_refused_when_somebody_has_held_it_since(f: Fixture) {
+pub async fn restoring_is_refused_when_somebody_has_held_it_since(f: LeasesFixture) {
     let k = key("k");
     f.acquire(&k, "a").await;
     f.ripen().await;
@@ -131,12 +131,12 @@ pub async fn restoring_is_refused_when_somebody_has_held_it_since(f: Fixture) {
     assert!(refused(f.leases.restore(seq).await.unwrap()));
     done(f.leases.release(&next).await.unwrap().answer);
     assert!(refused(f.leases.restore(seq).await.unwrap()));
-    assert_eq!(f.token(&k).await, Token(2));
+    assert_eq!(f.token(&k).await, LeaseToken(2));
     assert!(refused(f.leases.restore(seq + 1_000_000).await.unwrap()), "no such receipt");
 }
 
 /// Unless it was decided again since.
-pub async fn restoring_a_decision_makes_it_again(f: Fixture) {
+pub async fn restoring_a_decision_makes_it_again(f: LeasesFixture) {
     for id in ["t", "u"] {
         f.leases.decide(&name(id), Decision::Commit, f.ttl_ms()).await.unwrap();
     }

@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use futures::future::join;
 
-use super::{Fixture, done, json, key, keys, policy, subjects};
-use crate::leases::{Acquired, Decision, LeaseKey, Token};
+use super::{LeasesFixture, done, json, key, keys, policy, subjects};
+use crate::leases::{Acquired, Decision, LeaseKey, LeaseToken};
 use crate::receipt::Reason;
-use crate::schedule::Stop;
-use crate::sweep::brake::Setting;
+use crate::schedule::StopSignal;
+use crate::sweep::brake::BrakeSetting;
 use crate::sweep::policy::Policy;
-use crate::sweep::{Act, Batch, BatchId, Outcome, Refusal, Stopped};
+use crate::sweep::{Batch, BatchId, Outcome, PassMode, Refusal, Stopped};
 
 /// The whole of it.
-pub async fn what_is_over_is_cleared_and_the_living_are_not(f: Fixture) {
+pub async fn what_is_over_is_cleared_and_the_living_are_not(f: LeasesFixture) {
     f.acquire_all(&keys(&["a", "b", "c"]), "dead").await;
     f.acquire_long(&key("x"), "live").await;
     assert!(f.suspects().await.is_empty(), "their time runs");
@@ -27,7 +27,7 @@ pub async fn what_is_over_is_cleared_and_the_living_are_not(f: Fixture) {
     assert_eq!((report.reclaimed, report.stopped), (3, Stopped::Done), "{report:?}");
     for k in keys(&["a", "b", "c"]) {
         let cleared = f.peek(&k).await;
-        assert_eq!((cleared.lease, cleared.token), (None, Token(1)));
+        assert_eq!((cleared.lease, cleared.token), (None, LeaseToken(1)));
     }
     assert!(f.peek(&key("x")).await.lease.is_some());
     let again = f.sweep().await;
@@ -35,7 +35,7 @@ pub async fn what_is_over_is_cleared_and_the_living_are_not(f: Fixture) {
 }
 
 /// Its entry in the index said an earlier time; it must not be forgotten with that entry.
-pub async fn trap_d1_what_was_renewed_is_found_later(f: Fixture) {
+pub async fn trap_d1_what_was_renewed_is_found_later(f: LeasesFixture) {
     let k = key("k");
     let ticket = f.acquire(&k, "a").await.ticket();
     let renewed = f.ttl_ms() * 2 + f.coarse.as_millis() as u64;
@@ -49,7 +49,7 @@ pub async fn trap_d1_what_was_renewed_is_found_later(f: Fixture) {
 }
 
 /// It was over when the page was read, say the index; it was renewed in time all the same.
-pub async fn a_renewal_before_the_decisive_step_wins(f: Fixture) {
+pub async fn a_renewal_before_the_decisive_step_wins(f: LeasesFixture) {
     let [k, l] = [key("k"), key("l")];
     f.acquire(&k, "a").await;
     f.acquire(&l, "b").await;
@@ -69,7 +69,7 @@ pub async fn a_renewal_before_the_decisive_step_wins(f: Fixture) {
 }
 
 /// Cleared by somebody else, who holds it now.
-pub async fn a_new_holder_before_the_decisive_step_wins(f: Fixture) {
+pub async fn a_new_holder_before_the_decisive_step_wins(f: LeasesFixture) {
     let k = key("k");
     f.acquire(&k, "a").await;
     f.ripen().await;
@@ -82,7 +82,7 @@ pub async fn a_new_holder_before_the_decisive_step_wins(f: Fixture) {
 }
 
 /// Whatever its index still says.
-pub async fn what_was_released_leaves_nothing_to_do(f: Fixture) {
+pub async fn what_was_released_leaves_nothing_to_do(f: LeasesFixture) {
     let ticket = f.acquire(&key("k"), "a").await.ticket();
     done(f.leases.release(&ticket).await.unwrap().answer);
     f.ripen().await;
@@ -93,7 +93,7 @@ pub async fn what_was_released_leaves_nothing_to_do(f: Fixture) {
 }
 
 /// A pass that may do little, again and again, reaches all of them.
-pub async fn trap_d6_every_namespace_gets_its_turn(f: Fixture) {
+pub async fn trap_d6_every_namespace_gets_its_turn(f: LeasesFixture) {
     for namespace in ["a", "b", "c"] {
         for n in 0..4 {
             f.acquire(&LeaseKey::new(namespace, &format!("k{n}")).unwrap(), "dead").await;
@@ -101,17 +101,17 @@ pub async fn trap_d6_every_namespace_gets_its_turn(f: Fixture) {
     }
     f.ripen().await;
     let sweeper = f.sweeper("s", Policy { max_ops: Some(5), batch: 2, ..policy() });
-    let (_stopper, stop) = Stop::channel();
+    let (_stopper, stop) = StopSignal::channel();
     let mut reclaimed = 0;
     for _ in 0..6 {
-        reclaimed += sweeper.pass(Act::Reclaim, 0, &stop).await.reclaimed;
+        reclaimed += sweeper.pass(PassMode::Reclaim, 0, &stop).await.reclaimed;
     }
     assert_eq!(reclaimed, 12);
     assert_eq!(f.receipts().await.len(), 12);
 }
 
 /// The refused stay where they are, the others go.
-pub async fn trap_d7_one_refusal_does_not_stop_the_others(f: Fixture) {
+pub async fn trap_d7_one_refusal_does_not_stop_the_others(f: LeasesFixture) {
     f.acquire_all(&keys(&["a", "b", "c", "d"]), "dead").await;
     f.ripen().await;
     let suspects = f.suspects().await;
@@ -122,7 +122,7 @@ pub async fn trap_d7_one_refusal_does_not_stop_the_others(f: Fixture) {
     assert!(f.peek(&key("b")).await.lease.is_some());
     // It is not lost: when its time is over it is found.
     let ticket = f.peek(&key("b")).await;
-    let ticket = crate::leases::Ticket { key: key("b"), token: ticket.token };
+    let ticket = crate::leases::LeaseTicket { key: key("b"), token: ticket.token };
     done(f.leases.release(&ticket).await.unwrap().answer);
     f.acquire(&key("b"), "dead").await;
     f.ripen().await;
@@ -130,7 +130,7 @@ pub async fn trap_d7_one_refusal_does_not_stop_the_others(f: Fixture) {
 }
 
 /// Committed work is published by the sweep, too; undecided work is rolled back for good.
-pub async fn trap_d9_the_sweep_follows_the_decision(f: Fixture) {
+pub async fn trap_d9_the_sweep_follows_the_decision(f: LeasesFixture) {
     let [k, l] = [key("k"), key("l")];
     let a = f.acquire(&k, "a").await.ticket();
     let b = f.acquire(&l, "b").await.ticket();
@@ -146,17 +146,17 @@ pub async fn trap_d9_the_sweep_follows_the_decision(f: Fixture) {
 }
 
 /// In the middle of a page, and nothing is skipped.
-pub async fn trap_d11_a_pass_that_stops_early_resumes(f: Fixture) {
+pub async fn trap_d11_a_pass_that_stops_early_resumes(f: LeasesFixture) {
     let all: Vec<LeaseKey> = (0..10).map(|n| key(&format!("k{n}"))).collect();
     f.acquire_all(&all, "dead").await;
     f.ripen().await;
     let sweeper = f.sweeper("s", Policy { max_ops: Some(3), batch: 2, ..policy() });
-    let (_stopper, stop) = Stop::channel();
-    let first = sweeper.pass(Act::Reclaim, 0, &stop).await;
+    let (_stopper, stop) = StopSignal::channel();
+    let first = sweeper.pass(PassMode::Reclaim, 0, &stop).await;
     assert_eq!((first.reclaimed, first.stopped), (3, Stopped::Ops), "{first:?}");
     let mut reclaimed = first.reclaimed;
     for _ in 0..4 {
-        reclaimed += sweeper.pass(Act::Reclaim, 0, &stop).await.reclaimed;
+        reclaimed += sweeper.pass(PassMode::Reclaim, 0, &stop).await.reclaimed;
     }
     assert_eq!(reclaimed, 10);
     let receipts = f.receipts().await;
@@ -164,17 +164,17 @@ pub async fn trap_d11_a_pass_that_stops_early_resumes(f: Fixture) {
     assert_eq!((receipts.len(), distinct.len()), (10, 10));
 }
 
-pub async fn two_sweepers_count_exactly(f: Fixture) {
+pub async fn two_sweepers_count_exactly(f: LeasesFixture) {
     let all: Vec<LeaseKey> = (0..12).map(|n| key(&format!("k{n}"))).collect();
     f.acquire_all(&all, "dead").await;
     f.ripen().await;
     let policy = Policy { batch: 3, ..policy() };
-    let one = f.pass("one", Act::Reclaim, policy.clone());
-    let (one, other) = join(one, f.pass("other", Act::Reclaim, policy.clone())).await;
+    let one = f.pass("one", PassMode::Reclaim, policy.clone());
+    let (one, other) = join(one, f.pass("other", PassMode::Reclaim, policy.clone())).await;
     let mut reclaimed = one.reclaimed + other.reclaimed;
     // Where both met one of them may have stepped back: the next pass is alone.
     for _ in 0..3 {
-        reclaimed += f.pass("last", Act::Reclaim, policy.clone()).await.reclaimed;
+        reclaimed += f.pass("last", PassMode::Reclaim, policy.clone()).await.reclaimed;
     }
     assert_eq!(reclaimed, 12, "{one:?} {other:?}");
     let receipts = f.receipts().await;
@@ -183,10 +183,10 @@ pub async fn two_sweepers_count_exactly(f: Fixture) {
 }
 
 /// The same suspects, the same guard.
-pub async fn a_dry_run_lists_what_a_pass_does_and_changes_nothing(f: Fixture) {
+pub async fn a_dry_run_lists_what_a_pass_does_and_changes_nothing(f: LeasesFixture) {
     f.acquire_all(&keys(&["a", "b"]), "dead").await;
     f.ripen().await;
-    let dry = f.pass("dry", Act::DryRun, policy()).await;
+    let dry = f.pass("dry", PassMode::DryRun, policy()).await;
     assert_eq!((dry.reclaimed, dry.dry_run), (2, true), "{dry:?}");
     assert!(f.peek(&key("a")).await.expired, "nothing was changed");
     assert!(f.receipts().await.is_empty());
@@ -199,7 +199,7 @@ pub async fn a_dry_run_lists_what_a_pass_does_and_changes_nothing(f: Fixture) {
 }
 
 /// However often it is named.
-pub async fn the_same_suspect_twice_in_a_batch_counts_once(f: Fixture) {
+pub async fn the_same_suspect_twice_in_a_batch_counts_once(f: LeasesFixture) {
     f.acquire(&key("k"), "dead").await;
     f.ripen().await;
     let mut suspects = f.suspects().await;
@@ -211,20 +211,20 @@ pub async fn the_same_suspect_twice_in_a_batch_counts_once(f: Fixture) {
 }
 
 /// The operator's word stands above all.
-pub async fn a_held_brake_spares_all(f: Fixture) {
+pub async fn a_held_brake_spares_all(f: LeasesFixture) {
     f.acquire(&key("k"), "dead").await;
     f.ripen().await;
     assert!(f.suspects_within(Some(0)).await.is_empty());
-    f.set_brake(Setting::Hold).await;
+    f.set_brake(BrakeSetting::Hold).await;
     let held = f.sweep().await;
     assert_eq!((held.reclaimed, held.stopped), (0, Stopped::Brake), "{held:?}");
     assert!(f.peek(&key("k")).await.expired);
-    f.set_brake(Setting::Auto).await;
+    f.set_brake(BrakeSetting::Auto).await;
     assert_eq!(f.sweep().await.reclaimed, 1);
 }
 
 /// It was the leader, stood still, and acts on what it saw before.
-pub async fn trap_x5_a_stalled_leader_is_refused_by_the_store(f: Fixture) {
+pub async fn trap_x5_a_stalled_leader_is_refused_by_the_store(f: LeasesFixture) {
     let system = f.leases.system().clone();
     let first = f.store.campaign(&system, "one", 1_000).await.unwrap().unwrap();
     f.acquire(&key("k"), "dead").await;
@@ -237,7 +237,7 @@ pub async fn trap_x5_a_stalled_leader_is_refused_by_the_store(f: Fixture) {
     let batch = |term| Batch {
         id: BatchId { sweeper: super::unique("leader").into(), number: 1 },
         suspects: suspects.clone(),
-        act: Act::Reclaim,
+        act: PassMode::Reclaim,
         term: Some(term),
     };
     let stale = f.leases.reclaim(batch(first.number)).await.unwrap();

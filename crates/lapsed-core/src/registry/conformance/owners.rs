@@ -1,10 +1,10 @@
 //! Lives: begun, beaten, ended, told.
 
-use super::{Fixture, name, names};
+use super::{RegistryFixture, name, names};
 use crate::error::Error;
 use crate::owner::{Claim, Ending, Incarnation, Lost};
 use crate::receipt::Reason;
-use crate::registry::{Registered, Take};
+use crate::registry::{Registered, TakePolicy};
 
 fn lost<T: std::fmt::Debug>(answer: crate::Result<T>) -> Lost {
     match answer {
@@ -14,7 +14,7 @@ fn lost<T: std::fmt::Debug>(answer: crate::Result<T>) -> Lost {
 }
 
 /// A beat moves the deadline; without one it stays.
-pub async fn beats_prolong_a_life(f: Fixture) {
+pub async fn beats_prolong_a_life(f: RegistryFixture) {
     let claim = f.start("i-1").await;
     let before = f.registry.owner(&claim).await.unwrap().unwrap().due_ms;
     (f.advance)(f.ttl / 2).await;
@@ -25,7 +25,7 @@ pub async fn beats_prolong_a_life(f: Fixture) {
 }
 
 /// No ceremony for whoever only has a name; and the second beat is the same life.
-pub async fn the_first_beat_of_a_new_name_starts_it(f: Fixture) {
+pub async fn the_first_beat_of_a_new_name_starts_it(f: RegistryFixture) {
     let claim = Claim::newest(name("i-1"));
     let first = f.registry.beat(&claim).await.unwrap();
     let second = f.registry.beat(&claim).await.unwrap();
@@ -41,18 +41,18 @@ pub async fn the_first_beat_of_a_new_name_starts_it(f: Fixture) {
 }
 
 /// Neither a number out of the air nor somebody else's.
-pub async fn an_incarnation_nobody_knows_is_lost(f: Fixture) {
+pub async fn an_incarnation_nobody_knows_is_lost(f: RegistryFixture) {
     let claim = f.start("i-1").await;
     let wrong = Claim::exact(name("i-1"), Incarnation(999));
     assert_eq!(lost(f.registry.beat(&wrong).await).ending, None);
     let other = Claim::exact(name("i-2"), claim.incarnation.unwrap());
     lost(f.registry.beat(&other).await);
-    lost(f.registry.register(&other, &names(&["k"]), Take::Always).await);
+    lost(f.registry.register(&other, &names(&["k"]), TakePolicy::Always).await);
     assert_eq!(f.holder("k").await, None);
 }
 
 /// Whoever starts: each life has a larger number than every one before.
-pub async fn incarnations_only_grow(f: Fixture) {
+pub async fn incarnations_only_grow(f: RegistryFixture) {
     let mut last = Incarnation(0);
     for owner in ["a", "b", "a", "c", "a"] {
         let next = f.start(owner).await.incarnation.unwrap();
@@ -63,7 +63,7 @@ pub async fn incarnations_only_grow(f: Fixture) {
 
 /// The process is restarted under its old name: its beats keep its own entries, not those of the
 /// one before, whose death they do not hide.
-pub async fn trap_a3_a_restarted_owner_neither_inherits_nor_hides(f: Fixture) {
+pub async fn trap_a3_a_restarted_owner_neither_inherits_nor_hides(f: RegistryFixture) {
     f.holding("i-1", &["old-1", "old-2"]).await;
     let reborn = f.holding("i-1", &["new-1"]).await;
     f.outlive(&[&reborn]).await;
@@ -74,13 +74,14 @@ pub async fn trap_a3_a_restarted_owner_neither_inherits_nor_hides(f: Fixture) {
 }
 
 /// A life counts from its start: what it registers before its first beat is safe.
-pub async fn trap_a3_a_new_life_may_register_before_its_first_beat(f: Fixture) {
+pub async fn trap_a3_a_new_life_may_register_before_its_first_beat(f: RegistryFixture) {
     let claim = f.holding("i-1", &["k"]).await;
     (f.advance)(f.ttl / 2).await;
     assert_eq!(f.sweep("s").await.reclaimed, 0);
     assert_eq!(f.holder("k").await, claim.incarnation);
     let unheard_of = Claim::newest(name("i-2"));
-    let answer = f.registry.register(&unheard_of, &names(&["k-2"]), Take::Always).await.unwrap();
+    let answer =
+        f.registry.register(&unheard_of, &names(&["k-2"]), TakePolicy::Always).await.unwrap();
     assert!(answer.started.is_some());
     assert_eq!(f.sweep("s").await.reclaimed, 0);
     assert_eq!(f.holder("k-2").await, Some(answer.incarnation));
@@ -88,7 +89,7 @@ pub async fn trap_a3_a_new_life_may_register_before_its_first_beat(f: Fixture) {
 
 /// It stalls past its TTL and comes back: its next beat says so and names what it held; it takes
 /// a new life and re-asserts, without taking what has moved on.
-pub async fn trap_a4_a_zombie_is_told_what_it_lost_and_can_reassert(f: Fixture) {
+pub async fn trap_a4_a_zombie_is_told_what_it_lost_and_can_reassert(f: RegistryFixture) {
     let stalled = f.holding("i-1", &["a", "b", "c"]).await;
     let other = f.start("i-2").await;
     f.outlive(&[&other]).await;
@@ -102,7 +103,7 @@ pub async fn trap_a4_a_zombie_is_told_what_it_lost_and_can_reassert(f: Fixture) 
     }
     let reborn = f.start("i-1").await;
     let held = names(&["a", "b", "c"]);
-    let answer = f.registry.register(&reborn, &held, Take::IfFree).await.unwrap();
+    let answer = f.registry.register(&reborn, &held, TakePolicy::IfFree).await.unwrap();
     assert!(matches!(answer.keys[1], Registered::Taken { .. }), "{answer:?}");
     assert_eq!(f.holder("a").await, reborn.incarnation);
     assert_eq!(f.holder("b").await, other.incarnation);
@@ -110,13 +111,13 @@ pub async fn trap_a4_a_zombie_is_told_what_it_lost_and_can_reassert(f: Fixture) 
 }
 
 /// Declared dead, it goes on writing: nothing of it arrives.
-pub async fn trap_a5_a_dead_incarnation_cannot_write(f: Fixture) {
+pub async fn trap_a5_a_dead_incarnation_cannot_write(f: RegistryFixture) {
     let dead = f.holding("i-1", &["a"]).await;
     let other = f.holding("i-2", &["b"]).await;
     f.outlive(&[&other]).await;
     f.sweep("s").await;
     for claim in [dead, Claim::newest(name("i-1"))] {
-        lost(f.registry.register(&claim, &names(&["a", "b", "z"]), Take::Always).await);
+        lost(f.registry.register(&claim, &names(&["a", "b", "z"]), TakePolicy::Always).await);
         lost(f.registry.unregister(&claim, &names(&["b"])).await);
         lost(f.registry.end(&claim).await);
         lost(f.registry.entries(&claim, None, 10).await);
@@ -127,7 +128,7 @@ pub async fn trap_a5_a_dead_incarnation_cannot_write(f: Fixture) {
 }
 
 /// The end is one step, the removal is guarded and receipted like any other.
-pub async fn trap_a7_retiring_is_a_reclaim_like_any_other(f: Fixture) {
+pub async fn trap_a7_retiring_is_a_reclaim_like_any_other(f: RegistryFixture) {
     let system = f.system();
     let keys = ["a", "b", "c", "d", "e", "f", "g"];
     let claim = f.holding("i-1", &keys).await;
@@ -143,7 +144,7 @@ pub async fn trap_a7_retiring_is_a_reclaim_like_any_other(f: Fixture) {
 }
 
 /// The end is written, then the process dies: the entries are invalid already, and the sweep finds them.
-pub async fn trap_a7_a_crash_while_retiring_leaves_nothing_behind(f: Fixture) {
+pub async fn trap_a7_a_crash_while_retiring_leaves_nothing_behind(f: RegistryFixture) {
     let claim = f.holding("i-1", &["a", "b"]).await;
     f.registry.end(&claim).await.unwrap();
     assert_eq!(f.holder("a").await, None, "invalid at once");

@@ -2,29 +2,29 @@
 
 use std::collections::BTreeSet;
 
-use super::{Fixture, name, names};
+use super::{RegistryFixture, name, names};
 use crate::name::Name;
-use crate::registry::Take;
-use crate::schedule::Stop;
+use crate::registry::TakePolicy;
+use crate::schedule::StopSignal;
 use crate::sweep::policy::Policy;
 use crate::sweep::{
-    Act, Batch, BatchAnswer, BatchId, Cursor, Outcome, PageRequest, PassReport, Refusal, Stopped,
-    Suspect,
+    Batch, BatchAnswer, BatchId, Cursor, Outcome, PageRequest, PassMode, PassReport, Refusal,
+    Stopped, Suspect,
 };
 
-async fn reclaim(f: &Fixture, number: u64, suspects: Vec<Suspect>) -> BatchAnswer {
+async fn reclaim(f: &RegistryFixture, number: u64, suspects: Vec<Suspect>) -> BatchAnswer {
     let id = BatchId { sweeper: "by-hand".into(), number };
-    let batch = Batch { id, suspects, act: Act::Reclaim, term: None };
+    let batch = Batch { id, suspects, act: PassMode::Reclaim, term: None };
     f.registry.reclaim(batch).await.expect("reclaim")
 }
 
-async fn pass(f: &Fixture, who: &str, act: Act, policy: Policy) -> PassReport {
-    let (_stopper, stop) = Stop::channel();
+async fn pass(f: &RegistryFixture, who: &str, act: PassMode, policy: Policy) -> PassReport {
+    let (_stopper, stop) = StopSignal::channel();
     f.sweeper(who, policy).pass(act, 1_000, &stop).await
 }
 
 /// The whole of it.
-pub async fn the_dead_are_reclaimed_and_the_living_are_not(f: Fixture) {
+pub async fn the_dead_are_reclaimed_and_the_living_are_not(f: RegistryFixture) {
     f.holding("dead", &["a", "b", "c"]).await;
     let live = f.holding("live", &["x", "y"]).await;
     f.outlive(&[&live]).await;
@@ -39,7 +39,7 @@ pub async fn the_dead_are_reclaimed_and_the_living_are_not(f: Fixture) {
 }
 
 /// At the deadline, not a millisecond later, an owner is overdue; what one judges all judge.
-pub async fn equal_to_now_counts_as_expired(f: Fixture) {
+pub async fn equal_to_now_counts_as_expired(f: RegistryFixture) {
     let claim = f.holding("i-1", &["a"]).await;
     let due_ms = f.registry.owner(&claim).await.unwrap().unwrap().due_ms;
     let now_ms = f.store.info().await.unwrap().now_ms;
@@ -49,7 +49,7 @@ pub async fn equal_to_now_counts_as_expired(f: Fixture) {
 }
 
 /// It was overdue when the page was read, and beat before the batch arrived (P1).
-pub async fn a_beat_before_the_decisive_step_wins(f: Fixture) {
+pub async fn a_beat_before_the_decisive_step_wins(f: RegistryFixture) {
     let claim = f.holding("i-1", &["a", "b"]).await;
     (f.advance)(f.ttl).await;
     let suspects = f.suspects().await;
@@ -63,7 +63,7 @@ pub async fn a_beat_before_the_decisive_step_wins(f: Fixture) {
 }
 
 /// A's entry is listed; the device registers with C; the batch arrives.
-pub async fn trap_a1_a_key_registered_elsewhere_in_between_is_not_taken(f: Fixture) {
+pub async fn trap_a1_a_key_registered_elsewhere_in_between_is_not_taken(f: RegistryFixture) {
     f.holding("a", &["imei-1", "imei-2"]).await;
     let c = f.start("c").await;
     f.outlive(&[&c]).await;
@@ -78,14 +78,14 @@ pub async fn trap_a1_a_key_registered_elsewhere_in_between_is_not_taken(f: Fixtu
 }
 
 /// Both see the same suspects; each counts only what the store says it did.
-pub async fn trap_a2_two_sweepers_count_what_they_did(f: Fixture) {
+pub async fn trap_a2_two_sweepers_count_what_they_did(f: RegistryFixture) {
     let keys: Vec<String> = (0..200).map(|i| format!("k{i:03}")).collect();
     f.holding("i-1", &keys.iter().map(String::as_str).collect::<Vec<_>>()).await;
     (f.advance)(f.ttl).await;
     let policy = Policy { batch: 7, ..Policy::default() };
     let (one, two) = futures::join!(
-        pass(&f, "one", Act::Reclaim, policy.clone()),
-        pass(&f, "two", Act::Reclaim, policy.clone()),
+        pass(&f, "one", PassMode::Reclaim, policy.clone()),
+        pass(&f, "two", PassMode::Reclaim, policy.clone()),
     );
     assert_eq!(one.reclaimed + two.reclaimed, 200, "{one:?} {two:?}");
     assert_eq!(one.owners_ended + two.owners_ended, 1);
@@ -96,7 +96,7 @@ pub async fn trap_a2_two_sweepers_count_what_they_did(f: Fixture) {
 
 /// A thousand living entries, five dead ones: a page has at most its limit, and what is examined
 /// are the dead.
-pub async fn trap_a6_pages_are_bounded_and_read_nothing_of_the_living(f: Fixture) {
+pub async fn trap_a6_pages_are_bounded_and_read_nothing_of_the_living(f: RegistryFixture) {
     let keys: Vec<String> = (0..1_000).map(|i| format!("live-{i:04}")).collect();
     let live = f.holding("live", &keys.iter().map(String::as_str).collect::<Vec<_>>()).await;
     f.holding("dead", &["d1", "d2", "d3", "d4", "d5"]).await;
@@ -118,7 +118,7 @@ pub async fn trap_a6_pages_are_bounded_and_read_nothing_of_the_living(f: Fixture
 
 /// One batch of one entry declares the owner dead; the other entries are invalid from then on,
 /// though a later batch removes them.
-pub async fn trap_x4_a_death_is_valid_at_once_and_removed_in_batches(f: Fixture) {
+pub async fn trap_x4_a_death_is_valid_at_once_and_removed_in_batches(f: RegistryFixture) {
     f.holding("i-1", &["a", "b", "c"]).await;
     (f.advance)(f.ttl).await;
     let suspects = f.suspects().await;
@@ -132,7 +132,7 @@ pub async fn trap_x4_a_death_is_valid_at_once_and_removed_in_batches(f: Fixture)
 }
 
 /// Two terms: the batch of the first, sent late, is refused in the store's own step.
-pub async fn trap_x5_a_stalled_leader_is_refused_by_the_store(f: Fixture) {
+pub async fn trap_x5_a_stalled_leader_is_refused_by_the_store(f: RegistryFixture) {
     f.holding("i-1", &["a"]).await;
     let system = f.registry.system().clone();
     let first = f.store.campaign(&system, "one", f.ttl_ms() / 2).await.unwrap().unwrap();
@@ -144,7 +144,7 @@ pub async fn trap_x5_a_stalled_leader_is_refused_by_the_store(f: Fixture) {
     let batch = |number: u64, term: u64| Batch {
         id: BatchId { sweeper: "s".into(), number },
         suspects: suspects.clone(),
-        act: Act::Reclaim,
+        act: PassMode::Reclaim,
         term: Some(term),
     };
     let late = f.registry.reclaim(batch(1, first.number)).await.unwrap();
@@ -155,7 +155,7 @@ pub async fn trap_x5_a_stalled_leader_is_refused_by_the_store(f: Fixture) {
 }
 
 /// The same set, and the dry run leaves no trace.
-pub async fn a_dry_run_lists_what_a_pass_reclaims(f: Fixture) {
+pub async fn a_dry_run_lists_what_a_pass_reclaims(f: RegistryFixture) {
     f.holding("one", &["a", "b"]).await;
     f.holding("two", &["c"]).await;
     let live = f.holding("live", &["x"]).await;
@@ -163,26 +163,26 @@ pub async fn a_dry_run_lists_what_a_pass_reclaims(f: Fixture) {
     let keys = |report: &PassReport| -> BTreeSet<Name> {
         report.entries.iter().map(|e| e.key.clone()).collect()
     };
-    let dry = pass(&f, "s", Act::DryRun, Policy::default()).await;
+    let dry = pass(&f, "s", PassMode::DryRun, Policy::default()).await;
     assert!(dry.dry_run && f.receipts().await.is_empty());
     assert_eq!(f.registry.census().await.unwrap().owners_overdue, 2, "nobody was declared dead");
-    let real = pass(&f, "s", Act::Reclaim, Policy::default()).await;
+    let real = pass(&f, "s", PassMode::Reclaim, Policy::default()).await;
     assert_eq!(keys(&dry), keys(&real));
     assert_eq!((dry.reclaimed, real.reclaimed), (3, 3));
     assert!(real.entries.iter().all(|e| e.receipt.is_some()));
 }
 
 /// Three at a time: each pass says why it stopped, and the next goes on from there.
-pub async fn a_pass_that_stops_early_resumes(f: Fixture) {
+pub async fn a_pass_that_stops_early_resumes(f: RegistryFixture) {
     let keys = ["a", "b", "c", "d", "e", "f", "g", "h"];
     f.holding("i-1", &keys).await;
     (f.advance)(f.ttl).await;
     let policy = Policy { batch: 2, max_ops: Some(3), ..Policy::default() };
     let sweeper = f.sweeper("s", policy);
-    let (_stopper, stop) = Stop::channel();
+    let (_stopper, stop) = StopSignal::channel();
     let mut taken = Vec::new();
     for expected in [Stopped::Ops, Stopped::Ops, Stopped::Done] {
-        let report = sweeper.pass(Act::Reclaim, 100, &stop).await;
+        let report = sweeper.pass(PassMode::Reclaim, 100, &stop).await;
         assert_eq!(report.stopped, expected, "{report:?}");
         assert!(report.reclaimed <= 3);
         taken.extend(report.entries.into_iter().map(|e| e.key.to_string()));
@@ -192,7 +192,7 @@ pub async fn a_pass_that_stops_early_resumes(f: Fixture) {
 }
 
 /// A page is a hint: listing something twice must not reclaim it twice.
-pub async fn the_same_suspect_twice_in_a_batch_is_reclaimed_once(f: Fixture) {
+pub async fn the_same_suspect_twice_in_a_batch_is_reclaimed_once(f: RegistryFixture) {
     f.holding("i-1", &["a"]).await;
     (f.advance)(f.ttl).await;
     let suspect = f.suspects().await.remove(0);
@@ -203,7 +203,7 @@ pub async fn the_same_suspect_twice_in_a_batch_is_reclaimed_once(f: Fixture) {
 }
 
 /// With nobody to be declared dead, those who already are still go.
-pub async fn the_brake_spares_the_undeclared_only(f: Fixture) {
+pub async fn the_brake_spares_the_undeclared_only(f: RegistryFixture) {
     let retired = f.holding("retired", &["a"]).await;
     f.registry.end(&retired).await.unwrap();
     f.holding("overdue-1", &["b"]).await;
@@ -220,7 +220,7 @@ pub async fn the_brake_spares_the_undeclared_only(f: Fixture) {
 }
 
 /// No entry of its leads to it, and yet it must not stay "alive".
-pub async fn an_owner_that_holds_nothing_dies_too(f: Fixture) {
+pub async fn an_owner_that_holds_nothing_dies_too(f: RegistryFixture) {
     let claim = f.start("i-1").await;
     (f.advance)(f.ttl).await;
     let report = f.sweep("s").await;
@@ -228,6 +228,6 @@ pub async fn an_owner_that_holds_nothing_dies_too(f: Fixture) {
     assert!(f.registry.beat(&claim).await.is_err());
     let census = f.registry.census().await.unwrap();
     assert_eq!((census.owners_live, census.owners_overdue), (0, 0));
-    let late = f.registry.register(&claim, &[name("k")], Take::Always).await;
+    let late = f.registry.register(&claim, &[name("k")], TakePolicy::Always).await;
     assert!(late.is_err());
 }

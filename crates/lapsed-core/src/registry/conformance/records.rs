@@ -1,37 +1,37 @@
 //! What is held, and what is remembered.
 
-use super::{Fixture, name, names};
+use super::{RegistryFixture, name, names};
 use crate::owner::Claim;
 use crate::receipt::{Reason, ReceiptQuery, Retention};
-use crate::registry::{Registered, Take};
-use crate::sweep::brake::Setting;
-use crate::sweep::{Act, Batch, BatchId, Outcome, TidyLimits};
+use crate::registry::{Registered, TakePolicy};
+use crate::sweep::brake::BrakeSetting;
+use crate::sweep::{Batch, BatchId, Outcome, PassMode, TidyLimits};
 use crate::system::Restored;
 
-async fn held(f: &Fixture, claim: &Claim) -> Vec<String> {
+async fn held(f: &RegistryFixture, claim: &Claim) -> Vec<String> {
     let keys = f.registry.entries(claim, None, 100).await.expect("entries");
     keys.iter().map(ToString::to_string).collect()
 }
 
 /// In the same step: it is never in two indexes, nor in none.
-pub async fn a_key_that_moves_leaves_its_first_owner(f: Fixture) {
+pub async fn a_key_that_moves_leaves_its_first_owner(f: RegistryFixture) {
     let one = f.holding("one", &["a", "b"]).await;
     let two = f.start("two").await;
-    let answer = f.registry.register(&two, &names(&["a", "c"]), Take::Always).await.unwrap();
+    let answer = f.registry.register(&two, &names(&["a", "c"]), TakePolicy::Always).await.unwrap();
     assert!(matches!(&answer.keys[0], Registered::Moved { from } if from.owner == name("one")));
     assert_eq!(answer.keys[1], Registered::New);
     assert_eq!(
         (held(&f, &one).await, held(&f, &two).await),
         (vec!["b".into()], vec!["a".into(), "c".into()])
     );
-    let again = f.registry.register(&two, &names(&["a"]), Take::Always).await.unwrap();
+    let again = f.registry.register(&two, &names(&["a"]), TakePolicy::Always).await.unwrap();
     assert_eq!(again.keys, [Registered::Kept]);
     assert_eq!(f.registry.census().await.unwrap().population, 3);
     assert_eq!(f.registry.owner(&one).await.unwrap().unwrap().held, 1);
 }
 
 /// A late unregister of the first owner does not remove the second one's entry.
-pub async fn unregister_removes_only_its_own(f: Fixture) {
+pub async fn unregister_removes_only_its_own(f: RegistryFixture) {
     let one = f.holding("one", &["a", "b"]).await;
     let two = f.holding("two", &["a"]).await;
     let keys = names(&["a", "b", "nothing"]);
@@ -40,22 +40,22 @@ pub async fn unregister_removes_only_its_own(f: Fixture) {
     assert!(held(&f, &one).await.is_empty());
 }
 
-pub async fn registering_only_what_is_free_takes_nothing(f: Fixture) {
+pub async fn registering_only_what_is_free_takes_nothing(f: RegistryFixture) {
     let one = f.holding("one", &["a"]).await;
     let two = f.start("two").await;
-    let answer = f.registry.register(&two, &names(&["a", "b"]), Take::IfFree).await.unwrap();
+    let answer = f.registry.register(&two, &names(&["a", "b"]), TakePolicy::IfFree).await.unwrap();
     assert!(matches!(&answer.keys[0], Registered::Taken { by } if by.owner == name("one")));
     assert_eq!(answer.keys[1], Registered::New);
     assert_eq!(f.holder("a").await, one.incarnation);
 }
 
 /// A process that was replaced and does not know it yet is late: numbers only grow.
-pub async fn an_older_life_takes_nothing_from_a_newer_one(f: Fixture) {
+pub async fn an_older_life_takes_nothing_from_a_newer_one(f: RegistryFixture) {
     let older = f.holding("i-1", &["a"]).await;
     let newer = f.start("i-1").await;
     let take = |claim: Claim| {
         let registry = f.registry.clone();
-        async move { registry.register(&claim, &names(&["a"]), Take::Always).await.unwrap().keys }
+        async move { registry.register(&claim, &names(&["a"]), TakePolicy::Always).await.unwrap().keys }
     };
     assert!(matches!(take(newer.clone()).await[..], [Registered::Moved { .. }]));
     let late = take(older.clone()).await;
@@ -66,7 +66,7 @@ pub async fn an_older_life_takes_nothing_from_a_newer_one(f: Fixture) {
 }
 
 /// By key, from any place on.
-pub async fn entries_are_paged(f: Fixture) {
+pub async fn entries_are_paged(f: RegistryFixture) {
     let claim = f.holding("one", &["a", "ab", "b", "c"]).await;
     f.holding("two", &["aa"]).await;
     let page = |after: Option<&'static str>| {
@@ -79,7 +79,7 @@ pub async fn entries_are_paged(f: Fixture) {
 }
 
 /// Which clock, which deadline, how late; numbers only grow, and are read from any one on.
-pub async fn receipts_carry_the_evidence_and_resume_by_cursor(f: Fixture) {
+pub async fn receipts_carry_the_evidence_and_resume_by_cursor(f: RegistryFixture) {
     let claim = f.holding("i-1", &["a", "b", "c"]).await;
     let due_ms = f.registry.owner(&claim).await.unwrap().unwrap().due_ms;
     (f.advance)(f.ttl * 2).await;
@@ -116,13 +116,13 @@ pub async fn receipts_carry_the_evidence_and_resume_by_cursor(f: Fixture) {
 }
 
 /// The answer was lost, the batch was not: its receipts are found by its number, and only its.
-pub async fn what_was_in_doubt_is_settled_by_batch(f: Fixture) {
+pub async fn what_was_in_doubt_is_settled_by_batch(f: RegistryFixture) {
     f.holding("i-1", &["a", "b", "c"]).await;
     (f.advance)(f.ttl).await;
     let suspects = f.suspects().await;
     for (number, suspects) in [(1, &suspects[..2]), (2, &suspects[2..])] {
         let id = BatchId { sweeper: "s".into(), number };
-        let batch = Batch { id, suspects: suspects.to_vec(), act: Act::Reclaim, term: None };
+        let batch = Batch { id, suspects: suspects.to_vec(), act: PassMode::Reclaim, term: None };
         f.registry.reclaim(batch).await.unwrap();
     }
     let settled = |number| {
@@ -137,7 +137,7 @@ pub async fn what_was_in_doubt_is_settled_by_batch(f: Fixture) {
         let (registry, suspects) = (f.registry.clone(), f.suspects());
         async move {
             let suspects = suspects.await;
-            let batch = Batch { id, suspects, act: Act::Reclaim, term: None };
+            let batch = Batch { id, suspects, act: PassMode::Reclaim, term: None };
             registry.reclaim(batch).await.unwrap().outcomes
         }
     };
@@ -148,7 +148,7 @@ pub async fn what_was_in_doubt_is_settled_by_batch(f: Fixture) {
 }
 
 /// Put back under a living owner, once, and never over somebody.
-pub async fn restore_puts_back_once_if_the_place_is_free(f: Fixture) {
+pub async fn restore_puts_back_once_if_the_place_is_free(f: RegistryFixture) {
     f.holding("i-1", &["a", "b"]).await;
     let other = f.start("i-2").await;
     f.outlive(&[&other]).await;
@@ -179,11 +179,11 @@ pub async fn restore_puts_back_once_if_the_place_is_free(f: Fixture) {
 }
 
 /// What the operator said, and who leads.
-pub async fn settings_and_terms_are_kept(f: Fixture) {
+pub async fn settings_and_terms_are_kept(f: RegistryFixture) {
     let system = f.registry.system().clone();
-    assert_eq!(f.store.brake_setting(&system).await.unwrap(), Setting::Auto);
-    f.store.set_brake(&system, Setting::Hold).await.unwrap();
-    assert_eq!(f.store.brake_setting(&system).await.unwrap(), Setting::Hold);
+    assert_eq!(f.store.brake_setting(&system).await.unwrap(), BrakeSetting::Auto);
+    f.store.set_brake(&system, BrakeSetting::Hold).await.unwrap();
+    assert_eq!(f.store.brake_setting(&system).await.unwrap(), BrakeSetting::Hold);
     assert_eq!(f.store.term(&system).await.unwrap(), None, "nobody has stood yet");
     let first = f.store.campaign(&system, "one", 60_000).await.unwrap().unwrap();
     let renewed = f.store.campaign(&system, "one", 60_000).await.unwrap().unwrap();
@@ -202,7 +202,7 @@ pub async fn settings_and_terms_are_kept(f: Fixture) {
 }
 
 /// Retention by count and by age; whoever is forgotten is still told that it is not known.
-pub async fn old_receipts_and_owners_are_forgotten(f: Fixture) {
+pub async fn old_receipts_and_owners_are_forgotten(f: RegistryFixture) {
     let gone = f.holding("i-1", &["a", "b", "c"]).await;
     (f.advance)(f.ttl).await;
     f.sweep("s").await;

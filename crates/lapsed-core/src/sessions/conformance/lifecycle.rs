@@ -1,12 +1,12 @@
 //! Sessions: made, connected to, let go, resumed, deleted.
 
-use super::{Fixture, name, names, profile};
+use super::{SessionsFixture, name, names, profile};
 use crate::owner::Claim;
-use crate::sessions::{Deleted, Profile};
+use crate::sessions::{Deleted, SessionProfile};
 use crate::system::System;
 
 /// Active → disconnected → resumed → active → deleted.
-pub async fn the_full_lifecycle(f: Fixture) {
+pub async fn the_full_lifecycle(f: SessionsFixture) {
     let made = f.sessions.activate(&name("s"), &profile("v", "b")).await.unwrap();
     assert!(made.created);
     assert_eq!((made.session.references, made.session.disconnected_ms), (0, None));
@@ -38,7 +38,7 @@ pub async fn the_full_lifecycle(f: Fixture) {
 }
 
 /// It is active in the words of the original; its grace runs all the same.
-pub async fn a_session_nobody_connects_to_is_not_disconnected(f: Fixture) {
+pub async fn a_session_nobody_connects_to_is_not_disconnected(f: SessionsFixture) {
     f.activate(&["s"]).await;
     let session = f.session("s").await.unwrap();
     assert_eq!(session.disconnected_ms, None);
@@ -48,7 +48,7 @@ pub async fn a_session_nobody_connects_to_is_not_disconnected(f: Fixture) {
 }
 
 /// Without a reference; with one there is nothing to resume.
-pub async fn resuming_begins_the_grace_anew(f: Fixture) {
+pub async fn resuming_begins_the_grace_anew(f: SessionsFixture) {
     f.disconnected(&["s"]).await;
     let before = f.session("s").await.unwrap().due_ms.unwrap();
     (f.advance)(f.grace / 2).await;
@@ -64,26 +64,26 @@ pub async fn resuming_begins_the_grace_anew(f: Fixture) {
 }
 
 /// Of an existing one the disconnection is forgotten, and what is given is set.
-pub async fn activating_again_keeps_what_is_not_given(f: Fixture) {
+pub async fn activating_again_keeps_what_is_not_given(f: SessionsFixture) {
     f.sessions.activate(&name("s"), &profile("v", "b")).await.unwrap();
     let server = f.start("server").await;
     f.connect(&server, "s").await;
     f.disconnect(&server, "s").await;
-    let more = Profile { config_json: Some("{}".to_owned()), ..Profile::default() };
+    let more = SessionProfile { config_json: Some("{}".to_owned()), ..SessionProfile::default() };
     let again = f.sessions.activate(&name("s"), &more).await.unwrap();
     assert!(!again.created);
     assert_eq!(again.session.disconnected_ms, None);
-    let expected = Profile { config_json: Some("{}".to_owned()), ..profile("v", "b") };
+    let expected = SessionProfile { config_json: Some("{}".to_owned()), ..profile("v", "b") };
     assert_eq!(again.session.profile, expected);
     assert_eq!(f.session("s").await.unwrap().profile, expected);
     assert_eq!(f.sessions.disconnected_count().await.unwrap(), 0);
     f.connect(&server, "s").await;
-    let connected = f.sessions.activate(&name("s"), &Profile::default()).await.unwrap();
+    let connected = f.sessions.activate(&name("s"), &SessionProfile::default()).await.unwrap();
     assert_eq!((connected.session.references, connected.session.due_ms), (1, None));
 }
 
 /// Neither of one's own references nor of somebody else's.
-pub async fn a_disconnect_never_goes_below_zero(f: Fixture) {
+pub async fn a_disconnect_never_goes_below_zero(f: SessionsFixture) {
     let one = f.connected("one", &["s"]).await;
     let two = f.start("two").await;
     let standing = f.disconnect(&two, "s").await;
@@ -97,7 +97,7 @@ pub async fn a_disconnect_never_goes_below_zero(f: Fixture) {
 }
 
 /// Two tabs of one server: the session is free when both are gone.
-pub async fn a_life_may_refer_more_than_once(f: Fixture) {
+pub async fn a_life_may_refer_more_than_once(f: SessionsFixture) {
     let server = f.connected("server", &["s"]).await;
     let other = f.start("other").await;
     let standing = f.connect(&server, "s").await;
@@ -115,7 +115,7 @@ pub async fn a_life_may_refer_more_than_once(f: Fixture) {
 }
 
 /// And says how many there are.
-pub async fn a_deletion_is_refused_while_somebody_is_connected(f: Fixture) {
+pub async fn a_deletion_is_refused_while_somebody_is_connected(f: SessionsFixture) {
     let server = f.connected("server", &["s"]).await;
     f.connect(&server, "s").await;
     let refused = f.sessions.delete(&name("s")).await.unwrap();
@@ -124,7 +124,7 @@ pub async fn a_deletion_is_refused_while_somebody_is_connected(f: Fixture) {
 }
 
 /// No ghost with half its fields, no reference to it, nobody started for it.
-pub async fn trap_b6_what_does_not_exist_is_not_created(f: Fixture) {
+pub async fn trap_b6_what_does_not_exist_is_not_created(f: SessionsFixture) {
     let (server, ghost) = (f.start("server").await, name("ghost"));
     assert_eq!(f.sessions.connect(Some(&server), &ghost).await.unwrap(), None);
     assert_eq!(f.sessions.disconnect(Some(&server), &ghost).await.unwrap(), None);
@@ -143,7 +143,7 @@ pub async fn trap_b6_what_does_not_exist_is_not_created(f: Fixture) {
 }
 
 /// The pointer of a broadcaster goes with the session that it points to, and with no other.
-pub async fn trap_b7_a_broadcasters_newer_session_is_kept(f: Fixture) {
+pub async fn trap_b7_a_broadcasters_newer_session_is_kept(f: SessionsFixture) {
     f.sessions.activate(&name("old"), &profile("1", "b")).await.unwrap();
     f.sessions.activate(&name("new"), &profile("2", "b")).await.unwrap();
     assert_eq!(f.sessions.of_broadcaster(&name("b")).await.unwrap(), Some(name("new")));
@@ -154,13 +154,13 @@ pub async fn trap_b7_a_broadcasters_newer_session_is_kept(f: Fixture) {
 }
 
 /// The rest stays, and so do the references and the grace.
-pub async fn an_update_sets_what_is_given(f: Fixture) {
+pub async fn an_update_sets_what_is_given(f: SessionsFixture) {
     f.sessions.activate(&name("s"), &profile("v", "b")).await.unwrap();
     let server = f.start("server").await;
     f.connect(&server, "s").await;
     f.disconnect(&server, "s").await;
     let before = f.session("s").await.unwrap();
-    let given = Profile { value: Some("w".to_owned()), ..Profile::default() };
+    let given = SessionProfile { value: Some("w".to_owned()), ..SessionProfile::default() };
     let updated = f.sessions.update(&name("s"), &given).await.unwrap().unwrap();
     assert_eq!(updated.profile, profile("w", "b"));
     assert_eq!((updated.references, updated.due_ms), (0, before.due_ms));
@@ -171,7 +171,7 @@ pub async fn an_update_sets_what_is_given(f: Fixture) {
 }
 
 /// Updated to another broadcaster: the first has none any more, the second this one.
-pub async fn a_session_that_changes_hands_takes_its_pointer_along(f: Fixture) {
+pub async fn a_session_that_changes_hands_takes_its_pointer_along(f: SessionsFixture) {
     f.sessions.activate(&name("s"), &profile("v", "one")).await.unwrap();
     f.sessions.update(&name("s"), &profile("v", "two")).await.unwrap();
     assert_eq!(f.sessions.of_broadcaster(&name("one")).await.unwrap(), None);
@@ -179,7 +179,7 @@ pub async fn a_session_that_changes_hands_takes_its_pointer_along(f: Fixture) {
 }
 
 /// By id, from any place on, and only one's own.
-pub async fn what_a_life_refers_to_is_paged(f: Fixture) {
+pub async fn what_a_life_refers_to_is_paged(f: SessionsFixture) {
     let one = f.connected("one", &["a", "ab", "b", "c"]).await;
     f.connected("two", &["aa"]).await;
     let page = |after: Option<&'static str>| {
@@ -192,7 +192,7 @@ pub async fn what_a_life_refers_to_is_paged(f: Fixture) {
 }
 
 /// One word each, and a reason.
-pub async fn why_is_told_in_words(f: Fixture) {
+pub async fn why_is_told_in_words(f: SessionsFixture) {
     let system = f.system();
     let verdict = |key: &'static str| {
         let system = &system;

@@ -3,17 +3,17 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::{Fixture, keys, name, names, profile};
+use super::{SessionsFixture, keys, name, names, profile};
 use crate::name::Name;
 use crate::receipt::Reason;
-use crate::schedule::Stop;
+use crate::schedule::StopSignal;
 use crate::sweep::policy::Policy;
 use crate::sweep::{
-    Act, Batch, BatchId, Cursor, Outcome, PageRequest, PassReport, Refusal, Stopped,
+    Batch, BatchId, Cursor, Outcome, PageRequest, PassMode, PassReport, Refusal, Stopped,
 };
 
 /// The whole of it.
-pub async fn orphans_are_deleted_and_the_active_are_not(f: Fixture) {
+pub async fn orphans_are_deleted_and_the_active_are_not(f: SessionsFixture) {
     let live = f.connected("live", &["x", "y"]).await;
     f.disconnected(&["a", "b", "c"]).await;
     assert!(f.suspects().await.is_empty(), "their grace runs");
@@ -33,7 +33,7 @@ pub async fn orphans_are_deleted_and_the_active_are_not(f: Fixture) {
 }
 
 /// It was made, and nobody came.
-pub async fn whoever_was_never_connected_to_goes_after_one_grace(f: Fixture) {
+pub async fn whoever_was_never_connected_to_goes_after_one_grace(f: SessionsFixture) {
     f.activate(&["s"]).await;
     (f.advance)(f.grace).await;
     assert_eq!(f.sessions.disconnected_count().await.unwrap(), 0);
@@ -46,7 +46,7 @@ pub async fn whoever_was_never_connected_to_goes_after_one_grace(f: Fixture) {
 }
 
 /// It was an orphan when the page was read, and somebody connects before the batch arrives.
-pub async fn trap_b2_a_reconnect_before_the_decisive_step_wins(f: Fixture) {
+pub async fn trap_b2_a_reconnect_before_the_decisive_step_wins(f: SessionsFixture) {
     f.orphaned(&["s", "t"]).await;
     let suspects = f.suspects().await;
     assert_eq!(keys(&suspects), ["s", "t"]);
@@ -66,7 +66,7 @@ pub async fn trap_b2_a_reconnect_before_the_decisive_step_wins(f: Fixture) {
 }
 
 /// The same for whoever resumes it.
-pub async fn trap_b2_a_resume_before_the_decisive_step_wins(f: Fixture) {
+pub async fn trap_b2_a_resume_before_the_decisive_step_wins(f: SessionsFixture) {
     f.orphaned(&["s"]).await;
     let suspects = f.suspects().await;
     f.sessions.resume(&name("s")).await.unwrap().unwrap();
@@ -77,7 +77,7 @@ pub async fn trap_b2_a_resume_before_the_decisive_step_wins(f: Fixture) {
 
 /// The count falls to 0 here and rises there, in either order, many times: whenever somebody is
 /// connected, the session is nowhere among those that nobody is.
-pub async fn trap_b3_an_active_session_is_never_among_the_orphans(f: Fixture) {
+pub async fn trap_b3_an_active_session_is_never_among_the_orphans(f: SessionsFixture) {
     let one = f.connected("one", &["s"]).await;
     let two = f.start("two").await;
     for _ in 0..20 {
@@ -96,7 +96,7 @@ pub async fn trap_b3_an_active_session_is_never_among_the_orphans(f: Fixture) {
 }
 
 /// Refused because somebody is connected, it is out of the index: the next pass does not meet it.
-pub async fn trap_b4_a_refused_suspect_is_not_listed_again(f: Fixture) {
+pub async fn trap_b4_a_refused_suspect_is_not_listed_again(f: SessionsFixture) {
     f.orphaned(&["s"]).await;
     let suspects = f.suspects().await;
     let server = f.start("again").await;
@@ -111,7 +111,7 @@ pub async fn trap_b4_a_refused_suspect_is_not_listed_again(f: Fixture) {
 }
 
 /// The pointer already leads to a newer session of the same broadcaster.
-pub async fn trap_b7_the_sweep_keeps_a_newer_sessions_pointer(f: Fixture) {
+pub async fn trap_b7_the_sweep_keeps_a_newer_sessions_pointer(f: SessionsFixture) {
     f.sessions.activate(&name("old"), &profile("1", "b")).await.unwrap();
     f.sessions.activate(&name("new"), &profile("2", "b")).await.unwrap();
     let server = f.start("server").await;
@@ -129,7 +129,7 @@ pub async fn trap_b7_the_sweep_keeps_a_newer_sessions_pointer(f: Fixture) {
 }
 
 /// At the end of its grace, to the millisecond, and not before.
-pub async fn trap_b8_not_a_millisecond_early(f: Fixture) {
+pub async fn trap_b8_not_a_millisecond_early(f: SessionsFixture) {
     f.disconnected(&["s"]).await;
     let session = f.session("s").await.unwrap();
     let due_ms = session.due_ms.unwrap();
@@ -149,7 +149,7 @@ pub async fn trap_b8_not_a_millisecond_early(f: Fixture) {
 }
 
 /// However many there are: no answer has more than was asked for, and what is examined are the dead.
-pub async fn trap_b9_limits_are_honoured(f: Fixture) {
+pub async fn trap_b9_limits_are_honoured(f: SessionsFixture) {
     let living: Vec<String> = (0..100).map(|i| format!("live-{i:03}")).collect();
     let living: Vec<&str> = living.iter().map(String::as_str).collect();
     let server = f.connected("living", &living).await;
@@ -177,7 +177,7 @@ pub async fn trap_b9_limits_are_honoured(f: Fixture) {
 }
 
 /// Both see the same suspects; each counts only what the store says it did.
-pub async fn two_sweepers_count_exactly(f: Fixture) {
+pub async fn two_sweepers_count_exactly(f: SessionsFixture) {
     let ids: Vec<String> = (0..100).map(|i| format!("s{i:03}")).collect();
     let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
     f.connected("dead", &["r1", "r2", "r3"]).await;
@@ -185,8 +185,8 @@ pub async fn two_sweepers_count_exactly(f: Fixture) {
     f.elapse().await;
     let policy = Policy { batch: 7, ..Policy::default() };
     let (one, two) = futures::join!(
-        f.pass("one", Act::Reclaim, policy.clone()),
-        f.pass("two", Act::Reclaim, policy.clone()),
+        f.pass("one", PassMode::Reclaim, policy.clone()),
+        f.pass("two", PassMode::Reclaim, policy.clone()),
     );
     assert_eq!(one.reclaimed + two.reclaimed, 100, "{one:?} {two:?}");
     assert_eq!(one.released + two.released, 3, "{one:?} {two:?}");
@@ -197,14 +197,14 @@ pub async fn two_sweepers_count_exactly(f: Fixture) {
 }
 
 /// The same set, and the dry run leaves no trace.
-pub async fn a_dry_run_lists_what_a_pass_does(f: Fixture) {
+pub async fn a_dry_run_lists_what_a_pass_does(f: SessionsFixture) {
     f.connected("overdue", &["r1", "r2"]).await;
     f.orphaned(&["a", "b"]).await;
     f.elapse().await;
     let named = |report: &PassReport| -> BTreeSet<Name> {
         report.entries.iter().map(|e| e.key.clone()).collect()
     };
-    let dry = f.pass("dry", Act::DryRun, Policy::default()).await;
+    let dry = f.pass("dry", PassMode::DryRun, Policy::default()).await;
     assert!(dry.dry_run && f.receipts().await.is_empty());
     let census = f.sessions.census().await.unwrap();
     assert_eq!((census.population, census.owners_overdue), (4, 1), "nobody was declared dead");
@@ -217,17 +217,17 @@ pub async fn a_dry_run_lists_what_a_pass_does(f: Fixture) {
 }
 
 /// Three at a time: each pass says why it stopped, and the next goes on from there.
-pub async fn a_pass_that_stops_early_resumes(f: Fixture) {
+pub async fn a_pass_that_stops_early_resumes(f: SessionsFixture) {
     let ids = ["a", "b", "c", "d", "e"];
     f.connected("dead", &["r1", "r2", "r3"]).await;
     f.orphaned(&ids).await;
     f.elapse().await;
     let policy = Policy { batch: 2, max_ops: Some(3), ..Policy::default() };
     let sweeper = f.sweeper("s", policy);
-    let (_stopper, stop) = Stop::channel();
+    let (_stopper, stop) = StopSignal::channel();
     let (mut taken, mut released) = (BTreeSet::new(), 0);
     for expected in [Stopped::Ops, Stopped::Ops, Stopped::Done] {
-        let report = sweeper.pass(Act::Reclaim, 100, &stop).await;
+        let report = sweeper.pass(PassMode::Reclaim, 100, &stop).await;
         assert_eq!(report.stopped, expected, "{report:?}");
         assert!(report.reclaimed + report.released <= 3);
         released += report.released;
@@ -238,7 +238,7 @@ pub async fn a_pass_that_stops_early_resumes(f: Fixture) {
 }
 
 /// A page is a hint: listing something twice must not count it twice.
-pub async fn the_same_suspect_twice_in_a_batch_counts_once(f: Fixture) {
+pub async fn the_same_suspect_twice_in_a_batch_counts_once(f: SessionsFixture) {
     let server = f.connected("server", &["r"]).await;
     f.sessions.end(&server).await.unwrap();
     f.orphaned(&["s"]).await;
@@ -259,7 +259,7 @@ pub async fn the_same_suspect_twice_in_a_batch_counts_once(f: Fixture) {
 }
 
 /// Two terms: the batch of the first, sent late, is refused in the store's own step.
-pub async fn trap_x5_a_stalled_leader_is_refused_by_the_store(f: Fixture) {
+pub async fn trap_x5_a_stalled_leader_is_refused_by_the_store(f: SessionsFixture) {
     let server = f.connected("server", &["r"]).await;
     f.sessions.end(&server).await.unwrap();
     f.disconnected(&["s"]).await;
@@ -272,7 +272,7 @@ pub async fn trap_x5_a_stalled_leader_is_refused_by_the_store(f: Fixture) {
     let batch = |number: u64, term: u64| Batch {
         id: BatchId { sweeper: "s".into(), number },
         suspects: suspects.clone(),
-        act: Act::Reclaim,
+        act: PassMode::Reclaim,
         term: Some(term),
     };
     let late = f.sessions.reclaim(batch(1, first.number)).await.unwrap();

@@ -1,10 +1,10 @@
 //! What is remembered of what was deleted, and what is put back from it.
 
-use super::{Fixture, name, profile};
+use super::{SessionsFixture, name, profile};
 use crate::owner::Claim;
 use crate::receipt::{Reason, Receipt, Retention};
-use crate::sessions::Profile;
-use crate::sweep::{Act, Batch, BatchId, Outcome, TidyLimits};
+use crate::sessions::SessionProfile;
+use crate::sweep::{Batch, BatchId, Outcome, PassMode, TidyLimits};
 use crate::system::Restored;
 
 fn refused(answer: Restored) -> String {
@@ -19,7 +19,7 @@ fn seq_of(receipts: &[Receipt], id: &str) -> u64 {
 }
 
 /// Which clock, which deadline, how late; whose it was, and what it carried.
-pub async fn receipts_carry_the_evidence(f: Fixture) {
+pub async fn receipts_carry_the_evidence(f: SessionsFixture) {
     f.sessions.activate(&name("s"), &profile("v", "b")).await.unwrap();
     let server = f.start("server").await;
     f.connect(&server, "s").await;
@@ -43,12 +43,12 @@ pub async fn receipts_carry_the_evidence(f: Fixture) {
 
 /// The answer was lost, the batch was not: its receipts are found by its number, and only its. What
 /// was settled as not carried out never will be.
-pub async fn what_was_in_doubt_is_settled_by_batch(f: Fixture) {
+pub async fn what_was_in_doubt_is_settled_by_batch(f: SessionsFixture) {
     f.orphaned(&["a", "b", "c"]).await;
     let suspects = f.suspects().await;
     let carry = |number: u64, suspects: Vec<crate::sweep::Suspect>| {
         let id = BatchId { sweeper: "s".into(), number };
-        let batch = Batch { id, suspects, act: Act::Reclaim, term: None };
+        let batch = Batch { id, suspects, act: PassMode::Reclaim, term: None };
         let sessions = f.sessions.clone();
         async move { sessions.reclaim(batch).await.unwrap().outcomes }
     };
@@ -74,8 +74,8 @@ pub async fn what_was_in_doubt_is_settled_by_batch(f: Fixture) {
 }
 
 /// It comes back disconnected, with a whole grace, as it was; once, and never over another.
-pub async fn restore_puts_back_once_if_the_place_is_free(f: Fixture) {
-    let whole = Profile { config_json: Some("{\"x\":1}".to_owned()), ..profile("v", "b") };
+pub async fn restore_puts_back_once_if_the_place_is_free(f: SessionsFixture) {
+    let whole = SessionProfile { config_json: Some("{\"x\":1}".to_owned()), ..profile("v", "b") };
     f.sessions.activate(&name("a"), &whole).await.unwrap();
     f.activate(&["t"]).await;
     (f.advance)(f.grace).await;
@@ -102,7 +102,7 @@ pub async fn restore_puts_back_once_if_the_place_is_free(f: Fixture) {
 }
 
 /// Its broadcaster has gone on to another session meanwhile.
-pub async fn restore_leaves_a_newer_sessions_pointer(f: Fixture) {
+pub async fn restore_leaves_a_newer_sessions_pointer(f: SessionsFixture) {
     f.sessions.activate(&name("old"), &profile("1", "b")).await.unwrap();
     (f.advance)(f.grace).await;
     assert_eq!(f.sweep().await.reclaimed, 1);
@@ -113,7 +113,7 @@ pub async fn restore_leaves_a_newer_sessions_pointer(f: Fixture) {
 }
 
 /// Retention by count and by age; whoever is forgotten is still told that it is not known.
-pub async fn old_receipts_and_owners_are_forgotten(f: Fixture) {
+pub async fn old_receipts_and_owners_are_forgotten(f: SessionsFixture) {
     let gone = f.connected("server", &["r"]).await;
     f.orphaned(&["a", "b", "c"]).await;
     f.elapse().await;

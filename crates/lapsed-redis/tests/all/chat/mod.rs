@@ -12,15 +12,15 @@ use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
 use lapsed_core::clock::SystemClock;
-use lapsed_core::receipt::{Receipt, ReceiptQuery, Retention, Silent};
-use lapsed_core::reconcile::{self, Plan, ReconcileReport};
-use lapsed_core::schedule::Stop;
+use lapsed_core::receipt::{NoObserver, Receipt, ReceiptQuery, Retention};
+use lapsed_core::reconcile::{self, ReconcilePlan, ReconcileReport};
+use lapsed_core::schedule::StopSignal;
 use lapsed_core::store::Store;
 use lapsed_core::sweep::brake::{Brake, BrakePolicy};
 use lapsed_core::sweep::policy::Policy;
 use lapsed_core::sweep::{
-    Act, Batch, BatchAnswer, BatchId, Cursor, PageRequest, PassReport, Stopped, Suspect, Sweep,
-    Sweeper, SweeperParts,
+    Batch, BatchAnswer, BatchId, Cursor, PageRequest, PassMode, PassReport, Stopped, Suspect,
+    Sweep, Sweeper, SweeperParts,
 };
 use lapsed_core::{Kind, Name, SystemId};
 use lapsed_redis::{Address, Redis, RedisSessions, SessionsLayout, Template};
@@ -286,7 +286,7 @@ impl Chat {
 
     pub async fn reclaim(&self, suspects: Vec<Suspect>) -> BatchAnswer {
         let id = BatchId { sweeper: unique("by-hand").into(), number: 1 };
-        let batch = Batch { id, suspects, act: Act::Reclaim, term: None };
+        let batch = Batch { id, suspects, act: PassMode::Reclaim, term: None };
         self.sessions.reclaim(batch).await.unwrap()
     }
 
@@ -328,7 +328,7 @@ impl Chat {
             clock: SystemClock::shared(),
             activity: Arc::default(),
             leadership: None,
-            witness: Arc::new(Silent),
+            witness: Arc::new(NoObserver),
             retention: Retention::default(),
         })
     }
@@ -341,7 +341,7 @@ impl Chat {
 
     pub async fn dry_run(&self) -> PassReport {
         self.settle().await;
-        pass(&self.sweeper("dry"), Act::DryRun).await
+        pass(&self.sweeper("dry"), PassMode::DryRun).await
     }
 
     pub async fn receipts(&self) -> Vec<Receipt> {
@@ -349,20 +349,25 @@ impl Chat {
         self.redis.receipts(&self.id(), query).await.unwrap()
     }
 
-    pub async fn reconcile(&self, act: Act) -> ReconcileReport {
-        let (_stopper, stop) = Stop::channel();
+    pub async fn reconcile(&self, act: PassMode) -> ReconcileReport {
+        let (_stopper, stop) = StopSignal::channel();
         self.reconcile_from(Cursor::default(), act, &stop).await
     }
 
-    pub async fn reconcile_from(&self, after: Cursor, act: Act, stop: &Stop) -> ReconcileReport {
-        let plan = Plan { after, page: 100, pause: Duration::ZERO, act };
+    pub async fn reconcile_from(
+        &self,
+        after: Cursor,
+        act: PassMode,
+        stop: &StopSignal,
+    ) -> ReconcileReport {
+        let plan = ReconcilePlan { after, page: 100, pause: Duration::ZERO, act };
         let clock = SystemClock::new();
         reconcile::run(&self.id(), &self.sessions, &clock, plan, stop, &mut |_| {}).await.unwrap()
     }
 }
 
-pub async fn pass(sweeper: &Sweeper, act: Act) -> PassReport {
-    let (_stopper, stop) = Stop::channel();
+pub async fn pass(sweeper: &Sweeper, act: PassMode) -> PassReport {
+    let (_stopper, stop) = StopSignal::channel();
     sweeper.pass(act, 100_000, &stop).await
 }
 
@@ -372,7 +377,7 @@ pub async fn sweep_through(sweeper: &Sweeper) -> PassReport {
     let began = Instant::now();
     let mut total: Option<PassReport> = None;
     loop {
-        let mut one = pass(sweeper, Act::Reclaim).await;
+        let mut one = pass(sweeper, PassMode::Reclaim).await;
         let away = one.skipped.remove("store_away").is_some();
         one.skipped.remove("brake");
         let done = one.stopped == Stopped::Done && !away && one.errors == 0;

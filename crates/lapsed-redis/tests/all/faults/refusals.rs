@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use lapsed_core::Error;
 use lapsed_core::owner::OwnerStore;
-use lapsed_core::registry::{RegistryStore, Take};
+use lapsed_core::registry::{RegistryStore, TakePolicy};
 use lapsed_core::sweep::policy::Policy;
 use lapsed_core::sweep::{Stopped, Sweep};
 use lapsed_testbed::resp::Reply;
@@ -61,7 +61,7 @@ async fn emptied_in_the_middle(engine: Engine) {
     };
     let told = world.registry.beat(&old).await;
     assert!(matches!(told, Err(Error::Lost(_))), "{told:?}");
-    let told = world.registry.register(&old, &[name("x")], Take::Always).await;
+    let told = world.registry.register(&old, &[name("x")], TakePolicy::Always).await;
     assert!(matches!(told, Err(Error::Lost(_))), "{told:?}");
     let ghosts = app.registry();
     assert!(ghosts.is_empty(), "{ghosts:?}");
@@ -128,7 +128,7 @@ async fn something_else_under_a_key(engine: Engine) {
         }
         if key != held {
             let new = names(&["new-1", "new-2"]);
-            let told = world.registry.register(&claim, &new, Take::Always).await;
+            let told = world.registry.register(&claim, &new, TakePolicy::Always).await;
             assert!(matches!(told, Err(Error::Corrupt { .. })), "{key}: {told:?}");
             let told = world.registry.unregister(&claim, &names(&keys("live", 2))).await;
             assert!(matches!(told, Err(Error::Corrupt { .. })), "{key}: {told:?}");

@@ -11,14 +11,14 @@ use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
 use lapsed_core::clock::SystemClock;
-use lapsed_core::receipt::{Receipt, ReceiptQuery, Retention, Silent};
-use lapsed_core::schedule::Stop;
+use lapsed_core::receipt::{NoObserver, Receipt, ReceiptQuery, Retention};
+use lapsed_core::schedule::StopSignal;
 use lapsed_core::store::Store;
 use lapsed_core::sweep::brake::{Brake, BrakePolicy};
 use lapsed_core::sweep::policy::Policy;
 use lapsed_core::sweep::{
-    Act, Batch, BatchAnswer, BatchId, Cursor, PageRequest, PassReport, Stopped, Suspect, Sweep,
-    Sweeper, SweeperParts,
+    Batch, BatchAnswer, BatchId, Cursor, PageRequest, PassMode, PassReport, Stopped, Suspect,
+    Sweep, Sweeper, SweeperParts,
 };
 use lapsed_core::{Kind, Name, SystemId};
 use lapsed_redis::{Address, AdoptedInflight, AdoptedInflightLayout, Redis};
@@ -265,7 +265,7 @@ impl Beside {
 
     pub async fn reclaim(&self, suspects: Vec<Suspect>) -> BatchAnswer {
         let id = BatchId { sweeper: unique("by-hand").into(), number: 1 };
-        let batch = Batch { id, suspects, act: Act::Reclaim, term: None };
+        let batch = Batch { id, suspects, act: PassMode::Reclaim, term: None };
         self.inflight.reclaim(batch).await.unwrap()
     }
 
@@ -312,7 +312,7 @@ impl Beside {
             clock: SystemClock::shared(),
             activity: Arc::default(),
             leadership: None,
-            witness: Arc::new(Silent),
+            witness: Arc::new(NoObserver),
             retention: Retention::default(),
         })
     }
@@ -325,7 +325,7 @@ impl Beside {
 
     pub async fn dry_run(&self) -> PassReport {
         self.settle().await;
-        pass(&self.sweeper("dry"), Act::DryRun).await
+        pass(&self.sweeper("dry"), PassMode::DryRun).await
     }
 
     pub async fn receipts(&self) -> Vec<Receipt> {
@@ -338,8 +338,8 @@ pub fn id() -> SystemId {
     SystemId::new(Kind::Inflight, "requests").unwrap()
 }
 
-pub async fn pass(sweeper: &Sweeper, act: Act) -> PassReport {
-    let (_stopper, stop) = Stop::channel();
+pub async fn pass(sweeper: &Sweeper, act: PassMode) -> PassReport {
+    let (_stopper, stop) = StopSignal::channel();
     sweeper.pass(act, 100_000, &stop).await
 }
 
@@ -349,7 +349,7 @@ pub async fn sweep_through(sweeper: &Sweeper) -> PassReport {
     let began = Instant::now();
     let mut total: Option<PassReport> = None;
     loop {
-        let mut one = pass(sweeper, Act::Reclaim).await;
+        let mut one = pass(sweeper, PassMode::Reclaim).await;
         let away = one.skipped.remove("store_away").is_some();
         one.skipped.remove("brake");
         let done = one.stopped == Stopped::Done && !away && one.errors == 0;

@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lapsed_core::clock::SystemClock;
-use lapsed_core::inflight::rules::Recovery;
+use lapsed_core::inflight::rules::RecoveryPolicy;
 use lapsed_core::inflight::{
-    Claimed, Counts, Finish, Finished, Inflight, InflightParts, InflightStore, NewJob, Recovered,
-    Worked, Worker,
+    Claimed, Finish, Finished, Inflight, InflightParts, InflightStore, JobCounts, JobOutcome,
+    NewJob, RecoveredJob, Worker,
 };
 use lapsed_core::owner::{Claim, OwnerStore};
-use lapsed_core::receipt::{Receipt, Silent};
+use lapsed_core::receipt::{NoObserver, Receipt};
 use lapsed_core::sweep::brake::{Brake, BrakePolicy};
 use lapsed_core::sweep::policy::Policy;
 use lapsed_core::sweep::{Sweep, Sweeper};
@@ -32,13 +32,13 @@ pub fn layout(queues: QueueFormat) -> InflightLayout {
         queues,
         queue_key: Template::new("queue:{queue}", "queue").unwrap(),
         heartbeat_ttl: TTL,
-        recovery: Recovery::default(),
+        recovery: RecoveryPolicy::default(),
     }
 }
 
 /// How many workers may die with a job here: as many as there are.
 pub fn patient() -> InflightLayout {
-    let recovery = Recovery { crashes_max: 0, ..Recovery::default() };
+    let recovery = RecoveryPolicy { crashes_max: 0, ..RecoveryPolicy::default() };
     InflightLayout { recovery, ..layout(QueueFormat::Own) }
 }
 
@@ -146,13 +146,13 @@ impl World {
     }
 
     /// The account, printed and balanced; and there is one receipt for each claim that was taken back.
-    pub async fn audit(&self, story: &str) -> Counts {
+    pub async fn audit(&self, story: &str) -> JobCounts {
         let counts = eventually("the account", async || self.jobs.counts().await.ok()).await;
         println!("{story}: {counts:?}");
         assert!(counts.balances(), "{story}: {counts:?}");
         let mut claims: BTreeMap<(String, u64), u64> = BTreeMap::new();
         for receipt in self.receipts().await {
-            let recovered: Recovered = serde_json::from_value(receipt.removed).unwrap();
+            let recovered: RecoveredJob = serde_json::from_value(receipt.removed).unwrap();
             *claims.entry((receipt.key.to_string(), recovered.token.0)).or_default() += 1;
         }
         let twice: Vec<_> = claims.iter().filter(|(_, times)| **times > 1).collect();
@@ -186,7 +186,7 @@ pub fn system(redis: &Redis, jobs: &NativeInflight) -> Inflight {
         brake: Arc::new(Brake::new(BrakePolicy::default(), TTL)),
         clock: SystemClock::shared(),
         activity: Arc::default(),
-        witness: Arc::new(Silent),
+        witness: Arc::new(NoObserver),
         timeout: Duration::from_secs(5),
         batch: 100,
         sweeper: format!("retiring-{}", std::process::id()),
@@ -237,7 +237,7 @@ pub async fn keep_working(
             };
             for job in jobs {
                 match worker.work(&job, work(&job)).await {
-                    Ok(Worked::Completed) => ledger.note(job.id.as_str(), &who),
+                    Ok(JobOutcome::Completed) => ledger.note(job.id.as_str(), &who),
                     Ok(_) => {}
                     Err(Error::Lost(_)) => break,
                     Err(error) => panic!("{error}"),

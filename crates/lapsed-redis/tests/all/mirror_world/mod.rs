@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use lapsed_availability::rules::{Doom, Settings};
-use lapsed_availability::{Mirror, MirrorBeat, ProviderState, Seen, Told};
+use lapsed_availability::rules::{AvailabilitySettings, PendingOffline};
+use lapsed_availability::{Mirror, MirrorBeat, MirrorEntry, MirrorUpdate, ProviderState};
 use lapsed_core::owner::Incarnation;
 use lapsed_core::receipt::Reason;
-use lapsed_core::sweep::{Act, Batch, BatchId, Cursor, Refusal, Suspect};
+use lapsed_core::sweep::{Batch, BatchId, Cursor, PassMode, Refusal, Suspect};
 use lapsed_core::{Kind, Name, SystemId};
 use lapsed_redis::{MirrorLayout, Redis, RedisMirror};
 use lapsed_testbed::{Engine, Server, ServerOptions};
@@ -25,7 +25,7 @@ pub const STALE_MS: u64 = STALE.as_millis() as u64;
 /// A time that nobody reaches.
 pub const NEVER_MS: u64 = 3_600_000;
 
-pub type Decided = Vec<Result<Doom, Refusal>>;
+pub type Decided = Vec<Result<PendingOffline, Refusal>>;
 
 pub struct World {
     pub app: App,
@@ -38,8 +38,8 @@ pub fn id() -> SystemId {
     SystemId::new(Kind::Availability, "mitras").unwrap()
 }
 
-pub fn settings(max: u64) -> Settings {
-    Settings { max_customers_per_mitra: max, ..Settings::default() }
+pub fn settings(max: u64) -> AvailabilitySettings {
+    AvailabilitySettings { max_customers_per_mitra: max, ..AvailabilitySettings::default() }
 }
 
 impl World {
@@ -87,7 +87,7 @@ impl World {
         self.mirror.beat(&[name(who)]).await.unwrap().map(|beats| beats[0])
     }
 
-    pub async fn look(&self, who: &str) -> Seen {
+    pub async fn look(&self, who: &str) -> MirrorEntry {
         self.mirror.look(&[name(who)]).await.unwrap().seen.remove(0)
     }
 
@@ -124,7 +124,7 @@ impl World {
 
     /// Decides again and again until somebody of them is declared silent: on a machine that stands still the
     /// grace begins anew.
-    pub async fn silenced(&self, who: &str, epoch: u64) -> Doom {
+    pub async fn silenced(&self, who: &str, epoch: u64) -> PendingOffline {
         eventually("somebody to be declared silent", async || {
             self.decide_in(&[who], epoch, STALE_MS).await.remove(0).ok()
         })
@@ -145,7 +145,7 @@ impl World {
         // A provider's own heartbeat is written by the script: it is asked to.
         let other = self.redis.mirror(other_id(), MirrorLayout::under("clock:"), STALE).unwrap();
         let state = ProviderState { beat_age_ms: Some(0), ..online("clock", next_version()) };
-        let told = [Told { state, beat_ms: Some(at_ms) }];
+        let told = [MirrorUpdate { state, beat_ms: Some(at_ms) }];
         self.app.call(&["DEL", "clock:mitra:heartbeat:clock"]);
         other.apply(&told, None).await.unwrap();
         self.app.text(&["GET", "clock:mitra:heartbeat:clock"])
@@ -174,8 +174,8 @@ pub fn online(who: &str, version: u64) -> ProviderState {
     }
 }
 
-pub fn told(states: &[ProviderState], now_ms: u64) -> Vec<Told> {
-    let told = |state: &ProviderState| Told {
+pub fn told(states: &[ProviderState], now_ms: u64) -> Vec<MirrorUpdate> {
+    let told = |state: &ProviderState| MirrorUpdate {
         beat_ms: state.beat_age_ms.map(|age_ms| now_ms.saturating_sub(age_ms)),
         state: state.clone(),
     };
@@ -196,7 +196,7 @@ pub fn batch(who: &[&str], epoch: u64) -> Batch {
     let suspects = who.iter().map(|who| suspect(who, epoch)).collect();
     let number = next_version();
     let id = BatchId { sweeper: "sweeper".into(), number };
-    Batch { id, suspects, act: Act::Reclaim, term: None }
+    Batch { id, suspects, act: PassMode::Reclaim, term: None }
 }
 
 pub fn names_of(ids: &[Name]) -> Vec<String> {

@@ -6,7 +6,7 @@ use crate::chat::{Chat, name, named, on_both_chats, skipped, sweep_through, uuid
 use lapsed_core::Error;
 use lapsed_core::sessions::SessionsStore;
 use lapsed_core::sweep::policy::Policy;
-use lapsed_core::sweep::{Act, Sweep};
+use lapsed_core::sweep::{PassMode, Sweep};
 use lapsed_core::system::Restored;
 
 on_both_chats! {
@@ -37,7 +37,7 @@ async fn members_that_are_no_names_are_left_alone(chat: Chat) {
     chat.settle().await;
     let report = sweep_through(&chat.sweeper_with("s", policy)).await;
     assert_eq!((report.reclaimed, report.errors), (4, 0), "{report:?}");
-    let healed = chat.reconcile(Act::Reclaim).await;
+    let healed = chat.reconcile(PassMode::Reclaim).await;
     assert!(healed.finished, "{healed:?}");
     assert!(app.keys().iter().all(|key| key == "disconnected_sessions"), "{:?}", app.keys());
     assert_eq!(chat.sweep().await.suspects, 0);
@@ -108,7 +108,7 @@ async fn what_cannot_be_read_is_counted_and_the_others_go_on(chat: Chat) {
         [key("session", 5), key("session", 6), key("broadcaster:b-", 6).replace("b-:", "b-")]
             .into()
     );
-    let left = chat.reconcile(Act::Reclaim).await;
+    let left = chat.reconcile(PassMode::Reclaim).await;
     assert_eq!(left.drift(), 0, "{left:?}");
     assert!(left.left["unreadable"] >= 4, "{left:?}");
     for (id, op) in [(uuid(1), "session"), (uuid(2), "count")] {
@@ -130,7 +130,7 @@ async fn numbers_that_are_none_are_unreadable(chat: Chat) {
     app.orphan(&uuid(999));
     let report = chat.sweep().await;
     assert_eq!((report.reclaimed, skipped(&report, "unreadable")), (1, 12), "{report:?}");
-    let healed = chat.reconcile(Act::Reclaim).await;
+    let healed = chat.reconcile(PassMode::Reclaim).await;
     assert_eq!(healed.drift(), 0, "{healed:?}");
 }
 
@@ -140,7 +140,7 @@ async fn another_key_under_the_index_is_said_clearly(chat: Chat) {
     app.call(&["SET", "disconnected_sessions", "abc"]);
     let error = chat.sessions.census().await.unwrap_err();
     assert!(matches!(error, Error::Corrupt { .. }), "{error}");
-    let report = crate::chat::pass(&chat.sweeper("s"), Act::Reclaim).await;
+    let report = crate::chat::pass(&chat.sweeper("s"), PassMode::Reclaim).await;
     assert_eq!((report.reclaimed, report.errors), (0, 1), "{report:?}");
     assert!(app.has_session(&uuid(1)));
     app.call(&["DEL", "disconnected_sessions"]);

@@ -8,8 +8,8 @@ use crate::chat::{
 };
 use lapsed_core::owner::{Claim, OwnerStore};
 use lapsed_core::receipt::Reason;
-use lapsed_core::sessions::{Deleted, Profile, SessionsStore};
-use lapsed_core::sweep::Act;
+use lapsed_core::sessions::{Deleted, SessionProfile, SessionsStore};
+use lapsed_core::sweep::PassMode;
 use lapsed_core::sweep::policy::Policy;
 use lapsed_core::system::Restored;
 use lapsed_core::{Error, Kind, SystemId};
@@ -99,7 +99,7 @@ async fn receipts_tell_and_restore_puts_back(chat: Chat) {
 /// Through lapsed, without an owner: the keys and fields of the original, its units, nothing else.
 async fn operations_write_exactly_the_originals_keys(chat: Chat) {
     let (app, sessions, id) = (&chat.app, &chat.sessions, name(&uuid(1)));
-    let profile = Profile {
+    let profile = SessionProfile {
         value: Some("0.5".to_owned()),
         broadcaster_user_id: Some(name("b")),
         config_json: Some("{}".to_owned()),
@@ -140,7 +140,7 @@ async fn operations_write_exactly_the_originals_keys(chat: Chat) {
         (app.field(&uuid(1), "last_disconnect"), app.is_indexed(&uuid(1))),
         ("0".into(), false)
     );
-    let change = Profile { value: Some("0.7".to_owned()), ..Profile::default() };
+    let change = SessionProfile { value: Some("0.7".to_owned()), ..SessionProfile::default() };
     sessions.update(&id, &change).await.unwrap().unwrap();
     assert_eq!(
         (app.field(&uuid(1), "value"), app.field(&uuid(1), "config_json")),
@@ -167,7 +167,7 @@ async fn a_time_to_live_of_the_applications_stays(chat: Chat) {
     app.call(&["EXPIRE", &count, "1000"]);
     chat.sessions.connect(None, &id).await.unwrap();
     chat.sessions.disconnect(None, &id).await.unwrap();
-    chat.sessions.update(&id, &Profile::default()).await.unwrap();
+    chat.sessions.update(&id, &SessionProfile::default()).await.unwrap();
     for key in [&session, &count] {
         assert!(app.call(&["TTL", key]).parse::<i64>().unwrap() > 900, "{key}");
     }
@@ -209,9 +209,9 @@ async fn trap_x6_on_a_cluster_an_untagged_layout_is_refused_and_a_tagged_one_wor
         app.call(&["SET", &format!("{{chat}}:broadcaster:b-{id}"), &id]);
     }
     let chat = Chat { app: Arc::new(app), redis, sessions, url: cluster.url(), grace: GRACE };
-    let healed = chat.reconcile(Act::Reclaim).await;
+    let healed = chat.reconcile(PassMode::Reclaim).await;
     assert_eq!((healed.added, healed.finished), (50, true), "{healed:?}");
-    assert_eq!(chat.reconcile(Act::DryRun).await.drift(), 0);
+    assert_eq!(chat.reconcile(PassMode::DryRun).await.drift(), 0);
     assert_eq!(chat.sweep().await.reclaimed, 50);
     assert!(chat.app.call(&["KEYS", "{chat}:*"]).is_empty());
     assert_eq!(chat.receipts().await.len(), 50);

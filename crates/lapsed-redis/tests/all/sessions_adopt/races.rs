@@ -6,8 +6,8 @@ use crate::chat::{
     Chat, GRACE, LONG_AGO, PATIENCE, name, named, on_both_chats, skipped, sweep_through, uuid,
 };
 use lapsed_core::owner::{Claim, OwnerStore};
-use lapsed_core::sessions::{Deleted, Profile, SessionsStore};
-use lapsed_core::sweep::{Act, Outcome, Refusal};
+use lapsed_core::sessions::{Deleted, SessionProfile, SessionsStore};
+use lapsed_core::sweep::{Outcome, PassMode, Refusal};
 
 on_both_chats! {
     trap_b1_a_hash_without_its_index_entry_is_healed_then_cleaned,
@@ -29,9 +29,9 @@ async fn trap_b1_a_hash_without_its_index_entry_is_healed_then_cleaned(chat: Cha
     app.session(&uuid(1), &at);
     assert_eq!(chat.sweep().await.suspects, 0, "no index entry, no suspect");
     assert!(app.has_session(&uuid(1)));
-    let dry = chat.reconcile(Act::DryRun).await;
+    let dry = chat.reconcile(PassMode::DryRun).await;
     assert_eq!((dry.added, dry.agree, app.is_indexed(&uuid(1))), (1, false, false));
-    let healed = chat.reconcile(Act::Reclaim).await;
+    let healed = chat.reconcile(PassMode::Reclaim).await;
     assert_eq!((healed.added, healed.removed, healed.corrected), (1, 0, 0), "{healed:?}");
     assert_eq!(app.call(&["ZSCORE", "disconnected_sessions", &uuid(1)]), at);
     assert_eq!(chat.sweep().await.reclaimed, 1);
@@ -128,7 +128,7 @@ async fn trap_b5_a_count_without_an_owner_is_left_alone(chat: Chat) {
     app.active(&uuid(1));
     app.orphan(&uuid(2));
     assert_eq!(named(&chat.sweep().await), [uuid(2)].into());
-    chat.reconcile(Act::Reclaim).await;
+    chat.reconcile(PassMode::Reclaim).await;
     assert_eq!(chat.sweep().await.suspects, 0);
     assert_eq!(app.call(&["GET", &format!("ref_count:{}", uuid(1))]), "1");
     assert!(app.has_session(&uuid(1)));
@@ -137,7 +137,7 @@ async fn trap_b5_a_count_without_an_owner_is_left_alone(chat: Chat) {
 async fn trap_b5_written_through_lapsed_it_dies_with_its_owner(chat: Chat) {
     let chat = chat.native();
     let id = name(&uuid(1));
-    chat.sessions.activate(&id, &Profile::default()).await.unwrap();
+    chat.sessions.activate(&id, &SessionProfile::default()).await.unwrap();
     let server = chat.sessions.start(&name("server"), GRACE.as_millis() as u64).await.unwrap();
     let claim = Claim::exact(name("server"), server.incarnation);
     assert_eq!(chat.sessions.connect(Some(&claim), &id).await.unwrap().unwrap().references, 1);
@@ -162,7 +162,7 @@ async fn trap_b6_a_member_without_a_hash_is_removed_and_nothing_made(chat: Chat)
     assert_eq!((report.reclaimed, skipped(&report, "gone")), (1, 1), "{report:?}");
     assert!(app.keys().is_empty(), "{:?}", app.keys());
     assert_eq!(chat.receipts().await.len(), 1, "there was nothing to write a receipt for");
-    let (id, none) = (name(&uuid(3)), Profile::default());
+    let (id, none) = (name(&uuid(3)), SessionProfile::default());
     assert_eq!(chat.sessions.resume(&id).await.unwrap(), None);
     assert_eq!(chat.sessions.connect(None, &id).await.unwrap(), None);
     assert_eq!(chat.sessions.disconnect(None, &id).await.unwrap(), None);

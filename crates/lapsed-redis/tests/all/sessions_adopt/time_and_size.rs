@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use crate::chat::{App, Chat, GRACE, LONG_AGO, PATIENCE, name, named, on_both_chats, uuid};
 use lapsed_core::clock::SystemClock;
 use lapsed_core::leader::{Campaign, TermOptions};
-use lapsed_core::schedule::Stop;
+use lapsed_core::schedule::StopSignal;
 use lapsed_core::sessions::SessionsStore;
 use lapsed_core::store::Store;
 use lapsed_core::sweep::policy::Policy;
-use lapsed_core::sweep::{Act, Sweep};
+use lapsed_core::sweep::{PassMode, Sweep};
 use lapsed_testbed::{Engine, Server};
 
 on_both_chats! {
@@ -44,7 +44,7 @@ async fn trap_b8_no_unit_of_time_is_a_moment_early(chat: Chat) {
     while gone.len() < 3 {
         assert!(began.elapsed() < PATIENCE, "only {gone:?}");
         let orphans = chat.sessions.orphans(10).await.unwrap();
-        let report = crate::chat::pass(&sweeper, Act::Reclaim).await;
+        let report = crate::chat::pass(&sweeper, PassMode::Reclaim).await;
         let after_ms = app.now_ms();
         for early in orphans.iter().map(ToString::to_string).chain(named(&report)) {
             assert!(
@@ -82,9 +82,9 @@ async fn trap_b8_units_mixed_over_many_pages_are_all_found(chat: Chat) {
     let census = chat.sessions.census().await.unwrap();
     assert_eq!((census.orphans, census.suspects), (90, 90), "{census:?}");
     let policy = Policy { batch: 7, ..Policy::default() };
-    let dry = crate::chat::pass(&chat.sweeper_with("dry", policy.clone()), Act::DryRun).await;
+    let dry = crate::chat::pass(&chat.sweeper_with("dry", policy.clone()), PassMode::DryRun).await;
     assert_eq!((dry.reclaimed, named(&dry).len()), (90, 90), "a dry run lists each once: {dry:?}");
-    let real = crate::chat::pass(&chat.sweeper_with("s", policy), Act::Reclaim).await;
+    let real = crate::chat::pass(&chat.sweeper_with("s", policy), PassMode::Reclaim).await;
     assert_eq!(real.reclaimed, 90, "{real:?}");
     let orders: Vec<u64> = dry.entries.iter().map(|entry| entry.deadline_ms).collect();
     assert!(orders.is_sorted(), "the longest overdue first: {orders:?}");
@@ -112,7 +112,7 @@ async fn trap_b9_twenty_thousand_orphans_are_read_in_bounded_pages() {
     app.call(&["SLOWLOG", "RESET"]);
     let policy = Policy { max_ops: Some(400), ..Policy::default() };
     let batch = policy.batch;
-    let first = crate::chat::pass(&chat.sweeper_with("first", policy), Act::Reclaim).await;
+    let first = crate::chat::pass(&chat.sweeper_with("first", policy), PassMode::Reclaim).await;
     app.call(&["CONFIG", "SET", "slowlog-log-slower-than", "-1"]);
     assert_eq!(first.reclaimed, 400, "{first:?}");
     let asked = recorded(app);
@@ -196,13 +196,13 @@ async fn trap_b10_trap_b11_what_changes_during_a_reconciliation_is_neither_lost_
         }
     });
     let mut added = BTreeSet::new();
-    let (_stopper, stop) = Stop::channel();
+    let (_stopper, stop) = StopSignal::channel();
     for _ in 0..3 {
-        let plan = lapsed_core::reconcile::Plan {
+        let plan = lapsed_core::reconcile::ReconcilePlan {
             after: Default::default(),
             page: 20,
             pause: Duration::ZERO,
-            act: Act::Reclaim,
+            act: PassMode::Reclaim,
         };
         let mut told = 0;
         let report = lapsed_core::reconcile::run(
@@ -224,8 +224,8 @@ async fn trap_b10_trap_b11_what_changes_during_a_reconciliation_is_neither_lost_
     over.store(true, Ordering::Relaxed);
     traffic.join().unwrap();
     (0..200).for_each(|n| assert!(added.contains(&uuid(n)), "{n} was added"));
-    chat.reconcile(Act::Reclaim).await;
-    let again = chat.reconcile(Act::Reclaim).await;
+    chat.reconcile(PassMode::Reclaim).await;
+    let again = chat.reconcile(PassMode::Reclaim).await;
     assert_eq!((again.drift(), again.agree), (0, true), "{again:?}");
     for n in 0..300 {
         let indexed = n < 200 || n % 2 == 1;
@@ -250,7 +250,7 @@ async fn trap_b12_a_leader_whose_work_sleeps_goes_on_leading_alone(chat: Chat) {
     let stand = |who: &str| {
         let (campaign, leadership) =
             Campaign::new(store.clone(), SystemClock::shared(), chat.id(), who, options);
-        let (stopper, stop) = Stop::channel();
+        let (stopper, stop) = StopSignal::channel();
         let task =
             tokio::spawn(async move { campaign.run(async move { stop.told().await }).await });
         (leadership, stopper, task)

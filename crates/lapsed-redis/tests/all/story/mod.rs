@@ -10,15 +10,15 @@ use std::time::Duration;
 
 use lapsed_core::clock::SystemClock;
 use lapsed_core::owner::{Claim, OwnerStore};
-use lapsed_core::receipt::{Receipt, ReceiptQuery, Retention, Silent};
-use lapsed_core::registry::{RegistryStore, Take};
-use lapsed_core::schedule::Stop;
+use lapsed_core::receipt::{NoObserver, Receipt, ReceiptQuery, Retention};
+use lapsed_core::registry::{RegistryStore, TakePolicy};
+use lapsed_core::schedule::StopSignal;
 use lapsed_core::store::Store;
 use lapsed_core::sweep::brake::{Brake, BrakePolicy};
 use lapsed_core::sweep::policy::Policy;
 use lapsed_core::sweep::{
-    Act, Batch, BatchAnswer, BatchId, Cursor, PageRequest, PassReport, Suspect, Sweep, Sweeper,
-    SweeperParts,
+    Batch, BatchAnswer, BatchId, Cursor, PageRequest, PassMode, PassReport, Suspect, Sweep,
+    Sweeper, SweeperParts,
 };
 use lapsed_core::{Error, Kind, Name, SystemId};
 use lapsed_redis::{Address, NativeRegistry, Redis, RegistryLayout, Template};
@@ -124,7 +124,7 @@ pub fn sweeper_called(
         clock: SystemClock::shared(),
         activity: Arc::default(),
         leadership: None,
-        witness: Arc::new(Silent),
+        witness: Arc::new(NoObserver),
         retention: Retention::default(),
     })
 }
@@ -135,13 +135,13 @@ pub fn slowly() -> Policy {
 }
 
 pub async fn pass(sweeper: &Sweeper) -> PassReport {
-    let (_stopper, stop) = Stop::channel();
-    sweeper.pass(Act::Reclaim, 100_000, &stop).await
+    let (_stopper, stop) = StopSignal::channel();
+    sweeper.pass(PassMode::Reclaim, 100_000, &stop).await
 }
 
 pub async fn dry(sweeper: &Sweeper) -> PassReport {
-    let (_stopper, stop) = Stop::channel();
-    sweeper.pass(Act::DryRun, 100_000, &stop).await
+    let (_stopper, stop) = StopSignal::channel();
+    sweeper.pass(PassMode::DryRun, 100_000, &stop).await
 }
 
 /// All that is suspect now.
@@ -152,7 +152,7 @@ pub async fn suspects(sweep: &dyn Sweep) -> Vec<Suspect> {
 
 pub fn batch(who: &str, number: u64, suspects: Vec<Suspect>) -> Batch {
     let id = BatchId { sweeper: who.into(), number };
-    Batch { id, suspects, act: Act::Reclaim, term: None }
+    Batch { id, suspects, act: PassMode::Reclaim, term: None }
 }
 
 pub async fn reclaim(sweep: &dyn Sweep, number: u64, suspects: Vec<Suspect>) -> BatchAnswer {
@@ -250,7 +250,7 @@ pub async fn holding(
     let beat = registry.start(&name(owner), ttl.as_millis() as u64).await.unwrap();
     let claim = Claim::exact(name(owner), beat.incarnation);
     for part in keys.chunks(1_000) {
-        registry.register(&claim, &names(part), Take::Always).await.unwrap();
+        registry.register(&claim, &names(part), TakePolicy::Always).await.unwrap();
         registry.beat(&claim).await.unwrap();
     }
     claim

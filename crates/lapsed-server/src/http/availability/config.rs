@@ -1,7 +1,7 @@
 //! The settings in the configuration table, live.
 
 use axum::extract::State;
-use lapsed_availability::rules::{Settings, SettingsPatch};
+use lapsed_availability::rules::{AvailabilitySettings, SettingsPatch};
 use lapsed_core::{Error, Kind};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -58,7 +58,7 @@ async fn change(
     Ok(Answer(shown(app.finish(work).await??)))
 }
 
-fn shown(settings: Settings) -> Config {
+fn shown(settings: AvailabilitySettings) -> Config {
     Config {
         stale_after_seconds: settings.stale_after_seconds,
         require_ping: settings.require_ping,

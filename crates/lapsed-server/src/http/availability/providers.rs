@@ -1,7 +1,9 @@
 //! Providers: who there is, who is online, who may work, and their beats.
 
 use axum::extract::State;
-use lapsed_availability::{Beat, Changed, Listing, PAGE_MAX, Profile, Written};
+use lapsed_availability::{
+    PAGE_MAX, ProviderBeat, ProviderChange, ProviderProfile, ProviderQuery, Written,
+};
 use lapsed_core::Name;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -39,7 +41,7 @@ async fn list(
 ) -> Result<From<Providers>> {
     let limit = page_limit(query.limit)?.min(PAGE_MAX);
     let after = query.after.as_deref().map(Name::new).transpose()?;
-    let listing = Listing { after, limit, online_only: query.online.unwrap_or(false) };
+    let listing = ProviderQuery { after, limit, online_only: query.online.unwrap_or(false) };
     let listed = availability(&app, &name)?.list(&listing).await?;
     let next = listed.last().filter(|_| listed.len() == limit).map(|last| last.id.to_string());
     let providers = listed.into_iter().map(Provider::of).collect();
@@ -71,12 +73,12 @@ async fn put(
     MaybeJson(body): MaybeJson<ProviderBody>,
 ) -> Result<Told<ProviderChanged>> {
     let body = body.unwrap_or_default();
-    let profile = Profile { id: Name::new(&id)?, display_name: body.display_name };
+    let profile = ProviderProfile { id: Name::new(&id)?, display_name: body.display_name };
     let written = availability(&app, &name)?.put_provider(&profile).await?;
     Ok(Told::of(written, ProviderChanged::of))
 }
 
-fn changed(id: &Name, written: Option<Written<Changed>>) -> Result<Told<ProviderChanged>> {
+fn changed(id: &Name, written: Option<Written<ProviderChange>>) -> Result<Told<ProviderChanged>> {
     let written = written.ok_or_else(|| nobody(id))?;
     Ok(Told::of(written, ProviderChanged::of))
 }
@@ -148,12 +150,12 @@ async fn heartbeat(
     let ids = [Name::new(&id)?];
     let beats = availability(&app, &name)?.heartbeat(&ids).await?;
     match beats.answer.first() {
-        Some(Beat::Noted) => {
-            let outcome = Beat::Noted.as_str();
+        Some(ProviderBeat::Noted) => {
+            let outcome = ProviderBeat::Noted.as_str();
             Ok(From::of(beats, |_| HeartbeatAnswer { provider: id, outcome }))
         }
-        Some(Beat::Deactivated) => Err(deactivated(&ids[0])),
-        Some(Beat::Offline) | None => Err(not_online(&ids[0])),
+        Some(ProviderBeat::Deactivated) => Err(deactivated(&ids[0])),
+        Some(ProviderBeat::Offline) | None => Err(not_online(&ids[0])),
     }
 }
 

@@ -1,6 +1,8 @@
 //! What the routes of availability are given and answer.
 
-use lapsed_availability::{Available, Beat, Changed, Listed, OwnStatus, Session};
+use lapsed_availability::{
+    Available, ListedProvider, OwnStatus, ProviderBeat, ProviderChange, WorkSession,
+};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -27,8 +29,8 @@ pub struct ProviderChanged {
 }
 
 impl ProviderChanged {
-    pub fn of(changed: Changed) -> Self {
-        let Changed { state, changed, revoked } = changed;
+    pub fn of(changed: ProviderChange) -> Self {
+        let ProviderChange { state, changed, revoked } = changed;
         ProviderChanged {
             provider: state.id.into(),
             is_online: state.online,
@@ -55,7 +57,7 @@ pub struct Provider {
 }
 
 impl Provider {
-    pub fn of(listed: Listed) -> Self {
+    pub fn of(listed: ListedProvider) -> Self {
         Provider {
             provider: listed.id.into(),
             display_name: listed.display_name,
@@ -113,7 +115,8 @@ pub struct ProviderStatus {
 
 impl ProviderStatus {
     pub fn of(status: OwnStatus) -> Self {
-        let Listed { id, display_name, is_active, active_session_count, .. } = status.listed;
+        let ListedProvider { id, display_name, is_active, active_session_count, .. } =
+            status.listed;
         ProviderStatus {
             provider: id.into(),
             display_name,
@@ -163,13 +166,13 @@ pub struct HeartbeatResult {
 }
 
 impl HeartbeatsAnswer {
-    pub fn of(providers: Vec<String>, beats: &[Beat]) -> Self {
+    pub fn of(providers: Vec<String>, beats: &[ProviderBeat]) -> Self {
         let pairs = providers.into_iter().zip(beats);
         HeartbeatsAnswer {
             results: pairs
                 .map(|(provider, beat)| HeartbeatResult { provider, outcome: beat.as_str() })
                 .collect(),
-            noted: beats.iter().filter(|beat| **beat == Beat::Noted).count(),
+            noted: beats.iter().filter(|beat| **beat == ProviderBeat::Noted).count(),
         }
     }
 }
@@ -253,7 +256,7 @@ pub struct ProviderSession {
 }
 
 impl ProviderSession {
-    pub fn of(session: Session) -> Self {
+    pub fn of(session: WorkSession) -> Self {
         ProviderSession {
             session: session.id.into(),
             provider: session.provider.map(Into::into),
@@ -274,7 +277,7 @@ pub struct SessionChanged {
 }
 
 impl SessionChanged {
-    pub fn of(session: Session, changed: bool) -> Self {
+    pub fn of(session: WorkSession, changed: bool) -> Self {
         let ProviderSession { session, provider, status } = ProviderSession::of(session);
         SessionChanged { session, provider, status, changed }
     }

@@ -4,7 +4,7 @@ mod shapes;
 
 use axum::extract::State;
 use axum::http::StatusCode;
-use lapsed_core::inflight::{Finish, Finished, Inflight, Ticket};
+use lapsed_core::inflight::{Finish, Finished, Inflight, JobTicket};
 use serde_json::json;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -108,7 +108,7 @@ async fn give_back_many(
     many(inflight(&app, &name)?, body.jobs, &Finish::GiveBack(body.end.into())).await
 }
 
-async fn one(inflight: &Inflight, ticket: Ticket, how: &Finish) -> Result<Answer<FinishAnswer>> {
+async fn one(inflight: &Inflight, ticket: JobTicket, how: &Finish) -> Result<Answer<FinishAnswer>> {
     let finished = inflight.finish(std::slice::from_ref(&ticket), how).await?;
     match finished.first() {
         Some(Finished::Done) => {
@@ -124,7 +124,7 @@ async fn many(
     jobs: Vec<TicketBody>,
     how: &Finish,
 ) -> Result<Answer<FinishManyAnswer>> {
-    let tickets: Vec<Ticket> = jobs.iter().map(TicketBody::read).collect::<Result<_>>()?;
+    let tickets: Vec<JobTicket> = jobs.iter().map(TicketBody::read).collect::<Result<_>>()?;
     let finished = inflight.finish(&tickets, how).await?;
     let results = tickets.into_iter().zip(finished).map(|(ticket, outcome)| OneFinish {
         ok: !outcome.is_lost(),
@@ -135,7 +135,7 @@ async fn many(
     Ok(Answer(FinishManyAnswer { results: results.collect() }))
 }
 
-fn lost_claim(ticket: &Ticket, lost: Finished) -> Problem {
+fn lost_claim(ticket: &JobTicket, lost: Finished) -> Problem {
     let title = "You no longer hold it";
     Problem::new(StatusCode::CONFLICT, "lost", title, lost.describe())
         .with("id", json!(ticket.id))

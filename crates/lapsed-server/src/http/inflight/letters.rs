@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use lapsed_core::inflight::{Inflight, Job, Place};
+use lapsed_core::inflight::{Inflight, Job, JobPlace};
 use lapsed_core::{Error, Kind, Name};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -55,7 +55,7 @@ async fn dead_letter(
     Path((name, id)): Path<(String, String)>,
 ) -> Result<Answer<Job>> {
     let found = inflight(&app, &name)?.job(&Name::new(&id)?).await?;
-    let found = found.filter(|job| matches!(job.place, Place::Dead { .. }));
+    let found = found.filter(|job| matches!(job.place, JobPlace::Dead { .. }));
     found.map(Answer).ok_or_else(|| missing(&id))
 }
 

@@ -2,7 +2,7 @@
 
 use lapsed_core::Name;
 use lapsed_core::clock::{Clock, SystemClock};
-use lapsed_core::inflight::rules::{End, OnDeath};
+use lapsed_core::inflight::rules::{OnDeath, QueueEnd};
 use lapsed_core::inflight::{
     Claimed, Enqueued, JOBS_MAX, Job, NewJob, Taken, TrackAnswer, Tracked,
 };
@@ -22,20 +22,20 @@ pub enum EndWord {
     Back,
 }
 
-impl From<EndWord> for End {
-    fn from(word: EndWord) -> End {
+impl From<EndWord> for QueueEnd {
+    fn from(word: EndWord) -> QueueEnd {
         match word {
-            EndWord::Front => End::Front,
-            EndWord::Back => End::Back,
+            EndWord::Front => QueueEnd::Front,
+            EndWord::Back => QueueEnd::Back,
         }
     }
 }
 
-impl From<End> for EndWord {
-    fn from(end: End) -> EndWord {
+impl From<QueueEnd> for EndWord {
+    fn from(end: QueueEnd) -> EndWord {
         match end {
-            End::Front => EndWord::Front,
-            End::Back => EndWord::Back,
+            QueueEnd::Front => EndWord::Front,
+            QueueEnd::Back => EndWord::Back,
         }
     }
 }

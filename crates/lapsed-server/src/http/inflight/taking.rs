@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::extract::State;
-use lapsed_core::inflight::rules::End;
-use lapsed_core::inflight::{Finish, Inflight, JOBS_MAX, Taken, Ticket};
+use lapsed_core::inflight::rules::QueueEnd;
+use lapsed_core::inflight::{Finish, Inflight, JOBS_MAX, JobTicket, Taken};
 use lapsed_core::owner::Claim;
-use lapsed_core::schedule::Stop;
+use lapsed_core::schedule::StopSignal;
 use lapsed_core::{Kind, Name};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
@@ -94,7 +94,7 @@ struct Taking {
     queue: Name,
     limit: usize,
     wait: Duration,
-    stop: Stop,
+    stop: StopSignal,
     busy: mpsc::Sender<()>,
 }
 
@@ -140,12 +140,13 @@ impl Drop for Hand {
 }
 
 async fn give_back(inflight: &Inflight, taken: &Taken) {
-    let tickets: Vec<Ticket> = taken.jobs.iter().map(|job| job.ticket(taken.incarnation)).collect();
+    let tickets: Vec<JobTicket> =
+        taken.jobs.iter().map(|job| job.ticket(taken.incarnation)).collect();
     let count = tickets.len();
     // The last first, so that they are on their queue again in the order in which they were.
-    let tickets: Vec<Ticket> = tickets.into_iter().rev().collect();
+    let tickets: Vec<JobTicket> = tickets.into_iter().rev().collect();
     for _ in 0..TRIES {
-        match inflight.finish(&tickets, &Finish::GiveBack(End::Front)).await {
+        match inflight.finish(&tickets, &Finish::GiveBack(QueueEnd::Front)).await {
             Ok(_) => {
                 tracing::info!(count, "given back: whoever asked for them had gone");
                 return;

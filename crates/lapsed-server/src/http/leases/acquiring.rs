@@ -12,8 +12,8 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use futures::future::select;
 use lapsed_core::Kind;
-use lapsed_core::leases::{Acquire, Acquired, Grant, Leases};
-use lapsed_core::schedule::Stop;
+use lapsed_core::leases::{AcquireRequest, Acquired, Grant, Leases};
+use lapsed_core::schedule::StopSignal;
 use serde_json::json;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
@@ -127,10 +127,10 @@ async fn acquire_now(leases: &Leases, body: &AcquireBody) -> Result<Answer<Grant
 /// One `acquire`, on its own feet.
 struct Asking {
     leases: Arc<Leases>,
-    acquire: Acquire,
+    acquire: AcquireRequest,
     wait: Duration,
     waiting: Option<Waiting>,
-    stop: Stop,
+    stop: StopSignal,
     busy: mpsc::Sender<()>,
 }
 

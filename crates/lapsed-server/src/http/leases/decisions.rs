@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use axum::extract::State;
-use lapsed_core::leases::{Decided, txn};
+use lapsed_core::leases::{DecisionInfo, txn};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -28,7 +28,7 @@ async fn decide(
     State(app): State<Shared>,
     Path(name): Path<String>,
     Json(body): Json<DecideBody>,
-) -> Result<Answer<Decided>> {
+) -> Result<Answer<DecisionInfo>> {
     let ttl = body.ttl_ms.map(Duration::from_millis);
     let decision = body.decision.into();
     Ok(Answer(leases(&app, &name)?.decide(&txn(&body.txn)?, decision, ttl).await?))
@@ -42,7 +42,7 @@ async fn decide(
 async fn decision(
     State(app): State<Shared>,
     Path((name, id)): Path<(String, String)>,
-) -> Result<Answer<Decided>> {
+) -> Result<Answer<DecisionInfo>> {
     let found = leases(&app, &name)?.decision(&txn(&id)?).await?;
     let missing =
         || Problem::not_found(format!("there is no decision on {id:?}, or it is no longer kept"));

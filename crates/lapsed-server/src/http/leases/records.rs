@@ -1,8 +1,8 @@
 //! What goes with a key: its state, and what is staged for a transaction.
 
 use axum::extract::State;
-use lapsed_core::leases::rules::Staged;
-use lapsed_core::leases::{LeaseKey, Leases, Ticket};
+use lapsed_core::leases::rules::StagedState;
+use lapsed_core::leases::{LeaseKey, LeaseTicket, Leases};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -66,8 +66,8 @@ async fn delete_state(
 
 async fn write(
     leases: &Leases,
-    ticket: Ticket,
-    state: Option<lapsed_core::leases::State>,
+    ticket: LeaseTicket,
+    state: Option<lapsed_core::leases::LeaseState>,
 ) -> Result<Answer<StateAnswer>> {
     held_by(&ticket, leases.set_state(&ticket, state.as_ref()).await?)?;
     let TicketBody { namespace, key, token } = TicketBody::of(&ticket);
@@ -107,8 +107,8 @@ async fn unstage(
 
 async fn put(
     leases: &Leases,
-    ticket: Ticket,
-    staged: Option<Staged>,
+    ticket: LeaseTicket,
+    staged: Option<StagedState>,
 ) -> Result<Answer<StageAnswer>> {
     held_by(&ticket, leases.stage(&ticket, staged.as_ref()).await?)?;
     let TicketBody { namespace, key, token } = TicketBody::of(&ticket);

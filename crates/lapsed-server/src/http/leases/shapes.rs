@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use lapsed_core::Name;
-use lapsed_core::leases::rules::Staged;
+use lapsed_core::leases::rules::StagedState;
 use lapsed_core::leases::{
-    Acquire, Decision, Described, LeaseKey, NAMESPACE, State, Ticket, Token, txn,
+    AcquireRequest, Decision, LeaseInfo, LeaseKey, LeaseState, LeaseTicket, LeaseToken, NAMESPACE,
+    txn,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -41,8 +42,8 @@ pub struct AcquireBody {
 }
 
 impl AcquireBody {
-    pub fn read(&self, usual: Duration) -> Result<Acquire> {
-        Ok(Acquire {
+    pub fn read(&self, usual: Duration) -> Result<AcquireRequest> {
+        Ok(AcquireRequest {
             key: LeaseKey::new(&self.namespace, &self.key)?,
             owner: Name::new(&self.owner)?,
             ttl_ms: self.ttl_ms.unwrap_or(usual.as_millis() as u64),
@@ -77,13 +78,16 @@ pub struct TicketBody {
 }
 
 impl TicketBody {
-    pub fn of(ticket: &Ticket) -> TicketBody {
+    pub fn of(ticket: &LeaseTicket) -> TicketBody {
         let (namespace, key) = (ticket.key.namespace.to_string(), ticket.key.key.to_string());
         TicketBody { namespace, key, token: ticket.token.0 }
     }
 
-    pub fn read(&self) -> Result<Ticket> {
-        Ok(Ticket { key: LeaseKey::new(&self.namespace, &self.key)?, token: Token(self.token) })
+    pub fn read(&self) -> Result<LeaseTicket> {
+        Ok(LeaseTicket {
+            key: LeaseKey::new(&self.namespace, &self.key)?,
+            token: LeaseToken(self.token),
+        })
     }
 
     pub fn named(&self) -> Value {
@@ -150,7 +154,7 @@ pub struct Released {
 }
 
 impl Released {
-    pub fn of(ticket: Ticket) -> Released {
+    pub fn of(ticket: LeaseTicket) -> Released {
         let TicketBody { namespace, key, token } = TicketBody::of(&ticket);
         Released { namespace, key, token, outcome: "released" }
     }
@@ -186,7 +190,7 @@ pub struct PageQuery {
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct LeasesPage {
     #[schema(value_type = Vec<schemas::Described>)]
-    pub leases: Vec<Described>,
+    pub leases: Vec<LeaseInfo>,
     /// Where the next page begins: give it as `after`.
     pub next: Option<String>,
 }
@@ -205,7 +209,7 @@ pub struct Namespaces {
 pub struct StateBody {
     pub token: u64,
     #[schema(value_type = schemas::LeaseState)]
-    pub state: State,
+    pub state: LeaseState,
 }
 
 /// Who asks.
@@ -225,7 +229,7 @@ pub struct StateAnswer {
     /// The newest token of the key.
     pub token: u64,
     #[schema(value_type = Option<schemas::LeaseState>)]
-    pub state: Option<State>,
+    pub state: Option<LeaseState>,
 }
 
 /// A state that becomes the key's if the transaction is decided `commit`.
@@ -240,14 +244,14 @@ pub struct StageBody {
     /// The id of the transaction: 1 to 256 bytes.
     pub txn: String,
     #[schema(value_type = schemas::LeaseState)]
-    pub state: State,
+    pub state: LeaseState,
 }
 
 impl StageBody {
-    pub fn read(self) -> Result<(Ticket, Staged)> {
+    pub fn read(self) -> Result<(LeaseTicket, StagedState)> {
         let StageBody { namespace, key, token, txn: id, state } = self;
         let ticket = TicketBody { namespace, key, token }.read()?;
-        Ok((ticket, Staged { txn: txn(&id)?, state }))
+        Ok((ticket, StagedState { txn: txn(&id)?, state }))
     }
 }
 

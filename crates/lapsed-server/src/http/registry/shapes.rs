@@ -1,6 +1,6 @@
 //! What the registry's routes are given and answer.
 
-use lapsed_core::registry::{Found, Registered};
+use lapsed_core::registry::{FoundEntry, Registered};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -152,7 +152,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    pub fn of(key: String, found: Found) -> Self {
+    pub fn of(key: String, found: FoundEntry) -> Self {
         Entry {
             key,
             owner: found.holder.owner.into(),

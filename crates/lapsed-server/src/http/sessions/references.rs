@@ -3,7 +3,7 @@
 use axum::extract::State;
 use futures::future::join_all;
 use lapsed_core::owner::Claim;
-use lapsed_core::sessions::{Sessions, Standing};
+use lapsed_core::sessions::{ReferenceChange, Sessions};
 use lapsed_core::{Error, Name};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -115,7 +115,7 @@ impl Step {
         sessions: &Sessions,
         claim: Option<&Claim>,
         id: &Name,
-    ) -> lapsed_core::Result<Option<Standing>> {
+    ) -> lapsed_core::Result<Option<ReferenceChange>> {
         match self {
             Step::Connect => sessions.connect(claim, id).await,
             Step::Disconnect => sessions.disconnect(claim, id).await,

@@ -2,7 +2,7 @@
 
 use lapsed_core::Name;
 use lapsed_core::owner::Claim;
-use lapsed_core::sessions::{Activated, Profile, Session, Standing};
+use lapsed_core::sessions::{Activated, ReferenceChange, Session, SessionProfile};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
@@ -26,10 +26,10 @@ pub struct ProfileBody {
 }
 
 impl ProfileBody {
-    pub fn read(self) -> Result<(Name, Profile)> {
+    pub fn read(self) -> Result<(Name, SessionProfile)> {
         let broadcaster = self.broadcaster_user_id.as_deref().map(Name::new).transpose()?;
         let (value, config_json) = (self.value, self.config_json);
-        let profile = Profile { value, broadcaster_user_id: broadcaster, config_json };
+        let profile = SessionProfile { value, broadcaster_user_id: broadcaster, config_json };
         Ok((Name::new(&self.session)?, profile))
     }
 }
@@ -165,8 +165,8 @@ pub struct StandingAnswer {
 }
 
 impl StandingAnswer {
-    pub fn of(session: String, standing: Standing) -> Self {
-        let Standing { references, yours, changed, disconnected_ms, incarnation, started } =
+    pub fn of(session: String, standing: ReferenceChange) -> Self {
+        let ReferenceChange { references, yours, changed, disconnected_ms, incarnation, started } =
             standing;
         StandingAnswer {
             session,
@@ -198,7 +198,7 @@ pub struct OneStanding {
 }
 
 impl OneStanding {
-    pub fn of(session: String, answer: Result<Standing>) -> Self {
+    pub fn of(session: String, answer: Result<ReferenceChange>) -> Self {
         let ok = answer.is_ok();
         let answer = match answer {
             Ok(standing) => {

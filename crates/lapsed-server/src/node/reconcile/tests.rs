@@ -28,7 +28,7 @@ impl Numbers {
 
 #[async_trait]
 impl Reconcile for Numbers {
-    async fn reconcile(&self, after: Cursor, limit: usize, act: Act) -> Result<Reconciled> {
+    async fn reconcile(&self, after: Cursor, limit: usize, act: PassMode) -> Result<Reconciled> {
         if self.silent {
             std::future::pending::<()>().await;
         }
@@ -39,11 +39,14 @@ impl Reconcile for Numbers {
         let to = (from + limit as u64).min(ROWS);
         let mut indexed = self.indexed.lock().unwrap();
         let missing: Vec<u64> = (from..to).filter(|row| !indexed.contains(row)).collect();
-        if act == Act::Reclaim {
+        if act == PassMode::Reclaim {
             indexed.extend(&missing);
         }
-        let change =
-            |row: &u64| Change { key: row.to_string(), what: Healed::Added, why: "missing".into() };
+        let change = |row: &u64| IndexChange {
+            key: row.to_string(),
+            what: Healed::Added,
+            why: "missing".into(),
+        };
         let left = (to - from) - missing.len() as u64;
         Ok(Reconciled {
             examined: to - from,
@@ -80,7 +83,7 @@ fn bed(index: Numbers, clock: Arc<dyn Clock>) -> Bed {
     Bed { reconciler, metrics, index }
 }
 
-fn order(act: Act) -> Order {
+fn order(act: PassMode) -> Order {
     Order { act, after: Cursor::default(), list: 50 }
 }
 
@@ -95,9 +98,9 @@ const DRIFT: &str = "lapsed_drift{system=\"chat\",kind=\"sessions\"}";
 #[tokio::test]
 async fn a_dry_run_finds_what_the_real_one_heals_and_then_they_agree() {
     let Bed { reconciler, metrics, index } = bed(Numbers::drifted(), SystemClock::shared());
-    let (_stopper, stop) = Stop::channel();
+    let (_stopper, stop) = StopSignal::channel();
     let mut pages = Vec::new();
-    let dry = reconciler.run(order(Act::DryRun), &stop, &mut |rows| pages.push(rows)).await;
+    let dry = reconciler.run(order(PassMode::DryRun), &stop, &mut |rows| pages.push(rows)).await;
     let dry = dry.unwrap();
     assert_eq!(pages, [500, 500, 200]);
     assert_eq!((dry.report.examined, dry.report.added), (ROWS, 120));
@@ -106,11 +109,11 @@ async fn a_dry_run_finds_what_the_real_one_heals_and_then_they_agree() {
     assert_eq!(index.indexed.lock().unwrap().len(), 1_080, "nothing changed");
     assert!(has(&metrics, &format!("{DRIFT} 120")) && has(&metrics, &format!("{ADDED} 0")));
 
-    let real = reconciler.run(order(Act::Reclaim), &stop, &mut |_| {}).await.unwrap();
+    let real = reconciler.run(order(PassMode::Reclaim), &stop, &mut |_| {}).await.unwrap();
     assert_eq!((real.report.added, real.report.left["indexed"]), (120, 1_080));
     assert!(has(&metrics, &format!("{DRIFT} 120")) && has(&metrics, &format!("{ADDED} 120")));
 
-    let again = reconciler.run(order(Act::DryRun), &stop, &mut |_| {}).await.unwrap();
+    let again = reconciler.run(order(PassMode::DryRun), &stop, &mut |_| {}).await.unwrap();
     assert!(again.report.agree && again.report.finished && again.changes.is_empty());
     assert!(has(&metrics, &format!("{DRIFT} 0")) && has(&metrics, &format!("{ADDED} 120")));
 }
@@ -118,7 +121,7 @@ async fn a_dry_run_finds_what_the_real_one_heals_and_then_they_agree() {
 #[tokio::test]
 async fn stopped_it_says_where_to_go_on_and_goes_on_there() {
     let Bed { reconciler, metrics, .. } = bed(Numbers::drifted(), SystemClock::shared());
-    let (stopper, stop) = Stop::channel();
+    let (stopper, stop) = StopSignal::channel();
     let mut rows = 0;
     let mut tell = |page: u64| {
         rows += page;
@@ -127,12 +130,12 @@ async fn stopped_it_says_where_to_go_on_and_goes_on_there() {
         }
     };
     // The page after the one during which it was told still runs: it was under way.
-    let first = reconciler.run(order(Act::Reclaim), &stop, &mut tell).await.unwrap();
+    let first = reconciler.run(order(PassMode::Reclaim), &stop, &mut tell).await.unwrap();
     assert!(!first.report.finished && first.report.examined < ROWS, "{first:?}");
     assert!(has(&metrics, &format!("{DRIFT} 0")), "half a run says nothing of the drift");
     let after = first.report.next.unwrap();
-    let (_stopper, stop) = Stop::channel();
-    let rest = Order { after, ..order(Act::Reclaim) };
+    let (_stopper, stop) = StopSignal::channel();
+    let rest = Order { after, ..order(PassMode::Reclaim) };
     let rest = reconciler.run(rest, &stop, &mut |_| {}).await.unwrap();
     assert!(rest.report.finished);
     assert!(has(&metrics, &format!("{DRIFT} 0")), "nor does the other half");
@@ -144,8 +147,8 @@ async fn stopped_it_says_where_to_go_on_and_goes_on_there() {
 async fn a_page_that_fails_does_not_lose_the_account() {
     let index = Numbers { fail_from: Some(1_000), ..Numbers::drifted() };
     let Bed { reconciler, metrics, .. } = bed(index, SystemClock::shared());
-    let (_stopper, stop) = Stop::channel();
-    let broken = reconciler.run(order(Act::Reclaim), &stop, &mut |_| {}).await.unwrap();
+    let (_stopper, stop) = StopSignal::channel();
+    let broken = reconciler.run(order(PassMode::Reclaim), &stop, &mut |_| {}).await.unwrap();
     assert_eq!((broken.report.examined, broken.report.added), (1_000, 100));
     assert!(!broken.report.finished);
     assert_eq!(broken.report.next, Some(Cursor(Some("1000".to_owned()))));
@@ -161,8 +164,8 @@ async fn a_page_without_an_answer_ends_it_in_time() {
     let index = Numbers { silent: true, ..Numbers::default() };
     let Bed { reconciler, .. } = bed(index, Arc::new(clock.clone()));
     let running = tokio::spawn(async move {
-        let (_stopper, stop) = Stop::channel();
-        reconciler.run(order(Act::Reclaim), &stop, &mut |_| {}).await
+        let (_stopper, stop) = StopSignal::channel();
+        reconciler.run(order(PassMode::Reclaim), &stop, &mut |_| {}).await
     });
     while !running.is_finished() {
         clock.advance(Duration::from_secs(1));
@@ -176,7 +179,7 @@ async fn a_page_without_an_answer_ends_it_in_time() {
 async fn by_itself_it_runs_first_after_one_interval_and_only_in_its_turn() {
     let clock = ManualClock::at(1);
     let Bed { reconciler, index, .. } = bed(Numbers::drifted(), Arc::new(clock.clone()));
-    let (stopper, stop) = Stop::channel();
+    let (stopper, stop) = StopSignal::channel();
     let turn = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let (kept, may) = (reconciler.clone(), turn.clone());
     let keeping = tokio::spawn(async move {

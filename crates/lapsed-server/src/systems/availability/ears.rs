@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use lapsed_availability::Availability;
 use lapsed_core::Name;
-use lapsed_core::schedule::Stop;
-use lapsed_core::sweep::{Act, Cursor, Sweeper};
+use lapsed_core::schedule::StopSignal;
+use lapsed_core::sweep::{Cursor, PassMode, Sweeper};
 use lapsed_postgres::{Heard, Listener};
 use lapsed_redis::MirrorEvent;
 use tokio::sync::mpsc::Receiver;
@@ -34,7 +34,7 @@ pub struct Ears {
 
 impl Ears {
     /// Until told to stop.
-    pub async fn listen(self, tellers: Tellers, stop: Stop) {
+    pub async fn listen(self, tellers: Tellers, stop: StopSignal) {
         let truth = self.hear_truth(tellers.truth.listen(), &stop);
         let mirror = self.hear_mirror(tellers.mirror.listen(), &stop);
         let both = futures::future::join(truth, mirror);
@@ -44,7 +44,7 @@ impl Ears {
         }
     }
 
-    async fn hear_truth(&self, mut listener: Listener, stop: &Stop) {
+    async fn hear_truth(&self, mut listener: Listener, stop: &StopSignal) {
         while !stop.is_told() {
             let mut gathered = Gathered::default();
             gathered.add(listener.next().await);
@@ -58,7 +58,7 @@ impl Ears {
         }
     }
 
-    async fn follow(&self, gathered: Gathered, stop: &Stop) {
+    async fn follow(&self, gathered: Gathered, stop: &StopSignal) {
         if gathered.settings {
             self.availability.settings_changed().await;
         }
@@ -73,14 +73,14 @@ impl Ears {
     }
 
     /// Something may have been missed.
-    async fn compare(&self, stop: &Stop) {
+    async fn compare(&self, stop: &StopSignal) {
         let Some(reconciler) = &self.reconciler else { return };
-        let order = Order { act: Act::Reclaim, after: Cursor::default(), list: 0 };
+        let order = Order { act: PassMode::Reclaim, after: Cursor::default(), list: 0 };
         // What came of it is in the log and in the metrics.
         let _ = reconciler.run(order, stop, &mut |_| {}).await;
     }
 
-    async fn hear_mirror(&self, mut events: Receiver<MirrorEvent>, stop: &Stop) {
+    async fn hear_mirror(&self, mut events: Receiver<MirrorEvent>, stop: &StopSignal) {
         while let Some(event) = events.recv().await {
             match event {
                 MirrorEvent::Invalidated(_) | MirrorEvent::MaybeMissed => {
@@ -93,7 +93,7 @@ impl Ears {
 
     /// One pass for all who fell silent at about the same time: it looks at everybody, and its guard is the
     /// same as ever.
-    async fn pass_early(&self, events: &mut Receiver<MirrorEvent>, stop: &Stop) {
+    async fn pass_early(&self, events: &mut Receiver<MirrorEvent>, stop: &StopSignal) {
         let mut settings = false;
         while let Ok(event) = events.try_recv() {
             settings |= !matches!(event, MirrorEvent::Silent(_));
@@ -102,7 +102,7 @@ impl Ears {
             self.availability.settings_changed().await;
         }
         if self.sweeper.leads() != Some(false) {
-            self.sweeper.pass(Act::Reclaim, 0, stop).await;
+            self.sweeper.pass(PassMode::Reclaim, 0, stop).await;
         }
         tokio::time::sleep(EARLY).await;
     }

@@ -1,7 +1,7 @@
 //! How claims are shown, and what is answered when they end.
 
 use lapsed_core::Name;
-use lapsed_core::inflight::{Finished, Ticket, Token};
+use lapsed_core::inflight::{Finished, JobTicket, JobToken};
 use lapsed_core::owner::Incarnation;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -20,14 +20,14 @@ pub struct TicketBody {
 }
 
 impl TicketBody {
-    pub fn read(&self) -> Result<Ticket> {
+    pub fn read(&self) -> Result<JobTicket> {
         ticket(self.id.clone(), self.token, self.incarnation)
     }
 }
 
-pub fn ticket(id: String, token: u64, incarnation: Option<u64>) -> Result<Ticket> {
+pub fn ticket(id: String, token: u64, incarnation: Option<u64>) -> Result<JobTicket> {
     let incarnation = incarnation.map(Incarnation);
-    Ok(Ticket { id: Name::new(&id)?, token: Token(token), incarnation })
+    Ok(JobTicket { id: Name::new(&id)?, token: JobToken(token), incarnation })
 }
 
 /// Many claims; at most 1,000.
