@@ -16,7 +16,7 @@ use anyhow::Result;
 use clap::ValueEnum;
 
 use crate::bench::Bench;
-use crate::table::Table;
+use crate::table::FigureTable;
 
 pub const NAME: &str = "availability";
 
@@ -30,12 +30,12 @@ pub enum Part {
     Statements,
 }
 
-pub fn run(bench: &Bench, table: &mut Table) -> Result<()> {
+pub fn run(bench: &Bench, table: &mut FigureTable) -> Result<()> {
     bench.runtime.block_on(compare(bench, table))
 }
 
-async fn compare(bench: &Bench, table: &mut Table) -> Result<()> {
-    let site = site::Site::new().await?;
+async fn compare(bench: &Bench, table: &mut FigureTable) -> Result<()> {
+    let site = site::AvailabilitySite::new().await?;
     for part in Part::value_variants() {
         if bench.parts.is_empty() || bench.parts.contains(part) {
             part.run(bench, &site, table).await?;
@@ -45,7 +45,12 @@ async fn compare(bench: &Bench, table: &mut Table) -> Result<()> {
 }
 
 impl Part {
-    async fn run(self, bench: &Bench, site: &site::Site, table: &mut Table) -> Result<()> {
+    async fn run(
+        self,
+        bench: &Bench,
+        site: &site::AvailabilitySite,
+        table: &mut FigureTable,
+    ) -> Result<()> {
         match self {
             Part::Heartbeats => beats::compare(bench, site, table).await,
             Part::Finding => finding::compare(bench, site, table).await,

@@ -17,19 +17,19 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use crate::bench::{Bench, say};
-use crate::peer::{Numbered, Plain};
+use crate::peer::{NaiveRegistry, Numbered};
 use crate::rounds::{Figures, Side, take_turns};
-use crate::table::{Figure, Table, Target};
+use crate::table::{Figure, FigureTable, FigureTarget};
 
 pub const NAME: &str = "beats";
 
-pub fn run(bench: &Bench, table: &mut Table) -> Result<()> {
+pub fn run(bench: &Bench, table: &mut FigureTable) -> Result<()> {
     let ground = bench.million()?.copy(bench.path("beats"))?;
     say("opening it, and the peer beside it");
     let open = ground.open()?;
     let claims = bench.runtime.block_on(ground.claims(&open))?;
     let names: Vec<String> = claims.iter().map(|claim| claim.owner.to_string()).collect();
-    let mut plain = Plain::new(&names, HEARTBEAT_TTL_MS);
+    let mut plain = NaiveRegistry::new(&names, HEARTBEAT_TTL_MS);
     let mut numbered = Numbered::new(&names, HEARTBEAT_TTL_MS);
     let operations = open.operations()?;
     let registry = &open.registry;
@@ -53,9 +53,9 @@ pub fn run(bench: &Bench, table: &mut Table) -> Result<()> {
 }
 
 /// The first peer is the one that the targets speak of; the second is there to be seen.
-fn report(table: &mut Table, figures: &Figures, entries: usize) {
-    let by_key = Some(Target::AtLeast(3.0));
-    let by_handle = Some(Target::AtLeast(10.0));
+fn report(table: &mut FigureTable, figures: &Figures, entries: usize) {
+    let by_key = Some(FigureTarget::AtLeast(3.0));
+    let by_handle = Some(FigureTarget::AtLeast(10.0));
     let (names, numbers) = ((0, "map + BTreeSet of names"), (1, "map + BTreeSet of numbers"));
     let rows = [
         (2, format!("by key, {entries} entries held"), names, by_key),

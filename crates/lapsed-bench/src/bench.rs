@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 use crate::availability::Part;
-use crate::ground::Ground;
+use crate::ground::BenchStore;
 
 /// How much is measured.
 #[derive(Debug, Clone, Copy)]
@@ -119,7 +119,7 @@ pub struct Bench {
     /// Which parts of `availability` are run; none: all of them.
     pub parts: Vec<Part>,
     folder: TempDir,
-    million: OnceCell<Ground>,
+    million: OnceCell<BenchStore>,
 }
 
 impl Bench {
@@ -133,7 +133,7 @@ impl Bench {
     }
 
     /// The large store, closed. Only to be read or copied.
-    pub fn million(&self) -> Result<&Ground> {
+    pub fn million(&self) -> Result<&BenchStore> {
         if let Some(ground) = self.million.get() {
             return Ok(ground);
         }
@@ -142,8 +142,8 @@ impl Bench {
     }
 
     /// A new store with so many owners that hold so much.
-    pub fn lay(&self, name: &str, owners: usize, each: usize) -> Result<Ground> {
-        Ground::lay(&self.runtime, self.path(name), owners, each)
+    pub fn lay(&self, name: &str, owners: usize, each: usize) -> Result<BenchStore> {
+        BenchStore::lay(&self.runtime, self.path(name), owners, each)
     }
 
     /// Where something of that name goes.

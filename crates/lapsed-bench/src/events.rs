@@ -1,4 +1,4 @@
-//! Server-sent events: what a hundred listeners cost the sweeps that make the receipts.
+//! HttpBenchServer-sent events: what a hundred listeners cost the sweeps that make the receipts.
 //!
 //! The server is the real `lapsed serve` on an embedded store, with one registry. A pass reclaims
 //! 10,000 entries, and one begins every second: 10,000 events a second, to each of 100 listeners on
@@ -15,9 +15,9 @@ use serde_json::{Value, json};
 
 use self::listeners::{Idlers, Listeners};
 use crate::bench::{Bench, say};
-use crate::http::{Server, binary};
+use crate::http::{HttpBenchServer, binary};
 use crate::rounds::{Side, median, take_turns};
-use crate::table::{Figure, Table, Target};
+use crate::table::{Figure, FigureTable, FigureTarget};
 
 pub const NAME: &str = "events";
 
@@ -34,7 +34,7 @@ const KEYS: usize = 1_000;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-pub fn run(bench: &Bench, table: &mut Table) -> Result<()> {
+pub fn run(bench: &Bench, table: &mut FigureTable) -> Result<()> {
     let Some(binary) = binary()? else {
         table.skip(NAME, "build lapsed first (`cargo build --release`), or set LAPSED_BIN");
         return Ok(());
@@ -43,7 +43,7 @@ pub fn run(bench: &Bench, table: &mut Table) -> Result<()> {
         "heartbeat_ttl = \"1s\"\nsweep = {{ every = \"1d\", max_ops = {PASS} }}\nbrake = {{ share = 1.0 }}"
     );
     let dir = bench.path("events");
-    let server = Server::start(&binary, &dir, "write_timeout = \"2s\"", &system)?;
+    let server = HttpBenchServer::start(&binary, &dir, "write_timeout = \"2s\"", &system)?;
     drop(server.connect(bench)?);
     let stage = Stage { bench, server, agent: agent(), lives: std::cell::Cell::new(0) };
     say(format!("{LISTENERS} listeners at {}", stage.server.address));
@@ -63,7 +63,7 @@ pub fn run(bench: &Bench, table: &mut Table) -> Result<()> {
         Figure::per_second(figures.of(0)),
         ("nobody listens", Figure::per_second(figures.of(1))),
         figures.ratio(0, 1),
-        Some(Target::AtLeast(0.9)),
+        Some(FigureTarget::AtLeast(0.9)),
     );
     show(table, &told.into_inner());
     let flood = stage.heard(Duration::ZERO)?;
@@ -75,7 +75,7 @@ pub fn run(bench: &Bench, table: &mut Table) -> Result<()> {
     stage.ignore(table)
 }
 
-fn show(table: &mut Table, rounds: &[Round]) {
+fn show(table: &mut FigureTable, rounds: &[Round]) {
     let of = |figure: fn(&Round) -> f64| median(rounds.iter().map(figure).collect());
     let wanted = (PASS * LISTENERS) as f64 / EVERY.as_secs_f64();
     let delivered = of(|round| round.delivered_per_second);
@@ -85,7 +85,7 @@ fn show(table: &mut Table, rounds: &[Round]) {
         Figure::per_second(delivered),
         ("10,000 to each of 100", Figure::per_second(wanted)),
         delivered / wanted,
-        Some(Target::AtLeast(1.0)),
+        Some(FigureTarget::AtLeast(1.0)),
     );
     let late = Figure::ms(of(|round| round.late_ms));
     table.measure(NAME, "slowest listener has all, after the end of a pass", late);
@@ -98,7 +98,7 @@ fn show(table: &mut Table, rounds: &[Round]) {
 /// The server, and what is asked of it.
 struct Stage<'a> {
     bench: &'a Bench,
-    server: Server,
+    server: HttpBenchServer,
     agent: ureq::Agent,
     lives: std::cell::Cell<usize>,
 }
@@ -156,7 +156,7 @@ impl Stage<'_> {
     }
 
     /// Some that never read: how many are dropped, and what they cost in memory until then.
-    fn ignore(&self, table: &mut Table) -> Result<()> {
+    fn ignore(&self, table: &mut FigureTable) -> Result<()> {
         self.prepare()?;
         let idlers = Idlers::connect(self.server.address, IDLERS)?;
         let before = memory(self.server.child.id())?;
@@ -181,7 +181,7 @@ impl Stage<'_> {
             Figure::count(dropped),
             all,
             ratio,
-            Some(Target::Within(1.0, 1.0)),
+            Some(FigureTarget::Within(1.0, 1.0)),
         );
         let each = (most - before) / IDLERS as f64;
         table.measure(NAME, "memory for each of them, at most", Figure { value: each, unit: "B" });

@@ -5,9 +5,9 @@ use anyhow::Result;
 
 use crate::beats::{Turns, rate};
 use crate::bench::{Bench, say};
-use crate::ground::Open;
+use crate::ground::OpenedRegistry;
 use crate::rounds::{Side, take_turns};
-use crate::table::{Figure, Table, Target};
+use crate::table::{Figure, FigureTable, FigureTarget};
 
 pub const NAME: &str = "flat";
 const OWNERS: usize = 1_000;
@@ -15,11 +15,11 @@ const FEW: usize = 10;
 
 /// One of the two populations.
 struct Beaten {
-    open: Open,
+    open: OpenedRegistry,
     turns: Turns,
 }
 
-pub fn run(bench: &Bench, table: &mut Table) -> Result<()> {
+pub fn run(bench: &Bench, table: &mut FigureTable) -> Result<()> {
     let many = bench.sizes.owners * bench.sizes.each / OWNERS;
     let (few, much) = (populate(bench, FEW)?, populate(bench, many)?);
     say("beating");
@@ -39,7 +39,7 @@ pub fn run(bench: &Bench, table: &mut Table) -> Result<()> {
     for (side, how) in [(0, "by key"), (2, "by handle")] {
         let ours = Figure::per_second(figures.of(side));
         let other = ("holding 10 each", Figure::per_second(figures.of(side + 1)));
-        let within = Some(Target::Within(0.9, 1.1));
+        let within = Some(FigureTarget::Within(0.9, 1.1));
         table.compare(NAME, what(how), ours, other, figures.ratio(side, side + 1), within);
     }
     for held in [few, much] {

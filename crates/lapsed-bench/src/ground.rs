@@ -28,21 +28,21 @@ const AT_ONCE: usize = 4_000;
 
 /// A closed store in its folder.
 #[derive(Debug)]
-pub struct Ground {
+pub struct BenchStore {
     dir: PathBuf,
     pub owners: usize,
     pub each: usize,
 }
 
-pub struct Open {
+pub struct OpenedRegistry {
     pub store: Embedded,
     pub registry: Arc<EmbeddedRegistry>,
 }
 
-impl Ground {
+impl BenchStore {
     pub fn lay(runtime: &Runtime, dir: PathBuf, owners: usize, each: usize) -> Result<Self> {
         say(format!("registering {} entries: {owners} owners hold {each} each", owners * each));
-        let ground = Ground { dir, owners, each };
+        let ground = BenchStore { dir, owners, each };
         let open = ground.open()?;
         let numbers: Vec<usize> = (0..owners).collect();
         for some in numbers.chunks(AT_ONCE.min(AT_ONCE * 10 / each).max(1)) {
@@ -53,7 +53,7 @@ impl Ground {
     }
 
     /// Starts those owners and registers what they hold.
-    async fn settle(&self, open: &Open, owners: &[usize]) -> Result<()> {
+    async fn settle(&self, open: &OpenedRegistry, owners: &[usize]) -> Result<()> {
         let names: Vec<Name> = owners.iter().map(|i| owner(*i)).collect();
         let beats = try_join_all(names.iter().map(|n| open.registry.start(n, LONG_MS))).await?;
         let lives = names.into_iter().zip(beats).map(|(n, beat)| Claim::exact(n, beat.incarnation));
@@ -84,27 +84,27 @@ impl Ground {
     }
 
     /// The same in another folder.
-    pub fn copy(&self, dir: PathBuf) -> Result<Ground> {
+    pub fn copy(&self, dir: PathBuf) -> Result<BenchStore> {
         std::fs::create_dir_all(&dir)?;
-        let copy = Ground { dir, owners: self.owners, each: self.each };
+        let copy = BenchStore { dir, owners: self.owners, each: self.each };
         std::fs::copy(self.file(), copy.file()).context("copying the store")?;
         // What the copy left for the disk to do is not to be done during the first commit.
         std::fs::File::open(copy.file())?.sync_all()?;
         Ok(copy)
     }
 
-    pub fn open(&self) -> Result<Open> {
+    pub fn open(&self) -> Result<OpenedRegistry> {
         self.open_with(Duration::from_millis(HEARTBEAT_TTL_MS))
     }
 
-    pub fn open_with(&self, threshold: Duration) -> Result<Open> {
+    pub fn open_with(&self, threshold: Duration) -> Result<OpenedRegistry> {
         let store = Embedded::open(&self.dir, Options::default())?;
         let registry = store.registry(id()?, threshold)?;
-        Ok(Open { store, registry })
+        Ok(OpenedRegistry { store, registry })
     }
 
     /// Every owner's claim, by number.
-    pub async fn claims(&self, open: &Open) -> Result<Vec<Claim>> {
+    pub async fn claims(&self, open: &OpenedRegistry) -> Result<Vec<Claim>> {
         let mut claims = Vec::with_capacity(self.owners);
         for i in 0..self.owners {
             let claim = Claim::newest(owner(i));
@@ -115,7 +115,7 @@ impl Ground {
     }
 }
 
-impl Open {
+impl OpenedRegistry {
     /// The operations on it, as an application uses them.
     pub fn operations(&self) -> Result<Registry> {
         let ttl = Duration::from_millis(HEARTBEAT_TTL_MS);

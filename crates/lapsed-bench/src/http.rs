@@ -12,20 +12,20 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use crate::bench::{Bench, beside, say};
-use crate::load::{Load, request};
+use crate::load::{HttpLoad, request};
 use crate::rounds::{Side, take_turns};
-use crate::table::{Figure, Table, Target};
+use crate::table::{Figure, FigureTable, FigureTarget};
 
 pub const NAME: &str = "http";
 const CONNECTIONS: usize = 32;
 const OWNERS: usize = 1_000;
 
-pub fn run(bench: &Bench, table: &mut Table) -> Result<()> {
+pub fn run(bench: &Bench, table: &mut FigureTable) -> Result<()> {
     let Some(binary) = binary()? else {
         table.skip(NAME, "build lapsed first (`cargo build --release`), or set LAPSED_BIN");
         return Ok(());
     };
-    let server = Server::start(&binary, &bench.path("http"), "", "")?;
+    let server = HttpBenchServer::start(&binary, &bench.path("http"), "", "")?;
     say(format!("asking {} over {CONNECTIONS} connections", server.address));
     let beats = Arc::new(beats());
     let empty = Arc::new(vec![request("GET", "/healthz", None)]);
@@ -45,7 +45,7 @@ pub fn run(bench: &Bench, table: &mut Table) -> Result<()> {
         Figure::per_second(figures.of(0)),
         ("GET /healthz", Figure::per_second(figures.of(1))),
         figures.ratio(0, 1),
-        Some(Target::AtLeast(0.6)),
+        Some(FigureTarget::AtLeast(0.6)),
     );
     Ok(())
 }
@@ -67,14 +67,14 @@ pub fn binary() -> Result<Option<PathBuf>> {
 }
 
 /// A daemon of our own; gone when dropped.
-pub struct Server {
+pub struct HttpBenchServer {
     pub child: Child,
     pub address: SocketAddr,
 }
 
-impl Server {
+impl HttpBenchServer {
     /// With one registry; and these lines more for the server, and for the registry.
-    pub fn start(binary: &Path, dir: &Path, server: &str, system: &str) -> Result<Server> {
+    pub fn start(binary: &Path, dir: &Path, server: &str, system: &str) -> Result<HttpBenchServer> {
         std::fs::create_dir_all(dir)?;
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let config = dir.join("lapsed.toml");
@@ -88,14 +88,14 @@ impl Server {
             .stderr(Stdio::inherit())
             .spawn()
             .with_context(|| format!("starting {}", binary.display()))?;
-        Ok(Server { child, address })
+        Ok(HttpBenchServer { child, address })
     }
 
     /// Connects as soon as it listens.
-    pub fn connect(&self, bench: &Bench) -> Result<Load> {
+    pub fn connect(&self, bench: &Bench) -> Result<HttpLoad> {
         let patience = Instant::now() + Duration::from_secs(20);
         loop {
-            match bench.runtime.block_on(Load::connect(self.address, CONNECTIONS)) {
+            match bench.runtime.block_on(HttpLoad::connect(self.address, CONNECTIONS)) {
                 Ok(load) => return Ok(load),
                 Err(error) if Instant::now() > patience => {
                     bail!("the server does not listen on {}: {error}", self.address)
@@ -106,7 +106,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for HttpBenchServer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -10,15 +10,15 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 /// Connections that stay open between rounds.
-pub struct Load {
-    connections: Vec<Connection>,
+pub struct HttpLoad {
+    connections: Vec<HttpConnection>,
 }
 
-impl Load {
+impl HttpLoad {
     pub async fn connect(address: SocketAddr, connections: usize) -> Result<Self> {
-        let mut load = Load { connections: Vec::new() };
+        let mut load = HttpLoad { connections: Vec::new() };
         for _ in 0..connections {
-            load.connections.push(Connection::open(address).await?);
+            load.connections.push(HttpConnection::open(address).await?);
         }
         Ok(load)
     }
@@ -45,16 +45,16 @@ impl Load {
     }
 }
 
-pub struct Connection {
+pub struct HttpConnection {
     stream: TcpStream,
     buffer: Vec<u8>,
 }
 
-impl Connection {
+impl HttpConnection {
     pub async fn open(address: SocketAddr) -> Result<Self> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
-        Ok(Connection { stream, buffer: vec![0; 16 << 10] })
+        Ok(HttpConnection { stream, buffer: vec![0; 16 << 10] })
     }
 
     /// One request, one answer; anything but a 2xx is an error.

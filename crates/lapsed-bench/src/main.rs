@@ -24,7 +24,7 @@ use anyhow::Result;
 use clap::{Parser, ValueEnum};
 
 use crate::bench::Bench;
-use crate::table::Table;
+use crate::table::FigureTable;
 
 /// The side-by-side benchmark of lapsed.
 #[derive(Debug, Parser)]
@@ -96,7 +96,7 @@ impl Name {
         }
     }
 
-    fn run(self, bench: &Bench, table: &mut Table) -> Result<()> {
+    fn run(self, bench: &Bench, table: &mut FigureTable) -> Result<()> {
         match self {
             Name::Beats => beats::run(bench, table),
             Name::Flat => flat::run(bench, table),
@@ -126,7 +126,7 @@ fn main() -> Result<()> {
         return leases::object::contend(task);
     }
     let bench = Bench::new(args.quick, args.part)?;
-    let mut table = Table::new(args.quick);
+    let mut table = FigureTable::new(args.quick);
     for name in Name::value_variants() {
         if args.only.is_empty() || args.only.contains(name) {
             // One that cannot be run does not take the figures of the others with it.

@@ -20,9 +20,9 @@ use lapsed_core::sweep::policy::Policy;
 use lapsed_core::sweep::{PassMode, PassReport, Stopped, Sweep, Sweeper, SweeperParts};
 
 use crate::bench::{Bench, say};
-use crate::ground::{Ground, Open, key};
+use crate::ground::{BenchStore, OpenedRegistry, key};
 use crate::rounds::{Side, take_turns};
-use crate::table::{Figure, Table, Target};
+use crate::table::{Figure, FigureTable, FigureTarget};
 
 pub const NAME: &str = "pass";
 const FEW: usize = 20_000;
@@ -32,7 +32,7 @@ const TTL_MS: u64 = 200;
 const ATTEMPTS: usize = 10;
 const PATIENCE: Duration = Duration::from_secs(30);
 
-pub fn run(bench: &Bench, table: &mut Table) -> Result<()> {
+pub fn run(bench: &Bench, table: &mut FigureTable) -> Result<()> {
     let many = bench.million()?.copy(bench.path("pass-many"))?;
     let few = bench.lay("pass-few", FEW / bench.sizes.each, bench.sizes.each)?;
     let (mut among_many, mut among_few) = (Scene::new(&many)?, Scene::new(&few)?);
@@ -50,7 +50,7 @@ pub fn run(bench: &Bench, table: &mut Table) -> Result<()> {
         Figure::ms(figures.of(0)),
         (&format!("among {FEW}"), Figure::ms(figures.of(1))),
         figures.ratio(0, 1),
-        Some(Target::AtMost(1.5)),
+        Some(FigureTarget::AtMost(1.5)),
     );
     for scene in [among_many, among_few] {
         drop(scene.sweeper);
@@ -61,14 +61,14 @@ pub fn run(bench: &Bench, table: &mut Table) -> Result<()> {
 
 /// A store, its sweeper, and how many have died there.
 struct Scene {
-    open: Open,
+    open: OpenedRegistry,
     sweeper: Sweeper,
     deaths: u64,
     next_key: u64,
 }
 
 impl Scene {
-    fn new(ground: &Ground) -> Result<Self> {
+    fn new(ground: &BenchStore) -> Result<Self> {
         let open = ground.open_with(THRESHOLD)?;
         let sweeper = Sweeper::new(SweeperParts {
             name: "bench".to_owned(),

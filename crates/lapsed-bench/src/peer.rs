@@ -8,16 +8,16 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::Instant;
 
 /// Names in the map and in the index, as one writes it down.
-pub struct Plain {
+pub struct NaiveRegistry {
     origin: Instant,
     ttl_ms: u64,
     deadlines: HashMap<String, u64>,
     index: BTreeSet<(u64, String)>,
 }
 
-impl Plain {
+impl NaiveRegistry {
     pub fn new(names: &[String], ttl_ms: u64) -> Self {
-        let mut peer = Plain {
+        let mut peer = NaiveRegistry {
             origin: Instant::now(),
             ttl_ms,
             deadlines: HashMap::new(),
@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn every_owner_stands_in_the_index_once() {
         let names: Vec<String> = (0..100).map(|i| format!("owner-{i}")).collect();
-        let (mut plain, mut numbered) = (Plain::new(&names, 5), Numbered::new(&names, 5));
+        let (mut plain, mut numbered) = (NaiveRegistry::new(&names, 5), Numbered::new(&names, 5));
         for name in names.iter().cycle().take(1_000) {
             assert!(plain.beat(name).is_some() && numbered.beat(name).is_some());
         }

@@ -23,8 +23,8 @@ use lapsed_core::store::Store;
 use lapsed_core::sweep::brake::{Brake, BrakePolicy};
 use lapsed_core::sweep::policy::Policy;
 use lapsed_core::sweep::{PassMode, PassReport, Sweep, Sweeper, SweeperParts};
-use lapsed_redis::{Address, Redis};
-use lapsed_testbed::{Engine, Server};
+use lapsed_redis::{Redis, RedisAddress};
+use lapsed_testbed::{Engine, RedisServer};
 
 /// One call that was slow: its number, when, for how long, what, and who.
 type Slow = (u64, u64, u64, Vec<Vec<u8>>, String, String);
@@ -38,24 +38,24 @@ pub struct Calls {
 }
 
 /// A server and two ways to it: ours, and a plain one for the peers.
-pub struct Place {
-    pub server: Server,
+pub struct BenchRedis {
+    pub server: RedisServer,
     pub ours: Redis,
     pub plain: MultiplexedConnection,
 }
 
-impl Place {
+impl BenchRedis {
     /// A fresh server. It writes nothing to disk: what is compared is its work.
-    pub async fn new() -> Result<Place> {
-        let server = Server::start(Engine::Redis).map_err(|e| anyhow::anyhow!("{e}"))?;
-        let mut address = Address::new(&server.url());
+    pub async fn new() -> Result<BenchRedis> {
+        let server = RedisServer::start(Engine::Redis).map_err(|e| anyhow::anyhow!("{e}"))?;
+        let mut address = RedisAddress::new(&server.url());
         address.response_timeout = Duration::from_secs(30);
         let ours = Redis::new(&address)?;
         let config = ::redis::AsyncConnectionConfig::new()
             .set_response_timeout(Some(Duration::from_secs(120)));
         let client = Client::open(server.url())?;
         let plain = client.get_multiplexed_async_connection_with_config(&config).await?;
-        Ok(Place { server, ours, plain })
+        Ok(BenchRedis { server, ours, plain })
     }
 
     pub async fn ask<T: FromRedisValue>(&self, cmd: &Cmd) -> Result<T> {
@@ -167,7 +167,7 @@ impl Place {
 }
 
 /// A sweeper as the daemon has one on Redis: batches of up to 500, and three quarters of its time at most.
-pub fn sweeper(place: &Place, sweep: Arc<dyn Sweep>) -> Sweeper {
+pub fn sweeper(place: &BenchRedis, sweep: Arc<dyn Sweep>) -> Sweeper {
     let store: Arc<dyn Store> = Arc::new(place.ours.clone());
     let threshold = sweep.threshold();
     Sweeper::new(SweeperParts {

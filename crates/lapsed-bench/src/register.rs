@@ -18,14 +18,14 @@ use redb::{Database, TableDefinition};
 use crate::bench::{Bench, say};
 use crate::ground::{id, key};
 use crate::rounds::{Side, take_turns};
-use crate::table::{Figure, Table, Target};
+use crate::table::{Figure, FigureTable, FigureTarget};
 
 pub const NAME: &str = "register";
 const CALLERS: usize = 1_000;
 
 type Rows<'n> = TableDefinition<'n, &'static [u8], &'static [u8]>;
 
-pub fn run(bench: &Bench, table: &mut Table) -> Result<()> {
+pub fn run(bench: &Bench, table: &mut FigureTable) -> Result<()> {
     let ground = bench.million()?.copy(bench.path("register"))?;
     let bare = bench.million()?.copy(bench.path("register-bare"))?;
     say("opening it twice");
@@ -50,7 +50,7 @@ pub fn run(bench: &Bench, table: &mut Table) -> Result<()> {
         [(1, "one caller: one commit a call"), (2, "bare redb: one commit a call")]
     {
         let other = (other_is, Figure::per_second(figures.of(side)));
-        let target = Some(Target::AtLeast(20.0));
+        let target = Some(FigureTarget::AtLeast(20.0));
         table.compare(NAME, what.clone(), ours, other, figures.ratio(0, side), target);
     }
     drop(operations);

@@ -15,10 +15,10 @@ use lapsed_embedded::{Embedded, EmbeddedRegistry, Options};
 use serde::{Deserialize, Serialize};
 
 use crate::bench::{Bench, say};
-use crate::ground::{Ground, id, key, owner};
+use crate::ground::{BenchStore, id, key, owner};
 use crate::http::binary;
 use crate::rounds::median;
-use crate::table::{Figure, Table};
+use crate::table::{Figure, FigureTable};
 
 pub const NAME: &str = "size";
 const CACHE_SMALL: usize = 16 << 20;
@@ -37,7 +37,7 @@ struct Opened {
     rss_used: u64,
 }
 
-pub fn run(bench: &Bench, table: &mut Table) -> Result<()> {
+pub fn run(bench: &Bench, table: &mut FigureTable) -> Result<()> {
     let ground = bench.million()?.copy(bench.path("size"))?;
     let on_disk = std::fs::metadata(ground.file())?.len() as f64;
     table.measure(NAME, "on disk, per entry", Figure::bytes(on_disk / ground.entries() as f64));
@@ -54,7 +54,7 @@ pub fn run(bench: &Bench, table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-fn memory(ground: &Ground, table: &mut Table) -> Result<()> {
+fn memory(ground: &BenchStore, table: &mut FigureTable) -> Result<()> {
     let per_entry = |rss: u64, cost: &Opened| {
         Figure::bytes(rss.saturating_sub(cost.rss_before) as f64 / ground.entries() as f64)
     };
@@ -69,7 +69,7 @@ fn memory(ground: &Ground, table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-fn startup(ground: &Ground, table: &mut Table) -> Result<()> {
+fn startup(ground: &BenchStore, table: &mut FigureTable) -> Result<()> {
     let (mut after_close, mut after_kill) = (Vec::new(), Vec::new());
     for _ in 0..OPENINGS {
         let (cost, running) = Running::open(ground, CACHE_DEFAULT)?;
@@ -90,7 +90,7 @@ struct Running {
 }
 
 impl Running {
-    fn open(ground: &Ground, cache_bytes: usize) -> Result<(Opened, Running)> {
+    fn open(ground: &BenchStore, cache_bytes: usize) -> Result<(Opened, Running)> {
         let mut child = Command::new(std::env::current_exe()?)
             .arg("--open")
             .arg(ground.dir())

@@ -7,28 +7,28 @@ use serde::Serialize;
 /// What a ratio should be.
 #[derive(Debug, Clone, Copy, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Target {
+pub enum FigureTarget {
     AtLeast(f64),
     AtMost(f64),
     Within(f64, f64),
 }
 
-impl Target {
+impl FigureTarget {
     fn met(self, ratio: f64) -> bool {
         match self {
-            Target::AtLeast(low) => ratio >= low,
-            Target::AtMost(high) => ratio <= high,
-            Target::Within(low, high) => (low..=high).contains(&ratio),
+            FigureTarget::AtLeast(low) => ratio >= low,
+            FigureTarget::AtMost(high) => ratio <= high,
+            FigureTarget::Within(low, high) => (low..=high).contains(&ratio),
         }
     }
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for FigureTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Target::AtLeast(low) => write!(f, "≥ {low}"),
-            Target::AtMost(high) => write!(f, "≤ {high}"),
-            Target::Within(low, high) => write!(f, "{low}–{high}"),
+            FigureTarget::AtLeast(low) => write!(f, "≥ {low}"),
+            FigureTarget::AtMost(high) => write!(f, "≤ {high}"),
+            FigureTarget::Within(low, high) => write!(f, "{low}–{high}"),
         }
     }
 }
@@ -89,7 +89,7 @@ enum Row {
         other: Figure,
         other_is: String,
         ratio: f64,
-        target: Option<Target>,
+        target: Option<FigureTarget>,
         met: Option<bool>,
     },
     Measured {
@@ -109,16 +109,16 @@ enum Row {
 
 /// All rows of one run.
 #[derive(Debug, Serialize)]
-pub struct Table {
+pub struct FigureTable {
     quick: bool,
     cores: usize,
     rows: Vec<Row>,
 }
 
-impl Table {
+impl FigureTable {
     pub fn new(quick: bool) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-        Table { quick, cores, rows: Vec::new() }
+        FigureTable { quick, cores, rows: Vec::new() }
     }
 
     /// Ours against the other side.
@@ -129,7 +129,7 @@ impl Table {
         ours: Figure,
         (other_is, other): (&str, Figure),
         ratio: f64,
-        target: Option<Target>,
+        target: Option<FigureTarget>,
     ) {
         let met = target.map(|target| target.met(ratio));
         let (what, other_is) = (what.into(), other_is.to_owned());
@@ -198,7 +198,7 @@ impl fmt::Display for Row {
     }
 }
 
-impl fmt::Display for Table {
+impl fmt::Display for FigureTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,

@@ -12,7 +12,7 @@ use lapsed_core::sweep::{PassMode, PassReport};
 use lapsed_core::system::{Explanation, Restored};
 use lapsed_core::{Error, Kind, SystemId};
 
-use crate::cli::Target;
+use crate::cli::TargetArgs;
 use lapsed_server::config::server::LISTEN_DEFAULT;
 use lapsed_server::config::{Config, Overrides, process_env};
 use lapsed_server::failure::Failure;
@@ -21,14 +21,14 @@ use lapsed_server::node::audit::AuditPage;
 use lapsed_server::node::shapes::{
     BrakeStatus, Estimate, ReceiptPage, Reconciliation, SystemStatus,
 };
-use lapsed_server::node::{BrakeOrder, Order};
+use lapsed_server::node::{BrakeOrder, ReconcileOrder};
 
-pub use desk::Desk;
-pub use local::Local;
-pub use remote::Remote;
+pub use desk::LeaseBackend;
+pub use local::LocalBackend;
+pub use remote::RemoteBackend;
 
 /// What the commands need.
-pub trait Backend: Desk + Sync {
+pub trait Backend: LeaseBackend + Sync {
     /// Which systems there are.
     fn systems(&self) -> Result<Vec<SystemId>, Failure>;
     /// How all of them stand.
@@ -39,7 +39,7 @@ pub trait Backend: Desk + Sync {
     fn reconcile(
         &self,
         system: &SystemId,
-        order: Order,
+        order: ReconcileOrder,
         tell: &mut (dyn FnMut(Progress) + Send),
     ) -> Result<Reconciliation, Failure>;
     /// What a reconciliation would take.
@@ -47,7 +47,7 @@ pub trait Backend: Desk + Sync {
     /// Why a key is, or is not, dead.
     fn explain(&self, system: &SystemId, key: &str) -> Result<Explanation, Failure>;
     /// One page of receipts, newest first.
-    fn receipts(&self, listing: &Listing) -> Result<ReceiptPage, Failure>;
+    fn receipts(&self, listing: &JobListing) -> Result<ReceiptPage, Failure>;
     /// Tells every receipt as it comes, until `tell` fails.
     fn follow(
         &self,
@@ -102,7 +102,7 @@ pub enum Followed {
 
 /// Which receipts to list.
 #[derive(Clone, Debug, Default)]
-pub struct Listing {
+pub struct JobListing {
     pub system: Option<SystemId>,
     pub before: Option<String>,
     /// At most so many.
@@ -112,22 +112,26 @@ pub struct Listing {
 }
 
 /// Finds out whom to ask.
-pub fn open(target: &Target) -> Result<Box<dyn Backend>, Failure> {
+pub fn open(target: &TargetArgs) -> Result<Box<dyn Backend>, Failure> {
     let Some(file) = &target.config else {
         let url = url_or_default(target.url.clone());
-        return Ok(Box::new(Remote::with_ca(&url, target.token.clone(), target.ca.as_deref())?));
+        return Ok(Box::new(RemoteBackend::with_ca(
+            &url,
+            target.token.clone(),
+            target.ca.as_deref(),
+        )?));
     };
     let config = Config::load(Some(file), &Overrides::default(), &process_env)?;
     let known = config.server.token.as_ref().map(|secret| secret.reveal().to_owned());
     let token = target.token.clone().or(known);
     if let Some(url) = &target.url {
-        return Ok(Box::new(Remote::with_ca(url, token, target.ca.as_deref())?));
+        return Ok(Box::new(RemoteBackend::with_ca(url, token, target.ca.as_deref())?));
     }
     let url = config.server.url();
-    match Local::open(&config) {
+    match LocalBackend::open(&config) {
         Ok(local) => Ok(Box::new(local)),
         Err(error) if is_in_use(&error) => {
-            let remote = Remote::with_ca(&url, token, target.ca.as_deref())?;
+            let remote = RemoteBackend::with_ca(&url, token, target.ca.as_deref())?;
             if !remote.answers() {
                 return Err(Failure::failed(format!(
                     "{error}. No daemon answers at {url} either; give its address with --url"
@@ -146,15 +150,15 @@ pub fn url_or_default(given: Option<String>) -> String {
 }
 
 /// The daemon that is meant, also where a configuration is given: what is live is only there.
-pub fn remote(target: &Target) -> Result<Remote, Failure> {
+pub fn remote(target: &TargetArgs) -> Result<RemoteBackend, Failure> {
     let Some(file) = &target.config else {
         let url = url_or_default(target.url.clone());
-        return Remote::with_ca(&url, target.token.clone(), target.ca.as_deref());
+        return RemoteBackend::with_ca(&url, target.token.clone(), target.ca.as_deref());
     };
     let config = Config::load(Some(file), &Overrides::default(), &process_env)?;
     let known = config.server.token.as_ref().map(|secret| secret.reveal().to_owned());
     let url = target.url.clone().unwrap_or_else(|| config.server.url());
-    Remote::with_ca(&url, target.token.clone().or(known), target.ca.as_deref())
+    RemoteBackend::with_ca(&url, target.token.clone().or(known), target.ca.as_deref())
 }
 
 fn default_url() -> String {

@@ -93,13 +93,13 @@ pub enum Command {
     /// Ask a daemon whether it is there and its stores answer: exit code 0 or 1, for probes.
     Healthcheck(health::Healthcheck),
     /// Run one pass now; a dry run says, for each suspect, why it is dead.
-    Sweep(Sweep),
+    Sweep(SweepArgs),
     /// Compare a system's index with its truth, and heal it.
-    Reconcile(Reconcile),
+    Reconcile(ReconcileArgs),
     /// Say why one key (or owner) is, or is not, dead.
     Explain(Explain),
     /// List who was reclaimed, when, and on what evidence.
-    Receipts(Receipts),
+    Receipts(ReceiptsArgs),
     /// Put back what a receipt removed, if its place is still free.
     Restore(Restore),
     /// List who did what by hand: brakes, passes, restoring, dead letters.
@@ -109,21 +109,21 @@ pub enum Command {
     Dead(Dead),
     /// List webhooks, their dead letters, or try one. Asks the daemon.
     #[command(subcommand)]
-    Webhook(webhook::Webhook),
+    Webhook(webhook::WebhookCommand),
     /// Acquire, renew, release or look at leases; hold one while a command runs.
     #[command(subcommand)]
-    Lease(lease::Lease),
+    Lease(lease::LeaseCommand),
     /// A command that dies with its parent (`lapsed lease run`, `lapsed demo`), before it is that command.
     #[command(hide = true)]
     LeaseChild(lease::LeaseChild),
     /// Decide a transaction, once, or show how it was decided.
     #[command(subcommand)]
-    Decision(lease::Decision),
+    Decision(lease::DecisionCommand),
     /// Release or hold a system's brake, or let it decide by itself again.
-    Brake(Brake),
+    Brake(BrakeArgs),
     /// Make a token for the daemon, or the hash of one for its configuration.
     #[command(subcommand)]
-    Token(token::Token),
+    Token(token::TokenCommand),
     /// Print or make the tables of availability in Postgres.
     #[command(subcommand)]
     Schema(schema::Schema),
@@ -139,7 +139,7 @@ pub enum Command {
 /// Whom to ask: a running daemon, or with `-c` the store itself.
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Whom to ask")]
-pub struct Target {
+pub struct TargetArgs {
     /// Go straight to the store of this configuration; to its daemon if that has the store open.
     #[arg(short, long, value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -157,7 +157,7 @@ pub struct Target {
     pub ca: Option<PathBuf>,
 }
 
-impl Target {
+impl TargetArgs {
     /// What a further command needs to reach the same place, to be written behind it.
     pub fn again(&self) -> String {
         let file = self.config.iter().map(|file| format!(" -c {}", file.display()));
@@ -213,11 +213,11 @@ pub struct Status {
     pub output: Output,
 
     #[command(flatten)]
-    pub target: Target,
+    pub target: TargetArgs,
 }
 
 #[derive(Debug, Args)]
-pub struct Sweep {
+pub struct SweepArgs {
     /// NAME, KIND or KIND/NAME.
     pub system: String,
 
@@ -229,11 +229,11 @@ pub struct Sweep {
     pub output: Output,
 
     #[command(flatten)]
-    pub target: Target,
+    pub target: TargetArgs,
 }
 
 #[derive(Debug, Args)]
-pub struct Reconcile {
+pub struct ReconcileArgs {
     /// NAME, KIND or KIND/NAME.
     pub system: String,
 
@@ -253,7 +253,7 @@ pub struct Reconcile {
     pub output: Output,
 
     #[command(flatten)]
-    pub target: Target,
+    pub target: TargetArgs,
 }
 
 #[derive(Debug, Args)]
@@ -268,11 +268,11 @@ pub struct Explain {
     pub output: Output,
 
     #[command(flatten)]
-    pub target: Target,
+    pub target: TargetArgs,
 }
 
 #[derive(Debug, Args)]
-pub struct Receipts {
+pub struct ReceiptsArgs {
     /// NAME, KIND or KIND/NAME; all systems without it.
     pub system: Option<String>,
 
@@ -296,7 +296,7 @@ pub struct Receipts {
     pub output: Output,
 
     #[command(flatten)]
-    pub target: Target,
+    pub target: TargetArgs,
 }
 
 #[derive(Debug, Args)]
@@ -308,7 +308,7 @@ pub struct Restore {
     pub output: Output,
 
     #[command(flatten)]
-    pub target: Target,
+    pub target: TargetArgs,
 }
 
 /// `lapsed dead`
@@ -337,7 +337,7 @@ pub struct ListDead {
     pub output: Output,
 
     #[command(flatten)]
-    pub target: Target,
+    pub target: TargetArgs,
 }
 
 #[derive(Debug, Args)]
@@ -350,7 +350,7 @@ pub struct OneDead {
     pub output: Output,
 
     #[command(flatten)]
-    pub target: Target,
+    pub target: TargetArgs,
 }
 
 #[derive(Debug, Args)]
@@ -373,13 +373,13 @@ pub enum QueueEndArg {
 }
 
 #[derive(Debug, Args)]
-pub struct Brake {
+pub struct BrakeArgs {
     /// NAME, KIND or KIND/NAME.
     pub system: String,
 
     /// What to say to it; without it, what it does now is shown.
     #[arg(value_enum)]
-    pub order: Option<Order>,
+    pub order: Option<BrakeCommand>,
 
     /// How long a release lasts [default: the longer of 10m and one threshold].
     #[arg(long = "for", value_name = "DURATION")]
@@ -389,12 +389,12 @@ pub struct Brake {
     pub output: Output,
 
     #[command(flatten)]
-    pub target: Target,
+    pub target: TargetArgs,
 }
 
 /// What to say to a brake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Order {
+pub enum BrakeCommand {
     /// Reclaim whatever is dead, for a while.
     Release,
     /// Reclaim nothing until released.

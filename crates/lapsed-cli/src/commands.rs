@@ -27,7 +27,7 @@ use std::time::Duration;
 use tracing_subscriber::EnvFilter;
 
 use crate::backend::{self, Backend};
-use crate::cli::{Cli, Command, LogFormat, Target};
+use crate::cli::{Cli, Command, LogFormat, TargetArgs};
 use crate::top;
 use lapsed_server::failure::Failure;
 
@@ -102,7 +102,7 @@ fn log_panic(panic: &std::panic::PanicHookInfo<'_>) {
 
 /// Opens whatever the target says, and closes it whatever comes of the work.
 fn ask<T>(
-    target: &Target,
+    target: &TargetArgs,
     work: impl FnOnce(&dyn Backend) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     let backend = backend::open(target)?;

@@ -1,6 +1,6 @@
 //! `lapsed top`: every system live in a terminal.
 //!
-//! What is known is a `Model`; what a key means is decided from it by `keys`, how it looks by `draw`,
+//! What is known is a `TopModel`; what a key means is decided from it by `keys`, how it looks by `draw`,
 //! both without any I/O. Here the three meet: threads of `feed` ask the daemon and tell what they heard,
 //! the terminal tells which key was pressed, and every change is drawn. The terminal is given back
 //! whatever ends it: the loop, a panic, a signal.
@@ -20,9 +20,9 @@ use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 
 use self::feed::{Feed, News};
-use self::model::Model;
-use crate::backend::{self, Remote};
-use crate::cli::Target;
+use self::model::TopModel;
+use crate::backend::{self, RemoteBackend};
+use crate::cli::TargetArgs;
 use lapsed_server::endings::endings;
 use lapsed_server::failure::Failure;
 
@@ -39,7 +39,7 @@ const EXIT_HANGUP: i32 = 128 + 1;
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Runs until `q`, or until it is told to stop.
-pub fn run(target: &Target) -> Result<(), Failure> {
+pub fn run(target: &TargetArgs) -> Result<(), Failure> {
     if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
         return Err(Failure::usage(
             "`lapsed top` draws on a terminal, and this is none; use `lapsed status` for one look, or \
@@ -49,7 +49,7 @@ pub fn run(target: &Target) -> Result<(), Failure> {
     let remote = backend::remote(target)?;
     // The first look must work: a wrong address or token is said in plain words, not on a picture.
     let status = backend::Backend::status(&remote)?;
-    let mut model = Model::new(remote.url(), std::env::var_os("NO_COLOR").is_none());
+    let mut model = TopModel::new(remote.url(), std::env::var_os("NO_COLOR").is_none());
     model.hear(News::Status(status), feed::now_ms());
     let ending = endings(leave_by_force)?;
     let mut terminal = ratatui::try_init()?;
@@ -60,8 +60,8 @@ pub fn run(target: &Target) -> Result<(), Failure> {
 
 fn watch(
     terminal: &mut DefaultTerminal,
-    model: &mut Model,
-    remote: Remote,
+    model: &mut TopModel,
+    remote: RemoteBackend,
     ending: &Receiver<()>,
 ) -> Result<(), Failure> {
     let (tell, heard) = channel();
@@ -86,9 +86,9 @@ fn watch(
                 && key.kind == KeyEventKind::Press
             {
                 match keys::press(model, key) {
-                    keys::Meant::Nothing => {}
-                    keys::Meant::Quit => return Ok(()),
-                    keys::Meant::Ask(order) => feed.ask(order),
+                    keys::KeyAction::Nothing => {}
+                    keys::KeyAction::Quit => return Ok(()),
+                    keys::KeyAction::Ask(order) => feed.ask(order),
                 }
             }
         }

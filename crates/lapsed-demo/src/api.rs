@@ -18,12 +18,12 @@ use lapsed_server::node::shapes::{ReceiptPage, SystemStatus};
 const REGISTRY: &str = "/v1/registry/default";
 
 /// The answer to a call that may be refused: the status, and the body.
-pub struct Answer {
+pub struct DemoAnswer {
     pub status: u16,
     pub body: Value,
 }
 
-impl Answer {
+impl DemoAnswer {
     /// Whether it is told that it no longer holds what it believed to hold.
     pub fn is_lost(&self) -> bool {
         self.status == 409
@@ -45,7 +45,7 @@ pub struct Api {
 }
 
 /// One look at everything.
-pub struct View {
+pub struct StatusView {
     pub status: SystemStatus,
     pub owners: Vec<OwnerInfo>,
     pub newest: Vec<Receipt>,
@@ -66,10 +66,10 @@ impl Api {
         Api { url: url.to_owned(), bearer, agent: config.build().into() }
     }
 
-    pub fn view(&self) -> Result<View, Failure> {
+    pub fn view(&self) -> Result<StatusView, Failure> {
         let owners: Owners = self.get(&format!("{REGISTRY}/owners?limit=100"))?;
         let page: ReceiptPage = self.get("/v1/receipts?limit=6")?;
-        Ok(View { status: self.status()?, owners: owners.owners, newest: page.receipts })
+        Ok(StatusView { status: self.status()?, owners: owners.owners, newest: page.receipts })
     }
 
     pub fn status(&self) -> Result<SystemStatus, Failure> {
@@ -110,19 +110,19 @@ impl Api {
     }
 
     /// One operation of the registry.
-    pub fn post(&self, operation: &str, body: Value) -> Result<Answer, Failure> {
+    pub fn post(&self, operation: &str, body: Value) -> Result<DemoAnswer, Failure> {
         self.send(Method::POST, &format!("{REGISTRY}/{operation}"), body)
     }
 
     /// Any operation, whatever comes of it; null is no body.
-    pub fn send(&self, method: Method, path: &str, body: Value) -> Result<Answer, Failure> {
+    pub fn send(&self, method: Method, path: &str, body: Value) -> Result<DemoAnswer, Failure> {
         let request = self.request(method, path).header("content-type", "application/json");
         let text = if body.is_null() { String::new() } else { body.to_string() };
         let request = request.body(text).map_err(|e| unreachable(e.into()))?;
         let mut answer = self.agent.run(request).map_err(unreachable)?;
         let status = answer.status().as_u16();
         let body = answer.body_mut().with_config().limit(64 << 20).read_json();
-        Ok(Answer { status, body: body.map_err(unreachable)? })
+        Ok(DemoAnswer { status, body: body.map_err(unreachable)? })
     }
 
     pub fn text(&self, path: &str) -> Result<String, Failure> {

@@ -106,14 +106,18 @@ fn ourselves() -> Result<Command, Failure> {
 }
 
 /// The daemon of the demo.
-pub struct Daemon {
+pub struct DemoDaemon {
     process: Process,
     url: String,
 }
 
-impl Daemon {
+impl DemoDaemon {
     /// With that configuration, and that token unless it is none.
-    pub fn start(folder: &Folder, config: &str, token: Option<&str>) -> Result<Daemon, Failure> {
+    pub fn start(
+        folder: &Folder,
+        config: &str,
+        token: Option<&str>,
+    ) -> Result<DemoDaemon, Failure> {
         let (file, log) = (folder.0.join("lapsed.toml"), folder.0.join("log"));
         std::fs::write(&file, config)?;
         let mut command = ourselves()?;
@@ -123,7 +127,7 @@ impl Daemon {
         let line = process.lines.recv_timeout(Duration::from_secs(20));
         let url = line.ok().and_then(|l| l.strip_prefix("listening on ").map(str::to_owned));
         let url = url.ok_or_else(|| Failure::failed(why(&log)))?;
-        Ok(Daemon { process, url })
+        Ok(DemoDaemon { process, url })
     }
 
     /// Whether it has ended by itself.
@@ -153,20 +157,20 @@ fn why(log: &Path) -> String {
 }
 
 /// One process on stage.
-pub struct Player {
+pub struct DemoProcess {
     name: String,
     process: Process,
     stdin: Option<ChildStdin>,
 }
 
-impl Player {
+impl DemoProcess {
     /// This program with those arguments, and that token unless it is none.
-    pub fn start(name: &str, args: &[&str], token: Option<&str>) -> Result<Player, Failure> {
+    pub fn start(name: &str, args: &[&str], token: Option<&str>) -> Result<DemoProcess, Failure> {
         let mut command = ourselves()?;
         command.args(args).envs(token.map(|token| ("LAPSED_TOKEN", token)));
         let mut process = Process::start(command, Stdio::null())?;
         let stdin = process.child.stdin.take();
-        Ok(Player { name: name.to_owned(), process, stdin })
+        Ok(DemoProcess { name: name.to_owned(), process, stdin })
     }
 
     /// Whether it has ended, by itself or because it was killed.

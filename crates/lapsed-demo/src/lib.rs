@@ -16,7 +16,7 @@ mod verdict;
 use std::time::{Duration, Instant};
 
 use api::Api;
-use cast::{Daemon, Player};
+use cast::{DemoDaemon, DemoProcess};
 use lapsed_server::failure::Failure;
 use screen::Screen;
 
@@ -57,14 +57,14 @@ struct Stage {
     pace: Pace,
     screen: Screen,
     api: Api,
-    daemon: Daemon,
-    players: Vec<Player>,
+    daemon: DemoDaemon,
+    players: Vec<DemoProcess>,
 }
 
 /// Tells the story, then judges it. Fails when a promise was not kept.
 pub fn run(pace: Pace) -> Result<(), Failure> {
     let folder = cast::Folder::make()?;
-    let daemon = Daemon::start(&folder, &config(&folder, pace), None)?;
+    let daemon = DemoDaemon::start(&folder, &config(&folder, pace), None)?;
     let api = Api::new(daemon.url(), None);
     let mut stage =
         Stage { pace, screen: Screen::new(daemon.url()), api, daemon, players: Vec::new() };
@@ -131,10 +131,10 @@ impl Stage {
         self.watch(self.pace.ttl() + self.pace.seconds(2.0))
     }
 
-    fn player(&self, name: &str) -> Result<Player, Failure> {
+    fn player(&self, name: &str) -> Result<DemoProcess, Failure> {
         let beat = (self.pace.ttl().as_millis() / 3).to_string();
         let args = ["demo-owner", name, "--url", self.daemon.url(), "--every-ms", &beat];
-        Player::start(name, &args, None)
+        DemoProcess::start(name, &args, None)
     }
 
     fn kill(&mut self) -> Result<String, Failure> {

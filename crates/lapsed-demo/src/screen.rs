@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use lapsed_core::owner::{Ending, OwnerInfo};
 
-use super::api::View;
+use super::api::StatusView;
 use lapsed_server::failure::Failure;
 use lapsed_server::print::Table;
 
@@ -36,7 +36,7 @@ impl Screen {
         self.story.push(line);
     }
 
-    pub fn draw(&mut self, view: &View) -> Result<(), Failure> {
+    pub fn draw(&mut self, view: &StatusView) -> Result<(), Failure> {
         match self.live {
             true => self.paint(view),
             false => self.note(view),
@@ -44,7 +44,7 @@ impl Screen {
     }
 
     /// Elsewhere than on a terminal: a line whenever the counts change.
-    fn note(&mut self, view: &View) -> Result<(), Failure> {
+    fn note(&mut self, view: &StatusView) -> Result<(), Failure> {
         let counts = counts(view);
         if counts != self.last {
             println!("{:5.1} s    {counts}", self.began.elapsed().as_secs_f64());
@@ -53,7 +53,7 @@ impl Screen {
         Ok(())
     }
 
-    fn paint(&self, view: &View) -> Result<(), Failure> {
+    fn paint(&self, view: &StatusView) -> Result<(), Failure> {
         let mut picture = String::new();
         let elapsed = self.began.elapsed().as_secs_f64();
         picture += &format!("\x1b[1mlapsed demo\x1b[0m  {elapsed:5.1} s   {}\n\n", self.url);
@@ -88,7 +88,7 @@ impl Drop for Screen {
     }
 }
 
-fn counts(view: &View) -> String {
+fn counts(view: &StatusView) -> String {
     let Some(census) = &view.status.census else { return "the store does not answer".to_owned() };
     let lag = view
         .status
@@ -102,7 +102,7 @@ fn counts(view: &View) -> String {
     )
 }
 
-fn owners(view: &View) -> Table {
+fn owners(view: &StatusView) -> Table {
     let mut table = Table::new(&["owner", "life", "state", "holds", "beat good for"]);
     let now_ms = view.status.census.as_ref().map_or(0, |census| census.now_ms);
     for owner in &view.owners {
@@ -128,7 +128,7 @@ fn state(owner: &OwnerInfo, now_ms: u64) -> &'static str {
     }
 }
 
-fn receipts(view: &View) -> Table {
+fn receipts(view: &StatusView) -> Table {
     let mut table = Table::bare();
     for receipt in &view.newest {
         table.row(vec![

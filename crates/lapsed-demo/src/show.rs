@@ -19,11 +19,11 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use ureq::http::Method;
 
-use self::company::Company;
-use self::script::{Act, Script};
-use self::teller::Teller;
+use self::company::ActorGroup;
+use self::script::{Script, ScriptStep};
+use self::teller::Narrator;
 use super::api::Api;
-use super::cast::{Daemon, Folder};
+use super::cast::{DemoDaemon, Folder};
 use lapsed_server::config::server::LISTEN_DEFAULT;
 use lapsed_server::endings::endings;
 use lapsed_server::failure::Failure;
@@ -48,7 +48,7 @@ pub fn run(listen: Option<&str>, token: Option<&str>) -> Result<(), Failure> {
     let ending = endings(|| {})?;
     let (listen, taken) = place(listen)?;
     let folder = Folder::make()?;
-    let mut daemon = Daemon::start(&folder, &config::text(&folder, &listen), token)?;
+    let mut daemon = DemoDaemon::start(&folder, &config::text(&folder, &listen), token)?;
     greet(daemon.url(), taken)?;
     let mut show = Show::new(daemon.url(), token);
     let played = show.play(&ending);
@@ -94,9 +94,9 @@ fn greet(url: &str, taken: bool) -> Result<(), Failure> {
 struct Show {
     began: Instant,
     api: Api,
-    company: Company,
+    company: ActorGroup,
     script: Script,
-    teller: Teller,
+    teller: Narrator,
     next_act: Instant,
     next_job: Instant,
     jobs: u64,
@@ -108,9 +108,9 @@ impl Show {
         Show {
             began: now,
             api: Api::new(url, token),
-            company: Company::new(url, token),
+            company: ActorGroup::new(url, token),
             script: Script::default(),
-            teller: Teller::default(),
+            teller: Narrator::default(),
             next_act: now,
             next_job: now,
             jobs: 0,
@@ -162,16 +162,16 @@ impl Show {
         Ok(())
     }
 
-    fn act(&mut self, act: Act, now: Instant) -> Result<Option<String>, Failure> {
+    fn act(&mut self, act: ScriptStep, now: Instant) -> Result<Option<String>, Failure> {
         match act {
-            Act::Kill(role) => self.company.kill(role, now),
-            Act::Freeze(role) => self.company.freeze(role, now),
-            Act::Leave(role) => self.company.leave(role, now),
-            Act::Poison => {
+            ScriptStep::Kill(role) => self.company.kill(role, now),
+            ScriptStep::Freeze(role) => self.company.freeze(role, now),
+            ScriptStep::Leave(role) => self.company.leave(role, now),
+            ScriptStep::Poison => {
                 let id = self.enqueue(player::worker::POISON)?;
                 Ok(Some(format!("job {id} is put on its queue; it kills whoever works on it")))
             }
-            Act::Broken => {
+            ScriptStep::Broken => {
                 let id = self.enqueue(player::worker::BROKEN)?;
                 Ok(Some(format!("job {id} is put on its queue; nobody can do it")))
             }

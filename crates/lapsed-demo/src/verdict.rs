@@ -7,17 +7,18 @@ use super::{ENTRIES, OWNERS, Pace, Story};
 use lapsed_server::failure::Failure;
 use lapsed_server::print::{self, Table};
 
-pub struct Verdict {
+pub struct DemoVerdict {
     seconds: f64,
     lines: Vec<(bool, String, String)>,
 }
 
 /// Asks the daemon one last time.
-pub fn judge(api: &Api, story: &Story, pace: Pace) -> Result<Verdict, Failure> {
+pub fn judge(api: &Api, story: &Story, pace: Pace) -> Result<DemoVerdict, Failure> {
     let receipts = api.receipts()?;
     let census = api.census()?;
     let metrics = api.text("/metrics")?;
-    let mut verdict = Verdict { seconds: story.began.elapsed().as_secs_f64(), lines: Vec::new() };
+    let mut verdict =
+        DemoVerdict { seconds: story.began.elapsed().as_secs_f64(), lines: Vec::new() };
 
     let ended = [&story.killed, &story.frozen, &story.left];
     let strangers = receipts.iter().filter(|r| !ended.iter().any(|e| r.owner.as_str() == *e));
@@ -86,7 +87,7 @@ fn counted(metrics: &str) -> u64 {
     lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum::<f64>() as u64
 }
 
-impl Verdict {
+impl DemoVerdict {
     fn line(&mut self, kept: bool, promised: &str, happened: &str) {
         self.lines.push((kept, promised.to_owned(), happened.to_owned()));
     }

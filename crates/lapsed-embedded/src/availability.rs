@@ -23,9 +23,9 @@ use std::time::Duration;
 use lapsed_availability::rules::AvailabilitySettings;
 use lapsed_core::{Result, SystemId};
 
-use crate::availability::book::Book;
+use crate::availability::book::ProviderIndex;
 use crate::fault::Tried;
-use crate::lives::{Desk, Lives};
+use crate::lives::{OwnerService, OwnerTable};
 use crate::tx::Tx;
 use crate::{Inner, Room};
 
@@ -33,31 +33,31 @@ pub use crate::availability::log::{LogRow, LogStatus};
 
 /// The truth of one system of availability on an embedded store.
 pub struct EmbeddedTruth {
-    desk: Desk,
+    desk: OwnerService,
     core: Arc<Core>,
 }
 
 /// What the jobs on the writer's thread work with.
 pub(crate) struct Core {
     /// Nobody's life is judged here, but batches and receipts are the same everywhere.
-    lives: Arc<Lives>,
-    book: Arc<RwLock<Book>>,
+    lives: Arc<OwnerTable>,
+    book: Arc<RwLock<ProviderIndex>>,
 }
 
 impl Deref for Core {
-    type Target = Lives;
-    fn deref(&self) -> &Lives {
+    type Target = OwnerTable;
+    fn deref(&self) -> &OwnerTable {
         &self.lives
     }
 }
 
 impl Core {
-    fn book(&self) -> RwLockReadGuard<'_, Book> {
+    fn book(&self) -> RwLockReadGuard<'_, ProviderIndex> {
         self.book.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes what is in memory, once the batch is durable.
-    fn then(&self, tx: &mut Tx<'_>, change: impl FnOnce(&mut Book) + Send + 'static) {
+    fn then(&self, tx: &mut Tx<'_>, change: impl FnOnce(&mut ProviderIndex) + Send + 'static) {
         let book = self.book.clone();
         tx.then(move || change(&mut book.write().unwrap_or_else(PoisonError::into_inner)));
     }
@@ -66,10 +66,10 @@ impl Core {
 impl EmbeddedTruth {
     pub(crate) fn open(inner: Arc<Inner>, id: SystemId) -> Result<Self> {
         let threshold = Duration::from_millis(AvailabilitySettings::default().stale_ms());
-        let lives = Arc::new(Lives::new(&inner, id, threshold));
+        let lives = Arc::new(OwnerTable::new(&inner, id, threshold));
         let core = Core { lives: lives.clone(), book: Arc::default() };
         core.read(&inner.disk)?;
-        Ok(EmbeddedTruth { desk: Desk { inner, lives }, core: Arc::new(core) })
+        Ok(EmbeddedTruth { desk: OwnerService { inner, lives }, core: Arc::new(core) })
     }
 
     pub(crate) fn core(&self) -> &Arc<Core> {

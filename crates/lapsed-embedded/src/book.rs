@@ -17,19 +17,19 @@ use crate::slot::Slot;
 const SHARDS: usize = 16;
 
 /// The place of a doomed owner: its deadline, then its incarnation.
-pub(crate) type Place = (u64, u64);
+pub(crate) type OwnerPosition = (u64, u64);
 
-type Shard = RwLock<HashMap<Name, Lives, RandomState>>;
+type Shard = RwLock<HashMap<Name, NamedOwners, RandomState>>;
 
 /// The lives of one name: usually one.
-struct Lives {
+struct NamedOwners {
     newest: Arc<Slot>,
     older: Vec<Arc<Slot>>,
 }
 
-impl Lives {
+impl NamedOwners {
     fn of(slot: Arc<Slot>) -> Self {
-        Lives { newest: slot, older: Vec::new() }
+        NamedOwners { newest: slot, older: Vec::new() }
     }
 
     fn add(&mut self, slot: Arc<Slot>) {
@@ -51,20 +51,20 @@ impl Lives {
     }
 }
 
-pub(crate) struct Book {
+pub(crate) struct OwnerIndex {
     hasher: RandomState,
     newest: Vec<Shard>,
     lives: RwLock<BTreeMap<u64, Arc<Slot>>>,
-    due: Mutex<Due>,
+    due: Mutex<DueOwners>,
 }
 
 /// Who is due, and who is past it.
 #[derive(Default)]
-pub(crate) struct Due {
+pub(crate) struct DueOwners {
     /// Living owners, by a time at or before they are due.
     filed: BTreeMap<u64, Vec<Arc<Slot>>>,
     /// Overdue owners, and ended ones that still hold something, by deadline.
-    doomed: BTreeMap<Place, Arc<Slot>>,
+    doomed: BTreeMap<OwnerPosition, Arc<Slot>>,
     /// Under which deadline each of them stands there.
     places: HashMap<u64, u64>,
     /// When owners were declared dead, lately.
@@ -74,7 +74,7 @@ pub(crate) struct Due {
 
 /// A count of the owners.
 #[derive(Debug, Default, Clone, Copy)]
-pub(crate) struct Heads {
+pub(crate) struct OwnerCounts {
     pub live: u64,
     pub overdue: u64,
     pub died_recently: u64,
@@ -82,11 +82,11 @@ pub(crate) struct Heads {
     pub oldest_deadline_ms: Option<u64>,
 }
 
-impl Book {
+impl OwnerIndex {
     pub fn new() -> Self {
         let hasher = RandomState::default();
         let shard = || RwLock::new(HashMap::with_hasher(hasher.clone()));
-        Book {
+        OwnerIndex {
             newest: (0..SHARDS).map(|_| shard()).collect(),
             hasher,
             lives: RwLock::default(),
@@ -100,7 +100,7 @@ impl Book {
         match names.get_mut(&slot.name) {
             Some(lives) => lives.add(slot.clone()),
             None => {
-                names.insert(slot.name.clone(), Lives::of(slot.clone()));
+                names.insert(slot.name.clone(), NamedOwners::of(slot.clone()));
             }
         }
         drop(names);
@@ -135,7 +135,7 @@ impl Book {
         self.lives.read().expect(LOCK).get(&incarnation).cloned()
     }
 
-    /// Lives after `after`, oldest first.
+    /// NamedOwners after `after`, oldest first.
     pub fn page(&self, after: Option<Incarnation>, limit: usize) -> Vec<Arc<Slot>> {
         let from = after.map_or(0, |i| i.0.saturating_add(1));
         let lives = self.lives.read().expect(LOCK);
@@ -159,7 +159,7 @@ impl Book {
         all.filter(|slot| is_so(slot)).take(limit).cloned().collect()
     }
 
-    pub fn due(&self) -> MutexGuard<'_, Due> {
+    pub fn due(&self) -> MutexGuard<'_, DueOwners> {
         self.due.lock().expect(LOCK)
     }
 
@@ -171,7 +171,7 @@ impl Book {
 
 const LOCK: &str = "no holder of this lock panics";
 
-impl Due {
+impl DueOwners {
     fn admit(&mut self, slot: Arc<Slot>, now_ms: u64, back_ms: u64) {
         match slot.end() {
             None => {
@@ -272,10 +272,11 @@ impl Due {
         self.advance(now_ms, back_ms);
     }
 
-    pub fn heads(&mut self, now_ms: u64, threshold_ms: u64) -> Heads {
+    pub fn heads(&mut self, now_ms: u64, threshold_ms: u64) -> OwnerCounts {
         // Not from the front only: those read from disk are not in the order of their deaths.
         self.deaths.retain(|at| at + threshold_ms > now_ms);
-        let mut heads = Heads { died_recently: self.deaths.len() as u64, ..Heads::default() };
+        let mut heads =
+            OwnerCounts { died_recently: self.deaths.len() as u64, ..OwnerCounts::default() };
         for slot in self.doomed.values() {
             heads.suspects += slot.held();
             heads.overdue += u64::from(slot.end().is_none());
@@ -290,11 +291,11 @@ impl Due {
     /// beginning.
     pub fn doomed(
         &self,
-        from: Place,
+        from: OwnerPosition,
         undeclared_max: Option<usize>,
         limit: usize,
         empty: bool,
-    ) -> Vec<(Place, Arc<Slot>)> {
+    ) -> Vec<(OwnerPosition, Arc<Slot>)> {
         let mut undeclared = 0;
         let mut doomed = Vec::new();
         for (place, slot) in &self.doomed {

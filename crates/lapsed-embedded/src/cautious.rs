@@ -12,7 +12,7 @@ use std::sync::{Arc, RwLock};
 use redb::StorageBackend;
 
 #[derive(Debug, Clone)]
-pub(crate) struct Cautious {
+pub(crate) struct CheckedBackend {
     file: Arc<File>,
     over: Arc<RwLock<Option<Overlay>>>,
 }
@@ -23,11 +23,11 @@ struct Overlay {
     writes: BTreeMap<u64, Vec<u8>>,
 }
 
-impl Cautious {
+impl CheckedBackend {
     pub fn new(file: File) -> io::Result<Self> {
         let len = file.metadata()?.len();
         let over = Overlay { len, writes: BTreeMap::new() };
-        Ok(Cautious { file: Arc::new(file), over: Arc::new(RwLock::new(Some(over))) })
+        Ok(CheckedBackend { file: Arc::new(file), over: Arc::new(RwLock::new(Some(over))) })
     }
 
     /// From now on writes go to the file, those kept back first.
@@ -79,7 +79,7 @@ impl Overlay {
     }
 }
 
-impl StorageBackend for Cautious {
+impl StorageBackend for CheckedBackend {
     fn len(&self) -> io::Result<u64> {
         match &*self.over.read().expect(LOCK) {
             Some(over) => Ok(over.len),

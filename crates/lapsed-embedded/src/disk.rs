@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, RwLock};
 use lapsed_core::{Error, Result};
 use redb::{Builder, Database, ReadTransaction, ReadableDatabase, StorageBackend};
 
-use crate::cautious::Cautious;
+use crate::cautious::CheckedBackend;
 use crate::fault::{Fault, disk_error};
 
 /// What must be left free before a batch is tried: more than any one batch writes.
@@ -22,14 +22,14 @@ const FILE: &str = "lapsed.redb";
 const MARK: &str = "format";
 
 /// Where the bytes are.
-pub(crate) enum Place {
+pub(crate) enum DatabaseLocation {
     Folder { dir: PathBuf, lock: Mutex<Option<File>> },
     Memory(Box<dyn Fn() -> Box<dyn StorageBackend> + Send + Sync>),
 }
 
 pub(crate) struct Disk {
     pub name: String,
-    place: Place,
+    place: DatabaseLocation,
     cache_bytes: usize,
     database: RwLock<Option<Arc<Database>>>,
 }
@@ -50,7 +50,7 @@ impl Disk {
                  HTTP, stop it, or choose another folder"
             ),
         })?;
-        let place = Place::Folder { dir: dir.to_owned(), lock: Mutex::new(Some(lock)) };
+        let place = DatabaseLocation::Folder { dir: dir.to_owned(), lock: Mutex::new(Some(lock)) };
         Ok(Disk { name, place, cache_bytes, database: RwLock::default() })
     }
 
@@ -59,14 +59,19 @@ impl Disk {
         cache_bytes: usize,
     ) -> Disk {
         let name = "the embedded store in memory".to_owned();
-        Disk { name, place: Place::Memory(make), cache_bytes, database: RwLock::default() }
+        Disk {
+            name,
+            place: DatabaseLocation::Memory(make),
+            cache_bytes,
+            database: RwLock::default(),
+        }
     }
 
     /// Opens the file and lets `load` read it. Nothing on disk is changed before `load` is content.
     pub fn open<T>(&self, load: impl FnOnce(&Database) -> Result<T>) -> Result<T> {
         let (backend, cautious): (Box<dyn StorageBackend>, _) = match &self.place {
-            Place::Memory(make) => (make(), None),
-            Place::Folder { dir, .. } => {
+            DatabaseLocation::Memory(make) => (make(), None),
+            DatabaseLocation::Folder { dir, .. } => {
                 let path = dir.join(FILE);
                 let used_before = dir.join(MARK).exists();
                 if used_before && std::fs::metadata(&path).map_or(0, |meta| meta.len()) == 0 {
@@ -75,7 +80,7 @@ impl Disk {
                 let mut options = OpenOptions::new();
                 options.read(true).write(true).create(true).truncate(false);
                 let file = options.open(&path).map_err(|e| self.corrupt(e))?;
-                let cautious = Cautious::new(file).map_err(|e| self.corrupt(e))?;
+                let cautious = CheckedBackend::new(file).map_err(|e| self.corrupt(e))?;
                 (Box::new(cautious.clone()), Some(cautious))
             }
         };
@@ -103,7 +108,7 @@ impl Disk {
 
     /// Leaves word that this folder has been used: an empty file is then no new beginning.
     fn mark(&self) -> std::io::Result<()> {
-        let Place::Folder { dir, .. } = &self.place else { return Ok(()) };
+        let DatabaseLocation::Folder { dir, .. } = &self.place else { return Ok(()) };
         let mark = dir.join(MARK);
         if mark.exists() { Ok(()) } else { std::fs::write(mark, "lapsed, format 1\n") }
     }
@@ -129,7 +134,7 @@ impl Disk {
     /// Closes, and lets others have the folder.
     pub fn leave(&self) {
         self.close();
-        if let Place::Folder { lock, .. } = &self.place {
+        if let DatabaseLocation::Folder { lock, .. } = &self.place {
             lock.lock().expect(LOCK).take();
         }
     }
@@ -137,14 +142,14 @@ impl Disk {
     /// Where it is, and nothing more.
     pub fn whereabouts(&self) -> String {
         match &self.place {
-            Place::Folder { dir, .. } => dir.display().to_string(),
-            Place::Memory(_) => "memory".to_owned(),
+            DatabaseLocation::Folder { dir, .. } => dir.display().to_string(),
+            DatabaseLocation::Memory(_) => "memory".to_owned(),
         }
     }
 
     /// Whether there is room for a batch.
     pub fn has_room(&self) -> bool {
-        let Place::Folder { dir, .. } = &self.place else { return true };
+        let DatabaseLocation::Folder { dir, .. } = &self.place else { return true };
         match rustix::fs::statvfs(dir) {
             Ok(stat) => stat.f_bavail * stat.f_frsize >= FREE_BYTES_MIN,
             Err(_) => true,

@@ -24,7 +24,7 @@ pub(crate) type Changes<E = Entry> = HashMap<Name, Option<E>, RandomState>;
 type Shard<E> = HashMap<Name, E, RandomState>;
 
 /// Of each key, what is known of it: of a registry, who holds it.
-pub(crate) struct Held<E = Entry> {
+pub(crate) struct HolderIndex<E = Entry> {
     hasher: RandomState,
     shards: Vec<RwLock<Shard<E>>>,
     len: AtomicU64,
@@ -32,10 +32,10 @@ pub(crate) struct Held<E = Entry> {
 
 const LOCK: &str = "no holder of this lock panics";
 
-impl<E: Clone> Held<E> {
+impl<E: Clone> HolderIndex<E> {
     pub fn new() -> Self {
         let shards = (0..SHARDS).map(|_| RwLock::default()).collect();
-        Held { hasher: RandomState::default(), shards, len: AtomicU64::new(0) }
+        HolderIndex { hasher: RandomState::default(), shards, len: AtomicU64::new(0) }
     }
 
     pub fn get(&self, key: &Name) -> Option<E> {

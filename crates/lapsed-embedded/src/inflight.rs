@@ -27,29 +27,29 @@ use lapsed_core::owner::{Beat, BeatHandle, Claim, Incarnation, OwnerInfo, OwnerS
 use lapsed_core::{Name, Result, SystemId};
 
 use crate::fault::Tried;
-use crate::lives::{Desk, Lives};
+use crate::lives::{OwnerService, OwnerTable};
 use crate::tx::Tx;
 use crate::{Inner, Room};
 
 pub(crate) use crate::inflight::places::JobChanges;
-use crate::inflight::places::Places;
+use crate::inflight::places::JobIndex;
 
 /// One system of jobs on an embedded store.
 pub struct EmbeddedInflight {
-    desk: Desk,
+    desk: OwnerService,
     core: Arc<Core>,
 }
 
 /// What the jobs on the writer's thread work with: the lives, and where every job is.
 pub(crate) struct Core {
-    lives: Arc<Lives>,
-    places: Places,
+    lives: Arc<OwnerTable>,
+    places: JobIndex,
     recovery: RecoveryPolicy,
 }
 
 impl Deref for Core {
-    type Target = Lives;
-    fn deref(&self) -> &Lives {
+    type Target = OwnerTable;
+    fn deref(&self) -> &OwnerTable {
         &self.lives
     }
 }
@@ -61,10 +61,10 @@ impl EmbeddedInflight {
         ttl: Duration,
         recovery: RecoveryPolicy,
     ) -> Result<Self> {
-        let lives = Arc::new(Lives::new(&inner, id, ttl));
-        let core = Core { lives: lives.clone(), places: Places::new(), recovery };
+        let lives = Arc::new(OwnerTable::new(&inner, id, ttl));
+        let core = Core { lives: lives.clone(), places: JobIndex::new(), recovery };
         core.read(&inner.disk)?;
-        Ok(EmbeddedInflight { desk: Desk { inner, lives }, core: Arc::new(core) })
+        Ok(EmbeddedInflight { desk: OwnerService { inner, lives }, core: Arc::new(core) })
     }
 
     pub(crate) fn core(&self) -> &Arc<Core> {

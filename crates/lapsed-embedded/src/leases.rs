@@ -24,7 +24,7 @@ use tokio::sync::Notify;
 
 use crate::fault::Tried;
 use crate::leases::due::Due;
-use crate::lives::{Desk, Lives};
+use crate::lives::{OwnerService, OwnerTable};
 use crate::tx::Tx;
 use crate::{Inner, Room};
 
@@ -34,21 +34,21 @@ pub const HOLD: Duration = Duration::from_millis(10);
 
 /// One system of leases on an embedded store.
 pub struct EmbeddedLeases {
-    desk: Desk,
+    desk: OwnerService,
     core: Arc<Core>,
 }
 
 /// What the jobs on the writer's thread work with.
 pub(crate) struct Core {
     /// Nobody lives here, but batches and receipts are the same everywhere.
-    lives: Arc<Lives>,
+    lives: Arc<OwnerTable>,
     due: Arc<Mutex<Due>>,
-    bells: Arc<Bells>,
+    bells: Arc<LeaseWaiters>,
 }
 
 impl Deref for Core {
-    type Target = Lives;
-    fn deref(&self) -> &Lives {
+    type Target = OwnerTable;
+    fn deref(&self) -> &OwnerTable {
         &self.lives
     }
 }
@@ -67,10 +67,10 @@ impl Core {
 
 impl EmbeddedLeases {
     pub(crate) fn open(inner: Arc<Inner>, id: SystemId, ttl: Duration) -> Result<Self> {
-        let lives = Arc::new(Lives::new(&inner, id, ttl));
+        let lives = Arc::new(OwnerTable::new(&inner, id, ttl));
         let core = Core { lives: lives.clone(), due: Arc::default(), bells: Arc::default() };
         core.read(&inner.disk)?;
-        Ok(EmbeddedLeases { desk: Desk { inner, lives }, core: Arc::new(core) })
+        Ok(EmbeddedLeases { desk: OwnerService { inner, lives }, core: Arc::new(core) })
     }
 
     pub(crate) fn core(&self) -> &Arc<Core> {
@@ -89,11 +89,11 @@ impl EmbeddedLeases {
 
 /// Those who wait for a key to be free.
 #[derive(Default)]
-struct Bells {
+struct LeaseWaiters {
     bells: Mutex<HashMap<Name, Weak<Notify>>>,
 }
 
-impl Bells {
+impl LeaseWaiters {
     fn of(&self, key: &Name) -> Arc<Notify> {
         let mut bells = self.bells.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(bell) = bells.get(key).and_then(Weak::upgrade) {

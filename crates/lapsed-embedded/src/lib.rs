@@ -96,10 +96,10 @@ use redb::{Database, ReadableDatabase, StorageBackend};
 
 use crate::disk::Disk;
 use crate::fault::{Fault, Tried};
-use crate::lives::Lives;
+use crate::lives::OwnerTable;
 use crate::tables::{FORMAT, META, definition, number, to_number};
 use crate::tx::{Changed, Tx};
-use crate::vigil::Vigil;
+use crate::vigil::StoreClock;
 use crate::writer::{Chore, Keeper, Undone, Writer};
 
 pub use crate::availability::{EmbeddedTruth, LogRow, LogStatus};
@@ -143,7 +143,7 @@ pub struct Embedded {
 pub(crate) struct Inner {
     disk: Arc<Disk>,
     writer: Writer,
-    vigil: Arc<Vigil>,
+    vigil: Arc<StoreClock>,
     guard: Arc<dyn OwnerGuard>,
     clock: Arc<dyn Clock>,
     incarnation: String,
@@ -176,7 +176,7 @@ impl Embedded {
     fn start(disk: Disk, options: Options, threaded: bool) -> Result<Embedded> {
         let disk = Arc::new(disk);
         let opened = disk.open(|database| Opened::read(database, &disk.name))?;
-        let vigil = Arc::new(Vigil::new(options.clock.clone(), opened.high_ms, threaded));
+        let vigil = Arc::new(StoreClock::new(options.clock.clone(), opened.high_ms, threaded));
         let incarnation = format!("{}-{:08x}", opened.opens + 1, options.clock.random() as u32);
         let writer_disk = disk.clone();
         let mut failed = None;
@@ -352,7 +352,7 @@ fn note_opening(inner: &Arc<Inner>, opens: u64) -> Result<()> {
 
 /// One system on this store, as the store itself sees it.
 pub(crate) trait Room: Send + Sync {
-    fn lives(&self) -> &Lives;
+    fn lives(&self) -> &OwnerTable;
     /// Everything in memory anew, from disk.
     fn read(&self, disk: &Disk) -> Result<()>;
     /// Writes what it writes once for all jobs of a batch.

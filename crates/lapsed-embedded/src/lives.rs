@@ -1,7 +1,7 @@
 //! The lives of one system, and what hangs on them alone: who is alive, how lives begin and end, what
 //! each holds by number, batches and receipts. What it is that they hold, a system adds.
 //!
-//! [`Lives`] is what the jobs on the writer's thread work with; [`Desk`] is its asynchronous face,
+//! [`OwnerTable`] is what the jobs on the writer's thread work with; [`OwnerService`] is its asynchronous face,
 //! which waits for the writer and reads the disk.
 
 pub(crate) mod batch;
@@ -19,20 +19,20 @@ use lapsed_core::registry::rules::OwnerGuard;
 use lapsed_core::{Error, Result, SystemId};
 
 use crate::Inner;
-use crate::book::Book;
+use crate::book::OwnerIndex;
 use crate::fault::Tried;
 use crate::slot::Slot;
 use crate::tables::Tables;
 use crate::tx::Tx;
-use crate::vigil::Vigil;
+use crate::vigil::StoreClock;
 
 /// The lives of one system.
-pub(crate) struct Lives {
+pub(crate) struct OwnerTable {
     pub id: SystemId,
     pub tables: Tables,
-    pub book: Book,
+    pub book: OwnerIndex,
     pub threshold: Duration,
-    pub vigil: Arc<Vigil>,
+    pub vigil: Arc<StoreClock>,
     pub guard: Arc<dyn OwnerGuard>,
     /// Until when the operator has waived the store-away grace.
     release_until_ms: AtomicU64,
@@ -41,7 +41,7 @@ pub(crate) struct Lives {
 }
 
 /// Whom a claim means.
-pub(crate) enum Meant {
+pub(crate) enum ResolvedClaim {
     Life(Arc<Slot>),
     /// A name never seen, and no incarnation claimed.
     Nobody,
@@ -50,18 +50,18 @@ pub(crate) enum Meant {
 }
 
 /// A job that must not write for somebody who ended: who it was.
-pub(crate) enum Acted<T> {
+pub(crate) enum UnlessEnded<T> {
     Done(T),
     Ended(Arc<Slot>),
 }
 
-impl Lives {
+impl OwnerTable {
     /// Nobody yet: they are loaded together with what they hold.
     pub fn new(inner: &Inner, id: SystemId, threshold: Duration) -> Self {
         inner.vigil.mind_ttl(threshold.as_millis() as u64);
-        Lives {
+        OwnerTable {
             tables: Tables::of(&id),
-            book: Book::new(),
+            book: OwnerIndex::new(),
             threshold,
             vigil: inner.vigil.clone(),
             guard: inner.guard.clone(),
@@ -107,28 +107,28 @@ impl Lives {
         self.book.due().refile(now_ms, back_ms);
     }
 
-    pub fn meant(&self, claim: &Claim) -> Meant {
+    pub fn meant(&self, claim: &Claim) -> ResolvedClaim {
         let newest = self.book.newest(claim.owner.as_str());
         match (newest, claim.incarnation) {
-            (Some(slot), None) => Meant::Life(slot),
-            (None, None) => Meant::Nobody,
-            (Some(slot), Some(i)) if slot.incarnation == i.0 => Meant::Life(slot),
+            (Some(slot), None) => ResolvedClaim::Life(slot),
+            (None, None) => ResolvedClaim::Nobody,
+            (Some(slot), Some(i)) if slot.incarnation == i.0 => ResolvedClaim::Life(slot),
             (_, Some(i)) => match self.book.life(i.0) {
-                Some(slot) if slot.name == claim.owner => Meant::Life(slot),
-                _ => Meant::Stranger,
+                Some(slot) if slot.name == claim.owner => ResolvedClaim::Life(slot),
+                _ => ResolvedClaim::Stranger,
             },
         }
     }
 
     /// The life that may act inside a job; `None`: a name never seen.
-    pub fn acting(&self, claim: &Claim) -> Tried<Option<Acted<Arc<Slot>>>> {
+    pub fn acting(&self, claim: &Claim) -> Tried<Option<UnlessEnded<Arc<Slot>>>> {
         match self.meant(claim) {
-            Meant::Stranger => Err(stranger(claim).into()),
-            Meant::Nobody => Ok(None),
-            Meant::Life(slot) if self.guard.may_register(&slot.life()) => {
-                Ok(Some(Acted::Done(slot)))
+            ResolvedClaim::Stranger => Err(stranger(claim).into()),
+            ResolvedClaim::Nobody => Ok(None),
+            ResolvedClaim::Life(slot) if self.guard.may_register(&slot.life()) => {
+                Ok(Some(UnlessEnded::Done(slot)))
             }
-            Meant::Life(slot) => Ok(Some(Acted::Ended(slot))),
+            ResolvedClaim::Life(slot) => Ok(Some(UnlessEnded::Ended(slot))),
         }
     }
 
@@ -149,17 +149,17 @@ pub(crate) fn stranger(claim: &Claim) -> Error {
     lost.into()
 }
 
-/// The asynchronous face of [`Lives`].
-pub(crate) struct Desk {
+/// The asynchronous face of [`OwnerTable`].
+pub(crate) struct OwnerService {
     pub inner: Arc<Inner>,
-    pub lives: Arc<Lives>,
+    pub lives: Arc<OwnerTable>,
 }
 
-impl Desk {
+impl OwnerService {
     /// Runs a job that needs nothing but the lives.
     pub async fn write<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Lives, &mut Tx<'_>) -> Tried<T> + Send + 'static,
+        work: impl FnOnce(&OwnerTable, &mut Tx<'_>) -> Tried<T> + Send + 'static,
         done: impl FnOnce(&T) + Send + 'static,
     ) -> Result<T> {
         let lives = self.lives.clone();
@@ -167,10 +167,10 @@ impl Desk {
     }
 
     /// What a job did, or the word to whoever it would have acted for.
-    pub async fn acted<T>(&self, acted: Acted<T>) -> Result<T> {
+    pub async fn acted<T>(&self, acted: UnlessEnded<T>) -> Result<T> {
         match acted {
-            Acted::Done(value) => Ok(value),
-            Acted::Ended(slot) => Err(self.lost(&slot).await),
+            UnlessEnded::Done(value) => Ok(value),
+            UnlessEnded::Ended(slot) => Err(self.lost(&slot).await),
         }
     }
 }

@@ -13,36 +13,36 @@ use lapsed_core::owner::{Beat, BeatHandle, Claim, Incarnation, OwnerInfo, OwnerS
 use lapsed_core::{Name, Result, SystemId};
 
 use crate::fault::Tried;
-use crate::held::Held;
-use crate::lives::{Desk, Lives};
+use crate::held::HolderIndex;
+use crate::lives::{OwnerService, OwnerTable};
 use crate::tx::Tx;
 use crate::{Inner, Room};
 
 /// One registry on an embedded store.
 pub struct EmbeddedRegistry {
-    desk: Desk,
+    desk: OwnerService,
     core: Arc<Core>,
 }
 
 /// What the jobs on the writer's thread work with: the lives, and what they hold.
 pub(crate) struct Core {
-    lives: Arc<Lives>,
-    held: Held,
+    lives: Arc<OwnerTable>,
+    held: HolderIndex,
 }
 
 impl Deref for Core {
-    type Target = Lives;
-    fn deref(&self) -> &Lives {
+    type Target = OwnerTable;
+    fn deref(&self) -> &OwnerTable {
         &self.lives
     }
 }
 
 impl EmbeddedRegistry {
     pub(crate) fn open(inner: Arc<Inner>, id: SystemId, threshold: Duration) -> Result<Self> {
-        let lives = Arc::new(Lives::new(&inner, id, threshold));
-        let core = Core { lives: lives.clone(), held: Held::new() };
+        let lives = Arc::new(OwnerTable::new(&inner, id, threshold));
+        let core = Core { lives: lives.clone(), held: HolderIndex::new() };
         core.read(&inner.disk)?;
-        Ok(EmbeddedRegistry { desk: Desk { inner, lives }, core: Arc::new(core) })
+        Ok(EmbeddedRegistry { desk: OwnerService { inner, lives }, core: Arc::new(core) })
     }
 
     pub(crate) fn core(&self) -> &Arc<Core> {

@@ -22,28 +22,28 @@ use lapsed_core::sessions::rules::{SessionGuard, StrictSessionGuard};
 use lapsed_core::{Name, Result, SystemId};
 
 use crate::fault::Tried;
-use crate::lives::{Desk, Lives};
-use crate::sessions::waiting::Waiting;
+use crate::lives::{OwnerService, OwnerTable};
+use crate::sessions::waiting::GraceIndex;
 use crate::tx::Tx;
 use crate::{Inner, Room};
 
 /// One system of sessions on an embedded store.
 pub struct EmbeddedSessions {
-    desk: Desk,
+    desk: OwnerService,
     core: Arc<Core>,
 }
 
 /// What the jobs on the writer's thread work with: the lives, and the sessions they refer to.
 pub(crate) struct Core {
-    lives: Arc<Lives>,
-    waiting: Arc<Waiting>,
+    lives: Arc<OwnerTable>,
+    waiting: Arc<GraceIndex>,
     grace_ms: u64,
     rules: Arc<dyn SessionGuard>,
 }
 
 impl Deref for Core {
-    type Target = Lives;
-    fn deref(&self) -> &Lives {
+    type Target = OwnerTable;
+    fn deref(&self) -> &OwnerTable {
         &self.lives
     }
 }
@@ -55,7 +55,7 @@ impl EmbeddedSessions {
         ttl: Duration,
         grace: Duration,
     ) -> Result<Self> {
-        let lives = Arc::new(Lives::new(&inner, id, ttl));
+        let lives = Arc::new(OwnerTable::new(&inner, id, ttl));
         let grace_ms = grace.as_millis() as u64;
         // Whoever could not connect for half of a grace was cut off.
         lives.vigil.mind_ttl(grace_ms);
@@ -66,7 +66,7 @@ impl EmbeddedSessions {
             rules: Arc::new(StrictSessionGuard),
         };
         core.read(&inner.disk)?;
-        Ok(EmbeddedSessions { desk: Desk { inner, lives }, core: Arc::new(core) })
+        Ok(EmbeddedSessions { desk: OwnerService { inner, lives }, core: Arc::new(core) })
     }
 
     pub(crate) fn core(&self) -> &Arc<Core> {

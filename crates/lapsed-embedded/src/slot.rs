@@ -8,7 +8,7 @@ use lapsed_core::owner::{BeatHandle, Ending, Incarnation, OwnerInfo};
 use lapsed_core::registry::rules::{IncarnationState, due_ms};
 
 use crate::tables::{EndRow, OwnerRow};
-use crate::vigil::Vigil;
+use crate::vigil::StoreClock;
 
 /// The deadline of a life that has ended: no beat gets past it.
 const ENDED: u64 = 0;
@@ -29,7 +29,7 @@ pub(crate) enum Touched {
 pub(crate) struct Slot {
     deadline: AtomicU64,
     pub ttl_ms: u64,
-    vigil: Arc<Vigil>,
+    vigil: Arc<StoreClock>,
     pub incarnation: u64,
     pub started_ms: u64,
     pub name: Name,
@@ -43,7 +43,7 @@ pub(crate) struct Slot {
 impl Slot {
     /// A life about to start. It counts for nothing until [`Slot::begin`].
     pub fn pending(
-        vigil: Arc<Vigil>,
+        vigil: Arc<StoreClock>,
         name: Name,
         incarnation: u64,
         ttl_ms: u64,
@@ -64,7 +64,7 @@ impl Slot {
         }
     }
 
-    pub fn from_row(vigil: Arc<Vigil>, incarnation: u64, row: &OwnerRow) -> Self {
+    pub fn from_row(vigil: Arc<StoreClock>, incarnation: u64, row: &OwnerRow) -> Self {
         let slot = Slot::pending(vigil, row.name.clone(), incarnation, row.ttl_ms, row.started_ms);
         match row.end {
             Some(end) => {

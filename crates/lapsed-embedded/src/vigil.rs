@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use lapsed_core::clock::Clock;
 
-pub(crate) struct Vigil {
+pub(crate) struct StoreClock {
     clock: Arc<dyn Clock>,
     /// Store time minus monotonic time, in milliseconds. Only grows.
     offset_ms: AtomicU64,
@@ -28,13 +28,13 @@ const GAP_FLOOR_MS: u64 = 250;
 /// Gaps longer than this always are.
 const GAP_CEILING_MS: u64 = 5_000;
 
-impl Vigil {
+impl StoreClock {
     /// `high_ms` is the latest time that this store has ever written down: this life of the store
     /// begins after it, so that what began before is told apart.
     pub fn new(clock: Arc<dyn Clock>, high_ms: u64, watched: bool) -> Self {
         let (mono, wall) = (clock.mono().as_millis() as u64, clock.wall_ms());
         let now = wall.max(high_ms + 1);
-        Vigil {
+        StoreClock {
             offset_ms: AtomicU64::new(now.saturating_sub(mono)),
             seen_mono_ms: AtomicU64::new(mono),
             seen_wall_ms: AtomicU64::new(wall),
@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn a_gap_in_attention_is_an_absence() {
         let clock = ManualClock::at(1_000_000);
-        let vigil = Vigil::new(Arc::new(clock.clone()), 0, true);
+        let vigil = StoreClock::new(Arc::new(clock.clone()), 0, true);
         vigil.mind_ttl(2_000);
         for _ in 0..20 {
             clock.advance(Duration::from_millis(900));
@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn trap_x8_a_sleeping_host_is_an_absence_too() {
         let clock = ManualClock::at(1_000_000);
-        let vigil = Vigil::new(Arc::new(clock.clone()), 0, true);
+        let vigil = StoreClock::new(Arc::new(clock.clone()), 0, true);
         clock.jump_wall(3_600_000);
         let (now, back) = vigil.look();
         assert_eq!(now, 4_600_000, "the clock catches up with the wall");
@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn the_clock_starts_later_than_it_ever_was() {
         let clock = ManualClock::at(1_000);
-        let vigil = Vigil::new(Arc::new(clock.clone()), 5_000, true);
+        let vigil = StoreClock::new(Arc::new(clock.clone()), 5_000, true);
         assert_eq!(vigil.now_ms(), 5_001);
         clock.advance(Duration::from_millis(7));
         assert_eq!(vigil.now_ms(), 5_008);

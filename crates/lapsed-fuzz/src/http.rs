@@ -10,9 +10,9 @@ use axum::http::StatusCode;
 use lapsed_core::clock::SystemClock;
 use lapsed_core::schedule::{StopHandle, StopSignal};
 use lapsed_server::config::{Config, Overrides};
-use lapsed_server::http::{self, App, Front, Outward};
+use lapsed_server::http::{self, App, Outward, RequestGate};
 use lapsed_server::metrics::Metrics;
-use lapsed_server::node::Node;
+use lapsed_server::node::OpenSystems;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use tower_service::Service;
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_millis(50);
 
 struct House {
     runtime: Runtime,
-    front: Front,
+    front: RequestGate,
     _dir: TempDir,
     _stopper: StopHandle,
 }
@@ -61,7 +61,7 @@ fn open() -> House {
     let clock = SystemClock::shared();
     let metrics = Arc::new(Metrics::new(clock.clone()));
     let inside = runtime.enter();
-    let node = Node::open(&config, clock, metrics.clone()).expect("a fresh store opens");
+    let node = OpenSystems::open(&config, clock, metrics.clone()).expect("a fresh store opens");
     let (stopper, stop) = StopSignal::channel();
     let (app, _idle) = App::new(Arc::new(node), metrics, Outward::default(), &config.server, stop);
     let front = http::service(app);

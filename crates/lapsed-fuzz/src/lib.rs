@@ -12,22 +12,22 @@ mod record;
 
 /// One thing that is read.
 #[derive(Clone, Copy, Debug)]
-pub struct Target {
+pub struct FuzzTarget {
     /// As its folder in the corpus is called.
     pub name: &'static str,
     /// Reads it; panics if something is wrong with lapsed.
     pub read: fn(&[u8]),
 }
 
-pub static TARGETS: [Target; 4] = [
-    Target { name: "config", read: config::read },
-    Target { name: "http", read: http::read },
-    Target { name: "record", read: record::read },
-    Target { name: "receipt", read: receipt::read },
+pub static TARGETS: [FuzzTarget; 4] = [
+    FuzzTarget { name: "config", read: config::read },
+    FuzzTarget { name: "http", read: http::read },
+    FuzzTarget { name: "record", read: record::read },
+    FuzzTarget { name: "receipt", read: receipt::read },
 ];
 
 /// The one of that name.
-pub fn target(name: &str) -> Target {
+pub fn target(name: &str) -> FuzzTarget {
     let found = TARGETS.iter().find(|target| target.name == name);
     *found.unwrap_or_else(|| panic!("there is no target {name}"))
 }

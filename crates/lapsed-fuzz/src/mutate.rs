@@ -2,12 +2,12 @@
 
 /// A source of chance that repeats.
 #[derive(Clone, Debug)]
-pub struct Chance(u64);
+pub struct FuzzRandom(u64);
 
-impl Chance {
+impl FuzzRandom {
     /// The same seed, the same chance.
-    pub fn new(seed: u64) -> Chance {
-        Chance(seed ^ 0x9e37_79b9_7f4a_7c15)
+    pub fn new(seed: u64) -> FuzzRandom {
+        FuzzRandom(seed ^ 0x9e37_79b9_7f4a_7c15)
     }
 
     fn next(&mut self) -> u64 {
@@ -38,7 +38,7 @@ const TRICKY: [&[u8]; 10] = [
 ];
 
 /// `input` after a few changes.
-pub fn mutate(input: &[u8], chance: &mut Chance) -> Vec<u8> {
+pub fn mutate(input: &[u8], chance: &mut FuzzRandom) -> Vec<u8> {
     let mut bytes = input.to_vec();
     for _ in 0..=chance.below(4) {
         change(&mut bytes, chance);
@@ -46,7 +46,7 @@ pub fn mutate(input: &[u8], chance: &mut Chance) -> Vec<u8> {
     bytes
 }
 
-fn change(bytes: &mut Vec<u8>, chance: &mut Chance) {
+fn change(bytes: &mut Vec<u8>, chance: &mut FuzzRandom) {
     let at = chance.below(bytes.len() + 1);
     let until = at + chance.below(bytes.len() + 1 - at);
     match chance.below(6) {

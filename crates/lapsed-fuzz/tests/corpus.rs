@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use lapsed_fuzz::mutate::{Chance, mutate};
+use lapsed_fuzz::mutate::{FuzzRandom, mutate};
 use lapsed_fuzz::{TARGETS, target};
 
 /// How long one target is given at the most.
@@ -26,7 +26,7 @@ fn run(name: &str) {
     let (target, inputs) = (target(name), corpus(name));
     assert!(!inputs.is_empty(), "{name} has no corpus");
     inputs.iter().for_each(|input| (target.read)(input));
-    let (began, mut chance) = (Instant::now(), Chance::new(7));
+    let (began, mut chance) = (Instant::now(), FuzzRandom::new(7));
     for _ in 0..CHANGES {
         for input in &inputs {
             if began.elapsed() > LIMIT {

@@ -13,7 +13,7 @@ use crate::doc::Doc;
 use crate::names::{Places, escape};
 use crate::objects::{Objects, Only, Written};
 
-pub(crate) struct Ground {
+pub(crate) struct SystemContext {
     pub(crate) objects: Objects,
     pub(crate) places: Places,
     pub(crate) time: Arc<StoreClock>,
@@ -22,7 +22,7 @@ pub(crate) struct Ground {
 
 /// An object that was read: as it is, and how to replace it.
 #[derive(Clone, Debug)]
-pub(crate) struct Held {
+pub(crate) struct StoredObject {
     pub(crate) doc: Doc,
     pub(crate) only: Only,
 }
@@ -30,13 +30,13 @@ pub(crate) struct Held {
 /// What is under a name.
 #[derive(Clone, Debug)]
 pub(crate) enum Found {
-    Doc(Box<Held>),
+    Doc(Box<StoredObject>),
     Nothing,
     /// Something that cannot be read, in words.
     Rubbish(String),
 }
 
-impl Ground {
+impl SystemContext {
     pub(crate) fn name(&self) -> &str {
         self.objects.name()
     }
@@ -76,13 +76,15 @@ impl Ground {
                 "{path} is a copy of what is about {}",
                 doc.subject().name()
             )),
-            Ok(doc) => Found::Doc(Box::new(Held { doc, only: Only::IfStill(read.version) })),
+            Ok(doc) => {
+                Found::Doc(Box::new(StoredObject { doc, only: Only::IfStill(read.version) }))
+            }
             Err(words) => Found::Rubbish(words),
         })
     }
 
     /// The object of a subject, ready to be replaced; a new one if there is none.
-    pub(crate) async fn load(&self, subject: &Subject) -> Result<Held> {
+    pub(crate) async fn load(&self, subject: &Subject) -> Result<StoredObject> {
         let found = self.find(&self.path(subject), namespace_of(subject)).await?;
         match found {
             Found::Doc(held) => Ok(*held),
@@ -91,18 +93,22 @@ impl Ground {
                     Subject::Lease(key) => Doc::lease(key),
                     Subject::Decision(txn) => Doc::decision(txn),
                 };
-                Ok(Held { doc, only: Only::IfNew })
+                Ok(StoredObject { doc, only: Only::IfNew })
             }
             Found::Rubbish(what) => Err(Error::Corrupt { store: self.name().to_owned(), what }),
         }
     }
 
     /// The decisive step: replaces what was read. `None`: somebody else was first.
-    pub(crate) async fn replace(&self, held: &Held, mut doc: Doc) -> Result<Option<Held>> {
+    pub(crate) async fn replace(
+        &self,
+        held: &StoredObject,
+        mut doc: Doc,
+    ) -> Result<Option<StoredObject>> {
         let path = self.path(&doc.subject());
         let body = doc.encode(self.nonce());
         Ok(match self.objects.put(&path, body, held.only.clone()).await? {
-            Written::Done(version) => Some(Held { doc, only: Only::IfStill(version) }),
+            Written::Done(version) => Some(StoredObject { doc, only: Only::IfStill(version) }),
             Written::Lost => None,
         })
     }

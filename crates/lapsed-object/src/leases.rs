@@ -28,7 +28,7 @@ use lapsed_core::system::Restored;
 use lapsed_core::{Error, Name, Result, SystemId};
 
 use crate::doc::Content;
-use crate::ground::{Found, Ground};
+use crate::ground::{Found, SystemContext};
 use crate::log::Log;
 use crate::names::{Width, escape, namespace};
 use crate::objects::ListRequest;
@@ -66,7 +66,7 @@ impl Default for LeasesLayout {
 
 /// The leases of one system.
 pub struct ObjectLeases {
-    ground: Arc<Ground>,
+    ground: Arc<SystemContext>,
     log: Arc<Log>,
     id: SystemId,
     width: Width,
@@ -81,7 +81,7 @@ pub struct ObjectLeases {
 
 impl ObjectLeases {
     pub(crate) fn new(
-        ground: Arc<Ground>,
+        ground: Arc<SystemContext>,
         log: Arc<Log>,
         id: SystemId,
         layout: LeasesLayout,

@@ -28,7 +28,7 @@ use object_store::UpdateVersion;
 use tokio::sync::{Mutex, MutexGuard};
 
 use crate::doc::{Debt, receipt};
-use crate::ground::{Found, Ground, namespace_of};
+use crate::ground::{Found, SystemContext, namespace_of};
 use crate::objects::{ListRequest, Only, Written};
 use page::{Entry, Head, Page};
 
@@ -59,7 +59,7 @@ pub(crate) struct Opened<'l> {
 }
 
 pub(crate) struct Log {
-    ground: Arc<Ground>,
+    ground: Arc<SystemContext>,
     system: SystemId,
     /// How long one may be open.
     patience: Duration,
@@ -70,7 +70,7 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    pub(crate) fn new(ground: Arc<Ground>, system: SystemId, patience: Duration) -> Self {
+    pub(crate) fn new(ground: Arc<SystemContext>, system: SystemId, patience: Duration) -> Self {
         Log { ground, system, patience, head: Mutex::default(), tried: Default::default() }
     }
 

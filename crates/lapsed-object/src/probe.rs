@@ -8,7 +8,7 @@ use bytes::Bytes;
 use futures::future::join_all;
 use lapsed_core::{Error, Result};
 
-use crate::ground::Ground;
+use crate::ground::SystemContext;
 use crate::objects::{Deleted, ListRequest, Only, Written};
 
 /// How many writers race, and how often.
@@ -65,7 +65,7 @@ type Found = std::result::Result<(), String>;
 const DELETE_IF: &str = "an object is deleted only if it is still what was read";
 
 /// Tries everything; an error when the store cannot be asked at all, and nothing was tried then.
-pub(crate) async fn run(ground: &Ground) -> Result<ProbeReport> {
+pub(crate) async fn run(ground: &SystemContext) -> Result<ProbeReport> {
     let probe = Probe { ground, place: ground.places.probe(ground.nonce()) };
     // A read first: wrong credentials, a bucket that is not there, nobody at home. Nothing is written
     // before that is known.
@@ -92,7 +92,7 @@ enum Race {
 }
 
 struct Probe<'g> {
-    ground: &'g Ground,
+    ground: &'g SystemContext,
     place: String,
 }
 

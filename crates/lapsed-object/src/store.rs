@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::{Offset, StoreClock};
 use crate::config::{ObjectConfig, Provider};
-use crate::ground::Ground;
+use crate::ground::SystemContext;
 use crate::http::Wire;
 use crate::leases::{LeasesLayout, ObjectLeases};
 use crate::log::Log;
@@ -36,7 +36,7 @@ pub(crate) const LOG_PATIENCE: Duration = Duration::from_secs(30);
 
 /// An object store. Opening it sends nothing.
 pub struct ObjectStore {
-    pub(crate) ground: Arc<Ground>,
+    pub(crate) ground: Arc<SystemContext>,
     wire: Arc<Wire>,
     config: ObjectConfig,
     provider: Provider,
@@ -84,7 +84,7 @@ impl ObjectStore {
         );
         let places = Places::new(place.prefix);
         let provider = place.provider;
-        let ground = Arc::new(Ground { objects, places, time, clock });
+        let ground = Arc::new(SystemContext { objects, places, time, clock });
         let (logs, probed) = Default::default();
         Ok(Arc::new(ObjectStore { ground, wire, config, provider, logs, probed }))
     }
@@ -249,7 +249,7 @@ struct Sealed<T> {
     content: T,
 }
 
-impl Ground {
+impl SystemContext {
     /// A small object, and what must hold for it to be replaced.
     pub(crate) async fn stored<T: DeserializeOwned>(
         &self,

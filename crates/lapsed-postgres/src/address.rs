@@ -10,7 +10,7 @@ use crate::tls::Trust;
 
 /// Where the server is, and how long to wait for it.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Address {
+pub struct PostgresAddress {
     /// `postgres://user:password@host:port/database?…`, as libpq reads it. Of its parameters these are
     /// understood beside those of the client library (`connect_timeout`, `target_session_attrs`, …):
     ///
@@ -34,16 +34,16 @@ pub struct Address {
 }
 
 /// Never shows a password.
-impl std::fmt::Debug for Address {
+impl std::fmt::Debug for PostgresAddress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("Address").field(&self.place()).finish()
     }
 }
 
-impl Address {
+impl PostgresAddress {
     /// With the usual limits.
-    pub fn new(url: &str) -> Address {
-        Address {
+    pub fn new(url: &str) -> PostgresAddress {
+        PostgresAddress {
             url: url.to_owned(),
             connect_timeout: Duration::from_secs(2),
             call_timeout: Duration::from_secs(5),
@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     fn mode(url: &str) -> (SslMode, Option<Trust>) {
-        let (config, trust) = Address::new(url).config().unwrap();
+        let (config, trust) = PostgresAddress::new(url).config().unwrap();
         (config.get_ssl_mode(), trust)
     }
 
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn secrets_are_not_shown() {
-        let address = Address::new("postgres://me:secret@a:1,b:2/app?sslmode=require");
+        let address = PostgresAddress::new("postgres://me:secret@a:1,b:2/app?sslmode=require");
         assert_eq!(address.place(), "postgres://a:1,b:2/app");
         assert!(!format!("{address:?}").contains("secret"));
         for bad in [
@@ -204,7 +204,7 @@ mod tests {
             "postgres://me:secret@h/app?nonsense=1",
             "postgres://me:secret@h:x/app",
         ] {
-            let why = Address::new(bad).check().unwrap_err();
+            let why = PostgresAddress::new(bad).check().unwrap_err();
             assert!(!why.contains("secret"), "{why}");
         }
     }

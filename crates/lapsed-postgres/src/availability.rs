@@ -38,7 +38,7 @@ use tokio::sync::OnceCell;
 
 use crate::Postgres;
 use crate::layout::Layout;
-use crate::link::Link;
+use crate::link::PostgresPool;
 use ledger::Tidiness;
 use names::Names;
 
@@ -97,7 +97,7 @@ impl PostgresTruth {
         self.names.get_or_try_init(find).await
     }
 
-    fn link(&self) -> &Link {
+    fn link(&self) -> &PostgresPool {
         self.postgres.link()
     }
 }

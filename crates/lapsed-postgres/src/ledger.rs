@@ -11,7 +11,7 @@ use tokio_postgres::Row;
 use crate::fault::{Tried, nonsense};
 use crate::link::Call;
 use crate::number::{to_i64, to_u64};
-use crate::own::Own;
+use crate::own::OwnTables;
 
 /// What is read of a receipt.
 pub(crate) const READ_COLUMNS: &str =
@@ -28,7 +28,7 @@ pub(crate) fn read_receipt(place: &str, row: &Row) -> Result<Receipt> {
 /// because they follow the clock.
 pub(crate) async fn take_numbers(
     call: &Call,
-    own: &Own,
+    own: &OwnTables,
     system: &SystemId,
     count: usize,
 ) -> Tried<u64> {
@@ -47,7 +47,7 @@ pub(crate) async fn take_numbers(
 }
 
 /// Writes receipts, in one statement.
-pub(crate) async fn write(call: &Call, own: &Own, receipts: &[Receipt]) -> Tried<()> {
+pub(crate) async fn write(call: &Call, own: &OwnTables, receipts: &[Receipt]) -> Tried<()> {
     let Some(first) = receipts.first() else { return Ok(()) };
     let sql = format!(
         "INSERT INTO {} (system, seq, sweeper, batch, at, body) \
@@ -69,7 +69,7 @@ pub(crate) async fn write(call: &Call, own: &Own, receipts: &[Receipt]) -> Tried
 
 /// Notes a batch as carried out (or as never to be carried out), as the first statement of its
 /// transaction. Nothing comes back if it was noted before.
-pub(crate) fn note_batch(own: &Own) -> String {
+pub(crate) fn note_batch(own: &OwnTables) -> String {
     format!(
         "INSERT INTO {} (system, sweeper, number, carried_out) VALUES ($1, $2, $3, $4) \
          ON CONFLICT DO NOTHING RETURNING number",

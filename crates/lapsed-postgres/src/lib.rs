@@ -25,13 +25,13 @@ use std::sync::Arc;
 use lapsed_core::Result;
 use lapsed_core::clock::{Clock, SystemClock};
 
-use crate::link::Link;
-use crate::own::Own;
+use crate::link::PostgresPool;
+use crate::own::OwnTables;
 
-pub use address::Address;
+pub use address::PostgresAddress;
 pub use availability::PostgresTruth;
 pub use layout::{Config, IdType, Layout, Logins, Logs, Providers, Sessions, Status};
-pub use listen::{Heard, Listener};
+pub use listen::{ChangeEvent, ChangeListener};
 pub use schema::{
     AVAILABILITY_CHANNEL, Applied, SETTINGS_CHANNEL, Triggers, print as print_schema,
 };
@@ -43,20 +43,20 @@ pub struct Postgres {
 }
 
 struct Inner {
-    link: Link,
-    own: Own,
+    link: PostgresPool,
+    own: OwnTables,
 }
 
 impl Postgres {
     /// Makes ready; the first call connects. Must be called inside a runtime.
-    pub fn new(address: &Address) -> Result<Postgres> {
+    pub fn new(address: &PostgresAddress) -> Result<Postgres> {
         Self::with_clock(address, SystemClock::shared())
     }
 
     /// The same with a clock of the caller's, for waiting.
-    pub fn with_clock(address: &Address, clock: Arc<dyn Clock>) -> Result<Postgres> {
-        let link = Link::new(address, clock)?;
-        Ok(Postgres { inner: Arc::new(Inner { link, own: Own::new(&address.prefix) }) })
+    pub fn with_clock(address: &PostgresAddress, clock: Arc<dyn Clock>) -> Result<Postgres> {
+        let link = PostgresPool::new(address, clock)?;
+        Ok(Postgres { inner: Arc::new(Inner { link, own: OwnTables::new(&address.prefix) }) })
     }
 
     /// How many statements were sent so far.
@@ -64,11 +64,11 @@ impl Postgres {
         self.inner.link.statements()
     }
 
-    pub(crate) fn link(&self) -> &Link {
+    pub(crate) fn link(&self) -> &PostgresPool {
         &self.inner.link
     }
 
-    pub(crate) fn own(&self) -> &Own {
+    pub(crate) fn own(&self) -> &OwnTables {
         &self.inner.own
     }
 }

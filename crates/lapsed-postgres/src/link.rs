@@ -18,7 +18,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{NoTls, Row};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use crate::address::Address;
+use crate::address::PostgresAddress;
 use crate::fault::{Fault, Tried, late, told, unavailable, words};
 use crate::tls;
 
@@ -27,7 +27,7 @@ pub(crate) type Params<'a> = &'a [&'a (dyn ToSql + Sync)];
 
 /// A way to the server. Clones share it.
 #[derive(Clone)]
-pub(crate) struct Link {
+pub(crate) struct PostgresPool {
     inner: Arc<Inner>,
 }
 
@@ -36,14 +36,14 @@ struct Inner {
     clock: Arc<dyn Clock>,
     place: Arc<str>,
     statements: AtomicU64,
-    address: Address,
+    address: PostgresAddress,
     config: tokio_postgres::Config,
     tls: Option<MakeRustlsConnect>,
 }
 
-impl Link {
+impl PostgresPool {
     /// Makes ready; the first call connects.
-    pub fn new(address: &Address, clock: Arc<dyn Clock>) -> Result<Link> {
+    pub fn new(address: &PostgresAddress, clock: Arc<dyn Clock>) -> Result<PostgresPool> {
         let (config, trust) = address.config()?;
         let tls = trust.as_ref().map(tls::connector).transpose()?;
         let how = ManagerConfig { recycling_method: RecyclingMethod::Fast };
@@ -73,7 +73,7 @@ impl Link {
             config,
             tls,
         };
-        Ok(Link { inner: Arc::new(inner) })
+        Ok(PostgresPool { inner: Arc::new(inner) })
     }
 
     pub fn place(&self) -> &str {
@@ -84,7 +84,7 @@ impl Link {
         &self.inner.clock
     }
 
-    pub fn address(&self) -> &Address {
+    pub fn address(&self) -> &PostgresAddress {
         &self.inner.address
     }
 
@@ -178,7 +178,7 @@ impl Link {
 }
 
 /// What every connection is told first. `lapsed.quiet`: the triggers need not tell what lapsed does itself.
-fn manners(address: &Address) -> String {
+fn manners(address: &PostgresAddress) -> String {
     let ms = address.call_timeout.as_millis().max(1);
     format!(
         "SET statement_timeout = {ms}; SET idle_in_transaction_session_timeout = {}; \
@@ -195,7 +195,7 @@ pub(crate) enum Ending<T> {
 
 /// One call: a connection, until a deadline. Dropped before its end it closes the connection.
 pub(crate) struct Call {
-    link: Link,
+    link: PostgresPool,
     name: &'static str,
     client: Option<Object>,
     until: Duration,

@@ -1,7 +1,7 @@
 //! Hearing what the triggers tell: who was changed by the application itself, and which setting.
 //!
 //! What is told while nobody listens is lost. So after every connection, the first one too, and whenever
-//! more was told than was taken, [`Heard::Gap`] says that something may have been missed: whoever hears
+//! more was told than was taken, [`ChangeEvent::Gap`] says that something may have been missed: whoever hears
 //! it compares everything.
 
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use tokio_postgres::{AsyncMessage, Client, Connection, NoTls, Notification, Sock
 
 use crate::Postgres;
 use crate::fault::words;
-use crate::link::Link;
+use crate::link::PostgresPool;
 use crate::quote;
 use crate::schema::{AVAILABILITY_CHANNEL, SETTINGS_CHANNEL};
 
@@ -31,7 +31,7 @@ const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_MOST: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum ChangeEvent {
     /// This provider was changed: its status, its sessions, or whether it may work.
     Provider(Name),
     /// The setting under this key was changed.
@@ -41,8 +41,8 @@ pub enum Heard {
 }
 
 /// Listens, for as long as it is kept; connects again by itself.
-pub struct Listener {
-    link: Link,
+pub struct ChangeListener {
+    link: PostgresPool,
     line: Option<Line>,
     retry: Duration,
     waiting_max: usize,
@@ -50,7 +50,7 @@ pub struct Listener {
 
 /// One connection that listens.
 struct Line {
-    told: Receiver<Heard>,
+    told: Receiver<ChangeEvent>,
     lost: Arc<AtomicBool>,
     // Dropping it ends the connection, and with that the task.
     client: Client,
@@ -65,27 +65,27 @@ impl Drop for Line {
 
 impl Postgres {
     /// A listener; it connects when it is first asked.
-    pub fn listen(&self) -> Listener {
+    pub fn listen(&self) -> ChangeListener {
         self.listen_within(WAITING_MAX)
     }
 
     /// The same; at most so much waits to be taken, and more is a gap.
-    pub fn listen_within(&self, waiting_max: usize) -> Listener {
+    pub fn listen_within(&self, waiting_max: usize) -> ChangeListener {
         let waiting_max = waiting_max.max(1);
-        Listener { link: self.link().clone(), line: None, retry: RETRY_FIRST, waiting_max }
+        ChangeListener { link: self.link().clone(), line: None, retry: RETRY_FIRST, waiting_max }
     }
 }
 
-impl Listener {
+impl ChangeListener {
     /// The next that is told; waits for it. Nothing is lost by giving up waiting.
-    pub async fn next(&mut self) -> Heard {
+    pub async fn next(&mut self) -> ChangeEvent {
         loop {
             let Some(line) = &mut self.line else {
                 self.reconnect().await;
-                return Heard::Gap;
+                return ChangeEvent::Gap;
             };
             if line.lost.swap(false, Ordering::AcqRel) {
-                return Heard::Gap;
+                return ChangeEvent::Gap;
             }
             match within(&**self.link.clock(), ASK_EVERY, line.told.recv()).await {
                 Some(Some(heard)) => return heard,
@@ -97,7 +97,7 @@ impl Listener {
     }
 
     /// What else is there already, at most so many, without waiting.
-    pub fn more(&mut self, limit: usize) -> Vec<Heard> {
+    pub fn more(&mut self, limit: usize) -> Vec<ChangeEvent> {
         let told = self
             .line
             .iter_mut()
@@ -133,11 +133,11 @@ impl Listener {
     }
 }
 
-async fn connect(link: &Link, waiting_max: usize) -> Result<Line, tokio_postgres::Error> {
+async fn connect(link: &PostgresPool, waiting_max: usize) -> Result<Line, tokio_postgres::Error> {
     let (config, tls) = link.parts();
     let (sender, told) = channel(waiting_max);
     let lost = Arc::new(AtomicBool::new(false));
-    let ear = Ear { sender, lost: lost.clone() };
+    let ear = ListenerTask { sender, lost: lost.clone() };
     let (client, task) = match tls {
         Some(tls) => {
             let (client, connection) = config.connect(tls.clone()).await?;
@@ -156,12 +156,12 @@ async fn connect(link: &Link, waiting_max: usize) -> Result<Line, tokio_postgres
 }
 
 /// What drives the connection and passes on what is told.
-struct Ear {
-    sender: Sender<Heard>,
+struct ListenerTask {
+    sender: Sender<ChangeEvent>,
     lost: Arc<AtomicBool>,
 }
 
-impl Ear {
+impl ListenerTask {
     /// Until the connection is over.
     async fn hear<T>(self, mut connection: Connection<Socket, T>)
     where
@@ -178,12 +178,12 @@ impl Ear {
     }
 }
 
-fn understood(told: &Notification) -> Option<Heard> {
+fn understood(told: &Notification) -> Option<ChangeEvent> {
     match (told.channel(), told.payload()) {
-        (_, "") => Some(Heard::Gap),
+        (_, "") => Some(ChangeEvent::Gap),
         // What cannot be a name is nobody's.
-        (AVAILABILITY_CHANNEL, id) => Name::new(id).ok().map(Heard::Provider),
-        (SETTINGS_CHANNEL, key) => Some(Heard::Setting(key.to_owned())),
+        (AVAILABILITY_CHANNEL, id) => Name::new(id).ok().map(ChangeEvent::Provider),
+        (SETTINGS_CHANNEL, key) => Some(ChangeEvent::Setting(key.to_owned())),
         _ => None,
     }
 }

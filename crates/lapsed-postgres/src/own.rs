@@ -4,7 +4,7 @@ use crate::quote;
 
 /// Their names: all that they begin with is configured.
 #[derive(Clone, Debug)]
-pub(crate) struct Own {
+pub(crate) struct OwnTables {
     pub receipts: String,
     pub batches: String,
     pub terms: String,
@@ -15,10 +15,10 @@ pub(crate) struct Own {
     prefix: String,
 }
 
-impl Own {
-    pub fn new(prefix: &str) -> Own {
+impl OwnTables {
+    pub fn new(prefix: &str) -> OwnTables {
         let table = |name: &str| quote::table(&format!("{prefix}{name}"));
-        Own {
+        OwnTables {
             receipts: table("receipts"),
             batches: table("batches"),
             terms: table("terms"),

@@ -8,7 +8,7 @@ mod tables;
 mod triggers;
 
 use crate::layout::Layout;
-use crate::own::Own;
+use crate::own::OwnTables;
 
 pub use apply::Applied;
 pub(crate) use tables::occupying;
@@ -42,9 +42,9 @@ pub(crate) enum Part {
 }
 
 /// Everything, as SQL that can be run again and again. `prefix` is that of
-/// [`Address`](crate::Address::prefix).
+/// [`PostgresAddress`](crate::PostgresAddress::prefix).
 pub fn print(prefix: &str, layout: &Layout, triggers: Triggers) -> String {
-    let statements = statements(&Own::new(prefix), layout, triggers);
+    let statements = statements(&OwnTables::new(prefix), layout, triggers);
     let each = statements.iter().map(|statement| match statement.kind {
         // A table that is in use is not locked meanwhile.
         Part::Index(_) => statement.sql.replacen("CREATE INDEX", "CREATE INDEX CONCURRENTLY", 1),
@@ -58,7 +58,7 @@ pub fn print(prefix: &str, layout: &Layout, triggers: Triggers) -> String {
     )
 }
 
-fn statements(own: &Own, layout: &Layout, triggers: Triggers) -> Vec<Statement> {
+fn statements(own: &OwnTables, layout: &Layout, triggers: Triggers) -> Vec<Statement> {
     let mut all = tables::own(own);
     all.extend(tables::application(own, layout));
     if triggers == Triggers::With {

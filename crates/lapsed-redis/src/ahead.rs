@@ -18,7 +18,7 @@ const LOCK: &str = "no holder of this lock panics";
 
 /// What the last page has left over.
 #[derive(Default)]
-pub(crate) struct Ahead {
+pub(crate) struct SuspectPrefetch {
     kept: Mutex<Option<Kept>>,
 }
 
@@ -30,7 +30,7 @@ struct Kept {
     last: bool,
 }
 
-impl Ahead {
+impl SuspectPrefetch {
     /// One page: from what was read ahead if it goes on from there, otherwise by `read`, of which up to
     /// `most` are asked once a pass is under way. `after` is the place just after a suspect.
     pub async fn page<R: Future<Output = Result<SuspectPage>>>(
@@ -112,14 +112,18 @@ mod tests {
 
     /// An index of so many, and how often it was looked at.
     struct Index {
-        ahead: Ahead,
+        ahead: SuspectPrefetch,
         clock: ManualClock,
         looks: Cell<usize>,
     }
 
     impl Index {
         fn new() -> Index {
-            Index { ahead: Ahead::default(), clock: ManualClock::at(0), looks: Cell::new(0) }
+            Index {
+                ahead: SuspectPrefetch::default(),
+                clock: ManualClock::at(0),
+                looks: Cell::new(0),
+            }
         }
 
         async fn page(&self, from: &Cursor, undeclared_max: Option<usize>) -> SuspectPage {

@@ -7,10 +7,10 @@ use lapsed_core::receipt::Reason;
 use lapsed_core::sweep::{Cursor, PageRequest, Suspect, SuspectPage};
 use lapsed_core::{Error, Name, Result};
 
-use crate::ahead::Ahead;
+use crate::ahead::SuspectPrefetch;
 use crate::ground::{Args, Shard};
 use crate::holdings::holding;
-use crate::owners::{Lives, Packed};
+use crate::owners::{OwnerService, Packed};
 use crate::script;
 
 /// The place just after that suspect: `shard:deadline:incarnation:key`.
@@ -49,17 +49,17 @@ const AHEAD: usize = 2_000;
 const LIVES_A_CALL: usize = 200;
 
 /// The shard and the life that a page broke off in.
-type BrokeOff = Option<(usize, Arc<Doomed>)>;
+type BrokeOff = Option<(usize, Arc<OverdueOwner>)>;
 
 /// Pages of what the doomed hold, what was read ahead of them, and the life that this broke off in.
 #[derive(Default)]
 pub(crate) struct Pages {
-    ahead: Ahead,
+    ahead: SuspectPrefetch,
     last: Mutex<BrokeOff>,
 }
 
 /// A life that is overdue or ended, and how much it holds.
-pub(crate) struct Doomed {
+pub(crate) struct OverdueOwner {
     inc: u64,
     deadline_ms: u64,
     packed: Packed,
@@ -67,7 +67,7 @@ pub(crate) struct Doomed {
 }
 
 impl Pages {
-    pub async fn page(&self, lives: &Lives, request: &PageRequest) -> Result<SuspectPage> {
+    pub async fn page(&self, lives: &OwnerService, request: &PageRequest) -> Result<SuspectPage> {
         let ground = &lives.ground;
         let after = |suspect: &Suspect| after(ground.shard(suspect.key.as_str()).index, suspect);
         let read = async |request: PageRequest| self.read(lives, &request).await;
@@ -75,7 +75,7 @@ impl Pages {
     }
 
     /// As many as are asked for, of one shard.
-    async fn read(&self, lives: &Lives, request: &PageRequest) -> Result<SuspectPage> {
+    async fn read(&self, lives: &OwnerService, request: &PageRequest) -> Result<SuspectPage> {
         let mut from = place(&request.after)?;
         loop {
             let Some(shard) = lives.ground.shards.get(from.shard) else {
@@ -93,7 +93,7 @@ impl Pages {
 
     async fn page_in(
         &self,
-        lives: &Lives,
+        lives: &OwnerService,
         shard: &Shard,
         request: &PageRequest,
         from: &Place,
@@ -112,13 +112,13 @@ impl Pages {
     /// else is doomed. `None`: it is not that simple.
     async fn same_life(
         &self,
-        lives: &Lives,
+        lives: &OwnerService,
         shard: &Shard,
         request: &PageRequest,
         from: &Place,
     ) -> Result<Option<SuspectPage>> {
         let known = self.last.lock().expect(LOCK).clone();
-        let is_it = |(at, life): &(usize, Arc<Doomed>)| {
+        let is_it = |(at, life): &(usize, Arc<OverdueOwner>)| {
             *at == shard.index && (life.deadline_ms, life.inc) == (from.deadline_ms, from.inc)
         };
         let Some((_, life)) = known.filter(is_it) else { return Ok(None) };
@@ -137,14 +137,14 @@ impl Pages {
     }
 }
 
-impl Lives {
+impl OwnerService {
     /// What the doomed of one shard hold, from a place on; and the life that this broke off in.
     pub async fn left_in(
         &self,
         shard: &Shard,
         request: &PageRequest,
         from: &Place,
-    ) -> Result<(SuspectPage, Option<Doomed>)> {
+    ) -> Result<(SuspectPage, Option<OverdueOwner>)> {
         let (mut from, mut page) = (from.clone(), SuspectPage::default());
         loop {
             let doomed = self.doomed(shard, request, &from).await?;
@@ -169,11 +169,11 @@ impl Lives {
     async fn collect(
         &self,
         shard: &Shard,
-        mut doomed: Vec<Doomed>,
+        mut doomed: Vec<OverdueOwner>,
         from: &Place,
         request: &PageRequest,
         suspects: &mut Vec<Suspect>,
-    ) -> Result<Option<Doomed>> {
+    ) -> Result<Option<OverdueOwner>> {
         while !doomed.is_empty() {
             let room = request.limit - suspects.len();
             let mut sum = 0;
@@ -182,7 +182,7 @@ impl Lives {
                 sum += life.held;
                 is_needed
             });
-            let some: Vec<Doomed> = doomed.drain(..fill.count()).collect();
+            let some: Vec<OverdueOwner> = doomed.drain(..fill.count()).collect();
             let held = self.held_by_each(shard, &some, from, room).await?;
             for (life, keys) in some.into_iter().zip(held) {
                 let room = request.limit - suspects.len();
@@ -202,11 +202,11 @@ impl Lives {
     async fn held_by_each(
         &self,
         shard: &Shard,
-        lives: &[Doomed],
+        lives: &[OverdueOwner],
         from: &Place,
         limit: usize,
     ) -> Result<Vec<Vec<Name>>> {
-        let after = |life: &Doomed| {
+        let after = |life: &OverdueOwner| {
             let resumes = (life.deadline_ms, life.inc) == (from.deadline_ms, from.inc);
             from.key.as_deref().filter(|_| resumes)
         };
@@ -227,13 +227,13 @@ impl Lives {
         Ok(held)
     }
 
-    /// Lives that are overdue or ended, and hold something.
+    /// OwnerService that are overdue or ended, and hold something.
     async fn doomed(
         &self,
         shard: &Shard,
         request: &PageRequest,
         from: &Place,
-    ) -> Result<Vec<Doomed>> {
+    ) -> Result<Vec<OverdueOwner>> {
         let most = request.undeclared_max.map_or(String::new(), |max| max.to_string());
         let limit = request.limit.min(LIVES_A_CALL);
         let args = Args::default().arg(from.deadline_ms).arg(from.inc).arg(limit).arg(most);
@@ -241,14 +241,14 @@ impl Lives {
         let read = |row: &[String]| {
             let (deadline_ms, held) = (row[1].parse().ok()?, row[3].parse().ok()?);
             let packed = Packed::read(&row[2], deadline_ms)?;
-            Some(Doomed { inc: row[0].parse().ok()?, deadline_ms, packed, held })
+            Some(OverdueOwner { inc: row[0].parse().ok()?, deadline_ms, packed, held })
         };
         let nonsense = || self.ground.nonsense(&script::DOOMED);
         words.chunks_exact(4).map(|row| read(row).ok_or_else(nonsense)).collect()
     }
 }
 
-fn suspect(life: &Doomed, key: Name) -> Result<Suspect> {
+fn suspect(life: &OverdueOwner, key: Name) -> Result<Suspect> {
     let retired = life.packed.life.ended == Some(Ending::Retired);
     Ok(Suspect {
         key,

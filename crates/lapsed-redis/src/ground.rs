@@ -17,7 +17,7 @@ use lapsed_core::sweep::PassMode;
 use lapsed_core::{Error, Name, Result, SystemId};
 use redis::FromRedisValue;
 
-use crate::link::Link;
+use crate::link::RedisConnection;
 use crate::names::{Prefix, shard_of};
 use crate::script::{self, Script};
 
@@ -93,30 +93,30 @@ struct Watch {
 }
 
 /// One system on one server or cluster.
-pub(crate) struct Ground {
+pub(crate) struct SystemContext {
     pub id: SystemId,
-    pub link: Link,
+    pub link: RedisConnection,
     pub clock: Arc<dyn Clock>,
     pub threshold: Duration,
     pub shards: Vec<Shard>,
 }
 
-impl Ground {
+impl SystemContext {
     /// `anchors`: one key a shard.
     pub fn new(
-        link: Link,
+        link: RedisConnection,
         clock: Arc<dyn Clock>,
         id: SystemId,
         threshold: Duration,
         anchors: Vec<String>,
-    ) -> Arc<Ground> {
+    ) -> Arc<SystemContext> {
         let shards = anchors.into_iter().enumerate().map(|(index, anchor)| {
             let prefix = Prefix::beside(&anchor, &id);
             let base = BASE.iter().map(|what| prefix.key(what)).collect();
             Shard { index, anchor, prefix, base, watch: Watch::default() }
         });
         let shards = shards.collect();
-        let ground = Arc::new(Ground { id, link, clock, threshold, shards });
+        let ground = Arc::new(SystemContext { id, link, clock, threshold, shards });
         tokio::spawn(watch(Arc::downgrade(&ground)));
         ground
     }
@@ -256,7 +256,7 @@ impl Ground {
 const LOCK: &str = "no holder of this lock panics";
 
 /// Looks again and again, for as long as somebody uses the system.
-async fn watch(ground: Weak<Ground>) {
+async fn watch(ground: Weak<SystemContext>) {
     loop {
         let Some(strong) = ground.upgrade() else { return };
         for shard in &strong.shards {

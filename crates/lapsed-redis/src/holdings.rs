@@ -6,7 +6,7 @@ use lapsed_core::sweep::Suspect;
 use lapsed_core::{Name, Result};
 
 use crate::ground::Shard;
-use crate::owners::{Lives, stranger};
+use crate::owners::{OwnerService, stranger};
 
 /// What one life holds.
 pub(crate) fn held(shard: &Shard, inc: &str) -> String {
@@ -26,7 +26,7 @@ pub(crate) fn holding(shard: &Shard, inc: &str, after: Option<&str>, limit: usiz
     cmd
 }
 
-impl Lives {
+impl OwnerService {
     /// What one life holds in one shard, by key.
     pub async fn held_in(
         &self,

@@ -34,7 +34,7 @@ pub(crate) trait Ask<Q, A>: Clone + Send + Sync + 'static {
 }
 
 /// Questions of one kind.
-pub(crate) struct Joint<Q, A> {
+pub(crate) struct CallBatcher<Q, A> {
     state: Mutex<State<Q, A>>,
 }
 
@@ -48,15 +48,15 @@ struct Waiting<Q, A> {
     answer: oneshot::Sender<Result<A>>,
 }
 
-impl<Q, A> Default for Joint<Q, A> {
+impl<Q, A> Default for CallBatcher<Q, A> {
     fn default() -> Self {
-        Joint { state: Mutex::new(State { waiting: VecDeque::new(), under_way: 0 }) }
+        CallBatcher { state: Mutex::new(State { waiting: VecDeque::new(), under_way: 0 }) }
     }
 }
 
 /// One of those under way; it ends however its task ends.
 struct Turn<Q, A> {
-    joint: Arc<Joint<Q, A>>,
+    joint: Arc<CallBatcher<Q, A>>,
     is_over: bool,
 }
 
@@ -68,7 +68,7 @@ impl<Q, A> Drop for Turn<Q, A> {
     }
 }
 
-impl<Q: Question, A: Send + 'static> Joint<Q, A> {
+impl<Q: Question, A: Send + 'static> CallBatcher<Q, A> {
     /// The answer to one question, together with others if there are any.
     pub async fn call(self: &Arc<Self>, question: Q, by: &impl Ask<Q, A>) -> Result<A> {
         let (answer, answered) = oneshot::channel();
@@ -221,7 +221,7 @@ mod tests {
 
     /// All of them ask at once; then the calls are let through.
     async fn ask_all(echo: &Echo, questions: Vec<Number>) -> Vec<Result<usize>> {
-        let joint: Arc<Joint<Number, usize>> = Arc::default();
+        let joint: Arc<CallBatcher<Number, usize>> = Arc::default();
         let gate = echo.gate.clone();
         let asked = join_all(questions.into_iter().map(|question| joint.call(question, echo)));
         let (answers, ()) = tokio::join!(asked, async { gate.0.add_permits(1_000) });
@@ -267,7 +267,7 @@ mod tests {
 
     #[tokio::test]
     async fn somebody_who_gave_up_is_not_asked_for() {
-        let (echo, joint) = (Echo::default(), Arc::new(Joint::default()));
+        let (echo, joint) = (Echo::default(), Arc::new(CallBatcher::default()));
         let ask = |n: usize| {
             let (echo, joint) = (echo.clone(), joint.clone());
             tokio::spawn(async move { joint.call(Number("a", n), &echo).await })

@@ -10,7 +10,7 @@ use lapsed_core::receipt::{Evidence, Reason, Receipt, ReceiptId, ReceiptQuery};
 use lapsed_core::{Name, Result};
 use serde_json::{Map, Value as Json, json};
 
-use crate::ground::{Args, Ground, Shard};
+use crate::ground::{Args, Shard, SystemContext};
 use crate::inflight::recovered;
 use crate::item::{Field, Item, Opened, Row};
 use crate::script;
@@ -18,7 +18,7 @@ use crate::script;
 /// How many items are read at a time: one may hold hundreds of receipts, with what was removed.
 const ITEMS: usize = 32;
 
-impl Ground {
+impl SystemContext {
     /// Receipts of all shards.
     pub async fn receipts(&self, query: &ReceiptQuery) -> Result<Vec<Receipt>> {
         let mut found = Vec::new();

@@ -38,12 +38,12 @@ use std::sync::{Arc, RwLock, RwLockReadGuard};
 use lapsed_core::clock::{Clock, SystemClock};
 use lapsed_core::{Result, SystemId};
 
-use crate::ground::Ground;
-use crate::link::Link;
+use crate::ground::SystemContext;
+use crate::link::RedisConnection;
 
 pub use functions::{Downgrade, FUNCTIONS_VERSION, Loaded};
 pub use inflight::{AdoptedInflight, AdoptedInflightLayout, InflightLayout, NativeInflight};
-pub use link::Address;
+pub use link::RedisAddress;
 pub use mirror::{MirrorEvent, MirrorLayout, RedisMirror};
 pub use names::{Template, shard_of, slot};
 pub use queues::QueueFormat;
@@ -57,21 +57,21 @@ pub struct Redis {
 }
 
 struct Inner {
-    link: Link,
-    address: Address,
+    link: RedisConnection,
+    address: RedisAddress,
     clock: Arc<dyn Clock>,
-    grounds: RwLock<HashMap<SystemId, Arc<Ground>>>,
+    grounds: RwLock<HashMap<SystemId, Arc<SystemContext>>>,
 }
 
 impl Redis {
     /// Makes ready; the first call connects. Must be called inside a runtime.
-    pub fn new(address: &Address) -> Result<Redis> {
+    pub fn new(address: &RedisAddress) -> Result<Redis> {
         Self::with_clock(address, SystemClock::shared())
     }
 
     /// The same with a clock of the caller's, for waiting and for measuring answers.
-    pub fn with_clock(address: &Address, clock: Arc<dyn Clock>) -> Result<Redis> {
-        let link = Link::new(address)?;
+    pub fn with_clock(address: &RedisAddress, clock: Arc<dyn Clock>) -> Result<Redis> {
+        let link = RedisConnection::new(address)?;
         let (address, grounds) = (address.clone(), RwLock::default());
         Ok(Redis { inner: Arc::new(Inner { link, address, clock, grounds }) })
     }
@@ -86,11 +86,11 @@ impl Redis {
         self.inner.link.requests.load(std::sync::atomic::Ordering::Relaxed)
     }
 
-    pub(crate) fn link(&self) -> &Link {
+    pub(crate) fn link(&self) -> &RedisConnection {
         &self.inner.link
     }
 
-    pub(crate) fn address(&self) -> &Address {
+    pub(crate) fn address(&self) -> &RedisAddress {
         &self.inner.address
     }
 
@@ -98,11 +98,11 @@ impl Redis {
         &self.inner.clock
     }
 
-    fn grounds(&self) -> RwLockReadGuard<'_, HashMap<SystemId, Arc<Ground>>> {
+    fn grounds(&self) -> RwLockReadGuard<'_, HashMap<SystemId, Arc<SystemContext>>> {
         self.inner.grounds.read().expect("no holder of this lock panics")
     }
 
-    pub(crate) fn settle_on(&self, ground: &Arc<Ground>) {
+    pub(crate) fn settle_on(&self, ground: &Arc<SystemContext>) {
         let mut grounds = self.inner.grounds.write().expect("no holder of this lock panics");
         grounds.insert(ground.id.clone(), ground.clone());
     }

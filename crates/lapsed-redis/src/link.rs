@@ -17,7 +17,7 @@ use crate::script::Script;
 
 /// Where the server is, and how long to wait for it.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Address {
+pub struct RedisAddress {
     /// `redis://`, `rediss://`, `redis+cluster://` or `rediss+cluster://`; of a cluster several
     /// nodes, joined by commas.
     pub url: String,
@@ -28,16 +28,16 @@ pub struct Address {
 }
 
 /// Never shows a password.
-impl std::fmt::Debug for Address {
+impl std::fmt::Debug for RedisAddress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("Address").field(&self.place()).finish()
     }
 }
 
-impl Address {
+impl RedisAddress {
     /// With the usual limits.
-    pub fn new(url: &str) -> Address {
-        Address {
+    pub fn new(url: &str) -> RedisAddress {
+        RedisAddress {
             url: url.to_owned(),
             connect_timeout: Duration::from_secs(2),
             response_timeout: Duration::from_secs(2),
@@ -97,16 +97,16 @@ enum Channel {
 
 /// A way to the server. Clones share it.
 #[derive(Clone)]
-pub(crate) struct Link {
+pub(crate) struct RedisConnection {
     channel: Channel,
     pub place: Arc<str>,
     /// How many requests were sent so far.
     pub requests: Arc<AtomicU64>,
 }
 
-impl Link {
+impl RedisConnection {
     /// Makes ready; the first call connects. Inside a runtime.
-    pub fn new(address: &Address) -> Result<Link> {
+    pub fn new(address: &RedisAddress) -> Result<RedisConnection> {
         // Somebody else's choice is as good; one there must be.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let place: Arc<str> = Arc::from(address.place());
@@ -115,10 +115,10 @@ impl Link {
             true => Self::cluster(address).map_err(wrong)?,
             false => Self::server(address).map_err(wrong)?,
         };
-        Ok(Link { channel, place, requests: Arc::default() })
+        Ok(RedisConnection { channel, place, requests: Arc::default() })
     }
 
-    fn server(address: &Address) -> redis::RedisResult<Channel> {
+    fn server(address: &RedisAddress) -> redis::RedisResult<Channel> {
         let node = address.nodes().into_iter().next().unwrap_or_default();
         // One attempt at a call: how long to wait for the next is the caller's business, and a
         // call must not take longer than it says.
@@ -131,7 +131,7 @@ impl Link {
         Ok(Channel::Server(ConnectionManager::new_lazy_with_config(Client::open(node)?, config)?))
     }
 
-    fn cluster(address: &Address) -> redis::RedisResult<Channel> {
+    fn cluster(address: &RedisAddress) -> redis::RedisResult<Channel> {
         let client = ClusterClient::builder(address.nodes())
             .connection_timeout(address.connect_timeout)
             .response_timeout(address.response_timeout)
@@ -318,15 +318,15 @@ mod tests {
 
     #[test]
     fn addresses_of_a_cluster_name_every_node_and_hide_the_password() {
-        let address = Address::new("rediss+cluster://me:secret@a:1,b:2");
+        let address = RedisAddress::new("rediss+cluster://me:secret@a:1,b:2");
         assert!(address.is_cluster());
         assert_eq!(address.nodes(), ["rediss://me:secret@a:1", "rediss://me:secret@b:2"]);
         assert_eq!(address.place(), "rediss+cluster://a:1,b:2");
         assert!(address.check().is_ok());
-        let plain = Address::new("redis://:pw@127.0.0.1:6379/3");
+        let plain = RedisAddress::new("redis://:pw@127.0.0.1:6379/3");
         assert!(!plain.is_cluster());
         assert_eq!(plain.nodes(), ["redis://:pw@127.0.0.1:6379/3"]);
-        let bad = Address::new("redis://:secret@").check();
+        let bad = RedisAddress::new("redis://:secret@").check();
         assert!(!bad.unwrap_err().contains("secret"));
     }
 }

@@ -33,8 +33,8 @@ use lapsed_core::sweep::{Batch, Cursor, Refusal};
 use lapsed_core::{Name, Result, SystemId};
 
 use crate::Redis;
-use crate::ground::{Args, Ground, Shard};
-use crate::joint::Joint;
+use crate::ground::{Args, Shard, SystemContext};
+use crate::joint::CallBatcher;
 use crate::script;
 
 use available::Reads;
@@ -50,12 +50,12 @@ const NAMES_A_CALL: usize = 500;
 pub struct RedisMirror {
     redis: Redis,
     inner: Arc<Inner>,
-    beats: Arc<Joint<Beats, Option<Vec<MirrorBeat>>>>,
-    sought: Arc<Joint<Sought, Option<AvailablePage>>>,
+    beats: Arc<CallBatcher<Beats, Option<Vec<MirrorBeat>>>>,
+    sought: Arc<CallBatcher<Sought, Option<AvailablePage>>>,
 }
 
 struct Inner {
-    ground: Arc<Ground>,
+    ground: Arc<SystemContext>,
     layout: MirrorLayout,
     /// meta, online, deactivated, versions, doomed, doomed_at, missing, snapshot: as the scripts have them.
     keys: [String; 8],
@@ -77,7 +77,7 @@ impl Redis {
         layout.check(self.is_cluster())?;
         let anchors = vec![layout.online_key.clone()];
         let (link, clock) = (self.link().clone(), self.clock().clone());
-        let ground = Ground::new(link, clock, id, threshold, anchors);
+        let ground = SystemContext::new(link, clock, id, threshold, anchors);
         self.settle_on(&ground);
         let own = |what: &str| ground.shards[0].prefix.key(what);
         let keys = [

@@ -6,17 +6,17 @@ use lapsed_core::notes::{NOTES_MAX, Note, NoteQuery, NoteStore, check_note};
 use lapsed_core::{Name, Result, SystemId};
 
 use crate::Redis;
-use crate::ground::{Args, Ground};
+use crate::ground::{Args, SystemContext};
 use crate::script;
 
 /// One item of a stream: its id, and fields and values in turn.
 type Item = (String, Vec<String>);
 
-fn hash(ground: &Ground) -> String {
+fn hash(ground: &SystemContext) -> String {
     ground.shards[0].prefix.key("notes")
 }
 
-fn stream(ground: &Ground, book: &Name) -> String {
+fn stream(ground: &SystemContext, book: &Name) -> String {
     ground.shards[0].prefix.key(&format!("book:{book}"))
 }
 

@@ -1,4 +1,4 @@
-//! Lives: begun, beaten, ended, listed. The same for every system written through lapsed.
+//! OwnerService: begun, beaten, ended, listed. The same for every system written through lapsed.
 //!
 //! With several shards a life is in each of them, under the number that the first one gave it: each
 //! shard must be able to judge it by itself. A life that one shard has declared dead is dead: whoever
@@ -12,7 +12,7 @@ use lapsed_core::owner::{Beat, Claim, Ending, Incarnation, Lost, OwnerInfo};
 use lapsed_core::registry::rules::{IncarnationState, due_ms};
 use lapsed_core::{Error, Name, Result};
 
-use crate::ground::{Args, Ground, Shard};
+use crate::ground::{Args, Shard, SystemContext};
 use crate::names::{Template, slot};
 use crate::script;
 
@@ -20,8 +20,8 @@ use crate::script;
 const LOST_KEYS_MAX: usize = 1_000;
 
 /// The lives of one system.
-pub(crate) struct Lives {
-    pub ground: Arc<Ground>,
+pub(crate) struct OwnerService {
+    pub ground: Arc<SystemContext>,
     /// The key that others read to see whether an owner lives.
     pub heartbeat: Option<Template>,
     /// How long a beat lasts unless the owner says otherwise.
@@ -75,7 +75,7 @@ impl Packed {
 }
 
 /// What a script said to a claim.
-pub(crate) enum Meant {
+pub(crate) enum ResolvedClaim {
     /// The life that was meant, and the rest of the answer.
     Life(Vec<String>),
     /// A name never seen, and no incarnation claimed.
@@ -88,21 +88,21 @@ pub(crate) enum Meant {
     Again(Vec<String>),
 }
 
-impl Meant {
+impl ResolvedClaim {
     pub fn read(
-        ground: &Ground,
+        ground: &SystemContext,
         script: &crate::script::Script,
         words: Vec<String>,
-    ) -> Result<Meant> {
+    ) -> Result<ResolvedClaim> {
         match words.first().map(String::as_str) {
-            Some("unknown") => Ok(Meant::Unknown),
-            Some("stranger") => Ok(Meant::Stranger),
+            Some("unknown") => Ok(ResolvedClaim::Unknown),
+            Some("stranger") => Ok(ResolvedClaim::Stranger),
             Some("ended") => {
                 let inc = words.get(1).and_then(|inc| inc.parse().ok());
-                inc.map(Meant::Ended).ok_or_else(|| ground.nonsense(script))
+                inc.map(ResolvedClaim::Ended).ok_or_else(|| ground.nonsense(script))
             }
-            Some("again") => Ok(Meant::Again(words[1..].to_vec())),
-            Some(_) => Ok(Meant::Life(words)),
+            Some("again") => Ok(ResolvedClaim::Again(words[1..].to_vec())),
+            Some(_) => Ok(ResolvedClaim::Life(words)),
             None => Err(ground.nonsense(script)),
         }
     }
@@ -121,7 +121,7 @@ pub(crate) fn stranger(claim: &Claim) -> Error {
     lost.into()
 }
 
-impl Lives {
+impl OwnerService {
     /// The heartbeat key of an owner, where this shard writes it: only the first does, and only if
     /// it lies in the same slot. Otherwise `none`, which the scripts take for none at all.
     pub fn heartbeat_key(&self, shard: &Shard, owner: &str, none: &str) -> String {
@@ -194,23 +194,23 @@ impl Lives {
             let beats = self.ground.shards.iter().map(|shard| self.beat_in(shard, claim));
             let mut answers = try_join_all(beats).await?;
             // Everybody in one answer: the worst of them counts.
-            let worst = answers.iter().position(|meant| !matches!(meant, Meant::Life(_)));
+            let worst = answers.iter().position(|meant| !matches!(meant, ResolvedClaim::Life(_)));
             match answers.swap_remove(worst.unwrap_or(0)) {
-                Meant::Life(words) => return self.beaten(&words),
-                Meant::Unknown => {
+                ResolvedClaim::Life(words) => return self.beaten(&words),
+                ResolvedClaim::Unknown => {
                     if let Some(beat) =
                         self.begin(&claim.owner, self.ttl_ms, "unless_known").await?
                     {
                         return Ok(beat);
                     }
                 }
-                Meant::Ended(inc) => return Err(self.lost(&claim.owner, inc).await?),
-                Meant::Stranger | Meant::Again(_) => return Err(stranger(claim)),
+                ResolvedClaim::Ended(inc) => return Err(self.lost(&claim.owner, inc).await?),
+                ResolvedClaim::Stranger | ResolvedClaim::Again(_) => return Err(stranger(claim)),
             }
         }
     }
 
-    async fn beat_in(&self, shard: &Shard, claim: &Claim) -> Result<Meant> {
+    async fn beat_in(&self, shard: &Shard, claim: &Claim) -> Result<ResolvedClaim> {
         let lives = shard.prefix.key("lives");
         let heartbeat = self.heartbeat_key(shard, claim.owner.as_str(), &lives);
         let args = Args::default()
@@ -221,7 +221,7 @@ impl Lives {
             .arg(&claim.owner)
             .arg(inc_of(claim));
         let words = self.ground.run_bare(&script::LIFE_BEAT, args).await?;
-        Meant::read(&self.ground, &script::LIFE_BEAT, words)
+        ResolvedClaim::read(&self.ground, &script::LIFE_BEAT, words)
     }
 
     fn beaten(&self, words: &[String]) -> Result<Beat> {

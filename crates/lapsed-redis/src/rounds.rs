@@ -5,8 +5,8 @@ use lapsed_core::Result;
 use lapsed_core::receipt::Receipt;
 use lapsed_core::sweep::{BatchId, Census, Tidied, TidyLimits};
 
-use crate::ground::{Args, Ground, Shard};
-use crate::owners::Lives;
+use crate::ground::{Args, Shard, SystemContext};
+use crate::owners::OwnerService;
 use crate::script;
 
 /// How many of the doomed a count looks at one by one.
@@ -15,7 +15,7 @@ const COUNTED_MAX: usize = 2_000;
 /// How long it is remembered that a batch was carried out, or must not be.
 const BATCHES_KEPT_MS: u64 = 24 * 3_600_000;
 
-impl Ground {
+impl SystemContext {
     /// What a batch did, in all shards; where it was not carried out it never will be.
     pub async fn settle(&self, batch: &BatchId) -> Result<Vec<Receipt>> {
         let settled = self.shards.iter().map(|shard| self.settled_in(shard, batch));
@@ -42,7 +42,7 @@ impl Ground {
     }
 }
 
-impl Lives {
+impl OwnerService {
     /// Everything but the population. Owners are in every shard: the first one's count is taken;
     /// what they hold is summed up.
     pub async fn count(&self) -> Result<Census> {

@@ -11,7 +11,7 @@ use lapsed_core::sweep::brake::BrakeSetting;
 use lapsed_core::{Error, Result, SystemId};
 
 use crate::Redis;
-use crate::ground::{Args, Ground};
+use crate::ground::{Args, SystemContext};
 use crate::script;
 
 #[async_trait]
@@ -122,7 +122,7 @@ impl Store for Redis {
 
 impl Redis {
     /// The system's place, if it was opened here.
-    pub(crate) fn ground(&self, system: &SystemId) -> Result<Arc<Ground>> {
+    pub(crate) fn ground(&self, system: &SystemId) -> Result<Arc<SystemContext>> {
         self.grounds()
             .get(system)
             .cloned()

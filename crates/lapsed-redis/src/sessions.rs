@@ -18,10 +18,10 @@ use std::time::Duration;
 use lapsed_core::{Error, Result, SystemId};
 
 use crate::Redis;
-use crate::ahead::Ahead;
-use crate::ground::{Ground, Shard};
+use crate::ahead::SuspectPrefetch;
+use crate::ground::{Shard, SystemContext};
 use crate::names::{Template, hash_tag};
-use crate::owners::Lives;
+use crate::owners::OwnerService;
 
 /// Who writes the sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,13 +92,13 @@ pub struct RedisSessions {
 }
 
 struct Inner {
-    lives: Lives,
+    lives: OwnerService,
     layout: SessionsLayout,
     mode: Mode,
     /// Whether keys carry their shard's tag in front, to lie in its slot.
     tagged: bool,
     /// What the last page of suspects has left over.
-    ahead: Ahead,
+    ahead: SuspectPrefetch,
 }
 
 impl Redis {
@@ -124,22 +124,28 @@ impl RedisSessions {
             Mode::Adopt => layout.grace,
         };
         let (link, clock) = (redis.link().clone(), redis.clock().clone());
-        let ground = Ground::new(link, clock, id, threshold, layout.anchors());
+        let ground = SystemContext::new(link, clock, id, threshold, layout.anchors());
         redis.settle_on(&ground);
         let ttl_ms = layout.heartbeat_ttl.as_millis() as u64;
-        let lives = Lives { ground, heartbeat: None, ttl_ms };
+        let lives = OwnerService { ground, heartbeat: None, ttl_ms };
         let spread = redis.is_cluster() && !layout.is_of_one_slot();
         let tagged = layout.shards > 1 || spread;
         RedisSessions {
-            inner: Arc::new(Inner { lives, layout, mode, tagged, ahead: Ahead::default() }),
+            inner: Arc::new(Inner {
+                lives,
+                layout,
+                mode,
+                tagged,
+                ahead: SuspectPrefetch::default(),
+            }),
         }
     }
 
-    fn lives(&self) -> &Lives {
+    fn lives(&self) -> &OwnerService {
         &self.inner.lives
     }
 
-    fn ground(&self) -> &Arc<Ground> {
+    fn ground(&self) -> &Arc<SystemContext> {
         &self.inner.lives.ground
     }
 

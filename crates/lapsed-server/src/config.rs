@@ -26,13 +26,13 @@ use lapsed_core::{Kind, SystemId};
 use toml::de::{DeTable, DeValue};
 
 use self::common::Section;
-use self::document::{Document, Node, unknown};
+use self::document::{Document, TomlNode, unknown};
 use self::origin::Origin;
-use self::server::{Server, ServerSection};
+use self::server::{ServerConfig, ServerSection};
 use self::store::{StoreConfig, StoreSection};
 use self::telemetry::TelemetryPlan;
-use self::webhook::Webhook;
-use crate::systems::{self, Planned};
+use self::webhook::WebhookConfig;
+use crate::systems::{self, SystemPlan};
 
 /// What is wrong with the configuration: where, what, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -62,12 +62,12 @@ pub struct Overrides {
 pub struct Config {
     /// The file it came from.
     pub file: Option<String>,
-    pub server: Server,
+    pub server: ServerConfig,
     pub stores: BTreeMap<String, StoreConfig>,
     /// In the order of the file.
-    pub systems: Vec<Box<dyn Planned>>,
+    pub systems: Vec<Box<dyn SystemPlan>>,
     /// In the order of the file.
-    pub webhooks: Vec<Webhook>,
+    pub webhooks: Vec<WebhookConfig>,
     /// Where traces go, if anywhere.
     pub telemetry: Option<TelemetryPlan>,
 }
@@ -134,7 +134,7 @@ fn unreadable(name: &str, error: &std::io::Error) -> ConfigError {
     ConfigError(format!("{name}: cannot be read: {error}; {next}"))
 }
 
-fn take<'d>(table: &mut DeTable<'d>, key: &str) -> Option<Node<'d>> {
+fn take<'d>(table: &mut DeTable<'d>, key: &str) -> Option<TomlNode<'d>> {
     table.remove(key)
 }
 
@@ -142,12 +142,12 @@ fn read_server(
     document: &Document,
     top: &mut DeTable<'_>,
     overrides: &Overrides,
-) -> Result<Server, ConfigError> {
+) -> Result<ServerConfig, ConfigError> {
     let Some(node) = take(top, "server") else {
-        return Server::plan(ServerSection::default(), &BTreeMap::new(), overrides);
+        return ServerConfig::plan(ServerSection::default(), &BTreeMap::new(), overrides);
     };
     let section = document.read("server", &node)?;
-    Server::plan(section, &document::lines_below(document, &node), overrides)
+    ServerConfig::plan(section, &document::lines_below(document, &node), overrides)
         .map_err(|e| ConfigError(format!("{}: {e}", document.name())))
 }
 
@@ -184,7 +184,7 @@ fn take_list<'d>(
     document: &Document,
     top: &mut DeTable<'d>,
     key: &str,
-) -> Result<Vec<Node<'d>>, ConfigError> {
+) -> Result<Vec<TomlNode<'d>>, ConfigError> {
     let Some(node) = take(top, key) else { return Ok(Vec::new()) };
     let span = node.span();
     match node.into_inner() {
@@ -212,14 +212,14 @@ fn default_store(overrides: &Overrides) -> Result<StoreConfig, ConfigError> {
 
 fn read_systems(
     document: &Document,
-    nodes: Vec<Node<'_>>,
+    nodes: Vec<TomlNode<'_>>,
     stores: &BTreeMap<String, StoreConfig>,
     env: &Env<'_>,
-) -> Result<Vec<Box<dyn Planned>>, ConfigError> {
+) -> Result<Vec<Box<dyn SystemPlan>>, ConfigError> {
     if nodes.is_empty() {
         return read_all(document, stores, env);
     }
-    let mut planned: Vec<Box<dyn Planned>> = Vec::new();
+    let mut planned: Vec<Box<dyn SystemPlan>> = Vec::new();
     for (index, node) in nodes.iter().enumerate() {
         let kind = read_kind(document, index, node)?;
         let section = Section::new(document, node, index, stores, env);
@@ -233,7 +233,7 @@ fn read_systems(
         }
         let place = &stores[&plan.common().store].place;
         let shares =
-            |other: &dyn Planned| stores[&other.common().store].place.shares_objects_with(place);
+            |other: &dyn SystemPlan| stores[&other.common().store].place.shares_objects_with(place);
         if let Some(other) = planned.iter().find(|other| shares(&***other)) {
             let what = format!(
                 "`{}` has its leases in the same place; give each a prefix of its own",
@@ -251,7 +251,7 @@ fn read_all(
     document: &Document,
     stores: &BTreeMap<String, StoreConfig>,
     env: &Env<'_>,
-) -> Result<Vec<Box<dyn Planned>>, ConfigError> {
+) -> Result<Vec<Box<dyn SystemPlan>>, ConfigError> {
     let mut planned = Vec::new();
     let carried = |kind| match stores.values().collect::<Vec<_>>().as_slice() {
         [only] => only.carries(kind).is_ok(),
@@ -267,7 +267,7 @@ fn read_all(
 }
 
 /// The kind decides who reads the rest.
-fn read_kind(document: &Document, index: usize, node: &Node<'_>) -> Result<Kind, ConfigError> {
+fn read_kind(document: &Document, index: usize, node: &TomlNode<'_>) -> Result<Kind, ConfigError> {
     let path = format!("system[{index}]");
     let kinds: Vec<&str> = Kind::ALL.iter().map(|k| k.as_str()).collect();
     let Some(value) = node.get_ref().get("kind") else {

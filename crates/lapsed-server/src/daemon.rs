@@ -21,12 +21,12 @@ use crate::config::Config;
 use crate::config::server::LISTEN_DEFAULT;
 use crate::failure::Failure;
 use crate::http::connections::{self, Serving};
-use crate::http::line::Lines;
-use crate::http::{self, App, Front, Outward};
+use crate::http::line::WriteTimeoutListener;
+use crate::http::{self, App, Outward, RequestGate};
 use crate::metrics::Metrics;
-use crate::node::Node;
-use crate::systems::Occasion;
-use crate::telemetry::{Telemetry, Traced};
+use crate::node::OpenSystems;
+use crate::systems::OpenedFor;
+use crate::telemetry::{Telemetry, TracingObserver};
 use crate::tls::{self, Current, TlsListener};
 use crate::webhooks::Webhooks;
 use notice::Notice;
@@ -48,7 +48,7 @@ pub async fn run(mut config: Config) -> Result<(), Failure> {
     let config = Arc::new(config);
     let telemetry = config.telemetry.as_ref().map(Telemetry::start).transpose()?;
     let witness: Arc<dyn Observer> = match &telemetry {
-        Some(telemetry) => Traced::new(metrics.clone(), telemetry.clone()),
+        Some(telemetry) => TracingObserver::new(metrics.clone(), telemetry.clone()),
         None => metrics.clone(),
     };
     let node = open(config.clone(), clock.clone(), witness).await?;
@@ -59,7 +59,7 @@ pub async fn run(mut config: Config) -> Result<(), Failure> {
         }
     }
     node.objects().for_each(|(name, _)| metrics.introduce_store(name));
-    node.prepare(&config, Occasion::Daemon).await;
+    node.prepare(&config, OpenedFor::Daemon).await;
     let (stopper, stop) = StopSignal::channel();
     let (resigner, resign) = StopSignal::channel();
     let sweeping = sweep(&node, &clock, &stop);
@@ -70,7 +70,7 @@ pub async fn run(mut config: Config) -> Result<(), Failure> {
     let delivering = webhooks.deliver(&node, &stop);
     let outward = Outward { webhooks: Arc::new(webhooks), telemetry: telemetry.clone() };
     let (app, mut idle) = App::new(node.clone(), metrics, outward, &config.server, stop.clone());
-    let lines = Lines::new(listener, config.server.write_timeout);
+    let lines = WriteTimeoutListener::new(listener, config.server.write_timeout);
     let serving = serve(lines, tls, http::service(app), stop.clone())?;
     // Before it says that it is there: whoever hears that may tell it to stop at once.
     let signals = Signals::listen()?;
@@ -103,14 +103,14 @@ async fn open(
     config: Arc<Config>,
     clock: Arc<dyn Clock>,
     witness: Arc<dyn Observer>,
-) -> Result<Arc<Node>, Failure> {
-    let opening = tokio::task::spawn_blocking(move || Node::open(&config, clock, witness));
+) -> Result<Arc<OpenSystems>, Failure> {
+    let opening = tokio::task::spawn_blocking(move || OpenSystems::open(&config, clock, witness));
     let node = opening.await.map_err(|e| Failure::failed(format!("opening the store: {e}")))??;
     node.probe().await?;
     Ok(Arc::new(node))
 }
 
-async fn close(node: Arc<Node>) -> Result<(), Failure> {
+async fn close(node: Arc<OpenSystems>) -> Result<(), Failure> {
     let closing = tokio::task::spawn_blocking(move || node.close());
     closing.await.map_err(|e| Failure::failed(format!("closing the store: {e}")))??;
     Ok(())
@@ -129,9 +129,9 @@ async fn bind(config: &Config) -> Result<TcpListener, Failure> {
 
 /// Answers until told to stop.
 fn serve(
-    lines: Lines,
+    lines: WriteTimeoutListener,
     tls: Option<Current>,
-    front: Front,
+    front: RequestGate,
     stop: StopSignal,
 ) -> io::Result<Serving> {
     Ok(match tls {
@@ -141,7 +141,7 @@ fn serve(
 }
 
 /// One task a system runs its passes.
-fn sweep(node: &Node, clock: &Arc<dyn Clock>, stop: &StopSignal) -> JoinSet<()> {
+fn sweep(node: &OpenSystems, clock: &Arc<dyn Clock>, stop: &StopSignal) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     for live in node.systems() {
         tasks.spawn(schedule::run(live.sweeper().clone(), clock.clone(), stop.clone()));
@@ -151,7 +151,7 @@ fn sweep(node: &Node, clock: &Arc<dyn Clock>, stop: &StopSignal) -> JoinSet<()> 
 
 /// One task a system that has an index compares it with its truth now and then; in leader mode only
 /// whoever leads does.
-fn reconcile(node: &Node, stop: &StopSignal) -> JoinSet<()> {
+fn reconcile(node: &OpenSystems, stop: &StopSignal) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     for live in node.systems() {
         let Ok(reconciler) = live.reconciler().cloned() else { continue };
@@ -164,7 +164,7 @@ fn reconcile(node: &Node, stop: &StopSignal) -> JoinSet<()> {
 }
 
 /// What some systems have to do besides.
-fn errands(config: &Config, node: &Node, stop: &StopSignal) -> JoinSet<()> {
+fn errands(config: &Config, node: &OpenSystems, stop: &StopSignal) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     for plan in &config.systems {
         let id = &plan.common().id;
@@ -177,7 +177,7 @@ fn errands(config: &Config, node: &Node, stop: &StopSignal) -> JoinSet<()> {
 }
 
 /// In leader mode, one more renews the term.
-fn campaign(node: &Node, stop: &StopSignal) -> JoinSet<()> {
+fn campaign(node: &OpenSystems, stop: &StopSignal) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     for campaign in node.systems().iter().filter_map(|live| live.take_campaign()) {
         let stop = stop.clone();

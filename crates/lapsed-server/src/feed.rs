@@ -31,13 +31,13 @@ use lapsed_core::schedule::StopSignal;
 use lapsed_core::{Error, Result};
 use tokio::sync::{Semaphore, watch};
 
-pub use self::listener::Listener;
+pub use self::listener::EventListener;
 use self::page::Page;
 use self::ring::{Next, Ring};
-pub use self::seats::{Seat, Seats};
+pub use self::seats::{ListenerSlot, ListenerSlots};
 use crate::http::line::WasCut;
-use crate::node::page::Cursor;
-use crate::node::{Journal, Live};
+use crate::node::page::ReceiptCursor;
+use crate::node::{Journal, LiveSystem};
 
 /// The most bytes of pages that one ring keeps: some 40,000 receipts.
 const ROOM: usize = 16 << 20;
@@ -61,11 +61,11 @@ impl Feeds {
     /// Begins to listen to `systems`, after `cursor` or else from now on.
     pub async fn listen(
         &self,
-        mut systems: Vec<Arc<Live>>,
-        cursor: Option<Cursor>,
-        seat: Seat,
+        mut systems: Vec<Arc<LiveSystem>>,
+        cursor: Option<ReceiptCursor>,
+        seat: ListenerSlot,
         cut: WasCut,
-    ) -> Result<Listener> {
+    ) -> Result<EventListener> {
         // As a cursor names them.
         systems.sort_by_key(|live| live.id().to_string());
         let feed = self.feed(&systems).await?;
@@ -85,11 +85,11 @@ impl Feeds {
             }
             None => present,
         };
-        Ok(Listener::new(feed, places, self.stop.clone(), seat, cut))
+        Ok(EventListener::new(feed, places, self.stop.clone(), seat, cut))
     }
 
     /// The feed of these systems. It lasts as long as somebody listens to it.
-    async fn feed(&self, systems: &[Arc<Live>]) -> Result<Arc<Feed>> {
+    async fn feed(&self, systems: &[Arc<LiveSystem>]) -> Result<Arc<Feed>> {
         let names: Vec<String> = systems.iter().map(|live| live.id().to_string()).collect();
         if let Some(feed) = self.find(&names) {
             return Ok(feed);
@@ -127,7 +127,7 @@ impl Feeds {
 struct Feed {
     /// The systems as a cursor names them, in its order.
     names: Vec<String>,
-    systems: Vec<Arc<Live>>,
+    systems: Vec<Arc<LiveSystem>>,
     ring: Mutex<Ring>,
     /// Changes with every new page.
     told: watch::Sender<()>,
@@ -156,7 +156,7 @@ impl Feed {
 }
 
 /// Just after the newest receipt of each system.
-async fn present(systems: &[Arc<Live>]) -> Result<Places> {
+async fn present(systems: &[Arc<LiveSystem>]) -> Result<Places> {
     let mut places = Places::with_capacity(systems.len());
     for live in systems {
         let newest = live.receipts(ReceiptQuery { limit: 1, ..ReceiptQuery::default() }).await?;

@@ -40,16 +40,16 @@ use opentelemetry::context::FutureExt;
 use tokio::sync::mpsc;
 use utoipa_axum::router::OpenApiRouter;
 
-use crate::config::server::Server;
-use crate::feed::{Feeds, Seats};
+use crate::config::server::ServerConfig;
+use crate::feed::{Feeds, ListenerSlots};
 use crate::metrics::Metrics;
-use crate::node::{Live, Node};
+use crate::node::{LiveSystem, OpenSystems};
 use crate::systems;
 use crate::telemetry::Telemetry;
 use crate::webhooks::Webhooks;
 use auth::Gate;
-pub use front::Front;
-use patience::Patience;
+pub use front::RequestGate;
+use patience::RequestTimeout;
 use problem::Problem;
 
 /// What every handler is given.
@@ -57,13 +57,13 @@ pub type Shared = Arc<App>;
 
 /// The daemon as the routes see it.
 pub struct App {
-    node: Arc<Node>,
+    node: Arc<OpenSystems>,
     metrics: Arc<Metrics>,
     gate: Gate,
     body_limit: usize,
-    patience: Patience,
+    patience: RequestTimeout,
     feeds: Feeds,
-    seats: Arc<Seats>,
+    seats: Arc<ListenerSlots>,
     webhooks: Arc<Webhooks>,
     telemetry: Option<Arc<Telemetry>>,
     stop: StopSignal,
@@ -82,10 +82,10 @@ pub struct Outward {
 impl App {
     /// Ready to be routed to, on the current runtime. The receiver ends when no work is left.
     pub fn new(
-        node: Arc<Node>,
+        node: Arc<OpenSystems>,
         metrics: Arc<Metrics>,
         outward: Outward,
-        server: &Server,
+        server: &ServerConfig,
         stop: StopSignal,
     ) -> (Shared, mpsc::Receiver<()>) {
         let (busy, idle) = mpsc::channel(1);
@@ -93,19 +93,19 @@ impl App {
             telemetry: outward.telemetry,
             webhooks: outward.webhooks,
             feeds: Feeds::new(node.journal().clone(), stop.clone()),
-            seats: Seats::new(server.listeners_max, metrics.events().clone()),
+            seats: ListenerSlots::new(server.listeners_max, metrics.events().clone()),
             node,
             metrics,
             gate: Gate::new(server, SystemClock::shared()),
             body_limit: server.body_limit,
-            patience: Patience::start(server.request_timeout),
+            patience: RequestTimeout::start(server.request_timeout),
             stop,
             busy,
         };
         (Arc::new(app), idle)
     }
 
-    fn live(&self, kind: &str, name: &str) -> Result<&Arc<Live>, Problem> {
+    fn live(&self, kind: &str, name: &str) -> Result<&Arc<LiveSystem>, Problem> {
         let kind = Kind::ALL.iter().find(|k| k.as_str() == kind);
         let live = kind.and_then(|kind| self.node.find(*kind, name));
         live.ok_or_else(|| self.no_such_system())
@@ -142,7 +142,7 @@ impl App {
 }
 
 /// All routes, and what stands before them.
-pub fn service(app: Shared) -> Front {
+pub fn service(app: Shared) -> RequestGate {
     let (routes, document) = routes().split_for_parts();
     let router = routes
         .merge(openapi::route(document))
@@ -150,7 +150,7 @@ pub fn service(app: Shared) -> Front {
         .fallback(problem::no_route)
         .method_not_allowed_fallback(problem::no_method)
         .with_state(app.clone());
-    Front::new(app, router)
+    RequestGate::new(app, router)
 }
 
 /// Every route with its description.

@@ -33,19 +33,19 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
 use availability::AvailabilitySeries;
-use cleanup::Cleanup;
-use drift::Drift;
+use cleanup::SessionSeries;
+use drift::ReconcileSeries;
 pub use events::EventSeries;
 use evicted::Evicted;
-use jobs::Jobs;
+use jobs::JobSeries;
 use labels::{ByError, ByReason, ByState, ByStopped, OfSystem};
 pub use leases::Waiting;
 use requests::Requests;
-use standing::Standing;
+use standing::StandingSeries;
 pub use webhooks::WebhookSeries;
 use webhooks::WebhooksSeries;
 
-use crate::node::Live;
+use crate::node::LiveSystem;
 use crate::stores::OpenObject;
 use leases::{By, LeaseSeries};
 
@@ -68,10 +68,10 @@ pub struct Metrics {
     brake: Family<OfSystem, Gauge<f64, AtomicU64>>,
     zombies: Family<OfSystem, Counter>,
     store_errors: Family<ByError, Counter>,
-    standing: Standing,
-    drift: Drift,
-    cleanup: Cleanup,
-    jobs: Jobs,
+    standing: StandingSeries,
+    drift: ReconcileSeries,
+    cleanup: SessionSeries,
+    jobs: JobSeries,
     leases: LeaseSeries,
     availability: AvailabilitySeries,
     requests: Requests,
@@ -115,10 +115,10 @@ impl Metrics {
             brake: Family::default(),
             zombies: Family::default(),
             store_errors: Family::default(),
-            standing: Standing::default(),
-            drift: Drift::default(),
-            cleanup: Cleanup::new(),
-            jobs: Jobs::default(),
+            standing: StandingSeries::default(),
+            drift: ReconcileSeries::default(),
+            cleanup: SessionSeries::new(),
+            jobs: JobSeries::default(),
             leases: LeaseSeries::default(),
             availability: AvailabilitySeries::default(),
             requests: Requests::default(),
@@ -220,7 +220,7 @@ impl Metrics {
 
     /// Whether the store of a system answered a scrape, and after how long; and how the system stands
     /// by what this process knows.
-    pub fn stand(&self, live: &Live, answers: bool, took: Duration) {
+    pub fn stand(&self, live: &LiveSystem, answers: bool, took: Duration) {
         let of = OfSystem::of(live.id());
         self.standing.store(&of, answers, took);
         self.standing.brake(&of, live.brake_setting());

@@ -18,31 +18,31 @@ use lapsed_core::clock::Clock;
 use lapsed_core::receipt::Observer;
 
 use crate::config::Config;
-use crate::config::common::Common;
+use crate::config::common::SystemSettings;
 use crate::config::store::StoreConfig;
 use crate::stores::{OpenObject, OpenStore};
-use crate::systems::Occasion;
-use pulse::Pulse;
+use crate::systems::OpenedFor;
+use pulse::StoreMonitor;
 
 pub use journal::Journal;
-pub use live::{BrakeOrder, Ground, LIST_MAX, Live};
-pub use reconcile::{Order, Reconciler};
+pub use live::{BrakeOrder, LIST_MAX, LiveContext, LiveSystem};
+pub use reconcile::{ReconcileOrder, Reconciler};
 
 /// Everything that was opened.
-pub struct Node {
-    systems: Vec<Arc<Live>>,
+pub struct OpenSystems {
+    systems: Vec<Arc<LiveSystem>>,
     stores: BTreeMap<String, OpenStore>,
-    pulses: Vec<Pulse>,
+    pulses: Vec<StoreMonitor>,
     journal: Arc<Journal>,
 }
 
-impl Node {
+impl OpenSystems {
     /// Opens the stores that the systems use, and builds the systems. Blocking.
     pub fn open(
         config: &Config,
         clock: Arc<dyn Clock>,
         witness: Arc<dyn Observer>,
-    ) -> lapsed_core::Result<Node> {
+    ) -> lapsed_core::Result<OpenSystems> {
         Self::open_for(config, clock, witness, false)
     }
 
@@ -52,7 +52,7 @@ impl Node {
         config: &Config,
         clock: Arc<dyn Clock>,
         witness: Arc<dyn Observer>,
-    ) -> lapsed_core::Result<Node> {
+    ) -> lapsed_core::Result<OpenSystems> {
         Self::open_for(config, clock, witness, true)
     }
 
@@ -61,22 +61,27 @@ impl Node {
         clock: Arc<dyn Clock>,
         witness: Arc<dyn Observer>,
         by_hand: bool,
-    ) -> lapsed_core::Result<Node> {
+    ) -> lapsed_core::Result<OpenSystems> {
         let journal = Arc::new(Journal::new(witness, clock.clone()));
         let process = process_name(&*clock);
         let (systems, stores, pulses) = (Vec::new(), BTreeMap::new(), Vec::new());
-        let mut node = Node { systems, stores, pulses, journal };
+        let mut node = OpenSystems { systems, stores, pulses, journal };
         for plan in &config.systems {
             let common = plan.common();
             for name in common.stores() {
                 if !node.stores.contains_key(name) {
                     let store = OpenStore::open(&config.stores[name], clock.clone())?;
                     let used = used_by(config, name);
-                    node.pulses.push(Pulse::new(&config.stores[name], &store, used, clock.clone()));
+                    node.pulses.push(StoreMonitor::new(
+                        &config.stores[name],
+                        &store,
+                        used,
+                        clock.clone(),
+                    ));
                     node.stores.insert(name.clone(), store);
                 }
             }
-            let ground = Ground {
+            let ground = LiveContext {
                 store: &node.stores[&common.store],
                 mirror: common.mirror.as_ref().map(|name| &node.stores[name]),
                 clock: clock.clone(),
@@ -84,13 +89,13 @@ impl Node {
                 process: &process,
                 by_hand,
             };
-            node.systems.push(Arc::new(Live::build(&**plan, ground)?));
+            node.systems.push(Arc::new(LiveSystem::build(&**plan, ground)?));
         }
         Ok(node)
     }
 
     /// Does what some systems need before anybody may ask them.
-    pub async fn prepare(&self, config: &Config, for_what: Occasion) {
+    pub async fn prepare(&self, config: &Config, for_what: OpenedFor) {
         let work = config.systems.iter().filter_map(|plan| {
             let id = &plan.common().id;
             plan.prepare(self.find(id.kind, &id.name)?, for_what)
@@ -113,11 +118,11 @@ impl Node {
     }
 
     /// All systems, in the order of the configuration.
-    pub fn systems(&self) -> &[Arc<Live>] {
+    pub fn systems(&self) -> &[Arc<LiveSystem>] {
         &self.systems
     }
 
-    pub fn find(&self, kind: Kind, name: &str) -> Option<&Arc<Live>> {
+    pub fn find(&self, kind: Kind, name: &str) -> Option<&Arc<LiveSystem>> {
         self.systems.iter().find(|s| s.id().kind == kind && &*s.id().name == name)
     }
 
@@ -127,7 +132,7 @@ impl Node {
     }
 
     /// The stores, each to be asked how it is.
-    pub fn pulses(&self) -> &[Pulse] {
+    pub fn pulses(&self) -> &[StoreMonitor] {
         &self.pulses
     }
 
@@ -152,7 +157,7 @@ pub fn used_stores(config: &Config) -> Vec<&StoreConfig> {
 
 /// The systems of `config` that use `store`.
 fn used_by(config: &Config, store: &str) -> Vec<String> {
-    let uses = |common: &&Common| common.stores().any(|name| name == store);
+    let uses = |common: &&SystemSettings| common.stores().any(|name| name == store);
     let all = config.systems.iter().map(|plan| plan.common());
     all.filter(uses).map(|common| common.id.to_string()).collect()
 }

@@ -14,14 +14,14 @@ use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
 /// An address that may have a secret in it: only its host is ever shown.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Address {
+pub struct OutboundUrl {
     url: String,
     shown: String,
 }
 
-impl Address {
+impl OutboundUrl {
     /// Checks `text`; the error does not repeat it.
-    pub fn parse(text: &str) -> Result<Address, &'static str> {
+    pub fn parse(text: &str) -> Result<OutboundUrl, &'static str> {
         let uri: Uri = text.parse().map_err(|_| "is not an address")?;
         let scheme = match uri.scheme_str() {
             Some(scheme @ ("http" | "https")) => scheme,
@@ -35,7 +35,7 @@ impl Address {
             None | Some("/" | "") => format!("{scheme}://{authority}"),
             Some(_) => format!("{scheme}://{authority}/..."),
         };
-        Ok(Address { url: text.to_owned(), shown })
+        Ok(OutboundUrl { url: text.to_owned(), shown })
     }
 
     pub fn reveal(&self) -> &str {
@@ -43,13 +43,13 @@ impl Address {
     }
 }
 
-impl fmt::Display for Address {
+impl fmt::Display for OutboundUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.shown)
     }
 }
 
-impl fmt::Debug for Address {
+impl fmt::Debug for OutboundUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Address({})", self.shown)
     }
@@ -62,7 +62,7 @@ pub fn pause(attempt: u32, first: Duration, most: Duration) -> Duration {
 }
 
 /// A time limit on everything, no redirects, no proxy.
-pub fn agent(address: &Address, timeout: Duration) -> Agent {
+pub fn agent(address: &OutboundUrl, timeout: Duration) -> Agent {
     let config = Agent::config_builder()
         .http_status_as_error(false)
         .max_redirects(0)
@@ -80,7 +80,7 @@ pub fn agent(address: &Address, timeout: Duration) -> Agent {
 /// One try. The error says nothing of the address.
 pub async fn post(
     agent: &Agent,
-    address: &Address,
+    address: &OutboundUrl,
     headers: &[(&str, String)],
     body: Vec<u8>,
 ) -> Result<(), String> {
@@ -141,16 +141,16 @@ mod tests {
 
     #[test]
     fn only_the_host_of_an_address_is_shown() {
-        let secret = Address::parse("https://hooks.example:8443/T0/s3cret?k=v").unwrap();
+        let secret = OutboundUrl::parse("https://hooks.example:8443/T0/s3cret?k=v").unwrap();
         assert_eq!(secret.to_string(), "https://hooks.example:8443/...");
         assert!(!format!("{secret:?}").contains("s3cret"));
         assert_eq!(secret.reveal(), "https://hooks.example:8443/T0/s3cret?k=v");
         assert_eq!(
-            Address::parse("http://127.0.0.1:80").unwrap().to_string(),
+            OutboundUrl::parse("http://127.0.0.1:80").unwrap().to_string(),
             "http://127.0.0.1:80"
         );
         for bad in ["", "ftp://a/b", "a b", "/hook", "https://", "https://user:pw@host/"] {
-            assert!(Address::parse(bad).is_err(), "{bad}");
+            assert!(OutboundUrl::parse(bad).is_err(), "{bad}");
         }
     }
 
@@ -166,7 +166,7 @@ mod tests {
             std::io::Read::read_exact(&mut stream, &mut hello).unwrap();
             hello
         });
-        let address = Address::parse(&url).unwrap();
+        let address = OutboundUrl::parse(&url).unwrap();
         let sent = agent(&address, Duration::from_secs(20)).post(&url).send("body");
         let why = silent(&sent.unwrap_err());
         assert!(!why.contains("s3cret"), "{why}");

@@ -15,7 +15,7 @@ use serde::Serialize;
 use ureq::Agent;
 
 use crate::outbound::{self, header_safe};
-use crate::systems::inflight::webhook::{OUTBOX, Webhook};
+use crate::systems::inflight::webhook::{DeliveryWebhook, OUTBOX};
 
 /// Who delivers. Every process is a life of its own under this name.
 const OWNER: &str = "lapsed:outbox";
@@ -24,7 +24,12 @@ const OWNER: &str = "lapsed:outbox";
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// Delivers until told to stop. What is between two tries then is given back.
-pub async fn run(system: SystemId, inflight: Arc<Inflight>, webhook: Webhook, stop: StopSignal) {
+pub async fn run(
+    system: SystemId,
+    inflight: Arc<Inflight>,
+    webhook: DeliveryWebhook,
+    stop: StopSignal,
+) {
     let outbox = Outbox {
         system,
         inflight,
@@ -44,7 +49,7 @@ struct Outbox {
     system: SystemId,
     inflight: Arc<Inflight>,
     agent: Agent,
-    webhook: Webhook,
+    webhook: DeliveryWebhook,
     stop: StopSignal,
 }
 

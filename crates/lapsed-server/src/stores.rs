@@ -21,12 +21,12 @@ use lapsed_postgres::Postgres;
 use lapsed_redis::{AdoptedInflightLayout, QueueFormat, Redis, Template};
 
 use crate::config::common::Access;
-use crate::config::store::{Place, StoreConfig};
+use crate::config::store::{StoreConfig, StoreLocation};
 use crate::systems::inflight::InflightTimes;
-use crate::systems::inflight::layout::{Adopted, InflightLayout, QueueWord};
+use crate::systems::inflight::layout::{Adopted, InflightKeys, QueueWord};
 use crate::systems::leases::LeasesTimes;
-use crate::systems::registry::RegistryLayout;
-use crate::systems::sessions::{SessionsLayout, SessionsTimes};
+use crate::systems::registry::RegistryKeys;
+use crate::systems::sessions::{SessionsKeys, SessionsTimes};
 pub use availability::{OpenAvailability, Tellers};
 pub use object::OpenObject;
 
@@ -74,16 +74,20 @@ impl OpenStore {
     /// Opens it. Blocking; inside a runtime. A server is connected to by the first call.
     pub fn open(config: &StoreConfig, clock: Arc<dyn Clock>) -> lapsed_core::Result<OpenStore> {
         match &config.place {
-            Place::Embedded { dir, cache_bytes } => {
+            StoreLocation::Embedded { dir, cache_bytes } => {
                 let mut options = Options { clock, ..Options::default() };
                 if let Some(bytes) = cache_bytes {
                     options.cache_bytes = *bytes;
                 }
                 Ok(OpenStore::Embedded(Embedded::open(dir, options)?))
             }
-            Place::Redis(address) => Ok(OpenStore::Redis(Redis::with_clock(address, clock)?)),
-            Place::Object(place) => Ok(OpenStore::Object(OpenObject::open(config, place, clock)?)),
-            Place::Postgres(address) => {
+            StoreLocation::Redis(address) => {
+                Ok(OpenStore::Redis(Redis::with_clock(address, clock)?))
+            }
+            StoreLocation::Object(place) => {
+                Ok(OpenStore::Object(OpenObject::open(config, place, clock)?))
+            }
+            StoreLocation::Postgres(address) => {
                 Ok(OpenStore::Postgres(Postgres::with_clock(address, clock)?))
             }
         }
@@ -120,7 +124,7 @@ impl OpenStore {
         &self,
         id: &SystemId,
         threshold: Duration,
-        layout: &RegistryLayout,
+        layout: &RegistryKeys,
     ) -> lapsed_core::Result<OpenRegistry> {
         let store = match self {
             OpenStore::Embedded(store) => {
@@ -153,7 +157,7 @@ impl OpenStore {
         &self,
         id: &SystemId,
         times: SessionsTimes,
-        layout: &SessionsLayout,
+        layout: &SessionsKeys,
     ) -> lapsed_core::Result<OpenSessions> {
         let store = match self {
             OpenStore::Embedded(store) => {
@@ -184,7 +188,7 @@ impl OpenStore {
         &self,
         id: &SystemId,
         times: InflightTimes,
-        layout: &InflightLayout,
+        layout: &InflightKeys,
         recovery: &RecoveryPolicy,
     ) -> lapsed_core::Result<OpenInflight> {
         let (id, recovery) = (id.clone(), recovery.clone());

@@ -24,21 +24,21 @@ use lapsed_core::system::System;
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::config::ConfigError;
-use crate::config::common::{Common, Section};
+use crate::config::common::{Section, SystemSettings};
 use crate::config::token::Scope;
 use crate::config::units::show_span;
 use crate::http::Shared;
-use crate::node::Live;
+use crate::node::LiveSystem;
 use crate::stores::OpenStore;
 use crate::systems::availability::layout::Tables;
 
 /// One kind of system: reads its section of the configuration and serves its routes.
-pub trait Room: Send + Sync {
+pub trait SystemKind: Send + Sync {
     /// Which kind.
     fn kind(&self) -> Kind;
 
     /// Reads and checks one `[[system]]`; a section that is absent gives the defaults.
-    fn plan(&self, section: &Section<'_>) -> Result<Box<dyn Planned>, ConfigError>;
+    fn plan(&self, section: &Section<'_>) -> Result<Box<dyn SystemPlan>, ConfigError>;
 
     /// Its operations over HTTP, under `/v1/KIND/{name}/`.
     fn routes(&self) -> OpenApiRouter<Shared>;
@@ -56,16 +56,16 @@ pub trait Room: Send + Sync {
 }
 
 /// One system as configured, not yet opened.
-pub trait Planned: Debug + Send + Sync {
+pub trait SystemPlan: Debug + Send + Sync {
     /// What every kind has.
-    fn common(&self) -> &Common;
+    fn common(&self) -> &SystemSettings;
 
     /// The plan in plain words, one sentence each.
     fn describe(&self) -> Vec<String>;
 
     /// When its brake holds, in plain words.
     fn describe_brake(&self) -> String {
-        let Common { brake, threshold, .. } = self.common();
+        let SystemSettings { brake, threshold, .. } = self.common();
         format!(
             "the brake holds when more than {:.0} % of at least {} owners would be dead at once, and \
              for {} after the store was away",
@@ -86,22 +86,22 @@ pub trait Planned: Debug + Send + Sync {
     }
 
     /// Makes it, on an opened store.
-    fn build(&self, ground: Ground<'_>) -> lapsed_core::Result<Built>;
+    fn build(&self, ground: BuildContext<'_>) -> lapsed_core::Result<BuiltSystem>;
 
     /// What is done for it before it is used. Whatever is away must not keep anybody from starting.
-    fn prepare(&self, _live: &Live, _for_what: Occasion) -> Option<BoxFuture<'static, ()>> {
+    fn prepare(&self, _live: &LiveSystem, _for_what: OpenedFor) -> Option<BoxFuture<'static, ()>> {
         None
     }
 
     /// What the daemon runs for it besides its passes, until told to stop; most have nothing.
-    fn errand(&self, _live: &Live, _stop: StopSignal) -> Option<BoxFuture<'static, ()>> {
+    fn errand(&self, _live: &LiveSystem, _stop: StopSignal) -> Option<BoxFuture<'static, ()>> {
         None
     }
 }
 
 /// What a system was opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Occasion {
+pub enum OpenedFor {
     /// To be served, for as long as the daemon runs.
     Daemon,
     /// For one command.
@@ -109,7 +109,7 @@ pub enum Occasion {
 }
 
 /// What a system is built on.
-pub struct Ground<'a> {
+pub struct BuildContext<'a> {
     /// Its store.
     pub store: &'a OpenStore,
     /// The store of what is derived from it, where that is another one.
@@ -127,7 +127,7 @@ pub struct Ground<'a> {
 }
 
 /// A system ready to use.
-pub struct Built {
+pub struct BuiltSystem {
     /// What every system offers.
     pub system: Arc<dyn System>,
     /// The kind's own operations, for its routes.
@@ -137,16 +137,16 @@ pub struct Built {
 }
 
 /// Every kind there is.
-pub static ROOMS: &[&dyn Room] = &[
-    &registry::RegistryRoom,
-    &sessions::SessionsRoom,
-    &inflight::InflightRoom,
-    &leases::LeasesRoom,
-    &availability::AvailabilityRoom,
+pub static ROOMS: &[&dyn SystemKind] = &[
+    &registry::RegistryKind,
+    &sessions::SessionsKind,
+    &inflight::InflightKind,
+    &leases::LeasesKind,
+    &availability::AvailabilityKind,
 ];
 
 /// The kind and the operation that `path` asks for: what follows `/v1/KIND/NAME/`.
-pub fn operation(path: &str) -> Option<(&'static dyn Room, &str)> {
+pub fn operation(path: &str) -> Option<(&'static dyn SystemKind, &str)> {
     let mut parts = path.strip_prefix("/v1/")?.splitn(3, '/');
     let (kind, _name, operation) = (parts.next()?, parts.next()?, parts.next()?);
     let room = ROOMS.iter().find(|room| room.kind().as_str() == kind)?;
@@ -154,7 +154,7 @@ pub fn operation(path: &str) -> Option<(&'static dyn Room, &str)> {
 }
 
 /// The room of `kind`.
-pub fn room(kind: Kind) -> &'static dyn Room {
+pub fn room(kind: Kind) -> &'static dyn SystemKind {
     *ROOMS.iter().find(|room| room.kind() == kind).expect("every kind has a room")
 }
 

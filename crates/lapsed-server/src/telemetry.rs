@@ -25,8 +25,8 @@ use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::{Sampler, SdkTracer, SdkTracerProvider};
 
-use self::client::Client;
-pub use self::witness::Traced;
+use self::client::OtlpClient;
+pub use self::witness::TracingObserver;
 use crate::config::telemetry::TelemetryPlan;
 use crate::failure::Failure;
 
@@ -47,7 +47,7 @@ impl Telemetry {
     pub fn start(plan: &TelemetryPlan) -> Result<Arc<Telemetry>, Failure> {
         let exporter = SpanExporter::builder()
             .with_http()
-            .with_http_client(Client::new(&plan.otlp, EXPORT))
+            .with_http_client(OtlpClient::new(&plan.otlp, EXPORT))
             .with_endpoint(format!("{}/v1/traces", plan.otlp.reveal()))
             .with_protocol(Protocol::HttpBinary)
             .with_timeout(EXPORT)

@@ -22,7 +22,7 @@ use tokio_rustls::server::TlsStream;
 
 pub use files::{TlsFiles, authorities};
 
-use crate::http::line::{Cut, Line, Lines, WasCut};
+use crate::http::line::{Cut, WasCut, WriteTimeoutListener, WriteTimeoutStream};
 
 /// How long a client may take to shake hands.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -93,7 +93,7 @@ fn take_over(read: Result<Arc<ServerConfig>, String>, current: &Current) {
     }
 }
 
-impl Cut for TlsStream<Line<TcpStream>> {
+impl Cut for TlsStream<WriteTimeoutStream<TcpStream>> {
     fn cut(&self) -> WasCut {
         self.get_ref().0.cut()
     }
@@ -101,13 +101,13 @@ impl Cut for TlsStream<Line<TcpStream>> {
 
 /// A listener whose connections have shaken hands.
 pub struct TlsListener {
-    ready: mpsc::Receiver<(TlsStream<Line<TcpStream>>, SocketAddr)>,
+    ready: mpsc::Receiver<(TlsStream<WriteTimeoutStream<TcpStream>>, SocketAddr)>,
     address: SocketAddr,
 }
 
 impl TlsListener {
     /// Takes connections from `lines`, on the current runtime, until it is dropped.
-    pub fn new(lines: Lines, current: Current) -> io::Result<TlsListener> {
+    pub fn new(lines: WriteTimeoutListener, current: Current) -> io::Result<TlsListener> {
         let address = lines.local_addr()?;
         let (shaken, ready) = mpsc::channel(64);
         tokio::spawn(welcome(lines, current, shaken));
@@ -115,9 +115,9 @@ impl TlsListener {
     }
 }
 
-type Shaken = mpsc::Sender<(TlsStream<Line<TcpStream>>, SocketAddr)>;
+type Shaken = mpsc::Sender<(TlsStream<WriteTimeoutStream<TcpStream>>, SocketAddr)>;
 
-async fn welcome(mut lines: Lines, current: Current, shaken: Shaken) {
+async fn welcome(mut lines: WriteTimeoutListener, current: Current, shaken: Shaken) {
     let room = Arc::new(Semaphore::new(HANDSHAKES_MAX));
     loop {
         let (stream, peer) = tokio::select! {
@@ -139,7 +139,7 @@ async fn welcome(mut lines: Lines, current: Current, shaken: Shaken) {
 }
 
 impl Listener for TlsListener {
-    type Io = TlsStream<Line<TcpStream>>;
+    type Io = TlsStream<WriteTimeoutStream<TcpStream>>;
     type Addr = SocketAddr;
 
     async fn accept(&mut self) -> (Self::Io, Self::Addr) {

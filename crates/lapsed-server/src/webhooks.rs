@@ -28,9 +28,9 @@ use ureq::Agent;
 use utoipa::ToSchema;
 
 use crate::config::Config;
-use crate::config::webhook::Webhook;
+use crate::config::webhook::WebhookConfig;
 use crate::metrics::{Metrics, WebhookSeries};
-use crate::node::{Live, Node};
+use crate::node::{LiveSystem, OpenSystems};
 use crate::outbound;
 use crate::telemetry::{Telemetry, end_with, traceparent};
 
@@ -46,18 +46,18 @@ impl Webhooks {
     /// As configured, on the opened systems.
     pub fn open(
         config: &Config,
-        node: &Node,
+        node: &OpenSystems,
         metrics: &Metrics,
         telemetry: &Option<Arc<Telemetry>>,
         clock: &Arc<dyn Clock>,
     ) -> Webhooks {
         let process = format!("{}-{:08x}", std::process::id(), clock.random() & 0xffff_ffff);
-        let hook = |plan: &Webhook| {
+        let hook = |plan: &WebhookConfig| {
             let lives = plan.systems.iter().filter_map(|id| node.find(id.kind, &id.name)).cloned();
             let series = metrics.introduce_webhook(&plan.name);
             Arc::new(Hook {
                 agent: outbound::agent(&plan.address, plan.timeout),
-                book: Books::of(&plan.name),
+                book: DeliveryState::of(&plan.name),
                 plan: plan.clone(),
                 lives: lives.collect(),
                 series,
@@ -70,7 +70,7 @@ impl Webhooks {
     }
 
     /// One task for each webhook and system: who is away holds up nobody else.
-    pub fn deliver(&self, node: &Node, stop: &StopSignal) -> JoinSet<()> {
+    pub fn deliver(&self, node: &OpenSystems, stop: &StopSignal) -> JoinSet<()> {
         let mut tasks = JoinSet::new();
         for hook in &self.hooks {
             for live in &hook.lives {
@@ -94,10 +94,10 @@ impl Webhooks {
 
 /// One webhook, ready to deliver.
 pub struct Hook {
-    plan: Webhook,
-    lives: Vec<Arc<Live>>,
+    plan: WebhookConfig,
+    lives: Vec<Arc<LiveSystem>>,
     agent: Agent,
-    book: Books,
+    book: DeliveryState,
     series: WebhookSeries,
     clock: Arc<dyn Clock>,
     telemetry: Option<Arc<Telemetry>>,
@@ -105,7 +105,7 @@ pub struct Hook {
 }
 
 /// What it keeps in the store of each system, by name.
-struct Books {
+struct DeliveryState {
     /// The mark, and the turn.
     mark: Name,
     /// Dead letters.
@@ -114,13 +114,17 @@ struct Books {
     again: Name,
 }
 
-impl Books {
-    fn of(webhook: &Name) -> Books {
+impl DeliveryState {
+    fn of(webhook: &Name) -> DeliveryState {
         let name = |what: &str| {
             Name::new(&format!("{what}:{webhook}"))
                 .expect("the name of a webhook is short and plain")
         };
-        Books { mark: name("webhook"), dead: name("webhook-dead"), again: name("webhook-again") }
+        DeliveryState {
+            mark: name("webhook"),
+            dead: name("webhook-dead"),
+            again: name("webhook-again"),
+        }
     }
 }
 
@@ -155,7 +159,7 @@ impl Hook {
     }
 
     /// The systems that it tells of.
-    pub fn lives(&self) -> &[Arc<Live>] {
+    pub fn lives(&self) -> &[Arc<LiveSystem>] {
         &self.lives
     }
 

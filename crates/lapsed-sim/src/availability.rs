@@ -26,14 +26,14 @@ use lapsed_core::sweep::{Cursor, PassMode};
 use lapsed_core::{Kind, Name, SystemId};
 use lapsed_embedded::{Embedded, EmbeddedTruth, Options};
 
-use crate::availability::actors::{Client, Daemon, Fleet};
+use crate::availability::actors::{Fleet, ProviderClient, SimDaemon};
 use crate::availability::bug::AvailabilityBug;
 use crate::availability::mirror_line::MirrorLine;
-use crate::availability::notes::{Notes, STALE_MS};
+use crate::availability::notes::{AvailabilityLog, STALE_MS};
 use crate::availability::truth_line::TruthLine;
-use crate::availability::wire::{Exchange, Weather};
+use crate::availability::wire::{Exchange, MirrorFaults};
 use crate::executor::{Executor, ProcessClock, World};
-use crate::promise::{Broken, Checked, Failure, Promise, holds};
+use crate::promise::{Broken, BrokenPromise, Checked, Promise, holds};
 
 /// What a run of availability is called.
 pub const SCENARIO: &str = "availability";
@@ -49,7 +49,7 @@ const GAP: Duration = Duration::from_secs(4);
 
 /// A run in which no promise was broken.
 #[derive(Clone, Debug)]
-pub struct Done {
+pub struct AvailabilityRunReport {
     /// How often each kind of thing was done.
     pub counts: BTreeMap<&'static str, u64>,
     /// A hash of its trace, and how many lines it has.
@@ -61,9 +61,13 @@ pub fn provider(number: usize) -> Name {
     Name::new(&format!("m{number}")).expect("it is a name")
 }
 
-pub fn run(seed: u64, bug: Option<AvailabilityBug>, printed: bool) -> Result<Done, Box<Failure>> {
+pub fn run(
+    seed: u64,
+    bug: Option<AvailabilityBug>,
+    printed: bool,
+) -> Result<AvailabilityRunReport, Box<BrokenPromise>> {
     let world = World::new(seed, printed);
-    let scene = Arc::new(Scene::new(&world, bug));
+    let scene = Arc::new(AvailabilityScene::new(&world, bug));
     let mut executor = Executor::new(&world);
     let fleet = scene.begin(&mut executor);
     scene.storm(&mut executor, &fleet);
@@ -72,19 +76,19 @@ pub fn run(seed: u64, bug: Option<AvailabilityBug>, printed: bool) -> Result<Don
     match noted.map_or(judged, Err) {
         Ok(()) => {
             let counts = scene.notes.lock().counts.clone();
-            Ok(Done { counts, digest: world.trace().digest() })
+            Ok(AvailabilityRunReport { counts, digest: world.trace().digest() })
         }
         Err(broken) => {
             let (at_ms, tail) = (world.now().as_millis() as u64, world.trace().tail());
-            Err(Box::new(Failure { seed, scenario: SCENARIO, at_ms, broken, tail }))
+            Err(Box::new(BrokenPromise { seed, scenario: SCENARIO, at_ms, broken, tail }))
         }
     }
 }
 
 /// What one run is made of.
-pub struct Scene {
+pub struct AvailabilityScene {
     pub world: Arc<World>,
-    pub notes: Arc<Notes>,
+    pub notes: Arc<AvailabilityLog>,
     pub id: SystemId,
     truth: Arc<EmbeddedTruth>,
     mirror: Arc<MemoryMirror>,
@@ -94,8 +98,8 @@ pub struct Scene {
     bug: Option<AvailabilityBug>,
 }
 
-impl Scene {
-    fn new(world: &Arc<World>, bug: Option<AvailabilityBug>) -> Scene {
+impl AvailabilityScene {
+    fn new(world: &Arc<World>, bug: Option<AvailabilityBug>) -> AvailabilityScene {
         // The clocks of the two stores are seconds apart (C11).
         let apart = |world: &Arc<World>| {
             let off_ms = world.chance.between(0, 120_000) as i64 - 60_000;
@@ -105,8 +109,8 @@ impl Scene {
         let store = Embedded::in_memory(options).expect("a store in memory opens");
         let id = SystemId::new(Kind::Availability, "mitras").expect("it is well-formed");
         let truth = store.availability(id.clone()).expect("it opens");
-        Scene {
-            notes: Notes::new(world),
+        AvailabilityScene {
+            notes: AvailabilityLog::new(world),
             truth,
             mirror: Arc::new(MemoryMirror::new(apart(world), Some(GAP))),
             truth_end: Exchange::new(world),
@@ -176,11 +180,11 @@ impl Scene {
         executor.run(self.world.now() + Duration::from_secs(1));
         let fleet = Fleet::default();
         for _ in 0..3 {
-            let daemon = Daemon::new(self);
+            let daemon = SimDaemon::new(self);
             daemon.begin(self);
             fleet.lock().push(daemon);
         }
-        let client = Client { scene: self.clone(), fleet: fleet.clone() };
+        let client = ProviderClient { scene: self.clone(), fleet: fleet.clone() };
         for number in 0..PROVIDERS {
             match number < PROVIDERS - 2 {
                 true => self.world.spawn(0, client.clone().live(number)),
@@ -208,12 +212,12 @@ impl Scene {
         }
     }
 
-    fn weather(&self) -> Weather {
+    fn weather(&self) -> MirrorFaults {
         match self.world.chance.between(0, 4) {
-            0 | 1 => Weather { slow_ms: 5, ..Weather::default() },
-            2 => Weather { lost: 0.05, unanswered: 0.05, refused: 0.05, slow_ms: 50 },
-            3 => Weather { slow_ms: 1_500, ..Weather::default() },
-            _ => Weather { lost: 0.2, unanswered: 0.2, refused: 0.3, slow_ms: 200 },
+            0 | 1 => MirrorFaults { slow_ms: 5, ..MirrorFaults::default() },
+            2 => MirrorFaults { lost: 0.05, unanswered: 0.05, refused: 0.05, slow_ms: 50 },
+            3 => MirrorFaults { slow_ms: 1_500, ..MirrorFaults::default() },
+            _ => MirrorFaults { lost: 0.2, unanswered: 0.2, refused: 0.3, slow_ms: 200 },
         }
     }
 
@@ -226,7 +230,7 @@ impl Scene {
             0 => {
                 world.note("chaos", format_args!("daemon {} is killed", daemon.process));
                 world.kill(daemon.process);
-                let next = Daemon::new(self);
+                let next = SimDaemon::new(self);
                 next.begin(self);
                 fleet.lock()[which] = next;
                 self.notes.count("daemons killed");
@@ -272,14 +276,14 @@ impl Scene {
 
     /// Nothing goes wrong any more: all but two fall silent, and then everything is looked at.
     fn calm(self: &Arc<Self>, executor: &mut Executor, fleet: &Fleet) -> Checked {
-        self.truth_end.set_weather(Weather::default());
-        self.mirror_end.set_weather(Weather::default());
+        self.truth_end.set_weather(MirrorFaults::default());
+        self.mirror_end.set_weather(MirrorFaults::default());
         self.thaw(fleet);
         self.over.store(true, Ordering::Relaxed);
         self.world.note("chaos", format_args!("all is calm"));
         executor
             .run(self.world.now() + Duration::from_secs(60) + 4 * Duration::from_millis(STALE_MS));
-        let judging = Daemon::new(self);
+        let judging = SimDaemon::new(self);
         let told = Arc::new(std::sync::Mutex::new(None));
         let (scene, answer) = (self.clone(), told.clone());
         self.world.spawn(judging.process, async move {
@@ -291,7 +295,7 @@ impl Scene {
         judged.unwrap_or_else(|| Err(Broken::new(Promise::P2, "nobody answers in the calm")))
     }
 
-    async fn judge(&self, daemon: &Daemon) -> Checked {
+    async fn judge(&self, daemon: &SimDaemon) -> Checked {
         let failed = |error: lapsed_core::Error| Broken::new(Promise::P2, error.to_string());
         let mut after = Some(Cursor::default());
         while let Some(from) = after {

@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use crate::ground::Counts;
-use crate::promise::Failure;
-use crate::run::{Done, Plan, run};
+use crate::ground::SimCounts;
+use crate::promise::BrokenPromise;
+use crate::run::{RunPlan, RunReport, run};
 
 #[derive(Debug)]
-pub struct Campaign {
+pub struct SeedCampaign {
     began: Instant,
     seeds: u64,
-    counts: Counts,
+    counts: SimCounts,
     jobs: Sum,
     leases: Sum,
     availability: Sum,
@@ -48,12 +48,12 @@ impl Sum {
     }
 }
 
-impl Campaign {
+impl SeedCampaign {
     pub fn new() -> Self {
-        Campaign {
+        SeedCampaign {
             began: Instant::now(),
             seeds: 0,
-            counts: Counts::default(),
+            counts: SimCounts::default(),
             jobs: Sum::default(),
             leases: Sum::default(),
             availability: Sum::default(),
@@ -70,7 +70,7 @@ impl Campaign {
         self.seeds
     }
 
-    pub fn run(&mut self, plan: Plan) -> Result<Done, Box<Failure>> {
+    pub fn run(&mut self, plan: RunPlan) -> Result<RunReport, Box<BrokenPromise>> {
         let done = run(plan)?;
         self.seeds += 1;
         self.counts.steps += done.counts.steps;
@@ -98,7 +98,7 @@ impl Campaign {
 
     pub fn progress(&self) -> String {
         let rate = self.seeds as f64 / self.took().as_secs_f64().max(1e-9);
-        let Counts { steps, reclaims, .. } = self.counts;
+        let SimCounts { steps, reclaims, .. } = self.counts;
         let (jobs, leases) = (self.jobs.told("jobs"), self.leases.told("leases"));
         let availability = self.availability.told("availability");
         let seeds = self.seeds;
@@ -109,13 +109,13 @@ impl Campaign {
     }
 }
 
-impl Default for Campaign {
+impl Default for SeedCampaign {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl fmt::Display for Campaign {
+impl fmt::Display for SeedCampaign {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}; no promise was broken", self.progress())?;
         for (kind, count) in &self.counts.faults {

@@ -1,15 +1,15 @@
-//! Chance: everything that is random in a run comes from here, and from the seed alone.
+//! SimRandom: everything that is random in a run comes from here, and from the seed alone.
 
 use std::sync::{Arc, Mutex};
 
 /// A shared source of numbers (splitmix64: written out, so that a seed means the same for ever).
 #[derive(Clone, Debug)]
-pub struct Chance(Arc<Mutex<u64>>);
+pub struct SimRandom(Arc<Mutex<u64>>);
 
-impl Chance {
+impl SimRandom {
     /// The sequence of that seed.
     pub fn new(seed: u64) -> Self {
-        Chance(Arc::new(Mutex::new(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ 0x5851_f42d)))
+        SimRandom(Arc::new(Mutex::new(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ 0x5851_f42d)))
     }
 
     pub fn any(&self) -> u64 {

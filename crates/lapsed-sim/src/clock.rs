@@ -13,7 +13,7 @@ use futures::future::BoxFuture;
 use lapsed_core::clock::Clock;
 use tokio::time::Instant;
 
-use crate::chance::Chance;
+use crate::chance::SimRandom;
 
 /// What the true wall clock shows when a run begins.
 const EPOCH_MS: u64 = 1_700_000_000_000;
@@ -34,7 +34,7 @@ impl Time {
 
 /// Why a process does not run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pause {
+pub enum ProcessPause {
     /// It is stopped; its monotonic clock goes on.
     Frozen,
     /// Its host sleeps; its monotonic clock stands still.
@@ -60,7 +60,7 @@ impl Paused {
 
 /// One process: where its clocks stand, whether it runs, whether its wire is cut.
 #[derive(Debug)]
-pub struct Process {
+pub struct ProcessTime {
     /// Its name in the trace.
     pub name: String,
     time: Time,
@@ -69,10 +69,10 @@ pub struct Process {
     cut: AtomicBool,
 }
 
-impl Process {
+impl ProcessTime {
     /// Runs, with a wall clock that is off by `skew_ms`.
     pub fn new(name: &str, time: Time, skew_ms: i64) -> Arc<Self> {
-        Arc::new(Process {
+        Arc::new(ProcessTime {
             name: name.to_owned(),
             time,
             skew_ms: AtomicI64::new(skew_ms),
@@ -106,7 +106,7 @@ impl Process {
     }
 
     /// Stops it for `span_ms` from now. One that is stopped already stays as it is.
-    pub fn pause(&self, how: Pause, span_ms: u64) {
+    pub fn pause(&self, how: ProcessPause, span_ms: u64) {
         let now_ms = self.time.now_ms();
         let mut paused = self.lock();
         if now_ms < paused.until_ms {
@@ -114,7 +114,7 @@ impl Process {
         }
         paused.slept_ms = paused.missed_ms(now_ms);
         (paused.from_ms, paused.until_ms) = (now_ms, now_ms + span_ms);
-        paused.asleep = how == Pause::Asleep && !paused.was_set_back;
+        paused.asleep = how == ProcessPause::Asleep && !paused.was_set_back;
     }
 
     /// Resolves when it runs.
@@ -141,18 +141,18 @@ impl Process {
 /// The clocks of one process.
 #[derive(Clone, Debug)]
 pub struct SimClock {
-    process: Arc<Process>,
-    chance: Chance,
+    process: Arc<ProcessTime>,
+    chance: SimRandom,
 }
 
 impl SimClock {
     /// As `process` sees time.
-    pub fn new(process: Arc<Process>, chance: Chance) -> Self {
+    pub fn new(process: Arc<ProcessTime>, chance: SimRandom) -> Self {
         SimClock { process, chance }
     }
 
     /// The same, ready to be shared.
-    pub fn shared(process: &Arc<Process>, chance: &Chance) -> Arc<dyn Clock> {
+    pub fn shared(process: &Arc<ProcessTime>, chance: &SimRandom) -> Arc<dyn Clock> {
         Arc::new(Self::new(process.clone(), chance.clone()))
     }
 }

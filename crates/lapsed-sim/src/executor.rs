@@ -15,7 +15,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use lapsed_core::clock::Clock;
 
-use crate::chance::Chance;
+use crate::chance::SimRandom;
 use crate::trace::Trace;
 
 /// When a run begins, on everybody's true clock.
@@ -29,7 +29,7 @@ type Work = BoxFuture<'static, ()>;
 /// What the futures of a run share.
 pub struct World {
     /// All that is random.
-    pub chance: Chance,
+    pub chance: SimRandom,
     state: Mutex<State>,
     trace: Mutex<Trace>,
 }
@@ -47,7 +47,7 @@ struct State {
 
 impl World {
     pub fn new(seed: u64, printed: bool) -> Arc<World> {
-        let (chance, trace) = (Chance::new(seed), Mutex::new(Trace::new(printed)));
+        let (chance, trace) = (SimRandom::new(seed), Mutex::new(Trace::new(printed)));
         Arc::new(World { chance, state: Mutex::default(), trace })
     }
 

@@ -30,10 +30,10 @@ use crate::model::Model;
 use crate::promise::{Broken, Checked, Promise};
 use crate::trace::Trace;
 
-pub use audit::Receipts;
+pub use audit::ReceiptAudit;
 pub use sweeping::Permit;
 
-pub struct Live {
+pub struct SimOwner {
     embedded: Embedded,
     registry: Arc<EmbeddedRegistry>,
 }
@@ -46,14 +46,14 @@ struct Doubt {
 
 /// What a run has seen.
 #[derive(Clone, Debug, Default)]
-pub struct Counts {
+pub struct SimCounts {
     pub steps: u64,
     pub reclaims: u64,
     pub faults: BTreeMap<&'static str, u64>,
 }
 
 /// What a ground is made of.
-pub struct GroundParts {
+pub struct SimSystemParts {
     pub time: Time,
     /// What the store takes for its clock.
     pub clock: Arc<dyn Clock>,
@@ -67,17 +67,17 @@ pub struct GroundParts {
     pub printed: bool,
 }
 
-pub struct Ground {
+pub struct SimSystem {
     pub model: Model,
     pub trace: Trace,
-    pub counts: Counts,
+    pub counts: SimCounts,
     /// The disk under the store.
     pub disk: Disk,
     /// Handles of living owners, by incarnation: they must know when they are lost.
     pub handles: BTreeMap<u64, Weak<Owner>>,
-    parts: GroundParts,
+    parts: SimSystemParts,
     system: SystemId,
-    live: Option<Live>,
+    live: Option<SimOwner>,
     doubt: Option<Doubt>,
     broken: Option<(u64, Broken)>,
     /// Whether the store's wall clock was set while it was away: ages across it mean nothing.
@@ -90,13 +90,13 @@ pub fn system() -> SystemId {
     SystemId::new(Kind::Registry, "sim").expect("it is a valid name")
 }
 
-impl Ground {
+impl SimSystem {
     /// An empty, open store.
-    pub fn new(parts: GroundParts) -> Self {
-        let mut ground = Ground {
+    pub fn new(parts: SimSystemParts) -> Self {
+        let mut ground = SimSystem {
             model: Model::new(parts.threshold_ms),
             trace: Trace::new(parts.printed),
-            counts: Counts::default(),
+            counts: SimCounts::default(),
             disk: Disk::new(parts.plant.bug() == Some(Bug::AcknowledgedBeforeDurable)),
             handles: BTreeMap::new(),
             parts,
@@ -192,7 +192,7 @@ impl Ground {
         }
     }
 
-    fn open_store(&self) -> Result<Live> {
+    fn open_store(&self) -> Result<SimOwner> {
         let disk = self.disk.clone();
         let options = Options {
             cache_bytes: 1 << 20,
@@ -202,7 +202,7 @@ impl Ground {
         let embedded = Embedded::with_backend(options, move || disk.handle())?;
         let threshold = Duration::from_millis(self.parts.threshold_ms);
         let registry = embedded.registry(self.system.clone(), threshold)?;
-        let live = Live { embedded, registry };
+        let live = SimOwner { embedded, registry };
         self.parts.plant.waive_grace(&live.embedded, &self.system);
         Ok(live)
     }
@@ -211,9 +211,9 @@ impl Ground {
     /// what was answered, for what only the store can know (numbers that it gave out).
     fn act<T, P>(
         &mut self,
-        real: impl FnOnce(&Live) -> Result<T>,
+        real: impl FnOnce(&SimOwner) -> Result<T>,
         predict: impl FnOnce(&mut Model, Option<&T>) -> P + Send + 'static,
-        check: impl FnOnce(&mut Ground, &Result<T>, P) -> Checked,
+        check: impl FnOnce(&mut SimSystem, &Result<T>, P) -> Checked,
     ) -> Result<T> {
         let Some(live) = self.live.take() else { return Err(away()) };
         self.counts.steps += 1;
@@ -254,23 +254,23 @@ impl Ground {
     }
 
     /// A call that changes nothing and needs no prediction.
-    fn read<T>(&mut self, real: impl FnOnce(&Live) -> Result<T>) -> Result<T> {
+    fn read<T>(&mut self, real: impl FnOnce(&SimOwner) -> Result<T>) -> Result<T> {
         self.act(real, |_, _| (), |_, _, ()| Ok(()))
     }
 
     /// Compares what is there; with the receipts, when it is worth the time.
-    pub fn audit(&mut self, receipts: Receipts) {
+    pub fn audit(&mut self, receipts: ReceiptAudit) {
         let Some(live) = self.live.take() else { return };
         let checked = self.compare_state(&live, &self.model).and_then(|()| match receipts {
-            Receipts::Compared => self.compare_receipts(&live, &self.model),
-            Receipts::Skipped => Ok(()),
+            ReceiptAudit::Compared => self.compare_receipts(&live, &self.model),
+            ReceiptAudit::Skipped => Ok(()),
         });
         self.live = Some(live);
         self.check(checked);
     }
 
     /// Which of the candidates the store is.
-    fn resolve(&mut self, live: &Live, reopened: bool) -> Checked {
+    fn resolve(&mut self, live: &SimOwner, reopened: bool) -> Checked {
         let Some(doubt) = self.doubt.take() else {
             let mut model = self.model.clone();
             model.back_at = if reopened { self.now() } else { model.back_at };

@@ -19,9 +19,9 @@ use std::collections::BTreeMap;
 use crate::disk::Keep;
 use crate::jobs::actors::Cast;
 use crate::jobs::bug::JobBug;
-use crate::jobs::ground::{Ground, TTL_MS};
+use crate::jobs::ground::{JobSimSystem, TTL_MS};
 use crate::jobs::model::ModelPlace;
-use crate::promise::{Checked, Failure, Promise, holds};
+use crate::promise::{BrokenPromise, Checked, Promise, holds};
 
 /// What a run of jobs is called.
 pub const SCENARIO: &str = "jobs";
@@ -31,26 +31,33 @@ const STEPS: u64 = 700;
 
 /// A run in which no promise was broken.
 #[derive(Clone, Debug)]
-pub struct Done {
+pub struct JobRunReport {
     /// How often each kind of thing was done.
     pub counts: BTreeMap<&'static str, u64>,
     /// A hash of its trace, and how many lines it has.
     pub digest: (u64, u64),
 }
 
-pub fn run(seed: u64, bug: Option<JobBug>, printed: bool) -> Result<Done, Box<Failure>> {
-    let mut ground = Ground::new(seed, bug, printed);
+pub fn run(
+    seed: u64,
+    bug: Option<JobBug>,
+    printed: bool,
+) -> Result<JobRunReport, Box<BrokenPromise>> {
+    let mut ground = JobSimSystem::new(seed, bug, printed);
     let broken = match perform(&mut ground) {
         Ok(()) => {
-            return Ok(Done { counts: ground.counts.clone(), digest: ground.trace.digest() });
+            return Ok(JobRunReport {
+                counts: ground.counts.clone(),
+                digest: ground.trace.digest(),
+            });
         }
         Err(broken) => broken,
     };
     let (at_ms, tail) = (ground.at_ms(), ground.trace.tail());
-    Err(Box::new(Failure { seed, scenario: SCENARIO, at_ms, broken, tail }))
+    Err(Box::new(BrokenPromise { seed, scenario: SCENARIO, at_ms, broken, tail }))
 }
 
-fn perform(ground: &mut Ground) -> Checked {
+fn perform(ground: &mut JobSimSystem) -> Checked {
     let mut cast = Cast::new();
     for step in 0..STEPS {
         let span_ms = ground.chance.between(1, 600);
@@ -69,7 +76,7 @@ fn perform(ground: &mut Ground) -> Checked {
 }
 
 /// Every job was completed, is a dead letter, or was dropped as it asked.
-fn all_came_right(ground: &mut Ground) -> Checked {
+fn all_came_right(ground: &mut JobSimSystem) -> Checked {
     ground.compare()?;
     for (id, job) in &ground.model.jobs {
         let left = matches!(job.place, ModelPlace::Queued | ModelPlace::InFlight { .. });

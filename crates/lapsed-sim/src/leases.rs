@@ -19,11 +19,11 @@ use lapsed_core::{Kind, SystemId};
 use lapsed_object::{LeasesLayout, ObjectConfig, ObjectStore};
 
 use crate::executor::{Executor, ProcessClock, World};
-use crate::leases::actors::{Actor, Notes, TTL};
-use crate::leases::bucket::{Bucket, Weather};
+use crate::leases::actors::{Actor, LeaseLog, TTL};
+use crate::leases::bucket::{BucketFaults, SimBucket};
 use crate::leases::bug::LeaseBug;
-use crate::leases::check::{Ended, ended};
-use crate::promise::{Broken, Failure, Promise};
+use crate::leases::check::{LeaseEnd, ended};
+use crate::promise::{Broken, BrokenPromise, Promise};
 
 /// What a run of leases is called.
 pub const SCENARIO: &str = "leases";
@@ -36,17 +36,21 @@ const STORM: Duration = Duration::from_secs(150);
 
 /// A run in which no promise was broken.
 #[derive(Clone, Debug)]
-pub struct Done {
+pub struct LeaseRunReport {
     /// How often each kind of thing was done.
     pub counts: BTreeMap<&'static str, u64>,
     /// A hash of its trace, and how many lines it has.
     pub digest: (u64, u64),
 }
 
-pub fn run(seed: u64, bug: Option<LeaseBug>, printed: bool) -> Result<Done, Box<Failure>> {
+pub fn run(
+    seed: u64,
+    bug: Option<LeaseBug>,
+    printed: bool,
+) -> Result<LeaseRunReport, Box<BrokenPromise>> {
     let world = World::new(seed, printed);
-    let scene = Scene {
-        bucket: Bucket::new(&world, bug),
+    let scene = LeaseScene {
+        bucket: SimBucket::new(&world, bug),
         notes: Arc::default(),
         world: world.clone(),
         bug,
@@ -57,24 +61,24 @@ pub fn run(seed: u64, bug: Option<LeaseBug>, printed: bool) -> Result<Done, Box<
     match judged {
         Ok(()) => {
             let counts = scene.notes.lock().counts.clone();
-            Ok(Done { counts, digest: world.trace().digest() })
+            Ok(LeaseRunReport { counts, digest: world.trace().digest() })
         }
         Err(broken) => {
             let (at_ms, tail) = (world.now().as_millis() as u64, world.trace().tail());
-            Err(Box::new(Failure { seed, scenario: SCENARIO, at_ms, broken, tail }))
+            Err(Box::new(BrokenPromise { seed, scenario: SCENARIO, at_ms, broken, tail }))
         }
     }
 }
 
 /// What one run is made of.
-struct Scene {
+struct LeaseScene {
     world: Arc<World>,
-    bucket: Arc<Bucket>,
-    notes: Arc<Notes>,
+    bucket: Arc<SimBucket>,
+    notes: Arc<LeaseLog>,
     bug: Option<LeaseBug>,
 }
 
-impl Scene {
+impl LeaseScene {
     /// A process that has just begun: nothing in its caches, and a wall clock that may be off.
     fn actor(&self, number: usize) -> Actor {
         let off_ms = self.world.chance.between(0, 20_000) as i64 - 10_000;
@@ -126,10 +130,10 @@ impl Scene {
         let mut processes: Vec<usize> = (0..3).map(|_| self.begin()).collect();
         while self.world.now() < STORM {
             self.bucket.set_weather(match chance.between(0, 3) {
-                0 => Weather::default(),
-                1 => Weather { lost: 0.02, unanswered: 0.05, overloaded: 0.02 },
-                2 => Weather { lost: 0.0, unanswered: 0.2, overloaded: 0.0 },
-                _ => Weather { lost: 0.1, unanswered: 0.1, overloaded: 0.1 },
+                0 => BucketFaults::default(),
+                1 => BucketFaults { lost: 0.02, unanswered: 0.05, overloaded: 0.02 },
+                2 => BucketFaults { lost: 0.0, unanswered: 0.2, overloaded: 0.0 },
+                _ => BucketFaults { lost: 0.1, unanswered: 0.1, overloaded: 0.1 },
             });
             let which = chance.between(0, processes.len() as u64 - 1) as usize;
             match chance.between(0, 3) {
@@ -155,8 +159,8 @@ impl Scene {
     }
 
     /// Nothing goes wrong any more: what is over is cleared, and then everything is looked at.
-    fn calm(&self, executor: &mut Executor) -> Result<Ended, Broken> {
-        self.bucket.set_weather(Weather::default());
+    fn calm(&self, executor: &mut Executor) -> Result<LeaseEnd, Broken> {
+        self.bucket.set_weather(BucketFaults::default());
         let number = self.world.new_process();
         let (actor, end) = (self.actor(number), Arc::new(std::sync::Mutex::new(None)));
         let told = end.clone();

@@ -8,13 +8,13 @@ use clap::Parser;
 use lapsed_sim::availability::bug::AvailabilityBug;
 use lapsed_sim::availability::{self, SCENARIO as AVAILABILITY};
 use lapsed_sim::bug::Bug;
-use lapsed_sim::campaign::{Campaign, fresh_base};
+use lapsed_sim::campaign::{SeedCampaign, fresh_base};
 use lapsed_sim::jobs::bug::JobBug;
 use lapsed_sim::jobs::{self, SCENARIO as JOBS};
 use lapsed_sim::leases::bug::LeaseBug;
 use lapsed_sim::leases::{self, SCENARIO as LEASES};
-use lapsed_sim::promise::Failure;
-use lapsed_sim::run::Plan;
+use lapsed_sim::promise::BrokenPromise;
+use lapsed_sim::run::RunPlan;
 use lapsed_sim::scenario::{SCENARIOS, Scenario};
 
 /// Owners, sweepers and clients on the embedded store under a virtual clock, from one seed.
@@ -143,7 +143,7 @@ fn run(arguments: &Arguments, worlds: &Worlds) -> anyhow::Result<ExitCode> {
         (None, None) => arguments.seeds,
     };
     let limit = arguments.seconds.map(Duration::from_secs);
-    let (mut campaign, mut told) = (Campaign::new(), Instant::now());
+    let (mut campaign, mut told) = (SeedCampaign::new(), Instant::now());
     for seed in (from..).take(count.min(u64::MAX - from) as usize) {
         if limit.is_some_and(|limit| campaign.took() >= limit) {
             break;
@@ -162,16 +162,16 @@ fn run(arguments: &Arguments, worlds: &Worlds) -> anyhow::Result<ExitCode> {
 }
 
 fn run_seed(
-    campaign: &mut Campaign,
+    campaign: &mut SeedCampaign,
     arguments: &Arguments,
     worlds: &Worlds,
     seed: u64,
-) -> Result<(), Box<Failure>> {
+) -> Result<(), Box<BrokenPromise>> {
     let planted = arguments.bug;
     if let Some(scenario) = worlds.registry {
         let bug = planted.and_then(|bug| bug.registry);
-        let plan = Plan { printed: arguments.trace, bug, ..Plan::of_seed(seed) };
-        campaign.run(Plan { scenario: scenario.unwrap_or(plan.scenario), ..plan })?;
+        let plan = RunPlan { printed: arguments.trace, bug, ..RunPlan::of_seed(seed) };
+        campaign.run(RunPlan { scenario: scenario.unwrap_or(plan.scenario), ..plan })?;
     }
     if worlds.jobs {
         let bug = planted.and_then(|bug| bug.jobs);

@@ -15,17 +15,17 @@ use lapsed_core::owner::{Claim, Ending};
 
 pub use entries::Put;
 pub use reclaim::{Heads, Predicted, Reclaimed};
-pub use terms::Term;
+pub use terms::ModelTerm;
 
 #[derive(Clone, Debug)]
-pub struct Life {
+pub struct ModelIncarnation {
     pub name: Name,
     /// How long a beat lasts.
     pub ttl_ms: u64,
     /// When its last beat reached the store.
     pub beat_at: u64,
     /// How and when it ended.
-    pub ended: Option<End>,
+    pub ended: Option<ModelEnd>,
     /// Whether it was ever answered `Lost`.
     pub told: bool,
     /// A write that was undone, or cut off, may or may not have ended it: the store's word decides.
@@ -34,7 +34,7 @@ pub struct Life {
 
 /// The end of a life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct End {
+pub struct ModelEnd {
     pub ending: Ending,
     pub at: u64,
     /// Whether it must survive a crash.
@@ -52,7 +52,7 @@ pub struct Held {
 
 /// A receipt that must be there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Taken {
+pub struct ModelReclaim {
     pub key: Name,
     pub life: u64,
     pub owner: Name,
@@ -67,7 +67,7 @@ pub struct Taken {
 
 /// Whom a claim means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Meant {
+pub enum ModelClaim {
     Life(u64),
     /// A name never seen.
     Nobody,
@@ -82,10 +82,10 @@ pub struct Model {
     /// Since when the store has been serving.
     pub back_at: u64,
     /// Lives that are remembered.
-    pub lives: BTreeMap<u64, Life>,
+    pub lives: BTreeMap<u64, ModelIncarnation>,
     pub entries: BTreeMap<Name, Held>,
     /// Receipts that are kept.
-    pub receipts: BTreeMap<u64, Taken>,
+    pub receipts: BTreeMap<u64, ModelReclaim>,
     /// Every (key, life, registration) ever reclaimed.
     pub taken: BTreeSet<(Name, u64, u64)>,
     /// How many receipts each sweeper ever wrote.
@@ -101,7 +101,7 @@ pub struct Model {
     /// When owners were declared dead.
     pub deaths: Vec<u64>,
     /// What the term may be. More than one while a renewal is in doubt.
-    pub terms: Vec<Option<Term>>,
+    pub terms: Vec<Option<ModelTerm>>,
     last_life: u64,
     last_receipt: u64,
     last_registration: u64,
@@ -134,27 +134,27 @@ impl Model {
         self.last_life
     }
 
-    pub fn meant(&self, claim: &Claim) -> Meant {
-        let named = |(_, life): &(&u64, &Life)| life.name == claim.owner;
+    pub fn meant(&self, claim: &Claim) -> ModelClaim {
+        let named = |(_, life): &(&u64, &ModelIncarnation)| life.name == claim.owner;
         let newest = self.lives.iter().rev().find(named);
         match (claim.incarnation, newest) {
-            (None, Some((life, _))) => Meant::Life(*life),
-            (None, None) => Meant::Nobody,
+            (None, Some((life, _))) => ModelClaim::Life(*life),
+            (None, None) => ModelClaim::Nobody,
             (Some(i), _) if self.lives.get(&i.0).is_some_and(|l| l.name == claim.owner) => {
-                Meant::Life(i.0)
+                ModelClaim::Life(i.0)
             }
-            (Some(_), _) => Meant::Stranger,
+            (Some(_), _) => ModelClaim::Stranger,
         }
     }
 
     /// When that life is over: a TTL after its last beat, and never before it had a whole one since
     /// the store was back.
-    pub fn due(&self, life: &Life) -> u64 {
+    pub fn due(&self, life: &ModelIncarnation) -> u64 {
         life.beat_at.max(self.back_at) + life.ttl_ms
     }
 
     /// Whether that life is past its time and has not been declared dead.
-    pub fn is_overdue(&self, life: &Life, now: u64) -> bool {
+    pub fn is_overdue(&self, life: &ModelIncarnation, now: u64) -> bool {
         life.ended.is_none() && self.due(life) <= now
     }
 
@@ -173,7 +173,14 @@ impl Model {
         let number = given.unwrap_or(self.last_life + 1);
         self.last_life = self.last_life.max(number);
         let name = name.clone();
-        let life = Life { name, ttl_ms, beat_at: now, ended: None, told: false, uncertain: false };
+        let life = ModelIncarnation {
+            name,
+            ttl_ms,
+            beat_at: now,
+            ended: None,
+            told: false,
+            uncertain: false,
+        };
         self.lives.insert(number, life);
         number
     }
@@ -181,9 +188,11 @@ impl Model {
     /// A beat: the life that is alive now, and whether it was begun; or nobody, when it is lost.
     pub fn beat(&mut self, claim: &Claim, now: u64, given: Option<u64>) -> Option<(u64, bool)> {
         match self.meant(claim) {
-            Meant::Nobody => Some((self.start(&claim.owner, self.threshold_ms, now, given), true)),
-            Meant::Stranger => None,
-            Meant::Life(number) => {
+            ModelClaim::Nobody => {
+                Some((self.start(&claim.owner, self.threshold_ms, now, given), true))
+            }
+            ModelClaim::Stranger => None,
+            ModelClaim::Life(number) => {
                 let life = self.lives.get_mut(&number)?;
                 if life.ended.is_some() {
                     life.told = true;
@@ -197,7 +206,7 @@ impl Model {
 
     /// A graceful end: which life, unless it is lost.
     pub fn retire(&mut self, claim: &Claim, now: u64) -> Option<u64> {
-        let Meant::Life(number) = self.meant(claim) else { return None };
+        let ModelClaim::Life(number) = self.meant(claim) else { return None };
         let life = self.lives.get_mut(&number)?;
         match &mut life.ended {
             Some(end) => {
@@ -205,7 +214,7 @@ impl Model {
                 None
             }
             none => {
-                *none = Some(End { ending: Ending::Retired, at: now, durable: true });
+                *none = Some(ModelEnd { ending: Ending::Retired, at: now, durable: true });
                 Some(number)
             }
         }
@@ -218,7 +227,7 @@ impl Model {
         match &mut life.ended {
             Some(end) => end.durable |= durable,
             none => {
-                *none = Some(End { ending: Ending::Dead, at: now, durable });
+                *none = Some(ModelEnd { ending: Ending::Dead, at: now, durable });
                 self.deaths.push(now);
             }
         }

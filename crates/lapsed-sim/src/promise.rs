@@ -77,7 +77,7 @@ pub fn holds(holds: bool, promise: Promise, what: impl FnOnce() -> String) -> Ch
 
 /// A run that failed, with all that is needed to run it again.
 #[derive(Clone, Debug)]
-pub struct Failure {
+pub struct BrokenPromise {
     pub seed: u64,
     pub scenario: &'static str,
     pub at_ms: u64,
@@ -86,9 +86,9 @@ pub struct Failure {
     pub tail: Vec<String>,
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for BrokenPromise {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Failure { seed, scenario, at_ms, broken, tail } = self;
+        let BrokenPromise { seed, scenario, at_ms, broken, tail } = self;
         for line in tail {
             writeln!(f, "  {line}")?;
         }

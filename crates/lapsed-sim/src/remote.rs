@@ -29,7 +29,7 @@ use crate::watch::Watch;
 use crate::wire::Wire;
 
 /// The store over a wire.
-pub struct Remote {
+pub struct SimRemote {
     wire: Wire,
     system: SystemId,
     threshold: Duration,
@@ -39,11 +39,11 @@ pub struct Remote {
     pub campaign_took_ms: Arc<AtomicU64>,
 }
 
-impl Remote {
+impl SimRemote {
     /// The store as seen over `wire`.
     pub fn new(wire: Wire, threshold: Duration, watch: Watch) -> Arc<Self> {
         let watch = Mutex::new(watch);
-        Arc::new(Remote {
+        Arc::new(SimRemote {
             wire,
             system: system(),
             threshold,
@@ -77,7 +77,7 @@ fn yardstick() -> &'static EmbeddedRegistry {
 }
 
 #[async_trait]
-impl OwnerStore for Remote {
+impl OwnerStore for SimRemote {
     async fn start(&self, owner: &Name, ttl_ms: u64) -> Result<Beat> {
         let owner = owner.clone();
         self.wire.call("start", move |ground, who| ground.start(who, &owner, ttl_ms)).await
@@ -104,7 +104,7 @@ impl OwnerStore for Remote {
 }
 
 #[async_trait]
-impl RegistryStore for Remote {
+impl RegistryStore for SimRemote {
     async fn register(
         &self,
         claim: &Claim,
@@ -112,7 +112,7 @@ impl RegistryStore for Remote {
         take: TakePolicy,
     ) -> Result<RegisterAnswer> {
         let (claim, keys) = (claim.clone(), keys.to_vec());
-        let op = move |ground: &mut crate::ground::Ground, who: &str| {
+        let op = move |ground: &mut crate::ground::SimSystem, who: &str| {
             ground.register(who, &claim, &keys, take)
         };
         self.wire.call("register", op).await
@@ -135,7 +135,7 @@ impl RegistryStore for Remote {
         limit: usize,
     ) -> Result<Vec<Name>> {
         let (claim, after) = (claim.clone(), after.cloned());
-        let op = move |ground: &mut crate::ground::Ground, _: &str| {
+        let op = move |ground: &mut crate::ground::SimSystem, _: &str| {
             ground.entries(&claim, after.as_ref(), limit)
         };
         self.wire.call("entries", op).await
@@ -152,7 +152,7 @@ impl RegistryStore for Remote {
 }
 
 #[async_trait]
-impl Sweep for Remote {
+impl Sweep for SimRemote {
     fn system(&self) -> &SystemId {
         &self.system
     }
@@ -198,7 +198,7 @@ impl Sweep for Remote {
 }
 
 #[async_trait]
-impl Store for Remote {
+impl Store for SimRemote {
     async fn info(&self) -> Result<StoreInfo> {
         self.wire.call("info", |ground, _| ground.info()).await
     }

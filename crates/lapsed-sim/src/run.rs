@@ -8,13 +8,13 @@ use lapsed_core::sweep::brake::BrakeSetting;
 
 use crate::actors::{chaos, client, owner, sweeper};
 use crate::bug::{Bug, Plant};
-use crate::chance::Chance;
-use crate::clock::{Process, SimClock, Time};
-use crate::ground::{Counts, Ground, GroundParts, Receipts};
-use crate::promise::{Broken, Checked, Failure, Promise, holds};
+use crate::chance::SimRandom;
+use crate::clock::{ProcessTime, SimClock, Time};
+use crate::ground::{ReceiptAudit, SimCounts, SimSystem, SimSystemParts};
+use crate::promise::{Broken, BrokenPromise, Checked, Promise, holds};
 use crate::scenario::Scenario;
 use crate::scene::{EVERY_MS, JITTER, Scene, THRESHOLD_MS};
-use crate::world::{Weather, World};
+use crate::world::{NetworkFaults, SimWorld};
 
 /// How long everything may take to come right once nothing goes wrong any more: those who stopped
 /// just then are due a threshold later; a sweeper that saw the store away waits for another, and for
@@ -24,7 +24,7 @@ const SETTLE_MS: u64 = 3 * THRESHOLD_MS + 12 * EVERY_MS;
 const AUDIT_MS: (u64, u64) = (2_000, 6_000);
 
 #[derive(Clone, Copy, Debug)]
-pub struct Plan {
+pub struct RunPlan {
     /// Everything follows from it.
     pub seed: u64,
     /// What the run is like.
@@ -34,22 +34,22 @@ pub struct Plan {
     pub printed: bool,
 }
 
-impl Plan {
+impl RunPlan {
     /// The run of that seed.
     pub fn of_seed(seed: u64) -> Self {
-        Plan { seed, scenario: Scenario::of_seed(seed), bug: None, printed: false }
+        RunPlan { seed, scenario: Scenario::of_seed(seed), bug: None, printed: false }
     }
 }
 
 /// A run in which no promise was broken.
 #[derive(Clone, Debug)]
-pub struct Done {
-    pub counts: Counts,
+pub struct RunReport {
+    pub counts: SimCounts,
     /// A hash of its trace, and how many lines it has.
     pub digest: (u64, u64),
 }
 
-pub fn run(plan: Plan) -> Result<Done, Box<Failure>> {
+pub fn run(plan: RunPlan) -> Result<RunReport, Box<BrokenPromise>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
@@ -58,7 +58,7 @@ pub fn run(plan: Plan) -> Result<Done, Box<Failure>> {
     runtime.block_on(play(plan))
 }
 
-async fn play(plan: Plan) -> Result<Done, Box<Failure>> {
+async fn play(plan: RunPlan) -> Result<RunReport, Box<BrokenPromise>> {
     let scene = set(plan);
     tokio::select! {
         biased;
@@ -67,17 +67,17 @@ async fn play(plan: Plan) -> Result<Done, Box<Failure>> {
     }
     let ground = scene.world.ground();
     let Some((at_ms, broken)) = ground.broken().cloned() else {
-        return Ok(Done { counts: ground.counts.clone(), digest: ground.trace.digest() });
+        return Ok(RunReport { counts: ground.counts.clone(), digest: ground.trace.digest() });
     };
     let (seed, scenario, tail) = (plan.seed, plan.scenario.name, ground.trace.tail());
-    Err(Box::new(Failure { seed, scenario, at_ms, broken, tail }))
+    Err(Box::new(BrokenPromise { seed, scenario, at_ms, broken, tail }))
 }
 
-fn set(plan: Plan) -> Arc<Scene> {
-    let (time, chance, plant) = (Time::begin(), Chance::new(plan.seed), Plant::new(plan.bug));
-    let host = Process::new("store", time, 0);
+fn set(plan: RunPlan) -> Arc<Scene> {
+    let (time, chance, plant) = (Time::begin(), SimRandom::new(plan.seed), Plant::new(plan.bug));
+    let host = ProcessTime::new("store", time, 0);
     let interval_ms = (EVERY_MS as f64 * (1.0 + JITTER)) as u64 + 1;
-    let ground = Ground::new(GroundParts {
+    let ground = SimSystem::new(SimSystemParts {
         time,
         clock: plant.clock(SimClock::shared(&host, &chance)),
         plant: plant.clone(),
@@ -85,7 +85,7 @@ fn set(plan: Plan) -> Arc<Scene> {
         lag_max_ms: plan.scenario.strict_lag.then_some(interval_ms),
         printed: plan.printed,
     });
-    let world = World::new(time, chance, plant, ground);
+    let world = SimWorld::new(time, chance, plant, ground);
     Scene::new(world, plan.scenario, host)
 }
 
@@ -109,7 +109,7 @@ async fn perform(scene: &Arc<Scene>) {
     scene.world.check(all_reclaimed(scene));
     dismiss(scene).await;
     scene.world.check(all_counted(scene));
-    scene.world.ground().audit(Receipts::Compared);
+    scene.world.ground().audit(ReceiptAudit::Compared);
 }
 
 /// Compares everything, now and then.
@@ -117,7 +117,7 @@ async fn audit(scene: Arc<Scene>) {
     loop {
         scene.wait(AUDIT_MS.0, AUDIT_MS.1).await;
         let _ = scene.world.carry_out(&scene.host, |ground| {
-            ground.audit(Receipts::Skipped);
+            ground.audit(ReceiptAudit::Skipped);
             Ok(())
         });
     }
@@ -125,10 +125,10 @@ async fn audit(scene: Arc<Scene>) {
 
 /// From now on nothing goes wrong.
 fn calm_down(scene: &Scene) {
-    scene.world.set_weather(Weather::CALM);
+    scene.world.set_weather(NetworkFaults::CALM);
     chaos::open(scene);
     scene.world.ground().disk.set_fuse(None);
-    let auto = |ground: &mut Ground| ground.set_brake("operator", BrakeSetting::Auto);
+    let auto = |ground: &mut SimSystem| ground.set_brake("operator", BrakeSetting::Auto);
     let _ = scene.world.carry_out(&scene.host, auto);
     scene.owners().iter().for_each(|member| member.process.set_cut(false));
     scene.sweepers().values().for_each(|sweeper| sweeper.process.set_cut(false));

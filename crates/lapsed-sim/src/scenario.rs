@@ -2,8 +2,8 @@
 
 use lapsed_core::sweep::policy::SweepMode;
 
-use crate::actors::chaos::Deed;
-use crate::actors::chaos::Deed::*;
+use crate::actors::chaos::ChaosAction;
+use crate::actors::chaos::ChaosAction::*;
 
 /// One kind of run.
 #[derive(Clone, Copy, Debug)]
@@ -26,7 +26,7 @@ pub struct Scenario {
     /// Whether receipts and the ended are forgotten soon.
     pub forgetful: bool,
     /// What goes wrong, and how often.
-    pub deeds: &'static [(Deed, u64)],
+    pub deeds: &'static [(ChaosAction, u64)],
     /// From one deed to the next, in milliseconds.
     pub deeds_every_ms: (u64, u64),
     /// How long things go wrong, in milliseconds.

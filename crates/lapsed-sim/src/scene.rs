@@ -11,12 +11,12 @@ use lapsed_core::sweep::policy::SweepMode;
 use tokio::task::JoinHandle;
 
 use crate::actors::sweeper::Crewed;
-use crate::clock::{Process, SimClock};
-use crate::remote::Remote;
+use crate::clock::{ProcessTime, SimClock};
+use crate::remote::SimRemote;
 use crate::scenario::{Scenario, WireFaults};
 use crate::watch::Watch;
 use crate::wire::Wire;
-use crate::world::World;
+use crate::world::SimWorld;
 
 /// How long silence must last before it means death.
 pub const THRESHOLD_MS: u64 = 10_000;
@@ -29,7 +29,7 @@ pub const JITTER: f64 = 0.2;
 pub struct Member {
     /// Its name: others may have had it before.
     pub name: Name,
-    pub process: Arc<Process>,
+    pub process: Arc<ProcessTime>,
     /// Whether it was asked to leave.
     pub leaving: Arc<AtomicBool>,
     pub task: JoinHandle<()>,
@@ -37,10 +37,10 @@ pub struct Member {
 
 /// A run under way.
 pub struct Scene {
-    pub world: Arc<World>,
+    pub world: Arc<SimWorld>,
     /// What it is like.
     pub scenario: &'static Scenario,
-    pub host: Arc<Process>,
+    pub host: Arc<ProcessTime>,
     owners: Mutex<Vec<Member>>,
     sweepers: Mutex<BTreeMap<String, Crewed>>,
     quiet: AtomicBool,
@@ -49,7 +49,11 @@ pub struct Scene {
 
 impl Scene {
     /// Nobody takes part yet.
-    pub fn new(world: Arc<World>, scenario: &'static Scenario, host: Arc<Process>) -> Arc<Self> {
+    pub fn new(
+        world: Arc<SimWorld>,
+        scenario: &'static Scenario,
+        host: Arc<ProcessTime>,
+    ) -> Arc<Self> {
         Arc::new(Scene {
             world,
             scenario,
@@ -90,31 +94,31 @@ impl Scene {
     }
 
     /// A process with a wall clock of its own.
-    pub fn process(&self, name: &str) -> Arc<Process> {
+    pub fn process(&self, name: &str) -> Arc<ProcessTime> {
         let skew_ms = self.world.chance.between(0, 60_000) as i64 - 30_000;
-        Process::new(name, self.world.time, skew_ms)
+        ProcessTime::new(name, self.world.time, skew_ms)
     }
 
     /// The clocks of a process.
-    pub fn clock(&self, process: &Arc<Process>) -> Arc<dyn Clock> {
+    pub fn clock(&self, process: &Arc<ProcessTime>) -> Arc<dyn Clock> {
         SimClock::shared(process, &self.world.chance)
     }
 
     /// The store, as that process sees it.
-    pub fn remote(&self, process: &Arc<Process>) -> Arc<Remote> {
+    pub fn remote(&self, process: &Arc<ProcessTime>) -> Arc<SimRemote> {
         self.remote_for(process, SweepMode::Idempotent, usize::MAX)
     }
 
     /// The same for a sweeper.
     pub fn remote_for(
         &self,
-        process: &Arc<Process>,
+        process: &Arc<ProcessTime>,
         mode: SweepMode,
         batch_max: usize,
-    ) -> Arc<Remote> {
+    ) -> Arc<SimRemote> {
         let wire = Wire { world: self.world.clone(), process: process.clone() };
         let watch = Watch::new(mode, batch_max, THRESHOLD_MS);
-        Remote::new(wire, Duration::from_millis(THRESHOLD_MS), watch)
+        SimRemote::new(wire, Duration::from_millis(THRESHOLD_MS), watch)
     }
 
     /// One of the keys.

@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use lapsed_core::{Error, Result};
 
-use crate::clock::Process;
-use crate::ground::Ground;
-use crate::world::World;
+use crate::clock::ProcessTime;
+use crate::ground::SimSystem;
+use crate::world::SimWorld;
 
 /// The wire of one process.
 #[derive(Clone)]
 pub struct Wire {
     /// What it leads to.
-    pub world: Arc<World>,
-    pub process: Arc<Process>,
+    pub world: Arc<SimWorld>,
+    pub process: Arc<ProcessTime>,
 }
 
 /// What happens to one call.
@@ -33,7 +33,7 @@ impl Wire {
     pub async fn call<T: Send + 'static>(
         &self,
         what: &'static str,
-        op: impl FnOnce(&mut Ground, &str) -> Result<T> + Send + 'static,
+        op: impl FnOnce(&mut SimSystem, &str) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         self.process.running().await;
         let fate = self.fate(what);
@@ -52,7 +52,7 @@ impl Wire {
     async fn carried_out<T: Send + 'static>(
         &self,
         fate: Fate,
-        op: impl FnOnce(&mut Ground, &str) -> Result<T> + Send + 'static,
+        op: impl FnOnce(&mut SimSystem, &str) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let (world, process) = (self.world.clone(), self.process.clone());
         let carry = move || {

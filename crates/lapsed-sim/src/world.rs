@@ -9,14 +9,14 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use crate::bug::{Bug, Plant};
-use crate::chance::Chance;
-use crate::clock::{Process, Time};
-use crate::ground::Ground;
+use crate::chance::SimRandom;
+use crate::clock::{ProcessTime, Time};
+use crate::ground::SimSystem;
 use crate::promise::{Broken, Checked, Promise};
 
 /// What can happen to a call on its way, each by its odds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Weather {
+pub struct NetworkFaults {
     /// The request is lost: never carried out.
     pub request_lost: f64,
     /// The answer is lost: carried out, and nobody is told.
@@ -31,9 +31,9 @@ pub struct Weather {
     pub silence: f64,
 }
 
-impl Weather {
+impl NetworkFaults {
     /// Everything arrives at once.
-    pub const CALM: Weather = Weather {
+    pub const CALM: NetworkFaults = NetworkFaults {
         request_lost: 0.0,
         answer_lost: 0.0,
         request_late: 0.0,
@@ -44,24 +44,24 @@ impl Weather {
 }
 
 /// What a run shares.
-pub struct World {
+pub struct SimWorld {
     pub time: Time,
-    pub chance: Chance,
+    pub chance: SimRandom,
     plant: Arc<Plant>,
-    ground: Mutex<Ground>,
-    weather: Mutex<Weather>,
+    ground: Mutex<SimSystem>,
+    weather: Mutex<NetworkFaults>,
     failed: Notify,
 }
 
-impl World {
+impl SimWorld {
     /// A world around `ground`.
-    pub fn new(time: Time, chance: Chance, plant: Arc<Plant>, ground: Ground) -> Arc<Self> {
-        Arc::new(World {
+    pub fn new(time: Time, chance: SimRandom, plant: Arc<Plant>, ground: SimSystem) -> Arc<Self> {
+        Arc::new(SimWorld {
             time,
             chance,
             plant,
             ground: Mutex::new(ground),
-            weather: Mutex::new(Weather::CALM),
+            weather: Mutex::new(NetworkFaults::CALM),
             failed: Notify::new(),
         })
     }
@@ -72,23 +72,23 @@ impl World {
     }
 
     /// The store's side. Never held across a wait.
-    pub fn ground(&self) -> MutexGuard<'_, Ground> {
+    pub fn ground(&self) -> MutexGuard<'_, SimSystem> {
         self.ground.lock().expect("what panics on the ground is caught there")
     }
 
-    pub fn weather(&self) -> Weather {
+    pub fn weather(&self) -> NetworkFaults {
         *self.weather.lock().expect("nobody panics while holding the weather")
     }
 
-    pub fn set_weather(&self, weather: Weather) {
+    pub fn set_weather(&self, weather: NetworkFaults) {
         *self.weather.lock().expect("nobody panics while holding the weather") = weather;
     }
 
     /// Does something on the ground on behalf of `process`.
     pub fn carry_out<T>(
         &self,
-        process: &Process,
-        op: impl FnOnce(&mut Ground) -> Result<T>,
+        process: &ProcessTime,
+        op: impl FnOnce(&mut SimSystem) -> Result<T>,
     ) -> Result<T> {
         self.plant.note_caller(process.skew_ms());
         let mut ground = self.ground();

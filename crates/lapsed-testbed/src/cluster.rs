@@ -9,13 +9,13 @@ use std::time::Duration;
 pub use slot::{SLOTS, slot_of};
 
 use crate::server::field_of;
-use crate::{Engine, Error, PortChoice, Result, Server, ServerOptions, until};
+use crate::{Engine, PortChoice, RedisServer, ServerOptions, TestbedError, TestbedResult, until};
 
 /// How long the nodes may take to agree on something.
 const AGREE_LIMIT: Duration = Duration::from_secs(30);
 
 pub struct Cluster {
-    nodes: Vec<Server>,
+    nodes: Vec<RedisServer>,
     /// The name by which the cluster knows the node of the same index.
     ids: Vec<String>,
 }
@@ -23,22 +23,22 @@ pub struct Cluster {
 impl Cluster {
     /// As many masters, each with its share of the slots; waits until every one finds the cluster
     /// complete.
-    pub fn start(engine: Engine, masters: usize) -> Result<Self> {
+    pub fn start(engine: Engine, masters: usize) -> TestbedResult<Self> {
         Self::start_with(&ServerOptions::new(engine), masters)
     }
 
     /// The same, each node with these options; `port` must be [`PortChoice::Free`].
-    pub fn start_with(options: &ServerOptions, masters: usize) -> Result<Self> {
+    pub fn start_with(options: &ServerOptions, masters: usize) -> TestbedResult<Self> {
         if masters == 0 || options.port != PortChoice::Free {
-            return Err(Error::new("a cluster needs a node and free ports"));
+            return Err(TestbedError::new("a cluster needs a node and free ports"));
         }
         let node = |_| {
             let options = options.clone().extra("cluster-enabled", "yes");
             options.extra("cluster-announce-ip", "127.0.0.1").start()
         };
-        let nodes = (0..masters).map(node).collect::<Result<Vec<_>>>()?;
-        let id = |node: &Server| node.command(&["CLUSTER", "MYID"]);
-        let ids = nodes.iter().map(id).collect::<Result<_>>()?;
+        let nodes = (0..masters).map(node).collect::<TestbedResult<Vec<_>>>()?;
+        let id = |node: &RedisServer| node.command(&["CLUSTER", "MYID"]);
+        let ids = nodes.iter().map(id).collect::<TestbedResult<_>>()?;
         let cluster = Self { nodes, ids };
         cluster.introduce()?;
         cluster.wait_ok()?;
@@ -46,12 +46,12 @@ impl Cluster {
     }
 
     pub fn url(&self) -> String {
-        let address = |node: &Server| format!("127.0.0.1:{}", node.port());
+        let address = |node: &RedisServer| format!("127.0.0.1:{}", node.port());
         let addresses: Vec<String> = self.nodes.iter().map(address).collect();
         format!("redis+cluster://{}", addresses.join(","))
     }
 
-    pub fn nodes(&self) -> &[Server] {
+    pub fn nodes(&self) -> &[RedisServer] {
         &self.nodes
     }
 
@@ -61,13 +61,13 @@ impl Cluster {
     }
 
     /// The index of the node that holds `slot`, as the first node that answers sees it.
-    pub fn master_of_slot(&self, slot: u16) -> Result<usize> {
+    pub fn master_of_slot(&self, slot: u16) -> TestbedResult<usize> {
         let views = self.nodes.iter().filter(|node| node.pid().is_some());
-        let mut last = Error::new("no node runs");
+        let mut last = TestbedError::new("no node runs");
         for node in views {
             match self.master_seen_by(node, slot) {
                 Ok(Some(master)) => return Ok(master),
-                Ok(None) => last = Error::new(format!("nobody holds slot {slot}")),
+                Ok(None) => last = TestbedError::new(format!("nobody holds slot {slot}")),
                 Err(error) => last = error,
             }
         }
@@ -75,7 +75,7 @@ impl Cluster {
     }
 
     /// Waits until every node finds the cluster complete, with all its nodes known.
-    pub fn wait_ok(&self) -> Result<()> {
+    pub fn wait_ok(&self) -> TestbedResult<()> {
         let known = self.nodes.len().to_string();
         for node in &self.nodes {
             until("cluster_state:ok", AGREE_LIMIT, || {
@@ -90,7 +90,7 @@ impl Cluster {
     }
 
     /// Gives every node its slots and an epoch of its own, and makes them known to each other.
-    fn introduce(&self) -> Result<()> {
+    fn introduce(&self) -> TestbedResult<()> {
         for (nth, node) in self.nodes.iter().enumerate() {
             let share = share(nth, self.nodes.len());
             let (first, last) = (share.start().to_string(), share.end().to_string());
@@ -106,7 +106,7 @@ impl Cluster {
         Ok(())
     }
 
-    fn master_seen_by(&self, node: &Server, slot: u16) -> Result<Option<usize>> {
+    fn master_seen_by(&self, node: &RedisServer, slot: u16) -> TestbedResult<Option<usize>> {
         let view = node.command(&["CLUSTER", "NODES"])?;
         let holder = view.lines().find(|line| slot::listed(line, slot));
         let id = holder.and_then(|line| line.split(' ').next());

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::port::Port;
 use crate::process::Process;
-use crate::{Error, Result, paths, spawner, until};
+use crate::{TestbedError, TestbedResult, paths, spawner, until};
 
 const START_LIMIT: Duration = Duration::from_secs(60);
 const LOOK_LIMIT: Duration = Duration::from_secs(2);
@@ -36,8 +36,8 @@ pub struct Coordinator {
 
 impl Coordinator {
     /// Starts one on free ports with its data below `dir`, and waits until it answers.
-    pub fn start(engine: CoordinatorEngine, dir: &Path) -> Result<Self> {
-        let mut last = Error::new("no port tried");
+    pub fn start(engine: CoordinatorEngine, dir: &Path) -> TestbedResult<Self> {
+        let mut last = TestbedError::new("no port tried");
         for nth in 0..STARTS_MAX {
             let dir = dir.join(format!("{engine:?}-{nth}").to_lowercase());
             fs::create_dir_all(&dir)?;
@@ -57,18 +57,18 @@ impl Coordinator {
     }
 
     /// What it calls itself.
-    pub fn version(&self) -> Result<String> {
+    pub fn version(&self) -> TestbedResult<String> {
         let (question, mark) = match self.engine {
             CoordinatorEngine::Etcd => ("GET /version HTTP/1.0\r\n\r\n", "\"etcdserver\":\""),
             CoordinatorEngine::ZooKeeper => ("srvr", "Zookeeper version: "),
         };
         let said = self.ask(question)?;
         let version = said.split_once(mark).map(|(_, rest)| rest.split(['"', '-', ',']).next());
-        let unknown = || Error::new(format!("it does not tell its version: {said}"));
+        let unknown = || TestbedError::new(format!("it does not tell its version: {said}"));
         Ok(version.flatten().ok_or_else(unknown)?.to_owned())
     }
 
-    fn launch(&self) -> Result<()> {
+    fn launch(&self) -> TestbedResult<()> {
         let log_path = self.dir.join("server.log");
         let log = OpenOptions::new().create(true).append(true).open(&log_path)?;
         let mut command = match self.engine {
@@ -79,16 +79,16 @@ impl Coordinator {
         command.stdout(log.try_clone()?).stderr(log);
         self.process.start(command)?;
         let started = until("its first answer", START_LIMIT, || match self.process.ended()? {
-            Some(status) => Err(Error::new(format!("it ended with {status}"))),
+            Some(status) => Err(TestbedError::new(format!("it ended with {status}"))),
             None => Ok(self.answers().then_some(())),
         });
         started.map_err(|error| {
             let said = fs::read_to_string(&log_path).unwrap_or_default();
-            Error::new(format!("{:?} did not start: {error}\n{said}", self.engine))
+            TestbedError::new(format!("{:?} did not start: {error}\n{said}", self.engine))
         })
     }
 
-    fn etcd(&self) -> Result<Command> {
+    fn etcd(&self) -> TestbedResult<Command> {
         let url = |port: &Port| format!("http://127.0.0.1:{}", port.number());
         let (clients, peers) = (url(&self.client), url(&self.peers));
         let mut command = spawner::mortal(&paths::etcd()?)?;
@@ -100,7 +100,7 @@ impl Coordinator {
         Ok(command)
     }
 
-    fn zookeeper(&self) -> Result<Command> {
+    fn zookeeper(&self) -> TestbedResult<Command> {
         let config = self.dir.join("zoo.cfg");
         let text = format!(
             "dataDir={}\nclientPort={}\nclientPortAddress=127.0.0.1\nmaxClientCnxns=0\n\
@@ -125,7 +125,7 @@ impl Coordinator {
     }
 
     /// Says something on a connection of its own and reads until its end.
-    fn ask(&self, question: &str) -> Result<String> {
+    fn ask(&self, question: &str) -> TestbedResult<String> {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port()))?;
         stream.set_read_timeout(Some(LOOK_LIMIT))?;
         stream.write_all(question.as_bytes())?;

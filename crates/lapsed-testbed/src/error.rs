@@ -4,11 +4,11 @@ use std::{fmt, io};
 
 /// What went wrong, in words. `Debug` prints the same words, so that an `unwrap` in a test shows a
 /// server's log with its line breaks.
-pub struct Error(String);
+pub struct TestbedError(String);
 
-pub type Result<T> = std::result::Result<T, Error>;
+pub type TestbedResult<T> = std::result::Result<T, TestbedError>;
 
-impl Error {
+impl TestbedError {
     pub(crate) fn new(words: impl Into<String>) -> Self {
         Self(words.into())
     }
@@ -19,27 +19,27 @@ impl Error {
     }
 }
 
-impl fmt::Display for Error {
+impl fmt::Display for TestbedError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl fmt::Debug for Error {
+impl fmt::Debug for TestbedError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for TestbedError {}
 
-impl From<io::Error> for Error {
+impl From<io::Error> for TestbedError {
     fn from(error: io::Error) -> Self {
         Self(error.to_string())
     }
 }
 
-impl From<rustix::io::Errno> for Error {
+impl From<rustix::io::Errno> for TestbedError {
     fn from(error: rustix::io::Errno) -> Self {
         Self(error.to_string())
     }

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
-use crate::{Error, Result};
+use crate::{TestbedError, TestbedResult};
 
 /// The most bytes of a head: beyond it somebody speaks something else.
 const HEAD_BYTES_MAX: usize = 64 << 10;
@@ -20,17 +20,21 @@ pub(crate) struct Message {
 impl Message {
     /// Reads one; `None` if the other side closed before it began. `to_end`: without a length the
     /// body ends where the connection does.
-    pub(crate) fn read(input: &mut impl BufRead, to_end: bool) -> Result<Option<Message>> {
+    pub(crate) fn read(input: &mut impl BufRead, to_end: bool) -> TestbedResult<Option<Message>> {
         let mut message = Message::default();
         let mut size = 0;
         loop {
             let mut line = String::new();
             if input.read_line(&mut line)? == 0 {
-                return if size == 0 { Ok(None) } else { Err(Error::new("a head without end")) };
+                return if size == 0 {
+                    Ok(None)
+                } else {
+                    Err(TestbedError::new("a head without end"))
+                };
             }
             size += line.len();
             if size > HEAD_BYTES_MAX {
-                return Err(Error::new("the head is too long"));
+                return Err(TestbedError::new("the head is too long"));
             }
             let line = line.trim_end();
             if line.is_empty() {
@@ -47,12 +51,12 @@ impl Message {
         Ok(Some(message))
     }
 
-    fn read_body(&self, input: &mut impl BufRead, to_end: bool) -> Result<Vec<u8>> {
+    fn read_body(&self, input: &mut impl BufRead, to_end: bool) -> TestbedResult<Vec<u8>> {
         let mut body = Vec::new();
         if self.header("transfer-encoding").is_some_and(|v| v.eq_ignore_ascii_case("chunked")) {
             while read_chunk(input, &mut body)? {}
         } else if let Some(length) = self.header("content-length") {
-            let length = length.parse().map_err(|_| Error::new("not a length"))?;
+            let length = length.parse().map_err(|_| TestbedError::new("not a length"))?;
             body.resize(length, 0);
             input.read_exact(&mut body)?;
         } else if to_end {
@@ -98,11 +102,11 @@ impl Message {
 }
 
 /// One chunk; whether there may be more.
-fn read_chunk(input: &mut impl BufRead, body: &mut Vec<u8>) -> Result<bool> {
+fn read_chunk(input: &mut impl BufRead, body: &mut Vec<u8>) -> TestbedResult<bool> {
     let mut line = String::new();
     input.read_line(&mut line)?;
     let size = line.trim().split(';').next().unwrap_or_default();
-    let size = usize::from_str_radix(size, 16).map_err(|_| Error::new("not a chunk"))?;
+    let size = usize::from_str_radix(size, 16).map_err(|_| TestbedError::new("not a chunk"))?;
     let begin = body.len();
     body.resize(begin + size, 0);
     input.read_exact(&mut body[begin..])?;
@@ -125,7 +129,7 @@ pub fn http_call(
     target: &str,
     headers: &[(&str, &str)],
     limit: Duration,
-) -> Result<HttpAnswer> {
+) -> TestbedResult<HttpAnswer> {
     let mut stream = connect(port, limit)?;
     let mut request =
         Message { first: format!("{method} {target} HTTP/1.1"), ..Message::default() };
@@ -133,13 +137,13 @@ pub fn http_call(
     headers.iter().for_each(|(name, value)| request.set_header(name, value));
     stream.write_all(&request.bytes())?;
     let answer = Message::read(&mut BufReader::new(stream), true)?;
-    let answer = answer.ok_or_else(|| Error::new("no answer"))?;
+    let answer = answer.ok_or_else(|| TestbedError::new("no answer"))?;
     let body = String::from_utf8_lossy(&answer.body).into_owned();
     Ok(HttpAnswer { status: answer.status(), body })
 }
 
 /// A connection on which every step may take `limit`.
-pub(crate) fn connect(port: u16, limit: Duration) -> Result<TcpStream> {
+pub(crate) fn connect(port: u16, limit: Duration) -> TestbedResult<TcpStream> {
     let place = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let stream = TcpStream::connect_timeout(&place, limit)?;
     stream.set_read_timeout(Some(limit))?;

@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::http::{Message, connect};
 use crate::port::Port;
-use crate::{Error, Result};
+use crate::{TestbedError, TestbedResult};
 
 /// How long either side may take over one step.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -86,8 +86,8 @@ struct Shared {
 
 impl HttpProxy {
     /// A proxy to the server on `upstream_port`.
-    pub fn start(upstream_port: u16) -> Result<Self> {
-        let mut last = Error::new("no port tried");
+    pub fn start(upstream_port: u16) -> TestbedResult<Self> {
+        let mut last = TestbedError::new("no port tried");
         for _ in 0..PORTS_MAX {
             let port = Port::free()?;
             match TcpListener::bind((Ipv4Addr::LOCALHOST, port.number())) {
@@ -98,7 +98,7 @@ impl HttpProxy {
         Err(last)
     }
 
-    fn open(port: Port, listener: TcpListener, upstream_port: u16) -> Result<Self> {
+    fn open(port: Port, listener: TcpListener, upstream_port: u16) -> TestbedResult<Self> {
         let shared = Arc::new(Shared {
             upstream: AtomicU16::new(upstream_port),
             rules: Mutex::default(),
@@ -173,7 +173,7 @@ impl Drop for HttpProxy {
 }
 
 impl Shared {
-    fn serve(&self, client: &TcpStream) -> Result<()> {
+    fn serve(&self, client: &TcpStream) -> TestbedResult<()> {
         client.set_read_timeout(Some(LIMIT))?;
         client.set_nodelay(true)?;
         let Some(request) = Message::read(&mut BufReader::new(client), false)? else {
@@ -221,9 +221,9 @@ impl Shared {
         Some(rule.fault.clone())
     }
 
-    fn forward(&self, request: Message) -> Result<Message> {
+    fn forward(&self, request: Message) -> TestbedResult<Message> {
         if self.closed.load(Ordering::SeqCst) {
-            return Err(Error::new("closed"));
+            return Err(TestbedError::new("closed"));
         }
         let is_head = request.first.starts_with("HEAD ");
         let mut server = connect(self.upstream.load(Ordering::SeqCst), LIMIT)?;
@@ -234,7 +234,7 @@ impl Shared {
         } else {
             Message::read(&mut input, true)?
         };
-        answer.ok_or_else(|| Error::new("the server closed without an answer"))
+        answer.ok_or_else(|| TestbedError::new("the server closed without an answer"))
     }
 
     /// With the server's clock as it is told to be.

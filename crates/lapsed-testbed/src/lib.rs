@@ -6,12 +6,12 @@
 //! each has a time limit.
 //!
 //! ```no_run
-//! use lapsed_testbed::{Engine, Server};
+//! use lapsed_testbed::{Engine, RedisServer};
 //!
-//! let server = Server::start(Engine::Valkey)?;
+//! let server = RedisServer::start(Engine::Valkey)?;
 //! server.command(&["SET", "k", "v"])?;
 //! assert_eq!(server.command(&["GET", "k"])?, "v");
-//! # Ok::<(), lapsed_testbed::Error>(())
+//! # Ok::<(), lapsed_testbed::TestbedError>(())
 //! ```
 
 mod cluster;
@@ -36,7 +36,7 @@ mod wait;
 
 pub use cluster::{Cluster, SLOTS, slot_of};
 pub use coordinator::{Coordinator, CoordinatorEngine};
-pub use error::{Error, Result};
+pub use error::{TestbedError, TestbedResult};
 pub use http::{HttpAnswer, http_call};
 pub use http_proxy::{Fault, HttpProxy, Rule};
 pub use objects::{BUCKET, ObjectEngine, ObjectServer};
@@ -46,6 +46,6 @@ pub use program::Program;
 pub use prometheus::Prometheus;
 pub use proxy::Proxy;
 pub use replica::Replica;
-pub use server::{Engine, Persistence, PortChoice, Server, ServerOptions};
+pub use server::{Engine, Persistence, PortChoice, RedisServer, ServerOptions};
 pub use steady::{steadily, steadily_async};
 pub use wait::until;

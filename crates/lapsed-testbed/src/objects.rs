@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use crate::port::Port;
 use crate::process::Process;
-use crate::{Error, Result, http_call, paths, spawner, until};
+use crate::{TestbedError, TestbedResult, http_call, paths, spawner, until};
 
 /// The bucket, or container, that there is.
 pub const BUCKET: &str = "lapsed-test";
@@ -100,10 +100,10 @@ pub struct ObjectServer {
 
 impl ObjectServer {
     /// Starts one, waits until it answers and makes the bucket.
-    pub fn start(engine: ObjectEngine) -> Result<Self> {
-        let mut last = Error::new("no port tried");
+    pub fn start(engine: ObjectEngine) -> TestbedResult<Self> {
+        let mut last = TestbedError::new("no port tried");
         for _ in 0..STARTS_MAX {
-            let ports = (0..engine.ports()).map(|_| Port::free()).collect::<Result<_>>()?;
+            let ports = (0..engine.ports()).map(|_| Port::free()).collect::<TestbedResult<_>>()?;
             let dir = folder()?;
             let server = Self { process: Process::default(), engine, ports, dir };
             match server.launch() {
@@ -135,21 +135,21 @@ impl ObjectServer {
     }
 
     /// SIGSTOP: connections stay open and nothing is answered, until `thaw`.
-    pub fn freeze(&self) -> Result<()> {
+    pub fn freeze(&self) -> TestbedResult<()> {
         self.process.signal(Signal::STOP)
     }
 
     /// SIGCONT: what arrived meanwhile is carried out now.
-    pub fn thaw(&self) -> Result<()> {
+    pub fn thaw(&self) -> TestbedResult<()> {
         self.process.signal(Signal::CONT)
     }
 
     /// SIGKILL; returns when the process is gone.
-    pub fn kill(&self) -> Result<()> {
+    pub fn kill(&self) -> TestbedResult<()> {
         self.process.kill()
     }
 
-    fn launch(&self) -> Result<()> {
+    fn launch(&self) -> TestbedResult<()> {
         let log = self.dir.path().join("server.log");
         let out = OpenOptions::new().create(true).append(true).open(&log)?;
         let mut command = self.command()?;
@@ -158,16 +158,16 @@ impl ObjectServer {
         self.run(command).map_err(|error| {
             let _ = self.process.kill();
             let said = fs::read_to_string(&log).unwrap_or_default();
-            Error::new(format!("{:?} did not start: {error}\n{said}", self.engine))
+            TestbedError::new(format!("{:?} did not start: {error}\n{said}", self.engine))
         })
     }
 
-    fn command(&self) -> Result<Command> {
+    fn command(&self) -> TestbedResult<Command> {
         let port = self.port().to_string();
         let node = |script: &str| {
             let mut command = spawner::mortal(&paths::node()?)?;
             command.arg(paths::node_modules()?.join(script));
-            Ok::<_, Error>(command)
+            Ok::<_, TestbedError>(command)
         };
         match self.engine {
             ObjectEngine::Seaweed => self.seaweed(),
@@ -193,7 +193,7 @@ impl ObjectServer {
     }
 
     /// Master, volume server, filer and S3 in one process; each has another port 10,000 higher.
-    fn seaweed(&self) -> Result<Command> {
+    fn seaweed(&self) -> TestbedResult<Command> {
         let (key, secret) = self.engine.credentials();
         let config = self.dir.path().join("s3.json");
         let may = r#"["Admin","Read","Write","List","Tagging"]"#;
@@ -217,18 +217,18 @@ impl ObjectServer {
         Ok(command)
     }
 
-    fn run(&self, command: Command) -> Result<()> {
+    fn run(&self, command: Command) -> TestbedResult<()> {
         self.process.start(command)?;
         until("its bucket", START_LIMIT, || {
             if let Some(status) = self.process.ended()? {
-                return Err(Error::new(format!("it ended with {status}")));
+                return Err(TestbedError::new(format!("it ended with {status}")));
             }
             Ok(self.make_bucket().unwrap_or(false).then_some(()))
         })
     }
 
     /// Whether there is a bucket now.
-    fn make_bucket(&self) -> Result<bool> {
+    fn make_bucket(&self) -> TestbedResult<bool> {
         let path = format!("/{BUCKET}");
         let signed = ("authorization", MOTO_SIGNED);
         let call = |port: u16, method: &str, target: &str, headers: &[(&str, &str)]| {
@@ -257,7 +257,7 @@ impl ObjectServer {
 
 /// A folder of its own. One that is shared lives as long as its process and is then nobody's: the next
 /// process that comes along removes it.
-fn folder() -> Result<TempDir> {
+fn folder() -> TestbedResult<TempDir> {
     const PREFIX: &str = "lapsed-objects-";
     for file in fs::read_dir(std::env::temp_dir())?.flatten() {
         let name = file.file_name().to_string_lossy().into_owned();

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 
 use rustix::process::getuid;
 
-use crate::{Error, Result};
+use crate::{TestbedError, TestbedResult};
 
 const RANGE: Range<u16> = 10_000..20_000;
 const BUS_OFFSET: u16 = 10_000;
@@ -31,7 +31,7 @@ impl Port {
     }
 
     /// A port on which, and on whose bus port, nobody listens now.
-    pub fn free() -> Result<Self> {
+    pub fn free() -> TestbedResult<Self> {
         let locks = locks_dir()?;
         let width = RANGE.end - RANGE.start;
         let start = (RandomState::new().hash_one(0) % u64::from(width)) as u16;
@@ -46,7 +46,7 @@ impl Port {
                 Err(TryLockError::Error(error)) => return Err(error.into()),
             }
         }
-        Err(Error::new(format!("no free port in {RANGE:?}")))
+        Err(TestbedError::new(format!("no free port in {RANGE:?}")))
     }
 
     pub fn number(&self) -> u16 {
@@ -58,7 +58,7 @@ fn unused(port: u16) -> bool {
     TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
 }
 
-fn locks_dir() -> Result<PathBuf> {
+fn locks_dir() -> TestbedResult<PathBuf> {
     let dir = std::env::temp_dir().join(format!("lapsed-testbed-ports-{}", getuid().as_raw()));
     fs::create_dir_all(&dir)?;
     Ok(dir)

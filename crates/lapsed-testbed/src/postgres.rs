@@ -21,7 +21,7 @@ use rustix::process::Signal;
 
 use crate::port::Port;
 use crate::process::Process;
-use crate::{Error, Result, paths, spawner, until};
+use crate::{TestbedError, TestbedResult, paths, spawner, until};
 
 use family::Family;
 use folder::Folder;
@@ -87,7 +87,7 @@ impl PostgresOptions {
     }
 
     /// Starts a server and waits until it takes connections. The error holds its log.
-    pub fn start(self) -> Result<PostgresServer> {
+    pub fn start(self) -> TestbedResult<PostgresServer> {
         PostgresServer::start_with(self)
     }
 }
@@ -104,18 +104,18 @@ pub struct PostgresServer {
 
 impl PostgresServer {
     /// With the usual options.
-    pub fn start() -> Result<Self> {
+    pub fn start() -> TestbedResult<Self> {
         Self::start_with(PostgresOptions::default())
     }
 
     /// One for all tests of a program that do it no harm; each takes a [`database`](Self::database).
-    pub fn shared() -> Result<&'static Self> {
+    pub fn shared() -> TestbedResult<&'static Self> {
         static SHARED: OnceLock<std::result::Result<PostgresServer, String>> = OnceLock::new();
         let shared = SHARED.get_or_init(|| Self::start().map_err(|error| error.to_string()));
-        shared.as_ref().map_err(|error| Error::new(error.clone()))
+        shared.as_ref().map_err(|error| TestbedError::new(error.clone()))
     }
 
-    fn start_with(options: PostgresOptions) -> Result<Self> {
+    fn start_with(options: PostgresOptions) -> TestbedResult<Self> {
         let mut tries = 0;
         loop {
             let server = Self::prepare(options.clone())?;
@@ -127,7 +127,7 @@ impl PostgresServer {
         }
     }
 
-    fn prepare(options: PostgresOptions) -> Result<Self> {
+    fn prepare(options: PostgresOptions) -> TestbedResult<Self> {
         let (port, folder) = (Port::free()?, Folder::new(options.durability)?);
         folder.write("postgresql.auto.conf", &settings(&options, port.number()))?;
         if !options.hba.is_empty() {
@@ -155,7 +155,7 @@ impl PostgresServer {
     }
 
     /// Makes an empty database that nobody else uses; its name.
-    pub fn database(&self) -> Result<String> {
+    pub fn database(&self) -> TestbedResult<String> {
         let name = format!("story_{}", self.databases.fetch_add(1, Ordering::Relaxed));
         self.sql("postgres", &format!("CREATE DATABASE {name}"))?;
         Ok(name)
@@ -173,7 +173,7 @@ impl PostgresServer {
 
     /// SIGKILL to all of it at one instant, as a crash of its machine would be; returns when all are gone.
     /// Nothing to do if it does not run.
-    pub fn kill(&self) -> Result<()> {
+    pub fn kill(&self) -> TestbedResult<()> {
         let Some(pid) = self.pid() else { return Ok(()) };
         let family = Family::freeze(pid, START_LIMIT)?;
         family.signal(Signal::KILL)?;
@@ -182,7 +182,7 @@ impl PostgresServer {
     }
 
     /// A fast shutdown: transactions are undone, clients told, everything written.
-    pub fn stop(&self) -> Result<()> {
+    pub fn stop(&self) -> TestbedResult<()> {
         let Some(pid) = self.pid() else { return Ok(()) };
         Family::of(pid)?.signal(Signal::CONT)?;
         self.process.signal(Signal::CONT)?;
@@ -191,27 +191,27 @@ impl PostgresServer {
     }
 
     /// Starts it again on the same port and folder; kills it first if it still runs.
-    pub fn restart(&self) -> Result<()> {
+    pub fn restart(&self) -> TestbedResult<()> {
         self.kill()?;
         self.launch()
     }
 
     /// SIGSTOP to all of it: connections stay open and nothing is answered, until `thaw`.
-    pub fn freeze(&self) -> Result<()> {
-        let pid = self.pid().ok_or_else(|| Error::new("not running"))?;
+    pub fn freeze(&self) -> TestbedResult<()> {
+        let pid = self.pid().ok_or_else(|| TestbedError::new("not running"))?;
         Family::freeze(pid, START_LIMIT).map(|_| ())
     }
 
     /// SIGCONT: what arrived meanwhile is carried out now.
-    pub fn thaw(&self) -> Result<()> {
-        let pid = self.pid().ok_or_else(|| Error::new("not running"))?;
+    pub fn thaw(&self) -> TestbedResult<()> {
+        let pid = self.pid().ok_or_else(|| TestbedError::new("not running"))?;
         Family::of(pid)?.signal(Signal::CONT)?;
         self.process.signal(Signal::CONT)
     }
 
     /// Runs SQL on a connection of its own: the rows as lines, fields between `|`. A refusal by the
     /// server is an `Err` with its words.
-    pub fn sql(&self, database: &str, sql: &str) -> Result<String> {
+    pub fn sql(&self, database: &str, sql: &str) -> TestbedResult<String> {
         let (said, complaint) = (tempfile::NamedTempFile::new()?, tempfile::NamedTempFile::new()?);
         let mut command = spawner::mortal(&paths::psql()?)?;
         command.args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-c", sql]);
@@ -222,7 +222,7 @@ impl PostgresServer {
         let status = until("the end of psql", CALL_LIMIT, || psql.ended())?;
         if !status.success() {
             let complaint = fs::read_to_string(complaint.path())?;
-            return Err(Error::new(complaint.trim_end()).during(sql));
+            return Err(TestbedError::new(complaint.trim_end()).during(sql));
         }
         Ok(fs::read_to_string(said.path())?.trim_end().to_owned())
     }
@@ -236,7 +236,7 @@ impl PostgresServer {
         self.dir().join("server.log")
     }
 
-    fn launch(&self) -> Result<()> {
+    fn launch(&self) -> TestbedResult<()> {
         let log = OpenOptions::new().create(true).append(true).open(self.log_file())?;
         let mut command = folder::as_its_user(&paths::postgres()?)?;
         command.arg("-D").arg(self.dir()).current_dir(self.dir());
@@ -244,15 +244,15 @@ impl PostgresServer {
         self.run(command).map_err(|error| {
             let _ = self.kill();
             let what = format!("PostgreSQL on port {} did not start", self.port());
-            Error::new(format!("{what}: {error}\n{}", self.log()))
+            TestbedError::new(format!("{what}: {error}\n{}", self.log()))
         })
     }
 
-    fn run(&self, command: Command) -> Result<()> {
+    fn run(&self, command: Command) -> TestbedResult<()> {
         self.process.start(command)?;
         until("its readiness", START_LIMIT, || {
             if let Some(status) = self.process.ended()? {
-                return Err(Error::new(format!("it ended with {status}")));
+                return Err(TestbedError::new(format!("it ended with {status}")));
             }
             Ok(self.is_ready().then_some(()))
         })

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::{Error, Result, spawner, until};
+use crate::{TestbedError, TestbedResult, spawner, until};
 
 /// How long a process may take to end by itself after SIGTERM.
 const GRACE: Duration = Duration::from_secs(10);
@@ -18,23 +18,23 @@ pub(crate) struct Process(Mutex<Option<Child>>);
 
 impl Process {
     /// Starts it; an error if it already runs.
-    pub(crate) fn start(&self, command: Command) -> Result<()> {
+    pub(crate) fn start(&self, command: Command) -> TestbedResult<()> {
         let mut slot = self.lock();
         if running(&mut slot).is_some() {
-            return Err(Error::new("already running"));
+            return Err(TestbedError::new("already running"));
         }
         *slot = Some(spawner::spawn(command)?);
         Ok(())
     }
 
     /// Starts it; its input and output, which the command says are piped.
-    pub(crate) fn start_piped(&self, command: Command) -> Result<(ChildStdin, ChildStdout)> {
+    pub(crate) fn start_piped(&self, command: Command) -> TestbedResult<(ChildStdin, ChildStdout)> {
         self.start(command)?;
         let mut slot = self.lock();
         let pipes = slot.as_mut().map(|child| (child.stdin.take(), child.stdout.take()));
         match pipes {
             Some((Some(input), Some(output))) => Ok((input, output)),
-            _ => Err(Error::new("its input and output are not piped")),
+            _ => Err(TestbedError::new("its input and output are not piped")),
         }
     }
 
@@ -44,19 +44,19 @@ impl Process {
     }
 
     /// How it ended, if it ended by itself.
-    pub(crate) fn ended(&self) -> Result<Option<ExitStatus>> {
+    pub(crate) fn ended(&self) -> TestbedResult<Option<ExitStatus>> {
         self.lock().as_mut().map_or(Ok(None), |child| Ok(child.try_wait()?))
     }
 
     /// An error if it does not run.
-    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
+    pub(crate) fn signal(&self, signal: Signal) -> TestbedResult<()> {
         let mut slot = self.lock();
-        let child = running(&mut slot).ok_or_else(|| Error::new("not running"))?;
+        let child = running(&mut slot).ok_or_else(|| TestbedError::new("not running"))?;
         Ok(kill_process(Pid::from_child(child), signal)?)
     }
 
     /// SIGKILL, also to a frozen one, and waits for the end. Nothing to do if it does not run.
-    pub(crate) fn kill(&self) -> Result<()> {
+    pub(crate) fn kill(&self) -> TestbedResult<()> {
         if let Some(mut child) = self.lock().take() {
             child.kill()?;
             child.wait()?;
@@ -65,7 +65,7 @@ impl Process {
     }
 
     /// SIGTERM and waits for the end; past [`GRACE`] SIGKILL.
-    pub(crate) fn terminate(&self) -> Result<()> {
+    pub(crate) fn terminate(&self) -> TestbedResult<()> {
         if self.pid().is_none() {
             return Ok(());
         }

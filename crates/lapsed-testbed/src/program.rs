@@ -13,7 +13,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::process::Process;
-use crate::{Error, Result, spawner, until};
+use crate::{TestbedError, TestbedResult, spawner, until};
 
 /// A program that runs. Dropping it kills the process and waits for its end.
 pub struct Program {
@@ -26,7 +26,7 @@ pub struct Program {
 impl Program {
     /// Starts it; `prepare` gives it its arguments, environment and folder. What it says on stderr
     /// is seen where the test's own words are.
-    pub fn start(program: &Path, prepare: impl FnOnce(&mut Command)) -> Result<Self> {
+    pub fn start(program: &Path, prepare: impl FnOnce(&mut Command)) -> TestbedResult<Self> {
         let mut command = spawner::mortal(program)?;
         prepare(&mut command);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -40,13 +40,13 @@ impl Program {
 
     /// The next line that it says on stdout, without its end. An error if it ends first, or says
     /// nothing for `limit`.
-    pub fn line(&self, limit: Duration) -> Result<String> {
+    pub fn line(&self, limit: Duration) -> TestbedResult<String> {
         match lock(&self.lines).recv_timeout(limit) {
             Ok(line) => Ok(line),
             Err(RecvTimeoutError::Timeout) => {
-                Err(Error::new(format!("{}: said nothing for {limit:?}", self.name)))
+                Err(TestbedError::new(format!("{}: said nothing for {limit:?}", self.name)))
             }
-            Err(RecvTimeoutError::Disconnected) => Err(Error::new(format!(
+            Err(RecvTimeoutError::Disconnected) => Err(TestbedError::new(format!(
                 "{}: said nothing more ({})",
                 self.name,
                 self.ended()?.map_or("it still runs".to_owned(), |status| status.to_string())
@@ -55,9 +55,9 @@ impl Program {
     }
 
     /// Sends it a line.
-    pub fn say(&self, line: &str) -> Result<()> {
+    pub fn say(&self, line: &str) -> TestbedResult<()> {
         let mut input = lock(&self.input);
-        let input = input.as_mut().ok_or_else(|| Error::new("its input is closed"))?;
+        let input = input.as_mut().ok_or_else(|| TestbedError::new("its input is closed"))?;
         Ok(writeln!(input, "{line}").and_then(|()| input.flush())?)
     }
 
@@ -67,32 +67,32 @@ impl Program {
     }
 
     /// How it ended, if it ended by itself.
-    pub fn ended(&self) -> Result<Option<ExitStatus>> {
+    pub fn ended(&self) -> TestbedResult<Option<ExitStatus>> {
         self.process.ended()
     }
 
     /// SIGKILL, and waits for the end.
-    pub fn kill(&self) -> Result<()> {
+    pub fn kill(&self) -> TestbedResult<()> {
         self.process.kill()
     }
 
     /// SIGTERM, and waits for the end.
-    pub fn stop(&self) -> Result<()> {
+    pub fn stop(&self) -> TestbedResult<()> {
         self.process.terminate()
     }
 
     /// SIGSTOP: alive, but it does nothing.
-    pub fn freeze(&self) -> Result<()> {
+    pub fn freeze(&self) -> TestbedResult<()> {
         self.process.signal(Signal::STOP)
     }
 
     /// SIGCONT: goes on as if nothing had been.
-    pub fn thaw(&self) -> Result<()> {
+    pub fn thaw(&self) -> TestbedResult<()> {
         self.process.signal(Signal::CONT)
     }
 
     /// Closes its input and waits until it has ended by itself.
-    pub fn finish(&self, limit: Duration) -> Result<ExitStatus> {
+    pub fn finish(&self, limit: Duration) -> TestbedResult<ExitStatus> {
         *lock(&self.input) = None;
         until(&format!("the end of {}", self.name), limit, || self.ended())
     }

@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use crate::port::Port;
 use crate::process::Process;
-use crate::{Error, Result, http_call, paths, spawner, until};
+use crate::{TestbedError, TestbedResult, http_call, paths, spawner, until};
 
 const START_LIMIT: Duration = Duration::from_secs(60);
 const LOOK_LIMIT: Duration = Duration::from_secs(2);
@@ -24,8 +24,8 @@ pub struct Prometheus {
 
 impl Prometheus {
     /// Starts one that reads `/metrics` of `target` (`HOST:PORT`) every so often, as the job `lapsed`.
-    pub fn start(target: &str, every: Duration) -> Result<Self> {
-        let mut last = Error::new("no port tried");
+    pub fn start(target: &str, every: Duration) -> TestbedResult<Self> {
+        let mut last = TestbedError::new("no port tried");
         for _ in 0..STARTS_MAX {
             let dir = tempfile::tempdir()?;
             let server = Self { process: Process::default(), port: Port::free()?, dir };
@@ -42,7 +42,7 @@ impl Prometheus {
         format!("http://127.0.0.1:{}", self.port.number())
     }
 
-    fn launch(&self, target: &str, every: Duration) -> Result<()> {
+    fn launch(&self, target: &str, every: Duration) -> TestbedResult<()> {
         let dir = self.dir.path();
         let every = every.as_millis();
         let config = format!(
@@ -58,12 +58,12 @@ impl Prometheus {
         command.current_dir(dir).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         self.process.start(command)?;
         let started = until("it to be ready", START_LIMIT, || match self.process.ended()? {
-            Some(status) => Err(Error::new(format!("it ended with {status}"))),
+            Some(status) => Err(TestbedError::new(format!("it ended with {status}"))),
             None => Ok(self.is_ready().then_some(())),
         });
         started.map_err(|error| {
             let said = fs::read_to_string(&log_path).unwrap_or_default();
-            Error::new(format!("Prometheus did not start: {error}\n{said}"))
+            TestbedError::new(format!("Prometheus did not start: {error}\n{said}"))
         })
     }
 

@@ -17,7 +17,7 @@ use std::time::Duration;
 use losses::Losses;
 
 use crate::port::Port;
-use crate::{Error, Result};
+use crate::{TestbedError, TestbedResult};
 
 /// How many ports are tried when somebody else is faster.
 const PORTS_MAX: usize = 10;
@@ -53,14 +53,14 @@ struct Gate {
 
 impl Proxy {
     /// A proxy to the server on `upstream_port`, which need not be there yet.
-    pub fn start(upstream_port: u16) -> Result<Self> {
+    pub fn start(upstream_port: u16) -> TestbedResult<Self> {
         let shared = Arc::new(Shared {
             upstream: AtomicU16::new(upstream_port),
             losses: Losses::default(),
             delay_us: AtomicU64::new(0),
             links: Mutex::default(),
         });
-        let mut last = Error::new("no port tried");
+        let mut last = TestbedError::new("no port tried");
         for _ in 0..PORTS_MAX {
             let port = Port::free()?;
             match Gate::open(port.number(), &shared) {
@@ -120,7 +120,7 @@ impl Proxy {
     }
 
     /// Lets connections in again, on the same port. Nothing to do if it is not cut.
-    pub fn mend(&self) -> Result<()> {
+    pub fn mend(&self) -> TestbedResult<()> {
         let mut gate = locked(&self.gate);
         if gate.is_none() {
             self.shared.links().cut = false;
@@ -137,7 +137,7 @@ impl Drop for Proxy {
 }
 
 impl Gate {
-    fn open(port: u16, shared: &Arc<Shared>) -> Result<Self> {
+    fn open(port: u16, shared: &Arc<Shared>) -> TestbedResult<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
         let (accepting, shared) = (listener.try_clone()?, Arc::clone(shared));
         let thread = thread::spawn(move || {
@@ -160,10 +160,10 @@ impl Gate {
 
 impl Shared {
     /// Notes a connection, unless the proxy was cut meanwhile; its number.
-    fn note(&self, client: &TcpStream, server: &TcpStream) -> Result<u64> {
+    fn note(&self, client: &TcpStream, server: &TcpStream) -> TestbedResult<u64> {
         let mut links = self.links();
         if links.cut {
-            return Err(Error::new("cut"));
+            return Err(TestbedError::new("cut"));
         }
         let number = links.next;
         links.next += 1;

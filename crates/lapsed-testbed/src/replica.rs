@@ -3,24 +3,24 @@
 use std::ops::Deref;
 use std::time::Duration;
 
-use crate::resp::Connection;
+use crate::resp::RespConnection;
 use crate::server::field_of;
-use crate::{Error, Result, Server, ServerOptions, until};
+use crate::{RedisServer, ServerOptions, TestbedError, TestbedResult, until};
 
 const SYNC_LIMIT: Duration = Duration::from_secs(20);
 const CALL_LIMIT: Duration = Duration::from_secs(20);
 
-/// A replica: a [`Server`] like any other, and these two.
+/// A replica: a [`RedisServer`] like any other, and these two.
 pub struct Replica {
-    server: Server,
+    server: RedisServer,
     primary_port: u16,
     primary_password: Option<String>,
 }
 
-impl Server {
+impl RedisServer {
     /// Starts a server of the same engine, persistence and extras that follows `primary`, and waits
     /// until it has what the primary has now.
-    pub fn replica_of(primary: &Server) -> Result<Replica> {
+    pub fn replica_of(primary: &RedisServer) -> TestbedResult<Replica> {
         let own = primary.options().clone();
         let mut options = ServerOptions { port: crate::PortChoice::Free, ..own }
             .extra("replicaof", &format!("127.0.0.1 {}", primary.port()));
@@ -37,17 +37,17 @@ impl Server {
 
 impl Replica {
     /// Makes it a primary of its own, also after a restart.
-    pub fn promote(&self) -> Result<()> {
+    pub fn promote(&self) -> TestbedResult<()> {
         self.command(&["REPLICAOF", "NO", "ONE"])?;
         self.command(&["CONFIG", "REWRITE"])?;
         Ok(())
     }
 
     /// Waits until it has everything that the primary had when this was called.
-    pub fn wait_synced(&self) -> Result<()> {
+    pub fn wait_synced(&self) -> TestbedResult<()> {
         let behind = |field: &str, info: &str| field_of(info, field).parse::<u64>().ok();
         let primary = behind("master_repl_offset", &self.ask_primary()?)
-            .ok_or_else(|| Error::new("the primary tells no replication offset"))?;
+            .ok_or_else(|| TestbedError::new("the primary tells no replication offset"))?;
         until("the replica to be in sync", SYNC_LIMIT, || {
             let info = self.command(&["INFO", "replication"])?;
             let linked = field_of(&info, "master_link_status") == "up";
@@ -56,8 +56,8 @@ impl Replica {
         })
     }
 
-    fn ask_primary(&self) -> Result<String> {
-        let mut connection = Connection::open(self.primary_port, CALL_LIMIT)?;
+    fn ask_primary(&self) -> TestbedResult<String> {
+        let mut connection = RespConnection::open(self.primary_port, CALL_LIMIT)?;
         if let Some(password) = &self.primary_password {
             connection.call(&["AUTH", password])?;
         }
@@ -66,9 +66,9 @@ impl Replica {
 }
 
 impl Deref for Replica {
-    type Target = Server;
+    type Target = RedisServer;
 
-    fn deref(&self) -> &Server {
+    fn deref(&self) -> &RedisServer {
         &self.server
     }
 }

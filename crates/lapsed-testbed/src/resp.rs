@@ -6,7 +6,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
-use crate::{Error, Result};
+use crate::{TestbedError, TestbedResult};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
@@ -40,14 +40,14 @@ impl fmt::Display for Reply {
 }
 
 /// One connection to a server on loopback.
-pub struct Connection {
+pub struct RespConnection {
     stream: TcpStream,
     unread: Vec<u8>,
 }
 
-impl Connection {
+impl RespConnection {
     /// Connects; from then on each reading and writing may take `limit`.
-    pub fn open(port: u16, limit: Duration) -> Result<Self> {
+    pub fn open(port: u16, limit: Duration) -> TestbedResult<Self> {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let stream = TcpStream::connect_timeout(&address, limit)?;
         stream.set_read_timeout(Some(limit))?;
@@ -58,18 +58,18 @@ impl Connection {
 
     /// Sends a command and waits for its answer. A refusal by the server is an `Err` with its words.
     /// After any other `Err` the command may have been carried out, and the connection is of no use.
-    pub fn call<A: AsRef<[u8]>>(&mut self, args: &[A]) -> Result<Reply> {
+    pub fn call<A: AsRef<[u8]>>(&mut self, args: &[A]) -> TestbedResult<Reply> {
         self.stream.write_all(&encode(args))?;
         loop {
             match self.read()? {
-                Reply::Refusal(words) => return Err(Error::new(words)),
+                Reply::Refusal(words) => return Err(TestbedError::new(words)),
                 Reply::Push(_) => {}
                 reply => return Ok(reply),
             }
         }
     }
 
-    fn read(&mut self) -> Result<Reply> {
+    fn read(&mut self) -> TestbedResult<Reply> {
         let mut chunk = [0; 16 * 1024];
         loop {
             if let Some((reply, used)) = decode(&self.unread)? {
@@ -77,7 +77,7 @@ impl Connection {
                 return Ok(reply);
             }
             match self.stream.read(&mut chunk) {
-                Ok(0) => return Err(Error::new("connection closed before the answer")),
+                Ok(0) => return Err(TestbedError::new("connection closed before the answer")),
                 Ok(n) => self.unread.extend_from_slice(&chunk[..n]),
                 // With a time limit a stop of this process (SIGSTOP, SIGCONT) ends the waiting.
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -98,10 +98,10 @@ fn encode<A: AsRef<[u8]>>(args: &[A]) -> Vec<u8> {
 }
 
 /// The first whole frame in `bytes` and its length; `None` while it is not all there.
-pub(crate) fn decode(bytes: &[u8]) -> Result<Option<(Reply, usize)>> {
+pub(crate) fn decode(bytes: &[u8]) -> TestbedResult<Option<(Reply, usize)>> {
     let Some((line, head)) = first_line(bytes) else { return Ok(None) };
     let (Some(kind), text) = (line.first(), line.get(1..).unwrap_or_default()) else {
-        return Err(Error::new("an empty line where an answer should begin"));
+        return Err(TestbedError::new("an empty line where an answer should begin"));
     };
     let reply = match kind {
         b'+' | b',' | b'(' | b'#' => Reply::Text(text.to_vec()),
@@ -111,13 +111,15 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Option<(Reply, usize)>> {
         b'$' | b'=' | b'!' => return block(*kind, number(text)?, bytes, head),
         b'*' | b'~' | b'>' => return list(*kind, number(text)?, bytes, head),
         b'%' => return list(*kind, number(text)? * 2, bytes, head),
-        other => return Err(Error::new(format!("unknown answer type {:?}", char::from(*other)))),
+        other => {
+            return Err(TestbedError::new(format!("unknown answer type {:?}", char::from(*other))));
+        }
     };
     Ok(Some((reply, head)))
 }
 
 /// The length of the first whole request in `bytes`: an array, or a line of an inline command.
-pub(crate) fn request_length(bytes: &[u8]) -> Result<Option<usize>> {
+pub(crate) fn request_length(bytes: &[u8]) -> TestbedResult<Option<usize>> {
     match bytes.first() {
         Some(b'*') => Ok(decode(bytes)?.map(|(_, used)| used)),
         _ => Ok(first_line(bytes).map(|(_, used)| used)),
@@ -130,12 +132,19 @@ fn first_line(bytes: &[u8]) -> Option<(&[u8], usize)> {
     Some((&bytes[..end], end + 2))
 }
 
-fn number(text: &[u8]) -> Result<i64> {
+fn number(text: &[u8]) -> TestbedResult<i64> {
     let parsed = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
-    parsed.ok_or_else(|| Error::new(format!("not a number: {}", String::from_utf8_lossy(text))))
+    parsed.ok_or_else(|| {
+        TestbedError::new(format!("not a number: {}", String::from_utf8_lossy(text)))
+    })
 }
 
-fn block(kind: u8, length: i64, bytes: &[u8], head: usize) -> Result<Option<(Reply, usize)>> {
+fn block(
+    kind: u8,
+    length: i64,
+    bytes: &[u8],
+    head: usize,
+) -> TestbedResult<Option<(Reply, usize)>> {
     let Ok(length) = usize::try_from(length) else { return Ok(Some((Reply::Nil, head))) };
     let Some(body) = bytes.get(head..head + length) else { return Ok(None) };
     let used = head + length + 2;
@@ -151,7 +160,7 @@ fn block(kind: u8, length: i64, bytes: &[u8], head: usize) -> Result<Option<(Rep
     Ok(Some((reply, used)))
 }
 
-fn list(kind: u8, length: i64, bytes: &[u8], head: usize) -> Result<Option<(Reply, usize)>> {
+fn list(kind: u8, length: i64, bytes: &[u8], head: usize) -> TestbedResult<Option<(Reply, usize)>> {
     if length < 0 {
         return Ok(Some((Reply::Nil, head)));
     }

@@ -14,8 +14,8 @@ use tempfile::TempDir;
 
 use crate::port::Port;
 use crate::process::Process;
-use crate::resp::Connection;
-use crate::{Error, Result, paths, spawner, until};
+use crate::resp::RespConnection;
+use crate::{TestbedError, TestbedResult, paths, spawner, until};
 
 /// How long a server may take from its start to its first answer.
 const START_LIMIT: Duration = Duration::from_secs(20);
@@ -36,7 +36,7 @@ impl Engine {
     /// For what must hold on both.
     pub const ALL: [Self; 2] = [Self::Redis, Self::Valkey];
 
-    fn program(self) -> Result<PathBuf> {
+    fn program(self) -> TestbedResult<PathBuf> {
         match self {
             Self::Redis => paths::redis_server(),
             Self::Valkey => paths::valkey_server(),
@@ -67,7 +67,7 @@ pub struct ServerOptions {
     pub persistence: Persistence,
     pub port: PortChoice,
     /// Lines of the server's configuration, last and so decisive. A `requirepass` here is also used
-    /// by [`Server::command`] and told in [`Server::url`].
+    /// by [`RedisServer::command`] and told in [`RedisServer::url`].
     pub extra: Vec<(String, String)>,
 }
 
@@ -93,8 +93,8 @@ impl ServerOptions {
     }
 
     /// Starts a server and waits until it answers. The error holds its log.
-    pub fn start(self) -> Result<Server> {
-        Server::start_with(self)
+    pub fn start(self) -> TestbedResult<RedisServer> {
+        RedisServer::start_with(self)
     }
 
     pub(crate) fn password(&self) -> Option<&str> {
@@ -104,7 +104,7 @@ impl ServerOptions {
 }
 
 /// A server. Dropping it kills the process, waits for its end and removes the folder.
-pub struct Server {
+pub struct RedisServer {
     // Before the folder, so that the process is gone when its folder goes.
     process: Process,
     port: Port,
@@ -112,13 +112,13 @@ pub struct Server {
     dir: TempDir,
 }
 
-impl Server {
+impl RedisServer {
     /// A server that keeps nothing, on a free port; waits until it answers.
-    pub fn start(engine: Engine) -> Result<Self> {
+    pub fn start(engine: Engine) -> TestbedResult<Self> {
         Self::start_with(ServerOptions::new(engine))
     }
 
-    fn start_with(options: ServerOptions) -> Result<Self> {
+    fn start_with(options: ServerOptions) -> TestbedResult<Self> {
         for _ in 1..PORTS_MAX {
             let server = Self::prepare(options.clone())?;
             match server.launch() {
@@ -130,7 +130,7 @@ impl Server {
         server.launch().map(|()| server)
     }
 
-    fn prepare(options: ServerOptions) -> Result<Self> {
+    fn prepare(options: ServerOptions) -> TestbedResult<Self> {
         let port = match options.port {
             PortChoice::Free => Port::free()?,
             PortChoice::Fixed(number) => Port::fixed(number),
@@ -165,24 +165,24 @@ impl Server {
     }
 
     /// SIGKILL; returns when the process is gone. Nothing to do if it is.
-    pub fn kill(&self) -> Result<()> {
+    pub fn kill(&self) -> TestbedResult<()> {
         self.process.kill()
     }
 
     /// SIGTERM: the server saves what it is asked to keep. Returns when the process is gone.
-    pub fn stop(&self) -> Result<()> {
+    pub fn stop(&self) -> TestbedResult<()> {
         self.process.terminate()
     }
 
     /// Starts it again on the same port and folder, and waits until it answers; kills it first if
     /// it still runs.
-    pub fn restart(&self) -> Result<()> {
+    pub fn restart(&self) -> TestbedResult<()> {
         self.kill()?;
         self.launch()
     }
 
     /// SIGSTOP: connections stay open and nothing is answered, until `thaw`.
-    pub fn freeze(&self) -> Result<()> {
+    pub fn freeze(&self) -> TestbedResult<()> {
         self.process.signal(Signal::STOP)?;
         // The signal may reach it in the middle of an answer.
         let stat = format!("/proc/{}/stat", self.pid().unwrap_or_default());
@@ -194,21 +194,21 @@ impl Server {
     }
 
     /// SIGCONT: what arrived meanwhile is carried out now.
-    pub fn thaw(&self) -> Result<()> {
+    pub fn thaw(&self) -> TestbedResult<()> {
         self.process.signal(Signal::CONT)
     }
 
     /// One command on a connection of its own; the answer as text (see [`crate::resp::Reply`]). A
     /// refusal by the server is an `Err` with its words.
-    pub fn command(&self, args: &[&str]) -> Result<String> {
+    pub fn command(&self, args: &[&str]) -> TestbedResult<String> {
         let mut connection = self.connect(CALL_LIMIT)?;
         let reply = connection.call(args).map_err(|e| e.during(args.join(" ")))?;
         Ok(reply.to_string())
     }
 
     /// A connection, authenticated if need be, on which every call may take `limit`.
-    pub fn connect(&self, limit: Duration) -> Result<Connection> {
-        let mut connection = Connection::open(self.port(), limit)?;
+    pub fn connect(&self, limit: Duration) -> TestbedResult<RespConnection> {
+        let mut connection = RespConnection::open(self.port(), limit)?;
         if let Some(password) = self.options.password() {
             connection.call(&["AUTH", password])?;
         }
@@ -216,7 +216,7 @@ impl Server {
     }
 
     /// One field of `INFO`, empty if there is none.
-    pub fn info(&self, field: &str) -> Result<String> {
+    pub fn info(&self, field: &str) -> TestbedResult<String> {
         Ok(field_of(&self.command(&["INFO"])?, field).to_owned())
     }
 
@@ -229,7 +229,7 @@ impl Server {
         self.dir().join("server.log")
     }
 
-    fn launch(&self) -> Result<()> {
+    fn launch(&self) -> TestbedResult<()> {
         let log = OpenOptions::new().create(true).append(true).open(self.log_file())?;
         let mut command = spawner::mortal(&self.options.engine.program()?)?;
         command.arg(conf::file(self.dir())).current_dir(self.dir());
@@ -237,15 +237,15 @@ impl Server {
         self.run(command).map_err(|error| {
             let _ = self.kill();
             let what = format!("{:?} on port {} did not start", self.options.engine, self.port());
-            Error::new(format!("{what}: {error}\n{}", self.log()))
+            TestbedError::new(format!("{what}: {error}\n{}", self.log()))
         })
     }
 
-    fn run(&self, command: Command) -> Result<()> {
+    fn run(&self, command: Command) -> TestbedResult<()> {
         self.process.start(command)?;
         until("its first answer", START_LIMIT, || {
             if let Some(status) = self.process.ended()? {
-                return Err(Error::new(format!("it ended with {status}")));
+                return Err(TestbedError::new(format!("it ended with {status}")));
             }
             Ok(self.answers().then_some(()))
         })
@@ -274,7 +274,7 @@ pub(crate) fn field_of<'a>(answer: &'a str, field: &str) -> &'a str {
 mod tests {
     use std::net::{Ipv4Addr, TcpListener};
 
-    use super::{Engine, Server, ServerOptions};
+    use super::{Engine, RedisServer, ServerOptions};
 
     /// What makes `start` try another port, for the port itself and for a cluster's bus.
     #[test]
@@ -282,7 +282,7 @@ mod tests {
         for engine in Engine::ALL {
             for offset in [0, 10_000] {
                 let options = ServerOptions::new(engine).extra("cluster-enabled", "yes");
-                let server = Server::prepare(options).unwrap();
+                let server = RedisServer::prepare(options).unwrap();
                 let place = (Ipv4Addr::LOCALHOST, server.port() + offset);
                 let stranger = TcpListener::bind(place).unwrap();
                 server.launch().unwrap_err();

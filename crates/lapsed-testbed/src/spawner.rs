@@ -12,27 +12,27 @@ use std::sync::OnceLock;
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 
-use crate::{Error, Result, paths};
+use crate::{TestbedError, TestbedResult, paths};
 
 type Order = (Command, Sender<io::Result<Child>>);
 
 /// `program` as it must be started to die with this process. `setpriv` turns into the program, so
 /// the child's pid is the program's.
-pub(crate) fn mortal(program: &Path) -> Result<Command> {
+pub(crate) fn mortal(program: &Path) -> TestbedResult<Command> {
     mortal_with(&[], program)
 }
 
 /// The same, with more for `setpriv` to do.
-pub(crate) fn mortal_with(arguments: &[OsString], program: &Path) -> Result<Command> {
+pub(crate) fn mortal_with(arguments: &[OsString], program: &Path) -> TestbedResult<Command> {
     let mut command = Command::new(paths::setpriv()?);
     command.args(arguments).args(["--pdeathsig", "KILL", "--"]).arg(program);
     Ok(command)
 }
 
 /// Starts `command` from the long-living thread.
-pub(crate) fn spawn(command: Command) -> Result<Child> {
+pub(crate) fn spawn(command: Command) -> TestbedResult<Child> {
     static ORDERS: OnceLock<Sender<Order>> = OnceLock::new();
-    let gone = || Error::new("the thread that starts servers is gone");
+    let gone = || TestbedError::new("the thread that starts servers is gone");
     let (answer, child) = channel();
     ORDERS.get_or_init(begin).send((command, answer)).map_err(|_| gone())?;
     Ok(child.recv().map_err(|_| gone())??)

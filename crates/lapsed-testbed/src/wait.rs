@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::{Error, Result};
+use crate::{TestbedError, TestbedResult};
 
 const BETWEEN_LOOKS: Duration = Duration::from_millis(5);
 
@@ -12,15 +12,15 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(5);
 pub fn until<T>(
     what: &str,
     limit: Duration,
-    mut look: impl FnMut() -> Result<Option<T>>,
-) -> Result<T> {
+    mut look: impl FnMut() -> TestbedResult<Option<T>>,
+) -> TestbedResult<T> {
     let deadline = Instant::now() + limit;
     loop {
         if let Some(found) = look()? {
             return Ok(found);
         }
         if Instant::now() >= deadline {
-            return Err(Error::new(format!("{what}: not within {limit:?}")));
+            return Err(TestbedError::new(format!("{what}: not within {limit:?}")));
         }
         thread::sleep(BETWEEN_LOOKS);
     }

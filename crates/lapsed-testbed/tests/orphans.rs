@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use lapsed_testbed::{Engine, PostgresServer, Server, until};
+use lapsed_testbed::{Engine, PostgresServer, RedisServer, until};
 
 const ROLE: &str = "LAPSED_TESTBED_ORPHANS";
 
@@ -44,7 +44,7 @@ fn assert_over(note: &str) {
 }
 
 fn start_and_wait_for_the_end() {
-    let server = Server::start(Engine::Redis).unwrap();
+    let server = RedisServer::start(Engine::Redis).unwrap();
     println!("note:{} {}", server.pid().unwrap(), server.dir().display());
     let postgres = PostgresServer::start().unwrap();
     let folder = postgres.dir().parent().unwrap();

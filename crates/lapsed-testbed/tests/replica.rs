@@ -1,14 +1,14 @@
 //! A replica has what its primary has, and takes over.
 #![allow(clippy::unwrap_used)]
 
-use lapsed_testbed::{Engine, Server};
+use lapsed_testbed::{Engine, RedisServer};
 
 #[test]
 fn a_replica_is_promoted() {
     for engine in Engine::ALL {
-        let primary = Server::start(engine).unwrap();
+        let primary = RedisServer::start(engine).unwrap();
         primary.command(&["SET", "before", "1"]).unwrap();
-        let replica = Server::replica_of(&primary).unwrap();
+        let replica = RedisServer::replica_of(&primary).unwrap();
         primary.command(&["SET", "after", "2"]).unwrap();
         replica.wait_synced().unwrap();
         assert_eq!(replica.command(&["MGET", "before", "after"]).unwrap(), "1\n2");

@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::time::Duration;
 
-use lapsed_testbed::{Engine, Persistence, PortChoice, Server, ServerOptions, paths};
+use lapsed_testbed::{Engine, Persistence, PortChoice, RedisServer, ServerOptions, paths};
 
 #[test]
 fn a_killed_server_comes_back_with_what_its_log_kept() {
@@ -39,7 +39,7 @@ fn a_stop_saves_a_snapshot_and_nothing_is_kept_unless_asked() {
 #[test]
 fn a_frozen_server_answers_when_it_is_thawed() {
     for engine in Engine::ALL {
-        let server = Server::start(engine).unwrap();
+        let server = RedisServer::start(engine).unwrap();
         let mut connection = server.connect(Duration::from_millis(200)).unwrap();
         server.freeze().unwrap();
         assert!(connection.call(&["PING"]).is_err());
@@ -50,7 +50,7 @@ fn a_frozen_server_answers_when_it_is_thawed() {
 
 #[test]
 fn a_frozen_server_is_killed_all_the_same() {
-    let server = Server::start(Engine::Valkey).unwrap();
+    let server = RedisServer::start(Engine::Valkey).unwrap();
     let (pid, dir) = (server.pid().unwrap(), server.dir().to_owned());
     server.freeze().unwrap();
     drop(server);
@@ -60,14 +60,14 @@ fn a_frozen_server_is_killed_all_the_same() {
 
 #[test]
 fn a_server_outlives_the_thread_that_started_it() {
-    let server = std::thread::spawn(|| Server::start(Engine::Redis).unwrap()).join().unwrap();
+    let server = std::thread::spawn(|| RedisServer::start(Engine::Redis).unwrap()).join().unwrap();
     assert_eq!(server.command(&["PING"]).unwrap(), "PONG");
     assert_eq!(server.info("process_id").unwrap(), server.pid().unwrap().to_string());
 }
 
 #[test]
 fn a_server_that_ends_by_itself_can_be_restarted() {
-    let server = Server::start(Engine::Redis).unwrap();
+    let server = RedisServer::start(Engine::Redis).unwrap();
     assert!(server.command(&["SHUTDOWN", "NOSAVE"]).is_err());
     let gone = || Ok(server.pid().is_none().then_some(()));
     lapsed_testbed::until("its end", Duration::from_secs(20), gone).unwrap();
@@ -97,9 +97,9 @@ fn a_password_is_used_and_told() {
 
 #[test]
 fn many_start_at_once() {
-    let start = |nth: usize| move || Server::start(Engine::ALL[nth % 2]).unwrap();
+    let start = |nth: usize| move || RedisServer::start(Engine::ALL[nth % 2]).unwrap();
     let threads: Vec<_> = (0..12).map(|nth| std::thread::spawn(start(nth))).collect();
-    let servers: Vec<Server> = threads.into_iter().map(|t| t.join().unwrap()).collect();
+    let servers: Vec<RedisServer> = threads.into_iter().map(|t| t.join().unwrap()).collect();
     for (nth, server) in servers.iter().enumerate() {
         server.command(&["SET", "nth", &nth.to_string()]).unwrap();
     }
@@ -110,7 +110,7 @@ fn many_start_at_once() {
 
 #[test]
 fn clients_of_other_languages_reach_it() {
-    let server = Server::start(Engine::Valkey).unwrap();
+    let server = RedisServer::start(Engine::Valkey).unwrap();
     let url = server.url();
     let python = "import sys, redis; redis.Redis.from_url(sys.argv[1]).incr('n')";
     let ruby = "require 'redis'; Redis.new(url: ARGV[0]).incr('n')";

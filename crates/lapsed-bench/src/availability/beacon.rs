@@ -13,10 +13,10 @@ use redis::aio::MultiplexedConnection;
 use tokio::task::JoinSet;
 
 use super::NAME;
-use super::site::{Daemon, Database, Filling, SESSIONS_MAX, Site};
+use super::site::{AvailabilitySite, BenchDaemon, Database, Filling, SESSIONS_MAX};
 use crate::bench::{Bench, say};
 use crate::redis::probe::p99;
-use crate::table::{Figure, Table, Target};
+use crate::table::{Figure, FigureTable, FigureTarget};
 
 const DAEMONS: usize = 4;
 const CUSTOMERS: u64 = 5_000;
@@ -24,7 +24,11 @@ const ASKED_A_MINUTE: u64 = 12;
 /// Those of so long are sent at once.
 const TICK: Duration = Duration::from_millis(5);
 
-pub async fn compare(bench: &Bench, site: &Site, table: &mut Table) -> Result<()> {
+pub async fn compare(
+    bench: &Bench,
+    site: &AvailabilitySite,
+    table: &mut FigureTable,
+) -> Result<()> {
     let (ttl, lifetimes) = (bench.sizes.snapshot_ttl, bench.sizes.snapshot_lifetimes);
     let rate = CUSTOMERS * ASKED_A_MINUTE / 60;
     say(format!(
@@ -64,12 +68,12 @@ pub async fn compare(bench: &Bench, site: &Site, table: &mut Table) -> Result<()
 }
 
 /// A snapshot is made when the first customer asks, and whenever one is over.
-fn tell(table: &mut Table, made: u64, naive: u64, lifetimes: u32) {
+fn tell(table: &mut FigureTable, made: u64, naive: u64, lifetimes: u32) {
     let limit = f64::from(lifetimes + 1);
     let what = format!("snapshots computed in {lifetimes} lifetimes by {DAEMONS} daemons");
     let other = ("one when it begins, one a lifetime", Figure::count(limit));
     let (made, naive) = (made as f64, naive as f64);
-    let target = Some(Target::AtMost(1.0));
+    let target = Some(FigureTarget::AtMost(1.0));
     table.compare(NAME, what, Figure::count(made), other, made / limit, target);
     let what = "the same, beside a shared cache without turns";
     let other = ("GET, else SDIFF + GETs, SET EX", Figure::count(naive));
@@ -78,10 +82,10 @@ fn tell(table: &mut Table, made: u64, naive: u64, lifetimes: u32) {
 
 /// For the beacon itself PostgreSQL is asked nothing; every daemon reads the settings once a minute.
 fn settings_apart(
-    daemons: &[Daemon],
+    daemons: &[BenchDaemon],
     sent: &[String],
     run: Duration,
-    table: &mut Table,
+    table: &mut FigureTable,
 ) -> Result<()> {
     let others: Vec<&String> = sent.iter().filter(|text| !text.contains("app_config")).collect();
     ensure!(others.is_empty(), "PostgreSQL was asked {others:?}");
@@ -135,7 +139,7 @@ struct Naive {
 }
 
 impl Naive {
-    fn new(site: &Site, database: &Database, ttl: Duration) -> Naive {
+    fn new(site: &AvailabilitySite, database: &Database, ttl: Duration) -> Naive {
         let (plain, prefix) = (site.cache.plain.clone(), database.prefix());
         Naive { plain, prefix, ttl, made: AtomicU64::new(0) }
     }

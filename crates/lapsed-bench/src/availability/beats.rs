@@ -12,17 +12,21 @@ use lapsed_core::Name;
 use redis::aio::MultiplexedConnection;
 
 use super::NAME;
-use super::site::{Daemon, Filling, Site};
+use super::site::{AvailabilitySite, BenchDaemon, Filling};
 use crate::bench::{Bench, say};
 use crate::rounds::median;
-use crate::table::{Figure, Table, Target};
+use crate::table::{Figure, FigureTable, FigureTarget};
 
 /// Callers at a time: some, and as many as a busy daemon has.
 const CALLERS: [usize; 2] = [32, 256];
 /// Beats one after the other, for counting.
 const ALONE: u64 = 500;
 
-pub async fn compare(bench: &Bench, site: &Site, table: &mut Table) -> Result<()> {
+pub async fn compare(
+    bench: &Bench,
+    site: &AvailabilitySite,
+    table: &mut FigureTable,
+) -> Result<()> {
     let filling = Filling { providers: 300, sessions: 1_000, is_counted: true };
     let database = site.database(filling).await?;
     let daemon = site.daemon(&database, Duration::from_secs(10)).await?;
@@ -47,7 +51,7 @@ pub async fn compare(bench: &Bench, site: &Site, table: &mut Table) -> Result<()
         let what = format!("heartbeats, {callers} callers");
         let figure = Figure::per_second(median(ours.split_off(1)));
         let other = ("bare SET, pipelined", Figure::per_second(median(bare.split_off(1))));
-        table.compare(NAME, what, figure, other, ratio, Some(Target::AtLeast(0.8)));
+        table.compare(NAME, what, figure, other, ratio, Some(FigureTarget::AtLeast(0.8)));
         let calls = (daemon.redis.requests() - calls) as f64;
         let each = ((bench.sizes.rounds + 1) * count) as f64 / calls;
         table.measure(NAME, "heartbeats in one call then", Figure::count(each));
@@ -60,7 +64,7 @@ pub async fn compare(bench: &Bench, site: &Site, table: &mut Table) -> Result<()
     Ok(())
 }
 
-async fn round_trips(daemon: &Daemon, ids: &[Name], table: &mut Table) -> Result<()> {
+async fn round_trips(daemon: &BenchDaemon, ids: &[Name], table: &mut FigureTable) -> Result<()> {
     // The first one finds that the server does not know the script yet.
     daemon.it.heartbeat(&ids[..1]).await?;
     let before = daemon.redis.requests();
@@ -72,12 +76,12 @@ async fn round_trips(daemon: &Daemon, ids: &[Name], table: &mut Table) -> Result
     let each = (daemon.redis.requests() - before) as f64 / ALONE as f64;
     let limit = ("the limit", Figure::count(1.0));
     let what = "round trips of a heartbeat alone";
-    table.compare(NAME, what, Figure::count(each), limit, each, Some(Target::AtMost(1.0)));
+    table.compare(NAME, what, Figure::count(each), limit, each, Some(FigureTarget::AtMost(1.0)));
     Ok(())
 }
 
 async fn beat(
-    daemon: &Arc<Daemon>,
+    daemon: &Arc<BenchDaemon>,
     ids: &Arc<Vec<Name>>,
     callers: usize,
     count: usize,

@@ -8,18 +8,22 @@ use lapsed_availability::{PAGE_MAX, Source};
 use lapsed_core::sweep::Cursor;
 
 use super::NAME;
-use super::site::{Daemon, Filling, Site};
+use super::site::{AvailabilitySite, BenchDaemon, Filling};
 use crate::bench::{Bench, say};
-use crate::redis::Place;
+use crate::redis::BenchRedis;
 use crate::redis::probe::{Probe, p99};
-use crate::table::{Figure, Table, Target};
+use crate::table::{Figure, FigureTable, FigureTarget};
 
 /// Somebody else's pause from one GET to the next: rare enough to leave the machine to both sides.
 const PROBED: Duration = Duration::from_millis(1);
 const REPLY_MAX: f64 = 1e6;
 const CALL_MAX_US: f64 = 2_000.0;
 
-pub async fn measure(bench: &Bench, site: &Site, table: &mut Table) -> Result<()> {
+pub async fn measure(
+    bench: &Bench,
+    site: &AvailabilitySite,
+    table: &mut FigureTable,
+) -> Result<()> {
     let providers = bench.sizes.crowd;
     say(format!("seeding a mirror with {providers} providers online"));
     let filling = Filling { providers, sessions: providers, is_counted: false };
@@ -47,7 +51,7 @@ pub async fn measure(bench: &Bench, site: &Site, table: &mut Table) -> Result<()
     table.measure(NAME, format!("all of {providers}, in {pages} pages"), Figure::ms(took));
     let (idle, during) = (p99(idle), p99(during));
     let what = "somebody else's p99 meanwhile";
-    let target = Some(Target::AtMost(2.0));
+    let target = Some(FigureTarget::AtMost(2.0));
     table.compare(
         NAME,
         what,
@@ -60,8 +64,8 @@ pub async fn measure(bench: &Bench, site: &Site, table: &mut Table) -> Result<()
 }
 
 /// The calls of ours meanwhile: transactions and the names for them, or a script in their place.
-async fn held(cache: &Place, table: &mut Table) -> Result<()> {
-    let target = Some(Target::AtMost(1.0));
+async fn held(cache: &BenchRedis, table: &mut FigureTable) -> Result<()> {
+    let target = Some(FigureTarget::AtMost(1.0));
     let limit = ("the limit", Figure::us(CALL_MAX_US));
     let calls = cache.calls(&["exec", "sscan", "evalsha", "eval"]).await?;
     let longest = calls.iter().map(|call| call.longest_us).fold(0.0, f64::max);
@@ -75,7 +79,12 @@ async fn held(cache: &Place, table: &mut Table) -> Result<()> {
 }
 
 /// The largest answer of Redis, by what the server says that it sent; and of ours, as JSON.
-async fn replies(site: &Site, daemon: &Daemon, table: &mut Table, providers: usize) -> Result<()> {
+async fn replies(
+    site: &AvailabilitySite,
+    daemon: &BenchDaemon,
+    table: &mut FigureTable,
+    providers: usize,
+) -> Result<()> {
     let cache = &site.cache;
     let own = -sent(cache).await? + sent(cache).await?;
     let (mut after, mut found, mut largest, mut json) = (Cursor::default(), 0, 0.0f64, 0);
@@ -91,7 +100,7 @@ async fn replies(site: &Site, daemon: &Daemon, table: &mut Table, providers: usi
         }
     }
     ensure!(found == providers, "{found} of {providers} were found");
-    let target = Some(Target::AtMost(1.0));
+    let target = Some(FigureTarget::AtMost(1.0));
     let limit = ("the limit", Figure::bytes(REPLY_MAX));
     let what = format!("largest answers of Redis to one page of {PAGE_MAX}");
     table.compare(NAME, what, Figure::bytes(largest), limit, largest / REPLY_MAX, target);
@@ -101,7 +110,7 @@ async fn replies(site: &Site, daemon: &Daemon, table: &mut Table, providers: usi
 }
 
 /// How many pages it was.
-async fn page_through(daemon: &Daemon) -> Result<usize> {
+async fn page_through(daemon: &BenchDaemon) -> Result<usize> {
     let (mut after, mut pages) = (Cursor::default(), 0);
     loop {
         let page = daemon.it.available(&after, PAGE_MAX).await?;
@@ -115,7 +124,7 @@ async fn page_through(daemon: &Daemon) -> Result<usize> {
 }
 
 /// How many bytes Redis has sent so far.
-async fn sent(cache: &Place) -> Result<f64> {
+async fn sent(cache: &BenchRedis) -> Result<f64> {
     let info: String = cache.ask(redis::cmd("INFO").arg("stats")).await?;
     let line = info.lines().find_map(|line| line.strip_prefix("total_net_output_bytes:"));
     Ok(line.context("INFO has total_net_output_bytes")?.trim().parse()?)

@@ -13,8 +13,8 @@ use lapsed_core::schedule::StopSignal;
 use tokio::sync::Mutex;
 
 use super::before::{PING, every};
-use super::site::{Database, Site};
-use crate::load::{Connection, request};
+use super::site::{AvailabilitySite, Database};
+use crate::load::{HttpConnection, request};
 
 /// What the system is called in the addresses.
 const SYSTEM: &str = "mitras";
@@ -36,7 +36,7 @@ impl Daemons {
     pub async fn start(
         binary: &Path,
         dir: &Path,
-        (site, database): (&Site, &Database),
+        (site, database): (&AvailabilitySite, &Database),
         sweep: &str,
         count: usize,
     ) -> Result<Daemons> {
@@ -69,7 +69,7 @@ impl Daemons {
     /// told to stop.
     pub async fn live(&self, ids: Arc<Vec<Name>>, stop: StopSignal) -> Result<()> {
         let connecting = self.running.iter().map(Daemon::connect);
-        let connections: Vec<Mutex<Connection>> =
+        let connections: Vec<Mutex<HttpConnection>> =
             try_join_all(connecting).await?.into_iter().map(Mutex::new).collect();
         let pings = every(PING / ids.len() as u32, &stop, |turn| {
             let request = heartbeat(&ids[turn % ids.len()]);
@@ -86,10 +86,10 @@ impl Daemons {
 
 impl Daemon {
     /// As soon as it listens, which it does once the mirror is seeded.
-    async fn connect(&self) -> Result<Connection> {
+    async fn connect(&self) -> Result<HttpConnection> {
         let patience = Instant::now() + Duration::from_secs(60);
         loop {
-            match Connection::open(self.address).await {
+            match HttpConnection::open(self.address).await {
                 Ok(connection) => return Ok(connection),
                 Err(error) if Instant::now() > patience => {
                     bail!("the daemon does not listen on {}: {error}", self.address)
@@ -119,7 +119,12 @@ fn beacon() -> Vec<u8> {
 }
 
 /// Everything as it comes, but for who sweeps.
-fn configuration(address: SocketAddr, site: &Site, database: &Database, sweep: &str) -> String {
+fn configuration(
+    address: SocketAddr,
+    site: &AvailabilitySite,
+    database: &Database,
+    sweep: &str,
+) -> String {
     format!(
         r#"[server]
 listen = "{address}"

@@ -12,10 +12,10 @@ use lapsed_core::sweep::Cursor;
 
 use super::NAME;
 use super::before::Before;
-use super::site::{Daemon, Database, Filling, Site};
+use super::site::{AvailabilitySite, BenchDaemon, Database, Filling};
 use crate::bench::{Bench, say};
 use crate::rounds::median;
-use crate::table::{Figure, Table, Target};
+use crate::table::{Figure, FigureTable, FigureTarget};
 
 const PROVIDERS: usize = 300;
 const CALLERS: usize = 64;
@@ -31,7 +31,11 @@ struct Pair {
     before: Vec<f64>,
 }
 
-pub async fn compare(bench: &Bench, site: &Site, table: &mut Table) -> Result<()> {
+pub async fn compare(
+    bench: &Bench,
+    site: &AvailabilitySite,
+    table: &mut FigureTable,
+) -> Result<()> {
     let sessions = bench.sizes.chat_sessions;
     say(format!("finding who is available: {PROVIDERS} providers, {sessions} sessions"));
     let filling = Filling { providers: PROVIDERS, sessions, is_counted: false };
@@ -64,7 +68,7 @@ pub async fn compare(bench: &Bench, site: &Site, table: &mut Table) -> Result<()
             .await?,
         );
     }
-    let target = Some(Target::AtLeast(20.0));
+    let target = Some(FigureTarget::AtLeast(20.0));
     let (ours, before, ratio) = alone.figures();
     let what = format!("finding who of {PROVIDERS} is available, one caller");
     let other = ("the JOIN, prepared, one connection", Figure::us(before));
@@ -80,7 +84,7 @@ pub async fn compare(bench: &Bench, site: &Site, table: &mut Table) -> Result<()
 }
 
 /// Whatever asks Redis anything waits for a round trip: the most that one caller can gain here.
-fn bound(table: &mut Table, alone: &Pair, pings: Vec<f64>) {
+fn bound(table: &mut FigureTable, alone: &Pair, pings: Vec<f64>) {
     let (_, before, _) = alone.figures();
     let ping = median(pings);
     let other = ("the JOIN, prepared, one connection", Figure::us(before));
@@ -92,9 +96,9 @@ fn bound(table: &mut Table, alone: &Pair, pings: Vec<f64>) {
 /// looked after.
 async fn bare_tables(
     bench: &Bench,
-    site: &Site,
-    (database, daemon): (&Database, &Daemon),
-    table: &mut Table,
+    site: &AvailabilitySite,
+    (database, daemon): (&Database, &BenchDaemon),
+    table: &mut FigureTable,
 ) -> Result<()> {
     let drop = "DROP INDEX chat_sessions_of_mitra, lapsed_sessions_of_provider";
     site.sql(&database.name, drop)?;
@@ -112,7 +116,11 @@ async fn bare_tables(
 }
 
 /// What the server itself works for one such look.
-async fn server_side(site: &Site, daemon: &Daemon, table: &mut Table) -> Result<()> {
+async fn server_side(
+    site: &AvailabilitySite,
+    daemon: &BenchDaemon,
+    table: &mut FigureTable,
+) -> Result<()> {
     let (before, requests) = (site.cache.worked().await?, daemon.redis.requests());
     for _ in 0..ALONE {
         find(daemon).await?;
@@ -125,7 +133,7 @@ async fn server_side(site: &Site, daemon: &Daemon, table: &mut Table) -> Result<
 }
 
 /// Both sides find the same.
-async fn agree(daemon: &Daemon, join: &Before) -> Result<()> {
+async fn agree(daemon: &BenchDaemon, join: &Before) -> Result<()> {
     let found = daemon.it.available(&Cursor::default(), PAGE_MAX).await?;
     ensure!(found.source == Source::Mirror, "the mirror does not answer");
     let ours = found.answer.available.iter();
@@ -138,14 +146,14 @@ async fn agree(daemon: &Daemon, join: &Before) -> Result<()> {
     Ok(())
 }
 
-async fn find(daemon: &Daemon) -> Result<usize> {
+async fn find(daemon: &BenchDaemon) -> Result<usize> {
     let found = daemon.it.available(&Cursor::default(), PAGE_MAX).await?;
     ensure!(found.source == Source::Mirror && found.answer.next.is_none(), "not from the mirror");
     Ok(found.answer.available.len())
 }
 
 /// One round trip that does nothing.
-async fn ping(site: &Site) -> Result<usize> {
+async fn ping(site: &AvailabilitySite) -> Result<usize> {
     let answer: String = site.cache.ask(&redis::cmd("PING")).await?;
     Ok(answer.len())
 }

@@ -10,20 +10,20 @@ use lapsed_core::clock::SystemClock;
 use lapsed_core::receipt::NoObserver;
 use lapsed_core::sweep::brake::{Brake, BrakePolicy};
 use lapsed_core::{Kind, Name, SystemId};
-use lapsed_postgres::{Address, Layout, Postgres, Triggers};
+use lapsed_postgres::{Layout, Postgres, PostgresAddress, Triggers};
 use lapsed_redis::{MirrorLayout, Redis};
 use lapsed_testbed::{PostgresOptions, PostgresServer};
 use tokio_postgres::{Client, NoTls};
 
-use crate::redis::Place;
+use crate::redis::BenchRedis;
 
 /// How long anybody may be silent, and how many sessions are too many: the same on both sides. As long as
 /// it can be, so that nobody falls silent while something else is measured.
 pub const STALE_SECONDS: u64 = 3_600;
 pub const SESSIONS_MAX: i64 = 3;
 
-pub struct Site {
-    pub cache: Place,
+pub struct AvailabilitySite {
+    pub cache: BenchRedis,
     pub truth: PostgresServer,
 }
 
@@ -44,20 +44,20 @@ pub struct Database {
 }
 
 /// Lapsed on both stores, with connections of its own.
-pub struct Daemon {
+pub struct BenchDaemon {
     pub it: Arc<Availability>,
     pub redis: Redis,
 }
 
-impl Site {
-    pub async fn new() -> Result<Site> {
-        let cache = Place::new().await?;
+impl AvailabilitySite {
+    pub async fn new() -> Result<AvailabilitySite> {
+        let cache = BenchRedis::new().await?;
         let options = PostgresOptions::default()
             .extra("shared_buffers", "256MB")
             .extra("max_wal_size", "1GB")
             .extra("log_line_prefix", "%m [%p] db=%d ");
         let truth = options.start().map_err(|error| anyhow!("{error}"))?;
-        Ok(Site { cache, truth })
+        Ok(AvailabilitySite { cache, truth })
     }
 
     /// A database of its own with the tables of the original, as `lapsed schema apply` makes them, the index
@@ -65,7 +65,7 @@ impl Site {
     pub async fn database(&self, filling: Filling) -> Result<Database> {
         let name = self.truth.database().map_err(|error| anyhow!("{error}"))?;
         let url = self.truth.url(&name);
-        let postgres = Postgres::new(&Address::new(&url))?;
+        let postgres = Postgres::new(&PostgresAddress::new(&url))?;
         postgres.apply_schema(&Layout::default(), Triggers::Without).await?;
         self.sql(&name, &fill(filling))?;
         self.sql(&name, "VACUUM ANALYZE")?;
@@ -81,10 +81,10 @@ impl Site {
         self.truth.sql(database, sql).map_err(|error| anyhow!("{error}"))
     }
 
-    pub async fn daemon(&self, database: &Database, snapshot_ttl: Duration) -> Result<Daemon> {
+    pub async fn daemon(&self, database: &Database, snapshot_ttl: Duration) -> Result<BenchDaemon> {
         let id = SystemId::new(Kind::Availability, &database.name)?;
-        let redis = Redis::new(&lapsed_redis::Address::new(&self.cache.server.url()))?;
-        let postgres = Postgres::new(&Address::new(&database.url))?;
+        let redis = Redis::new(&lapsed_redis::RedisAddress::new(&self.cache.server.url()))?;
+        let postgres = Postgres::new(&PostgresAddress::new(&database.url))?;
         let stale = Duration::from_secs(STALE_SECONDS);
         let layout = MirrorLayout::under(&database.prefix());
         let it = Availability::new(AvailabilityParts {
@@ -101,7 +101,7 @@ impl Site {
             snapshot_ttl,
         });
         it.ensure_seeded().await?;
-        Ok(Daemon { it, redis })
+        Ok(BenchDaemon { it, redis })
     }
 
     /// What the server has been asked in this database so far, by its own log.

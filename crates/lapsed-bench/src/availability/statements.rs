@@ -15,10 +15,10 @@ use lapsed_core::schedule::StopSignal;
 use super::NAME;
 use super::before::{self, Before};
 use super::daemons::Daemons;
-use super::site::{Database, Filling, Site};
+use super::site::{AvailabilitySite, Database, Filling};
 use crate::bench::{Bench, say};
 use crate::http::binary;
-use crate::table::{Figure, Table, Target};
+use crate::table::{Figure, FigureTable, FigureTarget};
 
 const PROVIDERS: usize = 300;
 const PROCESSES: usize = 3;
@@ -27,7 +27,11 @@ const SETTLED: Duration = Duration::from_secs(40);
 /// What comparing asks first: until it was seen, not every cadence has come round.
 const COMPARING: &str = "ORDER BY m.\"id\" LIMIT";
 
-pub async fn compare(bench: &Bench, site: &Site, table: &mut Table) -> Result<()> {
+pub async fn compare(
+    bench: &Bench,
+    site: &AvailabilitySite,
+    table: &mut FigureTable,
+) -> Result<()> {
     let Some(binary) = binary()? else {
         table.skip(NAME, "statements: build lapsed first, or set LAPSED_BIN");
         return Ok(());
@@ -74,7 +78,7 @@ pub async fn compare(bench: &Bench, site: &Site, table: &mut Table) -> Result<()
     let rate =
         |sent: &[String]| sent.iter().filter(|text| !text.is_empty()).count() as f64 / minutes;
     let other = ("before: all asked of PostgreSQL", Figure::count(rate(old)));
-    let target = Some(Target::AtLeast(200.0));
+    let target = Some(FigureTarget::AtLeast(200.0));
     for (sent, mode, target) in [(led, "one leads", target), (unled, "all sweep", None)] {
         let what = format!("statements a minute, {PROCESSES} daemons, {mode}");
         let ratio = rate(old) / rate(sent);

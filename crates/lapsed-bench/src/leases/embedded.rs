@@ -20,7 +20,7 @@ use super::timed::Spent;
 use super::zookeeper::ZooKeeper;
 use crate::bench::{Bench, say};
 use crate::rounds::{Side, median, take_turns};
-use crate::table::{Figure, Table, Target};
+use crate::table::{Figure, FigureTable, FigureTarget};
 
 pub const NAME: &str = "leases-embedded";
 /// Callers at a time, of both. More make etcd slower.
@@ -29,7 +29,7 @@ const CLIENTS: usize = 256;
 const EACH: usize = 20;
 const EXPIRIES: usize = 3;
 
-pub fn run(bench: &Bench, table: &mut Table) -> Result<()> {
+pub fn run(bench: &Bench, table: &mut FigureTable) -> Result<()> {
     let ours = Arc::new(Ours::open(&bench.path("leases"))?);
     let etcd = Arc::new(bench.runtime.block_on(Etcd::start(&bench.path("leases-etcd")))?);
     cycles(bench, table, &ours, &etcd)?;
@@ -45,7 +45,12 @@ pub fn run(bench: &Bench, table: &mut Table) -> Result<()> {
     }
 }
 
-fn cycles(bench: &Bench, table: &mut Table, ours: &Arc<Ours>, etcd: &Arc<Etcd>) -> Result<()> {
+fn cycles(
+    bench: &Bench,
+    table: &mut FigureTable,
+    ours: &Arc<Ours>,
+    etcd: &Arc<Etcd>,
+) -> Result<()> {
     let (few, many) = (bench.sizes.lease_cycles, bench.sizes.lease_cycles * 5);
     say(format!("acquiring and releasing with {CLIENTS} clients"));
     let mut sides: Vec<Side<'_>> = vec![
@@ -64,7 +69,7 @@ fn cycles(bench: &Bench, table: &mut Table, ours: &Arc<Ours>, etcd: &Arc<Etcd>) 
 }
 
 /// Ours, several times; the middle one, and what somebody else waited.
-async fn expiry(bench: &Bench, table: &mut Table, ours: &Arc<Ours>) -> Result<Expired> {
+async fn expiry(bench: &Bench, table: &mut FigureTable, ours: &Arc<Ours>) -> Result<Expired> {
     let leases = bench.sizes.leases;
     let mut rounds = Vec::new();
     for _ in 0..EXPIRIES {
@@ -84,14 +89,14 @@ async fn expiry(bench: &Bench, table: &mut Table, ours: &Arc<Ours>) -> Result<Ex
     };
     let what = format!("p99 of an unrelated acquire while {leases} expire");
     let other = ("idle", Figure::ms(expired.idle_p99_ms));
-    let target = Some(Target::AtMost(3.0));
+    let target = Some(FigureTarget::AtMost(3.0));
     table.compare(NAME, what, Figure::ms(expired.p99_ms), other, ratio, target);
     tell(table, &spent);
     Ok(expired)
 }
 
 /// Where the time of our last pass went.
-fn tell(table: &mut Table, spent: &Spent) {
+fn tell(table: &mut FigureTable, spent: &Spent) {
     let ms = |time: Duration| Figure::ms(time.as_secs_f64() * 1e3);
     table.measure(NAME, "our last pass: batches", Figure::count(f64::from(spent.batches)));
     table.measure(NAME, "reading who is over", ms(spent.listing));
@@ -101,7 +106,7 @@ fn tell(table: &mut Table, spent: &Spent) {
 
 async fn beside_etcd(
     bench: &Bench,
-    table: &mut Table,
+    table: &mut FigureTable,
     ours: &Expired,
     etcd: &Arc<Etcd>,
 ) -> Result<()> {
@@ -111,13 +116,13 @@ async fn beside_etcd(
     let what = format!("{leases} leases expire at one instant: all cleared");
     let other_is = format!("etcd {}", etcd.version()?);
     let other = (other_is.as_str(), Figure::seconds(fell.seconds));
-    let target = Some(Target::AtLeast(20.0));
+    let target = Some(FigureTarget::AtLeast(20.0));
     let ratio = fell.seconds / ours.seconds;
     table.compare(NAME, what, Figure::seconds(ours.seconds), other, ratio, target);
     Ok(())
 }
 
-async fn beside_zookeeper(bench: &Bench, table: &mut Table, ours: &Expired) -> Result<()> {
+async fn beside_zookeeper(bench: &Bench, table: &mut FigureTable, ours: &Expired) -> Result<()> {
     let (leases, sessions) = (bench.sizes.leases, bench.sizes.leases / EACH);
     let zookeeper = ZooKeeper::start(&bench.path("leases-zookeeper")).await?;
     let mut rates = Vec::new();
@@ -132,7 +137,7 @@ async fn beside_zookeeper(bench: &Bench, table: &mut Table, ours: &Expired) -> R
     let what = format!("cleared, of {leases}");
     let other_is = format!("ZooKeeper {version}: {sessions} sessions");
     let other = median(rates);
-    let target = Some(Target::AtLeast(1.0));
+    let target = Some(FigureTarget::AtLeast(1.0));
     let figures = (other_is.as_str(), Figure::per_second(other));
     table.compare(NAME, what, Figure::per_second(rate), figures, rate / other, target);
     table.measure(NAME, "ZooKeeper at its best", Figure::per_second(best));

@@ -13,11 +13,11 @@ use anyhow::{Result, ensure};
 use lapsed_object::{RequestCounts, RequestKind};
 
 use crate::bench::{Bench, say};
-use crate::table::{Figure, Table, Target};
+use crate::table::{Figure, FigureTable, FigureTarget};
 
 use contest::Contest;
 pub use contest::contend;
-use site::{Site, lease_key};
+use site::{ObjectSite, lease_key};
 
 pub const NAME: &str = "leases-object";
 const PROCESSES: usize = 8;
@@ -31,13 +31,13 @@ const SHORT: Duration = Duration::from_secs(1);
 const CLOCK_KNOWN: Duration = Duration::from_secs(2);
 const LONG: Duration = Duration::from_secs(24 * 3_600);
 
-pub fn run(bench: &Bench, table: &mut Table) -> Result<()> {
+pub fn run(bench: &Bench, table: &mut FigureTable) -> Result<()> {
     bench.runtime.block_on(compare(bench, table))
 }
 
-async fn compare(bench: &Bench, table: &mut Table) -> Result<()> {
+async fn compare(bench: &Bench, table: &mut FigureTable) -> Result<()> {
     say("starting SeaweedFS");
-    let site = Site::start()?;
+    let site = ObjectSite::start()?;
     cycles(table, &site).await?;
     clearing(table, &site).await?;
     contending(bench, table, &site).await?;
@@ -45,10 +45,10 @@ async fn compare(bench: &Bench, table: &mut Table) -> Result<()> {
 }
 
 /// Acquire and release, nobody else about.
-async fn cycles(table: &mut Table, site: &Site) -> Result<()> {
+async fn cycles(table: &mut FigureTable, site: &ObjectSite) -> Result<()> {
     let place = site.open("cycles")?;
     let limit = || ("the limit", Figure::count(PER_CYCLE));
-    let target = Some(Target::AtMost(1.0));
+    let target = Some(FigureTarget::AtMost(1.0));
     for what in ["acquire + release of a new key: requests", "the same again: requests"] {
         let before = place.store.requests().total();
         let began = Instant::now();
@@ -65,7 +65,7 @@ async fn cycles(table: &mut Table, site: &Site) -> Result<()> {
 }
 
 /// What it adds that an operation meets a lease that is over; each looked at by somebody new.
-async fn clearing(table: &mut Table, site: &Site) -> Result<()> {
+async fn clearing(table: &mut FigureTable, site: &ObjectSite) -> Result<()> {
     let [over, free, seen] = [lease_key("ns", 0)?, lease_key("ns", 1)?, lease_key("ns", 2)?];
     let place = site.open("clearing")?;
     place.acquire(&over, SHORT).await?;
@@ -82,7 +82,7 @@ async fn clearing(table: &mut Table, site: &Site) -> Result<()> {
     let describe_free = other.cost(other.describe(&seen)).await?;
     let mut tell = |what: &str, more: f64| {
         let limit = ("the limit", Figure::count(1.0));
-        let target = Some(Target::AtMost(1.0));
+        let target = Some(FigureTarget::AtMost(1.0));
         table.compare(NAME, what, Figure::count(more), limit, more, target);
     };
     tell("requests that clearing adds to an acquire", acquire_over - acquire_free);
@@ -91,7 +91,7 @@ async fn clearing(table: &mut Table, site: &Site) -> Result<()> {
 }
 
 /// Several processes want one key.
-async fn contending(bench: &Bench, table: &mut Table, site: &Site) -> Result<()> {
+async fn contending(bench: &Bench, table: &mut FigureTable, site: &ObjectSite) -> Result<()> {
     let each = bench.sizes.contended;
     say(format!("{PROCESSES} processes acquire one key {each} times each"));
     let contest = Contest::new(site, PROCESSES, each)?;
@@ -102,7 +102,7 @@ async fn contending(bench: &Bench, table: &mut Table, site: &Site) -> Result<()>
 }
 
 /// Few of many are over.
-async fn sweeping(bench: &Bench, table: &mut Table, site: &Site) -> Result<()> {
+async fn sweeping(bench: &Bench, table: &mut FigureTable, site: &ObjectSite) -> Result<()> {
     let (keys, expired) = (bench.sizes.leases, bench.sizes.expired_objects);
     let place = site.open("sweep")?;
     say(format!("acquiring {keys} keys of which {expired} expire"));
@@ -121,11 +121,11 @@ async fn sweeping(bench: &Bench, table: &mut Table, site: &Site) -> Result<()> {
     let what = format!("one sweep, {expired} of {keys} are over: requests");
     let figure = Figure::count(ours);
     let beside = ("the limit", Figure::count(limit));
-    let target = Some(Target::AtMost(1.0));
+    let target = Some(FigureTarget::AtMost(1.0));
     table.compare(NAME, what.clone(), figure, beside, ours / limit, target);
     let all = naive.total() as f64;
     let beside = ("all listed, each read", Figure::count(all));
-    table.compare(NAME, what, figure, beside, all / ours, Some(Target::AtLeast(200.0)));
+    table.compare(NAME, what, figure, beside, all / ours, Some(FigureTarget::AtLeast(200.0)));
     table.measure(NAME, "time of that sweep, without rests", Figure::ms(took_ms));
     Ok(())
 }

@@ -12,22 +12,22 @@ use lapsed_core::sweep::{PassMode, Sweep};
 use lapsed_core::{Kind, Name, SystemId};
 use lapsed_redis::{RegistryLayout, Template};
 
-use super::{Place, sweeper};
+use super::{BenchRedis, sweeper};
 use crate::bench::{Bench, say};
-use crate::table::{Figure, Table, Target};
+use crate::table::{Figure, FigureTable, FigureTarget};
 
 pub const NAME: &str = "redis-expiry";
 const EVERY: Duration = Duration::from_secs(1);
 const AFTER: Duration = Duration::from_secs(10);
 
-pub fn run(bench: &Bench, table: &mut Table) -> Result<()> {
+pub fn run(bench: &Bench, table: &mut FigureTable) -> Result<()> {
     bench.runtime.block_on(compare(bench, table))
 }
 
-async fn compare(bench: &Bench, table: &mut Table) -> Result<()> {
+async fn compare(bench: &Bench, table: &mut FigureTable) -> Result<()> {
     let all = bench.sizes.owners * bench.sizes.each;
     let due = all / 100;
-    let place = Place::new().await?;
+    let place = BenchRedis::new().await?;
     say(format!("{due} keys that expire soon among {} that do not", all - due));
     let living =
         "for i = ARGV[1], ARGV[2] do redis.call('SET', 'k' .. i, '1', 'EX', '36000') end return 1";
@@ -55,13 +55,13 @@ async fn compare(bench: &Bench, table: &mut Table) -> Result<()> {
         Figure::seconds(ours),
         limit,
         ours / bound,
-        Some(Target::AtMost(1.0)),
+        Some(FigureTarget::AtMost(1.0)),
     );
     Ok(())
 }
 
 /// How long after their deadline the last entry is gone, with a pass every second.
-async fn reclaim_all(place: &Place, due: usize) -> Result<f64> {
+async fn reclaim_all(place: &BenchRedis, due: usize) -> Result<f64> {
     let layout = RegistryLayout {
         registry_key: "ours:registry".to_owned(),
         heartbeat_key: Template::new("ours:heartbeat:{owner}", "owner")

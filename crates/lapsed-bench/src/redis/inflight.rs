@@ -1,4 +1,4 @@
-//! Jobs whose worker is gone: how long the systems in use today take to put them back on their queue,
+//! BenchJobs whose worker is gone: how long the systems in use today take to put them back on their queue,
 //! each with its own recovery as it ships, and what somebody else who uses that server waits meanwhile;
 //! and ours, with a million more jobs in flight beside them.
 //!
@@ -12,14 +12,14 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::Place;
+use super::BenchRedis;
 use crate::bench::{Bench, say};
 use crate::rounds::median;
-use crate::table::{Figure, Table, Target};
+use crate::table::{Figure, FigureTable, FigureTarget};
 
-use bare::Load;
-use ours::{Jobs, Recovered};
-use peers::{PEERS, Recovery};
+use bare::BareLoad;
+use ours::{BenchJobs, RecoveryTime};
+use peers::{PEERS, PeerRecovery};
 
 pub const NAME: &str = "redis-inflight";
 
@@ -27,7 +27,7 @@ pub const NAME: &str = "redis-inflight";
 const CALLERS: usize = 32;
 const DEPTH: usize = 16;
 
-pub fn run(bench: &Bench, table: &mut Table) -> Result<()> {
+pub fn run(bench: &Bench, table: &mut FigureTable) -> Result<()> {
     bench.runtime.block_on(compare(bench, table))
 }
 
@@ -37,8 +37,8 @@ const THRESHOLD: Duration = Duration::from_secs(5);
 const EVERY: Duration = Duration::from_secs(1);
 const BACK_WITHIN_S: f64 = 6.5;
 
-async fn compare(bench: &Bench, table: &mut Table) -> Result<()> {
-    let place = Place::new().await?;
+async fn compare(bench: &Bench, table: &mut FigureTable) -> Result<()> {
+    let place = BenchRedis::new().await?;
     taking(bench, &place, table).await?;
     let ours = recovering(bench, &place, table).await?;
     detecting(&place, table).await?;
@@ -55,10 +55,10 @@ async fn compare(bench: &Bench, table: &mut Table) -> Result<()> {
 }
 
 /// Taking and completing: bare commands and ours take turns.
-async fn taking(bench: &Bench, place: &Place, table: &mut Table) -> Result<()> {
-    let load = Load { callers: CALLERS, depth: DEPTH, jobs: bench.sizes.takes };
+async fn taking(bench: &Bench, place: &BenchRedis, table: &mut FigureTable) -> Result<()> {
+    let load = BareLoad { callers: CALLERS, depth: DEPTH, jobs: bench.sizes.takes };
     say(format!("taking and completing {} jobs, with bare commands and with ours", load.jobs));
-    let jobs = Jobs::open(place, "taken")?;
+    let jobs = BenchJobs::open(place, "taken")?;
     let (mut bare, mut ours) = (Vec::new(), Vec::new());
     for round in 0..bench.sizes.rounds {
         bare.push(bare::take_and_complete(place, load).await?);
@@ -68,21 +68,25 @@ async fn taking(bench: &Bench, place: &Place, table: &mut Table) -> Result<()> {
     let what = format!("take + complete, {CALLERS} callers, {DEPTH} at a time");
     let other = ("bare LMOVE + RPOP, pipelined", Figure::per_second(median(bare)));
     let figure = Figure::per_second(median(ours));
-    table.compare(NAME, what, figure, other, ratio, Some(Target::AtLeast(0.5)));
+    table.compare(NAME, what, figure, other, ratio, Some(FigureTarget::AtLeast(0.5)));
     Ok(())
 }
 
 /// One worker of many dies.
-async fn recovering(bench: &Bench, place: &Place, table: &mut Table) -> Result<Recovered> {
+async fn recovering(
+    bench: &Bench,
+    place: &BenchRedis,
+    table: &mut FigureTable,
+) -> Result<RecoveryTime> {
     let (all, orphans) = (bench.sizes.owners * bench.sizes.each, bench.sizes.orphans);
-    let few = Jobs::open(place, "few")?;
-    let many = Jobs::open(place, "many")?;
+    let few = BenchJobs::open(place, "few")?;
+    let many = BenchJobs::open(place, "many")?;
     say(format!("ours: {all} jobs in flight"));
     few.lay(1_000).await?;
     many.lay(all).await?;
     let (one, other) = (many.idle_commands(place).await?, few.idle_commands(place).await?);
     let what = format!("commands of a pass with no dead worker, {all} jobs in flight");
-    let target = Some(Target::AtMost(1.0));
+    let target = Some(FigureTarget::AtMost(1.0));
     let beside = ("1000 in flight", Figure::count(other));
     table.compare(NAME, what, Figure::count(one), beside, one / other, target);
     say(format!("ours: {orphans} orphans"));
@@ -90,8 +94,8 @@ async fn recovering(bench: &Bench, place: &Place, table: &mut Table) -> Result<R
     for round in 0..3 {
         rounds.push(many.recover(place, round, orphans).await?);
     }
-    let middle = |of: fn(&Recovered) -> f64| median(rounds.iter().map(of).collect());
-    let recovered = Recovered {
+    let middle = |of: fn(&RecoveryTime) -> f64| median(rounds.iter().map(of).collect());
+    let recovered = RecoveryTime {
         took_ms: middle(|one| one.took_ms),
         p99_ms: middle(|one| one.p99_ms),
         longest_us: middle(|one| one.longest_us),
@@ -108,35 +112,35 @@ async fn recovering(bench: &Bench, place: &Place, table: &mut Table) -> Result<R
 }
 
 /// How soon a death is noticed.
-async fn detecting(place: &Place, table: &mut Table) -> Result<()> {
+async fn detecting(place: &BenchRedis, table: &mut FigureTable) -> Result<()> {
     say("a worker is killed: until its last job is back");
-    let back_s = Jobs::open(place, "watched")?.detect(THRESHOLD, EVERY, 1_000).await?;
+    let back_s = BenchJobs::open(place, "watched")?.detect(THRESHOLD, EVERY, 1_000).await?;
     let what = format!(
         "killed, threshold {} s, a pass every {} s: all back after",
         THRESHOLD.as_secs(),
         EVERY.as_secs()
     );
     let limit = ("the limit", Figure::seconds(BACK_WITHIN_S));
-    let target = Some(Target::AtMost(1.0));
+    let target = Some(FigureTarget::AtMost(1.0));
     table.compare(NAME, what, Figure::seconds(back_s), limit, back_s / BACK_WITHIN_S, target);
     Ok(())
 }
 
 /// Ours beside one peer.
-fn beside(table: &mut Table, ours: &Recovered, peer: &Recovery) {
+fn beside(table: &mut FigureTable, ours: &RecoveryTime, peer: &PeerRecovery) {
     let is_bull = peer.peer == "BullMQ";
     let what = format!("ours beside {}: {} orphans back", peer.peer, peer.orphans);
     let other = (peer.peer, Figure::ms(peer.took_ms));
-    let target = Some(Target::AtLeast(if is_bull { 20.0 } else { 10.0 }));
+    let target = Some(FigureTarget::AtLeast(if is_bull { 20.0 } else { 10.0 }));
     table.compare(NAME, what, Figure::ms(ours.took_ms), other, peer.took_ms / ours.took_ms, target);
     let what = format!("somebody else's p99: ours beside {}", peer.peer);
     let other = (peer.peer, Figure::ms(peer.p99_ms));
-    let target = is_bull.then_some(Target::AtLeast(50.0));
+    let target = is_bull.then_some(FigureTarget::AtLeast(50.0));
     table.compare(NAME, what, Figure::ms(ours.p99_ms), other, peer.p99_ms / ours.p99_ms, target);
 }
 
-fn tell(table: &mut Table, recovery: &Recovery) {
-    let Recovery { peer, version, call, orphans, .. } = recovery;
+fn tell(table: &mut FigureTable, recovery: &PeerRecovery) {
+    let PeerRecovery { peer, version, call, orphans, .. } = recovery;
     let (bound, part) = match recovery.is_cut_off {
         true => (", at least", ", until it was cut off"),
         false => ("", ""),

@@ -10,16 +10,16 @@ use lapsed_core::sessions::{SessionProfile, SessionsStore};
 use lapsed_core::{Kind, Name, SystemId};
 use lapsed_redis::{RegistryLayout, SessionsLayout, Template};
 
-use super::Place;
+use super::BenchRedis;
 use crate::bench::{Bench, say};
 use crate::rounds::median;
-use crate::table::{Figure, Table};
+use crate::table::{Figure, FigureTable};
 
 pub const NAME: &str = "redis-price";
 const CALLS: usize = 3_000;
 const ENTRIES: usize = 100_000;
 
-pub fn run(bench: &Bench, table: &mut Table) -> Result<()> {
+pub fn run(bench: &Bench, table: &mut FigureTable) -> Result<()> {
     bench.runtime.block_on(compare(bench, table))
 }
 
@@ -30,7 +30,7 @@ struct Cost {
 }
 
 async fn cost<F: Future<Output = Result<()>>>(
-    place: &Place,
+    place: &BenchRedis,
     mut call: impl FnMut(usize) -> F,
 ) -> Result<Cost> {
     let mut rounds = Vec::new();
@@ -46,20 +46,20 @@ async fn cost<F: Future<Output = Result<()>>>(
     Ok(Cost { us: median(rounds), commands })
 }
 
-fn tell(table: &mut Table, what: &str, ours: &Cost, plain: &Cost, plain_is: &str) {
+fn tell(table: &mut FigureTable, what: &str, ours: &Cost, plain: &Cost, plain_is: &str) {
     let what = format!("{what} ({:.0} commands, plain {:.0})", ours.commands, plain.commands);
     let other = (plain_is, Figure::us(plain.us));
     table.compare(NAME, what, Figure::us(ours.us), other, ours.us / plain.us, None);
 }
 
-async fn compare(_bench: &Bench, table: &mut Table) -> Result<()> {
-    let place = Place::new().await?;
+async fn compare(_bench: &Bench, table: &mut FigureTable) -> Result<()> {
+    let place = BenchRedis::new().await?;
     say("paying the price of the index");
     registry(&place, table).await?;
     sessions(&place, table).await
 }
 
-async fn registry(place: &Place, table: &mut Table) -> Result<()> {
+async fn registry(place: &BenchRedis, table: &mut FigureTable) -> Result<()> {
     let layout = RegistryLayout {
         registry_key: "ours:registry".to_owned(),
         heartbeat_key: Template::new("ours:heartbeat:{owner}", "owner")
@@ -113,7 +113,7 @@ async fn registry(place: &Place, table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-async fn sessions(place: &Place, table: &mut Table) -> Result<()> {
+async fn sessions(place: &BenchRedis, table: &mut FigureTable) -> Result<()> {
     let template = |what: &str, name: &str| {
         Template::new(&format!("price:{what}:{{{name}}}"), name).expect("it has a place for a name")
     };

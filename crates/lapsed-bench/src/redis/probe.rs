@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
-use lapsed_testbed::resp::Connection;
+use lapsed_testbed::resp::RespConnection;
 
 const EVERY: Duration = Duration::from_micros(500);
 /// How long after a refusal the same is asked again.
@@ -29,7 +29,7 @@ impl Probe {
     /// With so much time from one GET to the next: less often, to take less of the machine.
     pub fn every(port: u16, pause: Duration) -> Result<Probe> {
         let mut connection =
-            Connection::open(port, Duration::from_secs(60)).map_err(|e| anyhow!("{e}"))?;
+            RespConnection::open(port, Duration::from_secs(60)).map_err(|e| anyhow!("{e}"))?;
         let stop = Arc::new(AtomicBool::new(false));
         let told = stop.clone();
         let thread = std::thread::spawn(move || {
@@ -62,7 +62,7 @@ impl Probe {
 }
 
 /// One GET that is answered.
-fn get(connection: &mut Connection) -> Result<()> {
+fn get(connection: &mut RespConnection) -> Result<()> {
     loop {
         match connection.call(&["GET", "nothing"]) {
             Ok(_) => return Ok(()),

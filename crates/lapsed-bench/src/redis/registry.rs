@@ -17,10 +17,10 @@ use lapsed_redis::{NativeRegistry, RegistryLayout, Template};
 use std::sync::Arc;
 
 use super::probe::{Probe, p99};
-use super::{Place, pass, seed, sweeper};
+use super::{BenchRedis, pass, seed, sweeper};
 use crate::bench::{Bench, say};
 use crate::rounds::median;
-use crate::table::{Figure, Table, Target};
+use crate::table::{Figure, FigureTable, FigureTarget};
 
 pub const NAME: &str = "redis-registry";
 const INSTANCES: usize = 100;
@@ -29,14 +29,14 @@ const FEW: usize = 20_000;
 const TTL: Duration = Duration::from_secs(2);
 const DYING_TTL_MS: u64 = 300;
 
-pub fn run(bench: &Bench, table: &mut Table) -> Result<()> {
+pub fn run(bench: &Bench, table: &mut FigureTable) -> Result<()> {
     bench.runtime.block_on(compare(bench, table))
 }
 
-async fn compare(bench: &Bench, table: &mut Table) -> Result<()> {
+async fn compare(bench: &Bench, table: &mut FigureTable) -> Result<()> {
     let entries = bench.sizes.owners * bench.sizes.each;
     let dying = entries / 100;
-    let place = Place::new().await?;
+    let place = BenchRedis::new().await?;
     say(format!("filling a server with {entries} entries, twice"));
     let plain = Plain::lay(&place, entries, dying).await?;
     let many = Native::lay(&place, "many", entries - dying).await?;
@@ -115,16 +115,37 @@ async fn compare(bench: &Bench, table: &mut Table) -> Result<()> {
     let ms = |side: usize| Figure::ms(median(took[side].clone()));
     let what = |how: &str| format!("{how}: evicting {dying} of {entries}");
     let original = ("HGETALL, EXISTS, HGET + HDEL", ms(0));
-    table.compare(NAME, what("native"), ms(2), original, ratio(0, 2), Some(Target::AtLeast(100.0)));
-    table.compare(NAME, what("adopt"), ms(1), original, ratio(0, 1), Some(Target::AtLeast(4.0)));
+    table.compare(
+        NAME,
+        what("native"),
+        ms(2),
+        original,
+        ratio(0, 2),
+        Some(FigureTarget::AtLeast(100.0)),
+    );
+    table.compare(
+        NAME,
+        what("adopt"),
+        ms(1),
+        original,
+        ratio(0, 1),
+        Some(FigureTarget::AtLeast(4.0)),
+    );
     let among = format!("native: {dying} among {entries}");
     let other = format!("among {FEW}");
-    table.compare(NAME, among, ms(2), (&other, ms(3)), ratio(2, 3), Some(Target::AtMost(1.5)));
+    table.compare(
+        NAME,
+        among,
+        ms(2),
+        (&other, ms(3)),
+        ratio(2, 3),
+        Some(FigureTarget::AtMost(1.5)),
+    );
     let [seed_waits, adopt_waits, many_waits] = waits;
     let (seed_p99, adopt_p99, many_p99) = (p99(seed_waits), p99(adopt_waits), p99(many_waits));
     table.measure(NAME, "somebody else's p99, idle", Figure::ms(idle));
     let beside = ("during the original", Figure::ms(seed_p99));
-    let target = Some(Target::AtLeast(50.0));
+    let target = Some(FigureTarget::AtLeast(50.0));
     let during = "somebody else's p99 during a native pass";
     table.compare(NAME, during, Figure::ms(many_p99), beside, seed_p99 / many_p99, target);
     let during = "somebody else's p99 during an adopt pass";
@@ -138,7 +159,7 @@ async fn compare(bench: &Bench, table: &mut Table) -> Result<()> {
         Figure::us(longest),
         limit,
         longest / 2_000.0,
-        Some(Target::AtMost(1.0)),
+        Some(FigureTarget::AtMost(1.0)),
     );
     let mean = scripts.1 / scripts.0.max(1.0);
     table.measure(NAME, "mean of all calls of our scripts in it", Figure::us(mean));
@@ -163,7 +184,7 @@ fn id(name: &str) -> Result<SystemId> {
 }
 
 /// Until the server has been there for longer than the thresholds used here.
-async fn settle(place: &Place) -> Result<()> {
+async fn settle(place: &BenchRedis) -> Result<()> {
     use lapsed_core::store::Store;
     let patience = Instant::now() + Duration::from_secs(30);
     loop {
@@ -183,7 +204,7 @@ struct Plain {
 }
 
 impl Plain {
-    async fn lay(place: &Place, entries: usize, dying: usize) -> Result<Plain> {
+    async fn lay(place: &BenchRedis, entries: usize, dying: usize) -> Result<Plain> {
         let plain =
             Plain { hash: "connections:registry".into(), beat: "instance:heartbeat:".into() };
         let living = entries - dying;
@@ -213,7 +234,7 @@ impl Plain {
     }
 
     /// The dead instance's entries once more.
-    async fn revive(&self, place: &Place, dying: usize) -> Result<()> {
+    async fn revive(&self, place: &BenchRedis, dying: usize) -> Result<()> {
         let lua = format!(
             "for i = ARGV[1], ARGV[2] do redis.call('HSET', '{}', 'gone-' .. i, 'instance-dead') end return 1",
             self.hash
@@ -230,7 +251,7 @@ struct Native {
 }
 
 impl Native {
-    async fn lay(place: &Place, name: &str, entries: usize) -> Result<Native> {
+    async fn lay(place: &BenchRedis, name: &str, entries: usize) -> Result<Native> {
         let layout = RegistryLayout {
             registry_key: format!("{name}:registry"),
             heartbeat_key: Template::new(&format!("{name}:heartbeat:{{owner}}"), "owner")

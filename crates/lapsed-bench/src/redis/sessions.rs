@@ -11,10 +11,10 @@ use lapsed_core::{Kind, SystemId};
 use lapsed_redis::{RedisSessions, SessionsLayout, Template};
 
 use super::probe::{Probe, p99};
-use super::{Place, pass, seed, sweeper};
+use super::{BenchRedis, pass, seed, sweeper};
 use crate::bench::{Bench, say};
 use crate::rounds::median;
-use crate::table::{Figure, Table, Target};
+use crate::table::{Figure, FigureTable, FigureTarget};
 
 pub const NAME: &str = "redis-sessions";
 const ORPHANS: usize = 100;
@@ -22,14 +22,14 @@ const MANY_ORPHANS: usize = 100_000;
 const FEW: usize = 20_000;
 const GRACE: Duration = Duration::from_secs(2);
 
-pub fn run(bench: &Bench, table: &mut Table) -> Result<()> {
+pub fn run(bench: &Bench, table: &mut FigureTable) -> Result<()> {
     bench.runtime.block_on(compare(bench, table))
 }
 
-async fn compare(bench: &Bench, table: &mut Table) -> Result<()> {
+async fn compare(bench: &Bench, table: &mut FigureTable) -> Result<()> {
     let sessions = bench.sizes.owners * bench.sizes.each;
     // Each on a server of its own: a SCAN goes over all keys there are.
-    let (place, small) = (Place::new().await?, Place::new().await?);
+    let (place, small) = (BenchRedis::new().await?, BenchRedis::new().await?);
     say(format!("filling servers with {sessions} and {FEW} sessions"));
     let many = Chat::lay(&place, sessions).await?;
     let few = Chat::lay(&small, FEW).await?;
@@ -65,10 +65,17 @@ async fn compare(bench: &Bench, table: &mut Table) -> Result<()> {
     let ms = |times: &[f64]| Figure::ms(median(times.to_vec()));
     let what = format!("deleting {ORPHANS} orphans of {sessions}");
     let peer = ("SCAN, HGET, DEL", ms(&scans));
-    table.compare(NAME, what, ms(&ours), peer, ratios(&scans, &ours), Some(Target::AtLeast(500.0)));
+    table.compare(
+        NAME,
+        what,
+        ms(&ours),
+        peer,
+        ratios(&scans, &ours),
+        Some(FigureTarget::AtLeast(500.0)),
+    );
     let what = format!("the same, among {sessions}");
     let other = format!("among {FEW}");
-    let target = Some(Target::AtMost(1.5));
+    let target = Some(FigureTarget::AtMost(1.5));
     table.compare(
         NAME,
         what,
@@ -100,7 +107,7 @@ async fn compare(bench: &Bench, table: &mut Table) -> Result<()> {
         Figure::per_second(rate),
         least,
         rate / 30_000.0,
-        Some(Target::AtLeast(1.0)),
+        Some(FigureTarget::AtLeast(1.0)),
     );
     table.measure(NAME, "what the server itself worked for it", Figure::ms(worked));
     table.measure(NAME, "mean of all calls of our scripts in it", Figure::us(mean));
@@ -116,7 +123,7 @@ async fn compare(bench: &Bench, table: &mut Table) -> Result<()> {
         Figure::us(longest),
         limit,
         longest / 2_000.0,
-        Some(Target::AtMost(1.0)),
+        Some(FigureTarget::AtMost(1.0)),
     );
     Ok(())
 }
@@ -129,7 +136,7 @@ struct Chat {
 
 impl Chat {
     /// Active ones, as our own writing leaves them: the hash, the count, and nothing in any index.
-    async fn lay(place: &Place, count: usize) -> Result<Chat> {
+    async fn lay(place: &BenchRedis, count: usize) -> Result<Chat> {
         let template = |what: &str, name: &str| {
             Template::new(&format!("{what}:{{{name}}}"), name).expect("it has a place for a name")
         };
@@ -154,7 +161,7 @@ impl Chat {
 
     /// So many whose grace has been over for a while: written as ours does, and with a time in the
     /// past, so that nothing need be waited for.
-    async fn orphan(&self, place: &Place, count: usize) -> Result<()> {
+    async fn orphan(&self, place: &BenchRedis, count: usize) -> Result<()> {
         let since_ms = place.ours.info().await?.now_ms - 60_000;
         let lua = format!(
             "for i = ARGV[1], ARGV[2] do local id = 'dead-' .. string.format('%032.0f', i) \
@@ -179,7 +186,7 @@ impl Chat {
         }
     }
 
-    async fn sweep(&self, place: &Place, orphans: usize) -> Result<f64> {
+    async fn sweep(&self, place: &BenchRedis, orphans: usize) -> Result<f64> {
         self.orphan(place, orphans).await?;
         let began = Instant::now();
         pass(&self.sweeper, orphans).await?;

@@ -12,14 +12,14 @@ use lapsed_server::failure::Failure;
 
 /// What to acquire; how long it lasts may be left to the configuration.
 #[derive(Clone, Debug)]
-pub struct Wanted {
+pub struct LeaseRequest {
     pub key: LeaseKey,
     pub owner: Name,
     pub ttl: Option<Duration>,
     pub request: Option<Name>,
 }
 
-impl Wanted {
+impl LeaseRequest {
     pub fn with_ttl(&self, usual: Duration) -> AcquireRequest {
         AcquireRequest {
             key: self.key.clone(),
@@ -30,9 +30,14 @@ impl Wanted {
     }
 }
 
-pub trait Desk {
+pub trait LeaseBackend {
     /// Acquires, waiting in line for as long as told.
-    fn acquire(&self, of: &SystemId, wanted: &Wanted, wait: Duration) -> Result<Acquired, Failure>;
+    fn acquire(
+        &self,
+        of: &SystemId,
+        wanted: &LeaseRequest,
+        wait: Duration,
+    ) -> Result<Acquired, Failure>;
     /// Moves the deadline on; the answer must be there within `limit`.
     fn renew(
         &self,

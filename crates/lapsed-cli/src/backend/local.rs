@@ -15,28 +15,30 @@ use lapsed_core::system::{Explanation, Restored};
 use lapsed_core::{Error, Name, SystemId};
 use tokio::runtime::{Builder, Runtime};
 
-use super::{Backend, Followed, Listing, Progress};
+use super::{Backend, Followed, JobListing, Progress};
 use lapsed_server::config::{Config, process_env};
 use lapsed_server::failure::Failure;
 use lapsed_server::http::inflight::{DeadLetters, letters};
 use lapsed_server::http::{receipts, sweeps};
-use lapsed_server::node::audit::{self, AuditPage, Deed};
-use lapsed_server::node::page::{self, Cursor, Wanted};
+use lapsed_server::node::audit::{self, AuditAction, AuditPage};
+use lapsed_server::node::page::{self, ReceiptCursor, ReceiptFilter};
 use lapsed_server::node::shapes::{
     BrakeStatus, Estimate, ReceiptPage, Reconciliation, SystemStatus,
 };
-use lapsed_server::node::{BrakeOrder, LIST_MAX, Live, Node, Order, host_name};
-use lapsed_server::systems::Occasion;
+use lapsed_server::node::{
+    BrakeOrder, LIST_MAX, LiveSystem, OpenSystems, ReconcileOrder, host_name,
+};
+use lapsed_server::systems::OpenedFor;
 
 /// The store, opened by this process.
-pub struct Local {
-    node: Node,
+pub struct LocalBackend {
+    node: OpenSystems,
     runtime: Runtime,
 }
 
-impl Local {
+impl LocalBackend {
     /// Opens every store that the configuration uses.
-    pub fn open(config: &Config) -> Result<Local, Error> {
+    pub fn open(config: &Config) -> Result<LocalBackend, Error> {
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.map_err(|e| Error::Unavailable {
             store: "this process".to_owned(),
@@ -44,14 +46,14 @@ impl Local {
         })?;
         let node = {
             let _inside = runtime.enter();
-            Node::open_by_hand(config, SystemClock::shared(), Arc::new(NoObserver))?
+            OpenSystems::open_by_hand(config, SystemClock::shared(), Arc::new(NoObserver))?
         };
         runtime.block_on(node.probe())?;
-        runtime.block_on(node.prepare(config, Occasion::Command));
-        Ok(Local { node, runtime })
+        runtime.block_on(node.prepare(config, OpenedFor::Command));
+        Ok(LocalBackend { node, runtime })
     }
 
-    fn live(&self, system: &SystemId) -> Result<&Arc<Live>, Failure> {
+    fn live(&self, system: &SystemId) -> Result<&Arc<LiveSystem>, Failure> {
         let live = self.node.find(system.kind, &system.name);
         live.ok_or_else(|| Failure::usage(format!("there is no system `{system}`")))
     }
@@ -59,13 +61,13 @@ impl Local {
     /// Does it, and writes down who gave the command.
     fn audited<T>(
         &self,
-        live: &Live,
+        live: &LiveSystem,
         (what, target): (&str, &dyn Display),
         work: impl Future<Output = lapsed_core::Result<T>>,
         told: impl FnOnce(&T) -> String,
     ) -> Result<T, Failure> {
         let (what, target) = (what.to_owned(), target.to_string());
-        let deed = Deed { who: whoever_typed(), from: None, what, target, request: None };
+        let deed = AuditAction { who: whoever_typed(), from: None, what, target, request: None };
         Ok(self.runtime.block_on(live.audited(deed, work, told))?)
     }
 
@@ -75,7 +77,7 @@ impl Local {
     }
 }
 
-impl Backend for Local {
+impl Backend for LocalBackend {
     fn systems(&self) -> Result<Vec<SystemId>, Failure> {
         Ok(self.node.systems().iter().map(|live| live.id().clone()).collect())
     }
@@ -101,7 +103,7 @@ impl Backend for Local {
     fn reconcile(
         &self,
         system: &SystemId,
-        order: Order,
+        order: ReconcileOrder,
         tell: &mut (dyn FnMut(Progress) + Send),
     ) -> Result<Reconciliation, Failure> {
         let live = self.live(system)?;
@@ -134,14 +136,15 @@ impl Backend for Local {
         Ok(self.runtime.block_on(self.live(system)?.explain(key))?)
     }
 
-    fn receipts(&self, listing: &Listing) -> Result<ReceiptPage, Failure> {
+    fn receipts(&self, listing: &JobListing) -> Result<ReceiptPage, Failure> {
         let systems = match &listing.system {
             Some(system) => vec![self.live(system)?.clone()],
             None => self.node.systems().to_vec(),
         };
-        let before = listing.before.as_ref().map(|t| Cursor::parse(t, &systems)).transpose()?;
-        let Listing { limit, key, owner, .. } = listing.clone();
-        let wanted = Wanted { before, limit, key, owner, ..Wanted::default() };
+        let before =
+            listing.before.as_ref().map(|t| ReceiptCursor::parse(t, &systems)).transpose()?;
+        let JobListing { limit, key, owner, .. } = listing.clone();
+        let wanted = ReceiptFilter { before, limit, key, owner, ..ReceiptFilter::default() };
         Ok(self.runtime.block_on(page::read(&systems, &wanted))?)
     }
 
@@ -218,7 +221,7 @@ impl Backend for Local {
             Some(system) => vec![self.live(system)?.clone()],
             None => self.node.systems().to_vec(),
         };
-        let before = before.map(|text| Cursor::parse(text, &systems)).transpose()?;
+        let before = before.map(|text| ReceiptCursor::parse(text, &systems)).transpose()?;
         Ok(self.runtime.block_on(audit::read(&systems, before.as_ref(), limit))?)
     }
 

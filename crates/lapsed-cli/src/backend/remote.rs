@@ -20,7 +20,7 @@ use ureq::http::Response;
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use ureq::{Agent, Body};
 
-use super::{Backend, Followed, Listing, Progress, sse, system_id};
+use super::{Backend, Followed, JobListing, Progress, sse, system_id};
 use lapsed_server::failure::Failure;
 use lapsed_server::http::brakes::{BrakeBody, Word};
 use lapsed_server::http::inflight::{DeadLetters, JobBody, PutBackBody};
@@ -29,7 +29,7 @@ use lapsed_server::node::audit::AuditPage;
 use lapsed_server::node::shapes::{
     BrakeStatus, Estimate, ReceiptPage, Reconciliation, Sweeps, SystemStatus,
 };
-use lapsed_server::node::{BrakeOrder, LIST_MAX, Order};
+use lapsed_server::node::{BrakeOrder, LIST_MAX, ReconcileOrder};
 use lapsed_server::tls;
 
 const CONNECT: Duration = Duration::from_secs(3);
@@ -40,7 +40,7 @@ const SILENCE: Duration = Duration::from_secs(40);
 
 /// How long to wait.
 #[derive(Clone, Copy)]
-pub enum Patience {
+pub enum RequestLimit {
     /// For an answer that is there at once.
     Short,
     /// For work that takes as long as it takes.
@@ -53,21 +53,25 @@ pub enum Patience {
 /// The longest answer that is read: a report that lists as many entries as it may.
 const ANSWER_BYTES_MAX: u64 = 1 << 30;
 
-pub struct Remote {
+pub struct RemoteBackend {
     url: String,
     token: Option<String>,
     /// Whom to trust, where it speaks TLS.
     tls: Option<TlsConfig>,
 }
 
-impl Remote {
+impl RemoteBackend {
     /// The daemon at `url`, known by the certificates that this machine trusts.
-    pub fn new(url: &str, token: Option<String>) -> Result<Remote, Failure> {
-        Remote::with_ca(url, token, None)
+    pub fn new(url: &str, token: Option<String>) -> Result<RemoteBackend, Failure> {
+        RemoteBackend::with_ca(url, token, None)
     }
 
     /// The same; known by the certificates in `ca`, if there is one.
-    pub fn with_ca(url: &str, token: Option<String>, ca: Option<&Path>) -> Result<Remote, Failure> {
+    pub fn with_ca(
+        url: &str,
+        token: Option<String>,
+        ca: Option<&Path>,
+    ) -> Result<RemoteBackend, Failure> {
         let url = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
         let tls = match url.split_once("://") {
             Some(("http", _)) => None,
@@ -77,7 +81,7 @@ impl Remote {
                 return Err(Failure::usage(what));
             }
         };
-        Ok(Remote { url: url.trim_end_matches('/').to_owned(), token, tls })
+        Ok(RemoteBackend { url: url.trim_end_matches('/').to_owned(), token, tls })
     }
 
     pub fn url(&self) -> &str {
@@ -91,21 +95,21 @@ impl Remote {
 
     /// Whether anybody is there.
     pub fn answers(&self) -> bool {
-        self.agent(Patience::Short).get(format!("{}/healthz", self.url)).call().is_ok()
+        self.agent(RequestLimit::Short).get(format!("{}/healthz", self.url)).call().is_ok()
     }
 
     /// No proxy: the daemon is on this machine or on a network of one's own.
-    fn agent(&self, patience: Patience) -> Agent {
+    fn agent(&self, patience: RequestLimit) -> Agent {
         let config = Agent::config_builder()
             .http_status_as_error(false)
             .proxy(None)
             .max_redirects(0)
             .timeout_connect(Some(CONNECT));
         let config = match patience {
-            Patience::Short => config.timeout_global(Some(ANSWER)),
-            Patience::For(limit) => config.timeout_global(Some(limit)),
-            Patience::Long => config,
-            Patience::Stream => config.timeout_per_read(Some(SILENCE)),
+            RequestLimit::Short => config.timeout_global(Some(ANSWER)),
+            RequestLimit::For(limit) => config.timeout_global(Some(limit)),
+            RequestLimit::Long => config,
+            RequestLimit::Stream => config.timeout_per_read(Some(SILENCE)),
         };
         let config = match &self.tls {
             Some(tls) => config.tls_config(tls.clone()),
@@ -115,7 +119,7 @@ impl Remote {
     }
 
     fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
-        read(self.open(path, &[], Patience::Short)?)
+        read(self.open(path, &[], RequestLimit::Short)?)
     }
 
     /// What the daemon answers to a GET.
@@ -125,7 +129,7 @@ impl Remote {
 
     /// What the daemon answers to a POST.
     pub fn post_json(&self, path: &str, body: &Value) -> Result<Value, Failure> {
-        self.send(Method::Post, path, body, Patience::Short)
+        self.send(Method::Post, path, body, RequestLimit::Short)
     }
 
     /// A GET whose answer the caller reads.
@@ -133,7 +137,7 @@ impl Remote {
         &self,
         path: &str,
         headers: &[(&str, &str)],
-        patience: Patience,
+        patience: RequestLimit,
     ) -> Result<Response<Body>, Failure> {
         let mut request = self.agent(patience).get(format!("{}{path}", self.url));
         for (name, value) in headers.iter().copied().chain(self.bearer().as_deref().map(auth)) {
@@ -147,7 +151,7 @@ impl Remote {
         method: Method,
         path: &str,
         body: &impl Serialize,
-        patience: Patience,
+        patience: RequestLimit,
     ) -> Result<T, Failure> {
         let url = format!("{}{path}", self.url);
         let agent = self.agent(patience);
@@ -163,14 +167,14 @@ impl Remote {
 
     /// A POST whose answer, good or bad, the caller judges.
     fn ask(&self, path: &str, body: Option<&Value>) -> Result<Response<Body>, Failure> {
-        self.ask_within(path, body, Patience::Short)
+        self.ask_within(path, body, RequestLimit::Short)
     }
 
     fn ask_within(
         &self,
         path: &str,
         body: Option<&Value>,
-        patience: Patience,
+        patience: RequestLimit,
     ) -> Result<Response<Body>, Failure> {
         let mut request = self.agent(patience).post(format!("{}{path}", self.url));
         if let Some(bearer) = &self.bearer() {
@@ -185,7 +189,7 @@ impl Remote {
 
     /// A GET whose answer, good or bad, the caller judges.
     fn look(&self, path: &str) -> Result<Response<Body>, Failure> {
-        let request = self.agent(Patience::Short).get(format!("{}{path}", self.url));
+        let request = self.agent(RequestLimit::Short).get(format!("{}{path}", self.url));
         let request = self.bearer().iter().fold(request, |request, bearer| {
             let (name, value) = auth(bearer);
             request.header(name, value)
@@ -299,7 +303,7 @@ pub fn segment(text: &str) -> String {
     out
 }
 
-impl Backend for Remote {
+impl Backend for RemoteBackend {
     fn systems(&self) -> Result<Vec<SystemId>, Failure> {
         let all = self.status()?;
         Ok(all.iter().filter_map(|s| system_id(&s.kind, &s.system)).collect())
@@ -311,13 +315,13 @@ impl Backend for Remote {
 
     fn pass(&self, system: &SystemId, act: PassMode) -> Result<PassReport, Failure> {
         let body = json!({ "dry_run": act == PassMode::DryRun, "list": LIST_MAX });
-        self.send(Method::Post, &format!("/v1/sweeps/{system}"), &body, Patience::Long)
+        self.send(Method::Post, &format!("/v1/sweeps/{system}"), &body, RequestLimit::Long)
     }
 
     fn reconcile(
         &self,
         system: &SystemId,
-        order: Order,
+        order: ReconcileOrder,
         _tell: &mut (dyn FnMut(Progress) + Send),
     ) -> Result<Reconciliation, Failure> {
         let body = ReconcileOptions {
@@ -325,7 +329,7 @@ impl Backend for Remote {
             from: order.after.0,
             list: Some(order.list),
         };
-        self.send(Method::Post, &format!("/v1/reconcile/{system}"), &body, Patience::Long)
+        self.send(Method::Post, &format!("/v1/reconcile/{system}"), &body, RequestLimit::Long)
     }
 
     fn estimate(&self, system: &SystemId) -> Result<Estimate, Failure> {
@@ -336,7 +340,7 @@ impl Backend for Remote {
         self.get(&format!("/v1/explain/{system}/{}", segment(key)))
     }
 
-    fn receipts(&self, listing: &Listing) -> Result<ReceiptPage, Failure> {
+    fn receipts(&self, listing: &JobListing) -> Result<ReceiptPage, Failure> {
         let mut path = format!("/v1/receipts?limit={}", listing.limit);
         let system = listing.system.as_ref().map(ToString::to_string);
         for (name, value) in [
@@ -414,7 +418,7 @@ impl Backend for Remote {
             BrakeOrder::Release(span) => (Word::Release, span),
         };
         let body = BrakeBody { setting, for_ms: span.map(|s| s.as_millis() as u64) };
-        self.send(Method::Put, &format!("/v1/brakes/{system}"), &body, Patience::Short)
+        self.send(Method::Put, &format!("/v1/brakes/{system}"), &body, RequestLimit::Short)
     }
 
     fn audit(

@@ -7,7 +7,7 @@ use std::time::Duration;
 use lapsed_core::SystemId;
 
 use super::Followed;
-use super::remote::{Patience, Remote, segment};
+use super::remote::{RemoteBackend, RequestLimit, segment};
 use lapsed_server::failure::Failure;
 
 /// How often to try again before giving up, and how long to wait in between.
@@ -16,7 +16,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 
 /// Tells every receipt from now on; ends when `tell` fails or the daemon stays away.
 pub fn follow(
-    remote: &Remote,
+    remote: &RemoteBackend,
     system: Option<&SystemId>,
     tell: &mut dyn FnMut(Followed) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
@@ -50,7 +50,7 @@ enum Stream {
 }
 
 fn stream(
-    remote: &Remote,
+    remote: &RemoteBackend,
     system: Option<&SystemId>,
     cursor: &mut Option<String>,
     tell: &mut dyn FnMut(Followed) -> Result<(), Failure>,
@@ -62,7 +62,7 @@ fn stream(
     let resume = cursor.clone();
     let resume = resume.as_deref().map(|id| ("last-event-id", id));
     let headers: Vec<(&str, &str)> = resume.into_iter().collect();
-    let answer = remote.open(&path, &headers, Patience::Stream).map_err(Stream::Broken)?;
+    let answer = remote.open(&path, &headers, RequestLimit::Stream).map_err(Stream::Broken)?;
     let mut event = Event::default();
     for line in BufReader::new(answer.into_body().into_reader()).lines() {
         let line = line.map_err(|e| Stream::Broken(e.into()))?;

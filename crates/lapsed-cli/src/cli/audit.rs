@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::{Output, Target};
+use super::{Output, TargetArgs};
 
 #[derive(Debug, Args)]
 pub struct Audit {
@@ -17,5 +17,5 @@ pub struct Audit {
     pub output: Output,
 
     #[command(flatten)]
-    pub target: Target,
+    pub target: TargetArgs,
 }

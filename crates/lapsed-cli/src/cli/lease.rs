@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::{Output, Target};
+use super::{Output, TargetArgs};
 
 const CODES: &str = "\
 Exit codes besides the usual: 75 somebody else holds it, 76 the lease is lost: that token holds \
@@ -29,16 +29,16 @@ command not started; 76 the lease was lost, and the command ended; 126 the comma
 /// `lapsed lease`
 #[derive(Debug, Subcommand)]
 #[command(after_help = CODES)]
-pub enum Lease {
-    /// Acquire a lease, and print its token.
+pub enum LeaseCommand {
+    /// AcquireArgs a lease, and print its token.
     #[command(after_help = CODES)]
-    Acquire(Acquire),
+    Acquire(AcquireArgs),
     /// Let a lease last for another TTL.
     #[command(after_help = CODES)]
     Renew(Renew),
     /// End a lease; its token lives on.
     #[command(after_help = CODES)]
-    Release(Ticket),
+    Release(TicketArgs),
     /// Show one key: who holds it, by which token, and its state.
     Describe(One),
     /// List keys and who holds them.
@@ -65,7 +65,7 @@ pub struct Key {
 }
 
 #[derive(Debug, Args)]
-pub struct Acquire {
+pub struct AcquireArgs {
     #[command(flatten)]
     pub key: Key,
 
@@ -89,13 +89,13 @@ pub struct Acquire {
     pub output: Output,
 
     #[command(flatten)]
-    pub target: Target,
+    pub target: TargetArgs,
 }
 
 #[derive(Debug, Args)]
 pub struct Renew {
     #[command(flatten)]
-    pub ticket: Ticket,
+    pub ticket: TicketArgs,
 
     /// How long it lasts from now on [default: as long as before].
     #[arg(long, value_name = "DURATION")]
@@ -104,7 +104,7 @@ pub struct Renew {
 
 /// A lease, as its holder shows it.
 #[derive(Debug, Args)]
-pub struct Ticket {
+pub struct TicketArgs {
     #[command(flatten)]
     pub key: Key,
 
@@ -116,7 +116,7 @@ pub struct Ticket {
     pub output: Output,
 
     #[command(flatten)]
-    pub target: Target,
+    pub target: TargetArgs,
 }
 
 #[derive(Debug, Args)]
@@ -128,7 +128,7 @@ pub struct One {
     pub output: Output,
 
     #[command(flatten)]
-    pub target: Target,
+    pub target: TargetArgs,
 }
 
 #[derive(Debug, Args)]
@@ -148,7 +148,7 @@ pub struct List {
     pub output: Output,
 
     #[command(flatten)]
-    pub target: Target,
+    pub target: TargetArgs,
 }
 
 #[derive(Debug, Args)]
@@ -173,7 +173,7 @@ pub struct Run {
     pub grace: String,
 
     #[command(flatten)]
-    pub target: Target,
+    pub target: TargetArgs,
 
     /// The command and its arguments.
     #[arg(last = true, required = true, value_name = "COMMAND")]
@@ -193,7 +193,7 @@ pub struct LeaseChild {
 
 /// `lapsed decision`
 #[derive(Debug, Subcommand)]
-pub enum Decision {
+pub enum DecisionCommand {
     /// Decide a transaction; whoever comes second is told the decision.
     Decide(Decide),
     /// Show the decision on a transaction.
@@ -202,7 +202,7 @@ pub enum Decision {
 
 /// How a transaction ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Verdict {
+pub enum DecisionWordArg {
     /// What was staged becomes true.
     Commit,
     /// What was staged is discarded.
@@ -216,7 +216,7 @@ pub struct Decide {
 
     /// How it ends.
     #[arg(value_enum)]
-    pub decision: Verdict,
+    pub decision: DecisionWordArg,
 
     /// How long the decision is kept [default: what the configuration says].
     #[arg(long, value_name = "DURATION")]
@@ -230,7 +230,7 @@ pub struct Decide {
     pub output: Output,
 
     #[command(flatten)]
-    pub target: Target,
+    pub target: TargetArgs,
 }
 
 #[derive(Debug, Args)]
@@ -246,5 +246,5 @@ pub struct ShowDecision {
     pub output: Output,
 
     #[command(flatten)]
-    pub target: Target,
+    pub target: TargetArgs,
 }

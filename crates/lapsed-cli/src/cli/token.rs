@@ -7,7 +7,7 @@ use lapsed_server::config::token::Scope;
 
 /// `lapsed token`
 #[derive(Debug, Subcommand)]
-pub enum Token {
+pub enum TokenCommand {
     /// Make a token out of chance, and print what goes into the configuration. It is kept nowhere.
     New(NewToken),
     /// Print the hash of the token on standard input.

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::Target;
+use super::TargetArgs;
 
 /// `lapsed top`
 #[derive(Debug, Args)]
@@ -12,5 +12,5 @@ h/r/a hold, release or free the brake, / filters receipts, ? is help, q quits.
 NO_COLOR is respected. Without a terminal use `lapsed status` and `lapsed receipts --follow`.")]
 pub struct Top {
     #[command(flatten)]
-    pub target: Target,
+    pub target: TargetArgs,
 }

@@ -2,11 +2,11 @@
 
 use clap::{Args, Subcommand};
 
-use super::{Output, Target};
+use super::{Output, TargetArgs};
 
 /// `lapsed webhook`
 #[derive(Debug, Subcommand)]
-pub enum Webhook {
+pub enum WebhookCommand {
     /// List the webhooks of the daemon, and how far each has come.
     List(ListWebhooks),
     /// List the deliveries of a webhook that were given up.
@@ -25,7 +25,7 @@ pub struct ListWebhooks {
     pub output: Output,
 
     #[command(flatten)]
-    pub target: Target,
+    pub target: TargetArgs,
 }
 
 #[derive(Debug, Args)]
@@ -41,7 +41,7 @@ pub struct DeadOfWebhook {
     pub output: Output,
 
     #[command(flatten)]
-    pub target: Target,
+    pub target: TargetArgs,
 }
 
 #[derive(Debug, Args)]
@@ -56,7 +56,7 @@ pub struct OneOfWebhook {
     pub output: Output,
 
     #[command(flatten)]
-    pub target: Target,
+    pub target: TargetArgs,
 }
 
 #[derive(Debug, Args)]
@@ -68,5 +68,5 @@ pub struct TestWebhook {
     pub output: Output,
 
     #[command(flatten)]
-    pub target: Target,
+    pub target: TargetArgs,
 }

@@ -2,7 +2,7 @@
 
 use super::ask;
 use crate::backend::resolve;
-use crate::cli::{Brake, Order};
+use crate::cli::{BrakeArgs, BrakeCommand};
 use lapsed_server::config::units::parse_span;
 use lapsed_server::failure::Failure;
 use lapsed_server::node::BrakeOrder;
@@ -10,7 +10,7 @@ use lapsed_server::node::shapes::BrakeStatus;
 use lapsed_server::print::{self, line, moment};
 
 /// Says something to a brake, or shows what it does.
-pub fn run(args: Brake) -> Result<(), Failure> {
+pub fn run(args: BrakeArgs) -> Result<(), Failure> {
     let order = order(&args)?;
     let status = ask(&args.target, |backend| {
         let id = resolve(&args.system, &backend.systems()?)?;
@@ -25,18 +25,18 @@ pub fn run(args: Brake) -> Result<(), Failure> {
     }
 }
 
-fn order(args: &Brake) -> Result<Option<BrakeOrder>, Failure> {
+fn order(args: &BrakeArgs) -> Result<Option<BrakeOrder>, Failure> {
     let span = match (&args.span, args.order) {
         (None, _) => None,
-        (Some(text), Some(Order::Release)) => {
+        (Some(text), Some(BrakeCommand::Release)) => {
             Some(parse_span(text).map_err(|what| Failure::usage(format!("--for: {what}")))?)
         }
         _ => return Err(Failure::usage("--for goes with `release` only")),
     };
     Ok(args.order.map(|order| match order {
-        Order::Release => BrakeOrder::Release(span),
-        Order::Hold => BrakeOrder::Hold,
-        Order::Auto => BrakeOrder::Auto,
+        BrakeCommand::Release => BrakeOrder::Release(span),
+        BrakeCommand::Hold => BrakeOrder::Hold,
+        BrakeCommand::Auto => BrakeOrder::Auto,
     }))
 }
 

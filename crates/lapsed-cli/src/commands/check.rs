@@ -17,16 +17,16 @@ use tokio::runtime::Builder;
 use crate::backend::is_in_use;
 use crate::cli::Check;
 use lapsed_server::config::origin::{Origin, Setting};
-use lapsed_server::config::store::{Place, StoreConfig};
-use lapsed_server::config::token::Token;
+use lapsed_server::config::store::{StoreConfig, StoreLocation};
+use lapsed_server::config::token::TokenConfig;
 use lapsed_server::config::units::show_span;
-use lapsed_server::config::webhook::Webhook;
+use lapsed_server::config::webhook::WebhookConfig;
 use lapsed_server::config::{Config, Overrides, process_env};
 use lapsed_server::failure::Failure;
-use lapsed_server::node::{Ground, Journal, Live, used_stores};
+use lapsed_server::node::{Journal, LiveContext, LiveSystem, used_stores};
 use lapsed_server::print::{self, Table, line};
 use lapsed_server::stores::{OpenObject, OpenStore};
-use lapsed_server::systems::Planned;
+use lapsed_server::systems::SystemPlan;
 
 /// Validates, connects, and prints the plan.
 pub fn run(args: Check) -> Result<(), Failure> {
@@ -52,10 +52,10 @@ pub fn run(args: Check) -> Result<(), Failure> {
 /// Connects, and looks at what the systems on it will work on. Changes nothing.
 fn connect(config: &Config, store: &StoreConfig) -> Result<State, Failure> {
     match &store.place {
-        Place::Embedded { dir, .. } => open_folder(store, dir),
-        Place::Redis(_) => ask_server(config, store),
-        Place::Object(_) => try_objects(config, store),
-        Place::Postgres(_) => ask_server(config, store),
+        StoreLocation::Embedded { dir, .. } => open_folder(store, dir),
+        StoreLocation::Redis(_) => ask_server(config, store),
+        StoreLocation::Object(_) => try_objects(config, store),
+        StoreLocation::Postgres(_) => ask_server(config, store),
     }
 }
 
@@ -189,7 +189,7 @@ async fn look(
             Some(name) => Some(OpenStore::open(&config.stores[name], clock.clone())?),
             None => None,
         };
-        let ground = Ground {
+        let ground = LiveContext {
             store: opened,
             mirror: mirror.as_ref(),
             clock: clock.clone(),
@@ -197,7 +197,7 @@ async fn look(
             process: "check",
             by_hand: true,
         };
-        built.push(Live::build(&**plan, ground)?);
+        built.push(LiveSystem::build(&**plan, ground)?);
     }
     let info = opened.store().info().await?;
     for live in built {
@@ -245,7 +245,7 @@ fn server_warnings(config: &Config) -> Vec<String> {
     tokens.chain(config.server.warning()).collect()
 }
 
-fn describe_system(plan: &dyn Planned) -> String {
+fn describe_system(plan: &dyn SystemPlan) -> String {
     let common = plan.common();
     let mut text = format!("{} on store {}", common.id, common.store);
     if let Some(mirror) = &common.mirror {
@@ -292,7 +292,7 @@ fn as_json(config: &Config, stores: &[(&StoreConfig, State)]) -> Value {
         })
         .collect();
     let systems: Vec<Value> = config.systems.iter().map(|plan| system_json(&**plan)).collect();
-    let webhooks: Vec<Value> = config.webhooks.iter().map(Webhook::as_json).collect();
+    let webhooks: Vec<Value> = config.webhooks.iter().map(WebhookConfig::as_json).collect();
     json!({
         "ok": true,
         "file": config.file,
@@ -308,11 +308,11 @@ fn as_json(config: &Config, stores: &[(&StoreConfig, State)]) -> Value {
     })
 }
 
-fn token_json(token: &Token) -> Value {
+fn token_json(token: &TokenConfig) -> Value {
     json!({ "name": token.name, "scopes": token.scopes.list(), "expires_ms": token.expires_ms })
 }
 
-fn system_json(plan: &dyn Planned) -> Value {
+fn system_json(plan: &dyn SystemPlan) -> Value {
     let common = plan.common();
     let silence = common.grace.unwrap_or(common.threshold);
     json!({

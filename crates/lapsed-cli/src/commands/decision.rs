@@ -4,22 +4,22 @@ use lapsed_core::leases::{Decision, DecisionInfo, txn};
 
 use super::ask;
 use super::lease::{of_leases, time};
-use crate::cli::lease::{self as cli, Verdict};
+use crate::cli::lease::{self as cli, DecisionWordArg};
 use lapsed_server::failure::Failure;
 use lapsed_server::print::{self, line, moment};
 
-pub fn run(args: cli::Decision) -> Result<(), Failure> {
+pub fn run(args: cli::DecisionCommand) -> Result<(), Failure> {
     match args {
-        cli::Decision::Decide(args) => decide(&args),
-        cli::Decision::Show(args) => show(&args),
+        cli::DecisionCommand::Decide(args) => decide(&args),
+        cli::DecisionCommand::Show(args) => show(&args),
     }
 }
 
 fn decide(args: &cli::Decide) -> Result<(), Failure> {
     let (id, ttl) = (txn(&args.txn)?, time("--ttl", args.ttl.as_deref())?);
     let wanted = match args.decision {
-        Verdict::Commit => Decision::Commit,
-        Verdict::Rollback => Decision::Rollback,
+        DecisionWordArg::Commit => Decision::Commit,
+        DecisionWordArg::Rollback => Decision::Rollback,
     };
     let decided = ask(&args.target, |backend| {
         let system = of_leases(backend, args.system.as_deref())?;

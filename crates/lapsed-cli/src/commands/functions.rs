@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use lapsed_core::Error;
-use lapsed_redis::{Address, Downgrade, Loaded, Redis};
+use lapsed_redis::{Downgrade, Loaded, Redis, RedisAddress};
 use serde_json::json;
 use tokio::runtime::Builder;
 
 use crate::cli::{Functions, LoadFunctions};
-use lapsed_server::config::store::{Place, StoreConfig, StoreSection};
+use lapsed_server::config::store::{StoreConfig, StoreLocation, StoreSection};
 use lapsed_server::config::{Config, Overrides, process_env};
 use lapsed_server::failure::Failure;
 use lapsed_server::print::{self, line, plural};
@@ -50,14 +50,16 @@ fn load(args: &LoadFunctions) -> Result<(), Failure> {
 }
 
 /// Where to load them, with the name of the store where it has one.
-fn targets(args: &LoadFunctions) -> Result<Vec<(Option<String>, Address)>, Failure> {
+fn targets(args: &LoadFunctions) -> Result<Vec<(Option<String>, RedisAddress)>, Failure> {
     if let Some(url) = &args.url {
         let section = StoreSection { url: url.clone(), ..StoreSection::default() };
         let store = StoreConfig::plan("url", &section);
         return match store.map_err(|wrong| Failure::usage(format!("--url: {}", wrong.what)))?.place
         {
-            Place::Redis(address) => Ok(vec![(None, address)]),
-            Place::Embedded { .. } | Place::Object(_) | Place::Postgres(_) => {
+            StoreLocation::Redis(address) => Ok(vec![(None, address)]),
+            StoreLocation::Embedded { .. }
+            | StoreLocation::Object(_)
+            | StoreLocation::Postgres(_) => {
                 Err(Failure::usage("--url: functions are for Redis and Valkey"))
             }
         };
@@ -66,8 +68,10 @@ fn targets(args: &LoadFunctions) -> Result<Vec<(Option<String>, Address)>, Failu
     let config = Config::load(Some(file), &Overrides::default(), &process_env)?;
     let wanted = |store: &&StoreConfig| args.store.as_ref().is_none_or(|name| *name == store.name);
     let redis = |store: &StoreConfig| match &store.place {
-        Place::Redis(address) => Some((Some(store.name.clone()), address.clone())),
-        Place::Embedded { .. } | Place::Object(_) | Place::Postgres(_) => None,
+        StoreLocation::Redis(address) => Some((Some(store.name.clone()), address.clone())),
+        StoreLocation::Embedded { .. } | StoreLocation::Object(_) | StoreLocation::Postgres(_) => {
+            None
+        }
     };
     let found: Vec<_> = config.stores.values().filter(wanted).filter_map(redis).collect();
     if found.is_empty() {
@@ -83,7 +87,7 @@ fn targets(args: &LoadFunctions) -> Result<Vec<(Option<String>, Address)>, Failu
     Ok(found)
 }
 
-fn describe(address: &Address, loaded: Loaded) -> String {
+fn describe(address: &RedisAddress, loaded: Loaded) -> String {
     let before = match loaded.before {
         Some(before) if before == loaded.now => "loaded anew".to_owned(),
         Some(before) => format!("loaded in place of version {before}"),

@@ -1,7 +1,7 @@
 //! `lapsed healthcheck`: for the probes of containers that have no other program to ask with. It needs
 //! no token and reads no configuration.
 
-use crate::backend::remote::{Patience, Remote};
+use crate::backend::remote::{RemoteBackend, RequestLimit};
 use crate::backend::url_or_default;
 use crate::cli::health::Healthcheck;
 use lapsed_server::config::units::parse_span;
@@ -12,7 +12,7 @@ use lapsed_server::print::line;
 pub fn run(args: Healthcheck) -> Result<(), Failure> {
     let within = parse_span(&args.within).map_err(|e| Failure::usage(format!("--within: {e}")))?;
     let (path, word) = if args.live { ("/healthz", "alive") } else { ("/readyz", "ready") };
-    let daemon = Remote::with_ca(&url_or_default(args.url), None, args.ca.as_deref())?;
-    daemon.open(path, &[], Patience::For(within))?;
+    let daemon = RemoteBackend::with_ca(&url_or_default(args.url), None, args.ca.as_deref())?;
+    daemon.open(path, &[], RequestLimit::For(within))?;
     line(word)
 }

@@ -14,9 +14,9 @@ use lapsed_core::{Kind, Name, SystemId};
 use serde_json::{Value, json};
 
 use super::ask;
-use crate::backend::desk::Wanted;
+use crate::backend::desk::LeaseRequest;
 use crate::backend::{Backend, resolve};
-use crate::cli::lease::{self as cli, Lease};
+use crate::cli::lease::{self as cli, LeaseCommand};
 use lapsed_server::config::units::parse_span;
 use lapsed_server::failure::Failure;
 use lapsed_server::print::{self, Table, line, moment, span};
@@ -33,14 +33,14 @@ pub const LOST: u8 = 76;
 const ANSWER: Duration = Duration::from_secs(60);
 
 /// Does one of them.
-pub fn run(args: Lease) -> Result<(), Failure> {
+pub fn run(args: LeaseCommand) -> Result<(), Failure> {
     match args {
-        Lease::Acquire(args) => acquire(&args),
-        Lease::Renew(args) => renew(&args),
-        Lease::Release(args) => release(&args),
-        Lease::Describe(args) => describe(&args),
-        Lease::List(args) => list(&args),
-        Lease::Run(args) => run::run(&args),
+        LeaseCommand::Acquire(args) => acquire(&args),
+        LeaseCommand::Renew(args) => renew(&args),
+        LeaseCommand::Release(args) => release(&args),
+        LeaseCommand::Describe(args) => describe(&args),
+        LeaseCommand::List(args) => list(&args),
+        LeaseCommand::Run(args) => run::run(&args),
     }
 }
 
@@ -92,9 +92,9 @@ fn request() -> Result<Name, Failure> {
     Ok(Name::new(&format!("{:016x}{:016x}", clock.random(), clock.random()))?)
 }
 
-fn acquire(args: &cli::Acquire) -> Result<(), Failure> {
+fn acquire(args: &cli::AcquireArgs) -> Result<(), Failure> {
     let request = args.request.as_deref().map(Name::new).transpose()?;
-    let wanted = Wanted {
+    let wanted = LeaseRequest {
         key: key(&args.key)?,
         owner: Name::new(&args.owner.clone().unwrap_or_else(host))?,
         ttl: time("--ttl", args.ttl.as_deref())?,
@@ -132,7 +132,7 @@ fn held(key: &LeaseKey, grant: &Grant) -> String {
     )
 }
 
-fn ticket(args: &cli::Ticket) -> Result<LeaseTicket, Failure> {
+fn ticket(args: &cli::TicketArgs) -> Result<LeaseTicket, Failure> {
     Ok(LeaseTicket { key: key(&args.key)?, token: LeaseToken(args.fence) })
 }
 
@@ -152,7 +152,7 @@ fn renew(args: &cli::Renew) -> Result<(), Failure> {
     }
 }
 
-fn release(args: &cli::Ticket) -> Result<(), Failure> {
+fn release(args: &cli::TicketArgs) -> Result<(), Failure> {
     let ticket = ticket(args)?;
     let released = ask(&args.target, |backend| {
         let system = of_leases(backend, args.key.system.as_deref())?;

@@ -6,15 +6,15 @@ use lapsed_core::SystemId;
 use lapsed_core::receipt::{Receipt, ReceiptId};
 
 use super::ask;
-use crate::backend::{Backend, Followed, Listing, resolve};
-use crate::cli::Receipts;
+use crate::backend::{Backend, Followed, JobListing, resolve};
+use crate::cli::ReceiptsArgs;
 use lapsed_server::failure::Failure;
 use lapsed_server::node::page::PAGE_MAX;
 use lapsed_server::print::{self, Table, holder, line, moment, span};
 use lapsed_server::systems::did;
 
 /// The newest receipts; with `--follow`, also those to come.
-pub fn run(args: Receipts) -> Result<(), Failure> {
+pub fn run(args: ReceiptsArgs) -> Result<(), Failure> {
     ask(&args.target, |backend| {
         let system = match &args.system {
             Some(text) => Some(resolve(text, &backend.systems()?)?),
@@ -27,7 +27,11 @@ pub fn run(args: Receipts) -> Result<(), Failure> {
     })
 }
 
-fn list(backend: &dyn Backend, args: &Receipts, system: Option<SystemId>) -> Result<(), Failure> {
+fn list(
+    backend: &dyn Backend,
+    args: &ReceiptsArgs,
+    system: Option<SystemId>,
+) -> Result<(), Failure> {
     let receipts = newest(backend, args, system)?;
     if args.output.json {
         return receipts.iter().try_for_each(print::json);
@@ -44,12 +48,12 @@ fn list(backend: &dyn Backend, args: &Receipts, system: Option<SystemId>) -> Res
 /// Newest first, page after page.
 fn newest(
     backend: &dyn Backend,
-    args: &Receipts,
+    args: &ReceiptsArgs,
     system: Option<SystemId>,
 ) -> Result<Vec<Receipt>, Failure> {
     let mut found = Vec::new();
     let (key, owner) = (args.key.clone(), args.owner.clone());
-    let mut listing = Listing { system, before: None, limit: 0, key, owner };
+    let mut listing = JobListing { system, before: None, limit: 0, key, owner };
     while found.len() < args.limit {
         listing.limit = (args.limit - found.len()).min(PAGE_MAX);
         let page = backend.receipts(&listing)?;
@@ -63,7 +67,11 @@ fn newest(
 }
 
 /// Oldest first: what was, then what comes. What comes while the list is made is in both.
-fn follow(backend: &dyn Backend, args: &Receipts, system: Option<SystemId>) -> Result<(), Failure> {
+fn follow(
+    backend: &dyn Backend,
+    args: &ReceiptsArgs,
+    system: Option<SystemId>,
+) -> Result<(), Failure> {
     let mut seen: HashSet<ReceiptId> = HashSet::new();
     let chosen = system.clone();
     backend.follow(system.as_ref(), &mut |told| match told {
@@ -80,12 +88,12 @@ fn follow(backend: &dyn Backend, args: &Receipts, system: Option<SystemId>) -> R
     })
 }
 
-fn fits(args: &Receipts, receipt: &Receipt) -> bool {
+fn fits(args: &ReceiptsArgs, receipt: &Receipt) -> bool {
     args.key.as_ref().is_none_or(|key| receipt.key.as_str() == key)
         && args.owner.as_ref().is_none_or(|owner| receipt.owner.as_str() == owner)
 }
 
-fn tell(args: &Receipts, receipt: &Receipt) -> Result<(), Failure> {
+fn tell(args: &ReceiptsArgs, receipt: &Receipt) -> Result<(), Failure> {
     match args.output.json {
         true => print::json(receipt),
         false => line(&row(receipt).join("  ")),

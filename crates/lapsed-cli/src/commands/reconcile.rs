@@ -10,20 +10,23 @@ use lapsed_core::sweep::{Cursor, PassMode};
 
 use super::ask;
 use crate::backend::{Backend, Progress, resolve};
-use crate::cli::Reconcile;
+use crate::cli::ReconcileArgs;
 use lapsed_server::failure::Failure;
 use lapsed_server::node::shapes::{Estimate, Reconciliation};
-use lapsed_server::node::{LIST_MAX, Order};
+use lapsed_server::node::{LIST_MAX, ReconcileOrder};
 use lapsed_server::print::{self, Table, count, line, plural, span};
 
 /// Work that takes no longer than this needs no bar.
 const BAR_AFTER: Duration = Duration::from_secs(1);
 
 /// Compares index and truth, and heals unless told not to.
-pub fn run(args: Reconcile, verbose: bool) -> Result<(), Failure> {
+pub fn run(args: ReconcileArgs, verbose: bool) -> Result<(), Failure> {
     let act = if args.dry_run || args.compare { PassMode::DryRun } else { PassMode::Reclaim };
-    let order =
-        Order { act, after: Cursor(args.from.clone()), list: if verbose { LIST_MAX } else { 0 } };
+    let order = ReconcileOrder {
+        act,
+        after: Cursor(args.from.clone()),
+        list: if verbose { LIST_MAX } else { 0 },
+    };
     let bar = Bar::default();
     let (id, done) = ask(&args.target, |backend| {
         let id = resolve(&args.system, &backend.systems()?)?;

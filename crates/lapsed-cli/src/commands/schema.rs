@@ -1,13 +1,13 @@
 //! `lapsed schema`
 
 use lapsed_core::SystemId;
-use lapsed_postgres::{Address, Applied, Layout, Postgres, Triggers, print_schema};
+use lapsed_postgres::{Applied, Layout, Postgres, PostgresAddress, Triggers, print_schema};
 use serde_json::json;
 use tokio::runtime::Builder;
 
 use crate::backend::resolve;
 use crate::cli::schema::{Schema, SchemaArgs};
-use lapsed_server::config::store::Place;
+use lapsed_server::config::store::StoreLocation;
 use lapsed_server::config::{Config, Overrides, process_env};
 use lapsed_server::failure::Failure;
 use lapsed_server::print::{self, line, plural};
@@ -23,7 +23,7 @@ pub fn run(args: Schema) -> Result<(), Failure> {
 /// The tables of one system.
 struct Target {
     id: SystemId,
-    address: Address,
+    address: PostgresAddress,
     layout: Layout,
 }
 
@@ -32,7 +32,7 @@ fn wanted(args: &SchemaArgs) -> Triggers {
 }
 
 fn show(args: &SchemaArgs) -> Result<(), Failure> {
-    let usual = Address::new("").prefix;
+    let usual = PostgresAddress::new("").prefix;
     let all: Vec<(Option<SystemId>, String)> = match args.config {
         None => vec![(None, print_schema(&usual, &Layout::default(), wanted(args)))],
         Some(_) => targets(args)?
@@ -111,7 +111,7 @@ fn targets(args: &SchemaArgs) -> Result<Vec<Target>, Failure> {
         if chosen.as_ref().is_some_and(|id| *id != common.id) {
             continue;
         }
-        if let (Some(layout), Place::Postgres(address)) =
+        if let (Some(layout), StoreLocation::Postgres(address)) =
             (plan.tables(), &config.stores[&common.store].place)
         {
             let (id, layout) = (common.id.clone(), layout.clone());

@@ -7,14 +7,14 @@ use serde::Serialize;
 
 use super::ask;
 use crate::backend::{Backend, resolve};
-use crate::cli::Sweep;
+use crate::cli::SweepArgs;
 use lapsed_server::failure::Failure;
 use lapsed_server::print::{self, Table, count, holder, line, plural, span};
 
 /// How many entries are shown to people.
 const SHOWN: usize = 20;
 
-pub fn run(args: Sweep) -> Result<(), Failure> {
+pub fn run(args: SweepArgs) -> Result<(), Failure> {
     let act = if args.dry_run { PassMode::DryRun } else { PassMode::Reclaim };
     let (id, report, grace_ms) = ask(&args.target, |backend| {
         let id = resolve(&args.system, &backend.systems()?)?;

@@ -7,7 +7,7 @@ use lapsed_core::clock::{Clock, SystemClock};
 use ring::rand::{SecureRandom, SystemRandom};
 use serde_json::json;
 
-use crate::cli::token::{HashToken, NewToken, Token};
+use crate::cli::token::{HashToken, NewToken, TokenCommand};
 use lapsed_server::config::secret::{Secret, TOKEN_BYTES_MAX};
 use lapsed_server::config::token::{Digest, Scope, Scopes, check_name};
 use lapsed_server::config::units::parse_span;
@@ -18,10 +18,10 @@ use lapsed_server::print::{self, line};
 const PREFIX: &str = "lapsed_";
 
 /// Makes one, or hashes one.
-pub fn run(args: Token) -> Result<(), Failure> {
+pub fn run(args: TokenCommand) -> Result<(), Failure> {
     match args {
-        Token::New(args) => new(args),
-        Token::Hash(args) => hash(args),
+        TokenCommand::New(args) => new(args),
+        TokenCommand::Hash(args) => hash(args),
     }
 }
 

@@ -3,24 +3,24 @@
 use serde_json::{Value, json};
 
 use crate::backend;
-use crate::backend::remote::{Remote, segment};
-use crate::cli::Target;
-use crate::cli::webhook::{DeadOfWebhook, ListWebhooks, OneOfWebhook, TestWebhook, Webhook};
+use crate::backend::remote::{RemoteBackend, segment};
+use crate::cli::TargetArgs;
+use crate::cli::webhook::{DeadOfWebhook, ListWebhooks, OneOfWebhook, TestWebhook, WebhookCommand};
 use lapsed_server::failure::Failure;
 use lapsed_server::print::{self, Table, line, moment};
 
 /// Lists, puts back, deletes or tries.
-pub fn run(args: Webhook) -> Result<(), Failure> {
+pub fn run(args: WebhookCommand) -> Result<(), Failure> {
     match args {
-        Webhook::List(args) => list(&args),
-        Webhook::Dead(args) => dead(&args),
-        Webhook::PutBack(args) => settle(&args, "put_back", "will be tried again"),
-        Webhook::Delete(args) => settle(&args, "delete", "is forgotten"),
-        Webhook::Test(args) => test(&args),
+        WebhookCommand::List(args) => list(&args),
+        WebhookCommand::Dead(args) => dead(&args),
+        WebhookCommand::PutBack(args) => settle(&args, "put_back", "will be tried again"),
+        WebhookCommand::Delete(args) => settle(&args, "delete", "is forgotten"),
+        WebhookCommand::Test(args) => test(&args),
     }
 }
 
-fn daemon(target: &Target) -> Result<Remote, Failure> {
+fn daemon(target: &TargetArgs) -> Result<RemoteBackend, Failure> {
     backend::remote(target)
 }
 

@@ -10,7 +10,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Paragraph};
 
-use super::model::{Model, View};
+use super::model::{TopModel, TopView};
 use lapsed_server::print::{moment, span};
 
 /// Colours, or only what a terminal without them has.
@@ -20,7 +20,7 @@ struct Theme {
 }
 
 impl Theme {
-    fn of(model: &Model) -> Theme {
+    fn of(model: &TopModel) -> Theme {
         Theme { colours: model.colours }
     }
 
@@ -43,7 +43,7 @@ impl Theme {
 
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 
-pub fn draw(frame: &mut Frame<'_>, model: &Model) {
+pub fn draw(frame: &mut Frame<'_>, model: &TopModel) {
     let theme = Theme::of(model);
     let rows = model.systems.len() as u16 + 3;
     let area = frame.area();
@@ -58,14 +58,14 @@ pub fn draw(frame: &mut Frame<'_>, model: &Model) {
     frame.render_widget(header(model, theme), head);
     table::draw(frame, systems, model, theme);
     match &model.view {
-        View::Details => front::details(frame, lower, model, theme),
-        View::Text { title, lines, top } => front::text(frame, lower, title, lines, *top),
+        TopView::Details => front::details(frame, lower, model, theme),
+        TopView::Text { title, lines, top } => front::text(frame, lower, title, lines, *top),
         _ => receipts(frame, lower, model, theme),
     }
     front::foot(frame, foot, model, theme);
 }
 
-fn header<'m>(model: &'m Model, theme: Theme) -> Paragraph<'m> {
+fn header<'m>(model: &'m TopModel, theme: Theme) -> Paragraph<'m> {
     let state = match &model.away {
         Some(why) => Span::styled(format!("CONNECTION LOST, trying again: {why}"), theme.bad()),
         None => Span::styled("live", theme.good()),
@@ -74,7 +74,7 @@ fn header<'m>(model: &'m Model, theme: Theme) -> Paragraph<'m> {
     Paragraph::new(Line::from(vec![Span::styled("lapsed top  ", BOLD), url, state]))
 }
 
-fn receipts(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
+fn receipts(frame: &mut Frame<'_>, area: Rect, model: &TopModel, theme: Theme) {
     let title = match model.filter.as_str() {
         "" => " receipts, newest first ".to_owned(),
         filter => format!(" receipts with \"{filter}\" "),

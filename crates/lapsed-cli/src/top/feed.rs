@@ -11,7 +11,7 @@ use lapsed_core::sweep::{PassMode, PassReport};
 use lapsed_core::system::Explanation;
 use serde::Deserialize;
 
-use crate::backend::{Backend, Followed, Listing, Remote};
+use crate::backend::{Backend, Followed, JobListing, RemoteBackend};
 use lapsed_server::failure::Failure;
 use lapsed_server::node::BrakeOrder;
 use lapsed_server::node::shapes::{BrakeStatus, SystemStatus};
@@ -25,19 +25,19 @@ const BEFORE: usize = 200;
 /// What a system did lately, as far as it is shown here.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct History {
+pub struct HistoryView {
     pub system: String,
     pub kind: String,
     pub slice_ms: u64,
     pub now_ms: u64,
-    pub samples: Vec<Sample>,
+    pub samples: Vec<SampleView>,
     pub passes: Vec<PassReport>,
 }
 
 /// What was reclaimed in one slice of time.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct Sample {
+pub struct SampleView {
     pub at_ms: u64,
     pub reclaimed: u64,
 }
@@ -59,7 +59,7 @@ pub struct Health {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Histories {
-    systems: Vec<History>,
+    systems: Vec<HistoryView>,
 }
 
 #[derive(Default, Deserialize)]
@@ -70,7 +70,7 @@ struct Stores {
 
 pub enum News {
     Status(Vec<SystemStatus>),
-    Lately(Vec<History>, Vec<Health>),
+    Lately(Vec<HistoryView>, Vec<Health>),
     /// The daemon does not answer, or says no.
     Away(String),
     /// Receipts of before, newest first.
@@ -83,18 +83,18 @@ pub enum News {
 
 /// What is to be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum FeedRequest {
     Explain(SystemId, String),
     Pass(SystemId, PassMode),
     Brake(SystemId, BrakeOrder),
 }
 
 pub struct Feed {
-    orders: Sender<Order>,
+    orders: Sender<FeedRequest>,
 }
 
 impl Feed {
-    pub fn start(remote: Remote, tell: Sender<News>) -> Feed {
+    pub fn start(remote: RemoteBackend, tell: Sender<News>) -> Feed {
         let remote = Arc::new(remote);
         let (orders, ordered) = channel();
         let (asking, telling) = (remote.clone(), tell.clone());
@@ -105,7 +105,7 @@ impl Feed {
         Feed { orders }
     }
 
-    pub fn ask(&self, order: Order) {
+    pub fn ask(&self, order: FeedRequest) {
         // Whoever carries out ends only with the program.
         let _ = self.orders.send(order);
     }
@@ -116,7 +116,7 @@ pub fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
-fn look(remote: &Remote, tell: &Sender<News>) {
+fn look(remote: &RemoteBackend, tell: &Sender<News>) {
     loop {
         let news = match remote.status() {
             Ok(status) => News::Status(status),
@@ -137,12 +137,12 @@ fn look(remote: &Remote, tell: &Sender<News>) {
 
 /// From the moment on at which the stream begins nothing is missed, and what was before is listed then.
 /// When the stream has given up it begins anew, and the list closes the gap.
-fn follow(remote: &Remote, tell: &Sender<News>) {
+fn follow(remote: &RemoteBackend, tell: &Sender<News>) {
     loop {
         let ended = remote.follow(None, &mut |followed| {
             let news = match followed {
                 Followed::Begun => {
-                    let listing = Listing { limit: BEFORE, ..Listing::default() };
+                    let listing = JobListing { limit: BEFORE, ..JobListing::default() };
                     News::Before(remote.receipts(&listing)?.receipts)
                 }
                 Followed::Receipt(receipt) => News::Receipt(receipt),
@@ -156,19 +156,19 @@ fn follow(remote: &Remote, tell: &Sender<News>) {
     }
 }
 
-fn carry_out(remote: &Remote, ordered: &Receiver<Order>, tell: &Sender<News>) {
+fn carry_out(remote: &RemoteBackend, ordered: &Receiver<FeedRequest>, tell: &Sender<News>) {
     while let Ok(order) = ordered.recv() {
         let words = |failure: Failure| failure.to_string();
         let news = match order {
-            Order::Explain(system, key) => {
+            FeedRequest::Explain(system, key) => {
                 let told = remote.explain(&system, &key).map_err(words);
                 News::Explained(format!("{system} {key}"), told)
             }
-            Order::Pass(system, act) => {
+            FeedRequest::Pass(system, act) => {
                 let report = remote.pass(&system, act).map_err(words);
                 News::Passed(system, report)
             }
-            Order::Brake(system, order) => {
+            FeedRequest::Brake(system, order) => {
                 News::Braked(remote.set_brake(&system, order).map_err(words))
             }
         };

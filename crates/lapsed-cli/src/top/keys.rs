@@ -5,16 +5,16 @@ use lapsed_core::SystemId;
 use lapsed_core::sweep::PassMode;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use super::feed::Order;
-use super::model::{Model, Typing, View, is_dry_run_of};
+use super::feed::FeedRequest;
+use super::model::{TopModel, TopView, Typing, is_dry_run_of};
 use lapsed_server::node::BrakeOrder;
 
 /// What is to be done about a key.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Meant {
+pub enum KeyAction {
     Nothing,
     Quit,
-    Ask(Order),
+    Ask(FeedRequest),
 }
 
 const HELP: &[&str] = &[
@@ -30,13 +30,13 @@ const HELP: &[&str] = &[
 ];
 
 /// Changes what is looked at; what else is meant.
-pub fn press(model: &mut Model, key: KeyEvent) -> Meant {
+pub fn press(model: &mut TopModel, key: KeyEvent) -> KeyAction {
     if key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c') {
-        return Meant::Quit;
+        return KeyAction::Quit;
     }
-    match std::mem::replace(&mut model.view, View::Main) {
-        View::Typing { what, text } => typed(model, what, text, key.code),
-        View::Confirm { question, order } => confirmed(model, question, order, key.code),
+    match std::mem::replace(&mut model.view, TopView::Main) {
+        TopView::Typing { what, text } => typed(model, what, text, key.code),
+        TopView::Confirm { question, order } => confirmed(model, question, order, key.code),
         view => {
             model.view = view;
             plain(model, key.code)
@@ -44,38 +44,38 @@ pub fn press(model: &mut Model, key: KeyEvent) -> Meant {
     }
 }
 
-fn plain(model: &mut Model, code: KeyCode) -> Meant {
+fn plain(model: &mut TopModel, code: KeyCode) -> KeyAction {
     model.message = None;
     match code {
-        KeyCode::Char('q') => return Meant::Quit,
+        KeyCode::Char('q') => return KeyAction::Quit,
         KeyCode::Up | KeyCode::Char('k') => step(model, -1),
         KeyCode::Down | KeyCode::Char('j') => step(model, 1),
         KeyCode::PageUp => step(model, -10),
         KeyCode::PageDown => step(model, 10),
-        KeyCode::Enter if !model.systems.is_empty() => model.view = View::Details,
-        KeyCode::Esc => model.view = View::Main,
+        KeyCode::Enter if !model.systems.is_empty() => model.view = TopView::Details,
+        KeyCode::Esc => model.view = TopView::Main,
         KeyCode::Char('?') => {
             model.show("keys", HELP.iter().map(|line| (*line).to_owned()).collect());
         }
         KeyCode::Char('/') => {
             let text = model.filter.clone();
-            model.view = View::Typing { what: Typing::Filter, text };
+            model.view = TopView::Typing { what: Typing::Filter, text };
         }
         KeyCode::Char(letter) => return order(model, letter),
         _ => {}
     }
-    Meant::Nothing
+    KeyAction::Nothing
 }
 
 /// What is done to the system that is selected.
-fn order(model: &mut Model, letter: char) -> Meant {
-    let Some(id) = model.id() else { return Meant::Nothing };
-    let brake = |order, what: &str| View::Confirm {
+fn order(model: &mut TopModel, letter: char) -> KeyAction {
+    let Some(id) = model.id() else { return KeyAction::Nothing };
+    let brake = |order, what: &str| TopView::Confirm {
         question: format!("{what} the brake of {id}?"),
-        order: Order::Brake(id.clone(), order),
+        order: FeedRequest::Brake(id.clone(), order),
     };
     match letter {
-        'e' => model.view = View::Typing { what: Typing::Key, text: String::new() },
+        'e' => model.view = TopView::Typing { what: Typing::Key, text: String::new() },
         'd' => return dry_run(model, id),
         's' => real_pass(model, id),
         'h' => model.view = brake(BrakeOrder::Hold, "Hold"),
@@ -83,64 +83,69 @@ fn order(model: &mut Model, letter: char) -> Meant {
         'a' => model.view = brake(BrakeOrder::Auto, "Free"),
         _ => {}
     }
-    Meant::Nothing
+    KeyAction::Nothing
 }
 
-fn dry_run(model: &mut Model, id: SystemId) -> Meant {
+fn dry_run(model: &mut TopModel, id: SystemId) -> KeyAction {
     model.message = Some(format!("dry run of {id} ..."));
-    Meant::Ask(Order::Pass(id, PassMode::DryRun))
+    KeyAction::Ask(FeedRequest::Pass(id, PassMode::DryRun))
 }
 
-fn real_pass(model: &mut Model, id: SystemId) {
+fn real_pass(model: &mut TopModel, id: SystemId) {
     if !is_dry_run_of(&model.view, &id) {
         model.message = Some("`d` first: a real pass follows a dry run".to_owned());
         return;
     }
     let question = format!("Run a real pass of {id}?");
-    model.view = View::Confirm { question, order: Order::Pass(id, PassMode::Reclaim) };
+    model.view = TopView::Confirm { question, order: FeedRequest::Pass(id, PassMode::Reclaim) };
 }
 
 /// Selects another system, or scrolls a text.
-fn step(model: &mut Model, by: isize) {
+fn step(model: &mut TopModel, by: isize) {
     let last = model.systems.len().saturating_sub(1);
     match &mut model.view {
-        View::Text { lines, top, .. } => {
+        TopView::Text { lines, top, .. } => {
             *top = top.saturating_add_signed(by).min(lines.len().saturating_sub(1));
         }
         _ => model.selected = model.selected.saturating_add_signed(by).min(last),
     }
 }
 
-fn typed(model: &mut Model, what: Typing, mut text: String, code: KeyCode) -> Meant {
+fn typed(model: &mut TopModel, what: Typing, mut text: String, code: KeyCode) -> KeyAction {
     match code {
-        KeyCode::Esc => return Meant::Nothing,
+        KeyCode::Esc => return KeyAction::Nothing,
         KeyCode::Enter => return entered(model, what, text),
         KeyCode::Backspace => drop(text.pop()),
         KeyCode::Char(letter) => text.push(letter),
         _ => {}
     }
-    model.view = View::Typing { what, text };
-    Meant::Nothing
+    model.view = TopView::Typing { what, text };
+    KeyAction::Nothing
 }
 
-fn entered(model: &mut Model, what: Typing, text: String) -> Meant {
+fn entered(model: &mut TopModel, what: Typing, text: String) -> KeyAction {
     match (what, model.id()) {
         (Typing::Filter, _) => model.filter = text,
         (Typing::Key, Some(id)) if !text.is_empty() => {
             model.message = Some(format!("asking about {text} ..."));
-            return Meant::Ask(Order::Explain(id, text));
+            return KeyAction::Ask(FeedRequest::Explain(id, text));
         }
         (Typing::Key, _) => {}
     }
-    Meant::Nothing
+    KeyAction::Nothing
 }
 
 /// Only `y` does it; anything else leaves everything as it is.
-fn confirmed(model: &mut Model, question: String, order: Order, code: KeyCode) -> Meant {
+fn confirmed(
+    model: &mut TopModel,
+    question: String,
+    order: FeedRequest,
+    code: KeyCode,
+) -> KeyAction {
     if code == KeyCode::Char('y') {
         model.message = Some("asking the daemon ...".to_owned());
-        return Meant::Ask(order);
+        return KeyAction::Ask(order);
     }
     model.message = Some(format!("left as it is: {question}"));
-    Meant::Nothing
+    KeyAction::Nothing
 }

@@ -6,7 +6,7 @@ use lapsed_core::receipt::{Receipt, ReceiptId};
 use lapsed_core::system::Explanation;
 use lapsed_core::{Kind, SystemId};
 
-use super::feed::{Health, History, News, Order};
+use super::feed::{FeedRequest, Health, HistoryView, News};
 use lapsed_server::node::shapes::SystemStatus;
 use lapsed_server::print::{count, plural, span};
 
@@ -15,7 +15,7 @@ const KEPT: usize = 1_000;
 
 /// What is in front.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum View {
+pub enum TopView {
     /// The table and the receipts.
     Main,
     /// One system: its passes, its store, its brake.
@@ -25,7 +25,7 @@ pub enum View {
     /// Something is being typed.
     Typing { what: Typing, text: String },
     /// Something that changes things is about to be done.
-    Confirm { question: String, order: Order },
+    Confirm { question: String, order: FeedRequest },
 }
 
 /// What is being typed.
@@ -37,17 +37,17 @@ pub enum Typing {
     Filter,
 }
 
-pub struct Model {
+pub struct TopModel {
     pub url: String,
     pub colours: bool,
     pub now_ms: u64,
     pub systems: Vec<SystemStatus>,
-    pub histories: Vec<History>,
+    pub histories: Vec<HistoryView>,
     pub stores: Vec<Health>,
     pub receipts: VecDeque<Receipt>,
     known: HashSet<ReceiptId>,
     pub selected: usize,
-    pub view: View,
+    pub view: TopView,
     pub filter: String,
     /// Why the daemon does not answer, if so.
     pub away: Option<String>,
@@ -55,9 +55,9 @@ pub struct Model {
     pub message: Option<String>,
 }
 
-impl Model {
-    pub fn new(url: &str, colours: bool) -> Model {
-        Model {
+impl TopModel {
+    pub fn new(url: &str, colours: bool) -> TopModel {
+        TopModel {
             url: url.to_owned(),
             colours,
             now_ms: 0,
@@ -67,7 +67,7 @@ impl Model {
             receipts: VecDeque::new(),
             known: HashSet::new(),
             selected: 0,
-            view: View::Main,
+            view: TopView::Main,
             filter: String::new(),
             away: None,
             message: None,
@@ -117,7 +117,7 @@ impl Model {
     /// Puts a text in front.
     pub fn show(&mut self, title: &str, lines: Vec<String>) {
         self.message = None;
-        self.view = View::Text { title: title.to_owned(), lines, top: 0 };
+        self.view = TopView::Text { title: title.to_owned(), lines, top: 0 };
     }
 
     /// The system that is selected.
@@ -132,7 +132,7 @@ impl Model {
     }
 
     /// What it did lately.
-    pub fn history(&self, status: &SystemStatus) -> Option<&History> {
+    pub fn history(&self, status: &SystemStatus) -> Option<&HistoryView> {
         self.histories.iter().find(|h| h.kind == status.kind && h.system == status.system)
     }
 
@@ -188,6 +188,6 @@ fn passed(report: &lapsed_core::sweep::PassReport) -> Vec<String> {
 }
 
 /// Whether what is in front is the dry run of that system: only then may a real pass follow.
-pub fn is_dry_run_of(view: &View, system: &SystemId) -> bool {
-    matches!(view, View::Text { title, .. } if *title == format!("dry run: {system}"))
+pub fn is_dry_run_of(view: &TopView, system: &SystemId) -> bool {
+    matches!(view, TopView::Text { title, .. } if *title == format!("dry run: {system}"))
 }

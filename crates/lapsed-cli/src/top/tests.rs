@@ -7,9 +7,9 @@ use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use serde_json::{Value, json};
 
-use super::feed::{History, News, Order};
-use super::keys::{Meant, press};
-use super::model::{Model, View};
+use super::feed::{FeedRequest, HistoryView, News};
+use super::keys::{KeyAction, press};
+use super::model::{TopModel, TopView};
 use super::{draw, model};
 use lapsed_server::node::BrakeOrder;
 
@@ -44,11 +44,11 @@ fn receipt(seq: u64, key: &str) -> News {
     News::Receipt(Box::new(serde_json::from_value(receipt).unwrap()))
 }
 
-fn some() -> Model {
-    let mut model = Model::new("http://127.0.0.1:7227", true);
+fn some() -> TopModel {
+    let mut model = TopModel::new("http://127.0.0.1:7227", true);
     let systems = json!([status("registry", "devices"), status("availability", "mitras")]);
     model.hear(News::Status(serde_json::from_value(systems).unwrap()), NOW_MS);
-    let history: History = serde_json::from_value(json!({
+    let history: HistoryView = serde_json::from_value(json!({
         "system": "devices", "kind": "registry", "slice_ms": 10_000, "now_ms": NOW_MS,
         "samples": [{ "at_ms": NOW_MS - 5_000, "reclaimed": 8 }, { "at_ms": NOW_MS - 15_000, "reclaimed": 1 }],
         "passes": [pass(false)],
@@ -62,7 +62,7 @@ fn some() -> Model {
     model
 }
 
-fn drawn(model: &Model, width: u16, height: u16) -> String {
+fn drawn(model: &TopModel, width: u16, height: u16) -> String {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
     terminal.draw(|frame| draw::draw(frame, model)).unwrap();
     let buffer = terminal.backend().buffer();
@@ -71,9 +71,10 @@ fn drawn(model: &Model, width: u16, height: u16) -> String {
     text.map(|row| row.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
 }
 
-fn type_in(model: &mut Model, text: &str) -> Meant {
-    let press_one = |model: &mut Model, code| press(model, KeyEvent::new(code, KeyModifiers::NONE));
-    let mut last = Meant::Nothing;
+fn type_in(model: &mut TopModel, text: &str) -> KeyAction {
+    let press_one =
+        |model: &mut TopModel, code| press(model, KeyEvent::new(code, KeyModifiers::NONE));
+    let mut last = KeyAction::Nothing;
     for letter in text.chars() {
         last = match letter {
             '\n' => press_one(model, KeyCode::Enter),
@@ -110,7 +111,7 @@ fn a_wide_terminal_shows_the_store_and_the_reclaims() {
 
 #[test]
 fn every_size_is_drawn_in_every_view() {
-    let mut views = vec![View::Main, View::Details];
+    let mut views = vec![TopView::Main, TopView::Details];
     for text in ["?", "e", "h", "/"] {
         let mut model = some();
         type_in(&mut model, text);
@@ -158,32 +159,38 @@ fn keys_select_filter_and_show_details() {
     type_in(&mut model, "jjj");
     assert_eq!(model.selected, 1, "never past the last");
     type_in(&mut model, "kk\n");
-    assert_eq!((model.selected, &model.view), (0, &View::Details));
+    assert_eq!((model.selected, &model.view), (0, &TopView::Details));
     let picture = drawn(&model, 100, 30);
     assert!(picture.contains("many died at once") && picture.contains("clock -3 ms"), "{picture}");
     type_in(&mut model, "\u{1b}/IMEI-1\n");
     assert_eq!(model.shown().count(), 1);
-    assert_eq!(type_in(&mut model, "q"), Meant::Quit);
+    assert_eq!(type_in(&mut model, "q"), KeyAction::Quit);
 }
 
 #[test]
 fn a_key_is_explained() {
     let mut model = some();
     let meant = type_in(&mut model, "eimei-q\n");
-    assert_eq!(meant, Meant::Ask(Order::Explain(devices(), "imei-q".to_owned())));
+    assert_eq!(meant, KeyAction::Ask(FeedRequest::Explain(devices(), "imei-q".to_owned())));
 }
 
 #[test]
 fn a_real_pass_needs_a_dry_run_and_a_yes() {
     let mut model = some();
-    assert_eq!(type_in(&mut model, "sy"), Meant::Nothing, "without a dry run nothing happens");
-    assert_eq!(type_in(&mut model, "d"), Meant::Ask(Order::Pass(devices(), PassMode::DryRun)));
+    assert_eq!(type_in(&mut model, "sy"), KeyAction::Nothing, "without a dry run nothing happens");
+    assert_eq!(
+        type_in(&mut model, "d"),
+        KeyAction::Ask(FeedRequest::Pass(devices(), PassMode::DryRun))
+    );
     let report = serde_json::from_value(pass(true)).unwrap();
     model.hear(News::Passed(devices(), Ok(report)), NOW_MS);
     assert!(model::is_dry_run_of(&model.view, &devices()));
     assert!(drawn(&model, 80, 24).contains("2 of 3 suspects would be reclaimed"));
-    assert_eq!(type_in(&mut model, "s"), Meant::Nothing);
-    assert_eq!(type_in(&mut model, "y"), Meant::Ask(Order::Pass(devices(), PassMode::Reclaim)));
+    assert_eq!(type_in(&mut model, "s"), KeyAction::Nothing);
+    assert_eq!(
+        type_in(&mut model, "y"),
+        KeyAction::Ask(FeedRequest::Pass(devices(), PassMode::Reclaim))
+    );
 }
 
 #[test]
@@ -194,8 +201,8 @@ fn a_brake_is_only_touched_after_a_yes() {
         let mut model = some();
         type_in(&mut model, key);
         assert!(drawn(&model, 80, 24).contains("the brake of registry/devices?"));
-        assert_eq!(type_in(&mut model, "n"), Meant::Nothing);
+        assert_eq!(type_in(&mut model, "n"), KeyAction::Nothing);
         type_in(&mut model, key);
-        assert_eq!(type_in(&mut model, "y"), Meant::Ask(Order::Brake(devices(), order)));
+        assert_eq!(type_in(&mut model, "y"), KeyAction::Ask(FeedRequest::Brake(devices(), order)));
     }
 }

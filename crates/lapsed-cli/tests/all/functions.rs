@@ -2,10 +2,10 @@
 
 use crate::support::run;
 use lapsed_redis::FUNCTIONS_VERSION as VERSION;
-use lapsed_testbed::{Cluster, Engine, Server};
+use lapsed_testbed::{Cluster, Engine, RedisServer};
 
 /// Which version a server has.
-fn version_on(server: &Server) -> u32 {
+fn version_on(server: &RedisServer) -> u32 {
     server.command(&["FCALL", "lapsed_version", "0"]).unwrap().parse().unwrap()
 }
 
@@ -15,7 +15,7 @@ fn printed_is_what_a_server_takes() {
     assert_eq!(printed.code, 0, "{printed:?}");
     assert!(printed.out.starts_with("#!lua name=lapsed\n"), "{}", printed.out);
     for engine in Engine::ALL {
-        let server = Server::start(engine).unwrap();
+        let server = RedisServer::start(engine).unwrap();
         assert_eq!(server.command(&["FUNCTION", "LOAD", &printed.out]).unwrap(), "lapsed");
         assert_eq!(version_on(&server), VERSION);
     }
@@ -23,7 +23,7 @@ fn printed_is_what_a_server_takes() {
 
 #[test]
 fn loaded_by_address_once_and_again() {
-    let server = Server::start(Engine::Redis).unwrap();
+    let server = RedisServer::start(Engine::Redis).unwrap();
     let load =
         |more: &[&str]| run(&[&["functions", "load", "--url", &server.url()], more].concat());
     let first = load(&["--json"]);
@@ -51,7 +51,7 @@ fn loaded_by_address_once_and_again() {
 #[test]
 fn loaded_into_the_stores_of_a_configuration() {
     let (one, cluster) =
-        (Server::start(Engine::Valkey).unwrap(), Cluster::start(Engine::Redis, 3).unwrap());
+        (RedisServer::start(Engine::Valkey).unwrap(), Cluster::start(Engine::Redis, 3).unwrap());
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("lapsed.toml");
     let text = format!(

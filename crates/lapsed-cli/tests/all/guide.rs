@@ -3,7 +3,7 @@
 use crate::console::Shell;
 use crate::pages::root;
 use crate::support::until;
-use lapsed_testbed::{Engine, PostgresServer, Server};
+use lapsed_testbed::{Engine, PostgresServer, RedisServer};
 
 lapsed_testbed::steady_tests! {
     the_guide_can_be_followed,
@@ -11,8 +11,8 @@ lapsed_testbed::steady_tests! {
 }
 
 /// A Redis where the pages have theirs.
-fn redis(shell: &mut Shell) -> Server {
-    let server = Server::start(Engine::Redis).unwrap();
+fn redis(shell: &mut Shell) -> RedisServer {
+    let server = RedisServer::start(Engine::Redis).unwrap();
     let port = server.port();
     shell.exchange("127.0.0.1:6379", &format!("127.0.0.1:{port}"));
     shell.program("redis-cli", &format!("exec /usr/bin/redis-cli -p {port} \"$@\""));

@@ -2,7 +2,7 @@
 //! jobs that an application registers itself in the layout of the original.
 
 use crate::support::{Home, until};
-use lapsed_testbed::{Engine, Server};
+use lapsed_testbed::{Engine, RedisServer};
 use serde_json::json;
 
 lapsed_testbed::steady_tests! {
@@ -12,7 +12,7 @@ lapsed_testbed::steady_tests! {
     what_cannot_work_on_a_server_is_said_by_check,
 }
 
-fn home(server: &Server, lines: &str) -> Home {
+fn home(server: &RedisServer, lines: &str) -> Home {
     let home = Home { dir: tempfile::tempdir().unwrap() };
     let text = format!(
         "[server]\nlisten = \"127.0.0.1:0\"\n\n[store.main]\nurl = \"{}\"\n\n\
@@ -24,8 +24,8 @@ fn home(server: &Server, lines: &str) -> Home {
 }
 
 /// A server that has been there for longer than the thresholds used here.
-fn server(engine: Engine) -> Server {
-    let server = Server::start(engine).unwrap();
+fn server(engine: Engine) -> RedisServer {
+    let server = RedisServer::start(engine).unwrap();
     until("the server to have been there for a while", || {
         (server.info("uptime_in_seconds").unwrap().parse::<u64>().unwrap() >= 3).then_some(())
     });
@@ -128,7 +128,7 @@ fn orphans_of_the_original_layout_go_back_to_sidekiq() {
 }
 
 fn what_cannot_work_on_a_server_is_said_by_check() {
-    let server = Server::start(Engine::Redis).unwrap();
+    let server = RedisServer::start(Engine::Redis).unwrap();
     for (lines, says) in [
         ("queues = \"sidekiq\"\nqueue_key = \"jobs:{queue}\"", "queue:{queue}"),
         ("queues = \"list\"\nwebhook = \"http://h/\"", "lapsed's own queues"),

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use lapsed_testbed::{Engine, ObjectEngine, ObjectServer, PostgresServer, Server};
+use lapsed_testbed::{Engine, ObjectEngine, ObjectServer, PostgresServer, RedisServer};
 use serde_json::Value;
 
 use crate::support::{Answer, run};
@@ -34,7 +34,7 @@ fn every_preset_is_accepted_by_check_on_a_folder() {
 
 #[test]
 fn presets_on_redis_are_accepted_by_check_on_a_server() {
-    let server = Server::start(Engine::Redis).unwrap();
+    let server = RedisServer::start(Engine::Redis).unwrap();
     for preset in ["registry", "chatpulse", "sidekiq-async-http"] {
         let dir = tempfile::tempdir().unwrap();
         let told = init(dir.path(), &["--preset", preset, "--store", &server.url()]);
@@ -47,7 +47,7 @@ fn presets_on_redis_are_accepted_by_check_on_a_server() {
 #[test]
 fn mitra_is_accepted_by_check_on_postgres_and_valkey_once_its_tables_are_made() {
     let (postgres, valkey) =
-        (PostgresServer::start().unwrap(), Server::start(Engine::Valkey).unwrap());
+        (PostgresServer::start().unwrap(), RedisServer::start(Engine::Valkey).unwrap());
     let dir = tempfile::tempdir().unwrap();
     let (truth, mirror) = (postgres.url("postgres"), valkey.url());
     let told = init(dir.path(), &["--preset", "mitra", "--store", &truth, "--mirror", &mirror]);

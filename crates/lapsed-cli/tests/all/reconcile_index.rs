@@ -9,19 +9,19 @@ use std::time::Duration;
 use crate::support::{Answer, run};
 use async_trait::async_trait;
 use axum::ServiceExt;
-use lapsed_cli::backend::{Backend, Local};
+use lapsed_cli::backend::{Backend, LocalBackend};
 use lapsed_core::clock::SystemClock;
 use lapsed_core::reconcile::{Healed, IndexChange, Reconcile, Reconciled};
 use lapsed_core::registry::{Registry, RegistryParts};
 use lapsed_core::schedule::StopSignal;
 use lapsed_core::sweep::{Cursor, PassMode};
-use lapsed_server::config::common::{Access, Common};
+use lapsed_server::config::common::{Access, SystemSettings};
 use lapsed_server::config::{Config, Overrides};
 use lapsed_server::http::{self, App, Outward};
 use lapsed_server::metrics::Metrics;
-use lapsed_server::node::{Node, Order};
-use lapsed_server::systems::registry::RegistryLayout;
-use lapsed_server::systems::{Built, Ground, Planned};
+use lapsed_server::node::{OpenSystems, ReconcileOrder};
+use lapsed_server::systems::registry::RegistryKeys;
+use lapsed_server::systems::{BuildContext, BuiltSystem, SystemPlan};
 use serde_json::json;
 
 lapsed_testbed::steady_tests! {
@@ -80,12 +80,12 @@ impl Reconcile for Drifted {
 /// A registry like any other, with that index.
 #[derive(Debug)]
 struct WithIndex {
-    common: Common,
+    common: SystemSettings,
     index: Arc<Drifted>,
 }
 
-impl Planned for WithIndex {
-    fn common(&self) -> &Common {
+impl SystemPlan for WithIndex {
+    fn common(&self) -> &SystemSettings {
         &self.common
     }
 
@@ -93,9 +93,9 @@ impl Planned for WithIndex {
         Vec::new()
     }
 
-    fn build(&self, ground: Ground<'_>) -> lapsed_core::Result<Built> {
+    fn build(&self, ground: BuildContext<'_>) -> lapsed_core::Result<BuiltSystem> {
         let common = &self.common;
-        let layout = RegistryLayout {
+        let layout = RegistryKeys {
             access: Access::Native,
             registry_key: "r".to_owned(),
             heartbeat_key: "h:{owner}".to_owned(),
@@ -116,7 +116,7 @@ impl Planned for WithIndex {
             batch: common.policy.batch,
             sweeper: ground.process.to_owned(),
         }));
-        Ok(Built { system: registry.clone(), operations: registry, store: None })
+        Ok(BuiltSystem { system: registry.clone(), operations: registry, store: None })
     }
 }
 
@@ -135,7 +135,7 @@ fn serve(data: PathBuf) -> (String, tokio::runtime::Runtime) {
     let url = runtime.block_on(async move {
         let clock = SystemClock::shared();
         let metrics = Arc::new(Metrics::new(clock.clone()));
-        let node = Node::open(&config, clock, metrics.clone()).unwrap();
+        let node = OpenSystems::open(&config, clock, metrics.clone()).unwrap();
         let (stopper, stop) = StopSignal::channel();
         let (app, idle) =
             App::new(Arc::new(node), metrics, Outward::default(), &config.server, stop);
@@ -208,13 +208,13 @@ fn an_interrupt_stops_after_the_page_and_the_rest_is_done_from_there() {
     let index = Drifted::new(ROWS, Duration::from_millis(20));
     let config = configured(dir.path().join("data"), index);
     let id = config.systems[0].common().id.clone();
-    let local = Local::open(&config).unwrap();
+    let local = LocalBackend::open(&config).unwrap();
     // From here on the signal is caught, whoever is first.
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let caught = runtime.block_on(async {
         tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt()).unwrap()
     });
-    let order = |after| Order { act: PassMode::Reclaim, after, list: 10 };
+    let order = |after| ReconcileOrder { act: PassMode::Reclaim, after, list: 10 };
     let mut told = Vec::new();
     let mut tell = |progress: lapsed_cli::backend::Progress| {
         told.push(progress);

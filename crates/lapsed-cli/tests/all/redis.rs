@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::process::Command;
 
 use crate::support::{Answer, Daemon, Home, lapsed, until};
-use lapsed_testbed::{Cluster, Engine, Server, paths};
+use lapsed_testbed::{Cluster, Engine, RedisServer, paths};
 use serde_json::Value;
 
 lapsed_testbed::steady_tests! {
@@ -33,8 +33,8 @@ fn home(url: &str, mode: &str, every: &str) -> Home {
 }
 
 /// A server that has been there for longer than the thresholds used here.
-fn server(engine: Engine) -> Server {
-    let server = Server::start(engine).unwrap();
+fn server(engine: Engine) -> RedisServer {
+    let server = RedisServer::start(engine).unwrap();
     until("the server to have been there for a while", || {
         (server.info("uptime_in_seconds").unwrap().parse::<u64>().unwrap() >= 3).then_some(())
     });
@@ -42,14 +42,14 @@ fn server(engine: Engine) -> Server {
 }
 
 /// As a person would.
-fn redis_cli(server: &Server, args: &[&str]) {
+fn redis_cli(server: &RedisServer, args: &[&str]) {
     let port = server.port().to_string();
     let status = Command::new("redis-cli").args(["-p", &port]).args(args).output().unwrap();
     assert!(status.status.success(), "{args:?}: {status:?}");
 }
 
 /// As an application would: Node, with ioredis.
-fn node(server: &Server, script: &str) {
+fn node(server: &RedisServer, script: &str) {
     let text = format!(
         "const Redis = require('ioredis'); const redis = new Redis({}); \
          (async () => {{ {script}; redis.disconnect(); }})().catch((e) => {{ console.error(e); process.exit(1); }});",
@@ -227,7 +227,7 @@ fn native_writes_the_old_keys_too() {
 
 /// A server that was started a moment ago may have been away: nothing is taken yet.
 fn a_server_that_has_just_started_holds_the_brake() {
-    let server = Server::start(Engine::Redis).unwrap();
+    let server = RedisServer::start(Engine::Redis).unwrap();
     let home = home(&server.url(), "adopt", "1d");
     let text = std::fs::read_to_string(home.config()).unwrap().replace("\"1s\"", "\"60s\"");
     std::fs::write(home.config(), text).unwrap();
@@ -244,7 +244,7 @@ fn what_cannot_work_is_said_by_check() {
     assert_eq!(refused.code, 2, "{refused:?}");
     assert!(refused.err.contains("one slot") && refused.err.contains("native"), "{refused:?}");
     fine(home(&cluster.url(), "native", "1d").run(&["check"]));
-    let server = Server::start(Engine::Redis).unwrap();
+    let server = RedisServer::start(Engine::Redis).unwrap();
     redis_cli(&server, &["SET", "connections:registry", "not a hash"]);
     let wrong = home(&server.url(), "adopt", "1d").run(&["check"]);
     assert_eq!(wrong.code, 1, "{wrong:?}");

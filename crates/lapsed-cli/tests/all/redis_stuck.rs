@@ -2,7 +2,7 @@
 //! way, and promise nothing that the next pass will not do.
 
 use crate::support::{Home, until};
-use lapsed_testbed::{Engine, Server};
+use lapsed_testbed::{Engine, RedisServer};
 
 lapsed_testbed::steady_tests! {
     explain_says_what_cannot_be_read,
@@ -22,8 +22,8 @@ fn home(url: &str) -> Home {
     home
 }
 
-fn settled() -> Server {
-    let server = Server::start(Engine::Redis).unwrap();
+fn settled() -> RedisServer {
+    let server = RedisServer::start(Engine::Redis).unwrap();
     until("the server to have been there for a while", || {
         (server.info("uptime_in_seconds").unwrap().parse::<u64>().unwrap() >= 3).then_some(())
     });
@@ -87,7 +87,7 @@ fn explain_says_that_a_queue_does_not_take_a_job() {
 }
 
 fn status_fails_when_a_store_does_not_answer() {
-    let server = Server::start(Engine::Redis).unwrap();
+    let server = RedisServer::start(Engine::Redis).unwrap();
     let home = home(&server.url());
     assert_eq!(home.run(&["status"]).code, 0);
     server.kill().unwrap();

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use lapsed_testbed::{Engine, Server, paths};
+use lapsed_testbed::{Engine, RedisServer, paths};
 use serde_json::{Value, json};
 
 use crate::support::receiver::{Knock, OK, Receiver, SICK};
@@ -282,7 +282,7 @@ fn only_what_is_wanted_is_sent_and_a_try_says_nothing() {
 
 /// Both would: one has the turn.
 fn two_daemons_deliver_once() {
-    let server = Server::start(Engine::Valkey).unwrap();
+    let server = RedisServer::start(Engine::Valkey).unwrap();
     let receiver = Receiver::open();
     let homes: Vec<Home> = (0..2)
         .map(|_| {

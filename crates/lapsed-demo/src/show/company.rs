@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 
-use super::super::cast::Player;
+use super::super::cast::DemoProcess;
 use super::config::TTL_MS;
 use super::player::READY;
 use lapsed_server::failure::Failure;
@@ -67,9 +67,9 @@ const ASLEEP: Duration = Duration::from_millis(2 * TTL_MS);
 
 /// Who sits there, and until when it stays so.
 enum Sits {
-    Playing(Player),
-    Asleep(Player, Instant),
-    Leaving(Player),
+    Playing(DemoProcess),
+    Asleep(DemoProcess, Instant),
+    Leaving(DemoProcess),
     Nobody(Instant),
 }
 
@@ -83,18 +83,18 @@ struct Seat {
 }
 
 /// Everybody on stage.
-pub struct Company {
+pub struct ActorGroup {
     url: String,
     token: Option<String>,
     seats: Vec<Seat>,
     turn: usize,
 }
 
-impl Company {
+impl ActorGroup {
     /// Nobody yet.
-    pub fn new(url: &str, token: Option<&str>) -> Company {
+    pub fn new(url: &str, token: Option<&str>) -> ActorGroup {
         let (url, token) = (url.to_owned(), token.map(str::to_owned));
-        Company { url, token, seats: Vec::new(), turn: 0 }
+        ActorGroup { url, token, seats: Vec::new(), turn: 0 }
     }
 
     /// Everybody enters.
@@ -169,11 +169,11 @@ impl Company {
         Ok(lines)
     }
 
-    fn start(&self, role: Role, name: &str) -> Result<Player, Failure> {
+    fn start(&self, role: Role, name: &str) -> Result<DemoProcess, Failure> {
         let role = role.to_possible_value().map(|value| value.get_name().to_owned());
         let role = role.unwrap_or_default();
         let args = ["demo-player", &role, name, "--url", &self.url];
-        Player::start(name, &args, self.token.as_deref())
+        DemoProcess::start(name, &args, self.token.as_deref())
     }
 
     /// The next of that role that plays: everybody has a turn.

@@ -14,7 +14,7 @@ use lapsed_core::clock::{Clock, SystemClock};
 use serde_json::{Value, json};
 use ureq::http::Method;
 
-use super::super::api::{Answer, Api};
+use super::super::api::{Api, DemoAnswer};
 use super::super::owner::listen;
 use super::Role;
 use crate::args::DemoPlayer;
@@ -31,31 +31,31 @@ pub const READY: &str = "ready";
 const TOLD: &str = "is told that it was declared dead; it begins a new life";
 
 /// What a role does.
-trait Part {
+trait Actor {
     /// Begins, also after it was lost.
-    fn enter(&mut self, desk: &Desk) -> Result<(), Failure>;
+    fn enter(&mut self, desk: &ActorClient) -> Result<(), Failure>;
     /// Beats, and does its work; whether it is still what it believes to be.
-    fn tick(&mut self, desk: &Desk) -> Result<bool, Failure>;
-    fn leave(&mut self, desk: &Desk) -> Result<(), Failure>;
+    fn tick(&mut self, desk: &ActorClient) -> Result<bool, Failure>;
+    fn leave(&mut self, desk: &ActorClient) -> Result<(), Failure>;
 }
 
 /// Lives. Why it could not go on is told, too.
 pub fn run(args: &DemoPlayer) -> Result<(), Failure> {
-    let lived = live(args, &Desk::new(args));
+    let lived = live(args, &ActorClient::new(args));
     if let Err(failure) = &lived {
         print::line(&format!("has to stop: {failure}"))?;
     }
     lived
 }
 
-fn live(args: &DemoPlayer, desk: &Desk) -> Result<(), Failure> {
+fn live(args: &DemoPlayer, desk: &ActorClient) -> Result<(), Failure> {
     let told = listen();
-    let mut part: Box<dyn Part> = match args.role {
-        Role::Gateway => Box::new(gateway::Gateway::default()),
-        Role::Chat => Box::new(chat::Chat::default()),
-        Role::Worker => Box::new(worker::Worker::default()),
-        Role::Runner => Box::new(runner::Runner::default()),
-        Role::Provider => Box::new(provider::Provider::default()),
+    let mut part: Box<dyn Actor> = match args.role {
+        Role::Gateway => Box::new(gateway::GatewayActor::default()),
+        Role::Chat => Box::new(chat::ChatActor::default()),
+        Role::Worker => Box::new(worker::WorkerActor::default()),
+        Role::Runner => Box::new(runner::LeaseActor::default()),
+        Role::Provider => Box::new(provider::ProviderActor::default()),
     };
     part.enter(desk)?;
     print::line(READY)?;
@@ -73,16 +73,16 @@ fn live(args: &DemoPlayer, desk: &Desk) -> Result<(), Failure> {
 }
 
 /// The daemon, as one player asks it.
-struct Desk {
+struct ActorClient {
     api: Api,
     name: String,
     clock: SystemClock,
 }
 
-impl Desk {
-    fn new(args: &DemoPlayer) -> Desk {
+impl ActorClient {
+    fn new(args: &DemoPlayer) -> ActorClient {
         let api = Api::new(&args.url, args.token.as_deref());
-        Desk { api, name: args.name.clone(), clock: SystemClock::new() }
+        ActorClient { api, name: args.name.clone(), clock: SystemClock::new() }
     }
 
     /// Of so many chances one.
@@ -94,7 +94,7 @@ impl Desk {
         self.clock.random() % end.max(1)
     }
 
-    fn post(&self, system: &str, operation: &str, body: Value) -> Result<Answer, Failure> {
+    fn post(&self, system: &str, operation: &str, body: Value) -> Result<DemoAnswer, Failure> {
         self.api.send(Method::POST, &format!("{system}/{operation}"), body)
     }
 

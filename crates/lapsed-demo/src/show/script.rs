@@ -10,7 +10,7 @@ pub const OPENING: Duration = Duration::from_millis(500);
 
 /// One thing that happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Act {
+pub enum ScriptStep {
     /// kill -9: nobody is told.
     Kill(Role),
     /// SIGSTOP for longer than its time, then SIGCONT.
@@ -23,20 +23,20 @@ pub enum Act {
 }
 
 /// The round. The first four show every system whose owners must die for it.
-const ROUND: &[Act] = &[
-    Act::Kill(Role::Gateway),
-    Act::Kill(Role::Provider),
-    Act::Kill(Role::Runner),
-    Act::Kill(Role::Worker),
-    Act::Poison,
-    Act::Freeze(Role::Gateway),
-    Act::Leave(Role::Chat),
-    Act::Freeze(Role::Provider),
-    Act::Broken,
-    Act::Kill(Role::Chat),
-    Act::Freeze(Role::Worker),
-    Act::Leave(Role::Gateway),
-    Act::Freeze(Role::Runner),
+const ROUND: &[ScriptStep] = &[
+    ScriptStep::Kill(Role::Gateway),
+    ScriptStep::Kill(Role::Provider),
+    ScriptStep::Kill(Role::Runner),
+    ScriptStep::Kill(Role::Worker),
+    ScriptStep::Poison,
+    ScriptStep::Freeze(Role::Gateway),
+    ScriptStep::Leave(Role::Chat),
+    ScriptStep::Freeze(Role::Provider),
+    ScriptStep::Broken,
+    ScriptStep::Kill(Role::Chat),
+    ScriptStep::Freeze(Role::Worker),
+    ScriptStep::Leave(Role::Gateway),
+    ScriptStep::Freeze(Role::Runner),
 ];
 
 /// How many acts come fast, one after the other.
@@ -50,7 +50,7 @@ pub struct Script(usize);
 
 impl Script {
     /// What happens now, and how long until the next.
-    pub fn next(&mut self) -> (Act, Duration) {
+    pub fn next(&mut self) -> (ScriptStep, Duration) {
         let act = ROUND[self.0 % ROUND.len()];
         self.0 += 1;
         (act, if self.0 < FAST { PAUSE_FAST } else { PAUSE })
@@ -66,7 +66,7 @@ mod tests {
         let mut script = Script::default();
         let acts: Vec<_> = (0..ROUND.len()).map(|_| script.next()).collect();
         for role in Role::ALL {
-            assert!(acts.iter().any(|(act, _)| *act == Act::Kill(*role)), "{role:?}");
+            assert!(acts.iter().any(|(act, _)| *act == ScriptStep::Kill(*role)), "{role:?}");
         }
         let opening: Duration = acts[..FAST - 1].iter().map(|(_, pause)| *pause).sum();
         assert!(opening < Duration::from_secs(3), "{opening:?}");

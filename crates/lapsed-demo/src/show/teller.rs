@@ -16,11 +16,11 @@ const SYSTEMS: &[&str] =
 
 /// Where it is in the receipts of each system.
 #[derive(Default)]
-pub struct Teller {
+pub struct Narrator {
     places: BTreeMap<&'static str, u64>,
 }
 
-impl Teller {
+impl Narrator {
     /// What happened since the last look.
     pub fn look(&mut self, api: &Api) -> Result<Vec<String>, Failure> {
         let after = SYSTEMS.iter().map(|system| {

@@ -9,7 +9,7 @@ use lapsed_core::Name;
 use crate::availability::rows::ProviderRow;
 
 #[derive(Default)]
-pub(super) struct Book {
+pub(super) struct ProviderIndex {
     rows: BTreeMap<Name, ProviderRow>,
     /// Those of them that are online: fewer, and asked for more often.
     online: BTreeSet<Name>,
@@ -17,7 +17,7 @@ pub(super) struct Book {
     pub set: SettingsPatch,
 }
 
-impl Book {
+impl ProviderIndex {
     pub fn put(&mut self, id: Name, row: ProviderRow) {
         match row.is_online {
             true => self.online.insert(id.clone()),

@@ -9,16 +9,16 @@ use redb::{ReadTransaction, ReadableTable};
 
 use crate::Room;
 use crate::availability::Core;
-use crate::availability::book::Book;
+use crate::availability::book::ProviderIndex;
 use crate::disk::Disk;
 use crate::fault::{Fault, Tried};
-use crate::lives::Lives;
+use crate::lives::OwnerTable;
 use crate::lives::load::open;
 use crate::tables::META;
 
 impl Core {
-    fn load_book(&self, txn: &ReadTransaction) -> Tried<Book> {
-        let mut book = Book::default();
+    fn load_book(&self, txn: &ReadTransaction) -> Tried<ProviderIndex> {
+        let mut book = ProviderIndex::default();
         if let Some(providers) = open(txn, &self.tables.providers)? {
             for row in providers.iter()? {
                 let (id, row) = row?;
@@ -36,7 +36,7 @@ impl Core {
 }
 
 impl Room for Core {
-    fn lives(&self) -> &Lives {
+    fn lives(&self) -> &OwnerTable {
         &self.lives
     }
 

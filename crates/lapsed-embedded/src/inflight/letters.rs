@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::fault::Tried;
 use crate::inflight::Core;
-use crate::inflight::places::Where;
+use crate::inflight::places::JobLocation;
 use crate::inflight::rows::{Body, Head, split};
 use crate::tables::number;
 use crate::tx::Tx;
@@ -30,7 +30,7 @@ pub(super) struct Kept {
 
 impl Core {
     pub(super) fn put_back(&self, tx: &mut Tx<'_>, id: &Name, end: QueueEnd) -> Tried<bool> {
-        if self.whereabouts(tx, id) != Some(Where::Dead) {
+        if self.whereabouts(tx, id) != Some(JobLocation::Dead) {
             return Ok(false);
         }
         let row = self.unearth(tx, id)?;
@@ -42,7 +42,7 @@ impl Core {
     }
 
     pub(super) fn delete(&self, tx: &mut Tx<'_>, id: &Name) -> Tried<bool> {
-        if self.whereabouts(tx, id) != Some(Where::Dead) {
+        if self.whereabouts(tx, id) != Some(JobLocation::Dead) {
             return Ok(false);
         }
         self.unearth(tx, id)?;
@@ -81,15 +81,15 @@ impl Core {
         kept: Kept,
     ) -> Tried<std::result::Result<(), String>> {
         let payload = match (self.whereabouts(tx, id), &kept.recovered.payload) {
-            (Some(Where::Queued { queue, .. }), _) => {
+            (Some(JobLocation::Queued { queue, .. }), _) => {
                 return Ok(Err(format!("its place is taken: job `{id}` is on queue `{queue}`")));
             }
-            (Some(Where::InFlight { incarnation, .. }), _) => {
+            (Some(JobLocation::InFlight { incarnation, .. }), _) => {
                 return Ok(Err(format!(
                     "its place is taken: job `{id}` is in the hands of incarnation {incarnation}"
                 )));
             }
-            (Some(Where::Dead), _) => {
+            (Some(JobLocation::Dead), _) => {
                 self.put_back(tx, id, QueueEnd::Front)?;
                 return Ok(Ok(()));
             }

@@ -10,17 +10,17 @@ use crate::Room;
 use crate::disk::Disk;
 use crate::fault::{Fault, Tried};
 use crate::inflight::Core;
-use crate::inflight::places::{Account, Where};
+use crate::inflight::places::{JobLocation, JobTotals};
 use crate::inflight::rows::{name, split, split_claim};
-use crate::lives::Lives;
+use crate::lives::OwnerTable;
 use crate::lives::load::open;
 use crate::tables::{META, split_held, split_queued};
 use crate::tx::{Changed, Tx};
 
-type All = HashMap<Name, Where, RandomState>;
+type All = HashMap<Name, JobLocation, RandomState>;
 
 /// One job, which must not be anywhere else.
-fn add(all: &mut All, id: Name, place: Where) -> Tried<()> {
+fn add(all: &mut All, id: Name, place: JobLocation) -> Tried<()> {
     match all.insert(id.clone(), place) {
         None => Ok(()),
         Some(_) => Err(Fault::row(format!("job `{id}` is in two places"))),
@@ -41,7 +41,7 @@ impl Core {
                 None => name(queue.as_bytes())?,
             };
             last = Some(queue.clone());
-            add(all, name(split(row.value())?.0)?, Where::Queued { queue, place })?;
+            add(all, name(split(row.value())?.0)?, JobLocation::Queued { queue, place })?;
         }
         Ok(())
     }
@@ -55,7 +55,7 @@ impl Core {
             let (incarnation, id) = split_held(key.value())
                 .ok_or_else(|| Fault::row("a row of `held` is not a job"))?;
             let (token, _) = split_claim(split(row.value())?.0)?;
-            add(all, name(id.as_bytes())?, Where::InFlight { incarnation, token })?;
+            add(all, name(id.as_bytes())?, JobLocation::InFlight { incarnation, token })?;
             *counts.entry(incarnation).or_default() += 1;
         }
         Ok(counts)
@@ -64,16 +64,16 @@ impl Core {
     fn load_dead(&self, txn: &ReadTransaction, all: &mut All) -> Tried<()> {
         let Some(dead) = open(txn, &self.tables.dead)? else { return Ok(()) };
         for row in dead.iter()? {
-            add(all, name(row?.0.value())?, Where::Dead)?;
+            add(all, name(row?.0.value())?, JobLocation::Dead)?;
         }
         Ok(())
     }
 
-    fn load_account(&self, txn: &ReadTransaction) -> Tried<Account> {
-        let Some(meta) = open(txn, META)? else { return Ok(Account::default()) };
+    fn load_account(&self, txn: &ReadTransaction) -> Tried<JobTotals> {
+        let Some(meta) = open(txn, META)? else { return Ok(JobTotals::default()) };
         match meta.get(&*self.tables.account)? {
             Some(row) => Ok(serde_json::from_slice(row.value())?),
-            None => Ok(Account::default()),
+            None => Ok(JobTotals::default()),
         }
     }
 
@@ -90,7 +90,7 @@ impl Core {
 }
 
 impl Room for Core {
-    fn lives(&self) -> &Lives {
+    fn lives(&self) -> &OwnerTable {
         &self.lives
     }
 

@@ -10,18 +10,18 @@ use redb::ReadableTable;
 
 use crate::fault::{Fault, Tried};
 use crate::inflight::Core;
-use crate::inflight::places::{Account, Where};
+use crate::inflight::places::{JobLocation, JobTotals};
 use crate::inflight::rows::{Body, Death, Head, claim_mark};
 use crate::slot::Slot;
 use crate::tables::{held_key, queued_key, split_queued};
 use crate::tx::Tx;
 
-/// Where the first job of an empty queue is put: far from either end.
+/// JobLocation the first job of an empty queue is put: far from either end.
 const MIDDLE: u64 = 1 << 63;
 
 impl Core {
-    /// Where a job is, as this batch has left it.
-    pub(super) fn whereabouts(&self, tx: &Tx<'_>, id: &Name) -> Option<Where> {
+    /// JobLocation a job is, as this batch has left it.
+    pub(super) fn whereabouts(&self, tx: &Tx<'_>, id: &Name) -> Option<JobLocation> {
         let changed = tx.jobs_changed(&self.tables.held).and_then(|jobs| jobs.places.get(id));
         match changed {
             Some(place) => place.clone(),
@@ -29,12 +29,12 @@ impl Core {
         }
     }
 
-    fn is_now(&self, tx: &mut Tx<'_>, id: &Name, place: Option<Where>) {
+    fn is_now(&self, tx: &mut Tx<'_>, id: &Name, place: Option<JobLocation>) {
         tx.jobs(&self.tables.held).places.insert(id.clone(), place);
     }
 
     /// The account, as this batch has left it; to be changed.
-    pub(super) fn account<'t>(&self, tx: &'t mut Tx<'_>) -> &'t mut Account {
+    pub(super) fn account<'t>(&self, tx: &'t mut Tx<'_>) -> &'t mut JobTotals {
         let changes = tx.jobs(&self.tables.held);
         changes.account.get_or_insert_with(|| self.places.account())
     }
@@ -44,7 +44,7 @@ impl Core {
         counting(&head.crashes, self.recovery.crash_window_ms, now_ms)
     }
 
-    /// Where a job goes that goes back to its queue.
+    /// JobLocation a job goes that goes back to its queue.
     pub(super) fn home<'a>(&'a self, head: &'a Head) -> &'a Name {
         self.recovery.outbox.as_ref().unwrap_or(&head.queue)
     }
@@ -61,7 +61,7 @@ impl Core {
         let place = self.next_place(tx, queue, end)?;
         let key = queued_key(queue.as_str(), place);
         tx.put(&self.tables.queued, &key, &body.marked(id.as_str().as_bytes()))?;
-        self.is_now(tx, id, Some(Where::Queued { queue: queue.clone(), place }));
+        self.is_now(tx, id, Some(JobLocation::Queued { queue: queue.clone(), place }));
         *tx.jobs(&self.tables.held).arrived.entry(queue.clone()).or_default() += 1;
         Ok(())
     }
@@ -124,7 +124,7 @@ impl Core {
         let key = held_key(slot.incarnation, id.as_str());
         tx.put(&self.tables.held, &key, &body.marked(&claim_mark(token, now_ms)))?;
         let incarnation = slot.incarnation;
-        self.is_now(tx, id, Some(Where::InFlight { incarnation, token }));
+        self.is_now(tx, id, Some(JobLocation::InFlight { incarnation, token }));
         slot.hold_one();
         Ok(JobToken(token))
     }
@@ -148,7 +148,7 @@ impl Core {
     ) -> Tried<()> {
         let row = body.marked(&serde_json::to_vec(death)?);
         tx.put(&self.tables.dead, id.as_str().as_bytes(), &row)?;
-        self.is_now(tx, id, Some(Where::Dead));
+        self.is_now(tx, id, Some(JobLocation::Dead));
         Ok(())
     }
 

@@ -21,11 +21,11 @@ use lapsed_core::{Name, Result};
 use tokio::sync::Notify;
 
 use crate::fault::{Fault, Tried};
-use crate::inflight::places::Where;
+use crate::inflight::places::JobLocation;
 use crate::inflight::rows::{Body, Death, Head, name, split};
 use crate::inflight::{Core, EmbeddedInflight};
 use crate::lives::owners::{begin, begun};
-use crate::lives::{Acted, Meant};
+use crate::lives::{ResolvedClaim, UnlessEnded};
 use crate::slot::Slot;
 use crate::tx::Tx;
 
@@ -58,11 +58,13 @@ impl Core {
     }
 
     /// Whoever acts by that claim: whether its life begins with this.
-    fn actor(&self, tx: &mut Tx<'_>, claim: &Claim) -> Tried<Acted<(Arc<Slot>, bool)>> {
+    fn actor(&self, tx: &mut Tx<'_>, claim: &Claim) -> Tried<UnlessEnded<(Arc<Slot>, bool)>> {
         Ok(match self.acting(claim)? {
-            Some(Acted::Ended(slot)) => Acted::Ended(slot),
-            Some(Acted::Done(slot)) => Acted::Done((slot, false)),
-            None => Acted::Done((self.start(tx, &claim.owner, self.ttl_unless_told())?, true)),
+            Some(UnlessEnded::Ended(slot)) => UnlessEnded::Ended(slot),
+            Some(UnlessEnded::Done(slot)) => UnlessEnded::Done((slot, false)),
+            None => {
+                UnlessEnded::Done((self.start(tx, &claim.owner, self.ttl_unless_told())?, true))
+            }
         })
     }
 
@@ -72,10 +74,10 @@ impl Core {
         claim: &Claim,
         queue: &Name,
         limit: usize,
-    ) -> Tried<Acted<Done<Claimed>>> {
+    ) -> Tried<UnlessEnded<Done<Claimed>>> {
         let (slot, started) = match self.actor(tx, claim)? {
-            Acted::Done(actor) => actor,
-            Acted::Ended(slot) => return Ok(Acted::Ended(slot)),
+            UnlessEnded::Done(actor) => actor,
+            UnlessEnded::Ended(slot) => return Ok(UnlessEnded::Ended(slot)),
         };
         let now_ms = self.vigil.now_ms();
         let rows = self.pop(tx, queue, limit)?;
@@ -87,7 +89,7 @@ impl Core {
             let (crashes, payload) = (self.crashes(&head, now_ms), body.payload()?);
             jobs.push(Claimed { id, token, queue: head.queue, payload, crashes });
         }
-        Ok(Acted::Done(Done { slot, started, jobs }))
+        Ok(UnlessEnded::Done(Done { slot, started, jobs }))
     }
 
     fn register(
@@ -95,17 +97,17 @@ impl Core {
         tx: &mut Tx<'_>,
         claim: &Claim,
         jobs: &[NewJob],
-    ) -> Tried<Acted<Done<Tracked>>> {
+    ) -> Tried<UnlessEnded<Done<Tracked>>> {
         let (slot, started) = match self.actor(tx, claim)? {
-            Acted::Done(actor) => actor,
-            Acted::Ended(slot) => return Ok(Acted::Ended(slot)),
+            UnlessEnded::Done(actor) => actor,
+            UnlessEnded::Ended(slot) => return Ok(UnlessEnded::Ended(slot)),
         };
         let now_ms = self.vigil.now_ms();
         let mut answers = Vec::with_capacity(jobs.len());
         for job in jobs {
             answers.push(self.register_one(tx, &slot, job, now_ms)?);
         }
-        Ok(Acted::Done(Done { slot, started, jobs: answers }))
+        Ok(UnlessEnded::Done(Done { slot, started, jobs: answers }))
     }
 
     fn register_one(
@@ -116,7 +118,9 @@ impl Core {
         now_ms: u64,
     ) -> Tried<Tracked> {
         match self.whereabouts(tx, &job.id) {
-            Some(Where::InFlight { incarnation, token }) if incarnation == slot.incarnation => {
+            Some(JobLocation::InFlight { incarnation, token })
+                if incarnation == slot.incarnation =>
+            {
                 return Ok(Tracked::Kept { token: JobToken(token) });
             }
             Some(_) => return Ok(Tracked::Taken),
@@ -160,7 +164,9 @@ impl Core {
     ) -> Tried<std::result::Result<Arc<Slot>, Finished>> {
         let incarnation = match self.whereabouts(tx, &ticket.id) {
             None => return Ok(Err(Finished::Gone)),
-            Some(Where::InFlight { incarnation, token }) if token == ticket.token.0 => incarnation,
+            Some(JobLocation::InFlight { incarnation, token }) if token == ticket.token.0 => {
+                incarnation
+            }
             Some(_) => return Ok(Err(Finished::Superseded)),
         };
         let slot = self.book.life(incarnation);
@@ -195,17 +201,17 @@ impl EmbeddedInflight {
         if !self.core.places.is_empty(queue) {
             return None;
         }
-        let Meant::Life(slot) = self.core.meant(claim) else { return None };
+        let ResolvedClaim::Life(slot) = self.core.meant(claim) else { return None };
         let lives = !slot.is_pending() && self.core.guard.may_register(&slot.life());
         let incarnation = Incarnation(slot.incarnation);
         lives.then(|| Taken { incarnation, started: None, jobs: Vec::new() })
     }
 
     /// What to call once it is durable: a life that it began counts from now on.
-    fn beginning<T>(&self) -> impl FnOnce(&Acted<Done<T>>) + Send + 'static {
+    fn beginning<T>(&self) -> impl FnOnce(&UnlessEnded<Done<T>>) + Send + 'static {
         let vigil = self.core.vigil.clone();
         move |acted| match acted {
-            Acted::Done(done) if done.started => begin(&vigil, &done.slot),
+            UnlessEnded::Done(done) if done.started => begin(&vigil, &done.slot),
             _ => {}
         }
     }

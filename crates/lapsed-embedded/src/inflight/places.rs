@@ -1,4 +1,4 @@
-//! Where every job is, in memory: as durable on disk, never ahead of it. And what follows from it:
+//! JobLocation every job is, in memory: as durable on disk, never ahead of it. And what follows from it:
 //! how long each queue is, the account, the bells of those who wait.
 //!
 //! Jobs of a batch see each other's changes through [`JobChanges`]; everybody else sees them, all at
@@ -14,14 +14,14 @@ use lapsed_core::inflight::JobCounts;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
-use crate::held::{Changes, Held};
+use crate::held::{Changes, HolderIndex};
 
 /// So many bells before those that nobody listens to are put away.
 const BELLS_IDLE_MAX: usize = 1_024;
 
-/// Where a job is: the way to its row.
+/// JobLocation a job is: the way to its row.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Where {
+pub(crate) enum JobLocation {
     Queued { queue: Name, place: u64 },
     InFlight { incarnation: u64, token: u64 },
     Dead,
@@ -29,24 +29,24 @@ pub(crate) enum Where {
 
 /// What is counted and cannot be found by counting rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Account {
+pub(crate) struct JobTotals {
     pub entered: u64,
     pub completed: u64,
     pub dropped: u64,
     pub next_token: u64,
 }
 
-impl Default for Account {
+impl Default for JobTotals {
     fn default() -> Self {
-        Account { entered: 0, completed: 0, dropped: 0, next_token: 1 }
+        JobTotals { entered: 0, completed: 0, dropped: 0, next_token: 1 }
     }
 }
 
 /// What a batch has changed so far.
 #[derive(Default)]
 pub(crate) struct JobChanges {
-    pub places: Changes<Where>,
-    pub account: Option<Account>,
+    pub places: Changes<JobLocation>,
+    pub account: Option<JobTotals>,
     /// The first and the last place of a queue, or beyond: what is put there goes further out.
     pub ends: HashMap<Name, (u64, u64), RandomState>,
     /// How many have arrived on each queue.
@@ -55,7 +55,7 @@ pub(crate) struct JobChanges {
 
 #[derive(Default)]
 struct Totals {
-    account: Account,
+    account: JobTotals,
     queues: BTreeMap<Name, u64>,
     queued: u64,
     in_flight: u64,
@@ -63,11 +63,11 @@ struct Totals {
 }
 
 impl Totals {
-    fn leave(&mut self, place: &Where) {
+    fn leave(&mut self, place: &JobLocation) {
         match place {
-            Where::InFlight { .. } => self.in_flight = self.in_flight.saturating_sub(1),
-            Where::Dead => self.dead = self.dead.saturating_sub(1),
-            Where::Queued { queue, .. } => {
+            JobLocation::InFlight { .. } => self.in_flight = self.in_flight.saturating_sub(1),
+            JobLocation::Dead => self.dead = self.dead.saturating_sub(1),
+            JobLocation::Queued { queue, .. } => {
                 self.queued = self.queued.saturating_sub(1);
                 match self.queues.get_mut(queue) {
                     Some(length) if *length > 1 => *length -= 1,
@@ -79,11 +79,11 @@ impl Totals {
         }
     }
 
-    fn arrive(&mut self, place: &Where) {
+    fn arrive(&mut self, place: &JobLocation) {
         match place {
-            Where::InFlight { .. } => self.in_flight += 1,
-            Where::Dead => self.dead += 1,
-            Where::Queued { queue, .. } => {
+            JobLocation::InFlight { .. } => self.in_flight += 1,
+            JobLocation::Dead => self.dead += 1,
+            JobLocation::Queued { queue, .. } => {
                 self.queued += 1;
                 match self.queues.get_mut(queue) {
                     Some(length) => *length += 1,
@@ -96,28 +96,28 @@ impl Totals {
     }
 }
 
-pub(crate) struct Places {
-    jobs: Held<Where>,
+pub(crate) struct JobIndex {
+    jobs: HolderIndex<JobLocation>,
     totals: Mutex<Totals>,
     bells: Mutex<HashMap<Name, Arc<Notify>, RandomState>>,
 }
 
 const LOCK: &str = "no holder of this lock panics";
 
-impl Places {
+impl JobIndex {
     pub fn new() -> Self {
-        Places { jobs: Held::new(), totals: Mutex::default(), bells: Mutex::default() }
+        JobIndex { jobs: HolderIndex::new(), totals: Mutex::default(), bells: Mutex::default() }
     }
 
     fn totals(&self) -> MutexGuard<'_, Totals> {
         self.totals.lock().expect(LOCK)
     }
 
-    pub fn get(&self, id: &Name) -> Option<Where> {
+    pub fn get(&self, id: &Name) -> Option<JobLocation> {
         self.jobs.get(id)
     }
 
-    pub fn account(&self) -> Account {
+    pub fn account(&self) -> JobTotals {
         self.totals().account
     }
 
@@ -187,7 +187,7 @@ impl Places {
 
     /// Everything anew, as read from disk. Whoever waits looks again: what it waited for may have
     /// become durable with the batch that failed.
-    pub fn replace(&self, all: HashMap<Name, Where, RandomState>, account: Account) {
+    pub fn replace(&self, all: HashMap<Name, JobLocation, RandomState>, account: JobTotals) {
         let mut totals = Totals { account, ..Totals::default() };
         all.values().for_each(|place| totals.arrive(place));
         {

@@ -5,7 +5,7 @@ use lapsed_core::owner::Incarnation;
 use lapsed_core::{Name, Result};
 
 use crate::fault::Tried;
-use crate::inflight::places::Where;
+use crate::inflight::places::JobLocation;
 use crate::inflight::rows::{Body, Death, name, split, split_claim};
 use crate::inflight::{Core, EmbeddedInflight};
 use crate::lives::load::open;
@@ -14,28 +14,28 @@ use crate::tx::Tx;
 
 impl Core {
     /// The table and the key of a job's row.
-    fn row_of(&self, id: &Name, place: &Where) -> (&std::sync::Arc<str>, Vec<u8>) {
+    fn row_of(&self, id: &Name, place: &JobLocation) -> (&std::sync::Arc<str>, Vec<u8>) {
         match place {
-            Where::Queued { queue, place } => {
+            JobLocation::Queued { queue, place } => {
                 (&self.tables.queued, queued_key(queue.as_str(), *place))
             }
-            Where::InFlight { incarnation, .. } => {
+            JobLocation::InFlight { incarnation, .. } => {
                 (&self.tables.held, held_key(*incarnation, id.as_str()))
             }
-            Where::Dead => (&self.tables.dead, id.as_str().as_bytes().to_vec()),
+            JobLocation::Dead => (&self.tables.dead, id.as_str().as_bytes().to_vec()),
         }
     }
 
     /// A job from its row; `None` when the life that held it is forgotten, so that it has moved.
-    fn job_from(&self, id: &Name, place: &Where, row: &[u8]) -> Tried<Option<Job>> {
+    fn job_from(&self, id: &Name, place: &JobLocation, row: &[u8]) -> Tried<Option<Job>> {
         let (mark, body) = split(row)?;
         let place = match place {
-            Where::Queued { .. } => JobPlace::Queued,
-            Where::Dead => {
+            JobLocation::Queued { .. } => JobPlace::Queued,
+            JobLocation::Dead => {
                 let Death { why, at_ms, error } = serde_json::from_slice(mark)?;
                 JobPlace::Dead { why, at_ms, error }
             }
-            Where::InFlight { incarnation, .. } => {
+            JobLocation::InFlight { incarnation, .. } => {
                 let Some(slot) = self.book.life(*incarnation) else { return Ok(None) };
                 let (token, since_ms) = split_claim(mark)?;
                 JobPlace::InFlight {
@@ -87,7 +87,7 @@ impl EmbeddedInflight {
         self.write(move |core, tx| core.job_in_turn(tx, &id), |_| {}).await
     }
 
-    fn row_at(&self, id: &Name, place: &Where) -> Result<Option<Job>> {
+    fn row_at(&self, id: &Name, place: &JobLocation) -> Result<Option<Job>> {
         let disk = &self.desk.inner.disk;
         let txn = disk.read()?;
         let (table, key) = self.core.row_of(id, place);
@@ -109,7 +109,11 @@ impl EmbeddedInflight {
             let mut jobs = Vec::new();
             for row in dead.range(&*from..)?.take(limit) {
                 let (id, row) = row?;
-                jobs.extend(self.core.job_from(&name(id.value())?, &Where::Dead, row.value())?);
+                jobs.extend(self.core.job_from(
+                    &name(id.value())?,
+                    &JobLocation::Dead,
+                    row.value(),
+                )?);
             }
             Ok(jobs)
         };

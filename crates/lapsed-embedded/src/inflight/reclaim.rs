@@ -19,7 +19,7 @@ use lapsed_core::{Name, Result, SystemId};
 
 use crate::fault::Tried;
 use crate::inflight::letters::Kept;
-use crate::inflight::places::Where;
+use crate::inflight::places::JobLocation;
 use crate::inflight::rows::{Body, Death, Head, split};
 use crate::inflight::{Core, EmbeddedInflight};
 use crate::lives::batch::{Carried, Removed, Run, durable};
@@ -48,11 +48,13 @@ impl Core {
     fn judge_job(
         &self,
         suspect: &Suspect,
-        place: Option<Where>,
+        place: Option<JobLocation>,
         now_ms: u64,
         back_ms: u64,
     ) -> std::result::Result<Dead, Outcome> {
-        let Some(Where::InFlight { incarnation, token }) = place else { return Err(Outcome::Gone) };
+        let Some(JobLocation::InFlight { incarnation, token }) = place else {
+            return Err(Outcome::Gone);
+        };
         let Some(slot) = self.book.life(incarnation) else { return Err(Outcome::Gone) };
         match self.judge(suspect, &slot, now_ms, back_ms) {
             Ok(reason) => Ok(Dead { slot, token, reason }),

@@ -13,7 +13,7 @@ use crate::fault::{Fault, Tried};
 use crate::leases::Core;
 use crate::leases::due::{Due, of_marker, of_record};
 use crate::leases::rows::split_row;
-use crate::lives::Lives;
+use crate::lives::OwnerTable;
 use crate::lives::load::open;
 
 impl Core {
@@ -40,7 +40,7 @@ impl Core {
 }
 
 impl Room for Core {
-    fn lives(&self) -> &Lives {
+    fn lives(&self) -> &OwnerTable {
         &self.lives
     }
 

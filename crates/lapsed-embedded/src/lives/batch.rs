@@ -17,7 +17,7 @@ use lapsed_core::registry::rules::{IncarnationState, OwnerCase};
 use lapsed_core::sweep::{Batch, BatchAnswer, BatchId, Outcome, Refusal, Suspect};
 
 use crate::fault::Tried;
-use crate::lives::Lives;
+use crate::lives::OwnerTable;
 use crate::services::term_holds;
 use crate::slot::Slot;
 use crate::tables::{batch_key, number, pair};
@@ -43,7 +43,7 @@ pub(crate) struct Removed<'a> {
 
 /// A batch under way.
 pub(crate) struct Run<'a> {
-    pub lives: &'a Lives,
+    pub lives: &'a OwnerTable,
     pub now_ms: u64,
     pub back_ms: u64,
     id: &'a BatchId,
@@ -66,7 +66,7 @@ fn case(
     OwnerCase { suspected, holder, life, now_ms, back_ms }
 }
 
-impl Lives {
+impl OwnerTable {
     /// The guard's question about one suspect, whose holder is this life right now.
     pub fn judge(
         &self,
@@ -133,7 +133,7 @@ impl Lives {
     }
 }
 
-impl Lives {
+impl OwnerTable {
     /// Writes a receipt under a number that was taken for it.
     pub fn put_receipt(
         &self,

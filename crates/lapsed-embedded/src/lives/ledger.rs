@@ -12,7 +12,7 @@ use redb::ReadableTable;
 use crate::Inner;
 use crate::fault::Tried;
 use crate::lives::load::open;
-use crate::lives::{Desk, Lives};
+use crate::lives::{OwnerService, OwnerTable};
 use crate::services::term_holds;
 use crate::slot::Slot;
 use crate::tables::{Tables, batch_key, held_key, number, split_pair, to_number};
@@ -49,7 +49,7 @@ impl Inner {
     }
 }
 
-impl Desk {
+impl OwnerService {
     /// What a batch wrote, if it was carried out; if not, it never will be. A job, because the batch
     /// in doubt may still be waiting for its turn.
     pub async fn settle_batch(&self, batch: &BatchId) -> Result<Vec<Receipt>> {
@@ -70,7 +70,7 @@ impl Desk {
     }
 }
 
-impl Lives {
+impl OwnerTable {
     /// The receipts of a batch, or the word that it must not be carried out any more.
     fn carried_out(&self, tx: &mut Tx<'_>, key: &[u8]) -> Tried<Option<(u64, u64)>> {
         if let Some(row) = tx.get(&self.tables.batches, key)? {
@@ -111,7 +111,7 @@ impl Lives {
     }
 }
 
-impl Lives {
+impl OwnerTable {
     /// Bounded housekeeping, in one job.
     pub fn tidy(&self, tx: &mut Tx<'_>, limits: &TidyLimits) -> Tried<(Tidied, Vec<Arc<Slot>>)> {
         let (now_ms, _) = self.look();

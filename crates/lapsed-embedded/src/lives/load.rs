@@ -8,7 +8,7 @@ use lapsed_core::sweep::brake::BrakeSetting;
 use redb::{ReadTransaction, ReadableTable, TableError};
 
 use crate::fault::{Fault, Tried};
-use crate::lives::Lives;
+use crate::lives::OwnerTable;
 use crate::slot::Slot;
 use crate::tables::{Bytes, META, OwnerRow, definition, number, to_number};
 use crate::tx::Tx;
@@ -24,8 +24,8 @@ pub(crate) fn open(txn: &ReadTransaction, name: &str) -> Tried<Option<Opened>> {
     }
 }
 
-impl Lives {
-    /// Reads owners and the operator's setting; `held` is how much each life holds. Lives that are
+impl OwnerTable {
+    /// Reads owners and the operator's setting; `held` is how much each life holds. OwnerTable that are
     /// in memory keep their deadlines: beats are newer there.
     pub fn load(&self, txn: &ReadTransaction, held: &HashMap<u64, u64>) -> Tried<()> {
         self.load_setting(txn)?;

@@ -1,4 +1,4 @@
-//! Lives: begun, beaten, ended, listed.
+//! OwnerTable: begun, beaten, ended, listed.
 
 use std::sync::Arc;
 
@@ -7,11 +7,11 @@ use lapsed_core::{Error, Name, Result};
 
 use crate::fault::{Fault, Tried};
 use crate::lives::load::open;
-use crate::lives::{Desk, Lives, Meant, stranger};
+use crate::lives::{OwnerService, OwnerTable, ResolvedClaim, stranger};
 use crate::slot::{Slot, Touched};
 use crate::tables::{held_key, number, split_held};
 use crate::tx::Tx;
-use crate::vigil::Vigil;
+use crate::vigil::StoreClock;
 
 /// The most keys named in a `Lost`.
 const LOST_KEYS_MAX: usize = 1_000;
@@ -25,7 +25,7 @@ enum Found {
     Stranger,
 }
 
-impl Lives {
+impl OwnerTable {
     fn beat(&self, claim: &Claim) -> Found {
         let now_ms = self.vigil.granting_ms();
         let by_name = self.book.with_newest(claim.owner.as_str(), |newest| {
@@ -37,9 +37,9 @@ impl Lives {
             return found;
         }
         match self.meant(claim) {
-            Meant::Life(slot) => found(&slot, now_ms),
-            Meant::Nobody => Found::Nobody,
-            Meant::Stranger => Found::Stranger,
+            ResolvedClaim::Life(slot) => found(&slot, now_ms),
+            ResolvedClaim::Nobody => Found::Nobody,
+            ResolvedClaim::Stranger => Found::Stranger,
         }
     }
 
@@ -73,7 +73,7 @@ impl Lives {
 
 /// A life's start is durable: it counts from now on. Called behind the commit, not by whoever
 /// asked, who may have stopped waiting.
-pub(crate) fn begin(vigil: &Vigil, slot: &Slot) {
+pub(crate) fn begin(vigil: &StoreClock, slot: &Slot) {
     slot.begin(vigil.granting_ms() + slot.ttl_ms);
 }
 
@@ -103,9 +103,9 @@ fn found(slot: &Arc<Slot>, now_ms: u64) -> Found {
     }
 }
 
-impl Desk {
+impl OwnerService {
     /// A beat that is answered at once, if it can be: by a life that is in memory, which is every
-    /// one that lives. `None`: ask [`Desk::beat`].
+    /// one that lives. `None`: ask [`OwnerService::beat`].
     pub fn beat_now(&self, claim: &Claim) -> Option<Beat> {
         match self.lives.beat(claim) {
             Found::Answer(beat) => Some(beat),
@@ -118,7 +118,7 @@ impl Desk {
     pub async fn lost(&self, slot: &Arc<Slot>) -> Error {
         if slot.unwritten_end().is_some() {
             let (ended, durable) = (slot.clone(), slot.clone());
-            let job = move |lives: &Lives, tx: &mut Tx<'_>| lives.write_end(tx, &ended);
+            let job = move |lives: &OwnerTable, tx: &mut Tx<'_>| lives.write_end(tx, &ended);
             if let Err(error) = self.write(job, move |()| durable.end_is_durable()).await {
                 return error;
             }
@@ -183,7 +183,7 @@ impl Desk {
 }
 
 /// What [`OwnerStore`](lapsed_core::owner::OwnerStore) asks for.
-impl Desk {
+impl OwnerService {
     pub async fn start(&self, owner: &Name, ttl_ms: u64) -> Result<Beat> {
         let name = owner.clone();
         let vigil = self.lives.vigil.clone();
@@ -212,7 +212,7 @@ impl Desk {
         let meant = claim.clone();
         let slot = self.write(
             move |lives, tx| {
-                let Meant::Life(slot) = lives.meant(&meant) else {
+                let ResolvedClaim::Life(slot) = lives.meant(&meant) else {
                     return Err(stranger(&meant).into());
                 };
                 let (now_ms, _) = lives.look();
@@ -237,14 +237,16 @@ impl Desk {
 
     pub async fn owner(&self, claim: &Claim) -> Result<Option<OwnerInfo>> {
         match self.lives.meant(claim) {
-            Meant::Life(slot) if !slot.is_pending() => Ok(Some(slot.info(self.lives.look().1))),
+            ResolvedClaim::Life(slot) if !slot.is_pending() => {
+                Ok(Some(slot.info(self.lives.look().1)))
+            }
             _ => Ok(None),
         }
     }
 
     pub fn pulse(&self, owner: &Name, incarnation: Incarnation) -> Option<Arc<dyn BeatHandle>> {
         match self.lives.meant(&Claim::exact(owner.clone(), incarnation)) {
-            Meant::Life(slot) => Some(slot),
+            ResolvedClaim::Life(slot) => Some(slot),
             _ => None,
         }
     }

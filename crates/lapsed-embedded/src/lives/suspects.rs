@@ -9,7 +9,7 @@ use lapsed_core::{Error, Name, Result};
 
 use crate::fault::Fault;
 use crate::lives::load::open;
-use crate::lives::{Desk, Meant, stranger};
+use crate::lives::{OwnerService, ResolvedClaim, stranger};
 use crate::slot::Slot;
 use crate::tables::{held_key, split_held};
 
@@ -43,7 +43,7 @@ pub(crate) fn place(cursor: &Cursor) -> Result<Option<Place>> {
     Ok(Some((deadline_ms, incarnation, Name::new(next()?)?)))
 }
 
-impl Desk {
+impl OwnerService {
     /// What the overdue and the ended hold, from `start` on.
     pub fn page(&self, start: Option<&Place>, request: &PageRequest) -> Result<SuspectPage> {
         let (now_ms, back_ms) = self.lives.look();
@@ -106,16 +106,16 @@ impl Desk {
         limit: usize,
     ) -> Result<Vec<Name>> {
         let slot = match self.lives.meant(claim) {
-            Meant::Life(slot) if slot.end().is_none() => slot,
-            Meant::Life(slot) => return Err(self.lost(&slot).await),
-            Meant::Nobody | Meant::Stranger => return Err(stranger(claim)),
+            ResolvedClaim::Life(slot) if slot.end().is_none() => slot,
+            ResolvedClaim::Life(slot) => return Err(self.lost(&slot).await),
+            ResolvedClaim::Nobody | ResolvedClaim::Stranger => return Err(stranger(claim)),
         };
         self.held_keys(&slot, after, limit)
     }
 
     /// What one ended life still holds, as suspects.
     pub fn held_by(&self, claim: &Claim, limit: usize) -> Result<Vec<Suspect>> {
-        let Meant::Life(slot) = self.lives.meant(claim) else { return Ok(Vec::new()) };
+        let ResolvedClaim::Life(slot) = self.lives.meant(claim) else { return Ok(Vec::new()) };
         let Some(end) = slot.end() else { return Ok(Vec::new()) };
         let keys = self.held_keys(&slot, None, limit)?;
         Ok(keys.into_iter().map(|key| suspect(&slot, end.deadline_ms, key)).collect())

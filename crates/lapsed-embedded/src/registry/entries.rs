@@ -15,7 +15,7 @@ use lapsed_core::{Name, Result};
 use crate::fault::Tried;
 use crate::held::Entry;
 use crate::lives::owners::{begin, begun};
-use crate::lives::{Acted, stranger};
+use crate::lives::{UnlessEnded, stranger};
 use crate::registry::{Core, EmbeddedRegistry};
 use crate::slot::Slot;
 use crate::tables::{held_key, number};
@@ -40,10 +40,10 @@ impl Core {
         claim: &Claim,
         keys: &[Name],
         take: TakePolicy,
-    ) -> Tried<Acted<Done>> {
+    ) -> Tried<UnlessEnded<Done>> {
         let (slot, started) = match self.acting(claim)? {
-            Some(Acted::Ended(slot)) => return Ok(Acted::Ended(slot)),
-            Some(Acted::Done(slot)) => (slot, false),
+            Some(UnlessEnded::Ended(slot)) => return Ok(UnlessEnded::Ended(slot)),
+            Some(UnlessEnded::Done(slot)) => (slot, false),
             None => (self.start(tx, &claim.owner, self.ttl_unless_told())?, true),
         };
         let now_ms = self.vigil.now_ms();
@@ -51,7 +51,7 @@ impl Core {
         for key in keys {
             outcomes.push(self.register_one(tx, &slot, key, take, now_ms)?);
         }
-        Ok(Acted::Done(Done { slot, started, keys: outcomes }))
+        Ok(UnlessEnded::Done(Done { slot, started, keys: outcomes }))
     }
 
     fn register_one(
@@ -116,10 +116,15 @@ impl Core {
         Ok(())
     }
 
-    fn unregister(&self, tx: &mut Tx<'_>, claim: &Claim, keys: &[Name]) -> Tried<Acted<Vec<bool>>> {
+    fn unregister(
+        &self,
+        tx: &mut Tx<'_>,
+        claim: &Claim,
+        keys: &[Name],
+    ) -> Tried<UnlessEnded<Vec<bool>>> {
         let slot = match self.acting(claim)? {
-            Some(Acted::Done(slot)) => slot,
-            Some(Acted::Ended(slot)) => return Ok(Acted::Ended(slot)),
+            Some(UnlessEnded::Done(slot)) => slot,
+            Some(UnlessEnded::Ended(slot)) => return Ok(UnlessEnded::Ended(slot)),
             None => return Err(stranger(claim).into()),
         };
         let mut removed = Vec::with_capacity(keys.len());
@@ -130,7 +135,7 @@ impl Core {
             }
             removed.push(is_its);
         }
-        Ok(Acted::Done(removed))
+        Ok(UnlessEnded::Done(removed))
     }
 
     fn restore(&self, tx: &mut Tx<'_>, seq: u64) -> Tried<Restored> {
@@ -183,8 +188,8 @@ impl RegistryStore for EmbeddedRegistry {
     ) -> Result<RegisterAnswer> {
         let (claim, keys) = (claim.clone(), keys.to_vec());
         let vigil = self.core.vigil.clone();
-        let after = move |acted: &Acted<Done>| match acted {
-            Acted::Done(done) if done.started => begin(&vigil, &done.slot),
+        let after = move |acted: &UnlessEnded<Done>| match acted {
+            UnlessEnded::Done(done) if done.started => begin(&vigil, &done.slot),
             _ => {}
         };
         let done = self.write(move |core, tx| core.register(tx, &claim, &keys, take), after);

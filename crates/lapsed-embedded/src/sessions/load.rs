@@ -8,7 +8,7 @@ use redb::{ReadTransaction, ReadableTable};
 use crate::Room;
 use crate::disk::Disk;
 use crate::fault::{Fault, Tried};
-use crate::lives::Lives;
+use crate::lives::OwnerTable;
 use crate::lives::load::open;
 use crate::sessions::Core;
 use crate::sessions::rows::stand;
@@ -43,7 +43,7 @@ impl Core {
 }
 
 impl Room for Core {
-    fn lives(&self) -> &Lives {
+    fn lives(&self) -> &OwnerTable {
         &self.lives
     }
 

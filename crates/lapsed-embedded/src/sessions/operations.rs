@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::fault::{Fault, Tried};
 use crate::lives::load::open;
 use crate::lives::owners::{begin, begun};
-use crate::lives::{Acted, stranger};
+use crate::lives::{UnlessEnded, stranger};
 use crate::sessions::rows::disconnected_ms;
 use crate::sessions::{Core, EmbeddedSessions};
 use crate::slot::Slot;
@@ -127,10 +127,15 @@ impl Core {
         Ok(Some(row))
     }
 
-    fn connect(&self, tx: &mut Tx<'_>, claim: &Claim, id: &Name) -> Tried<Option<Acted<Referred>>> {
+    fn connect(
+        &self,
+        tx: &mut Tx<'_>,
+        claim: &Claim,
+        id: &Name,
+    ) -> Tried<Option<UnlessEnded<Referred>>> {
         let acting = match self.acting(claim)? {
-            Some(Acted::Ended(slot)) => return Ok(Some(Acted::Ended(slot))),
-            Some(Acted::Done(slot)) => Some(slot),
+            Some(UnlessEnded::Ended(slot)) => return Ok(Some(UnlessEnded::Ended(slot))),
+            Some(UnlessEnded::Done(slot)) => Some(slot),
             None => None,
         };
         // Before a life begins for it: what is not there creates nothing (B6).
@@ -144,7 +149,7 @@ impl Core {
         let row = SessionRow { references: before.references + 1, ..before.clone() };
         self.put(tx, id, Some(&before), &row)?;
         let standing = standing(&row, yours + 1, true);
-        Ok(Some(Acted::Done(Referred { slot, started, standing })))
+        Ok(Some(UnlessEnded::Done(Referred { slot, started, standing })))
     }
 
     fn disconnect(
@@ -152,10 +157,10 @@ impl Core {
         tx: &mut Tx<'_>,
         claim: &Claim,
         id: &Name,
-    ) -> Tried<Option<Acted<Referred>>> {
+    ) -> Tried<Option<UnlessEnded<Referred>>> {
         let slot = match self.acting(claim)? {
-            Some(Acted::Done(slot)) => slot,
-            Some(Acted::Ended(slot)) => return Ok(Some(Acted::Ended(slot))),
+            Some(UnlessEnded::Done(slot)) => slot,
+            Some(UnlessEnded::Ended(slot)) => return Ok(Some(UnlessEnded::Ended(slot))),
             None => return Err(stranger(claim).into()),
         };
         let Some(before) = self.row(tx, id)? else { return Ok(None) };
@@ -167,7 +172,7 @@ impl Core {
             let row = self.dereference(tx, id, &before, 1, self.vigil.now_ms())?;
             standing(&row, yours - 1, true)
         };
-        Ok(Some(Acted::Done(Referred { slot, started: false, standing })))
+        Ok(Some(UnlessEnded::Done(Referred { slot, started: false, standing })))
     }
 
     fn resume(&self, tx: &mut Tx<'_>, id: &Name) -> Tried<Option<ReferenceChange>> {
@@ -240,7 +245,10 @@ impl EmbeddedSessions {
         })
     }
 
-    async fn standing(&self, acted: Option<Acted<Referred>>) -> Result<Option<ReferenceChange>> {
+    async fn standing(
+        &self,
+        acted: Option<UnlessEnded<Referred>>,
+    ) -> Result<Option<ReferenceChange>> {
         let Some(acted) = acted else { return Ok(None) };
         let done = self.desk.acted(acted).await?;
         Ok(Some(ReferenceChange {
@@ -295,8 +303,8 @@ impl SessionsStore for EmbeddedSessions {
     async fn connect(&self, claim: Option<&Claim>, id: &Name) -> Result<Option<ReferenceChange>> {
         let (claim, id) = (self.whose(claim)?, id.clone());
         let vigil = self.core.vigil.clone();
-        let after = move |acted: &Option<Acted<Referred>>| match acted {
-            Some(Acted::Done(done)) if done.started => begin(&vigil, &done.slot),
+        let after = move |acted: &Option<UnlessEnded<Referred>>| match acted {
+            Some(UnlessEnded::Done(done)) if done.started => begin(&vigil, &done.slot),
             _ => {}
         };
         let done = self.write(move |core, tx| core.connect(tx, &claim, &id), after);

@@ -9,17 +9,19 @@ use lapsed_core::sessions::{Session, SessionProfile};
 
 use crate::fault::{Fault, Tried};
 use crate::sessions::Core;
-use crate::sessions::waiting::Stand;
+use crate::sessions::waiting::SessionStanding;
 use crate::slot::Slot;
 use crate::tables::{SessionRow, held_key, number, to_number};
 use crate::tx::Tx;
 
 /// How a session with that row stands.
-pub(super) fn stand(row: Option<&SessionRow>) -> Stand {
+pub(super) fn stand(row: Option<&SessionRow>) -> SessionStanding {
     match row {
-        None => Stand::Absent,
-        Some(row) if row.references > 0 => Stand::Active,
-        Some(row) => Stand::Waiting { since_ms: row.since_ms, disconnected: row.disconnected },
+        None => SessionStanding::Absent,
+        Some(row) if row.references > 0 => SessionStanding::Active,
+        Some(row) => {
+            SessionStanding::Waiting { since_ms: row.since_ms, disconnected: row.disconnected }
+        }
     }
 }
 
@@ -53,11 +55,11 @@ impl Core {
     /// it: whether it did.
     pub(super) fn take_out(&self, tx: &mut Tx<'_>, id: &Name, row: &SessionRow) -> Tried<bool> {
         tx.remove(&self.tables.sessions, id.as_str().as_bytes())?;
-        self.follow(tx, id, stand(Some(row)), Stand::Absent);
+        self.follow(tx, id, stand(Some(row)), SessionStanding::Absent);
         self.let_go_of_broadcaster(tx, id, &row.profile)
     }
 
-    fn follow(&self, tx: &mut Tx<'_>, id: &Name, before: Stand, after: Stand) {
+    fn follow(&self, tx: &mut Tx<'_>, id: &Name, before: SessionStanding, after: SessionStanding) {
         if before != after {
             let (waiting, id) = (self.waiting.clone(), id.clone());
             tx.then(move || waiting.lock().apply(&id, before, after));

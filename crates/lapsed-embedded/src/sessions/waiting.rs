@@ -12,7 +12,7 @@ use lapsed_core::Name;
 
 /// How one session stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stand {
+pub(crate) enum SessionStanding {
     Absent,
     Active,
     Waiting { since_ms: u64, disconnected: bool },
@@ -20,7 +20,7 @@ pub(crate) enum Stand {
 
 /// The sessions of one system, as far as a sweep needs to know.
 #[derive(Default)]
-pub(crate) struct Waiting {
+pub(crate) struct GraceIndex {
     index: Mutex<Index>,
 }
 
@@ -38,16 +38,16 @@ pub(crate) struct Index {
     orphans: u64,
 }
 
-impl Waiting {
+impl GraceIndex {
     pub fn lock(&self) -> MutexGuard<'_, Index> {
         self.index.lock().expect("no holder of this lock panics")
     }
 
     /// Everything anew, as read from disk.
-    pub fn replace(&self, all: impl Iterator<Item = (Name, Stand)>) {
+    pub fn replace(&self, all: impl Iterator<Item = (Name, SessionStanding)>) {
         let mut index = Index::default();
         for (id, stand) in all {
-            index.apply(&id, Stand::Absent, stand);
+            index.apply(&id, SessionStanding::Absent, stand);
         }
         *self.lock() = index;
     }
@@ -55,23 +55,23 @@ impl Waiting {
 
 impl Index {
     /// What a job has made durable.
-    pub fn apply(&mut self, id: &Name, before: Stand, after: Stand) {
-        if let Stand::Waiting { since_ms, .. } = before
+    pub fn apply(&mut self, id: &Name, before: SessionStanding, after: SessionStanding) {
+        if let SessionStanding::Waiting { since_ms, .. } = before
             && let Some(was) = self.by_since.remove(&(since_ms, Some(id.clone())))
         {
             self.disconnected -= u64::from(was);
             self.orphans -= u64::from(since_ms < self.counted_to);
         }
-        if let Stand::Waiting { since_ms, disconnected } = after
+        if let SessionStanding::Waiting { since_ms, disconnected } = after
             && self.by_since.insert((since_ms, Some(id.clone())), disconnected).is_none()
         {
             self.disconnected += u64::from(disconnected);
             self.orphans += u64::from(since_ms < self.counted_to);
         }
         match (before, after) {
-            (Stand::Absent, Stand::Absent) => {}
-            (Stand::Absent, _) => self.sessions += 1,
-            (_, Stand::Absent) => self.sessions = self.sessions.saturating_sub(1),
+            (SessionStanding::Absent, SessionStanding::Absent) => {}
+            (SessionStanding::Absent, _) => self.sessions += 1,
+            (_, SessionStanding::Absent) => self.sessions = self.sessions.saturating_sub(1),
             _ => {}
         }
     }
@@ -128,10 +128,11 @@ mod tests {
         Name::new(&format!("s{number}")).expect("a good name")
     }
 
-    fn stand() -> impl Strategy<Value = Stand> {
-        let waiting = (0u64..50, any::<bool>())
-            .prop_map(|(since_ms, disconnected)| Stand::Waiting { since_ms, disconnected });
-        prop_oneof![Just(Stand::Absent), Just(Stand::Active), waiting]
+    fn stand() -> impl Strategy<Value = SessionStanding> {
+        let waiting = (0u64..50, any::<bool>()).prop_map(|(since_ms, disconnected)| {
+            SessionStanding::Waiting { since_ms, disconnected }
+        });
+        prop_oneof![Just(SessionStanding::Absent), Just(SessionStanding::Active), waiting]
     }
 
     proptest! {
@@ -143,14 +144,14 @@ mod tests {
             let mut truth = BTreeMap::new();
             for (number, after, due_before) in steps {
                 let id = name(number);
-                let before = truth.insert(number, after).unwrap_or(Stand::Absent);
+                let before = truth.insert(number, after).unwrap_or(SessionStanding::Absent);
                 index.apply(&id, before, after);
-                let waits = |stand: &&Stand| {
-                    matches!(stand, Stand::Waiting { since_ms, .. } if *since_ms < due_before)
+                let waits = |stand: &&SessionStanding| {
+                    matches!(stand, SessionStanding::Waiting { since_ms, .. } if *since_ms < due_before)
                 };
                 let disconnected =
-                    |stand: &&Stand| matches!(stand, Stand::Waiting { disconnected: true, .. });
-                let there = |stand: &&Stand| **stand != Stand::Absent;
+                    |stand: &&SessionStanding| matches!(stand, SessionStanding::Waiting { disconnected: true, .. });
+                let there = |stand: &&SessionStanding| **stand != SessionStanding::Absent;
                 let count = |n: usize| n as u64;
                 let orphans = count(truth.values().filter(waits).count());
                 prop_assert_eq!(index.orphans(due_before).0, orphans);

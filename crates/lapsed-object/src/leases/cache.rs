@@ -10,13 +10,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use lapsed_core::leases::LeaseKey;
 
-use crate::ground::Held;
+use crate::ground::StoredObject;
 
 const SHARES: usize = 256;
 
 pub(crate) struct Cache {
     max: usize,
-    held: Mutex<HashMap<LeaseKey, Held>>,
+    held: Mutex<HashMap<LeaseKey, StoredObject>>,
     turns: Vec<tokio::sync::Mutex<()>>,
     /// The same in every process, so that a simulation repeats.
     hasher: BuildHasherDefault<DefaultHasher>,
@@ -34,11 +34,11 @@ impl Cache {
         self.turns[share].lock().await
     }
 
-    pub(crate) fn get(&self, key: &LeaseKey) -> Option<Held> {
+    pub(crate) fn get(&self, key: &LeaseKey) -> Option<StoredObject> {
         self.lock().get(key).cloned()
     }
 
-    pub(crate) fn put(&self, key: &LeaseKey, held: Held) {
+    pub(crate) fn put(&self, key: &LeaseKey, held: StoredObject) {
         let mut all = self.lock();
         if all.len() >= self.max && !all.contains_key(key) {
             // Half of them, whichever: it is a saving, not a promise.
@@ -57,7 +57,7 @@ impl Cache {
         self.lock().remove(key);
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<LeaseKey, Held>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<LeaseKey, StoredObject>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

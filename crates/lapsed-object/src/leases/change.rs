@@ -16,7 +16,7 @@ use lapsed_core::{Error, Result};
 
 use super::ObjectLeases;
 use crate::doc::{BY_OPERATION, Content, Debt, Doc, OWED_MAX};
-use crate::ground::Held;
+use crate::ground::StoredObject;
 use crate::log::Intent;
 
 /// How often a lost race is run again.
@@ -146,7 +146,7 @@ impl ObjectLeases {
     async fn write(
         &self,
         key: &LeaseKey,
-        held: &Held,
+        held: &StoredObject,
         mut judged: Judged,
         sent_ms: i64,
     ) -> Result<Option<WithCleared<Asked>>> {
@@ -176,7 +176,7 @@ impl ObjectLeases {
     async fn lengthen(
         &self,
         key: &LeaseKey,
-        held: &Held,
+        held: &StoredObject,
         grant: &Grant,
         cleared: Vec<Expiry>,
     ) -> Result<Option<WithCleared<Asked>>> {
@@ -196,9 +196,9 @@ impl ObjectLeases {
     async fn judge(
         &self,
         key: &LeaseKey,
-        mut held: Held,
+        mut held: StoredObject,
         change: &Change,
-    ) -> Result<(Held, Judged)> {
+    ) -> Result<(StoredObject, Judged)> {
         let at = self.ground.moment().await?;
         let read_again = to_settle(&held.doc, change, &at).is_some();
         if read_again {
@@ -236,7 +236,7 @@ impl ObjectLeases {
     }
 
     /// Moves what an object owes to the log.
-    async fn pay(&self, held: Held) -> Result<()> {
+    async fn pay(&self, held: StoredObject) -> Result<()> {
         let number = self.batches.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let sweeper = format!("{BY_OPERATION}-{:016x}", self.ground.nonce());
         let id = BatchId { sweeper: sweeper.into(), number };

@@ -10,7 +10,7 @@ use lapsed_core::{Error, Name, Result};
 
 use super::ObjectLeases;
 use crate::doc::{Content, Debt, Doc};
-use crate::ground::Held;
+use crate::ground::StoredObject;
 
 const TRIES: u32 = 30;
 
@@ -86,7 +86,7 @@ impl ObjectLeases {
     }
 
     /// Whether an object holds nothing but its own emptiness.
-    pub(crate) fn is_empty_marker(held: &Held) -> bool {
+    pub(crate) fn is_empty_marker(held: &StoredObject) -> bool {
         matches!(held.doc.content, Content::Decision(_, None)) && held.doc.owed.is_empty()
     }
 }

@@ -16,7 +16,7 @@ use super::change::intent;
 use super::walk::{Entry, Seen};
 use super::{ObjectLeases, decisions, some_at_once};
 use crate::doc::{Content, Debt};
-use crate::ground::{Found, Held};
+use crate::ground::{Found, StoredObject};
 use crate::log::{Intent, Opened};
 use crate::objects::{Deleted, Only};
 
@@ -31,9 +31,9 @@ const HELD: Duration = Duration::from_micros(1);
 enum Verdict {
     /// Over: to be cleared.
     Over,
-    /// Held and in time: to be filed where it belongs.
+    /// StoredObject and in time: to be filed where it belongs.
     Alive,
-    /// Held by another token than the one suspected.
+    /// StoredObject by another token than the one suspected.
     Moved,
     /// Nobody holds it any more.
     Free,
@@ -49,9 +49,9 @@ struct Plan {
     suspect: Suspect,
     entries: Vec<Entry>,
     verdict: Verdict,
-    held: Option<Held>,
+    held: Option<StoredObject>,
     /// As it is to be; `None`: it is left as it is.
-    next: Option<Held>,
+    next: Option<StoredObject>,
     /// What is to be logged with it.
     intent: Option<Intent>,
 }
@@ -59,7 +59,7 @@ struct Plan {
 /// What became of a plan's write.
 enum Change {
     None,
-    Made(Box<Held>),
+    Made(Box<StoredObject>),
     Lost,
     Doubt(Error),
 }
@@ -137,15 +137,16 @@ impl ObjectLeases {
     async fn newest(
         &self,
         suspect: &Suspect,
-        seen: Option<Held>,
+        seen: Option<StoredObject>,
         entries: &[Entry],
-    ) -> Result<std::result::Result<Held, Verdict>> {
+    ) -> Result<std::result::Result<StoredObject, Verdict>> {
         let subject = Subject::parse(suspect.key.as_str());
         let remembered = match &subject {
             Ok(Subject::Lease(key)) => self.cache.get(key),
             _ => None,
         };
-        let newer = |held: &Held| remembered.as_ref().is_none_or(|r| held.doc.epoch >= r.doc.epoch);
+        let newer =
+            |held: &StoredObject| remembered.as_ref().is_none_or(|r| held.doc.epoch >= r.doc.epoch);
         if let Some(seen) = seen {
             return Ok(Ok(Some(seen).filter(newer).or(remembered).expect("one of them is newer")));
         }
@@ -163,7 +164,12 @@ impl ObjectLeases {
         Verdict::Unreadable
     }
 
-    async fn judge_held(&self, plan: &mut Plan, mut held: Held, batch: &Batch) -> Result<()> {
+    async fn judge_held(
+        &self,
+        plan: &mut Plan,
+        mut held: StoredObject,
+        batch: &Batch,
+    ) -> Result<()> {
         let at = self.ground.moment().await?;
         plan.verdict = verdict(&held, &plan.suspect, &at);
         if plan.verdict == Verdict::Over && batch.act == PassMode::Reclaim && has_staged(&held) {
@@ -201,7 +207,7 @@ impl ObjectLeases {
     }
 
     /// Clears what is over; what is owed for it.
-    async fn clear(&self, next: &mut Held, at: &ClockReading) -> Result<Option<Debt>> {
+    async fn clear(&self, next: &mut StoredObject, at: &ClockReading) -> Result<Option<Debt>> {
         let owed = next.doc.owed.len();
         match &mut next.doc.content {
             Content::Lease(_, record) => {
@@ -334,7 +340,7 @@ impl ObjectLeases {
         }
     }
 
-    async fn tidy_index(&self, plan: &Plan, now: Option<Held>) -> Result<()> {
+    async fn tidy_index(&self, plan: &Plan, now: Option<StoredObject>) -> Result<()> {
         match plan.verdict {
             Verdict::Again | Verdict::Unreadable => Ok(()),
             Verdict::Alive | Verdict::Moved => match now.and_then(|held| held.doc.deadline_ms()) {
@@ -372,7 +378,7 @@ impl ObjectLeases {
     }
 
     /// Deletes an empty marker, unless it was filled again. False: it was.
-    async fn delete_marker(&self, held: &Held) -> Result<bool> {
+    async fn delete_marker(&self, held: &StoredObject) -> Result<bool> {
         let Only::IfStill(version) = &held.only else { return Ok(true) };
         let subject = held.doc.subject();
         let path = self.ground.path(&subject);
@@ -405,12 +411,12 @@ impl Verdict {
 }
 
 /// Whether the decision of a transaction is needed to clear it.
-fn has_staged(held: &Held) -> bool {
+fn has_staged(held: &StoredObject) -> bool {
     matches!(&held.doc.content, Content::Lease(_, record) if record.undecided().is_some())
 }
 
 /// How an object stands to what was suspected.
-fn verdict(held: &Held, suspect: &Suspect, at: &ClockReading) -> Verdict {
+fn verdict(held: &StoredObject, suspect: &Suspect, at: &ClockReading) -> Verdict {
     let Some((_, token)) = held.doc.holder() else { return Verdict::Free };
     let over = match &held.doc.content {
         Content::Lease(_, record) => record.expired(at).is_some(),

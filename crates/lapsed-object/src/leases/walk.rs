@@ -8,7 +8,7 @@ use lapsed_core::leases::DECISIONS;
 use lapsed_core::{Name, Result};
 
 use super::ObjectLeases;
-use crate::ground::Held;
+use crate::ground::StoredObject;
 use crate::names::namespace;
 use crate::objects::ListRequest;
 
@@ -43,7 +43,7 @@ impl Entry {
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
     pub(crate) entries: Vec<Entry>,
-    pub(crate) held: Option<Held>,
+    pub(crate) held: Option<StoredObject>,
 }
 
 /// One page of one bucket that is still to be listed.

@@ -3,8 +3,8 @@
 use lapsed_core::{Error, Name, Result};
 
 use crate::layout::Layout;
-use crate::link::Link;
-use crate::own::Own;
+use crate::link::PostgresPool;
+use crate::own::OwnTables;
 use crate::quote::{name, table};
 use crate::schema::occupying;
 
@@ -93,7 +93,7 @@ impl IdColumn {
 
 /// Everything by its quoted name. Columns that need not be there are `None` where they are not.
 pub(crate) struct Names {
-    pub own: Own,
+    pub own: OwnTables,
     pub providers: String,
     pub p_id: String,
     pub p_name: Option<String>,
@@ -145,7 +145,7 @@ type Found = Option<(String, String)>;
 
 impl Names {
     /// Looks at the tables. An error names each that is missing, and what to do.
-    pub async fn find(link: &Link, own: &Own, layout: &Layout) -> Result<Names> {
+    pub async fn find(link: &PostgresPool, own: &OwnTables, layout: &Layout) -> Result<Names> {
         layout.check()?;
         let wanted = wanted(layout);
         let found = look(link, &wanted).await?;
@@ -172,7 +172,7 @@ impl Names {
         Ok(Names::new(own.clone(), layout, &of))
     }
 
-    fn new(own: Own, layout: &Layout, of: &dyn Fn(&str, &str) -> Found) -> Names {
+    fn new(own: OwnTables, layout: &Layout, of: &dyn Fn(&str, &str) -> Found) -> Names {
         let Layout { providers, status, logs, sessions, logins, config, .. } = layout;
         let id = |table: &str, column: &str| {
             let (full, short) = of(table, column).unwrap_or_else(|| ("text".into(), "text".into()));
@@ -284,7 +284,7 @@ fn wanted(layout: &Layout) -> Vec<Wanted<'_>> {
     all
 }
 
-async fn look(link: &Link, wanted: &[Wanted<'_>]) -> Result<Vec<Found>> {
+async fn look(link: &PostgresPool, wanted: &[Wanted<'_>]) -> Result<Vec<Found>> {
     let tables: Vec<String> = wanted.iter().map(|wanted| table(wanted.table)).collect();
     let columns: Vec<&str> = wanted.iter().map(|wanted| wanted.column).collect();
     let sql = "SELECT format_type(a.atttypid, NULL), t.typname::text \

@@ -4,7 +4,7 @@ use lapsed_core::Result;
 
 use crate::Postgres;
 use crate::layout::Layout;
-use crate::own::Own;
+use crate::own::OwnTables;
 use crate::schema::{Part, Statement, Triggers, statements};
 
 /// What was done, and what is left to do by hand.
@@ -25,7 +25,7 @@ impl Postgres {
     /// left as they are, except that triggers are hung on them if they are wanted.
     pub async fn apply_schema(&self, layout: &Layout, triggers: Triggers) -> Result<Applied> {
         layout.check()?;
-        let own = Own::new(&self.link().address().prefix);
+        let own = OwnTables::new(&self.link().address().prefix);
         let mut applied = Applied::default();
         for statement in statements(&own, layout, triggers) {
             self.apply(&statement, &mut applied).await?;
@@ -36,7 +36,7 @@ impl Postgres {
     /// How many of the triggers there are that [`apply_schema`](Self::apply_schema) hangs on these tables,
     /// and how many it would be.
     pub async fn triggers(&self, layout: &Layout) -> Result<(usize, usize)> {
-        let own = Own::new(&self.link().address().prefix);
+        let own = OwnTables::new(&self.link().address().prefix);
         let all = statements(&own, layout, Triggers::With);
         let wanted: Vec<&str> = all
             .iter()

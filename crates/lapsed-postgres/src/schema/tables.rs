@@ -1,7 +1,7 @@
 //! The tables themselves.
 
 use crate::layout::Layout;
-use crate::own::Own;
+use crate::own::OwnTables;
 use crate::quote::{literal, name, table};
 use crate::schema::{Part, Statement};
 
@@ -9,8 +9,8 @@ fn statement(table: &str, kind: Part, sql: String) -> Statement {
     Statement { table: table.to_owned(), sql, kind }
 }
 
-pub(super) fn own(own: &Own) -> Vec<Statement> {
-    let Own { receipts, batches, terms, settings, availability, notes, marks, .. } = own;
+pub(super) fn own(own: &OwnTables) -> Vec<Statement> {
+    let OwnTables { receipts, batches, terms, settings, availability, notes, marks, .. } = own;
     let mut all = Vec::new();
     if let Some(schema) = own.schema() {
         let sql = format!("CREATE SCHEMA IF NOT EXISTS {}", name(schema));
@@ -92,7 +92,7 @@ pub(super) fn own(own: &Own) -> Vec<Statement> {
 }
 
 /// The application's, as the seed has them.
-pub(super) fn application(own: &Own, layout: &Layout) -> Vec<Statement> {
+pub(super) fn application(own: &OwnTables, layout: &Layout) -> Vec<Statement> {
     let Layout { providers, status, logs, sessions, logins, config, id_type } = layout;
     let id = id_type.sql();
     let made = match id {
@@ -172,7 +172,7 @@ pub(super) fn application(own: &Own, layout: &Layout) -> Vec<Statement> {
 }
 
 /// Those that a query cannot do without: sessions by who has them, the log and logins by whose they are.
-fn indexes(own: &Own, layout: &Layout) -> Vec<Statement> {
+fn indexes(own: &OwnTables, layout: &Layout) -> Vec<Statement> {
     let Layout { sessions, logs, logins, .. } = layout;
     let of_sessions = statement(
         &table(&sessions.table),

@@ -5,7 +5,7 @@
 //! for a change that matters: a beat that is written down does not. What lapsed does itself is not told.
 
 use crate::layout::Layout;
-use crate::own::Own;
+use crate::own::OwnTables;
 use crate::quote::{literal, name, table};
 use crate::schema::{Part, Statement};
 
@@ -26,7 +26,7 @@ struct Told<'a> {
     columns: Vec<&'a str>,
 }
 
-pub(super) fn all(own: &Own, layout: &Layout) -> Vec<Statement> {
+pub(super) fn all(own: &OwnTables, layout: &Layout) -> Vec<Statement> {
     let Layout { providers, status, sessions, config, .. } = layout;
     let told = [
         Told {
@@ -62,7 +62,7 @@ pub(super) fn all(own: &Own, layout: &Layout) -> Vec<Statement> {
 }
 
 impl Told<'_> {
-    fn statements(&self, own: &Own) -> Vec<Statement> {
+    fn statements(&self, own: &OwnTables) -> Vec<Statement> {
         // By the column, too: another system in the same database may call it otherwise.
         let function = own.named(&format!("tell_{}_by_{}", self.what, self.subject));
         let trigger = |event: &str, when: String, each: &str| {

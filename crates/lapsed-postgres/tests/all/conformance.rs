@@ -52,13 +52,13 @@ mod beside_valkey {
     use std::sync::LazyLock;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use lapsed_redis::{Address, MirrorLayout, Redis};
-    use lapsed_testbed::{Engine, Server, ServerOptions};
+    use lapsed_redis::{MirrorLayout, Redis, RedisAddress};
+    use lapsed_testbed::{Engine, RedisServer, ServerOptions};
 
     use super::*;
 
     /// A database of its own for each telling of each case.
-    static VALKEY: LazyLock<Server> = LazyLock::new(|| {
+    static VALKEY: LazyLock<RedisServer> = LazyLock::new(|| {
         ServerOptions::new(Engine::Valkey).extra("databases", "1000").start().unwrap()
     });
 
@@ -66,7 +66,7 @@ mod beside_valkey {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let database = NEXT.fetch_add(1, Ordering::Relaxed).to_string();
         let url = format!("redis://127.0.0.1:{}/{database}", VALKEY.port());
-        let redis = Redis::new(&Address::new(&url)).unwrap();
+        let redis = Redis::new(&RedisAddress::new(&url)).unwrap();
         let mirror = redis.mirror(system(), MirrorLayout::default(), STALE).unwrap();
         let lose = move || -> BoxFuture<'static, ()> {
             let mut connection = VALKEY.connect(Duration::from_secs(20)).unwrap();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use lapsed_availability::Truth;
 use lapsed_core::store::Store;
 use lapsed_core::{Error, Kind, SystemId};
-use lapsed_postgres::{Address, Layout, Postgres, Triggers};
+use lapsed_postgres::{Layout, Postgres, PostgresAddress, Triggers};
 use lapsed_testbed::{PostgresOptions, PostgresServer};
 
 use crate::fixture::certificates::Certificates;
@@ -23,10 +23,10 @@ fn is_unavailable<T: std::fmt::Debug>(outcome: Result<T, Error>) -> String {
 async fn trap_x1_a_frozen_server_is_given_up_and_taken_up_again() {
     let b = Bench::alone().await;
     b.there(&["a"]).await;
-    let limits = Address {
+    let limits = PostgresAddress {
         connect_timeout: Duration::from_millis(500),
         call_timeout: Duration::from_millis(500),
-        ..Address::new(&b.url())
+        ..PostgresAddress::new(&b.url())
     };
     let hasty = b.daemon(&limits);
     eventually("a first answer", async || hasty.count_online().await.is_ok()).await;
@@ -45,7 +45,7 @@ async fn trap_x1_a_frozen_server_is_given_up_and_taken_up_again() {
 async fn the_server_gives_up_as_well() {
     let b = Bench::new().await;
     b.there(&["a"]).await;
-    let limits = Address { call_timeout: Duration::from_millis(400), ..address(&b.url()) };
+    let limits = PostgresAddress { call_timeout: Duration::from_millis(400), ..address(&b.url()) };
     let hasty = b.daemon(&limits);
     eventually("a first answer", async || hasty.count_online().await.is_ok()).await;
     let holding =
@@ -131,7 +131,8 @@ async fn who_may_not_is_told_what_to_grant() {
 
 #[tokio::test]
 async fn nobody_there_and_no_such_database_are_told() {
-    let nobody = Postgres::new(&Address::new("postgres://me:secret@127.0.0.1:1/app")).unwrap();
+    let nobody =
+        Postgres::new(&PostgresAddress::new("postgres://me:secret@127.0.0.1:1/app")).unwrap();
     let what = is_unavailable(nobody.info().await);
     assert!(what.contains("cannot connect") && !what.contains("secret"), "{what}");
     let server = PostgresServer::shared().unwrap();

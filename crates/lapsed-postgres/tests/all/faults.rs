@@ -9,7 +9,7 @@ use std::time::Duration;
 use lapsed_availability::{Flipped, SessionChange, SessionOutcome, Truth};
 use lapsed_core::sweep::Refusal;
 use lapsed_core::{Error, Name};
-use lapsed_postgres::{Address, PostgresTruth};
+use lapsed_postgres::{PostgresAddress, PostgresTruth};
 use lapsed_testbed::PostgresProxy;
 
 use crate::fixture::{Bench, STALE_MS, address, batch, eventually, flip_of, flipped, name};
@@ -124,10 +124,10 @@ async fn a_server_that_freezes_in_the_middle_leaves_nothing_by_halves() {
     let ids: Vec<String> = (0..30).map(|n| format!("p{n:02}")).collect();
     let states = b.there(&ids.iter().map(String::as_str).collect::<Vec<_>>()).await;
     b.age("1000 s");
-    let limits = Address {
+    let limits = PostgresAddress {
         connect_timeout: Duration::from_secs(2),
         call_timeout: Duration::from_secs(2),
-        ..Address::new(&b.url())
+        ..PostgresAddress::new(&b.url())
     };
     let hasty = Arc::new(b.daemon(&limits));
     eventually("a first answer", async || hasty.count_online().await.is_ok()).await;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lapsed_availability::Truth;
-use lapsed_postgres::{Heard, Listener, Triggers};
+use lapsed_postgres::{ChangeEvent, ChangeListener, Triggers};
 use lapsed_testbed::{PostgresProxy, PostgresServer};
 
 use crate::fixture::{Bench, Server, address, name};
@@ -12,21 +12,21 @@ async fn bench() -> Bench {
     Bench::with(Server::Shared(PostgresServer::shared().unwrap()), Triggers::With).await
 }
 
-async fn next(listener: &mut Listener) -> Heard {
+async fn next(listener: &mut ChangeListener) -> ChangeEvent {
     let heard = tokio::time::timeout(Duration::from_secs(60), listener.next()).await;
     heard.expect("nothing was told")
 }
 
 /// What is heard until the marker that is set last, without gaps.
-async fn heard(b: &Bench, listener: &mut Listener) -> Vec<String> {
+async fn heard(b: &Bench, listener: &mut ChangeListener) -> Vec<String> {
     b.sql("SELECT pg_notify('lapsed_availability', 'the end')");
     let mut all = Vec::new();
     loop {
         match next(listener).await {
-            Heard::Provider(id) if id.as_str() == "the end" => return all,
-            Heard::Provider(id) => all.push(id.to_string()),
-            Heard::Setting(key) => all.push(format!("setting {key}")),
-            Heard::Gap => all.push("gap".to_owned()),
+            ChangeEvent::Provider(id) if id.as_str() == "the end" => return all,
+            ChangeEvent::Provider(id) => all.push(id.to_string()),
+            ChangeEvent::Setting(key) => all.push(format!("setting {key}")),
+            ChangeEvent::Gap => all.push("gap".to_owned()),
         }
     }
 }
@@ -36,7 +36,11 @@ async fn every_change_that_matters_is_told_and_no_other() {
     let b = bench().await;
     b.there(&["a", "b"]).await;
     let mut listener = b.postgres.listen();
-    assert_eq!(next(&mut listener).await, Heard::Gap, "before it listened it missed everything");
+    assert_eq!(
+        next(&mut listener).await,
+        ChangeEvent::Gap,
+        "before it listened it missed everything"
+    );
     let tries: [(&str, &[&str]); 16] = [
         ("INSERT INTO mitras (id) VALUES ('c')", &["c"]),
         ("UPDATE mitras SET is_active = false WHERE id = 'a'", &["a"]),
@@ -74,20 +78,20 @@ async fn a_listener_that_was_cut_off_says_so() {
     let proxy = PostgresProxy::start(b.server.port()).unwrap();
     let through = lapsed_postgres::Postgres::new(&address(&proxy.url(&b.database))).unwrap();
     let mut listener = through.listen();
-    assert_eq!(next(&mut listener).await, Heard::Gap);
+    assert_eq!(next(&mut listener).await, ChangeEvent::Gap);
     proxy.cut();
     b.sql("UPDATE mitras SET is_active = false WHERE id = 'a'");
     let mut all = vec![next(&mut listener).await];
-    while all.last() != Some(&Heard::Gap) {
+    while all.last() != Some(&ChangeEvent::Gap) {
         all.push(next(&mut listener).await);
     }
     b.sql("UPDATE mitras SET is_active = true WHERE id = 'a'");
-    assert_eq!(next(&mut listener).await, Heard::Provider(name("a")));
+    assert_eq!(next(&mut listener).await, ChangeEvent::Provider(name("a")));
     assert_eq!(listener.more(10), []);
     let kill = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
                 WHERE datname = current_database() AND query LIKE 'LISTEN%' AND pid <> pg_backend_pid()";
     assert_eq!(b.sql(kill), "1");
-    assert_eq!(next(&mut listener).await, Heard::Gap);
+    assert_eq!(next(&mut listener).await, ChangeEvent::Gap);
 }
 
 /// More than is taken in time is told as a gap, and takes no memory without end.
@@ -95,11 +99,11 @@ async fn a_listener_that_was_cut_off_says_so() {
 async fn whoever_listens_too_slowly_is_told_of_a_gap() {
     let b = bench().await;
     let mut listener = b.postgres.listen_within(1);
-    assert_eq!(next(&mut listener).await, Heard::Gap);
+    assert_eq!(next(&mut listener).await, ChangeEvent::Gap);
     // They arrive many at a time, and there is room for one.
     b.sql("INSERT INTO mitras (id) SELECT 'p' || n FROM generate_series(1, 15000) n");
     let mut heard = 0;
-    while next(&mut listener).await != Heard::Gap {
+    while next(&mut listener).await != ChangeEvent::Gap {
         heard += 1;
         assert!(heard < 15_000, "no gap");
     }

@@ -38,7 +38,7 @@ async fn what_is_printed_can_be_run_again_and_again() {
                 server.sql(&database, statement.trim_end_matches(";\n")).unwrap();
             }
         }
-        let postgres = Postgres::new(&lapsed_postgres::Address {
+        let postgres = Postgres::new(&lapsed_postgres::PostgresAddress {
             prefix: "ops.lapsed_".to_owned(),
             ..address(&server.url(&database))
         });

@@ -26,7 +26,7 @@ use lapsed_core::sweep::{Cursor, PassMode, Sweeper, SweeperParts};
 use lapsed_core::system::System;
 use lapsed_postgres::Postgres;
 use lapsed_redis::{MirrorLayout, Redis};
-use lapsed_testbed::{Engine, Server as Valkey};
+use lapsed_testbed::{Engine, RedisServer as Valkey};
 use tokio::task::{JoinHandle, block_in_place};
 
 use crate::fixture::{Bench, address, eventually, layout, name, system};
@@ -209,13 +209,13 @@ async fn reconcile(
 }
 
 fn daemon(b: &Bench, valkey: &Valkey) -> Arc<Availability> {
-    let hasty = lapsed_postgres::Address {
+    let hasty = lapsed_postgres::PostgresAddress {
         connect_timeout: Duration::from_secs(1),
         call_timeout: Duration::from_secs(2),
         ..address(&b.url())
     };
     let truth = Postgres::new(&hasty).unwrap().availability(system(), layout()).unwrap();
-    let mut place = lapsed_redis::Address::new(&valkey.url());
+    let mut place = lapsed_redis::RedisAddress::new(&valkey.url());
     place.response_timeout = Duration::from_millis(500);
     place.connect_timeout = Duration::from_millis(500);
     let mirror = Redis::new(&place).unwrap();

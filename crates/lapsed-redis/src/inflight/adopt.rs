@@ -28,14 +28,14 @@ use lapsed_core::{Error, Name, Result, SystemId};
 
 use super::AdoptedInflightLayout;
 use crate::Redis;
-use crate::ground::{Args, Ground, Shard};
-use crate::owners::Lives;
+use crate::ground::{Args, Shard, SystemContext};
+use crate::owners::OwnerService;
 use crate::queues::Queues;
 use crate::script;
 
 /// Jobs in flight that the application registers itself.
 pub struct AdoptedInflight {
-    pub(super) lives: Lives,
+    pub(super) lives: OwnerService,
     pub(super) layout: AdoptedInflightLayout,
     pub(super) queues: Queues,
     /// Queues that jobs were put back to lately: the next batch names them at once.
@@ -51,7 +51,7 @@ pub(super) const LOCK: &str = "no holder of this lock panics";
 impl AdoptedInflight {
     pub(super) fn open(redis: &Redis, id: SystemId, layout: AdoptedInflightLayout) -> Result<Self> {
         let queues = layout.check(redis.is_cluster())?;
-        let ground = Ground::new(
+        let ground = SystemContext::new(
             redis.link().clone(),
             redis.clock().clone(),
             id,
@@ -60,7 +60,7 @@ impl AdoptedInflight {
         );
         redis.settle_on(&ground);
         let ttl_ms = ground.threshold_ms();
-        let lives = Lives { ground, heartbeat: None, ttl_ms };
+        let lives = OwnerService { ground, heartbeat: None, ttl_ms };
         Ok(AdoptedInflight {
             lives,
             layout,
@@ -71,7 +71,7 @@ impl AdoptedInflight {
         })
     }
 
-    pub(super) fn ground(&self) -> &Arc<Ground> {
+    pub(super) fn ground(&self) -> &Arc<SystemContext> {
         &self.lives.ground
     }
 

@@ -13,26 +13,26 @@ use lapsed_core::Name;
 use lapsed_core::clock::Clock;
 use tokio::sync::Notify;
 
-use crate::link::Link;
+use crate::link::RedisConnection;
 
 /// How often a queue is looked at.
 const EVERY: Duration = Duration::from_millis(50);
 
 /// Those that are being listened to.
 #[derive(Default)]
-pub(super) struct Bells {
+pub(super) struct QueueWaiters {
     ringing: Mutex<HashMap<Name, Arc<Notify>>>,
 }
 
 const LOCK: &str = "no holder of this lock panics";
 
-impl Bells {
+impl QueueWaiters {
     /// The bell of one queue; looks at `key` from now on, for as long as somebody listens.
     pub fn bell(
         self: &Arc<Self>,
         queue: &Name,
         key: impl FnOnce() -> String,
-        link: &Link,
+        link: &RedisConnection,
         clock: &Arc<dyn Clock>,
     ) -> Option<Arc<Notify>> {
         let runtime = tokio::runtime::Handle::try_current().ok()?;
@@ -57,11 +57,11 @@ impl Bells {
 
 /// One queue being looked at.
 struct Look {
-    bells: Arc<Bells>,
+    bells: Arc<QueueWaiters>,
     bell: Arc<Notify>,
     queue: Name,
     key: String,
-    link: Link,
+    link: RedisConnection,
     clock: Arc<dyn Clock>,
 }
 

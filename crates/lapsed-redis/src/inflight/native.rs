@@ -21,14 +21,14 @@ use lapsed_core::{Name, Result, SystemId};
 use tokio::sync::Notify;
 
 use super::InflightLayout;
-use super::bell::Bells;
+use super::bell::QueueWaiters;
 use super::operations::Words;
 use super::together::{Complete, Take};
 use crate::Redis;
 use crate::doomed::{self, Pages};
-use crate::ground::{Args, Ground, Shard};
-use crate::joint::Joint;
-use crate::owners::Lives;
+use crate::ground::{Args, Shard, SystemContext};
+use crate::joint::CallBatcher;
+use crate::owners::OwnerService;
 use crate::queues::{QueueFormat, Queues};
 
 /// How many names of queues are remembered: those that a script is told beforehand.
@@ -41,14 +41,14 @@ pub struct NativeInflight {
 }
 
 pub(super) struct Inner {
-    pub lives: Lives,
+    pub lives: OwnerService,
     pub recovery: RecoveryPolicy,
     queues: Queues,
     pages: Pages,
-    bells: Arc<Bells>,
+    bells: Arc<QueueWaiters>,
     known: Mutex<BTreeSet<Name>>,
-    pub takes: Arc<Joint<Take, Words>>,
-    pub completions: Arc<Joint<Complete, Vec<Finished>>>,
+    pub takes: Arc<CallBatcher<Take, Words>>,
+    pub completions: Arc<CallBatcher<Complete, Vec<Finished>>>,
 }
 
 impl NativeInflight {
@@ -56,21 +56,21 @@ impl NativeInflight {
         let InflightLayout { prefix, queues, queue_key, heartbeat_ttl, recovery } = layout;
         let queues = Queues::new(queues, queue_key, &prefix, redis.is_cluster())?;
         let (link, clock) = (redis.link().clone(), redis.clock().clone());
-        let ground = Ground::new(link, clock, id, heartbeat_ttl, vec![prefix]);
+        let ground = SystemContext::new(link, clock, id, heartbeat_ttl, vec![prefix]);
         redis.settle_on(&ground);
         let ttl_ms = ground.threshold_ms();
-        let lives = Lives { ground, heartbeat: None, ttl_ms };
+        let lives = OwnerService { ground, heartbeat: None, ttl_ms };
         let (pages, bells, known) = (Pages::default(), Arc::default(), Mutex::default());
         let (takes, completions) = (Arc::default(), Arc::default());
         let inner = Inner { lives, recovery, queues, pages, bells, known, takes, completions };
         Ok(NativeInflight { inner: Arc::new(inner) })
     }
 
-    pub(super) fn lives(&self) -> &Lives {
+    pub(super) fn lives(&self) -> &OwnerService {
         &self.inner.lives
     }
 
-    pub(super) fn ground(&self) -> &Arc<Ground> {
+    pub(super) fn ground(&self) -> &Arc<SystemContext> {
         &self.inner.lives.ground
     }
 

@@ -22,7 +22,7 @@ use lapsed_core::{Name, Result};
 
 use super::Inner;
 use super::looks::{Words, next, number};
-use super::roll::{Called, Place, Roll};
+use super::roll::{Called, Place, ProviderBatch};
 use super::times::Times;
 use crate::script;
 
@@ -58,7 +58,7 @@ struct Asked<'a> {
 enum Look {
     Answered(Option<AvailablePage>),
     /// It was not asked who is deactivated: the same names again.
-    Again(Roll),
+    Again(ProviderBatch),
     /// Others have come or gone.
     Changed,
 }
@@ -113,7 +113,7 @@ impl Inner {
     }
 
     /// Some names of those online, from a place on; `None`: the server refuses to say.
-    async fn call_names(&self, asked: Asked<'_>) -> Result<Option<Arc<Roll>>> {
+    async fn call_names(&self, asked: Asked<'_>) -> Result<Option<Arc<ProviderBatch>>> {
         let mut scan = redis::pipe();
         scan.cmd("SSCAN").arg(&self.keys[1]).arg(asked.place).arg("COUNT").arg(asked.limit);
         let mut pages: Vec<Option<(String, Words)>> =
@@ -125,10 +125,10 @@ impl Inner {
             _ => Place::At(cursor),
         };
         let asks_deactivated = self.reads.has_deactivated();
-        Ok(Some(Arc::new(Roll::new(self, members, after, asks_deactivated))))
+        Ok(Some(Arc::new(ProviderBatch::new(self, members, after, asks_deactivated))))
     }
 
-    fn judge(&self, roll: &Roll, called: &Called, asked: Asked<'_>) -> Look {
+    fn judge(&self, roll: &ProviderBatch, called: &Called, asked: Asked<'_>) -> Look {
         if !called.is_seeded {
             return Look::Answered(None);
         }
@@ -174,7 +174,7 @@ impl Inner {
 }
 
 /// Those of the roll that can take work.
-fn found(roll: &Roll, called: &Called, asked: Asked<'_>) -> AvailablePage {
+fn found(roll: &ProviderBatch, called: &Called, asked: Asked<'_>) -> AvailablePage {
     let Asked { settings, only_count, .. } = asked;
     let latest_ms = called.now_ms - i64::try_from(settings.stale_ms()).unwrap_or(i64::MAX);
     let mut times = Times::default();
@@ -221,7 +221,7 @@ fn sessions_of(text: &[u8]) -> u64 {
 #[derive(Default)]
 pub(super) struct Reads {
     /// Everybody, where all fit into one page.
-    roll: Mutex<Option<Arc<Roll>>>,
+    roll: Mutex<Option<Arc<ProviderBatch>>>,
     has_deactivated: AtomicBool,
     /// Until when the server is not asked for a transaction, on the monotonic clock.
     refused_until: Mutex<Duration>,
@@ -236,12 +236,13 @@ impl Reads {
         *self.refused_until.lock().expect(LOCK) = now + REFUSED_FOR;
     }
 
-    fn guess(&self, asked: Asked<'_>) -> Option<Arc<Roll>> {
-        let fits = |roll: &Arc<Roll>| asked.place == "0" && roll.names.len() <= asked.limit;
+    fn guess(&self, asked: Asked<'_>) -> Option<Arc<ProviderBatch>> {
+        let fits =
+            |roll: &Arc<ProviderBatch>| asked.place == "0" && roll.names.len() <= asked.limit;
         self.roll.lock().expect(LOCK).clone().filter(fits)
     }
 
-    fn keep(&self, roll: Arc<Roll>) {
+    fn keep(&self, roll: Arc<ProviderBatch>) {
         if roll.after == Place::Whole {
             *self.roll.lock().expect(LOCK) = Some(roll);
         }

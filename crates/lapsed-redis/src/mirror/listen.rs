@@ -42,7 +42,7 @@ impl RedisMirror {
     pub fn listen(&self) -> mpsc::Receiver<MirrorEvent> {
         let (events, heard) = mpsc::channel(WAITING);
         let address = self.redis.address();
-        let ear = Ear {
+        let ear = KeyspaceListener {
             nodes: address.nodes(),
             place: address.place(),
             limit: address.connect_timeout + address.response_timeout,
@@ -58,7 +58,7 @@ impl RedisMirror {
 }
 
 /// Whoever listens at the server.
-struct Ear {
+struct KeyspaceListener {
     nodes: Vec<String>,
     place: String,
     limit: Duration,
@@ -69,7 +69,7 @@ struct Ear {
     missed: bool,
 }
 
-impl Ear {
+impl KeyspaceListener {
     async fn keep_listening(mut self) {
         let events = self.events.clone();
         for attempt in 0.. {

@@ -11,7 +11,7 @@ use redis::{Pipeline, Value};
 use super::Inner;
 
 /// Names, and what is asked about them.
-pub(super) struct Roll {
+pub(super) struct ProviderBatch {
     /// In the order of the names, nobody twice; `None`: a member that cannot be a name.
     pub names: Vec<Option<Name>>,
     members: Vec<Vec<u8>>,
@@ -48,23 +48,23 @@ pub(super) struct Called {
     texts: Vec<Value>,
 }
 
-impl Roll {
+impl ProviderBatch {
     pub fn new(
         inner: &Inner,
         mut members: Vec<Vec<u8>>,
         after: Place,
         asks_deactivated: bool,
-    ) -> Roll {
+    ) -> ProviderBatch {
         members.sort_unstable();
         members.dedup();
         let names = members.iter().map(|member| Name::from_bytes(member).ok()).collect();
         let pipeline = pipeline(inner, &members, asks_deactivated);
-        Roll { names, members, after, asks_deactivated, pipeline }
+        ProviderBatch { names, members, after, asks_deactivated, pipeline }
     }
 
     /// The same names, and who of them is deactivated.
-    pub fn asking_deactivated(&self, inner: &Inner) -> Roll {
-        Roll::new(inner, self.members.clone(), self.after.clone(), true)
+    pub fn asking_deactivated(&self, inner: &Inner) -> ProviderBatch {
+        ProviderBatch::new(inner, self.members.clone(), self.after.clone(), true)
     }
 
     /// Where in the pipeline the answer is.

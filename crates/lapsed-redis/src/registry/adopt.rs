@@ -25,14 +25,14 @@ use super::entries::restored;
 use super::reclaim::group;
 use super::survey::Survey;
 use crate::Redis;
-use crate::ground::{Args, Ground};
+use crate::ground::{Args, SystemContext};
 use crate::names::Template;
-use crate::owners::Lives;
+use crate::owners::OwnerService;
 use crate::script;
 
 /// A registry whose keys the application writes itself.
 pub struct AdoptedRegistry {
-    pub(super) lives: Lives,
+    pub(super) lives: OwnerService,
     pub(super) heartbeat: Template,
     /// What the last look found.
     pub(super) last: Mutex<Arc<Survey>>,
@@ -40,7 +40,7 @@ pub struct AdoptedRegistry {
 
 impl AdoptedRegistry {
     pub(super) fn open(redis: &Redis, id: SystemId, layout: RegistryLayout) -> Self {
-        let ground = Ground::new(
+        let ground = SystemContext::new(
             redis.link().clone(),
             redis.clock().clone(),
             id,
@@ -49,11 +49,11 @@ impl AdoptedRegistry {
         );
         redis.settle_on(&ground);
         let ttl_ms = ground.threshold_ms();
-        let lives = Lives { ground, heartbeat: None, ttl_ms };
+        let lives = OwnerService { ground, heartbeat: None, ttl_ms };
         AdoptedRegistry { lives, heartbeat: layout.heartbeat_key, last: Mutex::default() }
     }
 
-    pub(super) fn ground(&self) -> &Arc<Ground> {
+    pub(super) fn ground(&self) -> &Arc<SystemContext> {
         &self.lives.ground
     }
 

@@ -15,7 +15,7 @@ use lapsed_core::{Error, Name, Result};
 use super::native::NativeRegistry;
 use crate::ground::{Args, Shard};
 use crate::holdings::held;
-use crate::owners::{Meant, Packed, inc_of, stranger};
+use crate::owners::{Packed, ResolvedClaim, inc_of, stranger};
 use crate::script;
 
 /// How many keys one call carries at the most, so that none holds the server for long.
@@ -42,16 +42,18 @@ impl NativeRegistry {
                 let part: Vec<Name> = places.iter().map(|at| keys[*at].clone()).collect();
                 let words = loop {
                     match self.register_in(shard, &claim, &part, take).await? {
-                        Meant::Life(words) => break words,
-                        Meant::Unknown => {
+                        ResolvedClaim::Life(words) => break words,
+                        ResolvedClaim::Unknown => {
                             let ttl_ms = self.lives.ttl_ms;
                             started =
                                 self.lives.begin(&claim.owner, ttl_ms, "unless_known").await?;
                         }
-                        Meant::Ended(inc) => {
+                        ResolvedClaim::Ended(inc) => {
                             return Err(self.lives.lost(&claim.owner, inc).await?);
                         }
-                        Meant::Stranger | Meant::Again(_) => return Err(stranger(&claim)),
+                        ResolvedClaim::Stranger | ResolvedClaim::Again(_) => {
+                            return Err(stranger(&claim));
+                        }
                     }
                 };
                 let (inc, answers) = self.read_registered(&words, part.len())?;
@@ -74,7 +76,7 @@ impl NativeRegistry {
         claim: &Claim,
         keys: &[Name],
         take: TakePolicy,
-    ) -> Result<Meant> {
+    ) -> Result<ResolvedClaim> {
         let mut declared: BTreeSet<String> =
             claim.incarnation.iter().map(ToString::to_string).collect();
         for _ in 0..TRIES {
@@ -86,8 +88,8 @@ impl NativeRegistry {
             args = args.arg(if take == TakePolicy::IfFree { "free" } else { "always" });
             args = declare(args.arg(declared.len()), shard, &declared).names(keys);
             let words = self.ground().run_bare(&script::REGISTRY_REGISTER, args).await?;
-            match Meant::read(self.ground(), &script::REGISTRY_REGISTER, words)? {
-                Meant::Again(more) => declared.extend(more),
+            match ResolvedClaim::read(self.ground(), &script::REGISTRY_REGISTER, words)? {
+                ResolvedClaim::Again(more) => declared.extend(more),
                 meant => return Ok(meant),
             }
         }
@@ -128,8 +130,10 @@ impl NativeRegistry {
             for places in places.chunks(KEYS_A_CALL) {
                 let part: Vec<Name> = places.iter().map(|at| keys[*at].clone()).collect();
                 let words = match self.unregister_in(shard, claim, &part).await? {
-                    Meant::Life(words) => words,
-                    Meant::Ended(inc) => return Err(self.lives.lost(&claim.owner, inc).await?),
+                    ResolvedClaim::Life(words) => words,
+                    ResolvedClaim::Ended(inc) => {
+                        return Err(self.lives.lost(&claim.owner, inc).await?);
+                    }
                     _ => return Err(stranger(claim)),
                 };
                 for (at, word) in places.iter().zip(&words[1..]) {
@@ -140,7 +144,12 @@ impl NativeRegistry {
         Ok(removed)
     }
 
-    async fn unregister_in(&self, shard: &Shard, claim: &Claim, keys: &[Name]) -> Result<Meant> {
+    async fn unregister_in(
+        &self,
+        shard: &Shard,
+        claim: &Claim,
+        keys: &[Name],
+    ) -> Result<ResolvedClaim> {
         let mut inc = inc_of(claim);
         for _ in 0..TRIES {
             let mut args = Args::default();
@@ -150,8 +159,8 @@ impl NativeRegistry {
             args = args.key(&shard.anchor).key(held(shard, &inc));
             args = args.arg(&claim.owner).arg(inc_of(claim)).arg(&inc).names(keys);
             let words = self.ground().run_bare(&script::REGISTRY_UNREGISTER, args).await?;
-            match Meant::read(self.ground(), &script::REGISTRY_UNREGISTER, words)? {
-                Meant::Again(more) => inc = more.into_iter().next().unwrap_or_default(),
+            match ResolvedClaim::read(self.ground(), &script::REGISTRY_UNREGISTER, words)? {
+                ResolvedClaim::Again(more) => inc = more.into_iter().next().unwrap_or_default(),
                 meant => return Ok(meant),
             }
         }

@@ -18,13 +18,13 @@ use super::RegistryLayout;
 use super::entries::KEYS_A_CALL;
 use crate::Redis;
 use crate::doomed::{self, Pages};
-use crate::ground::Ground;
-use crate::owners::Lives;
+use crate::ground::SystemContext;
+use crate::owners::OwnerService;
 
 /// A registry written through lapsed. Clones share it.
 #[derive(Clone)]
 pub struct NativeRegistry {
-    pub(super) lives: Arc<Lives>,
+    pub(super) lives: Arc<OwnerService>,
     pages: Arc<Pages>,
 }
 
@@ -33,7 +33,7 @@ impl NativeRegistry {
         if !(1..=64).contains(&layout.shards) {
             return Err(Error::Invalid("`shards` must be between 1 and 64".to_owned()));
         }
-        let ground = Ground::new(
+        let ground = SystemContext::new(
             redis.link().clone(),
             redis.clock().clone(),
             id,
@@ -42,11 +42,11 @@ impl NativeRegistry {
         );
         redis.settle_on(&ground);
         let ttl_ms = ground.threshold_ms();
-        let lives = Lives { ground, heartbeat: Some(layout.heartbeat_key), ttl_ms };
+        let lives = OwnerService { ground, heartbeat: Some(layout.heartbeat_key), ttl_ms };
         Ok(NativeRegistry { lives: Arc::new(lives), pages: Arc::default() })
     }
 
-    pub(super) fn ground(&self) -> &Arc<Ground> {
+    pub(super) fn ground(&self) -> &Arc<SystemContext> {
         &self.lives.ground
     }
 }

@@ -12,7 +12,7 @@ use lapsed_core::{Name, Result};
 use serde_json::json;
 
 use super::native::NativeRegistry;
-use crate::ground::{Args, Ground, Shard};
+use crate::ground::{Args, Shard, SystemContext};
 use crate::holdings::{held, lost};
 use crate::ledger::reason_of;
 use crate::script;
@@ -115,7 +115,7 @@ impl NativeRegistry {
     }
 }
 
-impl Ground {
+impl SystemContext {
     /// What every reclaim is told.
     pub(super) fn batch_args(
         &self,

@@ -11,7 +11,7 @@ use serde_json::Value as Json;
 use super::{RedisSessions, none, refs};
 use crate::ground::{Args, Shard};
 use crate::holdings::held;
-use crate::owners::{Meant, inc_of, stranger};
+use crate::owners::{ResolvedClaim, inc_of, stranger};
 use crate::script;
 
 /// How often a call is made again because what it works on has changed hands.
@@ -115,19 +115,19 @@ impl RedisSessions {
         let mut started = None;
         loop {
             let words = match self.hold_once(op, claim, id).await? {
-                Meant::Life(words) if words[0] == "missing" => return Ok(None),
-                Meant::Life(words) => words,
+                ResolvedClaim::Life(words) if words[0] == "missing" => return Ok(None),
+                ResolvedClaim::Life(words) => words,
                 meant => {
                     let claim =
                         claim.ok_or_else(|| self.ground().nonsense(&script::SESSION_HOLD))?;
                     match meant {
-                        Meant::Unknown if op == "connect" => {
+                        ResolvedClaim::Unknown if op == "connect" => {
                             let ttl_ms = self.lives().ttl_ms;
                             started =
                                 self.lives().begin(&claim.owner, ttl_ms, "unless_known").await?;
                             continue;
                         }
-                        Meant::Ended(inc) => {
+                        ResolvedClaim::Ended(inc) => {
                             return Err(self.lives().lost(&claim.owner, inc).await?);
                         }
                         _ => return Err(stranger(claim)),
@@ -151,7 +151,7 @@ impl RedisSessions {
         }
     }
 
-    async fn hold_once(&self, op: &str, claim: Option<&Claim>, id: &Name) -> Result<Meant> {
+    async fn hold_once(&self, op: &str, claim: Option<&Claim>, id: &Name) -> Result<ResolvedClaim> {
         let shard = self.ground().shard(id.as_str());
         let mut declared = claim.map(inc_of).unwrap_or_default();
         for _ in 0..TRIES {
@@ -171,8 +171,10 @@ impl RedisSessions {
                 .arg(claim.map(inc_of).unwrap_or_default())
                 .arg(&declared);
             let words = self.ground().run(shard, &script::SESSION_HOLD, args).await?;
-            match Meant::read(self.ground(), &script::SESSION_HOLD, words)? {
-                Meant::Again(more) => declared = more.into_iter().next().unwrap_or_default(),
+            match ResolvedClaim::read(self.ground(), &script::SESSION_HOLD, words)? {
+                ResolvedClaim::Again(more) => {
+                    declared = more.into_iter().next().unwrap_or_default()
+                }
                 meant => return Ok(meant),
             }
         }

@@ -15,7 +15,7 @@ use lapsed_core::sweep::{Outcome, Refusal, Stopped, Sweep};
 use lapsed_core::system::Restored;
 use lapsed_core::{Error, Kind, SystemId};
 use lapsed_redis::{AdoptedRegistry, Redis, RegistryLayout, Template};
-use lapsed_testbed::{Cluster, Engine, Persistence, Server, ServerOptions};
+use lapsed_testbed::{Cluster, Engine, Persistence, RedisServer, ServerOptions};
 
 use crate::story::{
     App, Sum, audit, batch, connect, dry, eventually, held_by, id, keys, layout, name,
@@ -29,7 +29,7 @@ const TTL: Duration = Duration::from_secs(1);
 const LONG_MS: u64 = 600_000;
 
 struct World {
-    server: Server,
+    server: RedisServer,
     app: App,
     redis: Redis,
     registry: Arc<AdoptedRegistry>,

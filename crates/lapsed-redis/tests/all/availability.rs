@@ -9,7 +9,7 @@ use lapsed_core::Kind;
 use lapsed_core::clock::SystemClock;
 use lapsed_embedded::{Embedded, Options};
 use lapsed_redis::MirrorLayout;
-use lapsed_testbed::Server;
+use lapsed_testbed::RedisServer;
 
 use crate::fixture::{connect, fresh, id, pass};
 
@@ -41,7 +41,7 @@ pub fn fixture(url: &str, lose: impl Fn(&str) + Send + Sync + 'static) -> Availa
     }
 }
 
-pub fn emptied(server: &Server, tag: &str) {
+pub fn emptied(server: &RedisServer, tag: &str) {
     server.command(&["EVAL", LOSE, "1", tag, &format!("*{tag}*")]).unwrap();
 }
 

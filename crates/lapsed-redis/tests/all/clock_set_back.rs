@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lapsed_core::sweep::Sweep;
 use lapsed_core::sweep::policy::Policy;
-use lapsed_testbed::{Engine, Server};
+use lapsed_testbed::{Engine, RedisServer};
 
 use crate::story::{
     App, Sum, connect, eventually, id, keys, layout, on_both_engines, pass, receipts, sweep_until,
@@ -20,7 +20,7 @@ on_both_engines! {
 const THRESHOLD: Duration = Duration::from_millis(500);
 
 async fn an_absence_in_the_future_holds_for_one_threshold(engine: Engine) {
-    let server = Server::start(engine).unwrap();
+    let server = RedisServer::start(engine).unwrap();
     let (app, redis) = (App::on(&server), connect(&server.url()));
     let registry = redis.adopted_registry(id(), layout(THRESHOLD)).unwrap();
     let sweep: Arc<dyn Sweep> = Arc::new(registry);

@@ -6,7 +6,7 @@ use lapsed_core::owner::Claim;
 use lapsed_core::registry::TakePolicy;
 use lapsed_core::sessions::SessionsStore;
 use lapsed_core::{Error, Kind, Name};
-use lapsed_testbed::Server;
+use lapsed_testbed::RedisServer;
 
 use crate::caller::{Caller, first};
 use crate::fixture::{REDIS, TTL, VALKEY, connect, id, layout, pass, sessions_layout};
@@ -24,7 +24,7 @@ struct Shared {
 }
 
 impl Shared {
-    async fn on(server: &Server) -> Shared {
+    async fn on(server: &RedisServer) -> Shared {
         let caller = Caller::on(server).await;
         let (redis, id, layout) = (connect(&server.url()), id(Kind::Registry), layout(1));
         let (hash, system) = (layout.registry_key.clone(), id.name.to_string());
@@ -68,7 +68,7 @@ impl Shared {
     }
 }
 
-async fn registered_by_fcall_swept_natively(server: &Server) {
+async fn registered_by_fcall_swept_natively(server: &RedisServer) {
     let mut shared = Shared::on(server).await;
     let life = shared.start("i-1");
     assert_eq!(shared.caller.call(&["GET", &shared.heartbeat("i-1")]).unwrap().to_string(), life);
@@ -99,7 +99,7 @@ async fn registered_by_fcall_swept_natively(server: &Server) {
     assert_eq!(shared.must("register", &["i-1", &again, "a"]), "new");
 }
 
-async fn registered_natively_seen_by_fcall(server: &Server) {
+async fn registered_natively_seen_by_fcall(server: &RedisServer) {
     let mut shared = Shared::on(server).await;
     let registry = shared.native.registry.clone();
     let beat = registry.start(&name("i-1"), 60_000).await.unwrap();
@@ -129,7 +129,7 @@ async fn registered_natively_seen_by_fcall(server: &Server) {
     assert!(matches!(gone, Err(Error::Lost(_))), "{gone:?}");
 }
 
-async fn what_makes_no_sense_is_refused(server: &Server) {
+async fn what_makes_no_sense_is_refused(server: &RedisServer) {
     let mut shared = Shared::on(server).await;
     let life = shared.start("i-1");
     assert_eq!(shared.refused("register", &["i-9", "", "a"]), "UNKNOWN");
@@ -165,7 +165,7 @@ async fn what_makes_no_sense_is_refused(server: &Server) {
 }
 
 /// Raw bytes that are no text must not get in: whoever reads all of it would stumble.
-async fn bytes_that_are_no_text_are_refused(server: &Server) {
+async fn bytes_that_are_no_text_are_refused(server: &RedisServer) {
     let mut shared = Shared::on(server).await;
     let life = shared.start("i-1");
     let mut connection = server.connect(TTL).unwrap();
@@ -192,7 +192,7 @@ async fn bytes_that_are_no_text_are_refused(server: &Server) {
     }
 }
 
-async fn sessions_live_and_die(server: &Server) {
+async fn sessions_live_and_die(server: &RedisServer) {
     let mut caller = Caller::on(server).await;
     let (redis, id, layout) = (connect(&server.url()), id(Kind::Sessions), sessions_layout(1));
     let system = id.name.to_string();

@@ -8,7 +8,7 @@ use lapsed_core::owner::Claim;
 use lapsed_core::registry::RegistryStore;
 use lapsed_core::{Error, Kind, Name};
 use lapsed_redis::{Downgrade, FUNCTIONS_VERSION, Redis, shard_of};
-use lapsed_testbed::{Engine, Server};
+use lapsed_testbed::{Engine, RedisServer};
 
 use crate::caller::{Caller, first};
 use crate::fixture::{CLUSTER, connect, id, layout};
@@ -33,7 +33,7 @@ fn version(number: u32) -> String {
 
 async fn loading_twice_changes_nothing() {
     for engine in Engine::ALL {
-        let server = Server::start(engine).unwrap();
+        let server = RedisServer::start(engine).unwrap();
         let redis = connect(&server.url());
         let first = redis.load_functions(Downgrade::Refuse).await.unwrap();
         assert_eq!((first.before, first.now, first.nodes), (None, FUNCTIONS_VERSION, 1));
@@ -47,7 +47,7 @@ async fn loading_twice_changes_nothing() {
 /// An upgrade in place: no call fails, none is carried out twice or by half.
 async fn calls_go_on_during_an_upgrade() {
     for engine in Engine::ALL {
-        let server = Arc::new(Server::start(engine).unwrap());
+        let server = Arc::new(RedisServer::start(engine).unwrap());
         let mut caller = Caller::bare(&server);
         caller.call(&["FUNCTION", "LOAD", &version(0)]).unwrap();
         let redis = connect(&server.url());
@@ -100,7 +100,7 @@ async fn calls_go_on_during_an_upgrade() {
 
 async fn a_newer_version_stays() {
     for engine in Engine::ALL {
-        let server = Server::start(engine).unwrap();
+        let server = RedisServer::start(engine).unwrap();
         let (mut caller, redis) = (Caller::bare(&server), connect(&server.url()));
         for (other, told) in [
             (version(FUNCTIONS_VERSION + 1), "newer"),

@@ -12,7 +12,7 @@ use crate::inflight_app::{
 use lapsed_core::sweep::policy::Policy;
 use lapsed_core::sweep::{PassMode, PassReport, Stopped, Sweeper};
 use lapsed_redis::AdoptedInflightLayout;
-use lapsed_testbed::{Engine, Persistence, Proxy, Server, ServerOptions};
+use lapsed_testbed::{Engine, Persistence, Proxy, RedisServer, ServerOptions};
 
 lapsed_testbed::steady_async_tests! {
     the_server_killed_in_the_middle_of_a_sweep,
@@ -34,7 +34,7 @@ fn patient() -> AdoptedInflightLayout {
     AdoptedInflightLayout { orphan_threshold: PATIENT, ..layout() }
 }
 
-fn beside(server: &Server, layout: AdoptedInflightLayout) -> Beside {
+fn beside(server: &RedisServer, layout: AdoptedInflightLayout) -> Beside {
     Beside::at(App::connect(server.port(), 0), &server.url(), layout)
 }
 
@@ -135,7 +135,7 @@ async fn the_server_killed_in_the_middle_of_a_sweep() {
 /// For longer than every time limit and the threshold: requests lie in its socket when it wakes up, and
 /// none of them may take a job of a process that could not beat.
 async fn the_server_frozen_for_longer_than_the_threshold() {
-    let server = Server::start(Engine::Redis).unwrap();
+    let server = RedisServer::start(Engine::Redis).unwrap();
     let beside = beside(&server, AdoptedInflightLayout { orphan_threshold: LONG, ..layout() });
     let app = &beside.app;
     let sweeping = keep_sweeping(Arc::new(beside.sweeper("s")));
@@ -159,7 +159,7 @@ async fn the_server_frozen_for_longer_than_the_threshold() {
 /// It was carried out and nobody heard: in doubt, settled by its receipts, counted once.
 async fn the_answer_to_a_reclaim_is_lost() {
     for engine in Engine::ALL {
-        let server = Server::start(engine).unwrap();
+        let server = RedisServer::start(engine).unwrap();
         let proxy = Proxy::start(server.port()).unwrap();
         let beside = Beside::at(App::connect(server.port(), 0), &proxy.url(), layout());
         beside.app.orphans(0, 20, "default");
@@ -182,7 +182,7 @@ async fn the_answer_to_a_reclaim_is_lost() {
 /// Of many answers, one here and one there is lost; what each sweeper counts is the truth.
 async fn answers_lost_again_and_again_are_settled() {
     const JOBS_AT_ONCE: usize = 60;
-    let server = Server::start(Engine::Valkey).unwrap();
+    let server = RedisServer::start(Engine::Valkey).unwrap();
     let proxy = Proxy::start(server.port()).unwrap();
     let beside = Beside::at(App::connect(server.port(), 0), &proxy.url(), layout());
     let sweeper = beside.sweeper_with("lossy", Policy { batch: 10, ..Policy::default() });
@@ -216,7 +216,7 @@ async fn sweep_to_the_end(sweeper: &Sweeper) -> PassReport {
 /// at once, whatever the one before has left.
 async fn recoverers_killed_in_the_middle() {
     const JOBS_AT_ONCE: usize = 100;
-    let server = Server::start(Engine::Redis).unwrap();
+    let server = RedisServer::start(Engine::Redis).unwrap();
     let beside = beside(&server, layout());
     let mut seed = 0x2545_f491_4f6c_dd1d_u64;
     let mut killed = 0;
@@ -242,7 +242,7 @@ async fn recoverers_killed_in_the_middle() {
 /// Takes no writes: nothing is half done, and it goes on by itself.
 async fn out_of_memory() {
     for engine in Engine::ALL {
-        let server = Server::start(engine).unwrap();
+        let server = RedisServer::start(engine).unwrap();
         let beside = beside(&server, layout());
         beside.app.orphans(0, 50, "default");
         beside.settle().await;
@@ -261,7 +261,7 @@ async fn out_of_memory() {
 /// Without any one of its permissions: nothing half done, said clearly, and on it goes when granted.
 async fn a_user_who_may_not() {
     for engine in Engine::ALL {
-        let server = Server::start(engine).unwrap();
+        let server = RedisServer::start(engine).unwrap();
         let app = App::connect(server.port(), 0);
         let may_not = |commands: &[&str]| {
             let mut rule = vec!["ACL", "SETUSER", "janitor", "on", ">pw", "~*", "&*", "+@all"];

@@ -17,8 +17,8 @@ use lapsed_core::receipt::NoObserver;
 use lapsed_core::sweep::brake::{Brake, BrakePolicy};
 use lapsed_core::system::{Restored, System};
 use lapsed_core::{Error, Result};
-use lapsed_redis::{Address, AdoptedInflightLayout, QueueFormat, Redis, Template};
-use lapsed_testbed::{Cluster, Engine, Server};
+use lapsed_redis::{AdoptedInflightLayout, QueueFormat, Redis, RedisAddress, Template};
+use lapsed_testbed::{Cluster, Engine, RedisServer};
 
 crate::inflight_app::on_both! {
     what_was_dropped_is_restored_from_its_receipt,
@@ -242,7 +242,7 @@ async fn crashes_are_forgotten_after_their_window(beside: Beside) {
 /// Sidekiq knows no cluster, but a layout with one tag is of one slot.
 async fn a_layout_of_one_slot_works_on_a_cluster() {
     let cluster = Cluster::start(Engine::Redis, 3).unwrap();
-    let redis = Redis::new(&Address::new(&cluster.url())).unwrap();
+    let redis = Redis::new(&RedisAddress::new(&cluster.url())).unwrap();
     let spread = redis.adopted_inflight(crate::inflight_app::id(), layout()).err().unwrap();
     assert!(spread.to_string().contains("one slot"), "{spread}");
     let tagged = AdoptedInflightLayout {
@@ -271,7 +271,7 @@ async fn a_layout_of_one_slot_works_on_a_cluster() {
 
 /// The application's own keys, and nothing else, are what a pass leaves behind.
 async fn an_empty_application_stays_empty() {
-    let server = Server::start(Engine::Valkey).unwrap();
+    let server = RedisServer::start(Engine::Valkey).unwrap();
     let beside = Beside::at(App::connect(server.port(), 0), &server.url(), layout());
     let report = beside.sweep().await;
     assert_eq!((report.suspects, report.errors), (0, 0));

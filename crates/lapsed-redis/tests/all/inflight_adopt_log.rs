@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock, Mutex};
 
 use crate::inflight_app::{App, Beside, layout, pass, payload, sweep_through, unique};
 use lapsed_core::sweep::PassMode;
-use lapsed_testbed::{Engine, Proxy, Server};
+use lapsed_testbed::{Engine, Proxy, RedisServer};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -76,7 +76,7 @@ async fn tell() {
     let lines = lines();
     let told = unique("told");
     let uuid = |n: usize| format!("{told}-{n}");
-    let server = Server::start(Engine::Redis).unwrap();
+    let server = RedisServer::start(Engine::Redis).unwrap();
     let proxy = Proxy::start(server.port()).unwrap();
     let beside = Beside::at(App::connect(server.port(), 0), &proxy.url(), layout());
     let app = &beside.app;

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use lapsed_redis::AdoptedInflightLayout;
-use lapsed_testbed::{Engine, Server, until};
+use lapsed_testbed::{Engine, RedisServer, until};
 
 use crate::inflight_app::{App, Beside, THRESHOLD, sweep_through};
 use crate::ruby::{Holder, LIMIT, QUEUE, enqueue, lines, ran, worker};
@@ -25,11 +25,11 @@ fn short(layout: AdoptedInflightLayout) -> AdoptedInflightLayout {
     AdoptedInflightLayout { orphan_threshold: THRESHOLD, heartbeat_interval, ..layout }
 }
 
-fn beside(server: &Server, layout: AdoptedInflightLayout) -> Beside {
+fn beside(server: &RedisServer, layout: AdoptedInflightLayout) -> Beside {
     Beside::at(App::connect(server.port(), 0), &server.url(), short(layout))
 }
 
-fn on_the_queue(server: &Server) -> Vec<String> {
+fn on_the_queue(server: &RedisServer) -> Vec<String> {
     lines(&server.command(&["LRANGE", &format!("queue:{QUEUE}"), "0", "-1"]).unwrap())
 }
 
@@ -47,7 +47,7 @@ async fn recover(beside: &Beside, jobs: usize) {
 }
 
 /// Waits until a Sidekiq worker ran everything that is on the queue; what it ran.
-fn run_all(server: &Server, jobs: usize) -> Vec<String> {
+fn run_all(server: &RedisServer, jobs: usize) -> Vec<String> {
     let worker = worker(server);
     until("all jobs", LIMIT, || Ok((ran(server).len() >= jobs).then_some(()))).unwrap();
     assert!(worker.finish(LIMIT).unwrap().success());
@@ -60,7 +60,7 @@ fn expected(jids: &[String]) -> BTreeSet<String> {
 
 async fn a_killed_process_loses_nothing() {
     for engine in Engine::ALL {
-        let server = Server::start(engine).unwrap();
+        let server = RedisServer::start(engine).unwrap();
         let beside = beside(&server, AdoptedInflightLayout::async_http());
         let jids = enqueue(&server, JOBS);
         let queued = on_the_queue(&server);
@@ -88,7 +88,7 @@ async fn a_killed_process_loses_nothing() {
 }
 
 async fn the_newer_original_loses_nothing_either() {
-    let server = Server::start(Engine::Redis).unwrap();
+    let server = RedisServer::start(Engine::Redis).unwrap();
     let beside = beside(&server, AdoptedInflightLayout::patient_http());
     let jids = enqueue(&server, JOBS);
     let env = [
@@ -123,7 +123,7 @@ async fn the_newer_original_loses_nothing_either() {
 /// Taken for dead, recovered and run elsewhere, it wakes up: its beat makes an entry that nothing hangs
 /// on (E2), its late unregistering finds nothing, and no job comes back a second time.
 async fn a_frozen_process_comes_back_and_changes_nothing() {
-    let server = Server::start(Engine::Valkey).unwrap();
+    let server = RedisServer::start(Engine::Valkey).unwrap();
     let beside = beside(&server, AdoptedInflightLayout::async_http());
     let jids = enqueue(&server, JOBS);
     let holder = Holder::start(&server, JOBS, &[("INTERVAL", "0.1"), ("THRESHOLD", "1")]);

@@ -14,7 +14,7 @@ use lapsed_core::owner::OwnerStore;
 use lapsed_core::store::Store;
 use lapsed_core::sweep::policy::Policy;
 use lapsed_core::sweep::{Outcome, Refusal, Sweep};
-use lapsed_testbed::{Engine, Persistence, Proxy, Server, ServerOptions};
+use lapsed_testbed::{Engine, Persistence, Proxy, RedisServer, ServerOptions};
 
 use crate::inflight_child::{self, SWEEPER, WORKER};
 use crate::jobs::{Ledger, World, keep_working, patient};
@@ -132,7 +132,7 @@ async fn killed_and_restarted_with_its_data_on_disk(engine: Engine) {
 /// beat, a recovery.
 async fn answers_are_lost_after_the_script_ran(engine: Engine) {
     const JOBS: usize = 300;
-    let server = Server::start(engine).unwrap();
+    let server = RedisServer::start(engine).unwrap();
     let proxy = Proxy::start(server.port()).unwrap();
     let world = World::by(server, &proxy.url(), patient());
     world.enqueue("j", JOBS).await;
@@ -179,7 +179,7 @@ async fn through(world: &World, jobs: usize, trouble: impl AsyncFnOnce(&Ledger))
 
 /// The batch is settled by its receipts: counted once, put back once.
 async fn the_answer_to_a_recovery_is_lost(engine: Engine) {
-    let server = Server::start(engine).unwrap();
+    let server = RedisServer::start(engine).unwrap();
     let proxy = Proxy::start(server.port()).unwrap();
     let world = World::by(server, &proxy.url(), patient());
     world.enqueue("j", 50).await;

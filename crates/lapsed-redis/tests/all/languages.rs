@@ -18,10 +18,10 @@ use lapsed_core::sweep::brake::BrakeSetting;
 use lapsed_core::sweep::policy::Policy;
 use lapsed_core::{Kind, Name, SystemId};
 use lapsed_redis::{
-    Address, InflightLayout, NativeInflight, QueueFormat, Redis, RegistryLayout, SessionsLayout,
-    Template,
+    InflightLayout, NativeInflight, QueueFormat, Redis, RedisAddress, RegistryLayout,
+    SessionsLayout, Template,
 };
-use lapsed_testbed::{Engine, Program, Server, paths};
+use lapsed_testbed::{Engine, Program, RedisServer, paths};
 
 use crate::caller::Caller;
 use crate::ruby::LIMIT;
@@ -39,7 +39,7 @@ lapsed_testbed::steady_async_tests! {
 const TTL: Duration = Duration::from_secs(90);
 
 /// Where an interpreter is.
-type Interpreter = fn() -> lapsed_testbed::Result<PathBuf>;
+type Interpreter = fn() -> lapsed_testbed::TestbedResult<PathBuf>;
 
 const LANGUAGES: [(&str, Interpreter); 3] =
     [("mjs", paths::node), ("py", paths::python), ("rb", paths::ruby)];
@@ -53,7 +53,7 @@ fn name(text: &str) -> Name {
 }
 
 /// Runs a program in a folder of its own, where Node finds its packages as in any project.
-fn run(interpreter: &Path, program: &Path, server: &Server) {
+fn run(interpreter: &Path, program: &Path, server: &RedisServer) {
     let dir = tempfile::tempdir().unwrap();
     symlink(paths::node_modules().unwrap(), dir.path().join("node_modules")).unwrap();
     let copy = dir.path().join(program.file_name().unwrap());
@@ -68,10 +68,10 @@ fn run(interpreter: &Path, program: &Path, server: &Server) {
 async fn registry() {
     for engine in Engine::ALL {
         for (ending, interpreter) in LANGUAGES {
-            let server = Server::start(engine).unwrap();
+            let server = RedisServer::start(engine).unwrap();
             let mut caller = Caller::on(&server).await;
             run(&interpreter().unwrap(), &example(&format!("registry.{ending}")), &server);
-            let redis = Redis::new(&Address::new(&server.url())).unwrap();
+            let redis = Redis::new(&RedisAddress::new(&server.url())).unwrap();
             let layout = RegistryLayout {
                 registry_key: "connections:registry".to_owned(),
                 heartbeat_key: Template::new("instance:heartbeat:{owner}", "owner").unwrap(),
@@ -94,10 +94,10 @@ async fn registry() {
 async fn sessions() {
     for engine in Engine::ALL {
         for (ending, interpreter) in LANGUAGES {
-            let server = Server::start(engine).unwrap();
+            let server = RedisServer::start(engine).unwrap();
             let mut caller = Caller::on(&server).await;
             run(&interpreter().unwrap(), &example(&format!("sessions.{ending}")), &server);
-            let redis = Redis::new(&Address::new(&server.url())).unwrap();
+            let redis = Redis::new(&RedisAddress::new(&server.url())).unwrap();
             let layout = SessionsLayout {
                 session_key: Template::new("session:{session}", "session").unwrap(),
                 ref_count_key: Template::new("ref_count:{session}", "session").unwrap(),
@@ -125,7 +125,7 @@ async fn sessions() {
 async fn inflight() {
     for engine in Engine::ALL {
         for (ending, interpreter) in LANGUAGES {
-            let server = Server::start(engine).unwrap();
+            let server = RedisServer::start(engine).unwrap();
             let _caller = Caller::on(&server).await;
             run(&interpreter().unwrap(), &example(&format!("inflight.{ending}")), &server);
             let jobs = mail(&server);
@@ -142,8 +142,8 @@ async fn inflight() {
 }
 
 /// The system that the examples work on.
-fn mail(server: &Server) -> NativeInflight {
-    let redis = Redis::new(&Address::new(&server.url())).unwrap();
+fn mail(server: &RedisServer) -> NativeInflight {
+    let redis = Redis::new(&RedisAddress::new(&server.url())).unwrap();
     redis.inflight(SystemId::new(Kind::Inflight, "mail").unwrap(), mail_layout()).unwrap()
 }
 
@@ -184,7 +184,7 @@ const WORKERS: [&str; 3] = [
 /// changes nothing.
 async fn a_worker_in_any_language_dies_and_comes_back() {
     for ((ending, interpreter), program) in LANGUAGES.into_iter().zip(WORKERS) {
-        let server = Server::start(Engine::Redis).unwrap();
+        let server = RedisServer::start(Engine::Redis).unwrap();
         let mut caller = Caller::on(&server).await;
         let jobs = mail(&server);
         let put = ["mail", "welcome", "a", "1", "b", "2", "c", "3"];
@@ -231,7 +231,7 @@ async fn a_worker_in_any_language_dies_and_comes_back() {
 
 /// The code of an error is what each client shows first.
 async fn a_zombie_is_told_in_every_language() {
-    let server = Server::start(Engine::Redis).unwrap();
+    let server = RedisServer::start(Engine::Redis).unwrap();
     let mut caller = Caller::on(&server).await;
     let keys = ["connections:registry"];
     let life = caller.must("lapsed_registry_start", &keys, &["devices", "i-1", "90000"]);
@@ -281,7 +281,7 @@ fn the_document_shows_the_examples_as_they_are() {
 
 /// Every function is in the table, and nothing else is.
 async fn the_document_names_every_function() {
-    let server = Server::start(Engine::Redis).unwrap();
+    let server = RedisServer::start(Engine::Redis).unwrap();
     let listed = Caller::on(&server).await.call(&["FUNCTION", "LIST"]).unwrap().to_string();
     let mut there: Vec<&str> = listed.lines().filter(|l| l.starts_with("lapsed_")).collect();
     let doc = document();

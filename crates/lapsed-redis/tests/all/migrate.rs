@@ -14,7 +14,7 @@ use lapsed_core::schedule::StopSignal;
 use lapsed_core::sweep::policy::Policy;
 use lapsed_core::sweep::{Cursor, Outcome, PassMode, Refusal, Sweep, Sweeper};
 use lapsed_redis::{NativeRegistry, Redis, RegistryLayout, Template};
-use lapsed_testbed::{Cluster, Engine, Persistence, Server, ServerOptions};
+use lapsed_testbed::{Cluster, Engine, Persistence, RedisServer, ServerOptions};
 
 use crate::story::{
     App, Sum, audit, connect, eventually, held_by, id, keys, layout, name, names, on_both_engines,
@@ -25,7 +25,7 @@ const TTL: Duration = Duration::from_secs(1);
 const LONG_MS: u64 = 600_000;
 
 struct World {
-    server: Server,
+    server: RedisServer,
     app: App,
     redis: Redis,
     registry: NativeRegistry,
@@ -290,7 +290,7 @@ struct Traffic {
 }
 
 impl Traffic {
-    fn start(server: &Server, owners: usize, keys: usize) -> Traffic {
+    fn start(server: &RedisServer, owners: usize, keys: usize) -> Traffic {
         let app = App::on(server);
         let stop = Arc::new(AtomicBool::new(false));
         let told = stop.clone();

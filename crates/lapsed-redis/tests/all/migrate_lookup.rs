@@ -10,7 +10,7 @@ use lapsed_core::reconcile::{self, ReconcilePlan};
 use lapsed_core::registry::RegistryStore;
 use lapsed_core::schedule::StopSignal;
 use lapsed_core::sweep::{Cursor, PassMode};
-use lapsed_testbed::{Engine, Server};
+use lapsed_testbed::{Engine, RedisServer};
 
 use crate::caller::Caller;
 use crate::story::{App, connect, eventually, id, keys, layout, name, names, on_both_engines};
@@ -20,7 +20,7 @@ on_both_engines! {
 }
 
 async fn who_beats_by_itself_is_found_between_two_passes(engine: Engine) {
-    let server = Server::start(engine).unwrap();
+    let server = RedisServer::start(engine).unwrap();
     let (app, redis) = (App::on(&server), connect(&server.url()));
     let registry = redis.registry(id(), layout(Duration::from_millis(300))).unwrap();
     for owner in ["i-live", "i-long", "i-dead"] {

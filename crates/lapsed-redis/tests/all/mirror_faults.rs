@@ -121,7 +121,7 @@ async fn restored_from_an_old_file(engine: Engine) {
 async fn trap_x7_a_replica_takes_over_that_missed_the_last_writes(engine: Engine) {
     let world = World::on(engine);
     world.seed_online(2).await;
-    let replica = lapsed_testbed::Server::replica_of(&world.server).unwrap();
+    let replica = lapsed_testbed::RedisServer::replica_of(&world.server).unwrap();
     replica.promote().unwrap();
     world.tell(ProviderState { online: false, epoch: 2, ..online("m0", 2) }).await;
     world.server.kill().unwrap();

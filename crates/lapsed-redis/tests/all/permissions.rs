@@ -12,7 +12,7 @@ use lapsed_core::sweep::{
     Batch, BatchId, Cursor, Outcome, PageRequest, PassMode, Sweep, TidyLimits,
 };
 use lapsed_redis::{MirrorLayout, RegistryLayout, SessionsLayout, Template};
-use lapsed_testbed::{Engine, Server};
+use lapsed_testbed::{Engine, RedisServer};
 
 lapsed_testbed::steady_async_tests! {
     the_user_of_the_example_can_sweep_and_reconcile_adopted_keys,
@@ -102,8 +102,8 @@ fn the_user_of_the_example_may_do_what_the_table_lists() {
 }
 
 /// A server with that user; `keys` instead of the example's, where there are any.
-fn server(engine: Engine, keys: &[&str]) -> (Server, String) {
-    let server = Server::start(engine).unwrap();
+fn server(engine: Engine, keys: &[&str]) -> (RedisServer, String) {
+    let server = RedisServer::start(engine).unwrap();
     let mut words = granted();
     if !keys.is_empty() {
         words.retain(|word| !word.starts_with('~'));
@@ -118,7 +118,7 @@ fn server(engine: Engine, keys: &[&str]) -> (Server, String) {
 /// The names of the suites' keys.
 const NAMES: &[&str] =
     &["~lapsed:*", "~connections-*", "~chat-*", "~jobs-*", "~{availability-*", "&{availability-*"];
-static REDIS: LazyLock<(Server, String)> = LazyLock::new(|| server(Engine::Redis, NAMES));
+static REDIS: LazyLock<(RedisServer, String)> = LazyLock::new(|| server(Engine::Redis, NAMES));
 
 mod registry {
     async fn make() -> lapsed_core::registry::conformance::RegistryFixture {

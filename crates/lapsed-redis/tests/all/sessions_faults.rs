@@ -11,7 +11,7 @@ use lapsed_core::owner::{Claim, OwnerStore};
 use lapsed_core::sessions::{Deleted, SessionProfile, SessionsStore};
 use lapsed_core::sweep::policy::Policy;
 use lapsed_core::sweep::{PassMode, PassReport, Stopped, Sweeper};
-use lapsed_testbed::{Engine, Persistence, Proxy, Server, ServerOptions};
+use lapsed_testbed::{Engine, Persistence, Proxy, RedisServer, ServerOptions};
 
 lapsed_testbed::steady_async_tests! {
     redis_killed_in_the_middle_of_a_sweep,
@@ -25,18 +25,18 @@ lapsed_testbed::steady_async_tests! {
     a_failover_that_loses_writes,
 }
 
-fn start(engine: Engine) -> Server {
-    Server::start(engine).unwrap()
+fn start(engine: Engine) -> RedisServer {
+    RedisServer::start(engine).unwrap()
 }
 
-fn chat_on(server: &Server) -> Chat {
+fn chat_on(server: &RedisServer) -> Chat {
     Chat::at(App::connect(server.port(), 0), &server.url(), GRACE)
 }
 
 /// A grace within which a test can come back also on a machine under load.
 const PATIENT: Duration = Duration::from_secs(2);
 
-fn patient_chat_on(server: &Server) -> Chat {
+fn patient_chat_on(server: &RedisServer) -> Chat {
     Chat::at(App::connect(server.port(), 0), &server.url(), PATIENT)
 }
 
@@ -395,7 +395,7 @@ async fn a_failover_that_loses_writes() {
     let first = sweep_through(&sweeper).await;
     let at = (chat.app.now_s() - LONG_AGO).to_string();
     (100..120).for_each(|n| chat.app.disconnected(&uuid(n), &at));
-    let replica = Server::replica_of(&server).unwrap();
+    let replica = RedisServer::replica_of(&server).unwrap();
     let lost: Vec<usize> = (100..120).collect();
     // Cut off from here on, and promoted by somebody: it never hears of what follows.
     replica.promote().unwrap();

@@ -3,22 +3,22 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lapsed_testbed::{Engine, Server, until};
+use lapsed_testbed::{Engine, RedisServer, until};
 
 use crate::ruby::{Held, Holder, LIMIT, QUEUE, enqueue, lines, ran, worker};
 
 const JOBS: usize = 5;
 
-fn number(server: &Server, words: &[&str]) -> u64 {
+fn number(server: &RedisServer, words: &[&str]) -> u64 {
     server.command(words).unwrap().parse().unwrap()
 }
 
-fn now_ms(server: &Server) -> u64 {
+fn now_ms(server: &RedisServer) -> u64 {
     let time = lines(&server.command(&["TIME"]).unwrap());
     time[0].parse::<u64>().unwrap() * 1_000 + time[1].parse::<u64>().unwrap() / 1_000
 }
 
-fn on_the_queue(server: &Server) -> Vec<String> {
+fn on_the_queue(server: &RedisServer) -> Vec<String> {
     lines(&server.command(&["LRANGE", &format!("queue:{QUEUE}"), "0", "-1"]).unwrap())
 }
 
@@ -28,18 +28,18 @@ fn map(answer: &str) -> BTreeMap<String, String> {
     lines.chunks(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect()
 }
 
-fn index(server: &Server, prefix: &str) -> BTreeMap<String, u64> {
+fn index(server: &RedisServer, prefix: &str) -> BTreeMap<String, u64> {
     let key = format!("{prefix}inflight_index");
     let pairs = map(&server.command(&["ZRANGE", &key, "0", "-1", "WITHSCORES"]).unwrap());
     pairs.into_iter().map(|(id, score)| (id, score.parse().unwrap())).collect()
 }
 
-fn jobs(server: &Server, prefix: &str) -> BTreeMap<String, String> {
+fn jobs(server: &RedisServer, prefix: &str) -> BTreeMap<String, String> {
     map(&server.command(&["HGETALL", &format!("{prefix}inflight_jobs")]).unwrap())
 }
 
 /// The jobs are in flight, byte for byte as they were on the queue, and nowhere else.
-fn assert_in_flight(server: &Server, prefix: &str, held: &[Held], queued: &[String]) {
+fn assert_in_flight(server: &RedisServer, prefix: &str, held: &[Held], queued: &[String]) {
     assert_eq!(on_the_queue(server), [""; 0]);
     let ids: BTreeSet<&String> = held.iter().map(|held| &held.id).collect();
     assert_eq!(index(server, prefix).keys().collect::<BTreeSet<_>>(), ids);
@@ -54,7 +54,7 @@ fn assert_in_flight(server: &Server, prefix: &str, held: &[Held], queued: &[Stri
 #[test]
 fn a_killed_holder_leaves_its_jobs_and_a_worker_runs_what_is_pushed_back() {
     for engine in Engine::ALL {
-        let server = Server::start(engine).unwrap();
+        let server = RedisServer::start(engine).unwrap();
         let prefix = "sidekiq:async_http:";
         let jids = enqueue(&server, JOBS);
         let queued = on_the_queue(&server);
@@ -93,7 +93,7 @@ fn a_killed_holder_leaves_its_jobs_and_a_worker_runs_what_is_pushed_back() {
 
 #[test]
 fn a_process_is_named_in_its_members_and_in_the_list() {
-    let server = Server::start(Engine::Redis).unwrap();
+    let server = RedisServer::start(Engine::Redis).unwrap();
     let prefix = "sidekiq:patient_http:";
     enqueue(&server, JOBS);
     let queued = on_the_queue(&server);
@@ -115,7 +115,7 @@ fn a_process_is_named_in_its_members_and_in_the_list() {
 
 #[test]
 fn it_beats_by_itself_until_it_is_killed() {
-    let server = Server::start(Engine::Redis).unwrap();
+    let server = RedisServer::start(Engine::Redis).unwrap();
     let prefix = "sidekiq:async_http:";
     enqueue(&server, JOBS);
     let holder = Holder::start(&server, JOBS, &[("INTERVAL", "0.02"), ("THRESHOLD", "1")]);
@@ -138,7 +138,7 @@ fn it_beats_by_itself_until_it_is_killed() {
 /// What a process does that was thought dead: it beats, and finishes, as if nothing had been.
 #[test]
 fn it_obeys() {
-    let server = Server::start(Engine::Redis).unwrap();
+    let server = RedisServer::start(Engine::Redis).unwrap();
     let prefix = "sidekiq:async_http:";
     enqueue(&server, 2);
     let holder = Holder::start(&server, 2, &[]);

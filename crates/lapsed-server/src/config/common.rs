@@ -11,17 +11,17 @@ use lapsed_core::{Kind, SystemId};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::document::{Document, Node, join, lines_below, texts_below, unknown};
+use super::document::{Document, TomlNode, join, lines_below, texts_below, unknown};
 use super::origin::{Setting, Settings};
 use super::store::StoreConfig;
-use super::sweep::{Pause, SweepSection};
+use super::sweep::{PauseAfter, SweepSection};
 use super::units::{Every, Span};
 use super::{ConfigError, Env};
 
 /// One `[[system]]` as it stands in the file, on its way to the room that understands it.
 pub struct Section<'a> {
     document: &'a Document,
-    node: Option<&'a Node<'a>>,
+    node: Option<&'a TomlNode<'a>>,
     path: String,
     lines: BTreeMap<String, usize>,
     stores: &'a BTreeMap<String, StoreConfig>,
@@ -32,7 +32,7 @@ impl<'a> Section<'a> {
     /// The section at `node`.
     pub fn new(
         document: &'a Document,
-        node: &'a Node<'a>,
+        node: &'a TomlNode<'a>,
         index: usize,
         stores: &'a BTreeMap<String, StoreConfig>,
         env: &'a Env<'a>,
@@ -311,7 +311,7 @@ pub(super) fn blame(section: &Section<'_>, message: &str) -> ConfigError {
 
 /// What every kind of system is made of.
 #[derive(Clone, Debug)]
-pub struct Common {
+pub struct SystemSettings {
     pub id: SystemId,
     /// The name of its store.
     pub store: String,
@@ -334,9 +334,9 @@ pub struct Common {
 }
 
 /// What every section has besides its name and its store.
-pub struct Upkeep {
+pub struct MaintenanceSections {
     pub sweep: SweepSection,
-    pub pause: Pause,
+    pub pause: PauseAfter,
     pub brake: BrakeSection,
     pub receipts: ReceiptsSection,
     pub reconcile: ReconcileSection,
@@ -345,7 +345,7 @@ pub struct Upkeep {
     pub every_of_env: Option<(Duration, &'static str)>,
 }
 
-impl Upkeep {
+impl MaintenanceSections {
     /// All that the kinds have in common. `usual`: how much a pass does unless told.
     pub fn plan(
         self,
@@ -354,7 +354,7 @@ impl Upkeep {
         threshold: Duration,
         usual: Policy,
         mut settings: Settings,
-    ) -> Result<Common, ConfigError> {
+    ) -> Result<SystemSettings, ConfigError> {
         let mut policy = self.sweep.plan(section, usual, self.pause, &mut settings)?;
         let brake = self.brake.plan(section, &mut settings)?;
         let retention = self.receipts.plan(section, &mut settings)?;
@@ -364,7 +364,7 @@ impl Upkeep {
             settings.overrule(section, "sweep.every", &every, variable);
         }
         let (grace, settings) = (None, settings.finish());
-        Ok(Common {
+        Ok(SystemSettings {
             id,
             store,
             mirror: None,
@@ -379,7 +379,7 @@ impl Upkeep {
     }
 }
 
-impl Common {
+impl SystemSettings {
     /// The names of all stores that it needs.
     pub fn stores(&self) -> impl Iterator<Item = &String> {
         std::iter::once(&self.store).chain(&self.mirror)

@@ -18,7 +18,7 @@ pub struct Document {
 }
 
 /// One value of a document, with everything below it.
-pub type Node<'d> = Spanned<DeValue<'d>>;
+pub type TomlNode<'d> = Spanned<DeValue<'d>>;
 
 impl Document {
     /// `name` is what errors call it.
@@ -42,7 +42,7 @@ impl Document {
     pub fn read<T: DeserializeOwned>(
         &self,
         path: &str,
-        value: &Node<'_>,
+        value: &TomlNode<'_>,
     ) -> Result<T, ConfigError> {
         T::deserialize(ValueDeserializer::from(value.clone())).map_err(|error| {
             let span = error.span().unwrap_or_else(|| value.span());
@@ -78,7 +78,12 @@ impl Document {
         Ok(())
     }
 
-    fn expand(&self, value: &mut Node<'_>, path: &str, env: &Env<'_>) -> Result<(), ConfigError> {
+    fn expand(
+        &self,
+        value: &mut TomlNode<'_>,
+        path: &str,
+        env: &Env<'_>,
+    ) -> Result<(), ConfigError> {
         let span = value.span();
         match value.get_mut() {
             DeValue::String(text) if text.contains("${") => {
@@ -147,14 +152,14 @@ fn path_at(value: &DeValue<'_>, offset: usize) -> Option<String> {
 }
 
 /// The line of every key below `value`, by its path.
-pub fn lines_below(document: &Document, value: &Node<'_>) -> BTreeMap<String, usize> {
+pub fn lines_below(document: &Document, value: &TomlNode<'_>) -> BTreeMap<String, usize> {
     let mut lines = BTreeMap::new();
     collect_lines(document, value.get_ref(), "", &mut lines);
     lines
 }
 
 /// Every text below `value`, by its path, which begins with `path`.
-pub fn texts_below(value: &Node<'_>, path: &str) -> Vec<(String, String)> {
+pub fn texts_below(value: &TomlNode<'_>, path: &str) -> Vec<(String, String)> {
     match value.get_ref() {
         DeValue::String(text) => vec![(path.to_owned(), text.to_string())],
         DeValue::Table(table) => table

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use super::limit::{RateLimit, RateLimitSection};
 use super::origin::{Origin, Setting, Settings};
 use super::secret::Secret;
-use super::token::{self, Token, TokenSection};
+use super::token::{self, TokenConfig, TokenSection};
 use super::units::{Size, Span};
 use super::{ConfigError, Overrides, origin_of};
 use crate::tls::TlsFiles;
@@ -47,13 +47,13 @@ struct TlsSection {
 }
 
 #[derive(Clone, Debug)]
-pub struct Server {
+pub struct ServerConfig {
     pub listen: String,
     /// `token` as it was given, for a command that asks the daemon of its configuration. The daemon
     /// itself forgets it.
     pub token: Option<Secret>,
     /// Everybody who may ask; nobody: whoever reaches it may do everything.
-    pub tokens: Vec<Token>,
+    pub tokens: Vec<TokenConfig>,
     /// How often whoever asks without a token may ask.
     pub rate_limit: Option<RateLimit>,
     /// The certificate to listen with; none: without TLS.
@@ -70,13 +70,13 @@ pub struct Server {
     pub settings: Vec<Setting>,
 }
 
-impl Server {
+impl ServerConfig {
     /// Checks the section and lets the flags have the last word.
     pub fn plan(
         section: ServerSection,
         lines: &BTreeMap<String, usize>,
         overrides: &Overrides,
-    ) -> Result<Server, ConfigError> {
+    ) -> Result<ServerConfig, ConfigError> {
         let mut settings = Settings::default();
         let line = |key: &str| lines.get(key).copied();
         let flag = overrides.listen.is_some();
@@ -94,7 +94,7 @@ impl Server {
         check_read_token(&token, &read_token, section.tokens.is_empty())?;
         let origin = origin_of(read_token.is_some(), false, "", line("read_token"));
         settings.note("read_token", &shown(&read_token), origin);
-        let plain = token::Plain { token: token.as_ref(), read_token: read_token.as_ref() };
+        let plain = token::PlainToken { token: token.as_ref(), read_token: read_token.as_ref() };
         let rate_limit = section.rate_limit.map(|limit| limit.plan("server.rate_limit"));
         let rate_limit = rate_limit.transpose()?;
         let tokens = token::gather(plain, section.tokens, rate_limit)?;
@@ -115,7 +115,7 @@ impl Server {
         settings.note("listeners_max", &listeners_max, from_line(line("listeners_max")));
 
         let settings = settings.finish();
-        let server = Server {
+        let server = ServerConfig {
             listen,
             token,
             tokens,

@@ -5,7 +5,7 @@ pub mod object;
 use std::path::{Path, PathBuf};
 
 use lapsed_core::Kind;
-use lapsed_postgres::Address;
+use lapsed_postgres::PostgresAddress;
 use serde::Deserialize;
 
 use self::object::ObjectPlace;
@@ -85,7 +85,7 @@ impl From<String> for Wrong {
 
 /// Where a store is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum StoreLocation {
     /// A folder of this machine.
     Embedded {
         dir: PathBuf,
@@ -93,17 +93,17 @@ pub enum Place {
         cache_bytes: Option<usize>,
     },
     /// Redis or Valkey, one server or a cluster.
-    Redis(lapsed_redis::Address),
+    Redis(lapsed_redis::RedisAddress),
     /// S3, Azure Blob, Google Cloud Storage, and what speaks like them.
     Object(ObjectPlace),
-    Postgres(Address),
+    Postgres(PostgresAddress),
 }
 
-impl Place {
+impl StoreLocation {
     /// Whether both are the same objects: there the name of a system is no part of a key's.
-    pub fn shares_objects_with(&self, other: &Place) -> bool {
+    pub fn shares_objects_with(&self, other: &StoreLocation) -> bool {
         match (self, other) {
-            (Place::Object(one), Place::Object(other)) => {
+            (StoreLocation::Object(one), StoreLocation::Object(other)) => {
                 let at = |place: &ObjectPlace| place.url.trim_end_matches('/').to_owned();
                 at(one) == at(other) && one.endpoint == other.endpoint
             }
@@ -116,7 +116,7 @@ impl Place {
 pub struct StoreConfig {
     /// As the systems name it.
     pub name: String,
-    pub place: Place,
+    pub place: StoreLocation,
 }
 
 const SCHEMES_POSTGRES: &[&str] = &["postgres", "postgresql"];
@@ -162,7 +162,7 @@ impl StoreConfig {
         let planned = match scheme {
             "embedded" => Self::plan_embedded(name, rest),
             _ if is_object => {
-                let place = Place::Object(ObjectPlace::plan(section)?);
+                let place = StoreLocation::Object(ObjectPlace::plan(section)?);
                 return Ok(StoreConfig { name: name.to_owned(), place });
             }
             redis if SCHEMES_REDIS.contains(&redis) => Self::plan_redis(name, section),
@@ -194,14 +194,14 @@ impl StoreConfig {
             }
         }
         let mut config = Self::embedded(name, PathBuf::from(dir))?;
-        if let Place::Embedded { cache_bytes: slot, .. } = &mut config.place {
+        if let StoreLocation::Embedded { cache_bytes: slot, .. } = &mut config.place {
             *slot = cache_bytes;
         }
         Ok(config)
     }
 
     fn plan_redis(name: &str, section: &StoreSection) -> Result<Self, String> {
-        let mut address = lapsed_redis::Address::new(&section.url);
+        let mut address = lapsed_redis::RedisAddress::new(&section.url);
         if let Some(span) = section.connect_timeout {
             address.connect_timeout = span.0;
         }
@@ -209,13 +209,13 @@ impl StoreConfig {
             address.response_timeout = span.0;
         }
         address.check()?;
-        Ok(StoreConfig { name: name.to_owned(), place: Place::Redis(address) })
+        Ok(StoreConfig { name: name.to_owned(), place: StoreLocation::Redis(address) })
     }
 
     fn plan_postgres(name: &str, section: &StoreSection) -> Result<Self, Wrong> {
-        let usual = Address::new(&section.url);
+        let usual = PostgresAddress::new(&section.url);
         let span = |given: Option<Span>, usual| given.map_or(usual, |span| span.0);
-        let address = Address {
+        let address = PostgresAddress {
             connect_timeout: span(section.connect_timeout, usual.connect_timeout),
             call_timeout: span(section.response_timeout, usual.call_timeout),
             connections: section.connections.unwrap_or(usual.connections),
@@ -226,7 +226,7 @@ impl StoreConfig {
             return Err(Wrong::of("connections", &format!("must be 1 to {CONNECTIONS_MAX}")));
         }
         address.check()?;
-        Ok(StoreConfig { name: name.to_owned(), place: Place::Postgres(address) })
+        Ok(StoreConfig { name: name.to_owned(), place: StoreLocation::Postgres(address) })
     }
 
     /// An embedded store in `dir`.
@@ -237,38 +237,41 @@ impl StoreConfig {
         if dir.exists() && !dir.is_dir() {
             return Err(format!("{} is not a folder", dir.display()));
         }
-        Ok(StoreConfig { name: name.to_owned(), place: Place::Embedded { dir, cache_bytes: None } })
+        Ok(StoreConfig {
+            name: name.to_owned(),
+            place: StoreLocation::Embedded { dir, cache_bytes: None },
+        })
     }
 
     /// Whether only lapsed itself can write to it.
     pub fn is_embedded(&self) -> bool {
-        matches!(self.place, Place::Embedded { .. })
+        matches!(self.place, StoreLocation::Embedded { .. })
     }
 
     /// Whether it is Redis or Valkey.
     pub fn is_redis(&self) -> bool {
-        matches!(self.place, Place::Redis(_))
+        matches!(self.place, StoreLocation::Redis(_))
     }
 
     /// Refuses a kind of system that it cannot carry.
     pub fn carries(&self, kind: Kind) -> Result<(), String> {
         match (&self.place, kind) {
-            (Place::Embedded { .. }, _) | (Place::Object(_), Kind::Leases) => Ok(()),
-            (Place::Postgres(_), Kind::Availability) => Ok(()),
-            (Place::Redis(_), Kind::Registry | Kind::Sessions | Kind::Inflight) => Ok(()),
-            (Place::Redis(_), Kind::Availability) => Err(
+            (StoreLocation::Embedded { .. }, _) | (StoreLocation::Object(_), Kind::Leases) => Ok(()),
+            (StoreLocation::Postgres(_), Kind::Availability) => Ok(()),
+            (StoreLocation::Redis(_), Kind::Registry | Kind::Sessions | Kind::Inflight) => Ok(()),
+            (StoreLocation::Redis(_), Kind::Availability) => Err(
                 "availability is true in an embedded store or in Postgres; Redis is its `mirror`"
                     .to_owned(),
             ),
-            (Place::Redis(_), Kind::Leases) => Err(
+            (StoreLocation::Redis(_), Kind::Leases) => Err(
                 "leases are kept on an embedded store or an object store (s3://, az://, gs://), not \
                  on Redis"
                     .to_owned(),
             ),
-            (Place::Postgres(_), kind) => Err(format!(
+            (StoreLocation::Postgres(_), kind) => Err(format!(
                 "Postgres keeps availability only; {kind} needs an embedded store or another server"
             )),
-            (Place::Object(_), kind) => Err(format!(
+            (StoreLocation::Object(_), kind) => Err(format!(
                 "an object store keeps leases only; {kind} needs an embedded store or Redis"
             )),
         }
@@ -277,17 +280,17 @@ impl StoreConfig {
     /// Where it is, in words.
     pub fn describe(&self) -> String {
         match &self.place {
-            Place::Object(place) => place.describe(),
-            Place::Embedded { dir, .. } => format!("embedded:{}", dir.display()),
-            Place::Redis(address) => address.place(),
-            Place::Postgres(address) => address.place(),
+            StoreLocation::Object(place) => place.describe(),
+            StoreLocation::Embedded { dir, .. } => format!("embedded:{}", dir.display()),
+            StoreLocation::Redis(address) => address.place(),
+            StoreLocation::Postgres(address) => address.place(),
         }
     }
 
     /// Whether both would write to the same folder. Servers may be shared.
     pub fn same_place(&self, other: &StoreConfig) -> bool {
         match (&self.place, &other.place) {
-            (Place::Embedded { dir: a, .. }, Place::Embedded { dir: b, .. }) => {
+            (StoreLocation::Embedded { dir: a, .. }, StoreLocation::Embedded { dir: b, .. }) => {
                 resolved(a) == resolved(b)
             }
             _ => false,

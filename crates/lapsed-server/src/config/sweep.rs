@@ -12,7 +12,7 @@ use super::units::Span;
 
 /// After what `op_delay` is a pause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Pause {
+pub enum PauseAfter {
     /// After every batch, whatever it took.
     #[default]
     AfterBatch,
@@ -76,7 +76,7 @@ impl SweepSection {
         self,
         section: &Section<'_>,
         default: Policy,
-        pause: Pause,
+        pause: PauseAfter,
         settings: &mut Settings,
     ) -> Result<Policy, ConfigError> {
         let span = |given: Option<Span>| given.map(|s| s.0);
@@ -91,8 +91,8 @@ impl SweepSection {
         let usual = default.op_delay.max(default.entry_delay);
         let delay = pick.value(&delay_key, span(self.op_delay), usual);
         let (op_delay, entry_delay) = match pause {
-            Pause::AfterBatch => (delay, Duration::ZERO),
-            Pause::AfterEntry => (Duration::ZERO, delay),
+            PauseAfter::AfterBatch => (delay, Duration::ZERO),
+            PauseAfter::AfterEntry => (Duration::ZERO, delay),
         };
         let policy = Policy {
             every: pick.value("sweep.every", span(self.every), default.every),

@@ -2,9 +2,9 @@
 
 use serde::Deserialize;
 
-use super::document::{Document, Node};
+use super::document::{Document, TomlNode};
 use super::{ConfigError, Env};
-use crate::outbound::Address;
+use crate::outbound::OutboundUrl;
 
 /// What the spans say of who made them, unless told.
 const SERVICE_DEFAULT: &str = "lapsed";
@@ -21,7 +21,7 @@ struct TelemetrySection {
 #[derive(Clone, Debug)]
 pub struct TelemetryPlan {
     /// The collector, without `/v1/traces`.
-    pub otlp: Address,
+    pub otlp: OutboundUrl,
     pub service: String,
     /// Which share of traces is kept, where nobody has decided that before.
     pub sample: f64,
@@ -40,7 +40,7 @@ impl TelemetryPlan {
 /// From the file, else from the variables that every exporter of OpenTelemetry knows.
 pub fn read(
     document: &Document,
-    node: Option<&Node<'_>>,
+    node: Option<&TomlNode<'_>>,
     env: &Env<'_>,
 ) -> Result<Option<TelemetryPlan>, ConfigError> {
     let given: TelemetrySection = match node {
@@ -65,7 +65,7 @@ pub fn read(
     }
     let service = given.service.or_else(|| said("OTEL_SERVICE_NAME"));
     Ok(Some(TelemetryPlan {
-        otlp: Address::parse(otlp.trim_end_matches('/')).map_err(|what| wrong("otlp", what))?,
+        otlp: OutboundUrl::parse(otlp.trim_end_matches('/')).map_err(|what| wrong("otlp", what))?,
         service: service.unwrap_or_else(|| SERVICE_DEFAULT.to_owned()),
         sample,
     }))

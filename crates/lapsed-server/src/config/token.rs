@@ -174,7 +174,7 @@ impl Moment {
 
 /// One token, ready to be compared with.
 #[derive(Clone, Debug)]
-pub struct Token {
+pub struct TokenConfig {
     /// Who has it, for the audit.
     pub name: String,
     /// What is compared.
@@ -192,15 +192,15 @@ pub struct Token {
 /// What is shorter could be found by trying.
 const LONG: usize = 20;
 
-impl Token {
-    fn plain(name: &str, secret: &Secret, scopes: Scopes) -> Token {
+impl TokenConfig {
+    fn plain(name: &str, secret: &Secret, scopes: Scopes) -> TokenConfig {
         let digest = Digest::of(secret.reveal());
         let guessable = secret.reveal().len() < LONG;
         let (expires_ms, rate_limit) = (None, None);
-        Token { name: name.to_owned(), digest, scopes, expires_ms, rate_limit, guessable }
+        TokenConfig { name: name.to_owned(), digest, scopes, expires_ms, rate_limit, guessable }
     }
 
-    fn plan(section: TokenSection) -> Result<Token, String> {
+    fn plan(section: TokenSection) -> Result<TokenConfig, String> {
         check_name(&section.name)?;
         let digest = match (&section.hash, &section.token) {
             (Some(hash), None) => Digest::parse(hash).ok_or(
@@ -223,7 +223,7 @@ impl Token {
         let rate_limit = rate_limit.map_err(|e| e.0)?;
         // Of a digest nobody knows; those that `lapsed token new` prints are of long ones.
         let guessable = section.token.is_some_and(|token| token.reveal().len() < LONG);
-        Ok(Token { name: section.name, digest, scopes, expires_ms, rate_limit, guessable })
+        Ok(TokenConfig { name: section.name, digest, scopes, expires_ms, rate_limit, guessable })
     }
 
     /// Whether it is over.
@@ -264,7 +264,7 @@ pub fn check_name(name: &str) -> Result<(), String> {
 
 /// The tokens that have no section of their own.
 #[derive(Clone, Copy, Debug)]
-pub struct Plain<'a> {
+pub struct PlainToken<'a> {
     /// `server.token`
     pub token: Option<&'a Secret>,
     /// `server.read_token`
@@ -273,20 +273,22 @@ pub struct Plain<'a> {
 
 /// All tokens of the configuration. No two have the same name or are the same.
 pub fn gather(
-    plain: Plain<'_>,
+    plain: PlainToken<'_>,
     sections: Vec<TokenSection>,
     rate_limit: Option<RateLimit>,
-) -> Result<Vec<Token>, ConfigError> {
+) -> Result<Vec<TokenConfig>, ConfigError> {
     if sections.len() > TOKENS_MAX {
         return Err(ConfigError(format!("`server.tokens`: more than {TOKENS_MAX} tokens")));
     }
     let mut tokens = Vec::new();
-    tokens.extend(plain.token.map(|secret| Token::plain(PLAIN_NAMES[0], secret, Scopes::ALL)));
     tokens
-        .extend(plain.read_token.map(|secret| Token::plain(PLAIN_NAMES[1], secret, Scopes::READ)));
+        .extend(plain.token.map(|secret| TokenConfig::plain(PLAIN_NAMES[0], secret, Scopes::ALL)));
+    tokens.extend(
+        plain.read_token.map(|secret| TokenConfig::plain(PLAIN_NAMES[1], secret, Scopes::READ)),
+    );
     for (index, section) in sections.into_iter().enumerate() {
         let wrong = |what: String| ConfigError(format!("`server.tokens[{index}]`: {what}"));
-        let token = Token::plan(section).map_err(wrong)?;
+        let token = TokenConfig::plan(section).map_err(wrong)?;
         if tokens.iter().any(|known| known.name == token.name) {
             return Err(wrong(format!("there are two tokens `{}`", token.name)));
         }
@@ -316,15 +318,15 @@ mod tests {
         for bad in ["", "abc", "sha256:", &text[..70], &text.replace('b', "g"), &text[7..]] {
             assert!(Digest::parse(bad).is_none(), "{bad}");
         }
-        let token = Token::plain("token", &Secret::new("abc"), Scopes::ALL);
+        let token = TokenConfig::plain("token", &Secret::new("abc"), Scopes::ALL);
         assert!(!format!("{token:?}").contains("ba78"), "{token:?}");
     }
 
     #[test]
     fn a_token_that_ends_soon_is_worth_a_word() {
-        let ends = |expires_ms| Token {
+        let ends = |expires_ms| TokenConfig {
             expires_ms,
-            ..Token::plain("ops", &Secret::new("abc"), Scopes::READ)
+            ..TokenConfig::plain("ops", &Secret::new("abc"), Scopes::READ)
         };
         let now = 1_700_000_000_000;
         assert_eq!(ends(None).warning(now), None);

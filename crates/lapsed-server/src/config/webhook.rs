@@ -7,10 +7,10 @@ use lapsed_core::{Name, SystemId};
 use serde::Deserialize;
 
 use super::ConfigError;
-use super::document::{Document, Node, unknown};
+use super::document::{Document, TomlNode, unknown};
 use super::secret::Secret;
 use super::units::{Span, show_span};
-use crate::outbound::{Address, pause};
+use crate::outbound::{OutboundUrl, pause};
 
 /// The shortest secret, in bytes: less can be guessed.
 const SECRET_BYTES_MIN: usize = 16;
@@ -40,10 +40,10 @@ struct WebhookSection {
 }
 
 #[derive(Clone, Debug)]
-pub struct Webhook {
+pub struct WebhookConfig {
     /// What it is called.
     pub name: Name,
-    pub address: Address,
+    pub address: OutboundUrl,
     /// What deliveries are signed with.
     pub secret: Secret,
     pub systems: Vec<SystemId>,
@@ -60,7 +60,7 @@ pub struct Webhook {
     pub batch: usize,
 }
 
-impl Webhook {
+impl WebhookConfig {
     /// How long to wait after the try of this number, from 1.
     pub fn pause(&self, attempt: u32) -> Duration {
         pause(attempt, self.backoff, self.backoff_max)
@@ -101,10 +101,10 @@ impl Webhook {
 /// Reads and checks all of them. `systems` are those that there are.
 pub fn read(
     document: &Document,
-    nodes: &[Node<'_>],
+    nodes: &[TomlNode<'_>],
     systems: &[SystemId],
-) -> Result<Vec<Webhook>, ConfigError> {
-    let mut all: Vec<Webhook> = Vec::new();
+) -> Result<Vec<WebhookConfig>, ConfigError> {
+    let mut all: Vec<WebhookConfig> = Vec::new();
     for (index, node) in nodes.iter().enumerate() {
         let place = Place { document, node, index };
         let webhook = place.plan(systems)?;
@@ -120,7 +120,7 @@ pub fn read(
 /// Where one stands in the file.
 struct Place<'a> {
     document: &'a Document,
-    node: &'a Node<'a>,
+    node: &'a TomlNode<'a>,
     index: usize,
 }
 
@@ -137,13 +137,13 @@ impl Place<'_> {
         self.document.wrong(Some(span), &format!("{}.{key}", self.path()), what)
     }
 
-    fn plan(&self, systems: &[SystemId]) -> Result<Webhook, ConfigError> {
+    fn plan(&self, systems: &[SystemId]) -> Result<WebhookConfig, ConfigError> {
         let given: WebhookSection = self.document.read(&self.path(), self.node)?;
         let second = Duration::from_secs(1);
         let span = |given: Option<Span>, usual: Duration| given.map_or(usual, |span| span.0);
-        let webhook = Webhook {
+        let webhook = WebhookConfig {
             name: self.name(&given.name)?,
-            address: Address::parse(&given.url).map_err(|what| self.wrong("url", what))?,
+            address: OutboundUrl::parse(&given.url).map_err(|what| self.wrong("url", what))?,
             secret: self.secret(&given.secret)?,
             systems: self.systems(given.systems, systems)?,
             reasons: self.reasons(given.events)?,

@@ -13,7 +13,7 @@ use lapsed_core::schedule::StopSignal;
 use tokio::sync::watch;
 
 use super::page::{Page, PageWriter, greeting};
-use super::seats::Seat;
+use super::seats::ListenerSlot;
 use super::{Feed, Next, Places};
 use crate::http::line::WasCut;
 
@@ -31,31 +31,31 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// takes nothing at all is cut off sooner, by its connection.
 const SLOW: Duration = Duration::from_secs(30);
 
-pub struct Listener {
+pub struct EventListener {
     feed: Arc<Feed>,
     places: Places,
     /// The number of the page that it waits for, when it is within the ring.
     at: Option<u64>,
     told: watch::Receiver<()>,
     stop: StopSignal,
-    seat: Seat,
+    seat: ListenerSlot,
     /// Since when it is to take what it was given.
     handed: Option<Instant>,
     /// Whether its connection was cut, because it took nothing at all.
     cut: WasCut,
 }
 
-impl Listener {
+impl EventListener {
     pub(super) fn new(
         feed: Arc<Feed>,
         places: Places,
         stop: StopSignal,
-        seat: Seat,
+        seat: ListenerSlot,
         cut: WasCut,
-    ) -> Listener {
+    ) -> EventListener {
         let told = feed.told.subscribe();
         let (at, handed) = (None, None);
-        Listener { feed, places, at, told, stop, seat, handed, cut }
+        EventListener { feed, places, at, told, stop, seat, handed, cut }
     }
 
     pub fn greeting(&self) -> Bytes {
@@ -154,7 +154,7 @@ impl Listener {
     }
 }
 
-impl Drop for Listener {
+impl Drop for EventListener {
     fn drop(&mut self) {
         if self.cut.get() {
             self.count_dropped();

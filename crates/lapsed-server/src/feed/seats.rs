@@ -6,15 +6,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::metrics::EventSeries;
 
 /// As many seats as there are.
-pub struct Seats {
+pub struct ListenerSlots {
     taken: AtomicUsize,
     most: usize,
     series: EventSeries,
 }
 
-impl Seats {
-    pub fn new(most: usize, series: EventSeries) -> Arc<Seats> {
-        Arc::new(Seats { taken: AtomicUsize::new(0), most, series })
+impl ListenerSlots {
+    pub fn new(most: usize, series: EventSeries) -> Arc<ListenerSlots> {
+        Arc::new(ListenerSlots { taken: AtomicUsize::new(0), most, series })
     }
 
     /// How many there are.
@@ -23,27 +23,27 @@ impl Seats {
     }
 
     /// One of them; none when all are taken.
-    pub fn take(self: &Arc<Self>) -> Option<Seat> {
+    pub fn take(self: &Arc<Self>) -> Option<ListenerSlot> {
         let more = |taken| (taken < self.most).then_some(taken + 1);
         self.taken.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
         self.series.listeners.inc();
-        Some(Seat { seats: self.clone() })
+        Some(ListenerSlot { seats: self.clone() })
     }
 }
 
 /// The right to listen, until it is dropped.
-pub struct Seat {
-    seats: Arc<Seats>,
+pub struct ListenerSlot {
+    seats: Arc<ListenerSlots>,
 }
 
-impl Seat {
+impl ListenerSlot {
     /// Whoever had it did not take what was sent.
     pub fn count_dropped(&self) {
         self.seats.series.dropped.inc();
     }
 }
 
-impl Drop for Seat {
+impl Drop for ListenerSlot {
     fn drop(&mut self) {
         self.seats.taken.fetch_sub(1, Ordering::AcqRel);
         self.seats.series.listeners.dec();

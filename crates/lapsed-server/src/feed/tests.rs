@@ -13,7 +13,7 @@ use lapsed_core::{Kind, Name};
 
 use super::*;
 use crate::config::{Config, Overrides};
-use crate::node::Node;
+use crate::node::OpenSystems;
 
 const SYSTEMS: [&str; 2] = ["a", "b"];
 const LISTENERS: usize = 8;
@@ -22,9 +22,9 @@ const ROUNDS: usize = 30;
 /// Two registries on a real store, and a feed of them.
 struct Stage {
     _dir: tempfile::TempDir,
-    node: Node,
+    node: OpenSystems,
     feeds: Feeds,
-    seats: Arc<Seats>,
+    seats: Arc<ListenerSlots>,
     _stopper: StopHandle,
 }
 
@@ -39,17 +39,17 @@ impl Stage {
         }
         std::fs::write(&file, text).unwrap();
         let config = Config::load(Some(&file), &Overrides::default(), &|_| None).unwrap();
-        let node = Node::open(&config, SystemClock::shared(), Arc::new(NoObserver)).unwrap();
+        let node = OpenSystems::open(&config, SystemClock::shared(), Arc::new(NoObserver)).unwrap();
         let (stopper, stop) = StopSignal::channel();
         let mut feeds = Feeds::new(node.journal().clone(), stop);
         feeds.room = room;
-        let seats = Seats::new(LISTENERS, Default::default());
+        let seats = ListenerSlots::new(LISTENERS, Default::default());
         Stage { _dir: dir, node, feeds, seats, _stopper: stopper }
     }
 
-    async fn listen(&self, cursor: Option<&str>) -> Listener {
+    async fn listen(&self, cursor: Option<&str>) -> EventListener {
         let systems = self.node.systems().to_vec();
-        let cursor = cursor.map(|text| Cursor::parse(text, &systems).unwrap());
+        let cursor = cursor.map(|text| ReceiptCursor::parse(text, &systems).unwrap());
         let seat = self.seats.take().unwrap();
         self.feeds.listen(systems, cursor, seat, WasCut::default()).await.unwrap()
     }

@@ -7,10 +7,10 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Shared;
-use super::extract::{Answer, Query};
+use super::extract::{JsonAnswer, Query};
 use super::problem::Problem;
 use crate::node::audit::{self, AUDIT_PAGE_MAX, AuditPage};
-use crate::node::page::Cursor;
+use crate::node::page::ReceiptCursor;
 
 /// How many entries a page has unless told.
 const PAGE_DEFAULT: usize = 100;
@@ -39,12 +39,12 @@ struct AuditQuery {
 async fn list(
     State(app): State<Shared>,
     Query(query): Query<AuditQuery>,
-) -> Result<Answer<AuditPage>, Problem> {
+) -> Result<JsonAnswer<AuditPage>, Problem> {
     let systems = app.chosen(query.system.as_deref())?;
     let limit = match query.limit.unwrap_or(PAGE_DEFAULT) {
         0 => return Err(Problem::malformed("`limit` must be above 0")),
         limit => limit.min(AUDIT_PAGE_MAX),
     };
-    let before = query.before.map(|text| Cursor::parse(&text, &systems)).transpose()?;
-    Ok(Answer(audit::read(&systems, before.as_ref(), limit).await?))
+    let before = query.before.map(|text| ReceiptCursor::parse(&text, &systems)).transpose()?;
+    Ok(JsonAnswer(audit::read(&systems, before.as_ref(), limit).await?))
 }

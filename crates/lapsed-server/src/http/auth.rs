@@ -12,40 +12,40 @@ use lapsed_core::clock::Clock;
 use serde_json::json;
 use subtle::ConditionallySelectable;
 
-use super::limit::{Bucket, Doors};
+use super::limit::{FailureTable, TokenBucket};
 use super::problem::Problem;
 use super::{Shared, browser};
 use crate::config::secret::TOKEN_BYTES_MAX;
-use crate::config::server::Server;
-use crate::config::token::{Digest, LOCAL, Scope, Scopes, Token};
-use crate::node::audit::Deed;
+use crate::config::server::ServerConfig;
+use crate::config::token::{Digest, LOCAL, Scope, Scopes, TokenConfig};
+use crate::node::audit::AuditAction;
 use crate::print::moment;
 
 pub struct Gate {
     known: Vec<Known>,
     /// For whoever asks where there are no tokens.
-    local: Option<Bucket>,
-    doors: Doors,
+    local: Option<TokenBucket>,
+    doors: FailureTable,
     clock: Arc<dyn Clock>,
 }
 
 /// One token, and how often it was shown lately.
 struct Known {
-    token: Arc<Token>,
-    bucket: Option<Bucket>,
+    token: Arc<TokenConfig>,
+    bucket: Option<TokenBucket>,
 }
 
 impl Gate {
     /// With the tokens of the configuration.
-    pub fn new(server: &Server, clock: Arc<dyn Clock>) -> Gate {
-        let known = |token: &Token| Known {
-            bucket: token.rate_limit.map(Bucket::new),
+    pub fn new(server: &ServerConfig, clock: Arc<dyn Clock>) -> Gate {
+        let known = |token: &TokenConfig| Known {
+            bucket: token.rate_limit.map(TokenBucket::new),
             token: Arc::new(token.clone()),
         };
         Gate {
             known: server.tokens.iter().map(known).collect(),
-            local: server.rate_limit.map(Bucket::new),
-            doors: Doors::new(),
+            local: server.rate_limit.map(TokenBucket::new),
+            doors: FailureTable::new(),
             clock,
         }
     }
@@ -75,7 +75,7 @@ impl Gate {
         needed: Scope,
         headers: &HeaderMap,
         place: usize,
-    ) -> Result<Option<&Arc<Token>>, Problem> {
+    ) -> Result<Option<&Arc<TokenConfig>>, Problem> {
         if self.known.is_empty() {
             browser::check(headers)?;
             self.count(&self.local)?;
@@ -103,7 +103,7 @@ impl Gate {
         Ok(known)
     }
 
-    fn count(&self, bucket: &Option<Bucket>) -> Result<(), Problem> {
+    fn count(&self, bucket: &Option<TokenBucket>) -> Result<(), Problem> {
         let Some(bucket) = bucket else { return Ok(()) };
         bucket.take(self.clock.mono()).map_err(|wait| {
             let detail = "this token is shown more often than `rate_limit` in [server] allows; \
@@ -143,7 +143,7 @@ fn unauthorized(detail: String) -> Problem {
         .header(header::WWW_AUTHENTICATE, "Bearer realm=\"lapsed\"")
 }
 
-fn expired(token: &Token) -> Problem {
+fn expired(token: &TokenConfig) -> Problem {
     let end = token.expires_ms.map(moment).unwrap_or_default();
     let detail = format!(
         "the token `{}` expired on {end}; make another with `lapsed token new` and put it into \
@@ -176,7 +176,7 @@ fn demand(has: Scopes, needed: Scope) -> Result<(), Problem> {
 #[derive(Clone, Debug)]
 pub struct Caller {
     /// Its token; none: there are no tokens.
-    token: Option<Arc<Token>>,
+    token: Option<Arc<TokenConfig>>,
     /// Whence, as the connection says.
     peer: SocketAddr,
     /// What the request calls itself.
@@ -188,15 +188,15 @@ const REQUEST_ID_MAX: usize = 128;
 
 impl Caller {
     /// The bearer of `token` at `peer`.
-    pub fn new(token: Option<&Arc<Token>>, peer: SocketAddr, headers: &HeaderMap) -> Caller {
+    pub fn new(token: Option<&Arc<TokenConfig>>, peer: SocketAddr, headers: &HeaderMap) -> Caller {
         let request = headers.get("x-request-id").and_then(|value| value.to_str().ok());
         let request = request.filter(|id| !id.is_empty() && id.len() <= REQUEST_ID_MAX);
         Caller { token: token.cloned(), peer, request: request.map(str::to_owned) }
     }
 
     /// What it is about to do, for the audit.
-    pub fn deed(&self, what: &str, target: impl Display) -> Deed {
-        Deed {
+    pub fn deed(&self, what: &str, target: impl Display) -> AuditAction {
+        AuditAction {
             who: self.name().unwrap_or(LOCAL).to_owned(),
             from: Some(self.peer.to_string()),
             what: what.to_owned(),

@@ -16,12 +16,12 @@ use serde::Serialize;
 use serde_json::json;
 use utoipa_axum::router::OpenApiRouter;
 
-use super::extract::Answer;
-use super::owners::Result;
+use super::extract::JsonAnswer;
+use super::owners::HttpResult;
 use super::problem::Problem;
 use super::{App, Shared};
 use crate::config::token::Scope;
-use crate::systems::availability::Providers;
+use crate::systems::availability::AvailabilityOperations;
 
 /// Where an answer is from: `mirror`, `truth` or `cache`.
 const SOURCE: HeaderName = HeaderName::from_static("lapsed-source");
@@ -41,14 +41,14 @@ pub fn routes() -> OpenApiRouter<Shared> {
         .merge(config::routes())
 }
 
-fn availability<'a>(app: &'a Shared, name: &str) -> Result<&'a Availability> {
-    Ok(&app.operations::<Providers>(Kind::Availability, name)?.system)
+fn availability<'a>(app: &'a Shared, name: &str) -> HttpResult<&'a Availability> {
+    Ok(&app.operations::<AvailabilityOperations>(Kind::Availability, name)?.system)
 }
 
 /// The gauges of every such system, as they are now.
 pub async fn gauge(app: &App) {
     for live in app.node.systems() {
-        if let Some(Providers { system, .. }) = live.operations() {
+        if let Some(AvailabilityOperations { system, .. }) = live.operations() {
             let glance = system.glance().await;
             let statements = app.node.statements(live.store_name());
             app.metrics.show_availability(live.id(), system, &glance, statements);
@@ -74,7 +74,7 @@ impl<T> From<T> {
 
 impl<T: Serialize> IntoResponse for From<T> {
     fn into_response(self) -> Response {
-        let mut response = Answer(self.answer).into_response();
+        let mut response = JsonAnswer(self.answer).into_response();
         let value = HeaderValue::from_static(self.source.as_str());
         response.headers_mut().insert(SOURCE, value);
         response
@@ -95,7 +95,7 @@ impl<T> Told<T> {
 
 impl<T: Serialize> IntoResponse for Told<T> {
     fn into_response(self) -> Response {
-        let mut response = Answer(self.answer).into_response();
+        let mut response = JsonAnswer(self.answer).into_response();
         if !self.mirrored {
             response.headers_mut().insert(MIRROR, HeaderValue::from_static("behind"));
         }

@@ -10,7 +10,7 @@ use utoipa_axum::routes;
 
 use super::Shared;
 use super::auth::Caller;
-use super::extract::{Answer, Json, Path};
+use super::extract::{Json, JsonAnswer, Path};
 use super::problem::Problem;
 use crate::config::units::SPAN_MAX;
 use crate::node::BrakeOrder;
@@ -66,8 +66,8 @@ impl BrakeBody {
 async fn get(
     State(app): State<Shared>,
     Path((kind, name)): Path<(String, String)>,
-) -> Result<Answer<BrakeStatus>, Problem> {
-    Ok(Answer(app.live(&kind, &name)?.brake_status().await?))
+) -> Result<JsonAnswer<BrakeStatus>, Problem> {
+    Ok(JsonAnswer(app.live(&kind, &name)?.brake_status().await?))
 }
 
 /// Holds, releases, or lets it decide by itself again.
@@ -79,10 +79,10 @@ async fn put(
     caller: Caller,
     Path((kind, name)): Path<(String, String)>,
     Json(body): Json<BrakeBody>,
-) -> Result<Answer<BrakeStatus>, Problem> {
+) -> Result<JsonAnswer<BrakeStatus>, Problem> {
     let order = body.order()?;
     let live = app.live(&kind, &name)?.clone();
     let deed = caller.deed(order.what(), live.id());
     let work = async move { live.audited(deed, live.set_brake(order), BrakeStatus::told).await };
-    Ok(Answer(app.finish(work).await??))
+    Ok(JsonAnswer(app.finish(work).await??))
 }

@@ -18,7 +18,7 @@ use lapsed_core::schedule::StopSignal;
 use tokio::task::{JoinHandle, JoinSet};
 use tower_service::Service;
 
-use super::front::Front;
+use super::front::RequestGate;
 use super::line::Cut;
 
 /// How long a client may take for a head, and stay away between two requests: longer than most beat.
@@ -28,7 +28,7 @@ const HEAD_WITHIN: Duration = Duration::from_secs(75);
 pub type Serving = JoinHandle<io::Result<()>>;
 
 /// Answers until told to stop, then finishes what is under way.
-pub fn serve<L>(mut listener: L, front: Front, stop: StopSignal) -> Serving
+pub fn serve<L>(mut listener: L, front: RequestGate, stop: StopSignal) -> Serving
 where
     L: Listener<Addr = SocketAddr>,
     L::Io: Cut,
@@ -56,7 +56,7 @@ where
 }
 
 /// One connection, from its first byte to its last.
-async fn converse<I>(io: I, front: Front, stop: StopSignal)
+async fn converse<I>(io: I, front: RequestGate, stop: StopSignal)
 where
     I: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
 {

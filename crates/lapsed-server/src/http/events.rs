@@ -17,8 +17,8 @@ use super::Shared;
 use super::extract::Query;
 use super::line::WasCut;
 use super::problem::Problem;
-use crate::feed::Seat;
-use crate::node::page::Cursor;
+use crate::feed::ListenerSlot;
+use crate::node::page::ReceiptCursor;
 
 /// The stream.
 pub fn routes() -> OpenApiRouter<Shared> {
@@ -52,7 +52,7 @@ async fn events(
     let systems = app.chosen(query.system.as_deref())?;
     let last = headers.get("last-event-id").and_then(|v| v.to_str().ok()).map(str::to_owned);
     let cursor = last.filter(|id| !id.is_empty()).or(query.cursor);
-    let cursor = cursor.map(|text| Cursor::parse(&text, &systems)).transpose()?;
+    let cursor = cursor.map(|text| ReceiptCursor::parse(&text, &systems)).transpose()?;
     let seat = take_seat(&app)?;
     let listener = app.feeds.listen(systems, cursor, seat, cut).await?;
     let first = listener.greeting();
@@ -71,7 +71,7 @@ const HEADERS: [(HeaderName, &str); 3] = [
     (HeaderName::from_static("x-accel-buffering"), "no"),
 ];
 
-fn take_seat(app: &Shared) -> Result<Seat, Problem> {
+fn take_seat(app: &Shared) -> Result<ListenerSlot, Problem> {
     app.seats.take().ok_or_else(|| {
         let detail = format!(
             "{} listen already, as many as `server.listeners_max` allows; come back later",

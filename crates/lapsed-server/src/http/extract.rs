@@ -26,9 +26,9 @@ pub struct Path<T>(pub T);
 /// The parameters after the `?`.
 pub struct Query<T>(pub T);
 
-pub struct Answer<T>(pub T);
+pub struct JsonAnswer<T>(pub T);
 
-impl<T: Serialize> IntoResponse for Answer<T> {
+impl<T: Serialize> IntoResponse for JsonAnswer<T> {
     fn into_response(self) -> Response {
         match serde_json::to_vec(&self.0) {
             Ok(mut body) => {

@@ -17,7 +17,7 @@ use tower_service::Service;
 
 use super::auth::{self, Caller};
 use super::line::WasCut;
-use super::noted::Noted;
+use super::noted::RequestLog;
 use super::problem::Problem;
 use super::{Shared, browser, scopes};
 use crate::systems;
@@ -26,7 +26,7 @@ use crate::telemetry::Asked;
 /// The router, and what stands before it. Each connection has its own, which knows who is at the other
 /// end: so nobody has to tell it to every request.
 #[derive(Clone)]
-pub struct Front {
+pub struct RequestGate {
     app: Shared,
     router: Router,
     peer: SocketAddr,
@@ -38,17 +38,17 @@ pub struct Front {
 type Answer = Result<Response, Infallible>;
 type Work = Pin<Box<dyn Future<Output = Answer> + Send>>;
 
-impl Front {
+impl RequestGate {
     /// Before `router`; nobody is at the other end yet.
-    pub fn new(app: Shared, router: Router) -> Front {
+    pub fn new(app: Shared, router: Router) -> RequestGate {
         let peer = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
         let place = app.gate.place(peer.ip());
-        Front { app, router, peer, place, cut: WasCut::default() }
+        RequestGate { app, router, peer, place, cut: WasCut::default() }
     }
 
     /// The same for a connection from `peer`, which says there whether it was cut.
-    pub fn facing(&self, peer: SocketAddr, cut: WasCut) -> Front {
-        Front { peer, cut, place: self.app.gate.place(peer.ip()), ..self.clone() }
+    pub fn facing(&self, peer: SocketAddr, cut: WasCut) -> RequestGate {
+        RequestGate { peer, cut, place: self.app.gate.place(peer.ip()), ..self.clone() }
     }
 
     /// Lets the request pass, or says why not.
@@ -64,7 +64,7 @@ impl Front {
     }
 }
 
-impl Service<Request> for Front {
+impl Service<Request> for RequestGate {
     type Response = Response;
     type Error = Infallible;
     type Future = Either<Ready<Answer>, Work>;
@@ -85,7 +85,7 @@ impl Service<Request> for Front {
         if request.uri().path() == EVENTS {
             request.extensions_mut().insert(self.cut.clone());
         }
-        let noted = Noted::of(&request);
+        let noted = RequestLog::of(&request);
         let asked = self.app.telemetry.is_some().then(|| Asked::of(&request));
         let routed = self.router.call(request);
         let app = self.app.clone();

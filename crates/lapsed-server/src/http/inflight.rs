@@ -15,8 +15,8 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use self::shapes::*;
-use super::extract::{Answer, Json, Path, Query};
-use super::owners::{self, ClaimBody, HeldQuery, Result, claim, page_limit};
+use super::extract::{Json, JsonAnswer, Path, Query};
+use super::owners::{self, ClaimBody, HeldQuery, HttpResult, claim, page_limit};
 use super::problem::Problem;
 use super::{App, Shared, schemas};
 use crate::config::token::Scope;
@@ -47,7 +47,7 @@ pub fn routes() -> OpenApiRouter<Shared> {
         .merge(owners::routes(Kind::Inflight))
 }
 
-fn inflight<'a>(app: &'a Shared, name: &str) -> Result<&'a Inflight> {
+fn inflight<'a>(app: &'a Shared, name: &str) -> HttpResult<&'a Inflight> {
     app.operations(Kind::Inflight, name)
 }
 
@@ -74,11 +74,11 @@ async fn enqueue(
     State(app): State<Shared>,
     Path(name): Path<String>,
     Json(body): Json<EnqueueBody>,
-) -> Result<Answer<EnqueueAnswer>> {
+) -> HttpResult<JsonAnswer<EnqueueAnswer>> {
     let inflight = inflight(&app, &name)?;
     let mut answers = enqueue_all(inflight, vec![body]).await?;
     let unanswered = || Problem::internal("the store did not say what became of it");
-    Ok(Answer(answers.pop().ok_or_else(unanswered)?))
+    Ok(JsonAnswer(answers.pop().ok_or_else(unanswered)?))
 }
 
 /// Puts many jobs on their queues; one answer each, in order.
@@ -89,13 +89,16 @@ async fn enqueue_many(
     State(app): State<Shared>,
     Path(name): Path<String>,
     Json(body): Json<EnqueueManyBody>,
-) -> Result<Answer<EnqueueManyAnswer>> {
+) -> HttpResult<JsonAnswer<EnqueueManyAnswer>> {
     let results = enqueue_all(inflight(&app, &name)?, body.jobs).await?;
-    Ok(Answer(EnqueueManyAnswer { results }))
+    Ok(JsonAnswer(EnqueueManyAnswer { results }))
 }
 
-async fn enqueue_all(inflight: &Inflight, jobs: Vec<EnqueueBody>) -> Result<Vec<EnqueueAnswer>> {
-    let jobs: Vec<NewJob> = jobs.into_iter().map(EnqueueBody::read).collect::<Result<_>>()?;
+async fn enqueue_all(
+    inflight: &Inflight,
+    jobs: Vec<EnqueueBody>,
+) -> HttpResult<Vec<EnqueueAnswer>> {
+    let jobs: Vec<NewJob> = jobs.into_iter().map(EnqueueBody::read).collect::<HttpResult<_>>()?;
     let outcomes = inflight.enqueue(&jobs).await?;
     let pairs = jobs.into_iter().zip(outcomes);
     Ok(pairs.map(|(job, outcome)| EnqueueAnswer { id: job.id.into(), outcome }).collect())
@@ -111,10 +114,10 @@ async fn register(
     State(app): State<Shared>,
     Path(name): Path<String>,
     Json(body): Json<RegisterJobBody>,
-) -> Result<Answer<RegisterJobAnswer>> {
+) -> HttpResult<JsonAnswer<RegisterJobAnswer>> {
     let (claim, job) = body.read()?;
     let answer = inflight(&app, &name)?.register(&claim, &[job]).await?;
-    Ok(Answer(RegisterJobAnswer::of(claim.owner, answer)))
+    Ok(JsonAnswer(RegisterJobAnswer::of(claim.owner, answer)))
 }
 
 /// Tracks many jobs that the caller has popped itself; one answer each, in order.
@@ -127,11 +130,12 @@ async fn register_many(
     State(app): State<Shared>,
     Path(name): Path<String>,
     Json(body): Json<RegisterJobsBody>,
-) -> Result<Answer<RegisterJobsAnswer>> {
+) -> HttpResult<JsonAnswer<RegisterJobsAnswer>> {
     let claim = claim(&body.owner, body.incarnation)?;
-    let jobs: Vec<NewJob> = body.jobs.into_iter().map(JobToTrack::read).collect::<Result<_>>()?;
+    let jobs: Vec<NewJob> =
+        body.jobs.into_iter().map(JobToTrack::read).collect::<HttpResult<_>>()?;
     let answer = inflight(&app, &name)?.register(&claim, &jobs).await?;
-    Ok(Answer(RegisterJobsAnswer::of(claim.owner, jobs, answer)))
+    Ok(JsonAnswer(RegisterJobsAnswer::of(claim.owner, jobs, answer)))
 }
 
 /// One job, wherever it is: `state` is `queued`, `in_flight` or `dead`.
@@ -142,9 +146,9 @@ async fn register_many(
 async fn job(
     State(app): State<Shared>,
     Path((name, id)): Path<(String, String)>,
-) -> Result<Answer<Job>> {
+) -> HttpResult<JsonAnswer<Job>> {
     let found = inflight(&app, &name)?.job(&Name::new(&id)?).await?;
-    found.map(Answer).ok_or_else(|| missing(&id))
+    found.map(JsonAnswer).ok_or_else(|| missing(&id))
 }
 
 /// The jobs that one life of an owner holds, by id.
@@ -157,36 +161,39 @@ async fn in_flight(
     State(app): State<Shared>,
     Path((name, owner)): Path<(String, String)>,
     Query(query): Query<HeldQuery>,
-) -> Result<Answer<HeldJobs>> {
+) -> HttpResult<JsonAnswer<HeldJobs>> {
     let inflight = inflight(&app, &name)?;
     let page = async |claim: Claim, after: Option<Name>, limit| {
         inflight.in_flight(&claim, after.as_ref(), limit).await
     };
     let (jobs, next) = owners::held(&owner, query, page).await?;
-    Ok(Answer(HeldJobs { jobs, next }))
+    Ok(JsonAnswer(HeldJobs { jobs, next }))
 }
 
 /// The account: `entered` is the sum of all others.
 #[utoipa::path(get, path = "/v1/inflight/{name}/counts", tag = "inflight",
     responses((status = 200, body = schemas::Counts)))]
-async fn counts(State(app): State<Shared>, Path(name): Path<String>) -> Result<Answer<JobCounts>> {
-    Ok(Answer(inflight(&app, &name)?.counts().await?))
+async fn counts(
+    State(app): State<Shared>,
+    Path(name): Path<String>,
+) -> HttpResult<JsonAnswer<JobCounts>> {
+    Ok(JsonAnswer(inflight(&app, &name)?.counts().await?))
 }
 
 /// Queues that hold something, by name, each with how many.
 #[utoipa::path(get, path = "/v1/inflight/{name}/queues", tag = "inflight",
-    params(("name" = String, Path), PageQuery),
+    params(("name" = String, Path), JobPageQuery),
     responses((status = 200, body = Queues)))]
 async fn queues(
     State(app): State<Shared>,
     Path(name): Path<String>,
-    Query(query): Query<PageQuery>,
-) -> Result<Answer<Queues>> {
+    Query(query): Query<JobPageQuery>,
+) -> HttpResult<JsonAnswer<Queues>> {
     let (after, limit) = query.read()?;
     let found = inflight(&app, &name)?.queues(after.as_ref(), limit).await?;
     let next = found.last().filter(|_| found.len() == limit).map(|(name, _)| name.to_string());
     let queue = |(name, jobs): (Name, u64)| Queue { queue: name.into(), jobs };
-    Ok(Answer(Queues { queues: found.into_iter().map(queue).collect(), next }))
+    Ok(JsonAnswer(Queues { queues: found.into_iter().map(queue).collect(), next }))
 }
 
 /// Ends a life gracefully: what it holds goes back to its queues, each with a receipt, and nobody
@@ -200,9 +207,9 @@ async fn retire(
     State(app): State<Shared>,
     Path(name): Path<String>,
     Json(body): Json<ClaimBody>,
-) -> Result<Answer<JobsRetireAnswer>> {
+) -> HttpResult<JsonAnswer<JobsRetireAnswer>> {
     let end = async |inflight: Arc<Inflight>, claim: Claim| inflight.retire(&claim).await;
     let retired = owners::retire(&app, Kind::Inflight, &name, body.claim()?, end).await?;
     let (incarnation, put_back) = (retired.incarnation.0, retired.put_back);
-    Ok(Answer(JobsRetireAnswer { owner: body.owner, incarnation, put_back }))
+    Ok(JsonAnswer(JobsRetireAnswer { owner: body.owner, incarnation, put_back }))
 }

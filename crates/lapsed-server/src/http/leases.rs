@@ -17,12 +17,12 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use self::shapes::*;
-use super::extract::{Answer, Json, Path, Query};
-use super::owners::{Result, page_limit};
+use super::extract::{Json, JsonAnswer, Path, Query};
+use super::owners::{HttpResult, page_limit};
 use super::problem::Problem;
 use super::{Shared, schemas};
 
-pub use shapes::{AcquireBody, DecideBody, LeasesPage, Namespaces, RenewBody, TicketBody};
+pub use shapes::{AcquireBody, DecideBody, LeaseTicketBody, LeasesPage, Namespaces, RenewBody};
 
 /// Acquiring waits for as long as it is told.
 pub const SLOW: &[&str] = &["acquire"];
@@ -45,12 +45,12 @@ pub fn routes() -> OpenApiRouter<Shared> {
         .merge(decisions::routes())
 }
 
-fn leases<'a>(app: &'a Shared, name: &str) -> Result<&'a Leases> {
+fn leases<'a>(app: &'a Shared, name: &str) -> HttpResult<&'a Leases> {
     app.operations(Kind::Leases, name)
 }
 
 /// The answer to whoever acts by a token.
-fn held_by<T>(ticket: &LeaseTicket, answer: Fenced<T>) -> Result<T> {
+fn held_by<T>(ticket: &LeaseTicket, answer: Fenced<T>) -> HttpResult<T> {
     match answer {
         Fenced::Done(done) => Ok(done),
         Fenced::Lost(loss) => Err(lost(ticket, &loss)),
@@ -69,7 +69,7 @@ fn lost(ticket: &LeaseTicket, loss: &Loss) -> Problem {
 }
 
 /// One of many: its answer, or what is wrong with it.
-fn one(what: Value, answer: Result<Value>) -> OneOfMany {
+fn one(what: Value, answer: HttpResult<Value>) -> OneOfMany {
     let ok = answer.is_ok();
     let mut answer = answer.unwrap_or_else(|problem| problem.body());
     for member in ["namespace", "key"] {
@@ -81,7 +81,7 @@ fn one(what: Value, answer: Result<Value>) -> OneOfMany {
 }
 
 /// Each by itself, several at a time; answers in order.
-async fn many<B, F>(all: Vec<B>, what: &str, act: impl Fn(B) -> F) -> Result<Answer<Many>>
+async fn many<B, F>(all: Vec<B>, what: &str, act: impl Fn(B) -> F) -> HttpResult<JsonAnswer<Many>>
 where
     F: Future<Output = OneOfMany>,
 {
@@ -90,7 +90,7 @@ where
         return Err(Problem::invalid(what));
     }
     let results = futures::stream::iter(all).map(act).buffered(AT_ONCE).collect().await;
-    Ok(Answer(Many { results }))
+    Ok(JsonAnswer(Many { results }))
 }
 
 /// Moves the deadline on, for another TTL from now (`ttl_ms`, or as long as before).
@@ -103,11 +103,11 @@ async fn renew(
     State(app): State<Shared>,
     Path(name): Path<String>,
     Json(body): Json<RenewBody>,
-) -> Result<Answer<Grant>> {
-    Ok(Answer(renew_one(leases(&app, &name)?, &body).await?))
+) -> HttpResult<JsonAnswer<Grant>> {
+    Ok(JsonAnswer(renew_one(leases(&app, &name)?, &body).await?))
 }
 
-async fn renew_one(leases: &Leases, body: &RenewBody) -> Result<Grant> {
+async fn renew_one(leases: &Leases, body: &RenewBody) -> HttpResult<Grant> {
     let ticket = body.ticket.read()?;
     held_by(&ticket, leases.renew(&ticket, body.ttl()).await?)
 }
@@ -120,7 +120,7 @@ async fn renew_many(
     State(app): State<Shared>,
     Path(name): Path<String>,
     Json(body): Json<RenewManyBody>,
-) -> Result<Answer<Many>> {
+) -> HttpResult<JsonAnswer<Many>> {
     let leases = leases(&app, &name)?;
     many(body.leases, "leases", async |body| {
         let grant = renew_one(leases, &body).await;
@@ -131,19 +131,19 @@ async fn renew_many(
 
 /// Ends the lease at once; its token lives on. StagedState work is decided first.
 #[utoipa::path(post, path = "/v1/leases/{name}/release", tag = "leases",
-    request_body = TicketBody,
+    request_body = LeaseTicketBody,
     responses((status = 200, body = Released),
         (status = 409, description = "This token holds nothing any more", body = schemas::Problem,
             content_type = "application/problem+json")))]
 async fn release(
     State(app): State<Shared>,
     Path(name): Path<String>,
-    Json(body): Json<TicketBody>,
-) -> Result<Answer<Released>> {
-    Ok(Answer(release_one(leases(&app, &name)?, &body).await?))
+    Json(body): Json<LeaseTicketBody>,
+) -> HttpResult<JsonAnswer<Released>> {
+    Ok(JsonAnswer(release_one(leases(&app, &name)?, &body).await?))
 }
 
-async fn release_one(leases: &Leases, body: &TicketBody) -> Result<Released> {
+async fn release_one(leases: &Leases, body: &LeaseTicketBody) -> HttpResult<Released> {
     let ticket = body.read()?;
     held_by(&ticket, leases.release(&ticket).await?)?;
     Ok(Released::of(ticket))
@@ -157,7 +157,7 @@ async fn release_many(
     State(app): State<Shared>,
     Path(name): Path<String>,
     Json(body): Json<ReleaseManyBody>,
-) -> Result<Answer<Many>> {
+) -> HttpResult<JsonAnswer<Many>> {
     let leases = leases(&app, &name)?;
     many(body.leases, "leases", async |body| {
         let released = release_one(leases, &body).await;
@@ -174,10 +174,10 @@ async fn release_many(
 async fn describe(
     State(app): State<Shared>,
     Path((name, namespace, key)): Path<(String, String, String)>,
-) -> Result<Answer<LeaseInfo>> {
+) -> HttpResult<JsonAnswer<LeaseInfo>> {
     let key = LeaseKey::new(&namespace, &key)?;
     let found = leases(&app, &name)?.describe(&key).await?;
-    found.map(Answer).ok_or_else(|| never(&key))
+    found.map(JsonAnswer).ok_or_else(|| never(&key))
 }
 
 fn never(key: &LeaseKey) -> Problem {
@@ -186,33 +186,33 @@ fn never(key: &LeaseKey) -> Problem {
 
 /// Keys of a namespace, by name. Looks only: a lease that is over is shown as `expired`.
 #[utoipa::path(get, path = "/v1/leases/{name}/list/{namespace}", tag = "leases",
-    params(("name" = String, Path), ("namespace" = String, Path), PageQuery),
+    params(("name" = String, Path), ("namespace" = String, Path), LeasePageQuery),
     responses((status = 200, body = LeasesPage)))]
 async fn list(
     State(app): State<Shared>,
     Path((name, namespace)): Path<(String, String)>,
-    Query(query): Query<PageQuery>,
-) -> Result<Answer<LeasesPage>> {
+    Query(query): Query<LeasePageQuery>,
+) -> HttpResult<JsonAnswer<LeasesPage>> {
     let limit = page_limit(query.limit)?.min(PAGE_MAX);
     let after = query.after.as_deref().map(Name::new).transpose()?;
     let namespace = Namespace::new(&namespace)?;
     let leases = leases(&app, &name)?.list(&namespace, after.as_ref(), limit).await?;
     let next = leases.last().filter(|_| leases.len() == limit).map(|one| one.key.to_string());
-    Ok(Answer(LeasesPage { leases, next }))
+    Ok(JsonAnswer(LeasesPage { leases, next }))
 }
 
 /// Namespaces that there are, by name.
 #[utoipa::path(get, path = "/v1/leases/{name}/namespaces", tag = "leases",
-    params(("name" = String, Path), PageQuery),
+    params(("name" = String, Path), LeasePageQuery),
     responses((status = 200, body = Namespaces)))]
 async fn namespaces(
     State(app): State<Shared>,
     Path(name): Path<String>,
-    Query(query): Query<PageQuery>,
-) -> Result<Answer<Namespaces>> {
+    Query(query): Query<LeasePageQuery>,
+) -> HttpResult<JsonAnswer<Namespaces>> {
     let limit = page_limit(query.limit)?.min(PAGE_MAX);
     let after = query.after.as_deref().map(Namespace::new).transpose()?;
     let found = leases(&app, &name)?.namespaces(after.as_ref(), limit).await?;
     let next = found.last().filter(|_| found.len() == limit).map(|one| one.to_string());
-    Ok(Answer(Namespaces { namespaces: found.into_iter().map(String::from).collect(), next }))
+    Ok(JsonAnswer(Namespaces { namespaces: found.into_iter().map(String::from).collect(), next }))
 }

@@ -24,18 +24,18 @@ const PLACES: usize = 4_096;
 
 /// Lets so many through in a second, and a burst at a time.
 #[derive(Debug)]
-pub struct Bucket {
+pub struct TokenBucket {
     step_ns: u64,
     room_ns: u64,
     /// Until when it is used up, on the monotonic clock.
     used_until_ns: AtomicU64,
 }
 
-impl Bucket {
-    pub fn new(limit: RateLimit) -> Bucket {
+impl TokenBucket {
+    pub fn new(limit: RateLimit) -> TokenBucket {
         let step_ns = 1_000_000_000 / u64::from(limit.per_second.max(1));
         let room_ns = step_ns * u64::from(limit.burst.max(1));
-        Bucket { step_ns, room_ns, used_until_ns: AtomicU64::new(0) }
+        TokenBucket { step_ns, room_ns, used_until_ns: AtomicU64::new(0) }
     }
 
     /// Takes one, or says how long to wait for it.
@@ -69,25 +69,26 @@ impl Bucket {
 
 /// What is known of the addresses that ask.
 #[derive(Debug)]
-pub struct Doors {
-    places: Vec<Door>,
+pub struct FailureTable {
+    places: Vec<FailureCount>,
     seed: RandomState,
 }
 
 /// What is known of one address.
 #[derive(Debug)]
-pub struct Door {
-    failures: Bucket,
+pub struct FailureCount {
+    failures: TokenBucket,
     /// The tokens that were good from here, one bit for each, or for those that share it.
     proven: AtomicU64,
 }
 
-impl Doors {
+impl FailureTable {
     /// Nobody has asked yet.
-    pub fn new() -> Doors {
-        let door = || Door { failures: Bucket::new(FAILURES), proven: AtomicU64::new(0) };
+    pub fn new() -> FailureTable {
+        let door =
+            || FailureCount { failures: TokenBucket::new(FAILURES), proven: AtomicU64::new(0) };
         let places = std::iter::repeat_with(door).take(PLACES).collect();
-        Doors { places, seed: RandomState::new() }
+        FailureTable { places, seed: RandomState::new() }
     }
 
     /// Where `address` is counted: the same for as long as this is there.
@@ -96,12 +97,12 @@ impl Doors {
     }
 
     /// What is known of that place.
-    pub fn at(&self, place: usize) -> &Door {
+    pub fn at(&self, place: usize) -> &FailureCount {
         &self.places[place % PLACES]
     }
 }
 
-impl Door {
+impl FailureCount {
     /// Token number `token` was good. From an address that is not listened to it must have been before.
     pub fn pass(&self, token: usize, now: impl FnOnce() -> Duration) -> Result<(), Duration> {
         let bit = 1 << (token % 64);
@@ -140,7 +141,7 @@ mod tests {
 
     #[test]
     fn a_bucket_lets_a_burst_through_and_then_so_many_a_second() {
-        let bucket = Bucket::new(RateLimit { per_second: 10, burst: 3 });
+        let bucket = TokenBucket::new(RateLimit { per_second: 10, burst: 3 });
         let start = at(5_000);
         assert_eq!([0; 3].map(|_| bucket.take(start)), [Ok(()); 3]);
         assert_eq!(bucket.take(start), Err(at(100)));
@@ -155,7 +156,7 @@ mod tests {
 
     #[test]
     fn a_bucket_never_lets_more_through_when_many_take_at_once() {
-        let bucket = Bucket::new(RateLimit { per_second: 1, burst: 500 });
+        let bucket = TokenBucket::new(RateLimit { per_second: 1, burst: 500 });
         let taken: usize = std::thread::scope(|scope| {
             let take = || (0..1_000).filter(|_| bucket.take(at(9_000)).is_ok()).count();
             let threads: Vec<_> = (0..4).map(|_| scope.spawn(take)).collect();
@@ -166,7 +167,7 @@ mod tests {
 
     #[test]
     fn an_address_that_is_wrong_too_often_is_not_listened_to_except_for_who_was_good_before() {
-        let doors = Doors::new();
+        let doors = FailureTable::new();
         let door = doors.at(doors.place([192, 0, 2, 7].into()));
         let now = at(1_000);
         assert_eq!(door.pass(0, || now), Ok(()));
@@ -179,7 +180,7 @@ mod tests {
 
     #[test]
     fn an_ipv6_network_is_one_address() {
-        let doors = Doors::new();
+        let doors = FailureTable::new();
         let place = |text: &str| doors.place(text.parse().unwrap());
         assert_eq!(place("2001:db8::1"), place("2001:db8::ffff:2"));
         assert_eq!(place("::ffff:192.0.2.7"), place("192.0.2.7"));

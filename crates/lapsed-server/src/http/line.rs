@@ -21,27 +21,27 @@ use tokio::time::Sleep;
 /// What the kernel keeps of what was sent and not yet read, about.
 const SEND_BUFFER: usize = 256 << 10;
 
-pub struct Lines {
+pub struct WriteTimeoutListener {
     listener: TcpListener,
     stuck: Duration,
 }
 
-impl Lines {
+impl WriteTimeoutListener {
     /// Each ends when nothing could be written for as long as `stuck`.
-    pub fn new(listener: TcpListener, stuck: Duration) -> Lines {
-        Lines { listener, stuck }
+    pub fn new(listener: TcpListener, stuck: Duration) -> WriteTimeoutListener {
+        WriteTimeoutListener { listener, stuck }
     }
 }
 
-impl Listener for Lines {
-    type Io = Line<TcpStream>;
+impl Listener for WriteTimeoutListener {
+    type Io = WriteTimeoutStream<TcpStream>;
     type Addr = SocketAddr;
 
     async fn accept(&mut self) -> (Self::Io, SocketAddr) {
         let (tcp, address) = Listener::accept(&mut self.listener).await;
         let _ = tcp.set_nodelay(true);
         let _ = rustix::net::sockopt::set_socket_send_buffer_size(&tcp, SEND_BUFFER);
-        (Line::new(tcp, self.stuck), address)
+        (WriteTimeoutStream::new(tcp, self.stuck), address)
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -65,13 +65,13 @@ pub trait Cut {
     fn cut(&self) -> WasCut;
 }
 
-impl<T> Cut for Line<T> {
+impl<T> Cut for WriteTimeoutStream<T> {
     fn cut(&self) -> WasCut {
         self.cut.clone()
     }
 }
 
-pub struct Line<T> {
+pub struct WriteTimeoutStream<T> {
     io: T,
     limit: Duration,
     cut: WasCut,
@@ -79,10 +79,10 @@ pub struct Line<T> {
     stuck: Option<Pin<Box<Sleep>>>,
 }
 
-impl<T> Line<T> {
+impl<T> WriteTimeoutStream<T> {
     /// Ends `io` with an error when a write waits for longer than `limit`.
-    pub fn new(io: T, limit: Duration) -> Line<T> {
-        Line { io, limit, cut: WasCut::default(), stuck: None }
+    pub fn new(io: T, limit: Duration) -> WriteTimeoutStream<T> {
+        WriteTimeoutStream { io, limit, cut: WasCut::default(), stuck: None }
     }
 
     fn judge<R>(
@@ -105,7 +105,7 @@ impl<T> Line<T> {
     }
 }
 
-impl<T: AsyncRead + Unpin> AsyncRead for Line<T> {
+impl<T: AsyncRead + Unpin> AsyncRead for WriteTimeoutStream<T> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -115,7 +115,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Line<T> {
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for Line<T> {
+impl<T: AsyncWrite + Unpin> AsyncWrite for WriteTimeoutStream<T> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -158,7 +158,7 @@ mod tests {
     #[tokio::test]
     async fn only_a_side_that_reads_nothing_is_cut_off() {
         let (ours, mut theirs) = tokio::io::duplex(4);
-        let mut line = Line::new(ours, Duration::from_secs(2));
+        let mut line = WriteTimeoutStream::new(ours, Duration::from_secs(2));
         let reading = async {
             for _ in 0..3 {
                 tokio::time::sleep(Duration::from_millis(20)).await;

@@ -16,20 +16,20 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const ID_BYTES_MAX: usize = 128;
 
 /// One request, as long as it is under way.
-pub struct Noted {
+pub struct RequestLog {
     method: Method,
     uri: Uri,
     given: Option<HeaderValue>,
     began: Instant,
 }
 
-impl Noted {
+impl RequestLog {
     /// Of this one. Copies nothing but what is shared anyway.
-    pub fn of(request: &Request) -> Noted {
+    pub fn of(request: &Request) -> RequestLog {
         let given = request.headers().get(&REQUEST_ID);
         let given = given.filter(|id| id.len() <= ID_BYTES_MAX && id.to_str().is_ok()).cloned();
         let (method, uri) = (request.method().clone(), request.uri().clone());
-        Noted { method, uri, given, began: Instant::now() }
+        RequestLog { method, uri, given, began: Instant::now() }
     }
 
     pub fn answered(self, answer: &mut Response) {

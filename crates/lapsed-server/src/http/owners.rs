@@ -26,11 +26,11 @@ const PAGE_DEFAULT: usize = 1_000;
 const MANY_MAX: usize = 10_000;
 
 /// What went wrong is a problem.
-pub type Result<T> = std::result::Result<T, Problem>;
+pub type HttpResult<T> = std::result::Result<T, Problem>;
 
 /// A system that has owners.
 #[async_trait]
-pub trait Lives: Send + Sync {
+pub trait OwnerOperations: Send + Sync {
     /// Begins a new life.
     async fn start(&self, owner: &Name, ttl: Option<Duration>) -> lapsed_core::Result<Beat>;
     async fn beat(&self, claim: &Claim) -> lapsed_core::Result<Beat>;
@@ -46,7 +46,7 @@ pub trait Lives: Send + Sync {
 macro_rules! lives {
     ($($system:ty),*) => { $(
         #[async_trait]
-        impl Lives for $system {
+        impl OwnerOperations for $system {
             async fn start(&self, owner: &Name, ttl: Option<Duration>) -> lapsed_core::Result<Beat> {
                 self.start(owner, ttl).await
             }
@@ -72,7 +72,7 @@ macro_rules! lives {
 lives!(Registry, Sessions, Inflight);
 
 /// The owners of one system.
-fn lives<'a>(app: &'a App, kind: Kind, name: &str) -> Result<&'a dyn Lives> {
+fn lives<'a>(app: &'a App, kind: Kind, name: &str) -> HttpResult<&'a dyn OwnerOperations> {
     Ok(match kind {
         Kind::Registry => app.operations::<Registry>(kind, name)?,
         Kind::Sessions => app.operations::<Sessions>(kind, name)?,
@@ -94,7 +94,7 @@ pub async fn retire<T, R, F>(
     name: &str,
     claim: Claim,
     retire: impl FnOnce(Arc<T>, Claim) -> F,
-) -> Result<R>
+) -> HttpResult<R>
 where
     T: Send + Sync + 'static,
     R: Send + 'static,
@@ -110,7 +110,7 @@ pub async fn held<F>(
     owner: &str,
     query: HeldQuery,
     page: impl FnOnce(Claim, Option<Name>, usize) -> F,
-) -> Result<(Vec<String>, Option<String>)>
+) -> HttpResult<(Vec<String>, Option<String>)>
 where
     F: Future<Output = lapsed_core::Result<Vec<Name>>>,
 {
@@ -122,18 +122,18 @@ where
     Ok((names.into_iter().map(String::from).collect(), next))
 }
 
-pub fn claim(owner: &str, incarnation: Option<u64>) -> Result<Claim> {
+pub fn claim(owner: &str, incarnation: Option<u64>) -> HttpResult<Claim> {
     let incarnation = incarnation.map(Incarnation);
     Ok(Claim { owner: Name::new(owner)?, incarnation })
 }
 
 /// All of them, or what is wrong with the first that is wrong.
-pub fn names(keys: &[String]) -> Result<Vec<Name>> {
+pub fn names(keys: &[String]) -> HttpResult<Vec<Name>> {
     keys.iter().map(|key| Name::new(key).map_err(Problem::from)).collect()
 }
 
 /// How many rows a page has.
-pub fn page_limit(limit: Option<usize>) -> Result<usize> {
+pub fn page_limit(limit: Option<usize>) -> HttpResult<usize> {
     match limit.unwrap_or(PAGE_DEFAULT) {
         0 => Err(Problem::malformed("`limit` must be above 0")),
         limit => Ok(limit.min(MANY_MAX)),
@@ -146,7 +146,7 @@ pub fn is_full(rows: usize, limit: usize) -> bool {
 }
 
 /// Refuses a batch that is too large.
-pub fn bounded(count: usize, what: &str) -> Result<()> {
+pub fn bounded(count: usize, what: &str) -> HttpResult<()> {
     match count <= MANY_MAX {
         true => Ok(()),
         false => {

@@ -16,18 +16,18 @@ use tokio::sync::Notify;
 const TICK_MAX: Duration = Duration::from_millis(100);
 
 /// A time limit shared by all requests.
-pub struct Patience {
+pub struct RequestTimeout {
     limit: Duration,
     tick: Arc<Notify>,
 }
 
-impl Patience {
+impl RequestTimeout {
     /// Begins to tick, on the current runtime, for as long as it is there.
-    pub fn start(limit: Duration) -> Patience {
+    pub fn start(limit: Duration) -> RequestTimeout {
         let tick = Arc::new(Notify::new());
         let every = (limit / 4).clamp(Duration::from_millis(1), TICK_MAX);
         tokio::spawn(run(Arc::downgrade(&tick), every));
-        Patience { limit, tick }
+        RequestTimeout { limit, tick }
     }
 
     /// What `work` answers; none when it takes too long.
@@ -60,7 +60,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_slow_are_cut_off_and_the_quick_are_not() {
-        let patience = Patience::start(Duration::from_millis(20));
+        let patience = RequestTimeout::start(Duration::from_millis(20));
         assert_eq!(patience.with(async { 7 }).await, Some(7));
         let yielding = async {
             tokio::task::yield_now().await;

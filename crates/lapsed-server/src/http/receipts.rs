@@ -12,11 +12,11 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::auth::Caller;
-use super::extract::{Answer, Path, Query};
+use super::extract::{JsonAnswer, Path, Query};
 use super::problem::Problem;
 use super::{App, Shared, schemas};
-use crate::node::Live;
-use crate::node::page::{self, Cursor, PAGE_MAX, Wanted};
+use crate::node::LiveSystem;
+use crate::node::page::{self, PAGE_MAX, ReceiptCursor, ReceiptFilter};
 use crate::node::shapes::ReceiptPage;
 
 /// How many receipts a page has unless told.
@@ -67,11 +67,11 @@ impl ListQuery {
 
 impl App {
     /// The systems that `system` means: all of them without one.
-    pub(super) fn chosen(&self, system: Option<&str>) -> Result<Vec<Arc<Live>>, Problem> {
+    pub(super) fn chosen(&self, system: Option<&str>) -> Result<Vec<Arc<LiveSystem>>, Problem> {
         let all = self.node.systems();
         let Some(wanted) = system else { return Ok(all.to_vec()) };
         let fits =
-            |live: &&Arc<Live>| *live.id().name == *wanted || live.id().to_string() == wanted;
+            |live: &&Arc<LiveSystem>| *live.id().name == *wanted || live.id().to_string() == wanted;
         let chosen: Vec<_> = all.iter().filter(fits).cloned().collect();
         if chosen.is_empty() { Err(self.no_such_system()) } else { Ok(chosen) }
     }
@@ -83,7 +83,7 @@ impl App {
 async fn list(
     State(app): State<Shared>,
     Query(query): Query<ListQuery>,
-) -> Result<Answer<ReceiptPage>, Problem> {
+) -> Result<JsonAnswer<ReceiptPage>, Problem> {
     let systems = app.chosen(query.system.as_deref())?;
     if query.after.is_some() && query.before.is_some() {
         return Err(Problem::malformed("give `after` or `before`, not both"));
@@ -92,9 +92,10 @@ async fn list(
         0 => return Err(Problem::malformed("`limit` must be above 0")),
         limit => limit.min(PAGE_MAX),
     };
-    let cursor = |text: Option<String>| text.map(|t| Cursor::parse(&t, &systems)).transpose();
+    let cursor =
+        |text: Option<String>| text.map(|t| ReceiptCursor::parse(&t, &systems)).transpose();
     let reason = query.reason()?;
-    let wanted = Wanted {
+    let wanted = ReceiptFilter {
         after: cursor(query.after)?,
         before: cursor(query.before)?,
         limit,
@@ -105,7 +106,7 @@ async fn list(
         since_ms: query.since_ms,
         until_ms: query.until_ms,
     };
-    Ok(Answer(page::read(&systems, &wanted).await?))
+    Ok(JsonAnswer(page::read(&systems, &wanted).await?))
 }
 
 /// One receipt.
@@ -114,10 +115,10 @@ async fn list(
 async fn one(
     State(app): State<Shared>,
     Path(id): Path<String>,
-) -> Result<Answer<Receipt>, Problem> {
+) -> Result<JsonAnswer<Receipt>, Problem> {
     let (live, id) = find(&app, &id)?;
     let receipt = live.receipt(id.seq).await?;
-    receipt.map(Answer).ok_or_else(|| missing(&id))
+    receipt.map(JsonAnswer).ok_or_else(|| missing(&id))
 }
 
 /// Puts back what a receipt removed, if its place is still free.
@@ -129,7 +130,7 @@ async fn restore(
     State(app): State<Shared>,
     caller: Caller,
     Path(id): Path<String>,
-) -> Result<Answer<Restored>, Problem> {
+) -> Result<JsonAnswer<Restored>, Problem> {
     let (live, id) = find(&app, &id)?;
     if live.receipt(id.seq).await?.is_none() {
         return Err(missing(&id));
@@ -138,7 +139,7 @@ async fn restore(
     let work = async move { live.audited(deed, live.restore(id.seq), told).await };
     match app.finish(work).await?? {
         Restored::Refused { why } => Err(refused(why)),
-        restored => Ok(Answer(restored)),
+        restored => Ok(JsonAnswer(restored)),
     }
 }
 
@@ -154,7 +155,7 @@ fn refused(why: String) -> Problem {
     Problem::new(StatusCode::CONFLICT, "refused", "It was not put back, and nothing changed", why)
 }
 
-fn find<'a>(app: &'a Shared, id: &str) -> Result<(&'a Arc<Live>, ReceiptId), Problem> {
+fn find<'a>(app: &'a Shared, id: &str) -> Result<(&'a Arc<LiveSystem>, ReceiptId), Problem> {
     let id: ReceiptId = id.parse()?;
     let live = app.live(id.system.kind.as_str(), &id.system.name)?;
     Ok((live, id))

@@ -9,10 +9,10 @@ use utoipa_axum::routes;
 
 use super::Shared;
 use super::auth::Caller;
-use super::extract::{Answer, MaybeJson, Path, Query};
+use super::extract::{JsonAnswer, MaybeJson, Path, Query};
 use super::problem::Problem;
 use crate::config::token::Scope;
-use crate::node::Order;
+use crate::node::ReconcileOrder;
 use crate::node::shapes::{Estimate, Reconciliation};
 
 /// Both.
@@ -28,9 +28,9 @@ pub fn routes() -> OpenApiRouter<Shared> {
 async fn estimate(
     State(app): State<Shared>,
     Path((kind, name)): Path<(String, String)>,
-) -> Result<Answer<Estimate>, Problem> {
+) -> Result<JsonAnswer<Estimate>, Problem> {
     let reconciler = app.live(&kind, &name)?.reconciler()?;
-    Ok(Answer(Estimate { requests: reconciler.cost().await? }))
+    Ok(JsonAnswer(Estimate { requests: reconciler.cost().await? }))
 }
 
 /// How to reconcile.
@@ -60,12 +60,12 @@ async fn reconcile(
     Path((kind, name)): Path<(String, String)>,
     Query(query): Query<ReconcileOptions>,
     MaybeJson(body): MaybeJson<ReconcileOptions>,
-) -> Result<Answer<Reconciliation>, Problem> {
+) -> Result<JsonAnswer<Reconciliation>, Problem> {
     let live = app.live(&kind, &name)?.clone();
     let reconciler = live.reconciler()?.clone();
     let body = body.unwrap_or_default();
     let dry_run = body.dry_run.or(query.dry_run).unwrap_or(false);
-    let order = Order {
+    let order = ReconcileOrder {
         act: if dry_run { PassMode::DryRun } else { PassMode::Reclaim },
         after: Cursor(body.from.or(query.from)),
         list: body.list.or(query.list).unwrap_or(0),
@@ -73,7 +73,7 @@ async fn reconcile(
     let stop = app.stop.clone();
     if dry_run {
         let work = async move { reconciler.run(order, &stop, &mut |_| {}).await };
-        return Ok(Answer(app.finish(work).await??));
+        return Ok(JsonAnswer(app.finish(work).await??));
     }
     caller.demand(Scope::Act)?;
     let deed = caller.deed("reconcile", live.id());
@@ -81,5 +81,5 @@ async fn reconcile(
         let run = async { reconciler.run(order, &stop, &mut |_| {}).await };
         live.audited(deed, run, Reconciliation::told).await
     };
-    Ok(Answer(app.finish(work).await??))
+    Ok(JsonAnswer(app.finish(work).await??))
 }

@@ -12,8 +12,8 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use self::shapes::*;
-use super::extract::{Answer, Json, Path, Query};
-use super::owners::{self, ClaimBody, HeldQuery, Keys, Result, claim, names};
+use super::extract::{Json, JsonAnswer, Path, Query};
+use super::owners::{self, ClaimBody, HeldQuery, HttpResult, Keys, claim, names};
 use super::problem::Problem;
 use super::{Shared, schemas};
 use crate::config::token::Scope;
@@ -38,7 +38,7 @@ pub fn routes() -> OpenApiRouter<Shared> {
         .merge(owners::routes(Kind::Registry))
 }
 
-fn registry<'a>(app: &'a Shared, name: &str) -> Result<&'a Registry> {
+fn registry<'a>(app: &'a Shared, name: &str) -> HttpResult<&'a Registry> {
     app.operations(Kind::Registry, name)
 }
 
@@ -47,38 +47,38 @@ fn registry<'a>(app: &'a Shared, name: &str) -> Result<&'a Registry> {
 /// unless `if_free` is given. A name never seen before is started by it.
 #[utoipa::path(post, path = "/v1/registry/{name}/register", tag = "registry",
     request_body = RegisterBody,
-    responses((status = 200, body = RegisterAnswer),
+    responses((status = 200, body = RegisterResponse),
         (status = 409, description = "That life has ended", body = schemas::Problem,
             content_type = "application/problem+json")))]
 async fn register(
     State(app): State<Shared>,
     Path(name): Path<String>,
     Json(body): Json<RegisterBody>,
-) -> Result<Answer<RegisterAnswer>> {
+) -> HttpResult<JsonAnswer<RegisterResponse>> {
     let claim = claim(&body.owner, body.incarnation)?;
     let take = if body.if_free { TakePolicy::IfFree } else { TakePolicy::Always };
     let (keys, single) = one_or_many(body.key, body.keys)?;
     let answer = registry(&app, &name)?.register_many(&claim, &keys, take).await?;
-    Ok(Answer(RegisterAnswer::of(body.owner, answer, single)))
+    Ok(JsonAnswer(RegisterResponse::of(body.owner, answer, single)))
 }
 
 /// Registers many keys; one result a key, in order. All of them or none on the embedded store, on
 /// Redis a hundred at a time (repeating is safe).
 #[utoipa::path(post, path = "/v1/registry/{name}/register_many", tag = "registry",
     request_body = RegisterManyBody,
-    responses((status = 200, body = RegisterAnswer),
+    responses((status = 200, body = RegisterResponse),
         (status = 409, description = "That life has ended", body = schemas::Problem,
             content_type = "application/problem+json")))]
 async fn register_many(
     State(app): State<Shared>,
     Path(name): Path<String>,
     Json(body): Json<RegisterManyBody>,
-) -> Result<Answer<RegisterAnswer>> {
+) -> HttpResult<JsonAnswer<RegisterResponse>> {
     let claim = claim(&body.owner, body.incarnation)?;
     let take = if body.if_free { TakePolicy::IfFree } else { TakePolicy::Always };
     let keys = names(&body.keys)?;
     let answer = registry(&app, &name)?.register_many(&claim, &keys, take).await?;
-    Ok(Answer(RegisterAnswer::of(body.owner, answer, false)))
+    Ok(JsonAnswer(RegisterResponse::of(body.owner, answer, false)))
 }
 
 /// Removes a key, if it is still this owner's.
@@ -89,11 +89,11 @@ async fn unregister(
     State(app): State<Shared>,
     Path(name): Path<String>,
     Json(body): Json<UnregisterBody>,
-) -> Result<Answer<UnregisterAnswer>> {
+) -> HttpResult<JsonAnswer<UnregisterAnswer>> {
     let claim = claim(&body.owner, body.incarnation)?;
     let key = Name::new(&body.key)?;
     let removed = registry(&app, &name)?.unregister(&claim, &[key]).await?;
-    Ok(Answer(UnregisterAnswer { removed: removed.first() == Some(&true) }))
+    Ok(JsonAnswer(UnregisterAnswer { removed: removed.first() == Some(&true) }))
 }
 
 /// Removes those keys that are still this owner's; one result a key, in order.
@@ -104,11 +104,11 @@ async fn unregister_many(
     State(app): State<Shared>,
     Path(name): Path<String>,
     Json(body): Json<UnregisterManyBody>,
-) -> Result<Answer<UnregisterManyAnswer>> {
+) -> HttpResult<JsonAnswer<UnregisterManyAnswer>> {
     let claim = claim(&body.owner, body.incarnation)?;
     let results = registry(&app, &name)?.unregister(&claim, &names(&body.keys)?).await?;
     let removed = results.iter().filter(|removed| **removed).count();
-    Ok(Answer(UnregisterManyAnswer { removed, results }))
+    Ok(JsonAnswer(UnregisterManyAnswer { removed, results }))
 }
 
 /// Who holds a key: never an owner that is dead.
@@ -119,11 +119,11 @@ async fn unregister_many(
 async fn lookup(
     State(app): State<Shared>,
     Path((name, key)): Path<(String, String)>,
-) -> Result<Answer<Entry>> {
+) -> HttpResult<JsonAnswer<Entry>> {
     let found = registry(&app, &name)?.lookup(&Name::new(&key)?).await?;
     let nobody = || Problem::not_found(format!("nobody alive holds {key:?}"));
     let found = found.ok_or_else(nobody)?;
-    Ok(Answer(Entry::of(key, found)))
+    Ok(JsonAnswer(Entry::of(key, found)))
 }
 
 /// Who holds each of many keys, in order; `null` where nobody alive does.
@@ -134,11 +134,11 @@ async fn lookup_many(
     State(app): State<Shared>,
     Path(name): Path<String>,
     Json(body): Json<KeysBody>,
-) -> Result<Answer<Entries>> {
+) -> HttpResult<JsonAnswer<Entries>> {
     let found = registry(&app, &name)?.lookup_many(&names(&body.keys)?).await?;
     let pairs = body.keys.into_iter().zip(found);
     let results = pairs.map(|(key, found)| found.map(|found| Entry::of(key, found))).collect();
-    Ok(Answer(Entries { results }))
+    Ok(JsonAnswer(Entries { results }))
 }
 
 /// What one life of an owner holds, by key.
@@ -149,13 +149,13 @@ async fn entries(
     State(app): State<Shared>,
     Path((name, owner)): Path<(String, String)>,
     Query(query): Query<HeldQuery>,
-) -> Result<Answer<Keys>> {
+) -> HttpResult<JsonAnswer<Keys>> {
     let registry = registry(&app, &name)?;
     let page = async |claim: Claim, after: Option<Name>, limit| {
         registry.entries(&claim, after.as_ref(), limit).await
     };
     let (keys, next) = owners::held(&owner, query, page).await?;
-    Ok(Answer(Keys { keys, next }))
+    Ok(JsonAnswer(Keys { keys, next }))
 }
 
 /// Ends a life gracefully: its entries are invalid at once and then removed, each with a receipt.
@@ -168,15 +168,15 @@ async fn retire(
     State(app): State<Shared>,
     Path(name): Path<String>,
     Json(body): Json<ClaimBody>,
-) -> Result<Answer<RetireAnswer>> {
+) -> HttpResult<JsonAnswer<RetireAnswer>> {
     let end = async |registry: Arc<Registry>, claim: Claim| registry.retire(&claim).await;
     let retired = owners::retire(&app, Kind::Registry, &name, body.claim()?, end).await?;
     let (incarnation, reclaimed) = (retired.incarnation.0, retired.reclaimed);
-    Ok(Answer(RetireAnswer { owner: body.owner, incarnation, reclaimed }))
+    Ok(JsonAnswer(RetireAnswer { owner: body.owner, incarnation, reclaimed }))
 }
 
 /// The keys, and whether there was just one.
-fn one_or_many(key: Option<String>, keys: Option<Vec<String>>) -> Result<(Vec<Name>, bool)> {
+fn one_or_many(key: Option<String>, keys: Option<Vec<String>>) -> HttpResult<(Vec<Name>, bool)> {
     match (key, keys) {
         (Some(key), None) => Ok((vec![Name::new(&key)?], true)),
         (None, Some(keys)) => Ok((names(&keys)?, false)),

@@ -8,11 +8,11 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::extract::Answer;
+use super::extract::JsonAnswer;
 use super::problem::Problem;
 use super::{Shared, availability, inflight, sessions};
 use crate::metrics::CONTENT_TYPE;
-use crate::node::Live;
+use crate::node::LiveSystem;
 
 /// All of them.
 pub fn routes() -> OpenApiRouter<Shared> {
@@ -35,7 +35,7 @@ struct Ready {
 /// Whether every store answers.
 #[utoipa::path(get, path = "/readyz", tag = "service",
     responses((status = 200, body = Ready), (status = 503, description = "A store does not answer")))]
-async fn readyz(State(app): State<Shared>) -> Result<Answer<Ready>, Problem> {
+async fn readyz(State(app): State<Shared>) -> Result<JsonAnswer<Ready>, Problem> {
     if app.stop.is_told() {
         return Err(not_ready("shutting down".to_owned()));
     }
@@ -48,7 +48,7 @@ async fn readyz(State(app): State<Shared>) -> Result<Answer<Ready>, Problem> {
             ));
         }
     }
-    Ok(Answer(Ready { ready: true }))
+    Ok(JsonAnswer(Ready { ready: true }))
 }
 
 fn not_ready(detail: String) -> Problem {
@@ -73,7 +73,7 @@ async fn metrics(State(app): State<Shared>) -> impl IntoResponse {
 }
 
 /// Counts who is there in one system, and how long its store takes to say so.
-async fn count(app: &Shared, live: &Live) {
+async fn count(app: &Shared, live: &LiveSystem) {
     let (census, took) = live.timed_census().await;
     app.metrics.stand(live, census.is_ok(), took);
     if let Ok(census) = census {

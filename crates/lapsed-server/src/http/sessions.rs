@@ -14,8 +14,8 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use self::shapes::*;
-use super::extract::{Answer, Json, Path, Query};
-use super::owners::{Result, bounded, names, page_limit};
+use super::extract::{Json, JsonAnswer, Path, Query};
+use super::owners::{HttpResult, bounded, names, page_limit};
 use super::problem::Problem;
 use super::{App, Shared, schemas};
 use crate::config::token::Scope;
@@ -42,7 +42,7 @@ pub fn routes() -> OpenApiRouter<Shared> {
         .merge(owners::routes())
 }
 
-fn sessions<'a>(app: &'a Shared, name: &str) -> Result<&'a Sessions> {
+fn sessions<'a>(app: &'a Shared, name: &str) -> HttpResult<&'a Sessions> {
     app.operations(Kind::Sessions, name)
 }
 
@@ -74,11 +74,11 @@ async fn activate(
     State(app): State<Shared>,
     Path(name): Path<String>,
     Json(body): Json<ProfileBody>,
-) -> Result<(StatusCode, Answer<ActivateAnswer>)> {
+) -> HttpResult<(StatusCode, JsonAnswer<ActivateAnswer>)> {
     let (id, profile) = body.read()?;
     let activated = sessions(&app, &name)?.activate(&id, &profile).await?;
     let status = if activated.created { StatusCode::CREATED } else { StatusCode::OK };
-    Ok((status, Answer(ActivateAnswer::of(activated))))
+    Ok((status, JsonAnswer(ActivateAnswer::of(activated))))
 }
 
 /// One session.
@@ -89,9 +89,9 @@ async fn activate(
 async fn get(
     State(app): State<Shared>,
     Path((name, session)): Path<(String, String)>,
-) -> Result<Answer<SessionAnswer>> {
+) -> HttpResult<JsonAnswer<SessionAnswer>> {
     let found = sessions(&app, &name)?.get(&Name::new(&session)?).await?;
-    found.map(|found| Answer(SessionAnswer::of(found))).ok_or_else(|| missing(&session))
+    found.map(|found| JsonAnswer(SessionAnswer::of(found))).ok_or_else(|| missing(&session))
 }
 
 /// Many sessions, in order; `null` where there is none.
@@ -102,7 +102,7 @@ async fn get_many(
     State(app): State<Shared>,
     Path(name): Path<String>,
     Json(body): Json<SessionsBody>,
-) -> Result<Answer<SessionsAnswer>> {
+) -> HttpResult<JsonAnswer<SessionsAnswer>> {
     bounded(body.sessions.len(), "sessions")?;
     let all = names(&body.sessions)?;
     let sessions = sessions(&app, &name)?;
@@ -113,7 +113,7 @@ async fn get_many(
             results.push(one?.map(SessionAnswer::of));
         }
     }
-    Ok(Answer(SessionsAnswer { results }))
+    Ok(JsonAnswer(SessionsAnswer { results }))
 }
 
 /// Sets what is given, and leaves the rest as it is.
@@ -126,10 +126,12 @@ async fn update(
     State(app): State<Shared>,
     Path(name): Path<String>,
     Json(body): Json<ProfileBody>,
-) -> Result<Answer<SessionAnswer>> {
+) -> HttpResult<JsonAnswer<SessionAnswer>> {
     let (id, profile) = body.read()?;
     let updated = sessions(&app, &name)?.update(&id, &profile).await?;
-    updated.map(|updated| Answer(SessionAnswer::of(updated))).ok_or_else(|| missing(id.as_str()))
+    updated
+        .map(|updated| JsonAnswer(SessionAnswer::of(updated)))
+        .ok_or_else(|| missing(id.as_str()))
 }
 
 /// Removes a session with what hangs on it, unless somebody is connected.
@@ -144,10 +146,10 @@ async fn delete(
     State(app): State<Shared>,
     Path(name): Path<String>,
     Json(body): Json<SessionBody>,
-) -> Result<Answer<DeleteAnswer>> {
+) -> HttpResult<JsonAnswer<DeleteAnswer>> {
     let session = body.session;
     match sessions(&app, &name)?.delete(&Name::new(&session)?).await? {
-        Deleted::Deleted => Ok(Answer(DeleteAnswer { session, outcome: "deleted" })),
+        Deleted::Deleted => Ok(JsonAnswer(DeleteAnswer { session, outcome: "deleted" })),
         Deleted::Active { references } => Err(active(&session, references)),
         Deleted::Missing => Err(missing(&session)),
     }
@@ -169,9 +171,9 @@ async fn orphans(
     State(app): State<Shared>,
     Path(name): Path<String>,
     Query(query): Query<OrphansQuery>,
-) -> Result<Answer<Orphans>> {
+) -> HttpResult<JsonAnswer<Orphans>> {
     let orphans = sessions(&app, &name)?.orphans(page_limit(query.limit)?).await?;
-    Ok(Answer(Orphans { orphans: orphans.into_iter().map(String::from).collect() }))
+    Ok(JsonAnswer(Orphans { orphans: orphans.into_iter().map(String::from).collect() }))
 }
 
 /// How many sessions are disconnected.
@@ -180,9 +182,9 @@ async fn orphans(
 async fn disconnected_count(
     State(app): State<Shared>,
     Path(name): Path<String>,
-) -> Result<Answer<DisconnectedCount>> {
+) -> HttpResult<JsonAnswer<DisconnectedCount>> {
     let disconnected_count = sessions(&app, &name)?.disconnected_count().await?;
-    Ok(Answer(DisconnectedCount { disconnected_count }))
+    Ok(JsonAnswer(DisconnectedCount { disconnected_count }))
 }
 
 /// The current session of a broadcaster.
@@ -193,9 +195,9 @@ async fn disconnected_count(
 async fn broadcaster(
     State(app): State<Shared>,
     Path((name, id)): Path<(String, String)>,
-) -> Result<Answer<BroadcasterAnswer>> {
+) -> HttpResult<JsonAnswer<BroadcasterAnswer>> {
     let session = sessions(&app, &name)?.of_broadcaster(&Name::new(&id)?).await?;
     let none = || Problem::not_found(format!("the broadcaster {id:?} has no session"));
     let session = session.ok_or_else(none)?.into();
-    Ok(Answer(BroadcasterAnswer { broadcaster_user_id: id, session }))
+    Ok(JsonAnswer(BroadcasterAnswer { broadcaster_user_id: id, session }))
 }

@@ -9,7 +9,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::auth::Caller;
-use super::extract::{Answer, MaybeJson, Path, Query};
+use super::extract::{JsonAnswer, MaybeJson, Path, Query};
 use super::problem::Problem;
 use super::{Shared, schemas};
 use crate::config::token::Scope;
@@ -34,12 +34,12 @@ struct PassOptions {
 /// How every system stands.
 #[utoipa::path(get, path = "/v1/sweeps", tag = "sweeps",
     responses((status = 200, body = Sweeps)))]
-async fn all(State(app): State<Shared>) -> Answer<Sweeps> {
+async fn all(State(app): State<Shared>) -> JsonAnswer<Sweeps> {
     let mut systems = Vec::new();
     for live in app.node.systems() {
         systems.push(live.status().await);
     }
-    Answer(Sweeps { systems })
+    JsonAnswer(Sweeps { systems })
 }
 
 /// How one system stands.
@@ -48,8 +48,8 @@ async fn all(State(app): State<Shared>) -> Answer<Sweeps> {
 async fn one(
     State(app): State<Shared>,
     Path((kind, name)): Path<(String, String)>,
-) -> Result<Answer<SystemStatus>, Problem> {
-    Ok(Answer(app.live(&kind, &name)?.status().await))
+) -> Result<JsonAnswer<SystemStatus>, Problem> {
+    Ok(JsonAnswer(app.live(&kind, &name)?.status().await))
 }
 
 /// One pass now. It runs to its end even if the client goes away. A dry run needs the scope `read`
@@ -64,7 +64,7 @@ async fn pass(
     Path((kind, name)): Path<(String, String)>,
     Query(query): Query<PassOptions>,
     MaybeJson(body): MaybeJson<PassOptions>,
-) -> Result<Answer<PassReport>, Problem> {
+) -> Result<JsonAnswer<PassReport>, Problem> {
     let live = app.live(&kind, &name)?.clone();
     let body = body.unwrap_or_default();
     let dry_run = body.dry_run.or(query.dry_run).unwrap_or(false);
@@ -72,7 +72,7 @@ async fn pass(
     let act = if dry_run { PassMode::DryRun } else { PassMode::Reclaim };
     let stop = app.stop.clone();
     if act == PassMode::DryRun {
-        return Ok(Answer(app.finish(async move { live.pass(act, list, &stop).await }).await?));
+        return Ok(JsonAnswer(app.finish(async move { live.pass(act, list, &stop).await }).await?));
     }
     caller.demand(Scope::Act)?;
     let deed = caller.deed("sweep", live.id());
@@ -80,7 +80,7 @@ async fn pass(
         let pass = async { Ok(live.pass(act, list, &stop).await) };
         live.audited(deed, pass, told).await
     };
-    Ok(Answer(app.finish(work).await??))
+    Ok(JsonAnswer(app.finish(work).await??))
 }
 
 /// What came of a pass, for the audit.
@@ -94,6 +94,6 @@ pub fn told(report: &PassReport) -> String {
 async fn explain(
     State(app): State<Shared>,
     Path((kind, name, key)): Path<(String, String, String)>,
-) -> Result<Answer<Explanation>, Problem> {
-    Ok(Answer(app.live(&kind, &name)?.explain(&key).await?))
+) -> Result<JsonAnswer<Explanation>, Problem> {
+    Ok(JsonAnswer(app.live(&kind, &name)?.explain(&key).await?))
 }

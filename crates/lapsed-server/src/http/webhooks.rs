@@ -11,11 +11,11 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::auth::Caller;
-use super::extract::{Answer, Json, Path, Query};
+use super::extract::{Json, JsonAnswer, Path, Query};
 use super::inflight::letters::told;
 use super::problem::Problem;
 use super::{App, Shared};
-use crate::node::audit::Deed;
+use crate::node::audit::AuditAction;
 use crate::webhooks::{DeadLetter, Fate, Hook, HookStatus, LETTERS_MAX};
 
 /// How many letters of each system unless told.
@@ -93,12 +93,12 @@ impl App {
 /// All webhooks, and how far each has come.
 #[utoipa::path(get, path = "/v1/webhooks", tag = "webhooks",
     responses((status = 200, body = WebhookList)))]
-async fn webhooks(State(app): State<Shared>) -> Result<Answer<WebhookList>, Problem> {
+async fn webhooks(State(app): State<Shared>) -> Result<JsonAnswer<WebhookList>, Problem> {
     let mut webhooks = Vec::new();
     for hook in app.webhooks.all() {
         webhooks.push(hook.status().await?);
     }
-    Ok(Answer(WebhookList { webhooks }))
+    Ok(JsonAnswer(WebhookList { webhooks }))
 }
 
 /// Deliveries that were given up, the newest first.
@@ -109,7 +109,7 @@ async fn dead(
     State(app): State<Shared>,
     Path(name): Path<String>,
     Query(query): Query<LettersQuery>,
-) -> Result<Answer<WebhookLetters>, Problem> {
+) -> Result<JsonAnswer<WebhookLetters>, Problem> {
     let hook = app.hook(&name)?;
     if query.before.is_some() && query.system.is_none() {
         return Err(Problem::malformed("`before` is a number of one system: give `system`, too"));
@@ -123,7 +123,7 @@ async fn dead(
     for live in hook.lives().iter().filter(|live| chosen.iter().any(|one| one.id() == live.id())) {
         dead.extend(hook.letters(live, query.before, limit).await?);
     }
-    Ok(Answer(WebhookLetters { dead }))
+    Ok(JsonAnswer(WebhookLetters { dead }))
 }
 
 /// Has a delivery that was given up tried again.
@@ -135,7 +135,7 @@ async fn put_back(
     caller: Caller,
     Path(name): Path<String>,
     Json(body): Json<LetterBody>,
-) -> Result<Answer<Settled>, Problem> {
+) -> Result<JsonAnswer<Settled>, Problem> {
     let deed = caller.deed("webhook put_back", format!("{name} {}", body.id));
     settle(&app, &name, body.id, Fate::PutBack, deed).await
 }
@@ -149,7 +149,7 @@ async fn delete(
     caller: Caller,
     Path(name): Path<String>,
     Json(body): Json<LetterBody>,
-) -> Result<Answer<Settled>, Problem> {
+) -> Result<JsonAnswer<Settled>, Problem> {
     let deed = caller.deed("webhook delete", format!("{name} {}", body.id));
     settle(&app, &name, body.id, Fate::Deleted, deed).await
 }
@@ -160,8 +160,8 @@ async fn settle(
     name: &str,
     id: String,
     fate: Fate,
-    deed: Deed,
-) -> Result<Answer<Settled>, Problem> {
+    deed: AuditAction,
+) -> Result<JsonAnswer<Settled>, Problem> {
     let hook = app.hook(name)?.clone();
     let missing = || Problem::not_found(format!("there is no dead letter {id:?}"));
     let of = id.parse::<ReceiptId>().map_err(|_| missing())?.system;
@@ -176,7 +176,7 @@ async fn settle(
         live.audited(deed, work, |found| told(*found, outcome)).await
     };
     match app.finish(work).await?? {
-        true => Ok(Answer(Settled { id, outcome })),
+        true => Ok(JsonAnswer(Settled { id, outcome })),
         false => Err(missing()),
     }
 }
@@ -188,9 +188,9 @@ async fn settle(
 async fn test(
     State(app): State<Shared>,
     Path(name): Path<String>,
-) -> Result<Answer<Sent>, Problem> {
+) -> Result<JsonAnswer<Sent>, Problem> {
     match app.hook(&name)?.test().await {
-        Ok(delivery) => Ok(Answer(Sent { delivery, outcome: "delivered" })),
+        Ok(delivery) => Ok(JsonAnswer(Sent { delivery, outcome: "delivered" })),
         Err(why) => Err(Problem::new(
             StatusCode::BAD_GATEWAY,
             "not_delivered",

@@ -7,7 +7,7 @@ use utoipa_axum::routes;
 
 use super::Shared;
 use super::auth::Caller;
-use super::extract::Answer;
+use super::extract::JsonAnswer;
 use crate::config::token::Scope;
 
 /// The one there is.
@@ -31,8 +31,8 @@ struct Whoami {
 /// Who asks, and what they may do.
 #[utoipa::path(get, path = "/v1/whoami", tag = "service",
     responses((status = 200, body = Whoami)))]
-async fn whoami(caller: Caller) -> Answer<Whoami> {
-    Answer(Whoami {
+async fn whoami(caller: Caller) -> JsonAnswer<Whoami> {
+    JsonAnswer(Whoami {
         name: caller.name().map(str::to_owned),
         scopes: caller.scopes().list(),
         expires_ms: caller.expires_ms(),

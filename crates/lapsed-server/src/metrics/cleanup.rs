@@ -20,7 +20,7 @@ struct BySkipped {
 const SKIPPED: &[&str] = &["active", "gone", "store_away", "unreadable", "brake", "in_doubt"];
 
 /// The series of orphan cleanup.
-pub struct Cleanup {
+pub struct SessionSeries {
     shown: Once,
     disconnected: Gauge,
     seconds: Histogram,
@@ -29,11 +29,11 @@ pub struct Cleanup {
     scanned: Counter,
 }
 
-impl Cleanup {
-    pub fn new() -> Cleanup {
+impl SessionSeries {
+    pub fn new() -> SessionSeries {
         let buckets =
             [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0];
-        Cleanup {
+        SessionSeries {
             shown: Once::new(),
             disconnected: Gauge::default(),
             seconds: Histogram::new(buckets),

@@ -1,4 +1,4 @@
-//! Drift: how far indexes and their truths had come apart, and what was done about it.
+//! ReconcileSeries: how far indexes and their truths had come apart, and what was done about it.
 
 use lapsed_core::reconcile::{Healed, ReconcileEnd, ReconcileReport, Reconciled};
 use lapsed_core::sweep::PassMode;
@@ -14,13 +14,13 @@ const ENDED: &[&str] = &["agree", "drift", "part", "error"];
 
 /// The series of reconciling.
 #[derive(Default)]
-pub struct Drift {
+pub struct ReconcileSeries {
     drift: Family<OfSystem, Gauge>,
     changes: Family<ByChange, Counter>,
     runs: Family<ByEnded, Counter>,
 }
 
-impl Drift {
+impl ReconcileSeries {
     pub fn register(&self, to: &mut Registry) {
         let help = "Differences between index and truth that the last whole run found";
         to.register("lapsed_drift", help, self.drift.clone());

@@ -1,4 +1,4 @@
-//! Jobs: where they are, what became of them, and what was done with those of the dead. The series
+//! JobSeries: where they are, what became of them, and what was done with those of the dead. The series
 //! appear with the first system of jobs.
 
 use std::sync::OnceLock;
@@ -18,14 +18,14 @@ const DID: &[RecoveryAction] =
 
 /// The series of jobs.
 #[derive(Default)]
-pub struct Jobs {
+pub struct JobSeries {
     shown: OnceLock<()>,
     jobs: Family<ByState, Gauge>,
     account: Family<ByWhat, Counter>,
     recovered: Family<ByDid, Counter>,
 }
 
-impl Jobs {
+impl JobSeries {
     /// The encoder appends `_total` to the name of a counter by itself.
     pub fn introduce(&self, of: &OfSystem, to: &mut Registry) {
         self.shown.get_or_init(|| {

@@ -17,14 +17,14 @@ type Seconds = Gauge<f64, AtomicU64>;
 
 /// The series of how things stand.
 #[derive(Default)]
-pub struct Standing {
+pub struct StandingSeries {
     by_hand: Family<BySetting, Gauge>,
     leads: Family<OfSystem, Gauge>,
     store_up: Family<OfSystem, Gauge>,
     answer_seconds: Family<OfSystem, Seconds>,
 }
 
-impl Standing {
+impl StandingSeries {
     /// `started_ms` is when the process began, on its wall clock.
     pub fn register(&self, to: &mut Registry, started_ms: u64) {
         let build = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);

@@ -13,8 +13,8 @@ use lapsed_core::{Error, Name, Result, SystemId};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::live::Live;
-use super::page::Cursor;
+use super::live::LiveSystem;
+use super::page::ReceiptCursor;
 
 /// The most entries in one page.
 pub const AUDIT_PAGE_MAX: usize = 1_000;
@@ -28,7 +28,7 @@ fn book() -> Name {
 
 /// What somebody is about to do.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Deed {
+pub struct AuditAction {
     /// The name of a token, `local`, or `cli:USER@HOST`.
     pub who: String,
     /// Whence, where it came over HTTP.
@@ -45,7 +45,7 @@ pub struct Deed {
 #[derive(Serialize, Deserialize)]
 struct Written {
     #[serde(flatten)]
-    deed: Deed,
+    deed: AuditAction,
     #[serde(skip_serializing_if = "Option::is_none")]
     outcome: Option<String>,
     /// The first note, which this one takes the place of.
@@ -87,11 +87,11 @@ pub struct AuditPage {
     pub next: Option<String>,
 }
 
-impl Live {
+impl LiveSystem {
     /// Does `work`, between two notes. `tell` says what came of it.
     pub async fn audited<T>(
         &self,
-        deed: Deed,
+        deed: AuditAction,
         work: impl Future<Output = Result<T>>,
         tell: impl FnOnce(&T) -> String,
     ) -> Result<T> {
@@ -123,7 +123,7 @@ impl Live {
     }
 
     fn tell_audit(&self, written: &Written) {
-        let Deed { who, from, what, target, request } = &written.deed;
+        let AuditAction { who, from, what, target, request } = &written.deed;
         let (from, request) = (from.as_deref(), request.as_deref());
         let outcome = written.outcome.as_deref().unwrap_or_default();
         tracing::info!(
@@ -139,12 +139,12 @@ fn text(written: &Written) -> String {
 
 /// One page of the audit of `systems`, newest first.
 pub async fn read(
-    systems: &[Arc<Live>],
-    before: Option<&Cursor>,
+    systems: &[Arc<LiveSystem>],
+    before: Option<&ReceiptCursor>,
     limit: usize,
 ) -> Result<AuditPage> {
     let limit = limit.clamp(1, AUDIT_PAGE_MAX);
-    let mut cursor = Cursor::default();
+    let mut cursor = ReceiptCursor::default();
     let mut all = Vec::new();
     let mut more = false;
     for live in systems {
@@ -196,7 +196,7 @@ mod tests {
     use lapsed_core::Kind;
 
     fn note(seq: u64, outcome: Option<&str>, of: Option<u64>) -> Note {
-        let deed = Deed {
+        let deed = AuditAction {
             who: "ops".to_owned(),
             from: None,
             what: "sweep".to_owned(),

@@ -29,7 +29,7 @@ const PASSES: usize = 50;
 
 /// What one system did lately.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-pub struct History {
+pub struct HistoryResponse {
     /// Its name.
     pub system: String,
     /// Its kind.
@@ -41,14 +41,14 @@ pub struct History {
     /// Now, on the same clock.
     pub now_ms: u64,
     /// Oldest first; none for a time in which nothing was reclaimed.
-    pub samples: Vec<Sample>,
+    pub samples: Vec<HistorySample>,
     /// The newest first.
     pub passes: Vec<Passed>,
 }
 
 /// What was reclaimed in one slice of time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Sample {
+pub struct HistorySample {
     /// When it began, on this process's wall clock.
     pub at_ms: u64,
     /// How many were reclaimed.
@@ -73,15 +73,15 @@ pub struct Passed {
 }
 
 /// The histories of all systems.
-pub struct Chronicle {
+pub struct StatusHistory {
     clock: Arc<dyn Clock>,
     systems: Mutex<HashMap<SystemId, Strand>>,
 }
 
-impl Chronicle {
+impl StatusHistory {
     /// Nothing has happened yet.
-    pub fn new(clock: Arc<dyn Clock>) -> Chronicle {
-        Chronicle { clock, systems: Mutex::default() }
+    pub fn new(clock: Arc<dyn Clock>) -> StatusHistory {
+        StatusHistory { clock, systems: Mutex::default() }
     }
 
     /// Something was reclaimed. Those who left gracefully are not late.
@@ -103,7 +103,7 @@ impl Chronicle {
     }
 
     /// What is known of one system; nothing happened, if nothing is.
-    pub fn history(&self, system: &SystemId) -> History {
+    pub fn history(&self, system: &SystemId) -> HistoryResponse {
         let (mono_ms, now_ms) = (self.mono_ms(), self.clock.wall_ms());
         let slice = mono_ms / SLICE_MS;
         let (samples, passes) = match self.lock().get(system) {
@@ -111,7 +111,7 @@ impl Chronicle {
             None => (Vec::new(), Vec::new()),
         };
         let at = |past: u64| now_ms.saturating_sub(past * SLICE_MS + mono_ms % SLICE_MS);
-        History {
+        HistoryResponse {
             system: system.name.to_string(),
             kind: system.kind.to_string(),
             slice_ms: SLICE_MS,
@@ -207,9 +207,9 @@ struct Tally {
 }
 
 impl Tally {
-    fn sample(self, at_ms: u64) -> Sample {
+    fn sample(self, at_ms: u64) -> HistorySample {
         let lag = |which: usize| self.lag.map(|lag| lag[which]);
-        Sample {
+        HistorySample {
             at_ms,
             reclaimed: self.reclaimed,
             lag_p50_ms: lag(0),

@@ -11,18 +11,18 @@ use lapsed_core::sweep::{PassMode, PassReport, Stopped};
 use lapsed_core::{Error, SystemId};
 use tokio::sync::watch;
 
-use super::chronicle::Chronicle;
+use super::chronicle::StatusHistory;
 
 pub struct Journal {
     next: Arc<dyn Observer>,
-    chronicle: Chronicle,
+    chronicle: StatusHistory,
     wake: watch::Sender<()>,
 }
 
 impl Journal {
     /// Passes on to `next`.
     pub fn new(next: Arc<dyn Observer>, clock: Arc<dyn Clock>) -> Self {
-        Journal { next, chronicle: Chronicle::new(clock), wake: watch::Sender::new(()) }
+        Journal { next, chronicle: StatusHistory::new(clock), wake: watch::Sender::new(()) }
     }
 
     /// The last pass of a system in this process.
@@ -31,7 +31,7 @@ impl Journal {
     }
 
     /// What each system did lately.
-    pub fn chronicle(&self) -> &Chronicle {
+    pub fn chronicle(&self) -> &StatusHistory {
         &self.chronicle
     }
 

@@ -4,9 +4,9 @@
 use lapsed_core::notes::{Note, NoteQuery};
 use lapsed_core::{Name, Result};
 
-use super::live::Live;
+use super::live::LiveSystem;
 
-impl Live {
+impl LiveSystem {
     /// Writes into a book; the number of the note.
     pub async fn note(&self, book: &Name, text: &str) -> Result<u64> {
         self.call("note", self.store.notes().note(self.id(), book, text)).await

@@ -20,11 +20,11 @@ use lapsed_core::{Error, Result, SystemId};
 use super::journal::Journal;
 use super::reconcile::{Reconciler, ReconcilerParts};
 use super::shapes::{AvailabilityStatus, BrakeStatus, Lag, SystemStatus, named};
-use crate::config::common::Common;
+use crate::config::common::SystemSettings;
 use crate::config::origin::Show;
 use crate::stores::OpenStore;
-use crate::systems::availability::Providers;
-use crate::systems::{self, Planned};
+use crate::systems::availability::AvailabilityOperations;
+use crate::systems::{self, SystemPlan};
 
 /// How many of the newest receipts the lag is taken from.
 const LAG_SAMPLES: usize = 1_000;
@@ -36,7 +36,7 @@ const RELEASE_MIN: Duration = Duration::from_secs(600);
 pub const LIST_MAX: usize = 100_000;
 
 /// What a system is opened on.
-pub struct Ground<'a> {
+pub struct LiveContext<'a> {
     pub store: &'a OpenStore,
     /// The store of what is derived from it, where that is another one.
     pub mirror: Option<&'a OpenStore>,
@@ -47,8 +47,8 @@ pub struct Ground<'a> {
     pub by_hand: bool,
 }
 
-pub struct Live {
-    common: Common,
+pub struct LiveSystem {
+    common: SystemSettings,
     system: Arc<dyn System>,
     operations: Arc<dyn Any + Send + Sync>,
     sweep: Arc<dyn Sweep>,
@@ -62,15 +62,15 @@ pub struct Live {
     is_metered: bool,
 }
 
-impl Live {
+impl LiveSystem {
     /// Builds it from its plan.
-    pub fn build(plan: &dyn Planned, ground: Ground<'_>) -> Result<Live> {
+    pub fn build(plan: &dyn SystemPlan, ground: LiveContext<'_>) -> Result<LiveSystem> {
         let common = plan.common().clone();
-        let Ground { store: opened, mirror, clock, journal, process, by_hand } = ground;
+        let LiveContext { store: opened, mirror, clock, journal, process, by_hand } = ground;
         let brake = Arc::new(Brake::new(common.brake.clone(), common.threshold));
         let activity = Arc::new(Activity::default());
         let witness: Arc<dyn Observer> = journal.clone();
-        let built = plan.build(systems::Ground {
+        let built = plan.build(systems::BuildContext {
             store: opened,
             mirror,
             brake: brake.clone(),
@@ -116,7 +116,7 @@ impl Live {
             witness,
             retention: common.retention,
         });
-        Ok(Live {
+        Ok(LiveSystem {
             common,
             system: built.system,
             operations: built.operations,
@@ -204,7 +204,7 @@ impl Live {
 
     /// Everything about it. A store that does not answer is part of the answer.
     pub async fn status(&self) -> SystemStatus {
-        let Common { id, policy, threshold, store, .. } = &self.common;
+        let SystemSettings { id, policy, threshold, store, .. } = &self.common;
         let mut status = SystemStatus {
             system: id.name.to_string(),
             kind: id.kind.to_string(),
@@ -232,7 +232,7 @@ impl Live {
     }
 
     async fn fill(&self, status: &mut SystemStatus) -> Result<()> {
-        if let Some(Providers { system, .. }) = self.operations() {
+        if let Some(AvailabilityOperations { system, .. }) = self.operations() {
             let mirror = self.common.mirror.clone();
             let settings = system.settings_now().await.ok();
             if let Some(settings) = &settings {
@@ -261,7 +261,9 @@ impl Live {
 
     /// One pass now. In leader mode outside the daemon, first asks for the term.
     pub async fn pass(&self, act: PassMode, list: usize, stop: &StopSignal) -> PassReport {
-        if let (PassMode::Reclaim, Some(Providers { system, .. })) = (act, self.operations()) {
+        if let (PassMode::Reclaim, Some(AvailabilityOperations { system, .. })) =
+            (act, self.operations())
+        {
             // Where no daemon runs nobody else fills the mirror, and by an empty one nobody is judged. What
             // comes of it is told by the pass.
             let _ = system.ensure_seeded().await;

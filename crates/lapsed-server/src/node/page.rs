@@ -10,7 +10,7 @@ use std::sync::Arc;
 use lapsed_core::receipt::{Reason, Receipt, ReceiptQuery};
 use lapsed_core::{Error, Result};
 
-use super::live::Live;
+use super::live::LiveSystem;
 use super::shapes::ReceiptPage;
 
 /// The most receipts in one page.
@@ -21,19 +21,19 @@ const SCAN_MAX: usize = 20_000;
 
 /// Where a reader stands in the receipts of each system.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Cursor {
+pub struct ReceiptCursor {
     places: BTreeMap<String, u64>,
 }
 
-impl Cursor {
+impl ReceiptCursor {
     /// Reads `42` (for a single system) or `registry/default:42,...`.
-    pub fn parse(text: &str, systems: &[Arc<Live>]) -> Result<Cursor> {
+    pub fn parse(text: &str, systems: &[Arc<LiveSystem>]) -> Result<ReceiptCursor> {
         let wrong = || {
             Error::Invalid(format!(
                 "{text:?} is not a cursor; take the one from `next` or from the `id` of an event"
             ))
         };
-        let mut cursor = Cursor::default();
+        let mut cursor = ReceiptCursor::default();
         if let Ok(seq) = text.parse() {
             let [only] = systems else {
                 return Err(Error::Invalid(
@@ -63,7 +63,7 @@ impl Cursor {
     }
 }
 
-impl fmt::Display for Cursor {
+impl fmt::Display for ReceiptCursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, (system, seq)) in self.places.iter().enumerate() {
             let comma = if index > 0 { "," } else { "" };
@@ -75,11 +75,11 @@ impl fmt::Display for Cursor {
 
 /// Which receipts are wanted.
 #[derive(Clone, Debug, Default)]
-pub struct Wanted {
+pub struct ReceiptFilter {
     /// Only those after it, oldest first.
-    pub after: Option<Cursor>,
+    pub after: Option<ReceiptCursor>,
     /// Only those before it, newest first.
-    pub before: Option<Cursor>,
+    pub before: Option<ReceiptCursor>,
     /// At most so many.
     pub limit: usize,
     /// Only of this key.
@@ -96,7 +96,7 @@ pub struct Wanted {
     pub until_ms: Option<u64>,
 }
 
-impl Wanted {
+impl ReceiptFilter {
     fn fits(&self, receipt: &Receipt) -> bool {
         self.key.as_ref().is_none_or(|key| receipt.key.as_str() == key)
             && self.owner.as_ref().is_none_or(|owner| receipt.owner.as_str() == owner)
@@ -151,7 +151,7 @@ struct Strand {
 }
 
 /// One page of the receipts of `systems`.
-pub async fn read(systems: &[Arc<Live>], wanted: &Wanted) -> Result<ReceiptPage> {
+pub async fn read(systems: &[Arc<LiveSystem>], wanted: &ReceiptFilter) -> Result<ReceiptPage> {
     let mut strands = Vec::new();
     for live in systems {
         strands.push(scan(live, wanted).await?);
@@ -160,9 +160,9 @@ pub async fn read(systems: &[Arc<Live>], wanted: &Wanted) -> Result<ReceiptPage>
 }
 
 /// Reads one system's receipts until enough of them fit.
-async fn scan(live: &Live, wanted: &Wanted) -> Result<Strand> {
+async fn scan(live: &LiveSystem, wanted: &ReceiptFilter) -> Result<Strand> {
     let system = live.id().to_string();
-    let from = |cursor: &Option<Cursor>| cursor.as_ref().and_then(|c| c.get(&system));
+    let from = |cursor: &Option<ReceiptCursor>| cursor.as_ref().and_then(|c| c.get(&system));
     let mut query = ReceiptQuery {
         after: wanted.is_forward().then(|| from(&wanted.after).unwrap_or(0)),
         before: from(&wanted.before),
@@ -203,7 +203,7 @@ async fn scan(live: &Live, wanted: &Wanted) -> Result<Strand> {
 
 /// Puts the strands together by time, each in its own order, cuts at the limit, and says where the
 /// next page begins.
-fn weave(mut strands: Vec<Strand>, wanted: &Wanted) -> ReceiptPage {
+fn weave(mut strands: Vec<Strand>, wanted: &ReceiptFilter) -> ReceiptPage {
     let mut receipts = Vec::new();
     while receipts.len() < wanted.limit {
         let Some(strand) = next_strand(&mut strands, wanted.is_forward()) else { break };
@@ -211,7 +211,7 @@ fn weave(mut strands: Vec<Strand>, wanted: &Wanted) -> ReceiptPage {
         strand.start = receipt.id.seq;
         receipts.push(receipt);
     }
-    let mut next = Cursor::default();
+    let mut next = ReceiptCursor::default();
     for strand in &strands {
         // Having taken all of a strand, go on beyond whatever did not fit the filter.
         let all_taken = strand.found.is_empty() && strand.end > 0;

@@ -54,7 +54,7 @@ pub struct StoreHealth {
 }
 
 /// One store, to be asked how it is.
-pub struct Pulse {
+pub struct StoreMonitor {
     name: String,
     place: String,
     systems: Vec<String>,
@@ -64,15 +64,15 @@ pub struct Pulse {
     last: Mutex<Option<(Duration, StoreHealth)>>,
 }
 
-impl Pulse {
+impl StoreMonitor {
     /// Of `store`, that `systems` use.
     pub fn new(
         config: &StoreConfig,
         store: &OpenStore,
         systems: Vec<String>,
         clock: Arc<dyn Clock>,
-    ) -> Pulse {
-        Pulse {
+    ) -> StoreMonitor {
+        StoreMonitor {
             name: config.name.clone(),
             place: config.describe(),
             systems,
@@ -193,10 +193,10 @@ mod tests {
         }
     }
 
-    fn pulse(silent: bool) -> (Pulse, Arc<Slow>, ManualClock) {
+    fn pulse(silent: bool) -> (StoreMonitor, Arc<Slow>, ManualClock) {
         let clock = ManualClock::default();
         let store = Arc::new(Slow { clock: clock.clone(), asked: AtomicU64::new(0), silent });
-        let pulse = Pulse {
+        let pulse = StoreMonitor {
             name: "main".to_owned(),
             place: "here".to_owned(),
             systems: Vec::new(),

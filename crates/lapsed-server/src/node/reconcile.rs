@@ -34,7 +34,7 @@ const RETRY_MAX: Duration = Duration::from_secs(3600);
 
 /// How one run is wanted.
 #[derive(Clone, Debug)]
-pub struct Order {
+pub struct ReconcileOrder {
     /// Whether to change anything.
     pub act: PassMode,
     pub after: Cursor,
@@ -79,7 +79,7 @@ impl Reconciler {
     /// had.
     pub async fn run(
         &self,
-        order: Order,
+        order: ReconcileOrder,
         stop: &StopSignal,
         tell: &mut (dyn FnMut(u64) + Send),
     ) -> Result<Reconciliation> {
@@ -124,7 +124,8 @@ impl Reconciler {
             if !may() {
                 continue;
             }
-            let order = Order { act: PassMode::Reclaim, after: Cursor::default(), list: 0 };
+            let order =
+                ReconcileOrder { act: PassMode::Reclaim, after: Cursor::default(), list: 0 };
             // What it found is in the log and in the metrics.
             let done = self.run(order, &stop, &mut |_| {}).await;
             if done.is_ok_and(|done| done.error.is_some()) {

@@ -15,21 +15,23 @@ use lapsed_core::schedule::StopSignal;
 use lapsed_core::sweep::policy::{Policy, SweepMode};
 use utoipa_axum::router::OpenApiRouter;
 
-use self::ears::Ears;
+use self::ears::ChangeFollower;
 use self::layout::Tables;
 pub use self::section::TruthLayout;
 use self::section::{
     AvailabilitySection, Times, of_env, plan_mirror, plan_store, plan_times, plan_truth,
 };
-use super::{Built, Ground, Occasion, Planned, Room};
+use super::{BuildContext, BuiltSystem, OpenedFor, SystemKind, SystemPlan};
 use crate::config::ConfigError;
-use crate::config::common::{Common, ReconcileUsual, Section, Upkeep, plan_id};
+use crate::config::common::{
+    MaintenanceSections, ReconcileUsual, Section, SystemSettings, plan_id,
+};
 use crate::config::origin::Settings;
-use crate::config::sweep::Pause;
+use crate::config::sweep::PauseAfter;
 use crate::config::token::Scope;
 use crate::config::units::show_span;
 use crate::http::{self, Shared};
-use crate::node::Live;
+use crate::node::LiveSystem;
 use crate::stores::Tellers;
 
 /// Variables of the original; they win over `sweep.every` and `reconcile.every`.
@@ -47,10 +49,10 @@ const RECONCILE_EVERY: Duration = Duration::from_secs(300);
 const SEED_WAIT: Duration = Duration::from_secs(10);
 
 /// The room of `availability`.
-pub struct AvailabilityRoom;
+pub struct AvailabilityKind;
 
 /// One system, and who tells of changes without being asked.
-pub struct Providers {
+pub struct AvailabilityOperations {
     /// The system.
     pub system: Arc<Availability>,
     tellers: Option<Tellers>,
@@ -58,17 +60,17 @@ pub struct Providers {
 
 #[derive(Debug)]
 struct AvailabilityPlan {
-    common: Common,
+    common: SystemSettings,
     times: Times,
     truth: TruthLayout,
 }
 
-impl Room for AvailabilityRoom {
+impl SystemKind for AvailabilityKind {
     fn kind(&self) -> Kind {
         Kind::Availability
     }
 
-    fn plan(&self, section: &Section<'_>) -> Result<Box<dyn Planned>, ConfigError> {
+    fn plan(&self, section: &Section<'_>) -> Result<Box<dyn SystemPlan>, ConfigError> {
         let mut given: AvailabilitySection = section.read()?;
         let id = plan_id(section, Kind::Availability, given.name.as_deref())?;
         let store = plan_store(section, &given)?;
@@ -76,9 +78,9 @@ impl Room for AvailabilityRoom {
         let mut settings = Settings::default();
         let truth = plan_truth(section, &mirror, &mut given, &mut settings)?;
         let times = plan_times(section, &given, &mut settings)?;
-        let upkeep = Upkeep {
+        let upkeep = MaintenanceSections {
             sweep: given.sweep,
-            pause: Pause::AfterBatch,
+            pause: PauseAfter::AfterBatch,
             brake: given.brake,
             receipts: given.receipts,
             reconcile: given.reconcile,
@@ -91,7 +93,7 @@ impl Room for AvailabilityRoom {
         let silence = Duration::from_millis(Rules::default().stale_ms());
         let usual = Policy { every: SWEEP_EVERY, ..section.usual_policy(&store) };
         let common = upkeep.plan(section, (id, store), silence, usual, settings)?;
-        let common = Common { mirror, ..common };
+        let common = SystemSettings { mirror, ..common };
         Ok(Box::new(AvailabilityPlan { common, times, truth }))
     }
 
@@ -148,8 +150,8 @@ impl AvailabilityPlan {
     }
 }
 
-impl Planned for AvailabilityPlan {
-    fn common(&self) -> &Common {
+impl SystemPlan for AvailabilityPlan {
+    fn common(&self) -> &SystemSettings {
         &self.common
     }
 
@@ -169,7 +171,7 @@ impl Planned for AvailabilityPlan {
     }
 
     fn describe_brake(&self) -> String {
-        let Common { brake, .. } = self.common();
+        let SystemSettings { brake, .. } = self.common();
         format!(
             "the brake holds when more than {:.0} % of at least {} providers would be set offline at \
              once, and for `stale_after_seconds` after the mirror was away",
@@ -189,7 +191,7 @@ impl Planned for AvailabilityPlan {
         matches!(&self.truth, TruthLayout::Postgres { keys, .. } if keys.instant)
     }
 
-    fn build(&self, ground: Ground<'_>) -> lapsed_core::Result<Built> {
+    fn build(&self, ground: BuildContext<'_>) -> lapsed_core::Result<BuiltSystem> {
         let common = &self.common;
         let opened = ground.store.availability(
             ground.mirror,
@@ -213,17 +215,17 @@ impl Planned for AvailabilityPlan {
             snapshot_ttl: self.times.snapshot_ttl,
         });
         let store = Some(availability.services());
-        let operations = Arc::new(Providers { system: availability.clone(), tellers });
-        Ok(Built { system: availability, operations, store })
+        let operations = Arc::new(AvailabilityOperations { system: availability.clone(), tellers });
+        Ok(BuiltSystem { system: availability, operations, store })
     }
 
     /// Fills the mirror. Memory is filled for a command, too: nobody else can; what a server says of itself
     /// is left for the command to show.
-    fn prepare(&self, live: &Live, for_what: Occasion) -> Option<BoxFuture<'static, ()>> {
-        if for_what == Occasion::Command && self.truth != TruthLayout::Embedded {
+    fn prepare(&self, live: &LiveSystem, for_what: OpenedFor) -> Option<BoxFuture<'static, ()>> {
+        if for_what == OpenedFor::Command && self.truth != TruthLayout::Embedded {
             return None;
         }
-        let availability = live.operations::<Providers>()?.system.clone();
+        let availability = live.operations::<AvailabilityOperations>()?.system.clone();
         let id = self.common.id.clone();
         Some(Box::pin(async move {
             let seeded = tokio::time::timeout(SEED_WAIT, availability.ensure_seeded()).await;
@@ -238,11 +240,12 @@ impl Planned for AvailabilityPlan {
 
     /// Keeps the mirror seeded and told, and writes beats down; once more when it ends, so that as little as
     /// can be is lost with a mirror that is this process's memory.
-    fn errand(&self, live: &Live, stop: StopSignal) -> Option<BoxFuture<'static, ()>> {
-        let Providers { system: availability, tellers } = live.operations::<Providers>()?;
+    fn errand(&self, live: &LiveSystem, stop: StopSignal) -> Option<BoxFuture<'static, ()>> {
+        let AvailabilityOperations { system: availability, tellers } =
+            live.operations::<AvailabilityOperations>()?;
         let (availability, tellers) = (availability.clone(), tellers.clone());
         let sweeper = live.sweeper().clone();
-        let ears = Ears {
+        let ears = ChangeFollower {
             availability: availability.clone(),
             sweeper: sweeper.clone(),
             reconciler: live.reconciler().ok().cloned(),

@@ -14,24 +14,24 @@ use lapsed_core::schedule::StopSignal;
 use serde::Deserialize;
 use utoipa_axum::router::OpenApiRouter;
 
-use self::layout::{InflightLayout, LayoutSection, Preset, QueueWord};
-use self::webhook::{DeliverySection, OUTBOX, Webhook};
-use super::{Built, Ground, Planned, Room};
+use self::layout::{InflightKeys, LayoutPreset, LayoutSection, QueueWord};
+use self::webhook::{DeliverySection, DeliveryWebhook, OUTBOX};
+use super::{BuildContext, BuiltSystem, SystemKind, SystemPlan};
 use crate::config::ConfigError;
 use crate::config::common::{
-    Access, BrakeSection, Common, ReceiptsSection, ReconcileSection, ReconcileUsual, Section,
-    Upkeep, plan_id,
+    Access, BrakeSection, MaintenanceSections, ReceiptsSection, ReconcileSection, ReconcileUsual,
+    Section, SystemSettings, plan_id,
 };
 use crate::config::heartbeat::Heartbeat;
 use crate::config::origin::Settings;
-use crate::config::sweep::{Pause, SweepSection};
+use crate::config::sweep::{PauseAfter, SweepSection};
 use crate::config::token::Scope;
 use crate::config::units::{Limit, Span, show_span};
 use crate::http::{self, Shared};
-use crate::node::Live;
+use crate::node::LiveSystem;
 
 /// The room of `inflight`.
-pub struct InflightRoom;
+pub struct InflightKind;
 
 /// As the file writes it. The key names only matter on a store that others write to, too.
 #[derive(Debug, Default, Deserialize)]
@@ -52,7 +52,7 @@ struct InflightSection {
     queues: Option<QueueWord>,
     queue_key: Option<String>,
     prefix: Option<String>,
-    preset: Option<Preset>,
+    preset: Option<LayoutPreset>,
     index_key: Option<String>,
     jobs_key: Option<String>,
     gc_lock_key: Option<String>,
@@ -90,19 +90,19 @@ pub struct InflightTimes {
 
 #[derive(Debug)]
 struct InflightPlan {
-    common: Common,
-    layout: InflightLayout,
+    common: SystemSettings,
+    layout: InflightKeys,
     times: InflightTimes,
     recovery: RecoveryPolicy,
-    webhook: Option<Webhook>,
+    webhook: Option<DeliveryWebhook>,
 }
 
-impl Room for InflightRoom {
+impl SystemKind for InflightKind {
     fn kind(&self) -> Kind {
         Kind::Inflight
     }
 
-    fn plan(&self, section: &Section<'_>) -> Result<Box<dyn Planned>, ConfigError> {
+    fn plan(&self, section: &Section<'_>) -> Result<Box<dyn SystemPlan>, ConfigError> {
         let mut given: InflightSection = section.read()?;
         let id = plan_id(section, Kind::Inflight, given.name.as_deref())?;
         let store = section.store(given.store.as_deref())?;
@@ -114,9 +114,9 @@ impl Room for InflightRoom {
         let webhook = given.webhook.take();
         let webhook = given.delivery.plan(section, webhook, &layout, &mut settings)?;
         recovery.outbox = webhook.as_ref().map(|_| OUTBOX.clone());
-        let upkeep = Upkeep {
+        let upkeep = MaintenanceSections {
             sweep: given.sweep,
-            pause: Pause::AfterBatch,
+            pause: PauseAfter::AfterBatch,
             brake: given.brake,
             receipts: given.receipts,
             reconcile: given.reconcile,
@@ -233,8 +233,8 @@ impl InflightPlan {
     }
 }
 
-impl Planned for InflightPlan {
-    fn common(&self) -> &Common {
+impl SystemPlan for InflightPlan {
+    fn common(&self) -> &SystemSettings {
         &self.common
     }
 
@@ -244,11 +244,11 @@ impl Planned for InflightPlan {
             plan.extend(self.describe_limits());
         }
         plan.push(self.layout.describe());
-        plan.extend(self.webhook.as_ref().map(Webhook::describe));
+        plan.extend(self.webhook.as_ref().map(DeliveryWebhook::describe));
         plan
     }
 
-    fn build(&self, ground: Ground<'_>) -> lapsed_core::Result<Built> {
+    fn build(&self, ground: BuildContext<'_>) -> lapsed_core::Result<BuiltSystem> {
         let common = &self.common;
         let (layout, recovery) = (&self.layout, &self.recovery);
         let opened = ground.store.inflight(&common.id, self.times, layout, recovery)?;
@@ -267,10 +267,10 @@ impl Planned for InflightPlan {
             batch: common.policy.batch,
             sweeper: ground.process.to_owned(),
         }));
-        Ok(Built { system: inflight.clone(), operations: inflight, store: None })
+        Ok(BuiltSystem { system: inflight.clone(), operations: inflight, store: None })
     }
 
-    fn errand(&self, live: &Live, stop: StopSignal) -> Option<BoxFuture<'static, ()>> {
+    fn errand(&self, live: &LiveSystem, stop: StopSignal) -> Option<BoxFuture<'static, ()>> {
         let webhook = self.webhook.clone()?;
         let inflight = live.share_operations::<Inflight>()?;
         Some(Box::pin(crate::outbox::run(self.common.id.clone(), inflight, webhook, stop)))

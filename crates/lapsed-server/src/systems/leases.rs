@@ -10,14 +10,14 @@ use lapsed_embedded::LEASES_HOLD;
 use serde::Deserialize;
 use utoipa_axum::router::OpenApiRouter;
 
-use super::{Built, Ground, Planned, Room};
+use super::{BuildContext, BuiltSystem, SystemKind, SystemPlan};
 use crate::config::ConfigError;
 use crate::config::common::{
-    BrakeSection, Common, ReceiptsSection, ReconcileSection, ReconcileUsual, Section, Upkeep,
-    plan_id,
+    BrakeSection, MaintenanceSections, ReceiptsSection, ReconcileSection, ReconcileUsual, Section,
+    SystemSettings, plan_id,
 };
 use crate::config::origin::Settings;
-use crate::config::sweep::{Beside, Pause, SweepSection};
+use crate::config::sweep::{Beside, PauseAfter, SweepSection};
 use crate::config::units::{Span, show_span};
 use crate::http::{self, Shared};
 
@@ -50,7 +50,7 @@ const BUCKET_MIN: Duration = Duration::from_secs(60);
 const BUCKET_MAX: Duration = Duration::from_secs(24 * 3_600);
 
 /// The room of `leases`.
-pub struct LeasesRoom;
+pub struct LeasesKind;
 
 /// As the file writes it. Four keys of the sweep may also stand here, by the names of the original.
 #[derive(Debug, Default, Deserialize)]
@@ -97,25 +97,25 @@ pub struct LeasesTimes {
 
 #[derive(Debug)]
 struct LeasesPlan {
-    common: Common,
+    common: SystemSettings,
     times: LeasesTimes,
 }
 
-impl Room for LeasesRoom {
+impl SystemKind for LeasesKind {
     fn kind(&self) -> Kind {
         Kind::Leases
     }
 
-    fn plan(&self, section: &Section<'_>) -> Result<Box<dyn Planned>, ConfigError> {
+    fn plan(&self, section: &Section<'_>) -> Result<Box<dyn SystemPlan>, ConfigError> {
         let mut given: LeasesSection = section.read()?;
         let id = plan_id(section, Kind::Leases, given.name.as_deref())?;
         let store = section.store(given.store.as_deref())?;
         let mut settings = Settings::default();
         let times = plan_times(section, &given, section.is_embedded(&store), &mut settings)?;
         let beside = given.beside();
-        let upkeep = Upkeep {
+        let upkeep = MaintenanceSections {
             sweep: given.sweep.with(beside, section)?,
-            pause: Pause::AfterEntry,
+            pause: PauseAfter::AfterEntry,
             brake: given.brake,
             receipts: given.receipts,
             reconcile: given.reconcile,
@@ -213,8 +213,8 @@ impl LeasesPlan {
     }
 }
 
-impl Planned for LeasesPlan {
-    fn common(&self) -> &Common {
+impl SystemPlan for LeasesPlan {
+    fn common(&self) -> &SystemSettings {
         &self.common
     }
 
@@ -250,7 +250,7 @@ impl Planned for LeasesPlan {
         format!("the brake holds when the operator says so; {away}")
     }
 
-    fn build(&self, ground: Ground<'_>) -> lapsed_core::Result<Built> {
+    fn build(&self, ground: BuildContext<'_>) -> lapsed_core::Result<BuiltSystem> {
         let common = &self.common;
         let per_pass = |ops: u64| ops.saturating_mul(REQUESTS_PER_OP) + REQUESTS_MIN;
         let per_pass = common.policy.max_ops.map(per_pass);
@@ -268,6 +268,6 @@ impl Planned for LeasesPlan {
             witness: ground.witness,
             timeout: common.policy.timeout,
         }));
-        Ok(Built { system: leases.clone(), operations: leases, store: None })
+        Ok(BuiltSystem { system: leases.clone(), operations: leases, store: None })
     }
 }

@@ -8,15 +8,15 @@ use lapsed_core::registry::{HEARTBEAT_TTL_MS, Registry, RegistryParts};
 use serde::Deserialize;
 use utoipa_axum::router::OpenApiRouter;
 
-use super::{Built, Ground, Planned, Room};
+use super::{BuildContext, BuiltSystem, SystemKind, SystemPlan};
 use crate::config::ConfigError;
 use crate::config::common::{
-    Access, BrakeSection, Common, ReceiptsSection, ReconcileSection, ReconcileUsual, Section,
-    Upkeep, plan_id, plan_key, plan_shards,
+    Access, BrakeSection, MaintenanceSections, ReceiptsSection, ReconcileSection, ReconcileUsual,
+    Section, SystemSettings, plan_id, plan_key, plan_shards,
 };
 use crate::config::heartbeat::Heartbeat;
 use crate::config::origin::Settings;
-use crate::config::sweep::{Pause, SweepSection};
+use crate::config::sweep::{PauseAfter, SweepSection};
 use crate::config::token::Scope;
 use crate::config::units::{SPAN_MAX, Span, show_span};
 use crate::http::{self, Shared};
@@ -25,7 +25,7 @@ use crate::http::{self, Shared};
 pub const INTERVAL_ENV: &str = "JANITOR_INTERVAL_MS";
 
 /// The registry's room.
-pub struct RegistryRoom;
+pub struct RegistryKind;
 
 /// As the file writes it. The key names only matter where an application writes them itself.
 #[derive(Debug, Default, Deserialize)]
@@ -49,7 +49,7 @@ struct RegistrySection {
 
 /// Where the entries are on a store that others write to, too.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RegistryLayout {
+pub struct RegistryKeys {
     /// Who writes them.
     pub access: Access,
     /// The hash of all entries.
@@ -65,17 +65,17 @@ const HEARTBEAT_KEY: &str = "instance:heartbeat:{owner}";
 
 #[derive(Debug)]
 struct RegistryPlan {
-    common: Common,
-    layout: RegistryLayout,
+    common: SystemSettings,
+    layout: RegistryKeys,
     heartbeat_interval: Duration,
 }
 
-impl Room for RegistryRoom {
+impl SystemKind for RegistryKind {
     fn kind(&self) -> Kind {
         Kind::Registry
     }
 
-    fn plan(&self, section: &Section<'_>) -> Result<Box<dyn Planned>, ConfigError> {
+    fn plan(&self, section: &Section<'_>) -> Result<Box<dyn SystemPlan>, ConfigError> {
         let mut given: RegistrySection = section.read()?;
         let id = plan_id(section, Kind::Registry, given.name.as_deref())?;
         let store = section.store(given.store.as_deref())?;
@@ -85,9 +85,9 @@ impl Room for RegistryRoom {
         let (beat, pause) = (given.heartbeat_ttl, given.heartbeat_interval);
         let heartbeat = Heartbeat::given(beat, pause, Duration::from_millis(HEARTBEAT_TTL_MS));
         let (ttl, interval) = heartbeat.plan(section, &mut settings)?;
-        let upkeep = Upkeep {
+        let upkeep = MaintenanceSections {
             sweep: given.sweep,
-            pause: Pause::AfterBatch,
+            pause: PauseAfter::AfterBatch,
             brake: given.brake,
             receipts: given.receipts,
             reconcile: given.reconcile,
@@ -116,9 +116,9 @@ fn plan_layout(
     section: &Section<'_>,
     given: &mut RegistrySection,
     settings: &mut Settings,
-) -> Result<RegistryLayout, ConfigError> {
+) -> Result<RegistryKeys, ConfigError> {
     let (registry, heartbeat) = (given.registry_key.take(), given.heartbeat_key.take());
-    Ok(RegistryLayout {
+    Ok(RegistryKeys {
         access: given.mode,
         registry_key: plan_key(section, "registry_key", registry, REGISTRY_KEY, None, settings)?,
         heartbeat_key: plan_key(
@@ -147,13 +147,13 @@ fn interval_of_env(section: &Section<'_>) -> Result<Option<Duration>, ConfigErro
     }
 }
 
-impl Planned for RegistryPlan {
-    fn common(&self) -> &Common {
+impl SystemPlan for RegistryPlan {
+    fn common(&self) -> &SystemSettings {
         &self.common
     }
 
     fn describe(&self) -> Vec<String> {
-        let Common { threshold, policy, .. } = &self.common;
+        let SystemSettings { threshold, policy, .. } = &self.common;
         vec![
             format!(
                 "owners beat every {} and are dead after {} of silence, by the store's clock",
@@ -170,7 +170,7 @@ impl Planned for RegistryPlan {
         ]
     }
 
-    fn build(&self, ground: Ground<'_>) -> lapsed_core::Result<Built> {
+    fn build(&self, ground: BuildContext<'_>) -> lapsed_core::Result<BuiltSystem> {
         let common = &self.common;
         let opened = ground.store.registry(&common.id, common.threshold, &self.layout)?;
         let registry = Arc::new(Registry::new(RegistryParts {
@@ -187,6 +187,6 @@ impl Planned for RegistryPlan {
             batch: common.policy.batch,
             sweeper: ground.process.to_owned(),
         }));
-        Ok(Built { system: registry.clone(), operations: registry, store: None })
+        Ok(BuiltSystem { system: registry.clone(), operations: registry, store: None })
     }
 }

@@ -9,15 +9,15 @@ use lapsed_core::sweep::policy::Policy;
 use serde::Deserialize;
 use utoipa_axum::router::OpenApiRouter;
 
-use super::{Built, Ground, Planned, Room};
+use super::{BuildContext, BuiltSystem, SystemKind, SystemPlan};
 use crate::config::ConfigError;
 use crate::config::common::{
-    Access, BrakeSection, Common, ReceiptsSection, ReconcileSection, ReconcileUsual, Section,
-    Upkeep, plan_id, plan_key, plan_shards,
+    Access, BrakeSection, MaintenanceSections, ReceiptsSection, ReconcileSection, ReconcileUsual,
+    Section, SystemSettings, plan_id, plan_key, plan_shards,
 };
 use crate::config::heartbeat::Heartbeat;
 use crate::config::origin::{Origin, Settings};
-use crate::config::sweep::{Pause, SweepSection};
+use crate::config::sweep::{PauseAfter, SweepSection};
 use crate::config::token::Scope;
 use crate::config::units::{Span, parse_go_span, show_span};
 use crate::http::{self, Shared};
@@ -30,7 +30,7 @@ pub const GRACE_ENV: &str = "ORPHAN_MAX_AGE";
 const EVERY: Duration = Duration::from_secs(30);
 
 /// The room of `sessions`.
-pub struct SessionsRoom;
+pub struct SessionsKind;
 
 /// As the file writes it. The key names only matter where an application writes them itself.
 #[derive(Debug, Default, Deserialize)]
@@ -58,7 +58,7 @@ struct SessionsSection {
 
 /// Where the sessions are on a store that others write to, too.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SessionsLayout {
+pub struct SessionsKeys {
     /// Who writes them.
     pub access: Access,
     /// A session's hash; `{session}` is its id.
@@ -84,18 +84,18 @@ pub struct SessionsTimes {
 
 #[derive(Debug)]
 struct SessionsPlan {
-    common: Common,
-    layout: SessionsLayout,
+    common: SystemSettings,
+    layout: SessionsKeys,
     times: SessionsTimes,
     heartbeat_interval: Duration,
 }
 
-impl Room for SessionsRoom {
+impl SystemKind for SessionsKind {
     fn kind(&self) -> Kind {
         Kind::Sessions
     }
 
-    fn plan(&self, section: &Section<'_>) -> Result<Box<dyn Planned>, ConfigError> {
+    fn plan(&self, section: &Section<'_>) -> Result<Box<dyn SystemPlan>, ConfigError> {
         let mut given: SessionsSection = section.read()?;
         let id = plan_id(section, Kind::Sessions, given.name.as_deref())?;
         let store = section.store(given.store.as_deref())?;
@@ -106,9 +106,9 @@ impl Room for SessionsRoom {
         let (beat, pause) = (given.heartbeat_ttl, given.heartbeat_interval);
         let heartbeat = Heartbeat::given(beat, pause, Duration::from_millis(HEARTBEAT_TTL_MS));
         let (ttl, interval) = heartbeat.plan(section, &mut settings)?;
-        let upkeep = Upkeep {
+        let upkeep = MaintenanceSections {
             sweep: given.sweep,
-            pause: Pause::AfterBatch,
+            pause: PauseAfter::AfterBatch,
             brake: given.brake,
             receipts: given.receipts,
             reconcile: given.reconcile,
@@ -119,7 +119,7 @@ impl Room for SessionsRoom {
         let usual = Policy { every: EVERY, ..section.usual_policy(&store) };
         let silence = threshold(layout.access, times);
         let common = upkeep.plan(section, (id, store), silence, usual, settings)?;
-        let common = Common { grace: Some(grace), ..common };
+        let common = SystemSettings { grace: Some(grace), ..common };
         Ok(Box::new(SessionsPlan { common, layout, times, heartbeat_interval: interval }))
     }
 
@@ -165,14 +165,14 @@ fn plan_layout(
     section: &Section<'_>,
     given: &mut SessionsSection,
     settings: &mut Settings,
-) -> Result<SessionsLayout, ConfigError> {
+) -> Result<SessionsKeys, ConfigError> {
     let shards = plan_shards(section, given.shards, settings)?;
     let mut key = |key: &str, given: Option<String>, default: &str, place: Option<&str>| {
         plan_key(section, key, given, default, place, settings)
     };
     let (session, broadcaster) = (Some("{session}"), Some("{broadcaster}"));
     let given_broadcaster = given.broadcaster_key.take();
-    Ok(SessionsLayout {
+    Ok(SessionsKeys {
         access: given.mode,
         session_key: key("session_key", given.session_key.take(), "session:{session}", session)?,
         ref_count_key: key(
@@ -204,8 +204,8 @@ fn span_of_env(section: &Section<'_>, name: &'static str) -> Result<Option<Durat
     parse_go_span(&text).map(Some).map_err(wrong)
 }
 
-impl Planned for SessionsPlan {
-    fn common(&self) -> &Common {
+impl SystemPlan for SessionsPlan {
+    fn common(&self) -> &SystemSettings {
         &self.common
     }
 
@@ -235,7 +235,7 @@ impl Planned for SessionsPlan {
         plan
     }
 
-    fn build(&self, ground: Ground<'_>) -> lapsed_core::Result<Built> {
+    fn build(&self, ground: BuildContext<'_>) -> lapsed_core::Result<BuiltSystem> {
         let common = &self.common;
         let opened = ground.store.sessions(&common.id, self.times, &self.layout)?;
         let sessions = Arc::new(Sessions::new(SessionsParts {
@@ -253,6 +253,6 @@ impl Planned for SessionsPlan {
             batch: common.policy.batch,
             sweeper: ground.process.to_owned(),
         }));
-        Ok(Built { system: sessions.clone(), operations: sessions, store: None })
+        Ok(BuiltSystem { system: sessions.clone(), operations: sessions, store: None })
     }
 }

@@ -7,22 +7,22 @@ use async_trait::async_trait;
 use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
 use ureq::Agent;
 
-use crate::outbound::{self, Address, silent};
+use crate::outbound::{self, OutboundUrl, silent};
 
 /// The longest answer that is read.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
 
 #[derive(Debug)]
-pub struct Client {
+pub struct OtlpClient {
     agent: Agent,
     /// Whether the last call failed: said once, not with every batch.
     is_away: AtomicBool,
 }
 
-impl Client {
+impl OtlpClient {
     /// The collector at `address`; no call takes longer than `timeout`.
-    pub fn new(address: &Address, timeout: Duration) -> Client {
-        Client { agent: outbound::agent(address, timeout), is_away: AtomicBool::new(false) }
+    pub fn new(address: &OutboundUrl, timeout: Duration) -> OtlpClient {
+        OtlpClient { agent: outbound::agent(address, timeout), is_away: AtomicBool::new(false) }
     }
 
     fn call(&self, request: Request<Bytes>) -> Result<Response<Bytes>, String> {
@@ -46,7 +46,7 @@ impl Client {
 }
 
 #[async_trait]
-impl HttpClient for Client {
+impl HttpClient for OtlpClient {
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
         let answer = self.call(request);
         let refused = match &answer {

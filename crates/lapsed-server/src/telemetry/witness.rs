@@ -18,7 +18,7 @@ use super::Telemetry;
 const BATCHES_MAX: usize = 200;
 
 /// Makes spans, and passes everything on.
-pub struct Traced {
+pub struct TracingObserver {
     next: Arc<dyn Observer>,
     telemetry: Arc<Telemetry>,
     /// Of the passes that have not ended.
@@ -37,10 +37,10 @@ struct Batch {
     ended: SystemTime,
 }
 
-impl Traced {
+impl TracingObserver {
     /// Passes on to `next`.
-    pub fn new(next: Arc<dyn Observer>, telemetry: Arc<Telemetry>) -> Arc<Traced> {
-        Arc::new(Traced { next, telemetry, batches: Mutex::default() })
+    pub fn new(next: Arc<dyn Observer>, telemetry: Arc<Telemetry>) -> Arc<TracingObserver> {
+        Arc::new(TracingObserver { next, telemetry, batches: Mutex::default() })
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<SystemId, Batches>> {
@@ -89,7 +89,7 @@ fn of_reconciliation(report: &ReconcileReport) -> Vec<KeyValue> {
     ]
 }
 
-impl Observer for Traced {
+impl Observer for TracingObserver {
     fn reclaimed(&self, receipt: &Receipt) {
         self.next.reclaimed(receipt);
     }

@@ -5,7 +5,7 @@ use lapsed_core::{Name, SystemId};
 use ring::hmac;
 use serde_json::{Value, json};
 
-use crate::config::webhook::Webhook;
+use crate::config::webhook::WebhookConfig;
 use crate::outbound::header_safe;
 
 /// One delivery. The same for each of its tries.
@@ -40,7 +40,7 @@ impl Body {
     /// What goes with a try at that time, in seconds since 1970.
     pub fn headers(
         &self,
-        webhook: &Webhook,
+        webhook: &WebhookConfig,
         now_s: u64,
         attempt: u32,
     ) -> [(&'static str, String); 4] {

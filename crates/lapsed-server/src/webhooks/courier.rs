@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use super::Hook;
 use super::body::Body;
 use super::letters::Undelivered;
-use crate::node::Live;
+use crate::node::LiveSystem;
 
 /// How often to look for what other processes wrote; seldom where every look is paid for.
 const LOOK: Duration = Duration::from_secs(1);
@@ -26,17 +26,17 @@ const TURN: Duration = Duration::from_secs(5);
 /// Delivers until told to stop. What is between two tries then stays after the mark.
 pub async fn run(
     hook: Arc<Hook>,
-    live: Arc<Live>,
+    live: Arc<LiveSystem>,
     mut wakeups: watch::Receiver<()>,
     stop: StopSignal,
 ) {
-    let courier = Courier { hook, live, stop };
+    let courier = WebhookSender { hook, live, stop };
     while !courier.stop.is_told() {
         wakeups.mark_unchanged();
         match courier.round().await {
-            Ok(Round::Went) => {}
-            Ok(Round::Nothing) => courier.nap(courier.look(), wakeups.changed()).await,
-            Ok(Round::NotOurs) => courier.nap(TURN / 3, std::future::pending::<()>()).await,
+            Ok(DeliveryRound::Went) => {}
+            Ok(DeliveryRound::Nothing) => courier.nap(courier.look(), wakeups.changed()).await,
+            Ok(DeliveryRound::NotOurs) => courier.nap(TURN / 3, std::future::pending::<()>()).await,
             Err(error) => {
                 let (webhook, system) = (courier.hook.name(), courier.live.id());
                 tracing::warn!(%webhook, %system, %error, "delivering waits for the store");
@@ -47,14 +47,14 @@ pub async fn run(
     let _ = courier.live.end_turn(&courier.hook.book.mark, &courier.hook.process).await;
 }
 
-struct Courier {
+struct WebhookSender {
     hook: Arc<Hook>,
-    live: Arc<Live>,
+    live: Arc<LiveSystem>,
     stop: StopSignal,
 }
 
 /// What came of one round.
-enum Round {
+enum DeliveryRound {
     /// Something was delivered, given up, or broken off.
     Went,
     /// There was nothing to deliver.
@@ -72,25 +72,25 @@ enum Tried {
     BrokenOff,
 }
 
-impl Courier {
-    async fn round(&self) -> Result<Round> {
+impl WebhookSender {
+    async fn round(&self) -> Result<DeliveryRound> {
         if !self.take_turn().await? {
-            return Ok(Round::NotOurs);
+            return Ok(DeliveryRound::NotOurs);
         }
         if self.again().await? {
-            return Ok(Round::Went);
+            return Ok(DeliveryRound::Went);
         }
         let mark = self.mark().await?;
         let found = self.read(mark, self.hook.plan.batch).await?;
         let Some(last) = found.last().map(|receipt| receipt.id.seq) else {
             self.hook.series.lag(self.live.id(), Duration::ZERO);
-            return Ok(Round::Nothing);
+            return Ok(DeliveryRound::Nothing);
         };
         let looked_at = found.len();
         if self.settle(found, looked_at).await? {
             self.live.advance_mark(&self.hook.book.mark, last).await?;
         }
-        Ok(Round::Went)
+        Ok(DeliveryRound::Went)
     }
 
     /// Delivers those that are wanted; buries what is given up. Whether that is done with.

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::Hook;
-use crate::node::Live;
+use crate::node::LiveSystem;
 
 /// The most letters of one system in one answer.
 pub const LETTERS_MAX: usize = 1_000;
@@ -68,7 +68,7 @@ impl Hook {
     /// The newest letters of one system, before that number.
     pub async fn letters(
         &self,
-        live: &Live,
+        live: &LiveSystem,
         before: Option<u64>,
         limit: usize,
     ) -> Result<Vec<DeadLetter>> {
@@ -94,7 +94,7 @@ impl Hook {
     }
 
     /// The letter that is to be tried next, with its number.
-    pub(super) async fn next_again(&self, live: &Live) -> Result<Option<(u64, Undelivered)>> {
+    pub(super) async fn next_again(&self, live: &LiveSystem) -> Result<Option<(u64, Undelivered)>> {
         let found = live.notes(&self.book.again, NoteQuery { before: None, limit: 1 }).await?;
         let Some(note) = found.first() else { return Ok(None) };
         match serde_json::from_str(&note.text) {
@@ -107,11 +107,11 @@ impl Hook {
         }
     }
 
-    pub(super) async fn tried_again(&self, live: &Live, seq: u64) -> Result<()> {
+    pub(super) async fn tried_again(&self, live: &LiveSystem, seq: u64) -> Result<()> {
         live.strike(&self.book.again, seq).await.map(drop)
     }
 
-    pub(super) async fn bury(&self, live: &Live, letter: &Undelivered) -> Result<()> {
+    pub(super) async fn bury(&self, live: &LiveSystem, letter: &Undelivered) -> Result<()> {
         let text = serde_json::to_string(letter).unwrap_or_default();
         live.note(&self.book.dead, &text).await?;
         self.series.count("dead");

@@ -8,15 +8,15 @@ use lapsed_core::Name;
 use lapsed_core::sweep::brake::BrakeSetting;
 
 use crate::actors::{client, owner, sweeper};
-use crate::clock::{Pause, Process};
+use crate::clock::{ProcessPause, ProcessTime};
 use crate::disk::{Fuse, Keep};
 use crate::scenario::WireFaults;
 use crate::scene::{Scene, THRESHOLD_MS};
-use crate::world::Weather;
+use crate::world::NetworkFaults;
 
 /// One thing that goes wrong, or changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Deed {
+pub enum ChaosAction {
     /// An owner stops for good, without a word.
     CrashOwner,
     /// An owner misses some of its TTLs, then goes on.
@@ -74,7 +74,7 @@ pub async fn run(scene: Arc<Scene>) {
     }
 }
 
-fn draw(scene: &Scene) -> Option<Deed> {
+fn draw(scene: &Scene) -> Option<ChaosAction> {
     let all: u64 = scene.scenario.deeds.iter().map(|(_, weight)| weight).sum();
     let mut left = scene.world.chance.between(1, all.max(1));
     for (deed, weight) in scene.scenario.deeds {
@@ -86,64 +86,64 @@ fn draw(scene: &Scene) -> Option<Deed> {
     None
 }
 
-async fn do_it(scene: &Arc<Scene>, deed: Deed) {
+async fn do_it(scene: &Arc<Scene>, deed: ChaosAction) {
     let chance = scene.world.chance.clone();
     match deed {
-        Deed::CrashOwner => drop(crash_owner(scene)),
-        Deed::FreezeOwner => pause(scene, some_owner(scene), Pause::Frozen),
-        Deed::SleepOwner => pause(scene, some_owner(scene), Pause::Asleep),
-        Deed::RestartOwner => restart_owner(scene),
-        Deed::RetireOwner => retire_owner(scene),
-        Deed::JumpWall => {
+        ChaosAction::CrashOwner => drop(crash_owner(scene)),
+        ChaosAction::FreezeOwner => pause(scene, some_owner(scene), ProcessPause::Frozen),
+        ChaosAction::SleepOwner => pause(scene, some_owner(scene), ProcessPause::Asleep),
+        ChaosAction::RestartOwner => restart_owner(scene),
+        ChaosAction::RetireOwner => retire_owner(scene),
+        ChaosAction::JumpWall => {
             if let Some(process) = some_owner(scene) {
                 process.jump_wall(chance.between(0, 40_000) as i64 - 20_000);
             }
         }
-        Deed::CutOwner => cut(scene, some_owner(scene).into_iter().collect()),
-        Deed::CutMany => cut(scene, most(scene)),
-        Deed::CrashMany => {
+        ChaosAction::CutOwner => cut(scene, some_owner(scene).into_iter().collect()),
+        ChaosAction::CutMany => cut(scene, most(scene)),
+        ChaosAction::CrashMany => {
             let count = scene.owners().len() * 7 / 10;
             for _ in 0..count {
                 crash_owner(scene);
             }
         }
-        Deed::CrashSweeper => crash_sweeper(scene),
-        Deed::FreezeSweeper => pause(scene, some_sweeper(scene), Pause::Frozen),
-        Deed::SleepSweeper => pause(scene, some_sweeper(scene), Pause::Asleep),
-        Deed::CutSweeper => cut(scene, some_sweeper(scene).into_iter().collect()),
-        Deed::ChangeWeather => scene.world.set_weather(weather(scene)),
-        Deed::CrashStore => {
+        ChaosAction::CrashSweeper => crash_sweeper(scene),
+        ChaosAction::FreezeSweeper => pause(scene, some_sweeper(scene), ProcessPause::Frozen),
+        ChaosAction::SleepSweeper => pause(scene, some_sweeper(scene), ProcessPause::Asleep),
+        ChaosAction::CutSweeper => cut(scene, some_sweeper(scene).into_iter().collect()),
+        ChaosAction::ChangeWeather => scene.world.set_weather(weather(scene)),
+        ChaosAction::CrashStore => {
             scene.world.ground().crash(Keep::Everything);
             reopen_later(scene).await;
         }
-        Deed::CrashInCommit => blow(scene, Fuse::Power(keep(scene))).await,
-        Deed::DiskError => blow(scene, Fuse::Error(keep(scene))).await,
-        Deed::CloseStore => {
+        ChaosAction::CrashInCommit => blow(scene, Fuse::Power(keep(scene))).await,
+        ChaosAction::DiskError => blow(scene, Fuse::Error(keep(scene))).await,
+        ChaosAction::CloseStore => {
             scene.world.ground().close();
             reopen_later(scene).await;
         }
-        Deed::SetStoreClock => {
+        ChaosAction::SetStoreClock => {
             scene.world.ground().close();
             scene.world.ground().note_clock_set();
             scene.host.jump_wall(chance.between(0, 60_000) as i64 - 30_000);
             reopen_later(scene).await;
         }
-        Deed::HoldBrake => hold_brake(scene).await,
-        Deed::Restore => restore(scene).await,
+        ChaosAction::HoldBrake => hold_brake(scene).await,
+        ChaosAction::Restore => restore(scene).await,
     }
 }
 
-fn some_owner(scene: &Scene) -> Option<Arc<Process>> {
+fn some_owner(scene: &Scene) -> Option<Arc<ProcessTime>> {
     let owners = scene.owners();
     scene.world.chance.pick(&owners).map(|member| member.process.clone())
 }
 
-fn some_sweeper(scene: &Scene) -> Option<Arc<Process>> {
+fn some_sweeper(scene: &Scene) -> Option<Arc<ProcessTime>> {
     let sweepers: Vec<_> = scene.sweepers().values().map(|s| s.process.clone()).collect();
     scene.world.chance.pick(&sweepers).cloned()
 }
 
-fn most(scene: &Scene) -> Vec<Arc<Process>> {
+fn most(scene: &Scene) -> Vec<Arc<ProcessTime>> {
     let owners = scene.owners();
     owners.iter().take(owners.len() * 7 / 10).map(|member| member.process.clone()).collect()
 }
@@ -160,7 +160,7 @@ fn crash_owner(scene: &Scene) -> Option<Name> {
     Some(member.name)
 }
 
-fn pause(scene: &Scene, process: Option<Arc<Process>>, how: Pause) {
+fn pause(scene: &Scene, process: Option<Arc<ProcessTime>>, how: ProcessPause) {
     let Some(process) = process else { return };
     let span_ms = scene.world.chance.between(1_000, 4 * THRESHOLD_MS);
     process.pause(how, span_ms);
@@ -198,7 +198,7 @@ fn retire_owner(scene: &Arc<Scene>) {
     });
 }
 
-fn cut(scene: &Arc<Scene>, processes: Vec<Arc<Process>>) {
+fn cut(scene: &Arc<Scene>, processes: Vec<Arc<ProcessTime>>) {
     let span_ms = scene.world.chance.between(2_000, 3 * THRESHOLD_MS);
     for process in &processes {
         process.set_cut(true);
@@ -222,15 +222,15 @@ fn crash_sweeper(scene: &Arc<Scene>) {
     }
 }
 
-fn weather(scene: &Scene) -> Weather {
+fn weather(scene: &Scene) -> NetworkFaults {
     let chance = &scene.world.chance;
     if chance.odds(0.3) {
-        return Weather::CALM;
+        return NetworkFaults::CALM;
     }
     let odds = |max: f64| chance.between(0, 1_000) as f64 / 1_000.0 * max;
     // Mostly mild: in a gale every sweeper keeps holding back, and nothing is reclaimed.
     let worst = if chance.odds(0.3) { 0.2 } else { 0.05 };
-    Weather {
+    NetworkFaults {
         request_lost: odds(worst),
         answer_lost: odds(worst),
         request_late: odds(0.4),
@@ -241,15 +241,15 @@ fn weather(scene: &Scene) -> Weather {
 }
 
 /// The weather that a run begins with.
-pub fn first_weather(scene: &Scene) -> Weather {
+pub fn first_weather(scene: &Scene) -> NetworkFaults {
     match scene.scenario.wire {
-        WireFaults::None => Weather::CALM,
+        WireFaults::None => NetworkFaults::CALM,
         WireFaults::All => weather(scene),
-        WireFaults::Late => Weather {
+        WireFaults::Late => NetworkFaults {
             request_late: 0.7,
             answer_late: 0.7,
             late_max_ms: scene.world.chance.between(300, 900),
-            ..Weather::CALM
+            ..NetworkFaults::CALM
         },
     }
 }

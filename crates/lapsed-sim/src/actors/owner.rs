@@ -11,8 +11,8 @@ use lapsed_core::{Error, Name, Result};
 
 use crate::bug::Bug;
 use crate::bug::clock::{Wish, Wishful};
-use crate::clock::Process;
-use crate::remote::Remote;
+use crate::clock::ProcessTime;
+use crate::remote::SimRemote;
 use crate::scene::{Member, Scene, THRESHOLD_MS};
 
 /// How long an owner waits for any one answer.
@@ -43,8 +43,8 @@ pub fn join(scene: &Arc<Scene>, name: &Name) {
 
 struct Actor {
     scene: Arc<Scene>,
-    process: Arc<Process>,
-    remote: Arc<Remote>,
+    process: Arc<ProcessTime>,
+    remote: Arc<SimRemote>,
     clock: Arc<dyn Clock>,
     leaving: Arc<AtomicBool>,
     name: Name,

@@ -19,16 +19,16 @@ use tokio::task::JoinHandle;
 use crate::bug::Bug;
 use crate::bug::clock::{Wish, Wishful};
 use crate::bug::sweep::Tampered;
-use crate::clock::Process;
+use crate::clock::ProcessTime;
 use crate::ground::system;
 use crate::promise::{Broken, Promise};
-use crate::remote::Remote;
+use crate::remote::SimRemote;
 use crate::scene::{EVERY_MS, JITTER, Scene, THRESHOLD_MS};
-use crate::world::World;
+use crate::world::SimWorld;
 
 /// A sweeper that takes part.
 pub struct Crewed {
-    pub process: Arc<Process>,
+    pub process: Arc<ProcessTime>,
     /// What it has reported.
     pub tally: Arc<Tally>,
     /// To tell it to stop.
@@ -39,8 +39,8 @@ pub struct Crewed {
 
 /// What a sweeper reported: the other side of the receipts.
 pub struct Tally {
-    world: Arc<World>,
-    remote: Arc<Remote>,
+    world: Arc<SimWorld>,
+    remote: Arc<SimRemote>,
     reported: AtomicU64,
     seen: Mutex<BTreeSet<u64>>,
 }
@@ -113,7 +113,7 @@ pub fn join(scene: &Arc<Scene>) {
 fn stand(
     scene: &Arc<Scene>,
     name: &str,
-    remote: &Arc<Remote>,
+    remote: &Arc<SimRemote>,
     clock: &Arc<dyn Clock>,
     stop: StopSignal,
 ) -> (Leadership, JoinHandle<()>) {

@@ -20,22 +20,22 @@ use lapsed_core::sweep::{Cursor, PassMode, Sweeper, SweeperParts};
 use lapsed_core::system::System;
 
 use crate::availability::notes::STALE_MS;
-use crate::availability::{PROVIDERS, Scene, provider};
+use crate::availability::{AvailabilityScene, PROVIDERS, provider};
 use crate::executor::{Process, ProcessClock};
 
 /// How often a provider beats.
 const CADENCE_MS: u64 = 3_000;
 
 #[derive(Clone)]
-pub struct Daemon {
+pub struct SimDaemon {
     pub process: Process,
     pub it: Arc<Availability>,
     pub clock: Arc<dyn Clock>,
 }
 
-impl Daemon {
+impl SimDaemon {
     /// One that has just begun.
-    pub fn new(scene: &Scene) -> Daemon {
+    pub fn new(scene: &AvailabilityScene) -> SimDaemon {
         let process = scene.world.new_process();
         let off_ms = scene.world.chance.between(0, 60_000) as i64 - 30_000;
         let clock = ProcessClock::shared(&scene.world, off_ms);
@@ -53,11 +53,11 @@ impl Daemon {
             breaker: BreakerPolicy::default(),
             snapshot_ttl: Duration::from_secs(10),
         });
-        Daemon { process, it, clock }
+        SimDaemon { process, it, clock }
     }
 
     /// Begins all that a daemon does by itself.
-    pub fn begin(&self, scene: &Scene) {
+    pub fn begin(&self, scene: &AvailabilityScene) {
         let world = &scene.world;
         world.spawn(self.process, self.clone().watch());
         world.spawn(self.process, self.clone().sweep());
@@ -114,22 +114,22 @@ impl Daemon {
 
 /// The daemons there are: clients take any of them.
 #[derive(Clone, Default)]
-pub struct Fleet(Arc<Mutex<Vec<Daemon>>>);
+pub struct Fleet(Arc<Mutex<Vec<SimDaemon>>>);
 
 impl Fleet {
-    pub fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Daemon>> {
+    pub fn lock(&self) -> std::sync::MutexGuard<'_, Vec<SimDaemon>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Somebody outside, who is never killed.
 #[derive(Clone)]
-pub struct Client {
-    pub scene: Arc<Scene>,
+pub struct ProviderClient {
+    pub scene: Arc<AvailabilityScene>,
     pub fleet: Fleet,
 }
 
-impl Client {
+impl ProviderClient {
     /// One request to any daemon: it runs in that daemon's process, and may die with it.
     async fn ask<T, F>(&self, request: impl FnOnce(Arc<Availability>) -> F) -> Option<T>
     where

@@ -14,7 +14,7 @@ use lapsed_core::sweep::{Batch, Cursor, PassMode, Refusal};
 use lapsed_core::{Name, Result};
 
 use crate::availability::bug::AvailabilityBug;
-use crate::availability::notes::{Notes, Place};
+use crate::availability::notes::{AvailabilityLog, ProviderPlace};
 use crate::availability::wire::Exchange;
 use crate::executor::World;
 
@@ -23,7 +23,7 @@ pub struct MirrorLine {
     pub(super) world: Arc<World>,
     pub(super) exchange: Arc<Exchange>,
     pub(super) mirror: Arc<MemoryMirror>,
-    pub(super) notes: Arc<Notes>,
+    pub(super) notes: Arc<AvailabilityLog>,
     pub(super) bug: Option<AvailabilityBug>,
 }
 
@@ -128,7 +128,7 @@ impl Mirror for MirrorLine {
                 }
             }
             if let Some(beats) = &beats {
-                notes.beats(&ids, &told(beats), Place::Mirror);
+                notes.beats(&ids, &told(beats), ProviderPlace::Mirror);
                 // Providers are made before anything else, and never removed.
                 notes.known(&mirror.look(&ids).await?);
             }
@@ -192,7 +192,7 @@ impl Mirror for MirrorLine {
         let work = async move {
             let page = mirror.available(&settings, &after, limit, only_count).await?;
             if let Some(page) = &page {
-                notes.listed(&page.available, Place::Mirror);
+                notes.listed(&page.available, ProviderPlace::Mirror);
             }
             Ok(page)
         };

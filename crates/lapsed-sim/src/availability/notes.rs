@@ -18,15 +18,15 @@ pub const STALE_MS: u64 = 15_000;
 /// Clocks that round differ by so much.
 const SLACK_MS: u64 = 3;
 
-pub struct Notes {
+pub struct AvailabilityLog {
     world: Arc<World>,
-    noted: Mutex<Noted>,
+    noted: Mutex<AvailabilityEvent>,
 }
 
 #[derive(Default)]
-pub struct Noted {
+pub struct AvailabilityEvent {
     /// Signs of life, by who, in the order of their times: when, and in which store.
-    signs: BTreeMap<Name, Vec<(u64, Place)>>,
+    signs: BTreeMap<Name, Vec<(u64, ProviderPlace)>>,
     /// When each was declared silent, by epoch.
     decided: BTreeMap<(Name, u64), u64>,
     /// The newest version that the mirror has had of each, in each of its lives.
@@ -39,17 +39,17 @@ pub struct Noted {
 
 /// Where a sign of life was seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum ProviderPlace {
     Truth,
     Mirror,
 }
 
-impl Notes {
-    pub fn new(world: &Arc<World>) -> Arc<Notes> {
-        Arc::new(Notes { world: world.clone(), noted: Mutex::default() })
+impl AvailabilityLog {
+    pub fn new(world: &Arc<World>) -> Arc<AvailabilityLog> {
+        Arc::new(AvailabilityLog { world: world.clone(), noted: Mutex::default() })
     }
 
-    pub fn lock(&self) -> MutexGuard<'_, Noted> {
+    pub fn lock(&self) -> MutexGuard<'_, AvailabilityEvent> {
         self.noted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -59,7 +59,7 @@ impl Notes {
     }
 
     /// Beats were answered by a store.
-    pub fn beats(&self, ids: &[Name], beats: &[ProviderBeat], place: Place) {
+    pub fn beats(&self, ids: &[Name], beats: &[ProviderBeat], place: ProviderPlace) {
         for (id, beat) in ids.iter().zip(beats) {
             if *beat == ProviderBeat::Noted {
                 self.sign(id, place);
@@ -68,7 +68,7 @@ impl Notes {
     }
 
     /// A sign of life.
-    pub fn sign(&self, id: &Name, place: Place) {
+    pub fn sign(&self, id: &Name, place: ProviderPlace) {
         let now_ms = self.world.now_ms();
         self.world.note("sign", format_args!("{id} in the {place:?}"));
         self.lock().signs.entry(id.clone()).or_default().push((now_ms, place));
@@ -105,9 +105,11 @@ impl Notes {
             return noted.fail(Promise::P1, what);
         };
         let since_ms = decided_ms - STALE_MS + SLACK_MS;
-        let counts = |(at_ms, place): &&(u64, Place)| match place {
-            Place::Mirror => (since_ms..decided_ms).contains(at_ms),
-            Place::Truth => (since_ms.max(now_ms - STALE_MS + SLACK_MS)..now_ms).contains(at_ms),
+        let counts = |(at_ms, place): &&(u64, ProviderPlace)| match place {
+            ProviderPlace::Mirror => (since_ms..decided_ms).contains(at_ms),
+            ProviderPlace::Truth => {
+                (since_ms.max(now_ms - STALE_MS + SLACK_MS)..now_ms).contains(at_ms)
+            }
         };
         let signs = noted.signs.get(&flip.id);
         let sign = signs.and_then(|signs| signs.iter().rev().find(counts)).copied();
@@ -151,7 +153,7 @@ impl Notes {
     }
 
     /// C1: nobody is available who has been silent for longer than the threshold.
-    pub fn listed(&self, available: &[Available], place: Place) {
+    pub fn listed(&self, available: &[Available], place: ProviderPlace) {
         let now_ms = self.world.now_ms();
         self.count("listings");
         let mut noted = self.lock();
@@ -168,7 +170,7 @@ impl Notes {
     }
 }
 
-impl Noted {
+impl AvailabilityEvent {
     pub fn fail(&mut self, promise: Promise, what: String) {
         self.broken.get_or_insert(Broken::new(promise, what));
     }

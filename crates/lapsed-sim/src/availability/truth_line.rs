@@ -17,14 +17,14 @@ use lapsed_core::{Name, Result};
 use lapsed_embedded::EmbeddedTruth;
 
 use crate::availability::bug::AvailabilityBug;
-use crate::availability::notes::{Notes, Place};
+use crate::availability::notes::{AvailabilityLog, ProviderPlace};
 use crate::availability::wire::Exchange;
 
 /// A line to the truth.
 pub struct TruthLine {
     pub(super) exchange: Arc<Exchange>,
     pub(super) truth: Arc<EmbeddedTruth>,
-    pub(super) notes: Arc<Notes>,
+    pub(super) notes: Arc<AvailabilityLog>,
     pub(super) bug: Option<AvailabilityBug>,
 }
 
@@ -52,7 +52,7 @@ impl Truth for TruthLine {
         let work = async move {
             let changed = truth.set_online(&id, online).await?;
             if online && changed.is_some() {
-                notes.sign(&id, Place::Truth);
+                notes.sign(&id, ProviderPlace::Truth);
             }
             Ok(changed)
         };
@@ -105,7 +105,7 @@ impl Truth for TruthLine {
         let (ids, truth, notes) = (ids.to_vec(), self.truth.clone(), self.notes.clone());
         let work = async move {
             let beats = truth.beat(&ids).await?;
-            notes.beats(&ids, &beats, Place::Truth);
+            notes.beats(&ids, &beats, ProviderPlace::Truth);
             notes.count("beats that went to the truth");
             Ok(beats)
         };
@@ -127,7 +127,7 @@ impl Truth for TruthLine {
         let (truth, notes) = (self.truth.clone(), self.notes.clone());
         let work = async move {
             let available = truth.available(&settings, after.as_ref(), limit).await?;
-            notes.listed(&available, Place::Truth);
+            notes.listed(&available, ProviderPlace::Truth);
             Ok(available)
         };
         self.exchange.call(Box::pin(work)).await

@@ -12,7 +12,7 @@ use crate::executor::{Process, World};
 
 /// How bad it is.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Weather {
+pub struct MirrorFaults {
     /// The share of requests that never arrive.
     pub lost: f64,
     /// The share that is carried out and never answered.
@@ -28,7 +28,7 @@ pub struct Exchange {
     world: Arc<World>,
     /// Whose process the store is.
     pub server: Process,
-    weather: Mutex<Weather>,
+    weather: Mutex<MirrorFaults>,
 }
 
 impl Exchange {
@@ -39,7 +39,7 @@ impl Exchange {
     }
 
     /// From now on it is like this.
-    pub fn set_weather(&self, weather: Weather) {
+    pub fn set_weather(&self, weather: MirrorFaults) {
         *self.weather.lock().unwrap_or_else(PoisonError::into_inner) = weather;
     }
 

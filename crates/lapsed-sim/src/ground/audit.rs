@@ -9,13 +9,13 @@ use lapsed_core::registry::RegistryStore;
 use lapsed_core::store::Store;
 use lapsed_core::sweep::{Census, Sweep};
 
-use crate::ground::{Ground, Live, at_once};
-use crate::model::{Life, Model};
+use crate::ground::{SimOwner, SimSystem, at_once};
+use crate::model::{Model, ModelIncarnation};
 use crate::promise::{Broken, Checked, Promise, holds};
 
 /// Whether an audit reads all receipts, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Receipts {
+pub enum ReceiptAudit {
     Compared,
     Skipped,
 }
@@ -34,14 +34,20 @@ fn unread(what: lapsed_core::Error) -> Broken {
     Broken::new(Promise::P4, format!("the store cannot be read: {what}"))
 }
 
-fn owners(live: &Live) -> Result<BTreeMap<u64, OwnerInfo>, Broken> {
+fn owners(live: &SimOwner) -> Result<BTreeMap<u64, OwnerInfo>, Broken> {
     let all = at_once(live.registry.owners(None, usize::MAX)).map_err(unread)?;
     Ok(all.into_iter().map(|info| (info.incarnation.0, info)).collect())
 }
 
-impl Ground {
+impl SimSystem {
     /// Takes the store's word for what only it can know: ends that may have been undone.
-    pub(super) fn adopt(&self, live: &Live, model: &mut Model, at: u64, reopened: bool) -> Checked {
+    pub(super) fn adopt(
+        &self,
+        live: &SimOwner,
+        model: &mut Model,
+        at: u64,
+        reopened: bool,
+    ) -> Checked {
         let owners = owners(live)?;
         let numbers: Vec<u64> = model.lives.keys().copied().collect();
         for number in numbers {
@@ -59,7 +65,7 @@ impl Ground {
                     model.undo_end(number);
                 }
                 (Some(end), Some(_)) if reopened => {
-                    life.ended = Some(crate::model::End { durable: true, ..end });
+                    life.ended = Some(crate::model::ModelEnd { durable: true, ..end });
                 }
                 _ => {}
             }
@@ -70,12 +76,12 @@ impl Ground {
         Ok(())
     }
 
-    pub(super) fn compare(&self, live: &Live, model: &Model) -> Checked {
+    pub(super) fn compare(&self, live: &SimOwner, model: &Model) -> Checked {
         self.compare_state(live, model)?;
         self.compare_receipts(live, model)
     }
 
-    pub(super) fn compare_state(&self, live: &Live, model: &Model) -> Checked {
+    pub(super) fn compare_state(&self, live: &SimOwner, model: &Model) -> Checked {
         self.compare_owners(live, model)?;
         self.compare_entries(live, model)?;
         self.compare_indexes(live, model)?;
@@ -83,7 +89,7 @@ impl Ground {
         self.compare_census(&census, model)
     }
 
-    fn compare_owners(&self, live: &Live, model: &Model) -> Checked {
+    fn compare_owners(&self, live: &SimOwner, model: &Model) -> Checked {
         let real = owners(live)?;
         let census = at_once(live.registry.census()).map_err(unread)?;
         let (here, there): (Vec<_>, Vec<_>) = (model.lives.keys().collect(), real.keys().collect());
@@ -101,7 +107,13 @@ impl Ground {
         Ok(())
     }
 
-    fn compare_due(&self, model: &Model, life: &Life, info: &OwnerInfo, now_ms: u64) -> Checked {
+    fn compare_due(
+        &self,
+        model: &Model,
+        life: &ModelIncarnation,
+        info: &OwnerInfo,
+        now_ms: u64,
+    ) -> Checked {
         let real = info.due_ms as i128 - i128::from(now_ms);
         let due = i128::from(model.due(life)) - i128::from(self.now());
         let promise = if real < due { Promise::P1 } else { Promise::P2 };
@@ -116,7 +128,7 @@ impl Ground {
         self.parts.plant.shifts_deadlines()
     }
 
-    fn compare_entries(&self, live: &Live, model: &Model) -> Checked {
+    fn compare_entries(&self, live: &SimOwner, model: &Model) -> Checked {
         let keys: Vec<Name> = model.entries.keys().cloned().collect();
         let found = at_once(live.registry.find(&keys)).map_err(unread)?;
         for (key, found) in keys.iter().zip(found) {
@@ -129,7 +141,7 @@ impl Ground {
         Ok(())
     }
 
-    fn compare_indexes(&self, live: &Live, model: &Model) -> Checked {
+    fn compare_indexes(&self, live: &SimOwner, model: &Model) -> Checked {
         let real = owners(live)?;
         for (number, life) in &model.lives {
             let claim = Claim::exact(life.name.clone(), Incarnation(*number));
@@ -167,7 +179,7 @@ impl Ground {
         })
     }
 
-    pub(super) fn compare_receipts(&self, live: &Live, model: &Model) -> Checked {
+    pub(super) fn compare_receipts(&self, live: &SimOwner, model: &Model) -> Checked {
         let query = ReceiptQuery { after: Some(0), limit: usize::MAX, before: None };
         let real = at_once(live.embedded.receipts(&self.system, query)).map_err(unread)?;
         let (here, there) = (model.receipts.len(), real.len());

@@ -7,7 +7,7 @@ use lapsed_core::system::Restored;
 use lapsed_core::{Error, Name, Result};
 
 use crate::ground::lives::{said, shown, unlike};
-use crate::ground::{Ground, at_once};
+use crate::ground::{SimSystem, at_once};
 use crate::model::Put;
 use crate::promise::{Checked, Promise, holds};
 
@@ -20,7 +20,7 @@ fn put(registered: &Registered) -> Put {
     }
 }
 
-impl Ground {
+impl SimSystem {
     pub fn register(
         &mut self,
         who: &str,

@@ -7,10 +7,10 @@ use lapsed_core::store::{Store, StoreInfo};
 use lapsed_core::sweep::brake::BrakeSetting;
 
 use crate::ground::lives::said;
-use crate::ground::{Ground, at_once};
+use crate::ground::{SimSystem, at_once};
 use crate::promise::{Broken, Checked, Promise, holds};
 
-impl Ground {
+impl SimSystem {
     /// A candidate takes or renews the term.
     pub fn campaign(&mut self, who: &str, ttl_ms: u64) -> Result<Option<Term>> {
         let (now, candidate, system) = (self.now(), who.to_owned(), self.system.clone());

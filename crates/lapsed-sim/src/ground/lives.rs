@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use lapsed_core::owner::{Beat, Claim, Incarnation, Lost, OwnerInfo, OwnerStore};
 use lapsed_core::{Error, Name, Result};
 
-use crate::ground::{Ground, at_once};
-use crate::model::{Meant, Model};
+use crate::ground::{SimSystem, at_once};
+use crate::model::{Model, ModelClaim};
 use crate::promise::{Broken, Checked, Promise, holds};
 
 /// A claim in the trace.
@@ -26,14 +26,14 @@ pub(super) fn said<T>(answer: &Result<T>, ok: impl FnOnce(&T) -> String) -> Stri
     }
 }
 
-impl Ground {
+impl SimSystem {
     pub fn start(&mut self, who: &str, name: &Name, ttl_ms: u64) -> Result<Beat> {
         let (now, last) = (self.now(), self.model.last_life());
         let (plant, named) = (self.parts.plant.clone(), name.clone());
         let known = plant.inherits().then(|| self.model.meant(&Claim::newest(name.clone())));
         let answer = self.act(
             |live| match known {
-                Some(Meant::Life(life)) => Ok(plant.inherited(life, ttl_ms)),
+                Some(ModelClaim::Life(life)) => Ok(plant.inherited(life, ttl_ms)),
                 _ => at_once(live.registry.start(name, ttl_ms)),
             },
             move |model, answer: Option<&Beat>| {
@@ -106,7 +106,7 @@ impl Ground {
 
     /// A life that ended is told what it used to hold: what is left of it, and what was taken.
     pub(super) fn check_lost(&self, claim: &Claim, lost: &Lost) -> Checked {
-        let Meant::Life(number) = self.model.meant(claim) else {
+        let ModelClaim::Life(number) = self.model.meant(claim) else {
             return holds(lost.held.is_empty(), Promise::P5, || {
                 format!("a stranger is told that it held {:?}", lost.held)
             });
@@ -133,7 +133,8 @@ impl Ground {
 
     /// What a planted bug goes by.
     pub(super) fn remember_ends(&self) {
-        let ended = |(number, life): (&u64, &crate::model::Life)| life.ended.map(|_| *number);
+        let ended =
+            |(number, life): (&u64, &crate::model::ModelIncarnation)| life.ended.map(|_| *number);
         self.parts.plant.note_ended(self.model.lives.iter().filter_map(ended));
     }
 }
@@ -161,7 +162,7 @@ impl Model {
         if how == lapsed_core::owner::Ending::Dead {
             self.declare_dead(number, at, durable);
         } else if let Some(life) = self.lives.get_mut(&number) {
-            life.ended = Some(crate::model::End { ending: how, at, durable });
+            life.ended = Some(crate::model::ModelEnd { ending: how, at, durable });
         }
     }
 }

@@ -11,7 +11,7 @@ use lapsed_core::sweep::{
 };
 
 use crate::ground::lives::said;
-use crate::ground::{Ground, at_once};
+use crate::ground::{SimSystem, at_once};
 use crate::model::{Model, Predicted, Reclaimed};
 use crate::promise::{Broken, Checked, Promise, holds};
 
@@ -36,7 +36,7 @@ struct Swept {
     forgotten: u64,
 }
 
-impl Ground {
+impl SimSystem {
     /// The count, which must be right whenever somebody asks.
     pub fn census(&mut self, who: &str) -> Result<Census> {
         let plant = self.parts.plant.clone();
@@ -241,7 +241,8 @@ impl Ground {
 
     /// What it breaks to declare these dead: some are within a grace, or they are in time.
     fn promise_of(&self, lives: &BTreeSet<u64>) -> Promise {
-        let overdue = |life: &crate::model::Life| life.beat_at + life.ttl_ms <= self.now();
+        let overdue =
+            |life: &crate::model::ModelIncarnation| life.beat_at + life.ttl_ms <= self.now();
         let spared = lives.iter().filter_map(|number| self.model.lives.get(number)).all(overdue);
         if spared { Promise::P7 } else { Promise::P1 }
     }

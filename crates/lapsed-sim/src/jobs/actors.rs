@@ -9,7 +9,7 @@ use lapsed_core::sweep::Suspect;
 
 use crate::disk::{Fuse, Keep};
 use crate::jobs::SETTLE_MS;
-use crate::jobs::ground::Ground;
+use crate::jobs::ground::JobSimSystem;
 use crate::jobs::model::ModelPlace;
 use crate::promise::Checked;
 
@@ -62,7 +62,7 @@ impl Cast {
     }
 
     /// What has arrived at the store by now.
-    pub fn deliver(&mut self, ground: &mut Ground) -> Checked {
+    pub fn deliver(&mut self, ground: &mut JobSimSystem) -> Checked {
         let now_ms = ground.now_ms();
         let mut arrived: Vec<(u64, Mail)> =
             self.mail.extract_if(.., |(due_ms, _)| *due_ms <= now_ms).collect();
@@ -70,7 +70,7 @@ impl Cast {
         arrived.into_iter().try_for_each(|(_, mail)| self.arrive(ground, mail))
     }
 
-    fn arrive(&mut self, ground: &mut Ground, mail: Mail) -> Checked {
+    fn arrive(&mut self, ground: &mut JobSimSystem, mail: Mail) -> Checked {
         let is_lost = ground.chance.odds(LOST);
         match mail {
             Mail::Enqueue { id, on_death } => {
@@ -102,7 +102,7 @@ impl Cast {
     }
 
     /// On its way; now and then for longer than a worker may be silent.
-    fn send(&mut self, ground: &Ground, mail: Mail) {
+    fn send(&mut self, ground: &JobSimSystem, mail: Mail) {
         let late_ms = match ground.chance.odds(0.1) {
             true => ground.chance.between(1_000, LATE_MS),
             false => ground.chance.between(1, 800),
@@ -119,7 +119,7 @@ impl Cast {
         }
     }
 
-    pub fn act(&mut self, ground: &mut Ground) -> Checked {
+    pub fn act(&mut self, ground: &mut JobSimSystem) -> Checked {
         match ground.chance.between(0, 99) {
             0..12 => self.produce(ground),
             12..80 => self.work(ground)?,
@@ -130,7 +130,7 @@ impl Cast {
         Ok(())
     }
 
-    fn produce(&mut self, ground: &Ground) {
+    fn produce(&mut self, ground: &JobSimSystem) {
         for _ in 0..ground.chance.between(1, 4) {
             self.jobs += 1;
             let id = Name::new(&format!("j{:04}", self.jobs)).expect("it is a valid name");
@@ -144,7 +144,7 @@ impl Cast {
         }
     }
 
-    fn work(&mut self, ground: &mut Ground) -> Checked {
+    fn work(&mut self, ground: &mut JobSimSystem) -> Checked {
         let at = ground.chance.between(0, WORKERS as u64 - 1) as usize;
         if self.workers[at].frozen_until_ms > ground.now_ms() {
             return Ok(());
@@ -167,7 +167,7 @@ impl Cast {
         }
     }
 
-    fn take(&mut self, ground: &mut Ground, at: usize, claim: &Claim) -> Checked {
+    fn take(&mut self, ground: &mut JobSimSystem, at: usize, claim: &Claim) -> Checked {
         if self.workers[at].in_doubt {
             let strays = ground.strays(claim);
             let worker = &mut self.workers[at];
@@ -185,7 +185,7 @@ impl Cast {
         Ok(())
     }
 
-    fn finish(&mut self, ground: &Ground, at: usize, claim: &Claim) {
+    fn finish(&mut self, ground: &JobSimSystem, at: usize, claim: &Claim) {
         let Some(job) = ground.chance.pick(&self.workers[at].held) else { return };
         let how = match ground.chance.between(0, 19) {
             0 => Finish::Fail { error: "no".to_owned() },
@@ -199,7 +199,7 @@ impl Cast {
     }
 
     /// Looks now, and acts when the batch arrives.
-    fn sweep(&mut self, ground: &mut Ground) -> Checked {
+    fn sweep(&mut self, ground: &mut JobSimSystem) -> Checked {
         let mut suspects = ground.suspects()?;
         if suspects.is_empty() {
             return Ok(());
@@ -210,7 +210,7 @@ impl Cast {
         Ok(())
     }
 
-    fn look_after_letters(&mut self, ground: &mut Ground) -> Checked {
+    fn look_after_letters(&mut self, ground: &mut JobSimSystem) -> Checked {
         let is_letter = |place: ModelPlace| matches!(place, ModelPlace::Dead(_));
         let jobs = ground.model.jobs.iter();
         let letters: Vec<Name> =
@@ -221,7 +221,7 @@ impl Cast {
         }
     }
 
-    fn go_wrong(&mut self, ground: &mut Ground) -> Checked {
+    fn go_wrong(&mut self, ground: &mut JobSimSystem) -> Checked {
         let at = ground.chance.between(0, WORKERS as u64 - 1) as usize;
         let keep = match ground.chance.between(0, 2) {
             0 => Keep::Nothing,
@@ -248,7 +248,7 @@ impl Cast {
 
     /// Everybody who worked is gone; what they left is taken back, and one who does nothing wrong does
     /// all that is left.
-    pub fn settle(&mut self, ground: &mut Ground) -> Checked {
+    pub fn settle(&mut self, ground: &mut JobSimSystem) -> Checked {
         for (_, mail) in std::mem::take(&mut self.mail) {
             if let Mail::Enqueue { id, on_death } = mail {
                 ground.enqueue(&id, on_death)?;

@@ -12,15 +12,15 @@ use lapsed_core::{Error, Name, Result};
 
 use crate::disk::Keep;
 use crate::jobs::bug::JobBug;
-use crate::jobs::ground::{Ground, TTL_MS, now, queue};
-use crate::jobs::model::{Life, Model, ModelPlace};
+use crate::jobs::ground::{JobSimSystem, TTL_MS, now, queue};
+use crate::jobs::model::{JobModel, ModelPlace, ModelWorker};
 use crate::promise::{Broken, Checked, Promise, holds};
 
 /// What a call says, unless it broke a promise.
-pub type Told<T> = std::result::Result<T, Broken>;
+pub type CheckedCall<T> = std::result::Result<T, Broken>;
 
-impl Ground {
-    pub fn enqueue(&mut self, id: &Name, on_death: Option<OnDeath>) -> Told<bool> {
+impl JobSimSystem {
+    pub fn enqueue(&mut self, id: &Name, on_death: Option<OnDeath>) -> CheckedCall<bool> {
         let mut after = self.model.clone();
         let expected = after.enqueue(id, on_death);
         let job = NewJob { on_death, ..NewJob::new(id.clone(), queue(), id.as_str()) };
@@ -45,7 +45,7 @@ impl Ground {
         }
     }
 
-    pub fn start(&mut self, name: &Name) -> Told<Option<Claim>> {
+    pub fn start(&mut self, name: &Name) -> CheckedCall<Option<Claim>> {
         let now_ms = self.now_ms();
         let answer = now(self.jobs().start(name, TTL_MS));
         self.note(name.as_str(), format_args!("start: {answer:?}"));
@@ -59,7 +59,7 @@ impl Ground {
         };
         let last = self.model.lives.keys().next_back().copied().unwrap_or(0);
         holds(number > last, Promise::P5, || format!("incarnation {number} after {last}"))?;
-        let life = Life {
+        let life = ModelWorker {
             name: name.clone(),
             started_ms: now_ms,
             deadline_ms: now_ms + TTL_MS,
@@ -76,7 +76,7 @@ impl Ground {
         let Some(info) = now(self.jobs().owner(&Claim::newest(name.clone()))).ok().flatten() else {
             return Ok(());
         };
-        let life = Life {
+        let life = ModelWorker {
             name: name.clone(),
             started_ms: info.started_ms,
             deadline_ms: now_ms.max(info.started_ms) + TTL_MS,
@@ -86,7 +86,7 @@ impl Ground {
         Ok(())
     }
 
-    pub fn beat(&mut self, claim: &Claim) -> Told<bool> {
+    pub fn beat(&mut self, claim: &Claim) -> CheckedCall<bool> {
         let number = claim.incarnation.map_or(0, |i| i.0);
         let mut answer = now(self.jobs().beat(claim));
         if self.bug == Some(JobBug::BeatRevivesTheDead) && matches!(answer, Err(Error::Lost(_))) {
@@ -115,7 +115,7 @@ impl Ground {
         }
     }
 
-    pub fn take(&mut self, claim: &Claim, limit: usize) -> Told<Result<Vec<Claimed>>> {
+    pub fn take(&mut self, claim: &Claim, limit: usize) -> CheckedCall<Result<Vec<Claimed>>> {
         let number = claim.incarnation.map_or(0, |i| i.0);
         let mut after = self.model.clone();
         let expected = after.take(number, limit);
@@ -169,7 +169,7 @@ impl Ground {
     }
 
     /// A worker's, or a zombie's.
-    pub fn finish(&mut self, ticket: &JobTicket, how: &Finish) -> Told<Option<Finished>> {
+    pub fn finish(&mut self, ticket: &JobTicket, how: &Finish) -> CheckedCall<Option<Finished>> {
         let mut after = self.model.clone();
         let expected = after.finish(ticket, how);
         let shown = JobTicket {
@@ -213,7 +213,7 @@ impl Ground {
         }
     }
 
-    pub fn suspects(&mut self) -> Told<Vec<Suspect>> {
+    pub fn suspects(&mut self) -> CheckedCall<Vec<Suspect>> {
         let request = PageRequest { after: Cursor::default(), limit: 1_000, undeclared_max: None };
         let page = now(self.jobs().suspects(request));
         let suspects = page.map_err(|e| Broken::new(Promise::P4, e.to_string()))?.suspects;
@@ -248,7 +248,7 @@ impl Ground {
         // The end of every life in it is durable with it.
         after.unsure.retain(|life| !suspects.iter().any(|s| s.incarnation.0 == *life));
         // Between two steps, where there are two, the store may have been away.
-        self.model = Model { back_ms: self.model.back_ms, ..after };
+        self.model = JobModel { back_ms: self.model.back_ms, ..after };
         Ok(())
     }
 
@@ -257,7 +257,7 @@ impl Ground {
     fn push_what_was_removed(
         &mut self,
         outcomes: Vec<Outcome>,
-    ) -> Told<Vec<Option<RecoveryAction>>> {
+    ) -> CheckedCall<Vec<Option<RecoveryAction>>> {
         let receipts: Vec<Option<Receipt>> = outcomes.into_iter().map(Outcome::receipt).collect();
         let said = |receipt: &Receipt| {
             let removed = receipt.removed.clone();

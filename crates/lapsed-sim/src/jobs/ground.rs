@@ -14,10 +14,10 @@ use lapsed_core::owner::{Claim, Ending, Incarnation, OwnerStore};
 use lapsed_core::{Error, Kind, Name, SystemId};
 use lapsed_embedded::{Embedded, EmbeddedInflight, Options};
 
-use crate::chance::Chance;
+use crate::chance::SimRandom;
 use crate::disk::{Disk, Fuse, Keep};
 use crate::jobs::bug::{JobBug, guard, rules, true_rules};
-use crate::jobs::model::{Model, ModelPlace};
+use crate::jobs::model::{JobModel, ModelPlace};
 use crate::promise::{Broken, Checked, Promise, holds};
 use crate::trace::Trace;
 
@@ -28,13 +28,13 @@ pub const TTL_MS: u64 = 10_000;
 const START_MS: u64 = 1_700_000_000_000;
 
 /// The store with its disk, and what it should say.
-pub struct Ground {
+pub struct JobSimSystem {
     /// The true time, and the store's.
     pub clock: ManualClock,
     /// All that is random.
-    pub chance: Chance,
+    pub chance: SimRandom,
     pub trace: Trace,
-    pub model: Model,
+    pub model: JobModel,
     /// What the disk does next.
     pub disk: Disk,
     /// How often each kind of thing was done.
@@ -55,13 +55,13 @@ pub fn queue() -> Name {
     Name::new("q").expect("it is a valid name")
 }
 
-impl Ground {
+impl JobSimSystem {
     pub fn new(seed: u64, bug: Option<JobBug>, printed: bool) -> Self {
-        let mut ground = Ground {
+        let mut ground = JobSimSystem {
             clock: ManualClock::at(START_MS),
-            chance: Chance::new(seed),
+            chance: SimRandom::new(seed),
             trace: Trace::new(printed),
-            model: Model::new(true_rules(bug), TTL_MS, START_MS),
+            model: JobModel::new(true_rules(bug), TTL_MS, START_MS),
             disk: Disk::new(bug == Some(JobBug::AcknowledgedBeforeDurable)),
             counts: BTreeMap::new(),
             bug,
@@ -157,7 +157,7 @@ impl Ground {
     }
 
     /// A write had no answer, because the disk failed: it has happened, or it has not.
-    pub(super) fn doubt(&mut self, error: &Error, after: Model) -> Checked {
+    pub(super) fn doubt(&mut self, error: &Error, after: JobModel) -> Checked {
         holds(matches!(error, Error::Unavailable { .. }), Promise::P4, || format!("{error}"))?;
         let blown = self.disk.take_blown();
         holds(blown.is_some(), Promise::P4, || format!("nothing failed, and yet: {error}"))?;
@@ -174,7 +174,7 @@ impl Ground {
         if self.compare().is_ok() {
             return Ok(());
         }
-        self.model = Model { back_ms: self.model.back_ms, ..before };
+        self.model = JobModel { back_ms: self.model.back_ms, ..before };
         for number in ends {
             // Memory ends first, and the disk follows with the next that is told of it.
             if let (Some(ending), Some(life)) =
@@ -191,7 +191,7 @@ impl Ground {
     }
 }
 
-impl Ground {
+impl JobSimSystem {
     /// Whether the store says what the model says, of every job and of the account.
     pub fn compare(&mut self) -> Checked {
         let (now_ms, mut told) = (self.now_ms(), Vec::new());

@@ -23,7 +23,7 @@ pub enum ModelPlace {
 }
 
 #[derive(Clone, Debug)]
-pub struct Job {
+pub struct ModelJob {
     pub place: ModelPlace,
     /// When workers died with it.
     pub crashes: Vec<u64>,
@@ -31,7 +31,7 @@ pub struct Job {
 }
 
 #[derive(Clone, Debug)]
-pub struct Life {
+pub struct ModelWorker {
     pub name: Name,
     pub started_ms: u64,
     /// Until when its last beat lasts.
@@ -41,18 +41,18 @@ pub struct Life {
 
 /// The whole of it.
 #[derive(Clone, Debug)]
-pub struct Model {
+pub struct JobModel {
     pub recovery: RecoveryPolicy,
     /// How long a beat lasts.
     pub ttl_ms: u64,
     /// Since when the store has been serving.
     pub back_ms: u64,
     /// Every job there ever was, by its id: the last of that id.
-    pub jobs: BTreeMap<Name, Job>,
+    pub jobs: BTreeMap<Name, ModelJob>,
     /// The one queue, in order.
     pub queue: VecDeque<Name>,
     /// Every life there ever was, by incarnation.
-    pub lives: BTreeMap<u64, Life>,
+    pub lives: BTreeMap<u64, ModelWorker>,
     /// Lives that have ended in the store's memory, and perhaps not on its disk.
     pub unsure: BTreeSet<u64>,
     /// What has entered and left.
@@ -63,9 +63,9 @@ pub struct Model {
     pub receipts: BTreeMap<u64, u64>,
 }
 
-impl Model {
+impl JobModel {
     pub fn new(recovery: RecoveryPolicy, ttl_ms: u64, now_ms: u64) -> Self {
-        Model {
+        JobModel {
             recovery,
             ttl_ms,
             back_ms: now_ms,
@@ -81,7 +81,7 @@ impl Model {
 
     /// Whether that life may be declared dead: its time is over, and it had a whole TTL since the store
     /// was back.
-    pub fn is_due(&self, life: &Life, now_ms: u64) -> bool {
+    pub fn is_due(&self, life: &ModelWorker, now_ms: u64) -> bool {
         let spared = if self.back_ms <= life.started_ms { 0 } else { self.back_ms + self.ttl_ms };
         now_ms >= life.deadline_ms.max(spared)
     }
@@ -92,19 +92,22 @@ impl Model {
     }
 
     /// How many of a job's crashes count.
-    pub fn crashes(&self, job: &Job, now_ms: u64) -> u32 {
+    pub fn crashes(&self, job: &ModelJob, now_ms: u64) -> u32 {
         let counts = |at: &&u64| now_ms - **at < self.recovery.crash_window_ms;
         job.crashes.iter().filter(counts).count() as u32
     }
 
     /// Puts a job on the queue: whether it was new.
     pub fn enqueue(&mut self, id: &Name, on_death: Option<OnDeath>) -> bool {
-        let is_free = |job: &Job| matches!(job.place, ModelPlace::Completed | ModelPlace::Dropped);
+        let is_free =
+            |job: &ModelJob| matches!(job.place, ModelPlace::Completed | ModelPlace::Dropped);
         if self.jobs.get(id).is_some_and(|job| !is_free(job)) {
             return false;
         }
-        self.jobs
-            .insert(id.clone(), Job { place: ModelPlace::Queued, crashes: Vec::new(), on_death });
+        self.jobs.insert(
+            id.clone(),
+            ModelJob { place: ModelPlace::Queued, crashes: Vec::new(), on_death },
+        );
         self.queue.push_back(id.clone());
         self.left.entered += 1;
         true
@@ -230,7 +233,7 @@ impl Model {
         let doomed = |life: &u64| {
             self.lives.get(life).is_some_and(|l| l.ended.is_some() || self.is_due(l, now_ms))
         };
-        let suspect = |(id, job): (&Name, &Job)| match job.place {
+        let suspect = |(id, job): (&Name, &ModelJob)| match job.place {
             ModelPlace::InFlight { life, .. } if doomed(&life) => Some(id.clone()),
             _ => None,
         };

@@ -26,13 +26,13 @@ pub const TTL: Duration = Duration::from_secs(8);
 
 /// What everybody writes down, kept outside of every process.
 #[derive(Default)]
-pub struct Notes {
-    inner: Mutex<Noted>,
+pub struct LeaseLog {
+    inner: Mutex<LeaseEvent>,
 }
 
 /// What was written down.
 #[derive(Clone, Default)]
-pub struct Noted {
+pub struct LeaseEvent {
     pub events: Vec<HistoryEvent>,
     /// Releases, by key and token: whether the store said that it was done.
     pub releases: BTreeMap<(String, u64), bool>,
@@ -44,8 +44,8 @@ pub struct Noted {
     pub counts: BTreeMap<&'static str, u64>,
 }
 
-impl Notes {
-    pub fn lock(&self) -> MutexGuard<'_, Noted> {
+impl LeaseLog {
+    pub fn lock(&self) -> MutexGuard<'_, LeaseEvent> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -55,7 +55,7 @@ impl Notes {
     }
 }
 
-impl Observer for Notes {
+impl Observer for LeaseLog {
     fn reclaimed(&self, receipt: &Receipt) {
         self.lock().counted.push((receipt.key.to_string(), receipt.incarnation.0));
     }
@@ -66,7 +66,7 @@ impl Observer for Notes {
 pub struct Actor {
     pub world: Arc<World>,
     /// Where everybody writes down.
-    pub notes: Arc<Notes>,
+    pub notes: Arc<LeaseLog>,
     pub who: String,
     pub clock: Arc<dyn Clock>,
     pub leases: Arc<dyn LeasesStore>,

@@ -20,7 +20,7 @@ use crate::leases::bug::LeaseBug;
 
 /// How the network is.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Weather {
+pub struct BucketFaults {
     /// How many requests get lost on their way.
     pub lost: f64,
     /// How many answers do, after the request was carried out.
@@ -30,17 +30,17 @@ pub struct Weather {
 }
 
 /// What everybody writes to.
-pub struct Bucket {
+pub struct SimBucket {
     world: Arc<World>,
     bug: Option<LeaseBug>,
     objects: Mutex<BTreeMap<String, Bytes>>,
-    weather: Mutex<Weather>,
+    weather: Mutex<BucketFaults>,
 }
 
 /// One process's way to it.
 #[derive(Clone)]
-pub struct Line {
-    bucket: Arc<Bucket>,
+pub struct BucketConnection {
+    bucket: Arc<SimBucket>,
     who: String,
     /// The clock of the machine that answers it is ahead by so much.
     date_off_ms: i64,
@@ -51,22 +51,22 @@ fn etag(body: &[u8]) -> String {
     format!("\"{hash:016x}\"")
 }
 
-impl Bucket {
+impl SimBucket {
     /// Empty, on a fine day.
-    pub fn new(world: &Arc<World>, bug: Option<LeaseBug>) -> Arc<Bucket> {
+    pub fn new(world: &Arc<World>, bug: Option<LeaseBug>) -> Arc<SimBucket> {
         let (objects, weather) = (Mutex::default(), Mutex::default());
-        Arc::new(Bucket { world: world.clone(), bug, objects, weather })
+        Arc::new(SimBucket { world: world.clone(), bug, objects, weather })
     }
 
     /// A way to it; some machines' clocks may be off.
-    pub fn line(self: &Arc<Self>, who: &str) -> Line {
+    pub fn line(self: &Arc<Self>, who: &str) -> BucketConnection {
         let lies = self.bug == Some(LeaseBug::DateAhead) && self.world.chance.odds(0.5);
         let date_off_ms = if lies { 40_000 } else { 0 };
-        Line { bucket: self.clone(), who: who.to_owned(), date_off_ms }
+        BucketConnection { bucket: self.clone(), who: who.to_owned(), date_off_ms }
     }
 
     /// How the network is from now on.
-    pub fn set_weather(&self, weather: Weather) {
+    pub fn set_weather(&self, weather: BucketFaults) {
         *self.weather.lock().unwrap_or_else(PoisonError::into_inner) = weather;
     }
 
@@ -278,13 +278,13 @@ impl Answer {
     }
 }
 
-impl std::fmt::Debug for Line {
+impl std::fmt::Debug for BucketConnection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Line")
     }
 }
 
-impl Line {
+impl BucketConnection {
     fn fault(&self, share: f64) -> bool {
         share > 0.0 && self.bucket.world.chance.odds(share)
     }
@@ -321,7 +321,7 @@ fn lost() -> HttpError {
 }
 
 #[async_trait]
-impl HttpService for Line {
+impl HttpService for BucketConnection {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let world = &self.bucket.world;
         let weather = *self.bucket.weather.lock().unwrap_or_else(PoisonError::into_inner);
@@ -333,7 +333,7 @@ impl HttpService for Line {
             create: header("if-none-match") == Some("*"),
             expected: header("if-match").map(str::to_owned),
         };
-        let way = |chance: &crate::chance::Chance| match chance.odds(0.05) {
+        let way = |chance: &crate::chance::SimRandom| match chance.odds(0.05) {
             true => Duration::from_millis(chance.between(500, 4_000)),
             false => Duration::from_millis(chance.between(1, 60)),
         };

@@ -9,20 +9,20 @@ use lapsed_core::receipt::{Reason, Receipt, ReceiptQuery};
 use lapsed_core::schedule::StopSignal;
 
 use crate::executor::START_MS;
-use crate::leases::actors::{Actor, Noted, keys};
+use crate::leases::actors::{Actor, LeaseEvent, keys};
 use crate::promise::{Broken, Checked, Promise, holds};
 
 /// How often it is swept in the end before that must be enough.
 const PASSES: usize = 12;
 
 /// What is left in the end.
-pub struct Ended {
+pub struct LeaseEnd {
     described: Vec<LeaseInfo>,
     receipts: Vec<Receipt>,
 }
 
 /// Sweeps until there is nothing left to do, and looks at everything.
-pub async fn ended(actor: &Actor) -> Result<Ended, Broken> {
+pub async fn ended(actor: &Actor) -> Result<LeaseEnd, Broken> {
     let sweeper = actor.sweeper();
     let (_stopper, stop) = StopSignal::channel();
     for _ in 0..PASSES {
@@ -37,18 +37,18 @@ pub async fn ended(actor: &Actor) -> Result<Ended, Broken> {
     for key in keys() {
         described.extend(actor.leases.peek(&key).await.map_err(failed)?);
     }
-    Ok(Ended { described, receipts })
+    Ok(LeaseEnd { described, receipts })
 }
 
 /// Whether all of it can be true.
-pub fn check(noted: &Noted, ended: &Ended) -> Checked {
+pub fn check(noted: &LeaseEvent, ended: &LeaseEnd) -> Checked {
     check_history(noted, ended)?;
     check_decisions(noted)?;
     check_all_cleared(ended)?;
     check_receipts(noted, ended)
 }
 
-fn check_history(noted: &Noted, ended: &Ended) -> Checked {
+fn check_history(noted: &LeaseEvent, ended: &LeaseEnd) -> Checked {
     let number = |state: &Option<LeaseState>| match state {
         Some(LeaseState::Json(value)) => value.as_u64().unwrap_or(0),
         Some(LeaseState::Bytes(_)) | None => 0,
@@ -62,7 +62,7 @@ fn check_history(noted: &Noted, ended: &Ended) -> Checked {
     }
 }
 
-fn check_decisions(noted: &Noted) -> Checked {
+fn check_decisions(noted: &LeaseEvent) -> Checked {
     for (txn, answers) in &noted.decisions {
         let agreed = answers.windows(2).all(|two| two[0] == two[1]);
         holds(agreed, Promise::P4, || format!("{txn} was decided twice: {answers:?}"))?;
@@ -70,7 +70,7 @@ fn check_decisions(noted: &Noted) -> Checked {
     Ok(())
 }
 
-fn check_all_cleared(ended: &Ended) -> Checked {
+fn check_all_cleared(ended: &LeaseEnd) -> Checked {
     for one in &ended.described {
         holds(one.lease.is_none(), Promise::P2, || format!("nobody cleared {one:?}"))?;
     }
@@ -79,7 +79,7 @@ fn check_all_cleared(ended: &Ended) -> Checked {
 
 /// Of every token that was ever granted: one receipt if it ran out, none if it was released; and none
 /// from before its holder had ceased to believe in it.
-fn check_receipts(noted: &Noted, ended: &Ended) -> Checked {
+fn check_receipts(noted: &LeaseEvent, ended: &LeaseEnd) -> Checked {
     let mut receipts: BTreeMap<(String, u64), &Receipt> = BTreeMap::new();
     for receipt in ended.receipts.iter().filter(|r| r.reason == Reason::LeaseExpired) {
         let what = (receipt.key.to_string(), receipt.incarnation.0);
@@ -107,14 +107,14 @@ fn check_receipts(noted: &Noted, ended: &Ended) -> Checked {
 }
 
 /// Nobody counted what somebody else had counted.
-fn check_counted(noted: &Noted) -> Checked {
+fn check_counted(noted: &LeaseEvent) -> Checked {
     let mut counted = noted.counted.clone();
     counted.sort();
     let twice = counted.windows(2).find(|two| two[0] == two[1] && two[0].1 > 0);
     holds(twice.is_none(), Promise::P3, || format!("counted twice: {twice:?}"))
 }
 
-fn check_belief(noted: &Noted, receipts: &BTreeMap<(String, u64), &Receipt>) -> Checked {
+fn check_belief(noted: &LeaseEvent, receipts: &BTreeMap<(String, u64), &Receipt>) -> Checked {
     let mut until: BTreeMap<(String, u64), u64> = BTreeMap::new();
     for event in &noted.events {
         if let What::Granted { until_ns, .. } | What::Renewed { until_ns } = event.what {

@@ -4,7 +4,7 @@ use lapsed_core::Name;
 use lapsed_core::owner::Claim;
 use lapsed_core::registry::TakePolicy;
 
-use crate::model::{Held, Meant, Model};
+use crate::model::{Held, Model, ModelClaim};
 
 /// What a registration of one key should do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,9 +31,9 @@ impl Model {
         given: Option<u64>,
     ) -> Option<(u64, bool, Vec<Put>)> {
         let (life, started) = match self.meant(claim) {
-            Meant::Stranger => return None,
-            Meant::Nobody => (self.start(&claim.owner, self.threshold_ms, now, given), true),
-            Meant::Life(number) => (self.acting(number)?, false),
+            ModelClaim::Stranger => return None,
+            ModelClaim::Nobody => (self.start(&claim.owner, self.threshold_ms, now, given), true),
+            ModelClaim::Life(number) => (self.acting(number)?, false),
         };
         let puts = keys.iter().map(|key| self.put(life, key, take)).collect();
         Some((life, started, puts))
@@ -76,7 +76,7 @@ impl Model {
 
     /// Lets go of keys: for each, whether it was its. Nothing when that life is lost.
     pub fn unregister(&mut self, claim: &Claim, keys: &[Name]) -> Option<Vec<bool>> {
-        let Meant::Life(number) = self.meant(claim) else { return None };
+        let ModelClaim::Life(number) = self.meant(claim) else { return None };
         let life = self.acting(number)?;
         let let_go = |key: &Name| {
             let its = self.entries.get(key).is_some_and(|held| held.life == life);
@@ -95,7 +95,7 @@ impl Model {
         if self.entries.contains_key(&key) {
             return None;
         }
-        let Meant::Life(number) = self.meant(&Claim::newest(owner)) else { return None };
+        let ModelClaim::Life(number) = self.meant(&Claim::newest(owner)) else { return None };
         let life = self.lives.get(&number)?;
         if life.ended.is_some() || self.due(life) <= now {
             return None;

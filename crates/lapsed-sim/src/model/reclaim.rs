@@ -6,7 +6,7 @@ use lapsed_core::owner::Ending;
 use lapsed_core::receipt::{Reason, Retention};
 use lapsed_core::sweep::{Batch, BatchAnswer, BatchId, Outcome, PassMode, Refusal, Suspect};
 
-use crate::model::{Life, Model, Taken};
+use crate::model::{Model, ModelIncarnation, ModelReclaim};
 
 /// What should become of one suspect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,7 +116,7 @@ impl Model {
         let (life, sweeper) = (suspect.incarnation.0, batch.id.sweeper.to_string());
         self.taken.insert((suspect.key.clone(), life, registration));
         *self.written.entry(sweeper.clone()).or_default() += 1;
-        let taken = Taken {
+        let taken = ModelReclaim {
             key: suspect.key.clone(),
             life,
             owner: suspect.owner.clone(),
@@ -137,14 +137,14 @@ impl Model {
             self.forbidden.insert(id);
             return 0;
         }
-        let its = |taken: &&Taken| taken.sweeper == id.0 && taken.batch == id.1;
+        let its = |taken: &&ModelReclaim| taken.sweeper == id.0 && taken.batch == id.1;
         self.receipts.values().filter(its).count()
     }
 
     /// Lives that housekeeping may end: past their time, with nothing that a pass would find.
     pub fn empty_overdue(&self, now: u64) -> BTreeSet<u64> {
         let holders: BTreeSet<u64> = self.entries.values().map(|held| held.life).collect();
-        let ends = |(number, life): &(&u64, &Life)| {
+        let ends = |(number, life): &(&u64, &ModelIncarnation)| {
             self.is_overdue(life, now) && !holders.contains(number)
         };
         self.lives.iter().filter(ends).map(|(number, _)| *number).collect()
@@ -153,7 +153,7 @@ impl Model {
     /// Removes receipts past their retention: how many.
     pub fn prune(&mut self, rows: usize, retention: Retention, now: u64) -> u64 {
         let keep_from = (self.last_receipt + 1).saturating_sub(retention.count);
-        let old = |(seq, taken): &(&u64, &Taken)| {
+        let old = |(seq, taken): &(&u64, &ModelReclaim)| {
             **seq < keep_from || now.saturating_sub(taken.at) > retention.age_ms
         };
         let old: Vec<u64> =
@@ -167,7 +167,7 @@ impl Model {
     /// Forgets lives that ended long ago and hold nothing: how many.
     pub fn forget(&mut self, rows: usize, retention: Retention, now: u64) -> u64 {
         let holders: BTreeSet<u64> = self.entries.values().map(|held| held.life).collect();
-        let gone = |(number, life): &(&u64, &Life)| {
+        let gone = |(number, life): &(&u64, &ModelIncarnation)| {
             let aged = life.ended.is_some_and(|end| now.saturating_sub(end.at) > retention.age_ms);
             aged && !holders.contains(number)
         };
@@ -187,7 +187,7 @@ impl Model {
                 false => heads.live += 1,
             }
         }
-        let doomed = |life: &Life| life.ended.is_some() || self.due(life) <= now;
+        let doomed = |life: &ModelIncarnation| life.ended.is_some() || self.due(life) <= now;
         let suspect = |life: &u64| self.lives.get(life).is_some_and(doomed);
         heads.suspects = self.entries.values().filter(|held| suspect(&held.life)).count() as u64;
         heads

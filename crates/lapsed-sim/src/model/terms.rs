@@ -3,7 +3,7 @@
 use crate::model::Model;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Term {
+pub struct ModelTerm {
     pub number: u64,
     pub holder: String,
     pub until: u64,
@@ -16,8 +16,8 @@ impl Model {
         candidate: &str,
         ttl_ms: u64,
         now: u64,
-    ) -> Vec<(Option<Term>, Option<u64>)> {
-        let one = |term: &Option<Term>| {
+    ) -> Vec<(Option<ModelTerm>, Option<u64>)> {
+        let one = |term: &Option<ModelTerm>| {
             let last = term.as_ref().map_or(0, |term| term.number);
             let number = match term.as_ref().filter(|term| now < term.until) {
                 Some(term) if term.holder != candidate => return (Some(term.clone()), None),
@@ -25,7 +25,7 @@ impl Model {
                 None => last + 1,
             };
             let holder = candidate.to_owned();
-            (Some(Term { number, holder, until: now + ttl_ms }), Some(number))
+            (Some(ModelTerm { number, holder, until: now + ttl_ms }), Some(number))
         };
         self.terms.iter().map(one).collect()
     }
@@ -44,7 +44,7 @@ impl Model {
 
     /// Whether `number` must be the current term.
     pub fn must_lead(&self, number: u64, now: u64) -> bool {
-        let leads = |term: &Term| term.number == number && now < term.until;
+        let leads = |term: &ModelTerm| term.number == number && now < term.until;
         self.terms.iter().all(|term| term.as_ref().is_some_and(leads))
     }
 }

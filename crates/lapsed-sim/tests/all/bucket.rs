@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use futures::TryStreamExt;
 use lapsed_sim::executor::{Executor, World};
-use lapsed_sim::leases::bucket::{Bucket, Line};
+use lapsed_sim::leases::bucket::{BucketConnection, SimBucket};
 use object_store::aws::AmazonS3Builder;
 use object_store::client::{HttpClient, HttpConnector};
 use object_store::path::Path;
 use object_store::{ClientOptions, Error, ObjectStore, ObjectStoreExt, PutMode, UpdateVersion};
 
 #[derive(Debug)]
-struct Connector(Line);
+struct Connector(BucketConnection);
 
 impl HttpConnector for Connector {
     fn connect(&self, _: &ClientOptions) -> object_store::Result<HttpClient> {
@@ -52,7 +52,7 @@ async fn story(store: impl ObjectStore) {
 #[test]
 fn it_speaks_as_a_client_of_s3_expects() {
     let world = World::new(1, false);
-    let line = Bucket::new(&world, None).line("client");
+    let line = SimBucket::new(&world, None).line("client");
     let store = AmazonS3Builder::new()
         .with_bucket_name("b")
         .with_region("r")

@@ -1,17 +1,17 @@
 //! The fixed seeds: the same every time, over all scenarios; and the proof that a seed repeats.
 
-use lapsed_sim::campaign::Campaign;
-use lapsed_sim::run::{Plan, run};
+use lapsed_sim::campaign::SeedCampaign;
+use lapsed_sim::run::{RunPlan, run};
 use lapsed_sim::scenario::SCENARIOS;
 
 /// Seeds of each scenario.
 const SEEDS: u64 = 20;
 
 fn runs(from: u64) {
-    let mut campaign = Campaign::new();
+    let mut campaign = SeedCampaign::new();
     for scenario in SCENARIOS {
         for seed in from..from + SEEDS / 2 {
-            if let Err(failure) = campaign.run(Plan { scenario, ..Plan::of_seed(seed) }) {
+            if let Err(failure) = campaign.run(RunPlan { scenario, ..RunPlan::of_seed(seed) }) {
                 panic!("{failure}");
             }
         }
@@ -33,13 +33,13 @@ fn fixed_seeds_second_half() {
 fn the_same_seed_gives_the_same_trace() {
     for scenario in SCENARIOS {
         for seed in [7, 8] {
-            let plan = Plan { scenario, ..Plan::of_seed(seed) };
+            let plan = RunPlan { scenario, ..RunPlan::of_seed(seed) };
             let (first, second) = (run(plan).expect("it passes"), run(plan).expect("it passes"));
             assert_eq!(first.digest, second.digest, "{} seed {seed}", scenario.name);
             assert!(first.digest.1 > 500, "{} seed {seed} hardly does anything", scenario.name);
         }
-        let other = run(Plan { scenario, ..Plan::of_seed(9) }).expect("it passes");
-        let seventh = run(Plan { scenario, ..Plan::of_seed(7) }).expect("it passes");
+        let other = run(RunPlan { scenario, ..RunPlan::of_seed(9) }).expect("it passes");
+        let seventh = run(RunPlan { scenario, ..RunPlan::of_seed(7) }).expect("it passes");
         assert_ne!(other.digest, seventh.digest, "{}: seeds 7 and 9 differ", scenario.name);
     }
 }

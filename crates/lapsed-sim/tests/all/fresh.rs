@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use lapsed_sim::campaign::{Campaign, fresh_base};
+use lapsed_sim::campaign::{SeedCampaign, fresh_base};
 use lapsed_sim::jobs;
 use lapsed_sim::leases;
-use lapsed_sim::run::Plan;
+use lapsed_sim::run::RunPlan;
 
 #[test]
 fn fresh_seeds() {
@@ -14,12 +14,12 @@ fn fresh_seeds() {
     let limit = Duration::from_secs(seconds.unwrap_or(20));
     let base = fresh_base();
     println!("fresh seeds from {base}");
-    let mut campaign = Campaign::new();
+    let mut campaign = SeedCampaign::new();
     for seed in base.. {
         if campaign.took() >= limit {
             break;
         }
-        if let Err(failure) = campaign.run(Plan::of_seed(seed)) {
+        if let Err(failure) = campaign.run(RunPlan::of_seed(seed)) {
             panic!("{failure}");
         }
         match jobs::run(seed, None, false) {

@@ -52,7 +52,7 @@ mod regressions {
     use lapsed_core::{Kind, Name, SystemId};
     use lapsed_object::{LeasesLayout, ObjectConfig, ObjectLeases, ObjectStore};
     use lapsed_sim::executor::{Executor, ProcessClock, World};
-    use lapsed_sim::leases::bucket::Bucket;
+    use lapsed_sim::leases::bucket::SimBucket;
 
     struct Process {
         clock: Arc<dyn Clock>,
@@ -62,7 +62,7 @@ mod regressions {
     }
 
     impl Process {
-        fn new(world: &Arc<World>, bucket: &Arc<Bucket>) -> Process {
+        fn new(world: &Arc<World>, bucket: &Arc<SimBucket>) -> Process {
             let clock = ProcessClock::shared(world, 0);
             let text = |text: &str| Some(text.to_owned());
             let config = ObjectConfig {
@@ -109,7 +109,7 @@ mod regressions {
     #[test]
     fn a_log_object_that_was_tidied_away_is_not_made_again() {
         let world = World::new(1, false);
-        let bucket = Bucket::new(&world, None);
+        let bucket = SimBucket::new(&world, None);
         let (mut stale, mut other) = (Process::new(&world, &bucket), Process::new(&world, &bucket));
         let found = Arc::new(Mutex::new(Vec::new()));
         let told = found.clone();

@@ -2,15 +2,15 @@
 //! bounded number of seeds; and the same seeds without it pass.
 
 use lapsed_sim::bug::Bug;
-use lapsed_sim::run::{Plan, run};
+use lapsed_sim::run::{RunPlan, run};
 use lapsed_sim::scenario::Scenario;
 
 /// At most so many seeds to find a bug.
 const SEEDS_MAX: u64 = 150;
 
-fn plan(bug: Bug, seed: u64) -> Plan {
+fn plan(bug: Bug, seed: u64) -> RunPlan {
     let scenario = Scenario::named(bug.scenario()).expect("a bug names a scenario that exists");
-    Plan { scenario, bug: Some(bug), ..Plan::of_seed(seed) }
+    RunPlan { scenario, bug: Some(bug), ..RunPlan::of_seed(seed) }
 }
 
 /// Finds it, then shows that it was the bug that was found.
@@ -20,7 +20,7 @@ fn finds(bug: Bug) {
     let failure = found.unwrap_or_else(|| panic!("{bug:?} was not found in {SEEDS_MAX} seeds"));
     println!("{bug:?}: {} seeds\n{failure}", failure.seed);
     for seed in failure.seed.saturating_sub(2).max(1)..=failure.seed {
-        if let Err(failure) = run(Plan { bug: None, ..plan(bug, seed) }) {
+        if let Err(failure) = run(RunPlan { bug: None, ..plan(bug, seed) }) {
             panic!("without {bug:?}: {failure}");
         }
     }

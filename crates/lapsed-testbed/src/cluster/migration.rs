@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use super::{AGREE_LIMIT, Cluster};
-use crate::resp::{Connection, Reply};
-use crate::{Error, Result, until};
+use crate::resp::{Reply, RespConnection};
+use crate::{TestbedError, TestbedResult, until};
 
 const CALL_LIMIT: Duration = Duration::from_secs(20);
 
 impl Cluster {
     /// Moves a slot with its keys to the node of index `to`, and waits until every running node
     /// sends its clients there. Nothing to do if it is there.
-    pub fn migrate_slot(&self, slot: u16, to: usize) -> Result<()> {
+    pub fn migrate_slot(&self, slot: u16, to: usize) -> TestbedResult<()> {
         self.migrate_slot_in_steps(slot, to, || {})
     }
 
@@ -22,10 +22,10 @@ impl Cluster {
         slot: u16,
         to: usize,
         mut step: impl FnMut(),
-    ) -> Result<()> {
+    ) -> TestbedResult<()> {
         let from = self.master_of_slot(slot)?;
         if to >= self.nodes.len() {
-            return Err(Error::new(format!("there is no node {to}")));
+            return Err(TestbedError::new(format!("there is no node {to}")));
         }
         if from == to {
             return Ok(());
@@ -43,10 +43,15 @@ impl Cluster {
     }
 
     /// Whether there was one.
-    fn move_one_key(&self, source: &mut Connection, slot: &str, to: usize) -> Result<bool> {
+    fn move_one_key(
+        &self,
+        source: &mut RespConnection,
+        slot: &str,
+        to: usize,
+    ) -> TestbedResult<bool> {
         let keys = match source.call(&["CLUSTER", "GETKEYSINSLOT", slot, "1"])? {
             Reply::List(keys) => keys,
-            other => return Err(Error::new(format!("GETKEYSINSLOT answered {other}"))),
+            other => return Err(TestbedError::new(format!("GETKEYSINSLOT answered {other}"))),
         };
         let Some(Reply::Text(key)) = keys.first() else { return Ok(false) };
         let port = self.nodes[to].port().to_string();
@@ -62,7 +67,7 @@ impl Cluster {
 
     /// Ends the migration on all nodes, the new holder first: should it stop halfway, somebody
     /// holds the slot.
-    fn hand_over(&self, slot: u16, from: usize, to: usize) -> Result<()> {
+    fn hand_over(&self, slot: u16, from: usize, to: usize) -> TestbedResult<()> {
         let running = |nth: &usize| self.nodes[*nth].pid().is_some();
         let others = (0..self.nodes.len()).filter(|nth| *nth != from && *nth != to);
         let all: Vec<usize> = [to, from].into_iter().chain(others).filter(running).collect();
@@ -78,7 +83,7 @@ impl Cluster {
         Ok(())
     }
 
-    fn set_slot(&self, node: usize, args: &[&str]) -> Result<()> {
+    fn set_slot(&self, node: usize, args: &[&str]) -> TestbedResult<()> {
         let command = [&["CLUSTER", "SETSLOT"], args].concat();
         self.nodes[node].command(&command).map(|_| ())
     }

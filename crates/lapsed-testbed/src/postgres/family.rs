@@ -6,7 +6,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::{Error, Result, until};
+use crate::{TestbedError, TestbedResult, until};
 
 /// The children of a postmaster, by their pids.
 pub(super) struct Family {
@@ -15,7 +15,7 @@ pub(super) struct Family {
 
 impl Family {
     /// Who is there now.
-    pub(super) fn of(postmaster: u32) -> Result<Self> {
+    pub(super) fn of(postmaster: u32) -> TestbedResult<Self> {
         let mut children = Vec::new();
         for entry in fs::read_dir("/proc")? {
             let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else {
@@ -30,7 +30,7 @@ impl Family {
     }
 
     /// SIGSTOP to all; returns when they stand still. The postmaster first: then there will be no more.
-    pub(super) fn freeze(postmaster: u32, limit: Duration) -> Result<Self> {
+    pub(super) fn freeze(postmaster: u32, limit: Duration) -> TestbedResult<Self> {
         signal(postmaster, Signal::STOP)?;
         until("its standstill", limit, || Ok(stands(postmaster).then_some(())))?;
         let family = Self::of(postmaster)?;
@@ -41,11 +41,11 @@ impl Family {
         Ok(family)
     }
 
-    pub(super) fn signal(&self, what: Signal) -> Result<()> {
+    pub(super) fn signal(&self, what: Signal) -> TestbedResult<()> {
         self.children.iter().try_for_each(|pid| signal(*pid, what))
     }
 
-    pub(super) fn await_end(&self, limit: Duration) -> Result<()> {
+    pub(super) fn await_end(&self, limit: Duration) -> TestbedResult<()> {
         until("the end of its children", limit, || {
             let left = self.children.iter().filter(|pid| !is_over(**pid)).count();
             Ok((left == 0).then_some(()))
@@ -54,9 +54,9 @@ impl Family {
 }
 
 /// To a process of this family; one that has ended needs no signal.
-fn signal(pid: u32, signal: Signal) -> Result<()> {
+fn signal(pid: u32, signal: Signal) -> TestbedResult<()> {
     let raw = i32::try_from(pid).ok().and_then(Pid::from_raw);
-    let pid = raw.ok_or_else(|| Error::new(format!("{pid} is no pid")))?;
+    let pid = raw.ok_or_else(|| TestbedError::new(format!("{pid} is no pid")))?;
     match kill_process(pid, signal) {
         Ok(()) | Err(Errno::SRCH) => Ok(()),
         Err(error) => Err(error.into()),

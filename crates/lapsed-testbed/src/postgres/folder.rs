@@ -18,7 +18,7 @@ use rustix::process::getuid;
 use tempfile::TempDir;
 
 use crate::postgres::{Durability, POSTGRES_USER, demoted};
-use crate::{Error, Result, paths, spawner};
+use crate::{TestbedError, TestbedResult, paths, spawner};
 
 const PREFIX: &str = "lapsed-testbed-postgres-";
 
@@ -41,7 +41,7 @@ pub(super) struct Folder {
 
 impl Folder {
     /// As `initdb` leaves it.
-    pub(super) fn new(durability: Durability) -> Result<Self> {
+    pub(super) fn new(durability: Durability) -> TestbedResult<Self> {
         let template = template()?;
         let folder = match durability {
             Durability::Process => Self::empty(&fast_place())?,
@@ -54,7 +54,7 @@ impl Folder {
         Ok(folder)
     }
 
-    fn empty(place: &Path) -> Result<Self> {
+    fn empty(place: &Path) -> TestbedResult<Self> {
         let outer = tempfile::Builder::new().prefix(PREFIX).tempdir_in(place)?;
         // The server's user must get through.
         fs::set_permissions(outer.path(), fs::Permissions::from_mode(0o711))?;
@@ -73,7 +73,7 @@ impl Folder {
     }
 
     /// A file that only the server's user may read.
-    pub(super) fn write(&self, name: &str, text: &str) -> Result<()> {
+    pub(super) fn write(&self, name: &str, text: &str) -> TestbedResult<()> {
         let path = self.data.join(name);
         fs::write(&path, text)?;
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
@@ -82,7 +82,7 @@ impl Folder {
 }
 
 /// `program` as the user that a server may run as, dying with this process.
-pub(super) fn as_its_user(program: &Path) -> Result<Command> {
+pub(super) fn as_its_user(program: &Path) -> TestbedResult<Command> {
     // Where the link is may be closed to that user: what it leads to is not.
     let program = program.canonicalize()?;
     let arguments = if getuid().is_root() { demoted() } else { Vec::new() };
@@ -95,7 +95,7 @@ fn fast_place() -> PathBuf {
     if free >= MEMORY_FREE_MIN { PathBuf::from(MEMORY) } else { temp_dir() }
 }
 
-fn own(path: &Path) -> Result<()> {
+fn own(path: &Path) -> TestbedResult<()> {
     if getuid().is_root() {
         chown(path, Some(NOBODY_ID), Some(NOBODY_ID))?;
     }
@@ -103,13 +103,13 @@ fn own(path: &Path) -> Result<()> {
 }
 
 /// What every server of this process begins with.
-fn template() -> Result<&'static Path> {
+fn template() -> TestbedResult<&'static Path> {
     static TEMPLATE: OnceLock<std::result::Result<Folder, String>> = OnceLock::new();
     let made = TEMPLATE.get_or_init(|| make_template().map_err(|error| error.to_string()));
-    made.as_ref().map(Folder::path).map_err(|error| Error::new(error.clone()))
+    made.as_ref().map(Folder::path).map_err(|error| TestbedError::new(error.clone()))
 }
 
-fn make_template() -> Result<Folder> {
+fn make_template() -> TestbedResult<Folder> {
     remove_left_behind();
     let folder = Folder::empty(&fast_place())?;
     let mut command = as_its_user(&paths::initdb()?)?;
@@ -134,12 +134,13 @@ fn remove_left_behind() {
     }
 }
 
-fn run(command: &mut Command) -> Result<()> {
-    let output =
-        command.output().map_err(|error| Error::from(error).during(format!("{command:?}")))?;
+fn run(command: &mut Command) -> TestbedResult<()> {
+    let output = command
+        .output()
+        .map_err(|error| TestbedError::from(error).during(format!("{command:?}")))?;
     if output.status.success() {
         return Ok(());
     }
     let said = String::from_utf8_lossy(&output.stderr);
-    Err(Error::new(format!("{command:?} ended with {}: {said}", output.status)))
+    Err(TestbedError::new(format!("{command:?} ended with {}: {said}", output.status)))
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::port::Port;
 use crate::postgres::POSTGRES_USER;
-use crate::{Error, Result};
+use crate::{TestbedError, TestbedResult};
 
 /// How many ports are tried when somebody else is faster.
 const PORTS_MAX: usize = 10;
@@ -35,7 +35,7 @@ struct Shared {
 
 impl PostgresProxy {
     /// A proxy to the server on `upstream_port`.
-    pub fn start(upstream_port: u16) -> Result<Self> {
+    pub fn start(upstream_port: u16) -> TestbedResult<Self> {
         let shared = Arc::new(Shared {
             upstream: upstream_port,
             losing: Mutex::default(),
@@ -43,7 +43,7 @@ impl PostgresProxy {
             delay_us: AtomicU64::new(0),
             open: Mutex::new(Some(Vec::new())),
         });
-        let mut last = Error::new("no port tried");
+        let mut last = TestbedError::new("no port tried");
         for _ in 0..PORTS_MAX {
             let port = Port::free()?;
             match TcpListener::bind((Ipv4Addr::LOCALHOST, port.number())) {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use super::Shared;
-use crate::Result;
+use crate::TestbedResult;
 use crate::resp::{self, Reply};
 
 const NONE: u64 = u64::MAX;
@@ -41,7 +41,7 @@ fn carry_requests(
     mut to: &TcpStream,
     shared: &Shared,
     victim: &AtomicU64,
-) -> Result<bool> {
+) -> TestbedResult<bool> {
     let (mut unsent, mut chunk, mut count) = (Vec::new(), vec![0; 64 * 1024], 0);
     loop {
         let n = from.read(&mut chunk)?;
@@ -71,7 +71,7 @@ fn carry_answers(
     mut to: &TcpStream,
     shared: &Shared,
     victim: &AtomicU64,
-) -> Result<()> {
+) -> TestbedResult<()> {
     let (mut unsent, mut chunk, mut count) = (Vec::new(), vec![0; 64 * 1024], 0);
     loop {
         let n = from.read(&mut chunk)?;

@@ -13,7 +13,7 @@ use lapsed_core::{Kind, Name, SystemId};
 use lapsed_testbed::Program;
 use serde::{Deserialize, Serialize};
 
-use super::site::{Address, Site, lease_key};
+use super::site::{BucketAddress, ObjectSite, lease_key};
 
 const PREFIX: &str = "contest";
 const TTL: Duration = Duration::from_secs(30);
@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(600);
 /// What one of them is told on its command line.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Task {
-    address: Address,
+    address: BucketAddress,
     owner: String,
     acquires: usize,
 }
@@ -42,7 +42,7 @@ pub struct Contest {
 }
 
 impl Contest {
-    pub fn new(site: &Site, processes: usize, acquires: usize) -> Result<Contest> {
+    pub fn new(site: &ObjectSite, processes: usize, acquires: usize) -> Result<Contest> {
         let task =
             |number| Task { address: site.address(), owner: format!("process-{number}"), acquires };
         Ok(Contest { tasks: (0..processes).map(task).collect() })

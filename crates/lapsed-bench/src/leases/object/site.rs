@@ -33,15 +33,15 @@ const PATIENCE: Duration = Duration::from_secs(300);
 
 /// How a process reaches the store.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Address {
+pub struct BucketAddress {
     url: String,
     endpoint: String,
     id: String,
     secret: String,
 }
 
-impl Address {
-    pub fn open(&self, prefix: &str) -> Result<Place> {
+impl BucketAddress {
+    pub fn open(&self, prefix: &str) -> Result<BucketPlace> {
         let config = ObjectConfig {
             endpoint: Some(self.endpoint.clone()),
             allow_http: true,
@@ -55,23 +55,23 @@ impl Address {
         let store = ObjectStore::open(config, SystemClock::shared())?;
         let layout = LeasesLayout { bucket: BUCKET, ..LeasesLayout::default() };
         let leases = store.leases(SystemId::new(Kind::Leases, "default")?, layout)?;
-        Ok(Place { store, leases })
+        Ok(BucketPlace { store, leases })
     }
 }
 
 /// A server of its own.
-pub struct Site {
+pub struct ObjectSite {
     server: ObjectServer,
 }
 
-impl Site {
-    pub fn start() -> Result<Site> {
-        Ok(Site { server: ObjectServer::start(ObjectEngine::Seaweed)? })
+impl ObjectSite {
+    pub fn start() -> Result<ObjectSite> {
+        Ok(ObjectSite { server: ObjectServer::start(ObjectEngine::Seaweed)? })
     }
 
-    pub fn address(&self) -> Address {
+    pub fn address(&self) -> BucketAddress {
         let (id, secret) = self.server.engine().credentials();
-        Address {
+        BucketAddress {
             url: self.server.engine().url(),
             endpoint: self.server.engine().endpoint_by(self.server.port()),
             id: id.to_owned(),
@@ -80,18 +80,18 @@ impl Site {
     }
 
     /// Leases below a prefix of their own, by a client that remembers nothing yet.
-    pub fn open(&self, prefix: &str) -> Result<Place> {
+    pub fn open(&self, prefix: &str) -> Result<BucketPlace> {
         self.address().open(prefix)
     }
 }
 
 /// Leases below one prefix.
-pub struct Place {
+pub struct BucketPlace {
     pub store: Arc<ObjectStore>,
     pub leases: Arc<ObjectLeases>,
 }
 
-impl Place {
+impl BucketPlace {
     pub async fn acquire(&self, key: &LeaseKey, ttl: Duration) -> Result<LeaseTicket> {
         let owner = Name::new("holder")?;
         let ttl_ms = ttl.as_millis() as u64;

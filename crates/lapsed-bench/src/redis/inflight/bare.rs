@@ -8,7 +8,7 @@ use ::redis::Pipeline;
 use anyhow::{Result, ensure};
 use futures::future::try_join_all;
 
-use super::super::Place;
+use super::super::BenchRedis;
 
 const QUEUE: &str = "bare:queue";
 /// About what a small job is.
@@ -16,7 +16,7 @@ pub const PAYLOAD: &str =
     r#"{"class":"Recorder","args":[1],"jid":"55912d1f47610eeb8eea61cb","retry":true}"#;
 
 #[derive(Debug, Clone, Copy)]
-pub struct Load {
+pub struct BareLoad {
     /// How many take and complete at a time, on one multiplexed connection.
     pub callers: usize,
     /// How many commands a caller sends at a time.
@@ -25,7 +25,7 @@ pub struct Load {
 }
 
 /// Jobs a second that were taken and completed.
-pub async fn take_and_complete(place: &Place, load: Load) -> Result<f64> {
+pub async fn take_and_complete(place: &BenchRedis, load: BareLoad) -> Result<f64> {
     let lua = format!(
         "for i = ARGV[1], ARGV[2] do redis.call('LPUSH', '{QUEUE}', '{PAYLOAD}') end return 1"
     );
@@ -39,7 +39,7 @@ pub async fn take_and_complete(place: &Place, load: Load) -> Result<f64> {
 }
 
 /// Takes and completes until the queue is empty.
-async fn caller(place: &Place, nth: usize, depth: usize) -> Result<usize> {
+async fn caller(place: &BenchRedis, nth: usize, depth: usize) -> Result<usize> {
     let own = format!("bare:taken:{nth}");
     let (mut take, mut complete) = (::redis::pipe(), ::redis::pipe());
     for _ in 0..depth {
@@ -59,7 +59,7 @@ async fn caller(place: &Place, nth: usize, depth: usize) -> Result<usize> {
 }
 
 /// How many of the answers are a job.
-async fn some(place: &Place, pipeline: &Pipeline) -> Result<usize> {
+async fn some(place: &BenchRedis, pipeline: &Pipeline) -> Result<usize> {
     let answers: Vec<Option<Vec<u8>>> = pipeline.query_async(&mut place.plain.clone()).await?;
     Ok(answers.iter().flatten().count())
 }

@@ -15,8 +15,8 @@ use lapsed_core::{Kind, Name, SystemId};
 use lapsed_redis::{InflightLayout, NativeInflight, QueueFormat, Template};
 
 use super::super::probe::{Probe, p99};
-use super::super::{Place, pass, sweeper};
-use super::bare::{Load, PAYLOAD};
+use super::super::{BenchRedis, pass, sweeper};
+use super::bare::{BareLoad, PAYLOAD};
 use super::peers::GET_EVERY;
 
 /// Those who live beat once, for long enough.
@@ -27,14 +27,14 @@ const DYING_TTL_MS: u64 = 2_000;
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// One system of jobs, and who sweeps it.
-pub struct Jobs {
+pub struct BenchJobs {
     inflight: Arc<NativeInflight>,
     sweeper: Sweeper,
     queue: Name,
 }
 
 /// What the recovery of so many took.
-pub struct Recovered {
+pub struct RecoveryTime {
     pub took_ms: f64,
     pub p99_ms: f64,
     pub longest_us: f64,
@@ -42,8 +42,8 @@ pub struct Recovered {
     pub over: usize,
 }
 
-impl Jobs {
-    pub fn open(place: &Place, name: &str) -> Result<Jobs> {
+impl BenchJobs {
+    pub fn open(place: &BenchRedis, name: &str) -> Result<BenchJobs> {
         let layout = InflightLayout {
             prefix: format!("lapsed:inflight:{name}"),
             queues: QueueFormat::Own,
@@ -54,7 +54,7 @@ impl Jobs {
         let id = SystemId::new(Kind::Inflight, name)?;
         let inflight = Arc::new(place.ours.inflight(id, layout)?);
         let sweeper = sweeper(place, inflight.clone());
-        Ok(Jobs { inflight, sweeper, queue: Name::new("work")? })
+        Ok(BenchJobs { inflight, sweeper, queue: Name::new("work")? })
     }
 
     fn jobs(&self, what: &str, from: usize, to: usize) -> Result<Vec<NewJob>> {
@@ -100,7 +100,12 @@ impl Jobs {
     }
 
     /// One worker with so many jobs dies; a pass puts them back.
-    pub async fn recover(&self, place: &Place, round: usize, orphans: usize) -> Result<Recovered> {
+    pub async fn recover(
+        &self,
+        place: &BenchRedis,
+        round: usize,
+        orphans: usize,
+    ) -> Result<RecoveryTime> {
         self.hold(&format!("dying-{round}"), DYING_TTL_MS, orphans).await?;
         self.until_due(orphans as u64).await?;
         place.watch_slow().await?;
@@ -110,12 +115,12 @@ impl Jobs {
         let took_ms = began.elapsed().as_secs_f64() * 1e3;
         let p99_ms = p99(probe.stop()?);
         let (longest_us, over) = place.slowest(&["evalsha", "zrangebylex"]).await?;
-        Ok(Recovered { took_ms, p99_ms, longest_us, over })
+        Ok(RecoveryTime { took_ms, p99_ms, longest_us, over })
     }
 
     /// How many commands a pass costs when nobody has died: the least of several, because the watch
     /// over the server sends some of its own now and then.
-    pub async fn idle_commands(&self, place: &Place) -> Result<f64> {
+    pub async fn idle_commands(&self, place: &BenchRedis) -> Result<f64> {
         let mut least = f64::INFINITY;
         for _ in 0..10 {
             let before = place.commands().await?;
@@ -144,8 +149,8 @@ impl Jobs {
         }
     }
 
-    /// Jobs a second that were taken and completed, the load of the bare commands.
-    pub async fn take_and_complete(&self, round: usize, load: Load) -> Result<f64> {
+    /// BenchJobs a second that were taken and completed, the load of the bare commands.
+    pub async fn take_and_complete(&self, round: usize, load: BareLoad) -> Result<f64> {
         for from in (0..load.jobs).step_by(JOBS_MAX) {
             let to = (from + JOBS_MAX).min(load.jobs);
             self.inflight.enqueue(&self.jobs(&format!("r{round}"), from, to)?).await?;

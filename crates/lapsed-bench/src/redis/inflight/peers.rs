@@ -11,11 +11,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
-use lapsed_testbed::resp::{Connection, Reply};
+use lapsed_testbed::resp::{Reply, RespConnection};
 use lapsed_testbed::{Program, paths};
 use serde::{Deserialize, Serialize};
 
-use super::super::Place;
+use super::super::BenchRedis;
 use super::super::probe::{Probe, p99};
 
 /// How long preparing may take, and recovering. What takes longer is reported as a lower bound.
@@ -43,7 +43,7 @@ pub const PEERS: [Peer; 3] = [
 
 /// What a peer's recovery took.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Recovery {
+pub struct PeerRecovery {
     pub peer: &'static str,
     pub version: String,
     pub call: String,
@@ -77,11 +77,11 @@ struct Done {
 
 /// Lets a peer recover so many orphans, in that database, which it has for itself.
 pub async fn recover(
-    place: &Place,
+    place: &BenchRedis,
     peer: &Peer,
     database: usize,
     orphans: usize,
-) -> Result<Recovery> {
+) -> Result<PeerRecovery> {
     empty(place, database)?;
     let program = start(place, peer, database, orphans)?;
     let ready: Ready = parse(&heard(program.line(PREPARE_LIMIT))?)?;
@@ -109,7 +109,7 @@ pub async fn recover(
         peer.name,
         done.recovered
     );
-    let recovery = Recovery {
+    let recovery = PeerRecovery {
         peer: peer.name,
         version: ready.version,
         call: ready.call,
@@ -125,7 +125,7 @@ pub async fn recover(
     Ok(recovery)
 }
 
-fn start(place: &Place, peer: &Peer, database: usize, orphans: usize) -> Result<Program> {
+fn start(place: &BenchRedis, peer: &Peer, database: usize, orphans: usize) -> Result<Program> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers");
     let (interpreter, modules) = match peer.language {
         Language::Node => (heard(paths::node())?, heard(paths::peer_node_modules())?),
@@ -142,15 +142,15 @@ fn parse<T: for<'a> Deserialize<'a>>(line: &str) -> Result<T> {
     serde_json::from_str(line).with_context(|| format!("what a peer said: {line}"))
 }
 
-fn heard<T>(result: lapsed_testbed::Result<T>) -> Result<T> {
+fn heard<T>(result: lapsed_testbed::TestbedResult<T>) -> Result<T> {
     result.map_err(|error| anyhow!("{error}"))
 }
 
-fn connect(place: &Place) -> Result<Connection> {
-    heard(Connection::open(place.server.port(), Duration::from_secs(60)))
+fn connect(place: &BenchRedis) -> Result<RespConnection> {
+    heard(RespConnection::open(place.server.port(), Duration::from_secs(60)))
 }
 
-fn empty(place: &Place, database: usize) -> Result<()> {
+fn empty(place: &BenchRedis, database: usize) -> Result<()> {
     let mut connection = connect(place)?;
     heard(connection.call(&["SELECT", &database.to_string()]))?;
     heard(connection.call(&["FLUSHDB", "SYNC"]))?;
@@ -158,7 +158,7 @@ fn empty(place: &Place, database: usize) -> Result<()> {
 }
 
 /// A script that wrote cannot be ended, only waited for.
-fn until_served(place: &Place) -> Result<()> {
+fn until_served(place: &BenchRedis) -> Result<()> {
     let deadline = Instant::now() + PREPARE_LIMIT;
     let mut connection = connect(place)?;
     loop {
@@ -171,21 +171,21 @@ fn until_served(place: &Place) -> Result<()> {
     }
 }
 
-async fn longest_script_ms(place: &Place) -> Result<f64> {
+async fn longest_script_ms(place: &BenchRedis) -> Result<f64> {
     let mut cmd = ::redis::cmd("SLOWLOG");
     let rows: Vec<super::super::Slow> = place.ask(cmd.arg("GET").arg(20_000)).await?;
     Ok(rows.iter().map(|row| row.2).max().unwrap_or(0) as f64 / 1e3)
 }
 
 /// From now on the longest call is remembered. SLOWLOG has the commands of a transaction one by one.
-fn watch_holds(place: &Place) -> Result<()> {
+fn watch_holds(place: &BenchRedis) -> Result<()> {
     let mut connection = connect(place)?;
     heard(connection.call(&["CONFIG", "SET", "latency-monitor-threshold", "1"]))?;
     heard(connection.call(&["LATENCY", "RESET"]))?;
     Ok(())
 }
 
-fn longest_hold_ms(place: &Place) -> Result<f64> {
+fn longest_hold_ms(place: &BenchRedis) -> Result<f64> {
     let events = heard(connect(place)?.call(&["LATENCY", "LATEST"]))?;
     let Reply::List(events) = events else { return Ok(0.0) };
     Ok(events.iter().filter_map(hold_ms).max().unwrap_or(0) as f64)

@@ -8,11 +8,11 @@ use lapsed_core::leases::{
 };
 use lapsed_core::{Error, Name, SystemId};
 
-use super::Local;
-use crate::backend::desk::{Desk, Wanted};
+use super::LocalBackend;
+use crate::backend::desk::{LeaseBackend, LeaseRequest};
 use lapsed_server::failure::Failure;
 
-impl Local {
+impl LocalBackend {
     fn leases(&self, system: &SystemId) -> Result<&Leases, Failure> {
         let leases = self.live(system)?.operations::<Leases>();
         leases.ok_or_else(|| Failure::usage(format!("`{system}` has no leases")))
@@ -31,8 +31,13 @@ impl Local {
     }
 }
 
-impl Desk for Local {
-    fn acquire(&self, of: &SystemId, wanted: &Wanted, wait: Duration) -> Result<Acquired, Failure> {
+impl LeaseBackend for LocalBackend {
+    fn acquire(
+        &self,
+        of: &SystemId,
+        wanted: &LeaseRequest,
+        wait: Duration,
+    ) -> Result<Acquired, Failure> {
         let leases = self.leases(of)?;
         let acquire = wanted.with_ttl(leases.ttl());
         Ok(self.runtime.block_on(leases.acquire(&acquire, wait))?)

@@ -13,17 +13,17 @@ use serde_json::{Value, json};
 use ureq::Body;
 use ureq::http::Response;
 
-use super::{ANSWER, Patience, Remote, read, refused, segment};
-use crate::backend::desk::{Desk, Wanted};
+use super::{ANSWER, RemoteBackend, RequestLimit, read, refused, segment};
+use crate::backend::desk::{LeaseBackend, LeaseRequest};
 use lapsed_server::failure::Failure;
 use lapsed_server::http::leases::{
-    AcquireBody, DecideBody, LeasesPage, Namespaces, RenewBody, TicketBody,
+    AcquireBody, DecideBody, LeaseTicketBody, LeasesPage, Namespaces, RenewBody,
 };
 
 /// The longest that a daemon lets anybody wait at a time.
 const PIECE: Duration = Duration::from_secs(60);
 
-impl Remote {
+impl RemoteBackend {
     /// A POST whose answer may be that somebody else holds it.
     fn try_post(
         &self,
@@ -31,7 +31,7 @@ impl Remote {
         body: &impl Serialize,
         limit: Duration,
     ) -> Result<Result<Response<Body>, Value>, Failure> {
-        let answer = self.ask_within(path, Some(&json!(body)), Patience::For(limit))?;
+        let answer = self.ask_within(path, Some(&json!(body)), RequestLimit::For(limit))?;
         if answer.status().is_success() {
             return Ok(Ok(answer));
         }
@@ -85,9 +85,14 @@ fn holder(problem: &Value) -> Result<Grant, Failure> {
     serde_json::from_value(grant).map_err(|error| senseless(&error))
 }
 
-impl Desk for Remote {
+impl LeaseBackend for RemoteBackend {
     /// A longer wait than the daemon allows is made of several.
-    fn acquire(&self, of: &SystemId, wanted: &Wanted, wait: Duration) -> Result<Acquired, Failure> {
+    fn acquire(
+        &self,
+        of: &SystemId,
+        wanted: &LeaseRequest,
+        wait: Duration,
+    ) -> Result<Acquired, Failure> {
         let until = Instant::now() + wait;
         loop {
             let left = until.saturating_duration_since(Instant::now());
@@ -117,7 +122,7 @@ impl Desk for Remote {
         limit: Duration,
     ) -> Result<Fenced<Grant>, Failure> {
         let ttl_ms = ttl.map(|ttl| ttl.as_millis() as u64);
-        let body = RenewBody { ticket: TicketBody::of(ticket), ttl_ms };
+        let body = RenewBody { ticket: LeaseTicketBody::of(ticket), ttl_ms };
         self.fenced(&format!("/v1/{of}/renew"), &body, limit)
     }
 
@@ -128,7 +133,7 @@ impl Desk for Remote {
         limit: Duration,
     ) -> Result<Fenced<()>, Failure> {
         let path = format!("/v1/{of}/release");
-        let done: Fenced<Value> = self.fenced(&path, &TicketBody::of(ticket), limit)?;
+        let done: Fenced<Value> = self.fenced(&path, &LeaseTicketBody::of(ticket), limit)?;
         Ok(match done {
             Fenced::Done(_) => Fenced::Done(()),
             Fenced::Lost(loss) => Fenced::Lost(loss),

@@ -4,7 +4,7 @@ use lapsed_server::config::Config;
 use lapsed_server::config::store::StoreConfig;
 use lapsed_server::failure::Failure;
 use lapsed_server::stores::OpenStore;
-use lapsed_server::systems::Planned;
+use lapsed_server::systems::SystemPlan;
 
 /// What is to be said of one store.
 pub async fn of(
@@ -16,7 +16,7 @@ pub async fn of(
     let mut notes = Vec::new();
     match opened {
         OpenStore::Redis(redis) => {
-            let mirrored: Vec<&dyn Planned> =
+            let mirrored: Vec<&dyn SystemPlan> =
                 plans().filter(|plan| plan.common().mirror.as_ref() == Some(&store.name)).collect();
             if !mirrored.is_empty() {
                 notes.extend(eviction(redis.eviction().await?));
@@ -61,7 +61,7 @@ fn instant(events: Option<String>) -> String {
     }
 }
 
-fn triggers(plan: &dyn Planned, there: usize, all: usize) -> String {
+fn triggers(plan: &dyn SystemPlan, there: usize, all: usize) -> String {
     let id = &plan.common().id;
     match there {
         0 => format!(

@@ -9,7 +9,7 @@ use lapsed_core::clock::{Clock, jittered};
 use lapsed_core::leases::{Fenced, LeaseTicket};
 use lapsed_core::owner::trust::{Sent, TrustedDeadline};
 
-use super::run::Event;
+use super::run::ChildEvent;
 use crate::backend::Backend;
 
 /// A share of the interval by which renewals stray, so that many do not come at once.
@@ -40,7 +40,7 @@ impl Keeper<'_> {
 
     /// Renews until told to stop or told that it is lost. That nobody answers is for others to see:
     /// they look at the trust.
-    pub fn renew(&self, stop: &Receiver<()>, tell: &Sender<Event>) {
+    pub fn renew(&self, stop: &Receiver<()>, tell: &Sender<ChildEvent>) {
         let every = self.ttl / 3;
         let mut wait = jittered(self.clock, every, JITTER);
         while stop.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
@@ -51,7 +51,7 @@ impl Keeper<'_> {
                     wait = jittered(self.clock, every, JITTER);
                 }
                 Ok(Fenced::Lost(loss)) => {
-                    let _ = tell.send(Event::Lost(loss.describe()));
+                    let _ = tell.send(ChildEvent::Lost(loss.describe()));
                     return;
                 }
                 Err(failure) => {

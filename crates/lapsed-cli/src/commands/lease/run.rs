@@ -22,7 +22,7 @@ use tokio::sync::oneshot;
 
 use super::keeper::Keeper;
 use super::{HELD, LOST, held, host, key, of_leases, request, time, wait};
-use crate::backend::desk::Wanted;
+use crate::backend::desk::LeaseRequest;
 use crate::backend::{self, Backend};
 use crate::cli::lease::{LeaseChild, Run};
 use lapsed_server::failure::Failure;
@@ -38,7 +38,7 @@ const PASSED: [Signal; 6] =
     [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2];
 
 /// What happens while it runs.
-pub enum Event {
+pub enum ChildEvent {
     /// A child may have ended.
     Child,
     /// Somebody sent this process a signal.
@@ -50,7 +50,7 @@ pub enum Event {
 pub fn run(args: &Run) -> Result<(), Failure> {
     let grace = time("--grace", Some(&args.grace))?.unwrap_or_default();
     let owner = args.owner.clone().unwrap_or_else(|| format!("{}-{}", host(), std::process::id()));
-    let wanted = Wanted {
+    let wanted = LeaseRequest {
         key: key(&args.key)?,
         owner: Name::new(&owner)?,
         ttl: time("--ttl", args.ttl.as_deref())?,
@@ -88,7 +88,7 @@ struct Held {
 fn hold(
     backend: &dyn Backend,
     args: &Run,
-    wanted: &Wanted,
+    wanted: &LeaseRequest,
     wait: Duration,
 ) -> Result<Held, Failure> {
     let system = of_leases(backend, args.key.system.as_deref()).map_err(not_got)?;
@@ -173,7 +173,7 @@ struct Ward<'k> {
 }
 
 impl Ward<'_> {
-    fn watch(mut self, events: &Receiver<Event>) -> Result<u8, Failure> {
+    fn watch(mut self, events: &Receiver<ChildEvent>) -> Result<u8, Failure> {
         loop {
             if let Some(status) = self.child.try_wait()? {
                 return Ok(if self.ending.is_some() { LOST } else { code(status) });
@@ -184,9 +184,9 @@ impl Ward<'_> {
                 None => self.until_worried().min(LOOK),
             };
             match events.recv_timeout(wait.max(Duration::from_millis(1))) {
-                Ok(Event::Signal(signal)) => self.pass_on(signal),
-                Ok(Event::Lost(why)) => self.end(&why, self.grace),
-                Ok(Event::Child) | Err(RecvTimeoutError::Timeout) => {}
+                Ok(ChildEvent::Signal(signal)) => self.pass_on(signal),
+                Ok(ChildEvent::Lost(why)) => self.end(&why, self.grace),
+                Ok(ChildEvent::Child) | Err(RecvTimeoutError::Timeout) => {}
                 // Whoever renews and listens has gone: only the command's end is left to see.
                 Err(RecvTimeoutError::Disconnected) => std::thread::sleep(LOOK),
             }
@@ -260,7 +260,7 @@ fn code(status: ExitStatus) -> u8 {
 
 /// Tells of signals until `ended`.
 fn listen(
-    tell: Sender<Event>,
+    tell: Sender<ChildEvent>,
     ended: oneshot::Receiver<()>,
 ) -> Result<std::thread::JoinHandle<()>, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -278,7 +278,7 @@ fn listen(
                 let tell = tell.clone();
                 tokio::spawn(async move {
                     while heard.recv().await.is_some() {
-                        let event = which.map_or(Event::Child, Event::Signal);
+                        let event = which.map_or(ChildEvent::Child, ChildEvent::Signal);
                         let _ = tell.send(event);
                     }
                 });

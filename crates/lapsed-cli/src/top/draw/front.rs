@@ -6,7 +6,7 @@ use ratatui::style::Modifier;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Paragraph, Wrap};
 
-use super::super::model::{Model, Typing, View};
+use super::super::model::{TopModel, TopView, Typing};
 use super::table::{latency, reclaims};
 use super::{BOLD, Theme};
 use lapsed_server::node::shapes::SystemStatus;
@@ -24,7 +24,7 @@ pub fn text(frame: &mut Frame<'_>, area: Rect, title: &str, lines: &[String], to
     frame.render_widget(Paragraph::new(lines).block(block).wrap(Wrap { trim: false }), area);
 }
 
-pub fn details(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
+pub fn details(frame: &mut Frame<'_>, area: Rect, model: &TopModel, theme: Theme) {
     let Some(status) = model.system() else { return };
     let title = format!(" {}/{}: Esc back ", status.kind, status.system);
     let block = Block::new().borders(Borders::TOP).title(title);
@@ -36,7 +36,7 @@ pub fn details(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
     frame.render_widget(Paragraph::new(lines).block(block).wrap(Wrap { trim: false }), area);
 }
 
-fn about(model: &Model, status: &SystemStatus) -> Vec<Line<'static>> {
+fn about(model: &TopModel, status: &SystemStatus) -> Vec<Line<'static>> {
     let row = |word: &str, text: String| {
         Line::from(vec![Span::styled(format!("{word:<9}"), BOLD), Span::raw(text)])
     };
@@ -71,7 +71,7 @@ fn about(model: &Model, status: &SystemStatus) -> Vec<Line<'static>> {
 }
 
 /// The last passes, newest first; of an older daemon only the last.
-fn passes(model: &Model, status: &SystemStatus) -> Vec<Line<'static>> {
+fn passes(model: &TopModel, status: &SystemStatus) -> Vec<Line<'static>> {
     let known = model.history(status).map(|history| history.passes.as_slice()).unwrap_or_default();
     let last = status.last_pass.as_slice();
     let passes = if known.is_empty() { last } else { known };
@@ -92,9 +92,9 @@ fn passes(model: &Model, status: &SystemStatus) -> Vec<Line<'static>> {
 }
 
 /// What is typed, asked or told; else the keys.
-pub fn foot(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
+pub fn foot(frame: &mut Frame<'_>, area: Rect, model: &TopModel, theme: Theme) {
     let line = match &model.view {
-        View::Typing { what, text } => {
+        TopView::Typing { what, text } => {
             let what = match what {
                 Typing::Key => "key to explain",
                 Typing::Filter => "receipts with",
@@ -105,7 +105,7 @@ pub fn foot(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
                 Span::styled(" ", BOLD.add_modifier(Modifier::REVERSED)),
             ])
         }
-        View::Confirm { question, .. } => {
+        TopView::Confirm { question, .. } => {
             Line::styled(format!("{question} y does it, any other key leaves it"), theme.bad())
         }
         _ => match &model.message {

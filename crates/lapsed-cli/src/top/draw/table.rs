@@ -5,8 +5,8 @@ use ratatui::layout::{Constraint, Rect};
 use ratatui::style::{Modifier, Style};
 use ratatui::widgets::{Block, Borders, Cell, Row, Table};
 
-use super::super::feed::History;
-use super::super::model::Model;
+use super::super::feed::HistoryView;
+use super::super::model::TopModel;
 use super::{BOLD, Theme};
 use lapsed_server::node::shapes::SystemStatus;
 use lapsed_server::print::{count, span};
@@ -15,7 +15,7 @@ use lapsed_server::print::{count, span};
 struct Column {
     heading: &'static str,
     width: u16,
-    text: fn(&Model, &SystemStatus) -> String,
+    text: fn(&TopModel, &SystemStatus) -> String,
 }
 
 /// The most important first: those that do not fit are left out from the end.
@@ -32,7 +32,7 @@ const COLUMNS: &[Column] = &[
     Column { heading: "ALIVE", width: 7, text: |_, s| census(s, |c| c.owners_live) },
 ];
 
-pub fn draw(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
+pub fn draw(frame: &mut Frame<'_>, area: Rect, model: &TopModel, theme: Theme) {
     let columns = fitting(area.width);
     let headings = Row::new(columns.iter().map(|column| Cell::from(column.heading))).style(BOLD);
     let rows = model.systems.iter().enumerate().map(|(index, status)| {
@@ -84,14 +84,14 @@ fn lag(status: &SystemStatus) -> String {
 }
 
 /// How long ago, by the clock of whoever looks, and why it stopped.
-fn last_pass(model: &Model, status: &SystemStatus) -> String {
+fn last_pass(model: &TopModel, status: &SystemStatus) -> String {
     let Some(pass) = &status.last_pass else { return "-".to_owned() };
     let ago = model.now_ms.saturating_sub(pass.started_ms);
     let ago = if ago < 1_000 { "0s".to_owned() } else { span(ago / 1_000 * 1_000) };
     format!("{ago} ago, {}", pass.stopped)
 }
 
-fn store(model: &Model, status: &SystemStatus) -> String {
+fn store(model: &TopModel, status: &SystemStatus) -> String {
     match model.store(status) {
         Some(store) if !store.answers => "AWAY".to_owned(),
         Some(store) => latency(store.latency_us),
@@ -116,7 +116,7 @@ pub fn leads(status: &SystemStatus) -> &'static str {
 }
 
 /// A bar for each slice of time, the newest at the right; nothing where nothing is known.
-pub fn reclaims(history: Option<&History>, width: usize) -> String {
+pub fn reclaims(history: Option<&HistoryView>, width: usize) -> String {
     const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let Some(history) = history.filter(|history| history.slice_ms > 0) else {
         return String::new();

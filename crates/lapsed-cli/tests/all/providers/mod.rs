@@ -1,7 +1,7 @@
 //! Stories of availability: a folder, or a database of its own with a Valkey, and the real binary on them.
 
 use crate::support::{Answer, Daemon, Home, JSON, Reply, until};
-use lapsed_testbed::{Engine, PostgresServer, Server};
+use lapsed_testbed::{Engine, PostgresServer, RedisServer};
 use serde_json::{Value, json};
 
 /// A provider's id, as the original has them.
@@ -100,7 +100,7 @@ pub struct World {
     pub home: Home,
     pub postgres: &'static PostgresServer,
     pub database: String,
-    pub valkey: Server,
+    pub valkey: RedisServer,
 }
 
 /// Sweeps, compares and writes beats down only when asked.
@@ -119,7 +119,7 @@ impl World {
     pub fn bare(lines: &str) -> World {
         let postgres = PostgresServer::shared().unwrap();
         let database = postgres.database().unwrap();
-        let valkey = Server::start(Engine::Valkey).unwrap();
+        let valkey = RedisServer::start(Engine::Valkey).unwrap();
         let home = Home { dir: tempfile::tempdir().unwrap() };
         let text = format!(
             "[server]\nlisten = \"127.0.0.1:0\"\n\n[store.db]\nurl = \"{}\"\n\n\

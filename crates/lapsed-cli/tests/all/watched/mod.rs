@@ -7,20 +7,20 @@
 pub mod query;
 
 use crate::support::{Daemon, Home, until};
-use lapsed_testbed::{Engine, ObjectEngine, ObjectServer, Server};
+use lapsed_testbed::{Engine, ObjectEngine, ObjectServer, RedisServer};
 use serde_json::{Value, json};
 
 /// The daemon and what it stands on.
 pub struct Watched {
     pub daemon: Daemon,
     _home: Home,
-    _valkey: Server,
+    _valkey: RedisServer,
 }
 
 impl Watched {
     /// Started, and something has happened.
     pub fn start() -> Watched {
-        let valkey = Server::start(Engine::Valkey).unwrap();
+        let valkey = RedisServer::start(Engine::Valkey).unwrap();
         let home = Home { dir: tempfile::tempdir().unwrap() };
         std::fs::write(home.config(), configuration(&home, &valkey)).unwrap();
         let daemon = home.serve();
@@ -61,7 +61,7 @@ impl Watched {
     }
 }
 
-fn configuration(home: &Home, valkey: &Server) -> String {
+fn configuration(home: &Home, valkey: &RedisServer) -> String {
     let data = home.data().display().to_string();
     let redis = format!("redis://127.0.0.1:{}/0", valkey.port());
     let bucket = ObjectServer::shared(ObjectEngine::Seaweed);

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use lapsed_testbed::Server;
-use lapsed_testbed::resp::{Connection, Reply};
+use lapsed_testbed::RedisServer;
+use lapsed_testbed::resp::{Reply, RespConnection};
 use serde::Deserialize;
 
 use super::world::World;
@@ -84,7 +84,7 @@ pub fn truth(world: &World) -> Truth {
     serde_json::from_str(&world.sql(SQL)).unwrap()
 }
 
-fn mirror(server: &Server) -> Mirror {
+fn mirror(server: &RedisServer) -> Mirror {
     let mut connection = server.connect(Duration::from_secs(20)).unwrap();
     let online = texts(&mut connection, &["SMEMBERS", "mitras:online"]);
     let deactivated = texts(&mut connection, &["SMEMBERS", "mitras:deactivated"]);
@@ -105,7 +105,7 @@ fn mirror(server: &Server) -> Mirror {
     }
 }
 
-fn texts(connection: &mut Connection, command: &[&str]) -> Vec<String> {
+fn texts(connection: &mut RespConnection, command: &[&str]) -> Vec<String> {
     match connection.call(command).unwrap() {
         Reply::List(items) => items.iter().map(ToString::to_string).collect(),
         other => panic!("{command:?}: {other}"),

@@ -2,7 +2,7 @@
 
 use std::sync::{Condvar, Mutex, MutexGuard, RwLock};
 
-use lapsed_testbed::{Engine, Persistence, PostgresServer, Server, ServerOptions};
+use lapsed_testbed::{Engine, Persistence, PostgresServer, RedisServer, ServerOptions};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::{Answer, Daemon, Home, lapsed, run_with};
@@ -67,7 +67,7 @@ pub struct World {
     home: Home,
     pace: Pace,
     pub postgres: PostgresServer,
-    pub valkey: Server,
+    pub valkey: RedisServer,
     pub database: String,
     _place: Place,
 }

@@ -3,27 +3,27 @@
 use serde_json::{Value, json};
 
 use super::super::config::SESSIONS;
-use super::{Desk, Part};
+use super::{Actor, ActorClient};
 use lapsed_server::failure::Failure;
 
 /// How many sessions it has at the most.
 const SESSIONS_MAX: usize = 8;
 
 #[derive(Default)]
-pub struct Chat {
+pub struct ChatActor {
     life: u64,
     sessions: Vec<String>,
 }
 
-impl Chat {
-    fn of(&self, desk: &Desk, session: &str) -> Value {
+impl ChatActor {
+    fn of(&self, desk: &ActorClient, session: &str) -> Value {
         let mut body = desk.claim(self.life);
         body["session"] = json!(session);
         body
     }
 
     /// Somebody opens a session and is connected to it.
-    fn open(&mut self, desk: &Desk) -> Result<(), Failure> {
+    fn open(&mut self, desk: &ActorClient) -> Result<(), Failure> {
         let session = format!("room-{:06}", desk.below(1_000_000));
         let broadcaster = format!("streamer-{}", desk.below(10_000));
         let made = json!({ "session": session, "broadcaster_user_id": broadcaster, "value": "{}" });
@@ -34,7 +34,7 @@ impl Chat {
     }
 
     /// Somebody leaves; half of them come back before the grace is over.
-    fn part(&mut self, desk: &Desk) -> Result<(), Failure> {
+    fn part(&mut self, desk: &ActorClient) -> Result<(), Failure> {
         let index = desk.below(self.sessions.len() as u64) as usize;
         let session = self.sessions[index].clone();
         desk.post(SESSIONS, "disconnect", self.of(desk, &session))?;
@@ -47,14 +47,14 @@ impl Chat {
     }
 }
 
-impl Part for Chat {
-    fn enter(&mut self, desk: &Desk) -> Result<(), Failure> {
+impl Actor for ChatActor {
+    fn enter(&mut self, desk: &ActorClient) -> Result<(), Failure> {
         self.life = desk.start(SESSIONS)?;
         self.sessions.clear();
         (0..SESSIONS_MAX / 2).try_for_each(|_| self.open(desk))
     }
 
-    fn tick(&mut self, desk: &Desk) -> Result<bool, Failure> {
+    fn tick(&mut self, desk: &ActorClient) -> Result<bool, Failure> {
         if !desk.beat(SESSIONS, self.life)? {
             return Ok(false);
         }
@@ -67,7 +67,7 @@ impl Part for Chat {
         Ok(true)
     }
 
-    fn leave(&mut self, desk: &Desk) -> Result<(), Failure> {
+    fn leave(&mut self, desk: &ActorClient) -> Result<(), Failure> {
         desk.retire(SESSIONS, self.life)
     }
 }

@@ -3,26 +3,26 @@
 use serde_json::json;
 
 use super::super::config::REGISTRY;
-use super::{Desk, Part};
+use super::{Actor, ActorClient};
 use lapsed_server::failure::Failure;
 
 /// How many devices are connected at a time.
 const DEVICES: u64 = 25;
 
 #[derive(Default)]
-pub struct Gateway {
+pub struct GatewayActor {
     life: u64,
     devices: Vec<String>,
 }
 
-impl Gateway {
+impl GatewayActor {
     /// One that nobody else has: the last digits of an IMEI.
-    fn device(desk: &Desk) -> String {
+    fn device(desk: &ActorClient) -> String {
         format!("imei-3563070424{:05}", desk.below(100_000))
     }
 
     /// One device goes, another comes.
-    fn swap(&mut self, desk: &Desk) -> Result<(), Failure> {
+    fn swap(&mut self, desk: &ActorClient) -> Result<(), Failure> {
         let gone = self.devices.swap_remove(desk.below(self.devices.len() as u64) as usize);
         let mut body = desk.claim(self.life);
         body["key"] = json!(gone);
@@ -35,8 +35,8 @@ impl Gateway {
     }
 }
 
-impl Part for Gateway {
-    fn enter(&mut self, desk: &Desk) -> Result<(), Failure> {
+impl Actor for GatewayActor {
+    fn enter(&mut self, desk: &ActorClient) -> Result<(), Failure> {
         self.life = desk.start(REGISTRY)?;
         self.devices = (0..DEVICES).map(|_| Self::device(desk)).collect();
         let mut body = desk.claim(self.life);
@@ -44,7 +44,7 @@ impl Part for Gateway {
         desk.post(REGISTRY, "register_many", body)?.expect().map(|_| ())
     }
 
-    fn tick(&mut self, desk: &Desk) -> Result<bool, Failure> {
+    fn tick(&mut self, desk: &ActorClient) -> Result<bool, Failure> {
         if !desk.beat(REGISTRY, self.life)? {
             return Ok(false);
         }
@@ -54,7 +54,7 @@ impl Part for Gateway {
         Ok(true)
     }
 
-    fn leave(&mut self, desk: &Desk) -> Result<(), Failure> {
+    fn leave(&mut self, desk: &ActorClient) -> Result<(), Failure> {
         desk.retire(REGISTRY, self.life)
     }
 }

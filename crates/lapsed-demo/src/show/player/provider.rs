@@ -4,26 +4,26 @@ use serde_json::{Value, json};
 use ureq::http::Method;
 
 use super::super::config::AVAILABILITY;
-use super::{Desk, Part};
+use super::{Actor, ActorClient};
 use lapsed_server::failure::Failure;
 
 /// How many customers it has at the most.
 const SESSIONS_MAX: usize = 3;
 
 #[derive(Default)]
-pub struct Provider {
+pub struct ProviderActor {
     sessions: Vec<String>,
 }
 
-impl Provider {
-    fn say(desk: &Desk, word: &str) -> Result<u16, Failure> {
+impl ProviderActor {
+    fn say(desk: &ActorClient, word: &str) -> Result<u16, Failure> {
         let answer =
             desk.post(AVAILABILITY, &format!("providers/{}/{word}", desk.name), Value::Null)?;
         Ok(answer.status)
     }
 
     /// A customer comes, or one goes.
-    fn serve(&mut self, desk: &Desk) -> Result<(), Failure> {
+    fn serve(&mut self, desk: &ActorClient) -> Result<(), Failure> {
         if self.sessions.len() < SESSIONS_MAX && desk.one_in(2) {
             let session = format!("call-{:06}", desk.below(1_000_000));
             let body = json!({ "provider": desk.name });
@@ -38,14 +38,14 @@ impl Provider {
     }
 }
 
-impl Part for Provider {
-    fn enter(&mut self, desk: &Desk) -> Result<(), Failure> {
+impl Actor for ProviderActor {
+    fn enter(&mut self, desk: &ActorClient) -> Result<(), Failure> {
         let path = format!("{AVAILABILITY}/providers/{}", desk.name);
         desk.api.send(Method::PUT, &path, json!({ "display_name": desk.name }))?.expect()?;
         Self::say(desk, "online").map(|_| ())
     }
 
-    fn tick(&mut self, desk: &Desk) -> Result<bool, Failure> {
+    fn tick(&mut self, desk: &ActorClient) -> Result<bool, Failure> {
         if Self::say(desk, "heartbeat")? == 409 {
             return Ok(false);
         }
@@ -55,7 +55,7 @@ impl Part for Provider {
         Ok(true)
     }
 
-    fn leave(&mut self, desk: &Desk) -> Result<(), Failure> {
+    fn leave(&mut self, desk: &ActorClient) -> Result<(), Failure> {
         Self::say(desk, "offline").map(|_| ())
     }
 }

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::super::config::LEASES;
-use super::{Desk, Part};
+use super::{Actor, ActorClient};
 use lapsed_server::failure::Failure;
 
 /// What there is to hold.
@@ -22,12 +22,12 @@ const KEYS: &[&str] = &[
 const HELD_MAX: usize = 2;
 
 #[derive(Default)]
-pub struct Runner {
+pub struct LeaseActor {
     held: Vec<(&'static str, u64)>,
 }
 
-impl Runner {
-    fn acquire(&mut self, desk: &Desk) -> Result<(), Failure> {
+impl LeaseActor {
+    fn acquire(&mut self, desk: &ActorClient) -> Result<(), Failure> {
         let key = KEYS[desk.below(KEYS.len() as u64) as usize];
         let answer = desk.post(LEASES, "acquire", json!({ "key": key, "owner": desk.name }))?;
         if let (200, Some(token)) = (answer.status, answer.body["token"].as_u64())
@@ -39,7 +39,7 @@ impl Runner {
     }
 
     /// Whether all that it holds is still its own.
-    fn renew(&mut self, desk: &Desk) -> Result<bool, Failure> {
+    fn renew(&mut self, desk: &ActorClient) -> Result<bool, Failure> {
         let before = self.held.len();
         let mut kept = Vec::new();
         for (key, token) in self.held.drain(..) {
@@ -52,7 +52,7 @@ impl Runner {
         Ok(self.held.len() == before)
     }
 
-    fn release(&mut self, desk: &Desk) -> Result<(), Failure> {
+    fn release(&mut self, desk: &ActorClient) -> Result<(), Failure> {
         if let Some((key, token)) = self.held.pop() {
             desk.post(LEASES, "release", json!({ "key": key, "token": token }))?;
         }
@@ -60,12 +60,12 @@ impl Runner {
     }
 }
 
-impl Part for Runner {
-    fn enter(&mut self, desk: &Desk) -> Result<(), Failure> {
+impl Actor for LeaseActor {
+    fn enter(&mut self, desk: &ActorClient) -> Result<(), Failure> {
         self.acquire(desk)
     }
 
-    fn tick(&mut self, desk: &Desk) -> Result<bool, Failure> {
+    fn tick(&mut self, desk: &ActorClient) -> Result<bool, Failure> {
         if !self.renew(desk)? {
             return Ok(false);
         }
@@ -78,7 +78,7 @@ impl Part for Runner {
         Ok(true)
     }
 
-    fn leave(&mut self, desk: &Desk) -> Result<(), Failure> {
+    fn leave(&mut self, desk: &ActorClient) -> Result<(), Failure> {
         while !self.held.is_empty() {
             self.release(desk)?;
         }

@@ -5,7 +5,7 @@ use rustix::process::{Signal, getpid, kill_process};
 use serde_json::{Value, json};
 
 use super::super::config::INFLIGHT;
-use super::{Desk, Part};
+use super::{Actor, ActorClient};
 use lapsed_server::failure::Failure;
 use lapsed_server::print;
 
@@ -21,7 +21,7 @@ pub const POISON: &str = "poison";
 const TICKS_MAX: u64 = 4;
 
 #[derive(Default)]
-pub struct Worker {
+pub struct WorkerActor {
     life: u64,
     job: Option<Job>,
 }
@@ -49,8 +49,8 @@ impl Job {
     }
 }
 
-impl Worker {
-    fn take(&mut self, desk: &Desk) -> Result<(), Failure> {
+impl WorkerActor {
+    fn take(&mut self, desk: &ActorClient) -> Result<(), Failure> {
         let first = desk.below(QUEUES.len() as u64) as usize;
         for queue in QUEUES.iter().cycle().skip(first).take(QUEUES.len()) {
             let mut body = desk.claim(self.life);
@@ -65,7 +65,7 @@ impl Worker {
     }
 
     /// One tick of work on it; what is left of it.
-    fn work(mut job: Job, desk: &Desk) -> Result<Option<Job>, Failure> {
+    fn work(mut job: Job, desk: &ActorClient) -> Result<Option<Job>, Failure> {
         job.ticks -= 1;
         match (job.ticks, job.payload.as_str()) {
             (0, BROKEN) => {
@@ -89,14 +89,14 @@ fn die(job: &Job) -> Result<(), Failure> {
     killed.map_err(|error| Failure::failed(format!("a worker that would not die: {error}")))
 }
 
-impl Part for Worker {
-    fn enter(&mut self, desk: &Desk) -> Result<(), Failure> {
+impl Actor for WorkerActor {
+    fn enter(&mut self, desk: &ActorClient) -> Result<(), Failure> {
         self.life = desk.start(INFLIGHT)?;
         self.job = None;
         Ok(())
     }
 
-    fn tick(&mut self, desk: &Desk) -> Result<bool, Failure> {
+    fn tick(&mut self, desk: &ActorClient) -> Result<bool, Failure> {
         if !desk.beat(INFLIGHT, self.life)? {
             return Ok(false);
         }
@@ -107,7 +107,7 @@ impl Part for Worker {
         Ok(true)
     }
 
-    fn leave(&mut self, desk: &Desk) -> Result<(), Failure> {
+    fn leave(&mut self, desk: &ActorClient) -> Result<(), Failure> {
         desk.retire(INFLIGHT, self.life)
     }
 }

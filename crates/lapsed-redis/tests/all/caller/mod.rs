@@ -4,24 +4,24 @@
 
 use std::time::Duration;
 
-use lapsed_redis::{Address, Downgrade, Redis};
-use lapsed_testbed::Server;
-use lapsed_testbed::resp::{Connection, Reply};
+use lapsed_redis::{Downgrade, Redis, RedisAddress};
+use lapsed_testbed::RedisServer;
+use lapsed_testbed::resp::{Reply, RespConnection};
 
 pub struct Caller {
-    connection: Connection,
+    connection: RespConnection,
 }
 
 impl Caller {
     /// On a server that has the functions.
-    pub async fn on(server: &Server) -> Caller {
-        let redis = Redis::new(&Address::new(&server.url())).unwrap();
+    pub async fn on(server: &RedisServer) -> Caller {
+        let redis = Redis::new(&RedisAddress::new(&server.url())).unwrap();
         redis.load_functions(Downgrade::Refuse).await.unwrap();
         Caller::bare(server)
     }
 
     /// On a server as it is.
-    pub fn bare(server: &Server) -> Caller {
+    pub fn bare(server: &RedisServer) -> Caller {
         Caller { connection: server.connect(Duration::from_secs(5)).unwrap() }
     }
 

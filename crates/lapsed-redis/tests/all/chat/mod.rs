@@ -23,9 +23,9 @@ use lapsed_core::sweep::{
     Sweep, Sweeper, SweeperParts,
 };
 use lapsed_core::{Kind, Name, SystemId};
-use lapsed_redis::{Address, Redis, RedisSessions, SessionsLayout, Template};
-use lapsed_testbed::resp::{Connection, Reply};
-use lapsed_testbed::{Engine, Server, ServerOptions};
+use lapsed_redis::{Redis, RedisAddress, RedisSessions, SessionsLayout, Template};
+use lapsed_testbed::resp::{Reply, RespConnection};
+use lapsed_testbed::{Engine, RedisServer, ServerOptions};
 
 /// How long a session is kept here.
 pub const GRACE: Duration = Duration::from_millis(1_000);
@@ -34,12 +34,12 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 /// A long time ago, in seconds.
 pub const LONG_AGO: u64 = 3_600;
 
-fn shared(engine: Engine) -> Server {
+fn shared(engine: Engine) -> RedisServer {
     ServerOptions::new(engine).extra("databases", "2000").start().unwrap()
 }
 
-pub static REDIS: LazyLock<Server> = LazyLock::new(|| shared(Engine::Redis));
-pub static VALKEY: LazyLock<Server> = LazyLock::new(|| shared(Engine::Valkey));
+pub static REDIS: LazyLock<RedisServer> = LazyLock::new(|| shared(Engine::Redis));
+pub static VALKEY: LazyLock<RedisServer> = LazyLock::new(|| shared(Engine::Valkey));
 
 /// Each case becomes a test on Redis and one on Valkey.
 macro_rules! on_both_chats {
@@ -76,16 +76,16 @@ pub fn unique(who: &str) -> String {
 }
 
 /// The application: a connection that is not lapsed's.
-pub struct App(Mutex<Connection>);
+pub struct App(Mutex<RespConnection>);
 
 impl App {
     pub fn connect(port: u16, db: usize) -> App {
-        let mut connection = Connection::open(port, Duration::from_secs(20)).unwrap();
+        let mut connection = RespConnection::open(port, Duration::from_secs(20)).unwrap();
         connection.call(&["SELECT", &db.to_string()]).unwrap();
         App(Mutex::new(connection))
     }
 
-    pub fn try_call<A: AsRef<[u8]>>(&self, args: &[A]) -> lapsed_testbed::Result<Reply> {
+    pub fn try_call<A: AsRef<[u8]>>(&self, args: &[A]) -> lapsed_testbed::TestbedResult<Reply> {
         self.0.lock().unwrap().call(args)
     }
 
@@ -244,7 +244,7 @@ pub struct Chat {
 
 impl Chat {
     /// In a database of its own.
-    pub fn on(server: &Server) -> Chat {
+    pub fn on(server: &RedisServer) -> Chat {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let db = NEXT.fetch_add(1, Ordering::Relaxed);
         let url = format!("redis://127.0.0.1:{}/{db}", server.port());
@@ -252,7 +252,7 @@ impl Chat {
     }
 
     pub fn at(app: App, url: &str, grace: Duration) -> Chat {
-        let mut address = Address::new(url);
+        let mut address = RedisAddress::new(url);
         address.connect_timeout = Duration::from_millis(1_000);
         address.response_timeout = Duration::from_millis(1_000);
         let redis = Redis::new(&address).unwrap();
@@ -263,14 +263,14 @@ impl Chat {
 
     /// The same keys, kept otherwise.
     pub fn with_grace(&self, grace: Duration) -> Chat {
-        let redis = Redis::new(&Address::new(&self.url)).unwrap();
+        let redis = Redis::new(&RedisAddress::new(&self.url)).unwrap();
         let sessions = redis.adopted_sessions(self.id(), layout(grace)).unwrap();
         Chat { redis, sessions, grace, ..self.clone() }
     }
 
     /// The same keys, written through lapsed from now on.
     pub fn native(&self) -> Chat {
-        let redis = Redis::new(&Address::new(&self.url)).unwrap();
+        let redis = Redis::new(&RedisAddress::new(&self.url)).unwrap();
         let sessions = redis.sessions(self.id(), layout(self.grace)).unwrap();
         Chat { redis, sessions, ..self.clone() }
     }

@@ -16,7 +16,7 @@ use lapsed_core::receipt::Receipt;
 use lapsed_core::sweep::policy::Policy;
 use lapsed_core::sweep::{Sweep, Sweeper};
 use lapsed_redis::{NativeRegistry, Redis};
-use lapsed_testbed::{Server, ServerOptions};
+use lapsed_testbed::{RedisServer, ServerOptions};
 
 use crate::story::{
     App, TTL, connect, eventually, holding, id, keys, layout, receipts, suspects, sweeper,
@@ -26,7 +26,7 @@ use crate::story::{
 const LONG: Duration = Duration::from_secs(600);
 
 struct World {
-    server: Server,
+    server: RedisServer,
     redis: Redis,
     registry: NativeRegistry,
     sweep: Arc<dyn Sweep>,
@@ -40,7 +40,7 @@ impl World {
     }
 
     /// Reached by another address than its own.
-    fn by(server: Server, url: &str) -> World {
+    fn by(server: RedisServer, url: &str) -> World {
         let redis = connect(url);
         let registry = redis.registry(id(), layout(TTL)).unwrap();
         World { server, redis, sweep: Arc::new(registry.clone()), registry }

@@ -9,7 +9,7 @@ use lapsed_core::registry::{RegistryStore, TakePolicy};
 use lapsed_core::sweep::policy::Policy;
 use lapsed_core::sweep::{Stopped, Sweep};
 use lapsed_testbed::resp::Reply;
-use lapsed_testbed::{Engine, Server, ServerOptions};
+use lapsed_testbed::{Engine, RedisServer, ServerOptions};
 
 use crate::story::{
     App, Living, Sum, TTL, audit, batch, eventually, held_by, holding, id, keys, name, names,
@@ -178,7 +178,7 @@ async fn out_of_memory(engine: Engine) {
 /// A user that may not do all of it: nothing is done by halves, the error names what is missing, and
 /// once it is granted it goes on.
 async fn without_permission(engine: Engine) {
-    let server = Server::start(engine).unwrap();
+    let server = RedisServer::start(engine).unwrap();
     let app = App::on(&server);
     app.call(&["ACL", "SETUSER", "sweep", "on", ">pw", "~*", "&*", "+@all"]);
     let url = format!("redis://sweep:pw@127.0.0.1:{}/0", server.port());

@@ -10,7 +10,7 @@ use lapsed_core::owner::OwnerStore;
 use lapsed_core::receipt::ReceiptQuery;
 use lapsed_core::store::Store;
 use lapsed_core::sweep::policy::Policy;
-use lapsed_testbed::{Engine, Persistence, Proxy, Server, ServerOptions};
+use lapsed_testbed::{Engine, Persistence, Proxy, RedisServer, ServerOptions};
 
 use crate::story::{
     App, Living, Sum, TTL, audit, eventually, held_by, id, keys, name, on_both_engines, pass,
@@ -113,8 +113,8 @@ async fn killed_with_all_its_data(engine: Engine) {
 /// The primary goes on for a while after the last write that the replica saw: lives are begun, entries
 /// reclaimed, a term is won. Then the replica takes over, and all of that never happened.
 async fn trap_x7_a_replica_is_promoted_that_missed_the_last_writes(engine: Engine) {
-    let primary = Server::start(engine).unwrap();
-    let replica = Server::replica_of(&primary).unwrap();
+    let primary = RedisServer::start(engine).unwrap();
+    let replica = RedisServer::replica_of(&primary).unwrap();
     let proxy = Proxy::start(primary.port()).unwrap();
     let world = World::by(primary, &proxy.url());
     let dead = world.doomed("dead", 3, 50).await;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use lapsed_core::Error;
 use lapsed_core::sweep::policy::Policy;
 use lapsed_core::sweep::{Outcome, Refusal, Sweep};
-use lapsed_testbed::{Engine, Proxy, Server, ServerOptions};
+use lapsed_testbed::{Engine, Proxy, RedisServer, ServerOptions};
 
 use crate::story::{
     Living, Sum, TTL, audit, batch, eventually, held_by, holding, keys, name, on_both_engines,
@@ -64,7 +64,7 @@ async fn frozen_for_longer_than_a_ttl(engine: Engine) {
 /// It was carried out, and the connection broke before the answer came: in doubt, and settled by the
 /// next pass.
 async fn the_answer_to_a_reclaim_is_lost(engine: Engine) {
-    let server = Server::start(engine).unwrap();
+    let server = RedisServer::start(engine).unwrap();
     let proxy = Proxy::start(server.port()).unwrap();
     let world = World::by(server, &proxy.url());
     let app = world.app();
@@ -97,7 +97,7 @@ async fn the_answer_to_a_reclaim_is_lost(engine: Engine) {
 /// The connection broke before the request arrived. Settling it forbids it, because it might still be
 /// on its way, and would then be counted by nobody.
 async fn a_reclaim_that_never_arrived_is_forbidden(engine: Engine) {
-    let server = Server::start(engine).unwrap();
+    let server = RedisServer::start(engine).unwrap();
     let proxy = Proxy::start(server.port()).unwrap();
     let world = World::by(server, &proxy.url());
     let app = world.app();

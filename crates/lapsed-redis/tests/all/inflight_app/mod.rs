@@ -21,9 +21,9 @@ use lapsed_core::sweep::{
     Sweep, Sweeper, SweeperParts,
 };
 use lapsed_core::{Kind, Name, SystemId};
-use lapsed_redis::{Address, AdoptedInflight, AdoptedInflightLayout, Redis};
-use lapsed_testbed::resp::{Connection, Reply};
-use lapsed_testbed::{Engine, Server, ServerOptions};
+use lapsed_redis::{AdoptedInflight, AdoptedInflightLayout, Redis, RedisAddress};
+use lapsed_testbed::resp::{Reply, RespConnection};
+use lapsed_testbed::{Engine, RedisServer, ServerOptions};
 
 /// After how long a silence a job is an orphan here.
 pub const THRESHOLD: Duration = Duration::from_millis(1_000);
@@ -36,12 +36,12 @@ pub const INDEX: &str = "sidekiq:async_http:inflight_index";
 pub const JOBS: &str = "sidekiq:async_http:inflight_jobs";
 pub const GC_LOCK: &str = "sidekiq:async_http:gc_lock";
 
-fn shared(engine: Engine) -> Server {
+fn shared(engine: Engine) -> RedisServer {
     ServerOptions::new(engine).extra("databases", "2000").start().unwrap()
 }
 
-pub static REDIS: LazyLock<Server> = LazyLock::new(|| shared(Engine::Redis));
-pub static VALKEY: LazyLock<Server> = LazyLock::new(|| shared(Engine::Valkey));
+pub static REDIS: LazyLock<RedisServer> = LazyLock::new(|| shared(Engine::Redis));
+pub static VALKEY: LazyLock<RedisServer> = LazyLock::new(|| shared(Engine::Valkey));
 
 /// Each case becomes a test on Redis and one on Valkey.
 macro_rules! on_both {
@@ -98,16 +98,16 @@ pub fn unique(who: &str) -> String {
 }
 
 /// The application: a connection that is not lapsed's.
-pub struct App(Mutex<Connection>);
+pub struct App(Mutex<RespConnection>);
 
 impl App {
     pub fn connect(port: u16, db: usize) -> App {
-        let mut connection = Connection::open(port, Duration::from_secs(20)).unwrap();
+        let mut connection = RespConnection::open(port, Duration::from_secs(20)).unwrap();
         connection.call(&["SELECT", &db.to_string()]).unwrap();
         App(Mutex::new(connection))
     }
 
-    pub fn try_call<A: AsRef<[u8]>>(&self, args: &[A]) -> lapsed_testbed::Result<Reply> {
+    pub fn try_call<A: AsRef<[u8]>>(&self, args: &[A]) -> lapsed_testbed::TestbedResult<Reply> {
         self.0.lock().unwrap().call(args)
     }
 
@@ -227,7 +227,7 @@ pub struct Beside {
 
 impl Beside {
     /// In a database of its own.
-    pub fn on(server: &Server) -> Beside {
+    pub fn on(server: &RedisServer) -> Beside {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let db = NEXT.fetch_add(1, Ordering::Relaxed);
         let url = format!("redis://127.0.0.1:{}/{db}", server.port());
@@ -236,14 +236,14 @@ impl Beside {
 
     /// The same on a server that has been there for long enough: whoever beats is not overdue by the time
     /// that the grace of a fresh one is over.
-    pub async fn settled(server: &Server) -> Beside {
+    pub async fn settled(server: &RedisServer) -> Beside {
         let beside = Self::on(server);
         beside.settle().await;
         beside
     }
 
     pub fn at(app: App, url: &str, layout: AdoptedInflightLayout) -> Beside {
-        let mut address = Address::new(url);
+        let mut address = RedisAddress::new(url);
         address.connect_timeout = Duration::from_millis(1_000);
         address.response_timeout = Duration::from_millis(1_000);
         let redis = Redis::new(&address).unwrap();
@@ -253,7 +253,7 @@ impl Beside {
 
     /// Another process of lapsed on the same keys, with another layout.
     pub fn with(&self, layout: AdoptedInflightLayout) -> Beside {
-        let redis = Redis::new(&Address::new(&self.url)).unwrap();
+        let redis = Redis::new(&RedisAddress::new(&self.url)).unwrap();
         let inflight = Arc::new(redis.adopted_inflight(id(), layout).unwrap());
         Beside { redis, inflight, ..self.clone() }
     }

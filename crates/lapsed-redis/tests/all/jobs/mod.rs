@@ -18,7 +18,7 @@ use lapsed_core::sweep::{Sweep, Sweeper};
 use lapsed_core::{Error, Kind, SystemId};
 use lapsed_redis::{InflightLayout, NativeInflight, QueueFormat, Redis, Template};
 use lapsed_testbed::resp::Reply;
-use lapsed_testbed::{Server, ServerOptions};
+use lapsed_testbed::{RedisServer, ServerOptions};
 
 use crate::story::{self, App, TTL, connect, eventually, name, pass, suspects};
 
@@ -44,7 +44,7 @@ pub fn patient() -> InflightLayout {
 
 /// A server with a system of jobs.
 pub struct World {
-    pub server: Server,
+    pub server: RedisServer,
     pub redis: Redis,
     pub jobs: NativeInflight,
     pub sweep: Arc<dyn Sweep>,
@@ -58,7 +58,7 @@ impl World {
     }
 
     /// Reached by another address than its own.
-    pub fn by(server: Server, url: &str, layout: InflightLayout) -> World {
+    pub fn by(server: RedisServer, url: &str, layout: InflightLayout) -> World {
         let redis = connect(url);
         let jobs = redis.inflight(id(), layout).unwrap();
         World { server, redis, sweep: Arc::new(jobs.clone()), jobs }

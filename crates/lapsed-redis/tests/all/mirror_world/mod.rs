@@ -14,7 +14,7 @@ use lapsed_core::receipt::Reason;
 use lapsed_core::sweep::{Batch, BatchId, Cursor, PassMode, Refusal, Suspect};
 use lapsed_core::{Kind, Name, SystemId};
 use lapsed_redis::{MirrorLayout, Redis, RedisMirror};
-use lapsed_testbed::{Engine, Server, ServerOptions};
+use lapsed_testbed::{Engine, RedisServer, ServerOptions};
 
 use crate::story::{App, connect, eventually, name};
 
@@ -31,7 +31,7 @@ pub struct World {
     pub app: App,
     pub mirror: Arc<RedisMirror>,
     pub redis: Redis,
-    pub server: Server,
+    pub server: RedisServer,
 }
 
 pub fn id() -> SystemId {

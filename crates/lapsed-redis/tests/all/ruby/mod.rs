@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use lapsed_testbed::{Program, Server, paths};
+use lapsed_testbed::{Program, RedisServer, paths};
 
 /// A busy machine may take long to start an interpreter.
 pub const LIMIT: Duration = Duration::from_secs(120);
@@ -12,7 +12,7 @@ pub const LIMIT: Duration = Duration::from_secs(120);
 /// The queue that all of them use.
 pub const QUEUE: &str = "requests";
 
-fn ruby(program: &str, server: &Server, env: &[(&str, &str)]) -> Program {
+fn ruby(program: &str, server: &RedisServer, env: &[(&str, &str)]) -> Program {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/all/ruby").join(program);
     Program::start(&paths::ruby().unwrap(), |command| {
         command.arg(file).env("REDIS_URL", server.url()).env("QUEUE", QUEUE);
@@ -22,7 +22,7 @@ fn ruby(program: &str, server: &Server, env: &[(&str, &str)]) -> Program {
 }
 
 /// Enqueues so many jobs with Sidekiq's own client; their jids.
-pub fn enqueue(server: &Server, count: usize) -> Vec<String> {
+pub fn enqueue(server: &RedisServer, count: usize) -> Vec<String> {
     let client = ruby("enqueue.rb", server, &[("COUNT", &count.to_string())]);
     (0..count).map(|_| client.line(LIMIT).unwrap()).collect()
 }
@@ -43,7 +43,7 @@ pub struct Holder {
 
 impl Holder {
     /// Returns when it holds `count` jobs. `env` is described on top of `holder.rb`.
-    pub fn start(server: &Server, count: usize, env: &[(&str, &str)]) -> Holder {
+    pub fn start(server: &RedisServer, count: usize, env: &[(&str, &str)]) -> Holder {
         let count_text = count.to_string();
         let env = [env, &[("COUNT", count_text.as_str())]].concat();
         let program = ruby("holder.rb", server, &env);
@@ -66,14 +66,14 @@ fn held(line: &str) -> Held {
 }
 
 /// A Sidekiq worker that is up and runs what is on the queue.
-pub fn worker(server: &Server) -> Program {
+pub fn worker(server: &RedisServer) -> Program {
     let worker = ruby("worker.rb", server, &[]);
     assert_eq!(worker.line(LIMIT).unwrap(), "ready");
     worker
 }
 
 /// What Sidekiq workers ran, as `JID ARGUMENT`, in their order.
-pub fn ran(server: &Server) -> Vec<String> {
+pub fn ran(server: &RedisServer) -> Vec<String> {
     lines(&server.command(&["LRANGE", "ran", "0", "-1"]).unwrap())
 }
 

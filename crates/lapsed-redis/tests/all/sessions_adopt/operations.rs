@@ -177,7 +177,7 @@ async fn a_time_to_live_of_the_applications_stays(chat: Chat) {
 /// hash tag it works.
 async fn trap_x6_on_a_cluster_an_untagged_layout_is_refused_and_a_tagged_one_works() {
     let cluster = Cluster::start(Engine::Redis, 3).unwrap();
-    let redis = lapsed_redis::Redis::new(&lapsed_redis::Address::new(&cluster.url())).unwrap();
+    let redis = lapsed_redis::Redis::new(&lapsed_redis::RedisAddress::new(&cluster.url())).unwrap();
     let id = SystemId::new(Kind::Sessions, "chat").unwrap();
     let Err(error) = redis.adopted_sessions(id.clone(), layout(GRACE)) else { panic!("accepted") };
     assert!(matches!(error, Error::Invalid(_)));

@@ -13,7 +13,7 @@ use lapsed_core::sessions::SessionsStore;
 use lapsed_core::store::Store;
 use lapsed_core::sweep::policy::Policy;
 use lapsed_core::sweep::{PassMode, Sweep};
-use lapsed_testbed::{Engine, Server};
+use lapsed_testbed::{Engine, RedisServer};
 
 on_both_chats! {
     trap_b8_no_unit_of_time_is_a_moment_early,
@@ -92,7 +92,7 @@ async fn trap_b8_units_mixed_over_many_pages_are_all_found(chat: Chat) {
 
 /// No answer has more than was asked for, and what the server is asked grows with the batches only.
 async fn trap_b9_twenty_thousand_orphans_are_read_in_bounded_pages() {
-    let server = Server::start(Engine::Redis).unwrap();
+    let server = RedisServer::start(Engine::Redis).unwrap();
     let chat = Chat::at(App::connect(server.port(), 0), &server.url(), GRACE);
     let app = &chat.app;
     app.orphans(0, 20_000);

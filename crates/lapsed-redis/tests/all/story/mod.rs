@@ -21,9 +21,9 @@ use lapsed_core::sweep::{
     Sweeper, SweeperParts,
 };
 use lapsed_core::{Error, Kind, Name, SystemId};
-use lapsed_redis::{Address, NativeRegistry, Redis, RegistryLayout, Template};
-use lapsed_testbed::Server;
-use lapsed_testbed::resp::{Connection, Reply};
+use lapsed_redis::{NativeRegistry, Redis, RedisAddress, RegistryLayout, Template};
+use lapsed_testbed::RedisServer;
+use lapsed_testbed::resp::{Reply, RespConnection};
 use tokio::task::JoinHandle;
 
 /// How long a beat lasts where living owners have to keep it up: busy machines stall.
@@ -81,10 +81,10 @@ pub fn layout(ttl: Duration) -> RegistryLayout {
 
 /// With a time limit that a test can afford to wait for.
 pub fn connect(url: &str) -> Redis {
-    let address = Address {
+    let address = RedisAddress {
         response_timeout: Duration::from_millis(400),
         connect_timeout: Duration::from_secs(1),
-        ..Address::new(url)
+        ..RedisAddress::new(url)
     };
     Redis::new(&address).unwrap()
 }
@@ -179,10 +179,10 @@ pub async fn settled(sweep: &dyn Sweep) {
 }
 
 /// The application: it writes these keys by itself.
-pub struct App(Mutex<Connection>);
+pub struct App(Mutex<RespConnection>);
 
 impl App {
-    pub fn on(server: &Server) -> App {
+    pub fn on(server: &RedisServer) -> App {
         App(Mutex::new(server.connect(Duration::from_secs(10)).unwrap()))
     }
 

@@ -10,7 +10,7 @@ use super::shapes::*;
 use super::{From, availability};
 use crate::http::Shared;
 use crate::http::extract::{Path, Query};
-use crate::http::owners::{Result, page_limit};
+use crate::http::owners::{HttpResult, page_limit};
 
 /// All of them.
 pub fn routes() -> OpenApiRouter<Shared> {
@@ -25,15 +25,15 @@ pub fn routes() -> OpenApiRouter<Shared> {
 /// pages; a page may have a few more than `limit`, and fewer is not the end unless `next` is null.
 #[utoipa::path(get, path = "/v1/availability/{name}/available", tag = "availability",
     params(("name" = String, Path), AvailableQuery),
-    responses((status = 200, body = AvailablePage)))]
+    responses((status = 200, body = AvailablePageResponse)))]
 async fn available(
     State(app): State<Shared>,
     Path(name): Path<String>,
     Query(query): Query<AvailableQuery>,
-) -> Result<From<AvailablePage>> {
+) -> HttpResult<From<AvailablePageResponse>> {
     let limit = page_limit(query.limit)?.min(PAGE_MAX);
     let found = availability(&app, &name)?.available(&Cursor(query.after), limit).await?;
-    Ok(From::of(found, |found| AvailablePage {
+    Ok(From::of(found, |found| AvailablePageResponse {
         available: found.available.into_iter().map(AvailableProvider::of).collect(),
         next: found.next.and_then(|cursor| cursor.0),
     }))
@@ -42,7 +42,10 @@ async fn available(
 /// How many can take work now.
 #[utoipa::path(get, path = "/v1/availability/{name}/count", tag = "availability",
     responses((status = 200, body = CountAnswer)))]
-async fn count(State(app): State<Shared>, Path(name): Path<String>) -> Result<From<CountAnswer>> {
+async fn count(
+    State(app): State<Shared>,
+    Path(name): Path<String>,
+) -> HttpResult<From<CountAnswer>> {
     let count = availability(&app, &name)?.count_available().await?;
     Ok(From::of(count, |count| CountAnswer { count }))
 }
@@ -50,7 +53,7 @@ async fn count(State(app): State<Shared>, Path(name): Path<String>) -> Result<Fr
 /// Whether anybody can take work, and how many, from the snapshot that all daemons share.
 #[utoipa::path(get, path = "/v1/availability/{name}/beacon", tag = "availability",
     responses((status = 200, body = Beacon)))]
-async fn beacon(State(app): State<Shared>, Path(name): Path<String>) -> Result<From<Beacon>> {
+async fn beacon(State(app): State<Shared>, Path(name): Path<String>) -> HttpResult<From<Beacon>> {
     let beacon = availability(&app, &name)?.beacon().await?;
     Ok(From::of(beacon, |beacon| Beacon { available: beacon.available, count: beacon.count }))
 }
@@ -61,7 +64,7 @@ async fn beacon(State(app): State<Shared>, Path(name): Path<String>) -> Result<F
 async fn online_count(
     State(app): State<Shared>,
     Path(name): Path<String>,
-) -> Result<From<CountAnswer>> {
+) -> HttpResult<From<CountAnswer>> {
     let count = availability(&app, &name)?.count_online().await?;
     Ok(From::of(count, |count| CountAnswer { count }))
 }

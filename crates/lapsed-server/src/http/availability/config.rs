@@ -9,10 +9,10 @@ use utoipa_axum::routes;
 use super::shapes::*;
 use super::{From, availability};
 use crate::http::auth::Caller;
-use crate::http::extract::{Answer, Json, Path};
-use crate::http::owners::Result;
+use crate::http::extract::{Json, JsonAnswer, Path};
+use crate::http::owners::HttpResult;
 use crate::http::{Shared, schemas};
-use crate::systems::availability::Providers;
+use crate::systems::availability::AvailabilityOperations;
 
 /// All of them.
 pub fn routes() -> OpenApiRouter<Shared> {
@@ -21,15 +21,18 @@ pub fn routes() -> OpenApiRouter<Shared> {
 
 /// The settings as the table has them now.
 #[utoipa::path(get, path = "/v1/availability/{name}/config", tag = "availability",
-    responses((status = 200, body = Config)))]
-async fn config(State(app): State<Shared>, Path(name): Path<String>) -> Result<From<Config>> {
+    responses((status = 200, body = AvailabilityConfig)))]
+async fn config(
+    State(app): State<Shared>,
+    Path(name): Path<String>,
+) -> HttpResult<From<AvailabilityConfig>> {
     Ok(From::truth(shown(availability(&app, &name)?.settings_now().await?)))
 }
 
 /// Changes what is given, and tells every daemon: the snapshot of the beacon is dropped.
 #[utoipa::path(patch, path = "/v1/availability/{name}/config", tag = "availability",
     request_body = ConfigBody,
-    responses((status = 200, body = Config),
+    responses((status = 200, body = AvailabilityConfig),
         (status = 422, description = "The living would be set offline by it", body = schemas::Problem,
             content_type = "application/problem+json")))]
 async fn change(
@@ -37,7 +40,7 @@ async fn change(
     caller: Caller,
     Path(name): Path<String>,
     Json(body): Json<ConfigBody>,
-) -> Result<Answer<Config>> {
+) -> HttpResult<JsonAnswer<AvailabilityConfig>> {
     let patch = SettingsPatch {
         stale_after_seconds: body.stale_after_seconds,
         require_ping: body.require_ping,
@@ -48,18 +51,18 @@ async fn change(
     let deed = caller.deed("config", live.id());
     let work = async move {
         let change = async {
-            let providers: Option<&Providers> = live.operations();
+            let providers: Option<&AvailabilityOperations> = live.operations();
             let providers =
                 providers.ok_or_else(|| Error::Invalid("it has no providers".to_owned()));
             providers?.system.set_settings(&patch).await
         };
         live.audited(deed, change, |_| "done".to_owned()).await
     };
-    Ok(Answer(shown(app.finish(work).await??)))
+    Ok(JsonAnswer(shown(app.finish(work).await??)))
 }
 
-fn shown(settings: AvailabilitySettings) -> Config {
-    Config {
+fn shown(settings: AvailabilitySettings) -> AvailabilityConfig {
+    AvailabilityConfig {
         stale_after_seconds: settings.stale_after_seconds,
         require_ping: settings.require_ping,
         max_customers_per_mitra: settings.max_customers_per_mitra,

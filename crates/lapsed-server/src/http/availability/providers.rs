@@ -1,4 +1,4 @@
-//! Providers: who there is, who is online, who may work, and their beats.
+//! ProviderList: who there is, who is online, who may work, and their beats.
 
 use axum::extract::State;
 use lapsed_availability::{
@@ -11,7 +11,7 @@ use utoipa_axum::routes;
 use super::shapes::*;
 use super::{From, Told, availability, deactivated, nobody, not_online};
 use crate::http::extract::{Json, MaybeJson, Path, Query};
-use crate::http::owners::{Result, names, page_limit};
+use crate::http::owners::{HttpResult, names, page_limit};
 use crate::http::problem::Problem;
 use crate::http::{Shared, schemas};
 
@@ -30,37 +30,37 @@ pub fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(reachable))
 }
 
-/// Providers with their names and counts, by id: for a dashboard.
+/// ProviderList with their names and counts, by id: for a dashboard.
 #[utoipa::path(get, path = "/v1/availability/{name}/providers", tag = "availability",
     params(("name" = String, Path), ProvidersQuery),
-    responses((status = 200, body = Providers)))]
+    responses((status = 200, body = ProviderList)))]
 async fn list(
     State(app): State<Shared>,
     Path(name): Path<String>,
     Query(query): Query<ProvidersQuery>,
-) -> Result<From<Providers>> {
+) -> HttpResult<From<ProviderList>> {
     let limit = page_limit(query.limit)?.min(PAGE_MAX);
     let after = query.after.as_deref().map(Name::new).transpose()?;
     let listing = ProviderQuery { after, limit, online_only: query.online.unwrap_or(false) };
     let listed = availability(&app, &name)?.list(&listing).await?;
     let next = listed.last().filter(|_| listed.len() == limit).map(|last| last.id.to_string());
-    let providers = listed.into_iter().map(Provider::of).collect();
-    Ok(From::truth(Providers { providers, next }))
+    let providers = listed.into_iter().map(ProviderResponse::of).collect();
+    Ok(From::truth(ProviderList { providers, next }))
 }
 
 /// One provider, as the truth has it.
 #[utoipa::path(get, path = "/v1/availability/{name}/providers/{id}", tag = "availability",
-    responses((status = 200, body = Provider),
+    responses((status = 200, body = ProviderResponse),
         (status = 404, description = "There is no such provider", body = schemas::Problem,
             content_type = "application/problem+json")))]
 async fn describe(
     State(app): State<Shared>,
     Path((name, id)): Path<(String, String)>,
-) -> Result<From<Provider>> {
+) -> HttpResult<From<ProviderResponse>> {
     let id = Name::new(&id)?;
     let found = availability(&app, &name)?.describe(&id).await?;
     let found = found.ok_or_else(|| nobody(&id))?;
-    Ok(From::truth(Provider::of(found)))
+    Ok(From::truth(ProviderResponse::of(found)))
 }
 
 /// Makes a provider (active, offline), or changes its name.
@@ -71,14 +71,17 @@ async fn put(
     State(app): State<Shared>,
     Path((name, id)): Path<(String, String)>,
     MaybeJson(body): MaybeJson<ProviderBody>,
-) -> Result<Told<ProviderChanged>> {
+) -> HttpResult<Told<ProviderChanged>> {
     let body = body.unwrap_or_default();
     let profile = ProviderProfile { id: Name::new(&id)?, display_name: body.display_name };
     let written = availability(&app, &name)?.put_provider(&profile).await?;
     Ok(Told::of(written, ProviderChanged::of))
 }
 
-fn changed(id: &Name, written: Option<Written<ProviderChange>>) -> Result<Told<ProviderChanged>> {
+fn changed(
+    id: &Name,
+    written: Option<Written<ProviderChange>>,
+) -> HttpResult<Told<ProviderChanged>> {
     let written = written.ok_or_else(|| nobody(id))?;
     Ok(Told::of(written, ProviderChanged::of))
 }
@@ -91,7 +94,7 @@ fn changed(id: &Name, written: Option<Written<ProviderChange>>) -> Result<Told<P
 async fn online(
     State(app): State<Shared>,
     Path((name, id)): Path<(String, String)>,
-) -> Result<Told<ProviderChanged>> {
+) -> HttpResult<Told<ProviderChanged>> {
     let id = Name::new(&id)?;
     changed(&id, availability(&app, &name)?.set_online(&id).await?)
 }
@@ -104,7 +107,7 @@ async fn online(
 async fn offline(
     State(app): State<Shared>,
     Path((name, id)): Path<(String, String)>,
-) -> Result<Told<ProviderChanged>> {
+) -> HttpResult<Told<ProviderChanged>> {
     let id = Name::new(&id)?;
     changed(&id, availability(&app, &name)?.set_offline(&id).await?)
 }
@@ -117,7 +120,7 @@ async fn offline(
 async fn activate(
     State(app): State<Shared>,
     Path((name, id)): Path<(String, String)>,
-) -> Result<Told<ProviderChanged>> {
+) -> HttpResult<Told<ProviderChanged>> {
     let id = Name::new(&id)?;
     changed(&id, availability(&app, &name)?.activate(&id).await?)
 }
@@ -131,7 +134,7 @@ async fn activate(
 async fn deactivate(
     State(app): State<Shared>,
     Path((name, id)): Path<(String, String)>,
-) -> Result<Told<ProviderChanged>> {
+) -> HttpResult<Told<ProviderChanged>> {
     let id = Name::new(&id)?;
     changed(&id, availability(&app, &name)?.deactivate(&id).await?)
 }
@@ -146,7 +149,7 @@ async fn deactivate(
 async fn heartbeat(
     State(app): State<Shared>,
     Path((name, id)): Path<(String, String)>,
-) -> Result<From<HeartbeatAnswer>> {
+) -> HttpResult<From<HeartbeatAnswer>> {
     let ids = [Name::new(&id)?];
     let beats = availability(&app, &name)?.heartbeat(&ids).await?;
     match beats.answer.first() {
@@ -167,7 +170,7 @@ async fn heartbeats(
     State(app): State<Shared>,
     Path(name): Path<String>,
     Json(body): Json<HeartbeatsBody>,
-) -> Result<From<HeartbeatsAnswer>> {
+) -> HttpResult<From<HeartbeatsAnswer>> {
     if body.providers.len() > PAGE_MAX {
         let count = body.providers.len();
         return Err(Problem::invalid(format!("at most {PAGE_MAX} beats in one call, not {count}")));
@@ -185,7 +188,7 @@ async fn heartbeats(
 async fn status(
     State(app): State<Shared>,
     Path((name, id)): Path<(String, String)>,
-) -> Result<From<ProviderStatus>> {
+) -> HttpResult<From<ProviderStatus>> {
     let id = Name::new(&id)?;
     let status = availability(&app, &name)?.status(&id).await?;
     let status = status.ok_or_else(|| nobody(&id))?;
@@ -198,7 +201,7 @@ async fn status(
 async fn reachable(
     State(app): State<Shared>,
     Path((name, id)): Path<(String, String)>,
-) -> Result<From<Reachable>> {
+) -> HttpResult<From<Reachable>> {
     let reachable = availability(&app, &name)?.is_reachable(&Name::new(&id)?).await?;
     Ok(From::of(reachable, |reachable| Reachable { provider: id, reachable }))
 }

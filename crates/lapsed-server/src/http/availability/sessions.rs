@@ -11,10 +11,10 @@ use utoipa_axum::routes;
 use super::shapes::*;
 use super::{From, Told, availability, nobody};
 use crate::http::extract::{Json, Path};
-use crate::http::owners::Result;
+use crate::http::owners::HttpResult;
 use crate::http::problem::Problem;
 use crate::http::{Shared, schemas};
-use crate::systems::availability::Providers;
+use crate::systems::availability::AvailabilityOperations;
 
 /// All of them.
 pub fn routes() -> OpenApiRouter<Shared> {
@@ -37,7 +37,7 @@ pub fn routes() -> OpenApiRouter<Shared> {
 async fn session(
     State(app): State<Shared>,
     Path((name, id)): Path<(String, String)>,
-) -> Result<From<ProviderSession>> {
+) -> HttpResult<From<ProviderSession>> {
     let id = Name::new(&id)?;
     let found = availability(&app, &name)?.session(&id).await?;
     let found = found.ok_or_else(|| no_session(&id))?;
@@ -56,7 +56,7 @@ async fn accept(
     State(app): State<Shared>,
     Path((name, id)): Path<(String, String)>,
     Json(body): Json<AcceptBody>,
-) -> Result<Told<SessionChanged>> {
+) -> HttpResult<Told<SessionChanged>> {
     let (session, provider) = (Name::new(&id)?, Name::new(&body.provider)?);
     change(&app, &name, SessionChange::Accept { session, provider }).await
 }
@@ -71,7 +71,7 @@ async fn accept(
 async fn extend(
     State(app): State<Shared>,
     Path((name, id)): Path<(String, String)>,
-) -> Result<Told<SessionChanged>> {
+) -> HttpResult<Told<SessionChanged>> {
     change(&app, &name, SessionChange::Extend { session: Name::new(&id)? }).await
 }
 
@@ -85,7 +85,7 @@ async fn extend(
 async fn resume(
     State(app): State<Shared>,
     Path((name, id)): Path<(String, String)>,
-) -> Result<Told<SessionChanged>> {
+) -> HttpResult<Told<SessionChanged>> {
     change(&app, &name, SessionChange::Resume { session: Name::new(&id)? }).await
 }
 
@@ -97,7 +97,7 @@ async fn resume(
 async fn end(
     State(app): State<Shared>,
     Path((name, id)): Path<(String, String)>,
-) -> Result<Told<SessionChanged>> {
+) -> HttpResult<Told<SessionChanged>> {
     change(&app, &name, SessionChange::End { session: Name::new(&id)? }).await
 }
 
@@ -109,7 +109,7 @@ async fn end(
 async fn expire(
     State(app): State<Shared>,
     Path((name, id)): Path<(String, String)>,
-) -> Result<Told<SessionChanged>> {
+) -> HttpResult<Told<SessionChanged>> {
     change(&app, &name, SessionChange::Expire { session: Name::new(&id)? }).await
 }
 
@@ -121,7 +121,7 @@ async fn expire(
 async fn cancel(
     State(app): State<Shared>,
     Path((name, id)): Path<(String, String)>,
-) -> Result<Told<SessionChanged>> {
+) -> HttpResult<Told<SessionChanged>> {
     change(&app, &name, SessionChange::Cancel { session: Name::new(&id)? }).await
 }
 
@@ -137,13 +137,17 @@ async fn reroute(
     State(app): State<Shared>,
     Path((name, id)): Path<(String, String)>,
     Json(body): Json<RerouteBody>,
-) -> Result<Told<SessionChanged>> {
+) -> HttpResult<Told<SessionChanged>> {
     let (session, to) = (Name::new(&id)?, Name::new(&body.to)?);
     change(&app, &name, SessionChange::Reroute { session, to }).await
 }
 
-async fn change(app: &Shared, name: &str, change: SessionChange) -> Result<Told<SessionChanged>> {
-    let system = app.operations::<Providers>(Kind::Availability, name)?.system.clone();
+async fn change(
+    app: &Shared,
+    name: &str,
+    change: SessionChange,
+) -> HttpResult<Told<SessionChanged>> {
+    let system = app.operations::<AvailabilityOperations>(Kind::Availability, name)?.system.clone();
     let wanted = change.clone();
     // To its end, whatever becomes of the client: the mirror is to be told of whom it was about.
     let work = async move { system.change_session(&wanted).await };

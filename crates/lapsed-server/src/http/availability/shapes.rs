@@ -44,7 +44,7 @@ impl ProviderChanged {
 
 /// A provider, as the truth has it. Times are milliseconds of the truth's clock.
 #[derive(Serialize, ToSchema)]
-pub struct Provider {
+pub struct ProviderResponse {
     pub provider: String,
     pub display_name: Option<String>,
     pub is_online: bool,
@@ -56,9 +56,9 @@ pub struct Provider {
     pub last_heartbeat_ms: Option<u64>,
 }
 
-impl Provider {
+impl ProviderResponse {
     pub fn of(listed: ListedProvider) -> Self {
-        Provider {
+        ProviderResponse {
             provider: listed.id.into(),
             display_name: listed.display_name,
             is_online: listed.is_online,
@@ -73,8 +73,8 @@ impl Provider {
 
 /// Some of the providers, by id.
 #[derive(Serialize, ToSchema)]
-pub struct Providers {
-    pub providers: Vec<Provider>,
+pub struct ProviderList {
+    pub providers: Vec<ProviderResponse>,
     /// Where the next page begins: give it as `after`.
     pub next: Option<String>,
 }
@@ -202,7 +202,7 @@ impl AvailableProvider {
 
 /// Some of those who can take work now.
 #[derive(Serialize, ToSchema)]
-pub struct AvailablePage {
+pub struct AvailablePageResponse {
     pub available: Vec<AvailableProvider>,
     /// Where the next page begins: give it as `after`.
     pub next: Option<String>,
@@ -285,7 +285,7 @@ impl SessionChanged {
 
 /// The settings in force.
 #[derive(Serialize, ToSchema)]
-pub struct Config {
+pub struct AvailabilityConfig {
     /// How long a provider may be silent.
     pub stale_after_seconds: u64,
     /// Whether silence means anything.

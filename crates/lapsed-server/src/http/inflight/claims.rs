@@ -11,8 +11,8 @@ use utoipa_axum::routes;
 
 use self::shapes::*;
 use super::inflight;
-use crate::http::extract::{Answer, Json, Path};
-use crate::http::owners::Result;
+use crate::http::extract::{Json, JsonAnswer, Path};
+use crate::http::owners::HttpResult;
 use crate::http::problem::Problem;
 use crate::http::{Shared, schemas};
 
@@ -30,15 +30,15 @@ pub fn routes() -> OpenApiRouter<Shared> {
 /// The work is done: the job is gone. `lost` when this claim is not the job's any more; then nothing
 /// changes.
 #[utoipa::path(post, path = "/v1/inflight/{name}/complete", tag = "inflight",
-    request_body = TicketBody,
+    request_body = JobTicketBody,
     responses((status = 200, body = FinishAnswer),
         (status = 409, description = "Somebody else has it, or it is gone", body = schemas::Problem,
             content_type = "application/problem+json")))]
 async fn complete(
     State(app): State<Shared>,
     Path(name): Path<String>,
-    Json(body): Json<TicketBody>,
-) -> Result<Answer<FinishAnswer>> {
+    Json(body): Json<JobTicketBody>,
+) -> HttpResult<JsonAnswer<FinishAnswer>> {
     one(inflight(&app, &name)?, body.read()?, &Finish::Complete).await
 }
 
@@ -50,7 +50,7 @@ async fn complete_many(
     State(app): State<Shared>,
     Path(name): Path<String>,
     Json(body): Json<TicketsBody>,
-) -> Result<Answer<FinishManyAnswer>> {
+) -> HttpResult<JsonAnswer<FinishManyAnswer>> {
     many(inflight(&app, &name)?, body.jobs, &Finish::Complete).await
 }
 
@@ -64,7 +64,7 @@ async fn fail(
     State(app): State<Shared>,
     Path(name): Path<String>,
     Json(body): Json<FailBody>,
-) -> Result<Answer<FinishAnswer>> {
+) -> HttpResult<JsonAnswer<FinishAnswer>> {
     let ticket = ticket(body.id, body.token, body.incarnation)?;
     one(inflight(&app, &name)?, ticket, &Finish::Fail { error: body.error }).await
 }
@@ -77,7 +77,7 @@ async fn fail_many(
     State(app): State<Shared>,
     Path(name): Path<String>,
     Json(body): Json<FailManyBody>,
-) -> Result<Answer<FinishManyAnswer>> {
+) -> HttpResult<JsonAnswer<FinishManyAnswer>> {
     many(inflight(&app, &name)?, body.jobs, &Finish::Fail { error: body.error }).await
 }
 
@@ -91,7 +91,7 @@ async fn give_back(
     State(app): State<Shared>,
     Path(name): Path<String>,
     Json(body): Json<GiveBackBody>,
-) -> Result<Answer<FinishAnswer>> {
+) -> HttpResult<JsonAnswer<FinishAnswer>> {
     let ticket = ticket(body.id, body.token, body.incarnation)?;
     one(inflight(&app, &name)?, ticket, &Finish::GiveBack(body.end.into())).await
 }
@@ -104,15 +104,19 @@ async fn give_back_many(
     State(app): State<Shared>,
     Path(name): Path<String>,
     Json(body): Json<GiveBackManyBody>,
-) -> Result<Answer<FinishManyAnswer>> {
+) -> HttpResult<JsonAnswer<FinishManyAnswer>> {
     many(inflight(&app, &name)?, body.jobs, &Finish::GiveBack(body.end.into())).await
 }
 
-async fn one(inflight: &Inflight, ticket: JobTicket, how: &Finish) -> Result<Answer<FinishAnswer>> {
+async fn one(
+    inflight: &Inflight,
+    ticket: JobTicket,
+    how: &Finish,
+) -> HttpResult<JsonAnswer<FinishAnswer>> {
     let finished = inflight.finish(std::slice::from_ref(&ticket), how).await?;
     match finished.first() {
         Some(Finished::Done) => {
-            Ok(Answer(FinishAnswer { id: ticket.id.into(), outcome: Finished::Done }))
+            Ok(JsonAnswer(FinishAnswer { id: ticket.id.into(), outcome: Finished::Done }))
         }
         Some(lost) => Err(lost_claim(&ticket, *lost)),
         None => Err(Problem::internal("the store did not say what became of it")),
@@ -121,10 +125,11 @@ async fn one(inflight: &Inflight, ticket: JobTicket, how: &Finish) -> Result<Ans
 
 async fn many(
     inflight: &Inflight,
-    jobs: Vec<TicketBody>,
+    jobs: Vec<JobTicketBody>,
     how: &Finish,
-) -> Result<Answer<FinishManyAnswer>> {
-    let tickets: Vec<JobTicket> = jobs.iter().map(TicketBody::read).collect::<Result<_>>()?;
+) -> HttpResult<JsonAnswer<FinishManyAnswer>> {
+    let tickets: Vec<JobTicket> =
+        jobs.iter().map(JobTicketBody::read).collect::<HttpResult<_>>()?;
     let finished = inflight.finish(&tickets, how).await?;
     let results = tickets.into_iter().zip(finished).map(|(ticket, outcome)| OneFinish {
         ok: !outcome.is_lost(),
@@ -132,7 +137,7 @@ async fn many(
         outcome,
         detail: outcome.is_lost().then(|| outcome.describe()),
     });
-    Ok(Answer(FinishManyAnswer { results: results.collect() }))
+    Ok(JsonAnswer(FinishManyAnswer { results: results.collect() }))
 }
 
 fn lost_claim(ticket: &JobTicket, lost: Finished) -> Problem {

@@ -11,11 +11,11 @@ use utoipa_axum::routes;
 use super::inflight;
 use super::shapes::*;
 use crate::http::auth::Caller;
-use crate::http::extract::{Answer, Json, Path, Query};
-use crate::http::owners::Result;
+use crate::http::extract::{Json, JsonAnswer, Path, Query};
+use crate::http::owners::HttpResult;
 use crate::http::problem::Problem;
 use crate::http::{Shared, schemas};
-use crate::node::Live;
+use crate::node::LiveSystem;
 
 /// All of them.
 pub fn routes() -> OpenApiRouter<Shared> {
@@ -32,17 +32,17 @@ fn missing(id: &str) -> Problem {
 
 /// Dead letters, by id.
 #[utoipa::path(get, path = "/v1/inflight/{name}/dead", tag = "inflight",
-    params(("name" = String, Path), PageQuery),
+    params(("name" = String, Path), JobPageQuery),
     responses((status = 200, body = DeadLetters)))]
 async fn dead(
     State(app): State<Shared>,
     Path(name): Path<String>,
-    Query(query): Query<PageQuery>,
-) -> Result<Answer<DeadLetters>> {
+    Query(query): Query<JobPageQuery>,
+) -> HttpResult<JsonAnswer<DeadLetters>> {
     let (after, limit) = query.read()?;
     let dead = inflight(&app, &name)?.dead(after.as_ref(), limit).await?;
     let next = dead.last().filter(|_| dead.len() == limit).map(|job| job.id.to_string());
-    Ok(Answer(DeadLetters { dead, next }))
+    Ok(JsonAnswer(DeadLetters { dead, next }))
 }
 
 /// One dead letter.
@@ -53,17 +53,17 @@ async fn dead(
 async fn dead_letter(
     State(app): State<Shared>,
     Path((name, id)): Path<(String, String)>,
-) -> Result<Answer<Job>> {
+) -> HttpResult<JsonAnswer<Job>> {
     let found = inflight(&app, &name)?.job(&Name::new(&id)?).await?;
     let found = found.filter(|job| matches!(job.place, JobPlace::Dead { .. }));
-    found.map(Answer).ok_or_else(|| missing(&id))
+    found.map(JsonAnswer).ok_or_else(|| missing(&id))
 }
 
-fn letters(app: &Shared, name: &str) -> Result<Arc<Live>> {
+fn letters(app: &Shared, name: &str) -> HttpResult<Arc<LiveSystem>> {
     Ok(app.live(Kind::Inflight.as_str(), name)?.clone())
 }
 
-fn jobs(live: &Live) -> lapsed_core::Result<&Inflight> {
+fn jobs(live: &LiveSystem) -> lapsed_core::Result<&Inflight> {
     live.operations().ok_or_else(|| Error::Invalid(format!("`{}` has no jobs", live.id())))
 }
 
@@ -83,7 +83,7 @@ async fn put_back(
     caller: Caller,
     Path(name): Path<String>,
     Json(body): Json<PutBackBody>,
-) -> Result<Answer<LetterAnswer>> {
+) -> HttpResult<JsonAnswer<LetterAnswer>> {
     let (end, id) = (body.end.into(), Name::new(&body.id)?);
     let (live, deed) = (letters(&app, &name)?, caller.deed("dead put_back", &body.id));
     let work = async move {
@@ -91,7 +91,7 @@ async fn put_back(
         live.audited(deed, work, |found| told(*found, "queued")).await
     };
     match app.finish(work).await?? {
-        true => Ok(Answer(LetterAnswer { id: body.id, outcome: "queued" })),
+        true => Ok(JsonAnswer(LetterAnswer { id: body.id, outcome: "queued" })),
         false => Err(missing(&body.id)),
     }
 }
@@ -107,7 +107,7 @@ async fn delete(
     caller: Caller,
     Path(name): Path<String>,
     Json(body): Json<JobBody>,
-) -> Result<Answer<LetterAnswer>> {
+) -> HttpResult<JsonAnswer<LetterAnswer>> {
     let id = Name::new(&body.id)?;
     let (live, deed) = (letters(&app, &name)?, caller.deed("dead delete", &body.id));
     let work = async move {
@@ -115,7 +115,7 @@ async fn delete(
         live.audited(deed, work, |found| told(*found, "deleted")).await
     };
     match app.finish(work).await?? {
-        true => Ok(Answer(LetterAnswer { id: body.id, outcome: "deleted" })),
+        true => Ok(JsonAnswer(LetterAnswer { id: body.id, outcome: "deleted" })),
         false => Err(missing(&body.id)),
     }
 }

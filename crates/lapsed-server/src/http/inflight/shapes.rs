@@ -10,7 +10,7 @@ use lapsed_core::owner::{Beat, Claim, Incarnation};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::{Result, claim, page_limit};
+use super::{HttpResult as Result, claim, page_limit};
 use crate::http::schemas;
 
 /// Which end of its queue a job goes to: `front` (the next to be taken) unless told.
@@ -158,20 +158,20 @@ impl ClaimedJob {
 pub struct TakeAnswer {
     #[serde(flatten)]
     #[schema(inline)]
-    pub life: Life,
+    pub life: OwnerIncarnation,
     pub jobs: Vec<ClaimedJob>,
 }
 
 impl TakeAnswer {
     pub fn of(owner: String, taken: Taken) -> Self {
-        let life = Life::of(owner, taken.incarnation, taken.started);
+        let life = OwnerIncarnation::of(owner, taken.incarnation, taken.started);
         TakeAnswer { life, jobs: taken.jobs.into_iter().map(ClaimedJob::of).collect() }
     }
 }
 
 /// Whose hands they are in.
 #[derive(Serialize, ToSchema)]
-pub struct Life {
+pub struct OwnerIncarnation {
     pub owner: String,
     pub incarnation: u64,
     /// Whether this call began the life.
@@ -183,9 +183,9 @@ pub struct Life {
     pub ttl_ms: Option<u64>,
 }
 
-impl Life {
-    fn of(owner: String, incarnation: Incarnation, started: Option<Beat>) -> Life {
-        Life {
+impl OwnerIncarnation {
+    fn of(owner: String, incarnation: Incarnation, started: Option<Beat>) -> OwnerIncarnation {
+        OwnerIncarnation {
             owner,
             incarnation: incarnation.0,
             started: started.is_some(),
@@ -256,7 +256,7 @@ pub struct TrackedShape {
 pub struct RegisterJobAnswer {
     #[serde(flatten)]
     #[schema(inline)]
-    pub life: Life,
+    pub life: OwnerIncarnation,
     #[serde(flatten)]
     #[schema(inline, value_type = TrackedShape)]
     pub outcome: Option<Tracked>,
@@ -264,7 +264,7 @@ pub struct RegisterJobAnswer {
 
 impl RegisterJobAnswer {
     pub fn of(owner: Name, answer: TrackAnswer) -> Self {
-        let life = Life::of(owner.into(), answer.incarnation, answer.started);
+        let life = OwnerIncarnation::of(owner.into(), answer.incarnation, answer.started);
         RegisterJobAnswer { life, outcome: answer.jobs.first().copied() }
     }
 }
@@ -283,13 +283,13 @@ pub struct OneTracked {
 pub struct RegisterJobsAnswer {
     #[serde(flatten)]
     #[schema(inline)]
-    pub life: Life,
+    pub life: OwnerIncarnation,
     pub results: Vec<OneTracked>,
 }
 
 impl RegisterJobsAnswer {
     pub fn of(owner: Name, jobs: Vec<NewJob>, answer: TrackAnswer) -> Self {
-        let life = Life::of(owner.into(), answer.incarnation, answer.started);
+        let life = OwnerIncarnation::of(owner.into(), answer.incarnation, answer.started);
         let pairs = jobs.into_iter().zip(answer.jobs);
         let results = pairs.map(|(job, outcome)| OneTracked { id: job.id.into(), outcome });
         RegisterJobsAnswer { life, results: results.collect() }
@@ -308,14 +308,14 @@ pub struct HeldJobs {
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub struct PageQuery {
+pub struct JobPageQuery {
     /// Those after this one: `next` of the page before.
     pub after: Option<String>,
     /// At most so many; 1,000 at the most.
     pub limit: Option<usize>,
 }
 
-impl PageQuery {
+impl JobPageQuery {
     pub fn read(&self) -> Result<(Option<Name>, usize)> {
         let after = self.after.as_deref().map(Name::new).transpose()?;
         Ok((after, page_limit(self.limit)?.min(JOBS_MAX)))

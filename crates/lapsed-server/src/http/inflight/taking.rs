@@ -20,8 +20,8 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::shapes::{TakeAnswer, TakeBody};
-use crate::http::extract::{Answer, Json, Path};
-use crate::http::owners::{Result, claim};
+use crate::http::extract::{Json, JsonAnswer, Path};
+use crate::http::owners::{HttpResult, claim};
 use crate::http::problem::Problem;
 use crate::http::{Shared, schemas};
 
@@ -52,7 +52,7 @@ async fn take(
     State(app): State<Shared>,
     Path(name): Path<String>,
     Json(body): Json<TakeBody>,
-) -> Result<Answer<TakeAnswer>> {
+) -> HttpResult<JsonAnswer<TakeAnswer>> {
     let live = app.live(Kind::Inflight.as_str(), &name)?;
     let inflight = live.share_operations::<Inflight>().ok_or_else(|| app.no_such_system())?;
     // Dropped with this request.
@@ -67,17 +67,17 @@ async fn take(
         busy: app.busy.clone(),
     };
     let hand = app.finish(taking.run(client)).await??;
-    Ok(Answer(TakeAnswer::of(body.owner, hand.over())))
+    Ok(JsonAnswer(TakeAnswer::of(body.owner, hand.over())))
 }
 
-fn limit(given: Option<usize>) -> Result<usize> {
+fn limit(given: Option<usize>) -> HttpResult<usize> {
     match given.unwrap_or(1) {
         limit @ 1..=JOBS_MAX => Ok(limit),
         _ => Err(Problem::invalid(format!("`limit` must be 1 to {JOBS_MAX}"))),
     }
 }
 
-fn wait(given: Option<u64>) -> Result<Duration> {
+fn wait(given: Option<u64>) -> HttpResult<Duration> {
     match Duration::from_millis(given.unwrap_or(0)) {
         wait if wait <= WAIT_MAX => Ok(wait),
         _ => {

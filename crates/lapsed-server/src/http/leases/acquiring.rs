@@ -22,8 +22,8 @@ use utoipa_axum::routes;
 
 use super::shapes::{AcquireBody, AcquireManyBody, Many};
 use super::{leases, many, one};
-use crate::http::extract::{Answer, Json, Path};
-use crate::http::owners::Result;
+use crate::http::extract::{Json, JsonAnswer, Path};
+use crate::http::owners::HttpResult;
 use crate::http::problem::Problem;
 use crate::http::{Shared, schemas};
 use crate::metrics::Waiting;
@@ -47,7 +47,7 @@ async fn acquire(
     State(app): State<Shared>,
     Path(name): Path<String>,
     Json(body): Json<AcquireBody>,
-) -> Result<Answer<Grant>> {
+) -> HttpResult<JsonAnswer<Grant>> {
     let live = app.live(Kind::Leases.as_str(), &name)?;
     let leases = live.share_operations::<Leases>().ok_or_else(|| app.no_such_system())?;
     let acquire = body.read(leases.ttl())?;
@@ -61,7 +61,7 @@ async fn acquire(
     granted(hand.over())
 }
 
-fn wait(given: Option<u64>) -> Result<Duration> {
+fn wait(given: Option<u64>) -> HttpResult<Duration> {
     match Duration::from_millis(given.unwrap_or(0)) {
         wait if wait <= WAIT_MAX => Ok(wait),
         _ => {
@@ -71,9 +71,9 @@ fn wait(given: Option<u64>) -> Result<Duration> {
     }
 }
 
-fn granted(acquired: Acquired) -> Result<Answer<Grant>> {
+fn granted(acquired: Acquired) -> HttpResult<JsonAnswer<Grant>> {
     match acquired {
-        Acquired::Granted(grant) => Ok(Answer(grant)),
+        Acquired::Granted(grant) => Ok(JsonAnswer(grant)),
         Acquired::Held(grant) => Err(held(&grant)),
     }
 }
@@ -107,16 +107,16 @@ async fn acquire_many(
     State(app): State<Shared>,
     Path(name): Path<String>,
     Json(body): Json<AcquireManyBody>,
-) -> Result<Answer<Many>> {
+) -> HttpResult<JsonAnswer<Many>> {
     let leases = leases(&app, &name)?;
     many(body.leases, "leases", async |body| {
         let answer = acquire_now(leases, &body).await;
-        one(body.named(), answer.map(|Answer(grant)| json!(grant)))
+        one(body.named(), answer.map(|JsonAnswer(grant)| json!(grant)))
     })
     .await
 }
 
-async fn acquire_now(leases: &Leases, body: &AcquireBody) -> Result<Answer<Grant>> {
+async fn acquire_now(leases: &Leases, body: &AcquireBody) -> HttpResult<JsonAnswer<Grant>> {
     if body.wait_ms.is_some_and(|wait| wait > 0) {
         return Err(Problem::invalid("one of many cannot wait: leave out `wait_ms`"));
     }

@@ -9,8 +9,8 @@ use utoipa_axum::routes;
 
 use super::leases;
 use super::shapes::DecideBody;
-use crate::http::extract::{Answer, Json, Path};
-use crate::http::owners::Result;
+use crate::http::extract::{Json, JsonAnswer, Path};
+use crate::http::owners::HttpResult;
 use crate::http::problem::Problem;
 use crate::http::{Shared, schemas};
 
@@ -28,10 +28,10 @@ async fn decide(
     State(app): State<Shared>,
     Path(name): Path<String>,
     Json(body): Json<DecideBody>,
-) -> Result<Answer<DecisionInfo>> {
+) -> HttpResult<JsonAnswer<DecisionInfo>> {
     let ttl = body.ttl_ms.map(Duration::from_millis);
     let decision = body.decision.into();
-    Ok(Answer(leases(&app, &name)?.decide(&txn(&body.txn)?, decision, ttl).await?))
+    Ok(JsonAnswer(leases(&app, &name)?.decide(&txn(&body.txn)?, decision, ttl).await?))
 }
 
 /// The decision on a transaction.
@@ -42,9 +42,9 @@ async fn decide(
 async fn decision(
     State(app): State<Shared>,
     Path((name, id)): Path<(String, String)>,
-) -> Result<Answer<DecisionInfo>> {
+) -> HttpResult<JsonAnswer<DecisionInfo>> {
     let found = leases(&app, &name)?.decision(&txn(&id)?).await?;
     let missing =
         || Problem::not_found(format!("there is no decision on {id:?}, or it is no longer kept"));
-    found.map(Answer).ok_or_else(missing)
+    found.map(JsonAnswer).ok_or_else(missing)
 }

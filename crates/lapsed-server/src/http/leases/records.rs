@@ -8,8 +8,8 @@ use utoipa_axum::routes;
 
 use super::shapes::*;
 use super::{held_by, leases, never};
-use crate::http::extract::{Answer, Json, Path, Query};
-use crate::http::owners::Result;
+use crate::http::extract::{Json, JsonAnswer, Path, Query};
+use crate::http::owners::HttpResult;
 use crate::http::{Shared, schemas};
 
 /// All of them.
@@ -28,10 +28,10 @@ pub fn routes() -> OpenApiRouter<Shared> {
 async fn state(
     State(app): State<Shared>,
     Path((name, namespace, key)): Path<(String, String, String)>,
-) -> Result<Answer<StateAnswer>> {
+) -> HttpResult<JsonAnswer<StateAnswer>> {
     let wanted = LeaseKey::new(&namespace, &key)?;
     let found = leases(&app, &name)?.describe(&wanted).await?.ok_or_else(|| never(&wanted))?;
-    Ok(Answer(StateAnswer { namespace, key, token: found.token.0, state: found.state }))
+    Ok(JsonAnswer(StateAnswer { namespace, key, token: found.token.0, state: found.state }))
 }
 
 /// Sets the state of a key: only its holder may.
@@ -44,8 +44,8 @@ async fn set_state(
     State(app): State<Shared>,
     Path((name, namespace, key)): Path<(String, String, String)>,
     Json(body): Json<StateBody>,
-) -> Result<Answer<StateAnswer>> {
-    let ticket = TicketBody { namespace, key, token: body.token }.read()?;
+) -> HttpResult<JsonAnswer<StateAnswer>> {
+    let ticket = LeaseTicketBody { namespace, key, token: body.token }.read()?;
     write(leases(&app, &name)?, ticket, Some(body.state)).await
 }
 
@@ -59,8 +59,8 @@ async fn delete_state(
     State(app): State<Shared>,
     Path((name, namespace, key)): Path<(String, String, String)>,
     Query(query): Query<TokenQuery>,
-) -> Result<Answer<StateAnswer>> {
-    let ticket = TicketBody { namespace, key, token: query.token }.read()?;
+) -> HttpResult<JsonAnswer<StateAnswer>> {
+    let ticket = LeaseTicketBody { namespace, key, token: query.token }.read()?;
     write(leases(&app, &name)?, ticket, None).await
 }
 
@@ -68,10 +68,10 @@ async fn write(
     leases: &Leases,
     ticket: LeaseTicket,
     state: Option<lapsed_core::leases::LeaseState>,
-) -> Result<Answer<StateAnswer>> {
+) -> HttpResult<JsonAnswer<StateAnswer>> {
     held_by(&ticket, leases.set_state(&ticket, state.as_ref()).await?)?;
-    let TicketBody { namespace, key, token } = TicketBody::of(&ticket);
-    Ok(Answer(StateAnswer { namespace, key, token, state }))
+    let LeaseTicketBody { namespace, key, token } = LeaseTicketBody::of(&ticket);
+    Ok(JsonAnswer(StateAnswer { namespace, key, token, state }))
 }
 
 /// Stages a state for a transaction, in place of what was staged before. When the lease ends, however
@@ -86,22 +86,22 @@ async fn stage(
     State(app): State<Shared>,
     Path(name): Path<String>,
     Json(body): Json<StageBody>,
-) -> Result<Answer<StageAnswer>> {
+) -> HttpResult<JsonAnswer<StageAnswer>> {
     let (ticket, staged) = body.read()?;
     put(leases(&app, &name)?, ticket, Some(staged)).await
 }
 
 /// Takes back what was staged.
 #[utoipa::path(post, path = "/v1/leases/{name}/unstage", tag = "leases",
-    request_body = TicketBody,
+    request_body = LeaseTicketBody,
     responses((status = 200, body = StageAnswer),
         (status = 409, description = "This token holds nothing any more", body = schemas::Problem,
             content_type = "application/problem+json")))]
 async fn unstage(
     State(app): State<Shared>,
     Path(name): Path<String>,
-    Json(body): Json<TicketBody>,
-) -> Result<Answer<StageAnswer>> {
+    Json(body): Json<LeaseTicketBody>,
+) -> HttpResult<JsonAnswer<StageAnswer>> {
     put(leases(&app, &name)?, body.read()?, None).await
 }
 
@@ -109,8 +109,13 @@ async fn put(
     leases: &Leases,
     ticket: LeaseTicket,
     staged: Option<StagedState>,
-) -> Result<Answer<StageAnswer>> {
+) -> HttpResult<JsonAnswer<StageAnswer>> {
     held_by(&ticket, leases.stage(&ticket, staged.as_ref()).await?)?;
-    let TicketBody { namespace, key, token } = TicketBody::of(&ticket);
-    Ok(Answer(StageAnswer { namespace, key, token, txn: staged.map(|staged| staged.txn.into()) }))
+    let LeaseTicketBody { namespace, key, token } = LeaseTicketBody::of(&ticket);
+    Ok(JsonAnswer(StageAnswer {
+        namespace,
+        key,
+        token,
+        txn: staged.map(|staged| staged.txn.into()),
+    }))
 }

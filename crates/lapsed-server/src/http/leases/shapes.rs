@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::{IntoParams, ToSchema};
 
-use crate::http::owners::Result;
+use crate::http::owners::HttpResult;
 use crate::http::schemas;
 
 fn namespace() -> String {
@@ -42,7 +42,7 @@ pub struct AcquireBody {
 }
 
 impl AcquireBody {
-    pub fn read(&self, usual: Duration) -> Result<AcquireRequest> {
+    pub fn read(&self, usual: Duration) -> HttpResult<AcquireRequest> {
         Ok(AcquireRequest {
             key: LeaseKey::new(&self.namespace, &self.key)?,
             owner: Name::new(&self.owner)?,
@@ -67,7 +67,7 @@ pub struct AcquireManyBody {
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = LeaseTicketBody)]
-pub struct TicketBody {
+pub struct LeaseTicketBody {
     #[serde(default = "namespace")]
     #[schema(required = false, example = "default")]
     pub namespace: String,
@@ -77,13 +77,13 @@ pub struct TicketBody {
     pub token: u64,
 }
 
-impl TicketBody {
-    pub fn of(ticket: &LeaseTicket) -> TicketBody {
+impl LeaseTicketBody {
+    pub fn of(ticket: &LeaseTicket) -> LeaseTicketBody {
         let (namespace, key) = (ticket.key.namespace.to_string(), ticket.key.key.to_string());
-        TicketBody { namespace, key, token: ticket.token.0 }
+        LeaseTicketBody { namespace, key, token: ticket.token.0 }
     }
 
-    pub fn read(&self) -> Result<LeaseTicket> {
+    pub fn read(&self) -> HttpResult<LeaseTicket> {
         Ok(LeaseTicket {
             key: LeaseKey::new(&self.namespace, &self.key)?,
             token: LeaseToken(self.token),
@@ -101,7 +101,7 @@ impl TicketBody {
 pub struct RenewBody {
     #[serde(flatten)]
     #[schema(inline)]
-    pub ticket: TicketBody,
+    pub ticket: LeaseTicketBody,
     /// How long it lasts from now on; as long as before unless told.
     pub ttl_ms: Option<u64>,
 }
@@ -119,7 +119,7 @@ struct RenewFields {
 impl From<RenewFields> for RenewBody {
     fn from(fields: RenewFields) -> RenewBody {
         let RenewFields { namespace, key, token, ttl_ms } = fields;
-        RenewBody { ticket: TicketBody { namespace, key, token }, ttl_ms }
+        RenewBody { ticket: LeaseTicketBody { namespace, key, token }, ttl_ms }
     }
 }
 
@@ -140,7 +140,7 @@ pub struct RenewManyBody {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReleaseManyBody {
-    pub leases: Vec<TicketBody>,
+    pub leases: Vec<LeaseTicketBody>,
 }
 
 /// The lease has ended by its holder's will.
@@ -155,7 +155,7 @@ pub struct Released {
 
 impl Released {
     pub fn of(ticket: LeaseTicket) -> Released {
-        let TicketBody { namespace, key, token } = TicketBody::of(&ticket);
+        let LeaseTicketBody { namespace, key, token } = LeaseTicketBody::of(&ticket);
         Released { namespace, key, token, outcome: "released" }
     }
 }
@@ -179,7 +179,7 @@ pub struct Many {
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub struct PageQuery {
+pub struct LeasePageQuery {
     /// Those after this one: `next` of the page before.
     pub after: Option<String>,
     /// At most so many; 1,000 at the most.
@@ -248,9 +248,9 @@ pub struct StageBody {
 }
 
 impl StageBody {
-    pub fn read(self) -> Result<(LeaseTicket, StagedState)> {
+    pub fn read(self) -> HttpResult<(LeaseTicket, StagedState)> {
         let StageBody { namespace, key, token, txn: id, state } = self;
-        let ticket = TicketBody { namespace, key, token }.read()?;
+        let ticket = LeaseTicketBody { namespace, key, token }.read()?;
         Ok((ticket, StagedState { txn: txn(&id)?, state }))
     }
 }

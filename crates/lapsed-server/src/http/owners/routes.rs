@@ -9,8 +9,8 @@ use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
 use utoipa_axum::routes;
 
 use super::shapes::*;
-use super::{Result, bounded, claim, is_full, lives, page_limit};
-use crate::http::extract::{Answer, Json, Path, Query};
+use super::{HttpResult, bounded, claim, is_full, lives, page_limit};
+use crate::http::extract::{Json, JsonAnswer, Path, Query};
 use crate::http::problem::Problem;
 use crate::http::{Shared, schemas};
 
@@ -49,7 +49,7 @@ fn kind_of(path: &str) -> Option<Kind> {
 impl FromRequestParts<Shared> for Of {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, app: &Shared) -> Result<Self> {
+    async fn from_request_parts(parts: &mut Parts, app: &Shared) -> HttpResult<Self> {
         kind_of(parts.uri.path()).map(Of).ok_or_else(|| app.no_such_system())
     }
 }
@@ -63,10 +63,10 @@ async fn start(
     Of(kind): Of,
     Path(name): Path<String>,
     Json(body): Json<StartBody>,
-) -> Result<(StatusCode, Answer<BeatAnswer>)> {
+) -> HttpResult<(StatusCode, JsonAnswer<BeatAnswer>)> {
     let owner = lapsed_core::Name::new(&body.owner)?;
     let beat = lives(&app, kind, &name)?.start(&owner, body.ttl()?).await?;
-    Ok((StatusCode::CREATED, Answer(BeatAnswer::of(body.owner, beat))))
+    Ok((StatusCode::CREATED, JsonAnswer(BeatAnswer::of(body.owner, beat))))
 }
 
 /// Life. Without an incarnation the newest one of that name is meant; `lost` when that life ended.
@@ -80,9 +80,9 @@ async fn beat(
     Of(kind): Of,
     Path(name): Path<String>,
     Json(body): Json<ClaimBody>,
-) -> Result<Answer<BeatAnswer>> {
+) -> HttpResult<JsonAnswer<BeatAnswer>> {
     let beat = lives(&app, kind, &name)?.beat(&body.claim()?).await?;
-    Ok(Answer(BeatAnswer::of(body.owner, beat)))
+    Ok(JsonAnswer(BeatAnswer::of(body.owner, beat)))
 }
 
 /// Many beats; each has its own answer, in order.
@@ -94,7 +94,7 @@ async fn beat_many(
     Of(kind): Of,
     Path(name): Path<String>,
     Json(body): Json<BeatsBody>,
-) -> Result<Answer<BeatsAnswer>> {
+) -> HttpResult<JsonAnswer<BeatsAnswer>> {
     bounded(body.beats.len(), "beats")?;
     let owners = lives(&app, kind, &name)?;
     let mut results = Vec::with_capacity(body.beats.len());
@@ -105,7 +105,7 @@ async fn beat_many(
         };
         results.push(OneBeat::of(one.owner, answer));
     }
-    Ok(Answer(BeatsAnswer { results }))
+    Ok(JsonAnswer(BeatsAnswer { results }))
 }
 
 /// Owners, oldest incarnation first.
@@ -116,11 +116,11 @@ async fn all(
     Of(kind): Of,
     Path(name): Path<String>,
     Query(query): Query<OwnersQuery>,
-) -> Result<Answer<Owners>> {
+) -> HttpResult<JsonAnswer<Owners>> {
     let limit = page_limit(query.limit)?;
     let owners = lives(&app, kind, &name)?.owners(query.after.map(Incarnation), limit).await?;
     let next = owners.last().filter(|_| is_full(owners.len(), limit)).map(|o| o.incarnation.0);
-    Ok(Answer(Owners { owners, next }))
+    Ok(JsonAnswer(Owners { owners, next }))
 }
 
 /// The newest life of one owner.
@@ -132,10 +132,10 @@ async fn one(
     Of(kind): Of,
     Path((name, owner)): Path<(String, String)>,
     Query(query): Query<LifeQuery>,
-) -> Result<Answer<OwnerInfo>> {
+) -> HttpResult<JsonAnswer<OwnerInfo>> {
     let claim = claim(&owner, query.incarnation)?;
     let info = lives(&app, kind, &name)?.owner_info(&claim).await?;
-    info.map(Answer).ok_or_else(|| Problem::not_found(format!("no owner {owner:?} is known")))
+    info.map(JsonAnswer).ok_or_else(|| Problem::not_found(format!("no owner {owner:?} is known")))
 }
 
 #[cfg(test)]

@@ -40,7 +40,7 @@ pub struct HolderShape {
 
 /// What became of one key: `new`, `kept`, `moved` (then `from`) or `taken` (then `by`).
 #[derive(Serialize, ToSchema)]
-pub struct Outcome {
+pub struct RegisterOutcome {
     #[serde(flatten)]
     #[schema(inline, value_type = OutcomeShape)]
     pub outcome: Registered,
@@ -64,7 +64,7 @@ pub struct SingleOutcome {
 
 /// For a single key its outcome stands at the top; for many there is `results`, in order.
 #[derive(Serialize, ToSchema)]
-pub struct RegisterAnswer {
+pub struct RegisterResponse {
     pub owner: String,
     pub incarnation: u64,
     /// Whether this call began the life.
@@ -76,21 +76,21 @@ pub struct RegisterAnswer {
     pub ttl_ms: Option<u64>,
     #[serde(flatten)]
     #[schema(value_type = SingleOutcome)]
-    pub outcome: Option<Outcome>,
+    pub outcome: Option<RegisterOutcome>,
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Vec<OutcomeShape>>)]
-    pub results: Option<Vec<Outcome>>,
+    pub results: Option<Vec<RegisterOutcome>>,
 }
 
-impl RegisterAnswer {
+impl RegisterResponse {
     pub fn of(owner: String, answer: lapsed_core::registry::RegisterAnswer, single: bool) -> Self {
         let mut outcomes: Vec<_> =
-            answer.keys.into_iter().map(|outcome| Outcome { outcome }).collect();
+            answer.keys.into_iter().map(|outcome| RegisterOutcome { outcome }).collect();
         let (outcome, results) = match single {
             true => (outcomes.pop(), None),
             false => (None, Some(outcomes)),
         };
-        RegisterAnswer {
+        RegisterResponse {
             owner,
             incarnation: answer.incarnation.0,
             started: answer.started.is_some(),

@@ -11,8 +11,8 @@ use utoipa_axum::routes;
 
 use super::sessions;
 use super::shapes::{Referred, SessionsRetireAnswer};
-use crate::http::extract::{Answer, Json, Path, Query};
-use crate::http::owners::{self, ClaimBody, HeldQuery, Result};
+use crate::http::extract::{Json, JsonAnswer, Path, Query};
+use crate::http::owners::{self, ClaimBody, HeldQuery, HttpResult};
 use crate::http::{Shared, schemas};
 
 /// All of them.
@@ -31,13 +31,13 @@ async fn referred(
     State(app): State<Shared>,
     Path((name, owner)): Path<(String, String)>,
     Query(query): Query<HeldQuery>,
-) -> Result<Answer<Referred>> {
+) -> HttpResult<JsonAnswer<Referred>> {
     let sessions = sessions(&app, &name)?;
     let page = async |claim: Claim, after: Option<Name>, limit| {
         sessions.referred(&claim, after.as_ref(), limit).await
     };
     let (sessions, next) = owners::held(&owner, query, page).await?;
-    Ok(Answer(Referred { sessions, next }))
+    Ok(JsonAnswer(Referred { sessions, next }))
 }
 
 /// Ends a life gracefully: its references go, and sessions that nobody else refers to begin their
@@ -51,9 +51,9 @@ async fn retire(
     State(app): State<Shared>,
     Path(name): Path<String>,
     Json(body): Json<ClaimBody>,
-) -> Result<Answer<SessionsRetireAnswer>> {
+) -> HttpResult<JsonAnswer<SessionsRetireAnswer>> {
     let end = async |sessions: Arc<Sessions>, claim: Claim| sessions.retire(&claim).await;
     let retired = owners::retire(&app, Kind::Sessions, &name, body.claim()?, end).await?;
     let (incarnation, released) = (retired.incarnation.0, retired.released);
-    Ok(Answer(SessionsRetireAnswer { owner: body.owner, incarnation, released }))
+    Ok(JsonAnswer(SessionsRetireAnswer { owner: body.owner, incarnation, released }))
 }

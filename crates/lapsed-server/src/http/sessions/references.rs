@@ -10,8 +10,8 @@ use utoipa_axum::routes;
 
 use super::shapes::*;
 use super::{missing, sessions};
-use crate::http::extract::{Answer, Json, Path};
-use crate::http::owners::{Result, bounded, names};
+use crate::http::extract::{Json, JsonAnswer, Path};
+use crate::http::owners::{HttpResult, bounded, names};
 use crate::http::problem::Problem;
 use crate::http::{Shared, schemas};
 
@@ -41,7 +41,7 @@ async fn connect(
     State(app): State<Shared>,
     Path(name): Path<String>,
     Json(body): Json<ReferenceBody>,
-) -> Result<Answer<StandingAnswer>> {
+) -> HttpResult<JsonAnswer<StandingAnswer>> {
     one(sessions(&app, &name)?, Step::Connect, body).await
 }
 
@@ -57,7 +57,7 @@ async fn disconnect(
     State(app): State<Shared>,
     Path(name): Path<String>,
     Json(body): Json<ReferenceBody>,
-) -> Result<Answer<StandingAnswer>> {
+) -> HttpResult<JsonAnswer<StandingAnswer>> {
     one(sessions(&app, &name)?, Step::Disconnect, body).await
 }
 
@@ -70,7 +70,7 @@ async fn connect_many(
     State(app): State<Shared>,
     Path(name): Path<String>,
     Json(body): Json<ReferencesBody>,
-) -> Result<Answer<StandingsAnswer>> {
+) -> HttpResult<JsonAnswer<StandingsAnswer>> {
     many(sessions(&app, &name)?, Step::Connect, body).await
 }
 
@@ -82,7 +82,7 @@ async fn disconnect_many(
     State(app): State<Shared>,
     Path(name): Path<String>,
     Json(body): Json<ReferencesBody>,
-) -> Result<Answer<StandingsAnswer>> {
+) -> HttpResult<JsonAnswer<StandingsAnswer>> {
     many(sessions(&app, &name)?, Step::Disconnect, body).await
 }
 
@@ -96,10 +96,10 @@ async fn resume(
     State(app): State<Shared>,
     Path(name): Path<String>,
     Json(body): Json<SessionBody>,
-) -> Result<Answer<StandingAnswer>> {
+) -> HttpResult<JsonAnswer<StandingAnswer>> {
     let standing = sessions(&app, &name)?.resume(&Name::new(&body.session)?).await?;
     let standing = standing.ok_or_else(|| missing(&body.session))?;
-    Ok(Answer(StandingAnswer::of(body.session, standing)))
+    Ok(JsonAnswer(StandingAnswer::of(body.session, standing)))
 }
 
 /// Which way a reference goes.
@@ -127,18 +127,18 @@ async fn one(
     sessions: &Sessions,
     step: Step,
     body: ReferenceBody,
-) -> Result<Answer<StandingAnswer>> {
+) -> HttpResult<JsonAnswer<StandingAnswer>> {
     let (claim, id) = (body.claim()?, Name::new(&body.session)?);
     let standing = step.take(sessions, claim.as_ref(), &id).await?;
     let standing = standing.ok_or_else(|| missing(&body.session))?;
-    Ok(Answer(StandingAnswer::of(body.session, standing)))
+    Ok(JsonAnswer(StandingAnswer::of(body.session, standing)))
 }
 
 async fn many(
     sessions: &Sessions,
     step: Step,
     body: ReferencesBody,
-) -> Result<Answer<StandingsAnswer>> {
+) -> HttpResult<JsonAnswer<StandingsAnswer>> {
     bounded(body.sessions.len(), "sessions")?;
     let claim = body.claim()?;
     let mut results = Vec::with_capacity(body.sessions.len());
@@ -159,5 +159,5 @@ async fn many(
             results.push(OneStanding::of(id.to_string(), answer));
         }
     }
-    Ok(Answer(StandingsAnswer { results }))
+    Ok(JsonAnswer(StandingsAnswer { results }))
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
 
-use crate::http::owners::{Result, claim};
+use crate::http::owners::{HttpResult, claim};
 use crate::http::problem::Problem;
 
 /// A session and what it carries; what is absent stays as it is.
@@ -26,7 +26,7 @@ pub struct ProfileBody {
 }
 
 impl ProfileBody {
-    pub fn read(self) -> Result<(Name, SessionProfile)> {
+    pub fn read(self) -> HttpResult<(Name, SessionProfile)> {
         let broadcaster = self.broadcaster_user_id.as_deref().map(Name::new).transpose()?;
         let (value, config_json) = (self.value, self.config_json);
         let profile = SessionProfile { value, broadcaster_user_id: broadcaster, config_json };
@@ -54,7 +54,7 @@ pub struct ReferenceBody {
 }
 
 impl ReferenceBody {
-    pub fn claim(&self) -> Result<Option<Claim>> {
+    pub fn claim(&self) -> HttpResult<Option<Claim>> {
         claim_of(self.owner.as_deref(), self.incarnation)
     }
 }
@@ -71,12 +71,12 @@ pub struct ReferencesBody {
 }
 
 impl ReferencesBody {
-    pub fn claim(&self) -> Result<Option<Claim>> {
+    pub fn claim(&self) -> HttpResult<Option<Claim>> {
         claim_of(self.owner.as_deref(), self.incarnation)
     }
 }
 
-fn claim_of(owner: Option<&str>, incarnation: Option<u64>) -> Result<Option<Claim>> {
+fn claim_of(owner: Option<&str>, incarnation: Option<u64>) -> HttpResult<Option<Claim>> {
     match (owner, incarnation) {
         (Some(owner), incarnation) => claim(owner, incarnation).map(Some),
         (None, None) => Ok(None),
@@ -198,7 +198,7 @@ pub struct OneStanding {
 }
 
 impl OneStanding {
-    pub fn of(session: String, answer: Result<ReferenceChange>) -> Self {
+    pub fn of(session: String, answer: HttpResult<ReferenceChange>) -> Self {
         let ok = answer.is_ok();
         let answer = match answer {
             Ok(standing) => {

@@ -12,9 +12,9 @@ fn system() -> SystemId {
     SystemId::new(Kind::Registry, "devices").unwrap()
 }
 
-fn chronicle() -> (Chronicle, ManualClock) {
+fn chronicle() -> (StatusHistory, ManualClock) {
     let clock = ManualClock::default();
-    (Chronicle::new(Arc::new(clock.clone())), clock)
+    (StatusHistory::new(Arc::new(clock.clone())), clock)
 }
 
 fn report(reclaimed: u64, stopped: Stopped) -> PassReport {

@@ -83,8 +83,8 @@ fn bed(index: Numbers, clock: Arc<dyn Clock>) -> Bed {
     Bed { reconciler, metrics, index }
 }
 
-fn order(act: PassMode) -> Order {
-    Order { act, after: Cursor::default(), list: 50 }
+fn order(act: PassMode) -> ReconcileOrder {
+    ReconcileOrder { act, after: Cursor::default(), list: 50 }
 }
 
 fn has(metrics: &Metrics, line: &str) -> bool {
@@ -135,7 +135,7 @@ async fn stopped_it_says_where_to_go_on_and_goes_on_there() {
     assert!(has(&metrics, &format!("{DRIFT} 0")), "half a run says nothing of the drift");
     let after = first.report.next.unwrap();
     let (_stopper, stop) = StopSignal::channel();
-    let rest = Order { after, ..order(PassMode::Reclaim) };
+    let rest = ReconcileOrder { after, ..order(PassMode::Reclaim) };
     let rest = reconciler.run(rest, &stop, &mut |_| {}).await.unwrap();
     assert!(rest.report.finished);
     assert!(has(&metrics, &format!("{DRIFT} 0")), "nor does the other half");

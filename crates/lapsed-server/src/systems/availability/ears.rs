@@ -9,11 +9,11 @@ use lapsed_availability::Availability;
 use lapsed_core::Name;
 use lapsed_core::schedule::StopSignal;
 use lapsed_core::sweep::{Cursor, PassMode, Sweeper};
-use lapsed_postgres::{Heard, Listener};
+use lapsed_postgres::{ChangeEvent, ChangeListener};
 use lapsed_redis::MirrorEvent;
 use tokio::sync::mpsc::Receiver;
 
-use crate::node::{Order, Reconciler};
+use crate::node::{ReconcileOrder, Reconciler};
 use crate::stores::Tellers;
 
 /// How long changes are gathered: an application that changes many at once is followed in few calls.
@@ -26,13 +26,13 @@ const GATHERED_MAX: usize = 500;
 const EARLY: Duration = Duration::from_secs(1);
 
 /// Who listens for one system.
-pub struct Ears {
+pub struct ChangeFollower {
     pub availability: Arc<Availability>,
     pub sweeper: Arc<Sweeper>,
     pub reconciler: Option<Arc<Reconciler>>,
 }
 
-impl Ears {
+impl ChangeFollower {
     /// Until told to stop.
     pub async fn listen(self, tellers: Tellers, stop: StopSignal) {
         let truth = self.hear_truth(tellers.truth.listen(), &stop);
@@ -44,7 +44,7 @@ impl Ears {
         }
     }
 
-    async fn hear_truth(&self, mut listener: Listener, stop: &StopSignal) {
+    async fn hear_truth(&self, mut listener: ChangeListener, stop: &StopSignal) {
         while !stop.is_told() {
             let mut gathered = Gathered::default();
             gathered.add(listener.next().await);
@@ -75,7 +75,7 @@ impl Ears {
     /// Something may have been missed.
     async fn compare(&self, stop: &StopSignal) {
         let Some(reconciler) = &self.reconciler else { return };
-        let order = Order { act: PassMode::Reclaim, after: Cursor::default(), list: 0 };
+        let order = ReconcileOrder { act: PassMode::Reclaim, after: Cursor::default(), list: 0 };
         // What came of it is in the log and in the metrics.
         let _ = reconciler.run(order, stop, &mut |_| {}).await;
     }
@@ -117,12 +117,12 @@ struct Gathered {
 }
 
 impl Gathered {
-    fn add(&mut self, heard: Heard) {
+    fn add(&mut self, heard: ChangeEvent) {
         match heard {
-            Heard::Provider(id) if !self.providers.contains(&id) => self.providers.push(id),
-            Heard::Provider(_) => {}
-            Heard::Setting(_) => self.settings = true,
-            Heard::Gap => {
+            ChangeEvent::Provider(id) if !self.providers.contains(&id) => self.providers.push(id),
+            ChangeEvent::Provider(_) => {}
+            ChangeEvent::Setting(_) => self.settings = true,
+            ChangeEvent::Gap => {
                 self.gap = true;
                 self.settings = true;
             }

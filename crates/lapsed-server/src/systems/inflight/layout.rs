@@ -47,30 +47,30 @@ impl Show for QueueWord {
 /// Whose layout it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Preset {
+pub enum LayoutPreset {
     SidekiqAsyncHttp,
     SidekiqPatientHttp,
 }
 
-impl Preset {
+impl LayoutPreset {
     fn prefix(self) -> &'static str {
         match self {
-            Preset::SidekiqAsyncHttp => "sidekiq:async_http:",
-            Preset::SidekiqPatientHttp => "sidekiq:patient_http:",
+            LayoutPreset::SidekiqAsyncHttp => "sidekiq:async_http:",
+            LayoutPreset::SidekiqPatientHttp => "sidekiq:patient_http:",
         }
     }
 }
 
-impl fmt::Display for Preset {
+impl fmt::Display for LayoutPreset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Preset::SidekiqAsyncHttp => "sidekiq-async-http",
-            Preset::SidekiqPatientHttp => "sidekiq-patient-http",
+            LayoutPreset::SidekiqAsyncHttp => "sidekiq-async-http",
+            LayoutPreset::SidekiqPatientHttp => "sidekiq-patient-http",
         })
     }
 }
 
-impl Show for Preset {
+impl Show for LayoutPreset {
     fn show(&self) -> String {
         self.to_string()
     }
@@ -85,14 +85,14 @@ pub struct LayoutSection {
     pub queues: Option<QueueWord>,
     pub queue_key: Option<String>,
     pub prefix: Option<String>,
-    pub preset: Option<Preset>,
+    pub preset: Option<LayoutPreset>,
     pub index_key: Option<String>,
     pub jobs_key: Option<String>,
     pub gc_lock_key: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InflightLayout {
+pub struct InflightKeys {
     pub access: Access,
     /// Whether jobs are in a folder, where nothing has a key.
     pub is_embedded: bool,
@@ -126,7 +126,7 @@ impl LayoutSection {
         section: &Section<'_>,
         is_embedded: bool,
         settings: &mut Settings,
-    ) -> Result<InflightLayout, ConfigError> {
+    ) -> Result<InflightKeys, ConfigError> {
         self.check(section, is_embedded)?;
         let usual = match self.access {
             Access::Native => QueueWord::Lapsed,
@@ -146,7 +146,7 @@ impl LayoutSection {
                 (prefix, Some(adopted))
             }
         };
-        Ok(InflightLayout { access, is_embedded, queues, queue_key, prefix, adopted })
+        Ok(InflightKeys { access, is_embedded, queues, queue_key, prefix, adopted })
     }
 
     fn adopt(
@@ -155,7 +155,7 @@ impl LayoutSection {
         settings: &mut Settings,
     ) -> Result<(String, Adopted), ConfigError> {
         let is_other = self.preset.is_none() && self.prefix.is_some();
-        let usual = Preset::SidekiqAsyncHttp;
+        let usual = LayoutPreset::SidekiqAsyncHttp;
         let preset = settings.pick(section, "preset", self.preset, usual);
         let given = self.prefix.take();
         let prefix = plan_key(section, "prefix", given, preset.prefix(), None, settings)?;
@@ -166,7 +166,7 @@ impl LayoutSection {
             index_key: key("index_key", self.index_key.take(), "inflight_index")?,
             jobs_key: key("jobs_key", self.jobs_key.take(), "inflight_jobs")?,
             gc_lock_key: key("gc_lock_key", self.gc_lock_key.take(), "gc_lock")?,
-            has_details: is_other || preset == Preset::SidekiqPatientHttp,
+            has_details: is_other || preset == LayoutPreset::SidekiqPatientHttp,
         };
         Ok((prefix, adopted))
     }
@@ -203,7 +203,7 @@ impl LayoutSection {
     }
 }
 
-impl InflightLayout {
+impl InflightKeys {
     /// Which queues, in words.
     pub fn describe(&self) -> String {
         let key = &self.queue_key;

@@ -6,12 +6,12 @@ use std::time::Duration;
 use lapsed_core::Name;
 use serde::Deserialize;
 
-use super::layout::{InflightLayout, QueueWord};
+use super::layout::{InflightKeys, QueueWord};
 use crate::config::ConfigError;
 use crate::config::common::{Access, Section};
 use crate::config::origin::Settings;
 use crate::config::units::{Span, show_span};
-use crate::outbound::{Address, pause};
+use crate::outbound::{OutboundUrl, pause};
 
 /// The queue on which jobs wait to be delivered.
 pub static OUTBOX: LazyLock<Name> =
@@ -30,8 +30,8 @@ pub struct DeliverySection {
 
 /// Where to, and how hard to try.
 #[derive(Clone, Debug)]
-pub struct Webhook {
-    pub address: Address,
+pub struct DeliveryWebhook {
+    pub address: OutboundUrl,
     /// How long one try may take.
     pub timeout: Duration,
     /// After so many it is a dead letter.
@@ -49,9 +49,9 @@ impl DeliverySection {
         self,
         section: &Section<'_>,
         webhook: Option<String>,
-        layout: &InflightLayout,
+        layout: &InflightKeys,
         settings: &mut Settings,
-    ) -> Result<Option<Webhook>, ConfigError> {
+    ) -> Result<Option<DeliveryWebhook>, ConfigError> {
         let Some(webhook) = webhook else {
             return match section.line_of("delivery") {
                 Some(_) => Err(section.wrong("delivery", "is for a `webhook`, and there is none")),
@@ -65,7 +65,8 @@ impl DeliverySection {
                  store, jobs are put back there",
             ));
         }
-        let address = Address::parse(&webhook).map_err(|what| section.wrong("webhook", what))?;
+        let address =
+            OutboundUrl::parse(&webhook).map_err(|what| section.wrong("webhook", what))?;
         let second = Duration::from_secs(1);
         let mut pick = |key: &str, given: Option<Span>, usual: Duration| {
             settings.pick(section, key, given.map(|span| span.0), usual)
@@ -83,14 +84,14 @@ impl DeliverySection {
             return Err(section.wrong("delivery.at_once", &what));
         }
         settings.pick(section, "webhook", Some(address.to_string()), String::new());
-        Ok(Some(Webhook { address, timeout, attempts, backoff, backoff_max, at_once }))
+        Ok(Some(DeliveryWebhook { address, timeout, attempts, backoff, backoff_max, at_once }))
     }
 }
 
 /// Each is a thread that waits for an answer.
 const AT_ONCE_MAX: usize = 64;
 
-impl Webhook {
+impl DeliveryWebhook {
     pub fn describe(&self) -> String {
         format!(
             "what goes back is sent to {} instead of a queue, at least once, {} tries of {} each, \
@@ -115,8 +116,8 @@ mod tests {
 
     #[test]
     fn pauses_double_up_to_the_longest() {
-        let webhook = Webhook {
-            address: Address::parse("http://a").unwrap(),
+        let webhook = DeliveryWebhook {
+            address: OutboundUrl::parse("http://a").unwrap(),
             timeout: Duration::from_secs(1),
             attempts: 3,
             backoff: Duration::from_secs(2),

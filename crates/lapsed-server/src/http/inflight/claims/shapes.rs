@@ -7,25 +7,25 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::http::inflight::shapes::EndWord;
-use crate::http::owners::Result;
+use crate::http::owners::HttpResult;
 
 /// A claim, as its holder shows it.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct TicketBody {
+pub struct JobTicketBody {
     pub id: String,
     pub token: u64,
     /// Which life it belongs to, if known: spares some stores a second look.
     pub incarnation: Option<u64>,
 }
 
-impl TicketBody {
-    pub fn read(&self) -> Result<JobTicket> {
+impl JobTicketBody {
+    pub fn read(&self) -> HttpResult<JobTicket> {
         ticket(self.id.clone(), self.token, self.incarnation)
     }
 }
 
-pub fn ticket(id: String, token: u64, incarnation: Option<u64>) -> Result<JobTicket> {
+pub fn ticket(id: String, token: u64, incarnation: Option<u64>) -> HttpResult<JobTicket> {
     let incarnation = incarnation.map(Incarnation);
     Ok(JobTicket { id: Name::new(&id)?, token: JobToken(token), incarnation })
 }
@@ -34,7 +34,7 @@ pub fn ticket(id: String, token: u64, incarnation: Option<u64>) -> Result<JobTic
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TicketsBody {
-    pub jobs: Vec<TicketBody>,
+    pub jobs: Vec<JobTicketBody>,
 }
 
 /// A claim whose work cannot be done.
@@ -53,7 +53,7 @@ pub struct FailBody {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FailManyBody {
-    pub jobs: Vec<TicketBody>,
+    pub jobs: Vec<JobTicketBody>,
     #[serde(default)]
     pub error: String,
 }
@@ -73,7 +73,7 @@ pub struct GiveBackBody {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GiveBackManyBody {
-    pub jobs: Vec<TicketBody>,
+    pub jobs: Vec<JobTicketBody>,
     #[serde(default)]
     pub end: EndWord,
 }
