@@ -54,5 +54,6 @@ mod support;
 mod tls;
 mod top;
 mod traces;
+mod traps;
 mod watched;
 mod webhooks;

@@ -9,7 +9,7 @@ pub fn root(name: &str) -> PathBuf {
 }
 
 /// Every file under `folder` that ends so; what is built or fetched is left out.
-fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
+pub fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).unwrap().flatten() {
         let (path, name) = (entry.path(), entry.file_name());
