@@ -1,4 +1,5 @@
-//! The guide and the README are followed to the letter: what they say to type works, and prints what they show.
+//! The README, the guide and the systems' pages are followed to the letter: what they say to type works, and prints what
+//! they show.
 
 use crate::console::Shell;
 use crate::pages::root;
@@ -8,6 +9,7 @@ use lapsed_testbed::{Engine, PostgresServer, RedisServer};
 lapsed_testbed::steady_tests! {
     the_guide_can_be_followed,
     the_readme_can_be_followed,
+    the_systems_pages_can_be_followed,
 }
 
 /// A Redis where the pages have theirs.
@@ -30,8 +32,6 @@ fn the_readme_can_be_followed() {
     let page = std::fs::read_to_string(root("README.md")).unwrap();
     let mut shell = Shell::new();
     let server = redis(&mut shell);
-    let postgres = PostgresServer::shared().unwrap();
-    let database = postgres.database().unwrap();
     // This server has just been started, a reader's has not: everybody's silence is shorter here.
     for (long, short) in [
         ("heartbeat_ttl = \"90s\"", "heartbeat_ttl = \"2s\""),
@@ -42,9 +42,21 @@ fn the_readme_can_be_followed() {
         assert!(page.contains(long), "{long} is no longer in the page");
         shell.exchange(long, short);
     }
-    shell.exchange("postgres://lapsed@127.0.0.1/app", &postgres.url(&database));
     until("the server to have been there for a while", || {
         (server.info("uptime_in_seconds").unwrap().parse::<u64>().unwrap() >= 4).then_some(())
     });
     shell.follow(&page);
+}
+
+/// Each page in a shell of its own, on a Redis and a database of its own.
+fn the_systems_pages_can_be_followed() {
+    let postgres = PostgresServer::shared().unwrap();
+    for system in ["registry", "sessions", "inflight", "leases", "availability"] {
+        let page = std::fs::read_to_string(root(&format!("docs/{system}.md"))).unwrap();
+        let mut shell = Shell::new();
+        let _server = redis(&mut shell);
+        let database = postgres.database().unwrap();
+        shell.exchange("postgres://lapsed@127.0.0.1/app", &postgres.url(&database));
+        shell.follow(&page);
+    }
 }
