@@ -1,8 +1,8 @@
 import os, redis
 r = redis.from_url(os.environ["REDIS_URL"], decode_responses=True)
 
-life, deadline_ms = r.fcall("lapsed_inflight_start", 1, "lapsed:inflight", "mail", "w-1", 300000)
+incarnation, deadline_ms = r.fcall("lapsed_inflight_start", 1, "lapsed:inflight", "mail", "w-1", 300000)
 r.fcall("lapsed_inflight_enqueue", 1, "lapsed:inflight", "mail", "welcome", "job-1", '{"to":"ada"}', "job-2", '{"to":"bob"}')
-[[id, token, payload, crashes]] = r.fcall("lapsed_inflight_take", 1, "lapsed:inflight", "mail", "w-1", life, "welcome", 1)
-r.fcall("lapsed_inflight_beat", 1, "lapsed:inflight", "mail", "w-1", life)  # every 60 s, while it works on it
+[[id, token, payload, crashes]] = r.fcall("lapsed_inflight_take", 1, "lapsed:inflight", "mail", "w-1", incarnation, "welcome", 1)
+r.fcall("lapsed_inflight_beat", 1, "lapsed:inflight", "mail", "w-1", incarnation)  # every 60 s, while it works on it
 r.fcall("lapsed_inflight_complete", 1, "lapsed:inflight", "mail", id, token)  # `LOST` if it was too slow

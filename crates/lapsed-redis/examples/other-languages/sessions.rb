@@ -1,6 +1,6 @@
 require "redis"
 redis = Redis.new(url: ENV["REDIS_URL"])
 
-life, _ = redis.call("FCALL", "lapsed_sessions_start", 1, "disconnected_sessions", "chat", "i-1", 90000)
+incarnation, _ = redis.call("FCALL", "lapsed_sessions_start", 1, "disconnected_sessions", "chat", "i-1", 90000)
 redis.call("FCALL", "lapsed_sessions_activate", 4, "disconnected_sessions", "session:s-1", "ref_count:s-1", "broadcaster:", "chat", "s-1", "broadcaster_user_id", "b-1")
-references, _ = redis.call("FCALL", "lapsed_sessions_connect", 3, "disconnected_sessions", "session:s-1", "ref_count:s-1", "chat", "s-1", "i-1", life)
+references, _ = redis.call("FCALL", "lapsed_sessions_connect", 3, "disconnected_sessions", "session:s-1", "ref_count:s-1", "chat", "s-1", "i-1", incarnation)
