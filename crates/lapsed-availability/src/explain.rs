@@ -9,7 +9,7 @@ use crate::{ListedProvider, MirrorEntry, MirrorView, ProviderState, SeenBeat};
 use lapsed_core::error::Result;
 use lapsed_core::name::Name;
 use lapsed_core::system::Explanation;
-use lapsed_core::system::words::{Explainer, RECEIPTS_SEARCHED, seconds};
+use lapsed_core::system::explain::{Explainer, RECEIPTS_SEARCHED, seconds};
 
 impl Availability {
     pub(super) async fn explain_provider(&self, id: &Name) -> Result<Explanation> {
@@ -58,8 +58,8 @@ impl Availability {
         seen: Option<(&MirrorEntry, u64)>,
         settings: &AvailabilitySettings,
     ) -> Result<&'static str> {
-        if let Some(doom) = seen.and_then(|(seen, _)| seen.doomed)
-            && doom.epoch == state.epoch
+        if let Some(pending) = seen.and_then(|(seen, _)| seen.pending_offline)
+            && pending.epoch == state.epoch
             && state.online
         {
             because.push(
@@ -195,6 +195,6 @@ fn facts(seen: &MirrorEntry) -> serde_json::Value {
         "deactivated": seen.deactivated,
         "sessions": seen.sessions,
         "heartbeat": seen.beat,
-        "doomed": seen.doomed,
+        "doomed": seen.pending_offline,
     })
 }

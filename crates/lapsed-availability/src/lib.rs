@@ -31,7 +31,7 @@ pub mod conformance;
 mod counters;
 mod explain;
 mod fallback;
-mod glance;
+mod maintenance;
 pub mod memory;
 mod mirror;
 mod operations;
@@ -42,13 +42,12 @@ pub mod rules;
 mod seed;
 mod services;
 mod session;
+mod summary;
 mod sweep;
 mod truth;
-mod upkeep;
 
 pub use breaker::{BreakerPolicy, BreakerState};
 pub use counters::{Counters, ReadKind};
-pub use glance::AvailabilitySummary;
 pub use mirror::{
     AvailablePage, BeatPage, Mirror, MirrorBeat, MirrorEntry, MirrorUpdate, MirrorView, OnlineBeat,
     Presence, SeenBeat, Snapshot, SnapshotTurn,
@@ -60,6 +59,7 @@ pub use provider::{
 };
 pub use reads::{AvailableFound, OwnStatus};
 pub use session::{SessionChange, SessionOutcome, SessionRefusal, SessionStatus, WorkSession};
+pub use summary::AvailabilitySummary;
 pub use truth::{Flip, Flipped, Truth};
 
 /// The most providers in one answer or one call.

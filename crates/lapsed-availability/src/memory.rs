@@ -36,7 +36,7 @@ const ATTEMPTS_MAX: usize = 100;
 struct Kept {
     rows: BTreeMap<Name, MirrorRow>,
     /// Which life this is: a new one after every loss.
-    life: u64,
+    incarnation: u64,
     seeded: bool,
     attempts: u64,
     /// The attempts that are under way.
@@ -54,7 +54,7 @@ impl MemoryMirror {
     /// whoever gives one calls [`Mirror::presence`] more often than that. `None`: it is never away.
     pub fn new(clock: Arc<dyn Clock>, gap: Option<Duration>) -> Self {
         let (origin_ms, began) = (clock.wall_ms(), clock.mono());
-        let kept = Kept { life: 1, looked: began, ..Kept::default() };
+        let kept = Kept { incarnation: 1, looked: began, ..Kept::default() };
         MemoryMirror { clock, gap, origin_ms, began, kept: Mutex::new(kept) }
     }
 
@@ -62,9 +62,9 @@ impl MemoryMirror {
     pub fn lose(&self) {
         let now_ms = self.time_ms();
         let mut kept = self.lock();
-        let (life, attempts, turns) = (kept.life + 1, kept.attempts, kept.turns);
+        let (incarnation, attempts, turns) = (kept.incarnation + 1, kept.attempts, kept.turns);
         let looked = kept.looked;
-        *kept = Kept { life, attempts, turns, looked, back_ms: now_ms, ..Kept::default() };
+        *kept = Kept { incarnation, attempts, turns, looked, back_ms: now_ms, ..Kept::default() };
     }
 
     /// Changes one row by hand, as an application does, or an accident.
@@ -124,8 +124,8 @@ impl Kept {
         // Whoever beats while it is not seeded is sent to the truth: what it has of beats is old.
         let away = self.back_ms(now_ms, stale_ms) > 0 || !self.seeded;
         let Some(row) = self.rows.get_mut(&suspect.key) else { return Err(Refusal::Moved) };
-        if let Some(doom) = row.doomed {
-            return Ok(doom);
+        if let Some(pending) = row.pending_offline {
+            return Ok(pending);
         }
         if !row.online || row.epoch != suspect.incarnation.0 {
             return Err(Refusal::Moved);
@@ -137,12 +137,12 @@ impl Kept {
         if away {
             return Err(Refusal::StoreAway);
         }
-        let doom = PendingOffline { epoch: row.epoch, beat_ms, decided_ms: now_ms };
+        let pending = PendingOffline { epoch: row.epoch, beat_ms, decided_ms: now_ms };
         if act == PassMode::Reclaim {
-            (row.online, row.beat_ms, row.doomed) = (false, None, Some(doom));
+            (row.online, row.beat_ms, row.pending_offline) = (false, None, Some(pending));
             self.drop_snapshot();
         }
-        Ok(doom)
+        Ok(pending)
     }
 
     fn drop_snapshot(&mut self) {
@@ -160,7 +160,7 @@ fn seen(id: &Name, row: Option<&MirrorRow>) -> MirrorEntry {
         deactivated: row.deactivated,
         sessions: Some(row.sessions),
         beat: row.beat_ms.map_or(SeenBeat::Missing(None), SeenBeat::At),
-        doomed: row.doomed,
+        pending_offline: row.pending_offline,
     }
 }
 
@@ -174,11 +174,12 @@ impl Mirror for MemoryMirror {
         let (kept, now_ms) = self.kept();
         Ok(Presence {
             now_ms,
-            incarnation: kept.life.to_string(),
+            incarnation: kept.incarnation.to_string(),
             back_ms: kept.back_ms(now_ms, stale_ms),
             seeded: kept.seeded,
             online: kept.rows.values().filter(|row| row.online).count() as u64,
-            doomed: kept.rows.values().filter(|row| row.doomed.is_some()).count() as u64,
+            pending_offline: kept.rows.values().filter(|row| row.pending_offline.is_some()).count()
+                as u64,
         })
     }
 
@@ -252,7 +253,7 @@ impl Mirror for MemoryMirror {
                 row.beat_ms = row.beat_ms.max(Some(now_ms));
                 MirrorBeat::Told(ProviderBeat::Noted)
             }
-            Some(row) if row.doomed.is_some() => MirrorBeat::Doomed,
+            Some(row) if row.pending_offline.is_some() => MirrorBeat::PendingOffline,
             _ => MirrorBeat::Told(ProviderBeat::Offline),
         };
         Ok(Some(ids.iter().map(beat).collect()))
@@ -280,13 +281,14 @@ impl Mirror for MemoryMirror {
         Ok(Some(BeatPage { beats: beats.collect(), examined, now_ms, next }))
     }
 
-    async fn doomed(&self, limit: usize) -> Result<Vec<(Name, PendingOffline)>> {
+    async fn pending_offline(&self, limit: usize) -> Result<Vec<(Name, PendingOffline)>> {
         let kept = self.lock();
-        let doomed = kept.rows.iter().filter_map(|(id, row)| Some((id.clone(), row.doomed?)));
-        let mut doomed: Vec<_> = doomed.collect();
-        doomed.sort_by_key(|(_, doom)| doom.decided_ms);
-        doomed.truncate(limit);
-        Ok(doomed)
+        let pending_offline =
+            kept.rows.iter().filter_map(|(id, row)| Some((id.clone(), row.pending_offline?)));
+        let mut pending_offline: Vec<_> = pending_offline.collect();
+        pending_offline.sort_by_key(|(_, pending)| pending.decided_ms);
+        pending_offline.truncate(limit);
+        Ok(pending_offline)
     }
 
     async fn traces(&self, after: &Cursor, limit: usize) -> Result<(Vec<Name>, Option<Cursor>)> {

@@ -48,7 +48,7 @@ pub struct MirrorEntry {
     pub sessions: Option<u64>,
     pub beat: SeenBeat,
     /// Whether it was declared silent, and the truth does not know yet.
-    pub doomed: Option<PendingOffline>,
+    pub pending_offline: Option<PendingOffline>,
 }
 
 /// What a look at a mirror found.
@@ -67,7 +67,7 @@ pub enum MirrorBeat {
     Told(ProviderBeat),
     /// Declared silent, and the truth may not have set it offline: nothing was noted, and only the truth
     /// knows whether it is offline.
-    Doomed,
+    PendingOffline,
 }
 
 /// The beat of somebody online.
@@ -132,7 +132,7 @@ pub struct Presence {
     /// How many are online.
     pub online: u64,
     /// How many were declared silent, and the truth does not know yet.
-    pub doomed: u64,
+    pub pending_offline: u64,
 }
 
 /// The fast store of what can be derived.
@@ -179,7 +179,7 @@ pub trait Mirror: Send + Sync {
     async fn beats(&self, after: &Cursor, limit: usize, older_ms: u64) -> Result<Option<BeatPage>>;
 
     /// Those declared silent that the truth does not know of yet, at most `limit`, the oldest first.
-    async fn doomed(&self, limit: usize) -> Result<Vec<(Name, PendingOffline)>>;
+    async fn pending_offline(&self, limit: usize) -> Result<Vec<(Name, PendingOffline)>>;
 
     /// Everybody of whom there is a trace, from `after` on: who, and where to go on.
     async fn traces(&self, after: &Cursor, limit: usize) -> Result<(Vec<Name>, Option<Cursor>)>;

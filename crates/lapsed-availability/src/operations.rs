@@ -30,7 +30,7 @@ use lapsed_core::reconcile::Reconcile;
 use lapsed_core::store::Store;
 use lapsed_core::sweep::brake::{Brake, BrakeSetting};
 use lapsed_core::sweep::{BatchId, Sweep};
-use lapsed_core::system::calls::StoreCaller;
+use lapsed_core::system::store_caller::StoreCaller;
 use lapsed_core::system::{Explanation, Restored, System};
 
 /// How long the settings are believed, unless somebody says that they have changed.
@@ -142,7 +142,7 @@ impl Availability {
             id: parts.id.clone(),
             clock: parts.clock.clone(),
             activity: parts.activity.clone(),
-            witness: parts.witness.clone(),
+            observer: parts.witness.clone(),
             timeout: parts.timeout,
         };
         let services =

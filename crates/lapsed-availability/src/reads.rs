@@ -61,17 +61,18 @@ impl Availability {
         ids: &[Name],
         beats: &[MirrorBeat],
     ) -> Result<(Vec<ProviderBeat>, Source)> {
-        let doomed = ids.iter().zip(beats).filter(|(_, beat)| **beat == MirrorBeat::Doomed);
-        let doomed: Vec<Name> = doomed.map(|(id, _)| id.clone()).collect();
-        let (on_truth, source) = match doomed.is_empty() {
+        let pending_offline =
+            ids.iter().zip(beats).filter(|(_, beat)| **beat == MirrorBeat::PendingOffline);
+        let pending_offline: Vec<Name> = pending_offline.map(|(id, _)| id.clone()).collect();
+        let (on_truth, source) = match pending_offline.is_empty() {
             true => (Vec::new(), Source::Mirror),
-            false => (self.beat_on_truth(&doomed).await?, Source::Truth),
+            false => (self.beat_on_truth(&pending_offline).await?, Source::Truth),
         };
-        self.bring_back(doomed.into_iter().zip(&on_truth)).await;
+        self.bring_back(pending_offline.into_iter().zip(&on_truth)).await;
         let mut on_truth = on_truth.into_iter();
         let answers = beats.iter().map(|beat| match beat {
             MirrorBeat::Told(beat) => *beat,
-            MirrorBeat::Doomed => on_truth.next().expect("the truth answers one each"),
+            MirrorBeat::PendingOffline => on_truth.next().expect("the truth answers one each"),
         });
         Ok((answers.collect(), source))
     }

@@ -173,8 +173,9 @@ pub(super) fn differences(state: &ProviderState, seen: &MirrorEntry) -> Vec<Inde
     let mut differ = |what: Healed, why: String| {
         found.push(IndexChange { key: state.id.to_string(), what, why });
     };
-    let doomed = seen.doomed.is_some_and(|doom| doom.epoch == state.epoch && state.online);
-    match (state.online && !doomed, seen.online) {
+    let pending_offline =
+        seen.pending_offline.is_some_and(|pending| pending.epoch == state.epoch && state.online);
+    match (state.online && !pending_offline, seen.online) {
         (true, false) => differ(Healed::Added, "online, and not among those online".to_owned()),
         (false, true) => differ(Healed::Removed, "offline, and among those online".to_owned()),
         _ => {}
@@ -198,12 +199,12 @@ pub(super) fn differences(state: &ProviderState, seen: &MirrorEntry) -> Vec<Inde
         (true, SeenBeat::Missing(_)) if state.online && state.beat_age_ms.is_some() => {
             differ(Healed::Added, "online, and its last heartbeat is missing".to_owned());
         }
-        (false, SeenBeat::At(_) | SeenBeat::Unreadable) if !state.online || doomed => {
+        (false, SeenBeat::At(_) | SeenBeat::Unreadable) if !state.online || pending_offline => {
             differ(Healed::Removed, "offline, and a heartbeat is left".to_owned());
         }
         _ => {}
     }
-    if seen.doomed.is_some() && !doomed {
+    if seen.pending_offline.is_some() && !pending_offline {
         let why = "declared silent in an earlier epoch, and that is still noted".to_owned();
         differ(Healed::Removed, why);
     }

@@ -222,7 +222,7 @@ pub struct MirrorRow {
     /// Its last beat, on the mirror's clock.
     pub beat_ms: Option<u64>,
     /// Declared silent in this epoch, and not yet set offline in the truth.
-    pub doomed: Option<PendingOffline>,
+    pub pending_offline: Option<PendingOffline>,
 }
 
 /// That somebody was declared silent.
@@ -250,10 +250,11 @@ impl MirrorRow {
         self.sessions = state.sessions;
         self.epoch = state.epoch;
         // Another epoch: a newer one, or one from before a truth lost its last commits.
-        if self.doomed.is_some_and(|doom| doom.epoch != state.epoch || !state.online) {
-            self.doomed = None;
+        if self.pending_offline.is_some_and(|pending| pending.epoch != state.epoch || !state.online)
+        {
+            self.pending_offline = None;
         }
-        self.online = state.online && self.doomed.is_none();
+        self.online = state.online && self.pending_offline.is_none();
         self.beat_ms = match self.online {
             true => self.beat_ms.max(beat_ms.map(|beat_ms| beat_ms.min(now_ms))),
             false => None,

@@ -71,11 +71,11 @@ fn told(events: &[Event]) -> Vec<(ProviderState, Option<u64>)> {
 }
 
 /// What a mirror does when it declares somebody silent.
-fn doom(row: &mut MirrorRow, now_ms: u64) {
+fn decide_offline(row: &mut MirrorRow, now_ms: u64) {
     let beat_ms = row.beat_ms.unwrap_or(0);
-    if row.online && row.doomed.is_none() && now_ms >= beat_ms + STALE_MS {
-        let doom = PendingOffline { epoch: row.epoch, beat_ms, decided_ms: now_ms };
-        (row.online, row.beat_ms, row.doomed) = (false, None, Some(doom));
+    if row.online && row.pending_offline.is_none() && now_ms >= beat_ms + STALE_MS {
+        let pending = PendingOffline { epoch: row.epoch, beat_ms, decided_ms: now_ms };
+        (row.online, row.beat_ms, row.pending_offline) = (false, None, Some(pending));
     }
 }
 
@@ -107,7 +107,7 @@ proptest! {
             deactivated: !newest.active,
             sessions: newest.sessions,
             beat_ms: beat_ms.filter(|_| newest.online),
-            doomed: None,
+            pending_offline: None,
         });
     }
 
@@ -126,24 +126,24 @@ proptest! {
             let before = row.clone();
             let (state, beat_ms) = at.get(&told);
             row.apply(state, *beat_ms, NOW_MS);
-            prop_assert!(!(row.online && row.doomed.is_some()));
+            prop_assert!(!(row.online && row.pending_offline.is_some()));
             prop_assert!(row.online || row.beat_ms.is_none(), "C10: {:?}", row);
-            if let Some(doom) = before.doomed && row.online {
-                prop_assert!(row.epoch > doom.epoch, "{:?} then {:?}", before, row);
+            if let Some(pending) = before.pending_offline && row.online {
+                prop_assert!(row.epoch > pending.epoch, "{:?} then {:?}", before, row);
             }
             let last_ms = told.iter().filter_map(|(_, beat_ms)| *beat_ms).max();
             prop_assert!(row.beat_ms <= last_ms);
             if *silent {
-                doom(&mut row, later_ms);
+                decide_offline(&mut row, later_ms);
             }
         }
         for (state, beat_ms) in told.iter().rev() {
             row.apply(state, *beat_ms, NOW_MS);
         }
         let (newest, _) = told.last().unwrap();
-        let doomed = row.doomed.is_some_and(|doom| doom.epoch == newest.epoch && newest.online);
-        prop_assert_eq!(row.doomed.is_some(), doomed, "{:?}", row);
-        prop_assert_eq!(row.online, newest.online && !doomed);
+        let pending_offline = row.pending_offline.is_some_and(|pending| pending.epoch == newest.epoch && newest.online);
+        prop_assert_eq!(row.pending_offline.is_some(), pending_offline, "{:?}", row);
+        prop_assert_eq!(row.online, newest.online && !pending_offline);
         prop_assert_eq!((row.version, row.epoch), (Some(newest.version), newest.epoch));
     }
 

@@ -28,22 +28,22 @@ const LOOK: usize = 500;
 const FOREVER_MS: u64 = 100 * 365 * 24 * 3_600 * 1_000;
 
 /// The most dooms of others that one pass takes up.
-const DOOMED_MAX: usize = 10_000;
+const PENDING_OFFLINE_MAX: usize = 10_000;
 
 /// What the last look found, in the order of their deadlines; and who was set offline lately.
 #[derive(Default)]
 pub(crate) struct Survey {
-    suspects: Vec<(Suspect, Doomed)>,
+    suspects: Vec<(Suspect, IsPending)>,
     flips: VecDeque<Duration>,
 }
 
 /// Whether it was declared silent before.
-type Doomed = bool;
+type IsPending = bool;
 
 /// A look at everybody online.
 struct Look {
     census: Census,
-    suspects: Vec<(Suspect, Doomed)>,
+    suspects: Vec<(Suspect, IsPending)>,
 }
 
 impl Availability {
@@ -56,11 +56,14 @@ impl Availability {
             return Ok(unseeded(&presence));
         }
         let mut suspects = Vec::new();
-        for (id, doom) in self.background("doomed", self.parts.mirror.doomed(DOOMED_MAX)).await? {
-            let deadline_ms = doom.beat_ms.saturating_add(stale_ms).min(doom.decided_ms);
-            suspects.push((suspect(id, doom.epoch, deadline_ms), true));
+        for (id, pending) in self
+            .background("doomed", self.parts.mirror.pending_offline(PENDING_OFFLINE_MAX))
+            .await?
+        {
+            let deadline_ms = pending.beat_ms.saturating_add(stale_ms).min(pending.decided_ms);
+            suspects.push((suspect(id, pending.epoch, deadline_ms), true));
         }
-        let doomed = suspects.len() as u64;
+        let pending_offline = suspects.len() as u64;
         let mut online = 0;
         let mut after = settings.require_ping.then(Cursor::default);
         while let Some(from) = after {
@@ -77,30 +80,30 @@ impl Availability {
         }
         suspects.sort_by(|(a, _), (b, _)| (a.deadline_ms, &a.key).cmp(&(b.deadline_ms, &b.key)));
         suspects.dedup_by(|(a, _), (b, _)| a.key == b.key);
-        let census = self.count(&presence, &suspects, doomed, online.max(presence.online));
+        let census = self.count(&presence, &suspects, pending_offline, online.max(presence.online));
         Ok(Look { census, suspects })
     }
 
     fn count(
         &self,
         presence: &Presence,
-        suspects: &[(Suspect, Doomed)],
-        doomed: u64,
+        suspects: &[(Suspect, IsPending)],
+        pending_offline: u64,
         online: u64,
     ) -> Census {
-        let overdue = (suspects.len() as u64).saturating_sub(doomed);
+        let overdue = (suspects.len() as u64).saturating_sub(pending_offline);
         let oldest_ms = suspects.first().map_or(presence.now_ms, |(first, _)| first.deadline_ms);
         // Where nobody is online there is nobody to be spared, and whoever comes has beaten.
-        let back_ms = if online + doomed > 0 { presence.back_ms } else { 0 };
+        let back_ms = if online + pending_offline > 0 { presence.back_ms } else { 0 };
         let away = back_ms > 0;
         Census {
             now_ms: presence.now_ms,
             store: presence.incarnation.clone(),
             back_ms,
-            population: online + doomed,
+            population: online + pending_offline,
             suspects: if away { 0 } else { suspects.len() as u64 },
-            orphans: if away { 0 } else { doomed },
-            orphans_spared: if away { doomed } else { 0 },
+            orphans: if away { 0 } else { pending_offline },
+            orphans_spared: if away { pending_offline } else { 0 },
             owners_live: online.saturating_sub(if away { 0 } else { overdue }),
             owners_overdue: if away { 0 } else { overdue },
             owners_spared: if away { overdue } else { 0 },
@@ -140,7 +143,7 @@ impl Availability {
             let declared: BTreeSet<&Name> = survey
                 .suspects
                 .iter()
-                .filter(|(_, doomed)| *doomed)
+                .filter(|(_, pending_offline)| *pending_offline)
                 .map(|(one, _)| &one.key)
                 .collect();
             let keys = batch.suspects.iter().map(|suspect| &suspect.key);
@@ -172,13 +175,13 @@ impl Availability {
         let decided = self.background("decide", decided).await?;
         let mut flips = Vec::new();
         for (suspect, decided) in batch.suspects.iter().zip(&decided) {
-            let Ok(doom) = decided else { continue };
-            let silent_ms = doom.decided_ms.saturating_sub(doom.beat_ms);
+            let Ok(pending) = decided else { continue };
+            let silent_ms = pending.decided_ms.saturating_sub(pending.beat_ms);
             flips.push(Flip {
                 id: suspect.key.clone(),
-                epoch: doom.epoch,
-                silent_ms: (doom.beat_ms > 0).then_some(silent_ms),
-                decided_ago_ms: at_ms.saturating_sub(doom.decided_ms),
+                epoch: pending.epoch,
+                silent_ms: (pending.beat_ms > 0).then_some(silent_ms),
+                decided_ago_ms: at_ms.saturating_sub(pending.decided_ms),
             });
         }
         let carried = match (batch.act, flips.is_empty()) {
@@ -239,7 +242,7 @@ impl Availability {
     pub(super) async fn void_dooms(&self, ids: &[Name]) -> Result<()> {
         let looked = self.background("look", self.parts.mirror.look(ids)).await?;
         let flips = looked.seen.into_iter().filter_map(|seen| {
-            let epoch = seen.doomed?.epoch;
+            let epoch = seen.pending_offline?.epoch;
             Some(Flip { id: seen.id, epoch, silent_ms: None, decided_ago_ms: 0 })
         });
         let flips: Vec<Flip> = flips.collect();
@@ -286,7 +289,7 @@ fn suspect(id: Name, epoch: u64, deadline_ms: u64) -> Suspect {
 }
 
 /// A heartbeat that cannot be read is nobody's death: it is left for a person to look at.
-fn overdue(one: OnlineBeat, stale_ms: u64, now_ms: u64) -> Option<(Suspect, Doomed)> {
+fn overdue(one: OnlineBeat, stale_ms: u64, now_ms: u64) -> Option<(Suspect, IsPending)> {
     let deadline_ms = match one.beat {
         SeenBeat::At(beat_ms) => beat_ms.saturating_add(stale_ms),
         SeenBeat::Missing(Some(since_ms)) => since_ms.saturating_add(stale_ms),
@@ -348,9 +351,9 @@ impl Sweep for Availability {
         let after = place(&request.after)?;
         let survey = self.survey.lock().expect(LOCK);
         let mut undeclared = request.undeclared_max.unwrap_or(usize::MAX);
-        let allowed = survey.suspects.iter().filter(|(_, doomed)| {
-            let allowed = *doomed || undeclared > 0;
-            undeclared = undeclared.saturating_sub(usize::from(!doomed));
+        let allowed = survey.suspects.iter().filter(|(_, pending_offline)| {
+            let allowed = *pending_offline || undeclared > 0;
+            undeclared = undeclared.saturating_sub(usize::from(!pending_offline));
             allowed
         });
         let is_after = |suspect: &Suspect| match &after {

@@ -1,9 +1,10 @@
-//! Time and chance. The only file that reads either; everything else is given a [`Clock`].
+//! Time and randomness. This is the only file that reads either from the machine; everything else
+//! is given a [`Clock`], so that tests and the simulation control both.
 //!
-//! Two clocks matter and they are not the same. The *wall* may jump; the *monotonic* one never
-//! goes back but stands still while the host sleeps. A deadline is judged by the store's clock
-//! alone; a holder that asks itself "do I still hold it?" uses whichever of its own two clocks
-//! leaves it less time (see [`Owner`](crate::owner::Owner)).
+//! Two clocks are used. The *wall* clock may jump in either direction. The *monotonic* clock never
+//! goes back, but stands still while the host sleeps. A deadline is judged by the store's clock
+//! alone. A process that must know whether it still holds something uses the one of its own two
+//! clocks that leaves it less time (see [`Owner`](crate::owner::Owner)).
 
 use std::future::Future;
 use std::sync::{Arc, Mutex};
@@ -13,36 +14,37 @@ use futures::future::{BoxFuture, Either, select};
 use rustix::time::{ClockId, clock_getres, clock_gettime};
 use tokio::sync::Notify;
 
-/// Where time and randomness come from.
+/// Source of time and randomness.
 pub trait Clock: Send + Sync + 'static {
     /// Milliseconds since 1970-01-01 UTC. May jump either way.
     fn wall_ms(&self) -> u64;
-    /// Time since some fixed point. Never goes back.
+    /// Time since a fixed point that the implementation chooses. Never goes back.
     fn mono(&self) -> Duration;
-    /// The monotonic clock in milliseconds, rounded up and read cheaply: never less than
-    /// [`mono`](Self::mono), and a few milliseconds more at the most. For granting time, never for
-    /// judging that it is over.
+    /// The monotonic clock in milliseconds, rounded up. Cheaper than [`mono`](Self::mono), never
+    /// less than it, and at most a few milliseconds more. Use it to compute a deadline that is
+    /// granted, never to judge that a deadline has passed.
     fn mono_ceil_ms(&self) -> u64 {
         self.mono().as_nanos().div_ceil(1_000_000) as u64
     }
     /// Resolves when the monotonic clock has moved on by `span`.
     fn sleep(&self, span: Duration) -> BoxFuture<'static, ()>;
-    /// Any `u64`, each as likely as the next.
+    /// A uniformly distributed random number.
     fn random(&self) -> u64;
 }
 
-/// The machine's own clocks.
+/// The clocks and the random numbers of this machine.
 #[derive(Debug, Clone)]
 pub struct SystemClock {
     origin: Instant,
     coarse: Coarse,
 }
 
-/// The kernel's coarse clock: a reading without touching the hardware, up to one tick old.
+/// The kernel's coarse clock (`CLOCK_MONOTONIC_COARSE`): reading it does not access the hardware,
+/// and the reading is at most one tick old.
 #[derive(Debug, Clone)]
 struct Coarse {
     origin_ms: i64,
-    /// One tick, and what rounding loses.
+    /// Correction that is added to a reading: one tick, plus the rounding error.
     behind_ms: i64,
 }
 
@@ -63,18 +65,18 @@ fn coarse_ms() -> i64 {
     now.tv_sec * 1_000 + now.tv_nsec / 1_000_000
 }
 
-/// Shorter sleeps than this are slept by a thread.
+/// Sleeps shorter than this block a thread, because the runtime's timer is too coarse for them.
 const PRECISE_BELOW: Duration = Duration::from_millis(2);
 
 impl SystemClock {
     /// A clock that counts its monotonic time from now.
     pub fn new() -> Self {
-        // The coarse origin first: both count from no later than the precise one.
+        // The coarse origin is read first, so that a coarse reading is never behind a precise one.
         let coarse = Coarse::new();
         SystemClock { origin: Instant::now(), coarse }
     }
 
-    /// The same, ready to be shared.
+    /// A new clock in an `Arc`.
     pub fn shared() -> Arc<dyn Clock> {
         Arc::new(Self::new())
     }
@@ -101,7 +103,8 @@ impl Clock for SystemClock {
     }
 
     fn sleep(&self, span: Duration) -> BoxFuture<'static, ()> {
-        // The runtime's timers count whole milliseconds and round up: a pause of one would be two.
+        // The runtime's timers count whole milliseconds and round up: a sleep of 1 ms would take 2
+        // ms.
         if span < PRECISE_BELOW {
             return Box::pin(async move {
                 let _ = tokio::task::spawn_blocking(move || std::thread::sleep(span)).await;
@@ -115,7 +118,8 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that stands still until it is told to move: for tests and examples.
+/// A clock for tests and examples that moves only by [`advance`](Self::advance) and
+/// [`jump_wall`](Self::jump_wall).
 #[derive(Debug, Clone, Default)]
 pub struct ManualClock {
     inner: Arc<ManualInner>,
@@ -135,14 +139,14 @@ struct ManualState {
 }
 
 impl ManualClock {
-    /// Stands at `wall_ms` until moved.
+    /// Creates a clock whose wall time is `wall_ms` and whose monotonic time is 0.
     pub fn at(wall_ms: u64) -> Self {
         let clock = ManualClock::default();
         clock.lock().wall_ms = wall_ms;
         clock
     }
 
-    /// Moves both clocks on.
+    /// Moves both clocks forward by `span` and wakes the sleeps that end within it.
     pub fn advance(&self, span: Duration) {
         let mut state = self.lock();
         state.wall_ms += span.as_millis() as u64;
@@ -151,7 +155,7 @@ impl ManualClock {
         self.inner.moved.notify_waiters();
     }
 
-    /// Moves the wall clock alone: what a sleeping host, or a corrected clock, looks like.
+    /// Moves the wall clock only, as on a host that slept or whose clock was corrected.
     pub fn jump_wall(&self, by_ms: i64) {
         let mut state = self.lock();
         state.wall_ms = state.wall_ms.saturating_add_signed(by_ms);
@@ -190,7 +194,7 @@ impl Clock for ManualClock {
     }
 
     fn random(&self) -> u64 {
-        // splitmix64: repeatable, and good enough to spread things.
+        // splitmix64: repeatable, and random enough for jitter.
         let mut state = self.lock();
         state.chance = state.chance.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = state.chance;
@@ -200,8 +204,8 @@ impl Clock for ManualClock {
     }
 }
 
-/// Waits for `work`, at most for `span`; `None` when the time ran out first. The work is dropped
-/// then, but what it has already sent is on its way.
+/// Waits for `work`, but at most `span`; `None` if the time ran out first. The work is then
+/// dropped, but a request that it has already sent may still be carried out.
 pub async fn within<T>(
     clock: &dyn Clock,
     span: Duration,
@@ -214,7 +218,7 @@ pub async fn within<T>(
     }
 }
 
-/// `base` give or take up to `share` of it (0.1 is ±10 %).
+/// `base` changed by a random share of at most `share` in either direction (0.1 means ±10 %).
 pub fn jittered(clock: &dyn Clock, base: Duration, share: f64) -> Duration {
     let unit = clock.random() as f64 / u64::MAX as f64;
     base.mul_f64((1.0 + share.clamp(0.0, 1.0) * (2.0 * unit - 1.0)).max(0.0))

@@ -1,27 +1,27 @@
-//! The public error: few kinds, each telling the caller what to do next.
+//! The library's error: few kinds, each of which tells the caller what to do next.
 //!
-//! A lost race is not here: it is an [`Outcome`](crate::sweep::Outcome). What *is* here has not
-//! answered the question that was asked, and each variant's doc says what has and has not changed.
+//! A lost race is not an error but an [`Outcome`](crate::sweep::Outcome). Each variant's
+//! documentation says what has and has not changed when it is returned.
 
 use crate::owner::Lost;
 
-/// The result of every operation of the library.
+/// Result of every operation of the library.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What went wrong, by what the caller should do about it.
+/// Kinds of failure, distinguished by what the caller should do.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
-    /// Try again later.
+    /// The store did not answer or cannot work now. Try again later.
     ///
-    /// **Effect**: a read changed nothing. A write that was sent and not answered may have been
-    /// carried out; repeating it is safe, because every write of this library is idempotent or
-    /// guarded, but for the two that count: see `connect` and `disconnect` of
-    /// [`SessionsStore`](crate::sessions::SessionsStore).
+    /// **Effect**: a read changed nothing. A write that was sent but not answered may have been
+    /// carried out. Repeating it is safe, because every write of this library is idempotent or
+    /// guarded. The exceptions are `connect` and `disconnect` of
+    /// [`SessionsStore`](crate::sessions::SessionsStore), which change a counter.
     #[error("{store} is unavailable: {what}")]
     Unavailable {
-        /// Which store, as the configuration names it.
+        /// The store, as the configuration names it.
         store: String,
-        /// What happened and, where there is something to do, what to do.
+        /// What happened and, where the caller can do something about it, what to do.
         what: String,
     },
     /// The store asks for fewer requests. Wait, then try again.
@@ -30,37 +30,37 @@ pub enum Error {
     #[error("{store} is throttling: {what}")]
     Throttled {
         store: String,
-        /// What the store said.
+        /// The message of the store.
         what: String,
     },
-    /// The caller no longer holds what it acts on: it was declared dead, or it retired.
+    /// The caller no longer holds what it acts on, because it was declared dead or has retired.
     ///
     /// **Effect**: nothing changed, and nothing that this incarnation sends will change anything.
     #[error("{0}")]
     Lost(Box<Lost>),
-    /// The input cannot be right. Mend it before trying again.
+    /// The input is wrong. Correct it before trying again.
     ///
     /// **Effect**: nothing changed.
     #[error("{0}")]
     Invalid(String),
-    /// The store holds what this version cannot read.
+    /// The store contains data that this version cannot read.
     ///
     /// **Effect**: nothing changed; nothing was repaired or removed.
     #[error("{store} cannot be read: {what}")]
     Corrupt { store: String, what: String },
-    /// This store cannot do this operation.
+    /// This store does not implement the operation.
     ///
     /// **Effect**: nothing changed.
     #[error("{store} does not support {operation}")]
     Unsupported {
-        /// What was asked for.
+        /// Name of the operation.
         operation: String,
         store: String,
     },
 }
 
 impl Error {
-    /// A short, stable word for metrics and the `type` of an HTTP problem.
+    /// A short, stable word for metrics and for the `type` of an HTTP problem.
     pub fn kind(&self) -> &'static str {
         match self {
             Error::Unavailable { .. } => "unavailable",
@@ -72,7 +72,7 @@ impl Error {
         }
     }
 
-    /// The error for a call that had no answer within `ms` milliseconds.
+    /// The error for a call that was not answered within `ms` milliseconds.
     pub fn timed_out(store: &str, call: &str, ms: u128) -> Self {
         Error::Unavailable {
             store: store.to_owned(),

@@ -1,14 +1,15 @@
-//! `inflight`: jobs popped from a queue and being worked on, put back when their worker dies.
+//! `inflight`: jobs that were popped from a queue and are being worked on. A job whose worker dies
+//! goes back to its queue.
 //!
-//! A job is on a queue, in flight, or a dead letter; there is no moment at which it is nowhere. In
-//! flight it belongs to one *claim*: one life of an owner (the worker), and a token that only grows.
-//! When that life is over the job leaves the in-flight set and is back on its queue, with its crash
-//! count raised and the receipt written, in one step. A claim that was recovered can no longer
-//! complete, fail or give back anything.
+//! A job is always in exactly one place: on a queue, in flight, or a dead letter. A job in flight
+//! belongs to one *claim*: one incarnation of an owner (the worker) and a token that only grows.
+//! When that incarnation has ended, one atomic step removes the job from the in-flight set, puts it
+//! back on its queue, raises its crash count and writes the receipt. A claim that was recovered in
+//! this way can no longer complete, fail or give back the job.
 //!
-//! What is written here once, for every store: the rules ([`rules`]), the operations ([`Inflight`]),
-//! a worker that beats by itself ([`Worker`]), why a job is where it is (`explain`), and the
-//! conformance suite that every store must pass.
+//! This module holds what is the same for every store: the rules ([`rules`]), the operations
+//! ([`Inflight`]), a worker that sends its own heartbeats ([`Worker`]), the explanation of a job's
+//! state (`explain`), and the conformance suite.
 
 #[cfg(feature = "conformance")]
 pub mod conformance;
@@ -34,19 +35,21 @@ use rules::{DeadLetterReason, OnDeath, QueueEnd};
 pub use operations::{Inflight, InflightParts, RetiredWorker};
 pub use worker::{JobOutcome, JobResult, Worker};
 
-/// How often a worker of the original beats.
+/// Heartbeat interval of a worker, as in the application that this system was modelled on.
 pub const HEARTBEAT_INTERVAL_MS: u64 = 60_000;
 
-/// After how long a silence the original takes a job for an orphan: how long a beat lasts unless told.
+/// How long a heartbeat lasts unless the configuration says otherwise: a worker that is silent for
+/// longer is overdue.
 pub const ORPHAN_THRESHOLD_MS: u64 = 300_000;
 
-/// The most jobs in one call.
+/// Largest number of jobs in one call.
 pub const JOBS_MAX: usize = 1_000;
 
-/// The most bytes of one job's payload.
+/// Largest payload of one job, in bytes.
 pub const PAYLOAD_BYTES_MAX: usize = 1 << 20;
 
-/// One claim of one job: each larger than every one before it in its system, and never used again.
+/// Number of one claim of one job. Each is larger than every earlier one of the same system, and
+/// none is used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct JobToken(pub u64);
@@ -57,31 +60,32 @@ impl fmt::Display for JobToken {
     }
 }
 
-/// A job to be put on a queue, or (popped by somebody else) to be tracked.
+/// A job to be put on a queue or, if the application popped it itself, to be tracked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NewJob {
-    /// Which job. Unique in its system for as long as it is there.
+    /// Id of the job, unique in its system while the job exists.
     pub id: Name,
-    /// The queue that it is put on, or goes back to.
+    /// The queue that the job is put on, and that it goes back to.
     pub queue: Name,
-    /// The application's own, as it writes it.
+    /// Data of the application; lapsed does not interpret it.
     pub payload: String,
-    /// What becomes of it when its worker dies, if not what the system does.
+    /// What happens to the job when its worker dies; `None`: what the system's policy says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_death: Option<OnDeath>,
-    /// So many crashes within the window and it is a dead letter, if not as many as the system says.
+    /// With this many crashes within the window the job becomes a dead letter; `None`: the limit of
+    /// the system's policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub crashes_max: Option<u32>,
 }
 
 impl NewJob {
-    /// A job that follows its system's rules.
+    /// A job that follows its system's policy.
     pub fn new(id: Name, queue: Name, payload: &str) -> NewJob {
         NewJob { id, queue, payload: payload.to_owned(), on_death: None, crashes_max: None }
     }
 }
 
-/// Refuses what no store should be asked to carry.
+/// Refuses too many jobs and too large payloads.
 fn check(jobs: &[NewJob]) -> Result<()> {
     check_count(jobs.len())?;
     match jobs.iter().find(|job| job.payload.len() > PAYLOAD_BYTES_MAX) {
@@ -101,111 +105,113 @@ fn check_count(jobs: usize) -> Result<()> {
     Err(Error::Invalid(format!("one call carries at most {JOBS_MAX} jobs; this one has {jobs}")))
 }
 
-/// What became of putting one job on a queue.
+/// Result of putting one job on a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Enqueued {
-    /// It is on its queue.
+    /// The job is on its queue.
     Queued,
-    /// There is a job of that id already (queued, in flight or a dead letter): nothing changed.
+    /// A job with that id exists already (queued, in flight or a dead letter). Nothing changed.
     Exists,
 }
 
-/// A job in somebody's hands.
+/// A job that a worker has taken.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claimed {
     pub id: Name,
-    /// To be shown at `complete`, `fail` and `give_back`.
+    /// Must be presented to `complete`, `fail` and `give_back`.
     pub token: JobToken,
-    /// Where it came from.
+    /// The queue that the job was taken from.
     pub queue: Name,
-    /// As it was put there.
+    /// The payload as it was enqueued.
     pub payload: String,
-    /// How many workers died with it within the window.
+    /// How many workers died with this job within the crash window.
     pub crashes: u32,
 }
 
-/// The answer to a `take`.
+/// Answer to a `take`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Taken {
-    /// The life that holds them now.
+    /// The incarnation that holds the jobs.
     pub incarnation: Incarnation,
-    /// Whether this call began that life (a name never seen before).
+    /// Its first heartbeat, if this call started that incarnation because the owner's name was new.
     pub started: Option<Beat>,
-    /// What was taken: those longest on the queue, in order.
+    /// The jobs that were taken, those that waited longest first.
     pub jobs: Vec<Claimed>,
 }
 
-/// What became of registering one job.
+/// Result of registering one job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "outcome")]
 pub enum Tracked {
-    /// It is in flight.
+    /// The job is now in flight.
     Tracked { token: JobToken },
-    /// This life held it already, by this claim.
+    /// This incarnation held the job already, by the claim with this token.
     Kept { token: JobToken },
-    /// There is a job of that id, on a queue, in other hands or a dead letter: nothing changed.
+    /// A job with that id is on a queue, held by another claim, or a dead letter. Nothing changed.
     Taken,
 }
 
-/// The answer to a registration.
+/// Answer to a registration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrackAnswer {
-    /// The life that holds them now.
+    /// The incarnation that holds the jobs.
     pub incarnation: Incarnation,
-    /// Whether this call began that life (a name never seen before).
+    /// Its first heartbeat, if this call started that incarnation because the owner's name was new.
     pub started: Option<Beat>,
-    /// One a job, in order.
+    /// One result per job, in the order of the call.
     pub jobs: Vec<Tracked>,
 }
 
-/// A claim, as its holder shows it.
+/// Proof of a claim, which its holder presents to end it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobTicket {
     pub id: Name,
-    /// Which claim of it.
+    /// Token of the claim.
     pub token: JobToken,
-    /// Which life the claim belongs to, if the caller knows: spares some stores a second look.
+    /// The incarnation that the claim belongs to, if the caller knows it. Some stores then need one
+    /// read less.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub incarnation: Option<Incarnation>,
 }
 
-/// How a claim ends.
+/// How a worker ends its claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finish {
-    /// The work is done: the job is gone.
+    /// The work is done. The job is removed.
     Complete,
-    /// The work cannot be done: a dead letter, with what the worker says of it.
+    /// The work cannot be done. The job becomes a dead letter.
     Fail {
-        /// In the worker's words.
+        /// Error text of the worker, kept with the dead letter.
         error: String,
     },
-    /// The work was not done, and nobody died: back on its queue, no crash.
+    /// The work was not done. The job goes back to its queue and no crash is counted.
     GiveBack(QueueEnd),
 }
 
-/// What became of ending one claim.
+/// Result of ending one claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Finished {
-    /// It was the current claim, and it has ended.
+    /// The claim was current and has ended.
     Done,
-    /// The life that it belongs to was declared dead or has retired: its jobs are, or are about to
-    /// be, somebody else's. Nothing changed.
+    /// The incarnation of the claim was declared dead or has retired. Its jobs are recovered, or
+    /// will be by the next pass. Nothing changed.
     OwnerEnded,
-    /// The job is on, by another claim or back on its queue: this one is over. Nothing changed.
+    /// The claim was recovered before: the job is back on its queue or held by another claim.
+    /// Nothing changed.
     Superseded,
-    /// There is no such job: completed, dropped, or never there. Nothing changed.
+    /// The job does not exist: it was completed or dropped, or never existed. Nothing changed.
     Gone,
 }
 
 impl Finished {
-    /// Whether the caller no longer held what it acted on.
+    /// Whether the caller no longer held the job.
     pub fn is_lost(self) -> bool {
         self != Finished::Done
     }
 
-    /// What happened, and what to do.
+    /// A sentence that says what happened and what the worker should do.
     pub fn describe(self) -> &'static str {
         match self {
             Finished::Done => "done",
@@ -234,18 +240,18 @@ pub enum JobPlace {
         owner: Name,
         incarnation: Incarnation,
         token: JobToken,
-        /// Since when, on the store's clock.
+        /// When it was claimed, in milliseconds of the store's clock.
         since_ms: u64,
-        /// Until when that life lives, the store-away grace included.
+        /// When that incarnation's heartbeat runs out, including the store-away grace.
         due_ms: u64,
-        /// How and when it ended.
+        /// How and when that incarnation ended, if it did.
         ended: Option<(Ending, u64)>,
     },
     Dead {
         why: DeadLetterReason,
-        /// Since when, on the store's clock.
+        /// When it became a dead letter, in milliseconds of the store's clock.
         at_ms: u64,
-        /// What its last worker said, if it said something.
+        /// Error text of its last worker, if it gave one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<String>,
     },
@@ -255,28 +261,28 @@ pub enum JobPlace {
 pub struct Job {
     pub id: Name,
     pub queue: Name,
-    /// As it was put there.
+    /// The payload as it was enqueued.
     pub payload: String,
-    /// How many workers died with it within the window.
+    /// How many workers died with this job within the crash window.
     pub crashes: u32,
-    /// When it came into the system, on the store's clock; 0 where that is not known.
+    /// When the job came into the system, on the store's clock; 0 if that is not known.
     pub entered_ms: u64,
     #[serde(flatten)]
     pub place: JobPlace,
     pub now_ms: u64,
 }
 
-/// The account of a system. Whatever happens:
-/// `entered = completed + queued + in_flight + dead + dropped`.
+/// Totals of a system. They always balance: `entered = completed + queued + in_flight + dead +
+/// dropped`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobCounts {
-    /// Jobs that were put on a queue, or registered as popped by somebody else.
+    /// Jobs that were enqueued, or registered after the application popped them.
     pub entered: u64,
     /// Jobs that were completed.
     pub completed: u64,
     /// Jobs on a queue.
     pub queued: u64,
-    /// Jobs in somebody's hands.
+    /// Jobs held by a worker.
     pub in_flight: u64,
     pub dead: u64,
     /// Jobs that were dropped with a receipt, and dead letters that were deleted.
@@ -284,27 +290,27 @@ pub struct JobCounts {
 }
 
 impl JobCounts {
-    /// Whether every job is somewhere.
+    /// Whether the totals balance, so that no job is missing or counted twice.
     pub fn balances(&self) -> bool {
         let somewhere = self.completed + self.queued + self.in_flight + self.dead + self.dropped;
         self.entered == somewhere
     }
 }
 
-/// What a receipt of this system says was done: its `removed`.
+/// The `removed` field of this system's receipts: what was done with the job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecoveredJob {
     pub queue: Name,
     /// The claim that was ended.
     pub token: JobToken,
-    /// How many workers have died with it within the window, this one included.
+    /// How many workers have died with this job within the window, including this one.
     pub crashes: u32,
-    /// What was done with it.
+    /// What was done with the job.
     pub did: RecoveryAction,
-    /// DeadLetterReason it is a dead letter, if it is.
+    /// Why the job became a dead letter, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<DeadLetterReason>,
-    /// What it carried, if nothing else keeps it any more.
+    /// The payload, if the job was dropped and only the receipt keeps it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub payload: Option<String>,
 }
@@ -313,22 +319,22 @@ pub struct RecoveredJob {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RecoveryAction {
-    /// It is back on its queue.
+    /// The job is back on its queue.
     PutBack,
-    /// It is a dead letter.
+    /// The job is a dead letter.
     DeadLetter,
-    /// It is gone; the receipt keeps what it carried.
+    /// The job was removed; the receipt keeps its payload.
     Dropped,
 }
 
-/// The seam that stores fill for `inflight`.
+/// What a store implements for `inflight`.
 ///
-/// Suspects are the jobs of lives that are overdue or ended: the key is the job's id, owner and
-/// incarnation are that life's. [`Sweep::reclaim`] judges the life as
-/// [`registry::rules`](crate::registry::rules) has it, decides by [`rules::decide`] what becomes of
-/// the job, and does it in the same step: it leaves the in-flight set, is where it goes, its crash
-/// is counted, the receipt ([`RecoveredJob`]) is written. The population of a census is what is in
-/// flight.
+/// Suspects are the jobs of incarnations that are overdue or ended: `key` is the job's id, `owner`
+/// and `incarnation` are those of the holder. [`Sweep::reclaim`] judges the holder by
+/// [`registry::rules`](crate::registry::rules) and decides what happens to the job by
+/// [`rules::decide`]. One atomic step then removes the job from the in-flight set, puts it where it
+/// belongs, counts the crash and writes the receipt ([`RecoveredJob`]). The population of a census
+/// is the number of jobs in flight.
 #[async_trait]
 pub trait InflightStore: OwnerStore + Sweep {
     /// Puts jobs on their queues. Durable when answered; repeating is safe.
@@ -340,7 +346,7 @@ pub trait InflightStore: OwnerStore + Sweep {
 
     /// Rings when something may have arrived on `queue`; may ring for nothing. `None`: look again
     /// after a while.
-    fn bell(&self, _queue: &Name) -> Option<Arc<Notify>> {
+    fn waiter(&self, _queue: &Name) -> Option<Arc<Notify>> {
         None
     }
 

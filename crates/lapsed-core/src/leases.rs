@@ -1,13 +1,14 @@
-//! `leases`: the right to a key for a time, with a token that only grows; and the decisions of
-//! transactions, each made once.
+//! `leases`: the exclusive right to a key for a limited time, with a fencing token that only grows;
+//! and the decisions of transactions, each made once.
 //!
-//! A lease ends by its own deadline on the store's clock. Nobody has to notice: whoever touches the key
-//! next clears what is over, in the same step as what it came for, and the sweep only tidies up
-//! behind that. The record of a key outlives its leases, so that tokens never begin again.
+//! A lease ends at its deadline on the store's clock, without any action. The next operation on the
+//! key clears an expired lease in the same atomic step as its own work; the sweep only removes what
+//! no operation has touched. The record of a key outlives its leases, so that its tokens never
+//! start again.
 //!
-//! What is written here once, for every store: the rules ([`rules`]), the operations ([`Leases`]), a
-//! handle that renews by itself ([`Hold`]), why a lease is, or is not, over (`explain`), and the
-//! conformance suite that every store must pass.
+//! This module holds what is the same for every store: the rules ([`rules`]), the operations
+//! ([`Leases`]), a handle that renews in the background ([`Hold`]), the explanation of a lease's
+//! state (`explain`), and the conformance suite.
 
 mod base64;
 #[cfg(feature = "conformance")]
@@ -16,7 +17,7 @@ mod explain;
 mod hold;
 mod operations;
 pub mod rules;
-mod waiting;
+mod wait_queue;
 
 use std::fmt;
 use std::str::FromStr;
@@ -36,31 +37,31 @@ use rules::{Lease, LeaseRecord, StagedState};
 pub use hold::{Hold, HoldAttempt, HoldOptions, LostLease};
 pub use operations::{Leases, LeasesParts};
 
-/// How long a lease lasts unless told.
+/// How long a lease lasts unless the request says otherwise, in milliseconds.
 pub const TTL_MS: u64 = 30_000;
 
-/// The shortest lease: an object store tells its time in whole seconds.
+/// Shortest lease, in milliseconds: the clock of an object store has a resolution of one second.
 pub const TTL_MS_MIN: u64 = 1_000;
 
-/// The longest lease, and the longest that a decision is kept.
+/// Longest lease, and the longest time for which a decision is kept, in milliseconds.
 pub const TTL_MS_MAX: u64 = 30 * 24 * 3_600_000;
 
-/// How long a decision is kept unless told.
+/// How long a decision is kept unless the request says otherwise, in milliseconds.
 pub const DECISION_TTL_MS: u64 = 24 * 3_600_000;
 
-/// The longest key or transaction id, in bytes: escaped it must still fit the name of an object.
+/// Longest key or transaction id, in bytes. Escaped, it must still fit into the name of an object.
 pub const KEY_BYTES_MAX: usize = 256;
 
-/// The most bytes of a key's state.
+/// Largest state of a key, in bytes.
 pub const STATE_BYTES_MAX: usize = 64 << 10;
 
-/// The most keys in one answer.
+/// Largest number of keys in one answer.
 pub const PAGE_MAX: usize = 1_000;
 
-/// What stands before the id of a transaction where a suspect or a receipt names a decision.
+/// Prefix of the transaction's id where a suspect or a receipt names a decision.
 pub const DECISIONS: &str = ".txn-decisions";
 
-/// A fencing token: within its key each is larger than every one before it.
+/// A fencing token. Each token of a key is larger than every earlier token of that key.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -79,7 +80,7 @@ impl fmt::Display for LeaseToken {
 pub struct Namespace(Arc<str>);
 
 impl Namespace {
-    /// Checks `text`; the error names the rule that it breaks.
+    /// Checks `text`; the error says which rule it breaks.
     pub fn new(text: &str) -> Result<Self> {
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
         let fits = (1..=64).contains(&text.len()) && !text.starts_with('.');
@@ -92,7 +93,6 @@ impl Namespace {
         )))
     }
 
-    /// The namespace as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -117,11 +117,11 @@ impl From<Namespace> for String {
     }
 }
 
-/// The namespace that is meant where none is named.
+/// The namespace of a key that is written without one.
 pub const NAMESPACE: &str = "default";
 
-/// What a lease is on. Written `namespace/key`, or `key` in the namespace [`NAMESPACE`]; the key may contain
-/// anything but control characters.
+/// The key of a lease. It is written `namespace/key`, or `key` alone in the namespace
+/// [`NAMESPACE`]. The key may contain anything but control characters.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct LeaseKey {
     pub namespace: Namespace,
@@ -133,7 +133,7 @@ impl LeaseKey {
         Ok(LeaseKey { namespace: Namespace::new(namespace)?, key: short(key, "a key")? })
     }
 
-    /// How suspects and receipts name it.
+    /// The name under which suspects and receipts refer to this key.
     pub fn subject(&self) -> Name {
         Name::new(&self.to_string()).expect("a namespace and a key of at most 256 bytes are a name")
     }
@@ -153,7 +153,7 @@ impl FromStr for LeaseKey {
     }
 }
 
-/// The id of a transaction: a name of at most 256 bytes.
+/// Checks the id of a transaction: a name of at most 256 bytes.
 pub fn txn(text: &str) -> Result<Name> {
     short(text, "the id of a transaction")
 }
@@ -169,7 +169,7 @@ fn short(text: &str, what: &str) -> Result<Name> {
     )))
 }
 
-/// What a suspect or a receipt of this system is about.
+/// What a suspect or a receipt of this system refers to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Subject {
     Lease(LeaseKey),
@@ -177,7 +177,7 @@ pub enum Subject {
 }
 
 impl Subject {
-    /// From the key of a suspect or a receipt.
+    /// Parses the key of a suspect or a receipt.
     pub fn parse(key: &str) -> Result<Subject> {
         match key.split_once('/') {
             Some((DECISIONS, id)) => Ok(Subject::Decision(txn(id)?)),
@@ -185,7 +185,7 @@ impl Subject {
         }
     }
 
-    /// As suspects and receipts have it.
+    /// The name under which suspects and receipts refer to it.
     pub fn name(&self) -> Name {
         match self {
             Subject::Lease(key) => key.subject(),
@@ -194,7 +194,7 @@ impl Subject {
         }
     }
 
-    /// Why it is reclaimed.
+    /// The reason that its receipt gives.
     pub fn reason(&self) -> Reason {
         match self {
             Subject::Lease(_) => Reason::LeaseExpired,
@@ -203,7 +203,7 @@ impl Subject {
     }
 }
 
-/// The small state that may go with a key.
+/// A small value that an application may store with a key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LeaseState {
@@ -213,7 +213,7 @@ pub enum LeaseState {
 }
 
 impl LeaseState {
-    /// Refuses what is too large.
+    /// Refuses a state larger than [`STATE_BYTES_MAX`].
     pub fn check(&self) -> Result<()> {
         let bytes = match self {
             LeaseState::Json(value) => value.to_string().len(),
@@ -232,9 +232,9 @@ impl LeaseState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Decision {
-    /// What was staged becomes true.
+    /// The staged state becomes the state of the key.
     Commit,
-    /// What was staged is discarded.
+    /// The staged state is discarded.
     Rollback,
 }
 
@@ -259,71 +259,72 @@ pub struct AcquireRequest {
     pub key: LeaseKey,
     pub owner: Name,
     pub ttl_ms: u64,
-    /// A name that only this request has: the same one again gets the same answer, so that a request
-    /// whose answer was lost may be repeated.
+    /// A name that is unique to this request. The same request sent again gets the same answer, so
+    /// that a request whose answer was lost can be repeated.
     pub request: Option<Name>,
 }
 
-/// A lease in somebody's hands.
+/// A lease that was granted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
     pub namespace: Namespace,
     pub key: Name,
     pub owner: Name,
-    /// To be shown with whatever the holder does, here and elsewhere.
+    /// Fencing token, which the holder presents with every operation here and with every write
+    /// elsewhere.
     pub token: LeaseToken,
-    /// How long it lasts from each renewal.
+    /// How long the lease lasts from each renewal, in milliseconds.
     pub ttl_ms: u64,
-    /// Until when, on the store's clock.
+    /// When the lease ends, in milliseconds of the store's clock.
     pub deadline_ms: u64,
     pub now_ms: u64,
 }
 
-/// The answer to an attempt to acquire.
+/// Answer to an attempt to acquire a lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "outcome")]
 pub enum Acquired {
-    /// It is the caller's.
+    /// The caller holds the lease.
     Granted(Grant),
-    /// It is somebody else's, by this grant.
+    /// Another holder has the lease, by this grant.
     Held(Grant),
 }
 
-/// A claim to a lease, as its holder shows it.
+/// Proof of a lease, which its holder presents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseTicket {
     pub key: LeaseKey,
     pub token: LeaseToken,
 }
 
-/// The answer to whoever acts on a lease by its token.
+/// Answer to an operation that presents a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fenced<T> {
-    /// The token is the holder's, and it was done.
+    /// The token was valid and the operation was carried out.
     Done(T),
-    /// The token holds nothing, and nothing was changed.
+    /// The token is not valid any more. Nothing changed.
     Lost(Loss),
 }
 
-/// Why a token holds nothing.
+/// Why a token is not valid.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Loss {
     pub why: LossReason,
     /// The newest token of that key.
     pub token: LeaseToken,
-    /// Who holds it now, if somebody does.
+    /// The current holder, if there is one.
     pub holder: Option<Name>,
 }
 
-/// Why a token holds nothing, in a word.
+/// Why a token is not valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LossReason {
-    /// Its time ran out, or it was released; nobody has held the key since.
+    /// The lease expired or was released, and the key was not acquired again since.
     Ended,
-    /// Somebody has acquired the key since.
+    /// The key was acquired again since.
     Superseded,
-    /// No such token was ever granted on that key.
+    /// This token was never granted for that key.
     Unknown,
 }
 
@@ -339,7 +340,7 @@ impl LossReason {
 }
 
 impl Loss {
-    /// What happened, and what to do.
+    /// A sentence that says what happened and what the holder should do.
     pub fn describe(&self) -> String {
         match self.why {
             LossReason::Ended => {
@@ -361,20 +362,21 @@ impl Loss {
     }
 }
 
-/// One key, as it is.
+/// State of one key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseInfo {
     pub namespace: Namespace,
     pub key: Name,
-    /// The newest token; it survives the lease.
+    /// The newest token. It is kept after the lease has ended.
     pub token: LeaseToken,
-    /// Who holds it, if somebody does.
+    /// The current lease, if there is one.
     pub lease: Option<Lease>,
-    /// Whether that lease is over and not yet cleared: only in answers of those that just look.
+    /// Whether that lease has expired but is not cleared yet. Only operations that do not write
+    /// return such a lease.
     pub expired: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<LeaseState>,
-    /// What its holder has staged.
+    /// State that the holder has staged for a transaction.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub staged: Option<StagedState>,
     pub now_ms: u64,
@@ -400,46 +402,46 @@ impl LeaseInfo {
     }
 }
 
-/// A decision, as it stands.
+/// The decision on a transaction.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DecisionInfo {
     pub txn: Name,
     pub decision: Decision,
-    /// Whether this very call decided it.
+    /// Whether this call made the decision.
     pub first: bool,
-    /// When it was decided, on the store's clock.
+    /// When it was decided, in milliseconds of the store's clock.
     pub decided_ms: u64,
-    /// Until when it is kept, on the store's clock.
+    /// Until when it is kept, in milliseconds of the store's clock.
     pub deadline_ms: u64,
     pub now_ms: u64,
 }
 
-/// What an operation met on its way and cleared, with its answer.
+/// An operation's answer, together with the expired leases and decisions that it cleared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WithCleared<T> {
     pub answer: T,
-    /// What was over and is cleared now: each has its receipt, in the same step.
+    /// What the operation cleared. Each receipt was written in the same atomic step.
     pub cleared: Vec<Expiry>,
 }
 
 impl<T> WithCleared<T> {
-    /// Nothing was in the way.
+    /// An answer of an operation that cleared nothing.
     pub fn clean(answer: T) -> WithCleared<T> {
         WithCleared { answer, cleared: Vec::new() }
     }
 }
 
-/// One thing that ran out.
+/// An expired lease or decision that was cleared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expiry {
     pub subject: Subject,
-    /// When its time ran out, on the store's clock.
+    /// When it expired, in milliseconds of the store's clock.
     pub deadline_ms: u64,
-    /// When it was cleared, on the store's clock.
+    /// When it was cleared, in milliseconds of the store's clock.
     pub at_ms: u64,
 }
 
-/// What a receipt of this system says was removed: its `removed`.
+/// The `removed` field of this system's receipts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "what")]
 pub enum RemovedLease {
@@ -447,48 +449,49 @@ pub enum RemovedLease {
     Decision(rules::DecisionMarker),
 }
 
-/// The seam that stores fill for `leases`.
+/// What a store implements for `leases`.
 ///
-/// Every call is one atomic step, or a chain of them in which only the last decides. Whatever is over
-/// and in the way is cleared in that step, with its receipt, before what was asked is done; a lease that
-/// has staged work only after its transaction was decided ([`LeaseRecord::undecided`]). Answers say what was
-/// cleared, so that it is counted.
+/// Every call is one atomic step, or a chain of steps of which only the last one decides. That step
+/// first clears what has expired and is in the way, with its receipt, and then does what was asked.
+/// A lease with staged work is cleared only after its transaction was decided
+/// ([`LeaseRecord::undecided`]). Answers contain what was cleared, so that it is counted.
 ///
-/// The suspects of the sweep are leases (key `namespace/key`, the owner is the holder, the incarnation
-/// the token) and decisions (key `.txn-decisions/ID`, the owner is the word of the decision, the
-/// incarnation 0) that are over. A store whose index is coarse may list them later than that, but never
-/// earlier. A lease that was renewed is [`Refusal::Alive`](crate::sweep::Refusal), one that has another
-/// token `Moved`, one that was released or cleared `Gone`. The population of a census is the number of
-/// keys that are held, where that is known without looking at all of them. While the brake holds
-/// (`undeclared_max` is 0) nothing is listed.
+/// The suspects of a sweep are expired leases (key `namespace/key`, owner = holder, incarnation =
+/// token) and expired decisions (key `.txn-decisions/ID`, owner = the word of the decision,
+/// incarnation 0). A store with a coarse index may list them late, but never early. A lease that
+/// was renewed is [`Refusal::Alive`](crate::sweep::Refusal), one with another token is `Moved`, one
+/// that was released or cleared is `Gone`. The population of a census is the number of leases, if
+/// the store knows it without reading all of them. While the brake holds (`undeclared_max` is 0)
+/// nothing is listed.
 #[async_trait]
 pub trait LeasesStore: Sweep {
-    /// Grants the next token of a key, unless somebody holds it. Durable when answered. To be safe to
-    /// repeat it needs [`AcquireRequest::request`].
+    /// Grants the next token of a key unless the key is held. The grant is durable when the call
+    /// returns. Repeating the call is safe only with [`AcquireRequest::request`].
     async fn acquire(&self, acquire: &AcquireRequest) -> Result<WithCleared<Acquired>>;
 
-    /// Rings when `key` may have become free; may ring for nothing. `None`: look again after a while.
-    fn bell(&self, _key: &LeaseKey) -> Option<Arc<Notify>> {
+    /// Is notified when `key` may have become free; may also be notified for nothing. `None`: the
+    /// store cannot notify, and the caller polls.
+    fn waiter(&self, _key: &LeaseKey) -> Option<Arc<Notify>> {
         None
     }
 
-    /// Moves the deadline on, for another TTL from now; repeating is safe.
+    /// Sets the deadline to one TTL from now. Repeating it is safe.
     async fn renew(
         &self,
         ticket: &LeaseTicket,
         ttl_ms: Option<u64>,
     ) -> Result<WithCleared<Fenced<Grant>>>;
 
-    /// Ends the lease; the token lives on. Repeated, it answers that the lease has ended.
+    /// Ends the lease; the key keeps its token. A repeated call answers that the lease has ended.
     async fn release(&self, ticket: &LeaseTicket) -> Result<WithCleared<Fenced<()>>>;
 
-    /// One key; `None`: it was never leased.
+    /// State of one key; `None`: the key was never leased. Clears an expired lease.
     async fn describe(&self, key: &LeaseKey) -> Result<WithCleared<Option<LeaseInfo>>>;
 
-    /// The same for whoever only looks: nothing is cleared.
+    /// State of one key, without clearing anything.
     async fn peek(&self, key: &LeaseKey) -> Result<Option<LeaseInfo>>;
 
-    /// Keys of a namespace, by name, those after `after`, at most `limit`. Looks only.
+    /// Keys of a namespace after `after`, ordered by name, at most `limit`. Clears nothing.
     async fn list(
         &self,
         namespace: &Namespace,
@@ -496,24 +499,25 @@ pub trait LeasesStore: Sweep {
         limit: usize,
     ) -> Result<Vec<LeaseInfo>>;
 
-    /// Namespaces that there are, by name, those after `after`, at most `limit`.
+    /// Namespaces after `after`, ordered by name, at most `limit`.
     async fn namespaces(&self, after: Option<&Namespace>, limit: usize) -> Result<Vec<Namespace>>;
 
-    /// Sets or removes the state of a key, for its holder; repeating is safe.
+    /// Sets or removes the state of a key on behalf of its holder. Repeating it is safe.
     async fn set_state(
         &self,
         ticket: &LeaseTicket,
         state: Option<&LeaseState>,
     ) -> Result<WithCleared<Fenced<()>>>;
 
-    /// Stages a state (or takes it back), for its holder; repeating is safe.
+    /// Stages a state, or removes the staged state, on behalf of the key's holder. Repeating it is
+    /// safe.
     async fn stage(
         &self,
         ticket: &LeaseTicket,
         staged: Option<&StagedState>,
     ) -> Result<WithCleared<Fenced<()>>>;
 
-    /// Decides a transaction, unless it is decided: then the answer is how. Repeating is safe.
+    /// Decides a transaction, or returns the decision that was made before. Repeating it is safe.
     async fn decide(
         &self,
         txn: &Name,
@@ -524,11 +528,11 @@ pub trait LeasesStore: Sweep {
     /// The decision on a transaction; `None`: there is none, or it is no longer kept.
     async fn decision(&self, txn: &Name) -> Result<WithCleared<Option<DecisionInfo>>>;
 
-    /// The same for whoever only looks: nothing is deleted; the second is whether it is over.
+    /// The decision on a transaction and whether it has expired, without deleting anything.
     async fn peek_decision(&self, txn: &Name) -> Result<Option<(DecisionInfo, bool)>>;
 
-    /// Puts back what receipt `seq` removed. A lease: granted anew to the same owner with the next
-    /// token and a whole TTL, if nobody has held the key since; the old token stays dead. A decision:
-    /// made again for as long as it was kept, if there is none by now. Marks the receipt.
+    /// Puts back what receipt `seq` removed and marks the receipt. A lease is granted again to the
+    /// same owner, with the next token and a whole TTL, if the key was not acquired since; the old
+    /// token stays invalid. A decision is made again for its original time if there is none by now.
     async fn restore(&self, seq: u64) -> Result<Restored>;
 }

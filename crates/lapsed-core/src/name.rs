@@ -1,4 +1,5 @@
-//! Names: of owners, of entries, of systems. Checked once, at the edge, and carried as proof.
+//! Names of owners, entries and systems. A value of these types has been checked, so that no other
+//! code has to check it again.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -8,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
-/// The longest name of an owner or an entry, in bytes.
+/// Longest name of an owner or an entry, in bytes.
 pub const NAME_BYTES_MAX: usize = 512;
 
 /// The name of an owner or the key of an entry: UTF-8, 1 to 512 bytes, no control characters.
@@ -17,7 +18,7 @@ pub const NAME_BYTES_MAX: usize = 512;
 pub struct Name(Arc<str>);
 
 impl Name {
-    /// Checks `text`; the error names the rule that it breaks.
+    /// Checks `text`; the error says which rule it breaks.
     pub fn new(text: &str) -> Result<Self> {
         if text.is_empty() {
             return Err(Error::Invalid("a name must not be empty".to_owned()));
@@ -36,7 +37,7 @@ impl Name {
         Ok(Name(Arc::from(text)))
     }
 
-    /// Checks bytes that came from outside: they must be UTF-8, too.
+    /// Checks bytes that came from outside, which must also be UTF-8.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         match std::str::from_utf8(bytes) {
             Ok(text) => Self::new(text),
@@ -44,7 +45,6 @@ impl Name {
         }
     }
 
-    /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -81,24 +81,24 @@ impl From<Name> for String {
     }
 }
 
-/// The kinds of system.
+/// Kinds of systems.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// Connections, and the instance that holds each.
+    /// Keys, such as connections, and the owner that holds each.
     Registry,
-    /// Sessions with references: deleted when nobody has been connected for a grace period.
+    /// Sessions with references, deleted when no client was connected for a grace period.
     Sessions,
-    /// Jobs popped from a queue: put back when their worker dies.
+    /// Jobs popped from a queue, put back when their worker dies.
     Inflight,
-    /// The right to a key for a time, and the decisions of transactions.
+    /// Leases on keys, and the decisions of transactions.
     Leases,
-    /// Who can take work now: providers, set offline when they fall silent.
+    /// Providers that can take work now, set offline when their heartbeats stop.
     Availability,
 }
 
 impl Kind {
-    /// Every kind there is.
+    /// Every kind, in the order of the documentation.
     pub const ALL: &[Kind] =
         &[Kind::Registry, Kind::Sessions, Kind::Inflight, Kind::Leases, Kind::Availability];
 
@@ -123,9 +123,9 @@ impl fmt::Display for Kind {
 /// One system: its kind, and the name that the configuration gives it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SystemId {
-    /// Which rules it follows.
+    /// The kind, which decides the system's rules.
     pub kind: Kind,
-    /// Letters, digits, `_` and `-`; at most 64.
+    /// 1 to 64 letters, digits, `_` and `-`.
     pub name: Arc<str>,
 }
 

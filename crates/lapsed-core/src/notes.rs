@@ -46,12 +46,12 @@ pub struct NoteQuery {
 #[async_trait]
 pub trait NoteStore: Send + Sync {
     /// Writes `text` into `book`; its number. The oldest notes make room.
-    async fn note(&self, system: &SystemId, book: &Name, text: &str) -> Result<u64>;
+    async fn note(&self, system: &SystemId, series: &Name, text: &str) -> Result<u64>;
 
-    async fn notes(&self, system: &SystemId, book: &Name, query: NoteQuery) -> Result<Vec<Note>>;
+    async fn notes(&self, system: &SystemId, series: &Name, query: NoteQuery) -> Result<Vec<Note>>;
 
     /// Strikes one note out; whether it was there.
-    async fn strike(&self, system: &SystemId, book: &Name, seq: u64) -> Result<bool>;
+    async fn delete_note(&self, system: &SystemId, series: &Name, seq: u64) -> Result<bool>;
 
     /// Where a mark stands; `None`: it was never set.
     async fn mark(&self, system: &SystemId, name: &Name) -> Result<Option<u64>>;
@@ -100,7 +100,7 @@ impl NoteStore for NoNotes {
     async fn notes(&self, _: &SystemId, _: &Name, _: NoteQuery) -> Result<Vec<Note>> {
         Self::refuse("notes")
     }
-    async fn strike(&self, _: &SystemId, _: &Name, _: u64) -> Result<bool> {
+    async fn delete_note(&self, _: &SystemId, _: &Name, _: u64) -> Result<bool> {
         Self::refuse("notes")
     }
     async fn mark(&self, _: &SystemId, _: &Name) -> Result<Option<u64>> {

@@ -1,9 +1,10 @@
-//! Owners: who holds things. A name, an incarnation, beats, and a handle that knows when it was lost.
+//! Owners: the processes that hold entries. An owner has a name, incarnations, and heartbeats; a
+//! handle of an owner knows when the owner was lost.
 //!
-//! An incarnation is one life of an owner. The store hands them out, each larger than every one
-//! before it, so an incarnation is also the fencing token of all that its owner writes. A name may
-//! have several incarnations alive at once (a rolling restart): each lives and dies by its own
-//! beats, so that the new one never keeps the old one's entries, nor hides its death.
+//! An incarnation is one run of an owner, from its start to its end. The store numbers them; each
+//! number is larger than every earlier one, so that it is also the fencing token for all that its
+//! owner writes. A name may have several live incarnations at once (a rolling restart). Each has
+//! its own heartbeats, so that a new one neither keeps the old one's entries nor hides its death.
 
 mod handle;
 pub mod trust;
@@ -19,7 +20,7 @@ use crate::name::Name;
 
 pub use handle::{Owner, OwnerOptions};
 
-/// One life of an owner. Only grows within a system, and is never used again.
+/// Number of one run of an owner. It only grows within a system, and no number is used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Incarnation(pub u64);
@@ -30,19 +31,19 @@ impl fmt::Display for Incarnation {
     }
 }
 
-/// Who claims to act: a name and, if the caller knows it, which life of that name.
+/// Who claims to act: an owner's name and, if the caller knows it, the incarnation.
 ///
-/// Without an incarnation the newest one of that name is meant. A name never seen before is
-/// started by its first beat or registration; one whose newest life has ended is answered `Lost`.
+/// Without an incarnation, the newest one of that name is meant. The first heartbeat or
+/// registration of a new name starts it. If the newest incarnation has ended, the answer is `Lost`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
     pub owner: Name,
-    /// Which of its lives.
+    /// The incarnation; `None`: the newest one.
     pub incarnation: Option<Incarnation>,
 }
 
 impl Claim {
-    /// The newest life of `owner`.
+    /// A claim of the newest incarnation of `owner`.
     pub fn newest(owner: Name) -> Self {
         Claim { owner, incarnation: None }
     }
@@ -52,43 +53,44 @@ impl Claim {
     }
 }
 
-/// The answer to a beat: alive until `deadline_ms`.
+/// Answer to a heartbeat: the incarnation is alive until `deadline_ms`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Beat {
-    /// Which life was meant.
+    /// The incarnation that the heartbeat was for.
     pub incarnation: Incarnation,
-    /// Until when it now lives, on the store's clock. At that very millisecond it is overdue.
+    /// When the heartbeat runs out, in milliseconds of the store's clock. At that very millisecond
+    /// the owner is overdue.
     pub deadline_ms: u64,
-    /// The store's clock when it judged.
+    /// The store's clock at the time of the call.
     pub now_ms: u64,
-    /// How long one beat lasts.
+    /// How long one heartbeat lasts, in milliseconds.
     pub ttl_ms: u64,
-    /// Whether this call began the life.
+    /// Whether this call started the incarnation.
     pub started: bool,
 }
 
-/// How a life ended.
+/// How an incarnation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ending {
-    /// Its beats stopped for longer than its TTL.
+    /// No heartbeat arrived for longer than its TTL.
     Dead,
     Retired,
 }
 
-/// Told to a holder that is no longer one (P5).
+/// Answer to an owner that no longer holds anything (P5).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lost {
     pub owner: Name,
-    /// Which life; none when the name is not known at all.
+    /// The incarnation; `None` if the owner's name is not known.
     pub incarnation: Option<Incarnation>,
-    /// How that life ended; none when it is not remembered any more.
+    /// How that incarnation ended; `None` if its record was already removed.
     pub ending: Option<Ending>,
-    /// When, on the store's clock.
+    /// When it ended, in milliseconds of the store's clock.
     pub ended_ms: Option<u64>,
-    /// What it held when it ended, so that it can re-assert: the first of them, by key.
+    /// The first keys that it held when it ended, in order, so that it can register them again.
     pub held: Vec<Name>,
-    /// How many it held in all.
+    /// How many keys it held in total.
     pub held_total: u64,
 }
 
@@ -110,49 +112,53 @@ impl fmt::Display for Lost {
     }
 }
 
-/// What is known of one life.
+/// What the store knows of one incarnation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OwnerInfo {
     pub owner: Name,
     pub incarnation: Incarnation,
-    /// How long one beat lasts.
+    /// How long one heartbeat lasts, in milliseconds.
     pub ttl_ms: u64,
-    /// When it was started.
+    /// When it was started, in milliseconds of the store's clock.
     pub started_ms: u64,
-    /// Until when it lives, the store-away grace included.
+    /// When its heartbeat runs out, including the store-away grace.
     pub due_ms: u64,
-    /// How many entries it holds (those not yet removed, for one that ended).
+    /// How many entries it holds. After its end: how many are not removed yet.
     pub held: u64,
-    /// How and when it ended.
+    /// How and when it ended, if it did.
     pub ended: Option<(Ending, u64)>,
 }
 
-/// The seam that stores fill for owners.
+/// What a store implements for owners.
 #[async_trait]
 pub trait OwnerStore: Send + Sync {
-    /// Begins a new life of `owner`, alive for `ttl_ms` from now. Durable when answered.
+    /// Starts a new incarnation of `owner` that is alive for `ttl_ms` from now. Durable when the
+    /// call returns.
     async fn start(&self, owner: &Name, ttl_ms: u64) -> Result<Beat>;
 
-    /// Life. O(1), however much is held. `Lost` when that life has ended.
+    /// Sends a heartbeat. O(1), however many entries are held. `Lost` if that incarnation has
+    /// ended.
     async fn beat(&self, claim: &Claim) -> Result<Beat>;
 
-    /// Ends a life gracefully: O(1), durable when answered; its entries are invalid at once and
-    /// are removed by the same guarded reclaim as those of the dead. Answers how many there are.
+    /// Ends an incarnation gracefully. O(1), and durable when the call returns. Its entries are
+    /// invalid at once; the same guarded reclaim as for dead owners removes them. The answer says
+    /// how many there are.
     async fn end(&self, claim: &Claim) -> Result<OwnerInfo>;
 
-    /// Owners, oldest incarnation first, those after `after`, at most `limit`.
+    /// Incarnations after `after`, oldest first, at most `limit`.
     async fn owners(&self, after: Option<Incarnation>, limit: usize) -> Result<Vec<OwnerInfo>>;
 
     async fn owner(&self, claim: &Claim) -> Result<Option<OwnerInfo>>;
 
-    /// A beat without a search and without waiting, if the store keeps beats in memory.
+    /// A handle that sends heartbeats without a lookup and without waiting, if the store keeps
+    /// heartbeats in memory.
     fn pulse(&self, _owner: &Name, _incarnation: Incarnation) -> Option<Arc<dyn BeatHandle>> {
         None
     }
 }
 
-/// Beats one life directly.
+/// Sends heartbeats of one incarnation directly.
 pub trait BeatHandle: Send + Sync {
-    /// Life, until the answered deadline. `None` when that life has ended.
+    /// Sends a heartbeat and returns the new deadline; `None` if that incarnation has ended.
     fn beat(&self) -> Option<u64>;
 }

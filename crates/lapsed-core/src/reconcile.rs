@@ -1,8 +1,8 @@
-//! Making an index agree with the truth it was derived from, while both are in use.
+//! Makes an index agree with the data that it was derived from, while both are in use.
 //!
-//! Page by page: each page is read without a lock, and every change is made by a step that checks
-//! the truth once more (nothing is built aside and renamed over what changed meanwhile). What was
-//! done is counted as the store answered it, never compared with a size that live traffic moves.
+//! It works page by page. A page is read without a lock, and every change is made by an atomic step
+//! that checks the data once more; no new index is built aside and renamed. Changes are counted
+//! from the store's answers, never from sizes that other writers change meanwhile.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,58 +16,59 @@ use crate::name::{Kind, SystemId};
 use crate::schedule::StopSignal;
 use crate::sweep::{Cursor, PassMode};
 
-/// What a store offers where a system has an index besides its truth.
+/// Implemented by stores whose systems have an index besides their data.
 #[async_trait]
 pub trait Reconcile: Send + Sync {
-    /// Looks at about `limit` rows from `after` on, and heals what differs (or, in a dry run, only
-    /// says so). Bounded, and safe beside everything else.
+    /// Compares about `limit` rows from `after` on and corrects what differs; in a dry run it only
+    /// reports the differences. Bounded, and safe to run beside all other operations.
     async fn reconcile(&self, after: Cursor, limit: usize, act: PassMode) -> Result<Reconciled>;
 
-    /// About how many rows there are to look at: for the progress bar.
+    /// Approximate number of rows to compare, for the progress bar.
     async fn extent(&self) -> Result<u64>;
 
-    /// About how many requests it takes, where each of them has a price. `None`: none to speak of.
+    /// Approximate number of requests, for stores that charge for requests; `None`: requests cost
+    /// nothing.
     async fn cost(&self) -> Result<Option<u64>> {
         Ok(None)
     }
 }
 
-/// What one page of it did.
+/// Result of one page.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reconciled {
     pub examined: u64,
-    /// What differed, and was (or would be) changed.
+    /// The differences that were corrected or, in a dry run, would be.
     pub changes: Vec<IndexChange>,
-    /// Rows left as they are, by why: `active`, `indexed`, `unreadable`, ...
+    /// Number of rows that were left as they are, by reason: `active`, `indexed`, `unreadable`, ...
     pub left: BTreeMap<String, u64>,
-    /// Where to go on; none at the end.
+    /// Where the next page begins; `None` at the end.
     pub next: Option<Cursor>,
 }
 
-/// One difference between truth and index.
+/// One difference between data and index.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IndexChange {
-    /// What it is about.
+    /// The key whose index entry differed.
     pub key: String,
-    /// What was done about it.
+    /// How it was corrected.
     pub what: Healed,
     pub why: String,
 }
 
-/// What was done to the index.
+/// Kinds of corrections of the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Healed {
-    /// It was missing there.
+    /// The entry was missing in the index.
     Added,
-    /// It had no business there.
+    /// The index had an entry for something that does not belong there.
     Removed,
-    /// It was there with something wrong.
+    /// The entry in the index had a wrong value.
     Corrected,
 }
 
 impl Healed {
-    /// Every one there is.
+    /// Every kind of correction.
     pub const ALL: &[Healed] = &[Healed::Added, Healed::Removed, Healed::Corrected];
 
     /// The word used in metrics and JSON.
@@ -80,63 +81,63 @@ impl Healed {
     }
 }
 
-/// The exact account of one reconciliation.
+/// Result of one reconciliation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReconcileReport {
     pub system: String,
     pub kind: Kind,
-    /// Whether nothing was changed.
+    /// Whether it was a dry run, which changes nothing.
     pub dry_run: bool,
     pub examined: u64,
-    /// Put into the index.
+    /// Entries added to the index.
     pub added: u64,
-    /// Taken out of it.
+    /// Entries removed from the index.
     pub removed: u64,
-    /// Set right in it.
+    /// Entries of the index that were corrected.
     pub corrected: u64,
-    /// Left as they are, by why.
+    /// Rows that were left as they are, by reason.
     pub left: BTreeMap<String, u64>,
-    /// Whether index and truth agreed wherever they were looked at.
+    /// Whether no difference was found in the rows that were compared.
     pub agree: bool,
-    /// Whether all was looked at; otherwise `next` says where to go on.
+    /// Whether all rows were compared; otherwise `next` says where to continue.
     pub finished: bool,
-    /// Where to go on.
+    /// Where to continue, if it did not finish.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<Cursor>,
-    /// How long it took.
+    /// Duration in milliseconds.
     pub took_ms: u64,
 }
 
 impl ReconcileReport {
-    /// Differences found: the drift.
+    /// Number of differences found.
     pub fn drift(&self) -> u64 {
         self.added + self.removed + self.corrected
     }
 }
 
-/// How much of it one run has seen: only a whole one knows how far index and truth had drifted.
+/// How much of the index one run has covered. Only a whole run knows the total drift.
 #[derive(Clone, Copy, Debug)]
 pub enum ReconcileEnd<'e> {
-    /// Everything, from the first row to the last.
+    /// All rows were compared.
     Whole,
-    /// It went on from somewhere, or was stopped before the end.
+    /// The run started in the middle or was stopped before the end.
     Part,
-    /// It broke off: this call failed.
+    /// The run ended because of this error.
     Failed(&'e Error),
 }
 
-/// How to go about it.
+/// Options of a reconciliation.
 #[derive(Clone, Debug)]
 pub struct ReconcilePlan {
     pub after: Cursor,
     pub page: usize,
-    /// The pause between two pages.
+    /// Pause between two pages.
     pub pause: Duration,
-    /// Whether to change anything.
+    /// Whether to correct differences or only to report them.
     pub act: PassMode,
 }
 
-/// Runs to the end, or until stopped. `tell` hears of every page.
+/// Runs to the end, or until `stop` says so. `tell` is called after every page.
 pub async fn run(
     system: &SystemId,
     index: &dyn Reconcile,

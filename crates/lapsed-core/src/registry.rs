@@ -1,8 +1,8 @@
-//! `registry`: connections, and the instance that holds each.
+//! `registry`: keys, such as connections, and the owner that holds each.
 //!
-//! An entry lives as long as its owner's incarnation. What is written here once, for every store:
-//! the rules ([`rules`]), the operations ([`Registry`]), why something is dead (`explain`), and the
-//! conformance suite that every store must pass.
+//! An entry is valid as long as its owner's incarnation. This module holds what is the same for
+//! every store: the rules ([`rules`]), the operations ([`Registry`]), the explanation of an entry's
+//! state (`explain`), and the conformance suite.
 
 #[cfg(feature = "conformance")]
 pub mod conformance;
@@ -21,81 +21,83 @@ use crate::system::Restored;
 
 pub use operations::{Registry, RegistryParts, RetiredOwner};
 
-/// How long a beat lasts unless told: the heartbeat TTL of the original.
+/// How long a heartbeat lasts unless the configuration says otherwise, in milliseconds.
 pub const HEARTBEAT_TTL_MS: u64 = 90_000;
 
-/// The most keys in one batch call.
+/// Largest number of keys in one batch call.
 pub const KEYS_MAX: usize = 10_000;
 
-/// Whether a registration may take a key from another living owner.
+/// Whether a registration may take a key from another live owner.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TakePolicy {
-    /// Yes: the newest connection wins. Not from a newer life of the same owner.
+    /// It may: the newest connection wins. It never takes a key from a newer incarnation of the
+    /// same owner.
     #[default]
     Always,
-    /// No: for re-asserting what one used to hold.
+    /// It may not: for an owner that registers again what it held before.
     IfFree,
 }
 
-/// Who holds, or held, a key.
+/// The owner and the incarnation that hold, or held, a key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {
     pub owner: Name,
     pub incarnation: Incarnation,
 }
 
-/// What became of one registration.
+/// Result of one registration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "outcome")]
 pub enum Registered {
     /// The key was free.
     New,
-    /// This owner held it already.
+    /// This incarnation held the key already.
     Kept,
-    /// It was somebody else's, and left their index in the same step.
+    /// Another owner held the key; it was removed from that owner's index in the same step.
     Moved { from: Holder },
-    /// It is somebody else's, and only a free one was wanted; or a newer life of the same owner
-    /// holds it.
+    /// Another owner holds the key and the policy is [`TakePolicy::IfFree`], or a newer incarnation
+    /// of the same owner holds it. Nothing changed.
     Taken { by: Holder },
 }
 
-/// The answer to a registration.
+/// Answer to a registration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegisterAnswer {
-    /// The life that holds them now.
+    /// The incarnation that holds the keys.
     pub incarnation: Incarnation,
-    /// Whether this call began that life (a name never seen before).
+    /// Its first heartbeat, if this call started that incarnation because the owner's name was new.
     pub started: Option<Beat>,
-    /// One a key, in order.
+    /// One result per key, in the order of the call.
     pub keys: Vec<Registered>,
 }
 
-/// An entry, with what is needed to judge whether its owner lives.
+/// An entry with what is needed to judge whether its owner is alive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundEntry {
     pub holder: Holder,
-    /// When it was registered, on the store's clock, where the store remembers it.
+    /// When it was registered, in milliseconds of the store's clock, if the store keeps that.
     pub registered_ms: Option<u64>,
-    /// Until when the owner lives, the store-away grace included.
+    /// When the owner's heartbeat runs out, including the store-away grace.
     pub due_ms: u64,
-    /// How and when the owner ended.
+    /// How and when the owner's incarnation ended, if it did.
     pub ended: Option<(Ending, u64)>,
     pub now_ms: u64,
 }
 
-/// The seam that stores fill for `registry`.
+/// What a store implements for `registry`.
 #[async_trait]
 pub trait RegistryStore: OwnerStore + Sweep {
-    /// How many keys one call registers in one step. A store that others share is not to be held
-    /// for long.
+    /// Largest number of keys that one atomic step registers. A store that is shared with others
+    /// limits it, so that no step occupies it for long.
     fn atomic_keys(&self) -> usize {
         KEYS_MAX
     }
 
-    /// Registers all keys for one owner. Durable when answered. All of them or none, up to
-    /// [`atomic_keys`](Self::atomic_keys); more are registered part by part, and an error then
-    /// leaves the parts before it registered: repeating is safe. `Lost` when that life has ended.
+    /// Registers keys for one owner. They are durable when the call returns. Up to
+    /// [`atomic_keys`](Self::atomic_keys) keys are registered together or not at all. More keys are
+    /// registered in parts, and an error leaves the earlier parts registered; repeating the call is
+    /// safe. `Lost` if that incarnation has ended.
     async fn register(
         &self,
         claim: &Claim,
@@ -103,20 +105,21 @@ pub trait RegistryStore: OwnerStore + Sweep {
         take: TakePolicy,
     ) -> Result<RegisterAnswer>;
 
-    /// Removes the keys that are still this owner's; says for each whether it was.
+    /// Removes the keys that this owner still holds; the answer says for each key whether it did.
     async fn unregister(&self, claim: &Claim, keys: &[Name]) -> Result<Vec<bool>>;
 
-    /// What is stored under each key, whatever has become of the owner.
+    /// What is stored under each key, whether or not the owner is alive.
     async fn find(&self, keys: &[Name]) -> Result<Vec<Option<FoundEntry>>>;
 
-    /// What one life holds, by key, those after `after`, at most `limit`.
+    /// What one incarnation holds, ordered by key, only keys after `after`, at most `limit`.
     async fn entries(&self, claim: &Claim, after: Option<&Name>, limit: usize)
     -> Result<Vec<Name>>;
 
-    /// What one *ended* life still holds, as suspects, at most `limit`: what retiring removes.
+    /// What one *ended* incarnation still holds, as suspects, at most `limit`. `retire` removes
+    /// them.
     async fn held_by(&self, claim: &Claim, limit: usize) -> Result<Vec<Suspect>>;
 
-    /// Puts back the entry of receipt `seq`, under the newest life of its owner, if the key is free
-    /// and that life has not ended; marks the receipt in the same step.
+    /// Puts back the entry of receipt `seq` for the newest incarnation of its owner, if the key is
+    /// free and that incarnation has not ended. Marks the receipt in the same step.
     async fn restore(&self, seq: u64) -> Result<Restored>;
 }

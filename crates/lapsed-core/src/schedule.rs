@@ -1,4 +1,4 @@
-//! When: a pass every interval, give or take, until told to stop.
+//! Runs a pass in every interval, with jitter, until the process stops.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,30 +9,30 @@ use tokio::sync::watch;
 use crate::clock::{Clock, jittered};
 use crate::sweep::{PassMode, Stopped, Sweeper};
 
-/// How to tell everything that runs in the background to stop: finish the batch, then leave.
+/// Receiver of the request to stop. Background work finishes its current batch and then ends.
 #[derive(Clone)]
 pub struct StopSignal {
     told: watch::Receiver<bool>,
 }
 
-/// The other end of [`StopSignal`].
+/// Sender of the request to stop; see [`StopSignal`].
 pub struct StopHandle {
     tell: watch::Sender<bool>,
 }
 
 impl StopSignal {
-    /// A pair: one to tell, one (to be cloned) to be told.
+    /// A connected pair of sender and receiver. The receiver can be cloned.
     pub fn channel() -> (StopHandle, StopSignal) {
         let (tell, told) = watch::channel(false);
         (StopHandle { tell }, StopSignal { told })
     }
 
-    /// Whether it is time.
+    /// Whether the request to stop has been sent.
     pub fn is_told(&self) -> bool {
         *self.told.borrow() || self.told.has_changed().is_err()
     }
 
-    /// Resolves when it is time (also when the [`StopHandle`] was dropped).
+    /// Resolves when the request to stop was sent, or when the [`StopHandle`] was dropped.
     pub async fn told(&self) {
         let mut told = self.told.clone();
         while !*told.borrow_and_update() {
@@ -49,8 +49,8 @@ impl StopHandle {
     }
 }
 
-/// Runs passes until told to stop. Intervals count from start to start, so that a long pass does
-/// not delay the next; a pass that stopped early is resumed sooner than the next interval.
+/// Runs passes until `stop` says so. Intervals count from start to start, so that a long pass does
+/// not delay the next one. A pass that ended early is resumed before the next interval.
 pub async fn run(sweeper: Arc<Sweeper>, clock: Arc<dyn Clock>, stop: StopSignal) {
     let policy = sweeper.policy().clone();
     let mut next = clock.mono() + jittered(&*clock, policy.every / 2, 1.0).min(policy.every);
@@ -60,7 +60,8 @@ pub async fn run(sweeper: Arc<Sweeper>, clock: Arc<dyn Clock>, stop: StopSignal)
             return;
         }
         let began = clock.mono();
-        // One that leads no longer still settles what its last term left in doubt.
+        // A sweeper that is no longer the leader still settles the batches of its last term whose
+        // answers were lost.
         if sweeper.leads() == Some(false) && !sweeper.is_in_doubt() {
             next = began + jittered(&*clock, policy.every, policy.jitter);
             continue;
@@ -74,7 +75,7 @@ pub async fn run(sweeper: Arc<Sweeper>, clock: Arc<dyn Clock>, stop: StopSignal)
     }
 }
 
-/// When there is more to do, a tenth of the interval is soon enough.
+/// The pause before a pass that ended early is resumed: a tenth of the interval.
 fn soon(every: Duration) -> Duration {
     (every / 10).max(Duration::from_millis(10))
 }

@@ -1,12 +1,13 @@
-//! `sessions`: sessions that many connect to, deleted when nobody has been for a grace period.
+//! `sessions`: sessions with many connected clients, deleted when no client was connected for a
+//! grace period.
 //!
 //! A session is held by references. A reference belongs to one incarnation of an owner (the server
-//! that somebody is connected to) and dies with it. When the last one goes the session is
-//! *disconnected* and its grace runs; at its end it is an *orphan*, and is reclaimed: deleted with
-//! what hangs on it, with a receipt from which it can be put back.
+//! that a client is connected to) and ends with it. When the last reference ends, the session is
+//! *disconnected* and its grace period runs. After that it is an *orphan* and is reclaimed: deleted
+//! together with its index entries, with a receipt from which it can be restored.
 //!
-//! What is written here once, for every store: the rules ([`rules`]), the operations ([`Sessions`]),
-//! why something is dead (`explain`), and the conformance suite that every store must pass.
+//! This module holds what is the same for every store: the rules ([`rules`]), the operations
+//! ([`Sessions`]), the explanation of a session's state (`explain`), and the conformance suite.
 
 #[cfg(feature = "conformance")]
 pub mod conformance;
@@ -25,34 +26,34 @@ use crate::system::Restored;
 
 pub use operations::{RetiredSessionOwner, Sessions, SessionsParts};
 
-/// How long a disconnected session is kept unless told: `ORPHAN_MAX_AGE` of the original.
+/// Grace period of a disconnected session unless the configuration says otherwise, in milliseconds.
 pub const GRACE_MS: u64 = 30_000;
 
-/// How long an owner's beat lasts unless told.
+/// How long an owner's heartbeat lasts unless the configuration says otherwise, in milliseconds.
 pub const HEARTBEAT_TTL_MS: u64 = 90_000;
 
-/// The most sessions in one answer.
+/// Largest number of sessions in one answer.
 pub const PAGE_MAX: usize = 10_000;
 
-/// What a session carries. In an update, what is absent stays as it is.
+/// Data of a session. In an update, absent fields stay as they are.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SessionProfile {
-    /// The application's own value, as it writes it.
+    /// A value of the application; lapsed does not interpret it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
-    /// Whose session it is; one session a broadcaster is the current one.
+    /// The broadcaster of the session. Each broadcaster has one current session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub broadcaster_user_id: Option<Name>,
-    /// The application's configuration, as it writes it.
+    /// Configuration of the application; lapsed does not interpret it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub config_json: Option<String>,
 }
 
-/// The most bytes of a profile's value and configuration together.
+/// Largest sum of a profile's value and configuration, in bytes.
 pub const PROFILE_BYTES_MAX: usize = 64 << 10;
 
-/// Refuses a profile that is too large: a receipt carries it, and batches carry receipts.
+/// Refuses a profile that is too large. Receipts contain profiles, and batches contain receipts.
 fn check(profile: &SessionProfile) -> Result<()> {
     let len = |text: &Option<String>| text.as_ref().map_or(0, String::len);
     let bytes = len(&profile.value) + len(&profile.config_json);
@@ -71,112 +72,118 @@ pub struct Session {
     pub profile: SessionProfile,
     /// How many references there are.
     pub references: u64,
-    /// When the last of them went, on the store's clock; none while it is active.
+    /// When the last reference ended, in milliseconds of the store's clock; `None` while the
+    /// session is active.
     pub disconnected_ms: Option<u64>,
-    /// When it was last updated, on the store's clock, where that is known.
+    /// When the session was last updated, in milliseconds of the store's clock, if the store keeps
+    /// that.
     pub updated_ms: Option<u64>,
-    /// When it is an orphan, the store-away grace included; none while somebody is connected.
+    /// When the grace period ends, including the store-away grace; `None` while the session is
+    /// active.
     pub due_ms: Option<u64>,
     pub now_ms: u64,
 }
 
-/// The answer to an activation.
+/// Answer to an activation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Activated {
-    /// Whether it was made; otherwise an existing one was brought back.
+    /// Whether the session was created. Otherwise an existing session was reactivated.
     pub created: bool,
-    /// As it is now.
+    /// The session after the call.
     pub session: Session,
 }
 
-/// How a session stands after a reference came or went.
+/// State of a session after a reference was added or removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReferenceChange {
     /// How many references there are now.
     pub references: u64,
-    /// How many of them are the caller's.
+    /// How many of the references belong to the calling incarnation.
     pub yours: u64,
-    /// Whether this call changed anything: a disconnect without a reference does not.
+    /// Whether this call changed anything. A disconnect without a reference changes nothing.
     pub changed: bool,
-    /// When the last reference went; none while it is active.
+    /// When the last reference ended; `None` while the session is active.
     pub disconnected_ms: Option<u64>,
-    /// The life that was meant; none where references have no owner.
+    /// The incarnation that the claim referred to; `None` if references have no owner in this
+    /// store.
     pub incarnation: Option<Incarnation>,
-    /// Whether this call began that life (a name never seen before).
+    /// Its first heartbeat, if this call started that incarnation because the owner's name was new.
     pub started: Option<Beat>,
 }
 
-/// What became of a deletion.
+/// Result of a deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "outcome")]
 pub enum Deleted {
-    /// It is gone, with what hung on it.
+    /// The session was deleted together with its index entries.
     Deleted,
-    /// Refused: somebody is connected.
+    /// The session has references, so it was not deleted.
     Active {
         /// How many references there are.
         references: u64,
     },
-    /// There was no such session.
+    /// The session does not exist.
     Missing,
 }
 
-/// The seam that stores fill for `sessions`.
+/// What a store implements for `sessions`.
 ///
-/// Whatever names a session that does not exist answers `None` and changes nothing (B6).
+/// A call that names a session that does not exist returns `None` and changes nothing (B6).
 ///
-/// References are counted, so `connect` and `disconnect` are the two operations that are not the same
-/// when repeated. A call that fails with [`Error::Unavailable`] may have counted all the same. Whoever
-/// repeats a `connect` then has perhaps one reference too many, which keeps a session too long and
-/// never too short; whoever repeats a `disconnect` has perhaps one too few, which is the dangerous
-/// side. So: repeat a doubtful `connect`, never a doubtful `disconnect`, and compare
-/// [`ReferenceChange::yours`] in the next answer with how many are really connected here; give back what is
-/// too many. What leaks all the same dies with its owner's incarnation.
+/// References are counted, so `connect` and `disconnect` are the only operations that are not
+/// idempotent. A call that fails with [`Error::Unavailable`] may have been counted. A repeated
+/// `connect` may add one reference too many, which keeps a session for too long, but never for too
+/// short. A repeated `disconnect` may remove one too many, which is dangerous. So repeat a doubtful
+/// `connect`, never a doubtful `disconnect`; compare [`ReferenceChange::yours`] of the next answer
+/// with the number of clients that are connected, and disconnect the surplus. A reference that
+/// leaks nevertheless ends with its owner's incarnation.
 ///
-/// A sweep has two kinds of suspects. References of a life that is overdue or ended: the key is the
-/// session's id, owner and incarnation are that life's; all references of that life to that session
-/// are dropped ([`Outcome::Released`](crate::sweep::Outcome), no receipt), and with the last of all
-/// the session's grace begins in the same step. And sessions whose grace is over: the owner is the
-/// broadcaster (or, without one, the session's id), the incarnation 0; the session is deleted, with
-/// a receipt. While the brake holds (`undeclared_max` is 0) the second kind is not listed. The
-/// threshold is the longer of TTL and grace.
+/// A sweep has two kinds of suspects. (1) References of an incarnation that is overdue or ended:
+/// the key is the session's id; owner and incarnation are those of the reference. All references of
+/// that incarnation to that session are removed ([`Outcome::Released`](crate::sweep::Outcome), no
+/// receipt). If they were the last ones, the grace period begins in the same step. (2) Sessions
+/// whose grace period is over: the owner is the broadcaster or, without one, the session's id; the
+/// incarnation is 0. The session is deleted with a receipt. While the brake holds (`undeclared_max`
+/// is 0), the second kind is not listed. The threshold is the longer of TTL and grace period.
 #[async_trait]
 pub trait SessionsStore: OwnerStore + Sweep {
-    /// Makes it, or brings an existing one back: its disconnection is forgotten, and what `profile`
-    /// gives is set. It becomes its broadcaster's current session. Without a reference its grace
-    /// runs from now.
+    /// Creates a session or reactivates an existing one: clears its disconnection and sets the
+    /// fields that `profile` contains. It becomes its broadcaster's current session. Without a
+    /// reference, its grace period runs from now.
     async fn activate(&self, id: &Name, profile: &SessionProfile) -> Result<Activated>;
 
-    /// One more reference, of the claimed life; the disconnection is forgotten in the same step.
-    /// `Lost` when that life has ended. Not idempotent: see above.
+    /// Adds one reference of the claimed incarnation and clears the disconnection in the same step.
+    /// `Lost` if that incarnation has ended. Not idempotent, see above.
     async fn connect(&self, claim: Option<&Claim>, id: &Name) -> Result<Option<ReferenceChange>>;
 
-    /// One reference of the claimed life less; when it was the last of all, the grace begins in the
-    /// same step. Never below zero. `Lost` when that life has ended. Not idempotent: see above.
+    /// Removes one reference of the claimed incarnation; if it was the session's last one, the
+    /// grace period begins in the same step. Never goes below zero. `Lost` if that incarnation has
+    /// ended. Not idempotent, see above.
     async fn disconnect(&self, claim: Option<&Claim>, id: &Name)
     -> Result<Option<ReferenceChange>>;
 
-    /// Forgets the disconnection without adding a reference: the grace begins anew.
+    /// Clears the disconnection without adding a reference: the grace period starts again.
     async fn resume(&self, id: &Name) -> Result<Option<ReferenceChange>>;
 
     async fn get(&self, id: &Name) -> Result<Option<Session>>;
 
-    /// Sets what `profile` gives.
+    /// Sets the fields that `profile` contains.
     async fn update(&self, id: &Name, profile: &SessionProfile) -> Result<Option<Session>>;
 
-    /// Removes it with what hangs on it, unless somebody is connected.
+    /// Deletes a session and its index entries, unless it has references.
     async fn delete(&self, id: &Name) -> Result<Deleted>;
 
-    /// The current session of a broadcaster.
+    /// The id of a broadcaster's current session.
     async fn of_broadcaster(&self, broadcaster: &Name) -> Result<Option<Name>>;
 
-    /// Sessions whose grace is over, the longest overdue first, at most `limit` (B9).
+    /// Sessions whose grace period is over, the most overdue first, at most `limit` (B9).
     async fn orphans(&self, limit: usize) -> Result<Vec<Name>>;
 
     /// How many sessions are disconnected.
     async fn disconnected_count(&self) -> Result<u64>;
 
-    /// The sessions that one life refers to, by id, those after `after`, at most `limit`.
+    /// Ids of the sessions that one incarnation refers to, in order, those after `after`, at most
+    /// `limit`.
     async fn referred(
         &self,
         claim: &Claim,
@@ -184,11 +191,12 @@ pub trait SessionsStore: OwnerStore + Sweep {
         limit: usize,
     ) -> Result<Vec<Name>>;
 
-    /// What one *ended* life still refers to, as suspects, at most `limit`: what retiring lets go.
+    /// References that one *ended* incarnation still has, as suspects, at most `limit`. `retire`
+    /// removes them.
     async fn held_by(&self, claim: &Claim, limit: usize) -> Result<Vec<Suspect>>;
 
-    /// Puts back the session of receipt `seq`, if there is none of that id; marks the receipt in the
-    /// same step. It comes back disconnected, with a whole grace before it; its broadcaster points
-    /// to it again unless that points to another session by now.
+    /// Restores the session of receipt `seq`, if no session has that id, and marks the receipt in
+    /// the same step. The session comes back disconnected, with a whole grace period. It becomes
+    /// its broadcaster's current session unless that has another one by now.
     async fn restore(&self, seq: u64) -> Result<Restored>;
 }

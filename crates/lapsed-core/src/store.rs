@@ -1,4 +1,5 @@
-//! The seam that every store fills once, whatever systems run on it.
+//! What every store implements once, independent of the systems that run on it: receipts, terms,
+//! the operator's brake setting, and notes.
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
@@ -10,32 +11,32 @@ use crate::notes::NoteStore;
 use crate::receipt::{Receipt, ReceiptQuery};
 use crate::sweep::brake::BrakeSetting;
 
-/// What a store says of itself.
+/// Identity and clock of a store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoreInfo {
     pub engine: String,
-    /// Where it is, without secrets.
+    /// Address of the store, without secrets.
     pub place: String,
-    /// Which life of the store this is.
+    /// Changes each time the store is opened or restarted.
     pub incarnation: String,
     pub now_ms: u64,
-    /// Since when it has been serving without a gap, on its clock.
+    /// Since when the store has been serving without a gap, in milliseconds of its clock.
     pub back_ms: u64,
 }
 
-/// Receipts, terms and settings: the services that the engine needs of a store.
+/// The services that the engine needs from a store.
 #[async_trait]
 pub trait Store: Send + Sync {
-    /// Who it is; also a cheap sign that it answers.
+    /// Identity of the store. Cheap, so that it also serves as a health check.
     async fn info(&self) -> Result<StoreInfo>;
 
-    /// Receipts of one system.
+    /// Reads receipts of one system, at most `query.limit`.
     async fn receipts(&self, system: &SystemId, query: ReceiptQuery) -> Result<Vec<Receipt>>;
 
     async fn receipt(&self, system: &SystemId, seq: u64) -> Result<Option<Receipt>>;
 
-    /// Takes or renews the term of `system`. `None`: somebody else holds it. The number in the
-    /// answer grows with every change of holder and never goes back.
+    /// Takes or renews the term of `system`. `None`: another candidate holds it. The term's number
+    /// grows with every change of holder and never goes back.
     async fn campaign(
         &self,
         system: &SystemId,
@@ -43,18 +44,18 @@ pub trait Store: Send + Sync {
         ttl_ms: u64,
     ) -> Result<Option<Term>>;
 
-    /// The term that is held now, by the store's clock; `None`: nobody holds it.
+    /// The current term by the store's clock; `None`: nobody holds it.
     async fn term(&self, system: &SystemId) -> Result<Option<Term>>;
 
-    /// Gives the term back, if `term` is still the current one.
+    /// Ends the term if `term` is still the current one.
     async fn resign(&self, system: &SystemId, term: u64) -> Result<()>;
 
-    /// What the operator said of the brake of `system`.
+    /// The operator's setting for the brake of `system`; `Auto` if there is none.
     async fn brake_setting(&self, system: &SystemId) -> Result<BrakeSetting>;
 
-    /// Remembers what the operator says. A release also waives a store-away grace that is running.
+    /// Stores the operator's setting. A release also waives a store-away grace that is running.
     async fn set_brake(&self, system: &SystemId, setting: BrakeSetting) -> Result<()>;
 
-    /// What is kept besides: books, marks, turns.
+    /// Notes, marks and turns of the systems on this store.
     fn notes(&self) -> &dyn NoteStore;
 }

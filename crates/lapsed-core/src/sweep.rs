@@ -1,9 +1,9 @@
-//! Suspect → guard → outcome, one bounded page at a time.
+//! The engine: suspect → guard → outcome, one bounded page at a time.
 //!
-//! A [`Sweep`] is filled by a store for one system. The engine ([`Sweeper`]) knows nothing of
-//! stores or systems: it asks for a page of suspects, hands batches back to be reclaimed, and
-//! decides how much ([`policy`]) and whether ([`brake`]). The guard is not here: it is inside
-//! [`Sweep::reclaim`], in the store's own atomic step, judged by the store's own clock.
+//! A store implements [`Sweep`] for each system. The engine ([`Sweeper`]) knows nothing of stores
+//! or systems: it reads pages of suspects, sends batches to be reclaimed, and decides how many
+//! ([`policy`]) and whether at all ([`brake`]). The guard is deliberately not here:
+//! [`Sweep::reclaim`] evaluates it inside the store's atomic step, by the store's own clock.
 
 pub mod brake;
 mod pass;
@@ -25,19 +25,20 @@ use crate::receipt::{Reason, Receipt, Retention};
 pub use pass::{PassMode, Sweeper, SweeperParts};
 pub use report::{ListedSuspect, PassReport, Stopped};
 
-/// Where a pass stands, as the store wrote it. Opaque to everybody else.
+/// Position of a pass in the store's index of suspects. Only the store that wrote it can read it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Cursor(pub Option<String>);
 
-/// Something that the index says may be dead. Possibly stale: only the guard decides.
+/// Something that the index reports as possibly dead. The report may be stale; only the guard
+/// decides.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Suspect {
     pub key: Name,
     pub owner: Name,
-    /// Which life of that owner held it when the page was read.
+    /// The incarnation of that owner that held the key when the page was read.
     pub incarnation: Incarnation,
-    /// When that life's time ran out, on the store's clock.
+    /// When that incarnation's heartbeat ran out, in milliseconds of the store's clock.
     pub deadline_ms: u64,
     /// Why it is suspected.
     pub reason: Reason,
@@ -45,43 +46,43 @@ pub struct Suspect {
 
 #[derive(Clone, Debug)]
 pub struct PageRequest {
-    /// Those after this place.
+    /// Return only suspects after this position.
     pub after: Cursor,
-    /// At most so many.
+    /// Largest number of suspects in the page.
     pub limit: usize,
-    /// Of the owners that are overdue but not yet declared dead, only the so many most overdue:
-    /// the brake's say. `None`: all. `Some(0)`: the brake holds, and what is dead by itself is
-    /// spared as well.
+    /// How many owners that are overdue but not yet declared dead may be reported, the most overdue
+    /// first; the brake sets it. `None`: all. `Some(0)`: the brake holds, and entries that expire
+    /// without an owner are spared too.
     pub undeclared_max: Option<usize>,
 }
 
 #[derive(Clone, Debug, Default)]
 pub struct SuspectPage {
-    /// In the order of their deadlines.
+    /// The suspects, ordered by deadline.
     pub suspects: Vec<Suspect>,
-    /// How many rows the store had to look at to find them.
+    /// How many rows the store read to find them.
     pub examined: u64,
-    /// Whether the page ends because there is nothing more.
+    /// Whether there are no more suspects after this page.
     pub last: bool,
 }
 
-/// Which batch: unique within one sweeper, so that receipts can settle what was in doubt.
+/// Identifies one batch of one sweeper, so that receipts can settle a batch whose answer was lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchId {
-    /// The sweeper's name: unique among all that run.
+    /// Name of the sweeper, unique among all running sweepers.
     pub sweeper: Arc<str>,
     pub number: u64,
 }
 
-/// What to reclaim, and on whose authority.
+/// Suspects to reclaim, and the term under which the sweeper acts.
 #[derive(Clone, Debug)]
 pub struct Batch {
     pub id: BatchId,
     /// The suspects, at most `policy.batch` of them.
     pub suspects: Vec<Suspect>,
-    /// Guard only, change nothing.
+    /// Whether to reclaim, or only to evaluate the guard and change nothing.
     pub act: PassMode,
-    /// The leader's term, re-checked in the same step; `None` when sweeping is idempotent.
+    /// The leader's term, which the store checks in the same step; `None` if any sweeper may act.
     pub term: Option<u64>,
 }
 
@@ -89,21 +90,22 @@ pub struct Batch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Refusal {
-    /// A beat arrived first: it is alive.
+    /// A heartbeat arrived first: the owner is alive.
     Alive,
-    /// It now belongs to another owner, or to another life of the same one.
+    /// The key now belongs to another owner, or to another incarnation of the same owner.
     Moved,
-    /// The store was away; its owners have not yet had a whole threshold to beat again.
+    /// The store was away, and its owners have not yet had a whole threshold to send a heartbeat
+    /// again.
     StoreAway,
     /// The sweeper's term as leader is over.
     NotLeader,
-    /// Somebody is connected to it.
+    /// A client is connected to it.
     Active,
-    /// What is stored under its key is not what it should be: left for a person to look at.
+    /// What is stored under its key cannot be read. It is left for a person to look at.
     Unreadable,
-    /// Somebody else is collecting: the application's own lock is held.
+    /// The application's own lock is held: its own collector is running.
     Busy,
-    /// Where it would go does not take it: it stays registered, for the next pass to try.
+    /// The destination does not accept it. It stays where it is, and the next pass tries again.
     NotTaken,
 }
 
@@ -129,23 +131,24 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// What became of one suspect.
+/// Result for one suspect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Done, and here is the receipt. In a dry run: would be done, and nothing was written.
+    /// It was reclaimed, with this receipt. In a dry run: it would be reclaimed, and nothing was
+    /// written.
     Reclaimed(Option<Box<Receipt>>),
-    /// What the dead held on to was let go, and nothing was removed: a reference, not the entry.
+    /// A reference of a dead owner was released, but the entry that it referred to stays.
     Released,
-    /// The guard said no.
+    /// The guard refused, and nothing changed.
     Refused(Refusal),
-    /// Somebody else was first, or its owner let go of it.
+    /// Another sweeper was first, or its owner released it.
     Gone,
-    /// The store did not answer: it may or may not have been done.
+    /// The store did not answer, so it may or may not have been reclaimed.
     InDoubt,
 }
 
 impl Outcome {
-    /// The receipt, if something was reclaimed.
+    /// The receipt, if there is one.
     pub fn receipt(self) -> Option<Receipt> {
         match self {
             Outcome::Reclaimed(receipt) => receipt.map(|receipt| *receipt),
@@ -154,69 +157,71 @@ impl Outcome {
     }
 }
 
-/// The store's answer to a batch: one outcome a suspect, in the same order.
+/// A store's answer to a batch: one outcome per suspect, in the same order.
 #[derive(Clone, Debug, Default)]
 pub struct BatchAnswer {
     pub outcomes: Vec<Outcome>,
-    /// How many owners were declared dead on the way.
+    /// How many owners this batch declared dead.
     pub owners_ended: u64,
-    /// How long the store was held by this batch, as the store measured it. Zero: it cannot tell (on
-    /// some servers the clock stands still during a script), and the time until the answer counts.
+    /// How long this batch occupied the store, as the store measured it. Zero if the store cannot
+    /// measure it (on some servers the clock stands still during a script); the time until the
+    /// answer is used then.
     pub held: Duration,
 }
 
-/// Who is there, cheaply: what the brake judges by and what `status` shows.
+/// Counts of owners and suspects. The brake judges by them and `status` shows them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Census {
     pub now_ms: u64,
-    /// Which life of the store itself this is.
+    /// Identifies the current run of the store; changes when the store restarts.
     pub store: String,
-    /// When the store was back after an absence that somebody alive (or something that is spared for
-    /// it) has lived through, if that was less than a threshold ago; 0 otherwise, or when the grace
-    /// was waived.
+    /// When the store came back from an absence, if that was less than a threshold ago and some
+    /// owner was alive before it. 0 otherwise, and 0 while the operator has waived the grace.
     pub back_ms: u64,
-    /// Whether nothing below was counted: that would mean to look at everything.
+    /// Whether nothing below was counted, because counting would mean reading everything.
     #[serde(default)]
     pub uncounted: bool,
     pub population: u64,
-    /// Entries of owners that are overdue or ended, and those that are dead by themselves.
+    /// Entries of owners that are overdue or ended, and entries that have expired without an owner.
     pub suspects: u64,
-    /// Of them, those that are dead by themselves: no life of an owner decides about them.
+    /// The part of `suspects` that expired without an owner, such as orphaned sessions.
     #[serde(default)]
     pub orphans: u64,
-    /// Not among them: those that would be, and are spared because the store was away.
+    /// Entries that would be in `orphans` but are spared because the store was away. Not part of
+    /// `suspects`.
     #[serde(default)]
     pub orphans_spared: u64,
-    /// Owners alive and in time.
+    /// Owners whose heartbeat has not run out.
     pub owners_live: u64,
     /// Owners past their deadline and not yet declared dead.
     pub owners_overdue: u64,
-    /// Of those alive: past their deadline, and spared because the store was away.
+    /// Owners whose heartbeat has run out, but who are spared because the store was away. They are
+    /// included in `owners_live`.
     #[serde(default)]
     pub owners_spared: u64,
     /// Owners declared dead within the last threshold.
     pub owners_died_recently: u64,
-    /// How late the longest overdue suspect is, in milliseconds.
+    /// How late the most overdue suspect is, in milliseconds.
     pub oldest_late_ms: u64,
 }
 
 /// What the bounded housekeeping after a pass did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tidied {
-    /// Overdue owners that held nothing, declared dead.
+    /// Overdue owners without entries that were declared dead.
     pub owners_ended: u64,
-    /// Records of owners that ended long ago, forgotten.
+    /// Records of owners that ended long ago and were removed.
     pub owners_forgotten: u64,
-    /// Receipts past their retention, removed.
+    /// Receipts beyond their retention that were removed.
     pub receipts_pruned: u64,
 }
 
-/// How far [`Sweep::tidy`] may go.
+/// Limits of one call of [`Sweep::tidy`].
 #[derive(Clone, Copy, Debug)]
 pub struct TidyLimits {
-    /// At most so many of each kind of row.
+    /// Largest number of rows of each kind.
     pub rows: usize,
-    /// Of overdue owners, at most so many may be declared dead (the brake's say).
+    /// How many overdue owners may be declared dead; the brake sets it. `None`: all.
     pub undeclared_max: Option<usize>,
     /// How long receipts are kept.
     pub retention: Retention,
@@ -224,36 +229,38 @@ pub struct TidyLimits {
     pub term: Option<u64>,
 }
 
-/// One kind of cleanup, as a store fills it for one system.
+/// The cleanup of one system, implemented by its store.
 #[async_trait]
 pub trait Sweep: Send + Sync {
-    /// Whose cleanup this is.
+    /// The system that this sweep belongs to.
     fn system(&self) -> &SystemId;
 
-    /// How long silence must last before it means death: what the store-away grace waits for.
+    /// How long an owner must be silent before it counts as dead. The store-away grace lasts as
+    /// long.
     fn threshold(&self) -> Duration;
 
     async fn census(&self) -> Result<Census>;
 
-    /// Where there is no index (keys that somebody else writes): the one look at everything that a
-    /// pass begins with, in bounded pages that each have a time limit of their own; the pages of
-    /// suspects then come from what it found. `None`: there is an index, and the census will do.
+    /// For stores without an index (the application writes the keys): reads everything once at the
+    /// beginning of a pass, in bounded pages that each have their own time limit. Later pages of
+    /// suspects come from the result. `None`: the store has an index, and [`census`](Self::census)
+    /// is enough.
     async fn survey(&self) -> Result<Option<Census>> {
         Ok(None)
     }
 
-    /// One page of the index, ordered by deadline. O(log M + page).
+    /// One page of suspects from the index, ordered by deadline. O(log n + page).
     async fn suspects(&self, request: PageRequest) -> Result<SuspectPage>;
 
-    /// The place just after `suspect`, for resuming in the middle of a page.
+    /// The position just after `suspect`, to resume in the middle of a page.
     fn after(&self, suspect: &Suspect) -> Cursor;
 
-    /// The decisive step: re-checks each suspect and, in the same atomic step, acts and writes the
-    /// receipt. All of the batch, or (on an error) perhaps none of it.
+    /// Checks each suspect again and, in the same atomic step, reclaims it and writes the receipt.
+    /// An error means that none of the batch, or all of it, may have been carried out.
     async fn reclaim(&self, batch: Batch) -> Result<BatchAnswer>;
 
-    /// The receipts that `batch` wrote, if it was carried out after all. If it was not, it must
-    /// never be from now on: a request that is still on its way would be counted by nobody.
+    /// The receipts that `batch` wrote, if it was carried out. If it was not, the store must refuse
+    /// it from now on: receipts of a late request would not be counted.
     async fn settle(&self, batch: &BatchId) -> Result<Vec<Receipt>>;
 
     async fn tidy(&self, limits: TidyLimits) -> Result<Tidied>;

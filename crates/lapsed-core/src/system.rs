@@ -1,8 +1,9 @@
-//! What every system offers besides its own operations: what the daemon and the CLI work with.
+//! What every system offers besides its own operations. The daemon and the command line work with
+//! it, without knowing the system's kind.
 
-pub mod calls;
-pub(crate) mod retiring;
-pub mod words;
+pub mod explain;
+pub(crate) mod release;
+pub mod store_caller;
 
 use std::sync::Arc;
 
@@ -14,33 +15,33 @@ use crate::name::SystemId;
 use crate::reconcile::Reconcile;
 use crate::sweep::Sweep;
 
-/// Why something is, or is not, dead.
+/// Why an entry or owner is, or is not, dead.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Explanation {
     pub system: String,
     pub kind: String,
-    /// What was asked about.
+    /// The key that the question was about.
     pub key: String,
-    /// One word: `live`, `overdue`, `spared`, `dead`, `retired`, `reclaimed`, `unknown`; of a
+    /// One word: `live`, `overdue`, `spared`, `dead`, `retired`, `reclaimed`, `unknown`; for a
     /// session also `active`, `grace`, `orphan`.
     pub verdict: String,
     /// The reasons, one sentence each.
     pub because: Vec<String>,
-    /// The same as data.
+    /// The values that the reasons are based on.
     pub facts: serde_json::Value,
 }
 
-/// What became of a `restore`.
+/// Result of a `restore`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "outcome")]
 pub enum Restored {
     Restored {
         key: String,
-        /// Held by whom now.
+        /// The owner that holds it now.
         owner: String,
         incarnation: u64,
     },
-    /// It was not put back, and nothing changed.
+    /// It was not restored, and nothing changed.
     Refused { why: String },
 }
 
@@ -50,13 +51,13 @@ pub trait System: Send + Sync {
 
     fn sweep(&self) -> Arc<dyn Sweep>;
 
-    /// Why `key` is, or is not, dead.
+    /// Explains why `key` is, or is not, dead.
     async fn explain(&self, key: &str) -> Result<Explanation>;
 
-    /// Puts back what a receipt removed, if its place is still free.
+    /// Restores what a receipt removed, if its key is still free.
     async fn restore(&self, seq: u64) -> Result<Restored>;
 
-    /// Its index, where it has one besides its truth.
+    /// The index of the system, if it has one besides its data.
     fn index(&self) -> Option<Arc<dyn Reconcile>> {
         None
     }

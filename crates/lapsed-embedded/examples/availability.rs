@@ -2,12 +2,11 @@
 //!
 //! `cargo run -p lapsed-embedded --example availability`
 
-mod ground;
+mod setup;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use ground::Ground;
 use lapsed_availability::memory::MemoryMirror;
 use lapsed_availability::{
     Availability, AvailabilityParts, BreakerPolicy, ProviderProfile, SNAPSHOT_MS, SessionChange,
@@ -15,11 +14,12 @@ use lapsed_availability::{
 use lapsed_core::receipt::NoObserver;
 use lapsed_core::sweep::Cursor;
 use lapsed_core::{Kind, Name, SystemId};
+use setup::ExampleSetup;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> lapsed_core::Result<()> {
-    let ground = Ground::new()?;
-    let providers = open(&ground)?;
+    let setup = ExampleSetup::new()?;
+    let providers = open(&setup)?;
     providers.seed().await?; // what a mirror says counts only after it was filled from the truth
     let (sari, budi) = (Name::new("sari")?, Name::new("budi")?);
     for id in [&sari, &budi] {
@@ -33,12 +33,12 @@ async fn main() -> lapsed_core::Result<()> {
     println!("sari takes a session");
     tell(&providers).await?;
 
-    ground.wait(60);
+    setup.wait(60);
     providers.heartbeat(std::slice::from_ref(&sari)).await?;
     println!("only sari beats");
-    ground.wait(60);
+    setup.wait(60);
     tell(&providers).await?;
-    let report = ground.sweep(&*providers, providers.services()).await;
+    let report = setup.sweep(&*providers, providers.services()).await;
     println!("a pass: {} set offline: {}", report.reclaimed, report.entries[0].key);
     let told = providers.heartbeat(&[budi]).await?;
     println!("budi beats too late, and is told: {}", told.answer[0].as_str());
@@ -56,14 +56,14 @@ async fn tell(providers: &Availability) -> lapsed_core::Result<()> {
     Ok(())
 }
 
-fn open(ground: &Ground) -> lapsed_core::Result<Arc<Availability>> {
+fn open(setup: &ExampleSetup) -> lapsed_core::Result<Arc<Availability>> {
     let id = SystemId::new(Kind::Availability, "mitras")?;
     Ok(Availability::new(AvailabilityParts {
-        truth: ground.store.availability(id.clone())?,
-        mirror: Arc::new(MemoryMirror::new(ground.clock(), None)),
+        truth: setup.store.availability(id.clone())?,
+        mirror: Arc::new(MemoryMirror::new(setup.clock(), None)),
         id,
-        brake: ground.brake(Duration::from_secs(90)),
-        clock: ground.clock(),
+        brake: setup.brake(Duration::from_secs(90)),
+        clock: setup.clock(),
         activity: Arc::default(),
         witness: Arc::new(NoObserver),
         timeout: Duration::from_secs(5),

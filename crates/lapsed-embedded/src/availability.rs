@@ -7,10 +7,10 @@
 //!
 //! There are no logins here, so that deactivating somebody revokes none.
 
-mod book;
 mod flips;
 mod load;
 mod log;
+mod provider_index;
 mod providers;
 mod rows;
 mod sessions;
@@ -23,53 +23,53 @@ use std::time::Duration;
 use lapsed_availability::rules::AvailabilitySettings;
 use lapsed_core::{Result, SystemId};
 
-use crate::availability::book::ProviderIndex;
+use crate::availability::provider_index::ProviderIndex;
 use crate::fault::Tried;
-use crate::lives::{OwnerService, OwnerTable};
+use crate::owners::{OwnerService, OwnerTable};
 use crate::tx::Tx;
-use crate::{Inner, Room};
+use crate::{Inner, StoredSystem};
 
 pub use crate::availability::log::{LogRow, LogStatus};
 
 /// The truth of one system of availability on an embedded store.
 pub struct EmbeddedTruth {
-    desk: OwnerService,
+    owner_service: OwnerService,
     core: Arc<Core>,
 }
 
 /// What the jobs on the writer's thread work with.
 pub(crate) struct Core {
     /// Nobody's life is judged here, but batches and receipts are the same everywhere.
-    lives: Arc<OwnerTable>,
-    book: Arc<RwLock<ProviderIndex>>,
+    owners: Arc<OwnerTable>,
+    index: Arc<RwLock<ProviderIndex>>,
 }
 
 impl Deref for Core {
     type Target = OwnerTable;
     fn deref(&self) -> &OwnerTable {
-        &self.lives
+        &self.owners
     }
 }
 
 impl Core {
-    fn book(&self) -> RwLockReadGuard<'_, ProviderIndex> {
-        self.book.read().unwrap_or_else(PoisonError::into_inner)
+    fn index(&self) -> RwLockReadGuard<'_, ProviderIndex> {
+        self.index.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes what is in memory, once the batch is durable.
     fn then(&self, tx: &mut Tx<'_>, change: impl FnOnce(&mut ProviderIndex) + Send + 'static) {
-        let book = self.book.clone();
-        tx.then(move || change(&mut book.write().unwrap_or_else(PoisonError::into_inner)));
+        let index = self.index.clone();
+        tx.then(move || change(&mut index.write().unwrap_or_else(PoisonError::into_inner)));
     }
 }
 
 impl EmbeddedTruth {
     pub(crate) fn open(inner: Arc<Inner>, id: SystemId) -> Result<Self> {
         let threshold = Duration::from_millis(AvailabilitySettings::default().stale_ms());
-        let lives = Arc::new(OwnerTable::new(&inner, id, threshold));
-        let core = Core { lives: lives.clone(), book: Arc::default() };
+        let owners = Arc::new(OwnerTable::new(&inner, id, threshold));
+        let core = Core { owners: owners.clone(), index: Arc::default() };
         core.read(&inner.disk)?;
-        Ok(EmbeddedTruth { desk: OwnerService { inner, lives }, core: Arc::new(core) })
+        Ok(EmbeddedTruth { owner_service: OwnerService { inner, owners }, core: Arc::new(core) })
     }
 
     pub(crate) fn core(&self) -> &Arc<Core> {
@@ -82,6 +82,6 @@ impl EmbeddedTruth {
         work: impl FnOnce(&Core, &mut Tx<'_>) -> Tried<T> + Send + 'static,
     ) -> Result<T> {
         let core = self.core.clone();
-        self.desk.inner.writer.write(move |tx| work(&core, tx), |_| {}).await
+        self.owner_service.inner.writer.write(move |tx| work(&core, tx), |_| {}).await
     }
 }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, RwLock};
 use lapsed_core::{Error, Result};
 use redb::{Builder, Database, ReadTransaction, ReadableDatabase, StorageBackend};
 
-use crate::cautious::CheckedBackend;
+use crate::checked_backend::CheckedBackend;
 use crate::fault::{Fault, disk_error};
 
 /// What must be left free before a batch is tried: more than any one batch writes.

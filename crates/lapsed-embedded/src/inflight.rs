@@ -8,11 +8,11 @@
 //! Taking and completing a job touches three rows: off its queue, into the holder's hands, gone. What
 //! the account says of it is written once for all jobs of a batch.
 
+mod job_index;
 mod letters;
 mod load;
 mod moves;
 mod operations;
-mod places;
 mod read;
 mod reclaim;
 mod rows;
@@ -27,30 +27,30 @@ use lapsed_core::owner::{Beat, BeatHandle, Claim, Incarnation, OwnerInfo, OwnerS
 use lapsed_core::{Name, Result, SystemId};
 
 use crate::fault::Tried;
-use crate::lives::{OwnerService, OwnerTable};
+use crate::owners::{OwnerService, OwnerTable};
 use crate::tx::Tx;
-use crate::{Inner, Room};
+use crate::{Inner, StoredSystem};
 
-pub(crate) use crate::inflight::places::JobChanges;
-use crate::inflight::places::JobIndex;
+pub(crate) use crate::inflight::job_index::JobChanges;
+use crate::inflight::job_index::JobIndex;
 
 /// One system of jobs on an embedded store.
 pub struct EmbeddedInflight {
-    desk: OwnerService,
+    owner_service: OwnerService,
     core: Arc<Core>,
 }
 
 /// What the jobs on the writer's thread work with: the lives, and where every job is.
 pub(crate) struct Core {
-    lives: Arc<OwnerTable>,
-    places: JobIndex,
+    owners: Arc<OwnerTable>,
+    jobs: JobIndex,
     recovery: RecoveryPolicy,
 }
 
 impl Deref for Core {
     type Target = OwnerTable;
     fn deref(&self) -> &OwnerTable {
-        &self.lives
+        &self.owners
     }
 }
 
@@ -61,10 +61,10 @@ impl EmbeddedInflight {
         ttl: Duration,
         recovery: RecoveryPolicy,
     ) -> Result<Self> {
-        let lives = Arc::new(OwnerTable::new(&inner, id, ttl));
-        let core = Core { lives: lives.clone(), places: JobIndex::new(), recovery };
+        let owners = Arc::new(OwnerTable::new(&inner, id, ttl));
+        let core = Core { owners: owners.clone(), jobs: JobIndex::new(), recovery };
         core.read(&inner.disk)?;
-        Ok(EmbeddedInflight { desk: OwnerService { inner, lives }, core: Arc::new(core) })
+        Ok(EmbeddedInflight { owner_service: OwnerService { inner, owners }, core: Arc::new(core) })
     }
 
     pub(crate) fn core(&self) -> &Arc<Core> {
@@ -74,7 +74,7 @@ impl EmbeddedInflight {
     /// A beat that is answered at once, if it can be: by a life that is in memory, which is every
     /// one that lives. `None`: ask [`OwnerStore::beat`].
     pub fn beat_now(&self, claim: &Claim) -> Option<Beat> {
-        self.desk.beat_now(claim)
+        self.owner_service.beat_now(claim)
     }
 
     /// Runs a job that needs nothing but the core.
@@ -84,8 +84,8 @@ impl EmbeddedInflight {
         done: impl FnOnce(&T) + Send + 'static,
     ) -> Result<T> {
         let core = self.core.clone();
-        self.desk.inner.writer.write(move |tx| work(&core, tx), done).await
+        self.owner_service.inner.writer.write(move |tx| work(&core, tx), done).await
     }
 }
 
-crate::lives::owners_at_the_desk!(EmbeddedInflight);
+crate::owners::impl_owner_store!(EmbeddedInflight);

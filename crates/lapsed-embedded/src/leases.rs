@@ -24,9 +24,9 @@ use tokio::sync::Notify;
 
 use crate::fault::Tried;
 use crate::leases::due::Due;
-use crate::lives::{OwnerService, OwnerTable};
+use crate::owners::{OwnerService, OwnerTable};
 use crate::tx::Tx;
-use crate::{Inner, Room};
+use crate::{Inner, StoredSystem};
 
 /// How long a batch of a sweep may keep others from writing: about as long as a commit takes, which they
 /// wait for anyway. Shorter, and a mass expiry is a commit for every handful of leases.
@@ -34,22 +34,22 @@ pub const HOLD: Duration = Duration::from_millis(10);
 
 /// One system of leases on an embedded store.
 pub struct EmbeddedLeases {
-    desk: OwnerService,
+    owner_service: OwnerService,
     core: Arc<Core>,
 }
 
 /// What the jobs on the writer's thread work with.
 pub(crate) struct Core {
     /// Nobody lives here, but batches and receipts are the same everywhere.
-    lives: Arc<OwnerTable>,
+    owners: Arc<OwnerTable>,
     due: Arc<Mutex<Due>>,
-    bells: Arc<LeaseWaiters>,
+    waiters: Arc<LeaseWaiters>,
 }
 
 impl Deref for Core {
     type Target = OwnerTable;
     fn deref(&self) -> &OwnerTable {
-        &self.lives
+        &self.owners
     }
 }
 
@@ -67,10 +67,10 @@ impl Core {
 
 impl EmbeddedLeases {
     pub(crate) fn open(inner: Arc<Inner>, id: SystemId, ttl: Duration) -> Result<Self> {
-        let lives = Arc::new(OwnerTable::new(&inner, id, ttl));
-        let core = Core { lives: lives.clone(), due: Arc::default(), bells: Arc::default() };
+        let owners = Arc::new(OwnerTable::new(&inner, id, ttl));
+        let core = Core { owners: owners.clone(), due: Arc::default(), waiters: Arc::default() };
         core.read(&inner.disk)?;
-        Ok(EmbeddedLeases { desk: OwnerService { inner, lives }, core: Arc::new(core) })
+        Ok(EmbeddedLeases { owner_service: OwnerService { inner, owners }, core: Arc::new(core) })
     }
 
     pub(crate) fn core(&self) -> &Arc<Core> {
@@ -83,35 +83,35 @@ impl EmbeddedLeases {
         work: impl FnOnce(&Core, &mut Tx<'_>) -> Tried<T> + Send + 'static,
     ) -> Result<T> {
         let core = self.core.clone();
-        self.desk.inner.writer.write(move |tx| work(&core, tx), |_| {}).await
+        self.owner_service.inner.writer.write(move |tx| work(&core, tx), |_| {}).await
     }
 }
 
 /// Those who wait for a key to be free.
 #[derive(Default)]
 struct LeaseWaiters {
-    bells: Mutex<HashMap<Name, Weak<Notify>>>,
+    waiters: Mutex<HashMap<Name, Weak<Notify>>>,
 }
 
 impl LeaseWaiters {
     fn of(&self, key: &Name) -> Arc<Notify> {
-        let mut bells = self.bells.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(bell) = bells.get(key).and_then(Weak::upgrade) {
-            return bell;
+        let mut waiters = self.waiters.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(waiter) = waiters.get(key).and_then(Weak::upgrade) {
+            return waiter;
         }
         // Those that nobody listens to any more go before the map has to grow for them.
-        if bells.len() == bells.capacity() {
-            bells.retain(|_, bell| bell.strong_count() > 0);
+        if waiters.len() == waiters.capacity() {
+            waiters.retain(|_, waiter| waiter.strong_count() > 0);
         }
-        let bell = Arc::new(Notify::new());
-        bells.insert(key.clone(), Arc::downgrade(&bell));
-        bell
+        let waiter = Arc::new(Notify::new());
+        waiters.insert(key.clone(), Arc::downgrade(&waiter));
+        waiter
     }
 
     fn ring(&self, key: &Name) {
-        let bell = self.bells.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
-        if let Some(bell) = bell.and_then(|bell| bell.upgrade()) {
-            bell.notify_waiters();
+        let waiter = self.waiters.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+        if let Some(waiter) = waiter.and_then(|waiter| waiter.upgrade()) {
+            waiter.notify_waiters();
         }
     }
 }

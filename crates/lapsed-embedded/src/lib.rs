@@ -65,22 +65,22 @@
 //! `examples/` tells one story a system, under a clock that is moved by hand.
 
 mod availability;
-mod book;
-mod cautious;
+mod checked_backend;
 mod disk;
 mod fault;
-mod held;
+mod holder_index;
 mod inflight;
 mod leases;
-mod lives;
 mod notes;
+mod owner_index;
+mod owners;
 mod registry;
 mod services;
 mod sessions;
 mod slot;
+mod store_clock;
 mod tables;
 mod tx;
-mod vigil;
 mod writer;
 
 use std::path::Path;
@@ -96,10 +96,10 @@ use redb::{Database, ReadableDatabase, StorageBackend};
 
 use crate::disk::Disk;
 use crate::fault::{Fault, Tried};
-use crate::lives::OwnerTable;
+use crate::owners::OwnerTable;
+use crate::store_clock::StoreClock;
 use crate::tables::{FORMAT, META, definition, number, to_number};
 use crate::tx::{Changed, Tx};
-use crate::vigil::StoreClock;
 use crate::writer::{Chore, Keeper, Undone, Writer};
 
 pub use crate::availability::{EmbeddedTruth, LogRow, LogStatus};
@@ -143,12 +143,12 @@ pub struct Embedded {
 pub(crate) struct Inner {
     disk: Arc<Disk>,
     writer: Writer,
-    vigil: Arc<StoreClock>,
+    store_clock: Arc<StoreClock>,
     guard: Arc<dyn OwnerGuard>,
     clock: Arc<dyn Clock>,
     incarnation: String,
     /// The systems, to be mirrored and reloaded.
-    rooms: RwLock<Vec<Weak<dyn Room>>>,
+    systems: RwLock<Vec<Weak<dyn StoredSystem>>>,
     mirrored_ms: AtomicU64,
     failed: AtomicBool,
 }
@@ -176,7 +176,8 @@ impl Embedded {
     fn start(disk: Disk, options: Options, threaded: bool) -> Result<Embedded> {
         let disk = Arc::new(disk);
         let opened = disk.open(|database| Opened::read(database, &disk.name))?;
-        let vigil = Arc::new(StoreClock::new(options.clock.clone(), opened.high_ms, threaded));
+        let store_clock =
+            Arc::new(StoreClock::new(options.clock.clone(), opened.high_ms, threaded));
         let incarnation = format!("{}-{:08x}", opened.opens + 1, options.clock.random() as u32);
         let writer_disk = disk.clone();
         let mut failed = None;
@@ -192,11 +193,11 @@ impl Embedded {
             Inner {
                 disk: disk.clone(),
                 writer,
-                vigil,
+                store_clock,
                 guard: options.guard,
                 clock: options.clock,
                 incarnation,
-                rooms: RwLock::default(),
+                systems: RwLock::default(),
                 mirrored_ms: AtomicU64::new(0),
                 failed: AtomicBool::new(false),
             }
@@ -213,8 +214,8 @@ impl Embedded {
     /// The registry `id` on this store. `threshold` is what the brake waits for after an absence.
     pub fn registry(&self, id: SystemId, threshold: Duration) -> Result<Arc<EmbeddedRegistry>> {
         let registry = EmbeddedRegistry::open(self.inner.clone(), id, threshold)?;
-        let room: Arc<dyn Room> = registry.core().clone();
-        self.inner.let_in(&room);
+        let system: Arc<dyn StoredSystem> = registry.core().clone();
+        self.inner.register(&system);
         Ok(Arc::new(registry))
     }
 
@@ -227,8 +228,8 @@ impl Embedded {
         grace: Duration,
     ) -> Result<Arc<EmbeddedSessions>> {
         let sessions = EmbeddedSessions::open(self.inner.clone(), id, ttl, grace)?;
-        let room: Arc<dyn Room> = sessions.core().clone();
-        self.inner.let_in(&room);
+        let system: Arc<dyn StoredSystem> = sessions.core().clone();
+        self.inner.register(&system);
         Ok(Arc::new(sessions))
     }
 
@@ -241,24 +242,24 @@ impl Embedded {
         recovery: RecoveryPolicy,
     ) -> Result<Arc<EmbeddedInflight>> {
         let inflight = EmbeddedInflight::open(self.inner.clone(), id, ttl, recovery)?;
-        let room: Arc<dyn Room> = inflight.core().clone();
-        self.inner.let_in(&room);
+        let system: Arc<dyn StoredSystem> = inflight.core().clone();
+        self.inner.register(&system);
         Ok(Arc::new(inflight))
     }
 
     /// The leases and decisions of `id` on this store; `ttl` is how long a lease lasts unless told.
     pub fn leases(&self, id: SystemId, ttl: Duration) -> Result<Arc<EmbeddedLeases>> {
         let leases = EmbeddedLeases::open(self.inner.clone(), id, ttl)?;
-        let room: Arc<dyn Room> = leases.core().clone();
-        self.inner.let_in(&room);
+        let system: Arc<dyn StoredSystem> = leases.core().clone();
+        self.inner.register(&system);
         Ok(Arc::new(leases))
     }
 
     /// The truth of availability `id` on this store.
     pub fn availability(&self, id: SystemId) -> Result<Arc<EmbeddedTruth>> {
         let truth = EmbeddedTruth::open(self.inner.clone(), id)?;
-        let room: Arc<dyn Room> = truth.core().clone();
-        self.inner.let_in(&room);
+        let system: Arc<dyn StoredSystem> = truth.core().clone();
+        self.inner.register(&system);
         Ok(Arc::new(truth))
     }
 
@@ -351,8 +352,8 @@ fn note_opening(inner: &Arc<Inner>, opens: u64) -> Result<()> {
 }
 
 /// One system on this store, as the store itself sees it.
-pub(crate) trait Room: Send + Sync {
-    fn lives(&self) -> &OwnerTable;
+pub(crate) trait StoredSystem: Send + Sync {
+    fn owners(&self) -> &OwnerTable;
     /// Everything in memory anew, from disk.
     fn read(&self, disk: &Disk) -> Result<()>;
     /// Writes what it writes once for all jobs of a batch.
@@ -364,17 +365,17 @@ pub(crate) trait Room: Send + Sync {
 }
 
 impl Inner {
-    fn let_in(&self, room: &Arc<dyn Room>) {
-        self.rooms.write().expect(LOCK).push(Arc::downgrade(room));
+    fn register(&self, system: &Arc<dyn StoredSystem>) {
+        self.systems.write().expect(LOCK).push(Arc::downgrade(system));
     }
 
-    fn rooms(&self) -> Vec<Arc<dyn Room>> {
-        self.rooms.read().expect(LOCK).iter().filter_map(Weak::upgrade).collect()
+    fn systems(&self) -> Vec<Arc<dyn StoredSystem>> {
+        self.systems.read().expect(LOCK).iter().filter_map(Weak::upgrade).collect()
     }
 
     /// Writes down at most `limit` of the deadlines that have moved, of each system.
     fn mirror(&self, tx: &mut Tx<'_>, limit: usize) -> Tried<()> {
-        self.rooms().iter().try_for_each(|room| room.lives().mirror(tx, limit))
+        self.systems().iter().try_for_each(|system| system.owners().mirror(tx, limit))
     }
 
     fn reopen(&self) -> Result<()> {
@@ -386,19 +387,19 @@ impl Inner {
 impl Keeper for Inner {
     fn stamp(&self, tx: &mut Tx<'_>) -> Tried<()> {
         if tx.has_changed() {
-            self.rooms().iter().try_for_each(|room| room.stamp(tx))?;
+            self.systems().iter().try_for_each(|system| system.stamp(tx))?;
         }
-        tx.meta_put(b"high_ms", &number(self.vigil.now_ms()))
+        tx.meta_put(b"high_ms", &number(self.store_clock.now_ms()))
     }
 
     fn committed(&self, mut changed: Changed) {
         if !changed.is_empty() {
-            self.rooms().iter().for_each(|room| room.committed(&mut changed));
+            self.systems().iter().for_each(|system| system.committed(&mut changed));
         }
     }
 
     fn tick(&self) -> Option<Chore<'_>> {
-        let (now_ms, _) = self.vigil.look();
+        let (now_ms, _) = self.store_clock.look();
         if self.failed.load(Ordering::Acquire) {
             self.undone(Undone::DiskFailed);
             return None;
@@ -407,7 +408,7 @@ impl Keeper for Inner {
             return None;
         }
         self.mirrored_ms.store(now_ms, Ordering::Relaxed);
-        let moved = self.rooms().iter().any(|room| room.lives().has_moved());
+        let moved = self.systems().iter().any(|system| system.owners().has_moved());
         moved.then(|| -> Chore<'_> { Box::new(|tx| self.mirror(tx, MIRROR_ROWS_MAX)) })
     }
 
@@ -416,8 +417,8 @@ impl Keeper for Inner {
             Undone::DiskFailed => self.reopen(),
             Undone::RowUnreadable => Ok(()),
         };
-        let rooms = self.rooms();
-        let reloaded = reopened.and_then(|()| rooms.iter().try_for_each(|r| r.read(&self.disk)));
+        let systems = self.systems();
+        let reloaded = reopened.and_then(|()| systems.iter().try_for_each(|r| r.read(&self.disk)));
         self.failed.store(reloaded.is_err(), Ordering::Release);
         if let Err(error) = reloaded {
             tracing::error!(%error, "the store is closed until its disk works again");

@@ -13,36 +13,36 @@ use lapsed_core::owner::{Beat, BeatHandle, Claim, Incarnation, OwnerInfo, OwnerS
 use lapsed_core::{Name, Result, SystemId};
 
 use crate::fault::Tried;
-use crate::held::HolderIndex;
-use crate::lives::{OwnerService, OwnerTable};
+use crate::holder_index::HolderIndex;
+use crate::owners::{OwnerService, OwnerTable};
 use crate::tx::Tx;
-use crate::{Inner, Room};
+use crate::{Inner, StoredSystem};
 
 /// One registry on an embedded store.
 pub struct EmbeddedRegistry {
-    desk: OwnerService,
+    owner_service: OwnerService,
     core: Arc<Core>,
 }
 
 /// What the jobs on the writer's thread work with: the lives, and what they hold.
 pub(crate) struct Core {
-    lives: Arc<OwnerTable>,
+    owners: Arc<OwnerTable>,
     held: HolderIndex,
 }
 
 impl Deref for Core {
     type Target = OwnerTable;
     fn deref(&self) -> &OwnerTable {
-        &self.lives
+        &self.owners
     }
 }
 
 impl EmbeddedRegistry {
     pub(crate) fn open(inner: Arc<Inner>, id: SystemId, threshold: Duration) -> Result<Self> {
-        let lives = Arc::new(OwnerTable::new(&inner, id, threshold));
-        let core = Core { lives: lives.clone(), held: HolderIndex::new() };
+        let owners = Arc::new(OwnerTable::new(&inner, id, threshold));
+        let core = Core { owners: owners.clone(), held: HolderIndex::new() };
         core.read(&inner.disk)?;
-        Ok(EmbeddedRegistry { desk: OwnerService { inner, lives }, core: Arc::new(core) })
+        Ok(EmbeddedRegistry { owner_service: OwnerService { inner, owners }, core: Arc::new(core) })
     }
 
     pub(crate) fn core(&self) -> &Arc<Core> {
@@ -52,7 +52,7 @@ impl EmbeddedRegistry {
     /// A beat that is answered at once, if it can be: by a life that is in memory, which is every
     /// one that lives. `None`: ask [`OwnerStore::beat`].
     pub fn beat_now(&self, claim: &Claim) -> Option<Beat> {
-        self.desk.beat_now(claim)
+        self.owner_service.beat_now(claim)
     }
 
     /// Runs a job that needs nothing but the core.
@@ -62,8 +62,8 @@ impl EmbeddedRegistry {
         done: impl FnOnce(&T) + Send + 'static,
     ) -> Result<T> {
         let core = self.core.clone();
-        self.desk.inner.writer.write(move |tx| work(&core, tx), done).await
+        self.owner_service.inner.writer.write(move |tx| work(&core, tx), done).await
     }
 }
 
-crate::lives::owners_at_the_desk!(EmbeddedRegistry);
+crate::owners::impl_owner_store!(EmbeddedRegistry);

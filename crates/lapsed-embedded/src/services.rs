@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 
 use crate::Embedded;
 use crate::fault::Tried;
-use crate::lives::load::open;
+use crate::owners::load::open;
 use crate::tables::META;
 use crate::tx::Tx;
 
@@ -74,7 +74,7 @@ impl Embedded {
 impl Store for Embedded {
     async fn info(&self) -> Result<StoreInfo> {
         self.inner.disk.read()?;
-        let (now_ms, back_ms) = self.inner.vigil.look();
+        let (now_ms, back_ms) = self.inner.store_clock.look();
         Ok(StoreInfo {
             engine: "embedded".to_owned(),
             place: self.inner.disk.whereabouts(),
@@ -101,9 +101,9 @@ impl Store for Embedded {
         ttl_ms: u64,
     ) -> Result<Option<Term>> {
         let (system, candidate) = (system.clone(), candidate.to_owned());
-        let vigil = self.inner.vigil.clone();
+        let store_clock = self.inner.store_clock.clone();
         let job = move |tx: &mut Tx<'_>| {
-            let now_ms = vigil.now_ms();
+            let now_ms = store_clock.now_ms();
             let held = read_term(tx, &system)?;
             let last = held.as_ref().map_or(0, |term| term.number);
             let number = match held.filter(|term| now_ms < term.until_ms) {
@@ -120,7 +120,7 @@ impl Store for Embedded {
 
     async fn term(&self, system: &SystemId) -> Result<Option<Term>> {
         let term: Option<Term> = self.read_meta(&term_key(system))?;
-        let now_ms = self.inner.vigil.now_ms();
+        let now_ms = self.inner.store_clock.now_ms();
         Ok(term.filter(|term| now_ms < term.until_ms))
     }
 
@@ -148,8 +148,9 @@ impl Store for Embedded {
             BrakeSetting::Release { until_ms } => until_ms,
             BrakeSetting::Auto | BrakeSetting::Hold => 0,
         };
-        for room in self.inner.rooms().iter().filter(|room| room.lives().id == *system) {
-            room.lives().release_until(until_ms);
+        let systems = self.inner.systems();
+        for stored in systems.iter().filter(|stored| stored.owners().id == *system) {
+            stored.owners().release_until(until_ms);
         }
         Ok(())
     }

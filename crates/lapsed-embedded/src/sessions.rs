@@ -5,12 +5,12 @@
 //! no moment at which the count, the references and the broadcaster's pointer could disagree. Who
 //! waits for its grace to end is kept in memory ([`waiting`]), so that a pass looks at nobody else.
 
+mod grace_index;
 mod load;
 mod operations;
 mod reclaim;
 mod rows;
 mod suspects;
-mod waiting;
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -22,20 +22,20 @@ use lapsed_core::sessions::rules::{SessionGuard, StrictSessionGuard};
 use lapsed_core::{Name, Result, SystemId};
 
 use crate::fault::Tried;
-use crate::lives::{OwnerService, OwnerTable};
-use crate::sessions::waiting::GraceIndex;
+use crate::owners::{OwnerService, OwnerTable};
+use crate::sessions::grace_index::GraceIndex;
 use crate::tx::Tx;
-use crate::{Inner, Room};
+use crate::{Inner, StoredSystem};
 
 /// One system of sessions on an embedded store.
 pub struct EmbeddedSessions {
-    desk: OwnerService,
+    owner_service: OwnerService,
     core: Arc<Core>,
 }
 
 /// What the jobs on the writer's thread work with: the lives, and the sessions they refer to.
 pub(crate) struct Core {
-    lives: Arc<OwnerTable>,
+    owners: Arc<OwnerTable>,
     waiting: Arc<GraceIndex>,
     grace_ms: u64,
     rules: Arc<dyn SessionGuard>,
@@ -44,7 +44,7 @@ pub(crate) struct Core {
 impl Deref for Core {
     type Target = OwnerTable;
     fn deref(&self) -> &OwnerTable {
-        &self.lives
+        &self.owners
     }
 }
 
@@ -55,18 +55,18 @@ impl EmbeddedSessions {
         ttl: Duration,
         grace: Duration,
     ) -> Result<Self> {
-        let lives = Arc::new(OwnerTable::new(&inner, id, ttl));
+        let owners = Arc::new(OwnerTable::new(&inner, id, ttl));
         let grace_ms = grace.as_millis() as u64;
         // Whoever could not connect for half of a grace was cut off.
-        lives.vigil.mind_ttl(grace_ms);
+        owners.store_clock.mind_ttl(grace_ms);
         let core = Core {
-            lives: lives.clone(),
+            owners: owners.clone(),
             waiting: Arc::default(),
             grace_ms,
             rules: Arc::new(StrictSessionGuard),
         };
         core.read(&inner.disk)?;
-        Ok(EmbeddedSessions { desk: OwnerService { inner, lives }, core: Arc::new(core) })
+        Ok(EmbeddedSessions { owner_service: OwnerService { inner, owners }, core: Arc::new(core) })
     }
 
     pub(crate) fn core(&self) -> &Arc<Core> {
@@ -76,7 +76,7 @@ impl EmbeddedSessions {
     /// A beat that is answered at once, if it can be: by a life that is in memory, which is every
     /// one that lives. `None`: ask [`OwnerStore::beat`].
     pub fn beat_now(&self, claim: &Claim) -> Option<Beat> {
-        self.desk.beat_now(claim)
+        self.owner_service.beat_now(claim)
     }
 
     /// Runs a job that needs nothing but the core.
@@ -86,8 +86,8 @@ impl EmbeddedSessions {
         done: impl FnOnce(&T) + Send + 'static,
     ) -> Result<T> {
         let core = self.core.clone();
-        self.desk.inner.writer.write(move |tx| work(&core, tx), done).await
+        self.owner_service.inner.writer.write(move |tx| work(&core, tx), done).await
     }
 }
 
-crate::lives::owners_at_the_desk!(EmbeddedSessions);
+crate::owners::impl_owner_store!(EmbeddedSessions);

@@ -7,8 +7,8 @@ use lapsed_core::Name;
 use lapsed_core::owner::{BeatHandle, Ending, Incarnation, OwnerInfo};
 use lapsed_core::registry::rules::{IncarnationState, due_ms};
 
+use crate::store_clock::StoreClock;
 use crate::tables::{EndRow, OwnerRow};
-use crate::vigil::StoreClock;
 
 /// The deadline of a life that has ended: no beat gets past it.
 const ENDED: u64 = 0;
@@ -29,7 +29,7 @@ pub(crate) enum Touched {
 pub(crate) struct Slot {
     deadline: AtomicU64,
     pub ttl_ms: u64,
-    vigil: Arc<StoreClock>,
+    store_clock: Arc<StoreClock>,
     pub incarnation: u64,
     pub started_ms: u64,
     pub name: Name,
@@ -43,14 +43,14 @@ pub(crate) struct Slot {
 impl Slot {
     /// A life about to start. It counts for nothing until [`Slot::begin`].
     pub fn pending(
-        vigil: Arc<StoreClock>,
+        store_clock: Arc<StoreClock>,
         name: Name,
         incarnation: u64,
         ttl_ms: u64,
         started_ms: u64,
     ) -> Self {
         Slot {
-            vigil,
+            store_clock,
             name,
             incarnation,
             ttl_ms,
@@ -64,8 +64,9 @@ impl Slot {
         }
     }
 
-    pub fn from_row(vigil: Arc<StoreClock>, incarnation: u64, row: &OwnerRow) -> Self {
-        let slot = Slot::pending(vigil, row.name.clone(), incarnation, row.ttl_ms, row.started_ms);
+    pub fn from_row(store_clock: Arc<StoreClock>, incarnation: u64, row: &OwnerRow) -> Self {
+        let slot =
+            Slot::pending(store_clock, row.name.clone(), incarnation, row.ttl_ms, row.started_ms);
         match row.end {
             Some(end) => {
                 slot.deadline.store(ENDED, Ordering::Release);
@@ -139,8 +140,8 @@ impl Slot {
             if seen == ENDED {
                 return None;
             }
-            let life = IncarnationState { deadline_ms: seen, ended: None, ..self.life() };
-            if let Err(why) = may_end(&life) {
+            let state = IncarnationState { deadline_ms: seen, ended: None, ..self.state() };
+            if let Err(why) = may_end(&state) {
                 return Some(Err(why));
             }
             let swap = self.deadline.compare_exchange_weak(
@@ -194,7 +195,7 @@ impl Slot {
         }
     }
 
-    pub fn life(&self) -> IncarnationState {
+    pub fn state(&self) -> IncarnationState {
         let ended = self.end().map(|end| end.ending);
         let (started_ms, ttl_ms) = (self.started_ms, self.ttl_ms);
         IncarnationState { started_ms, deadline_ms: self.deadline_ms(), ttl_ms, ended }
@@ -202,7 +203,7 @@ impl Slot {
 
     /// When it is over, the store-away grace included.
     pub fn due_ms(&self, back_ms: u64) -> u64 {
-        due_ms(&self.life(), back_ms)
+        due_ms(&self.state(), back_ms)
     }
 
     /// The deadline, if it has moved since it was last written to disk.
@@ -248,7 +249,7 @@ impl Slot {
 /// Beats without looking for it.
 impl BeatHandle for Slot {
     fn beat(&self) -> Option<u64> {
-        match self.beat(self.vigil.granting_ms()) {
+        match self.beat(self.store_clock.granting_ms()) {
             Touched::Until(deadline_ms) => Some(deadline_ms),
             Touched::Ended | Touched::Pending => None,
         }

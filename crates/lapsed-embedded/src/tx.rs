@@ -8,7 +8,7 @@ use foldhash::fast::RandomState;
 use redb::{ReadableTable, Table, WriteTransaction};
 
 use crate::fault::Fault;
-use crate::held::Changes;
+use crate::holder_index::Changes;
 use crate::inflight::JobChanges;
 use crate::tables::{Bytes, META, definition, number, to_number};
 

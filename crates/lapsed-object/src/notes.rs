@@ -83,7 +83,7 @@ impl NoteStore for ObjectStore {
         Ok(read.into_iter().flatten().collect())
     }
 
-    async fn strike(&self, system: &SystemId, book: &Name, seq: u64) -> Result<bool> {
+    async fn delete_note(&self, system: &SystemId, book: &Name, seq: u64) -> Result<bool> {
         let path = format!("{}{}", self.folder(system, book), place(seq));
         let was_there = self.ground.objects.get(&path).await?.is_some();
         self.ground.objects.delete(&path).await?;

@@ -63,7 +63,7 @@ impl NoteStore for Postgres {
         Ok(rows.iter().map(read).collect())
     }
 
-    async fn strike(&self, system: &SystemId, book: &Name, seq: u64) -> Result<bool> {
+    async fn delete_note(&self, system: &SystemId, book: &Name, seq: u64) -> Result<bool> {
         let sql = format!(
             "DELETE FROM {} WHERE system = $1 AND book = $2 AND seq = $3 RETURNING seq",
             self.own().notes

@@ -178,8 +178,8 @@ impl Mirror for RedisMirror {
         self.inner.beats(after, limit, older_ms).await
     }
 
-    async fn doomed(&self, limit: usize) -> Result<Vec<(Name, PendingOffline)>> {
-        self.inner.doomed(limit).await
+    async fn pending_offline(&self, limit: usize) -> Result<Vec<(Name, PendingOffline)>> {
+        self.inner.pending_offline(limit).await
     }
 
     async fn traces(&self, after: &Cursor, limit: usize) -> Result<(Vec<Name>, Option<Cursor>)> {

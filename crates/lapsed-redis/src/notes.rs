@@ -45,7 +45,7 @@ impl NoteStore for Redis {
         notes.ok_or_else(|| ground.link.nonsense("notes"))
     }
 
-    async fn strike(&self, system: &SystemId, book: &Name, seq: u64) -> Result<bool> {
+    async fn delete_note(&self, system: &SystemId, book: &Name, seq: u64) -> Result<bool> {
         let ground = self.ground(system)?;
         let mut cmd = redis::cmd("XDEL");
         cmd.arg(stream(&ground, book)).arg(format!("{seq}-0"));

@@ -15,7 +15,7 @@ use lapsed_core::sweep::{Batch, Outcome, PassMode, Refusal, Stopped, Sweep};
 use lapsed_core::system::{Restored, System};
 
 /// The mirror decides, and the sweeper dies before the truth knows.
-async fn doom(b: &AvailabilityBench, id: &Name) -> Batch {
+async fn decide_offline(b: &AvailabilityBench, id: &Name) -> Batch {
     let suspects: Vec<_> = b.suspects().await.into_iter().filter(|one| one.key == *id).collect();
     assert_eq!(suspects.len(), 1, "{id} is not suspected");
     let batch = b.batch(suspects);
@@ -34,7 +34,10 @@ pub async fn the_silent_are_set_offline_once(b: AvailabilityBench) {
     assert_eq!((report.reclaimed, report.stopped), (1, Stopped::Done), "{report:?}");
     let state = b.state(&silent).await;
     let seen = b.seen(&silent).await;
-    assert!(!state.online && !seen.online && !has_beat(&seen) && seen.doomed.is_none(), "{seen:?}");
+    assert!(
+        !state.online && !seen.online && !has_beat(&seen) && seen.pending_offline.is_none(),
+        "{seen:?}"
+    );
     assert!(b.state(&alive).await.online);
     let receipts = b.receipts().await;
     assert_eq!(receipts.len(), 1);
@@ -65,14 +68,17 @@ pub async fn trap_c5_a_beat_before_the_decision_wins(b: AvailabilityBench) {
 pub async fn after_the_decision_a_beat_is_judged_by_the_truth(b: AvailabilityBench) {
     let id = b.online("p").await;
     b.silence().await;
-    doom(&b, &id).await;
+    decide_offline(&b, &id).await;
     let answer = b.it.heartbeat(&[name("nobody"), id.clone()]).await.unwrap();
     assert_eq!(
         (answer.answer, answer.source),
         (vec![ProviderBeat::Offline, ProviderBeat::Noted], Source::Truth)
     );
     let seen = b.seen(&id).await;
-    assert!(seen.online && has_beat(&seen) && seen.doomed.is_none(), "back at once: {seen:?}");
+    assert!(
+        seen.online && has_beat(&seen) && seen.pending_offline.is_none(),
+        "back at once: {seen:?}"
+    );
     assert_eq!(b.available().await.0, ["p"]);
     let report = b.sweep().await;
     assert_eq!(report.reclaimed, 0, "whom it told that it is online stays so: {report:?}");
@@ -85,11 +91,11 @@ pub async fn after_the_decision_a_beat_is_judged_by_the_truth(b: AvailabilityBen
 pub async fn a_beat_after_the_truth_has_set_it_offline_is_told(b: AvailabilityBench) {
     let id = b.online("p").await;
     b.silence().await;
-    let batch = doom(&b, &id).await;
+    let batch = decide_offline(&b, &id).await;
     let epoch = b.state(&id).await.epoch;
     let flip = Flip { id: id.clone(), epoch, silent_ms: None, decided_ago_ms: 0 };
     b.f.truth.flip(&batch, &[flip], b.f.stale.as_millis() as u64).await.unwrap();
-    assert!(b.seen(&id).await.doomed.is_some(), "nobody has told the mirror");
+    assert!(b.seen(&id).await.pending_offline.is_some(), "nobody has told the mirror");
     assert_eq!(b.beat(&id).await, ProviderBeat::Offline);
     assert_eq!(b.sweep().await.reclaimed, 0, "once is enough");
     let answer = b.it.heartbeat(std::slice::from_ref(&id)).await.unwrap();
@@ -101,7 +107,7 @@ pub async fn a_beat_after_the_truth_has_set_it_offline_is_told(b: AvailabilityBe
 pub async fn a_change_that_is_no_toggle_brings_nobody_back(b: AvailabilityBench) {
     let id = b.online("p").await;
     b.silence().await;
-    doom(&b, &id).await;
+    decide_offline(&b, &id).await;
     b.it.put_provider(&crate::ProviderProfile { id: id.clone(), display_name: None })
         .await
         .unwrap();
@@ -113,7 +119,7 @@ pub async fn a_change_that_is_no_toggle_brings_nobody_back(b: AvailabilityBench)
 pub async fn a_toggle_after_the_decision_wins(b: AvailabilityBench) {
     let id = b.online("p").await;
     b.silence().await;
-    let batch = doom(&b, &id).await;
+    let batch = decide_offline(&b, &id).await;
     let on = b.it.set_online(&id).await.unwrap().unwrap();
     assert!(!on.answer.changed, "it had never been offline");
     let answer = b.it.reclaim(Batch { id: b.batch(Vec::new()).id, ..batch }).await.unwrap();
@@ -137,7 +143,7 @@ pub async fn a_beat_that_reached_the_truth_wins(b: AvailabilityBench) {
     assert!(state.online);
     assert_eq!(state.epoch, epoch, "the epoch of a decision that was taken back is over");
     let seen = b.seen(&id).await;
-    assert!(seen.online && has_beat(&seen) && seen.doomed.is_none(), "{seen:?}");
+    assert!(seen.online && has_beat(&seen) && seen.pending_offline.is_none(), "{seen:?}");
     assert_eq!(b.available().await.0, ["p"]);
     b.agree().await;
 }
@@ -146,13 +152,13 @@ pub async fn a_beat_that_reached_the_truth_wins(b: AvailabilityBench) {
 pub async fn a_beat_that_reached_the_truth_after_the_decision_wins(b: AvailabilityBench) {
     let id = b.online("p").await;
     b.silence().await;
-    doom(&b, &id).await;
+    decide_offline(&b, &id).await;
     assert_eq!(b.f.truth.beat(std::slice::from_ref(&id)).await.unwrap(), [ProviderBeat::Noted]);
     let report = b.sweep().await;
     assert_eq!(report.reclaimed, 0, "{report:?}");
     assert!(b.state(&id).await.online);
     let seen = b.seen(&id).await;
-    assert!(seen.online && has_beat(&seen) && seen.doomed.is_none(), "revived: {seen:?}");
+    assert!(seen.online && has_beat(&seen) && seen.pending_offline.is_none(), "revived: {seen:?}");
     assert_eq!(b.beat(&id).await, ProviderBeat::Noted);
     b.agree().await;
 }
@@ -161,10 +167,10 @@ pub async fn a_beat_that_reached_the_truth_after_the_decision_wins(b: Availabili
 pub async fn a_sweeper_that_died_is_followed_up(b: AvailabilityBench) {
     let id = b.online("p").await;
     b.silence().await;
-    doom(&b, &id).await;
+    decide_offline(&b, &id).await;
     let report = b.sweep().await;
     assert_eq!(report.reclaimed, 1, "{report:?}");
-    assert!(!b.state(&id).await.online && b.seen(&id).await.doomed.is_none());
+    assert!(!b.state(&id).await.online && b.seen(&id).await.pending_offline.is_none());
     assert_eq!((b.receipts().await.len(), b.f.truth.log(&id, 9).await.unwrap().len()), (1, 2));
     assert_eq!(b.sweep().await.suspects, 0);
     b.agree().await;
@@ -194,7 +200,7 @@ pub async fn trap_c6_many_sweepers_flip_once(b: AvailabilityBench) {
 pub async fn what_was_settled_as_not_done_is_never_done(b: AvailabilityBench) {
     let id = b.online("p").await;
     b.silence().await;
-    let batch = doom(&b, &id).await;
+    let batch = decide_offline(&b, &id).await;
     assert!(b.it.settle(&batch.id).await.unwrap().is_empty());
     let flip = Flip {
         id: id.clone(),
@@ -223,7 +229,7 @@ pub async fn a_dry_run_changes_nothing(b: AvailabilityBench) {
     let report = b.sweeper(&b.it).pass(PassMode::DryRun, 10, &stop).await;
     assert_eq!((report.reclaimed, report.entries.len()), (1, 1), "{report:?}");
     let seen = b.seen(&id).await;
-    assert!(seen.online && has_beat(&seen) && seen.doomed.is_none());
+    assert!(seen.online && has_beat(&seen) && seen.pending_offline.is_none());
     assert!(b.state(&id).await.online && b.receipts().await.is_empty());
 }
 
@@ -303,7 +309,7 @@ pub async fn the_settings_of_now_decide(b: AvailabilityBench) {
     b.f.truth.set_settings(&patch).await.unwrap();
     let answer = b.it.reclaim(b.batch(suspects)).await.unwrap();
     assert_eq!(answer.outcomes, [Outcome::Refused(Refusal::Alive)]);
-    assert!(b.state(&id).await.online && b.seen(&id).await.doomed.is_none());
+    assert!(b.state(&id).await.online && b.seen(&id).await.pending_offline.is_none());
 }
 
 /// X7: the truth lost the toggle that a decision was about.
@@ -311,12 +317,12 @@ pub async fn trap_x7_a_doom_of_an_epoch_that_was_lost_is_dropped(b: Availability
     let id = b.online("p").await;
     b.mislead(&id, |state| state.epoch += 1_000_000_000).await;
     b.silence().await;
-    doom(&b, &id).await;
-    assert!(b.seen(&id).await.doomed.is_some());
+    decide_offline(&b, &id).await;
+    assert!(b.seen(&id).await.pending_offline.is_some());
     for _ in 0..3 {
         b.sweep().await;
     }
     let (state, seen) = (b.state(&id).await, b.seen(&id).await);
-    assert!(!state.online && !seen.online && seen.doomed.is_none(), "{state:?} {seen:?}");
+    assert!(!state.online && !seen.online && seen.pending_offline.is_none(), "{state:?} {seen:?}");
     b.agree().await;
 }

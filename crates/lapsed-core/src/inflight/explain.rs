@@ -10,7 +10,7 @@ use crate::owner::Claim;
 use crate::receipt::{Reason, Receipt};
 use crate::sweep::Suspect;
 use crate::system::Explanation;
-use crate::system::words::{Explainer, RECEIPTS_SEARCHED, seconds};
+use crate::system::explain::{Explainer, RECEIPTS_SEARCHED, seconds};
 
 impl Inflight {
     pub(super) async fn explain_key(&self, key: &Name) -> Result<Explanation> {

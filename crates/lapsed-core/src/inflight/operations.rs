@@ -24,8 +24,8 @@ use crate::reconcile::Reconcile;
 use crate::store::Store;
 use crate::sweep::Sweep;
 use crate::sweep::brake::Brake;
-use crate::system::calls::StoreCaller;
-use crate::system::retiring::let_go;
+use crate::system::release::let_go;
+use crate::system::store_caller::StoreCaller;
 use crate::system::{Explanation, Restored, System};
 
 /// How soon a waiting `take` looks again where the store has no bell.
@@ -85,7 +85,7 @@ impl Inflight {
             id: parts.id.clone(),
             clock: parts.clock.clone(),
             activity: parts.activity.clone(),
-            witness: parts.witness.clone(),
+            observer: parts.witness.clone(),
             timeout: parts.timeout,
         };
         Inflight { parts, calls }
@@ -146,8 +146,8 @@ impl Inflight {
 
     /// To be called before looking: what arrives in between is heard.
     pub(super) fn listen(&self, queue: &Name) -> Ear {
-        let heard = self.parts.inflight.bell(queue).map(|bell| {
-            let mut heard = Box::pin(bell.notified_owned());
+        let heard = self.parts.inflight.waiter(queue).map(|waiter| {
+            let mut heard = Box::pin(waiter.notified_owned());
             heard.as_mut().enable();
             heard
         });

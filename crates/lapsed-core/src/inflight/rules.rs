@@ -1,7 +1,8 @@
-//! What becomes of a job whose worker is dead. Pure: a store decides by it inside its atomic step.
+//! What happens to a job whose worker is dead. Pure functions, which a store calls inside its
+//! atomic step.
 //!
-//! Whether the worker *is* dead is not asked here: that is a question about owners, and
-//! [`registry::rules`](crate::registry::rules) answers it for every system that has them.
+//! Whether the worker *is* dead is deliberately not decided here:
+//! [`registry::rules`](crate::registry::rules) decides it for every system that has owners.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,31 +16,31 @@ use crate::name::Name;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum QueueEnd {
-    /// It is the next to be taken.
+    /// The job is the next one to be taken.
     #[default]
     Front,
-    /// It waits for its turn again.
+    /// The job waits behind all others.
     Back,
 }
 
-/// What becomes of a job when its worker dies.
+/// What happens to a job when its worker dies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnDeath {
-    /// Back on its queue, the next to be taken: it has waited before.
+    /// The job goes back to the front of its queue, because it has waited before.
     #[default]
     Front,
-    /// Back on its queue, behind all others.
+    /// The job goes to the back of its queue.
     Back,
-    /// As if its worker had said that it failed: a dead letter.
+    /// The job becomes a dead letter, as if its worker had reported a failure.
     Fail,
-    /// Gone; the receipt keeps what it carried.
+    /// The job is removed; the receipt keeps its payload.
     Drop,
     DeadLetter,
 }
 
 impl OnDeath {
-    /// Every one there is.
+    /// Every value, in the order of the documentation.
     pub const ALL: &[OnDeath] =
         &[OnDeath::Front, OnDeath::Back, OnDeath::Fail, OnDeath::Drop, OnDeath::DeadLetter];
 
@@ -72,22 +73,22 @@ impl FromStr for OnDeath {
     }
 }
 
-/// DeadLetterReason a job is a dead letter.
+/// Why a job is a dead letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DeadLetterReason {
-    /// Its worker said so, or its worker died and the rule is to take that for a failure.
+    /// Its worker reported a failure, or its worker died and the policy treats that as a failure.
     Failed,
-    /// Too many workers died with it.
+    /// More workers died with it than the policy allows.
     Crashes,
-    /// Its worker had been dead for too long.
+    /// Its worker had been dead for longer than the policy allows.
     TooOld,
-    /// The rule is to put nothing back.
+    /// The policy is to make every job of a dead worker a dead letter.
     Asked,
 }
 
 impl DeadLetterReason {
-    /// Every one there is.
+    /// Every reason, in the order of the documentation.
     pub const ALL: &[DeadLetterReason] = &[
         DeadLetterReason::Failed,
         DeadLetterReason::Crashes,
@@ -112,20 +113,20 @@ impl fmt::Display for DeadLetterReason {
     }
 }
 
-/// How a system recovers. Separate from the application's own retries.
+/// How a system recovers jobs of dead workers. Independent of the application's own retries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecoveryPolicy {
-    /// What becomes of a job unless it says otherwise itself.
+    /// What happens to a job that does not say otherwise itself.
     pub on_death: OnDeath,
-    /// The crash that makes it so many within the window is the last: a dead letter then. 0: never.
+    /// With this many crashes within the window a job becomes a dead letter. 0: no limit.
     pub crashes_max: u32,
-    /// How long a crash counts.
+    /// How long a crash is counted, in milliseconds.
     pub crash_window_ms: u64,
-    /// A job whose worker has been dead for longer than this is not put back: a dead letter.
-    /// 0: however long.
+    /// A job whose worker has been dead for longer than this becomes a dead letter instead of going
+    /// back. 0: no limit.
     pub age_max_ms: u64,
-    /// Where the queues themselves are out of reach: whatever would go back to its queue (put back,
-    /// given back, revived) goes on this one instead, from which somebody delivers it. A job keeps
+    /// A queue for systems whose own queues lapsed cannot write to. Jobs that would go back to
+    /// their queues go to this one instead, from which the application delivers them. A job keeps
     /// the name of its own queue.
     pub outbox: Option<Name>,
 }
@@ -143,45 +144,45 @@ impl Default for RecoveryPolicy {
     }
 }
 
-/// What is decided about.
+/// Facts about a job on which the decision is based.
 #[derive(Clone, Copy, Debug)]
 pub struct JobCase<'a> {
     pub recovery: &'a RecoveryPolicy,
-    /// The job's own, if it has one.
+    /// The job's own setting, if it has one.
     pub on_death: Option<OnDeath>,
     /// The job's own limit, if it has one.
     pub crashes_max: Option<u32>,
-    /// Whether its worker died, or only left: leaving is no crash.
+    /// Whether its worker died. A worker that retired is not a crash.
     pub crashed: bool,
-    /// When earlier workers died with it, on the store's clock.
+    /// When earlier workers died with this job, in milliseconds of the store's clock.
     pub crashes: &'a [u64],
-    /// When its worker's time ran out.
+    /// When its worker's heartbeat ran out.
     pub deadline_ms: u64,
-    /// The store's clock at this instant.
+    /// The store's clock now.
     pub now_ms: u64,
 }
 
-/// What becomes of it.
+/// What happens to the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobDecision {
-    /// Back on its queue.
+    /// It goes back to its queue.
     PutBack(QueueEnd),
     DeadLetter(DeadLetterReason),
     Drop,
 }
 
-/// How many of `crashes` still count.
+/// How many of `crashes` are within the window.
 pub fn counting(crashes: &[u64], window_ms: u64, now_ms: u64) -> u32 {
     crashes.iter().filter(|at_ms| counts(**at_ms, window_ms, now_ms)).count() as u32
 }
 
-/// Whether a crash at `at_ms` still counts.
+/// Whether a crash at `at_ms` is within the window.
 pub fn counts(at_ms: u64, window_ms: u64, now_ms: u64) -> bool {
     now_ms.saturating_sub(at_ms) < window_ms
 }
 
-/// The rule. A worker that left gives its jobs back, whatever is to be done on its death; one that
-/// died raises the crash count, and the limits come before what is to be done.
+/// Decides what happens to a job. A worker that retired gives its jobs back, whatever the policy
+/// says. A worker that died raises the crash count, and the limits come before `on_death`.
 pub fn decide(case: &JobCase<'_>) -> JobDecision {
     let recovery = case.recovery;
     let on_death = case.on_death.unwrap_or(recovery.on_death);

@@ -1,9 +1,10 @@
-//! A worker: takes jobs, beats by itself, and stops the work that it no longer holds.
+//! A worker: takes jobs, sends heartbeats in the background, and stops work that it no longer
+//! holds.
 //!
-//! The race it closes: a worker that was frozen comes back and goes on, while its jobs run elsewhere.
-//! Its store would refuse to complete them, but what it does outside would be done twice. So work is
-//! run beside the owner's handle, and is dropped at the moment at which the handle knows, or must
-//! assume, that the owner was lost.
+//! The race that it closes: a worker that was frozen resumes while its jobs already run elsewhere.
+//! The store would refuse to complete them, but their side effects would happen twice. So the work
+//! runs beside the owner's handle and is dropped as soon as the handle knows, or must assume, that
+//! the owner was lost.
 
 use std::collections::HashSet;
 use std::fmt::Display;
@@ -23,28 +24,28 @@ use crate::name::Name;
 use crate::owner::{Incarnation, Lost, Owner};
 use crate::schedule::StopSignal;
 
-/// How long one look at an empty queue waits.
+/// How long one call waits for a job on an empty queue.
 const WAIT: Duration = Duration::from_secs(5);
 
-/// How soon a call that had no answer is made again.
+/// Pause before a call that was not answered is repeated.
 const TRY_AGAIN: Duration = Duration::from_millis(200);
 
-/// What one worker has before it.
+/// Jobs that one worker has at hand.
 #[derive(Default)]
 struct Bench {
     under_way: HashSet<Name>,
-    /// Held by this life, and nobody knew.
+    /// Jobs that this incarnation holds because of a `take` whose answer was lost.
     strays: Vec<Claimed>,
-    /// A `take` had no answer, or was dropped in its middle.
+    /// Whether a `take` was not answered or was dropped, so that it may have taken jobs.
     in_doubt: bool,
 }
 
-/// What the work on a job came to, if it did not fail.
+/// Result of the work on a job, if it did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobResult {
-    /// It is done. What `()` stands for, too.
+    /// The work is done. `()` converts to this.
     Complete,
-    /// It was not done, and nobody died: back on its queue.
+    /// The work was not done. The job goes back to its queue and no crash is counted.
     GiveBack(QueueEnd),
 }
 
@@ -54,51 +55,51 @@ impl From<()> for JobResult {
     }
 }
 
-/// What became of one job.
+/// What happened to one job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JobOutcome {
-    /// JobResult, and the store knows.
+    /// The work is done, and the store has recorded it.
     Completed,
-    /// Back on its queue.
+    /// The job is back on its queue.
     GivenBack,
-    /// It failed: a dead letter.
+    /// The work failed, and the job is a dead letter.
     Failed,
-    /// It was done or failed, but too late: the store had given it to somebody else.
+    /// The work ended too late: the store had recovered the job before.
     TooLate(Finished),
-    /// The owner was lost before it was done: the work was dropped in its middle.
+    /// The owner was lost before the work ended, and the work was dropped.
     Cancelled,
 }
 
-/// Takes and works on jobs in the name of one owner, alive until dropped or retired.
+/// Takes and works on jobs for one owner, which is alive until the worker is dropped or retired.
 pub struct Worker {
     inflight: Arc<Inflight>,
     owner: Owner,
 }
 
 impl Worker {
-    /// Begins a new life of `name`, and beats for it from now on.
+    /// Starts a new incarnation of `name` and its heartbeats.
     pub async fn start(inflight: Arc<Inflight>, name: &str) -> Result<Worker> {
         let owner = inflight.owner(name).await?;
         Ok(Worker { inflight, owner })
     }
 
-    /// The handle that beats.
+    /// The handle that sends the heartbeats.
     pub fn owner(&self) -> &Owner {
         &self.owner
     }
 
-    /// Which life this is.
+    /// Number of this worker's incarnation.
     pub fn incarnation(&self) -> Incarnation {
         self.owner.incarnation()
     }
 
-    /// Up to `limit` jobs; waits up to `wait` for the first.
+    /// Takes up to `limit` jobs; waits up to `wait` for the first one.
     pub async fn take(&self, queue: &Name, limit: usize, wait: Duration) -> Result<Vec<Claimed>> {
         Ok(self.inflight.take(self.owner.claim(), queue, limit, wait).await?.jobs)
     }
 
-    /// Runs `work` for `job` and tells the store how it ended. When the owner is lost meanwhile the
-    /// work is dropped where it is, and nothing is told.
+    /// Runs `work` for `job` and reports the result to the store. If the owner is lost meanwhile,
+    /// the work is dropped and nothing is reported.
     pub async fn work<D: Into<JobResult>, E: Display>(
         &self,
         job: &Claimed,
@@ -114,7 +115,7 @@ impl Worker {
         }
     }
 
-    /// Tells the store how it ended, again and again until it has answered.
+    /// Reports the result to the store, and repeats the call until it is answered.
     async fn tell<E: Display>(
         &self,
         job: &Claimed,
@@ -130,7 +131,7 @@ impl Worker {
         loop {
             match self.inflight.finish(&tickets, &how).await.as_deref() {
                 Ok([Finished::Done]) => return Ok(worked),
-                // It was carried out the first time, and the answer was lost.
+                // The first call was carried out, but its answer was lost.
                 Ok([Finished::Gone]) if is_repeated => return Ok(worked),
                 Ok([late, ..]) => return Ok(JobOutcome::TooLate(*late)),
                 Ok([]) => return Ok(JobOutcome::TooLate(Finished::Gone)),
@@ -143,8 +144,8 @@ impl Worker {
         }
     }
 
-    /// Takes and works on jobs, up to `at_once` at a time, until told to stop (those under way are
-    /// finished first) or until the owner is lost, which is an error: begin again with a new worker.
+    /// Takes and works on jobs, up to `at_once` at a time, until `stop` says so; running jobs are
+    /// finished first. Returns an error if the owner is lost: start a new worker then.
     pub async fn run<D: Into<JobResult>, E: Display, F>(
         &self,
         queue: &Name,
@@ -161,7 +162,7 @@ impl Worker {
         try_join_all((0..at_once.max(1)).map(one)).await.map(|_| ())
     }
 
-    /// One job after the other.
+    /// Takes and works on one job after the other.
     async fn keep_working<D: Into<JobResult>, E: Display, F>(
         &self,
         queue: &Name,
@@ -178,7 +179,7 @@ impl Worker {
                 return Err(self.gone());
             }
             let ear = self.inflight.listen(queue);
-            // Not within the match: the lock would then be held while the job is worked on.
+            // Not inside the match, because the lock would then be held while the job is worked on.
             let next = self.next(queue, &mut *bench.lock().await).await;
             match next {
                 Ok(Some(job)) => {
@@ -198,8 +199,8 @@ impl Worker {
         Ok(())
     }
 
-    /// The next job. A `take` that was not answered may have taken one: then what the store says
-    /// that this life holds is compared with what is under way, before anything else is taken.
+    /// The next job. After a `take` whose answer was lost, first compares what the store says this
+    /// incarnation holds with the running jobs, before it takes anything else.
     async fn next(&self, queue: &Name, bench: &mut Bench) -> Result<Option<Claimed>> {
         if bench.in_doubt {
             bench.strays = self.strays(&bench.under_way).await?;
@@ -218,7 +219,7 @@ impl Worker {
         Ok(next)
     }
 
-    /// Jobs that this life holds and that nobody works on.
+    /// Jobs that this incarnation holds but does not work on.
     async fn strays(&self, under_way: &HashSet<Name>) -> Result<Vec<Claimed>> {
         let (mut strays, mut after) = (Vec::new(), None);
         loop {
@@ -232,7 +233,7 @@ impl Worker {
         }
     }
 
-    /// The job as its holder knows it, if that is this life.
+    /// The job as a claim, if this incarnation holds it.
     fn mine(&self, job: Job) -> Option<Claimed> {
         match job.place {
             JobPlace::InFlight { incarnation, token, .. } if incarnation == self.incarnation() => {
@@ -268,12 +269,12 @@ impl Worker {
         lost.into()
     }
 
-    /// Gives one job back unfinished.
+    /// Gives a job back without having done it.
     pub async fn give_back(&self, job: &Claimed, end: QueueEnd) -> Result<Finished> {
         self.inflight.give_back(&job.ticket(self.incarnation()), end).await
     }
 
-    /// The graceful end: whatever it still holds is back on its queue.
+    /// Ends the worker gracefully: the jobs that it still holds go back to their queues.
     pub async fn retire(self) -> Result<RetiredWorker> {
         self.inflight.retire(self.owner.claim()).await
     }

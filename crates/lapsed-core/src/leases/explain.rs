@@ -1,4 +1,4 @@
-//! Why a lease or a decision is, or is not, over: in words.
+//! Explains why a lease or a decision has, or has not, expired.
 
 use serde_json::json;
 
@@ -7,7 +7,7 @@ use crate::leases::{DecisionInfo, LeaseInfo, Leases, Subject};
 use crate::name::Name;
 use crate::receipt::Receipt;
 use crate::system::Explanation;
-use crate::system::words::{Explainer, RECEIPTS_SEARCHED, seconds};
+use crate::system::explain::{Explainer, RECEIPTS_SEARCHED, seconds};
 
 impl Leases {
     pub(super) async fn explain_key(&self, key: &str) -> Result<Explanation> {

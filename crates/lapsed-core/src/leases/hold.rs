@@ -1,7 +1,9 @@
-//! A lease in this process's hands: renewed by itself, and known to be lost the moment it may be.
+//! A lease that this process holds: renewed in the background, and reported as lost as soon as it
+//! may be.
 //!
-//! The race it closes: the store may call the lease over while the process still believes that it
-//! holds it. How it never trusts longer than the store may is in [`trust`](crate::owner::trust).
+//! The race that it closes: the store may consider the lease expired while the process still
+//! believes that it holds it. [`trust`](crate::owner::trust) explains why a process never believes
+//! so for longer than the store does.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,12 +18,12 @@ use crate::leases::{
 };
 use crate::owner::trust::{Sent, TrustedDeadline, wait_trusting};
 
-/// How a lease is renewed.
+/// Options for the renewals of a lease.
 #[derive(Clone, Debug)]
 pub struct HoldOptions {
-    /// How often; a third of the TTL unless told. Must be below the TTL.
+    /// Interval of renewals, below the TTL; `None`: a third of the TTL.
     pub every: Option<Duration>,
-    /// How far each wait may stray from `every`, as a share of it.
+    /// Largest random change of each interval, as a share of it.
     pub jitter: f64,
 }
 
@@ -49,11 +51,11 @@ impl HoldOptions {
     }
 }
 
-/// What became of an attempt to hold a lease.
+/// Result of an attempt to hold a lease.
 pub enum HoldAttempt {
-    /// It is held until dropped, released or lost.
+    /// The lease is held until it is dropped, released or lost.
     Hold(Hold),
-    /// Somebody else still held it when the wait was over.
+    /// Another holder still had the lease when the wait was over.
     Held(Grant),
 }
 
@@ -62,12 +64,12 @@ pub enum HoldAttempt {
 pub enum LostLease {
     /// The store said so.
     Told(Loss),
-    /// No renewal was answered for a whole TTL: whatever the store says, it may be somebody else's.
+    /// No renewal was answered for a whole TTL, so another holder may have the lease.
     Silence,
 }
 
 impl LostLease {
-    /// What happened, and what to do.
+    /// A sentence that says what happened and what the holder should do.
     pub fn describe(&self) -> String {
         match self {
             LostLease::Told(loss) => loss.describe(),
@@ -80,7 +82,7 @@ impl LostLease {
     }
 }
 
-/// A lease, held until dropped (then it runs out by itself), released or lost.
+/// A lease, held until it is released, lost, or dropped. A dropped lease expires after its TTL.
 pub struct Hold {
     leases: Arc<Leases>,
     ticket: LeaseTicket,
@@ -116,12 +118,12 @@ impl Hold {
         Hold { leases, ticket, clock, trust, lost, renewing }
     }
 
-    /// What is held, and by which token.
+    /// The key and the token of the lease.
     pub fn ticket(&self) -> &LeaseTicket {
         &self.ticket
     }
 
-    /// The fencing token, to pass along with whatever is written elsewhere.
+    /// The fencing token. Pass it along with whatever this holder writes elsewhere.
     pub fn token(&self) -> LeaseToken {
         self.ticket.token
     }
@@ -134,12 +136,12 @@ impl Hold {
         self.trust.borrow().left(&*self.clock)
     }
 
-    /// Whether it may still believe so.
+    /// Whether [`trusted_for`](Self::trusted_for) is above zero.
     pub fn is_held(&self) -> bool {
         !self.trusted_for().is_zero()
     }
 
-    /// Resolves when it was lost.
+    /// Resolves when the lease was lost.
     pub async fn lost(&self) -> LostLease {
         let mut lost = self.lost.clone();
         loop {
@@ -152,7 +154,7 @@ impl Hold {
         }
     }
 
-    /// Lets go of it at once.
+    /// Releases the lease at once.
     pub async fn release(self) -> Result<Fenced<()>> {
         self.renewing.abort();
         self.leases.release(&self.ticket).await

@@ -13,7 +13,7 @@ use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::leases::hold::{Hold, HoldAttempt, HoldOptions};
 use crate::leases::rules::StagedState;
-use crate::leases::waiting::{RetryPauses, WaitQueues};
+use crate::leases::wait_queue::{RetryPauses, WaitQueues};
 use crate::leases::{
     AcquireRequest, Acquired, Decision, DecisionInfo, Fenced, Grant, LeaseInfo, LeaseKey,
     LeaseState, LeaseTicket, LeasesStore, Namespace, PAGE_MAX, TTL_MS_MAX, TTL_MS_MIN, WithCleared,
@@ -25,34 +25,34 @@ use crate::reconcile::Reconcile;
 use crate::store::Store;
 use crate::sweep::Sweep;
 use crate::sweep::brake::Brake;
-use crate::system::calls::StoreCaller;
+use crate::system::store_caller::StoreCaller;
 use crate::system::{Explanation, Restored, System};
 
-/// What `leases` is made of.
+/// What a system of leases needs.
 pub struct LeasesParts {
-    /// Which system this is.
+    /// Kind and name of the system.
     pub id: SystemId,
-    /// Where its leases are.
+    /// The store of the leases.
     pub leases: Arc<dyn LeasesStore>,
-    /// Its index, where it has one besides its truth.
+    /// The index of the system, if the store has one besides its data.
     pub index: Option<Arc<dyn Reconcile>>,
-    /// Where its receipts are.
+    /// The store of the receipts.
     pub store: Arc<dyn Store>,
-    /// How long a lease lasts unless told.
+    /// How long a lease lasts unless the request says otherwise.
     pub ttl: Duration,
-    /// How long a decision is kept unless told.
+    /// How long a decision is kept unless the request says otherwise.
     pub decision_ttl: Duration,
-    /// Whether what is over is spared.
+    /// The brake, which decides whether expired leases are spared.
     pub brake: Arc<Brake>,
     pub clock: Arc<dyn Clock>,
-    /// Notes who uses it.
+    /// Records when the system is used.
     pub activity: Arc<Activity>,
     pub witness: Arc<dyn Observer>,
-    /// How long any one store call may take.
+    /// Time limit of every store call.
     pub timeout: Duration,
 }
 
-/// One system of leases.
+/// A system of leases and decisions.
 pub struct Leases {
     pub(super) parts: LeasesParts,
     pub(super) calls: StoreCaller,
@@ -65,29 +65,29 @@ impl Leases {
             id: parts.id.clone(),
             clock: parts.clock.clone(),
             activity: parts.activity.clone(),
-            witness: parts.witness.clone(),
+            observer: parts.witness.clone(),
             timeout: parts.timeout,
         };
         Leases { parts, calls, lines: WaitQueues::default() }
     }
 
-    /// How long a lease lasts unless told.
+    /// How long a lease lasts unless the request says otherwise.
     pub fn ttl(&self) -> Duration {
         self.parts.ttl
     }
 
-    /// How long a decision is kept unless told.
+    /// How long a decision is kept unless the request says otherwise.
     pub fn decision_ttl(&self) -> Duration {
         self.parts.decision_ttl
     }
 
-    /// Acquires a lease; while somebody else holds it, waits in line for up to `wait`.
+    /// Acquires a lease. While another holder has it, waits in a queue for up to `wait`.
     pub async fn acquire(&self, acquire: &AcquireRequest, wait: Duration) -> Result<Acquired> {
         self.acquire_unless(acquire, wait, pending()).await
     }
 
-    /// The same for somebody who may give up waiting: `given_up` is heeded between two looks at the
-    /// store and never in the middle of one, so that what was granted is always answered.
+    /// Like [`acquire`](Self::acquire) for a caller that may stop waiting. `given_up` is polled
+    /// between two store calls and never during one, so that a granted lease is always returned.
     pub async fn acquire_unless(
         &self,
         acquire: &AcquireRequest,
@@ -97,7 +97,7 @@ impl Leases {
         Ok(self.acquire_timed(acquire, wait, pin!(given_up)).await?.0)
     }
 
-    /// The same, and when the request was sent that decided it.
+    /// Also returns when the deciding request was sent.
     pub(super) async fn acquire_timed(
         &self,
         acquire: &AcquireRequest,
@@ -117,9 +117,10 @@ impl Leases {
         };
         let mut pauses = RetryPauses::new();
         loop {
-            let bell = self.parts.leases.bell(&acquire.key);
-            let mut heard = bell.map(|bell| Box::pin(bell.notified_owned()));
-            // Listening before looking: what rings in between is heard.
+            let waiter = self.parts.leases.waiter(&acquire.key);
+            let mut heard = waiter.map(|waiter| Box::pin(waiter.notified_owned()));
+            // Waiting starts before the store is asked, so that a notification in between is not
+            // missed.
             if let Some(heard) = &mut heard {
                 heard.as_mut().enable();
             }
@@ -147,7 +148,8 @@ impl Leases {
         Ok((self.met("acquire", self.parts.leases.acquire(acquire)).await?, sent))
     }
 
-    /// Acquires a lease and holds it: a handle that renews by itself and says when it was lost.
+    /// Acquires a lease and returns a handle that renews it in the background and reports when it
+    /// was lost.
     pub async fn hold(
         self: &Arc<Self>,
         acquire: &AcquireRequest,
@@ -167,7 +169,7 @@ impl Leases {
         }
     }
 
-    /// Moves the deadline on.
+    /// Sets the deadline to one TTL from now.
     pub async fn renew(
         &self,
         ticket: &LeaseTicket,
@@ -178,17 +180,17 @@ impl Leases {
         self.fenced("renew", self.parts.leases.renew(ticket, ttl_ms)).await
     }
 
-    /// Ends the lease; its token lives on.
+    /// Ends the lease; the key keeps its token.
     pub async fn release(&self, ticket: &LeaseTicket) -> Result<Fenced<()>> {
         self.fenced("release", self.parts.leases.release(ticket)).await
     }
 
-    /// One key, cleared if its lease is over; `None`: it was never leased.
+    /// State of one key; clears an expired lease. `None`: the key was never leased.
     pub async fn describe(&self, key: &LeaseKey) -> Result<Option<LeaseInfo>> {
         self.met("describe", self.parts.leases.describe(key)).await
     }
 
-    /// Keys of a namespace, by name. Looks only.
+    /// Keys of a namespace after `after`, ordered by name. Clears nothing.
     pub async fn list(
         &self,
         namespace: &Namespace,
@@ -199,7 +201,7 @@ impl Leases {
         self.calls.call("list", self.parts.leases.list(namespace, after, limit)).await
     }
 
-    /// Namespaces that there are.
+    /// Namespaces after `after`, ordered by name.
     pub async fn namespaces(
         &self,
         after: Option<&Namespace>,
@@ -209,7 +211,7 @@ impl Leases {
         self.calls.call("namespaces", self.parts.leases.namespaces(after, limit)).await
     }
 
-    /// Sets or removes the state of a key, for its holder.
+    /// Sets or removes the state of a key on behalf of its holder.
     pub async fn set_state(
         &self,
         ticket: &LeaseTicket,
@@ -219,7 +221,8 @@ impl Leases {
         self.fenced("state", self.parts.leases.set_state(ticket, state)).await
     }
 
-    /// Stages a state for a transaction (or takes it back), for its holder.
+    /// Stages a state for a transaction, or removes the staged state, on behalf of the key's
+    /// holder.
     pub async fn stage(
         &self,
         ticket: &LeaseTicket,
@@ -229,7 +232,7 @@ impl Leases {
         self.fenced("stage", self.parts.leases.stage(ticket, staged)).await
     }
 
-    /// Decides a transaction, unless it is decided: then the answer is how.
+    /// Decides a transaction, or returns the decision that was made before.
     pub async fn decide(
         &self,
         txn: &Name,
@@ -241,12 +244,12 @@ impl Leases {
         self.met("decide", self.parts.leases.decide(txn, decision, ttl_ms)).await
     }
 
-    /// The decision on a transaction.
+    /// The decision on a transaction, if there is one.
     pub async fn decision(&self, txn: &Name) -> Result<Option<DecisionInfo>> {
         self.met("decision", self.parts.leases.decision(txn)).await
     }
 
-    /// What was cleared on the way is told.
+    /// Calls the store and reports what it cleared to the observer.
     async fn met<T>(
         &self,
         what: &str,
@@ -260,7 +263,7 @@ impl Leases {
         Ok(met.answer)
     }
 
-    /// The same for what is done by a token: whoever no longer holds what it acts on is counted.
+    /// The same for operations that present a token: reports callers that no longer hold the lease.
     async fn fenced<T>(
         &self,
         what: &str,
@@ -284,12 +287,12 @@ fn check_ttl(ttl_ms: u64) -> Result<()> {
 }
 
 impl Grant {
-    /// How much of it is left, on the store's clock when it answered.
+    /// Time left until the deadline, by the store's clock when it answered.
     pub fn left(&self) -> Duration {
         Duration::from_millis(self.deadline_ms.saturating_sub(self.now_ms))
     }
 
-    /// To act by it.
+    /// The proof with which operations act on this lease.
     pub fn ticket(&self) -> LeaseTicket {
         let key = LeaseKey { namespace: self.namespace.clone(), key: self.key.clone() };
         LeaseTicket { key, token: self.token }

@@ -1,60 +1,62 @@
-//! The rules of leases, written once. Pure: a store loads a key's [`LeaseRecord`], calls one of these, and
-//! writes the record back by the one conditional write (or transaction) that makes it true.
+//! The rules of leases. Pure functions: a store loads a key's [`LeaseRecord`], calls one of them,
+//! and writes the record back in one conditional write or transaction.
 //!
-//! Equal to now counts as expired, everywhere the same (D8): it is asked in one place,
-//! [`ClockReading::is_over`]. A token only grows and is never given back (D5): a record is never deleted.
+//! A deadline equal to now has passed, everywhere (D8); only [`ClockReading::is_over`] compares. A
+//! token only grows and is never given twice (D5), because a record is never deleted.
 
 use serde::{Deserialize, Serialize};
 
 use crate::leases::{Decision, Grant, LeaseKey, LeaseState, LeaseToken, Loss, LossReason};
 use crate::name::Name;
 
-/// The store's clock at the instant of a decision, as far as it is known.
+/// The store's clock at the time of a decision, as far as it is known.
 ///
-/// Where the clock is exact all is simple. Where it is known within bounds only (an object store tells
-/// its time in whole seconds), nothing is over before it is over for sure, and time is granted from the
-/// latest that it may be: a holder that counts a TTL from before it asked then stops before anybody
-/// else may begin.
+/// An object store tells its time in whole seconds, so its clock is known within bounds only.
+/// Nothing counts as expired before it has certainly expired, and time is granted from the latest
+/// possible instant. A holder that counts its TTL from before its request therefore stops before
+/// anybody else can start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockReading {
-    /// The earliest that it may be: for judging that something is over.
+    /// The earliest possible time, for judging that something has expired.
     pub judging_ms: u64,
-    /// The latest that it may be: for granting time.
+    /// The latest possible time, for granting a TTL.
     pub granting_ms: u64,
-    /// Since when the store has been serving without a gap: whoever held a lease before has a whole
-    /// TTL from then. 0: nobody needs to be spared.
+    /// Since when the store has been serving without a gap. A lease granted before has a whole TTL
+    /// from then. 0: nobody needs to be spared.
     pub back_ms: u64,
 }
 
 impl ClockReading {
-    /// On an exact clock.
+    /// A reading of an exact clock.
     pub fn exact(now_ms: u64, back_ms: u64) -> ClockReading {
         ClockReading { judging_ms: now_ms, granting_ms: now_ms, back_ms }
     }
 
-    /// Whether a time has come.
+    /// Whether a deadline has passed.
     pub fn is_over(&self, deadline_ms: u64) -> bool {
         deadline_ms <= self.judging_ms
     }
 }
 
-/// A lease, as its key's record has it.
+/// A lease in its key's record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
     pub owner: Name,
-    /// How long it lasts from each renewal.
+    /// How long it lasts from each renewal, in milliseconds.
     pub ttl_ms: u64,
-    /// When it was acquired, on the store's clock.
+    /// When it was acquired, in milliseconds of the store's clock.
     pub acquired_ms: u64,
-    /// When its time runs out, on the store's clock.
+    /// When it ends, in milliseconds of the store's clock.
     pub deadline_ms: u64,
-    /// Which request acquired it, if that said: the same request again gets the same answer.
+    /// Id of the request that acquired it, if it had one. The same request again gets the same
+    /// answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request: Option<Name>,
 }
 
 impl Lease {
-    /// When it is over: at its deadline, but never before it had a whole TTL since the store was back.
+    /// When the lease expires: at its deadline, but not before one whole TTL after the store came
+    /// back.
     pub fn due_ms(&self, back_ms: u64) -> u64 {
         if back_ms <= self.acquired_ms {
             return self.deadline_ms;
@@ -62,7 +64,7 @@ impl Lease {
         self.deadline_ms.max(back_ms + self.ttl_ms)
     }
 
-    /// Whether it is over.
+    /// Whether the lease has expired.
     pub fn is_expired(&self, at: &ClockReading) -> bool {
         at.is_over(self.due_ms(at.back_ms))
     }
@@ -72,60 +74,60 @@ impl Lease {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StagedState {
     pub txn: Name,
-    /// What becomes the state if it commits.
+    /// The state if the transaction commits.
     pub state: LeaseState,
 }
 
-/// All there is of one key. It outlives every lease on it.
+/// Everything stored for one key. It outlives every lease of the key.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseRecord {
-    /// The newest token that was ever granted; 0: none was.
+    /// The newest token that was granted; 0 if none was.
     pub token: LeaseToken,
-    /// Who holds it by that token.
+    /// The lease with that token, if it has not ended.
     pub lease: Option<Lease>,
-    /// The small state that goes with the key.
+    /// A small value that the application stores with the key.
     pub state: Option<LeaseState>,
-    /// What its holder has staged.
+    /// State that the holder has staged for a transaction.
     pub staged: Option<StagedState>,
 }
 
-/// One lease that ran out and was cleared.
+/// A lease that expired and was cleared.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClearedLease {
-    /// The token that ended with it.
+    /// Token of that lease.
     pub token: LeaseToken,
-    /// The lease, as it was.
+    /// The lease before it was cleared.
     pub lease: Lease,
-    /// What became of staged work: its transaction and the decision that was followed.
+    /// The transaction of its staged state and the decision that was applied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub staged: Option<(Name, Decision)>,
 }
 
-/// What an attempt to acquire found.
+/// Result of an attempt to acquire.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AcquireOutcome {
-    /// It is the caller's now.
+    /// The caller holds the lease now.
     Granted,
-    /// It has been the caller's: the same request was carried out before. Nothing changed.
+    /// The same request was carried out before, and the caller holds the lease. Nothing changed.
     Repeated,
-    /// Somebody holds it. Nothing changed.
+    /// Another holder has the lease. Nothing changed.
     Held,
 }
 
 impl LeaseRecord {
-    /// The lease that is on it and over.
+    /// The lease, if it has expired.
     pub fn expired(&self, at: &ClockReading) -> Option<&Lease> {
         self.lease.as_ref().filter(|lease| lease.is_expired(at))
     }
 
-    /// The transaction whose decision must be known before the lease can end: ask for it, and where
-    /// there is none decide `rollback`, before [`clear`](Self::clear) or [`release`](Self::release).
+    /// The transaction whose decision is needed before the lease can end. Read it, and if there is
+    /// none decide `rollback`, before calling [`clear`](Self::clear) or [`release`](Self::release).
     pub fn undecided(&self) -> Option<&Name> {
         self.staged.as_ref().map(|staged| &staged.txn)
     }
 
-    /// Clears the lease if it is over. `decision` is that of [`undecided`](Self::undecided); without it
-    /// a lease that has staged work is left as it is.
+    /// Clears the lease if it has expired. `decision` is the one on [`undecided`](Self::undecided);
+    /// without it, a lease with staged work stays as it is.
     pub fn clear(&mut self, at: &ClockReading, decision: Option<Decision>) -> Option<ClearedLease> {
         self.expired(at)?;
         if self.staged.is_some() && decision.is_none() {
@@ -136,7 +138,7 @@ impl LeaseRecord {
         Some(ClearedLease { token: self.token, lease, staged })
     }
 
-    /// StagedState work becomes the state, or nothing, as its transaction was decided.
+    /// Applies or discards the staged state, depending on its transaction's decision.
     fn settle(&mut self, decision: Option<Decision>) -> Option<(Name, Decision)> {
         let staged = self.staged.take()?;
         let decision = decision?;
@@ -146,7 +148,8 @@ impl LeaseRecord {
         Some((staged.txn, decision))
     }
 
-    /// Grants the next token, unless somebody holds it. Whatever is over was cleared before.
+    /// Grants the next token unless the key is held. An expired lease must have been cleared
+    /// before.
     pub fn acquire(
         &mut self,
         owner: &Name,
@@ -173,7 +176,7 @@ impl LeaseRecord {
         AcquireOutcome::Granted
     }
 
-    /// Moves the deadline, never back. Whatever is over was cleared before.
+    /// Moves the deadline forward, never back. An expired lease must have been cleared before.
     pub fn renew(
         &mut self,
         token: LeaseToken,
@@ -187,7 +190,7 @@ impl LeaseRecord {
         Ok(())
     }
 
-    /// Ends the lease by its holder's will. `decision` as in [`clear`](Self::clear).
+    /// Ends the lease for its holder. `decision` as in [`clear`](Self::clear).
     pub fn release(&mut self, token: LeaseToken, decision: Option<Decision>) -> Result<(), Loss> {
         self.check(token)?;
         self.lease = None;
@@ -202,19 +205,19 @@ impl LeaseRecord {
         Ok(())
     }
 
-    /// Stages a state for a transaction, in place of what was staged before.
+    /// Stages a state for a transaction, replacing what was staged before.
     pub fn stage(&mut self, token: LeaseToken, staged: Option<StagedState>) -> Result<(), Loss> {
         self.check(token)?;
         self.staged = staged;
         Ok(())
     }
 
-    /// Whether `token` is that of the present holder. Whatever is over was cleared before.
+    /// Whether `token` is the current holder's. An expired lease must have been cleared before.
     pub fn check(&self, token: LeaseToken) -> Result<(), Loss> {
         if self.lease.is_some() && token == self.token { Ok(()) } else { Err(self.loss(token)) }
     }
 
-    /// Why `token` holds nothing.
+    /// Why `token` is not valid.
     fn loss(&self, token: LeaseToken) -> Loss {
         let why = match () {
             () if token == LeaseToken(0) || token > self.token => LossReason::Unknown,
@@ -225,7 +228,7 @@ impl LeaseRecord {
         Loss { why, token: self.token, holder }
     }
 
-    /// The answer to whoever holds it now.
+    /// The current lease as a grant.
     pub fn grant(&self, key: &LeaseKey, at: &ClockReading) -> Option<Grant> {
         let lease = self.lease.as_ref()?;
         Some(Grant {
@@ -240,15 +243,15 @@ impl LeaseRecord {
     }
 }
 
-/// What becomes of the decision on a transaction.
+/// The stored decision on a transaction.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DecisionMarker {
     pub decision: Decision,
-    /// When it was made, on the store's clock.
+    /// When it was made, in milliseconds of the store's clock.
     pub decided_ms: u64,
-    /// How long it is kept.
+    /// How long it is kept, in milliseconds.
     pub ttl_ms: u64,
-    /// Until when, on the store's clock.
+    /// Until when it is kept, in milliseconds of the store's clock.
     pub deadline_ms: u64,
 }
 
@@ -258,7 +261,8 @@ impl DecisionMarker {
         DecisionMarker { decision, decided_ms: now_ms, ttl_ms, deadline_ms: now_ms + ttl_ms }
     }
 
-    /// Whether its time is over. An absence of the store does not matter: nobody renews a decision.
+    /// Whether it has expired. An absence of the store does not extend it, because decisions are
+    /// not renewed.
     pub fn is_expired(&self, at: &ClockReading) -> bool {
         at.is_over(self.deadline_ms)
     }

@@ -1,7 +1,9 @@
-//! The handle of a living owner: it beats by itself and knows when it was lost.
+//! The handle of a live owner: it sends heartbeats in the background and knows when the owner was
+//! lost.
 //!
-//! The race it closes: the store may declare this process dead while the process still believes
-//! itself alive. How it never trusts longer than the store may is in [`trust`](super::trust).
+//! The race that it closes: the store may declare this process dead while the process still
+//! believes that it is alive. [`trust`](super::trust) explains why a handle never believes so for
+//! longer than the store does.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,16 +17,16 @@ use crate::name::Name;
 use crate::owner::trust::{Sent, TrustedDeadline, wait_trusting};
 use crate::owner::{Claim, Incarnation, Lost, OwnerInfo, OwnerStore};
 
-/// How an owner beats.
+/// Options for the heartbeats of an owner.
 #[derive(Clone)]
 pub struct OwnerOptions {
-    /// How long one beat lasts.
+    /// How long one heartbeat lasts.
     pub ttl: Duration,
-    /// How often it beats; a third of the TTL unless told. Must be below the TTL.
+    /// Heartbeat interval, below the TTL; `None`: a third of the TTL.
     pub every: Option<Duration>,
-    /// How far each wait may stray from `every`, as a share of it.
+    /// Largest random change of each interval, as a share of it.
     pub jitter: f64,
-    /// How long one beat may take.
+    /// Time limit of one heartbeat call.
     pub timeout: Duration,
 }
 
@@ -36,7 +38,7 @@ impl Default for OwnerOptions {
 }
 
 impl OwnerOptions {
-    /// The default options with another TTL.
+    /// The default options with this TTL.
     pub fn with_ttl(ttl: Duration) -> Self {
         OwnerOptions { ttl, ..Self::default() }
     }
@@ -56,7 +58,7 @@ impl OwnerOptions {
     }
 }
 
-/// Alive until dropped, retired or lost.
+/// A live owner. It ends when the handle is dropped or retired, or when the store declares it dead.
 pub struct Owner {
     store: Arc<dyn OwnerStore>,
     clock: Arc<dyn Clock>,
@@ -68,7 +70,8 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// Takes a new incarnation and begins to beat in the background (on the current tokio runtime).
+    /// Starts a new incarnation and sends its heartbeats in the background, on the current tokio
+    /// runtime.
     pub async fn start(
         store: Arc<dyn OwnerStore>,
         clock: Arc<dyn Clock>,
@@ -99,22 +102,23 @@ impl Owner {
         Ok(Owner { store, clock, claim, incarnation: beat.incarnation, trust, lost, beating })
     }
 
-    /// The name it was started with.
+    /// Name that the owner was started with.
     pub fn name(&self) -> &Name {
         &self.claim.owner
     }
 
-    /// Which life this is: the fencing token to pass along with whatever it writes elsewhere.
+    /// Number of this incarnation. Pass it along as a fencing token with whatever this owner writes
+    /// elsewhere.
     pub fn incarnation(&self) -> Incarnation {
         self.incarnation
     }
 
-    /// To act as this owner.
+    /// The claim with which operations act as this owner.
     pub fn claim(&self) -> &Claim {
         &self.claim
     }
 
-    /// How much longer this process may believe that it holds what it holds. Zero: it may not.
+    /// How much longer this process may believe that it holds its entries. Zero: it may not.
     pub fn trusted_for(&self) -> Duration {
         if self.lost.borrow().is_some() {
             return Duration::ZERO;
@@ -122,13 +126,14 @@ impl Owner {
         self.trust.borrow().left(&*self.clock)
     }
 
-    /// Whether it may still believe so.
+    /// Whether [`trusted_for`](Self::trusted_for) is above zero.
     pub fn is_live(&self) -> bool {
         !self.trusted_for().is_zero()
     }
 
-    /// Resolves when this owner was lost: told so by the store, or silent for a whole TTL.
-    /// `held` in the answer is what the store knows that it held; empty if the store was silent.
+    /// Resolves when this owner was lost: the store said so, or no heartbeat was answered for a
+    /// whole TTL. `held` lists what the store says that the owner held; it is empty if the store
+    /// did not answer.
     pub async fn lost(&self) -> Lost {
         let mut lost = self.lost.clone();
         loop {
@@ -198,8 +203,8 @@ impl HeartbeatTask {
         }
     }
 
-    /// TrustedDeadline is gone, and with it the right to act, whatever the store says. But the store may
-    /// know what was held.
+    /// The trusted time is over, so this owner must not act any more. One last call asks the store
+    /// what the owner held.
     async fn ask_what_was_lost(&self) -> Lost {
         let asked = self.store.beat(&self.claim);
         match within(&*self.clock, self.options.timeout, asked).await {

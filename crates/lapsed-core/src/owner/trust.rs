@@ -1,9 +1,9 @@
-//! How long a process may believe that it still holds what the store gave it.
+//! How long a process may believe that it still holds what the store granted to it.
 //!
-//! Never longer than the store may: a TTL is counted from when the last answered request was *sent*
-//! (the store counted from later), and whichever of the monotonic and the wall clock leaves less is
-//! believed. A host that slept has a monotonic clock that stood still; a wall clock that was set back
-//! would promise too much. Either alone is wrong (X8).
+//! Never longer than the store grants it. A TTL is counted from the moment at which the last
+//! answered request was *sent*; the store counted from later. Of the monotonic and the wall clock,
+//! the one that leaves less time is used: the monotonic clock stood still on a host that slept, and
+//! a wall clock that was set back would leave too much time (X8).
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use crate::clock::Clock;
 
-/// When something was sent, on both of this host's clocks.
+/// When a request was sent, on both clocks of this host.
 #[derive(Clone, Copy, Debug)]
 pub struct Sent {
     mono: Duration,
@@ -23,14 +23,14 @@ impl Sent {
         Sent { mono: clock.mono(), wall_ms: clock.wall_ms() }
     }
 
-    /// The trust that its answer is worth.
+    /// The deadline that follows from a TTL granted in the answer to this request.
     pub fn trust(self, ttl: Duration) -> TrustedDeadline {
         let wall_until_ms = self.wall_ms + ttl.as_millis() as u64;
         TrustedDeadline { mono_until: self.mono + ttl, wall_until_ms }
     }
 }
 
-/// When trust in the last answer ends, on both of this host's clocks.
+/// When a granted TTL ends, on both clocks of this host.
 #[derive(Clone, Copy, Debug)]
 pub struct TrustedDeadline {
     mono_until: Duration,
@@ -38,7 +38,7 @@ pub struct TrustedDeadline {
 }
 
 impl TrustedDeadline {
-    /// What is left of it: the less of the two.
+    /// Time left: the smaller one of the two clocks' answers.
     pub fn left(&self, clock: &dyn Clock) -> Duration {
         let mono = self.mono_until.saturating_sub(clock.mono());
         let wall = Duration::from_millis(self.wall_until_ms.saturating_sub(clock.wall_ms()));
@@ -46,8 +46,8 @@ impl TrustedDeadline {
     }
 }
 
-/// Waits, looking up often enough to notice that the wall clock moved while the monotonic one did
-/// not. False when trust ran out.
+/// Waits for `span`, and checks often enough to notice that the wall clock moved while the
+/// monotonic one stood still. False if the trusted time ran out.
 pub(crate) async fn wait_trusting(
     clock: &dyn Clock,
     trust: &watch::Sender<TrustedDeadline>,

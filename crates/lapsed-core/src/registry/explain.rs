@@ -8,7 +8,7 @@ use crate::owner::Claim;
 use crate::receipt::Receipt;
 use crate::registry::{FoundEntry, Registry};
 use crate::system::Explanation;
-use crate::system::words::{Explainer, RECEIPTS_SEARCHED};
+use crate::system::explain::{Explainer, RECEIPTS_SEARCHED};
 
 impl Registry {
     pub(super) async fn explain_key(&self, key: &Name) -> Result<Explanation> {
@@ -36,13 +36,14 @@ impl Registry {
 
     async fn explain_found(&self, key: &Name, found: &FoundEntry) -> Result<Explanation> {
         let holder = &found.holder;
-        let (owner, life) = (&holder.owner, holder.incarnation);
-        let of_life = if life.0 > 0 { format!(", incarnation {life}") } else { String::new() };
-        let mut because = vec![format!("`{key}` is registered to `{owner}`{of_life}")];
+        let (owner, state) = (&holder.owner, holder.incarnation);
+        let of_incarnation =
+            if state.0 > 0 { format!(", incarnation {state}") } else { String::new() };
+        let mut because = vec![format!("`{key}` is registered to `{owner}`{of_incarnation}")];
         let verdict =
             self.words().judge(&mut because, found.ended, found.due_ms, found.now_ms).await?;
         let facts = json!({
-            "owner": owner, "incarnation": life, "registered_ms": found.registered_ms,
+            "owner": owner, "incarnation": state, "registered_ms": found.registered_ms,
             "due_ms": found.due_ms, "now_ms": found.now_ms,
         });
         Ok(self.words().explanation(key, verdict, because, facts))

@@ -17,8 +17,8 @@ use crate::registry::{FoundEntry, KEYS_MAX, RegisterAnswer, RegistryStore, TakeP
 use crate::store::Store;
 use crate::sweep::Sweep;
 use crate::sweep::brake::Brake;
-use crate::system::calls::StoreCaller;
-use crate::system::retiring::let_go;
+use crate::system::release::let_go;
+use crate::system::store_caller::StoreCaller;
 use crate::system::{Explanation, Restored, System};
 
 /// What a registry is made of.
@@ -66,7 +66,7 @@ impl Registry {
             id: parts.id.clone(),
             clock: parts.clock.clone(),
             activity: parts.activity.clone(),
-            witness: parts.witness.clone(),
+            observer: parts.witness.clone(),
             timeout: parts.timeout,
         };
         Registry { parts, calls }

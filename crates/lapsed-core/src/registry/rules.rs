@@ -27,7 +27,7 @@ pub struct OwnerCase {
     pub suspected: Incarnation,
     /// The life that holds the entry at this instant.
     pub holder: Incarnation,
-    pub life: IncarnationState,
+    pub state: IncarnationState,
     /// The store's clock at this instant.
     pub now_ms: u64,
     /// Since when the store has been serving without a gap; 0 when nobody needs to be spared.
@@ -36,11 +36,11 @@ pub struct OwnerCase {
 
 /// When a life is over: at its deadline, but never before it had a whole TTL since the store was
 /// back. A life that began after that was never cut off from it.
-pub fn due_ms(life: &IncarnationState, back_ms: u64) -> u64 {
-    if back_ms <= life.started_ms {
-        return life.deadline_ms;
+pub fn due_ms(state: &IncarnationState, back_ms: u64) -> u64 {
+    if back_ms <= state.started_ms {
+        return state.deadline_ms;
     }
-    life.deadline_ms.max(back_ms + life.ttl_ms)
+    state.deadline_ms.max(back_ms + state.ttl_ms)
 }
 
 pub trait OwnerGuard: Send + Sync {
@@ -48,8 +48,8 @@ pub trait OwnerGuard: Send + Sync {
     fn judge(&self, case: &OwnerCase) -> Result<Reason, Refusal>;
 
     /// Whether an owner with that life may register.
-    fn may_register(&self, life: &IncarnationState) -> bool {
-        life.ended.is_none()
+    fn may_register(&self, state: &IncarnationState) -> bool {
+        state.ended.is_none()
     }
 }
 
@@ -62,15 +62,15 @@ impl OwnerGuard for StrictOwnerGuard {
         if case.holder != case.suspected {
             return Err(Refusal::Moved);
         }
-        match case.life.ended {
+        match case.state.ended {
             Some(Ending::Retired) => return Ok(Reason::OwnerRetired),
             Some(Ending::Dead) => return Ok(Reason::OwnerDead),
             None => {}
         }
-        if case.now_ms < case.life.deadline_ms {
+        if case.now_ms < case.state.deadline_ms {
             return Err(Refusal::Alive);
         }
-        if case.now_ms < due_ms(&case.life, case.back_ms) {
+        if case.now_ms < due_ms(&case.state, case.back_ms) {
             return Err(Refusal::StoreAway);
         }
         Ok(Reason::OwnerDead)
@@ -83,9 +83,9 @@ mod tests {
     use proptest::prelude::*;
 
     fn case(now_ms: u64, deadline_ms: u64, back_ms: u64) -> OwnerCase {
-        let life = IncarnationState { started_ms: 0, deadline_ms, ttl_ms: 90, ended: None };
+        let state = IncarnationState { started_ms: 0, deadline_ms, ttl_ms: 90, ended: None };
         let (suspected, holder) = (Incarnation(1), Incarnation(1));
-        OwnerCase { suspected, holder, life, now_ms, back_ms }
+        OwnerCase { suspected, holder, state, now_ms, back_ms }
     }
 
     #[test]
@@ -103,9 +103,9 @@ mod tests {
     #[test]
     fn a_life_that_began_after_the_absence_needs_no_grace() {
         let mut case = case(501, 501, 500);
-        case.life.started_ms = 499;
+        case.state.started_ms = 499;
         assert_eq!(StrictOwnerGuard.judge(&case), Err(Refusal::StoreAway));
-        case.life.started_ms = 500;
+        case.state.started_ms = 500;
         assert_eq!(StrictOwnerGuard.judge(&case), Ok(Reason::OwnerDead));
     }
 

@@ -9,7 +9,7 @@ use crate::receipt::{Reason, Receipt};
 use crate::sessions::{Session, Sessions};
 use crate::sweep::{Refusal, Suspect};
 use crate::system::Explanation;
-use crate::system::words::{Explainer, RECEIPTS_SEARCHED, seconds};
+use crate::system::explain::{Explainer, RECEIPTS_SEARCHED, seconds};
 
 impl Sessions {
     pub(super) async fn explain_key(&self, key: &Name) -> Result<Explanation> {

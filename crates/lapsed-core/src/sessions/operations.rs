@@ -19,8 +19,8 @@ use crate::sessions::{
 use crate::store::Store;
 use crate::sweep::Sweep;
 use crate::sweep::brake::Brake;
-use crate::system::calls::StoreCaller;
-use crate::system::retiring::let_go;
+use crate::system::release::let_go;
+use crate::system::store_caller::StoreCaller;
 use crate::system::{Explanation, Restored, System};
 
 /// What `sessions` is made of.
@@ -71,7 +71,7 @@ impl Sessions {
             id: parts.id.clone(),
             clock: parts.clock.clone(),
             activity: parts.activity.clone(),
-            witness: parts.witness.clone(),
+            observer: parts.witness.clone(),
             timeout: parts.timeout,
         };
         Sessions { parts, calls }

@@ -1,12 +1,15 @@
-//! Whether to reclaim at all: it may be likelier that the store or the network was away.
+//! The brake decides whether a pass may declare owners dead. When many are overdue, a fault of the
+//! store or the network is likelier than their death.
 //!
-//! Three things hold it, in this order: the operator; a store that was away less than a threshold
-//! ago; more than a share of the owners dying at once. The last opens by itself, in steps, because
-//! a real scale-down looks the same and must not be held for ever (X3).
+//! It holds for one of three reasons, in this order: the operator said so; the store was away less
+//! than a threshold ago; more than a share of the owners would die at once. The last one ends
+//! automatically, in steps, because a real scale-down looks the same and must not be held for ever
+//! (X3).
 //!
-//! "At once" means within one threshold: the deaths of a partition are spread over the owners'
-//! beat interval, so the share counts those declared dead lately together with those overdue now.
-//! What is already declared dead is past recall, and is removed whatever the brake says.
+//! "At once" means within one threshold. The deaths of a partition are spread over the heartbeat
+//! interval, so the share counts the owners declared dead recently together with those that are
+//! overdue now. Owners that were already declared dead are not affected: their entries are removed
+//! whatever the brake says.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,14 +20,14 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 use crate::sweep::Census;
 
-/// When the brake takes hold.
+/// When the brake begins to hold.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BrakePolicy {
     /// Hold when more than this share of the owners would be dead at once.
     pub share: f64,
-    /// ... among at least so many owners.
+    /// The brake never holds for its share if there are fewer owners than this.
     pub min_owners: u64,
-    /// The first step when it opens by itself: this share of the owners, doubled at each pass.
+    /// First step when it opens automatically, as a share of the owners; it doubles at each pass.
     pub step: f64,
 }
 
@@ -35,7 +38,7 @@ impl Default for BrakePolicy {
 }
 
 impl BrakePolicy {
-    /// Refuses what cannot work.
+    /// Refuses values that cannot work.
     pub fn check(&self) -> Result<()> {
         for (key, share) in [("share", self.share), ("step", self.step)] {
             if !(share > 0.0 && share <= 1.0) {
@@ -46,27 +49,28 @@ impl BrakePolicy {
     }
 }
 
-/// What the operator said, kept in the store.
+/// The operator's setting, kept in the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "setting")]
 pub enum BrakeSetting {
-    /// Nothing: the brake decides by itself.
+    /// No setting: the brake decides automatically.
     #[default]
     Auto,
-    /// Reclaim nothing until released.
+    /// Declare nobody dead until released.
     Hold,
-    /// Reclaim whatever is dead until that time on the store's clock, then decide again.
+    /// Declare every overdue owner dead until that time of the store's clock, then decide
+    /// automatically again.
     Release { until_ms: u64 },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HeldBy {
-    /// The operator said so.
+    /// The operator's setting is `Hold`.
     Operator,
     /// The store was away.
     StoreAway,
-    /// Too many would die at once.
+    /// Too many owners would die at once.
     MassDeath,
 }
 
@@ -76,14 +80,14 @@ pub enum HeldBy {
 pub enum BrakeVerdict {
     /// All of them may be declared dead.
     Open,
-    /// Opening by itself: only so many.
+    /// The brake is opening automatically: only some may be declared dead.
     Opening {
-        /// How many owners, the most overdue first.
+        /// How many owners may be declared dead, the most overdue first.
         owners: usize,
     },
     Held {
         by: HeldBy,
-        /// Until when on the store's clock, if it is known.
+        /// Until when the brake holds, in milliseconds of the store's clock, if that is known.
         until_ms: Option<u64>,
     },
 }
@@ -98,7 +102,7 @@ impl BrakeVerdict {
         }
     }
 
-    /// In words, for whoever is paged.
+    /// The verdict as a sentence for the operator.
     pub fn describe(&self, now_ms: u64) -> String {
         let left = |until: &Option<u64>| match until {
             Some(until) => {
@@ -141,13 +145,13 @@ struct State {
     setting: BrakeSetting,
     store_seen: Option<String>,
     unreachable: bool,
-    /// The store was seen to be away from here; on its clock, when it was back.
+    /// When the store came back after it did not answer this process, in milliseconds of its clock.
     back_ms: u64,
     mass: Option<MassDeath>,
     last: Option<BrakeVerdict>,
 }
 
-/// A mass death under way.
+/// A mass death that the brake is holding for.
 #[derive(Debug, Clone, Copy)]
 struct MassDeath {
     hold_until_ms: u64,
@@ -155,38 +159,39 @@ struct MassDeath {
 }
 
 impl Brake {
-    /// Open until something happens.
+    /// A brake without an operator's setting, which does not hold.
     pub fn new(policy: BrakePolicy, threshold: Duration) -> Self {
         let threshold_ms = AtomicU64::new(threshold.as_millis() as u64);
         Brake { policy, threshold_ms, state: Mutex::default() }
     }
 
-    /// How long silence must last, where that is said by a setting that can change.
+    /// Sets how long an owner must be silent, for systems where that is a setting that can change.
     pub fn set_threshold(&self, threshold: Duration) {
         self.threshold_ms.store(threshold.as_millis() as u64, Ordering::Relaxed);
     }
 
-    /// What the operator said last, as read from the store.
+    /// Applies the operator's setting as read from the store.
     pub fn set(&self, setting: BrakeSetting) {
         self.lock().setting = setting;
     }
 
-    /// The same, as it was last set here.
+    /// The operator's setting that was applied last.
     pub fn setting(&self) -> BrakeSetting {
         self.lock().setting
     }
 
-    /// The store did not answer: when it does again, everyone gets a whole threshold.
+    /// Records that the store did not answer. When it answers again, every owner gets a whole
+    /// threshold.
     pub fn note_unreachable(&self) {
         self.lock().unreachable = true;
     }
 
-    /// The verdict of the last pass.
+    /// The verdict of the last pass, if there was one.
     pub fn last(&self) -> Option<BrakeVerdict> {
         self.lock().last.clone()
     }
 
-    /// Judges for a pass that is about to begin, and moves on: a step is used up by being granted.
+    /// Decides for a pass that is about to begin. A step that is granted here is used up.
     pub fn judge(&self, census: &Census) -> BrakeVerdict {
         let mut state = self.lock();
         let verdict = self.step(&mut state, census);
@@ -194,13 +199,13 @@ impl Brake {
         verdict
     }
 
-    /// What [`judge`](Self::judge) would say. Changes nothing.
+    /// What [`judge`](Self::judge) would decide. Changes nothing.
     pub fn preview(&self, census: &Census) -> BrakeVerdict {
         let mut state = self.lock().clone();
         self.step(&mut state, census)
     }
 
-    /// Whether somebody overdue would be spared right now. Changes nothing.
+    /// Whether the brake would spare an overdue owner right now. Changes nothing.
     pub fn would_spare(&self, census: &Census) -> bool {
         let state = self.lock();
         match self.outer(&state, census) {
@@ -242,7 +247,8 @@ impl Brake {
         BrakeVerdict::Opening { owners: owners.max(1) }
     }
 
-    /// What stands above the count of the dead: the operator, then the store's absence.
+    /// The reasons that come before the share of dead owners: the operator, then the store's
+    /// absence.
     fn outer(&self, state: &State, census: &Census) -> Option<BrakeVerdict> {
         match state.setting {
             BrakeSetting::Hold => {

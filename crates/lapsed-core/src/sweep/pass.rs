@@ -1,4 +1,5 @@
-//! One pass: page after page, batch after batch, until a cap, the brake or the end.
+//! One pass: page after page and batch after batch, until a limit, the brake, or the end of the
+//! suspects.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,47 +21,47 @@ use crate::sweep::{
     SuspectPage, Sweep, TidyLimits,
 };
 
-/// A shorter rest than this takes longer to arrange than to take.
+/// Shorter pauses are skipped: setting a timer would take longer.
 const REST_MIN: Duration = Duration::from_micros(50);
 
-/// How old the operator's word on the brake may be before a batch.
+/// How old the operator's brake setting may be before a batch; it is read again then.
 const HEED: Duration = Duration::from_secs(1);
 
-/// Whether a pass acts.
+/// Whether a pass changes anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PassMode {
     Reclaim,
-    /// Everything but the change: the same pages, the same guard.
+    /// Reads the same pages and evaluates the same guard, but changes nothing.
     DryRun,
 }
 
-/// What a sweeper is made of.
+/// What a sweeper needs.
 pub struct SweeperParts {
-    /// Unique among all sweepers that run against the same store.
+    /// Name of the sweeper, unique among all sweepers of the same store.
     pub name: String,
     pub sweep: Arc<dyn Sweep>,
-    /// Where terms and the operator's settings are.
+    /// The store of terms and brake settings.
     pub store: Arc<dyn Store>,
     pub policy: Policy,
     pub brake: Arc<Brake>,
     pub clock: Arc<dyn Clock>,
-    /// Who used the system last.
+    /// When the system was last used, for policies with an `idle_grace`.
     pub activity: Arc<Activity>,
-    /// The candidate's view, in leader mode.
+    /// This process's view of the term, if only the leader may sweep.
     pub leadership: Option<Leadership>,
     pub witness: Arc<dyn Observer>,
     /// How long receipts are kept.
     pub retention: Retention,
 }
 
-/// Runs passes of one sweep, one at a time.
+/// Runs the passes of one sweep, one at a time.
 pub struct Sweeper {
     parts: SweeperParts,
     name: Arc<str>,
     progress: Mutex<Progress>,
 }
 
-/// What one pass leaves to the next.
+/// State that one pass leaves for the next.
 struct Progress {
     cursor: Cursor,
     size: BatchSize,
@@ -92,18 +93,18 @@ impl Sweeper {
         &self.parts.sweep
     }
 
-    /// Whether it leads; `None` when it needs no leader.
+    /// Whether this process is the leader; `None` if no leader is needed.
     pub fn leads(&self) -> Option<bool> {
         (self.parts.policy.mode == SweepMode::Leader).then(|| self.term().is_some())
     }
 
-    /// Whether an earlier pass left something in doubt, to be settled by the next.
+    /// Whether the answer to an earlier batch was lost, so that the next pass must settle it.
     pub fn is_in_doubt(&self) -> bool {
         self.progress.try_lock().is_ok_and(|progress| !progress.in_doubt.is_empty())
     }
 
-    /// One pass. A second caller waits for the first. `list` is how many entries to name in the
-    /// report. A dry run starts from the beginning and leaves no trace.
+    /// Runs one pass. A second caller waits for the first. The report names at most `list` entries.
+    /// A dry run starts from the beginning and leaves no state.
     pub async fn pass(&self, act: PassMode, list: usize, stop: &StopSignal) -> PassReport {
         let mut progress = self.progress.lock().await;
         let mut run = Run::new(self, act, list, stop);
@@ -126,14 +127,14 @@ impl Sweeper {
     }
 }
 
-/// What became of one page.
+/// Result of one page.
 enum Step {
     More,
     End,
     Stop(Stopped),
 }
 
-/// A pass under way.
+/// A running pass.
 struct Run<'a> {
     sweeper: &'a Sweeper,
     act: PassMode,
@@ -142,11 +143,12 @@ struct Run<'a> {
     began: Duration,
     uses: u64,
     ops: u64,
-    /// Until when the store is to be left alone.
+    /// Monotonic time before which no further batch is sent.
     rest_until: Duration,
-    /// Whether the operator held the brake when it began: then it goes on with what was declared dead before.
+    /// Whether the operator held the brake when the pass began. It then only continues with owners
+    /// that were declared dead before.
     held: bool,
-    /// When the operator's word was last read.
+    /// When the operator's setting was last read.
     brake_read: Duration,
     report: PassReport,
 }
@@ -196,7 +198,7 @@ impl<'a> Run<'a> {
         if self.act == PassMode::Reclaim {
             self.settle(progress).await?;
         }
-        // Before the brake is asked: a step of it is used up by being granted.
+        // Checked before the brake, because a step that the brake grants is used up.
         if let Some(stopped) = self.why_stop() {
             return Ok(stopped);
         }
@@ -225,7 +227,7 @@ impl<'a> Run<'a> {
         Ok(self.done_or_braked(&census, &verdict))
     }
 
-    /// What the operator says now: another process may have been told.
+    /// Reads the operator's setting, which another process may have changed.
     async fn read_brake(&mut self) -> Result<()> {
         let parts = &self.sweeper.parts;
         let setting = self.call("brake", parts.store.brake_setting(parts.sweep.system())).await?;
@@ -234,14 +236,14 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// All pages were done: was anybody spared?
+    /// All pages are done: `Brake` if somebody was spared, otherwise `Done`.
     fn done_or_braked(&mut self, census: &Census, verdict: &BrakeVerdict) -> Stopped {
         let spared = match verdict {
             BrakeVerdict::Open => false,
             BrakeVerdict::Opening { owners } => census.owners_overdue > *owners as u64,
             BrakeVerdict::Held { .. } => {
                 let owners = census.owners_overdue + census.owners_spared;
-                // Where nobody has counted, somebody may have been.
+                // Without a census, somebody may have been spared.
                 census.uncounted || owners + census.orphans + census.orphans_spared > 0
             }
         };
@@ -268,7 +270,7 @@ impl<'a> Run<'a> {
             PassMode::DryRun => Cursor::default(),
         };
         let mut size = progress.size.clone();
-        // A pass that resumes in the middle also owes the beginning a look.
+        // A pass that resumes in the middle also covers the beginning afterwards.
         let mut wraps = cursor != Cursor::default();
         loop {
             let step = self.step(progress, &mut cursor, &mut size, verdict, census).await;
@@ -288,7 +290,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// One page, which is one batch. The cursor moves only past what the store has answered for.
+    /// Processes one page as one batch. The cursor moves only past suspects that the store has
+    /// answered for.
     async fn step(
         &mut self,
         progress: &mut Progress,
@@ -311,7 +314,7 @@ impl<'a> Run<'a> {
         {
             self.read_brake().await?;
         }
-        // Reading the page and resting took time: the term, above all, may have run out meanwhile.
+        // Reading the page and pausing took time, in which the term may have run out.
         if let Some(stopped) = self.why_stop() {
             return Ok(Step::Stop(stopped));
         }
@@ -334,7 +337,8 @@ impl<'a> Run<'a> {
         Ok(if page.last { Step::End } else { Step::More })
     }
 
-    /// What is left of the pause after the last batch: reading the next page was part of it.
+    /// Waits for the rest of the pause after the last batch. The time of reading the next page
+    /// counts towards it.
     async fn rest(&self) {
         let clock = &self.sweeper.parts.clock;
         let left = self.rest_until.saturating_sub(clock.mono());
@@ -348,7 +352,7 @@ impl<'a> Run<'a> {
         Stopped::Error
     }
 
-    /// Remembers where to go on. A dry run leaves no trace.
+    /// Remembers where the next pass resumes. A dry run leaves no state.
     fn keep(&self, progress: &mut Progress, cursor: Cursor) {
         if self.act == PassMode::Reclaim {
             progress.cursor = cursor;
@@ -361,7 +365,7 @@ impl<'a> Run<'a> {
         limit: usize,
         verdict: &BrakeVerdict,
     ) -> Result<SuspectPage> {
-        // Owners declared dead in this pass no longer count against what the brake allowed.
+        // Owners that this pass has declared dead already use up what the brake allowed.
         let ended = self.report.owners_ended as usize;
         let undeclared_max = verdict.undeclared_max().map(|n| n.saturating_sub(ended));
         let request = PageRequest { after: after.clone(), limit, undeclared_max };
@@ -408,7 +412,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// What earlier passes left in doubt: their receipts tell.
+    /// Reads the receipts of batches whose answers were lost in earlier passes, and counts them.
     async fn settle(&mut self, progress: &mut Progress) -> Result<()> {
         while let Some(id) = progress.in_doubt.first().cloned() {
             let receipts = self.call("settle", self.sweeper.parts.sweep.settle(&id)).await?;
@@ -441,7 +445,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Asked before every batch.
+    /// Why the pass must stop now, if it must. Checked before every batch.
     fn why_stop(&mut self) -> Option<Stopped> {
         let parts = &self.sweeper.parts;
         let policy = &parts.policy;
@@ -471,7 +475,8 @@ impl<'a> Run<'a> {
         None
     }
 
-    /// How many of `wanted` the cap still allows; at least one, since `why_stop` was asked first.
+    /// How many of `wanted` the policy's `max_ops` still allows; at least one, because `why_stop`
+    /// was checked before.
     fn left(&self, wanted: usize) -> usize {
         match self.sweeper.parts.policy.max_ops {
             Some(max) => wanted.min((max - self.ops) as usize),
@@ -479,7 +484,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Every store call goes through here, so that every one has a time limit (X1).
+    /// Gives every store call its time limit (X1).
     async fn call<T>(&self, what: &str, call: impl Future<Output = Result<T>>) -> Result<T> {
         let parts = &self.sweeper.parts;
         let limit = parts.policy.timeout;

@@ -1,4 +1,4 @@
-//! How much a pass may do, and how large a batch may be. Pure: decides from values alone.
+//! How much a pass may do and how large a batch may be. Pure functions of their arguments.
 
 use std::time::Duration;
 
@@ -6,44 +6,47 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
-/// Who sweeps when several could.
+/// Which processes sweep if several could.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SweepMode {
-    /// Everybody; the guard makes it harmless.
+    /// All of them; the guard makes that harmless.
     #[default]
     Idempotent,
-    /// Whoever holds the term.
+    /// Only the one that holds the term.
     Leader,
 }
 
-/// How much a pass may do. Every field can be set per system.
+/// Limits of a pass. Every field can be configured per system.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
-    /// From the start of one pass to the start of the next.
+    /// Time from the start of one pass to the start of the next.
     pub every: Duration,
-    /// How far `every` may stray, as a share of it, so that replicas do not march in step.
+    /// Largest random change of `every`, as a share of it, so that replicas do not run at the same
+    /// time.
     pub jitter: f64,
-    /// The most entries in one store call; adapts downwards to keep within `hold`.
+    /// Largest number of entries in one store call. The actual size shrinks so that a call stays
+    /// within `hold`.
     pub batch: usize,
-    /// How long one call may hold the store.
+    /// How long one call may occupy the store.
     pub hold: Duration,
-    /// The pause between two batches, whatever they took.
+    /// Pause between two batches.
     pub op_delay: Duration,
-    /// The pause for each entry of a batch, taken after the batch: where every entry is a few requests
-    /// of their own, and a store that throttles whoever sends too many.
+    /// Additional pause per entry of a batch, for stores that need several requests per entry and
+    /// throttle clients that send too many.
     pub entry_delay: Duration,
-    /// How much of the store's time a pass may take, as a share: after a batch that held the store for
-    /// long it rests for long. 1: it need not rest.
+    /// Largest share of the store's time that a pass may use: after a batch that occupied the store
+    /// for long, the pause is long. 1: no pause.
     pub share: f64,
-    /// The most entries acted on in one pass. `None`: no limit.
+    /// Largest number of entries that one pass acts on. `None`: no limit.
     pub max_ops: Option<u64>,
-    /// The longest a pass may run. `None`: no limit.
+    /// Longest duration of a pass. `None`: no limit.
     pub max_runtime: Option<Duration>,
-    /// Sweep only when nobody used the system for so long, and stop when somebody does.
+    /// Sweep only if the system was not used for this long, and stop when it is used. `None`: sweep
+    /// at any time.
     pub idle_grace: Option<Duration>,
     pub mode: SweepMode,
-    /// How long any one store call may take.
+    /// Time limit of every store call.
     pub timeout: Duration,
 }
 
@@ -67,7 +70,7 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// Refuses what cannot work, naming the field as the configuration does.
+    /// Refuses values that cannot work; the error names the field as the configuration does.
     pub fn check(&self) -> Result<()> {
         let wrong = |what: &str| Err(Error::Invalid(format!("sweep.{what}")));
         if self.every.is_zero() {
@@ -100,19 +103,20 @@ impl Policy {
         Ok(())
     }
 
-    /// How long to leave the store alone after a batch of so many entries that held it for so long.
+    /// How long to pause after a batch of `entries` entries that occupied the store for `held`.
     pub fn rest_after(&self, held: Duration, entries: usize) -> Duration {
         let owed = held.as_secs_f64() * (1.0 / self.share - 1.0);
-        // A store that stood still took no time of anybody else's that a rest would give back.
+        // The entries' pause has no upper limit: it spreads requests, whereas the pause for `held`
+        // gives the store's time back.
         let entries = self.entry_delay.saturating_mul(entries.try_into().unwrap_or(u32::MAX));
         self.op_delay.max(entries).max(Duration::from_secs_f64(owed).min(REST_MAX))
     }
 }
 
-/// The longest that a batch's own length makes a pass rest.
+/// Longest pause that follows from the duration of a batch.
 const REST_MAX: Duration = Duration::from_millis(100);
 
-/// The size of the next batch, learned from how long the store was held by the ones before.
+/// Size of the next batch, adapted to how long earlier batches occupied the store.
 #[derive(Clone, Debug)]
 pub struct BatchSize {
     max: usize,
@@ -121,20 +125,20 @@ pub struct BatchSize {
 }
 
 impl BatchSize {
-    /// Starts small, so that even the first call on a slow store is a short one.
+    /// Starts small, so that even the first call on a slow store is short.
     pub fn new(policy: &Policy) -> Self {
         BatchSize { max: policy.batch, hold: policy.hold, now: policy.batch.min(32) }
     }
 
-    /// How many entries the next call may carry.
+    /// How many entries the next call may contain.
     pub fn get(&self) -> usize {
         self.now
     }
 
-    /// Learns from a call that carried `size` entries. What it aims at is half of what a call may take,
-    /// because the next one may be slower than this one: beyond three quarters it shrinks in
-    /// proportion (by half at the most: one long call may be the machine's fault, not the batch's);
-    /// below three eighths it grows by a quarter, and twofold below an eighth.
+    /// Adapts to a call that contained `size` entries and occupied the store for `held`. The aim is
+    /// half of what a call may take, because the next one may be slower. Above three quarters the
+    /// size shrinks in proportion, but at most by half, because one long call may be the machine's
+    /// fault. Below three eighths it grows by a quarter, and below one eighth it doubles.
     pub fn learn(&mut self, size: usize, held: Duration) {
         if size == 0 {
             return;

@@ -1,4 +1,4 @@
-//! What a pass says of itself.
+//! The report of one pass.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,14 +14,14 @@ use crate::sweep::{Outcome, Suspect};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stopped {
-    /// Nothing more to do.
+    /// There was nothing more to do.
     Done,
     Ops,
     /// `max_runtime` was reached, or the daemon is shutting down.
     Runtime,
-    /// Somebody used the system, and it sweeps only when idle.
+    /// The system was used, and it sweeps only while idle.
     Activity,
-    /// The brake held back what was left.
+    /// The brake spared what was left.
     Brake,
     /// The store failed, or the leader's term could not be trusted any more.
     Error,
@@ -47,62 +47,63 @@ impl fmt::Display for Stopped {
     }
 }
 
-/// One reclaimed entry, or one that a real pass would reclaim.
+/// One entry that was reclaimed or, in a dry run, would be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListedSuspect {
     pub key: Name,
     pub owner: Name,
     pub incarnation: Incarnation,
-    /// Why it is dead.
+    /// Why it was reclaimed.
     pub reason: Reason,
-    /// When its owner's time ran out.
+    /// When its owner's heartbeat ran out, in milliseconds of the store's clock.
     pub deadline_ms: u64,
-    /// How late that is by now.
+    /// How late the reclaim was, in milliseconds.
     pub late_ms: u64,
-    /// The receipt, after a real pass.
+    /// Its receipt; `None` after a dry run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receipt: Option<ReceiptId>,
 }
 
-/// The account of one pass.
+/// Result of one pass.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PassReport {
     pub system: String,
     pub kind: Kind,
-    /// Whether nothing was changed.
+    /// Whether it was a dry run, which changes nothing.
     pub dry_run: bool,
-    /// Rows that the store looked at.
+    /// Rows that the store read.
     pub examined: u64,
-    /// Of them, those that looked dead.
+    /// Suspects among those rows.
     pub suspects: u64,
-    /// Of them, those that the store says it reclaimed (or, in a dry run, would reclaim).
+    /// Suspects that were reclaimed or, in a dry run, would be.
     pub reclaimed: u64,
-    /// Of them, those of which only a dead owner's hold was let go.
+    /// Suspects of which only the reference of a dead owner was released.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub released: u64,
-    /// The others, by why.
+    /// Suspects that were not reclaimed, by reason.
     pub skipped: BTreeMap<String, u64>,
-    /// Store calls that failed.
+    /// Number of store calls that failed.
     pub errors: u64,
     pub stopped: Stopped,
-    /// How long it took.
+    /// Duration in milliseconds.
     pub took_ms: u64,
-    /// When it began, on this process's wall clock.
+    /// When it began, in milliseconds of this process's wall clock.
     #[serde(default)]
     pub started_ms: u64,
-    /// Owners declared dead on the way.
+    /// Owners that this pass declared dead.
     #[serde(default)]
     pub owners_ended: u64,
-    /// Of `reclaimed`: done by an earlier pass whose answer was lost, settled by its receipts.
+    /// The part of `reclaimed` that an earlier pass did whose answer was lost, and that its
+    /// receipts settled.
     #[serde(default)]
     pub settled: u64,
-    /// What went wrong, or what the brake holds back and until when, in words.
+    /// A sentence that says what failed, or what the brake spares and until when.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
-    /// What was reclaimed (or would be), if the caller asked for the list.
+    /// The reclaimed entries, if the caller asked for a list.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub entries: Vec<ListedSuspect>,
-    /// Whether `entries` was cut off at its limit.
+    /// Whether `entries` was truncated at its limit.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub entries_cut: bool,
 }
@@ -129,7 +130,7 @@ impl PassReport {
         *self.skipped.entry(why.to_owned()).or_default() += 1;
     }
 
-    /// Lists one suspect that was reclaimed, up to `limit` of them.
+    /// Adds one reclaimed suspect to `entries`, up to `limit`.
     pub(super) fn list(&mut self, suspect: &Suspect, outcome: &Outcome, now_ms: u64, limit: usize) {
         let Outcome::Reclaimed(receipt) = outcome else { return };
         if self.entries.len() >= limit {

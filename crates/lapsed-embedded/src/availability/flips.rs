@@ -16,7 +16,7 @@ use crate::availability::Core;
 use crate::availability::log::LogStatus;
 use crate::availability::rows::ProviderRow;
 use crate::fault::Tried;
-use crate::lives::batch::{Removed, Run};
+use crate::owners::batch::{Removed, Run};
 use crate::services::term_is_over;
 use crate::tables::number;
 use crate::tx::Tx;
@@ -45,7 +45,7 @@ impl Core {
             return Err(forbidden(&batch.id).into());
         }
         if let Some(term) = batch.term
-            && term_is_over(tx, &self.id, term, self.vigil.now_ms())?
+            && term_is_over(tx, &self.id, term, self.store_clock.now_ms())?
         {
             return self.leave_all(tx, flips, Refusal::NotLeader);
         }
@@ -63,7 +63,7 @@ impl Core {
 
     /// Everybody as they are.
     fn leave_all(&self, tx: &mut Tx<'_>, flips: &[Flip], why: Refusal) -> Tried<Vec<Flipped>> {
-        let now_ms = self.vigil.now_ms();
+        let now_ms = self.store_clock.now_ms();
         let mut left = Vec::with_capacity(flips.len());
         for flip in flips {
             let row = self.provider(tx, &flip.id)?;
@@ -113,7 +113,7 @@ impl Core {
             return refused(format!("there is no receipt {id}, or it is past its retention"), None);
         };
         let mut receipt: Receipt = serde_json::from_slice(&bytes)?;
-        let (now_ms, key) = (self.vigil.now_ms(), receipt.key.clone());
+        let (now_ms, key) = (self.store_clock.now_ms(), receipt.key.clone());
         let Some(mut row) = self.provider(tx, &key)? else {
             return refused(format!("there is no provider `{key}`"), None);
         };

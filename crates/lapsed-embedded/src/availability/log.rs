@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::availability::{Core, EmbeddedTruth};
 use crate::fault::{Fault, Tried};
-use crate::lives::load::open;
+use crate::owners::load::open;
 use crate::services::term_holds;
 use crate::tables::{number, queued_key, split_queued, to_number};
 use crate::tx::Tx;
@@ -62,7 +62,7 @@ impl Core {
     pub(super) fn tidy_all(&self, tx: &mut Tx<'_>, limits: &TidyLimits) -> Tried<Tidied> {
         let (tidied, _) = self.tidy(tx, limits)?;
         if let Some(term) = limits.term
-            && !term_holds(tx, &self.id, term, self.vigil.now_ms())?
+            && !term_holds(tx, &self.id, term, self.store_clock.now_ms())?
         {
             return Ok(tidied);
         }
@@ -72,7 +72,7 @@ impl Core {
 
     /// The log is kept as long as receipts are.
     fn prune_log(&self, tx: &mut Tx<'_>, limits: &TidyLimits) -> Tried<()> {
-        let now_ms = self.vigil.now_ms();
+        let now_ms = self.store_clock.now_ms();
         let next = tx.take_numbers(&self.tables.next_log, 0)?;
         let keep_from = next.saturating_sub(limits.retention.count);
         let mut old = Vec::new();
@@ -96,7 +96,7 @@ impl Core {
 impl EmbeddedTruth {
     /// The log of one provider, newest first, at most `limit` rows of it.
     pub(super) fn log_of(&self, id: &Name, limit: usize) -> Result<Vec<OnlineToggle>> {
-        let disk = &self.desk.inner.disk;
+        let disk = &self.owner_service.inner.disk;
         let read = || -> Tried<Vec<OnlineToggle>> {
             let txn = disk.read()?;
             let tables = &self.core.tables;
@@ -119,7 +119,7 @@ impl EmbeddedTruth {
 
     /// The log after row `after` (0: from its beginning), the oldest first, at most `limit`.
     pub fn logs(&self, after: u64, limit: usize) -> Result<Vec<LogRow>> {
-        let disk = &self.desk.inner.disk;
+        let disk = &self.owner_service.inner.disk;
         let read = || -> Tried<Vec<LogRow>> {
             let txn = disk.read()?;
             let Some(log) = open(&txn, &self.core.tables.log)? else { return Ok(Vec::new()) };

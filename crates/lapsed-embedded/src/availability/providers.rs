@@ -77,7 +77,7 @@ impl Core {
         tx: &mut Tx<'_>,
         ids: &[(Name, u64)],
     ) -> Tried<Vec<ProviderState>> {
-        let now_ms = self.vigil.now_ms();
+        let now_ms = self.store_clock.now_ms();
         let mut states = Vec::with_capacity(ids.len());
         for (id, floor) in ids {
             let Some(mut row) = self.provider(tx, id)? else { continue };
@@ -89,7 +89,7 @@ impl Core {
     }
 
     pub(super) fn beat(&self, tx: &mut Tx<'_>, ids: &[Name]) -> Tried<Vec<ProviderBeat>> {
-        let now_ms = self.vigil.now_ms();
+        let now_ms = self.store_clock.now_ms();
         let mut beats = Vec::with_capacity(ids.len());
         for id in ids {
             beats.push(match self.provider(tx, id)? {
@@ -150,7 +150,7 @@ impl Core {
         // Before anything is written: other jobs of this batch go on.
         settings.check()?;
         tx.meta_put(&self.tables.settings, &serde_json::to_vec(&set)?)?;
-        self.then(tx, move |book| book.set = set);
+        self.then(tx, move |index| index.set = set);
         Ok(settings)
     }
 }

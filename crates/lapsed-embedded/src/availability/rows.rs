@@ -113,7 +113,7 @@ impl Core {
     pub(super) fn put_row(&self, tx: &mut Tx<'_>, id: &Name, row: ProviderRow) -> Tried<()> {
         tx.put(&self.tables.providers, id.as_str().as_bytes(), &serde_json::to_vec(&row)?)?;
         let id = id.clone();
-        self.then(tx, move |book| book.put(id, row));
+        self.then(tx, move |index| index.put(id, row));
         Ok(())
     }
 
@@ -126,7 +126,7 @@ impl Core {
         mut row: ProviderRow,
         change: impl FnOnce(&mut ProviderRow, u64) -> bool,
     ) -> Tried<ProviderChange> {
-        let now_ms = self.vigil.now_ms();
+        let now_ms = self.store_clock.now_ms();
         row.bump(0, now_ms);
         let changed = change(&mut row, now_ms);
         let state = row.state(id, now_ms);

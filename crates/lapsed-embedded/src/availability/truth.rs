@@ -19,11 +19,11 @@ use crate::Embedded;
 use crate::availability::EmbeddedTruth;
 use crate::availability::rows::ProviderRow;
 use crate::fault::Tried;
-use crate::lives::load::open;
+use crate::owners::load::open;
 
 impl EmbeddedTruth {
     fn now_ms(&self) -> u64 {
-        self.core.vigil.now_ms()
+        self.core.store_clock.now_ms()
     }
 }
 
@@ -35,7 +35,7 @@ fn fits(settings: &AvailabilitySettings, id: &Name, row: &ProviderRow, now_ms: u
 #[async_trait]
 impl Truth for EmbeddedTruth {
     fn services(&self) -> Arc<dyn Store> {
-        Arc::new(Embedded { inner: self.desk.inner.clone() })
+        Arc::new(Embedded { inner: self.owner_service.inner.clone() })
     }
 
     async fn put_provider(&self, profile: &ProviderProfile) -> Result<ProviderChange> {
@@ -59,7 +59,7 @@ impl Truth for EmbeddedTruth {
     }
 
     async fn session(&self, id: &Name) -> Result<Option<WorkSession>> {
-        let disk = &self.desk.inner.disk;
+        let disk = &self.owner_service.inner.disk;
         let read = || -> Tried<Option<WorkSession>> {
             let txn = disk.read()?;
             let Some(chats) = open(&txn, &self.core.tables.chats)? else { return Ok(None) };
@@ -76,17 +76,17 @@ impl Truth for EmbeddedTruth {
     }
 
     async fn read(&self, ids: &[Name]) -> Result<Vec<ProviderState>> {
-        let (book, now_ms) = (self.core.book(), self.now_ms());
-        Ok(ids.iter().filter_map(|id| Some(book.get(id)?.state(id, now_ms))).collect())
+        let (index, now_ms) = (self.core.index(), self.now_ms());
+        Ok(ids.iter().filter_map(|id| Some(index.get(id)?.state(id, now_ms))).collect())
     }
 
     async fn page(&self, after: Option<&Name>, limit: usize) -> Result<Vec<ProviderState>> {
-        let (book, now_ms) = (self.core.book(), self.now_ms());
-        Ok(book.after(after).take(limit).map(|(id, row)| row.state(id, now_ms)).collect())
+        let (index, now_ms) = (self.core.index(), self.now_ms());
+        Ok(index.after(after).take(limit).map(|(id, row)| row.state(id, now_ms)).collect())
     }
 
     async fn extent(&self) -> Result<u64> {
-        Ok(self.core.book().len() as u64)
+        Ok(self.core.index().len() as u64)
     }
 
     async fn beat(&self, ids: &[Name]) -> Result<Vec<ProviderBeat>> {
@@ -111,33 +111,33 @@ impl Truth for EmbeddedTruth {
         after: Option<&Name>,
         limit: usize,
     ) -> Result<Vec<Available>> {
-        let (book, now_ms) = (self.core.book(), self.now_ms());
-        let found = book.online(after).filter(|(id, row)| fits(settings, id, row, now_ms));
+        let (index, now_ms) = (self.core.index(), self.now_ms());
+        let found = index.online(after).filter(|(id, row)| fits(settings, id, row, now_ms));
         Ok(found.take(limit).map(|(id, row)| row.available(id)).collect())
     }
 
     async fn count_available(&self, settings: &AvailabilitySettings) -> Result<u64> {
-        let (book, now_ms) = (self.core.book(), self.now_ms());
-        let found = book.online(None).filter(|(id, row)| fits(settings, id, row, now_ms));
+        let (index, now_ms) = (self.core.index(), self.now_ms());
+        let found = index.online(None).filter(|(id, row)| fits(settings, id, row, now_ms));
         Ok(found.count() as u64)
     }
 
     async fn count_online(&self) -> Result<u64> {
-        let book = self.core.book();
-        Ok(book.online(None).filter(|(_, row)| row.is_active).count() as u64)
+        let index = self.core.index();
+        Ok(index.online(None).filter(|(_, row)| row.is_active).count() as u64)
     }
 
     async fn list(&self, listing: &ProviderQuery) -> Result<Vec<ListedProvider>> {
-        let (book, after) = (self.core.book(), listing.after.as_ref());
+        let (index, after) = (self.core.index(), listing.after.as_ref());
         let listed = |(id, row): (&Name, &ProviderRow)| row.listed(id);
         Ok(match listing.online_only {
-            true => book.online(after).take(listing.limit).map(listed).collect(),
-            false => book.after(after).take(listing.limit).map(listed).collect(),
+            true => index.online(after).take(listing.limit).map(listed).collect(),
+            false => index.after(after).take(listing.limit).map(listed).collect(),
         })
     }
 
     async fn describe(&self, id: &Name) -> Result<Option<ListedProvider>> {
-        Ok(self.core.book().get(id).map(|row| row.listed(id)))
+        Ok(self.core.index().get(id).map(|row| row.listed(id)))
     }
 
     async fn log(&self, id: &Name, limit: usize) -> Result<Vec<OnlineToggle>> {
@@ -145,7 +145,7 @@ impl Truth for EmbeddedTruth {
     }
 
     async fn settings(&self) -> Result<AvailabilitySettings> {
-        Ok(self.core.book().settings())
+        Ok(self.core.index().settings())
     }
 
     async fn set_settings(&self, patch: &SettingsPatch) -> Result<AvailabilitySettings> {
@@ -155,12 +155,12 @@ impl Truth for EmbeddedTruth {
 
     async fn flip(&self, batch: &Batch, flips: &[Flip], stale_ms: u64) -> Result<Vec<Flipped>> {
         let (batch, flips) = (batch.clone(), flips.to_vec());
-        let clock = self.desk.inner.clock.clone();
+        let clock = self.owner_service.inner.clock.clone();
         self.write(move |core, tx| core.flip(tx, &batch, &flips, stale_ms, &*clock)).await
     }
 
     async fn settle(&self, batch: &BatchId) -> Result<Vec<Receipt>> {
-        self.desk.settle_batch(batch).await
+        self.owner_service.settle_batch(batch).await
     }
 
     async fn tidy(&self, limits: TidyLimits) -> Result<Tidied> {

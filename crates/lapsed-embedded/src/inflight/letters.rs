@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::fault::Tried;
 use crate::inflight::Core;
-use crate::inflight::places::JobLocation;
+use crate::inflight::job_index::JobLocation;
 use crate::inflight::rows::{Body, Head, split};
 use crate::tables::number;
 use crate::tx::Tx;
@@ -67,7 +67,7 @@ impl Core {
         if let Err(why) = self.bring_back(tx, &id, kept)? {
             return refused(why);
         }
-        receipt.restored_ms = Some(self.vigil.now_ms());
+        receipt.restored_ms = Some(self.store_clock.now_ms());
         tx.put(&self.tables.receipts, &number(seq), &serde_json::to_vec(&receipt)?)?;
         let (key, owner) = (id.to_string(), receipt.owner.to_string());
         Ok(Restored::Restored { key, owner, incarnation: receipt.incarnation.0 })
@@ -100,7 +100,7 @@ impl Core {
         };
         let head = Head {
             queue: kept.recovered.queue.clone(),
-            entered_ms: kept.entered_ms.unwrap_or_else(|| self.vigil.now_ms()),
+            entered_ms: kept.entered_ms.unwrap_or_else(|| self.store_clock.now_ms()),
             crashes: Vec::new(),
             on_death: kept.on_death,
             crashes_max: kept.crashes_max,

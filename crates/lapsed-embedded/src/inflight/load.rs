@@ -6,14 +6,14 @@ use foldhash::fast::RandomState;
 use lapsed_core::{Name, Result};
 use redb::{ReadTransaction, ReadableTable};
 
-use crate::Room;
+use crate::StoredSystem;
 use crate::disk::Disk;
 use crate::fault::{Fault, Tried};
 use crate::inflight::Core;
-use crate::inflight::places::{JobLocation, JobTotals};
+use crate::inflight::job_index::{JobLocation, JobTotals};
 use crate::inflight::rows::{name, split, split_claim};
-use crate::lives::OwnerTable;
-use crate::lives::load::open;
+use crate::owners::OwnerTable;
+use crate::owners::load::open;
 use crate::tables::{META, split_held, split_queued};
 use crate::tx::{Changed, Tx};
 
@@ -83,15 +83,15 @@ impl Core {
         let held = self.load_held(txn, &mut all)?;
         self.load_dead(txn, &mut all)?;
         let account = self.load_account(txn)?;
-        self.lives.load(txn, &held)?;
-        self.places.replace(all, account);
+        self.owners.load(txn, &held)?;
+        self.jobs.replace(all, account);
         Ok(())
     }
 }
 
-impl Room for Core {
-    fn lives(&self) -> &OwnerTable {
-        &self.lives
+impl StoredSystem for Core {
+    fn owners(&self) -> &OwnerTable {
+        &self.owners
     }
 
     fn read(&self, disk: &Disk) -> Result<()> {
@@ -108,7 +108,7 @@ impl Room for Core {
 
     fn committed(&self, changed: &mut Changed) {
         if let Some(changes) = changed.jobs.remove(&self.tables.held) {
-            self.places.apply(changes);
+            self.jobs.apply(changes);
         }
     }
 }

@@ -10,7 +10,7 @@ use redb::ReadableTable;
 
 use crate::fault::{Fault, Tried};
 use crate::inflight::Core;
-use crate::inflight::places::{JobLocation, JobTotals};
+use crate::inflight::job_index::{JobLocation, JobTotals};
 use crate::inflight::rows::{Body, Death, Head, claim_mark};
 use crate::slot::Slot;
 use crate::tables::{held_key, queued_key, split_queued};
@@ -22,21 +22,21 @@ const MIDDLE: u64 = 1 << 63;
 impl Core {
     /// JobLocation a job is, as this batch has left it.
     pub(super) fn whereabouts(&self, tx: &Tx<'_>, id: &Name) -> Option<JobLocation> {
-        let changed = tx.jobs_changed(&self.tables.held).and_then(|jobs| jobs.places.get(id));
+        let changed = tx.jobs_changed(&self.tables.held).and_then(|jobs| jobs.jobs.get(id));
         match changed {
             Some(place) => place.clone(),
-            None => self.places.get(id),
+            None => self.jobs.get(id),
         }
     }
 
     fn is_now(&self, tx: &mut Tx<'_>, id: &Name, place: Option<JobLocation>) {
-        tx.jobs(&self.tables.held).places.insert(id.clone(), place);
+        tx.jobs(&self.tables.held).jobs.insert(id.clone(), place);
     }
 
     /// The account, as this batch has left it; to be changed.
     pub(super) fn account<'t>(&self, tx: &'t mut Tx<'_>) -> &'t mut JobTotals {
         let changes = tx.jobs(&self.tables.held);
-        changes.account.get_or_insert_with(|| self.places.account())
+        changes.account.get_or_insert_with(|| self.jobs.account())
     }
 
     /// How many of a job's crashes count now.

@@ -21,11 +21,11 @@ use lapsed_core::{Name, Result};
 use tokio::sync::Notify;
 
 use crate::fault::{Fault, Tried};
-use crate::inflight::places::JobLocation;
+use crate::inflight::job_index::JobLocation;
 use crate::inflight::rows::{Body, Death, Head, name, split};
 use crate::inflight::{Core, EmbeddedInflight};
-use crate::lives::owners::{begin, begun};
-use crate::lives::{ResolvedClaim, UnlessEnded};
+use crate::owners::service::{begin, begun};
+use crate::owners::{ResolvedClaim, UnlessEnded};
 use crate::slot::Slot;
 use crate::tx::Tx;
 
@@ -41,7 +41,7 @@ type Ended = (Vec<Finished>, Vec<Arc<Slot>>);
 
 impl Core {
     fn enqueue(&self, tx: &mut Tx<'_>, jobs: &[NewJob]) -> Tried<Vec<Enqueued>> {
-        let now_ms = self.vigil.now_ms();
+        let now_ms = self.store_clock.now_ms();
         let mut answers = Vec::with_capacity(jobs.len());
         for job in jobs {
             if self.whereabouts(tx, &job.id).is_some() {
@@ -79,7 +79,7 @@ impl Core {
             UnlessEnded::Done(actor) => actor,
             UnlessEnded::Ended(slot) => return Ok(UnlessEnded::Ended(slot)),
         };
-        let now_ms = self.vigil.now_ms();
+        let now_ms = self.store_clock.now_ms();
         let rows = self.pop(tx, queue, limit)?;
         let mut jobs = Vec::with_capacity(rows.len());
         for row in &rows {
@@ -102,7 +102,7 @@ impl Core {
             UnlessEnded::Done(actor) => actor,
             UnlessEnded::Ended(slot) => return Ok(UnlessEnded::Ended(slot)),
         };
-        let now_ms = self.vigil.now_ms();
+        let now_ms = self.store_clock.now_ms();
         let mut answers = Vec::with_capacity(jobs.len());
         for job in jobs {
             answers.push(self.register_one(tx, &slot, job, now_ms)?);
@@ -144,7 +144,7 @@ impl Core {
                     continue;
                 }
             };
-            if self.guard.may_register(&slot.life()) {
+            if self.guard.may_register(&slot.state()) {
                 self.finish_one(tx, &slot, &ticket.id, how)?;
                 answers.push(Finished::Done);
                 continue;
@@ -169,7 +169,7 @@ impl Core {
             }
             Some(_) => return Ok(Err(Finished::Superseded)),
         };
-        let slot = self.book.life(incarnation);
+        let slot = self.index.incarnation(incarnation);
         let slot = slot.ok_or_else(|| Fault::row(format!("nobody holds job `{}`", ticket.id)))?;
         Ok(Ok(slot))
     }
@@ -183,7 +183,7 @@ impl Core {
                 Ok(())
             }
             Finish::Fail { error } => {
-                let (why, at_ms) = (DeadLetterReason::Failed, self.vigil.now_ms());
+                let (why, at_ms) = (DeadLetterReason::Failed, self.store_clock.now_ms());
                 self.bury(tx, id, body, &Death { why, at_ms, error: Some(error.clone()) })
             }
             Finish::GiveBack(end) => {
@@ -198,20 +198,20 @@ impl EmbeddedInflight {
     /// An empty answer without a job, if that is the answer: whoever waits at an empty queue costs
     /// the disk nothing. What was answered to anybody is in memory already.
     fn nothing_to_take(&self, claim: &Claim, queue: &Name) -> Option<Taken> {
-        if !self.core.places.is_empty(queue) {
+        if !self.core.jobs.is_empty(queue) {
             return None;
         }
-        let ResolvedClaim::Life(slot) = self.core.meant(claim) else { return None };
-        let lives = !slot.is_pending() && self.core.guard.may_register(&slot.life());
+        let ResolvedClaim::Known(slot) = self.core.resolve(claim) else { return None };
+        let is_alive = !slot.is_pending() && self.core.guard.may_register(&slot.state());
         let incarnation = Incarnation(slot.incarnation);
-        lives.then(|| Taken { incarnation, started: None, jobs: Vec::new() })
+        is_alive.then(|| Taken { incarnation, started: None, jobs: Vec::new() })
     }
 
     /// What to call once it is durable: a life that it began counts from now on.
     fn beginning<T>(&self) -> impl FnOnce(&UnlessEnded<Done<T>>) + Send + 'static {
-        let vigil = self.core.vigil.clone();
+        let store_clock = self.core.store_clock.clone();
         move |acted| match acted {
-            UnlessEnded::Done(done) if done.started => begin(&vigil, &done.slot),
+            UnlessEnded::Done(done) if done.started => begin(&store_clock, &done.slot),
             _ => {}
         }
     }
@@ -231,20 +231,20 @@ impl InflightStore for EmbeddedInflight {
         let (claim, queue) = (claim.clone(), queue.clone());
         let job = move |core: &Core, tx: &mut Tx<'_>| core.take(tx, &claim, &queue, limit);
         let done = self.write(job, self.beginning()).await?;
-        let done = self.desk.acted(done).await?;
+        let done = self.owner_service.acted(done).await?;
         let started = done.started.then(|| begun(&done.slot));
         Ok(Taken { incarnation: Incarnation(done.slot.incarnation), started, jobs: done.jobs })
     }
 
-    fn bell(&self, queue: &Name) -> Option<Arc<Notify>> {
-        Some(self.core.places.bell(queue))
+    fn waiter(&self, queue: &Name) -> Option<Arc<Notify>> {
+        Some(self.core.jobs.waiter(queue))
     }
 
     async fn register(&self, claim: &Claim, jobs: &[NewJob]) -> Result<TrackAnswer> {
         let (claim, jobs) = (claim.clone(), jobs.to_vec());
         let job = move |core: &Core, tx: &mut Tx<'_>| core.register(tx, &claim, &jobs);
         let done = self.write(job, self.beginning()).await?;
-        let done = self.desk.acted(done).await?;
+        let done = self.owner_service.acted(done).await?;
         let started = done.started.then(|| begun(&done.slot));
         Ok(TrackAnswer {
             incarnation: Incarnation(done.slot.incarnation),
@@ -270,19 +270,19 @@ impl InflightStore for EmbeddedInflight {
         after: Option<&Name>,
         limit: usize,
     ) -> Result<Vec<Name>> {
-        self.desk.entries(claim, after, limit).await
+        self.owner_service.entries(claim, after, limit).await
     }
 
     async fn held_by(&self, claim: &Claim, limit: usize) -> Result<Vec<Suspect>> {
-        self.desk.held_by(claim, limit)
+        self.owner_service.held_by(claim, limit)
     }
 
     async fn counts(&self) -> Result<JobCounts> {
-        Ok(self.core.places.counts())
+        Ok(self.core.jobs.counts())
     }
 
     async fn queues(&self, after: Option<&Name>, limit: usize) -> Result<Vec<(Name, u64)>> {
-        Ok(self.core.places.queues(after, limit))
+        Ok(self.core.jobs.queues(after, limit))
     }
 
     async fn dead(&self, after: Option<&Name>, limit: usize) -> Result<Vec<Job>> {

@@ -5,10 +5,10 @@ use lapsed_core::owner::Incarnation;
 use lapsed_core::{Name, Result};
 
 use crate::fault::Tried;
-use crate::inflight::places::JobLocation;
+use crate::inflight::job_index::JobLocation;
 use crate::inflight::rows::{Body, Death, name, split, split_claim};
 use crate::inflight::{Core, EmbeddedInflight};
-use crate::lives::load::open;
+use crate::owners::load::open;
 use crate::tables::{held_key, queued_key};
 use crate::tx::Tx;
 
@@ -36,7 +36,7 @@ impl Core {
                 JobPlace::Dead { why, at_ms, error }
             }
             JobLocation::InFlight { incarnation, .. } => {
-                let Some(slot) = self.book.life(*incarnation) else { return Ok(None) };
+                let Some(slot) = self.index.incarnation(*incarnation) else { return Ok(None) };
                 let (token, since_ms) = split_claim(mark)?;
                 JobPlace::InFlight {
                     owner: slot.name.clone(),
@@ -52,7 +52,7 @@ impl Core {
     }
 
     fn job(&self, id: &Name, body: Body<'_>, place: JobPlace) -> Tried<Job> {
-        let (head, now_ms) = (body.head()?, self.vigil.now_ms());
+        let (head, now_ms) = (body.head()?, self.store_clock.now_ms());
         Ok(Job {
             id: id.clone(),
             payload: body.payload()?,
@@ -79,7 +79,7 @@ impl EmbeddedInflight {
     /// Memory says where it is and the disk has the row. A job that moved between the two looks is
     /// not where it was said to be: it is then asked for in turn with those who move it.
     pub(super) async fn read_job(&self, id: &Name) -> Result<Option<Job>> {
-        let Some(place) = self.core.places.get(id) else { return Ok(None) };
+        let Some(place) = self.core.jobs.get(id) else { return Ok(None) };
         if let Some(job) = self.row_at(id, &place)? {
             return Ok(Some(job));
         }
@@ -88,7 +88,7 @@ impl EmbeddedInflight {
     }
 
     fn row_at(&self, id: &Name, place: &JobLocation) -> Result<Option<Job>> {
-        let disk = &self.desk.inner.disk;
+        let disk = &self.owner_service.inner.disk;
         let txn = disk.read()?;
         let (table, key) = self.core.row_of(id, place);
         let read = || -> Tried<Option<Job>> {
@@ -100,7 +100,7 @@ impl EmbeddedInflight {
     }
 
     pub(super) fn read_dead(&self, after: Option<&Name>, limit: usize) -> Result<Vec<Job>> {
-        let disk = &self.desk.inner.disk;
+        let disk = &self.owner_service.inner.disk;
         let txn = disk.read()?;
         let mut from = after.map_or_else(Vec::new, |id| id.as_str().as_bytes().to_vec());
         from.extend(after.map(|_| 0));

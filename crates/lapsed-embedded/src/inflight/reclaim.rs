@@ -18,12 +18,12 @@ use lapsed_core::sweep::{
 use lapsed_core::{Name, Result, SystemId};
 
 use crate::fault::Tried;
+use crate::inflight::job_index::JobLocation;
 use crate::inflight::letters::Kept;
-use crate::inflight::places::JobLocation;
 use crate::inflight::rows::{Body, Death, Head, split};
 use crate::inflight::{Core, EmbeddedInflight};
-use crate::lives::batch::{Carried, Removed, Run, durable};
-use crate::lives::suspects::{after, place};
+use crate::owners::batch::{Carried, Removed, Run, durable};
+use crate::owners::suspects::{after, place};
 use crate::slot::Slot;
 use crate::tables::{held_key, number};
 use crate::tx::Tx;
@@ -55,7 +55,7 @@ impl Core {
         let Some(JobLocation::InFlight { incarnation, token }) = place else {
             return Err(Outcome::Gone);
         };
-        let Some(slot) = self.book.life(incarnation) else { return Err(Outcome::Gone) };
+        let Some(slot) = self.index.incarnation(incarnation) else { return Err(Outcome::Gone) };
         match self.judge(suspect, &slot, now_ms, back_ms) {
             Ok(reason) => Ok(Dead { slot, token, reason }),
             Err(why) => Err(Outcome::Refused(why)),
@@ -193,7 +193,7 @@ impl EmbeddedInflight {
     fn preview(&self, batch: &Batch) -> BatchAnswer {
         let (now_ms, back_ms) = self.core.look();
         let one = |suspect: &Suspect| {
-            let found = self.core.places.get(&suspect.key);
+            let found = self.core.jobs.get(&suspect.key);
             match self.core.judge_job(suspect, found, now_ms, back_ms) {
                 Ok(_) => Outcome::Reclaimed(None),
                 Err(outcome) => outcome,
@@ -215,11 +215,11 @@ impl Sweep for EmbeddedInflight {
     }
 
     async fn census(&self) -> Result<Census> {
-        Ok(self.desk.census(self.core.places.in_flight()))
+        Ok(self.owner_service.census(self.core.jobs.in_flight()))
     }
 
     async fn suspects(&self, request: PageRequest) -> Result<SuspectPage> {
-        self.desk.page(place(&request.after)?.as_ref(), &request)
+        self.owner_service.page(place(&request.after)?.as_ref(), &request)
     }
 
     fn after(&self, suspect: &Suspect) -> Cursor {
@@ -230,16 +230,16 @@ impl Sweep for EmbeddedInflight {
         if batch.act == PassMode::DryRun {
             return Ok(self.preview(&batch));
         }
-        let clock = self.desk.inner.clock.clone();
+        let clock = self.owner_service.inner.clock.clone();
         let job = move |core: &Core, tx: &mut Tx<'_>| core.reclaim(tx, &batch, &*clock);
         Ok(self.write(job, durable).await?.0)
     }
 
     async fn settle(&self, batch: &BatchId) -> Result<Vec<Receipt>> {
-        self.desk.settle_batch(batch).await
+        self.owner_service.settle_batch(batch).await
     }
 
     async fn tidy(&self, limits: TidyLimits) -> Result<Tidied> {
-        self.desk.tidy(limits).await
+        self.owner_service.tidy(limits).await
     }
 }

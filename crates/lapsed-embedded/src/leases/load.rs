@@ -7,14 +7,14 @@ use lapsed_core::leases::rules::{DecisionMarker, LeaseRecord};
 use lapsed_core::{Name, Result};
 use redb::{ReadTransaction, ReadableTable};
 
-use crate::Room;
+use crate::StoredSystem;
 use crate::disk::Disk;
 use crate::fault::{Fault, Tried};
 use crate::leases::Core;
 use crate::leases::due::{Due, of_marker, of_record};
 use crate::leases::rows::split_row;
-use crate::lives::OwnerTable;
-use crate::lives::load::open;
+use crate::owners::OwnerTable;
+use crate::owners::load::open;
 
 impl Core {
     fn load_due(&self, txn: &ReadTransaction) -> Tried<Due> {
@@ -39,15 +39,15 @@ impl Core {
     }
 }
 
-impl Room for Core {
-    fn lives(&self) -> &OwnerTable {
-        &self.lives
+impl StoredSystem for Core {
+    fn owners(&self) -> &OwnerTable {
+        &self.owners
     }
 
     fn read(&self, disk: &Disk) -> Result<()> {
         let txn = disk.read()?;
         let read = || {
-            self.lives.load(&txn, &HashMap::new())?;
+            self.owners.load(&txn, &HashMap::new())?;
             *self.due() = self.load_due(&txn)?;
             Ok(())
         };

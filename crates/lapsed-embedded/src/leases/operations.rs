@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use crate::fault::Tried;
 use crate::leases::rows::{due_ms, expiry, prefix, prefix_end, row_key, split_row};
 use crate::leases::{Core, EmbeddedLeases};
-use crate::lives::load::open;
+use crate::owners::load::open;
 use crate::tx::Tx;
 
 /// A record inside its job.
@@ -64,7 +64,7 @@ impl Core {
     }
 
     fn acquire(&self, tx: &mut Tx<'_>, wish: &AcquireRequest) -> Tried<WithCleared<Acquired>> {
-        self.vigil.mind_ttl(wish.ttl_ms);
+        self.store_clock.mind_ttl(wish.ttl_ms);
         let mut open = self.open(tx, &wish.key)?;
         let attempt =
             open.record.acquire(&wish.owner, wish.ttl_ms, wish.request.as_ref(), &open.at);
@@ -113,7 +113,7 @@ impl EmbeddedLeases {
         table: &str,
         read: impl FnOnce(&redb::ReadOnlyTable<&'static [u8], &'static [u8]>) -> Tried<T>,
     ) -> Result<Option<T>> {
-        let disk = &self.desk.inner.disk;
+        let disk = &self.owner_service.inner.disk;
         let txn = disk.read()?;
         let read =
             || -> Tried<Option<T>> { open(&txn, table)?.map(|table| read(&table)).transpose() };
@@ -136,8 +136,8 @@ impl LeasesStore for EmbeddedLeases {
         self.write(move |core, tx| core.acquire(tx, &wish)).await
     }
 
-    fn bell(&self, key: &LeaseKey) -> Option<Arc<Notify>> {
-        Some(self.core.bells.of(&key.subject()))
+    fn waiter(&self, key: &LeaseKey) -> Option<Arc<Notify>> {
+        Some(self.core.waiters.of(&key.subject()))
     }
 
     async fn renew(

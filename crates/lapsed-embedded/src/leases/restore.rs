@@ -39,7 +39,7 @@ impl Core {
         match put_back {
             Err(why) => Ok(Restored::Refused { why }),
             Ok(incarnation) => {
-                receipt.restored_ms = Some(self.vigil.now_ms());
+                receipt.restored_ms = Some(self.store_clock.now_ms());
                 tx.put(&self.tables.receipts, &number(seq), &serde_json::to_vec(&receipt)?)?;
                 let (key, owner) = (receipt.key.to_string(), receipt.owner.to_string());
                 Ok(Restored::Restored { key, owner, incarnation })

@@ -12,7 +12,7 @@ use lapsed_core::{Name, Result};
 use crate::fault::{Fault, Tried};
 use crate::leases::Core;
 use crate::leases::due::{of_marker, of_record};
-use crate::lives::batch::{Removed, Run};
+use crate::owners::batch::{Removed, Run};
 use crate::tx::Tx;
 
 /// Who signs what an operation clears.
@@ -71,14 +71,14 @@ impl Core {
         if before == after {
             return Ok(());
         }
-        let (due, bells, subject) = (self.due.clone(), self.bells.clone(), key.subject());
+        let (due, waiters, subject) = (self.due.clone(), self.waiters.clone(), key.subject());
         let is_free = after.is_none();
         tx.then(move || {
             let mut due = due.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             due.change(&subject, before, after);
             drop(due);
             if is_free {
-                bells.ring(&subject);
+                waiters.ring(&subject);
             }
         });
         Ok(())

@@ -19,7 +19,7 @@ use lapsed_core::{Error, Name, Result, SystemId};
 use crate::fault::Tried;
 use crate::leases::due::{Place, Term};
 use crate::leases::{Core, EmbeddedLeases};
-use crate::lives::batch::{Run, durable};
+use crate::owners::batch::{Run, durable};
 use crate::tx::Tx;
 
 /// What the guard says of a lease, if anything is left to say.
@@ -156,7 +156,7 @@ impl Sweep for EmbeddedLeases {
             counts.oldest_ms.map_or(0, |oldest_ms| at.judging_ms.saturating_sub(oldest_ms));
         Ok(Census {
             now_ms: at.judging_ms,
-            store: self.desk.inner.incarnation.clone(),
+            store: self.owner_service.inner.incarnation.clone(),
             population: counts.leases,
             suspects: counts.over,
             orphans: counts.over,
@@ -188,7 +188,7 @@ impl Sweep for EmbeddedLeases {
             let outcomes = outcomes.collect::<Result<_>>()?;
             return Ok(BatchAnswer { outcomes, ..BatchAnswer::default() });
         }
-        let clock = self.desk.inner.clock.clone();
+        let clock = self.owner_service.inner.clock.clone();
         let core = self.core.clone();
         let job = move |tx: &mut Tx<'_>| {
             let one = |run: &mut Run<'_>, tx: &mut Tx<'_>, suspect: &Suspect| {
@@ -196,14 +196,14 @@ impl Sweep for EmbeddedLeases {
             };
             core.carry_out(tx, &batch, &*clock, one)
         };
-        Ok(self.desk.inner.writer.write(job, durable).await?.0)
+        Ok(self.owner_service.inner.writer.write(job, durable).await?.0)
     }
 
     async fn settle(&self, batch: &BatchId) -> Result<Vec<Receipt>> {
-        self.desk.settle_batch(batch).await
+        self.owner_service.settle_batch(batch).await
     }
 
     async fn tidy(&self, limits: TidyLimits) -> Result<Tidied> {
-        self.desk.tidy(limits).await
+        self.owner_service.tidy(limits).await
     }
 }

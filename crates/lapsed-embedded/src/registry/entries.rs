@@ -13,9 +13,9 @@ use lapsed_core::system::Restored;
 use lapsed_core::{Name, Result};
 
 use crate::fault::Tried;
-use crate::held::Entry;
-use crate::lives::owners::{begin, begun};
-use crate::lives::{UnlessEnded, stranger};
+use crate::holder_index::Entry;
+use crate::owners::service::{begin, begun};
+use crate::owners::{UnlessEnded, unknown_claim};
 use crate::registry::{Core, EmbeddedRegistry};
 use crate::slot::Slot;
 use crate::tables::{held_key, number};
@@ -46,7 +46,7 @@ impl Core {
             Some(UnlessEnded::Done(slot)) => (slot, false),
             None => (self.start(tx, &claim.owner, self.ttl_unless_told())?, true),
         };
-        let now_ms = self.vigil.now_ms();
+        let now_ms = self.store_clock.now_ms();
         let mut outcomes = Vec::with_capacity(keys.len());
         for key in keys {
             outcomes.push(self.register_one(tx, &slot, key, take, now_ms)?);
@@ -65,10 +65,12 @@ impl Core {
         let outcome = match self.entry(tx, key) {
             Some((holder, _)) if holder == slot.incarnation => return Ok(Registered::Kept),
             Some((holder, _)) => {
-                let holder_slot = self.book.life(holder);
-                let lives = holder_slot.as_ref().is_some_and(|other| other.end().is_none());
+                let holder_slot = self.index.incarnation(holder);
+                let is_alive = holder_slot.as_ref().is_some_and(|other| other.end().is_none());
                 let whose = self.holder(holder, holder_slot.as_deref(), key);
-                if lives && (take == TakePolicy::IfFree || is_newer(holder_slot.as_deref(), slot)) {
+                if is_alive
+                    && (take == TakePolicy::IfFree || is_newer(holder_slot.as_deref(), slot))
+                {
                     return Ok(Registered::Taken { by: whose });
                 }
                 self.let_go(tx, holder, holder_slot.as_ref(), key)?;
@@ -125,7 +127,7 @@ impl Core {
         let slot = match self.acting(claim)? {
             Some(UnlessEnded::Done(slot)) => slot,
             Some(UnlessEnded::Ended(slot)) => return Ok(UnlessEnded::Ended(slot)),
-            None => return Err(stranger(claim).into()),
+            None => return Err(unknown_claim(claim).into()),
         };
         let mut removed = Vec::with_capacity(keys.len());
         for key in keys {
@@ -150,7 +152,7 @@ impl Core {
             return refused(format!("`{key}` was put back from {id} before"));
         }
         if let Some((holder, _)) = self.entry(tx, key) {
-            let slot = self.book.life(holder);
+            let slot = self.index.incarnation(holder);
             let whose = self.holder(holder, slot.as_deref(), key);
             return refused(format!(
                 "its place is taken: `{key}` is registered to `{}`, incarnation {holder}",
@@ -158,7 +160,7 @@ impl Core {
             ));
         }
         let (now_ms, back_ms) = self.look();
-        let newest = self.book.newest(owner.as_str());
+        let newest = self.index.newest(owner.as_str());
         let alive = |slot: &Arc<Slot>| slot.end().is_none() && slot.due_ms(back_ms) > now_ms;
         let Some(slot) = newest.filter(alive) else {
             return refused(format!(
@@ -187,13 +189,13 @@ impl RegistryStore for EmbeddedRegistry {
         take: TakePolicy,
     ) -> Result<RegisterAnswer> {
         let (claim, keys) = (claim.clone(), keys.to_vec());
-        let vigil = self.core.vigil.clone();
+        let store_clock = self.core.store_clock.clone();
         let after = move |acted: &UnlessEnded<Done>| match acted {
-            UnlessEnded::Done(done) if done.started => begin(&vigil, &done.slot),
+            UnlessEnded::Done(done) if done.started => begin(&store_clock, &done.slot),
             _ => {}
         };
         let done = self.write(move |core, tx| core.register(tx, &claim, &keys, take), after);
-        let done = self.desk.acted(done.await?).await?;
+        let done = self.owner_service.acted(done.await?).await?;
         let started: Option<Beat> = done.started.then(|| begun(&done.slot));
         let incarnation = Incarnation(done.slot.incarnation);
         Ok(RegisterAnswer { incarnation, started, keys: done.keys })
@@ -202,7 +204,7 @@ impl RegistryStore for EmbeddedRegistry {
     async fn unregister(&self, claim: &Claim, keys: &[Name]) -> Result<Vec<bool>> {
         let (claim, keys) = (claim.clone(), keys.to_vec());
         let done = self.write(move |core, tx| core.unregister(tx, &claim, &keys), |_| {});
-        self.desk.acted(done.await?).await
+        self.owner_service.acted(done.await?).await
     }
 
     async fn find(&self, keys: &[Name]) -> Result<Vec<Option<FoundEntry>>> {
@@ -212,7 +214,7 @@ impl RegistryStore for EmbeddedRegistry {
                 return Ok(None);
             };
             // Between the two looks the life may have been emptied and forgotten.
-            let Some(slot) = self.core.book.life(incarnation) else { return Ok(None) };
+            let Some(slot) = self.core.index.incarnation(incarnation) else { return Ok(None) };
             let holder = Holder { owner: slot.name.clone(), incarnation: Incarnation(incarnation) };
             let ended = slot.end().map(|end| (end.ending, end.at_ms));
             let due_ms = slot.due_ms(back_ms);
@@ -233,11 +235,11 @@ impl RegistryStore for EmbeddedRegistry {
         after: Option<&Name>,
         limit: usize,
     ) -> Result<Vec<Name>> {
-        self.desk.entries(claim, after, limit).await
+        self.owner_service.entries(claim, after, limit).await
     }
 
     async fn held_by(&self, claim: &Claim, limit: usize) -> Result<Vec<Suspect>> {
-        self.desk.held_by(claim, limit)
+        self.owner_service.held_by(claim, limit)
     }
 
     async fn restore(&self, seq: u64) -> Result<Restored> {

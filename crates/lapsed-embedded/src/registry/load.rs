@@ -5,11 +5,11 @@ use std::collections::HashMap;
 use lapsed_core::{Name, Result};
 use redb::{ReadTransaction, ReadableTable};
 
-use crate::Room;
+use crate::StoredSystem;
 use crate::disk::Disk;
 use crate::fault::{Fault, Tried};
-use crate::lives::OwnerTable;
-use crate::lives::load::open;
+use crate::owners::OwnerTable;
+use crate::owners::load::open;
 use crate::registry::Core;
 use crate::tables::{split_held, to_number};
 use crate::tx::Changed;
@@ -34,14 +34,14 @@ impl Core {
     }
 }
 
-impl Room for Core {
-    fn lives(&self) -> &OwnerTable {
-        &self.lives
+impl StoredSystem for Core {
+    fn owners(&self) -> &OwnerTable {
+        &self.owners
     }
 
     fn read(&self, disk: &Disk) -> Result<()> {
         let txn = disk.read()?;
-        let read = || self.lives.load(&txn, &self.load_held(&txn)?);
+        let read = || self.owners.load(&txn, &self.load_held(&txn)?);
         read().map_err(|fault: Fault| fault.told(&disk.name))
     }
 

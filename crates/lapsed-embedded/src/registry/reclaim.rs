@@ -13,8 +13,8 @@ use lapsed_core::{Result, SystemId};
 use serde_json::json;
 
 use crate::fault::Tried;
-use crate::lives::batch::{Removed, Run, durable};
-use crate::lives::suspects::{after, place};
+use crate::owners::batch::{Removed, Run, durable};
+use crate::owners::suspects::{after, place};
 use crate::registry::{Core, EmbeddedRegistry};
 use crate::slot::Slot;
 use crate::tables::{held_key, number};
@@ -37,7 +37,7 @@ impl Core {
         back_ms: u64,
     ) -> std::result::Result<Dead, Outcome> {
         let Some((holder, registered_ms)) = entry else { return Err(Outcome::Gone) };
-        let Some(slot) = self.book.life(holder) else { return Err(Outcome::Gone) };
+        let Some(slot) = self.index.incarnation(holder) else { return Err(Outcome::Gone) };
         match self.judge(suspect, &slot, now_ms, back_ms) {
             Ok(reason) => Ok(Dead { slot, reason, registered_ms }),
             Err(why) => Err(Outcome::Refused(why)),
@@ -97,11 +97,11 @@ impl Sweep for EmbeddedRegistry {
     }
 
     async fn census(&self) -> Result<Census> {
-        Ok(self.desk.census(self.core.held.len()))
+        Ok(self.owner_service.census(self.core.held.len()))
     }
 
     async fn suspects(&self, request: PageRequest) -> Result<SuspectPage> {
-        self.desk.page(place(&request.after)?.as_ref(), &request)
+        self.owner_service.page(place(&request.after)?.as_ref(), &request)
     }
 
     fn after(&self, suspect: &Suspect) -> Cursor {
@@ -112,7 +112,7 @@ impl Sweep for EmbeddedRegistry {
         if batch.act == PassMode::DryRun {
             return Ok(self.preview(&batch));
         }
-        let clock = self.desk.inner.clock.clone();
+        let clock = self.owner_service.inner.clock.clone();
         let job = move |core: &Core, tx: &mut Tx<'_>| {
             let one = |run: &mut Run<'_>, tx: &mut Tx<'_>, suspect: &Suspect| {
                 core.reclaim(run, tx, suspect)
@@ -123,10 +123,10 @@ impl Sweep for EmbeddedRegistry {
     }
 
     async fn settle(&self, batch: &BatchId) -> Result<Vec<Receipt>> {
-        self.desk.settle_batch(batch).await
+        self.owner_service.settle_batch(batch).await
     }
 
     async fn tidy(&self, limits: TidyLimits) -> Result<Tidied> {
-        self.desk.tidy(limits).await
+        self.owner_service.tidy(limits).await
     }
 }

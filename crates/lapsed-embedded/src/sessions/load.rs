@@ -5,11 +5,11 @@ use std::collections::HashMap;
 use lapsed_core::{Name, Result};
 use redb::{ReadTransaction, ReadableTable};
 
-use crate::Room;
+use crate::StoredSystem;
 use crate::disk::Disk;
 use crate::fault::{Fault, Tried};
-use crate::lives::OwnerTable;
-use crate::lives::load::open;
+use crate::owners::OwnerTable;
+use crate::owners::load::open;
 use crate::sessions::Core;
 use crate::sessions::rows::stand;
 use crate::tables::{SessionRow, split_held};
@@ -42,15 +42,15 @@ impl Core {
     }
 }
 
-impl Room for Core {
-    fn lives(&self) -> &OwnerTable {
-        &self.lives
+impl StoredSystem for Core {
+    fn owners(&self) -> &OwnerTable {
+        &self.owners
     }
 
     fn read(&self, disk: &Disk) -> Result<()> {
         let txn = disk.read()?;
         let read = || {
-            self.lives.load(&txn, &self.load_references(&txn)?)?;
+            self.owners.load(&txn, &self.load_references(&txn)?)?;
             self.load_waiting(&txn)
         };
         read().map_err(|fault: Fault| fault.told(&disk.name))

@@ -14,9 +14,9 @@ use lapsed_core::{Error, Name, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::fault::{Fault, Tried};
-use crate::lives::load::open;
-use crate::lives::owners::{begin, begun};
-use crate::lives::{UnlessEnded, stranger};
+use crate::owners::load::open;
+use crate::owners::service::{begin, begun};
+use crate::owners::{UnlessEnded, unknown_claim};
 use crate::sessions::rows::disconnected_ms;
 use crate::sessions::{Core, EmbeddedSessions};
 use crate::slot::Slot;
@@ -73,7 +73,7 @@ impl Core {
         id: &Name,
         profile: &SessionProfile,
     ) -> Tried<(bool, SessionRow)> {
-        let now_ms = self.vigil.now_ms();
+        let now_ms = self.store_clock.now_ms();
         let before = self.row(tx, id)?;
         let mut row = before.clone().unwrap_or_else(|| SessionRow {
             profile: SessionProfile::default(),
@@ -121,7 +121,7 @@ impl Core {
         let Some(before) = self.row(tx, id)? else { return Ok(None) };
         let mut row = before.clone();
         set(&mut row, profile);
-        row.updated_ms = self.vigil.now_ms();
+        row.updated_ms = self.store_clock.now_ms();
         self.follow_broadcaster(tx, id, Some(&before), &row)?;
         self.put(tx, id, Some(&before), &row)?;
         Ok(Some(row))
@@ -161,7 +161,7 @@ impl Core {
         let slot = match self.acting(claim)? {
             Some(UnlessEnded::Done(slot)) => slot,
             Some(UnlessEnded::Ended(slot)) => return Ok(Some(UnlessEnded::Ended(slot))),
-            None => return Err(stranger(claim).into()),
+            None => return Err(unknown_claim(claim).into()),
         };
         let Some(before) = self.row(tx, id)? else { return Ok(None) };
         let yours = self.references(tx, &slot, id)?;
@@ -169,7 +169,7 @@ impl Core {
             standing(&before, 0, false)
         } else {
             self.refer(tx, &slot, id, yours, yours - 1)?;
-            let row = self.dereference(tx, id, &before, 1, self.vigil.now_ms())?;
+            let row = self.dereference(tx, id, &before, 1, self.store_clock.now_ms())?;
             standing(&row, yours - 1, true)
         };
         Ok(Some(UnlessEnded::Done(Referred { slot, started: false, standing })))
@@ -181,7 +181,7 @@ impl Core {
             return Ok(Some(standing(&before, 0, false)));
         }
         let mut row = before.clone();
-        (row.since_ms, row.disconnected) = (self.vigil.now_ms(), false);
+        (row.since_ms, row.disconnected) = (self.store_clock.now_ms(), false);
         self.put(tx, id, Some(&before), &row)?;
         Ok(Some(standing(&row, 0, true)))
     }
@@ -214,7 +214,7 @@ impl Core {
             return refused(format!("its place is taken: there is a session `{id}`"));
         }
         let kept: Kept = serde_json::from_value(receipt.removed.clone())?;
-        let now_ms = self.vigil.now_ms();
+        let now_ms = self.store_clock.now_ms();
         let row = SessionRow {
             references: 0,
             since_ms: now_ms,
@@ -241,7 +241,7 @@ impl EmbeddedSessions {
     fn whose(&self, claim: Option<&Claim>) -> Result<Claim> {
         claim.cloned().ok_or_else(|| Error::Unsupported {
             operation: "a reference without an owner (name the server that holds it)".to_owned(),
-            store: self.desk.inner.disk.name.clone(),
+            store: self.owner_service.inner.disk.name.clone(),
         })
     }
 
@@ -250,7 +250,7 @@ impl EmbeddedSessions {
         acted: Option<UnlessEnded<Referred>>,
     ) -> Result<Option<ReferenceChange>> {
         let Some(acted) = acted else { return Ok(None) };
-        let done = self.desk.acted(acted).await?;
+        let done = self.owner_service.acted(acted).await?;
         Ok(Some(ReferenceChange {
             incarnation: Some(Incarnation(done.slot.incarnation)),
             started: done.started.then(|| begun(&done.slot)),
@@ -265,7 +265,7 @@ impl EmbeddedSessions {
         keys: impl Iterator<Item = &'a Name>,
         parse: impl Fn(&[u8]) -> Tried<T>,
     ) -> Result<Vec<Option<T>>> {
-        let txn = self.desk.inner.disk.read()?;
+        let txn = self.owner_service.inner.disk.read()?;
         let read = || -> Tried<Vec<Option<T>>> {
             let Some(table) = open(&txn, table)? else { return Ok(keys.map(|_| None).collect()) };
             let one = |key: &Name| {
@@ -274,7 +274,7 @@ impl EmbeddedSessions {
             };
             keys.map(one).collect()
         };
-        read().map_err(|fault| fault.told(&self.desk.inner.disk.name))
+        read().map_err(|fault| fault.told(&self.owner_service.inner.disk.name))
     }
 
     /// Rows as they are on disk.
@@ -302,9 +302,9 @@ impl SessionsStore for EmbeddedSessions {
 
     async fn connect(&self, claim: Option<&Claim>, id: &Name) -> Result<Option<ReferenceChange>> {
         let (claim, id) = (self.whose(claim)?, id.clone());
-        let vigil = self.core.vigil.clone();
+        let store_clock = self.core.store_clock.clone();
         let after = move |acted: &Option<UnlessEnded<Referred>>| match acted {
-            Some(UnlessEnded::Done(done)) if done.started => begin(&vigil, &done.slot),
+            Some(UnlessEnded::Done(done)) if done.started => begin(&store_clock, &done.slot),
             _ => {}
         };
         let done = self.write(move |core, tx| core.connect(tx, &claim, &id), after);
@@ -365,11 +365,11 @@ impl SessionsStore for EmbeddedSessions {
         after: Option<&Name>,
         limit: usize,
     ) -> Result<Vec<Name>> {
-        self.desk.entries(claim, after, limit).await
+        self.owner_service.entries(claim, after, limit).await
     }
 
     async fn held_by(&self, claim: &Claim, limit: usize) -> Result<Vec<Suspect>> {
-        self.desk.held_by(claim, limit)
+        self.owner_service.held_by(claim, limit)
     }
 
     async fn restore(&self, seq: u64) -> Result<Restored> {

@@ -15,9 +15,9 @@ use lapsed_core::sweep::{
 use lapsed_core::{Result, SystemId};
 
 use crate::fault::Tried;
-use crate::lives::batch::{Removed, Run, durable};
-use crate::lives::load::open;
-use crate::lives::suspects::after;
+use crate::owners::batch::{Removed, Run, durable};
+use crate::owners::load::open;
+use crate::owners::suspects::after;
 use crate::sessions::operations::Kept;
 use crate::sessions::rows::disconnected_ms;
 use crate::sessions::suspects::NOBODY;
@@ -58,7 +58,7 @@ impl Core {
     }
 
     fn suspected(&self, suspect: &Suspect) -> Option<Arc<Slot>> {
-        self.book.life(suspect.incarnation.0).filter(|slot| slot.name == suspect.owner)
+        self.index.incarnation(suspect.incarnation.0).filter(|slot| slot.name == suspect.owner)
     }
 
     fn delete_orphan(
@@ -126,7 +126,7 @@ impl EmbeddedSessions {
     }
 
     fn refers(&self, slot: &Slot, suspect: &Suspect) -> Result<bool> {
-        let disk = &self.desk.inner.disk;
+        let disk = &self.owner_service.inner.disk;
         let txn = disk.read()?;
         let read = || -> Tried<bool> {
             let Some(held) = open(&txn, &self.core.tables.held)? else { return Ok(false) };
@@ -165,7 +165,7 @@ impl Sweep for EmbeddedSessions {
         if batch.act == PassMode::DryRun {
             return self.preview(&batch);
         }
-        let clock = self.desk.inner.clock.clone();
+        let clock = self.owner_service.inner.clock.clone();
         let job = move |core: &Core, tx: &mut Tx<'_>| {
             let one = |run: &mut Run<'_>, tx: &mut Tx<'_>, suspect: &Suspect| {
                 core.reclaim(run, tx, suspect)
@@ -176,10 +176,10 @@ impl Sweep for EmbeddedSessions {
     }
 
     async fn settle(&self, batch: &BatchId) -> Result<Vec<Receipt>> {
-        self.desk.settle_batch(batch).await
+        self.owner_service.settle_batch(batch).await
     }
 
     async fn tidy(&self, limits: TidyLimits) -> Result<Tidied> {
-        self.desk.tidy(limits).await
+        self.owner_service.tidy(limits).await
     }
 }

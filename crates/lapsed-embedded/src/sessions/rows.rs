@@ -9,7 +9,7 @@ use lapsed_core::sessions::{Session, SessionProfile};
 
 use crate::fault::{Fault, Tried};
 use crate::sessions::Core;
-use crate::sessions::waiting::SessionStanding;
+use crate::sessions::grace_index::SessionStanding;
 use crate::slot::Slot;
 use crate::tables::{SessionRow, held_key, number, to_number};
 use crate::tx::Tx;

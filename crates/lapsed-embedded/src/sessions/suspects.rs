@@ -5,7 +5,7 @@ use lapsed_core::receipt::Reason;
 use lapsed_core::sweep::{Census, PageRequest, Suspect, SuspectPage};
 use lapsed_core::{Name, Result};
 
-use crate::lives::suspects::{Place, place};
+use crate::owners::suspects::{Place, place};
 use crate::sessions::{Core, EmbeddedSessions};
 use crate::tables::SessionRow;
 
@@ -33,12 +33,12 @@ impl Core {
 impl EmbeddedSessions {
     pub(super) fn suspects_page(&self, request: &PageRequest) -> Result<SuspectPage> {
         let start = place(&request.after)?;
-        let (lives, orphans): (_, Option<&Place>) = match &start {
+        let (owners, orphans): (_, Option<&Place>) = match &start {
             Some(place) if place.1 == NOBODY.0 => (None, Some(place)),
             start => (Some(start.as_ref()), None),
         };
-        let mut page = match lives {
-            Some(start) => self.desk.page(start, request)?,
+        let mut page = match owners {
+            Some(start) => self.owner_service.page(start, request)?,
             None => SuspectPage { last: true, ..SuspectPage::default() },
         };
         // The brake holds: of the sessions nothing is deleted, either.
@@ -77,7 +77,7 @@ impl EmbeddedSessions {
             let mut waiting = self.core.waiting.lock();
             (waiting.sessions(), waiting.orphans(self.core.out_of_grace(now_ms)))
         };
-        let census = self.desk.census(sessions);
+        let census = self.owner_service.census(sessions);
         if self.core.spares_all(now_ms, back_ms) {
             let back_ms = if count > 0 { back_ms } else { census.back_ms };
             return Census { orphans_spared: count, back_ms, ..census };

@@ -247,7 +247,12 @@ impl Storm {
         assert!(states.iter().all(|state| !state.online), "seed {}: {states:?}", self.seed);
         let left = self.reconcile(PassMode::DryRun).await;
         assert!(left.is_empty(), "seed {}: {left:?}", self.seed);
-        assert_eq!(self.mirror.presence(90_000).await.unwrap().doomed, 0, "seed {}", self.seed);
+        assert_eq!(
+            self.mirror.presence(90_000).await.unwrap().pending_offline,
+            0,
+            "seed {}",
+            self.seed
+        );
     }
 
     /// The log alternates, and the counts are what the sessions say.

@@ -99,8 +99,8 @@ impl InflightStore for Forgetful {
     async fn take(&self, claim: &Claim, queue: &Name, limit: usize) -> Result<Taken> {
         self.lose(self.inner.take(claim, queue, limit).await)
     }
-    fn bell(&self, queue: &Name) -> Option<Arc<Notify>> {
-        self.inner.bell(queue)
+    fn waiter(&self, queue: &Name) -> Option<Arc<Notify>> {
+        self.inner.waiter(queue)
     }
     async fn register(&self, claim: &Claim, jobs: &[NewJob]) -> Result<TrackAnswer> {
         self.inner.register(claim, jobs).await
@@ -202,9 +202,9 @@ async fn the_bell_rings_for_what_is_put_back() {
     f.working("w", &["a"]).await;
     let other = f.start("other").await;
     f.outlive(&[&other]).await;
-    let bell = f.inflight.bell(&name("q")).unwrap();
+    let waiter = f.inflight.waiter(&name("q")).unwrap();
     let waiting = async {
-        bell.notified().await;
+        waiter.notified().await;
         ids_of(&f.take(&other, 10).await).join(" ")
     };
     let sweeping = async {
@@ -219,8 +219,8 @@ async fn the_bell_rings_for_what_is_put_back() {
 #[tokio::test]
 async fn a_bell_has_one_stroke_a_job() {
     let f = crate::fixture::inflight_in_memory().0.settled().await;
-    let bell = f.inflight.bell(&name("q")).unwrap();
-    let mut waiting: Vec<_> = (0..3).map(|_| Box::pin(bell.notified())).collect();
+    let waiter = f.inflight.waiter(&name("q")).unwrap();
+    let mut waiting: Vec<_> = (0..3).map(|_| Box::pin(waiter.notified())).collect();
     waiting.iter_mut().for_each(|one| assert!(!one.as_mut().enable()));
     f.inflight.enqueue(&[job("a"), job("b")]).await.unwrap();
     let heard: Vec<bool> = waiting.iter_mut().map(|one| one.as_mut().enable()).collect();

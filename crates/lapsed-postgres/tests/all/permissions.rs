@@ -70,7 +70,7 @@ async fn a_user_with_just_these_can_do_everything() {
     let (notes, book) = (postgres.notes(), name("audit"));
     let seq = notes.note(&system(), &book, "text").await.unwrap();
     notes.notes(&system(), &book, lapsed_core::notes::NoteQuery::default()).await.unwrap();
-    notes.strike(&system(), &book, seq).await.unwrap();
+    notes.delete_note(&system(), &book, seq).await.unwrap();
     notes.advance_mark(&system(), &book, 1).await.unwrap();
     notes.mark(&system(), &book).await.unwrap();
     notes.take_turn(&system(), &book, "me", 1).await.unwrap();

@@ -213,7 +213,7 @@ impl InflightStore for NativeInflight {
         self.take_jobs(claim, queue, limit).await
     }
 
-    fn bell(&self, queue: &Name) -> Option<Arc<Notify>> {
+    fn waiter(&self, queue: &Name) -> Option<Arc<Notify>> {
         if self.format() == QueueFormat::Stream {
             return None;
         }

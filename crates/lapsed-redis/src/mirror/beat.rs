@@ -72,7 +72,7 @@ impl Inner {
         let mut codes = codes.bytes().map(|code| match code {
             b'N' => MirrorBeat::Told(ProviderBeat::Noted),
             b'D' => MirrorBeat::Told(ProviderBeat::Deactivated),
-            b'S' => MirrorBeat::Doomed,
+            b'S' => MirrorBeat::PendingOffline,
             _ => MirrorBeat::Told(ProviderBeat::Offline),
         });
         Ok(all.iter().map(|one| Some(codes.by_ref().take(one.0.len()).collect())).collect())

@@ -62,7 +62,7 @@ fn seen(id: &Name, words: &[Vec<u8>]) -> Option<MirrorEntry> {
         deactivated: deactivated == b"1",
         sessions: number(sessions),
         beat: beat(last)?,
-        doomed: doomed.and_then(doom_of),
+        pending_offline: doomed.and_then(doom_of),
     })
 }
 
@@ -137,7 +137,10 @@ impl Inner {
         }))
     }
 
-    pub(super) async fn doomed(&self, limit: usize) -> Result<Vec<(Name, PendingOffline)>> {
+    pub(super) async fn pending_offline(
+        &self,
+        limit: usize,
+    ) -> Result<Vec<(Name, PendingOffline)>> {
         let (mut found, mut after, script) = (Vec::new(), 0, &script::MIRROR_DOOMED);
         let row = |row: &[Vec<u8>]| {
             let [id, doom] = row else { return None };

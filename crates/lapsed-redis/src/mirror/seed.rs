@@ -23,7 +23,7 @@ impl Inner {
             back_ms,
             seeded: seeded == "1",
             online: number(online)?,
-            doomed: number(doomed)?,
+            pending_offline: number(doomed)?,
         })
     }
 

@@ -185,7 +185,7 @@ async fn what_is_the_applications_to_do_is_refused_in_words(beside: Beside) {
     refused(store.start(&name("web-1"), 1_000).await);
     refused(store.beat(&claim).await);
     refused(store.end(&claim).await);
-    assert!(store.bell(&name("default")).is_none());
+    assert!(store.waiter(&name("default")).is_none());
     assert_eq!(store.held_by(&claim, 10).await.unwrap(), []);
     assert_eq!(beside.app.keys().len(), 0);
 }

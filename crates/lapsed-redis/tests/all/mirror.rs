@@ -49,7 +49,7 @@ async fn what_is_told_lies_under_the_seed_s_names(engine: Engine) {
     let seen = world.look("a").await;
     assert_eq!((seen.version, seen.epoch, seen.sessions), (Some(5), 1, Some(2)));
     let presence = world.mirror.presence(STALE_MS).await.unwrap();
-    assert_eq!((presence.online, presence.doomed, presence.seeded), (2, 0, true));
+    assert_eq!((presence.online, presence.pending_offline, presence.seeded), (2, 0, true));
     let nobody = world.look("nobody").await;
     assert_eq!((nobody.version, nobody.online, nobody.sessions), (None, false, Some(0)));
 }
@@ -86,7 +86,7 @@ async fn trap_c5_a_ping_before_the_decision_wins_and_one_after_it_is_the_truths(
     world.settled().await;
     let doom = world.silenced("m0", 1).await;
     assert!(doom.decided_ms >= doom.beat_ms + STALE_MS && doom.beat_ms > 0 && doom.epoch == 1);
-    assert_eq!(world.beat("m0").await, Some(MirrorBeat::Doomed), "after it");
+    assert_eq!(world.beat("m0").await, Some(MirrorBeat::PendingOffline), "after it");
     assert!(!world.exists("mitra:heartbeat:m0") && !world.is_member("mitras:online", "m0"));
     // The sweeper has looked, and then the ping comes.
     assert_eq!(world.beat("m1").await, Some(MirrorBeat::Told(ProviderBeat::Noted)));
@@ -165,23 +165,26 @@ async fn whoever_fell_silent_stays_away_until_a_newer_toggle(engine: Engine) {
     world.settled().await;
     let dooms = [world.silenced("m0", 1).await, world.silenced("m1", 1).await];
     // In the order in which they were decided, and again what was decided before.
-    let waiting = world.mirror.doomed(10).await.unwrap();
+    let waiting = world.mirror.pending_offline(10).await.unwrap();
     assert_eq!(waiting, [(name("m0"), dooms[0]), (name("m1"), dooms[1])]);
-    assert_eq!(world.mirror.doomed(1).await.unwrap(), waiting[..1]);
+    assert_eq!(world.mirror.pending_offline(1).await.unwrap(), waiting[..1]);
     assert_eq!(world.decide(&["m0"], NEVER_MS).await, [Ok(dooms[0])]);
-    assert_eq!(world.look("m0").await.doomed, Some(dooms[0]));
+    assert_eq!(world.look("m0").await.pending_offline, Some(dooms[0]));
     // The truth does not know yet, and tells of another change.
     world.tell(ProviderState { sessions: 1, ..online("m0", 2) }).await;
     let seen = world.look("m0").await;
-    assert_eq!((seen.online, seen.sessions, seen.doomed), (false, Some(1), Some(dooms[0])));
+    assert_eq!(
+        (seen.online, seen.sessions, seen.pending_offline),
+        (false, Some(1), Some(dooms[0]))
+    );
     // A newer toggle ends it; so does the truth having set it offline.
     world.tell(ProviderState { epoch: 3, ..online("m0", 3) }).await;
     world.tell(ProviderState { online: false, ..online("m1", 2) }).await;
     let (m0, m1) = (world.look("m0").await, world.look("m1").await);
-    assert_eq!((m0.online, m0.doomed), (true, None));
-    assert_eq!((m1.online, m1.doomed), (false, None));
-    assert!(world.mirror.doomed(10).await.unwrap().is_empty());
-    assert_eq!(world.mirror.presence(STALE_MS).await.unwrap().doomed, 0);
+    assert_eq!((m0.online, m0.pending_offline), (true, None));
+    assert_eq!((m1.online, m1.pending_offline), (false, None));
+    assert!(world.mirror.pending_offline(10).await.unwrap().is_empty());
+    assert_eq!(world.mirror.presence(STALE_MS).await.unwrap().pending_offline, 0);
 }
 
 async fn a_decision_in_another_epoch_is_refused(engine: Engine) {
@@ -196,7 +199,9 @@ async fn a_decision_in_another_epoch_is_refused(engine: Engine) {
         world.mirror.decide(&dry("a"), STALE_MS).await.unwrap()[0].ok()
     })
     .await;
-    assert!(world.look("a").await.online && world.mirror.doomed(1).await.unwrap().is_empty());
+    assert!(
+        world.look("a").await.online && world.mirror.pending_offline(1).await.unwrap().is_empty()
+    );
 }
 
 async fn a_sweeper_whose_term_is_over_decides_nothing(engine: Engine) {
@@ -281,7 +286,7 @@ async fn what_the_application_writes_is_believed_or_left_alone(engine: Engine) {
     let doom = world.silenced("stranger", 0).await;
     assert_eq!(doom.epoch, 0);
     assert_eq!(world.mirror.forget(&[(name("stranger"), None)]).await.unwrap(), 1);
-    assert_eq!(world.look("stranger").await.doomed, None);
+    assert_eq!(world.look("stranger").await.pending_offline, None);
     // A beat, and the next state, heal what could not be read.
     assert_eq!(world.beat("m1").await, Some(MirrorBeat::Told(ProviderBeat::Noted)));
     world.tell(ProviderState { sessions: 1, ..online("m3", 2) }).await;

@@ -52,7 +52,14 @@ impl Dice {
 fn comparable(seen: &MirrorEntry) -> (String, bool, bool, Option<u64>, bool, Option<u64>) {
     let beats = matches!(seen.beat, SeenBeat::At(_));
     let identity = format!("{} {:?} {}", seen.id, seen.version, seen.epoch);
-    (identity, seen.online, seen.deactivated, seen.sessions, beats, seen.doomed.map(|d| d.epoch))
+    (
+        identity,
+        seen.online,
+        seen.deactivated,
+        seen.sessions,
+        beats,
+        seen.pending_offline.map(|d| d.epoch),
+    )
 }
 
 async fn compare(url: &str, seed: u64) {
@@ -170,12 +177,13 @@ async fn agree(both: &[Arc<dyn Mirror>; 2], said: &str) {
         let presence = mirror.presence(NEVER_MS).await.unwrap();
         let count = mirror.count_online().await.unwrap();
         let page = mirror.available(&settings(3), &Cursor::default(), 100, false).await.unwrap();
-        let doomed: Vec<Name> =
-            mirror.doomed(100).await.unwrap().into_iter().map(|(id, _)| id).collect();
-        let mut doomed: Vec<String> = doomed.iter().map(Name::to_string).collect();
-        doomed.sort();
-        let counts = (presence.seeded, presence.online, presence.doomed);
-        sums.push((counts, count, page.map(|page| (page.available, page.count)), doomed));
+        let pending_offline: Vec<Name> =
+            mirror.pending_offline(100).await.unwrap().into_iter().map(|(id, _)| id).collect();
+        let mut pending_offline: Vec<String> =
+            pending_offline.iter().map(Name::to_string).collect();
+        pending_offline.sort();
+        let counts = (presence.seeded, presence.online, presence.pending_offline);
+        sums.push((counts, count, page.map(|page| (page.available, page.count)), pending_offline));
     }
     assert_eq!(sums[0], sums[1], "{said}");
 }

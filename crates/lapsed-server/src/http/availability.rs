@@ -49,7 +49,7 @@ fn availability<'a>(app: &'a Shared, name: &str) -> HttpResult<&'a Availability>
 pub async fn gauge(app: &App) {
     for live in app.node.systems() {
         if let Some(AvailabilityOperations { system, .. }) = live.operations() {
-            let glance = system.glance().await;
+            let glance = system.summary().await;
             let statements = app.node.statements(live.store_name());
             app.metrics.show_availability(live.id(), system, &glance, statements);
         }

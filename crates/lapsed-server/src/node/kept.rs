@@ -19,7 +19,7 @@ impl LiveSystem {
 
     /// Strikes a note out; whether it was there.
     pub async fn strike(&self, book: &Name, seq: u64) -> Result<bool> {
-        self.call("strike", self.store.notes().strike(self.id(), book, seq)).await
+        self.call("strike", self.store.notes().delete_note(self.id(), book, seq)).await
     }
 
     /// Where a mark stands.

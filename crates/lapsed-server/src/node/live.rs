@@ -238,7 +238,7 @@ impl LiveSystem {
             if let Some(settings) = &settings {
                 status.threshold_ms = settings.stale_ms();
             }
-            let glance = system.glance().await;
+            let glance = system.summary().await;
             status.availability = Some(AvailabilityStatus::of(glance, mirror, settings));
         }
         if status.leads.is_some() {

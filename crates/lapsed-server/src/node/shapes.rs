@@ -113,7 +113,7 @@ impl AvailabilityStatus {
             mirror_up: presence.is_some(),
             mirror_seeded: presence.as_ref().is_some_and(|presence| presence.seeded),
             mirror_behind: behind as u64,
-            doomed: presence.map(|presence| presence.doomed),
+            doomed: presence.map(|presence| presence.pending_offline),
             breaker: breaker.as_str().to_owned(),
             settings,
             mirror_error,

@@ -50,9 +50,9 @@ impl MirrorLine {
             let seen = mirror.decide(&look, stale_ms).await?;
             world.sleep(Duration::from_secs(2)).await;
             for (suspect, seen) in batch.suspects.iter().zip(&seen) {
-                let Ok(doom) = seen else { continue };
+                let Ok(pending) = seen else { continue };
                 mirror.tamper(&suspect.key, |row| {
-                    (row.online, row.beat_ms, row.doomed) = (false, None, Some(*doom));
+                    (row.online, row.beat_ms, row.pending_offline) = (false, None, Some(*pending));
                 });
             }
             Ok(seen)
@@ -121,7 +121,9 @@ impl Mirror for MirrorLine {
         let is_hasty = self.has(AvailabilityBug::DoomedToldOffline);
         let work = async move {
             let mut beats = mirror.beat(&ids).await?;
-            for beat in beats.iter_mut().flatten().filter(|beat| **beat == MirrorBeat::Doomed) {
+            for beat in
+                beats.iter_mut().flatten().filter(|beat| **beat == MirrorBeat::PendingOffline)
+            {
                 notes.count("beats of the doomed");
                 if is_hasty {
                     *beat = MirrorBeat::Told(ProviderBeat::Offline);
@@ -147,8 +149,8 @@ impl Mirror for MirrorLine {
         pass!(self, mirror, mirror.beats(&after, limit, older_ms))
     }
 
-    async fn doomed(&self, limit: usize) -> Result<Vec<(Name, PendingOffline)>> {
-        pass!(self, mirror, mirror.doomed(limit))
+    async fn pending_offline(&self, limit: usize) -> Result<Vec<(Name, PendingOffline)>> {
+        pass!(self, mirror, mirror.pending_offline(limit))
     }
 
     async fn traces(&self, after: &Cursor, limit: usize) -> Result<(Vec<Name>, Option<Cursor>)> {
@@ -162,8 +164,8 @@ impl Mirror for MirrorLine {
             let ids: Vec<Name> = batch.suspects.iter().map(|one| one.key.clone()).collect();
             let decided = self.check_then_act(batch, stale_ms).await?;
             for (id, decided) in ids.iter().zip(&decided) {
-                let Ok(doom) = decided else { continue };
-                self.notes.decided(id, doom);
+                let Ok(pending) = decided else { continue };
+                self.notes.decided(id, pending);
             }
             return Ok(decided);
         }
@@ -171,8 +173,8 @@ impl Mirror for MirrorLine {
         let work = async move {
             let decided = mirror.decide(&batch, stale_ms).await?;
             for (suspect, decided) in batch.suspects.iter().zip(&decided) {
-                if let (Ok(doom), PassMode::Reclaim) = (decided, batch.act) {
-                    notes.decided(&suspect.key, doom);
+                if let (Ok(pending), PassMode::Reclaim) = (decided, batch.act) {
+                    notes.decided(&suspect.key, pending);
                 }
             }
             Ok(decided)
@@ -226,7 +228,7 @@ impl Mirror for MirrorLine {
 fn told(beats: &[MirrorBeat]) -> Vec<ProviderBeat> {
     let told = |beat: &MirrorBeat| match beat {
         MirrorBeat::Told(beat) => *beat,
-        MirrorBeat::Doomed => ProviderBeat::Offline,
+        MirrorBeat::PendingOffline => ProviderBeat::Offline,
     };
     beats.iter().map(told).collect()
 }

@@ -11,8 +11,8 @@ use redb::ReadableTable;
 
 use crate::Inner;
 use crate::fault::Tried;
-use crate::lives::load::open;
-use crate::lives::{OwnerService, OwnerTable};
+use crate::owners::load::open;
+use crate::owners::{OwnerService, OwnerTable};
 use crate::services::term_holds;
 use crate::slot::Slot;
 use crate::tables::{Tables, batch_key, held_key, number, split_pair, to_number};
@@ -54,11 +54,11 @@ impl OwnerService {
     /// in doubt may still be waiting for its turn.
     pub async fn settle_batch(&self, batch: &BatchId) -> Result<Vec<Receipt>> {
         let key = batch_key(&batch.sweeper, batch.number);
-        let range = self.write(move |lives, tx| lives.carried_out(tx, &key), |_| {}).await?;
+        let range = self.write(move |owners, tx| owners.carried_out(tx, &key), |_| {}).await?;
         let Some((first, last)) = range else { return Ok(Vec::new()) };
         let limit = (last - first + 1) as usize;
         let query = ReceiptQuery { after: Some(first - 1), limit, ..ReceiptQuery::default() };
-        let receipts = self.inner.read_receipts(&self.lives.id, &query)?;
+        let receipts = self.inner.read_receipts(&self.owners.id, &query)?;
         Ok(receipts.into_iter().filter(|r| r.id.seq <= last).collect())
     }
 
@@ -66,7 +66,7 @@ impl OwnerService {
         let done = |(_, ended): &(Tidied, Vec<Arc<Slot>>)| {
             ended.iter().for_each(|slot| slot.end_is_durable());
         };
-        Ok(self.write(move |lives, tx| lives.tidy(tx, &limits), done).await?.0)
+        Ok(self.write(move |owners, tx| owners.tidy(tx, &limits), done).await?.0)
     }
 }
 
@@ -76,7 +76,7 @@ impl OwnerTable {
         if let Some(row) = tx.get(&self.tables.batches, key)? {
             return Ok(split_pair(&row));
         }
-        tx.put(&self.tables.forbidden, key, &number(self.vigil.now_ms()))?;
+        tx.put(&self.tables.forbidden, key, &number(self.store_clock.now_ms()))?;
         Ok(None)
     }
 
@@ -133,15 +133,16 @@ impl OwnerTable {
     fn end_empty(&self, tx: &mut Tx<'_>, limits: &TidyLimits) -> Tried<Vec<Arc<Slot>>> {
         let (now_ms, back_ms) = self.look();
         let empty = {
-            let mut due = self.book.due();
+            let mut due = self.index.due();
             due.advance(now_ms, back_ms);
-            due.doomed((0, 0), limits.undeclared_max, limits.rows, true)
+            due.reclaimable((0, 0), limits.undeclared_max, limits.rows, true)
         };
         let mut ended = Vec::new();
         for (_, slot) in empty {
             let own = lapsed_core::owner::Incarnation(slot.incarnation);
-            let may_end = |life: &IncarnationState| {
-                let case = OwnerCase { suspected: own, holder: own, life: *life, now_ms, back_ms };
+            let may_end = |state: &IncarnationState| {
+                let case =
+                    OwnerCase { suspected: own, holder: own, state: *state, now_ms, back_ms };
                 self.guard.judge(&case).map(|_| ())
             };
             if let Some(Ok(_)) = slot.end_if(Ending::Dead, now_ms, may_end) {
@@ -190,7 +191,7 @@ impl OwnerTable {
             let aged = |at_ms: u64| now_ms.saturating_sub(at_ms) > limits.retention.age_ms;
             slot.held() == 0 && slot.end().is_some_and(|end| aged(end.at_ms))
         };
-        let mut gone = self.book.pick(0, limits.rows, long_gone);
+        let mut gone = self.index.pick(0, limits.rows, long_gone);
         // Of a registry everything that was taken has a receipt, and goes with it. What sessions let go
         // has none: it goes before the life that it was taken from, a bounded part at a time.
         let mut left = limits.rows;
@@ -206,7 +207,7 @@ impl OwnerTable {
         for slot in &gone {
             tx.remove(&self.tables.owners, &number(slot.incarnation))?;
         }
-        self.book.forget(&gone);
+        self.index.forget(&gone);
         Ok(gone.len() as u64)
     }
 }

@@ -1,4 +1,5 @@
-//! How a system calls its store: every operation has a time limit, is activity, and is witnessed.
+//! How a system calls its store: with a time limit, recorded as activity, and reported to the
+//! observer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,25 +10,25 @@ use crate::error::{Error, Result};
 use crate::name::SystemId;
 use crate::receipt::Observer;
 
-/// The way from one system to its store.
+/// Calls the store on behalf of one system.
 pub struct StoreCaller {
     pub id: SystemId,
     pub clock: Arc<dyn Clock>,
     pub activity: Arc<Activity>,
-    pub witness: Arc<dyn Observer>,
-    /// How long any one call may take.
+    pub observer: Arc<dyn Observer>,
+    /// Time limit of every call.
     pub timeout: Duration,
 }
 
 impl StoreCaller {
-    /// Every operation goes through here: it is activity, it has a time limit, and a zombie that
-    /// is told so is counted.
+    /// Calls the store and records the call as activity. Reports calls that failed, and owners that
+    /// called although they were declared dead, to the observer.
     pub async fn call<T>(&self, what: &str, call: impl Future<Output = Result<T>>) -> Result<T> {
         self.activity.note(self.clock.mono());
         self.quiet(what, call).await
     }
 
-    /// The same for whoever only looks: no activity.
+    /// The same without recording activity, for calls that do not come from users.
     pub async fn quiet<T>(&self, what: &str, call: impl Future<Output = Result<T>>) -> Result<T> {
         let limit = self.timeout;
         let answer = within(&*self.clock, limit, call).await.unwrap_or_else(|| {
@@ -35,10 +36,10 @@ impl StoreCaller {
         });
         match &answer {
             Err(Error::Lost(lost)) if lost.ending.is_some() => {
-                self.witness.zombie_rejected(&self.id);
+                self.observer.zombie_rejected(&self.id);
             }
             Err(error @ (Error::Unavailable { .. } | Error::Throttled { .. })) => {
-                self.witness.store_error(&self.id, error);
+                self.observer.store_error(&self.id, error);
             }
             _ => {}
         }

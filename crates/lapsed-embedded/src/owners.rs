@@ -7,7 +7,7 @@
 pub(crate) mod batch;
 pub(crate) mod ledger;
 pub(crate) mod load;
-pub(crate) mod owners;
+pub(crate) mod service;
 pub(crate) mod suspects;
 
 use std::sync::Arc;
@@ -19,20 +19,20 @@ use lapsed_core::registry::rules::OwnerGuard;
 use lapsed_core::{Error, Result, SystemId};
 
 use crate::Inner;
-use crate::book::OwnerIndex;
 use crate::fault::Tried;
+use crate::owner_index::OwnerIndex;
 use crate::slot::Slot;
+use crate::store_clock::StoreClock;
 use crate::tables::Tables;
 use crate::tx::Tx;
-use crate::vigil::StoreClock;
 
 /// The lives of one system.
 pub(crate) struct OwnerTable {
     pub id: SystemId,
     pub tables: Tables,
-    pub book: OwnerIndex,
+    pub index: OwnerIndex,
     pub threshold: Duration,
-    pub vigil: Arc<StoreClock>,
+    pub store_clock: Arc<StoreClock>,
     pub guard: Arc<dyn OwnerGuard>,
     /// Until when the operator has waived the store-away grace.
     release_until_ms: AtomicU64,
@@ -42,11 +42,11 @@ pub(crate) struct OwnerTable {
 
 /// Whom a claim means.
 pub(crate) enum ResolvedClaim {
-    Life(Arc<Slot>),
+    Known(Arc<Slot>),
     /// A name never seen, and no incarnation claimed.
-    Nobody,
+    NoSuchOwner,
     /// An incarnation that is not that owner's, or not remembered.
-    Stranger,
+    Unknown,
 }
 
 /// A job that must not write for somebody who ended: who it was.
@@ -58,12 +58,12 @@ pub(crate) enum UnlessEnded<T> {
 impl OwnerTable {
     /// Nobody yet: they are loaded together with what they hold.
     pub fn new(inner: &Inner, id: SystemId, threshold: Duration) -> Self {
-        inner.vigil.mind_ttl(threshold.as_millis() as u64);
+        inner.store_clock.mind_ttl(threshold.as_millis() as u64);
         OwnerTable {
             tables: Tables::of(&id),
-            book: OwnerIndex::new(),
+            index: OwnerIndex::new(),
             threshold,
-            vigil: inner.vigil.clone(),
+            store_clock: inner.store_clock.clone(),
             guard: inner.guard.clone(),
             release_until_ms: AtomicU64::new(0),
             mirror_from: AtomicU64::new(0),
@@ -73,7 +73,7 @@ impl OwnerTable {
 
     /// The store's clock, and since when everybody could beat; 0 while the grace is waived.
     pub fn look(&self) -> (u64, u64) {
-        let (now_ms, back_ms) = self.vigil.look();
+        let (now_ms, back_ms) = self.store_clock.look();
         (now_ms, self.spared_from(now_ms, back_ms))
     }
 
@@ -86,7 +86,7 @@ impl OwnerTable {
     fn cut_off_until(&self, now_ms: u64, back_ms: u64) -> u64 {
         let over = now_ms >= back_ms + self.threshold.as_millis() as u64;
         let was_there = |slot: &Slot| slot.end().is_none() && slot.started_ms < back_ms;
-        if over || !self.book.any(was_there) { 0 } else { back_ms }
+        if over || !self.index.any(was_there) { 0 } else { back_ms }
     }
 
     /// How many are past their deadline and live on by the grace alone.
@@ -97,38 +97,38 @@ impl OwnerTable {
                 && slot.deadline_ms() <= now_ms
                 && slot.due_ms(back_ms) > now_ms
         };
-        self.book.count(is_spared)
+        self.index.count(is_spared)
     }
 
     /// The operator waives (or no longer waives) the grace: deadlines may have shortened.
     pub fn release_until(&self, until_ms: u64) {
         self.release_until_ms.store(until_ms, Ordering::Release);
         let (now_ms, back_ms) = self.look();
-        self.book.due().refile(now_ms, back_ms);
+        self.index.due().refile(now_ms, back_ms);
     }
 
-    pub fn meant(&self, claim: &Claim) -> ResolvedClaim {
-        let newest = self.book.newest(claim.owner.as_str());
+    pub fn resolve(&self, claim: &Claim) -> ResolvedClaim {
+        let newest = self.index.newest(claim.owner.as_str());
         match (newest, claim.incarnation) {
-            (Some(slot), None) => ResolvedClaim::Life(slot),
-            (None, None) => ResolvedClaim::Nobody,
-            (Some(slot), Some(i)) if slot.incarnation == i.0 => ResolvedClaim::Life(slot),
-            (_, Some(i)) => match self.book.life(i.0) {
-                Some(slot) if slot.name == claim.owner => ResolvedClaim::Life(slot),
-                _ => ResolvedClaim::Stranger,
+            (Some(slot), None) => ResolvedClaim::Known(slot),
+            (None, None) => ResolvedClaim::NoSuchOwner,
+            (Some(slot), Some(i)) if slot.incarnation == i.0 => ResolvedClaim::Known(slot),
+            (_, Some(i)) => match self.index.incarnation(i.0) {
+                Some(slot) if slot.name == claim.owner => ResolvedClaim::Known(slot),
+                _ => ResolvedClaim::Unknown,
             },
         }
     }
 
     /// The life that may act inside a job; `None`: a name never seen.
     pub fn acting(&self, claim: &Claim) -> Tried<Option<UnlessEnded<Arc<Slot>>>> {
-        match self.meant(claim) {
-            ResolvedClaim::Stranger => Err(stranger(claim).into()),
-            ResolvedClaim::Nobody => Ok(None),
-            ResolvedClaim::Life(slot) if self.guard.may_register(&slot.life()) => {
+        match self.resolve(claim) {
+            ResolvedClaim::Unknown => Err(unknown_claim(claim).into()),
+            ResolvedClaim::NoSuchOwner => Ok(None),
+            ResolvedClaim::Known(slot) if self.guard.may_register(&slot.state()) => {
                 Ok(Some(UnlessEnded::Done(slot)))
             }
-            ResolvedClaim::Life(slot) => Ok(Some(UnlessEnded::Ended(slot))),
+            ResolvedClaim::Known(slot) => Ok(Some(UnlessEnded::Ended(slot))),
         }
     }
 
@@ -136,13 +136,13 @@ impl OwnerTable {
     pub fn note_let_go(&self, slot: &Arc<Slot>) {
         slot.drop_one();
         if slot.held() == 0 {
-            self.book.due().note_emptied(slot);
+            self.index.due().note_emptied(slot);
         }
     }
 }
 
 /// The answer to somebody who is not remembered.
-pub(crate) fn stranger(claim: &Claim) -> Error {
+pub(crate) fn unknown_claim(claim: &Claim) -> Error {
     let (owner, incarnation) = (claim.owner.clone(), claim.incarnation);
     let lost =
         Lost { owner, incarnation, ending: None, ended_ms: None, held: Vec::new(), held_total: 0 };
@@ -152,7 +152,7 @@ pub(crate) fn stranger(claim: &Claim) -> Error {
 /// The asynchronous face of [`OwnerTable`].
 pub(crate) struct OwnerService {
     pub inner: Arc<Inner>,
-    pub lives: Arc<OwnerTable>,
+    pub owners: Arc<OwnerTable>,
 }
 
 impl OwnerService {
@@ -162,8 +162,8 @@ impl OwnerService {
         work: impl FnOnce(&OwnerTable, &mut Tx<'_>) -> Tried<T> + Send + 'static,
         done: impl FnOnce(&T) + Send + 'static,
     ) -> Result<T> {
-        let lives = self.lives.clone();
-        self.inner.writer.write(move |tx| work(&lives, tx), done).await
+        let owners = self.owners.clone();
+        self.inner.writer.write(move |tx| work(&owners, tx), done).await
     }
 
     /// What a job did, or the word to whoever it would have acted for.
@@ -176,33 +176,33 @@ impl OwnerService {
 }
 
 /// Fills [`OwnerStore`](lapsed_core::owner::OwnerStore) for a system that has a desk.
-macro_rules! owners_at_the_desk {
+macro_rules! impl_owner_store {
     ($system:ty) => {
         #[async_trait]
         impl OwnerStore for $system {
             async fn start(&self, owner: &Name, ttl_ms: u64) -> Result<Beat> {
-                self.desk.start(owner, ttl_ms).await
+                self.owner_service.start(owner, ttl_ms).await
             }
             async fn beat(&self, claim: &Claim) -> Result<Beat> {
-                self.desk.beat(claim).await
+                self.owner_service.beat(claim).await
             }
             async fn end(&self, claim: &Claim) -> Result<OwnerInfo> {
-                self.desk.end(claim).await
+                self.owner_service.end(claim).await
             }
             async fn owners(
                 &self,
                 after: Option<Incarnation>,
                 limit: usize,
             ) -> Result<Vec<OwnerInfo>> {
-                self.desk.owners(after, limit).await
+                self.owner_service.owners(after, limit).await
             }
             async fn owner(&self, claim: &Claim) -> Result<Option<OwnerInfo>> {
-                self.desk.owner(claim).await
+                self.owner_service.owner(claim).await
             }
             fn pulse(&self, owner: &Name, incarnation: Incarnation) -> Option<Arc<dyn BeatHandle>> {
-                self.desk.pulse(owner, incarnation)
+                self.owner_service.pulse(owner, incarnation)
             }
         }
     };
 }
-pub(crate) use owners_at_the_desk;
+pub(crate) use impl_owner_store;

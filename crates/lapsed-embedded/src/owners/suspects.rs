@@ -8,8 +8,8 @@ use lapsed_core::sweep::{Census, Cursor, PageRequest, Suspect, SuspectPage};
 use lapsed_core::{Error, Name, Result};
 
 use crate::fault::Fault;
-use crate::lives::load::open;
-use crate::lives::{OwnerService, ResolvedClaim, stranger};
+use crate::owners::load::open;
+use crate::owners::{OwnerService, ResolvedClaim, unknown_claim};
 use crate::slot::Slot;
 use crate::tables::{held_key, split_held};
 
@@ -46,15 +46,15 @@ pub(crate) fn place(cursor: &Cursor) -> Result<Option<Place>> {
 impl OwnerService {
     /// What the overdue and the ended hold, from `start` on.
     pub fn page(&self, start: Option<&Place>, request: &PageRequest) -> Result<SuspectPage> {
-        let (now_ms, back_ms) = self.lives.look();
+        let (now_ms, back_ms) = self.owners.look();
         let from = start.map_or((0, 0), |(deadline, i, _)| (*deadline, *i));
-        let doomed: Vec<((u64, u64), Arc<Slot>)> = {
-            let mut due = self.lives.book.due();
+        let reclaimable: Vec<((u64, u64), Arc<Slot>)> = {
+            let mut due = self.owners.index.due();
             due.advance(now_ms, back_ms);
-            due.doomed(from, request.undeclared_max, request.limit, false)
+            due.reclaimable(from, request.undeclared_max, request.limit, false)
         };
         let mut page = SuspectPage { last: true, ..SuspectPage::default() };
-        for (place, slot) in doomed {
+        for (place, slot) in reclaimable {
             let left = request.limit - page.suspects.len();
             let resumed = start.filter(|(deadline, i, _)| (*deadline, *i) == place);
             let keys = self.held_keys(&slot, resumed.map(|(_, _, key)| key), left)?;
@@ -71,14 +71,14 @@ impl OwnerService {
 
     /// The count of lives; suspects are what the overdue and the ended hold.
     pub fn census(&self, population: u64) -> Census {
-        let (now_ms, back_ms) = self.lives.look();
-        let threshold_ms = self.lives.threshold.as_millis() as u64;
-        let mut due = self.lives.book.due();
+        let (now_ms, back_ms) = self.owners.look();
+        let threshold_ms = self.owners.threshold.as_millis() as u64;
+        let mut due = self.owners.index.due();
         due.advance(now_ms, back_ms);
         let heads = due.heads(now_ms, threshold_ms);
         drop(due);
-        let cut_off_until = self.lives.cut_off_until(now_ms, back_ms);
-        let spared = if cut_off_until == 0 { 0 } else { self.lives.spared(now_ms, back_ms) };
+        let cut_off_until = self.owners.cut_off_until(now_ms, back_ms);
+        let spared = if cut_off_until == 0 { 0 } else { self.owners.spared(now_ms, back_ms) };
         Census {
             now_ms,
             store: self.inner.incarnation.clone(),
@@ -105,17 +105,19 @@ impl OwnerService {
         after: Option<&Name>,
         limit: usize,
     ) -> Result<Vec<Name>> {
-        let slot = match self.lives.meant(claim) {
-            ResolvedClaim::Life(slot) if slot.end().is_none() => slot,
-            ResolvedClaim::Life(slot) => return Err(self.lost(&slot).await),
-            ResolvedClaim::Nobody | ResolvedClaim::Stranger => return Err(stranger(claim)),
+        let slot = match self.owners.resolve(claim) {
+            ResolvedClaim::Known(slot) if slot.end().is_none() => slot,
+            ResolvedClaim::Known(slot) => return Err(self.lost(&slot).await),
+            ResolvedClaim::NoSuchOwner | ResolvedClaim::Unknown => {
+                return Err(unknown_claim(claim));
+            }
         };
         self.held_keys(&slot, after, limit)
     }
 
     /// What one ended life still holds, as suspects.
     pub fn held_by(&self, claim: &Claim, limit: usize) -> Result<Vec<Suspect>> {
-        let ResolvedClaim::Life(slot) = self.lives.meant(claim) else { return Ok(Vec::new()) };
+        let ResolvedClaim::Known(slot) = self.owners.resolve(claim) else { return Ok(Vec::new()) };
         let Some(end) = slot.end() else { return Ok(Vec::new()) };
         let keys = self.held_keys(&slot, None, limit)?;
         Ok(keys.into_iter().map(|key| suspect(&slot, end.deadline_ms, key)).collect())
@@ -125,7 +127,7 @@ impl OwnerService {
     fn held_keys(&self, slot: &Slot, after: Option<&Name>, limit: usize) -> Result<Vec<Name>> {
         let told = |fault: Fault| fault.told(&self.inner.disk.name);
         let txn = self.inner.disk.read()?;
-        let Some(held) = open(&txn, &self.lives.tables.held).map_err(told)? else {
+        let Some(held) = open(&txn, &self.owners.tables.held).map_err(told)? else {
             return Ok(Vec::new());
         };
         let mut from = held_key(slot.incarnation, after.map_or("", Name::as_str));

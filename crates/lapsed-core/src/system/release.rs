@@ -1,8 +1,8 @@
-//! The graceful end of an owner, the same in every system that has owners.
+//! Graceful end of an owner, the same in every system that has owners.
 //!
-//! First the life ends, in one O(1) step that makes what it holds invalid at once; then that is let
-//! go in batches, by the same guarded reclaim as what the dead held. A crash in between leaves an
-//! ended owner, which the sweep finds.
+//! One O(1) step ends the incarnation, which makes its entries invalid at once. The entries are
+//! then removed in batches, by the same guarded reclaim as those of dead owners. If the process
+//! crashes in between, the sweep finds the ended owner and removes the rest.
 
 use std::sync::Arc;
 
@@ -10,21 +10,21 @@ use crate::error::{Error, Result};
 use crate::owner::{Claim, Incarnation, OwnerInfo};
 use crate::receipt::Receipt;
 use crate::sweep::{Batch, BatchId, Outcome, PassMode, Suspect, Sweep};
-use crate::system::calls::StoreCaller;
+use crate::system::store_caller::StoreCaller;
 
-/// What letting go has done.
+/// What the release of an owner's entries did.
 pub(crate) struct ReleasedHoldings {
     pub incarnation: Incarnation,
-    /// Removed, each with its receipt.
+    /// Entries removed, each with its receipt.
     pub reclaimed: u64,
-    /// Let go without removing anything.
+    /// References released without removing an entry.
     pub released: u64,
 }
 
-/// Lets go of what one ended life holds, `held_by` page by page.
+/// Releases what an ended incarnation holds; `held_by` returns one page of it at a time.
 ///
-/// `sweeper` signs the batches: together with the incarnation it is a name that nobody else uses,
-/// whose batches come one after the other.
+/// `sweeper` becomes part of the batches' ids. Together with the incarnation it is unique, and its
+/// batches are numbered one after the other.
 pub(crate) async fn let_go<F>(
     calls: &StoreCaller,
     sweep: &dyn Sweep,
@@ -45,7 +45,7 @@ where
         }
         let id = BatchId { sweeper: sweeper.clone(), number };
         let (receipts, released) = reclaim_now(calls, sweep, id, suspects).await?;
-        receipts.iter().for_each(|receipt| calls.witness.reclaimed(receipt));
+        receipts.iter().for_each(|receipt| calls.observer.reclaimed(receipt));
         done.reclaimed += receipts.len() as u64;
         done.released += released;
         if receipts.is_empty() && released == 0 {
@@ -55,7 +55,8 @@ where
     Ok(done)
 }
 
-/// One batch. When its answer is lost, its receipts are asked for, so that they are counted.
+/// Reclaims one batch. If its answer is lost, reads the receipts that it wrote, so that they are
+/// counted.
 async fn reclaim_now(
     calls: &StoreCaller,
     sweep: &dyn Sweep,

@@ -16,16 +16,16 @@ use lapsed_core::system::System;
 use lapsed_embedded::{Embedded, Options};
 
 /// A store, and its time.
-pub struct Ground {
+pub struct ExampleSetup {
     pub store: Embedded,
     time: ManualClock,
 }
 
-impl Ground {
-    pub fn new() -> lapsed_core::Result<Ground> {
+impl ExampleSetup {
+    pub fn new() -> lapsed_core::Result<ExampleSetup> {
         let time = ManualClock::at(1_700_000_000_000);
         let options = Options { clock: Arc::new(time.clone()), ..Options::default() };
-        Ok(Ground { store: Embedded::in_memory(options)?, time })
+        Ok(ExampleSetup { store: Embedded::in_memory(options)?, time })
     }
 
     pub fn clock(&self) -> Arc<dyn Clock> {

@@ -54,7 +54,7 @@ impl NamedOwners {
 pub(crate) struct OwnerIndex {
     hasher: RandomState,
     newest: Vec<Shard>,
-    lives: RwLock<BTreeMap<u64, Arc<Slot>>>,
+    owners: RwLock<BTreeMap<u64, Arc<Slot>>>,
     due: Mutex<DueOwners>,
 }
 
@@ -64,9 +64,9 @@ pub(crate) struct DueOwners {
     /// Living owners, by a time at or before they are due.
     filed: BTreeMap<u64, Vec<Arc<Slot>>>,
     /// Overdue owners, and ended ones that still hold something, by deadline.
-    doomed: BTreeMap<OwnerPosition, Arc<Slot>>,
+    reclaimable: BTreeMap<OwnerPosition, Arc<Slot>>,
     /// Under which deadline each of them stands there.
-    places: HashMap<u64, u64>,
+    positions: HashMap<u64, u64>,
     /// When owners were declared dead, lately.
     deaths: VecDeque<u64>,
     living: u64,
@@ -89,7 +89,7 @@ impl OwnerIndex {
         OwnerIndex {
             newest: (0..SHARDS).map(|_| shard()).collect(),
             hasher,
-            lives: RwLock::default(),
+            owners: RwLock::default(),
             due: Mutex::default(),
         }
     }
@@ -98,13 +98,13 @@ impl OwnerIndex {
     pub fn add(&self, slot: Arc<Slot>, now_ms: u64, back_ms: u64) {
         let mut names = self.shard(slot.name.as_str()).write().expect(LOCK);
         match names.get_mut(&slot.name) {
-            Some(lives) => lives.add(slot.clone()),
+            Some(owners) => owners.add(slot.clone()),
             None => {
                 names.insert(slot.name.clone(), NamedOwners::of(slot.clone()));
             }
         }
         drop(names);
-        self.lives.write().expect(LOCK).insert(slot.incarnation, slot.clone());
+        self.owners.write().expect(LOCK).insert(slot.incarnation, slot.clone());
         self.due().admit(slot, now_ms, back_ms);
     }
 
@@ -113,11 +113,11 @@ impl OwnerIndex {
     pub fn forget(&self, gone: &[Arc<Slot>]) {
         for slot in gone {
             let mut names = self.shard(slot.name.as_str()).write().expect(LOCK);
-            if let Some(left) = names.remove(&slot.name).and_then(|lives| lives.without(slot)) {
+            if let Some(left) = names.remove(&slot.name).and_then(|owners| owners.without(slot)) {
                 names.insert(slot.name.clone(), left);
             }
             drop(names);
-            self.lives.write().expect(LOCK).remove(&slot.incarnation);
+            self.owners.write().expect(LOCK).remove(&slot.incarnation);
         }
     }
 
@@ -128,34 +128,34 @@ impl OwnerIndex {
 
     /// Does something with the newest life of that name, without cloning it: what a beat uses.
     pub fn with_newest<T>(&self, name: &str, act: impl FnOnce(Option<&Arc<Slot>>) -> T) -> T {
-        act(self.shard(name).read().expect(LOCK).get(name).map(|lives| &lives.newest))
+        act(self.shard(name).read().expect(LOCK).get(name).map(|owners| &owners.newest))
     }
 
-    pub fn life(&self, incarnation: u64) -> Option<Arc<Slot>> {
-        self.lives.read().expect(LOCK).get(&incarnation).cloned()
+    pub fn incarnation(&self, incarnation: u64) -> Option<Arc<Slot>> {
+        self.owners.read().expect(LOCK).get(&incarnation).cloned()
     }
 
     /// NamedOwners after `after`, oldest first.
     pub fn page(&self, after: Option<Incarnation>, limit: usize) -> Vec<Arc<Slot>> {
         let from = after.map_or(0, |i| i.0.saturating_add(1));
-        let lives = self.lives.read().expect(LOCK);
-        lives.range(from..).take(limit).map(|(_, slot)| slot.clone()).collect()
+        let owners = self.owners.read().expect(LOCK);
+        owners.range(from..).take(limit).map(|(_, slot)| slot.clone()).collect()
     }
 
     /// Whether any life is so.
     pub fn any(&self, is_so: impl Fn(&Slot) -> bool) -> bool {
-        self.lives.read().expect(LOCK).values().any(|slot| is_so(slot))
+        self.owners.read().expect(LOCK).values().any(|slot| is_so(slot))
     }
 
     /// How many lives are so.
     pub fn count(&self, is_so: impl Fn(&Slot) -> bool) -> u64 {
-        self.lives.read().expect(LOCK).values().filter(|slot| is_so(slot)).count() as u64
+        self.owners.read().expect(LOCK).values().filter(|slot| is_so(slot)).count() as u64
     }
 
     /// At most `limit` lives that are so, from incarnation `from` on and then from the beginning.
     pub fn pick(&self, from: u64, limit: usize, is_so: impl Fn(&Slot) -> bool) -> Vec<Arc<Slot>> {
-        let lives = self.lives.read().expect(LOCK);
-        let all = lives.range(from..).chain(lives.range(..from)).map(|(_, slot)| slot);
+        let owners = self.owners.read().expect(LOCK);
+        let all = owners.range(from..).chain(owners.range(..from)).map(|(_, slot)| slot);
         all.filter(|slot| is_so(slot)).take(limit).cloned().collect()
     }
 
@@ -184,7 +184,7 @@ impl DueOwners {
                     self.deaths.push_back(end.at_ms);
                 }
                 if slot.held() > 0 {
-                    self.doom(slot);
+                    self.mark_reclaimable(slot);
                 }
             }
         }
@@ -199,7 +199,7 @@ impl DueOwners {
         }
         self.spare(slot.incarnation);
         if slot.held() > 0 {
-            self.doom(slot.clone());
+            self.mark_reclaimable(slot.clone());
         }
     }
 
@@ -214,22 +214,22 @@ impl DueOwners {
         }
     }
 
-    fn doom(&mut self, slot: Arc<Slot>) {
+    fn mark_reclaimable(&mut self, slot: Arc<Slot>) {
         let deadline_ms = slot.deadline_ms();
-        self.places.insert(slot.incarnation, deadline_ms);
-        self.doomed.insert((deadline_ms, slot.incarnation), slot);
+        self.positions.insert(slot.incarnation, deadline_ms);
+        self.reclaimable.insert((deadline_ms, slot.incarnation), slot);
     }
 
     fn spare(&mut self, incarnation: u64) -> Option<Arc<Slot>> {
-        let deadline_ms = self.places.remove(&incarnation)?;
-        self.doomed.remove(&(deadline_ms, incarnation))
+        let deadline_ms = self.positions.remove(&incarnation)?;
+        self.reclaimable.remove(&(deadline_ms, incarnation))
     }
 
     /// A batch was undone: an ended life may hold again what that batch had taken from it.
     pub fn note_undone(&mut self, slot: &Arc<Slot>) {
         self.note_emptied(slot);
         if slot.end().is_some() && slot.held() > 0 {
-            self.doom(slot.clone());
+            self.mark_reclaimable(slot.clone());
         }
     }
 
@@ -247,7 +247,7 @@ impl DueOwners {
         let came_up = std::mem::replace(&mut self.filed, later);
         let has_beaten = |slot: &&Arc<Slot>| slot.end().is_none() && slot.due_ms(back_ms) > now_ms;
         let beaten: Vec<u64> =
-            self.doomed.values().filter(has_beaten).map(|slot| slot.incarnation).collect();
+            self.reclaimable.values().filter(has_beaten).map(|slot| slot.incarnation).collect();
         let beaten: Vec<Arc<Slot>> = beaten.into_iter().filter_map(|i| self.spare(i)).collect();
         for slot in came_up.into_values().flatten().chain(beaten) {
             if slot.end().is_some() {
@@ -257,7 +257,7 @@ impl DueOwners {
             if due > now_ms {
                 self.filed.entry(due).or_default().push(slot);
             } else {
-                self.doom(slot);
+                self.mark_reclaimable(slot);
             }
         }
     }
@@ -277,11 +277,11 @@ impl DueOwners {
         self.deaths.retain(|at| at + threshold_ms > now_ms);
         let mut heads =
             OwnerCounts { died_recently: self.deaths.len() as u64, ..OwnerCounts::default() };
-        for slot in self.doomed.values() {
+        for slot in self.reclaimable.values() {
             heads.suspects += slot.held();
             heads.overdue += u64::from(slot.end().is_none());
         }
-        heads.oldest_deadline_ms = self.doomed.keys().next().map(|place| place.0);
+        heads.oldest_deadline_ms = self.reclaimable.keys().next().map(|place| place.0);
         heads.live = self.living.saturating_sub(heads.overdue);
         heads
     }
@@ -289,7 +289,7 @@ impl DueOwners {
     /// Up to `limit` of the doomed from `from` on that hold something (or, with `empty`, nothing):
     /// all that ended, and of the others only the first `undeclared_max`, counted from the very
     /// beginning.
-    pub fn doomed(
+    pub fn reclaimable(
         &self,
         from: OwnerPosition,
         undeclared_max: Option<usize>,
@@ -297,9 +297,9 @@ impl DueOwners {
         empty: bool,
     ) -> Vec<(OwnerPosition, Arc<Slot>)> {
         let mut undeclared = 0;
-        let mut doomed = Vec::new();
-        for (place, slot) in &self.doomed {
-            if doomed.len() == limit {
+        let mut reclaimable = Vec::new();
+        for (place, slot) in &self.reclaimable {
+            if reclaimable.len() == limit {
                 break;
             }
             if slot.end().is_none() {
@@ -309,9 +309,9 @@ impl DueOwners {
                 }
             }
             if *place >= from && (slot.held() == 0) == empty {
-                doomed.push((*place, slot.clone()));
+                reclaimable.push((*place, slot.clone()));
             }
         }
-        doomed
+        reclaimable
     }
 }

@@ -1,5 +1,5 @@
-//! What systems that have owners say alike when they explain: life and death of an owner in words,
-//! the receipt of what is not there any more.
+//! The part of `explain` that all systems with owners share: whether an owner is alive and why, and
+//! the receipt of a key that does not exist any more.
 
 use serde_json::{Value, json};
 
@@ -11,22 +11,22 @@ use crate::store::Store;
 use crate::sweep::brake::Brake;
 use crate::sweep::{Batch, BatchId, Census, Outcome, PassMode, Refusal, Suspect, Sweep};
 use crate::system::Explanation;
-use crate::system::calls::StoreCaller;
+use crate::system::store_caller::StoreCaller;
 
-/// How many of the newest receipts are searched for a key that is not there.
+/// How many of the newest receipts are searched for a key that does not exist.
 pub const RECEIPTS_SEARCHED: usize = 10_000;
 
-/// Explains for one system.
+/// Builds the explanations of one system.
 pub struct Explainer<'a> {
     pub calls: &'a StoreCaller,
     pub sweep: &'a dyn Sweep,
     pub store: &'a dyn Store,
     pub brake: &'a Brake,
-    /// What an owner of this system holds: `entries`, `references`.
+    /// Plural noun for what an owner of this system holds: `entries`, `references`.
     pub holds: &'static str,
 }
 
-/// An application that registers by itself knows no incarnations.
+/// How a sentence refers to an owner. An application that writes its own keys has no incarnations.
 fn newest(incarnation: Incarnation) -> String {
     match incarnation {
         Incarnation(0) => "it".to_owned(),
@@ -39,7 +39,7 @@ impl Explainer<'_> {
         self.calls.quiet("census", self.sweep.census()).await
     }
 
-    /// Why an owner is, or is not, dead.
+    /// Explains why an owner is, or is not, dead.
     pub async fn owner(&self, key: &Name, owner: &OwnerInfo) -> Result<Explanation> {
         let mut because = vec![format!(
             "`{key}` is an owner; {} holds {} {}",
@@ -52,7 +52,8 @@ impl Explainer<'_> {
         Ok(self.explanation(key, verdict, because, json!(owner)))
     }
 
-    /// The one place that puts life and death into words.
+    /// Adds sentences about an incarnation's state to `because` and returns the verdict in one
+    /// word.
     pub async fn judge(
         &self,
         because: &mut Vec<String>,
@@ -78,7 +79,7 @@ impl Explainer<'_> {
             because.push(format!("its beat is good for another {left:.1} s on the store's clock"));
             return Ok("live");
         }
-        // Where no deadline is kept (adopt), all that is known is that it is over.
+        // In adopt mode no deadline is stored: all that is known is that there is no heartbeat.
         because.push(match now_ms - due_ms {
             0 => "its time is over: there is no heartbeat".to_owned(),
             late_ms => {
@@ -94,7 +95,7 @@ impl Explainer<'_> {
         Ok("spared")
     }
 
-    /// Whether a pass would take it: the guard itself is asked, without acting. `None`: it would.
+    /// Whether a pass would reclaim `suspect`: evaluates the guard in a dry run. `None`: it would.
     pub async fn refusal(&self, suspect: Suspect) -> Result<Option<Refusal>> {
         let id = BatchId { sweeper: "explain".into(), number: 0 };
         let batch = Batch { id, suspects: vec![suspect], act: PassMode::DryRun, term: None };
@@ -105,8 +106,8 @@ impl Explainer<'_> {
         })
     }
 
-    /// What keeps passes from taking something that is over, besides life and brake. Adds it to
-    /// `because` and answers the verdict.
+    /// Why passes do not reclaim something that is over although its owner is dead and the brake is
+    /// open. Adds a sentence to `because` and returns the verdict.
     pub fn obstacle(
         &self,
         because: &mut Vec<String>,

@@ -6,12 +6,12 @@ use lapsed_core::owner::{Beat, BeatHandle, Claim, Ending, Incarnation, Lost, Own
 use lapsed_core::{Error, Name, Result};
 
 use crate::fault::{Fault, Tried};
-use crate::lives::load::open;
-use crate::lives::{OwnerService, OwnerTable, ResolvedClaim, stranger};
+use crate::owners::load::open;
+use crate::owners::{OwnerService, OwnerTable, ResolvedClaim, unknown_claim};
 use crate::slot::{Slot, Touched};
+use crate::store_clock::StoreClock;
 use crate::tables::{held_key, number, split_held};
 use crate::tx::Tx;
-use crate::vigil::StoreClock;
 
 /// The most keys named in a `Lost`.
 const LOST_KEYS_MAX: usize = 1_000;
@@ -27,8 +27,8 @@ enum Found {
 
 impl OwnerTable {
     fn beat(&self, claim: &Claim) -> Found {
-        let now_ms = self.vigil.granting_ms();
-        let by_name = self.book.with_newest(claim.owner.as_str(), |newest| {
+        let now_ms = self.store_clock.granting_ms();
+        let by_name = self.index.with_newest(claim.owner.as_str(), |newest| {
             let slot = newest?;
             let meant = claim.incarnation.is_none_or(|i| i.0 == slot.incarnation);
             meant.then(|| found(slot, now_ms))
@@ -36,10 +36,10 @@ impl OwnerTable {
         if let Some(found) = by_name {
             return found;
         }
-        match self.meant(claim) {
-            ResolvedClaim::Life(slot) => found(&slot, now_ms),
-            ResolvedClaim::Nobody => Found::Nobody,
-            ResolvedClaim::Stranger => Found::Stranger,
+        match self.resolve(claim) {
+            ResolvedClaim::Known(slot) => found(&slot, now_ms),
+            ResolvedClaim::NoSuchOwner => Found::Nobody,
+            ResolvedClaim::Unknown => Found::Stranger,
         }
     }
 
@@ -47,13 +47,18 @@ impl OwnerTable {
     pub fn start(&self, tx: &mut Tx<'_>, name: &Name, ttl_ms: u64) -> Tried<Arc<Slot>> {
         let incarnation = tx.take_numbers(&self.tables.next_incarnation, 1)?;
         let (now_ms, back_ms) = self.look();
-        self.vigil.mind_ttl(ttl_ms);
-        let slot =
-            Arc::new(Slot::pending(self.vigil.clone(), name.clone(), incarnation, ttl_ms, now_ms));
+        self.store_clock.mind_ttl(ttl_ms);
+        let slot = Arc::new(Slot::pending(
+            self.store_clock.clone(),
+            name.clone(),
+            incarnation,
+            ttl_ms,
+            now_ms,
+        ));
         let mut row = slot.row();
         row.deadline_ms = now_ms + ttl_ms;
         tx.put(&self.tables.owners, &number(incarnation), &serde_json::to_vec(&row)?)?;
-        self.book.add(slot.clone(), now_ms, back_ms);
+        self.index.add(slot.clone(), now_ms, back_ms);
         Ok(slot)
     }
 
@@ -61,7 +66,7 @@ impl OwnerTable {
     pub fn write_end(&self, tx: &mut Tx<'_>, slot: &Arc<Slot>) -> Tried<()> {
         if let Some(row) = slot.unwritten_end() {
             tx.put(&self.tables.owners, &number(slot.incarnation), &serde_json::to_vec(&row)?)?;
-            self.book.due().note_end(slot);
+            self.index.due().note_end(slot);
         }
         Ok(())
     }
@@ -73,8 +78,8 @@ impl OwnerTable {
 
 /// A life's start is durable: it counts from now on. Called behind the commit, not by whoever
 /// asked, who may have stopped waiting.
-pub(crate) fn begin(vigil: &StoreClock, slot: &Slot) {
-    slot.begin(vigil.granting_ms() + slot.ttl_ms);
+pub(crate) fn begin(store_clock: &StoreClock, slot: &Slot) {
+    slot.begin(store_clock.granting_ms() + slot.ttl_ms);
 }
 
 /// The first word to a life that began.
@@ -107,7 +112,7 @@ impl OwnerService {
     /// A beat that is answered at once, if it can be: by a life that is in memory, which is every
     /// one that lives. `None`: ask [`OwnerService::beat`].
     pub fn beat_now(&self, claim: &Claim) -> Option<Beat> {
-        match self.lives.beat(claim) {
+        match self.owners.beat(claim) {
             Found::Answer(beat) => Some(beat),
             _ => None,
         }
@@ -118,7 +123,7 @@ impl OwnerService {
     pub async fn lost(&self, slot: &Arc<Slot>) -> Error {
         if slot.unwritten_end().is_some() {
             let (ended, durable) = (slot.clone(), slot.clone());
-            let job = move |lives: &OwnerTable, tx: &mut Tx<'_>| lives.write_end(tx, &ended);
+            let job = move |owners: &OwnerTable, tx: &mut Tx<'_>| owners.write_end(tx, &ended);
             if let Err(error) = self.write(job, move |()| durable.end_is_durable()).await {
                 return error;
             }
@@ -145,7 +150,7 @@ impl OwnerService {
         let told = |fault: Fault| fault.told(&self.inner.disk.name);
         let txn = self.inner.disk.read()?;
         let mut keys = Vec::new();
-        for name in [&self.lives.tables.held, &self.lives.tables.lost] {
+        for name in [&self.owners.tables.held, &self.owners.tables.lost] {
             let Some(table) = open(&txn, name).map_err(told)? else { continue };
             let (from, to) = (held_key(slot.incarnation, ""), held_key(slot.incarnation + 1, ""));
             let rows = table.range(&*from..&*to).map_err(|e| told(e.into()))?;
@@ -168,14 +173,14 @@ impl OwnerService {
     }
 
     async fn start_unless_known(&self, owner: &Name) -> Result<Option<Beat>> {
-        let (name, ttl_ms) = (owner.clone(), self.lives.ttl_unless_told());
-        let vigil = self.lives.vigil.clone();
+        let (name, ttl_ms) = (owner.clone(), self.owners.ttl_unless_told());
+        let store_clock = self.owners.store_clock.clone();
         let started = self.write(
-            move |lives, tx| match lives.book.newest(name.as_str()) {
+            move |owners, tx| match owners.index.newest(name.as_str()) {
                 Some(_) => Ok(None),
-                None => lives.start(tx, &name, ttl_ms).map(Some),
+                None => owners.start(tx, &name, ttl_ms).map(Some),
             },
-            move |slot: &Option<Arc<Slot>>| slot.iter().for_each(|slot| begin(&vigil, slot)),
+            move |slot: &Option<Arc<Slot>>| slot.iter().for_each(|slot| begin(&store_clock, slot)),
         );
         let started = started.await?;
         Ok(started.map(|slot| begun(&slot)))
@@ -186,18 +191,18 @@ impl OwnerService {
 impl OwnerService {
     pub async fn start(&self, owner: &Name, ttl_ms: u64) -> Result<Beat> {
         let name = owner.clone();
-        let vigil = self.lives.vigil.clone();
-        let done = move |slot: &Arc<Slot>| begin(&vigil, slot);
-        let slot = self.write(move |lives, tx| lives.start(tx, &name, ttl_ms), done).await?;
+        let store_clock = self.owners.store_clock.clone();
+        let done = move |slot: &Arc<Slot>| begin(&store_clock, slot);
+        let slot = self.write(move |owners, tx| owners.start(tx, &name, ttl_ms), done).await?;
         Ok(begun(&slot))
     }
 
     pub async fn beat(&self, claim: &Claim) -> Result<Beat> {
         loop {
-            match self.lives.beat(claim) {
+            match self.owners.beat(claim) {
                 Found::Answer(beat) => return Ok(beat),
                 Found::Ended(slot) => return Err(self.lost(&slot).await),
-                Found::Stranger => return Err(stranger(claim)),
+                Found::Stranger => return Err(unknown_claim(claim)),
                 Found::Pending => self.settle_commits().await?,
                 Found::Nobody => {
                     if let Some(beat) = self.start_unless_known(&claim.owner).await? {
@@ -211,42 +216,42 @@ impl OwnerService {
     pub async fn end(&self, claim: &Claim) -> Result<OwnerInfo> {
         let meant = claim.clone();
         let slot = self.write(
-            move |lives, tx| {
-                let ResolvedClaim::Life(slot) = lives.meant(&meant) else {
-                    return Err(stranger(&meant).into());
+            move |owners, tx| {
+                let ResolvedClaim::Known(slot) = owners.resolve(&meant) else {
+                    return Err(unknown_claim(&meant).into());
                 };
-                let (now_ms, _) = lives.look();
+                let (now_ms, _) = owners.look();
                 let may_end = |_: &_| Ok::<(), ()>(());
                 let ended = slot.end_if(Ending::Retired, now_ms, may_end).is_some();
-                lives.write_end(tx, &slot)?;
+                owners.write_end(tx, &slot)?;
                 Ok((slot, ended))
             },
             |(slot, _)| slot.end_is_durable(),
         );
         match slot.await? {
-            (slot, true) => Ok(slot.info(self.lives.look().1)),
+            (slot, true) => Ok(slot.info(self.owners.look().1)),
             (slot, false) => Err(self.lost(&slot).await),
         }
     }
 
     pub async fn owners(&self, after: Option<Incarnation>, limit: usize) -> Result<Vec<OwnerInfo>> {
-        let back_ms = self.lives.look().1;
-        let lives = self.lives.book.page(after, limit);
-        Ok(lives.iter().filter(|slot| !slot.is_pending()).map(|slot| slot.info(back_ms)).collect())
+        let back_ms = self.owners.look().1;
+        let owners = self.owners.index.page(after, limit);
+        Ok(owners.iter().filter(|slot| !slot.is_pending()).map(|slot| slot.info(back_ms)).collect())
     }
 
     pub async fn owner(&self, claim: &Claim) -> Result<Option<OwnerInfo>> {
-        match self.lives.meant(claim) {
-            ResolvedClaim::Life(slot) if !slot.is_pending() => {
-                Ok(Some(slot.info(self.lives.look().1)))
+        match self.owners.resolve(claim) {
+            ResolvedClaim::Known(slot) if !slot.is_pending() => {
+                Ok(Some(slot.info(self.owners.look().1)))
             }
             _ => Ok(None),
         }
     }
 
     pub fn pulse(&self, owner: &Name, incarnation: Incarnation) -> Option<Arc<dyn BeatHandle>> {
-        match self.lives.meant(&Claim::exact(owner.clone(), incarnation)) {
-            ResolvedClaim::Life(slot) => Some(slot),
+        match self.owners.resolve(&Claim::exact(owner.clone(), incarnation)) {
+            ResolvedClaim::Known(slot) => Some(slot),
             _ => None,
         }
     }

@@ -14,10 +14,10 @@ use lapsed_core::inflight::JobCounts;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
-use crate::held::{Changes, HolderIndex};
+use crate::holder_index::{Changes, HolderIndex};
 
 /// So many bells before those that nobody listens to are put away.
-const BELLS_IDLE_MAX: usize = 1_024;
+const WAITERS_IDLE_MAX: usize = 1_024;
 
 /// JobLocation a job is: the way to its row.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,7 +45,7 @@ impl Default for JobTotals {
 /// What a batch has changed so far.
 #[derive(Default)]
 pub(crate) struct JobChanges {
-    pub places: Changes<JobLocation>,
+    pub jobs: Changes<JobLocation>,
     pub account: Option<JobTotals>,
     /// The first and the last place of a queue, or beyond: what is put there goes further out.
     pub ends: HashMap<Name, (u64, u64), RandomState>,
@@ -99,14 +99,14 @@ impl Totals {
 pub(crate) struct JobIndex {
     jobs: HolderIndex<JobLocation>,
     totals: Mutex<Totals>,
-    bells: Mutex<HashMap<Name, Arc<Notify>, RandomState>>,
+    waiters: Mutex<HashMap<Name, Arc<Notify>, RandomState>>,
 }
 
 const LOCK: &str = "no holder of this lock panics";
 
 impl JobIndex {
     pub fn new() -> Self {
-        JobIndex { jobs: HolderIndex::new(), totals: Mutex::default(), bells: Mutex::default() }
+        JobIndex { jobs: HolderIndex::new(), totals: Mutex::default(), waiters: Mutex::default() }
     }
 
     fn totals(&self) -> MutexGuard<'_, Totals> {
@@ -150,22 +150,22 @@ impl JobIndex {
         queues.take(limit).map(|(queue, length)| (queue.clone(), *length)).collect()
     }
 
-    pub fn bell(&self, queue: &Name) -> Arc<Notify> {
-        let mut bells = self.bells.lock().expect(LOCK);
-        if let Some(bell) = bells.get(queue) {
-            return bell.clone();
+    pub fn waiter(&self, queue: &Name) -> Arc<Notify> {
+        let mut waiters = self.waiters.lock().expect(LOCK);
+        if let Some(waiter) = waiters.get(queue) {
+            return waiter.clone();
         }
-        if bells.len() >= BELLS_IDLE_MAX {
-            bells.retain(|_, bell| Arc::strong_count(bell) > 1);
+        if waiters.len() >= WAITERS_IDLE_MAX {
+            waiters.retain(|_, waiter| Arc::strong_count(waiter) > 1);
         }
-        bells.entry(queue.clone()).or_default().clone()
+        waiters.entry(queue.clone()).or_default().clone()
     }
 
     /// What a batch has made durable; then the bells, one stroke a job.
     pub fn apply(&self, changes: JobChanges) {
         {
             let mut totals = self.totals();
-            for (id, change) in changes.places {
+            for (id, change) in changes.jobs {
                 change.iter().for_each(|place| totals.arrive(place));
                 if let Some(before) = self.jobs.set(id, change) {
                     totals.leave(&before);
@@ -179,9 +179,9 @@ impl JobIndex {
     }
 
     fn ring(&self, queue: &Name, count: usize) {
-        let bell = self.bells.lock().expect(LOCK).get(queue).cloned();
-        if let Some(bell) = bell {
-            (0..count).for_each(|_| bell.notify_one());
+        let waiter = self.waiters.lock().expect(LOCK).get(queue).cloned();
+        if let Some(waiter) = waiter {
+            (0..count).for_each(|_| waiter.notify_one());
         }
     }
 
@@ -195,7 +195,7 @@ impl JobIndex {
             self.jobs.replace(all.into_iter());
             *now = totals;
         }
-        let bells: Vec<_> = self.bells.lock().expect(LOCK).values().cloned().collect();
-        bells.iter().for_each(|bell| bell.notify_waiters());
+        let waiters: Vec<_> = self.waiters.lock().expect(LOCK).values().cloned().collect();
+        waiters.iter().for_each(|waiter| waiter.notify_waiters());
     }
 }

@@ -20,7 +20,7 @@ pub struct AvailabilitySummary {
 impl Availability {
     /// How both stores stand now. Where the mirror does not answer, the truth is asked no more often than
     /// for the beacon.
-    pub async fn glance(&self) -> AvailabilitySummary {
+    pub async fn summary(&self) -> AvailabilitySummary {
         let stale_ms = self.settings_known().unwrap_or_default().stale_ms();
         let mirror = self.background("presence", self.parts.mirror.presence(stale_ms)).await;
         let available = match self.count_mirrored().await {

@@ -1,8 +1,9 @@
-//! Waiting for a lease that somebody else holds: in a line, and without a storm of requests.
+//! Waiting for a lease that another holder has, without a storm of requests.
 //!
-//! Those of one process who wait for the same key stand in a line; only the first of them asks the
-//! store, so the requests do not grow with the number of those who wait, and whoever came first goes
-//! first. Between processes there is no line: their retries are jittered, and nobody is preferred.
+//! All tasks of one process that wait for the same key form a queue, and only the first one polls
+//! the store. So the number of requests does not grow with the number of waiters, and the first to
+//! come is served first. There is no queue between processes: their retries are jittered, and none
+//! is preferred.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,21 +14,21 @@ use tokio::sync::OwnedMutexGuard;
 use crate::clock::{Clock, jittered, within};
 use crate::leases::LeaseKey;
 
-/// The first pause between two looks; each is longer than the one before, up to [`PAUSE_MAX`].
+/// First pause between two polls; later pauses grow up to [`PAUSE_MAX`].
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
-/// How far a pause may stray, as a share of it.
+/// Largest random change of a pause, as a share of it.
 const JITTER: f64 = 0.5;
 
 type WaitQueue = Arc<tokio::sync::Mutex<()>>;
 
-/// One line a key that somebody waits for.
+/// One queue per key that somebody waits for.
 #[derive(Default)]
 pub(super) struct WaitQueues {
     lines: Mutex<HashMap<LeaseKey, WaitQueue>>,
 }
 
-/// To be first in the line of a key, until dropped.
+/// The right to poll for a key, until dropped.
 pub(super) struct WaitTurn<'l> {
     lines: &'l WaitQueues,
     key: LeaseKey,
@@ -35,7 +36,7 @@ pub(super) struct WaitTurn<'l> {
 }
 
 impl WaitQueues {
-    /// Waits for one's turn, at most for `span`.
+    /// Waits for the turn to poll, at most for `span`; `None` if the time ran out.
     pub async fn stand(
         &self,
         clock: &dyn Clock,
@@ -44,7 +45,7 @@ impl WaitQueues {
     ) -> Option<WaitTurn<'_>> {
         let line = self.lock().entry(key.clone()).or_default().clone();
         let held = within(clock, span, line.lock_owned()).await;
-        // Made in any case: its end tidies up after the last one.
+        // Created even if the time ran out, because dropping it removes an empty queue.
         let turn = WaitTurn { lines: self, key: key.clone(), held };
         turn.held.is_some().then_some(turn)
     }
@@ -64,7 +65,7 @@ impl Drop for WaitTurn<'_> {
     }
 }
 
-/// How long to wait before the next look.
+/// Growing pauses between two polls.
 pub(super) struct RetryPauses(Duration);
 
 impl RetryPauses {
@@ -72,11 +73,12 @@ impl RetryPauses {
         RetryPauses(PAUSE_MIN)
     }
 
-    /// At most until the holder's time is over by `over_in`, and never longer than what is left.
+    /// The next pause: at most until the holder's lease ends (`over_in`), and at most `left`.
     pub fn next(&mut self, clock: &dyn Clock, over_in: Duration, left: Duration) -> Duration {
         let pause = jittered(clock, self.0, JITTER);
         self.0 = (self.0 * 2).min(PAUSE_MAX);
-        // Whoever waits for the same end should not all ask in the same millisecond.
+        // Jitter, so that processes that wait for the same deadline do not all poll at the same
+        // millisecond.
         let soon = over_in + jittered(clock, PAUSE_MIN / 4, 1.0);
         pause.min(soon).min(left)
     }

@@ -89,35 +89,35 @@ mod tests {
     #[test]
     fn a_gap_in_attention_is_an_absence() {
         let clock = ManualClock::at(1_000_000);
-        let vigil = StoreClock::new(Arc::new(clock.clone()), 0, true);
-        vigil.mind_ttl(2_000);
+        let store_clock = StoreClock::new(Arc::new(clock.clone()), 0, true);
+        store_clock.mind_ttl(2_000);
         for _ in 0..20 {
             clock.advance(Duration::from_millis(900));
-            assert_eq!(vigil.look().1, 1_000_000);
+            assert_eq!(store_clock.look().1, 1_000_000);
         }
         clock.advance(Duration::from_secs(30));
-        let (now, back) = vigil.look();
+        let (now, back) = store_clock.look();
         assert_eq!((now, back), (1_048_000, 1_048_000));
     }
 
     #[test]
     fn trap_x8_a_sleeping_host_is_an_absence_too() {
         let clock = ManualClock::at(1_000_000);
-        let vigil = StoreClock::new(Arc::new(clock.clone()), 0, true);
+        let store_clock = StoreClock::new(Arc::new(clock.clone()), 0, true);
         clock.jump_wall(3_600_000);
-        let (now, back) = vigil.look();
+        let (now, back) = store_clock.look();
         assert_eq!(now, 4_600_000, "the clock catches up with the wall");
         assert_eq!(back, now);
         clock.jump_wall(-3_600_000);
-        assert_eq!(vigil.look().0, 4_600_000, "and never goes back");
+        assert_eq!(store_clock.look().0, 4_600_000, "and never goes back");
     }
 
     #[test]
     fn the_clock_starts_later_than_it_ever_was() {
         let clock = ManualClock::at(1_000);
-        let vigil = StoreClock::new(Arc::new(clock.clone()), 5_000, true);
-        assert_eq!(vigil.now_ms(), 5_001);
+        let store_clock = StoreClock::new(Arc::new(clock.clone()), 5_000, true);
+        assert_eq!(store_clock.now_ms(), 5_001);
         clock.advance(Duration::from_millis(7));
-        assert_eq!(vigil.now_ms(), 5_008);
+        assert_eq!(store_clock.now_ms(), 5_008);
     }
 }

@@ -17,7 +17,7 @@ use lapsed_core::registry::rules::{IncarnationState, OwnerCase};
 use lapsed_core::sweep::{Batch, BatchAnswer, BatchId, Outcome, Refusal, Suspect};
 
 use crate::fault::Tried;
-use crate::lives::OwnerTable;
+use crate::owners::OwnerTable;
 use crate::services::term_holds;
 use crate::slot::Slot;
 use crate::tables::{batch_key, number, pair};
@@ -43,7 +43,7 @@ pub(crate) struct Removed<'a> {
 
 /// A batch under way.
 pub(crate) struct Run<'a> {
-    pub lives: &'a OwnerTable,
+    pub owners: &'a OwnerTable,
     pub now_ms: u64,
     pub back_ms: u64,
     id: &'a BatchId,
@@ -58,12 +58,12 @@ pub(crate) struct Run<'a> {
 fn case(
     suspect: &Suspect,
     holder: u64,
-    life: IncarnationState,
+    state: IncarnationState,
     now_ms: u64,
     back_ms: u64,
 ) -> OwnerCase {
     let (suspected, holder) = (suspect.incarnation, Incarnation(holder));
-    OwnerCase { suspected, holder, life, now_ms, back_ms }
+    OwnerCase { suspected, holder, state, now_ms, back_ms }
 }
 
 impl OwnerTable {
@@ -75,7 +75,7 @@ impl OwnerTable {
         now_ms: u64,
         back_ms: u64,
     ) -> Result<Reason, Refusal> {
-        let case = case(suspect, holder.incarnation, holder.life(), now_ms, back_ms);
+        let case = case(suspect, holder.incarnation, holder.state(), now_ms, back_ms);
         self.guard.judge(&case)
     }
 
@@ -119,7 +119,7 @@ impl OwnerTable {
         let (now_ms, back_ms) = self.look();
         let first_seq = tx.take_numbers(&self.tables.next_receipt, 0)?;
         Ok(Run {
-            lives: self,
+            owners: self,
             now_ms,
             back_ms,
             id,
@@ -175,9 +175,9 @@ impl Run<'_> {
         suspect: &Suspect,
         slot: &Arc<Slot>,
     ) -> Tried<Result<(), Refusal>> {
-        let may_end = |life: &IncarnationState| {
-            let case = case(suspect, slot.incarnation, *life, self.now_ms, self.back_ms);
-            self.lives.guard.judge(&case).map(|_| ())
+        let may_end = |state: &IncarnationState| {
+            let case = case(suspect, slot.incarnation, *state, self.now_ms, self.back_ms);
+            self.owners.guard.judge(&case).map(|_| ())
         };
         match slot.end_if(Ending::Dead, self.now_ms, may_end) {
             Some(Err(why)) => return Ok(Err(why)),
@@ -185,7 +185,7 @@ impl Run<'_> {
             None => {}
         }
         if !self.ended.contains_key(&slot.incarnation) {
-            self.lives.write_end(tx, slot)?;
+            self.owners.write_end(tx, slot)?;
             self.ended.insert(slot.incarnation, slot.clone());
         }
         Ok(Ok(()))
@@ -195,14 +195,14 @@ impl Run<'_> {
     pub fn receipt(&mut self, tx: &mut Tx<'_>, removed: Removed<'_>) -> Tried<Receipt> {
         let seq = self.next_seq;
         self.next_seq += 1;
-        self.lives.put_receipt(tx, seq, self.id, self.now_ms, removed)
+        self.owners.put_receipt(tx, seq, self.id, self.now_ms, removed)
     }
 
     /// Notes which receipts this batch wrote, if any.
     pub fn note(&self, tx: &mut Tx<'_>) -> Tried<()> {
         let count = self.next_seq - self.first_seq;
         if count > 0 {
-            let tables = &self.lives.tables;
+            let tables = &self.owners.tables;
             tx.take_numbers(&tables.next_receipt, count)?;
             let key = batch_key(&self.id.sweeper, self.id.number);
             tx.put(&tables.batches, &key, &pair(self.first_seq, self.next_seq - 1))?;

@@ -8,7 +8,7 @@ use lapsed_core::sweep::brake::BrakeSetting;
 use redb::{ReadTransaction, ReadableTable, TableError};
 
 use crate::fault::{Fault, Tried};
-use crate::lives::OwnerTable;
+use crate::owners::OwnerTable;
 use crate::slot::Slot;
 use crate::tables::{Bytes, META, OwnerRow, definition, number, to_number};
 use crate::tx::Tx;
@@ -31,7 +31,7 @@ impl OwnerTable {
         self.load_setting(txn)?;
         let (now_ms, back_ms) = self.look();
         let mut known: HashMap<u64, Arc<Slot>> = HashMap::new();
-        for slot in self.book.page(None, usize::MAX) {
+        for slot in self.index.page(None, usize::MAX) {
             known.insert(slot.incarnation, slot);
         }
         if let Some(owners) = open(txn, &self.tables.owners)? {
@@ -45,19 +45,19 @@ impl OwnerTable {
                     slot.set_held(count);
                     // A commit that failed may have reached the disk all the same.
                     slot.begin(now_ms + slot.ttl_ms);
-                    self.book.due().note_undone(&slot);
+                    self.index.due().note_undone(&slot);
                     continue;
                 }
-                self.vigil.mind_ttl(row.ttl_ms);
-                let slot = Arc::new(Slot::from_row(self.vigil.clone(), incarnation, &row));
+                self.store_clock.mind_ttl(row.ttl_ms);
+                let slot = Arc::new(Slot::from_row(self.store_clock.clone(), incarnation, &row));
                 slot.set_held(count);
-                self.book.add(slot, now_ms, back_ms);
+                self.index.add(slot, now_ms, back_ms);
             }
         }
         // What is left was never durable.
         let known: Vec<Arc<Slot>> = known.into_values().collect();
-        known.iter().for_each(|slot| self.book.due().withdraw(slot));
-        self.book.forget(&known);
+        known.iter().for_each(|slot| self.index.due().withdraw(slot));
+        self.index.forget(&known);
         Ok(())
     }
 
@@ -73,14 +73,14 @@ impl OwnerTable {
 
     /// Whether any deadline has moved since it was mirrored.
     pub fn has_moved(&self) -> bool {
-        self.book.any(|slot| slot.to_mirror().is_some())
+        self.index.any(|slot| slot.to_mirror().is_some())
     }
 
     /// Writes down at most `limit` of the deadlines that have moved.
     pub fn mirror(&self, tx: &mut Tx<'_>, limit: usize) -> Tried<()> {
         // Each goes on where the last one stopped, so that nobody's turn never comes.
         let from = self.mirror_from.load(Ordering::Relaxed);
-        for slot in self.book.pick(from, limit, |slot| slot.to_mirror().is_some()) {
+        for slot in self.index.pick(from, limit, |slot| slot.to_mirror().is_some()) {
             let Some(deadline_ms) = slot.to_mirror() else { continue };
             let row = OwnerRow { deadline_ms, end: None, ..slot.row() };
             tx.put(&self.tables.owners, &number(slot.incarnation), &serde_json::to_vec(&row)?)?;
