@@ -55,7 +55,7 @@ pub struct AvailabilityFixture {
     pub lose: Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>,
     /// What this side waits by.
     pub clock: Arc<dyn Clock>,
-    /// Whatever must live as long as the fixture.
+    /// Values that must be dropped only with the fixture.
     pub keep: Box<dyn std::any::Any + Send + Sync>,
 }
 

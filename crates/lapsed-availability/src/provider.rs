@@ -104,7 +104,7 @@ pub struct OnlineToggle {
 pub struct ProviderQuery {
     /// Those after this one, by id.
     pub after: Option<Name>,
-    /// At most so many.
+    /// Largest number of results.
     pub limit: usize,
     /// Only those that say they are there.
     pub online_only: bool,

@@ -1,6 +1,6 @@
 //! What the conformance suites of the systems have in common.
 
-/// Tells a case once: for a store whose clock is moved by hand.
+/// Runs a case once, for a store whose clock is moved by hand.
 pub async fn once(mut case: impl AsyncFnMut()) {
     case().await;
 }

@@ -1,10 +1,11 @@
-//! Who sweeps, when only one should: a leased term in the store.
+//! Leader election: a leased term in the store, for systems that only one process should sweep.
 //!
-//! The races: (1) the leader is slow, its term lapses, another takes over, and the first wakes up
-//! and acts on what it saw before (X5). (2) The loop that works is the loop that renews, sleeps for
-//! back-off, and two lead (B12). So renewing is a task of its own; the term is trusted only until
-//! `ttl` after the last successful renewal was *sent*, never counted from its answer; and the term's
-//! number goes along with every batch and is re-checked inside the store's atomic step.
+//! The races: (1) the leader is slow, its term expires, another process takes over, and the first
+//! one wakes up and acts on what it read before (X5). (2) The loop that does the work also renews
+//! the term; it sleeps in a back-off, and two processes lead (B12). Therefore renewing is a
+//! separate task. The term is trusted only until `ttl` after the last successful renewal was
+//! *sent*, never counted from its answer. And every batch contains the term's number, which the
+//! store checks inside its atomic step.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,21 +17,21 @@ use crate::clock::{Clock, jittered, within};
 use crate::name::SystemId;
 use crate::store::Store;
 
-/// One leadership: `number` grows with every change of holder.
+/// One term of leadership. `number` grows with every change of holder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Term {
     pub number: u64,
     pub holder: String,
-    /// Until when, on the store's clock.
+    /// When the term ends, in milliseconds of the store's clock.
     pub until_ms: u64,
 }
 
-/// How a candidate campaigns.
+/// Options of a candidate.
 #[derive(Clone, Copy, Debug)]
 pub struct TermOptions {
     /// How long a term lasts unless renewed.
     pub ttl: Duration,
-    /// How long one renewal may take.
+    /// Time limit of one renewal.
     pub timeout: Duration,
 }
 
@@ -40,7 +41,7 @@ impl Default for TermOptions {
     }
 }
 
-/// What a candidate knows of its own leadership.
+/// What a candidate knows of its own term.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct HeldTerm {
     number: u64,
@@ -48,7 +49,7 @@ struct HeldTerm {
     wall_until_ms: u64,
 }
 
-/// A candidate's view: does it lead, and may it still believe so?
+/// A candidate's view of its term: whether it is the leader and may still believe so.
 #[derive(Clone)]
 pub struct Leadership {
     clock: Arc<dyn Clock>,
@@ -56,8 +57,8 @@ pub struct Leadership {
 }
 
 impl Leadership {
-    /// The number of the term, while it can be trusted: on both of this host's clocks, because a
-    /// host that slept has a monotonic one that stood still (X8).
+    /// The number of the term while it can be trusted by both clocks of this host; the monotonic
+    /// clock stands still on a host that sleeps (X8).
     pub fn term(&self) -> Option<u64> {
         let held = (*self.held.borrow())?;
         let trusted =
@@ -66,7 +67,7 @@ impl Leadership {
     }
 }
 
-/// The renewing half: runs apart from the work, for as long as the candidate stands.
+/// Renews the term, in a task of its own, for as long as the process is a candidate.
 pub struct Campaign {
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
@@ -77,7 +78,7 @@ pub struct Campaign {
 }
 
 impl Campaign {
-    /// A candidate for the term of `system`, and its view of it. Nothing happens before `run`.
+    /// A candidate for the term of `system`, and its view of it. Nothing is sent before `run`.
     pub fn new(
         store: Arc<dyn Store>,
         clock: Arc<dyn Clock>,
@@ -91,7 +92,7 @@ impl Campaign {
         (Campaign { store, clock, system, candidate, options, held: sender }, leadership)
     }
 
-    /// Campaigns and renews until `stop` resolves, then resigns.
+    /// Takes and renews the term until `stop` resolves, then resigns.
     pub async fn run(self, stop: impl Future<Output = ()>) {
         let mut stop = std::pin::pin!(stop);
         loop {
@@ -106,7 +107,7 @@ impl Campaign {
         self.resign().await;
     }
 
-    /// One attempt. Trust runs from before it was sent.
+    /// Sends one renewal. The trusted time counts from before it was sent.
     pub async fn renew(&self) {
         let ttl_ms = self.options.ttl.as_millis() as u64;
         let mono_until = self.clock.mono() + self.options.ttl;
@@ -127,7 +128,7 @@ impl Campaign {
         }
     }
 
-    /// Gives the term back, so that the next one need not wait for it to lapse.
+    /// Ends the term, so that the next leader does not have to wait until it expires.
     pub async fn resign(&self) {
         let Some(held) = self.held.send_replace(None) else { return };
         let sent = self.store.resign(&self.system, held.number);

@@ -1,42 +1,46 @@
-//! Knows who is alive and what they hold, and takes back what the dead left behind: exactly once,
-//! at a cost that grows with the dead and not with the living, and never from somebody alive.
+//! The engine of lapsed: it knows which owners are alive and what they hold, and reclaims what dead
+//! owners left behind. A reclaim happens exactly once, its cost grows with the number of dead owners
+//! and not with the number of live ones, and nothing is ever taken from a live owner.
 //!
-//! Read in this order: [`clock`] (time is given, never taken), [`owner`] (who holds things),
-//! [`sweep`] (suspect → guard → outcome), [`receipt`] (what happened), [`schedule`] and [`leader`]
-//! (when, and who), [`notes`] (small things that outlive a process), then the room of a system: [`registry`],
-//! [`sessions`], [`inflight`], [`leases`].
+//! Read the modules in this order: [`clock`] (time and randomness are always passed in), [`owner`]
+//! (owners, incarnations, heartbeats), [`sweep`] (suspect → guard → outcome), [`receipt`] (the record
+//! of each reclaim), [`schedule`] and [`leader`] (when passes run, and in which process), [`notes`]
+//! (small data that outlives a process), then one system: [`registry`], [`sessions`], [`inflight`] or
+//! [`leases`].
 //!
-//! This crate does no I/O. A store (`lapsed-embedded`, ...) fills the seams [`store::Store`],
-//! [`owner::OwnerStore`], [`sweep::Sweep`] and one trait a system. The page of `lapsed-embedded` shows a
-//! registry from its opening to its first reclaim; there is an example a system in its `examples/`.
+//! This crate does no I/O. A store crate such as `lapsed-embedded` implements [`store::Store`],
+//! [`owner::OwnerStore`], [`sweep::Sweep`] and one trait per system. The documentation of
+//! `lapsed-embedded` shows a registry from its opening to its first reclaim, and its `examples/` has
+//! one example per system.
 //!
-//! Everything serves one rule, which a store calls inside the atomic step that also removes and
-//! writes the receipt:
+//! Everything depends on one rule, which a store evaluates inside the same atomic step that removes
+//! the entry and writes the receipt:
 //!
 //! ```
 //! use lapsed_core::owner::Incarnation;
 //! use lapsed_core::receipt::Reason;
-//! use lapsed_core::registry::rules::{Case, Guard, Life, Strict};
+//! use lapsed_core::registry::rules::{IncarnationState, OwnerCase, OwnerGuard, StrictOwnerGuard};
 //! use lapsed_core::sweep::Refusal;
 //!
-//! let life = Life { started_ms: 0, deadline_ms: 90_000, ttl_ms: 90_000, ended: None };
+//! let state = IncarnationState { started_ms: 0, deadline_ms: 90_000, ttl_ms: 90_000, ended: None };
 //! let suspected = Incarnation(1);
-//! let case = Case { suspected, holder: suspected, life, now_ms: 90_000, back_ms: 0 };
-//! assert_eq!(Strict.judge(&case), Ok(Reason::OwnerDead));
+//! let case = OwnerCase { suspected, holder: suspected, state, now_ms: 90_000, back_ms: 0 };
+//! assert_eq!(StrictOwnerGuard.judge(&case), Ok(Reason::OwnerDead));
 //!
-//! // A beat that arrived before the step wins, whatever the page of suspects said.
-//! let beaten = Life { deadline_ms: 180_000, ..life };
-//! assert_eq!(Strict.judge(&Case { life: beaten, ..case }), Err(Refusal::Alive));
+//! // A heartbeat that arrived before the step wins, whatever the page of suspects said.
+//! let beaten = IncarnationState { deadline_ms: 180_000, ..state };
+//! assert_eq!(StrictOwnerGuard.judge(&OwnerCase { state: beaten, ..case }), Err(Refusal::Alive));
 //!
-//! // So does an owner that started anew, or somebody else who holds the key by now.
-//! assert_eq!(Strict.judge(&Case { holder: Incarnation(2), ..case }), Err(Refusal::Moved));
+//! // The entry is not taken if another incarnation or another owner holds the key by now.
+//! let moved = OwnerCase { holder: Incarnation(2), ..case };
+//! assert_eq!(StrictOwnerGuard.judge(&moved), Err(Refusal::Moved));
 //!
-//! // A store that was away until a moment ago declares nobody dead before a whole TTL.
-//! assert_eq!(Strict.judge(&Case { back_ms: 89_000, ..case }), Err(Refusal::StoreAway));
+//! // A store that was away until a moment ago declares nobody dead for one whole TTL.
+//! let away = OwnerCase { back_ms: 89_000, ..case };
+//! assert_eq!(StrictOwnerGuard.judge(&away), Err(Refusal::StoreAway));
 //! ```
 
 pub mod activity;
-
 pub mod clock;
 #[cfg(feature = "conformance")]
 pub mod conformance;

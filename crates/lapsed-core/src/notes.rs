@@ -1,10 +1,11 @@
-//! What a system keeps besides its entries and receipts: books of notes (who did what by hand, what could
-//! not be delivered), marks (how far somebody has come) and turns (whose job it is just now).
+//! Small data that a system keeps besides its entries and receipts: series of notes (the audit
+//! trail, undelivered messages), marks (how far a reader has come) and turns (which process does a
+//! job now).
 //!
-//! Small things that must outlive a process and be seen by all of them. A book is bounded: it keeps its
-//! newest [`NOTES_MAX`]. Deliberately absent: any promise about the order of two notes that are written at
-//! the same moment, and a fence behind a turn. Whoever has a turn may be slow and lose it without
-//! noticing; so a turn only spares work, and what is done in it must stand being done twice.
+//! The data outlives a process and all processes see it. A series is bounded: it keeps its newest
+//! [`NOTES_MAX`] notes. Deliberately absent: an order of two notes that are written at the same
+//! moment, and a fence for turns. A process that has a turn may be slow and lose it without
+//! noticing, so a turn only saves work, and what is done in it must be safe to do twice.
 
 #[cfg(feature = "conformance")]
 pub mod conformance;
@@ -15,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 use crate::name::{Name, SystemId};
 
-/// How many notes a book keeps: the newest, counted by their numbers.
+/// How many notes a series keeps, by number.
 pub const NOTES_MAX: u64 = 10_000;
 
 /// The longest note, in bytes.
@@ -23,7 +24,7 @@ pub const NOTE_BYTES_MAX: usize = 256 << 10;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Note {
-    /// Grows within its book, with gaps; never given twice.
+    /// Grows within its series, with gaps; no number is used twice.
     pub seq: u64,
     /// When it was written, on the store's clock.
     pub at_ms: u64,
@@ -33,33 +34,34 @@ pub struct Note {
 /// Which notes to read: the newest first, always bounded by `limit`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoteQuery {
-    /// Only those before this number.
+    /// Return only notes with a smaller number.
     pub before: Option<u64>,
-    /// At most so many.
+    /// Largest number of results.
     pub limit: usize,
 }
 
-/// Books, marks and turns of the systems on one store.
+/// Notes, marks and turns of the systems on one store.
 ///
-/// **Effect of an error**: a write that was not answered may have been carried out. Repeating it is safe,
-/// but for `note`, which may then be there twice.
+/// **Effect of an error**: a write that was not answered may have been carried out. Repeating it is
+/// safe, except for `note`, which may then write the note twice.
 #[async_trait]
 pub trait NoteStore: Send + Sync {
-    /// Writes `text` into `book`; its number. The oldest notes make room.
+    /// Appends a note to `series` and returns its number. Removes the oldest notes beyond the limit.
     async fn note(&self, system: &SystemId, series: &Name, text: &str) -> Result<u64>;
 
     async fn notes(&self, system: &SystemId, series: &Name, query: NoteQuery) -> Result<Vec<Note>>;
 
-    /// Strikes one note out; whether it was there.
+    /// Deletes one note; whether it existed.
     async fn delete_note(&self, system: &SystemId, series: &Name, seq: u64) -> Result<bool>;
 
-    /// Where a mark stands; `None`: it was never set.
+    /// The value of a mark; `None`: it was never set.
     async fn mark(&self, system: &SystemId, name: &Name) -> Result<Option<u64>>;
 
-    /// Moves a mark to `to`, never back; where it stands now.
+    /// Moves a mark forward to `to`, never back; returns its value.
     async fn advance_mark(&self, system: &SystemId, name: &Name, to: u64) -> Result<u64>;
 
-    /// Takes or renews the turn `name` for `ttl_ms` of the store's clock; false while somebody else has it.
+    /// Takes or renews the turn `name` for `ttl_ms` of the store's clock; false while another holder
+    /// has it.
     async fn take_turn(
         &self,
         system: &SystemId,
@@ -68,11 +70,11 @@ pub trait NoteStore: Send + Sync {
         ttl_ms: u64,
     ) -> Result<bool>;
 
-    /// Ends the turn, if it is still `holder`'s.
+    /// Ends the turn if `holder` still has it.
     async fn end_turn(&self, system: &SystemId, name: &Name, holder: &str) -> Result<()>;
 }
 
-/// Refuses a note that is too long.
+/// Refuses a note longer than [`NOTE_BYTES_MAX`].
 pub fn check_note(text: &str) -> Result<()> {
     if text.len() <= NOTE_BYTES_MAX {
         return Ok(());
@@ -81,7 +83,7 @@ pub fn check_note(text: &str) -> Result<()> {
     Err(Error::Invalid(format!("a note has at most {NOTE_BYTES_MAX} bytes; this one has {length}")))
 }
 
-/// A store that keeps none: a simulation of what needs none.
+/// A store without notes, for simulations that do not need them: every call is `Unsupported`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoNotes;
 

@@ -173,7 +173,7 @@ pub struct ReceiptQuery {
     pub after: Option<u64>,
     /// Without `after`: only those before this number.
     pub before: Option<u64>,
-    /// At most so many.
+    /// Largest number of results.
     pub limit: usize,
 }
 

@@ -1,11 +1,13 @@
-//! `availability` on the embedded store: the truth about providers, their sessions and settings.
+//! `availability` on the embedded store: the durable half, with providers, their sessions and the
+//! settings.
 //!
-//! A provider is one row, with the number of its sessions in it, so that nobody counts. Every change is one
-//! job: it reads the rows, takes the next versions, and writes the rows, the log and the receipts; jobs are
-//! serial, so nobody comes in between, and a version that is higher has seen everything that came before.
-//! The rows are also in memory ([`book`]), changed once they are durable: reads never wait for the disk.
+//! A provider is one row, which contains the number of its sessions, so that nothing has to be
+//! counted. Every change is one job: it reads the rows, takes the next versions, and writes the
+//! rows, the log and the receipts. Jobs are serial, so a higher version has seen every earlier
+//! change. The rows are also in memory ([`provider_index`]) and change there after the commit, so
+//! reads never wait for the disk.
 //!
-//! There are no logins here, so that deactivating somebody revokes none.
+//! There are no logins in this store, so deactivating a provider revokes none.
 
 mod flips;
 mod load;
@@ -31,15 +33,15 @@ use crate::{Inner, StoredSystem};
 
 pub use crate::availability::log::{LogRow, LogStatus};
 
-/// The truth of one system of availability on an embedded store.
+/// The durable half of an availability system on an embedded store.
 pub struct EmbeddedTruth {
     owner_service: OwnerService,
     core: Arc<Core>,
 }
 
-/// What the jobs on the writer's thread work with.
+/// State that jobs on the writer's thread work with.
 pub(crate) struct Core {
-    /// Nobody's life is judged here, but batches and receipts are the same everywhere.
+    /// Providers have no incarnations, but batches and receipts are the same as in other systems.
     owners: Arc<OwnerTable>,
     index: Arc<RwLock<ProviderIndex>>,
 }
@@ -56,7 +58,7 @@ impl Core {
         self.index.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes what is in memory, once the batch is durable.
+    /// Changes the index in memory after the commit.
     fn then(&self, tx: &mut Tx<'_>, change: impl FnOnce(&mut ProviderIndex) + Send + 'static) {
         let index = self.index.clone();
         tx.then(move || change(&mut index.write().unwrap_or_else(PoisonError::into_inner)));
@@ -76,7 +78,7 @@ impl EmbeddedTruth {
         &self.core
     }
 
-    /// Runs a job that needs nothing but the core.
+    /// Runs a job on the writer's thread.
     async fn write<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Core, &mut Tx<'_>) -> Tried<T> + Send + 'static,

@@ -1,7 +1,8 @@
-//! A file that is not written to before it is trusted.
+//! A file that is not written to before its content was checked.
 //!
-//! Opening a database writes to it: a recovery flag, a repair. Whoever opens a damaged one wants it
-//! untouched. So until everything was read and found good, writes stay in memory, over the file.
+//! Opening a database writes to it (a recovery flag, a repair), but a damaged file must stay as it
+//! is. So until everything was read and found correct, writes are kept in memory, on top of the
+//! file.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -30,7 +31,7 @@ impl CheckedBackend {
         Ok(CheckedBackend { file: Arc::new(file), over: Arc::new(RwLock::new(Some(over))) })
     }
 
-    /// From now on writes go to the file, those kept back first.
+    /// Ends the checking phase: writes the kept changes to the file, and all later ones directly.
     pub fn trust(&self) -> io::Result<()> {
         let mut over = self.over.write().expect(LOCK);
         if let Some(kept) = over.take() {
@@ -47,7 +48,7 @@ impl CheckedBackend {
 const LOCK: &str = "no holder of this lock panics";
 
 impl Overlay {
-    /// Writes in the order of their offsets may overlap: the newer one cuts the older ones.
+    /// Kept writes may overlap: a newer one cuts the older ones.
     fn write(&mut self, offset: u64, data: &[u8]) {
         let end = offset + data.len() as u64;
         let start = self.writes.range(..offset).next_back().map_or(offset, |(at, _)| *at);

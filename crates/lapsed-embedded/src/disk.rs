@@ -1,7 +1,7 @@
-//! The database file: opened exclusively, opened anew when the disk failed, closed on request.
+//! The database file: opened exclusively, opened again after the disk failed, closed on request.
 //!
-//! redb refuses everything, reads too, after one failed write. So a disk that is nearly full is
-//! noticed before the write is tried, and a database that failed all the same is opened anew.
+//! After one failed write redb refuses everything, also reads. So a disk that is nearly full is
+//! noticed before a write is tried, and a database that failed nevertheless is opened again.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -14,14 +14,14 @@ use redb::{Builder, Database, ReadTransaction, ReadableDatabase, StorageBackend}
 use crate::checked_backend::CheckedBackend;
 use crate::fault::{Fault, disk_error};
 
-/// What must be left free before a batch is tried: more than any one batch writes.
+/// Free space that is required before a batch is tried: more than any batch writes.
 const FREE_BYTES_MIN: u64 = 16 << 20;
 
-/// The database, and the word that there has been one.
+/// Name of the database file.
 const FILE: &str = "lapsed.redb";
 const MARK: &str = "format";
 
-/// Where the bytes are.
+/// Where the database is stored.
 pub(crate) enum DatabaseLocation {
     Folder { dir: PathBuf, lock: Mutex<Option<File>> },
     Memory(Box<dyn Fn() -> Box<dyn StorageBackend> + Send + Sync>),
@@ -67,7 +67,7 @@ impl Disk {
         }
     }
 
-    /// Opens the file and lets `load` read it. Nothing on disk is changed before `load` is content.
+    /// Opens the file and lets `load` read it. Nothing on disk changes before `load` has succeeded.
     pub fn open<T>(&self, load: impl FnOnce(&Database) -> Result<T>) -> Result<T> {
         let (backend, cautious): (Box<dyn StorageBackend>, _) = match &self.place {
             DatabaseLocation::Memory(make) => (make(), None),
@@ -89,7 +89,7 @@ impl Disk {
                 .set_cache_size(self.cache_bytes)
                 .create_with_backend(Boxed(backend))
                 .map_err(|e| self.corrupt(e))?;
-            // Every checksum, before anything is believed.
+            // Checks every checksum before any content is used.
             if cautious.is_some() && !database.check_integrity().map_err(|e| self.corrupt(e))? {
                 return Err(self.corrupt("its checksums do not agree with what it holds"));
             }
@@ -106,7 +106,8 @@ impl Disk {
         Ok(loaded)
     }
 
-    /// Leaves word that this folder has been used: an empty file is then no new beginning.
+    /// Records that this folder has been used, so that an empty database file is not taken for a
+    /// new one.
     fn mark(&self) -> std::io::Result<()> {
         let DatabaseLocation::Folder { dir, .. } = &self.place else { return Ok(()) };
         let mark = dir.join(MARK);
@@ -125,13 +126,13 @@ impl Disk {
         self.database()?.begin_read().map_err(|e| disk_error(&self.name, &e.into()))
     }
 
-    /// Lets go of the file. Readers that are under way finish first.
+    /// Closes the file after running readers have finished.
     pub fn close(&self) {
         let database = self.database.write().expect(LOCK).take();
         drop(database);
     }
 
-    /// Closes, and lets others have the folder.
+    /// Closes the file and releases the folder's lock.
     pub fn leave(&self) {
         self.close();
         if let DatabaseLocation::Folder { lock, .. } = &self.place {
@@ -139,7 +140,7 @@ impl Disk {
         }
     }
 
-    /// Where it is, and nothing more.
+    /// Address of the store, without secrets.
     pub fn whereabouts(&self) -> String {
         match &self.place {
             DatabaseLocation::Folder { dir, .. } => dir.display().to_string(),
@@ -147,7 +148,7 @@ impl Disk {
         }
     }
 
-    /// Whether there is room for a batch.
+    /// Whether there is enough free space for a batch.
     pub fn has_room(&self) -> bool {
         let DatabaseLocation::Folder { dir, .. } = &self.place else { return true };
         match rustix::fs::statvfs(dir) {
@@ -170,12 +171,12 @@ impl Disk {
 
 const LOCK: &str = "no holder of this lock panics";
 
-/// A damaged file can make the layer below panic; that is an answer, too.
+/// A damaged file can make redb panic; the panic becomes an error.
 fn quietly<T>(work: impl FnOnce() -> Result<T>) -> Option<Result<T>> {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).ok()
 }
 
-/// Takes the folder's lock, or says who has it.
+/// Takes the folder's lock, or returns a description of the process that has it.
 fn lock(dir: &Path) -> std::io::Result<std::result::Result<File, String>> {
     let path = dir.join("lock");
     let mut options = OpenOptions::new();

@@ -1,14 +1,15 @@
-//! What can go wrong below, told apart by what it does to the batch it happens in.
+//! Failures inside a batch, distinguished by their effect on the batch.
 
 use lapsed_core::Error;
 
-/// What a job answers.
+/// Result of a job.
 pub(crate) type Tried<T> = std::result::Result<T, Fault>;
 
-/// Why one job of a batch did not do what it was asked.
+/// Why one job of a batch failed.
 #[derive(Debug)]
 pub(crate) enum Fault {
-    /// The answer is an error (`Lost`, `Invalid`): nothing was written, the batch goes on.
+    /// The job's answer is an error such as `Lost` or `Invalid`. It wrote nothing, and the batch
+    /// continues.
     Said(Error),
     /// The disk failed: the whole batch is undone.
     Disk(redb::Error),
@@ -21,7 +22,7 @@ impl Fault {
         Fault::Row(what.into())
     }
 
-    /// For whoever asked. `place` is the data folder.
+    /// The error for the caller. `place` is the data folder.
     pub fn told(&self, place: &str) -> Error {
         match self {
             Fault::Said(error) => error.clone(),
@@ -54,7 +55,7 @@ macro_rules! from_redb {
 }
 from_redb!(redb::StorageError, redb::TableError, redb::TransactionError, redb::CommitError);
 
-/// What a failing disk means to the caller.
+/// The error for a caller whose job met a failing disk.
 pub(crate) fn disk_error(place: &str, error: &redb::Error) -> Error {
     let store = place.to_owned();
     match error {

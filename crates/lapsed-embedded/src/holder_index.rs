@@ -1,9 +1,10 @@
-//! Who holds what, in memory: as durable on disk, never ahead of it.
+//! Which incarnation holds which key, in memory. It never contains anything that is not durable on
+//! disk.
 //!
-//! On disk an entry is one row, filed under its holder, so that what a dead owner leaves lies
-//! together and the living are not touched when it is removed. The way from a key to its holder is
-//! here. Jobs of a batch see each other's changes through [`Changes`]; everybody else sees them
-//! once they are committed.
+//! On disk an entry is one row whose key begins with its holder, so that all entries of a dead
+//! owner are adjacent and removing them does not touch those of live owners. This index leads from
+//! a key to its holder. Jobs of one batch see each other's changes through [`Changes`]; all others
+//! see them after the commit.
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
@@ -18,12 +19,12 @@ const SHARDS: usize = 64;
 /// The holder's incarnation, and when it was registered.
 pub(crate) type Entry = (u64, u64);
 
-/// What a batch changes; `None`: removed.
+/// Changes of a batch; `None`: the entry was removed.
 pub(crate) type Changes<E = Entry> = HashMap<Name, Option<E>, RandomState>;
 
 type Shard<E> = HashMap<Name, E, RandomState>;
 
-/// Of each key, what is known of it: of a registry, who holds it.
+/// Maps each key to its entry; in a registry, to its holder.
 pub(crate) struct HolderIndex<E = Entry> {
     hasher: RandomState,
     shards: Vec<RwLock<Shard<E>>>,
@@ -46,14 +47,14 @@ impl<E: Clone> HolderIndex<E> {
         self.len.load(Ordering::Acquire)
     }
 
-    /// What a batch has made durable.
+    /// Applies the changes of a durable batch.
     pub fn apply(&self, changes: Changes<E>) {
         for (key, change) in changes {
             self.set(key, change);
         }
     }
 
-    /// One of these changes: what was there before it.
+    /// Applies one change and returns the previous entry.
     pub fn set(&self, key: Name, change: Option<E>) -> Option<E> {
         let mut shard = self.shards[self.shard(&key)].write().expect(LOCK);
         let after = change.is_some();
@@ -69,7 +70,7 @@ impl<E: Clone> HolderIndex<E> {
         before
     }
 
-    /// Everything anew, as read from disk.
+    /// Replaces everything by what was read from disk.
     pub fn replace(&self, all: impl Iterator<Item = (Name, E)>) {
         let mut shards: Vec<Shard<E>> = (0..SHARDS).map(|_| Shard::default()).collect();
         let mut len = 0;

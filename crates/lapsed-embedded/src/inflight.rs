@@ -1,12 +1,13 @@
 //! `inflight` on the embedded store.
 //!
-//! A job is one row, and where the row lies is where the job is: on a queue, in the hands of a life
-//! (filed under it, so that what a dead owner leaves lies together), among the dead letters. Moving it
-//! is a removal and an insertion in one transaction, so there is no moment at which it is nowhere or
-//! in two places. The way from an id to its row is in memory ([`places`]), never ahead of the disk.
+//! A job is one row, and the table of the row says where the job is: on a queue, in flight (its key
+//! begins with the incarnation, so that all jobs of a dead owner are adjacent), or a dead letter.
+//! Moving a job removes one row and inserts another in one transaction, so a job is never missing
+//! or in two places. The index from an id to its row is in memory ([`job_index`]) and never
+//! contains anything that is not durable.
 //!
-//! Taking and completing a job touches three rows: off its queue, into the holder's hands, gone. What
-//! the account says of it is written once for all jobs of a batch.
+//! Taking and completing a job changes three rows: removed from its queue, inserted for its holder,
+//! removed. The totals are written once per batch.
 
 mod job_index;
 mod letters;
@@ -34,13 +35,13 @@ use crate::{Inner, StoredSystem};
 pub(crate) use crate::inflight::job_index::JobChanges;
 use crate::inflight::job_index::JobIndex;
 
-/// One system of jobs on an embedded store.
+/// A system of jobs on an embedded store.
 pub struct EmbeddedInflight {
     owner_service: OwnerService,
     core: Arc<Core>,
 }
 
-/// What the jobs on the writer's thread work with: the lives, and where every job is.
+/// State that jobs on the writer's thread work with: the owners and the location of every job.
 pub(crate) struct Core {
     owners: Arc<OwnerTable>,
     jobs: JobIndex,
@@ -71,13 +72,13 @@ impl EmbeddedInflight {
         &self.core
     }
 
-    /// A beat that is answered at once, if it can be: by a life that is in memory, which is every
-    /// one that lives. `None`: ask [`OwnerStore::beat`].
+    /// Sends a heartbeat without waiting, if the incarnation is in memory, as every live one is.
+    /// `None`: call [`OwnerStore::beat`].
     pub fn beat_now(&self, claim: &Claim) -> Option<Beat> {
         self.owner_service.beat_now(claim)
     }
 
-    /// Runs a job that needs nothing but the core.
+    /// Runs a job on the writer's thread.
     async fn write<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Core, &mut Tx<'_>) -> Tried<T> + Send + 'static,

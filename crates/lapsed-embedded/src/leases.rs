@@ -1,9 +1,9 @@
 //! `leases` on the embedded store.
 //!
-//! A key is one row that is never deleted, a decision another that is. Every operation is one job:
-//! it reads the row, clears what is over (with the receipt), does what was asked by the rules of
-//! [`lapsed_core::leases::rules`], and writes the row back; jobs are serial, so nobody comes in between. When
-//! each is over is kept in memory ([`due`]), so that a pass looks at nobody else.
+//! A key is one row that is never deleted; a decision is a row that is. Every operation is one job:
+//! it reads the row, clears what has expired (with a receipt), applies the rules of
+//! [`lapsed_core::leases::rules`], and writes the row back. Jobs are serial, so nothing happens in
+//! between. Deadlines are indexed in memory ([`due`]), so that a pass reads only what has expired.
 
 mod decisions;
 mod due;
@@ -28,19 +28,21 @@ use crate::owners::{OwnerService, OwnerTable};
 use crate::tx::Tx;
 use crate::{Inner, StoredSystem};
 
-/// How long a batch of a sweep may keep others from writing: about as long as a commit takes, which they
-/// wait for anyway. Shorter, and a mass expiry is a commit for every handful of leases.
+/// How long a batch of a sweep may occupy the writer: about as long as a commit, which other
+/// callers wait for anyway. With a shorter time, a mass expiry would need one commit for every few
+/// leases.
 pub const HOLD: Duration = Duration::from_millis(10);
 
-/// One system of leases on an embedded store.
+/// A system of leases on an embedded store.
 pub struct EmbeddedLeases {
     owner_service: OwnerService,
     core: Arc<Core>,
 }
 
-/// What the jobs on the writer's thread work with.
+/// State that jobs on the writer's thread work with.
 pub(crate) struct Core {
-    /// Nobody lives here, but batches and receipts are the same everywhere.
+    /// Leases have no owners with heartbeats, but batches and receipts are the same as in other
+    /// systems.
     owners: Arc<OwnerTable>,
     due: Arc<Mutex<Due>>,
     waiters: Arc<LeaseWaiters>,
@@ -54,7 +56,7 @@ impl Deref for Core {
 }
 
 impl Core {
-    /// The instant at which a job judges and grants.
+    /// The clock reading by which a job judges and grants.
     fn moment(&self) -> ClockReading {
         let (now_ms, back_ms) = self.look();
         ClockReading::exact(now_ms, back_ms)
@@ -77,7 +79,7 @@ impl EmbeddedLeases {
         &self.core
     }
 
-    /// Runs a job that needs nothing but the core.
+    /// Runs a job on the writer's thread.
     async fn write<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Core, &mut Tx<'_>) -> Tried<T> + Send + 'static,
@@ -87,7 +89,7 @@ impl EmbeddedLeases {
     }
 }
 
-/// Those who wait for a key to be free.
+/// Notifications for tasks that wait for a key.
 #[derive(Default)]
 struct LeaseWaiters {
     waiters: Mutex<HashMap<Name, Weak<Notify>>>,
@@ -99,7 +101,7 @@ impl LeaseWaiters {
         if let Some(waiter) = waiters.get(key).and_then(Weak::upgrade) {
             return waiter;
         }
-        // Those that nobody listens to any more go before the map has to grow for them.
+        // Entries without a waiting task are removed before the map has to grow.
         if waiters.len() == waiters.capacity() {
             waiters.retain(|_, waiter| waiter.strong_count() > 0);
         }

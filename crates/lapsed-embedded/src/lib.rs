@@ -1,17 +1,18 @@
 //! The embedded store: one data folder, opened by one process, nothing to install.
 //!
-//! What is held is on disk (redb), in transactions that many callers share. Who is alive is in
-//! memory, where a beat is one compare-and-swap, and is mirrored to disk now and then; after a
-//! restart everybody gets a whole TTL to beat again, so what the mirror lacks is not missed.
+//! Entries are on disk (redb), in transactions that many callers share. Heartbeats are in memory,
+//! where one is a single compare-and-swap; deadlines are written to disk once a second. After a
+//! restart every owner gets a whole TTL to send a heartbeat again, so a deadline that was not
+//! written is not missed.
 //!
-//! Writes are serial: one job after the other, in batches, each batch one durable commit. What
-//! is held changes in memory once it is committed; lives change with the job, before the commit, and
-//! are brought back in line with the disk when a batch is undone.
+//! Writes are serial: one job after the other, in batches, each batch one durable commit. The index
+//! of entries changes in memory after the commit. Owners change in memory with the job, before the
+//! commit, and are read again from disk when a batch is undone.
 //!
-//! Five systems run on it: [`EmbeddedRegistry`], [`EmbeddedSessions`] and [`EmbeddedInflight`], which
-//! share lives, batches and receipts, and differ in what it is that a life holds; [`EmbeddedLeases`],
-//! where nobody lives and every lease has a deadline of its own; and [`EmbeddedTruth`], the durable half
-//! of availability, whose beats live in a mirror.
+//! Five systems run on it. [`EmbeddedRegistry`], [`EmbeddedSessions`] and [`EmbeddedInflight`]
+//! share owners, batches and receipts, and differ in what an owner holds. [`EmbeddedLeases`] has no
+//! owners: every lease has its own deadline. [`EmbeddedTruth`] is the durable half of availability,
+//! whose heartbeats are in a mirror.
 //!
 //! A registry, from its opening to its first reclaim:
 //!
@@ -42,27 +43,27 @@
 //!     brake: Arc::new(Brake::new(BrakePolicy::default(), ttl)),
 //!     clock: SystemClock::shared(),
 //!     activity: Arc::default(),
-//!     witness: Arc::new(Silent),                      // or whoever counts: metrics, a log
-//!     timeout: Duration::from_secs(5),                // no call is without one
+//!     witness: Arc::new(NoObserver),                  // or metrics, a log
+//!     timeout: Duration::from_secs(5),                // time limit of every store call
 //!     batch: 500,
 //!     sweeper: "host-1".to_owned(),
 //! });
 //!
-//! let owner = registry.owner("gateway-1").await?;     // a new life, which beats by itself
+//! let owner = registry.owner("gateway-1").await?;     // a new incarnation; heartbeats in the background
 //! let key = Name::new("imei-356307042441013")?;
-//! registry.register(owner.claim(), &key).await?;      // durable when answered
-//! let found = registry.lookup(&key).await?.expect("its owner lives");
+//! registry.register(owner.claim(), &key).await?;      // durable when it returns
+//! let found = registry.lookup(&key).await?.expect("its owner is alive");
 //! assert_eq!(found.holder.incarnation, owner.incarnation());
 //!
 //! let claim = owner.claim().clone();
 //! drop(owner);
-//! assert_eq!(registry.retire(&claim).await?.reclaimed, 1); // a reclaim like any other, with its receipt
+//! assert_eq!(registry.retire(&claim).await?.reclaimed, 1); // with a receipt
 //! assert!(registry.lookup(&key).await?.is_none());
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! `examples/` tells one story a system, under a clock that is moved by hand.
+//! `examples/` has one example per system, under a clock that is moved by hand.
 
 mod availability;
 mod checked_backend;
@@ -107,20 +108,20 @@ pub use crate::inflight::EmbeddedInflight;
 pub use crate::leases::{EmbeddedLeases, HOLD as LEASES_HOLD};
 pub use crate::registry::EmbeddedRegistry;
 pub use crate::sessions::EmbeddedSessions;
-/// What an in-memory store keeps its bytes in; the simulation brings one that crashes.
+/// The bytes behind an in-memory store. The simulation passes one that crashes.
 pub use redb::StorageBackend as Backend;
 
-/// How often beats are mirrored to disk, and how many at the most in one commit.
+/// How often deadlines are written to disk, and how many at most in one commit.
 const MIRROR_EVERY_MS: u64 = 1_000;
 const MIRROR_ROWS_MAX: usize = 2_000;
 
-/// How to open a store.
+/// Options for opening a store.
 #[derive(Clone)]
 pub struct Options {
-    /// How much of the file is kept in memory.
+    /// How much of the file is cached in memory.
     pub cache_bytes: usize,
     pub clock: Arc<dyn Clock>,
-    /// The rules of death.
+    /// The guard that decides whether an owner is dead.
     pub guard: Arc<dyn OwnerGuard>,
 }
 
@@ -134,7 +135,7 @@ impl Default for Options {
     }
 }
 
-/// An open store. Clones share it; the last one to go closes it.
+/// An open store. Clones share it; dropping the last one closes it.
 #[derive(Clone)]
 pub struct Embedded {
     inner: Arc<Inner>,
@@ -147,25 +148,27 @@ pub(crate) struct Inner {
     guard: Arc<dyn OwnerGuard>,
     clock: Arc<dyn Clock>,
     incarnation: String,
-    /// The systems, to be mirrored and reloaded.
+    /// The open systems, whose deadlines are written to disk and which are read again after a
+    /// failure.
     systems: RwLock<Vec<Weak<dyn StoredSystem>>>,
     mirrored_ms: AtomicU64,
     failed: AtomicBool,
 }
 
 impl Embedded {
-    /// Opens the store in `dir`, making it if it is not there. One process at a time.
+    /// Opens the store in the folder `dir` and creates it if it does not exist. Only one process
+    /// can have it open.
     pub fn open(dir: &Path, options: Options) -> Result<Embedded> {
         Self::start(Disk::open_folder(dir, options.cache_bytes)?, options, true)
     }
 
-    /// A store that is gone when dropped. Everything happens in the caller, at once: no thread, so
-    /// that a simulation repeats exactly.
+    /// A store without a file, lost when dropped. It has no thread: every call is carried out by
+    /// its caller, so that a simulation repeats exactly.
     pub fn in_memory(options: Options) -> Result<Embedded> {
         Self::with_backend(options, || Box::new(redb::backends::InMemoryBackend::new()))
     }
 
-    /// The same on bytes of the caller's: `make` is called at each opening.
+    /// A store on the caller's bytes; `make` is called each time the store is opened.
     pub fn with_backend(
         options: Options,
         make: impl Fn() -> Box<dyn StorageBackend> + Send + Sync + 'static,
@@ -211,7 +214,8 @@ impl Embedded {
         }
     }
 
-    /// The registry `id` on this store. `threshold` is what the brake waits for after an absence.
+    /// Opens the registry `id`. `threshold` is how long owners are spared after an absence of the
+    /// store.
     pub fn registry(&self, id: SystemId, threshold: Duration) -> Result<Arc<EmbeddedRegistry>> {
         let registry = EmbeddedRegistry::open(self.inner.clone(), id, threshold)?;
         let system: Arc<dyn StoredSystem> = registry.core().clone();
@@ -219,8 +223,8 @@ impl Embedded {
         Ok(Arc::new(registry))
     }
 
-    /// The sessions `id` on this store: an owner's beat lasts for `ttl` unless it says otherwise, and
-    /// a session that nobody is connected to is kept for `grace`.
+    /// Opens the sessions `id`. An owner's heartbeat lasts for `ttl` unless the owner says
+    /// otherwise; a session without references is kept for `grace`.
     pub fn sessions(
         &self,
         id: SystemId,
@@ -233,8 +237,9 @@ impl Embedded {
         Ok(Arc::new(sessions))
     }
 
-    /// The jobs of `id` on this store: queues, what is in flight, dead letters. An owner's beat lasts
-    /// for `ttl` unless it says otherwise; what becomes of the jobs of the dead is said by `recovery`.
+    /// Opens the jobs `id`: queues, jobs in flight and dead letters. An owner's heartbeat lasts for
+    /// `ttl` unless the owner says otherwise; `recovery` decides what happens to jobs of dead
+    /// workers.
     pub fn inflight(
         &self,
         id: SystemId,
@@ -247,7 +252,8 @@ impl Embedded {
         Ok(Arc::new(inflight))
     }
 
-    /// The leases and decisions of `id` on this store; `ttl` is how long a lease lasts unless told.
+    /// Opens the leases and decisions `id`. A lease lasts for `ttl` unless the request says
+    /// otherwise.
     pub fn leases(&self, id: SystemId, ttl: Duration) -> Result<Arc<EmbeddedLeases>> {
         let leases = EmbeddedLeases::open(self.inner.clone(), id, ttl)?;
         let system: Arc<dyn StoredSystem> = leases.core().clone();
@@ -255,7 +261,7 @@ impl Embedded {
         Ok(Arc::new(leases))
     }
 
-    /// The truth of availability `id` on this store.
+    /// Opens the durable half of the availability system `id`.
     pub fn availability(&self, id: SystemId) -> Result<Arc<EmbeddedTruth>> {
         let truth = EmbeddedTruth::open(self.inner.clone(), id)?;
         let system: Arc<dyn StoredSystem> = truth.core().clone();
@@ -263,7 +269,8 @@ impl Embedded {
         Ok(Arc::new(truth))
     }
 
-    /// Mirrors the beats, finishes what was asked for, and lets go of the folder. Blocks.
+    /// Writes the deadlines to disk, finishes pending jobs, and releases the folder. Blocks the
+    /// thread.
     pub fn close(self) -> Result<()> {
         let answer = block_on(self.mirror());
         self.inner.writer.quit();
@@ -273,7 +280,8 @@ impl Embedded {
 }
 
 impl Embedded {
-    /// Writes the beats down now. Happens by itself once a second, and when closing.
+    /// Writes the deadlines to disk now. This also happens once a second, and when the store
+    /// closes.
     pub async fn mirror(&self) -> Result<()> {
         let inner = self.inner.clone();
         self.inner.writer.write(move |tx| inner.mirror(tx, usize::MAX), |_| {}).await
@@ -289,7 +297,7 @@ impl Drop for Inner {
     }
 }
 
-/// What the file says of itself.
+/// Counters that the file contains about itself.
 struct Opened {
     opens: u64,
     high_ms: u64,
@@ -326,9 +334,9 @@ impl Opened {
     }
 }
 
-/// Waits on this thread: opening and closing are not asynchronous. Whoever calls them from inside a
-/// task may have used up what tokio lets a task do before it yields; an answer that is there would then
-/// be put off until the task yields, which it cannot while it waits here. So this wait is exempt.
+/// Blocks this thread, because opening and closing are not asynchronous. If the caller is a task
+/// that has used up its tokio budget, a ready answer would be delayed until the task yields, which
+/// it cannot do while it is blocked here. So this wait is exempt from the budget.
 fn block_on<T>(work: impl Future<Output = T>) -> T {
     futures::executor::block_on(tokio::task::unconstrained(work))
 }
@@ -342,7 +350,7 @@ fn note_opening(inner: &Arc<Inner>, opens: u64) -> Result<()> {
         |()| {},
     );
     match block_on(noted) {
-        // A full disk is no reason not to serve reads.
+        // A full disk must not keep the store from serving reads.
         Err(Error::Unavailable { what, .. }) if !inner.disk.has_room() => {
             tracing::warn!(%what, "opened on a full disk");
             Ok(())
@@ -351,16 +359,16 @@ fn note_opening(inner: &Arc<Inner>, opens: u64) -> Result<()> {
     }
 }
 
-/// One system on this store, as the store itself sees it.
+/// One open system, as the store itself sees it.
 pub(crate) trait StoredSystem: Send + Sync {
     fn owners(&self) -> &OwnerTable;
-    /// Everything in memory anew, from disk.
+    /// Reads all of the system's in-memory state again from disk.
     fn read(&self, disk: &Disk) -> Result<()>;
-    /// Writes what it writes once for all jobs of a batch.
+    /// Writes what is written once per batch.
     fn stamp(&self, _: &mut Tx<'_>) -> Tried<()> {
         Ok(())
     }
-    /// A batch is durable: takes what it changed of what is kept in memory.
+    /// Applies the changes of a durable batch to the in-memory state.
     fn committed(&self, _: &mut Changed) {}
 }
 
@@ -373,7 +381,7 @@ impl Inner {
         self.systems.read().expect(LOCK).iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Writes down at most `limit` of the deadlines that have moved, of each system.
+    /// Writes at most `limit` changed deadlines of each system.
     fn mirror(&self, tx: &mut Tx<'_>, limit: usize) -> Tried<()> {
         self.systems().iter().try_for_each(|system| system.owners().mirror(tx, limit))
     }

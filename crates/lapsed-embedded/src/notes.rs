@@ -1,5 +1,6 @@
-//! Books, marks and turns on the embedded store: notes are rows of one table a system, marks and turns are
-//! in `meta`. Each is one job of the writer, so that nobody comes between reading and writing.
+//! Notes, marks and turns on the embedded store. Notes are rows of one table per system; marks and
+//! turns are in `meta`. Each operation is one job of the writer, so that no other write happens
+//! between its reading and its writing.
 
 use std::sync::Arc;
 
@@ -26,7 +27,7 @@ fn note_key(series: &Name, seq: u64) -> Vec<u8> {
     batch_key(series.as_str(), seq)
 }
 
-/// What is too old to be kept beside the note `seq`.
+/// Removes the notes that are too old once note `seq` exists.
 fn prune(tx: &mut Tx<'_>, table: &Arc<str>, series: &Name, seq: u64) -> Tried<()> {
     let Some(last) = seq.checked_sub(NOTES_MAX) else { return Ok(()) };
     let (from, to) = (note_key(series, 0), note_key(series, last));
@@ -35,7 +36,7 @@ fn prune(tx: &mut Tx<'_>, table: &Arc<str>, series: &Name, seq: u64) -> Tried<()
     Ok(())
 }
 
-/// Whether `holder` has the turn from now on.
+/// Takes or renews the turn; whether `holder` has it now.
 fn stand(tx: &mut Tx<'_>, key: &[u8], holder: String, now_ms: u64, ttl_ms: u64) -> Tried<bool> {
     let held: Option<Term> = match tx.meta_get(key)? {
         Some(bytes) => Some(serde_json::from_slice(&bytes)?),
@@ -122,7 +123,7 @@ impl NoteStore for Embedded {
     async fn end_turn(&self, system: &SystemId, name: &Name, holder: &str) -> Result<()> {
         let (key, holder) = (meta_key("turn", system, name), holder.to_owned());
         let store_clock = self.inner.store_clock.clone();
-        // A turn of no length: whoever comes next has it.
+        // A turn of length 0: the next one to ask gets it.
         let job =
             move |tx: &mut Tx<'_>| stand(tx, &key, holder, store_clock.now_ms(), 0).map(|_| ());
         self.inner.writer.write(job, |()| {}).await

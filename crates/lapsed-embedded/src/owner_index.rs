@@ -1,8 +1,9 @@
-//! The owners of one system, in memory: by name, by incarnation, and by when they are due.
+//! The owners of one system in memory: by name, by incarnation, and by deadline.
 //!
-//! The deadline index re-files lazily: a beat moves a deadline without touching the index, and the
-//! index finds out when the old one comes up. That is right only while deadlines never shorten;
-//! the one thing that shortens them (an operator waiving a store-away grace) re-files everybody.
+//! The deadline index is updated lazily: a heartbeat moves a deadline without touching the index,
+//! which notices it when the old deadline comes up. That is correct only while deadlines never
+//! become earlier. The one operation that makes them earlier (an operator waives the store-away
+//! grace) indexes all owners again.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::BuildHasher;
@@ -16,12 +17,12 @@ use crate::slot::Slot;
 
 const SHARDS: usize = 16;
 
-/// The place of a doomed owner: its deadline, then its incarnation.
+/// Position of a reclaimable owner: its deadline, then its incarnation.
 pub(crate) type OwnerPosition = (u64, u64);
 
 type Shard = RwLock<HashMap<Name, NamedOwners, RandomState>>;
 
-/// The lives of one name: usually one.
+/// The incarnations of one name, usually one.
 struct NamedOwners {
     newest: Arc<Slot>,
     older: Vec<Arc<Slot>>,
@@ -40,7 +41,7 @@ impl NamedOwners {
         }
     }
 
-    /// Without `slot`; `None` when it was the only one.
+    /// The rest without `slot`; `None` if it was the only one.
     fn without(mut self, slot: &Arc<Slot>) -> Option<Self> {
         self.older.retain(|other| !Arc::ptr_eq(other, slot));
         if Arc::ptr_eq(&self.newest, slot) {
@@ -58,21 +59,21 @@ pub(crate) struct OwnerIndex {
     due: Mutex<DueOwners>,
 }
 
-/// Who is due, and who is past it.
+/// Owners by deadline, and those whose deadline has passed.
 #[derive(Default)]
 pub(crate) struct DueOwners {
-    /// Living owners, by a time at or before they are due.
+    /// Live owners, by a time at or before their deadline.
     filed: BTreeMap<u64, Vec<Arc<Slot>>>,
     /// Overdue owners, and ended ones that still hold something, by deadline.
     reclaimable: BTreeMap<OwnerPosition, Arc<Slot>>,
-    /// Under which deadline each of them stands there.
+    /// The deadline under which each incarnation is in `reclaimable`.
     positions: HashMap<u64, u64>,
-    /// When owners were declared dead, lately.
+    /// When owners were declared dead, within the last threshold.
     deaths: VecDeque<u64>,
     living: u64,
 }
 
-/// A count of the owners.
+/// Number of owners by state.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct OwnerCounts {
     pub live: u64,
@@ -94,7 +95,7 @@ impl OwnerIndex {
         }
     }
 
-    /// Adds a life. `now_ms` and `back_ms` place it among those due.
+    /// Adds an incarnation. `now_ms` and `back_ms` decide whether it is overdue.
     pub fn add(&self, slot: Arc<Slot>, now_ms: u64, back_ms: u64) {
         let mut names = self.shard(slot.name.as_str()).write().expect(LOCK);
         match names.get_mut(&slot.name) {
@@ -108,8 +109,8 @@ impl OwnerIndex {
         self.due().admit(slot, now_ms, back_ms);
     }
 
-    /// Forgets lives: that ended long ago and hold nothing, or that never were. A name's newest
-    /// life is then the newest of those that are left.
+    /// Removes incarnations that ended long ago and hold nothing, or whose start was undone. The
+    /// newest one that is left becomes the newest of its name.
     pub fn forget(&self, gone: &[Arc<Slot>]) {
         for slot in gone {
             let mut names = self.shard(slot.name.as_str()).write().expect(LOCK);
@@ -121,12 +122,12 @@ impl OwnerIndex {
         }
     }
 
-    /// The newest life of that name.
+    /// The newest incarnation of that name.
     pub fn newest(&self, name: &str) -> Option<Arc<Slot>> {
         self.with_newest(name, |slot| slot.cloned())
     }
 
-    /// Does something with the newest life of that name, without cloning it: what a beat uses.
+    /// Calls `act` with the newest incarnation of that name without cloning it, for heartbeats.
     pub fn with_newest<T>(&self, name: &str, act: impl FnOnce(Option<&Arc<Slot>>) -> T) -> T {
         act(self.shard(name).read().expect(LOCK).get(name).map(|owners| &owners.newest))
     }
@@ -135,24 +136,25 @@ impl OwnerIndex {
         self.owners.read().expect(LOCK).get(&incarnation).cloned()
     }
 
-    /// NamedOwners after `after`, oldest first.
+    /// Incarnations after `after`, oldest first.
     pub fn page(&self, after: Option<Incarnation>, limit: usize) -> Vec<Arc<Slot>> {
         let from = after.map_or(0, |i| i.0.saturating_add(1));
         let owners = self.owners.read().expect(LOCK);
         owners.range(from..).take(limit).map(|(_, slot)| slot.clone()).collect()
     }
 
-    /// Whether any life is so.
+    /// Whether the predicate is true for any incarnation.
     pub fn any(&self, is_so: impl Fn(&Slot) -> bool) -> bool {
         self.owners.read().expect(LOCK).values().any(|slot| is_so(slot))
     }
 
-    /// How many lives are so.
+    /// For how many incarnations the predicate is true.
     pub fn count(&self, is_so: impl Fn(&Slot) -> bool) -> u64 {
         self.owners.read().expect(LOCK).values().filter(|slot| is_so(slot)).count() as u64
     }
 
-    /// At most `limit` lives that are so, from incarnation `from` on and then from the beginning.
+    /// At most `limit` incarnations for which the predicate is true, from `from` on and then from
+    /// the beginning.
     pub fn pick(&self, from: u64, limit: usize, is_so: impl Fn(&Slot) -> bool) -> Vec<Arc<Slot>> {
         let owners = self.owners.read().expect(LOCK);
         let all = owners.range(from..).chain(owners.range(..from)).map(|(_, slot)| slot);
@@ -190,7 +192,7 @@ impl DueOwners {
         }
     }
 
-    /// A life ended just now.
+    /// Records that an incarnation has just ended.
     pub fn note_end(&mut self, slot: &Arc<Slot>) {
         let Some(end) = slot.end().filter(|_| slot.note_end()) else { return };
         self.living = self.living.saturating_sub(1);
@@ -203,7 +205,7 @@ impl DueOwners {
         }
     }
 
-    /// A life that never was: its start was undone.
+    /// Removes an incarnation whose start was undone.
     pub fn withdraw(&mut self, slot: &Arc<Slot>) {
         self.spare(slot.incarnation);
         for bucket in self.filed.values_mut() {
@@ -225,7 +227,8 @@ impl DueOwners {
         self.reclaimable.remove(&(deadline_ms, incarnation))
     }
 
-    /// A batch was undone: an ended life may hold again what that batch had taken from it.
+    /// Records that a batch was undone: an ended incarnation may hold again what the batch had
+    /// removed.
     pub fn note_undone(&mut self, slot: &Arc<Slot>) {
         self.note_emptied(slot);
         if slot.end().is_some() && slot.held() > 0 {
@@ -233,15 +236,16 @@ impl DueOwners {
         }
     }
 
-    /// An ended life that holds nothing needs no more attention.
+    /// Removes an ended incarnation that holds nothing from the reclaimable ones.
     pub fn note_emptied(&mut self, slot: &Arc<Slot>) {
         if slot.end().is_some() && slot.held() == 0 {
             self.spare(slot.incarnation);
         }
     }
 
-    /// Brings the index up to `now_ms`: who came up is either re-filed or doomed, and who was
-    /// overdue and has beaten since is filed again.
+    /// Updates the index to `now_ms`: an owner whose old deadline has come up is indexed by its new
+    /// deadline or becomes reclaimable, and a reclaimable one that has sent a heartbeat since is
+    /// indexed again.
     pub fn advance(&mut self, now_ms: u64, back_ms: u64) {
         let later = self.filed.split_off(&(now_ms + 1));
         let came_up = std::mem::replace(&mut self.filed, later);
@@ -262,7 +266,7 @@ impl DueOwners {
         }
     }
 
-    /// Deadlines may have shortened: looks at everybody anew.
+    /// Indexes all owners again, because deadlines may have become earlier.
     pub fn refile(&mut self, now_ms: u64, back_ms: u64) {
         let all = std::mem::take(&mut self.filed);
         for slot in all.into_values().flatten() {
@@ -273,7 +277,7 @@ impl DueOwners {
     }
 
     pub fn heads(&mut self, now_ms: u64, threshold_ms: u64) -> OwnerCounts {
-        // Not from the front only: those read from disk are not in the order of their deaths.
+        // Not only from the front: those read from disk are not in the order of their deaths.
         self.deaths.retain(|at| at + threshold_ms > now_ms);
         let mut heads =
             OwnerCounts { died_recently: self.deaths.len() as u64, ..OwnerCounts::default() };
@@ -286,9 +290,9 @@ impl DueOwners {
         heads
     }
 
-    /// Up to `limit` of the doomed from `from` on that hold something (or, with `empty`, nothing):
-    /// all that ended, and of the others only the first `undeclared_max`, counted from the very
-    /// beginning.
+    /// Up to `limit` reclaimable owners from `from` on that hold something (or, with `empty`,
+    /// nothing): all that have ended, but of the overdue ones only the first `undeclared_max`,
+    /// counted from the very beginning.
     pub fn reclaimable(
         &self,
         from: OwnerPosition,

@@ -1,8 +1,8 @@
-//! The lives of one system, and what hangs on them alone: who is alive, how lives begin and end, what
-//! each holds by number, batches and receipts. What it is that they hold, a system adds.
+//! The owners of one system: which are alive, how incarnations start and end, how many entries each
+//! holds, batches and receipts. What an entry is, is deliberately absent: each system adds that.
 //!
-//! [`OwnerTable`] is what the jobs on the writer's thread work with; [`OwnerService`] is its asynchronous face,
-//! which waits for the writer and reads the disk.
+//! Jobs on the writer's thread work with [`OwnerTable`]. [`OwnerService`] is its asynchronous
+//! interface, which waits for the writer and reads the disk.
 
 pub(crate) mod batch;
 pub(crate) mod ledger;
@@ -26,7 +26,7 @@ use crate::store_clock::StoreClock;
 use crate::tables::Tables;
 use crate::tx::Tx;
 
-/// The lives of one system.
+/// All incarnations of one system.
 pub(crate) struct OwnerTable {
     pub id: SystemId,
     pub tables: Tables,
@@ -36,27 +36,27 @@ pub(crate) struct OwnerTable {
     pub guard: Arc<dyn OwnerGuard>,
     /// Until when the operator has waived the store-away grace.
     release_until_ms: AtomicU64,
-    /// Whose turn it is to be mirrored.
+    /// The incarnation whose deadline is the next to be written to disk.
     mirror_from: AtomicU64,
 }
 
-/// Whom a claim means.
+/// The incarnation that a claim refers to.
 pub(crate) enum ResolvedClaim {
     Known(Arc<Slot>),
-    /// A name never seen, and no incarnation claimed.
+    /// The owner's name is new, and the claim has no incarnation.
     NoSuchOwner,
-    /// An incarnation that is not that owner's, or not remembered.
+    /// The claimed incarnation belongs to another owner, or its record was removed.
     Unknown,
 }
 
-/// A job that must not write for somebody who ended: who it was.
+/// Result of a job that must not act for an ended incarnation.
 pub(crate) enum UnlessEnded<T> {
     Done(T),
     Ended(Arc<Slot>),
 }
 
 impl OwnerTable {
-    /// Nobody yet: they are loaded together with what they hold.
+    /// An empty table; owners are loaded together with their entries.
     pub fn new(inner: &Inner, id: SystemId, threshold: Duration) -> Self {
         inner.store_clock.mind_ttl(threshold.as_millis() as u64);
         OwnerTable {
@@ -71,7 +71,7 @@ impl OwnerTable {
         }
     }
 
-    /// The store's clock, and since when everybody could beat; 0 while the grace is waived.
+    /// The store's clock, and since when owners could reach the store; 0 while the grace is waived.
     pub fn look(&self) -> (u64, u64) {
         let (now_ms, back_ms) = self.store_clock.look();
         (now_ms, self.spared_from(now_ms, back_ms))
@@ -81,15 +81,15 @@ impl OwnerTable {
         if now_ms < self.release_until_ms.load(Ordering::Acquire) { 0 } else { back_ms }
     }
 
-    /// `back_ms` while it matters: within a threshold, and if anybody who lives was there before it.
-    /// A store that was empty then has nobody to spare.
+    /// `back_ms` while it matters: for one threshold, and only if a live owner existed before it. A
+    /// store that was empty then has nobody to spare.
     fn cut_off_until(&self, now_ms: u64, back_ms: u64) -> u64 {
         let over = now_ms >= back_ms + self.threshold.as_millis() as u64;
         let was_there = |slot: &Slot| slot.end().is_none() && slot.started_ms < back_ms;
         if over || !self.index.any(was_there) { 0 } else { back_ms }
     }
 
-    /// How many are past their deadline and live on by the grace alone.
+    /// How many owners are past their deadline and spared only because the store was away.
     fn spared(&self, now_ms: u64, back_ms: u64) -> u64 {
         let is_spared = |slot: &Slot| {
             slot.end().is_none()
@@ -100,7 +100,8 @@ impl OwnerTable {
         self.index.count(is_spared)
     }
 
-    /// The operator waives (or no longer waives) the grace: deadlines may have shortened.
+    /// Waives the store-away grace until `until_ms`. Deadlines may become earlier, so they are
+    /// indexed again.
     pub fn release_until(&self, until_ms: u64) {
         self.release_until_ms.store(until_ms, Ordering::Release);
         let (now_ms, back_ms) = self.look();
@@ -120,7 +121,7 @@ impl OwnerTable {
         }
     }
 
-    /// The life that may act inside a job; `None`: a name never seen.
+    /// The incarnation that may act inside a job; `None`: the owner's name is new.
     pub fn acting(&self, claim: &Claim) -> Tried<Option<UnlessEnded<Arc<Slot>>>> {
         match self.resolve(claim) {
             ResolvedClaim::Unknown => Err(unknown_claim(claim).into()),
@@ -132,7 +133,7 @@ impl OwnerTable {
         }
     }
 
-    /// One that it holds less.
+    /// Records that the incarnation holds one entry less.
     pub fn note_let_go(&self, slot: &Arc<Slot>) {
         slot.drop_one();
         if slot.held() == 0 {
@@ -141,7 +142,7 @@ impl OwnerTable {
     }
 }
 
-/// The answer to somebody who is not remembered.
+/// The error for a claim whose incarnation is not known.
 pub(crate) fn unknown_claim(claim: &Claim) -> Error {
     let (owner, incarnation) = (claim.owner.clone(), claim.incarnation);
     let lost =
@@ -149,14 +150,14 @@ pub(crate) fn unknown_claim(claim: &Claim) -> Error {
     lost.into()
 }
 
-/// The asynchronous face of [`OwnerTable`].
+/// The asynchronous interface of [`OwnerTable`].
 pub(crate) struct OwnerService {
     pub inner: Arc<Inner>,
     pub owners: Arc<OwnerTable>,
 }
 
 impl OwnerService {
-    /// Runs a job that needs nothing but the lives.
+    /// Runs a job that needs only the owners.
     pub async fn write<T: Send + 'static>(
         &self,
         work: impl FnOnce(&OwnerTable, &mut Tx<'_>) -> Tried<T> + Send + 'static,
@@ -166,7 +167,7 @@ impl OwnerService {
         self.inner.writer.write(move |tx| work(&owners, tx), done).await
     }
 
-    /// What a job did, or the word to whoever it would have acted for.
+    /// The result of a job, or `Lost` if it would have acted for an ended incarnation.
     pub async fn acted<T>(&self, acted: UnlessEnded<T>) -> Result<T> {
         match acted {
             UnlessEnded::Done(value) => Ok(value),
@@ -175,7 +176,8 @@ impl OwnerService {
     }
 }
 
-/// Fills [`OwnerStore`](lapsed_core::owner::OwnerStore) for a system that has a desk.
+/// Implements [`OwnerStore`](lapsed_core::owner::OwnerStore) for a system that has an
+/// `owner_service`.
 macro_rules! impl_owner_store {
     ($system:ty) => {
         #[async_trait]

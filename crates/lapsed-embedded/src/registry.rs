@@ -18,13 +18,13 @@ use crate::owners::{OwnerService, OwnerTable};
 use crate::tx::Tx;
 use crate::{Inner, StoredSystem};
 
-/// One registry on an embedded store.
+/// A registry on an embedded store.
 pub struct EmbeddedRegistry {
     owner_service: OwnerService,
     core: Arc<Core>,
 }
 
-/// What the jobs on the writer's thread work with: the lives, and what they hold.
+/// State that jobs on the writer's thread work with: the owners and their entries.
 pub(crate) struct Core {
     owners: Arc<OwnerTable>,
     held: HolderIndex,
@@ -49,13 +49,13 @@ impl EmbeddedRegistry {
         &self.core
     }
 
-    /// A beat that is answered at once, if it can be: by a life that is in memory, which is every
-    /// one that lives. `None`: ask [`OwnerStore::beat`].
+    /// Sends a heartbeat without waiting, if the incarnation is in memory, as every live one is.
+    /// `None`: call [`OwnerStore::beat`].
     pub fn beat_now(&self, claim: &Claim) -> Option<Beat> {
         self.owner_service.beat_now(claim)
     }
 
-    /// Runs a job that needs nothing but the core.
+    /// Runs a job on the writer's thread.
     async fn write<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Core, &mut Tx<'_>) -> Tried<T> + Send + 'static,

@@ -1,4 +1,5 @@
-//! Terms, the operator's settings, receipts: what the engine needs of any store.
+//! Terms, the operator's brake settings and receipts: the embedded store's implementation of
+//! [`Store`].
 
 use async_trait::async_trait;
 use lapsed_core::leader::Term;
@@ -34,7 +35,7 @@ fn write_term(tx: &mut Tx<'_>, system: &SystemId, term: &Term) -> Tried<()> {
     tx.meta_put(&term_key(system), &serde_json::to_vec(term)?)
 }
 
-/// Whether `number` is the current term and has not lapsed: asked inside the job that acts.
+/// Whether `number` is the current term and has not expired. Checked inside the job that acts.
 pub(crate) fn term_holds(
     tx: &mut Tx<'_>,
     system: &SystemId,
@@ -45,8 +46,8 @@ pub(crate) fn term_holds(
     Ok(term.is_some_and(|term| term.number == number && now_ms < term.until_ms))
 }
 
-/// Whether the term of `system` is kept here and is another one than `number`, or has lapsed. Where no term was
-/// ever kept, leaders are chosen elsewhere.
+/// Whether this store keeps a term of `system` that is not `number`, or that has expired. If it
+/// never kept one, the leader is elected elsewhere.
 pub(crate) fn term_is_over(
     tx: &mut Tx<'_>,
     system: &SystemId,
@@ -58,7 +59,7 @@ pub(crate) fn term_is_over(
 }
 
 impl Embedded {
-    /// What `meta` has by that name, as it is on disk.
+    /// Reads a value of `meta` from disk.
     fn read_meta<T: DeserializeOwned>(&self, key: &[u8]) -> Result<Option<T>> {
         let read = || -> Tried<Option<T>> {
             let txn = self.inner.disk.read()?;
@@ -127,7 +128,7 @@ impl Store for Embedded {
     async fn resign(&self, system: &SystemId, number: u64) -> Result<()> {
         let system = system.clone();
         let job = move |tx: &mut Tx<'_>| match read_term(tx, &system)? {
-            // The number stays, so that the next one is larger.
+            // The number is kept, so that the next term's number is larger.
             Some(term) if term.number == number => {
                 write_term(tx, &system, &Term { until_ms: 0, ..term })
             }

@@ -1,9 +1,9 @@
 //! `sessions` on the embedded store.
 //!
-//! A session is one row; a reference is a row filed under the life that it belongs to, so that what a
-//! dead owner leaves lies together. Every operation is one job, and a job is all or nothing: there is
-//! no moment at which the count, the references and the broadcaster's pointer could disagree. Who
-//! waits for its grace to end is kept in memory ([`waiting`]), so that a pass looks at nobody else.
+//! A session is one row. A reference is a row whose key begins with its incarnation, so that all
+//! references of a dead owner are adjacent. Every operation is one job, and a job is all or
+//! nothing: the count, the references and the broadcaster's pointer can never disagree. Sessions
+//! whose grace period runs are indexed in memory ([`grace_index`]), so that a pass reads no others.
 
 mod grace_index;
 mod load;
@@ -27,13 +27,13 @@ use crate::sessions::grace_index::GraceIndex;
 use crate::tx::Tx;
 use crate::{Inner, StoredSystem};
 
-/// One system of sessions on an embedded store.
+/// A system of sessions on an embedded store.
 pub struct EmbeddedSessions {
     owner_service: OwnerService,
     core: Arc<Core>,
 }
 
-/// What the jobs on the writer's thread work with: the lives, and the sessions they refer to.
+/// State that jobs on the writer's thread work with: the owners and their sessions.
 pub(crate) struct Core {
     owners: Arc<OwnerTable>,
     waiting: Arc<GraceIndex>,
@@ -57,7 +57,8 @@ impl EmbeddedSessions {
     ) -> Result<Self> {
         let owners = Arc::new(OwnerTable::new(&inner, id, ttl));
         let grace_ms = grace.as_millis() as u64;
-        // Whoever could not connect for half of a grace was cut off.
+        // A gap of half a grace period also counts as an absence, because nobody could connect
+        // during it.
         owners.store_clock.mind_ttl(grace_ms);
         let core = Core {
             owners: owners.clone(),
@@ -73,13 +74,13 @@ impl EmbeddedSessions {
         &self.core
     }
 
-    /// A beat that is answered at once, if it can be: by a life that is in memory, which is every
-    /// one that lives. `None`: ask [`OwnerStore::beat`].
+    /// Sends a heartbeat without waiting, if the incarnation is in memory, as every live one is.
+    /// `None`: call [`OwnerStore::beat`].
     pub fn beat_now(&self, claim: &Claim) -> Option<Beat> {
         self.owner_service.beat_now(claim)
     }
 
-    /// Runs a job that needs nothing but the core.
+    /// Runs a job on the writer's thread.
     async fn write<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Core, &mut Tx<'_>) -> Tried<T> + Send + 'static,

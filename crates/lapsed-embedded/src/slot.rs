@@ -1,4 +1,4 @@
-//! One life in memory. A beat touches nothing but this.
+//! One incarnation in memory. A heartbeat changes nothing else.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -10,21 +10,21 @@ use lapsed_core::registry::rules::{IncarnationState, due_ms};
 use crate::store_clock::StoreClock;
 use crate::tables::{EndRow, OwnerRow};
 
-/// The deadline of a life that has ended: no beat gets past it.
+/// The deadline of an ended incarnation: no heartbeat replaces it.
 const ENDED: u64 = 0;
-/// The deadline of a life whose start is not durable yet: nobody may be told of it.
+/// The deadline of an incarnation whose start is not durable yet: no caller may learn of it.
 const PENDING: u64 = 1;
 
-/// What a beat finds.
+/// Result of a heartbeat in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Touched {
     Until(u64),
     Ended,
-    /// Not durable yet: ask again behind the commit that is under way.
+    /// The start is not durable yet: try again after the current commit.
     Pending,
 }
 
-/// In this order, so that what a beat needs lies together.
+/// The order of the fields keeps those that a heartbeat needs in one cache line.
 #[repr(C)]
 pub(crate) struct Slot {
     deadline: AtomicU64,
@@ -41,7 +41,7 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    /// A life about to start. It counts for nothing until [`Slot::begin`].
+    /// An incarnation that is about to start. It has no effect until [`Slot::begin`].
     pub fn pending(
         store_clock: Arc<StoreClock>,
         name: Name,
@@ -89,7 +89,7 @@ impl Slot {
         }
     }
 
-    /// The start is durable.
+    /// Records that the start is durable.
     pub fn begin(&self, deadline_ms: u64) {
         let began = self.deadline.compare_exchange(
             PENDING,
@@ -102,7 +102,7 @@ impl Slot {
         }
     }
 
-    /// A beat at `now_ms`. Deadlines only grow.
+    /// Sends a heartbeat at `now_ms`. The deadline only grows.
     pub fn beat(&self, now_ms: u64) -> Touched {
         let until = now_ms + self.ttl_ms;
         let mut seen = self.deadline.load(Ordering::Acquire);
@@ -126,9 +126,9 @@ impl Slot {
         }
     }
 
-    /// The decisive step in memory: ends this life if `may_end` says so of the very deadline that
-    /// is swapped out, so that a beat either comes before and is judged, or after and is refused.
-    /// Durable only with the commit that follows. `None`: it ended before.
+    /// Ends this incarnation if `may_end` agrees, judging by the very deadline that is swapped out:
+    /// a heartbeat comes either before and is judged, or after and is refused. It is durable only
+    /// with the following commit. `None`: it had ended before.
     pub fn end_if<E>(
         &self,
         ending: Ending,
@@ -168,7 +168,7 @@ impl Slot {
         Some(*self.end.wait())
     }
 
-    /// The end as it must still be written down: memory ends first, the disk follows.
+    /// The end that is not on disk yet: memory is changed first, the disk follows.
     pub fn unwritten_end(&self) -> Option<OwnerRow> {
         let unwritten = self.end().is_some() && !self.end_durable.load(Ordering::Acquire);
         unwritten.then(|| self.row())
@@ -178,7 +178,7 @@ impl Slot {
         self.end_durable.store(true, Ordering::Release);
     }
 
-    /// True once: an end is noted in the index once, however often its commit must be repeated.
+    /// True exactly once, so that an end is indexed once even if its commit must be repeated.
     pub fn note_end(&self) -> bool {
         !self.end_noted.swap(true, Ordering::AcqRel)
     }
@@ -187,7 +187,7 @@ impl Slot {
         self.deadline.load(Ordering::Acquire) == PENDING
     }
 
-    /// The last deadline: of one that ended, the one that it had then.
+    /// The current deadline; for an ended incarnation, the one that it had when it ended.
     pub fn deadline_ms(&self) -> u64 {
         match self.deadline.load(Ordering::Acquire) {
             ENDED => self.end.wait().deadline_ms,
@@ -201,12 +201,12 @@ impl Slot {
         IncarnationState { started_ms, deadline_ms: self.deadline_ms(), ttl_ms, ended }
     }
 
-    /// When it is over, the store-away grace included.
+    /// When it is overdue, including the store-away grace.
     pub fn due_ms(&self, back_ms: u64) -> u64 {
         due_ms(&self.state(), back_ms)
     }
 
-    /// The deadline, if it has moved since it was last written to disk.
+    /// The deadline, if it has changed since it was last written to disk.
     pub fn to_mirror(&self) -> Option<u64> {
         let deadline = self.deadline.load(Ordering::Acquire);
         let moved = deadline > PENDING && deadline != self.mirrored.load(Ordering::Acquire);
@@ -246,7 +246,7 @@ impl Slot {
     }
 }
 
-/// Beats without looking for it.
+/// Sends heartbeats without a lookup.
 impl BeatHandle for Slot {
     fn beat(&self) -> Option<u64> {
         match self.beat(self.store_clock.granting_ms()) {

@@ -1,9 +1,9 @@
-//! The store's own clock, and its watch over itself.
+//! The store's clock, which also detects that the store was away.
 //!
 //! Deadlines are judged by one clock that never goes back: the wall clock at opening, moved on by
-//! the monotonic one. Whoever freezes this process, or puts its host to sleep, also stops beats
-//! from arriving; so a gap in the store's own attention is an absence of the store (P7). It is
-//! looked for in the guard itself: the first thread to run after the gap notices it, whichever that is.
+//! the monotonic clock. If this process is frozen or its host sleeps, heartbeats cannot arrive
+//! either, so a gap between two readings counts as an absence of the store (P7). The guard itself
+//! reads the clock, so that the first thread that runs after the gap detects it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,23 +14,23 @@ pub(crate) struct StoreClock {
     clock: Arc<dyn Clock>,
     /// Store time minus monotonic time, in milliseconds. Only grows.
     offset_ms: AtomicU64,
-    /// The monotonic and the wall clock when somebody last looked.
+    /// The monotonic clock and the wall clock at the last reading.
     seen_mono_ms: AtomicU64,
     seen_wall_ms: AtomicU64,
     /// Since when the store has been serving without a gap.
     back_ms: AtomicU64,
-    /// The longest gap that is not an absence; `u64::MAX` when nothing watches regularly.
+    /// The longest gap that is not an absence; `u64::MAX` if nothing reads the clock regularly.
     gap_max_ms: AtomicU64,
 }
 
-/// Gaps up to this are never an absence: schedulers and disks are allowed that much.
+/// Gaps up to this are never an absence, because schedulers and disks cause them.
 const GAP_FLOOR_MS: u64 = 250;
-/// Gaps longer than this always are.
+/// Gaps longer than this are always an absence.
 const GAP_CEILING_MS: u64 = 5_000;
 
 impl StoreClock {
-    /// `high_ms` is the latest time that this store has ever written down: this life of the store
-    /// begins after it, so that what began before is told apart.
+    /// `high_ms` is the latest time that this store has ever written to disk. The clock starts
+    /// after it, so that everything older is recognised as from before the opening.
     pub fn new(clock: Arc<dyn Clock>, high_ms: u64, watched: bool) -> Self {
         let (mono, wall) = (clock.mono().as_millis() as u64, clock.wall_ms());
         let now = wall.max(high_ms + 1);
@@ -48,14 +48,14 @@ impl StoreClock {
         self.offset_ms.load(Ordering::Relaxed) + self.clock.mono().as_millis() as u64
     }
 
-    /// The store's clock for granting time: cheap, and a few milliseconds ahead at the most, so that
-    /// nobody gets less than the whole TTL. Never for judging.
+    /// The clock for granting a TTL: cheap to read, and at most a few milliseconds ahead, so that
+    /// nobody gets less than the whole TTL. Never use it for judging.
     pub fn granting_ms(&self) -> u64 {
         self.offset_ms.load(Ordering::Relaxed) + self.clock.mono_ceil_ms()
     }
 
-    /// A TTL is in use: gaps longer than half of it matter. Whoever beats at a third of its TTL is
-    /// still in time after a shorter one.
+    /// Takes a TTL into account: gaps longer than half of it are absences. An owner that sends
+    /// heartbeats at a third of its TTL is still in time after a shorter gap.
     pub fn mind_ttl(&self, ttl_ms: u64) {
         if self.gap_max_ms.load(Ordering::Relaxed) != u64::MAX {
             let gap = (ttl_ms / 2).clamp(GAP_FLOOR_MS, GAP_CEILING_MS);
@@ -63,14 +63,14 @@ impl StoreClock {
         }
     }
 
-    /// Looks: the store's clock, and since when it has been serving without a gap.
+    /// Reads the clock: the time, and since when the store has been serving without a gap.
     pub fn look(&self) -> (u64, u64) {
         let (mono, wall) = (self.clock.mono().as_millis() as u64, self.clock.wall_ms());
         let mono_gap = mono.saturating_sub(self.seen_mono_ms.fetch_max(mono, Ordering::AcqRel));
         let wall_gap = wall.saturating_sub(self.seen_wall_ms.swap(wall, Ordering::AcqRel));
         let gap_max = self.gap_max_ms.load(Ordering::Relaxed);
         if mono_gap.max(wall_gap) > gap_max {
-            // Everybody gets a whole TTL from now, so the clock may catch up with the wall.
+            // Every owner gets a whole TTL from now, so the clock may catch up with the wall clock.
             self.offset_ms.fetch_max(wall.saturating_sub(mono), Ordering::AcqRel);
             let now = self.now_ms();
             self.back_ms.fetch_max(now, Ordering::AcqRel);

@@ -1,4 +1,4 @@
-//! How things are laid out on disk: tables of bytes to bytes, one set a system.
+//! Layout on disk: tables that map bytes to bytes, one set of tables per system (`S`).
 //!
 //! | table | key | value |
 //! |---|---|---|
@@ -21,14 +21,14 @@
 //! | `S/log_of` | provider, 0, log number | nothing: which rows of the log are of whom |
 //! | `S/notes` | book, 0, number | one note (`notes::Note`) as JSON; the newest are kept |
 //!
-//! A job is one row, which moves: it lies in `S/queued`, in `S/held` or in `S/dead`, and so is in one
-//! place at a time whatever happens. What it carries goes along byte for byte; how it is laid out is
-//! in `inflight/rows.rs`. The places of a queue grow at the back and fall at the front, from the
-//! middle. The account of a system of jobs (`account/S` in `meta`: entered, completed, dropped, the
-//! next token) is written once in every batch that changed it.
+//! A job is one row that moves between `S/queued`, `S/held` and `S/dead`, so that it is always in
+//! exactly one place. Its payload is moved unchanged; `inflight/rows.rs` defines the row. Positions
+//! in a queue start in the middle of the number range, grow at the back and shrink at the front.
+//! The totals of a system of jobs (`account/S` in `meta`: entered, completed, dropped, the next
+//! token) are written once in every batch that changed them.
 //!
-//! The settings of a system of availability (`settings/S` in `meta`) are what was set, as JSON; what was not is as
-//! usual.
+//! The settings of an availability system (`settings/S` in `meta`) contain as JSON only what was
+//! set; everything else has its default.
 //!
 //! Numbers in keys are big-endian, so that byte order is number order.
 
@@ -40,16 +40,16 @@ use lapsed_core::{Name, SystemId};
 use redb::TableDefinition;
 use serde::{Deserialize, Serialize};
 
-/// Every table is of this shape.
+/// Type of all keys and values.
 pub(crate) type Bytes = &'static [u8];
 
-/// The version of this layout; another one is refused, not guessed at.
+/// Version of this layout. A file with another version is refused.
 pub(crate) const FORMAT: u64 = 1;
 
-/// The table of counters and settings.
+/// Table of counters and settings.
 pub(crate) const META: &str = "meta";
 
-/// The tables of one system.
+/// Names of the tables of one system.
 #[derive(Debug, Clone)]
 pub(crate) struct Tables {
     pub owners: Arc<str>,
@@ -108,7 +108,7 @@ pub(crate) fn definition(name: &str) -> TableDefinition<'_, Bytes, Bytes> {
     TableDefinition::new(name)
 }
 
-/// One life, as it is on disk. Its deadline may lag behind the one in memory by one mirroring.
+/// One incarnation on disk. Its deadline may be up to one second behind the one in memory.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct OwnerRow {
     pub name: Name,
@@ -119,18 +119,18 @@ pub(crate) struct OwnerRow {
     pub end: Option<EndRow>,
 }
 
-/// How and when a life ended.
+/// How and when an incarnation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct EndRow {
     pub ending: Ending,
     pub at_ms: u64,
-    /// When its time ran out; for one that retired, when it retired.
+    /// When its heartbeat ran out; for a retired one, when it retired.
     pub deadline_ms: u64,
     /// How many entries it held then.
     pub held: u64,
 }
 
-/// One session, as it is on disk. Its references are rows of `S/held`, and counted here.
+/// One session on disk. Its references are rows of `S/held`; their number is kept here.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SessionRow {
     #[serde(flatten)]
@@ -138,7 +138,7 @@ pub(crate) struct SessionRow {
     pub references: u64,
     /// Since when there has been no reference.
     pub since_ms: u64,
-    /// Whether one went then.
+    /// Whether a reference ended then.
     pub disconnected: bool,
     pub updated_ms: u64,
 }
@@ -159,17 +159,17 @@ pub(crate) fn held_key(incarnation: u64, key: &str) -> Vec<u8> {
     bytes
 }
 
-/// Takes such a key apart.
+/// Splits a key of `S/held` or `S/lost`.
 pub(crate) fn split_held(bytes: &[u8]) -> Option<(u64, &str)> {
     Some((to_number(bytes)?, std::str::from_utf8(&bytes[8..]).ok()?))
 }
 
-/// The key of `S/queued` and `S/log_of`. No name contains a zero, so that queues do not mix.
+/// The key of `S/queued` and `S/log_of`. No name contains a zero byte, so queues do not mix.
 pub(crate) fn queued_key(queue: &str, place: u64) -> Vec<u8> {
     batch_key(queue, place)
 }
 
-/// Takes such a key apart.
+/// Splits a key of `S/queued` or `S/log_of`.
 pub(crate) fn split_queued(bytes: &[u8]) -> Option<(&str, u64)> {
     let (queue, place) = bytes.split_at_checked(bytes.len().checked_sub(9)?)?;
     Some((std::str::from_utf8(queue).ok()?, to_number(&place[1..])?))

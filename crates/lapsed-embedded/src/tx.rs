@@ -1,5 +1,5 @@
-//! One write transaction, shared by every job of a batch. Opens each table once, and keeps what the
-//! jobs change in memory until it is committed.
+//! One write transaction, shared by all jobs of a batch. It opens each table once, and keeps the
+//! jobs' changes of in-memory state until the commit.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,11 +22,11 @@ pub(crate) struct Tx<'t> {
     then: Vec<Then>,
 }
 
-/// What a batch has changed of what is kept in memory, by the name of the table of what is held.
+/// Changes of a batch to in-memory state, by the name of the `held` table.
 #[derive(Default)]
 pub(crate) struct Changed {
     pub held: HashMap<Arc<str>, Changes, RandomState>,
-    /// Of jobs in flight.
+    /// Changes of systems of jobs.
     pub jobs: HashMap<Arc<str>, JobChanges, RandomState>,
 }
 
@@ -36,10 +36,10 @@ impl Changed {
     }
 }
 
-/// A change in memory that follows the commit.
+/// A change of in-memory state that is applied after the commit.
 type Then = Box<dyn FnOnce() + Send>;
 
-/// What is to be done in memory once a batch is committed.
+/// What is applied in memory after the commit.
 pub(crate) struct Aftermath {
     pub changed: Changed,
     pub then: Vec<Then>,
@@ -68,42 +68,42 @@ impl<'t> Tx<'t> {
         Ok(())
     }
 
-    /// Whether it was there.
+    /// Removes a row; whether it existed.
     pub fn remove(&mut self, table: &Arc<str>, key: &[u8]) -> Result<bool, Fault> {
         Ok(self.table(table)?.remove(key)?.is_some())
     }
 
-    /// Removes a row: what it held, if it was there.
+    /// Removes a row and returns its value, if it existed.
     pub fn take(&mut self, table: &Arc<str>, key: &[u8]) -> Result<Option<Vec<u8>>, Fault> {
         Ok(self.table(table)?.remove(key)?.map(|value| value.value().to_vec()))
     }
 
-    /// What this batch has changed so far of what is held, by the name of the table.
+    /// Changes of this batch to the entries of a system, by the name of its `held` table.
     pub fn held(&mut self, table: &Arc<str>) -> &mut Changes {
         self.changed.held.entry(table.clone()).or_default()
     }
 
-    /// The same of a system of jobs.
+    /// Changes of this batch to a system of jobs, by the name of its `held` table.
     pub fn jobs(&mut self, table: &Arc<str>) -> &mut JobChanges {
         self.changed.jobs.entry(table.clone()).or_default()
     }
 
-    /// The same, if there is any.
+    /// Changes of this batch to a system of jobs, if there are any.
     pub fn jobs_changed(&self, table: &Arc<str>) -> Option<&JobChanges> {
         self.changed.jobs.get(table)
     }
 
-    /// Whether anything has changed that is kept in memory.
+    /// Whether this batch has changed in-memory state.
     pub fn has_changed(&self) -> bool {
         !self.changed.is_empty()
     }
 
-    /// Does `change` once this batch is committed, before anybody is answered; never if it is not.
+    /// Runs `change` after the commit, before any caller is answered; never if the commit fails.
     pub fn then(&mut self, change: impl FnOnce() + Send + 'static) {
         self.then.push(Box::new(change));
     }
 
-    /// All of it, to be applied once it is committed.
+    /// All changes, to be applied after the commit.
     pub fn into_aftermath(self) -> Aftermath {
         Aftermath { changed: self.changed, then: self.then }
     }
@@ -116,7 +116,8 @@ impl<'t> Tx<'t> {
         self.put(&self.meta.clone(), key, value)
     }
 
-    /// The next `count` numbers of a counter that starts at 1: the first of them.
+    /// Reserves the next `count` numbers of a counter that starts at 1, and returns the first of
+    /// them.
     pub fn take_numbers(&mut self, counter: &[u8], count: u64) -> Result<u64, Fault> {
         let next = self.meta_get(counter)?.and_then(|bytes| to_number(&bytes)).unwrap_or(1);
         self.meta_put(counter, &number(next + count))?;

@@ -1,7 +1,7 @@
-//! Group commit: callers wait for a durable commit, and many callers share one.
+//! Group commit: each caller waits for a durable commit, and many callers share one.
 //!
-//! A job runs inside the batch's transaction and leaves what to do once the outcome is known. If
-//! any job meets a failing disk the whole batch is undone and everybody in it is told.
+//! A job runs inside the batch's transaction and leaves what to do when the result is known. If any
+//! job meets a failing disk, the whole batch is undone and every caller of the batch gets an error.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
@@ -16,17 +16,17 @@ use crate::disk::Disk;
 use crate::fault::{Fault, Tried, disk_full};
 use crate::tx::{Changed, Tx};
 
-/// The most jobs that share one commit.
+/// Largest number of jobs that share one commit.
 const BATCH_MAX: usize = 4_096;
-/// How often the thread looks up when nobody asks for anything.
+/// How often the thread does its housekeeping while no jobs arrive.
 const TICK: Duration = Duration::from_millis(50);
 
-/// The longest that a batch waits for more callers.
+/// Longest time that a batch waits for more callers.
 const LULL_MAX: Duration = Duration::from_millis(10);
 
-/// One caller's wish: first run, then told how the commit went.
+/// One caller's job: it runs in the transaction, and then learns the result of the commit.
 trait Job: Send {
-    /// `Err` only when the whole batch must be undone.
+    /// Runs the job. `Err` only if the whole batch must be undone.
     fn run(&mut self, tx: &mut Tx<'_>) -> Tried<()>;
     fn finish(self: Box<Self>, outcome: Result<()>);
 }
@@ -73,32 +73,32 @@ enum Message {
     Quit,
 }
 
-/// Something that the store itself wants written.
+/// A write that the store itself needs, such as changed deadlines.
 pub(crate) type Chore<'a> = Box<dyn FnOnce(&mut Tx<'_>) -> Tried<()> + Send + 'a>;
 
 /// Why a batch was undone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Undone {
-    /// The database refuses everything from now on and must be opened anew.
+    /// The database refuses everything from now on and must be opened again.
     DiskFailed,
-    /// It works, but a row could not be read.
+    /// The database works, but a row could not be read.
     RowUnreadable,
 }
 
-/// What the writer tells its store.
+/// Callbacks from the writer to its store.
 pub(crate) trait Keeper: Send + Sync {
-    /// Goes into every batch, last: the time, so that it never goes back, and what is written once
-    /// for all jobs of a batch.
+    /// Called last in every batch: writes the time, so that the clock never goes back, and what is
+    /// written once per batch.
     fn stamp(&self, tx: &mut Tx<'_>) -> Tried<()>;
-    /// A batch is durable: what it changed of what is kept in memory.
+    /// Called when a batch is durable, with its changes of in-memory state.
     fn committed(&self, changed: Changed);
-    /// Regularly, also when nothing happens. The chore is run at once.
+    /// Called regularly, also without jobs. The returned write is carried out at once.
     fn tick(&self) -> Option<Chore<'_>>;
-    /// A batch was undone: memory must be brought back in line with the disk.
+    /// Called when a batch was undone: in-memory state must be read again from disk.
     fn undone(&self, why: Undone);
 }
 
-/// Runs jobs: on a thread of its own, or at once in the caller (in memory, for simulation).
+/// Runs jobs on its own thread or, for in-memory stores, at once in the caller.
 pub(crate) struct Writer {
     disk: Arc<Disk>,
     mode: Mode,
@@ -127,7 +127,7 @@ impl Writer {
         Writer { disk, mode: Mode::Inline { turn: Mutex::default(), keeper } }
     }
 
-    /// Runs `work` in the next batch and `done` once it is durable, then answers.
+    /// Runs `work` in the next batch and `done` after the commit, then returns.
     pub async fn write<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Tx<'_>) -> Tried<T> + Send + 'static,
@@ -149,7 +149,7 @@ impl Writer {
         answer.await.unwrap_or_else(|_| Err(self.closed()))
     }
 
-    /// Finishes what was asked for and ends the thread.
+    /// Finishes pending jobs and ends the thread.
     pub fn quit(&self) {
         if let Mode::Thread { jobs, thread } = &self.mode {
             let _ = jobs.send(Message::Quit);
@@ -206,16 +206,16 @@ impl Worker {
     }
 }
 
-/// The batch before this one.
+/// Size and duration of the previous batch.
 #[derive(Default)]
 struct Last {
     jobs: usize,
     took: Duration,
 }
 
-/// Takes what is waiting already, and waits a little for as many as came last time: callers that
-/// were just answered are on their way back, and without them every other commit is a small one.
-/// A caller that was alone is not made to wait. Whether it was told to quit.
+/// Takes the jobs that are waiting, and waits a little for as many as last time: callers that were
+/// just answered are about to send their next job, and without them every other commit would be
+/// small. A single caller does not have to wait. Returns whether the thread must end.
 fn gather(inbox: &Receiver<Message>, jobs: &mut Vec<Box<dyn Job>>, last: &Last) -> bool {
     let until = Instant::now() + (last.took / 4).min(LULL_MAX);
     while jobs.len() < BATCH_MAX {
@@ -249,7 +249,7 @@ fn run_batch(disk: &Disk, keeper: &dyn Keeper, mut jobs: Vec<Box<dyn Job>>) {
     }
 }
 
-/// One transaction. On an error, whether there is something to bring back in line.
+/// Commits one transaction. On an error, returns whether in-memory state must be read again.
 fn commit(
     disk: &Disk,
     keeper: &dyn Keeper,

@@ -1,7 +1,7 @@
-//! What every store must do for `inflight`, run unchanged on each of them.
+//! Conformance suite for `inflight`: what every store must do, run unchanged on each of them.
 //!
 //! A store crate writes one function that makes a [`InflightFixture`] and calls
-//! [`inflight_conformance!`](crate::inflight_conformance) with it: every case becomes a test of its own.
+//! [`inflight_conformance!`](crate::inflight_conformance) with it: every case becomes one test.
 //! Nothing here relies on exact milliseconds, nor on where numbers begin: a store may run on its real
 //! clock, with a TTL of about a second.
 
@@ -37,34 +37,34 @@ use crate::sweep::{
     SweeperParts,
 };
 
-/// Makes a system of jobs with rules of its own, on the fixture's store.
+/// Opens a system of jobs with its own recovery policy on the fixture's store.
 pub type OpenedInflight =
     Box<dyn Fn(RecoveryPolicy) -> BoxFuture<'static, Arc<dyn InflightStore>> + Send + Sync>;
 
-/// A store to be tried, fresh, with a way to let its clock run.
+/// A fresh store under test, and a way to advance its clock.
 pub struct InflightFixture {
-    /// The jobs under test, by the usual rules.
+    /// The jobs under test, with the default recovery policy.
     pub inflight: Arc<dyn InflightStore>,
-    /// Makes another system of jobs on the same store.
+    /// Opens another system of jobs on the same store.
     pub open: OpenedInflight,
-    /// The store below them.
+    /// The store that the system runs on.
     pub store: Arc<dyn Store>,
-    /// How long a beat lasts: as long as the fixture can afford to wait for.
+    /// How long a heartbeat lasts; short if the fixture has to wait for it on the real clock.
     pub ttl: Duration,
-    /// Lets the store's clock run on by that much, and returns when it has.
+    /// Advances the store's clock by that much, and returns when it has.
     pub advance: Box<dyn Fn(Duration) -> BoxFuture<'static, ()> + Send + Sync>,
-    /// Whatever must live as long as the fixture.
+    /// Values that must be dropped only with the fixture.
     pub keep: Box<dyn std::any::Any + Send + Sync>,
 }
 
 impl InflightFixture {
-    /// A fixture whose store has been there for long enough: no store-away grace is running.
+    /// The fixture after its store has served for long enough that no store-away grace is running.
     pub async fn settled(self) -> Self {
         (self.advance)(self.ttl).await;
         self
     }
 
-    /// The same with other rules.
+    /// The fixture with another recovery policy.
     pub async fn with(mut self, recovery: RecoveryPolicy) -> Self {
         self.inflight = (self.open)(recovery).await;
         self
@@ -75,7 +75,7 @@ impl InflightFixture {
         self.ttl.as_millis() as u64
     }
 
-    /// Starts a life and answers with its claim.
+    /// Starts an incarnation and returns its claim.
     pub async fn start(&self, owner: &str) -> Claim {
         let beat = self.inflight.start(&name(owner), self.ttl_ms()).await.expect("start");
         Claim::exact(name(owner), beat.incarnation)
@@ -92,7 +92,7 @@ impl InflightFixture {
         self.inflight.take(claim, &name("q"), limit).await.expect("take").jobs
     }
 
-    /// Starts a life that has taken `ids`, which nobody else has put on the queue.
+    /// Enqueues `ids` and starts an incarnation that takes them.
     pub async fn working(&self, owner: &str, ids: &[&str]) -> (Claim, Vec<Claimed>) {
         let claim = self.start(owner).await;
         self.enqueue(ids).await;
@@ -106,12 +106,12 @@ impl InflightFixture {
         self.inflight.finish(&[ticket], &how).await.expect("finish").remove(0)
     }
 
-    /// The usual end of one.
+    /// Completes one job.
     pub async fn complete(&self, claim: &Claim, job: &Claimed) -> Finished {
         self.finish(claim, job, Finish::Complete).await
     }
 
-    /// Lets silent owners run out while `others` beat on.
+    /// Advances the clock past a TTL while `others` send heartbeats.
     pub async fn outlive(&self, others: &[&Claim]) {
         for _ in 0..4 {
             (self.advance)(self.ttl / 4).await;
@@ -121,7 +121,7 @@ impl InflightFixture {
         }
     }
 
-    /// Starts a life that takes what is next, dies of it, and is swept.
+    /// Starts an incarnation that takes the next job and dies, and runs a pass.
     pub async fn crash(&self, owner: &str) -> PassReport {
         let claim = self.start(owner).await;
         assert_eq!(self.take(&claim, 1).await.len(), 1, "there is a job to die of");
@@ -137,27 +137,27 @@ impl InflightFixture {
         self.job(id).await.expect("the job is there").place
     }
 
-    /// The account, which must balance.
+    /// The totals; panics if they do not balance.
     pub async fn counts(&self) -> JobCounts {
         let counts = self.inflight.counts().await.expect("counts");
         assert!(counts.balances(), "{counts:?}");
         counts
     }
 
-    /// Everything that is suspect.
+    /// All suspects, without a brake.
     pub async fn suspects(&self) -> Vec<Suspect> {
         let request = PageRequest { after: Cursor::default(), limit: 1_000, undeclared_max: None };
         self.inflight.suspects(request).await.expect("suspects").suspects
     }
 
-    /// The decisive step, by hand.
+    /// Reclaims one batch with this number.
     pub async fn reclaim(&self, number: u64, suspects: Vec<Suspect>) -> BatchAnswer {
         let id = BatchId { sweeper: "by-hand".into(), number };
         let batch = Batch { id, suspects, act: PassMode::Reclaim, term: None };
         self.inflight.reclaim(batch).await.expect("reclaim")
     }
 
-    /// A sweeper with that policy. Its name begins with `who` and is unique, as names must be.
+    /// A sweeper with that policy and a unique name that begins with `who`.
     pub fn sweeper(&self, who: &str, policy: Policy) -> Sweeper {
         static SWEEPERS: AtomicU64 = AtomicU64::new(0);
         let number = SWEEPERS.fetch_add(1, Ordering::Relaxed);
@@ -175,13 +175,13 @@ impl InflightFixture {
         })
     }
 
-    /// One pass with that policy.
+    /// Runs one pass with that policy.
     pub async fn pass(&self, who: &str, act: PassMode, policy: Policy) -> PassReport {
         let (_stopper, stop) = StopSignal::channel();
         self.sweeper(who, policy).pass(act, 1_000, &stop).await
     }
 
-    /// One real pass, naming what it reclaimed.
+    /// Runs one pass that acts; its report lists what it reclaimed.
     pub async fn sweep(&self, who: &str) -> PassReport {
         self.pass(who, PassMode::Reclaim, Policy::default()).await
     }
@@ -201,7 +201,7 @@ impl InflightFixture {
         (receipt.id.seq, removed)
     }
 
-    /// The system on top.
+    /// The system that works on the store under test.
     pub fn system(&self) -> Inflight {
         Inflight::new(InflightParts {
             id: self.inflight.system().clone(),
@@ -221,7 +221,7 @@ impl InflightFixture {
     }
 }
 
-/// A name that is known to be one.
+/// Converts a literal to a name; panics if it is not valid.
 pub fn name(text: &str) -> Name {
     Name::new(text).expect("a good name")
 }
@@ -231,23 +231,23 @@ pub fn job(id: &str) -> NewJob {
     NewJob::new(name(id), name("q"), &format!("payload of {id}"))
 }
 
-/// A job with a way of its own.
+/// A job with its own `on_death`.
 pub fn job_with(id: &str, on_death: OnDeath) -> NewJob {
     NewJob { on_death: Some(on_death), ..job(id) }
 }
 
-/// Which they are, in order.
+/// Ids of the jobs, in order.
 pub fn ids_of(jobs: &[Claimed]) -> Vec<&str> {
     jobs.iter().map(|job| job.id.as_str()).collect()
 }
 
-/// The claim of `job`, shown without saying whose it is.
+/// A ticket for `job` without an incarnation.
 pub fn bare(job: &Claimed) -> JobTicket {
     JobTicket { id: job.id.clone(), token: job.token, incarnation: None }
 }
 
-/// Makes one test a case. `$make` is an `async fn() -> InflightFixture`. On the real clock a second argument
-/// says how a case is told: see [`registry_conformance!`](crate::registry_conformance).
+/// Generates one test per case. `$make` is an `async fn() -> InflightFixture`. A store on the real clock passes a
+/// second argument that runs a case: see [`registry_conformance!`](crate::registry_conformance).
 #[macro_export]
 macro_rules! inflight_conformance {
     ($make:ident) => {

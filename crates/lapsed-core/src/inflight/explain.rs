@@ -1,4 +1,4 @@
-//! DeadLetterReason a job is where it is: in words.
+//! Explains why a job is where it is.
 
 use serde_json::json;
 

@@ -28,52 +28,52 @@ use crate::system::release::let_go;
 use crate::system::store_caller::StoreCaller;
 use crate::system::{Explanation, Restored, System};
 
-/// How soon a waiting `take` looks again where the store has no bell.
+/// How often a waiting `take` polls if the store cannot notify it.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
-/// How soon it looks again where the store has one: a bell may have been missed.
+/// How often it polls if the store can notify it, because a notification may be lost.
 const LOOK_ANYWAY: Duration = Duration::from_secs(1);
 
-/// The most bytes kept of what a worker says of a failure.
+/// Largest error text of a worker that is kept, in bytes.
 const ERROR_BYTES_MAX: usize = 4 << 10;
 
-/// What `inflight` is made of.
+/// What a system of jobs needs.
 pub struct InflightParts {
-    /// Which system this is.
+    /// Kind and name of the system.
     pub id: SystemId,
-    /// Where its jobs are.
+    /// The store of the jobs.
     pub inflight: Arc<dyn InflightStore>,
-    /// Its index, where it has one besides its truth.
+    /// The index of the system, if the store has one besides its data.
     pub index: Option<Arc<dyn Reconcile>>,
-    /// Where its receipts are.
+    /// The store of the receipts.
     pub store: Arc<dyn Store>,
-    /// How long a beat lasts unless the owner says otherwise.
+    /// How long a heartbeat lasts unless the owner says otherwise.
     pub ttl: Duration,
-    /// How often a worker of this library beats; a third of the TTL unless told.
+    /// Heartbeat interval of a [`Worker`](crate::inflight::Worker); `None`: a third of the TTL.
     pub beat_every: Option<Duration>,
-    /// Whether the overdue are spared.
+    /// The brake, which decides whether overdue owners are spared.
     pub brake: Arc<Brake>,
     pub clock: Arc<dyn Clock>,
-    /// Notes who uses it.
+    /// Records when the system is used.
     pub activity: Arc<Activity>,
     pub witness: Arc<dyn Observer>,
-    /// How long any one store call may take.
+    /// Time limit of every store call.
     pub timeout: Duration,
-    /// The most jobs put back in one step when an owner retires.
+    /// Largest number of jobs put back in one step when an owner retires.
     pub batch: usize,
-    /// Unique among all processes: signs the batches of those who retire.
+    /// Unique among all processes; part of the ids of batches when an owner retires.
     pub sweeper: String,
 }
 
-/// What a graceful end did.
+/// Result of a graceful end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RetiredWorker {
     pub incarnation: Incarnation,
-    /// How many of its jobs are back on their queues. What is left the sweep puts back.
+    /// Number of jobs that are back on their queues. The sweep puts back what is left.
     pub put_back: u64,
 }
 
-/// One system of jobs in flight.
+/// A system of jobs in flight.
 pub struct Inflight {
     pub(super) parts: InflightParts,
     pub(super) calls: StoreCaller,
@@ -91,28 +91,30 @@ impl Inflight {
         Inflight { parts, calls }
     }
 
-    /// The seam below: for whoever wants to beat without a search.
+    /// The store of this system, for callers that send heartbeats through a
+    /// [`BeatHandle`](crate::owner::BeatHandle).
     pub fn store(&self) -> &Arc<dyn InflightStore> {
         &self.parts.inflight
     }
 
-    /// How long a beat lasts unless the owner says otherwise.
+    /// How long a heartbeat lasts unless the owner says otherwise.
     pub fn ttl(&self) -> Duration {
         self.parts.ttl
     }
 
-    /// Puts jobs on their queues. Repeating is safe: what is there already is left as it is.
+    /// Puts jobs on their queues. Repeating it is safe: jobs that exist already stay as they are.
     pub async fn enqueue(&self, jobs: &[NewJob]) -> Result<Vec<Enqueued>> {
         check(jobs)?;
         self.calls.call("enqueue", self.parts.inflight.enqueue(jobs)).await
     }
 
-    /// Pops up to `limit` jobs and registers them in the same step. Waits up to `wait` for the first.
+    /// Pops up to `limit` jobs and registers them in the same step. Waits up to `wait` for the
+    /// first one.
     ///
-    /// A call that fails with [`Error::Unavailable`], or is dropped in its middle, may have taken jobs
-    /// that nobody knows of: [`in_flight`](Self::in_flight) lists what an owner holds, and
-    /// [`job`](Self::job) has each one's token. A [`Worker`](crate::inflight::Worker) does that by
-    /// itself.
+    /// A call that fails with [`Error::Unavailable`], or that is dropped before it returns, may
+    /// have taken jobs. [`in_flight`](Self::in_flight) lists what an owner holds, and
+    /// [`job`](Self::job) returns each job's token. A [`Worker`](crate::inflight::Worker) does that
+    /// automatically.
     pub async fn take(
         &self,
         claim: &Claim,
@@ -133,7 +135,7 @@ impl Inflight {
         }
     }
 
-    /// What is there now.
+    /// Takes what is on the queue now, without waiting.
     pub(super) async fn take_now(
         &self,
         claim: &Claim,
@@ -144,34 +146,36 @@ impl Inflight {
         self.calls.call("take", self.parts.inflight.take(claim, queue, limit)).await
     }
 
-    /// To be called before looking: what arrives in between is heard.
-    pub(super) fn listen(&self, queue: &Name) -> Ear {
+    /// Must be called before the queue is read, so that a notification in between is not missed.
+    pub(super) fn listen(&self, queue: &Name) -> QueueListener {
         let heard = self.parts.inflight.waiter(queue).map(|waiter| {
             let mut heard = Box::pin(waiter.notified_owned());
             heard.as_mut().enable();
             heard
         });
-        Ear { heard }
+        QueueListener { heard }
     }
 
-    /// Tracks jobs that somebody else has popped. What happens between their popping and this is not
-    /// covered: that is what [`take`](Self::take) is for.
+    /// Tracks jobs that the application popped itself. A crash between its popping and this call
+    /// loses the job; [`take`](Self::take) closes that gap.
     pub async fn register(&self, claim: &Claim, jobs: &[NewJob]) -> Result<TrackAnswer> {
         check(jobs)?;
         self.calls.call("register", self.parts.inflight.register(claim, jobs)).await
     }
 
-    /// The work is done.
+    /// Ends the claim because the work is done.
     pub async fn complete(&self, ticket: &JobTicket) -> Result<Finished> {
         self.finish_one(ticket, &Finish::Complete).await
     }
 
-    /// The work cannot be done: a dead letter. The application's own retries come before this.
+    /// Ends the claim because the work cannot be done: the job becomes a dead letter. The
+    /// application's own retries come before this.
     pub async fn fail(&self, ticket: &JobTicket, error: &str) -> Result<Finished> {
         self.finish_one(ticket, &Finish::Fail { error: error.to_owned() }).await
     }
 
-    /// The work was not done: back on its queue, without a crash.
+    /// Ends the claim although the work was not done: the job goes back to its queue without a
+    /// crash.
     pub async fn give_back(&self, ticket: &JobTicket, end: QueueEnd) -> Result<Finished> {
         self.finish_one(ticket, &Finish::GiveBack(end)).await
     }
@@ -184,8 +188,8 @@ impl Inflight {
         })
     }
 
-    /// Ends several claims alike; one answer each, in order. Whoever no longer holds what it acted
-    /// on is told so, and counted.
+    /// Ends several claims in the same way; one result per claim, in order. Claims that were no
+    /// longer held are reported to the observer.
     pub async fn finish(&self, tickets: &[JobTicket], how: &Finish) -> Result<Vec<Finished>> {
         check_count(tickets.len())?;
         let (how, word) = match how {
@@ -199,12 +203,12 @@ impl Inflight {
         Ok(finished)
     }
 
-    /// One job, wherever it is.
+    /// One job, on a queue, in flight, or a dead letter.
     pub async fn job(&self, id: &Name) -> Result<Option<Job>> {
         self.calls.call("job", self.parts.inflight.job(id)).await
     }
 
-    /// The jobs that one life holds, by id.
+    /// The jobs that one incarnation holds, ordered by id.
     pub async fn in_flight(
         &self,
         claim: &Claim,
@@ -215,22 +219,22 @@ impl Inflight {
         self.calls.call("in_flight", self.parts.inflight.in_flight(claim, after, limit)).await
     }
 
-    /// The account. Not activity: metrics ask for it.
+    /// Totals of the system. Not recorded as activity, because metrics call it.
     pub async fn counts(&self) -> Result<JobCounts> {
         self.calls.quiet("counts", self.parts.inflight.counts()).await
     }
 
-    /// Queues that hold something, each with how many.
+    /// Queues that are not empty, each with its length.
     pub async fn queues(&self, after: Option<&Name>, limit: usize) -> Result<Vec<(Name, u64)>> {
         self.calls.quiet("queues", self.parts.inflight.queues(after, limit.min(JOBS_MAX))).await
     }
 
-    /// Dead letters, by id.
+    /// Dead letters, ordered by id.
     pub async fn dead(&self, after: Option<&Name>, limit: usize) -> Result<Vec<Job>> {
         self.calls.quiet("dead", self.parts.inflight.dead(after, limit.min(JOBS_MAX))).await
     }
 
-    /// Puts a dead letter back on its queue, its crashes forgotten; whether there was one.
+    /// Puts a dead letter back on its queue and clears its crashes; whether there was one.
     pub async fn put_back(&self, id: &Name, end: QueueEnd) -> Result<bool> {
         self.calls.call("put_back", self.parts.inflight.put_back(id, end)).await
     }
@@ -240,7 +244,7 @@ impl Inflight {
         self.calls.call("delete", self.parts.inflight.delete(id)).await
     }
 
-    /// A living owner that beats by itself.
+    /// Starts an owner whose handle sends heartbeats in the background.
     pub async fn owner(&self, name: &str) -> Result<Owner> {
         let store: Arc<dyn OwnerStore> = self.parts.inflight.clone();
         let every = self.parts.beat_every;
@@ -248,7 +252,7 @@ impl Inflight {
         Owner::start(store, self.parts.clock.clone(), name, options).await
     }
 
-    /// Begins a new life of `owner`.
+    /// Starts a new incarnation of `owner`.
     pub async fn start(&self, owner: &Name, ttl: Option<Duration>) -> Result<Beat> {
         let ttl_ms = ttl.unwrap_or(self.parts.ttl).as_millis() as u64;
         if ttl_ms == 0 {
@@ -257,12 +261,12 @@ impl Inflight {
         self.calls.call("start", self.parts.inflight.start(owner, ttl_ms)).await
     }
 
-    /// Life. O(1), however many jobs are held.
+    /// Sends a heartbeat. O(1), however many jobs are held.
     pub async fn beat(&self, claim: &Claim) -> Result<Beat> {
         self.calls.call("beat", self.parts.inflight.beat(claim)).await
     }
 
-    /// Owners, oldest incarnation first.
+    /// Incarnations after `after`, oldest first.
     pub async fn owners(&self, after: Option<Incarnation>, limit: usize) -> Result<Vec<OwnerInfo>> {
         self.calls.call("owners", self.parts.inflight.owners(after, limit.min(JOBS_MAX))).await
     }
@@ -271,9 +275,9 @@ impl Inflight {
         self.calls.call("owner", self.parts.inflight.owner(claim)).await
     }
 
-    /// The graceful end. First the life ends, in one O(1) step; then its jobs go back in batches by
-    /// the same guarded step as those of the dead, without a crash. A crash in between leaves an
-    /// ended owner, which the sweep finds.
+    /// Ends an owner gracefully. One O(1) step ends the incarnation; its jobs then go back in
+    /// batches, by the same guarded step as those of dead owners, but without a crash. If the
+    /// process crashes in between, the sweep puts back the rest.
     pub async fn retire(&self, claim: &Claim) -> Result<RetiredWorker> {
         let (inflight, batch) = (&self.parts.inflight, self.parts.batch);
         let ended = self.calls.call("retire", inflight.end(claim)).await?;
@@ -284,13 +288,13 @@ impl Inflight {
     }
 }
 
-/// Listens for what arrives on one queue.
-pub(super) struct Ear {
+/// Waits for jobs on one queue.
+pub(super) struct QueueListener {
     heard: Option<Pin<Box<OwnedNotified>>>,
 }
 
-impl Ear {
-    /// Until something may have arrived, or it is time to look again anyway; `most` at the most.
+impl QueueListener {
+    /// Waits until a job may have arrived or it is time to poll, but at most `most`.
     pub async fn wait(self, clock: &dyn Clock, most: Duration) {
         match self.heard {
             None => clock.sleep(most.min(LOOK_AGAIN)).await,
@@ -302,13 +306,13 @@ impl Ear {
 }
 
 impl Claimed {
-    /// To be shown at its end by the life that took it.
+    /// The proof with which `incarnation` ends this claim.
     pub fn ticket(&self, incarnation: Incarnation) -> JobTicket {
         JobTicket { id: self.id.clone(), token: self.token, incarnation: Some(incarnation) }
     }
 }
 
-/// Not more than is kept, without cutting a character in two.
+/// Cuts an error text to what is kept, without splitting a character.
 fn cut(error: &str) -> String {
     let end = error.char_indices().map(|(at, c)| at + c.len_utf8());
     let end = end.take_while(|end| *end <= ERROR_BYTES_MAX).last().unwrap_or(0);

@@ -32,7 +32,7 @@ const TRY_AGAIN: Duration = Duration::from_millis(200);
 
 /// Jobs that one worker has at hand.
 #[derive(Default)]
-struct Bench {
+struct JobBacklog {
     under_way: HashSet<Name>,
     /// Jobs that this incarnation holds because of a `take` whose answer was lost.
     strays: Vec<Claimed>,
@@ -156,9 +156,9 @@ impl Worker {
     where
         F: Future<Output = std::result::Result<D, E>>,
     {
-        let bench = Mutex::new(Bench::default());
-        let (bench, work) = (&bench, &work);
-        let one = |_| self.keep_working(queue, stop, bench, work);
+        let backlog = Mutex::new(JobBacklog::default());
+        let (backlog, work) = (&backlog, &work);
+        let one = |_| self.keep_working(queue, stop, backlog, work);
         try_join_all((0..at_once.max(1)).map(one)).await.map(|_| ())
     }
 
@@ -167,7 +167,7 @@ impl Worker {
         &self,
         queue: &Name,
         stop: &StopSignal,
-        bench: &Mutex<Bench>,
+        backlog: &Mutex<JobBacklog>,
         work: &impl Fn(Claimed) -> F,
     ) -> Result<()>
     where
@@ -180,11 +180,11 @@ impl Worker {
             }
             let ear = self.inflight.listen(queue);
             // Not inside the match, because the lock would then be held while the job is worked on.
-            let next = self.next(queue, &mut *bench.lock().await).await;
+            let next = self.next(queue, &mut *backlog.lock().await).await;
             match next {
                 Ok(Some(job)) => {
                     let worked = self.work(&job, work(job.clone())).await;
-                    bench.lock().await.under_way.remove(&job.id);
+                    backlog.lock().await.under_way.remove(&job.id);
                     self.note(&job, worked?)?;
                 }
                 Ok(None) => {
@@ -201,21 +201,21 @@ impl Worker {
 
     /// The next job. After a `take` whose answer was lost, first compares what the store says this
     /// incarnation holds with the running jobs, before it takes anything else.
-    async fn next(&self, queue: &Name, bench: &mut Bench) -> Result<Option<Claimed>> {
-        if bench.in_doubt {
-            bench.strays = self.strays(&bench.under_way).await?;
-            bench.in_doubt = false;
+    async fn next(&self, queue: &Name, backlog: &mut JobBacklog) -> Result<Option<Claimed>> {
+        if backlog.in_doubt {
+            backlog.strays = self.strays(&backlog.under_way).await?;
+            backlog.in_doubt = false;
         }
-        let next = match bench.strays.pop() {
+        let next = match backlog.strays.pop() {
             Some(stray) => Some(stray),
             None => {
-                bench.in_doubt = true;
+                backlog.in_doubt = true;
                 let taken = self.inflight.take_now(self.owner.claim(), queue, 1).await?;
-                bench.in_doubt = false;
+                backlog.in_doubt = false;
                 taken.jobs.into_iter().next()
             }
         };
-        bench.under_way.extend(next.iter().map(|job| job.id.clone()));
+        backlog.under_way.extend(next.iter().map(|job| job.id.clone()));
         Ok(next)
     }
 

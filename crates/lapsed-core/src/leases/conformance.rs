@@ -1,7 +1,7 @@
-//! What every store must do for `leases`, run unchanged on each of them.
+//! Conformance suite for `leases`: what every store must do, run unchanged on each of them.
 //!
 //! A store crate writes one function that makes a [`LeasesFixture`] and calls
-//! [`leases_conformance!`](crate::leases_conformance) with it: every case becomes a test of its own.
+//! [`leases_conformance!`](crate::leases_conformance) with it: every case becomes one test.
 //! Nothing here relies on exact milliseconds, nor on where receipt numbers begin, nor on what else is
 //! in the store: a store may run on its real clock and tell its time in whole seconds.
 
@@ -39,11 +39,11 @@ use crate::sweep::{
     SweeperParts,
 };
 
-/// A store to be tried, fresh, with a way to let its clock run.
+/// A fresh store under test, and a way to advance its clock.
 pub struct LeasesFixture {
     /// The leases under test.
     pub leases: Arc<dyn LeasesStore>,
-    /// The store below them.
+    /// The store that the system runs on.
     pub store: Arc<dyn Store>,
     /// How long a lease lasts: at least a second, and as long as the fixture can afford to wait for.
     pub ttl: Duration,
@@ -52,12 +52,12 @@ pub struct LeasesFixture {
     /// Lets the store's clock run on by that much, so that the store itself knows, and returns when it
     /// has.
     pub advance: Box<dyn Fn(Duration) -> BoxFuture<'static, ()> + Send + Sync>,
-    /// Whatever must live as long as the fixture.
+    /// Values that must be dropped only with the fixture.
     pub keep: Box<dyn std::any::Any + Send + Sync>,
 }
 
 impl LeasesFixture {
-    /// A fixture whose store has been there for long enough: no store-away grace is running.
+    /// The fixture after its store has served for long enough that no store-away grace is running.
     pub async fn settled(self) -> Self {
         if self.leases.census().await.expect("census").back_ms > 0 {
             (self.advance)(self.ttl.max(self.leases.threshold())).await;
@@ -70,12 +70,12 @@ impl LeasesFixture {
         self.ttl.as_millis() as u64
     }
 
-    /// Long enough for what was leased before to be over.
+    /// Advances the clock until leases granted before have expired.
     pub async fn expire(&self) {
         (self.advance)(self.ttl).await;
     }
 
-    /// Long enough for the sweep to list it.
+    /// Advances the clock until the sweep's index lists expired leases.
     pub async fn ripen(&self) {
         (self.advance)(self.ttl + self.coarse).await;
     }
@@ -94,7 +94,7 @@ impl LeasesFixture {
         self.leases.acquire(&self.wish(key, owner)).await.expect("acquire")
     }
 
-    /// One attempt that must succeed.
+    /// Acquires the lease; panics if it is held.
     pub async fn acquire(&self, key: &LeaseKey, owner: &str) -> Grant {
         match self.attempt(key, owner).await.answer {
             Acquired::Granted(grant) => grant,
@@ -102,7 +102,7 @@ impl LeasesFixture {
         }
     }
 
-    /// The same for so long that it does not run out during a case.
+    /// Acquires the lease for so long that it does not expire during a case.
     pub async fn acquire_long(&self, key: &LeaseKey, owner: &str) -> Grant {
         let wish = AcquireRequest { ttl_ms: 3_600_000, ..self.wish(key, owner) };
         match self.leases.acquire(&wish).await.expect("acquire").answer {
@@ -116,7 +116,7 @@ impl LeasesFixture {
         futures::future::join_all(grants).await;
     }
 
-    /// One key, as those see it that only look.
+    /// State of one key, without clearing anything.
     pub async fn peek(&self, key: &LeaseKey) -> LeaseInfo {
         self.leases.peek(key).await.expect("peek").expect("the key was leased")
     }
@@ -126,19 +126,19 @@ impl LeasesFixture {
         self.peek(key).await.token
     }
 
-    /// Sets the state; whether it was allowed.
+    /// Sets the state of a key as its holder.
     pub async fn set_state(&self, ticket: &LeaseTicket, text: &str) -> Fenced<()> {
         let state = json(text);
         self.leases.set_state(ticket, Some(&state)).await.expect("set_state").answer
     }
 
-    /// Stages a state; whether it was allowed.
+    /// Stages a state as the key's holder.
     pub async fn stage(&self, ticket: &LeaseTicket, id: &str, text: &str) -> Fenced<()> {
         let staged = StagedState { txn: name(id), state: json(text) };
         self.leases.stage(ticket, Some(&staged)).await.expect("stage").answer
     }
 
-    /// Decides, for an hour.
+    /// Decides a transaction; the decision is kept for an hour.
     pub async fn decide(&self, id: &str, decision: Decision) -> DecisionInfo {
         self.leases.decide(&name(id), decision, 3_600_000).await.expect("decide").answer
     }
@@ -147,12 +147,12 @@ impl LeasesFixture {
         self.store.info().await.expect("info").now_ms
     }
 
-    /// One page of everything that is suspect.
+    /// One page of suspects, without a brake.
     pub async fn suspects(&self) -> Vec<Suspect> {
         self.suspects_within(None).await
     }
 
-    /// The same under a brake.
+    /// One page of suspects while at most `undeclared_max` owners may be declared dead.
     pub async fn suspects_within(&self, undeclared_max: Option<usize>) -> Vec<Suspect> {
         let mut all: Vec<Suspect> = Vec::new();
         loop {
@@ -167,14 +167,14 @@ impl LeasesFixture {
         }
     }
 
-    /// One batch by hand, signed by a name of its own.
+    /// Reclaims one batch under a unique sweeper name.
     pub async fn reclaim(&self, suspects: Vec<Suspect>) -> BatchAnswer {
         let id = BatchId { sweeper: unique("by-hand").into(), number: 1 };
         let batch = Batch { id, suspects, act: PassMode::Reclaim, term: None };
         self.leases.reclaim(batch).await.expect("reclaim")
     }
 
-    /// A sweeper with that policy. Its name begins with `who` and is unique, as names must be.
+    /// A sweeper with that policy and a unique name that begins with `who`.
     pub fn sweeper(&self, who: &str, policy: Policy) -> Sweeper {
         Sweeper::new(SweeperParts {
             name: unique(who),
@@ -190,7 +190,7 @@ impl LeasesFixture {
         })
     }
 
-    /// One pass with that policy, naming what it reclaimed.
+    /// Runs one pass with that policy; its report lists what it reclaimed.
     pub async fn pass(&self, who: &str, act: PassMode, policy: Policy) -> PassReport {
         let (_stopper, stop) = StopSignal::channel();
         self.sweeper(who, policy).pass(act, 1_000, &stop).await
@@ -206,12 +206,12 @@ impl LeasesFixture {
         self.store.receipts(self.leases.system(), query).await.expect("receipts")
     }
 
-    /// What the operator says of the brake.
+    /// Applies an operator's brake setting.
     pub async fn set_brake(&self, setting: BrakeSetting) {
         self.store.set_brake(self.leases.system(), setting).await.expect("set_brake");
     }
 
-    /// The system on top.
+    /// The system that works on the store under test.
     pub fn system(&self) -> Arc<Leases> {
         Arc::new(Leases::new(LeasesParts {
             id: self.leases.system().clone(),
@@ -229,18 +229,18 @@ impl LeasesFixture {
     }
 }
 
-/// How the suite sweeps: as much as there is, and patient with a slow machine.
+/// Policy of the suite's passes: no limits, and a long timeout for slow machines.
 pub fn policy() -> Policy {
     Policy { timeout: Duration::from_secs(60), ..Policy::default() }
 }
 
-/// A name that nobody else in this process uses.
+/// A name that is unique in this process.
 fn unique(who: &str) -> String {
     static NAMES: AtomicU64 = AtomicU64::new(0);
     format!("{who}#{}", NAMES.fetch_add(1, Ordering::Relaxed))
 }
 
-/// A name that is known to be one.
+/// Converts a literal to a name; panics if it is not valid.
 pub fn name(text: &str) -> Name {
     Name::new(text).expect("a good name")
 }
@@ -258,7 +258,7 @@ pub fn json(text: &str) -> LeaseState {
     LeaseState::Json(text.into())
 }
 
-/// What suspects are about, in the order of the alphabet.
+/// Keys of the suspects, sorted.
 pub fn subjects(suspects: &[Suspect]) -> Vec<String> {
     let mut subjects: Vec<String> = suspects.iter().map(|s| s.key.to_string()).collect();
     subjects.sort();
@@ -280,9 +280,9 @@ pub fn done<T>(answer: Fenced<T>) -> T {
     }
 }
 
-/// Makes one test a case. `$make` is an `async fn() -> LeasesFixture`. On the real clock a second argument
-/// says how a case is told: `async fn(impl AsyncFnMut())`, so that one during which the machine stood
-/// still can be told again, with a fixture of its own.
+/// Generates one test per case. `$make` is an `async fn() -> LeasesFixture`. A store on the real clock passes a
+/// second argument, an `async fn(impl AsyncFnMut())` that runs a case: it can run a case again, with
+/// a new fixture, if the machine stood still during it.
 #[macro_export]
 macro_rules! leases_conformance {
     ($make:ident) => {

@@ -1,4 +1,4 @@
-//! What every store must do with books, marks and turns. On the real clock.
+//! Conformance suite for notes, marks and turns. Runs on the real clock.
 
 #![allow(clippy::unwrap_used)] // a suite of tests: a panic is a failing test
 
@@ -10,11 +10,11 @@ use super::{NOTE_BYTES_MAX, NoteQuery, NoteStore};
 use crate::name::{Name, SystemId};
 use crate::store::Store;
 
-/// A store, and a system that is open on it and that nobody else uses.
+/// A store under test, and a system on it that no other test uses.
 pub struct NotesFixture {
     pub store: Arc<dyn Store>,
     pub system: SystemId,
-    /// What must not be dropped before the test has ended.
+    /// Values that must be dropped only with the fixture.
     pub keep: Box<dyn Any + Send + Sync>,
 }
 

@@ -1,7 +1,7 @@
-//! What every store must do for `registry`, run unchanged on each of them.
+//! Conformance suite for `registry`: what every store must do, run unchanged on each of them.
 //!
 //! A store crate writes one function that makes a [`RegistryFixture`] and calls
-//! [`registry_conformance!`](crate::registry_conformance) with it: every case becomes a test of its own.
+//! [`registry_conformance!`](crate::registry_conformance) with it: every case becomes one test.
 
 #![allow(clippy::unwrap_used)] // a suite of tests: a panic is a failing test
 
@@ -27,22 +27,22 @@ use crate::sweep::brake::{Brake, BrakePolicy};
 use crate::sweep::policy::Policy;
 use crate::sweep::{Cursor, PageRequest, PassMode, PassReport, Suspect, Sweeper, SweeperParts};
 
-/// A store to be tried, fresh, with a way to let its clock run.
+/// A fresh store under test, and a way to advance its clock.
 pub struct RegistryFixture {
     /// The registry under test.
     pub registry: Arc<dyn RegistryStore>,
-    /// The store below it.
+    /// The store that the system runs on.
     pub store: Arc<dyn Store>,
-    /// How long a beat lasts: as long as the fixture can afford to wait for.
+    /// How long a heartbeat lasts; short if the fixture has to wait for it on the real clock.
     pub ttl: Duration,
-    /// Lets the store's clock run on by that much, and returns when it has.
+    /// Advances the store's clock by that much, and returns when it has.
     pub advance: Box<dyn Fn(Duration) -> BoxFuture<'static, ()> + Send + Sync>,
-    /// Whatever must live as long as the fixture.
+    /// Values that must be dropped only with the fixture.
     pub keep: Box<dyn std::any::Any + Send + Sync>,
 }
 
 impl RegistryFixture {
-    /// A fixture whose store has been there for long enough: no store-away grace is running.
+    /// The fixture after its store has served for long enough that no store-away grace is running.
     pub async fn settled(self) -> Self {
         (self.advance)(self.ttl).await;
         self
@@ -53,25 +53,25 @@ impl RegistryFixture {
         self.ttl.as_millis() as u64
     }
 
-    /// Starts a life and answers with its claim.
+    /// Starts an incarnation and returns its claim.
     pub async fn start(&self, owner: &str) -> Claim {
         let beat = self.registry.start(&name(owner), self.ttl_ms()).await.expect("start");
         Claim::exact(name(owner), beat.incarnation)
     }
 
-    /// Starts a life that holds `keys`.
+    /// Starts an incarnation and registers `keys` for it.
     pub async fn holding(&self, owner: &str, keys: &[&str]) -> Claim {
         let claim = self.start(owner).await;
         self.register(&claim, keys).await;
         claim
     }
 
-    /// Registers, taking from whoever holds.
+    /// Registers keys, also those that another owner holds.
     pub async fn register(&self, claim: &Claim, keys: &[&str]) {
         self.registry.register(claim, &names(keys), TakePolicy::Always).await.expect("register");
     }
 
-    /// Lets `claim` run out while `others` beat on.
+    /// Advances the clock past a TTL while `others` send heartbeats.
     pub async fn outlive(&self, others: &[&Claim]) {
         for _ in 0..4 {
             (self.advance)(self.ttl / 4).await;
@@ -81,12 +81,12 @@ impl RegistryFixture {
         }
     }
 
-    /// Everything that is suspect.
+    /// All suspects, without a brake.
     pub async fn suspects(&self) -> Vec<Suspect> {
         self.suspects_of(None).await
     }
 
-    /// The same while only so many may be declared dead, page after page.
+    /// All suspects, page after page, while at most `undeclared_max` owners may be declared dead.
     pub async fn suspects_of(&self, undeclared_max: Option<usize>) -> Vec<Suspect> {
         let (mut all, mut after) = (Vec::new(), Cursor::default());
         loop {
@@ -100,14 +100,14 @@ impl RegistryFixture {
         }
     }
 
-    /// Who holds `key`, if that owner has not ended.
+    /// The incarnation that holds `key`, if it has not ended.
     pub async fn holder(&self, key: &str) -> Option<Incarnation> {
         let found = self.registry.find(&[name(key)]).await.expect("find");
         let found = found.into_iter().next().flatten()?;
         found.ended.is_none().then_some(found.holder.incarnation)
     }
 
-    /// A sweeper with that policy. Its name begins with `who` and is unique, as names must be.
+    /// A sweeper with that policy and a unique name that begins with `who`.
     pub fn sweeper(&self, who: &str, policy: Policy) -> Sweeper {
         static SWEEPERS: AtomicU64 = AtomicU64::new(0);
         let number = SWEEPERS.fetch_add(1, Ordering::Relaxed);
@@ -125,7 +125,7 @@ impl RegistryFixture {
         })
     }
 
-    /// One real pass, naming what it reclaimed.
+    /// Runs one pass that acts; its report lists what it reclaimed.
     pub async fn sweep(&self, who: &str) -> PassReport {
         let (_stopper, stop) = StopSignal::channel();
         self.sweeper(who, Policy::default()).pass(PassMode::Reclaim, 1_000, &stop).await
@@ -137,7 +137,7 @@ impl RegistryFixture {
         self.store.receipts(self.registry.system(), query).await.expect("receipts")
     }
 
-    /// The system on top.
+    /// The system that works on the store under test.
     pub fn system(&self) -> Registry {
         let clock: Arc<dyn Clock> = SystemClock::shared();
         Registry::new(RegistryParts {
@@ -157,7 +157,7 @@ impl RegistryFixture {
     }
 }
 
-/// A name that is known to be one.
+/// Converts a literal to a name; panics if it is not valid.
 pub fn name(text: &str) -> Name {
     Name::new(text).expect("a good name")
 }
@@ -166,9 +166,9 @@ pub fn names(texts: &[&str]) -> Vec<Name> {
     texts.iter().map(|text| name(text)).collect()
 }
 
-/// Makes one test a case. `$make` is an `async fn() -> RegistryFixture`. On the real clock a second argument
-/// says how a case is told: `async fn(impl AsyncFnMut())`, so that one during which the machine stood
-/// still can be told again, with a fixture of its own.
+/// Generates one test per case. `$make` is an `async fn() -> RegistryFixture`. A store on the real clock passes a
+/// second argument, an `async fn(impl AsyncFnMut())` that runs a case: it can run a case again, with
+/// a new fixture, if the machine stood still during it.
 #[macro_export]
 macro_rules! registry_conformance {
     ($make:ident) => {

@@ -1,4 +1,4 @@
-//! Why a key is, or is not, dead: in words.
+//! Explains why a key is, or is not, dead.
 
 use serde_json::json;
 

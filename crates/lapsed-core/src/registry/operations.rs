@@ -21,37 +21,37 @@ use crate::system::release::let_go;
 use crate::system::store_caller::StoreCaller;
 use crate::system::{Explanation, Restored, System};
 
-/// What a registry is made of.
+/// What a registry needs.
 pub struct RegistryParts {
-    /// Which system this is.
+    /// Kind and name of the system.
     pub id: SystemId,
-    /// Where its entries are.
+    /// The store of the entries.
     pub registry: Arc<dyn RegistryStore>,
-    /// Its index, where it has one besides its truth.
+    /// The index of the system, if the store has one besides its data.
     pub index: Option<Arc<dyn Reconcile>>,
-    /// Where its receipts are.
+    /// The store of the receipts.
     pub store: Arc<dyn Store>,
-    /// How long a beat lasts unless the owner says otherwise.
+    /// How long a heartbeat lasts unless the owner says otherwise.
     pub ttl: Duration,
-    /// Whether the overdue are spared.
+    /// The brake, which decides whether overdue owners are spared.
     pub brake: Arc<Brake>,
     pub clock: Arc<dyn Clock>,
-    /// Notes who uses it.
+    /// Records when the system is used.
     pub activity: Arc<Activity>,
     pub witness: Arc<dyn Observer>,
-    /// How long any one store call may take.
+    /// Time limit of every store call.
     pub timeout: Duration,
-    /// The most entries removed in one step when an owner retires.
+    /// Largest number of entries removed in one step when an owner retires.
     pub batch: usize,
-    /// Unique among all processes: signs the receipts of those who retire.
+    /// Unique among all processes; part of the ids of batches when an owner retires.
     pub sweeper: String,
 }
 
-/// What a graceful end did.
+/// Result of a graceful end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RetiredOwner {
     pub incarnation: Incarnation,
-    /// How many entries were removed, each with its receipt. What is left the sweep removes.
+    /// Number of entries removed, each with its receipt. The sweep removes what is left.
     pub reclaimed: u64,
 }
 
@@ -72,24 +72,25 @@ impl Registry {
         Registry { parts, calls }
     }
 
-    /// The seam below: for whoever wants to beat without a search.
+    /// The store of this system, for callers that send heartbeats through a
+    /// [`BeatHandle`](crate::owner::BeatHandle).
     pub fn store(&self) -> &Arc<dyn RegistryStore> {
         &self.parts.registry
     }
 
-    /// How long a beat lasts unless the owner says otherwise.
+    /// How long a heartbeat lasts unless the owner says otherwise.
     pub fn ttl(&self) -> Duration {
         self.parts.ttl
     }
 
-    /// A living owner that beats by itself.
+    /// Starts an owner whose handle sends heartbeats in the background.
     pub async fn owner(&self, name: &str) -> Result<Owner> {
         let store: Arc<dyn OwnerStore> = self.parts.registry.clone();
         let options = OwnerOptions::with_ttl(self.parts.ttl);
         Owner::start(store, self.parts.clock.clone(), name, options).await
     }
 
-    /// Begins a new life of `owner`.
+    /// Starts a new incarnation of `owner`.
     pub async fn start(&self, owner: &Name, ttl: Option<Duration>) -> Result<Beat> {
         let ttl_ms = ttl.unwrap_or(self.parts.ttl).as_millis() as u64;
         if ttl_ms == 0 {
@@ -106,7 +107,7 @@ impl Registry {
         self.register_many(claim, std::slice::from_ref(key), TakePolicy::Always).await
     }
 
-    /// Registers many keys; in one step up to [`RegistryStore::atomic_keys`].
+    /// Registers many keys, up to [`RegistryStore::atomic_keys`] of them in one atomic step.
     pub async fn register_many(
         &self,
         claim: &Claim,
@@ -117,20 +118,21 @@ impl Registry {
         self.calls.call("register", self.parts.registry.register(claim, keys, take)).await
     }
 
-    /// Removes those keys that are still this owner's.
+    /// Removes those of the keys that this owner still holds; the answer says for each key whether
+    /// it did.
     pub async fn unregister(&self, claim: &Claim, keys: &[Name]) -> Result<Vec<bool>> {
         bounded(keys)?;
         self.calls.call("unregister", self.parts.registry.unregister(claim, keys)).await
     }
 
-    /// Who holds `key`: never an owner that is dead.
+    /// The entry of `key`, if its owner is alive.
     pub async fn lookup(&self, key: &Name) -> Result<Option<FoundEntry>> {
         let found = self.lookup_many(std::slice::from_ref(key)).await?;
         Ok(found.into_iter().next().flatten())
     }
 
-    /// The same for many. An overdue owner counts as dead unless the brake would spare it: during
-    /// a mass death that is likelier a fault of the network, its entries go on being found.
+    /// The entries of many keys. An overdue owner counts as dead unless the brake would spare it:
+    /// in a mass death a fault of the network is likelier, so its entries are still found.
     pub async fn lookup_many(&self, keys: &[Name]) -> Result<Vec<Option<FoundEntry>>> {
         bounded(keys)?;
         let mut found = self.calls.call("lookup", self.parts.registry.find(keys)).await?;
@@ -148,7 +150,7 @@ impl Registry {
         Ok(found)
     }
 
-    /// What one life holds, by key.
+    /// What one incarnation holds, ordered by key.
     pub async fn entries(
         &self,
         claim: &Claim,
@@ -160,7 +162,7 @@ impl Registry {
             .await
     }
 
-    /// Owners, oldest incarnation first.
+    /// Incarnations after `after`, oldest first.
     pub async fn owners(&self, after: Option<Incarnation>, limit: usize) -> Result<Vec<OwnerInfo>> {
         self.calls.call("owners", self.parts.registry.owners(after, limit.min(KEYS_MAX))).await
     }
@@ -169,9 +171,9 @@ impl Registry {
         self.calls.call("owner", self.parts.registry.owner(claim)).await
     }
 
-    /// The graceful end. First the life ends, in one O(1) step that makes its entries invalid at
-    /// once; then they are removed in batches by the same guarded reclaim as those of the dead. A
-    /// crash in between leaves an ended owner, which the sweep finds.
+    /// Ends an owner gracefully. One O(1) step ends the incarnation, which makes its entries
+    /// invalid at once. They are then removed in batches, by the same guarded reclaim as those of
+    /// dead owners. If the process crashes in between, the sweep removes the rest.
     pub async fn retire(&self, claim: &Claim) -> Result<RetiredOwner> {
         let (registry, batch) = (&self.parts.registry, self.parts.batch);
         let ended = self.calls.call("retire", registry.end(claim)).await?;

@@ -1,41 +1,41 @@
-//! The rules of death, written once. Pure: a store calls them inside its atomic step.
+//! The rules of death. Pure functions, which a store calls inside its atomic step.
 //!
-//! They are a trait so that the simulation can put a broken rule in their place and show that it
-//! is found.
+//! The guard is a trait so that the simulation can replace it by a broken one and show that it is
+//! detected.
 
 use crate::owner::{Ending, Incarnation};
 use crate::receipt::Reason;
 use crate::sweep::Refusal;
 
-/// The life of one owner, as the store knows it.
+/// State of one incarnation, as the store knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IncarnationState {
-    /// When it began, on the store's clock.
+    /// When it was started, in milliseconds of the store's clock.
     pub started_ms: u64,
-    /// When its time runs out, on the store's clock.
+    /// When its heartbeat runs out, in milliseconds of the store's clock.
     pub deadline_ms: u64,
-    /// How long one beat lasts.
+    /// How long one heartbeat lasts, in milliseconds.
     pub ttl_ms: u64,
     /// How it ended, if it did.
     pub ended: Option<Ending>,
 }
 
-/// What the guard is asked.
+/// Facts on which the guard decides.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnerCase {
-    /// The life that the suspect was listed under.
+    /// The incarnation that the suspect was listed under.
     pub suspected: Incarnation,
-    /// The life that holds the entry at this instant.
+    /// The incarnation that holds the entry now.
     pub holder: Incarnation,
     pub state: IncarnationState,
-    /// The store's clock at this instant.
+    /// The store's clock now.
     pub now_ms: u64,
-    /// Since when the store has been serving without a gap; 0 when nobody needs to be spared.
+    /// Since when the store has been serving without a gap; 0 if nobody needs to be spared.
     pub back_ms: u64,
 }
 
-/// When a life is over: at its deadline, but never before it had a whole TTL since the store was
-/// back. A life that began after that was never cut off from it.
+/// When an incarnation is overdue: at its deadline, but not before one whole TTL after the store
+/// came back. An incarnation that was started after that was never cut off from the store.
 pub fn due_ms(state: &IncarnationState, back_ms: u64) -> u64 {
     if back_ms <= state.started_ms {
         return state.deadline_ms;
@@ -44,16 +44,16 @@ pub fn due_ms(state: &IncarnationState, back_ms: u64) -> u64 {
 }
 
 pub trait OwnerGuard: Send + Sync {
-    /// Dead, and why; or not, and why not.
+    /// The reason to reclaim the entry, or why it must not be reclaimed.
     fn judge(&self, case: &OwnerCase) -> Result<Reason, Refusal>;
 
-    /// Whether an owner with that life may register.
+    /// Whether an owner whose incarnation has this state may register entries.
     fn may_register(&self, state: &IncarnationState) -> bool {
         state.ended.is_none()
     }
 }
 
-/// The guard as it must be.
+/// The correct guard, used in production.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StrictOwnerGuard;
 

@@ -1,7 +1,7 @@
-//! What every store must do for `sessions`, run unchanged on each of them.
+//! Conformance suite for `sessions`: what every store must do, run unchanged on each of them.
 //!
 //! A store crate writes one function that makes a [`SessionsFixture`] and calls
-//! [`sessions_conformance!`](crate::sessions_conformance) with it: every case becomes a test of its own.
+//! [`sessions_conformance!`](crate::sessions_conformance) with it: every case becomes one test.
 //! Nothing here relies on exact milliseconds, nor on where receipt numbers begin: a store may run on
 //! its real clock, with a TTL and a grace of about a second.
 
@@ -35,24 +35,24 @@ use crate::sweep::{
     SweeperParts,
 };
 
-/// A store to be tried, fresh, with a way to let its clock run.
+/// A fresh store under test, and a way to advance its clock.
 pub struct SessionsFixture {
     /// The sessions under test.
     pub sessions: Arc<dyn SessionsStore>,
-    /// The store below them.
+    /// The store that the system runs on.
     pub store: Arc<dyn Store>,
-    /// How long a beat lasts: as long as the fixture can afford to wait for.
+    /// How long a heartbeat lasts; short if the fixture has to wait for it on the real clock.
     pub ttl: Duration,
-    /// How long a session without references is kept: the same.
+    /// How long a session without references is kept; short for the same reason.
     pub grace: Duration,
-    /// Lets the store's clock run on by that much, and returns when it has.
+    /// Advances the store's clock by that much, and returns when it has.
     pub advance: Box<dyn Fn(Duration) -> BoxFuture<'static, ()> + Send + Sync>,
-    /// Whatever must live as long as the fixture.
+    /// Values that must be dropped only with the fixture.
     pub keep: Box<dyn std::any::Any + Send + Sync>,
 }
 
 impl SessionsFixture {
-    /// A fixture whose store has been there for long enough: no store-away grace is running.
+    /// The fixture after its store has served for long enough that no store-away grace is running.
     pub async fn settled(self) -> Self {
         self.elapse().await;
         self
@@ -68,12 +68,12 @@ impl SessionsFixture {
         self.grace.as_millis() as u64
     }
 
-    /// Long enough for a silent owner to be overdue and for a session to be an orphan.
+    /// Advances the clock until silent owners are overdue and sessions without references are orphans.
     pub async fn elapse(&self) {
         (self.advance)(self.ttl.max(self.grace)).await;
     }
 
-    /// Lets `span` pass while `others` beat on.
+    /// Advances the clock by `span` while `others` send heartbeats.
     pub async fn outlive(&self, span: Duration, others: &[&Claim]) {
         let steps = (4 * span.as_millis()).div_ceil(self.ttl.as_millis()).max(1) as u32;
         for _ in 0..steps {
@@ -84,13 +84,13 @@ impl SessionsFixture {
         }
     }
 
-    /// Starts a life and answers with its claim.
+    /// Starts an incarnation and returns its claim.
     pub async fn start(&self, owner: &str) -> Claim {
         let beat = self.sessions.start(&name(owner), self.ttl_ms()).await.expect("start");
         Claim::exact(name(owner), beat.incarnation)
     }
 
-    /// Makes sessions that nobody is connected to.
+    /// Creates sessions without references.
     pub async fn activate(&self, ids: &[&str]) {
         let (ids, profile) = (names(ids), SessionProfile::default());
         let made = join_all(ids.iter().map(|id| self.sessions.activate(id, &profile)));
@@ -107,7 +107,7 @@ impl SessionsFixture {
         standing.expect("disconnect").expect("the session is there")
     }
 
-    /// Starts a life and connects it to new sessions.
+    /// Starts an incarnation and connects it to new sessions.
     pub async fn connected(&self, owner: &str, ids: &[&str]) -> Claim {
         self.activate(ids).await;
         let claim = self.start(owner).await;
@@ -116,7 +116,7 @@ impl SessionsFixture {
         claim
     }
 
-    /// Makes sessions that somebody was connected to.
+    /// Creates sessions whose last reference has ended.
     pub async fn disconnected(&self, ids: &[&str]) {
         let claim = self.connected("server", ids).await;
         let gone = join_all(ids.iter().map(|id| self.disconnect(&claim, id)));
@@ -124,7 +124,7 @@ impl SessionsFixture {
         self.sessions.end(&claim).await.expect("it leaves nothing behind");
     }
 
-    /// Makes sessions whose grace is over.
+    /// Creates sessions whose grace period is over.
     pub async fn orphaned(&self, ids: &[&str]) {
         self.disconnected(ids).await;
         (self.advance)(self.grace).await;
@@ -143,25 +143,25 @@ impl SessionsFixture {
         self.store.info().await.expect("info").now_ms
     }
 
-    /// One page of everything that is suspect.
+    /// One page of suspects, without a brake.
     pub async fn suspects(&self) -> Vec<Suspect> {
         self.suspects_within(None).await
     }
 
-    /// The same under a brake.
+    /// One page of suspects while at most `undeclared_max` owners may be declared dead.
     pub async fn suspects_within(&self, undeclared_max: Option<usize>) -> Vec<Suspect> {
         let request = PageRequest { after: Cursor::default(), limit: 1_000, undeclared_max };
         self.sessions.suspects(request).await.expect("suspects").suspects
     }
 
-    /// One batch by hand, signed by a name of its own.
+    /// Reclaims one batch under a unique sweeper name.
     pub async fn reclaim(&self, suspects: Vec<Suspect>) -> BatchAnswer {
         let id = BatchId { sweeper: unique("by-hand").into(), number: 1 };
         let batch = Batch { id, suspects, act: PassMode::Reclaim, term: None };
         self.sessions.reclaim(batch).await.expect("reclaim")
     }
 
-    /// A sweeper with that policy. Its name begins with `who` and is unique, as names must be.
+    /// A sweeper with that policy and a unique name that begins with `who`.
     pub fn sweeper(&self, who: &str, policy: Policy) -> Sweeper {
         Sweeper::new(SweeperParts {
             name: unique(who),
@@ -177,7 +177,7 @@ impl SessionsFixture {
         })
     }
 
-    /// One pass with that policy, naming what it reclaimed.
+    /// Runs one pass with that policy; its report lists what it reclaimed.
     pub async fn pass(&self, who: &str, act: PassMode, policy: Policy) -> PassReport {
         let (_stopper, stop) = StopSignal::channel();
         self.sweeper(who, policy).pass(act, 1_000, &stop).await
@@ -193,7 +193,7 @@ impl SessionsFixture {
         self.store.receipts(self.sessions.system(), query).await.expect("receipts")
     }
 
-    /// The system on top.
+    /// The system that works on the store under test.
     pub fn system(&self) -> Sessions {
         Sessions::new(SessionsParts {
             id: self.sessions.system().clone(),
@@ -213,13 +213,13 @@ impl SessionsFixture {
     }
 }
 
-/// A name that nobody else in this process uses.
+/// A name that is unique in this process.
 fn unique(who: &str) -> String {
     static NAMES: AtomicU64 = AtomicU64::new(0);
     format!("{who}#{}", NAMES.fetch_add(1, Ordering::Relaxed))
 }
 
-/// A name that is known to be one.
+/// Converts a literal to a name; panics if it is not valid.
 pub fn name(text: &str) -> Name {
     Name::new(text).expect("a good name")
 }
@@ -228,7 +228,7 @@ pub fn names(texts: &[&str]) -> Vec<Name> {
     texts.iter().map(|text| name(text)).collect()
 }
 
-/// What suspects are about, in the order of the alphabet.
+/// Keys of the suspects, sorted.
 pub fn keys(suspects: &[Suspect]) -> Vec<String> {
     let mut keys: Vec<String> = suspects.iter().map(|s| s.key.to_string()).collect();
     keys.sort();
@@ -244,9 +244,9 @@ pub fn profile(value: &str, broadcaster: &str) -> SessionProfile {
     }
 }
 
-/// Makes one test a case. `$make` is an `async fn() -> SessionsFixture`. On the real clock a second argument
-/// says how a case is told: `async fn(impl AsyncFnMut())`, so that one during which the machine stood
-/// still can be told again, with a fixture of its own.
+/// Generates one test per case. `$make` is an `async fn() -> SessionsFixture`. A store on the real clock passes a
+/// second argument, an `async fn(impl AsyncFnMut())` that runs a case: it can run a case again, with
+/// a new fixture, if the machine stood still during it.
 #[macro_export]
 macro_rules! sessions_conformance {
     ($make:ident) => {

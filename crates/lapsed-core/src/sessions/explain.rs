@@ -1,4 +1,4 @@
-//! Why a session is, or is not, an orphan: in words.
+//! Explains why a session is, or is not, an orphan.
 
 use serde_json::json;
 

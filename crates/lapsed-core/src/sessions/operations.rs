@@ -23,43 +23,43 @@ use crate::system::release::let_go;
 use crate::system::store_caller::StoreCaller;
 use crate::system::{Explanation, Restored, System};
 
-/// What `sessions` is made of.
+/// What a system of sessions needs.
 pub struct SessionsParts {
-    /// Which system this is.
+    /// Kind and name of the system.
     pub id: SystemId,
-    /// Where its sessions are.
+    /// The store of the sessions.
     pub sessions: Arc<dyn SessionsStore>,
-    /// Its index, where it has one besides its truth.
+    /// The index of the system, if the store has one besides its data.
     pub index: Option<Arc<dyn Reconcile>>,
-    /// Where its receipts are.
+    /// The store of the receipts.
     pub store: Arc<dyn Store>,
-    /// How long a session is kept that nobody is connected to.
+    /// How long a session without references is kept.
     pub grace: Duration,
-    /// How long a beat lasts unless the owner says otherwise.
+    /// How long a heartbeat lasts unless the owner says otherwise.
     pub ttl: Duration,
-    /// Whether the overdue are spared.
+    /// The brake, which decides whether overdue owners are spared.
     pub brake: Arc<Brake>,
     pub clock: Arc<dyn Clock>,
-    /// Notes who uses it.
+    /// Records when the system is used.
     pub activity: Arc<Activity>,
     pub witness: Arc<dyn Observer>,
-    /// How long any one store call may take.
+    /// Time limit of every store call.
     pub timeout: Duration,
-    /// The most sessions whose references are dropped in one step when an owner retires.
+    /// Largest number of sessions whose references are removed in one step when an owner retires.
     pub batch: usize,
-    /// Unique among all processes: signs the batches of those who retire.
+    /// Unique among all processes; part of the ids of batches when an owner retires.
     pub sweeper: String,
 }
 
-/// What a graceful end did.
+/// Result of a graceful end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RetiredSessionOwner {
     pub incarnation: Incarnation,
-    /// How many sessions it was let go from. What is left the sweep lets go.
+    /// Number of sessions whose references were removed. The sweep removes what is left.
     pub released: u64,
 }
 
-/// One system of sessions.
+/// A system of sessions.
 pub struct Sessions {
     pub(super) parts: SessionsParts,
     pub(super) calls: StoreCaller,
@@ -77,29 +77,31 @@ impl Sessions {
         Sessions { parts, calls }
     }
 
-    /// The seam below: for whoever wants to beat without a search.
+    /// The store of this system, for callers that send heartbeats through a
+    /// [`BeatHandle`](crate::owner::BeatHandle).
     pub fn store(&self) -> &Arc<dyn SessionsStore> {
         &self.parts.sessions
     }
 
-    /// How long a beat lasts unless the owner says otherwise.
+    /// How long a heartbeat lasts unless the owner says otherwise.
     pub fn ttl(&self) -> Duration {
         self.parts.ttl
     }
 
-    /// How long a session is kept that nobody is connected to.
+    /// How long a session without references is kept.
     pub fn grace(&self) -> Duration {
         self.parts.grace
     }
 
-    /// Makes it, or brings an existing one back.
+    /// Creates a session or reactivates an existing one.
     pub async fn activate(&self, id: &Name, profile: &SessionProfile) -> Result<Activated> {
         check(profile)?;
         self.calls.call("activate", self.parts.sessions.activate(id, profile)).await
     }
 
-    /// One more reference, of the claimed life. `None`: there is no such session. In doubt, repeat it
-    /// and compare [`ReferenceChange::yours`]: see [`SessionsStore`].
+    /// Adds one reference of the claimed incarnation. `None`: there is no such session. If the
+    /// answer is lost, repeat the call and compare [`ReferenceChange::yours`]; see
+    /// [`SessionsStore`].
     pub async fn connect(
         &self,
         claim: Option<&Claim>,
@@ -108,8 +110,8 @@ impl Sessions {
         self.calls.call("connect", self.parts.sessions.connect(claim, id)).await
     }
 
-    /// One reference of the claimed life less. `None`: there is no such session. In doubt, do not
-    /// repeat it: see [`SessionsStore`].
+    /// Removes one reference of the claimed incarnation. `None`: there is no such session. If the
+    /// answer is lost, do not repeat the call; see [`SessionsStore`].
     pub async fn disconnect(
         &self,
         claim: Option<&Claim>,
@@ -118,44 +120,44 @@ impl Sessions {
         self.calls.call("disconnect", self.parts.sessions.disconnect(claim, id)).await
     }
 
-    /// Forgets the disconnection without adding a reference. `None`: there is no such session.
+    /// Clears the disconnection without adding a reference. `None`: there is no such session.
     pub async fn resume(&self, id: &Name) -> Result<Option<ReferenceChange>> {
         self.calls.call("resume", self.parts.sessions.resume(id)).await
     }
 
-    /// One session, whatever has become of its grace.
+    /// One session, whether or not its grace period is over.
     pub async fn get(&self, id: &Name) -> Result<Option<Session>> {
         self.calls.call("get", self.parts.sessions.get(id)).await
     }
 
-    /// Sets what `profile` gives. `None`: there is no such session.
+    /// Sets the fields that `profile` contains. `None`: there is no such session.
     pub async fn update(&self, id: &Name, profile: &SessionProfile) -> Result<Option<Session>> {
         check(profile)?;
         self.calls.call("update", self.parts.sessions.update(id, profile)).await
     }
 
-    /// Removes it with what hangs on it, unless somebody is connected.
+    /// Deletes a session and its index entries, unless it has references.
     pub async fn delete(&self, id: &Name) -> Result<Deleted> {
         self.calls.call("delete", self.parts.sessions.delete(id)).await
     }
 
-    /// The current session of a broadcaster.
+    /// The id of a broadcaster's current session.
     pub async fn of_broadcaster(&self, broadcaster: &Name) -> Result<Option<Name>> {
         self.calls.call("broadcaster", self.parts.sessions.of_broadcaster(broadcaster)).await
     }
 
-    /// Sessions whose grace is over, the longest overdue first, at most `limit` and never more
+    /// Sessions whose grace period is over, the most overdue first, at most `limit` and never more
     /// than [`PAGE_MAX`].
     pub async fn orphans(&self, limit: usize) -> Result<Vec<Name>> {
         self.calls.quiet("orphans", self.parts.sessions.orphans(limit.min(PAGE_MAX))).await
     }
 
-    /// How many sessions are disconnected. Not activity: metrics ask for it.
+    /// How many sessions are disconnected. Not recorded as activity, because metrics call it.
     pub async fn disconnected_count(&self) -> Result<u64> {
         self.calls.quiet("disconnected", self.parts.sessions.disconnected_count()).await
     }
 
-    /// The sessions that one life refers to, by id.
+    /// Ids of the sessions that one incarnation refers to, in order.
     pub async fn referred(
         &self,
         claim: &Claim,
@@ -166,14 +168,14 @@ impl Sessions {
         self.calls.call("referred", self.parts.sessions.referred(claim, after, limit)).await
     }
 
-    /// A living owner that beats by itself.
+    /// Starts an owner whose handle sends heartbeats in the background.
     pub async fn owner(&self, name: &str) -> Result<Owner> {
         let store: Arc<dyn OwnerStore> = self.parts.sessions.clone();
         let options = OwnerOptions::with_ttl(self.parts.ttl);
         Owner::start(store, self.parts.clock.clone(), name, options).await
     }
 
-    /// Begins a new life of `owner`.
+    /// Starts a new incarnation of `owner`.
     pub async fn start(&self, owner: &Name, ttl: Option<Duration>) -> Result<Beat> {
         let ttl_ms = ttl.unwrap_or(self.parts.ttl).as_millis() as u64;
         if ttl_ms == 0 {
@@ -186,7 +188,7 @@ impl Sessions {
         self.calls.call("beat", self.parts.sessions.beat(claim)).await
     }
 
-    /// Owners, oldest incarnation first.
+    /// Incarnations after `after`, oldest first.
     pub async fn owners(&self, after: Option<Incarnation>, limit: usize) -> Result<Vec<OwnerInfo>> {
         self.calls.call("owners", self.parts.sessions.owners(after, limit.min(PAGE_MAX))).await
     }
@@ -195,9 +197,9 @@ impl Sessions {
         self.calls.call("owner", self.parts.sessions.owner(claim)).await
     }
 
-    /// The graceful end. First the life ends, in one O(1) step; then its references are dropped in
-    /// batches by the same guarded step as those of the dead. A crash in between leaves an ended
-    /// owner, which the sweep finds.
+    /// Ends an owner gracefully. One O(1) step ends the incarnation; its references are then
+    /// removed in batches, by the same guarded step as those of dead owners. If the process crashes
+    /// in between, the sweep removes the rest.
     pub async fn retire(&self, claim: &Claim) -> Result<RetiredSessionOwner> {
         let (sessions, batch) = (&self.parts.sessions, self.parts.batch);
         let ended = self.calls.call("retire", sessions.end(claim)).await?;

@@ -1,49 +1,51 @@
-//! The rules of sessions, written once. Pure: a store calls them inside its atomic step.
+//! The rules of sessions. Pure functions, which a store calls inside its atomic step.
 //!
-//! Whether the life behind a reference is over is not asked here: that is a question about owners,
-//! and [`registry::rules`](crate::registry::rules) answers it for every system that has them. They
-//! are a trait so that a broken rule can be put in their place, to show that it is found.
+//! Whether the owner of a reference is dead is deliberately not decided here:
+//! [`registry::rules`](crate::registry::rules) decides it for every system that has owners. The
+//! guard is a trait so that tests can replace it by a broken one and show that it is detected.
 
 use crate::receipt::Reason;
 use crate::sweep::Refusal;
 
-/// One session, as the store knows it.
+/// State of one session, as the store knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionState {
     /// How many references there are.
     pub references: u64,
-    /// Since when there has been none: when the last one went, or when it was activated or resumed
-    /// without one. On the store's clock.
+    /// Since when there has been no reference: when the last one ended, or when the session was
+    /// activated or resumed without one. In milliseconds of the store's clock.
     pub since_ms: u64,
-    /// Whether a reference went then. One that nobody has connected to since is not disconnected.
+    /// Whether a reference ended then. A session that nobody has ever connected to is not
+    /// disconnected.
     pub disconnected: bool,
 }
 
-/// What the guard is asked.
+/// Facts on which the guard decides.
 #[derive(Clone, Copy, Debug)]
 pub struct SessionCase {
-    /// The session at this instant.
+    /// State of the session now.
     pub session: SessionState,
-    /// How long one without references is kept.
+    /// How long a session without references is kept, in milliseconds.
     pub grace_ms: u64,
-    /// The store's clock at this instant.
+    /// The store's clock now.
     pub now_ms: u64,
-    /// Since when the store has been serving without a gap; 0 when nobody needs to be spared.
+    /// Since when the store has been serving without a gap; 0 if nobody needs to be spared.
     pub back_ms: u64,
 }
 
-/// When a session without references is an orphan: a whole grace after the last one went, and never
-/// before a whole grace since the store was back, for until then nobody could connect.
+/// When a session without references is an orphan: one whole grace period after its last reference
+/// ended, but not before one whole grace period after the store came back, because nobody could
+/// connect until then.
 pub fn due_ms(since_ms: u64, grace_ms: u64, back_ms: u64) -> u64 {
     since_ms.max(back_ms) + grace_ms
 }
 
 pub trait SessionGuard: Send + Sync {
-    /// An orphan, and why; or not, and why not.
+    /// The reason to reclaim the session, or why it must not be reclaimed.
     fn judge(&self, case: &SessionCase) -> Result<Reason, Refusal>;
 }
 
-/// The guard as it must be.
+/// The correct guard, used in production.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StrictSessionGuard;
 
