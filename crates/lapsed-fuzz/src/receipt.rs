@@ -4,7 +4,7 @@ use lapsed_core::receipt::{Receipt, ReceiptId};
 
 /// Reads it as each of them.
 pub fn read(input: &[u8]) {
-    lapsed_redis::trial::receipts(input);
+    lapsed_redis::fuzzing::receipts(input);
     if let Ok(receipt) = serde_json::from_slice::<Receipt>(input) {
         let text = serde_json::to_vec(&receipt).expect("a receipt is JSON");
         let again: Receipt = serde_json::from_slice(&text).expect("it was written by lapsed");

@@ -4,7 +4,7 @@
 -- KEYS  the base keys, then: 12 the registry's hash  13... what the lives of that owner hold
 -- ARGV  1 owner  2 `act` or `dry`  3 how many of KEYS 13...  then their incarnations, then the keys to
 --       look at
--- Answers  {'again', incarnation...} | {'start'}: that owner has no life yet (see life_adopt)
+-- Answers  {'again', incarnation...} | {'start'}: that owner has no life yet (see owner_adopt)
 --          {incarnation, one letter a key}: i filed already, a added, r removed, m somebody else's by
 --          now, g gone
 -- O(keys * log held)

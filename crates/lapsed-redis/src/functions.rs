@@ -12,9 +12,9 @@ use lapsed_core::{Error, Result};
 use redis::{FromRedisValue, Value};
 
 use crate::Redis;
-use crate::ground::BASE;
 use crate::registry::KEYS_A_CALL;
 use crate::script::{self, INFLIGHT_PRELUDE, PRELUDE, QUEUES_PRELUDE, SESSIONS_PRELUDE, Script};
+use crate::system_context::BASE;
 
 /// The library's version. One more with every release in which its text differs: a server is then
 /// brought up to date by loading it again, and an older lapsed does not put its own in place of it.
@@ -27,14 +27,14 @@ const LIBRARY: &str = "lapsed";
 
 /// The scripts that it is made of.
 const SCRIPTS: [&str; 14] = [
-    "life_start",
-    "life_beat",
-    "life_end",
+    "owner_start",
+    "owner_beat",
+    "owner_end",
     "registry_register",
     "registry_unregister",
     "registry_find",
     "session_write",
-    "session_hold",
+    "session_reference",
     "session_delete",
     "inflight_enqueue",
     "inflight_take",
@@ -46,7 +46,7 @@ const SCRIPTS: [&str; 14] = [
 /// What it adds to them.
 const WRAPPERS: [&str; 5] = [
     include_str!("../scripts/library/common.lua"),
-    include_str!("../scripts/library/lives.lua"),
+    include_str!("../scripts/library/owners.lua"),
     include_str!("../scripts/library/registry.lua"),
     include_str!("../scripts/library/sessions.lua"),
     include_str!("../scripts/library/inflight.lua"),
@@ -76,7 +76,7 @@ pub struct Loaded {
 
 /// What a node has under the library's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Held {
+enum InstalledLibrary {
     Nothing,
     Version(u32),
     /// A library that tells no version: somebody else's.
@@ -113,32 +113,38 @@ impl Redis {
     pub async fn load_functions(&self, downgrade: Downgrade) -> Result<Loaded> {
         let mut list = redis::cmd("FUNCTION");
         list.arg("LIST").arg("LIBRARYNAME").arg(LIBRARY).arg("WITHCODE");
-        let lists: Vec<Value> = self.link().on_every_node("FUNCTION LIST", &list).await?;
-        let held = lists.into_iter().map(Held::read).max().unwrap_or(Held::Nothing);
+        let lists: Vec<Value> = self.connection().on_every_node("FUNCTION LIST", &list).await?;
+        let held = lists
+            .into_iter()
+            .map(InstalledLibrary::read)
+            .max()
+            .unwrap_or(InstalledLibrary::Nothing);
         if downgrade == Downgrade::Refuse {
             self.may_replace(held)?;
         }
         let mut load = redis::cmd("FUNCTION");
         load.arg("LOAD").arg("REPLACE").arg(Self::functions());
-        let names: Vec<String> = self.link().on_every_node("FUNCTION LOAD", &load).await?;
+        let names: Vec<String> = self.connection().on_every_node("FUNCTION LOAD", &load).await?;
         let before = match held {
-            Held::Version(version) => Some(version),
-            Held::Nothing | Held::Foreign => None,
+            InstalledLibrary::Version(version) => Some(version),
+            InstalledLibrary::Nothing | InstalledLibrary::Foreign => None,
         };
         Ok(Loaded { before, now: FUNCTIONS_VERSION, nodes: names.len() })
     }
 
-    fn may_replace(&self, held: Held) -> Result<()> {
+    fn may_replace(&self, held: InstalledLibrary) -> Result<()> {
         let what = match held {
-            Held::Version(newer) if newer > FUNCTIONS_VERSION => {
+            InstalledLibrary::Version(newer) if newer > FUNCTIONS_VERSION => {
                 format!("version {newer} of the functions, which is newer")
             }
-            Held::Foreign => format!("a function library `{LIBRARY}` that is not lapsed's"),
-            Held::Version(_) | Held::Nothing => return Ok(()),
+            InstalledLibrary::Foreign => {
+                format!("a function library `{LIBRARY}` that is not lapsed's")
+            }
+            InstalledLibrary::Version(_) | InstalledLibrary::Nothing => return Ok(()),
         };
         Err(Error::Unsupported {
             operation: format!("replacing {what}, by version {FUNCTIONS_VERSION}"),
-            store: self.link().place.to_string(),
+            store: self.connection().place.to_string(),
         })
     }
 }
@@ -147,13 +153,13 @@ fn scripts() -> impl Iterator<Item = &'static Script> {
     script::ALL.iter().copied().filter(|script| SCRIPTS.contains(&script.name))
 }
 
-impl Held {
+impl InstalledLibrary {
     /// From what FUNCTION LIST answers: the code is one of the texts in it, however they are nested.
-    fn read(list: Value) -> Held {
+    fn read(list: Value) -> InstalledLibrary {
         match &list {
-            Value::Array(found) if found.is_empty() => Held::Nothing,
-            Value::Nil => Held::Nothing,
-            _ => version_in(&list).map_or(Held::Foreign, Held::Version),
+            Value::Array(found) if found.is_empty() => InstalledLibrary::Nothing,
+            Value::Nil => InstalledLibrary::Nothing,
+            _ => version_in(&list).map_or(InstalledLibrary::Foreign, InstalledLibrary::Version),
         }
     }
 }
@@ -178,10 +184,19 @@ mod tests {
     fn the_text_tells_its_version() {
         let text = Redis::functions();
         let row = |text: &str| Value::Array(vec![Value::BulkString(text.as_bytes().to_vec())]);
-        assert_eq!(Held::read(Value::Array(vec![row(&text)])), Held::Version(FUNCTIONS_VERSION));
-        assert_eq!(Held::read(Value::Array(vec![row("#!lua name=lapsed")])), Held::Foreign);
-        assert_eq!(Held::read(Value::Array(Vec::new())), Held::Nothing);
-        assert!(Held::Foreign > Held::Version(7) && Held::Version(7) > Held::Nothing);
+        assert_eq!(
+            InstalledLibrary::read(Value::Array(vec![row(&text)])),
+            InstalledLibrary::Version(FUNCTIONS_VERSION)
+        );
+        assert_eq!(
+            InstalledLibrary::read(Value::Array(vec![row("#!lua name=lapsed")])),
+            InstalledLibrary::Foreign
+        );
+        assert_eq!(InstalledLibrary::read(Value::Array(Vec::new())), InstalledLibrary::Nothing);
+        assert!(
+            InstalledLibrary::Foreign > InstalledLibrary::Version(7)
+                && InstalledLibrary::Version(7) > InstalledLibrary::Nothing
+        );
     }
 
     #[test]

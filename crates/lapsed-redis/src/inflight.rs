@@ -4,19 +4,19 @@
 //! worker's life holds, or the set of dead letters. Each step that moves it is one script.
 
 mod adopt;
+mod adopt_dead_letters;
 mod adopt_layout;
-mod adopt_letters;
-mod adopt_look;
 mod adopt_owners;
+mod adopt_reads;
 mod adopt_reclaim;
-mod bell;
+mod batching;
 mod index;
 mod jobs;
 mod native;
 mod operations;
+mod queue_waiter;
 mod reclaim;
 mod records;
-mod together;
 
 use std::time::Duration;
 

@@ -5,32 +5,32 @@
 //! this is, re-checks what it was told, acts, and writes the receipt. Scripts are not undone when
 //! they fail in the middle, so each reads all that it needs before its first write.
 
-mod ahead;
-mod doomed;
-mod fault;
+mod call_batcher;
+mod connection;
+mod error_mapping;
 mod functions;
-mod ground;
-mod hints;
-mod holdings;
+#[doc(hidden)]
+pub mod fuzzing;
+mod held_entries;
+mod housekeeping;
 mod inflight;
-mod item;
-mod joint;
-mod ledger;
-mod link;
 mod mirror;
 mod msgpack;
 mod names;
 mod notes;
+mod overdue_owners;
 mod owners;
 mod prelude;
 mod queues;
+mod receipt_item;
+mod receipts;
 mod registry;
-mod rounds;
 mod script;
+mod server_settings;
 mod services;
 mod sessions;
-#[doc(hidden)]
-pub mod trial;
+mod suspect_prefetch;
+mod system_context;
 
 use std::collections::HashMap;
 use std::sync::{Arc, RwLock, RwLockReadGuard};
@@ -38,12 +38,12 @@ use std::sync::{Arc, RwLock, RwLockReadGuard};
 use lapsed_core::clock::{Clock, SystemClock};
 use lapsed_core::{Result, SystemId};
 
-use crate::ground::SystemContext;
-use crate::link::RedisConnection;
+use crate::connection::RedisConnection;
+use crate::system_context::SystemContext;
 
+pub use connection::RedisAddress;
 pub use functions::{Downgrade, FUNCTIONS_VERSION, Loaded};
 pub use inflight::{AdoptedInflight, AdoptedInflightLayout, InflightLayout, NativeInflight};
-pub use link::RedisAddress;
 pub use mirror::{MirrorEvent, MirrorLayout, RedisMirror};
 pub use names::{Template, shard_of, slot};
 pub use queues::QueueFormat;
@@ -57,10 +57,10 @@ pub struct Redis {
 }
 
 struct Inner {
-    link: RedisConnection,
+    connection: RedisConnection,
     address: RedisAddress,
     clock: Arc<dyn Clock>,
-    grounds: RwLock<HashMap<SystemId, Arc<SystemContext>>>,
+    contexts: RwLock<HashMap<SystemId, Arc<SystemContext>>>,
 }
 
 impl Redis {
@@ -71,23 +71,23 @@ impl Redis {
 
     /// The same with a clock of the caller's, for waiting and for measuring answers.
     pub fn with_clock(address: &RedisAddress, clock: Arc<dyn Clock>) -> Result<Redis> {
-        let link = RedisConnection::new(address)?;
-        let (address, grounds) = (address.clone(), RwLock::default());
-        Ok(Redis { inner: Arc::new(Inner { link, address, clock, grounds }) })
+        let connection = RedisConnection::new(address)?;
+        let (address, contexts) = (address.clone(), RwLock::default());
+        Ok(Redis { inner: Arc::new(Inner { connection, address, clock, contexts }) })
     }
 
     /// Whether it is a cluster.
     pub fn is_cluster(&self) -> bool {
-        self.inner.link.is_cluster()
+        self.inner.connection.is_cluster()
     }
 
     /// How many requests were sent so far: round trips, whatever each carried.
     pub fn requests(&self) -> u64 {
-        self.inner.link.requests.load(std::sync::atomic::Ordering::Relaxed)
+        self.inner.connection.requests.load(std::sync::atomic::Ordering::Relaxed)
     }
 
-    pub(crate) fn link(&self) -> &RedisConnection {
-        &self.inner.link
+    pub(crate) fn connection(&self) -> &RedisConnection {
+        &self.inner.connection
     }
 
     pub(crate) fn address(&self) -> &RedisAddress {
@@ -98,12 +98,12 @@ impl Redis {
         &self.inner.clock
     }
 
-    fn grounds(&self) -> RwLockReadGuard<'_, HashMap<SystemId, Arc<SystemContext>>> {
-        self.inner.grounds.read().expect("no holder of this lock panics")
+    fn contexts(&self) -> RwLockReadGuard<'_, HashMap<SystemId, Arc<SystemContext>>> {
+        self.inner.contexts.read().expect("no holder of this lock panics")
     }
 
-    pub(crate) fn settle_on(&self, ground: &Arc<SystemContext>) {
-        let mut grounds = self.inner.grounds.write().expect("no holder of this lock panics");
-        grounds.insert(ground.id.clone(), ground.clone());
+    pub(crate) fn register_context(&self, context: &Arc<SystemContext>) {
+        let mut contexts = self.inner.contexts.write().expect("no holder of this lock panics");
+        contexts.insert(context.id.clone(), context.clone());
     }
 }

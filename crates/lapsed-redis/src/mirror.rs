@@ -6,17 +6,17 @@
 //! scripts, by the server's clock and by which life of the server it is.
 
 mod available;
+mod available_batching;
 mod beat;
 mod decide;
 mod layout;
 mod listen;
-mod looks;
-mod roll;
+mod pages;
+mod provider_batch;
 mod seed;
 mod snapshot;
-mod sought;
-mod tell;
 mod times;
+mod update;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,15 +33,15 @@ use lapsed_core::sweep::{Batch, Cursor, Refusal};
 use lapsed_core::{Name, Result, SystemId};
 
 use crate::Redis;
-use crate::ground::{Args, Shard, SystemContext};
-use crate::joint::CallBatcher;
+use crate::call_batcher::CallBatcher;
 use crate::script;
+use crate::system_context::{Args, Shard, SystemContext};
 
-use available::Reads;
-use beat::Beats;
+use available::ReadHints;
+use available_batching::AvailabilityQuery;
+use beat::BeatCall;
 pub use layout::MirrorLayout;
 pub use listen::MirrorEvent;
-use sought::Sought;
 
 /// How many providers one script works on.
 const NAMES_A_CALL: usize = 500;
@@ -50,12 +50,12 @@ const NAMES_A_CALL: usize = 500;
 pub struct RedisMirror {
     redis: Redis,
     inner: Arc<Inner>,
-    beats: Arc<CallBatcher<Beats, Option<Vec<MirrorBeat>>>>,
-    sought: Arc<CallBatcher<Sought, Option<AvailablePage>>>,
+    beats: Arc<CallBatcher<BeatCall, Option<Vec<MirrorBeat>>>>,
+    availability_queries: Arc<CallBatcher<AvailabilityQuery, Option<AvailablePage>>>,
 }
 
 struct Inner {
-    ground: Arc<SystemContext>,
+    context: Arc<SystemContext>,
     layout: MirrorLayout,
     /// meta, online, deactivated, versions, doomed, doomed_at, missing, snapshot: as the scripts have them.
     keys: [String; 8],
@@ -63,7 +63,7 @@ struct Inner {
     alive: String,
     /// How long a provider may be silent, as it was last said.
     stale_ms: AtomicU64,
-    reads: Reads,
+    read_hints: ReadHints,
 }
 
 impl Redis {
@@ -76,10 +76,10 @@ impl Redis {
     ) -> Result<Arc<RedisMirror>> {
         layout.check(self.is_cluster())?;
         let anchors = vec![layout.online_key.clone()];
-        let (link, clock) = (self.link().clone(), self.clock().clone());
-        let ground = SystemContext::new(link, clock, id, threshold, anchors);
-        self.settle_on(&ground);
-        let own = |what: &str| ground.shards[0].prefix.key(what);
+        let (connection, clock) = (self.connection().clone(), self.clock().clone());
+        let context = SystemContext::new(connection, clock, id, threshold, anchors);
+        self.register_context(&context);
+        let own = |what: &str| context.shards[0].prefix.key(what);
         let keys = [
             own("meta"),
             layout.online_key.clone(),
@@ -91,17 +91,23 @@ impl Redis {
             layout.snapshot_key.clone(),
         ];
         let alive = if layout.instant { own("alive:") } else { String::new() };
-        let stale_ms = AtomicU64::new(ground.threshold_ms());
-        let inner =
-            Arc::new(Inner { ground, layout, keys, alive, stale_ms, reads: Reads::default() });
-        let (beats, sought) = Default::default();
-        Ok(Arc::new(RedisMirror { redis: self.clone(), inner, beats, sought }))
+        let stale_ms = AtomicU64::new(context.threshold_ms());
+        let inner = Arc::new(Inner {
+            context,
+            layout,
+            keys,
+            alive,
+            stale_ms,
+            read_hints: ReadHints::default(),
+        });
+        let (beats, availability_queries) = Default::default();
+        Ok(Arc::new(RedisMirror { redis: self.clone(), inner, beats, availability_queries }))
     }
 }
 
 impl Inner {
     fn shard(&self) -> &Shard {
-        &self.ground.shards[0]
+        &self.context.shards[0]
     }
 
     /// The first so many keys of the scripts.
@@ -136,7 +142,7 @@ impl Mirror for RedisMirror {
     }
 
     async fn now_ms(&self) -> Result<u64> {
-        self.inner.ground.run_bare(&script::PULSE, self.inner.args(1)).await
+        self.inner.context.run_with_keys(&script::SERVER_TIME, self.inner.args(1)).await
     }
 
     async fn presence(&self, stale_ms: u64) -> Result<Presence> {
@@ -146,7 +152,7 @@ impl Mirror for RedisMirror {
     async fn waive(&self, until_ms: u64) -> Result<()> {
         let mut cmd = redis::cmd("HSET");
         cmd.arg(&self.inner.keys[0]).arg("waive").arg(until_ms);
-        let _: u64 = self.inner.ground.link.query("HSET", &cmd).await?;
+        let _: u64 = self.inner.context.connection.query("HSET", &cmd).await?;
         Ok(())
     }
 
@@ -158,8 +164,8 @@ impl Mirror for RedisMirror {
         self.inner.end_seed(attempt).await
     }
 
-    async fn apply(&self, told: &[MirrorUpdate], attempt: Option<&str>) -> Result<Option<u64>> {
-        self.inner.apply(told, attempt).await
+    async fn apply(&self, updates: &[MirrorUpdate], attempt: Option<&str>) -> Result<Option<u64>> {
+        self.inner.apply(updates, attempt).await
     }
 
     async fn forget(&self, ids: &[(Name, Option<u64>)]) -> Result<u64> {
@@ -202,7 +208,8 @@ impl Mirror for RedisMirror {
         only_count: bool,
     ) -> Result<Option<AvailablePage>> {
         let after = after.clone();
-        self.seek(Sought { settings: *settings, after, limit, only_count }).await
+        self.query_available(AvailabilityQuery { settings: *settings, after, limit, only_count })
+            .await
     }
 
     async fn count_online(&self) -> Result<Option<u64>> {
@@ -224,7 +231,7 @@ impl Mirror for RedisMirror {
     async fn announce(&self, setting: &str) -> Result<()> {
         let mut cmd = redis::cmd("PUBLISH");
         cmd.arg(&self.inner.layout.invalidate_channel).arg(setting);
-        let _: u64 = self.inner.ground.link.query("PUBLISH", &cmd).await?;
+        let _: u64 = self.inner.context.connection.query("PUBLISH", &cmd).await?;
         Ok(())
     }
 }

@@ -12,16 +12,16 @@ use lapsed_core::owner::{Beat, Claim, Ending, Incarnation, Lost, OwnerInfo};
 use lapsed_core::registry::rules::{IncarnationState, due_ms};
 use lapsed_core::{Error, Name, Result};
 
-use crate::ground::{Args, Shard, SystemContext};
 use crate::names::{Template, slot};
 use crate::script;
+use crate::system_context::{Args, Shard, SystemContext};
 
 /// The most keys named in a `Lost`.
 const LOST_KEYS_MAX: usize = 1_000;
 
 /// The lives of one system.
 pub(crate) struct OwnerService {
-    pub ground: Arc<SystemContext>,
+    pub context: Arc<SystemContext>,
     /// The key that others read to see whether an owner lives.
     pub heartbeat: Option<Template>,
     /// How long a beat lasts unless the owner says otherwise.
@@ -30,9 +30,9 @@ pub(crate) struct OwnerService {
 
 /// One life, as the scripts pack it.
 #[derive(Clone, Debug)]
-pub(crate) struct Packed {
+pub(crate) struct OwnerRecord {
     pub name: String,
-    pub life: IncarnationState,
+    pub state: IncarnationState,
     pub ended_ms: u64,
     pub end_deadline_ms: u64,
     pub held_at_end: u64,
@@ -40,10 +40,10 @@ pub(crate) struct Packed {
     external: bool,
 }
 
-impl Packed {
+impl OwnerRecord {
     /// `ttl:started:ending:ended:deadline:held:external:name`; `deadline` of one that lives comes
     /// from elsewhere.
-    pub fn read(text: &str, deadline_ms: u64) -> Option<Packed> {
+    pub fn read(text: &str, deadline_ms: u64) -> Option<OwnerRecord> {
         let mut parts = text.splitn(8, ':');
         let mut number = || parts.next()?.parse::<u64>().ok();
         let (ttl_ms, started_ms) = (number()?, number()?);
@@ -58,63 +58,63 @@ impl Packed {
             _ => None,
         };
         let deadline_ms = if ended.is_some() { end_deadline_ms } else { deadline_ms };
-        let life = IncarnationState { started_ms, deadline_ms, ttl_ms, ended };
-        Some(Packed { name, life, ended_ms, end_deadline_ms, held_at_end, external })
+        let state = IncarnationState { started_ms, deadline_ms, ttl_ms, ended };
+        Some(OwnerRecord { name, state, ended_ms, end_deadline_ms, held_at_end, external })
     }
 
     /// How long its beats are believed, if it beats without lapsed and the deadline that was last read
     /// off its heartbeat is over: what the heartbeat says now is not known here.
-    pub fn unread(&self, due_ms: u64, now_ms: u64) -> Option<u64> {
-        let is_unread = self.external && self.life.ended.is_none() && due_ms <= now_ms;
-        is_unread.then_some(self.life.ttl_ms)
+    pub fn unread_ttl(&self, due_ms: u64, now_ms: u64) -> Option<u64> {
+        let is_unread = self.external && self.state.ended.is_none() && due_ms <= now_ms;
+        is_unread.then_some(self.state.ttl_ms)
     }
 
     pub fn ended(&self) -> Option<(Ending, u64)> {
-        self.life.ended.map(|ending| (ending, self.ended_ms))
+        self.state.ended.map(|ending| (ending, self.ended_ms))
     }
 }
 
 /// What a script said to a claim.
 pub(crate) enum ResolvedClaim {
     /// The life that was meant, and the rest of the answer.
-    Life(Vec<String>),
+    Current(Vec<String>),
     /// A name never seen, and no incarnation claimed.
     Unknown,
     /// An incarnation that is not that owner's, or not remembered.
-    Stranger,
+    UnknownIncarnation,
     /// That life has ended.
     Ended(u64),
     /// Call once more, with the keys of these lives.
-    Again(Vec<String>),
+    NeedsKeys(Vec<String>),
 }
 
 impl ResolvedClaim {
     pub fn read(
-        ground: &SystemContext,
+        context: &SystemContext,
         script: &crate::script::Script,
         words: Vec<String>,
     ) -> Result<ResolvedClaim> {
         match words.first().map(String::as_str) {
             Some("unknown") => Ok(ResolvedClaim::Unknown),
-            Some("stranger") => Ok(ResolvedClaim::Stranger),
+            Some("stranger") => Ok(ResolvedClaim::UnknownIncarnation),
             Some("ended") => {
                 let inc = words.get(1).and_then(|inc| inc.parse().ok());
-                inc.map(ResolvedClaim::Ended).ok_or_else(|| ground.nonsense(script))
+                inc.map(ResolvedClaim::Ended).ok_or_else(|| context.unexpected_answer(script))
             }
-            Some("again") => Ok(ResolvedClaim::Again(words[1..].to_vec())),
-            Some(_) => Ok(ResolvedClaim::Life(words)),
-            None => Err(ground.nonsense(script)),
+            Some("again") => Ok(ResolvedClaim::NeedsKeys(words[1..].to_vec())),
+            Some(_) => Ok(ResolvedClaim::Current(words)),
+            None => Err(context.unexpected_answer(script)),
         }
     }
 }
 
 /// The incarnation as scripts are told it; empty for the newest.
-pub(crate) fn inc_of(claim: &Claim) -> String {
+pub(crate) fn incarnation_arg(claim: &Claim) -> String {
     claim.incarnation.map_or(String::new(), |inc| inc.to_string())
 }
 
 /// The answer to somebody who is not remembered.
-pub(crate) fn stranger(claim: &Claim) -> Error {
+pub(crate) fn unknown_incarnation(claim: &Claim) -> Error {
     let (owner, incarnation) = (claim.owner.clone(), claim.incarnation);
     let lost =
         Lost { owner, incarnation, ending: None, ended_ms: None, held: Vec::new(), held_total: 0 };
@@ -132,12 +132,12 @@ impl OwnerService {
     /// The same where it is only looked at: every shard may, as long as it lies in the same slot.
     pub fn heartbeat_read(&self, shard: &Shard, owner: &str) -> Option<String> {
         let key = self.heartbeat.as_ref()?.of(owner);
-        (!self.ground.link.is_cluster() || slot(&key) == slot(&shard.anchor)).then_some(key)
+        (!self.context.connection.is_cluster() || slot(&key) == slot(&shard.anchor)).then_some(key)
     }
 
     /// Until when owners that beat without lapsed are good, by the heartbeats that are there now; those
     /// without one are left out. `owners`: how long a beat of each is believed.
-    pub async fn good_until(
+    pub async fn heartbeat_deadlines(
         &self,
         shard: &Shard,
         owners: BTreeMap<String, u64>,
@@ -149,7 +149,7 @@ impl OwnerService {
         let ask = ask.map(|(key, owner, ttl_ms)| async move {
             let mut cmd = redis::cmd("PTTL");
             cmd.arg(key);
-            let left = match self.ground.link.query::<i64>("PTTL", &cmd).await? {
+            let left = match self.context.connection.query::<i64>("PTTL", &cmd).await? {
                 -1 => ttl_ms,
                 left => ttl_ms.min(left.max(0) as u64),
             };
@@ -161,17 +161,18 @@ impl OwnerService {
     pub async fn start(&self, owner: &Name, ttl_ms: u64) -> Result<Beat> {
         self.begin(owner, ttl_ms, "new")
             .await?
-            .ok_or_else(|| self.ground.nonsense(&script::LIFE_START))
+            .ok_or_else(|| self.context.unexpected_answer(&script::OWNER_START))
     }
 
     /// `None` when the name was known and should not have been.
     pub async fn begin(&self, owner: &Name, ttl_ms: u64, when: &str) -> Result<Option<Beat>> {
-        let ground = &self.ground;
-        let first = self.begin_in(&ground.shards[0], owner, ttl_ms, when, "").await?;
+        let context = &self.context;
+        let first = self.begin_in(&context.shards[0], owner, ttl_ms, when, "").await?;
         let [inc, deadline_ms, now_ms, ttl_ms] = first[..] else { return Ok(None) };
-        let told = inc.to_string();
-        let others = ground.shards[1..].iter();
-        try_join_all(others.map(|shard| self.begin_in(shard, owner, ttl_ms, "new", &told))).await?;
+        let number = inc.to_string();
+        let others = context.shards[1..].iter();
+        try_join_all(others.map(|shard| self.begin_in(shard, owner, ttl_ms, "new", &number)))
+            .await?;
         let incarnation = Incarnation(inc);
         Ok(Some(Beat { incarnation, deadline_ms, now_ms, ttl_ms, started: true }))
     }
@@ -186,17 +187,18 @@ impl OwnerService {
     ) -> Result<Vec<u64>> {
         let heartbeat = self.heartbeat_key(shard, owner.as_str(), &shard.prefix.key("meta"));
         let args = Args::default().key(heartbeat).arg(owner).arg(ttl_ms).arg(when).arg(inc);
-        self.ground.run(shard, &script::LIFE_START, args).await
+        self.context.run(shard, &script::OWNER_START, args).await
     }
 
     pub async fn beat(&self, claim: &Claim) -> Result<Beat> {
         loop {
-            let beats = self.ground.shards.iter().map(|shard| self.beat_in(shard, claim));
+            let beats = self.context.shards.iter().map(|shard| self.beat_in(shard, claim));
             let mut answers = try_join_all(beats).await?;
             // Everybody in one answer: the worst of them counts.
-            let worst = answers.iter().position(|meant| !matches!(meant, ResolvedClaim::Life(_)));
+            let worst =
+                answers.iter().position(|resolved| !matches!(resolved, ResolvedClaim::Current(_)));
             match answers.swap_remove(worst.unwrap_or(0)) {
-                ResolvedClaim::Life(words) => return self.beaten(&words),
+                ResolvedClaim::Current(words) => return self.beaten(&words),
                 ResolvedClaim::Unknown => {
                     if let Some(beat) =
                         self.begin(&claim.owner, self.ttl_ms, "unless_known").await?
@@ -205,23 +207,25 @@ impl OwnerService {
                     }
                 }
                 ResolvedClaim::Ended(inc) => return Err(self.lost(&claim.owner, inc).await?),
-                ResolvedClaim::Stranger | ResolvedClaim::Again(_) => return Err(stranger(claim)),
+                ResolvedClaim::UnknownIncarnation | ResolvedClaim::NeedsKeys(_) => {
+                    return Err(unknown_incarnation(claim));
+                }
             }
         }
     }
 
     async fn beat_in(&self, shard: &Shard, claim: &Claim) -> Result<ResolvedClaim> {
-        let lives = shard.prefix.key("lives");
-        let heartbeat = self.heartbeat_key(shard, claim.owner.as_str(), &lives);
+        let records_key = shard.prefix.key("lives");
+        let heartbeat = self.heartbeat_key(shard, claim.owner.as_str(), &records_key);
         let args = Args::default()
-            .key(lives)
+            .key(records_key)
             .key(shard.prefix.key("names"))
             .key(shard.prefix.key("due"))
             .key(heartbeat)
             .arg(&claim.owner)
-            .arg(inc_of(claim));
-        let words = self.ground.run_bare(&script::LIFE_BEAT, args).await?;
-        ResolvedClaim::read(&self.ground, &script::LIFE_BEAT, words)
+            .arg(incarnation_arg(claim));
+        let words = self.context.run_with_keys(&script::OWNER_BEAT, args).await?;
+        ResolvedClaim::read(&self.context, &script::OWNER_BEAT, words)
     }
 
     fn beaten(&self, words: &[String]) -> Result<Beat> {
@@ -234,36 +238,38 @@ impl OwnerService {
                 ttl_ms: *ttl_ms,
                 started: false,
             }),
-            _ => Err(self.ground.nonsense(&script::LIFE_BEAT)),
+            _ => Err(self.context.unexpected_answer(&script::OWNER_BEAT)),
         }
     }
 
     pub async fn end(&self, claim: &Claim) -> Result<OwnerInfo> {
-        let first = self.end_in(&self.ground.shards[0], claim, "r").await?;
-        let [inc, before] = &first[..] else { return Err(stranger(claim)) };
-        let inc: u64 = inc.parse().map_err(|_| self.ground.nonsense(&script::LIFE_END))?;
+        let first = self.end_in(&self.context.shards[0], claim, "r").await?;
+        let [inc, before] = &first[..] else { return Err(unknown_incarnation(claim)) };
+        let inc: u64 =
+            inc.parse().map_err(|_| self.context.unexpected_answer(&script::OWNER_END))?;
         if before != "-" {
             return Err(self.lost(&claim.owner, inc).await?);
         }
         let exact = Claim::exact(claim.owner.clone(), Incarnation(inc));
-        let others = self.ground.shards[1..].iter();
+        let others = self.context.shards[1..].iter();
         try_join_all(others.map(|shard| self.end_in(shard, &exact, "r"))).await?;
-        self.owner(&exact).await?.ok_or_else(|| stranger(claim))
+        self.owner(&exact).await?.ok_or_else(|| unknown_incarnation(claim))
     }
 
     async fn end_in(&self, shard: &Shard, claim: &Claim, how: &str) -> Result<Vec<String>> {
         let heartbeat = self.heartbeat_key(shard, claim.owner.as_str(), &shard.prefix.key("meta"));
-        let args = Args::default().key(heartbeat).arg(&claim.owner).arg(inc_of(claim)).arg(how);
-        self.ground.run(shard, &script::LIFE_END, args).await
+        let args =
+            Args::default().key(heartbeat).arg(&claim.owner).arg(incarnation_arg(claim)).arg(how);
+        self.context.run(shard, &script::OWNER_END, args).await
     }
 
     /// Dead in one shard is dead in all.
     pub async fn end_everywhere(&self, owner: &Name, inc: u64) -> Result<()> {
-        if self.ground.shards.len() == 1 {
+        if self.context.shards.len() == 1 {
             return Ok(());
         }
         let claim = Claim::exact(owner.clone(), Incarnation(inc));
-        let ends = self.ground.shards.iter().map(|shard| self.end_in(shard, &claim, "d"));
+        let ends = self.context.shards.iter().map(|shard| self.end_in(shard, &claim, "d"));
         try_join_all(ends).await.map(|_| ())
     }
 
@@ -278,16 +284,16 @@ impl OwnerService {
             held: Vec::new(),
             held_total: 0,
         };
-        for shard in &self.ground.shards {
-            if let Some((packed, _, _)) = self.packed(shard, inc).await? {
-                lost.ending = packed.life.ended.or(lost.ending);
-                lost.ended_ms = packed.ended().map(|(_, at)| at).or(lost.ended_ms);
-                lost.held_total += packed.held_at_end;
+        for shard in &self.context.shards {
+            if let Some((record, _, _)) = self.record(shard, inc).await? {
+                lost.ending = record.state.ended.or(lost.ending);
+                lost.ended_ms = record.ended().map(|(_, at)| at).or(lost.ended_ms);
+                lost.held_total += record.held_at_end;
             }
             for what in ["held", "lost"] {
                 let mut cmd = redis::cmd("ZRANGE");
                 cmd.arg(shard.prefix.key(&format!("{what}:{inc}"))).arg(0).arg(LOST_KEYS_MAX - 1);
-                let keys: Vec<String> = self.ground.link.query("ZRANGE", &cmd).await?;
+                let keys: Vec<String> = self.context.connection.query("ZRANGE", &cmd).await?;
                 lost.held.extend(keys.iter().filter_map(|key| Name::new(key).ok()));
             }
         }
@@ -298,27 +304,32 @@ impl OwnerService {
         Ok(lost.into())
     }
 
-    async fn packed(&self, shard: &Shard, inc: u64) -> Result<Option<(Packed, u64, u64)>> {
+    async fn record(&self, shard: &Shard, inc: u64) -> Result<Option<(OwnerRecord, u64, u64)>> {
         let args = Args::default().arg("some").arg(inc);
-        let words: Vec<String> = self.ground.run(shard, &script::LIVES, args).await?;
+        let words: Vec<String> = self.context.run(shard, &script::OWNERS, args).await?;
         Ok(self
-            .read_lives(&words)?
+            .read_records(&words)?
             .into_iter()
             .next()
-            .map(|(_, packed, held, back)| (packed, held, back)))
+            .map(|(_, record, held, back)| (record, held, back)))
     }
 
     /// Takes an answer of `lives` apart: number, life, how much it holds, since when the server is
     /// back.
-    fn read_lives(&self, words: &[String]) -> Result<Vec<(u64, Packed, u64, u64)>> {
-        let nonsense = || self.ground.nonsense(&script::LIVES);
+    fn read_records(&self, words: &[String]) -> Result<Vec<(u64, OwnerRecord, u64, u64)>> {
+        let unexpected_answer = || self.context.unexpected_answer(&script::OWNERS);
         let number = |word: &String| word.parse::<f64>().ok().map(|n| n as u64);
-        let back_ms = words.get(1).and_then(number).ok_or_else(nonsense)?;
+        let back_ms = words.get(1).and_then(number).ok_or_else(unexpected_answer)?;
         let read = |row: &[String]| {
             let deadline_ms = number(&row[2]).unwrap_or(0);
-            Some((number(&row[0])?, Packed::read(&row[1], deadline_ms)?, number(&row[3])?, back_ms))
+            Some((
+                number(&row[0])?,
+                OwnerRecord::read(&row[1], deadline_ms)?,
+                number(&row[3])?,
+                back_ms,
+            ))
         };
-        words[2..].chunks_exact(4).map(|row| read(row).ok_or_else(nonsense)).collect()
+        words[2..].chunks_exact(4).map(|row| read(row).ok_or_else(unexpected_answer)).collect()
     }
 
     pub async fn owners(&self, after: Option<Incarnation>, limit: usize) -> Result<Vec<OwnerInfo>> {
@@ -336,29 +347,29 @@ impl OwnerService {
 
     /// Of all shards: what each holds is summed up, and ended in one is ended.
     async fn infos(&self, args: impl Fn() -> Args) -> Result<Vec<OwnerInfo>> {
-        let answers: Vec<Vec<String>> = self.ground.run_all(&script::LIVES, |_| args()).await?;
+        let answers: Vec<Vec<String>> = self.context.run_all(&script::OWNERS, |_| args()).await?;
         let mut infos: BTreeMap<u64, OwnerInfo> = BTreeMap::new();
-        let (mut unread, mut now_ms) = (BTreeMap::new(), 0);
+        let (mut unread_ttl, mut now_ms) = (BTreeMap::new(), 0);
         for (index, words) in answers.iter().enumerate() {
             now_ms = words.first().and_then(|now| now.parse().ok()).unwrap_or(now_ms);
-            for (inc, packed, held, back_ms) in self.read_lives(words)? {
-                let ttl_ms = packed.unread(due_ms(&packed.life, back_ms), now_ms);
-                unread.extend(ttl_ms.map(|ttl_ms| (packed.name.clone(), ttl_ms)));
+            for (inc, record, held, back_ms) in self.read_records(words)? {
+                let ttl_ms = record.unread_ttl(due_ms(&record.state, back_ms), now_ms);
+                unread_ttl.extend(ttl_ms.map(|ttl_ms| (record.name.clone(), ttl_ms)));
                 let known = infos.get_mut(&inc);
                 match known {
                     Some(info) => {
                         info.held += held;
-                        info.ended = info.ended.or(packed.ended());
-                        info.due_ms = info.due_ms.min(due_ms(&packed.life, back_ms));
+                        info.ended = info.ended.or(record.ended());
+                        info.due_ms = info.due_ms.min(due_ms(&record.state, back_ms));
                     }
                     None if index > 0 => {}
                     None => {
-                        infos.insert(inc, info(inc, &packed, held, back_ms)?);
+                        infos.insert(inc, info(inc, &record, held, back_ms)?);
                     }
                 }
             }
         }
-        let good = self.good_until(&self.ground.shards[0], unread, now_ms).await?;
+        let good = self.heartbeat_deadlines(&self.context.shards[0], unread_ttl, now_ms).await?;
         let mut infos: Vec<OwnerInfo> = infos.into_values().collect();
         for info in infos.iter_mut().filter(|info| info.ended.is_none()) {
             info.due_ms =
@@ -368,17 +379,17 @@ impl OwnerService {
     }
 }
 
-fn info(inc: u64, packed: &Packed, held: u64, back_ms: u64) -> Result<OwnerInfo> {
+fn info(inc: u64, record: &OwnerRecord, held: u64, back_ms: u64) -> Result<OwnerInfo> {
     Ok(OwnerInfo {
-        owner: Name::new(&packed.name)?,
+        owner: Name::new(&record.name)?,
         incarnation: Incarnation(inc),
-        ttl_ms: packed.life.ttl_ms,
-        started_ms: packed.life.started_ms,
-        due_ms: match packed.life.ended {
-            Some(_) => packed.end_deadline_ms,
-            None => due_ms(&packed.life, back_ms),
+        ttl_ms: record.state.ttl_ms,
+        started_ms: record.state.started_ms,
+        due_ms: match record.state.ended {
+            Some(_) => record.end_deadline_ms,
+            None => due_ms(&record.state, back_ms),
         },
         held,
-        ended: packed.ended(),
+        ended: record.ended(),
     })
 }

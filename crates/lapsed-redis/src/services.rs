@@ -11,15 +11,15 @@ use lapsed_core::sweep::brake::BrakeSetting;
 use lapsed_core::{Error, Result, SystemId};
 
 use crate::Redis;
-use crate::ground::{Args, SystemContext};
 use crate::script;
+use crate::system_context::{Args, SystemContext};
 
 #[async_trait]
 impl Store for Redis {
     async fn info(&self) -> Result<StoreInfo> {
-        let anchor = self.grounds().values().next().map(|g| g.shards[0].anchor.clone());
+        let anchor = self.contexts().values().next().map(|g| g.shards[0].anchor.clone());
         let anchor = anchor.unwrap_or_else(|| "lapsed".to_owned());
-        let info: String = self.link().run(&script::INFO, &[&anchor], &[]).await?;
+        let info: String = self.connection().run(&script::INFO, &[&anchor], &[]).await?;
         let field = |name: &str| {
             info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap_or("")
         };
@@ -30,7 +30,7 @@ impl Store for Redis {
                 "" => format!("redis {}", field("redis_version")),
                 version => format!("valkey {version}"),
             },
-            place: self.link().place.to_string(),
+            place: self.connection().place.to_string(),
             incarnation: field("run_id").to_owned(),
             now_ms,
             // Whole seconds on both sides: see `presence` in prelude.lua.
@@ -40,12 +40,12 @@ impl Store for Redis {
     }
 
     async fn receipts(&self, system: &SystemId, query: ReceiptQuery) -> Result<Vec<Receipt>> {
-        self.ground(system)?.receipts(&query).await
+        self.context(system)?.receipts(&query).await
     }
 
     async fn receipt(&self, system: &SystemId, seq: u64) -> Result<Option<Receipt>> {
-        let ground = self.ground(system)?;
-        let found = ground.receipts_between(ground.shard_of_receipt(seq), seq, seq).await?;
+        let context = self.context(system)?;
+        let found = context.receipts_between(context.shard_of_receipt(seq), seq, seq).await?;
         Ok(found.into_iter().find(|receipt| receipt.id.seq == seq))
     }
 
@@ -55,16 +55,16 @@ impl Store for Redis {
         candidate: &str,
         ttl_ms: u64,
     ) -> Result<Option<Term>> {
-        let ground = self.ground(system)?;
+        let context = self.context(system)?;
         let stand = |number: String| Args::default().arg(candidate).arg(ttl_ms).arg(number);
         let won: Vec<u64> =
-            ground.run(&ground.shards[0], &script::CAMPAIGN, stand(String::new())).await?;
+            context.run(&context.shards[0], &script::CAMPAIGN, stand(String::new())).await?;
         let [number, until_ms] = won[..] else { return Ok(None) };
         // The number goes to every shard before it is believed: whoever led before is fenced off.
-        for shard in &ground.shards[1..] {
-            let told: Vec<u64> =
-                ground.run(shard, &script::CAMPAIGN, stand(number.to_string())).await?;
-            if told.is_empty() {
+        for shard in &context.shards[1..] {
+            let accepted: Vec<u64> =
+                context.run(shard, &script::CAMPAIGN, stand(number.to_string())).await?;
+            if accepted.is_empty() {
                 return Ok(None);
             }
         }
@@ -72,45 +72,46 @@ impl Store for Redis {
     }
 
     async fn term(&self, system: &SystemId) -> Result<Option<Term>> {
-        let ground = self.ground(system)?;
+        let context = self.context(system)?;
         let held: Vec<String> =
-            ground.run(&ground.shards[0], &script::TERM, Args::default()).await?;
+            context.run(&context.shards[0], &script::TERM, Args::default()).await?;
         let [number, holder, until_ms] = &held[..] else { return Ok(None) };
         let (Ok(number), Ok(until_ms)) = (number.parse(), until_ms.parse()) else {
-            return Err(ground.nonsense(&script::TERM));
+            return Err(context.unexpected_answer(&script::TERM));
         };
         Ok(Some(Term { number, holder: holder.clone(), until_ms }))
     }
 
     async fn resign(&self, system: &SystemId, term: u64) -> Result<()> {
-        let ground = self.ground(system)?;
-        let _: Vec<u64> = ground.run_all(&script::RESIGN, |_| Args::default().arg(term)).await?;
+        let context = self.context(system)?;
+        let _: Vec<u64> = context.run_all(&script::RESIGN, |_| Args::default().arg(term)).await?;
         Ok(())
     }
 
     async fn brake_setting(&self, system: &SystemId) -> Result<BrakeSetting> {
-        let ground = self.ground(system)?;
+        let context = self.context(system)?;
         let mut cmd = redis::cmd("HGET");
-        cmd.arg(ground.shards[0].prefix.key("meta")).arg("brake");
-        let setting: Option<String> = self.link().query("HGET", &cmd).await?;
+        cmd.arg(context.shards[0].prefix.key("meta")).arg("brake");
+        let setting: Option<String> = self.connection().query("HGET", &cmd).await?;
         match setting {
             None => Ok(BrakeSetting::Auto),
-            Some(text) => serde_json::from_str(&text).map_err(|_| ground.link.nonsense("brake")),
+            Some(text) => serde_json::from_str(&text)
+                .map_err(|_| context.connection.unexpected_answer("brake")),
         }
     }
 
     async fn set_brake(&self, system: &SystemId, setting: BrakeSetting) -> Result<()> {
-        let ground = self.ground(system)?;
+        let context = self.context(system)?;
         let waive = match setting {
             BrakeSetting::Release { until_ms } => until_ms,
             BrakeSetting::Auto | BrakeSetting::Hold => 0,
         };
         let text = serde_json::to_string(&setting)
             .map_err(|error| Error::Invalid(format!("the brake's setting: {error}")))?;
-        for shard in &ground.shards {
+        for shard in &context.shards {
             let mut cmd = redis::cmd("HSET");
             cmd.arg(shard.prefix.key("meta")).arg("brake").arg(&text).arg("waive").arg(waive);
-            let _: u64 = self.link().query("HSET", &cmd).await?;
+            let _: u64 = self.connection().query("HSET", &cmd).await?;
         }
         Ok(())
     }
@@ -122,10 +123,9 @@ impl Store for Redis {
 
 impl Redis {
     /// The system's place, if it was opened here.
-    pub(crate) fn ground(&self, system: &SystemId) -> Result<Arc<SystemContext>> {
-        self.grounds()
-            .get(system)
-            .cloned()
-            .ok_or_else(|| Error::Invalid(format!("{system} is not open on {}", self.link().place)))
+    pub(crate) fn context(&self, system: &SystemId) -> Result<Arc<SystemContext>> {
+        self.contexts().get(system).cloned().ok_or_else(|| {
+            Error::Invalid(format!("{system} is not open on {}", self.connection().place))
+        })
     }
 }

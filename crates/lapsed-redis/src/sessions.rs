@@ -18,10 +18,10 @@ use std::time::Duration;
 use lapsed_core::{Error, Result, SystemId};
 
 use crate::Redis;
-use crate::ahead::SuspectPrefetch;
-use crate::ground::{Shard, SystemContext};
 use crate::names::{Template, hash_tag};
 use crate::owners::OwnerService;
+use crate::suspect_prefetch::SuspectPrefetch;
+use crate::system_context::{Shard, SystemContext};
 
 /// Who writes the sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,13 +92,13 @@ pub struct RedisSessions {
 }
 
 struct Inner {
-    lives: OwnerService,
+    owners: OwnerService,
     layout: SessionsLayout,
     mode: Mode,
     /// Whether keys carry their shard's tag in front, to lie in its slot.
     tagged: bool,
     /// What the last page of suspects has left over.
-    ahead: SuspectPrefetch,
+    prefetch: SuspectPrefetch,
 }
 
 impl Redis {
@@ -123,30 +123,30 @@ impl RedisSessions {
             Mode::Native => layout.grace.max(layout.heartbeat_ttl),
             Mode::Adopt => layout.grace,
         };
-        let (link, clock) = (redis.link().clone(), redis.clock().clone());
-        let ground = SystemContext::new(link, clock, id, threshold, layout.anchors());
-        redis.settle_on(&ground);
+        let (connection, clock) = (redis.connection().clone(), redis.clock().clone());
+        let context = SystemContext::new(connection, clock, id, threshold, layout.anchors());
+        redis.register_context(&context);
         let ttl_ms = layout.heartbeat_ttl.as_millis() as u64;
-        let lives = OwnerService { ground, heartbeat: None, ttl_ms };
+        let owners = OwnerService { context, heartbeat: None, ttl_ms };
         let spread = redis.is_cluster() && !layout.is_of_one_slot();
         let tagged = layout.shards > 1 || spread;
         RedisSessions {
             inner: Arc::new(Inner {
-                lives,
+                owners,
                 layout,
                 mode,
                 tagged,
-                ahead: SuspectPrefetch::default(),
+                prefetch: SuspectPrefetch::default(),
             }),
         }
     }
 
-    fn lives(&self) -> &OwnerService {
-        &self.inner.lives
+    fn owners(&self) -> &OwnerService {
+        &self.inner.owners
     }
 
-    fn ground(&self) -> &Arc<SystemContext> {
-        &self.inner.lives.ground
+    fn context(&self) -> &Arc<SystemContext> {
+        &self.inner.owners.context
     }
 
     fn is_native(&self) -> bool {

@@ -47,7 +47,7 @@ local function hold(G, op, owner, inc)
     local life = asked[#asked]
     local keys = G.keys({ G.anchor, G.key('idle'), G.session, G.ref_count, G.key('refs:' .. G.id),
       life ~= '' and G.key('held:' .. life) or G.meta })
-    return session_hold(keys, { op, G.id, owner, inc, life })
+    return session_reference(keys, { op, G.id, owner, inc, life })
   end)
   return objection(answer, answer[1] == 'missing' and G.id or owner) or answer
 end

@@ -28,14 +28,14 @@ use lapsed_core::{Error, Name, Result, SystemId};
 
 use super::AdoptedInflightLayout;
 use crate::Redis;
-use crate::ground::{Args, Shard, SystemContext};
 use crate::owners::OwnerService;
 use crate::queues::Queues;
 use crate::script;
+use crate::system_context::{Args, Shard, SystemContext};
 
 /// Jobs in flight that the application registers itself.
 pub struct AdoptedInflight {
-    pub(super) lives: OwnerService,
+    pub(super) owners: OwnerService,
     pub(super) layout: AdoptedInflightLayout,
     pub(super) queues: Queues,
     /// Queues that jobs were put back to lately: the next batch names them at once.
@@ -51,18 +51,18 @@ pub(super) const LOCK: &str = "no holder of this lock panics";
 impl AdoptedInflight {
     pub(super) fn open(redis: &Redis, id: SystemId, layout: AdoptedInflightLayout) -> Result<Self> {
         let queues = layout.check(redis.is_cluster())?;
-        let ground = SystemContext::new(
-            redis.link().clone(),
+        let context = SystemContext::new(
+            redis.connection().clone(),
             redis.clock().clone(),
             id,
             layout.orphan_threshold,
             vec![layout.index_key.clone()],
         );
-        redis.settle_on(&ground);
-        let ttl_ms = ground.threshold_ms();
-        let lives = OwnerService { ground, heartbeat: None, ttl_ms };
+        redis.register_context(&context);
+        let ttl_ms = context.threshold_ms();
+        let owners = OwnerService { context, heartbeat: None, ttl_ms };
         Ok(AdoptedInflight {
-            lives,
+            owners,
             layout,
             queues,
             known: Mutex::default(),
@@ -71,12 +71,12 @@ impl AdoptedInflight {
         })
     }
 
-    pub(super) fn ground(&self) -> &Arc<SystemContext> {
-        &self.lives.ground
+    pub(super) fn context(&self) -> &Arc<SystemContext> {
+        &self.owners.context
     }
 
     pub(super) fn shard(&self) -> &Shard {
-        &self.ground().shards[0]
+        &self.context().shards[0]
     }
 
     /// A key of lapsed's own.
@@ -128,25 +128,25 @@ impl AdoptedInflight {
         }
     }
 
-    fn done_elsewhere(&self, operation: &str) -> Error {
+    fn unsupported_in_adopt(&self, operation: &str) -> Error {
         Error::Unsupported {
             operation: format!(
                 "`{operation}` while mode = \"adopt\", because the application pops and registers \
                  its jobs itself (use mode = \"native\" to take them through lapsed)"
             ),
-            store: self.ground().place(),
+            store: self.context().place(),
         }
     }
 
     /// The application's keys that live only as long as they are renewed.
-    fn mortal(&self) -> Vec<&str> {
+    fn expiring_keys(&self) -> Vec<&str> {
         let layout = &self.layout;
         let details = layout.details().into_iter().flat_map(|(one, other)| [one, other]);
         [layout.index_key.as_str(), &layout.jobs_key].into_iter().chain(details).collect()
     }
 
     /// The end of a pass: lets go of the lock, renews the application's keys (E4).
-    async fn let_go(&self, rows: usize) -> Result<()> {
+    async fn end_pass(&self, rows: usize) -> Result<()> {
         let collector = self.collector.lock().expect(LOCK).clone();
         let mut args = Args::default()
             .key(&self.layout.gc_lock_key)
@@ -156,10 +156,10 @@ impl AdoptedInflight {
             .arg(self.layout.recovery.crash_window_ms)
             .arg(self.layout.keys_ttl_s())
             .arg(rows.min(500));
-        for key in self.mortal() {
+        for key in self.expiring_keys() {
             args = args.key(key);
         }
-        let _: u64 = self.ground().run_bare(&script::INFLIGHT_ADOPT_TIDY, args).await?;
+        let _: u64 = self.context().run_with_keys(&script::INFLIGHT_ADOPT_TIDY, args).await?;
         *self.collector.lock().expect(LOCK) = None;
         Ok(())
     }
@@ -186,15 +186,15 @@ pub(super) fn end_word(end: QueueEnd) -> &'static str {
 #[async_trait]
 impl OwnerStore for AdoptedInflight {
     async fn start(&self, _: &Name, _: u64) -> Result<Beat> {
-        Err(self.done_elsewhere("start"))
+        Err(self.unsupported_in_adopt("start"))
     }
 
     async fn beat(&self, _: &Claim) -> Result<Beat> {
-        Err(self.done_elsewhere("beat"))
+        Err(self.unsupported_in_adopt("beat"))
     }
 
     async fn end(&self, _: &Claim) -> Result<OwnerInfo> {
-        Err(self.done_elsewhere("retire"))
+        Err(self.unsupported_in_adopt("retire"))
     }
 
     /// As the index names them: a look at all of it.
@@ -213,11 +213,11 @@ impl OwnerStore for AdoptedInflight {
 #[async_trait]
 impl Sweep for AdoptedInflight {
     fn system(&self) -> &SystemId {
-        &self.ground().id
+        &self.context().id
     }
 
     fn threshold(&self) -> Duration {
-        self.ground().threshold
+        self.context().threshold
     }
 
     async fn census(&self) -> Result<Census> {
@@ -237,33 +237,33 @@ impl Sweep for AdoptedInflight {
     }
 
     async fn settle(&self, batch: &BatchId) -> Result<Vec<Receipt>> {
-        let receipts = self.ground().settle(batch).await?;
-        receipts.iter().for_each(super::adopt_reclaim::tell);
+        let receipts = self.context().settle(batch).await?;
+        receipts.iter().for_each(super::adopt_reclaim::log_recovery);
         Ok(receipts)
     }
 
     async fn tidy(&self, limits: TidyLimits) -> Result<Tidied> {
-        self.let_go(limits.rows).await?;
-        self.lives.tidy(&limits).await
+        self.end_pass(limits.rows).await?;
+        self.owners.tidy(&limits).await
     }
 }
 
 #[async_trait]
 impl InflightStore for AdoptedInflight {
     async fn enqueue(&self, _: &[NewJob]) -> Result<Vec<Enqueued>> {
-        Err(self.done_elsewhere("enqueue"))
+        Err(self.unsupported_in_adopt("enqueue"))
     }
 
     async fn take(&self, _: &Claim, _: &Name, _: usize) -> Result<Taken> {
-        Err(self.done_elsewhere("take"))
+        Err(self.unsupported_in_adopt("take"))
     }
 
     async fn register(&self, _: &Claim, _: &[NewJob]) -> Result<TrackAnswer> {
-        Err(self.done_elsewhere("register"))
+        Err(self.unsupported_in_adopt("register"))
     }
 
     async fn finish(&self, _: &[JobTicket], how: &Finish) -> Result<Vec<Finished>> {
-        Err(self.done_elsewhere(match how {
+        Err(self.unsupported_in_adopt(match how {
             Finish::Complete => "complete",
             Finish::Fail { .. } => "fail",
             Finish::GiveBack(_) => "give_back",

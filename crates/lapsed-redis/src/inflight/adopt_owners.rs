@@ -7,7 +7,7 @@ use lapsed_core::owner::{Incarnation, OwnerInfo};
 use lapsed_core::{Name, Result};
 
 use super::adopt::{AdoptedInflight, owner_of};
-use super::adopt_look::from_score;
+use super::adopt_reads::from_score;
 use crate::names::Template;
 
 /// How many entries one ZSCAN asks for.
@@ -32,7 +32,7 @@ impl AdoptedInflight {
             }
             cmd.arg("COUNT").arg(PAGE);
             let (next, page): (String, Vec<(Vec<u8>, f64)>) =
-                self.ground().link.query("ZSCAN", &cmd).await?;
+                self.context().connection.query("ZSCAN", &cmd).await?;
             for (id, score) in page {
                 if let Ok(id) = Name::from_bytes(&id) {
                     visit(id, from_score(score));
@@ -97,9 +97,9 @@ impl AdoptedInflight {
         OwnerInfo {
             owner,
             incarnation: Incarnation(0),
-            ttl_ms: self.ground().threshold_ms(),
+            ttl_ms: self.context().threshold_ms(),
             started_ms: 0,
-            due_ms: beat_ms + self.ground().threshold_ms(),
+            due_ms: beat_ms + self.context().threshold_ms(),
             held,
             ended: None,
         }

@@ -12,8 +12,8 @@ use lapsed_core::{Error, Name, Result};
 
 use super::adopt::{AdoptedInflight, LOCK};
 use super::records::{recovered, way_letter};
-use crate::ground::Args;
 use crate::script;
+use crate::system_context::Args;
 
 /// How often a batch is sent again because it needs queues that it did not name.
 const TRIES: usize = 8;
@@ -22,7 +22,7 @@ const TRIES: usize = 8;
 const KNOWN_MAX: usize = 32;
 
 /// The answer, word by word. What the application wrote may be any bytes.
-type Words = Vec<Vec<u8>>;
+type AnswerWords = Vec<Vec<u8>>;
 
 impl AdoptedInflight {
     pub(super) async fn reclaim_batch(&self, batch: &Batch) -> Result<BatchAnswer> {
@@ -33,7 +33,7 @@ impl AdoptedInflight {
         for _ in 0..TRIES {
             let args = self.batch_args(batch, &queues).await?;
             let script = &script::INFLIGHT_ADOPT_RECLAIM;
-            let words: Words = self.ground().run(self.shard(), script, args).await?;
+            let words: AnswerWords = self.context().run(self.shard(), script, args).await?;
             match words.split_first() {
                 Some((first, missing)) if first == b"again" => {
                     queues.extend(missing.iter().cloned());
@@ -45,7 +45,7 @@ impl AdoptedInflight {
             }
         }
         Err(Error::Unavailable {
-            store: self.ground().place(),
+            store: self.context().place(),
             what: "jobs change their queues faster than they can be put back; nothing was changed"
                 .to_owned(),
         })
@@ -65,9 +65,9 @@ impl AdoptedInflight {
     }
 
     async fn batch_args(&self, batch: &Batch, queues: &BTreeSet<Vec<u8>>) -> Result<Args> {
-        let (ground, layout) = (self.ground(), &self.layout);
+        let (context, layout) = (self.context(), &self.layout);
         let recovery = &layout.recovery;
-        let seen_ms = ground.seen_for(self.shard(), batch.act).await?;
+        let seen_ms = context.last_seen_for(self.shard(), batch.act).await?;
         let none = self.none();
         let (details, details_index) = layout.details().unwrap_or((&none, &none));
         let mut args = Args::default()
@@ -86,8 +86,8 @@ impl AdoptedInflight {
             .arg(batch.term.map_or(String::new(), |term| term.to_string()))
             .arg(if batch.act == PassMode::Reclaim { "reclaim" } else { "dry" })
             .arg(seen_ms)
-            .arg(ground.gap().as_millis())
-            .arg(ground.threshold_ms())
+            .arg(context.gap().as_millis())
+            .arg(context.threshold_ms())
             .arg(layout.lock_ttl_s())
             .arg(layout.keys_ttl_s())
             .arg(layout.queues.as_str())
@@ -126,23 +126,25 @@ impl AdoptedInflight {
     }
 
     async fn decide(&self, batch: &Batch, words: &[Vec<u8>]) -> Result<BatchAnswer> {
-        let nonsense = || self.ground().nonsense(&script::INFLIGHT_ADOPT_RECLAIM);
+        let unexpected_answer =
+            || self.context().unexpected_answer(&script::INFLIGHT_ADOPT_RECLAIM);
         let words: Vec<_> = words.iter().map(|word| String::from_utf8_lossy(word)).collect();
         let number = |at: usize| -> Result<u64> {
-            words.get(at).and_then(|word| word.parse().ok()).ok_or_else(nonsense)
+            words.get(at).and_then(|word| word.parse().ok()).ok_or_else(unexpected_answer)
         };
         let (now_ms, held_us, mut seq) = (number(0)?, number(1)?, number(2)?);
-        let codes = words.get(3).ok_or_else(nonsense)?;
+        let codes = words.get(3).ok_or_else(unexpected_answer)?;
         let mut rest = words[4..].iter();
         // Some servers stop their clock while a script runs: then the answer's way counts as well.
         let held = Duration::from_micros(held_us);
         let mut answer = BatchAnswer { held, ..BatchAnswer::default() };
         for (suspect, code) in batch.suspects.iter().zip(codes.chars()) {
-            let mut word = || rest.next().map(|word| &**word).ok_or_else(nonsense);
+            let mut word = || rest.next().map(|word| &**word).ok_or_else(unexpected_answer);
             let outcome = match code {
                 'R' => {
-                    let evidence = evidence(word()?.parse().map_err(|_| nonsense())?, now_ms);
-                    let recovered = recovered(word()?, None).ok_or_else(nonsense)?;
+                    let evidence =
+                        evidence(word()?.parse().map_err(|_| unexpected_answer())?, now_ms);
+                    let recovered = recovered(word()?, None).ok_or_else(unexpected_answer)?;
                     let receipt = self.receipt(batch, suspect, evidence, seq, &recovered);
                     seq += 1;
                     Outcome::Reclaimed((batch.act == PassMode::Reclaim).then(|| Box::new(receipt)))
@@ -158,14 +160,14 @@ impl AdoptedInflight {
             answer.outcomes.push(outcome);
         }
         if answer.outcomes.len() != batch.suspects.len() {
-            return Err(nonsense());
+            return Err(unexpected_answer());
         }
         if codes.starts_with('D') {
-            self.recall(batch, &mut answer).await?;
+            self.answer_from_receipts(batch, &mut answer).await?;
         }
         answer.outcomes.iter().for_each(|outcome| {
             if let Outcome::Reclaimed(Some(receipt)) = outcome {
-                tell(receipt);
+                log_recovery(receipt);
             }
         });
         Ok(answer)
@@ -173,15 +175,15 @@ impl AdoptedInflight {
 
     /// It stays registered, and somebody should know.
     fn refuse(&self, suspect: &Suspect, refusal: Refusal, why: &str) -> Outcome {
-        let system = &self.ground().id;
+        let system = &self.context().id;
         tracing::error!(%system, job = %suspect.key, owner = %suspect.owner, why,
             "an orphaned job could not be put back; it stays registered");
         Outcome::Refused(refusal)
     }
 
     /// The connection sent the batch twice: the receipts of the first time are the answer.
-    async fn recall(&self, batch: &Batch, answer: &mut BatchAnswer) -> Result<()> {
-        let mut receipts = self.ground().settled_in(self.shard(), &batch.id).await?;
+    async fn answer_from_receipts(&self, batch: &Batch, answer: &mut BatchAnswer) -> Result<()> {
+        let mut receipts = self.context().settle_in(self.shard(), &batch.id).await?;
         for (suspect, outcome) in batch.suspects.iter().zip(&mut answer.outcomes) {
             let found = receipts.iter().position(|receipt| receipt.key == suspect.key);
             if let Some(found) = found {
@@ -201,7 +203,7 @@ impl AdoptedInflight {
         recovered: &RecoveredJob,
     ) -> Receipt {
         Receipt {
-            id: ReceiptId { system: self.ground().id.clone(), seq },
+            id: ReceiptId { system: self.context().id.clone(), seq },
             key: suspect.key.clone(),
             owner: suspect.owner.clone(),
             incarnation: suspect.incarnation,
@@ -226,7 +228,7 @@ fn evidence(deadline_ms: u64, now_ms: u64) -> Evidence {
 }
 
 /// One line a job, as the original has them: from the store's answer, never before it.
-pub(super) fn tell(receipt: &Receipt) {
+pub(super) fn log_recovery(receipt: &Receipt) {
     let Ok(recovered) = serde_json::from_value::<RecoveredJob>(receipt.removed.clone()) else {
         return;
     };

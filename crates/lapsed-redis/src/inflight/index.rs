@@ -13,42 +13,42 @@ use lapsed_core::sweep::{Cursor, PassMode};
 use lapsed_core::{Error, Name, Result};
 
 use super::native::NativeInflight;
-use super::records::{self, Head};
-use crate::ground::Args;
-use crate::holdings::held;
+use super::records::{self, RecordHead};
+use crate::held_entries::held_key;
 use crate::script;
+use crate::system_context::Args;
 
 /// How many jobs one step looks at.
 const STEP: usize = 50;
 
 /// The longest queue that is searched for a job.
-const LONGEST: usize = 1_000;
+const QUEUE_SEARCH_MAX: usize = 1_000;
 
 /// With more lives than these their jobs are not counted anew.
-const LIVES_MAX: usize = 20_000;
+const INCARNATIONS_MAX: usize = 20_000;
 
 /// Where a reconciliation stands: the records (`j:cursor`), what lives hold (`h:incarnation:id`), the
 /// dead letters (`d:id`), and the account (`a`).
-enum Place {
+enum Position {
     Records { cursor: String },
     Held { inc: u64, after: Option<String> },
     Dead { after: Option<String> },
     Account,
 }
 
-fn place(cursor: &Cursor) -> Result<Place> {
-    let Some(text) = &cursor.0 else { return Ok(Place::Records { cursor: "0".to_owned() }) };
+fn parse_position(cursor: &Cursor) -> Result<Position> {
+    let Some(text) = &cursor.0 else { return Ok(Position::Records { cursor: "0".to_owned() }) };
     let wrong = || Error::Invalid(format!("{text:?} is not a place in a reconciliation of jobs"));
     let (kind, rest) = text.split_once(':').unwrap_or((text, ""));
     let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     match kind {
-        "j" => Ok(Place::Records { cursor: rest.to_owned() }),
+        "j" => Ok(Position::Records { cursor: rest.to_owned() }),
         "h" => {
             let (inc, after) = rest.split_once(':').unwrap_or((rest, ""));
-            Ok(Place::Held { inc: inc.parse().map_err(|_| wrong())?, after: some(after) })
+            Ok(Position::Held { inc: inc.parse().map_err(|_| wrong())?, after: some(after) })
         }
-        "d" => Ok(Place::Dead { after: some(rest) }),
-        "a" => Ok(Place::Account),
+        "d" => Ok(Position::Dead { after: some(rest) }),
+        "a" => Ok(Position::Account),
         _ => Err(wrong()),
     }
 }
@@ -60,11 +60,13 @@ fn at(text: String) -> Option<Cursor> {
 #[async_trait]
 impl Reconcile for NativeInflight {
     async fn reconcile(&self, after: Cursor, limit: usize, act: PassMode) -> Result<Reconciled> {
-        match place(&after)? {
-            Place::Records { cursor } => self.index_records(&cursor, limit, act).await,
-            Place::Held { inc, after } => self.index_held(inc, after.as_deref(), limit, act).await,
-            Place::Dead { after } => self.index_dead(after.as_deref(), limit, act).await,
-            Place::Account => self.index_account(act).await,
+        match parse_position(&after)? {
+            Position::Records { cursor } => self.index_records(&cursor, limit, act).await,
+            Position::Held { inc, after } => {
+                self.index_held(inc, after.as_deref(), limit, act).await
+            }
+            Position::Dead { after } => self.index_dead(after.as_deref(), limit, act).await,
+            Position::Account => self.index_account(act).await,
         }
     }
 
@@ -80,16 +82,18 @@ impl NativeInflight {
         let mut done = Reconciled::default();
         let mut cmd = redis::cmd("HSCAN");
         cmd.arg(self.key("jobs")).arg(cursor).arg("COUNT").arg(limit);
-        let (next, flat): (String, Vec<Vec<u8>>) = self.ground().link.query("HSCAN", &cmd).await?;
+        let (next, flat): (String, Vec<Vec<u8>>) =
+            self.context().connection.query("HSCAN", &cmd).await?;
         let rows: Vec<&[Vec<u8>]> = flat.chunks_exact(2).collect();
         for rows in rows.chunks(STEP) {
-            let (mut lives, mut queues, mut ids) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
+            let (mut incarnations, mut queues, mut ids) =
+                (BTreeSet::new(), BTreeSet::new(), Vec::new());
             for row in rows {
                 done.examined += 1;
                 match (Name::from_bytes(&row[0]), records::read(&row[1])) {
                     (Ok(id), Some((head, tail))) => {
-                        if let Head::InFlight { inc, .. } = head {
-                            lives.insert(inc.to_string());
+                        if let RecordHead::InFlight { inc, .. } = head {
+                            incarnations.insert(inc.to_string());
                         }
                         queues.insert(tail.queue);
                         queues.extend(self.inner.recovery.outbox.clone());
@@ -98,8 +102,8 @@ impl NativeInflight {
                     _ => *done.left.entry("unreadable".to_owned()).or_default() += 1,
                 }
             }
-            let args = self.index_args(act, &lives, &queues);
-            let args = args.arg("records").arg(self.searched()).arg(LONGEST).names(&ids);
+            let args = self.index_args(act, &incarnations, &queues);
+            let args = args.arg("records").arg(self.searched()).arg(QUEUE_SEARCH_MAX).names(&ids);
             self.index(args, &ids, &mut done).await?;
         }
         done.next = match next.as_str() {
@@ -126,18 +130,18 @@ impl NativeInflight {
         let mut done = Reconciled::default();
         let from = inc.saturating_sub(u64::from(after.is_some()));
         let args = Args::default().arg("page").arg(from).arg(1);
-        let words: Vec<String> = self.ground().run(self.shard(), &script::LIVES, args).await?;
+        let words: Vec<String> = self.context().run(self.shard(), &script::OWNERS, args).await?;
         let Some(found) = words.get(2) else {
             done.next = at("d:".to_owned());
             return Ok(done);
         };
         // The one that was being read may be forgotten by now: the next is read from its beginning.
         let after = after.filter(|_| *found == inc.to_string());
-        let ids = self.lives().held_in(self.shard(), found, after, limit).await?;
+        let ids = self.owners().held_in(self.shard(), found, after, limit).await?;
         done.examined = ids.len() as u64;
-        let life = BTreeSet::from([found.clone()]);
+        let incarnation = BTreeSet::from([found.clone()]);
         for ids in ids.chunks(STEP) {
-            let args = self.index_args(act, &life, &BTreeSet::new()).arg("held").names(ids);
+            let args = self.index_args(act, &incarnation, &BTreeSet::new()).arg("held").names(ids);
             self.index(args, ids, &mut done).await?;
         }
         done.next = match ids.last().filter(|_| ids.len() == limit) {
@@ -157,7 +161,7 @@ impl NativeInflight {
         let mut cmd = redis::cmd("ZRANGEBYLEX");
         cmd.arg(self.key("dead")).arg(after.map_or("-".to_owned(), |id| format!("({id}")));
         cmd.arg("+").arg("LIMIT").arg(0).arg(limit);
-        let ids: Vec<String> = self.ground().link.query("ZRANGEBYLEX", &cmd).await?;
+        let ids: Vec<String> = self.context().connection.query("ZRANGEBYLEX", &cmd).await?;
         let ids: Result<Vec<Name>> = ids.iter().map(|id| Name::new(id)).collect();
         let ids = ids?;
         let mut done = Reconciled { examined: ids.len() as u64, ..Reconciled::default() };
@@ -176,11 +180,11 @@ impl NativeInflight {
     async fn index_account(&self, act: PassMode) -> Result<Reconciled> {
         let mut done = Reconciled::default();
         let args = self.index_args(act, &BTreeSet::new(), &BTreeSet::new());
-        let args = args.arg("account").arg(self.format().as_str()).arg(LIVES_MAX);
+        let args = args.arg("account").arg(self.format().as_str()).arg(INCARNATIONS_MAX);
         let counts: Vec<u64> =
-            self.ground().run(self.shard(), &script::INFLIGHT_INDEX, args).await?;
+            self.context().run(self.shard(), &script::INFLIGHT_INDEX, args).await?;
         let [flying, really_flying, entered, really_entered] = counts[..] else {
-            return Err(self.ground().nonsense(&script::INFLIGHT_INDEX));
+            return Err(self.context().unexpected_answer(&script::INFLIGHT_INDEX));
         };
         let pairs = [("in_flight", flying, really_flying), ("entered", entered, really_entered)];
         for (key, counted, really) in pairs.into_iter().filter(|(_, one, other)| one != other) {
@@ -190,27 +194,34 @@ impl NativeInflight {
         Ok(done)
     }
 
-    fn index_args(&self, act: PassMode, lives: &BTreeSet<String>, queues: &BTreeSet<Name>) -> Args {
+    fn index_args(
+        &self,
+        act: PassMode,
+        incarnations: &BTreeSet<String>,
+        queues: &BTreeSet<Name>,
+    ) -> Args {
         let mut args = Args::default().key(self.key("jobs")).key(self.key("dead"));
         args =
             args.key(self.key("queues")).arg(if act == PassMode::Reclaim { "act" } else { "dry" });
-        args = args.arg(lives.len()).arg(queues.len());
-        args = lives.iter().fold(args, |args, inc| args.key(held(self.shard(), inc)).arg(inc));
+        args = args.arg(incarnations.len()).arg(queues.len());
+        args = incarnations
+            .iter()
+            .fold(args, |args, inc| args.key(held_key(self.shard(), inc)).arg(inc));
         let key = |args: Args, queue: &Name| args.key(self.queue_key(queue)).arg(queue);
         queues.iter().fold(args, key)
     }
 
     async fn index(&self, args: Args, ids: &[Name], done: &mut Reconciled) -> Result<()> {
         let script = &script::INFLIGHT_INDEX;
-        let letters: String = self.ground().run(self.shard(), script, args).await?;
+        let letters: String = self.context().run(self.shard(), script, args).await?;
         for (id, letter) in ids.iter().zip(letters.chars()) {
-            tell(id, letter, done);
+            record_change(id, letter, done);
         }
         Ok(())
     }
 }
 
-fn tell(id: &Name, letter: char, done: &mut Reconciled) {
+fn record_change(id: &Name, letter: char, done: &mut Reconciled) {
     let (what, why) = match letter {
         'a' => (Healed::Added, "it is in flight, and the life that holds it did not have it"),
         'l' => (Healed::Added, "it is in flight, and nobody knows the life that holds it any more"),

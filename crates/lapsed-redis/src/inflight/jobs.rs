@@ -7,12 +7,12 @@ use lapsed_core::system::Restored;
 use lapsed_core::{Name, Result};
 
 use super::native::NativeInflight;
-use super::operations::{Words, number};
-use super::records::{self, Head, name};
-use crate::ground::Args;
-use crate::owners::Packed;
+use super::operations::{AnswerWords, number};
+use super::records::{self, RecordHead, name};
+use crate::owners::OwnerRecord;
 use crate::queues::QueueFormat;
 use crate::script;
+use crate::system_context::Args;
 
 /// How many dead letters are read in one step: each comes with what it carries.
 const LETTERS_A_CALL: usize = 100;
@@ -49,34 +49,36 @@ impl NativeInflight {
     async fn find(&self, ask: impl FnOnce(Args) -> Args) -> Result<Vec<Job>> {
         let script = &script::INFLIGHT_FIND;
         let args = Args::default().key(self.key("jobs")).key(self.key("dead"));
-        let words: Words = self.ground().run(self.shard(), script, ask(args)).await?;
-        let nonsense = || self.ground().nonsense(script);
-        let at = |at: usize| words.get(at).and_then(|word| number(word)).ok_or_else(nonsense);
+        let words: AnswerWords = self.context().run(self.shard(), script, ask(args)).await?;
+        let unexpected_answer = || self.context().unexpected_answer(script);
+        let at =
+            |at: usize| words.get(at).and_then(|word| number(word)).ok_or_else(unexpected_answer);
         let (now_ms, back_ms) = (at(0)?, at(1)?);
-        let read = |row: &[Vec<u8>]| self.read_job(row, now_ms, back_ms).ok_or_else(nonsense);
+        let read =
+            |row: &[Vec<u8>]| self.read_job(row, now_ms, back_ms).ok_or_else(unexpected_answer);
         words[2..].chunks_exact(4).map(read).collect()
     }
 
-    /// Id, record, the life that holds it, and when that is due.
+    /// Id, record, the record that holds it, and when that is due.
     fn read_job(&self, row: &[Vec<u8>], now_ms: u64, back_ms: u64) -> Option<Job> {
         let (head, tail) = records::read(&row[1])?;
         let place = match head {
-            Head::Queued => JobPlace::Queued,
-            Head::Dead { why, at_ms, error } => {
+            RecordHead::Queued => JobPlace::Queued,
+            RecordHead::Dead { why, at_ms, error } => {
                 JobPlace::Dead { why, at_ms, error: (!error.is_empty()).then_some(error) }
             }
-            Head::InFlight { token, inc, since_ms } => {
+            RecordHead::InFlight { token, inc, since_ms } => {
                 let deadline_ms = number(&row[3]).unwrap_or(0);
-                let life = Packed::read(std::str::from_utf8(&row[2]).ok()?, deadline_ms)?;
-                let ended = life.ended();
+                let record = OwnerRecord::read(std::str::from_utf8(&row[2]).ok()?, deadline_ms)?;
+                let ended = record.ended();
                 JobPlace::InFlight {
-                    owner: Name::new(&life.name).ok()?,
+                    owner: Name::new(&record.name).ok()?,
                     incarnation: Incarnation(inc),
                     token: JobToken(token),
                     since_ms,
                     due_ms: match ended {
-                        Some(_) => life.end_deadline_ms,
-                        None => due_ms(&life.life, back_ms),
+                        Some(_) => record.end_deadline_ms,
+                        None => due_ms(&record.state, back_ms),
                     },
                     ended,
                 }
@@ -97,9 +99,9 @@ impl NativeInflight {
         let script = &script::INFLIGHT_COUNTS;
         let args = Args::default().key(self.key("meta")).key(self.key("jobs"));
         let args = args.key(self.key("dead")).arg(self.format().as_str());
-        let counts: Vec<u64> = self.ground().run_bare(script, args).await?;
+        let counts: Vec<u64> = self.context().run_with_keys(script, args).await?;
         let [entered, completed, queued, in_flight, dead, dropped] = counts[..] else {
-            return Err(self.ground().nonsense(script));
+            return Err(self.context().unexpected_answer(script));
         };
         Ok(JobCounts { entered, completed, queued, in_flight, dead, dropped })
     }
@@ -115,7 +117,7 @@ impl NativeInflight {
         loop {
             let mut cmd = redis::cmd("ZRANGEBYLEX");
             cmd.arg(self.key("queues")).arg(&from).arg("+").arg("LIMIT").arg(0).arg(QUEUES_A_CALL);
-            let names: Vec<String> = self.ground().link.query("ZRANGEBYLEX", &cmd).await?;
+            let names: Vec<String> = self.context().connection.query("ZRANGEBYLEX", &cmd).await?;
             let names: Result<Vec<Name>> = names.iter().map(|name| Name::new(name)).collect();
             let names = names?;
             let lengths = self.lengths(&names).await?;
@@ -135,38 +137,38 @@ impl NativeInflight {
         for queue in queues {
             pipeline.cmd(verb).arg(self.queue_key(queue));
         }
-        let lengths = self.ground().link.query_each(verb, &pipeline, queues.len()).await?;
+        let lengths = self.context().connection.query_each(verb, &pipeline, queues.len()).await?;
         Ok(lengths.into_iter().map(|length| length.unwrap_or(0)).collect())
     }
 
     /// Back on its queue, or deleted; whether there was such a letter.
     pub(super) async fn move_letter(&self, id: &Name, what: &str) -> Result<bool> {
-        let script = &script::INFLIGHT_LETTER;
+        let script = &script::INFLIGHT_DEAD_LETTER;
         let mut queue = self.inner.recovery.outbox.clone();
         for _ in 0..TRIES {
             let key = queue.as_ref().map_or_else(|| self.key("meta"), |name| self.queue_key(name));
-            let told = queue.as_ref().map_or("", Name::as_str).to_owned();
+            let queue_name = queue.as_ref().map_or("", Name::as_str).to_owned();
             let args = self.job_keys().key(key).arg(id).arg(what).arg(self.format().as_str());
-            let args = args.arg(self.outbox()).arg(told);
-            let words: Vec<String> = self.ground().run_bare(script, args).await?;
+            let args = args.arg(self.outbox()).arg(queue_name);
+            let words: Vec<String> = self.context().run_with_keys(script, args).await?;
             match words.first().map(String::as_str) {
                 Some("done") => return Ok(true),
                 Some("none") => return Ok(false),
                 Some("again") => queue = words.get(1).map(|name| Name::new(name)).transpose()?,
-                _ => return Err(self.ground().nonsense(script)),
+                _ => return Err(self.context().unexpected_answer(script)),
             }
         }
-        Err(self.restless(script.name))
+        Err(self.retries_exhausted(script.name))
     }
 
     pub(super) async fn restore_job(&self, seq: u64) -> Result<Restored> {
-        let (ground, script) = (self.ground(), &script::INFLIGHT_RESTORE);
+        let (context, script) = (self.context(), &script::INFLIGHT_RESTORE);
         let refused = |why: String| Ok(Restored::Refused { why });
-        let Some(receipt) = ground.one_receipt(seq).await? else {
-            return refused(ground.no_receipt(seq));
+        let Some(receipt) = context.one_receipt(seq).await? else {
+            return refused(context.no_receipt(seq));
         };
         let recovered: RecoveredJob = serde_json::from_value(receipt.removed.clone())
-            .map_err(|_| ground.link.nonsense("receipts"))?;
+            .map_err(|_| context.connection.unexpected_answer("receipts"))?;
         let kept = match recovered.did {
             RecoveryAction::Dropped => self.kept(seq).await?,
             RecoveryAction::PutBack | RecoveryAction::DeadLetter => Vec::new(),
@@ -174,7 +176,7 @@ impl NativeInflight {
         let place = self.inner.recovery.outbox.as_ref().unwrap_or(&recovered.queue);
         let args = self.job_keys().key(self.key("restored")).key(self.queue_key(place));
         let args = args.arg(seq).arg(&receipt.key).arg(self.format().as_str()).arg(place);
-        let words: Vec<String> = ground.run_bare(script, args.bytes(&kept)).await?;
+        let words: Vec<String> = context.run_with_keys(script, args.bytes(&kept)).await?;
         let key = receipt.key.to_string();
         match (words.first().map(String::as_str), recovered.did) {
             (Some("done"), _) => {
@@ -194,14 +196,14 @@ impl NativeInflight {
                  deleted it"
                     .to_owned(),
             ),
-            _ => Err(ground.nonsense(script)),
+            _ => Err(context.unexpected_answer(script)),
         }
     }
 
     /// What the receipt of a dropped job keeps of it, byte by byte.
     async fn kept(&self, seq: u64) -> Result<Vec<u8>> {
-        let row = self.ground().row_of(self.shard(), seq).await?.unwrap_or_default();
+        let row = self.context().row_of(self.shard(), seq).await?.unwrap_or_default();
         let tail = row.own("y").map(<[u8]>::to_vec);
-        tail.ok_or_else(|| self.ground().link.nonsense("receipts"))
+        tail.ok_or_else(|| self.context().connection.unexpected_answer("receipts"))
     }
 }

@@ -21,15 +21,15 @@ use lapsed_core::{Name, Result, SystemId};
 use tokio::sync::Notify;
 
 use super::InflightLayout;
-use super::bell::QueueWaiters;
-use super::operations::Words;
-use super::together::{Complete, Take};
+use super::batching::{Complete, TakeCall};
+use super::operations::AnswerWords;
+use super::queue_waiter::QueueWaiters;
 use crate::Redis;
-use crate::doomed::{self, Pages};
-use crate::ground::{Args, Shard, SystemContext};
-use crate::joint::CallBatcher;
+use crate::call_batcher::CallBatcher;
+use crate::overdue_owners::{self, OverduePages};
 use crate::owners::OwnerService;
 use crate::queues::{QueueFormat, Queues};
+use crate::system_context::{Args, Shard, SystemContext};
 
 /// How many names of queues are remembered: those that a script is told beforehand.
 const QUEUES_KNOWN: usize = 32;
@@ -41,13 +41,13 @@ pub struct NativeInflight {
 }
 
 pub(super) struct Inner {
-    pub lives: OwnerService,
+    pub owners: OwnerService,
     pub recovery: RecoveryPolicy,
     queues: Queues,
-    pages: Pages,
-    bells: Arc<QueueWaiters>,
+    pages: OverduePages,
+    waiters: Arc<QueueWaiters>,
     known: Mutex<BTreeSet<Name>>,
-    pub takes: Arc<CallBatcher<Take, Words>>,
+    pub takes: Arc<CallBatcher<TakeCall, AnswerWords>>,
     pub completions: Arc<CallBatcher<Complete, Vec<Finished>>>,
 }
 
@@ -55,28 +55,28 @@ impl NativeInflight {
     pub(super) fn open(redis: &Redis, id: SystemId, layout: InflightLayout) -> Result<Self> {
         let InflightLayout { prefix, queues, queue_key, heartbeat_ttl, recovery } = layout;
         let queues = Queues::new(queues, queue_key, &prefix, redis.is_cluster())?;
-        let (link, clock) = (redis.link().clone(), redis.clock().clone());
-        let ground = SystemContext::new(link, clock, id, heartbeat_ttl, vec![prefix]);
-        redis.settle_on(&ground);
-        let ttl_ms = ground.threshold_ms();
-        let lives = OwnerService { ground, heartbeat: None, ttl_ms };
-        let (pages, bells, known) = (Pages::default(), Arc::default(), Mutex::default());
+        let (connection, clock) = (redis.connection().clone(), redis.clock().clone());
+        let context = SystemContext::new(connection, clock, id, heartbeat_ttl, vec![prefix]);
+        redis.register_context(&context);
+        let ttl_ms = context.threshold_ms();
+        let owners = OwnerService { context, heartbeat: None, ttl_ms };
+        let (pages, waiters, known) = (OverduePages::default(), Arc::default(), Mutex::default());
         let (takes, completions) = (Arc::default(), Arc::default());
-        let inner = Inner { lives, recovery, queues, pages, bells, known, takes, completions };
+        let inner = Inner { owners, recovery, queues, pages, waiters, known, takes, completions };
         Ok(NativeInflight { inner: Arc::new(inner) })
     }
 
-    pub(super) fn lives(&self) -> &OwnerService {
-        &self.inner.lives
+    pub(super) fn owners(&self) -> &OwnerService {
+        &self.inner.owners
     }
 
-    pub(super) fn ground(&self) -> &Arc<SystemContext> {
-        &self.inner.lives.ground
+    pub(super) fn context(&self) -> &Arc<SystemContext> {
+        &self.inner.owners.context
     }
 
     /// Everything lies in one slot.
     pub(super) fn shard(&self) -> &Shard {
-        &self.ground().shards[0]
+        &self.context().shards[0]
     }
 
     pub(super) fn key(&self, what: &str) -> String {
@@ -120,7 +120,7 @@ impl NativeInflight {
         let mut cmd = redis::cmd("HSET");
         cmd.arg(self.key("meta")).arg("format").arg(self.format().as_str());
         cmd.arg("outbox").arg(self.outbox());
-        let _: u64 = self.ground().link.query("HSET", &cmd).await?;
+        let _: u64 = self.context().connection.query("HSET", &cmd).await?;
         Ok(())
     }
 
@@ -145,48 +145,48 @@ const LOCK: &str = "no holder of this lock panics";
 #[async_trait]
 impl OwnerStore for NativeInflight {
     async fn start(&self, owner: &Name, ttl_ms: u64) -> Result<Beat> {
-        self.lives().start(owner, ttl_ms).await
+        self.owners().start(owner, ttl_ms).await
     }
 
     async fn beat(&self, claim: &Claim) -> Result<Beat> {
-        self.lives().beat(claim).await
+        self.owners().beat(claim).await
     }
 
     async fn end(&self, claim: &Claim) -> Result<OwnerInfo> {
-        self.lives().end(claim).await
+        self.owners().end(claim).await
     }
 
     async fn owners(&self, after: Option<Incarnation>, limit: usize) -> Result<Vec<OwnerInfo>> {
-        self.lives().owners(after, limit).await
+        self.owners().owners(after, limit).await
     }
 
     async fn owner(&self, claim: &Claim) -> Result<Option<OwnerInfo>> {
-        self.lives().owner(claim).await
+        self.owners().owner(claim).await
     }
 }
 
 #[async_trait]
 impl Sweep for NativeInflight {
     fn system(&self) -> &SystemId {
-        &self.ground().id
+        &self.context().id
     }
 
     fn threshold(&self) -> Duration {
-        self.ground().threshold
+        self.context().threshold
     }
 
     async fn census(&self) -> Result<Census> {
-        let mut census = self.lives().count().await?;
+        let mut census = self.owners().count().await?;
         census.population = self.account().await?.in_flight;
         Ok(census)
     }
 
     async fn suspects(&self, request: PageRequest) -> Result<SuspectPage> {
-        self.inner.pages.page(self.lives(), &request).await
+        self.inner.pages.page(self.owners(), &request).await
     }
 
     fn after(&self, suspect: &Suspect) -> Cursor {
-        doomed::after(0, suspect)
+        overdue_owners::after(0, suspect)
     }
 
     async fn reclaim(&self, batch: Batch) -> Result<BatchAnswer> {
@@ -194,12 +194,12 @@ impl Sweep for NativeInflight {
     }
 
     async fn settle(&self, batch: &BatchId) -> Result<Vec<Receipt>> {
-        self.ground().settle(batch).await
+        self.context().settle(batch).await
     }
 
     async fn tidy(&self, limits: TidyLimits) -> Result<Tidied> {
         self.note_format().await?;
-        self.lives().tidy(&limits).await
+        self.owners().tidy(&limits).await
     }
 }
 
@@ -217,8 +217,13 @@ impl InflightStore for NativeInflight {
         if self.format() == QueueFormat::Stream {
             return None;
         }
-        let ground = self.ground();
-        self.inner.bells.bell(queue, || self.queue_key(queue), &ground.link, &ground.clock)
+        let context = self.context();
+        self.inner.waiters.bell(
+            queue,
+            || self.queue_key(queue),
+            &context.connection,
+            &context.clock,
+        )
     }
 
     async fn register(&self, claim: &Claim, jobs: &[NewJob]) -> Result<TrackAnswer> {
@@ -239,11 +244,11 @@ impl InflightStore for NativeInflight {
         after: Option<&Name>,
         limit: usize,
     ) -> Result<Vec<Name>> {
-        self.lives().held_by(claim, after, limit).await
+        self.owners().held_by(claim, after, limit).await
     }
 
     async fn held_by(&self, claim: &Claim, limit: usize) -> Result<Vec<Suspect>> {
-        self.lives().left_by(claim, limit).await
+        self.owners().left_by(claim, limit).await
     }
 
     async fn counts(&self) -> Result<JobCounts> {

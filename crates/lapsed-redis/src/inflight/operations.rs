@@ -13,14 +13,14 @@ use lapsed_core::inflight::{
 use lapsed_core::owner::{Beat, Claim, Incarnation};
 use lapsed_core::{Error, Name, Result};
 
+use super::batching::{Complete, TakeCall};
 use super::native::NativeInflight;
-use super::records::{Tail, name, way_letter};
-use super::together::{Complete, Take};
-use crate::ground::Args;
-use crate::holdings::held;
-use crate::owners::{inc_of, stranger};
+use super::records::{RecordTail, name, way_letter};
+use crate::held_entries::held_key;
+use crate::owners::{incarnation_arg, unknown_incarnation};
 use crate::queues::QueueFormat;
 use crate::script::{self, Script};
+use crate::system_context::Args;
 
 /// How many jobs one script works on at the most, and about how many bytes of payload it carries, so
 /// that none holds the server for long.
@@ -31,17 +31,17 @@ const BYTES_A_CALL: usize = 256 << 10;
 const TRIES: usize = 20;
 
 /// One answer, word by word: payloads may be any bytes.
-pub(super) type Words = Vec<Vec<u8>>;
+pub(super) type AnswerWords = Vec<Vec<u8>>;
 
 /// One claim of a life through several calls: once found out, the same life is meant.
-struct Hold {
+struct ClaimProgress {
     claim: Claim,
     started: Option<Beat>,
 }
 
-impl Hold {
-    fn new(claim: &Claim) -> Hold {
-        Hold { claim: claim.clone(), started: None }
+impl ClaimProgress {
+    fn new(claim: &Claim) -> ClaimProgress {
+        ClaimProgress { claim: claim.clone(), started: None }
     }
 
     fn incarnation(&self) -> Incarnation {
@@ -65,7 +65,8 @@ impl NativeInflight {
                 args = args.key(self.queue_key(queue)).arg(queue);
             }
             let args = jobs.iter().fold(args, job_args);
-            let letters: String = self.ground().run_bare(&script::INFLIGHT_ENQUEUE, args).await?;
+            let letters: String =
+                self.context().run_with_keys(&script::INFLIGHT_ENQUEUE, args).await?;
             answers.extend(letters.chars().map(|letter| match letter {
                 'q' => Enqueued::Queued,
                 _ => Enqueued::Exists,
@@ -86,7 +87,7 @@ impl NativeInflight {
                 "a stream is read by a consumer group: register what it hands out",
             ));
         }
-        let mut hold = Hold::new(claim);
+        let mut hold = ClaimProgress::new(claim);
         let mut jobs: Vec<Claimed> = Vec::new();
         while jobs.len() < limit {
             let want = (limit - jobs.len()).min(JOBS_A_CALL);
@@ -108,22 +109,23 @@ impl NativeInflight {
     /// How many were popped, and the jobs among them.
     async fn take_some(
         &self,
-        hold: &mut Hold,
+        hold: &mut ClaimProgress,
         queue: &Name,
         limit: usize,
     ) -> Result<(usize, Vec<Claimed>)> {
         let script = &script::INFLIGHT_TAKE;
         let call = |claim: Claim, inc: String| {
-            let question = Take { claim, inc, queue: queue.clone(), limit };
-            async move { self.inner.takes.call(question, self).await }
+            let request = TakeCall { claim, inc, queue: queue.clone(), limit };
+            async move { self.inner.takes.call(request, self).await }
         };
-        let words = self.with_life(hold, script, call).await?;
-        let nonsense = || self.ground().nonsense(script);
-        let number = |at: usize| words.get(at).and_then(|word| number(word)).ok_or_else(nonsense);
+        let words = self.with_incarnation(hold, script, call).await?;
+        let unexpected_answer = || self.context().unexpected_answer(script);
+        let number =
+            |at: usize| words.get(at).and_then(|word| number(word)).ok_or_else(unexpected_answer);
         let (now_ms, first, popped) = (number(1)?, number(2)?, number(3)?);
         let window_ms = self.inner.recovery.crash_window_ms;
         let claimed = |(index, pair): (usize, &[Vec<u8>])| {
-            let tail = Tail::read(&pair[1]).ok_or_else(nonsense)?;
+            let tail = RecordTail::read(&pair[1]).ok_or_else(unexpected_answer)?;
             Ok(Claimed {
                 id: name(&pair[0])?,
                 token: JobToken(first + index as u64),
@@ -143,57 +145,58 @@ impl NativeInflight {
         jobs: &[NewJob],
     ) -> Result<TrackAnswer> {
         let script = &script::INFLIGHT_REGISTER;
-        let mut hold = Hold::new(claim);
+        let mut hold = ClaimProgress::new(claim);
         let mut answers = Vec::with_capacity(jobs.len());
         let format = self.format().as_str();
         for jobs in parts(jobs) {
             let call = |claim: Claim, inc: String| {
-                let args = self.job_keys().key(held(self.shard(), &inc));
-                let args = args.arg(&claim.owner).arg(inc_of(&claim)).arg(inc).arg(format);
-                self.ground().run_bare(script, jobs.iter().fold(args, job_args))
+                let args = self.job_keys().key(held_key(self.shard(), &inc));
+                let args = args.arg(&claim.owner).arg(incarnation_arg(&claim)).arg(inc).arg(format);
+                self.context().run_with_keys(script, jobs.iter().fold(args, job_args))
             };
-            let words = self.with_life(&mut hold, script, call).await?;
+            let words = self.with_incarnation(&mut hold, script, call).await?;
             let tracked = words[1..].iter().map(|word| tracked(word));
             let tracked: Option<Vec<Tracked>> = tracked.collect();
-            answers.extend(tracked.ok_or_else(|| self.ground().nonsense(script))?);
+            answers.extend(tracked.ok_or_else(|| self.context().unexpected_answer(script))?);
         }
         Ok(TrackAnswer { incarnation: hold.incarnation(), started: hold.started, jobs: answers })
     }
 
     /// Runs a script for the life that is claimed: begun if the name was never seen, found out if
     /// only the name was told.
-    async fn with_life<F: Future<Output = Result<Words>> + Send>(
+    async fn with_incarnation<F: Future<Output = Result<AnswerWords>> + Send>(
         &self,
-        hold: &mut Hold,
+        hold: &mut ClaimProgress,
         script: &Script,
         call: impl Fn(Claim, String) -> F,
-    ) -> Result<Words> {
-        let lives = self.lives();
-        let mut inc = inc_of(&hold.claim);
+    ) -> Result<AnswerWords> {
+        let owners = self.owners();
+        let mut inc = incarnation_arg(&hold.claim);
         for _ in 0..TRIES {
             let words = call(hold.claim.clone(), inc.clone()).await?;
             let word = |at: usize| String::from_utf8_lossy(words.get(at).map_or(b"", |w| w));
             match &*word(0) {
                 "unknown" => {
                     let owner = &hold.claim.owner;
-                    let begun = lives.begin(owner, lives.ttl_ms, "unless_known").await?;
+                    let begun = owners.begin(owner, owners.ttl_ms, "unless_known").await?;
                     hold.started = begun.or(hold.started.take());
                     inc = hold.started.map_or(inc, |beat| beat.incarnation.to_string());
                 }
                 "again" => inc = word(1).into_owned(),
-                "stranger" => return Err(stranger(&hold.claim)),
+                "stranger" => return Err(unknown_incarnation(&hold.claim)),
                 "ended" => {
-                    let inc = word(1).parse().map_err(|_| self.ground().nonsense(script))?;
-                    return Err(lives.lost(&hold.claim.owner, inc).await?);
+                    let inc =
+                        word(1).parse().map_err(|_| self.context().unexpected_answer(script))?;
+                    return Err(owners.lost(&hold.claim.owner, inc).await?);
                 }
                 inc => {
-                    let inc = inc.parse().map_err(|_| self.ground().nonsense(script))?;
+                    let inc = inc.parse().map_err(|_| self.context().unexpected_answer(script))?;
                     hold.claim.incarnation = Some(Incarnation(inc));
                     return Ok(words);
                 }
             }
         }
-        Err(self.restless(script.name))
+        Err(self.retries_exhausted(script.name))
     }
 
     pub(super) async fn finish_claims(
@@ -221,8 +224,8 @@ impl NativeInflight {
         how: &Finish,
     ) -> Result<Vec<Finished>> {
         let script = &script::INFLIGHT_FINISH;
-        let nonsense = || self.ground().nonsense(script);
-        let mut lives: Vec<String> = tickets
+        let unexpected_answer = || self.context().unexpected_answer(script);
+        let mut incarnations: Vec<String> = tickets
             .iter()
             .map(|ticket| ticket.incarnation.map_or(String::new(), |inc| inc.to_string()))
             .collect();
@@ -231,14 +234,14 @@ impl NativeInflight {
             Finish::Complete | Finish::Fail { .. } => BTreeSet::new(),
         };
         for _ in 0..TRIES {
-            let groups = by_life(&lives);
+            let groups = by_incarnation(&incarnations);
             let args = self.finish_args(tickets, how, &groups, &queues);
-            let answer: redis::Value = self.ground().run_bare(script, args).await?;
+            let answer: redis::Value = self.context().run_with_keys(script, args).await?;
             if let Some(letters) = text_of(&answer) {
-                return in_order(&groups, &letters, tickets.len()).ok_or_else(nonsense);
+                return in_order(&groups, &letters, tickets.len()).ok_or_else(unexpected_answer);
             }
             let words: Vec<String> =
-                redis::FromRedisValue::from_redis_value(answer).map_err(|_| nonsense())?;
+                redis::FromRedisValue::from_redis_value(answer).map_err(|_| unexpected_answer())?;
             match words.split_first() {
                 Some((what, queue_names)) if what == "queues" => {
                     for queue in queue_names {
@@ -249,12 +252,15 @@ impl NativeInflight {
                 Some((what, found)) if what == "lives" && found.len() == tickets.len() => {
                     let places: Vec<usize> =
                         groups.into_iter().flat_map(|(_, places)| places).collect();
-                    places.iter().zip(found).for_each(|(at, inc)| lives[*at].clone_from(inc));
+                    places
+                        .iter()
+                        .zip(found)
+                        .for_each(|(at, inc)| incarnations[*at].clone_from(inc));
                 }
-                _ => return Err(nonsense()),
+                _ => return Err(unexpected_answer()),
             }
         }
-        Err(self.restless(script.name))
+        Err(self.retries_exhausted(script.name))
     }
 
     fn finish_args(
@@ -274,7 +280,7 @@ impl NativeInflight {
         args = args.arg(self.outbox()).arg(groups.len()).arg(queues.len());
         args = queues.iter().fold(args, |args, queue| args.arg(queue));
         for (inc, places) in groups {
-            args = args.key(held(self.shard(), inc)).arg(inc).arg(places.len());
+            args = args.key(held_key(self.shard(), inc)).arg(inc).arg(places.len());
             for JobTicket { id, token, .. } in places.iter().map(|at| &tickets[*at]) {
                 args = args.bytes(id.as_str().as_bytes()).arg(token);
             }
@@ -286,13 +292,13 @@ impl NativeInflight {
         let format = self.format().as_str();
         Error::Unsupported {
             operation: format!("`{operation}` with queues = \"{format}\" ({why})"),
-            store: self.ground().place(),
+            store: self.context().place(),
         }
     }
 
-    pub(super) fn restless(&self, call: &str) -> Error {
+    pub(super) fn retries_exhausted(&self, call: &str) -> Error {
         Error::Unavailable {
-            store: self.ground().place(),
+            store: self.context().place(),
             what: format!(
                 "`{call}` needed other keys at each of {TRIES} tries; nothing was changed"
             ),
@@ -301,9 +307,9 @@ impl NativeInflight {
 }
 
 /// Which places belong to which life.
-fn by_life(lives: &[String]) -> Vec<(&str, Vec<usize>)> {
+fn by_incarnation(incarnations: &[String]) -> Vec<(&str, Vec<usize>)> {
     let mut groups: Vec<(&str, Vec<usize>)> = Vec::new();
-    for (at, inc) in lives.iter().enumerate() {
+    for (at, inc) in incarnations.iter().enumerate() {
         match groups.iter_mut().rev().find(|(known, _)| known == inc) {
             Some((_, places)) => places.push(at),
             None => groups.push((inc, vec![at])),

@@ -11,32 +11,32 @@ use lapsed_core::{Error, Name, Result};
 use serde_json::json;
 
 use super::native::NativeInflight;
-use super::operations::{Words, number};
+use super::operations::{AnswerWords, number};
 use super::records::{recovered, way_letter};
-use crate::ground::Args;
-use crate::holdings::{held, lost};
-use crate::item::{Row, jobs};
-use crate::ledger::reason_of;
+use crate::held_entries::{held_key, lost_key};
+use crate::receipt_item::{ReceiptRow, jobs};
+use crate::receipts::reason_of;
 use crate::script;
+use crate::system_context::Args;
 
 /// How often a batch is sent again because its jobs go to other queues than were told.
 const TRIES: usize = 20;
 
 /// The suspects of one life within one batch: their places.
-struct Group {
+struct OwnerGroup {
     owner: Name,
     inc: Incarnation,
     places: Vec<usize>,
 }
 
-fn group(batch: &Batch) -> Vec<Group> {
-    let mut groups: Vec<Group> = Vec::new();
+fn group(batch: &Batch) -> Vec<OwnerGroup> {
+    let mut groups: Vec<OwnerGroup> = Vec::new();
     let mut found = std::collections::HashMap::new();
     for (at, suspect) in batch.suspects.iter().enumerate() {
         let index = *found.entry((&suspect.owner, suspect.incarnation)).or_insert(groups.len());
         if index == groups.len() {
             let (owner, inc) = (suspect.owner.clone(), suspect.incarnation);
-            groups.push(Group { owner, inc, places: Vec::new() });
+            groups.push(OwnerGroup { owner, inc, places: Vec::new() });
         }
         groups[index].places.push(at);
     }
@@ -45,22 +45,22 @@ fn group(batch: &Batch) -> Vec<Group> {
 
 /// What a script said of one life: how it ended, when its time ran out, a letter a job, and a row for each
 /// that was reclaimed.
-struct Said<'a> {
+struct OwnerAnswer<'a> {
     reason: Option<Reason>,
     evidence: Evidence,
     codes: &'a [u8],
-    rows: std::vec::IntoIter<Row>,
+    rows: std::vec::IntoIter<ReceiptRow>,
 }
 
 impl NativeInflight {
     pub(super) async fn reclaim_batch(&self, batch: &Batch) -> Result<BatchAnswer> {
         let groups = group(batch);
-        let seen_ms = self.ground().seen_for(self.shard(), batch.act).await?;
+        let seen_ms = self.context().last_seen_for(self.shard(), batch.act).await?;
         let mut queues = self.known_queues();
         for _ in 0..TRIES {
             let args = self.reclaim_args(batch, &groups, &queues, seen_ms);
-            let words: Words =
-                self.ground().run(self.shard(), &script::INFLIGHT_RECLAIM, args).await?;
+            let words: AnswerWords =
+                self.context().run(self.shard(), &script::INFLIGHT_RECLAIM, args).await?;
             if words.first().is_none_or(|word| word != b"again") {
                 return self.read_answer(batch, &groups, &words).await;
             }
@@ -69,13 +69,13 @@ impl NativeInflight {
             }
             self.remember(&queues);
         }
-        Err(self.restless(script::INFLIGHT_RECLAIM.name))
+        Err(self.retries_exhausted(script::INFLIGHT_RECLAIM.name))
     }
 
     fn reclaim_args(
         &self,
         batch: &Batch,
-        groups: &[Group],
+        groups: &[OwnerGroup],
         queues: &BTreeSet<Name>,
         seen_ms: u64,
     ) -> Args {
@@ -91,7 +91,7 @@ impl NativeInflight {
             .arg(batch.term.map_or(String::new(), |term| term.to_string()))
             .arg(if batch.act == PassMode::Reclaim { "reclaim" } else { "dry" })
             .arg(seen_ms)
-            .arg(self.ground().gap().as_millis())
+            .arg(self.context().gap().as_millis())
             .arg(self.format().as_str())
             .arg(way_letter(Some(rule.on_death)))
             .arg(rule.crashes_max)
@@ -103,7 +103,7 @@ impl NativeInflight {
         args = queues.iter().fold(args, |args, queue| args.arg(queue));
         for group in groups {
             let inc = group.inc.to_string();
-            args = args.key(held(self.shard(), &inc)).key(lost(self.shard(), &inc));
+            args = args.key(held_key(self.shard(), &inc)).key(lost_key(self.shard(), &inc));
             args = args.arg(inc).arg(&group.owner).arg(group.places.len());
             for at in &group.places {
                 args = args.arg(&batch.suspects[*at].key);
@@ -115,19 +115,20 @@ impl NativeInflight {
     async fn read_answer(
         &self,
         batch: &Batch,
-        groups: &[Group],
-        words: &Words,
+        groups: &[OwnerGroup],
+        words: &AnswerWords,
     ) -> Result<BatchAnswer> {
-        let at =
-            |at: usize| words.get(at).and_then(|word| number(word)).ok_or_else(|| self.wrong());
+        let at = |at: usize| {
+            words.get(at).and_then(|word| number(word)).ok_or_else(|| self.unexpected_answer())
+        };
         let (now_ms, held_us, owners_ended, mut seq) = (at(0)?, at(1)?, at(2)?, at(3)?);
         let mut outcomes = vec![Outcome::Gone; batch.suspects.len()];
         for (group, words) in groups.iter().zip(words[4..].chunks_exact(4)) {
-            let mut said = self.said(words, now_ms)?;
-            for (at, code) in group.places.iter().zip(said.codes) {
+            let mut owner_answer = self.owner_answer(words, now_ms)?;
+            for (at, code) in group.places.iter().zip(owner_answer.codes) {
                 outcomes[*at] = match code {
                     b'R' => {
-                        let receipt = self.receipt(batch, *at, &mut said, seq)?;
+                        let receipt = self.receipt(batch, *at, &mut owner_answer, seq)?;
                         seq += 1;
                         let is_real = batch.act == PassMode::Reclaim;
                         Outcome::Reclaimed(is_real.then(|| Box::new(receipt)))
@@ -138,13 +139,13 @@ impl NativeInflight {
         }
         let first = words.get(6).and_then(|codes| codes.first());
         if first == Some(&b'D') {
-            self.recall(batch, &mut outcomes).await?;
+            self.answer_from_receipts(batch, &mut outcomes).await?;
         }
         Ok(BatchAnswer { outcomes, owners_ended, held: Duration::from_micros(held_us) })
     }
 
-    fn said<'a>(&self, words: &'a [Vec<u8>], now_ms: u64) -> Result<Said<'a>> {
-        let deadline_ms = number(&words[0]).ok_or_else(|| self.wrong())?;
+    fn owner_answer<'a>(&self, words: &'a [Vec<u8>], now_ms: u64) -> Result<OwnerAnswer<'a>> {
+        let deadline_ms = number(&words[0]).ok_or_else(|| self.unexpected_answer())?;
         let evidence = Evidence {
             clock: "redis".to_owned(),
             deadline_ms,
@@ -154,26 +155,32 @@ impl NativeInflight {
         let reason = std::str::from_utf8(&words[1]).ok().and_then(reason_of);
         let rows = match words[3].is_empty() {
             true => Vec::new(),
-            false => jobs(&words[3]).ok_or_else(|| self.wrong())?,
+            false => jobs(&words[3]).ok_or_else(|| self.unexpected_answer())?,
         };
-        Ok(Said { reason, evidence, codes: &words[2], rows: rows.into_iter() })
+        Ok(OwnerAnswer { reason, evidence, codes: &words[2], rows: rows.into_iter() })
     }
 
-    fn receipt(&self, batch: &Batch, at: usize, said: &mut Said<'_>, seq: u64) -> Result<Receipt> {
+    fn receipt(
+        &self,
+        batch: &Batch,
+        at: usize,
+        owner_answer: &mut OwnerAnswer<'_>,
+        seq: u64,
+    ) -> Result<Receipt> {
         let suspect = &batch.suspects[at];
-        let row = said.rows.next().filter(|row| row.key == suspect.key.as_str().as_bytes());
-        let row = row.ok_or_else(|| self.wrong())?;
+        let row = owner_answer.rows.next().filter(|row| row.key == suspect.key.as_str().as_bytes());
+        let row = row.ok_or_else(|| self.unexpected_answer())?;
         let note = row.own("j").and_then(|note| std::str::from_utf8(note).ok());
         let removed = note.and_then(|note| recovered(note, row.own("y")));
         Ok(Receipt {
-            id: ReceiptId { system: self.ground().id.clone(), seq },
+            id: ReceiptId { system: self.context().id.clone(), seq },
             key: suspect.key.clone(),
             owner: suspect.owner.clone(),
             incarnation: suspect.incarnation,
-            reason: said.reason.ok_or_else(|| self.wrong())?,
-            at_ms: said.evidence.judged_ms,
-            evidence: said.evidence.clone(),
-            removed: json!(removed.ok_or_else(|| self.wrong())?),
+            reason: owner_answer.reason.ok_or_else(|| self.unexpected_answer())?,
+            at_ms: owner_answer.evidence.judged_ms,
+            evidence: owner_answer.evidence.clone(),
+            removed: json!(removed.ok_or_else(|| self.unexpected_answer())?),
             sweeper: Arc::clone(&batch.id.sweeper),
             batch: batch.id.number,
             restored_ms: None,
@@ -182,8 +189,8 @@ impl NativeInflight {
 
     /// The connection sent the batch twice and the first time's answer was lost: its receipts are
     /// the answer.
-    async fn recall(&self, batch: &Batch, outcomes: &mut [Outcome]) -> Result<()> {
-        let mut receipts = self.ground().settled_in(self.shard(), &batch.id).await?;
+    async fn answer_from_receipts(&self, batch: &Batch, outcomes: &mut [Outcome]) -> Result<()> {
+        let mut receipts = self.context().settle_in(self.shard(), &batch.id).await?;
         for (suspect, outcome) in batch.suspects.iter().zip(outcomes) {
             if let Some(found) = receipts.iter().position(|receipt| receipt.key == suspect.key) {
                 *outcome = Outcome::Reclaimed(Some(Box::new(receipts.swap_remove(found))));
@@ -192,8 +199,8 @@ impl NativeInflight {
         Ok(())
     }
 
-    fn wrong(&self) -> Error {
-        self.ground().nonsense(&script::INFLIGHT_RECLAIM)
+    fn unexpected_answer(&self) -> Error {
+        self.context().unexpected_answer(&script::INFLIGHT_RECLAIM)
     }
 }
 

@@ -6,7 +6,7 @@ use lapsed_core::{Name, Result};
 
 /// What stays the same wherever a job is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Tail {
+pub(crate) struct RecordTail {
     pub entered_ms: u64,
     pub crashes: Vec<u64>,
     pub queue: Name,
@@ -14,14 +14,14 @@ pub(crate) struct Tail {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Head {
+pub(crate) enum RecordHead {
     Queued,
     InFlight { token: u64, inc: u64, since_ms: u64 },
     Dead { why: DeadLetterReason, at_ms: u64, error: String },
 }
 
-impl Tail {
-    pub fn read(text: &[u8]) -> Option<Tail> {
+impl RecordTail {
+    pub fn read(text: &[u8]) -> Option<RecordTail> {
         let end = text.iter().position(|byte| *byte == b'\n')?;
         let head = std::str::from_utf8(&text[..end]).ok()?;
         let mut parts = head.splitn(5, ':');
@@ -29,7 +29,7 @@ impl Tail {
         let (_crashes_max, _way) = (parts.next()?, parts.next()?);
         let crashes = parts.next()?.split(',').filter_map(|at| at.parse().ok()).collect();
         let queue = Name::new(parts.next()?).ok()?;
-        Some(Tail { entered_ms, crashes, queue, payload: text[end + 1..].to_vec() })
+        Some(RecordTail { entered_ms, crashes, queue, payload: text[end + 1..].to_vec() })
     }
 
     pub fn crashes(&self, window_ms: u64, now_ms: u64) -> u32 {
@@ -44,16 +44,16 @@ impl Tail {
 }
 
 /// Takes a record apart.
-pub(crate) fn read(record: &[u8]) -> Option<(Head, Tail)> {
+pub(crate) fn read(record: &[u8]) -> Option<(RecordHead, RecordTail)> {
     let number = |part: &[u8]| std::str::from_utf8(part).ok()?.parse::<u64>().ok();
     match record.first()? {
-        b'q' => Some((Head::Queued, Tail::read(record.get(2..)?)?)),
+        b'q' => Some((RecordHead::Queued, RecordTail::read(record.get(2..)?)?)),
         b'f' => {
             let mut parts = record.splitn(5, |byte| *byte == b':');
             parts.next()?;
             let mut next = || number(parts.next()?);
-            let head = Head::InFlight { token: next()?, inc: next()?, since_ms: next()? };
-            Some((head, Tail::read(parts.next()?)?))
+            let head = RecordHead::InFlight { token: next()?, inc: next()?, since_ms: next()? };
+            Some((head, RecordTail::read(parts.next()?)?))
         }
         b'd' => {
             let mut parts = record.splitn(4, |byte| *byte == b':');
@@ -61,7 +61,7 @@ pub(crate) fn read(record: &[u8]) -> Option<(Head, Tail)> {
             let (at_ms, size) = (number(parts.next()?)?, number(parts.next()?)? as usize);
             let rest = parts.next()?;
             let error = String::from_utf8_lossy(rest.get(..size)?).into_owned();
-            Some((Head::Dead { why, at_ms, error }, Tail::read(rest.get(size..)?)?))
+            Some((RecordHead::Dead { why, at_ms, error }, RecordTail::read(rest.get(size..)?)?))
         }
         _ => None,
     }
@@ -106,7 +106,7 @@ pub(crate) fn recovered(note: &str, tail: Option<&[u8]>) -> Option<RecoveredJob>
         token: JobToken(parts.next()?.parse().ok()?),
         crashes: parts.next()?.parse().ok()?,
         queue: Name::new(parts.next()?).ok()?,
-        payload: tail.and_then(Tail::read).map(|tail| tail.shown()),
+        payload: tail.and_then(RecordTail::read).map(|tail| tail.shown()),
     })
 }
 
@@ -124,16 +124,16 @@ mod tests {
         let tail = b"1700:3:b:5,6:a:b\nx\n:\xff".to_vec();
         let read_back = |head: &[u8]| read(&[head, &tail].concat()).unwrap();
         let (queued, found) = read_back(b"q:");
-        assert_eq!((queued, found.queue.as_str()), (Head::Queued, "a:b"));
+        assert_eq!((queued, found.queue.as_str()), (RecordHead::Queued, "a:b"));
         assert_eq!((found.entered_ms, found.crashes.as_slice()), (1_700, &[5, 6][..]));
         assert_eq!(found.payload, b"x\n:\xff");
         let (flying, same) = read_back(b"f:7:8:9:");
-        assert_eq!(flying, Head::InFlight { token: 7, inc: 8, since_ms: 9 });
+        assert_eq!(flying, RecordHead::InFlight { token: 7, inc: 8, since_ms: 9 });
         assert_eq!(same, found);
         let (dead, same) = read_back(b"dc:12:3:a:b");
         assert_eq!(
             dead,
-            Head::Dead { why: DeadLetterReason::Crashes, at_ms: 12, error: "a:b".to_owned() }
+            RecordHead::Dead { why: DeadLetterReason::Crashes, at_ms: 12, error: "a:b".to_owned() }
         );
         assert_eq!(same, found);
         assert_eq!(read(b"?"), None);

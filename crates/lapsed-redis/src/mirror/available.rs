@@ -21,8 +21,8 @@ use lapsed_core::sweep::Cursor;
 use lapsed_core::{Name, Result};
 
 use super::Inner;
-use super::looks::{Words, next, number};
-use super::roll::{Called, Place, ProviderBatch};
+use super::pages::{AnswerWords, next, number};
+use super::provider_batch::{BatchReading, PageEnd, ProviderBatch};
 use super::times::Times;
 use crate::script;
 
@@ -35,7 +35,7 @@ const NAMES_A_PAGE: usize = 64;
 const NAMES_MOST: usize = 1_000;
 
 /// How often the names are looked at, before the script does.
-const LOOKS: usize = 3;
+const READ_ATTEMPTS: usize = 3;
 
 /// How long the server is not asked for transactions after it has refused one.
 const REFUSED_FOR: Duration = Duration::from_secs(10);
@@ -47,7 +47,7 @@ const LOCK: &str = "no holder of this lock panics";
 
 /// What somebody asks for, in one page.
 #[derive(Clone, Copy)]
-struct Asked<'a> {
+struct PageQuery<'a> {
     settings: &'a AvailabilitySettings,
     place: &'a str,
     limit: usize,
@@ -55,12 +55,12 @@ struct Asked<'a> {
 }
 
 /// What became of an attempt.
-enum Look {
+enum ReadOutcome {
     Answered(Option<AvailablePage>),
     /// It was not asked who is deactivated: the same names again.
-    Again(ProviderBatch),
+    NeedsDeactivated(ProviderBatch),
     /// Others have come or gone.
-    Changed,
+    SetChanged,
 }
 
 impl Inner {
@@ -73,93 +73,99 @@ impl Inner {
     ) -> Result<Option<AvailablePage>> {
         let place = self.place(after)?;
         let most = if place == "0" { NAMES_AT_FIRST } else { NAMES_A_PAGE };
-        let asked = Asked { settings, place, limit: limit.clamp(1, most), only_count };
-        if self.reads.are_allowed(self.ground.clock.mono())
-            && let Some(page) = self.available_read(asked).await?
+        let query = PageQuery { settings, place, limit: limit.clamp(1, most), only_count };
+        if self.read_hints.are_allowed(self.context.clock.mono())
+            && let Some(page) = self.available_read(query).await?
         {
             return Ok(page);
         }
-        self.available_scripted(asked).await
+        self.available_scripted(query).await
     }
 
     /// `None`: nothing can be said this way.
-    async fn available_read(&self, asked: Asked<'_>) -> Result<Option<Option<AvailablePage>>> {
-        let mut guess = self.reads.guess(asked);
-        for _ in 0..LOOKS {
-            let roll = match guess.take() {
-                Some(roll) => Some(roll),
-                None => self.call_names(asked).await?,
+    async fn available_read(&self, query: PageQuery<'_>) -> Result<Option<Option<AvailablePage>>> {
+        let mut guess = self.read_hints.guess(query);
+        for _ in 0..READ_ATTEMPTS {
+            let batch = match guess.take() {
+                Some(batch) => Some(batch),
+                None => self.scan_online(query).await?,
             };
-            let Some(roll) = roll.filter(|roll| roll.names.len() <= NAMES_MOST) else {
+            let Some(batch) = batch.filter(|batch| batch.names.len() <= NAMES_MOST) else {
                 return Ok(None);
             };
-            let answers = self.ground.link.transact(CALL, &roll.pipeline, roll.answer_at());
-            let called = answers.await?.and_then(|answers| roll.read(answers));
-            let Some(called) = called else {
-                self.reads.refused(self.ground.clock.mono());
+            let answers =
+                self.context.connection.transact(CALL, &batch.pipeline, batch.answer_at());
+            let reading = answers.await?.and_then(|answers| batch.read(answers));
+            let Some(reading) = reading else {
+                self.read_hints.refused(self.context.clock.mono());
                 return Ok(None);
             };
-            self.reads.note(called.deactivated > 0);
-            match self.judge(&roll, &called, asked) {
-                Look::Answered(page) => {
-                    self.reads.keep(roll);
+            self.read_hints.note(reading.deactivated > 0);
+            match self.interpret(&batch, &reading, query) {
+                ReadOutcome::Answered(page) => {
+                    self.read_hints.keep(batch);
                     return Ok(Some(page));
                 }
-                Look::Again(roll) => guess = Some(Arc::new(roll)),
-                Look::Changed => {}
+                ReadOutcome::NeedsDeactivated(batch) => guess = Some(Arc::new(batch)),
+                ReadOutcome::SetChanged => {}
             }
         }
         Ok(None)
     }
 
     /// Some names of those online, from a place on; `None`: the server refuses to say.
-    async fn call_names(&self, asked: Asked<'_>) -> Result<Option<Arc<ProviderBatch>>> {
+    async fn scan_online(&self, query: PageQuery<'_>) -> Result<Option<Arc<ProviderBatch>>> {
         let mut scan = redis::pipe();
-        scan.cmd("SSCAN").arg(&self.keys[1]).arg(asked.place).arg("COUNT").arg(asked.limit);
-        let mut pages: Vec<Option<(String, Words)>> =
-            self.ground.link.query_each("SSCAN", &scan, 1).await?;
+        scan.cmd("SSCAN").arg(&self.keys[1]).arg(query.place).arg("COUNT").arg(query.limit);
+        let mut pages: Vec<Option<(String, AnswerWords)>> =
+            self.context.connection.query_each("SSCAN", &scan, 1).await?;
         let Some((cursor, members)) = pages.pop().flatten() else { return Ok(None) };
-        let after = match (asked.place, cursor.as_str()) {
-            ("0", "0") => Place::Whole,
-            (_, "0") => Place::End,
-            _ => Place::At(cursor),
+        let after = match (query.place, cursor.as_str()) {
+            ("0", "0") => PageEnd::Whole,
+            (_, "0") => PageEnd::Last,
+            _ => PageEnd::Continues(cursor),
         };
-        let asks_deactivated = self.reads.has_deactivated();
+        let asks_deactivated = self.read_hints.has_deactivated();
         Ok(Some(Arc::new(ProviderBatch::new(self, members, after, asks_deactivated))))
     }
 
-    fn judge(&self, roll: &ProviderBatch, called: &Called, asked: Asked<'_>) -> Look {
-        if !called.is_seeded {
-            return Look::Answered(None);
+    fn interpret(
+        &self,
+        batch: &ProviderBatch,
+        reading: &BatchReading,
+        query: PageQuery<'_>,
+    ) -> ReadOutcome {
+        if !reading.is_seeded {
+            return ReadOutcome::Answered(None);
         }
-        let all = roll.names.len();
-        let is_all = called.online == all as u64 && (0..all).all(|at| called.is_online(at));
-        if roll.after == Place::Whole && !is_all {
-            return Look::Changed;
+        let all = batch.names.len();
+        let is_all = reading.online == all as u64 && (0..all).all(|at| reading.is_online(at));
+        if batch.after == PageEnd::Whole && !is_all {
+            return ReadOutcome::SetChanged;
         }
-        if called.deactivated > 0 && !roll.asks_deactivated && all > 0 {
-            return Look::Again(roll.asking_deactivated(self));
+        if reading.deactivated > 0 && !batch.asks_deactivated && all > 0 {
+            return ReadOutcome::NeedsDeactivated(batch.asking_deactivated(self));
         }
-        Look::Answered(Some(found(roll, called, asked)))
+        ReadOutcome::Answered(Some(found(batch, reading, query)))
     }
 
     /// The same by a script, in one step whatever happens.
-    async fn available_scripted(&self, asked: Asked<'_>) -> Result<Option<AvailablePage>> {
+    async fn available_scripted(&self, query: PageQuery<'_>) -> Result<Option<AvailablePage>> {
         let script = &script::MIRROR_AVAILABLE;
-        let settings = asked.settings;
+        let settings = query.settings;
         let stale_ms = settings.require_ping.then(|| settings.stale_ms().to_string());
         let args = self
             .args(4)
-            .arg(asked.place)
-            .arg(asked.limit)
+            .arg(query.place)
+            .arg(query.limit)
             .arg(stale_ms.unwrap_or_default())
             .arg(settings.max_customers_per_mitra);
         let args = self.capacities(self.heartbeats(args));
-        let args = args.arg(if asked.only_count { "count" } else { "list" });
-        let words: Option<Words> = self.ground.run_bare(script, args).await?;
+        let args = args.arg(if query.only_count { "count" } else { "list" });
+        let words: Option<AnswerWords> = self.context.run_with_keys(script, args).await?;
         let Some(words) = words else { return Ok(None) };
         let [cursor, count, rows @ ..] = &words[..] else {
-            return Err(self.ground.nonsense(script));
+            return Err(self.context.unexpected_answer(script));
         };
         let row = |row: &[Vec<u8>]| -> Option<Available> {
             let [id, sessions] = row else { return None };
@@ -174,26 +180,26 @@ impl Inner {
 }
 
 /// Those of the roll that can take work.
-fn found(roll: &ProviderBatch, called: &Called, asked: Asked<'_>) -> AvailablePage {
-    let Asked { settings, only_count, .. } = asked;
-    let latest_ms = called.now_ms - i64::try_from(settings.stale_ms()).unwrap_or(i64::MAX);
+fn found(batch: &ProviderBatch, reading: &BatchReading, query: PageQuery<'_>) -> AvailablePage {
+    let PageQuery { settings, only_count, .. } = query;
+    let latest_ms = reading.now_ms - i64::try_from(settings.stale_ms()).unwrap_or(i64::MAX);
     let mut times = Times::default();
     let mut is_fresh = |at: usize| {
-        let beat_ms = called.heartbeat(at).and_then(|text| times.read(text));
+        let beat_ms = reading.heartbeat(at).and_then(|text| times.read(text));
         !settings.require_ping || beat_ms.is_some_and(|beat_ms| beat_ms > latest_ms)
     };
     let most = settings.max_customers_per_mitra;
-    let next = match &roll.after {
-        Place::At(cursor) => Some(Cursor(Some(cursor.clone()))),
-        Place::Whole | Place::End => None,
+    let next = match &batch.after {
+        PageEnd::Continues(cursor) => Some(Cursor(Some(cursor.clone()))),
+        PageEnd::Whole | PageEnd::Last => None,
     };
     let mut page = AvailablePage { available: Vec::new(), count: 0, next };
-    for (at, id) in roll.names.iter().enumerate() {
-        let Some(id) = id.as_ref().filter(|_| called.is_online(at) && !called.is_deactivated(at))
+    for (at, id) in batch.names.iter().enumerate() {
+        let Some(id) = id.as_ref().filter(|_| reading.is_online(at) && !reading.is_deactivated(at))
         else {
             continue;
         };
-        let sessions = called.capacity(at).map_or(0, sessions_of);
+        let sessions = reading.capacity(at).map_or(0, sessions_of);
         if sessions < most && is_fresh(at) {
             page.count += 1;
             if !only_count {
@@ -219,15 +225,15 @@ fn sessions_of(text: &[u8]) -> u64 {
 
 /// What is remembered from one look to the next, to spare round trips; nothing of it is believed.
 #[derive(Default)]
-pub(super) struct Reads {
+pub(super) struct ReadHints {
     /// Everybody, where all fit into one page.
-    roll: Mutex<Option<Arc<ProviderBatch>>>,
+    batch: Mutex<Option<Arc<ProviderBatch>>>,
     has_deactivated: AtomicBool,
     /// Until when the server is not asked for a transaction, on the monotonic clock.
     refused_until: Mutex<Duration>,
 }
 
-impl Reads {
+impl ReadHints {
     fn are_allowed(&self, now: Duration) -> bool {
         now >= *self.refused_until.lock().expect(LOCK)
     }
@@ -236,15 +242,15 @@ impl Reads {
         *self.refused_until.lock().expect(LOCK) = now + REFUSED_FOR;
     }
 
-    fn guess(&self, asked: Asked<'_>) -> Option<Arc<ProviderBatch>> {
+    fn guess(&self, query: PageQuery<'_>) -> Option<Arc<ProviderBatch>> {
         let fits =
-            |roll: &Arc<ProviderBatch>| asked.place == "0" && roll.names.len() <= asked.limit;
-        self.roll.lock().expect(LOCK).clone().filter(fits)
+            |batch: &Arc<ProviderBatch>| query.place == "0" && batch.names.len() <= query.limit;
+        self.batch.lock().expect(LOCK).clone().filter(fits)
     }
 
-    fn keep(&self, roll: Arc<ProviderBatch>) {
-        if roll.after == Place::Whole {
-            *self.roll.lock().expect(LOCK) = Some(roll);
+    fn keep(&self, batch: Arc<ProviderBatch>) {
+        if batch.after == PageEnd::Whole {
+            *self.batch.lock().expect(LOCK) = Some(batch);
         }
     }
 

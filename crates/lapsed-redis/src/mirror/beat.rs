@@ -7,34 +7,37 @@ use lapsed_availability::{MirrorBeat, ProviderBeat};
 use lapsed_core::{Name, Result};
 
 use super::{Inner, NAMES_A_CALL, RedisMirror};
-use crate::joint::{Ask, Question};
+use crate::call_batcher::{BatchExecutor, BatchableCall};
 use crate::script;
 
 /// The beats of one caller.
 #[derive(Clone)]
-pub(super) struct Beats(Arc<[Name]>);
+pub(super) struct BeatCall(Arc<[Name]>);
 
-impl Question for Beats {
-    const MOST: usize = NAMES_A_CALL;
-    const TOGETHER: usize = NAMES_A_CALL;
+impl BatchableCall for BeatCall {
+    const WEIGHT_MAX: usize = NAMES_A_CALL;
+    const CALLS_MAX: usize = NAMES_A_CALL;
     /// The server is done with one before its answer has come and the next is made: a third keeps it busy.
-    const UNDER_WAY: usize = 3;
+    const CONCURRENT_MAX: usize = 3;
 
     fn weight(&self) -> usize {
         self.0.len()
     }
 
-    fn goes_with(&self, _: &Self) -> bool {
+    fn can_join(&self, _: &Self) -> bool {
         true
     }
 }
 
 /// Whoever carries the calls.
 #[derive(Clone)]
-struct Carrier(Arc<Inner>);
+struct BeatExecutor(Arc<Inner>);
 
-impl Ask<Beats, Option<Vec<MirrorBeat>>> for Carrier {
-    fn ask(&self, all: Vec<Beats>) -> BoxFuture<'static, Result<Vec<Option<Vec<MirrorBeat>>>>> {
+impl BatchExecutor<BeatCall, Option<Vec<MirrorBeat>>> for BeatExecutor {
+    fn execute(
+        &self,
+        all: Vec<BeatCall>,
+    ) -> BoxFuture<'static, Result<Vec<Option<Vec<MirrorBeat>>>>> {
         let inner = self.0.clone();
         async move { inner.beat_for(&all).await }.boxed()
     }
@@ -42,11 +45,12 @@ impl Ask<Beats, Option<Vec<MirrorBeat>>> for Carrier {
 
 impl RedisMirror {
     pub(super) async fn beat_together(&self, ids: &[Name]) -> Result<Option<Vec<MirrorBeat>>> {
-        let by = Carrier(self.inner.clone());
+        let executor = BeatExecutor(self.inner.clone());
         if ids.len() <= NAMES_A_CALL {
-            return self.beats.call(Beats(ids.into()), &by).await;
+            return self.beats.call(BeatCall(ids.into()), &executor).await;
         }
-        let parts = ids.chunks(NAMES_A_CALL).map(|part| self.beats.call(Beats(part.into()), &by));
+        let parts =
+            ids.chunks(NAMES_A_CALL).map(|part| self.beats.call(BeatCall(part.into()), &executor));
         let parts: Option<Vec<Vec<MirrorBeat>>> = try_join_all(parts).await?.into_iter().collect();
         Ok(parts.map(|parts| parts.concat()))
     }
@@ -54,20 +58,21 @@ impl RedisMirror {
 
 impl Inner {
     /// One call for all of them.
-    async fn beat_for(&self, all: &[Beats]) -> Result<Vec<Option<Vec<MirrorBeat>>>> {
+    async fn beat_for(&self, all: &[BeatCall]) -> Result<Vec<Option<Vec<MirrorBeat>>>> {
         let [meta, online, deactivated, versions, doomed, _, missing, _] = &self.keys;
         let keys = [meta, online, deactivated, versions, missing, doomed].map(String::as_str);
         let (before, after) = self.layout.heartbeat_key.parts();
         let stale_ms = self.stale_ms().to_string();
-        let sent_ms = self.ground.time_at_most(&self.ground.shards[0]).unwrap_or(0).to_string();
+        let sent_ms =
+            self.context.server_time_at_most(&self.context.shards[0]).unwrap_or(0).to_string();
         let mut args: Vec<&[u8]> =
             [before, after, &self.alive, &stale_ms, &sent_ms].map(str::as_bytes).to_vec();
         args.extend(all.iter().flat_map(|one| one.0.iter().map(|id| id.as_str().as_bytes())));
         let script = &script::MIRROR_BEAT;
-        let codes: Option<String> = self.ground.link.run(script, &keys, &args).await?;
+        let codes: Option<String> = self.context.connection.run(script, &keys, &args).await?;
         let Some(codes) = codes else { return Ok(all.iter().map(|_| None).collect()) };
         if codes.len() != args.len() - 5 {
-            return Err(self.ground.nonsense(script));
+            return Err(self.context.unexpected_answer(script));
         }
         let mut codes = codes.bytes().map(|code| match code {
             b'N' => MirrorBeat::Told(ProviderBeat::Noted),

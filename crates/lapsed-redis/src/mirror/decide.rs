@@ -11,7 +11,7 @@ use crate::script;
 /// stays decided if the next one fails: whoever is doomed is taken up by the next pass.
 const SUSPECTS_A_CALL: usize = 250;
 
-pub(super) fn doom_of(text: &str) -> Option<PendingOffline> {
+pub(super) fn parse_pending(text: &str) -> Option<PendingOffline> {
     let mut numbers = text.splitn(3, ':').map(str::parse);
     let mut next = || numbers.next()?.ok();
     Some(PendingOffline { epoch: next()?, beat_ms: next()?, decided_ms: next()? })
@@ -37,21 +37,21 @@ impl Inner {
         suspects: &[Suspect],
         stale_ms: u64,
     ) -> Result<Vec<std::result::Result<PendingOffline, Refusal>>> {
-        let seen_ms = self.ground.seen_for(self.shard(), batch.act).await?;
+        let seen_ms = self.context.last_seen_for(self.shard(), batch.act).await?;
         let args = self
             .args(8)
             .arg(batch.term.map_or(String::new(), |term| term.to_string()))
             .arg(if batch.act == PassMode::Reclaim { "reclaim" } else { "dry" })
             .arg(seen_ms)
-            .arg(self.ground.gap().as_millis())
+            .arg(self.context.gap().as_millis())
             .arg(stale_ms);
         let args = suspects.iter().fold(self.heartbeats(args).arg(&self.alive), |args, suspect| {
             args.arg(&suspect.key).arg(suspect.incarnation)
         });
         let script = &script::MIRROR_DECIDE;
-        let words: Vec<String> = self.ground.run_bare(script, args).await?;
+        let words: Vec<String> = self.context.run_with_keys(script, args).await?;
         if words.len() != suspects.len() {
-            return Err(self.ground.nonsense(script));
+            return Err(self.context.unexpected_answer(script));
         }
         let read = |word: String| match word.as_str() {
             "M" => Ok(Err(Refusal::Moved)),
@@ -59,7 +59,9 @@ impl Inner {
             "S" => Ok(Err(Refusal::StoreAway)),
             "U" => Ok(Err(Refusal::Unreadable)),
             "L" => Ok(Err(Refusal::NotLeader)),
-            doom => doom_of(doom).map(Ok).ok_or_else(|| self.ground.nonsense(script)),
+            doom => {
+                parse_pending(doom).map(Ok).ok_or_else(|| self.context.unexpected_answer(script))
+            }
         };
         words.into_iter().map(read).collect()
     }

@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
 use super::RedisMirror;
-use crate::fault::told;
+use crate::error_mapping::store_error;
 
 /// How many events wait for whoever listens; what comes while so many wait is missed, and that is said.
 const WAITING: usize = 1_024;
@@ -40,20 +40,20 @@ impl RedisMirror {
     /// Listens on a connection of its own, that comes back by itself, for as long as the answer is kept.
     /// The first event is [`MirrorEvent::MaybeMissed`], as after every reconnection. Inside a runtime.
     pub fn listen(&self) -> mpsc::Receiver<MirrorEvent> {
-        let (events, heard) = mpsc::channel(WAITING);
+        let (events, receiver) = mpsc::channel(WAITING);
         let address = self.redis.address();
-        let ear = KeyspaceListener {
+        let listener = KeyspaceListener {
             nodes: address.nodes(),
             place: address.place(),
             limit: address.connect_timeout + address.response_timeout,
-            clock: self.inner.ground.clock.clone(),
+            clock: self.inner.context.clock.clone(),
             channel: self.inner.layout.invalidate_channel.clone(),
             alive: self.inner.alive.clone(),
             events,
             missed: false,
         };
-        tokio::spawn(ear.keep_listening());
-        heard
+        tokio::spawn(listener.keep_listening());
+        receiver
     }
 }
 
@@ -93,28 +93,28 @@ impl KeyspaceListener {
         let slow = || Error::timed_out(&self.place, "SUBSCRIBE", self.limit.as_millis());
         let opened = within(&*clock, self.limit, self.open(node)).await.ok_or_else(slow)?;
         let (mut sink, mut stream) = opened?.split();
-        self.tell(MirrorEvent::MaybeMissed);
+        self.emit(MirrorEvent::MaybeMissed);
         loop {
             tokio::select! {
                 message = stream.next() => match message {
-                    Some(message) => self.hear(&message),
+                    Some(message) => self.handle(&message),
                     None => return Ok(()),
                 },
                 () = clock.sleep(ASKED_EVERY) => {
                     let asked = sink.ping::<redis::Value>();
                     let slow = || Error::timed_out(&self.place, "PING", self.limit.as_millis());
                     let answer = within(&*clock, self.limit, asked).await.ok_or_else(slow)?;
-                    answer.map_err(|error| told(&self.place, "PING", &error))?;
+                    answer.map_err(|error| store_error(&self.place, "PING", &error))?;
                 }
             }
             if self.missed {
-                self.tell(MirrorEvent::MaybeMissed);
+                self.emit(MirrorEvent::MaybeMissed);
             }
         }
     }
 
     async fn open(&self, node: &str) -> Result<PubSub> {
-        let wrong = |error| told(&self.place, "SUBSCRIBE", &error);
+        let wrong = |error| store_error(&self.place, "SUBSCRIBE", &error);
         let client = Client::open(node).map_err(wrong)?;
         let mut connection = client.get_async_pubsub().await.map_err(wrong)?;
         connection.subscribe(&self.channel).await.map_err(wrong)?;
@@ -126,19 +126,19 @@ impl KeyspaceListener {
         Ok(connection)
     }
 
-    fn hear(&mut self, message: &Msg) {
+    fn handle(&mut self, message: &Msg) {
         if message.get_channel_name() == self.channel {
             let setting = String::from_utf8_lossy(message.get_payload_bytes()).into_owned();
-            return self.tell(MirrorEvent::Invalidated(setting));
+            return self.emit(MirrorEvent::Invalidated(setting));
         }
         let name = message.get_payload_bytes().strip_prefix(self.alive.as_bytes());
         if let Some(Ok(name)) = name.map(Name::from_bytes) {
-            self.tell(MirrorEvent::Silent(name));
+            self.emit(MirrorEvent::Silent(name));
         }
     }
 
     /// Never waits: somebody who does not listen must not keep the connection from being read.
-    fn tell(&mut self, event: MirrorEvent) {
+    fn emit(&mut self, event: MirrorEvent) {
         let again = event == MirrorEvent::MaybeMissed;
         match self.events.try_send(event) {
             Err(TrySendError::Full(_)) => self.missed = true,

@@ -10,13 +10,15 @@ impl Inner {
     pub(super) async fn presence(&self, stale_ms: u64) -> Result<Presence> {
         self.note_stale(stale_ms);
         let script = &script::MIRROR_PRESENCE;
-        let words: Vec<String> = self.ground.run_bare(script, self.args(6).arg(stale_ms)).await?;
+        let words: Vec<String> =
+            self.context.run_with_keys(script, self.args(6).arg(stale_ms)).await?;
         let [now_ms, back_ms, run, seeded, online, doomed] = &words[..] else {
-            return Err(self.ground.nonsense(script));
+            return Err(self.context.unexpected_answer(script));
         };
-        let number = |word: &String| word.parse().map_err(|_| self.ground.nonsense(script));
+        let number =
+            |word: &String| word.parse().map_err(|_| self.context.unexpected_answer(script));
         let (now_ms, back_ms) = (number(now_ms)?, number(back_ms)?);
-        self.ground.heed(self.shard(), back_ms, now_ms);
+        self.context.check_return_time(self.shard(), back_ms, now_ms);
         Ok(Presence {
             now_ms,
             incarnation: run.clone(),
@@ -28,11 +30,11 @@ impl Inner {
     }
 
     pub(super) async fn begin_seed(&self) -> Result<String> {
-        let args = self.args(8).arg(format!("{:016x}", self.ground.clock.random()));
-        self.ground.run_bare(&script::MIRROR_SEED, args).await
+        let args = self.args(8).arg(format!("{:016x}", self.context.clock.random()));
+        self.context.run_with_keys(&script::MIRROR_SEED, args).await
     }
 
     pub(super) async fn end_seed(&self, attempt: &str) -> Result<bool> {
-        self.ground.run_bare(&script::MIRROR_SEEDED, self.args(4).arg(attempt)).await
+        self.context.run_with_keys(&script::MIRROR_SEEDED, self.args(4).arg(attempt)).await
     }
 }

@@ -10,17 +10,17 @@ impl Inner {
     pub(super) async fn snapshot(&self, lease_ms: u64) -> Result<Option<SnapshotTurn>> {
         let script = &script::MIRROR_SNAPSHOT;
         let args = self.args(4).key(&self.keys[7]).arg(lease_ms);
-        let words: Option<Vec<String>> = self.ground.run_bare(script, args).await?;
+        let words: Option<Vec<String>> = self.context.run_with_keys(script, args).await?;
         let Some(words) = words else { return Ok(None) };
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let turn = match words[..] {
             ["there", available, count] => {
-                let count = count.parse().map_err(|_| self.ground.nonsense(script))?;
+                let count = count.parse().map_err(|_| self.context.unexpected_answer(script))?;
                 SnapshotTurn::There(Snapshot { available: available == "1", count })
             }
             ["yours", turn] => SnapshotTurn::Yours(turn.to_owned()),
             ["theirs"] => SnapshotTurn::Theirs,
-            _ => return Err(self.ground.nonsense(script)),
+            _ => return Err(self.context.unexpected_answer(script)),
         };
         Ok(Some(turn))
     }
@@ -46,6 +46,6 @@ impl Inner {
 
     async fn put(&self, turn: &str, text: &str, ttl_ms: u64) -> Result<bool> {
         let args = self.args(1).key(&self.keys[7]).arg(turn).arg(text).arg(ttl_ms);
-        self.ground.run_bare(&script::MIRROR_SNAPSHOT_PUT, args).await
+        self.context.run_with_keys(&script::MIRROR_SNAPSHOT_PUT, args).await
     }
 }

@@ -25,14 +25,14 @@ use super::entries::restored;
 use super::reclaim::group;
 use super::survey::Survey;
 use crate::Redis;
-use crate::ground::{Args, SystemContext};
 use crate::names::Template;
 use crate::owners::OwnerService;
 use crate::script;
+use crate::system_context::{Args, SystemContext};
 
 /// A registry whose keys the application writes itself.
 pub struct AdoptedRegistry {
-    pub(super) lives: OwnerService,
+    pub(super) owners: OwnerService,
     pub(super) heartbeat: Template,
     /// What the last look found.
     pub(super) last: Mutex<Arc<Survey>>,
@@ -40,38 +40,38 @@ pub struct AdoptedRegistry {
 
 impl AdoptedRegistry {
     pub(super) fn open(redis: &Redis, id: SystemId, layout: RegistryLayout) -> Self {
-        let ground = SystemContext::new(
-            redis.link().clone(),
+        let context = SystemContext::new(
+            redis.connection().clone(),
             redis.clock().clone(),
             id,
             layout.heartbeat_ttl,
             layout.anchors(),
         );
-        redis.settle_on(&ground);
-        let ttl_ms = ground.threshold_ms();
-        let lives = OwnerService { ground, heartbeat: None, ttl_ms };
-        AdoptedRegistry { lives, heartbeat: layout.heartbeat_key, last: Mutex::default() }
+        redis.register_context(&context);
+        let ttl_ms = context.threshold_ms();
+        let owners = OwnerService { context, heartbeat: None, ttl_ms };
+        AdoptedRegistry { owners, heartbeat: layout.heartbeat_key, last: Mutex::default() }
     }
 
-    pub(super) fn ground(&self) -> &Arc<SystemContext> {
-        &self.lives.ground
+    pub(super) fn context(&self) -> &Arc<SystemContext> {
+        &self.owners.context
     }
 
     pub(super) fn hash(&self) -> &str {
-        &self.ground().shards[0].anchor
+        &self.context().shards[0].anchor
     }
 
     pub(super) fn survey_seen(&self) -> Arc<Survey> {
         self.last.lock().expect("no holder of this lock panics").clone()
     }
 
-    fn written_elsewhere(&self, operation: &str) -> Error {
+    fn unsupported_in_adopt(&self, operation: &str) -> Error {
         Error::Unsupported {
             operation: format!(
                 "`{operation}` while mode = \"adopt\", because the application writes these keys \
                  itself (use mode = \"native\" to write through lapsed)"
             ),
-            store: self.ground().place(),
+            store: self.context().place(),
         }
     }
 
@@ -80,7 +80,7 @@ impl AdoptedRegistry {
         let ask = |owner: &Name| {
             let mut cmd = redis::cmd("PTTL");
             cmd.arg(self.heartbeat.of(owner.as_str()));
-            async move { self.ground().link.query::<i64>("PTTL", &cmd).await }
+            async move { self.context().connection.query::<i64>("PTTL", &cmd).await }
         };
         let left = futures::future::try_join_all(owners.iter().map(ask)).await?;
         // A heartbeat without an end never goes by itself: whoever wrote it so is alive.
@@ -95,7 +95,7 @@ impl AdoptedRegistry {
         OwnerInfo {
             owner: owner.clone(),
             incarnation: Incarnation(0),
-            ttl_ms: self.lives.ttl_ms,
+            ttl_ms: self.owners.ttl_ms,
             started_ms: 0,
             due_ms: left
                 .map_or(seen.unwrap_or(now_ms).min(now_ms), |left| now_ms.saturating_add(left)),
@@ -105,23 +105,23 @@ impl AdoptedRegistry {
     }
 
     pub(super) async fn now_ms(&self) -> Result<u64> {
-        let shard = &self.ground().shards[0];
-        self.ground().run(shard, &script::PULSE, Args::default()).await
+        let shard = &self.context().shards[0];
+        self.context().run(shard, &script::SERVER_TIME, Args::default()).await
     }
 }
 
 #[async_trait]
 impl OwnerStore for AdoptedRegistry {
     async fn start(&self, _owner: &Name, _ttl_ms: u64) -> Result<Beat> {
-        Err(self.written_elsewhere("start"))
+        Err(self.unsupported_in_adopt("start"))
     }
 
     async fn beat(&self, _claim: &Claim) -> Result<Beat> {
-        Err(self.written_elsewhere("beat"))
+        Err(self.unsupported_in_adopt("beat"))
     }
 
     async fn end(&self, _claim: &Claim) -> Result<OwnerInfo> {
-        Err(self.written_elsewhere("retire"))
+        Err(self.unsupported_in_adopt("retire"))
     }
 
     /// As the last look found them.
@@ -151,11 +151,11 @@ impl OwnerStore for AdoptedRegistry {
 #[async_trait]
 impl Sweep for AdoptedRegistry {
     fn system(&self) -> &SystemId {
-        &self.ground().id
+        &self.context().id
     }
 
     fn threshold(&self) -> Duration {
-        self.ground().threshold
+        self.context().threshold
     }
 
     /// From the last look, brought up to date where that is cheap.
@@ -165,7 +165,7 @@ impl Sweep for AdoptedRegistry {
     }
 
     async fn survey(&self) -> Result<Option<Census>> {
-        let seen = self.look_at_all().await?;
+        let seen = self.survey_all().await?;
         Ok(Some(self.count(&seen).await?))
     }
 
@@ -179,41 +179,41 @@ impl Sweep for AdoptedRegistry {
     }
 
     async fn reclaim(&self, batch: Batch) -> Result<BatchAnswer> {
-        let ground = self.ground();
-        let shard = &ground.shards[0];
+        let context = self.context();
+        let shard = &context.shards[0];
         let groups = group(&batch, 0..batch.suspects.len());
-        let seen_ms = ground.seen_for(shard, batch.act).await?;
+        let seen_ms = context.last_seen_for(shard, batch.act).await?;
         let mut args = Args::default().key(&shard.anchor);
         for group in &groups {
             // No life of its own: the heartbeat is all there is.
             let none = shard.prefix.key("meta");
             args = args.key(none.clone()).key(none).key(self.heartbeat.of(group.owner.as_str()));
         }
-        let args = ground.batch_args(args, shard, &batch, seen_ms, &groups);
-        let words = ground.run(shard, &script::REGISTRY_RECLAIM, args).await?;
-        let decided = ground.decide(shard, &batch, &groups, words).await?;
+        let args = context.batch_args(args, shard, &batch, seen_ms, &groups);
+        let words = context.run(shard, &script::REGISTRY_RECLAIM, args).await?;
+        let decided = context.decide(shard, &batch, &groups, words).await?;
         let mut outcomes = vec![Outcome::Gone; batch.suspects.len()];
         decided.outcomes.into_iter().for_each(|(at, outcome)| outcomes[at] = outcome);
         Ok(BatchAnswer { outcomes, owners_ended: 0, held: decided.held })
     }
 
     async fn settle(&self, batch: &BatchId) -> Result<Vec<Receipt>> {
-        self.ground().settle(batch).await
+        self.context().settle(batch).await
     }
 
     async fn tidy(&self, limits: TidyLimits) -> Result<Tidied> {
-        self.lives.tidy(&limits).await
+        self.owners.tidy(&limits).await
     }
 }
 
 #[async_trait]
 impl RegistryStore for AdoptedRegistry {
     async fn register(&self, _: &Claim, _: &[Name], _: TakePolicy) -> Result<RegisterAnswer> {
-        Err(self.written_elsewhere("register"))
+        Err(self.unsupported_in_adopt("register"))
     }
 
     async fn unregister(&self, _: &Claim, _: &[Name]) -> Result<Vec<bool>> {
-        Err(self.written_elsewhere("unregister"))
+        Err(self.unsupported_in_adopt("unregister"))
     }
 
     async fn find(&self, keys: &[Name]) -> Result<Vec<Option<FoundEntry>>> {
@@ -225,7 +225,7 @@ impl RegistryStore for AdoptedRegistry {
         if keys.is_empty() {
             return Ok(Vec::new());
         }
-        let values: Vec<Option<Vec<u8>>> = self.ground().link.query("HMGET", &cmd).await?;
+        let values: Vec<Option<Vec<u8>>> = self.context().connection.query("HMGET", &cmd).await?;
         let owners: Vec<Option<Name>> =
             values.into_iter().map(|v| v.and_then(|v| Name::from_bytes(&v).ok())).collect();
         let mut distinct: BTreeMap<Name, Option<u64>> = BTreeMap::new();
@@ -244,7 +244,7 @@ impl RegistryStore for AdoptedRegistry {
     }
 
     async fn entries(&self, _: &Claim, _: Option<&Name>, _: usize) -> Result<Vec<Name>> {
-        Err(self.written_elsewhere("entries"))
+        Err(self.unsupported_in_adopt("entries"))
     }
 
     async fn held_by(&self, _: &Claim, _: usize) -> Result<Vec<Suspect>> {
@@ -252,10 +252,10 @@ impl RegistryStore for AdoptedRegistry {
     }
 
     async fn restore(&self, seq: u64) -> Result<Restored> {
-        let ground = self.ground();
-        let shard = &ground.shards[0];
-        let Some(receipt) = ground.one_receipt(seq).await? else {
-            return Ok(Restored::Refused { why: ground.no_receipt(seq) });
+        let context = self.context();
+        let shard = &context.shards[0];
+        let Some(receipt) = context.one_receipt(seq).await? else {
+            return Ok(Restored::Refused { why: context.no_receipt(seq) });
         };
         let args = Args::default()
             .key(&shard.anchor)
@@ -266,8 +266,9 @@ impl RegistryStore for AdoptedRegistry {
             .arg(&receipt.owner)
             .arg(0)
             .arg(&receipt.key);
-        let words: Vec<String> = ground.run(shard, &script::REGISTRY_RESTORE, args).await?;
-        restored(&words, &receipt).ok_or_else(|| ground.nonsense(&script::REGISTRY_RESTORE))
+        let words: Vec<String> = context.run(shard, &script::REGISTRY_RESTORE, args).await?;
+        restored(&words, &receipt)
+            .ok_or_else(|| context.unexpected_answer(&script::REGISTRY_RESTORE))
     }
 }
 

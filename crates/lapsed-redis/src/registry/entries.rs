@@ -13,10 +13,10 @@ use lapsed_core::system::Restored;
 use lapsed_core::{Error, Name, Result};
 
 use super::native::NativeRegistry;
-use crate::ground::{Args, Shard};
-use crate::holdings::held;
-use crate::owners::{Packed, ResolvedClaim, inc_of, stranger};
+use crate::held_entries::held_key;
+use crate::owners::{OwnerRecord, ResolvedClaim, incarnation_arg, unknown_incarnation};
 use crate::script;
+use crate::system_context::{Args, Shard};
 
 /// How many keys one call carries at the most, so that none holds the server for long.
 pub(crate) const KEYS_A_CALL: usize = 100;
@@ -37,22 +37,22 @@ impl NativeRegistry {
         let mut started = None;
         let mut claim = claim.clone();
         let mut results: Vec<Option<Registered>> = vec![None; keys.len()];
-        for (shard, places) in self.ground().deal(keys) {
+        for (shard, places) in self.context().group_by_shard(keys) {
             for places in places.chunks(KEYS_A_CALL) {
                 let part: Vec<Name> = places.iter().map(|at| keys[*at].clone()).collect();
                 let words = loop {
                     match self.register_in(shard, &claim, &part, take).await? {
-                        ResolvedClaim::Life(words) => break words,
+                        ResolvedClaim::Current(words) => break words,
                         ResolvedClaim::Unknown => {
-                            let ttl_ms = self.lives.ttl_ms;
+                            let ttl_ms = self.owners.ttl_ms;
                             started =
-                                self.lives.begin(&claim.owner, ttl_ms, "unless_known").await?;
+                                self.owners.begin(&claim.owner, ttl_ms, "unless_known").await?;
                         }
                         ResolvedClaim::Ended(inc) => {
-                            return Err(self.lives.lost(&claim.owner, inc).await?);
+                            return Err(self.owners.lost(&claim.owner, inc).await?);
                         }
-                        ResolvedClaim::Stranger | ResolvedClaim::Again(_) => {
-                            return Err(stranger(&claim));
+                        ResolvedClaim::UnknownIncarnation | ResolvedClaim::NeedsKeys(_) => {
+                            return Err(unknown_incarnation(&claim));
                         }
                     }
                 };
@@ -63,7 +63,8 @@ impl NativeRegistry {
             }
         }
         if keys.is_empty() {
-            let owner = self.lives.owner(&claim).await?.ok_or_else(|| stranger(&claim))?;
+            let owner =
+                self.owners.owner(&claim).await?.ok_or_else(|| unknown_incarnation(&claim))?;
             claim.incarnation = Some(owner.incarnation);
         }
         let incarnation = claim.incarnation.unwrap_or(Incarnation(0));
@@ -84,16 +85,16 @@ impl NativeRegistry {
             for what in ["lives", "names", "counts"] {
                 args = args.key(shard.prefix.key(what));
             }
-            args = args.key(&shard.anchor).arg(&claim.owner).arg(inc_of(claim));
+            args = args.key(&shard.anchor).arg(&claim.owner).arg(incarnation_arg(claim));
             args = args.arg(if take == TakePolicy::IfFree { "free" } else { "always" });
             args = declare(args.arg(declared.len()), shard, &declared).names(keys);
-            let words = self.ground().run_bare(&script::REGISTRY_REGISTER, args).await?;
-            match ResolvedClaim::read(self.ground(), &script::REGISTRY_REGISTER, words)? {
-                ResolvedClaim::Again(more) => declared.extend(more),
-                meant => return Ok(meant),
+            let words = self.context().run_with_keys(&script::REGISTRY_REGISTER, args).await?;
+            match ResolvedClaim::read(self.context(), &script::REGISTRY_REGISTER, words)? {
+                ResolvedClaim::NeedsKeys(more) => declared.extend(more),
+                resolved => return Ok(resolved),
             }
         }
-        Err(self.restless("register"))
+        Err(self.retries_exhausted("register"))
     }
 
     fn read_registered(
@@ -101,16 +102,16 @@ impl NativeRegistry {
         words: &[String],
         count: usize,
     ) -> Result<(Incarnation, Vec<Registered>)> {
-        let nonsense = || self.ground().nonsense(&script::REGISTRY_REGISTER);
+        let unexpected_answer = || self.context().unexpected_answer(&script::REGISTRY_REGISTER);
         let mut words = words.iter();
-        let mut next = || words.next().ok_or_else(nonsense);
-        let inc = next()?.parse().map_err(|_| nonsense())?;
+        let mut next = || words.next().ok_or_else(unexpected_answer);
+        let inc = next()?.parse().map_err(|_| unexpected_answer())?;
         let mut results = Vec::with_capacity(count);
         for _ in 0..count {
             let word = next()?.as_str();
             let mut holder = || -> Result<Holder> {
                 let owner = Name::new(next()?)?;
-                let incarnation = Incarnation(next()?.parse().map_err(|_| nonsense())?);
+                let incarnation = Incarnation(next()?.parse().map_err(|_| unexpected_answer())?);
                 Ok(Holder { owner, incarnation })
             };
             results.push(match word {
@@ -118,7 +119,7 @@ impl NativeRegistry {
                 "k" => Registered::Kept,
                 "m" => Registered::Moved { from: holder()? },
                 "t" => Registered::Taken { by: holder()? },
-                _ => return Err(nonsense()),
+                _ => return Err(unexpected_answer()),
             });
         }
         Ok((Incarnation(inc), results))
@@ -126,15 +127,15 @@ impl NativeRegistry {
 
     pub(super) async fn unregister_keys(&self, claim: &Claim, keys: &[Name]) -> Result<Vec<bool>> {
         let mut removed = vec![false; keys.len()];
-        for (shard, places) in self.ground().deal(keys) {
+        for (shard, places) in self.context().group_by_shard(keys) {
             for places in places.chunks(KEYS_A_CALL) {
                 let part: Vec<Name> = places.iter().map(|at| keys[*at].clone()).collect();
                 let words = match self.unregister_in(shard, claim, &part).await? {
-                    ResolvedClaim::Life(words) => words,
+                    ResolvedClaim::Current(words) => words,
                     ResolvedClaim::Ended(inc) => {
-                        return Err(self.lives.lost(&claim.owner, inc).await?);
+                        return Err(self.owners.lost(&claim.owner, inc).await?);
                     }
-                    _ => return Err(stranger(claim)),
+                    _ => return Err(unknown_incarnation(claim)),
                 };
                 for (at, word) in places.iter().zip(&words[1..]) {
                     removed[*at] = word == "1";
@@ -150,26 +151,26 @@ impl NativeRegistry {
         claim: &Claim,
         keys: &[Name],
     ) -> Result<ResolvedClaim> {
-        let mut inc = inc_of(claim);
+        let mut inc = incarnation_arg(claim);
         for _ in 0..TRIES {
             let mut args = Args::default();
             for what in ["lives", "names", "counts"] {
                 args = args.key(shard.prefix.key(what));
             }
-            args = args.key(&shard.anchor).key(held(shard, &inc));
-            args = args.arg(&claim.owner).arg(inc_of(claim)).arg(&inc).names(keys);
-            let words = self.ground().run_bare(&script::REGISTRY_UNREGISTER, args).await?;
-            match ResolvedClaim::read(self.ground(), &script::REGISTRY_UNREGISTER, words)? {
-                ResolvedClaim::Again(more) => inc = more.into_iter().next().unwrap_or_default(),
-                meant => return Ok(meant),
+            args = args.key(&shard.anchor).key(held_key(shard, &inc));
+            args = args.arg(&claim.owner).arg(incarnation_arg(claim)).arg(&inc).names(keys);
+            let words = self.context().run_with_keys(&script::REGISTRY_UNREGISTER, args).await?;
+            match ResolvedClaim::read(self.context(), &script::REGISTRY_UNREGISTER, words)? {
+                ResolvedClaim::NeedsKeys(more) => inc = more.into_iter().next().unwrap_or_default(),
+                resolved => return Ok(resolved),
             }
         }
-        Err(self.restless("unregister"))
+        Err(self.retries_exhausted("unregister"))
     }
 
     pub(super) async fn find_keys(&self, keys: &[Name]) -> Result<Vec<Option<FoundEntry>>> {
         let mut found = vec![None; keys.len()];
-        for (shard, places) in self.ground().deal(keys) {
+        for (shard, places) in self.context().group_by_shard(keys) {
             for places in places.chunks(KEYS_A_CALL) {
                 let part: Vec<Name> = places.iter().map(|at| keys[*at].clone()).collect();
                 let words = self.find_in(shard, &part).await?;
@@ -187,13 +188,14 @@ impl NativeRegistry {
         for _ in 0..TRIES {
             let args = Args::default().key(&shard.anchor).arg(declared.len());
             let args = declare(args, shard, &declared).names(keys);
-            let words: Vec<String> = self.ground().run(shard, &script::REGISTRY_FIND, args).await?;
+            let words: Vec<String> =
+                self.context().run(shard, &script::REGISTRY_FIND, args).await?;
             match words.first().map(String::as_str) {
                 Some("again") => declared.extend(words[1..].iter().cloned()),
                 _ => return Ok(words),
             }
         }
-        Err(self.restless("find"))
+        Err(self.retries_exhausted("find"))
     }
 
     /// Whoever beats without lapsed lives as long as its heartbeat is there, whatever was read off it at
@@ -204,11 +206,12 @@ impl NativeRegistry {
         rows: Vec<Row>,
     ) -> Result<Vec<Option<FoundEntry>>> {
         let owner = |found: &FoundEntry| found.holder.owner.to_string();
-        let unread = rows.iter().flatten().filter_map(|(found, ttl)| Some((owner(found), (*ttl)?)));
+        let unread_ttl =
+            rows.iter().flatten().filter_map(|(found, ttl)| Some((owner(found), (*ttl)?)));
         let now_ms = rows.iter().flatten().next().map_or(0, |(found, _)| found.now_ms);
-        let good = self.lives.good_until(shard, unread.collect(), now_ms).await?;
-        let alive = |(mut found, unread): (FoundEntry, Option<u64>)| {
-            let until_ms = unread.and(good.get(found.holder.owner.as_str()));
+        let good = self.owners.heartbeat_deadlines(shard, unread_ttl.collect(), now_ms).await?;
+        let alive = |(mut found, unread_ttl): (FoundEntry, Option<u64>)| {
+            let until_ms = unread_ttl.and(good.get(found.holder.owner.as_str()));
             found.due_ms = until_ms.copied().unwrap_or(found.due_ms);
             found
         };
@@ -216,59 +219,63 @@ impl NativeRegistry {
     }
 
     fn read_found(&self, words: &[String]) -> Result<Vec<Row>> {
-        let nonsense = || self.ground().nonsense(&script::REGISTRY_FIND);
-        let number =
-            |at: usize| words.get(at).and_then(|n| n.parse::<u64>().ok()).ok_or_else(nonsense);
+        let unexpected_answer = || self.context().unexpected_answer(&script::REGISTRY_FIND);
+        let number = |at: usize| {
+            words.get(at).and_then(|n| n.parse::<u64>().ok()).ok_or_else(unexpected_answer)
+        };
         let (now_ms, back_ms) = (number(0)?, number(1)?);
         let read = |row: &[String]| {
             if row[0].is_empty() {
                 return Ok(None);
             }
-            let incarnation = Incarnation(row[1].parse().map_err(|_| nonsense())?);
+            let incarnation = Incarnation(row[1].parse().map_err(|_| unexpected_answer())?);
             let holder = Holder { owner: Name::new(&row[0])?, incarnation };
             let deadline_ms = row[3].parse::<f64>().unwrap_or(0.0) as u64;
             // An owner that nobody started through lapsed has no life here: what the application
             // wrote itself is believed until it is reconciled.
-            let packed = Packed::read(&row[2], deadline_ms);
-            let (due_ms, ended) = match &packed {
-                Some(packed) => (due_ms(&packed.life, back_ms), packed.ended()),
+            let record = OwnerRecord::read(&row[2], deadline_ms);
+            let (due_ms, ended) = match &record {
+                Some(record) => (due_ms(&record.state, back_ms), record.ended()),
                 None => (u64::MAX, None),
             };
-            let unread = packed.and_then(|packed| packed.unread(due_ms, now_ms));
-            Ok(Some((FoundEntry { holder, registered_ms: None, due_ms, ended, now_ms }, unread)))
+            let unread_ttl = record.and_then(|record| record.unread_ttl(due_ms, now_ms));
+            Ok(Some((
+                FoundEntry { holder, registered_ms: None, due_ms, ended, now_ms },
+                unread_ttl,
+            )))
         };
         words[2..].chunks_exact(4).map(read).collect()
     }
 
     pub(super) async fn restore_entry(&self, seq: u64) -> Result<Restored> {
-        let ground = self.ground();
-        let shard = ground.shard_of_receipt(seq);
-        let Some(receipt) = ground.one_receipt(seq).await? else {
-            return Ok(Restored::Refused { why: ground.no_receipt(seq) });
+        let context = self.context();
+        let shard = context.shard_of_receipt(seq);
+        let Some(receipt) = context.one_receipt(seq).await? else {
+            return Ok(Restored::Refused { why: context.no_receipt(seq) });
         };
         let mut inc = receipt.incarnation.to_string();
         for _ in 0..TRIES {
             let args = Args::default()
                 .key(&shard.anchor)
                 .key(shard.prefix.key("restored"))
-                .key(held(shard, &inc))
+                .key(held_key(shard, &inc))
                 .key(shard.prefix.key("meta"))
                 .arg(seq)
                 .arg(&receipt.owner)
                 .arg(&inc)
                 .arg(&receipt.key);
-            let words: Vec<String> = ground.run(shard, &script::REGISTRY_RESTORE, args).await?;
+            let words: Vec<String> = context.run(shard, &script::REGISTRY_RESTORE, args).await?;
             match restored(&words, &receipt) {
                 Some(answer) => return Ok(answer),
                 None => inc = words.get(1).cloned().unwrap_or_default(),
             }
         }
-        Err(self.restless("restore"))
+        Err(self.retries_exhausted("restore"))
     }
 
-    pub(super) fn restless(&self, call: &str) -> Error {
+    pub(super) fn retries_exhausted(&self, call: &str) -> Error {
         Error::Unavailable {
-            store: self.ground().place(),
+            store: self.context().place(),
             what: format!(
                 "`{call}` found other owners at each of {TRIES} tries; nothing was changed"
             ),
@@ -299,6 +306,6 @@ pub(super) fn restored(
 }
 
 /// Names what some lives hold.
-pub(super) fn declare(args: Args, shard: &Shard, lives: &BTreeSet<String>) -> Args {
-    lives.iter().fold(args, |args, inc| args.key(held(shard, inc)).arg(inc))
+pub(super) fn declare(args: Args, shard: &Shard, incarnations: &BTreeSet<String>) -> Args {
+    incarnations.iter().fold(args, |args, inc| args.key(held_key(shard, inc)).arg(inc))
 }

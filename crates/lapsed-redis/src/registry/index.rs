@@ -9,8 +9,8 @@ use lapsed_core::{Error, Name, Result};
 
 use super::entries::declare;
 use super::native::NativeRegistry;
-use crate::ground::{Args, Shard};
 use crate::script;
+use crate::system_context::{Args, Shard};
 
 /// How often a page is tried again because lives have begun meanwhile.
 const TRIES: usize = 20;
@@ -20,14 +20,14 @@ const STEP: usize = 100;
 
 /// Where a reconciliation stands: first the entries (`e:shard:cursor`), then what lives hold
 /// (`h:shard:incarnation:key`).
-enum Place {
+enum Position {
     Entries { shard: usize, cursor: String },
     Held { shard: usize, inc: u64, after: Option<String> },
 }
 
-fn place(cursor: &Cursor) -> Result<Place> {
+fn parse_position(cursor: &Cursor) -> Result<Position> {
     let Some(text) = &cursor.0 else {
-        return Ok(Place::Entries { shard: 0, cursor: "0".to_owned() });
+        return Ok(Position::Entries { shard: 0, cursor: "0".to_owned() });
     };
     let wrong =
         || Error::Invalid(format!("{text:?} is not a place in a reconciliation of a registry"));
@@ -35,10 +35,10 @@ fn place(cursor: &Cursor) -> Result<Place> {
     let kind = parts.next().ok_or_else(wrong)?;
     let shard = parts.next().and_then(|n| n.parse().ok()).ok_or_else(wrong)?;
     match kind {
-        "e" => Ok(Place::Entries { shard, cursor: parts.next().ok_or_else(wrong)?.to_owned() }),
+        "e" => Ok(Position::Entries { shard, cursor: parts.next().ok_or_else(wrong)?.to_owned() }),
         "h" => {
             let inc = parts.next().and_then(|n| n.parse().ok()).ok_or_else(wrong)?;
-            Ok(Place::Held { shard, inc, after: parts.next().map(str::to_owned) })
+            Ok(Position::Held { shard, inc, after: parts.next().map(str::to_owned) })
         }
         _ => Err(wrong()),
     }
@@ -51,11 +51,11 @@ fn at(text: String) -> Option<Cursor> {
 #[async_trait]
 impl Reconcile for NativeRegistry {
     async fn reconcile(&self, after: Cursor, limit: usize, act: PassMode) -> Result<Reconciled> {
-        match place(&after)? {
-            Place::Entries { shard, cursor } => {
+        match parse_position(&after)? {
+            Position::Entries { shard, cursor } => {
                 self.index_entries(shard, &cursor, limit, act).await
             }
-            Place::Held { shard, inc, after } => {
+            Position::Held { shard, inc, after } => {
                 self.index_held(shard, inc, after.as_deref(), limit, act).await
             }
         }
@@ -76,13 +76,14 @@ impl NativeRegistry {
         act: PassMode,
     ) -> Result<Reconciled> {
         let mut done = Reconciled::default();
-        let Some(shard) = self.ground().shards.get(shard_index) else {
+        let Some(shard) = self.context().shards.get(shard_index) else {
             done.next = at("h:0:0".to_owned());
             return Ok(done);
         };
         let mut cmd = redis::cmd("HSCAN");
         cmd.arg(&shard.anchor).arg(cursor).arg("COUNT").arg(limit);
-        let (next, flat): (String, Vec<Vec<u8>>) = self.ground().link.query("HSCAN", &cmd).await?;
+        let (next, flat): (String, Vec<Vec<u8>>) =
+            self.context().connection.query("HSCAN", &cmd).await?;
         let mut by_owner: BTreeMap<Name, Vec<Name>> = BTreeMap::new();
         for pair in flat.chunks_exact(2) {
             done.examined += 1;
@@ -113,22 +114,22 @@ impl NativeRegistry {
         act: PassMode,
     ) -> Result<Reconciled> {
         let mut done = Reconciled::default();
-        let Some(shard) = self.ground().shards.get(shard_index) else { return Ok(done) };
+        let Some(shard) = self.context().shards.get(shard_index) else { return Ok(done) };
         let from = inc.saturating_sub(u64::from(after.is_some()));
         let args = Args::default().arg("page").arg(from).arg(1);
-        let words: Vec<String> = self.ground().run(shard, &script::LIVES, args).await?;
-        let life = words.get(2).zip(words.get(3));
-        let packed = life.and_then(|(_, packed)| crate::owners::Packed::read(packed, 0));
-        let Some(((found, _), packed)) = life.zip(packed) else {
+        let words: Vec<String> = self.context().run(shard, &script::OWNERS, args).await?;
+        let first_row = words.get(2).zip(words.get(3));
+        let record = first_row.and_then(|(_, record)| crate::owners::OwnerRecord::read(record, 0));
+        let Some(((found, _), record)) = first_row.zip(record) else {
             done.next = at(format!("h:{}:0", shard_index + 1));
             return Ok(done);
         };
         // The one that was being read may be forgotten by now: the next is read from its beginning.
         let after = after.filter(|_| *found == inc.to_string());
         let inc = found;
-        let keys = self.lives.held_in(shard, inc, after, limit).await?;
+        let keys = self.owners.held_in(shard, inc, after, limit).await?;
         done.examined = keys.len() as u64;
-        let owner = Name::new(&packed.name)?;
+        let owner = Name::new(&record.name)?;
         for keys in keys.chunks(STEP) {
             self.index_keys(shard, &owner, keys, act, &mut done).await?;
         }
@@ -155,10 +156,10 @@ impl NativeRegistry {
                 args.arg(if act == PassMode::Reclaim { "act" } else { "dry" }).arg(declared.len());
             let args = declare(args, shard, &declared).names(keys);
             let words: Vec<String> =
-                self.ground().run(shard, &script::REGISTRY_INDEX, args).await?;
+                self.context().run(shard, &script::REGISTRY_INDEX, args).await?;
             match words.first().map(String::as_str) {
                 Some("again") => declared.extend(words[1..].iter().cloned()),
-                Some("start") => match self.lives.heartbeat_read(shard, owner.as_str()) {
+                Some("start") => match self.owners.heartbeat_read(shard, owner.as_str()) {
                     Some(heartbeat) => self.take_over(shard, owner, heartbeat).await?,
                     None => {
                         // Nobody could judge it: the guard cannot look at its heartbeat.
@@ -168,24 +169,24 @@ impl NativeRegistry {
                     }
                 },
                 Some(_) if words.len() == 2 => {
-                    tell(owner, keys, &words[1], done);
+                    record_change(owner, keys, &words[1], done);
                     return Ok(());
                 }
-                _ => return Err(self.ground().nonsense(&script::REGISTRY_INDEX)),
+                _ => return Err(self.context().unexpected_answer(&script::REGISTRY_INDEX)),
             }
         }
-        Err(self.restless("reconcile"))
+        Err(self.retries_exhausted("reconcile"))
     }
 
     /// An owner that beats by itself, without lapsed.
     async fn take_over(&self, shard: &Shard, owner: &Name, heartbeat: String) -> Result<()> {
-        let args = Args::default().key(heartbeat).arg(owner).arg(self.lives.ttl_ms);
-        let _: u64 = self.ground().run(shard, &script::LIFE_ADOPT, args).await?;
+        let args = Args::default().key(heartbeat).arg(owner).arg(self.owners.ttl_ms);
+        let _: u64 = self.context().run(shard, &script::OWNER_ADOPT, args).await?;
         Ok(())
     }
 }
 
-fn tell(owner: &Name, keys: &[Name], letters: &str, done: &mut Reconciled) {
+fn record_change(owner: &Name, keys: &[Name], letters: &str, done: &mut Reconciled) {
     for (key, letter) in keys.iter().zip(letters.chars()) {
         let (what, why) = match letter {
             'a' => (Healed::Added, format!("`{owner}` holds it, and no life of that owner had it")),

@@ -17,15 +17,15 @@ use lapsed_core::{Error, Name, Result, SystemId};
 use super::RegistryLayout;
 use super::entries::KEYS_A_CALL;
 use crate::Redis;
-use crate::doomed::{self, Pages};
-use crate::ground::SystemContext;
+use crate::overdue_owners::{self, OverduePages};
 use crate::owners::OwnerService;
+use crate::system_context::SystemContext;
 
 /// A registry written through lapsed. Clones share it.
 #[derive(Clone)]
 pub struct NativeRegistry {
-    pub(super) lives: Arc<OwnerService>,
-    pages: Arc<Pages>,
+    pub(super) owners: Arc<OwnerService>,
+    pages: Arc<OverduePages>,
 }
 
 impl NativeRegistry {
@@ -33,59 +33,59 @@ impl NativeRegistry {
         if !(1..=64).contains(&layout.shards) {
             return Err(Error::Invalid("`shards` must be between 1 and 64".to_owned()));
         }
-        let ground = SystemContext::new(
-            redis.link().clone(),
+        let context = SystemContext::new(
+            redis.connection().clone(),
             redis.clock().clone(),
             id,
             layout.heartbeat_ttl,
             layout.anchors(),
         );
-        redis.settle_on(&ground);
-        let ttl_ms = ground.threshold_ms();
-        let lives = OwnerService { ground, heartbeat: Some(layout.heartbeat_key), ttl_ms };
-        Ok(NativeRegistry { lives: Arc::new(lives), pages: Arc::default() })
+        redis.register_context(&context);
+        let ttl_ms = context.threshold_ms();
+        let owners = OwnerService { context, heartbeat: Some(layout.heartbeat_key), ttl_ms };
+        Ok(NativeRegistry { owners: Arc::new(owners), pages: Arc::default() })
     }
 
-    pub(super) fn ground(&self) -> &Arc<SystemContext> {
-        &self.lives.ground
+    pub(super) fn context(&self) -> &Arc<SystemContext> {
+        &self.owners.context
     }
 }
 
 #[async_trait]
 impl OwnerStore for NativeRegistry {
     async fn start(&self, owner: &Name, ttl_ms: u64) -> Result<Beat> {
-        self.lives.start(owner, ttl_ms).await
+        self.owners.start(owner, ttl_ms).await
     }
 
     async fn beat(&self, claim: &Claim) -> Result<Beat> {
-        self.lives.beat(claim).await
+        self.owners.beat(claim).await
     }
 
     async fn end(&self, claim: &Claim) -> Result<OwnerInfo> {
-        self.lives.end(claim).await
+        self.owners.end(claim).await
     }
 
     async fn owners(&self, after: Option<Incarnation>, limit: usize) -> Result<Vec<OwnerInfo>> {
-        self.lives.owners(after, limit).await
+        self.owners.owners(after, limit).await
     }
 
     async fn owner(&self, claim: &Claim) -> Result<Option<OwnerInfo>> {
-        self.lives.owner(claim).await
+        self.owners.owner(claim).await
     }
 }
 
 #[async_trait]
 impl Sweep for NativeRegistry {
     fn system(&self) -> &SystemId {
-        &self.ground().id
+        &self.context().id
     }
 
     fn threshold(&self) -> Duration {
-        self.ground().threshold
+        self.context().threshold
     }
 
     async fn census(&self) -> Result<Census> {
-        let mut census = self.lives.count().await?;
+        let mut census = self.owners.count().await?;
         census.population = self.population().await?;
         Ok(census)
     }
@@ -94,19 +94,19 @@ impl Sweep for NativeRegistry {
     /// it with the deadline that was last read off their heartbeat. Read again, or the brake would
     /// take them for dead.
     async fn survey(&self) -> Result<Option<Census>> {
-        for shard in &self.ground().shards {
-            self.refile_external(shard).await?;
+        for shard in &self.context().shards {
+            self.renew_external(shard).await?;
         }
         Ok(None)
     }
 
     async fn suspects(&self, request: PageRequest) -> Result<SuspectPage> {
-        self.pages.page(&self.lives, &request).await
+        self.pages.page(&self.owners, &request).await
     }
 
     fn after(&self, suspect: &Suspect) -> Cursor {
-        let shard = self.ground().shard(suspect.key.as_str()).index;
-        doomed::after(shard, suspect)
+        let shard = self.context().shard(suspect.key.as_str()).index;
+        overdue_owners::after(shard, suspect)
     }
 
     async fn reclaim(&self, batch: Batch) -> Result<BatchAnswer> {
@@ -114,11 +114,11 @@ impl Sweep for NativeRegistry {
     }
 
     async fn settle(&self, batch: &BatchId) -> Result<Vec<Receipt>> {
-        self.ground().settle(batch).await
+        self.context().settle(batch).await
     }
 
     async fn tidy(&self, limits: TidyLimits) -> Result<Tidied> {
-        self.lives.tidy(&limits).await
+        self.owners.tidy(&limits).await
     }
 }
 
@@ -151,11 +151,11 @@ impl RegistryStore for NativeRegistry {
         after: Option<&Name>,
         limit: usize,
     ) -> Result<Vec<Name>> {
-        self.lives.held_by(claim, after, limit).await
+        self.owners.held_by(claim, after, limit).await
     }
 
     async fn held_by(&self, claim: &Claim, limit: usize) -> Result<Vec<Suspect>> {
-        self.lives.left_by(claim, limit).await
+        self.owners.left_by(claim, limit).await
     }
 
     async fn restore(&self, seq: u64) -> Result<Restored> {

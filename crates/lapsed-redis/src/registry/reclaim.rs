@@ -12,13 +12,13 @@ use lapsed_core::{Name, Result};
 use serde_json::json;
 
 use super::native::NativeRegistry;
-use crate::ground::{Args, Shard, SystemContext};
-use crate::holdings::{held, lost};
-use crate::ledger::reason_of;
+use crate::held_entries::{held_key, lost_key};
+use crate::receipts::reason_of;
 use crate::script;
+use crate::system_context::{Args, Shard, SystemContext};
 
 /// The suspects of one life within one batch.
-pub(super) struct Group {
+pub(super) struct OwnerGroup {
     pub owner: Name,
     pub inc: Incarnation,
     pub deadline_ms: u64,
@@ -28,18 +28,18 @@ pub(super) struct Group {
 
 /// Puts together what belongs together, in the order of the batch. What comes twice counts once: the
 /// script takes each key that it is given for another one.
-pub(super) fn group(batch: &Batch, places: impl Iterator<Item = usize>) -> Vec<Group> {
-    let mut groups: Vec<Group> = Vec::new();
+pub(super) fn group(batch: &Batch, places: impl Iterator<Item = usize>) -> Vec<OwnerGroup> {
+    let mut groups: Vec<OwnerGroup> = Vec::new();
     let mut known = HashSet::new();
     for at in places {
         let suspect = &batch.suspects[at];
         if !known.insert((suspect.incarnation, &suspect.key)) {
             continue;
         }
-        let same = |g: &&mut Group| (&g.owner, g.inc) == (&suspect.owner, suspect.incarnation);
+        let same = |g: &&mut OwnerGroup| (&g.owner, g.inc) == (&suspect.owner, suspect.incarnation);
         match groups.iter_mut().rev().find(same) {
             Some(group) => group.places.push(at),
-            None => groups.push(Group {
+            None => groups.push(OwnerGroup {
                 owner: suspect.owner.clone(),
                 inc: suspect.incarnation,
                 deadline_ms: suspect.deadline_ms,
@@ -51,7 +51,7 @@ pub(super) fn group(batch: &Batch, places: impl Iterator<Item = usize>) -> Vec<G
 }
 
 /// What one shard answered.
-pub(super) struct Decided {
+pub(super) struct ShardAnswer {
     pub outcomes: Vec<(usize, Outcome)>,
     pub ended: u64,
     pub held: Duration,
@@ -61,9 +61,9 @@ pub(super) struct Decided {
 
 impl NativeRegistry {
     pub(super) async fn reclaim_batch(&self, batch: &Batch) -> Result<BatchAnswer> {
-        let ground = self.ground();
+        let context = self.context();
         let keys: Vec<Name> = batch.suspects.iter().map(|s| s.key.clone()).collect();
-        let shards = ground.deal(&keys).into_iter();
+        let shards = context.group_by_shard(&keys).into_iter();
         let decided = shards.map(|(shard, places)| self.reclaim_in(shard, batch, places));
         let decided = try_join_all(decided).await?;
         let mut answer = BatchAnswer {
@@ -75,8 +75,8 @@ impl NativeRegistry {
             answer.owners_ended += one.ended;
             answer.held = answer.held.max(one.held);
         }
-        if answer.owners_ended > 0 && ground.shards.len() > 1 {
-            self.end_the_dead(batch, &answer).await?;
+        if answer.owners_ended > 0 && context.shards.len() > 1 {
+            self.end_in_other_shards(batch, &answer).await?;
         }
         Ok(answer)
     }
@@ -86,30 +86,31 @@ impl NativeRegistry {
         shard: &Shard,
         batch: &Batch,
         places: Vec<usize>,
-    ) -> Result<Decided> {
+    ) -> Result<ShardAnswer> {
         let groups = group(batch, places.into_iter());
-        let seen_ms = self.ground().seen_for(shard, batch.act).await?;
+        let seen_ms = self.context().last_seen_for(shard, batch.act).await?;
         let mut args = Args::default().key(&shard.anchor);
         for group in &groups {
             let inc = group.inc.to_string();
-            args = args.key(held(shard, &inc)).key(lost(shard, &inc));
+            args = args.key(held_key(shard, &inc)).key(lost_key(shard, &inc));
             let none = shard.prefix.key("meta");
-            args = args.key(self.lives.heartbeat_read(shard, group.owner.as_str()).unwrap_or(none));
+            args =
+                args.key(self.owners.heartbeat_read(shard, group.owner.as_str()).unwrap_or(none));
         }
-        let args = self.ground().batch_args(args, shard, batch, seen_ms, &groups);
-        let words = self.ground().run(shard, &script::REGISTRY_RECLAIM, args).await?;
-        self.ground().decide(shard, batch, &groups, words).await
+        let args = self.context().batch_args(args, shard, batch, seen_ms, &groups);
+        let words = self.context().run(shard, &script::REGISTRY_RECLAIM, args).await?;
+        self.context().decide(shard, batch, &groups, words).await
     }
 
     /// A life that one shard has declared dead is dead in the others, too.
-    async fn end_the_dead(&self, batch: &Batch, answer: &BatchAnswer) -> Result<()> {
+    async fn end_in_other_shards(&self, batch: &Batch, answer: &BatchAnswer) -> Result<()> {
         let dead = batch.suspects.iter().zip(&answer.outcomes);
         let dead = dead.filter(|(_, outcome)| matches!(outcome, Outcome::Reclaimed(_)));
-        let mut lives: Vec<(Name, u64)> =
+        let mut incarnations: Vec<(Name, u64)> =
             dead.map(|(s, _)| (s.owner.clone(), s.incarnation.0)).collect();
-        lives.dedup();
-        for (owner, inc) in lives {
-            self.lives.end_everywhere(&owner, inc).await?;
+        incarnations.dedup();
+        for (owner, inc) in incarnations {
+            self.owners.end_everywhere(&owner, inc).await?;
         }
         Ok(())
     }
@@ -123,7 +124,7 @@ impl SystemContext {
         shard: &Shard,
         batch: &Batch,
         seen_ms: u64,
-        groups: &[Group],
+        groups: &[OwnerGroup],
     ) -> Args {
         let act = if batch.act == PassMode::Reclaim { "reclaim" } else { "dry" };
         args = args
@@ -152,16 +153,16 @@ impl SystemContext {
         &self,
         shard: &Shard,
         batch: &Batch,
-        groups: &[Group],
+        groups: &[OwnerGroup],
         words: Vec<String>,
-    ) -> Result<Decided> {
-        let nonsense = || self.nonsense(&script::REGISTRY_RECLAIM);
+    ) -> Result<ShardAnswer> {
+        let unexpected_answer = || self.unexpected_answer(&script::REGISTRY_RECLAIM);
         let number = |at: usize| -> Result<u64> {
-            words.get(at).and_then(|word| word.parse().ok()).ok_or_else(nonsense)
+            words.get(at).and_then(|word| word.parse().ok()).ok_or_else(unexpected_answer)
         };
         let (now_ms, held_us, ended, mut seq, step) =
             (number(0)?, number(1)?, number(2)?, number(3)?, number(4)?);
-        let mut decided = Decided {
+        let mut decided = ShardAnswer {
             outcomes: Vec::new(),
             ended,
             held: Duration::from_micros(held_us),
@@ -169,16 +170,16 @@ impl SystemContext {
         };
         let mut answers = words[5..].chunks_exact(3);
         for group in groups {
-            let [deadline_ms, how, codes] = answers.next().ok_or_else(nonsense)? else {
-                return Err(nonsense());
+            let [deadline_ms, how, codes] = answers.next().ok_or_else(unexpected_answer)? else {
+                return Err(unexpected_answer());
             };
-            let deadline_ms: u64 = deadline_ms.parse().map_err(|_| nonsense())?;
+            let deadline_ms: u64 = deadline_ms.parse().map_err(|_| unexpected_answer())?;
             for (at, code) in group.places.iter().zip(codes.chars()) {
                 let suspect = &batch.suspects[*at];
                 let outcome = match code {
                     'R' if batch.act == PassMode::DryRun => Outcome::Reclaimed(None),
                     'R' => {
-                        let reason = reason_of(how).ok_or_else(nonsense)?;
+                        let reason = reason_of(how).ok_or_else(unexpected_answer)?;
                         let evidence = Evidence {
                             clock: "redis".to_owned(),
                             deadline_ms,
@@ -203,7 +204,7 @@ impl SystemContext {
             }
         }
         if decided.done_before {
-            self.recall(shard, batch, &mut decided).await?;
+            self.answer_from_receipts(shard, batch, &mut decided).await?;
         }
         Ok(decided)
     }
@@ -233,8 +234,13 @@ impl SystemContext {
 
     /// The connection sent the batch twice and the first time's answer was lost: its receipts are
     /// the answer.
-    async fn recall(&self, shard: &Shard, batch: &Batch, decided: &mut Decided) -> Result<()> {
-        let mut receipts = self.settled_in(shard, &batch.id).await?;
+    async fn answer_from_receipts(
+        &self,
+        shard: &Shard,
+        batch: &Batch,
+        decided: &mut ShardAnswer,
+    ) -> Result<()> {
+        let mut receipts = self.settle_in(shard, &batch.id).await?;
         for (at, outcome) in &mut decided.outcomes {
             let key = &batch.suspects[*at].key;
             if let Some(found) = receipts.iter().position(|receipt| receipt.key == *key) {

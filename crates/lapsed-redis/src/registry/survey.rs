@@ -43,7 +43,7 @@ pub(super) fn after(suspect: &Suspect) -> Cursor {
 }
 
 /// Where to go on; from the beginning if it makes no sense.
-fn place(cursor: &Cursor) -> Option<((u64, &str), &str)> {
+fn parse_cursor(cursor: &Cursor) -> Option<((u64, &str), &str)> {
     let mut parts = cursor.0.as_deref()?.splitn(3, '\u{1}');
     let deadline_ms = parts.next()?.parse().ok()?;
     Some(((deadline_ms, parts.next()?), parts.next()?))
@@ -60,7 +60,7 @@ impl Survey {
         // Everything was looked at before the first page.
         let examined = if request.after.0.is_none() { self.examined } else { 0 };
         let mut page = SuspectPage { last: true, examined, ..SuspectPage::default() };
-        let from = place(&request.after);
+        let from = parse_cursor(&request.after);
         let owners = self.order.iter().take(request.undeclared_max.unwrap_or(usize::MAX));
         for (deadline_ms, owner) in owners {
             let keys = &self.dead[owner];
@@ -105,27 +105,30 @@ impl AdoptedRegistry {
     /// What the last look found; looks once if there was none.
     pub(super) async fn survey_or_last(&self) -> Result<Arc<Survey>> {
         let last = self.survey_seen();
-        if last.at_ms > 0 { Ok(last) } else { self.look_at_all().await }
+        if last.at_ms > 0 { Ok(last) } else { self.survey_all().await }
     }
 
     /// Looks at everything, page by page. While one page is read, the next is under way.
-    pub(super) async fn look_at_all(&self) -> Result<Arc<Survey>> {
+    pub(super) async fn survey_all(&self) -> Result<Arc<Survey>> {
         let before = self.survey_seen();
         let at_ms = self.now_ms().await?;
-        let mut look = Look { survey: Survey { at_ms, ..Survey::default() }, ..Look::default() };
+        let mut progress = SurveyProgress {
+            survey: Survey { at_ms, ..Survey::default() },
+            ..SurveyProgress::default()
+        };
         let mut under_way = Some(self.scan("0"));
         while let Some(scan) = under_way.take() {
-            let (next, page) = scan.await.map_err(|error| self.broken_off(&error))??;
+            let (next, page) = scan.await.map_err(|error| self.interrupted(&error))??;
             if next != "0" {
                 under_way = Some(self.scan(&next));
             }
-            let new = look.take(&page);
-            if !new.is_empty() || !look.waiting.is_empty() {
-                self.ask(&mut look, &before, new, at_ms).await?;
+            let new = progress.take(&page);
+            if !new.is_empty() || !progress.waiting.is_empty() {
+                self.read_heartbeats(&mut progress, &before, new, at_ms).await?;
             }
         }
-        let mut survey = look.finish();
-        survey.remember(&before, self.ground().threshold_ms());
+        let mut survey = progress.finish();
+        survey.remember(&before, self.context().threshold_ms());
         let survey = Arc::new(survey);
         *self.last.lock().expect("no holder of this lock panics") = survey.clone();
         Ok(survey)
@@ -135,21 +138,21 @@ impl AdoptedRegistry {
     fn scan(&self, cursor: &str) -> JoinHandle<Result<(String, Vec<Vec<u8>>)>> {
         let mut cmd = redis::cmd("HSCAN");
         cmd.arg(self.hash()).arg(cursor).arg("COUNT").arg(PAGE);
-        let link = self.ground().link.clone();
-        tokio::spawn(async move { link.query("HSCAN", &cmd).await })
+        let connection = self.context().connection.clone();
+        tokio::spawn(async move { connection.query("HSCAN", &cmd).await })
     }
 
-    fn broken_off(&self, error: &JoinError) -> Error {
+    fn interrupted(&self, error: &JoinError) -> Error {
         Error::Unavailable {
-            store: self.ground().place(),
+            store: self.context().place(),
             what: format!("the look at its entries broke off: {error}"),
         }
     }
 
     /// Asks for the heartbeats of owners that were not asked for yet: one question an owner.
-    async fn ask(
+    async fn read_heartbeats(
         &self,
-        look: &mut Look,
+        progress: &mut SurveyProgress,
         before: &Survey,
         new: Vec<Name>,
         now_ms: u64,
@@ -158,29 +161,29 @@ impl AdoptedRegistry {
         for (owner, left) in new.into_iter().zip(left) {
             match left {
                 Some(ms) => {
-                    look.survey.deadlines.insert(owner.clone(), now_ms.saturating_add(ms));
-                    look.is_alive(&owner);
+                    progress.survey.deadlines.insert(owner.clone(), now_ms.saturating_add(ms));
+                    progress.is_alive(&owner);
                 }
                 None => {
                     let known = before.deadline(&owner).map_or(now_ms, |known| known.min(now_ms));
                     let died = before.deaths.get(&owner).copied().unwrap_or(now_ms);
-                    look.survey.deadlines.insert(owner.clone(), known);
-                    look.survey.deaths.insert(owner.clone(), died);
-                    look.survey.dead.entry(owner).or_default();
+                    progress.survey.deadlines.insert(owner.clone(), known);
+                    progress.survey.deaths.insert(owner.clone(), died);
+                    progress.survey.dead.entry(owner).or_default();
                 }
             }
         }
-        look.settle();
+        progress.file_suspects();
         Ok(())
     }
 
     /// The brake judges by owners: those alive, and those without a heartbeat.
     pub(super) async fn count(&self, seen: &Survey) -> Result<Census> {
         // Nobody can tell here who was there before: whoever has no heartbeat is spared.
-        let (mut census, back_ms) = self.lives.count_since().await?;
+        let (mut census, back_ms) = self.owners.count_since().await?;
         let mut cmd = redis::cmd("HLEN");
         cmd.arg(self.hash());
-        census.population = self.ground().link.query("HLEN", &cmd).await?;
+        census.population = self.context().connection.query("HLEN", &cmd).await?;
         census.owners_overdue = seen.dead.len() as u64;
         census.owners_live = seen.held.len() as u64 - census.owners_overdue;
         census.owners_died_recently = (seen.deaths.len() - seen.dead.len()) as u64;
@@ -198,23 +201,23 @@ impl AdoptedRegistry {
 
 /// A look under way. Owners go by their place: the living are many, and nothing is made for them.
 #[derive(Default)]
-struct Look {
+struct SurveyProgress {
     survey: Survey,
     owners: HashMap<Name, usize>,
-    seen: Vec<Seen>,
+    seen: Vec<SurveyedOwner>,
     /// Entries whose owner is being asked for.
     waiting: Vec<(usize, Name)>,
     suspects: usize,
 }
 
 /// One owner, in the order in which they were found.
-struct Seen {
+struct SurveyedOwner {
     name: Name,
     held: u64,
     alive: bool,
 }
 
-impl Look {
+impl SurveyProgress {
     /// Takes one page in; answers whom to ask for.
     fn take(&mut self, page: &[Vec<u8>]) -> Vec<Name> {
         let mut new = Vec::new();
@@ -244,7 +247,7 @@ impl Look {
         }
         let (name, at) = (Name::new(text).ok()?, self.seen.len());
         self.owners.insert(name.clone(), at);
-        self.seen.push(Seen { name: name.clone(), held: 0, alive: false });
+        self.seen.push(SurveyedOwner { name: name.clone(), held: 0, alive: false });
         new.push(name);
         Some(at)
     }
@@ -256,7 +259,7 @@ impl Look {
     }
 
     /// Everybody was asked for: keeps what the dead hold.
-    fn settle(&mut self) {
+    fn file_suspects(&mut self) {
         for (at, key) in self.waiting.drain(..) {
             if self.suspects < SUSPECTS_MAX
                 && let Some(keys) = self.survey.dead.get_mut(&self.seen[at].name)

@@ -3,8 +3,8 @@
 use lapsed_core::Result;
 
 use super::native::NativeRegistry;
-use crate::ground::{Args, Shard};
 use crate::script;
+use crate::system_context::{Args, Shard};
 
 /// How many overdue owners are looked through for such that beat without lapsed, and how many of
 /// those one step looks at.
@@ -13,17 +13,17 @@ const EXTERNAL_STEP: usize = 200;
 
 impl NativeRegistry {
     /// Owners that beat without lapsed and whose heartbeat is there go on.
-    pub(super) async fn refile_external(&self, shard: &Shard) -> Result<()> {
+    pub(super) async fn renew_external(&self, shard: &Shard) -> Result<()> {
         let args = Args::default().arg("list").arg(EXTERNAL_MAX);
-        let words: Vec<String> = self.ground().run(shard, &script::EXTERNAL, args).await?;
-        for lives in words.chunks(2 * EXTERNAL_STEP) {
+        let words: Vec<String> = self.context().run(shard, &script::EXTERNAL_OWNERS, args).await?;
+        for incarnations in words.chunks(2 * EXTERNAL_STEP) {
             let mut args = Args::default().arg("refile");
-            for life in lives.chunks_exact(2) {
-                if let Some(heartbeat) = self.lives.heartbeat_read(shard, &life[1]) {
-                    args = args.key(heartbeat).arg(&life[0]);
+            for incarnation in incarnations.chunks_exact(2) {
+                if let Some(heartbeat) = self.owners.heartbeat_read(shard, &incarnation[1]) {
+                    args = args.key(heartbeat).arg(&incarnation[0]);
                 }
             }
-            let _: u64 = self.ground().run(shard, &script::EXTERNAL, args).await?;
+            let _: u64 = self.context().run(shard, &script::EXTERNAL_OWNERS, args).await?;
         }
         Ok(())
     }
@@ -31,10 +31,10 @@ impl NativeRegistry {
     /// How many entries there are.
     pub(super) async fn population(&self) -> Result<u64> {
         let mut sum = 0;
-        for shard in &self.ground().shards {
+        for shard in &self.context().shards {
             let mut cmd = redis::cmd("HLEN");
             cmd.arg(&shard.anchor);
-            sum += self.ground().link.query::<u64>("HLEN", &cmd).await?;
+            sum += self.context().connection.query::<u64>("HLEN", &cmd).await?;
         }
         Ok(sum)
     }

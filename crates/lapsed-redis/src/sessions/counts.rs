@@ -5,23 +5,23 @@ use lapsed_core::sweep::Census;
 
 use super::RedisSessions;
 use super::suspects::{MILLISECONDS_FROM, seconds};
-use crate::ground::Shard;
+use crate::system_context::Shard;
 
 impl RedisSessions {
     pub(super) async fn count_disconnected(&self) -> Result<u64> {
         let mut sum = 0;
-        for shard in &self.ground().shards {
+        for shard in &self.context().shards {
             let mut cmd = redis::cmd("ZCARD");
             cmd.arg(&shard.anchor);
-            sum += self.ground().link.query::<u64>("ZCARD", &cmd).await?;
+            sum += self.context().connection.query::<u64>("ZCARD", &cmd).await?;
         }
         Ok(sum)
     }
 
     pub(super) async fn count(&self) -> Result<Census> {
-        let (mut census, back_ms) = self.lives().count_since().await?;
+        let (mut census, back_ms) = self.owners().count_since().await?;
         let until_ms = census.now_ms.saturating_sub(self.grace_ms());
-        for shard in &self.ground().shards {
+        for shard in &self.context().shards {
             let due = self.count_due(shard, until_ms).await?;
             census.orphans += due;
             if due > 0 {
@@ -61,18 +61,18 @@ impl RedisSessions {
     async fn count_between(&self, index: &str, from: &str, to: &str) -> Result<u64> {
         let mut cmd = redis::cmd("ZCOUNT");
         cmd.arg(index).arg(from).arg(to);
-        self.ground().link.query("ZCOUNT", &cmd).await
+        self.context().connection.query("ZCOUNT", &cmd).await
     }
 
     /// How many sessions there are; of those that the application makes itself, how many are known.
     async fn population_in(&self, shard: &Shard) -> Result<u64> {
-        let link = &self.ground().link;
+        let connection = &self.context().connection;
         let mut cmd = redis::cmd("HGET");
         cmd.arg(shard.prefix.key("meta")).arg("population");
-        let counted: Option<i64> = link.query("HGET", &cmd).await?;
+        let counted: Option<i64> = connection.query("HGET", &cmd).await?;
         match counted {
             Some(count) if self.is_native() => Ok(count.max(0) as u64),
-            _ => link.query("ZCARD", redis::cmd("ZCARD").arg(&shard.anchor)).await,
+            _ => connection.query("ZCARD", redis::cmd("ZCARD").arg(&shard.anchor)).await,
         }
     }
 }

@@ -9,25 +9,25 @@ use lapsed_core::sweep::{Cursor, PassMode};
 use lapsed_core::{Error, Name, Result};
 
 use super::{RedisSessions, refs};
-use crate::ground::{Args, Shard};
-use crate::holdings::held;
+use crate::held_entries::held_key;
 use crate::names::hash_tag;
 use crate::script;
+use crate::system_context::{Args, Shard};
 
 /// How many sessions one step looks at.
 const STEP: usize = 100;
 
 /// Where it stands: first all sessions (`k:node:cursor:counted`), then the indexes
 /// (`i:shard:which:cursor`), then what lives refer to (`h:shard:cursor:lives:after`).
-enum Place {
-    Keys { node: usize, cursor: String, counted: Vec<Counted> },
+enum Position {
+    Keys { node: usize, cursor: String, counted: Vec<PopulationCount> },
     Index { shard: usize, which: usize, cursor: String },
-    Held { shard: usize, cursor: String, lives: Vec<String>, after: String },
+    Held { shard: usize, cursor: String, incarnations: Vec<String>, after: String },
 }
 
 /// How many sessions of one shard were met so far, and how many its counter said at the beginning.
 #[derive(Clone, Copy)]
-struct Counted {
+struct PopulationCount {
     met: i64,
     said: i64,
 }
@@ -35,7 +35,7 @@ struct Counted {
 /// In place of a cursor: all lives of the shard were listed.
 const LISTED: &str = "all";
 
-fn place(text: &str) -> Result<Place> {
+fn parse_position(text: &str) -> Result<Position> {
     let wrong =
         || Error::Invalid(format!("{text:?} is not a place in a reconciliation of sessions"));
     let parts: Vec<&str> = text.splitn(5, ':').collect();
@@ -43,31 +43,35 @@ fn place(text: &str) -> Result<Place> {
     match parts[..] {
         ["k", node, cursor, counted] => {
             let (node, cursor) = (number(node)?, cursor.to_owned());
-            Ok(Place::Keys { node, cursor, counted: counts(counted).ok_or_else(wrong)? })
+            Ok(Position::Keys { node, cursor, counted: counts(counted).ok_or_else(wrong)? })
         }
         ["i", shard, which, cursor] => {
             let (shard, which) = (number(shard)?, number(which)?);
-            Ok(Place::Index { shard, which, cursor: cursor.to_owned() })
+            Ok(Position::Index { shard, which, cursor: cursor.to_owned() })
         }
-        ["h", shard, cursor, lives, after] => Ok(Place::Held {
+        ["h", shard, cursor, incarnations, after] => Ok(Position::Held {
             shard: number(shard)?,
             cursor: cursor.to_owned(),
-            lives: lives.split('.').filter(|inc| !inc.is_empty()).map(str::to_owned).collect(),
+            incarnations: incarnations
+                .split('.')
+                .filter(|inc| !inc.is_empty())
+                .map(str::to_owned)
+                .collect(),
             after: after.to_owned(),
         }),
         _ => Err(wrong()),
     }
 }
 
-fn counts(text: &str) -> Option<Vec<Counted>> {
+fn counts(text: &str) -> Option<Vec<PopulationCount>> {
     let count = |pair: &str| {
         let (met, said) = pair.split_once('/')?;
-        Some(Counted { met: met.parse().ok()?, said: said.parse().ok()? })
+        Some(PopulationCount { met: met.parse().ok()?, said: said.parse().ok()? })
     };
     text.split(',').filter(|pair| !pair.is_empty()).map(count).collect()
 }
 
-fn keys_at(node: usize, cursor: &str, counted: &[Counted]) -> Option<Cursor> {
+fn keys_at(node: usize, cursor: &str, counted: &[PopulationCount]) -> Option<Cursor> {
     let pairs: Vec<String> = counted.iter().map(|c| format!("{}/{}", c.met, c.said)).collect();
     at(format!("k:{node}:{cursor}:{}", pairs.join(",")))
 }
@@ -80,19 +84,21 @@ fn at(text: String) -> Option<Cursor> {
 impl Reconcile for RedisSessions {
     async fn reconcile(&self, after: Cursor, limit: usize, act: PassMode) -> Result<Reconciled> {
         let from = match &after.0 {
-            Some(text) => place(text)?,
-            None => {
-                Place::Keys { node: 0, cursor: "0".to_owned(), counted: self.counted(act).await? }
-            }
+            Some(text) => parse_position(text)?,
+            None => Position::Keys {
+                node: 0,
+                cursor: "0".to_owned(),
+                counted: self.counted(act).await?,
+            },
         };
         match from {
-            Place::Keys { node, cursor, counted } => {
+            Position::Keys { node, cursor, counted } => {
                 self.scan_keys(node, &cursor, counted, limit, act).await
             }
-            Place::Held { shard, cursor, lives, after } => {
-                self.scan_held(shard, (cursor, lives, after), limit, act).await
+            Position::Held { shard, cursor, incarnations, after } => {
+                self.scan_held(shard, (cursor, incarnations, after), limit, act).await
             }
-            Place::Index { shard, which, cursor } => {
+            Position::Index { shard, which, cursor } => {
                 self.scan_index(shard, which, &cursor, limit, act).await
             }
         }
@@ -101,7 +107,7 @@ impl Reconcile for RedisSessions {
     /// All keys there are: a scan goes over every one of them.
     async fn extent(&self) -> Result<u64> {
         let sizes =
-            self.ground().link.on_every_node::<u64>("DBSIZE", &redis::cmd("DBSIZE")).await?;
+            self.context().connection.on_every_node::<u64>("DBSIZE", &redis::cmd("DBSIZE")).await?;
         Ok(sizes.into_iter().sum::<u64>() + self.count_disconnected().await?)
     }
 }
@@ -111,7 +117,7 @@ impl RedisSessions {
         &self,
         node: usize,
         cursor: &str,
-        mut counted: Vec<Counted>,
+        mut counted: Vec<PopulationCount>,
         limit: usize,
         act: PassMode,
     ) -> Result<Reconciled> {
@@ -119,13 +125,14 @@ impl RedisSessions {
         let mut cmd = redis::cmd("SCAN");
         cmd.arg(cursor).arg("MATCH").arg(self.pattern()).arg("COUNT").arg(limit);
         cmd.arg("TYPE").arg("hash");
-        let page = self.ground().link.on_node::<(String, Vec<Vec<u8>>)>(node, "SCAN", &cmd).await?;
+        let page =
+            self.context().connection.on_node::<(String, Vec<Vec<u8>>)>(node, "SCAN", &cmd).await?;
         let Some((next, keys)) = page else {
             self.correct_population(&counted).await?;
             done.next = at("i:0:0:0".to_owned());
             return Ok(done);
         };
-        for shard in &self.ground().shards {
+        for shard in &self.context().shards {
             let ids: BTreeSet<String> = keys
                 .iter()
                 .filter_map(|key| self.id_in(shard, std::str::from_utf8(key).ok()?))
@@ -145,28 +152,28 @@ impl RedisSessions {
 
     /// What each shard's counter of sessions says before all are counted; nothing where there is no
     /// such counter, or where it would not be set right.
-    async fn counted(&self, act: PassMode) -> Result<Vec<Counted>> {
+    async fn counted(&self, act: PassMode) -> Result<Vec<PopulationCount>> {
         let mut counted = Vec::new();
         if !self.is_native() || act == PassMode::DryRun {
             return Ok(counted);
         }
-        for shard in &self.ground().shards {
+        for shard in &self.context().shards {
             let mut cmd = redis::cmd("HGET");
             cmd.arg(shard.prefix.key("meta")).arg("population");
-            let said: Option<i64> = self.ground().link.query("HGET", &cmd).await?;
-            counted.push(Counted { met: 0, said: said.unwrap_or(0) });
+            let said: Option<i64> = self.context().connection.query("HGET", &cmd).await?;
+            counted.push(PopulationCount { met: 0, said: said.unwrap_or(0) });
         }
         Ok(counted)
     }
 
     /// Moves each counter by what it was off at the beginning: what came and went meanwhile it has
     /// counted itself. A gauge, not a truth: a session made while the scan ran may be counted twice.
-    async fn correct_population(&self, counted: &[Counted]) -> Result<()> {
-        for (shard, Counted { met, said }) in self.ground().shards.iter().zip(counted) {
+    async fn correct_population(&self, counted: &[PopulationCount]) -> Result<()> {
+        for (shard, PopulationCount { met, said }) in self.context().shards.iter().zip(counted) {
             if met != said {
                 let mut cmd = redis::cmd("HINCRBY");
                 cmd.arg(shard.prefix.key("meta")).arg("population").arg(met - said);
-                let _: i64 = self.ground().link.query("HINCRBY", &cmd).await?;
+                let _: i64 = self.context().connection.query("HINCRBY", &cmd).await?;
             }
         }
         Ok(())
@@ -176,13 +183,13 @@ impl RedisSessions {
     async fn scan_held(
         &self,
         shard_index: usize,
-        (mut cursor, mut lives, mut after): (String, Vec<String>, String),
+        (mut cursor, mut incarnations, mut after): (String, Vec<String>, String),
         limit: usize,
         act: PassMode,
     ) -> Result<Reconciled> {
         let mut done = Reconciled::default();
-        let Some(shard) = self.ground().shards.get(shard_index) else { return Ok(done) };
-        match lives.first().cloned() {
+        let Some(shard) = self.context().shards.get(shard_index) else { return Ok(done) };
+        match incarnations.first().cloned() {
             None if cursor == LISTED => {
                 done.next = at(format!("h:{}:0::", shard_index + 1));
                 return Ok(done);
@@ -191,28 +198,28 @@ impl RedisSessions {
                 let mut cmd = redis::cmd("HSCAN");
                 cmd.arg(shard.prefix.key("counts")).arg(&cursor).arg("COUNT").arg(10);
                 let (next, flat): (String, Vec<String>) =
-                    self.ground().link.query("HSCAN", &cmd).await?;
-                lives = flat.chunks_exact(2).map(|pair| pair[0].clone()).collect();
+                    self.context().connection.query("HSCAN", &cmd).await?;
+                incarnations = flat.chunks_exact(2).map(|pair| pair[0].clone()).collect();
                 cursor = if next == "0" { LISTED.to_owned() } else { next };
             }
             Some(inc) => {
                 let from = (!after.is_empty()).then_some(after.as_str());
-                let ids = self.lives().held_in(shard, &inc, from, limit.min(STEP)).await?;
+                let ids = self.owners().held_in(shard, &inc, from, limit.min(STEP)).await?;
                 done.examined += ids.len() as u64;
                 let letters = self.compare_held(shard, &inc, &ids, act).await?;
                 ids.iter().zip(letters.chars()).for_each(|(id, letter)| {
-                    tell(id.as_str(), letter, &mut done);
+                    record_change(id.as_str(), letter, &mut done);
                 });
                 match ids.last().filter(|_| ids.len() == limit.min(STEP)) {
                     Some(last) => after = last.to_string(),
                     None => {
-                        lives.remove(0);
+                        incarnations.remove(0);
                         after.clear();
                     }
                 }
             }
         }
-        done.next = at(format!("h:{shard_index}:{cursor}:{}:{after}", lives.join(".")));
+        done.next = at(format!("h:{shard_index}:{cursor}:{}:{after}", incarnations.join(".")));
         Ok(done)
     }
 
@@ -226,12 +233,12 @@ impl RedisSessions {
         if ids.is_empty() {
             return Ok(String::new());
         }
-        let mut args = Args::default().key(held(shard, inc));
+        let mut args = Args::default().key(held_key(shard, inc));
         args = args.arg(if act == PassMode::Reclaim { "act" } else { "dry" }).arg(inc);
         for id in ids {
             args = self.session_args(args, shard, id.as_str());
         }
-        self.ground().run(shard, &script::SESSION_HELD, args).await
+        self.context().run(shard, &script::SESSION_REFERENCE_INDEX, args).await
     }
 
     fn session_args(&self, args: Args, shard: &Shard, id: &str) -> Args {
@@ -267,7 +274,7 @@ impl RedisSessions {
         act: PassMode,
     ) -> Result<Reconciled> {
         let mut done = Reconciled::default();
-        let Some(shard) = self.ground().shards.get(shard_index) else {
+        let Some(shard) = self.context().shards.get(shard_index) else {
             done.next = self.is_native().then(|| Cursor(Some("h:0:0::".to_owned())));
             return Ok(done);
         };
@@ -281,7 +288,8 @@ impl RedisSessions {
         };
         let mut cmd = redis::cmd("ZSCAN");
         cmd.arg(index).arg(cursor).arg("COUNT").arg(limit);
-        let (next, flat): (String, Vec<Vec<u8>>) = self.ground().link.query("ZSCAN", &cmd).await?;
+        let (next, flat): (String, Vec<Vec<u8>>) =
+            self.context().connection.query("ZSCAN", &cmd).await?;
         let ids: BTreeSet<String> = flat
             .chunks_exact(2)
             .filter_map(|pair| String::from_utf8(pair[0].clone()).ok())
@@ -289,12 +297,12 @@ impl RedisSessions {
         done.examined += ids.len() as u64;
         // A dry run has told of those that are sessions when it met them as such; and of those that
         // are in both indexes when it met them in the first.
-        let told = match (act, which) {
+        let reported = match (act, which) {
             (PassMode::Reclaim, _) => "",
             (PassMode::DryRun, 0) => "achr",
             (PassMode::DryRun, _) => "achrx",
         };
-        self.compare_all(shard, ids.into_iter().collect(), act, told, &mut done).await?;
+        self.compare_all(shard, ids.into_iter().collect(), act, reported, &mut done).await?;
         done.next = match next.as_str() {
             "0" => at(format!("i:{shard_index}:{}:0", which + 1)),
             next => at(format!("i:{shard_index}:{which}:{next}")),
@@ -307,14 +315,14 @@ impl RedisSessions {
         shard: &Shard,
         ids: Vec<String>,
         act: PassMode,
-        told: &str,
+        reported: &str,
         done: &mut Reconciled,
     ) -> Result<()> {
         for ids in ids.chunks(STEP) {
             let letters = self.compare(shard, ids, act).await?;
             let news =
-                ids.iter().zip(letters.chars()).filter(|(_, letter)| !told.contains(*letter));
-            news.for_each(|(id, letter)| tell(id, letter, done));
+                ids.iter().zip(letters.chars()).filter(|(_, letter)| !reported.contains(*letter));
+            news.for_each(|(id, letter)| record_change(id, letter, done));
         }
         Ok(())
     }
@@ -325,11 +333,11 @@ impl RedisSessions {
         for id in ids {
             args = self.session_args(args, shard, id);
         }
-        self.ground().run(shard, &script::SESSION_INDEX, args).await
+        self.context().run(shard, &script::SESSION_INDEX, args).await
     }
 }
 
-fn tell(id: &str, letter: char, done: &mut Reconciled) {
+fn record_change(id: &str, letter: char, done: &mut Reconciled) {
     let (what, why) = match letter {
         'a' => (Healed::Added, "it is disconnected, and was not in the index"),
         'c' => (Healed::Corrected, "it was in the index with another time"),

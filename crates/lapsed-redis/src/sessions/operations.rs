@@ -9,10 +9,10 @@ use lapsed_core::{Error, Name, Result};
 use serde_json::Value as Json;
 
 use super::{RedisSessions, none, refs};
-use crate::ground::{Args, Shard};
-use crate::holdings::held;
-use crate::owners::{ResolvedClaim, inc_of, stranger};
+use crate::held_entries::held_key;
+use crate::owners::{ResolvedClaim, incarnation_arg, unknown_incarnation};
 use crate::script;
+use crate::system_context::{Args, Shard};
 
 /// How often a call is made again because what it works on has changed hands.
 const TRIES: usize = 20;
@@ -29,7 +29,7 @@ impl RedisSessions {
         id: &Name,
         profile: &SessionProfile,
     ) -> Result<Option<(bool, Session)>> {
-        let shard = self.ground().shard(id.as_str());
+        let shard = self.context().shard(id.as_str());
         let wanted = profile.broadcaster_user_id.as_ref().map(Name::as_str);
         let mut before = String::new();
         for _ in 0..TRIES {
@@ -55,7 +55,7 @@ impl RedisSessions {
                 }
             }
             let words: Vec<Vec<u8>> =
-                self.ground().run(shard, &script::SESSION_WRITE, args).await?;
+                self.context().run(shard, &script::SESSION_WRITE, args).await?;
             // What the application put there may be any bytes; here it is only shown.
             let words: Vec<String> =
                 words.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect();
@@ -64,14 +64,14 @@ impl RedisSessions {
                 Some("again") => before = words.get(1).cloned().unwrap_or_default(),
                 Some(created) => {
                     let session = self.read(id, &words[1..]);
-                    let session =
-                        session.ok_or_else(|| self.ground().nonsense(&script::SESSION_WRITE))?;
+                    let session = session
+                        .ok_or_else(|| self.context().unexpected_answer(&script::SESSION_WRITE))?;
                     return Ok(Some((created == "1", session)));
                 }
-                None => return Err(self.ground().nonsense(&script::SESSION_WRITE)),
+                None => return Err(self.context().unexpected_answer(&script::SESSION_WRITE)),
             }
         }
-        Err(self.restless(op))
+        Err(self.retries_exhausted(op))
     }
 
     /// Takes the answer of `show` apart.
@@ -100,7 +100,7 @@ impl RedisSessions {
     }
 
     /// A reference more or less.
-    pub(super) async fn hold(
+    pub(super) async fn change_references(
         &self,
         op: &str,
         claim: Option<&Claim>,
@@ -114,31 +114,33 @@ impl RedisSessions {
         }
         let mut started = None;
         loop {
-            let words = match self.hold_once(op, claim, id).await? {
-                ResolvedClaim::Life(words) if words[0] == "missing" => return Ok(None),
-                ResolvedClaim::Life(words) => words,
-                meant => {
-                    let claim =
-                        claim.ok_or_else(|| self.ground().nonsense(&script::SESSION_HOLD))?;
-                    match meant {
+            let words = match self.change_references_once(op, claim, id).await? {
+                ResolvedClaim::Current(words) if words[0] == "missing" => return Ok(None),
+                ResolvedClaim::Current(words) => words,
+                resolved => {
+                    let claim = claim.ok_or_else(|| {
+                        self.context().unexpected_answer(&script::SESSION_REFERENCE)
+                    })?;
+                    match resolved {
                         ResolvedClaim::Unknown if op == "connect" => {
-                            let ttl_ms = self.lives().ttl_ms;
+                            let ttl_ms = self.owners().ttl_ms;
                             started =
-                                self.lives().begin(&claim.owner, ttl_ms, "unless_known").await?;
+                                self.owners().begin(&claim.owner, ttl_ms, "unless_known").await?;
                             continue;
                         }
                         ResolvedClaim::Ended(inc) => {
-                            return Err(self.lives().lost(&claim.owner, inc).await?);
+                            return Err(self.owners().lost(&claim.owner, inc).await?);
                         }
-                        _ => return Err(stranger(claim)),
+                        _ => return Err(unknown_incarnation(claim)),
                     }
                 }
             };
             let numbers: Option<Vec<u64>> =
                 words.iter().map(|w| w.parse::<f64>().ok().map(|n| n as u64)).collect();
-            let numbers = numbers.ok_or_else(|| self.ground().nonsense(&script::SESSION_HOLD))?;
+            let numbers = numbers
+                .ok_or_else(|| self.context().unexpected_answer(&script::SESSION_REFERENCE))?;
             let [inc, references, yours, changed, gone_ms] = numbers[..] else {
-                return Err(self.ground().nonsense(&script::SESSION_HOLD));
+                return Err(self.context().unexpected_answer(&script::SESSION_REFERENCE));
             };
             return Ok(Some(ReferenceChange {
                 references,
@@ -151,38 +153,43 @@ impl RedisSessions {
         }
     }
 
-    async fn hold_once(&self, op: &str, claim: Option<&Claim>, id: &Name) -> Result<ResolvedClaim> {
-        let shard = self.ground().shard(id.as_str());
-        let mut declared = claim.map(inc_of).unwrap_or_default();
+    async fn change_references_once(
+        &self,
+        op: &str,
+        claim: Option<&Claim>,
+        id: &Name,
+    ) -> Result<ResolvedClaim> {
+        let shard = self.context().shard(id.as_str());
+        let mut declared = claim.map(incarnation_arg).unwrap_or_default();
         for _ in 0..TRIES {
-            let life = match declared.is_empty() {
+            let held_set = match declared.is_empty() {
                 true => none(shard),
-                false => held(shard, &declared),
+                false => held_key(shard, &declared),
             };
             let args = self
                 .args(shard)
                 .key(self.session(shard, id.as_str()))
                 .key(self.ref_count(shard, id.as_str()))
                 .key(refs(shard, id.as_str()))
-                .key(life)
+                .key(held_set)
                 .arg(op)
                 .arg(id)
                 .arg(claim.map_or("", |claim| claim.owner.as_str()))
-                .arg(claim.map(inc_of).unwrap_or_default())
+                .arg(claim.map(incarnation_arg).unwrap_or_default())
                 .arg(&declared);
-            let words = self.ground().run(shard, &script::SESSION_HOLD, args).await?;
-            match ResolvedClaim::read(self.ground(), &script::SESSION_HOLD, words)? {
-                ResolvedClaim::Again(more) => {
+            let words = self.context().run(shard, &script::SESSION_REFERENCE, args).await?;
+            match ResolvedClaim::read(self.context(), &script::SESSION_REFERENCE, words)? {
+                ResolvedClaim::NeedsKeys(more) => {
                     declared = more.into_iter().next().unwrap_or_default()
                 }
-                meant => return Ok(meant),
+                resolved => return Ok(resolved),
             }
         }
-        Err(self.restless(op))
+        Err(self.retries_exhausted(op))
     }
 
     pub(super) async fn remove(&self, id: &Name) -> Result<Deleted> {
-        let shard = self.ground().shard(id.as_str());
+        let shard = self.context().shard(id.as_str());
         let mut broadcaster = String::new();
         for _ in 0..TRIES {
             let args = self
@@ -195,7 +202,7 @@ impl RedisSessions {
                 .arg(id)
                 .arg(&broadcaster);
             let words: Vec<String> =
-                self.ground().run(shard, &script::SESSION_DELETE, args).await?;
+                self.context().run(shard, &script::SESSION_DELETE, args).await?;
             let word = |at: usize| words.get(at).map_or("", String::as_str);
             match word(0) {
                 "missing" => return Ok(Deleted::Missing),
@@ -204,40 +211,40 @@ impl RedisSessions {
                 }
                 "deleted" => return Ok(Deleted::Deleted),
                 "again" => broadcaster = word(1).to_owned(),
-                _ => return Err(self.ground().nonsense(&script::SESSION_DELETE)),
+                _ => return Err(self.context().unexpected_answer(&script::SESSION_DELETE)),
             }
         }
-        Err(self.restless("delete"))
+        Err(self.retries_exhausted("delete"))
     }
 
     /// With several shards a broadcaster may have a session in each: the newest activation counts.
     pub(super) async fn current_of(&self, broadcaster: &Name) -> Result<Option<Name>> {
         let look = |shard| self.current_in(shard, broadcaster.as_str());
-        let found = try_join_all(self.ground().shards.iter().map(look)).await?;
+        let found = try_join_all(self.context().shards.iter().map(look)).await?;
         let newest = found.into_iter().flatten().max_by_key(|(at_ms, _)| *at_ms);
         newest.map(|(_, id)| Name::new(&id)).transpose()
     }
 
     async fn current_in(&self, shard: &Shard, broadcaster: &str) -> Result<Option<(u64, String)>> {
-        let link = &self.ground().link;
+        let connection = &self.context().connection;
         let mut cmd = redis::cmd("GET");
         cmd.arg(self.pointer(shard, broadcaster));
-        let id: Option<String> = link.query("GET", &cmd).await?;
+        let id: Option<String> = connection.query("GET", &cmd).await?;
         let Some(id) = id else { return Ok(None) };
         let mut cmd = redis::cmd("HGET");
         cmd.arg(shard.prefix.key("pointers")).arg(broadcaster);
-        let at_ms: Option<u64> = link.query("HGET", &cmd).await?;
+        let at_ms: Option<u64> = connection.query("HGET", &cmd).await?;
         Ok(Some((at_ms.unwrap_or(0), id)))
     }
 
-    pub(super) async fn put_back(&self, seq: u64) -> Result<Restored> {
-        let ground = self.ground();
-        let shard = ground.shard_of_receipt(seq);
+    pub(super) async fn restore_session(&self, seq: u64) -> Result<Restored> {
+        let context = self.context();
+        let shard = context.shard_of_receipt(seq);
         let refused = |why: String| Ok(Restored::Refused { why });
-        let Some(receipt) = ground.one_receipt(seq).await? else {
-            return refused(ground.no_receipt(seq));
+        let Some(receipt) = context.one_receipt(seq).await? else {
+            return refused(context.no_receipt(seq));
         };
-        let Some(fields) = ground.fields_of(shard, seq).await? else {
+        let Some(fields) = context.fields_of(shard, seq).await? else {
             return refused("its receipt does not say what it carried".to_owned());
         };
         let broadcaster = fields.iter().find(|(field, _)| field == b"broadcaster_user_id");
@@ -255,7 +262,7 @@ impl RedisSessions {
             .arg(broadcaster)
             .arg(u8::from(pointed));
         args.args.extend(fields.into_iter().flat_map(|(field, value)| [field, value]));
-        let words: Vec<String> = ground.run(shard, &script::SESSION_RESTORE, args).await?;
+        let words: Vec<String> = context.run(shard, &script::SESSION_RESTORE, args).await?;
         match words.first().map(String::as_str) {
             Some("restored") => Ok(Restored::Restored {
                 key: receipt.key.to_string(),
@@ -266,13 +273,13 @@ impl RedisSessions {
             Some("taken") => {
                 refused("its place is taken: there is a session of that id".to_owned())
             }
-            _ => Err(ground.nonsense(&script::SESSION_RESTORE)),
+            _ => Err(context.unexpected_answer(&script::SESSION_RESTORE)),
         }
     }
 
-    pub(super) fn restless(&self, call: &str) -> Error {
+    pub(super) fn retries_exhausted(&self, call: &str) -> Error {
         Error::Unavailable {
-            store: self.ground().place(),
+            store: self.context().place(),
             what: format!(
                 "`{call}` found other owners at each of {TRIES} tries; nothing was changed"
             ),

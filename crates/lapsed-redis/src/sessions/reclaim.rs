@@ -9,13 +9,13 @@ use lapsed_core::sweep::{Batch, BatchAnswer, Outcome, PassMode, Refusal, Suspect
 use lapsed_core::{Name, Result};
 
 use super::{RedisSessions, refs};
-use crate::ground::{Args, Shard};
-use crate::holdings::{held, lost};
-use crate::ledger::reason_of;
+use crate::held_entries::{held_key, lost_key};
+use crate::receipts::reason_of;
 use crate::script;
+use crate::system_context::{Args, Shard};
 
 /// What one shard answered.
-struct Decided {
+struct ShardAnswer {
     outcomes: Vec<(usize, Outcome)>,
     ended: u64,
     held: Duration,
@@ -24,7 +24,7 @@ struct Decided {
 impl RedisSessions {
     pub(super) async fn reclaim_batch(&self, batch: &Batch) -> Result<BatchAnswer> {
         let keys: Vec<Name> = batch.suspects.iter().map(|s| s.key.clone()).collect();
-        let shards = self.ground().deal(&keys).into_iter();
+        let shards = self.context().group_by_shard(&keys).into_iter();
         let decided = shards.map(|(shard, places)| self.reclaim_in(shard, batch, places));
         let mut answer = BatchAnswer {
             outcomes: vec![Outcome::Gone; batch.suspects.len()],
@@ -35,23 +35,23 @@ impl RedisSessions {
             answer.owners_ended += one.ended;
             answer.held = answer.held.max(one.held);
         }
-        if answer.owners_ended > 0 && self.ground().shards.len() > 1 {
-            self.end_the_dead(batch, &mut answer).await?;
+        if answer.owners_ended > 0 && self.context().shards.len() > 1 {
+            self.end_in_other_shards(batch, &mut answer).await?;
         }
         Ok(answer)
     }
 
     /// A life that one shard has declared dead is dead in the others, too.
-    async fn end_the_dead(&self, batch: &Batch, answer: &mut BatchAnswer) -> Result<()> {
+    async fn end_in_other_shards(&self, batch: &Batch, answer: &mut BatchAnswer) -> Result<()> {
         let released = batch.suspects.iter().zip(&answer.outcomes);
         let released = released.filter(|(_, outcome)| **outcome == Outcome::Released);
-        let mut lives: Vec<(Name, u64)> =
+        let mut incarnations: Vec<(Name, u64)> =
             released.map(|(s, _)| (s.owner.clone(), s.incarnation.0)).collect();
-        lives.sort();
-        lives.dedup();
-        answer.owners_ended = answer.owners_ended.min(lives.len() as u64);
-        for (owner, inc) in lives {
-            self.lives().end_everywhere(&owner, inc).await?;
+        incarnations.sort();
+        incarnations.dedup();
+        answer.owners_ended = answer.owners_ended.min(incarnations.len() as u64);
+        for (owner, inc) in incarnations {
+            self.owners().end_everywhere(&owner, inc).await?;
         }
         Ok(())
     }
@@ -61,12 +61,12 @@ impl RedisSessions {
         shard: &Shard,
         batch: &Batch,
         places: Vec<usize>,
-    ) -> Result<Decided> {
+    ) -> Result<ShardAnswer> {
         // References first, as the script wants them.
         let (mut places, sessions): (Vec<usize>, Vec<usize>) =
             places.into_iter().partition(|at| batch.suspects[*at].incarnation.0 > 0);
-        let ground = self.ground();
-        let seen_ms = ground.seen_for(shard, batch.act).await?;
+        let context = self.context();
+        let seen_ms = context.last_seen_for(shard, batch.act).await?;
         let mut args = Args::default()
             .key(&shard.anchor)
             .key(self.idle(shard))
@@ -76,9 +76,9 @@ impl RedisSessions {
             .arg(batch.term.map_or(String::new(), |term| term.to_string()))
             .arg(if batch.act == PassMode::Reclaim { "reclaim" } else { "dry" })
             .arg(seen_ms)
-            .arg(ground.gap().as_millis())
+            .arg(context.gap().as_millis())
             .arg(self.grace_ms())
-            .arg(ground.shards.len())
+            .arg(context.shards.len())
             .arg(shard.index)
             .arg(places.len())
             .arg(sessions.len());
@@ -89,7 +89,7 @@ impl RedisSessions {
             args = self.orphan_args(args, shard, &batch.suspects[*at]);
         }
         places.extend(sessions);
-        let words: Vec<String> = ground.run(shard, &script::SESSION_RECLAIM, args).await?;
+        let words: Vec<String> = context.run(shard, &script::SESSION_RECLAIM, args).await?;
         self.decide(shard, batch, &places, &words).await
     }
 
@@ -98,8 +98,8 @@ impl RedisSessions {
         args.key(self.session(shard, id))
             .key(self.ref_count(shard, id))
             .key(refs(shard, id))
-            .key(held(shard, &inc))
-            .key(lost(shard, &inc))
+            .key(held_key(shard, &inc))
+            .key(lost_key(shard, &inc))
             .arg(id)
             .arg(&suspect.owner)
             .arg(inc)
@@ -123,24 +123,25 @@ impl RedisSessions {
         batch: &Batch,
         places: &[usize],
         words: &[String],
-    ) -> Result<Decided> {
-        let nonsense = || self.ground().nonsense(&script::SESSION_RECLAIM);
+    ) -> Result<ShardAnswer> {
+        let unexpected_answer = || self.context().unexpected_answer(&script::SESSION_RECLAIM);
         let number = |at: usize| -> Result<u64> {
-            words.get(at).and_then(|word| word.parse().ok()).ok_or_else(nonsense)
+            words.get(at).and_then(|word| word.parse().ok()).ok_or_else(unexpected_answer)
         };
         let (now_ms, held_us, ended, mut seq, step) =
             (number(0)?, number(1)?, number(2)?, number(3)?, number(4)?);
         let [codes, reasons, deadlines @ ..] = words.get(5..).unwrap_or_default() else {
-            return Err(nonsense());
+            return Err(unexpected_answer());
         };
         let mut dead = reasons.chars().zip(deadlines);
         let mut outcomes = Vec::with_capacity(places.len());
         for (at, code) in places.iter().zip(codes.chars()) {
             let outcome = match code {
                 'R' => {
-                    let (reason, deadline_ms) = dead.next().ok_or_else(nonsense)?;
-                    let deadline_ms: u64 = deadline_ms.parse().map_err(|_| nonsense())?;
-                    let reason = reason_of(reason.encode_utf8(&mut [0; 4])).ok_or_else(nonsense)?;
+                    let (reason, deadline_ms) = dead.next().ok_or_else(unexpected_answer)?;
+                    let deadline_ms: u64 = deadline_ms.parse().map_err(|_| unexpected_answer())?;
+                    let reason =
+                        reason_of(reason.encode_utf8(&mut [0; 4])).ok_or_else(unexpected_answer)?;
                     let evidence = Evidence {
                         clock: "redis".to_owned(),
                         deadline_ms,
@@ -163,9 +164,9 @@ impl RedisSessions {
             outcomes.push((*at, outcome));
         }
         if codes.starts_with('D') {
-            self.recall(shard, batch, &mut outcomes).await?;
+            self.answer_from_receipts(shard, batch, &mut outcomes).await?;
         }
-        Ok(Decided { outcomes, ended, held: Duration::from_micros(held_us) })
+        Ok(ShardAnswer { outcomes, ended, held: Duration::from_micros(held_us) })
     }
 
     /// What it carried is in the store's receipt; here it would only be in the way.
@@ -178,7 +179,7 @@ impl RedisSessions {
         seq: u64,
     ) -> Receipt {
         Receipt {
-            id: ReceiptId { system: self.ground().id.clone(), seq },
+            id: ReceiptId { system: self.context().id.clone(), seq },
             key: suspect.key.clone(),
             owner: suspect.owner.clone(),
             incarnation: suspect.incarnation,
@@ -193,13 +194,13 @@ impl RedisSessions {
     }
 
     /// The connection sent the batch twice: the receipts of the first time are the answer.
-    async fn recall(
+    async fn answer_from_receipts(
         &self,
         shard: &Shard,
         batch: &Batch,
         outcomes: &mut [(usize, Outcome)],
     ) -> Result<()> {
-        let mut receipts = self.ground().settled_in(shard, &batch.id).await?;
+        let mut receipts = self.context().settle_in(shard, &batch.id).await?;
         for (at, outcome) in outcomes {
             let key = &batch.suspects[*at].key;
             if let Some(found) = receipts.iter().position(|receipt| receipt.key == *key) {

@@ -19,7 +19,7 @@ use super::RedisSessions;
 
 impl RedisSessions {
     /// Lives are for what is written through lapsed.
-    fn has_lives(&self, operation: &str) -> Result<()> {
+    fn require_native(&self, operation: &str) -> Result<()> {
         if self.is_native() {
             return Ok(());
         }
@@ -28,7 +28,7 @@ impl RedisSessions {
                 "`{operation}` while mode = \"adopt\", where references have no owner (use mode = \
                  \"native\")"
             ),
-            store: self.ground().place(),
+            store: self.context().place(),
         })
     }
 }
@@ -36,37 +36,37 @@ impl RedisSessions {
 #[async_trait]
 impl OwnerStore for RedisSessions {
     async fn start(&self, owner: &Name, ttl_ms: u64) -> Result<Beat> {
-        self.has_lives("start")?;
-        self.lives().start(owner, ttl_ms).await
+        self.require_native("start")?;
+        self.owners().start(owner, ttl_ms).await
     }
 
     async fn beat(&self, claim: &Claim) -> Result<Beat> {
-        self.has_lives("beat")?;
-        self.lives().beat(claim).await
+        self.require_native("beat")?;
+        self.owners().beat(claim).await
     }
 
     async fn end(&self, claim: &Claim) -> Result<OwnerInfo> {
-        self.has_lives("retire")?;
-        self.lives().end(claim).await
+        self.require_native("retire")?;
+        self.owners().end(claim).await
     }
 
     async fn owners(&self, after: Option<Incarnation>, limit: usize) -> Result<Vec<OwnerInfo>> {
-        self.lives().owners(after, limit).await
+        self.owners().owners(after, limit).await
     }
 
     async fn owner(&self, claim: &Claim) -> Result<Option<OwnerInfo>> {
-        self.lives().owner(claim).await
+        self.owners().owner(claim).await
     }
 }
 
 #[async_trait]
 impl Sweep for RedisSessions {
     fn system(&self) -> &SystemId {
-        &self.ground().id
+        &self.context().id
     }
 
     fn threshold(&self) -> Duration {
-        self.ground().threshold
+        self.context().threshold
     }
 
     async fn census(&self) -> Result<Census> {
@@ -86,11 +86,11 @@ impl Sweep for RedisSessions {
     }
 
     async fn settle(&self, batch: &BatchId) -> Result<Vec<Receipt>> {
-        self.ground().settle(batch).await
+        self.context().settle(batch).await
     }
 
     async fn tidy(&self, limits: TidyLimits) -> Result<Tidied> {
-        self.lives().tidy(&limits).await
+        self.owners().tidy(&limits).await
     }
 }
 
@@ -98,13 +98,13 @@ impl Sweep for RedisSessions {
 impl SessionsStore for RedisSessions {
     async fn activate(&self, id: &Name, profile: &SessionProfile) -> Result<Activated> {
         let written = self.write("activate", id, profile).await?;
-        let (created, session) =
-            written.ok_or_else(|| self.ground().nonsense(&crate::script::SESSION_WRITE))?;
+        let (created, session) = written
+            .ok_or_else(|| self.context().unexpected_answer(&crate::script::SESSION_WRITE))?;
         Ok(Activated { created, session })
     }
 
     async fn connect(&self, claim: Option<&Claim>, id: &Name) -> Result<Option<ReferenceChange>> {
-        self.hold("connect", claim, id).await
+        self.change_references("connect", claim, id).await
     }
 
     async fn disconnect(
@@ -112,11 +112,11 @@ impl SessionsStore for RedisSessions {
         claim: Option<&Claim>,
         id: &Name,
     ) -> Result<Option<ReferenceChange>> {
-        self.hold("disconnect", claim, id).await
+        self.change_references("disconnect", claim, id).await
     }
 
     async fn resume(&self, id: &Name) -> Result<Option<ReferenceChange>> {
-        self.hold("resume", None, id).await
+        self.change_references("resume", None, id).await
     }
 
     async fn get(&self, id: &Name) -> Result<Option<Session>> {
@@ -149,15 +149,15 @@ impl SessionsStore for RedisSessions {
         after: Option<&Name>,
         limit: usize,
     ) -> Result<Vec<Name>> {
-        self.has_lives("referred")?;
-        self.lives().held_by(claim, after, limit).await
+        self.require_native("referred")?;
+        self.owners().held_by(claim, after, limit).await
     }
 
     async fn held_by(&self, claim: &Claim, limit: usize) -> Result<Vec<Suspect>> {
-        self.lives().left_by(claim, limit).await
+        self.owners().left_by(claim, limit).await
     }
 
     async fn restore(&self, seq: u64) -> Result<Restored> {
-        self.put_back(seq).await
+        self.restore_session(seq).await
     }
 }

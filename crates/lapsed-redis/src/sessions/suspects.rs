@@ -8,9 +8,9 @@ use lapsed_core::sweep::{Cursor, PageRequest, Suspect, SuspectPage};
 use lapsed_core::{Error, Name, Result};
 
 use super::RedisSessions;
-use crate::doomed;
-use crate::ground::{Args, Shard};
+use crate::overdue_owners;
 use crate::script;
+use crate::system_context::{Args, Shard};
 
 /// Scores from here on are milliseconds; below, seconds.
 pub(super) const MILLISECONDS_FROM: u64 = 100_000_000_000;
@@ -19,18 +19,18 @@ pub(super) const MILLISECONDS_FROM: u64 = 100_000_000_000;
 const ROWS_MIN: usize = 100;
 
 /// How many suspects are read at a time once a pass is under way.
-const AHEAD: usize = 500;
+const PREFETCH_MAX: usize = 500;
 
 /// Where a page goes on: first references, then sessions; in each shard after shard.
 #[derive(Clone, Debug)]
-enum Place {
-    Reference(doomed::Place),
+enum SuspectCursor {
+    Reference(overdue_owners::OverdueCursor),
     Session { shard: usize, since_ms: u64, id: Option<String> },
 }
 
-fn place(cursor: &Cursor) -> Result<Place> {
+fn parse_cursor(cursor: &Cursor) -> Result<SuspectCursor> {
     let Some(text) = &cursor.0 else {
-        return Ok(Place::Reference(doomed::Place::default()));
+        return Ok(SuspectCursor::Reference(overdue_owners::OverdueCursor::default()));
     };
     let wrong = || Error::Invalid(format!("{text:?} is not a cursor of this store"));
     let (kind, rest) = text.split_once(':').ok_or_else(wrong)?;
@@ -38,7 +38,7 @@ fn place(cursor: &Cursor) -> Result<Place> {
     match kind {
         "r" => {
             let mut parts = rest.splitn(4, ':');
-            Ok(Place::Reference(doomed::Place {
+            Ok(SuspectCursor::Reference(overdue_owners::OverdueCursor {
                 shard: number(parts.next())? as usize,
                 deadline_ms: number(parts.next())?,
                 inc: number(parts.next())?,
@@ -47,7 +47,7 @@ fn place(cursor: &Cursor) -> Result<Place> {
         }
         "s" => {
             let mut parts = rest.splitn(3, ':');
-            Ok(Place::Session {
+            Ok(SuspectCursor::Session {
                 shard: number(parts.next())? as usize,
                 since_ms: number(parts.next())?,
                 id: Some(parts.next().ok_or_else(wrong)?.to_owned()),
@@ -58,14 +58,14 @@ fn place(cursor: &Cursor) -> Result<Place> {
 }
 
 /// A session of the index: since when nobody is connected, and which.
-type Idle = (u64, String);
+type IdleSession = (u64, String);
 
 /// Its broadcaster, and when it was disconnected, as the application wrote them.
-type Facts = (Option<Vec<u8>>, Option<Vec<u8>>);
+type DisconnectFacts = (Option<Vec<u8>>, Option<Vec<u8>>);
 
 impl RedisSessions {
     pub(super) fn place_after(&self, suspect: &Suspect) -> Cursor {
-        let shard = self.ground().shard(suspect.key.as_str()).index;
+        let shard = self.context().shard(suspect.key.as_str()).index;
         let Suspect { key, incarnation, deadline_ms, .. } = suspect;
         Cursor(Some(match incarnation.0 {
             0 => format!("s:{shard}:{}:{key}", deadline_ms.saturating_sub(self.grace_ms())),
@@ -77,12 +77,12 @@ impl RedisSessions {
     pub(super) async fn page(&self, request: &PageRequest) -> Result<SuspectPage> {
         let read = async |request: PageRequest| self.read_page(&request).await;
         let after = |suspect: &Suspect| self.place_after(suspect);
-        self.inner.ahead.page(&*self.ground().clock, request, AHEAD, read, after).await
+        self.inner.prefetch.page(&*self.context().clock, request, PREFETCH_MAX, read, after).await
     }
 
     /// As many as there is room for: references first, then sessions, shard after shard.
     async fn read_page(&self, request: &PageRequest) -> Result<SuspectPage> {
-        let mut from = Some(place(&request.after)?);
+        let mut from = Some(parse_cursor(&request.after)?);
         let mut page = SuspectPage { last: true, ..SuspectPage::default() };
         while let Some(at) = from {
             let room = request.limit - page.suspects.len();
@@ -101,29 +101,34 @@ impl RedisSessions {
     /// What one shard has of one kind, and where to look after that.
     async fn part(
         &self,
-        at: &Place,
+        at: &SuspectCursor,
         request: &PageRequest,
         room: usize,
-    ) -> Result<(SuspectPage, Option<Place>)> {
-        let shards = &self.ground().shards;
-        let sessions = || Place::Session { shard: 0, since_ms: 0, id: None };
+    ) -> Result<(SuspectPage, Option<SuspectCursor>)> {
+        let shards = &self.context().shards;
+        let sessions = || SuspectCursor::Session { shard: 0, since_ms: 0, id: None };
         let nothing = || SuspectPage { last: true, ..SuspectPage::default() };
         match at {
-            Place::Reference(from) => {
+            SuspectCursor::Reference(from) => {
                 let Some(here) = shards.get(from.shard).filter(|_| self.is_native()) else {
                     return Ok((nothing(), Some(sessions())));
                 };
                 let request = PageRequest { limit: room, ..request.clone() };
-                let (page, _) = self.lives().left_in(here, &request, from).await?;
-                let next = doomed::Place { shard: from.shard + 1, ..doomed::Place::default() };
-                Ok((page, Some(Place::Reference(next))))
+                let (page, _) = self.owners().held_by_overdue(here, &request, from).await?;
+                let next = overdue_owners::OverdueCursor {
+                    shard: from.shard + 1,
+                    ..overdue_owners::OverdueCursor::default()
+                };
+                Ok((page, Some(SuspectCursor::Reference(next))))
             }
             // While the brake holds, nothing that is not declared dead is listed.
-            Place::Session { .. } if request.undeclared_max == Some(0) => Ok((nothing(), None)),
-            Place::Session { shard, since_ms, id } => {
+            SuspectCursor::Session { .. } if request.undeclared_max == Some(0) => {
+                Ok((nothing(), None))
+            }
+            SuspectCursor::Session { shard, since_ms, id } => {
                 let Some(here) = shards.get(*shard) else { return Ok((nothing(), None)) };
                 let page = self.idle_sessions(here, room, (*since_ms, id.as_deref())).await?;
-                let next = Place::Session { shard: shard + 1, since_ms: 0, id: None };
+                let next = SuspectCursor::Session { shard: shard + 1, since_ms: 0, id: None };
                 Ok((page, (shard + 1 < shards.len()).then_some(next)))
             }
         }
@@ -141,8 +146,9 @@ impl RedisSessions {
             pipeline.cmd("HMGET").arg(self.session(shard, id));
             pipeline.arg("broadcaster_user_id").arg("last_disconnect");
         }
-        let link = &self.ground().link;
-        let facts: Vec<Option<Facts>> = link.query_each("HMGET", &pipeline, found.len()).await?;
+        let connection = &self.context().connection;
+        let facts: Vec<Option<DisconnectFacts>> =
+            connection.query_each("HMGET", &pipeline, found.len()).await?;
         let mut page = SuspectPage { last, ..SuspectPage::default() };
         for ((since_ms, id), facts) in found.into_iter().zip(facts) {
             let Ok(key) = Name::new(&id) else { continue };
@@ -168,10 +174,10 @@ impl RedisSessions {
         limit: usize,
         since_ms: u64,
         after: Option<&str>,
-    ) -> Result<(Vec<Idle>, bool)> {
-        let now_ms: u64 = self.ground().run(shard, &script::PULSE, Args::default()).await?;
+    ) -> Result<(Vec<IdleSession>, bool)> {
+        let now_ms: u64 = self.context().run(shard, &script::SERVER_TIME, Args::default()).await?;
         let until_ms = now_ms.saturating_sub(self.grace_ms());
-        let is_due = |(at, id): &Idle| {
+        let is_due = |(at, id): &IdleSession| {
             *at <= until_ms && after.is_none_or(|after| (*at, id.as_str()) > (since_ms, after))
         };
         if self.is_native() {
@@ -190,8 +196,8 @@ impl RedisSessions {
         shard: &Shard,
         limit: usize,
         (since_ms, until_ms): (u64, u64),
-        is_due: impl Fn(&Idle) -> bool,
-    ) -> Result<(Vec<Idle>, bool)> {
+        is_due: impl Fn(&IdleSession) -> bool,
+    ) -> Result<(Vec<IdleSession>, bool)> {
         let key = &shard.anchor;
         let from = (since_ms / 1_000).saturating_sub(2).to_string();
         let until = seconds(until_ms);
@@ -222,13 +228,14 @@ impl RedisSessions {
         to: &str,
         limit: usize,
         read: impl Fn(f64) -> u64,
-        is_wanted: impl Fn(&Idle) -> bool,
-    ) -> Result<(Vec<Idle>, bool)> {
+        is_wanted: impl Fn(&IdleSession) -> bool,
+    ) -> Result<(Vec<IdleSession>, bool)> {
         let (mut found, mut offset, rows_max) = (Vec::new(), 0, limit.max(ROWS_MIN));
         loop {
             let mut cmd = redis::cmd("ZRANGEBYSCORE");
             cmd.arg(key).arg(from).arg(to).arg("WITHSCORES").arg("LIMIT").arg(offset).arg(rows_max);
-            let rows: Vec<(Vec<u8>, f64)> = self.ground().link.query("ZRANGEBYSCORE", &cmd).await?;
+            let rows: Vec<(Vec<u8>, f64)> =
+                self.context().connection.query("ZRANGEBYSCORE", &cmd).await?;
             let count = rows.len();
             // What is no name is not ours, and must not take the place of what is.
             let named = |(id, score): (Vec<u8>, f64)| {
@@ -246,7 +253,7 @@ impl RedisSessions {
 
     pub(super) async fn overdue(&self, limit: usize) -> Result<Vec<Name>> {
         let mut all = Vec::new();
-        for shard in &self.ground().shards {
+        for shard in &self.context().shards {
             all.extend(self.idle_in(shard, limit, 0, None).await?.0);
         }
         all.sort();

@@ -17,7 +17,7 @@ use lapsed_core::sweep::PassMode;
 use lapsed_core::{Error, Name, Result, SystemId};
 use redis::FromRedisValue;
 
-use crate::link::RedisConnection;
+use crate::connection::RedisConnection;
 use crate::names::{Prefix, shard_of};
 use crate::script::{self, Script};
 
@@ -76,12 +76,12 @@ pub(crate) struct Shard {
     pub anchor: String,
     pub prefix: Prefix,
     base: Vec<String>,
-    watch: Watch,
+    presence: ServerPresence,
 }
 
 /// What is known of the server's presence.
 #[derive(Default)]
-struct Watch {
+struct ServerPresence {
     /// The server's clock at its last timely answer.
     seen_ms: AtomicU64,
     /// This side's clock then.
@@ -89,13 +89,13 @@ struct Watch {
     /// It was away, and the shard does not know yet.
     away: AtomicBool,
     /// It was told to remember which life of the server this is.
-    greeted: AtomicBool,
+    run_recorded: AtomicBool,
 }
 
 /// One system on one server or cluster.
 pub(crate) struct SystemContext {
     pub id: SystemId,
-    pub link: RedisConnection,
+    pub connection: RedisConnection,
     pub clock: Arc<dyn Clock>,
     pub threshold: Duration,
     pub shards: Vec<Shard>,
@@ -104,7 +104,7 @@ pub(crate) struct SystemContext {
 impl SystemContext {
     /// `anchors`: one key a shard.
     pub fn new(
-        link: RedisConnection,
+        connection: RedisConnection,
         clock: Arc<dyn Clock>,
         id: SystemId,
         threshold: Duration,
@@ -113,16 +113,16 @@ impl SystemContext {
         let shards = anchors.into_iter().enumerate().map(|(index, anchor)| {
             let prefix = Prefix::beside(&anchor, &id);
             let base = BASE.iter().map(|what| prefix.key(what)).collect();
-            Shard { index, anchor, prefix, base, watch: Watch::default() }
+            Shard { index, anchor, prefix, base, presence: ServerPresence::default() }
         });
         let shards = shards.collect();
-        let ground = Arc::new(SystemContext { id, link, clock, threshold, shards });
-        tokio::spawn(watch(Arc::downgrade(&ground)));
-        ground
+        let context = Arc::new(SystemContext { id, connection, clock, threshold, shards });
+        tokio::spawn(probe_while_used(Arc::downgrade(&context)));
+        context
     }
 
     pub fn place(&self) -> String {
-        self.link.place.to_string()
+        self.connection.place.to_string()
     }
 
     pub fn threshold_ms(&self) -> u64 {
@@ -139,7 +139,7 @@ impl SystemContext {
     }
 
     /// The keys of each shard, with their places in the list.
-    pub fn deal(&self, keys: &[Name]) -> Vec<(&Shard, Vec<usize>)> {
+    pub fn group_by_shard(&self, keys: &[Name]) -> Vec<(&Shard, Vec<usize>)> {
         let mut dealt: Vec<(&Shard, Vec<usize>)> =
             self.shards.iter().map(|shard| (shard, Vec::new())).collect();
         for (index, key) in keys.iter().enumerate() {
@@ -158,14 +158,14 @@ impl SystemContext {
     ) -> Result<T> {
         let keys: Vec<&str> = shard.base.iter().chain(&args.keys).map(String::as_str).collect();
         let args: Vec<&[u8]> = args.args.iter().map(Vec::as_slice).collect();
-        self.link.run(script, &keys, &args).await
+        self.connection.run(script, &keys, &args).await
     }
 
     /// The same with just the keys that are named: for what is called often.
-    pub async fn run_bare<T: FromRedisValue>(&self, script: &Script, args: Args) -> Result<T> {
+    pub async fn run_with_keys<T: FromRedisValue>(&self, script: &Script, args: Args) -> Result<T> {
         let keys: Vec<&str> = args.keys.iter().map(String::as_str).collect();
         let args: Vec<&[u8]> = args.args.iter().map(Vec::as_slice).collect();
-        self.link.run(script, &keys, &args).await
+        self.connection.run(script, &keys, &args).await
     }
 
     /// On every shard at once.
@@ -179,35 +179,35 @@ impl SystemContext {
 
     /// The server's clock when it was last known to answer in time: not long ago, and after every
     /// absence is written down. Without a look in a dry run, which leaves no trace; 0: not known.
-    pub async fn seen_for(&self, shard: &Shard, act: PassMode) -> Result<u64> {
+    pub async fn last_seen_for(&self, shard: &Shard, act: PassMode) -> Result<u64> {
         match act {
             PassMode::Reclaim => self.seen_ms(shard).await,
-            PassMode::DryRun if !shard.watch.greeted.load(Ordering::Acquire) => Ok(0),
-            PassMode::DryRun => Ok(shard.watch.seen_ms.load(Ordering::Acquire)),
+            PassMode::DryRun if !shard.presence.run_recorded.load(Ordering::Acquire) => Ok(0),
+            PassMode::DryRun => Ok(shard.presence.seen_ms.load(Ordering::Acquire)),
         }
     }
 
     /// The same for what acts.
     pub async fn seen_ms(&self, shard: &Shard) -> Result<u64> {
-        if !shard.watch.greeted.load(Ordering::Acquire) {
-            let _: u64 = self.run(shard, &script::GREET, Args::default()).await?;
-            shard.watch.greeted.store(true, Ordering::Release);
+        if !shard.presence.run_recorded.load(Ordering::Acquire) {
+            let _: u64 = self.run(shard, &script::RECORD_RUN, Args::default()).await?;
+            shard.presence.run_recorded.store(true, Ordering::Release);
         }
-        let seen_at = *shard.watch.seen_at.lock().expect(LOCK);
-        let is_fresh = shard.watch.seen_ms.load(Ordering::Acquire) > 0
+        let seen_at = *shard.presence.seen_at.lock().expect(LOCK);
+        let is_fresh = shard.presence.seen_ms.load(Ordering::Acquire) > 0
             && self.clock.mono().saturating_sub(seen_at) < self.gap() / 2;
-        if !is_fresh || shard.watch.away.load(Ordering::Acquire) {
-            self.look(shard).await?;
+        if !is_fresh || shard.presence.away.load(Ordering::Acquire) {
+            self.probe(shard).await?;
         }
-        Ok(shard.watch.seen_ms.load(Ordering::Acquire))
+        Ok(shard.presence.seen_ms.load(Ordering::Acquire))
     }
 
     /// What the server's clock says now at most, as far as it is known: as it said when it was last looked
     /// at, and what has passed since that look was sent.
-    pub fn time_at_most(&self, shard: &Shard) -> Option<u64> {
+    pub fn server_time_at_most(&self, shard: &Shard) -> Option<u64> {
         let (seen_ms, seen_at) = {
-            let seen_at = shard.watch.seen_at.lock().expect(LOCK);
-            (shard.watch.seen_ms.load(Ordering::Acquire), *seen_at)
+            let seen_at = shard.presence.seen_at.lock().expect(LOCK);
+            (shard.presence.seen_ms.load(Ordering::Acquire), *seen_at)
         };
         let passed = self.clock.mono().saturating_sub(seen_at);
         (seen_ms > 0).then(|| seen_ms + passed.as_millis() as u64)
@@ -216,57 +216,57 @@ impl SystemContext {
     /// Told since when the server is back, as it was noted. A time that has not come yet was noted by a clock
     /// that has been set back since. When the absence was nobody can tell any more: it ends now, for
     /// otherwise the brake would hold until that time comes again.
-    pub fn heed(&self, shard: &Shard, back_ms: u64, now_ms: u64) {
+    pub fn check_return_time(&self, shard: &Shard, back_ms: u64, now_ms: u64) {
         if back_ms > now_ms {
-            shard.watch.away.store(true, Ordering::Release);
+            shard.presence.away.store(true, Ordering::Release);
         }
     }
 
     /// Looks whether the server takes beats, and answers in time; writes an absence down once it
     /// does again.
-    async fn look(&self, shard: &Shard) -> Result<()> {
+    async fn probe(&self, shard: &Shard) -> Result<()> {
         let sent = self.clock.mono();
         let args = ["due", "lives", "names", "nothing"].iter();
         let args = args.fold(Args::default(), |args, what| args.key(shard.prefix.key(what)));
-        let answer: Result<u64> = self.run_bare(&script::PROBE, args).await;
+        let answer: Result<u64> = self.run_with_keys(&script::PROBE, args).await;
         let answered = self.clock.mono();
         if answer.is_err() || answered - sent > self.gap() {
-            shard.watch.away.store(true, Ordering::Release);
+            shard.presence.away.store(true, Ordering::Release);
         }
         let mut now_ms = answer?;
-        if shard.watch.away.load(Ordering::Acquire) {
-            now_ms = self.run(shard, &script::AWAY, Args::default()).await?;
-            shard.watch.away.store(false, Ordering::Release);
-            tracing::warn!(system = %self.id, store = %self.link.place,
+        if shard.presence.away.load(Ordering::Acquire) {
+            now_ms = self.run(shard, &script::RECORD_ABSENCE, Args::default()).await?;
+            shard.presence.away.store(false, Ordering::Release);
+            tracing::warn!(system = %self.id, store = %self.connection.place,
                 "the server was away; everybody gets a whole threshold from now on");
         }
         // Both in one step, for those who reckon with both.
-        let mut seen_at = shard.watch.seen_at.lock().expect(LOCK);
+        let mut seen_at = shard.presence.seen_at.lock().expect(LOCK);
         *seen_at = sent;
-        shard.watch.seen_ms.store(now_ms, Ordering::Release);
+        shard.presence.seen_ms.store(now_ms, Ordering::Release);
         Ok(())
     }
 
     /// The error for an answer of another shape than the script promises.
-    pub fn nonsense(&self, script: &Script) -> Error {
-        self.link.nonsense(script.name)
+    pub fn unexpected_answer(&self, script: &Script) -> Error {
+        self.connection.unexpected_answer(script.name)
     }
 }
 
 const LOCK: &str = "no holder of this lock panics";
 
 /// Looks again and again, for as long as somebody uses the system.
-async fn watch(ground: Weak<SystemContext>) {
+async fn probe_while_used(context: Weak<SystemContext>) {
     loop {
-        let Some(strong) = ground.upgrade() else { return };
+        let Some(strong) = context.upgrade() else { return };
         for shard in &strong.shards {
-            if let Err(error) = strong.look(shard).await {
+            if let Err(error) = strong.probe(shard).await {
                 tracing::debug!(system = %strong.id, %error, "the server does not answer");
             }
         }
-        let nap = (strong.gap() / 2).min(Duration::from_secs(1));
-        let nap = strong.clock.sleep(nap);
+        let pause = (strong.gap() / 2).min(Duration::from_secs(1));
+        let pause = strong.clock.sleep(pause);
         drop(strong);
-        nap.await;
+        pause.await;
     }
 }

@@ -16,7 +16,7 @@ pub(super) struct ProviderBatch {
     pub names: Vec<Option<Name>>,
     members: Vec<Vec<u8>>,
     /// Where the set goes on behind them.
-    pub after: Place,
+    pub after: PageEnd,
     /// Whether it is asked who of them is deactivated: mostly nobody is.
     pub asks_deactivated: bool,
     pub pipeline: Pipeline,
@@ -24,17 +24,17 @@ pub(super) struct ProviderBatch {
 
 /// Where a page of a set ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum PageEnd {
     /// These were all of the set.
     Whole,
     /// It is the last one of several pages.
-    End,
+    Last,
     /// It goes on there.
-    At(String),
+    Continues(String),
 }
 
 /// What the server says of a roll.
-pub(super) struct Called {
+pub(super) struct BatchReading {
     /// Whether the mirror was seeded in this life of the server, and has lost nothing since.
     pub is_seeded: bool,
     /// How many are online.
@@ -52,7 +52,7 @@ impl ProviderBatch {
     pub fn new(
         inner: &Inner,
         mut members: Vec<Vec<u8>>,
-        after: Place,
+        after: PageEnd,
         asks_deactivated: bool,
     ) -> ProviderBatch {
         members.sort_unstable();
@@ -73,7 +73,7 @@ impl ProviderBatch {
     }
 
     /// Reads the answers; `None`: one of them is an error, or of another shape.
-    pub fn read(&self, answers: Vec<Value>) -> Option<Called> {
+    pub fn read(&self, answers: Vec<Value>) -> Option<BatchReading> {
         let mut answers = answers.into_iter();
         let meta = list(answers.next()?)?;
         let info = answers.next()?;
@@ -82,8 +82,8 @@ impl ProviderBatch {
         let now_ms = clock(&list(answers.next()?)?)?;
         let mut rest: Vec<Vec<Value>> = answers.map(list).collect::<Option<_>>()?;
         let there = [online > 0, deactivated > 0, has_versions];
-        let mut called = Called {
-            is_seeded: is_seeded(&meta, life(&info)?, there)?,
+        let mut reading = BatchReading {
+            is_seeded: is_seeded(&meta, run_id(&info)?, there)?,
             online,
             deactivated,
             now_ms,
@@ -93,17 +93,17 @@ impl ProviderBatch {
         };
         let all = self.members.len();
         if all > 0 {
-            called.texts = rest.pop().filter(|texts| texts.len() == 2 * all)?;
+            reading.texts = rest.pop().filter(|texts| texts.len() == 2 * all)?;
             if self.asks_deactivated {
-                called.is_deactivated = rest.pop().filter(|flags| flags.len() == all)?;
+                reading.is_deactivated = rest.pop().filter(|flags| flags.len() == all)?;
             }
-            called.is_online = rest.pop().filter(|flags| flags.len() == all)?;
+            reading.is_online = rest.pop().filter(|flags| flags.len() == all)?;
         }
-        rest.is_empty().then_some(called)
+        rest.is_empty().then_some(reading)
     }
 }
 
-impl Called {
+impl BatchReading {
     pub fn is_online(&self, at: usize) -> bool {
         self.is_online.get(at).and_then(int) == Some(1)
     }
@@ -150,17 +150,17 @@ fn pipeline(inner: &Inner, members: &[Vec<u8>], asks_deactivated: bool) -> Pipel
 }
 
 /// As `is_seeded` of the scripts has it. `there`: which of online, deactivated and versions are there.
-fn is_seeded(meta: &[Value], life: &[u8], there: [bool; 3]) -> Option<bool> {
+fn is_seeded(meta: &[Value], run_id: &[u8], there: [bool; 3]) -> Option<bool> {
     let [seeded, kept, losses] = meta else { return None };
     let Some(seeded) = bytes(seeded) else { return Some(false) };
     let losses = bytes(losses).unwrap_or(b"0");
-    let in_this_life = seeded == [life, b":", losses].concat();
+    let in_this_run = seeded == [run_id, b":", losses].concat();
     let is_there = |key: &u8| (b'2'..=b'4').contains(key) && there[usize::from(key - b'2')];
-    Some(in_this_life && bytes(kept).unwrap_or_default().iter().all(is_there))
+    Some(in_this_run && bytes(kept).unwrap_or_default().iter().all(is_there))
 }
 
 /// The name of this life of the server.
-fn life(info: &Value) -> Option<&[u8]> {
+fn run_id(info: &Value) -> Option<&[u8]> {
     let text = std::str::from_utf8(bytes(info)?).ok()?;
     text.split_once("run_id:")?.1.as_bytes().get(..40)
 }
@@ -202,10 +202,10 @@ mod tests {
 
     #[test]
     fn a_mirror_proves_that_it_was_seeded_in_this_life() {
-        let life = [b'a'; 40];
+        let run_id = [b'a'; 40];
         let seeded = text(&format!("{}:3", "a".repeat(40)));
         let all = [true, true, true];
-        let ask = |meta: &[Value], there| is_seeded(meta, &life, there).unwrap();
+        let ask = |meta: &[Value], there| is_seeded(meta, &run_id, there).unwrap();
         assert!(ask(&[seeded.clone(), text("24"), text("3")], all));
         assert!(ask(&[seeded.clone(), text("24"), text("3")], [true, false, true]));
         assert!(ask(&[seeded.clone(), Value::Nil, text("3")], [false; 3]), "nobody was there");
@@ -216,6 +216,6 @@ mod tests {
         assert!(!ask(&[Value::Nil, Value::Nil, Value::Nil], all), "never");
         let other = text(&format!("{}:3", "b".repeat(40)));
         assert!(!ask(&[other, text("24"), text("3")], all), "another life");
-        assert_eq!(is_seeded(&[], &life, all), None);
+        assert_eq!(is_seeded(&[], &run_id, all), None);
     }
 }

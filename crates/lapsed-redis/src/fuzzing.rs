@@ -1,20 +1,20 @@
 //! What fuzzing needs of this crate: bytes that anybody may have put into the stream of receipts, read
 //! as the store reads them.
 
-use crate::item::{Field, Item, Opened};
-use crate::ledger::removed_of;
+use crate::receipt_item::{Field, ReceiptItem, StreamItem};
+use crate::receipts::removed_of;
 
 /// An item: its id, then names and values, each after its length (a byte, and two of a value).
 pub fn receipts(bytes: &[u8]) {
     let Some(item) = item(bytes) else { return };
-    let Some(opened) = Opened::read(&item) else { return };
+    let Some(opened) = ReceiptItem::read(&item) else { return };
     for (place, row) in opened.rows.iter().enumerate() {
         assert!(opened.seq(place) <= opened.last, "a number above that of its item");
         removed_of(row);
     }
 }
 
-fn item(bytes: &[u8]) -> Option<Item> {
+fn item(bytes: &[u8]) -> Option<StreamItem> {
     let (id, mut rest) = after_length(bytes, 1)?;
     let mut fields: Vec<Field> = Vec::new();
     while !rest.is_empty() {

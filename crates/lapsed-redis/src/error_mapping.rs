@@ -12,39 +12,41 @@ const UNPERMITTED: [&str; 3] =
     ["ACL failure", "has no permissions", "The user executing the script can't"];
 
 /// Tells what happened and, where there is something to do, what to do.
-pub(crate) fn told(place: &str, call: &str, error: &RedisError) -> Error {
+pub(crate) fn store_error(place: &str, call: &str, error: &RedisError) -> Error {
     let unavailable = |what: String| Error::Unavailable { store: place.to_owned(), what };
     if error.is_timeout() {
         return unavailable(format!("no answer to `{call}` in time; it may have been carried out"));
     }
     let code = error.code().unwrap_or_default().to_owned();
-    let said = said(error);
+    let server_message = server_message(error);
     match (error.kind(), code.as_str()) {
         (_, "OOM") => unavailable(format!(
-            "it is out of memory and takes no writes: {said}. Give it more (maxmemory), or remove \
+            "it is out of memory and takes no writes: {server_message}. Give it more (maxmemory), or remove \
              what nobody needs; lapsed goes on by itself"
         )),
         (ErrorKind::Server(ServerErrorKind::NoPerm), _) | (_, "NOPERM") => unavailable(format!(
-            "this user lacks a permission for `{call}`: {said}. Grant it with ACL SETUSER; lapsed \
+            "this user lacks a permission for `{call}`: {server_message}. Grant it with ACL SETUSER; lapsed \
              goes on by itself"
         )),
         // Inside a script there is no code for it, only words.
-        _ if UNPERMITTED.iter().any(|words| said.contains(words)) => unavailable(format!(
-            "this user lacks a permission for `{call}`{}: {said}. Grant it with ACL SETUSER; \
+        _ if UNPERMITTED.iter().any(|words| server_message.contains(words)) => {
+            unavailable(format!(
+                "this user lacks a permission for `{call}`{}: {server_message}. Grant it with ACL SETUSER; \
                  lapsed goes on by itself",
-            unnamed(call, &said).unwrap_or_default()
-        )),
+                denied_commands(call, &server_message).unwrap_or_default()
+            ))
+        }
         (ErrorKind::AuthenticationFailed, _) | (_, "NOAUTH" | "WRONGPASS") => {
-            unavailable(format!("it does not accept user and password: {said}"))
+            unavailable(format!("it does not accept user and password: {server_message}"))
         }
         (ErrorKind::Server(ServerErrorKind::ReadOnly), _) | (_, "READONLY") => unavailable(
             "it is a replica and takes no writes; lapsed must talk to the master".to_owned(),
         ),
-        (_, "MISCONF") => unavailable(format!("it takes no writes: {said}")),
+        (_, "MISCONF") => unavailable(format!("it takes no writes: {server_message}")),
         (_, "WRONGTYPE") => Error::Corrupt {
             store: place.to_owned(),
             what: format!(
-                "a key that `{call}` works on holds another type than it should: {said}. Nothing \
+                "a key that `{call}` works on holds another type than it should: {server_message}. Nothing \
                  was changed; are the key names of the configuration right?"
             ),
         },
@@ -53,20 +55,21 @@ pub(crate) fn told(place: &str, call: &str, error: &RedisError) -> Error {
             store: place.to_owned(),
         },
         (ErrorKind::Extension, _) | (ErrorKind::Server(ServerErrorKind::ResponseError), _) => {
-            unavailable(format!("`{call}` failed: {said}"))
+            unavailable(format!("`{call}` failed: {server_message}"))
         }
         (ErrorKind::Parse | ErrorKind::UnexpectedReturnType, _) => Error::Corrupt {
             store: place.to_owned(),
-            what: format!("its answer to `{call}` makes no sense here: {said}"),
+            what: format!("its answer to `{call}` makes no sense here: {server_message}"),
         },
-        _ => unavailable(format!("`{call}`: {said}")),
+        _ => unavailable(format!("`{call}`: {server_message}")),
     }
 }
 
 /// What the script was about to call, where the server says no more than its line (Redis 7.0): the commands
 /// that stand there, or all of the script's if they are handed on.
-fn unnamed(call: &str, said: &str) -> Option<String> {
-    let line = said.split_once("can't run this command")?.1.split_once("@user_script:")?.1;
+fn denied_commands(call: &str, server_message: &str) -> Option<String> {
+    let line =
+        server_message.split_once("can't run this command")?.1.split_once("@user_script:")?.1;
     let line: usize = line.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()?;
     let script = script::ALL.iter().find(|script| script.name == call)?;
     let there = commands(script.text().lines().nth(line.checked_sub(1)?)?);
@@ -88,7 +91,7 @@ fn commands(text: &str) -> BTreeSet<&str> {
 }
 
 /// The words of the error; never an address with a password in it.
-fn said(error: &RedisError) -> String {
+fn server_message(error: &RedisError) -> String {
     match (error.code(), error.detail()) {
         (Some(code), Some(detail)) => format!("{code} {detail}"),
         _ => error.to_string(),
@@ -96,7 +99,7 @@ fn said(error: &RedisError) -> String {
 }
 
 /// For an answer of another shape than the script promises.
-pub(crate) fn nonsense(place: &str, call: &str) -> Error {
+pub(crate) fn unexpected_answer(place: &str, call: &str) -> Error {
     Error::Corrupt {
         store: place.to_owned(),
         what: format!("its answer to `{call}` has not the shape it should have"),

@@ -7,11 +7,11 @@ use lapsed_core::receipt::Reason;
 use lapsed_core::sweep::{Cursor, PageRequest, Suspect, SuspectPage};
 use lapsed_core::{Error, Name, Result};
 
-use crate::ahead::SuspectPrefetch;
-use crate::ground::{Args, Shard};
-use crate::holdings::holding;
-use crate::owners::{OwnerService, Packed};
+use crate::held_entries::held_entries_cmd;
+use crate::owners::{OwnerRecord, OwnerService};
 use crate::script;
+use crate::suspect_prefetch::SuspectPrefetch;
+use crate::system_context::{Args, Shard};
 
 /// The place just after that suspect: `shard:deadline:incarnation:key`.
 pub(crate) fn after(shard: usize, suspect: &Suspect) -> Cursor {
@@ -21,117 +21,117 @@ pub(crate) fn after(shard: usize, suspect: &Suspect) -> Cursor {
 
 /// Where to go on: in that shard, from that life on, after that key of it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Place {
+pub(crate) struct OverdueCursor {
     pub shard: usize,
     pub deadline_ms: u64,
     pub inc: u64,
     pub key: Option<String>,
 }
 
-fn place(cursor: &Cursor) -> Result<Place> {
-    let Some(text) = &cursor.0 else { return Ok(Place::default()) };
+fn parse_cursor(cursor: &Cursor) -> Result<OverdueCursor> {
+    let Some(text) = &cursor.0 else { return Ok(OverdueCursor::default()) };
     let wrong = || Error::Invalid(format!("{text:?} is not a cursor of this store"));
     let mut parts = text.splitn(4, ':');
     let mut number = || parts.next()?.parse::<u64>().ok();
     let (shard, deadline_ms, inc) =
         (number().ok_or_else(wrong)?, number().ok_or_else(wrong)?, number().ok_or_else(wrong)?);
     let key = Some(parts.next().ok_or_else(wrong)?.to_owned());
-    Ok(Place { shard: shard as usize, deadline_ms, inc, key })
+    Ok(OverdueCursor { shard: shard as usize, deadline_ms, inc, key })
 }
 
 const LOCK: &str = "no holder of this lock panics";
 
 /// How many suspects are read at a time once a pass is under way: a batch takes a few hundred, and
 /// naming one costs the server far less than reclaiming it.
-const AHEAD: usize = 2_000;
+const PREFETCH_MAX: usize = 2_000;
 
 /// How many lives are looked at in one step: each costs the server as much as dozens of names.
-const LIVES_A_CALL: usize = 200;
+const OWNERS_A_CALL: usize = 200;
 
 /// The shard and the life that a page broke off in.
-type BrokeOff = Option<(usize, Arc<OverdueOwner>)>;
+type LastOwner = Option<(usize, Arc<OverdueOwner>)>;
 
 /// Pages of what the doomed hold, what was read ahead of them, and the life that this broke off in.
 #[derive(Default)]
-pub(crate) struct Pages {
-    ahead: SuspectPrefetch,
-    last: Mutex<BrokeOff>,
+pub(crate) struct OverduePages {
+    prefetch: SuspectPrefetch,
+    last: Mutex<LastOwner>,
 }
 
 /// A life that is overdue or ended, and how much it holds.
 pub(crate) struct OverdueOwner {
     inc: u64,
     deadline_ms: u64,
-    packed: Packed,
+    record: OwnerRecord,
     held: u64,
 }
 
-impl Pages {
-    pub async fn page(&self, lives: &OwnerService, request: &PageRequest) -> Result<SuspectPage> {
-        let ground = &lives.ground;
-        let after = |suspect: &Suspect| after(ground.shard(suspect.key.as_str()).index, suspect);
-        let read = async |request: PageRequest| self.read(lives, &request).await;
-        self.ahead.page(&*ground.clock, request, AHEAD, read, after).await
+impl OverduePages {
+    pub async fn page(&self, owners: &OwnerService, request: &PageRequest) -> Result<SuspectPage> {
+        let context = &owners.context;
+        let after = |suspect: &Suspect| after(context.shard(suspect.key.as_str()).index, suspect);
+        let read = async |request: PageRequest| self.read(owners, &request).await;
+        self.prefetch.page(&*context.clock, request, PREFETCH_MAX, read, after).await
     }
 
     /// As many as are asked for, of one shard.
-    async fn read(&self, lives: &OwnerService, request: &PageRequest) -> Result<SuspectPage> {
-        let mut from = place(&request.after)?;
+    async fn read(&self, owners: &OwnerService, request: &PageRequest) -> Result<SuspectPage> {
+        let mut from = parse_cursor(&request.after)?;
         loop {
-            let Some(shard) = lives.ground.shards.get(from.shard) else {
+            let Some(shard) = owners.context.shards.get(from.shard) else {
                 return Ok(SuspectPage { last: true, ..SuspectPage::default() });
             };
-            let mut page = self.page_in(lives, shard, request, &from).await?;
-            let more_shards = from.shard + 1 < lives.ground.shards.len();
+            let mut page = self.page_in(owners, shard, request, &from).await?;
+            let more_shards = from.shard + 1 < owners.context.shards.len();
             if !page.suspects.is_empty() || !more_shards {
                 page.last &= !more_shards;
                 return Ok(page);
             }
-            from = Place { shard: from.shard + 1, ..Place::default() };
+            from = OverdueCursor { shard: from.shard + 1, ..OverdueCursor::default() };
         }
     }
 
     async fn page_in(
         &self,
-        lives: &OwnerService,
+        owners: &OwnerService,
         shard: &Shard,
         request: &PageRequest,
-        from: &Place,
+        from: &OverdueCursor,
     ) -> Result<SuspectPage> {
-        if let Some(page) = self.same_life(lives, shard, request, from).await? {
+        if let Some(page) = self.next_of_last_owner(owners, shard, request, from).await? {
             return Ok(page);
         }
-        let (page, broke_off) = lives.left_in(shard, request, from).await?;
-        if let Some(life) = broke_off {
-            *self.last.lock().expect(LOCK) = Some((shard.index, Arc::new(life)));
+        let (page, last_owner) = owners.held_by_overdue(shard, request, from).await?;
+        if let Some(owner) = last_owner {
+            *self.last.lock().expect(LOCK) = Some((shard.index, Arc::new(owner)));
         }
         Ok(page)
     }
 
     /// A life that left a lot takes many pages: the next one of the same life needs no look at who
     /// else is doomed. `None`: it is not that simple.
-    async fn same_life(
+    async fn next_of_last_owner(
         &self,
-        lives: &OwnerService,
+        owners: &OwnerService,
         shard: &Shard,
         request: &PageRequest,
-        from: &Place,
+        from: &OverdueCursor,
     ) -> Result<Option<SuspectPage>> {
         let known = self.last.lock().expect(LOCK).clone();
-        let is_it = |(at, life): &(usize, Arc<OverdueOwner>)| {
-            *at == shard.index && (life.deadline_ms, life.inc) == (from.deadline_ms, from.inc)
+        let is_it = |(at, owner): &(usize, Arc<OverdueOwner>)| {
+            *at == shard.index && (owner.deadline_ms, owner.inc) == (from.deadline_ms, from.inc)
         };
-        let Some((_, life)) = known.filter(is_it) else { return Ok(None) };
+        let Some((_, owner)) = known.filter(is_it) else { return Ok(None) };
         if from.key.is_none() || request.undeclared_max.is_some() {
             return Ok(None);
         }
-        let inc = life.inc.to_string();
-        let keys = lives.held_in(shard, &inc, from.key.as_deref(), request.limit).await?;
+        let inc = owner.inc.to_string();
+        let keys = owners.held_in(shard, &inc, from.key.as_deref(), request.limit).await?;
         if keys.len() < request.limit {
             return Ok(None);
         }
         let suspects: Result<Vec<Suspect>> =
-            keys.into_iter().map(|key| suspect(&life, key)).collect();
+            keys.into_iter().map(|key| suspect(&owner, key)).collect();
         let (suspects, examined) = (suspects?, request.limit as u64);
         Ok(Some(SuspectPage { suspects, examined, last: false }))
     }
@@ -139,26 +139,27 @@ impl Pages {
 
 impl OwnerService {
     /// What the doomed of one shard hold, from a place on; and the life that this broke off in.
-    pub async fn left_in(
+    pub async fn held_by_overdue(
         &self,
         shard: &Shard,
         request: &PageRequest,
-        from: &Place,
+        from: &OverdueCursor,
     ) -> Result<(SuspectPage, Option<OverdueOwner>)> {
         let (mut from, mut page) = (from.clone(), SuspectPage::default());
         loop {
-            let doomed = self.doomed(shard, request, &from).await?;
-            let next = doomed.last().map(|life| (life.deadline_ms, life.inc + 1));
-            let no_more = doomed.len() < request.limit.min(LIVES_A_CALL);
-            let broke_off = self.collect(shard, doomed, &from, request, &mut page.suspects).await?;
-            page.last = no_more && broke_off.is_none();
-            match next.filter(|_| !page.last && broke_off.is_none()) {
+            let overdue_owners = self.overdue_owners(shard, request, &from).await?;
+            let next = overdue_owners.last().map(|owner| (owner.deadline_ms, owner.inc + 1));
+            let no_more = overdue_owners.len() < request.limit.min(OWNERS_A_CALL);
+            let last_owner =
+                self.collect(shard, overdue_owners, &from, request, &mut page.suspects).await?;
+            page.last = no_more && last_owner.is_none();
+            match next.filter(|_| !page.last && last_owner.is_none()) {
                 Some((deadline_ms, inc)) => {
-                    from = Place { shard: from.shard, deadline_ms, inc, key: None }
+                    from = OverdueCursor { shard: from.shard, deadline_ms, inc, key: None }
                 }
                 None => {
                     page.examined = page.suspects.len() as u64;
-                    return Ok((page, broke_off));
+                    return Ok((page, last_owner));
                 }
             }
         }
@@ -169,29 +170,29 @@ impl OwnerService {
     async fn collect(
         &self,
         shard: &Shard,
-        mut doomed: Vec<OverdueOwner>,
-        from: &Place,
+        mut overdue_owners: Vec<OverdueOwner>,
+        from: &OverdueCursor,
         request: &PageRequest,
         suspects: &mut Vec<Suspect>,
     ) -> Result<Option<OverdueOwner>> {
-        while !doomed.is_empty() {
+        while !overdue_owners.is_empty() {
             let room = request.limit - suspects.len();
             let mut sum = 0;
-            let fill = doomed.iter().take_while(|life| {
+            let fill = overdue_owners.iter().take_while(|owner| {
                 let is_needed = sum < room as u64;
-                sum += life.held;
+                sum += owner.held;
                 is_needed
             });
-            let some: Vec<OverdueOwner> = doomed.drain(..fill.count()).collect();
+            let some: Vec<OverdueOwner> = overdue_owners.drain(..fill.count()).collect();
             let held = self.held_by_each(shard, &some, from, room).await?;
-            for (life, keys) in some.into_iter().zip(held) {
+            for (owner, keys) in some.into_iter().zip(held) {
                 let room = request.limit - suspects.len();
                 let is_full = keys.len() >= room;
                 for key in keys.into_iter().take(room) {
-                    suspects.push(suspect(&life, key)?);
+                    suspects.push(suspect(&owner, key)?);
                 }
                 if is_full {
-                    return Ok(Some(life));
+                    return Ok(Some(owner));
                 }
             }
         }
@@ -202,59 +203,64 @@ impl OwnerService {
     async fn held_by_each(
         &self,
         shard: &Shard,
-        lives: &[OverdueOwner],
-        from: &Place,
+        owners: &[OverdueOwner],
+        from: &OverdueCursor,
         limit: usize,
     ) -> Result<Vec<Vec<Name>>> {
-        let after = |life: &OverdueOwner| {
-            let resumes = (life.deadline_ms, life.inc) == (from.deadline_ms, from.inc);
+        let after = |owner: &OverdueOwner| {
+            let resumes = (owner.deadline_ms, owner.inc) == (from.deadline_ms, from.inc);
             from.key.as_deref().filter(|_| resumes)
         };
         let mut pipeline = redis::pipe();
-        for life in lives {
-            pipeline.add_command(holding(shard, &life.inc.to_string(), after(life), limit));
+        for owner in owners {
+            pipeline.add_command(held_entries_cmd(
+                shard,
+                &owner.inc.to_string(),
+                after(owner),
+                limit,
+            ));
         }
         let answers: Vec<Option<Vec<String>>> =
-            self.ground.link.query_each("ZRANGEBYLEX", &pipeline, lives.len()).await?;
-        let mut held = Vec::with_capacity(lives.len());
-        for (life, answer) in lives.iter().zip(answers) {
+            self.context.connection.query_each("ZRANGEBYLEX", &pipeline, owners.len()).await?;
+        let mut held = Vec::with_capacity(owners.len());
+        for (owner, answer) in owners.iter().zip(answers) {
             held.push(match answer {
                 Some(keys) => keys.iter().map(|key| Name::new(key)).collect::<Result<_>>()?,
                 // Refused: asked by itself it says why.
-                None => self.held_in(shard, &life.inc.to_string(), after(life), limit).await?,
+                None => self.held_in(shard, &owner.inc.to_string(), after(owner), limit).await?,
             });
         }
         Ok(held)
     }
 
     /// OwnerService that are overdue or ended, and hold something.
-    async fn doomed(
+    async fn overdue_owners(
         &self,
         shard: &Shard,
         request: &PageRequest,
-        from: &Place,
+        from: &OverdueCursor,
     ) -> Result<Vec<OverdueOwner>> {
         let most = request.undeclared_max.map_or(String::new(), |max| max.to_string());
-        let limit = request.limit.min(LIVES_A_CALL);
+        let limit = request.limit.min(OWNERS_A_CALL);
         let args = Args::default().arg(from.deadline_ms).arg(from.inc).arg(limit).arg(most);
-        let words: Vec<String> = self.ground.run(shard, &script::DOOMED, args).await?;
+        let words: Vec<String> = self.context.run(shard, &script::OVERDUE_OWNERS, args).await?;
         let read = |row: &[String]| {
             let (deadline_ms, held) = (row[1].parse().ok()?, row[3].parse().ok()?);
-            let packed = Packed::read(&row[2], deadline_ms)?;
-            Some(OverdueOwner { inc: row[0].parse().ok()?, deadline_ms, packed, held })
+            let record = OwnerRecord::read(&row[2], deadline_ms)?;
+            Some(OverdueOwner { inc: row[0].parse().ok()?, deadline_ms, record, held })
         };
-        let nonsense = || self.ground.nonsense(&script::DOOMED);
-        words.chunks_exact(4).map(|row| read(row).ok_or_else(nonsense)).collect()
+        let unexpected_answer = || self.context.unexpected_answer(&script::OVERDUE_OWNERS);
+        words.chunks_exact(4).map(|row| read(row).ok_or_else(unexpected_answer)).collect()
     }
 }
 
-fn suspect(life: &OverdueOwner, key: Name) -> Result<Suspect> {
-    let retired = life.packed.life.ended == Some(Ending::Retired);
+fn suspect(owner: &OverdueOwner, key: Name) -> Result<Suspect> {
+    let retired = owner.record.state.ended == Some(Ending::Retired);
     Ok(Suspect {
         key,
-        owner: Name::new(&life.packed.name)?,
-        incarnation: Incarnation(life.inc),
-        deadline_ms: life.deadline_ms,
+        owner: Name::new(&owner.record.name)?,
+        incarnation: Incarnation(owner.inc),
+        deadline_ms: owner.deadline_ms,
         reason: if retired { Reason::OwnerRetired } else { Reason::OwnerDead },
     })
 }

@@ -13,15 +13,15 @@ use lapsed_core::Name;
 use lapsed_core::clock::Clock;
 use tokio::sync::Notify;
 
-use crate::link::RedisConnection;
+use crate::connection::RedisConnection;
 
 /// How often a queue is looked at.
-const EVERY: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Those that are being listened to.
 #[derive(Default)]
 pub(super) struct QueueWaiters {
-    ringing: Mutex<HashMap<Name, Arc<Notify>>>,
+    notifies: Mutex<HashMap<Name, Arc<Notify>>>,
 }
 
 const LOCK: &str = "no holder of this lock panics";
@@ -32,49 +32,49 @@ impl QueueWaiters {
         self: &Arc<Self>,
         queue: &Name,
         key: impl FnOnce() -> String,
-        link: &RedisConnection,
+        connection: &RedisConnection,
         clock: &Arc<dyn Clock>,
     ) -> Option<Arc<Notify>> {
         let runtime = tokio::runtime::Handle::try_current().ok()?;
-        let mut ringing = self.ringing.lock().expect(LOCK);
-        if let Some(bell) = ringing.get(queue) {
+        let mut notifies = self.notifies.lock().expect(LOCK);
+        if let Some(bell) = notifies.get(queue) {
             return Some(bell.clone());
         }
         let bell = Arc::new(Notify::new());
-        ringing.insert(queue.clone(), bell.clone());
-        let look = Look {
-            bells: self.clone(),
+        notifies.insert(queue.clone(), bell.clone());
+        let poller = QueuePoller {
+            waiters: self.clone(),
             bell: bell.clone(),
             queue: queue.clone(),
             key: key(),
-            link: link.clone(),
+            connection: connection.clone(),
             clock: clock.clone(),
         };
-        runtime.spawn(look.keep_looking());
+        runtime.spawn(poller.poll());
         Some(bell)
     }
 }
 
 /// One queue being looked at.
-struct Look {
-    bells: Arc<QueueWaiters>,
+struct QueuePoller {
+    waiters: Arc<QueueWaiters>,
     bell: Arc<Notify>,
     queue: Name,
     key: String,
-    link: RedisConnection,
+    connection: RedisConnection,
     clock: Arc<dyn Clock>,
 }
 
-impl Look {
-    async fn keep_looking(self) {
+impl QueuePoller {
+    async fn poll(self) {
         loop {
-            self.clock.sleep(EVERY).await;
-            let Some(listeners) = self.listeners() else { return };
+            self.clock.sleep(POLL_INTERVAL).await;
+            let Some(waiting) = self.waiting() else { return };
             let mut cmd = redis::cmd("LLEN");
             cmd.arg(&self.key);
             // Without an answer nobody is called: they look by themselves after a while.
-            let length: u64 = self.link.query("LLEN", &cmd).await.unwrap_or(0);
-            for _ in 0..length.min(listeners) {
+            let length: u64 = self.connection.query("LLEN", &cmd).await.unwrap_or(0);
+            for _ in 0..length.min(waiting) {
                 self.bell.notify_one();
             }
         }
@@ -82,13 +82,13 @@ impl Look {
 
     /// How many listen; `None`, and it is forgotten, when nobody does. Listeners hold the bell, and
     /// so do the list and this task.
-    fn listeners(&self) -> Option<u64> {
-        let mut ringing = self.bells.ringing.lock().expect(LOCK);
-        let listeners = Arc::strong_count(&self.bell).saturating_sub(2);
-        if listeners == 0 {
-            ringing.remove(&self.queue);
+    fn waiting(&self) -> Option<u64> {
+        let mut notifies = self.waiters.notifies.lock().expect(LOCK);
+        let waiting = Arc::strong_count(&self.bell).saturating_sub(2);
+        if waiting == 0 {
+            notifies.remove(&self.queue);
             return None;
         }
-        Some(listeners as u64)
+        Some(waiting as u64)
     }
 }

@@ -13,11 +13,11 @@ use crate::msgpack::Packed;
 pub(crate) type Field = (Vec<u8>, Vec<u8>);
 
 /// An item as it is read: its id and its fields, in order.
-pub(crate) type Item = (String, Vec<Field>);
+pub(crate) type StreamItem = (String, Vec<Field>);
 
 /// What one receipt of an item says for itself.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Row {
+pub(crate) struct ReceiptRow {
     pub key: Vec<u8>,
     pub owner: Option<Vec<u8>>,
     pub deadline_ms: Option<u64>,
@@ -29,22 +29,24 @@ pub(crate) struct Row {
 }
 
 /// An item, taken apart.
-pub(crate) struct Opened {
+pub(crate) struct ReceiptItem {
     /// The number of its last receipt.
     pub last: u64,
     /// What all of them share.
     common: HashMap<Vec<u8>, Vec<u8>>,
-    pub rows: Vec<Row>,
+    pub rows: Vec<ReceiptRow>,
 }
 
-impl Opened {
+impl ReceiptItem {
     /// `None` if it is not an item of ours.
-    pub fn read((id, fields): &Item) -> Option<Opened> {
+    pub fn read((id, fields): &StreamItem) -> Option<ReceiptItem> {
         let last = id.split('-').next()?.parse().ok()?;
-        let mut opened = Opened { last, common: HashMap::new(), rows: Vec::new() };
+        let mut opened = ReceiptItem { last, common: HashMap::new(), rows: Vec::new() };
         for (name, value) in fields {
             match (name.as_slice(), opened.rows.last_mut()) {
-                (b"k", _) => opened.rows.push(Row { key: value.clone(), ..Row::default() }),
+                (b"k", _) => {
+                    opened.rows.push(ReceiptRow { key: value.clone(), ..ReceiptRow::default() })
+                }
                 (name, Some(row)) => row.add(name, value),
                 (name, None) => {
                     opened.common.insert(name.to_vec(), value.clone());
@@ -83,7 +85,7 @@ impl Opened {
     }
 }
 
-impl Row {
+impl ReceiptRow {
     /// What its system wrote under `name`.
     pub fn own(&self, name: &str) -> Option<&[u8]> {
         let found = self.rest.iter().find(|(field, _)| field == name.as_bytes());
@@ -106,7 +108,7 @@ impl Row {
     }
 }
 
-fn unpack(packed: &[u8]) -> Option<Vec<Row>> {
+fn unpack(packed: &[u8]) -> Option<Vec<ReceiptRow>> {
     let packed = Packed::read(packed)?;
     let list = packed.list()?;
     // Six values a session, of which the last are its fields; otherwise keys.
@@ -117,30 +119,30 @@ fn unpack(packed: &[u8]) -> Option<Vec<Row>> {
 }
 
 /// Jobs as a script packs them, under the names of before: `j` what became of it, `y` what is kept.
-pub(crate) fn jobs(packed: &[u8]) -> Option<Vec<Row>> {
+pub(crate) fn jobs(packed: &[u8]) -> Option<Vec<ReceiptRow>> {
     let packed = Packed::read(packed)?;
     let job = |values: &[Packed<'_>]| {
         let [id, note, kept] = values else { return None };
         let rest = [(b"j", note.bytes()?), (b"y", kept.bytes()?)];
         let rest = rest.iter().filter(|(_, value)| !value.is_empty());
         let rest = rest.map(|(name, value)| (name.to_vec(), value.to_vec())).collect();
-        Some(Row { rest, ..row(id.bytes()?) })
+        Some(ReceiptRow { rest, ..row(id.bytes()?) })
     };
     packed.list()?.chunks(3).map(job).collect()
 }
 
-fn row(key: &[u8]) -> Row {
-    Row { key: key.to_vec(), ..Row::default() }
+fn row(key: &[u8]) -> ReceiptRow {
+    ReceiptRow { key: key.to_vec(), ..ReceiptRow::default() }
 }
 
-fn session(values: &[Packed<'_>]) -> Option<Row> {
+fn session(values: &[Packed<'_>]) -> Option<ReceiptRow> {
     let [id, owner, deadline_ms, reason, pointed, fields] = values else { return None };
     let field = |pair: &[Packed<'_>]| match pair {
         [name, value] => Some((name.bytes()?.to_vec(), value.bytes()?.to_vec())),
         _ => None,
     };
     let fields: Option<Vec<Field>> = fields.list()?.chunks(2).map(field).collect();
-    Some(Row {
+    Some(ReceiptRow {
         owner: Some(owner.bytes()?.to_vec()),
         deadline_ms: Some(deadline_ms.number()?),
         reason: Some(reason.bytes()?.to_vec()),
@@ -153,9 +155,9 @@ fn session(values: &[Packed<'_>]) -> Option<Row> {
 mod tests {
     use super::*;
 
-    fn item(fields: &[(&str, &[u8])]) -> Opened {
+    fn item(fields: &[(&str, &[u8])]) -> ReceiptItem {
         let own = |(name, value): &(&str, &[u8])| (name.as_bytes().to_vec(), value.to_vec());
-        Opened::read(&("44-0".to_owned(), fields.iter().map(own).collect())).unwrap()
+        ReceiptItem::read(&("44-0".to_owned(), fields.iter().map(own).collect())).unwrap()
     }
 
     #[test]

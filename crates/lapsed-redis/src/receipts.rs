@@ -10,10 +10,10 @@ use lapsed_core::receipt::{Evidence, Reason, Receipt, ReceiptId, ReceiptQuery};
 use lapsed_core::{Name, Result};
 use serde_json::{Map, Value as Json, json};
 
-use crate::ground::{Args, Shard, SystemContext};
 use crate::inflight::recovered;
-use crate::item::{Field, Item, Opened, Row};
+use crate::receipt_item::{Field, ReceiptItem, ReceiptRow, StreamItem};
 use crate::script;
+use crate::system_context::{Args, Shard, SystemContext};
 
 /// How many items are read at a time: one may hold hundreds of receipts, with what was removed.
 const ITEMS: usize = 32;
@@ -55,7 +55,7 @@ impl SystemContext {
     /// Below this number no shard will add a receipt any more.
     async fn complete_until(&self) -> Result<u64> {
         let shards = self.shards.len() as u64;
-        let now: Vec<u64> = self.run_all(&script::PULSE, |_| Args::default()).await?;
+        let now: Vec<u64> = self.run_all(&script::SERVER_TIME, |_| Args::default()).await?;
         Ok(now.into_iter().min().unwrap_or(0) * (2_048 / shards) * shards)
     }
 
@@ -76,7 +76,7 @@ impl SystemContext {
                 if query.after.is_some() { ("XRANGE", "+") } else { ("XREVRANGE", "-") };
             let mut cmd = redis::cmd(verb);
             cmd.arg(shard.prefix.key("receipts")).arg(&from).arg(end).arg("COUNT").arg(ITEMS);
-            let items: Vec<Item> = self.link.query(verb, &cmd).await?;
+            let items: Vec<StreamItem> = self.connection.query(verb, &cmd).await?;
             let (count, last) = (items.len(), items.last().map(|item| item.0.clone()));
             for item in items {
                 let mut receipts = self.open(&item)?;
@@ -102,14 +102,14 @@ impl SystemContext {
         let mut cmd = redis::cmd("XRANGE");
         cmd.arg(shard.prefix.key("receipts")).arg(before.saturating_sub(1)).arg("+");
         cmd.arg("COUNT").arg(1);
-        let items: Vec<Item> = self.link.query("XRANGE", &cmd).await?;
+        let items: Vec<StreamItem> = self.connection.query("XRANGE", &cmd).await?;
         Ok(items.into_iter().next().map_or("+".to_owned(), |item| item.0))
     }
 
     async fn floor(&self, shard: &Shard) -> Result<u64> {
         let mut cmd = redis::cmd("HGET");
         cmd.arg(shard.prefix.key("meta")).arg("floor");
-        let floor: Option<u64> = self.link.query("HGET", &cmd).await?;
+        let floor: Option<u64> = self.connection.query("HGET", &cmd).await?;
         Ok(floor.unwrap_or(0))
     }
 
@@ -122,7 +122,7 @@ impl SystemContext {
         receipts.iter().for_each(|receipt| {
             cmd.arg(receipt.id.seq);
         });
-        let marks: Vec<Option<u64>> = self.link.query("HMGET", &cmd).await?;
+        let marks: Vec<Option<u64>> = self.connection.query("HMGET", &cmd).await?;
         for (receipt, mark) in receipts.iter_mut().zip(marks) {
             receipt.restored_ms = mark;
         }
@@ -153,12 +153,12 @@ impl SystemContext {
     }
 
     /// What a receipt says of its entry, as it is written; `None` if there is no such receipt.
-    pub async fn row_of(&self, shard: &Shard, seq: u64) -> Result<Option<Row>> {
+    pub async fn row_of(&self, shard: &Shard, seq: u64) -> Result<Option<ReceiptRow>> {
         let mut cmd = redis::cmd("XRANGE");
         cmd.arg(shard.prefix.key("receipts")).arg(seq).arg("+").arg("COUNT").arg(1);
-        let items: Vec<Item> = self.link.query("XRANGE", &cmd).await?;
+        let items: Vec<StreamItem> = self.connection.query("XRANGE", &cmd).await?;
         let Some(item) = items.into_iter().next() else { return Ok(None) };
-        let Some(mut opened) = Opened::read(&item) else { return Ok(None) };
+        let Some(mut opened) = ReceiptItem::read(&item) else { return Ok(None) };
         let place = (0..opened.rows.len()).find(|place| opened.seq(*place) == seq);
         let Some(place) = place else { return Ok(None) };
         Ok(Some(opened.rows.swap_remove(place)))
@@ -170,9 +170,11 @@ impl SystemContext {
     }
 
     /// The receipts of an item.
-    fn open(&self, item: &Item) -> Result<Vec<Receipt>> {
-        let opened = Opened::read(item).ok_or_else(|| self.link.nonsense("receipts"))?;
-        let sweeper = opened.text("s").ok_or_else(|| self.link.nonsense("receipts"))?;
+    fn open(&self, item: &StreamItem) -> Result<Vec<Receipt>> {
+        let opened =
+            ReceiptItem::read(item).ok_or_else(|| self.connection.unexpected_answer("receipts"))?;
+        let sweeper =
+            opened.text("s").ok_or_else(|| self.connection.unexpected_answer("receipts"))?;
         let sweeper: Arc<str> = Arc::from(sweeper);
         let rows = opened.rows.iter().enumerate();
         rows.map(|(place, row)| self.receipt_of(&opened, place, row, &sweeper)).collect()
@@ -180,25 +182,25 @@ impl SystemContext {
 
     fn receipt_of(
         &self,
-        item: &Opened,
+        item: &ReceiptItem,
         place: usize,
-        row: &Row,
+        row: &ReceiptRow,
         sweeper: &Arc<str>,
     ) -> Result<Receipt> {
-        let nonsense = || self.link.nonsense("receipts");
+        let unexpected_answer = || self.connection.unexpected_answer("receipts");
         let key = String::from_utf8_lossy(&row.key);
         let named = row.owner.as_deref().map(String::from_utf8_lossy).filter(|o| !o.is_empty());
         let owner = named.as_deref().or(item.text("o")).filter(|o| !o.is_empty()).unwrap_or(&key);
         let deadline_ms = row.deadline_ms.or(item.number("d")).unwrap_or(0);
         let reason = row.reason.as_deref().and_then(|r| std::str::from_utf8(r).ok());
         let reason = reason.or(item.text("r")).unwrap_or("d");
-        let at_ms = item.number("t").ok_or_else(nonsense)?;
+        let at_ms = item.number("t").ok_or_else(unexpected_answer)?;
         Ok(Receipt {
             id: ReceiptId { system: self.id.clone(), seq: item.seq(place) },
             key: Name::new(&key)?,
             owner: Name::new(owner)?,
             incarnation: Incarnation(item.number("i").unwrap_or(0)),
-            reason: reason_of(reason).ok_or_else(nonsense)?,
+            reason: reason_of(reason).ok_or_else(unexpected_answer)?,
             evidence: Evidence {
                 clock: "redis".to_owned(),
                 deadline_ms,
@@ -207,7 +209,7 @@ impl SystemContext {
             },
             removed: removed_of(row),
             sweeper: sweeper.clone(),
-            batch: item.number("b").ok_or_else(nonsense)?,
+            batch: item.number("b").ok_or_else(unexpected_answer)?,
             at_ms,
             restored_ms: None,
         })
@@ -216,7 +218,7 @@ impl SystemContext {
 
 /// What was removed: of a session its fields, and whether its broadcaster pointed to it; of a job in
 /// flight what became of it.
-pub(crate) fn removed_of(row: &Row) -> Json {
+pub(crate) fn removed_of(row: &ReceiptRow) -> Json {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     if let Some(note) = row.own("j") {
         let recovered = recovered(&text(note), row.own("y"));

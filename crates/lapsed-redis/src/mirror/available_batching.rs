@@ -11,39 +11,42 @@ use lapsed_core::Result;
 use lapsed_core::sweep::Cursor;
 
 use super::{Inner, RedisMirror};
-use crate::joint::{Ask, Question};
+use crate::call_batcher::{BatchExecutor, BatchableCall};
 
 /// What somebody asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Sought {
+pub(super) struct AvailabilityQuery {
     pub settings: AvailabilitySettings,
     pub after: Cursor,
     pub limit: usize,
     pub only_count: bool,
 }
 
-impl Question for Sought {
-    const MOST: usize = 1_000;
-    const TOGETHER: usize = 1_000;
+impl BatchableCall for AvailabilityQuery {
+    const WEIGHT_MAX: usize = 1_000;
+    const CALLS_MAX: usize = 1_000;
 
     fn weight(&self) -> usize {
         1
     }
 
-    fn goes_with(&self, other: &Self) -> bool {
+    fn can_join(&self, other: &Self) -> bool {
         self == other
     }
 }
 
 /// Whoever carries the calls.
 #[derive(Clone)]
-struct Carrier(Arc<Inner>);
+struct QueryExecutor(Arc<Inner>);
 
-impl Ask<Sought, Option<AvailablePage>> for Carrier {
-    fn ask(&self, all: Vec<Sought>) -> BoxFuture<'static, Result<Vec<Option<AvailablePage>>>> {
+impl BatchExecutor<AvailabilityQuery, Option<AvailablePage>> for QueryExecutor {
+    fn execute(
+        &self,
+        all: Vec<AvailabilityQuery>,
+    ) -> BoxFuture<'static, Result<Vec<Option<AvailablePage>>>> {
         let inner = self.0.clone();
         async move {
-            let Some(Sought { settings, after, limit, only_count }) = all.first() else {
+            let Some(AvailabilityQuery { settings, after, limit, only_count }) = all.first() else {
                 return Ok(Vec::new());
             };
             let page = inner.available(settings, after, *limit, *only_count).await?;
@@ -54,7 +57,12 @@ impl Ask<Sought, Option<AvailablePage>> for Carrier {
 }
 
 impl RedisMirror {
-    pub(super) async fn seek(&self, sought: Sought) -> Result<Option<AvailablePage>> {
-        self.sought.call(sought, &Carrier(self.inner.clone())).await
+    pub(super) async fn query_available(
+        &self,
+        availability_queries: AvailabilityQuery,
+    ) -> Result<Option<AvailablePage>> {
+        self.availability_queries
+            .call(availability_queries, &QueryExecutor(self.inner.clone()))
+            .await
     }
 }

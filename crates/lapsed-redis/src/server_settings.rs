@@ -10,7 +10,7 @@ impl Redis {
     pub async fn eviction(&self) -> Result<Option<String>> {
         let mut cmd = redis::cmd("INFO");
         cmd.arg("memory");
-        let info: Option<String> = self.link().on_node(0, "INFO memory", &cmd).await?;
+        let info: Option<String> = self.connection().on_node(0, "INFO memory", &cmd).await?;
         let info = info.unwrap_or_default();
         let field = |name: &str| {
             info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
@@ -24,7 +24,8 @@ impl Redis {
         let mut cmd = redis::cmd("CONFIG");
         cmd.arg("GET").arg("notify-keyspace-events");
         // Many who rent out servers do not let anybody ask.
-        let told: Option<Vec<String>> = self.link().on_node(0, "CONFIG GET", &cmd).await.ok()?;
-        told?.into_iter().nth(1)
+        let setting: Option<Vec<String>> =
+            self.connection().on_node(0, "CONFIG GET", &cmd).await.ok()?;
+        setting?.into_iter().nth(1)
     }
 }

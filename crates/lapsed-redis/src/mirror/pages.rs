@@ -5,7 +5,7 @@ use lapsed_availability::{BeatPage, MirrorEntry, MirrorView, OnlineBeat, SeenBea
 use lapsed_core::sweep::Cursor;
 use lapsed_core::{Error, Name, Result};
 
-use super::decide::doom_of;
+use super::decide::parse_pending;
 use super::{Inner, NAMES_A_CALL};
 use crate::script::{self, Script};
 
@@ -20,7 +20,7 @@ const KEYS_A_LOOK: usize = 1_000;
 const SEEN_A_CALL: usize = 250;
 
 /// An answer's words. Names may be anything that somebody put there.
-pub(super) type Words = Vec<Vec<u8>>;
+pub(super) type AnswerWords = Vec<Vec<u8>>;
 
 fn text(word: &[u8]) -> Option<&str> {
     std::str::from_utf8(word).ok()
@@ -47,13 +47,13 @@ pub(super) fn next(cursor: &[u8]) -> Option<Cursor> {
     (cursor != b"0").then(|| Cursor(text(cursor).map(str::to_owned)))
 }
 
-fn seen(id: &Name, words: &[Vec<u8>]) -> Option<MirrorEntry> {
+fn entry_of(id: &Name, words: &[Vec<u8>]) -> Option<MirrorEntry> {
     let [version, online, deactivated, sessions, last, doomed] = words else { return None };
     let (version, epoch) = match text(version)?.split_once(':') {
         Some((version, epoch)) => (Some(version.parse().ok()?), epoch.parse().ok()?),
         None => (None, 0),
     };
-    let doomed = Some(text(doomed)?).filter(|doom| !doom.is_empty());
+    let doomed = Some(text(doomed)?).filter(|pending| !pending.is_empty());
     Some(MirrorEntry {
         id: id.clone(),
         version,
@@ -62,7 +62,7 @@ fn seen(id: &Name, words: &[Vec<u8>]) -> Option<MirrorEntry> {
         deactivated: deactivated == b"1",
         sessions: number(sessions),
         beat: beat(last)?,
-        pending_offline: doomed.and_then(doom_of),
+        pending_offline: doomed.and_then(parse_pending),
     })
 }
 
@@ -76,35 +76,33 @@ impl Inner {
 
     /// What is read, or the error for an answer of another shape.
     pub(super) fn read<T>(&self, script: &Script, read: impl FnOnce() -> Option<T>) -> Result<T> {
-        read().ok_or_else(|| self.ground.nonsense(script))
+        read().ok_or_else(|| self.context.unexpected_answer(script))
     }
 
     pub(super) async fn look(&self, ids: &[Name]) -> Result<MirrorView> {
-        let script = &script::MIRROR_LOOK;
-        let mut looked =
-            MirrorView { seen: Vec::with_capacity(ids.len()), now_ms: 0, seeded: true };
+        let script = &script::MIRROR_SHOW;
+        let mut view = MirrorView { seen: Vec::with_capacity(ids.len()), now_ms: 0, seeded: true };
         let mut rest = ids;
         loop {
             let (part, after) = rest.split_at(rest.len().min(SEEN_A_CALL));
             let args = self.capacities(self.heartbeats(self.args(7))).names(part);
-            let words: Words = self.ground.run_bare(script, args).await?;
+            let words: AnswerWords = self.context.run_with_keys(script, args).await?;
             let [now_ms, seeded, rows @ ..] = &words[..] else {
-                return Err(self.ground.nonsense(script));
+                return Err(self.context.unexpected_answer(script));
             };
             // The first clock: what was read later is not older than it says.
-            if looked.now_ms == 0 {
-                looked.now_ms = self.read(script, || number(now_ms))?;
+            if view.now_ms == 0 {
+                view.now_ms = self.read(script, || number(now_ms))?;
             }
-            looked.seeded &= seeded == b"1";
+            view.seeded &= seeded == b"1";
             let rows = rows.chunks(6);
             let found: Option<Vec<MirrorEntry>> =
-                part.iter().zip(rows).map(|(id, row)| seen(id, row)).collect();
-            looked
-                .seen
+                part.iter().zip(rows).map(|(id, row)| entry_of(id, row)).collect();
+            view.seen
                 .extend(self.read(script, || found.filter(|found| found.len() == part.len()))?);
             rest = after;
             if rest.is_empty() {
-                return Ok(looked);
+                return Ok(view);
             }
         }
     }
@@ -118,10 +116,10 @@ impl Inner {
         let script = &script::MIRROR_BEATS;
         let args = self.args(7).arg(self.place(after)?).arg(limit.clamp(1, NAMES_A_CALL));
         let args = self.heartbeats(args.arg(older_ms));
-        let words: Option<Words> = self.ground.run_bare(script, args).await?;
+        let words: Option<AnswerWords> = self.context.run_with_keys(script, args).await?;
         let Some(words) = words else { return Ok(None) };
         let [now_ms, cursor, examined, rows @ ..] = &words[..] else {
-            return Err(self.ground.nonsense(script));
+            return Err(self.context.unexpected_answer(script));
         };
         let row = |row: &[Vec<u8>]| -> Option<OnlineBeat> {
             let [id, epoch, last] = row else { return None };
@@ -141,17 +139,17 @@ impl Inner {
         &self,
         limit: usize,
     ) -> Result<Vec<(Name, PendingOffline)>> {
-        let (mut found, mut after, script) = (Vec::new(), 0, &script::MIRROR_DOOMED);
+        let (mut found, mut after, script) = (Vec::new(), 0, &script::MIRROR_PENDING);
         let row = |row: &[Vec<u8>]| {
-            let [id, doom] = row else { return None };
-            Some((Name::from_bytes(id).ok()?, doom_of(text(doom)?)?))
+            let [id, pending] = row else { return None };
+            Some((Name::from_bytes(id).ok()?, parse_pending(text(pending)?)?))
         };
         while after < limit {
             let most = (limit - after).min(NAMES_A_CALL);
             let args = self.args(6).arg(after).arg(most);
-            let words: Words = self.ground.run_bare(script, args).await?;
+            let words: AnswerWords = self.context.run_with_keys(script, args).await?;
             let [examined, rows @ ..] = &words[..] else {
-                return Err(self.ground.nonsense(script));
+                return Err(self.context.unexpected_answer(script));
             };
             found.extend(rows.chunks(2).filter_map(row));
             after += most;
@@ -168,10 +166,10 @@ impl Inner {
         let (mut both, mut cursor, mut which) = (0, "0".to_owned(), String::new());
         loop {
             let args = self.args(4).arg(&cursor).arg(NAMES_A_CALL).arg(&which);
-            let words: Option<Vec<String>> = self.ground.run_bare(script, args).await?;
+            let words: Option<Vec<String>> = self.context.run_with_keys(script, args).await?;
             let Some(words) = words else { return Ok(None) };
             let [online, some, at, set] = &words[..] else {
-                return Err(self.ground.nonsense(script));
+                return Err(self.context.unexpected_answer(script));
             };
             both += self.read(script, || some.parse::<u64>().ok())?;
             (cursor, which) = (at.clone(), set.clone());
@@ -205,8 +203,10 @@ impl Inner {
             args = args.arg(template.pattern()).arg(before).arg(after);
         }
         let script = &script::MIRROR_TRACES;
-        let words: Words = self.ground.run_bare(script, args).await?;
-        let [cursor, ids @ ..] = &words[..] else { return Err(self.ground.nonsense(script)) };
+        let words: AnswerWords = self.context.run_with_keys(script, args).await?;
+        let [cursor, ids @ ..] = &words[..] else {
+            return Err(self.context.unexpected_answer(script));
+        };
         let next = match (&cursor[..], KINDS.get(kind + 1)) {
             (b"0", None) => None,
             (b"0", Some(later)) => Some(format!("{later}:0")),

@@ -15,22 +15,22 @@ use tokio::sync::oneshot;
 const LOCK: &str = "no holder of this lock panics";
 
 /// What somebody asks for.
-pub(crate) trait Question: Clone + Send + Sync + 'static {
+pub(crate) trait BatchableCall: Clone + Send + Sync + 'static {
     /// How much of a call it takes up, of `MOST`.
     fn weight(&self) -> usize;
     /// What one call may weigh; what weighs more by itself goes alone.
-    const MOST: usize;
+    const WEIGHT_MAX: usize;
     /// How many go together at the most, where each has keys of its own.
-    const TOGETHER: usize = 64;
+    const CALLS_MAX: usize = 64;
     /// How many calls are under way at a time: while one is answered the server has the next.
-    const UNDER_WAY: usize = 2;
+    const CONCURRENT_MAX: usize = 2;
     /// Whether one call can ask for both.
-    fn goes_with(&self, other: &Self) -> bool;
+    fn can_join(&self, other: &Self) -> bool;
 }
 
 /// Asks for all of them in one call, and answers each in its place.
-pub(crate) trait Ask<Q, A>: Clone + Send + Sync + 'static {
-    fn ask(&self, questions: Vec<Q>) -> BoxFuture<'static, Result<Vec<A>>>;
+pub(crate) trait BatchExecutor<Q, A>: Clone + Send + Sync + 'static {
+    fn execute(&self, requests: Vec<Q>) -> BoxFuture<'static, Result<Vec<A>>>;
 }
 
 /// Questions of one kind.
@@ -39,41 +39,45 @@ pub(crate) struct CallBatcher<Q, A> {
 }
 
 struct State<Q, A> {
-    waiting: VecDeque<Waiting<Q, A>>,
+    queued: VecDeque<QueuedCall<Q, A>>,
     under_way: usize,
 }
 
-struct Waiting<Q, A> {
-    question: Q,
+struct QueuedCall<Q, A> {
+    request: Q,
     answer: oneshot::Sender<Result<A>>,
 }
 
 impl<Q, A> Default for CallBatcher<Q, A> {
     fn default() -> Self {
-        CallBatcher { state: Mutex::new(State { waiting: VecDeque::new(), under_way: 0 }) }
+        CallBatcher { state: Mutex::new(State { queued: VecDeque::new(), under_way: 0 }) }
     }
 }
 
 /// One of those under way; it ends however its task ends.
-struct Turn<Q, A> {
-    joint: Arc<CallBatcher<Q, A>>,
-    is_over: bool,
+struct WorkerSlot<Q, A> {
+    batcher: Arc<CallBatcher<Q, A>>,
+    released: bool,
 }
 
-impl<Q, A> Drop for Turn<Q, A> {
+impl<Q, A> Drop for WorkerSlot<Q, A> {
     fn drop(&mut self) {
-        if !self.is_over {
-            self.joint.state.lock().expect(LOCK).under_way -= 1;
+        if !self.released {
+            self.batcher.state.lock().expect(LOCK).under_way -= 1;
         }
     }
 }
 
-impl<Q: Question, A: Send + 'static> CallBatcher<Q, A> {
+impl<Q: BatchableCall, A: Send + 'static> CallBatcher<Q, A> {
     /// The answer to one question, together with others if there are any.
-    pub async fn call(self: &Arc<Self>, question: Q, by: &impl Ask<Q, A>) -> Result<A> {
+    pub async fn call(
+        self: &Arc<Self>,
+        request: Q,
+        executor: &impl BatchExecutor<Q, A>,
+    ) -> Result<A> {
         let (answer, answered) = oneshot::channel();
-        if let Some(turn) = self.line_up(Waiting { question, answer }) {
-            tokio::spawn(carry(turn, by.clone()));
+        if let Some(slot) = self.enqueue(QueuedCall { request, answer }) {
+            tokio::spawn(run_worker(slot, executor.clone()));
         }
         answered.await.unwrap_or_else(|_| {
             let (store, what) = ("this process".to_owned(), "the call was given up".to_owned());
@@ -82,80 +86,86 @@ impl<Q: Question, A: Send + 'static> CallBatcher<Q, A> {
     }
 
     /// `Some`: a further call may be sent.
-    fn line_up(self: &Arc<Self>, waiting: Waiting<Q, A>) -> Option<Turn<Q, A>> {
+    fn enqueue(self: &Arc<Self>, queued: QueuedCall<Q, A>) -> Option<WorkerSlot<Q, A>> {
         let mut state = self.state.lock().expect(LOCK);
-        state.waiting.push_back(waiting);
-        if state.under_way >= Q::UNDER_WAY {
+        state.queued.push_back(queued);
+        if state.under_way >= Q::CONCURRENT_MAX {
             return None;
         }
         state.under_way += 1;
-        Some(Turn { joint: self.clone(), is_over: false })
+        Some(WorkerSlot { batcher: self.clone(), released: false })
     }
 }
 
-impl<Q: Question, A: Send + 'static> Turn<Q, A> {
+impl<Q: BatchableCall, A: Send + 'static> WorkerSlot<Q, A> {
     /// Those at the head of the line that go together. None: nobody waits, and the turn is over; both
     /// under one lock, so that nobody lines up behind a turn that has ended.
-    fn next(&mut self) -> Vec<Waiting<Q, A>> {
-        let mut state = self.joint.state.lock().expect(LOCK);
-        state.waiting.retain(|one| !one.answer.is_closed());
-        let Some(first) = state.waiting.pop_front() else {
+    fn next(&mut self) -> Vec<QueuedCall<Q, A>> {
+        let mut state = self.batcher.state.lock().expect(LOCK);
+        state.queued.retain(|call| !call.answer.is_closed());
+        let Some(first) = state.queued.pop_front() else {
             state.under_way -= 1;
-            self.is_over = true;
+            self.released = true;
             return Vec::new();
         };
-        let mut weight = first.question.weight();
+        let mut weight = first.request.weight();
         let (mut batch, mut rest) = (vec![first], VecDeque::new());
-        while batch.len() < Q::TOGETHER
-            && let Some(one) = state.waiting.pop_front()
+        while batch.len() < Q::CALLS_MAX
+            && let Some(call) = state.queued.pop_front()
         {
-            let more = weight + one.question.weight();
-            let fits = more <= Q::MOST;
-            if fits && batch[0].question.goes_with(&one.question) {
-                (weight, _) = (more, batch.push(one));
+            let more = weight + call.request.weight();
+            let fits = more <= Q::WEIGHT_MAX;
+            if fits && batch[0].request.can_join(&call.request) {
+                (weight, _) = (more, batch.push(call));
             } else {
-                rest.push_back(one);
+                rest.push_back(call);
             }
         }
         // Whoever was passed over stays in front of those who were not looked at.
-        rest.append(&mut state.waiting);
-        state.waiting = rest;
+        rest.append(&mut state.queued);
+        state.queued = rest;
         batch
     }
 }
 
 /// Sends calls for as long as somebody waits. Whoever was just answered mostly asks again: they are let go
 /// first, so that one call carries all of them and not each a few.
-async fn carry<Q: Question, A: Send + 'static>(mut turn: Turn<Q, A>, by: impl Ask<Q, A>) {
+async fn run_worker<Q: BatchableCall, A: Send + 'static>(
+    mut slot: WorkerSlot<Q, A>,
+    executor: impl BatchExecutor<Q, A>,
+) {
     loop {
         tokio::task::yield_now().await;
-        let batch = turn.next();
+        let batch = slot.next();
         if batch.is_empty() {
             return;
         }
-        answer(batch, &by).await;
+        answer(batch, &executor).await;
     }
 }
 
 /// Of several that the server refuses together, each is asked by itself: it may be the fault of one.
 /// What may have been carried out is never sent again.
-async fn answer<Q: Question, A: Send + 'static>(batch: Vec<Waiting<Q, A>>, by: &impl Ask<Q, A>) {
-    let questions = batch.iter().map(|one| one.question.clone()).collect();
-    match by.ask(questions).await {
+async fn answer<Q: BatchableCall, A: Send + 'static>(
+    batch: Vec<QueuedCall<Q, A>>,
+    executor: &impl BatchExecutor<Q, A>,
+) {
+    let requests = batch.iter().map(|call| call.request.clone()).collect();
+    match executor.execute(requests).await {
         // Somebody who does not wait any more is told nothing.
-        Ok(answers) => batch.into_iter().zip(answers).for_each(|(one, answer)| {
-            let _ = one.answer.send(Ok(answer));
+        Ok(answers) => batch.into_iter().zip(answers).for_each(|(call, answer)| {
+            let _ = call.answer.send(Ok(answer));
         }),
         Err(error) if batch.len() == 1 || matches!(error, Error::Unavailable { .. }) => {
-            batch.into_iter().for_each(|one| {
-                let _ = one.answer.send(Err(error.clone()));
+            batch.into_iter().for_each(|call| {
+                let _ = call.answer.send(Err(error.clone()));
             });
         }
         Err(_) => {
-            for one in batch {
-                let alone = by.ask(vec![one.question]).await;
+            for call in batch {
+                let alone = executor.execute(vec![call.request]).await;
                 if let Some(answer) = alone.map(|mut answers| answers.pop()).transpose() {
-                    let _ = one.answer.send(answer);
+                    let _ = call.answer.send(answer);
                 }
             }
         }
@@ -175,12 +185,12 @@ mod tests {
     #[derive(Clone, Debug, PartialEq)]
     struct Number(&'static str, usize);
 
-    impl Question for Number {
-        const MOST: usize = 10;
+    impl BatchableCall for Number {
+        const WEIGHT_MAX: usize = 10;
         fn weight(&self) -> usize {
             self.1
         }
-        fn goes_with(&self, other: &Self) -> bool {
+        fn can_join(&self, other: &Self) -> bool {
             self.0 == other.0
         }
     }
@@ -202,12 +212,12 @@ mod tests {
         }
     }
 
-    impl Ask<Number, usize> for Echo {
-        fn ask(&self, questions: Vec<Number>) -> BoxFuture<'static, Result<Vec<usize>>> {
-            let (echo, numbers) = (self.clone(), questions.iter().map(|q| q.1).collect::<Vec<_>>());
+    impl BatchExecutor<Number, usize> for Echo {
+        fn execute(&self, requests: Vec<Number>) -> BoxFuture<'static, Result<Vec<usize>>> {
+            let (echo, numbers) = (self.clone(), requests.iter().map(|q| q.1).collect::<Vec<_>>());
             async move {
                 echo.calls.lock().unwrap().push(numbers.clone());
-                assert!(echo.under_way.fetch_add(1, Ordering::SeqCst) < Number::UNDER_WAY);
+                assert!(echo.under_way.fetch_add(1, Ordering::SeqCst) < Number::CONCURRENT_MAX);
                 echo.gate.0.acquire().await.unwrap().forget();
                 echo.under_way.fetch_sub(1, Ordering::SeqCst);
                 match echo.refuses.filter(|no| numbers.contains(no)) {
@@ -220,16 +230,16 @@ mod tests {
     }
 
     /// All of them ask at once; then the calls are let through.
-    async fn ask_all(echo: &Echo, questions: Vec<Number>) -> Vec<Result<usize>> {
-        let joint: Arc<CallBatcher<Number, usize>> = Arc::default();
+    async fn ask_all(echo: &Echo, requests: Vec<Number>) -> Vec<Result<usize>> {
+        let batcher: Arc<CallBatcher<Number, usize>> = Arc::default();
         let gate = echo.gate.clone();
-        let asked = join_all(questions.into_iter().map(|question| joint.call(question, echo)));
+        let asked = join_all(requests.into_iter().map(|request| batcher.call(request, echo)));
         let (answers, ()) = tokio::join!(asked, async { gate.0.add_permits(1_000) });
         // Who carried the last call finds out that nobody waits any more.
         for _ in 0..100 {
             tokio::task::yield_now().await;
         }
-        assert_eq!(joint.state.lock().unwrap().under_way, 0);
+        assert_eq!(batcher.state.lock().unwrap().under_way, 0);
         answers
     }
 
@@ -242,7 +252,10 @@ mod tests {
         assert_eq!(answers, [1, 2, 3, 4, 5, 6, 7]);
         let calls = echo.calls.lock().unwrap().clone();
         assert!(calls.len() < 7, "{calls:?}");
-        assert!(calls.iter().all(|call| call.iter().sum::<usize>() <= Number::MOST), "{calls:?}");
+        assert!(
+            calls.iter().all(|call| call.iter().sum::<usize>() <= Number::WEIGHT_MAX),
+            "{calls:?}"
+        );
     }
 
     #[tokio::test]
@@ -267,24 +280,24 @@ mod tests {
 
     #[tokio::test]
     async fn somebody_who_gave_up_is_not_asked_for() {
-        let (echo, joint) = (Echo::default(), Arc::new(CallBatcher::default()));
-        let ask = |n: usize| {
-            let (echo, joint) = (echo.clone(), joint.clone());
-            tokio::spawn(async move { joint.call(Number("a", n), &echo).await })
+        let (echo, batcher) = (Echo::default(), Arc::new(CallBatcher::default()));
+        let execute = |n: usize| {
+            let (echo, batcher) = (echo.clone(), batcher.clone());
+            tokio::spawn(async move { batcher.call(Number("a", n), &echo).await })
         };
         // Too large for company: one call each.
-        let first: Vec<_> = (1..=Number::UNDER_WAY).map(|n| ask(90 + n)).collect();
-        while echo.calls.lock().unwrap().len() < Number::UNDER_WAY {
+        let first: Vec<_> = (1..=Number::CONCURRENT_MAX).map(|n| execute(90 + n)).collect();
+        while echo.calls.lock().unwrap().len() < Number::CONCURRENT_MAX {
             tokio::task::yield_now().await;
         }
-        let gone = ask(9);
-        while joint.state.lock().unwrap().waiting.is_empty() {
+        let gone = execute(9);
+        while batcher.state.lock().unwrap().queued.is_empty() {
             tokio::task::yield_now().await;
         }
         gone.abort();
         assert!(gone.await.unwrap_err().is_cancelled());
-        let last = ask(7);
-        while joint.state.lock().unwrap().waiting.len() < 2 {
+        let last = execute(7);
+        while batcher.state.lock().unwrap().queued.len() < 2 {
             tokio::task::yield_now().await;
         }
         echo.gate.0.add_permits(100);

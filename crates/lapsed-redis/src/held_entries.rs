@@ -5,23 +5,28 @@ use lapsed_core::receipt::Reason;
 use lapsed_core::sweep::Suspect;
 use lapsed_core::{Name, Result};
 
-use crate::ground::Shard;
-use crate::owners::{OwnerService, stranger};
+use crate::owners::{OwnerService, unknown_incarnation};
+use crate::system_context::Shard;
 
 /// What one life holds.
-pub(crate) fn held(shard: &Shard, inc: &str) -> String {
+pub(crate) fn held_key(shard: &Shard, inc: &str) -> String {
     shard.prefix.key(&format!("held:{inc}"))
 }
 
 /// What was taken from it.
-pub(crate) fn lost(shard: &Shard, inc: &str) -> String {
+pub(crate) fn lost_key(shard: &Shard, inc: &str) -> String {
     shard.prefix.key(&format!("lost:{inc}"))
 }
 
 /// The command that reads what one life holds, by key.
-pub(crate) fn holding(shard: &Shard, inc: &str, after: Option<&str>, limit: usize) -> redis::Cmd {
+pub(crate) fn held_entries_cmd(
+    shard: &Shard,
+    inc: &str,
+    after: Option<&str>,
+    limit: usize,
+) -> redis::Cmd {
     let mut cmd = redis::cmd("ZRANGEBYLEX");
-    cmd.arg(held(shard, inc)).arg(after.map_or("-".to_owned(), |key| format!("({key}")));
+    cmd.arg(held_key(shard, inc)).arg(after.map_or("-".to_owned(), |key| format!("({key}")));
     cmd.arg("+").arg("LIMIT").arg(0).arg(limit);
     cmd
 }
@@ -35,8 +40,8 @@ impl OwnerService {
         after: Option<&str>,
         limit: usize,
     ) -> Result<Vec<Name>> {
-        let cmd = holding(shard, inc, after, limit);
-        let keys: Vec<String> = self.ground.link.query("ZRANGEBYLEX", &cmd).await?;
+        let cmd = held_entries_cmd(shard, inc, after, limit);
+        let keys: Vec<String> = self.context.connection.query("ZRANGEBYLEX", &cmd).await?;
         keys.iter().map(|key| Name::new(key)).collect()
     }
 
@@ -47,7 +52,7 @@ impl OwnerService {
         after: Option<&Name>,
         limit: usize,
     ) -> Result<Vec<Name>> {
-        let owner = self.owner(claim).await?.ok_or_else(|| stranger(claim))?;
+        let owner = self.owner(claim).await?.ok_or_else(|| unknown_incarnation(claim))?;
         if owner.ended.is_some() {
             return Err(self.lost(&claim.owner, owner.incarnation.0).await?);
         }
@@ -62,7 +67,7 @@ impl OwnerService {
     ) -> Result<Vec<Name>> {
         let inc = incarnation.to_string();
         let mut keys = Vec::new();
-        for shard in &self.ground.shards {
+        for shard in &self.context.shards {
             keys.extend(self.held_in(shard, &inc, after.map(Name::as_str), limit).await?);
         }
         keys.sort();

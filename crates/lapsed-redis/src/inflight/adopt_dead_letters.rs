@@ -7,49 +7,54 @@ use lapsed_core::system::Restored;
 use lapsed_core::{Error, Name, Result};
 
 use super::adopt::{AdoptedInflight, end_word};
-use super::records::{self, Head, Tail};
-use crate::ground::Args;
+use super::records::{self, RecordHead, RecordTail};
 use crate::script;
+use crate::system_context::Args;
 
 /// How often a call is made again because the letter was another one by then.
 const TRIES: usize = 8;
 
 /// What became of a call for one letter.
-enum Told {
+enum LetterOutcome {
     Done,
     Missing,
-    Before,
+    RestoredBefore,
     Refused(String),
 }
 
 impl AdoptedInflight {
     /// Dead letters, by id.
     pub(super) async fn letters(&self, after: Option<&Name>, limit: usize) -> Result<Vec<Job>> {
-        let link = &self.ground().link;
+        let connection = &self.context().connection;
         let mut cmd = redis::cmd("ZRANGEBYLEX");
         cmd.arg(self.letter_ids()).arg(after.map_or("-".to_owned(), |id| format!("({id}")));
         cmd.arg("+").arg("LIMIT").arg(0).arg(limit);
-        let ids: Vec<String> = link.query("ZRANGEBYLEX", &cmd).await?;
+        let ids: Vec<String> = connection.query("ZRANGEBYLEX", &cmd).await?;
         if ids.is_empty() {
             return Ok(Vec::new());
         }
         let mut cmd = redis::cmd("HMGET");
         cmd.arg(self.letters_key()).arg(&ids);
-        let packed: Vec<Option<Vec<u8>>> = link.query("HMGET", &cmd).await?;
-        let now_ms: u64 = self.ground().run(self.shard(), &script::PULSE, Args::default()).await?;
+        let packed: Vec<Option<Vec<u8>>> = connection.query("HMGET", &cmd).await?;
+        let now_ms: u64 =
+            self.context().run(self.shard(), &script::SERVER_TIME, Args::default()).await?;
         let mut jobs = Vec::with_capacity(ids.len());
         for (id, packed) in ids.iter().zip(packed) {
             // Somebody else put it back or deleted it between the two looks.
             let Some(packed) = packed else { continue };
             let job = self.letter(&Name::new(id)?, &packed, now_ms);
-            jobs.push(job.ok_or_else(|| self.ground().nonsense(&script::INFLIGHT_ADOPT_LETTER))?);
+            jobs.push(job.ok_or_else(|| {
+                self.context().unexpected_answer(&script::INFLIGHT_ADOPT_DEAD_LETTER)
+            })?);
         }
         Ok(jobs)
     }
 
     /// Takes a letter apart.
     pub(super) fn letter(&self, id: &Name, record: &[u8], now_ms: u64) -> Option<Job> {
-        let (Head::Dead { why, at_ms, .. }, tail) = records::read(record)? else { return None };
+        let (RecordHead::Dead { why, at_ms, .. }, tail) = records::read(record)? else {
+            return None;
+        };
         Some(Job {
             id: id.clone(),
             payload: tail.shown(),
@@ -63,10 +68,10 @@ impl AdoptedInflight {
 
     pub(super) async fn put_letter_back(&self, id: &Name, end: QueueEnd) -> Result<bool> {
         match self.move_letter(id, end, None).await? {
-            Told::Done => Ok(true),
-            Told::Missing | Told::Before => Ok(false),
-            Told::Refused(why) => Err(Error::Unavailable {
-                store: self.ground().place(),
+            LetterOutcome::Done => Ok(true),
+            LetterOutcome::Missing | LetterOutcome::RestoredBefore => Ok(false),
+            LetterOutcome::Refused(why) => Err(Error::Unavailable {
+                store: self.context().place(),
                 what: format!("the dead letter `{id}` cannot be put back: {why}. Nothing changed"),
             }),
         }
@@ -76,7 +81,7 @@ impl AdoptedInflight {
         let none = self.none();
         let args = self.letter_args("delete", id, &none, "", QueueEnd::Front, None);
         let words: Vec<String> =
-            self.ground().run(self.shard(), &script::INFLIGHT_ADOPT_LETTER, args).await?;
+            self.context().run(self.shard(), &script::INFLIGHT_ADOPT_DEAD_LETTER, args).await?;
         Ok(words.first().is_some_and(|word| word == "done"))
     }
 
@@ -107,48 +112,55 @@ impl AdoptedInflight {
 
     /// From among the dead to its queue, which it names itself: the call is made with the queue that
     /// it had when it was looked at, and made again if it has another.
-    async fn move_letter(&self, id: &Name, end: QueueEnd, receipt: Option<u64>) -> Result<Told> {
-        let nonsense = || self.ground().nonsense(&script::INFLIGHT_ADOPT_LETTER);
-        let Some(job) = self.find_letter(id).await? else { return Ok(Told::Missing) };
+    async fn move_letter(
+        &self,
+        id: &Name,
+        end: QueueEnd,
+        receipt: Option<u64>,
+    ) -> Result<LetterOutcome> {
+        let unexpected_answer =
+            || self.context().unexpected_answer(&script::INFLIGHT_ADOPT_DEAD_LETTER);
+        let Some(job) = self.find_letter(id).await? else { return Ok(LetterOutcome::Missing) };
         let mut of = job.queue;
         for _ in 0..TRIES {
             let key = self.queues.key_of(&of);
             let args = self.letter_args("put_back", id, &key, of.as_str(), end, receipt);
             let words: Vec<String> =
-                self.ground().run(self.shard(), &script::INFLIGHT_ADOPT_LETTER, args).await?;
+                self.context().run(self.shard(), &script::INFLIGHT_ADOPT_DEAD_LETTER, args).await?;
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
             match words[..] {
-                ["done"] => return Ok(Told::Done),
-                ["missing"] => return Ok(Told::Missing),
-                ["before"] => return Ok(Told::Before),
-                ["refused", why] => return Ok(Told::Refused(why.to_owned())),
+                ["done"] => return Ok(LetterOutcome::Done),
+                ["missing"] => return Ok(LetterOutcome::Missing),
+                ["before"] => return Ok(LetterOutcome::RestoredBefore),
+                ["refused", why] => return Ok(LetterOutcome::Refused(why.to_owned())),
                 ["again", queue] => of = Name::new(queue)?,
-                _ => return Err(nonsense()),
+                _ => return Err(unexpected_answer()),
             }
         }
-        Err(nonsense())
+        Err(unexpected_answer())
     }
 
     async fn find_letter(&self, id: &Name) -> Result<Option<Job>> {
         let mut cmd = redis::cmd("HGET");
         cmd.arg(self.letters_key()).arg(id.as_str());
-        let packed: Option<Vec<u8>> = self.ground().link.query("HGET", &cmd).await?;
+        let packed: Option<Vec<u8>> = self.context().connection.query("HGET", &cmd).await?;
         let Some(packed) = packed else { return Ok(None) };
         let job = self.letter(id, &packed, 0);
-        job.map(Some).ok_or_else(|| self.ground().nonsense(&script::INFLIGHT_ADOPT_LETTER))
+        job.map(Some)
+            .ok_or_else(|| self.context().unexpected_answer(&script::INFLIGHT_ADOPT_DEAD_LETTER))
     }
 
     pub(super) async fn restore_receipt(&self, seq: u64) -> Result<Restored> {
         let refused = |why: String| Ok(Restored::Refused { why });
-        let Some(receipt) = self.ground().one_receipt(seq).await? else {
-            return refused(self.ground().no_receipt(seq));
+        let Some(receipt) = self.context().one_receipt(seq).await? else {
+            return refused(self.context().no_receipt(seq));
         };
         let recovered: Option<RecoveredJob> = serde_json::from_value(receipt.removed.clone()).ok();
         let Some(recovered) = recovered else {
             return refused(format!("receipt {} does not say what was done", receipt.id));
         };
-        let told = match recovered.did {
-            _ if receipt.restored_ms.is_some() => Told::Before,
+        let outcome = match recovered.did {
+            _ if receipt.restored_ms.is_some() => LetterOutcome::RestoredBefore,
             RecoveryAction::PutBack => {
                 return refused(format!(
                     "`{}` was put back on queue `{}` when it was taken; it is there, in flight or \
@@ -161,29 +173,37 @@ impl AdoptedInflight {
             }
             RecoveryAction::Dropped => self.put_dropped_back(&receipt, &recovered).await?,
         };
-        Ok(match told {
-            Told::Done => Restored::Restored {
+        Ok(match outcome {
+            LetterOutcome::Done => Restored::Restored {
                 key: receipt.key.to_string(),
                 owner: recovered.queue.to_string(),
                 incarnation: 0,
             },
-            Told::Before => Restored::Refused { why: "it was put back before".to_owned() },
-            Told::Missing => Restored::Refused {
+            LetterOutcome::RestoredBefore => {
+                Restored::Refused { why: "it was put back before".to_owned() }
+            }
+            LetterOutcome::Missing => Restored::Refused {
                 why: format!(
                     "`{}` is not where the receipt says any more: it was put back, deleted, or \
                      registered anew",
                     receipt.key
                 ),
             },
-            Told::Refused(why) => Restored::Refused { why },
+            LetterOutcome::Refused(why) => Restored::Refused { why },
         })
     }
 
-    async fn put_dropped_back(&self, receipt: &Receipt, recovered: &RecoveredJob) -> Result<Told> {
+    async fn put_dropped_back(
+        &self,
+        receipt: &Receipt,
+        recovered: &RecoveredJob,
+    ) -> Result<LetterOutcome> {
         let seq = receipt.id.seq;
-        let row = self.ground().row_of(self.shard(), seq).await?.unwrap_or_default();
-        let Some(tail) = row.own("y").and_then(Tail::read) else {
-            return Ok(Told::Refused("the receipt does not have what it carried".to_owned()));
+        let row = self.context().row_of(self.shard(), seq).await?.unwrap_or_default();
+        let Some(tail) = row.own("y").and_then(RecordTail::read) else {
+            return Ok(LetterOutcome::Refused(
+                "the receipt does not have what it carried".to_owned(),
+            ));
         };
         let mut args = Args::default()
             .key(&self.layout.index_key)
@@ -198,14 +218,14 @@ impl AdoptedInflight {
             .arg(self.layout.queues.as_str());
         args.args.push(tail.payload);
         let script = &script::INFLIGHT_ADOPT_RESTORE;
-        let words: Vec<String> = self.ground().run(self.shard(), script, args).await?;
+        let words: Vec<String> = self.context().run(self.shard(), script, args).await?;
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         match words[..] {
-            ["done"] => Ok(Told::Done),
-            ["before"] => Ok(Told::Before),
-            ["taken"] => Ok(Told::Missing),
-            ["refused", why] => Ok(Told::Refused(why.to_owned())),
-            _ => Err(self.ground().nonsense(script)),
+            ["done"] => Ok(LetterOutcome::Done),
+            ["before"] => Ok(LetterOutcome::RestoredBefore),
+            ["taken"] => Ok(LetterOutcome::Missing),
+            ["refused", why] => Ok(LetterOutcome::Refused(why.to_owned())),
+            _ => Err(self.context().unexpected_answer(script)),
         }
     }
 }

@@ -6,16 +6,16 @@
 -- Answers  start, beat: {incarnation, deadline_ms}; retire: incarnation
 
 local function beat(G, owner, inc, ttl)
-  local answer = life_beat({ G.lives, G.names, G.due, G.heartbeat or G.lives }, { owner, inc })
+  local answer = owner_beat({ G.lives, G.names, G.due, G.heartbeat or G.lives }, { owner, inc })
   if answer[1] == 'unknown' and ttl then
-    answer = life_start(G.keys({ G.heartbeat or G.meta }), { owner, ttl, 'unless_known', '' })
+    answer = owner_start(G.keys({ G.heartbeat or G.meta }), { owner, ttl, 'unless_known', '' })
   end
   return objection(answer, owner) or { answer[1], tonumber(answer[2]) }
 end
 
 -- With the number that another shard gave it, a life is begun only once.
 local function start(G, owner, ttl, inc)
-  local answer = life_start(G.keys({ G.heartbeat or G.meta }), { owner, ttl, 'new', inc })
+  local answer = owner_start(G.keys({ G.heartbeat or G.meta }), { owner, ttl, 'new', inc })
   if not answer.err and not answer[2] then
     return beat(G, owner, inc)
   end
@@ -23,7 +23,7 @@ local function start(G, owner, ttl, inc)
 end
 
 local function retire(G, owner, inc)
-  local answer = life_end(G.keys({ G.heartbeat or G.meta }), { owner, inc, 'r' })
+  local answer = owner_end(G.keys({ G.heartbeat or G.meta }), { owner, inc, 'r' })
   if not answer.err and answer[2] and answer[2] ~= '-' then
     answer = { 'ended', answer[1] }
   end

@@ -12,7 +12,7 @@ use redis::cluster_routing::{RoutingInfo, SingleNodeRoutingInfo};
 use redis::{Client, Cmd, ErrorKind, FromRedisValue, IntoConnectionInfo, RedisError, Value};
 use tokio::sync::OnceCell;
 
-use crate::fault::{nonsense, told};
+use crate::error_mapping::{store_error, unexpected_answer};
 use crate::script::Script;
 
 /// Where the server is, and how long to wait for it.
@@ -110,7 +110,7 @@ impl RedisConnection {
         // Somebody else's choice is as good; one there must be.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let place: Arc<str> = Arc::from(address.place());
-        let wrong = |error: RedisError| told(&place, "connect", &error);
+        let wrong = |error: RedisError| store_error(&place, "connect", &error);
         let channel = match address.is_cluster() {
             true => Self::cluster(address).map_err(wrong)?,
             false => Self::server(address).map_err(wrong)?,
@@ -160,8 +160,8 @@ impl RedisConnection {
 
     pub async fn query<T: FromRedisValue>(&self, call: &str, cmd: &Cmd) -> Result<T> {
         let value = self.send(cmd).await.and_then(Value::extract_error);
-        let value = value.map_err(|error| told(&self.place, call, &error))?;
-        T::from_redis_value(value).map_err(|_| nonsense(&self.place, call))
+        let value = value.map_err(|error| store_error(&self.place, call, &error))?;
+        T::from_redis_value(value).map_err(|_| unexpected_answer(&self.place, call))
     }
 
     /// Several commands of one slot in one go; `None` for one that the server refuses.
@@ -175,10 +175,12 @@ impl RedisConnection {
             return Ok(Vec::new());
         }
         let values = self.send_all(pipeline, 0, count).await;
-        let values = values.map_err(|error| told(&self.place, call, &error))?;
+        let values = values.map_err(|error| store_error(&self.place, call, &error))?;
         // One that the server refuses (a wrong type) says nothing of the others.
         let read = |value: Value| value.extract_error().ok().map(T::from_redis_value);
-        let read = |value: Value| read(value).transpose().map_err(|_| nonsense(&self.place, call));
+        let read = |value: Value| {
+            read(value).transpose().map_err(|_| unexpected_answer(&self.place, call))
+        };
         values.into_iter().map(read).collect()
     }
 
@@ -194,7 +196,7 @@ impl RedisConnection {
             Ok(Some(Value::Array(answers))) => Ok(Some(answers)),
             Ok(_) => Ok(None),
             Err(error) if matches!(error.kind(), ErrorKind::Server(_)) => Ok(None),
-            Err(error) => Err(told(&self.place, call, &error)),
+            Err(error) => Err(store_error(&self.place, call, &error)),
         }
     }
 
@@ -232,12 +234,13 @@ impl RedisConnection {
         let nodes = self.masters().await?;
         let Some((host, port)) = nodes.get(node).cloned() else { return Ok(None) };
         let connected = connection.get_or_try_init(|| client.get_async_connection()).await;
-        let mut connected = connected.map_err(|error| told(&self.place, call, &error))?.clone();
+        let mut connected =
+            connected.map_err(|error| store_error(&self.place, call, &error))?.clone();
         let routing = RoutingInfo::SingleNode(SingleNodeRoutingInfo::ByAddress { host, port });
         let value = connected.route_command(cmd.clone(), routing).await;
         let value = value.and_then(Value::extract_error);
-        let value = value.map_err(|error| told(&self.place, call, &error))?;
-        T::from_redis_value(value).map(Some).map_err(|_| nonsense(&self.place, call))
+        let value = value.map_err(|error| store_error(&self.place, call, &error))?;
+        T::from_redis_value(value).map(Some).map_err(|_| unexpected_answer(&self.place, call))
     }
 
     /// The same on every node.
@@ -256,12 +259,12 @@ impl RedisConnection {
         let Channel::Cluster { client, connection } = &self.channel else { return Ok(Vec::new()) };
         let connected = connection.get_or_try_init(|| client.get_async_connection()).await;
         let mut connected =
-            connected.map_err(|error| told(&self.place, "CLUSTER SLOTS", &error))?.clone();
+            connected.map_err(|error| store_error(&self.place, "CLUSTER SLOTS", &error))?.clone();
         let routing = RoutingInfo::SingleNode(SingleNodeRoutingInfo::Random);
         let value = connected.route_command(cmd, routing).await;
-        let value = value.map_err(|error| told(&self.place, "CLUSTER SLOTS", &error))?;
+        let value = value.map_err(|error| store_error(&self.place, "CLUSTER SLOTS", &error))?;
         let rows = Vec::<Vec<Value>>::from_redis_value(value)
-            .map_err(|_| nonsense(&self.place, "CLUSTER SLOTS"))?;
+            .map_err(|_| unexpected_answer(&self.place, "CLUSTER SLOTS"))?;
         let mut masters: Vec<(u64, String, u16)> = Vec::new();
         for row in rows {
             let read = || -> Option<(u64, String, u16)> {
@@ -270,7 +273,7 @@ impl RedisConnection {
                 let host = String::from_redis_value(node.first()?.clone()).ok()?;
                 Some((first, host, u16::from_redis_value(node.get(1)?.clone()).ok()?))
             };
-            masters.push(read().ok_or_else(|| nonsense(&self.place, "CLUSTER SLOTS"))?);
+            masters.push(read().ok_or_else(|| unexpected_answer(&self.place, "CLUSTER SLOTS"))?);
         }
         masters.sort();
         let mut nodes: Vec<(String, u16)> = Vec::new();
@@ -302,13 +305,13 @@ impl RedisConnection {
             }
             other => other,
         };
-        let value = value.map_err(|error| told(&self.place, script.name, &error))?;
-        T::from_redis_value(value).map_err(|_| nonsense(&self.place, script.name))
+        let value = value.map_err(|error| store_error(&self.place, script.name, &error))?;
+        T::from_redis_value(value).map_err(|_| unexpected_answer(&self.place, script.name))
     }
 
     /// The error for an answer that makes no sense.
-    pub fn nonsense(&self, call: &str) -> Error {
-        nonsense(&self.place, call)
+    pub fn unexpected_answer(&self, call: &str) -> Error {
+        unexpected_answer(&self.place, call)
     }
 }
 

@@ -19,10 +19,10 @@ const LOCK: &str = "no holder of this lock panics";
 /// What the last page has left over.
 #[derive(Default)]
 pub(crate) struct SuspectPrefetch {
-    kept: Mutex<Option<Kept>>,
+    prefetched: Mutex<Option<PrefetchedPage>>,
 }
 
-struct Kept {
+struct PrefetchedPage {
     /// The place that it goes on from.
     from: Cursor,
     read: Duration,
@@ -37,47 +37,49 @@ impl SuspectPrefetch {
         &self,
         clock: &dyn Clock,
         request: &PageRequest,
-        most: usize,
+        prefetch_max: usize,
         read: impl FnOnce(PageRequest) -> R,
         after: impl Fn(&Suspect) -> Cursor,
     ) -> Result<SuspectPage> {
-        let kept = match self.take(clock, request) {
-            Some(kept) => kept,
+        let prefetched = match self.take(clock, request) {
+            Some(prefetched) => prefetched,
             None => {
-                let is_on = request.after.0.is_some() && request.undeclared_max.is_none();
-                let limit = if is_on { request.limit.max(most) } else { request.limit };
+                let is_under_way = request.after.0.is_some() && request.undeclared_max.is_none();
+                let limit =
+                    if is_under_way { request.limit.max(prefetch_max) } else { request.limit };
                 let began = clock.mono();
                 let page = read(PageRequest { limit, ..request.clone() }).await?;
                 let (from, suspects) = (request.after.clone(), page.suspects.into());
-                Kept { from, read: began, suspects, last: page.last }
+                PrefetchedPage { from, read: began, suspects, last: page.last }
             }
         };
-        Ok(self.serve(kept, request.limit, after))
+        Ok(self.serve(prefetched, request.limit, after))
     }
 
     /// What the brake allows is counted at every page: then nothing is taken from before.
-    fn take(&self, clock: &dyn Clock, request: &PageRequest) -> Option<Kept> {
+    fn take(&self, clock: &dyn Clock, request: &PageRequest) -> Option<PrefetchedPage> {
         if request.undeclared_max.is_some() {
             return None;
         }
-        let kept = self.kept.lock().expect(LOCK).take()?;
-        let is_good = kept.from == request.after && clock.mono() < kept.read + AGE_MAX;
-        is_good.then_some(kept)
+        let prefetched = self.prefetched.lock().expect(LOCK).take()?;
+        let is_usable =
+            prefetched.from == request.after && clock.mono() < prefetched.read + AGE_MAX;
+        is_usable.then_some(prefetched)
     }
 
     /// So many of it; the rest is kept for the next page.
     fn serve(
         &self,
-        mut kept: Kept,
+        mut prefetched: PrefetchedPage,
         limit: usize,
         after: impl Fn(&Suspect) -> Cursor,
     ) -> SuspectPage {
-        let count = limit.min(kept.suspects.len());
-        let suspects: Vec<Suspect> = kept.suspects.drain(..count).collect();
-        let last = kept.last && kept.suspects.is_empty();
-        if let Some(suspect) = suspects.last().filter(|_| !kept.suspects.is_empty()) {
-            kept.from = after(suspect);
-            *self.kept.lock().expect(LOCK) = Some(kept);
+        let count = limit.min(prefetched.suspects.len());
+        let suspects: Vec<Suspect> = prefetched.suspects.drain(..count).collect();
+        let last = prefetched.last && prefetched.suspects.is_empty();
+        if let Some(suspect) = suspects.last().filter(|_| !prefetched.suspects.is_empty()) {
+            prefetched.from = after(suspect);
+            *self.prefetched.lock().expect(LOCK) = Some(prefetched);
         }
         SuspectPage { examined: suspects.len() as u64, suspects, last }
     }
@@ -112,31 +114,31 @@ mod tests {
 
     /// An index of so many, and how often it was looked at.
     struct Index {
-        ahead: SuspectPrefetch,
+        prefetch: SuspectPrefetch,
         clock: ManualClock,
-        looks: Cell<usize>,
+        reads: Cell<usize>,
     }
 
     impl Index {
         fn new() -> Index {
             Index {
-                ahead: SuspectPrefetch::default(),
+                prefetch: SuspectPrefetch::default(),
                 clock: ManualClock::at(0),
-                looks: Cell::new(0),
+                reads: Cell::new(0),
             }
         }
 
         async fn page(&self, from: &Cursor, undeclared_max: Option<usize>) -> SuspectPage {
             let request = PageRequest { after: from.clone(), limit: 4, undeclared_max };
             let read = async |request: PageRequest| {
-                self.looks.set(self.looks.get() + 1);
+                self.reads.set(self.reads.get() + 1);
                 let text = request.after.0.as_ref();
                 let from = text.map_or(0, |text| text.parse::<usize>().unwrap() + 1);
                 let to = ALL.min(from + request.limit);
                 let suspects = (from..to).map(suspect).collect();
                 Ok(SuspectPage { suspects, examined: 0, last: to == ALL })
             };
-            self.ahead.page(&self.clock, &request, 12, read, after).await.unwrap()
+            self.prefetch.page(&self.clock, &request, 12, read, after).await.unwrap()
         }
     }
 
@@ -154,7 +156,7 @@ mod tests {
             }
         }
         assert_eq!(found, (0..ALL).map(suspect).collect::<Vec<_>>());
-        assert_eq!(index.looks.get(), 3, "4, then 12, then what is left");
+        assert_eq!(index.reads.get(), 3, "4, then 12, then what is left");
     }
 
     #[tokio::test]
@@ -163,13 +165,13 @@ mod tests {
         let at = |n: usize| after(&suspect(n));
         index.page(&at(3), None).await;
         assert_eq!(index.page(&at(3), None).await.suspects[0], suspect(4), "the same place again");
-        assert_eq!(index.looks.get(), 2);
+        assert_eq!(index.reads.get(), 2);
         index.page(&at(7), None).await;
-        assert_eq!(index.looks.get(), 2, "from what was read");
+        assert_eq!(index.reads.get(), 2, "from what was read");
         assert_eq!(index.page(&at(11), Some(9)).await.suspects.len(), 4);
-        assert_eq!(index.looks.get(), 3, "the brake counts anew");
+        assert_eq!(index.reads.get(), 3, "the brake counts anew");
         index.clock.advance(AGE_MAX);
         index.page(&at(11), None).await;
-        assert_eq!(index.looks.get(), 4, "it was too old");
+        assert_eq!(index.reads.get(), 4, "it was too old");
     }
 }

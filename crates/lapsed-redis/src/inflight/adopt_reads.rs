@@ -9,9 +9,9 @@ use lapsed_core::sweep::{Census, Cursor, PageRequest, Suspect, SuspectPage};
 use lapsed_core::{Error, Name, Result};
 
 use super::adopt::{AdoptedInflight, LOCK, owner_of};
-use crate::ground::Args;
 use crate::queues::QueueFormat;
 use crate::script;
+use crate::system_context::Args;
 
 /// Scores from here on are milliseconds; below, seconds.
 const MILLISECONDS_FROM: f64 = 1e11;
@@ -23,7 +23,7 @@ const PAGE_BYTES_MAX: usize = 512 << 10;
 const QUEUES_MAX: usize = 10_000;
 
 /// Where a page goes on: a score as the server writes it, and an id.
-struct From {
+struct IndexPosition {
     score: String,
     id: Vec<u8>,
 }
@@ -43,20 +43,20 @@ impl AdoptedInflight {
     pub(super) fn place_after(&self, suspect: &Suspect) -> Cursor {
         let known = self.places.lock().expect(LOCK).get(&suspect.key).cloned();
         let score = known.unwrap_or_else(|| {
-            suspect.deadline_ms.saturating_sub(self.ground().threshold_ms()).to_string()
+            suspect.deadline_ms.saturating_sub(self.context().threshold_ms()).to_string()
         });
         Cursor(Some(format!("{score}\u{1}{}", suspect.key)))
     }
 
     pub(super) async fn page(&self, request: &PageRequest) -> Result<SuspectPage> {
         let mut from = match &request.after.0 {
-            None => From { score: String::new(), id: Vec::new() },
+            None => IndexPosition { score: String::new(), id: Vec::new() },
             Some(text) => {
                 let parts = text.split_once('\u{1}');
                 let (score, id) = parts.ok_or_else(|| {
                     Error::Invalid(format!("{text:?} is not a cursor of this store"))
                 })?;
-                From { score: score.to_owned(), id: id.as_bytes().to_vec() }
+                IndexPosition { score: score.to_owned(), id: id.as_bytes().to_vec() }
             }
         };
         let mut page = SuspectPage { last: true, ..SuspectPage::default() };
@@ -78,7 +78,7 @@ impl AdoptedInflight {
             }
             match rows.into_iter().next_back() {
                 Some((score, id)) if page.suspects.is_empty() && !last => {
-                    from = From { score, id };
+                    from = IndexPosition { score, id };
                 }
                 _ => break,
             }
@@ -88,49 +88,57 @@ impl AdoptedInflight {
     }
 
     /// What the index has after that place, and whether that is all.
-    async fn rows(&self, from: &From, limit: usize) -> Result<(Vec<(String, Vec<u8>)>, bool)> {
+    async fn rows(
+        &self,
+        from: &IndexPosition,
+        limit: usize,
+    ) -> Result<(Vec<(String, Vec<u8>)>, bool)> {
         let mut args = Args::default()
             .key(&self.layout.index_key)
             .key(&self.layout.jobs_key)
-            .arg(self.ground().threshold_ms())
+            .arg(self.context().threshold_ms())
             .arg(limit)
             .arg(&from.score);
         args.args.push(from.id.clone());
         let args = args.arg(PAGE_BYTES_MAX);
         let words: Vec<Vec<u8>> =
-            self.ground().run_bare(&script::INFLIGHT_ADOPT_PAGE, args).await?;
-        let nonsense = || self.ground().nonsense(&script::INFLIGHT_ADOPT_PAGE);
-        let (last, rows) = words.split_first().ok_or_else(nonsense)?;
+            self.context().run_with_keys(&script::INFLIGHT_ADOPT_PAGE, args).await?;
+        let unexpected_answer = || self.context().unexpected_answer(&script::INFLIGHT_ADOPT_PAGE);
+        let (last, rows) = words.split_first().ok_or_else(unexpected_answer)?;
         let read = |row: &[Vec<u8>]| {
-            Ok((String::from_utf8(row[0].clone()).map_err(|_| nonsense())?, row[1].clone()))
+            Ok((
+                String::from_utf8(row[0].clone()).map_err(|_| unexpected_answer())?,
+                row[1].clone(),
+            ))
         };
         let rows: Result<Vec<_>> = rows.chunks_exact(2).map(read).collect();
         Ok((rows?, last == b"1"))
     }
 
     fn suspect(&self, key: Name, score: &str) -> Result<Suspect> {
-        let score: f64 =
-            score.parse().map_err(|_| self.ground().nonsense(&script::INFLIGHT_ADOPT_PAGE))?;
+        let score: f64 = score
+            .parse()
+            .map_err(|_| self.context().unexpected_answer(&script::INFLIGHT_ADOPT_PAGE))?;
         Ok(Suspect {
             owner: owner_of(&key),
             key,
             incarnation: Incarnation(0),
-            deadline_ms: from_score(score) + self.ground().threshold_ms(),
+            deadline_ms: from_score(score) + self.context().threshold_ms(),
             reason: Reason::OwnerDead,
         })
     }
 
     pub(super) async fn count(&self) -> Result<Census> {
-        let threshold_ms = self.ground().threshold_ms();
+        let threshold_ms = self.context().threshold_ms();
         let args = Args::default().key(&self.layout.index_key).arg(threshold_ms);
         let script = &script::INFLIGHT_ADOPT_CENSUS;
-        let words: Vec<String> = self.ground().run(self.shard(), script, args).await?;
+        let words: Vec<String> = self.context().run(self.shard(), script, args).await?;
         let number = |at: usize| -> Result<u64> {
             let word = words.get(at).and_then(|word| word.parse().ok());
-            word.ok_or_else(|| self.ground().nonsense(script))
+            word.ok_or_else(|| self.context().unexpected_answer(script))
         };
         let (now_ms, back_ms, due) = (number(0)?, number(1)?, number(4)?);
-        self.ground().heed(self.shard(), back_ms, now_ms);
+        self.context().check_return_time(self.shard(), back_ms, now_ms);
         let mut census = Census {
             now_ms,
             store: words.get(2).cloned().unwrap_or_default(),
@@ -159,41 +167,41 @@ impl AdoptedInflight {
             .key(self.process(id.as_str()).unwrap_or_else(|| none.clone()))
             .key(layout.details_index_key.as_ref().unwrap_or(&none))
             .arg(id)
-            .arg(self.ground().threshold_ms())
+            .arg(self.context().threshold_ms())
             .arg(layout.recovery.crash_window_ms)
             .arg(layout.queues.as_str());
         let script = &script::INFLIGHT_ADOPT_JOB;
-        let words: Vec<Vec<u8>> = self.ground().run(self.shard(), script, args).await?;
-        let nonsense = || self.ground().nonsense(script);
+        let words: Vec<Vec<u8>> = self.context().run(self.shard(), script, args).await?;
+        let unexpected_answer = || self.context().unexpected_answer(script);
         let shown: Vec<_> = words.iter().map(|word| String::from_utf8_lossy(word)).collect();
         let shown: Vec<&str> = shown.iter().map(|word| &**word).collect();
         match shown[..] {
             [] => Ok(None),
             ["dead", now, _] => {
-                let now_ms = now.parse().map_err(|_| nonsense())?;
-                self.letter(id, &words[2], now_ms).ok_or_else(nonsense).map(Some)
+                let now_ms = now.parse().map_err(|_| unexpected_answer())?;
+                self.letter(id, &words[2], now_ms).ok_or_else(unexpected_answer).map(Some)
             }
-            ["held", ..] => held(id, &shown).ok_or_else(nonsense).map(Some),
-            _ => Err(nonsense()),
+            ["held", ..] => in_flight_job(id, &shown).ok_or_else(unexpected_answer).map(Some),
+            _ => Err(unexpected_answer()),
         }
     }
 
     /// What can be seen from here. How many jobs the application has completed only it knows:
     /// those that entered are those that are somewhere.
     pub(super) async fn account(&self) -> Result<JobCounts> {
-        let link = &self.ground().link;
+        let connection = &self.context().connection;
         let mut in_flight = redis::cmd("ZCARD");
         in_flight.arg(&self.layout.index_key);
         let mut dead = redis::cmd("HLEN");
         dead.arg(self.letters_key());
         let mut dropped = redis::cmd("HGET");
         dropped.arg(self.none()).arg("dropped");
-        let dropped: Option<i64> = link.query("HGET", &dropped).await?;
+        let dropped: Option<i64> = connection.query("HGET", &dropped).await?;
         let queues = self.filled_queues(None, QUEUES_MAX).await?;
         let mut counts = JobCounts {
             queued: queues.iter().map(|(_, jobs)| jobs).sum(),
-            in_flight: link.query("ZCARD", &in_flight).await?,
-            dead: link.query("HLEN", &dead).await?,
+            in_flight: connection.query("ZCARD", &in_flight).await?,
+            dead: connection.query("HLEN", &dead).await?,
             dropped: dropped.unwrap_or(0).max(0) as u64,
             ..JobCounts::default()
         };
@@ -218,8 +226,9 @@ impl AdoptedInflight {
             for name in some {
                 pipeline.cmd(verb).arg(self.queues.key_of(name));
             }
-            let link = &self.ground().link;
-            let lengths: Vec<Option<u64>> = link.query_each(verb, &pipeline, some.len()).await?;
+            let connection = &self.context().connection;
+            let lengths: Vec<Option<u64>> =
+                connection.query_each(verb, &pipeline, some.len()).await?;
             let pairs = some.iter().cloned().zip(lengths);
             filled.extend(pairs.filter_map(|(name, jobs)| Some((name, jobs.filter(|n| *n > 0)?))));
             if filled.len() >= limit {
@@ -236,7 +245,7 @@ impl AdoptedInflight {
             let mut cmd = redis::cmd("SSCAN");
             cmd.arg(self.names()).arg(&cursor).arg("COUNT").arg(500);
             let (next, page): (String, Vec<Vec<u8>>) =
-                self.ground().link.query("SSCAN", &cmd).await?;
+                self.context().connection.query("SSCAN", &cmd).await?;
             names.extend(page.iter().filter_map(|name| Name::from_bytes(name).ok()));
             if next == "0" || names.len() >= QUEUES_MAX {
                 return Ok(names);
@@ -248,7 +257,7 @@ impl AdoptedInflight {
 
 /// Takes the answer apart. Who registered when is known only to newer versions of the original;
 /// else the last heartbeat is the earliest that is known.
-fn held(id: &Name, words: &[&str]) -> Option<Job> {
+fn in_flight_job(id: &Name, words: &[&str]) -> Option<Job> {
     let [_, now, payload, queue, crashes, beat, due, registered] = *words else { return None };
     let (now_ms, beat_ms) = (now.parse().ok()?, beat.parse().ok()?);
     let registered_ms: u64 = registered.parse().unwrap_or(0);

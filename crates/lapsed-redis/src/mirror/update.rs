@@ -27,11 +27,11 @@ fn parts<T>(all: &[T], most: usize, key: impl Fn(&T) -> &Name) -> Vec<&[T]> {
 impl Inner {
     pub(super) async fn apply(
         &self,
-        told: &[MirrorUpdate],
+        updates: &[MirrorUpdate],
         attempt: Option<&str>,
     ) -> Result<Option<u64>> {
         let mut newer = 0;
-        for part in parts(told, STATES_A_CALL, |told| &told.state.id) {
+        for part in parts(updates, STATES_A_CALL, |updates| &updates.state.id) {
             match self.apply_some(part, attempt).await? {
                 Some(some) => newer += some,
                 None => return Ok(None),
@@ -42,12 +42,12 @@ impl Inner {
 
     async fn apply_some(
         &self,
-        told: &[MirrorUpdate],
+        updates: &[MirrorUpdate],
         attempt: Option<&str>,
     ) -> Result<Option<u64>> {
         let mut args = self.args(8).arg(attempt.unwrap_or_default());
         args = self.capacities(self.heartbeats(args)).arg(&self.alive).arg(self.stale_ms());
-        for MirrorUpdate { state, beat_ms } in told {
+        for MirrorUpdate { state, beat_ms } in updates {
             args = args
                 .arg(&state.id)
                 .arg(state.version)
@@ -57,7 +57,7 @@ impl Inner {
                 .arg(state.sessions)
                 .arg(beat_ms.map_or(String::new(), |beat_ms| beat_ms.to_string()));
         }
-        self.ground.run_bare(&script::MIRROR_APPLY, args).await
+        self.context.run_with_keys(&script::MIRROR_APPLY, args).await
     }
 
     pub(super) async fn forget(&self, ids: &[(Name, Option<u64>)]) -> Result<u64> {
@@ -67,7 +67,7 @@ impl Inner {
             let args = part.iter().fold(args, |args, (id, version)| {
                 args.arg(id).arg(version.map_or(String::new(), |version| version.to_string()))
             });
-            let some: u64 = self.ground.run_bare(&script::MIRROR_FORGET, args).await?;
+            let some: u64 = self.context.run_with_keys(&script::MIRROR_FORGET, args).await?;
             gone += some;
         }
         Ok(gone)

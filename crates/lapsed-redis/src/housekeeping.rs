@@ -5,9 +5,9 @@ use lapsed_core::Result;
 use lapsed_core::receipt::Receipt;
 use lapsed_core::sweep::{BatchId, Census, Tidied, TidyLimits};
 
-use crate::ground::{Args, Shard, SystemContext};
 use crate::owners::OwnerService;
 use crate::script;
+use crate::system_context::{Args, Shard, SystemContext};
 
 /// How many of the doomed a count looks at one by one.
 const COUNTED_MAX: usize = 2_000;
@@ -18,13 +18,13 @@ const BATCHES_KEPT_MS: u64 = 24 * 3_600_000;
 impl SystemContext {
     /// What a batch did, in all shards; where it was not carried out it never will be.
     pub async fn settle(&self, batch: &BatchId) -> Result<Vec<Receipt>> {
-        let settled = self.shards.iter().map(|shard| self.settled_in(shard, batch));
+        let settled = self.shards.iter().map(|shard| self.settle_in(shard, batch));
         Ok(try_join_all(settled).await?.into_iter().flatten().collect())
     }
 
-    pub async fn settled_in(&self, shard: &Shard, batch: &BatchId) -> Result<Vec<Receipt>> {
+    pub async fn settle_in(&self, shard: &Shard, batch: &BatchId) -> Result<Vec<Receipt>> {
         let args = Args::default().arg(&batch.sweeper).arg(batch.number);
-        let range: Vec<u64> = self.run(shard, &script::SETTLE, args).await?;
+        let range: Vec<u64> = self.run(shard, &script::SETTLE_BATCH, args).await?;
         match range[..] {
             [first, last] => self.receipts_between(shard, first, last).await,
             _ => Ok(Vec::new()),
@@ -51,18 +51,18 @@ impl OwnerService {
 
     /// The same, and since when the servers are back, whether or not a life was there before.
     pub async fn count_since(&self) -> Result<(Census, u64)> {
-        let threshold_ms = self.ground.threshold_ms();
+        let threshold_ms = self.context.threshold_ms();
         let args = |_: &Shard| Args::default().arg(threshold_ms).arg(COUNTED_MAX);
-        let counts: Vec<Vec<String>> = self.ground.run_all(&script::CENSUS, args).await?;
+        let counts: Vec<Vec<String>> = self.context.run_all(&script::CENSUS, args).await?;
         let (mut census, mut back_ms) = (Census::default(), 0);
         for (index, words) in counts.iter().enumerate() {
             let number = |at: usize| -> Result<u64> {
                 let word = words.get(at).and_then(|word| word.parse().ok());
-                word.ok_or_else(|| self.ground.nonsense(&script::CENSUS))
+                word.ok_or_else(|| self.context.unexpected_answer(&script::CENSUS))
             };
             census.back_ms = census.back_ms.max(number(1)?);
             back_ms = back_ms.max(number(9)?);
-            self.ground.heed(&self.ground.shards[index], number(9)?, number(0)?);
+            self.context.check_return_time(&self.context.shards[index], number(9)?, number(0)?);
             census.suspects += number(7)?;
             census.owners_overdue = census.owners_overdue.max(number(4)?);
             census.owners_spared = census.owners_spared.max(number(5)?);
@@ -84,14 +84,14 @@ impl OwnerService {
 
     pub async fn tidy(&self, limits: &TidyLimits) -> Result<Tidied> {
         let mut tidied = Tidied::default();
-        for shard in &self.ground.shards {
+        for shard in &self.context.shards {
             let answer = self.tidy_in(shard, limits).await?;
             let [ended, pruned, forgotten @ ..] = &answer[..] else { continue };
             tidied.receipts_pruned += pruned;
             for inc in forgotten {
                 let mut cmd = redis::cmd("UNLINK");
                 cmd.arg(shard.prefix.key(&format!("lost:{inc}")));
-                let _: u64 = self.ground.link.query("UNLINK", &cmd).await?;
+                let _: u64 = self.context.connection.query("UNLINK", &cmd).await?;
             }
             if shard.index == 0 {
                 tidied.owners_ended = *ended;
@@ -102,7 +102,7 @@ impl OwnerService {
     }
 
     async fn tidy_in(&self, shard: &Shard, limits: &TidyLimits) -> Result<Vec<u64>> {
-        let seen_ms = self.ground.seen_ms(shard).await?;
+        let seen_ms = self.context.seen_ms(shard).await?;
         let number = |n: Option<u64>| n.map_or(String::new(), |n| n.to_string());
         let args = Args::default()
             .key(shard.prefix.key("restored"))
@@ -112,8 +112,8 @@ impl OwnerService {
             .arg(limits.retention.count.min(1 << 50))
             .arg(number(limits.term))
             .arg(seen_ms)
-            .arg(self.ground.gap().as_millis())
+            .arg(self.context.gap().as_millis())
             .arg(BATCHES_KEPT_MS);
-        self.ground.run(shard, &script::TIDY, args).await
+        self.context.run(shard, &script::TIDY, args).await
     }
 }
