@@ -69,7 +69,7 @@ impl Disk {
 
     /// Opens the file and lets `load` read it. Nothing on disk changes before `load` has succeeded.
     pub fn open<T>(&self, load: impl FnOnce(&Database) -> Result<T>) -> Result<T> {
-        let (backend, cautious): (Box<dyn StorageBackend>, _) = match &self.place {
+        let (backend, checked): (Box<dyn StorageBackend>, _) = match &self.place {
             DatabaseLocation::Memory(make) => (make(), None),
             DatabaseLocation::Folder { dir, .. } => {
                 let path = dir.join(FILE);
@@ -80,8 +80,8 @@ impl Disk {
                 let mut options = OpenOptions::new();
                 options.read(true).write(true).create(true).truncate(false);
                 let file = options.open(&path).map_err(|e| self.corrupt(e))?;
-                let cautious = CheckedBackend::new(file).map_err(|e| self.corrupt(e))?;
-                (Box::new(cautious.clone()), Some(cautious))
+                let checked = CheckedBackend::new(file).map_err(|e| self.corrupt(e))?;
+                (Box::new(checked.clone()), Some(checked))
             }
         };
         let database = quietly(|| {
@@ -90,16 +90,16 @@ impl Disk {
                 .create_with_backend(Boxed(backend))
                 .map_err(|e| self.corrupt(e))?;
             // Checks every checksum before any content is used.
-            if cautious.is_some() && !database.check_integrity().map_err(|e| self.corrupt(e))? {
+            if checked.is_some() && !database.check_integrity().map_err(|e| self.corrupt(e))? {
                 return Err(self.corrupt("its checksums do not agree with what it holds"));
             }
             let loaded = load(&database)?;
             Ok((database, loaded))
         });
         let (database, loaded) = database.unwrap_or_else(|| Err(self.corrupt("it is damaged")))?;
-        if let Some(cautious) = cautious {
+        if let Some(checked) = checked {
             let told = |e| Fault::Disk(redb::Error::Io(e)).told(&self.name);
-            cautious.trust().map_err(told)?;
+            checked.trust().map_err(told)?;
             self.mark().map_err(told)?;
         }
         *self.database.write().expect(LOCK) = Some(Arc::new(database));
@@ -141,7 +141,7 @@ impl Disk {
     }
 
     /// Address of the store, without secrets.
-    pub fn whereabouts(&self) -> String {
+    pub fn address(&self) -> String {
         match &self.place {
             DatabaseLocation::Folder { dir, .. } => dir.display().to_string(),
             DatabaseLocation::Memory(_) => "memory".to_owned(),

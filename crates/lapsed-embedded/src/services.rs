@@ -78,7 +78,7 @@ impl Store for Embedded {
         let (now_ms, back_ms) = self.inner.store_clock.look();
         Ok(StoreInfo {
             engine: "embedded".to_owned(),
-            place: self.inner.disk.whereabouts(),
+            place: self.inner.disk.address(),
             incarnation: self.inner.incarnation.clone(),
             now_ms,
             back_ms,

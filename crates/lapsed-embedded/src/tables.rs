@@ -5,7 +5,7 @@
 //! | `meta` | name | counters, operator's settings, terms, marks and turns (JSON or a big-endian number) |
 //! | `S/owners` | incarnation | [`OwnerRow`] as JSON |
 //! | `S/held` | incarnation, key | an entry, filed under its holder: registered at; of sessions, the number of references; of jobs, the job with its claim |
-//! | `S/lost` | incarnation, key | receipt number: what was taken from each life |
+//! | `S/lost` | incarnation, key | receipt number: what was taken from each incarnation |
 //! | `S/receipts` | receipt number | the receipt as JSON |
 //! | `S/batches` | sweeper, 0, batch number | first and last receipt number of that batch |
 //! | `S/forbidden` | sweeper, 0, batch number | since when: batches settled as not carried out |
@@ -13,13 +13,13 @@
 //! | `S/broadcasters` | broadcaster | the id of its current session |
 //! | `S/queued` | queue, 0, place | a job on that queue, with its id |
 //! | `S/dead` | job id | a dead letter: the job, with why it is one |
-//! | `S/leases` | namespace, 0, key | all there is of one key (`leases::rules::LeaseRecord`) as JSON; never deleted |
+//! | `S/leases` | namespace, 0, key | everything stored for one key (`leases::rules::LeaseRecord`) as JSON; never deleted |
 //! | `S/decisions` | transaction | the decision on it (`leases::rules::DecisionMarker`) as JSON |
 //! | `S/providers` | provider | `availability::rows::ProviderRow` as JSON, with its version and the number of its sessions; never deleted |
 //! | `S/chats` | session id | a session of a provider (`availability::Session`) as JSON; never deleted |
 //! | `S/log` | log number | one flip between online and offline as JSON; pruned like receipts |
-//! | `S/log_of` | provider, 0, log number | nothing: which rows of the log are of whom |
-//! | `S/notes` | book, 0, number | one note (`notes::Note`) as JSON; the newest are kept |
+//! | `S/log_of` | provider, 0, log number | empty: the log rows of each provider |
+//! | `S/notes` | series, 0, number | one note (`notes::Note`) as JSON; the newest are kept |
 //!
 //! A job is one row that moves between `S/queued`, `S/held` and `S/dead`, so that it is always in
 //! exactly one place. Its payload is moved unchanged; `inflight/rows.rs` defines the row. Positions

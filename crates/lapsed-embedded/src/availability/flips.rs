@@ -1,8 +1,9 @@
-//! Setting offline whom the mirror declared silent, and putting that back.
+//! Setting providers offline that the mirror declared silent, and restoring them.
 //!
-//! Who can come in between the mirror's decision and this job: a toggle (another epoch), a beat that came
-//! here because its daemon could not reach the mirror, another sweeper that is faster, a `settle`. Each is
-//! a job, and jobs are serial; the row is judged again inside the job that flips it.
+//! What can happen between the mirror's decision and this job: a toggle (another epoch), a
+//! heartbeat that came here because its daemon could not reach the mirror, a faster sweeper, a
+//! `settle`. Each is a job, and jobs are serial; the row is judged again inside the job that flips
+//! it.
 
 use lapsed_availability::{Flip, Flipped, ProviderState};
 use lapsed_core::clock::Clock;
@@ -21,7 +22,7 @@ use crate::services::term_is_over;
 use crate::tables::number;
 use crate::tx::Tx;
 
-/// What a receipt says was there: enough to tell whether anybody has toggled it since.
+/// The receipt's `removed`: enough to tell whether the provider was toggled since.
 #[derive(Debug, Serialize, Deserialize)]
 struct Was {
     is_online: bool,
@@ -61,7 +62,7 @@ impl Core {
         Ok(flipped)
     }
 
-    /// Everybody as they are.
+    /// Refuses all flips with the same reason.
     fn leave_all(&self, tx: &mut Tx<'_>, flips: &[Flip], why: Refusal) -> Tried<Vec<Flipped>> {
         let now_ms = self.store_clock.now_ms();
         let mut left = Vec::with_capacity(flips.len());
@@ -72,7 +73,7 @@ impl Core {
         Ok(left)
     }
 
-    /// Always takes a version: a mirror that is wrong about somebody must take over what is said here.
+    /// Always takes a version, so that a mirror with a wrong state applies this answer.
     fn flip_one(
         &self,
         run: &mut Run<'_>,
@@ -138,7 +139,7 @@ fn forbidden(batch: &BatchId) -> Error {
     Error::Invalid(format!("batch {number} of {sweeper} was settled as not carried out"))
 }
 
-/// Why it is left as it is.
+/// Why the provider must stay online, if it must.
 fn judge(row: &ProviderRow, flip: &Flip, stale_ms: u64, now_ms: u64) -> Option<Refusal> {
     if !row.is_online || row.epoch != flip.epoch {
         return Some(Refusal::Moved);
@@ -147,7 +148,7 @@ fn judge(row: &ProviderRow, flip: &Flip, stale_ms: u64, now_ms: u64) -> Option<R
     is_young.then_some(Refusal::Alive)
 }
 
-/// Why it cannot be put back.
+/// Why the provider cannot be set online again.
 fn taken(receipt: &Receipt, row: &ProviderRow, was: &Was) -> Option<String> {
     let (id, key) = (&receipt.id, &receipt.key);
     if receipt.restored_ms.is_some() {
@@ -160,7 +161,8 @@ fn taken(receipt: &Receipt, row: &ProviderRow, was: &Was) -> Option<String> {
     }
 }
 
-/// The receipt: late by how long it had been overdue when the mirror decided, and what passed since.
+/// Writes the receipt. It is late by the time that the provider was overdue at the mirror's
+/// decision, plus the time since.
 fn note(
     run: &mut Run<'_>,
     tx: &mut Tx<'_>,

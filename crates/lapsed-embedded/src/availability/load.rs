@@ -1,4 +1,4 @@
-//! Memory from disk: at opening, and after a batch was undone.
+//! Reads providers from disk, at opening and after a batch was undone.
 
 use std::collections::HashMap;
 use std::sync::PoisonError;

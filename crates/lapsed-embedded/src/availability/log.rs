@@ -1,4 +1,4 @@
-//! The log: one row a flip between online and offline, written by the job that flips.
+//! The log: one row per flip between online and offline, written by the job that flips.
 
 use lapsed_availability::OnlineToggle;
 use lapsed_core::sweep::{Tidied, TidyLimits};
@@ -16,20 +16,20 @@ use crate::tx::Tx;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LogStatus {
-    /// It was offline before.
+    /// The provider was offline before.
     Online,
-    /// It was online before.
+    /// The provider was online before.
     Offline,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogRow {
-    /// Its place in the log: a number that only grows.
+    /// Number of the row, which only grows.
     #[serde(skip)]
     pub seq: u64,
     pub provider: Name,
     pub status: LogStatus,
-    /// When, on the store's clock.
+    /// When it was flipped, in milliseconds of the store's clock.
     pub at_ms: u64,
 }
 
@@ -58,7 +58,7 @@ impl Core {
         tx.put(&self.tables.log, &number(seq), &serde_json::to_vec(&row)?)
     }
 
-    /// Bounded housekeeping: as everywhere, and the log.
+    /// Bounded housekeeping of receipts and of the log.
     pub(super) fn tidy_all(&self, tx: &mut Tx<'_>, limits: &TidyLimits) -> Tried<Tidied> {
         let (tidied, _) = self.tidy(tx, limits)?;
         if let Some(term) = limits.term
@@ -70,7 +70,7 @@ impl Core {
         Ok(tidied)
     }
 
-    /// The log is kept as long as receipts are.
+    /// Removes rows of the log that are older than the retention of receipts.
     fn prune_log(&self, tx: &mut Tx<'_>, limits: &TidyLimits) -> Tried<()> {
         let now_ms = self.store_clock.now_ms();
         let next = tx.take_numbers(&self.tables.next_log, 0)?;
@@ -94,7 +94,7 @@ impl Core {
 }
 
 impl EmbeddedTruth {
-    /// The log of one provider, newest first, at most `limit` rows of it.
+    /// The log of one provider, newest first, at most `limit` rows.
     pub(super) fn log_of(&self, id: &Name, limit: usize) -> Result<Vec<OnlineToggle>> {
         let disk = &self.owner_service.inner.disk;
         let read = || -> Tried<Vec<OnlineToggle>> {
@@ -117,7 +117,7 @@ impl EmbeddedTruth {
         read().map_err(|fault| fault.told(&disk.name))
     }
 
-    /// The log after row `after` (0: from its beginning), the oldest first, at most `limit`.
+    /// The log after row `after` (0: from its beginning), oldest first, at most `limit` rows.
     pub fn logs(&self, after: u64, limit: usize) -> Result<Vec<LogRow>> {
         let disk = &self.owner_service.inner.disk;
         let read = || -> Tried<Vec<LogRow>> {

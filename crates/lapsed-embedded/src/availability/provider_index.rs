@@ -1,4 +1,5 @@
-//! The rows of the providers in memory, never ahead of the disk: what every read is answered from.
+//! The providers' rows in memory, from which every read is answered. It never contains anything
+//! that is not durable on disk.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -11,9 +12,9 @@ use crate::availability::rows::ProviderRow;
 #[derive(Default)]
 pub(super) struct ProviderIndex {
     rows: BTreeMap<Name, ProviderRow>,
-    /// Those of them that are online: fewer, and asked for more often.
+    /// Ids of the online providers: fewer than all, and read more often.
     online: BTreeSet<Name>,
-    /// What was set; what was not is as usual.
+    /// The settings that were set; all others have their defaults.
     pub set: SettingsPatch,
 }
 
@@ -38,12 +39,12 @@ impl ProviderIndex {
         AvailabilitySettings::default().with(&self.set)
     }
 
-    /// Those after `after`, by id.
+    /// Providers after `after`, ordered by id.
     pub fn after(&self, after: Option<&Name>) -> impl Iterator<Item = (&Name, &ProviderRow)> {
         self.rows.range::<Name, _>((from(after), Bound::Unbounded))
     }
 
-    /// Of them, those online.
+    /// Online providers after `after`, ordered by id.
     pub fn online(&self, after: Option<&Name>) -> impl Iterator<Item = (&Name, &ProviderRow)> {
         let ids = self.online.range::<Name, _>((from(after), Bound::Unbounded));
         ids.filter_map(|id| self.rows.get_key_value(id))

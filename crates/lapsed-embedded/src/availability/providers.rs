@@ -1,4 +1,4 @@
-//! Providers: made, toggled, activated, beating, refreshed; and the settings. Each is one job.
+//! Operations on providers, and the settings. Each is one job.
 
 use lapsed_availability::rules::{AvailabilitySettings, SettingsPatch};
 use lapsed_availability::{ProviderBeat, ProviderChange, ProviderProfile, ProviderState};
@@ -10,8 +10,9 @@ use crate::availability::rows::ProviderRow;
 use crate::fault::Tried;
 use crate::tx::Tx;
 
-/// A beat on its way from the mirror is dated by its age, which says less than its way took. The same beat
-/// told again must not be taken for a newer one because this time it was on its way for longer (C1, C9).
+/// A heartbeat from the mirror is dated by its age, which does not include the time of its
+/// transfer. The same heartbeat sent again must not look newer because its transfer took longer
+/// (C1, C9).
 const JITTER_MS: u64 = 1_000;
 
 impl Core {
@@ -105,7 +106,7 @@ impl Core {
         Ok(beats)
     }
 
-    /// Beats with the ages that they had at `now_ms`.
+    /// Records heartbeats, given with the ages that they had at `now_ms`.
     pub(super) fn note_beats(
         &self,
         tx: &mut Tx<'_>,
@@ -147,7 +148,7 @@ impl Core {
                 .or(before.heartbeat_cadence_seconds),
         };
         let settings = AvailabilitySettings::default().with(&set);
-        // Before anything is written: other jobs of this batch go on.
+        // Checked before anything is written, so that the batch's other jobs are not affected.
         settings.check()?;
         tx.meta_put(&self.tables.settings, &serde_json::to_vec(&set)?)?;
         self.then(tx, move |index| index.set = set);

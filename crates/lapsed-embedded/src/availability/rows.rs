@@ -1,4 +1,4 @@
-//! Rows: what a provider and a session are on disk, and how a version is taken.
+//! Rows of providers and sessions on disk, and how a provider takes its next version.
 
 use lapsed_availability::rules::next_version;
 use lapsed_availability::{Available, ListedProvider, ProviderChange, ProviderState, WorkSession};
@@ -9,7 +9,7 @@ use crate::availability::Core;
 use crate::fault::Tried;
 use crate::tx::Tx;
 
-/// One provider, as it is on disk. Times are milliseconds of the store's clock.
+/// One provider on disk. Times are milliseconds of the store's clock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ProviderRow {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -22,14 +22,14 @@ pub(crate) struct ProviderRow {
     pub last_offline_ms: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_heartbeat_ms: Option<u64>,
-    /// How many of the rows of sessions occupy it.
+    /// Number of sessions that occupy it.
     pub sessions: u64,
     pub version: u64,
     pub epoch: u64,
 }
 
 impl ProviderRow {
-    /// Somebody new: active, offline.
+    /// A new provider: active and offline.
     pub fn new() -> Self {
         ProviderRow {
             display_name: None,
@@ -49,12 +49,12 @@ impl ProviderRow {
         self.version = next_version(self.version, floor, now_ms.saturating_mul(1_000));
     }
 
-    /// A toggle, after the version was taken: what was decided about it before is void.
+    /// Starts a new epoch after a version was taken: decisions of the previous epoch are void.
     pub fn begin_epoch(&mut self) {
         self.epoch = self.version;
     }
 
-    /// Online, and that is a beat.
+    /// Sets it online, which counts as a heartbeat.
     pub fn go_online(&mut self, now_ms: u64) {
         (self.is_online, self.last_online_ms) = (true, Some(now_ms));
         self.beat(now_ms);
@@ -117,8 +117,8 @@ impl Core {
         Ok(())
     }
 
-    /// A change of one provider: takes the next version, changes, writes. `change` says whether it was
-    /// otherwise before.
+    /// Changes one provider: takes the next version, calls `change`, and writes the row. `change`
+    /// returns whether the value was different before.
     pub(super) fn change(
         &self,
         tx: &mut Tx<'_>,

@@ -1,5 +1,5 @@
-//! Sessions: what becomes of one is said by [`lapsed_availability::rules::step`]; how many a provider has
-//! is changed in the same job.
+//! Sessions of providers. [`lapsed_availability::rules::step`] decides what happens to one; the
+//! provider's count changes in the same job.
 
 use lapsed_availability::rules::{SessionStep, step};
 use lapsed_availability::{
@@ -11,7 +11,7 @@ use crate::availability::Core;
 use crate::fault::{Fault, Tried};
 use crate::tx::Tx;
 
-/// Whose place a session takes.
+/// The provider that a session occupies.
 fn occupied(session: Option<&WorkSession>) -> Option<&Name> {
     session.filter(|session| session.occupies()).and_then(|session| session.provider.as_ref())
 }
@@ -45,7 +45,7 @@ impl Core {
         Ok(SessionOutcome::Done { session, changed: true, touched })
     }
 
-    /// Why a provider cannot have one session more.
+    /// Why a provider cannot take one more session.
     fn no_room(&self, tx: &mut Tx<'_>, id: &Name, max: u64) -> Tried<Option<SessionRefusal>> {
         let Some(row) = self.provider(tx, id)? else {
             return Ok(Some(SessionRefusal::NoSuchProvider));
@@ -57,7 +57,7 @@ impl Core {
         })
     }
 
-    /// One session less for one provider, and one more for another.
+    /// Moves a session's place from one provider to another.
     fn move_place(
         &self,
         tx: &mut Tx<'_>,

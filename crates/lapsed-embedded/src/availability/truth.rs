@@ -1,4 +1,4 @@
-//! The seam: changes are jobs, reads are answered from memory.
+//! Implementation of `Truth`: changes are jobs, reads are answered from memory.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ impl EmbeddedTruth {
     }
 }
 
-/// Those of a list that can take work now.
+/// Whether a provider can take work now.
 fn fits(settings: &AvailabilitySettings, id: &Name, row: &ProviderRow, now_ms: u64) -> bool {
     settings.is_available(&row.state(id, now_ms))
 }
@@ -69,7 +69,7 @@ impl Truth for EmbeddedTruth {
         read().map_err(|fault| fault.told(&disk.name))
     }
 
-    /// Nobody else writes here, so that there is no toggle to be noticed.
+    /// No other program writes here, so there are no foreign toggles to detect.
     async fn refresh(&self, ids: &[(Name, u64)]) -> Result<Vec<ProviderState>> {
         let ids = ids.to_vec();
         self.write(move |core, tx| core.refresh(tx, &ids)).await
@@ -94,9 +94,9 @@ impl Truth for EmbeddedTruth {
         self.write(move |core, tx| core.beat(tx, &ids)).await
     }
 
-    /// A bounded part at a time, so that others come in between: each beat stands for itself.
+    /// Records heartbeats in bounded parts, so that other jobs run in between.
     async fn note_beats(&self, beats: &[(Name, u64)], at_ms: u64) -> Result<u64> {
-        // Dated now: waiting for a turn makes nobody fresher.
+        // Dated now, because waiting for the writer must not make a heartbeat newer.
         let (at_ms, mut moved) = (self.now_ms().min(at_ms), 0);
         for part in beats.chunks(PAGE_MAX) {
             let part = part.to_vec();

@@ -1,8 +1,9 @@
-//! JobLocation every job is, in memory: as durable on disk, never ahead of it. And what follows from it:
-//! how long each queue is, the account, the bells of those who wait.
+//! The location of every job, in memory, and what follows from it: the length of each queue, the
+//! totals, and notifications for waiting tasks. It never contains anything that is not durable on
+//! disk.
 //!
-//! Jobs of a batch see each other's changes through [`JobChanges`]; everybody else sees them, all at
-//! once, when they are committed. A bell rings after that.
+//! Jobs of one batch see each other's changes through [`JobChanges`]; all others see them together
+//! after the commit. Waiting tasks are notified after that.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
@@ -16,10 +17,10 @@ use tokio::sync::Notify;
 
 use crate::holder_index::{Changes, HolderIndex};
 
-/// So many bells before those that nobody listens to are put away.
+/// With more notifications than this, those without a waiting task are removed.
 const WAITERS_IDLE_MAX: usize = 1_024;
 
-/// JobLocation a job is: the way to its row.
+/// The location of a job's row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum JobLocation {
     Queued { queue: Name, place: u64 },
@@ -27,7 +28,7 @@ pub(crate) enum JobLocation {
     Dead,
 }
 
-/// What is counted and cannot be found by counting rows.
+/// Totals that cannot be found by counting rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct JobTotals {
     pub entered: u64,
@@ -42,14 +43,14 @@ impl Default for JobTotals {
     }
 }
 
-/// What a batch has changed so far.
+/// Changes of a batch so far.
 #[derive(Default)]
 pub(crate) struct JobChanges {
     pub jobs: Changes<JobLocation>,
     pub account: Option<JobTotals>,
-    /// The first and the last place of a queue, or beyond: what is put there goes further out.
+    /// The first and the last position of a queue, or positions beyond them.
     pub ends: HashMap<Name, (u64, u64), RandomState>,
-    /// How many have arrived on each queue.
+    /// How many jobs have arrived on each queue.
     pub arrived: HashMap<Name, usize, RandomState>,
 }
 
@@ -129,7 +130,7 @@ impl JobIndex {
         !self.totals().queues.contains_key(queue)
     }
 
-    /// The whole account at one instant.
+    /// All totals at one instant.
     pub fn counts(&self) -> JobCounts {
         let Totals { account, queued, in_flight, dead, .. } = &*self.totals();
         JobCounts {
@@ -142,7 +143,7 @@ impl JobIndex {
         }
     }
 
-    /// Queues that hold something, by name.
+    /// Queues that are not empty, ordered by name.
     pub fn queues(&self, after: Option<&Name>, limit: usize) -> Vec<(Name, u64)> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let totals = self.totals();
@@ -161,7 +162,7 @@ impl JobIndex {
         waiters.entry(queue.clone()).or_default().clone()
     }
 
-    /// What a batch has made durable; then the bells, one stroke a job.
+    /// Applies the changes of a durable batch, then notifies one waiting task per arrived job.
     pub fn apply(&self, changes: JobChanges) {
         {
             let mut totals = self.totals();
@@ -185,8 +186,8 @@ impl JobIndex {
         }
     }
 
-    /// Everything anew, as read from disk. Whoever waits looks again: what it waited for may have
-    /// become durable with the batch that failed.
+    /// Replaces everything by what was read from disk. Wakes all waiting tasks, because their jobs
+    /// may have become durable with the batch that failed.
     pub fn replace(&self, all: HashMap<Name, JobLocation, RandomState>, account: JobTotals) {
         let mut totals = Totals { account, ..Totals::default() };
         all.values().for_each(|place| totals.arrive(place));

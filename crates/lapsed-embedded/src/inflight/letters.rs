@@ -1,5 +1,5 @@
-//! Dead letters put back or deleted, and jobs brought back from their receipts. Each is one job of the
-//! writer.
+//! Putting back and deleting dead letters, and restoring jobs from receipts. Each operation is one
+//! job of the writer.
 
 use lapsed_core::Name;
 use lapsed_core::inflight::RecoveredJob;
@@ -15,7 +15,7 @@ use crate::inflight::rows::{Body, Head, split};
 use crate::tables::number;
 use crate::tx::Tx;
 
-/// What a receipt keeps: of a job that was dropped everything that is needed to bring it back.
+/// The receipt's `removed`: for a dropped job, everything that is needed to restore it.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Kept {
     #[serde(flatten)]
@@ -30,22 +30,22 @@ pub(super) struct Kept {
 
 impl Core {
     pub(super) fn put_back(&self, tx: &mut Tx<'_>, id: &Name, end: QueueEnd) -> Tried<bool> {
-        if self.whereabouts(tx, id) != Some(JobLocation::Dead) {
+        if self.location(tx, id) != Some(JobLocation::Dead) {
             return Ok(false);
         }
-        let row = self.unearth(tx, id)?;
+        let row = self.take_dead_letter(tx, id)?;
         let (_, body) = split(&row)?;
         let head = Head { crashes: Vec::new(), ..body.head()? };
         let bytes = head.bytes()?;
-        self.put_on(tx, self.home(&head), end, id, Body { head: &bytes, ..body })?;
+        self.put_on(tx, self.return_queue(&head), end, id, Body { head: &bytes, ..body })?;
         Ok(true)
     }
 
     pub(super) fn delete(&self, tx: &mut Tx<'_>, id: &Name) -> Tried<bool> {
-        if self.whereabouts(tx, id) != Some(JobLocation::Dead) {
+        if self.location(tx, id) != Some(JobLocation::Dead) {
             return Ok(false);
         }
-        self.unearth(tx, id)?;
+        self.take_dead_letter(tx, id)?;
         self.account(tx).dropped += 1;
         Ok(true)
     }
@@ -73,14 +73,15 @@ impl Core {
         Ok(Restored::Restored { key, owner, incarnation: receipt.incarnation.0 })
     }
 
-    /// From where it is now, or from what the receipt kept of it; or why not.
+    /// Puts a job back from where it is now, or from what the receipt kept; or the reason why that
+    /// is impossible.
     fn bring_back(
         &self,
         tx: &mut Tx<'_>,
         id: &Name,
         kept: Kept,
     ) -> Tried<std::result::Result<(), String>> {
-        let payload = match (self.whereabouts(tx, id), &kept.recovered.payload) {
+        let payload = match (self.location(tx, id), &kept.recovered.payload) {
             (Some(JobLocation::Queued { queue, .. }), _) => {
                 return Ok(Err(format!("its place is taken: job `{id}` is on queue `{queue}`")));
             }
@@ -107,8 +108,8 @@ impl Core {
         };
         let bytes = head.bytes()?;
         let body = Body { head: &bytes, payload: payload.as_bytes() };
-        self.put_on(tx, self.home(&head), QueueEnd::Front, id, body)?;
-        // It is not dropped any more: the account counts it once, where it is.
+        self.put_on(tx, self.return_queue(&head), QueueEnd::Front, id, body)?;
+        // It is no longer dropped, so the totals must count it only where it is.
         let account = self.account(tx);
         account.dropped = account.dropped.saturating_sub(1);
         Ok(Ok(()))

@@ -1,4 +1,4 @@
-//! Memory from disk: at opening, and after a batch was undone.
+//! Reads jobs from disk, at opening and after a batch was undone.
 
 use std::collections::HashMap;
 
@@ -19,7 +19,7 @@ use crate::tx::{Changed, Tx};
 
 type All = HashMap<Name, JobLocation, RandomState>;
 
-/// One job, which must not be anywhere else.
+/// Adds one job; an error if it is already somewhere else.
 fn add(all: &mut All, id: Name, place: JobLocation) -> Tried<()> {
     match all.insert(id.clone(), place) {
         None => Ok(()),
@@ -35,7 +35,7 @@ impl Core {
             let (key, row) = row?;
             let (queue, place) = split_queued(key.value())
                 .ok_or_else(|| Fault::row("a row of `queued` has no place"))?;
-            // All jobs of a queue share its name in memory.
+            // All jobs of a queue share one allocation of its name.
             let queue = match last.take().filter(|last| last.as_str() == queue) {
                 Some(queue) => queue,
                 None => name(queue.as_bytes())?,
@@ -46,7 +46,7 @@ impl Core {
         Ok(())
     }
 
-    /// What is in flight, and how much of it each life holds.
+    /// Reads the jobs in flight, and counts them by incarnation.
     fn load_held(&self, txn: &ReadTransaction, all: &mut All) -> Tried<HashMap<u64, u64>> {
         let mut counts = HashMap::new();
         let Some(held) = open(txn, &self.tables.held)? else { return Ok(counts) };

@@ -1,5 +1,5 @@
-//! Jobs moved from place to place, inside a job of the writer. Whatever is written here is followed by
-//! the same change in memory, once it is durable.
+//! Moves jobs between queue, holder and dead letters, inside a job of the writer. Every write is
+//! followed by the same change in memory after the commit.
 
 use std::sync::Arc;
 
@@ -16,12 +16,12 @@ use crate::slot::Slot;
 use crate::tables::{held_key, queued_key, split_queued};
 use crate::tx::Tx;
 
-/// JobLocation the first job of an empty queue is put: far from either end.
+/// Position of the first job of an empty queue, far from both ends of the number range.
 const MIDDLE: u64 = 1 << 63;
 
 impl Core {
-    /// JobLocation a job is, as this batch has left it.
-    pub(super) fn whereabouts(&self, tx: &Tx<'_>, id: &Name) -> Option<JobLocation> {
+    /// The location of a job, including this batch's changes.
+    pub(super) fn location(&self, tx: &Tx<'_>, id: &Name) -> Option<JobLocation> {
         let changed = tx.jobs_changed(&self.tables.held).and_then(|jobs| jobs.jobs.get(id));
         match changed {
             Some(place) => place.clone(),
@@ -33,18 +33,18 @@ impl Core {
         tx.jobs(&self.tables.held).jobs.insert(id.clone(), place);
     }
 
-    /// The account, as this batch has left it; to be changed.
+    /// The totals including this batch's changes, to be changed.
     pub(super) fn account<'t>(&self, tx: &'t mut Tx<'_>) -> &'t mut JobTotals {
         let changes = tx.jobs(&self.tables.held);
         changes.account.get_or_insert_with(|| self.jobs.account())
     }
 
-    /// How many of a job's crashes count now.
+    /// How many of a job's crashes are within the window.
     pub(super) fn crashes(&self, head: &Head, now_ms: u64) -> u32 {
         counting(&head.crashes, self.recovery.crash_window_ms, now_ms)
     }
 
-    /// JobLocation a job goes that goes back to its queue.
+    /// The queue that a job goes back to: the outbox if there is one, otherwise its own.
     pub(super) fn home<'a>(&'a self, head: &'a Head) -> &'a Name {
         self.recovery.outbox.as_ref().unwrap_or(&head.queue)
     }
@@ -66,7 +66,7 @@ impl Core {
         Ok(())
     }
 
-    /// The next place at that end. What was taken meanwhile leaves a gap, and no harm is done.
+    /// The next position at that end. Jobs taken meanwhile leave a gap, which does no harm.
     fn next_place(&self, tx: &mut Tx<'_>, queue: &Name, end: QueueEnd) -> Tried<u64> {
         let known = tx.jobs(&self.tables.held).ends.get(queue).copied();
         let ends = match known {
@@ -94,7 +94,7 @@ impl Core {
         Ok(Some((first, last)))
     }
 
-    /// The first `limit` rows of a queue, off it.
+    /// Removes and returns the first `limit` rows of a queue.
     pub(super) fn pop(&self, tx: &mut Tx<'_>, queue: &Name, limit: usize) -> Tried<Vec<Vec<u8>>> {
         let (from, to) = whole(queue);
         let table = tx.table(&self.tables.queued)?;
@@ -109,7 +109,7 @@ impl Core {
         Ok(first.into_iter().map(|(_, row)| row).collect())
     }
 
-    /// Puts a job into the hands of a life, by a new claim.
+    /// Gives a job to an incarnation, by a new claim.
     pub(super) fn hold(
         &self,
         tx: &mut Tx<'_>,
@@ -129,7 +129,7 @@ impl Core {
         Ok(JobToken(token))
     }
 
-    /// Takes a job out of the hands of a life. It is up to the caller to put it somewhere.
+    /// Removes a job from its holder. The caller must put it somewhere.
     pub(super) fn let_go(&self, tx: &mut Tx<'_>, slot: &Arc<Slot>, id: &Name) -> Tried<Vec<u8>> {
         let row = tx.take(&self.tables.held, &held_key(slot.incarnation, id.as_str()))?;
         let row = row.ok_or_else(|| missing(id, "in flight"))?;
@@ -139,7 +139,7 @@ impl Core {
     }
 
     /// Makes a job a dead letter.
-    pub(super) fn bury(
+    pub(super) fn make_dead_letter(
         &self,
         tx: &mut Tx<'_>,
         id: &Name,
@@ -152,8 +152,8 @@ impl Core {
         Ok(())
     }
 
-    /// Takes a dead letter out. It is up to the caller to put it somewhere.
-    pub(super) fn unearth(&self, tx: &mut Tx<'_>, id: &Name) -> Tried<Vec<u8>> {
+    /// Removes a dead letter. The caller must put it somewhere.
+    pub(super) fn take_dead_letter(&self, tx: &mut Tx<'_>, id: &Name) -> Tried<Vec<u8>> {
         let row = tx.take(&self.tables.dead, id.as_str().as_bytes())?;
         let row = row.ok_or_else(|| missing(id, "a dead letter"))?;
         self.is_now(tx, id, None);

@@ -1,10 +1,11 @@
-//! Jobs put on queues, taken, registered, and their claims ended. Each is one job of the writer.
+//! Enqueuing, taking, registering jobs and ending claims. Each operation is one job of the writer.
 //!
-//! The race that `finish` must win: a worker completes while its life is being ended. A beat may come
-//! at any instant, but a life *ends* only inside a job (a sweep's batch, a retirement, tidying), and
-//! jobs are serial: what `finish` finds alive stays alive until it is done, and what it finds ended
-//! it refuses. That end may have failed to become durable before; it is then written with the
-//! refusal, so that nobody is told of an end that a restart would undo.
+//! The race that `finish` closes: a worker completes a job while its incarnation is being ended. A
+//! heartbeat may come at any time, but an incarnation *ends* only inside a job (a sweep's batch, a
+//! retirement, housekeeping), and jobs are serial. So an incarnation that `finish` finds alive
+//! stays alive until it is done, and `finish` refuses one that has ended. If that end is not
+//! durable yet, it is written together with the refusal, so that no caller learns of an end that a
+//! restart would undo.
 
 use std::sync::Arc;
 
@@ -29,14 +30,14 @@ use crate::owners::{ResolvedClaim, UnlessEnded};
 use crate::slot::Slot;
 use crate::tx::Tx;
 
-/// What a job did for a life that it may have begun.
+/// Result of a job for an incarnation, and whether the job started it.
 struct Done<T> {
     slot: Arc<Slot>,
     started: bool,
     jobs: Vec<T>,
 }
 
-/// Answers to the ends of claims, and the lives whose end is durable with them.
+/// Results of ended claims, and the incarnations whose end becomes durable with them.
 type Ended = (Vec<Finished>, Vec<Arc<Slot>>);
 
 impl Core {
@@ -44,7 +45,7 @@ impl Core {
         let now_ms = self.store_clock.now_ms();
         let mut answers = Vec::with_capacity(jobs.len());
         for job in jobs {
-            if self.whereabouts(tx, &job.id).is_some() {
+            if self.location(tx, &job.id).is_some() {
                 answers.push(Enqueued::Exists);
                 continue;
             }
@@ -57,7 +58,7 @@ impl Core {
         Ok(answers)
     }
 
-    /// Whoever acts by that claim: whether its life begins with this.
+    /// The incarnation that acts by that claim, and whether this call starts it.
     fn actor(&self, tx: &mut Tx<'_>, claim: &Claim) -> Tried<UnlessEnded<(Arc<Slot>, bool)>> {
         Ok(match self.acting(claim)? {
             Some(UnlessEnded::Ended(slot)) => UnlessEnded::Ended(slot),
@@ -117,7 +118,7 @@ impl Core {
         job: &NewJob,
         now_ms: u64,
     ) -> Tried<Tracked> {
-        match self.whereabouts(tx, &job.id) {
+        match self.location(tx, &job.id) {
             Some(JobLocation::InFlight { incarnation, token })
                 if incarnation == slot.incarnation =>
             {
@@ -156,13 +157,13 @@ impl Core {
         Ok((answers, ended))
     }
 
-    /// The life that a claim belongs to, if it is the current claim of its job.
+    /// The incarnation that holds a claim, if it is the current claim of its job.
     fn current(
         &self,
         tx: &Tx<'_>,
         ticket: &JobTicket,
     ) -> Tried<std::result::Result<Arc<Slot>, Finished>> {
-        let incarnation = match self.whereabouts(tx, &ticket.id) {
+        let incarnation = match self.location(tx, &ticket.id) {
             None => return Ok(Err(Finished::Gone)),
             Some(JobLocation::InFlight { incarnation, token }) if token == ticket.token.0 => {
                 incarnation
@@ -184,19 +185,24 @@ impl Core {
             }
             Finish::Fail { error } => {
                 let (why, at_ms) = (DeadLetterReason::Failed, self.store_clock.now_ms());
-                self.bury(tx, id, body, &Death { why, at_ms, error: Some(error.clone()) })
+                self.make_dead_letter(
+                    tx,
+                    id,
+                    body,
+                    &Death { why, at_ms, error: Some(error.clone()) },
+                )
             }
             Finish::GiveBack(end) => {
                 let head = body.head()?;
-                self.put_on(tx, self.home(&head), *end, id, body)
+                self.put_on(tx, self.return_queue(&head), *end, id, body)
             }
         }
     }
 }
 
 impl EmbeddedInflight {
-    /// An empty answer without a job, if that is the answer: whoever waits at an empty queue costs
-    /// the disk nothing. What was answered to anybody is in memory already.
+    /// An empty answer without a job, if the queue is empty, so that waiting costs no disk access.
+    /// Whatever any caller was told is already in memory.
     fn nothing_to_take(&self, claim: &Claim, queue: &Name) -> Option<Taken> {
         if !self.core.jobs.is_empty(queue) {
             return None;
@@ -207,7 +213,7 @@ impl EmbeddedInflight {
         is_alive.then(|| Taken { incarnation, started: None, jobs: Vec::new() })
     }
 
-    /// What to call once it is durable: a life that it began counts from now on.
+    /// Must be called when the job is durable: makes an incarnation effective that it started.
     fn beginning<T>(&self) -> impl FnOnce(&UnlessEnded<Done<T>>) + Send + 'static {
         let store_clock = self.core.store_clock.clone();
         move |acted| match acted {

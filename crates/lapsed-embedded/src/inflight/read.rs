@@ -1,4 +1,4 @@
-//! Jobs read: one by its id, dead letters by page.
+//! Reading one job by its id, and pages of dead letters.
 
 use lapsed_core::inflight::{Job, JobPlace, JobToken};
 use lapsed_core::owner::Incarnation;
@@ -26,7 +26,8 @@ impl Core {
         }
     }
 
-    /// A job from its row; `None` when the life that held it is forgotten, so that it has moved.
+    /// A job from its row; `None` if the record of its holder was removed, so that the job has
+    /// moved.
     fn job_from(&self, id: &Name, place: &JobLocation, row: &[u8]) -> Tried<Option<Job>> {
         let (mark, body) = split(row)?;
         let place = match place {
@@ -64,9 +65,9 @@ impl Core {
         })
     }
 
-    /// Read in turn with everything that moves it.
+    /// Reads a job inside a job of the writer, in turn with everything that moves it.
     fn job_in_turn(&self, tx: &mut Tx<'_>, id: &Name) -> Tried<Option<Job>> {
-        let Some(place) = self.whereabouts(tx, id) else { return Ok(None) };
+        let Some(place) = self.location(tx, id) else { return Ok(None) };
         let (table, key) = self.row_of(id, &place);
         match tx.get(table, &key)? {
             Some(row) => self.job_from(id, &place, &row),
@@ -76,8 +77,8 @@ impl Core {
 }
 
 impl EmbeddedInflight {
-    /// Memory says where it is and the disk has the row. A job that moved between the two looks is
-    /// not where it was said to be: it is then asked for in turn with those who move it.
+    /// Takes the location from memory and the row from disk. If the job moved in between, reads it
+    /// again inside a job of the writer.
     pub(super) async fn read_job(&self, id: &Name) -> Result<Option<Job>> {
         let Some(place) = self.core.jobs.get(id) else { return Ok(None) };
         if let Some(job) = self.row_at(id, &place)? {

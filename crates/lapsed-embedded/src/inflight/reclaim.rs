@@ -1,7 +1,8 @@
-//! The decisive step: guard, put back (or bury, or drop), crash and receipt in one job of the writer.
+//! Recovering jobs: guard, move, crash count and receipt in one job of the writer.
 //!
-//! Who can come in between listing and this: a beat (judged by the compare-and-swap that ends the
-//! life), the end of the claim, another sweeper (each a job, and jobs are serial).
+//! What can happen between listing and this job: a heartbeat (judged by the compare-and-swap that
+//! ends the incarnation), the end of the claim, or another sweeper. The latter are jobs, and jobs
+//! are serial.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,14 +29,14 @@ use crate::slot::Slot;
 use crate::tables::{held_key, number};
 use crate::tx::Tx;
 
-/// A suspect that the guard has found dead.
+/// A suspect that the guard has judged dead.
 struct Dead {
     slot: Arc<Slot>,
     token: u64,
     reason: Reason,
 }
 
-/// A job on its way to the front of its queue.
+/// A job that goes to the front of its queue.
 struct Returning {
     token: u64,
     id: Name,
@@ -44,7 +45,7 @@ struct Returning {
 }
 
 impl Core {
-    /// The guard's question about one suspect. `place` is where its job is right now.
+    /// Evaluates the guard for one suspect. `place` is where its job is now.
     fn judge_job(
         &self,
         suspect: &Suspect,
@@ -80,7 +81,7 @@ impl Core {
         returning: &mut Vec<Returning>,
     ) -> Tried<Outcome> {
         let id = &suspect.key;
-        let found = self.whereabouts(tx, id);
+        let found = self.location(tx, id);
         let dead = match self.judge_job(suspect, found, run.now_ms, run.back_ms) {
             Ok(dead) => dead,
             Err(outcome) => return Ok(outcome),
@@ -106,7 +107,7 @@ impl Core {
         Ok(Outcome::Reclaimed(Some(Box::new(receipt))))
     }
 
-    /// Puts a job where the rules say, with its crash counted: what the receipt says of it.
+    /// Moves a job to where the rules say and counts its crash; returns what the receipt records.
     fn recover(
         &self,
         run: &Run<'_>,
@@ -137,7 +138,7 @@ impl Core {
                 let bytes = head.bytes()?;
                 self.put_on(
                     tx,
-                    self.home(&head),
+                    self.return_queue(&head),
                     QueueEnd::Back,
                     id,
                     Body { head: &bytes, ..body },
@@ -150,7 +151,7 @@ impl Core {
             JobDecision::DeadLetter(why) => {
                 let bytes = head.bytes()?;
                 let death = Death { why, at_ms: now_ms, error: None };
-                self.bury(tx, id, Body { head: &bytes, ..body }, &death)?;
+                self.make_dead_letter(tx, id, Body { head: &bytes, ..body }, &death)?;
                 (kept.recovered.did, kept.recovered.why) = (RecoveryAction::DeadLetter, Some(why));
             }
             JobDecision::Drop => {
@@ -176,20 +177,20 @@ impl Core {
         Kept { recovered, entered_ms: None, on_death: None, crashes_max: None }
     }
 
-    /// The one that was taken first is the next to be taken again.
+    /// The job that was taken first is the next to be taken again.
     fn to_the_front(&self, tx: &mut Tx<'_>, mut returning: Vec<Returning>) -> Tried<()> {
         returning.sort_by_key(|job| std::cmp::Reverse(job.token));
         for Returning { id, head, payload, .. } in &returning {
             let bytes = head.bytes()?;
             let body = Body { head: &bytes, payload };
-            self.put_on(tx, self.home(head), QueueEnd::Front, id, body)?;
+            self.put_on(tx, self.return_queue(head), QueueEnd::Front, id, body)?;
         }
         Ok(())
     }
 }
 
 impl EmbeddedInflight {
-    /// The guard without the act.
+    /// Evaluates the guard without changing anything.
     fn preview(&self, batch: &Batch) -> BatchAnswer {
         let (now_ms, back_ms) = self.core.look();
         let one = |suspect: &Suspect| {

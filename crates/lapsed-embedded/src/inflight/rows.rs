@@ -1,5 +1,5 @@
-//! How a job is laid out: what says where it is (the *mark*), what is known of it (the *head*), what
-//! it carries. Moving it changes the mark; the rest goes along byte for byte.
+//! Layout of a job's row: the *mark* says where it is, the *head* what is known of it, and the
+//! payload follows. Moving a job changes the mark only.
 //!
 //! `length of the mark, length of the head (4 bytes each, big-endian), mark, head, payload`. The mark
 //! of a queued job is its id; of one in flight its claim, token and since when (8 bytes each); of a
@@ -16,10 +16,10 @@ use crate::tables::{pair, split_pair};
 /// What is known of a job, wherever it is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Head {
-    /// Its own queue, also while it lies on another.
+    /// Its own queue, also while the job is on the outbox.
     pub queue: Name,
     pub entered_ms: u64,
-    /// When workers died with it: those that counted at the last of them.
+    /// When workers died with this job, as far as they were within the window at the last death.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub crashes: Vec<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -44,7 +44,7 @@ impl Head {
     }
 }
 
-/// DeadLetterReason a job is a dead letter.
+/// Why a job is a dead letter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Death {
     pub why: DeadLetterReason,
@@ -53,7 +53,7 @@ pub(super) struct Death {
     pub error: Option<String>,
 }
 
-/// What goes along when a job moves.
+/// The part of a row that stays the same when the job moves.
 #[derive(Clone, Copy)]
 pub(super) struct Body<'a> {
     pub head: &'a [u8],
@@ -82,7 +82,7 @@ impl<'a> Body<'a> {
     }
 }
 
-/// Takes a row apart.
+/// Splits a row into mark and body.
 pub(super) fn split(row: &[u8]) -> Tried<(&[u8], Body<'_>)> {
     let apart = || {
         let length = |at: usize| {
@@ -96,7 +96,7 @@ pub(super) fn split(row: &[u8]) -> Tried<(&[u8], Body<'_>)> {
     apart().ok_or_else(|| Fault::row("a row is not a job"))
 }
 
-/// A name that was written as one.
+/// Reads a name that was written by this store.
 pub(super) fn name(bytes: &[u8]) -> Tried<Name> {
     Name::from_bytes(bytes).map_err(|error| Fault::row(format!("a row has no name: {error}")))
 }

@@ -1,4 +1,4 @@
-//! Decisions: made once, read, deleted when their time is over.
+//! Making and reading decisions, and deleting expired ones.
 
 use lapsed_core::leases::rules::{ClockReading, DecisionMarker};
 use lapsed_core::leases::{Decision, DecisionInfo, WithCleared};
@@ -38,7 +38,7 @@ impl Core {
 }
 
 impl EmbeddedLeases {
-    /// What is committed, and whether its time is over.
+    /// The committed decision, and whether it has expired.
     pub(super) fn look_at_decision(&self, txn: &Name) -> Result<Option<(DecisionInfo, bool)>> {
         let at = self.core.moment();
         let marker = self.read(&self.core.tables.decisions, |table| {

@@ -1,4 +1,5 @@
-//! When each lease and each decision is over: in memory, derived from the rows, never ahead of them.
+//! Deadlines of leases and decisions in memory, derived from the rows. It never contains anything
+//! that is not durable on disk.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -7,8 +8,8 @@ use lapsed_core::Name;
 use lapsed_core::leases::rules::{ClockReading, DecisionMarker, LeaseRecord};
 use lapsed_core::leases::{DECISIONS, Decision, LeaseToken};
 
-/// What is over when: its deadline, then what it is; a decision after the leases of that instant, whose
-/// staged work may wait for it.
+/// Position in the index: deadline, then kind and key. A decision sorts after leases of the same
+/// instant, whose staged work may need it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Place {
     pub deadline_ms: u64,
@@ -23,12 +24,12 @@ impl Place {
     }
 }
 
-/// What else is to be known of it: whose it is, and when it is over.
+/// The rest of an entry: its owner, and what is needed to judge whether it has expired.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Term {
-    /// A lease has a whole TTL since the store was back, if it was acquired before.
+    /// A lease granted before the store was away has a whole TTL after the store came back.
     Lease { owner: Name, token: LeaseToken, ttl_ms: u64, acquired_ms: u64 },
-    /// Nobody renews a decision.
+    /// Decisions are not renewed.
     Decision(Decision),
 }
 
@@ -72,7 +73,7 @@ pub(super) struct Due {
     leases: u64,
 }
 
-/// A count of what there is.
+/// Number of leases and of expired entries.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     pub leases: u64,
@@ -82,7 +83,7 @@ pub(super) struct Counts {
 }
 
 impl Due {
-    /// A row has changed.
+    /// Records that a row has changed.
     pub fn change(&mut self, subject: &Name, before: Option<Entry>, after: Option<Entry>) {
         if let Some((deadline_ms, term)) = before
             && self.by_deadline.remove(&Place::new(deadline_ms, subject.clone())).is_some()
@@ -95,7 +96,7 @@ impl Due {
         }
     }
 
-    /// Costs what is over, not what there is.
+    /// Counts entries. The cost is proportional to those that have expired.
     pub fn count(&self, at: &ClockReading) -> Counts {
         let mut counts = Counts { leases: self.leases, ..Counts::default() };
         for (place, term) in self.past(None, at) {
@@ -109,7 +110,7 @@ impl Due {
         counts
     }
 
-    /// Up to `limit` that are over, after `after`, the longest first.
+    /// Up to `limit` expired entries after `after`, the oldest first.
     pub fn page(
         &self,
         after: Option<Place>,
@@ -120,7 +121,7 @@ impl Due {
         over.take(limit).map(|(place, term)| (place.clone(), term.clone())).collect()
     }
 
-    /// Whatever is past its deadline, spared or not.
+    /// All entries past their deadline, whether or not they are spared.
     fn past(
         &self,
         after: Option<Place>,

@@ -1,4 +1,4 @@
-//! Memory from disk: at opening, and after a batch was undone.
+//! Reads leases and decisions from disk, at opening and after a batch was undone.
 
 use std::collections::HashMap;
 

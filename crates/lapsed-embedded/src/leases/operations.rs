@@ -1,4 +1,4 @@
-//! Leases: acquired, renewed, released, described; and the state that goes with a key. Each is one job.
+//! Operations on leases and on the state of a key. Each is one job.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::leases::{Core, EmbeddedLeases};
 use crate::owners::load::open;
 use crate::tx::Tx;
 
-/// A record inside its job.
+/// A record that is being changed inside a job.
 pub(super) struct Open<'a> {
     pub key: &'a LeaseKey,
     pub record: LeaseRecord,
@@ -28,7 +28,7 @@ pub(super) struct Open<'a> {
 }
 
 impl Core {
-    /// Reads a record, and clears what is over.
+    /// Reads a record, and clears its lease if it has expired.
     pub(super) fn open<'a>(&self, tx: &mut Tx<'_>, key: &'a LeaseKey) -> Tried<Open<'a>> {
         let at = self.moment();
         let before = self.record(tx, key)?;
@@ -46,7 +46,7 @@ impl Core {
         Ok(open)
     }
 
-    /// Writes it back, if anything has changed.
+    /// Writes the record back if anything has changed.
     pub(super) fn close<T>(
         &self,
         tx: &mut Tx<'_>,
@@ -76,7 +76,7 @@ impl Core {
         self.close(tx, open, answer)
     }
 
-    /// What is done by a token.
+    /// Runs an operation that presents a token.
     fn act<T>(
         &self,
         tx: &mut Tx<'_>,
@@ -191,7 +191,7 @@ impl LeasesStore for EmbeddedLeases {
             let mut from = prefix(namespace);
             if let Some(after) = after {
                 from.extend_from_slice(after.as_str().as_bytes());
-                // The next one: no key contains a zero.
+                // The next possible key: no key contains a zero byte.
                 from.push(0);
             }
             let rows = table.range(&*from..&*prefix_end(namespace))?;

@@ -1,4 +1,4 @@
-//! Putting back what a receipt removed, if its place is still free.
+//! Restoring what a receipt removed, if its key is still free.
 
 use lapsed_core::leases::rules::{AcquireOutcome, ClearedLease, DecisionMarker};
 use lapsed_core::leases::{LeaseKey, RemovedLease, Subject};
@@ -11,7 +11,7 @@ use crate::leases::Core;
 use crate::tables::number;
 use crate::tx::Tx;
 
-/// Which token it has now, or why it was not put back.
+/// The new token, or why it was not restored.
 type PutBack = std::result::Result<u64, String>;
 
 impl Core {
@@ -47,7 +47,7 @@ impl Core {
         }
     }
 
-    /// By the next token: whoever held the old one was told that it is over.
+    /// Grants the next token, because the holder of the old one was told that it ended.
     fn grant_again(
         &self,
         tx: &mut Tx<'_>,

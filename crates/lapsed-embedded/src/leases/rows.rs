@@ -1,5 +1,5 @@
-//! The rows of a key and of a decision, and the receipt of what was cleared from them. A change in
-//! memory follows the commit.
+//! Rows of keys and decisions, and the receipts of what was cleared. The change in memory follows
+//! the commit.
 
 use lapsed_core::leases::rules::{ClearedLease, ClockReading, DecisionMarker, LeaseRecord};
 use lapsed_core::leases::{
@@ -15,17 +15,17 @@ use crate::leases::due::{of_marker, of_record};
 use crate::owners::batch::{Removed, Run};
 use crate::tx::Tx;
 
-/// Who signs what an operation clears.
+/// Name of the sweeper in receipts of what an operation cleared.
 const BY_OPERATION: &str = "operation";
 
-/// The key of a row: no namespace contains a zero, so that they do not mix and are in order.
+/// The key of a row. No namespace contains a zero byte, so that namespaces do not mix.
 pub(super) fn row_key(key: &LeaseKey) -> Vec<u8> {
     let mut bytes = prefix(&key.namespace);
     bytes.extend_from_slice(key.key.as_str().as_bytes());
     bytes
 }
 
-/// What the rows of a namespace begin with.
+/// Common prefix of the rows of a namespace.
 pub(super) fn prefix(namespace: &Namespace) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(namespace.as_str().len() + 1);
     bytes.extend_from_slice(namespace.as_str().as_bytes());
@@ -33,7 +33,7 @@ pub(super) fn prefix(namespace: &Namespace) -> Vec<u8> {
     bytes
 }
 
-/// The end of them: what comes after every row of the namespace.
+/// First key after all rows of the namespace.
 pub(super) fn prefix_end(namespace: &Namespace) -> Vec<u8> {
     let mut bytes = namespace.as_str().as_bytes().to_vec();
     bytes.push(1);
@@ -89,7 +89,7 @@ impl Core {
         Ok(row.map(|row| serde_json::from_slice(&row)).transpose()?)
     }
 
-    /// Writes a decision, or takes it out.
+    /// Writes or removes a decision.
     pub(super) fn put_marker(
         &self,
         tx: &mut Tx<'_>,
@@ -115,8 +115,8 @@ impl Core {
         Ok(())
     }
 
-    /// The decision that ends staged work: where there is none, it is `rollback` from now on (D9). One that
-    /// need not be kept any longer counts as long as it is there: what waits for it was staged under it.
+    /// The decision that ends staged work; if there is none, `rollback` is decided now (D9). An
+    /// expired decision that still exists counts, because the state was staged under it.
     pub(super) fn decide_stage(
         &self,
         tx: &mut Tx<'_>,
@@ -132,7 +132,7 @@ impl Core {
         Ok(Some(Decision::Rollback))
     }
 
-    /// A decision that still counts; one that does not is deleted first, with its receipt.
+    /// The decision, if it has not expired; an expired one is deleted first, with its receipt.
     pub(super) fn live_marker(
         &self,
         tx: &mut Tx<'_>,
@@ -183,12 +183,12 @@ pub(super) fn expiry(subject: &Subject, deadline_ms: u64, at: &ClockReading) -> 
     Expiry { subject: subject.clone(), deadline_ms, at_ms: at.judging_ms }
 }
 
-/// When what was cleared was over.
+/// When the cleared lease had expired.
 pub(super) fn due_ms(cleared: &ClearedLease, at: &ClockReading) -> u64 {
     cleared.lease.due_ms(at.back_ms)
 }
 
-/// Whom it was taken from; of a decision, how it was decided.
+/// The holder that it was taken from; for a decision, the word of the decision.
 fn owner(gone: &Gone) -> Result<Name> {
     match gone {
         Gone::Lease(cleared) => Ok(cleared.lease.owner.clone()),

@@ -1,7 +1,9 @@
-//! What is over and nobody touched: listed by deadline, cleared in batches.
+//! Sweeping expired leases and decisions that no operation has touched: listed by deadline, cleared
+//! in batches.
 //!
-//! Who can come in between listing and clearing: a renewal, a release, another holder, another
-//! sweeper. Each is a job, and jobs are serial; the row is judged again inside the job that clears it.
+//! What can happen between listing and clearing: a renewal, a release, another holder, another
+//! sweeper. Each is a job, and jobs are serial; the row is judged again inside the job that clears
+//! it.
 
 use std::time::Duration;
 
@@ -22,7 +24,7 @@ use crate::leases::{Core, EmbeddedLeases};
 use crate::owners::batch::{Run, durable};
 use crate::tx::Tx;
 
-/// What the guard says of a lease, if anything is left to say.
+/// The guard's result for a lease; `None`: it must be cleared.
 fn judge_lease(
     record: Option<&LeaseRecord>,
     suspect: &Suspect,
@@ -40,7 +42,7 @@ fn judge_lease(
     }
 }
 
-/// The same of a decision.
+/// The guard's result for a decision; `None`: it must be deleted.
 fn judge_marker(marker: Option<&DecisionMarker>, at: &ClockReading) -> Option<Outcome> {
     match marker {
         None => Some(Outcome::Gone),
@@ -100,7 +102,7 @@ impl Core {
 }
 
 impl EmbeddedLeases {
-    /// The guard without the act.
+    /// Evaluates the guard without changing anything.
     fn preview(&self, suspect: &Suspect, at: &ClockReading) -> Result<Outcome> {
         let judged = match Subject::parse(suspect.key.as_str())? {
             Subject::Lease(key) => judge_lease(self.read_record(&key)?.as_ref(), suspect, at),
@@ -114,7 +116,7 @@ impl EmbeddedLeases {
     }
 }
 
-/// A place of the index, as a suspect.
+/// Converts an index entry to a suspect.
 fn suspect((place, term): (Place, Term)) -> Result<Suspect> {
     let (owner, token, reason) = match term {
         Term::Lease { owner, token, .. } => (owner, token.0, Reason::LeaseExpired),
@@ -124,7 +126,7 @@ fn suspect((place, term): (Place, Term)) -> Result<Suspect> {
     Ok(Suspect { key, owner, incarnation: Incarnation(token), deadline_ms, reason })
 }
 
-/// Where a cursor stands.
+/// Parses a cursor.
 fn place(cursor: &Cursor) -> Result<Option<Place>> {
     let Some(text) = &cursor.0 else { return Ok(None) };
     let split = || {
@@ -147,8 +149,8 @@ impl Sweep for EmbeddedLeases {
         self.core.threshold
     }
 
-    /// Whoever held a lease when the store went away is spared by the guard, one by one: there is
-    /// nothing for the brake to wait for besides.
+    /// The guard itself spares each lease that was held when the store went away, so the brake does
+    /// not have to wait for anything.
     async fn census(&self) -> Result<Census> {
         let at = self.core.moment();
         let counts = self.core.due().count(&at);

@@ -1,9 +1,10 @@
-//! A batch of a sweep under way, inside its job: who is declared dead in it, which receipts it writes.
+//! One batch of a sweep inside its job: which owners it declares dead, and which receipts it
+//! writes.
 //!
-//! The race: a beat may arrive between the guard and the end of a life. The guard therefore judges
-//! the very deadline that the compare-and-swap takes out of the slot: a beat that came before is
-//! judged, one that comes after finds the life ended. All else that could come in between (another
-//! operation, another sweeper) is a job, and jobs are serial.
+//! The race: a heartbeat may arrive between the guard and the end of an incarnation. The guard
+//! therefore judges the very deadline that the compare-and-swap takes out of the slot: an earlier
+//! heartbeat is judged, a later one finds the incarnation ended. Everything else that could happen
+//! in between (another operation, another sweeper) is a job, and jobs are serial.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,15 +24,15 @@ use crate::slot::Slot;
 use crate::tables::{batch_key, number, pair};
 use crate::tx::Tx;
 
-/// What a batch leaves: the answer, and the lives whose end is durable with it.
+/// Result of a batch: its answer, and the incarnations whose end becomes durable with it.
 pub(crate) type Carried = (BatchAnswer, Vec<Arc<Slot>>);
 
-/// What to call once a batch is durable.
+/// Must be called when a batch is durable.
 pub(crate) fn durable((_, ended): &Carried) {
     ended.iter().for_each(|slot| slot.end_is_durable());
 }
 
-/// What a receipt is about.
+/// What a receipt records about the removed entry.
 pub(crate) struct Removed<'a> {
     pub key: &'a Name,
     pub owner: &'a Name,
@@ -41,7 +42,7 @@ pub(crate) struct Removed<'a> {
     pub what: serde_json::Value,
 }
 
-/// A batch under way.
+/// A batch that is being carried out.
 pub(crate) struct Run<'a> {
     pub owners: &'a OwnerTable,
     pub now_ms: u64,
@@ -67,7 +68,7 @@ fn case(
 }
 
 impl OwnerTable {
-    /// The guard's question about one suspect, whose holder is this life right now.
+    /// Evaluates the guard for one suspect that this incarnation holds now.
     pub fn judge(
         &self,
         suspect: &Suspect,
@@ -79,7 +80,8 @@ impl OwnerTable {
         self.guard.judge(&case)
     }
 
-    /// Carries out a batch, `one` suspect after the other: on behalf of whoever leads, and not twice.
+    /// Carries out a batch, one suspect after the other, unless the sweeper is not the leader or
+    /// the batch was carried out before.
     pub fn carry_out<'a>(
         &'a self,
         tx: &mut Tx<'_>,
@@ -108,7 +110,7 @@ impl OwnerTable {
         run.close(tx, outcomes)
     }
 
-    /// Begins a batch that may be carried out.
+    /// Starts a batch that may be carried out.
     pub fn begin<'a>(
         &'a self,
         tx: &mut Tx<'_>,
@@ -134,7 +136,7 @@ impl OwnerTable {
 }
 
 impl OwnerTable {
-    /// Writes a receipt under a number that was taken for it.
+    /// Writes a receipt under a number that was reserved for it.
     pub fn put_receipt(
         &self,
         tx: &mut Tx<'_>,
@@ -168,7 +170,7 @@ impl OwnerTable {
 }
 
 impl Run<'_> {
-    /// Ends the life, unless a beat comes first.
+    /// Ends the incarnation, unless a heartbeat comes first.
     pub fn end(
         &mut self,
         tx: &mut Tx<'_>,
@@ -198,7 +200,7 @@ impl Run<'_> {
         self.owners.put_receipt(tx, seq, self.id, self.now_ms, removed)
     }
 
-    /// Notes which receipts this batch wrote, if any.
+    /// Records which receipts this batch wrote, if any.
     pub fn note(&self, tx: &mut Tx<'_>) -> Tried<()> {
         let count = self.next_seq - self.first_seq;
         if count > 0 {

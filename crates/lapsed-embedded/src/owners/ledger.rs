@@ -1,4 +1,5 @@
-//! Receipts on disk: read, settled by batch, pruned; and owners long gone, forgotten.
+//! Receipts on disk: reading, settling a batch, and pruning; also removes the records of owners
+//! that ended long ago.
 
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ use crate::slot::Slot;
 use crate::tables::{Tables, batch_key, held_key, number, split_pair, to_number};
 use crate::tx::Tx;
 
-/// How long it is remembered that a batch must not be carried out.
+/// How long the store remembers that a batch must not be carried out.
 const FORBIDDEN_KEPT_MS: u64 = 3_600_000;
 
 impl Inner {
@@ -50,8 +51,8 @@ impl Inner {
 }
 
 impl OwnerService {
-    /// What a batch wrote, if it was carried out; if not, it never will be. A job, because the batch
-    /// in doubt may still be waiting for its turn.
+    /// The receipts that a batch wrote, if it was carried out; if not, it never will be. This is a
+    /// job, because the batch in doubt may still wait in the writer's queue.
     pub async fn settle_batch(&self, batch: &BatchId) -> Result<Vec<Receipt>> {
         let key = batch_key(&batch.sweeper, batch.number);
         let range = self.write(move |owners, tx| owners.carried_out(tx, &key), |_| {}).await?;
@@ -71,7 +72,7 @@ impl OwnerService {
 }
 
 impl OwnerTable {
-    /// The receipts of a batch, or the word that it must not be carried out any more.
+    /// The receipts of a batch, or a record that it must not be carried out any more.
     fn carried_out(&self, tx: &mut Tx<'_>, key: &[u8]) -> Tried<Option<(u64, u64)>> {
         if let Some(row) = tx.get(&self.tables.batches, key)? {
             return Ok(split_pair(&row));
@@ -80,7 +81,7 @@ impl OwnerTable {
         Ok(None)
     }
 
-    /// Whether a batch may be carried out: not twice, and not once it was settled.
+    /// Whether a batch may be carried out: it was neither carried out nor settled before.
     pub fn may_carry_out(&self, tx: &mut Tx<'_>, batch: &BatchId) -> Tried<bool> {
         Ok(!self.is_carried_out(tx, batch)? && !self.is_forbidden(tx, batch)?)
     }
@@ -97,7 +98,7 @@ impl OwnerTable {
         Ok(tx.get(&self.tables.forbidden, &key)?.is_some())
     }
 
-    /// A batch that is so late has been lost on the way.
+    /// Removes old records of settled batches: a request that is so late was lost.
     fn forget_forbidden(&self, tx: &mut Tx<'_>, limits: &TidyLimits, now_ms: u64) -> Tried<()> {
         let mut old = Vec::new();
         for row in tx.table(&self.tables.forbidden)?.iter()?.take(limits.rows) {
@@ -129,7 +130,8 @@ impl OwnerTable {
         Ok((tidied, ended))
     }
 
-    /// Overdue owners that hold nothing: no entry of theirs will ever make a pass declare them dead.
+    /// Declares overdue owners dead that hold nothing, because no suspect would ever make a pass do
+    /// so.
     fn end_empty(&self, tx: &mut Tx<'_>, limits: &TidyLimits) -> Tried<Vec<Arc<Slot>>> {
         let (now_ms, back_ms) = self.look();
         let empty = {
@@ -174,7 +176,7 @@ impl OwnerTable {
         Ok(old.len() as u64)
     }
 
-    /// What was taken from a life, at most `limit` of it: how many.
+    /// Removes at most `limit` records of what was taken from an incarnation; returns how many.
     fn forget_lost(&self, tx: &mut Tx<'_>, incarnation: u64, limit: usize) -> Tried<usize> {
         let (from, to) = (held_key(incarnation, ""), held_key(incarnation + 1, ""));
         let mut lost = Vec::new();
@@ -185,21 +187,23 @@ impl OwnerTable {
         Ok(lost.len())
     }
 
-    /// An ended owner is remembered as long as its receipts, so that it can be told that it ended.
+    /// Removes ended owners that are older than their receipts. Until then, an owner can still
+    /// learn that it ended.
     fn forget_owners(&self, tx: &mut Tx<'_>, limits: &TidyLimits, now_ms: u64) -> Tried<u64> {
         let long_gone = |slot: &Slot| {
             let aged = |at_ms: u64| now_ms.saturating_sub(at_ms) > limits.retention.age_ms;
             slot.held() == 0 && slot.end().is_some_and(|end| aged(end.at_ms))
         };
         let mut gone = self.index.pick(0, limits.rows, long_gone);
-        // Of a registry everything that was taken has a receipt, and goes with it. What sessions let go
-        // has none: it goes before the life that it was taken from, a bounded part at a time.
+        // In a registry everything that was taken has a receipt and is removed with it. References
+        // of sessions have no receipts: their records are removed before the incarnation's record,
+        // a bounded number at a time.
         let mut left = limits.rows;
         let count = if self.id.kind == Kind::Sessions { gone.len() } else { 0 };
         for at in 0..count {
             left -= self.forget_lost(tx, gone[at].incarnation, left)?;
             if left == 0 {
-                // There may be more of it: its turn comes again.
+                // There may be more: the next call continues.
                 gone.truncate(at);
                 break;
             }

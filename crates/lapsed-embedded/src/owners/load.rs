@@ -1,4 +1,5 @@
-//! Memory from disk: at opening, and after a batch was undone. And the other way: mirroring.
+//! Reads owners from disk, at opening and after a batch was undone; and writes changed deadlines to
+//! disk.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use crate::tx::Tx;
 
 type Opened = redb::ReadOnlyTable<Bytes, Bytes>;
 
-/// A table, or nothing if it was never written to.
+/// Opens a table; `None` if it was never written to.
 pub(crate) fn open(txn: &ReadTransaction, name: &str) -> Tried<Option<Opened>> {
     match txn.open_table(definition(name)) {
         Ok(table) => Ok(Some(table)),
@@ -25,8 +26,9 @@ pub(crate) fn open(txn: &ReadTransaction, name: &str) -> Tried<Option<Opened>> {
 }
 
 impl OwnerTable {
-    /// Reads owners and the operator's setting; `held` is how much each life holds. OwnerTable that are
-    /// in memory keep their deadlines: beats are newer there.
+    /// Reads owners and the operator's brake setting; `held` is the number of entries of each
+    /// incarnation. Owners that are in memory keep their deadlines, because heartbeats are newer
+    /// there.
     pub fn load(&self, txn: &ReadTransaction, held: &HashMap<u64, u64>) -> Tried<()> {
         self.load_setting(txn)?;
         let (now_ms, back_ms) = self.look();
@@ -43,7 +45,7 @@ impl OwnerTable {
                 let row: OwnerRow = serde_json::from_slice(value.value())?;
                 if let Some(slot) = known.remove(&incarnation) {
                     slot.set_held(count);
-                    // A commit that failed may have reached the disk all the same.
+                    // A commit that failed may have reached the disk nevertheless.
                     slot.begin(now_ms + slot.ttl_ms);
                     self.index.due().note_undone(&slot);
                     continue;
@@ -54,7 +56,7 @@ impl OwnerTable {
                 self.index.add(slot, now_ms, back_ms);
             }
         }
-        // What is left was never durable.
+        // Owners that are in memory but not on disk were never durable.
         let known: Vec<Arc<Slot>> = known.into_values().collect();
         known.iter().for_each(|slot| self.index.due().withdraw(slot));
         self.index.forget(&known);
@@ -71,14 +73,14 @@ impl OwnerTable {
         Ok(())
     }
 
-    /// Whether any deadline has moved since it was mirrored.
+    /// Whether any deadline has changed since it was written to disk.
     pub fn has_moved(&self) -> bool {
         self.index.any(|slot| slot.to_mirror().is_some())
     }
 
-    /// Writes down at most `limit` of the deadlines that have moved.
+    /// Writes at most `limit` changed deadlines.
     pub fn mirror(&self, tx: &mut Tx<'_>, limit: usize) -> Tried<()> {
-        // Each goes on where the last one stopped, so that nobody's turn never comes.
+        // Each call continues where the last one stopped, so that no owner is left out.
         let from = self.mirror_from.load(Ordering::Relaxed);
         for slot in self.index.pick(from, limit, |slot| slot.to_mirror().is_some()) {
             let Some(deadline_ms) = slot.to_mirror() else { continue };

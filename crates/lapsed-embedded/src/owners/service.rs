@@ -1,4 +1,4 @@
-//! OwnerTable: begun, beaten, ended, listed.
+//! Starting, ending and listing owners, and their heartbeats.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use crate::store_clock::StoreClock;
 use crate::tables::{held_key, number, split_held};
 use crate::tx::Tx;
 
-/// The most keys named in a `Lost`.
+/// Largest number of keys in a `Lost`.
 const LOST_KEYS_MAX: usize = 1_000;
 
-/// What a beat finds without waiting.
+/// Result of a heartbeat in memory.
 enum Found {
     Answer(Beat),
     Ended(Arc<Slot>),
@@ -43,7 +43,7 @@ impl OwnerTable {
         }
     }
 
-    /// Begins a life inside a job. It counts once the job's commit is durable.
+    /// Starts an incarnation inside a job. It has no effect until the job's commit is durable.
     pub fn start(&self, tx: &mut Tx<'_>, name: &Name, ttl_ms: u64) -> Tried<Arc<Slot>> {
         let incarnation = tx.take_numbers(&self.tables.next_incarnation, 1)?;
         let (now_ms, back_ms) = self.look();
@@ -62,7 +62,8 @@ impl OwnerTable {
         Ok(slot)
     }
 
-    /// Ends a life inside a job, if it has not ended yet; makes sure that the end is written down.
+    /// Ends an incarnation inside a job, if it has not ended yet, and makes sure that its end is
+    /// written.
     pub fn write_end(&self, tx: &mut Tx<'_>, slot: &Arc<Slot>) -> Tried<()> {
         if let Some(row) = slot.unwritten_end() {
             tx.put(&self.tables.owners, &number(slot.incarnation), &serde_json::to_vec(&row)?)?;
@@ -76,13 +77,13 @@ impl OwnerTable {
     }
 }
 
-/// A life's start is durable: it counts from now on. Called behind the commit, not by whoever
-/// asked, who may have stopped waiting.
+/// Makes an incarnation effective whose start is durable. Called after the commit and not by the
+/// caller, which may have stopped waiting.
 pub(crate) fn begin(store_clock: &StoreClock, slot: &Slot) {
     slot.begin(store_clock.granting_ms() + slot.ttl_ms);
 }
 
-/// The first word to a life that began.
+/// The answer to a call that started an incarnation.
 pub(crate) fn begun(slot: &Slot) -> Beat {
     let deadline_ms = slot.deadline_ms();
     Beat {
@@ -109,8 +110,8 @@ fn found(slot: &Arc<Slot>, now_ms: u64) -> Found {
 }
 
 impl OwnerService {
-    /// A beat that is answered at once, if it can be: by a life that is in memory, which is every
-    /// one that lives. `None`: ask [`OwnerService::beat`].
+    /// Sends a heartbeat without waiting, if the incarnation is in memory, as every live one is.
+    /// `None`: call [`OwnerService::beat`].
     pub fn beat_now(&self, claim: &Claim) -> Option<Beat> {
         match self.owners.beat(claim) {
             Found::Answer(beat) => Some(beat),
@@ -118,8 +119,9 @@ impl OwnerService {
         }
     }
 
-    /// The word to a life that ended. Nobody is told before the end is durable: a commit that
-    /// failed may have left it in memory only, and after a restart that life would live again.
+    /// The error for an ended incarnation. It is returned only after the end is durable: a failed
+    /// commit may have left the end in memory only, and after a restart the incarnation would be
+    /// alive again.
     pub async fn lost(&self, slot: &Arc<Slot>) -> Error {
         if slot.unwritten_end().is_some() {
             let (ended, durable) = (slot.clone(), slot.clone());
@@ -131,7 +133,8 @@ impl OwnerService {
         self.what_was_lost(slot)
     }
 
-    /// What a life that ended used to hold: what is left of it, and what was taken from it.
+    /// What an ended incarnation held: the entries that are left, and those that were taken from
+    /// it.
     fn what_was_lost(&self, slot: &Slot) -> Error {
         let keys = self.keys_of(slot).unwrap_or_default();
         let end = slot.end();
@@ -167,7 +170,7 @@ impl OwnerService {
         Ok(keys)
     }
 
-    /// Waits until every commit that is under way is durable.
+    /// Waits until all commits that are under way are durable.
     async fn settle_commits(&self) -> Result<()> {
         self.inner.writer.write(|_| Ok(()), |()| {}).await
     }
@@ -187,7 +190,7 @@ impl OwnerService {
     }
 }
 
-/// What [`OwnerStore`](lapsed_core::owner::OwnerStore) asks for.
+/// The methods of [`OwnerStore`](lapsed_core::owner::OwnerStore).
 impl OwnerService {
     pub async fn start(&self, owner: &Name, ttl_ms: u64) -> Result<Beat> {
         let name = owner.clone();

@@ -1,4 +1,5 @@
-//! Whose lives may be over: read from memory, and what they hold from disk. Nothing of the living.
+//! Suspects: overdue and ended owners from memory, their entries from disk. Entries of live owners
+//! are not read.
 
 use std::sync::Arc;
 
@@ -13,10 +14,10 @@ use crate::owners::{OwnerService, ResolvedClaim, unknown_claim};
 use crate::slot::Slot;
 use crate::tables::{held_key, split_held};
 
-/// The place of a suspect: its deadline, its life, its key.
+/// Position of a suspect: its deadline, its incarnation, its key.
 pub(crate) type Place = (u64, u64, Name);
 
-/// A suspect of that life.
+/// A suspect that this incarnation holds.
 fn suspect(slot: &Slot, deadline_ms: u64, key: Name) -> Suspect {
     let retired = slot.end().is_some_and(|end| end.ending == Ending::Retired);
     Suspect {
@@ -28,7 +29,7 @@ fn suspect(slot: &Slot, deadline_ms: u64, key: Name) -> Suspect {
     }
 }
 
-/// `deadline:incarnation:key`: the place just after that suspect.
+/// The cursor just after that suspect: `deadline:incarnation:key`.
 pub(crate) fn after(suspect: &Suspect) -> Cursor {
     Cursor(Some(format!("{}:{}:{}", suspect.deadline_ms, suspect.incarnation, suspect.key)))
 }
@@ -44,7 +45,7 @@ pub(crate) fn place(cursor: &Cursor) -> Result<Option<Place>> {
 }
 
 impl OwnerService {
-    /// What the overdue and the ended hold, from `start` on.
+    /// Entries of overdue and ended owners, from `start` on.
     pub fn page(&self, start: Option<&Place>, request: &PageRequest) -> Result<SuspectPage> {
         let (now_ms, back_ms) = self.owners.look();
         let from = start.map_or((0, 0), |(deadline, i, _)| (*deadline, *i));
@@ -69,7 +70,7 @@ impl OwnerService {
         Ok(page)
     }
 
-    /// The count of lives; suspects are what the overdue and the ended hold.
+    /// Counts of owners. Suspects are the entries of overdue and ended ones.
     pub fn census(&self, population: u64) -> Census {
         let (now_ms, back_ms) = self.owners.look();
         let threshold_ms = self.owners.threshold.as_millis() as u64;
@@ -98,7 +99,7 @@ impl OwnerService {
         }
     }
 
-    /// What one living owner holds, by key.
+    /// Entries of one incarnation, ordered by key.
     pub async fn entries(
         &self,
         claim: &Claim,
@@ -115,7 +116,7 @@ impl OwnerService {
         self.held_keys(&slot, after, limit)
     }
 
-    /// What one ended life still holds, as suspects.
+    /// Entries that an ended incarnation still holds, as suspects.
     pub fn held_by(&self, claim: &Claim, limit: usize) -> Result<Vec<Suspect>> {
         let ResolvedClaim::Known(slot) = self.owners.resolve(claim) else { return Ok(Vec::new()) };
         let Some(end) = slot.end() else { return Ok(Vec::new()) };
@@ -123,7 +124,7 @@ impl OwnerService {
         Ok(keys.into_iter().map(|key| suspect(&slot, end.deadline_ms, key)).collect())
     }
 
-    /// What one life holds, by key, after `after`.
+    /// Keys that one incarnation holds, in order, after `after`.
     fn held_keys(&self, slot: &Slot, after: Option<&Name>, limit: usize) -> Result<Vec<Name>> {
         let told = |fault: Fault| fault.told(&self.inner.disk.name);
         let txn = self.inner.disk.read()?;

@@ -1,4 +1,4 @@
-//! What owners hold: registered, found, let go, put back.
+//! Registering, finding, unregistering and restoring entries.
 
 use std::sync::Arc;
 
@@ -21,12 +21,13 @@ use crate::slot::Slot;
 use crate::tables::{held_key, number};
 use crate::tx::Tx;
 
-/// Whether `holder` is a newer life of the same owner: the older one's word then comes too late.
+/// Whether `holder` is a newer incarnation of the same owner, from which an older one must not take
+/// a key.
 fn is_newer(holder: Option<&Slot>, slot: &Slot) -> bool {
     holder.is_some_and(|h| h.name == slot.name && h.incarnation > slot.incarnation)
 }
 
-/// What a registration did, inside its job.
+/// Result of a registration inside its job.
 struct Done {
     slot: Arc<Slot>,
     started: bool,
@@ -87,7 +88,7 @@ impl Core {
         Holder { owner, incarnation: Incarnation(incarnation) }
     }
 
-    /// The entry under `key`, as this batch has left it: who holds it, and since when.
+    /// The entry of `key` including this batch's changes: its holder, and when it was registered.
     pub(super) fn entry(&self, tx: &mut Tx<'_>, key: &Name) -> Option<Entry> {
         match tx.held(&self.tables.held).get(key) {
             Some(changed) => *changed,
@@ -213,7 +214,7 @@ impl RegistryStore for EmbeddedRegistry {
             let Some((incarnation, registered_ms)) = self.core.held.get(key) else {
                 return Ok(None);
             };
-            // Between the two looks the life may have been emptied and forgotten.
+            // Between the two reads the incarnation may have been emptied and removed.
             let Some(slot) = self.core.index.incarnation(incarnation) else { return Ok(None) };
             let holder = Holder { owner: slot.name.clone(), incarnation: Incarnation(incarnation) };
             let ended = slot.end().map(|end| (end.ending, end.at_ms));

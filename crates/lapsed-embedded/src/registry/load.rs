@@ -1,4 +1,4 @@
-//! Memory from disk: at opening, and after a batch was undone.
+//! Reads a registry from disk, at opening and after a batch was undone.
 
 use std::collections::HashMap;
 
@@ -15,7 +15,7 @@ use crate::tables::{split_held, to_number};
 use crate::tx::Changed;
 
 impl Core {
-    /// What is held, and how much by each life.
+    /// Reads the entries, and counts them by incarnation.
     fn load_held(&self, txn: &ReadTransaction) -> Tried<HashMap<u64, u64>> {
         let mut counts = HashMap::new();
         let mut entries = Vec::new();

@@ -1,4 +1,4 @@
-//! The decisive step: guard, act and receipt in one job of the writer.
+//! Reclaiming entries: guard, removal and receipt in one job of the writer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::slot::Slot;
 use crate::tables::{held_key, number};
 use crate::tx::Tx;
 
-/// A suspect that the guard has found dead.
+/// A suspect that the guard has judged dead.
 struct Dead {
     slot: Arc<Slot>,
     reason: Reason,
@@ -28,7 +28,7 @@ struct Dead {
 }
 
 impl Core {
-    /// The guard's question about one suspect. `entry` is what is stored under its key right now.
+    /// Evaluates the guard for one suspect. `entry` is what is stored under its key now.
     fn judge_entry(
         &self,
         suspect: &Suspect,
@@ -71,7 +71,7 @@ impl Core {
 }
 
 impl EmbeddedRegistry {
-    /// The guard without the act.
+    /// Evaluates the guard without changing anything.
     fn preview(&self, batch: &Batch) -> BatchAnswer {
         let (now_ms, back_ms) = self.core.look();
         let mut outcomes = Vec::with_capacity(batch.suspects.len());

@@ -1,8 +1,8 @@
-//! The sessions that nobody is connected to, in memory, by since when: as durable on disk, never
-//! ahead of it.
+//! Sessions without references, in memory, ordered by when the last one ended. It never contains
+//! anything that is not durable on disk.
 //!
-//! It is derived from the sessions' own rows, so that there is nothing on disk to disagree with them.
-//! How many are orphans is counted once as time goes by them, and not anew at every look.
+//! It is derived from the sessions' rows, so that nothing on disk can disagree with them. Orphans
+//! are counted once, when their time comes, and not again at every read.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use lapsed_core::Name;
 
-/// How one session stands.
+/// Whether a session has references and, if not, since when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SessionStanding {
     Absent,
@@ -18,22 +18,22 @@ pub(crate) enum SessionStanding {
     Waiting { since_ms: u64, disconnected: bool },
 }
 
-/// The sessions of one system, as far as a sweep needs to know.
+/// The sessions of one system, as far as a sweep needs them.
 #[derive(Default)]
 pub(crate) struct GraceIndex {
     index: Mutex<Index>,
 }
 
-/// Since when, then which; nobody comes before everybody of that millisecond.
+/// Time, then session id; `None` sorts before every session of that millisecond.
 type Place = (u64, Option<Name>);
 
 #[derive(Default)]
 pub(crate) struct Index {
     sessions: u64,
-    /// Those that wait, and whether each is disconnected.
+    /// Sessions without references, and whether each is disconnected.
     by_since: BTreeMap<Place, bool>,
     disconnected: u64,
-    /// Those that wait since before this are counted in `orphans`.
+    /// Sessions before this time are counted in `orphans`.
     counted_to: u64,
     orphans: u64,
 }
@@ -43,7 +43,7 @@ impl GraceIndex {
         self.index.lock().expect("no holder of this lock panics")
     }
 
-    /// Everything anew, as read from disk.
+    /// Replaces everything by what was read from disk.
     pub fn replace(&self, all: impl Iterator<Item = (Name, SessionStanding)>) {
         let mut index = Index::default();
         for (id, stand) in all {
@@ -54,7 +54,7 @@ impl GraceIndex {
 }
 
 impl Index {
-    /// What a job has made durable.
+    /// Applies a durable change of one session.
     pub fn apply(&mut self, id: &Name, before: SessionStanding, after: SessionStanding) {
         if let SessionStanding::Waiting { since_ms, .. } = before
             && let Some(was) = self.by_since.remove(&(since_ms, Some(id.clone())))
@@ -84,8 +84,8 @@ impl Index {
         self.disconnected
     }
 
-    /// How many wait since before `due_before`, and since when the longest of them does. Costs what
-    /// has come due since the last time.
+    /// How many sessions have had no reference since before `due_before`, and the earliest such
+    /// time. The cost is proportional to those that came due since the last call.
     pub fn orphans(&mut self, due_before: u64) -> (u64, Option<u64>) {
         let between =
             |low: u64, high: u64| self.by_since.range((low, None)..(high, None)).count() as u64;
@@ -99,7 +99,8 @@ impl Index {
         (self.orphans, oldest.filter(|_| self.orphans > 0))
     }
 
-    /// Up to `limit` of those that wait since before `due_before`, after `after`, the longest first.
+    /// Up to `limit` of the sessions without references since before `due_before`, after `after`,
+    /// the oldest first.
     pub fn page(
         &self,
         due_before: u64,
@@ -108,7 +109,7 @@ impl Index {
     ) -> Vec<(u64, Name, bool)> {
         let start = after.map_or(Bound::Unbounded, |(ms, id)| Bound::Excluded((ms, Some(id))));
         let range = (start, Bound::Excluded((due_before, None)));
-        // A place after the end is no range.
+        // A start after the end is not a valid range.
         if matches!(&range.0, Bound::Excluded((ms, _)) if *ms >= due_before) {
             return Vec::new();
         }
@@ -136,7 +137,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes and goes, and however the clock jumps: the counts are those of a recount.
+        /// For random changes and clock jumps, the counts equal those of a full recount.
         #[test]
         fn counts_agree_with_what_is_there(
             steps in proptest::collection::vec((0u8..6, stand(), 0u64..60), 1..60)) {

@@ -1,4 +1,4 @@
-//! Memory from disk: at opening, and after a batch was undone.
+//! Reads sessions from disk, at opening and after a batch was undone.
 
 use std::collections::HashMap;
 
@@ -15,7 +15,7 @@ use crate::sessions::rows::stand;
 use crate::tables::{SessionRow, split_held};
 
 impl Core {
-    /// How many sessions each life refers to.
+    /// How many sessions each incarnation refers to.
     fn load_references(&self, txn: &ReadTransaction) -> Tried<HashMap<u64, u64>> {
         let mut counts = HashMap::new();
         if let Some(held) = open(txn, &self.tables.held)? {

@@ -1,4 +1,4 @@
-//! Sessions: made, connected to, let go, read, deleted, put back. Each is one job.
+//! Operations on sessions. Each is one job.
 
 use std::sync::Arc;
 
@@ -23,24 +23,24 @@ use crate::slot::Slot;
 use crate::tables::{SessionRow, number};
 use crate::tx::Tx;
 
-/// What a receipt keeps of a session: everything that is needed to put it back.
+/// What a receipt keeps of a session: everything that is needed to restore it.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Kept {
     pub profile: SessionProfile,
     pub disconnected_ms: Option<u64>,
     pub updated_ms: u64,
-    /// Whether its broadcaster pointed to it.
+    /// Whether it was its broadcaster's current session.
     pub was_current: bool,
 }
 
-/// What a connect or disconnect did, inside its job.
+/// Result of a connect or disconnect inside its job.
 struct Referred {
     slot: Arc<Slot>,
     started: bool,
     standing: ReferenceChange,
 }
 
-/// What `profile` gives is set.
+/// Sets the fields that `profile` contains.
 fn set(row: &mut SessionRow, profile: &SessionProfile) {
     let own = &mut row.profile;
     for (own, given) in
@@ -92,7 +92,8 @@ impl Core {
         Ok((before.is_none(), row))
     }
 
-    /// A session that changed hands leaves its first broadcaster and is current for the second.
+    /// When a session's broadcaster changes, removes the pointer of the old one and sets that of
+    /// the new one.
     fn follow_broadcaster(
         &self,
         tx: &mut Tx<'_>,
@@ -138,7 +139,8 @@ impl Core {
             Some(UnlessEnded::Done(slot)) => Some(slot),
             None => None,
         };
-        // Before a life begins for it: what is not there creates nothing (B6).
+        // Checked before an incarnation is started: a session that does not exist creates nothing
+        // (B6).
         let Some(before) = self.row(tx, id)? else { return Ok(None) };
         let (slot, started) = match acting {
             Some(slot) => (slot, false),
@@ -237,7 +239,7 @@ impl Core {
 }
 
 impl EmbeddedSessions {
-    /// A reference on this store always has an owner: without one it would outlive everybody.
+    /// In this store a reference always has an owner; without one it would never end.
     fn whose(&self, claim: Option<&Claim>) -> Result<Claim> {
         claim.cloned().ok_or_else(|| Error::Unsupported {
             operation: "a reference without an owner (name the server that holds it)".to_owned(),
@@ -258,7 +260,7 @@ impl EmbeddedSessions {
         }))
     }
 
-    /// What is on disk under each key, all of it at one instant.
+    /// Reads the rows of several keys at one instant.
     fn read<'a, T>(
         &self,
         table: &str,
@@ -277,7 +279,7 @@ impl EmbeddedSessions {
         read().map_err(|fault| fault.told(&self.owner_service.inner.disk.name))
     }
 
-    /// Rows as they are on disk.
+    /// Reads session rows from disk.
     pub(super) fn rows<'a>(
         &self,
         ids: impl Iterator<Item = &'a Name>,

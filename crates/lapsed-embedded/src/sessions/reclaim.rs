@@ -1,7 +1,8 @@
-//! The decisive step: guard, act and receipt in one job of the writer.
+//! Reclaiming references and sessions: guard, removal and receipt in one job of the writer.
 //!
-//! Who can come in between listing and this: a beat (judged by the compare-and-swap that ends the
-//! life), a connect, a disconnect, a resume, another sweeper (each a job, and jobs are serial).
+//! What can happen between listing and this job: a heartbeat (judged by the compare-and-swap that
+//! ends the incarnation), a connect, a disconnect, a resume, or another sweeper. The latter are
+//! jobs, and jobs are serial.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,7 +35,8 @@ impl Core {
         }
     }
 
-    /// All references of a life that is over; with the last of all, the session's grace begins now.
+    /// Removes all references of a dead incarnation to a session; if they were its last ones, its
+    /// grace period begins now.
     fn release(&self, run: &mut Run<'_>, tx: &mut Tx<'_>, suspect: &Suspect) -> Tried<Outcome> {
         let Some(slot) = self.suspected(suspect) else { return Ok(Outcome::Gone) };
         let id = &suspect.key;
@@ -52,7 +54,7 @@ impl Core {
         if let Some(row) = self.row(tx, id)? {
             self.dereference(tx, id, &row, count, run.now_ms)?;
         }
-        // There is no receipt for this: the number that stands for it is none's.
+        // There is no receipt for this; 0 stands for none.
         tx.put(&self.tables.lost, &held_key(slot.incarnation, id.as_str()), &number(0))?;
         Ok(Outcome::Released)
     }
@@ -95,7 +97,7 @@ impl Core {
 }
 
 impl EmbeddedSessions {
-    /// The guard without the act.
+    /// Evaluates the guard without changing anything.
     fn preview(&self, batch: &Batch) -> Result<BatchAnswer> {
         let (now_ms, back_ms) = self.core.look();
         let one = |suspect: &Suspect| match suspect.incarnation == NOBODY {
@@ -142,9 +144,9 @@ impl Sweep for EmbeddedSessions {
         &self.core.id
     }
 
-    /// The longer of TTL and grace. After an absence that only the sweeper has seen (the way to the
-    /// store was cut), the guard knows nothing of it and the brake alone spares: owners for a whole
-    /// TTL, sessions for a whole grace. It costs a mass death that is real a longer hold.
+    /// The longer of TTL and grace period. If only the way to the store was cut, the guard does not
+    /// know of the absence, and the brake alone spares owners for a whole TTL and sessions for a
+    /// whole grace period. The cost is that a real mass death is held for longer.
     fn threshold(&self) -> Duration {
         self.core.threshold.max(Duration::from_millis(self.core.grace_ms))
     }

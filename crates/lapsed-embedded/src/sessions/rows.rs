@@ -1,5 +1,5 @@
-//! A session's rows, read and written inside a job. Whatever is written here is followed by the same
-//! change in memory, once it is durable.
+//! Reads and writes a session's rows inside a job. Every write is followed by the same change in
+//! memory after the commit.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::slot::Slot;
 use crate::tables::{SessionRow, held_key, number, to_number};
 use crate::tx::Tx;
 
-/// How a session with that row stands.
+/// The standing of a session in the grace index.
 pub(super) fn stand(row: Option<&SessionRow>) -> SessionStanding {
     match row {
         None => SessionStanding::Absent,
@@ -25,7 +25,7 @@ pub(super) fn stand(row: Option<&SessionRow>) -> SessionStanding {
     }
 }
 
-/// When the last reference went; none while it is active.
+/// When the last reference ended; `None` while the session is active.
 pub(super) fn disconnected_ms(row: &SessionRow) -> Option<u64> {
     (row.references == 0 && row.disconnected).then_some(row.since_ms)
 }
@@ -38,7 +38,7 @@ impl Core {
         }
     }
 
-    /// Writes a session; `before` is what was there.
+    /// Writes a session; `before` is the previous row.
     pub(super) fn put(
         &self,
         tx: &mut Tx<'_>,
@@ -51,8 +51,8 @@ impl Core {
         Ok(())
     }
 
-    /// Removes a session without references, and its broadcaster's pointer if that still points to
-    /// it: whether it did.
+    /// Removes a session without references, and its broadcaster's pointer if it points to this
+    /// session; returns whether it did.
     pub(super) fn take_out(&self, tx: &mut Tx<'_>, id: &Name, row: &SessionRow) -> Tried<bool> {
         tx.remove(&self.tables.sessions, id.as_str().as_bytes())?;
         self.follow(tx, id, stand(Some(row)), SessionStanding::Absent);
@@ -66,7 +66,7 @@ impl Core {
         }
     }
 
-    /// The current session of a broadcaster, as this batch has left it.
+    /// The current session of a broadcaster, including this batch's changes.
     pub(super) fn pointer(&self, tx: &mut Tx<'_>, broadcaster: &Name) -> Tried<Option<Name>> {
         match tx.get(&self.tables.broadcasters, broadcaster.as_str().as_bytes())? {
             Some(bytes) => Ok(Some(Name::from_bytes(&bytes)?)),
@@ -79,7 +79,7 @@ impl Core {
         tx.put(&self.tables.broadcasters, key, id)
     }
 
-    /// Removes the pointer of its broadcaster, unless that points to another session by now.
+    /// Removes the broadcaster's pointer, unless it points to another session by now.
     pub(super) fn let_go_of_broadcaster(
         &self,
         tx: &mut Tx<'_>,
@@ -93,7 +93,7 @@ impl Core {
         tx.remove(&self.tables.broadcasters, broadcaster.as_str().as_bytes())
     }
 
-    /// How many references of that life there are to that session.
+    /// How many references that incarnation has to that session.
     pub(super) fn references(&self, tx: &mut Tx<'_>, slot: &Slot, id: &Name) -> Tried<u64> {
         let row = tx.get(&self.tables.held, &held_key(slot.incarnation, id.as_str()))?;
         match row {
@@ -104,7 +104,7 @@ impl Core {
         }
     }
 
-    /// Sets how many there are; there were `before`.
+    /// Sets the number of references of an incarnation, which was `before`.
     pub(super) fn refer(
         &self,
         tx: &mut Tx<'_>,
@@ -128,7 +128,7 @@ impl Core {
         Ok(())
     }
 
-    /// Takes so many references from a session; with the last one its grace begins.
+    /// Removes references of a session; with the last one its grace period begins.
     pub(super) fn dereference(
         &self,
         tx: &mut Tx<'_>,

@@ -1,4 +1,5 @@
-//! Who may be dead: first the references of lives that are over, then the sessions whose grace is.
+//! Suspects: first the references of overdue and ended owners, then the sessions whose grace period
+//! is over.
 
 use lapsed_core::owner::Incarnation;
 use lapsed_core::receipt::Reason;
@@ -24,7 +25,8 @@ impl Core {
         now_ms < back_ms + self.grace_ms
     }
 
-    /// Whoever waits since before this has had its grace, the store's absences aside.
+    /// Sessions without references since before this time are orphans, apart from absences of the
+    /// store.
     fn out_of_grace(&self, now_ms: u64) -> u64 {
         (now_ms + 1).saturating_sub(self.grace_ms)
     }
@@ -41,7 +43,7 @@ impl EmbeddedSessions {
             Some(start) => self.owner_service.page(start, request)?,
             None => SuspectPage { last: true, ..SuspectPage::default() },
         };
-        // The brake holds: of the sessions nothing is deleted, either.
+        // While the brake holds, no sessions are deleted either.
         if !page.last || request.undeclared_max == Some(0) {
             return Ok(page);
         }
