@@ -1,5 +1,6 @@
-//! The beacon: is anybody available, and how many? Asked by every customer every few seconds, so that
-//! all daemons share one snapshot, and whoever finds none either has the turn to make it or waits.
+//! The beacon: whether any provider is available, and how many. Every customer asks every few
+//! seconds, so all daemons share one snapshot. A daemon that finds none either takes the turn to
+//! compute it or waits for the daemon that has the turn.
 
 use std::time::Duration;
 
@@ -9,16 +10,17 @@ use crate::{PAGE_MAX, Snapshot, SnapshotTurn};
 use lapsed_core::error::Result;
 use lapsed_core::sweep::Cursor;
 
-/// How long whoever has the turn may take before it is somebody else's.
+/// How long a turn to compute the snapshot lasts before another daemon may take it.
 const TURN: Duration = Duration::from_secs(10);
 
-/// How long somebody else's turn is waited for before the truth is asked.
+/// How long a daemon waits for another one's turn before it reads the truth.
 const PATIENCE: Duration = Duration::from_secs(4);
 
-/// How often those who wait look.
+/// How often a waiting daemon polls for the snapshot.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// What the truth said last, while the mirror does not answer: one question at a time.
+/// The last answer of the truth, used while the mirror does not answer. Only one read of the truth
+/// is under way at a time.
 #[derive(Default)]
 pub(crate) struct LastCount(tokio::sync::Mutex<Option<(Snapshot, Duration)>>);
 
@@ -29,9 +31,10 @@ impl LastCount {
 }
 
 impl Availability {
-    /// Is anybody available, and how many? Up to a snapshot's lifetime old.
+    /// Whether any provider is available, and how many; at most as old as a snapshot may be.
     pub async fn beacon(&self) -> Result<Sourced<Snapshot>> {
-        // Before the turn: whoever has it must not wait for the truth.
+        // Read before the turn is taken, so that the holder of the turn does not wait for the
+        // truth.
         let _ = self.settings().await;
         let began = self.parts.clock.mono();
         while self.parts.clock.mono() < began + PATIENCE {
@@ -55,7 +58,7 @@ impl Availability {
         Ok(self.from(ReadKind::Beacon, source, snapshot))
     }
 
-    /// How many are available now.
+    /// How many providers are available now.
     pub async fn count_available(&self) -> Result<Sourced<u64>> {
         if let Some(count) = self.count_mirrored().await {
             return Ok(self.from(ReadKind::Count, Source::Mirror, count));
@@ -72,12 +75,12 @@ impl Availability {
         self.counters.snapshots.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let ttl_ms = self.parts.snapshot_ttl.as_millis() as u64;
         let put = self.parts.mirror.put_snapshot(turn, &snapshot, ttl_ms);
-        // Dropped since, or not taken: it is right all the same, as of now.
+        // The snapshot may have been dropped meanwhile; the answer is still correct as of now.
         let _ = self.gated("put_snapshot", put).await;
         Some(snapshot)
     }
 
-    /// `None`: the mirror does not answer, or is not seeded.
+    /// How many providers are available by the mirror; `None`: it does not answer or is not seeded.
     pub(super) async fn count_mirrored(&self) -> Option<u64> {
         let settings = self.settings().await.ok()?;
         let (mut count, mut after) = (0, Cursor::default());

@@ -1,5 +1,5 @@
-//! Whether to ask the mirror at all: not while it has failed several times in a row, except for one probe
-//! now and then, whose success closes the breaker again.
+//! Circuit breaker for the mirror: it opens after several failures in a row, and then lets one
+//! probe through from time to time, whose success closes it again.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -7,9 +7,9 @@ use std::time::Duration;
 /// When the breaker opens, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BreakerPolicy {
-    /// After so many failures in a row.
+    /// Number of failures in a row that open it.
     pub failures: u32,
-    /// For so long; then one call is let through to see.
+    /// How long it stays open before one call is let through as a probe.
     pub rest: Duration,
 }
 
@@ -19,13 +19,13 @@ impl Default for BreakerPolicy {
     }
 }
 
-/// What it does now.
+/// State of the breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BreakerState {
     Closed,
     /// Calls fail at once.
     Open,
-    /// One call is on its way to see; the others fail at once.
+    /// One probe is under way; all other calls fail at once.
     HalfOpen,
 }
 
@@ -40,7 +40,7 @@ impl BreakerState {
     }
 }
 
-/// A circuit breaker. Time is given, never taken.
+/// A circuit breaker. The current time is always passed in.
 pub(crate) struct Breaker {
     policy: BreakerPolicy,
     state: Mutex<State>,
@@ -54,7 +54,8 @@ enum State {
     Open {
         until: Duration,
     },
-    /// A probe that is never answered (its caller went away) must not keep it half open for ever.
+    /// A probe that is never answered, because its caller went away, must not keep the breaker half
+    /// open for ever.
     Probing {
         until: Duration,
     },
@@ -65,7 +66,7 @@ impl Breaker {
         Breaker { policy, state: Mutex::new(State::Closed { failures: 0 }) }
     }
 
-    /// Whether a call may go through at `now`.
+    /// Whether a call may be sent at `now`.
     pub fn lets_through(&self, now: Duration) -> bool {
         let mut state = self.lock();
         match *state {
@@ -78,12 +79,12 @@ impl Breaker {
         }
     }
 
-    /// A call was answered.
+    /// Records that a call was answered.
     pub fn succeeded(&self) {
         *self.lock() = State::Closed { failures: 0 };
     }
 
-    /// A call was not, by `now`.
+    /// Records that a call failed at `now`.
     pub fn failed(&self, now: Duration) {
         let mut state = self.lock();
         let open = State::Open { until: now + self.policy.rest };
@@ -92,7 +93,7 @@ impl Breaker {
                 State::Closed { failures: failures + 1 }
             }
             State::Closed { .. } | State::Probing { .. } => open,
-            // One that was sent before it opened: its rest is not made longer by it.
+            // A call that was sent before the breaker opened does not prolong it.
             State::Open { until } => State::Open { until },
         };
     }

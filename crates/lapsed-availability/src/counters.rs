@@ -1,28 +1,28 @@
-//! What is counted besides what every system counts.
+//! Counters of this system, in addition to those that every system has.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::ProviderBeat;
 use crate::operations::Source;
 
-/// The reads that say where their answer is from.
+/// The reads whose answer says which store it came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadKind {
     Available,
     Count,
     Beacon,
-    /// Whether one can be reached.
+    /// Whether one provider can be reached.
     Reachable,
-    /// How many are online.
+    /// How many providers are online.
     Online,
-    /// One provider's own status.
+    /// Status of one provider.
     Status,
-    /// A beat: it reads, too, whether it may be noted.
+    /// A heartbeat, which also reads whether it may be recorded.
     Heartbeat,
 }
 
 impl ReadKind {
-    /// Every one there is.
+    /// Every kind of read.
     pub const ALL: &[ReadKind] = &[
         ReadKind::Available,
         ReadKind::Count,
@@ -51,11 +51,11 @@ impl ReadKind {
 pub struct Counters {
     reads: [[AtomicU64; 3]; 7],
     beats: [AtomicU64; 3],
-    /// Snapshots of the beacon that were computed here.
+    /// Snapshots of the beacon that this process computed.
     pub snapshots: AtomicU64,
-    /// Beats that were written down in the truth by the heartbeat mirror.
+    /// Heartbeats that were copied from the mirror to the truth.
     pub beats_noted: AtomicU64,
-    /// How often the mirror was seeded from here.
+    /// How often this process seeded the mirror.
     pub seeds: AtomicU64,
 }
 
@@ -73,7 +73,7 @@ impl Counters {
         self.reads[read as usize][source as usize].load(Relaxed)
     }
 
-    /// How many beats were answered so.
+    /// How many heartbeats had this answer.
     pub fn beats(&self, beat: ProviderBeat) -> u64 {
         self.beats[beat as usize].load(Relaxed)
     }

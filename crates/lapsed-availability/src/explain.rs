@@ -1,4 +1,5 @@
-//! Why a provider can, or cannot, take work now: in words, from both stores, with what they differ in.
+//! Explains why a provider can, or cannot, take work now, from both stores, and in what they
+//! differ.
 
 use serde_json::json;
 
@@ -50,7 +51,7 @@ impl Availability {
         Ok(self.words().explanation(id, verdict, because, facts))
     }
 
-    /// The verdict, and the one reason for it.
+    /// The verdict, with its reason added to `because`.
     async fn judge(
         &self,
         because: &mut Vec<String>,

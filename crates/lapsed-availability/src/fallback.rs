@@ -1,5 +1,5 @@
-//! Beats while the mirror does not take them: they go to the truth, those of many callers in one
-//! statement. Whoever comes while one is under way waits for it and is in the next.
+//! Heartbeats while the mirror does not accept them: they go to the truth, those of many callers in
+//! one statement. A heartbeat that arrives while a statement is under way is part of the next one.
 
 use std::sync::Mutex;
 
@@ -12,7 +12,7 @@ use lapsed_core::name::Name;
 
 type Waiting = (Vec<Name>, oneshot::Sender<Result<Vec<ProviderBeat>>>);
 
-/// The beats that wait.
+/// Heartbeats that wait for the next statement.
 #[derive(Default)]
 pub(crate) struct Beats {
     waiting: Mutex<Vec<Waiting>>,
@@ -27,7 +27,8 @@ impl Beats {
         loop {
             match answer.try_recv() {
                 Ok(answer) => return answer,
-                // Whoever was sending it went away: it may have been noted. Repeating is safe.
+                // The caller that was sending it went away, so it may have been recorded. Repeating
+                // it is safe.
                 Err(oneshot::error::TryRecvError::Closed) => {
                     return truth.beat(ids).await.and_then(|beats| all_of(ids, beats));
                 }
@@ -36,7 +37,7 @@ impl Beats {
         }
     }
 
-    /// Sends those that wait, up to a page of them.
+    /// Sends the waiting heartbeats, up to one page.
     async fn send(&self, truth: &dyn Truth) {
         let round = self.take();
         let ids: Vec<Name> = round.iter().flat_map(|(ids, _)| ids.iter().cloned()).collect();
@@ -54,8 +55,8 @@ impl Beats {
 
     fn take(&self) -> Vec<Waiting> {
         let mut waiting = self.waiting.lock().expect(LOCK);
-        // Whoever went away meanwhile beats again, or does not: sent only now, its beat would be younger
-        // than it is.
+        // A caller that went away sends its next heartbeat itself; sent now, its old one would look
+        // newer than it is.
         waiting.retain(|(_, sender)| !sender.is_closed());
         let mut total = 0;
         let fits = |(ids, _): &&Waiting| {
@@ -68,7 +69,7 @@ impl Beats {
     }
 }
 
-/// One answer a beat.
+/// Checks that there is one answer per heartbeat.
 fn all_of(ids: &[Name], beats: Vec<ProviderBeat>) -> Result<Vec<ProviderBeat>> {
     match beats.len() == ids.len() {
         true => Ok(beats),

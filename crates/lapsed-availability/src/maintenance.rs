@@ -1,4 +1,5 @@
-//! What runs besides the passes: the watch over the mirror, and the beats on their way to the truth.
+//! Background work besides the passes: keeping the mirror seeded and up to date, and copying
+//! heartbeats to the truth.
 
 use std::time::Duration;
 
@@ -12,19 +13,19 @@ use lapsed_core::name::Name;
 use lapsed_core::schedule::StopSignal;
 use lapsed_core::sweep::Cursor;
 
-/// How often the mirror is looked at.
+/// How often the mirror is checked.
 const WATCH: Duration = Duration::from_secs(1);
 
-/// How long a reading of the truth's clock is good for: two clocks part by less than a tenth of a second
-/// in that time.
+/// How long a reading of the truth's clock is used: two clocks diverge by less than a tenth of a
+/// second in that time.
 const TRUTH_TIME_FOR: Duration = Duration::from_secs(600);
 
-/// The most beats in one statement.
+/// Largest number of heartbeats in one statement.
 const BEATS_MAX: usize = 20_000;
 
 impl Availability {
-    /// Watches the mirror until told to stop: seeds it when it is not seeded, and tells it what it was not
-    /// told.
+    /// Watches the mirror until `stop` says so: seeds it if it is not seeded, and writes the
+    /// updates that it missed.
     pub async fn watch(&self, stop: &StopSignal) {
         let mut complained = false;
         loop {
@@ -34,8 +35,8 @@ impl Availability {
                     "the mirror cannot be kept right for now; reads go to the truth");
             }
             complained = looked.is_err();
-            // Everybody who asks a mirror that is not seeded says so: that must not be the pace at which a
-            // truth that is away is asked.
+            // Every read of a mirror that is not seeded wakes this loop; the pause keeps it from
+            // calling a truth that does not answer at that rate.
             let asked = match complained {
                 true => Either::Left(std::future::pending()),
                 false => Either::Right(Box::pin(self.unseeded.notified())),
@@ -47,7 +48,7 @@ impl Availability {
         }
     }
 
-    /// One look of it.
+    /// Checks the mirror once.
     pub async fn look_after(&self) -> Result<()> {
         self.ensure_seeded().await?;
         let behind = self.take_behind();
@@ -61,8 +62,8 @@ impl Availability {
         Ok(())
     }
 
-    /// Writes the beats of the mirror down in the truth, every so often until told to stop, while `leads`
-    /// says so.
+    /// Copies the mirror's heartbeats to the truth regularly until `stop` says so, while `leads` is
+    /// true.
     pub async fn mirror_beats_every(
         &self,
         every: Duration,
@@ -77,21 +78,21 @@ impl Availability {
             if leads()
                 && let Err(error) = self.mirror_beats().await
             {
-                // The next one writes the newest.
+                // The next round writes the newest heartbeats.
                 tracing::warn!(system = %self.parts.id, %error, "beats were not written down");
             }
         }
     }
 
-    /// Writes the beats of the mirror down in the truth: one statement, only forward in time. How many
-    /// moved.
+    /// Copies the mirror's heartbeats to the truth in one statement, only forward in time; returns
+    /// how many moved.
     pub async fn mirror_beats(&self) -> Result<u64> {
         let (mut moved, mut after) = (0, Some(Cursor::default()));
-        // Before anything is read: what takes long on its way is older then, never younger.
+        // Read before the heartbeats, so that a slow transfer makes them older, never newer.
         let (truth_ms, known) = (self.truth_time().await?, self.parts.clock.mono());
         let mut read: Vec<AgedBeat> = Vec::new();
         while let Some(from) = after {
-            // Counted from when it was asked for: the answer may have been long on its way.
+            // Counted from the request, because the answer may have been slow.
             let at = self.parts.clock.mono();
             let page = self.parts.mirror.beats(&from, PAGE_MAX, 0);
             let Some(page) = self.background("beats", page).await? else { break };
@@ -111,8 +112,8 @@ impl Availability {
         Ok(moved)
     }
 
-    /// What the truth's clock says at least: as it said when it was last asked, and what has passed here
-    /// since its answer. Asked seldom, so that a round of beats is one statement.
+    /// A lower bound of the truth's clock: its last reading plus the time since. It is read rarely,
+    /// so that a round of heartbeats is one statement.
     async fn truth_time(&self) -> Result<u64> {
         let now = self.parts.clock.mono();
         let known = *self.truth_time.lock().expect(LOCK);
@@ -126,14 +127,14 @@ impl Availability {
 
     async fn note_beats(&self, read: Vec<AgedBeat>, at_ms: u64) -> Result<u64> {
         let now = self.parts.clock.mono();
-        // They have grown older while the others were read.
+        // They have aged while the others were read.
         let aged = |one: AgedBeat| (one.id, one.age_ms + (now - one.at).as_millis() as u64);
         let beats: Vec<(Name, u64)> = read.into_iter().map(aged).collect();
         self.calls.quiet("note_beats", self.parts.truth.note_beats(&beats, at_ms)).await
     }
 }
 
-/// A beat that was so old at a time of this process's clock.
+/// A heartbeat, and its age at a time of this process's clock.
 struct AgedBeat {
     id: Name,
     age_ms: u64,

@@ -1,5 +1,5 @@
-//! A mirror in this process's memory: for a truth that only this process uses (the embedded store), and
-//! for tests and simulations of the protocol.
+//! A mirror in the memory of this process: for a truth that only this process uses (the embedded
+//! store), and for tests and simulations of the protocol.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -21,25 +21,26 @@ use lapsed_core::sweep::{Batch, Cursor, PassMode, Refusal, Suspect};
 /// A mirror in memory.
 pub struct MemoryMirror {
     clock: Arc<dyn Clock>,
-    /// A longer silence of this process than that is an absence: it may have stood still.
+    /// A longer pause of this process counts as an absence, because it may have been frozen.
+    /// `None`: never.
     gap: Option<Duration>,
-    /// The mirror's clock is this at the beginning, and goes on with the monotonic one.
+    /// The mirror's clock at its creation; it advances with the monotonic clock.
     origin_ms: u64,
     began: Duration,
     kept: Mutex<Kept>,
 }
 
-/// How many attempts to seed may be under way at a time.
+/// Largest number of seeding attempts that may be under way.
 const ATTEMPTS_MAX: usize = 100;
 
 #[derive(Default)]
 struct Kept {
     rows: BTreeMap<Name, MirrorRow>,
-    /// Which life this is: a new one after every loss.
+    /// Number of this incarnation of the mirror; it grows with every loss of data.
     incarnation: u64,
     seeded: bool,
     attempts: u64,
-    /// The attempts that are under way.
+    /// Seeding attempts that are under way.
     seeding: Vec<u64>,
     back_ms: u64,
     waived_ms: u64,
@@ -50,15 +51,16 @@ struct Kept {
 }
 
 impl MemoryMirror {
-    /// Empty, and not seeded. `gap`: how long this process may be silent before that counts as an absence;
-    /// whoever gives one calls [`Mirror::presence`] more often than that. `None`: it is never away.
+    /// An empty mirror that is not seeded. `gap` is how long this process may pause before that
+    /// counts as an absence; with a gap, [`Mirror::presence`] must be called more often than that.
+    /// `None`: the mirror is never away.
     pub fn new(clock: Arc<dyn Clock>, gap: Option<Duration>) -> Self {
         let (origin_ms, began) = (clock.wall_ms(), clock.mono());
         let kept = Kept { incarnation: 1, looked: began, ..Kept::default() };
         MemoryMirror { clock, gap, origin_ms, began, kept: Mutex::new(kept) }
     }
 
-    /// Loses everything, as a server does that comes back empty.
+    /// Loses everything, like a server that comes back empty.
     pub fn lose(&self) {
         let now_ms = self.time_ms();
         let mut kept = self.lock();
@@ -67,7 +69,7 @@ impl MemoryMirror {
         *kept = Kept { incarnation, attempts, turns, looked, back_ms: now_ms, ..Kept::default() };
     }
 
-    /// Changes one row by hand, as an application does, or an accident.
+    /// Changes one row directly, as an application or an accident would.
     pub fn tamper(&self, id: &Name, change: impl FnOnce(&mut MirrorRow)) {
         change(self.lock().rows.entry(id.clone()).or_default());
     }
@@ -76,7 +78,7 @@ impl MemoryMirror {
         self.origin_ms + (self.clock.mono() - self.began).as_millis() as u64
     }
 
-    /// What is kept, after a look at whether this process stood still.
+    /// Locks the data, and first checks whether this process was frozen.
     fn kept(&self) -> (MutexGuard<'_, Kept>, u64) {
         let mut kept = self.lock();
         let (now, now_ms) = (self.clock.mono(), self.time_ms());
@@ -93,7 +95,7 @@ impl MemoryMirror {
 }
 
 impl Kept {
-    /// Those after a cursor, at most `limit` of those that `wanted` lets through.
+    /// Rows after a cursor that `wanted` accepts, at most `limit`.
     fn after<'k>(
         &'k self,
         after: &Cursor,
@@ -108,7 +110,8 @@ impl Kept {
         (found, next)
     }
 
-    /// When it was back after an absence that is not waived, if that was less than `stale_ms` ago.
+    /// When the mirror was back after an absence that is not waived, if that was less than
+    /// `stale_ms` ago; otherwise 0.
     fn back_ms(&self, now_ms: u64, stale_ms: u64) -> u64 {
         let recent = self.back_ms > 0 && now_ms < self.back_ms.saturating_add(stale_ms);
         if recent && self.waived_ms < now_ms { self.back_ms } else { 0 }
@@ -121,7 +124,8 @@ impl Kept {
         stale_ms: u64,
         act: PassMode,
     ) -> std::result::Result<PendingOffline, Refusal> {
-        // Whoever beats while it is not seeded is sent to the truth: what it has of beats is old.
+        // While the mirror is not seeded, heartbeats go to the truth, so those in the mirror are
+        // old.
         let away = self.back_ms(now_ms, stale_ms) > 0 || !self.seeded;
         let Some(row) = self.rows.get_mut(&suspect.key) else { return Err(Refusal::Moved) };
         if let Some(pending) = row.pending_offline {
@@ -193,7 +197,7 @@ impl Mirror for MemoryMirror {
         kept.attempts += 1;
         let attempt = kept.attempts;
         kept.seeding.push(attempt);
-        // Most that are not ended by then never will be.
+        // Attempts that are older than these will never be ended.
         let over = kept.seeding.len().saturating_sub(ATTEMPTS_MAX);
         kept.seeding.drain(..over);
         Ok(attempt.to_string())

@@ -1,4 +1,5 @@
-//! The seam of the fast store, which has what can be derived, and the beats; it can be lost at any time.
+//! What a store implements as the fast half: derived data and heartbeats. It can be lost at any
+//! time.
 
 use std::sync::Arc;
 
@@ -12,65 +13,65 @@ use lapsed_core::name::Name;
 use lapsed_core::store::Store;
 use lapsed_core::sweep::{Batch, Cursor, Refusal};
 
-/// A state of the truth, for a mirror to take over.
+/// A state of the truth that a mirror should apply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MirrorUpdate {
     pub state: ProviderState,
-    /// Its last beat, on the mirror's clock.
+    /// Time of its last heartbeat on the mirror's clock.
     pub beat_ms: Option<u64>,
 }
 
-/// A beat, as a mirror has it.
+/// A heartbeat as a mirror has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SeenBeat {
-    /// At this time of the mirror's clock.
+    /// Its time in milliseconds of the mirror's clock.
     At(u64),
-    /// There is none; first missed at this time of the mirror's clock, if a pass has missed it.
+    /// There is no heartbeat; first missed by a pass at this time of the mirror's clock.
     Missing(Option<u64>),
-    /// There is one that nobody can read.
+    /// There is a heartbeat that cannot be parsed.
     Unreadable,
 }
 
-/// One provider, as a mirror has it.
+/// One provider as a mirror has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MirrorEntry {
     pub id: Name,
-    /// The newest version that was told; `None`: none was.
+    /// The newest version that was applied; `None`: none was.
     pub version: Option<u64>,
     /// The version of its last toggle.
     pub epoch: u64,
-    /// Whether it is in the set of those online.
+    /// Whether it is in the set of online providers.
     pub online: bool,
-    /// Whether it is in the set of those deactivated.
+    /// Whether it is in the set of deactivated providers.
     pub deactivated: bool,
-    /// Its sessions; `None`: what is there cannot be read. Nothing there is 0.
+    /// Number of its sessions, 0 if there is no value; `None`: the value cannot be parsed.
     pub sessions: Option<u64>,
     pub beat: SeenBeat,
-    /// Whether it was declared silent, and the truth does not know yet.
+    /// The decision to set it offline, if the truth has not carried it out yet.
     pub pending_offline: Option<PendingOffline>,
 }
 
-/// What a look at a mirror found.
+/// Answer to [`Mirror::look`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MirrorView {
-    /// One for each that was asked for, in the same order.
+    /// One entry per requested id, in the same order.
     pub seen: Vec<MirrorEntry>,
     pub now_ms: u64,
-    /// Whether it is seeded: otherwise what is not there means nothing.
+    /// Whether the mirror is seeded. If not, a missing provider means nothing.
     pub seeded: bool,
 }
 
-/// A mirror's answer to a beat.
+/// A mirror's answer to a heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MirrorBeat {
     Told(ProviderBeat),
-    /// Declared silent, and the truth may not have set it offline: nothing was noted, and only the truth
-    /// knows whether it is offline.
+    /// The provider is pending offline. The heartbeat was not recorded, and only the truth knows
+    /// whether the provider is offline.
     PendingOffline,
 }
 
-/// The beat of somebody online.
+/// The heartbeat of an online provider.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OnlineBeat {
     pub id: Name,
@@ -79,51 +80,52 @@ pub struct OnlineBeat {
     pub beat: SeenBeat,
 }
 
-/// Some of those online, with their beats.
+/// A page of online providers with their heartbeats.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BeatPage {
-    /// Those whose beat is at least as old as was asked for (or missing, or unreadable).
+    /// Providers whose heartbeat is at least as old as requested, missing, or unreadable.
     pub beats: Vec<OnlineBeat>,
-    /// How many were looked at.
+    /// How many providers were read.
     pub examined: u64,
     pub now_ms: u64,
-    /// Where to go on.
+    /// Where the next page begins; `None` at the end.
     pub next: Option<Cursor>,
 }
 
-/// Some of those available.
+/// A page of available providers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AvailablePage {
-    /// Who, by id, nobody twice; empty where only the number was asked for.
+    /// The providers, ordered by id, without duplicates; empty if only the number was requested.
     pub available: Vec<Available>,
     pub count: u64,
-    /// Where to go on.
+    /// Where the next page begins; `None` at the end.
     pub next: Option<Cursor>,
 }
 
-/// What the beacon says: the snapshot that all daemons share.
+/// The beacon's snapshot, which all daemons share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Snapshot {
-    /// Whether anybody can take work now.
+    /// Whether any provider can take work now.
     pub available: bool,
     pub count: u64,
 }
 
-/// Who makes the next snapshot.
+/// The snapshot, or which daemon computes the next one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SnapshotTurn {
     There(Snapshot),
-    /// There is none, and it is this caller's turn to make it; shown when it is handed in.
+    /// There is no snapshot and the caller has the turn; it must pass this token when it stores the
+    /// snapshot.
     Yours(String),
-    /// There is none, and somebody is at it.
+    /// There is no snapshot, and another daemon has the turn.
     Theirs,
 }
 
-/// Since when the mirror is there.
+/// Identity of the mirror, and since when it is present.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Presence {
     pub now_ms: u64,
-    /// Which life of the mirror this is.
+    /// Changes when the mirror restarts or loses its data.
     pub incarnation: String,
     /// When it was back after an absence, if that was less than `stale_ms` ago and was not waived.
     pub back_ms: u64,
@@ -131,71 +133,76 @@ pub struct Presence {
     pub seeded: bool,
     /// How many are online.
     pub online: u64,
-    /// How many were declared silent, and the truth does not know yet.
+    /// How many providers are pending offline.
     pub pending_offline: u64,
 }
 
-/// The fast store of what can be derived.
+/// The fast store of derived data.
 ///
-/// `None` in an answer: the mirror is not seeded (any more), so that it does not know; ask the truth.
-/// After every reconnection, before the first answer is trusted, the adapter makes sure that it talks to
-/// the same life of the server as was seeded.
+/// `None` in an answer: the mirror is not seeded (any more), so the caller must read the truth.
+/// After every reconnection, before it trusts an answer, the implementation must make sure that the
+/// server is the same incarnation that was seeded.
 #[async_trait]
 pub trait Mirror: Send + Sync {
-    /// Where the terms of leaders are kept, if they are kept here.
+    /// The store of leaders' terms, if this store keeps them.
     fn terms(&self) -> Option<Arc<dyn Store>> {
         None
     }
 
     async fn now_ms(&self) -> Result<u64>;
 
-    /// Since when it is there. `stale_ms`: how long an absence is remembered.
+    /// Since when the mirror is present. An absence is reported for `stale_ms`.
     async fn presence(&self, stale_ms: u64) -> Result<Presence>;
 
     /// Waives a grace that is running, for absences up to this time of the mirror's clock.
     async fn waive(&self, until_ms: u64) -> Result<()>;
 
-    /// Begins to seed: a name for this attempt. The mirror need not be empty.
+    /// Starts to seed and returns the id of this attempt. The mirror need not be empty.
     async fn begin_seed(&self) -> Result<String>;
 
-    /// Ends that attempt: from now on it answers. `false`: data was lost since it began; begin again.
+    /// Ends that attempt: the mirror answers from now on. `false`: data was lost since it began;
+    /// start again.
     async fn end_seed(&self, attempt: &str) -> Result<bool>;
 
-    /// Takes states over by [`MirrorRow::apply`](crate::rules::MirrorRow::apply), seeded or
-    /// not. How many were newer than what it had. In an attempt to seed: `None` when that attempt is void.
+    /// Applies states by [`MirrorRow::apply`](crate::rules::MirrorRow::apply), whether or not the
+    /// mirror is seeded, and returns how many were newer. Within a seeding attempt: `None` if that
+    /// attempt is void.
     async fn apply(&self, told: &[MirrorUpdate], attempt: Option<&str>) -> Result<Option<u64>>;
 
-    /// Removes every trace of those that the truth does not know, each only if its version is still the
-    /// one beside it. How many.
+    /// Removes everything stored for providers that the truth does not know, each only if its
+    /// version is still the given one; returns how many were removed.
     async fn forget(&self, ids: &[(Name, Option<u64>)]) -> Result<u64>;
 
-    /// Beats: one round trip. The beat is dated by the mirror's clock.
+    /// Records heartbeats in one round trip, dated by the mirror's clock.
     async fn beat(&self, ids: &[Name]) -> Result<Option<Vec<MirrorBeat>>>;
 
-    /// What it has of each, seeded or not.
+    /// What is stored for each id, whether or not the mirror is seeded.
     async fn look(&self, ids: &[Name]) -> Result<MirrorView>;
 
-    /// About `limit` of those online from `after` on, with the beats that are at least `older_ms` old.
+    /// Reads about `limit` online providers from `after` on, and returns those whose heartbeat is
+    /// at least `older_ms` old.
     async fn beats(&self, after: &Cursor, limit: usize, older_ms: u64) -> Result<Option<BeatPage>>;
 
-    /// Those declared silent that the truth does not know of yet, at most `limit`, the oldest first.
+    /// Providers that are pending offline, at most `limit`, the oldest decision first.
     async fn pending_offline(&self, limit: usize) -> Result<Vec<(Name, PendingOffline)>>;
 
-    /// Everybody of whom there is a trace, from `after` on: who, and where to go on.
+    /// Ids of all providers for which anything is stored, from `after` on, and where the next page
+    /// begins.
     async fn traces(&self, after: &Cursor, limit: usize) -> Result<(Vec<Name>, Option<Cursor>)>;
 
-    /// The decisive step: declares each silent that is online, in the epoch beside it, and whose beat is at
-    /// least `stale_ms` old by the mirror's clock (one that is missing: was first missed so long ago),
-    /// unless the mirror was away. Takes it out of the set of those online and removes its beat in that
-    /// step, and remembers the doom. One that was doomed before is answered as it is. All of the batch or,
-    /// on an error, perhaps none of it.
+    /// Decides in one step which providers are silent: those that are online, in the given epoch,
+    /// and whose heartbeat is at least `stale_ms` old by the mirror's clock (or was first missed
+    /// that long ago), unless the mirror was away. The same step removes them from the online set,
+    /// removes their heartbeats and records them as pending offline. A provider that was pending
+    /// offline before is returned with its earlier decision. An error means that all or none of the
+    /// batch may have been carried out.
     async fn decide(
         &self,
         batch: &Batch,
         stale_ms: u64,
     ) -> Result<Vec<std::result::Result<PendingOffline, Refusal>>>;
 
-    /// About `limit` of those online from `after` on, of them those available.
+    /// Reads about `limit` online providers from `after` on, and returns the available ones.
     async fn available(
         &self,
         settings: &AvailabilitySettings,
@@ -204,18 +211,18 @@ pub trait Mirror: Send + Sync {
         only_count: bool,
     ) -> Result<Option<AvailablePage>>;
 
-    /// How many are online and not deactivated.
+    /// How many providers are online and not deactivated.
     async fn count_online(&self) -> Result<Option<u64>>;
 
-    /// The shared snapshot, or whose turn it is to make it (for `lease_ms`).
+    /// The shared snapshot, or who has the turn to compute it (for `lease_ms`).
     async fn snapshot(&self, lease_ms: u64) -> Result<Option<SnapshotTurn>>;
 
-    /// Hands a snapshot in, to last for `ttl_ms`; not if it was dropped since the turn began.
+    /// Stores a snapshot for `ttl_ms`; `false` if it was dropped since the turn began.
     async fn put_snapshot(&self, turn: &str, snapshot: &Snapshot, ttl_ms: u64) -> Result<bool>;
 
-    /// Drops the snapshot, and voids the turn of whoever is making one.
+    /// Drops the snapshot, and voids the turn of a daemon that is computing one.
     async fn drop_snapshot(&self) -> Result<()>;
 
-    /// Tells every daemon (and the application) that a setting has changed.
+    /// Notifies every daemon (and the application) that a setting has changed.
     async fn announce(&self, setting: &str) -> Result<()>;
 }

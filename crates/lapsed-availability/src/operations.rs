@@ -1,7 +1,8 @@
-//! The operations of `availability`, the same on every pair of stores: what is written.
+//! The write operations of `availability`, the same for every pair of stores.
 //!
-//! The truth commits first. Then the mirror is told, as well as can be: what it was not told is
-//! remembered here and told later, and what a dead process remembered is found by reconciling.
+//! The truth commits first, then the mirror is updated on a best-effort basis. An update that
+//! failed is remembered here and repeated later; reconciling finds what a dead process had
+//! remembered.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,44 +34,44 @@ use lapsed_core::sweep::{BatchId, Sweep};
 use lapsed_core::system::store_caller::StoreCaller;
 use lapsed_core::system::{Explanation, Restored, System};
 
-/// How long the settings are believed, unless somebody says that they have changed.
+/// How long settings are cached, unless a change is announced.
 const SETTINGS_FOR: Duration = Duration::from_secs(60);
 
-/// How long they are believed once more when the truth does not say.
+/// How long cached settings are used again if the truth does not answer.
 const SETTINGS_AGAIN: Duration = Duration::from_secs(5);
 
-/// What `availability` is made of.
+/// What an availability system needs.
 pub struct AvailabilityParts {
-    /// Which system this is.
+    /// Kind and name of the system.
     pub id: SystemId,
-    /// Where every fact is.
+    /// The durable store of every fact.
     pub truth: Arc<dyn Truth>,
-    /// Where they are asked for.
+    /// The fast store that reads are answered from.
     pub mirror: Arc<dyn Mirror>,
-    /// Whether the silent are spared.
+    /// The brake, which decides whether silent providers are spared.
     pub brake: Arc<Brake>,
     pub clock: Arc<dyn Clock>,
-    /// Notes who uses it.
+    /// Records when the system is used.
     pub activity: Arc<Activity>,
     pub witness: Arc<dyn Observer>,
-    /// How long one call of the truth may take, and one of the mirror that nobody waits for.
+    /// Time limit of every call to the truth, and of background calls to the mirror.
     pub timeout: Duration,
-    /// How long one call of the mirror may take while somebody waits.
+    /// Time limit of a call to the mirror that a user waits for.
     pub mirror_timeout: Duration,
-    /// When the mirror is not asked.
+    /// When the mirror is not called because it failed.
     pub breaker: BreakerPolicy,
     /// How long a snapshot of the beacon lasts.
     pub snapshot_ttl: Duration,
 }
 
-/// One system of providers.
+/// An availability system.
 pub struct Availability {
     pub(super) parts: AvailabilityParts,
     pub(super) calls: StoreCaller,
     pub(super) me: Weak<Availability>,
     pub(super) breaker: Breaker,
     settings: Mutex<CachedSettings>,
-    /// Those of whom the mirror was not told.
+    /// Providers whose last change was not yet written to the mirror.
     behind: Mutex<BTreeSet<Name>>,
     pub(super) survey: Mutex<Survey>,
     pub(super) beats: Beats,
@@ -78,42 +79,42 @@ pub struct Availability {
     pub(super) counters: Counters,
     pub(super) unseeded: tokio::sync::Notify,
     services: Arc<Services>,
-    /// The batches that belong to no pass.
+    /// Sweeper name and counter for batches that belong to no pass.
     batches: (Arc<str>, AtomicU64),
-    /// What the truth's clock said, and when that was known here.
+    /// A reading of the truth's clock, and when it was made on this process's monotonic clock.
     pub(super) truth_time: Mutex<Option<(u64, Duration)>>,
 }
 
-/// What is known of the settings.
+/// Cached settings.
 #[derive(Default)]
 struct CachedSettings {
     settings: Option<AvailabilitySettings>,
-    /// Until when they are believed, on the monotonic clock.
+    /// Until when they are used, on the monotonic clock.
     until: Duration,
-    /// How often somebody said that they have changed: what was read before that is not believed.
+    /// Number of announced changes. Settings read before the last one are not used.
     changes: u64,
 }
 
-/// An answer, and where it is from.
+/// An answer, and which store it came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sourced<T> {
     pub answer: T,
-    /// Where it is from.
+    /// The store that the answer came from.
     pub source: Source,
 }
 
-/// Where an answer is from.
+/// Which store an answer came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Source {
     Mirror,
-    /// The truth, because the mirror did not answer, or was not asked.
+    /// The truth, because the mirror did not answer or was not asked.
     Truth,
-    /// What the truth said a moment ago.
+    /// A recent answer of the truth, cached in this process.
     Cache,
 }
 
 impl Source {
-    /// Every one there is.
+    /// Every source.
     pub const ALL: &[Source] = &[Source::Mirror, Source::Truth, Source::Cache];
 
     /// The word used in metrics and headers.
@@ -126,17 +127,17 @@ impl Source {
     }
 }
 
-/// What became of a write.
+/// Result of a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Written<T> {
-    /// The answer: true, and durable.
+    /// The answer of the truth. It is durable.
     pub answer: T,
-    /// Whether the mirror was told. Otherwise it is told later.
+    /// Whether the mirror was updated. If not, it will be later.
     pub mirrored: bool,
 }
 
 impl Availability {
-    /// Ready to use; [`seed`](Self::seed) it before it is asked, or it asks the truth.
+    /// Creates the system. Until [`seed`](Self::seed) has run, reads go to the truth.
     pub fn new(parts: AvailabilityParts) -> Arc<Self> {
         let calls = StoreCaller {
             id: parts.id.clone(),
@@ -166,22 +167,22 @@ impl Availability {
         })
     }
 
-    /// What was counted so far.
+    /// Counters since the process started.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Whether the mirror is asked.
+    /// State of the mirror's circuit breaker.
     pub fn breaker(&self) -> BreakerState {
         self.breaker.state(self.parts.clock.mono())
     }
 
-    /// What the engine needs of a store, from both.
+    /// The engine's services, provided by both stores together.
     pub fn services(&self) -> Arc<dyn Store> {
         self.services.clone()
     }
 
-    /// A batch of this process that belongs to no pass.
+    /// The id of a batch of this process that belongs to no pass.
     pub(super) fn next_batch(&self) -> BatchId {
         let (sweeper, last) = &self.batches;
         BatchId { sweeper: sweeper.clone(), number: last.fetch_add(1, Ordering::Relaxed) + 1 }
@@ -191,20 +192,20 @@ impl Availability {
         &*self.services
     }
 
-    /// What the operator says of the brake, asked of the truth.
+    /// Reads the operator's brake setting from the truth.
     pub(super) async fn brake_setting_now(&self) -> Result<BrakeSetting> {
         self.services.heard();
         self.calls.quiet("brake", self.services.brake_setting(&self.parts.id)).await
     }
 
-    /// Makes a provider, or changes its name.
+    /// Creates a provider or changes its name.
     pub async fn put_provider(&self, profile: &ProviderProfile) -> Result<Written<ProviderChange>> {
         let work = self.parts.truth.put_provider(profile);
         let change = self.change(&profile.id, "put", async { Ok(Some(work.await?)) });
         Ok(change.await?.expect("a provider that was made is there"))
     }
 
-    /// Sets a provider online: it is a beat, and the beginning of a new epoch.
+    /// Sets a provider online. This counts as a heartbeat and starts a new epoch.
     pub async fn set_online(&self, id: &Name) -> Result<Option<Written<ProviderChange>>> {
         self.change(id, "online", self.parts.truth.set_online(id, true)).await
     }
@@ -214,17 +215,17 @@ impl Availability {
         self.change(id, "offline", self.parts.truth.set_online(id, false)).await
     }
 
-    /// Lets a provider work.
+    /// Allows a provider to work.
     pub async fn activate(&self, id: &Name) -> Result<Option<Written<ProviderChange>>> {
         self.change(id, "activate", self.parts.truth.set_active(id, true)).await
     }
 
-    /// Lets it work no longer, and revokes its logins.
+    /// Forbids a provider to work, and revokes its logins.
     pub async fn deactivate(&self, id: &Name) -> Result<Option<Written<ProviderChange>>> {
         self.change(id, "deactivate", self.parts.truth.set_active(id, false)).await
     }
 
-    /// Accepts, ends, reroutes, ... a session.
+    /// Accepts, ends or reroutes a session, or changes its status.
     pub async fn change_session(&self, change: &SessionChange) -> Result<Written<SessionOutcome>> {
         let settings = self.settings().await?;
         let at_ms = self.mirror_time().await;
@@ -233,8 +234,9 @@ impl Availability {
         let answer = match self.calls.call("session", work).await {
             Ok(answer) => answer,
             Err(error) => {
-                // It may have been carried out: whoever was to have it is told later. Whoever has one fewer
-                // by it looks fuller than it is until mirror and truth are compared.
+                // The change may have been carried out, so the mirror is updated later for the
+                // provider that should get the session. A provider that lost one looks fuller than
+                // it is until the mirror is reconciled.
                 self.owe(change.provider().map_or(&[], std::slice::from_ref));
                 return Err(error);
             }
@@ -250,7 +252,7 @@ impl Availability {
         self.calls.call("session", self.parts.truth.session(id)).await
     }
 
-    /// Tells the mirror anew of providers that changed behind our back.
+    /// Updates the mirror for providers that another program changed in the truth.
     pub async fn refresh(&self, ids: &[Name]) -> Result<bool> {
         let at_ms = self.mirror_time().await;
         let ids: Vec<(Name, u64)> = ids.iter().map(|id| (id.clone(), 0)).collect();
@@ -258,7 +260,7 @@ impl Availability {
         Ok(self.tell(states, at_ms).await)
     }
 
-    /// The settings, a minute old at the most; in the absence of the truth, as they were last known.
+    /// The settings, at most a minute old; if the truth does not answer, the last known ones.
     pub async fn settings(&self) -> Result<AvailabilitySettings> {
         let now = self.parts.clock.mono();
         let (known, until) = {
@@ -269,7 +271,7 @@ impl Availability {
             Some(settings) => Ok(settings),
             None => match (self.settings_now().await, known) {
                 (Err(Error::Unavailable { .. } | Error::Throttled { .. }), Some(settings)) => {
-                    // Nobody else waits for a truth that is away, for a while.
+                    // For a while, no other caller waits for a truth that does not answer.
                     self.lock_settings().until = self.parts.clock.mono() + SETTINGS_AGAIN;
                     Ok(settings)
                 }
@@ -278,12 +280,12 @@ impl Availability {
         }
     }
 
-    /// The settings as they were last read.
+    /// The settings as they were last read, if they were.
     pub fn settings_known(&self) -> Option<AvailabilitySettings> {
         self.lock_settings().settings
     }
 
-    /// The settings as they are. Those that make no sense are not followed: the last ones that did are.
+    /// Reads the settings. If they are invalid, the last valid ones are used.
     pub async fn settings_now(&self) -> Result<AvailabilitySettings> {
         let (asked, changes) = (self.parts.clock.mono(), self.lock_settings().changes);
         let read = self.calls.quiet("settings", self.parts.truth.settings()).await;
@@ -311,7 +313,7 @@ impl Availability {
         Ok(settings)
     }
 
-    /// Changes settings, and tells everybody.
+    /// Changes settings and notifies all daemons.
     pub async fn set_settings(&self, patch: &SettingsPatch) -> Result<AvailabilitySettings> {
         let work = self.parts.truth.set_settings(patch);
         let settings = self.calls.call("settings", work).await?;
@@ -326,12 +328,12 @@ impl Availability {
         Ok(settings)
     }
 
-    /// Somebody says that a setting has changed, or what the operator wants of the brake: it is read again when
-    /// it is next needed, and the snapshot that was made by the old one is dropped.
+    /// Handles the announcement that a setting or the operator's brake setting has changed: it is
+    /// read again when it is next needed, and the snapshot is dropped.
     pub async fn settings_changed(&self) {
         self.services.heard();
         {
-            // Kept for as long as the truth is away, and otherwise read again.
+            // The old settings are kept for the case that the truth does not answer.
             let mut known = self.lock_settings();
             (known.until, known.changes) = (Duration::ZERO, known.changes + 1);
         }
@@ -339,8 +341,8 @@ impl Availability {
         let _ = self.background("drop_snapshot", self.parts.mirror.drop_snapshot()).await;
     }
 
-    /// One change of one provider: truth first. Whoever is not told is remembered, also when the caller
-    /// goes away in the middle.
+    /// Changes one provider, the truth first. If the mirror is not updated, also because the caller
+    /// went away, the provider is remembered in `behind`.
     async fn change(
         &self,
         id: &Name,
@@ -350,7 +352,7 @@ impl Availability {
         let at_ms = self.mirror_time().await;
         let mut debt = PendingMirrorUpdate { of: self, id: Some(id) };
         let answer = self.calls.call(what, work).await;
-        // An error may have been carried out: the debt stays.
+        // After an error the change may have been carried out, so the provider stays in `behind`.
         let Some(changed) = answer? else {
             debt.id = None;
             return Ok(None);
@@ -360,12 +362,13 @@ impl Availability {
         Ok(Some(Written { answer: changed, mirrored }))
     }
 
-    /// The mirror's clock now, for dating beats by; `None`: it does not answer.
+    /// The mirror's clock, for dating heartbeats; `None`: it does not answer.
     pub(super) async fn mirror_time(&self) -> Option<u64> {
         self.gated("time", self.parts.mirror.now_ms()).await.ok()
     }
 
-    /// Tells the mirror states that were read after `at_ms` of its clock. Whether it was told.
+    /// Writes states that were read after `at_ms` of the mirror's clock to the mirror; whether that
+    /// succeeded.
     pub(super) async fn tell(&self, states: Vec<ProviderState>, at_ms: Option<u64>) -> bool {
         if states.is_empty() {
             return true;
@@ -378,29 +381,30 @@ impl Availability {
                 self.gated("apply", self.parts.mirror.apply(&told, None)).await.is_ok()
             }
         };
-        // What somebody else owes is not paid by this: theirs may be newer.
+        // A success does not remove what others have remembered, because theirs may be newer.
         if !told {
             self.owe(&ids);
         }
         told
     }
 
-    /// Remembers that the mirror has to be told of these.
+    /// Remembers that the mirror must be updated for these providers.
     pub(super) fn owe(&self, ids: &[Name]) {
         self.lock_behind().extend(ids.iter().cloned());
     }
 
-    /// Takes over what is owed.
+    /// Takes the remembered providers.
     pub(super) fn take_behind(&self) -> Vec<Name> {
         std::mem::take(&mut *self.lock_behind()).into_iter().collect()
     }
 
-    /// Of how many the mirror was not told.
+    /// For how many providers the mirror must still be updated.
     pub fn behind(&self) -> usize {
         self.lock_behind().len()
     }
 
-    /// One call of the mirror that somebody waits for: short, and not at all while the breaker is open.
+    /// Calls the mirror for a user who waits: with a short time limit, and not at all while the
+    /// breaker is open.
     pub(super) async fn gated<T>(
         &self,
         what: &str,
@@ -415,7 +419,7 @@ impl Availability {
         self.timed(what, self.parts.mirror_timeout, call).await
     }
 
-    /// One call of the mirror that nobody waits for.
+    /// Calls the mirror in the background.
     pub(super) async fn background<T>(
         &self,
         what: &str,
@@ -454,7 +458,7 @@ impl Availability {
     }
 }
 
-/// States, their beats dated by a reading of the mirror's clock from before they were read.
+/// Dates the heartbeats of states by a reading of the mirror's clock from before they were read.
 pub(super) fn dated(states: Vec<ProviderState>, at_ms: u64) -> Vec<MirrorUpdate> {
     let dated = |state: ProviderState| {
         let beat_ms = state.beat_age_ms.map(|age_ms| at_ms.saturating_sub(age_ms));
@@ -463,7 +467,7 @@ pub(super) fn dated(states: Vec<ProviderState>, at_ms: u64) -> Vec<MirrorUpdate>
     states.into_iter().map(dated).collect()
 }
 
-/// That the mirror has to be told of a provider, whatever becomes of the caller.
+/// Remembers a provider in `behind` unless it is disarmed, also if the caller goes away.
 struct PendingMirrorUpdate<'a> {
     of: &'a Availability,
     id: Option<&'a Name>,

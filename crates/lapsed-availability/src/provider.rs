@@ -1,54 +1,55 @@
-//! Providers: what is known of one, and how a dashboard lists them.
+//! Providers: their state, and how they are listed.
 
 use serde::{Deserialize, Serialize};
 
 use lapsed_core::name::Name;
 
-/// One provider, as the truth has it at one moment.
+/// State of one provider in the truth at one moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProviderState {
     pub id: Name,
     /// Grows with every change. 0: never changed through lapsed.
     pub version: u64,
-    /// The version of the last toggle between online and offline (also of a second "online" in a row).
+    /// The version of the last toggle between online and offline; a second "online" in a row also
+    /// counts.
     pub epoch: u64,
-    /// Whether it says that it is there.
+    /// Whether the provider was set online.
     pub online: bool,
-    /// Whether it may work at all.
+    /// Whether the provider may work at all.
     pub active: bool,
     /// How many sessions it has.
     pub sessions: u64,
-    /// How long ago it last beat, on the truth's clock, as far as the truth knows.
+    /// Age of its last heartbeat by the truth's clock, as far as the truth knows it.
     pub beat_age_ms: Option<u64>,
 }
 
-/// Who a provider is.
+/// Id and name of a provider.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProviderProfile {
     pub id: Name,
-    /// What people call it; `None`: leaves it.
+    /// Display name; `None`: unchanged.
     pub display_name: Option<String>,
 }
 
-/// What became of a change of one provider.
+/// Result of a change of one provider.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProviderChange {
-    /// The provider, as it is now.
+    /// The provider after the change.
     pub state: ProviderState,
-    /// Whether it was otherwise before: each such change of `online` has a log row.
+    /// Whether the value was different before. Each such change of `online` has a log row.
     pub changed: bool,
     /// How many of its logins were revoked in the same transaction.
     pub revoked: u64,
 }
 
-/// The answer to a beat.
+/// Answer to a heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProviderBeat {
     Noted,
-    /// It may not work: nothing was noted.
+    /// The provider may not work. Nothing was recorded.
     Deactivated,
-    /// It is not online (any more), or nobody knows it: nothing was noted (C10).
+    /// The provider is offline or not known. Nothing was recorded (C10).
     Offline,
 }
 
@@ -63,23 +64,23 @@ impl ProviderBeat {
     }
 }
 
-/// Somebody who can take work now.
+/// A provider that can take work now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Available {
     pub id: Name,
-    /// How many sessions it has already.
+    /// Number of its sessions.
     pub active_session_count: u64,
 }
 
-/// One provider, as a dashboard lists it. Times are milliseconds of the truth's clock.
+/// One provider in a list. Times are milliseconds of the truth's clock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListedProvider {
     pub id: Name,
     /// What people call it.
     pub display_name: Option<String>,
-    /// Whether it says that it is there.
+    /// Whether the provider was set online.
     pub is_online: bool,
-    /// Whether it may work at all.
+    /// Whether the provider may work at all.
     pub is_active: bool,
     /// How many sessions it has.
     pub active_session_count: u64,
@@ -87,25 +88,25 @@ pub struct ListedProvider {
     pub last_online_ms: Option<u64>,
     /// When it was last set offline.
     pub last_offline_ms: Option<u64>,
-    /// Its last beat, as far as the truth knows.
+    /// Time of its last heartbeat, as far as the truth knows it.
     pub last_heartbeat_ms: Option<u64>,
 }
 
-/// That somebody was set online or offline: one a flip, whoever did it.
+/// One flip between online and offline, whoever caused it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OnlineToggle {
     pub online: bool,
-    /// When, on the truth's clock.
+    /// When it happened, in milliseconds of the truth's clock.
     pub at_ms: u64,
 }
 
 /// Which providers to list.
 #[derive(Clone, Debug, Default)]
 pub struct ProviderQuery {
-    /// Those after this one, by id.
+    /// Return only providers after this one, by id.
     pub after: Option<Name>,
     /// Largest number of results.
     pub limit: usize,
-    /// Only those that say they are there.
+    /// Return only providers that are online.
     pub online_only: bool,
 }

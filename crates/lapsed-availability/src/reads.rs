@@ -1,4 +1,5 @@
-//! What is asked: of the mirror if it answers, of the truth otherwise, and the answer says which.
+//! The read operations: answered by the mirror, or by the truth if the mirror does not answer;
+//! every answer says which.
 
 use crate::counters::ReadKind;
 use crate::operations::{Availability, Source, Sourced};
@@ -11,36 +12,36 @@ use lapsed_core::error::{Error, Result};
 use lapsed_core::name::Name;
 use lapsed_core::sweep::Cursor;
 
-/// At most so often the mirror is looked at for one answer, where there is nobody to be found.
+/// Largest number of mirror pages that are read for one answer while few providers are available.
 const LOOKS_MAX: usize = 150;
 
-/// A page of those available.
+/// A page of available providers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AvailableFound {
-    /// Who, at most so many as were asked for, and a few more; never the same one twice in a page.
+    /// The providers: about as many as requested, without duplicates within the page.
     pub available: Vec<Available>,
-    /// Where to go on.
+    /// Where the next page begins; `None` at the end.
     pub next: Option<Cursor>,
 }
 
-/// One provider's own status.
+/// Status of one provider.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnStatus {
-    /// What the truth knows.
+    /// The provider as the truth lists it.
     pub listed: ListedProvider,
-    /// Whether it is online, as readers see it.
+    /// Whether it is online as readers see it.
     pub is_online: bool,
-    /// How long ago it last beat, as far as anybody knows.
+    /// Age of its last heartbeat, as far as it is known.
     pub beat_age_ms: Option<u64>,
-    /// Whether it can be reached.
+    /// Whether it is online, not deactivated and fresh.
     pub is_reachable: bool,
     /// Whether it can take work now.
     pub is_available: bool,
 }
 
 impl Availability {
-    /// Notes beats: one round trip to the mirror, none to the truth, unless somebody was declared silent a
-    /// moment ago. On an error some may have been noted; repeating is safe.
+    /// Records heartbeats: one round trip to the mirror, and none to the truth unless a provider is
+    /// pending offline. After an error some may have been recorded; repeating it is safe.
     pub async fn heartbeat(&self, ids: &[Name]) -> Result<Sourced<Vec<ProviderBeat>>> {
         self.calls.activity.note(self.parts.clock.mono());
         let beats = self.gated("beat", self.parts.mirror.beat(ids)).await;
@@ -53,9 +54,10 @@ impl Availability {
         Ok(Sourced { answer, source })
     }
 
-    /// Whoever was declared silent is not offline before the truth says so, and it may refuse: a beat reached
-    /// it that the mirror has not seen. So these beats go there, and are judged by it like any other: before
-    /// it has set them offline, and it will not; or after that, and they are told.
+    /// A provider that is pending offline is not offline before the truth says so, and the truth
+    /// may refuse because it has a heartbeat that the mirror has not seen. So these heartbeats go
+    /// to the truth and are judged there: before the flip, and it will not happen; or after it, and
+    /// the answer is `Offline`.
     async fn answered_beats(
         &self,
         ids: &[Name],
@@ -77,15 +79,16 @@ impl Availability {
         Ok((answers.collect(), source))
     }
 
-    /// Voids the decision on those whose beat the truth has noted, as well as can be: the next pass does it,
-    /// too, but a brake may hold that up, and they can take work now.
+    /// Voids the decision about providers whose heartbeat the truth has recorded, on a best-effort
+    /// basis. The next pass would do it too, but the brake may delay that, and they can take work
+    /// now.
     async fn bring_back(&self, beats: impl Iterator<Item = (Name, &ProviderBeat)>) {
         let noted = beats.filter(|(_, beat)| **beat == ProviderBeat::Noted);
         let noted: Vec<Name> = noted.map(|(id, _)| id).collect();
         if noted.is_empty() {
             return;
         }
-        if let Err(error) = self.void_dooms(&noted).await {
+        if let Err(error) = self.void_pending_offline(&noted).await {
             tracing::debug!(system = %self.parts.id, %error, "left to the next pass");
         }
     }
@@ -94,7 +97,7 @@ impl Availability {
         self.calls.quiet("beat", self.beats.beat(&*self.parts.truth, ids)).await
     }
 
-    /// Those who can take work now, about `limit` of them from `after` on.
+    /// About `limit` providers that can take work now, from `after` on.
     pub async fn available(&self, after: &Cursor, limit: usize) -> Result<Sourced<AvailableFound>> {
         let limit = limit.clamp(1, PAGE_MAX);
         let settings = self.settings().await?;
@@ -117,8 +120,9 @@ impl Availability {
         Ok(self.from(ReadKind::Available, Source::Truth, AvailableFound { available, next }))
     }
 
-    /// `None`: the mirror does not answer, or is not seeded. A page of those online may have nobody
-    /// available: it goes on until there is enough, or until it has looked often enough.
+    /// The same from the mirror; `None`: it does not answer or is not seeded. A page of online
+    /// providers may contain no available one, so it reads on until there are enough or the limit
+    /// of pages is reached.
     async fn available_mirrored(
         &self,
         settings: &AvailabilitySettings,
@@ -142,7 +146,7 @@ impl Availability {
                 }
                 next => next.map(|next| Place::Mirror(next).cursor()),
             };
-            // One page is in order by itself.
+            // A single page is already in order.
             if looks > 1 {
                 available.sort_by(|a, b| a.id.cmp(&b.id));
                 available.dedup_by(|a, b| a.id == b.id);
@@ -158,7 +162,7 @@ impl Availability {
         }
     }
 
-    /// Whether a provider is online, not deactivated, and fresh.
+    /// Whether a provider is online, not deactivated and fresh.
     pub async fn is_reachable(&self, id: &Name) -> Result<Sourced<bool>> {
         let settings = self.settings().await?;
         let (state, source) = self.state(id).await?;
@@ -176,7 +180,7 @@ impl Availability {
         Ok(self.from(ReadKind::Online, Source::Truth, answer))
     }
 
-    /// One provider's own status: flags as readers see them, times from the truth.
+    /// Status of one provider: flags as readers see them, times from the truth.
     pub async fn status(&self, id: &Name) -> Result<Option<Sourced<OwnStatus>>> {
         let Some(listed) = self.describe(id).await? else { return Ok(None) };
         let settings = self.settings().await?;
@@ -192,7 +196,7 @@ impl Availability {
         Ok(Some(self.from(ReadKind::Status, source, status)))
     }
 
-    /// Providers with their names and counts: always from the truth, it is asked seldom.
+    /// Providers with names and counts. Always read from the truth, because it is read rarely.
     pub async fn list(&self, listing: &ProviderQuery) -> Result<Vec<ListedProvider>> {
         let listing = ProviderQuery { limit: listing.limit.clamp(1, PAGE_MAX), ..listing.clone() };
         self.calls.quiet("list", self.parts.truth.list(&listing)).await
@@ -202,12 +206,12 @@ impl Availability {
         self.calls.quiet("describe", self.parts.truth.describe(id)).await
     }
 
-    /// When it was set online and offline, newest first.
+    /// When a provider was set online and offline, newest first.
     pub async fn log(&self, id: &Name, limit: usize) -> Result<Vec<OnlineToggle>> {
         self.calls.quiet("log", self.parts.truth.log(id, limit.clamp(1, PAGE_MAX))).await
     }
 
-    /// One provider as readers see it.
+    /// State of one provider as readers see it.
     async fn state(&self, id: &Name) -> Result<(Option<ProviderState>, Source)> {
         let ids = [id.clone()];
         let looking = async {
@@ -224,7 +228,8 @@ impl Availability {
         Ok((states.into_iter().next(), Source::Truth))
     }
 
-    /// The answer of a mirror that is seeded. Otherwise the truth is asked, and somebody told to seed it.
+    /// The answer of a seeded mirror. If it is not seeded, wakes the watcher to seed it, and the
+    /// caller reads the truth.
     pub(super) fn seeded<T>(&self, answer: Result<Option<T>>) -> Option<T> {
         match answer {
             Ok(Some(answer)) => Some(answer),
@@ -245,8 +250,8 @@ impl Availability {
     }
 }
 
-/// What a mirror has of a provider, in the words of the truth. What cannot be read counts as full, and
-/// as silent.
+/// Converts what a mirror has to a state. A value that cannot be parsed counts as full, or as
+/// silent.
 pub(super) fn as_state(seen: MirrorEntry, now_ms: u64) -> ProviderState {
     let beat_age_ms = match seen.beat {
         SeenBeat::At(beat_ms) => Some(now_ms.saturating_sub(beat_ms)),
@@ -263,7 +268,7 @@ pub(super) fn as_state(seen: MirrorEntry, now_ms: u64) -> ProviderState {
     }
 }
 
-/// Where a listing stands: in the mirror, or in the truth.
+/// Position of a listing, in the mirror or in the truth.
 enum Place {
     Mirror(Cursor),
     Truth(Name),

@@ -1,8 +1,8 @@
-//! Making the mirror agree with the truth, one page at a time, while both are in use.
+//! Makes the mirror agree with the truth, one page at a time, while both are in use.
 //!
-//! First every provider of the truth is compared with what the mirror has of it, then every trace in the
-//! mirror is looked up in the truth. What differs is told again with a version that was read, or taken,
-//! after the difference was seen: a toggle meanwhile has a higher one and stays (C2).
+//! First every provider of the truth is compared with the mirror, then every id in the mirror is
+//! looked up in the truth. What differs is written to the mirror with a version that was read or
+//! taken after the difference was seen; a toggle in between has a higher version and stays (C2).
 
 use std::collections::BTreeMap;
 
@@ -17,9 +17,9 @@ use lapsed_core::sweep::{Cursor, PassMode};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// Providers of the truth, those after this one.
+    /// Comparing the providers of the truth after this one.
     Truth(Option<Name>),
-    /// Traces in the mirror, from here on.
+    /// Looking up the mirror's ids from here on.
     Mirror(Cursor),
 }
 
@@ -49,7 +49,7 @@ impl Place {
     }
 }
 
-/// What one page of comparing did.
+/// Result of comparing one page.
 #[derive(Debug, Default)]
 pub(super) struct Compared {
     pub examined: u64,
@@ -59,7 +59,8 @@ pub(super) struct Compared {
 }
 
 impl Availability {
-    /// Compares a page, and heals unless it is a dry run. `None`: the attempt to seed is void.
+    /// Compares a page and corrects the mirror unless it is a dry run. `None`: the seeding attempt
+    /// is void.
     pub(super) async fn compare(
         &self,
         from: Place,
@@ -96,8 +97,8 @@ impl Availability {
                 continue;
             }
             compared.changes.extend(differences);
-            // A version that the mirror does not have yet says how things were then. If it has it, or
-            // if there is none, a new one has to be taken.
+            // A version that the mirror does not have yet is enough. If the mirror has it, or if
+            // there is none, a new one must be taken.
             let is_newer = state.version > seen.version.unwrap_or(0);
             match is_newer {
                 true => newer.push(state),
@@ -122,11 +123,11 @@ impl Availability {
         Ok((!void).then_some(compared))
     }
 
-    /// Traces of those whom the truth does not know (any more).
+    /// Removes ids from the mirror that the truth does not know (any more).
     async fn compare_traces(&self, after: Cursor, limit: usize, act: PassMode) -> Result<Compared> {
         let traces = self.parts.mirror.traces(&after, limit);
         let (ids, next) = self.background("traces", traces).await?;
-        // Most kinds of trace have nobody who was not among those before: that is not worth a question.
+        // Most pages contain only ids that were compared before; then the truth need not be read.
         let known = match ids.is_empty() {
             true => Vec::new(),
             false => self.calls.quiet("read", self.parts.truth.read(&ids)).await?,
@@ -150,7 +151,7 @@ impl Availability {
             });
         }
         if act == PassMode::Reclaim {
-            // Looked up once more: who was made meanwhile is known by now.
+            // Read once more, because a provider may have been created meanwhile.
             let again = self.calls.quiet("read", self.parts.truth.read(&strangers)).await?;
             let is_known = |seen: &MirrorEntry| again.iter().any(|state| state.id == seen.id);
             let gone = looked.seen.into_iter().filter(|seen| !is_known(seen));
@@ -161,13 +162,13 @@ impl Availability {
     }
 }
 
-/// Whether the mirror's books agree with the truth's, too.
+/// Whether version and epoch of the mirror agree with the truth.
 fn is_known(state: &ProviderState, seen: &MirrorEntry) -> bool {
     seen.version == Some(state.version) && seen.epoch == state.epoch
 }
 
-/// How what a mirror has of a provider differs from what is true, in words. Whoever is doomed in this
-/// epoch is offline as far as the mirror goes: the truth is about to say so.
+/// The differences between mirror and truth of one provider. A provider that is pending offline in
+/// this epoch counts as offline, because the truth is about to set it offline.
 pub(super) fn differences(state: &ProviderState, seen: &MirrorEntry) -> Vec<IndexChange> {
     let mut found = Vec::new();
     let mut differ = |what: Healed, why: String| {
@@ -225,7 +226,7 @@ impl Reconcile for Availability {
     }
 
     async fn extent(&self) -> Result<u64> {
-        // Everybody twice: once from each side.
+        // Every provider is compared twice, once from each side.
         Ok(2 * self.calls.quiet("extent", self.parts.truth.extent()).await?)
     }
 }

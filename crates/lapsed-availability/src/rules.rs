@@ -1,5 +1,5 @@
-//! What counts as available, which of two states is newer, and what a session may become. Pure: decided
-//! from values alone, the same for every store.
+//! When a provider is available, which of two states is newer, and how a session may change. Pure
+//! functions, the same for every store.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,16 +7,17 @@ use crate::{ProviderState, SessionChange, SessionRefusal, SessionStatus, WorkSes
 use lapsed_core::error::{Error, Result};
 use lapsed_core::name::Name;
 
-/// What the configuration table says, live. The names are the table's keys.
+/// The settings in the configuration table. The field names are the table's keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AvailabilitySettings {
-    /// How long a provider may be silent.
+    /// After how many seconds without a heartbeat a provider is silent.
     pub stale_after_seconds: u64,
-    /// Whether silence means anything: without it nobody is set offline, and everybody counts as fresh.
+    /// Whether heartbeats are required. If not, nobody is set offline and everybody counts as
+    /// fresh.
     pub require_ping: bool,
     /// How many sessions a provider can have at a time.
     pub max_customers_per_mitra: u64,
-    /// How often a provider beats.
+    /// Heartbeat interval of a provider, in seconds.
     pub heartbeat_cadence_seconds: u64,
 }
 
@@ -31,16 +32,16 @@ impl Default for AvailabilitySettings {
     }
 }
 
-/// The longest that a provider may be silent: a day.
+/// Largest `stale_after_seconds`: one day.
 const STALE_SECONDS_MAX: u64 = 24 * 3_600;
 
 impl AvailabilitySettings {
-    /// How long a provider may be silent.
+    /// After how many milliseconds without a heartbeat a provider is silent.
     pub fn stale_ms(&self) -> u64 {
         self.stale_after_seconds.saturating_mul(1_000)
     }
 
-    /// Refuses what would set the living offline.
+    /// Refuses settings that would set live providers offline.
     pub fn check(&self) -> Result<()> {
         let AvailabilitySettings { stale_after_seconds, heartbeat_cadence_seconds, .. } = *self;
         if heartbeat_cadence_seconds == 0 {
@@ -61,7 +62,7 @@ impl AvailabilitySettings {
         Ok(())
     }
 
-    /// The same with what somebody wants to be different.
+    /// The settings with the changes of `patch`.
     pub fn with(mut self, patch: &SettingsPatch) -> AvailabilitySettings {
         let SettingsPatch {
             stale_after_seconds,
@@ -78,17 +79,17 @@ impl AvailabilitySettings {
         self
     }
 
-    /// Whether a provider is fresh whose last beat was so long ago; `None`: it never beat.
+    /// Whether a heartbeat of this age is fresh; `None`: there was none.
     pub fn is_fresh(&self, beat_age_ms: Option<u64>) -> bool {
         !self.require_ping || beat_age_ms.is_some_and(|age_ms| age_ms < self.stale_ms())
     }
 
-    /// Whether a provider could take one more session.
+    /// Whether a provider with this many sessions can take one more.
     pub fn has_room(&self, sessions: u64) -> bool {
         sessions < self.max_customers_per_mitra
     }
 
-    /// Whether a provider can be reached: online, not deactivated, fresh (C7).
+    /// Whether a provider is online, not deactivated and fresh (C7).
     pub fn is_reachable(&self, provider: &ProviderState) -> bool {
         provider.online && provider.active && self.is_fresh(provider.beat_age_ms)
     }
@@ -99,7 +100,7 @@ impl AvailabilitySettings {
     }
 }
 
-/// What of the settings somebody wants to be different.
+/// Changes of settings; `None` leaves a setting as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SettingsPatch {
@@ -110,7 +111,7 @@ pub struct SettingsPatch {
 }
 
 impl SettingsPatch {
-    /// Which settings it is about.
+    /// Names of the settings that it changes.
     pub fn names(&self) -> Vec<&'static str> {
         let given = [
             ("stale_after_seconds", self.stale_after_seconds.is_some()),
@@ -122,23 +123,24 @@ impl SettingsPatch {
     }
 }
 
-/// The next version of a provider: larger than the last, than whatever a mirror has seen (`floor`), and
-/// not smaller than the clock in microseconds, so that a truth that lost its last commits does not hand
-/// the same versions out again (X7).
+/// The next version of a provider: larger than the last one and than what a mirror has seen
+/// (`floor`), and at least the clock in microseconds, so that a truth that lost its last commits
+/// does not use the same versions again (X7).
 pub fn next_version(last: u64, floor: u64, now_us: u64) -> u64 {
     last.saturating_add(1).max(floor.saturating_add(1)).max(now_us)
 }
 
-/// What a change makes of a session; `None`: nothing, it is that already.
+/// The result of a change of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionStep {
-    /// The session as it becomes.
+    /// The session after the change.
     pub session: WorkSession,
-    /// Who gets one session more by it: to be refused if there is no room, or if deactivated.
+    /// The provider that gets one session more; refuse the change if it has no room or is
+    /// deactivated.
     pub onto: Option<Name>,
 }
 
-/// What `change` makes of a session as it stands; `None`: there is no such session.
+/// Applies `change` to a session (`None`: it does not exist). `Ok(None)`: nothing changes.
 pub fn step(
     now: Option<&WorkSession>,
     change: &SessionChange,
@@ -161,7 +163,7 @@ pub fn step(
     };
     let close = |status: SessionStatus| match now {
         None => Err(SessionRefusal::NoSuchSession),
-        // However it ended first, that is how it ended.
+        // A session that has ended stays as it ended first.
         Some(session) if session.status.is_over() => Ok(None),
         Some(session) => set(session, status),
     };
@@ -206,41 +208,41 @@ fn accept(
     }
 }
 
-/// One provider, as a mirror has it. What a mirror in memory keeps, and what the scripts of the others do
-/// with their keys.
+/// One provider as a mirror has it. The memory mirror stores it, and the scripts of other mirrors
+/// do the same with their keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MirrorRow {
-    /// The newest state that was told; `None`: the application alone wrote here.
+    /// The newest version that was applied; `None`: only the application wrote here.
     pub version: Option<u64>,
-    /// The version of the last toggle that was told.
+    /// The version of the last toggle that was applied.
     pub epoch: u64,
-    /// Whether it is in the set of those online.
+    /// Whether it is in the set of online providers.
     pub online: bool,
-    /// Whether it is in the set of those deactivated.
+    /// Whether it is in the set of deactivated providers.
     pub deactivated: bool,
     pub sessions: u64,
-    /// Its last beat, on the mirror's clock.
+    /// Time of its last heartbeat on the mirror's clock.
     pub beat_ms: Option<u64>,
-    /// Declared silent in this epoch, and not yet set offline in the truth.
+    /// The decision to set it offline in this epoch, if the truth has not carried it out yet.
     pub pending_offline: Option<PendingOffline>,
 }
 
-/// That somebody was declared silent.
+/// The mirror's decision to set a silent provider offline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PendingOffline {
     pub epoch: u64,
-    /// Its last beat, on the mirror's clock; 0: none was ever seen.
+    /// Time of its last heartbeat on the mirror's clock; 0: none was ever seen.
     pub beat_ms: u64,
-    /// When that was decided, on the mirror's clock.
+    /// When that was decided, in milliseconds of the mirror's clock.
     pub decided_ms: u64,
 }
 
 impl MirrorRow {
-    /// Takes a state over, unless a newer one is known. `beat_ms` is its last beat on the mirror's clock.
-    /// Whether anything was taken over.
+    /// Applies a state unless a newer one is known; returns whether anything was applied. `beat_ms`
+    /// is the state's last heartbeat on the mirror's clock.
     ///
-    /// Beats only go forward, and never beyond `now_ms`. Whoever was declared silent stays away until the
-    /// truth says so, or until a newer toggle of its own.
+    /// Heartbeats only move forward, and never beyond `now_ms`. A provider that is pending offline
+    /// stays so until the truth sets it offline or a newer toggle arrives.
     pub fn apply(&mut self, state: &ProviderState, beat_ms: Option<u64>, now_ms: u64) -> bool {
         if self.version.is_some_and(|known| known >= state.version) {
             return false;
@@ -249,7 +251,7 @@ impl MirrorRow {
         self.deactivated = !state.active;
         self.sessions = state.sessions;
         self.epoch = state.epoch;
-        // Another epoch: a newer one, or one from before a truth lost its last commits.
+        // Another epoch: a newer one, or one from before the truth lost its last commits.
         if self.pending_offline.is_some_and(|pending| pending.epoch != state.epoch || !state.online)
         {
             self.pending_offline = None;

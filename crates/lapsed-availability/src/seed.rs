@@ -1,24 +1,25 @@
-//! Filling the mirror from the truth: at the start, after it came back, when it lost its data.
+//! Fills the mirror from the truth: at the start, after an absence of the mirror, and after it lost
+//! its data.
 //!
-//! Seeding is comparing page by page, as reconciling is, with a name for the attempt: if the mirror loses
-//! its data in the middle, the attempt is void and begins again, so that a mirror that says it is
-//! seeded has seen every page. Toggles meanwhile have higher versions and win in any order. Beats are as
-//! old as the truth knows them to be: the dead are not revived (C1), and the living have a whole
-//! threshold to beat again, because the mirror was away.
+//! Seeding compares page by page, like reconciling, within a named attempt. If the mirror loses its
+//! data in between, the attempt is void and starts again, so a seeded mirror has received every
+//! page. Toggles in between have higher versions and win in any order. Heartbeats get the age that
+//! the truth knows: dead providers are not revived (C1), and live ones have a whole threshold to
+//! send a heartbeat again, because the mirror was away.
 
 use crate::operations::Availability;
 use crate::reconcile::Place;
 use lapsed_core::error::{Error, Result};
 use lapsed_core::sweep::PassMode;
 
-/// How often an attempt begins again before it gives up for now.
+/// How often a void attempt is repeated before it is given up.
 const TRIES: usize = 3;
 
 const PAGE: usize = 500;
 
 impl Availability {
-    /// Makes sure that the mirror has what the truth has, and lets it answer. Safe at any time, and beside
-    /// others that do the same.
+    /// Fills the mirror with what the truth has, and lets it answer. Safe at any time, also if
+    /// several processes do it.
     pub async fn seed(&self) -> Result<()> {
         for _ in 0..TRIES {
             let attempt = self.background("begin_seed", self.parts.mirror.begin_seed()).await?;
@@ -34,7 +35,7 @@ impl Availability {
         })
     }
 
-    /// `false`: the attempt is void.
+    /// Runs one attempt; `false`: it is void.
     async fn seed_once(&self, attempt: &str) -> Result<bool> {
         let mut place = Some(Place::start());
         while let Some(from) = place {
@@ -45,7 +46,7 @@ impl Availability {
         self.background("end_seed", self.parts.mirror.end_seed(attempt)).await
     }
 
-    /// Seeds it if it is not; whether it is now.
+    /// Seeds the mirror if it is not seeded; returns whether it is now.
     pub async fn ensure_seeded(&self) -> Result<bool> {
         let stale_ms = self.settings().await?.stale_ms();
         let presence = self.background("presence", self.parts.mirror.presence(stale_ms)).await?;

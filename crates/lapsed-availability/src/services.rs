@@ -1,7 +1,7 @@
-//! What the engine needs of a store, from two: receipts and what the operator says are in the truth, the
-//! terms of leaders in the mirror, where renewing them costs the truth nothing.
+//! The engine's services, provided by two stores: receipts and brake settings by the truth,
+//! leaders' terms by the mirror, where renewing them costs the truth nothing.
 //!
-//! A term only spares work here: every step is guarded by itself, so that a mirror that forgets who leads
+//! Here a term only saves work. Every step has its own guard, so a mirror that forgets the leader
 //! does no harm.
 
 use std::sync::{Arc, Mutex};
@@ -20,14 +20,14 @@ use lapsed_core::receipt::{Receipt, ReceiptQuery};
 use lapsed_core::store::{Store, StoreInfo};
 use lapsed_core::sweep::brake::BrakeSetting;
 
-/// How long it is believed that the operator has said nothing about the brake, unless it is announced: passes
-/// are many, and each would ask.
+/// How long it is cached that the operator has no brake setting, unless a change is announced.
+/// Passes are frequent, and each reads it.
 const UNSAID_FOR: Duration = Duration::from_secs(60);
 
-/// What is announced when the operator has said something about the brake.
+/// Announced when the operator has changed the brake setting.
 const BRAKE: &str = "brake";
 
-/// The services of both.
+/// The services of both stores.
 pub(super) struct Services {
     truth: Arc<dyn Store>,
     terms: Arc<dyn Store>,
@@ -36,12 +36,12 @@ pub(super) struct Services {
     unsaid: Mutex<CachedBrakeSetting>,
 }
 
-/// That the operator has said nothing.
+/// The cached fact that the operator has no brake setting.
 #[derive(Default)]
 struct CachedBrakeSetting {
-    /// Until when that is believed, on the monotonic clock.
+    /// Until when it is used, on the monotonic clock.
     until: Duration,
-    /// How often something was announced: what was read before that is not believed.
+    /// Number of announced changes. What was read before the last one is not used.
     heard: u64,
 }
 
@@ -52,13 +52,13 @@ impl Services {
         Services { truth, terms, mirror, clock, unsaid: Mutex::default() }
     }
 
-    /// The operator may have said something.
+    /// Records that the operator may have changed the setting.
     pub fn heard(&self) {
         let mut unsaid = self.unsaid.lock().expect(LOCK);
         (unsaid.until, unsaid.heard) = (Duration::ZERO, unsaid.heard + 1);
     }
 
-    /// Asked of the truth, unless nothing was said a moment ago.
+    /// Reads the setting from the truth, unless it is cached that there is none.
     async fn said(&self, system: &SystemId) -> Result<BrakeSetting> {
         let (now, heard) = {
             let unsaid = self.unsaid.lock().expect(LOCK);
@@ -85,7 +85,8 @@ impl Services {
         self.mirror.announce(BRAKE).await
     }
 
-    /// A release lasts until a time of the truth's clock; the brake judges by the mirror's.
+    /// Converts the end of a release from the truth's clock to the mirror's, by which the brake
+    /// judges.
     async fn on_mirror_clock(&self, until_ms: u64) -> Result<u64> {
         let truth_ms = self.truth.info().await?.now_ms;
         let left_ms = until_ms.saturating_sub(truth_ms);
@@ -130,8 +131,8 @@ impl Store for Services {
                 let left_ms = until_ms.saturating_sub(self.truth.info().await?.now_ms);
                 let until_ms = self.mirror.now_ms().await?.saturating_add(left_ms);
                 if left_ms > 0 {
-                    // The mirror may have come back, and the release still stands. One that is over
-                    // waives nothing any more.
+                    // The mirror may have come back while the release is still valid. An expired
+                    // release waives nothing.
                     self.mirror.waive(until_ms).await?;
                 }
                 Ok(BrakeSetting::Release { until_ms })
@@ -142,11 +143,11 @@ impl Store for Services {
 
     async fn set_brake(&self, system: &SystemId, setting: BrakeSetting) -> Result<()> {
         let set = self.truth.set_brake(system, setting).await;
-        // An error may have been carried out.
+        // After an error the change may have been carried out.
         self.heard();
         set?;
-        // It is said and kept. A mirror that is away hears of it when it is back, and the others within a
-        // minute.
+        // The setting is stored. A mirror that does not answer is updated when it is back, and
+        // other daemons read the setting within a minute.
         if let Err(error) = self.tell_mirror(setting).await {
             tracing::warn!(%system, %error, "the mirror was not told what the operator says of the brake");
         }

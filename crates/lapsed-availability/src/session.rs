@@ -1,4 +1,4 @@
-//! Sessions: what occupies a provider, what may become of one, and what is refused.
+//! Sessions of providers: their states, their changes, and why a change is refused.
 
 use std::fmt;
 
@@ -7,27 +7,27 @@ use serde::{Deserialize, Serialize};
 use crate::ProviderState;
 use lapsed_core::name::Name;
 
-/// What a session is in.
+/// Status of a session.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub enum SessionStatus {
     Active,
-    /// Waiting to be paid for; its provider stays occupied.
+    /// It waits for payment; its provider stays occupied.
     PendingPayment,
     Ended,
-    /// Over: its time ran out.
+    /// It is over because its time ran out.
     Expired,
-    /// Over: somebody called it off.
+    /// It is over because it was cancelled.
     Cancelled,
-    /// Whatever else the application has, before anybody accepted.
+    /// Any other status of the application, before a provider accepted it.
     Other(String),
 }
 
 impl SessionStatus {
-    /// Those that occupy a provider.
+    /// The statuses that occupy a provider.
     pub const OCCUPYING: &[SessionStatus] = &[SessionStatus::Active, SessionStatus::PendingPayment];
 
-    /// The word in the table.
+    /// The word in the database table.
     pub fn as_str(&self) -> &str {
         match self {
             SessionStatus::Active => "active",
@@ -39,7 +39,7 @@ impl SessionStatus {
         }
     }
 
-    /// Whether nothing can become of it any more.
+    /// Whether the session is over.
     pub fn is_over(&self) -> bool {
         matches!(self, SessionStatus::Ended | SessionStatus::Expired | SessionStatus::Cancelled)
     }
@@ -73,28 +73,28 @@ impl fmt::Display for SessionStatus {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkSession {
     pub id: Name,
-    /// Whose work it is.
+    /// The provider that works on it.
     pub provider: Option<Name>,
     /// What it is in.
     pub status: SessionStatus,
 }
 
 impl WorkSession {
-    /// Whether it takes a place of its provider.
+    /// Whether it occupies its provider.
     pub fn occupies(&self) -> bool {
         self.provider.is_some() && SessionStatus::OCCUPYING.contains(&self.status)
     }
 }
 
-/// What is to become of a session.
+/// A change of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SessionChange {
-    /// A provider takes it; a session that is not known yet begins with that.
+    /// A provider accepts it. A session that does not exist is created.
     Accept {
         session: Name,
         provider: Name,
     },
-    /// It waits to be paid for once more; its provider stays occupied.
+    /// It waits for payment once more; its provider stays occupied.
     Extend {
         session: Name,
     },
@@ -113,7 +113,7 @@ pub enum SessionChange {
     Cancel {
         session: Name,
     },
-    /// Another provider goes on with it.
+    /// Another provider continues it.
     Reroute {
         session: Name,
         to: Name,
@@ -133,7 +133,7 @@ impl SessionChange {
         }
     }
 
-    /// Who is to have it.
+    /// The provider that should get the session.
     pub fn provider(&self) -> Option<&Name> {
         match self {
             SessionChange::Accept { provider, .. } => Some(provider),
@@ -143,36 +143,36 @@ impl SessionChange {
     }
 }
 
-/// Why a session was left as it is.
+/// Why a session was not changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SessionRefusal {
     NoSuchSession,
-    /// Nobody knows who is to have it.
+    /// The provider that should get it does not exist.
     NoSuchProvider,
-    /// Nobody has accepted it yet.
+    /// No provider has accepted it yet.
     NotAccepted,
-    /// It is over, in this way.
+    /// It is already over, with this status.
     Over(SessionStatus),
-    /// This provider has it.
+    /// Another provider has it.
     Taken(Name),
-    /// Who is to have it has as many as it can have.
+    /// The provider that should get it has no room.
     Full {
         sessions: u64,
         max: u64,
     },
-    /// Who is to have it may not work.
+    /// The provider that should get it is deactivated.
     Deactivated,
 }
 
-/// What became of a change of a session.
+/// Result of a change of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SessionOutcome {
-    /// It is so now.
+    /// The session has the requested state.
     Done {
         session: WorkSession,
-        /// Whether it was otherwise before.
+        /// Whether this call changed it.
         changed: bool,
-        /// The providers whose sessions are more or fewer by it, to be told to the mirror.
+        /// Providers whose number of sessions changed, for updating the mirror.
         touched: Vec<ProviderState>,
     },
     Refused(SessionRefusal),

@@ -1,25 +1,25 @@
-//! How both stores stand, for whoever watches: nothing of it counts as a read.
+//! State of both stores for status and metrics. Nothing here counts as a read.
 
 use crate::operations::{Availability, Source};
 use crate::{BreakerState, Presence};
 use lapsed_core::error::Result;
 
-/// How a system of providers stands.
+/// State of an availability system.
 #[derive(Debug)]
 pub struct AvailabilitySummary {
-    /// What the mirror says of itself.
+    /// Presence as reported by the mirror.
     pub mirror: Result<Presence>,
-    /// How many can take work now, and who says so; `None`: neither store does.
+    /// How many providers can take work now, and which store says so; `None`: neither answers.
     pub available: Option<(u64, Source)>,
-    /// Whether the mirror is asked.
+    /// State of the mirror's circuit breaker.
     pub breaker: BreakerState,
-    /// Of how many the mirror was not told yet by this process.
+    /// Number of providers whose last change this process has not yet written to the mirror.
     pub behind: usize,
 }
 
 impl Availability {
-    /// How both stores stand now. Where the mirror does not answer, the truth is asked no more often than
-    /// for the beacon.
+    /// Reads the state of both stores. If the mirror does not answer, the truth is read no more
+    /// often than for the beacon.
     pub async fn summary(&self) -> AvailabilitySummary {
         let stale_ms = self.settings_known().unwrap_or_default().stale_ms();
         let mirror = self.background("presence", self.parts.mirror.presence(stale_ms)).await;

@@ -1,8 +1,9 @@
-//! Setting the silent offline: found by a look at everybody online, in bounded pages; decided by the
-//! mirror in one step; carried out by the truth.
+//! Sets silent providers offline: found by reading all online providers in bounded pages, decided
+//! by the mirror in one step, carried out by the truth.
 //!
-//! There is no index of deadlines to look into: every beat would have to keep it, and a beat comes more
-//! often than a pass. Any error of the mirror ends the pass before anything is decided (C4).
+//! There is deliberately no index of deadlines: every heartbeat would have to update it, and
+//! heartbeats are more frequent than passes. Any error of the mirror ends the pass before anything
+//! is decided (C4).
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -21,26 +22,26 @@ use lapsed_core::sweep::{
     SuspectPage, Sweep, Tidied, TidyLimits,
 };
 
-/// How many are looked at in one call.
+/// How many providers one call reads.
 const LOOK: usize = 500;
 
-/// Longer than anybody has been silent: a hundred years.
+/// Longer than any provider has been silent: a hundred years.
 const FOREVER_MS: u64 = 100 * 365 * 24 * 3_600 * 1_000;
 
-/// The most dooms of others that one pass takes up.
+/// Largest number of pending-offline providers of earlier passes that one pass continues with.
 const PENDING_OFFLINE_MAX: usize = 10_000;
 
-/// What the last look found, in the order of their deadlines; and who was set offline lately.
+/// Suspects of the last survey, ordered by deadline, and when providers were set offline recently.
 #[derive(Default)]
 pub(crate) struct Survey {
     suspects: Vec<(Suspect, IsPending)>,
     flips: VecDeque<Duration>,
 }
 
-/// Whether it was declared silent before.
+/// Whether the provider was already pending offline.
 type IsPending = bool;
 
-/// A look at everybody online.
+/// Result of reading all online providers.
 struct Look {
     census: Census,
     suspects: Vec<(Suspect, IsPending)>,
@@ -93,7 +94,8 @@ impl Availability {
     ) -> Census {
         let overdue = (suspects.len() as u64).saturating_sub(pending_offline);
         let oldest_ms = suspects.first().map_or(presence.now_ms, |(first, _)| first.deadline_ms);
-        // Where nobody is online there is nobody to be spared, and whoever comes has beaten.
+        // If nobody is online there is nobody to be spared, and a provider that comes online sends
+        // a heartbeat.
         let back_ms = if online + pending_offline > 0 { presence.back_ms } else { 0 };
         let away = back_ms > 0;
         Census {
@@ -123,16 +125,18 @@ impl Availability {
         survey.flips.len() as u64
     }
 
-    /// The settings as they are now: a decision is not made by what was true a minute ago.
-    async fn ruling(&self) -> Result<AvailabilitySettings> {
+    /// Reads the settings now, because a decision must not be based on cached ones.
+    async fn current_settings(&self) -> Result<AvailabilitySettings> {
         self.settings_now().await
     }
 
-    /// Those of whom the truth has a beat in time that the mirror does not: it could not be reached, or could
-    /// not write. The truth would not set them offline; but once the mirror has declared them silent, they
-    /// would be told that they are offline until it says so. The mirror is told of their beats instead.
+    /// Providers for which the truth has a fresh heartbeat that the mirror does not have, because
+    /// the mirror could not be reached or written. The truth would not set them offline, but once
+    /// they are pending offline in the mirror, they would be told that they are offline. So their
+    /// heartbeats are written to the mirror instead.
     ///
-    /// Not of those declared silent before: for them only the truth's own refusal begins a new epoch.
+    /// Providers that are already pending offline are excluded: for them only a refusal by the
+    /// truth starts a new epoch.
     async fn alive_by_the_truth(
         &self,
         batch: &Batch,
@@ -149,7 +153,8 @@ impl Availability {
             let keys = batch.suspects.iter().map(|suspect| &suspect.key);
             keys.filter(|key| !declared.contains(key)).cloned().collect()
         };
-        // Whoever was suspected by what was true a minute ago is not, if silence means nothing now.
+        // A provider that is suspected by old settings is not, if heartbeats are no longer
+        // required.
         if undeclared.is_empty() || !settings.require_ping {
             return Ok(undeclared.into_iter().collect());
         }
@@ -164,7 +169,7 @@ impl Availability {
         Ok(alive.into_iter().collect())
     }
 
-    /// The mirror decides, the truth carries it out.
+    /// Lets the mirror decide and the truth carry it out.
     async fn declare(
         &self,
         batch: &Batch,
@@ -199,7 +204,7 @@ impl Availability {
         Ok(outcomes.collect())
     }
 
-    /// What the truth makes of those that the mirror declared silent, and tells the mirror.
+    /// Lets the truth carry out the mirror's decisions, and updates the mirror with the results.
     async fn carry_out(
         &self,
         batch: &Batch,
@@ -237,9 +242,10 @@ impl Availability {
         Ok(outcomes)
     }
 
-    /// Lets the truth refuse what the mirror has decided about those of whom it has a beat, however old: that begins
-    /// a new epoch, in which they are not declared silent. Nobody is set offline by it.
-    pub(super) async fn void_dooms(&self, ids: &[Name]) -> Result<()> {
+    /// Lets the truth refuse the mirror's decisions about providers for which it has a heartbeat,
+    /// however old. That starts a new epoch, in which they are not pending offline. It sets nobody
+    /// offline.
+    pub(super) async fn void_pending_offline(&self, ids: &[Name]) -> Result<()> {
         let looked = self.background("look", self.parts.mirror.look(ids)).await?;
         let flips = looked.seen.into_iter().filter_map(|seen| {
             let epoch = seen.pending_offline?.epoch;
@@ -254,7 +260,8 @@ impl Availability {
         self.carry_out(&batch, &flips, FOREVER_MS).await.map(|_| ())
     }
 
-    /// As well as can be: reconciling does it, too.
+    /// Removes ids that the truth does not know from the mirror, on a best-effort basis;
+    /// reconciling does it too.
     async fn forget(&self, ids: &[Name]) {
         let forgetting = async {
             let looked = self.parts.mirror.look(ids).await?;
@@ -266,7 +273,7 @@ impl Availability {
     }
 }
 
-/// Nobody is judged by a mirror that does not know: it counts as just back.
+/// A mirror that is not seeded counts as just back, so that nobody is judged by it.
 fn unseeded(presence: &Presence) -> Look {
     let census = Census {
         now_ms: presence.now_ms,
@@ -288,12 +295,12 @@ fn suspect(id: Name, epoch: u64, deadline_ms: u64) -> Suspect {
     }
 }
 
-/// A heartbeat that cannot be read is nobody's death: it is left for a person to look at.
+/// A heartbeat that cannot be parsed is not a death; it is left for a person to look at.
 fn overdue(one: OnlineBeat, stale_ms: u64, now_ms: u64) -> Option<(Suspect, IsPending)> {
     let deadline_ms = match one.beat {
         SeenBeat::At(beat_ms) => beat_ms.saturating_add(stale_ms),
         SeenBeat::Missing(Some(since_ms)) => since_ms.saturating_add(stale_ms),
-        // Listed, so that a pass notes since when it is missed.
+        // Listed so that the pass records since when it is missing.
         SeenBeat::Missing(None) => now_ms,
         SeenBeat::Unreadable => return None,
     };
@@ -337,7 +344,7 @@ impl Sweep for Availability {
     async fn survey(&self) -> Result<Option<Census>> {
         let Look { census, suspects } = self.look_around().await?;
         if !suspects.is_empty() {
-            // Now it matters what the operator says, and not what was said a while ago.
+            // Read now, because the cached setting of the operator may be old.
             self.parts.brake.set(self.brake_setting_now().await?);
         }
         self.survey.lock().expect(LOCK).suspects = suspects;
@@ -373,7 +380,7 @@ impl Sweep for Availability {
     }
 
     async fn reclaim(&self, batch: Batch) -> Result<BatchAnswer> {
-        let settings = self.ruling().await?;
+        let settings = self.current_settings().await?;
         let alive = self.alive_by_the_truth(&batch, &settings).await?;
         let spared: Vec<bool> =
             batch.suspects.iter().map(|suspect| alive.contains(&suspect.key)).collect();

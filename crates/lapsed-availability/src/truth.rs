@@ -1,4 +1,4 @@
-//! The seam of the durable store, which has every fact.
+//! What a store implements as the durable half, which has every fact.
 
 use std::sync::Arc;
 
@@ -16,78 +16,84 @@ use lapsed_core::store::Store;
 use lapsed_core::sweep::{Batch, BatchId, Refusal, Tidied, TidyLimits};
 use lapsed_core::system::Restored;
 
-/// Somebody whom the mirror declared silent, for the truth to set offline.
+/// A provider that the mirror decided to set offline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flip {
     pub id: Name,
-    /// In which epoch it was declared silent.
+    /// The epoch in which that was decided.
     pub epoch: u64,
-    /// How long it had been silent when that was decided, on the mirror's clock; `None`: it never beat.
+    /// How long it had been silent at the decision, by the mirror's clock; `None`: it never sent a
+    /// heartbeat.
     pub silent_ms: Option<u64>,
-    /// How long ago that was.
+    /// How long ago that was decided, in milliseconds.
     pub decided_ago_ms: u64,
 }
 
-/// What the truth made of it.
+/// Result of carrying out a decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Flipped {
-    /// It is offline now; log row and receipt were written in the same transaction.
+    /// The provider is offline; log row and receipt were written in the same transaction.
     Offline(Box<Receipt>, ProviderState),
-    /// It is not: a newer toggle, a beat that reached the truth (then a new epoch has begun), or it was
-    /// offline already. The provider as it is, if there is one.
+    /// The provider was not set offline: there was a newer toggle, a heartbeat reached the truth
+    /// (then a new epoch has begun), or it was offline already. Contains the provider's state, if
+    /// it exists.
     Left(Refusal, Option<ProviderState>),
 }
 
 /// The durable store of every fact.
 ///
-/// Every change of a provider is one transaction that first takes the next version of the provider
-/// ([`next_version`](crate::rules::next_version); of several in the order of their ids, so
-/// that two never wait for each other), then changes, then reads the state: whoever comes later has the
-/// higher version and has seen what came before. `None` in an answer: there is no such provider.
+/// Every change of a provider is one transaction. It first takes the provider's next version
+/// ([`next_version`](crate::rules::next_version); for several providers in the order of their ids,
+/// which avoids deadlocks), then changes the row, then reads the state. So a later transaction has
+/// a higher version and has seen all earlier changes. `None` in an answer: the provider does not
+/// exist.
 #[async_trait]
 pub trait Truth: Send + Sync {
-    /// Receipts, the operator's settings, and terms where the mirror has none.
+    /// Receipts, brake settings, and terms if the mirror keeps none.
     fn services(&self) -> Arc<dyn Store>;
 
-    /// Makes a provider (active, offline), or changes its name.
+    /// Creates a provider (active, offline) or changes its name.
     async fn put_provider(&self, profile: &ProviderProfile) -> Result<ProviderChange>;
 
-    /// Sets it online or offline. Online always begins a new epoch, and is a beat. A log row if it was
-    /// otherwise before.
+    /// Sets a provider online or offline. Online always starts a new epoch and counts as a
+    /// heartbeat. Writes a log row if the value was different before.
     async fn set_online(&self, id: &Name, online: bool) -> Result<Option<ProviderChange>>;
 
-    /// Activates or deactivates; deactivating revokes its logins in the same transaction.
+    /// Activates or deactivates a provider. Deactivating revokes its logins in the same
+    /// transaction.
     async fn set_active(&self, id: &Name, active: bool) -> Result<Option<ProviderChange>>;
 
-    /// Changes a session by [`step`](crate::rules::step); whoever is to have it must be active
-    /// and have room.
+    /// Changes a session by [`step`](crate::rules::step). The provider that should get it must be
+    /// active and have room.
     async fn change_session(&self, change: &SessionChange, max: u64) -> Result<SessionOutcome>;
 
     async fn session(&self, id: &Name) -> Result<Option<WorkSession>>;
 
-    /// The newest state of each, with a new version that is above the number beside its id. Notices a
-    /// toggle that the application made itself, and begins an epoch for it. Those that are not there
-    /// are left out.
+    /// The current state of each provider with a new version above the given number. Detects a
+    /// toggle that the application made itself, and starts an epoch for it. Providers that do not
+    /// exist are left out.
     async fn refresh(&self, ids: &[(Name, u64)]) -> Result<Vec<ProviderState>>;
 
-    /// The state of each as it is, in one snapshot. Those that are not there are left out.
+    /// The state of each provider in one snapshot, without new versions. Providers that do not
+    /// exist are left out.
     async fn read(&self, ids: &[Name]) -> Result<Vec<ProviderState>>;
 
-    /// The states of all, by id, those after `after`, at most `limit`.
+    /// States of providers after `after`, ordered by id, at most `limit`.
     async fn page(&self, after: Option<&Name>, limit: usize) -> Result<Vec<ProviderState>>;
 
     /// About how many providers there are.
     async fn extent(&self) -> Result<u64>;
 
-    /// Beats that the mirror could not take, in one statement: guarded like there.
+    /// Records heartbeats that the mirror could not accept, in one statement, with the same checks
+    /// as in the mirror.
     async fn beat(&self, ids: &[Name]) -> Result<Vec<ProviderBeat>>;
 
-    /// Writes beats down that were so many milliseconds old at `at_ms` of the truth's clock (or are now, if
-    /// that is earlier), in one statement and only forward in time (C9); only of those online. How many
-    /// moved.
+    /// Records heartbeats given by their age in milliseconds at `at_ms` of the truth's clock (or at
+    /// its current time, if that is earlier), in one statement, only forward in time (C9) and only
+    /// for online providers. Returns how many moved.
     async fn note_beats(&self, beats: &[(Name, u64)], at_ms: u64) -> Result<u64>;
 
-    /// Those available, by id, those after `after`, at most `limit`.
+    /// Available providers after `after`, ordered by id, at most `limit`.
     async fn available(
         &self,
         settings: &AvailabilitySettings,
@@ -95,36 +101,37 @@ pub trait Truth: Send + Sync {
         limit: usize,
     ) -> Result<Vec<Available>>;
 
-    /// How many are available.
+    /// How many providers are available.
     async fn count_available(&self, settings: &AvailabilitySettings) -> Result<u64>;
 
     /// How many are online and active.
     async fn count_online(&self) -> Result<u64>;
 
-    /// Providers with their names.
+    /// Providers with their names, in the order of `listing`.
     async fn list(&self, listing: &ProviderQuery) -> Result<Vec<ListedProvider>>;
 
     async fn describe(&self, id: &Name) -> Result<Option<ListedProvider>>;
 
-    /// The log of one provider, newest first, at most `limit` rows of it.
+    /// The log of one provider, newest first, at most `limit` rows.
     async fn log(&self, id: &Name, limit: usize) -> Result<Vec<OnlineToggle>>;
 
-    /// What the configuration table says; what it does not say is as usual.
+    /// The settings in the configuration table; missing ones have their defaults.
     async fn settings(&self) -> Result<AvailabilitySettings>;
 
-    /// Writes what is asked for into the configuration table, if the whole makes sense then.
+    /// Writes settings to the configuration table, if the result is valid.
     async fn set_settings(&self, patch: &SettingsPatch) -> Result<AvailabilitySettings>;
 
-    /// Sets offline whom the mirror declared silent, each only if it is online, still in that epoch, and
-    /// no beat younger than `stale_ms` reached the truth; all in one transaction, that notes the batch.
-    /// A batch that was settled as not carried out is refused.
+    /// Carries out the mirror's decisions: sets each provider offline only if it is online, still
+    /// in that epoch, and no heartbeat younger than `stale_ms` reached the truth. All in one
+    /// transaction, which also records the batch. Refuses a batch that was settled as not carried
+    /// out.
     async fn flip(&self, batch: &Batch, flips: &[Flip], stale_ms: u64) -> Result<Vec<Flipped>>;
 
     async fn settle(&self, batch: &BatchId) -> Result<Vec<Receipt>>;
 
     async fn tidy(&self, limits: TidyLimits) -> Result<Tidied>;
 
-    /// Sets online again whom receipt `seq` set offline, if nobody has toggled it since, and marks the
-    /// receipt. The provider as it is then.
+    /// Sets the provider of receipt `seq` online again, if it was not toggled since, and marks the
+    /// receipt. Returns the provider's state.
     async fn restore(&self, seq: u64) -> Result<(Restored, Option<ProviderState>)>;
 }

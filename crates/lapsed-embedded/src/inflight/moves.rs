@@ -45,7 +45,7 @@ impl Core {
     }
 
     /// The queue that a job goes back to: the outbox if there is one, otherwise its own.
-    pub(super) fn home<'a>(&'a self, head: &'a Head) -> &'a Name {
+    pub(super) fn return_queue<'a>(&'a self, head: &'a Head) -> &'a Name {
         self.recovery.outbox.as_ref().unwrap_or(&head.queue)
     }
 
