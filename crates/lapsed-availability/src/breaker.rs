@@ -118,7 +118,7 @@ mod tests {
     const S: Duration = Duration::from_secs(1);
 
     #[test]
-    fn opens_after_failures_in_a_row_and_closes_by_a_probe() {
+    fn the_breaker_opens_after_failures_and_closes_after_a_probe() {
         let breaker = Breaker::new(BreakerPolicy { failures: 2, rest: S });
         breaker.failed(S);
         breaker.succeeded();
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_that_is_never_answered_is_followed_by_another() {
+    fn an_unanswered_probe_is_followed_by_another() {
         let breaker = Breaker::new(BreakerPolicy { failures: 1, rest: S });
         breaker.failed(S);
         assert!(breaker.lets_through(2 * S));

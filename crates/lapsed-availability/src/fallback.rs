@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_went_away_is_not_sent_later() {
+    fn heartbeats_of_callers_that_left_are_not_sent() {
         let beats = Beats::default();
         let mut waits = Vec::new();
         for id in ["gone", "here", "lost"] {

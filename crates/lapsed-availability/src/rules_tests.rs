@@ -82,7 +82,7 @@ fn decide_offline(row: &mut MirrorRow, now_ms: u64) {
 proptest! {
     /// C2, C8: in whatever order, and however often, states arrive: the newest is what stays.
     #[test]
-    fn trap_c8_any_order_ends_in_the_newest_state(
+    fn trap_c8_updates_in_any_order_end_in_the_newest_state(
         events in vec(event(), 1..20),
         order in vec(any::<Index>(), 0..60),
     ) {
@@ -114,7 +114,7 @@ proptest! {
     /// C5, C1: whoever was declared silent is away until the truth knows, or until a toggle of its own; and
     /// whatever is told, no beat is later than the last one there was.
     #[test]
-    fn trap_c5_the_doomed_stay_away_until_a_newer_toggle(
+    fn trap_c5_pending_offline_lasts_until_a_newer_toggle(
         events in vec(event(), 1..20),
         order in vec((any::<Index>(), any::<bool>()), 1..60),
     ) {
@@ -149,7 +149,7 @@ proptest! {
 
     /// A beat from a clock that is ahead is not believed beyond now.
     #[test]
-    fn trap_c11_no_beat_is_later_than_now(beat_ms in any::<u64>(), now_ms in any::<u64>()) {
+    fn trap_c11_no_heartbeat_is_later_than_now(beat_ms in any::<u64>(), now_ms in any::<u64>()) {
         let state = ProviderState {
             id: name("p"),
             version: 1,
@@ -165,7 +165,7 @@ proptest! {
     }
 
     #[test]
-    fn trap_x7_a_version_is_above_all_that_were(
+    fn trap_x7_a_version_is_above_all_earlier_ones(
         last in 0..u64::MAX, floor in 0..u64::MAX, now_us in any::<u64>(),
     ) {
         let next = next_version(last, floor, now_us);
@@ -208,7 +208,7 @@ proptest! {
 
     /// A change that was made can be asked for again, as after an answer that was lost: it is that already.
     #[test]
-    fn a_change_made_twice_is_made_once(changes in vec(change(), 1..40)) {
+    fn a_repeated_session_change_changes_nothing(changes in vec(change(), 1..40)) {
         let mut sessions: BTreeMap<Name, WorkSession> = BTreeMap::new();
         for change in &changes {
             if let Ok(Some(made)) = step(sessions.get(change.session()), change) {
@@ -220,7 +220,7 @@ proptest! {
 
     /// C7: whoever is available is reachable, and has room; and a beat less fresh makes nobody available.
     #[test]
-    fn trap_c7_the_available_are_reachable(
+    fn trap_c7_available_providers_are_reachable(
         flags in any::<(bool, bool, bool)>(),
         sessions in 0u64..5,
         age_ms in proptest::option::of(0u64..200_000),

@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn within_gives_up() {
+    async fn within_returns_none_after_the_limit() {
         let clock = SystemClock::new();
         let never = futures::future::pending::<()>();
         assert!(within(&clock, Duration::from_millis(5), never).await.is_none());
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cheap_reading_is_never_behind() {
+    fn the_coarse_reading_is_never_behind() {
         let clock = SystemClock::new();
         let mut most = 0;
         let until = Instant::now() + Duration::from_millis(50);

@@ -142,7 +142,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_overlay_reads_as_the_file_would(writes in proptest::collection::vec(
+        fn reads_see_writes_that_are_not_in_the_file_yet(writes in proptest::collection::vec(
             (0u64..60, proptest::collection::vec(any::<u8>(), 1..20)), 1..30)) {
             let mut plain = vec![0u8; 100];
             let mut over = Overlay { len: 100, writes: BTreeMap::new() };

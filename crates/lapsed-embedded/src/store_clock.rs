@@ -87,7 +87,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_gap_in_attention_is_an_absence() {
+    fn a_gap_between_readings_is_an_absence() {
         let clock = ManualClock::at(1_000_000);
         let store_clock = StoreClock::new(Arc::new(clock.clone()), 0, true);
         store_clock.mind_ttl(2_000);
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn trap_x8_a_sleeping_host_is_an_absence_too() {
+    fn trap_x8_a_sleeping_host_is_an_absence() {
         let clock = ManualClock::at(1_000_000);
         let store_clock = StoreClock::new(Arc::new(clock.clone()), 0, true);
         clock.jump_wall(3_600_000);
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn the_clock_starts_later_than_it_ever_was() {
+    fn the_clock_starts_after_every_stored_time() {
         let clock = ManualClock::at(1_000);
         let store_clock = StoreClock::new(Arc::new(clock.clone()), 5_000, true);
         assert_eq!(store_clock.now_ms(), 5_001);

@@ -9,7 +9,7 @@ use crate::rules::SettingsPatch;
 use crate::{Snapshot, SnapshotTurn, Source};
 
 /// Many ask at once, on several daemons: one computes.
-pub async fn one_snapshot_serves_all(b: AvailabilityBench) {
+pub async fn all_daemons_share_one_snapshot(b: AvailabilityBench) {
     b.online("p").await;
     let daemons = [b.f.daemon(), b.f.daemon(), b.f.daemon(), b.f.daemon()];
     let asked = join_all((0..80).map(|n| daemons[n % 4].beacon())).await;
@@ -22,7 +22,7 @@ pub async fn one_snapshot_serves_all(b: AvailabilityBench) {
     assert_eq!(computed.sum::<u64>(), 1);
 }
 
-pub async fn a_change_of_settings_drops_it(b: AvailabilityBench) {
+pub async fn a_change_of_settings_drops_the_snapshot(b: AvailabilityBench) {
     b.online("p").await;
     assert_eq!(b.it.beacon().await.unwrap().answer.count, 1);
     let patch = SettingsPatch { max_customers_per_mitra: Some(0), ..Default::default() };
@@ -32,7 +32,7 @@ pub async fn a_change_of_settings_drops_it(b: AvailabilityBench) {
 }
 
 /// Somebody came or went.
-pub async fn a_flip_drops_it(b: AvailabilityBench) {
+pub async fn a_flip_drops_the_snapshot(b: AvailabilityBench) {
     let id = b.online("p").await;
     assert_eq!(b.it.beacon().await.unwrap().answer.count, 1);
     b.it.set_offline(&id).await.unwrap();
@@ -45,7 +45,7 @@ pub async fn a_flip_drops_it(b: AvailabilityBench) {
 }
 
 /// Whoever began to count before a change does not hand in what was true before it.
-pub async fn a_dropped_turn_is_void(b: AvailabilityBench) {
+pub async fn a_snapshot_of_a_dropped_turn_is_refused(b: AvailabilityBench) {
     let turn = b.f.mirror.snapshot(60_000).await.unwrap().unwrap();
     let SnapshotTurn::Yours(turn) = turn else { panic!("{turn:?}") };
     let other = b.f.mirror.snapshot(60_000).await.unwrap().unwrap();

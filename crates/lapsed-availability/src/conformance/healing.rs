@@ -9,7 +9,7 @@ use crate::{MirrorUpdate, ProviderBeat, SessionChange};
 use lapsed_core::sweep::PassMode;
 
 /// C1: the mirror is lost and seeded again and again; the dead stay dead.
-pub async fn trap_c1_seeding_does_not_revive_the_dead(b: AvailabilityBench) {
+pub async fn trap_c1_seeding_does_not_revive_silent_providers(b: AvailabilityBench) {
     let id = b.online("p").await;
     b.silence().await;
     for _ in 0..3 {
@@ -24,7 +24,7 @@ pub async fn trap_c1_seeding_does_not_revive_the_dead(b: AvailabilityBench) {
 }
 
 /// P7: whoever is alive has a whole threshold to beat again.
-pub async fn a_mirror_that_came_back_is_no_mass_death(b: AvailabilityBench) {
+pub async fn nobody_is_set_offline_right_after_the_mirror_came_back(b: AvailabilityBench) {
     let [p, q] = [b.online("p").await, b.online("q").await];
     b.silence().await;
     (b.f.lose)().await;
@@ -56,7 +56,7 @@ pub async fn trap_c3_a_stale_counter_is_corrected(b: AvailabilityBench) {
 }
 
 /// X7: the truth lost its last commits; what the mirror has is newer by number, and not true.
-pub async fn trap_x7_a_mirror_ahead_of_its_truth_is_set_right(b: AvailabilityBench) {
+pub async fn trap_x7_a_mirror_ahead_of_its_truth_is_corrected(b: AvailabilityBench) {
     let id = b.online("p").await;
     b.mislead(&id, |state| {
         state.online = false;
@@ -74,7 +74,7 @@ pub async fn trap_x7_a_mirror_ahead_of_its_truth_is_set_right(b: AvailabilityBen
     b.agree().await;
 }
 
-pub async fn strangers_are_removed_and_the_missing_added(b: AvailabilityBench) {
+pub async fn reconciling_removes_unknown_ids_and_adds_missing_ones(b: AvailabilityBench) {
     let id = b.online("p").await;
     let provider = id.clone();
     b.session(SessionChange::Accept { session: name("s"), provider }).await;
@@ -112,7 +112,7 @@ pub async fn a_dry_run_names_what_differs_and_changes_nothing(b: AvailabilityBen
 }
 
 /// The first pages are gone when the last arrive: it must not answer then.
-pub async fn a_seed_that_was_cut_by_a_loss_is_void(b: AvailabilityBench) {
+pub async fn a_seeding_attempt_is_void_after_data_loss(b: AvailabilityBench) {
     b.online("p").await;
     let attempt = b.f.mirror.begin_seed().await.unwrap();
     (b.f.lose)().await;
@@ -123,7 +123,7 @@ pub async fn a_seed_that_was_cut_by_a_loss_is_void(b: AvailabilityBench) {
     assert_eq!(b.f.mirror.count_online().await.unwrap(), Some(1));
 }
 
-pub async fn trap_c9_beats_in_the_truth_only_go_forward(b: AvailabilityBench) {
+pub async fn trap_c9_heartbeats_in_the_truth_only_go_forward(b: AvailabilityBench) {
     let id = b.online("p").await;
     let beat = async || b.it.describe(&id).await.unwrap().unwrap().last_heartbeat_ms.unwrap();
     let first = beat().await;
@@ -144,7 +144,7 @@ pub async fn trap_c9_beats_in_the_truth_only_go_forward(b: AvailabilityBench) {
 }
 
 /// The seed's heartbeat mirror.
-pub async fn beats_reach_the_truth_as_old_as_they_are(b: AvailabilityBench) {
+pub async fn heartbeats_keep_their_age_on_the_way_to_the_truth(b: AvailabilityBench) {
     let [id, silent] = [b.online("p").await, b.online("silent").await];
     let listed = async |id| b.it.describe(id).await.unwrap().unwrap().last_heartbeat_ms.unwrap();
     let before = [listed(&id).await, listed(&silent).await];
@@ -157,7 +157,7 @@ pub async fn beats_reach_the_truth_as_old_as_they_are(b: AvailabilityBench) {
 }
 
 /// C2 once more: toggles while it is being seeded.
-pub async fn seeding_beside_toggles_ends_in_the_truth(b: AvailabilityBench) {
+pub async fn seeding_during_toggles_ends_in_the_truths_state(b: AvailabilityBench) {
     let mut ids = Vec::new();
     for n in 0..12 {
         ids.push(b.online(&format!("p{n:02}")).await);

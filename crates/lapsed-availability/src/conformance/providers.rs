@@ -6,7 +6,7 @@ use super::{AvailabilityBench, has_beat, name, state_of};
 use crate::{MirrorUpdate, ProviderBeat, Source};
 
 /// The seed's write paths.
-pub async fn online_is_told_with_a_beat_and_offline_without(b: AvailabilityBench) {
+pub async fn online_is_mirrored_with_a_heartbeat_and_offline_without(b: AvailabilityBench) {
     let id = b.online("p").await;
     let seen = b.seen(&id).await;
     assert!(seen.online && has_beat(&seen) && !seen.deactivated, "{seen:?}");
@@ -21,7 +21,7 @@ pub async fn online_is_told_with_a_beat_and_offline_without(b: AvailabilityBench
 }
 
 /// An application that says it again begins anew: what was decided about the time before is void.
-pub async fn a_second_online_is_a_new_epoch_and_no_flip(b: AvailabilityBench) {
+pub async fn a_second_online_starts_an_epoch_without_a_flip(b: AvailabilityBench) {
     let id = b.online("p").await;
     let before = b.state(&id).await;
     let again = b.it.set_online(&id).await.unwrap();
@@ -36,7 +36,7 @@ pub async fn a_second_online_is_a_new_epoch_and_no_flip(b: AvailabilityBench) {
 }
 
 /// Nothing is made for somebody unknown.
-pub async fn nobody_knows_a_stranger(b: AvailabilityBench) {
+pub async fn an_unknown_provider_is_refused_everywhere(b: AvailabilityBench) {
     let id = name("nobody");
     assert!(b.it.set_online(&id).await.unwrap().is_none());
     assert!(b.it.set_offline(&id).await.unwrap().is_none());
@@ -48,7 +48,7 @@ pub async fn nobody_knows_a_stranger(b: AvailabilityBench) {
     b.agree().await;
 }
 
-pub async fn trap_c10_a_beat_of_somebody_offline_leaves_nothing(b: AvailabilityBench) {
+pub async fn trap_c10_a_heartbeat_of_an_offline_provider_is_not_recorded(b: AvailabilityBench) {
     let id = b.provider("p").await;
     assert_eq!(b.beat(&id).await, ProviderBeat::Offline);
     assert!(!has_beat(&b.seen(&id).await));
@@ -60,7 +60,7 @@ pub async fn trap_c10_a_beat_of_somebody_offline_leaves_nothing(b: AvailabilityB
     assert_eq!(b.f.truth.beat(&[name("nobody"), id]).await.unwrap(), [ProviderBeat::Offline; 2]);
 }
 
-pub async fn trap_c7_the_deactivated_count_nowhere(b: AvailabilityBench) {
+pub async fn trap_c7_deactivated_providers_are_counted_nowhere(b: AvailabilityBench) {
     let [id, other] = [b.online("p").await, b.online("q").await];
     assert_eq!(b.it.count_online().await.unwrap().answer, 2);
     let off = b.it.deactivate(&id).await.unwrap().unwrap();
@@ -80,7 +80,7 @@ pub async fn trap_c7_the_deactivated_count_nowhere(b: AvailabilityBench) {
 }
 
 /// A beat does not go through, wherever it arrives.
-pub async fn the_deactivated_are_refused_and_come_back(b: AvailabilityBench) {
+pub async fn deactivated_providers_are_refused_until_activated(b: AvailabilityBench) {
     let id = b.online("p").await;
     b.it.deactivate(&id).await.unwrap();
     assert_eq!(b.beat(&id).await, ProviderBeat::Deactivated);
@@ -96,7 +96,7 @@ pub async fn the_deactivated_are_refused_and_come_back(b: AvailabilityBench) {
 }
 
 /// C2: whoever read before a toggle and writes after it.
-pub async fn trap_c2_an_older_state_is_not_taken_over(b: AvailabilityBench) {
+pub async fn trap_c2_an_older_state_is_not_applied(b: AvailabilityBench) {
     let id = b.online("p").await;
     let read = b.state(&id).await;
     let now_ms = b.f.mirror.now_ms().await.unwrap();
@@ -109,7 +109,7 @@ pub async fn trap_c2_an_older_state_is_not_taken_over(b: AvailabilityBench) {
 }
 
 /// C6, for those who toggle.
-pub async fn trap_c6_the_log_has_a_row_a_flip(b: AvailabilityBench) {
+pub async fn trap_c6_the_log_has_one_row_per_flip(b: AvailabilityBench) {
     let id = b.online("p").await;
     let [one, two] = [b.f.daemon(), b.f.daemon()];
     let offs = join_all([one.set_offline(&id), two.set_offline(&id)]).await;
@@ -121,7 +121,7 @@ pub async fn trap_c6_the_log_has_a_row_a_flip(b: AvailabilityBench) {
 }
 
 /// Whatever the order in which the mirror hears of them.
-pub async fn many_toggles_at_once_end_the_same_in_both(b: AvailabilityBench) {
+pub async fn after_concurrent_toggles_both_stores_agree(b: AvailabilityBench) {
     let id = b.provider("p").await;
     let daemons = [b.f.daemon(), b.f.daemon(), b.f.daemon()];
     for _ in 0..5 {
@@ -147,7 +147,7 @@ pub async fn many_toggles_at_once_end_the_same_in_both(b: AvailabilityBench) {
 }
 
 /// A second putting changes the name alone.
-pub async fn names_are_kept(b: AvailabilityBench) {
+pub async fn names_are_stored_unchanged(b: AvailabilityBench) {
     let id = b.online("p").await;
     let listed = b.it.describe(&id).await.unwrap().unwrap();
     assert_eq!(listed.display_name.as_deref(), Some("Name of p"));

@@ -32,7 +32,7 @@ pub async fn available_is_online_active_fresh_and_below_capacity(b: Availability
 }
 
 /// Freshness is judged when somebody asks.
-pub async fn the_silent_are_not_available_before_any_pass(b: AvailabilityBench) {
+pub async fn silent_providers_are_unavailable_before_any_pass(b: AvailabilityBench) {
     let [silent, alive] = [b.online("silent").await, b.online("alive").await];
     b.silence().await;
     assert_eq!(b.beat(&alive).await, ProviderBeat::Noted);
@@ -44,7 +44,7 @@ pub async fn the_silent_are_not_available_before_any_pass(b: AvailabilityBench) 
 }
 
 /// In pages of a few, everybody once, also with those in between who are not available.
-pub async fn pages_have_everybody_once(b: AvailabilityBench) {
+pub async fn pages_contain_each_provider_once(b: AvailabilityBench) {
     let mut expected = BTreeSet::new();
     for n in 0..23 {
         let id = b.online(&format!("p{n:02}")).await;
@@ -96,7 +96,7 @@ pub async fn settings_are_live_and_checked(b: AvailabilityBench) {
 }
 
 /// `require_ping` off: silence means nothing.
-pub async fn without_pings_nobody_is_silent(b: AvailabilityBench) {
+pub async fn without_required_heartbeats_nobody_is_silent(b: AvailabilityBench) {
     b.online("p").await;
     let patch = SettingsPatch { require_ping: Some(false), ..Default::default() };
     b.it.set_settings(&patch).await.unwrap();
@@ -107,7 +107,7 @@ pub async fn without_pings_nobody_is_silent(b: AvailabilityBench) {
 }
 
 /// A mirror that lost its data is asked by nobody until it has them again.
-pub async fn an_unseeded_mirror_is_not_believed(b: AvailabilityBench) {
+pub async fn an_unseeded_mirror_is_not_read(b: AvailabilityBench) {
     let id = b.online("p").await;
     (b.f.lose)().await;
     assert_eq!(b.available().await, (vec!["p".to_owned()], Source::Truth));
@@ -124,7 +124,7 @@ pub async fn an_unseeded_mirror_is_not_believed(b: AvailabilityBench) {
     b.agree().await;
 }
 
-pub async fn lists_have_names_and_counts(b: AvailabilityBench) {
+pub async fn a_list_contains_names_and_session_counts(b: AvailabilityBench) {
     let id = b.online("p").await;
     b.provider("q").await;
     let provider = id.clone();
@@ -142,7 +142,7 @@ pub async fn lists_have_names_and_counts(b: AvailabilityBench) {
 }
 
 /// A verdict for each way of being.
-pub async fn why_is_told_in_words(b: AvailabilityBench) {
+pub async fn explain_gives_reasons(b: AvailabilityBench) {
     let id = b.online("p").await;
     let verdict = async |id: &str| b.it.explain(id).await.unwrap().verdict;
     assert_eq!(verdict("p").await, "available");

@@ -16,7 +16,7 @@ async fn counts(b: &AvailabilityBench, id: &Name) -> (u64, Option<u64>) {
 }
 
 /// The seed's capacity lifecycle.
-pub async fn the_life_of_a_session(b: AvailabilityBench) {
+pub async fn a_session_is_accepted_extended_resumed_and_ended(b: AvailabilityBench) {
     let id = b.online("p").await;
     let done = b.session(accept("s", &id)).await;
     assert!(done.mirrored);
@@ -51,7 +51,7 @@ pub async fn extending_keeps_the_provider_occupied(b: AvailabilityBench) {
 }
 
 /// One less here and one more there, in one step.
-pub async fn rerouting_moves_one_place(b: AvailabilityBench) {
+pub async fn rerouting_moves_one_session_between_providers(b: AvailabilityBench) {
     let [p, q] = [b.online("p").await, b.online("q").await];
     b.session(accept("s", &p)).await;
     b.session(Reroute { session: name("s"), to: q.clone() }).await;
@@ -64,7 +64,7 @@ pub async fn rerouting_moves_one_place(b: AvailabilityBench) {
 }
 
 /// A second end changes nothing, and nothing below nothing is counted.
-pub async fn what_is_over_stays_over(b: AvailabilityBench) {
+pub async fn an_ended_session_stays_ended(b: AvailabilityBench) {
     let id = b.online("p").await;
     b.session(accept("s", &id)).await;
     b.session(End { session: name("s") }).await;
@@ -81,7 +81,7 @@ pub async fn what_is_over_stays_over(b: AvailabilityBench) {
 }
 
 /// Nobody gets more than it can have, nor what it may not have.
-pub async fn the_full_and_the_deactivated_are_refused(b: AvailabilityBench) {
+pub async fn full_and_deactivated_providers_get_no_session(b: AvailabilityBench) {
     let [p, q] = [b.online("p").await, b.online("q").await];
     b.session(accept("s", &p)).await;
     b.session(accept("t", &p)).await;
@@ -97,7 +97,7 @@ pub async fn the_full_and_the_deactivated_are_refused(b: AvailabilityBench) {
 }
 
 /// Of two who accept, one has it.
-pub async fn a_session_is_taken_once(b: AvailabilityBench) {
+pub async fn a_session_is_accepted_by_one_provider(b: AvailabilityBench) {
     let [p, q] = [b.online("p").await, b.online("q").await];
     let both = [accept("s", &p), accept("s", &q)];
     let answers = join_all(both.iter().map(|change| b.it.change_session(change))).await;
@@ -110,7 +110,7 @@ pub async fn a_session_is_taken_once(b: AvailabilityBench) {
 }
 
 /// C8: two at once, and what each tells the mirror, in any order.
-pub async fn trap_c8_changes_at_once_end_in_the_count_of_the_truth(b: AvailabilityBench) {
+pub async fn trap_c8_concurrent_changes_end_with_the_truths_count(b: AvailabilityBench) {
     let many =
         crate::rules::SettingsPatch { max_customers_per_mitra: Some(1_000), ..Default::default() };
     b.it.set_settings(&many).await.unwrap();

@@ -26,7 +26,7 @@ async fn decide_offline(b: &AvailabilityBench, id: &Name) -> Batch {
 }
 
 /// The whole of it: the seed's auto-offline.
-pub async fn the_silent_are_set_offline_once(b: AvailabilityBench) {
+pub async fn silent_providers_are_set_offline_once(b: AvailabilityBench) {
     let [silent, alive] = [b.online("silent").await, b.online("alive").await];
     b.silence().await;
     b.beat(&alive).await;
@@ -51,7 +51,7 @@ pub async fn the_silent_are_set_offline_once(b: AvailabilityBench) {
 }
 
 /// C5: silent when the page was read, and a beat arrived first.
-pub async fn trap_c5_a_beat_before_the_decision_wins(b: AvailabilityBench) {
+pub async fn trap_c5_a_heartbeat_before_the_decision_wins(b: AvailabilityBench) {
     let id = b.online("p").await;
     b.silence().await;
     let suspects = b.suspects().await;
@@ -65,7 +65,7 @@ pub async fn trap_c5_a_beat_before_the_decision_wins(b: AvailabilityBench) {
 
 /// From the decision on nobody finds it by the mirror; a beat is the truth's to judge, which has not set it
 /// offline.
-pub async fn after_the_decision_a_beat_is_judged_by_the_truth(b: AvailabilityBench) {
+pub async fn a_heartbeat_while_pending_offline_is_judged_by_the_truth(b: AvailabilityBench) {
     let id = b.online("p").await;
     b.silence().await;
     decide_offline(&b, &id).await;
@@ -88,7 +88,7 @@ pub async fn after_the_decision_a_beat_is_judged_by_the_truth(b: AvailabilityBen
 }
 
 /// The truth has set it offline, and the mirror was not told: it is told by the truth.
-pub async fn a_beat_after_the_truth_has_set_it_offline_is_told(b: AvailabilityBench) {
+pub async fn a_heartbeat_after_the_truth_set_it_offline_is_answered_offline(b: AvailabilityBench) {
     let id = b.online("p").await;
     b.silence().await;
     let batch = decide_offline(&b, &id).await;
@@ -104,7 +104,7 @@ pub async fn a_beat_after_the_truth_has_set_it_offline_is_told(b: AvailabilityBe
 }
 
 /// Only the truth's word, or a toggle, brings back whoever was declared silent.
-pub async fn a_change_that_is_no_toggle_brings_nobody_back(b: AvailabilityBench) {
+pub async fn only_a_toggle_voids_pending_offline(b: AvailabilityBench) {
     let id = b.online("p").await;
     b.silence().await;
     decide_offline(&b, &id).await;
@@ -132,7 +132,7 @@ pub async fn a_toggle_after_the_decision_wins(b: AvailabilityBench) {
 
 /// Its daemon could not reach the mirror, so that the beat went to the truth: it is not declared silent at
 /// all, so that nobody tells it that it is offline.
-pub async fn a_beat_that_reached_the_truth_wins(b: AvailabilityBench) {
+pub async fn a_heartbeat_that_reached_the_truth_wins(b: AvailabilityBench) {
     let id = b.online("p").await;
     let epoch = b.state(&id).await.epoch;
     b.silence().await;
@@ -149,7 +149,7 @@ pub async fn a_beat_that_reached_the_truth_wins(b: AvailabilityBench) {
 }
 
 /// The same after the mirror has decided: the truth does not carry it out, and brings it back.
-pub async fn a_beat_that_reached_the_truth_after_the_decision_wins(b: AvailabilityBench) {
+pub async fn a_heartbeat_that_reached_the_truth_after_the_decision_wins(b: AvailabilityBench) {
     let id = b.online("p").await;
     b.silence().await;
     decide_offline(&b, &id).await;
@@ -164,7 +164,7 @@ pub async fn a_beat_that_reached_the_truth_after_the_decision_wins(b: Availabili
 }
 
 /// It had decided; the next pass carries it out.
-pub async fn a_sweeper_that_died_is_followed_up(b: AvailabilityBench) {
+pub async fn the_next_pass_continues_for_a_sweeper_that_died(b: AvailabilityBench) {
     let id = b.online("p").await;
     b.silence().await;
     decide_offline(&b, &id).await;
@@ -197,7 +197,7 @@ pub async fn trap_c6_many_sweepers_flip_once(b: AvailabilityBench) {
 }
 
 /// A batch whose answer was lost is settled, and does not come after that.
-pub async fn what_was_settled_as_not_done_is_never_done(b: AvailabilityBench) {
+pub async fn a_batch_settled_as_not_done_is_never_carried_out(b: AvailabilityBench) {
     let id = b.online("p").await;
     b.silence().await;
     let batch = decide_offline(&b, &id).await;
@@ -247,7 +247,7 @@ pub async fn the_brake_holds_when_most_fall_silent_at_once(b: AvailabilityBench)
 }
 
 /// The operator says something to one daemon; the others hear of it, or ask again.
-pub async fn what_the_operator_says_of_the_brake_is_heard(b: AvailabilityBench) {
+pub async fn the_operators_brake_setting_is_followed(b: AvailabilityBench) {
     let (system, other) = (&b.f.id, b.f.daemon());
     let (here, there) = (b.it.services(), other.services());
     for services in [&here, &there] {
@@ -267,7 +267,7 @@ pub async fn what_the_operator_says_of_the_brake_is_heard(b: AvailabilityBench) 
 }
 
 /// C11, P2: how late it was is told by one clock.
-pub async fn trap_c11_evidence_is_by_one_clock(b: AvailabilityBench) {
+pub async fn trap_c11_evidence_uses_one_clock(b: AvailabilityBench) {
     b.online("p").await;
     b.silence().await;
     assert_eq!(b.sweep().await.reclaimed, 1);
@@ -300,7 +300,7 @@ pub async fn restoring_sets_online_unless_toggled_since(b: AvailabilityBench) {
 }
 
 /// Suspected by the settings of before, and not set offline by those of now.
-pub async fn the_settings_of_now_decide(b: AvailabilityBench) {
+pub async fn a_pass_uses_current_settings(b: AvailabilityBench) {
     let id = b.online("p").await;
     b.silence().await;
     let suspects = b.suspects().await;
@@ -313,7 +313,7 @@ pub async fn the_settings_of_now_decide(b: AvailabilityBench) {
 }
 
 /// X7: the truth lost the toggle that a decision was about.
-pub async fn trap_x7_a_doom_of_an_epoch_that_was_lost_is_dropped(b: AvailabilityBench) {
+pub async fn trap_x7_pending_offline_of_a_lost_epoch_is_dropped(b: AvailabilityBench) {
     let id = b.online("p").await;
     b.mislead(&id, |state| state.epoch += 1_000_000_000).await;
     b.silence().await;

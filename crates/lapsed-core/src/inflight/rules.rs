@@ -250,14 +250,14 @@ mod tests {
     }
 
     #[test]
-    fn an_orphan_of_long_ago_is_not_put_back() {
+    fn a_job_of_a_long_dead_worker_is_not_put_back() {
         let long_ago = |now_ms| decide(&JobCase { now_ms, ..case(&[]) });
         assert_eq!(long_ago(10_500), JobDecision::PutBack(QueueEnd::Front));
         assert_eq!(long_ago(10_501), JobDecision::DeadLetter(DeadLetterReason::TooOld));
     }
 
     #[test]
-    fn a_job_may_have_its_own_way() {
+    fn a_jobs_own_settings_override_the_policy() {
         let own = |on_death| decide(&JobCase { on_death: Some(on_death), ..case(&[]) });
         assert_eq!(own(OnDeath::Back), JobDecision::PutBack(QueueEnd::Back));
         assert_eq!(own(OnDeath::Drop), JobDecision::Drop);
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn leaving_is_no_crash() {
+    fn retiring_is_not_a_crash() {
         let left = JobCase {
             crashed: false,
             on_death: Some(OnDeath::Drop),
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_read_as_they_are_written() {
+    fn words_parse_as_they_are_displayed() {
         for one in OnDeath::ALL {
             assert_eq!(one.as_str().parse::<OnDeath>().unwrap(), *one);
         }

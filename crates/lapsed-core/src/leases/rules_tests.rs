@@ -22,7 +22,7 @@ fn staged(text: &str) -> StagedState {
 }
 
 #[test]
-fn trap_d8_equal_to_now_is_over_everywhere() {
+fn trap_d8_a_deadline_equal_to_now_has_passed_everywhere() {
     let record = held(1_000, 500);
     assert!(record.expired(&at(1_499)).is_none());
     assert!(record.expired(&at(1_500)).is_some());
@@ -37,7 +37,7 @@ fn trap_d8_equal_to_now_is_over_everywhere() {
 }
 
 #[test]
-fn trap_d5_a_token_survives_whatever_becomes_of_the_lease() {
+fn trap_d5_a_token_outlives_its_lease() {
     let mut record = held(0, 10);
     record.release(LeaseToken(1), None).unwrap();
     assert_eq!(record.token, LeaseToken(1));
@@ -51,7 +51,7 @@ fn trap_d5_a_token_survives_whatever_becomes_of_the_lease() {
 }
 
 #[test]
-fn the_same_request_is_answered_alike_and_no_other() {
+fn only_the_same_request_gets_the_same_answer() {
     let (request, other) = (name("r1"), name("r2"));
     let mut record = LeaseRecord::default();
     assert_eq!(record.acquire(&name("a"), 10, Some(&request), &at(0)), AcquireOutcome::Granted);
@@ -73,7 +73,7 @@ fn a_renewal_never_shortens() {
 }
 
 #[test]
-fn trap_d9_staged_work_follows_its_decision() {
+fn trap_d9_staged_state_follows_its_decision() {
     let mut record = held(0, 10);
     record.stage(LeaseToken(1), Some(staged("new"))).unwrap();
     assert_eq!(record.clear(&at(10), None), None, "undecided: it is left alone");
@@ -89,7 +89,7 @@ fn trap_d9_staged_work_follows_its_decision() {
 }
 
 #[test]
-fn whoever_held_it_when_the_store_went_away_has_a_whole_ttl() {
+fn after_an_absence_a_lease_has_a_whole_ttl() {
     let record = held(1_000, 500);
     let back = |now_ms| ClockReading::exact(now_ms, 4_000);
     assert!(record.expired(&back(4_499)).is_none());
@@ -99,7 +99,7 @@ fn whoever_held_it_when_the_store_went_away_has_a_whole_ttl() {
 }
 
 #[test]
-fn bounds_of_a_clock_are_taken_on_the_safe_side() {
+fn an_inexact_clock_is_read_on_the_safe_side() {
     let bounds =
         |earliest, latest| ClockReading { judging_ms: earliest, granting_ms: latest, back_ms: 0 };
     let mut record = LeaseRecord::default();

@@ -90,7 +90,7 @@ mod tests {
     use crate::clock::{ManualClock, SystemClock};
 
     #[tokio::test]
-    async fn a_line_is_first_come_first_served_and_leaves_nothing_behind() {
+    async fn a_wait_queue_is_first_come_first_served_and_is_removed() {
         let (lines, clock) = (Arc::new(WaitQueues::default()), SystemClock::shared());
         let key = LeaseKey::new("n", "k").unwrap();
         let order = Arc::new(Mutex::new(Vec::new()));
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_grow_and_end_with_what_is_waited_for() {
+    fn pauses_grow_and_end_with_the_holders_lease() {
         let (clock, hour) = (ManualClock::at(0), Duration::from_secs(3_600));
         let mut pauses = RetryPauses::new();
         let many: Vec<_> = (0..8).map(|_| pauses.next(&clock, hour, hour)).collect();

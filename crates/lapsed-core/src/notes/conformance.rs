@@ -38,7 +38,7 @@ fn all() -> NoteQuery {
 }
 
 /// Newest first, page by page, and books do not mix.
-pub async fn a_book_is_read_from_its_newest_note(f: &NotesFixture) {
+pub async fn notes_are_read_newest_first(f: &NotesFixture) {
     let (audit, other) = (name("audit"), name("audit/é 2"));
     assert!(f.texts(&audit, all()).await.is_empty());
     let mut numbers = Vec::new();
@@ -57,7 +57,7 @@ pub async fn a_book_is_read_from_its_newest_note(f: &NotesFixture) {
 }
 
 /// What was struck is gone, and its number is not given again.
-pub async fn a_struck_note_is_gone_and_its_number_too(f: &NotesFixture) {
+pub async fn a_deleted_note_is_gone_and_its_number_is_not_reused(f: &NotesFixture) {
     let series = name("dead");
     let first = f.notes().note(&f.system, &series, "a").await.unwrap();
     let second = f.notes().note(&f.system, &series, "b").await.unwrap();
@@ -109,7 +109,7 @@ pub async fn a_turn_has_one_holder_at_a_time(f: &NotesFixture) {
 }
 
 /// Eight at a time: everybody's note is there once, each under a number of its own.
-pub async fn notes_at_the_same_time_are_all_kept(f: &NotesFixture) {
+pub async fn concurrent_notes_are_all_kept(f: &NotesFixture) {
     let series = name("audit");
     let writes = (0..8).map(|n| {
         let (store, system, series) = (f.store.clone(), f.system.clone(), series.clone());
@@ -133,12 +133,12 @@ pub async fn notes_at_the_same_time_are_all_kept(f: &NotesFixture) {
 macro_rules! notes_conformance {
     ($make:ident) => {
         $crate::notes_conformance!(@cases $make: [
-            a_book_is_read_from_its_newest_note,
-            a_struck_note_is_gone_and_its_number_too,
+            notes_are_read_newest_first,
+            a_deleted_note_is_gone_and_its_number_is_not_reused,
             a_note_that_is_too_long_is_refused,
             a_mark_never_goes_back,
             a_turn_has_one_holder_at_a_time,
-            notes_at_the_same_time_are_all_kept,
+            concurrent_notes_are_all_kept,
         ]);
     };
     (@cases $make:ident: [$($case:ident,)*]) => {

@@ -95,13 +95,13 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_was_away_spares_for_a_whole_ttl() {
+    fn after_an_absence_owners_are_spared_for_a_whole_ttl() {
         assert_eq!(StrictOwnerGuard.judge(&case(589, 100, 500)), Err(Refusal::StoreAway));
         assert_eq!(StrictOwnerGuard.judge(&case(590, 100, 500)), Ok(Reason::OwnerDead));
     }
 
     #[test]
-    fn a_life_that_began_after_the_absence_needs_no_grace() {
+    fn an_incarnation_started_after_the_absence_gets_no_grace() {
         let mut case = case(501, 501, 500);
         case.state.started_ms = 499;
         assert_eq!(StrictOwnerGuard.judge(&case), Err(Refusal::StoreAway));

@@ -85,20 +85,20 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_was_away_spares_for_a_whole_grace() {
+    fn after_an_absence_sessions_are_spared_for_a_whole_grace() {
         assert_eq!(StrictSessionGuard.judge(&case(529, 100, 500)), Err(Refusal::StoreAway));
         assert_eq!(StrictSessionGuard.judge(&case(530, 100, 500)), Ok(Reason::Orphaned));
     }
 
     #[test]
-    fn whoever_was_never_connected_to_is_told_apart() {
+    fn a_session_that_was_never_connected_has_its_own_reason() {
         let mut case = case(130, 100, 0);
         case.session.disconnected = false;
         assert_eq!(StrictSessionGuard.judge(&case), Ok(Reason::NeverConnected));
     }
 
     #[test]
-    fn one_reference_is_enough() {
+    fn one_reference_keeps_a_session() {
         let mut case = case(1_000, 100, 0);
         case.session.references = 1;
         assert_eq!(StrictSessionGuard.judge(&case), Err(Refusal::Active));

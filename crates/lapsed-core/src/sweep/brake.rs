@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn trap_x3_the_brake_opens_by_itself_step_by_step() {
+    fn trap_x3_the_brake_opens_automatically_in_steps() {
         let brake = brake();
         let start = 1_000;
         assert!(matches!(brake.judge(&census(start, 2, 98, 0)), BrakeVerdict::Held { .. }));
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_went_away_while_opening_starts_over() {
+    fn an_absence_while_opening_starts_over() {
         let brake = brake();
         brake.judge(&census(0, 2, 98, 0));
         assert!(matches!(brake.judge(&census(TTL_MS, 2, 98, 0)), BrakeVerdict::Opening { .. }));
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_was_away_or_is_another_one_gets_a_whole_threshold() {
+    fn after_an_absence_or_a_restart_the_brake_holds_for_a_threshold() {
         let brake = brake();
         assert_eq!(brake.judge(&census(5, 3, 1, 0)), BrakeVerdict::Open);
         let other = Census { store: "s2".into(), ..census(1_000, 3, 1, 0) };
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn the_operator_comes_first() {
+    fn the_operators_setting_comes_first() {
         let brake = brake();
         brake.set(BrakeSetting::Hold);
         assert!(matches!(

@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_batch_shrinks_to_what_the_store_can_bear_and_grows_back() {
+    fn a_batch_adapts_to_how_long_it_occupies_the_store() {
         let mut size = BatchSize::new(&Policy::default());
         for _ in 0..50 {
             let n = size.get();
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_longer_batch_is_followed_by_a_longer_rest() {
+    fn a_longer_batch_is_followed_by_a_longer_pause() {
         let ms = Duration::from_millis;
         let policy = Policy { share: 0.5, ..Policy::default() };
         assert_eq!((policy.rest_after(ms(2), 1), policy.rest_after(ms(1), 1)), (ms(2), ms(1)));
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_named() {
+    fn invalid_policies_are_refused_with_the_field() {
         let bad = Policy { every: Duration::ZERO, ..Policy::default() };
         assert!(bad.check().unwrap_err().to_string().contains("sweep.every"));
         let bad = Policy { batch: 0, ..Policy::default() };

@@ -117,7 +117,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_row_is_taken_apart_as_it_was_put_together(
+        fn a_row_is_split_into_what_it_was_built_from(
             mark in proptest::collection::vec(any::<u8>(), 0..40),
             head in proptest::collection::vec(any::<u8>(), 0..40),
             payload in proptest::collection::vec(any::<u8>(), 0..40)) {
@@ -127,7 +127,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_taken_apart_or_refused(
+        fn any_bytes_are_split_or_refused(
             row in proptest::collection::vec(any::<u8>(), 0..64)) {
             let _ = split(&row);
         }

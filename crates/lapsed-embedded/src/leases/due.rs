@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_store_was_away_for_is_spared_and_counted() {
+    fn after_an_absence_expired_leases_are_spared_and_counted() {
         let name = |text| Name::new(text).unwrap();
         let lease = |acquired_ms| {
             let (owner, token) = (name("o"), LeaseToken(1));

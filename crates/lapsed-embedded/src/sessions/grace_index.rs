@@ -139,7 +139,7 @@ mod tests {
     proptest! {
         /// For random changes and clock jumps, the counts equal those of a full recount.
         #[test]
-        fn counts_agree_with_what_is_there(
+        fn counts_agree_with_a_recount(
             steps in proptest::collection::vec((0u8..6, stand(), 0u64..60), 1..60)) {
             let mut index = Index::default();
             let mut truth = BTreeMap::new();

@@ -259,7 +259,7 @@ impl Story {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
     #[test]
-    fn the_books_agree_whatever_happens(ops in vec(op(), 1..80)) {
+    fn counts_and_log_agree_after_random_operations(ops in vec(op(), 1..80)) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
             let mut story = Story::begin();

@@ -180,7 +180,7 @@ async fn step(b: &Bench, prepared: &(Vec<Flip>, u64), which: Step) -> Result<()>
 /// The process is killed before any one write of a step: opened again, all of it has happened or nothing
 /// has; and what was not done can be done.
 #[tokio::test]
-async fn a_crash_in_the_middle_of_a_step_leaves_no_half() {
+async fn a_crash_during_a_step_leaves_no_partial_write() {
     for which in STEPS {
         let (fragile, clock) = (Fragile::unlimited(), ManualClock::at(START_MS));
         let b = open(&fragile, &clock);
@@ -214,7 +214,7 @@ async fn a_crash_in_the_middle_of_a_step_leaves_no_half() {
 
 /// The disk fails at any one write of a step: memory is as the disk is, and the step can be repeated.
 #[tokio::test]
-async fn a_failed_commit_leaves_memory_as_the_disk_is() {
+async fn after_a_failed_commit_memory_equals_disk() {
     for which in STEPS {
         let mut writes = 0;
         loop {
@@ -331,7 +331,7 @@ async fn trap_x7_versions_grow_across_a_clock_set_back() {
 /// The process is gone without a word: what was answered is there. (The folder is copied under a running
 /// store, which is what a crash leaves behind.)
 #[tokio::test]
-async fn what_was_answered_is_durable() {
+async fn answered_writes_are_durable() {
     let folder = tempfile::tempdir().unwrap();
     let b = Bench::in_folder(folder.path());
     let mut answered = Vec::new();

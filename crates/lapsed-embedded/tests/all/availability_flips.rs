@@ -15,7 +15,7 @@ use lapsed_embedded::LogStatus::{Offline, Online};
 
 /// Who fell silent is set offline with log row and receipt; whoever toggled, beat or left is not.
 #[tokio::test]
-async fn a_flip_takes_the_silent_and_leaves_the_others() {
+async fn a_flip_sets_only_silent_providers_offline() {
     let (b, clock) = Bench::in_memory();
     let mut states = b.there(&["silent", "beat", "toggled", "left"]).await;
     silence(&clock);
@@ -59,7 +59,7 @@ async fn a_flip_takes_the_silent_and_leaves_the_others() {
 
 /// Somebody who never beat, as far as the mirror knows, is late since that was decided.
 #[tokio::test]
-async fn who_never_beat_is_late_since_the_decision() {
+async fn without_a_heartbeat_lateness_counts_from_the_decision() {
     let (b, clock) = Bench::in_memory();
     let state = b.there(&["p"]).await.pop().unwrap();
     silence(&clock);
@@ -109,7 +109,7 @@ async fn trap_x5_a_leader_whose_term_is_over_flips_nobody() {
 }
 
 #[tokio::test]
-async fn a_receipt_is_restored_once_unless_somebody_toggled() {
+async fn a_receipt_is_restored_once_unless_toggled_since() {
     let (b, clock) = Bench::in_memory();
     let states = b.there(&["a", "on", "off"]).await;
     silence(&clock);
@@ -141,7 +141,7 @@ async fn a_receipt_is_restored_once_unless_somebody_toggled() {
 }
 
 #[tokio::test]
-async fn receipts_and_log_are_kept_as_long_as_asked_for() {
+async fn receipts_and_log_are_kept_for_the_retention() {
     let (b, clock) = Bench::in_memory();
     let states = b.there(&["a", "b", "c"]).await;
     silence(&clock);

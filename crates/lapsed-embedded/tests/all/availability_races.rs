@@ -12,7 +12,7 @@ use lapsed_embedded::LogStatus;
 
 /// C6: many sweepers flip the same ones at once, each has one log row and one receipt.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn trap_c6_one_flip_one_log_row_whoever_sweeps() {
+async fn trap_c6_concurrent_sweepers_write_one_log_row_per_flip() {
     let folder = tempfile::tempdir().unwrap();
     let b = Arc::new(Bench::in_folder(folder.path()));
     let ids: Vec<String> = (0..20).map(|n| format!("p{n:02}")).collect();
@@ -44,7 +44,7 @@ async fn trap_c6_one_flip_one_log_row_whoever_sweeps() {
 /// Sweepers and toggles at once on one provider: the log alternates, each answered change has its row, and
 /// each version is handed out once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn the_log_tells_every_flip_in_its_order() {
+async fn the_log_has_every_flip_in_order() {
     let folder = tempfile::tempdir().unwrap();
     let b = Arc::new(Bench::in_folder(folder.path()));
     b.there(&["p"]).await;
@@ -101,7 +101,7 @@ async fn the_log_tells_every_flip_in_its_order() {
 /// C8: sessions come and go by many hands; nobody ever has more than they can, and in the end the counts are
 /// what the sessions say.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn trap_c8_capacity_is_what_the_sessions_say() {
+async fn trap_c8_capacity_equals_the_number_of_sessions() {
     const MAX: u64 = 3;
     let folder = tempfile::tempdir().unwrap();
     let b = Arc::new(Bench::in_folder(folder.path()));

@@ -297,7 +297,7 @@ async fn tell(seed: u64) -> usize {
 }
 
 #[tokio::test]
-async fn no_storm_sets_the_living_offline_or_keeps_the_dead() {
+async fn random_faults_never_set_live_providers_offline_or_keep_dead_ones() {
     let mut flips = 0;
     for seed in 1..=60 {
         flips += tell(seed).await;

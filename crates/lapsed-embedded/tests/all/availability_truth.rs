@@ -12,7 +12,7 @@ use lapsed_core::Error;
 use lapsed_embedded::LogStatus::{Offline, Online};
 
 #[tokio::test]
-async fn a_toggle_begins_an_epoch_and_leaves_one_log_row() {
+async fn a_toggle_starts_an_epoch_and_writes_one_log_row() {
     let (b, clock) = Bench::in_memory();
     let made = b.add("p").await;
     assert!(made.changed && made.state.active && !made.state.online);
@@ -42,7 +42,7 @@ async fn a_toggle_begins_an_epoch_and_leaves_one_log_row() {
 
 /// One whose name begins as another's is somebody else.
 #[tokio::test]
-async fn the_log_of_one_is_newest_first_and_nobody_elses() {
+async fn the_log_of_a_provider_is_newest_first_and_only_its_own() {
     let (b, clock) = Bench::in_memory();
     b.there(&["p", "p1", "p\u{1F600}"]).await;
     for round in 1..=3 {
@@ -73,7 +73,7 @@ async fn the_log_of_one_is_newest_first_and_nobody_elses() {
 }
 
 #[tokio::test]
-async fn a_name_is_changed_or_left() {
+async fn a_display_name_is_changed_only_if_given() {
     let (b, _) = Bench::in_memory();
     b.add("p").await;
     let left = ProviderProfile { id: name("p"), display_name: None };
@@ -86,7 +86,7 @@ async fn a_name_is_changed_or_left() {
 
 /// C7, C10: a beat counts for those online and active only, and leaves nothing behind for others.
 #[tokio::test]
-async fn trap_c10_a_beat_of_somebody_offline_leaves_nothing() {
+async fn trap_c10_a_heartbeat_of_an_offline_provider_is_not_recorded() {
     let (b, clock) = Bench::in_memory();
     b.there(&["on", "barred"]).await;
     b.add("off").await;
@@ -114,7 +114,7 @@ async fn trap_c10_a_beat_of_somebody_offline_leaves_nothing() {
 
 /// C1, C9: beats go forward only, and the same beat told again does not make anybody fresher.
 #[tokio::test]
-async fn trap_c9_an_older_beat_changes_nothing() {
+async fn trap_c9_an_older_heartbeat_changes_nothing() {
     let (b, clock) = Bench::in_memory();
     b.there(&["a", "b"]).await;
     let off = b.there(&["off"]).await.pop().unwrap();
@@ -141,7 +141,7 @@ async fn trap_c9_an_older_beat_changes_nothing() {
 
 /// A mirror has more beats to tell than one job takes.
 #[tokio::test]
-async fn beats_of_thousands_are_noted_in_one_call() {
+async fn thousands_of_heartbeats_are_recorded_in_one_call() {
     let (b, clock) = Bench::in_memory();
     let ids: Vec<String> = (0..2_300).map(|n| format!("p{n:04}")).collect();
     b.there(&ids.iter().map(String::as_str).collect::<Vec<_>>()).await;
@@ -154,7 +154,7 @@ async fn beats_of_thousands_are_noted_in_one_call() {
 }
 
 #[tokio::test]
-async fn a_refresh_is_above_whatever_the_mirror_has_seen() {
+async fn a_refresh_takes_a_version_above_the_mirrors() {
     let (b, _) = Bench::in_memory();
     let states = b.there(&["a", "b"]).await;
     let ids = [(name("a"), 0), (name("nobody"), 7), (name("b"), states[1].version + 1_000_000)];
@@ -209,7 +209,7 @@ async fn trap_c7_only_those_online_active_fresh_and_with_room_are_available() {
 }
 
 #[tokio::test]
-async fn settings_are_kept_if_they_make_sense() {
+async fn only_valid_settings_are_stored() {
     let (b, _) = Bench::in_memory();
     assert_eq!(b.truth.settings().await.unwrap(), AvailabilitySettings::default());
     let wish = SettingsPatch { stale_after_seconds: Some(29), ..SettingsPatch::default() };
@@ -225,7 +225,7 @@ async fn settings_are_kept_if_they_make_sense() {
 
 /// C8, C3: capacity is what the sessions say, in every step of a session's way.
 #[tokio::test]
-async fn sessions_go_their_way_and_capacity_follows() {
+async fn capacity_follows_the_status_of_sessions() {
     use SessionChange::{Cancel, End, Expire, Extend, Reroute, Resume};
     let (b, _) = Bench::in_memory();
     b.there(&["a", "b"]).await;
@@ -277,7 +277,7 @@ async fn sessions_go_their_way_and_capacity_follows() {
 }
 
 #[tokio::test]
-async fn a_session_goes_to_nobody_who_may_not_work_or_is_not_there() {
+async fn deactivated_and_unknown_providers_get_no_session() {
     let (b, _) = Bench::in_memory();
     b.there(&["a", "barred"]).await;
     b.truth.set_active(&name("barred"), false).await.unwrap();

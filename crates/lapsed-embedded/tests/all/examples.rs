@@ -19,10 +19,10 @@ fn told(name: &str) -> String {
 }
 
 lapsed_testbed::steady_tests! {
-    an_owner_beats_by_itself,
+    an_owner_sends_heartbeats_in_the_background,
 }
 
-fn an_owner_beats_by_itself() {
+fn an_owner_sends_heartbeats_in_the_background() {
     let told = told("owner");
     let lines: Vec<_> = told.lines().collect();
     assert_eq!(lines[0], "i-1 holds imei-356307042441013 as incarnation 1");
@@ -31,7 +31,7 @@ fn an_owner_beats_by_itself() {
 }
 
 #[test]
-fn a_worker_loses_no_job() {
+fn the_worker_example_loses_no_job() {
     let told = told("worker");
     for line in
         ["m-1: a mail to ada@example\n", "m-3: a mail to grace@example\n", "a dead letter: m-2 "]

@@ -34,7 +34,7 @@ async fn a_folder_serves_one_process() {
 }
 
 #[tokio::test]
-async fn everything_is_back_after_closing() {
+async fn everything_is_there_after_reopening() {
     let folder = tempfile::tempdir().unwrap();
     let (store, registry) = crate::fixture::open(folder.path(), TTL);
     let first = store.info().await.unwrap().incarnation;
@@ -60,7 +60,7 @@ async fn everything_is_back_after_closing() {
 /// The process is gone without a word: what was answered is there. (The folder is copied under a
 /// running store, which is what a crash leaves behind.)
 #[tokio::test]
-async fn what_was_answered_is_durable() {
+async fn answered_writes_are_durable() {
     let folder = tempfile::tempdir().unwrap();
     let (_store, registry) = crate::fixture::open(folder.path(), TTL);
     for round in 0..20 {
@@ -99,7 +99,7 @@ async fn a_restart_spares_everyone_for_a_ttl() {
 
 /// Garbage anywhere: a clear error, and not a byte is changed.
 #[tokio::test]
-async fn a_damaged_file_is_left_alone() {
+async fn a_damaged_file_is_not_changed() {
     let folder = tempfile::tempdir().unwrap();
     let (store, registry) = crate::fixture::open(folder.path(), TTL);
     registry

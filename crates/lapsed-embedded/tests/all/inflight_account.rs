@@ -248,7 +248,7 @@ impl Story {
 }
 
 #[tokio::test]
-async fn every_job_is_in_one_place_whatever_happens() {
+async fn every_job_is_in_one_place_after_random_operations() {
     let (mut completed, mut doubted) = (0, 0);
     for seed in 0..60 {
         let mut story = Story::begin(seed).await;

@@ -122,7 +122,7 @@ async fn see(f: &InflightFixture) -> Seen {
 /// The process is killed before any one write of any step: opened again, all of it has happened or
 /// nothing has, in the queues, the hands, the letters, the account and the receipts alike.
 #[tokio::test]
-async fn trap_e1_a_crash_in_the_middle_of_a_step_leaves_no_half() {
+async fn trap_e1_a_crash_during_a_step_leaves_no_partial_write() {
     for kind in STEPS {
         let (fragile, clock) = (Fragile::unlimited(), ManualClock::at(START_MS));
         let f = open(&fragile, &clock).settled().await;
@@ -151,7 +151,7 @@ async fn trap_e1_a_crash_in_the_middle_of_a_step_leaves_no_half() {
 
 /// The disk fails once in the middle of a step: memory is as the disk is, whichever way it went.
 #[tokio::test]
-async fn a_step_that_was_undone_is_undone_in_memory() {
+async fn an_undone_batch_is_undone_in_memory() {
     for kind in STEPS {
         let mut failed = 0;
         for writes in 0.. {
@@ -184,7 +184,7 @@ async fn a_step_that_was_undone_is_undone_in_memory() {
 /// P7: whoever worked before the store was away has a whole TTL after it; a worker that comes back in
 /// time keeps its jobs and completes them.
 #[tokio::test]
-async fn a_store_that_was_away_grants_a_whole_ttl() {
+async fn after_an_absence_workers_get_a_whole_ttl() {
     let (bytes, clock) = (SharedBytes::default(), ManualClock::at(START_MS));
     let reopen = || {
         let bytes = bytes.clone();
@@ -207,7 +207,7 @@ async fn a_store_that_was_away_grants_a_whole_ttl() {
 
 /// D5 for jobs: a claim of before the restart is never again a current one.
 #[tokio::test]
-async fn tokens_and_order_outlive_a_restart() {
+async fn tokens_and_queue_order_survive_a_restart() {
     let (bytes, clock) = (SharedBytes::default(), ManualClock::at(START_MS));
     let reopen = || {
         let bytes = bytes.clone();

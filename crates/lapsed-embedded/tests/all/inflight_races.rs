@@ -88,7 +88,7 @@ async fn sweep(jobs: &EmbeddedInflight, who: u64, seen: &Seen) {
 
 /// E9 under fire: a job is completed once, by somebody who still held it, however many worked on it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn trap_e9_every_job_is_completed_once_by_whoever_held_it() {
+async fn trap_e9_every_job_is_completed_once_by_its_holder() {
     let folder = tempfile::tempdir().unwrap();
     let store = Embedded::open(folder.path(), Options::default()).unwrap();
     // However often a worker dies of it: it is to be completed in the end.

@@ -165,7 +165,7 @@ fn system(f: &InflightFixture) -> Arc<Inflight> {
 /// A `take` whose answer was lost has taken a job that nobody knows of: it is found again, and every
 /// job is worked on once.
 #[tokio::test(start_paused = true)]
-async fn a_lost_answer_of_take_is_found_again() {
+async fn jobs_of_a_take_without_an_answer_are_found() {
     let f = crate::fixture::inflight_in_memory().0.settled().await;
     let ids: Vec<String> = (0..40).map(|i| format!("j{i:02}")).collect();
     f.enqueue(&ids.iter().map(String::as_str).collect::<Vec<_>>()).await;
@@ -197,7 +197,7 @@ async fn a_lost_answer_of_take_is_found_again() {
 
 /// What a sweep puts back rings for those who wait, as what is new does; and not before it is there.
 #[tokio::test]
-async fn the_bell_rings_for_what_is_put_back() {
+async fn a_waiter_is_notified_of_jobs_put_back() {
     let f = crate::fixture::inflight_in_memory().0.settled().await;
     f.working("w", &["a"]).await;
     let other = f.start("other").await;
@@ -217,7 +217,7 @@ async fn the_bell_rings_for_what_is_put_back() {
 
 /// One job, one stroke: those who wait are not all woken for what only one of them can have.
 #[tokio::test]
-async fn a_bell_has_one_stroke_a_job() {
+async fn each_job_notifies_one_waiter() {
     let f = crate::fixture::inflight_in_memory().0.settled().await;
     let waiter = f.inflight.waiter(&name("q")).unwrap();
     let mut waiting: Vec<_> = (0..3).map(|_| Box::pin(waiter.notified())).collect();

@@ -117,7 +117,7 @@ async fn trap_x5_a_term_is_trusted_from_when_its_renewal_was_sent() {
 
 /// It stalls in the middle of a pass, past its term; another leads by then. Waking, it does nothing.
 #[tokio::test]
-async fn trap_x5_a_stalled_leader_does_nothing_on_waking() {
+async fn trap_x5_a_stalled_leader_does_nothing_after_it_resumes() {
     let (f, clock) = crate::fixture::in_memory();
     let f = f.settled().await;
     f.holding("i-1", &["a", "b"]).await;
@@ -138,7 +138,7 @@ async fn trap_x5_a_stalled_leader_does_nothing_on_waking() {
 
 /// Work that takes far longer than a term does not cost the term: renewing is a task of its own.
 #[tokio::test]
-async fn trap_b12_renewing_does_not_wait_for_the_work() {
+async fn trap_b12_renewing_does_not_wait_for_a_pass() {
     let (f, clock) = crate::fixture::in_memory();
     let f = f.settled().await;
     let keys: Vec<String> = (0..40).map(|i| format!("k{i}")).collect();
@@ -191,7 +191,7 @@ async fn trap_b12_renewing_does_not_wait_for_the_work() {
 
 /// Several candidates: at every instant at most one of them trusts its term.
 #[tokio::test]
-async fn at_most_one_leads() {
+async fn at_most_one_candidate_is_the_leader() {
     let (f, clock) = crate::fixture::in_memory();
     let candidates: Vec<_> =
         (0..5).map(|i| candidate(&f, f.store.clone(), &clock, &format!("c{i}"))).collect();

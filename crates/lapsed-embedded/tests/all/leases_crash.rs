@@ -90,7 +90,7 @@ async fn see(f: &LeasesFixture) -> Seen {
 /// The process is killed before any one write of a step: opened again, all of it has happened or nothing
 /// has; and the grace over, what is left is cleared all the same.
 #[tokio::test]
-async fn a_crash_in_the_middle_of_a_step_leaves_no_half() {
+async fn a_crash_during_a_step_leaves_no_partial_write() {
     for which in STEPS {
         let (fragile, clock) = (Fragile::unlimited(), ManualClock::at(START_MS));
         let f = open(&fragile, &clock).settled().await;
@@ -138,7 +138,7 @@ async fn a_crash_in_the_middle_of_a_step_leaves_no_half() {
 /// Tokens, states and decisions are there again; leases that ran out while the store was closed have a
 /// whole TTL, and then they are over.
 #[tokio::test]
-async fn a_restart_keeps_tokens_and_spares_who_could_not_renew() {
+async fn a_restart_keeps_tokens_and_spares_leases_that_could_not_be_renewed() {
     let clock = ManualClock::at(START_MS);
     let bytes = SharedBytes::default();
     let make = {

@@ -10,7 +10,7 @@ use lapsed_core::leases::conformance::history::check;
 use lapsed_core::leases::conformance::keys;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn many_hands_never_hold_one_key_at_once_and_lose_no_change() {
+async fn concurrent_holders_exclude_each_other_and_lose_no_change() {
     let (f, events) = (Arc::new(leases_in_folder()), Arc::new(Mutex::new(Vec::new())));
     let all = keys(&["k0", "k1", "k2"]);
     let hands: Vec<_> = (0..8)

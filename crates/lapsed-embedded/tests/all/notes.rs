@@ -26,7 +26,7 @@ lapsed_core::notes_conformance!(make);
 
 /// The oldest make room, and only those of the same book.
 #[tokio::test]
-async fn a_book_keeps_its_newest() {
+async fn a_series_keeps_its_newest_notes() {
     let f = make().await;
     f.store.notes().note(&f.system, &name("a"), "kept").await.unwrap();
     let book = name("b");

@@ -71,7 +71,7 @@ async fn soon<T>(work: impl Future<Output = T>) -> T {
 }
 
 #[tokio::test]
-async fn it_beats_at_a_third_of_its_ttl() {
+async fn an_owner_sends_heartbeats_at_a_third_of_its_ttl() {
     let (f, clock, line) = bench().await;
     let owner = start(&line, &clock).await;
     f.register(owner.claim(), &["a"]).await;
@@ -86,7 +86,7 @@ async fn it_beats_at_a_third_of_its_ttl() {
 /// The watchdog counts from when the last answered beat was sent, so it lets go before the store
 /// may declare it dead.
 #[tokio::test]
-async fn a_holder_that_is_cut_off_lets_go_in_time() {
+async fn an_owner_that_is_cut_off_is_lost_before_the_store_ends_it() {
     let (f, clock, line) = bench().await;
     let owner = start(&line, &clock).await;
     f.register(owner.claim(), &["a"]).await;
@@ -104,7 +104,7 @@ async fn a_holder_that_is_cut_off_lets_go_in_time() {
 
 /// Declared dead and back: the next beat says so, with what it held.
 #[tokio::test]
-async fn trap_a4_a_zombie_learns_it_from_its_next_beat() {
+async fn trap_a4_a_dead_owner_learns_it_from_its_next_heartbeat() {
     let (f, clock, line) = bench().await;
     let owner = start(&line, &clock).await;
     f.register(owner.claim(), &["a", "b"]).await;
@@ -122,7 +122,7 @@ async fn trap_a4_a_zombie_learns_it_from_its_next_beat() {
 
 /// The host sleeps: its monotonic clock stood still, and by that clock it would still hold.
 #[tokio::test]
-async fn trap_x8_a_host_that_slept_does_not_believe_its_monotonic_clock() {
+async fn trap_x8_after_a_sleep_the_monotonic_clock_is_not_trusted() {
     let (f, clock, line) = bench().await;
     let owner = start(&line, &clock).await;
     f.register(owner.claim(), &["a"]).await;
@@ -137,7 +137,7 @@ async fn trap_x8_a_host_that_slept_does_not_believe_its_monotonic_clock() {
 
 /// And the other way: a wall clock that was set back promises nothing.
 #[tokio::test]
-async fn trap_x8_a_wall_clock_set_back_prolongs_nothing() {
+async fn trap_x8_a_wall_clock_set_back_prolongs_no_trust() {
     let (_f, clock, line) = bench().await;
     let owner = start(&line, &clock).await;
     line.cut.store(true, Ordering::SeqCst);
@@ -147,7 +147,7 @@ async fn trap_x8_a_wall_clock_set_back_prolongs_nothing() {
 }
 
 #[tokio::test]
-async fn retiring_ends_it_at_once() {
+async fn retiring_ends_an_owner_at_once() {
     let (f, clock, line) = bench().await;
     let owner = start(&line, &clock).await;
     let claim = owner.claim().clone();

@@ -109,7 +109,7 @@ async fn trap_x1_a_call_without_an_answer_ends_the_pass() {
 /// A failed read says nothing about who is there: nothing is deleted, and when the store answers
 /// again everyone first gets a whole threshold.
 #[tokio::test(start_paused = true)]
-async fn trap_x2_a_failed_read_is_not_nothing_there() {
+async fn trap_x2_a_failed_read_is_not_an_empty_page() {
     let bench = Bench::new().await;
     bench.dead(&["a"]).await;
     let sweeper = bench.sweeper(Policy::default());
@@ -128,7 +128,7 @@ async fn trap_x2_a_failed_read_is_not_nothing_there() {
 /// The batch was carried out, its answer was lost: it is in doubt, then settled by its receipts.
 /// Everything is counted once.
 #[tokio::test(start_paused = true)]
-async fn what_is_in_doubt_is_settled_by_the_receipts() {
+async fn lost_answers_are_settled_by_receipts() {
     let bench = Bench::new().await;
     bench.dead(&["a", "b", "c", "d"]).await;
     let sweeper = bench.sweeper(Policy { batch: 2, ..Policy::default() });
@@ -145,7 +145,7 @@ async fn what_is_in_doubt_is_settled_by_the_receipts() {
 
 /// And if even the settling fails, the doubt remains until it is settled.
 #[tokio::test(start_paused = true)]
-async fn a_doubt_outlives_a_failed_settling() {
+async fn a_batch_stays_in_doubt_when_settling_fails() {
     let bench = Bench::new().await;
     bench.dead(&["a"]).await;
     let sweeper = bench.sweeper(Policy::default());
@@ -159,7 +159,7 @@ async fn a_doubt_outlives_a_failed_settling() {
 
 /// A lost batch that was never carried out is no reclaim.
 #[tokio::test(start_paused = true)]
-async fn a_batch_that_never_arrived_counts_for_nothing() {
+async fn a_batch_that_never_arrived_is_not_counted() {
     let bench = Bench::new().await;
     bench.dead(&["a", "b"]).await;
     let sweeper = bench.sweeper(Policy::default());
@@ -219,7 +219,7 @@ async fn after_an_absence_the_brake_waits_for_the_whole_threshold() {
 
 /// On an empty store nobody was cut off: whoever starts later lives by its own TTL.
 #[tokio::test]
-async fn a_new_store_has_nobody_to_spare() {
+async fn an_empty_store_spares_nobody() {
     let (f, clock) = crate::fixture::in_memory();
     let short = f.registry.start(&lapsed_core::Name::new("i-1").unwrap(), 1_000).await.unwrap();
     let claim =
@@ -232,7 +232,7 @@ async fn a_new_store_has_nobody_to_spare() {
 
 /// A hundred owners, most of them silent at once: held for a threshold, then let go in steps.
 #[tokio::test]
-async fn trap_x3_a_mass_death_is_held_and_then_let_go_in_steps() {
+async fn trap_x3_a_mass_death_is_held_and_then_released_in_steps() {
     let bench = Bench::new().await;
     let mut live = Vec::new();
     for i in 0..100 {
@@ -265,7 +265,7 @@ async fn trap_x3_a_mass_death_is_held_and_then_let_go_in_steps() {
 
 /// One of two is not a mass death; and the operator's word comes first.
 #[tokio::test]
-async fn the_operator_holds_and_releases() {
+async fn the_operator_can_hold_and_release_the_brake() {
     let bench = Bench::new().await;
     bench.dead(&["a"]).await;
     let system = bench.f.registry.system().clone();
@@ -320,7 +320,7 @@ async fn a_pass_respects_its_runtime() {
 
 /// P6: whatever the sizes, no call carries more than the batch.
 #[tokio::test]
-async fn no_call_carries_more_than_the_batch() {
+async fn no_call_contains_more_than_the_batch() {
     let bench = Bench::new().await;
     let keys: Vec<String> = (0..500).map(|i| format!("k{i:04}")).collect();
     bench.dead(&keys.iter().map(String::as_str).collect::<Vec<_>>()).await;
@@ -334,7 +334,7 @@ async fn no_call_carries_more_than_the_batch() {
 
 /// P2: on schedule, the dead are gone within threshold plus one interval (and its jitter).
 #[tokio::test(start_paused = true)]
-async fn the_dead_are_gone_within_the_stated_bound() {
+async fn dead_entries_are_removed_within_the_documented_bound() {
     let bench = Bench::new().await;
     let policy = Policy { every: Duration::from_secs(60), ..Policy::default() };
     let sweeper = Arc::new(bench.sweeper(policy));
@@ -358,7 +358,7 @@ async fn the_dead_are_gone_within_the_stated_bound() {
 
 /// The operator sees what is being reclaimed, and holds the brake: not at the end of the pass, but now.
 #[tokio::test(start_paused = true)]
-async fn a_brake_that_is_held_in_the_middle_ends_the_pass() {
+async fn holding_the_brake_during_a_pass_ends_it() {
     let bench = Bench::new().await;
     for n in 0..4 {
         bench

@@ -13,7 +13,7 @@ use lapsed_core::store::Store;
 use lapsed_core::sweep::{Batch, BatchId, Cursor, Outcome, PageRequest, PassMode, Sweep};
 
 lapsed_testbed::steady_tests! {
-    a_beat_and_a_sweep_never_disagree,
+    a_heartbeat_and_a_sweep_never_disagree,
 }
 
 fn name(text: &str) -> Name {
@@ -23,7 +23,7 @@ fn name(text: &str) -> Name {
 /// P1 and P5 under fire: owners whose beats come just around their deadline, three sweepers. A beat
 /// that was answered "alive until T" is never followed by a death judged before T; and after
 /// `Lost` nothing is ever answered but `Lost`.
-fn a_beat_and_a_sweep_never_disagree() {
+fn a_heartbeat_and_a_sweep_never_disagree() {
     let folder = tempfile::tempdir().unwrap();
     let ttl = Duration::from_millis(260);
     let (store, registry) = crate::fixture::open(folder.path(), ttl);

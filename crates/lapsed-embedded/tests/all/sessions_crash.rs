@@ -56,7 +56,7 @@ async fn all_or_nothing(f: &SessionsFixture, when: &str) -> bool {
 /// The process is killed before any one write of a batch: opened again, all of it has happened or
 /// nothing has, in the sessions, the references, the pointers, the receipts and the index alike.
 #[tokio::test]
-async fn trap_b1_a_crash_in_the_middle_of_a_batch_leaves_no_half() {
+async fn trap_b1_a_crash_during_a_batch_leaves_no_partial_write() {
     let (fragile, clock) = (Fragile::unlimited(), ManualClock::at(START_MS));
     let f = open(&fragile, &clock).settled().await;
     prepare(&f).await;
@@ -83,7 +83,7 @@ async fn trap_b1_a_crash_in_the_middle_of_a_batch_leaves_no_half() {
 /// The disk fails once in the middle of a batch: the batch is undone in memory as well, and the next
 /// pass does all of it.
 #[tokio::test]
-async fn trap_b1_a_batch_that_was_undone_leaves_no_half() {
+async fn trap_b1_an_undone_batch_leaves_no_partial_write() {
     for writes in 0..40 {
         let (fragile, clock) = (Fragile::unlimited(), ManualClock::at(START_MS));
         let f = open(&fragile, &clock).settled().await;
@@ -108,7 +108,7 @@ async fn trap_b1_a_batch_that_was_undone_leaves_no_half() {
 /// P7: whoever disconnected before the store was away has a whole grace after it, whatever was left
 /// of theirs; and what was counted before is counted again.
 #[tokio::test]
-async fn a_store_that_was_away_grants_a_whole_grace() {
+async fn after_an_absence_sessions_get_a_whole_grace() {
     let (bytes, clock) = (SharedBytes::default(), ManualClock::at(START_MS));
     let reopen = || {
         let bytes = bytes.clone();
@@ -177,7 +177,7 @@ async fn a_release_waives_the_grace_after_an_absence() {
 
 /// Registry and sessions side by side on one store: the operator's word to one is not the other's.
 #[tokio::test]
-async fn systems_on_one_store_do_not_meet() {
+async fn systems_on_one_store_share_nothing() {
     let (f, clock) = crate::fixture::sessions_in_memory();
     let f = f.settled().await;
     f.orphaned(&["s"]).await;

@@ -11,7 +11,7 @@ use lapsed_core::sweep::{Batch, BatchId, Cursor, Outcome, PageRequest, PassMode,
 use lapsed_embedded::{Embedded, EmbeddedSessions, Options};
 
 lapsed_testbed::steady_async_tests! {
-    nobody_loses_a_session_they_are_connected_to,
+    a_connected_session_is_never_deleted,
 }
 
 const SESSIONS: u64 = 8;
@@ -62,7 +62,7 @@ async fn sweep(sessions: &EmbeddedSessions, who: u64, stop: &AtomicBool, deleted
 }
 
 /// B2 and B3 under fire; and at the end the index agrees with the rows.
-async fn nobody_loses_a_session_they_are_connected_to() {
+async fn a_connected_session_is_never_deleted() {
     let folder = tempfile::tempdir().unwrap();
     let store = Embedded::open(folder.path(), Options::default()).unwrap();
     let (ttl, grace) = (Duration::from_secs(60), Duration::from_millis(1));

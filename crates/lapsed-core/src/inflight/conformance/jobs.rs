@@ -31,7 +31,7 @@ pub async fn a_job_is_taken_once_and_completed(f: InflightFixture) {
 }
 
 /// First in, first out, also in batches.
-pub async fn those_longest_on_the_queue_come_first(f: InflightFixture) {
+pub async fn jobs_are_taken_in_queue_order(f: InflightFixture) {
     let ids: Vec<String> = (0..25).map(|i| format!("j{i:02}")).collect();
     let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
     f.enqueue(&ids[..20]).await;
@@ -46,7 +46,7 @@ pub async fn those_longest_on_the_queue_come_first(f: InflightFixture) {
     assert_eq!(seen, ids);
 }
 
-pub async fn queues_keep_apart(f: InflightFixture) {
+pub async fn queues_do_not_share_jobs(f: InflightFixture) {
     let on = |id: &str, queue: &str| NewJob::new(name(id), name(queue), "");
     f.inflight.enqueue(&[on("a", "high"), on("b", "low"), on("c", "low")]).await.unwrap();
     assert_eq!(f.inflight.queues(None, 10).await.unwrap(), [(name("high"), 1), (name("low"), 2)]);
@@ -88,7 +88,7 @@ pub async fn the_first_take_of_a_new_name_starts_it(f: InflightFixture) {
 }
 
 /// It is there within the wait; and a wait that is in vain ends.
-pub async fn a_take_that_waits_gets_what_arrives(f: InflightFixture) {
+pub async fn a_waiting_take_gets_a_job_that_arrives(f: InflightFixture) {
     let claim = f.start("w").await;
     let (system, queue) = (f.system(), name("q"));
     let empty = system.take(&claim, &queue, 1, Duration::from_millis(30)).await.unwrap();
@@ -122,7 +122,7 @@ pub async fn tokens_only_grow(f: InflightFixture) {
 
 /// There is no moment at which a job is in a worker's memory only: a worker that dies right after
 /// the pop, before it has said anything, loses nothing.
-pub async fn trap_e13_what_is_taken_is_registered_in_the_same_step(f: InflightFixture) {
+pub async fn trap_e13_taking_registers_in_the_same_step(f: InflightFixture) {
     f.enqueue(&["a", "b"]).await;
     let claim = f.start("w").await;
     drop(f.inflight.take(&claim, &name("q"), 2).await.unwrap());
@@ -133,7 +133,7 @@ pub async fn trap_e13_what_is_taken_is_registered_in_the_same_step(f: InflightFi
 }
 
 /// A job that never was on a queue of ours is tracked, completed, and goes back to its queue.
-pub async fn what_somebody_else_popped_is_tracked(f: InflightFixture) {
+pub async fn jobs_popped_by_the_application_are_tracked(f: InflightFixture) {
     let claim = f.start("w").await;
     let answer = f.inflight.register(&claim, &[job("a"), job("b")]).await.unwrap();
     assert_eq!(Some(answer.incarnation), claim.incarnation);
@@ -153,7 +153,7 @@ pub async fn what_somebody_else_popped_is_tracked(f: InflightFixture) {
 }
 
 /// By the same life it is kept; by anybody else it is refused, wherever it is.
-pub async fn what_is_there_already_is_not_registered_again(f: InflightFixture) {
+pub async fn an_existing_job_is_not_registered_again(f: InflightFixture) {
     let (one, two) = (f.start("one").await, f.start("two").await);
     let register = |claim: Claim, id: &'static str| {
         let inflight = f.inflight.clone();
@@ -168,7 +168,7 @@ pub async fn what_is_there_already_is_not_registered_again(f: InflightFixture) {
 }
 
 /// It is the next to be taken, by a new claim, and the old one is over.
-pub async fn giving_back_is_no_crash(f: InflightFixture) {
+pub async fn giving_back_counts_no_crash(f: InflightFixture) {
     let (claim, jobs) = f.working("w", &["a"]).await;
     f.enqueue(&["b"]).await;
     let given = f.finish(&claim, &jobs[0], Finish::GiveBack(QueueEnd::Front)).await;
@@ -181,7 +181,7 @@ pub async fn giving_back_is_no_crash(f: InflightFixture) {
 }
 
 /// Front: the next. Back: behind all others.
-pub async fn giving_back_goes_to_either_end(f: InflightFixture) {
+pub async fn a_job_is_given_back_to_the_chosen_end(f: InflightFixture) {
     let (claim, jobs) = f.working("w", &["a", "b"]).await;
     f.enqueue(&["x", "y"]).await;
     f.finish(&claim, &jobs[0], Finish::GiveBack(QueueEnd::Back)).await;
@@ -190,7 +190,7 @@ pub async fn giving_back_goes_to_either_end(f: InflightFixture) {
 }
 
 /// `complete(id, token)`: the token says it all.
-pub async fn a_claim_needs_no_owner_to_end(f: InflightFixture) {
+pub async fn a_claim_can_be_ended_without_naming_its_incarnation(f: InflightFixture) {
     let (_, jobs) = f.working("w", &["a", "b"]).await;
     let wrong = JobTicket { token: JobToken(jobs[0].token.0 + 1_000), ..bare(&jobs[0]) };
     let tickets = [wrong, bare(&jobs[0]), bare(&jobs[1])];
@@ -202,7 +202,7 @@ pub async fn a_claim_needs_no_owner_to_end(f: InflightFixture) {
 }
 
 /// Byte for byte: through the queue, a recovery, and the queue again.
-pub async fn payloads_are_carried_as_they_are(f: InflightFixture) {
+pub async fn payloads_are_returned_unchanged(f: InflightFixture) {
     let payloads = [
         String::new(),
         "{\"args\":[],\"n\":12345678901234567890,\"f\":1.0}".to_owned(),
@@ -231,7 +231,7 @@ pub async fn payloads_are_carried_as_they_are(f: InflightFixture) {
 }
 
 /// By id, a page at a time.
-pub async fn what_an_owner_holds_is_paged(f: InflightFixture) {
+pub async fn entries_of_an_owner_are_paged(f: InflightFixture) {
     let (claim, _) = f.working("w", &["c", "a", "b"]).await;
     let page = |after: Option<&'static str>| {
         let (inflight, claim) = (f.inflight.clone(), claim.clone());
@@ -245,7 +245,7 @@ pub async fn what_an_owner_holds_is_paged(f: InflightFixture) {
 }
 
 /// One job at each place.
-pub async fn the_account_balances(f: InflightFixture) {
+pub async fn the_totals_balance(f: InflightFixture) {
     let (claim, jobs) = f.working("w", &["done", "failed", "deleted", "held"]).await;
     f.enqueue(&["queued"]).await;
     f.complete(&claim, &jobs[0]).await;

@@ -57,7 +57,7 @@ pub async fn dead_letters_are_paged_put_back_and_deleted(f: InflightFixture) {
 }
 
 /// Whoever puts it back has looked at it: its crashes are forgotten.
-pub async fn a_letter_put_back_begins_anew(f: InflightFixture) {
+pub async fn a_dead_letter_put_back_has_no_crashes(f: InflightFixture) {
     let f = f.with(RecoveryPolicy { crashes_max: 2, ..RecoveryPolicy::default() }).await;
     f.enqueue(&["a"]).await;
     f.crash("one").await;
@@ -106,7 +106,7 @@ pub async fn restore_brings_back_a_dead_letter(f: InflightFixture) {
 }
 
 /// A job that was put back is on its queue, in other hands, or done: there is nothing to restore.
-pub async fn restore_refuses_what_is_on(f: InflightFixture) {
+pub async fn restore_refuses_a_job_that_exists(f: InflightFixture) {
     f.working("w", &["a"]).await;
     (f.advance)(f.ttl).await;
     f.sweep("s").await;

@@ -13,7 +13,7 @@ use crate::sweep::{Batch, BatchId, Outcome, PassMode, PassReport, Refusal, Stopp
 
 /// The step that takes it from the dead puts it on its queue, raises its crash count and writes the
 /// receipt: after it, all of that is there; before it, none.
-pub async fn trap_e1_a_job_is_back_in_the_step_that_takes_it(f: InflightFixture) {
+pub async fn trap_e1_a_job_is_removed_and_put_back_in_one_step(f: InflightFixture) {
     let (claim, jobs) = f.working("w", &["a", "b"]).await;
     (f.advance)(f.ttl).await;
     let suspects = f.suspects().await;
@@ -43,7 +43,7 @@ pub async fn trap_e1_a_job_is_back_in_the_step_that_takes_it(f: InflightFixture)
 }
 
 /// Also when they hold as much as the dead.
-pub async fn the_living_keep_their_jobs(f: InflightFixture) {
+pub async fn live_workers_keep_their_jobs(f: InflightFixture) {
     let (live, jobs) = f.working("live", &["x", "y"]).await;
     f.working("dead", &["a"]).await;
     f.outlive(&[&live]).await;
@@ -56,7 +56,7 @@ pub async fn the_living_keep_their_jobs(f: InflightFixture) {
 }
 
 /// It was overdue when the page was read, and beat before the batch arrived (P1).
-pub async fn a_beat_before_the_decisive_step_wins(f: InflightFixture) {
+pub async fn a_heartbeat_before_the_reclaim_wins(f: InflightFixture) {
     let (claim, jobs) = f.working("w", &["a", "b"]).await;
     (f.advance)(f.ttl).await;
     let suspects = f.suspects().await;
@@ -106,7 +106,7 @@ pub async fn trap_e7_a_job_that_kills_its_workers_ends_as_a_dead_letter(f: Infli
 }
 
 /// Only those within the window do.
-pub async fn crashes_of_long_ago_do_not_count(f: InflightFixture) {
+pub async fn crashes_before_the_window_do_not_count(f: InflightFixture) {
     let crash_window_ms = f.ttl_ms() / 2;
     let f = f
         .with(RecoveryPolicy { crashes_max: 2, crash_window_ms, ..RecoveryPolicy::default() })
@@ -121,7 +121,7 @@ pub async fn crashes_of_long_ago_do_not_count(f: InflightFixture) {
 }
 
 /// They do not come back all at once.
-pub async fn trap_e8_an_orphan_of_long_ago_is_not_put_back(f: InflightFixture) {
+pub async fn trap_e8_a_job_of_a_long_dead_worker_is_not_put_back(f: InflightFixture) {
     let age_max_ms = f.ttl_ms();
     let f = f.with(RecoveryPolicy { age_max_ms, ..RecoveryPolicy::default() }).await;
     f.working("w", &["a", "b"]).await;
@@ -134,7 +134,7 @@ pub async fn trap_e8_an_orphan_of_long_ago_is_not_put_back(f: InflightFixture) {
 }
 
 /// More than any list of arguments takes, in one pass, each once.
-pub async fn trap_e10_nine_thousand_jobs_of_one_worker(f: InflightFixture) {
+pub async fn trap_e10_nine_thousand_jobs_of_one_worker_are_recovered(f: InflightFixture) {
     const JOBS: usize = 9_000;
     let claim = f.start("w").await;
     for from in (0..JOBS).step_by(1_000) {
@@ -156,7 +156,7 @@ pub async fn trap_e10_nine_thousand_jobs_of_one_worker(f: InflightFixture) {
 }
 
 /// The restarted worker neither keeps the jobs of the one before, nor loses its own to its death.
-pub async fn trap_e12_a_reused_name_hides_nothing(f: InflightFixture) {
+pub async fn trap_e12_a_reused_worker_name_hides_no_dead_incarnation(f: InflightFixture) {
     f.working("w", &["old"]).await;
     let (new, jobs) = f.working("w", &["new"]).await;
     f.outlive(&[&new]).await;
@@ -166,7 +166,7 @@ pub async fn trap_e12_a_reused_name_hides_nothing(f: InflightFixture) {
 }
 
 /// Put back, fail, drop or dead letter: the job's own word counts more than the system's.
-pub async fn each_job_may_have_its_own_way(f: InflightFixture) {
+pub async fn a_jobs_own_on_death_overrides_the_policy(f: InflightFixture) {
     let mut jobs: Vec<NewJob> =
         OnDeath::ALL.iter().map(|way| job_with(way.as_str(), *way)).collect();
     jobs.push(NewJob { crashes_max: Some(1), ..job("fragile") });
@@ -200,7 +200,7 @@ pub async fn each_job_may_have_its_own_way(f: InflightFixture) {
 }
 
 /// As their rule says: before those that wait, or behind them.
-pub async fn recovered_jobs_come_first_or_last(f: InflightFixture) {
+pub async fn recovered_jobs_go_to_the_configured_end(f: InflightFixture) {
     let jobs = [job_with("last", OnDeath::Back), job_with("first", OnDeath::Front)];
     f.inflight.enqueue(&jobs).await.unwrap();
     let claim = f.start("w").await;
@@ -265,7 +265,7 @@ pub async fn a_pass_that_stops_early_resumes(f: InflightFixture) {
 }
 
 /// Overdue, listed, and it was only slow: it completes one and gives one back before the batch.
-pub async fn a_job_finished_in_between_stays_finished(f: InflightFixture) {
+pub async fn a_job_finished_before_the_reclaim_stays_finished(f: InflightFixture) {
     let (claim, jobs) = f.working("w", &["a", "b", "c"]).await;
     (f.advance)(f.ttl).await;
     let suspects = f.suspects().await;
@@ -285,7 +285,7 @@ pub async fn a_job_finished_in_between_stays_finished(f: InflightFixture) {
 }
 
 /// Listed under the dead, given back, and taken by a living one before the batch arrives.
-pub async fn a_job_taken_by_somebody_else_in_between_stays_theirs(f: InflightFixture) {
+pub async fn a_job_taken_by_another_owner_before_the_reclaim_stays_there(f: InflightFixture) {
     let (slow, jobs) = f.working("slow", &["a"]).await;
     (f.advance)(f.ttl).await;
     let suspects = f.suspects().await;
@@ -347,7 +347,7 @@ pub async fn retiring_puts_back_without_a_crash(f: InflightFixture) {
 }
 
 /// The answer was lost, the batch was not. What was settled as not carried out never will be.
-pub async fn what_was_in_doubt_is_settled_by_batch(f: InflightFixture) {
+pub async fn a_lost_answer_is_settled_by_batch(f: InflightFixture) {
     f.working("w", &["a", "b", "c"]).await;
     (f.advance)(f.ttl).await;
     let suspects = f.suspects().await;
@@ -370,7 +370,7 @@ pub async fn what_was_in_doubt_is_settled_by_batch(f: InflightFixture) {
 
 /// Where the queues are out of reach: put back, given back, revived, all go where somebody delivers
 /// them from; a job keeps the name of its queue.
-pub async fn everything_goes_through_the_outbox(f: InflightFixture) {
+pub async fn with_an_outbox_all_returned_jobs_go_to_it(f: InflightFixture) {
     let outbox = name("outbox");
     let f =
         f.with(RecoveryPolicy { outbox: Some(outbox.clone()), ..RecoveryPolicy::default() }).await;

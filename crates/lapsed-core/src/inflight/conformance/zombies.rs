@@ -9,7 +9,7 @@ use crate::inflight::{Finish, Finished, JobOutcome, JobPlace, Worker};
 use crate::schedule::StopSignal;
 
 /// The job was recovered; the beat that arrives afterwards is answered `Lost` and makes nothing.
-pub async fn trap_e2_a_late_beat_brings_nothing_back(f: InflightFixture) {
+pub async fn trap_e2_a_late_heartbeat_revives_nothing(f: InflightFixture) {
     let (zombie, jobs) = f.working("w", &["a"]).await;
     (f.advance)(f.ttl).await;
     assert_eq!(f.sweep("s").await.reclaimed, 1);
@@ -53,7 +53,7 @@ pub async fn trap_e9_a_late_completion_is_refused(f: InflightFixture) {
 }
 
 /// The same worker, alive all the time, gave it back and took it again: its first claim is over.
-pub async fn trap_e9_a_claim_before_last_is_refused(f: InflightFixture) {
+pub async fn trap_e9_an_earlier_claim_is_refused(f: InflightFixture) {
     let (claim, first) = f.working("w", &["a"]).await;
     f.finish(&claim, &first[0], Finish::GiveBack(crate::inflight::rules::QueueEnd::Front)).await;
     let second = f.take(&claim, 1).await;
@@ -95,7 +95,7 @@ pub async fn a_fenced_worker_is_refused_before_its_jobs_have_moved(f: InflightFi
 }
 
 /// Its owner is ended behind its back: the work is dropped where it is, and nothing is told.
-pub async fn a_worker_drops_what_it_lost(f: InflightFixture) {
+pub async fn a_worker_cancels_jobs_of_a_lost_owner(f: InflightFixture) {
     let worker = Worker::start(Arc::new(f.system()), "w").await.unwrap();
     f.enqueue(&["a"]).await;
     let job = worker.take(&name("q"), 1, Duration::ZERO).await.unwrap().remove(0);
@@ -108,7 +108,7 @@ pub async fn a_worker_drops_what_it_lost(f: InflightFixture) {
 }
 
 /// Several at once; those that fail are dead letters; told to stop, it leaves nothing behind.
-pub async fn a_worker_works_until_told_to_stop(f: InflightFixture) {
+pub async fn a_worker_runs_until_it_is_stopped(f: InflightFixture) {
     let system = Arc::new(f.system());
     let worker = Worker::start(system.clone(), "w").await.unwrap();
     let ids: Vec<String> = (0..20).map(|i| format!("j{i:02}")).collect();

@@ -21,7 +21,7 @@ pub async fn the_first_decision_stands(f: LeasesFixture) {
     assert_eq!(f.decide("t2", Decision::Rollback).await.decision, Decision::Rollback);
 }
 
-pub async fn of_two_deciders_one_wins(f: LeasesFixture) {
+pub async fn one_of_two_concurrent_decisions_wins(f: LeasesFixture) {
     for round in 0..5 {
         let t = name(&format!("t{round}"));
         let both = [Decision::Commit, Decision::Rollback, Decision::Commit, Decision::Rollback];

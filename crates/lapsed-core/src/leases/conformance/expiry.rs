@@ -9,7 +9,7 @@ fn only(cleared: &[Expiry]) -> &Expiry {
 }
 
 /// And gets the next token.
-pub async fn whoever_comes_next_clears_first(f: LeasesFixture) {
+pub async fn the_next_acquire_clears_an_expired_lease_first(f: LeasesFixture) {
     let k = key("k");
     let first = f.acquire(&k, "a").await;
     f.expire().await;
@@ -25,7 +25,7 @@ pub async fn whoever_comes_next_clears_first(f: LeasesFixture) {
 }
 
 /// However little too late.
-pub async fn a_late_renewal_is_lost(f: LeasesFixture) {
+pub async fn a_renewal_after_expiry_is_refused(f: LeasesFixture) {
     let k = key("k");
     let ticket = f.acquire(&k, "a").await.ticket();
     f.expire().await;
@@ -39,7 +39,7 @@ pub async fn a_late_renewal_is_lost(f: LeasesFixture) {
 }
 
 /// It ran out; it was not released.
-pub async fn a_late_release_is_lost(f: LeasesFixture) {
+pub async fn a_release_after_expiry_is_refused(f: LeasesFixture) {
     let ticket = f.acquire(&key("k"), "a").await.ticket();
     f.expire().await;
     let met = f.leases.release(&ticket).await.unwrap();
@@ -48,7 +48,7 @@ pub async fn a_late_release_is_lost(f: LeasesFixture) {
 }
 
 /// The state is as it was.
-pub async fn a_late_state_is_lost(f: LeasesFixture) {
+pub async fn a_state_set_after_expiry_is_refused(f: LeasesFixture) {
     let k = key("k");
     let ticket = f.acquire(&k, "a").await.ticket();
     done(f.set_state(&ticket, "in time").await);
@@ -97,7 +97,7 @@ pub async fn trap_d5_tokens_only_grow(f: LeasesFixture) {
 }
 
 /// The holder, a rival, a look: all say the same.
-pub async fn trap_d8_over_is_over_for_everybody(f: LeasesFixture) {
+pub async fn trap_d8_all_operations_agree_on_expiry(f: LeasesFixture) {
     let [k, l] = [key("k"), key("l")];
     let ticket = f.acquire(&k, "a").await.ticket();
     f.acquire(&l, "a").await;
@@ -135,7 +135,7 @@ pub async fn trap_d9_an_undecided_stage_is_rolled_back_for_good(f: LeasesFixture
 }
 
 /// It need not be kept any longer, and nobody has deleted it: the work that waited for it still follows it.
-pub async fn trap_d9_a_decision_that_is_over_and_there_still_counts(f: LeasesFixture) {
+pub async fn trap_d9_an_expired_decision_that_exists_still_counts(f: LeasesFixture) {
     let [k, l] = [key("k"), key("l")];
     let [a, b] = [f.acquire(&k, "a").await.ticket(), f.acquire(&l, "b").await.ticket()];
     done(f.stage(&a, "t", "new").await);
@@ -150,7 +150,7 @@ pub async fn trap_d9_a_decision_that_is_over_and_there_still_counts(f: LeasesFix
 }
 
 /// A release is an end like any other.
-pub async fn a_release_follows_the_decision(f: LeasesFixture) {
+pub async fn a_release_applies_the_decision_to_staged_state(f: LeasesFixture) {
     let [k, l] = [key("k"), key("l")];
     let [a, b] = [f.acquire_long(&k, "a").await.ticket(), f.acquire_long(&l, "b").await.ticket()];
     done(f.stage(&a, "t", "new").await);

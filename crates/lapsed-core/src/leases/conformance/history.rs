@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_true_is_believed() {
+    fn a_possible_history_is_accepted() {
         let events = [
             granted("a", 1, 10, 20),
             counted("a", 1, 0),
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_is_found() {
+    fn an_impossible_history_is_rejected() {
         let wrong = |events: &[HistoryEvent], last, word: &str| {
             let said = judge(events, last).unwrap_err();
             assert!(said.contains(word), "{said}");

@@ -26,7 +26,7 @@ fn held(acquired: Acquired) -> Grant {
 }
 
 /// The whole of it.
-pub async fn one_holds_and_the_others_are_told(f: LeasesFixture) {
+pub async fn a_held_lease_is_refused_with_its_holder(f: LeasesFixture) {
     let k = key("k");
     assert_eq!(f.leases.peek(&k).await.unwrap(), None);
     assert_eq!(f.leases.describe(&k).await.unwrap().answer, None);
@@ -41,7 +41,7 @@ pub async fn one_holds_and_the_others_are_told(f: LeasesFixture) {
 }
 
 /// Eight ask for the same key at once.
-pub async fn of_many_at_once_one_wins(f: LeasesFixture) {
+pub async fn one_of_many_concurrent_acquires_wins(f: LeasesFixture) {
     for round in 0..3 {
         let k = key(&format!("k{round}"));
         let owners: Vec<String> = (0..8).map(|n| format!("o{n}")).collect();
@@ -103,7 +103,7 @@ pub async fn a_renewal_moves_the_deadline(f: LeasesFixture) {
 }
 
 /// Neither one that was never granted, nor an old one.
-pub async fn a_token_that_holds_nothing_changes_nothing(f: LeasesFixture) {
+pub async fn an_invalid_token_changes_nothing(f: LeasesFixture) {
     let k = key("k");
     let never = LeaseTicket { key: k.clone(), token: LeaseToken(1) };
     assert_eq!(lost(f.leases.renew(&never, None).await.unwrap().answer).why, LossReason::Unknown);
@@ -126,7 +126,7 @@ pub async fn a_token_that_holds_nothing_changes_nothing(f: LeasesFixture) {
 }
 
 /// The state stays when the lease goes.
-pub async fn the_holder_alone_changes_the_state(f: LeasesFixture) {
+pub async fn only_the_holder_changes_the_state(f: LeasesFixture) {
     let k = key("k");
     let first = f.acquire_long(&k, "a").await.ticket();
     done(f.set_state(&first, "one").await);
@@ -150,7 +150,7 @@ pub async fn a_state_may_be_bytes(f: LeasesFixture) {
 }
 
 /// Whatever its characters mean to the store.
-pub async fn any_key_is_safe(f: LeasesFixture) {
+pub async fn any_valid_key_can_be_leased(f: LeasesFixture) {
     let long = "ü".repeat(128);
     let odd = [
         "a/b",
@@ -217,7 +217,7 @@ pub async fn keys_are_listed_in_pages(f: LeasesFixture) {
 }
 
 /// The same key in two of them is two keys.
-pub async fn namespaces_are_apart(f: LeasesFixture) {
+pub async fn namespaces_do_not_share_keys(f: LeasesFixture) {
     for namespace in ["blue", "green", "red"] {
         let grant = f.acquire_long(&LeaseKey::new(namespace, "k").unwrap(), namespace).await;
         assert_eq!(grant.token, LeaseToken(1));
@@ -234,7 +234,7 @@ pub async fn namespaces_are_apart(f: LeasesFixture) {
 }
 
 /// Both of them, one after the other.
-pub async fn whoever_waits_gets_it_when_it_is_free(f: LeasesFixture) {
+pub async fn a_waiter_gets_the_lease_when_it_is_released(f: LeasesFixture) {
     let (k, system) = (key("k"), f.system());
     let holder = f.acquire_long(&k, "holder").await;
     let wait = |owner: &'static str| {
@@ -258,7 +258,7 @@ pub async fn whoever_waits_gets_it_when_it_is_free(f: LeasesFixture) {
 }
 
 /// And nothing has changed.
-pub async fn whoever_waits_in_vain_is_told_who_holds_it(f: LeasesFixture) {
+pub async fn a_waiter_that_times_out_learns_the_holder(f: LeasesFixture) {
     let (k, system) = (key("k"), f.system());
     f.acquire_long(&k, "holder").await;
     let wish = f.wish(&k, "w");
@@ -268,7 +268,7 @@ pub async fn whoever_waits_in_vain_is_told_who_holds_it(f: LeasesFixture) {
 }
 
 /// Past its first deadline, and not past its release.
-pub async fn a_hold_renews_by_itself(f: LeasesFixture) {
+pub async fn a_hold_renews_in_the_background(f: LeasesFixture) {
     let (k, system) = (key("k"), f.system());
     let wish = f.wish(&k, "a");
     let options = HoldOptions { every: Some(Duration::from_millis(200)), ..HoldOptions::default() };
@@ -298,7 +298,7 @@ pub async fn a_hold_renews_by_itself(f: LeasesFixture) {
 }
 
 /// Somebody let go of it behind its back.
-pub async fn a_hold_knows_that_it_was_lost(f: LeasesFixture) {
+pub async fn a_hold_reports_that_it_was_lost(f: LeasesFixture) {
     let (k, system) = (key("k"), f.system());
     let options = HoldOptions { every: Some(Duration::from_millis(200)), ..HoldOptions::default() };
     let wish = AcquireRequest { ttl_ms: 3_600_000, ..f.wish(&k, "a") };
@@ -317,7 +317,7 @@ pub async fn a_hold_knows_that_it_was_lost(f: LeasesFixture) {
 }
 
 /// And looking changes nothing.
-pub async fn why_is_told_in_words(f: LeasesFixture) {
+pub async fn explain_gives_reasons(f: LeasesFixture) {
     use crate::system::System;
     let system = f.system();
     let [held, over, free] = [key("held"), key("over"), key("free")];

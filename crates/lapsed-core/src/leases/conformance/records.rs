@@ -9,7 +9,7 @@ use crate::sweep::{Batch, BatchId, Outcome, PassMode};
 use crate::system::Restored;
 
 /// Whose clock, how late, what was removed.
-pub async fn receipts_carry_the_evidence(f: LeasesFixture) {
+pub async fn receipts_contain_the_evidence(f: LeasesFixture) {
     let k = key("k");
     let grant = f.acquire(&k, "a").await;
     f.ripen().await;
@@ -31,7 +31,7 @@ pub async fn receipts_carry_the_evidence(f: LeasesFixture) {
 }
 
 /// At the latest after the next pass.
-pub async fn what_an_operation_cleared_has_its_receipt_too(f: LeasesFixture) {
+pub async fn an_operation_writes_receipts_for_what_it_cleared(f: LeasesFixture) {
     let k = key("k");
     f.acquire(&k, "a").await;
     f.expire().await;
@@ -56,7 +56,7 @@ pub async fn what_an_operation_cleared_has_its_receipt_too(f: LeasesFixture) {
 }
 
 /// Operations and sweepers at the same time.
-pub async fn each_token_has_one_receipt_at_the_most(f: LeasesFixture) {
+pub async fn each_token_has_at_most_one_receipt(f: LeasesFixture) {
     let all: Vec<_> = (0..8).map(|n| key(&format!("k{n}"))).collect();
     f.acquire_all(&all, "dead").await;
     f.ripen().await;
@@ -72,7 +72,7 @@ pub async fn each_token_has_one_receipt_at_the_most(f: LeasesFixture) {
 }
 
 /// Its receipts tell; and what was not carried out never is.
-pub async fn what_was_in_doubt_is_settled_by_batch(f: LeasesFixture) {
+pub async fn a_lost_answer_is_settled_by_batch(f: LeasesFixture) {
     f.acquire_all(&[key("a"), key("b")], "dead").await;
     f.ripen().await;
     let suspects = f.suspects().await;
@@ -120,7 +120,7 @@ pub async fn restoring_a_lease_grants_a_new_token(f: LeasesFixture) {
 }
 
 /// Even if it is free again.
-pub async fn restoring_is_refused_when_somebody_has_held_it_since(f: LeasesFixture) {
+pub async fn restoring_a_lease_is_refused_after_a_newer_grant(f: LeasesFixture) {
     let k = key("k");
     f.acquire(&k, "a").await;
     f.ripen().await;

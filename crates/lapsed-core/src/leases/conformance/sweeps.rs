@@ -14,7 +14,7 @@ use crate::sweep::policy::Policy;
 use crate::sweep::{Batch, BatchId, Outcome, PassMode, Refusal, Stopped};
 
 /// The whole of it.
-pub async fn what_is_over_is_cleared_and_the_living_are_not(f: LeasesFixture) {
+pub async fn expired_leases_are_cleared_and_others_are_not(f: LeasesFixture) {
     f.acquire_all(&keys(&["a", "b", "c"]), "dead").await;
     f.acquire_long(&key("x"), "live").await;
     assert!(f.suspects().await.is_empty(), "their time runs");
@@ -35,7 +35,7 @@ pub async fn what_is_over_is_cleared_and_the_living_are_not(f: LeasesFixture) {
 }
 
 /// Its entry in the index said an earlier time; it must not be forgotten with that entry.
-pub async fn trap_d1_what_was_renewed_is_found_later(f: LeasesFixture) {
+pub async fn trap_d1_a_renewed_lease_is_swept_at_its_new_deadline(f: LeasesFixture) {
     let k = key("k");
     let ticket = f.acquire(&k, "a").await.ticket();
     let renewed = f.ttl_ms() * 2 + f.coarse.as_millis() as u64;
@@ -49,7 +49,7 @@ pub async fn trap_d1_what_was_renewed_is_found_later(f: LeasesFixture) {
 }
 
 /// It was over when the page was read, say the index; it was renewed in time all the same.
-pub async fn a_renewal_before_the_decisive_step_wins(f: LeasesFixture) {
+pub async fn a_renewal_before_the_reclaim_wins(f: LeasesFixture) {
     let [k, l] = [key("k"), key("l")];
     f.acquire(&k, "a").await;
     f.acquire(&l, "b").await;
@@ -69,7 +69,7 @@ pub async fn a_renewal_before_the_decisive_step_wins(f: LeasesFixture) {
 }
 
 /// Cleared by somebody else, who holds it now.
-pub async fn a_new_holder_before_the_decisive_step_wins(f: LeasesFixture) {
+pub async fn a_new_holder_before_the_reclaim_wins(f: LeasesFixture) {
     let k = key("k");
     f.acquire(&k, "a").await;
     f.ripen().await;
@@ -82,7 +82,7 @@ pub async fn a_new_holder_before_the_decisive_step_wins(f: LeasesFixture) {
 }
 
 /// Whatever its index still says.
-pub async fn what_was_released_leaves_nothing_to_do(f: LeasesFixture) {
+pub async fn released_leases_leave_no_suspects(f: LeasesFixture) {
     let ticket = f.acquire(&key("k"), "a").await.ticket();
     done(f.leases.release(&ticket).await.unwrap().answer);
     f.ripen().await;
@@ -93,7 +93,7 @@ pub async fn what_was_released_leaves_nothing_to_do(f: LeasesFixture) {
 }
 
 /// A pass that may do little, again and again, reaches all of them.
-pub async fn trap_d6_every_namespace_gets_its_turn(f: LeasesFixture) {
+pub async fn trap_d6_every_namespace_is_swept(f: LeasesFixture) {
     for namespace in ["a", "b", "c"] {
         for n in 0..4 {
             f.acquire(&LeaseKey::new(namespace, &format!("k{n}")).unwrap(), "dead").await;
@@ -130,7 +130,7 @@ pub async fn trap_d7_one_refusal_does_not_stop_the_others(f: LeasesFixture) {
 }
 
 /// Committed work is published by the sweep, too; undecided work is rolled back for good.
-pub async fn trap_d9_the_sweep_follows_the_decision(f: LeasesFixture) {
+pub async fn trap_d9_the_sweep_applies_the_decision(f: LeasesFixture) {
     let [k, l] = [key("k"), key("l")];
     let a = f.acquire(&k, "a").await.ticket();
     let b = f.acquire(&l, "b").await.ticket();
@@ -164,7 +164,7 @@ pub async fn trap_d11_a_pass_that_stops_early_resumes(f: LeasesFixture) {
     assert_eq!((receipts.len(), distinct.len()), (10, 10));
 }
 
-pub async fn two_sweepers_count_exactly(f: LeasesFixture) {
+pub async fn two_sweepers_count_each_reclaim_once(f: LeasesFixture) {
     let all: Vec<LeaseKey> = (0..12).map(|n| key(&format!("k{n}"))).collect();
     f.acquire_all(&all, "dead").await;
     f.ripen().await;
@@ -211,7 +211,7 @@ pub async fn the_same_suspect_twice_in_a_batch_counts_once(f: LeasesFixture) {
 }
 
 /// The operator's word stands above all.
-pub async fn a_held_brake_spares_all(f: LeasesFixture) {
+pub async fn a_held_brake_spares_everything(f: LeasesFixture) {
     f.acquire(&key("k"), "dead").await;
     f.ripen().await;
     assert!(f.suspects_within(Some(0)).await.is_empty());

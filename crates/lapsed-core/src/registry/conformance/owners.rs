@@ -14,7 +14,7 @@ fn lost<T: std::fmt::Debug>(answer: crate::Result<T>) -> Lost {
 }
 
 /// A beat moves the deadline; without one it stays.
-pub async fn beats_prolong_a_life(f: RegistryFixture) {
+pub async fn heartbeats_keep_an_owner_alive(f: RegistryFixture) {
     let claim = f.start("i-1").await;
     let before = f.registry.owner(&claim).await.unwrap().unwrap().due_ms;
     (f.advance)(f.ttl / 2).await;
@@ -41,7 +41,7 @@ pub async fn the_first_beat_of_a_new_name_starts_it(f: RegistryFixture) {
 }
 
 /// Neither a number out of the air nor somebody else's.
-pub async fn an_incarnation_nobody_knows_is_lost(f: RegistryFixture) {
+pub async fn an_unknown_incarnation_is_lost(f: RegistryFixture) {
     let claim = f.start("i-1").await;
     let wrong = Claim::exact(name("i-1"), Incarnation(999));
     assert_eq!(lost(f.registry.beat(&wrong).await).ending, None);
@@ -63,7 +63,7 @@ pub async fn incarnations_only_grow(f: RegistryFixture) {
 
 /// The process is restarted under its old name: its beats keep its own entries, not those of the
 /// one before, whose death they do not hide.
-pub async fn trap_a3_a_restarted_owner_neither_inherits_nor_hides(f: RegistryFixture) {
+pub async fn trap_a3_a_restarted_owner_neither_keeps_nor_hides_old_entries(f: RegistryFixture) {
     f.holding("i-1", &["old-1", "old-2"]).await;
     let reborn = f.holding("i-1", &["new-1"]).await;
     f.outlive(&[&reborn]).await;
@@ -74,7 +74,7 @@ pub async fn trap_a3_a_restarted_owner_neither_inherits_nor_hides(f: RegistryFix
 }
 
 /// A life counts from its start: what it registers before its first beat is safe.
-pub async fn trap_a3_a_new_life_may_register_before_its_first_beat(f: RegistryFixture) {
+pub async fn trap_a3_a_new_incarnation_may_register_before_its_first_heartbeat(f: RegistryFixture) {
     let claim = f.holding("i-1", &["k"]).await;
     (f.advance)(f.ttl / 2).await;
     assert_eq!(f.sweep("s").await.reclaimed, 0);
@@ -89,7 +89,7 @@ pub async fn trap_a3_a_new_life_may_register_before_its_first_beat(f: RegistryFi
 
 /// It stalls past its TTL and comes back: its next beat says so and names what it held; it takes
 /// a new life and re-asserts, without taking what has moved on.
-pub async fn trap_a4_a_zombie_is_told_what_it_lost_and_can_reassert(f: RegistryFixture) {
+pub async fn trap_a4_a_dead_owner_learns_what_it_lost_and_can_register_again(f: RegistryFixture) {
     let stalled = f.holding("i-1", &["a", "b", "c"]).await;
     let other = f.start("i-2").await;
     f.outlive(&[&other]).await;
@@ -128,7 +128,7 @@ pub async fn trap_a5_a_dead_incarnation_cannot_write(f: RegistryFixture) {
 }
 
 /// The end is one step, the removal is guarded and receipted like any other.
-pub async fn trap_a7_retiring_is_a_reclaim_like_any_other(f: RegistryFixture) {
+pub async fn trap_a7_retiring_reclaims_with_receipts(f: RegistryFixture) {
     let system = f.system();
     let keys = ["a", "b", "c", "d", "e", "f", "g"];
     let claim = f.holding("i-1", &keys).await;
@@ -144,7 +144,7 @@ pub async fn trap_a7_retiring_is_a_reclaim_like_any_other(f: RegistryFixture) {
 }
 
 /// The end is written, then the process dies: the entries are invalid already, and the sweep finds them.
-pub async fn trap_a7_a_crash_while_retiring_leaves_nothing_behind(f: RegistryFixture) {
+pub async fn trap_a7_what_a_crashed_retire_left_is_swept(f: RegistryFixture) {
     let claim = f.holding("i-1", &["a", "b"]).await;
     f.registry.end(&claim).await.unwrap();
     assert_eq!(f.holder("a").await, None, "invalid at once");

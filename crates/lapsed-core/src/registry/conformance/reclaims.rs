@@ -24,7 +24,7 @@ async fn pass(f: &RegistryFixture, who: &str, act: PassMode, policy: Policy) -> 
 }
 
 /// The whole of it.
-pub async fn the_dead_are_reclaimed_and_the_living_are_not(f: RegistryFixture) {
+pub async fn entries_of_dead_owners_are_reclaimed_and_others_are_not(f: RegistryFixture) {
     f.holding("dead", &["a", "b", "c"]).await;
     let live = f.holding("live", &["x", "y"]).await;
     f.outlive(&[&live]).await;
@@ -49,7 +49,7 @@ pub async fn equal_to_now_counts_as_expired(f: RegistryFixture) {
 }
 
 /// It was overdue when the page was read, and beat before the batch arrived (P1).
-pub async fn a_beat_before_the_decisive_step_wins(f: RegistryFixture) {
+pub async fn a_heartbeat_before_the_reclaim_wins(f: RegistryFixture) {
     let claim = f.holding("i-1", &["a", "b"]).await;
     (f.advance)(f.ttl).await;
     let suspects = f.suspects().await;
@@ -63,7 +63,9 @@ pub async fn a_beat_before_the_decisive_step_wins(f: RegistryFixture) {
 }
 
 /// A's entry is listed; the device registers with C; the batch arrives.
-pub async fn trap_a1_a_key_registered_elsewhere_in_between_is_not_taken(f: RegistryFixture) {
+pub async fn trap_a1_a_key_registered_elsewhere_before_the_reclaim_is_not_taken(
+    f: RegistryFixture,
+) {
     f.holding("a", &["imei-1", "imei-2"]).await;
     let c = f.start("c").await;
     f.outlive(&[&c]).await;
@@ -78,7 +80,7 @@ pub async fn trap_a1_a_key_registered_elsewhere_in_between_is_not_taken(f: Regis
 }
 
 /// Both see the same suspects; each counts only what the store says it did.
-pub async fn trap_a2_two_sweepers_count_what_they_did(f: RegistryFixture) {
+pub async fn trap_a2_two_sweepers_count_each_reclaim_once(f: RegistryFixture) {
     let keys: Vec<String> = (0..200).map(|i| format!("k{i:03}")).collect();
     f.holding("i-1", &keys.iter().map(String::as_str).collect::<Vec<_>>()).await;
     (f.advance)(f.ttl).await;
@@ -96,7 +98,7 @@ pub async fn trap_a2_two_sweepers_count_what_they_did(f: RegistryFixture) {
 
 /// A thousand living entries, five dead ones: a page has at most its limit, and what is examined
 /// are the dead.
-pub async fn trap_a6_pages_are_bounded_and_read_nothing_of_the_living(f: RegistryFixture) {
+pub async fn trap_a6_pages_are_bounded_and_skip_entries_of_live_owners(f: RegistryFixture) {
     let keys: Vec<String> = (0..1_000).map(|i| format!("live-{i:04}")).collect();
     let live = f.holding("live", &keys.iter().map(String::as_str).collect::<Vec<_>>()).await;
     f.holding("dead", &["d1", "d2", "d3", "d4", "d5"]).await;
@@ -118,7 +120,7 @@ pub async fn trap_a6_pages_are_bounded_and_read_nothing_of_the_living(f: Registr
 
 /// One batch of one entry declares the owner dead; the other entries are invalid from then on,
 /// though a later batch removes them.
-pub async fn trap_x4_a_death_is_valid_at_once_and_removed_in_batches(f: RegistryFixture) {
+pub async fn trap_x4_a_death_takes_effect_at_once_and_entries_go_in_batches(f: RegistryFixture) {
     f.holding("i-1", &["a", "b", "c"]).await;
     (f.advance)(f.ttl).await;
     let suspects = f.suspects().await;
@@ -203,7 +205,7 @@ pub async fn the_same_suspect_twice_in_a_batch_is_reclaimed_once(f: RegistryFixt
 }
 
 /// With nobody to be declared dead, those who already are still go.
-pub async fn the_brake_spares_the_undeclared_only(f: RegistryFixture) {
+pub async fn the_brake_spares_only_undeclared_owners(f: RegistryFixture) {
     let retired = f.holding("retired", &["a"]).await;
     f.registry.end(&retired).await.unwrap();
     f.holding("overdue-1", &["b"]).await;
@@ -220,7 +222,7 @@ pub async fn the_brake_spares_the_undeclared_only(f: RegistryFixture) {
 }
 
 /// No entry of its leads to it, and yet it must not stay "alive".
-pub async fn an_owner_that_holds_nothing_dies_too(f: RegistryFixture) {
+pub async fn an_overdue_owner_without_entries_is_declared_dead(f: RegistryFixture) {
     let claim = f.start("i-1").await;
     (f.advance)(f.ttl).await;
     let report = f.sweep("s").await;

@@ -14,7 +14,7 @@ async fn held(f: &RegistryFixture, claim: &Claim) -> Vec<String> {
 }
 
 /// In the same step: it is never in two indexes, nor in none.
-pub async fn a_key_that_moves_leaves_its_first_owner(f: RegistryFixture) {
+pub async fn a_moved_key_is_removed_from_its_first_owner(f: RegistryFixture) {
     let one = f.holding("one", &["a", "b"]).await;
     let two = f.start("two").await;
     let answer = f.registry.register(&two, &names(&["a", "c"]), TakePolicy::Always).await.unwrap();
@@ -31,7 +31,7 @@ pub async fn a_key_that_moves_leaves_its_first_owner(f: RegistryFixture) {
 }
 
 /// A late unregister of the first owner does not remove the second one's entry.
-pub async fn unregister_removes_only_its_own(f: RegistryFixture) {
+pub async fn unregister_removes_only_the_callers_keys(f: RegistryFixture) {
     let one = f.holding("one", &["a", "b"]).await;
     let two = f.holding("two", &["a"]).await;
     let keys = names(&["a", "b", "nothing"]);
@@ -40,7 +40,7 @@ pub async fn unregister_removes_only_its_own(f: RegistryFixture) {
     assert!(held(&f, &one).await.is_empty());
 }
 
-pub async fn registering_only_what_is_free_takes_nothing(f: RegistryFixture) {
+pub async fn registering_if_free_takes_no_held_key(f: RegistryFixture) {
     let one = f.holding("one", &["a"]).await;
     let two = f.start("two").await;
     let answer = f.registry.register(&two, &names(&["a", "b"]), TakePolicy::IfFree).await.unwrap();
@@ -50,7 +50,7 @@ pub async fn registering_only_what_is_free_takes_nothing(f: RegistryFixture) {
 }
 
 /// A process that was replaced and does not know it yet is late: numbers only grow.
-pub async fn an_older_life_takes_nothing_from_a_newer_one(f: RegistryFixture) {
+pub async fn an_older_incarnation_cannot_take_keys_from_a_newer_one(f: RegistryFixture) {
     let older = f.holding("i-1", &["a"]).await;
     let newer = f.start("i-1").await;
     let take = |claim: Claim| {
@@ -79,7 +79,7 @@ pub async fn entries_are_paged(f: RegistryFixture) {
 }
 
 /// Which clock, which deadline, how late; numbers only grow, and are read from any one on.
-pub async fn receipts_carry_the_evidence_and_resume_by_cursor(f: RegistryFixture) {
+pub async fn receipts_contain_the_evidence_and_are_paged(f: RegistryFixture) {
     let claim = f.holding("i-1", &["a", "b", "c"]).await;
     let due_ms = f.registry.owner(&claim).await.unwrap().unwrap().due_ms;
     (f.advance)(f.ttl * 2).await;
@@ -116,7 +116,7 @@ pub async fn receipts_carry_the_evidence_and_resume_by_cursor(f: RegistryFixture
 }
 
 /// The answer was lost, the batch was not: its receipts are found by its number, and only its.
-pub async fn what_was_in_doubt_is_settled_by_batch(f: RegistryFixture) {
+pub async fn a_lost_answer_is_settled_by_batch(f: RegistryFixture) {
     f.holding("i-1", &["a", "b", "c"]).await;
     (f.advance)(f.ttl).await;
     let suspects = f.suspects().await;
@@ -148,7 +148,7 @@ pub async fn what_was_in_doubt_is_settled_by_batch(f: RegistryFixture) {
 }
 
 /// Put back under a living owner, once, and never over somebody.
-pub async fn restore_puts_back_once_if_the_place_is_free(f: RegistryFixture) {
+pub async fn restore_works_once_and_only_if_the_key_is_free(f: RegistryFixture) {
     f.holding("i-1", &["a", "b"]).await;
     let other = f.start("i-2").await;
     f.outlive(&[&other]).await;
@@ -202,7 +202,7 @@ pub async fn settings_and_terms_are_kept(f: RegistryFixture) {
 }
 
 /// Retention by count and by age; whoever is forgotten is still told that it is not known.
-pub async fn old_receipts_and_owners_are_forgotten(f: RegistryFixture) {
+pub async fn receipts_and_owners_beyond_retention_are_removed(f: RegistryFixture) {
     let gone = f.holding("i-1", &["a", "b", "c"]).await;
     (f.advance)(f.ttl).await;
     f.sweep("s").await;

@@ -6,7 +6,7 @@ use crate::sessions::{Deleted, SessionProfile};
 use crate::system::System;
 
 /// Active → disconnected → resumed → active → deleted.
-pub async fn the_full_lifecycle(f: SessionsFixture) {
+pub async fn a_session_goes_through_its_full_lifecycle(f: SessionsFixture) {
     let made = f.sessions.activate(&name("s"), &profile("v", "b")).await.unwrap();
     assert!(made.created);
     assert_eq!((made.session.references, made.session.disconnected_ms), (0, None));
@@ -48,7 +48,7 @@ pub async fn a_session_nobody_connects_to_is_not_disconnected(f: SessionsFixture
 }
 
 /// Without a reference; with one there is nothing to resume.
-pub async fn resuming_begins_the_grace_anew(f: SessionsFixture) {
+pub async fn resuming_restarts_the_grace_period(f: SessionsFixture) {
     f.disconnected(&["s"]).await;
     let before = f.session("s").await.unwrap().due_ms.unwrap();
     (f.advance)(f.grace / 2).await;
@@ -64,7 +64,7 @@ pub async fn resuming_begins_the_grace_anew(f: SessionsFixture) {
 }
 
 /// Of an existing one the disconnection is forgotten, and what is given is set.
-pub async fn activating_again_keeps_what_is_not_given(f: SessionsFixture) {
+pub async fn activating_again_keeps_absent_fields(f: SessionsFixture) {
     f.sessions.activate(&name("s"), &profile("v", "b")).await.unwrap();
     let server = f.start("server").await;
     f.connect(&server, "s").await;
@@ -97,7 +97,7 @@ pub async fn a_disconnect_never_goes_below_zero(f: SessionsFixture) {
 }
 
 /// Two tabs of one server: the session is free when both are gone.
-pub async fn a_life_may_refer_more_than_once(f: SessionsFixture) {
+pub async fn an_incarnation_may_have_several_references_to_a_session(f: SessionsFixture) {
     let server = f.connected("server", &["s"]).await;
     let other = f.start("other").await;
     let standing = f.connect(&server, "s").await;
@@ -124,7 +124,7 @@ pub async fn a_deletion_is_refused_while_somebody_is_connected(f: SessionsFixtur
 }
 
 /// No ghost with half its fields, no reference to it, nobody started for it.
-pub async fn trap_b6_what_does_not_exist_is_not_created(f: SessionsFixture) {
+pub async fn trap_b6_a_missing_session_is_not_created(f: SessionsFixture) {
     let (server, ghost) = (f.start("server").await, name("ghost"));
     assert_eq!(f.sessions.connect(Some(&server), &ghost).await.unwrap(), None);
     assert_eq!(f.sessions.disconnect(Some(&server), &ghost).await.unwrap(), None);
@@ -154,7 +154,7 @@ pub async fn trap_b7_a_broadcasters_newer_session_is_kept(f: SessionsFixture) {
 }
 
 /// The rest stays, and so do the references and the grace.
-pub async fn an_update_sets_what_is_given(f: SessionsFixture) {
+pub async fn an_update_keeps_absent_fields(f: SessionsFixture) {
     f.sessions.activate(&name("s"), &profile("v", "b")).await.unwrap();
     let server = f.start("server").await;
     f.connect(&server, "s").await;
@@ -171,7 +171,7 @@ pub async fn an_update_sets_what_is_given(f: SessionsFixture) {
 }
 
 /// Updated to another broadcaster: the first has none any more, the second this one.
-pub async fn a_session_that_changes_hands_takes_its_pointer_along(f: SessionsFixture) {
+pub async fn the_pointer_moves_with_a_session_to_its_new_broadcaster(f: SessionsFixture) {
     f.sessions.activate(&name("s"), &profile("v", "one")).await.unwrap();
     f.sessions.update(&name("s"), &profile("v", "two")).await.unwrap();
     assert_eq!(f.sessions.of_broadcaster(&name("one")).await.unwrap(), None);
@@ -179,7 +179,7 @@ pub async fn a_session_that_changes_hands_takes_its_pointer_along(f: SessionsFix
 }
 
 /// By id, from any place on, and only one's own.
-pub async fn what_a_life_refers_to_is_paged(f: SessionsFixture) {
+pub async fn references_of_an_incarnation_are_paged(f: SessionsFixture) {
     let one = f.connected("one", &["a", "ab", "b", "c"]).await;
     f.connected("two", &["aa"]).await;
     let page = |after: Option<&'static str>| {
@@ -192,7 +192,7 @@ pub async fn what_a_life_refers_to_is_paged(f: SessionsFixture) {
 }
 
 /// One word each, and a reason.
-pub async fn why_is_told_in_words(f: SessionsFixture) {
+pub async fn explain_gives_reasons(f: SessionsFixture) {
     let system = f.system();
     let verdict = |key: &'static str| {
         let system = &system;

@@ -16,7 +16,7 @@ fn lost<T: std::fmt::Debug>(answer: crate::Result<T>) -> Lost {
 
 /// A crashed server never disconnects: its references go with it, all at once, and from then on the
 /// grace runs. Letting go is no deletion.
-pub async fn trap_b5_references_die_with_their_life(f: SessionsFixture) {
+pub async fn trap_b5_references_end_with_their_incarnation(f: SessionsFixture) {
     let dead = f.connected("dead", &["s"]).await;
     f.connect(&dead, "s").await;
     (f.advance)(f.ttl).await;
@@ -37,7 +37,7 @@ pub async fn trap_b5_references_die_with_their_life(f: SessionsFixture) {
 }
 
 /// Restarted under its old name, its beats keep its own references and no others.
-pub async fn trap_b5_a_restarted_owner_neither_inherits_nor_hides(f: SessionsFixture) {
+pub async fn trap_b5_a_restarted_owner_neither_keeps_nor_hides_old_references(f: SessionsFixture) {
     f.connected("server", &["old"]).await;
     let reborn = f.connected("server", &["new"]).await;
     assert_eq!(f.sessions.referred(&reborn, None, 10).await.unwrap(), names(&["new"]));
@@ -60,7 +60,7 @@ pub async fn the_first_connect_of_a_new_name_starts_it(f: SessionsFixture) {
 }
 
 /// Overdue when the page was read, it beats before the batch arrives (P1).
-pub async fn a_beat_before_the_decisive_step_wins(f: SessionsFixture) {
+pub async fn a_heartbeat_before_the_reclaim_wins(f: SessionsFixture) {
     let server = f.connected("server", &["a", "b"]).await;
     (f.advance)(f.ttl).await;
     let suspects = f.suspects().await;
@@ -75,7 +75,7 @@ pub async fn a_beat_before_the_decisive_step_wins(f: SessionsFixture) {
 
 /// One batch of one reference declares the owner dead, in that very step: from then on nothing of it
 /// arrives, though a later batch lets go of the other references.
-pub async fn trap_x4_a_death_is_valid_at_once_and_let_go_in_batches(f: SessionsFixture) {
+pub async fn trap_x4_a_death_takes_effect_at_once_and_references_go_in_batches(f: SessionsFixture) {
     let dead = f.connected("dead", &["a", "b", "c"]).await;
     (f.advance)(f.ttl).await;
     let suspects = f.suspects().await;
@@ -93,7 +93,7 @@ pub async fn trap_x4_a_death_is_valid_at_once_and_let_go_in_batches(f: SessionsF
 
 /// Declared dead, it goes on as if nothing had happened: it is told what it referred to, and nothing
 /// of what it sends arrives (P5).
-pub async fn a_zombie_is_told_and_changes_nothing(f: SessionsFixture) {
+pub async fn a_dead_owner_is_refused_and_changes_nothing(f: SessionsFixture) {
     let dead = f.connected("dead", &["a", "b"]).await;
     let live = f.connected("live", &["c"]).await;
     f.connect(&live, "a").await;
@@ -119,7 +119,7 @@ pub async fn a_zombie_is_told_and_changes_nothing(f: SessionsFixture) {
 }
 
 /// The end is one step; the references are dropped by the same guarded step as those of the dead.
-pub async fn retiring_lets_go_in_batches(f: SessionsFixture) {
+pub async fn retiring_releases_references_in_batches(f: SessionsFixture) {
     let system = f.system();
     let ids = ["a", "b", "c", "d", "e", "f", "g"];
     let server = f.connected("server", &ids).await;
@@ -137,7 +137,7 @@ pub async fn retiring_lets_go_in_batches(f: SessionsFixture) {
 }
 
 /// The end is written, then the process dies: the sweep finds what it referred to.
-pub async fn a_crash_while_retiring_leaves_nothing_behind(f: SessionsFixture) {
+pub async fn what_a_crashed_retire_left_is_swept(f: SessionsFixture) {
     let server = f.connected("server", &["a", "b"]).await;
     assert_eq!(f.sessions.end(&server).await.unwrap().held, 2);
     let suspects = f.suspects().await;
@@ -150,7 +150,7 @@ pub async fn a_crash_while_retiring_leaves_nothing_behind(f: SessionsFixture) {
 }
 
 /// Both were connected; one of them is still there.
-pub async fn one_of_two_owners_dying_keeps_the_session(f: SessionsFixture) {
+pub async fn a_session_stays_while_one_of_its_owners_is_alive(f: SessionsFixture) {
     let live = f.connected("live", &["s"]).await;
     let dead = f.start("dead").await;
     f.connect(&dead, "s").await;
@@ -164,7 +164,7 @@ pub async fn one_of_two_owners_dying_keeps_the_session(f: SessionsFixture) {
 }
 
 /// With nobody to be declared dead, what the ended referred to is still let go.
-pub async fn the_brake_spares_undeclared_owners_only(f: SessionsFixture) {
+pub async fn the_brake_spares_only_undeclared_owners(f: SessionsFixture) {
     let retired = f.connected("retired", &["a"]).await;
     f.sessions.end(&retired).await.unwrap();
     f.connected("overdue-1", &["b"]).await;
@@ -189,7 +189,7 @@ pub async fn a_held_brake_spares_orphans_too(f: SessionsFixture) {
 }
 
 /// No reference leads to it, and yet it must not stay "alive".
-pub async fn an_owner_that_refers_to_nothing_dies_too(f: SessionsFixture) {
+pub async fn an_overdue_owner_without_references_is_declared_dead(f: SessionsFixture) {
     let claim = f.start("server").await;
     (f.advance)(f.ttl).await;
     let report = f.sweep().await;

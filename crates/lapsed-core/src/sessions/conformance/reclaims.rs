@@ -13,7 +13,7 @@ use crate::sweep::{
 };
 
 /// The whole of it.
-pub async fn orphans_are_deleted_and_the_active_are_not(f: SessionsFixture) {
+pub async fn orphans_are_deleted_and_active_sessions_are_not(f: SessionsFixture) {
     let live = f.connected("live", &["x", "y"]).await;
     f.disconnected(&["a", "b", "c"]).await;
     assert!(f.suspects().await.is_empty(), "their grace runs");
@@ -33,7 +33,7 @@ pub async fn orphans_are_deleted_and_the_active_are_not(f: SessionsFixture) {
 }
 
 /// It was made, and nobody came.
-pub async fn whoever_was_never_connected_to_goes_after_one_grace(f: SessionsFixture) {
+pub async fn a_session_that_was_never_connected_is_deleted_after_one_grace(f: SessionsFixture) {
     f.activate(&["s"]).await;
     (f.advance)(f.grace).await;
     assert_eq!(f.sessions.disconnected_count().await.unwrap(), 0);
@@ -46,7 +46,7 @@ pub async fn whoever_was_never_connected_to_goes_after_one_grace(f: SessionsFixt
 }
 
 /// It was an orphan when the page was read, and somebody connects before the batch arrives.
-pub async fn trap_b2_a_reconnect_before_the_decisive_step_wins(f: SessionsFixture) {
+pub async fn trap_b2_a_reconnect_before_the_reclaim_wins(f: SessionsFixture) {
     f.orphaned(&["s", "t"]).await;
     let suspects = f.suspects().await;
     assert_eq!(keys(&suspects), ["s", "t"]);
@@ -66,7 +66,7 @@ pub async fn trap_b2_a_reconnect_before_the_decisive_step_wins(f: SessionsFixtur
 }
 
 /// The same for whoever resumes it.
-pub async fn trap_b2_a_resume_before_the_decisive_step_wins(f: SessionsFixture) {
+pub async fn trap_b2_a_resume_before_the_reclaim_wins(f: SessionsFixture) {
     f.orphaned(&["s"]).await;
     let suspects = f.suspects().await;
     f.sessions.resume(&name("s")).await.unwrap().unwrap();
@@ -129,7 +129,7 @@ pub async fn trap_b7_the_sweep_keeps_a_newer_sessions_pointer(f: SessionsFixture
 }
 
 /// At the end of its grace, to the millisecond, and not before.
-pub async fn trap_b8_not_a_millisecond_early(f: SessionsFixture) {
+pub async fn trap_b8_no_session_is_deleted_a_millisecond_early(f: SessionsFixture) {
     f.disconnected(&["s"]).await;
     let session = f.session("s").await.unwrap();
     let due_ms = session.due_ms.unwrap();
@@ -177,7 +177,7 @@ pub async fn trap_b9_limits_are_honoured(f: SessionsFixture) {
 }
 
 /// Both see the same suspects; each counts only what the store says it did.
-pub async fn two_sweepers_count_exactly(f: SessionsFixture) {
+pub async fn two_sweepers_count_each_reclaim_once(f: SessionsFixture) {
     let ids: Vec<String> = (0..100).map(|i| format!("s{i:03}")).collect();
     let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
     f.connected("dead", &["r1", "r2", "r3"]).await;

@@ -19,7 +19,7 @@ fn seq_of(receipts: &[Receipt], id: &str) -> u64 {
 }
 
 /// Which clock, which deadline, how late; whose it was, and what it carried.
-pub async fn receipts_carry_the_evidence(f: SessionsFixture) {
+pub async fn receipts_contain_the_evidence(f: SessionsFixture) {
     f.sessions.activate(&name("s"), &profile("v", "b")).await.unwrap();
     let server = f.start("server").await;
     f.connect(&server, "s").await;
@@ -43,7 +43,7 @@ pub async fn receipts_carry_the_evidence(f: SessionsFixture) {
 
 /// The answer was lost, the batch was not: its receipts are found by its number, and only its. What
 /// was settled as not carried out never will be.
-pub async fn what_was_in_doubt_is_settled_by_batch(f: SessionsFixture) {
+pub async fn a_lost_answer_is_settled_by_batch(f: SessionsFixture) {
     f.orphaned(&["a", "b", "c"]).await;
     let suspects = f.suspects().await;
     let carry = |number: u64, suspects: Vec<crate::sweep::Suspect>| {
@@ -74,7 +74,7 @@ pub async fn what_was_in_doubt_is_settled_by_batch(f: SessionsFixture) {
 }
 
 /// It comes back disconnected, with a whole grace, as it was; once, and never over another.
-pub async fn restore_puts_back_once_if_the_place_is_free(f: SessionsFixture) {
+pub async fn restore_works_once_and_only_if_the_key_is_free(f: SessionsFixture) {
     let whole = SessionProfile { config_json: Some("{\"x\":1}".to_owned()), ..profile("v", "b") };
     f.sessions.activate(&name("a"), &whole).await.unwrap();
     f.activate(&["t"]).await;
@@ -102,7 +102,7 @@ pub async fn restore_puts_back_once_if_the_place_is_free(f: SessionsFixture) {
 }
 
 /// Its broadcaster has gone on to another session meanwhile.
-pub async fn restore_leaves_a_newer_sessions_pointer(f: SessionsFixture) {
+pub async fn restoring_a_session_keeps_a_newer_sessions_pointer(f: SessionsFixture) {
     f.sessions.activate(&name("old"), &profile("1", "b")).await.unwrap();
     (f.advance)(f.grace).await;
     assert_eq!(f.sweep().await.reclaimed, 1);
@@ -113,7 +113,7 @@ pub async fn restore_leaves_a_newer_sessions_pointer(f: SessionsFixture) {
 }
 
 /// Retention by count and by age; whoever is forgotten is still told that it is not known.
-pub async fn old_receipts_and_owners_are_forgotten(f: SessionsFixture) {
+pub async fn receipts_and_owners_beyond_retention_are_removed(f: SessionsFixture) {
     let gone = f.connected("server", &["r"]).await;
     f.orphaned(&["a", "b", "c"]).await;
     f.elapse().await;
