@@ -2,6 +2,6 @@
 
 /// Reads it as both.
 pub fn read(input: &[u8]) {
-    lapsed_object::trial::record(input);
-    lapsed_object::trial::marker(input);
+    lapsed_object::fuzzing::record(input);
+    lapsed_object::fuzzing::marker(input);
 }

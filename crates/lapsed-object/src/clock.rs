@@ -95,7 +95,7 @@ impl StoreClock {
     }
 
     /// The same for judging and granting.
-    pub fn moment(&self, store: &str) -> Result<ClockReading> {
+    pub fn clock_reading(&self, store: &str) -> Result<ClockReading> {
         let (judging_ms, granting_ms) = self.now().ok_or_else(|| Error::Unavailable {
             store: store.to_owned(),
             what: "no answer has told its time yet".to_owned(),
@@ -173,7 +173,7 @@ mod tests {
     #[test]
     fn a_whole_second_bounds_the_time_and_many_bound_it_better() {
         let (clock, store) = made();
-        assert!(store.now().is_none() && store.moment("s").is_err());
+        assert!(store.now().is_none() && store.clock_reading("s").is_err());
         // The store's clock is 7,300 ms ahead of the monotonic one.
         let date = |mono: i64| (mono + 7_300) / 1_000 * 1_000;
         store.learn(0, date(0));

@@ -12,7 +12,7 @@ use object_store::list::PaginatedListStore;
 use object_store::signer::Signer;
 use object_store::{BackoffConfig, RetryConfig};
 
-use crate::http::{Connector, Wire};
+use crate::http::{Connector, MeteredTransport};
 
 /// How many requests an hour unless told.
 pub const REQUESTS_PER_HOUR: u64 = 100_000;
@@ -97,7 +97,7 @@ impl ObjectConfig {
     }
 
     /// Provider, bucket and prefix.
-    pub(crate) fn place(&self) -> Result<Place<'_>> {
+    pub(crate) fn place(&self) -> Result<BucketLocation<'_>> {
         let wrong = || {
             Error::Invalid(format!(
                 "store.{}: {:?} is not the URL of an object store; they look like \
@@ -119,32 +119,32 @@ impl ObjectConfig {
             || prefix.split('/').all(|part| !part.is_empty() && !part.starts_with('.'));
         let fits = !bucket.is_empty() && prefix.len() <= 128 && parts_fit;
         if fits && bucket.chars().chain(prefix.chars()).all(plain) {
-            return Ok(Place { provider, bucket, prefix });
+            return Ok(BucketLocation { provider, bucket, prefix });
         }
         Err(wrong())
     }
 
     /// The client of `object_store`, over our wire.
-    pub(crate) fn client(&self, wire: &Arc<Wire>) -> Result<Client> {
+    pub(crate) fn client(&self, transport: &Arc<MeteredTransport>) -> Result<Client> {
         let place = self.place()?;
         match place.provider {
-            Provider::S3 => self.s3(&place, Connector(wire.clone())),
-            Provider::Azure => self.azure(&place, Connector(wire.clone())),
-            Provider::Gcs => self.gcs(&place, Connector(wire.clone())),
+            Provider::S3 => self.s3(&place, Connector(transport.clone())),
+            Provider::Azure => self.azure(&place, Connector(transport.clone())),
+            Provider::Gcs => self.gcs(&place, Connector(transport.clone())),
         }
         .map_err(|error| Error::Invalid(format!("store.{}: {error}", self.name)))
     }
 
-    fn s3(&self, place: &Place<'_>, wire: Connector) -> object_store::Result<Client> {
+    fn s3(&self, place: &BucketLocation<'_>, transport: Connector) -> object_store::Result<Client> {
         let mut builder = AmazonS3Builder::from_env()
             .with_bucket_name(place.bucket)
             .with_conditional_put(S3ConditionalPut::ETagMatch)
             .with_disable_bulk_delete(true)
             .with_disable_tagging(true)
-            .with_retry(never())
+            .with_retry(no_retries())
             .with_allow_http(self.allow_http)
             .with_virtual_hosted_style_request(self.virtual_host.unwrap_or(self.endpoint.is_none()))
-            .with_http_connector(wire);
+            .with_http_connector(transport);
         if let Some(endpoint) = &self.endpoint {
             builder = builder.with_endpoint(endpoint);
         }
@@ -158,13 +158,17 @@ impl ObjectConfig {
         Ok(Client { objects: client.clone(), pages: client.clone(), signer: Some(client) })
     }
 
-    fn azure(&self, place: &Place<'_>, wire: Connector) -> object_store::Result<Client> {
+    fn azure(
+        &self,
+        place: &BucketLocation<'_>,
+        transport: Connector,
+    ) -> object_store::Result<Client> {
         let mut builder = MicrosoftAzureBuilder::from_env()
             .with_container_name(place.bucket)
             .with_disable_tagging(true)
-            .with_retry(never())
+            .with_retry(no_retries())
             .with_allow_http(self.allow_http)
-            .with_http_connector(wire);
+            .with_http_connector(transport);
         if let Some(endpoint) = &self.endpoint {
             builder = builder.with_endpoint(endpoint.clone());
         }
@@ -178,11 +182,15 @@ impl ObjectConfig {
         Ok(Client { objects: client.clone(), pages: client.clone(), signer: Some(client) })
     }
 
-    fn gcs(&self, place: &Place<'_>, wire: Connector) -> object_store::Result<Client> {
+    fn gcs(
+        &self,
+        place: &BucketLocation<'_>,
+        transport: Connector,
+    ) -> object_store::Result<Client> {
         let mut builder = GoogleCloudStorageBuilder::from_env()
             .with_bucket_name(place.bucket)
-            .with_retry(never())
-            .with_http_connector(wire);
+            .with_retry(no_retries())
+            .with_http_connector(transport);
         if let Some(endpoint) = &self.endpoint {
             builder = builder.with_base_url(endpoint);
         }
@@ -193,7 +201,7 @@ impl ObjectConfig {
 }
 
 /// Repeating is ours to do: whoever repeats must know what was repeated.
-fn never() -> RetryConfig {
+fn no_retries() -> RetryConfig {
     RetryConfig {
         backoff: BackoffConfig::default(),
         max_retries: 0,
@@ -219,7 +227,7 @@ impl Provider {
     }
 }
 
-pub(crate) struct Place<'c> {
+pub(crate) struct BucketLocation<'c> {
     pub(crate) provider: Provider,
     pub(crate) bucket: &'c str,
     pub(crate) prefix: &'c str,

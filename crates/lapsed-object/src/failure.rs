@@ -3,7 +3,7 @@
 use lapsed_core::Error;
 use object_store::client::{HttpError, HttpErrorKind};
 
-use crate::http::Trouble;
+use crate::http::ServerFault;
 use crate::requests::BudgetSpent;
 
 /// Where clouds tell a machine its role: asked when nothing else gives credentials.
@@ -85,9 +85,9 @@ impl Failure {
         if let Some(spent) = find::<BudgetSpent>(error) {
             return Failure::Budget(spent.to_string());
         }
-        match find::<Trouble>(error) {
-            Some(trouble) if trouble.is_throttling() => Failure::Throttled(trouble.to_string()),
-            Some(trouble) => Failure::Doubt(trouble.to_string()),
+        match find::<ServerFault>(error) {
+            Some(fault) if fault.is_throttling() => Failure::Throttled(fault.to_string()),
+            Some(fault) => Failure::Doubt(fault.to_string()),
             None if error.kind() == HttpErrorKind::Connect => {
                 Failure::Doubt(format!("nobody answers there ({})", chain(error)))
             }

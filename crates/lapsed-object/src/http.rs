@@ -21,7 +21,7 @@ use crate::requests::{Meter, RequestKind};
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);
 
 /// What every request of one store has in common.
-pub(crate) struct Wire {
+pub(crate) struct MeteredTransport {
     service: Arc<dyn HttpService>,
     meter: Meter,
     clock: Arc<StoreClock>,
@@ -29,7 +29,7 @@ pub(crate) struct Wire {
     bucket: String,
 }
 
-impl Wire {
+impl MeteredTransport {
     pub(crate) fn new(
         store: &str,
         meter: Meter,
@@ -51,7 +51,7 @@ impl Wire {
         clock: Arc<StoreClock>,
         bucket: &str,
     ) -> Arc<Self> {
-        Arc::new(Wire { service, meter, clock, bucket: bucket.to_owned() })
+        Arc::new(MeteredTransport { service, meter, clock, bucket: bucket.to_owned() })
     }
 
     pub(crate) fn meter(&self) -> &Meter {
@@ -85,7 +85,7 @@ impl Wire {
             self.meter.note_throttled();
         }
         if status == 429 || status >= 500 {
-            return Err(HttpError::new(HttpErrorKind::Unknown, Trouble { status }));
+            return Err(HttpError::new(HttpErrorKind::Unknown, ServerFault { status }));
         }
         Ok(answer)
     }
@@ -93,17 +93,17 @@ impl Wire {
 
 /// The store answered that it cannot: too much was asked of it, or something is wrong with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Trouble {
+pub(crate) struct ServerFault {
     pub(crate) status: u16,
 }
 
-impl Trouble {
+impl ServerFault {
     pub(crate) fn is_throttling(self) -> bool {
         matches!(self.status, 429 | 503)
     }
 }
 
-impl std::fmt::Display for Trouble {
+impl std::fmt::Display for ServerFault {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.is_throttling() {
             true => write!(f, "it asks for fewer requests (HTTP {})", self.status),
@@ -112,7 +112,7 @@ impl std::fmt::Display for Trouble {
     }
 }
 
-impl std::error::Error for Trouble {}
+impl std::error::Error for ServerFault {}
 
 /// What an answer says of its time.
 fn date_ms(answer: &HttpResponse) -> Option<i64> {
@@ -149,7 +149,7 @@ fn client(timeout: Duration) -> std::result::Result<reqwest::Client, String> {
 
 /// The same wire for all clients of one store.
 #[derive(Clone)]
-pub(crate) struct Connector(pub(crate) Arc<Wire>);
+pub(crate) struct Connector(pub(crate) Arc<MeteredTransport>);
 
 impl std::fmt::Debug for Connector {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

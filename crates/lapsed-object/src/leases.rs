@@ -27,13 +27,13 @@ use lapsed_core::leases::{
 use lapsed_core::system::Restored;
 use lapsed_core::{Error, Name, Result, SystemId};
 
-use crate::doc::Content;
-use crate::ground::{Found, SystemContext};
+use crate::document::Content;
 use crate::log::Log;
-use crate::names::{Width, escape, namespace};
+use crate::names::{BucketWidth, escape, namespace};
 use crate::objects::ListRequest;
+use crate::system_context::{Found, SystemContext};
 use cache::Cache;
-use change::{Asked, Change};
+use change::{Change, ChangeAnswer};
 use walk::Walks;
 
 /// How many objects are read at the same time.
@@ -66,32 +66,32 @@ impl Default for LeasesLayout {
 
 /// The leases of one system.
 pub struct ObjectLeases {
-    ground: Arc<SystemContext>,
+    context: Arc<SystemContext>,
     log: Arc<Log>,
     id: SystemId,
-    width: Width,
+    width: BucketWidth,
     cache: Cache,
     walks: Walks,
     settled: std::sync::Mutex<Vec<lapsed_core::sweep::BatchId>>,
     batches: std::sync::atomic::AtomicU64,
     requests_per_pass: Option<u64>,
-    sweeping: sweep::Sweeping,
+    pass_budget: sweep::PassBudget,
     entries_deleted: std::sync::atomic::AtomicU64,
 }
 
 impl ObjectLeases {
     pub(crate) fn new(
-        ground: Arc<SystemContext>,
+        context: Arc<SystemContext>,
         log: Arc<Log>,
         id: SystemId,
         layout: LeasesLayout,
     ) -> Result<Self> {
-        let width = Width::new(layout.bucket)?;
+        let width = BucketWidth::new(layout.bucket)?;
         if layout.log_patience.is_zero() {
             return Err(Error::Invalid("`log_patience` must be longer than 0".to_owned()));
         }
         Ok(ObjectLeases {
-            ground,
+            context,
             log,
             id,
             width,
@@ -100,7 +100,7 @@ impl ObjectLeases {
             settled: Default::default(),
             batches: Default::default(),
             requests_per_pass: layout.requests_per_pass,
-            sweeping: Default::default(),
+            pass_budget: Default::default(),
             entries_deleted: Default::default(),
         })
     }
@@ -111,20 +111,22 @@ impl ObjectLeases {
     }
 
     /// What is under a key, for those that only look.
-    async fn look(&self, namespace: &str, name: &str) -> Result<Option<LeaseInfo>> {
-        let path = self.ground.places.meta(namespace, name);
-        match self.ground.find(&path, Some(namespace)).await? {
-            Found::Doc(held) => Ok(described(held.doc.content, &self.ground.moment().await?)),
+    async fn describe_stored(&self, namespace: &str, name: &str) -> Result<Option<LeaseInfo>> {
+        let path = self.context.paths.meta(namespace, name);
+        match self.context.find(&path, Some(namespace)).await? {
+            Found::Document(held) => {
+                Ok(described(held.doc.content, &self.context.clock_reading().await?))
+            }
             Found::Nothing => Ok(None),
-            Found::Rubbish(what) => {
-                Err(Error::Corrupt { store: self.ground.name().to_owned(), what })
+            Found::Unreadable(what) => {
+                Err(Error::Corrupt { store: self.context.name().to_owned(), what })
             }
         }
     }
 
     /// The same in a listing, where one that cannot be read must not hide the others.
-    async fn look_past(&self, namespace: &str, name: &str) -> Result<Option<LeaseInfo>> {
-        match self.look(namespace, name).await {
+    async fn describe_or_skip(&self, namespace: &str, name: &str) -> Result<Option<LeaseInfo>> {
+        match self.describe_stored(namespace, name).await {
             Err(Error::Corrupt { what, .. }) => {
                 tracing::warn!(system = %self.id, what, "left out of a listing");
                 Ok(None)
@@ -135,7 +137,7 @@ impl ObjectLeases {
 }
 
 /// Carries them out, a few at the same time; the answers in their order.
-pub(crate) async fn some_at_once<F: Future>(calls: Vec<F>) -> Vec<F::Output> {
+pub(crate) async fn run_bounded<F: Future>(calls: Vec<F>) -> Vec<F::Output> {
     futures::stream::iter(calls).buffered(AT_ONCE).collect().await
 }
 
@@ -151,7 +153,7 @@ fn described(content: Content, at: &ClockReading) -> Option<LeaseInfo> {
 impl LeasesStore for ObjectLeases {
     async fn acquire(&self, acquire: &AcquireRequest) -> Result<WithCleared<Acquired>> {
         // Without a name of its own an attempt that was in doubt could not be told from a rival's.
-        let own = || Name::new(&format!("~{:016x}", self.ground.nonce()));
+        let own = || Name::new(&format!("~{:016x}", self.context.nonce()));
         let request = acquire.request.clone().map_or_else(own, Ok)?;
         let acquire = AcquireRequest { request: Some(request), ..acquire.clone() };
         let key = acquire.key.clone();
@@ -173,15 +175,17 @@ impl LeasesStore for ObjectLeases {
     }
 
     async fn describe(&self, key: &LeaseKey) -> Result<WithCleared<Option<LeaseInfo>>> {
-        let met = self.change(key, &Change::Look).await?;
+        let met = self.change(key, &Change::Describe).await?;
         match met.answer {
-            Asked::Looked(found) => Ok(WithCleared { answer: found, cleared: met.cleared }),
+            ChangeAnswer::Described(found) => {
+                Ok(WithCleared { answer: found, cleared: met.cleared })
+            }
             other => Err(other.unexpected()),
         }
     }
 
     async fn peek(&self, key: &LeaseKey) -> Result<Option<LeaseInfo>> {
-        self.look(key.namespace.as_str(), &escape(key.key.as_str())).await
+        self.describe_stored(key.namespace.as_str(), &escape(key.key.as_str())).await
     }
 
     async fn list(
@@ -190,7 +194,7 @@ impl LeasesStore for ObjectLeases {
         after: Option<&Name>,
         limit: usize,
     ) -> Result<Vec<LeaseInfo>> {
-        let prefix = self.ground.places.metas(namespace.as_str());
+        let prefix = self.context.paths.metas(namespace.as_str());
         let after = after.map(|after| format!("{}.pb", escape(after.as_str())));
         let mut token = None;
         let mut all = Vec::new();
@@ -202,11 +206,11 @@ impl LeasesStore for ObjectLeases {
                 limit: limit - all.len(),
                 ..ListRequest::default()
             };
-            let listing = self.ground.objects.list(request).await?;
+            let listing = self.context.objects.list(request).await?;
             let names = listing.names.iter().filter_map(|name| name.strip_suffix(".pb"));
-            let looks = names.map(|name| self.look_past(namespace.as_str(), name)).collect();
+            let looks = names.map(|name| self.describe_or_skip(namespace.as_str(), name)).collect();
             let found: Result<Vec<Option<LeaseInfo>>> =
-                some_at_once(looks).await.into_iter().collect();
+                run_bounded(looks).await.into_iter().collect();
             all.extend(found?.into_iter().flatten());
             all.truncate(limit);
             token = listing.token;
@@ -222,13 +226,13 @@ impl LeasesStore for ObjectLeases {
         let mut token = None;
         loop {
             let request = ListRequest {
-                prefix: self.ground.places.root(),
+                prefix: self.context.paths.root(),
                 flat: true,
                 after: after.map(Namespace::as_str),
                 token,
                 limit: 1_000,
             };
-            let listing = self.ground.objects.list(request).await?;
+            let listing = self.context.objects.list(request).await?;
             found.extend(listing.folders.iter().filter_map(|name| namespace(name)));
             token = listing.token;
             if found.len() >= limit || token.is_none() {
@@ -272,7 +276,7 @@ impl LeasesStore for ObjectLeases {
     }
 
     async fn restore(&self, seq: u64) -> Result<Restored> {
-        self.put_back(seq).await
+        self.restore_receipt(seq).await
     }
 }
 
@@ -288,22 +292,30 @@ impl ObjectLeases {
     }
 
     /// An entry of the index where a deadline belongs, unless the newest is there already.
-    async fn file_before(&self, subject: &Subject, doc: &mut crate::doc::Doc) -> Result<()> {
+    async fn ensure_entry_before_write(
+        &self,
+        subject: &Subject,
+        doc: &mut crate::document::Document,
+    ) -> Result<()> {
         let Some(deadline_ms) = doc.deadline_ms() else { return Ok(()) };
         let bucket = self.bucket(deadline_ms);
         if doc.bucket.as_ref() != Some(&bucket) {
-            self.ground.file(subject, &bucket).await?;
+            self.context.write_entry(subject, &bucket).await?;
             doc.bucket = Some(bucket);
         }
         Ok(())
     }
 
     /// Whoever stood still between filing and writing may find the bucket swept meanwhile: files again.
-    async fn file_after(&self, subject: &Subject, doc: &crate::doc::Doc) -> Result<()> {
+    async fn ensure_entry_after_write(
+        &self,
+        subject: &Subject,
+        doc: &crate::document::Document,
+    ) -> Result<()> {
         let (Some(bucket), Some(_)) = (&doc.bucket, doc.deadline_ms()) else { return Ok(()) };
-        let Some((_, now_ms)) = self.ground.time.now() else { return Ok(()) };
+        let Some((_, now_ms)) = self.context.time.now() else { return Ok(()) };
         if self.width.end_ms(bucket).is_some_and(|end_ms| end_ms <= now_ms) {
-            self.ground.file(subject, bucket).await?;
+            self.context.write_entry(subject, bucket).await?;
         }
         Ok(())
     }

@@ -7,9 +7,10 @@
 
 mod clock;
 mod config;
-mod doc;
+mod document;
 mod failure;
-mod ground;
+#[doc(hidden)]
+pub mod fuzzing;
 mod http;
 mod leases;
 mod log;
@@ -19,8 +20,7 @@ mod objects;
 mod probe;
 mod requests;
 mod store;
-#[doc(hidden)]
-pub mod trial;
+mod system_context;
 
 pub use clock::Offset;
 pub use config::{ObjectConfig, REQUESTS_PER_HOUR, TIMEOUT};

@@ -13,8 +13,8 @@
 //!
 //! Names count down, so that the newest is the first of a listing.
 
-mod opened;
-mod page;
+mod log_object;
+mod open_object;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -27,13 +27,13 @@ use lapsed_core::{Error, Result, SystemId};
 use object_store::UpdateVersion;
 use tokio::sync::{Mutex, MutexGuard};
 
-use crate::doc::{Debt, receipt};
-use crate::ground::{Found, SystemContext, namespace_of};
-use crate::objects::{ListRequest, Only, Written};
-use page::{Entry, Head, Page};
+use crate::document::{OwedReceipt, receipt};
+use crate::objects::{ListRequest, WriteCondition, Written};
+use crate::system_context::{Found, SystemContext, namespace_of};
+use log_object::{Entry, LogHead, LogObject};
 
 /// Receipts of one log object have numbers below this, after the log object's own.
-const ROOM: u64 = 1_000;
+const RECEIPTS_PER_OBJECT: u64 = 1_000;
 /// How often somebody else may be faster before it is given up.
 const TRIES: usize = 100;
 /// How many objects that somebody else left among them are looked past; one request all the same.
@@ -47,76 +47,76 @@ pub(crate) struct Intent {
     pub(crate) subject: Subject,
     pub(crate) epoch: u64,
     /// What was cleared, and by whom.
-    pub(crate) debts: Vec<(Debt, String, u64)>,
+    pub(crate) debts: Vec<(OwedReceipt, String, u64)>,
 }
 
 /// A log object that is open and ours.
-pub(crate) struct Opened<'l> {
+pub(crate) struct OpenLogObject<'l> {
     log: &'l Log,
-    head: MutexGuard<'l, Option<Head>>,
-    page: Page,
+    head: MutexGuard<'l, Option<LogHead>>,
+    page: LogObject,
     version: UpdateVersion,
 }
 
 pub(crate) struct Log {
-    ground: Arc<SystemContext>,
+    context: Arc<SystemContext>,
     system: SystemId,
     /// How long one may be open.
     patience: Duration,
     /// One writer at a time in this process.
-    head: Mutex<Option<Head>>,
+    head: Mutex<Option<LogHead>>,
     /// Which log objects which batch has tried to make: what settling looks at.
     tried: std::sync::Mutex<Vec<(BatchId, u64)>>,
 }
 
 impl Log {
-    pub(crate) fn new(ground: Arc<SystemContext>, system: SystemId, patience: Duration) -> Self {
-        Log { ground, system, patience, head: Mutex::default(), tried: Default::default() }
+    pub(crate) fn new(context: Arc<SystemContext>, system: SystemId, patience: Duration) -> Self {
+        Log { context, system, patience, head: Mutex::default(), tried: Default::default() }
     }
 
     fn path(&self, number: u64) -> String {
-        self.ground.places.system(&self.system, &format!("receipts/{:020}", u64::MAX - number))
+        self.context.paths.system(&self.system, &format!("receipts/{:020}", u64::MAX - number))
     }
 
     /// Opens the next log object with these intentions. Waits for, or settles, one that is open.
-    pub(crate) async fn open(&self, id: &BatchId, intents: &[Intent]) -> Result<Opened<'_>> {
+    pub(crate) async fn open(&self, id: &BatchId, intents: &[Intent]) -> Result<OpenLogObject<'_>> {
         let mut head = self.head.lock().await;
         for _ in 0..TRIES {
             let known = self.newest(&mut head).await?;
             let number = known.number + 1;
             let mut page = self.page(id, intents, known).await?;
-            let body = page.encode(self.ground.nonce());
+            let body = page.encode(self.context.nonce());
             self.note(id, number);
             if let Written::Done(version) =
-                self.ground.objects.put(&self.path(number), body, Only::IfNew).await?
+                self.context.objects.put(&self.path(number), body, WriteCondition::IfAbsent).await?
             {
                 if self.newest_number().await? == Some(number) {
-                    return Ok(Opened { log: self, head, page, version });
+                    return Ok(OpenLogObject { log: self, head, page, version });
                 }
                 // It was made before, by somebody else, and tidied away since; what is newer stays. Nothing
                 // names this one yet, and nobody looks for it.
-                self.ground.objects.delete(&self.path(number)).await?;
+                self.context.objects.delete(&self.path(number)).await?;
                 *head = None;
                 continue;
             }
             // Somebody else was first: look at theirs.
-            *head = Some(self.pass(number, known).await?);
+            *head = Some(self.wait_until_final(number, known).await?);
         }
         Err(self.too_busy())
     }
 
     fn too_busy(&self) -> Error {
         Error::Throttled {
-            store: self.ground.name().to_owned(),
+            store: self.context.name().to_owned(),
             what: format!("the receipts of {} are being written by too many at once", self.system),
         }
     }
 
     /// The newest that there is: the first of a listing that is called like one.
     async fn newest_number(&self) -> Result<Option<u64>> {
-        let prefix = self.ground.places.system(&self.system, "receipts/");
+        let prefix = self.context.paths.system(&self.system, "receipts/");
         let request = ListRequest { prefix: &prefix, limit: STRAY_MAX, ..ListRequest::default() };
-        let listing = self.ground.objects.list(request).await?;
+        let listing = self.context.objects.list(request).await?;
         let number = |name: &String| {
             let is_one = name.len() == 20 && name.bytes().all(|byte| byte.is_ascii_digit());
             name.parse::<u64>().ok().filter(|_| is_one).map(|name| u64::MAX - name)
@@ -124,9 +124,9 @@ impl Log {
         Ok(listing.names.iter().find_map(number))
     }
 
-    async fn page(&self, id: &BatchId, intents: &[Intent], head: Head) -> Result<Page> {
+    async fn page(&self, id: &BatchId, intents: &[Intent], head: LogHead) -> Result<LogObject> {
         let number = head.number + 1;
-        let mut seq = number * ROOM;
+        let mut seq = number * RECEIPTS_PER_OBJECT;
         let mut entries = Vec::with_capacity(intents.len());
         for intent in intents {
             let mut receipts = Vec::with_capacity(intent.debts.len());
@@ -138,8 +138,8 @@ impl Log {
             let subject = intent.subject.name().to_string();
             entries.push(Entry { subject, epoch: intent.epoch, receipts });
         }
-        let now = self.ground.moment().await?;
-        Ok(Page {
+        let now = self.context.clock_reading().await?;
+        Ok(LogObject {
             epoch: 0,
             nonce: String::new(),
             number,
@@ -154,13 +154,13 @@ impl Log {
     }
 
     /// The newest that is final, as far as this process knows; found by one listing at first.
-    async fn newest(&self, head: &mut Option<Head>) -> Result<Head> {
+    async fn newest(&self, head: &mut Option<LogHead>) -> Result<LogHead> {
         if let Some(head) = head {
             return Ok(*head);
         }
         let found = match self.newest_number().await? {
-            None => Head::default(),
-            Some(number) => self.pass(number, Head::default()).await?,
+            None => LogHead::default(),
+            Some(number) => self.wait_until_final(number, LogHead::default()).await?,
         };
         *head = Some(found);
         Ok(found)
@@ -168,49 +168,51 @@ impl Log {
 
     /// Waits until that log object is final, and settles it when its time is over. One that is not
     /// there leaves things as they were.
-    async fn pass(&self, number: u64, before: Head) -> Result<Head> {
+    async fn wait_until_final(&self, number: u64, before: LogHead) -> Result<LogHead> {
         loop {
             let read = match self.read(number).await {
-                Err(Error::Corrupt { what, .. }) => return self.past(number, before, &what).await,
+                Err(Error::Corrupt { what, .. }) => {
+                    return self.skip_unreadable(number, before, &what).await;
+                }
                 read => read?,
             };
             let Some((page, version)) = read else { return Ok(before) };
-            let Some(until_ms) = page.open_until_ms else { return Ok(Head::of(&page)) };
-            if self.ground.moment().await?.is_over(until_ms) {
-                return Ok(Head::of(&self.settle_page(page, version).await?));
+            let Some(until_ms) = page.open_until_ms else { return Ok(LogHead::of(&page)) };
+            if self.context.clock_reading().await?.is_over(until_ms) {
+                return Ok(LogHead::of(&self.settle_page(page, version).await?));
             }
-            let nap = lapsed_core::clock::jittered(&*self.ground.clock, LOOK_EVERY, 0.5);
-            self.ground.clock.sleep(nap).await;
+            let pause = lapsed_core::clock::jittered(&*self.context.clock, LOOK_EVERY, 0.5);
+            self.context.clock.sleep(pause).await;
         }
     }
 
     /// Goes on behind one that cannot be read: its receipts are lost, nothing else is. What it would
     /// have said about the older ones is known, or said by the newest of them that can be read.
-    async fn past(&self, number: u64, before: Head, what: &str) -> Result<Head> {
+    async fn skip_unreadable(&self, number: u64, before: LogHead, what: &str) -> Result<LogHead> {
         tracing::warn!(system = %self.system, what, "receipts left out");
         if before.number + 1 == number {
-            return Ok(Head { number, ..before });
+            return Ok(LogHead { number, ..before });
         }
         for older in (1..number).rev().take(TRIES) {
-            if let Some(page) = self.legible(older).await? {
-                return Ok(Head { number, ..Head::of(&page) });
+            if let Some(page) = self.read_or_skip(older).await? {
+                return Ok(LogHead { number, ..LogHead::of(&page) });
             }
         }
-        Ok(Head { number, oldest: number, total: 0 })
+        Ok(LogHead { number, oldest: number, total: 0 })
     }
 
-    async fn read(&self, number: u64) -> Result<Option<(Page, UpdateVersion)>> {
+    async fn read(&self, number: u64) -> Result<Option<(LogObject, UpdateVersion)>> {
         let path = self.path(number);
-        let Some(read) = self.ground.objects.get(&path).await? else { return Ok(None) };
+        let Some(read) = self.context.objects.get(&path).await? else { return Ok(None) };
         let page = serde_json::from_slice(&read.body).map_err(|error| Error::Corrupt {
-            store: self.ground.name().to_owned(),
+            store: self.context.name().to_owned(),
             what: format!("{path} is not a log of receipts ({error})"),
         })?;
         Ok(Some((page, read.version)))
     }
 
     /// The same for whoever only reads on: one that cannot be read hides no other.
-    async fn legible(&self, number: u64) -> Result<Option<Page>> {
+    async fn read_or_skip(&self, number: u64) -> Result<Option<LogObject>> {
         match self.read(number).await {
             Err(Error::Corrupt { what, .. }) => {
                 tracing::warn!(system = %self.system, what, "receipts left out");
@@ -221,7 +223,7 @@ impl Log {
     }
 
     /// Finds out what was done of an open one, makes the rest impossible, and makes it final.
-    async fn settle_page(&self, page: Page, version: UpdateVersion) -> Result<Page> {
+    async fn settle_page(&self, page: LogObject, version: UpdateVersion) -> Result<LogObject> {
         let mut confirmed = BTreeSet::new();
         for entry in &page.entries {
             if self.was_done(page.number, entry).await? {
@@ -235,17 +237,17 @@ impl Log {
     async fn was_done(&self, number: u64, entry: &Entry) -> Result<bool> {
         let subject = Subject::parse(&entry.subject)?;
         for _ in 0..TRIES {
-            let path = self.ground.path(&subject);
-            let found = self.ground.find(&path, namespace_of(&subject)).await?;
+            let path = self.context.path(&subject);
+            let found = self.context.find(&path, namespace_of(&subject)).await?;
             // A change replaces what it has read: where there is nothing, or rubbish, it cannot.
-            let Found::Doc(held) = found else { return Ok(false) };
+            let Found::Document(held) = found else { return Ok(false) };
             if held.doc.logged_in == number {
                 return Ok(true);
             }
             if held.doc.epoch > entry.epoch {
                 return Ok(false);
             }
-            if self.ground.replace(&held, held.doc.clone()).await?.is_some() {
+            if self.context.replace(&held, held.doc.clone()).await?.is_some() {
                 return Ok(false);
             }
         }
@@ -255,20 +257,20 @@ impl Log {
     /// Makes it final; if somebody else did so meanwhile, theirs is it.
     async fn finish(
         &self,
-        mut page: Page,
+        mut page: LogObject,
         version: UpdateVersion,
         confirmed: &BTreeSet<String>,
-    ) -> Result<Page> {
+    ) -> Result<LogObject> {
         page.entries.retain(|entry| confirmed.contains(&entry.subject));
         page.open_until_ms = None;
         let path = self.path(page.number);
-        let body = page.encode(self.ground.nonce());
-        match self.ground.objects.put(&path, body, Only::IfStill(version)).await? {
+        let body = page.encode(self.context.nonce());
+        match self.context.objects.put(&path, body, WriteCondition::IfUnchanged(version)).await? {
             Written::Done(_) => Ok(page),
             Written::Lost => match self.read(page.number).await? {
                 Some((theirs, _)) if theirs.open_until_ms.is_none() => Ok(theirs),
                 _ => Err(Error::Unavailable {
-                    store: self.ground.name().to_owned(),
+                    store: self.context.name().to_owned(),
                     what: format!("{path} was changed by somebody who should not"),
                 }),
             },
@@ -308,7 +310,7 @@ impl Log {
     }
 
     /// The newest by now, others' included: what is open and in time is left to whoever has it.
-    async fn freshest(&self) -> Result<Head> {
+    async fn newest_including_others(&self) -> Result<LogHead> {
         let mut head = self.head.lock().await;
         let mut known = self.newest(&mut head).await?;
         loop {
@@ -316,15 +318,15 @@ impl Log {
                 Ok(Some(read)) => read,
                 Ok(None) => break,
                 Err(Error::Corrupt { what, .. }) => {
-                    known = self.past(known.number + 1, known, &what).await?;
+                    known = self.skip_unreadable(known.number + 1, known, &what).await?;
                     continue;
                 }
                 Err(error) => return Err(error),
             };
             known = match page.open_until_ms {
-                None => Head::of(&page),
-                Some(until_ms) if self.ground.moment().await?.is_over(until_ms) => {
-                    Head::of(&self.settle_page(page, version).await?)
+                None => LogHead::of(&page),
+                Some(until_ms) if self.context.clock_reading().await?.is_over(until_ms) => {
+                    LogHead::of(&self.settle_page(page, version).await?)
                 }
                 Some(_) => break,
             };
@@ -335,15 +337,15 @@ impl Log {
 
     /// Receipts, one log object after the other.
     pub(crate) async fn receipts(&self, query: &ReceiptQuery) -> Result<Vec<Receipt>> {
-        let head = self.freshest().await?;
+        let head = self.newest_including_others().await?;
         let mut found = Vec::new();
         let mut next = match (query.after, query.before) {
-            (Some(after), _) => (after / ROOM).max(head.oldest.max(1)),
-            (None, Some(before)) => head.number.min(before / ROOM),
+            (Some(after), _) => (after / RECEIPTS_PER_OBJECT).max(head.oldest.max(1)),
+            (None, Some(before)) => head.number.min(before / RECEIPTS_PER_OBJECT),
             (None, None) => head.number,
         };
         while next >= head.oldest.max(1) && next <= head.number && found.len() < query.limit {
-            if let Some(page) = self.legible(next).await? {
+            if let Some(page) = self.read_or_skip(next).await? {
                 let fits = |receipt: &&Receipt| match (query.after, query.before) {
                     (Some(after), _) => receipt.id.seq > after,
                     (None, Some(before)) => receipt.id.seq < before,
@@ -364,7 +366,10 @@ impl Log {
     }
 
     pub(crate) async fn receipt(&self, seq: u64) -> Result<Option<Receipt>> {
-        let page = self.read(seq / ROOM).await?.filter(|(page, _)| page.open_until_ms.is_none());
+        let page = self
+            .read(seq / RECEIPTS_PER_OBJECT)
+            .await?
+            .filter(|(page, _)| page.open_until_ms.is_none());
         let Some((page, _)) = page else { return Ok(None) };
         Ok(page.receipts().find(|receipt| receipt.id.seq == seq).cloned())
     }
@@ -372,15 +377,17 @@ impl Log {
     /// Marks a receipt as put back.
     pub(crate) async fn mark_restored(&self, seq: u64, at_ms: u64) -> Result<()> {
         for _ in 0..TRIES {
-            let Some((mut page, version)) = self.read(seq / ROOM).await? else { return Ok(()) };
+            let Some((mut page, version)) = self.read(seq / RECEIPTS_PER_OBJECT).await? else {
+                return Ok(());
+            };
             let receipts = page.entries.iter_mut().flat_map(|entry| &mut entry.receipts);
             for receipt in receipts.filter(|receipt| receipt.id.seq == seq) {
                 receipt.restored_ms = Some(at_ms);
             }
-            let body = page.encode(self.ground.nonce());
-            let path = self.path(seq / ROOM);
+            let body = page.encode(self.context.nonce());
+            let path = self.path(seq / RECEIPTS_PER_OBJECT);
             if let Written::Done(_) =
-                self.ground.objects.put(&path, body, Only::IfStill(version)).await?
+                self.context.objects.put(&path, body, WriteCondition::IfUnchanged(version)).await?
             {
                 return Ok(());
             }
@@ -392,13 +399,13 @@ impl Log {
     pub(crate) async fn prune(&self, retention: &Retention, rows: usize) -> Result<u64> {
         let mut guard = self.head.lock().await;
         let mut head = self.newest(&mut guard).await?;
-        let now = self.ground.moment().await?.judging_ms;
+        let now = self.context.clock_reading().await?.judging_ms;
         let mut pruned = 0;
         // The newest stays: it tells where numbers go on.
         while head.oldest.max(1) < head.number && pruned < rows as u64 {
             let number = head.oldest.max(1);
             // One that cannot be read is left for a person to look at.
-            let Some(page) = self.legible(number).await? else {
+            let Some(page) = self.read_or_skip(number).await? else {
                 head.oldest = number + 1;
                 continue;
             };
@@ -408,7 +415,7 @@ impl Log {
             if !too_old && !too_many {
                 break;
             }
-            self.ground.objects.delete(&self.path(number)).await?;
+            self.context.objects.delete(&self.path(number)).await?;
             pruned += page.count();
             head.oldest = number + 1;
         }

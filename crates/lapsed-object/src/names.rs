@@ -54,15 +54,15 @@ pub(crate) fn unescape(name: &str) -> Option<String> {
 
 /// How wide a bucket of the index is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Width(u64);
+pub(crate) struct BucketWidth(u64);
 
-impl Width {
+impl BucketWidth {
     /// In whole seconds, so that buckets begin with the day.
     pub(crate) fn new(width: std::time::Duration) -> Result<Self> {
         let seconds = width.as_secs();
         let whole = width.subsec_nanos() == 0 && seconds > 0 && 86_400 % seconds == 0;
         if whole {
-            return Ok(Width(seconds));
+            return Ok(BucketWidth(seconds));
         }
         Err(Error::Invalid(format!(
             "the width of a bucket ({width:?}) must be a part of a day without a rest: 1m, 15m, 1h, 1d"
@@ -114,16 +114,16 @@ fn read_bucket(name: &str) -> Option<(u64, u64)> {
 
 /// Where things are, below the prefix of the store.
 #[derive(Clone, Debug)]
-pub(crate) struct Places {
+pub(crate) struct ObjectPaths {
     prefix: String,
 }
 
-impl Places {
+impl ObjectPaths {
     /// `prefix` without slashes at its ends; may be empty.
     pub(crate) fn new(prefix: &str) -> Self {
         let prefix = prefix.trim_matches('/');
         let prefix = if prefix.is_empty() { String::new() } else { format!("{prefix}/") };
-        Places { prefix }
+        ObjectPaths { prefix }
     }
 
     /// Below which everything is.
@@ -183,8 +183,8 @@ mod tests {
 
     use super::*;
 
-    fn width(seconds: u64) -> Width {
-        Width::new(Duration::from_secs(seconds)).unwrap()
+    fn width(seconds: u64) -> BucketWidth {
+        BucketWidth::new(Duration::from_secs(seconds)).unwrap()
     }
 
     #[test]
@@ -213,7 +213,7 @@ mod tests {
             assert_eq!(width(3_600).end_ms(none), None, "{none}");
         }
         for bad in [0, 7, 86_401] {
-            assert!(Width::new(Duration::from_secs(bad)).is_err());
+            assert!(BucketWidth::new(Duration::from_secs(bad)).is_err());
         }
     }
 

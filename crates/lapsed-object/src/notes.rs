@@ -11,7 +11,7 @@ use lapsed_core::notes::{NOTES_MAX, Note, NoteQuery, NoteStore, check_note};
 use lapsed_core::{Error, Name, Result, SystemId};
 
 use crate::names::escape;
-use crate::objects::{ListRequest, Only};
+use crate::objects::{ListRequest, WriteCondition};
 use crate::store::{ObjectStore, StoredTerm};
 
 /// The last part of a note's name: the newest first.
@@ -21,17 +21,17 @@ fn place(seq: u64) -> String {
 
 impl ObjectStore {
     fn folder(&self, system: &SystemId, book: &Name) -> String {
-        self.ground.places.system(system, &format!("notes/{}/", escape(book.as_str())))
+        self.context.paths.system(system, &format!("notes/{}/", escape(book.as_str())))
     }
 
     fn small(&self, system: &SystemId, what: &str, name: &Name) -> String {
-        self.ground.places.system(system, &format!("{what}/{}", escape(name.as_str())))
+        self.context.paths.system(system, &format!("{what}/{}", escape(name.as_str())))
     }
 
     async fn read_note(&self, path: &str) -> Result<Option<Note>> {
-        let Some(read) = self.ground.objects.get(path).await? else { return Ok(None) };
+        let Some(read) = self.context.objects.get(path).await? else { return Ok(None) };
         let wrong = |error: serde_json::Error| Error::Corrupt {
-            store: self.ground.name().to_owned(),
+            store: self.context.name().to_owned(),
             what: format!("{path}: {error}"),
         };
         serde_json::from_slice(&read.body).map(Some).map_err(wrong)
@@ -44,7 +44,7 @@ impl ObjectStore {
         while names.len() < limit {
             let left = limit - names.len();
             let request = ListRequest { prefix, flat: true, after, token, limit: left };
-            let page = self.ground.objects.list(request).await?;
+            let page = self.context.objects.list(request).await?;
             names.extend(page.names);
             token = page.token;
             if token.is_none() {
@@ -62,14 +62,17 @@ impl NoteStore for ObjectStore {
         check_note(text)?;
         let counter = self.small(system, "books", book);
         let seq = self.replace(&counter, |last: u64| Some(last + 1)).await?;
-        let at_ms = self.ground.moment().await?.judging_ms;
+        let at_ms = self.context.clock_reading().await?.judging_ms;
         let note = Note { seq, at_ms, text: text.to_owned() };
         let body: Bytes = serde_json::to_vec(&note).expect("a note is JSON").into();
         let folder = self.folder(system, book);
         // The number is ours alone: nobody else writes there.
-        self.ground.objects.put(&format!("{folder}{}", place(seq)), body, Only::Always).await?;
+        self.context
+            .objects
+            .put(&format!("{folder}{}", place(seq)), body, WriteCondition::Always)
+            .await?;
         if let Some(old) = seq.checked_sub(NOTES_MAX).filter(|old| *old > 0) {
-            self.ground.objects.delete(&format!("{folder}{}", place(old))).await?;
+            self.context.objects.delete(&format!("{folder}{}", place(old))).await?;
         }
         Ok(seq)
     }
@@ -85,13 +88,13 @@ impl NoteStore for ObjectStore {
 
     async fn delete_note(&self, system: &SystemId, book: &Name, seq: u64) -> Result<bool> {
         let path = format!("{}{}", self.folder(system, book), place(seq));
-        let was_there = self.ground.objects.get(&path).await?.is_some();
-        self.ground.objects.delete(&path).await?;
+        let was_there = self.context.objects.get(&path).await?.is_some();
+        self.context.objects.delete(&path).await?;
         Ok(was_there)
     }
 
     async fn mark(&self, system: &SystemId, name: &Name) -> Result<Option<u64>> {
-        Ok(self.ground.stored::<u64>(&self.small(system, "marks", name)).await?.0)
+        Ok(self.context.stored::<u64>(&self.small(system, "marks", name)).await?.0)
     }
 
     async fn advance_mark(&self, system: &SystemId, name: &Name, to: u64) -> Result<u64> {
@@ -106,7 +109,7 @@ impl NoteStore for ObjectStore {
         holder: &str,
         ttl_ms: u64,
     ) -> Result<bool> {
-        Ok(self.stand(&self.small(system, "turns", name), holder, ttl_ms).await?.is_some())
+        Ok(self.take_term(&self.small(system, "turns", name), holder, ttl_ms).await?.is_some())
     }
 
     async fn end_turn(&self, system: &SystemId, name: &Name, holder: &str) -> Result<()> {

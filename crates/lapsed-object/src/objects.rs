@@ -19,7 +19,7 @@ use object_store::{GetOptions, ObjectStoreExt, PutMode, PutOptions, PutPayload, 
 
 use crate::config::Client;
 use crate::failure::Failure;
-use crate::http::Wire;
+use crate::http::MeteredTransport;
 use crate::requests::back_off;
 
 /// How often a request is sent at most.
@@ -29,18 +29,18 @@ const SIGNED_FOR: Duration = Duration::from_secs(60);
 
 /// An object as it was read.
 #[derive(Clone, Debug)]
-pub(crate) struct Read {
+pub(crate) struct ReadObject {
     pub(crate) body: Bytes,
     pub(crate) version: UpdateVersion,
 }
 
 /// When a write is allowed.
 #[derive(Clone, Debug)]
-pub(crate) enum Only {
+pub(crate) enum WriteCondition {
     /// If there is nothing yet.
-    IfNew,
+    IfAbsent,
     /// If it is still as it was read.
-    IfStill(UpdateVersion),
+    IfUnchanged(UpdateVersion),
     Always,
 }
 
@@ -90,7 +90,7 @@ pub(crate) struct Objects {
     name: String,
     bucket: String,
     client: Client,
-    wire: Arc<Wire>,
+    transport: Arc<MeteredTransport>,
     clock: Arc<dyn Clock>,
     /// Whether a listing can begin after a name.
     lists_after: bool,
@@ -101,12 +101,12 @@ impl Objects {
         name: &str,
         bucket: &str,
         client: Client,
-        wire: Arc<Wire>,
+        transport: Arc<MeteredTransport>,
         clock: Arc<dyn Clock>,
         lists_after: bool,
     ) -> Self {
         let (name, bucket) = (name.to_owned(), bucket.to_owned());
-        Objects { name, bucket, client, wire, clock, lists_after }
+        Objects { name, bucket, client, transport, clock, lists_after }
     }
 
     /// The name that errors have.
@@ -116,73 +116,80 @@ impl Objects {
 
     /// How many requests were sent so far.
     pub(crate) fn sent(&self) -> u64 {
-        self.wire.meter().counts().total()
+        self.transport.meter().counts().total()
     }
 
     /// `None`: the store says that there is no such object.
-    pub(crate) async fn get(&self, path: &str) -> Result<Option<Read>> {
-        let place = self.place(path)?;
+    pub(crate) async fn get(&self, path: &str) -> Result<Option<ReadObject>> {
+        let parse_path = self.parse_path(path)?;
         let mut attempt = 0;
         loop {
-            let failure = match self.get_once(&place).await {
+            let failure = match self.get_once(&parse_path).await {
                 Ok(read) => return Ok(Some(read)),
                 Err(Failure::Missing) => return Ok(None),
                 Err(failure) => failure,
             };
-            self.again(&mut attempt, "get", failure).await?;
+            self.retry_or_fail(&mut attempt, "get", failure).await?;
         }
     }
 
-    async fn get_once(&self, place: &Path) -> std::result::Result<Read, Failure> {
-        let answer = self.client.objects.get_opts(place, GetOptions::default()).await;
+    async fn get_once(&self, parse_path: &Path) -> std::result::Result<ReadObject, Failure> {
+        let answer = self.client.objects.get_opts(parse_path, GetOptions::default()).await;
         let answer = answer.map_err(|error| Failure::of(&error, &self.bucket))?;
         let version = UpdateVersion {
             e_tag: answer.meta.e_tag.clone(),
             version: answer.meta.version.clone(),
         };
         let body = answer.bytes().await.map_err(|error| Failure::of(&error, &self.bucket))?;
-        Ok(Read { body, version })
+        Ok(ReadObject { body, version })
     }
 
     /// Writes `body`, which nobody else may ever write.
-    pub(crate) async fn put(&self, path: &str, body: Bytes, only: Only) -> Result<Written> {
-        let place = self.place(path)?;
+    pub(crate) async fn put(
+        &self,
+        path: &str,
+        body: Bytes,
+        only: WriteCondition,
+    ) -> Result<Written> {
+        let parse_path = self.parse_path(path)?;
         let (mut attempt, mut in_doubt) = (0, false);
         loop {
-            let failure = match self.put_once(&place, &body, &only).await {
+            let failure = match self.put_once(&parse_path, &body, &only).await {
                 Ok(version) => return Ok(Written::Done(version)),
                 Err(failure) => failure,
             };
             match failure {
                 Failure::Condition | Failure::Missing if !in_doubt => return Ok(Written::Lost),
-                Failure::Condition | Failure::Missing => return self.was_it_us(path, &body).await,
+                Failure::Condition | Failure::Missing => {
+                    return self.is_own_write(path, &body).await;
+                }
                 Failure::Doubt(_) | Failure::Throttled(_) => in_doubt = true,
                 Failure::Budget(_) | Failure::Refused(_) => {}
             }
-            self.again(&mut attempt, "put", failure).await?;
+            self.retry_or_fail(&mut attempt, "put", failure).await?;
         }
     }
 
     async fn put_once(
         &self,
-        place: &Path,
+        parse_path: &Path,
         body: &Bytes,
-        only: &Only,
+        only: &WriteCondition,
     ) -> std::result::Result<UpdateVersion, Failure> {
         let mode = match only {
-            Only::IfNew => PutMode::Create,
-            Only::IfStill(version) => PutMode::Update(version.clone()),
-            Only::Always => PutMode::Overwrite,
+            WriteCondition::IfAbsent => PutMode::Create,
+            WriteCondition::IfUnchanged(version) => PutMode::Update(version.clone()),
+            WriteCondition::Always => PutMode::Overwrite,
         };
         let options = PutOptions { mode, ..PutOptions::default() };
         let payload = PutPayload::from_bytes(body.clone());
-        let put = self.client.objects.put_opts(place, payload, options).await;
+        let put = self.client.objects.put_opts(parse_path, payload, options).await;
         let put = put.map_err(|error| Failure::of(&error, &self.bucket))?;
         Ok(UpdateVersion { e_tag: put.e_tag, version: put.version })
     }
 
     /// An attempt that was in doubt, and then the condition did not hold: because of that attempt?
-    async fn was_it_us(&self, path: &str, body: &Bytes) -> Result<Written> {
+    async fn is_own_write(&self, path: &str, body: &Bytes) -> Result<Written> {
         Ok(match self.get(path).await? {
             Some(read) if read.body == *body => Written::Done(read.version),
             Some(_) | None => Written::Lost,
@@ -191,17 +198,17 @@ impl Objects {
 
     /// Deletes it; nothing to do if it is not there.
     pub(crate) async fn delete(&self, path: &str) -> Result<()> {
-        let place = self.place(path)?;
+        let parse_path = self.parse_path(path)?;
         let mut attempt = 0;
         loop {
-            let failure = match self.client.objects.delete(&place).await {
+            let failure = match self.client.objects.delete(&parse_path).await {
                 Ok(()) => return Ok(()),
                 Err(error) => Failure::of(&error, &self.bucket),
             };
             if matches!(failure, Failure::Missing) {
                 return Ok(());
             }
-            self.again(&mut attempt, "delete", failure).await?;
+            self.retry_or_fail(&mut attempt, "delete", failure).await?;
         }
     }
 
@@ -211,10 +218,10 @@ impl Objects {
         let (Some(signer), Some(etag)) = (&self.client.signer, &version.e_tag) else {
             return Ok(Deleted::Unable);
         };
-        let place = self.place(path)?;
+        let parse_path = self.parse_path(path)?;
         let mut attempt = 0;
         loop {
-            let signed = signer.signed_url(Method::DELETE, &place, SIGNED_FOR).await;
+            let signed = signer.signed_url(Method::DELETE, &parse_path, SIGNED_FOR).await;
             let sent = match signed {
                 Ok(url) => self.delete_signed(url.as_str(), etag).await,
                 Err(error) => Err(Failure::of(&error, &self.bucket)),
@@ -223,7 +230,7 @@ impl Objects {
                 Ok(deleted) => return Ok(deleted),
                 Err(failure) => failure,
             };
-            self.again(&mut attempt, "delete", failure).await?;
+            self.retry_or_fail(&mut attempt, "delete", failure).await?;
         }
     }
 
@@ -234,7 +241,8 @@ impl Objects {
             .header(http::header::IF_MATCH, etag)
             .body(HttpRequestBody::empty())
             .map_err(|error| Failure::Refused(error.to_string()))?;
-        let answer = self.wire.send(request).await.map_err(|error| Failure::in_doubt(&error))?;
+        let answer =
+            self.transport.send(request).await.map_err(|error| Failure::in_doubt(&error))?;
         match answer.status() {
             status if status.is_success() => Ok(Deleted::Done),
             // Gone already: by an attempt of ours, or of somebody who had read the same.
@@ -275,12 +283,12 @@ impl Objects {
                 Ok(page) => return Ok(listing(request, page)),
                 Err(error) => Failure::of(&error, &self.bucket),
             };
-            self.again(&mut attempt, "list", failure).await?;
+            self.retry_or_fail(&mut attempt, "list", failure).await?;
         }
     }
 
     /// Waits for the next attempt; the error when there is none.
-    async fn again(&self, attempt: &mut u32, call: &str, failure: Failure) -> Result<()> {
+    async fn retry_or_fail(&self, attempt: &mut u32, call: &str, failure: Failure) -> Result<()> {
         if failure.passes() && *attempt + 1 < ATTEMPTS {
             self.clock.sleep(back_off(&*self.clock, *attempt)).await;
             *attempt += 1;
@@ -289,7 +297,7 @@ impl Objects {
         Err(failure.into_error(&self.name, call))
     }
 
-    fn place(&self, path: &str) -> Result<Path> {
+    fn parse_path(&self, path: &str) -> Result<Path> {
         Path::parse(path).map_err(|error| Error::Invalid(format!("{path:?}: {error}")))
     }
 }

@@ -8,8 +8,8 @@ use bytes::Bytes;
 use futures::future::join_all;
 use lapsed_core::{Error, Result};
 
-use crate::ground::SystemContext;
-use crate::objects::{Deleted, ListRequest, Only, Written};
+use crate::objects::{Deleted, ListRequest, WriteCondition, Written};
+use crate::system_context::SystemContext;
 
 /// How many writers race, and how often.
 const RACERS: usize = 6;
@@ -65,11 +65,11 @@ type Found = std::result::Result<(), String>;
 const DELETE_IF: &str = "an object is deleted only if it is still what was read";
 
 /// Tries everything; an error when the store cannot be asked at all, and nothing was tried then.
-pub(crate) async fn run(ground: &SystemContext) -> Result<ProbeReport> {
-    let probe = Probe { ground, place: ground.places.probe(ground.nonce()) };
+pub(crate) async fn run(context: &SystemContext) -> Result<ProbeReport> {
+    let probe = Probe { context, place: context.paths.probe(context.nonce()) };
     // A read first: wrong credentials, a bucket that is not there, nobody at home. Nothing is written
     // before that is known.
-    ground.objects.get(&probe.at("first")).await?;
+    context.objects.get(&probe.at("first")).await?;
     let mut report = ProbeReport::default();
     report.note("answers tell the time (a Date header)", true, probe.date());
     report.note("an object is made only if there is none", true, probe.create().await?);
@@ -92,7 +92,7 @@ enum Race {
 }
 
 struct Probe<'g> {
-    ground: &'g SystemContext,
+    context: &'g SystemContext,
     place: String,
 }
 
@@ -102,23 +102,23 @@ impl Probe<'_> {
     }
 
     fn body(&self) -> Bytes {
-        format!("{:016x}", self.ground.nonce()).into()
+        format!("{:016x}", self.context.nonce()).into()
     }
 
-    async fn put(&self, name: &str, only: Only) -> Result<Written> {
-        self.ground.objects.put(&self.at(name), self.body(), only).await
+    async fn put(&self, name: &str, only: WriteCondition) -> Result<Written> {
+        self.context.objects.put(&self.at(name), self.body(), only).await
     }
 
     fn date(&self) -> Found {
-        match self.ground.time.now() {
+        match self.context.time.now() {
             Some(_) => Ok(()),
             None => Err("none of its answers has one".to_owned()),
         }
     }
 
     async fn create(&self) -> Result<Found> {
-        let first = self.put("create", Only::IfNew).await?;
-        let second = self.put("create", Only::IfNew).await?;
+        let first = self.put("create", WriteCondition::IfAbsent).await?;
+        let second = self.put("create", WriteCondition::IfAbsent).await?;
         Ok(match (first, second) {
             (Written::Done(_), Written::Lost) => Ok(()),
             (Written::Lost, _) => Err("a name that nobody has was refused".to_owned()),
@@ -129,16 +129,18 @@ impl Probe<'_> {
     }
 
     async fn replace(&self) -> Result<Found> {
-        let Written::Done(first) = self.put("replace", Only::IfNew).await? else {
+        let Written::Done(first) = self.put("replace", WriteCondition::IfAbsent).await? else {
             return Ok(Err("a name that nobody has was refused".to_owned()));
         };
-        let Written::Done(second) = self.put("replace", Only::IfStill(first.clone())).await? else {
+        let Written::Done(second) =
+            self.put("replace", WriteCondition::IfUnchanged(first.clone())).await?
+        else {
             return Ok(Err("the ETag that it told is refused".to_owned()));
         };
         if first.e_tag == second.e_tag || second.e_tag.is_none() {
             return Ok(Err("the ETag does not change with the body".to_owned()));
         }
-        Ok(match self.put("replace", Only::IfStill(first)).await? {
+        Ok(match self.put("replace", WriteCondition::IfUnchanged(first)).await? {
             Written::Lost => Ok(()),
             Written::Done(_) => Err("If-Match is ignored: an old ETag was accepted".to_owned()),
         })
@@ -151,9 +153,9 @@ impl Probe<'_> {
                 Race::Replace => format!("race-replace-{round}"),
             };
             let only = match race {
-                Race::Create => Only::IfNew,
-                Race::Replace => match self.put(&name, Only::IfNew).await? {
-                    Written::Done(version) => Only::IfStill(version),
+                Race::Create => WriteCondition::IfAbsent,
+                Race::Replace => match self.put(&name, WriteCondition::IfAbsent).await? {
+                    Written::Done(version) => WriteCondition::IfUnchanged(version),
                     Written::Lost => return Ok(Err("a new name was refused".to_owned())),
                 },
             };
@@ -170,9 +172,9 @@ impl Probe<'_> {
     }
 
     async fn list(&self) -> Result<Found> {
-        self.put("list", Only::IfNew).await?;
+        self.put("list", WriteCondition::IfAbsent).await?;
         let request = ListRequest { prefix: &self.place, limit: 1_000, ..ListRequest::default() };
-        let listing = self.ground.objects.list(request).await?;
+        let listing = self.context.objects.list(request).await?;
         Ok(match listing.names.iter().any(|name| name == "list") {
             true => Ok(()),
             false => Err("it does not".to_owned()),
@@ -180,17 +182,17 @@ impl Probe<'_> {
     }
 
     async fn delete(&self) -> Result<Found> {
-        let Written::Done(old) = self.put("delete", Only::IfNew).await? else {
+        let Written::Done(old) = self.put("delete", WriteCondition::IfAbsent).await? else {
             return Ok(Err("a name that nobody has was refused".to_owned()));
         };
-        let Written::Done(new) = self.put("delete", Only::Always).await? else {
+        let Written::Done(new) = self.put("delete", WriteCondition::Always).await? else {
             return Ok(Err("an overwrite was refused".to_owned()));
         };
         let path = self.at("delete");
-        let stale = self.ground.objects.delete_if(&path, &old).await;
+        let stale = self.context.objects.delete_if(&path, &old).await;
         Ok(match stale {
-            Ok(Deleted::Lost) => match self.ground.objects.delete_if(&path, &new).await {
-                Ok(Deleted::Done) if self.ground.objects.get(&path).await?.is_none() => Ok(()),
+            Ok(Deleted::Lost) => match self.context.objects.delete_if(&path, &new).await {
+                Ok(Deleted::Done) if self.context.objects.get(&path).await?.is_none() => Ok(()),
                 Ok(_) => Err("the present ETag is refused".to_owned()),
                 Err(error) => Err(error.to_string()),
             },
@@ -203,9 +205,9 @@ impl Probe<'_> {
     /// Removes what was tried; what is left behind harms nobody.
     async fn tidy(&self) {
         let request = ListRequest { prefix: &self.place, limit: 1_000, ..ListRequest::default() };
-        let Ok(listing) = self.ground.objects.list(request).await else { return };
+        let Ok(listing) = self.context.objects.list(request).await else { return };
         for name in listing.names {
-            if let Err(error) = self.ground.objects.delete(&self.at(&name)).await {
+            if let Err(error) = self.context.objects.delete(&self.at(&name)).await {
                 tracing::debug!(%error, "an object of the probe stays behind");
             }
         }

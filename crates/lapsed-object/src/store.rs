@@ -19,14 +19,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::{Offset, StoreClock};
 use crate::config::{ObjectConfig, Provider};
-use crate::ground::SystemContext;
-use crate::http::Wire;
+use crate::http::MeteredTransport;
 use crate::leases::{LeasesLayout, ObjectLeases};
 use crate::log::Log;
-use crate::names::Places;
-use crate::objects::{Objects, Only, Written};
+use crate::names::ObjectPaths;
+use crate::objects::{Objects, WriteCondition, Written};
 use crate::probe::{self, ProbeReport};
 use crate::requests::{Meter, RequestCounts};
+use crate::system_context::SystemContext;
 
 /// How often somebody else may be faster before it is given up.
 const TRIES: usize = 100;
@@ -36,8 +36,8 @@ pub(crate) const LOG_PATIENCE: Duration = Duration::from_secs(30);
 
 /// An object store. Opening it sends nothing.
 pub struct ObjectStore {
-    pub(crate) ground: Arc<SystemContext>,
-    wire: Arc<Wire>,
+    pub(crate) context: Arc<SystemContext>,
+    transport: Arc<MeteredTransport>,
     config: ObjectConfig,
     provider: Provider,
     logs: Mutex<HashMap<SystemId, Arc<Log>>>,
@@ -68,47 +68,53 @@ impl ObjectStore {
         let place = config.place()?;
         let time = Arc::new(StoreClock::new(clock.clone()));
         let meter = Meter::new(clock.clone(), config.requests_per_hour);
-        let wire = match service {
-            Some(service) => Wire::over(service, meter, time.clone(), place.bucket),
-            None => Wire::new(&config.name, meter, time.clone(), place.bucket, config.timeout)?,
+        let transport = match service {
+            Some(service) => MeteredTransport::over(service, meter, time.clone(), place.bucket),
+            None => MeteredTransport::new(
+                &config.name,
+                meter,
+                time.clone(),
+                place.bucket,
+                config.timeout,
+            )?,
         };
-        let client = config.client(&wire)?;
+        let client = config.client(&transport)?;
         let lists_after = place.provider != Provider::Azure;
         let objects = Objects::new(
             &config.name,
             place.bucket,
             client,
-            wire.clone(),
+            transport.clone(),
             clock.clone(),
             lists_after,
         );
-        let places = Places::new(place.prefix);
+        let paths = ObjectPaths::new(place.prefix);
         let provider = place.provider;
-        let ground = Arc::new(SystemContext { objects, places, time, clock });
+        let context = Arc::new(SystemContext { objects, paths, time, clock });
         let (logs, probed) = Default::default();
-        Ok(Arc::new(ObjectStore { ground, wire, config, provider, logs, probed }))
+        Ok(Arc::new(ObjectStore { context, transport, config, provider, logs, probed }))
     }
 
     /// What the server really does, tried once a process.
     pub async fn probe(&self) -> Result<ProbeReport> {
-        self.probed.get_or_try_init(|| probe::run(&self.ground)).await.cloned()
+        self.probed.get_or_try_init(|| probe::run(&self.context)).await.cloned()
     }
 
     /// The leases of one system.
     pub fn leases(&self, id: SystemId, layout: LeasesLayout) -> Result<Arc<ObjectLeases>> {
-        let log = Arc::new(Log::new(self.ground.clone(), id.clone(), layout.log_patience));
+        let log = Arc::new(Log::new(self.context.clone(), id.clone(), layout.log_patience));
         self.logs().insert(id.clone(), log.clone());
-        ObjectLeases::new(self.ground.clone(), log, id, layout).map(Arc::new)
+        ObjectLeases::new(self.context.clone(), log, id, layout).map(Arc::new)
     }
 
     /// What was asked of it so far, by kind.
     pub fn requests(&self) -> RequestCounts {
-        self.wire.meter().counts()
+        self.transport.meter().counts()
     }
 
     /// How far the store's clock is from this host's; `None`: no answer has told yet.
     pub fn offset(&self) -> Option<Offset> {
-        self.ground.time.offset()
+        self.context.time.offset()
     }
 
     /// Replaces a small object by what `change` makes of it, again and again until nobody else was faster;
@@ -118,10 +124,10 @@ impl ObjectStore {
         T: Clone + Default + Serialize + DeserializeOwned,
     {
         for _ in 0..TRIES {
-            let (stored, only) = self.ground.stored::<T>(path).await?;
+            let (stored, only) = self.context.stored::<T>(path).await?;
             let stored = stored.unwrap_or_default();
             let Some(next) = change(stored.clone()) else { return Ok(stored) };
-            if self.ground.store(path, &next, only).await? {
+            if self.context.store(path, &next, only).await? {
                 return Ok(next);
             }
         }
@@ -129,16 +135,16 @@ impl ObjectStore {
     }
 
     /// Takes or renews the term that is kept under `path`.
-    pub(crate) async fn stand(
+    pub(crate) async fn take_term(
         &self,
         path: &str,
         candidate: &str,
         ttl_ms: u64,
     ) -> Result<Option<Term>> {
         for _ in 0..TRIES {
-            let (stored, only) = self.ground.stored::<StoredTerm>(path).await?;
+            let (stored, only) = self.context.stored::<StoredTerm>(path).await?;
             let stored = stored.unwrap_or_default();
-            let now = self.ground.moment().await?;
+            let now = self.context.clock_reading().await?;
             let lapsed = now.is_over(stored.until_ms);
             if !lapsed && stored.holder != candidate {
                 return Ok(None);
@@ -146,7 +152,7 @@ impl ObjectStore {
             let number = if lapsed { stored.number + 1 } else { stored.number };
             let until_ms = now.granting_ms + ttl_ms;
             let next = StoredTerm { number, holder: candidate.to_owned(), until_ms };
-            if self.ground.store(path, &next, only).await? {
+            if self.context.store(path, &next, only).await? {
                 return Ok(Some(Term { number, holder: candidate.to_owned(), until_ms }));
             }
         }
@@ -161,7 +167,7 @@ impl ObjectStore {
     }
 
     fn log(&self, system: &SystemId) -> Arc<Log> {
-        let make = || Arc::new(Log::new(self.ground.clone(), system.clone(), LOG_PATIENCE));
+        let make = || Arc::new(Log::new(self.context.clone(), system.clone(), LOG_PATIENCE));
         self.logs().entry(system.clone()).or_insert_with(make).clone()
     }
 
@@ -173,8 +179,8 @@ impl ObjectStore {
 #[async_trait]
 impl Store for ObjectStore {
     async fn info(&self) -> Result<StoreInfo> {
-        self.ground.objects.get(&format!("{}.lapsed/hello", self.ground.places.root())).await?;
-        let now = self.ground.moment().await?;
+        self.context.objects.get(&format!("{}.lapsed/hello", self.context.paths.root())).await?;
+        let now = self.context.clock_reading().await?;
         Ok(StoreInfo {
             engine: self.provider.as_str().to_owned(),
             place: self.config.url.clone(),
@@ -198,21 +204,21 @@ impl Store for ObjectStore {
         candidate: &str,
         ttl_ms: u64,
     ) -> Result<Option<Term>> {
-        self.stand(&self.ground.places.system(system, "term"), candidate, ttl_ms).await
+        self.take_term(&self.context.paths.system(system, "term"), candidate, ttl_ms).await
     }
 
     async fn term(&self, system: &SystemId) -> Result<Option<Term>> {
-        let path = self.ground.places.system(system, "term");
-        let Some(stored) = self.ground.stored::<StoredTerm>(&path).await?.0 else {
+        let path = self.context.paths.system(system, "term");
+        let Some(stored) = self.context.stored::<StoredTerm>(&path).await?.0 else {
             return Ok(None);
         };
         let StoredTerm { number, holder, until_ms } = stored;
-        let is_over = self.ground.moment().await?.is_over(until_ms);
+        let is_over = self.context.clock_reading().await?.is_over(until_ms);
         Ok((!is_over).then_some(Term { number, holder, until_ms }))
     }
 
     async fn resign(&self, system: &SystemId, term: u64) -> Result<()> {
-        let path = self.ground.places.system(system, "term");
+        let path = self.context.paths.system(system, "term");
         let ended = |stored: StoredTerm| {
             (stored.number == term).then_some(StoredTerm { until_ms: 0, ..stored })
         };
@@ -220,13 +226,13 @@ impl Store for ObjectStore {
     }
 
     async fn brake_setting(&self, system: &SystemId) -> Result<BrakeSetting> {
-        let path = self.ground.places.system(system, "brake");
-        Ok(self.ground.stored::<BrakeSetting>(&path).await?.0.unwrap_or_default())
+        let path = self.context.paths.system(system, "brake");
+        Ok(self.context.stored::<BrakeSetting>(&path).await?.0.unwrap_or_default())
     }
 
     async fn set_brake(&self, system: &SystemId, setting: BrakeSetting) -> Result<()> {
-        let path = self.ground.places.system(system, "brake");
-        self.ground.store(&path, &setting, Only::Always).await?;
+        let path = self.context.paths.system(system, "brake");
+        self.context.store(&path, &setting, WriteCondition::Always).await?;
         Ok(())
     }
 
@@ -244,7 +250,7 @@ pub(crate) struct StoredTerm {
 
 /// A small object of lapsed's own: its content, and what makes its bytes differ from all before.
 #[derive(Serialize, Deserialize)]
-struct Sealed<T> {
+struct SmallObject<T> {
     nonce: String,
     content: T,
 }
@@ -254,12 +260,14 @@ impl SystemContext {
     pub(crate) async fn stored<T: DeserializeOwned>(
         &self,
         path: &str,
-    ) -> Result<(Option<T>, Only)> {
-        let Some(read) = self.objects.get(path).await? else { return Ok((None, Only::IfNew)) };
-        let sealed: Sealed<T> = serde_json::from_slice(&read.body).map_err(|error| {
+    ) -> Result<(Option<T>, WriteCondition)> {
+        let Some(read) = self.objects.get(path).await? else {
+            return Ok((None, WriteCondition::IfAbsent));
+        };
+        let small: SmallObject<T> = serde_json::from_slice(&read.body).map_err(|error| {
             Error::Corrupt { store: self.name().to_owned(), what: format!("{path}: {error}") }
         })?;
-        Ok((Some(sealed.content), Only::IfStill(read.version)))
+        Ok((Some(small.content), WriteCondition::IfUnchanged(read.version)))
     }
 
     /// Writes it; false if somebody else was first.
@@ -267,18 +275,18 @@ impl SystemContext {
         &self,
         path: &str,
         content: &T,
-        only: Only,
+        only: WriteCondition,
     ) -> Result<bool> {
-        let sealed = Sealed { nonce: format!("{:016x}", self.nonce()), content };
-        let body: Bytes = serde_json::to_vec(&sealed).expect("a small object is JSON").into();
+        let small = SmallObject { nonce: format!("{:016x}", self.nonce()), content };
+        let body: Bytes = serde_json::to_vec(&small).expect("a small object is JSON").into();
         Ok(matches!(self.objects.put(path, body, only).await?, Written::Done(_)))
     }
 
     /// The number of the present term; `None`: nobody has it.
     pub(crate) async fn term(&self, system: &SystemId) -> Result<Option<u64>> {
-        let path = self.places.system(system, "term");
+        let path = self.paths.system(system, "term");
         let stored = self.stored::<StoredTerm>(&path).await?.0;
-        let now = self.moment().await?;
+        let now = self.clock_reading().await?;
         Ok(stored.filter(|term| !now.is_over(term.until_ms)).map(|term| term.number))
     }
 }

@@ -76,7 +76,7 @@ impl PostgresAddress {
 
     /// Everything that the client library is to know of it.
     pub(crate) fn config(&self) -> Result<(tokio_postgres::Config, Option<Trust>)> {
-        let Read { mut config, mode, root } = self.read().map_err(Error::Invalid)?;
+        let ParsedUrl { mut config, mode, root } = self.read().map_err(Error::Invalid)?;
         config.connect_timeout(self.connect_timeout);
         // What is on its way for so long and not even received is lost.
         config.tcp_user_timeout(self.connect_timeout + self.call_timeout);
@@ -100,7 +100,7 @@ impl PostgresAddress {
     }
 
     /// Takes the parameters out that are understood here.
-    fn read(&self) -> std::result::Result<Read, String> {
+    fn read(&self) -> std::result::Result<ParsedUrl, String> {
         let (mut mode, mut root) = ("prefer".to_owned(), None);
         let (base, query) = self.url.split_once('?').unwrap_or((&self.url, ""));
         let mut others = Vec::new();
@@ -125,22 +125,22 @@ impl PostgresAddress {
             return Err("it must begin with postgres:// or postgresql://".to_owned());
         }
         let config: tokio_postgres::Config =
-            url.parse().map_err(|error: tokio_postgres::Error| words(&error))?;
+            url.parse().map_err(|error: tokio_postgres::Error| parse_error(&error))?;
         if config.get_hosts().is_empty() {
             return Err("it names no host".to_owned());
         }
-        Ok(Read { config, mode, root })
+        Ok(ParsedUrl { config, mode, root })
     }
 }
 
-struct Read {
+struct ParsedUrl {
     config: tokio_postgres::Config,
     mode: String,
     root: Option<PathBuf>,
 }
 
 /// What the library says of an address, with its cause; it repeats names of parameters only.
-fn words(error: &tokio_postgres::Error) -> String {
+fn parse_error(error: &tokio_postgres::Error) -> String {
     match std::error::Error::source(error) {
         Some(cause) => cause.to_string(),
         None => error.to_string(),

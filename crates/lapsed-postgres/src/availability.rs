@@ -14,11 +14,11 @@
 mod changes;
 mod config;
 mod flips;
-mod ledger;
-mod names;
 mod reads;
+mod receipts;
 mod sessions;
 mod states;
+mod table_names;
 
 use std::sync::{Arc, Mutex};
 
@@ -38,20 +38,20 @@ use tokio::sync::OnceCell;
 
 use crate::Postgres;
 use crate::layout::Layout;
-use crate::link::PostgresPool;
-use ledger::Tidiness;
-use names::Names;
+use crate::pool::PostgresPool;
+use receipts::PruneSchedule;
+use table_names::TableNames;
 
 /// How often a transaction is tried that the server undoes because of others.
 const TRIES: usize = 5;
 
 /// Tries a step again that the server undid because somebody else's was in its way.
-macro_rules! again {
+macro_rules! retry_on_conflict {
     ($step:expr) => {{
         let mut tries = 1;
         loop {
             match $step.await {
-                Err(fault) if fault.conflict && tries < TRIES => tries += 1,
+                Err(failure) if failure.conflict && tries < TRIES => tries += 1,
                 outcome => break outcome.map_err(Error::from),
             }
         }
@@ -64,8 +64,8 @@ pub struct PostgresTruth {
     id: SystemId,
     system: String,
     layout: Layout,
-    names: OnceCell<Names>,
-    tidiness: Mutex<Tidiness>,
+    names: OnceCell<TableNames>,
+    prune_schedule: Mutex<PruneSchedule>,
 }
 
 impl Postgres {
@@ -81,7 +81,7 @@ impl Postgres {
             id,
             layout,
             names: OnceCell::new(),
-            tidiness: Mutex::default(),
+            prune_schedule: Mutex::default(),
         })
     }
 }
@@ -92,13 +92,13 @@ impl PostgresTruth {
         self.names().await.map(|_| ())
     }
 
-    async fn names(&self) -> Result<&Names> {
-        let find = || Names::find(self.link(), self.postgres.own(), &self.layout);
+    async fn names(&self) -> Result<&TableNames> {
+        let find = || TableNames::find(self.pool(), self.postgres.own(), &self.layout);
         self.names.get_or_try_init(find).await
     }
 
-    fn link(&self) -> &PostgresPool {
-        self.postgres.link()
+    fn pool(&self) -> &PostgresPool {
+        self.postgres.pool()
     }
 }
 
@@ -109,15 +109,15 @@ impl Truth for PostgresTruth {
     }
 
     async fn put_provider(&self, profile: &ProviderProfile) -> Result<ProviderChange> {
-        again!(self.try_put_provider(profile))
+        retry_on_conflict!(self.try_put_provider(profile))
     }
 
     async fn set_online(&self, id: &Name, online: bool) -> Result<Option<ProviderChange>> {
-        again!(self.try_set_online(id, online))
+        retry_on_conflict!(self.try_set_online(id, online))
     }
 
     async fn set_active(&self, id: &Name, active: bool) -> Result<Option<ProviderChange>> {
-        again!(self.try_set_active(id, active))
+        retry_on_conflict!(self.try_set_active(id, active))
     }
 
     async fn change_session(&self, change: &SessionChange, max: u64) -> Result<SessionOutcome> {
@@ -129,7 +129,7 @@ impl Truth for PostgresTruth {
     }
 
     async fn refresh(&self, ids: &[(Name, u64)]) -> Result<Vec<ProviderState>> {
-        again!(self.try_refresh(ids))
+        retry_on_conflict!(self.try_refresh(ids))
     }
 
     async fn read(&self, ids: &[Name]) -> Result<Vec<ProviderState>> {
@@ -186,11 +186,11 @@ impl Truth for PostgresTruth {
     }
 
     async fn set_settings(&self, patch: &SettingsPatch) -> Result<AvailabilitySettings> {
-        again!(self.try_set_settings(patch))
+        retry_on_conflict!(self.try_set_settings(patch))
     }
 
     async fn flip(&self, batch: &Batch, flips: &[Flip], stale_ms: u64) -> Result<Vec<Flipped>> {
-        again!(self.try_flip(batch, flips, stale_ms))
+        retry_on_conflict!(self.try_flip(batch, flips, stale_ms))
     }
 
     async fn settle(&self, batch: &BatchId) -> Result<Vec<Receipt>> {
@@ -202,6 +202,6 @@ impl Truth for PostgresTruth {
     }
 
     async fn restore(&self, seq: u64) -> Result<(Restored, Option<ProviderState>)> {
-        again!(self.try_restore(seq))
+        retry_on_conflict!(self.try_restore(seq))
     }
 }

@@ -7,15 +7,15 @@
 
 mod address;
 mod availability;
-mod fault;
+mod call_error;
 mod layout;
-mod ledger;
-mod link;
 mod listen;
 mod notes;
 mod number;
-mod own;
+mod own_tables;
+mod pool;
 mod quote;
+mod receipts;
 mod schema;
 mod services;
 mod tls;
@@ -25,8 +25,8 @@ use std::sync::Arc;
 use lapsed_core::Result;
 use lapsed_core::clock::{Clock, SystemClock};
 
-use crate::link::PostgresPool;
-use crate::own::OwnTables;
+use crate::own_tables::OwnTables;
+use crate::pool::PostgresPool;
 
 pub use address::PostgresAddress;
 pub use availability::PostgresTruth;
@@ -43,7 +43,7 @@ pub struct Postgres {
 }
 
 struct Inner {
-    link: PostgresPool,
+    pool: PostgresPool,
     own: OwnTables,
 }
 
@@ -55,17 +55,17 @@ impl Postgres {
 
     /// The same with a clock of the caller's, for waiting.
     pub fn with_clock(address: &PostgresAddress, clock: Arc<dyn Clock>) -> Result<Postgres> {
-        let link = PostgresPool::new(address, clock)?;
-        Ok(Postgres { inner: Arc::new(Inner { link, own: OwnTables::new(&address.prefix) }) })
+        let pool = PostgresPool::new(address, clock)?;
+        Ok(Postgres { inner: Arc::new(Inner { pool, own: OwnTables::new(&address.prefix) }) })
     }
 
     /// How many statements were sent so far.
     pub fn statements(&self) -> u64 {
-        self.inner.link.statements()
+        self.inner.pool.statements()
     }
 
-    pub(crate) fn link(&self) -> &PostgresPool {
-        &self.inner.link
+    pub(crate) fn pool(&self) -> &PostgresPool {
+        &self.inner.pool
     }
 
     pub(crate) fn own(&self) -> &OwnTables {

@@ -16,8 +16,8 @@ use tokio::task::JoinHandle;
 use tokio_postgres::{AsyncMessage, Client, Connection, NoTls, Notification, Socket};
 
 use crate::Postgres;
-use crate::fault::words;
-use crate::link::PostgresPool;
+use crate::call_error::error_chain;
+use crate::pool::PostgresPool;
 use crate::quote;
 use crate::schema::{AVAILABILITY_CHANNEL, SETTINGS_CHANNEL};
 
@@ -42,22 +42,22 @@ pub enum ChangeEvent {
 
 /// Listens, for as long as it is kept; connects again by itself.
 pub struct ChangeListener {
-    link: PostgresPool,
-    line: Option<Line>,
+    pool: PostgresPool,
+    listening: Option<ListenConnection>,
     retry: Duration,
     waiting_max: usize,
 }
 
 /// One connection that listens.
-struct Line {
-    told: Receiver<ChangeEvent>,
-    lost: Arc<AtomicBool>,
+struct ListenConnection {
+    events: Receiver<ChangeEvent>,
+    overflowed: Arc<AtomicBool>,
     // Dropping it ends the connection, and with that the task.
     client: Client,
     task: JoinHandle<()>,
 }
 
-impl Drop for Line {
+impl Drop for ListenConnection {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -72,7 +72,12 @@ impl Postgres {
     /// The same; at most so much waits to be taken, and more is a gap.
     pub fn listen_within(&self, waiting_max: usize) -> ChangeListener {
         let waiting_max = waiting_max.max(1);
-        ChangeListener { link: self.link().clone(), line: None, retry: RETRY_FIRST, waiting_max }
+        ChangeListener {
+            pool: self.pool().clone(),
+            listening: None,
+            retry: RETRY_FIRST,
+            waiting_max,
+        }
     }
 }
 
@@ -80,106 +85,108 @@ impl ChangeListener {
     /// The next that is told; waits for it. Nothing is lost by giving up waiting.
     pub async fn next(&mut self) -> ChangeEvent {
         loop {
-            let Some(line) = &mut self.line else {
+            let Some(listening) = &mut self.listening else {
                 self.reconnect().await;
                 return ChangeEvent::Gap;
             };
-            if line.lost.swap(false, Ordering::AcqRel) {
+            if listening.overflowed.swap(false, Ordering::AcqRel) {
                 return ChangeEvent::Gap;
             }
-            match within(&**self.link.clock(), ASK_EVERY, line.told.recv()).await {
-                Some(Some(heard)) => return heard,
-                Some(None) => self.line = None,
+            match within(&**self.pool.clock(), ASK_EVERY, listening.events.recv()).await {
+                Some(Some(event)) => return event,
+                Some(None) => self.listening = None,
                 None if self.answers().await => {}
-                None => self.line = None,
+                None => self.listening = None,
             }
         }
     }
 
     /// What else is there already, at most so many, without waiting.
     pub fn more(&mut self, limit: usize) -> Vec<ChangeEvent> {
-        let told = self
-            .line
-            .iter_mut()
-            .flat_map(|line| std::iter::from_fn(|| line.told.try_recv().ok()).take(limit));
-        told.collect()
+        let events = self.listening.iter_mut().flat_map(|listening| {
+            std::iter::from_fn(|| listening.events.try_recv().ok()).take(limit)
+        });
+        events.collect()
     }
 
     async fn answers(&self) -> bool {
-        let Some(line) = &self.line else { return false };
-        let limit = self.link.address().call_timeout;
-        let asked = line.client.simple_query("");
-        matches!(within(&**self.link.clock(), limit, asked).await, Some(Ok(_)))
+        let Some(listening) = &self.listening else { return false };
+        let limit = self.pool.address().call_timeout;
+        let asked = listening.client.simple_query("");
+        matches!(within(&**self.pool.clock(), limit, asked).await, Some(Ok(_)))
     }
 
     /// Until there is a connection that listens.
     async fn reconnect(&mut self) {
-        let clock = self.link.clock().clone();
+        let clock = self.pool.clock().clone();
         loop {
-            let limit = self.link.address().connect_timeout + self.link.address().call_timeout;
-            let why = match within(&*clock, limit, connect(&self.link, self.waiting_max)).await {
-                Some(Ok(line)) => {
-                    self.line = Some(line);
+            let limit = self.pool.address().connect_timeout + self.pool.address().call_timeout;
+            let why = match within(&*clock, limit, connect(&self.pool, self.waiting_max)).await {
+                Some(Ok(listening)) => {
+                    self.listening = Some(listening);
                     self.retry = RETRY_FIRST;
                     return;
                 }
-                Some(Err(error)) => words(&error),
+                Some(Err(error)) => error_chain(&error),
                 None => "no answer in time".to_owned(),
             };
-            tracing::warn!(store = self.link.place(), why, "cannot listen; trying again");
+            tracing::warn!(store = self.pool.place(), why, "cannot listen; trying again");
             clock.sleep(jittered(&*clock, self.retry, 0.2)).await;
             self.retry = (self.retry * 2).min(RETRY_MOST);
         }
     }
 }
 
-async fn connect(link: &PostgresPool, waiting_max: usize) -> Result<Line, tokio_postgres::Error> {
-    let (config, tls) = link.parts();
-    let (sender, told) = channel(waiting_max);
-    let lost = Arc::new(AtomicBool::new(false));
-    let ear = ListenerTask { sender, lost: lost.clone() };
+async fn connect(
+    pool: &PostgresPool,
+    waiting_max: usize,
+) -> Result<ListenConnection, tokio_postgres::Error> {
+    let (config, tls) = pool.parts();
+    let (sender, events) = channel(waiting_max);
+    let overflowed = Arc::new(AtomicBool::new(false));
+    let listener = ListenerTask { sender, overflowed: overflowed.clone() };
     let (client, task) = match tls {
         Some(tls) => {
             let (client, connection) = config.connect(tls.clone()).await?;
-            (client, tokio::spawn(ear.hear(connection)))
+            (client, tokio::spawn(listener.run(connection)))
         }
         None => {
             let (client, connection) = config.connect(NoTls).await?;
-            (client, tokio::spawn(ear.hear(connection)))
+            (client, tokio::spawn(listener.run(connection)))
         }
     };
-    let line = Line { told, lost, client, task };
+    let listening = ListenConnection { events, overflowed, client, task };
     let listen =
         [AVAILABILITY_CHANNEL, SETTINGS_CHANNEL].map(|c| format!("LISTEN {}", quote::name(c)));
-    line.client.batch_execute(&listen.join("; ")).await?;
-    Ok(line)
+    listening.client.batch_execute(&listen.join("; ")).await?;
+    Ok(listening)
 }
 
 /// What drives the connection and passes on what is told.
 struct ListenerTask {
     sender: Sender<ChangeEvent>,
-    lost: Arc<AtomicBool>,
+    overflowed: Arc<AtomicBool>,
 }
 
 impl ListenerTask {
     /// Until the connection is over.
-    async fn hear<T>(self, mut connection: Connection<Socket, T>)
+    async fn run<T>(self, mut connection: Connection<Socket, T>)
     where
         T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
     {
         while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
             if let AsyncMessage::Notification(notification) = message
-                && let Some(heard) = understood(&notification)
-                && self.sender.try_send(heard).is_err()
+                && let Some(event) = parse_notification(&notification)
+                && self.sender.try_send(event).is_err()
             {
-                self.lost.store(true, Ordering::Release);
+                self.overflowed.store(true, Ordering::Release);
             }
         }
     }
 }
 
-fn understood(told: &Notification) -> Option<ChangeEvent> {
-    match (told.channel(), told.payload()) {
+fn parse_notification(events: &Notification) -> Option<ChangeEvent> {
+    match (events.channel(), events.payload()) {
         (_, "") => Some(ChangeEvent::Gap),
         // What cannot be a name is nobody's.
         (AVAILABILITY_CHANNEL, id) => Name::new(id).ok().map(ChangeEvent::Provider),

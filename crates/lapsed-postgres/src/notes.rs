@@ -40,7 +40,7 @@ impl NoteStore for Postgres {
         let (system, mark, book) = (system.to_string(), book_mark(book), book.as_str());
         let kept = to_i64(NOTES_MAX - 1);
         let row =
-            self.link().query_one("note", &sql, &[&system, &mark, &book, &text, &kept]).await?;
+            self.pool().query_one("note", &sql, &[&system, &mark, &book, &text, &kept]).await?;
         Ok(to_u64(row.get(0)))
     }
 
@@ -54,7 +54,7 @@ impl NoteStore for Postgres {
         let before = query.before.map_or(i64::MAX, to_i64);
         let limit = to_i64(query.limit as u64);
         let (system, book) = (system.to_string(), book.as_str());
-        let rows = self.link().query("notes", &sql, &[&system, &book, &before, &limit]).await?;
+        let rows = self.pool().query("notes", &sql, &[&system, &book, &before, &limit]).await?;
         let read = |row: &tokio_postgres::Row| Note {
             seq: to_u64(row.get(0)),
             at_ms: to_u64(row.get(1)),
@@ -69,14 +69,14 @@ impl NoteStore for Postgres {
             self.own().notes
         );
         let (system, book, seq) = (system.to_string(), book.as_str(), to_i64(seq));
-        let struck = self.link().query("strike", &sql, &[&system, &book, &seq]).await?;
+        let struck = self.pool().query("strike", &sql, &[&system, &book, &seq]).await?;
         Ok(!struck.is_empty())
     }
 
     async fn mark(&self, system: &SystemId, name: &Name) -> Result<Option<u64>> {
         let sql = format!("SELECT place FROM {} WHERE system = $1 AND name = $2", self.own().marks);
         let (system, name) = (system.to_string(), mark_name(name));
-        let rows = self.link().query("mark", &sql, &[&system, &name]).await?;
+        let rows = self.pool().query("mark", &sql, &[&system, &name]).await?;
         Ok(rows.first().map(|row| to_u64(row.get(0))))
     }
 
@@ -88,7 +88,7 @@ impl NoteStore for Postgres {
             self.own().marks
         );
         let (system, name, to) = (system.to_string(), mark_name(name), to_i64(to));
-        let row = self.link().query_one("advance mark", &sql, &[&system, &name, &to]).await?;
+        let row = self.pool().query_one("advance mark", &sql, &[&system, &name, &to]).await?;
         Ok(to_u64(row.get(0)))
     }
 
@@ -99,7 +99,7 @@ impl NoteStore for Postgres {
         holder: &str,
         ttl_ms: u64,
     ) -> Result<bool> {
-        Ok(self.stand(&turn_key(system, name), holder, ttl_ms).await?.is_some())
+        Ok(self.take_term(&turn_key(system, name), holder, ttl_ms).await?.is_some())
     }
 
     async fn end_turn(&self, system: &SystemId, name: &Name, holder: &str) -> Result<()> {
@@ -108,6 +108,6 @@ impl NoteStore for Postgres {
             self.own().terms
         );
         let key = turn_key(system, name);
-        self.link().query("end turn", &sql, &[&key, &holder]).await.map(|_| ())
+        self.pool().query("end turn", &sql, &[&key, &holder]).await.map(|_| ())
     }
 }

@@ -8,7 +8,7 @@ mod tables;
 mod triggers;
 
 use crate::layout::Layout;
-use crate::own::OwnTables;
+use crate::own_tables::OwnTables;
 
 pub use apply::Applied;
 pub(crate) use tables::occupying;
@@ -28,11 +28,11 @@ pub(crate) struct Statement {
     /// Which table it makes, or belongs to, quoted; empty: none.
     pub table: String,
     pub sql: String,
-    pub kind: Part,
+    pub kind: StatementKind,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum StatementKind {
     /// A schema or a table.
     Table,
     /// An index that queries need: on which column, as it is named.
@@ -47,8 +47,10 @@ pub fn print(prefix: &str, layout: &Layout, triggers: Triggers) -> String {
     let statements = statements(&OwnTables::new(prefix), layout, triggers);
     let each = statements.iter().map(|statement| match statement.kind {
         // A table that is in use is not locked meanwhile.
-        Part::Index(_) => statement.sql.replacen("CREATE INDEX", "CREATE INDEX CONCURRENTLY", 1),
-        Part::Table | Part::Trigger => statement.sql.clone(),
+        StatementKind::Index(_) => {
+            statement.sql.replacen("CREATE INDEX", "CREATE INDEX CONCURRENTLY", 1)
+        }
+        StatementKind::Table | StatementKind::Trigger => statement.sql.clone(),
     });
     let body: Vec<String> = each.map(|sql| format!("{sql};\n")).collect();
     format!(

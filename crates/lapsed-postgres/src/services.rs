@@ -9,9 +9,9 @@ use lapsed_core::sweep::brake::BrakeSetting;
 use lapsed_core::{Error, Result, SystemId};
 
 use crate::Postgres;
-use crate::fault::nonsense;
-use crate::ledger::{READ_COLUMNS, read_receipt};
+use crate::call_error::unexpected_answer;
 use crate::number::{ms_of, to_i64, to_u64};
+use crate::receipts::{READ_COLUMNS, read_receipt};
 
 #[async_trait]
 impl Store for Postgres {
@@ -22,11 +22,11 @@ impl Store for Postgres {
             ms_of("clock_timestamp()"),
             ms_of("pg_postmaster_start_time()")
         );
-        let row = self.link().query_one("info", &sql, &[]).await?;
+        let row = self.pool().query_one("info", &sql, &[]).await?;
         let version: &str = row.get(0);
         Ok(StoreInfo {
             engine: format!("postgres {}", version.split(' ').next().unwrap_or(version)),
-            place: self.link().place().to_owned(),
+            place: self.pool().place().to_owned(),
             incarnation: row.get::<_, i64>(3).to_string(),
             now_ms: to_u64(row.get(1)),
             back_ms: to_u64(row.get(2)),
@@ -45,8 +45,8 @@ impl Store for Postgres {
         );
         let limit = to_i64(query.limit as u64);
         let system = system.to_string();
-        let rows = self.link().query("receipts", &sql, &[&system, &place, &limit]).await?;
-        rows.iter().map(|row| read_receipt(self.link().place(), row)).collect()
+        let rows = self.pool().query("receipts", &sql, &[&system, &place, &limit]).await?;
+        rows.iter().map(|row| read_receipt(self.pool().place(), row)).collect()
     }
 
     async fn receipt(&self, system: &SystemId, seq: u64) -> Result<Option<Receipt>> {
@@ -55,8 +55,8 @@ impl Store for Postgres {
             self.own().receipts
         );
         let (system, seq) = (system.to_string(), to_i64(seq));
-        let rows = self.link().query("receipt", &sql, &[&system, &seq]).await?;
-        rows.first().map(|row| read_receipt(self.link().place(), row)).transpose()
+        let rows = self.pool().query("receipt", &sql, &[&system, &seq]).await?;
+        rows.first().map(|row| read_receipt(self.pool().place(), row)).transpose()
     }
 
     async fn campaign(
@@ -65,7 +65,7 @@ impl Store for Postgres {
         candidate: &str,
         ttl_ms: u64,
     ) -> Result<Option<Term>> {
-        self.stand(&system.to_string(), candidate, ttl_ms).await
+        self.take_term(&system.to_string(), candidate, ttl_ms).await
     }
 
     async fn term(&self, system: &SystemId) -> Result<Option<Term>> {
@@ -74,7 +74,7 @@ impl Store for Postgres {
             ms_of("until"),
             self.own().terms
         );
-        let rows = self.link().query("term", &sql, &[&system.to_string()]).await?;
+        let rows = self.pool().query("term", &sql, &[&system.to_string()]).await?;
         Ok(rows.first().map(|row| Term {
             number: to_u64(row.get(0)),
             holder: row.get(1),
@@ -89,16 +89,17 @@ impl Store for Postgres {
             self.own().terms
         );
         let (system, term) = (system.to_string(), to_i64(term));
-        self.link().query("resign", &sql, &[&system, &term]).await.map(|_| ())
+        self.pool().query("resign", &sql, &[&system, &term]).await.map(|_| ())
     }
 
     async fn brake_setting(&self, system: &SystemId) -> Result<BrakeSetting> {
         let sql = format!("SELECT brake::text FROM {} WHERE system = $1", self.own().settings);
-        let rows = self.link().query("brake", &sql, &[&system.to_string()]).await?;
+        let rows = self.pool().query("brake", &sql, &[&system.to_string()]).await?;
         let Some(text) = rows.first().and_then(|row| row.get::<_, Option<&str>>(0)) else {
             return Ok(BrakeSetting::Auto);
         };
-        serde_json::from_str(text).map_err(|error| nonsense(self.link().place(), "brake", error))
+        serde_json::from_str(text)
+            .map_err(|error| unexpected_answer(self.pool().place(), "brake", error))
     }
 
     async fn set_brake(&self, system: &SystemId, setting: BrakeSetting) -> Result<()> {
@@ -109,7 +110,7 @@ impl Store for Postgres {
         );
         let text = serde_json::to_string(&setting)
             .map_err(|error| Error::Invalid(format!("the brake's setting: {error}")))?;
-        self.link().query("set brake", &sql, &[&system.to_string(), &text]).await.map(|_| ())
+        self.pool().query("set brake", &sql, &[&system.to_string(), &text]).await.map(|_| ())
     }
 
     fn notes(&self) -> &dyn NoteStore {
@@ -119,7 +120,7 @@ impl Store for Postgres {
 
 impl Postgres {
     /// Takes or renews the term that is kept under `key`.
-    pub(crate) async fn stand(
+    pub(crate) async fn take_term(
         &self,
         key: &str,
         candidate: &str,
@@ -139,7 +140,7 @@ impl Postgres {
             ms_of("until")
         );
         let ttl = ttl_ms as f64;
-        let rows = self.link().query("campaign", &sql, &[&key, &candidate, &ttl]).await?;
+        let rows = self.pool().query("campaign", &sql, &[&key, &candidate, &ttl]).await?;
         Ok(rows.first().map(|row| Term {
             number: to_u64(row.get(0)),
             holder: candidate.to_owned(),

@@ -84,7 +84,7 @@ impl ServerCertVerifier for AnyHost {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> std::result::Result<ServerCertVerified, rustls::Error> {
-        let said = self.inner.verify_server_cert(
+        let verified = self.inner.verify_server_cert(
             end_entity,
             intermediates,
             server_name,
@@ -92,7 +92,7 @@ impl ServerCertVerifier for AnyHost {
             now,
         );
         // The name is looked at last: everything else was found good.
-        match said {
+        match verified {
             Err(rustls::Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
             )) => Ok(ServerCertVerified::assertion()),

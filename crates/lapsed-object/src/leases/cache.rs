@@ -10,28 +10,28 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use lapsed_core::leases::LeaseKey;
 
-use crate::ground::StoredObject;
+use crate::system_context::StoredObject;
 
-const SHARES: usize = 256;
+const LOCKS: usize = 256;
 
 pub(crate) struct Cache {
     max: usize,
     held: Mutex<HashMap<LeaseKey, StoredObject>>,
-    turns: Vec<tokio::sync::Mutex<()>>,
+    key_locks: Vec<tokio::sync::Mutex<()>>,
     /// The same in every process, so that a simulation repeats.
     hasher: BuildHasherDefault<DefaultHasher>,
 }
 
 impl Cache {
     pub(crate) fn new(max: usize) -> Self {
-        let turns = (0..SHARES).map(|_| tokio::sync::Mutex::default()).collect();
-        Cache { max, held: Mutex::default(), turns, hasher: BuildHasherDefault::default() }
+        let key_locks = (0..LOCKS).map(|_| tokio::sync::Mutex::default()).collect();
+        Cache { max, held: Mutex::default(), key_locks, hasher: BuildHasherDefault::default() }
     }
 
     /// Waits until nobody else of this process is at that key.
-    pub(crate) async fn turn(&self, key: &LeaseKey) -> tokio::sync::MutexGuard<'_, ()> {
-        let share = self.hasher.hash_one(key) as usize % SHARES;
-        self.turns[share].lock().await
+    pub(crate) async fn lock_key(&self, key: &LeaseKey) -> tokio::sync::MutexGuard<'_, ()> {
+        let slot = self.hasher.hash_one(key) as usize % LOCKS;
+        self.key_locks[slot].lock().await
     }
 
     pub(crate) fn get(&self, key: &LeaseKey) -> Option<StoredObject> {

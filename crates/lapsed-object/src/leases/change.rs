@@ -15,9 +15,9 @@ use lapsed_core::sweep::BatchId;
 use lapsed_core::{Error, Result};
 
 use super::ObjectLeases;
-use crate::doc::{BY_OPERATION, Content, Debt, Doc, OWED_MAX};
-use crate::ground::StoredObject;
+use crate::document::{BY_OPERATION, Content, Document, OWED_MAX, OwedReceipt};
 use crate::log::Intent;
+use crate::system_context::StoredObject;
 
 /// How often a lost race is run again.
 const TRIES: u32 = 30;
@@ -30,58 +30,58 @@ pub(crate) enum Change {
     Release(LeaseToken),
     SetState(LeaseToken, Option<LeaseState>),
     Stage(LeaseToken, Option<StagedState>),
-    Look,
+    Describe,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) enum Asked {
+pub(crate) enum ChangeAnswer {
     Granted(Grant),
     Held(Grant),
     Done,
     Lost(Loss),
-    Looked(Option<LeaseInfo>),
+    Described(Option<LeaseInfo>),
 }
 
-impl Asked {
+impl ChangeAnswer {
     pub(crate) fn unexpected(self) -> Error {
         Error::Invalid(format!("an answer to another question: {self:?}"))
     }
 
     pub(crate) fn acquired(self) -> Result<Acquired> {
         match self {
-            Asked::Granted(grant) => Ok(Acquired::Granted(grant)),
-            Asked::Held(grant) => Ok(Acquired::Held(grant)),
+            ChangeAnswer::Granted(grant) => Ok(Acquired::Granted(grant)),
+            ChangeAnswer::Held(grant) => Ok(Acquired::Held(grant)),
             other => Err(other.unexpected()),
         }
     }
 
     pub(crate) fn fenced_grant(self) -> Result<Fenced<Grant>> {
         match self {
-            Asked::Granted(grant) => Ok(Fenced::Done(grant)),
-            Asked::Lost(loss) => Ok(Fenced::Lost(loss)),
+            ChangeAnswer::Granted(grant) => Ok(Fenced::Done(grant)),
+            ChangeAnswer::Lost(loss) => Ok(Fenced::Lost(loss)),
             other => Err(other.unexpected()),
         }
     }
 
     pub(crate) fn fenced(self) -> Result<Fenced<()>> {
         match self {
-            Asked::Done => Ok(Fenced::Done(())),
-            Asked::Lost(loss) => Ok(Fenced::Lost(loss)),
+            ChangeAnswer::Done => Ok(Fenced::Done(())),
+            ChangeAnswer::Lost(loss) => Ok(Fenced::Lost(loss)),
             other => Err(other.unexpected()),
         }
     }
 }
 
-impl Asked {
+impl ChangeAnswer {
     /// Whether what was asked is not to be had: then it must be asked of the store itself.
     fn is_refusal(&self) -> bool {
-        matches!(self, Asked::Held(_) | Asked::Lost(_) | Asked::Looked(_))
+        matches!(self, ChangeAnswer::Held(_) | ChangeAnswer::Lost(_) | ChangeAnswer::Described(_))
     }
 }
 
-struct Judged {
-    answer: Asked,
-    doc: Doc,
+struct JudgedChange {
+    answer: ChangeAnswer,
+    doc: Document,
     cleared: Vec<Expiry>,
     /// Whether it was read for this judgement, whatever was known before.
     read_again: bool,
@@ -93,20 +93,20 @@ impl ObjectLeases {
         &self,
         key: &LeaseKey,
         change: &Change,
-    ) -> Result<WithCleared<Asked>> {
-        let _turn = self.cache.turn(key).await;
+    ) -> Result<WithCleared<ChangeAnswer>> {
+        let _key_lock = self.cache.lock_key(key).await;
         // Whoever only looks wants to see what is there.
         let mut remembered = match change {
-            Change::Look => None,
+            Change::Describe => None,
             _ => self.cache.get(key),
         };
         for attempt in 0..TRIES {
-            let fresh = remembered.is_none() || self.ground.time.now().is_none();
+            let fresh = remembered.is_none() || self.context.time.now().is_none();
             let held = match remembered.take().filter(|_| !fresh) {
                 Some(held) => held,
-                None => self.ground.load(&Subject::Lease(key.clone())).await?,
+                None => self.context.load(&Subject::Lease(key.clone())).await?,
             };
-            let sent_ms = self.ground.time.mono_ms();
+            let sent_ms = self.context.time.mono_ms();
             let (held, judged) = match self.judge(key, held, change).await {
                 Ok(judged) => judged,
                 Err(error) => {
@@ -128,7 +128,7 @@ impl ObjectLeases {
             }
             // Nothing to change, but only remembered: writing it again shows that it is still so.
             if judged.doc.owed.len() > OWED_MAX {
-                self.pay(held).await?;
+                self.log_owed_receipts(held).await?;
                 continue;
             }
             if let Some(met) = self.write(key, &held, judged, sent_ms).await? {
@@ -137,7 +137,7 @@ impl ObjectLeases {
             self.pause(attempt).await;
         }
         Err(Error::Throttled {
-            store: self.ground.name().to_owned(),
+            store: self.context.name().to_owned(),
             what: format!("{key} is being changed by too many at once"),
         })
     }
@@ -147,44 +147,44 @@ impl ObjectLeases {
         &self,
         key: &LeaseKey,
         held: &StoredObject,
-        mut judged: Judged,
+        mut judged: JudgedChange,
         sent_ms: i64,
-    ) -> Result<Option<WithCleared<Asked>>> {
+    ) -> Result<Option<WithCleared<ChangeAnswer>>> {
         // Whatever becomes of it: what was remembered is no longer so.
         self.cache.forget(key);
         let subject = Subject::Lease(key.clone());
-        self.file_before(&subject, &mut judged.doc).await?;
-        let Some(written) = self.ground.replace(held, judged.doc).await? else { return Ok(None) };
+        self.ensure_entry_before_write(&subject, &mut judged.doc).await?;
+        let Some(written) = self.context.replace(held, judged.doc).await? else { return Ok(None) };
         let late = self.granted_too_little(&judged.answer, sent_ms);
-        self.file_after(&subject, &written.doc).await?;
+        self.ensure_entry_after_write(&subject, &written.doc).await?;
         self.cache.put(key, written.clone());
         if late {
             // This host slept, or the store's clock was set: what was granted is less than a TTL.
-            let Asked::Granted(grant) = &judged.answer else { return Ok(None) };
-            return self.lengthen(key, &written, grant, judged.cleared).await;
+            let ChangeAnswer::Granted(grant) = &judged.answer else { return Ok(None) };
+            return self.extend_grant(key, &written, grant, judged.cleared).await;
         }
         Ok(Some(WithCleared { answer: judged.answer, cleared: judged.cleared }))
     }
 
     /// Whether the answer shows that the store's clock was ahead of the latest that was thought of.
-    fn granted_too_little(&self, answer: &Asked, sent_ms: i64) -> bool {
-        let Asked::Granted(grant) = answer else { return false };
-        self.ground.time.earliest_at(sent_ms).is_some_and(|earliest| earliest > grant.now_ms)
+    fn granted_too_little(&self, answer: &ChangeAnswer, sent_ms: i64) -> bool {
+        let ChangeAnswer::Granted(grant) = answer else { return false };
+        self.context.time.earliest_at(sent_ms).is_some_and(|earliest| earliest > grant.now_ms)
     }
 
     /// Once more, from the time that is known by now. `None`: somebody came in between.
-    async fn lengthen(
+    async fn extend_grant(
         &self,
         key: &LeaseKey,
         held: &StoredObject,
         grant: &Grant,
         cleared: Vec<Expiry>,
-    ) -> Result<Option<WithCleared<Asked>>> {
+    ) -> Result<Option<WithCleared<ChangeAnswer>>> {
         let renewal = Change::Renew(grant.token, Some(grant.ttl_ms));
         let (held, mut judged) = self.judge(key, held.clone(), &renewal).await?;
         let subject = Subject::Lease(key.clone());
-        self.file_before(&subject, &mut judged.doc).await?;
-        let written = self.ground.replace(&held, judged.doc).await?;
+        self.ensure_entry_before_write(&subject, &mut judged.doc).await?;
+        let written = self.context.replace(&held, judged.doc).await?;
         self.cache.forget(key);
         Ok(written.map(|_| WithCleared { answer: judged.answer, cleared }))
     }
@@ -198,11 +198,11 @@ impl ObjectLeases {
         key: &LeaseKey,
         mut held: StoredObject,
         change: &Change,
-    ) -> Result<(StoredObject, Judged)> {
-        let at = self.ground.moment().await?;
+    ) -> Result<(StoredObject, JudgedChange)> {
+        let at = self.context.clock_reading().await?;
         let read_again = to_settle(&held.doc, change, &at).is_some();
         if read_again {
-            held = self.ground.load(&Subject::Lease(key.clone())).await?;
+            held = self.context.load(&Subject::Lease(key.clone())).await?;
         }
         let decision = match to_settle(&held.doc, change, &at) {
             Some(txn) => Some(self.settle_txn(txn).await?),
@@ -219,16 +219,17 @@ impl ObjectLeases {
                 deadline_ms: over.lease.deadline_ms,
                 at_ms: at.judging_ms,
             });
-            doc.owed.push(Debt { removed: RemovedLease::Lease(over), judged_ms: at.judging_ms });
+            doc.owed
+                .push(OwedReceipt { removed: RemovedLease::Lease(over), judged_ms: at.judging_ms });
         }
         let answer = apply(key, record, change, decision, &at);
-        Ok((held, Judged { answer, doc, cleared, read_again }))
+        Ok((held, JudgedChange { answer, doc, cleared, read_again }))
     }
 
     /// The decision on a transaction; where there is none it is rolled back, for good. One that need not be
     /// kept any longer counts as long as it is there: what waits for it was staged under it.
     pub(crate) async fn settle_txn(&self, txn: &lapsed_core::Name) -> Result<Decision> {
-        let held = self.ground.load(&Subject::Decision(txn.clone())).await?;
+        let held = self.context.load(&Subject::Decision(txn.clone())).await?;
         if let Content::Decision(_, Some(marker)) = &held.doc.content {
             return Ok(marker.decision);
         }
@@ -236,16 +237,16 @@ impl ObjectLeases {
     }
 
     /// Moves what an object owes to the log.
-    async fn pay(&self, held: StoredObject) -> Result<()> {
+    async fn log_owed_receipts(&self, held: StoredObject) -> Result<()> {
         let number = self.batches.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let sweeper = format!("{BY_OPERATION}-{:016x}", self.ground.nonce());
+        let sweeper = format!("{BY_OPERATION}-{:016x}", self.context.nonce());
         let id = BatchId { sweeper: sweeper.into(), number };
         let intent = intent(&held.doc);
         let opened = self.log.open(&id, std::slice::from_ref(&intent)).await?;
         let mut doc = held.doc.clone();
         doc.owed.clear();
         doc.logged_in = opened.number();
-        match self.ground.replace(&held, doc).await {
+        match self.context.replace(&held, doc).await {
             Ok(Some(_)) => {
                 let done = [intent.subject.name().to_string()].into();
                 opened.close(&done).await?;
@@ -258,13 +259,13 @@ impl ObjectLeases {
 
     pub(crate) async fn pause(&self, attempt: u32) {
         let base = Duration::from_millis(5) * 2u32.saturating_pow(attempt.min(6));
-        self.ground.clock.sleep(jittered(&*self.ground.clock, base, 1.0)).await;
+        self.context.clock.sleep(jittered(&*self.context.clock, base, 1.0)).await;
     }
 }
 
 /// The transaction whose decision must be known before the lease ends, if this ends it.
 fn to_settle<'d>(
-    doc: &'d Doc,
+    doc: &'d Document,
     change: &Change,
     at: &ClockReading,
 ) -> Option<&'d lapsed_core::Name> {
@@ -277,7 +278,7 @@ fn to_settle<'d>(
 }
 
 /// What an object owes, as an intention.
-pub(crate) fn intent(doc: &Doc) -> Intent {
+pub(crate) fn intent(doc: &Document) -> Intent {
     let debts = doc.owed.iter().map(|debt| (debt.clone(), BY_OPERATION.to_owned(), 0));
     Intent { subject: doc.subject(), epoch: doc.epoch, debts: debts.collect() }
 }
@@ -289,9 +290,10 @@ fn apply(
     change: &Change,
     decision: Option<Decision>,
     at: &ClockReading,
-) -> Asked {
-    let fenced =
-        |done: std::result::Result<(), Loss>| done.map_or_else(Asked::Lost, |()| Asked::Done);
+) -> ChangeAnswer {
+    let fenced = |done: std::result::Result<(), Loss>| {
+        done.map_or_else(ChangeAnswer::Lost, |()| ChangeAnswer::Done)
+    };
     match change {
         Change::Acquire(acquire) => {
             let request = acquire.request.as_ref();
@@ -299,19 +301,22 @@ fn apply(
             let grant =
                 record.grant(key, at).expect("whoever acquires or is held off sees a lease");
             match attempt {
-                AcquireOutcome::Granted | AcquireOutcome::Repeated => Asked::Granted(grant),
-                AcquireOutcome::Held => Asked::Held(grant),
+                AcquireOutcome::Granted | AcquireOutcome::Repeated => ChangeAnswer::Granted(grant),
+                AcquireOutcome::Held => ChangeAnswer::Held(grant),
             }
         }
         Change::Renew(token, ttl_ms) => match record.renew(*token, *ttl_ms, at) {
-            Ok(()) => Asked::Granted(record.grant(key, at).expect("what was renewed is held")),
-            Err(loss) => Asked::Lost(loss),
+            Ok(()) => {
+                ChangeAnswer::Granted(record.grant(key, at).expect("what was renewed is held"))
+            }
+            Err(loss) => ChangeAnswer::Lost(loss),
         },
         Change::Release(token) => fenced(record.release(*token, decision)),
         Change::SetState(token, state) => fenced(record.set_state(*token, state.clone())),
         Change::Stage(token, staged) => fenced(record.stage(*token, staged.clone())),
-        Change::Look => {
-            Asked::Looked(super::described(Content::Lease(key.clone(), record.clone()), at))
-        }
+        Change::Describe => ChangeAnswer::Described(super::described(
+            Content::Lease(key.clone(), record.clone()),
+            at,
+        )),
     }
 }

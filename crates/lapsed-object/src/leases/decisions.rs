@@ -9,8 +9,8 @@ use lapsed_core::leases::{Decision, DecisionInfo, Expiry, RemovedLease, Subject,
 use lapsed_core::{Error, Name, Result};
 
 use super::ObjectLeases;
-use crate::doc::{Content, Debt, Doc};
-use crate::ground::StoredObject;
+use crate::document::{Content, Document, OwedReceipt};
+use crate::system_context::StoredObject;
 
 const TRIES: u32 = 30;
 
@@ -23,8 +23,8 @@ impl ObjectLeases {
     ) -> Result<WithCleared<DecisionInfo>> {
         let subject = Subject::Decision(txn.clone());
         for attempt in 0..TRIES {
-            let held = self.ground.load(&subject).await?;
-            let at = self.ground.moment().await?;
+            let held = self.context.load(&subject).await?;
+            let at = self.context.clock_reading().await?;
             if let Some(marker) = live(&held.doc, &at) {
                 return Ok(WithCleared::clean(decided(txn, marker, false, &at)));
             }
@@ -32,9 +32,9 @@ impl ObjectLeases {
             let cleared = clear(&mut doc, &at);
             let marker = DecisionMarker::new(decision, ttl_ms, &at);
             doc.content = Content::Decision(txn.clone(), Some(marker.clone()));
-            self.file_before(&subject, &mut doc).await?;
-            if let Some(written) = self.ground.replace(&held, doc).await? {
-                self.file_after(&subject, &written.doc).await?;
+            self.ensure_entry_before_write(&subject, &mut doc).await?;
+            if let Some(written) = self.context.replace(&held, doc).await? {
+                self.ensure_entry_after_write(&subject, &written.doc).await?;
                 return Ok(WithCleared { answer: decided(txn, &marker, true, &at), cleared });
             }
             self.pause(attempt).await;
@@ -48,14 +48,14 @@ impl ObjectLeases {
     ) -> Result<WithCleared<Option<DecisionInfo>>> {
         let subject = Subject::Decision(txn.clone());
         for attempt in 0..TRIES {
-            let held = self.ground.load(&subject).await?;
-            let at = self.ground.moment().await?;
+            let held = self.context.load(&subject).await?;
+            let at = self.context.clock_reading().await?;
             if let Some(marker) = live(&held.doc, &at) {
                 return Ok(WithCleared::clean(Some(decided(txn, marker, false, &at))));
             }
             let mut doc = held.doc.clone();
             let cleared = clear(&mut doc, &at);
-            if cleared.is_empty() || self.ground.replace(&held, doc).await?.is_some() {
+            if cleared.is_empty() || self.context.replace(&held, doc).await?.is_some() {
                 return Ok(WithCleared { answer: None, cleared });
             }
             self.pause(attempt).await;
@@ -67,20 +67,24 @@ impl ObjectLeases {
         &self,
         txn: &Name,
     ) -> Result<Option<(DecisionInfo, bool)>> {
-        let held = self.ground.load(&Subject::Decision(txn.clone())).await?;
-        let at = self.ground.moment().await?;
+        let held = self.context.load(&Subject::Decision(txn.clone())).await?;
+        let at = self.context.clock_reading().await?;
         let Content::Decision(_, Some(marker)) = &held.doc.content else { return Ok(None) };
         Ok(Some((decided(txn, marker, false, &at), marker.is_expired(&at))))
     }
 
     /// Makes a decision again, as its receipt has it. False: there is one by now.
-    pub(crate) async fn decide_again(&self, txn: &Name, marker: &DecisionMarker) -> Result<bool> {
+    pub(crate) async fn restore_decision(
+        &self,
+        txn: &Name,
+        marker: &DecisionMarker,
+    ) -> Result<bool> {
         Ok(self.decide_once(txn, marker.decision, marker.ttl_ms).await?.answer.first)
     }
 
     fn too_many(&self, txn: &Name) -> Error {
         Error::Throttled {
-            store: self.ground.name().to_owned(),
+            store: self.context.name().to_owned(),
             what: format!("the decision on {txn} is being changed by too many at once"),
         }
     }
@@ -92,7 +96,7 @@ impl ObjectLeases {
 }
 
 /// Empties a marker that is over, and notes the receipt.
-pub(crate) fn clear(doc: &mut Doc, at: &ClockReading) -> Vec<Expiry> {
+pub(crate) fn clear(doc: &mut Document, at: &ClockReading) -> Vec<Expiry> {
     let Content::Decision(txn, marker) = &mut doc.content else { return Vec::new() };
     let Some(over) = marker.take_if(|marker| marker.is_expired(at)) else { return Vec::new() };
     let expiry = Expiry {
@@ -100,12 +104,12 @@ pub(crate) fn clear(doc: &mut Doc, at: &ClockReading) -> Vec<Expiry> {
         deadline_ms: over.deadline_ms,
         at_ms: at.judging_ms,
     };
-    doc.owed.push(Debt { removed: RemovedLease::Decision(over), judged_ms: at.judging_ms });
+    doc.owed.push(OwedReceipt { removed: RemovedLease::Decision(over), judged_ms: at.judging_ms });
     vec![expiry]
 }
 
 /// The decision that stands.
-fn live<'d>(doc: &'d Doc, at: &ClockReading) -> Option<&'d DecisionMarker> {
+fn live<'d>(doc: &'d Document, at: &ClockReading) -> Option<&'d DecisionMarker> {
     match &doc.content {
         Content::Decision(_, marker) => marker.as_ref().filter(|marker| !marker.is_expired(at)),
         Content::Lease(..) => None,

@@ -13,12 +13,12 @@ use lapsed_core::sweep::{Batch, BatchAnswer, BatchId, Outcome, PassMode, Refusal
 use lapsed_core::{Error, Name, Result};
 
 use super::change::intent;
-use super::walk::{Entry, Seen};
-use super::{ObjectLeases, decisions, some_at_once};
-use crate::doc::{Content, Debt};
-use crate::ground::{Found, StoredObject};
-use crate::log::{Intent, Opened};
-use crate::objects::{Deleted, Only};
+use super::walk::{Entry, ListedSuspect};
+use super::{ObjectLeases, decisions, run_bounded};
+use crate::document::{Content, OwedReceipt};
+use crate::log::{Intent, OpenLogObject};
+use crate::objects::{Deleted, WriteCondition};
+use crate::system_context::{Found, StoredObject};
 
 /// The most objects that one log object takes: each may owe as many receipts as an object may.
 const LOGGED_MAX: usize = 50;
@@ -42,10 +42,10 @@ enum Verdict {
     /// What it points to cannot be read.
     Unreadable,
     /// Named twice in one batch.
-    Again,
+    Duplicate,
 }
 
-struct Plan {
+struct ReclaimPlan {
     suspect: Suspect,
     entries: Vec<Entry>,
     verdict: Verdict,
@@ -57,7 +57,7 @@ struct Plan {
 }
 
 /// What became of a plan's write.
-enum Change {
+enum WriteResult {
     None,
     Made(Box<StoredObject>),
     Lost,
@@ -71,7 +71,7 @@ impl ObjectLeases {
             return Ok(answer(vec![Outcome::Gone; batch.suspects.len()]));
         }
         if let Some(term) = batch.term
-            && self.ground.term(&self.id).await? != Some(term)
+            && self.context.term(&self.id).await? != Some(term)
         {
             let refused = Outcome::Refused(Refusal::NotLeader);
             return Ok(answer(vec![refused; batch.suspects.len()]));
@@ -81,10 +81,10 @@ impl ObjectLeases {
         for chunk in batch.suspects.chunks(LOGGED_MAX) {
             let mut plans = Vec::with_capacity(chunk.len());
             for suspect in chunk {
-                let again = !known.insert(suspect.key.clone());
-                plans.push(self.plan(suspect, again, &batch));
+                let duplicate = !known.insert(suspect.key.clone());
+                plans.push(self.plan(suspect, duplicate, &batch));
             }
-            let plans: Result<Vec<Plan>> = some_at_once(plans).await.into_iter().collect();
+            let plans: Result<Vec<ReclaimPlan>> = run_bounded(plans).await.into_iter().collect();
             let plans = plans?;
             match batch.act {
                 PassMode::DryRun => {
@@ -101,25 +101,26 @@ impl ObjectLeases {
     }
 
     /// Judges one, by what was seen when it was listed if nothing newer is known.
-    async fn plan(&self, suspect: &Suspect, again: bool, batch: &Batch) -> Result<Plan> {
-        let mut plan = Plan {
+    async fn plan(&self, suspect: &Suspect, duplicate: bool, batch: &Batch) -> Result<ReclaimPlan> {
+        let mut plan = ReclaimPlan {
             suspect: suspect.clone(),
             entries: Vec::new(),
-            verdict: Verdict::Again,
+            verdict: Verdict::Duplicate,
             held: None,
             next: None,
             intent: None,
         };
-        if again {
+        if duplicate {
             return Ok(plan);
         }
         let seen = match batch.act {
             PassMode::Reclaim => self.walks.take(&suspect.key),
             PassMode::DryRun => self.walks.seen(&suspect.key),
         };
-        let Seen { entries, held } = seen.unwrap_or(Seen { entries: Vec::new(), held: None });
+        let ListedSuspect { entries, held } =
+            seen.unwrap_or(ListedSuspect { entries: Vec::new(), held: None });
         plan.entries = match entries.is_empty() {
-            true => self.guess(suspect).into_iter().collect(),
+            true => self.expected_entry(suspect).into_iter().collect(),
             false => entries,
         };
         match self.newest(suspect, held, &plan.entries).await? {
@@ -151,11 +152,11 @@ impl ObjectLeases {
             return Ok(Ok(Some(seen).filter(newer).or(remembered).expect("one of them is newer")));
         }
         // By its entry: a name that was cut does not tell the key, and so not the object.
-        let Some(entry) = entries.first() else { return Ok(Err(Verdict::Again)) };
+        let Some(entry) = entries.first() else { return Ok(Err(Verdict::Duplicate)) };
         Ok(match self.target(entry).await? {
-            Found::Doc(held) => Ok(*held),
+            Found::Document(held) => Ok(*held),
             Found::Nothing => Err(Verdict::Missing),
-            Found::Rubbish(what) => Err(self.unreadable(&what)),
+            Found::Unreadable(what) => Err(self.unreadable(&what)),
         })
     }
 
@@ -166,11 +167,11 @@ impl ObjectLeases {
 
     async fn judge_held(
         &self,
-        plan: &mut Plan,
+        plan: &mut ReclaimPlan,
         mut held: StoredObject,
         batch: &Batch,
     ) -> Result<()> {
-        let at = self.ground.moment().await?;
+        let at = self.context.clock_reading().await?;
         plan.verdict = verdict(&held, &plan.suspect, &at);
         if plan.verdict == Verdict::Over && batch.act == PassMode::Reclaim && has_staged(&held) {
             // What was listed may have been renewed since, and a transaction is rolled back for good.
@@ -207,7 +208,11 @@ impl ObjectLeases {
     }
 
     /// Clears what is over; what is owed for it.
-    async fn clear(&self, next: &mut StoredObject, at: &ClockReading) -> Result<Option<Debt>> {
+    async fn clear(
+        &self,
+        next: &mut StoredObject,
+        at: &ClockReading,
+    ) -> Result<Option<OwedReceipt>> {
         let owed = next.doc.owed.len();
         match &mut next.doc.content {
             Content::Lease(_, record) => {
@@ -216,7 +221,7 @@ impl ObjectLeases {
                     None => None,
                 };
                 let cleared = record.clear(at, decision);
-                let debt = |cleared| Debt {
+                let debt = |cleared| OwedReceipt {
                     removed: RemovedLease::Lease(cleared),
                     judged_ms: at.judging_ms,
                 };
@@ -229,28 +234,28 @@ impl ObjectLeases {
         }
     }
 
-    async fn carry_out(&self, id: &BatchId, plans: Vec<Plan>) -> Result<Vec<Outcome>> {
+    async fn carry_out(&self, id: &BatchId, plans: Vec<ReclaimPlan>) -> Result<Vec<Outcome>> {
         let intents: Vec<Intent> = plans.iter().filter_map(|plan| plan.intent.clone()).collect();
         let opened = match intents.is_empty() {
             true => None,
             false => Some(self.log.open(id, &intents).await?),
         };
-        let number = opened.as_ref().map(Opened::number);
+        let number = opened.as_ref().map(OpenLogObject::number);
         let writes = plans.iter().map(|plan| self.write_plan(plan, number)).collect();
-        let changes: Vec<Change> = some_at_once(writes).await;
+        let changes: Vec<WriteResult> = run_bounded(writes).await;
         let receipts = self.finish_log(id, opened, &plans, &changes).await?;
         let finished = plans.into_iter().zip(changes);
         let ends = finished.map(|(plan, change)| self.conclude(plan, change, &receipts)).collect();
-        Ok(some_at_once(ends).await)
+        Ok(run_bounded(ends).await)
     }
 
-    async fn write_plan(&self, plan: &Plan, number: Option<u64>) -> Change {
-        let (Some(held), Some(next)) = (&plan.held, &plan.next) else { return Change::None };
+    async fn write_plan(&self, plan: &ReclaimPlan, number: Option<u64>) -> WriteResult {
+        let (Some(held), Some(next)) = (&plan.held, &plan.next) else { return WriteResult::None };
         let mut doc = next.doc.clone();
         if let (Some(_), Some(number)) = (&plan.intent, number) {
             doc.logged_in = number;
         }
-        let written = self.ground.replace(held, doc).await;
+        let written = self.context.replace(held, doc).await;
         if let Subject::Lease(key) = held.doc.subject() {
             match &written {
                 Ok(Some(written)) => self.cache.put(&key, written.clone()),
@@ -258,9 +263,9 @@ impl ObjectLeases {
             }
         }
         match written {
-            Ok(Some(written)) => Change::Made(Box::new(written)),
-            Ok(None) => Change::Lost,
-            Err(error) => Change::Doubt(error),
+            Ok(Some(written)) => WriteResult::Made(Box::new(written)),
+            Ok(None) => WriteResult::Lost,
+            Err(error) => WriteResult::Doubt(error),
         }
     }
 
@@ -268,9 +273,9 @@ impl ObjectLeases {
     async fn finish_log(
         &self,
         id: &BatchId,
-        opened: Option<Opened<'_>>,
-        plans: &[Plan],
-        changes: &[Change],
+        opened: Option<OpenLogObject<'_>>,
+        plans: &[ReclaimPlan],
+        changes: &[WriteResult],
     ) -> Result<BTreeMap<Name, Option<Receipt>>> {
         let Some(opened) = opened else { return Ok(BTreeMap::new()) };
         let logged = || plans.iter().zip(changes).filter(|(plan, _)| plan.intent.is_some());
@@ -283,11 +288,11 @@ impl ObjectLeases {
             intended.insert(plan.suspect.key.clone(), own);
         }
         // One that was lost may have been made all the same, and changed by somebody since.
-        let in_doubt = logged().any(|(_, change)| !matches!(change, Change::Made(_)));
+        let in_doubt = logged().any(|(_, change)| !matches!(change, WriteResult::Made(_)));
         let confirmed = match in_doubt {
             true => opened.settle().await?,
             false => {
-                let made = logged().filter(|(_, change)| matches!(change, Change::Made(_)));
+                let made = logged().filter(|(_, change)| matches!(change, WriteResult::Made(_)));
                 opened.close(&made.map(|(plan, _)| plan.suspect.key.to_string()).collect()).await?
             }
         };
@@ -298,22 +303,22 @@ impl ObjectLeases {
     /// What became of it, and what its entries in the index are worth now.
     async fn conclude(
         &self,
-        plan: Plan,
-        change: Change,
+        plan: ReclaimPlan,
+        change: WriteResult,
         receipts: &BTreeMap<Name, Option<Receipt>>,
     ) -> Outcome {
         let confirmed = receipts.get(&plan.suspect.key);
         let done = match (&plan.intent, &change) {
             (Some(_), _) => confirmed.is_some(),
-            (None, Change::None | Change::Made(_)) => true,
-            (None, Change::Lost | Change::Doubt(_)) => false,
+            (None, WriteResult::None | WriteResult::Made(_)) => true,
+            (None, WriteResult::Lost | WriteResult::Doubt(_)) => false,
         };
         if !done {
             return self.refusal(&plan, &change).await;
         }
         let version = match (&change, &plan.held) {
-            (Change::Made(held), _) => Some(held.as_ref().clone()),
-            (Change::None, Some(held)) => Some(held.clone()),
+            (WriteResult::Made(held), _) => Some(held.as_ref().clone()),
+            (WriteResult::None, Some(held)) => Some(held.clone()),
             _ => None,
         };
         if let Err(error) = self.tidy_index(&plan, version).await {
@@ -327,24 +332,24 @@ impl ObjectLeases {
     }
 
     /// Somebody was faster: how does it stand now? Its entry stays (D7).
-    async fn refusal(&self, plan: &Plan, change: &Change) -> Outcome {
-        if let Change::Doubt(error) = change {
+    async fn refusal(&self, plan: &ReclaimPlan, change: &WriteResult) -> Outcome {
+        if let WriteResult::Doubt(error) = change {
             tracing::warn!(system = %self.id, key = %plan.suspect.key, %error, "not reclaimed");
         }
         let busy = Outcome::Refused(Refusal::Busy);
         let Ok(found) = self.newest(&plan.suspect, None, &plan.entries).await else { return busy };
-        let Ok(at) = self.ground.moment().await else { return busy };
+        let Ok(at) = self.context.clock_reading().await else { return busy };
         match found.map(|held| verdict(&held, &plan.suspect, &at)) {
             Ok(Verdict::Over) => busy,
             Ok(verdict) | Err(verdict) => verdict.preview(),
         }
     }
 
-    async fn tidy_index(&self, plan: &Plan, now: Option<StoredObject>) -> Result<()> {
+    async fn tidy_index(&self, plan: &ReclaimPlan, now: Option<StoredObject>) -> Result<()> {
         match plan.verdict {
-            Verdict::Again | Verdict::Unreadable => Ok(()),
+            Verdict::Duplicate | Verdict::Unreadable => Ok(()),
             Verdict::Alive | Verdict::Moved => match now.and_then(|held| held.doc.deadline_ms()) {
-                Some(deadline_ms) => self.file_again(plan, deadline_ms).await,
+                Some(deadline_ms) => self.move_entry(plan, deadline_ms).await,
                 None => Ok(()),
             },
             Verdict::Over | Verdict::Free | Verdict::Missing => {
@@ -359,19 +364,19 @@ impl ObjectLeases {
     }
 
     /// Where its deadline belongs first, then the stale ones go (D1).
-    async fn file_again(&self, plan: &Plan, deadline_ms: u64) -> Result<()> {
+    async fn move_entry(&self, plan: &ReclaimPlan, deadline_ms: u64) -> Result<()> {
         let bucket = self.bucket(deadline_ms);
         let held = plan.held.as_ref();
         if let Some(held) = held.filter(|_| plan.entries.iter().all(|e| e.bucket != bucket)) {
-            self.ground.file(&held.doc.subject(), &bucket).await?;
+            self.context.write_entry(&held.doc.subject(), &bucket).await?;
         }
         self.delete_entries(plan, Some(&bucket)).await
     }
 
-    async fn delete_entries(&self, plan: &Plan, but: Option<&str>) -> Result<()> {
+    async fn delete_entries(&self, plan: &ReclaimPlan, but: Option<&str>) -> Result<()> {
         for entry in plan.entries.iter().filter(|entry| Some(entry.bucket.as_str()) != but) {
-            let path = self.ground.places.entry(&entry.namespace, &entry.bucket, &entry.name);
-            self.ground.objects.delete(&path).await?;
+            let path = self.context.paths.entry(&entry.namespace, &entry.bucket, &entry.name);
+            self.context.objects.delete(&path).await?;
             self.entries_deleted.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
@@ -379,17 +384,17 @@ impl ObjectLeases {
 
     /// Deletes an empty marker, unless it was filled again. False: it was.
     async fn delete_marker(&self, held: &StoredObject) -> Result<bool> {
-        let Only::IfStill(version) = &held.only else { return Ok(true) };
+        let WriteCondition::IfUnchanged(version) = &held.only else { return Ok(true) };
         let subject = held.doc.subject();
-        let path = self.ground.path(&subject);
-        match self.ground.objects.delete_if(&path, version).await? {
+        let path = self.context.path(&subject);
+        match self.context.objects.delete_if(&path, version).await? {
             Deleted::Done => Ok(true),
             Deleted::Lost => Ok(false),
             Deleted::Unable => {
                 // The best that can be had there: a last look, and the delete right behind it.
-                let unchanged = self.ground.load(&subject).await?.doc.epoch == held.doc.epoch;
+                let unchanged = self.context.load(&subject).await?.doc.epoch == held.doc.epoch;
                 if unchanged {
-                    self.ground.objects.delete(&path).await?;
+                    self.context.objects.delete(&path).await?;
                 }
                 Ok(unchanged)
             }
@@ -405,7 +410,7 @@ impl Verdict {
             Verdict::Alive => Outcome::Refused(Refusal::Alive),
             Verdict::Moved => Outcome::Refused(Refusal::Moved),
             Verdict::Unreadable => Outcome::Refused(Refusal::Unreadable),
-            Verdict::Free | Verdict::Missing | Verdict::Again => Outcome::Gone,
+            Verdict::Free | Verdict::Missing | Verdict::Duplicate => Outcome::Gone,
         }
     }
 }

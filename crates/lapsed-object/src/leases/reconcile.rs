@@ -9,13 +9,13 @@ use lapsed_core::leases::DECISIONS;
 use lapsed_core::reconcile::{Healed, IndexChange, Reconcile, Reconciled};
 use lapsed_core::sweep::{Cursor, PassMode};
 
-use super::{ObjectLeases, some_at_once};
-use crate::ground::{Found, index_name};
+use super::{ObjectLeases, run_bounded};
 use crate::names::namespace;
 use crate::objects::ListRequest;
+use crate::system_context::{Found, index_name};
 
 /// What was found of one object.
-enum Looked {
+enum Comparison {
     Left(&'static str),
     Missing(IndexChange),
 }
@@ -23,13 +23,13 @@ enum Looked {
 #[async_trait]
 impl Reconcile for ObjectLeases {
     async fn reconcile(&self, after: Cursor, limit: usize, act: PassMode) -> Result<Reconciled> {
-        let mut at = After::parse(after.0.as_deref());
+        let mut at = ReconcileCursor::parse(after.0.as_deref());
         loop {
             let Some(place) = at.namespace.clone() else {
                 let Some(first) = self.next_place(None).await? else {
                     return Ok(Reconciled::default());
                 };
-                at = After { namespace: Some(first), name: None };
+                at = ReconcileCursor { namespace: Some(first), name: None };
                 continue;
             };
             let prefix = self.objects_of(&place);
@@ -39,14 +39,14 @@ impl Reconcile for ObjectLeases {
                 limit,
                 ..ListRequest::default()
             };
-            let listing = self.ground.objects.list(request).await?;
+            let listing = self.context.objects.list(request).await?;
             if let Some(last) = listing.names.last().cloned() {
-                let mut page = self.look_at(&place, listing.names, act).await?;
+                let mut page = self.compare_all(&place, listing.names, act).await?;
                 page.next = Some(Cursor(Some(format!("{place}\0{last}"))));
                 return Ok(page);
             }
             match self.next_place(Some(&place)).await? {
-                Some(next) => at = After { namespace: Some(next), name: None },
+                Some(next) => at = ReconcileCursor { namespace: Some(next), name: None },
                 None => return Ok(Reconciled::default()),
             }
         }
@@ -61,7 +61,7 @@ impl Reconcile for ObjectLeases {
             loop {
                 let request =
                     ListRequest { prefix: &prefix, token, limit: 1_000, ..ListRequest::default() };
-                let listing = self.ground.objects.list(request).await?;
+                let listing = self.context.objects.list(request).await?;
                 count += listing.names.len() as u64;
                 token = listing.token;
                 if token.is_none() {
@@ -84,8 +84,8 @@ impl ObjectLeases {
     /// Where the objects of a namespace are, or the markers.
     fn objects_of(&self, place: &str) -> String {
         match place {
-            DECISIONS => self.ground.places.marker(""),
-            namespace => self.ground.places.metas(namespace),
+            DECISIONS => self.context.paths.marker(""),
+            namespace => self.context.paths.metas(namespace),
         }
     }
 
@@ -99,13 +99,13 @@ impl ObjectLeases {
         let mut token = None;
         loop {
             let request = ListRequest {
-                prefix: self.ground.places.root(),
+                prefix: self.context.paths.root(),
                 flat: true,
                 after,
                 token,
                 limit: 1_000,
             };
-            let listing = self.ground.objects.list(request).await?;
+            let listing = self.context.objects.list(request).await?;
             let mut found = listing.folders.into_iter().filter(|name| namespace(name).is_some());
             if let Some(next) = found.next() {
                 return Ok(Some(next));
@@ -117,49 +117,54 @@ impl ObjectLeases {
         }
     }
 
-    async fn look_at(&self, place: &str, names: Vec<String>, act: PassMode) -> Result<Reconciled> {
+    async fn compare_all(
+        &self,
+        place: &str,
+        names: Vec<String>,
+        act: PassMode,
+    ) -> Result<Reconciled> {
         let mut page = Reconciled { examined: names.len() as u64, ..Reconciled::default() };
         let looks = names.into_iter().map(|name| self.compare(place, name, act)).collect();
-        for looked in some_at_once(looks).await {
+        for looked in run_bounded(looks).await {
             match looked? {
-                Looked::Left(why) => *page.left.entry(why.to_owned()).or_default() += 1,
-                Looked::Missing(change) => page.changes.push(change),
+                Comparison::Left(why) => *page.left.entry(why.to_owned()).or_default() += 1,
+                Comparison::Missing(change) => page.changes.push(change),
             }
         }
         Ok(page)
     }
 
-    async fn compare(&self, place: &str, name: String, act: PassMode) -> Result<Looked> {
+    async fn compare(&self, place: &str, name: String, act: PassMode) -> Result<Comparison> {
         let path = format!("{}{name}", self.objects_of(place));
         let namespace = Some(place).filter(|place| *place != DECISIONS);
-        let doc = match self.ground.find(&path, namespace).await? {
-            Found::Doc(held) => held.doc,
-            Found::Nothing => return Ok(Looked::Left("gone")),
-            Found::Rubbish(what) => {
+        let doc = match self.context.find(&path, namespace).await? {
+            Found::Document(held) => held.doc,
+            Found::Nothing => return Ok(Comparison::Left("gone")),
+            Found::Unreadable(what) => {
                 tracing::warn!(system = %self.id, what, "left for a person to look at");
-                return Ok(Looked::Left("unreadable"));
+                return Ok(Comparison::Left("unreadable"));
             }
         };
         let subject = doc.subject();
         // What is owed needs a visit, too: it is filed where it was, or where it would be by now.
         let due_ms = match doc.deadline_ms() {
             Some(deadline_ms) => deadline_ms,
-            None if doc.owed.is_empty() => return Ok(Looked::Left("free")),
-            None => self.ground.moment().await?.judging_ms,
+            None if doc.owed.is_empty() => return Ok(Comparison::Left("free")),
+            None => self.context.clock_reading().await?.judging_ms,
         };
         let (index, escaped) = index_name(&subject);
         let mut buckets = vec![self.bucket(due_ms)];
         buckets.extend(doc.bucket.clone().filter(|bucket| *bucket != buckets[0]));
         for bucket in &buckets {
-            let entry = self.ground.places.entry(&index, bucket, &escaped);
-            if self.ground.objects.get(&entry).await?.is_some() {
-                return Ok(Looked::Left("indexed"));
+            let entry = self.context.paths.entry(&index, bucket, &escaped);
+            if self.context.objects.get(&entry).await?.is_some() {
+                return Ok(Comparison::Left("indexed"));
             }
         }
         if act == PassMode::Reclaim {
-            self.ground.file(&subject, &buckets[0]).await?;
+            self.context.write_entry(&subject, &buckets[0]).await?;
         }
-        Ok(Looked::Missing(IndexChange {
+        Ok(Comparison::Missing(IndexChange {
             key: subject.name().to_string(),
             what: Healed::Added,
             why: format!("no entry of the index pointed to it; filed under {}", buckets[0]),
@@ -168,15 +173,15 @@ impl ObjectLeases {
 }
 
 /// Where a reconciliation stands.
-struct After {
+struct ReconcileCursor {
     namespace: Option<String>,
     name: Option<String>,
 }
 
-impl After {
-    fn parse(cursor: Option<&str>) -> After {
+impl ReconcileCursor {
+    fn parse(cursor: Option<&str>) -> ReconcileCursor {
         let parts = cursor.and_then(|cursor| cursor.split_once('\0'));
-        After {
+        ReconcileCursor {
             namespace: parts.map(|(namespace, _)| namespace.to_owned()),
             name: parts.map(|(_, name)| name.to_owned()),
         }

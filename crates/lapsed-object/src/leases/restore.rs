@@ -8,12 +8,12 @@ use lapsed_core::system::Restored;
 use lapsed_core::{Error, Name, Result};
 
 use super::ObjectLeases;
-use crate::doc::Content;
+use crate::document::Content;
 
 const TRIES: u32 = 30;
 
 impl ObjectLeases {
-    pub(crate) async fn put_back(&self, seq: u64) -> Result<Restored> {
+    pub(crate) async fn restore_receipt(&self, seq: u64) -> Result<Restored> {
         let Some(receipt) = self.log.receipt(seq).await? else {
             return refused("there is no such receipt, or it is no longer kept");
         };
@@ -22,15 +22,15 @@ impl ObjectLeases {
         }
         let removed: RemovedLease =
             serde_json::from_value(receipt.removed.clone()).map_err(|error| Error::Corrupt {
-                store: self.ground.name().to_owned(),
+                store: self.context.name().to_owned(),
                 what: format!("receipt {}: {error}", receipt.id),
             })?;
         let restored = match (Subject::parse(receipt.key.as_str())?, removed) {
             (Subject::Lease(key), RemovedLease::Lease(cleared)) => {
-                self.lease_again(&Subject::Lease(key), &cleared, &receipt).await?
+                self.restore_lease(&Subject::Lease(key), &cleared, &receipt).await?
             }
             (Subject::Decision(txn), RemovedLease::Decision(marker)) => {
-                if !self.decide_again(&txn, &marker).await? {
+                if !self.restore_decision(&txn, &marker).await? {
                     return refused("there is a decision on it by now");
                 }
                 done(&receipt, 0)
@@ -38,13 +38,13 @@ impl ObjectLeases {
             _ => return refused("the receipt is about something else"),
         };
         if matches!(restored, Restored::Restored { .. }) {
-            let now = self.ground.moment().await?;
+            let now = self.context.clock_reading().await?;
             self.log.mark_restored(seq, now.judging_ms).await?;
         }
         Ok(restored)
     }
 
-    async fn lease_again(
+    async fn restore_lease(
         &self,
         subject: &Subject,
         cleared: &ClearedLease,
@@ -52,8 +52,8 @@ impl ObjectLeases {
     ) -> Result<Restored> {
         let request = Name::new(&format!("~restore-{}", receipt.id.seq))?;
         for attempt in 0..TRIES {
-            let held = self.ground.load(subject).await?;
-            let at = self.ground.moment().await?;
+            let held = self.context.load(subject).await?;
+            let at = self.context.clock_reading().await?;
             let mut doc = held.doc.clone();
             let Content::Lease(key, record) = &mut doc.content else {
                 return refused("it is not a lease");
@@ -66,10 +66,10 @@ impl ObjectLeases {
             }
             record.acquire(&cleared.lease.owner, cleared.lease.ttl_ms, Some(&request), &at);
             let (token, key) = (record.token.0, key.clone());
-            self.file_before(subject, &mut doc).await?;
+            self.ensure_entry_before_write(subject, &mut doc).await?;
             self.cache.forget(&key);
-            if let Some(written) = self.ground.replace(&held, doc).await? {
-                self.file_after(subject, &written.doc).await?;
+            if let Some(written) = self.context.replace(&held, doc).await? {
+                self.ensure_entry_after_write(subject, &written.doc).await?;
                 return Ok(done(receipt, token));
             }
             self.pause(attempt).await;

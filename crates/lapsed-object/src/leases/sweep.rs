@@ -14,17 +14,17 @@ use lapsed_core::sweep::{
 };
 use lapsed_core::{Error, Name, Result, SystemId};
 
-use super::walk::{Entry, Seen};
-use super::{ObjectLeases, some_at_once};
-use crate::ground::{Found, index_name};
+use super::walk::{Entry, ListedSuspect};
+use super::{ObjectLeases, run_bounded};
 use crate::names::unescape;
+use crate::system_context::{Found, index_name};
 
 /// Who a suspect belongs to when nobody holds what its entry points to.
 const NOBODY: &str = "-";
 
 /// What a pass has cost so far.
 #[derive(Default)]
-pub(crate) struct Sweeping {
+pub(crate) struct PassBudget {
     began: AtomicU64,
 }
 
@@ -40,12 +40,12 @@ impl Sweep for ObjectLeases {
 
     /// A pass begins here, and so does its budget. There is no count to be had without looking at all.
     async fn survey(&self) -> Result<Option<Census>> {
-        self.sweeping.began.store(self.ground.objects.sent(), Ordering::Relaxed);
+        self.pass_budget.began.store(self.context.objects.sent(), Ordering::Relaxed);
         Ok(None)
     }
 
     async fn census(&self) -> Result<Census> {
-        let now = self.ground.moment().await?;
+        let now = self.context.clock_reading().await?;
         let (now_ms, store) = (now.judging_ms, "object".to_owned());
         Ok(Census { now_ms, store, uncounted: true, ..Census::default() })
     }
@@ -62,7 +62,7 @@ impl Sweep for ObjectLeases {
             entries.push(entry);
         }
         let looks = entries.iter().map(|entry| self.target(entry)).collect();
-        let found: Result<Vec<Found>> = some_at_once(looks).await.into_iter().collect();
+        let found: Result<Vec<Found>> = run_bounded(looks).await.into_iter().collect();
         let found = entries.into_iter().zip(found?).collect();
         let page = self.suspect_page(found, walk.is_over());
         if let Some(last) = page.suspects.last() {
@@ -74,7 +74,7 @@ impl Sweep for ObjectLeases {
 
     fn after(&self, suspect: &Suspect) -> Cursor {
         let seen = self.walks.seen(&suspect.key).and_then(|seen| seen.entries.into_iter().next());
-        let entry = seen.or_else(|| self.guess(suspect));
+        let entry = seen.or_else(|| self.expected_entry(suspect));
         Cursor(entry.map(|entry| entry.cursor()))
     }
 
@@ -97,13 +97,13 @@ impl Sweep for ObjectLeases {
 
     async fn tidy(&self, limits: TidyLimits) -> Result<Tidied> {
         if let Some(term) = limits.term
-            && self.ground.term(&self.id).await? != Some(term)
+            && self.context.term(&self.id).await? != Some(term)
         {
             return Ok(Tidied::default());
         }
         for path in self.walks.take_empty(limits.rows) {
             // Where there are no folders this names nothing; where there are, a full one stays.
-            self.ground.objects.delete(&path).await?;
+            self.context.objects.delete(&path).await?;
         }
         let receipts_pruned = self.log.prune(&limits.retention, limits.rows).await?;
         Ok(Tidied { receipts_pruned, ..Tidied::default() })
@@ -113,12 +113,12 @@ impl Sweep for ObjectLeases {
 impl ObjectLeases {
     fn check_budget(&self) -> Result<()> {
         let Some(max) = self.requests_per_pass else { return Ok(()) };
-        let spent = self.ground.objects.sent() - self.sweeping.began.load(Ordering::Relaxed);
+        let spent = self.context.objects.sent() - self.pass_budget.began.load(Ordering::Relaxed);
         if spent < max {
             return Ok(());
         }
         Err(Error::Throttled {
-            store: self.ground.name().to_owned(),
+            store: self.context.name().to_owned(),
             what: format!("the budget of {max} requests per pass is used up (`requests_per_pass`)"),
         })
     }
@@ -126,10 +126,10 @@ impl ObjectLeases {
     /// What an entry points to.
     pub(crate) async fn target(&self, entry: &Entry) -> Result<Found> {
         let (path, namespace) = match entry.namespace.as_str() {
-            DECISIONS => (self.ground.places.marker(&entry.name), None),
-            namespace => (self.ground.places.meta(namespace, &entry.name), Some(namespace)),
+            DECISIONS => (self.context.paths.marker(&entry.name), None),
+            namespace => (self.context.paths.meta(namespace, &entry.name), Some(namespace)),
         };
-        self.ground.find(&path, namespace).await
+        self.context.find(&path, namespace).await
     }
 
     /// Everything that the entries point to, once each.
@@ -142,9 +142,9 @@ impl ObjectLeases {
                 true => self.walks.take(&suspect.key),
                 false => None,
             }
-            .unwrap_or(Seen { entries: Vec::new(), held: None });
+            .unwrap_or(ListedSuspect { entries: Vec::new(), held: None });
             seen.entries.push(entry);
-            if let Found::Doc(held) = found {
+            if let Found::Document(held) = found {
                 seen.held = Some(*held);
             }
             self.walks.see(suspect.key.clone(), seen);
@@ -163,10 +163,10 @@ impl ObjectLeases {
             _ => Reason::LeaseExpired,
         };
         let (key, holder, deadline_ms) = match found {
-            Found::Doc(held) => {
+            Found::Document(held) => {
                 (held.doc.subject().name(), held.doc.holder(), held.doc.deadline_ms())
             }
-            Found::Nothing | Found::Rubbish(_) => (named(entry), None, None),
+            Found::Nothing | Found::Unreadable(_) => (named(entry), None, None),
         };
         let (owner, token) = holder.unwrap_or((nobody(), 0));
         Suspect {
@@ -179,7 +179,7 @@ impl ObjectLeases {
     }
 
     /// The entry of a suspect that was not listed here.
-    pub(crate) fn guess(&self, suspect: &Suspect) -> Option<Entry> {
+    pub(crate) fn expected_entry(&self, suspect: &Suspect) -> Option<Entry> {
         let subject = Subject::parse(suspect.key.as_str()).ok()?;
         let (namespace, name) = index_name(&subject);
         Some(Entry { namespace, bucket: self.bucket(suspect.deadline_ms), name })

@@ -8,9 +8,9 @@ use lapsed_core::leases::DECISIONS;
 use lapsed_core::{Name, Result};
 
 use super::ObjectLeases;
-use crate::ground::StoredObject;
 use crate::names::namespace;
 use crate::objects::ListRequest;
+use crate::system_context::StoredObject;
 
 /// How many walks are remembered, and how many suspects.
 const WALKS_MAX: usize = 16;
@@ -41,7 +41,7 @@ impl Entry {
 
 /// A suspect as it was listed: its entries, and the object they point to.
 #[derive(Clone, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct ListedSuspect {
     pub(crate) entries: Vec<Entry>,
     pub(crate) held: Option<StoredObject>,
 }
@@ -112,7 +112,7 @@ impl Walk {
     }
 
     async fn list_entries(&mut self, leases: &ObjectLeases, page: Page) -> Result<()> {
-        let prefix = leases.ground.places.entry(&page.namespace, &page.bucket, "");
+        let prefix = leases.context.paths.entry(&page.namespace, &page.bucket, "");
         let request = ListRequest {
             prefix: &prefix,
             after: page.after.as_deref(),
@@ -120,7 +120,7 @@ impl Walk {
             limit: PAGE,
             ..ListRequest::default()
         };
-        let listing = leases.ground.objects.list(request).await?;
+        let listing = leases.context.objects.list(request).await?;
         if page.after.is_none() && page.token.is_none() && listing.names.is_empty() {
             leases.walks.found_empty(prefix.trim_end_matches('/'));
         }
@@ -135,13 +135,13 @@ impl Walk {
     /// Those that are over, oldest first.
     async fn list_buckets(&mut self, leases: &ObjectLeases, namespace: String) -> Result<()> {
         let from = self.from.take();
-        let now_ms = leases.ground.moment().await?.judging_ms;
-        let prefix = leases.ground.places.index(&namespace);
+        let now_ms = leases.context.clock_reading().await?.judging_ms;
+        let prefix = leases.context.paths.index(&namespace);
         let mut token = None;
         loop {
             let request =
                 ListRequest { prefix: &prefix, flat: true, token, limit: PAGE, after: None };
-            let listing = leases.ground.objects.list(request).await?;
+            let listing = leases.context.objects.list(request).await?;
             for bucket in listing.folders {
                 let begins = from.as_ref().is_none_or(|from| from.bucket <= bucket);
                 let over = leases.width.end_ms(&bucket).is_some_and(|end_ms| end_ms <= now_ms);
@@ -166,13 +166,13 @@ impl Walk {
         token: Option<String>,
     ) -> Result<()> {
         let request = ListRequest {
-            prefix: leases.ground.places.root(),
+            prefix: leases.context.paths.root(),
             flat: true,
             after: after.as_deref(),
             token,
             limit: PAGE,
         };
-        let listing = leases.ground.objects.list(request).await?;
+        let listing = leases.context.objects.list(request).await?;
         let found = listing.folders.into_iter().filter(|name| namespace(name).is_some());
         self.namespaces.extend(found);
         self.more = listing.token.map(|token| (after, Some(token)));
@@ -194,7 +194,7 @@ impl Walk {
 #[derive(Default)]
 pub(crate) struct Walks {
     kept: Mutex<VecDeque<(String, Walk)>>,
-    seen: Mutex<HashMap<Name, Seen>>,
+    seen: Mutex<HashMap<Name, ListedSuspect>>,
     /// Buckets that are listed and have nothing in them.
     empty: Mutex<BTreeSet<String>>,
 }
@@ -233,7 +233,7 @@ impl Walks {
         taken
     }
 
-    pub(crate) fn see(&self, key: Name, seen: Seen) {
+    pub(crate) fn see(&self, key: Name, seen: ListedSuspect) {
         let mut all = lock(&self.seen);
         if all.len() >= SEEN_MAX {
             all.clear();
@@ -241,12 +241,12 @@ impl Walks {
         all.insert(key, seen);
     }
 
-    pub(crate) fn seen(&self, key: &Name) -> Option<Seen> {
+    pub(crate) fn seen(&self, key: &Name) -> Option<ListedSuspect> {
         lock(&self.seen).get(key).cloned()
     }
 
     /// For whoever acts on it: what was seen is used once.
-    pub(crate) fn take(&self, key: &Name) -> Option<Seen> {
+    pub(crate) fn take(&self, key: &Name) -> Option<ListedSuspect> {
         lock(&self.seen).remove(key)
     }
 }

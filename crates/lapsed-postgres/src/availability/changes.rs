@@ -6,13 +6,13 @@ use lapsed_availability::{ProviderChange, ProviderProfile, ProviderState};
 use lapsed_core::Name;
 
 use crate::availability::PostgresTruth;
-use crate::availability::names::Names;
-use crate::availability::states::{Locked, Whom};
-use crate::fault::Tried;
-use crate::link::{Call, Ending};
+use crate::availability::states::{LockScope, Locked};
+use crate::availability::table_names::TableNames;
+use crate::call_error::CallResult;
 use crate::number::to_u64;
+use crate::pool::{Call, TransactionEnd};
 
-impl Names {
+impl TableNames {
     /// `was`: the row of parameter 1, locked.
     fn was(&self) -> String {
         format!(
@@ -28,7 +28,7 @@ impl Names {
     /// Sets online, which is a beat; a log row if it was not. Answers with the log rows, and with the rows
     /// that are online now: none if somebody else has just made the row.
     pub(super) fn go_online(&self) -> String {
-        let Names { status, s_provider, s_online, s_last_online, s_beat, .. } = self;
+        let TableNames { status, s_provider, s_online, s_last_online, s_beat, .. } = self;
         format!(
             "WITH {was}, changed AS (UPDATE {status} s SET {s_online} = true, \
              {s_last_online} = clock_timestamp(), \
@@ -101,11 +101,11 @@ impl PostgresTruth {
     pub(super) async fn try_put_provider(
         &self,
         profile: &ProviderProfile,
-    ) -> Tried<ProviderChange> {
+    ) -> CallResult<ProviderChange> {
         let names = self.names().await?;
-        names.provider.demand(&profile.id)?;
+        names.provider.require(&profile.id)?;
         let (call, locked) =
-            self.begin("put a provider", [(&profile.id, 0)], Whom::Anybody).await?;
+            self.begin("put a provider", [(&profile.id, 0)], LockScope::ExistingAndNew).await?;
         let put = self.put_in(&call, &locked, profile).await;
         call.finish(put).await
     }
@@ -115,9 +115,9 @@ impl PostgresTruth {
         call: &Call,
         locked: &BTreeMap<Name, Locked>,
         profile: &ProviderProfile,
-    ) -> Tried<Ending<ProviderChange>> {
+    ) -> CallResult<TransactionEnd<ProviderChange>> {
         let names = self.names().await?;
-        let Names { providers, p_id, p_active, provider, .. } = names;
+        let TableNames { providers, p_id, p_active, provider, .. } = names;
         let make = format!(
             "INSERT INTO {providers} ({p_id}, {p_active}) VALUES ({}, true) \
              ON CONFLICT DO NOTHING RETURNING 1",
@@ -134,18 +134,18 @@ impl PostgresTruth {
             changed |= !call.query(&rename, &[&id, name]).await?.is_empty();
         }
         let state = self.concluded(call, locked, &profile.id, &[]).await?;
-        let state =
-            state.ok_or_else(|| call.nonsense("a provider that was just made is not there"))?;
-        Ok(Ending::Commit(ProviderChange { state, changed, revoked: 0 }))
+        let state = state
+            .ok_or_else(|| call.unexpected_answer("a provider that was just made is not there"))?;
+        Ok(TransactionEnd::Commit(ProviderChange { state, changed, revoked: 0 }))
     }
 
     pub(super) async fn try_set_online(
         &self,
         id: &Name,
         online: bool,
-    ) -> Tried<Option<ProviderChange>> {
+    ) -> CallResult<Option<ProviderChange>> {
         let word = if online { "set online" } else { "set offline" };
-        let (call, locked) = self.begin(word, [(id, 0)], Whom::Known).await?;
+        let (call, locked) = self.begin(word, [(id, 0)], LockScope::Existing).await?;
         let set = self.set_online_in(&call, &locked, id, online).await;
         call.finish(set).await
     }
@@ -156,9 +156,9 @@ impl PostgresTruth {
         locked: &BTreeMap<Name, Locked>,
         id: &Name,
         online: bool,
-    ) -> Tried<Ending<Option<ProviderChange>>> {
+    ) -> CallResult<TransactionEnd<Option<ProviderChange>>> {
         if locked.is_empty() {
-            return Ok(Ending::Undo(None));
+            return Ok(TransactionEnd::Rollback(None));
         }
         let changed = match online {
             true => self.go_online(call, id).await?,
@@ -172,32 +172,34 @@ impl PostgresTruth {
         let toggled: &[&Name] = if online || changed { &[id] } else { &[] };
         let state = self.concluded(call, locked, id, toggled).await?;
         Ok(match state {
-            Some(state) => Ending::Commit(Some(ProviderChange { state, changed, revoked: 0 })),
-            None => Ending::Undo(None),
+            Some(state) => {
+                TransactionEnd::Commit(Some(ProviderChange { state, changed, revoked: 0 }))
+            }
+            None => TransactionEnd::Rollback(None),
         })
     }
 
     /// Sets online; whether it was otherwise before.
-    pub(super) async fn go_online(&self, call: &Call, id: &Name) -> Tried<bool> {
+    pub(super) async fn go_online(&self, call: &Call, id: &Name) -> CallResult<bool> {
         let sql = self.names().await?.go_online();
         // The second time it sees the row that somebody else has made meanwhile.
         for _ in 0..2 {
             let row = call.query_opt(&sql, &[&id.as_str()]).await?;
-            let row = row.ok_or_else(|| call.nonsense("no row"))?;
+            let row = row.ok_or_else(|| call.unexpected_answer("no row"))?;
             if row.get::<_, i64>(1) > 0 {
                 return Ok(row.get::<_, i64>(0) > 0);
             }
         }
-        Err(call.nonsense("a row that is there and cannot be changed"))
+        Err(call.unexpected_answer("a row that is there and cannot be changed"))
     }
 
     pub(super) async fn try_set_active(
         &self,
         id: &Name,
         active: bool,
-    ) -> Tried<Option<ProviderChange>> {
+    ) -> CallResult<Option<ProviderChange>> {
         let word = if active { "activate" } else { "deactivate" };
-        let (call, locked) = self.begin(word, [(id, 0)], Whom::Known).await?;
+        let (call, locked) = self.begin(word, [(id, 0)], LockScope::Existing).await?;
         let set = self.set_active_in(&call, &locked, id, active).await;
         call.finish(set).await
     }
@@ -208,29 +210,29 @@ impl PostgresTruth {
         locked: &BTreeMap<Name, Locked>,
         id: &Name,
         active: bool,
-    ) -> Tried<Ending<Option<ProviderChange>>> {
+    ) -> CallResult<TransactionEnd<Option<ProviderChange>>> {
         if locked.is_empty() {
-            return Ok(Ending::Undo(None));
+            return Ok(TransactionEnd::Rollback(None));
         }
         let sql = self.names().await?.activate();
         let row = call.query_opt(&sql, &[&id.as_str(), &active]).await?;
-        let row = row.ok_or_else(|| call.nonsense("no row"))?;
+        let row = row.ok_or_else(|| call.unexpected_answer("no row"))?;
         let (changed, revoked) = (row.get::<_, i64>(0) > 0, to_u64(row.get(1)));
         let state = self.concluded(call, locked, id, &[]).await?;
         Ok(match state {
-            Some(state) => Ending::Commit(Some(ProviderChange { state, changed, revoked })),
-            None => Ending::Undo(None),
+            Some(state) => TransactionEnd::Commit(Some(ProviderChange { state, changed, revoked })),
+            None => TransactionEnd::Rollback(None),
         })
     }
 
-    pub(super) async fn try_refresh(&self, ids: &[(Name, u64)]) -> Tried<Vec<ProviderState>> {
+    pub(super) async fn try_refresh(&self, ids: &[(Name, u64)]) -> CallResult<Vec<ProviderState>> {
         if ids.is_empty() {
             return Ok(Vec::new());
         }
         let each = ids.iter().map(|(id, floor)| (id, *floor));
-        let (call, locked) = self.begin("refresh", each, Whom::Known).await?;
+        let (call, locked) = self.begin("refresh", each, LockScope::Existing).await?;
         let states = self.conclude(&call, &locked, &[]).await;
-        let states = states.map(|states| Ending::Commit(states.into_values().collect()));
+        let states = states.map(|states| TransactionEnd::Commit(states.into_values().collect()));
         call.finish(states).await
     }
 
@@ -241,7 +243,7 @@ impl PostgresTruth {
         locked: &BTreeMap<Name, Locked>,
         id: &Name,
         toggled: &[&Name],
-    ) -> Tried<Option<ProviderState>> {
+    ) -> CallResult<Option<ProviderState>> {
         Ok(self.conclude(call, locked, toggled).await?.remove(id))
     }
 }

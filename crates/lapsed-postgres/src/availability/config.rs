@@ -6,11 +6,11 @@ use serde_json::Value as Json;
 use tokio_postgres::Row;
 
 use crate::availability::PostgresTruth;
-use crate::availability::names::Names;
-use crate::fault::Tried;
-use crate::link::{Call, Ending};
+use crate::availability::table_names::TableNames;
+use crate::call_error::CallResult;
+use crate::pool::{Call, TransactionEnd};
 
-impl Names {
+impl TableNames {
     fn settings(&self) -> String {
         format!(
             "SELECT k.{0}::text, k.{1}::text FROM {2} k WHERE k.{0} = ANY($1::text[])",
@@ -33,7 +33,7 @@ impl PostgresTruth {
     pub(super) async fn read_settings(&self) -> Result<AvailabilitySettings> {
         let names = self.names().await?;
         let keys: Vec<&str> = self.keys().into();
-        let rows = self.link().query("settings", &names.settings(), &[&keys]).await?;
+        let rows = self.pool().query("settings", &names.settings(), &[&keys]).await?;
         self.understood(&rows)
     }
 
@@ -44,7 +44,7 @@ impl PostgresTruth {
             let (key, text): (&str, Option<&str>) = (row.get(0), row.get(1));
             let Some(text) = text else { continue };
             let wrong = || Error::Corrupt {
-                store: self.link().place().to_owned(),
+                store: self.pool().place().to_owned(),
                 what: format!("the setting {key} is {text:?}, which makes no sense"),
             };
             // What is not JSON is the text of a column of texts.
@@ -66,11 +66,11 @@ impl PostgresTruth {
     pub(super) async fn try_set_settings(
         &self,
         patch: &SettingsPatch,
-    ) -> Tried<AvailabilitySettings> {
+    ) -> CallResult<AvailabilitySettings> {
         self.names().await?;
         // One at a time: the whole must make sense. The application's own writes are its own business.
         let lock = "SELECT pg_advisory_xact_lock(hashtext('lapsed settings'), hashtext($1::text))";
-        let (call, _) = self.link().begin("set settings", lock, &[&self.system]).await?;
+        let (call, _) = self.pool().begin("set settings", lock, &[&self.system]).await?;
         let set = self.set_settings_in(&call, patch).await;
         call.finish(set).await
     }
@@ -79,7 +79,7 @@ impl PostgresTruth {
         &self,
         call: &Call,
         patch: &SettingsPatch,
-    ) -> Tried<Ending<AvailabilitySettings>> {
+    ) -> CallResult<TransactionEnd<AvailabilitySettings>> {
         let names = self.names().await?;
         let keys: Vec<&str> = self.keys().into();
         let rows = call.query(&names.settings(), &[&keys]).await?;
@@ -96,12 +96,12 @@ impl PostgresTruth {
                 self.write_setting(call, key, &value.to_string()).await?;
             }
         }
-        Ok(Ending::Commit(settings))
+        Ok(TransactionEnd::Commit(settings))
     }
 
     /// Without counting on a unique key.
-    async fn write_setting(&self, call: &Call, key: &str, value: &str) -> Tried<()> {
-        let Names { config, k_key, k_value, k_touch, k_type, .. } = self.names().await?;
+    async fn write_setting(&self, call: &Call, key: &str, value: &str) -> CallResult<()> {
+        let TableNames { config, k_key, k_value, k_touch, k_type, .. } = self.names().await?;
         let change = format!(
             "UPDATE {config} SET {k_value} = $2::text::{k_type}{k_touch} WHERE {k_key} = $1 RETURNING 1"
         );

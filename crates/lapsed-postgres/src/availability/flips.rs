@@ -12,15 +12,15 @@ use serde_json::json;
 use tokio_postgres::Row;
 
 use crate::availability::PostgresTruth;
-use crate::availability::names::Names;
 use crate::availability::states::Locked;
-use crate::fault::Tried;
-use crate::ledger;
-use crate::link::{Call, Ending};
+use crate::availability::table_names::TableNames;
+use crate::call_error::CallResult;
 use crate::number::{ms_of, to_i64, to_u64};
+use crate::pool::{Call, TransactionEnd};
+use crate::receipts;
 
 /// What the truth found of one of them, and did.
-struct Judged {
+struct FlipJudgement {
     verdict: Verdict,
     judged_ms: u64,
     last_online_at: Option<String>,
@@ -31,17 +31,17 @@ struct Judged {
 enum Verdict {
     Flipped,
     /// A beat that the mirror did not see.
-    Young,
+    FreshBeat,
     Moved,
 }
 
-impl Names {
+impl TableNames {
     /// The decisive statement: system, ids, epochs, how long silence must last.
     ///
     /// Being set online is a sign of life like a beat. An application that toggled by itself has moved it,
     /// whatever the epoch says that was remembered; of whom nothing is remembered, only the times count.
     fn flip(&self) -> String {
-        let Names { status, s_provider, s_online, s_last_online, s_beat, .. } = self;
+        let TableNames { status, s_provider, s_online, s_last_online, s_beat, .. } = self;
         format!(
             "WITH asked AS (SELECT a.id, a.epoch FROM unnest($2::text[], $3::bigint[]) AS a(id, epoch)), \
              held AS MATERIALIZED (SELECT s.{s_provider} AS id, coalesce(s.{s_online}, false) AS online, \
@@ -76,38 +76,38 @@ impl PostgresTruth {
         batch: &Batch,
         flips: &[Flip],
         stale_ms: u64,
-    ) -> Tried<Vec<Flipped>> {
+    ) -> CallResult<Vec<Flipped>> {
         if flips.is_empty() {
             return Ok(Vec::new());
         }
         self.names().await?;
         let own = self.postgres.own();
-        let (system, sweeper, number) = ledger::batch_key(&self.id, &batch.id);
-        let params: crate::link::Params<'_> = &[&system, &sweeper, &number, &true];
+        let (system, sweeper, number) = receipts::batch_key(&self.id, &batch.id);
+        let params: crate::pool::Params<'_> = &[&system, &sweeper, &number, &true];
         let (call, noted) =
-            self.link().begin("set the silent offline", &ledger::note_batch(own), params).await?;
+            self.pool().begin("set the silent offline", &receipts::note_batch(own), params).await?;
         let flipped = match noted.is_empty() {
-            true => self.come_late(&call, batch, flips).await,
+            true => self.answer_repeated_batch(&call, batch, flips).await,
             false => self.flip_in(&call, batch, flips, stale_ms).await,
         };
         call.finish(flipped).await
     }
 
     /// A batch that was noted before: it was carried out, or it was settled and never will be.
-    async fn come_late(
+    async fn answer_repeated_batch(
         &self,
         call: &Call,
         batch: &Batch,
         flips: &[Flip],
-    ) -> Tried<Ending<Vec<Flipped>>> {
+    ) -> CallResult<TransactionEnd<Vec<Flipped>>> {
         let sql = format!(
             "SELECT carried_out FROM {} WHERE system = $1 AND sweeper = $2 AND number = $3",
             self.postgres.own().batches
         );
-        let (system, sweeper, number) = ledger::batch_key(&self.id, &batch.id);
+        let (system, sweeper, number) = receipts::batch_key(&self.id, &batch.id);
         let row = call.query_opt(&sql, &[&system, &sweeper, &number]).await?;
         if row.is_some_and(|row| row.get(0)) {
-            return self.leave_all(call, flips, Refusal::Moved).await;
+            return self.refuse_all(call, flips, Refusal::Moved).await;
         }
         let BatchId { sweeper, number } = &batch.id;
         let what = format!("batch {number} of {sweeper} was settled as not carried out");
@@ -115,19 +115,19 @@ impl PostgresTruth {
     }
 
     /// Everybody as they are.
-    async fn leave_all(
+    async fn refuse_all(
         &self,
         call: &Call,
         flips: &[Flip],
         why: Refusal,
-    ) -> Tried<Ending<Vec<Flipped>>> {
+    ) -> CallResult<TransactionEnd<Vec<Flipped>>> {
         let ids: Vec<Name> = flips.iter().map(|flip| flip.id.clone()).collect();
         let mut states = BTreeMap::new();
         for state in self.states_in(call, &ids).await? {
             states.insert(state.id.clone(), state);
         }
         let left = ids.iter().map(|id| Flipped::Left(why, states.get(id).cloned()));
-        Ok(Ending::Undo(left.collect()))
+        Ok(TransactionEnd::Rollback(left.collect()))
     }
 
     async fn flip_in(
@@ -136,11 +136,11 @@ impl PostgresTruth {
         batch: &Batch,
         flips: &[Flip],
         stale_ms: u64,
-    ) -> Tried<Ending<Vec<Flipped>>> {
+    ) -> CallResult<TransactionEnd<Vec<Flipped>>> {
         if let Some(term) = batch.term
-            && !self.leads(call, term).await?
+            && !self.holds_term(call, term).await?
         {
-            return self.leave_all(call, flips, Refusal::NotLeader).await;
+            return self.refuse_all(call, flips, Refusal::NotLeader).await;
         }
         let locked = self.lock(call, flips.iter().map(|flip| (&flip.id, 0))).await?;
         let judged = self.judge(call, &locked, flips, stale_ms).await?;
@@ -154,14 +154,14 @@ impl PostgresTruth {
         let receipts = self.write_receipts(call, batch, flips, stale_ms, &judged, &locked).await?;
         let flipped = answers(flips, &judged, receipts, &mut states);
         Ok(match batch.act {
-            PassMode::Reclaim => Ending::Commit(flipped),
-            PassMode::DryRun => Ending::Undo(flipped),
+            PassMode::Reclaim => TransactionEnd::Commit(flipped),
+            PassMode::DryRun => TransactionEnd::Rollback(flipped),
         })
     }
 
     /// Whether that term holds, and goes on until this is committed; where no term was ever kept here,
     /// it is the mirror's business.
-    async fn leads(&self, call: &Call, term: u64) -> Tried<bool> {
+    async fn holds_term(&self, call: &Call, term: u64) -> CallResult<bool> {
         let sql = format!(
             "SELECT number = $2 AND until > clock_timestamp() FROM {} WHERE system = $1 FOR SHARE",
             self.postgres.own().terms
@@ -176,7 +176,7 @@ impl PostgresTruth {
         locked: &BTreeMap<Name, Locked>,
         flips: &[Flip],
         stale_ms: u64,
-    ) -> Tried<BTreeMap<Name, Judged>> {
+    ) -> CallResult<BTreeMap<Name, FlipJudgement>> {
         let epochs: BTreeMap<&Name, u64> = flips
             .iter()
             .filter(|flip| locked.contains_key(&flip.id))
@@ -184,12 +184,12 @@ impl PostgresTruth {
             .collect();
         let ids: Vec<&str> = epochs.keys().map(|id| id.as_str()).collect();
         let epochs: Vec<i64> = epochs.values().map(|epoch| to_i64(*epoch)).collect();
-        let params: crate::link::Params<'_> = &[&self.system, &ids, &epochs, &(stale_ms as f64)];
+        let params: crate::pool::Params<'_> = &[&self.system, &ids, &epochs, &(stale_ms as f64)];
         let rows = call.query(&self.names().await?.flip(), params).await?;
         let mut judged = BTreeMap::new();
         for row in &rows {
-            let id = Name::new(row.get(0)).map_err(|error| call.nonsense(error))?;
-            judged.insert(id, Judged::of(row));
+            let id = Name::new(row.get(0)).map_err(|error| call.unexpected_answer(error))?;
+            judged.insert(id, FlipJudgement::of(row));
         }
         Ok(judged)
     }
@@ -200,9 +200,9 @@ impl PostgresTruth {
         batch: &Batch,
         flips: &[Flip],
         stale_ms: u64,
-        judged: &BTreeMap<Name, Judged>,
+        judged: &BTreeMap<Name, FlipJudgement>,
         locked: &BTreeMap<Name, Locked>,
-    ) -> Tried<BTreeMap<Name, Receipt>> {
+    ) -> CallResult<BTreeMap<Name, Receipt>> {
         let mut found = Vec::new();
         let mut seen = BTreeSet::new();
         for flip in flips {
@@ -216,7 +216,7 @@ impl PostgresTruth {
             return Ok(BTreeMap::new());
         }
         let own = self.postgres.own();
-        let first = ledger::take_numbers(call, own, &self.id, found.len()).await?;
+        let first = receipts::take_numbers(call, own, &self.id, found.len()).await?;
         let receipts: Vec<Receipt> = found
             .into_iter()
             .zip(first..)
@@ -225,18 +225,18 @@ impl PostgresTruth {
                 judged.receipt(id, batch, flip, stale_ms, locked.version)
             })
             .collect();
-        ledger::write(call, own, &receipts).await?;
+        receipts::write(call, own, &receipts).await?;
         self.note_written(receipts.len());
         Ok(receipts.into_iter().map(|receipt| (receipt.key.clone(), receipt)).collect())
     }
 }
 
-impl Judged {
-    fn of(row: &Row) -> Judged {
-        Judged {
+impl FlipJudgement {
+    fn of(row: &Row) -> FlipJudgement {
+        FlipJudgement {
             verdict: match row.get::<_, i32>(1) {
                 0 => Verdict::Flipped,
-                1 => Verdict::Young,
+                1 => Verdict::FreshBeat,
                 _ => Verdict::Moved,
             },
             judged_ms: to_u64(row.get(2)),
@@ -285,7 +285,7 @@ impl Judged {
 /// One for each that was asked for, in the same order.
 fn answers(
     flips: &[Flip],
-    judged: &BTreeMap<Name, Judged>,
+    judged: &BTreeMap<Name, FlipJudgement>,
     mut receipts: BTreeMap<Name, Receipt>,
     states: &mut BTreeMap<Name, ProviderState>,
 ) -> Vec<Flipped> {
@@ -296,7 +296,7 @@ fn answers(
                 (Some(receipt), Some(state)) => Flipped::Offline(Box::new(receipt), state),
                 (_, state) => Flipped::Left(Refusal::Moved, state),
             },
-            Some(Verdict::Young) => Flipped::Left(Refusal::Alive, state),
+            Some(Verdict::FreshBeat) => Flipped::Left(Refusal::Alive, state),
             Some(Verdict::Moved) | None => Flipped::Left(Refusal::Moved, state),
         }
     };

@@ -10,11 +10,11 @@ use lapsed_core::{Error, Name, Result};
 use tokio_postgres::Row;
 
 use crate::availability::PostgresTruth;
-use crate::availability::names::Names;
 use crate::availability::states::state_of;
-use crate::fault::{Tried, nonsense};
-use crate::link::Call;
+use crate::availability::table_names::TableNames;
+use crate::call_error::{CallResult, unexpected_answer};
 use crate::number::{ms_of, to_i64, to_u64};
+use crate::pool::Call;
 use crate::schema::occupying;
 
 /// From so many rows on the planner's estimate will do.
@@ -26,7 +26,7 @@ const AGE_MS_MAX: u64 = 100 * 365 * 24 * 3_600_000;
 /// The latest time that is sent: later ones mean "now".
 const AT_MS_MAX: u64 = 4_102_444_800_000;
 
-impl Names {
+impl TableNames {
     /// The states of parameter 2.
     fn states(&self) -> String {
         format!(
@@ -159,16 +159,20 @@ impl Names {
 impl PostgresTruth {
     pub(super) async fn read_states(&self, ids: &[Name]) -> Result<Vec<ProviderState>> {
         let names = self.names().await?;
-        let ids = possible(names, ids);
+        let ids = valid_ids(names, ids);
         self.states("read", &names.states(), &[&self.system, &ids]).await
     }
 
     /// The same inside a transaction.
-    pub(super) async fn states_in(&self, call: &Call, ids: &[Name]) -> Tried<Vec<ProviderState>> {
+    pub(super) async fn states_in(
+        &self,
+        call: &Call,
+        ids: &[Name],
+    ) -> CallResult<Vec<ProviderState>> {
         let names = self.names().await?;
-        let ids = possible(names, ids);
+        let ids = valid_ids(names, ids);
         let rows = call.query(&names.states(), &[&self.system, &ids]).await?;
-        rows.iter().map(|row| Ok(state_of(self.link().place(), row)?)).collect()
+        rows.iter().map(|row| Ok(state_of(self.pool().place(), row)?)).collect()
     }
 
     pub(super) async fn read_page(
@@ -177,7 +181,7 @@ impl PostgresTruth {
         limit: usize,
     ) -> Result<Vec<ProviderState>> {
         let names = self.names().await?;
-        after.map_or(Ok(()), |after| names.provider.demand(after))?;
+        after.map_or(Ok(()), |after| names.provider.require(after))?;
         let sql = format!(
             "SELECT {} FROM {} WHERE {} ORDER BY m.{} LIMIT $3",
             names.state(),
@@ -193,10 +197,10 @@ impl PostgresTruth {
         &self,
         call: &'static str,
         sql: &str,
-        params: crate::link::Params<'_>,
+        params: crate::pool::Params<'_>,
     ) -> Result<Vec<ProviderState>> {
-        let rows = self.link().query(call, sql, params).await?;
-        rows.iter().map(|row| state_of(self.link().place(), row)).collect()
+        let rows = self.pool().query(call, sql, params).await?;
+        rows.iter().map(|row| state_of(self.pool().place(), row)).collect()
     }
 
     pub(super) async fn estimate(&self) -> Result<u64> {
@@ -206,13 +210,13 @@ impl PostgresTruth {
              ELSE (SELECT count(*) FROM {}) END FROM pg_class c WHERE c.oid = to_regclass($1::text)",
             names.providers
         );
-        Ok(to_u64(self.link().query_one("extent", &sql, &[&names.providers]).await?.get(0)))
+        Ok(to_u64(self.pool().query_one("extent", &sql, &[&names.providers]).await?.get(0)))
     }
 
     pub(super) async fn note_own_beats(&self, ids: &[Name]) -> Result<Vec<ProviderBeat>> {
         let names = self.names().await?;
-        let asked = possible(names, ids);
-        let rows = self.link().query("beat", &names.beat(), &[&asked]).await?;
+        let asked = valid_ids(names, ids);
+        let rows = self.pool().query("beat", &names.beat(), &[&asked]).await?;
         let answer = |row: &Row| match (row.get::<_, bool>(1), row.get::<_, bool>(2)) {
             (false, _) => ProviderBeat::Deactivated,
             (true, true) => ProviderBeat::Noted,
@@ -238,7 +242,7 @@ impl PostgresTruth {
             youngest.into_iter().map(|(id, age_ms)| (id, age_ms as f64)).unzip();
         let at = at_ms.min(AT_MS_MAX) as f64;
         let row =
-            self.link().query_one("note beats", &names.note_beats(), &[&ids, &ages, &at]).await?;
+            self.pool().query_one("note beats", &names.note_beats(), &[&ids, &ages, &at]).await?;
         Ok(to_u64(row.get(0)))
     }
 
@@ -249,21 +253,21 @@ impl PostgresTruth {
         limit: usize,
     ) -> Result<Vec<Available>> {
         let names = self.names().await?;
-        after.map_or(Ok(()), |after| names.provider.demand(after))?;
+        after.map_or(Ok(()), |after| names.provider.require(after))?;
         let sql = format!(
             "SELECT m.{0}::text, t.sessions {1} AND {2} ORDER BY m.{0} LIMIT $5",
             names.p_id,
             names.available(),
             names.after(after, 4)
         );
-        let (stale, max) = fitting(settings);
+        let (stale, max) = query_limits(settings);
         let (after, limit) = (after.map(Name::as_str), to_i64(limit as u64));
-        let params: crate::link::Params<'_> =
+        let params: crate::pool::Params<'_> =
             &[&settings.require_ping, &stale, &max, &after, &limit];
-        let rows = self.link().query("available", &sql, params).await?;
+        let rows = self.pool().query("available", &sql, params).await?;
         let read = |row: &Row| {
-            let id =
-                Name::new(row.get(0)).map_err(|e| nonsense(self.link().place(), "available", e))?;
+            let id = Name::new(row.get(0))
+                .map_err(|e| unexpected_answer(self.pool().place(), "available", e))?;
             Ok(Available { id, active_session_count: to_u64(row.get(1)) })
         };
         rows.iter().map(read).collect()
@@ -271,9 +275,9 @@ impl PostgresTruth {
 
     pub(super) async fn number_available(&self, settings: &AvailabilitySettings) -> Result<u64> {
         let sql = self.names().await?.count_available();
-        let (stale, max) = fitting(settings);
-        let params: crate::link::Params<'_> = &[&settings.require_ping, &stale, &max];
-        Ok(to_u64(self.link().query_one("count available", &sql, params).await?.get(0)))
+        let (stale, max) = query_limits(settings);
+        let params: crate::pool::Params<'_> = &[&settings.require_ping, &stale, &max];
+        Ok(to_u64(self.pool().query_one("count available", &sql, params).await?.get(0)))
     }
 
     pub(super) async fn number_online(&self) -> Result<u64> {
@@ -282,13 +286,13 @@ impl PostgresTruth {
             "SELECT count(*) FROM {} m JOIN {} s ON {} WHERE s.{} AND m.{}",
             names.providers, names.status, names.s_of_m, names.s_online, names.p_active
         );
-        Ok(to_u64(self.link().query_one("count online", &sql, &[]).await?.get(0)))
+        Ok(to_u64(self.pool().query_one("count online", &sql, &[]).await?.get(0)))
     }
 
     pub(super) async fn read_list(&self, listing: &ProviderQuery) -> Result<Vec<ListedProvider>> {
         let names = self.names().await?;
         let after = listing.after.as_ref();
-        after.map_or(Ok(()), |after| names.provider.demand(after))?;
+        after.map_or(Ok(()), |after| names.provider.require(after))?;
         let online = match listing.online_only {
             true => format!(" AND s.{}", names.s_online),
             false => String::new(),
@@ -300,7 +304,7 @@ impl PostgresTruth {
             names.p_id
         );
         let (after, limit) = (after.map(Name::as_str), to_i64(listing.limit as u64));
-        let rows = self.link().query("list", &sql, &[&after, &limit]).await?;
+        let rows = self.pool().query("list", &sql, &[&after, &limit]).await?;
         rows.iter().map(|row| self.listed(row)).collect()
     }
 
@@ -310,7 +314,7 @@ impl PostgresTruth {
             return Ok(None);
         }
         let sql = format!("{} WHERE m.{} = {}", names.listed(), names.p_id, names.provider.one(1));
-        let rows = self.link().query("describe", &sql, &[&id.as_str()]).await?;
+        let rows = self.pool().query("describe", &sql, &[&id.as_str()]).await?;
         rows.first().map(|row| self.listed(row)).transpose()
     }
 
@@ -322,7 +326,7 @@ impl PostgresTruth {
                     "reading a log without a column {}",
                     self.layout.logs.created_at
                 ),
-                store: self.link().place().to_owned(),
+                store: self.pool().place().to_owned(),
             });
         };
         if !names.log_provider.accepts(id) {
@@ -338,7 +342,7 @@ impl PostgresTruth {
             names.log_provider.one(1)
         );
         let limit = to_i64(limit as u64);
-        let rows = self.link().query("log", &sql, &[&id.as_str(), &limit]).await?;
+        let rows = self.pool().query("log", &sql, &[&id.as_str(), &limit]).await?;
         let read = |row: &Row| OnlineToggle { online: row.get(0), at_ms: to_u64(row.get(1)) };
         Ok(rows.iter().map(read).collect())
     }
@@ -346,7 +350,8 @@ impl PostgresTruth {
     fn listed(&self, row: &Row) -> Result<ListedProvider> {
         let time = |place: usize| row.get::<_, Option<i64>>(place).map(to_u64);
         Ok(ListedProvider {
-            id: Name::new(row.get(0)).map_err(|e| nonsense(self.link().place(), "list", e))?,
+            id: Name::new(row.get(0))
+                .map_err(|e| unexpected_answer(self.pool().place(), "list", e))?,
             display_name: row.get(1),
             is_online: row.get(2),
             is_active: row.get(3),
@@ -359,10 +364,10 @@ impl PostgresTruth {
 }
 
 /// Only such as can be there.
-fn possible<'a>(names: &Names, ids: &'a [Name]) -> Vec<&'a str> {
+fn valid_ids<'a>(names: &TableNames, ids: &'a [Name]) -> Vec<&'a str> {
     ids.iter().filter(|id| names.provider.accepts(id)).map(Name::as_str).collect()
 }
 
-fn fitting(settings: &AvailabilitySettings) -> (f64, i64) {
+fn query_limits(settings: &AvailabilitySettings) -> (f64, i64) {
     (settings.stale_ms() as f64, to_i64(settings.max_customers_per_mitra))
 }

@@ -8,16 +8,16 @@ use lapsed_availability::{
 use lapsed_core::{Error, Name, Result};
 use tokio_postgres::Row;
 
-use crate::availability::names::Names;
-use crate::availability::states::{Locked, Whom};
+use crate::availability::states::{LockScope, Locked};
+use crate::availability::table_names::TableNames;
 use crate::availability::{PostgresTruth, TRIES};
-use crate::fault::{Tried, nonsense, unavailable};
-use crate::link::{Call, Ending};
+use crate::call_error::{CallResult, unavailable, unexpected_answer};
+use crate::pool::{Call, TransactionEnd};
 
 /// What one try comes to; `None`: the session has moved on since it was looked at, so look again.
 type Try = Option<SessionOutcome>;
 
-impl Names {
+impl TableNames {
     /// A session by its id, parameter 1.
     fn session(&self) -> String {
         format!(
@@ -33,7 +33,8 @@ impl Names {
 }
 
 fn session_of(place: &str, row: &Row) -> Result<WorkSession> {
-    let name = |text: &str| Name::new(text).map_err(|error| nonsense(place, "session", error));
+    let name =
+        |text: &str| Name::new(text).map_err(|error| unexpected_answer(place, "session", error));
     let status: Option<String> = row.get(2);
     Ok(WorkSession {
         id: name(row.get(0))?,
@@ -48,8 +49,8 @@ impl PostgresTruth {
         if !names.session.accepts(id) {
             return Ok(None);
         }
-        let rows = self.link().query("session", &names.session(), &[&id.as_str()]).await?;
-        rows.first().map(|row| session_of(self.link().place(), row)).transpose()
+        let rows = self.pool().query("session", &names.session(), &[&id.as_str()]).await?;
+        rows.first().map(|row| session_of(self.pool().place(), row)).transpose()
     }
 
     /// Who has it now is known only after looking, and their versions are to be locked first: so it is
@@ -72,17 +73,17 @@ impl PostgresTruth {
                 return Ok(SessionOutcome::Done { session, changed: false, touched: Vec::new() });
             };
             if before.is_none() {
-                self.names().await?.session.demand(&step.session.id)?;
+                self.names().await?.session.require(&step.session.id)?;
             }
             match self.try_step(change, before.as_ref(), max).await {
                 Ok(Some(outcome)) => return Ok(outcome),
                 Ok(None) => {}
-                Err(fault) if fault.conflict => {}
-                Err(fault) => return Err(fault.into()),
+                Err(failure) if failure.conflict => {}
+                Err(failure) => return Err(failure.into()),
             }
         }
         let what = format!("session {} is being changed by too many at once", change.session());
-        Err(unavailable(self.link().place(), what))
+        Err(unavailable(self.pool().place(), what))
     }
 
     async fn try_step(
@@ -90,10 +91,10 @@ impl PostgresTruth {
         change: &SessionChange,
         before: Option<&WorkSession>,
         max: u64,
-    ) -> Tried<Try> {
+    ) -> CallResult<Try> {
         let holder = before.and_then(|session| session.provider.as_ref());
-        let whom = holder.into_iter().chain(change.provider()).map(|id| (id, 0));
-        let (call, locked) = self.begin("change a session", whom, Whom::Known).await?;
+        let scope = holder.into_iter().chain(change.provider()).map(|id| (id, 0));
+        let (call, locked) = self.begin("change a session", scope, LockScope::Existing).await?;
         let stepped = self.step_in(&call, &locked, change, before, max).await;
         call.finish(stepped).await
     }
@@ -105,20 +106,20 @@ impl PostgresTruth {
         change: &SessionChange,
         before: Option<&WorkSession>,
         max: u64,
-    ) -> Tried<Ending<Try>> {
+    ) -> CallResult<TransactionEnd<Try>> {
         let sql = format!("{} FOR NO KEY UPDATE", self.names().await?.session());
         let row = call.query_opt(&sql, &[&change.session().as_str()]).await?;
-        let place = self.link().place();
+        let place = self.pool().place();
         let now = row.map(|row| session_of(place, &row)).transpose()?;
         if now.as_ref().and_then(|now| now.provider.as_ref())
             != before.and_then(|before| before.provider.as_ref())
         {
-            return Ok(Ending::Undo(None));
+            return Ok(TransactionEnd::Rollback(None));
         }
-        let refused = |why| Ok(Ending::Undo(Some(SessionOutcome::Refused(why))));
+        let refused = |why| Ok(TransactionEnd::Rollback(Some(SessionOutcome::Refused(why))));
         let step = match rules::step(now.as_ref(), change) {
             Err(refusal) => return refused(refusal),
-            Ok(None) => return Ok(Ending::Undo(None)),
+            Ok(None) => return Ok(TransactionEnd::Rollback(None)),
             Ok(Some(step)) => step,
         };
         if let Some(onto) = &step.onto
@@ -127,12 +128,12 @@ impl PostgresTruth {
             return refused(refusal);
         }
         if !self.write_session(call, now.is_some(), &step.session).await? {
-            return Ok(Ending::Undo(None));
+            return Ok(TransactionEnd::Rollback(None));
         }
         let states = self.conclude(call, locked, &[]).await?;
         let touched = touched(now.as_ref(), &step.session, states);
         let done = SessionOutcome::Done { session: step.session, changed: true, touched };
-        Ok(Ending::Commit(Some(done)))
+        Ok(TransactionEnd::Commit(Some(done)))
     }
 
     /// Why a provider cannot have one more, with the lock on its version held.
@@ -142,7 +143,7 @@ impl PostgresTruth {
         locked: &BTreeMap<Name, Locked>,
         onto: &Name,
         max: u64,
-    ) -> Tried<Option<SessionRefusal>> {
+    ) -> CallResult<Option<SessionRefusal>> {
         if !locked.contains_key(onto) {
             return Ok(Some(SessionRefusal::NoSuchProvider));
         }
@@ -172,9 +173,9 @@ impl PostgresTruth {
         call: &Call,
         is_there: bool,
         session: &WorkSession,
-    ) -> Tried<bool> {
+    ) -> CallResult<bool> {
         let names = self.names().await?;
-        let Names { sessions, c_id, c_provider, c_status, c_touch, .. } = names;
+        let TableNames { sessions, c_id, c_provider, c_status, c_touch, .. } = names;
         let provider = session.provider.as_ref().map(Name::as_str);
         if let Some(id) = session.provider.as_ref().filter(|id| !names.session_provider.accepts(id))
         {

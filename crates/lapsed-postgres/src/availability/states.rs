@@ -7,10 +7,10 @@ use lapsed_core::{Name, Result};
 use tokio_postgres::Row;
 
 use crate::availability::PostgresTruth;
-use crate::availability::names::Names;
-use crate::fault::{Tried, nonsense};
-use crate::link::Call;
+use crate::availability::table_names::TableNames;
+use crate::call_error::{CallResult, unexpected_answer};
 use crate::number::{to_i64, to_u64};
+use crate::pool::Call;
 
 /// What a provider's row in the own table says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,14 +21,14 @@ pub(super) struct Locked {
 
 /// Of whom versions are taken.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Whom {
+pub(super) enum LockScope {
     /// Only of those that there are.
-    Known,
+    Existing,
     /// Also of those that are about to be made.
-    Anybody,
+    ExistingAndNew,
 }
 
-impl Names {
+impl TableNames {
     /// How long ago a timestamp was, in milliseconds, never negative; NULL stays.
     pub fn age_of(&self, time: &str) -> String {
         format!(
@@ -59,10 +59,10 @@ impl Names {
     }
 
     /// Takes the next version of each: system, ids, floors. See [`rules::next_version`].
-    fn bump(&self, whom: Whom) -> String {
-        let known = match whom {
-            Whom::Anybody => String::new(),
-            Whom::Known => format!(
+    fn bump(&self, scope: LockScope) -> String {
+        let known = match scope {
+            LockScope::ExistingAndNew => String::new(),
+            LockScope::Existing => format!(
                 "JOIN {} m ON m.{} = {} ",
                 self.providers,
                 self.p_id,
@@ -83,7 +83,7 @@ impl Names {
 
     /// Looks at the state of each and remembers it: system, ids, those for whom an epoch begins anyway.
     fn conclude(&self) -> String {
-        let Names { s_online, s_last_online, p_id, .. } = self;
+        let TableNames { s_online, s_last_online, p_id, .. } = self;
         format!(
             "UPDATE {} AS v SET epoch = CASE WHEN v.provider = ANY($3::text[]) \
              OR (coalesce(s.{s_online}, false), s.{s_last_online}) \
@@ -106,7 +106,7 @@ impl Names {
 pub(super) fn state_of(place: &str, row: &Row) -> Result<ProviderState> {
     let id: &str = row.get(0);
     Ok(ProviderState {
-        id: Name::new(id).map_err(|error| nonsense(place, "read a provider", error))?,
+        id: Name::new(id).map_err(|error| unexpected_answer(place, "read a provider", error))?,
         version: to_u64(row.get(1)),
         epoch: to_u64(row.get(2)),
         online: row.get(3),
@@ -122,15 +122,15 @@ impl PostgresTruth {
         &self,
         call: &'static str,
         ids: impl IntoIterator<Item = (&Name, u64)>,
-        whom: Whom,
-    ) -> Tried<(Call, BTreeMap<Name, Locked>)> {
+        scope: LockScope,
+    ) -> CallResult<(Call, BTreeMap<Name, Locked>)> {
         let names = self.names().await?;
-        let (ids, floors) = self.sorted(names, ids);
-        let params: crate::link::Params<'_> = &[&self.system, &ids, &floors];
-        let (call, rows) = self.link().begin(call, &names.bump(whom), params).await?;
-        match locked_of(self.link().place(), &rows) {
+        let (ids, floors) = self.deduplicated(names, ids);
+        let params: crate::pool::Params<'_> = &[&self.system, &ids, &floors];
+        let (call, rows) = self.pool().begin(call, &names.bump(scope), params).await?;
+        match locked_of(self.pool().place(), &rows) {
             Ok(locked) => Ok((call, locked)),
-            Err(error) => Err(call.spoil(error.into()).await),
+            Err(error) => Err(call.abort(error.into()).await),
         }
     }
 
@@ -139,18 +139,18 @@ impl PostgresTruth {
         &self,
         call: &Call,
         ids: impl IntoIterator<Item = (&Name, u64)>,
-    ) -> Tried<BTreeMap<Name, Locked>> {
+    ) -> CallResult<BTreeMap<Name, Locked>> {
         let names = self.names().await?;
-        let (ids, floors) = self.sorted(names, ids);
-        let params: crate::link::Params<'_> = &[&self.system, &ids, &floors];
-        let rows = call.query(&names.bump(Whom::Known), params).await?;
-        Ok(locked_of(self.link().place(), &rows)?)
+        let (ids, floors) = self.deduplicated(names, ids);
+        let params: crate::pool::Params<'_> = &[&self.system, &ids, &floors];
+        let rows = call.query(&names.bump(LockScope::Existing), params).await?;
+        Ok(locked_of(self.pool().place(), &rows)?)
     }
 
     /// Each once, and only such as can be there.
-    fn sorted<'a>(
+    fn deduplicated<'a>(
         &self,
-        names: &Names,
+        names: &TableNames,
         ids: impl IntoIterator<Item = (&'a Name, u64)>,
     ) -> (Vec<&'a str>, Vec<i64>) {
         let mut floors: BTreeMap<&str, u64> = BTreeMap::new();
@@ -167,14 +167,14 @@ impl PostgresTruth {
         call: &Call,
         locked: &BTreeMap<Name, Locked>,
         toggled: &[&Name],
-    ) -> Tried<BTreeMap<Name, ProviderState>> {
+    ) -> CallResult<BTreeMap<Name, ProviderState>> {
         let names = self.names().await?;
         let ids: Vec<&str> = locked.keys().map(Name::as_str).collect();
         let toggled: Vec<&str> = toggled.iter().map(|id| id.as_str()).collect();
         let rows = call.query(&names.conclude(), &[&self.system, &ids, &toggled]).await?;
         let mut states = BTreeMap::new();
         for row in &rows {
-            let state = state_of(self.link().place(), row)?;
+            let state = state_of(self.pool().place(), row)?;
             states.insert(state.id.clone(), state);
         }
         Ok(states)
@@ -183,7 +183,8 @@ impl PostgresTruth {
 
 fn locked_of(place: &str, rows: &[Row]) -> Result<BTreeMap<Name, Locked>> {
     let read = |row: &Row| -> Result<(Name, Locked)> {
-        let id = Name::new(row.get(0)).map_err(|error| nonsense(place, "take versions", error))?;
+        let id = Name::new(row.get(0))
+            .map_err(|error| unexpected_answer(place, "take versions", error))?;
         Ok((id, Locked { version: to_u64(row.get(1)), epoch: to_u64(row.get(2)) }))
     };
     rows.iter().map(read).collect()

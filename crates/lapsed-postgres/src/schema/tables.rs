@@ -1,11 +1,11 @@
 //! The tables themselves.
 
 use crate::layout::Layout;
-use crate::own::OwnTables;
+use crate::own_tables::OwnTables;
 use crate::quote::{literal, name, table};
-use crate::schema::{Part, Statement};
+use crate::schema::{Statement, StatementKind};
 
-fn statement(table: &str, kind: Part, sql: String) -> Statement {
+fn statement(table: &str, kind: StatementKind, sql: String) -> Statement {
     Statement { table: table.to_owned(), sql, kind }
 }
 
@@ -14,11 +14,11 @@ pub(super) fn own(own: &OwnTables) -> Vec<Statement> {
     let mut all = Vec::new();
     if let Some(schema) = own.schema() {
         let sql = format!("CREATE SCHEMA IF NOT EXISTS {}", name(schema));
-        all.push(statement("", Part::Table, sql));
+        all.push(statement("", StatementKind::Table, sql));
     }
     let make = |what: &str, columns: &str| {
         let sql = format!("CREATE TABLE IF NOT EXISTS {what} (\n    {columns}\n)");
-        statement(what, Part::Table, sql)
+        statement(what, StatementKind::Table, sql)
     };
     all.push(make(
         receipts,
@@ -33,7 +33,7 @@ pub(super) fn own(own: &OwnTables) -> Vec<Statement> {
     ));
     all.push(statement(
         receipts,
-        Part::Index("system".to_owned()),
+        StatementKind::Index("system".to_owned()),
         format!(
             "CREATE INDEX IF NOT EXISTS {} ON {receipts} (system, sweeper, batch)",
             own.bare("receipts_of_batch")
@@ -104,7 +104,7 @@ pub(super) fn application(own: &OwnTables, layout: &Layout) -> Vec<Statement> {
     let mut make = |what: &str, columns: Vec<String>| {
         let columns = columns.join(",\n    ");
         let sql = format!("CREATE TABLE IF NOT EXISTS {} (\n    {columns}\n)", table(what));
-        all.push(statement(&table(what), Part::Table, sql));
+        all.push(statement(&table(what), StatementKind::Table, sql));
     };
     let key = |column: &str| format!("{} {id}{made} PRIMARY KEY", name(column));
     let of = |column: &str| format!("{} {id} NOT NULL", name(column));
@@ -176,7 +176,7 @@ fn indexes(own: &OwnTables, layout: &Layout) -> Vec<Statement> {
     let Layout { sessions, logs, logins, .. } = layout;
     let of_sessions = statement(
         &table(&sessions.table),
-        Part::Index(sessions.provider.clone()),
+        StatementKind::Index(sessions.provider.clone()),
         format!(
             "CREATE INDEX IF NOT EXISTS {} ON {} ({}) WHERE {}",
             own.bare("sessions_of_provider"),
@@ -187,7 +187,7 @@ fn indexes(own: &OwnTables, layout: &Layout) -> Vec<Statement> {
     );
     let of_logs = statement(
         &table(&logs.table),
-        Part::Index(logs.provider.clone()),
+        StatementKind::Index(logs.provider.clone()),
         format!(
             "CREATE INDEX IF NOT EXISTS {} ON {} ({}, {})",
             own.bare("logs_of_provider"),
@@ -200,7 +200,7 @@ fn indexes(own: &OwnTables, layout: &Layout) -> Vec<Statement> {
     if layout.has_logins() {
         all.push(statement(
             &table(&logins.table),
-            Part::Index(logins.provider.clone()),
+            StatementKind::Index(logins.provider.clone()),
             format!(
                 "CREATE INDEX IF NOT EXISTS {} ON {} ({}) WHERE {} IS NULL",
                 own.bare("logins_of_provider"),

@@ -5,9 +5,9 @@
 //! for a change that matters: a beat that is written down does not. What lapsed does itself is not told.
 
 use crate::layout::Layout;
-use crate::own::OwnTables;
+use crate::own_tables::OwnTables;
 use crate::quote::{literal, name, table};
-use crate::schema::{Part, Statement};
+use crate::schema::{Statement, StatementKind};
 
 /// Where it is told who has changed. The payload is the provider's id; empty: perhaps everybody.
 pub const AVAILABILITY_CHANNEL: &str = "lapsed_availability";
@@ -15,7 +15,7 @@ pub const AVAILABILITY_CHANNEL: &str = "lapsed_availability";
 /// Where it is told which setting has changed. The payload is its key; empty: perhaps every one.
 pub const SETTINGS_CHANNEL: &str = "lapsed_settings";
 
-struct Told<'a> {
+struct NotifyTrigger<'a> {
     /// What it is called here.
     what: &'static str,
     table: &'a str,
@@ -28,29 +28,29 @@ struct Told<'a> {
 
 pub(super) fn all(own: &OwnTables, layout: &Layout) -> Vec<Statement> {
     let Layout { providers, status, sessions, config, .. } = layout;
-    let told = [
-        Told {
+    let watched = [
+        NotifyTrigger {
             what: "providers",
             table: &providers.table,
             channel: AVAILABILITY_CHANNEL,
             subject: &providers.id,
             columns: vec![&providers.id, &providers.is_active],
         },
-        Told {
+        NotifyTrigger {
             what: "status",
             table: &status.table,
             channel: AVAILABILITY_CHANNEL,
             subject: &status.provider,
             columns: vec![&status.provider, &status.is_online, &status.last_online_at],
         },
-        Told {
+        NotifyTrigger {
             what: "sessions",
             table: &sessions.table,
             channel: AVAILABILITY_CHANNEL,
             subject: &sessions.provider,
             columns: vec![&sessions.provider, &sessions.status],
         },
-        Told {
+        NotifyTrigger {
             what: "config",
             table: &config.table,
             channel: SETTINGS_CHANNEL,
@@ -58,10 +58,10 @@ pub(super) fn all(own: &OwnTables, layout: &Layout) -> Vec<Statement> {
             columns: vec![&config.key, &config.value],
         },
     ];
-    told.iter().flat_map(|told| told.statements(own)).collect()
+    watched.iter().flat_map(|watched| watched.statements(own)).collect()
 }
 
-impl Told<'_> {
+impl NotifyTrigger<'_> {
     fn statements(&self, own: &OwnTables) -> Vec<Statement> {
         // By the column, too: another system in the same database may call it otherwise.
         let function = own.named(&format!("tell_{}_by_{}", self.what, self.subject));
@@ -86,7 +86,8 @@ impl Told<'_> {
             trigger("DELETE", String::new(), "ROW"),
             trigger("TRUNCATE", String::new(), "STATEMENT"),
         ];
-        sql.map(|sql| Statement { table: table(self.table), sql, kind: Part::Trigger }).into()
+        sql.map(|sql| Statement { table: table(self.table), sql, kind: StatementKind::Trigger })
+            .into()
     }
 
     fn function(&self, function: &str) -> String {

@@ -19,7 +19,7 @@ use tokio_postgres::{NoTls, Row};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::address::PostgresAddress;
-use crate::fault::{Fault, Tried, late, told, unavailable, words};
+use crate::call_error::{CallError, CallResult, call_error, error_chain, timed_out, unavailable};
 use crate::tls;
 
 /// What a statement is given.
@@ -51,12 +51,12 @@ impl PostgresPool {
             Some(tls) => Manager::from_config(config.clone(), tls.clone(), how),
             None => Manager::from_config(config.clone(), NoTls, how),
         };
-        let manners = manners(address);
+        let session_settings = session_settings(address);
         let first = Hook::async_fn(move |client: &mut deadpool_postgres::ClientWrapper, _| {
-            let manners = manners.clone();
-            Box::pin(
-                async move { client.batch_execute(&manners).await.map_err(HookError::Backend) },
-            )
+            let session_settings = session_settings.clone();
+            Box::pin(async move {
+                client.batch_execute(&session_settings).await.map_err(HookError::Backend)
+            })
         });
         let pool = Pool::builder(manager)
             .max_size(address.connections.max(1))
@@ -118,7 +118,9 @@ impl PostgresPool {
         params: Params<'_>,
     ) -> Result<Row> {
         let mut rows = self.query(name, sql, params).await?;
-        rows.pop().ok_or_else(|| crate::fault::nonsense(self.place(), name, "there is no row"))
+        rows.pop().ok_or_else(|| {
+            crate::call_error::unexpected_answer(self.place(), name, "there is no row")
+        })
     }
 
     /// A transaction that begins with this statement, which costs no round trip more than it.
@@ -127,11 +129,11 @@ impl PostgresPool {
         name: &'static str,
         sql: &str,
         params: Params<'_>,
-    ) -> Tried<(Call, Vec<Row>)> {
+    ) -> CallResult<(Call, Vec<Row>)> {
         let call = self.call(name).await?;
         match call.begin(sql, params).await {
             Ok(rows) => Ok((call, rows)),
-            Err(fault) => Err(call.spoil(fault).await),
+            Err(failure) => Err(call.abort(failure).await),
         }
     }
 
@@ -152,15 +154,15 @@ impl PostgresPool {
             Some(Ok(client)) => client,
         };
         let until = self.inner.clock.mono() + self.inner.address.call_timeout;
-        Ok(Call { link: self.clone(), name, client: Some(client), until })
+        Ok(Call { pool: self.clone(), name, client: Some(client), until })
     }
 
     fn refused(&self, error: &PoolError) -> Error {
         match error {
             PoolError::Backend(error) | PoolError::PostCreateHook(HookError::Backend(error)) => {
                 match error.as_db_error() {
-                    Some(_) => told(self.place(), "connect", error).error,
-                    None => self.unconnected(words(error)),
+                    Some(_) => call_error(self.place(), "connect", error).error,
+                    None => self.unconnected(error_chain(error)),
                 }
             }
             other => self.unconnected(other.to_string()),
@@ -178,7 +180,7 @@ impl PostgresPool {
 }
 
 /// What every connection is told first. `lapsed.quiet`: the triggers need not tell what lapsed does itself.
-fn manners(address: &PostgresAddress) -> String {
+fn session_settings(address: &PostgresAddress) -> String {
     let ms = address.call_timeout.as_millis().max(1);
     format!(
         "SET statement_timeout = {ms}; SET idle_in_transaction_session_timeout = {}; \
@@ -188,21 +190,21 @@ fn manners(address: &PostgresAddress) -> String {
 }
 
 /// What is to become of a transaction whose steps have ended, and the answer.
-pub(crate) enum Ending<T> {
+pub(crate) enum TransactionEnd<T> {
     Commit(T),
-    Undo(T),
+    Rollback(T),
 }
 
 /// One call: a connection, until a deadline. Dropped before its end it closes the connection.
 pub(crate) struct Call {
-    link: PostgresPool,
+    pool: PostgresPool,
     name: &'static str,
     client: Option<Object>,
     until: Duration,
 }
 
 impl Call {
-    pub async fn query(&self, sql: &str, params: Params<'_>) -> Tried<Vec<Row>> {
+    pub async fn query(&self, sql: &str, params: Params<'_>) -> CallResult<Vec<Row>> {
         let client = self.client();
         self.in_time(1, async {
             let statement = client.prepare_cached(sql).await?;
@@ -212,11 +214,11 @@ impl Call {
     }
 
     /// One statement that answers with one row, or none.
-    pub async fn query_opt(&self, sql: &str, params: Params<'_>) -> Tried<Option<Row>> {
+    pub async fn query_opt(&self, sql: &str, params: Params<'_>) -> CallResult<Option<Row>> {
         Ok(self.query(sql, params).await?.pop())
     }
 
-    async fn begin(&self, sql: &str, params: Params<'_>) -> Tried<Vec<Row>> {
+    async fn begin(&self, sql: &str, params: Params<'_>) -> CallResult<Vec<Row>> {
         let client = self.client();
         self.in_time(2, async {
             let statement = client.prepare_cached(sql).await?;
@@ -229,53 +231,53 @@ impl Call {
         .await
     }
 
-    async fn batch(&self, sql: &str) -> Tried<()> {
+    async fn batch(&self, sql: &str) -> CallResult<()> {
         self.in_time(1, self.client().batch_execute(sql)).await
     }
 
     /// Ends a transaction as its steps have it.
-    pub async fn finish<T>(self, outcome: Tried<Ending<T>>) -> Tried<T> {
+    pub async fn finish<T>(self, outcome: CallResult<TransactionEnd<T>>) -> CallResult<T> {
         match outcome {
-            Ok(Ending::Commit(answer)) => self.commit().await.map(|()| answer),
-            Ok(Ending::Undo(answer)) => {
+            Ok(TransactionEnd::Commit(answer)) => self.commit().await.map(|()| answer),
+            Ok(TransactionEnd::Rollback(answer)) => {
                 self.rollback().await;
                 Ok(answer)
             }
-            Err(fault) => Err(self.spoil(fault).await),
+            Err(failure) => Err(self.abort(failure).await),
         }
     }
 
     /// Makes it so. An error leaves open whether it is.
-    async fn commit(self) -> Tried<()> {
+    async fn commit(self) -> CallResult<()> {
         match self.batch("COMMIT").await {
             Ok(()) => {
-                self.give_back();
+                self.return_to_pool();
                 Ok(())
             }
-            Err(fault) => Err(self.spoil(fault).await),
+            Err(failure) => Err(self.abort(failure).await),
         }
     }
 
     async fn rollback(self) {
         if self.batch("ROLLBACK").await.is_ok() {
-            self.give_back();
+            self.return_to_pool();
         }
     }
 
     /// Ends a transaction that failed; what it failed of.
-    pub async fn spoil(self, fault: Fault) -> Fault {
-        match fault.connected {
+    pub async fn abort(self, failure: CallError) -> CallError {
+        match failure.connected {
             true => self.rollback().await,
-            false => self.link.forget_idle(),
+            false => self.pool.forget_idle(),
         }
-        fault
+        failure
     }
 
     /// Ends a call without a transaction.
-    fn end<T>(self, outcome: Tried<T>) -> Result<T> {
+    fn end<T>(self, outcome: CallResult<T>) -> Result<T> {
         match &outcome {
-            Err(fault) if !fault.connected => self.link.forget_idle(),
-            _ => self.give_back(),
+            Err(failure) if !failure.connected => self.pool.forget_idle(),
+            _ => self.return_to_pool(),
         }
         Ok(outcome?)
     }
@@ -284,16 +286,16 @@ impl Call {
         &self,
         statements: u64,
         work: impl Future<Output = std::result::Result<T, tokio_postgres::Error>>,
-    ) -> Tried<T> {
-        self.link.inner.statements.fetch_add(statements, Ordering::Relaxed);
-        let clock = &*self.link.inner.clock;
+    ) -> CallResult<T> {
+        self.pool.inner.statements.fetch_add(statements, Ordering::Relaxed);
+        let clock = &*self.pool.inner.clock;
         let left = self.until.saturating_sub(clock.mono());
         match within(clock, left, work).await {
             Some(Ok(done)) => Ok(done),
-            Some(Err(error)) => Err(told(self.link.place(), self.name, &error)),
+            Some(Err(error)) => Err(call_error(self.pool.place(), self.name, &error)),
             None => {
-                let ms = self.link.inner.address.call_timeout.as_millis();
-                Err(late(self.link.place(), self.name, ms))
+                let ms = self.pool.inner.address.call_timeout.as_millis();
+                Err(timed_out(self.pool.place(), self.name, ms))
             }
         }
     }
@@ -302,13 +304,13 @@ impl Call {
         self.client.as_ref().expect("a call has its connection until it ends")
     }
 
-    fn give_back(mut self) {
+    fn return_to_pool(mut self) {
         drop(self.client.take());
     }
 
     /// The error for an answer that makes no sense.
-    pub fn nonsense(&self, what: impl std::fmt::Display) -> Fault {
-        crate::fault::nonsense(self.link.place(), self.name, what).into()
+    pub fn unexpected_answer(&self, what: impl std::fmt::Display) -> CallError {
+        crate::call_error::unexpected_answer(self.pool.place(), self.name, what).into()
     }
 }
 

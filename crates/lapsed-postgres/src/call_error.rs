@@ -5,7 +5,7 @@ use tokio_postgres::error::SqlState;
 
 /// What is to be said of a call that failed, and what is to become of its connection.
 #[derive(Debug)]
-pub(crate) struct Fault {
+pub(crate) struct CallError {
     pub error: Error,
     /// The server undid the transaction because of somebody else's: it may be tried again at once.
     pub conflict: bool,
@@ -13,35 +13,37 @@ pub(crate) struct Fault {
     pub connected: bool,
 }
 
-impl From<Error> for Fault {
+impl From<Error> for CallError {
     fn from(error: Error) -> Self {
-        Fault { error, conflict: false, connected: true }
+        CallError { error, conflict: false, connected: true }
     }
 }
 
-impl From<Fault> for Error {
-    fn from(fault: Fault) -> Self {
-        fault.error
+impl From<CallError> for Error {
+    fn from(failure: CallError) -> Self {
+        failure.error
     }
 }
 
 /// The result of one step of a call.
-pub(crate) type Tried<T> = std::result::Result<T, Fault>;
+pub(crate) type CallResult<T> = std::result::Result<T, CallError>;
 
 /// Tells what happened and, where there is something to do, what to do.
-pub(crate) fn told(place: &str, call: &str, error: &tokio_postgres::Error) -> Fault {
+pub(crate) fn call_error(place: &str, call: &str, error: &tokio_postgres::Error) -> CallError {
     let Some(db) = error.as_db_error() else {
-        let error =
-            unavailable(place, format!("`{call}`: {}; it may have been carried out", words(error)));
-        return Fault { error, conflict: false, connected: false };
+        let error = unavailable(
+            place,
+            format!("`{call}`: {}; it may have been carried out", error_chain(error)),
+        );
+        return CallError { error, conflict: false, connected: false };
     };
     let code = db.code();
-    let said = match db.detail() {
+    let message = match db.detail() {
         Some(detail) => format!("{} ({detail})", db.message()),
         None => db.message().to_owned(),
     };
-    Fault {
-        error: kind(place, call, code, &said),
+    CallError {
+        error: kind(place, call, code, &message),
         conflict: [SqlState::T_R_SERIALIZATION_FAILURE, SqlState::T_R_DEADLOCK_DETECTED]
             .contains(code),
         // FATAL and worse end the connection; a plan that no longer fits is remembered by it.
@@ -50,62 +52,62 @@ pub(crate) fn told(place: &str, call: &str, error: &tokio_postgres::Error) -> Fa
 }
 
 /// A call that had no answer in time.
-pub(crate) fn late(place: &str, call: &str, ms: u128) -> Fault {
-    Fault { error: Error::timed_out(place, call, ms), conflict: false, connected: false }
+pub(crate) fn timed_out(place: &str, call: &str, ms: u128) -> CallError {
+    CallError { error: Error::timed_out(place, call, ms), conflict: false, connected: false }
 }
 
-fn kind(place: &str, call: &str, code: &SqlState, said: &str) -> Error {
+fn kind(place: &str, call: &str, code: &SqlState, message: &str) -> Error {
     let class = code.code().get(..2).unwrap_or_default();
     match code.code() {
         "42P01" | "42703" | "3F000" | "42883" => Error::Corrupt {
             store: place.to_owned(),
             what: format!(
-                "`{call}`: {said}. `lapsed schema apply` makes the tables that are missing; if they \
+                "`{call}`: {message}. `lapsed schema apply` makes the tables that are missing; if they \
                  are there under other names, the configuration must say so"
             ),
         },
         "42501" => unavailable(
             place,
             format!(
-                "this user lacks a permission for `{call}`: {said}. Grant it; lapsed goes on by itself"
+                "this user lacks a permission for `{call}`: {message}. Grant it; lapsed goes on by itself"
             ),
         ),
-        "3D000" => unavailable(place, format!("{said}: make it with CREATE DATABASE")),
+        "3D000" => unavailable(place, format!("{message}: make it with CREATE DATABASE")),
         "25006" => unavailable(
             place,
             format!(
-                "it takes no writes: {said}. lapsed must talk to the primary \
+                "it takes no writes: {message}. lapsed must talk to the primary \
                  (target_session_attrs=read-write in its address finds it among several hosts)"
             ),
         ),
         "57014" => unavailable(
             place,
-            format!("it gave up `{call}` after its time limit ({said}); nothing was changed"),
+            format!("it gave up `{call}` after its time limit ({message}); nothing was changed"),
         ),
         "55P03" => unavailable(
             place,
             format!(
-                "`{call}` waited too long for somebody else's lock ({said}); nothing was changed"
+                "`{call}` waited too long for somebody else's lock ({message}); nothing was changed"
             ),
         ),
         "23502" => Error::Invalid(format!(
-            "{place}: `{call}`: {said}. The table has columns that lapsed cannot fill: let the \
+            "{place}: `{call}`: {message}. The table has columns that lapsed cannot fill: let the \
              application make this row"
         )),
         _ => match class {
             "08" | "40" | "53" | "57" | "58" | "28" | "XX" | "F0" | "55" => {
-                unavailable(place, format!("`{call}`: {said}"))
+                unavailable(place, format!("`{call}`: {message}"))
             }
-            "22" | "23" => Error::Invalid(format!("{place}: `{call}`: {said}")),
-            "0A" => unavailable(place, format!("`{call}`: {said}; trying again will do")),
+            "22" | "23" => Error::Invalid(format!("{place}: `{call}`: {message}")),
+            "0A" => unavailable(place, format!("`{call}`: {message}; trying again will do")),
             "42" => Error::Corrupt {
                 store: place.to_owned(),
                 what: format!(
-                    "`{call}`: {said} ({}). Are the names of the tables and columns right?",
+                    "`{call}`: {message} ({}). Are the names of the tables and columns right?",
                     code.code()
                 ),
             },
-            _ => unavailable(place, format!("`{call}` failed: {said} ({})", code.code())),
+            _ => unavailable(place, format!("`{call}` failed: {message} ({})", code.code())),
         },
     }
 }
@@ -115,21 +117,21 @@ pub(crate) fn unavailable(place: &str, what: String) -> Error {
 }
 
 /// For an answer of another shape than the statement promises.
-pub(crate) fn nonsense(place: &str, call: &str, what: impl std::fmt::Display) -> Error {
+pub(crate) fn unexpected_answer(place: &str, call: &str, what: impl std::fmt::Display) -> Error {
     let what = format!("its answer to `{call}` makes no sense here: {what}");
     Error::Corrupt { store: place.to_owned(), what }
 }
 
 /// The words of an error and of what caused it; the library leaves the second out.
-pub(crate) fn words(error: &dyn std::error::Error) -> String {
-    let mut words = error.to_string();
+pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
+    let mut error_chain = error.to_string();
     let mut cause = error.source();
     while let Some(inner) = cause {
         let more = inner.to_string();
-        if !words.contains(&more) {
-            words = format!("{words}: {more}");
+        if !error_chain.contains(&more) {
+            error_chain = format!("{error_chain}: {more}");
         }
         cause = inner.source();
     }
-    words
+    error_chain
 }

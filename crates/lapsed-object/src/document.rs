@@ -20,7 +20,7 @@ pub(crate) const BY_OPERATION: &str = "operation";
 
 /// What was cleared and is not in the log yet.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Debt {
+pub(crate) struct OwedReceipt {
     pub(crate) removed: RemovedLease,
     pub(crate) judged_ms: u64,
 }
@@ -35,29 +35,29 @@ pub(crate) enum Content {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Doc {
+pub(crate) struct Document {
     /// Grows by one with every write.
     pub(crate) epoch: u64,
     pub(crate) content: Content,
     pub(crate) bucket: Option<String>,
-    pub(crate) owed: Vec<Debt>,
+    pub(crate) owed: Vec<OwedReceipt>,
     /// The log object that last took what was owed.
     pub(crate) logged_in: u64,
 }
 
-impl Doc {
+impl Document {
     /// Of a key that was never leased.
-    pub(crate) fn lease(key: &LeaseKey) -> Doc {
-        Doc::new(Content::Lease(key.clone(), LeaseRecord::default()))
+    pub(crate) fn lease(key: &LeaseKey) -> Document {
+        Document::new(Content::Lease(key.clone(), LeaseRecord::default()))
     }
 
     /// Of a transaction that was never decided.
-    pub(crate) fn decision(txn: &Name) -> Doc {
-        Doc::new(Content::Decision(txn.clone(), None))
+    pub(crate) fn decision(txn: &Name) -> Document {
+        Document::new(Content::Decision(txn.clone(), None))
     }
 
-    fn new(content: Content) -> Doc {
-        Doc { epoch: 0, content, bucket: None, owed: Vec::new(), logged_in: 0 }
+    fn new(content: Content) -> Document {
+        Document { epoch: 0, content, bucket: None, owed: Vec::new(), logged_in: 0 }
     }
 
     pub(crate) fn subject(&self) -> Subject {
@@ -113,7 +113,7 @@ impl Doc {
         namespace: &str,
         body: &[u8],
         what: &str,
-    ) -> std::result::Result<Doc, String> {
+    ) -> std::result::Result<Document, String> {
         let wrong =
             |why: &str| format!("{what} is not a record that this version can read ({why})");
         let meta = Meta::decode(body).map_err(|error| wrong(&error.to_string()))?;
@@ -122,9 +122,9 @@ impl Doc {
         }
         let key = LeaseKey::new(namespace, &meta.key).map_err(|error| wrong(&error.to_string()))?;
         let record = meta.record().ok_or_else(|| wrong("a part of it makes no sense"))?;
-        let owed: Option<Vec<Debt>> =
+        let owed: Option<Vec<OwedReceipt>> =
             meta.owed.iter().map(|debt| serde_json::from_slice(debt).ok()).collect();
-        Ok(Doc {
+        Ok(Document {
             epoch: meta.epoch,
             content: Content::Lease(key, record),
             bucket: Some(meta.bucket).filter(|bucket| !bucket.is_empty()),
@@ -133,14 +133,14 @@ impl Doc {
         })
     }
 
-    pub(crate) fn decode_marker(body: &[u8], what: &str) -> std::result::Result<Doc, String> {
+    pub(crate) fn decode_marker(body: &[u8], what: &str) -> std::result::Result<Document, String> {
         let stored: StoredMarker = serde_json::from_slice(body).map_err(|error| {
             format!("{what} is not a marker that this version can read ({error})")
         })?;
         if stored.epoch == u64::MAX {
             return Err(format!("{what} is not a marker: there is no epoch after its own"));
         }
-        Ok(Doc {
+        Ok(Document {
             epoch: stored.epoch,
             content: Content::Decision(stored.txn, stored.marker),
             bucket: stored.bucket,
@@ -155,7 +155,7 @@ pub(crate) fn receipt(
     system: &SystemId,
     seq: u64,
     subject: &Subject,
-    debt: &Debt,
+    debt: &OwedReceipt,
     by: (&str, u64),
 ) -> Result<Receipt> {
     let (owner, token, deadline_ms) = match &debt.removed {
@@ -197,7 +197,7 @@ struct StoredMarker {
     #[serde(default)]
     bucket: Option<String>,
     #[serde(default)]
-    owed: Vec<Debt>,
+    owed: Vec<OwedReceipt>,
     #[serde(default)]
     logged_in: u64,
 }
@@ -262,7 +262,7 @@ struct StagedMessage {
     state: Option<StateMessage>,
 }
 
-fn encode_meta(doc: &Doc, key: &LeaseKey, record: &LeaseRecord, nonce: u64) -> Bytes {
+fn encode_meta(doc: &Document, key: &LeaseKey, record: &LeaseRecord, nonce: u64) -> Bytes {
     let lease = record.lease.as_ref().map(|lease| LeaseMessage {
         owner: lease.owner.to_string(),
         ttl_ms: lease.ttl_ms,
@@ -351,7 +351,7 @@ mod tests {
     fn a_record_comes_back_as_it_was_and_never_as_the_same_bytes() {
         let key = LeaseKey::new("n", "k/ä").unwrap();
         let at = ClockReading::exact(1_000, 0);
-        let mut doc = Doc::lease(&key);
+        let mut doc = Document::lease(&key);
         let Content::Lease(_, record) = &mut doc.content else { panic!() };
         record.acquire(&name("a"), 5_000, Some(&name("r")), &at);
         record.state = Some(LeaseState::Bytes(vec![0, 255]));
@@ -363,32 +363,32 @@ mod tests {
             lease,
             staged: Some((name("t"), Decision::Commit)),
         };
-        doc.owed.push(Debt { removed: RemovedLease::Lease(cleared), judged_ms: 7_000 });
+        doc.owed.push(OwedReceipt { removed: RemovedLease::Lease(cleared), judged_ms: 7_000 });
         doc.bucket = Some("2026010811".to_owned());
         let one = doc.encode(1);
-        assert_eq!(Doc::decode_meta("n", &one, "x").unwrap(), doc);
-        let mut again = Doc::decode_meta("n", &one, "x").unwrap();
+        assert_eq!(Document::decode_meta("n", &one, "x").unwrap(), doc);
+        let mut again = Document::decode_meta("n", &one, "x").unwrap();
         assert_ne!(again.encode(1), one);
-        let mut same = Doc { epoch: 0, ..doc.clone() };
+        let mut same = Document { epoch: 0, ..doc.clone() };
         assert_ne!(same.encode(2), one);
     }
 
     #[test]
     fn a_marker_comes_back_as_it_was() {
-        let mut doc = Doc::decision(&name("t"));
+        let mut doc = Document::decision(&name("t"));
         let marker = DecisionMarker::new(Decision::Commit, 1_000, &ClockReading::exact(5, 0));
         doc.content = Content::Decision(name("t"), Some(marker.clone()));
-        doc.owed.push(Debt { removed: RemovedLease::Decision(marker), judged_ms: 1 });
+        doc.owed.push(OwedReceipt { removed: RemovedLease::Decision(marker), judged_ms: 1 });
         let body = doc.encode(9);
-        assert_eq!(Doc::decode_marker(&body, "x").unwrap(), doc);
+        assert_eq!(Document::decode_marker(&body, "x").unwrap(), doc);
     }
 
     #[test]
     fn rubbish_is_refused_by_name() {
         for body in [&b""[..], b"{}", b"\xff\xff\xff", b"hello"] {
-            let error = Doc::decode_meta("n", body, "n/meta/k.pb").unwrap_err();
+            let error = Document::decode_meta("n", body, "n/meta/k.pb").unwrap_err();
             assert!(error.contains("n/meta/k.pb"), "{error}");
-            assert!(Doc::decode_marker(body, "m").is_err());
+            assert!(Document::decode_marker(body, "m").is_err());
         }
     }
 }

@@ -3,8 +3,8 @@
 use lapsed_core::{Error, Name, Result};
 
 use crate::layout::Layout;
-use crate::link::PostgresPool;
-use crate::own::OwnTables;
+use crate::own_tables::OwnTables;
+use crate::pool::PostgresPool;
 use crate::quote::{name, table};
 use crate::schema::occupying;
 
@@ -13,12 +13,12 @@ use crate::schema::occupying;
 pub(crate) struct IdColumn {
     /// As SQL names it.
     sql: String,
-    form: Form,
+    form: IdFormat,
 }
 
 /// What an id of it looks like when the server writes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
+enum IdFormat {
     Uuid,
     Integer { bits: u32 },
     Any,
@@ -27,11 +27,11 @@ enum Form {
 impl IdColumn {
     fn new(full: &str, short: &str) -> IdColumn {
         let form = match short {
-            "uuid" => Form::Uuid,
-            "int2" => Form::Integer { bits: 16 },
-            "int4" => Form::Integer { bits: 32 },
-            "int8" => Form::Integer { bits: 64 },
-            _ => Form::Any,
+            "uuid" => IdFormat::Uuid,
+            "int2" => IdFormat::Integer { bits: 16 },
+            "int4" => IdFormat::Integer { bits: 32 },
+            "int8" => IdFormat::Integer { bits: 64 },
+            _ => IdFormat::Any,
         };
         // `character` without its length would be one character long.
         let sql = if short == "bpchar" { "bpchar" } else { full };
@@ -43,15 +43,15 @@ impl IdColumn {
     pub fn accepts(&self, id: &Name) -> bool {
         let text = id.as_str();
         match self.form {
-            Form::Any => true,
-            Form::Uuid => {
+            IdFormat::Any => true,
+            IdFormat::Uuid => {
                 let fits = |(place, byte): (usize, u8)| match place {
                     8 | 13 | 18 | 23 => byte == b'-',
                     _ => byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte),
                 };
                 text.len() == 36 && text.bytes().enumerate().all(fits)
             }
-            Form::Integer { bits } => text.parse::<i64>().is_ok_and(|number| {
+            IdFormat::Integer { bits } => text.parse::<i64>().is_ok_and(|number| {
                 let beyond = i128::from(number).unsigned_abs() > (1_u128 << (bits - 1)) - 1;
                 !beyond && number.to_string() == text
             }),
@@ -59,7 +59,7 @@ impl IdColumn {
     }
 
     /// The same, or why not.
-    pub fn demand(&self, id: &Name) -> Result<()> {
+    pub fn require(&self, id: &Name) -> Result<()> {
         match self.accepts(id) {
             true => Ok(()),
             false => {
@@ -92,7 +92,7 @@ impl IdColumn {
 }
 
 /// Everything by its quoted name. Columns that need not be there are `None` where they are not.
-pub(crate) struct Names {
+pub(crate) struct TableNames {
     pub own: OwnTables,
     pub providers: String,
     pub p_id: String,
@@ -134,21 +134,21 @@ pub(crate) struct Names {
 }
 
 /// A column to be looked for.
-struct Wanted<'a> {
+struct ExpectedColumn<'a> {
     table: &'a str,
     column: &'a str,
     needed: bool,
 }
 
 /// What was found of it: its type in full, and in short.
-type Found = Option<(String, String)>;
+type ColumnType = Option<(String, String)>;
 
-impl Names {
+impl TableNames {
     /// Looks at the tables. An error names each that is missing, and what to do.
-    pub async fn find(link: &PostgresPool, own: &OwnTables, layout: &Layout) -> Result<Names> {
+    pub async fn find(pool: &PostgresPool, own: &OwnTables, layout: &Layout) -> Result<TableNames> {
         layout.check()?;
         let wanted = wanted(layout);
-        let found = look(link, &wanted).await?;
+        let found = find_columns(pool, &wanted).await?;
         let lacking: Vec<String> = wanted
             .iter()
             .zip(&found)
@@ -157,7 +157,7 @@ impl Names {
             .collect();
         if !lacking.is_empty() {
             return Err(Error::Corrupt {
-                store: link.place().to_owned(),
+                store: pool.place().to_owned(),
                 what: format!(
                     "these columns are not there: {}. `lapsed schema apply` makes the tables that are \
                      missing; if they are there under other names, the configuration must say so",
@@ -169,10 +169,10 @@ impl Names {
             let place = wanted.iter().position(|w| w.table == table && w.column == column);
             place.and_then(|place| found[place].clone())
         };
-        Ok(Names::new(own.clone(), layout, &of))
+        Ok(TableNames::new(own.clone(), layout, &of))
     }
 
-    fn new(own: OwnTables, layout: &Layout, of: &dyn Fn(&str, &str) -> Found) -> Names {
+    fn new(own: OwnTables, layout: &Layout, of: &dyn Fn(&str, &str) -> ColumnType) -> TableNames {
         let Layout { providers, status, logs, sessions, logins, config, .. } = layout;
         let id = |table: &str, column: &str| {
             let (full, short) = of(table, column).unwrap_or_else(|| ("text".into(), "text".into()));
@@ -195,7 +195,7 @@ impl Names {
             session_provider.like(&m_id, &provider),
             occupying(&format!("c.{}", name(&sessions.status))),
         );
-        Names {
+        TableNames {
             own,
             providers: table(&providers.table),
             p_id: name(&providers.id),
@@ -238,7 +238,7 @@ impl Names {
     }
 }
 
-impl Names {
+impl TableNames {
     /// Writes a log row of `status` for each that `rest` (a FROM or a WHERE) leaves; dated when it is
     /// written, with the provider's version locked, so that rows of one are in the order of its flips.
     pub fn log(&self, id: &str, status: &str, rest: &str) -> String {
@@ -253,9 +253,9 @@ impl Names {
     }
 }
 
-fn wanted(layout: &Layout) -> Vec<Wanted<'_>> {
+fn wanted(layout: &Layout) -> Vec<ExpectedColumn<'_>> {
     let Layout { providers, status, logs, sessions, logins, config, .. } = layout;
-    let of = |table, column, needed| Wanted { table, column, needed };
+    let of = |table, column, needed| ExpectedColumn { table, column, needed };
     let mut all = vec![
         of(&providers.table, &providers.id, true),
         of(&providers.table, &providers.is_active, true),
@@ -284,7 +284,10 @@ fn wanted(layout: &Layout) -> Vec<Wanted<'_>> {
     all
 }
 
-async fn look(link: &PostgresPool, wanted: &[Wanted<'_>]) -> Result<Vec<Found>> {
+async fn find_columns(
+    pool: &PostgresPool,
+    wanted: &[ExpectedColumn<'_>],
+) -> Result<Vec<ColumnType>> {
     let tables: Vec<String> = wanted.iter().map(|wanted| table(wanted.table)).collect();
     let columns: Vec<&str> = wanted.iter().map(|wanted| wanted.column).collect();
     let sql = "SELECT format_type(a.atttypid, NULL), t.typname::text \
@@ -292,7 +295,7 @@ async fn look(link: &PostgresPool, wanted: &[Wanted<'_>]) -> Result<Vec<Found>> 
                LEFT JOIN pg_attribute a ON a.attrelid = to_regclass(w.tab) AND a.attname = w.col \
                AND a.attnum > 0 AND NOT a.attisdropped \
                LEFT JOIN pg_type t ON t.oid = a.atttypid ORDER BY w.n";
-    let rows = link.query("look at the tables", sql, &[&tables, &columns]).await?;
+    let rows = pool.query("look at the tables", sql, &[&tables, &columns]).await?;
     Ok(rows.iter().map(|row| row.get::<_, Option<String>>(0).zip(row.get(1))).collect())
 }
 

@@ -11,11 +11,11 @@ use lapsed_core::system::Restored;
 use lapsed_core::{Name, Result};
 
 use crate::availability::PostgresTruth;
-use crate::availability::states::{Locked, Whom};
-use crate::fault::Tried;
-use crate::ledger::{READ_COLUMNS, batch_key, note_batch, read_receipt};
-use crate::link::{Call, Ending};
+use crate::availability::states::{LockScope, Locked};
+use crate::call_error::CallResult;
 use crate::number::{to_i64, to_u64};
+use crate::pool::{Call, TransactionEnd};
+use crate::receipts::{READ_COLUMNS, batch_key, note_batch, read_receipt};
 
 /// How long batches are remembered: far longer than one can be on its way.
 const BATCHES_KEPT: &str = "1 day";
@@ -25,18 +25,18 @@ const LOOK_AGAIN: Duration = Duration::from_secs(3_600);
 
 /// What is remembered of the last time, so that a pass that has nothing to tidy costs no statement.
 #[derive(Default)]
-pub(super) struct Tidiness {
-    last: Option<Tidy>,
+pub(super) struct PruneSchedule {
+    last: Option<LastPrune>,
 }
 
-struct Tidy {
+struct LastPrune {
     at: Duration,
     /// How many receipts were left, and how old the oldest was.
     kept: u64,
     oldest_age_ms: Option<u64>,
 }
 
-impl Tidiness {
+impl PruneSchedule {
     fn is_due(&self, limits: &TidyLimits, now: Duration) -> bool {
         let Some(last) = &self.last else { return true };
         let since = now.saturating_sub(last.at);
@@ -51,8 +51,8 @@ impl Tidiness {
 impl PostgresTruth {
     /// Receipts were written: those that are kept have become more.
     pub(super) fn note_written(&self, count: usize) {
-        let mut tidiness = self.tidiness.lock().expect("no holder of this lock panics");
-        if let Some(last) = &mut tidiness.last {
+        let mut prune_schedule = self.prune_schedule.lock().expect("no holder of this lock panics");
+        if let Some(last) = &mut prune_schedule.last {
             last.kept += count as u64;
             last.oldest_age_ms.get_or_insert(0);
         }
@@ -63,7 +63,7 @@ impl PostgresTruth {
         let (system, sweeper, number) = batch_key(&self.id, batch);
         let sql = note_batch(self.postgres.own());
         let noted =
-            self.link().query("settle", &sql, &[&system, &sweeper, &number, &false]).await?;
+            self.pool().query("settle", &sql, &[&system, &sweeper, &number, &false]).await?;
         if !noted.is_empty() {
             return Ok(Vec::new());
         }
@@ -72,17 +72,17 @@ impl PostgresTruth {
              ORDER BY seq",
             self.postgres.own().receipts
         );
-        let rows = self.link().query("settle", &sql, &[&system, &sweeper, &number]).await?;
-        rows.iter().map(|row| read_receipt(self.link().place(), row)).collect()
+        let rows = self.pool().query("settle", &sql, &[&system, &sweeper, &number]).await?;
+        rows.iter().map(|row| read_receipt(self.pool().place(), row)).collect()
     }
 
     pub(super) async fn tidy_up(&self, limits: &TidyLimits) -> Result<Tidied> {
-        let now = self.link().clock().mono();
-        if !self.tidiness.lock().expect("no holder of this lock panics").is_due(limits, now) {
+        let now = self.pool().clock().mono();
+        if !self.prune_schedule.lock().expect("no holder of this lock panics").is_due(limits, now) {
             return Ok(Tidied::default());
         }
         if let Some(term) = limits.term
-            && !self.leads_now(term).await?
+            && !self.holds_term_now(term).await?
         {
             return Ok(Tidied::default());
         }
@@ -93,22 +93,22 @@ impl PostgresTruth {
             self.postgres.own().batches
         );
         let rows = to_i64(limits.rows as u64);
-        self.link().query("tidy", &sql, &[&self.system, &rows]).await?;
-        self.tidiness.lock().expect("no holder of this lock panics").last = Some(tidy);
+        self.pool().query("tidy", &sql, &[&self.system, &rows]).await?;
+        self.prune_schedule.lock().expect("no holder of this lock panics").last = Some(tidy);
         Ok(Tidied { receipts_pruned: pruned, ..Tidied::default() })
     }
 
-    async fn leads_now(&self, term: u64) -> Result<bool> {
+    async fn holds_term_now(&self, term: u64) -> Result<bool> {
         let sql = format!(
             "SELECT number = $2 AND until > clock_timestamp() FROM {} WHERE system = $1",
             self.postgres.own().terms
         );
-        let rows = self.link().query("tidy", &sql, &[&self.system, &to_i64(term)]).await?;
+        let rows = self.pool().query("tidy", &sql, &[&self.system, &to_i64(term)]).await?;
         Ok(rows.first().is_none_or(|row| row.get(0)))
     }
 
     /// Removes the oldest receipts that are too old or too many, at most so many.
-    async fn prune(&self, limits: &TidyLimits, now: Duration) -> Result<(u64, Tidy)> {
+    async fn prune(&self, limits: &TidyLimits, now: Duration) -> Result<(u64, LastPrune)> {
         let own = self.postgres.own();
         let sql = format!(
             "WITH held AS MATERIALIZED (SELECT receipts_kept FROM {settings} WHERE system = $1 \
@@ -130,22 +130,26 @@ impl PostgresTruth {
         let rows = to_i64(limits.rows as u64);
         let age = limits.retention.age_ms as f64;
         let count = to_i64(limits.retention.count);
-        let params: crate::link::Params<'_> = &[&self.system, &rows, &age, &count];
-        let row = self.link().query_one("tidy", &sql, params).await?;
+        let params: crate::pool::Params<'_> = &[&self.system, &rows, &age, &count];
+        let row = self.pool().query_one("tidy", &sql, params).await?;
         let (pruned, kept) = (to_u64(row.get(0)), to_u64(row.get(1)));
         // All that was looked at is gone: there may be more.
         let oldest: Option<i64> = row.get(2);
         let oldest_age_ms = oldest.map(to_u64).or((kept > 0).then_some(u64::MAX));
-        Ok((pruned, Tidy { at: now, kept, oldest_age_ms }))
+        Ok((pruned, LastPrune { at: now, kept, oldest_age_ms }))
     }
 
-    pub(super) async fn try_restore(&self, seq: u64) -> Tried<(Restored, Option<ProviderState>)> {
+    pub(super) async fn try_restore(
+        &self,
+        seq: u64,
+    ) -> CallResult<(Restored, Option<ProviderState>)> {
         let Some(receipt) = self.postgres.receipt(&self.id, seq).await? else {
             let id = ReceiptId { system: self.id.clone(), seq };
             let why = format!("there is no receipt {id}, or it is past its retention");
             return Ok((Restored::Refused { why }, None));
         };
-        let (call, locked) = self.begin("restore", [(&receipt.key, 0)], Whom::Known).await?;
+        let (call, locked) =
+            self.begin("restore", [(&receipt.key, 0)], LockScope::Existing).await?;
         let restored = self.restore_in(&call, &locked, &receipt).await;
         let (restored, state) = call.finish(restored).await?;
         if state.is_some() {
@@ -161,10 +165,10 @@ impl PostgresTruth {
         call: &Call,
         locked: &BTreeMap<Name, Locked>,
         receipt: &Receipt,
-    ) -> Tried<Ending<(Restored, Option<ProviderState>)>> {
+    ) -> CallResult<TransactionEnd<(Restored, Option<ProviderState>)>> {
         let id = &receipt.key;
         if let Some(why) = self.taken(call, locked, receipt).await? {
-            return Ok(Ending::Undo((Restored::Refused { why }, None)));
+            return Ok(TransactionEnd::Rollback((Restored::Refused { why }, None)));
         }
         let sql = format!(
             "UPDATE {} SET restored_at = clock_timestamp() WHERE system = $1 AND seq = $2 RETURNING 1",
@@ -178,7 +182,7 @@ impl PostgresTruth {
             owner: id.to_string(),
             incarnation: state.as_ref().map_or(0, |state| state.epoch),
         };
-        Ok(Ending::Commit((restored, state)))
+        Ok(TransactionEnd::Commit((restored, state)))
     }
 
     /// Why it cannot be put back, with the lock on the provider held.
@@ -187,7 +191,7 @@ impl PostgresTruth {
         call: &Call,
         locked: &BTreeMap<Name, Locked>,
         receipt: &Receipt,
-    ) -> Tried<Option<String>> {
+    ) -> CallResult<Option<String>> {
         let (id, key) = (&receipt.id, &receipt.key);
         let Some(held) = locked.get(key) else {
             return Ok(Some(format!("there is no provider `{key}`")));
@@ -206,7 +210,7 @@ impl PostgresTruth {
     }
 
     /// Whether the application toggled it by itself: it is otherwise than it was last seen.
-    async fn was_toggled(&self, call: &Call, id: &Name) -> Tried<bool> {
+    async fn was_toggled(&self, call: &Call, id: &Name) -> CallResult<bool> {
         let names = self.names().await?;
         let sql = format!(
             "SELECT s.{online} OR v.was_online IS DISTINCT FROM s.{online} \

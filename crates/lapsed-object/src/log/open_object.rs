@@ -6,10 +6,10 @@ use lapsed_core::Result;
 use lapsed_core::leases::Subject;
 use lapsed_core::receipt::Receipt;
 
-use super::Opened;
-use super::page::Head;
+use super::OpenLogObject;
+use super::log_object::LogHead;
 
-impl Opened<'_> {
+impl OpenLogObject<'_> {
     /// The number that the changes are to name.
     pub(crate) fn number(&self) -> u64 {
         self.page.number
@@ -25,14 +25,14 @@ impl Opened<'_> {
     /// All changes were tried and answered: final, with those that were made.
     pub(crate) async fn close(mut self, confirmed: &BTreeSet<String>) -> Result<BTreeSet<String>> {
         let page = self.log.finish(self.page, self.version, confirmed).await?;
-        *self.head = Some(Head::of(&page));
+        *self.head = Some(LogHead::of(&page));
         Ok(page.entries.into_iter().map(|entry| entry.subject).collect())
     }
 
     /// Not every change was answered: what was made is found out.
     pub(crate) async fn settle(mut self) -> Result<BTreeSet<String>> {
         let page = self.log.settle_page(self.page, self.version).await?;
-        *self.head = Some(Head::of(&page));
+        *self.head = Some(LogHead::of(&page));
         Ok(page.entries.into_iter().map(|entry| entry.subject).collect())
     }
 }

@@ -8,18 +8,18 @@ use lapsed_core::sweep::BatchId;
 use lapsed_core::{Result, SystemId};
 use tokio_postgres::Row;
 
-use crate::fault::{Tried, nonsense};
-use crate::link::Call;
+use crate::call_error::{CallResult, unexpected_answer};
 use crate::number::{to_i64, to_u64};
-use crate::own::OwnTables;
+use crate::own_tables::OwnTables;
+use crate::pool::Call;
 
 /// What is read of a receipt.
 pub(crate) const READ_COLUMNS: &str =
     "body::text, floor(extract(epoch FROM restored_at) * 1000)::bigint";
 
 pub(crate) fn read_receipt(place: &str, row: &Row) -> Result<Receipt> {
-    let mut receipt: Receipt =
-        serde_json::from_str(row.get(0)).map_err(|error| nonsense(place, "receipts", error))?;
+    let mut receipt: Receipt = serde_json::from_str(row.get(0))
+        .map_err(|error| unexpected_answer(place, "receipts", error))?;
     receipt.restored_ms = row.get::<_, Option<i64>>(1).map(to_u64);
     Ok(receipt)
 }
@@ -31,7 +31,7 @@ pub(crate) async fn take_numbers(
     own: &OwnTables,
     system: &SystemId,
     count: usize,
-) -> Tried<u64> {
+) -> CallResult<u64> {
     let sql = format!(
         "INSERT INTO {} AS s (system, receipts_last, receipts_kept) VALUES ($1, \
          floor(extract(epoch FROM clock_timestamp()) * 1000000)::bigint + $2 - 1, $2) \
@@ -42,12 +42,12 @@ pub(crate) async fn take_numbers(
     );
     let count = to_i64(count as u64);
     let row = call.query_opt(&sql, &[&system.to_string(), &count]).await?;
-    let row = row.ok_or_else(|| call.nonsense("no number for a receipt"))?;
+    let row = row.ok_or_else(|| call.unexpected_answer("no number for a receipt"))?;
     Ok(to_u64(row.get::<_, i64>(0) - count + 1))
 }
 
 /// Writes receipts, in one statement.
-pub(crate) async fn write(call: &Call, own: &OwnTables, receipts: &[Receipt]) -> Tried<()> {
+pub(crate) async fn write(call: &Call, own: &OwnTables, receipts: &[Receipt]) -> CallResult<()> {
     let Some(first) = receipts.first() else { return Ok(()) };
     let sql = format!(
         "INSERT INTO {} (system, seq, sweeper, batch, at, body) \
@@ -59,7 +59,7 @@ pub(crate) async fn write(call: &Call, own: &OwnTables, receipts: &[Receipt]) ->
     let ats: Vec<i64> = receipts.iter().map(|receipt| to_i64(receipt.at_ms)).collect();
     let mut bodies = Vec::with_capacity(receipts.len());
     for receipt in receipts {
-        bodies.push(serde_json::to_string(receipt).map_err(|error| call.nonsense(error))?);
+        bodies.push(serde_json::to_string(receipt).map_err(|error| call.unexpected_answer(error))?);
     }
     let (system, batch) = (first.id.system.to_string(), to_i64(first.batch));
     let sweeper = &*first.sweeper;

@@ -9,13 +9,13 @@ use lapsed_core::leases::{LeaseKey, Subject};
 use lapsed_core::{Error, Result};
 
 use crate::clock::StoreClock;
-use crate::doc::Doc;
-use crate::names::{Places, escape};
-use crate::objects::{Objects, Only, Written};
+use crate::document::Document;
+use crate::names::{ObjectPaths, escape};
+use crate::objects::{Objects, WriteCondition, Written};
 
 pub(crate) struct SystemContext {
     pub(crate) objects: Objects,
-    pub(crate) places: Places,
+    pub(crate) paths: ObjectPaths,
     pub(crate) time: Arc<StoreClock>,
     pub(crate) clock: Arc<dyn Clock>,
 }
@@ -23,17 +23,17 @@ pub(crate) struct SystemContext {
 /// An object that was read: as it is, and how to replace it.
 #[derive(Clone, Debug)]
 pub(crate) struct StoredObject {
-    pub(crate) doc: Doc,
-    pub(crate) only: Only,
+    pub(crate) doc: Document,
+    pub(crate) only: WriteCondition,
 }
 
 /// What is under a name.
 #[derive(Clone, Debug)]
 pub(crate) enum Found {
-    Doc(Box<StoredObject>),
+    Document(Box<StoredObject>),
     Nothing,
     /// Something that cannot be read, in words.
-    Rubbish(String),
+    Unreadable(String),
 }
 
 impl SystemContext {
@@ -42,11 +42,11 @@ impl SystemContext {
     }
 
     /// The store's time. Asks for it, if no answer has told it yet.
-    pub(crate) async fn moment(&self) -> Result<ClockReading> {
+    pub(crate) async fn clock_reading(&self) -> Result<ClockReading> {
         if self.time.now().is_none() {
-            self.objects.get(&format!("{}.lapsed/hello", self.places.root())).await?;
+            self.objects.get(&format!("{}.lapsed/hello", self.paths.root())).await?;
         }
-        self.time.moment(self.name())
+        self.time.clock_reading(self.name())
     }
 
     pub(crate) fn nonce(&self) -> u64 {
@@ -57,9 +57,9 @@ impl SystemContext {
     pub(crate) fn path(&self, subject: &Subject) -> String {
         match subject {
             Subject::Lease(key) => {
-                self.places.meta(key.namespace.as_str(), &escape(key.key.as_str()))
+                self.paths.meta(key.namespace.as_str(), &escape(key.key.as_str()))
             }
-            Subject::Decision(txn) => self.places.marker(&escape(txn.as_str())),
+            Subject::Decision(txn) => self.paths.marker(&escape(txn.as_str())),
         }
     }
 
@@ -67,19 +67,20 @@ impl SystemContext {
     pub(crate) async fn find(&self, path: &str, namespace: Option<&str>) -> Result<Found> {
         let Some(read) = self.objects.get(path).await? else { return Ok(Found::Nothing) };
         let decoded = match namespace {
-            Some(namespace) => Doc::decode_meta(namespace, &read.body, path),
-            None => Doc::decode_marker(&read.body, path),
+            Some(namespace) => Document::decode_meta(namespace, &read.body, path),
+            None => Document::decode_marker(&read.body, path),
         };
         Ok(match decoded {
             // Copied there by hand: what it says is about another key.
-            Ok(doc) if self.path(&doc.subject()) != path => Found::Rubbish(format!(
+            Ok(doc) if self.path(&doc.subject()) != path => Found::Unreadable(format!(
                 "{path} is a copy of what is about {}",
                 doc.subject().name()
             )),
-            Ok(doc) => {
-                Found::Doc(Box::new(StoredObject { doc, only: Only::IfStill(read.version) }))
-            }
-            Err(words) => Found::Rubbish(words),
+            Ok(doc) => Found::Document(Box::new(StoredObject {
+                doc,
+                only: WriteCondition::IfUnchanged(read.version),
+            })),
+            Err(words) => Found::Unreadable(words),
         })
     }
 
@@ -87,15 +88,15 @@ impl SystemContext {
     pub(crate) async fn load(&self, subject: &Subject) -> Result<StoredObject> {
         let found = self.find(&self.path(subject), namespace_of(subject)).await?;
         match found {
-            Found::Doc(held) => Ok(*held),
+            Found::Document(held) => Ok(*held),
             Found::Nothing => {
                 let doc = match subject {
-                    Subject::Lease(key) => Doc::lease(key),
-                    Subject::Decision(txn) => Doc::decision(txn),
+                    Subject::Lease(key) => Document::lease(key),
+                    Subject::Decision(txn) => Document::decision(txn),
                 };
-                Ok(StoredObject { doc, only: Only::IfNew })
+                Ok(StoredObject { doc, only: WriteCondition::IfAbsent })
             }
-            Found::Rubbish(what) => Err(Error::Corrupt { store: self.name().to_owned(), what }),
+            Found::Unreadable(what) => Err(Error::Corrupt { store: self.name().to_owned(), what }),
         }
     }
 
@@ -103,21 +104,23 @@ impl SystemContext {
     pub(crate) async fn replace(
         &self,
         held: &StoredObject,
-        mut doc: Doc,
+        mut doc: Document,
     ) -> Result<Option<StoredObject>> {
         let path = self.path(&doc.subject());
         let body = doc.encode(self.nonce());
         Ok(match self.objects.put(&path, body, held.only.clone()).await? {
-            Written::Done(version) => Some(StoredObject { doc, only: Only::IfStill(version) }),
+            Written::Done(version) => {
+                Some(StoredObject { doc, only: WriteCondition::IfUnchanged(version) })
+            }
             Written::Lost => None,
         })
     }
 
     /// Writes an entry of the index.
-    pub(crate) async fn file(&self, subject: &Subject, bucket: &str) -> Result<()> {
+    pub(crate) async fn write_entry(&self, subject: &Subject, bucket: &str) -> Result<()> {
         let (namespace, name) = index_name(subject);
-        let path = self.places.entry(&namespace, bucket, &name);
-        self.objects.put(&path, Bytes::from_static(b"{}"), Only::Always).await?;
+        let path = self.paths.entry(&namespace, bucket, &name);
+        self.objects.put(&path, Bytes::from_static(b"{}"), WriteCondition::Always).await?;
         Ok(())
     }
 }

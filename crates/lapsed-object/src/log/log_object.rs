@@ -5,7 +5,7 @@ use lapsed_core::receipt::Receipt;
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Page {
+pub(super) struct LogObject {
     pub(super) epoch: u64,
     pub(super) nonce: String,
     pub(super) number: u64,
@@ -32,7 +32,7 @@ pub(super) struct Entry {
     pub(super) receipts: Vec<Receipt>,
 }
 
-impl Page {
+impl LogObject {
     pub(super) fn receipts(&self) -> impl DoubleEndedIterator<Item = &Receipt> {
         self.entries.iter().flat_map(|entry| &entry.receipts)
     }
@@ -50,14 +50,14 @@ impl Page {
 
 /// What is known of the newest log object that is final.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Head {
+pub(super) struct LogHead {
     pub(super) number: u64,
     pub(super) oldest: u64,
     pub(super) total: u64,
 }
 
-impl Head {
-    pub(super) fn of(page: &Page) -> Head {
-        Head { number: page.number, oldest: page.oldest, total: page.before + page.count() }
+impl LogHead {
+    pub(super) fn of(page: &LogObject) -> LogHead {
+        LogHead { number: page.number, oldest: page.oldest, total: page.before + page.count() }
     }
 }

@@ -1,19 +1,26 @@
 //! What fuzzing needs of this crate: bytes that anybody may have put there, read as the store reads
 //! them. What is understood is written again and means the same.
 
-use crate::doc::Doc;
+use crate::document::Document;
 
 /// The record of a lease.
 pub fn record(bytes: &[u8]) {
-    again(Doc::decode_meta("ns", bytes, "it"), |bytes| Doc::decode_meta("ns", bytes, "it"));
+    check_round_trip(Document::decode_meta("ns", bytes, "it"), |bytes| {
+        Document::decode_meta("ns", bytes, "it")
+    });
 }
 
 /// The marker of a decision.
 pub fn marker(bytes: &[u8]) {
-    again(Doc::decode_marker(bytes, "it"), |bytes| Doc::decode_marker(bytes, "it"));
+    check_round_trip(Document::decode_marker(bytes, "it"), |bytes| {
+        Document::decode_marker(bytes, "it")
+    });
 }
 
-fn again(read: Result<Doc, String>, decode: impl Fn(&[u8]) -> Result<Doc, String>) {
+fn check_round_trip(
+    read: Result<Document, String>,
+    decode: impl Fn(&[u8]) -> Result<Document, String>,
+) {
     let Ok(mut doc) = read else { return };
     let (subject, deadline_ms, holder) = (doc.subject(), doc.deadline_ms(), doc.holder());
     let written = doc.encode(1);
