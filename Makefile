@@ -54,7 +54,7 @@ faults: servers ## Postgres, Valkey and daemons broken for a minute each under l
 
 schema: servers ## the API against its own description, for longer: `make schema SECONDS=600 SEED=7`
 	LAPSED_SCHEMA_SECONDS=$(or $(SECONDS),300) LAPSED_SCHEMA_SEED=$(SEED) $(CARGO) test --locked -p lapsed-cli \
-		--test all described:: -- --nocapture
+		--test all schema_fuzzing:: -- --nocapture
 
 screenshots: servers ## pictures of the dashboard for the documentation, of `lapsed demo --serve` (a few minutes)
 	$(CARGO) test --locked -p lapsed-cli --test browser -- --ignored pictures
@@ -78,7 +78,7 @@ bench: peers ## ours beside the naive way, as ratios (about half an hour)
 	$(CARGO) run --release --locked -p lapsed-bench -- $(BENCH)
 
 api: ## write docs/api.md anew from the OpenAPI document of the binary
-	LAPSED_WRITE_API=1 $(CARGO) test --locked -p lapsed-cli --test all reference::
+	LAPSED_WRITE_API=1 $(CARGO) test --locked -p lapsed-cli --test all api_reference::
 
 sim: ## more seeds: `make sim SEEDS=100000`; one again: `make sim SEED=42`
 	$(CARGO) run --release --locked -p lapsed-sim -- $(if $(SEED),--seed $(SEED) --trace,--seeds $(SEEDS))

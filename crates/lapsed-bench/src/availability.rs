@@ -5,11 +5,11 @@
 
 mod beacon;
 mod beats;
-mod before;
-mod crowd;
 mod daemons;
-mod finding;
-mod site;
+mod find_available;
+mod large_population;
+mod postgres_only;
+mod servers;
 mod statements;
 
 use anyhow::Result;
@@ -35,7 +35,7 @@ pub fn run(bench: &Bench, table: &mut FigureTable) -> Result<()> {
 }
 
 async fn compare(bench: &Bench, table: &mut FigureTable) -> Result<()> {
-    let site = site::AvailabilitySite::new().await?;
+    let site = servers::AvailabilityServers::new().await?;
     for part in Part::value_variants() {
         if bench.parts.is_empty() || bench.parts.contains(part) {
             part.run(bench, &site, table).await?;
@@ -48,14 +48,14 @@ impl Part {
     async fn run(
         self,
         bench: &Bench,
-        site: &site::AvailabilitySite,
+        site: &servers::AvailabilityServers,
         table: &mut FigureTable,
     ) -> Result<()> {
         match self {
             Part::Heartbeats => beats::compare(bench, site, table).await,
-            Part::Finding => finding::compare(bench, site, table).await,
+            Part::Finding => find_available::compare(bench, site, table).await,
             Part::Beacon => beacon::compare(bench, site, table).await,
-            Part::Crowd => crowd::measure(bench, site, table).await,
+            Part::Crowd => large_population::measure(bench, site, table).await,
             Part::Statements => statements::compare(bench, site, table).await,
         }
     }

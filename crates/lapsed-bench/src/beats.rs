@@ -1,4 +1,4 @@
-//! Beats with a million entries held, against the deadline map of [`peer`](crate::peer).
+//! Beats with a million entries held, against the deadline map of [`peer`](crate::naive_registry).
 //!
 //! All sides beat the same owners in the same random order, on one thread, and read the time once a
 //! beat. Names and handles are laid out in that order beforehand, as a caller has its own at hand:
@@ -16,26 +16,26 @@ use lapsed_embedded::EmbeddedRegistry;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use crate::bench::{Bench, say};
-use crate::peer::{NaiveRegistry, Numbered};
+use crate::bench::{Bench, progress};
+use crate::naive_registry::{NaiveRegistry, NumberedNaiveRegistry};
 use crate::rounds::{Figures, Side, take_turns};
 use crate::table::{Figure, FigureTable, FigureTarget};
 
 pub const NAME: &str = "beats";
 
 pub fn run(bench: &Bench, table: &mut FigureTable) -> Result<()> {
-    let ground = bench.million()?.copy(bench.path("beats"))?;
-    say("opening it, and the peer beside it");
-    let open = ground.open()?;
-    let claims = bench.runtime.block_on(ground.claims(&open))?;
+    let store = bench.million()?.copy(bench.path("beats"))?;
+    progress("opening it, and the peer beside it");
+    let open = store.open()?;
+    let claims = bench.runtime.block_on(store.claims(&open))?;
     let names: Vec<String> = claims.iter().map(|claim| claim.owner.to_string()).collect();
     let mut plain = NaiveRegistry::new(&names, HEARTBEAT_TTL_MS);
-    let mut numbered = Numbered::new(&names, HEARTBEAT_TTL_MS);
+    let mut numbered = NumberedNaiveRegistry::new(&names, HEARTBEAT_TTL_MS);
     let operations = open.operations()?;
     let registry = &open.registry;
-    let turns = Turns::draw(registry, &claims, bench.sizes.beats)?;
+    let turns = BeatOrder::draw(registry, &claims, bench.sizes.beats)?;
     let (claims, pulses) = (&turns.claims, &turns.pulses);
-    say("beating");
+    progress("beating");
     let mut sides: Vec<Side<'_>> = vec![
         Box::new(|| rate(claims, |claim| plain.beat(claim.owner.as_str()).is_some())),
         Box::new(|| rate(claims, |claim| numbered.beat(claim.owner.as_str()).is_some())),
@@ -47,7 +47,7 @@ pub fn run(bench: &Bench, table: &mut FigureTable) -> Result<()> {
     let figures = take_turns(bench.sizes.rounds, &mut sides)?;
     drop(sides);
     drop(operations);
-    report(table, &figures, ground.entries());
+    report(table, &figures, store.entries());
     drop(turns);
     open.close()
 }
@@ -73,14 +73,14 @@ fn report(table: &mut FigureTable, figures: &Figures, entries: usize) {
 }
 
 /// Who beats when, by claim and by handle.
-pub struct Turns {
+pub struct BeatOrder {
     pub claims: Vec<Claim>,
     pub pulses: Vec<Arc<dyn BeatHandle>>,
 }
 
-impl Turns {
+impl BeatOrder {
     /// Draws so many at random.
-    pub fn draw(registry: &EmbeddedRegistry, owners: &[Claim], beats: usize) -> Result<Turns> {
+    pub fn draw(registry: &EmbeddedRegistry, owners: &[Claim], beats: usize) -> Result<BeatOrder> {
         let pulse = |claim: &Claim| {
             let life = claim.incarnation.context("the claim names a life")?;
             registry.pulse(&claim.owner, life).context("a living owner has a pulse")
@@ -88,7 +88,7 @@ impl Turns {
         let handles: Vec<Arc<dyn BeatHandle>> = owners.iter().map(pulse).collect::<Result<_>>()?;
         let mut random = SmallRng::seed_from_u64(7);
         let mut turns =
-            Turns { claims: Vec::with_capacity(beats), pulses: Vec::with_capacity(beats) };
+            BeatOrder { claims: Vec::with_capacity(beats), pulses: Vec::with_capacity(beats) };
         for _ in 0..beats {
             let i = random.random_range(0..owners.len());
             let own_name = Name::new(owners[i].owner.as_str())?;

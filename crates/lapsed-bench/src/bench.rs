@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 use crate::availability::Part;
-use crate::ground::BenchStore;
+use crate::bench_store::BenchStore;
 
 /// How much is measured.
 #[derive(Debug, Clone, Copy)]
@@ -134,16 +134,16 @@ impl Bench {
 
     /// The large store, closed. Only to be read or copied.
     pub fn million(&self) -> Result<&BenchStore> {
-        if let Some(ground) = self.million.get() {
-            return Ok(ground);
+        if let Some(store) = self.million.get() {
+            return Ok(store);
         }
-        let ground = self.lay("million", self.sizes.owners, self.sizes.each)?;
-        Ok(self.million.get_or_init(|| ground))
+        let store = self.create("million", self.sizes.owners, self.sizes.each)?;
+        Ok(self.million.get_or_init(|| store))
     }
 
     /// A new store with so many owners that hold so much.
-    pub fn lay(&self, name: &str, owners: usize, each: usize) -> Result<BenchStore> {
-        BenchStore::lay(&self.runtime, self.path(name), owners, each)
+    pub fn create(&self, name: &str, owners: usize, each: usize) -> Result<BenchStore> {
+        BenchStore::create(&self.runtime, self.path(name), owners, each)
     }
 
     /// Where something of that name goes.
@@ -170,6 +170,6 @@ pub fn beside(name: &str) -> Result<PathBuf> {
 }
 
 /// One line about what is being prepared.
-pub fn say(what: impl std::fmt::Display) {
+pub fn progress(what: impl std::fmt::Display) {
     eprintln!("  … {what}");
 }

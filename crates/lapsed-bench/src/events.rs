@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use self::listeners::{Idlers, Listeners};
-use crate::bench::{Bench, say};
+use self::listeners::{Listeners, NonReaders};
+use crate::bench::{Bench, progress};
 use crate::http::{HttpBenchServer, binary};
 use crate::rounds::{Side, median, take_turns};
 use crate::table::{Figure, FigureTable, FigureTarget};
@@ -23,7 +23,7 @@ pub const NAME: &str = "events";
 
 /// Who listens, and who connects and never reads.
 const LISTENERS: usize = 100;
-const IDLERS: usize = 20;
+const NON_READERS: usize = 20;
 
 /// What a pass reclaims, and how often one begins.
 const PASS: usize = 10_000;
@@ -45,16 +45,17 @@ pub fn run(bench: &Bench, table: &mut FigureTable) -> Result<()> {
     let dir = bench.path("events");
     let server = HttpBenchServer::start(&binary, &dir, "write_timeout = \"2s\"", &system)?;
     drop(server.connect(bench)?);
-    let stage = Stage { bench, server, agent: agent(), lives: std::cell::Cell::new(0) };
-    say(format!("{LISTENERS} listeners at {}", stage.server.address));
+    let stage = EventsBench { bench, server, agent: agent(), lives: std::cell::Cell::new(0) };
+    progress(format!("{LISTENERS} listeners at {}", stage.server.address));
     let told = std::cell::RefCell::new(Vec::new());
     let heard = || {
-        let round = stage.heard(EVERY)?;
+        let round = stage.passes_with_listeners(EVERY)?;
         let rate = round.swept_per_second;
         told.borrow_mut().push(round);
         Ok(rate)
     };
-    let mut sides: Vec<Side<'_>> = vec![Box::new(heard), Box::new(|| stage.unheard())];
+    let mut sides: Vec<Side<'_>> =
+        vec![Box::new(heard), Box::new(|| stage.passes_without_listeners())];
     let figures = take_turns(bench.sizes.rounds, &mut sides)?;
     drop(sides);
     table.compare(
@@ -66,7 +67,7 @@ pub fn run(bench: &Bench, table: &mut FigureTable) -> Result<()> {
         Some(FigureTarget::AtLeast(0.9)),
     );
     show(table, &told.into_inner());
-    let flood = stage.heard(Duration::ZERO)?;
+    let flood = stage.passes_with_listeners(Duration::ZERO)?;
     table.measure(
         NAME,
         "deliveries, passes back to back",
@@ -96,7 +97,7 @@ fn show(table: &mut FigureTable, rounds: &[Round]) {
 }
 
 /// The server, and what is asked of it.
-struct Stage<'a> {
+struct EventsBench<'a> {
     bench: &'a Bench,
     server: HttpBenchServer,
     agent: ureq::Agent,
@@ -112,9 +113,9 @@ struct Round {
     client_cores: f64,
 }
 
-impl Stage<'_> {
+impl EventsBench<'_> {
     /// Passes, one every so often, while all listen.
-    fn heard(&self, every: Duration) -> Result<Round> {
+    fn passes_with_listeners(&self, every: Duration) -> Result<Round> {
         self.prepare()?;
         let listeners = Listeners::connect(self.bench, self.server.address, LISTENERS)?;
         let (server, client) = (cpu(self.server.child.id())?, cpu(std::process::id())?);
@@ -143,7 +144,7 @@ impl Stage<'_> {
     }
 
     /// The same while nobody listens.
-    fn unheard(&self) -> Result<f64> {
+    fn passes_without_listeners(&self) -> Result<f64> {
         self.prepare()?;
         let began = Instant::now();
         let mut rates = Vec::new();
@@ -158,7 +159,7 @@ impl Stage<'_> {
     /// Some that never read: how many are dropped, and what they cost in memory until then.
     fn ignore(&self, table: &mut FigureTable) -> Result<()> {
         self.prepare()?;
-        let idlers = Idlers::connect(self.server.address, IDLERS)?;
+        let idlers = NonReaders::connect(self.server.address, NON_READERS)?;
         let before = memory(self.server.child.id())?;
         let mut most = before;
         let mut dropped = 0.0;
@@ -166,15 +167,15 @@ impl Stage<'_> {
             self.pass()?;
         }
         let deadline = Instant::now() + PATIENCE;
-        while dropped < IDLERS as f64 && Instant::now() < deadline {
+        while dropped < NON_READERS as f64 && Instant::now() < deadline {
             most = most.max(memory(self.server.child.id())?);
             dropped = self.counted("lapsed_events_dropped_total")?;
             std::thread::sleep(Duration::from_millis(50));
         }
         drop(idlers);
-        let all = ("that never read", Figure::count(IDLERS as f64));
+        let all = ("that never read", Figure::count(NON_READERS as f64));
         let what = "listeners that were dropped";
-        let ratio = dropped / IDLERS as f64;
+        let ratio = dropped / NON_READERS as f64;
         table.compare(
             NAME,
             what,
@@ -183,7 +184,7 @@ impl Stage<'_> {
             ratio,
             Some(FigureTarget::Within(1.0, 1.0)),
         );
-        let each = (most - before) / IDLERS as f64;
+        let each = (most - before) / NON_READERS as f64;
         table.measure(NAME, "memory for each of them, at most", Figure { value: each, unit: "B" });
         Ok(())
     }

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::bench::{Bench, beside, say};
-use crate::load::{HttpLoad, request};
+use crate::bench::{Bench, beside, progress};
+use crate::http_load::{HttpLoad, request};
 use crate::rounds::{Side, take_turns};
 use crate::table::{Figure, FigureTable, FigureTarget};
 
@@ -26,7 +26,7 @@ pub fn run(bench: &Bench, table: &mut FigureTable) -> Result<()> {
         return Ok(());
     };
     let server = HttpBenchServer::start(&binary, &bench.path("http"), "", "")?;
-    say(format!("asking {} over {CONNECTIONS} connections", server.address));
+    progress(format!("asking {} over {CONNECTIONS} connections", server.address));
     let beats = Arc::new(beats());
     let empty = Arc::new(vec![request("GET", "/healthz", None)]);
     let runtime = &bench.runtime;

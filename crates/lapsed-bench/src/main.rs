@@ -4,16 +4,16 @@
 //! turns in one process much less so. What a benchmark compares, and how, stands on top of its file.
 
 mod availability;
+mod beat_cost;
 mod beats;
 mod bench;
+mod bench_store;
 mod events;
-mod flat;
-mod ground;
 mod http;
+mod http_load;
 mod leases;
-mod load;
+mod naive_registry;
 mod pass;
-mod peer;
 mod redis;
 mod register;
 mod rounds;
@@ -79,7 +79,7 @@ impl Name {
     fn as_str(self) -> &'static str {
         match self {
             Name::Beats => beats::NAME,
-            Name::Flat => flat::NAME,
+            Name::Flat => beat_cost::NAME,
             Name::Register => register::NAME,
             Name::Pass => pass::NAME,
             Name::Http => http::NAME,
@@ -88,7 +88,7 @@ impl Name {
             Name::RedisRegistry => redis::registry::NAME,
             Name::RedisSessions => redis::sessions::NAME,
             Name::RedisExpiry => redis::expiry::NAME,
-            Name::RedisPrice => redis::price::NAME,
+            Name::RedisPrice => redis::call_cost::NAME,
             Name::RedisInflight => redis::inflight::NAME,
             Name::LeasesEmbedded => leases::embedded::NAME,
             Name::LeasesObject => leases::object::NAME,
@@ -99,7 +99,7 @@ impl Name {
     fn run(self, bench: &Bench, table: &mut FigureTable) -> Result<()> {
         match self {
             Name::Beats => beats::run(bench, table),
-            Name::Flat => flat::run(bench, table),
+            Name::Flat => beat_cost::run(bench, table),
             Name::Register => register::run(bench, table),
             Name::Pass => pass::run(bench, table),
             Name::Http => http::run(bench, table),
@@ -108,7 +108,7 @@ impl Name {
             Name::RedisRegistry => redis::registry::run(bench, table),
             Name::RedisSessions => redis::sessions::run(bench, table),
             Name::RedisExpiry => redis::expiry::run(bench, table),
-            Name::RedisPrice => redis::price::run(bench, table),
+            Name::RedisPrice => redis::call_cost::run(bench, table),
             Name::RedisInflight => redis::inflight::run(bench, table),
             Name::LeasesEmbedded => leases::embedded::run(bench, table),
             Name::LeasesObject => leases::object::run(bench, table),

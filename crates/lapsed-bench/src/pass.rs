@@ -19,8 +19,8 @@ use lapsed_core::sweep::brake::{Brake, BrakePolicy};
 use lapsed_core::sweep::policy::Policy;
 use lapsed_core::sweep::{PassMode, PassReport, Stopped, Sweep, Sweeper, SweeperParts};
 
-use crate::bench::{Bench, say};
-use crate::ground::{BenchStore, OpenedRegistry, key};
+use crate::bench::{Bench, progress};
+use crate::bench_store::{BenchStore, OpenedRegistry, key};
 use crate::rounds::{Side, take_turns};
 use crate::table::{Figure, FigureTable, FigureTarget};
 
@@ -34,10 +34,10 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 pub fn run(bench: &Bench, table: &mut FigureTable) -> Result<()> {
     let many = bench.million()?.copy(bench.path("pass-many"))?;
-    let few = bench.lay("pass-few", FEW / bench.sizes.each, bench.sizes.each)?;
-    let (mut among_many, mut among_few) = (Scene::new(&many)?, Scene::new(&few)?);
+    let few = bench.create("pass-few", FEW / bench.sizes.each, bench.sizes.each)?;
+    let (mut among_many, mut among_few) = (PassBench::new(&many)?, PassBench::new(&few)?);
     let dying = bench.sizes.dying;
-    say("letting owners die");
+    progress("letting owners die");
     let mut sides: Vec<Side<'_>> = vec![
         Box::new(|| bench.runtime.block_on(among_many.round(dying))),
         Box::new(|| bench.runtime.block_on(among_few.round(dying))),
@@ -60,16 +60,16 @@ pub fn run(bench: &Bench, table: &mut FigureTable) -> Result<()> {
 }
 
 /// A store, its sweeper, and how many have died there.
-struct Scene {
+struct PassBench {
     open: OpenedRegistry,
     sweeper: Sweeper,
     deaths: u64,
     next_key: u64,
 }
 
-impl Scene {
-    fn new(ground: &BenchStore) -> Result<Self> {
-        let open = ground.open_with(THRESHOLD)?;
+impl PassBench {
+    fn new(store: &BenchStore) -> Result<Self> {
+        let open = store.open_with(THRESHOLD)?;
         let sweeper = Sweeper::new(SweeperParts {
             name: "bench".to_owned(),
             sweep: open.registry.clone(),
@@ -82,7 +82,7 @@ impl Scene {
             witness: Arc::new(NoObserver),
             retention: Retention::default(),
         });
-        Ok(Scene { open, sweeper, deaths: 0, next_key: ground.entries() as u64 })
+        Ok(PassBench { open, sweeper, deaths: 0, next_key: store.entries() as u64 })
     }
 
     /// One death and the pass that finds it: its time in milliseconds. On a machine so busy that the
@@ -96,7 +96,7 @@ impl Scene {
             if report.stopped == Stopped::Done && report.reclaimed == dying as u64 {
                 return Ok(took_ms);
             }
-            say(format!("once more: {report:?}"));
+            progress(format!("once more: {report:?}"));
             self.clear().await?;
         }
         bail!("the machine is too busy for a pass that is not interrupted");

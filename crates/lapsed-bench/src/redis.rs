@@ -1,12 +1,12 @@
 //! On a real Redis server, started for the purpose: ours beside the algorithms of the originals, in
 //! one run, on one server.
 
+pub mod call_cost;
 pub mod expiry;
 pub mod inflight;
-pub mod price;
+mod original;
 pub mod probe;
 pub mod registry;
-mod seed;
 pub mod sessions;
 
 use std::sync::Arc;

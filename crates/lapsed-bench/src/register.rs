@@ -15,8 +15,8 @@ use lapsed_core::owner::Claim;
 use lapsed_core::registry::Registry;
 use redb::{Database, TableDefinition};
 
-use crate::bench::{Bench, say};
-use crate::ground::{id, key};
+use crate::bench::{Bench, progress};
+use crate::bench_store::{id, key};
 use crate::rounds::{Side, take_turns};
 use crate::table::{Figure, FigureTable, FigureTarget};
 
@@ -26,17 +26,17 @@ const CALLERS: usize = 1_000;
 type Rows<'n> = TableDefinition<'n, &'static [u8], &'static [u8]>;
 
 pub fn run(bench: &Bench, table: &mut FigureTable) -> Result<()> {
-    let ground = bench.million()?.copy(bench.path("register"))?;
+    let store = bench.million()?.copy(bench.path("register"))?;
     let bare = bench.million()?.copy(bench.path("register-bare"))?;
-    say("opening it twice");
-    let open = ground.open()?;
-    let claims = Arc::new(bench.runtime.block_on(ground.claims(&open))?);
+    progress("opening it twice");
+    let open = store.open()?;
+    let claims = Arc::new(bench.runtime.block_on(store.claims(&open))?);
     let operations = Arc::new(open.operations()?);
     let database = Database::open(bare.file()).context("opening the copy")?;
     let (shared, alone) = (bench.sizes.registers_shared, bench.sizes.registers_alone);
-    let next = Cell::new(ground.entries() as u64);
+    let next = Cell::new(store.entries() as u64);
     let take = |count: usize| next.replace(next.get() + count as u64);
-    say("registering");
+    progress("registering");
     let mut sides: Vec<Side<'_>> = vec![
         Box::new(|| bench.runtime.block_on(together(&operations, &claims, take(shared), shared))),
         Box::new(|| bench.runtime.block_on(one_by_one(&operations, &claims, take(alone), alone))),
@@ -45,7 +45,7 @@ pub fn run(bench: &Bench, table: &mut FigureTable) -> Result<()> {
     let figures = take_turns(bench.sizes.rounds, &mut sides)?;
     drop(sides);
     let ours = Figure::per_second(figures.of(0));
-    let what = format!("{CALLERS} callers, {} entries present", ground.entries());
+    let what = format!("{CALLERS} callers, {} entries present", store.entries());
     for (side, other_is) in
         [(1, "one caller: one commit a call"), (2, "bare redb: one commit a call")]
     {
@@ -55,7 +55,7 @@ pub fn run(bench: &Bench, table: &mut FigureTable) -> Result<()> {
     }
     drop(operations);
     open.close()?;
-    remove(&[ground.dir(), bare.dir()])
+    remove(&[store.dir(), bare.dir()])
 }
 
 /// Registers so many new keys, by a thousand callers, each waiting for its own answer.

@@ -14,8 +14,8 @@ use lapsed_core::registry::{HEARTBEAT_TTL_MS, RegistryStore, TakePolicy};
 use lapsed_embedded::{Embedded, EmbeddedRegistry, Options};
 use serde::{Deserialize, Serialize};
 
-use crate::bench::{Bench, say};
-use crate::ground::{BenchStore, id, key, owner};
+use crate::bench::{Bench, progress};
+use crate::bench_store::{BenchStore, id, key, owner};
 use crate::http::binary;
 use crate::rounds::median;
 use crate::table::{Figure, FigureTable};
@@ -30,7 +30,7 @@ const LOOKUPS: u64 = 200_000;
 const UNTIL_KILLED: Duration = Duration::from_millis(300);
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Opened {
+struct OpenCost {
     open_ms: f64,
     rss_before: u64,
     rss_opened: u64,
@@ -38,12 +38,12 @@ struct Opened {
 }
 
 pub fn run(bench: &Bench, table: &mut FigureTable) -> Result<()> {
-    let ground = bench.million()?.copy(bench.path("size"))?;
-    let on_disk = std::fs::metadata(ground.file())?.len() as f64;
-    table.measure(NAME, "on disk, per entry", Figure::bytes(on_disk / ground.entries() as f64));
-    say("opening it in a process of its own");
-    memory(&ground, table)?;
-    startup(&ground, table)?;
+    let store = bench.million()?.copy(bench.path("size"))?;
+    let on_disk = std::fs::metadata(store.file())?.len() as f64;
+    table.measure(NAME, "on disk, per entry", Figure::bytes(on_disk / store.entries() as f64));
+    progress("opening it in a process of its own");
+    memory(&store, table)?;
+    startup(&store, table)?;
     match binary()? {
         Some(path) => {
             let bytes = std::fs::metadata(path)?.len() as f64;
@@ -54,12 +54,12 @@ pub fn run(bench: &Bench, table: &mut FigureTable) -> Result<()> {
     Ok(())
 }
 
-fn memory(ground: &BenchStore, table: &mut FigureTable) -> Result<()> {
-    let per_entry = |rss: u64, cost: &Opened| {
-        Figure::bytes(rss.saturating_sub(cost.rss_before) as f64 / ground.entries() as f64)
+fn memory(store: &BenchStore, table: &mut FigureTable) -> Result<()> {
+    let per_entry = |rss: u64, cost: &OpenCost| {
+        Figure::bytes(rss.saturating_sub(cost.rss_before) as f64 / store.entries() as f64)
     };
     for (cache, what) in [(CACHE_SMALL, "cache of 16 MiB"), (CACHE_DEFAULT, "cache of 256 MiB")] {
-        let (cost, running) = Running::open(ground, cache)?;
+        let (cost, running) = StoreProcess::open(store, cache)?;
         running.close()?;
         let opened = per_entry(cost.rss_opened, &cost);
         table.measure(NAME, format!("memory per entry, opened, {what}"), opened);
@@ -69,13 +69,13 @@ fn memory(ground: &BenchStore, table: &mut FigureTable) -> Result<()> {
     Ok(())
 }
 
-fn startup(ground: &BenchStore, table: &mut FigureTable) -> Result<()> {
+fn startup(store: &BenchStore, table: &mut FigureTable) -> Result<()> {
     let (mut after_close, mut after_kill) = (Vec::new(), Vec::new());
     for _ in 0..OPENINGS {
-        let (cost, running) = Running::open(ground, CACHE_DEFAULT)?;
+        let (cost, running) = StoreProcess::open(store, CACHE_DEFAULT)?;
         after_close.push(cost.open_ms);
         running.kill_while_writing()?;
-        let (cost, running) = Running::open(ground, CACHE_DEFAULT)?;
+        let (cost, running) = StoreProcess::open(store, CACHE_DEFAULT)?;
         after_kill.push(cost.open_ms);
         running.close()?;
     }
@@ -85,15 +85,15 @@ fn startup(ground: &BenchStore, table: &mut FigureTable) -> Result<()> {
 }
 
 /// A process that has the store open.
-struct Running {
+struct StoreProcess {
     child: Child,
 }
 
-impl Running {
-    fn open(ground: &BenchStore, cache_bytes: usize) -> Result<(Opened, Running)> {
+impl StoreProcess {
+    fn open(store: &BenchStore, cache_bytes: usize) -> Result<(OpenCost, StoreProcess)> {
         let mut child = Command::new(std::env::current_exe()?)
             .arg("--open")
-            .arg(ground.dir())
+            .arg(store.dir())
             .args(["--cache-bytes", &cache_bytes.to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -102,7 +102,7 @@ impl Running {
         let stdout = child.stdout.take().context("its output is a pipe")?;
         BufReader::new(stdout).read_line(&mut line)?;
         let cost = serde_json::from_str(&line).context("the process could not open the store")?;
-        Ok((cost, Running { child }))
+        Ok((cost, StoreProcess { child }))
     }
 
     fn tell(&mut self, word: &str) -> Result<()> {
@@ -126,7 +126,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for StoreProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -143,7 +143,7 @@ pub fn open_and_wait(dir: &Path, cache_bytes: usize) -> Result<()> {
     let open_ms = began.elapsed().as_secs_f64() * 1e3;
     let rss_opened = rss()?;
     runtime.block_on(look_up(&registry))?;
-    let cost = Opened { open_ms, rss_before, rss_opened, rss_used: rss()? };
+    let cost = OpenCost { open_ms, rss_before, rss_opened, rss_used: rss()? };
     println!("{}", serde_json::to_string(&cost)?);
     let mut word = String::new();
     std::io::stdin().read_line(&mut word)?;

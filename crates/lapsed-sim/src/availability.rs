@@ -2,15 +2,15 @@
 //! everything; providers that beat through any daemon; under a virtual clock, from one seed.
 //!
 //! Read in this order: [`executor`](crate::executor) (one step at a time, in the order of the seed),
-//! [`wire`] (requests and answers), [`actors`] (who does what), [`notes`] (what really happened, judged on
+//! [`connection`] (requests and answers), [`actors`] (who does what), [`log`] (what really happened, judged on
 //! the spot), [`bug`] (what all of this must find).
 
 pub mod actors;
 pub mod bug;
-pub mod mirror_line;
-pub mod notes;
-pub mod truth_line;
-pub mod wire;
+pub mod event_log;
+pub mod exchange;
+pub mod mirror_connection;
+pub mod truth_connection;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -28,10 +28,10 @@ use lapsed_embedded::{Embedded, EmbeddedTruth, Options};
 
 use crate::availability::actors::{Fleet, ProviderClient, SimDaemon};
 use crate::availability::bug::AvailabilityBug;
-use crate::availability::mirror_line::MirrorLine;
-use crate::availability::notes::{AvailabilityLog, STALE_MS};
-use crate::availability::truth_line::TruthLine;
-use crate::availability::wire::{Exchange, MirrorFaults};
+use crate::availability::event_log::{AvailabilityLog, STALE_MS};
+use crate::availability::exchange::{Exchange, MirrorFaults};
+use crate::availability::mirror_connection::MirrorConnection;
+use crate::availability::truth_connection::TruthConnection;
 use crate::executor::{Executor, ProcessClock, World};
 use crate::promise::{Broken, BrokenPromise, Checked, Promise, holds};
 
@@ -42,7 +42,7 @@ pub const SCENARIO: &str = "availability";
 pub const PROVIDERS: usize = 8;
 
 /// How long things go wrong.
-const STORM: Duration = Duration::from_secs(200);
+const FAULTS_FOR: Duration = Duration::from_secs(200);
 
 /// How long the mirror may be silent before that counts as an absence.
 const GAP: Duration = Duration::from_secs(4);
@@ -67,15 +67,15 @@ pub fn run(
     printed: bool,
 ) -> Result<AvailabilityRunReport, Box<BrokenPromise>> {
     let world = World::new(seed, printed);
-    let scene = Arc::new(AvailabilityScene::new(&world, bug));
+    let context = Arc::new(AvailabilityContext::new(&world, bug));
     let mut executor = Executor::new(&world);
-    let fleet = scene.begin(&mut executor);
-    scene.storm(&mut executor, &fleet);
-    let judged = scene.calm(&mut executor, &fleet);
-    let noted = scene.notes.lock().broken.take();
-    match noted.map_or(judged, Err) {
+    let fleet = context.begin(&mut executor);
+    context.storm(&mut executor, &fleet);
+    let judged = context.calm(&mut executor, &fleet);
+    let record = context.log.lock().broken.take();
+    match record.map_or(judged, Err) {
         Ok(()) => {
-            let counts = scene.notes.lock().counts.clone();
+            let counts = context.log.lock().counts.clone();
             Ok(AvailabilityRunReport { counts, digest: world.trace().digest() })
         }
         Err(broken) => {
@@ -86,9 +86,9 @@ pub fn run(
 }
 
 /// What one run is made of.
-pub struct AvailabilityScene {
+pub struct AvailabilityContext {
     pub world: Arc<World>,
-    pub notes: Arc<AvailabilityLog>,
+    pub log: Arc<AvailabilityLog>,
     pub id: SystemId,
     truth: Arc<EmbeddedTruth>,
     mirror: Arc<MemoryMirror>,
@@ -98,19 +98,19 @@ pub struct AvailabilityScene {
     bug: Option<AvailabilityBug>,
 }
 
-impl AvailabilityScene {
-    fn new(world: &Arc<World>, bug: Option<AvailabilityBug>) -> AvailabilityScene {
+impl AvailabilityContext {
+    fn new(world: &Arc<World>, bug: Option<AvailabilityBug>) -> AvailabilityContext {
         // The clocks of the two stores are seconds apart (C11).
         let apart = |world: &Arc<World>| {
-            let off_ms = world.chance.between(0, 120_000) as i64 - 60_000;
+            let off_ms = world.random.between(0, 120_000) as i64 - 60_000;
             ProcessClock::shared(world, off_ms)
         };
         let options = Options { clock: apart(world), ..Options::default() };
         let store = Embedded::in_memory(options).expect("a store in memory opens");
         let id = SystemId::new(Kind::Availability, "mitras").expect("it is well-formed");
         let truth = store.availability(id.clone()).expect("it opens");
-        AvailabilityScene {
-            notes: AvailabilityLog::new(world),
+        AvailabilityContext {
+            log: AvailabilityLog::new(world),
             truth,
             mirror: Arc::new(MemoryMirror::new(apart(world), Some(GAP))),
             truth_end: Exchange::new(world),
@@ -146,17 +146,17 @@ impl AvailabilityScene {
 
     /// One process's lines to both stores.
     fn lines(&self) -> (Arc<dyn Truth>, Arc<dyn Mirror>) {
-        let truth = TruthLine {
+        let truth = TruthConnection {
             exchange: self.truth_end.clone(),
             truth: self.truth.clone(),
-            notes: self.notes.clone(),
+            log: self.log.clone(),
             bug: self.bug,
         };
-        let mirror = MirrorLine {
+        let mirror = MirrorConnection {
             world: self.world.clone(),
             exchange: self.mirror_end.clone(),
             mirror: self.mirror.clone(),
-            notes: self.notes.clone(),
+            log: self.log.clone(),
             bug: self.bug,
         };
         (Arc::new(truth), Arc::new(mirror))
@@ -184,7 +184,7 @@ impl AvailabilityScene {
             daemon.begin(self);
             fleet.lock().push(daemon);
         }
-        let client = ProviderClient { scene: self.clone(), fleet: fleet.clone() };
+        let client = ProviderClient { context: self.clone(), fleet: fleet.clone() };
         for number in 0..PROVIDERS {
             match number < PROVIDERS - 2 {
                 true => self.world.spawn(0, client.clone().live(number)),
@@ -199,21 +199,21 @@ impl AvailabilityScene {
 
     /// Everything goes wrong for a while.
     fn storm(self: &Arc<Self>, executor: &mut Executor, fleet: &Fleet) {
-        let chance = &self.world.chance;
-        let end = self.world.now() + STORM;
+        let random = &self.world.random;
+        let end = self.world.now() + FAULTS_FOR;
         while self.world.now() < end {
-            self.truth_end.set_weather(self.weather());
-            self.mirror_end.set_weather(self.weather());
+            self.truth_end.set_faults(self.faults());
+            self.mirror_end.set_faults(self.faults());
             self.strike(fleet);
-            executor.run(self.world.now() + Duration::from_millis(chance.between(500, 9_000)));
-            if self.notes.lock().broken.is_some() {
+            executor.run(self.world.now() + Duration::from_millis(random.between(500, 9_000)));
+            if self.log.lock().broken.is_some() {
                 return;
             }
         }
     }
 
-    fn weather(&self) -> MirrorFaults {
-        match self.world.chance.between(0, 4) {
+    fn faults(&self) -> MirrorFaults {
+        match self.world.random.between(0, 4) {
             0 | 1 => MirrorFaults { slow_ms: 5, ..MirrorFaults::default() },
             2 => MirrorFaults { lost: 0.05, unanswered: 0.05, refused: 0.05, slow_ms: 50 },
             3 => MirrorFaults { slow_ms: 1_500, ..MirrorFaults::default() },
@@ -222,18 +222,18 @@ impl AvailabilityScene {
     }
 
     fn strike(self: &Arc<Self>, fleet: &Fleet) {
-        let (world, chance) = (&self.world, &self.world.chance);
-        let which = chance.between(0, 2) as usize;
+        let (world, random) = (&self.world, &self.world.random);
+        let which = random.between(0, 2) as usize;
         let daemon = fleet.lock()[which].clone();
         let [truth, mirror] = [self.truth_end.server, self.mirror_end.server];
-        match chance.between(0, 8) {
+        match random.between(0, 8) {
             0 => {
                 world.note("chaos", format_args!("daemon {} is killed", daemon.process));
                 world.kill(daemon.process);
                 let next = SimDaemon::new(self);
                 next.begin(self);
                 fleet.lock()[which] = next;
-                self.notes.count("daemons killed");
+                self.log.count("daemons killed");
             }
             1 => {
                 world.note("chaos", format_args!("daemon {} stands still", daemon.process));
@@ -242,12 +242,12 @@ impl AvailabilityScene {
             2 => {
                 world.note("chaos", format_args!("the mirror loses everything"));
                 self.lose_mirror();
-                self.notes.count("mirrors lost");
+                self.log.count("mirrors lost");
             }
             3 => {
                 world.note("chaos", format_args!("the mirror stands still"));
                 world.freeze(mirror);
-                self.notes.count("mirrors frozen");
+                self.log.count("mirrors frozen");
             }
             4 => {
                 world.note("chaos", format_args!("the truth stands still"));
@@ -276,8 +276,8 @@ impl AvailabilityScene {
 
     /// Nothing goes wrong any more: all but two fall silent, and then everything is looked at.
     fn calm(self: &Arc<Self>, executor: &mut Executor, fleet: &Fleet) -> Checked {
-        self.truth_end.set_weather(MirrorFaults::default());
-        self.mirror_end.set_weather(MirrorFaults::default());
+        self.truth_end.set_faults(MirrorFaults::default());
+        self.mirror_end.set_faults(MirrorFaults::default());
         self.thaw(fleet);
         self.over.store(true, Ordering::Relaxed);
         self.world.note("chaos", format_args!("all is calm"));
@@ -285,9 +285,9 @@ impl AvailabilityScene {
             .run(self.world.now() + Duration::from_secs(60) + 4 * Duration::from_millis(STALE_MS));
         let judging = SimDaemon::new(self);
         let told = Arc::new(std::sync::Mutex::new(None));
-        let (scene, answer) = (self.clone(), told.clone());
+        let (context, answer) = (self.clone(), told.clone());
         self.world.spawn(judging.process, async move {
-            let judged = scene.judge(&judging).await;
+            let judged = context.judge(&judging).await;
             *answer.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(judged);
         });
         executor.run(self.world.now() + Duration::from_secs(30));
@@ -306,11 +306,11 @@ impl AvailabilityScene {
         for number in 0..PROVIDERS {
             let id = provider(number);
             let states = self.truth.read(std::slice::from_ref(&id)).await.map_err(failed)?;
-            let (state, lives) = (&states[0], number >= PROVIDERS - 2);
-            holds(lives || !state.online, Promise::P2, || {
+            let (state, incarnations) = (&states[0], number >= PROVIDERS - 2);
+            holds(incarnations || !state.online, Promise::P2, || {
                 format!("silent, and online: {state:?}")
             })?;
-            holds(!lives || !state.active || state.online, Promise::P1, || {
+            holds(!incarnations || !state.active || state.online, Promise::P1, || {
                 format!("beating, and offline: {state:?}")
             })?;
             // (A request to deactivate that was long on its way may have come last.)
@@ -331,7 +331,7 @@ impl AvailabilityScene {
             let first = seen.insert((receipt.key.clone(), receipt.incarnation));
             holds(first, Promise::P3, || format!("twice: {receipt:?}"))?;
         }
-        let flips = self.notes.lock().counts.get("reclaimed").copied().unwrap_or(0);
+        let flips = self.log.lock().counts.get("reclaimed").copied().unwrap_or(0);
         holds(receipts.len() as u64 == flips, Promise::P3, || {
             format!("{} receipts for {flips} flips", receipts.len())
         })

@@ -1,7 +1,7 @@
 //! Deliberate bugs: the simulation must find each of them. None is in production code; they are
 //! wrappers and other implementations of its seams, planted here.
 //!
-//! [`Plant`] is what the store's side goes by, `guard` holds broken rules of death, `sweep` broken
+//! [`PlantedBug`] is what the store's side goes by, `guard` holds broken rules of death, `sweep` broken
 //! sweepers, `clock` clocks that should not have been trusted.
 
 pub mod clock;
@@ -29,7 +29,7 @@ use crate::promise::Promise;
 pub enum Bug {
     /// The reclaim goes by what the page of suspects showed; a beat in between is not seen (A1).
     GuardOutsideTheStep,
-    /// The reclaim asks whether the suspected life is dead, not whether it still holds the key (A3).
+    /// The reclaim asks whether the suspected incarnation is dead, not whether it still holds the key (A3).
     NoIncarnationCheck,
     /// After a restart of the store everybody is judged by the beats from before it.
     NoStoreAwayGrace,
@@ -134,7 +134,7 @@ impl Bug {
 
 /// What the store's side does about the bug that is planted, if there is one.
 #[derive(Debug, Default)]
-pub struct Plant {
+pub struct PlantedBug {
     bug: Option<Bug>,
     suspected: Mutex<BTreeSet<u64>>,
     ended: Mutex<BTreeSet<u64>>,
@@ -142,12 +142,12 @@ pub struct Plant {
     callers_skew_ms: AtomicI64,
 }
 
-const LOCK: &str = "nobody panics while holding the plant";
+const LOCK: &str = "nobody panics while holding the lock";
 
-impl Plant {
+impl PlantedBug {
     /// That bug, or none.
     pub fn new(bug: Option<Bug>) -> Arc<Self> {
-        Arc::new(Plant { bug, ..Plant::default() })
+        Arc::new(PlantedBug { bug, ..PlantedBug::default() })
     }
 
     pub fn bug(&self) -> Option<Bug> {
@@ -166,16 +166,16 @@ impl Plant {
     /// The rules of death.
     pub fn guard(self: &Arc<Self>) -> Arc<dyn OwnerGuard> {
         match self.bug {
-            Some(Bug::GuardOutsideTheStep) => Arc::new(guard::Outside(self.clone())),
-            Some(Bug::NoIncarnationCheck) => Arc::new(guard::Unchecked(self.clone())),
-            Some(Bug::DeadMayRegister) => Arc::new(guard::Welcoming),
+            Some(Bug::GuardOutsideTheStep) => Arc::new(guard::PageTrustingGuard(self.clone())),
+            Some(Bug::NoIncarnationCheck) => Arc::new(guard::IncarnationBlindGuard(self.clone())),
+            Some(Bug::DeadMayRegister) => Arc::new(guard::EndedMayActGuard),
             _ => Arc::new(StrictOwnerGuard),
         }
     }
 
     pub fn clock(self: &Arc<Self>, clock: Arc<dyn Clock>) -> Arc<dyn Clock> {
         match self.bug {
-            Some(Bug::CallersClockJudges) => Arc::new(clock::Callers::new(clock, self.clone())),
+            Some(Bug::CallersClockJudges) => Arc::new(clock::CallerClock::new(clock, self.clone())),
             _ => clock,
         }
     }
@@ -190,22 +190,22 @@ impl Plant {
     }
 
     /// These were on a page of suspects.
-    pub fn note_suspects(&self, lives: impl Iterator<Item = u64>) {
-        self.suspected.lock().expect(LOCK).extend(lives);
+    pub fn note_suspects(&self, incarnations: impl Iterator<Item = u64>) {
+        self.suspected.lock().expect(LOCK).extend(incarnations);
     }
 
-    pub fn note_ended(&self, lives: impl Iterator<Item = u64>) {
+    pub fn note_ended(&self, incarnations: impl Iterator<Item = u64>) {
         if self.is(Bug::NoIncarnationCheck) {
-            self.ended.lock().expect(LOCK).extend(lives);
+            self.ended.lock().expect(LOCK).extend(incarnations);
         }
     }
 
-    fn was_suspected(&self, life: Incarnation) -> bool {
-        self.suspected.lock().expect(LOCK).contains(&life.0)
+    fn was_suspected(&self, incarnation: Incarnation) -> bool {
+        self.suspected.lock().expect(LOCK).contains(&incarnation.0)
     }
 
-    fn has_ended(&self, life: Incarnation) -> bool {
-        self.ended.lock().expect(LOCK).contains(&life.0)
+    fn has_ended(&self, incarnation: Incarnation) -> bool {
+        self.ended.lock().expect(LOCK).contains(&incarnation.0)
     }
 
     /// A store without the grace behaves as one where the operator has waived it for ever.
@@ -226,8 +226,8 @@ impl Plant {
         self.is(Bug::RestartInherits)
     }
 
-    pub fn inherited(&self, life: u64, ttl_ms: u64) -> Beat {
-        let incarnation = Incarnation(life);
+    pub fn inherited(&self, incarnation: u64, ttl_ms: u64) -> Beat {
+        let incarnation = Incarnation(incarnation);
         Beat { incarnation, deadline_ms: ttl_ms, now_ms: 0, ttl_ms, started: true }
     }
 
@@ -251,7 +251,7 @@ impl Plant {
 
     pub fn stale(&self, census: Census) -> Census {
         if self.is(Bug::NoStoreAwayGrace) {
-            // Nor does anybody notice that it is another life of the store.
+            // Nor does anybody notice that it is another incarnation of the store.
             return Census { store: "always the same".to_owned(), ..census };
         }
         if !self.is(Bug::StaleCensus) {

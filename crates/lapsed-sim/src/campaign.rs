@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use crate::ground::SimCounts;
 use crate::promise::BrokenPromise;
 use crate::run::{RunPlan, RunReport, run};
+use crate::system::SimCounts;
 
 #[derive(Debug)]
 pub struct SeedCampaign {
@@ -130,5 +130,5 @@ impl fmt::Display for SeedCampaign {
 /// Where fresh seeds begin: anywhere, and short enough to be typed.
 pub fn fresh_base() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    crate::chance::mix(since.unwrap_or_default().as_nanos() as u64) >> 24
+    crate::random::mix(since.unwrap_or_default().as_nanos() as u64) >> 24
 }

@@ -13,7 +13,7 @@ use futures::future::BoxFuture;
 use lapsed_core::clock::Clock;
 use tokio::time::Instant;
 
-use crate::chance::SimRandom;
+use crate::random::SimRandom;
 
 /// What the true wall clock shows when a run begins.
 const EPOCH_MS: u64 = 1_700_000_000_000;
@@ -58,7 +58,7 @@ impl Paused {
     }
 }
 
-/// One process: where its clocks stand, whether it runs, whether its wire is cut.
+/// One process: where its clocks stand, whether it runs, whether its connection is cut.
 #[derive(Debug)]
 pub struct ProcessTime {
     /// Its name in the trace.
@@ -100,7 +100,7 @@ impl ProcessTime {
         self.cut.load(Ordering::Relaxed)
     }
 
-    /// Cuts its wire, or mends it.
+    /// Cuts its connection, or mends it.
     pub fn set_cut(&self, cut: bool) {
         self.cut.store(cut, Ordering::Relaxed);
     }
@@ -142,18 +142,18 @@ impl ProcessTime {
 #[derive(Clone, Debug)]
 pub struct SimClock {
     process: Arc<ProcessTime>,
-    chance: SimRandom,
+    random: SimRandom,
 }
 
 impl SimClock {
     /// As `process` sees time.
-    pub fn new(process: Arc<ProcessTime>, chance: SimRandom) -> Self {
-        SimClock { process, chance }
+    pub fn new(process: Arc<ProcessTime>, random: SimRandom) -> Self {
+        SimClock { process, random }
     }
 
     /// The same, ready to be shared.
-    pub fn shared(process: &Arc<ProcessTime>, chance: &SimRandom) -> Arc<dyn Clock> {
-        Arc::new(Self::new(process.clone(), chance.clone()))
+    pub fn shared(process: &Arc<ProcessTime>, random: &SimRandom) -> Arc<dyn Clock> {
+        Arc::new(Self::new(process.clone(), random.clone()))
     }
 }
 
@@ -182,6 +182,6 @@ impl Clock for SimClock {
     }
 
     fn random(&self) -> u64 {
-        self.chance.any()
+        self.random.any()
     }
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use lapsed_embedded::Backend;
 
-use crate::chance::mix;
+use crate::random::mix;
 
 /// What power can tear apart.
 const SECTOR: usize = 512;
@@ -26,9 +26,9 @@ pub enum Keep {
 
 /// What happens at the next sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fuse {
+pub enum SyncFault {
     Power(Keep),
-    /// It answers an error, once, and keeps of the writes what it keeps; the process lives on.
+    /// It answers an error, once, and keeps of the writes what it keeps; the process goes on.
     Error(Keep),
 }
 
@@ -38,8 +38,8 @@ struct State {
     durable: Vec<u8>,
     waiting: Vec<Write>,
     opening: u64,
-    fuse: Option<Fuse>,
-    blown: Option<Fuse>,
+    sync_fault: Option<SyncFault>,
+    fired: Option<SyncFault>,
     lies: bool,
 }
 
@@ -83,18 +83,18 @@ impl Disk {
     }
 
     /// Arms or disarms what happens at the next sync.
-    pub fn set_fuse(&self, fuse: Option<Fuse>) {
-        self.lock().fuse = fuse;
+    pub fn set_sync_fault(&self, sync_fault: Option<SyncFault>) {
+        self.lock().sync_fault = sync_fault;
     }
 
     /// Whether something is going to happen at the next sync.
     pub fn is_armed(&self) -> bool {
-        self.lock().fuse.is_some()
+        self.lock().sync_fault.is_some()
     }
 
     /// What happened at a sync since somebody last asked.
-    pub fn take_blown(&self) -> Option<Fuse> {
-        self.lock().blown.take()
+    pub fn take_fired(&self) -> Option<SyncFault> {
+        self.lock().fired.take()
     }
 
     /// The power fails now.
@@ -103,7 +103,7 @@ impl Disk {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().expect("nobody panics while holding the disk")
+        self.0.lock().expect("nobody panics while holding the lock")
     }
 }
 
@@ -111,7 +111,7 @@ impl State {
     fn cut_power(&mut self, keep: Keep) {
         self.settle(keep);
         self.opening += 1;
-        self.fuse = None;
+        self.sync_fault = None;
     }
 
     /// What waits to be synced is kept or lost.
@@ -131,13 +131,13 @@ impl State {
     }
 
     fn sync(&mut self) -> io::Result<()> {
-        self.blown = self.blown.or(self.fuse);
-        match self.fuse.take() {
-            Some(Fuse::Power(keep)) => {
+        self.fired = self.fired.or(self.sync_fault);
+        match self.sync_fault.take() {
+            Some(SyncFault::Power(keep)) => {
                 self.cut_power(keep);
                 return Err(off());
             }
-            Some(Fuse::Error(keep)) => {
+            Some(SyncFault::Error(keep)) => {
                 self.settle(keep);
                 return Err(io::Error::other("the disk answered an error"));
             }

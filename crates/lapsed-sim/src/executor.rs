@@ -15,7 +15,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use lapsed_core::clock::Clock;
 
-use crate::chance::SimRandom;
+use crate::random::SimRandom;
 use crate::trace::Trace;
 
 /// When a run begins, on everybody's true clock.
@@ -29,7 +29,7 @@ type Work = BoxFuture<'static, ()>;
 /// What the futures of a run share.
 pub struct World {
     /// All that is random.
-    pub chance: SimRandom,
+    pub random: SimRandom,
     state: Mutex<State>,
     trace: Mutex<Trace>,
 }
@@ -47,8 +47,8 @@ struct State {
 
 impl World {
     pub fn new(seed: u64, printed: bool) -> Arc<World> {
-        let (chance, trace) = (SimRandom::new(seed), Mutex::new(Trace::new(printed)));
-        Arc::new(World { chance, state: Mutex::default(), trace })
+        let (random, trace) = (SimRandom::new(seed), Mutex::new(Trace::new(printed)));
+        Arc::new(World { random, state: Mutex::default(), trace })
     }
 
     /// A line of the trace.
@@ -169,7 +169,7 @@ impl Clock for ProcessClock {
     }
 
     fn random(&self) -> u64 {
-        self.world.chance.any()
+        self.world.random.any()
     }
 }
 
@@ -204,7 +204,7 @@ impl Executor {
         loop {
             self.admit();
             let ready = ready(&self.world, &self.tasks);
-            let Some(which) = self.world.chance.pick(&ready).copied() else {
+            let Some(which) = self.world.random.pick(&ready).copied() else {
                 match advance(&self.world, until) {
                     true => continue,
                     false => return,

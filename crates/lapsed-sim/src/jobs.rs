@@ -1,7 +1,7 @@
 //! Jobs in flight: producers, workers, zombies and sweepers on the real embedded store, on a disk that
 //! loses power, under a virtual clock, from one seed.
 //!
-//! Read in this order: [`model`] (what the store should say), [`ground`] and [`calls`] (where the two
+//! Read in this order: [`model`] (what the store should say), [`system`] and [`calls`] (where the two
 //! are compared, call by call), [`actors`] (who does what), [`bug`] (what all of this must find).
 //!
 //! Checked at every call: what is taken is what is next; a claim that is over ends nothing; nobody in
@@ -11,16 +11,16 @@
 pub mod actors;
 pub mod bug;
 pub mod calls;
-pub mod ground;
 pub mod model;
+pub mod system;
 
 use std::collections::BTreeMap;
 
 use crate::disk::Keep;
-use crate::jobs::actors::Cast;
+use crate::jobs::actors::JobActors;
 use crate::jobs::bug::JobBug;
-use crate::jobs::ground::{JobSimSystem, TTL_MS};
 use crate::jobs::model::ModelPlace;
+use crate::jobs::system::{JobSimSystem, TTL_MS};
 use crate::promise::{BrokenPromise, Checked, Promise, holds};
 
 /// What a run of jobs is called.
@@ -43,46 +43,43 @@ pub fn run(
     bug: Option<JobBug>,
     printed: bool,
 ) -> Result<JobRunReport, Box<BrokenPromise>> {
-    let mut ground = JobSimSystem::new(seed, bug, printed);
-    let broken = match perform(&mut ground) {
+    let mut sim = JobSimSystem::new(seed, bug, printed);
+    let broken = match perform(&mut sim) {
         Ok(()) => {
-            return Ok(JobRunReport {
-                counts: ground.counts.clone(),
-                digest: ground.trace.digest(),
-            });
+            return Ok(JobRunReport { counts: sim.counts.clone(), digest: sim.trace.digest() });
         }
         Err(broken) => broken,
     };
-    let (at_ms, tail) = (ground.at_ms(), ground.trace.tail());
+    let (at_ms, tail) = (sim.at_ms(), sim.trace.tail());
     Err(Box::new(BrokenPromise { seed, scenario: SCENARIO, at_ms, broken, tail }))
 }
 
-fn perform(ground: &mut JobSimSystem) -> Checked {
-    let mut cast = Cast::new();
+fn perform(sim: &mut JobSimSystem) -> Checked {
+    let mut actors = JobActors::new();
     for step in 0..STEPS {
-        let span_ms = ground.chance.between(1, 600);
-        ground.pass(span_ms);
-        cast.deliver(ground)?;
-        cast.act(ground)?;
+        let span_ms = sim.random.between(1, 600);
+        sim.pass(span_ms);
+        actors.deliver(sim)?;
+        actors.act(sim)?;
         if step % 10 == 0 {
-            ground.compare()?;
+            sim.compare()?;
         }
     }
-    ground.note("chaos", format_args!("nothing goes wrong any more"));
-    ground.disk.set_fuse(None);
-    cast.settle(ground)?;
-    ground.crash(Keep::Nothing)?;
-    all_came_right(ground)
+    sim.note("chaos", format_args!("nothing goes wrong any more"));
+    sim.disk.set_sync_fault(None);
+    actors.settle(sim)?;
+    sim.crash(Keep::Nothing)?;
+    all_came_right(sim)
 }
 
 /// Every job was completed, is a dead letter, or was dropped as it asked.
-fn all_came_right(ground: &mut JobSimSystem) -> Checked {
-    ground.compare()?;
-    for (id, job) in &ground.model.jobs {
+fn all_came_right(sim: &mut JobSimSystem) -> Checked {
+    sim.compare()?;
+    for (id, job) in &sim.model.jobs {
         let left = matches!(job.place, ModelPlace::Queued | ModelPlace::InFlight { .. });
         holds(!left, Promise::P2, || format!("{id} is still {:?}", job.place))?;
     }
-    holds(ground.model.left.completed > 0, Promise::P2, || "nothing was done".to_owned())
+    holds(sim.model.left.completed > 0, Promise::P2, || "nothing was done".to_owned())
 }
 
 /// Long enough for everybody who stopped to be due, also after an absence of the store.

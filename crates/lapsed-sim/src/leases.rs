@@ -32,7 +32,7 @@ pub const SCENARIO: &str = "leases";
 const WIDTH: Duration = Duration::from_secs(5);
 
 /// How long things go wrong.
-const STORM: Duration = Duration::from_secs(150);
+const FAULTS_FOR: Duration = Duration::from_secs(150);
 
 /// A run in which no promise was broken.
 #[derive(Clone, Debug)]
@@ -49,18 +49,19 @@ pub fn run(
     printed: bool,
 ) -> Result<LeaseRunReport, Box<BrokenPromise>> {
     let world = World::new(seed, printed);
-    let scene = LeaseScene {
+    let context = LeaseContext {
         bucket: SimBucket::new(&world, bug),
-        notes: Arc::default(),
+        log: Arc::default(),
         world: world.clone(),
         bug,
     };
     let mut executor = Executor::new(&world);
-    scene.storm(&mut executor);
-    let judged = scene.calm(&mut executor).and_then(|end| check::check(&scene.notes.lock(), &end));
+    context.storm(&mut executor);
+    let judged =
+        context.calm(&mut executor).and_then(|end| check::check(&context.log.lock(), &end));
     match judged {
         Ok(()) => {
-            let counts = scene.notes.lock().counts.clone();
+            let counts = context.log.lock().counts.clone();
             Ok(LeaseRunReport { counts, digest: world.trace().digest() })
         }
         Err(broken) => {
@@ -71,17 +72,17 @@ pub fn run(
 }
 
 /// What one run is made of.
-struct LeaseScene {
+struct LeaseContext {
     world: Arc<World>,
     bucket: Arc<SimBucket>,
-    notes: Arc<LeaseLog>,
+    log: Arc<LeaseLog>,
     bug: Option<LeaseBug>,
 }
 
-impl LeaseScene {
+impl LeaseContext {
     /// A process that has just begun: nothing in its caches, and a wall clock that may be off.
     fn actor(&self, number: usize) -> Actor {
-        let off_ms = self.world.chance.between(0, 20_000) as i64 - 10_000;
+        let off_ms = self.world.random.between(0, 20_000) as i64 - 10_000;
         let clock = ProcessClock::shared(&self.world, off_ms);
         let store = self.open(number, clock.clone());
         let id = SystemId::new(Kind::Leases, "locks").expect("it is well-formed");
@@ -89,7 +90,7 @@ impl LeaseScene {
         let leases = store.leases(id, layout).expect("the layout is a good one");
         Actor {
             world: self.world.clone(),
-            notes: self.notes.clone(),
+            log: self.log.clone(),
             who: format!("p{number}"),
             clock,
             leases,
@@ -126,31 +127,31 @@ impl LeaseScene {
 
     /// Everything goes wrong for a while.
     fn storm(&self, executor: &mut Executor) {
-        let chance = &self.world.chance;
+        let random = &self.world.random;
         let mut processes: Vec<usize> = (0..3).map(|_| self.begin()).collect();
-        while self.world.now() < STORM {
-            self.bucket.set_weather(match chance.between(0, 3) {
+        while self.world.now() < FAULTS_FOR {
+            self.bucket.set_faults(match random.between(0, 3) {
                 0 => BucketFaults::default(),
                 1 => BucketFaults { lost: 0.02, unanswered: 0.05, overloaded: 0.02 },
                 2 => BucketFaults { lost: 0.0, unanswered: 0.2, overloaded: 0.0 },
                 _ => BucketFaults { lost: 0.1, unanswered: 0.1, overloaded: 0.1 },
             });
-            let which = chance.between(0, processes.len() as u64 - 1) as usize;
-            match chance.between(0, 3) {
+            let which = random.between(0, processes.len() as u64 - 1) as usize;
+            match random.between(0, 3) {
                 0 => {
                     self.world.note("chaos", format_args!("p{} is killed", processes[which]));
                     self.world.kill(processes[which]);
                     processes[which] = self.begin();
-                    self.notes.count("killed");
+                    self.log.count("killed");
                 }
                 1 => {
                     self.world.note("chaos", format_args!("p{} stands still", processes[which]));
                     self.world.freeze(processes[which]);
-                    self.notes.count("frozen");
+                    self.log.count("frozen");
                 }
                 _ => processes.iter().for_each(|process| self.world.thaw(*process)),
             }
-            let until = self.world.now() + Duration::from_millis(chance.between(1_000, 15_000));
+            let until = self.world.now() + Duration::from_millis(random.between(1_000, 15_000));
             executor.run(until);
         }
         // Whatever they were about to do they never do.
@@ -160,7 +161,7 @@ impl LeaseScene {
 
     /// Nothing goes wrong any more: what is over is cleared, and then everything is looked at.
     fn calm(&self, executor: &mut Executor) -> Result<LeaseEnd, Broken> {
-        self.bucket.set_weather(BucketFaults::default());
+        self.bucket.set_faults(BucketFaults::default());
         let number = self.world.new_process();
         let (actor, end) = (self.actor(number), Arc::new(std::sync::Mutex::new(None)));
         let told = end.clone();

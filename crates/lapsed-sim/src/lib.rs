@@ -2,7 +2,7 @@
 //! clock, from one seed.
 //!
 //! Read in this order: [`clock`] (virtual time), [`disk`] (a disk that loses power), [`model`] (what
-//! the store should say), [`ground`] (where the two are compared, call by call), [`wire`] and
+//! the store should say), [`system`] (where the two are compared, call by call), [`connection`] and
 //! [`remote`] (how calls get there, or not), [`actors`] and [`scenario`] (who does what), [`run`]
 //! (a whole run), and [`bug`] (what all of this must find).
 //!
@@ -13,22 +13,22 @@
 
 pub mod actors;
 pub mod availability;
+pub mod brake_model;
 pub mod bug;
 pub mod campaign;
-pub mod chance;
 pub mod clock;
+pub mod connection;
 pub mod disk;
 pub mod executor;
-pub mod ground;
 pub mod jobs;
 pub mod leases;
 pub mod model;
 pub mod promise;
+pub mod random;
 pub mod remote;
 pub mod run;
+pub mod run_context;
 pub mod scenario;
-pub mod scene;
+pub mod system;
 pub mod trace;
-pub mod watch;
-pub mod wire;
 pub mod world;

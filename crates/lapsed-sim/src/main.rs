@@ -36,7 +36,7 @@ struct Arguments {
     /// Run this scenario; otherwise the seed chooses (`list` lists them).
     #[arg(long, value_name = "NAME")]
     scenario: Option<String>,
-    /// Plant this deliberate bug, in its scenario (see the README).
+    /// PlantedBug this deliberate bug, in its scenario (see the README).
     #[arg(long, value_name = "NAME", value_parser = bug)]
     bug: Option<Planted>,
     /// Print every line of the trace.

@@ -13,8 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use lapsed_core::Name;
 use lapsed_core::owner::{Claim, Ending};
 
-pub use entries::Put;
-pub use reclaim::{Heads, Predicted, Reclaimed};
+pub use entries::ExpectedPut;
+pub use reclaim::{ExpectedCensus, ExpectedOutcome, Reclaimed};
 pub use terms::ModelTerm;
 
 #[derive(Clone, Debug)]
@@ -32,7 +32,7 @@ pub struct ModelIncarnation {
     pub uncertain: bool,
 }
 
-/// The end of a life.
+/// The end of an incarnation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ModelEnd {
     pub ending: Ending,
@@ -43,9 +43,9 @@ pub struct ModelEnd {
 
 /// What is under a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
-    /// Which life holds it.
-    pub life: u64,
+pub struct ModelEntry {
+    /// Which incarnation holds it.
+    pub incarnation: u64,
     /// Which registration, of all there ever were.
     pub registration: u64,
 }
@@ -54,7 +54,7 @@ pub struct Held {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelReclaim {
     pub key: Name,
-    pub life: u64,
+    pub incarnation: u64,
     pub owner: Name,
     pub registration: u64,
     pub sweeper: String,
@@ -68,10 +68,10 @@ pub struct ModelReclaim {
 /// Whom a claim means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ModelClaim {
-    Life(u64),
+    Incarnation(u64),
     /// A name never seen.
     Nobody,
-    /// A life that is not that name's, or is not remembered.
+    /// An incarnation that is not that name's, or is not remembered.
     Stranger,
 }
 
@@ -82,11 +82,11 @@ pub struct Model {
     /// Since when the store has been serving.
     pub back_at: u64,
     /// Lives that are remembered.
-    pub lives: BTreeMap<u64, ModelIncarnation>,
-    pub entries: BTreeMap<Name, Held>,
+    pub incarnations: BTreeMap<u64, ModelIncarnation>,
+    pub entries: BTreeMap<Name, ModelEntry>,
     /// Receipts that are kept.
     pub receipts: BTreeMap<u64, ModelReclaim>,
-    /// Every (key, life, registration) ever reclaimed.
+    /// Every (key, incarnation, registration) ever reclaimed.
     pub taken: BTreeSet<(Name, u64, u64)>,
     /// How many receipts each sweeper ever wrote.
     pub written: BTreeMap<String, u64>,
@@ -102,7 +102,7 @@ pub struct Model {
     pub deaths: Vec<u64>,
     /// What the term may be. More than one while a renewal is in doubt.
     pub terms: Vec<Option<ModelTerm>>,
-    last_life: u64,
+    last_incarnation: u64,
     last_receipt: u64,
     last_registration: u64,
 }
@@ -112,7 +112,7 @@ impl Model {
         Model {
             threshold_ms,
             back_at: 0,
-            lives: BTreeMap::new(),
+            incarnations: BTreeMap::new(),
             entries: BTreeMap::new(),
             receipts: BTreeMap::new(),
             taken: BTreeSet::new(),
@@ -123,57 +123,60 @@ impl Model {
             settled: BTreeSet::new(),
             deaths: Vec::new(),
             terms: vec![None],
-            last_life: 0,
+            last_incarnation: 0,
             last_receipt: 0,
             last_registration: 0,
         }
     }
 
     /// The largest incarnation so far.
-    pub fn last_life(&self) -> u64 {
-        self.last_life
+    pub fn last_incarnation(&self) -> u64 {
+        self.last_incarnation
     }
 
     pub fn meant(&self, claim: &Claim) -> ModelClaim {
-        let named = |(_, life): &(&u64, &ModelIncarnation)| life.name == claim.owner;
-        let newest = self.lives.iter().rev().find(named);
+        let named = |(_, incarnation): &(&u64, &ModelIncarnation)| incarnation.name == claim.owner;
+        let newest = self.incarnations.iter().rev().find(named);
         match (claim.incarnation, newest) {
-            (None, Some((life, _))) => ModelClaim::Life(*life),
+            (None, Some((incarnation, _))) => ModelClaim::Incarnation(*incarnation),
             (None, None) => ModelClaim::Nobody,
-            (Some(i), _) if self.lives.get(&i.0).is_some_and(|l| l.name == claim.owner) => {
-                ModelClaim::Life(i.0)
+            (Some(i), _) if self.incarnations.get(&i.0).is_some_and(|l| l.name == claim.owner) => {
+                ModelClaim::Incarnation(i.0)
             }
             (Some(_), _) => ModelClaim::Stranger,
         }
     }
 
-    /// When that life is over: a TTL after its last beat, and never before it had a whole one since
+    /// When that incarnation is over: a TTL after its last beat, and never before it had a whole one since
     /// the store was back.
-    pub fn due(&self, life: &ModelIncarnation) -> u64 {
-        life.beat_at.max(self.back_at) + life.ttl_ms
+    pub fn due(&self, incarnation: &ModelIncarnation) -> u64 {
+        incarnation.beat_at.max(self.back_at) + incarnation.ttl_ms
     }
 
-    /// Whether that life is past its time and has not been declared dead.
-    pub fn is_overdue(&self, life: &ModelIncarnation, now: u64) -> bool {
-        life.ended.is_none() && self.due(life) <= now
+    /// Whether that incarnation is past its time and has not been declared dead.
+    pub fn is_overdue(&self, incarnation: &ModelIncarnation, now: u64) -> bool {
+        incarnation.ended.is_none() && self.due(incarnation) <= now
     }
 
-    /// Whether that life has not ended.
-    pub fn lives_on(&self, life: u64) -> bool {
-        self.lives.get(&life).is_some_and(|life| life.ended.is_none())
+    /// Whether that incarnation has not ended.
+    pub fn is_live(&self, incarnation: u64) -> bool {
+        self.incarnations.get(&incarnation).is_some_and(|incarnation| incarnation.ended.is_none())
     }
 
-    /// What one life holds.
-    pub fn held(&self, life: u64) -> impl Iterator<Item = &Name> {
-        self.entries.iter().filter(move |(_, held)| held.life == life).map(|(key, _)| key)
+    /// What one incarnation holds.
+    pub fn held(&self, incarnation: u64) -> impl Iterator<Item = &Name> {
+        self.entries
+            .iter()
+            .filter(move |(_, held)| held.incarnation == incarnation)
+            .map(|(key, _)| key)
     }
 
-    /// A new life. `given` is the number that the store gave it; without one, the next.
+    /// A new incarnation. `given` is the number that the store gave it; without one, the next.
     pub fn start(&mut self, name: &Name, ttl_ms: u64, now: u64, given: Option<u64>) -> u64 {
-        let number = given.unwrap_or(self.last_life + 1);
-        self.last_life = self.last_life.max(number);
+        let number = given.unwrap_or(self.last_incarnation + 1);
+        self.last_incarnation = self.last_incarnation.max(number);
         let name = name.clone();
-        let life = ModelIncarnation {
+        let incarnation = ModelIncarnation {
             name,
             ttl_ms,
             beat_at: now,
@@ -181,36 +184,36 @@ impl Model {
             told: false,
             uncertain: false,
         };
-        self.lives.insert(number, life);
+        self.incarnations.insert(number, incarnation);
         number
     }
 
-    /// A beat: the life that is alive now, and whether it was begun; or nobody, when it is lost.
+    /// A beat: the incarnation that is alive now, and whether it was begun; or nobody, when it is lost.
     pub fn beat(&mut self, claim: &Claim, now: u64, given: Option<u64>) -> Option<(u64, bool)> {
         match self.meant(claim) {
             ModelClaim::Nobody => {
                 Some((self.start(&claim.owner, self.threshold_ms, now, given), true))
             }
             ModelClaim::Stranger => None,
-            ModelClaim::Life(number) => {
-                let life = self.lives.get_mut(&number)?;
-                if life.ended.is_some() {
-                    life.told = true;
+            ModelClaim::Incarnation(number) => {
+                let incarnation = self.incarnations.get_mut(&number)?;
+                if incarnation.ended.is_some() {
+                    incarnation.told = true;
                     return None;
                 }
-                life.beat_at = now;
+                incarnation.beat_at = now;
                 Some((number, false))
             }
         }
     }
 
-    /// A graceful end: which life, unless it is lost.
+    /// A graceful end: which incarnation, unless it is lost.
     pub fn retire(&mut self, claim: &Claim, now: u64) -> Option<u64> {
-        let ModelClaim::Life(number) = self.meant(claim) else { return None };
-        let life = self.lives.get_mut(&number)?;
-        match &mut life.ended {
+        let ModelClaim::Incarnation(number) = self.meant(claim) else { return None };
+        let incarnation = self.incarnations.get_mut(&number)?;
+        match &mut incarnation.ended {
             Some(end) => {
-                (end.durable, life.told) = (true, true);
+                (end.durable, incarnation.told) = (true, true);
                 None
             }
             none => {
@@ -220,11 +223,11 @@ impl Model {
         }
     }
 
-    /// Declares a life dead.
+    /// Declares an incarnation dead.
     pub(crate) fn declare_dead(&mut self, number: u64, now: u64, durable: bool) {
-        let Some(life) = self.lives.get_mut(&number) else { return };
-        life.uncertain = false;
-        match &mut life.ended {
+        let Some(incarnation) = self.incarnations.get_mut(&number) else { return };
+        incarnation.uncertain = false;
+        match &mut incarnation.ended {
             Some(end) => end.durable |= durable,
             none => {
                 *none = Some(ModelEnd { ending: Ending::Dead, at: now, durable });
@@ -233,10 +236,10 @@ impl Model {
         }
     }
 
-    /// An end that did not survive: that life lives on.
+    /// An end that did not survive: that incarnation is live again.
     pub(crate) fn undo_end(&mut self, number: u64) {
-        let Some(life) = self.lives.get_mut(&number) else { return };
-        if let Some(end) = life.ended.take()
+        let Some(incarnation) = self.incarnations.get_mut(&number) else { return };
+        if let Some(end) = incarnation.ended.take()
             && end.ending == Ending::Dead
             && let Some(i) = self.deaths.iter().position(|at| *at == end.at)
         {

@@ -1,7 +1,7 @@
-//! The store as a process sees it, over its wire: every seam of the library, faults included.
+//! The store as a process sees it, over its connection: every seam of the library, faults included.
 //!
-//! Beside it stands what a sweeper was told ([`Watch`]): what it may do follows from that alone, so
-//! it is known here, and checked on the ground, what its brake should have said.
+//! Beside it stands what a sweeper was told ([`BrakeModel`]): what it may do follows from that alone, so
+//! it is known here, and checked on the sim, what its brake should have said.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -24,55 +24,59 @@ use lapsed_core::system::Restored;
 use lapsed_core::{Name, Result, SystemId};
 use lapsed_embedded::{Embedded, EmbeddedRegistry, Options};
 
-use crate::ground::{Permit, system};
-use crate::watch::Watch;
-use crate::wire::Wire;
+use crate::brake_model::BrakeModel;
+use crate::connection::StoreConnection;
+use crate::system::{SweeperLimits, system_id};
 
-/// The store over a wire.
+/// The store over a connection.
 pub struct SimRemote {
-    wire: Wire,
+    connection: StoreConnection,
     system: SystemId,
     threshold: Duration,
     /// What its sweeper was told, if it has one.
-    pub watch: Mutex<Watch>,
+    pub brake_model: Mutex<BrakeModel>,
     /// How long the last answer to a candidate was on its way.
     pub campaign_took_ms: Arc<AtomicU64>,
 }
 
 impl SimRemote {
-    /// The store as seen over `wire`.
-    pub fn new(wire: Wire, threshold: Duration, watch: Watch) -> Arc<Self> {
-        let watch = Mutex::new(watch);
+    /// The store as seen over `connection`.
+    pub fn new(
+        connection: StoreConnection,
+        threshold: Duration,
+        brake_model: BrakeModel,
+    ) -> Arc<Self> {
+        let brake_model = Mutex::new(brake_model);
         Arc::new(SimRemote {
-            wire,
-            system: system(),
+            connection,
+            system: system_id(),
             threshold,
-            watch,
+            brake_model,
             campaign_took_ms: Arc::default(),
         })
     }
 
-    fn permit(&self) -> Permit {
-        self.watch.lock().expect("nobody panics while holding a watch").permit()
+    fn may(&self) -> SweeperLimits {
+        self.brake_model.lock().expect("nobody panics while holding the lock").limits()
     }
 
     fn check_leads(&self, act: PassMode, term: Option<u64>) {
-        let leader = self.watch.lock().expect("nobody panics while holding a watch").mode;
+        let leader = self.brake_model.lock().expect("nobody panics while holding the lock").mode;
         if leader == SweepMode::Leader && act == PassMode::Reclaim {
-            let mut ground = self.wire.world.ground();
-            let checked = ground.check_leads(&self.wire.process.name, term);
-            drop(ground);
-            self.wire.world.check(checked);
+            let mut sim = self.connection.world.sim();
+            let checked = sim.check_leads(&self.connection.process.name, term);
+            drop(sim);
+            self.connection.world.check(checked);
         }
     }
 }
 
 /// Places in the index are written by a real store, whichever.
-fn yardstick() -> &'static EmbeddedRegistry {
-    static YARDSTICK: OnceLock<Arc<EmbeddedRegistry>> = OnceLock::new();
-    YARDSTICK.get_or_init(|| {
+fn reference_store() -> &'static EmbeddedRegistry {
+    static REFERENCE: OnceLock<Arc<EmbeddedRegistry>> = OnceLock::new();
+    REFERENCE.get_or_init(|| {
         let store = Embedded::in_memory(Options::default()).expect("an empty store opens");
-        store.registry(system(), Duration::from_secs(1)).expect("an empty registry opens")
+        store.registry(system_id(), Duration::from_secs(1)).expect("an empty registry opens")
     })
 }
 
@@ -80,26 +84,26 @@ fn yardstick() -> &'static EmbeddedRegistry {
 impl OwnerStore for SimRemote {
     async fn start(&self, owner: &Name, ttl_ms: u64) -> Result<Beat> {
         let owner = owner.clone();
-        self.wire.call("start", move |ground, who| ground.start(who, &owner, ttl_ms)).await
+        self.connection.call("start", move |sim, who| sim.start(who, &owner, ttl_ms)).await
     }
 
     async fn beat(&self, claim: &Claim) -> Result<Beat> {
         let claim = claim.clone();
-        self.wire.call("beat", move |ground, who| ground.beat(who, &claim)).await
+        self.connection.call("beat", move |sim, who| sim.beat(who, &claim)).await
     }
 
     async fn end(&self, claim: &Claim) -> Result<OwnerInfo> {
         let claim = claim.clone();
-        self.wire.call("end", move |ground, who| ground.end(who, &claim)).await
+        self.connection.call("end", move |sim, who| sim.end(who, &claim)).await
     }
 
     async fn owners(&self, after: Option<Incarnation>, limit: usize) -> Result<Vec<OwnerInfo>> {
-        self.wire.call("owners", move |ground, _| ground.owners(after, limit)).await
+        self.connection.call("owners", move |sim, _| sim.owners(after, limit)).await
     }
 
     async fn owner(&self, claim: &Claim) -> Result<Option<OwnerInfo>> {
         let claim = claim.clone();
-        self.wire.call("owner", move |ground, _| ground.owner(&claim)).await
+        self.connection.call("owner", move |sim, _| sim.owner(&claim)).await
     }
 }
 
@@ -112,20 +116,20 @@ impl RegistryStore for SimRemote {
         take: TakePolicy,
     ) -> Result<RegisterAnswer> {
         let (claim, keys) = (claim.clone(), keys.to_vec());
-        let op = move |ground: &mut crate::ground::SimSystem, who: &str| {
-            ground.register(who, &claim, &keys, take)
+        let op = move |sim: &mut crate::system::SimSystem, who: &str| {
+            sim.register(who, &claim, &keys, take)
         };
-        self.wire.call("register", op).await
+        self.connection.call("register", op).await
     }
 
     async fn unregister(&self, claim: &Claim, keys: &[Name]) -> Result<Vec<bool>> {
         let (claim, keys) = (claim.clone(), keys.to_vec());
-        self.wire.call("unregister", move |ground, who| ground.unregister(who, &claim, &keys)).await
+        self.connection.call("unregister", move |sim, who| sim.unregister(who, &claim, &keys)).await
     }
 
     async fn find(&self, keys: &[Name]) -> Result<Vec<Option<FoundEntry>>> {
         let keys = keys.to_vec();
-        self.wire.call("find", move |ground, who| ground.find(who, &keys)).await
+        self.connection.call("find", move |sim, who| sim.find(who, &keys)).await
     }
 
     async fn entries(
@@ -135,19 +139,19 @@ impl RegistryStore for SimRemote {
         limit: usize,
     ) -> Result<Vec<Name>> {
         let (claim, after) = (claim.clone(), after.cloned());
-        let op = move |ground: &mut crate::ground::SimSystem, _: &str| {
-            ground.entries(&claim, after.as_ref(), limit)
+        let op = move |sim: &mut crate::system::SimSystem, _: &str| {
+            sim.entries(&claim, after.as_ref(), limit)
         };
-        self.wire.call("entries", op).await
+        self.connection.call("entries", op).await
     }
 
     async fn held_by(&self, claim: &Claim, limit: usize) -> Result<Vec<Suspect>> {
         let claim = claim.clone();
-        self.wire.call("held by", move |ground, _| ground.held_by(&claim, limit)).await
+        self.connection.call("held by", move |sim, _| sim.held_by(&claim, limit)).await
     }
 
     async fn restore(&self, seq: u64) -> Result<Restored> {
-        self.wire.call("restore", move |ground, who| ground.restore(who, seq)).await
+        self.connection.call("restore", move |sim, who| sim.restore(who, seq)).await
     }
 }
 
@@ -162,60 +166,60 @@ impl Sweep for SimRemote {
     }
 
     async fn census(&self) -> Result<Census> {
-        let census = self.wire.call("census", |ground, who| ground.census(who)).await?;
-        self.watch.lock().expect("nobody panics while holding a watch").see(&census);
+        let census = self.connection.call("census", |sim, who| sim.census(who)).await?;
+        self.brake_model.lock().expect("nobody panics while holding the lock").see(&census);
         Ok(census)
     }
 
     async fn suspects(&self, request: PageRequest) -> Result<SuspectPage> {
-        self.wire.call("suspects", move |ground, who| ground.suspects(who, &request)).await
+        self.connection.call("suspects", move |sim, who| sim.suspects(who, &request)).await
     }
 
     fn after(&self, suspect: &Suspect) -> Cursor {
-        yardstick().after(suspect)
+        reference_store().after(suspect)
     }
 
     async fn reclaim(&self, batch: Batch) -> Result<BatchAnswer> {
-        let permit = self.permit();
+        let may = self.may();
         self.check_leads(batch.act, batch.term);
-        self.wire.call("reclaim", move |ground, who| ground.reclaim(who, batch, permit)).await
+        self.connection.call("reclaim", move |sim, who| sim.reclaim(who, batch, may)).await
     }
 
     async fn settle(&self, batch: &BatchId) -> Result<Vec<Receipt>> {
         let asked = batch.clone();
-        let answer = self.wire.call("settle", move |ground, who| ground.settle(who, &asked)).await;
+        let answer = self.connection.call("settle", move |sim, who| sim.settle(who, &asked)).await;
         if answer.is_ok() {
-            self.wire.world.ground().note_settled(batch);
+            self.connection.world.sim().note_settled(batch);
         }
         answer
     }
 
     async fn tidy(&self, limits: TidyLimits) -> Result<Tidied> {
-        let permit = self.permit();
+        let may = self.may();
         self.check_leads(PassMode::Reclaim, limits.term);
-        self.wire.call("tidy", move |ground, who| ground.tidy(who, limits, permit)).await
+        self.connection.call("tidy", move |sim, who| sim.tidy(who, limits, may)).await
     }
 }
 
 #[async_trait]
 impl Store for SimRemote {
     async fn info(&self) -> Result<StoreInfo> {
-        self.wire.call("info", |ground, _| ground.info()).await
+        self.connection.call("info", |sim, _| sim.info()).await
     }
 
     async fn receipts(&self, _: &SystemId, query: ReceiptQuery) -> Result<Vec<Receipt>> {
-        self.wire.call("receipts", move |ground, _| ground.receipts(query)).await
+        self.connection.call("receipts", move |sim, _| sim.receipts(query)).await
     }
 
     async fn receipt(&self, _: &SystemId, seq: u64) -> Result<Option<Receipt>> {
-        self.wire.call("receipt", move |ground, _| ground.receipt(seq)).await
+        self.connection.call("receipt", move |sim, _| sim.receipt(seq)).await
     }
 
     async fn campaign(&self, _: &SystemId, who: &str, ttl_ms: u64) -> Result<Option<Term>> {
-        let (who, sent_ms) = (who.to_owned(), self.wire.world.time.now_ms());
+        let (who, sent_ms) = (who.to_owned(), self.connection.world.time.now_ms());
         let answer =
-            self.wire.call("campaign", move |ground, _| ground.campaign(&who, ttl_ms)).await;
-        let took_ms = self.wire.world.time.now_ms() - sent_ms;
+            self.connection.call("campaign", move |sim, _| sim.campaign(&who, ttl_ms)).await;
+        let took_ms = self.connection.world.time.now_ms() - sent_ms;
         self.campaign_took_ms.store(took_ms, Ordering::Relaxed);
         answer
     }
@@ -225,17 +229,17 @@ impl Store for SimRemote {
     }
 
     async fn resign(&self, _: &SystemId, term: u64) -> Result<()> {
-        self.wire.call("resign", move |ground, who| ground.resign(who, term)).await
+        self.connection.call("resign", move |sim, who| sim.resign(who, term)).await
     }
 
     async fn brake_setting(&self, _: &SystemId) -> Result<BrakeSetting> {
-        let setting = self.wire.call("setting", |ground, _| ground.brake_setting()).await?;
-        self.watch.lock().expect("nobody panics while holding a watch").setting = setting;
+        let setting = self.connection.call("setting", |sim, _| sim.brake_setting()).await?;
+        self.brake_model.lock().expect("nobody panics while holding the lock").setting = setting;
         Ok(setting)
     }
 
     async fn set_brake(&self, _: &SystemId, setting: BrakeSetting) -> Result<()> {
-        self.wire.call("set brake", move |ground, who| ground.set_brake(who, setting)).await
+        self.connection.call("set brake", move |sim, who| sim.set_brake(who, setting)).await
     }
 
     fn notes(&self) -> &dyn NoteStore {

@@ -7,13 +7,13 @@ use lapsed_core::Name;
 use lapsed_core::sweep::brake::BrakeSetting;
 
 use crate::actors::{chaos, client, owner, sweeper};
-use crate::bug::{Bug, Plant};
-use crate::chance::SimRandom;
+use crate::bug::{Bug, PlantedBug};
 use crate::clock::{ProcessTime, SimClock, Time};
-use crate::ground::{ReceiptAudit, SimCounts, SimSystem, SimSystemParts};
 use crate::promise::{Broken, BrokenPromise, Checked, Promise, holds};
+use crate::random::SimRandom;
+use crate::run_context::{EVERY_MS, JITTER, RunContext, THRESHOLD_MS};
 use crate::scenario::Scenario;
-use crate::scene::{EVERY_MS, JITTER, Scene, THRESHOLD_MS};
+use crate::system::{ReceiptAudit, SimCounts, SimSystem, SimSystemParts};
 use crate::world::{NetworkFaults, SimWorld};
 
 /// How long everything may take to come right once nothing goes wrong any more: those who stopped
@@ -59,96 +59,100 @@ pub fn run(plan: RunPlan) -> Result<RunReport, Box<BrokenPromise>> {
 }
 
 async fn play(plan: RunPlan) -> Result<RunReport, Box<BrokenPromise>> {
-    let scene = set(plan);
+    let context = set(plan);
     tokio::select! {
         biased;
-        () = scene.world.failed() => {}
-        () = perform(&scene) => {}
+        () = context.world.failed() => {}
+        () = perform(&context) => {}
     }
-    let ground = scene.world.ground();
-    let Some((at_ms, broken)) = ground.broken().cloned() else {
-        return Ok(RunReport { counts: ground.counts.clone(), digest: ground.trace.digest() });
+    let sim = context.world.sim();
+    let Some((at_ms, broken)) = sim.broken().cloned() else {
+        return Ok(RunReport { counts: sim.counts.clone(), digest: sim.trace.digest() });
     };
-    let (seed, scenario, tail) = (plan.seed, plan.scenario.name, ground.trace.tail());
+    let (seed, scenario, tail) = (plan.seed, plan.scenario.name, sim.trace.tail());
     Err(Box::new(BrokenPromise { seed, scenario, at_ms, broken, tail }))
 }
 
-fn set(plan: RunPlan) -> Arc<Scene> {
-    let (time, chance, plant) = (Time::begin(), SimRandom::new(plan.seed), Plant::new(plan.bug));
+fn set(plan: RunPlan) -> Arc<RunContext> {
+    let (time, random, planted) =
+        (Time::begin(), SimRandom::new(plan.seed), PlantedBug::new(plan.bug));
     let host = ProcessTime::new("store", time, 0);
     let interval_ms = (EVERY_MS as f64 * (1.0 + JITTER)) as u64 + 1;
-    let ground = SimSystem::new(SimSystemParts {
+    let sim = SimSystem::new(SimSystemParts {
         time,
-        clock: plant.clock(SimClock::shared(&host, &chance)),
-        plant: plant.clone(),
+        clock: planted.clock(SimClock::shared(&host, &random)),
+        planted: planted.clone(),
         threshold_ms: THRESHOLD_MS,
         lag_max_ms: plan.scenario.strict_lag.then_some(interval_ms),
         printed: plan.printed,
     });
-    let world = SimWorld::new(time, chance, plant, ground);
-    Scene::new(world, plan.scenario, host)
+    let world = SimWorld::new(time, random, planted, sim);
+    RunContext::new(world, plan.scenario, host)
 }
 
-async fn perform(scene: &Arc<Scene>) {
-    let chance = scene.world.chance.clone();
-    scene.world.set_weather(chaos::first_weather(scene));
-    let (from, to) = scene.scenario.owners;
-    for number in 1..=chance.between(from, to) {
-        owner::join(scene, &Name::new(&format!("o{number}")).expect("it is a valid name"));
+async fn perform(context: &Arc<RunContext>) {
+    let random = context.world.random.clone();
+    context.world.set_faults(chaos::first_faults(context));
+    let (from, to) = context.scenario.owners;
+    for number in 1..=random.between(from, to) {
+        owner::join(context, &Name::new(&format!("o{number}")).expect("it is a valid name"));
     }
-    let (from, to) = scene.scenario.sweepers;
-    (0..chance.between(from, to)).for_each(|_| sweeper::join(scene));
-    (0..scene.scenario.clients).for_each(|_| client::join(scene));
-    scene.world.spawn(audit(scene.clone()));
-    let chaos = scene.world.spawn(chaos::run(scene.clone()));
-    tokio::time::sleep(Duration::from_millis(scene.scenario.span_ms)).await;
-    scene.hush();
+    let (from, to) = context.scenario.sweepers;
+    (0..random.between(from, to)).for_each(|_| sweeper::join(context));
+    (0..context.scenario.clients).for_each(|_| client::join(context));
+    context.world.spawn(audit(context.clone()));
+    let chaos = context.world.spawn(chaos::run(context.clone()));
+    tokio::time::sleep(Duration::from_millis(context.scenario.span_ms)).await;
+    context.stop_activity();
     let _ = chaos.await;
-    calm_down(scene);
+    calm_down(context);
     tokio::time::sleep(Duration::from_millis(SETTLE_MS)).await;
-    scene.world.check(all_reclaimed(scene));
-    dismiss(scene).await;
-    scene.world.check(all_counted(scene));
-    scene.world.ground().audit(ReceiptAudit::Compared);
+    context.world.check(all_reclaimed(context));
+    dismiss(context).await;
+    context.world.check(all_counted(context));
+    context.world.sim().audit(ReceiptAudit::Compared);
 }
 
 /// Compares everything, now and then.
-async fn audit(scene: Arc<Scene>) {
+async fn audit(context: Arc<RunContext>) {
     loop {
-        scene.wait(AUDIT_MS.0, AUDIT_MS.1).await;
-        let _ = scene.world.carry_out(&scene.host, |ground| {
-            ground.audit(ReceiptAudit::Skipped);
+        context.wait(AUDIT_MS.0, AUDIT_MS.1).await;
+        let _ = context.world.carry_out(&context.host, |sim| {
+            sim.audit(ReceiptAudit::Skipped);
             Ok(())
         });
     }
 }
 
 /// From now on nothing goes wrong.
-fn calm_down(scene: &Scene) {
-    scene.world.set_weather(NetworkFaults::CALM);
-    chaos::open(scene);
-    scene.world.ground().disk.set_fuse(None);
-    let auto = |ground: &mut SimSystem| ground.set_brake("operator", BrakeSetting::Auto);
-    let _ = scene.world.carry_out(&scene.host, auto);
-    scene.owners().iter().for_each(|member| member.process.set_cut(false));
-    scene.sweepers().values().for_each(|sweeper| sweeper.process.set_cut(false));
-    scene.world.ground().note("chaos", format_args!("nothing goes wrong any more"));
+fn calm_down(context: &RunContext) {
+    context.world.set_faults(NetworkFaults::CALM);
+    chaos::open(context);
+    context.world.sim().disk.set_sync_fault(None);
+    let auto = |sim: &mut SimSystem| sim.set_brake("operator", BrakeSetting::Auto);
+    let _ = context.world.carry_out(&context.host, auto);
+    context.owners().iter().for_each(|member| member.process.set_cut(false));
+    context.sweepers().values().for_each(|sweeper| sweeper.process.set_cut(false));
+    context.world.sim().note("chaos", format_args!("nothing goes wrong any more"));
 }
 
 /// Nobody overdue, nothing left of the dead.
-fn all_reclaimed(scene: &Scene) -> Checked {
-    let ground = scene.world.ground();
-    let (model, now) = (&ground.model, scene.world.time.now_ms());
-    for (number, life) in &model.lives {
+fn all_reclaimed(context: &RunContext) -> Checked {
+    let sim = context.world.sim();
+    let (model, now) = (&sim.model, context.world.time.now_ms());
+    for (number, incarnation) in &model.incarnations {
         let left = model.held(*number).count();
-        holds(life.ended.is_none() || left == 0, Promise::P2, || {
-            format!("{} (incarnation {number}) ended, and {left} entries are left", life.name)
+        holds(incarnation.ended.is_none() || left == 0, Promise::P2, || {
+            format!(
+                "{} (incarnation {number}) ended, and {left} entries are left",
+                incarnation.name
+            )
         })?;
-        holds(!model.is_overdue(life, now), Promise::P2, || {
-            let late = now - model.due(life);
+        holds(!model.is_overdue(incarnation, now), Promise::P2, || {
+            let late = now - model.due(incarnation);
             format!(
                 "{} (incarnation {number}) is {late} ms overdue, with {left} entries",
-                life.name
+                incarnation.name
             )
         })?;
     }
@@ -156,10 +160,10 @@ fn all_reclaimed(scene: &Scene) -> Checked {
 }
 
 /// Sweepers finish what they are at.
-async fn dismiss(scene: &Scene) {
+async fn dismiss(context: &RunContext) {
     let sweepers: Vec<_> =
-        scene.sweepers().values_mut().map(|s| std::mem::take(&mut s.tasks)).collect();
-    scene.sweepers().values().for_each(|sweeper| sweeper.stopper.stop());
+        context.sweepers().values_mut().map(|s| std::mem::take(&mut s.tasks)).collect();
+    context.sweepers().values().for_each(|sweeper| sweeper.stopper.stop());
     for task in sweepers.into_iter().flatten() {
         let _ = task.await;
     }
@@ -167,12 +171,12 @@ async fn dismiss(scene: &Scene) {
 
 /// What each sweeper reported is what it wrote receipts for. Where receipts are not kept for long, a
 /// doubt may outlive them, and then cannot be settled.
-fn all_counted(scene: &Scene) -> Checked {
-    let ground = scene.world.ground();
-    for (name, sweeper) in scene.sweepers().iter() {
+fn all_counted(context: &RunContext) -> Checked {
+    let sim = context.world.sim();
+    for (name, sweeper) in context.sweepers().iter() {
         let (reported, written) =
-            (sweeper.tally.reported(), ground.model.written.get(name).copied().unwrap_or(0));
-        let unsettled = scene.scenario.forgetful && reported < written;
+            (sweeper.tally.reported(), sim.model.written.get(name).copied().unwrap_or(0));
+        let unsettled = context.scenario.forgetful && reported < written;
         if reported != written && !unsettled {
             let what =
                 format!("{name} reported {reported} reclaims, and {written} receipts are its");

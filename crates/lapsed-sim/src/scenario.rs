@@ -20,22 +20,22 @@ pub struct Scenario {
     pub keys: u64,
     pub mode: SweepMode,
     /// What can happen to calls.
-    pub wire: WireFaults,
+    pub connection: CallFaults,
     /// Whether the dead must be gone within one interval, at any time.
     pub strict_lag: bool,
     /// Whether receipts and the ended are forgotten soon.
     pub forgetful: bool,
     /// What goes wrong, and how often.
-    pub deeds: &'static [(ChaosAction, u64)],
+    pub actions: &'static [(ChaosAction, u64)],
     /// From one deed to the next, in milliseconds.
-    pub deeds_every_ms: (u64, u64),
+    pub actions_every_ms: (u64, u64),
     /// How long things go wrong, in milliseconds.
     pub span_ms: u64,
 }
 
 /// What can happen to calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WireFaults {
+pub enum CallFaults {
     /// Nothing, unless it is a deed.
     None,
     /// They are late, seldom lost: much happens between a page and its batch.
@@ -53,17 +53,17 @@ pub const SCENARIOS: &[Scenario] = &[
         clients: 3,
         keys: 60,
         mode: SweepMode::Idempotent,
-        wire: WireFaults::None,
+        connection: CallFaults::None,
         strict_lag: true,
         forgetful: false,
-        deeds: &[
+        actions: &[
             (CrashOwner, 3),
             (FreezeOwner, 2),
             (RestartOwner, 3),
             (RetireOwner, 3),
             (SleepOwner, 1),
         ],
-        deeds_every_ms: (4_000, 7_000),
+        actions_every_ms: (4_000, 7_000),
         span_ms: 120_000,
     },
     Scenario {
@@ -74,10 +74,10 @@ pub const SCENARIOS: &[Scenario] = &[
         clients: 3,
         keys: 50,
         mode: SweepMode::Idempotent,
-        wire: WireFaults::All,
+        connection: CallFaults::All,
         strict_lag: false,
         forgetful: false,
-        deeds: &[
+        actions: &[
             (CrashOwner, 4),
             (FreezeOwner, 6),
             (SleepOwner, 3),
@@ -87,10 +87,10 @@ pub const SCENARIOS: &[Scenario] = &[
             (CutOwner, 3),
             (CrashSweeper, 1),
             (FreezeSweeper, 2),
-            (ChangeWeather, 6),
+            (ChangeFaults, 6),
             (Restore, 2),
         ],
-        deeds_every_ms: (800, 4_000),
+        actions_every_ms: (800, 4_000),
         span_ms: 120_000,
     },
     Scenario {
@@ -101,17 +101,17 @@ pub const SCENARIOS: &[Scenario] = &[
         clients: 4,
         keys: 40,
         mode: SweepMode::Idempotent,
-        wire: WireFaults::Late,
+        connection: CallFaults::Late,
         strict_lag: false,
         forgetful: false,
-        deeds: &[
+        actions: &[
             (CrashOwner, 1),
             (FreezeOwner, 3),
             (RestartOwner, 6),
             (RetireOwner, 4),
             (Restore, 1),
         ],
-        deeds_every_ms: (600, 2_500),
+        actions_every_ms: (600, 2_500),
         span_ms: 120_000,
     },
     Scenario {
@@ -122,10 +122,10 @@ pub const SCENARIOS: &[Scenario] = &[
         clients: 2,
         keys: 40,
         mode: SweepMode::Idempotent,
-        wire: WireFaults::None,
+        connection: CallFaults::None,
         strict_lag: false,
         forgetful: false,
-        deeds: &[
+        actions: &[
             (CrashOwner, 4),
             (FreezeOwner, 3),
             (RestartOwner, 5),
@@ -137,7 +137,7 @@ pub const SCENARIOS: &[Scenario] = &[
             (SetStoreClock, 1),
             (Restore, 1),
         ],
-        deeds_every_ms: (1_000, 5_000),
+        actions_every_ms: (1_000, 5_000),
         span_ms: 150_000,
     },
     Scenario {
@@ -148,18 +148,18 @@ pub const SCENARIOS: &[Scenario] = &[
         clients: 2,
         keys: 60,
         mode: SweepMode::Idempotent,
-        wire: WireFaults::None,
+        connection: CallFaults::None,
         strict_lag: false,
         forgetful: false,
-        deeds: &[
+        actions: &[
             (CutMany, 3),
             (CrashMany, 2),
             (RestartOwner, 6),
             (CrashOwner, 1),
             (HoldBrake, 1),
-            (ChangeWeather, 1),
+            (ChangeFaults, 1),
         ],
-        deeds_every_ms: (2_000, 9_000),
+        actions_every_ms: (2_000, 9_000),
         span_ms: 150_000,
     },
     Scenario {
@@ -170,10 +170,10 @@ pub const SCENARIOS: &[Scenario] = &[
         clients: 2,
         keys: 60,
         mode: SweepMode::Leader,
-        wire: WireFaults::All,
+        connection: CallFaults::All,
         strict_lag: false,
         forgetful: false,
-        deeds: &[
+        actions: &[
             (CrashOwner, 8),
             (RestartOwner, 8),
             (RetireOwner, 3),
@@ -181,9 +181,9 @@ pub const SCENARIOS: &[Scenario] = &[
             (SleepSweeper, 3),
             (CutSweeper, 6),
             (CrashSweeper, 2),
-            (ChangeWeather, 4),
+            (ChangeFaults, 4),
         ],
-        deeds_every_ms: (500, 2_500),
+        actions_every_ms: (500, 2_500),
         span_ms: 120_000,
     },
     Scenario {
@@ -194,10 +194,10 @@ pub const SCENARIOS: &[Scenario] = &[
         clients: 4,
         keys: 25,
         mode: SweepMode::Idempotent,
-        wire: WireFaults::All,
+        connection: CallFaults::All,
         strict_lag: false,
         forgetful: true,
-        deeds: &[
+        actions: &[
             (CrashOwner, 3),
             (FreezeOwner, 3),
             (RestartOwner, 8),
@@ -206,7 +206,7 @@ pub const SCENARIOS: &[Scenario] = &[
             (CrashStore, 1),
             (CrashInCommit, 1),
         ],
-        deeds_every_ms: (500, 2_500),
+        actions_every_ms: (500, 2_500),
         span_ms: 100_000,
     },
     Scenario {
@@ -217,10 +217,10 @@ pub const SCENARIOS: &[Scenario] = &[
         clients: 3,
         keys: 60,
         mode: SweepMode::Idempotent,
-        wire: WireFaults::All,
+        connection: CallFaults::All,
         strict_lag: false,
         forgetful: false,
-        deeds: &[
+        actions: &[
             (CrashOwner, 4),
             (FreezeOwner, 4),
             (SleepOwner, 2),
@@ -233,7 +233,7 @@ pub const SCENARIOS: &[Scenario] = &[
             (CrashSweeper, 1),
             (FreezeSweeper, 1),
             (SleepSweeper, 1),
-            (ChangeWeather, 4),
+            (ChangeFaults, 4),
             (CrashStore, 1),
             (CrashInCommit, 2),
             (DiskError, 3),
@@ -242,7 +242,7 @@ pub const SCENARIOS: &[Scenario] = &[
             (HoldBrake, 1),
             (Restore, 2),
         ],
-        deeds_every_ms: (800, 4_000),
+        actions_every_ms: (800, 4_000),
         span_ms: 150_000,
     },
 ];

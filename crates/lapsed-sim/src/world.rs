@@ -1,4 +1,4 @@
-//! All that a run shares: the true time, the dice, the ground, the weather.
+//! All that a run shares: the true time, the dice, the sim, the faults.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -8,11 +8,11 @@ use lapsed_core::Result;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-use crate::bug::{Bug, Plant};
-use crate::chance::SimRandom;
+use crate::bug::{Bug, PlantedBug};
 use crate::clock::{ProcessTime, Time};
-use crate::ground::SimSystem;
 use crate::promise::{Broken, Checked, Promise};
+use crate::random::SimRandom;
+use crate::system::SimSystem;
 
 /// What can happen to a call on its way, each by its odds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -46,58 +46,63 @@ impl NetworkFaults {
 /// What a run shares.
 pub struct SimWorld {
     pub time: Time,
-    pub chance: SimRandom,
-    plant: Arc<Plant>,
-    ground: Mutex<SimSystem>,
-    weather: Mutex<NetworkFaults>,
+    pub random: SimRandom,
+    planted: Arc<PlantedBug>,
+    sim: Mutex<SimSystem>,
+    faults: Mutex<NetworkFaults>,
     failed: Notify,
 }
 
 impl SimWorld {
-    /// A world around `ground`.
-    pub fn new(time: Time, chance: SimRandom, plant: Arc<Plant>, ground: SimSystem) -> Arc<Self> {
+    /// A world around `sim`.
+    pub fn new(
+        time: Time,
+        random: SimRandom,
+        planted: Arc<PlantedBug>,
+        sim: SimSystem,
+    ) -> Arc<Self> {
         Arc::new(SimWorld {
             time,
-            chance,
-            plant,
-            ground: Mutex::new(ground),
-            weather: Mutex::new(NetworkFaults::CALM),
+            random,
+            planted,
+            sim: Mutex::new(sim),
+            faults: Mutex::new(NetworkFaults::CALM),
             failed: Notify::new(),
         })
     }
 
     /// The deliberate bug, if there is one.
     pub fn bug(&self) -> Option<Bug> {
-        self.plant.bug()
+        self.planted.bug()
     }
 
     /// The store's side. Never held across a wait.
-    pub fn ground(&self) -> MutexGuard<'_, SimSystem> {
-        self.ground.lock().expect("what panics on the ground is caught there")
+    pub fn sim(&self) -> MutexGuard<'_, SimSystem> {
+        self.sim.lock().expect("a panic inside a call is caught there")
     }
 
-    pub fn weather(&self) -> NetworkFaults {
-        *self.weather.lock().expect("nobody panics while holding the weather")
+    pub fn faults(&self) -> NetworkFaults {
+        *self.faults.lock().expect("nobody panics while holding the lock")
     }
 
-    pub fn set_weather(&self, weather: NetworkFaults) {
-        *self.weather.lock().expect("nobody panics while holding the weather") = weather;
+    pub fn set_faults(&self, faults: NetworkFaults) {
+        *self.faults.lock().expect("nobody panics while holding the lock") = faults;
     }
 
-    /// Does something on the ground on behalf of `process`.
+    /// Does something on the sim on behalf of `process`.
     pub fn carry_out<T>(
         &self,
         process: &ProcessTime,
         op: impl FnOnce(&mut SimSystem) -> Result<T>,
     ) -> Result<T> {
-        self.plant.note_caller(process.skew_ms());
-        let mut ground = self.ground();
-        let answer = catch_unwind(AssertUnwindSafe(|| op(&mut ground)));
+        self.planted.note_caller(process.skew_ms());
+        let mut sim = self.sim();
+        let answer = catch_unwind(AssertUnwindSafe(|| op(&mut sim)));
         let answer = answer.unwrap_or_else(|panic| {
-            ground.check(Err(Broken::new(Promise::Panic, words(&*panic))));
+            sim.check(Err(Broken::new(Promise::Panic, words(&*panic))));
             Err(lapsed_core::Error::Invalid("it panicked".to_owned()))
         });
-        if ground.broken().is_some() {
+        if sim.broken().is_some() {
             self.failed.notify_one();
         }
         answer
@@ -105,14 +110,14 @@ impl SimWorld {
 
     pub fn check(&self, checked: Checked) {
         if checked.is_err() {
-            self.ground().check(checked);
+            self.sim().check(checked);
             self.failed.notify_one();
         }
     }
 
     /// Resolves when a promise was broken.
     pub async fn failed(&self) {
-        while self.ground().broken().is_none() {
+        while self.sim().broken().is_none() {
             self.failed.notified().await;
         }
     }

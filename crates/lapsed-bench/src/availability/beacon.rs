@@ -13,8 +13,8 @@ use redis::aio::MultiplexedConnection;
 use tokio::task::JoinSet;
 
 use super::NAME;
-use super::site::{AvailabilitySite, BenchDaemon, Database, Filling, SESSIONS_MAX};
-use crate::bench::{Bench, say};
+use super::servers::{AvailabilityServers, BenchDaemon, Database, Filling, SESSIONS_MAX};
+use crate::bench::{Bench, progress};
 use crate::redis::probe::p99;
 use crate::table::{Figure, FigureTable, FigureTarget};
 
@@ -26,12 +26,12 @@ const TICK: Duration = Duration::from_millis(5);
 
 pub async fn compare(
     bench: &Bench,
-    site: &AvailabilitySite,
+    site: &AvailabilityServers,
     table: &mut FigureTable,
 ) -> Result<()> {
     let (ttl, lifetimes) = (bench.sizes.snapshot_ttl, bench.sizes.snapshot_lifetimes);
     let rate = CUSTOMERS * ASKED_A_MINUTE / 60;
-    say(format!(
+    progress(format!(
         "the beacon: {rate} a second at {DAEMONS} daemons, for {lifetimes} lifetimes of {ttl:?}"
     ));
     let filling = Filling { providers: 300, sessions: 1_000, is_counted: true };
@@ -139,7 +139,7 @@ struct Naive {
 }
 
 impl Naive {
-    fn new(site: &AvailabilitySite, database: &Database, ttl: Duration) -> Naive {
+    fn new(site: &AvailabilityServers, database: &Database, ttl: Duration) -> Naive {
         let (plain, prefix) = (site.cache.plain.clone(), database.prefix());
         Naive { plain, prefix, ttl, made: AtomicU64::new(0) }
     }

@@ -12,8 +12,8 @@ use lapsed_core::Name;
 use redis::aio::MultiplexedConnection;
 
 use super::NAME;
-use super::site::{AvailabilitySite, BenchDaemon, Filling};
-use crate::bench::{Bench, say};
+use super::servers::{AvailabilityServers, BenchDaemon, Filling};
+use crate::bench::{Bench, progress};
 use crate::rounds::median;
 use crate::table::{Figure, FigureTable, FigureTarget};
 
@@ -24,7 +24,7 @@ const ALONE: u64 = 500;
 
 pub async fn compare(
     bench: &Bench,
-    site: &AvailabilitySite,
+    site: &AvailabilityServers,
     table: &mut FigureTable,
 ) -> Result<()> {
     let filling = Filling { providers: 300, sessions: 1_000, is_counted: true };
@@ -37,7 +37,7 @@ pub async fn compare(
     let mut beats = ALONE as usize;
     for callers in CALLERS {
         let count = bench.sizes.heartbeats;
-        say(format!("{count} heartbeats by {callers} callers, ours and bare"));
+        progress(format!("{count} heartbeats by {callers} callers, ours and bare"));
         let (mut ours, mut bare) = (Vec::new(), Vec::new());
         let calls = daemon.redis.requests();
         // One round more that is not counted.

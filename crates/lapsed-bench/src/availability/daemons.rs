@@ -12,9 +12,9 @@ use lapsed_core::Name;
 use lapsed_core::schedule::StopSignal;
 use tokio::sync::Mutex;
 
-use super::before::{PING, every};
-use super::site::{AvailabilitySite, Database};
-use crate::load::{HttpConnection, request};
+use super::postgres_only::{PING, every};
+use super::servers::{AvailabilityServers, Database};
+use crate::http_load::{HttpConnection, request};
 
 /// What the system is called in the addresses.
 const SYSTEM: &str = "mitras";
@@ -36,7 +36,7 @@ impl Daemons {
     pub async fn start(
         binary: &Path,
         dir: &Path,
-        (site, database): (&AvailabilitySite, &Database),
+        (site, database): (&AvailabilityServers, &Database),
         sweep: &str,
         count: usize,
     ) -> Result<Daemons> {
@@ -121,7 +121,7 @@ fn beacon() -> Vec<u8> {
 /// Everything as it comes, but for who sweeps.
 fn configuration(
     address: SocketAddr,
-    site: &AvailabilitySite,
+    site: &AvailabilityServers,
     database: &Database,
     sweep: &str,
 ) -> String {

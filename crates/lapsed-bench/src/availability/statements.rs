@@ -13,10 +13,10 @@ use futures::future::{join3, try_join_all};
 use lapsed_core::schedule::StopSignal;
 
 use super::NAME;
-use super::before::{self, Before};
 use super::daemons::Daemons;
-use super::site::{AvailabilitySite, Database, Filling};
-use crate::bench::{Bench, say};
+use super::postgres_only::{self, PostgresOnly};
+use super::servers::{AvailabilityServers, Database, Filling};
+use crate::bench::{Bench, progress};
 use crate::http::binary;
 use crate::table::{Figure, FigureTable, FigureTarget};
 
@@ -29,7 +29,7 @@ const COMPARING: &str = "ORDER BY m.\"id\" LIMIT";
 
 pub async fn compare(
     bench: &Bench,
-    site: &AvailabilitySite,
+    site: &AvailabilityServers,
     table: &mut FigureTable,
 ) -> Result<()> {
     let Some(binary) = binary()? else {
@@ -41,13 +41,13 @@ pub async fn compare(
     let led = site.database(filling).await?;
     let unled = site.database(filling).await?;
     let dir = bench.path("daemons");
-    let processes = try_join_all((0..PROCESSES).map(|_| Before::connect(&old))).await?;
+    let processes = try_join_all((0..PROCESSES).map(|_| PostgresOnly::connect(&old))).await?;
     let leader = Daemons::start(&binary, &dir, (site, &led), "leader", PROCESSES).await?;
     let all = Daemons::start(&binary, &dir, (site, &unled), "idempotent", PROCESSES).await?;
     let worlds = [&old, &led, &unled];
     let (stopper, stop) = StopSignal::channel();
     let watched = bench.sizes.statements_watched;
-    say(format!("{PROVIDERS} providers ping for {watched:?}: counting statements"));
+    progress(format!("{PROVIDERS} providers ping for {watched:?}: counting statements"));
     let counting = async {
         tokio::time::sleep(SETTLED).await;
         let before = worlds.map(|world| site.statements(world).len());
@@ -67,7 +67,7 @@ pub async fn compare(
     };
     let ids = |world: &Database| Arc::clone(&world.providers);
     let living = join3(
-        before::live(processes, ids(&old), stop.clone()),
+        postgres_only::live(processes, ids(&old), stop.clone()),
         leader.live(ids(&led), stop.clone()),
         all.live(ids(&unled), stop.clone()),
     );
@@ -109,6 +109,6 @@ fn list(whose: &str, sent: &[String]) {
         *kinds.entry(short).or_default() += 1;
     }
     for (text, count) in kinds {
-        say(format!("{whose}: {count} × {text}"));
+        progress(format!("{whose}: {count} × {text}"));
     }
 }

@@ -99,18 +99,18 @@ fn whole_number(text: &[u8]) -> Option<u64> {
 }
 
 /// Those that connect and never read.
-pub struct Idlers {
+pub struct NonReaders {
     _streams: Vec<std::net::TcpStream>,
 }
 
-impl Idlers {
-    pub fn connect(address: SocketAddr, count: usize) -> Result<Idlers> {
+impl NonReaders {
+    pub fn connect(address: SocketAddr, count: usize) -> Result<NonReaders> {
         let connect = |_| {
             let mut stream = std::net::TcpStream::connect(address)?;
             std::io::Write::write_all(&mut stream, REQUEST)?;
             Ok(stream)
         };
-        Ok(Idlers { _streams: (0..count).map(connect).collect::<Result<_>>()? })
+        Ok(NonReaders { _streams: (0..count).map(connect).collect::<Result<_>>()? })
     }
 }
 

@@ -15,10 +15,10 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::etcd::Etcd;
-use super::ours::{Expired, Ours};
-use super::timed::Spent;
+use super::lapsed::{Expired, LapsedLeases};
+use super::timed_sweep::PassTimes;
 use super::zookeeper::ZooKeeper;
-use crate::bench::{Bench, say};
+use crate::bench::{Bench, progress};
 use crate::rounds::{Side, median, take_turns};
 use crate::table::{Figure, FigureTable, FigureTarget};
 
@@ -30,7 +30,7 @@ const EACH: usize = 20;
 const EXPIRIES: usize = 3;
 
 pub fn run(bench: &Bench, table: &mut FigureTable) -> Result<()> {
-    let ours = Arc::new(Ours::open(&bench.path("leases"))?);
+    let ours = Arc::new(LapsedLeases::open(&bench.path("leases"))?);
     let etcd = Arc::new(bench.runtime.block_on(Etcd::start(&bench.path("leases-etcd")))?);
     cycles(bench, table, &ours, &etcd)?;
     bench.runtime.block_on(async {
@@ -48,11 +48,11 @@ pub fn run(bench: &Bench, table: &mut FigureTable) -> Result<()> {
 fn cycles(
     bench: &Bench,
     table: &mut FigureTable,
-    ours: &Arc<Ours>,
+    ours: &Arc<LapsedLeases>,
     etcd: &Arc<Etcd>,
 ) -> Result<()> {
     let (few, many) = (bench.sizes.lease_cycles, bench.sizes.lease_cycles * 5);
-    say(format!("acquiring and releasing with {CLIENTS} clients"));
+    progress(format!("acquiring and releasing with {CLIENTS} clients"));
     let mut sides: Vec<Side<'_>> = vec![
         Box::new(|| bench.runtime.block_on(ours.cycles(many, CLIENTS))),
         Box::new(|| bench.runtime.block_on(etcd.cycles(few, CLIENTS))),
@@ -69,13 +69,17 @@ fn cycles(
 }
 
 /// Ours, several times; the middle one, and what somebody else waited.
-async fn expiry(bench: &Bench, table: &mut FigureTable, ours: &Arc<Ours>) -> Result<Expired> {
+async fn expiry(
+    bench: &Bench,
+    table: &mut FigureTable,
+    ours: &Arc<LapsedLeases>,
+) -> Result<Expired> {
     let leases = bench.sizes.leases;
     let mut rounds = Vec::new();
     for _ in 0..EXPIRIES {
-        say(format!("ours: {leases} leases expire"));
+        progress(format!("ours: {leases} leases expire"));
         let expired = ours.expire(leases).await?;
-        say(format!("{expired:?}"));
+        progress(format!("{expired:?}"));
         rounds.push(expired);
     }
     let middle = |of: fn(&Expired) -> f64| median(rounds.iter().map(of).collect());
@@ -96,7 +100,7 @@ async fn expiry(bench: &Bench, table: &mut FigureTable, ours: &Arc<Ours>) -> Res
 }
 
 /// Where the time of our last pass went.
-fn tell(table: &mut FigureTable, spent: &Spent) {
+fn tell(table: &mut FigureTable, spent: &PassTimes) {
     let ms = |time: Duration| Figure::ms(time.as_secs_f64() * 1e3);
     table.measure(NAME, "our last pass: batches", Figure::count(f64::from(spent.batches)));
     table.measure(NAME, "reading who is over", ms(spent.listing));
@@ -111,7 +115,7 @@ async fn beside_etcd(
     etcd: &Arc<Etcd>,
 ) -> Result<()> {
     let leases = bench.sizes.leases;
-    say(format!("etcd: {leases} leases expire; it clears about a thousand a second"));
+    progress(format!("etcd: {leases} leases expire; it clears about a thousand a second"));
     let fell = etcd.expire(leases).await?;
     let what = format!("{leases} leases expire at one instant: all cleared");
     let other_is = format!("etcd {}", etcd.version()?);
@@ -127,9 +131,9 @@ async fn beside_zookeeper(bench: &Bench, table: &mut FigureTable, ours: &Expired
     let zookeeper = ZooKeeper::start(&bench.path("leases-zookeeper")).await?;
     let mut rates = Vec::new();
     for _ in 0..EXPIRIES {
-        say(format!("ZooKeeper: {sessions} sessions with {EACH} nodes each are cut off"));
+        progress(format!("ZooKeeper: {sessions} sessions with {EACH} nodes each are cut off"));
         let fell = zookeeper.expire(sessions, EACH).await?;
-        say(format!("{fell:?}"));
+        progress(format!("{fell:?}"));
         rates.push(fell.per_second());
     }
     let (rate, best) = (leases as f64 / ours.seconds, rates.iter().copied().fold(0.0, f64::max));

@@ -14,7 +14,7 @@ use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::{Channel, Endpoint};
 use tonic_prost::ProstCodec;
 
-use super::falling::{Falling, Watched};
+use super::drain_time::{DrainTime, RemainingCounts};
 
 /// Connections that the callers share: one alone would have them wait for each other.
 const CHANNELS: usize = 8;
@@ -135,7 +135,7 @@ impl Etcd {
 
     /// So many keys, each with a lease of its own, that all expire at one instant: how long it takes
     /// from the first that goes to the last. What is granted later is granted for less time.
-    pub async fn expire(self: &Arc<Self>, leases: usize) -> Result<Falling> {
+    pub async fn expire(self: &Arc<Self>, leases: usize) -> Result<DrainTime> {
         let fill = self.filling_takes(leases).await?;
         let instant = Instant::now() + fill + SPARE;
         let running = (0..FILLING).map(|filler| {
@@ -163,8 +163,8 @@ impl Etcd {
         Ok(Duration::from_secs_f64(leases as f64 / rate * 2.0))
     }
 
-    async fn until_gone(&self, leases: usize) -> Result<Falling> {
-        let mut watched = Watched::new(leases);
+    async fn until_gone(&self, leases: usize) -> Result<DrainTime> {
+        let mut watched = RemainingCounts::new(leases);
         let patience = Instant::now() + PATIENCE;
         loop {
             let left = self.count().await?;

@@ -4,20 +4,20 @@
 //! list all records, read each, clear those that are over; it is carried out in full on the same
 //! objects, by the same client.
 
-mod contest;
-mod site;
+mod contention;
+mod object_server;
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use lapsed_object::{RequestCounts, RequestKind};
 
-use crate::bench::{Bench, say};
+use crate::bench::{Bench, progress};
 use crate::table::{Figure, FigureTable, FigureTarget};
 
-use contest::Contest;
-pub use contest::contend;
-use site::{ObjectSite, lease_key};
+use contention::Contention;
+pub use contention::contend;
+use object_server::{BenchObjectServer, lease_key};
 
 pub const NAME: &str = "leases-object";
 const PROCESSES: usize = 8;
@@ -36,8 +36,8 @@ pub fn run(bench: &Bench, table: &mut FigureTable) -> Result<()> {
 }
 
 async fn compare(bench: &Bench, table: &mut FigureTable) -> Result<()> {
-    say("starting SeaweedFS");
-    let site = ObjectSite::start()?;
+    progress("starting SeaweedFS");
+    let site = BenchObjectServer::start()?;
     cycles(table, &site).await?;
     clearing(table, &site).await?;
     contending(bench, table, &site).await?;
@@ -45,7 +45,7 @@ async fn compare(bench: &Bench, table: &mut FigureTable) -> Result<()> {
 }
 
 /// Acquire and release, nobody else about.
-async fn cycles(table: &mut FigureTable, site: &ObjectSite) -> Result<()> {
+async fn cycles(table: &mut FigureTable, site: &BenchObjectServer) -> Result<()> {
     let place = site.open("cycles")?;
     let limit = || ("the limit", Figure::count(PER_CYCLE));
     let target = Some(FigureTarget::AtMost(1.0));
@@ -65,7 +65,7 @@ async fn cycles(table: &mut FigureTable, site: &ObjectSite) -> Result<()> {
 }
 
 /// What it adds that an operation meets a lease that is over; each looked at by somebody new.
-async fn clearing(table: &mut FigureTable, site: &ObjectSite) -> Result<()> {
+async fn clearing(table: &mut FigureTable, site: &BenchObjectServer) -> Result<()> {
     let [over, free, seen] = [lease_key("ns", 0)?, lease_key("ns", 1)?, lease_key("ns", 2)?];
     let place = site.open("clearing")?;
     place.acquire(&over, SHORT).await?;
@@ -91,10 +91,14 @@ async fn clearing(table: &mut FigureTable, site: &ObjectSite) -> Result<()> {
 }
 
 /// Several processes want one key.
-async fn contending(bench: &Bench, table: &mut FigureTable, site: &ObjectSite) -> Result<()> {
+async fn contending(
+    bench: &Bench,
+    table: &mut FigureTable,
+    site: &BenchObjectServer,
+) -> Result<()> {
     let each = bench.sizes.contended;
-    say(format!("{PROCESSES} processes acquire one key {each} times each"));
-    let contest = Contest::new(site, PROCESSES, each)?;
+    progress(format!("{PROCESSES} processes acquire one key {each} times each"));
+    let contest = Contention::new(site, PROCESSES, each)?;
     let (requests, acquired) = contest.run()?;
     let what = format!("{PROCESSES} processes, one key: requests per acquire + release");
     table.measure(NAME, what, Figure::count(requests as f64 / acquired as f64));
@@ -102,14 +106,14 @@ async fn contending(bench: &Bench, table: &mut FigureTable, site: &ObjectSite) -
 }
 
 /// Few of many are over.
-async fn sweeping(bench: &Bench, table: &mut FigureTable, site: &ObjectSite) -> Result<()> {
+async fn sweeping(bench: &Bench, table: &mut FigureTable, site: &BenchObjectServer) -> Result<()> {
     let (keys, expired) = (bench.sizes.leases, bench.sizes.expired_objects);
     let place = site.open("sweep")?;
-    say(format!("acquiring {keys} keys of which {expired} expire"));
+    progress(format!("acquiring {keys} keys of which {expired} expire"));
     place.fill(keys - expired, LONG, 0).await?;
     place.fill(expired, SHORT, keys - expired).await?;
     place.until_bucket_is_over(SHORT).await?;
-    say("the naive way: all records are listed, and each is read");
+    progress("the naive way: all records are listed, and each is read");
     let (naive, found) = place.naive(keys).await?;
     ensure!(found == expired, "the naive way finds {found} of {expired}");
     let began = Instant::now();
@@ -132,5 +136,5 @@ async fn sweeping(bench: &Bench, table: &mut FigureTable, site: &ObjectSite) -> 
 
 fn tell_kinds(counts: &RequestCounts) {
     let kinds = RequestKind::ALL.map(|kind| format!("{} {}", counts.of(kind), kind.as_str()));
-    say(format!("the sweep sent {}", kinds.join(", ")));
+    progress(format!("the sweep sent {}", kinds.join(", ")));
 }

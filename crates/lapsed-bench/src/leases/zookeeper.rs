@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
-use super::falling::{Falling, Watched};
+use super::drain_time::{DrainTime, RemainingCounts};
 
 /// What a session asks for, and how often it says that it is there.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -53,7 +53,7 @@ impl ZooKeeper {
 
     /// So many sessions with so many nodes each lose their connections at one instant: how long it
     /// takes from the first node that goes to the last.
-    pub async fn expire(&self, sessions: usize, each: usize) -> Result<Falling> {
+    pub async fn expire(&self, sessions: usize, each: usize) -> Result<DrainTime> {
         let mut watching = Session::begin(self.server.port()).await?;
         let (cut, is_cut) = watch::channel(false);
         let beginning = Arc::new(Semaphore::new(BEGINNING));
@@ -90,8 +90,8 @@ impl ZooKeeper {
         }
     }
 
-    async fn until_gone(&self, watching: &mut Session, all: usize) -> Result<Falling> {
-        let mut watched = Watched::new(all);
+    async fn until_gone(&self, watching: &mut Session, all: usize) -> Result<DrainTime> {
+        let mut watched = RemainingCounts::new(all);
         let patience = Instant::now() + PATIENCE;
         loop {
             let left = watching.children(PARENT).await?;

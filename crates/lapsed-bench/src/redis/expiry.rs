@@ -13,7 +13,7 @@ use lapsed_core::{Kind, Name, SystemId};
 use lapsed_redis::{RegistryLayout, Template};
 
 use super::{BenchRedis, sweeper};
-use crate::bench::{Bench, say};
+use crate::bench::{Bench, progress};
 use crate::table::{Figure, FigureTable, FigureTarget};
 
 pub const NAME: &str = "redis-expiry";
@@ -28,7 +28,7 @@ async fn compare(bench: &Bench, table: &mut FigureTable) -> Result<()> {
     let all = bench.sizes.owners * bench.sizes.each;
     let due = all / 100;
     let place = BenchRedis::new().await?;
-    say(format!("{due} keys that expire soon among {} that do not", all - due));
+    progress(format!("{due} keys that expire soon among {} that do not", all - due));
     let living =
         "for i = ARGV[1], ARGV[2] do redis.call('SET', 'k' .. i, '1', 'EX', '36000') end return 1";
     place.fill(living, all - due).await?;

@@ -5,7 +5,7 @@
 //! Beside it: what taking a job and being done with it costs with bare commands and with ours.
 
 mod bare;
-mod ours;
+mod lapsed;
 mod peers;
 
 use std::time::Duration;
@@ -13,12 +13,12 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::BenchRedis;
-use crate::bench::{Bench, say};
+use crate::bench::{Bench, progress};
 use crate::rounds::median;
 use crate::table::{Figure, FigureTable, FigureTarget};
 
 use bare::BareLoad;
-use ours::{BenchJobs, RecoveryTime};
+use lapsed::{BenchJobs, RecoveryTime};
 use peers::{PEERS, PeerRecovery};
 
 pub const NAME: &str = "redis-inflight";
@@ -44,7 +44,7 @@ async fn compare(bench: &Bench, table: &mut FigureTable) -> Result<()> {
     detecting(&place, table).await?;
     for (nth, peer) in PEERS.iter().enumerate() {
         let orphans = bench.sizes.orphans;
-        say(format!("{}: preparing {orphans} orphans", peer.name));
+        progress(format!("{}: preparing {orphans} orphans", peer.name));
         // A database of its own, and the first is ours.
         let recovery = peers::recover(&place, peer, nth + 1, orphans).await?;
         eprintln!("{}", serde_json::to_string(&recovery)?);
@@ -57,7 +57,7 @@ async fn compare(bench: &Bench, table: &mut FigureTable) -> Result<()> {
 /// Taking and completing: bare commands and ours take turns.
 async fn taking(bench: &Bench, place: &BenchRedis, table: &mut FigureTable) -> Result<()> {
     let load = BareLoad { callers: CALLERS, depth: DEPTH, jobs: bench.sizes.takes };
-    say(format!("taking and completing {} jobs, with bare commands and with ours", load.jobs));
+    progress(format!("taking and completing {} jobs, with bare commands and with ours", load.jobs));
     let jobs = BenchJobs::open(place, "taken")?;
     let (mut bare, mut ours) = (Vec::new(), Vec::new());
     for round in 0..bench.sizes.rounds {
@@ -81,15 +81,15 @@ async fn recovering(
     let (all, orphans) = (bench.sizes.owners * bench.sizes.each, bench.sizes.orphans);
     let few = BenchJobs::open(place, "few")?;
     let many = BenchJobs::open(place, "many")?;
-    say(format!("ours: {all} jobs in flight"));
-    few.lay(1_000).await?;
-    many.lay(all).await?;
+    progress(format!("ours: {all} jobs in flight"));
+    few.create(1_000).await?;
+    many.create(all).await?;
     let (one, other) = (many.idle_commands(place).await?, few.idle_commands(place).await?);
     let what = format!("commands of a pass with no dead worker, {all} jobs in flight");
     let target = Some(FigureTarget::AtMost(1.0));
     let beside = ("1000 in flight", Figure::count(other));
     table.compare(NAME, what, Figure::count(one), beside, one / other, target);
-    say(format!("ours: {orphans} orphans"));
+    progress(format!("ours: {orphans} orphans"));
     let mut rounds = Vec::new();
     for round in 0..3 {
         rounds.push(many.recover(place, round, orphans).await?);
@@ -113,7 +113,7 @@ async fn recovering(
 
 /// How soon a death is noticed.
 async fn detecting(place: &BenchRedis, table: &mut FigureTable) -> Result<()> {
-    say("a worker is killed: until its last job is back");
+    progress("a worker is killed: until its last job is back");
     let back_s = BenchJobs::open(place, "watched")?.detect(THRESHOLD, EVERY, 1_000).await?;
     let what = format!(
         "killed, threshold {} s, a pass every {} s: all back after",

@@ -17,8 +17,8 @@ use lapsed_redis::{NativeRegistry, RegistryLayout, Template};
 use std::sync::Arc;
 
 use super::probe::{Probe, p99};
-use super::{BenchRedis, pass, seed, sweeper};
-use crate::bench::{Bench, say};
+use super::{BenchRedis, original, pass, sweeper};
+use crate::bench::{Bench, progress};
 use crate::rounds::median;
 use crate::table::{Figure, FigureTable, FigureTarget};
 
@@ -37,10 +37,10 @@ async fn compare(bench: &Bench, table: &mut FigureTable) -> Result<()> {
     let entries = bench.sizes.owners * bench.sizes.each;
     let dying = entries / 100;
     let place = BenchRedis::new().await?;
-    say(format!("filling a server with {entries} entries, twice"));
-    let plain = Plain::lay(&place, entries, dying).await?;
-    let many = Native::lay(&place, "many", entries - dying).await?;
-    let few = Native::lay(&place, "few", FEW).await?;
+    progress(format!("filling a server with {entries} entries, twice"));
+    let plain = AdoptedRegistry::create(&place, entries, dying).await?;
+    let many = NativeBench::create(&place, "many", entries - dying).await?;
+    let few = NativeBench::create(&place, "few", FEW).await?;
     let adopted = place.ours.adopted_registry(id("adopted")?, plain.layout())?;
     let adopt_sweeper = sweeper(&place, Arc::new(adopted));
     settle(&place).await?;
@@ -56,7 +56,7 @@ async fn compare(bench: &Bench, table: &mut FigureTable) -> Result<()> {
     let mut worked: [Vec<f64>; 2] = Default::default();
     let mut scripts = (0.0, 0.0);
     for round in 0..=rounds + 1 {
-        say(format!("round {round} of {rounds}"));
+        progress(format!("round {round} of {rounds}"));
         // The last round is for whoever else uses the server; its probe takes part of the machine,
         // so what is timed is timed without it.
         let is_probed = round == rounds + 1;
@@ -70,7 +70,7 @@ async fn compare(bench: &Bench, table: &mut FigureTable) -> Result<()> {
 
         plain.revive(&place, dying).await?;
         let (watcher, began) = (probe()?, Instant::now());
-        let gone = seed::janitor(&mut place.plain.clone(), &plain.hash, &plain.beat).await?;
+        let gone = original::janitor(&mut place.plain.clone(), &plain.hash, &plain.beat).await?;
         let seed_ms = began.elapsed().as_secs_f64() * 1e3;
         probed(&mut waits[0], watcher)?;
         ensure!(gone == dying as u64, "the janitor evicted {gone}");
@@ -198,15 +198,17 @@ async fn settle(place: &BenchRedis) -> Result<()> {
 }
 
 /// The application's own keys.
-struct Plain {
+struct AdoptedRegistry {
     hash: String,
     beat: String,
 }
 
-impl Plain {
-    async fn lay(place: &BenchRedis, entries: usize, dying: usize) -> Result<Plain> {
-        let plain =
-            Plain { hash: "connections:registry".into(), beat: "instance:heartbeat:".into() };
+impl AdoptedRegistry {
+    async fn create(place: &BenchRedis, entries: usize, dying: usize) -> Result<AdoptedRegistry> {
+        let plain = AdoptedRegistry {
+            hash: "connections:registry".into(),
+            beat: "instance:heartbeat:".into(),
+        };
         let living = entries - dying;
         let lua = format!(
             "for i = ARGV[1], ARGV[2] do redis.call('HSET', '{}', 'imei-' .. string.format('%015.0f', i), \
@@ -244,14 +246,14 @@ impl Plain {
 }
 
 /// The same, written through lapsed.
-struct Native {
+struct NativeBench {
     registry: NativeRegistry,
     sweeper: Sweeper,
     deaths: std::cell::Cell<u64>,
 }
 
-impl Native {
-    async fn lay(place: &BenchRedis, name: &str, entries: usize) -> Result<Native> {
+impl NativeBench {
+    async fn create(place: &BenchRedis, name: &str, entries: usize) -> Result<NativeBench> {
         let layout = RegistryLayout {
             registry_key: format!("{name}:registry"),
             heartbeat_key: Template::new(&format!("{name}:heartbeat:{{owner}}"), "owner")
@@ -275,7 +277,7 @@ impl Native {
             try_join_all(parts).await?;
         }
         let sweeper = sweeper(place, Arc::new(registry.clone()));
-        Ok(Native { registry, sweeper, deaths: std::cell::Cell::new(0) })
+        Ok(NativeBench { registry, sweeper, deaths: std::cell::Cell::new(0) })
     }
 
     async fn let_one_die(&self, dying: usize) -> Result<()> {

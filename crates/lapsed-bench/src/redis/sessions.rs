@@ -11,8 +11,8 @@ use lapsed_core::{Kind, SystemId};
 use lapsed_redis::{RedisSessions, SessionsLayout, Template};
 
 use super::probe::{Probe, p99};
-use super::{BenchRedis, pass, seed, sweeper};
-use crate::bench::{Bench, say};
+use super::{BenchRedis, original, pass, sweeper};
+use crate::bench::{Bench, progress};
 use crate::rounds::median;
 use crate::table::{Figure, FigureTable, FigureTarget};
 
@@ -30,9 +30,9 @@ async fn compare(bench: &Bench, table: &mut FigureTable) -> Result<()> {
     let sessions = bench.sizes.owners * bench.sizes.each;
     // Each on a server of its own: a SCAN goes over all keys there are.
     let (place, small) = (BenchRedis::new().await?, BenchRedis::new().await?);
-    say(format!("filling servers with {sessions} and {FEW} sessions"));
-    let many = Chat::lay(&place, sessions).await?;
-    let few = Chat::lay(&small, FEW).await?;
+    progress(format!("filling servers with {sessions} and {FEW} sessions"));
+    let many = BenchSessions::create(&place, sessions).await?;
+    let few = BenchSessions::create(&small, FEW).await?;
     place.watch_slow().await?;
     let idle = Probe::start(place.server.port())?;
     tokio::time::sleep(Duration::from_secs(1)).await;
@@ -41,15 +41,16 @@ async fn compare(bench: &Bench, table: &mut FigureTable) -> Result<()> {
     let rounds = bench.sizes.rounds.min(3);
     let (mut scans, mut ours, mut among_few) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..=rounds {
-        say(format!("round {round} of {rounds}"));
+        progress(format!("round {round} of {rounds}"));
         many.orphan(&place, ORPHANS).await?;
         let began = Instant::now();
         let cutoff_s = place.ours.info().await?.now_ms / 1_000 - GRACE.as_secs();
         let mut connection = place.plain.clone();
-        let found = seed::orphans_by_scan(&mut connection, "session:", cutoff_s).await?;
+        let found = original::orphans_by_scan(&mut connection, "session:", cutoff_s).await?;
         ensure!(found.len() == ORPHANS, "the scan found {}", found.len());
         for key in found {
-            seed::delete_orphan(&mut connection, "", key.trim_start_matches("session:")).await?;
+            original::delete_orphan(&mut connection, "", key.trim_start_matches("session:"))
+                .await?;
         }
         let scan_ms = began.elapsed().as_secs_f64() * 1e3;
 
@@ -86,7 +87,7 @@ async fn compare(bench: &Bench, table: &mut FigureTable) -> Result<()> {
     );
 
     let orphans = MANY_ORPHANS.min(sessions / 10);
-    say(format!("{orphans} orphans at once"));
+    progress(format!("{orphans} orphans at once"));
     many.orphan(&place, orphans).await?;
     let probe = Probe::start(place.server.port())?;
     let requests = place.ours.requests();
@@ -129,14 +130,14 @@ async fn compare(bench: &Bench, table: &mut FigureTable) -> Result<()> {
 }
 
 /// Sessions that are written through lapsed, in the layout of the original.
-struct Chat {
+struct BenchSessions {
     sessions: RedisSessions,
     sweeper: Sweeper,
 }
 
-impl Chat {
+impl BenchSessions {
     /// Active ones, as our own writing leaves them: the hash, the count, and nothing in any index.
-    async fn lay(place: &BenchRedis, count: usize) -> Result<Chat> {
+    async fn create(place: &BenchRedis, count: usize) -> Result<BenchSessions> {
         let template = |what: &str, name: &str| {
             Template::new(&format!("{what}:{{{name}}}"), name).expect("it has a place for a name")
         };
@@ -156,7 +157,7 @@ impl Chat {
                    redis.call('SET', 'ref_count:' .. id, '1') end return 1";
         place.fill(lua, count).await?;
         let sweeper = sweeper(place, Arc::new(sessions.clone()));
-        Ok(Chat { sessions, sweeper })
+        Ok(BenchSessions { sessions, sweeper })
     }
 
     /// So many whose grace has been over for a while: written as ours does, and with a time in the

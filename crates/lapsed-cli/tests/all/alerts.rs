@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::watched::{Watched, query};
+use crate::metrics_fixture::{MetricsFixture, query};
 use clap::Parser;
 use lapsed_cli::cli::Cli;
 
@@ -99,7 +99,7 @@ fn alerts_fire_and_stay_quiet_where_they_should() {
 
 #[test]
 fn all_that_the_rules_ask_for_is_shown() {
-    let watched = Watched::start();
+    let watched = MetricsFixture::start();
     let shown = query::shown(&watched.metrics());
     for alert in alerts() {
         let wanted = query::wanted(alert.field("expr"));

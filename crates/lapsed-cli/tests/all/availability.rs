@@ -1,6 +1,6 @@
 //! Providers over HTTP and by command, on the embedded store.
 
-use crate::providers::CALM;
+use crate::availability_fixture::CALM;
 use crate::support::{Home, JSON, lapsed, run, until};
 use serde_json::{Value, json};
 

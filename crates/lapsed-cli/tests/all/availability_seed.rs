@@ -1,6 +1,6 @@
 //! The plan of the original for its integration tests, item by item, with a real Postgres and a real Valkey.
 
-use crate::providers::{CALM, World, id};
+use crate::availability_fixture::{CALM, World, id};
 use crate::support::until;
 use serde_json::{Value, json};
 

@@ -1,7 +1,7 @@
 //! Providers that are true in Postgres and mirrored in Valkey: from the schema to the beacon, several daemons,
 //! and what happens when one of the two is away.
 
-use crate::providers::{CALM, World, id};
+use crate::availability_fixture::{CALM, World, id};
 use crate::support::until;
 use serde_json::{Value, json};
 

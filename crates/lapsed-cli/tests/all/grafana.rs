@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use crate::metrics_fixture::{MetricsFixture, query};
 use crate::support::{agent, until};
-use crate::watched::{Watched, query};
 use lapsed_testbed::Prometheus;
 use serde_json::Value;
 
@@ -156,7 +156,7 @@ fn ask(prometheus: &Prometheus, expr: &str) -> Result<Vec<BTreeSet<String>>, Str
 
 /// In a loop until it has been read twice, which a rate needs; a query that is wrong fails at once.
 fn every_query_is_answered_by_a_prometheus_that_reads_a_daemon() {
-    let watched = Watched::start();
+    let watched = MetricsFixture::start();
     let target = watched.daemon.url.strip_prefix("http://").unwrap();
     let prometheus = Prometheus::start(target, Duration::from_millis(500)).unwrap();
     let shown = query::shown(&watched.metrics());

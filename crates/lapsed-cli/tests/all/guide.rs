@@ -1,7 +1,7 @@
 //! The README, the guide and the systems' pages are followed to the letter: what they say to type works, and prints what
 //! they show.
 
-use crate::console::Shell;
+use crate::console_runner::Shell;
 use crate::pages::root;
 use crate::support::until;
 use lapsed_testbed::{Engine, PostgresServer, RedisServer};

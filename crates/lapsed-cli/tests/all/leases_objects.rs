@@ -20,7 +20,7 @@ lapsed_testbed::steady_tests! {
 }
 
 /// A configuration for a place of its own in a bucket.
-struct Place {
+struct BucketHome {
     dir: TempDir,
     server: &'static ObjectServer,
     prefix: String,
@@ -29,12 +29,12 @@ struct Place {
 /// Nothing waits for an hour to be over here: only operations clear.
 const CALM: &str = "sweep = { every = \"1d\" }";
 
-impl Place {
-    fn new(engine: ObjectEngine, lines: &str) -> Place {
+impl BucketHome {
+    fn new(engine: ObjectEngine, lines: &str) -> BucketHome {
         let server = ObjectServer::shared(engine);
         let dir = tempfile::tempdir().unwrap();
         let unique = dir.path().file_name().unwrap().to_string_lossy().replace('.', "x");
-        let place = Place { dir, server, prefix: format!("cli/{unique}") };
+        let place = BucketHome { dir, server, prefix: format!("cli/{unique}") };
         let url = format!("{}/{}", server.engine().url(), place.prefix);
         place.write(
             &url,
@@ -83,7 +83,7 @@ impl Place {
 
 fn check_says_what_was_tried_on_each_kind_of_server() {
     for engine in ObjectEngine::GOOD {
-        let place = Place::new(engine, CALM);
+        let place = BucketHome::new(engine, CALM);
         let told = place.run(&["check"]);
         assert_eq!(told.code, 0, "{engine:?}: {told:?}");
         for word in [
@@ -112,7 +112,7 @@ fn check_says_what_was_tried_on_each_kind_of_server() {
 }
 
 fn a_daemon_serves_leases_from_a_bucket() {
-    let place = Place::new(ObjectEngine::Seaweed, CALM);
+    let place = BucketHome::new(ObjectEngine::Seaweed, CALM);
     let daemon = place.serve();
     let grant =
         daemon.leases("acquire", json!({ "key": "a/b ü", "owner": "me", "ttl_ms": 600_000 }));
@@ -162,7 +162,7 @@ fn a_daemon_serves_leases_from_a_bucket() {
 fn a_pass_sweeps_what_is_over_once_its_minute_is() {
     let lines =
         "bucket = \"1m\"\nidle_grace = \"1ms\"\nop_delay = \"1ms\"\nsweep = { every = \"1d\" }";
-    let place = Place::new(ObjectEngine::Seaweed, lines);
+    let place = BucketHome::new(ObjectEngine::Seaweed, lines);
     let daemon = place.serve();
     daemon.leases("acquire", json!({ "key": "gone", "owner": "a", "ttl_ms": 1_000 }));
     daemon.leases("acquire", json!({ "key": "kept", "owner": "b", "ttl_ms": 86_400_000 }));
@@ -203,7 +203,7 @@ fn a_pass_sweeps_what_is_over_once_its_minute_is() {
 }
 
 fn two_daemons_share_a_bucket_and_one_holds() {
-    let place = Place::new(ObjectEngine::Seaweed, CALM);
+    let place = BucketHome::new(ObjectEngine::Seaweed, CALM);
     let (one, two) = (place.serve(), place.serve());
     let grant = one.leases("acquire", json!({ "key": "k", "owner": "a", "ttl_ms": 600_000 }));
     two.try_leases("acquire", json!({ "key": "k", "owner": "b" })).is_problem(409, "held");
@@ -222,7 +222,7 @@ fn two_daemons_share_a_bucket_and_one_holds() {
 }
 
 fn without_a_daemon_a_command_holds_a_lease_in_a_bucket() {
-    let place = Place::new(ObjectEngine::Seaweed, CALM);
+    let place = BucketHome::new(ObjectEngine::Seaweed, CALM);
     let config = place.config().display().to_string();
     let script = "echo token $LAPSED_LEASE_TOKEN";
     let told = run(&["lease", "run", "nightly", "-c", &config, "--", "sh", "-c", script]);
@@ -239,7 +239,7 @@ fn without_a_daemon_a_command_holds_a_lease_in_a_bucket() {
 
 /// Exit code 1 (or 2), an error with those words and without the secret, and the daemon refuses, too.
 #[track_caller]
-fn is_refused(place: &Place, says: &[&str]) {
+fn is_refused(place: &BucketHome, says: &[&str]) {
     let told = place.run(&["check"]);
     assert!(told.code == 1 || told.code == 2, "{told:?}");
     for word in says {
@@ -253,7 +253,7 @@ fn is_refused(place: &Place, says: &[&str]) {
 }
 
 fn what_cannot_work_is_refused_and_nothing_is_changed() {
-    let place = Place::new(ObjectEngine::Seaweed, CALM);
+    let place = BucketHome::new(ObjectEngine::Seaweed, CALM);
     let server = place.server;
     let endpoint = server.engine().endpoint_by(server.port());
     let good = server.engine().credentials();
@@ -272,7 +272,7 @@ fn what_cannot_work_is_refused_and_nothing_is_changed() {
 
 /// s3rver says yes to every write, whatever the condition: of two holders both would win.
 fn a_server_without_conditions_is_refused() {
-    let place = Place::new(ObjectEngine::S3rver, CALM);
+    let place = BucketHome::new(ObjectEngine::S3rver, CALM);
     is_refused(&place, &["an object is made only if there is none", "ignored"]);
     let told = place.run(&["check"]);
     assert!(told.err.contains("FAILS: an object is made only if there is none"), "{told:?}");

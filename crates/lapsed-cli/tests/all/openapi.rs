@@ -289,7 +289,7 @@ fn the_document_describes_jobs_wherever_they_are() {
 
 #[test]
 fn the_document_describes_providers_and_their_sessions() {
-    let home = Home::providers(crate::providers::CALM);
+    let home = Home::providers(crate::availability_fixture::CALM);
     let daemon = home.serve();
     let document = daemon.get("/openapi.json").body;
     let put = daemon.do_mitras("PUT", "providers/a", json!({ "display_name": "A" }));

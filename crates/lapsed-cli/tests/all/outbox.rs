@@ -1,7 +1,7 @@
 //! The webhook: what goes back to queues elsewhere is delivered at least once, with the same key for
 //! every try, through refusals, redirects and a daemon killed in the middle.
 
-use crate::support::receiver::{OK, Receiver, SICK};
+use crate::support::receiver::{OK, Receiver, SERVER_ERROR};
 use crate::support::{Daemon, Home, run, until};
 use serde_json::json;
 
@@ -52,8 +52,8 @@ fn a_recovered_job_is_delivered_with_one_key_however_often_it_takes() {
     let entered = first.key.strip_prefix("inflight-jobs-j1-").expect(&first.key);
     assert_eq!(daemon.job("j1")["entered_ms"].to_string(), *entered);
     assert_eq!(daemon.job("j1")["owner"], "lapsed:outbox", "it is in flight meanwhile");
-    first.answer.send(SICK).unwrap();
-    for answer in [SICK, "429 Too Many Requests\r\n", OK] {
+    first.answer.send(SERVER_ERROR).unwrap();
+    for answer in [SERVER_ERROR, "429 Too Many Requests\r\n", OK] {
         let again = hook.next();
         assert_eq!((&again.key, &again.body["id"]), (&first.key, &json!("j1")));
         again.answer.send(answer).unwrap();
@@ -78,8 +78,8 @@ fn what_is_never_taken_becomes_a_dead_letter_and_no_redirect_is_followed() {
     let away = format!("307 Elsewhere\r\nlocation: http://127.0.0.1:{}/\r\n", elsewhere.port);
     let away: &'static str = Box::leak(away.into_boxed_str());
     let job = until("the delivery to be given up", || {
-        if let Ok(knock) = hook.knocks.try_recv() {
-            knock.answer.send(away).unwrap();
+        if let Ok(request) = hook.knocks.try_recv() {
+            request.answer.send(away).unwrap();
         }
         let job = daemon.job("j1");
         (job["state"] == "dead").then_some(job)
@@ -119,7 +119,7 @@ fn a_daemon_that_is_told_to_stop_puts_its_deliveries_down() {
     let daemon = home.serve();
     orphan(&daemon, "j1");
     let first = hook.next();
-    first.answer.send(SICK).unwrap();
+    first.answer.send(SERVER_ERROR).unwrap();
     until("the first try to be over", || daemon.log().contains("not delivered").then_some(()));
     assert_eq!(daemon.stop(), Some(0));
     let daemon = home.serve();

@@ -109,11 +109,11 @@ fn until_stopped(daemon: Daemon, collector: &Receiver) -> Vec<OfResource> {
     let stopping = std::thread::spawn(move || daemon.stop());
     let mut all = Vec::new();
     while !stopping.is_finished() || !all.is_empty() && collector.knocks.try_recv().is_ok() {
-        let Ok(knock) = collector.knocks.recv_timeout(PATIENCE / 100) else { continue };
-        assert_eq!(knock.path, "/v1/traces");
-        assert_eq!(knock.headers["content-type"], "application/x-protobuf");
-        all.extend(Export::decode(&knock.bytes[..]).unwrap().resources);
-        knock.answer.send("200 OK\r\n").unwrap();
+        let Ok(request) = collector.knocks.recv_timeout(PATIENCE / 100) else { continue };
+        assert_eq!(request.path, "/v1/traces");
+        assert_eq!(request.headers["content-type"], "application/x-protobuf");
+        all.extend(Export::decode(&request.bytes[..]).unwrap().resources);
+        request.answer.send("200 OK\r\n").unwrap();
     }
     assert_eq!(stopping.join().unwrap(), Some(0));
     all

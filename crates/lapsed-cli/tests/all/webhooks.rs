@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use lapsed_testbed::{Engine, RedisServer, paths};
 use serde_json::{Value, json};
 
-use crate::support::receiver::{Knock, OK, Receiver, SICK};
+use crate::support::receiver::{OK, ReceivedRequest, Receiver, SERVER_ERROR};
 use crate::support::{CALM, Daemon, Home, until};
 
 lapsed_testbed::steady_tests! {
@@ -53,12 +53,12 @@ fn reclaim(daemon: &Daemon, owner: &str, count: usize) {
 }
 
 /// The ids of the receipts in a delivery.
-fn ids(knock: &Knock) -> Vec<String> {
+fn ids(request: &ReceivedRequest) -> Vec<String> {
     let id = |event: &Value| {
         assert_eq!(event["event"], "receipt");
         event["data"]["id"].as_str().unwrap().to_owned()
     };
-    knock.body["events"].as_array().unwrap().iter().map(id).collect()
+    request.body["events"].as_array().unwrap().iter().map(id).collect()
 }
 
 /// Waits until the webhook has begun: who is new is told of what comes from then on.
@@ -127,7 +127,7 @@ fn deliveries_are_signed_and_the_examples_tell() {
         assert!(!accepts(program, &file, SECRET, &old, &first.bytes), "{name}: another time");
     }
 
-    first.answer.send(SICK).unwrap();
+    first.answer.send(SERVER_ERROR).unwrap();
     let again = receiver.next();
     assert_eq!((&again.key, &again.bytes), (&first.key, &first.bytes), "the same, tried again");
     assert_eq!(again.headers["lapsed-attempt"], "2");
@@ -161,7 +161,7 @@ fn what_is_never_taken_is_a_dead_letter_until_it_is_put_back() {
         < 2
     {
         for _ in 0..2 {
-            receiver.next().answer.send(SICK).unwrap();
+            receiver.next().answer.send(SERVER_ERROR).unwrap();
         }
         let before = letters.len();
         letters = until("a dead letter", || {
@@ -215,19 +215,19 @@ fn a_daemon_killed_around_the_answer_loses_nothing() {
     let mut seen: BTreeMap<String, usize> = BTreeMap::new();
     for round in 0..2 {
         reclaim(&daemon, &format!("owner-{round}"), 2);
-        let knock = receiver.next();
-        ids(&knock).into_iter().for_each(|id| *seen.entry(id).or_default() += 1);
+        let request = receiver.next();
+        ids(&request).into_iter().for_each(|id| *seen.entry(id).or_default() += 1);
         // Every other time it has said that it has it, and the daemon may not have heard.
         if round % 2 == 0 {
-            knock.answer.send(OK).unwrap();
+            request.answer.send(OK).unwrap();
         }
         daemon.kill();
         daemon = home.serve();
     }
     until("every receipt to be delivered", || {
-        if let Ok(knock) = receiver.knocks.try_recv() {
-            ids(&knock).into_iter().for_each(|id| *seen.entry(id).or_default() += 1);
-            let _ = knock.answer.send(OK);
+        if let Ok(request) = receiver.knocks.try_recv() {
+            ids(&request).into_iter().for_each(|id| *seen.entry(id).or_default() += 1);
+            let _ = request.answer.send(OK);
         }
         (seen.len() == 4).then_some(())
     });
@@ -266,16 +266,16 @@ fn only_what_is_wanted_is_sent_and_a_try_says_nothing() {
     let trying = std::thread::spawn(move || {
         crate::support::run(&["webhook", "test", "pager", "--url", &url])
     });
-    let knock = receiver.next();
-    assert_eq!(knock.body["events"][0]["event"], "test");
-    knock.answer.send(OK).unwrap();
+    let request = receiver.next();
+    assert_eq!(request.body["events"][0]["event"], "test");
+    request.answer.send(OK).unwrap();
     let told = trying.join().unwrap();
     assert!(told.code == 0 && told.out.contains("took the delivery pager-test-"), "{told:?}");
     let url = daemon.url.clone();
     let trying = std::thread::spawn(move || {
         crate::support::run(&["webhook", "test", "pager", "--url", &url])
     });
-    receiver.next().answer.send(SICK).unwrap();
+    receiver.next().answer.send(SERVER_ERROR).unwrap();
     let told = trying.join().unwrap();
     assert!(told.code == 1 && told.err.contains("it answers 500"), "{told:?}");
 }
@@ -303,9 +303,9 @@ fn two_daemons_deliver_once() {
     for round in 0..10 {
         reclaim(&daemons[round % 2], &format!("owner-{round}"), 3);
         while seen.len() < 3 * (round + 1) {
-            let knock = receiver.next();
-            seen.extend(ids(&knock));
-            knock.answer.send(OK).unwrap();
+            let request = receiver.next();
+            seen.extend(ids(&request));
+            request.answer.send(OK).unwrap();
         }
     }
     let mut once = seen.clone();
@@ -323,12 +323,12 @@ fn a_daemon_that_is_told_to_stop_leaves_the_rest_for_the_next() {
     let daemon = home.serve();
     until_begun(&daemon);
     reclaim(&daemon, "a", 1);
-    receiver.next().answer.send(SICK).unwrap();
+    receiver.next().answer.send(SERVER_ERROR).unwrap();
     until("it to be noted", || daemon.log().contains("not delivered").then_some(()));
     assert_eq!(daemon.stop(), Some(0), "a pause of five minutes does not keep it");
     let daemon = home.serve();
-    let knock = receiver.next();
-    assert_eq!(ids(&knock), ["registry-devices-1"]);
-    knock.answer.send(OK).unwrap();
+    let request = receiver.next();
+    assert_eq!(ids(&request), ["registry-devices-1"]);
+    request.answer.send(OK).unwrap();
     until_marked(&daemon, 1);
 }

@@ -2,11 +2,11 @@
 //! all other stories together, and only a few of them should run at a time.
 #![allow(clippy::unwrap_used)]
 
-mod acting;
-mod entering;
-mod following;
+mod live_receipts;
+mod operator_actions;
 mod page;
-mod reading;
 mod screenshots;
+mod search_and_layout;
 #[path = "../all/support/mod.rs"]
 mod support;
+mod token_login;

@@ -21,18 +21,18 @@ static FREE: Mutex<usize> = Mutex::new(BROWSERS);
 static FREED: Condvar = Condvar::new();
 
 /// The right to start a browser.
-struct Seat;
+struct BrowserSlot;
 
-impl Seat {
-    fn take() -> Seat {
+impl BrowserSlot {
+    fn take() -> BrowserSlot {
         let free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
         let mut free = FREED.wait_while(free, |free| *free == 0).unwrap();
         *free -= 1;
-        Seat
+        BrowserSlot
     }
 }
 
-impl Drop for Seat {
+impl Drop for BrowserSlot {
     fn drop(&mut self) {
         *FREE.lock().unwrap_or_else(PoisonError::into_inner) += 1;
         FREED.notify_one();
@@ -61,7 +61,7 @@ pub struct Page {
 
 /// Tells a story in a browser of its own, which is ended whatever comes of the story.
 pub fn tell(story: impl AsyncFnOnce(&Page)) {
-    let _seat = Seat::take();
+    let _seat = BrowserSlot::take();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let folder = tempfile::tempdir().unwrap();
     let program = Program::start(&paths::chromedriver().unwrap(), |command| {

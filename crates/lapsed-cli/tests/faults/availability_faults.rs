@@ -4,14 +4,14 @@
 //! Each fault is a test with a world of its own. It lasts `LAPSED_FAULT_SECONDS`; `make faults` has a minute
 //! of each. Nothing here depends on how fast the machine is: bounds are checked against what was recorded.
 
-mod chance;
 mod checker;
 mod client;
 mod driver;
 mod faults;
 mod history;
 mod observed;
-mod planted;
+mod planted_faults;
+mod random;
 mod sessions;
 mod world;
 

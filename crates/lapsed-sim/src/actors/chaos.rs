@@ -9,9 +9,9 @@ use lapsed_core::sweep::brake::BrakeSetting;
 
 use crate::actors::{client, owner, sweeper};
 use crate::clock::{ProcessPause, ProcessTime};
-use crate::disk::{Fuse, Keep};
-use crate::scenario::WireFaults;
-use crate::scene::{Scene, THRESHOLD_MS};
+use crate::disk::{Keep, SyncFault};
+use crate::run_context::{RunContext, THRESHOLD_MS};
+use crate::scenario::CallFaults;
 use crate::world::NetworkFaults;
 
 /// One thing that goes wrong, or changes.
@@ -23,7 +23,7 @@ pub enum ChaosAction {
     FreezeOwner,
     /// An owner's host sleeps: its monotonic clock stands still.
     SleepOwner,
-    /// A process starts under a name that was used before, whether or not that one still lives.
+    /// A process starts under a name that was used before, whether or not that one is still live.
     RestartOwner,
     RetireOwner,
     /// A process's wall clock is set.
@@ -42,7 +42,7 @@ pub enum ChaosAction {
     /// Nothing that a sweeper sends arrives, for a while.
     CutSweeper,
     /// Calls fare otherwise from now on.
-    ChangeWeather,
+    ChangeFaults,
     /// The store's power fails between two calls.
     CrashStore,
     /// The store's power fails in the middle of a commit.
@@ -60,24 +60,24 @@ pub enum ChaosAction {
 }
 
 /// Makes things go wrong until it is quiet.
-pub async fn run(scene: Arc<Scene>) {
-    let (from_ms, to_ms) = scene.scenario.deeds_every_ms;
+pub async fn run(context: Arc<RunContext>) {
+    let (from_ms, to_ms) = context.scenario.actions_every_ms;
     loop {
-        scene.wait(from_ms, to_ms).await;
-        if scene.is_quiet() {
+        context.wait(from_ms, to_ms).await;
+        if context.is_quiet() {
             return;
         }
-        if let Some(deed) = draw(&scene) {
-            scene.world.ground().note("chaos", format_args!("{deed:?}"));
-            do_it(&scene, deed).await;
+        if let Some(deed) = draw(&context) {
+            context.world.sim().note("chaos", format_args!("{deed:?}"));
+            do_it(&context, deed).await;
         }
     }
 }
 
-fn draw(scene: &Scene) -> Option<ChaosAction> {
-    let all: u64 = scene.scenario.deeds.iter().map(|(_, weight)| weight).sum();
-    let mut left = scene.world.chance.between(1, all.max(1));
-    for (deed, weight) in scene.scenario.deeds {
+fn draw(context: &RunContext) -> Option<ChaosAction> {
+    let all: u64 = context.scenario.actions.iter().map(|(_, weight)| weight).sum();
+    let mut left = context.world.random.between(1, all.max(1));
+    for (deed, weight) in context.scenario.actions {
         if left <= *weight {
             return Some(*deed);
         }
@@ -86,229 +86,229 @@ fn draw(scene: &Scene) -> Option<ChaosAction> {
     None
 }
 
-async fn do_it(scene: &Arc<Scene>, deed: ChaosAction) {
-    let chance = scene.world.chance.clone();
+async fn do_it(context: &Arc<RunContext>, deed: ChaosAction) {
+    let random = context.world.random.clone();
     match deed {
-        ChaosAction::CrashOwner => drop(crash_owner(scene)),
-        ChaosAction::FreezeOwner => pause(scene, some_owner(scene), ProcessPause::Frozen),
-        ChaosAction::SleepOwner => pause(scene, some_owner(scene), ProcessPause::Asleep),
-        ChaosAction::RestartOwner => restart_owner(scene),
-        ChaosAction::RetireOwner => retire_owner(scene),
+        ChaosAction::CrashOwner => drop(crash_owner(context)),
+        ChaosAction::FreezeOwner => pause(context, some_owner(context), ProcessPause::Frozen),
+        ChaosAction::SleepOwner => pause(context, some_owner(context), ProcessPause::Asleep),
+        ChaosAction::RestartOwner => restart_owner(context),
+        ChaosAction::RetireOwner => retire_owner(context),
         ChaosAction::JumpWall => {
-            if let Some(process) = some_owner(scene) {
-                process.jump_wall(chance.between(0, 40_000) as i64 - 20_000);
+            if let Some(process) = some_owner(context) {
+                process.jump_wall(random.between(0, 40_000) as i64 - 20_000);
             }
         }
-        ChaosAction::CutOwner => cut(scene, some_owner(scene).into_iter().collect()),
-        ChaosAction::CutMany => cut(scene, most(scene)),
+        ChaosAction::CutOwner => cut(context, some_owner(context).into_iter().collect()),
+        ChaosAction::CutMany => cut(context, most(context)),
         ChaosAction::CrashMany => {
-            let count = scene.owners().len() * 7 / 10;
+            let count = context.owners().len() * 7 / 10;
             for _ in 0..count {
-                crash_owner(scene);
+                crash_owner(context);
             }
         }
-        ChaosAction::CrashSweeper => crash_sweeper(scene),
-        ChaosAction::FreezeSweeper => pause(scene, some_sweeper(scene), ProcessPause::Frozen),
-        ChaosAction::SleepSweeper => pause(scene, some_sweeper(scene), ProcessPause::Asleep),
-        ChaosAction::CutSweeper => cut(scene, some_sweeper(scene).into_iter().collect()),
-        ChaosAction::ChangeWeather => scene.world.set_weather(weather(scene)),
+        ChaosAction::CrashSweeper => crash_sweeper(context),
+        ChaosAction::FreezeSweeper => pause(context, some_sweeper(context), ProcessPause::Frozen),
+        ChaosAction::SleepSweeper => pause(context, some_sweeper(context), ProcessPause::Asleep),
+        ChaosAction::CutSweeper => cut(context, some_sweeper(context).into_iter().collect()),
+        ChaosAction::ChangeFaults => context.world.set_faults(faults(context)),
         ChaosAction::CrashStore => {
-            scene.world.ground().crash(Keep::Everything);
-            reopen_later(scene).await;
+            context.world.sim().crash(Keep::Everything);
+            reopen_later(context).await;
         }
-        ChaosAction::CrashInCommit => blow(scene, Fuse::Power(keep(scene))).await,
-        ChaosAction::DiskError => blow(scene, Fuse::Error(keep(scene))).await,
+        ChaosAction::CrashInCommit => blow(context, SyncFault::Power(keep(context))).await,
+        ChaosAction::DiskError => blow(context, SyncFault::Error(keep(context))).await,
         ChaosAction::CloseStore => {
-            scene.world.ground().close();
-            reopen_later(scene).await;
+            context.world.sim().close();
+            reopen_later(context).await;
         }
         ChaosAction::SetStoreClock => {
-            scene.world.ground().close();
-            scene.world.ground().note_clock_set();
-            scene.host.jump_wall(chance.between(0, 60_000) as i64 - 30_000);
-            reopen_later(scene).await;
+            context.world.sim().close();
+            context.world.sim().note_clock_set();
+            context.host.jump_wall(random.between(0, 60_000) as i64 - 30_000);
+            reopen_later(context).await;
         }
-        ChaosAction::HoldBrake => hold_brake(scene).await,
-        ChaosAction::Restore => restore(scene).await,
+        ChaosAction::HoldBrake => hold_brake(context).await,
+        ChaosAction::Restore => restore(context).await,
     }
 }
 
-fn some_owner(scene: &Scene) -> Option<Arc<ProcessTime>> {
-    let owners = scene.owners();
-    scene.world.chance.pick(&owners).map(|member| member.process.clone())
+fn some_owner(context: &RunContext) -> Option<Arc<ProcessTime>> {
+    let owners = context.owners();
+    context.world.random.pick(&owners).map(|member| member.process.clone())
 }
 
-fn some_sweeper(scene: &Scene) -> Option<Arc<ProcessTime>> {
-    let sweepers: Vec<_> = scene.sweepers().values().map(|s| s.process.clone()).collect();
-    scene.world.chance.pick(&sweepers).cloned()
+fn some_sweeper(context: &RunContext) -> Option<Arc<ProcessTime>> {
+    let sweepers: Vec<_> = context.sweepers().values().map(|s| s.process.clone()).collect();
+    context.world.random.pick(&sweepers).cloned()
 }
 
-fn most(scene: &Scene) -> Vec<Arc<ProcessTime>> {
-    let owners = scene.owners();
+fn most(context: &RunContext) -> Vec<Arc<ProcessTime>> {
+    let owners = context.owners();
     owners.iter().take(owners.len() * 7 / 10).map(|member| member.process.clone()).collect()
 }
 
-fn crash_owner(scene: &Scene) -> Option<Name> {
-    let mut owners = scene.owners();
+fn crash_owner(context: &RunContext) -> Option<Name> {
+    let mut owners = context.owners();
     let place = match owners.len() {
         0 => return None,
-        n => scene.world.chance.any() as usize % n,
+        n => context.world.random.any() as usize % n,
     };
     let member = owners.remove(place);
     member.task.abort();
-    scene.world.ground().count_fault("owner crash");
+    context.world.sim().count_fault("owner crash");
     Some(member.name)
 }
 
-fn pause(scene: &Scene, process: Option<Arc<ProcessTime>>, how: ProcessPause) {
+fn pause(context: &RunContext, process: Option<Arc<ProcessTime>>, how: ProcessPause) {
     let Some(process) = process else { return };
-    let span_ms = scene.world.chance.between(1_000, 4 * THRESHOLD_MS);
+    let span_ms = context.world.random.between(1_000, 4 * THRESHOLD_MS);
     process.pause(how, span_ms);
-    let mut ground = scene.world.ground();
-    ground.count_fault("freeze");
-    ground.note(&process.name, format_args!("is {how:?} for {span_ms} ms"));
+    let mut sim = context.world.sim();
+    sim.count_fault("freeze");
+    sim.note(&process.name, format_args!("is {how:?} for {span_ms} ms"));
 }
 
-fn restart_owner(scene: &Arc<Scene>) {
-    if scene.owners().len() as u64 >= scene.scenario.owners.1 {
+fn restart_owner(context: &Arc<RunContext>) {
+    if context.owners().len() as u64 >= context.scenario.owners.1 {
         return;
     }
-    let number = scene.world.chance.between(1, scene.scenario.owners.1);
+    let number = context.world.random.between(1, context.scenario.owners.1);
     let name = Name::new(&format!("o{number}")).expect("it is a valid name");
-    owner::join(scene, &name);
+    owner::join(context, &name);
 }
 
-fn retire_owner(scene: &Arc<Scene>) {
-    let mut owners = scene.owners();
+fn retire_owner(context: &Arc<RunContext>) {
+    let mut owners = context.owners();
     if owners.is_empty() {
         return;
     }
-    let place = scene.world.chance.any() as usize % owners.len();
+    let place = context.world.random.any() as usize % owners.len();
     let member = owners.remove(place);
     drop(owners);
-    if scene.world.chance.odds(0.5) {
+    if context.world.random.odds(0.5) {
         member.leaving.store(true, Ordering::Relaxed);
         return;
     }
     // Somebody else retires it, by the library's own operation, removals included.
     member.task.abort();
-    let registry = client::registry(scene, &scene.fresh("retirer"));
-    scene.world.spawn(async move {
+    let registry = client::registry(context, &context.fresh("retirer"));
+    context.world.spawn(async move {
         let _ = registry.retire(&lapsed_core::owner::Claim::newest(member.name)).await;
     });
 }
 
-fn cut(scene: &Arc<Scene>, processes: Vec<Arc<ProcessTime>>) {
-    let span_ms = scene.world.chance.between(2_000, 3 * THRESHOLD_MS);
+fn cut(context: &Arc<RunContext>, processes: Vec<Arc<ProcessTime>>) {
+    let span_ms = context.world.random.between(2_000, 3 * THRESHOLD_MS);
     for process in &processes {
         process.set_cut(true);
-        scene.world.ground().note(&process.name, format_args!("is cut off for {span_ms} ms"));
+        context.world.sim().note(&process.name, format_args!("is cut off for {span_ms} ms"));
     }
-    scene.world.spawn(async move {
+    context.world.spawn(async move {
         tokio::time::sleep(Duration::from_millis(span_ms)).await;
         processes.iter().for_each(|process| process.set_cut(false));
     });
 }
 
-fn crash_sweeper(scene: &Arc<Scene>) {
-    let mut sweepers = scene.sweepers();
+fn crash_sweeper(context: &Arc<RunContext>) {
+    let mut sweepers = context.sweepers();
     let names: Vec<String> = sweepers.keys().cloned().collect();
-    let crashed = scene.world.chance.pick(&names).and_then(|name| sweepers.remove(name));
+    let crashed = context.world.random.pick(&names).and_then(|name| sweepers.remove(name));
     drop(sweepers);
     if let Some(crashed) = crashed {
         crashed.tasks.iter().for_each(|task| task.abort());
-        scene.world.ground().count_fault("sweeper crash");
-        sweeper::join(scene);
+        context.world.sim().count_fault("sweeper crash");
+        sweeper::join(context);
     }
 }
 
-fn weather(scene: &Scene) -> NetworkFaults {
-    let chance = &scene.world.chance;
-    if chance.odds(0.3) {
+fn faults(context: &RunContext) -> NetworkFaults {
+    let random = &context.world.random;
+    if random.odds(0.3) {
         return NetworkFaults::CALM;
     }
-    let odds = |max: f64| chance.between(0, 1_000) as f64 / 1_000.0 * max;
+    let odds = |max: f64| random.between(0, 1_000) as f64 / 1_000.0 * max;
     // Mostly mild: in a gale every sweeper keeps holding back, and nothing is reclaimed.
-    let worst = if chance.odds(0.3) { 0.2 } else { 0.05 };
+    let worst = if random.odds(0.3) { 0.2 } else { 0.05 };
     NetworkFaults {
         request_lost: odds(worst),
         answer_lost: odds(worst),
         request_late: odds(0.4),
         answer_late: odds(0.4),
-        late_max_ms: *chance.pick(&[50, 500, 1_500, 4_000, 9_000]).unwrap_or(&50),
+        late_max_ms: *random.pick(&[50, 500, 1_500, 4_000, 9_000]).unwrap_or(&50),
         silence: odds(1.0),
     }
 }
 
-/// The weather that a run begins with.
-pub fn first_weather(scene: &Scene) -> NetworkFaults {
-    match scene.scenario.wire {
-        WireFaults::None => NetworkFaults::CALM,
-        WireFaults::All => weather(scene),
-        WireFaults::Late => NetworkFaults {
+/// The faults that a run begins with.
+pub fn first_faults(context: &RunContext) -> NetworkFaults {
+    match context.scenario.connection {
+        CallFaults::None => NetworkFaults::CALM,
+        CallFaults::All => faults(context),
+        CallFaults::Late => NetworkFaults {
             request_late: 0.7,
             answer_late: 0.7,
-            late_max_ms: scene.world.chance.between(300, 900),
+            late_max_ms: context.world.random.between(300, 900),
             ..NetworkFaults::CALM
         },
     }
 }
 
-fn keep(scene: &Scene) -> Keep {
-    match scene.world.chance.between(0, 3) {
+fn keep(context: &RunContext) -> Keep {
+    match context.world.random.between(0, 3) {
         0 => Keep::Nothing,
         1 => Keep::Everything,
-        _ => Keep::Some(scene.world.chance.any()),
+        _ => Keep::Some(context.world.random.any()),
     }
 }
 
-/// Waits for the next commit to meet the fuse; brings the store back if it crashed.
-async fn blow(scene: &Arc<Scene>, fuse: Fuse) {
-    scene.world.ground().disk.set_fuse(Some(fuse));
+/// Waits for the next commit to meet the sync_fault; brings the store back if it crashed.
+async fn blow(context: &Arc<RunContext>, sync_fault: SyncFault) {
+    context.world.sim().disk.set_sync_fault(Some(sync_fault));
     for _ in 0..20 {
-        scene.wait(50, 200).await;
-        let mut ground = scene.world.ground();
-        if !ground.is_up() || !ground.disk.is_armed() {
+        context.wait(50, 200).await;
+        let mut sim = context.world.sim();
+        if !sim.is_up() || !sim.disk.is_armed() {
             break;
         }
-        ground.note("chaos", format_args!("waits for a commit"));
+        sim.note("chaos", format_args!("waits for a commit"));
     }
-    scene.world.ground().disk.set_fuse(None);
-    if !scene.world.ground().is_up() {
-        reopen_later(scene).await;
+    context.world.sim().disk.set_sync_fault(None);
+    if !context.world.sim().is_up() {
+        reopen_later(context).await;
     }
 }
 
-async fn reopen_later(scene: &Arc<Scene>) {
-    let down_ms = match scene.world.chance.odds(0.5) {
-        true => scene.world.chance.between(0, 300),
-        false => scene.world.chance.between(300, 2 * THRESHOLD_MS),
+async fn reopen_later(context: &Arc<RunContext>) {
+    let down_ms = match context.world.random.odds(0.5) {
+        true => context.world.random.between(0, 300),
+        false => context.world.random.between(300, 2 * THRESHOLD_MS),
     };
     tokio::time::sleep(Duration::from_millis(down_ms)).await;
-    open(scene);
+    open(context);
 }
 
 /// Opens the store if it is not open.
-pub fn open(scene: &Scene) {
-    let _ = scene.world.carry_out(&scene.host, |ground| {
-        ground.open();
+pub fn open(context: &RunContext) {
+    let _ = context.world.carry_out(&context.host, |sim| {
+        sim.open();
         Ok(())
     });
 }
 
-async fn hold_brake(scene: &Arc<Scene>) {
+async fn hold_brake(context: &Arc<RunContext>) {
     let say = |setting: BrakeSetting| {
-        scene.world.carry_out(&scene.host, move |ground| ground.set_brake("operator", setting))
+        context.world.carry_out(&context.host, move |sim| sim.set_brake("operator", setting))
     };
     let _ = say(BrakeSetting::Hold);
-    scene.wait(2_000, 2 * THRESHOLD_MS).await;
+    context.wait(2_000, 2 * THRESHOLD_MS).await;
     let _ = say(BrakeSetting::Auto);
 }
 
-async fn restore(scene: &Arc<Scene>) {
-    let newest = scene.world.ground().model.receipts.keys().next_back().copied();
+async fn restore(context: &Arc<RunContext>) {
+    let newest = context.world.sim().model.receipts.keys().next_back().copied();
     if let Some(newest) = newest {
-        let seq = scene.world.chance.between(newest.saturating_sub(10).max(1), newest);
-        let _ = scene.world.carry_out(&scene.host, move |ground| ground.restore("operator", seq));
+        let seq = context.world.random.between(newest.saturating_sub(10).max(1), newest);
+        let _ = context.world.carry_out(&context.host, move |sim| sim.restore("operator", seq));
     }
 }

@@ -11,29 +11,29 @@ use lapsed_core::sweep::brake::{Brake, BrakePolicy};
 use lapsed_core::system::System;
 use lapsed_core::{Name, Result};
 
-use crate::ground::system;
 use crate::promise::{Promise, holds};
-use crate::scene::{Scene, THRESHOLD_MS};
+use crate::run_context::{RunContext, THRESHOLD_MS};
+use crate::system::system_id;
 
-pub fn join(scene: &Arc<Scene>) {
-    let registry = registry(scene, &scene.fresh("client"));
-    let client = Client { scene: scene.clone(), registry };
-    scene.world.spawn(client.run());
+pub fn join(context: &Arc<RunContext>) {
+    let registry = registry(context, &context.fresh("client"));
+    let client = Client { context: context.clone(), registry };
+    context.world.spawn(client.run());
 }
 
 /// The operations of the library, as a process of that name sees them.
-pub fn registry(scene: &Arc<Scene>, name: &str) -> Registry {
-    let process = scene.process(name);
-    let remote = scene.remote(&process);
+pub fn registry(context: &Arc<RunContext>, name: &str) -> Registry {
+    let process = context.process(name);
+    let remote = context.remote(&process);
     let threshold = Duration::from_millis(THRESHOLD_MS);
     Registry::new(RegistryParts {
         index: None,
-        id: system(),
+        id: system_id(),
         registry: remote.clone(),
         store: remote,
         ttl: threshold,
         brake: Arc::new(Brake::new(BrakePolicy::default(), threshold)),
-        clock: scene.clock(&process),
+        clock: context.clock(&process),
         activity: Arc::new(Activity::default()),
         witness: Arc::new(NoObserver),
         timeout: Duration::from_millis(1_200),
@@ -43,33 +43,33 @@ pub fn registry(scene: &Arc<Scene>, name: &str) -> Registry {
 }
 
 struct Client {
-    scene: Arc<Scene>,
+    context: Arc<RunContext>,
     registry: Registry,
 }
 
 impl Client {
     async fn run(self) {
-        while !self.scene.is_quiet() {
-            self.scene.wait(200, 1_600).await;
+        while !self.context.is_quiet() {
+            self.context.wait(200, 1_600).await;
             // A client that is told no, or nothing, tries something else.
             let _ = self.do_something().await;
         }
     }
 
     async fn do_something(&self) -> Result<()> {
-        let chance = &self.scene.world.chance;
-        match chance.between(0, 15) {
+        let random = &self.context.world.random;
+        match random.between(0, 15) {
             0..=6 => self.look_up().await,
             7..=9 => {
                 let claim = Claim::newest(self.somebody());
                 self.registry
-                    .register_many(&claim, &self.scene.keys(3), TakePolicy::Always)
+                    .register_many(&claim, &self.context.keys(3), TakePolicy::Always)
                     .await?;
                 Ok(())
             }
             10 => {
                 let claim = Claim::newest(self.somebody());
-                self.registry.unregister(&claim, &self.scene.keys(3)).await?;
+                self.registry.unregister(&claim, &self.context.keys(3)).await?;
                 Ok(())
             }
             11 => {
@@ -81,7 +81,7 @@ impl Client {
                 Ok(())
             }
             13 => {
-                self.registry.explain(self.scene.key().as_str()).await?;
+                self.registry.explain(self.context.key().as_str()).await?;
                 Ok(())
             }
             14 => {
@@ -97,24 +97,24 @@ impl Client {
 
     /// An owner that takes part.
     fn somebody(&self) -> Name {
-        let owners = self.scene.owners();
-        let owner = self.scene.world.chance.pick(&owners).map(|member| member.name.clone());
+        let owners = self.context.owners();
+        let owner = self.context.world.random.pick(&owners).map(|member| member.name.clone());
         drop(owners);
         owner.unwrap_or_else(|| self.stray())
     }
 
     /// A name that only clients use: begun by its first beat, kept alive by nobody.
     fn stray(&self) -> Name {
-        let number = self.scene.world.chance.between(1, 3);
+        let number = self.context.world.random.between(1, 3);
         Name::new(&format!("stray{number}")).expect("it is a valid name")
     }
 
     async fn look_up(&self) -> Result<()> {
-        let keys = self.scene.keys(4);
+        let keys = self.context.keys(4);
         let found = self.registry.lookup_many(&keys).await?;
         for (key, found) in keys.iter().zip(found) {
             let ended = found.as_ref().and_then(|found| found.ended);
-            self.scene.world.check(holds(ended.is_none(), Promise::Lookup, || {
+            self.context.world.check(holds(ended.is_none(), Promise::Lookup, || {
                 format!("`{key}` was looked up and found with an owner that ended: {found:?}")
             }));
         }

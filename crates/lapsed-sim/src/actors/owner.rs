@@ -10,39 +10,39 @@ use lapsed_core::registry::{RegistryStore, TakePolicy};
 use lapsed_core::{Error, Name, Result};
 
 use crate::bug::Bug;
-use crate::bug::clock::{Wish, Wishful};
+use crate::bug::clock::{BuggyClock, ClockBug};
 use crate::clock::ProcessTime;
 use crate::remote::SimRemote;
-use crate::scene::{Member, Scene, THRESHOLD_MS};
+use crate::run_context::{OwnerProcess, RunContext, THRESHOLD_MS};
 
 /// How long an owner waits for any one answer.
 const PATIENCE: Duration = Duration::from_millis(1_500);
 
 /// A new process that owns things under `name`.
-pub fn join(scene: &Arc<Scene>, name: &Name) {
-    let process = scene.process(&scene.fresh(name.as_str()));
+pub fn join(context: &Arc<RunContext>, name: &Name) {
+    let process = context.process(&context.fresh(name.as_str()));
     let leaving = Arc::new(AtomicBool::new(false));
     let actor = Actor {
-        remote: scene.remote(&process),
-        clock: scene.clock(&process),
-        scene: scene.clone(),
+        remote: context.remote(&process),
+        clock: context.clock(&process),
+        context: context.clone(),
         process: process.clone(),
         leaving: leaving.clone(),
         name: name.clone(),
-        ttl_ms: scene.world.chance.between(4_000, THRESHOLD_MS),
-        tardy: scene.world.chance.odds(scene.tardy()),
+        ttl_ms: context.world.random.between(4_000, THRESHOLD_MS),
+        beats_late: context.world.random.odds(context.beats_late()),
         held: Vec::new(),
     };
-    let by_hand = scene.world.chance.odds(0.5);
+    let by_hand = context.world.random.odds(0.5);
     let task = match by_hand {
-        true => scene.world.spawn(actor.run_by_hand()),
-        false => scene.world.spawn(actor.run_with_handle()),
+        true => context.world.spawn(actor.run_by_hand()),
+        false => context.world.spawn(actor.run_with_handle()),
     };
-    scene.owners().push(Member { name: name.clone(), process, leaving, task });
+    context.owners().push(OwnerProcess { name: name.clone(), process, leaving, task });
 }
 
 struct Actor {
-    scene: Arc<Scene>,
+    context: Arc<RunContext>,
     process: Arc<ProcessTime>,
     remote: Arc<SimRemote>,
     clock: Arc<dyn Clock>,
@@ -50,20 +50,20 @@ struct Actor {
     name: Name,
     ttl_ms: u64,
     /// Whether it beats only just in time, and sometimes only just too late.
-    tardy: bool,
+    beats_late: bool,
     /// What it believes that it holds.
     held: Vec<Name>,
 }
 
-/// How one life went.
-enum Went {
+/// How one incarnation went.
+enum Exit {
     Lost,
     Left,
 }
 
 /// What it heard from the store.
 #[derive(PartialEq, Eq)]
-enum Heard {
+enum StoreAnswer {
     /// Nothing of concern, or nothing.
     Fine,
     /// That it is lost.
@@ -75,63 +75,63 @@ impl Actor {
         while let Some(claim) = self.start().await {
             self.reassert(&claim).await;
             match self.live(&claim).await {
-                Went::Left => return,
-                Went::Lost => self.haunt(&claim).await,
+                Exit::Left => return,
+                Exit::Lost => self.act_as_zombie(&claim).await,
             }
-            if self.scene.world.chance.odds(0.3) {
+            if self.context.world.random.odds(0.3) {
                 return;
             }
         }
     }
 
-    /// A life by hand, or nothing once it is quiet.
+    /// An incarnation by hand, or nothing once it is quiet.
     async fn start(&self) -> Option<Claim> {
-        while !self.scene.is_quiet() {
+        while !self.context.is_quiet() {
             let started = self.remote.start(&self.name, self.ttl_ms);
             match within(&*self.clock, PATIENCE, started).await {
                 Some(Ok(beat)) => return Some(Claim::exact(self.name.clone(), beat.incarnation)),
-                _ => self.nap(self.ttl_ms / 4).await,
+                _ => self.pause(self.ttl_ms / 4).await,
             }
         }
         None
     }
 
-    async fn live(&mut self, claim: &Claim) -> Went {
+    async fn live(&mut self, claim: &Claim) -> Exit {
         loop {
-            let tardy = self.tardy && !self.scene.is_quiet();
-            self.nap(if tardy { self.ttl_ms * 9 / 10 } else { self.ttl_ms / 3 }).await;
+            let beats_late = self.beats_late && !self.context.is_quiet();
+            self.pause(if beats_late { self.ttl_ms * 9 / 10 } else { self.ttl_ms / 3 }).await;
             if self.leaves(claim).await {
-                return Went::Left;
+                return Exit::Left;
             }
             let beat = within(&*self.clock, PATIENCE, self.remote.beat(claim)).await;
             if matches!(beat, Some(Err(Error::Lost(_)))) {
-                return Went::Lost;
+                return Exit::Lost;
             }
-            if self.do_something(claim).await == Heard::Lost {
-                return Went::Lost;
+            if self.do_something(claim).await == StoreAnswer::Lost {
+                return Exit::Lost;
             }
         }
     }
 
     async fn run_with_handle(mut self) {
         loop {
-            if self.scene.is_quiet() {
+            if self.context.is_quiet() {
                 return;
             }
             let Ok(owner) = self.start_handle().await else {
-                self.nap(self.ttl_ms / 4).await;
+                self.pause(self.ttl_ms / 4).await;
                 continue;
             };
             let owner = Arc::new(owner);
             let number = owner.incarnation().0;
-            self.scene.world.ground().handles.insert(number, Arc::downgrade(&owner));
+            self.context.world.sim().handles.insert(number, Arc::downgrade(&owner));
             let claim = owner.claim().clone();
             self.reassert(&claim).await;
             match self.live_with_handle(&owner).await {
-                Went::Left => return,
-                Went::Lost => self.haunt(&claim).await,
+                Exit::Left => return,
+                Exit::Lost => self.act_as_zombie(&claim).await,
             }
-            if self.scene.world.chance.odds(0.3) {
+            if self.context.world.random.odds(0.3) {
                 return;
             }
         }
@@ -142,26 +142,26 @@ impl Actor {
             timeout: PATIENCE,
             ..OwnerOptions::with_ttl(Duration::from_millis(self.ttl_ms))
         };
-        let clock = match self.scene.world.bug() {
+        let clock = match self.context.world.bug() {
             Some(Bug::HandleTrustsMonotonicAlone) => {
-                Wishful::shared(self.clock.clone(), Wish::MonotonicAlone)
+                BuggyClock::shared(self.clock.clone(), ClockBug::MonotonicAlone)
             }
             _ => self.clock.clone(),
         };
         Owner::start(self.remote.clone(), clock, self.name.as_str(), options).await
     }
 
-    async fn live_with_handle(&mut self, owner: &Arc<Owner>) -> Went {
+    async fn live_with_handle(&mut self, owner: &Arc<Owner>) -> Exit {
         loop {
-            let nap = jittered(&*self.clock, Duration::from_millis(self.ttl_ms / 3), 0.3);
-            if within(&*self.clock, nap, owner.lost()).await.is_some() {
-                return Went::Lost;
+            let pause = jittered(&*self.clock, Duration::from_millis(self.ttl_ms / 3), 0.3);
+            if within(&*self.clock, pause, owner.lost()).await.is_some() {
+                return Exit::Lost;
             }
             if self.leaves(owner.claim()).await {
-                return Went::Left;
+                return Exit::Left;
             }
-            if owner.is_live() && self.do_something(owner.claim()).await == Heard::Lost {
-                return Went::Lost;
+            if owner.is_live() && self.do_something(owner.claim()).await == StoreAnswer::Lost {
+                return Exit::Lost;
             }
         }
     }
@@ -174,24 +174,24 @@ impl Actor {
         for _ in 0..3 {
             match within(&*self.clock, PATIENCE, self.remote.end(claim)).await {
                 Some(Ok(_) | Err(Error::Lost(_))) => return true,
-                _ => self.nap(500).await,
+                _ => self.pause(500).await,
             }
         }
         true
     }
 
     /// What an owner does besides beating.
-    async fn do_something(&mut self, claim: &Claim) -> Heard {
-        if self.scene.is_quiet() {
-            return Heard::Fine;
+    async fn do_something(&mut self, claim: &Claim) -> StoreAnswer {
+        if self.context.is_quiet() {
+            return StoreAnswer::Fine;
         }
-        let chance = self.scene.world.chance.clone();
+        let random = self.context.world.random.clone();
         let newest = Claim::newest(self.name.clone());
-        let claim = if chance.odds(0.05) { &newest } else { claim };
-        match chance.between(0, 9) {
+        let claim = if random.odds(0.05) { &newest } else { claim };
+        match random.between(0, 9) {
             0..=4 => {
-                let keys = self.scene.keys(4);
-                let take = if chance.odds(0.7) { TakePolicy::Always } else { TakePolicy::IfFree };
+                let keys = self.context.keys(4);
+                let take = if random.odds(0.7) { TakePolicy::Always } else { TakePolicy::IfFree };
                 self.held.extend(keys.iter().cloned());
                 let asked = self.remote.register(claim, &keys, take);
                 told(within(&*self.clock, PATIENCE, asked).await)
@@ -202,11 +202,11 @@ impl Actor {
                 let asked = self.remote.unregister(claim, &keys);
                 told(within(&*self.clock, PATIENCE, asked).await)
             }
-            _ => Heard::Fine,
+            _ => StoreAnswer::Fine,
         }
     }
 
-    /// A new life takes back what the last one believed to hold, unless somebody else has it.
+    /// A new incarnation takes back what the last one believed to hold, unless somebody else has it.
     async fn reassert(&mut self, claim: &Claim) {
         self.held.sort();
         self.held.dedup();
@@ -218,10 +218,10 @@ impl Actor {
     }
 
     /// What a zombie sends before it notices: all of it must be refused.
-    async fn haunt(&self, claim: &Claim) {
-        for _ in 0..self.scene.world.chance.between(0, 3) {
-            let keys = self.scene.keys(2);
-            match self.scene.world.chance.between(0, 3) {
+    async fn act_as_zombie(&self, claim: &Claim) {
+        for _ in 0..self.context.world.random.between(0, 3) {
+            let keys = self.context.keys(2);
+            match self.context.world.random.between(0, 3) {
                 0 => drop(within(&*self.clock, PATIENCE, self.remote.beat(claim)).await),
                 1 => {
                     let asked = self.remote.register(claim, &keys, TakePolicy::Always);
@@ -233,20 +233,20 @@ impl Actor {
                 }
                 _ => drop(within(&*self.clock, PATIENCE, self.remote.end(claim)).await),
             }
-            self.nap(300).await;
+            self.pause(300).await;
         }
     }
 
-    async fn nap(&self, span_ms: u64) {
-        let nap = jittered(&*self.clock, Duration::from_millis(span_ms.max(1)), 0.2);
-        self.clock.sleep(nap).await;
+    async fn pause(&self, span_ms: u64) {
+        let pause = jittered(&*self.clock, Duration::from_millis(span_ms.max(1)), 0.2);
+        self.clock.sleep(pause).await;
         self.process.running().await;
     }
 }
 
-fn told<T>(answer: Option<Result<T>>) -> Heard {
+fn told<T>(answer: Option<Result<T>>) -> StoreAnswer {
     match answer {
-        Some(Err(Error::Lost(_))) => Heard::Lost,
-        _ => Heard::Fine,
+        Some(Err(Error::Lost(_))) => StoreAnswer::Lost,
+        _ => StoreAnswer::Fine,
     }
 }

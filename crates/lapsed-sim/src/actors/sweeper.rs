@@ -1,4 +1,4 @@
-//! Sweepers: the real engine on a wire of its own, and an account of what each has reported.
+//! Sweepers: the real engine on a connection of its own, and an account of what each has reported.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,17 +17,17 @@ use lapsed_core::{Error, SystemId};
 use tokio::task::JoinHandle;
 
 use crate::bug::Bug;
-use crate::bug::clock::{Wish, Wishful};
-use crate::bug::sweep::Tampered;
+use crate::bug::clock::{BuggyClock, ClockBug};
+use crate::bug::sweep::BuggySweep;
 use crate::clock::ProcessTime;
-use crate::ground::system;
 use crate::promise::{Broken, Promise};
 use crate::remote::SimRemote;
-use crate::scene::{EVERY_MS, JITTER, Scene, THRESHOLD_MS};
+use crate::run_context::{EVERY_MS, JITTER, RunContext, THRESHOLD_MS};
+use crate::system::system_id;
 use crate::world::SimWorld;
 
 /// A sweeper that takes part.
-pub struct Crewed {
+pub struct SweeperProcess {
     pub process: Arc<ProcessTime>,
     /// What it has reported.
     pub tally: Arc<Tally>,
@@ -69,19 +69,19 @@ impl Observer for Tally {
 
     fn store_error(&self, _: &SystemId, error: &Error) {
         if matches!(error, Error::Unavailable { .. }) {
-            self.remote.watch.lock().expect("nobody panics here").note_unreachable();
+            self.remote.brake_model.lock().expect("nobody panics here").note_unreachable();
         }
     }
 }
 
-pub fn join(scene: &Arc<Scene>) {
-    let name = scene.fresh("sweeper");
-    let process = scene.process(&name);
-    let policy = policy(scene);
-    let remote = scene.remote_for(&process, policy.mode, policy.batch);
-    let clock = scene.clock(&process);
+pub fn join(context: &Arc<RunContext>) {
+    let name = context.fresh("sweeper");
+    let process = context.process(&name);
+    let policy = policy(context);
+    let remote = context.remote_for(&process, policy.mode, policy.batch);
+    let clock = context.clock(&process);
     let tally = Arc::new(Tally {
-        world: scene.world.clone(),
+        world: context.world.clone(),
         remote: remote.clone(),
         reported: AtomicU64::new(0),
         seen: Mutex::default(),
@@ -89,82 +89,82 @@ pub fn join(scene: &Arc<Scene>) {
     let (stopper, stop) = StopSignal::channel();
     let mut tasks = Vec::new();
     let leadership = (policy.mode == SweepMode::Leader).then(|| {
-        let (leadership, task) = stand(scene, &name, &remote, &clock, stop.clone());
+        let (leadership, task) = stand(context, &name, &remote, &clock, stop.clone());
         tasks.push(task);
         leadership
     });
     let sweeper = Arc::new(Sweeper::new(SweeperParts {
         name: name.clone(),
-        sweep: Tampered::wrap(remote.clone(), scene.world.bug()),
+        sweep: BuggySweep::wrap(remote.clone(), context.world.bug()),
         store: remote,
         policy,
-        brake: Arc::new(brake(scene)),
+        brake: Arc::new(brake(context)),
         clock: clock.clone(),
         activity: Arc::new(Activity::default()),
         leadership,
         witness: tally.clone(),
-        retention: retention(scene),
+        retention: retention(context),
     }));
-    tasks.push(scene.world.spawn(schedule::run(sweeper, clock, stop)));
-    scene.sweepers().insert(name, Crewed { process, tally, stopper, tasks });
+    tasks.push(context.world.spawn(schedule::run(sweeper, clock, stop)));
+    context.sweepers().insert(name, SweeperProcess { process, tally, stopper, tasks });
 }
 
 /// Stands for the term, apart from the work.
 fn stand(
-    scene: &Arc<Scene>,
+    context: &Arc<RunContext>,
     name: &str,
     remote: &Arc<SimRemote>,
     clock: &Arc<dyn Clock>,
     stop: StopSignal,
 ) -> (Leadership, JoinHandle<()>) {
-    let ttl = Duration::from_millis(scene.world.chance.between(1_500, 5_000));
+    let ttl = Duration::from_millis(context.world.random.between(1_500, 5_000));
     let options = TermOptions { ttl, timeout: ttl / 2 };
-    let clock = match scene.world.bug() {
+    let clock = match context.world.bug() {
         Some(Bug::TrustFromTheAnswer) => {
             let took = remote.campaign_took_ms.clone();
-            Wishful::shared(clock.clone(), Wish::FromTheAnswer(took))
+            BuggyClock::shared(clock.clone(), ClockBug::FromTheAnswer(took))
         }
-        Some(Bug::LeaderNeverStops) => Wishful::shared(clock.clone(), Wish::ForEver),
+        Some(Bug::LeaderNeverStops) => BuggyClock::shared(clock.clone(), ClockBug::ForEver),
         _ => clock.clone(),
     };
-    let (campaign, leadership) = Campaign::new(remote.clone(), clock, system(), name, options);
-    let task = scene.world.spawn(async move { campaign.run(stop.told()).await });
+    let (campaign, leadership) = Campaign::new(remote.clone(), clock, system_id(), name, options);
+    let task = context.world.spawn(async move { campaign.run(stop.told()).await });
     (leadership, task)
 }
 
-fn policy(scene: &Scene) -> Policy {
-    let chance = &scene.world.chance;
+fn policy(context: &RunContext) -> Policy {
+    let random = &context.world.random;
     let base = Policy {
-        every: Duration::from_millis(chance.between(EVERY_MS / 2, EVERY_MS)),
+        every: Duration::from_millis(random.between(EVERY_MS / 2, EVERY_MS)),
         jitter: JITTER,
-        batch: chance.between(3, 12) as usize,
-        mode: scene.scenario.mode,
-        timeout: Duration::from_millis(chance.between(800, 2_000)),
+        batch: random.between(3, 12) as usize,
+        mode: context.scenario.mode,
+        timeout: Duration::from_millis(random.between(800, 2_000)),
         ..Policy::default()
     };
-    if scene.scenario.strict_lag {
+    if context.scenario.strict_lag {
         return base;
     }
-    let slow = scene.scenario.mode == SweepMode::Leader || chance.odds(0.3);
+    let slow = context.scenario.mode == SweepMode::Leader || random.odds(0.3);
     Policy {
-        op_delay: Duration::from_millis(if slow { chance.between(50, 400) } else { 0 }),
-        max_ops: chance.odds(0.3).then(|| chance.between(4, 20)),
-        max_runtime: chance.odds(0.2).then(|| Duration::from_millis(chance.between(1_000, 3_000))),
+        op_delay: Duration::from_millis(if slow { random.between(50, 400) } else { 0 }),
+        max_ops: random.odds(0.3).then(|| random.between(4, 20)),
+        max_runtime: random.odds(0.2).then(|| Duration::from_millis(random.between(1_000, 3_000))),
         ..base
     }
 }
 
-fn brake(scene: &Scene) -> Brake {
+fn brake(context: &RunContext) -> Brake {
     let threshold = Duration::from_millis(THRESHOLD_MS);
-    let policy = match scene.world.bug() {
+    let policy = match context.world.bug() {
         Some(Bug::NoBrake) => BrakePolicy { min_owners: u64::MAX, ..BrakePolicy::default() },
         _ => BrakePolicy::default(),
     };
     Brake::new(policy, threshold)
 }
 
-fn retention(scene: &Scene) -> Retention {
-    match scene.scenario.forgetful {
+fn retention(context: &RunContext) -> Retention {
+    match context.scenario.forgetful {
         true => Retention { age_ms: 40_000, count: 60 },
         false => Retention::default(),
     }

@@ -19,8 +19,8 @@ use lapsed_core::sweep::policy::Policy;
 use lapsed_core::sweep::{Cursor, PassMode, Sweeper, SweeperParts};
 use lapsed_core::system::System;
 
-use crate::availability::notes::STALE_MS;
-use crate::availability::{AvailabilityScene, PROVIDERS, provider};
+use crate::availability::event_log::STALE_MS;
+use crate::availability::{AvailabilityContext, PROVIDERS, provider};
 use crate::executor::{Process, ProcessClock};
 
 /// How often a provider beats.
@@ -35,13 +35,13 @@ pub struct SimDaemon {
 
 impl SimDaemon {
     /// One that has just begun.
-    pub fn new(scene: &AvailabilityScene) -> SimDaemon {
-        let process = scene.world.new_process();
-        let off_ms = scene.world.chance.between(0, 60_000) as i64 - 30_000;
-        let clock = ProcessClock::shared(&scene.world, off_ms);
-        let (truth, mirror) = scene.lines();
+    pub fn new(context: &AvailabilityContext) -> SimDaemon {
+        let process = context.world.new_process();
+        let off_ms = context.world.random.between(0, 60_000) as i64 - 30_000;
+        let clock = ProcessClock::shared(&context.world, off_ms);
+        let (truth, mirror) = context.lines();
         let it = Availability::new(AvailabilityParts {
-            id: scene.id.clone(),
+            id: context.id.clone(),
             truth,
             mirror,
             brake: Arc::new(Brake::new(BrakePolicy::default(), Duration::from_millis(STALE_MS))),
@@ -57,15 +57,15 @@ impl SimDaemon {
     }
 
     /// Begins all that a daemon does by itself.
-    pub fn begin(&self, scene: &AvailabilityScene) {
-        let world = &scene.world;
-        world.spawn(self.process, self.clone().watch());
+    pub fn begin(&self, context: &AvailabilityContext) {
+        let world = &context.world;
+        world.spawn(self.process, self.clone().brake_model());
         world.spawn(self.process, self.clone().sweep());
         world.spawn(self.process, self.clone().reconcile());
         world.spawn(self.process, self.clone().mirror_beats());
     }
 
-    async fn watch(self) {
+    async fn brake_model(self) {
         loop {
             let _ = self.it.look_after().await;
             self.clock.sleep(Duration::from_secs(1)).await;
@@ -125,7 +125,7 @@ impl Fleet {
 /// Somebody outside, who is never killed.
 #[derive(Clone)]
 pub struct ProviderClient {
-    pub scene: Arc<AvailabilityScene>,
+    pub context: Arc<AvailabilityContext>,
     pub fleet: Fleet,
 }
 
@@ -136,8 +136,8 @@ impl ProviderClient {
         T: Send + 'static,
         F: Future<Output = lapsed_core::Result<T>> + Send + 'static,
     {
-        let world = &self.scene.world;
-        let daemon = world.chance.pick(&self.fleet.lock())?.clone();
+        let world = &self.context.world;
+        let daemon = world.random.pick(&self.fleet.lock())?.clone();
         let (sender, answer) = oneshot::channel();
         let work = request(daemon.it.clone());
         world.spawn(daemon.process, async move {
@@ -147,36 +147,36 @@ impl ProviderClient {
         within(&*clock, Duration::from_secs(8), answer).await?.ok()?.ok()
     }
 
-    async fn nap(&self, low_ms: u64, high_ms: u64) {
-        let nap = self.scene.world.chance.between(low_ms, high_ms);
-        self.scene.world.sleep(Duration::from_millis(nap)).await;
+    async fn pause(&self, low_ms: u64, high_ms: u64) {
+        let pause = self.context.world.random.between(low_ms, high_ms);
+        self.context.world.sleep(Duration::from_millis(pause)).await;
     }
 
     /// A provider: beats while it is there, and sometimes falls silent for longer than it may.
     pub async fn live(self, number: usize) {
         let id = provider(number);
-        let chance = &self.scene.world.chance;
-        while !self.scene.is_over() {
+        let random = &self.context.world.random;
+        while !self.context.is_over() {
             let name = id.clone();
             let _ = self.ask(|it| async move { it.set_online(&name).await }).await;
-            for _ in 0..chance.between(1, 20) {
-                self.nap(CADENCE_MS / 2, CADENCE_MS).await;
+            for _ in 0..random.between(1, 20) {
+                self.pause(CADENCE_MS / 2, CADENCE_MS).await;
                 match self.beat(&id).await {
                     Some(ProviderBeat::Offline) => break,
-                    Some(ProviderBeat::Deactivated) => self.nap(1_000, 5_000).await,
+                    Some(ProviderBeat::Deactivated) => self.pause(1_000, 5_000).await,
                     Some(ProviderBeat::Noted) | None => {}
                 }
-                if self.scene.is_over() {
+                if self.context.is_over() {
                     return;
                 }
             }
-            match chance.between(0, 3) {
+            match random.between(0, 3) {
                 0 => {
                     let name = id.clone();
                     let _ = self.ask(|it| async move { it.set_offline(&name).await }).await;
-                    self.nap(0, 10_000).await;
+                    self.pause(0, 10_000).await;
                 }
-                1 => self.nap(STALE_MS / 2, 3 * STALE_MS).await,
+                1 => self.pause(STALE_MS / 2, 3 * STALE_MS).await,
                 _ => {}
             }
         }
@@ -190,45 +190,45 @@ impl ProviderClient {
                 let name = id.clone();
                 let _ = self.ask(|it| async move { it.set_online(&name).await }).await;
             }
-            self.nap(CADENCE_MS / 2, CADENCE_MS).await;
+            self.pause(CADENCE_MS / 2, CADENCE_MS).await;
         }
     }
 
     /// P5: who is told that it is offline was set offline, as long as the mirror knew that it was online.
     async fn beat(&self, id: &Name) -> Option<ProviderBeat> {
         let ids = [id.clone()];
-        let is_told = self.scene.is_told(id).await == Some(true);
-        let before = self.scene.online(id).await.filter(|_| is_told);
+        let is_told = self.context.is_told(id).await == Some(true);
+        let before = self.context.online(id).await.filter(|_| is_told);
         let beats = self.ask(|it| async move { it.heartbeat(&ids).await }).await?;
         let beat = beats.answer.first().copied();
         if beat == Some(ProviderBeat::Offline)
             && before.is_some()
-            && self.scene.online(id).await == before
+            && self.context.online(id).await == before
         {
-            self.scene.notes.told_offline(id, beats.source);
+            self.context.log.told_offline(id, beats.source);
         }
         beat
     }
 
     /// Customers: sessions that are accepted, moved and ended; and what they see.
     pub async fn serve(self, number: usize) {
-        let chance = &self.scene.world.chance;
+        let random = &self.context.world.random;
         let mut made = 0;
-        while !self.scene.is_over() {
+        while !self.context.is_over() {
             made += 1;
             let session = Name::new(&format!("s{number}-{made}")).expect("it is a name");
-            let someone = || provider(chance.between(0, PROVIDERS as u64 - 1) as usize);
+            let someone = || provider(random.between(0, PROVIDERS as u64 - 1) as usize);
             let mut changes =
                 vec![SessionChange::Accept { session: session.clone(), provider: someone() }];
-            if chance.odds(0.5) {
+            if random.odds(0.5) {
                 changes.push(SessionChange::Reroute { session: session.clone(), to: someone() });
             }
-            if chance.odds(0.9) {
+            if random.odds(0.9) {
                 changes.push(SessionChange::End { session });
             }
             for change in changes {
                 let _ = self.ask(|it| async move { it.change_session(&change).await }).await;
-                self.nap(0, 2_000).await;
+                self.pause(0, 2_000).await;
                 let after = Cursor::default();
                 let _ = self.ask(|it| async move { it.available(&after, 100).await }).await;
             }
@@ -237,16 +237,16 @@ impl ProviderClient {
 
     /// An operator who deactivates people and thinks better of it.
     pub async fn operate(self) {
-        let chance = &self.scene.world.chance;
-        while !self.scene.is_over() {
-            self.nap(2_000, 15_000).await;
-            let id = provider(chance.between(0, PROVIDERS as u64 - 1) as usize);
+        let random = &self.context.world.random;
+        while !self.context.is_over() {
+            self.pause(2_000, 15_000).await;
+            let id = provider(random.between(0, PROVIDERS as u64 - 1) as usize);
             let name = id.clone();
             let _ = self.ask(|it| async move { it.deactivate(&name).await }).await;
-            self.nap(0, 8_000).await;
+            self.pause(0, 8_000).await;
             // Until it is done: nobody is left deactivated in the end.
             while self.ask(activating(id.clone())).await.is_none() {
-                self.nap(500, 1_000).await;
+                self.pause(500, 1_000).await;
             }
         }
     }

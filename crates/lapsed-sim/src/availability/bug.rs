@@ -20,7 +20,7 @@ pub enum AvailabilityBug {
     /// After an absence of the mirror nobody is spared (P7).
     NoGrace,
     /// Whoever was declared silent is told that it is offline, before the truth was asked (P5).
-    DoomedToldOffline,
+    PendingToldOffline,
 }
 
 impl AvailabilityBug {
@@ -32,7 +32,7 @@ impl AvailabilityBug {
         AvailabilityBug::UnseededAnswers,
         AvailabilityBug::CheckedThenActed,
         AvailabilityBug::NoGrace,
-        AvailabilityBug::DoomedToldOffline,
+        AvailabilityBug::PendingToldOffline,
     ];
 
     /// The promise that it breaks: any of these.
@@ -45,7 +45,7 @@ impl AvailabilityBug {
             AvailabilityBug::SeedingRevives => &[Promise::P2],
             AvailabilityBug::UnseededAnswers => &[Promise::Lookup, Promise::P1],
             AvailabilityBug::CheckedThenActed | AvailabilityBug::NoGrace => &[Promise::P1],
-            AvailabilityBug::DoomedToldOffline => &[Promise::P5],
+            AvailabilityBug::PendingToldOffline => &[Promise::P5],
         }
     }
 }

@@ -7,32 +7,32 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use lapsed_core::clock::Clock;
 
-use crate::bug::Plant;
+use crate::bug::PlantedBug;
 
 /// The store judges by the clock of whoever calls.
-pub struct Callers {
+pub struct CallerClock {
     clock: Arc<dyn Clock>,
-    plant: Arc<Plant>,
+    planted: Arc<PlantedBug>,
 }
 
 /// Keeps the shifted clock above zero.
 const BASE: Duration = Duration::from_secs(3_600);
 
-impl Callers {
+impl CallerClock {
     /// That clock, shifted by the caller's skew.
-    pub fn new(clock: Arc<dyn Clock>, plant: Arc<Plant>) -> Self {
-        Callers { clock, plant }
+    pub fn new(clock: Arc<dyn Clock>, planted: Arc<PlantedBug>) -> Self {
+        CallerClock { clock, planted }
     }
 }
 
-impl Clock for Callers {
+impl Clock for CallerClock {
     fn wall_ms(&self) -> u64 {
         self.clock.wall_ms()
     }
 
     fn mono(&self) -> Duration {
         let ms = (BASE + self.clock.mono()).as_millis() as u64;
-        Duration::from_millis(ms.saturating_add_signed(self.plant.callers_skew_ms()))
+        Duration::from_millis(ms.saturating_add_signed(self.planted.callers_skew_ms()))
     }
 
     fn sleep(&self, span: Duration) -> BoxFuture<'static, ()> {
@@ -45,13 +45,13 @@ impl Clock for Callers {
 }
 
 /// What a candidate for a term looks at, when it looks at the wrong thing.
-pub struct Wishful {
+pub struct BuggyClock {
     clock: Arc<dyn Clock>,
-    wish: Wish,
+    bug: ClockBug,
 }
 
 /// What it does wrong.
-pub enum Wish {
+pub enum ClockBug {
     /// Counts from the answer: how long the last one took is added to its trust.
     FromTheAnswer(Arc<AtomicU64>),
     /// Never looks at the time at all.
@@ -60,31 +60,31 @@ pub enum Wish {
     MonotonicAlone,
 }
 
-impl Wishful {
+impl BuggyClock {
     /// That clock, seen so.
-    pub fn shared(clock: Arc<dyn Clock>, wish: Wish) -> Arc<dyn Clock> {
-        Arc::new(Wishful { clock, wish })
+    pub fn shared(clock: Arc<dyn Clock>, bug: ClockBug) -> Arc<dyn Clock> {
+        Arc::new(BuggyClock { clock, bug })
     }
 }
 
-impl Clock for Wishful {
+impl Clock for BuggyClock {
     fn wall_ms(&self) -> u64 {
-        match &self.wish {
-            Wish::FromTheAnswer(took) => {
+        match &self.bug {
+            ClockBug::FromTheAnswer(took) => {
                 self.clock.wall_ms().saturating_sub(took.load(Ordering::Relaxed))
             }
-            Wish::ForEver | Wish::MonotonicAlone => 0,
+            ClockBug::ForEver | ClockBug::MonotonicAlone => 0,
         }
     }
 
     fn mono(&self) -> Duration {
-        match &self.wish {
-            Wish::FromTheAnswer(took) => {
+        match &self.bug {
+            ClockBug::FromTheAnswer(took) => {
                 let took = Duration::from_millis(took.load(Ordering::Relaxed));
                 self.clock.mono().saturating_sub(took)
             }
-            Wish::ForEver => Duration::ZERO,
-            Wish::MonotonicAlone => self.clock.mono(),
+            ClockBug::ForEver => Duration::ZERO,
+            ClockBug::MonotonicAlone => self.clock.mono(),
         }
     }
 

@@ -6,12 +6,12 @@ use lapsed_core::receipt::Reason;
 use lapsed_core::registry::rules::{IncarnationState, OwnerCase, OwnerGuard, StrictOwnerGuard};
 use lapsed_core::sweep::Refusal;
 
-use crate::bug::Plant;
+use crate::bug::PlantedBug;
 
 /// Goes by what the page showed.
-pub struct Outside(pub Arc<Plant>);
+pub struct PageTrustingGuard(pub Arc<PlantedBug>);
 
-impl OwnerGuard for Outside {
+impl OwnerGuard for PageTrustingGuard {
     fn judge(&self, case: &OwnerCase) -> Result<Reason, Refusal> {
         match StrictOwnerGuard.judge(case) {
             Err(Refusal::Alive) if self.0.was_suspected(case.suspected) => Ok(Reason::OwnerDead),
@@ -20,10 +20,10 @@ impl OwnerGuard for Outside {
     }
 }
 
-/// Asks about the suspected life, whoever holds the key by now.
-pub struct Unchecked(pub Arc<Plant>);
+/// Asks about the suspected incarnation, whoever holds the key by now.
+pub struct IncarnationBlindGuard(pub Arc<PlantedBug>);
 
-impl OwnerGuard for Unchecked {
+impl OwnerGuard for IncarnationBlindGuard {
     fn judge(&self, case: &OwnerCase) -> Result<Reason, Refusal> {
         match StrictOwnerGuard.judge(case) {
             Err(Refusal::Moved) if self.0.has_ended(case.suspected) => Ok(Reason::OwnerDead),
@@ -33,9 +33,9 @@ impl OwnerGuard for Unchecked {
 }
 
 /// Lets the dead register.
-pub struct Welcoming;
+pub struct EndedMayActGuard;
 
-impl OwnerGuard for Welcoming {
+impl OwnerGuard for EndedMayActGuard {
     fn judge(&self, case: &OwnerCase) -> Result<Reason, Refusal> {
         StrictOwnerGuard.judge(case)
     }

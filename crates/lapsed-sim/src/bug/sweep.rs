@@ -14,13 +14,13 @@ use lapsed_core::{Error, Result, SystemId};
 use crate::bug::Bug;
 
 /// A sweep with a bug in how it is used.
-pub struct Tampered {
+pub struct BuggySweep {
     inner: Arc<dyn Sweep>,
     bug: Bug,
     furthest: Mutex<Option<(u64, Cursor)>>,
 }
 
-impl Tampered {
+impl BuggySweep {
     /// That sweep, with `bug` if it is one of a sweeper.
     pub fn wrap(inner: Arc<dyn Sweep>, bug: Option<Bug>) -> Arc<dyn Sweep> {
         match bug {
@@ -31,7 +31,7 @@ impl Tampered {
                 | Bug::TallyOfIntended
                 | Bug::CursorJumps
                 | Bug::BatchUnbounded),
-            ) => Arc::new(Tampered { inner, bug, furthest: Mutex::default() }),
+            ) => Arc::new(BuggySweep { inner, bug, furthest: Mutex::default() }),
             _ => inner,
         }
     }
@@ -55,7 +55,7 @@ fn all_done(count: usize) -> BatchAnswer {
 }
 
 #[async_trait]
-impl Sweep for Tampered {
+impl Sweep for BuggySweep {
     fn system(&self) -> &SystemId {
         self.inner.system()
     }

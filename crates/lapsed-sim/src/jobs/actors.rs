@@ -1,5 +1,5 @@
 //! Who does what: producers that repeat themselves, workers that stall, die and come back, sweepers
-//! that act on what they saw a while ago; and the wire between them and the store.
+//! that act on what they saw a while ago; and the connection between them and the store.
 
 use lapsed_core::Name;
 use lapsed_core::inflight::rules::{OnDeath, QueueEnd};
@@ -7,13 +7,13 @@ use lapsed_core::inflight::{Claimed, Finish, JobTicket};
 use lapsed_core::owner::Claim;
 use lapsed_core::sweep::Suspect;
 
-use crate::disk::{Fuse, Keep};
+use crate::disk::{Keep, SyncFault};
 use crate::jobs::SETTLE_MS;
-use crate::jobs::ground::JobSimSystem;
 use crate::jobs::model::ModelPlace;
+use crate::jobs::system::JobSimSystem;
 use crate::promise::Checked;
 
-/// So many workers, each a name that lives again and again.
+/// So many workers, each of which starts again under the same name.
 const WORKERS: usize = 5;
 
 /// The longest that a request is under way.
@@ -34,21 +34,21 @@ struct Worker {
 }
 
 /// A request under way.
-enum Mail {
+enum Request {
     Enqueue { id: Name, on_death: Option<OnDeath> },
     Beat { claim: Claim },
     Finish { worker: usize, ticket: JobTicket, how: Finish },
     Reclaim { number: u64, suspects: Vec<Suspect> },
 }
 
-pub struct Cast {
+pub struct JobActors {
     workers: Vec<Worker>,
-    mail: Vec<(u64, Mail)>,
+    request: Vec<(u64, Request)>,
     jobs: u64,
     batches: u64,
 }
 
-impl Cast {
+impl JobActors {
     /// Nobody has done anything yet.
     pub fn new() -> Self {
         let worker = |number: usize| Worker {
@@ -58,43 +58,48 @@ impl Cast {
             in_doubt: false,
             frozen_until_ms: 0,
         };
-        Cast { workers: (0..WORKERS).map(worker).collect(), mail: Vec::new(), jobs: 0, batches: 0 }
+        JobActors {
+            workers: (0..WORKERS).map(worker).collect(),
+            request: Vec::new(),
+            jobs: 0,
+            batches: 0,
+        }
     }
 
     /// What has arrived at the store by now.
-    pub fn deliver(&mut self, ground: &mut JobSimSystem) -> Checked {
-        let now_ms = ground.now_ms();
-        let mut arrived: Vec<(u64, Mail)> =
-            self.mail.extract_if(.., |(due_ms, _)| *due_ms <= now_ms).collect();
+    pub fn deliver(&mut self, sim: &mut JobSimSystem) -> Checked {
+        let now_ms = sim.now_ms();
+        let mut arrived: Vec<(u64, Request)> =
+            self.request.extract_if(.., |(due_ms, _)| *due_ms <= now_ms).collect();
         arrived.sort_by_key(|(due_ms, _)| *due_ms);
-        arrived.into_iter().try_for_each(|(_, mail)| self.arrive(ground, mail))
+        arrived.into_iter().try_for_each(|(_, request)| self.arrive(sim, request))
     }
 
-    fn arrive(&mut self, ground: &mut JobSimSystem, mail: Mail) -> Checked {
-        let is_lost = ground.chance.odds(LOST);
-        match mail {
-            Mail::Enqueue { id, on_death } => {
-                let heard = ground.enqueue(&id, on_death)?;
+    fn arrive(&mut self, sim: &mut JobSimSystem, request: Request) -> Checked {
+        let is_lost = sim.random.odds(LOST);
+        match request {
+            Request::Enqueue { id, on_death } => {
+                let heard = sim.enqueue(&id, on_death)?;
                 if !heard || is_lost {
-                    self.send(ground, Mail::Enqueue { id, on_death });
+                    self.send(sim, Request::Enqueue { id, on_death });
                 }
             }
-            Mail::Beat { claim } => {
-                if !ground.beat(&claim)? && !is_lost {
+            Request::Beat { claim } => {
+                if !sim.beat(&claim)? && !is_lost {
                     self.lose(&claim);
                 }
             }
-            Mail::Finish { worker, ticket, how } => {
-                let answer = ground.finish(&ticket, &how)?;
+            Request::Finish { worker, ticket, how } => {
+                let answer = sim.finish(&ticket, &how)?;
                 if answer.is_some() && !is_lost {
                     let held = &mut self.workers[worker].held;
                     held.retain(|job| (&job.id, job.token) != (&ticket.id, ticket.token));
                 }
             }
-            Mail::Reclaim { number, suspects } => {
-                ground.reclaim(number, suspects)?;
+            Request::Reclaim { number, suspects } => {
+                sim.reclaim(number, suspects)?;
                 if is_lost {
-                    ground.settle(number)?;
+                    sim.settle(number)?;
                 }
             }
         }
@@ -102,12 +107,12 @@ impl Cast {
     }
 
     /// On its way; now and then for longer than a worker may be silent.
-    fn send(&mut self, ground: &JobSimSystem, mail: Mail) {
-        let late_ms = match ground.chance.odds(0.1) {
-            true => ground.chance.between(1_000, LATE_MS),
-            false => ground.chance.between(1, 800),
+    fn send(&mut self, sim: &JobSimSystem, request: Request) {
+        let late_ms = match sim.random.odds(0.1) {
+            true => sim.random.between(1_000, LATE_MS),
+            false => sim.random.between(1, 800),
         };
-        self.mail.push((ground.now_ms() + late_ms, mail));
+        self.request.push((sim.now_ms() + late_ms, request));
     }
 
     /// A worker hears that it was lost: it begins again, and what it held is not its own any more.
@@ -119,65 +124,65 @@ impl Cast {
         }
     }
 
-    pub fn act(&mut self, ground: &mut JobSimSystem) -> Checked {
-        match ground.chance.between(0, 99) {
-            0..12 => self.produce(ground),
-            12..80 => self.work(ground)?,
-            80..88 => self.sweep(ground)?,
-            88..92 => self.look_after_letters(ground)?,
-            _ => self.go_wrong(ground)?,
+    pub fn act(&mut self, sim: &mut JobSimSystem) -> Checked {
+        match sim.random.between(0, 99) {
+            0..12 => self.produce(sim),
+            12..80 => self.work(sim)?,
+            80..88 => self.sweep(sim)?,
+            88..92 => self.look_after_letters(sim)?,
+            _ => self.go_wrong(sim)?,
         }
         Ok(())
     }
 
-    fn produce(&mut self, ground: &JobSimSystem) {
-        for _ in 0..ground.chance.between(1, 4) {
+    fn produce(&mut self, sim: &JobSimSystem) {
+        for _ in 0..sim.random.between(1, 4) {
             self.jobs += 1;
             let id = Name::new(&format!("j{:04}", self.jobs)).expect("it is a valid name");
-            let on_death = match ground.chance.between(0, 19) {
+            let on_death = match sim.random.between(0, 19) {
                 0 => Some(OnDeath::Drop),
                 1 => Some(OnDeath::DeadLetter),
                 2 | 3 => Some(OnDeath::Back),
                 _ => None,
             };
-            self.send(ground, Mail::Enqueue { id, on_death });
+            self.send(sim, Request::Enqueue { id, on_death });
         }
     }
 
-    fn work(&mut self, ground: &mut JobSimSystem) -> Checked {
-        let at = ground.chance.between(0, WORKERS as u64 - 1) as usize;
-        if self.workers[at].frozen_until_ms > ground.now_ms() {
+    fn work(&mut self, sim: &mut JobSimSystem) -> Checked {
+        let at = sim.random.between(0, WORKERS as u64 - 1) as usize;
+        if self.workers[at].frozen_until_ms > sim.now_ms() {
             return Ok(());
         }
         let Some(claim) = self.workers[at].claim.clone() else {
             let name = self.workers[at].name.clone();
-            self.workers[at].claim = ground.start(&name)?;
+            self.workers[at].claim = sim.start(&name)?;
             return Ok(());
         };
-        match ground.chance.between(0, 9) {
+        match sim.random.between(0, 9) {
             0..4 => {
-                self.send(ground, Mail::Beat { claim });
+                self.send(sim, Request::Beat { claim });
                 Ok(())
             }
-            4..7 => self.take(ground, at, &claim),
+            4..7 => self.take(sim, at, &claim),
             _ => {
-                self.finish(ground, at, &claim);
+                self.finish(sim, at, &claim);
                 Ok(())
             }
         }
     }
 
-    fn take(&mut self, ground: &mut JobSimSystem, at: usize, claim: &Claim) -> Checked {
+    fn take(&mut self, sim: &mut JobSimSystem, at: usize, claim: &Claim) -> Checked {
         if self.workers[at].in_doubt {
-            let strays = ground.strays(claim);
+            let strays = sim.strays(claim);
             let worker = &mut self.workers[at];
             worker.in_doubt = false;
             let held: Vec<Name> = worker.held.iter().map(|job| job.id.clone()).collect();
             worker.held.extend(strays.into_iter().filter(|job| !held.contains(&job.id)));
         }
-        let limit = ground.chance.between(1, 3) as usize;
-        match ground.take(claim, limit)? {
-            Ok(_) if ground.chance.odds(LOST) => self.workers[at].in_doubt = true,
+        let limit = sim.random.between(1, 3) as usize;
+        match sim.take(claim, limit)? {
+            Ok(_) if sim.random.odds(LOST) => self.workers[at].in_doubt = true,
             Ok(jobs) => self.workers[at].held.extend(jobs),
             Err(lapsed_core::Error::Lost(_)) => self.lose(claim),
             Err(_) => self.workers[at].in_doubt = true,
@@ -185,50 +190,50 @@ impl Cast {
         Ok(())
     }
 
-    fn finish(&mut self, ground: &JobSimSystem, at: usize, claim: &Claim) {
-        let Some(job) = ground.chance.pick(&self.workers[at].held) else { return };
-        let how = match ground.chance.between(0, 19) {
+    fn finish(&mut self, sim: &JobSimSystem, at: usize, claim: &Claim) {
+        let Some(job) = sim.random.pick(&self.workers[at].held) else { return };
+        let how = match sim.random.between(0, 19) {
             0 => Finish::Fail { error: "no".to_owned() },
             1 => Finish::GiveBack(QueueEnd::Front),
             2 => Finish::GiveBack(QueueEnd::Back),
             _ => Finish::Complete,
         };
-        let incarnation = claim.incarnation.filter(|_| ground.chance.odds(0.5));
+        let incarnation = claim.incarnation.filter(|_| sim.random.odds(0.5));
         let ticket = JobTicket { id: job.id.clone(), token: job.token, incarnation };
-        self.send(ground, Mail::Finish { worker: at, ticket, how });
+        self.send(sim, Request::Finish { worker: at, ticket, how });
     }
 
     /// Looks now, and acts when the batch arrives.
-    fn sweep(&mut self, ground: &mut JobSimSystem) -> Checked {
-        let mut suspects = ground.suspects()?;
+    fn sweep(&mut self, sim: &mut JobSimSystem) -> Checked {
+        let mut suspects = sim.suspects()?;
         if suspects.is_empty() {
             return Ok(());
         }
-        suspects.truncate(ground.chance.between(1, 4) as usize);
+        suspects.truncate(sim.random.between(1, 4) as usize);
         self.batches += 1;
-        self.send(ground, Mail::Reclaim { number: self.batches, suspects });
+        self.send(sim, Request::Reclaim { number: self.batches, suspects });
         Ok(())
     }
 
-    fn look_after_letters(&mut self, ground: &mut JobSimSystem) -> Checked {
+    fn look_after_letters(&mut self, sim: &mut JobSimSystem) -> Checked {
         let is_letter = |place: ModelPlace| matches!(place, ModelPlace::Dead(_));
-        let jobs = ground.model.jobs.iter();
+        let jobs = sim.model.jobs.iter();
         let letters: Vec<Name> =
             jobs.filter(|(_, job)| is_letter(job.place)).map(|(id, _)| id.clone()).collect();
-        match ground.chance.pick(&letters).cloned() {
-            Some(id) => ground.put_back(&id),
+        match sim.random.pick(&letters).cloned() {
+            Some(id) => sim.put_back(&id),
             None => Ok(()),
         }
     }
 
-    fn go_wrong(&mut self, ground: &mut JobSimSystem) -> Checked {
-        let at = ground.chance.between(0, WORKERS as u64 - 1) as usize;
-        let keep = match ground.chance.between(0, 2) {
+    fn go_wrong(&mut self, sim: &mut JobSimSystem) -> Checked {
+        let at = sim.random.between(0, WORKERS as u64 - 1) as usize;
+        let keep = match sim.random.between(0, 2) {
             0 => Keep::Nothing,
             1 => Keep::Everything,
-            _ => Keep::Some(ground.chance.any()),
+            _ => Keep::Some(sim.random.any()),
         };
-        match ground.chance.between(0, 9) {
+        match sim.random.between(0, 9) {
             // Killed: nothing of it is left but its name.
             0..3 => {
                 let worker = &mut self.workers[at];
@@ -236,48 +241,48 @@ impl Cast {
                 worker.held.clear();
             }
             3..7 => {
-                let for_ms = ground.chance.between(5_000, 30_000);
-                self.workers[at].frozen_until_ms = ground.now_ms() + for_ms;
+                let for_ms = sim.random.between(5_000, 30_000);
+                self.workers[at].frozen_until_ms = sim.now_ms() + for_ms;
             }
-            7 => ground.disk.set_fuse(Some(Fuse::Error(keep))),
-            8 => ground.disk.set_fuse(Some(Fuse::Power(keep))),
-            _ => return ground.crash(keep),
+            7 => sim.disk.set_sync_fault(Some(SyncFault::Error(keep))),
+            8 => sim.disk.set_sync_fault(Some(SyncFault::Power(keep))),
+            _ => return sim.crash(keep),
         }
         Ok(())
     }
 
     /// Everybody who worked is gone; what they left is taken back, and one who does nothing wrong does
     /// all that is left.
-    pub fn settle(&mut self, ground: &mut JobSimSystem) -> Checked {
-        for (_, mail) in std::mem::take(&mut self.mail) {
-            if let Mail::Enqueue { id, on_death } = mail {
-                ground.enqueue(&id, on_death)?;
+    pub fn settle(&mut self, sim: &mut JobSimSystem) -> Checked {
+        for (_, request) in std::mem::take(&mut self.request) {
+            if let Request::Enqueue { id, on_death } = request {
+                sim.enqueue(&id, on_death)?;
             }
         }
-        ground.pass(SETTLE_MS);
+        sim.pass(SETTLE_MS);
         loop {
-            let suspects = ground.suspects()?;
+            let suspects = sim.suspects()?;
             if suspects.is_empty() {
                 break;
             }
             self.batches += 1;
-            ground.reclaim(self.batches, suspects)?;
+            sim.reclaim(self.batches, suspects)?;
         }
         let name = Name::new("last").expect("it is a valid name");
-        let Some(claim) = ground.start(&name)? else { return Ok(()) };
-        while let Ok(jobs) = ground.take(&claim, 50)?
+        let Some(claim) = sim.start(&name)? else { return Ok(()) };
+        while let Ok(jobs) = sim.take(&claim, 50)?
             && !jobs.is_empty()
         {
             for job in jobs {
                 let ticket = JobTicket { id: job.id, token: job.token, incarnation: None };
-                ground.finish(&ticket, &Finish::Complete)?;
+                sim.finish(&ticket, &Finish::Complete)?;
             }
         }
         Ok(())
     }
 }
 
-impl Default for Cast {
+impl Default for JobActors {
     fn default() -> Self {
         Self::new()
     }

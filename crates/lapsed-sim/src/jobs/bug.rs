@@ -16,7 +16,7 @@ pub enum JobBug {
     RemoveThenPush,
     /// A completion goes by the job's id; whose claim it is, is not asked (E9).
     TokenNotChecked,
-    /// An ended life takes and completes as if it lived (E9).
+    /// An ended incarnation takes and completes as if it lived (E9).
     TheDeadMayAct,
     /// What was suspected is put back, whoever beat or holds it by now.
     PutBackWithoutGuard,
@@ -26,7 +26,7 @@ pub enum JobBug {
     NoCrashLimit,
     /// Tokens begin anew when the store does (D5).
     TokensBeginAnew,
-    /// A beat of an ended life is answered as if it lived (E2).
+    /// A beat of an ended incarnation is answered as if it lived (E2).
     BeatRevivesTheDead,
     /// An enqueue that is repeated because its answer was lost puts the job there twice.
     EnqueuedTwice,
@@ -88,16 +88,16 @@ pub fn rules(bug: Option<JobBug>) -> RecoveryPolicy {
 /// The rules of death that the store is given.
 pub fn guard(bug: Option<JobBug>) -> Arc<dyn OwnerGuard> {
     match bug {
-        Some(JobBug::TheDeadMayAct) => Arc::new(Welcoming),
-        Some(JobBug::PutBackWithoutGuard) => Arc::new(Unguarded),
+        Some(JobBug::TheDeadMayAct) => Arc::new(EndedMayActGuard),
+        Some(JobBug::PutBackWithoutGuard) => Arc::new(AlwaysDeadGuard),
         _ => Arc::new(StrictOwnerGuard),
     }
 }
 
 /// Lets the dead act.
-struct Welcoming;
+struct EndedMayActGuard;
 
-impl OwnerGuard for Welcoming {
+impl OwnerGuard for EndedMayActGuard {
     fn judge(&self, case: &OwnerCase) -> Result<Reason, Refusal> {
         StrictOwnerGuard.judge(case)
     }
@@ -108,9 +108,9 @@ impl OwnerGuard for Welcoming {
 }
 
 /// Whoever was suspected is dead.
-struct Unguarded;
+struct AlwaysDeadGuard;
 
-impl OwnerGuard for Unguarded {
+impl OwnerGuard for AlwaysDeadGuard {
     fn judge(&self, case: &OwnerCase) -> Result<Reason, Refusal> {
         StrictOwnerGuard.judge(case).or(Ok(Reason::OwnerDead))
     }

@@ -12,8 +12,8 @@ use lapsed_core::{Error, Name, Result};
 
 use crate::disk::Keep;
 use crate::jobs::bug::JobBug;
-use crate::jobs::ground::{JobSimSystem, TTL_MS, now, queue};
 use crate::jobs::model::{JobModel, ModelPlace, ModelWorker};
+use crate::jobs::system::{JobSimSystem, TTL_MS, now, queue};
 use crate::promise::{Broken, Checked, Promise, holds};
 
 /// What a call says, unless it broke a promise.
@@ -57,15 +57,15 @@ impl JobSimSystem {
                 return Ok(None);
             }
         };
-        let last = self.model.lives.keys().next_back().copied().unwrap_or(0);
+        let last = self.model.incarnations.keys().next_back().copied().unwrap_or(0);
         holds(number > last, Promise::P5, || format!("incarnation {number} after {last}"))?;
-        let life = ModelWorker {
+        let incarnation = ModelWorker {
             name: name.clone(),
             started_ms: now_ms,
             deadline_ms: now_ms + TTL_MS,
             ended: None,
         };
-        self.model.lives.insert(number, life);
+        self.model.incarnations.insert(number, incarnation);
         Ok(Some(Claim::exact(name.clone(), Incarnation(number))))
     }
 
@@ -76,13 +76,13 @@ impl JobSimSystem {
         let Some(info) = now(self.jobs().owner(&Claim::newest(name.clone()))).ok().flatten() else {
             return Ok(());
         };
-        let life = ModelWorker {
+        let incarnation = ModelWorker {
             name: name.clone(),
             started_ms: info.started_ms,
             deadline_ms: now_ms.max(info.started_ms) + TTL_MS,
             ended: None,
         };
-        self.model.lives.entry(info.incarnation.0).or_insert(life);
+        self.model.incarnations.entry(info.incarnation.0).or_insert(incarnation);
         Ok(())
     }
 
@@ -98,13 +98,15 @@ impl JobSimSystem {
             Ok(_) => {
                 holds(!ended, Promise::P5, || format!("{number} has ended, and its beat counts"))?;
                 let now_ms = self.now_ms();
-                if let Some(life) = self.model.lives.get_mut(&number) {
-                    life.deadline_ms = now_ms + TTL_MS;
+                if let Some(incarnation) = self.model.incarnations.get_mut(&number) {
+                    incarnation.deadline_ms = now_ms + TTL_MS;
                 }
                 Ok(true)
             }
             Err(Error::Lost(_)) => {
-                holds(ended, Promise::P1, || format!("{number} lives, and was told it does not"))?;
+                holds(ended, Promise::P1, || {
+                    format!("{number} is live, and was told that it ended")
+                })?;
                 self.model.unsure.remove(&number);
                 Ok(false)
             }
@@ -126,7 +128,7 @@ impl JobSimSystem {
         let mut jobs = match answer {
             Ok(taken) => taken.jobs,
             Err(error @ Error::Lost(_)) => {
-                holds(expected.is_none(), Promise::P1, || format!("{number} lives: {error}"))?;
+                holds(expected.is_none(), Promise::P1, || format!("{number} is live: {error}"))?;
                 self.model.unsure.remove(&number);
                 return Ok(Err(error));
             }
@@ -147,7 +149,7 @@ impl JobSimSystem {
                 format!("token {token} of {id} after {}", self.model.token)
             })?;
             self.model.token = token;
-            self.model.set(id, ModelPlace::InFlight { life: number, token });
+            self.model.set(id, ModelPlace::InFlight { incarnation: number, token });
         }
         self.counted("taken");
         Ok(Ok(jobs))
@@ -194,10 +196,10 @@ impl JobSimSystem {
             format!("{} by {}: {expected:?}, not {answer:?}", ticket.id, ticket.token)
         })?;
         if expected == Finished::OwnerEnded
-            && let Some(ModelPlace::InFlight { life, .. }) =
+            && let Some(ModelPlace::InFlight { incarnation, .. }) =
                 after.jobs.get(&ticket.id).map(|j| j.place)
         {
-            after.unsure.remove(&life);
+            after.unsure.remove(&incarnation);
         }
         self.model = after;
         self.counted(if expected == Finished::Done { "claims ended" } else { "zombies refused" });
@@ -245,8 +247,10 @@ impl JobSimSystem {
             })?;
             self.counted(if did.is_some() { "recovered" } else { "refused or gone" });
         }
-        // The end of every life in it is durable with it.
-        after.unsure.retain(|life| !suspects.iter().any(|s| s.incarnation.0 == *life));
+        // The end of every incarnation in it is durable with it.
+        after
+            .unsure
+            .retain(|incarnation| !suspects.iter().any(|s| s.incarnation.0 == *incarnation));
         // Between two steps, where there are two, the store may have been away.
         self.model = JobModel { back_ms: self.model.back_ms, ..after };
         Ok(())
@@ -277,7 +281,7 @@ impl JobSimSystem {
                 removed.push((said(receipt).token, receipt.id.seq));
             }
         }
-        if self.chance.odds(0.1) {
+        if self.random.odds(0.1) {
             self.disk.cut_power(Keep::Everything);
             self.reopen()?;
             return Ok(done);

@@ -13,7 +13,7 @@ use lapsed_core::sweep::Suspect;
 pub enum ModelPlace {
     Queued,
     InFlight {
-        life: u64,
+        incarnation: u64,
         /// By which claim; 0: nobody was told which.
         token: u64,
     },
@@ -51,8 +51,8 @@ pub struct JobModel {
     pub jobs: BTreeMap<Name, ModelJob>,
     /// The one queue, in order.
     pub queue: VecDeque<Name>,
-    /// Every life there ever was, by incarnation.
-    pub lives: BTreeMap<u64, ModelWorker>,
+    /// Every incarnation there ever was, by incarnation.
+    pub incarnations: BTreeMap<u64, ModelWorker>,
     /// Lives that have ended in the store's memory, and perhaps not on its disk.
     pub unsure: BTreeSet<u64>,
     /// What has entered and left.
@@ -71,7 +71,7 @@ impl JobModel {
             back_ms: now_ms,
             jobs: BTreeMap::new(),
             queue: VecDeque::new(),
-            lives: BTreeMap::new(),
+            incarnations: BTreeMap::new(),
             unsure: BTreeSet::new(),
             left: JobCounts::default(),
             token: 0,
@@ -79,16 +79,17 @@ impl JobModel {
         }
     }
 
-    /// Whether that life may be declared dead: its time is over, and it had a whole TTL since the store
+    /// Whether that incarnation may be declared dead: its time is over, and it had a whole TTL since the store
     /// was back.
-    pub fn is_due(&self, life: &ModelWorker, now_ms: u64) -> bool {
-        let spared = if self.back_ms <= life.started_ms { 0 } else { self.back_ms + self.ttl_ms };
-        now_ms >= life.deadline_ms.max(spared)
+    pub fn is_due(&self, incarnation: &ModelWorker, now_ms: u64) -> bool {
+        let spared =
+            if self.back_ms <= incarnation.started_ms { 0 } else { self.back_ms + self.ttl_ms };
+        now_ms >= incarnation.deadline_ms.max(spared)
     }
 
-    /// Whether that life has ended.
-    pub fn has_ended(&self, life: u64) -> bool {
-        self.lives.get(&life).is_none_or(|life| life.ended.is_some())
+    /// Whether that incarnation has ended.
+    pub fn has_ended(&self, incarnation: u64) -> bool {
+        self.incarnations.get(&incarnation).is_none_or(|incarnation| incarnation.ended.is_some())
     }
 
     /// How many of a job's crashes count.
@@ -113,14 +114,14 @@ impl JobModel {
         true
     }
 
-    /// What that life takes; its tokens are told later.
-    pub fn take(&mut self, life: u64, limit: usize) -> Option<Vec<Name>> {
-        if self.has_ended(life) {
+    /// What that incarnation takes; its tokens are told later.
+    pub fn take(&mut self, incarnation: u64, limit: usize) -> Option<Vec<Name>> {
+        if self.has_ended(incarnation) {
             return None;
         }
         let taken: Vec<Name> = self.queue.drain(..limit.min(self.queue.len())).collect();
         for id in &taken {
-            self.set(id, ModelPlace::InFlight { life, token: 0 });
+            self.set(id, ModelPlace::InFlight { incarnation, token: 0 });
         }
         Some(taken)
     }
@@ -130,8 +131,8 @@ impl JobModel {
         let place = self.jobs.get(&ticket.id).map(|job| job.place);
         match place {
             None | Some(ModelPlace::Completed | ModelPlace::Dropped) => return Finished::Gone,
-            Some(ModelPlace::InFlight { life, token }) if token == ticket.token.0 => {
-                if self.has_ended(life) {
+            Some(ModelPlace::InFlight { incarnation, token }) if token == ticket.token.0 => {
+                if self.has_ended(incarnation) {
                     return Finished::OwnerEnded;
                 }
             }
@@ -172,14 +173,14 @@ impl JobModel {
         now_ms: u64,
         front: &mut Vec<(u64, Name)>,
     ) -> Option<RecoveryAction> {
-        let ModelPlace::InFlight { life, token } = self.jobs.get(&suspect.key)?.place else {
+        let ModelPlace::InFlight { incarnation, token } = self.jobs.get(&suspect.key)?.place else {
             return None;
         };
-        if life != suspect.incarnation.0 {
+        if incarnation != suspect.incarnation.0 {
             return None;
         }
-        let is_due = self.is_due(self.lives.get(&life)?, now_ms);
-        let holder = self.lives.get_mut(&life)?;
+        let is_due = self.is_due(self.incarnations.get(&incarnation)?, now_ms);
+        let holder = self.incarnations.get_mut(&incarnation)?;
         if holder.ended.is_none() {
             if !is_due {
                 return None;
@@ -230,11 +231,13 @@ impl JobModel {
 
     /// What those who are due, or have ended, hold.
     pub fn suspects(&self, now_ms: u64) -> BTreeSet<Name> {
-        let doomed = |life: &u64| {
-            self.lives.get(life).is_some_and(|l| l.ended.is_some() || self.is_due(l, now_ms))
+        let doomed = |incarnation: &u64| {
+            self.incarnations
+                .get(incarnation)
+                .is_some_and(|l| l.ended.is_some() || self.is_due(l, now_ms))
         };
         let suspect = |(id, job): (&Name, &ModelJob)| match job.place {
-            ModelPlace::InFlight { life, .. } if doomed(&life) => Some(id.clone()),
+            ModelPlace::InFlight { incarnation, .. } if doomed(&incarnation) => Some(id.clone()),
             _ => None,
         };
         self.jobs.iter().filter_map(suspect).collect()

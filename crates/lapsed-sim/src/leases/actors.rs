@@ -27,12 +27,12 @@ pub const TTL: Duration = Duration::from_secs(8);
 /// What everybody writes down, kept outside of every process.
 #[derive(Default)]
 pub struct LeaseLog {
-    inner: Mutex<LeaseEvent>,
+    inner: Mutex<LeaseRecord>,
 }
 
 /// What was written down.
 #[derive(Clone, Default)]
-pub struct LeaseEvent {
+pub struct LeaseRecord {
     pub events: Vec<HistoryEvent>,
     /// Releases, by key and token: whether the store said that it was done.
     pub releases: BTreeMap<(String, u64), bool>,
@@ -45,7 +45,7 @@ pub struct LeaseEvent {
 }
 
 impl LeaseLog {
-    pub fn lock(&self) -> MutexGuard<'_, LeaseEvent> {
+    pub fn lock(&self) -> MutexGuard<'_, LeaseRecord> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -66,7 +66,7 @@ impl Observer for LeaseLog {
 pub struct Actor {
     pub world: Arc<World>,
     /// Where everybody writes down.
-    pub notes: Arc<LeaseLog>,
+    pub log: Arc<LeaseLog>,
     pub who: String,
     pub clock: Arc<dyn Clock>,
     pub leases: Arc<dyn LeasesStore>,
@@ -94,14 +94,14 @@ impl Actor {
     }
 
     async fn rest(&self, least_ms: u64, most_ms: u64) {
-        let span = self.world.chance.between(least_ms, most_ms);
+        let span = self.world.random.between(least_ms, most_ms);
         self.clock.sleep(Duration::from_millis(span)).await;
     }
 
     fn tell(&self, key: &LeaseKey, token: u64, what: What) {
         self.world.note(&self.who, format_args!("{key} by token {token}: {what:?}"));
         let event = HistoryEvent { who: self.who.clone(), key: key.to_string(), token, what };
-        self.notes.lock().events.push(event);
+        self.log.lock().events.push(event);
     }
 
     /// How long an answer to what was sent then is believed.
@@ -115,7 +115,7 @@ impl Actor {
         let keys = keys();
         loop {
             self.rest(100, 4_000).await;
-            let Some(key) = self.world.chance.pick(&keys) else { return };
+            let Some(key) = self.world.random.pick(&keys) else { return };
             let before = match self.bug {
                 Some(LeaseBug::StateReadBefore) => self.peek(key).await,
                 _ => None,
@@ -129,16 +129,16 @@ impl Actor {
     async fn acquire(&self, key: &LeaseKey) -> Option<(Grant, u64)> {
         let owner = Name::new(&self.who).ok()?;
         let ttl_ms = TTL.as_millis() as u64;
-        let wish = AcquireRequest { key: key.clone(), owner, ttl_ms, request: None };
+        let bug = AcquireRequest { key: key.clone(), owner, ttl_ms, request: None };
         let sent_ns = self.now_ns();
-        let met = self.leases.acquire(&wish).await.ok()?;
+        let met = self.leases.acquire(&bug).await.ok()?;
         if !met.cleared.is_empty() {
-            self.notes.count("cleared on the way");
+            self.log.count("cleared on the way");
         }
         let Acquired::Granted(grant) = met.answer else { return None };
         let (got_ns, until_ns) = (self.now_ns(), self.until_ns(sent_ns));
         self.tell(key, grant.token.0, What::Granted { sent_ns, got_ns, until_ns });
-        self.notes.count("granted");
+        self.log.count("granted");
         Some((grant, until_ns))
     }
 
@@ -150,7 +150,7 @@ impl Actor {
     async fn held(&self, key: &LeaseKey, grant: &Grant, mut until_ns: u64, before: Option<u64>) {
         let ticket = grant.ticket();
         self.count_up(key, &ticket, until_ns, before).await;
-        for _ in 0..self.world.chance.between(0, 2) {
+        for _ in 0..self.world.random.between(0, 2) {
             self.rest(500, 5_000).await;
             let sent_ns = self.now_ns();
             match self.leases.renew(&ticket, None).await {
@@ -158,12 +158,12 @@ impl Actor {
                     until_ns = self.until_ns(sent_ns);
                     self.tell(key, ticket.token.0, What::Renewed { until_ns });
                 }
-                Ok(_) => return self.notes.count("zombies told"),
-                Err(_) => self.notes.count("unanswered"),
+                Ok(_) => return self.log.count("zombies told"),
+                Err(_) => self.log.count("unanswered"),
             }
         }
         // Some die with the lease in their hands, as far as the others can see.
-        if self.now_ns() < until_ns && self.world.chance.odds(0.6) {
+        if self.now_ns() < until_ns && self.world.random.odds(0.6) {
             self.release(key, &ticket).await;
         }
     }
@@ -186,7 +186,7 @@ impl Actor {
             && met.answer == Fenced::Done(())
         {
             self.tell(key, ticket.token.0, What::Counted { found });
-            self.notes.count("counted");
+            self.log.count("counted");
         }
     }
 
@@ -194,13 +194,13 @@ impl Actor {
         let what = (key.to_string(), ticket.token.0);
         self.tell(key, ticket.token.0, What::Releasing { at_ns: self.now_ns() });
         // Until the answer is there it may have been done, or not.
-        self.notes.lock().releases.insert(what.clone(), false);
+        self.log.lock().releases.insert(what.clone(), false);
         match self.leases.release(ticket).await {
             Ok(met) if met.answer == Fenced::Done(()) => {
-                self.notes.lock().releases.insert(what, true);
-                self.notes.count("released");
+                self.log.lock().releases.insert(what, true);
+                self.log.count("released");
             }
-            _ => self.notes.count("unanswered"),
+            _ => self.log.count("unanswered"),
         }
     }
 
@@ -208,14 +208,14 @@ impl Actor {
     pub async fn decide(self) {
         loop {
             self.rest(500, 6_000).await;
-            let txn = format!("t{}", self.world.chance.between(0, 30));
+            let txn = format!("t{}", self.world.random.between(0, 30));
             let decision =
-                if self.world.chance.odds(0.5) { Decision::Commit } else { Decision::Rollback };
+                if self.world.random.odds(0.5) { Decision::Commit } else { Decision::Rollback };
             let Ok(name) = Name::new(&txn) else { return };
             if let Ok(met) = self.leases.decide(&name, decision, 24 * 3_600_000).await {
                 let answer = met.answer.decision;
-                self.notes.lock().decisions.entry(txn).or_default().push(answer);
-                self.notes.count("decided");
+                self.log.lock().decisions.entry(txn).or_default().push(answer);
+                self.log.count("decided");
             }
         }
     }
@@ -233,7 +233,7 @@ impl Actor {
             clock: self.clock.clone(),
             activity: Arc::default(),
             leadership: None,
-            witness: self.notes.clone(),
+            witness: self.log.clone(),
             retention: Retention::default(),
         })
     }
@@ -249,9 +249,9 @@ impl Actor {
 
     pub async fn pass(&self, sweeper: &Sweeper, stop: &StopSignal) -> PassReport {
         let report = sweeper.pass(PassMode::Reclaim, 0, stop).await;
-        self.notes.count("passes");
+        self.log.count("passes");
         for _ in 0..report.reclaimed {
-            self.notes.count("reclaimed");
+            self.log.count("reclaimed");
         }
         report
     }

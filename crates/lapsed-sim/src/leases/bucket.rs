@@ -14,9 +14,9 @@ use http::{Method, Response, StatusCode};
 use http_body_util::BodyExt;
 use object_store::client::{HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService};
 
-use crate::chance::mix;
 use crate::executor::World;
 use crate::leases::bug::LeaseBug;
+use crate::random::mix;
 
 /// How the network is.
 #[derive(Clone, Copy, Debug, Default)]
@@ -34,7 +34,7 @@ pub struct SimBucket {
     world: Arc<World>,
     bug: Option<LeaseBug>,
     objects: Mutex<BTreeMap<String, Bytes>>,
-    weather: Mutex<BucketFaults>,
+    faults: Mutex<BucketFaults>,
 }
 
 /// One process's way to it.
@@ -54,20 +54,20 @@ fn etag(body: &[u8]) -> String {
 impl SimBucket {
     /// Empty, on a fine day.
     pub fn new(world: &Arc<World>, bug: Option<LeaseBug>) -> Arc<SimBucket> {
-        let (objects, weather) = (Mutex::default(), Mutex::default());
-        Arc::new(SimBucket { world: world.clone(), bug, objects, weather })
+        let (objects, faults) = (Mutex::default(), Mutex::default());
+        Arc::new(SimBucket { world: world.clone(), bug, objects, faults })
     }
 
     /// A way to it; some machines' clocks may be off.
     pub fn line(self: &Arc<Self>, who: &str) -> BucketConnection {
-        let lies = self.bug == Some(LeaseBug::DateAhead) && self.world.chance.odds(0.5);
+        let lies = self.bug == Some(LeaseBug::DateAhead) && self.world.random.odds(0.5);
         let date_off_ms = if lies { 40_000 } else { 0 };
         BucketConnection { bucket: self.clone(), who: who.to_owned(), date_off_ms }
     }
 
     /// How the network is from now on.
-    pub fn set_weather(&self, weather: BucketFaults) {
-        *self.weather.lock().unwrap_or_else(PoisonError::into_inner) = weather;
+    pub fn set_faults(&self, faults: BucketFaults) {
+        *self.faults.lock().unwrap_or_else(PoisonError::into_inner) = faults;
     }
 
     /// The names of all objects.
@@ -286,7 +286,7 @@ impl std::fmt::Debug for BucketConnection {
 
 impl BucketConnection {
     fn fault(&self, share: f64) -> bool {
-        share > 0.0 && self.bucket.world.chance.odds(share)
+        share > 0.0 && self.bucket.world.random.odds(share)
     }
 
     fn carry_out(&self, method: &Method, path: &str, query: Option<&str>, parts: Parts) -> Answer {
@@ -324,7 +324,7 @@ fn lost() -> HttpError {
 impl HttpService for BucketConnection {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let world = &self.bucket.world;
-        let weather = *self.bucket.weather.lock().unwrap_or_else(PoisonError::into_inner);
+        let faults = *self.bucket.faults.lock().unwrap_or_else(PoisonError::into_inner);
         let (head, body) = request.into_parts();
         let body = body.collect().await?.to_bytes();
         let header = |name: &str| head.headers.get(name).and_then(|value| value.to_str().ok());
@@ -333,26 +333,26 @@ impl HttpService for BucketConnection {
             create: header("if-none-match") == Some("*"),
             expected: header("if-match").map(str::to_owned),
         };
-        let way = |chance: &crate::chance::SimRandom| match chance.odds(0.05) {
-            true => Duration::from_millis(chance.between(500, 4_000)),
-            false => Duration::from_millis(chance.between(1, 60)),
+        let way = |random: &crate::random::SimRandom| match random.odds(0.05) {
+            true => Duration::from_millis(random.between(500, 4_000)),
+            false => Duration::from_millis(random.between(1, 60)),
         };
-        world.sleep(way(&world.chance)).await;
+        world.sleep(way(&world.random)).await;
         let (method, key) = (&head.method, decoded(head.uri.path()));
-        if self.fault(weather.lost) {
+        if self.fault(faults.lost) {
             world.note(&self.who, format_args!("{method} {key} is lost"));
             return Err(lost());
         }
-        let answer = match self.fault(weather.overloaded) {
+        let answer = match self.fault(faults.overloaded) {
             true => Answer::status(StatusCode::SERVICE_UNAVAILABLE),
             false => self.carry_out(&head.method, head.uri.path(), head.uri.query(), parts),
         };
-        let unanswered = self.fault(weather.unanswered);
+        let unanswered = self.fault(faults.unanswered);
         let how = if unanswered { ", unanswered" } else { "" };
         let status = answer.status.as_u16();
         world.note(&self.who, format_args!("{method} {key}: {status}{how}"));
         let date_ms = world.now_ms().saturating_add_signed(self.date_off_ms);
-        world.sleep(way(&world.chance)).await;
+        world.sleep(way(&world.random)).await;
         match unanswered {
             true => Err(lost()),
             false => Ok(answer.into_http(date_ms)),

@@ -9,7 +9,7 @@ use lapsed_core::receipt::{Reason, Receipt, ReceiptQuery};
 use lapsed_core::schedule::StopSignal;
 
 use crate::executor::START_MS;
-use crate::leases::actors::{Actor, LeaseEvent, keys};
+use crate::leases::actors::{Actor, LeaseRecord, keys};
 use crate::promise::{Broken, Checked, Promise, holds};
 
 /// How often it is swept in the end before that must be enough.
@@ -41,29 +41,29 @@ pub async fn ended(actor: &Actor) -> Result<LeaseEnd, Broken> {
 }
 
 /// Whether all of it can be true.
-pub fn check(noted: &LeaseEvent, ended: &LeaseEnd) -> Checked {
-    check_history(noted, ended)?;
-    check_decisions(noted)?;
+pub fn check(record: &LeaseRecord, ended: &LeaseEnd) -> Checked {
+    check_history(record, ended)?;
+    check_decisions(record)?;
     check_all_cleared(ended)?;
-    check_receipts(noted, ended)
+    check_receipts(record, ended)
 }
 
-fn check_history(noted: &LeaseEvent, ended: &LeaseEnd) -> Checked {
+fn check_history(record: &LeaseRecord, ended: &LeaseEnd) -> Checked {
     let number = |state: &Option<LeaseState>| match state {
         Some(LeaseState::Json(value)) => value.as_u64().unwrap_or(0),
         Some(LeaseState::Bytes(_)) | None => 0,
     };
     let name = |one: &LeaseInfo| format!("{}/{}", one.namespace, one.key);
     let last = ended.described.iter().map(|one| (name(one), number(&one.state))).collect();
-    match history::check(&noted.events, &last) {
+    match history::check(&record.events, &last) {
         Ok(_) => Ok(()),
         Err(what) if what.contains("had been left") => Err(Broken::new(Promise::P4, what)),
         Err(what) => Err(Broken::new(Promise::P5, what)),
     }
 }
 
-fn check_decisions(noted: &LeaseEvent) -> Checked {
-    for (txn, answers) in &noted.decisions {
+fn check_decisions(record: &LeaseRecord) -> Checked {
+    for (txn, answers) in &record.decisions {
         let agreed = answers.windows(2).all(|two| two[0] == two[1]);
         holds(agreed, Promise::P4, || format!("{txn} was decided twice: {answers:?}"))?;
     }
@@ -79,7 +79,7 @@ fn check_all_cleared(ended: &LeaseEnd) -> Checked {
 
 /// Of every token that was ever granted: one receipt if it ran out, none if it was released; and none
 /// from before its holder had ceased to believe in it.
-fn check_receipts(noted: &LeaseEvent, ended: &LeaseEnd) -> Checked {
+fn check_receipts(record: &LeaseRecord, ended: &LeaseEnd) -> Checked {
     let mut receipts: BTreeMap<(String, u64), &Receipt> = BTreeMap::new();
     for receipt in ended.receipts.iter().filter(|r| r.reason == Reason::LeaseExpired) {
         let what = (receipt.key.to_string(), receipt.incarnation.0);
@@ -91,32 +91,32 @@ fn check_receipts(noted: &LeaseEvent, ended: &LeaseEnd) -> Checked {
         for token in 1..=one.token.0 {
             let what = (key.clone(), token);
             let receipt = receipts.get(&what);
-            let right = match noted.releases.get(&what) {
+            let right = match record.releases.get(&what) {
                 Some(true) => receipt.is_none(),
                 Some(false) => true,
                 None => receipt.is_some(),
             };
-            let released = noted.releases.get(&what);
+            let released = record.releases.get(&what);
             holds(right, Promise::P3, || {
                 format!("{key} by token {token}: released {released:?}, receipt {receipt:?}")
             })?;
         }
     }
-    check_counted(noted)?;
-    check_belief(noted, &receipts)
+    check_counted(record)?;
+    check_belief(record, &receipts)
 }
 
 /// Nobody counted what somebody else had counted.
-fn check_counted(noted: &LeaseEvent) -> Checked {
-    let mut counted = noted.counted.clone();
+fn check_counted(record: &LeaseRecord) -> Checked {
+    let mut counted = record.counted.clone();
     counted.sort();
     let twice = counted.windows(2).find(|two| two[0] == two[1] && two[0].1 > 0);
     holds(twice.is_none(), Promise::P3, || format!("counted twice: {twice:?}"))
 }
 
-fn check_belief(noted: &LeaseEvent, receipts: &BTreeMap<(String, u64), &Receipt>) -> Checked {
+fn check_belief(record: &LeaseRecord, receipts: &BTreeMap<(String, u64), &Receipt>) -> Checked {
     let mut until: BTreeMap<(String, u64), u64> = BTreeMap::new();
-    for event in &noted.events {
+    for event in &record.events {
         if let What::Granted { until_ns, .. } | What::Renewed { until_ns } = event.what {
             until.insert((event.key.clone(), event.token), until_ns);
         }

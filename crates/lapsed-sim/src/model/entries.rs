@@ -4,24 +4,24 @@ use lapsed_core::Name;
 use lapsed_core::owner::Claim;
 use lapsed_core::registry::TakePolicy;
 
-use crate::model::{Held, Model, ModelClaim};
+use crate::model::{Model, ModelClaim, ModelEntry};
 
 /// What a registration of one key should do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Put {
+pub enum ExpectedPut {
     /// The key was free.
     New,
-    /// It was this life's already.
+    /// It was this incarnation's already.
     Kept,
-    /// It was that life's.
+    /// It was that incarnation's.
     Moved(u64),
-    /// It stays that life's.
+    /// It stays that incarnation's.
     Taken(u64),
 }
 
 impl Model {
-    /// Registers keys: the life that holds them, whether it was begun, and one answer a key.
-    /// Nothing when that life is lost.
+    /// Registers keys: the incarnation that holds them, whether it was begun, and one answer a key.
+    /// Nothing when that incarnation is lost.
     pub fn register(
         &mut self,
         claim: &Claim,
@@ -29,57 +29,59 @@ impl Model {
         take: TakePolicy,
         now: u64,
         given: Option<u64>,
-    ) -> Option<(u64, bool, Vec<Put>)> {
-        let (life, started) = match self.meant(claim) {
+    ) -> Option<(u64, bool, Vec<ExpectedPut>)> {
+        let (incarnation, started) = match self.meant(claim) {
             ModelClaim::Stranger => return None,
             ModelClaim::Nobody => (self.start(&claim.owner, self.threshold_ms, now, given), true),
-            ModelClaim::Life(number) => (self.acting(number)?, false),
+            ModelClaim::Incarnation(number) => (self.acting(number)?, false),
         };
-        let puts = keys.iter().map(|key| self.put(life, key, take)).collect();
-        Some((life, started, puts))
+        let puts = keys.iter().map(|key| self.put(incarnation, key, take)).collect();
+        Some((incarnation, started, puts))
     }
 
-    /// That life, unless it has ended; then it is told so.
+    /// That incarnation, unless it has ended; then it is told so.
     fn acting(&mut self, number: u64) -> Option<u64> {
-        let life = self.lives.get_mut(&number)?;
-        life.told |= life.ended.is_some();
-        life.ended.is_none().then_some(number)
+        let incarnation = self.incarnations.get_mut(&number)?;
+        incarnation.told |= incarnation.ended.is_some();
+        incarnation.ended.is_none().then_some(number)
     }
 
-    fn put(&mut self, life: u64, key: &Name, take: TakePolicy) -> Put {
+    fn put(&mut self, incarnation: u64, key: &Name, take: TakePolicy) -> ExpectedPut {
         let put = match self.entries.get(key) {
-            None => Put::New,
-            Some(held) if held.life == life => return Put::Kept,
+            None => ExpectedPut::New,
+            Some(held) if held.incarnation == incarnation => return ExpectedPut::Kept,
             Some(held)
-                if self.lives_on(held.life)
-                    && (take == TakePolicy::IfFree || self.is_newer(held.life, life)) =>
+                if self.is_live(held.incarnation)
+                    && (take == TakePolicy::IfFree
+                        || self.is_newer(held.incarnation, incarnation)) =>
             {
-                return Put::Taken(held.life);
+                return ExpectedPut::Taken(held.incarnation);
             }
-            Some(held) => Put::Moved(held.life),
+            Some(held) => ExpectedPut::Moved(held.incarnation),
         };
-        self.hold(life, key);
+        self.hold(incarnation, key);
         put
     }
 
-    /// Whether `holder` is a newer life of the same owner.
-    fn is_newer(&self, holder: u64, life: u64) -> bool {
-        let name = |number: &u64| self.lives.get(number).map(|life| &life.name);
-        holder > life && name(&holder) == name(&life)
+    /// Whether `holder` is a newer incarnation of the same owner.
+    fn is_newer(&self, holder: u64, incarnation: u64) -> bool {
+        let name =
+            |number: &u64| self.incarnations.get(number).map(|incarnation| &incarnation.name);
+        holder > incarnation && name(&holder) == name(&incarnation)
     }
 
-    fn hold(&mut self, life: u64, key: &Name) {
+    fn hold(&mut self, incarnation: u64, key: &Name) {
         self.last_registration += 1;
         let registration = self.last_registration;
-        self.entries.insert(key.clone(), Held { life, registration });
+        self.entries.insert(key.clone(), ModelEntry { incarnation, registration });
     }
 
-    /// Lets go of keys: for each, whether it was its. Nothing when that life is lost.
+    /// Lets go of keys: for each, whether it was its. Nothing when that incarnation is lost.
     pub fn unregister(&mut self, claim: &Claim, keys: &[Name]) -> Option<Vec<bool>> {
-        let ModelClaim::Life(number) = self.meant(claim) else { return None };
-        let life = self.acting(number)?;
+        let ModelClaim::Incarnation(number) = self.meant(claim) else { return None };
+        let incarnation = self.acting(number)?;
         let let_go = |key: &Name| {
-            let its = self.entries.get(key).is_some_and(|held| held.life == life);
+            let its = self.entries.get(key).is_some_and(|held| held.incarnation == incarnation);
             if its {
                 self.entries.remove(key);
             }
@@ -88,16 +90,18 @@ impl Model {
         Some(keys.iter().map(let_go).collect())
     }
 
-    /// Puts back what a receipt removed: into which life, unless it is refused.
+    /// Puts back what a receipt removed: into which incarnation, unless it is refused.
     pub fn restore(&mut self, seq: u64, now: u64) -> Option<u64> {
         let taken = self.receipts.get(&seq).filter(|taken| !taken.restored)?;
         let (key, owner) = (taken.key.clone(), taken.owner.clone());
         if self.entries.contains_key(&key) {
             return None;
         }
-        let ModelClaim::Life(number) = self.meant(&Claim::newest(owner)) else { return None };
-        let life = self.lives.get(&number)?;
-        if life.ended.is_some() || self.due(life) <= now {
+        let ModelClaim::Incarnation(number) = self.meant(&Claim::newest(owner)) else {
+            return None;
+        };
+        let incarnation = self.incarnations.get(&number)?;
+        if incarnation.ended.is_some() || self.due(incarnation) <= now {
             return None;
         }
         self.hold(number, &key);

@@ -10,14 +10,14 @@ use crate::model::{Model, ModelIncarnation, ModelReclaim};
 
 /// What should become of one suspect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Predicted {
+pub enum ExpectedOutcome {
     /// It is dead, for that reason.
     Reclaimed(Reason),
     /// It is alive for so much longer.
     Alive(u64),
     /// It has so much longer to beat, because the store was away.
     Away(u64),
-    /// Another life holds it.
+    /// Another incarnation holds it.
     Moved(u64),
     Gone,
     /// The sweeper does not lead.
@@ -27,7 +27,7 @@ pub enum Predicted {
 /// What should become of a batch.
 #[derive(Clone, Debug, Default)]
 pub struct Reclaimed {
-    pub outcomes: Vec<Predicted>,
+    pub outcomes: Vec<ExpectedOutcome>,
     /// Lives that it ends.
     pub ended: Vec<u64>,
     /// The receipts that it writes.
@@ -36,7 +36,7 @@ pub struct Reclaimed {
 
 /// How many there should be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Heads {
+pub struct ExpectedCensus {
     /// Alive and in time.
     pub live: u64,
     /// Past their time, not declared dead.
@@ -48,27 +48,31 @@ pub struct Heads {
 }
 
 impl Model {
-    fn judge(&self, suspect: &Suspect, now: u64) -> Predicted {
-        let Some(held) = self.entries.get(&suspect.key) else { return Predicted::Gone };
-        let Some(life) = self.lives.get(&held.life) else { return Predicted::Gone };
-        if held.life != suspect.incarnation.0 {
-            return Predicted::Moved(held.life);
+    fn judge(&self, suspect: &Suspect, now: u64) -> ExpectedOutcome {
+        let Some(held) = self.entries.get(&suspect.key) else { return ExpectedOutcome::Gone };
+        let Some(incarnation) = self.incarnations.get(&held.incarnation) else {
+            return ExpectedOutcome::Gone;
+        };
+        if held.incarnation != suspect.incarnation.0 {
+            return ExpectedOutcome::Moved(held.incarnation);
         }
-        let deadline = life.beat_at + life.ttl_ms;
-        match life.ended {
+        let deadline = incarnation.beat_at + incarnation.ttl_ms;
+        match incarnation.ended {
             Some(end) if end.ending == Ending::Retired => {
-                Predicted::Reclaimed(Reason::OwnerRetired)
+                ExpectedOutcome::Reclaimed(Reason::OwnerRetired)
             }
-            Some(_) => Predicted::Reclaimed(Reason::OwnerDead),
-            None if now < deadline => Predicted::Alive(deadline - now),
-            None if now < self.due(life) => Predicted::Away(self.due(life) - now),
-            None => Predicted::Reclaimed(Reason::OwnerDead),
+            Some(_) => ExpectedOutcome::Reclaimed(Reason::OwnerDead),
+            None if now < deadline => ExpectedOutcome::Alive(deadline - now),
+            None if now < self.due(incarnation) => {
+                ExpectedOutcome::Away(self.due(incarnation) - now)
+            }
+            None => ExpectedOutcome::Reclaimed(Reason::OwnerDead),
         }
     }
 
     /// A batch of suspects, one after the other. What was answered decides what is in doubt here.
     pub fn reclaim(&mut self, batch: &Batch, now: u64, answer: Option<&BatchAnswer>) -> Reclaimed {
-        let all = |outcome: Predicted| {
+        let all = |outcome: ExpectedOutcome| {
             let outcomes = vec![outcome; batch.suspects.len()];
             Reclaimed { outcomes, ..Reclaimed::default() }
         };
@@ -84,22 +88,22 @@ impl Model {
             self.must_lead(term, now) || (self.may_lead(term, now) && !refused)
         };
         if !batch.term.is_none_or(leads) {
-            return all(Predicted::NotLeader);
+            return all(ExpectedOutcome::NotLeader);
         }
         let id = (batch.id.sweeper.to_string(), batch.id.number);
         let perhaps_late = self.asked.contains(&id) && said(Outcome::Gone);
         if self.batches.contains(&id) || self.forbidden.contains(&id) || perhaps_late {
-            return all(Predicted::Gone);
+            return all(ExpectedOutcome::Gone);
         }
         let mut reclaimed = Reclaimed::default();
         for suspect in &batch.suspects {
             let outcome = self.judge(suspect, now);
-            if let Predicted::Reclaimed(_) = outcome {
-                let life = suspect.incarnation.0;
-                if self.lives_on(life) {
-                    reclaimed.ended.push(life);
+            if let ExpectedOutcome::Reclaimed(_) = outcome {
+                let incarnation = suspect.incarnation.0;
+                if self.is_live(incarnation) {
+                    reclaimed.ended.push(incarnation);
                 }
-                self.declare_dead(life, now, true);
+                self.declare_dead(incarnation, now, true);
                 reclaimed.receipts.push(self.take(suspect, batch, now));
             }
             reclaimed.outcomes.push(outcome);
@@ -113,12 +117,12 @@ impl Model {
     fn take(&mut self, suspect: &Suspect, batch: &Batch, now: u64) -> u64 {
         let registration = self.entries.remove(&suspect.key).map_or(0, |held| held.registration);
         self.last_receipt += 1;
-        let (life, sweeper) = (suspect.incarnation.0, batch.id.sweeper.to_string());
-        self.taken.insert((suspect.key.clone(), life, registration));
+        let (incarnation, sweeper) = (suspect.incarnation.0, batch.id.sweeper.to_string());
+        self.taken.insert((suspect.key.clone(), incarnation, registration));
         *self.written.entry(sweeper.clone()).or_default() += 1;
         let taken = ModelReclaim {
             key: suspect.key.clone(),
-            life,
+            incarnation,
             owner: suspect.owner.clone(),
             registration,
             sweeper,
@@ -143,11 +147,11 @@ impl Model {
 
     /// Lives that housekeeping may end: past their time, with nothing that a pass would find.
     pub fn empty_overdue(&self, now: u64) -> BTreeSet<u64> {
-        let holders: BTreeSet<u64> = self.entries.values().map(|held| held.life).collect();
-        let ends = |(number, life): &(&u64, &ModelIncarnation)| {
-            self.is_overdue(life, now) && !holders.contains(number)
+        let holders: BTreeSet<u64> = self.entries.values().map(|held| held.incarnation).collect();
+        let ends = |(number, incarnation): &(&u64, &ModelIncarnation)| {
+            self.is_overdue(incarnation, now) && !holders.contains(number)
         };
-        self.lives.iter().filter(ends).map(|(number, _)| *number).collect()
+        self.incarnations.iter().filter(ends).map(|(number, _)| *number).collect()
     }
 
     /// Removes receipts past their retention: how many.
@@ -164,32 +168,40 @@ impl Model {
         old.len() as u64
     }
 
-    /// Forgets lives that ended long ago and hold nothing: how many.
+    /// Forgets incarnations that ended long ago and hold nothing: how many.
     pub fn forget(&mut self, rows: usize, retention: Retention, now: u64) -> u64 {
-        let holders: BTreeSet<u64> = self.entries.values().map(|held| held.life).collect();
-        let gone = |(number, life): &(&u64, &ModelIncarnation)| {
-            let aged = life.ended.is_some_and(|end| now.saturating_sub(end.at) > retention.age_ms);
+        let holders: BTreeSet<u64> = self.entries.values().map(|held| held.incarnation).collect();
+        let gone = |(number, incarnation): &(&u64, &ModelIncarnation)| {
+            let aged =
+                incarnation.ended.is_some_and(|end| now.saturating_sub(end.at) > retention.age_ms);
             aged && !holders.contains(number)
         };
         let gone: Vec<u64> =
-            self.lives.iter().filter(gone).take(rows).map(|(number, _)| *number).collect();
-        gone.iter().for_each(|number| drop(self.lives.remove(number)));
+            self.incarnations.iter().filter(gone).take(rows).map(|(number, _)| *number).collect();
+        gone.iter().for_each(|number| drop(self.incarnations.remove(number)));
         gone.len() as u64
     }
 
-    pub fn heads(&self, now: u64) -> Heads {
+    pub fn expected_census(&self, now: u64) -> ExpectedCensus {
         let recent = |at: &&u64| **at + self.threshold_ms > now;
-        let mut heads =
-            Heads { died: self.deaths.iter().filter(recent).count() as u64, ..Heads::default() };
-        for life in self.lives.values().filter(|life| life.ended.is_none()) {
-            match self.due(life) <= now {
-                true => heads.overdue += 1,
-                false => heads.live += 1,
+        let mut expected_census = ExpectedCensus {
+            died: self.deaths.iter().filter(recent).count() as u64,
+            ..ExpectedCensus::default()
+        };
+        for incarnation in
+            self.incarnations.values().filter(|incarnation| incarnation.ended.is_none())
+        {
+            match self.due(incarnation) <= now {
+                true => expected_census.overdue += 1,
+                false => expected_census.live += 1,
             }
         }
-        let doomed = |life: &ModelIncarnation| life.ended.is_some() || self.due(life) <= now;
-        let suspect = |life: &u64| self.lives.get(life).is_some_and(doomed);
-        heads.suspects = self.entries.values().filter(|held| suspect(&held.life)).count() as u64;
-        heads
+        let doomed = |incarnation: &ModelIncarnation| {
+            incarnation.ended.is_some() || self.due(incarnation) <= now
+        };
+        let suspect = |incarnation: &u64| self.incarnations.get(incarnation).is_some_and(doomed);
+        expected_census.suspects =
+            self.entries.values().filter(|held| suspect(&held.incarnation)).count() as u64;
+        expected_census
     }
 }

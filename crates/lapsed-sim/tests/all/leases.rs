@@ -85,8 +85,8 @@ mod regressions {
         async fn lose_one(&mut self, key: &str) {
             let key = LeaseKey::new("n", key).unwrap();
             let owner = Name::new("o").unwrap();
-            let wish = AcquireRequest { key, owner, ttl_ms: 1_000, request: None };
-            self.leases.acquire(&wish).await.unwrap();
+            let bug = AcquireRequest { key, owner, ttl_ms: 1_000, request: None };
+            self.leases.acquire(&bug).await.unwrap();
             self.clock.sleep(Duration::from_secs(15)).await;
             let request = PageRequest { after: Cursor(None), limit: 10, undeclared_max: None };
             let suspects = self.leases.suspects(request).await.unwrap().suspects;

@@ -5,9 +5,9 @@
 mod availability;
 mod bucket;
 mod disk;
-mod fixed;
-mod fresh;
+mod fixed_seeds;
+mod fresh_seeds;
 mod jobs;
 mod leases;
+mod planted_bugs;
 mod regressions;
-mod teeth;

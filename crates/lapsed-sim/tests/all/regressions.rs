@@ -14,8 +14,8 @@ use lapsed_core::sweep::{
 };
 use lapsed_core::{Error, Name};
 use lapsed_embedded::{Embedded, EmbeddedRegistry, Options};
-use lapsed_sim::disk::{Disk, Fuse, Keep};
-use lapsed_sim::ground::system;
+use lapsed_sim::disk::{Disk, Keep, SyncFault};
+use lapsed_sim::system::system_id;
 
 const TTL_MS: u64 = 10_000;
 
@@ -32,7 +32,7 @@ fn open(disk: Disk, clock: ManualClock) -> Store {
     let store =
         Embedded::with_backend(options, move || bytes.handle()).expect("nothing fails here");
     let registry =
-        store.registry(system(), Duration::from_millis(TTL_MS)).expect("nothing fails here");
+        store.registry(system_id(), Duration::from_millis(TTL_MS)).expect("nothing fails here");
     Store { disk, clock, registry, _store: store }
 }
 
@@ -78,7 +78,7 @@ impl Store {
     }
 
     fn fails(&self, keep: Keep) {
-        self.disk.set_fuse(Some(Fuse::Error(keep)));
+        self.disk.set_sync_fault(Some(SyncFault::Error(keep)));
     }
 }
 

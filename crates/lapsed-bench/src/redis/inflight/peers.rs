@@ -84,21 +84,21 @@ pub async fn recover(
 ) -> Result<PeerRecovery> {
     empty(place, database)?;
     let program = start(place, peer, database, orphans)?;
-    let ready: Ready = parse(&heard(program.line(PREPARE_LIMIT))?)?;
+    let ready: Ready = parse(&testbed(program.line(PREPARE_LIMIT))?)?;
     place.watch_slow().await?;
     watch_holds(place)?;
     let probe = Probe::every(place.server.port(), GET_EVERY)?;
     let began = Instant::now();
-    heard(program.say("go"))?;
+    testbed(program.say("go"))?;
     let said = program.line(RECOVER_LIMIT);
     let is_cut_off = said.is_err() && began.elapsed() >= RECOVER_LIMIT;
     let done = match said {
         Err(_) if is_cut_off => {
             let took_ms = began.elapsed().as_secs_f64() * 1e3;
-            heard(program.kill())?;
+            testbed(program.kill())?;
             Done { took_ms, recovered: None }
         }
-        said => parse(&heard(said)?)?,
+        said => parse(&testbed(said)?)?,
     };
     // Somebody who waits is served at last when the server is let go, however the peer ended.
     until_served(place)?;
@@ -128,11 +128,11 @@ pub async fn recover(
 fn start(place: &BenchRedis, peer: &Peer, database: usize, orphans: usize) -> Result<Program> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers");
     let (interpreter, modules) = match peer.language {
-        Language::Node => (heard(paths::node())?, heard(paths::peer_node_modules())?),
-        Language::Python => (heard(paths::peer_python())?, PathBuf::new()),
+        Language::Node => (testbed(paths::node())?, testbed(paths::peer_node_modules())?),
+        Language::Python => (testbed(paths::peer_python())?, PathBuf::new()),
     };
     let url = format!("redis://127.0.0.1:{}/{database}", place.server.port());
-    heard(Program::start(&interpreter, |command| {
+    testbed(Program::start(&interpreter, |command| {
         command.arg(folder.join(peer.program)).arg(url).arg(orphans.to_string());
         command.env("NODE_PATH", modules).env("PYTHONDONTWRITEBYTECODE", "1");
     }))
@@ -142,18 +142,18 @@ fn parse<T: for<'a> Deserialize<'a>>(line: &str) -> Result<T> {
     serde_json::from_str(line).with_context(|| format!("what a peer said: {line}"))
 }
 
-fn heard<T>(result: lapsed_testbed::TestbedResult<T>) -> Result<T> {
+fn testbed<T>(result: lapsed_testbed::TestbedResult<T>) -> Result<T> {
     result.map_err(|error| anyhow!("{error}"))
 }
 
 fn connect(place: &BenchRedis) -> Result<RespConnection> {
-    heard(RespConnection::open(place.server.port(), Duration::from_secs(60)))
+    testbed(RespConnection::open(place.server.port(), Duration::from_secs(60)))
 }
 
 fn empty(place: &BenchRedis, database: usize) -> Result<()> {
     let mut connection = connect(place)?;
-    heard(connection.call(&["SELECT", &database.to_string()]))?;
-    heard(connection.call(&["FLUSHDB", "SYNC"]))?;
+    testbed(connection.call(&["SELECT", &database.to_string()]))?;
+    testbed(connection.call(&["FLUSHDB", "SYNC"]))?;
     Ok(())
 }
 
@@ -180,13 +180,13 @@ async fn longest_script_ms(place: &BenchRedis) -> Result<f64> {
 /// From now on the longest call is remembered. SLOWLOG has the commands of a transaction one by one.
 fn watch_holds(place: &BenchRedis) -> Result<()> {
     let mut connection = connect(place)?;
-    heard(connection.call(&["CONFIG", "SET", "latency-monitor-threshold", "1"]))?;
-    heard(connection.call(&["LATENCY", "RESET"]))?;
+    testbed(connection.call(&["CONFIG", "SET", "latency-monitor-threshold", "1"]))?;
+    testbed(connection.call(&["LATENCY", "RESET"]))?;
     Ok(())
 }
 
 fn longest_hold_ms(place: &BenchRedis) -> Result<f64> {
-    let events = heard(connect(place)?.call(&["LATENCY", "LATEST"]))?;
+    let events = testbed(connect(place)?.call(&["LATENCY", "LATEST"]))?;
     let Reply::List(events) = events else { return Ok(0.0) };
     Ok(events.iter().filter_map(hold_ms).max().unwrap_or(0) as f64)
 }

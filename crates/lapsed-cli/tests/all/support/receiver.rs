@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::PATIENCE;
 
 /// What it was sent, and how to answer it.
-pub struct Knock {
+pub struct ReceivedRequest {
     pub path: String,
     pub key: String,
     pub headers: BTreeMap<String, String>,
@@ -21,11 +21,11 @@ pub struct Knock {
 
 pub struct Receiver {
     pub port: u16,
-    pub knocks: mpsc::Receiver<Knock>,
+    pub knocks: mpsc::Receiver<ReceivedRequest>,
 }
 
 pub const OK: &str = "204 No Content\r\n";
-pub const SICK: &str = "500 Internal Server Error\r\n";
+pub const SERVER_ERROR: &str = "500 Internal Server Error\r\n";
 
 impl Receiver {
     pub fn open() -> Receiver {
@@ -41,12 +41,12 @@ impl Receiver {
         Receiver { port, knocks }
     }
 
-    pub fn next(&self) -> Knock {
+    pub fn next(&self) -> ReceivedRequest {
         self.knocks.recv_timeout(PATIENCE).expect("it is called")
     }
 }
 
-fn serve(mut stream: TcpStream, tell: &Sender<Knock>) -> Option<()> {
+fn serve(mut stream: TcpStream, tell: &Sender<ReceivedRequest>) -> Option<()> {
     let mut lines = BufReader::new(stream.try_clone().ok()?);
     let mut first = String::new();
     lines.read_line(&mut first).ok()?;
@@ -63,7 +63,7 @@ fn serve(mut stream: TcpStream, tell: &Sender<Knock>) -> Option<()> {
     let path = first.split(' ').nth(1)?.to_owned();
     let key = headers.get("idempotency-key").cloned().unwrap_or_default();
     let body = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
-    tell.send(Knock { path, key, headers, bytes, body, answer }).ok()?;
+    tell.send(ReceivedRequest { path, key, headers, bytes, body, answer }).ok()?;
     let answer = told.recv().ok()?;
     write!(stream, "HTTP/1.1 {answer}connection: close\r\ncontent-length: 0\r\n\r\n").ok()
 }

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::history::{Beat, Change, History, Listing, Outcome, Said, Source, Span, Toggle};
+use super::history::{Beat, BeatAnswer, Change, History, Listing, Outcome, Source, Span, Toggle};
 use super::observed::{Observed, ReceiptRow, Row};
 
 /// Times are cut to milliseconds by the servers.
@@ -125,14 +125,14 @@ pub fn check_history(observed: &Observed, history: &History, stale_s: u64) -> Ve
 
 /// A sign of life, from the last that somebody gave before something happened.
 #[derive(Clone, Copy, Debug)]
-struct Sign {
+struct SignOfLife {
     sent_us: u64,
     done_us: u64,
 }
 
 /// The newest sign of life that one store had before `before_us`, by when it was sent.
-fn last_sign(history: &History, id: &str, source: Source, before_us: u64) -> Option<Sign> {
-    let beats = history.beats_of(id).iter().filter(|beat| beat.said == Said::Noted(source));
+fn last_sign(history: &History, id: &str, source: Source, before_us: u64) -> Option<SignOfLife> {
+    let beats = history.beats_of(id).iter().filter(|beat| beat.said == BeatAnswer::Noted(source));
     let beats = beats.map(|beat| beat.span);
     let toggles = history.toggles_of(id).iter().filter(|toggle| {
         source == Source::Truth
@@ -141,7 +141,7 @@ fn last_sign(history: &History, id: &str, source: Source, before_us: u64) -> Opt
     });
     let spans = beats.chain(toggles.map(|toggle| toggle.span));
     let before = spans.filter(|span| span.done_us <= before_us);
-    let signs = before.map(|span| Sign { sent_us: span.sent_us, done_us: span.done_us });
+    let signs = before.map(|span| SignOfLife { sent_us: span.sent_us, done_us: span.done_us });
     signs.max_by_key(|sign| sign.sent_us)
 }
 
@@ -174,7 +174,7 @@ fn refused_us(history: &History, id: &str, since_us: u64) -> Option<u64> {
     if history.toggles_of(id).iter().any(toggled) {
         return None;
     }
-    let refused = |beat: &&Beat| beat.said == Said::Offline && beat.span.sent_us > since_us;
+    let refused = |beat: &&Beat| beat.said == BeatAnswer::Offline && beat.span.sent_us > since_us;
     history.beats_of(id).iter().find(refused).map(|beat| beat.span.done_us)
 }
 
@@ -189,16 +189,18 @@ fn alive_told_offline(
     stale_us: u64,
 ) -> Option<Complaint> {
     let toggles = history.toggles_of(id);
-    let mut beats: Vec<&Beat> = beats.iter().filter(|beat| beat.said != Said::Unknown).collect();
+    let mut beats: Vec<&Beat> =
+        beats.iter().filter(|beat| beat.said != BeatAnswer::Unknown).collect();
     beats.sort_by_key(|beat| beat.span.sent_us);
     let mut mirrored: Option<Span> = None;
     for pair in beats.windows(2) {
         let (noted, refused) = (pair[0].span, pair[1].span);
-        if pair[0].said == Said::Noted(Source::Mirror) {
+        if pair[0].said == BeatAnswer::Noted(Source::Mirror) {
             mirrored = Some(noted);
         }
         let Some(mirrored) = mirrored else { continue };
-        let is_pair = matches!(pair[0].said, Said::Noted(_)) && pair[1].said == Said::Offline;
+        let is_pair =
+            matches!(pair[0].said, BeatAnswer::Noted(_)) && pair[1].said == BeatAnswer::Offline;
         let in_time = noted.sent_us + stale_us > refused.done_us + MS;
         let could_be = |toggle: &Toggle| {
             let known = toggle.outcome != Outcome::Unknown && toggle.change != Change::Offline;
@@ -231,9 +233,9 @@ fn may_be_fresh(id: &str, listing: &Listing, history: &History, stale_us: u64) -
     let beats = history.beats_of(id).iter().rev();
     let beats = beats.filter(|beat| sent(beat.span.sent_us)).any(|beat| match beat.said {
         // Also of what the truth took in place of a mirror that carries it out later.
-        Said::Noted(_) => fresh(latest_us(beat.span.done_us, true)),
-        Said::Unknown => fresh(latest_us(beat.span.done_us, false)),
-        Said::Offline | Said::Deactivated => false,
+        BeatAnswer::Noted(_) => fresh(latest_us(beat.span.done_us, true)),
+        BeatAnswer::Unknown => fresh(latest_us(beat.span.done_us, false)),
+        BeatAnswer::Offline | BeatAnswer::Deactivated => false,
     });
     beats
         || history.toggles_of(id).iter().any(|toggle| {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::history::{Change, History, Outcome, Said, Source, Span, now_us};
+use super::history::{BeatAnswer, Change, History, Outcome, Source, Span, now_us};
 use super::world::{SYSTEM, World};
 
 /// How long a caller waits for an answer. Shorter than silence, so that whoever is not answered has time to
@@ -19,7 +19,7 @@ pub struct Client<'a> {
 }
 
 /// What a call was answered.
-pub enum Told {
+pub enum CallResult {
     /// With success, and from where.
     Fine(Value, Source),
     /// A clear no: nothing was changed.
@@ -38,14 +38,14 @@ impl<'a> Client<'a> {
     }
 
     /// One call, of whoever's turn it is.
-    pub fn call(&mut self, method: &str, path: &str, body: Option<Value>) -> (Told, Span) {
+    pub fn call(&mut self, method: &str, path: &str, body: Option<Value>) -> (CallResult, Span) {
         self.turn += 1;
         let uri = format!("{}/v1/availability/{SYSTEM}/{path}", self.world.url(self.turn));
         let request = ureq::http::Request::builder().method(method).uri(uri);
         let request = request.header("content-type", "application/json");
         let request = request.body(body.map_or_else(String::new, |body| body.to_string())).unwrap();
         let sent_us = now_us();
-        let told = self.agent.run(request).map_or(Told::Unknown, |response| {
+        let told = self.agent.run(request).map_or(CallResult::Unknown, |response| {
             let status = response.status().as_u16();
             let source = match response.headers().get("lapsed-source").map(|v| v.as_bytes()) {
                 Some(b"mirror") => Source::Mirror,
@@ -53,9 +53,9 @@ impl<'a> Client<'a> {
             };
             let text = response.into_body().read_to_string();
             match text.ok().and_then(|text| serde_json::from_str(&text).ok()) {
-                Some(body) if status == 200 => Told::Fine(body, source),
-                Some(body) if (400..500).contains(&status) => Told::Refused(body),
-                _ => Told::Unknown,
+                Some(body) if status == 200 => CallResult::Fine(body, source),
+                Some(body) if (400..500).contains(&status) => CallResult::Refused(body),
+                _ => CallResult::Unknown,
             }
         });
         (told, Span { sent_us, done_us: now_us() })
@@ -64,8 +64,8 @@ impl<'a> Client<'a> {
     /// Beats for all of them at once; those who are told that they are not online.
     pub fn beat(&mut self, ids: &[String]) -> Vec<String> {
         let (told, span) = self.call("POST", "heartbeats", Some(json!({ "providers": ids })));
-        let Told::Fine(body, source) = told else {
-            ids.iter().for_each(|id| self.history.beat(id, span, Said::Unknown));
+        let CallResult::Fine(body, source) = told else {
+            ids.iter().for_each(|id| self.history.beat(id, span, BeatAnswer::Unknown));
             return Vec::new();
         };
         let results = body["results"].as_array().unwrap();
@@ -74,12 +74,12 @@ impl<'a> Client<'a> {
         for (id, result) in ids.iter().zip(results) {
             assert_eq!(result["provider"], id.as_str(), "in the same order");
             let said = match result["outcome"].as_str() {
-                Some("noted") => Said::Noted(source),
-                Some("offline") => Said::Offline,
-                Some("deactivated") => Said::Deactivated,
+                Some("noted") => BeatAnswer::Noted(source),
+                Some("offline") => BeatAnswer::Offline,
+                Some("deactivated") => BeatAnswer::Deactivated,
                 _ => panic!("{result}"),
             };
-            if said == Said::Offline {
+            if said == BeatAnswer::Offline {
                 offline.push(id.clone());
             }
             self.history.beat(id, span, said);
@@ -97,9 +97,9 @@ impl<'a> Client<'a> {
         };
         let (told, span) = self.call("POST", &format!("providers/{id}/{verb}"), None);
         let outcome = match told {
-            Told::Fine(body, _) => Outcome::Done { changed: body["changed"] == true },
-            Told::Refused(body) => panic!("{verb} of {id} was refused: {body}"),
-            Told::Unknown => Outcome::Unknown,
+            CallResult::Fine(body, _) => Outcome::Done { changed: body["changed"] == true },
+            CallResult::Refused(body) => panic!("{verb} of {id} was refused: {body}"),
+            CallResult::Unknown => Outcome::Unknown,
         };
         self.history.toggle(id, change, span, outcome);
         outcome != Outcome::Unknown
@@ -107,7 +107,7 @@ impl<'a> Client<'a> {
 
     pub fn list(&mut self) {
         let (told, span) = self.call("GET", "available?limit=1000", None);
-        let Told::Fine(body, source) = told else { return };
+        let CallResult::Fine(body, source) = told else { return };
         assert!(body["next"].is_null(), "all fit into one page: {body}");
         let id = |one: &Value| one["id"].as_str().unwrap().to_owned();
         let ids = body["available"].as_array().unwrap().iter().map(id).collect();

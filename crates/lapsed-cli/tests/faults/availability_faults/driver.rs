@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-use super::chance::Chance;
 use super::client::Client;
 use super::history::{Change, History};
+use super::random::SeededRandom;
 use super::sessions::Sessions;
 use super::world::{STALE_SECONDS, World};
 
@@ -27,7 +27,7 @@ const LIST_EVERY: Duration = Duration::from_millis(100);
 
 /// What a provider does besides beating.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Habit {
+enum ProviderBehaviour {
     /// Nothing: it must never be set offline.
     Steady,
     /// Goes online and offline.
@@ -38,20 +38,20 @@ enum Habit {
     Suspended,
 }
 
-impl Habit {
-    fn of(nth: usize) -> Habit {
+impl ProviderBehaviour {
+    fn of(nth: usize) -> ProviderBehaviour {
         match nth % 10 {
-            0..=4 => Habit::Steady,
-            5 | 6 => Habit::Flighty,
-            7 | 8 => Habit::Mortal,
-            _ => Habit::Suspended,
+            0..=4 => ProviderBehaviour::Steady,
+            5 | 6 => ProviderBehaviour::Flighty,
+            7 | 8 => ProviderBehaviour::Mortal,
+            _ => ProviderBehaviour::Suspended,
         }
     }
 }
 
 struct Provider {
     id: String,
-    habit: Habit,
+    habit: ProviderBehaviour,
     beats: AtomicBool,
 }
 
@@ -74,7 +74,7 @@ impl Driver {
     pub fn new(world: &World) -> Driver {
         let provider = |nth: usize| Provider {
             id: format!("00000000-0000-4000-8000-{nth:012}"),
-            habit: Habit::of(nth),
+            habit: ProviderBehaviour::of(nth),
             beats: AtomicBool::new(true),
         };
         let providers: Vec<Provider> = (0..GROUPS * GROUP).map(provider).collect();
@@ -122,7 +122,7 @@ impl Driver {
             let ids: Vec<String> = beating.map(|one| one.id.clone()).collect();
             let offline = client.beat(&ids);
             // As a real one would: told that it is not online, it says that it is.
-            let steady = own.iter().filter(|one| one.habit == Habit::Steady);
+            let steady = own.iter().filter(|one| one.habit == ProviderBehaviour::Steady);
             let told = steady.filter(|one| offline.contains(&one.id)).take(3);
             for one in told {
                 client.change(&one.id, Change::Online);
@@ -148,28 +148,28 @@ impl Driver {
     /// it is told comes in an order.
     fn mutate(&self, world: &World, nth: usize, seed: u64) -> History {
         let mut client = Client::new(world, nth);
-        let mut chance = Chance::new(seed ^ (nth as u64) << 32);
+        let mut random = SeededRandom::new(seed ^ (nth as u64) << 32);
         let mut sessions = Sessions::new(nth);
         let own: Vec<&Provider> = self.providers.iter().skip(nth).step_by(MUTATORS).collect();
         let mut silent: Vec<(&Provider, Instant)> = Vec::new();
         while !self.calm.load(Ordering::SeqCst) {
             let began = Instant::now();
-            let one = *chance.pick(&own);
+            let one = *random.pick(&own);
             match one.habit {
-                Habit::Steady => {
-                    let other = &chance.pick(&self.providers).id;
-                    sessions.step(&mut client, &mut chance, &one.id, other);
+                ProviderBehaviour::Steady => {
+                    let other = &random.pick(&self.providers).id;
+                    sessions.step(&mut client, &mut random, &one.id, other);
                 }
-                Habit::Flighty => {
-                    let change = *chance.pick(&[Change::Online, Change::Offline]);
+                ProviderBehaviour::Flighty => {
+                    let change = *random.pick(&[Change::Online, Change::Offline]);
                     client.change(&one.id, change);
                 }
-                Habit::Mortal if one.beats.swap(false, Ordering::SeqCst) => {
-                    silent.push((one, Instant::now() + self.silence(&mut chance)));
+                ProviderBehaviour::Mortal if one.beats.swap(false, Ordering::SeqCst) => {
+                    silent.push((one, Instant::now() + self.silence(&mut random)));
                 }
-                Habit::Mortal => {}
-                Habit::Suspended => {
-                    let change = *chance.pick(&[Change::Activate, Change::Deactivate]);
+                ProviderBehaviour::Mortal => {}
+                ProviderBehaviour::Suspended => {
+                    let change = *random.pick(&[Change::Activate, Change::Deactivate]);
                     if client.change(&one.id, change) && change == Change::Activate {
                         client.change(&one.id, Change::Online);
                     }
@@ -189,8 +189,8 @@ impl Driver {
     }
 
     /// Some come back before anybody noticed, some long after.
-    fn silence(&self, chance: &mut Chance) -> Duration {
-        Duration::from_millis(chance.below(3_000 * STALE_SECONDS as usize) as u64)
+    fn silence(&self, random: &mut SeededRandom) -> Duration {
+        Duration::from_millis(random.below(3_000 * STALE_SECONDS as usize) as u64)
     }
 }
 

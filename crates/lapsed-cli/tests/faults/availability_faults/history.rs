@@ -25,7 +25,7 @@ pub enum Source {
 
 /// What a beat was answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Said {
+pub enum BeatAnswer {
     Noted(Source),
     Offline,
     Deactivated,
@@ -36,7 +36,7 @@ pub enum Said {
 #[derive(Clone, Copy, Debug)]
 pub struct Beat {
     pub span: Span,
-    pub said: Said,
+    pub said: BeatAnswer,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -101,7 +101,7 @@ impl History {
         self.heals_us.extend(other.heals_us);
     }
 
-    pub fn beat(&mut self, id: &str, span: Span, said: Said) {
+    pub fn beat(&mut self, id: &str, span: Span, said: BeatAnswer) {
         self.beats.entry(id.to_owned()).or_default().push(Beat { span, said });
     }
 
@@ -127,11 +127,11 @@ impl History {
             last = last.max(beat.span.done_us);
             *said
                 .entry(match beat.said {
-                    Said::Noted(Source::Mirror) => "noted by the mirror",
-                    Said::Noted(Source::Truth) => "noted by the truth",
-                    Said::Offline => "told offline",
-                    Said::Deactivated => "told deactivated",
-                    Said::Unknown => "unknown",
+                    BeatAnswer::Noted(Source::Mirror) => "noted by the mirror",
+                    BeatAnswer::Noted(Source::Truth) => "noted by the truth",
+                    BeatAnswer::Offline => "told offline",
+                    BeatAnswer::Deactivated => "told deactivated",
+                    BeatAnswer::Unknown => "unknown",
                 })
                 .or_default() += 1;
         }

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::chance::Chance;
-use super::client::{Client, Told};
+use super::client::{CallResult, Client};
 use super::history::{History, SessionIs};
+use super::random::SeededRandom;
 
 /// How many run at a time.
 const RUNNING_MAX: usize = 60;
@@ -27,18 +27,18 @@ impl Sessions {
     pub fn step(
         &mut self,
         client: &mut Client<'_>,
-        chance: &mut Chance,
+        random: &mut SeededRandom,
         provider: &str,
         other: &str,
     ) {
-        if self.running.is_empty() || (self.running.len() < RUNNING_MAX && chance.percent(40)) {
+        if self.running.is_empty() || (self.running.len() < RUNNING_MAX && random.percent(40)) {
             self.made += 1;
             let id = format!("00000000-0000-4000-9{:03}-{:012}", self.mutator, self.made);
             self.running.push(id.clone());
             return self.change(client, &id, "accept", json!({ "provider": provider }));
         }
-        let id = chance.pick(&self.running).clone();
-        let (verb, body) = match chance.below(8) {
+        let id = random.pick(&self.running).clone();
+        let (verb, body) = match random.below(8) {
             0 | 1 => ("extend", json!({})),
             2 | 3 => ("resume", json!({})),
             4 => ("end", json!({})),
@@ -53,7 +53,7 @@ impl Sessions {
         let body = (body != json!({})).then_some(body);
         let (told, _) = client.call("POST", &format!("sessions/{id}/{verb}"), body);
         match told {
-            Told::Fine(body, _) => {
+            CallResult::Fine(body, _) => {
                 let text = |key: &str| body[key].as_str().unwrap_or_default().to_owned();
                 let is = SessionIs { provider: text("provider"), status: text("status") };
                 if ["ended", "expired", "cancelled"].contains(&is.status.as_str()) {
@@ -62,13 +62,13 @@ impl Sessions {
                 self.known.insert(id.to_owned(), Some(is));
             }
             // Nothing was changed; one that nobody accepted was never there.
-            Told::Refused(_) => {
+            CallResult::Refused(_) => {
                 if !self.known.contains_key(id) {
                     self.running.retain(|one| one != id);
                 }
             }
             // It may be carried out at any later time: left alone from now on.
-            Told::Unknown => {
+            CallResult::Unknown => {
                 self.running.retain(|one| one != id);
                 self.known.insert(id.to_owned(), None);
             }

@@ -21,20 +21,20 @@ const WORLDS_MAX: usize = 2;
 static WORLDS: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
 
 /// One of the worlds that there may be.
-struct Place;
+struct WorldSlot;
 
-impl Place {
-    fn take() -> Place {
+impl WorldSlot {
+    fn take() -> WorldSlot {
         let (count, left) = &WORLDS;
         let count = count.lock().unwrap_or_else(|e| e.into_inner());
         let mut count =
             left.wait_while(count, |count| *count >= WORLDS_MAX).unwrap_or_else(|e| e.into_inner());
         *count += 1;
-        Place
+        WorldSlot
     }
 }
 
-impl Drop for Place {
+impl Drop for WorldSlot {
     fn drop(&mut self) {
         *WORLDS.0.lock().unwrap_or_else(|e| e.into_inner()) -= 1;
         WORLDS.1.notify_one();
@@ -69,12 +69,12 @@ pub struct World {
     pub postgres: PostgresServer,
     pub valkey: RedisServer,
     pub database: String,
-    _place: Place,
+    _place: WorldSlot,
 }
 
 impl World {
     pub fn new(daemons: usize, persistence: Persistence, pace: Pace) -> World {
-        let place = Place::take();
+        let place = WorldSlot::take();
         let postgres = PostgresServer::start().unwrap();
         let valkey = ServerOptions::new(Engine::Valkey).persistence(persistence).start().unwrap();
         let database = postgres.database().unwrap();

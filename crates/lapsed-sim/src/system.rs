@@ -1,0 +1,319 @@
+//! Where calls are carried out: the real store, the model beside it, and the comparison of the two.
+//!
+//! The in-memory store does each call at once in the caller, so a call, its prediction and its check
+//! are one step here: nothing comes between them. When the power failed in the middle of a write, or
+//! its commit failed, the write may have happened or not: both are candidates, and the store must be
+//! exactly one of them.
+
+mod audit;
+mod entries;
+mod incarnations;
+mod leadership;
+mod sweep;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use futures::FutureExt;
+use lapsed_core::clock::Clock;
+use lapsed_core::name::{Kind, SystemId};
+use lapsed_core::owner::Owner;
+use lapsed_core::{Error, Result};
+use lapsed_embedded::{Embedded, EmbeddedRegistry, Options};
+
+use crate::bug::{Bug, PlantedBug};
+use crate::clock::Time;
+use crate::disk::{Disk, Keep, SyncFault};
+use crate::model::Model;
+use crate::promise::{Broken, Checked, Promise};
+use crate::trace::Trace;
+
+pub use audit::ReceiptAudit;
+pub use sweep::SweeperLimits;
+
+pub struct OpenStore {
+    embedded: Embedded,
+    registry: Arc<EmbeddedRegistry>,
+}
+
+/// A write that may or may not have happened.
+struct UncertainWrite {
+    at: u64,
+    redo: Box<dyn FnOnce(&mut Model) + Send>,
+}
+
+/// What a run has seen.
+#[derive(Clone, Debug, Default)]
+pub struct SimCounts {
+    pub steps: u64,
+    pub reclaims: u64,
+    pub faults: BTreeMap<&'static str, u64>,
+}
+
+/// What a sim is made of.
+pub struct SimSystemParts {
+    pub time: Time,
+    /// What the store takes for its clock.
+    pub clock: Arc<dyn Clock>,
+    /// The deliberate bug, if there is one.
+    pub planted: Arc<PlantedBug>,
+    /// What silence must last before it means death.
+    pub threshold_ms: u64,
+    /// The longest that the dead may wait, where a scenario allows a strict bound.
+    pub lag_max_ms: Option<u64>,
+    /// Whether every line is printed.
+    pub printed: bool,
+}
+
+pub struct SimSystem {
+    pub model: Model,
+    pub trace: Trace,
+    pub counts: SimCounts,
+    /// The disk under the store.
+    pub disk: Disk,
+    /// Handles of living owners, by incarnation: they must know when they are lost.
+    pub handles: BTreeMap<u64, Weak<Owner>>,
+    parts: SimSystemParts,
+    system: SystemId,
+    store: Option<OpenStore>,
+    doubt: Option<UncertainWrite>,
+    broken: Option<(u64, Broken)>,
+    /// Whether the store's wall clock was set while it was away: ages across it mean nothing.
+    clock_was_set: bool,
+    settings: Vec<lapsed_core::sweep::brake::BrakeSetting>,
+}
+
+/// The system that every run is about.
+pub fn system_id() -> SystemId {
+    SystemId::new(Kind::Registry, "sim").expect("it is a valid name")
+}
+
+impl SimSystem {
+    /// An empty, open store.
+    pub fn new(parts: SimSystemParts) -> Self {
+        let mut sim = SimSystem {
+            model: Model::new(parts.threshold_ms),
+            trace: Trace::new(parts.printed),
+            counts: SimCounts::default(),
+            disk: Disk::new(parts.planted.bug() == Some(Bug::AcknowledgedBeforeDurable)),
+            handles: BTreeMap::new(),
+            parts,
+            system: system_id(),
+            store: None,
+            doubt: None,
+            broken: None,
+            clock_was_set: false,
+            settings: vec![lapsed_core::sweep::brake::BrakeSetting::Auto],
+        };
+        sim.open();
+        sim
+    }
+
+    pub fn now(&self) -> u64 {
+        self.parts.time.now_ms()
+    }
+
+    /// Adds a line to the trace.
+    pub fn note(&mut self, who: &str, what: fmt::Arguments<'_>) {
+        self.trace.note(self.parts.time.now_ms(), who, what);
+    }
+
+    pub fn count_fault(&mut self, kind: &'static str) {
+        *self.counts.faults.entry(kind).or_default() += 1;
+    }
+
+    /// The first promise that was broken, and when.
+    pub fn broken(&self) -> Option<&(u64, Broken)> {
+        self.broken.as_ref()
+    }
+
+    /// A check's result: the first one that failed is kept.
+    pub fn check(&mut self, checked: Checked) {
+        if let Err(broken) = checked
+            && self.broken.is_none()
+        {
+            let now = self.now();
+            self.note("CHECK", format_args!("{}: {}", broken.promise, broken.what));
+            self.broken = Some((now, broken));
+        }
+    }
+
+    /// Whether the store is there.
+    pub fn is_up(&self) -> bool {
+        self.store.is_some()
+    }
+
+    /// The store's wall clock was set while it was away.
+    pub fn note_clock_set(&mut self) {
+        self.clock_was_set = true;
+    }
+
+    /// Power fails: the store is gone without a word.
+    pub fn crash(&mut self, keep: Keep) {
+        self.disk.cut_power(keep);
+        self.store = None;
+        self.count_fault("store crash");
+        self.note("store", format_args!("crashes"));
+    }
+
+    /// The store is closed as it should be.
+    pub fn close(&mut self) {
+        self.disk.set_sync_fault(None);
+        let Some(store) = self.store.take() else { return };
+        drop(store.registry);
+        let closed = store.embedded.close();
+        self.count_fault("store closed");
+        self.note("store", format_args!("closes"));
+        if let Err(error) = closed {
+            self.check(Err(Broken::new(Promise::P4, format!("closing failed: {error}"))));
+        }
+    }
+
+    /// Opens what is on the disk: it must be all that was acknowledged, and at most the one write
+    /// that was under way.
+    pub fn open(&mut self) {
+        if self.store.is_some() {
+            return;
+        }
+        self.disk.set_sync_fault(None);
+        match self.open_store() {
+            Ok(store) => {
+                self.note("store", format_args!("opens"));
+                let resolved = self.resolve(&store, true);
+                self.store = Some(store);
+                self.check(resolved);
+            }
+            Err(error) => {
+                let what = format!("the store does not open: {error}");
+                self.check(Err(Broken::new(Promise::P4, what)));
+            }
+        }
+    }
+
+    fn open_store(&self) -> Result<OpenStore> {
+        let disk = self.disk.clone();
+        let options = Options {
+            cache_bytes: 1 << 20,
+            clock: self.parts.clock.clone(),
+            guard: self.parts.planted.guard(),
+        };
+        let embedded = Embedded::with_backend(options, move || disk.handle())?;
+        let threshold = Duration::from_millis(self.parts.threshold_ms);
+        let registry = embedded.registry(self.system.clone(), threshold)?;
+        let store = OpenStore { embedded, registry };
+        self.parts.planted.waive_grace(&store.embedded, &self.system);
+        Ok(store)
+    }
+
+    /// Carries out one call: the real one, then the predicted one, then compares. `predict` is given
+    /// what was answered, for what only the store can know (numbers that it gave out).
+    fn act<T, P>(
+        &mut self,
+        real: impl FnOnce(&OpenStore) -> Result<T>,
+        predict: impl FnOnce(&mut Model, Option<&T>) -> P + Send + 'static,
+        check: impl FnOnce(&mut SimSystem, &Result<T>, P) -> Checked,
+    ) -> Result<T> {
+        let Some(store) = self.store.take() else { return Err(away()) };
+        self.counts.steps += 1;
+        let answer = real(&store);
+        let at = self.now();
+        match self.disk.take_fired() {
+            Some(SyncFault::Power(_)) => {
+                let redo = Box::new(move |model: &mut Model| drop(predict(model, None)));
+                self.doubt = Some(UncertainWrite { at, redo });
+                self.count_fault("store crash in a commit");
+                self.note("store", format_args!("crashes in the middle of a commit"));
+                return Err(away());
+            }
+            Some(SyncFault::Error(_)) if matches!(answer, Err(Error::Unavailable { .. })) => {
+                let redo = Box::new(move |model: &mut Model| drop(predict(model, None)));
+                self.doubt = Some(UncertainWrite { at, redo });
+                self.count_fault("disk error");
+                self.note("store", format_args!("its disk answers an error"));
+                let resolved = self.resolve(&store, false);
+                self.store = Some(store);
+                self.check(resolved);
+                return answer;
+            }
+            _ => {}
+        }
+        self.store = Some(store);
+        let checked = match &answer {
+            Err(error @ (Error::Unavailable { .. } | Error::Corrupt { .. })) => {
+                Err(Broken::new(Promise::P4, format!("the store is up and says: {error}")))
+            }
+            _ => {
+                let predicted = predict(&mut self.model, answer.as_ref().ok());
+                check(self, &answer, predicted)
+            }
+        };
+        self.check(checked);
+        answer
+    }
+
+    /// A call that changes nothing and needs no prediction.
+    fn read<T>(&mut self, real: impl FnOnce(&OpenStore) -> Result<T>) -> Result<T> {
+        self.act(real, |_, _| (), |_, _, ()| Ok(()))
+    }
+
+    /// Compares what is there; with the receipts, when it is worth the time.
+    pub fn audit(&mut self, receipts: ReceiptAudit) {
+        let Some(store) = self.store.take() else { return };
+        let checked = self.compare_state(&store, &self.model).and_then(|()| match receipts {
+            ReceiptAudit::Compared => self.compare_receipts(&store, &self.model),
+            ReceiptAudit::Skipped => Ok(()),
+        });
+        self.store = Some(store);
+        self.check(checked);
+    }
+
+    /// Which of the candidates the store is.
+    fn resolve(&mut self, store: &OpenStore, reopened: bool) -> Checked {
+        let Some(doubt) = self.doubt.take() else {
+            let mut model = self.model.clone();
+            model.back_at = if reopened { self.now() } else { model.back_at };
+            let same = self
+                .adopt(store, &mut model, self.now(), reopened)
+                .and_then(|()| self.compare(store, &model));
+            self.model = model;
+            return same;
+        };
+        let mut undone = self.model.clone();
+        let mut done = self.model.clone();
+        (doubt.redo)(&mut done);
+        if reopened {
+            (undone.back_at, done.back_at) = (self.now(), self.now());
+        } else {
+            // Memory ends an incarnation before the disk does, and does not take it back.
+            undone.expect_ends_of(&done);
+        }
+        let same = |model: &mut Model| {
+            self.adopt(store, model, doubt.at, reopened)?;
+            self.compare(store, model)
+        };
+        match (same(&mut undone), same(&mut done)) {
+            (Ok(()), Ok(())) => {
+                undone.terms.append(&mut done.terms);
+                self.model = undone;
+            }
+            (Ok(()), Err(_)) => self.model = undone,
+            (Err(_), Ok(())) => self.model = done,
+            (Err(without), Err(with)) => {
+                let what = format!("{}; or, had it been done, {}", without.what, with.what);
+                return Err(Broken::new(without.promise, what));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn away() -> Error {
+    Error::Unavailable { store: "the simulated store".to_owned(), what: "it is away".to_owned() }
+}
+
+/// The in-memory store answers at once.
+fn at_once<T>(call: impl Future<Output = T>) -> T {
+    call.now_or_never().expect("the in-memory store answers at once")
+}
