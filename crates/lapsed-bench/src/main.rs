@@ -20,7 +20,9 @@ mod rounds;
 mod size;
 mod table;
 
-use anyhow::Result;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
 use clap::{Parser, ValueEnum};
 
 use crate::bench::Bench;
@@ -33,29 +35,33 @@ struct Args {
     /// Runs only this benchmark (may be given several times).
     #[arg(long, value_name = "NAME")]
     only: Vec<Name>,
-    /// Of `availability` runs only this part (may be given several times).
+    /// Runs only this part of `availability` (may be given several times).
     #[arg(long, value_name = "PART")]
     part: Vec<availability::Part>,
-    /// Smaller sizes and fewer rounds: to try it out, not to quote.
+    /// Uses smaller sizes and fewer rounds: for trying it out; the figures are not meaningful.
     #[arg(long)]
     quick: bool,
-    /// Prints one JSON object instead of the table.
-    #[arg(long)]
-    json: bool,
+    /// Writes the figures as one JSON object to FILE, beside the table; without FILE to stdout, instead
+    /// of the table.
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    json: Option<PathBuf>,
     /// Fails when a target is missed.
     #[arg(long)]
     strict: bool,
-    /// Opens the store in this folder, says what it cost, and waits to be killed.
+    /// Opens the store in this folder, prints what that cost, and waits for commands or a kill. The
+    /// benchmark `size` starts itself with it.
     #[arg(long, hide = true, value_name = "DIR")]
-    open: Option<std::path::PathBuf>,
-    /// With `--open`: how much of the file it may keep in memory.
+    open: Option<PathBuf>,
+    /// With `--open`: the size of the store's cache in bytes.
     #[arg(long, hide = true, default_value_t = 256 << 20)]
     cache_bytes: usize,
-    /// Wants the same lease as others, says what that cost, and ends.
+    /// Competes for one lease with other processes, prints what that cost, and ends. The benchmark
+    /// `leases-object` starts itself with it.
     #[arg(long, hide = true, value_name = "TASK")]
     contend: Option<String>,
 }
 
+/// The benchmarks, by the names that `--only` takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Name {
     Beats,
@@ -117,6 +123,20 @@ impl Name {
     }
 }
 
+/// Prints the table, or with `--json` its JSON; with `--json FILE` both, the JSON to that file.
+fn print(table: &FigureTable, json: Option<&Path>) -> Result<()> {
+    match json {
+        None => print!("{table}"),
+        Some(file) if file == Path::new("-") => println!("{}", serde_json::to_string(table)?),
+        Some(file) => {
+            print!("{table}");
+            let text = serde_json::to_string_pretty(table)? + "\n";
+            std::fs::write(file, text).with_context(|| format!("writing {}", file.display()))?;
+        }
+    }
+    Ok(())
+}
+
 fn main() -> Result<()> {
     let args = Args::parse();
     if let Some(dir) = &args.open {
@@ -129,15 +149,41 @@ fn main() -> Result<()> {
     let mut table = FigureTable::new(args.quick);
     for name in Name::value_variants() {
         if args.only.is_empty() || args.only.contains(name) {
-            // One that cannot be run does not take the figures of the others with it.
+            // A benchmark that fails becomes a row of the table: the figures of the others are kept.
             name.run(&bench, &mut table).unwrap_or_else(|error| table.fail(name.as_str(), &error));
         }
     }
-    match args.json {
-        true => println!("{}", serde_json::to_string(&table)?),
-        false => print!("{table}"),
-    }
+    print(&table, args.json.as_deref())?;
     anyhow::ensure!(table.failed() == 0, "{} benchmarks failed", table.failed());
     anyhow::ensure!(!args.strict || table.missed() == 0, "{} targets missed", table.missed());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn json_of(args: &[&str]) -> Option<PathBuf> {
+        Args::try_parse_from(args).expect("the arguments are valid").json
+    }
+
+    #[test]
+    fn json_takes_a_file_or_none() {
+        assert_eq!(json_of(&["lapsed-bench"]), None);
+        assert_eq!(json_of(&["lapsed-bench", "--json"]), Some("-".into()));
+        assert_eq!(json_of(&["lapsed-bench", "--json", "--quick"]), Some("-".into()));
+        assert_eq!(json_of(&["lapsed-bench", "--json", "run.json"]), Some("run.json".into()));
+    }
+
+    #[test]
+    fn json_file_holds_the_figures() {
+        let folder = tempfile::tempdir().expect("a temporary folder can be made");
+        let file = folder.path().join("run.json");
+        let mut table = FigureTable::new(true);
+        table.measure("size", "the binary", table::Figure::bytes(34e6));
+        print(&table, Some(&file)).expect("the folder is there");
+        let text = std::fs::read_to_string(&file).expect("the file was written");
+        let json: serde_json::Value = serde_json::from_str(&text).expect("it is JSON");
+        assert_eq!(json["rows"][0]["figure"]["value"], 34e6);
+    }
 }

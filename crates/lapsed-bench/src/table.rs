@@ -1,10 +1,10 @@
-//! What is printed: one row a comparison, and whether its target was met.
+//! The table that a run prints: one row for each comparison, with whether its target was met.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// What a ratio should be.
+/// The range in which a ratio is to be.
 #[derive(Debug, Clone, Copy, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FigureTarget {
@@ -33,7 +33,8 @@ impl fmt::Display for FigureTarget {
     }
 }
 
-/// A figure and what it counts.
+/// A measured value in the unit in which it was measured. Printed, it moves to the unit that fits its
+/// size (15.7 s, 34 MB); in JSON, value and unit stay as measured.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Figure {
     pub value: f64,
@@ -66,16 +67,57 @@ impl Figure {
     }
 }
 
+/// A larger unit: its name, and how many of the unit below make one.
+type LargerUnit = (&'static str, f64);
+
+impl Figure {
+    /// The units above this figure's own, in the order in which people count on.
+    fn larger_units(&self) -> &'static [LargerUnit] {
+        match self.unit {
+            "µs" => &[("ms", 1e3), ("s", 1e3)],
+            "ms" => &[("s", 1e3)],
+            "B" => &[("kB", 1e3), ("MB", 1e3), ("GB", 1e3)],
+            _ => &[],
+        }
+    }
+
+    /// The value in the largest unit in which it is at least 1.
+    fn in_readable_unit(&self) -> (f64, &'static str) {
+        let mut readable = (self.value, self.unit);
+        for (unit, size) in self.larger_units() {
+            // 999.96 ms would be printed as 1000 ms.
+            if readable.0.abs() < size - 0.05 {
+                break;
+            }
+            readable = (readable.0 / size, unit);
+        }
+        readable
+    }
+}
+
+/// At most one decimal below 100, none from there on, and thousands separated by commas.
+fn digits(value: f64) -> String {
+    if value.abs() < 99.95 {
+        let text = format!("{value:.1}");
+        return text.strip_suffix(".0").map(str::to_owned).unwrap_or(text);
+    }
+    let whole = format!("{value:.0}");
+    let (sign, whole) = whole.strip_prefix('-').map_or(("", whole.as_str()), |rest| ("-", rest));
+    let mut grouped = String::from(sign);
+    for (nth, digit) in whole.chars().enumerate() {
+        if nth > 0 && (whole.len() - nth).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped
+}
+
 impl fmt::Display for Figure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (scaled, prefix) = match self.value {
-            v if v >= 1e6 => (v / 1e6, "M"),
-            v if v >= 1e4 => (v / 1e3, "k"),
-            v => (v, ""),
-        };
-        let digits = if scaled >= 100.0 { 0 } else { 1 };
-        let text = format!("{scaled:.digits$} {prefix}{}", self.unit);
-        f.pad(&text.replace(" /s", "/s"))
+        let (value, unit) = self.in_readable_unit();
+        let space = if unit.is_empty() || unit == "/s" { "" } else { " " };
+        f.pad(&format!("{}{space}{unit}", digits(value)))
     }
 }
 
@@ -107,7 +149,7 @@ enum Row {
     },
 }
 
-/// All rows of one run.
+/// All rows of one run, in the order in which they were measured.
 #[derive(Debug, Serialize)]
 pub struct FigureTable {
     quick: bool,
@@ -121,7 +163,7 @@ impl FigureTable {
         FigureTable { quick, cores, rows: Vec::new() }
     }
 
-    /// Ours against the other side.
+    /// Adds a row that compares our figure with another one; `other_is` says what was measured there.
     pub fn compare(
         &mut self,
         benchmark: &'static str,
@@ -136,12 +178,12 @@ impl FigureTable {
         self.push(Row::Compared { benchmark, what, ours, other, other_is, ratio, target, met });
     }
 
-    /// A figure without another side.
+    /// Adds a row for a figure that is compared with nothing.
     pub fn measure(&mut self, benchmark: &'static str, what: impl Into<String>, figure: Figure) {
         self.push(Row::Measured { benchmark, what: what.into(), figure });
     }
 
-    /// What could not be measured.
+    /// Adds a row that says why a benchmark could not be run.
     pub fn skip(&mut self, benchmark: &'static str, why: impl Into<String>) {
         self.push(Row::Skipped { benchmark, why: why.into() });
     }
@@ -212,5 +254,48 @@ impl fmt::Display for FigureTable {
         let (missed, all) = (self.missed(), met + self.missed());
         write!(f, "\n{met} of {all} targets met, {missed} missed, on {} cores", self.cores)?;
         writeln!(f, "{}", if self.quick { "; quick sizes: not to be quoted" } else { "" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_printed_in_the_unit_that_people_use() {
+        assert_eq!(Figure::ms(15_700.0).to_string(), "15.7 s");
+        assert_eq!(Figure::ms(2.3).to_string(), "2.3 ms");
+        assert_eq!(Figure::ms(999.96).to_string(), "1 s");
+        assert_eq!(Figure::us(850.0).to_string(), "850 µs");
+        assert_eq!(Figure::us(2_000.0).to_string(), "2 ms");
+        assert_eq!(Figure::us(3_200_000.0).to_string(), "3.2 s");
+        assert_eq!(Figure::seconds(0.4).to_string(), "0.4 s");
+    }
+
+    #[test]
+    fn sizes_are_printed_in_decimal_units() {
+        assert_eq!(Figure::bytes(97.4).to_string(), "97.4 B");
+        assert_eq!(Figure::bytes(1_000_000.0).to_string(), "1 MB");
+        assert_eq!(Figure::bytes(34_000_000.0).to_string(), "34 MB");
+        assert_eq!(Figure::bytes(1_250_000_000.0).to_string(), "1.2 GB");
+    }
+
+    #[test]
+    fn counts_and_rates_have_separated_thousands_and_no_prefix() {
+        assert_eq!(Figure::count(0.0).to_string(), "0");
+        assert_eq!(Figure::count(1_234_567.0).to_string(), "1,234,567");
+        assert_eq!(Figure::per_second(9_876_543.2).to_string(), "9,876,543/s");
+        assert_eq!(Figure::per_second(12.34).to_string(), "12.3/s");
+    }
+
+    #[test]
+    fn a_figure_fills_its_column() {
+        assert_eq!(format!("{:>11}", Figure::ms(15_700.0)), "     15.7 s");
+    }
+
+    #[test]
+    fn json_keeps_value_and_unit_as_measured() {
+        let json = serde_json::to_value(Figure::ms(15_700.0)).expect("a figure is plain data");
+        assert_eq!(json, serde_json::json!({ "value": 15_700.0, "unit": "ms" }));
     }
 }
