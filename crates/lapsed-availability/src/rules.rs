@@ -9,6 +9,7 @@ use lapsed_core::name::Name;
 
 /// The settings in the configuration table. The field names are the table's keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AvailabilitySettings {
     /// After how many seconds without a heartbeat a provider is silent.
     pub stale_after_seconds: u64,

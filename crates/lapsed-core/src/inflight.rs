@@ -275,6 +275,8 @@ pub struct Job {
 /// Totals of a system. They always balance: `entered = completed + queued + in_flight + dead +
 /// dropped`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", schema(as = Counts))]
 pub struct JobCounts {
     /// Jobs that were enqueued, or registered after the application popped them.
     pub entered: u64,

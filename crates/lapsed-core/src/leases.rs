@@ -206,9 +206,12 @@ impl Subject {
 /// A small value that an application may store with a key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum LeaseState {
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     Json(serde_json::Value),
     /// Any bytes; in JSON as base64.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     Bytes(#[serde(with = "crate::leases::base64")] Vec<u8>),
 }
 
@@ -231,6 +234,7 @@ impl LeaseState {
 /// How a transaction ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum Decision {
     /// The staged state becomes the state of the key.
     Commit,
@@ -266,12 +270,17 @@ pub struct AcquireRequest {
 
 /// A lease that was granted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Grant {
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub namespace: Namespace,
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub key: Name,
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub owner: Name,
     /// Fencing token, which the holder presents with every operation here and with every write
     /// elsewhere.
+    #[cfg_attr(feature = "openapi", schema(value_type = u64))]
     pub token: LeaseToken,
     /// How long the lease lasts from each renewal, in milliseconds.
     pub ttl_ms: u64,
@@ -364,10 +373,15 @@ impl Loss {
 
 /// State of one key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", schema(as = Described))]
 pub struct LeaseInfo {
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub namespace: Namespace,
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub key: Name,
     /// The newest token. It is kept after the lease has ended.
+    #[cfg_attr(feature = "openapi", schema(value_type = u64))]
     pub token: LeaseToken,
     /// The current lease, if there is one.
     pub lease: Option<Lease>,
@@ -404,7 +418,10 @@ impl LeaseInfo {
 
 /// The decision on a transaction.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", schema(as = Decided))]
 pub struct DecisionInfo {
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub txn: Name,
     pub decision: Decision,
     /// Whether this call made the decision.

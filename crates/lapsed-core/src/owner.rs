@@ -114,8 +114,11 @@ impl fmt::Display for Lost {
 
 /// What the store knows of one incarnation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct OwnerInfo {
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub owner: Name,
+    #[cfg_attr(feature = "openapi", schema(value_type = u64))]
     pub incarnation: Incarnation,
     /// How long one heartbeat lasts, in milliseconds.
     pub ttl_ms: u64,
@@ -126,6 +129,7 @@ pub struct OwnerInfo {
     /// How many entries it holds. After its end: how many are not removed yet.
     pub held: u64,
     /// How and when it ended, if it did.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<Object>>))]
     pub ended: Option<(Ending, u64)>,
 }
 

@@ -65,6 +65,7 @@ impl From<ReceiptId> for String {
 /// Why something was reclaimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum Reason {
     /// Its owner's beats stopped.
     OwnerDead,
@@ -116,6 +117,7 @@ impl fmt::Display for Reason {
 
 /// On what grounds: which clock said so, and how late it was by that clock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Evidence {
     /// Whose clock judged: always the store's own.
     pub clock: String,
@@ -129,18 +131,25 @@ pub struct Evidence {
 
 /// The record of one reclaim.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Receipt {
     /// Which receipt this is.
+    #[cfg_attr(feature = "openapi", schema(value_type = String, example = "registry-default-42"))]
     pub id: ReceiptId,
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub key: Name,
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub owner: Name,
     /// From which of its lives.
+    #[cfg_attr(feature = "openapi", schema(value_type = u64))]
     pub incarnation: Incarnation,
     pub reason: Reason,
     pub evidence: Evidence,
     /// What was removed, as the system stored it; `restore` reads it.
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub removed: serde_json::Value,
     /// Which sweeper did it.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub sweeper: Arc<str>,
     /// Which of that sweeper's batches; settles what was in doubt.
     pub batch: u64,

@@ -47,6 +47,8 @@ pub struct Reconciled {
 
 /// One difference between data and index.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", schema(as = Change))]
 pub struct IndexChange {
     /// The key whose index entry differed.
     pub key: String,
@@ -58,6 +60,7 @@ pub struct IndexChange {
 /// Kinds of corrections of the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum Healed {
     /// The entry was missing in the index.
     Added,
@@ -83,8 +86,10 @@ impl Healed {
 
 /// Result of one reconciliation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ReconcileReport {
     pub system: String,
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub kind: Kind,
     /// Whether it was a dry run, which changes nothing.
     pub dry_run: bool,
@@ -103,6 +108,7 @@ pub struct ReconcileReport {
     pub finished: bool,
     /// Where to continue, if it did not finish.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub next: Option<Cursor>,
     /// Duration in milliseconds.
     pub took_ms: u64,

@@ -13,6 +13,7 @@ use crate::sweep::brake::BrakeSetting;
 
 /// Identity and clock of a store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct StoreInfo {
     pub engine: String,
     /// Address of the store, without secrets.

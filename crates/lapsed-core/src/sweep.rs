@@ -171,6 +171,7 @@ pub struct BatchAnswer {
 
 /// Counts of owners and suspects. The brake judges by them and `status` shows them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Census {
     pub now_ms: u64,
     /// Identifies the current run of the store; changes when the store restarts.
@@ -180,16 +181,19 @@ pub struct Census {
     pub back_ms: u64,
     /// Whether nothing below was counted, because counting would mean reading everything.
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(required = true))]
     pub uncounted: bool,
     pub population: u64,
     /// Entries of owners that are overdue or ended, and entries that have expired without an owner.
     pub suspects: u64,
     /// The part of `suspects` that expired without an owner, such as orphaned sessions.
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(required = true))]
     pub orphans: u64,
     /// Entries that would be in `orphans` but are spared because the store was away. Not part of
     /// `suspects`.
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(required = true))]
     pub orphans_spared: u64,
     /// Owners whose heartbeat has not run out.
     pub owners_live: u64,
@@ -198,6 +202,7 @@ pub struct Census {
     /// Owners whose heartbeat has run out, but who are spared because the store was away. They are
     /// included in `owners_live`.
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(required = true))]
     pub owners_spared: u64,
     /// Owners declared dead within the last threshold.
     pub owners_died_recently: u64,

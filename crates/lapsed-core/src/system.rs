@@ -17,6 +17,7 @@ use crate::sweep::Sweep;
 
 /// Why an entry or owner is, or is not, dead.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Explanation {
     pub system: String,
     pub kind: String,
@@ -28,6 +29,7 @@ pub struct Explanation {
     /// The reasons, one sentence each.
     pub because: Vec<String>,
     /// The values that the reasons are based on.
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub facts: serde_json::Value,
 }
 

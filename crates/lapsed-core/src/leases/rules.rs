@@ -40,7 +40,9 @@ impl ClockReading {
 
 /// A lease in its key's record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Lease {
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub owner: Name,
     /// How long it lasts from each renewal, in milliseconds.
     pub ttl_ms: u64,
@@ -51,6 +53,7 @@ pub struct Lease {
     /// Id of the request that acquired it, if it had one. The same request again gets the same
     /// answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub request: Option<Name>,
 }
 
@@ -72,7 +75,10 @@ impl Lease {
 
 /// A state that waits for the decision of its transaction.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", schema(as = Staged))]
 pub struct StagedState {
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub txn: Name,
     /// The state if the transaction commits.
     pub state: LeaseState,

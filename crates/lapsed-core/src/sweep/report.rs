@@ -13,6 +13,7 @@ use crate::sweep::{Outcome, Suspect};
 /// Why a pass stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum Stopped {
     /// There was nothing more to do.
     Done,
@@ -49,9 +50,14 @@ impl fmt::Display for Stopped {
 
 /// One entry that was reclaimed or, in a dry run, would be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", schema(as = Listed))]
 pub struct ListedSuspect {
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub key: Name,
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub owner: Name,
+    #[cfg_attr(feature = "openapi", schema(value_type = u64))]
     pub incarnation: Incarnation,
     /// Why it was reclaimed.
     pub reason: Reason,
@@ -61,13 +67,16 @@ pub struct ListedSuspect {
     pub late_ms: u64,
     /// Its receipt; `None` after a dry run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub receipt: Option<ReceiptId>,
 }
 
 /// Result of one pass.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PassReport {
     pub system: String,
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub kind: Kind,
     /// Whether it was a dry run, which changes nothing.
     pub dry_run: bool,
@@ -89,13 +98,16 @@ pub struct PassReport {
     pub took_ms: u64,
     /// When it began, in milliseconds of this process's wall clock.
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(required = true))]
     pub started_ms: u64,
     /// Owners that this pass declared dead.
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(required = true))]
     pub owners_ended: u64,
     /// The part of `reclaimed` that an earlier pass did whose answer was lost, and that its
     /// receipts settled.
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(required = true))]
     pub settled: u64,
     /// A sentence that says what failed, or what the brake spares and until when.
     #[serde(default, skip_serializing_if = "Option::is_none")]

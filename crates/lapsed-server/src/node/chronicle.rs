@@ -29,6 +29,7 @@ const PASSES: usize = 50;
 
 /// What one system did lately.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[schema(as = History)]
 pub struct HistoryResponse {
     /// Its name.
     pub system: String,
@@ -48,6 +49,7 @@ pub struct HistoryResponse {
 
 /// What was reclaimed in one slice of time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = Sample)]
 pub struct HistorySample {
     /// When it began, on this process's wall clock.
     pub at_ms: u64,

@@ -44,6 +44,7 @@ impl ProviderChanged {
 
 /// A provider, as the truth has it. Times are milliseconds of the truth's clock.
 #[derive(Serialize, ToSchema)]
+#[schema(as = Provider)]
 pub struct ProviderResponse {
     pub provider: String,
     pub display_name: Option<String>,
@@ -73,6 +74,7 @@ impl ProviderResponse {
 
 /// Some of the providers, by id.
 #[derive(Serialize, ToSchema)]
+#[schema(as = Providers)]
 pub struct ProviderList {
     pub providers: Vec<ProviderResponse>,
     /// Where the next page begins: give it as `after`.
@@ -202,6 +204,7 @@ impl AvailableProvider {
 
 /// Some of those who can take work now.
 #[derive(Serialize, ToSchema)]
+#[schema(as = AvailablePage)]
 pub struct AvailablePageResponse {
     pub available: Vec<AvailableProvider>,
     /// Where the next page begins: give it as `after`.
@@ -285,6 +288,7 @@ impl SessionChanged {
 
 /// The settings in force.
 #[derive(Serialize, ToSchema)]
+#[schema(as = Config)]
 pub struct AvailabilityConfig {
     /// How long a provider may be silent.
     pub stale_after_seconds: u64,

@@ -64,6 +64,7 @@ pub struct SingleOutcome {
 
 /// For a single key its outcome stands at the top; for many there is `results`, in order.
 #[derive(Serialize, ToSchema)]
+#[schema(as = RegisterAnswer)]
 pub struct RegisterResponse {
     pub owner: String,
     pub incarnation: u64,

@@ -12,6 +12,7 @@ use crate::http::owners::HttpResult;
 /// A claim, as its holder shows it.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = TicketBody)]
 pub struct JobTicketBody {
     pub id: String,
     pub token: u64,
