@@ -130,7 +130,7 @@ pub fn open(target: &TargetArgs) -> Result<Box<dyn Backend>, Failure> {
     let url = config.server.url();
     match LocalBackend::open(&config) {
         Ok(local) => Ok(Box::new(local)),
-        Err(error) if is_in_use(&error) => {
+        Err(error @ Error::InUse { .. }) => {
             let remote = RemoteBackend::with_ca(&url, token, target.ca.as_deref())?;
             if !remote.answers() {
                 return Err(Failure::failed(format!(
@@ -164,11 +164,6 @@ pub fn remote(target: &TargetArgs) -> Result<RemoteBackend, Failure> {
 fn default_url() -> String {
     let listen = process_env("LAPSED_LISTEN").unwrap_or_else(|| LISTEN_DEFAULT.to_owned());
     format!("http://{listen}")
-}
-
-/// Whether another process has the store open.
-pub fn is_in_use(error: &Error) -> bool {
-    matches!(error, Error::Unavailable { what, .. } if what.contains("in use by"))
 }
 
 /// The system that `text` means: KIND/NAME, NAME, or the only one of a KIND.

@@ -24,6 +24,19 @@ pub enum Error {
         /// What happened and, where the caller can do something about it, what to do.
         what: String,
     },
+    /// Another process has this store open, and it serves one process at a time. Talk to that process,
+    /// or try again when it has ended.
+    ///
+    /// **Effect**: nothing changed.
+    #[error(
+        "{store} is unavailable: it is in use by {holder}; one folder serves one process. Talk to that \
+         one over HTTP, stop it, or choose another folder"
+    )]
+    InUse {
+        store: String,
+        /// The process that has it open, for example `the process with pid 42`.
+        holder: String,
+    },
     /// The store asks for fewer requests. Wait, then try again.
     ///
     /// **Effect**: nothing changed.
@@ -63,7 +76,7 @@ impl Error {
     /// A short, stable word for metrics and for the `type` of an HTTP problem.
     pub fn kind(&self) -> &'static str {
         match self {
-            Error::Unavailable { .. } => "unavailable",
+            Error::Unavailable { .. } | Error::InUse { .. } => "unavailable",
             Error::Throttled { .. } => "throttled",
             Error::Lost(_) => "lost",
             Error::Invalid(_) => "invalid",

@@ -43,13 +43,7 @@ impl Disk {
         };
         std::fs::create_dir_all(dir).map_err(|e| failed("its folder cannot be made", e))?;
         let lock = lock(dir).map_err(|e| failed("its lock file cannot be used", e))?;
-        let lock = lock.map_err(|holder| Error::Unavailable {
-            store: name.clone(),
-            what: format!(
-                "it is in use by {holder}; one folder serves one process. Talk to that one over \
-                 HTTP, stop it, or choose another folder"
-            ),
-        })?;
+        let lock = lock.map_err(|holder| Error::InUse { store: name.clone(), holder })?;
         let place = DatabaseLocation::Folder { dir: dir.to_owned(), lock: Mutex::new(Some(lock)) };
         Ok(Disk { name, place, cache_bytes, database: RwLock::default() })
     }

@@ -14,7 +14,6 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::runtime::Builder;
 
-use crate::backend::is_in_use;
 use crate::cli::Check;
 use lapsed_server::config::origin::{Origin, Setting};
 use lapsed_server::config::store::{StoreConfig, StoreLocation};
@@ -112,10 +111,9 @@ fn open_folder(store: &StoreConfig, dir: &Path) -> Result<State, Failure> {
             opened.close()?;
             Ok("opened and closed: it works".to_owned().into())
         }
-        Err(error) if is_in_use(&error) => Ok(State::from(match error {
-            lapsed_core::Error::Unavailable { what, .. } => what,
-            other => other.to_string(),
-        })),
+        Err(lapsed_core::Error::InUse { holder, .. }) => {
+            Ok(format!("it is in use by {holder}; one folder serves one process").into())
+        }
         Err(error) => Err(error.into()),
     }
 }

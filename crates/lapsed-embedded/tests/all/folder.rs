@@ -29,8 +29,8 @@ async fn a_folder_serves_one_process() {
     let folder = tempfile::tempdir().unwrap();
     let (_store, _registry) = crate::fixture::open(folder.path(), TTL);
     let second = Embedded::open(folder.path(), Options::default());
-    let Err(Error::Unavailable { what, .. }) = second else { panic!("it was opened twice") };
-    assert!(what.contains(&std::process::id().to_string()), "it names the holder: {what}");
+    let Err(Error::InUse { holder, .. }) = second else { panic!("it was opened twice") };
+    assert!(holder.contains(&std::process::id().to_string()), "it names the holder: {holder}");
 }
 
 #[tokio::test]

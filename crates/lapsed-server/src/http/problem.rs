@@ -84,7 +84,9 @@ impl From<Error> for Problem {
     fn from(error: Error) -> Problem {
         let detail = error.to_string();
         let (status, title) = match &error {
-            Error::Unavailable { .. } => (StatusCode::SERVICE_UNAVAILABLE, "Try again later"),
+            Error::Unavailable { .. } | Error::InUse { .. } => {
+                (StatusCode::SERVICE_UNAVAILABLE, "Try again later")
+            }
             Error::Throttled { .. } => (StatusCode::TOO_MANY_REQUESTS, "Ask less often"),
             Error::Lost(_) => (StatusCode::CONFLICT, "You no longer hold it"),
             Error::Invalid(_) => return Problem::invalid(detail),
@@ -102,7 +104,7 @@ impl From<Error> for Problem {
                 .with("ended_ms", json!(lost.ended_ms))
                 .with("held", json!(lost.held))
                 .with("held_total", json!(lost.held_total)),
-            Error::Unavailable { .. } | Error::Throttled { .. } => {
+            Error::Unavailable { .. } | Error::InUse { .. } | Error::Throttled { .. } => {
                 problem.header(header::RETRY_AFTER, "1")
             }
             _ => problem,
