@@ -23,7 +23,7 @@ use crate::{
     SessionOutcome, Truth, WorkSession,
 };
 use lapsed_core::activity::Activity;
-use lapsed_core::clock::{Clock, within};
+use lapsed_core::clock::{Clock, call_within};
 use lapsed_core::error::{Error, Result};
 use lapsed_core::name::{Name, SystemId};
 use lapsed_core::receipt::Observer;
@@ -434,11 +434,8 @@ impl Availability {
         limit: Duration,
         call: impl Future<Output = Result<T>>,
     ) -> Result<T> {
-        let in_time = within(&*self.parts.clock, limit, call).await;
-        let answer = in_time.unwrap_or_else(|| {
-            let store = format!("the mirror of {}", self.parts.id);
-            Err(Error::timed_out(&store, what, limit.as_millis()))
-        });
+        let mirror = MirrorOf(&self.parts.id);
+        let answer = call_within(&*self.parts.clock, limit, &mirror, what, call).await;
         match &answer {
             Ok(_) | Err(Error::Invalid(_)) => self.breaker.succeeded(),
             Err(error) => {
@@ -506,5 +503,14 @@ impl System for Availability {
 
     fn index(&self) -> Option<Arc<dyn Reconcile>> {
         Some(self.me.upgrade().expect("whoever asks holds it"))
+    }
+}
+
+/// The name of a system's mirror in error texts.
+struct MirrorOf<'a>(&'a SystemId);
+
+impl std::fmt::Display for MirrorOf<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "the mirror of {}", self.0)
     }
 }

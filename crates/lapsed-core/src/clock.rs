@@ -6,6 +6,7 @@
 //! alone. A process that must know whether it still holds something uses the one of its own two
 //! clocks that leaves it less time (see [`Owner`](crate::owner::Owner)).
 
+use std::fmt;
 use std::future::Future;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -13,6 +14,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use futures::future::{BoxFuture, Either, select};
 use rustix::time::{ClockId, clock_getres, clock_gettime};
 use tokio::sync::Notify;
+
+use crate::error::{Error, Result};
 
 /// Source of time and randomness.
 pub trait Clock: Send + Sync + 'static {
@@ -218,6 +221,19 @@ pub async fn within<T>(
     }
 }
 
+/// Gives one call of `store` its time limit. A call that has no answer by then fails with
+/// [`Error::timed_out`]; it may have been carried out all the same.
+pub async fn call_within<T>(
+    clock: &dyn Clock,
+    limit: Duration,
+    store: &(dyn fmt::Display + Sync),
+    call: &str,
+    work: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    let late = || Err(Error::timed_out(&store.to_string(), call, limit.as_millis()));
+    within(clock, limit, work).await.unwrap_or_else(late)
+}
+
 /// `base` changed by a random share of at most `share` in either direction (0.1 means ±10 %).
 pub fn jittered(clock: &dyn Clock, base: Duration, share: f64) -> Duration {
     let unit = clock.random() as f64 / u64::MAX as f64;
@@ -247,6 +263,17 @@ mod tests {
         let never = futures::future::pending::<()>();
         assert!(within(&clock, Duration::from_millis(5), never).await.is_none());
         assert_eq!(within(&clock, Duration::from_millis(5), async { 7 }).await, Some(7));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_without_an_answer_is_unavailable_and_names_store_and_call() {
+        let (clock, limit) = (SystemClock::new(), Duration::from_millis(5));
+        let never = futures::future::pending::<Result<()>>();
+        let error = call_within(&clock, limit, &"main", "beat", never).await.unwrap_err();
+        assert_eq!(error.kind(), "unavailable");
+        assert!(error.to_string().contains("main is unavailable: no answer to `beat` within 5 ms"));
+        let answer = call_within(&clock, limit, &"main", "beat", async { Ok(7) }).await;
+        assert_eq!(answer.unwrap(), 7);
     }
 
     #[test]

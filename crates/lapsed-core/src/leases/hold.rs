@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::clock::{Clock, jittered, within};
+use crate::clock::{Clock, call_within, jittered};
 use crate::error::{Error, Result};
 use crate::leases::{
     AcquireRequest, Fenced, Grant, LeaseKey, LeaseTicket, LeaseToken, Leases, Loss,
@@ -204,14 +204,12 @@ impl Renewer {
         let sent = Sent::now(clock);
         let patience = self.trust.borrow().left(clock);
         let renewal = self.leases.renew(&self.ticket, None);
-        match within(clock, patience, renewal).await {
-            Some(Ok(Fenced::Done(_))) => {
+        match call_within(clock, patience, &"the store", "renew", renewal).await? {
+            Fenced::Done(_) => {
                 self.trust.send_replace(sent.trust(self.ttl));
                 Ok(Fenced::Done(()))
             }
-            Some(Ok(Fenced::Lost(loss))) => Ok(Fenced::Lost(loss)),
-            Some(Err(error)) => Err(error),
-            None => Err(Error::timed_out("the store", "renew", patience.as_millis())),
+            Fenced::Lost(loss) => Ok(Fenced::Lost(loss)),
         }
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::clock::{Clock, jittered, within};
+use crate::clock::{Clock, call_within, jittered, within};
 use crate::error::{Error, Result};
 use crate::name::Name;
 use crate::owner::trust::{Sent, TrustedDeadline, wait_trusting};
@@ -82,10 +82,8 @@ impl Owner {
         let name = Name::new(name)?;
         let sent = Sent::now(&*clock);
         let ttl_ms = options.ttl.as_millis() as u64;
-        let beat =
-            within(&*clock, options.timeout, store.start(&name, ttl_ms)).await.unwrap_or_else(
-                || Err(Error::timed_out("the store", "start", options.timeout.as_millis())),
-            )?;
+        let started = store.start(&name, ttl_ms);
+        let beat = call_within(&*clock, options.timeout, &"the store", "start", started).await?;
         let claim = Claim::exact(name, beat.incarnation);
         let (trust_tx, trust) = watch::channel(sent.trust(options.ttl));
         let (lost_tx, lost) = watch::channel(None);
@@ -217,13 +215,9 @@ impl HeartbeatTask {
         let sent = Sent::now(&*self.clock);
         let left = self.trust.borrow().left(&*self.clock);
         let patience = self.options.timeout.min(left);
-        match within(&*self.clock, patience, self.store.beat(&self.claim)).await {
-            Some(answer) => {
-                answer?;
-                self.trust.send_replace(sent.trust(self.options.ttl));
-                Ok(())
-            }
-            None => Err(Error::timed_out("the store", "beat", patience.as_millis())),
-        }
+        let asked = self.store.beat(&self.claim);
+        call_within(&*self.clock, patience, &"the store", "beat", asked).await?;
+        self.trust.send_replace(sent.trust(self.options.ttl));
+        Ok(())
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 
 use crate::activity::Activity;
-use crate::clock::{Clock, within};
+use crate::clock::{Clock, call_within};
 use crate::error::{Error, Result};
 use crate::leader::Leadership;
 use crate::receipt::{Observer, Retention};
@@ -487,11 +487,7 @@ impl<'a> Run<'a> {
     /// Gives every store call its time limit (X1).
     async fn call<T>(&self, what: &str, call: impl Future<Output = Result<T>>) -> Result<T> {
         let parts = &self.sweeper.parts;
-        let limit = parts.policy.timeout;
-        match within(&*parts.clock, limit, call).await {
-            Some(answer) => answer,
-            None => Err(Error::timed_out("the store", what, limit.as_millis())),
-        }
+        call_within(&*parts.clock, parts.policy.timeout, &"the store", what, call).await
     }
 
     fn fail(&mut self, error: &Error) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::activity::Activity;
-use crate::clock::{Clock, within};
+use crate::clock::{Clock, call_within};
 use crate::error::{Error, Result};
 use crate::name::SystemId;
 use crate::receipt::Observer;
@@ -30,10 +30,7 @@ impl StoreCaller {
 
     /// The same without recording activity, for calls that do not come from users.
     pub async fn quiet<T>(&self, what: &str, call: impl Future<Output = Result<T>>) -> Result<T> {
-        let limit = self.timeout;
-        let answer = within(&*self.clock, limit, call).await.unwrap_or_else(|| {
-            Err(Error::timed_out(&self.id.to_string(), what, limit.as_millis()))
-        });
+        let answer = call_within(&*self.clock, self.timeout, &self.id, what, call).await;
         match &answer {
             Err(Error::Lost(lost)) if lost.ending.is_some() => {
                 self.observer.zombie_rejected(&self.id);

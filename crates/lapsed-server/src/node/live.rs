@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lapsed_core::activity::Activity;
-use lapsed_core::clock::{Clock, within};
+use lapsed_core::clock::{Clock, call_within};
 use lapsed_core::inflight::Inflight;
 use lapsed_core::leader::{Campaign, TermOptions};
 use lapsed_core::receipt::{Observer, Reason, Receipt, ReceiptQuery};
@@ -356,9 +356,7 @@ impl LiveSystem {
         call: impl Future<Output = Result<T>>,
     ) -> Result<T> {
         let limit = self.common.policy.timeout;
-        let answer = within(&*self.clock, limit, call)
-            .await
-            .unwrap_or_else(|| Err(Error::timed_out(&self.common.store, what, limit.as_millis())));
+        let answer = call_within(&*self.clock, limit, &self.common.store, what, call).await;
         if let Err(error) = &answer {
             self.journal.store_error(self.id(), error);
         }

@@ -7,9 +7,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lapsed_core::clock::{Clock, within};
+use lapsed_core::Result;
+use lapsed_core::clock::{Clock, call_within};
 use lapsed_core::store::{Store, StoreInfo};
-use lapsed_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
 use utoipa::ToSchema;
@@ -99,10 +99,10 @@ impl StoreMonitor {
 
     async fn probe(&self) -> StoreHealth {
         let (checked_ms, sent) = (self.clock.wall_ms(), self.clock.mono());
-        let answer = within(&*self.clock, LIMIT, self.store.info()).await;
+        let info = self.store.info();
+        let answer = call_within(&*self.clock, LIMIT, &self.name, "info", info).await;
         let took = self.clock.mono().saturating_sub(sent);
-        let late = || Err(Error::timed_out(&self.name, "info", LIMIT.as_millis()));
-        self.describe(answer.unwrap_or_else(late), checked_ms, took)
+        self.describe(answer, checked_ms, took)
     }
 
     fn describe(&self, answer: Result<StoreInfo>, checked_ms: u64, took: Duration) -> StoreHealth {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::future::{Either, select};
-use lapsed_core::clock::{Clock, jittered, within};
+use lapsed_core::clock::{Clock, call_within, jittered};
 use lapsed_core::receipt::Observer;
 use lapsed_core::reconcile::{
     self, IndexChange, Reconcile, ReconcileEnd, ReconcilePlan, Reconciled,
@@ -137,9 +137,7 @@ impl Reconciler {
     /// Every store call has a time limit, and a failure is counted (X1).
     async fn call<T>(&self, what: &str, call: impl Future<Output = Result<T>>) -> Result<T> {
         let ReconcilerParts { id, clock, timeout, witness, .. } = &self.parts;
-        let answer = within(&**clock, *timeout, call)
-            .await
-            .unwrap_or_else(|| Err(Error::timed_out(&id.to_string(), what, timeout.as_millis())));
+        let answer = call_within(&**clock, *timeout, id, what, call).await;
         if let Err(error) = &answer {
             witness.store_error(id, error);
         }

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use lapsed_core::clock::{SystemClock, call_within};
 use lapsed_core::leases::{
     Acquired, Decision, DecisionInfo, Fenced, Grant, LeaseInfo, LeaseKey, LeaseTicket, Leases,
     Namespace,
 };
-use lapsed_core::{Error, Name, SystemId};
+use lapsed_core::{Name, SystemId};
 
 use super::LocalBackend;
 use crate::backend::desk::{LeaseBackend, LeaseRequest};
@@ -25,9 +26,8 @@ impl LocalBackend {
         limit: Duration,
         call: impl Future<Output = lapsed_core::Result<T>>,
     ) -> Result<T, Failure> {
-        let answer = self.runtime.block_on(async { tokio::time::timeout(limit, call).await });
-        let late = |_| Error::timed_out(&of.to_string(), what, limit.as_millis());
-        Ok(answer.map_err(late)??)
+        let clock = SystemClock::new();
+        Ok(self.runtime.block_on(call_within(&clock, limit, of, what, call))?)
     }
 }
 
