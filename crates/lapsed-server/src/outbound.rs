@@ -4,6 +4,8 @@
 //! that could have come from it. Every call has a time limit. Deliberately absent: redirects and
 //! proxies, which would carry what is sent to somebody who was not named.
 
+pub mod delivery;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;

@@ -4,6 +4,7 @@
 //! process, and completed when the other side has said that it has it. Whoever dies in between is
 //! found by a pass, and the job is delivered again: at least once, with the same key each time.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use lapsed_core::{Error, SystemId};
 use serde::Serialize;
 use ureq::Agent;
 
+use crate::outbound::delivery::{Delivered, Delivery, deliver};
 use crate::outbound::{self, header_safe};
 use crate::systems::inflight::webhook::{DeliveryWebhook, OUTBOX};
 
@@ -54,7 +56,7 @@ struct Outbox {
 }
 
 #[derive(Serialize)]
-struct Delivery<'a> {
+struct JobDocument<'a> {
     system: &'a str,
     id: &'a str,
     queue: &'a str,
@@ -80,23 +82,15 @@ impl Outbox {
             return Ok(JobResult::GiveBack(QueueEnd::Front));
         };
         let body = self.body(&job);
-        let attempts = self.webhook.attempts;
-        for attempt in 1..=attempts {
-            let Err(why) = self.post(&key, &body).await else {
-                tracing::info!(system = %self.system, job = %job.id, attempt, "delivered");
-                return Ok(JobResult::Complete);
-            };
-            if attempt == attempts {
+        let Ok(delivered) = deliver(&JobDelivery { outbox: self, job: &job, key, body }).await;
+        match delivered {
+            Delivered::Taken => Ok(JobResult::Complete),
+            Delivered::BrokenOff => Ok(JobResult::GiveBack(QueueEnd::Front)),
+            Delivered::GivenUp { attempts, why } => {
                 tracing::error!(system = %self.system, job = %job.id, why, "delivery given up");
-                return Err(format!("the webhook did not take it in {attempts} tries: {why}"));
-            }
-            tracing::warn!(system = %self.system, job = %job.id, attempt, why, "not delivered");
-            self.pause(self.webhook.pause(attempt)).await;
-            if self.stop.is_told() {
-                break;
+                Err(format!("the webhook did not take it in {attempts} tries: {why}"))
             }
         }
-        Ok(JobResult::GiveBack(QueueEnd::Front))
     }
 
     /// The same for every try at this job, and another one should an id be used again later.
@@ -115,7 +109,7 @@ impl Outbox {
     }
 
     fn body(&self, job: &Claimed) -> Vec<u8> {
-        let delivery = Delivery {
+        let delivery = JobDocument {
             system: &self.system.name,
             id: job.id.as_str(),
             queue: job.queue.as_str(),
@@ -138,5 +132,40 @@ impl Outbox {
             () = self.stop.told() => {}
             () = tokio::time::sleep(most) => {}
         }
+    }
+}
+
+/// One job on its way to the receiver.
+struct JobDelivery<'a> {
+    outbox: &'a Outbox,
+    job: &'a Claimed,
+    key: String,
+    body: Vec<u8>,
+}
+
+impl Delivery for JobDelivery<'_> {
+    type Error = Infallible;
+
+    fn attempts(&self) -> u32 {
+        self.outbox.webhook.attempts
+    }
+
+    fn pause(&self, attempt: u32) -> Duration {
+        self.outbox.webhook.pause(attempt)
+    }
+
+    async fn send(&self, attempt: u32) -> Result<(), String> {
+        let (system, job) = (&self.outbox.system, &self.job.id);
+        let sent = self.outbox.post(&self.key, &self.body).await;
+        match &sent {
+            Ok(()) => tracing::info!(%system, %job, attempt, "delivered"),
+            Err(why) => tracing::warn!(%system, %job, attempt, why, "not delivered"),
+        }
+        sent
+    }
+
+    async fn rest(&self, pause: Duration) -> Result<bool, Infallible> {
+        self.outbox.pause(pause).await;
+        Ok(!self.outbox.stop.is_told())
     }
 }

@@ -3,15 +3,16 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lapsed_core::Result;
 use lapsed_core::receipt::{Receipt, ReceiptQuery};
 use lapsed_core::schedule::StopSignal;
+use lapsed_core::{Error, Result};
 use tokio::sync::watch;
 
 use super::Hook;
 use super::body::Body;
 use super::letters::Undelivered;
 use crate::node::LiveSystem;
+use crate::outbound::delivery::{Delivered, Delivery, deliver};
 
 /// How often to look for what other processes wrote; seldom where every look is paid for.
 const LOOK: Duration = Duration::from_secs(1);
@@ -62,16 +63,6 @@ enum DeliveryRound {
     NotOurs,
 }
 
-/// What came of all tries at one delivery.
-enum Tried {
-    /// The receiver has it.
-    Taken,
-    /// It was given up, after so many tries, for that reason.
-    GivenUp(u32, String),
-    /// Told to stop, or the turn is another's now.
-    BrokenOff,
-}
-
 impl WebhookSender {
     async fn round(&self) -> Result<DeliveryRound> {
         if !self.take_turn().await? {
@@ -103,47 +94,19 @@ impl WebhookSender {
             found.into_iter().filter(|receipt| self.hook.plan.wants(receipt.reason)).collect();
         let Some(oldest) = wanted.first().map(|receipt| receipt.at_ms) else { return Ok(true) };
         let body = Body::of(self.hook.name(), self.live.id(), &wanted);
-        match self.deliver(&body, oldest).await? {
-            Tried::Taken => Ok(true),
-            Tried::BrokenOff => Ok(false),
-            Tried::GivenUp(attempts, why) => {
+        let began = Instant::now();
+        let now_ms = self.live.store_info().await?.now_ms;
+        let late = Duration::from_millis(now_ms.saturating_sub(oldest));
+        match deliver(&ReceiptsDelivery { sender: self, body: &body, began, late }).await? {
+            Delivered::Taken => Ok(true),
+            Delivered::BrokenOff => Ok(false),
+            Delivered::GivenUp { attempts, why } => {
                 let delivery = body.delivery;
                 let letter = Undelivered { delivery, first, last, looked_at, attempts, why };
                 self.hook.bury(&self.live, &letter).await?;
                 Ok(true)
             }
         }
-    }
-
-    /// Tries until it was taken, until there were too many tries, or until told to stop.
-    async fn deliver(&self, body: &Body, oldest_ms: u64) -> Result<Tried> {
-        let began = Instant::now();
-        let now_ms = self.live.store_info().await?.now_ms;
-        let late = Duration::from_millis(now_ms.saturating_sub(oldest_ms));
-        let attempts = self.hook.plan.attempts;
-        for attempt in 1..=attempts {
-            self.hook.series.lag(self.live.id(), late + began.elapsed());
-            let Err(why) = self.hook.send(body, attempt).await else {
-                tracing::debug!(delivery = body.delivery, attempt, "delivered");
-                return Ok(Tried::Taken);
-            };
-            let (webhook, system) = (self.hook.name(), self.live.id());
-            tracing::warn!(%webhook, %system, delivery = body.delivery, attempt, why, "not delivered");
-            if attempt == attempts {
-                return Ok(Tried::GivenUp(attempts, why));
-            }
-            if !self.rest(self.jittered(attempt)).await? {
-                break;
-            }
-        }
-        Ok(Tried::BrokenOff)
-    }
-
-    /// The pause after a try, somewhere between its half and its whole: receivers that come back are not
-    /// met by everybody at once.
-    fn jittered(&self, attempt: u32) -> Duration {
-        let share = (self.hook.clock.random() % 1_000) as f64 / 2_000.0;
-        self.hook.plan.pause(attempt).mul_f64(0.5 + share)
     }
 
     /// Waits, and keeps the turn meanwhile. False: told to stop, or it is another's.
@@ -207,5 +170,48 @@ impl WebhookSender {
             () = self.stop.told() => {}
             () = tokio::time::sleep(most) => {}
         }
+    }
+}
+
+/// One body on its way to the receiver.
+struct ReceiptsDelivery<'a> {
+    sender: &'a WebhookSender,
+    body: &'a Body,
+    began: Instant,
+    /// How old its oldest receipt was when it began.
+    late: Duration,
+}
+
+impl Delivery for ReceiptsDelivery<'_> {
+    type Error = Error;
+
+    fn attempts(&self) -> u32 {
+        self.sender.hook.plan.attempts
+    }
+
+    /// Somewhere between the half and the whole of the configured pause: receivers that come back are
+    /// not met by everybody at once.
+    fn pause(&self, attempt: u32) -> Duration {
+        let Hook { clock, plan, .. } = &*self.sender.hook;
+        let share = (clock.random() % 1_000) as f64 / 2_000.0;
+        plan.pause(attempt).mul_f64(0.5 + share)
+    }
+
+    async fn send(&self, attempt: u32) -> std::result::Result<(), String> {
+        let WebhookSender { hook, live, .. } = self.sender;
+        hook.series.lag(live.id(), self.late + self.began.elapsed());
+        let sent = hook.send(self.body, attempt).await;
+        let (webhook, system, delivery) = (hook.name(), live.id(), &self.body.delivery);
+        match &sent {
+            Ok(()) => tracing::debug!(delivery, attempt, "delivered"),
+            Err(why) => {
+                tracing::warn!(%webhook, %system, delivery, attempt, why, "not delivered");
+            }
+        }
+        sent
+    }
+
+    async fn rest(&self, pause: Duration) -> Result<bool> {
+        self.sender.rest(pause).await
     }
 }
