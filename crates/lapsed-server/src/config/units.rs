@@ -3,6 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
+use bytesize::ByteSize;
+use jiff::fmt::friendly::{Spacing, SpanPrinter};
+use jiff::{RoundMode, SignedDuration, SpanRelativeTo, SpanRound, Unit};
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 
 /// Longer than this is surely a slip of the pen, and adding it to a clock must never overflow.
@@ -24,20 +27,8 @@ pub struct Limit(pub Duration);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size(pub usize);
 
-const SPAN_UNITS: &[(&str, u64)] =
-    &[("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
-
-const SIZE_UNITS: &[(&str, u64)] = &[
-    ("b", 1),
-    ("kb", 1_000),
-    ("mb", 1_000_000),
-    ("gb", 1_000_000_000),
-    ("kib", 1 << 10),
-    ("mib", 1 << 20),
-    ("gib", 1 << 30),
-];
-
-/// Reads `90s`, `5m`, `1h30m`. The error says what is wrong, not where.
+/// Reads `90s`, `5m`, `1h 30m`, or an ISO 8601 duration. A day has 24 hours. The error says what is
+/// wrong, not where.
 pub fn parse_span(text: &str) -> Result<Duration, String> {
     let garbage =
         || format!("{text:?} is not a duration; write it like `250ms`, `90s`, `5m`, `2h`");
@@ -48,26 +39,35 @@ pub fn parse_span(text: &str) -> Result<Duration, String> {
     if !text.is_empty() && text.chars().all(|c| c.is_ascii_digit()) {
         return Err(format!("{text:?} needs a unit, for example `{text}s`"));
     }
-    if text.is_empty() {
-        return Err(garbage());
-    }
-    let mut rest = text;
-    let mut total_ms: u64 = 0;
-    while !rest.is_empty() {
-        let (number, after) = split_number(rest).ok_or_else(garbage)?;
-        let end = after.find(|c: char| c.is_ascii_digit()).unwrap_or(after.len());
-        let (unit, next) = after.split_at(end);
-        let unit = unit.trim();
-        let (_, factor) = SPAN_UNITS.iter().find(|(u, _)| *u == unit).ok_or_else(garbage)?;
-        let part = number.checked_mul(*factor).ok_or_else(garbage)?;
-        total_ms = total_ms.checked_add(part).ok_or_else(garbage)?;
-        rest = next;
-    }
-    bounded_span(text, total_ms)
+    let parse = |text: &str| {
+        let span: jiff::Span = text.parse()?;
+        span.to_duration(SpanRelativeTo::days_are_24_hours())
+    };
+    bounded_span(text, in_any_order(text, parse).ok_or_else(garbage)?)
 }
 
-fn bounded_span(text: &str, total_ms: u64) -> Result<Duration, String> {
-    let span = Duration::from_millis(total_ms);
+/// jiff wants each unit once, the largest first. Where somebody wrote `30s 2m`, the parts are added up.
+fn in_any_order(
+    text: &str,
+    parse: impl Fn(&str) -> Result<SignedDuration, jiff::Error>,
+) -> Option<SignedDuration> {
+    if let Ok(span) = parse(text) {
+        return Some(span);
+    }
+    let (mut total, mut rest) = (SignedDuration::ZERO, text);
+    while !rest.is_empty() {
+        let unit = rest.find(char::is_alphabetic)?;
+        let next = rest[unit..].find(|c: char| c.is_ascii_digit() || c == '.');
+        let (part, after) = rest.split_at(next.map_or(rest.len(), |next| unit + next));
+        let part = parse(part.trim()).ok().filter(|part| !part.is_negative())?;
+        total = total.checked_add(part)?;
+        rest = after;
+    }
+    (!total.is_zero()).then_some(total)
+}
+
+fn bounded_span(text: &str, span: SignedDuration) -> Result<Duration, String> {
+    let span = Duration::from_millis(u64::try_from(span.as_millis()).unwrap_or(0));
     if span.is_zero() {
         return Err(format!("the duration {text:?} must be longer than 0"));
     }
@@ -78,82 +78,43 @@ fn bounded_span(text: &str, total_ms: u64) -> Result<Duration, String> {
 }
 
 /// Reads a duration as Go programs write it in their environment: `30s`, `1m30s`, `1.5h`, `500ms`;
-/// a bare number is seconds.
+/// a bare number is seconds. Unlike in a configuration, there are no days.
 pub fn parse_go_span(text: &str) -> Result<Duration, String> {
     let garbage = || {
         format!("{text:?} is not a duration; write it like `30s`, `1m30s`, `500ms`, or as seconds")
     };
     let whole = text.trim().trim_start_matches('+');
-    let mut rest = whole;
-    if rest.is_empty() || rest.starts_with('-') {
-        return Err(garbage());
-    }
-    let mut total_ms = 0.0;
-    while !rest.is_empty() {
-        let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
-        let number: f64 = rest[..end].parse().map_err(|_| garbage())?;
-        let after = &rest[end..];
-        let end = after.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(after.len());
-        let factor = match &after[..end] {
-            "" if rest == whole => 1e3,
-            unit => go_unit_ms(unit).ok_or_else(garbage)?,
-        };
-        total_ms += number * factor;
-        rest = &after[end..];
-    }
-    bounded_span(text, total_ms as u64)
-}
-
-fn go_unit_ms(unit: &str) -> Option<f64> {
-    match unit {
-        "ns" => Some(1e-6),
-        "us" | "µs" | "μs" => Some(1e-3),
-        "ms" => Some(1.0),
-        "s" => Some(1e3),
-        "m" => Some(60e3),
-        "h" => Some(3_600e3),
-        _ => None,
-    }
+    let is_bare = whole.chars().all(|c| c.is_ascii_digit() || c == '.');
+    let span = match whole.parse::<f64>() {
+        Ok(seconds) if is_bare => SignedDuration::try_from_secs_f64(seconds).ok(),
+        _ => in_any_order(whole, str::parse),
+    };
+    let span = span.filter(|span| !span.is_negative()).ok_or_else(garbage)?;
+    bounded_span(text, span)
 }
 
 /// Reads `1048576`, `512KiB`, `1MB`.
 pub fn parse_size(text: &str) -> Result<usize, String> {
     let garbage = || format!("{text:?} is not a size; write it like `512KiB` or `1MiB`");
-    let (number, unit) = split_number(text.trim()).ok_or_else(garbage)?;
-    let unit = unit.trim().to_ascii_lowercase();
-    let factor = match SIZE_UNITS.iter().find(|(u, _)| *u == unit) {
-        Some((_, factor)) => *factor,
-        None if unit.is_empty() => 1,
-        None => return Err(garbage()),
-    };
-    let bytes = number.checked_mul(factor).ok_or_else(garbage)?;
+    let ByteSize(bytes) = text.trim().parse().map_err(|_| garbage())?;
     match usize::try_from(bytes) {
         Ok(0) => Err(format!("the size {text:?} must be above 0")),
+        // What does not fit is read as the largest number there is.
+        Ok(usize::MAX) | Err(_) => Err(garbage()),
         Ok(bytes) => Ok(bytes),
-        Err(_) => Err(garbage()),
     }
 }
 
-fn split_number(text: &str) -> Option<(u64, &str)> {
-    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let number = text[..end].parse().ok()?;
-    Some((number, &text[end..]))
-}
-
-/// A duration as it would be written in the configuration.
+/// A duration as it would be written in the configuration, in milliseconds at the finest.
 pub fn show_span(span: Duration) -> String {
-    let mut ms = span.as_millis() as u64;
-    if ms == 0 {
-        return "0s".to_owned();
-    }
-    let mut text = String::new();
-    for (unit, factor) in SPAN_UNITS.iter().rev() {
-        if ms >= *factor {
-            text.push_str(&format!("{}{unit}", ms / factor));
-            ms %= factor;
-        }
-    }
-    text
+    const PRINTER: SpanPrinter = SpanPrinter::new().spacing(Spacing::None);
+    let to_days = SpanRound::new()
+        .largest(Unit::Day)
+        .smallest(Unit::Millisecond)
+        .mode(RoundMode::Trunc)
+        .days_are_24_hours();
+    let span = jiff::Span::try_from(span).and_then(|span| span.round(to_days));
+    span.map_or_else(|_| format!("{}s", SPAN_MAX.as_secs()), |span| PRINTER.span_to_string(&span))
 }
 
 impl<'de> Deserialize<'de> for Span {
@@ -281,12 +242,39 @@ mod tests {
             ("2h", 7_200_000),
             ("1d", 86_400_000),
             ("1h30m", 5_400_000),
+            ("2h 30m", 9_000_000),
+            (" 5 m ", 300_000),
+            ("1d 1ms", 86_400_001),
+            ("30s 2m", 150_000),
+            ("1h1h", 7_200_000),
         ] {
             assert_eq!(parse_span(text), Ok(Duration::from_millis(ms)), "{text}");
         }
-        assert_eq!(show_span(Duration::from_millis(90_000)), "1m30s");
+        for (ms, text) in [
+            (0, "0s"),
+            (90_000, "1m30s"),
+            (250, "250ms"),
+            (1_500, "1s500ms"),
+            (93_784_005, "1d2h3m4s5ms"),
+            (315_360_000_000, "3650d"),
+        ] {
+            assert_eq!(show_span(Duration::from_millis(ms)), text);
+        }
+        assert_eq!(show_span(Duration::from_micros(1_999)), "1ms");
         assert_eq!(parse_span("1m30s"), Ok(Duration::from_secs(90)));
-        for bad in ["", "0s", "-5s", "5", "s", "5 parsecs", "99999999999999999999s", "9999999d"] {
+        for bad in [
+            "",
+            "0s",
+            "-5s",
+            "5",
+            "s",
+            "5 parsecs",
+            "99999999999999999999s",
+            "9999999d",
+            "1us",
+            "5s ago",
+            "1y",
+        ] {
             assert!(parse_span(bad).is_err(), "{bad}");
         }
         assert!(parse_span("60").unwrap_err().contains("60s"));
@@ -319,7 +307,8 @@ mod tests {
         assert_eq!(parse_size("1MiB"), Ok(1 << 20));
         assert_eq!(parse_size("1MB"), Ok(1_000_000));
         assert_eq!(parse_size("77"), Ok(77));
-        for bad in ["", "0", "MiB", "1 potato", "-1"] {
+        assert_eq!(parse_size(" 2 gib "), Ok(2 << 30));
+        for bad in ["", "0", "MiB", "1 potato", "-1", "99999999999GiB", "99999999999999999999"] {
             assert!(parse_size(bad).is_err(), "{bad}");
         }
     }

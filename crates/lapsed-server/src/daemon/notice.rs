@@ -4,6 +4,8 @@
 //! The sign of life comes from a task of the same runtime that serves and sweeps: it stops when that
 //! is stuck, and goes on while a store is away, which a restart would not mend. A message that cannot be
 //! delivered is logged and changes nothing else.
+//!
+//! Written here because `sd-notify` 0.5 takes `@NAME`, a socket that is in no folder, for a path.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
