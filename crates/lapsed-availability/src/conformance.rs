@@ -23,17 +23,15 @@ use futures::future::BoxFuture;
 
 use crate::rules::SettingsPatch;
 use crate::{
-    Availability, AvailabilityParts, BreakerPolicy, Mirror, MirrorEntry, MirrorUpdate,
-    ProviderBeat, ProviderChange, ProviderProfile, ProviderState, SeenBeat, SessionChange,
-    SessionOutcome, SessionRefusal, Source, Truth, Written,
+    Availability, AvailabilityParts, Mirror, MirrorEntry, MirrorUpdate, ProviderBeat,
+    ProviderChange, ProviderProfile, ProviderState, SeenBeat, SessionChange, SessionOutcome,
+    SessionRefusal, Source, Truth, Written,
 };
-use lapsed_core::activity::Activity;
-use lapsed_core::clock::{Clock, SystemClock};
+use lapsed_core::clock::Clock;
 use lapsed_core::name::{Name, SystemId};
-use lapsed_core::receipt::{NoObserver, Receipt, ReceiptQuery, Retention};
+use lapsed_core::receipt::{Receipt, ReceiptQuery};
 use lapsed_core::reconcile::IndexChange;
 use lapsed_core::schedule::StopSignal;
-use lapsed_core::sweep::brake::{Brake, BrakePolicy};
 use lapsed_core::sweep::policy::Policy;
 use lapsed_core::sweep::{
     Batch, BatchId, Cursor, PassMode, PassReport, Suspect, Sweep, Sweeper, SweeperParts,
@@ -85,19 +83,13 @@ impl AvailabilityFixture {
     /// One more daemon on the same stores.
     pub fn daemon(&self) -> Arc<Availability> {
         let clock = self.clock.clone();
-        Availability::new(AvailabilityParts {
-            id: self.id.clone(),
-            truth: self.truth.clone(),
-            mirror: self.mirror.clone(),
-            brake: Arc::new(Brake::new(BrakePolicy::default(), self.stale)),
-            clock,
-            activity: Arc::new(Activity::default()),
-            witness: Arc::new(NoObserver),
-            timeout: Duration::from_secs(30),
-            mirror_timeout: Duration::from_secs(30),
-            breaker: BreakerPolicy::default(),
-            snapshot_ttl: Duration::from_secs(600),
-        })
+        Availability::new(
+            AvailabilityParts::new(self.id.clone(), self.truth.clone(), self.mirror.clone())
+                .clock(clock)
+                .timeout(Duration::from_secs(30))
+                .mirror_timeout(Duration::from_secs(30))
+                .snapshot_ttl(Duration::from_secs(600)),
+        )
     }
 }
 
@@ -181,18 +173,10 @@ impl AvailabilityBench {
     /// A sweeper of its own.
     pub fn sweeper(&self, on: &Arc<Availability>) -> Sweeper {
         let name = format!("conformance-{}", NEXT.fetch_add(1, Ordering::Relaxed));
-        Sweeper::new(SweeperParts {
-            name,
-            sweep: on.sweep(),
-            store: on.services(),
-            policy: Policy { timeout: Duration::from_secs(30), ..Policy::default() },
-            brake: Arc::new(Brake::new(BrakePolicy::default(), self.f.stale)),
-            clock: SystemClock::shared(),
-            activity: Arc::new(Activity::default()),
-            leadership: None,
-            witness: Arc::new(NoObserver),
-            retention: Retention::default(),
-        })
+        Sweeper::new(
+            SweeperParts::new(name, on.sweep(), on.services())
+                .policy(Policy { timeout: Duration::from_secs(30), ..Policy::default() }),
+        )
     }
 
     pub async fn sweep(&self) -> PassReport {

@@ -57,7 +57,7 @@ pub use mirror::{
     AvailablePage, BeatPage, Mirror, MirrorBeat, MirrorEntry, MirrorUpdate, MirrorView, OnlineBeat,
     Presence, SeenBeat, Snapshot, SnapshotTurn,
 };
-pub use operations::{Availability, AvailabilityParts, Source, Sourced, Written};
+pub use operations::{Availability, AvailabilityParts, MIRROR_TIMEOUT, Source, Sourced, Written};
 pub use provider::{
     Available, ListedProvider, OnlineToggle, ProviderBeat, ProviderChange, ProviderProfile,
     ProviderQuery, ProviderState,

@@ -19,17 +19,19 @@ use crate::rules::{AvailabilitySettings, SettingsPatch};
 use crate::services::Services;
 use crate::sweep::Survey;
 use crate::{
-    Mirror, MirrorUpdate, ProviderChange, ProviderProfile, ProviderState, SessionChange,
-    SessionOutcome, Truth, WorkSession,
+    Mirror, MirrorUpdate, ProviderChange, ProviderProfile, ProviderState, SNAPSHOT_MS,
+    SessionChange, SessionOutcome, Truth, WorkSession,
 };
 use lapsed_core::activity::Activity;
-use lapsed_core::clock::{Clock, call_within};
+use lapsed_core::clock::{Clock, SystemClock, call_within};
 use lapsed_core::error::{Error, Result};
 use lapsed_core::name::{Name, SystemId};
-use lapsed_core::receipt::Observer;
+use lapsed_core::receipt::{NoObserver, Observer};
 use lapsed_core::reconcile::Reconcile;
+use lapsed_core::setters;
 use lapsed_core::store::Store;
-use lapsed_core::sweep::brake::{Brake, BrakeSetting};
+use lapsed_core::sweep::brake::{Brake, BrakePolicy, BrakeSetting};
+use lapsed_core::sweep::policy::Policy;
 use lapsed_core::sweep::{BatchId, Sweep};
 use lapsed_core::system::store_caller::StoreCaller;
 use lapsed_core::system::{Explanation, Restored, System};
@@ -40,28 +42,76 @@ const SETTINGS_FOR: Duration = Duration::from_secs(60);
 /// How long cached settings are used again if the truth does not answer.
 const SETTINGS_AGAIN: Duration = Duration::from_secs(5);
 
+/// How long the mirror may take while somebody waits, unless the configuration says otherwise.
+pub const MIRROR_TIMEOUT: Duration = Duration::from_millis(250);
+
 /// What an availability system needs.
 pub struct AvailabilityParts {
     /// Kind and name of the system.
-    pub id: SystemId,
+    pub(super) id: SystemId,
     /// The durable store of every fact.
-    pub truth: Arc<dyn Truth>,
+    pub(super) truth: Arc<dyn Truth>,
     /// The fast store that reads are answered from.
-    pub mirror: Arc<dyn Mirror>,
+    pub(super) mirror: Arc<dyn Mirror>,
     /// The brake, which decides whether silent providers are spared.
-    pub brake: Arc<Brake>,
-    pub clock: Arc<dyn Clock>,
+    pub(super) brake: Arc<Brake>,
+    pub(super) clock: Arc<dyn Clock>,
     /// Records when the system is used.
-    pub activity: Arc<Activity>,
-    pub witness: Arc<dyn Observer>,
-    /// Time limit of every call to the truth, and of background calls to the mirror.
-    pub timeout: Duration,
-    /// Time limit of a call to the mirror that a user waits for.
-    pub mirror_timeout: Duration,
-    /// When the mirror is not called because it failed.
-    pub breaker: BreakerPolicy,
+    pub(super) activity: Arc<Activity>,
+    pub(super) witness: Arc<dyn Observer>,
+    /// How long one call of the truth may take, and one of the mirror that nobody waits for.
+    pub(super) timeout: Duration,
+    /// How long one call of the mirror may take while somebody waits.
+    pub(super) mirror_timeout: Duration,
+    /// When the mirror is not asked.
+    pub(super) breaker: BreakerPolicy,
     /// How long a snapshot of the beacon lasts.
-    pub snapshot_ttl: Duration,
+    pub(super) snapshot_ttl: Duration,
+}
+
+impl AvailabilityParts {
+    /// Everything that availability must be given; the rest has the defaults of the configuration
+    /// file.
+    pub fn new(id: SystemId, truth: Arc<dyn Truth>, mirror: Arc<dyn Mirror>) -> Self {
+        let silence = Duration::from_millis(AvailabilitySettings::default().stale_ms());
+        AvailabilityParts {
+            id,
+            truth,
+            mirror,
+            brake: Arc::new(Brake::new(BrakePolicy::default(), silence)),
+            clock: SystemClock::shared(),
+            activity: Arc::default(),
+            witness: Arc::new(NoObserver),
+            timeout: Policy::default().timeout,
+            mirror_timeout: MIRROR_TIMEOUT,
+            breaker: BreakerPolicy::default(),
+            snapshot_ttl: Duration::from_millis(SNAPSHOT_MS),
+        }
+    }
+
+    setters! {
+        /// The brake, to be shared with the sweeper of the same system.
+        brake: Arc<Brake>;
+        /// The clock of this process; by default the system's.
+        clock: Arc<dyn Clock>;
+        /// Counts the operations, to be shared with the sweeper of the same system.
+        activity: Arc<Activity>;
+        /// The most time that one call of the truth may take, and one of the mirror that nobody
+        /// waits for.
+        timeout: Duration;
+        /// The most time that one call of the mirror may take while somebody waits.
+        mirror_timeout: Duration;
+        /// After how many failures the mirror is not asked any more, and for how long.
+        breaker: BreakerPolicy;
+        /// How long a snapshot of the beacon lasts.
+        snapshot_ttl: Duration;
+    }
+
+    /// Is shown what happens, for metrics and logs.
+    pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.witness = observer;
+        self
+    }
 }
 
 /// An availability system.

@@ -9,12 +9,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use futures::future::try_join_all;
-use lapsed_core::activity::Activity;
-use lapsed_core::clock::SystemClock;
 use lapsed_core::owner::{Claim, OwnerStore};
-use lapsed_core::receipt::NoObserver;
 use lapsed_core::registry::{HEARTBEAT_TTL_MS, Registry, RegistryParts, RegistryStore, TakePolicy};
-use lapsed_core::sweep::brake::{Brake, BrakePolicy};
 use lapsed_core::{Kind, Name, SystemId};
 use lapsed_embedded::{Embedded, EmbeddedRegistry, Options};
 use tokio::runtime::Runtime;
@@ -122,20 +118,12 @@ impl OpenedRegistry {
     /// The operations on it, as an application uses them.
     pub fn operations(&self) -> Result<Registry> {
         let ttl = Duration::from_millis(HEARTBEAT_TTL_MS);
-        Ok(Registry::new(RegistryParts {
-            index: None,
-            id: id()?,
-            registry: self.registry.clone(),
-            store: Arc::new(self.store.clone()),
-            ttl,
-            brake: Arc::new(Brake::new(BrakePolicy::default(), ttl)),
-            clock: SystemClock::shared(),
-            activity: Arc::new(Activity::default()),
-            witness: Arc::new(NoObserver),
-            timeout: Duration::from_secs(30),
-            batch: 500,
-            sweeper: "bench".to_owned(),
-        }))
+        Ok(Registry::new(
+            RegistryParts::new(self.registry.clone(), Arc::new(self.store.clone()), ttl)
+                .timeout(Duration::from_secs(30))
+                .batch(500)
+                .sweeper("bench".to_owned()),
+        ))
     }
 
     pub fn close(self) -> Result<()> {

@@ -9,13 +9,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use lapsed_core::Name;
-use lapsed_core::activity::Activity;
-use lapsed_core::clock::SystemClock;
 use lapsed_core::owner::{Claim, OwnerStore};
-use lapsed_core::receipt::{NoObserver, Retention};
 use lapsed_core::registry::{RegistryStore, TakePolicy};
 use lapsed_core::schedule::StopSignal;
-use lapsed_core::sweep::brake::{Brake, BrakePolicy};
 use lapsed_core::sweep::policy::Policy;
 use lapsed_core::sweep::{PassMode, PassReport, Stopped, Sweep, Sweeper, SweeperParts};
 
@@ -70,18 +66,14 @@ struct PassBench {
 impl PassBench {
     fn new(store: &BenchStore) -> Result<Self> {
         let open = store.open_with(THRESHOLD)?;
-        let sweeper = Sweeper::new(SweeperParts {
-            name: "bench".to_owned(),
-            sweep: open.registry.clone(),
-            store: Arc::new(open.store.clone()),
-            policy: Policy { timeout: Duration::from_secs(60), ..Policy::default() },
-            brake: Arc::new(Brake::new(BrakePolicy::default(), THRESHOLD)),
-            clock: SystemClock::shared(),
-            activity: Arc::new(Activity::default()),
-            leadership: None,
-            witness: Arc::new(NoObserver),
-            retention: Retention::default(),
-        });
+        let sweeper = Sweeper::new(
+            SweeperParts::new(
+                "bench".to_owned(),
+                open.registry.clone(),
+                Arc::new(open.store.clone()),
+            )
+            .policy(Policy { timeout: Duration::from_secs(60), ..Policy::default() }),
+        );
         Ok(PassBench { open, sweeper, deaths: 0, next_key: store.entries() as u64 })
     }
 

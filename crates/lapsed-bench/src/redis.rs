@@ -15,12 +15,8 @@ use std::time::Duration;
 use ::redis::aio::MultiplexedConnection;
 use ::redis::{Client, Cmd, FromRedisValue};
 use anyhow::{Context, Result, ensure};
-use lapsed_core::activity::Activity;
-use lapsed_core::clock::SystemClock;
-use lapsed_core::receipt::{NoObserver, Retention};
 use lapsed_core::schedule::StopSignal;
 use lapsed_core::store::Store;
-use lapsed_core::sweep::brake::{Brake, BrakePolicy};
 use lapsed_core::sweep::policy::Policy;
 use lapsed_core::sweep::{PassMode, PassReport, Sweep, Sweeper, SweeperParts};
 use lapsed_redis::{Redis, RedisAddress};
@@ -169,19 +165,13 @@ impl BenchRedis {
 /// A sweeper as the daemon has one on Redis: batches of up to 500, and three quarters of its time at most.
 pub fn sweeper(place: &BenchRedis, sweep: Arc<dyn Sweep>) -> Sweeper {
     let store: Arc<dyn Store> = Arc::new(place.ours.clone());
-    let threshold = sweep.threshold();
-    Sweeper::new(SweeperParts {
-        name: format!("bench-{}", sweep.system()),
-        sweep,
-        store,
-        policy: Policy { share: 0.75, timeout: Duration::from_secs(30), ..Policy::default() },
-        brake: Arc::new(Brake::new(BrakePolicy::default(), threshold)),
-        clock: SystemClock::shared(),
-        activity: Arc::new(Activity::default()),
-        leadership: None,
-        witness: Arc::new(NoObserver),
-        retention: Retention::default(),
-    })
+    Sweeper::new(
+        SweeperParts::new(format!("bench-{}", sweep.system()), sweep, store).policy(Policy {
+            share: 0.75,
+            timeout: Duration::from_secs(30),
+            ..Policy::default()
+        }),
+    )
 }
 
 /// One pass that must reclaim so many.

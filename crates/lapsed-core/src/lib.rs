@@ -62,3 +62,16 @@ pub mod system;
 
 pub use error::{Error, Result};
 pub use name::{Kind, Name, SystemId};
+
+/// Setters of a struct's fields that take the struct and give it back.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! setters {
+    ($($(#[$doc:meta])* $field:ident: $type:ty;)*) => {$(
+        $(#[$doc])*
+        pub fn $field(mut self, $field: $type) -> Self {
+            self.$field = $field;
+            self
+        }
+    )*};
+}

@@ -18,6 +18,8 @@ use serde::{Deserialize, Serialize};
 use crate::error::Result;
 use crate::name::Name;
 
+pub use crate::system::retiring::ReleasedHoldings;
+pub(crate) use handle::Release;
 pub use handle::{Owner, OwnerOptions};
 
 /// Number of one run of an owner. It only grows within a system, and no number is used twice.

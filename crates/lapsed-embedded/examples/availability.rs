@@ -2,24 +2,23 @@
 //!
 //! `cargo run -p lapsed-embedded --example availability`
 
-mod setup;
+mod ground;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use ground::Ground;
 use lapsed_availability::memory::MemoryMirror;
 use lapsed_availability::{
-    Availability, AvailabilityParts, BreakerPolicy, ProviderProfile, SNAPSHOT_MS, SessionChange,
+    Availability, AvailabilityParts, ProviderProfile, SNAPSHOT_MS, SessionChange,
 };
-use lapsed_core::receipt::NoObserver;
 use lapsed_core::sweep::Cursor;
 use lapsed_core::{Kind, Name, SystemId};
-use setup::ExampleSetup;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> lapsed_core::Result<()> {
-    let setup = ExampleSetup::new()?;
-    let providers = open(&setup)?;
+    let ground = Ground::new()?;
+    let providers = open(&ground)?;
     providers.seed().await?; // what a mirror says counts only after it was filled from the truth
     let (sari, budi) = (Name::new("sari")?, Name::new("budi")?);
     for id in [&sari, &budi] {
@@ -33,12 +32,12 @@ async fn main() -> lapsed_core::Result<()> {
     println!("sari takes a session");
     tell(&providers).await?;
 
-    setup.wait(60);
+    ground.wait(60);
     providers.heartbeat(std::slice::from_ref(&sari)).await?;
     println!("only sari beats");
-    setup.wait(60);
+    ground.wait(60);
     tell(&providers).await?;
-    let report = setup.sweep(&*providers, providers.services()).await;
+    let report = ground.sweep(&*providers, providers.services()).await;
     println!("a pass: {} set offline: {}", report.reclaimed, report.entries[0].key);
     let told = providers.heartbeat(&[budi]).await?;
     println!("budi beats too late, and is told: {}", told.answer[0].as_str());
@@ -56,19 +55,18 @@ async fn tell(providers: &Availability) -> lapsed_core::Result<()> {
     Ok(())
 }
 
-fn open(setup: &ExampleSetup) -> lapsed_core::Result<Arc<Availability>> {
+fn open(ground: &Ground) -> lapsed_core::Result<Arc<Availability>> {
     let id = SystemId::new(Kind::Availability, "mitras")?;
-    Ok(Availability::new(AvailabilityParts {
-        truth: setup.store.availability(id.clone())?,
-        mirror: Arc::new(MemoryMirror::new(setup.clock(), None)),
-        id,
-        brake: setup.brake(Duration::from_secs(90)),
-        clock: setup.clock(),
-        activity: Arc::default(),
-        witness: Arc::new(NoObserver),
-        timeout: Duration::from_secs(5),
-        mirror_timeout: Duration::from_millis(250),
-        breaker: BreakerPolicy::default(),
-        snapshot_ttl: Duration::from_millis(SNAPSHOT_MS),
-    }))
+    Ok(Availability::new(
+        AvailabilityParts::new(
+            id.clone(),
+            ground.store.availability(id.clone())?,
+            Arc::new(MemoryMirror::new(ground.clock(), None)),
+        )
+        .brake(ground.brake(Duration::from_secs(90)))
+        .clock(ground.clock())
+        .timeout(Duration::from_secs(5))
+        .mirror_timeout(Duration::from_millis(250))
+        .snapshot_ttl(Duration::from_millis(SNAPSHOT_MS)),
+    ))
 }

@@ -3,22 +3,21 @@
 //!
 //! `cargo run -p lapsed-embedded --example leases`
 
-mod setup;
+mod ground;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use ground::Ground;
 use lapsed_core::leases::{
     AcquireRequest, Acquired, Decision, Fenced, LeaseKey, LeaseState, Leases, LeasesParts,
 };
-use lapsed_core::receipt::NoObserver;
 use lapsed_core::{Kind, Name, SystemId};
-use setup::ExampleSetup;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> lapsed_core::Result<()> {
-    let setup = ExampleSetup::new()?;
-    let leases = open(&setup)?;
+    let ground = Ground::new()?;
+    let leases = open(&ground)?;
     let wanted = |owner: &str| -> lapsed_core::Result<AcquireRequest> {
         let key = LeaseKey::new("default", "nightly-report")?;
         Ok(AcquireRequest { key, owner: Name::new(owner)?, ttl_ms: 30_000, request: None })
@@ -32,7 +31,7 @@ async fn main() -> lapsed_core::Result<()> {
     }
 
     println!("host-1 falls silent");
-    setup.wait(30);
+    ground.wait(30);
     let Acquired::Granted(second) = leases.acquire(&wanted("host-2")?, Duration::ZERO).await?
     else {
         unreachable!("its time is over");
@@ -64,26 +63,24 @@ async fn main() -> lapsed_core::Result<()> {
             Duration::ZERO,
         )
         .await?;
-    setup.wait(31);
-    let report = setup.sweep(&leases, Arc::new(setup.store.clone())).await;
+    ground.wait(31);
+    let report = ground.sweep(&leases, Arc::new(ground.store.clone())).await;
     println!("a pass tidies up what nobody touches any more: {}", report.reclaimed);
     Ok(())
 }
 
-fn open(setup: &ExampleSetup) -> lapsed_core::Result<Leases> {
+fn open(ground: &Ground) -> lapsed_core::Result<Leases> {
     let ttl = Duration::from_secs(30);
     let id = SystemId::new(Kind::Leases, "locks")?;
-    Ok(Leases::new(LeasesParts {
-        leases: setup.store.leases(id.clone(), ttl)?,
-        index: None,
-        store: Arc::new(setup.store.clone()),
-        id,
-        ttl,
-        decision_ttl: Duration::from_secs(24 * 3_600),
-        brake: setup.brake(ttl),
-        clock: setup.clock(),
-        activity: Arc::default(),
-        witness: Arc::new(NoObserver),
-        timeout: Duration::from_secs(5),
-    }))
+    Ok(Leases::new(
+        LeasesParts::new(
+            ground.store.leases(id.clone(), ttl)?,
+            Arc::new(ground.store.clone()),
+            ttl,
+        )
+        .decision_ttl(Duration::from_secs(24 * 3_600))
+        .brake(ground.brake(ttl))
+        .clock(ground.clock())
+        .timeout(Duration::from_secs(5)),
+    ))
 }

@@ -5,10 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lapsed_core::clock::SystemClock;
-use lapsed_core::receipt::NoObserver;
 use lapsed_core::registry::{Registry, RegistryParts};
-use lapsed_core::sweep::brake::{Brake, BrakePolicy};
 use lapsed_core::{Kind, Name, SystemId};
 use lapsed_embedded::{Embedded, Options};
 
@@ -17,20 +14,12 @@ async fn main() -> lapsed_core::Result<()> {
     let ttl = Duration::from_secs(3);
     let id = SystemId::new(Kind::Registry, "devices")?;
     let store = Embedded::in_memory(Options::default())?;
-    let registry = Registry::new(RegistryParts {
-        index: None,
-        registry: store.registry(id.clone(), ttl)?,
-        store: Arc::new(store),
-        id,
-        ttl,
-        brake: Arc::new(Brake::new(BrakePolicy::default(), ttl)),
-        clock: SystemClock::shared(),
-        activity: Arc::default(),
-        witness: Arc::new(NoObserver),
-        timeout: Duration::from_secs(5),
-        batch: 500,
-        sweeper: "example".to_owned(),
-    });
+    let registry = Registry::new(
+        RegistryParts::new(store.registry(id.clone(), ttl)?, Arc::new(store), ttl)
+            .timeout(Duration::from_secs(5))
+            .batch(500)
+            .sweeper("example".to_owned()),
+    );
 
     let owner = registry.owner("i-1").await?;
     let key = Name::new("imei-356307042441013")?;

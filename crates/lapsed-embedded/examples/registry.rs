@@ -2,22 +2,21 @@
 //!
 //! `cargo run -p lapsed-embedded --example registry`
 
-mod setup;
+mod ground;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use ground::Ground;
 use lapsed_core::owner::Claim;
-use lapsed_core::receipt::NoObserver;
 use lapsed_core::registry::{Registry, RegistryParts};
 use lapsed_core::system::{Restored, System};
 use lapsed_core::{Error, Kind, Name, SystemId};
-use setup::ExampleSetup;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> lapsed_core::Result<()> {
-    let setup = ExampleSetup::new()?;
-    let registry = open(&setup)?;
+    let ground = Ground::new()?;
+    let registry = open(&ground)?;
     let (gone, busy) = (Name::new("gateway-1")?, Name::new("gateway-2")?);
     let first = Claim::exact(gone.clone(), registry.start(&gone, None).await?.incarnation);
     let other = Claim::exact(busy.clone(), registry.start(&busy, None).await?.incarnation);
@@ -26,14 +25,14 @@ async fn main() -> lapsed_core::Result<()> {
     registry.register(&other, &keys[1]).await?;
     println!("gateway-1 holds imei-1, gateway-2 holds imei-2");
 
-    setup.wait(60);
+    ground.wait(60);
     registry.beat(&other).await?;
     println!("only gateway-2 beats");
-    setup.wait(60);
+    ground.wait(60);
     let found = registry.lookup_many(&keys).await?;
     println!("found: imei-1 {}, imei-2 {}", found[0].is_some(), found[1].is_some());
 
-    let report = setup.sweep(&registry, Arc::new(setup.store.clone())).await;
+    let report = ground.sweep(&registry, Arc::new(ground.store.clone())).await;
     let entry = &report.entries[0];
     println!(
         "{} reclaimed: {} of {}, {} s late",
@@ -56,21 +55,19 @@ async fn main() -> lapsed_core::Result<()> {
     Ok(())
 }
 
-fn open(setup: &ExampleSetup) -> lapsed_core::Result<Registry> {
+fn open(ground: &Ground) -> lapsed_core::Result<Registry> {
     let ttl = Duration::from_secs(90);
     let id = SystemId::new(Kind::Registry, "devices")?;
-    Ok(Registry::new(RegistryParts {
-        registry: setup.store.registry(id.clone(), ttl)?,
-        index: None,
-        store: Arc::new(setup.store.clone()),
-        id,
-        ttl,
-        brake: setup.brake(ttl),
-        clock: setup.clock(),
-        activity: Arc::default(),
-        witness: Arc::new(NoObserver),
-        timeout: Duration::from_secs(5),
-        batch: 500,
-        sweeper: "example".to_owned(),
-    }))
+    Ok(Registry::new(
+        RegistryParts::new(
+            ground.store.registry(id.clone(), ttl)?,
+            Arc::new(ground.store.clone()),
+            ttl,
+        )
+        .brake(ground.brake(ttl))
+        .clock(ground.clock())
+        .timeout(Duration::from_secs(5))
+        .batch(500)
+        .sweeper("example".to_owned()),
+    ))
 }

@@ -3,23 +3,22 @@
 //!
 //! `cargo run -p lapsed-embedded --example sessions`
 
-mod setup;
+mod ground;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use ground::Ground;
 use lapsed_core::owner::Claim;
-use lapsed_core::receipt::NoObserver;
 use lapsed_core::sessions::{SessionProfile, Sessions, SessionsParts};
 use lapsed_core::system::{Restored, System};
 use lapsed_core::{Kind, Name, SystemId};
-use setup::ExampleSetup;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> lapsed_core::Result<()> {
-    let setup = ExampleSetup::new()?;
-    let sessions = open(&setup)?;
-    let store = Arc::new(setup.store.clone());
+    let ground = Ground::new()?;
+    let sessions = open(&ground)?;
+    let store = Arc::new(ground.store.clone());
     let (server, session) = (Name::new("chat-1")?, Name::new("s-1")?);
     let claim = Claim::exact(server.clone(), sessions.start(&server, None).await?.incarnation);
     let profile = SessionProfile { value: Some("42".to_owned()), ..SessionProfile::default() };
@@ -28,8 +27,8 @@ async fn main() -> lapsed_core::Result<()> {
     println!("s-1 has {} reference, by chat-1", standing.references);
 
     println!("chat-1 crashes: nobody disconnects");
-    setup.wait(91);
-    let report = setup.sweep(&sessions, store.clone()).await;
+    ground.wait(91);
+    let report = ground.sweep(&sessions, store.clone()).await;
     println!(
         "a pass: {} released, {} deleted; the grace begins",
         report.released, report.reclaimed
@@ -37,8 +36,8 @@ async fn main() -> lapsed_core::Result<()> {
     let left = sessions.get(&session).await?.expect("it has its grace");
     println!("s-1 has {} references, and is kept for 30 s", left.references);
 
-    setup.wait(31);
-    let report = setup.sweep(&sessions, store).await;
+    ground.wait(31);
+    let report = ground.sweep(&sessions, store).await;
     println!(
         "a pass: {} deleted; s-1 is there: {}",
         report.reclaimed,
@@ -52,22 +51,20 @@ async fn main() -> lapsed_core::Result<()> {
     Ok(())
 }
 
-fn open(setup: &ExampleSetup) -> lapsed_core::Result<Sessions> {
+fn open(ground: &Ground) -> lapsed_core::Result<Sessions> {
     let (grace, ttl) = (Duration::from_secs(30), Duration::from_secs(90));
     let id = SystemId::new(Kind::Sessions, "chat")?;
-    Ok(Sessions::new(SessionsParts {
-        sessions: setup.store.sessions(id.clone(), ttl, grace)?,
-        index: None,
-        store: Arc::new(setup.store.clone()),
-        id,
-        grace,
-        ttl,
-        brake: setup.brake(ttl),
-        clock: setup.clock(),
-        activity: Arc::default(),
-        witness: Arc::new(NoObserver),
-        timeout: Duration::from_secs(5),
-        batch: 500,
-        sweeper: "example".to_owned(),
-    }))
+    Ok(Sessions::new(
+        SessionsParts::new(
+            ground.store.sessions(id.clone(), ttl, grace)?,
+            Arc::new(ground.store.clone()),
+            ttl,
+            grace,
+        )
+        .brake(ground.brake(ttl))
+        .clock(ground.clock())
+        .timeout(Duration::from_secs(5))
+        .batch(500)
+        .sweeper("example".to_owned()),
+    ))
 }

@@ -5,12 +5,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lapsed_core::clock::SystemClock;
 use lapsed_core::inflight::rules::RecoveryPolicy;
 use lapsed_core::inflight::{Claimed, Inflight, InflightParts, NewJob, Worker};
-use lapsed_core::receipt::NoObserver;
 use lapsed_core::schedule::StopSignal;
-use lapsed_core::sweep::brake::{Brake, BrakePolicy};
 use lapsed_core::{Kind, Name, SystemId};
 use lapsed_embedded::{Embedded, Options};
 
@@ -49,21 +46,16 @@ fn open() -> lapsed_core::Result<Arc<Inflight>> {
     let ttl = Duration::from_secs(30);
     let id = SystemId::new(Kind::Inflight, "jobs")?;
     let store = Embedded::in_memory(Options::default())?;
-    Ok(Arc::new(Inflight::new(InflightParts {
-        inflight: store.inflight(id.clone(), ttl, RecoveryPolicy::default())?,
-        index: None,
-        store: Arc::new(store),
-        id,
-        ttl,
-        beat_every: None,
-        brake: Arc::new(Brake::new(BrakePolicy::default(), ttl)),
-        clock: SystemClock::shared(),
-        activity: Arc::default(),
-        witness: Arc::new(NoObserver),
-        timeout: Duration::from_secs(5),
-        batch: 500,
-        sweeper: "example".to_owned(),
-    })))
+    Ok(Arc::new(Inflight::new(
+        InflightParts::new(
+            store.inflight(id.clone(), ttl, RecoveryPolicy::default())?,
+            Arc::new(store),
+            ttl,
+        )
+        .timeout(Duration::from_secs(5))
+        .batch(500)
+        .sweeper("example".to_owned()),
+    )))
 }
 
 /// Until every job is completed or a dead letter.

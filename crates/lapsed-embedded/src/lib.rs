@@ -20,10 +20,7 @@
 //! use std::sync::Arc;
 //! use std::time::Duration;
 //!
-//! use lapsed_core::clock::SystemClock;
-//! use lapsed_core::receipt::NoObserver;
 //! use lapsed_core::registry::{Registry, RegistryParts};
-//! use lapsed_core::sweep::brake::{Brake, BrakePolicy};
 //! use lapsed_core::{Kind, Name, SystemId};
 //! use lapsed_embedded::{Embedded, Options};
 //!
@@ -34,20 +31,8 @@
 //! let store = Embedded::open(folder, Options::default())?;
 //! let id = SystemId::new(Kind::Registry, "devices")?;
 //! let ttl = Duration::from_secs(90);
-//! let registry = Registry::new(RegistryParts {
-//!     registry: store.registry(id.clone(), ttl)?,
-//!     index: None,                                    // an entry and its index are one row here
-//!     store: Arc::new(store.clone()),
-//!     id,
-//!     ttl,
-//!     brake: Arc::new(Brake::new(BrakePolicy::default(), ttl)),
-//!     clock: SystemClock::shared(),
-//!     activity: Arc::default(),
-//!     witness: Arc::new(NoObserver),                  // or metrics, a log
-//!     timeout: Duration::from_secs(5),                // time limit of every store call
-//!     batch: 500,
-//!     sweeper: "host-1".to_owned(),
-//! });
+//! let parts = RegistryParts::new(store.registry(id, ttl)?, Arc::new(store.clone()), ttl);
+//! let registry = Registry::new(parts);
 //!
 //! let owner = registry.owner("gateway-1").await?;     // a new incarnation; heartbeats in the background
 //! let key = Name::new("imei-356307042441013")?;

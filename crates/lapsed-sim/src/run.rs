@@ -13,7 +13,7 @@ use crate::promise::{Broken, BrokenPromise, Checked, Promise, holds};
 use crate::random::SimRandom;
 use crate::run_context::{EVERY_MS, JITTER, RunContext, THRESHOLD_MS};
 use crate::scenario::Scenario;
-use crate::system::{ReceiptAudit, SimCounts, SimSystem, SimSystemParts};
+use crate::system::{ReceiptAudit, SimCounts, SimSystem, SimSystemOptions};
 use crate::world::{NetworkFaults, SimWorld};
 
 /// How long everything may take to come right once nothing goes wrong any more: those who stopped
@@ -78,7 +78,7 @@ fn set(plan: RunPlan) -> Arc<RunContext> {
         (Time::begin(), SimRandom::new(plan.seed), PlantedBug::new(plan.bug));
     let host = ProcessTime::new("store", time, 0);
     let interval_ms = (EVERY_MS as f64 * (1.0 + JITTER)) as u64 + 1;
-    let sim = SimSystem::new(SimSystemParts {
+    let sim = SimSystem::new(SimSystemOptions {
         time,
         clock: planted.clock(SimClock::shared(&host, &random)),
         planted: planted.clone(),

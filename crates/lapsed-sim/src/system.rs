@@ -52,8 +52,8 @@ pub struct SimCounts {
     pub faults: BTreeMap<&'static str, u64>,
 }
 
-/// What a sim is made of.
-pub struct SimSystemParts {
+/// What a simulated system is made of.
+pub struct SimSystemOptions {
     pub time: Time,
     /// What the store takes for its clock.
     pub clock: Arc<dyn Clock>,
@@ -75,7 +75,7 @@ pub struct SimSystem {
     pub disk: Disk,
     /// Handles of living owners, by incarnation: they must know when they are lost.
     pub handles: BTreeMap<u64, Weak<Owner>>,
-    parts: SimSystemParts,
+    parts: SimSystemOptions,
     system: SystemId,
     store: Option<OpenStore>,
     doubt: Option<UncertainWrite>,
@@ -92,7 +92,7 @@ pub fn system_id() -> SystemId {
 
 impl SimSystem {
     /// An empty, open store.
-    pub fn new(parts: SimSystemParts) -> Self {
+    pub fn new(parts: SimSystemOptions) -> Self {
         let mut sim = SimSystem {
             model: Model::new(parts.threshold_ms),
             trace: Trace::new(parts.printed),

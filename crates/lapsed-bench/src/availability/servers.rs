@@ -4,11 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
-use lapsed_availability::{Availability, AvailabilityParts, BreakerPolicy};
-use lapsed_core::activity::Activity;
-use lapsed_core::clock::SystemClock;
-use lapsed_core::receipt::NoObserver;
-use lapsed_core::sweep::brake::{Brake, BrakePolicy};
+use lapsed_availability::{Availability, AvailabilityParts};
 use lapsed_core::{Kind, Name, SystemId};
 use lapsed_postgres::{Layout, Postgres, PostgresAddress, Triggers};
 use lapsed_redis::{MirrorLayout, Redis};
@@ -87,19 +83,16 @@ impl AvailabilityServers {
         let postgres = Postgres::new(&PostgresAddress::new(&database.url))?;
         let stale = Duration::from_secs(STALE_SECONDS);
         let layout = MirrorLayout::under(&database.prefix());
-        let it = Availability::new(AvailabilityParts {
-            truth: Arc::new(postgres.availability(id.clone(), Layout::default())?),
-            mirror: redis.mirror(id.clone(), layout, stale)?,
-            id,
-            brake: Arc::new(Brake::new(BrakePolicy::default(), stale)),
-            clock: SystemClock::shared(),
-            activity: Arc::new(Activity::default()),
-            witness: Arc::new(NoObserver),
-            timeout: Duration::from_secs(30),
-            mirror_timeout: Duration::from_secs(5),
-            breaker: BreakerPolicy::default(),
-            snapshot_ttl,
-        });
+        let it = Availability::new(
+            AvailabilityParts::new(
+                id.clone(),
+                Arc::new(postgres.availability(id.clone(), Layout::default())?),
+                redis.mirror(id.clone(), layout, stale)?,
+            )
+            .timeout(Duration::from_secs(30))
+            .mirror_timeout(Duration::from_secs(5))
+            .snapshot_ttl(snapshot_ttl),
+        );
         it.ensure_seeded().await?;
         Ok(BenchDaemon { it, redis })
     }

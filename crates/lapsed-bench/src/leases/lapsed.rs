@@ -7,13 +7,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use futures::future::BoxFuture;
-use lapsed_core::activity::Activity;
-use lapsed_core::clock::SystemClock;
 use lapsed_core::leases::{
     AcquireRequest, Acquired, Fenced, LeaseKey, LeaseTicket, LeaseToken, Leases, LeasesParts,
     TTL_MS_MIN,
 };
-use lapsed_core::receipt::{NoObserver, Retention};
 use lapsed_core::schedule::StopSignal;
 use lapsed_core::sweep::brake::{Brake, BrakePolicy};
 use lapsed_core::sweep::policy::Policy;
@@ -65,37 +62,23 @@ impl LapsedLeases {
         let id = SystemId::new(Kind::Leases, "default")?;
         let leases = store.leases(id.clone(), TTL)?;
         let brake = Arc::new(Brake::new(BrakePolicy::default(), leases.threshold()));
-        let operations = Arc::new(Leases::new(LeasesParts {
-            id,
-            leases: leases.clone(),
-            index: None,
-            store: Arc::new(store.clone()),
-            ttl: TTL,
-            decision_ttl: TTL,
-            brake: brake.clone(),
-            clock: SystemClock::shared(),
-            activity: Arc::new(Activity::default()),
-            witness: Arc::new(NoObserver),
-            timeout: Duration::from_secs(60),
-        }));
+        let operations = Arc::new(Leases::new(
+            LeasesParts::new(leases.clone(), Arc::new(store.clone()), TTL)
+                .decision_ttl(TTL)
+                .brake(brake.clone())
+                .timeout(Duration::from_secs(60)),
+        ));
         let timed = Arc::new(TimedSweep::new(leases.clone()));
         // Neither an idle grace nor a rest for each entry: those are for stores where requests are paid.
-        let sweeper = Sweeper::new(SweeperParts {
-            name: "bench".to_owned(),
-            sweep: timed.clone(),
-            store: Arc::new(store.clone()),
-            policy: Policy {
-                hold: LEASES_HOLD,
-                timeout: Duration::from_secs(60),
-                ..Policy::default()
-            },
-            brake,
-            clock: SystemClock::shared(),
-            activity: Arc::new(Activity::default()),
-            leadership: None,
-            witness: Arc::new(NoObserver),
-            retention: Retention::default(),
-        });
+        let sweeper = Sweeper::new(
+            SweeperParts::new("bench".to_owned(), timed.clone(), Arc::new(store.clone()))
+                .policy(Policy {
+                    hold: LEASES_HOLD,
+                    timeout: Duration::from_secs(60),
+                    ..Policy::default()
+                })
+                .brake(brake),
+        );
         Ok(LapsedLeases { store, leases, operations, timed, sweeper, next: AtomicU64::new(0) })
     }
 

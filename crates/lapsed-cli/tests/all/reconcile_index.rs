@@ -102,20 +102,17 @@ impl SystemPlan for WithIndex {
             shards: 1,
         };
         let opened = ground.store.registry(&common.id, common.threshold, &layout)?;
-        let registry = Arc::new(Registry::new(RegistryParts {
-            id: common.id.clone(),
-            registry: opened.registry,
-            index: Some(self.index.clone()),
-            store: ground.store.store(),
-            ttl: common.threshold,
-            brake: ground.brake,
-            clock: ground.clock,
-            activity: ground.activity,
-            witness: ground.witness,
-            timeout: common.policy.timeout,
-            batch: common.policy.batch,
-            sweeper: ground.process.to_owned(),
-        }));
+        let registry = Arc::new(Registry::new(
+            RegistryParts::new(opened.registry, ground.store.store(), common.threshold)
+                .index(Some(self.index.clone()))
+                .brake(ground.brake)
+                .clock(ground.clock)
+                .activity(ground.activity)
+                .observer(ground.witness)
+                .timeout(common.policy.timeout)
+                .batch(common.policy.batch)
+                .sweeper(ground.process.to_owned()),
+        ));
         Ok(BuiltSystem { system: registry.clone(), operations: registry, store: None })
     }
 }

@@ -19,7 +19,6 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 
 use crate::activity::Activity;
-use crate::clock::SystemClock;
 use crate::inflight::rules::{OnDeath, RecoveryPolicy};
 use crate::inflight::{
     Claimed, Finish, Finished, Inflight, InflightParts, InflightStore, Job, JobCounts, JobPlace,
@@ -27,10 +26,9 @@ use crate::inflight::{
 };
 use crate::name::Name;
 use crate::owner::Claim;
-use crate::receipt::{NoObserver, Receipt, ReceiptQuery, Retention};
+use crate::receipt::{Receipt, ReceiptQuery};
 use crate::schedule::StopSignal;
 use crate::store::Store;
-use crate::sweep::brake::{Brake, BrakePolicy};
 use crate::sweep::policy::Policy;
 use crate::sweep::{
     Batch, BatchAnswer, BatchId, Cursor, PageRequest, PassMode, PassReport, Suspect, Sweeper,
@@ -161,18 +159,10 @@ impl InflightFixture {
     pub fn sweeper(&self, who: &str, policy: Policy) -> Sweeper {
         static SWEEPERS: AtomicU64 = AtomicU64::new(0);
         let number = SWEEPERS.fetch_add(1, Ordering::Relaxed);
-        Sweeper::new(SweeperParts {
-            name: format!("{who}#{number}"),
-            sweep: self.inflight.clone(),
-            store: self.store.clone(),
-            policy,
-            brake: Arc::new(Brake::new(BrakePolicy::default(), self.ttl)),
-            clock: SystemClock::shared(),
-            activity: Arc::default(),
-            leadership: None,
-            witness: Arc::new(NoObserver),
-            retention: Retention::default(),
-        })
+        Sweeper::new(
+            SweeperParts::new(format!("{who}#{number}"), self.inflight.clone(), self.store.clone())
+                .policy(policy),
+        )
     }
 
     /// Runs one pass with that policy.
@@ -203,21 +193,13 @@ impl InflightFixture {
 
     /// The system that works on the store under test.
     pub fn system(&self) -> Inflight {
-        Inflight::new(InflightParts {
-            id: self.inflight.system().clone(),
-            inflight: self.inflight.clone(),
-            index: None,
-            store: self.store.clone(),
-            ttl: self.ttl,
-            beat_every: None,
-            brake: Arc::new(Brake::new(BrakePolicy::default(), self.ttl)),
-            clock: SystemClock::shared(),
-            activity: Arc::<Activity>::default(),
-            witness: Arc::new(NoObserver),
-            timeout: Duration::from_secs(5),
-            batch: 3,
-            sweeper: "conformance".to_owned(),
-        })
+        Inflight::new(
+            InflightParts::new(self.inflight.clone(), self.store.clone(), self.ttl)
+                .activity(Arc::<Activity>::default())
+                .timeout(Duration::from_secs(5))
+                .batch(3)
+                .sweeper("conformance".to_owned()),
+        )
     }
 }
 

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::futures::OwnedNotified;
 
 use crate::activity::Activity;
-use crate::clock::Clock;
+use crate::clock::{Clock, SystemClock};
 use crate::error::{Error, Result};
 use crate::inflight::rules::QueueEnd;
 use crate::inflight::{
@@ -18,14 +18,16 @@ use crate::inflight::{
     NewJob, Taken, TrackAnswer, check, check_count,
 };
 use crate::name::{Name, SystemId};
-use crate::owner::{Beat, Claim, Incarnation, Owner, OwnerInfo, OwnerOptions, OwnerStore};
-use crate::receipt::Observer;
+use crate::owner::{Beat, Claim, Incarnation, Owner, OwnerInfo, OwnerOptions, OwnerStore, Release};
+use crate::receipt::{NoObserver, Observer};
 use crate::reconcile::Reconcile;
+use crate::setters;
 use crate::store::Store;
 use crate::sweep::Sweep;
-use crate::sweep::brake::Brake;
-use crate::system::release::let_go;
+use crate::sweep::brake::{Brake, BrakePolicy};
+use crate::sweep::policy::Policy;
 use crate::system::store_caller::StoreCaller;
+use crate::system::release::let_go;
 use crate::system::{Explanation, Restored, System};
 
 /// How often a waiting `take` polls if the store cannot notify it.
@@ -40,29 +42,77 @@ const ERROR_BYTES_MAX: usize = 4 << 10;
 /// What a system of jobs needs.
 pub struct InflightParts {
     /// Kind and name of the system.
-    pub id: SystemId,
-    /// The store of the jobs.
-    pub inflight: Arc<dyn InflightStore>,
+    pub(super) id: SystemId,
+    /// Where its jobs are.
+    pub(super) inflight: Arc<dyn InflightStore>,
     /// The index of the system, if the store has one besides its data.
-    pub index: Option<Arc<dyn Reconcile>>,
+    pub(super) index: Option<Arc<dyn Reconcile>>,
     /// The store of the receipts.
-    pub store: Arc<dyn Store>,
-    /// How long a heartbeat lasts unless the owner says otherwise.
-    pub ttl: Duration,
-    /// Heartbeat interval of a [`Worker`](crate::inflight::Worker); `None`: a third of the TTL.
-    pub beat_every: Option<Duration>,
+    pub(super) store: Arc<dyn Store>,
+    /// How long a beat lasts unless the owner says otherwise.
+    pub(super) ttl: Duration,
+    /// How often a worker of this library beats; a third of the TTL unless the request says otherwise.
+    pub(super) beat_every: Option<Duration>,
     /// The brake, which decides whether overdue owners are spared.
-    pub brake: Arc<Brake>,
-    pub clock: Arc<dyn Clock>,
+    pub(super) brake: Arc<Brake>,
+    pub(super) clock: Arc<dyn Clock>,
     /// Records when the system is used.
-    pub activity: Arc<Activity>,
-    pub witness: Arc<dyn Observer>,
+    pub(super) activity: Arc<Activity>,
+    pub(super) witness: Arc<dyn Observer>,
     /// Time limit of every store call.
-    pub timeout: Duration,
-    /// Largest number of jobs put back in one step when an owner retires.
-    pub batch: usize,
-    /// Unique among all processes; part of the ids of batches when an owner retires.
-    pub sweeper: String,
+    pub(super) timeout: Duration,
+    /// The most jobs put back in one step when an owner retires.
+    pub(super) batch: usize,
+    /// Unique among all processes: signs the batches of those who retire.
+    pub(super) sweeper: String,
+}
+
+impl InflightParts {
+    /// Everything that jobs in flight must be given; the rest has the defaults of the configuration file.
+    pub fn new(inflight: Arc<dyn InflightStore>, store: Arc<dyn Store>, ttl: Duration) -> Self {
+        let (threshold, policy, clock) =
+            (inflight.threshold(), Policy::default(), SystemClock::shared());
+        InflightParts {
+            id: inflight.system().clone(),
+            inflight,
+            index: None,
+            store,
+            ttl,
+            beat_every: None,
+            brake: Arc::new(Brake::new(BrakePolicy::default(), threshold)),
+            clock: clock.clone(),
+            activity: Arc::default(),
+            witness: Arc::new(NoObserver),
+            timeout: policy.timeout,
+            batch: policy.batch,
+            sweeper: format!("process-{:016x}", clock.random()),
+        }
+    }
+
+    setters! {
+        /// The index, where the store keeps one besides its truth.
+        index: Option<Arc<dyn Reconcile>>;
+        /// How often a worker of this library sends heartbeats; by default every third of the TTL.
+        beat_every: Option<Duration>;
+        /// The brake, to be shared with the sweeper of the same system.
+        brake: Arc<Brake>;
+        /// The clock of this process; by default the system's.
+        clock: Arc<dyn Clock>;
+        /// Counts the operations, to be shared with the sweeper of the same system.
+        activity: Arc<Activity>;
+        /// The most time that one store call may take; by default 5 s.
+        timeout: Duration;
+        /// The most entries that one step releases when an owner retires; by default 500.
+        batch: usize;
+        /// Signs the batches of owners that retire; must be unique among all processes.
+        sweeper: String;
+    }
+
+    /// Is shown what happens, for metrics and logs.
+    pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.witness = observer;
+        self
+    }
 }
 
 /// Result of a graceful end.
@@ -249,7 +299,8 @@ impl Inflight {
         let store: Arc<dyn OwnerStore> = self.parts.inflight.clone();
         let every = self.parts.beat_every;
         let options = OwnerOptions { every, ..OwnerOptions::with_ttl(self.parts.ttl) };
-        Owner::start(store, self.parts.clock.clone(), name, options).await
+        let owner = Owner::start(store, self.parts.clock.clone(), name, options).await?;
+        Ok(owner.releasing(self.release()))
     }
 
     /// Starts a new incarnation of `owner`.
@@ -279,12 +330,25 @@ impl Inflight {
     /// batches, by the same guarded step as those of dead owners, but without a crash. If the
     /// process crashes in between, the sweep puts back the rest.
     pub async fn retire(&self, claim: &Claim) -> Result<RetiredWorker> {
-        let (inflight, batch) = (&self.parts.inflight, self.parts.batch);
-        let ended = self.calls.call("retire", inflight.end(claim)).await?;
-        let held_by = |owner: Claim| async move { inflight.held_by(&owner, batch).await };
-        let sweeper = &self.parts.sweeper;
-        let done = let_go(&self.calls, &**inflight, &ended, sweeper, held_by).await?;
+        let ended = self.calls.call("retire", self.parts.inflight.end(claim)).await?;
+        let done = self.release()(ended).await?;
         Ok(RetiredWorker { incarnation: done.incarnation, put_back: done.reclaimed })
+    }
+
+    /// Releases in batches what an ended incarnation holds.
+    fn release(&self) -> Release {
+        let (calls, inflight) = (self.calls.clone(), self.parts.inflight.clone());
+        let (batch, sweeper) = (self.parts.batch, self.parts.sweeper.clone());
+        Arc::new(move |ended| {
+            let (calls, inflight, sweeper) = (calls.clone(), inflight.clone(), sweeper.clone());
+            Box::pin(async move {
+                let held_by = |owner: Claim| {
+                    let inflight = inflight.clone();
+                    async move { inflight.held_by(&owner, batch).await }
+                };
+                let_go(&calls, &*inflight, &ended, &sweeper, held_by).await
+            })
+        })
     }
 }
 

@@ -22,17 +22,16 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 
 use crate::activity::Activity;
-use crate::clock::SystemClock;
 use crate::leases::rules::StagedState;
 use crate::leases::{
     AcquireRequest, Acquired, Decision, DecisionInfo, Fenced, Grant, LeaseInfo, LeaseKey,
     LeaseState, LeaseTicket, LeaseToken, Leases, LeasesParts, LeasesStore, Loss, WithCleared,
 };
 use crate::name::Name;
-use crate::receipt::{NoObserver, Receipt, ReceiptQuery, Retention};
+use crate::receipt::{Receipt, ReceiptQuery};
 use crate::schedule::StopSignal;
 use crate::store::Store;
-use crate::sweep::brake::{Brake, BrakePolicy, BrakeSetting};
+use crate::sweep::brake::BrakeSetting;
 use crate::sweep::policy::Policy;
 use crate::sweep::{
     Batch, BatchAnswer, BatchId, Cursor, PageRequest, PassMode, PassReport, Suspect, Sweeper,
@@ -176,18 +175,9 @@ impl LeasesFixture {
 
     /// A sweeper with that policy and a unique name that begins with `who`.
     pub fn sweeper(&self, who: &str, policy: Policy) -> Sweeper {
-        Sweeper::new(SweeperParts {
-            name: unique(who),
-            sweep: self.leases.clone(),
-            store: self.store.clone(),
-            policy,
-            brake: Arc::new(Brake::new(BrakePolicy::default(), self.leases.threshold())),
-            clock: SystemClock::shared(),
-            activity: Arc::default(),
-            leadership: None,
-            witness: Arc::new(NoObserver),
-            retention: Retention::default(),
-        })
+        Sweeper::new(
+            SweeperParts::new(unique(who), self.leases.clone(), self.store.clone()).policy(policy),
+        )
     }
 
     /// Runs one pass with that policy; its report lists what it reclaimed.
@@ -213,19 +203,12 @@ impl LeasesFixture {
 
     /// The system that works on the store under test.
     pub fn system(&self) -> Arc<Leases> {
-        Arc::new(Leases::new(LeasesParts {
-            id: self.leases.system().clone(),
-            leases: self.leases.clone(),
-            index: None,
-            store: self.store.clone(),
-            ttl: self.ttl,
-            decision_ttl: Duration::from_secs(3_600),
-            brake: Arc::new(Brake::new(BrakePolicy::default(), self.leases.threshold())),
-            clock: SystemClock::shared(),
-            activity: Arc::<Activity>::default(),
-            witness: Arc::new(NoObserver),
-            timeout: Duration::from_secs(20),
-        }))
+        Arc::new(Leases::new(
+            LeasesParts::new(self.leases.clone(), self.store.clone(), self.ttl)
+                .decision_ttl(Duration::from_secs(3_600))
+                .activity(Arc::<Activity>::default())
+                .timeout(Duration::from_secs(20)),
+        ))
     }
 }
 

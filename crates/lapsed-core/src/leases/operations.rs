@@ -9,47 +9,92 @@ use async_trait::async_trait;
 use futures::future::{Either, select};
 
 use crate::activity::Activity;
-use crate::clock::Clock;
+use crate::clock::{Clock, SystemClock};
 use crate::error::{Error, Result};
 use crate::leases::hold::{Hold, HoldAttempt, HoldOptions};
 use crate::leases::rules::StagedState;
 use crate::leases::wait_queue::{RetryPauses, WaitQueues};
 use crate::leases::{
-    AcquireRequest, Acquired, Decision, DecisionInfo, Fenced, Grant, LeaseInfo, LeaseKey,
-    LeaseState, LeaseTicket, LeasesStore, Namespace, PAGE_MAX, TTL_MS_MAX, TTL_MS_MIN, WithCleared,
+    AcquireRequest, Acquired, DECISION_TTL_MS, Decision, DecisionInfo, Fenced, Grant, LeaseInfo,
+    LeaseKey, LeaseState, LeaseTicket, LeasesStore, Namespace, PAGE_MAX, TTL_MS_MAX, TTL_MS_MIN,
+    WithCleared,
 };
 use crate::name::{Name, SystemId};
 use crate::owner::trust::Sent;
-use crate::receipt::Observer;
+use crate::receipt::{NoObserver, Observer};
 use crate::reconcile::Reconcile;
+use crate::setters;
 use crate::store::Store;
 use crate::sweep::Sweep;
-use crate::sweep::brake::Brake;
+use crate::sweep::brake::{Brake, BrakePolicy};
+use crate::sweep::policy::Policy;
 use crate::system::store_caller::StoreCaller;
 use crate::system::{Explanation, Restored, System};
 
 /// What a system of leases needs.
 pub struct LeasesParts {
     /// Kind and name of the system.
-    pub id: SystemId,
+    pub(super) id: SystemId,
     /// The store of the leases.
-    pub leases: Arc<dyn LeasesStore>,
+    pub(super) leases: Arc<dyn LeasesStore>,
     /// The index of the system, if the store has one besides its data.
-    pub index: Option<Arc<dyn Reconcile>>,
+    pub(super) index: Option<Arc<dyn Reconcile>>,
     /// The store of the receipts.
-    pub store: Arc<dyn Store>,
+    pub(super) store: Arc<dyn Store>,
     /// How long a lease lasts unless the request says otherwise.
-    pub ttl: Duration,
+    pub(super) ttl: Duration,
     /// How long a decision is kept unless the request says otherwise.
-    pub decision_ttl: Duration,
+    pub(super) decision_ttl: Duration,
     /// The brake, which decides whether expired leases are spared.
-    pub brake: Arc<Brake>,
-    pub clock: Arc<dyn Clock>,
+    pub(super) brake: Arc<Brake>,
+    pub(super) clock: Arc<dyn Clock>,
     /// Records when the system is used.
-    pub activity: Arc<Activity>,
-    pub witness: Arc<dyn Observer>,
+    pub(super) activity: Arc<Activity>,
+    pub(super) witness: Arc<dyn Observer>,
     /// Time limit of every store call.
-    pub timeout: Duration,
+    pub(super) timeout: Duration,
+}
+
+impl LeasesParts {
+    /// Everything that leases must be given; the rest has the defaults of the configuration file.
+    pub fn new(leases: Arc<dyn LeasesStore>, store: Arc<dyn Store>, ttl: Duration) -> Self {
+        let (threshold, policy, clock) =
+            (leases.threshold(), Policy::default(), SystemClock::shared());
+        LeasesParts {
+            id: leases.system().clone(),
+            leases,
+            index: None,
+            store,
+            ttl,
+            decision_ttl: Duration::from_millis(DECISION_TTL_MS),
+            brake: Arc::new(Brake::new(BrakePolicy::default(), threshold)),
+            clock,
+            activity: Arc::default(),
+            witness: Arc::new(NoObserver),
+            timeout: policy.timeout,
+        }
+    }
+
+    setters! {
+        /// The index, where the store keeps one besides its truth.
+        index: Option<Arc<dyn Reconcile>>;
+        /// How long a decision is kept unless the caller says otherwise.
+        decision_ttl: Duration;
+        /// The brake, to be shared with the sweeper of the same system.
+        brake: Arc<Brake>;
+        /// The clock of this process; by default the system's.
+        clock: Arc<dyn Clock>;
+        /// Counts the operations, to be shared with the sweeper of the same system.
+        activity: Arc<Activity>;
+        /// The most time that one store call may take; by default 5 s.
+        timeout: Duration;
+    }
+
+    /// Is shown what happens, for metrics and logs.
+    pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.witness = observer;
+        self
+    }
 }
 
 /// A system of leases and decisions.

@@ -8,6 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -16,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::name::Name;
 use crate::owner::trust::{Sent, TrustedDeadline, wait_trusting};
 use crate::owner::{Claim, Incarnation, Lost, OwnerInfo, OwnerStore};
+use crate::system::retiring::ReleasedHoldings;
 
 /// Options for the heartbeats of an owner.
 #[derive(Clone)]
@@ -28,12 +30,20 @@ pub struct OwnerOptions {
     pub jitter: f64,
     /// Time limit of one heartbeat call.
     pub timeout: Duration,
+    /// How long [`Owner::retire`] may take in all.
+    pub retire_timeout: Duration,
 }
 
 impl Default for OwnerOptions {
     fn default() -> Self {
         let ttl = Duration::from_secs(90);
-        OwnerOptions { ttl, every: None, jitter: 0.1, timeout: Duration::from_secs(5) }
+        OwnerOptions {
+            ttl,
+            every: None,
+            jitter: 0.1,
+            timeout: Duration::from_secs(5),
+            retire_timeout: Duration::from_secs(30),
+        }
     }
 }
 
@@ -67,7 +77,13 @@ pub struct Owner {
     trust: watch::Receiver<TrustedDeadline>,
     lost: watch::Receiver<Option<Lost>>,
     beating: JoinHandle<()>,
+    retire_timeout: Duration,
+    release: Option<Release>,
 }
+
+/// Releases what one ended incarnation holds, with receipts.
+pub(crate) type Release =
+    Arc<dyn Fn(OwnerInfo) -> BoxFuture<'static, Result<ReleasedHoldings>> + Send + Sync>;
 
 impl Owner {
     /// Starts a new incarnation and sends its heartbeats in the background, on the current tokio
@@ -87,6 +103,7 @@ impl Owner {
         let claim = Claim::exact(name, beat.incarnation);
         let (trust_tx, trust) = watch::channel(sent.trust(options.ttl));
         let (lost_tx, lost) = watch::channel(None);
+        let (incarnation, retire_timeout) = (beat.incarnation, options.retire_timeout);
         let beater = HeartbeatTask {
             store: store.clone(),
             clock: clock.clone(),
@@ -97,7 +114,24 @@ impl Owner {
             lost: lost_tx,
         };
         let beating = tokio::spawn(beater.run());
-        Ok(Owner { store, clock, claim, incarnation: beat.incarnation, trust, lost, beating })
+        let release = None;
+        Ok(Owner {
+            store,
+            clock,
+            claim,
+            incarnation,
+            trust,
+            lost,
+            beating,
+            retire_timeout,
+            release,
+        })
+    }
+
+    /// The same owner, which releases what it holds when it retires.
+    pub(crate) fn releasing(mut self, release: Release) -> Owner {
+        self.release = Some(release);
+        self
     }
 
     /// Name that the owner was started with.
@@ -144,10 +178,27 @@ impl Owner {
         }
     }
 
-    /// The graceful end: a reclaim like any other, with receipts.
-    pub async fn retire(self) -> Result<OwnerInfo> {
+    /// Ends this incarnation and releases what it held, by the same guarded reclaim as that of a
+    /// dead owner, with receipts. Takes at most [`OwnerOptions::retire_timeout`].
+    ///
+    /// After an error the incarnation may have ended: what it still holds is then released by the
+    /// next pass. An owner that was started on a bare [`OwnerStore`], outside a system, only ends;
+    /// the next pass releases what it held.
+    pub async fn retire(self) -> Result<ReleasedHoldings> {
         self.beating.abort();
-        self.store.end(&self.claim).await
+        let limit = self.retire_timeout;
+        match within(&*self.clock, limit, self.end_and_release()).await {
+            Some(done) => done,
+            None => Err(Error::timed_out("the store", "retire", limit.as_millis())),
+        }
+    }
+
+    async fn end_and_release(&self) -> Result<ReleasedHoldings> {
+        let ended = self.store.end(&self.claim).await?;
+        match &self.release {
+            Some(release) => release(ended).await,
+            None => Ok(ReleasedHoldings::none_of(ended.incarnation)),
+        }
     }
 }
 
@@ -219,5 +270,47 @@ impl HeartbeatTask {
         call_within(&*self.clock, patience, &"the store", "beat", asked).await?;
         self.trust.send_replace(sent.trust(self.options.ttl));
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use async_trait::async_trait;
+
+    use super::*;
+    use crate::clock::SystemClock;
+    use crate::owner::Beat;
+
+    /// A store that answers everything but the end of an owner.
+    struct NeverEnds;
+
+    #[async_trait]
+    impl OwnerStore for NeverEnds {
+        async fn start(&self, _owner: &Name, ttl_ms: u64) -> Result<Beat> {
+            let incarnation = Incarnation(1);
+            Ok(Beat { incarnation, deadline_ms: ttl_ms, now_ms: 0, ttl_ms, started: true })
+        }
+        async fn beat(&self, claim: &Claim) -> Result<Beat> {
+            self.start(&claim.owner, 90_000).await
+        }
+        async fn end(&self, _claim: &Claim) -> Result<OwnerInfo> {
+            std::future::pending().await
+        }
+        async fn owners(&self, _: Option<Incarnation>, _: usize) -> Result<Vec<OwnerInfo>> {
+            Ok(Vec::new())
+        }
+        async fn owner(&self, _: &Claim) -> Result<Option<OwnerInfo>> {
+            Ok(None)
+        }
+    }
+
+    #[tokio::test]
+    async fn retiring_on_a_silent_store_ends_within_its_time_limit() {
+        let retire_timeout = Duration::from_millis(20);
+        let options = OwnerOptions { retire_timeout, ..OwnerOptions::default() };
+        let clock = SystemClock::shared();
+        let owner = Owner::start(Arc::new(NeverEnds), clock, "i-1", options).await.unwrap();
+        let retired = tokio::time::timeout(Duration::from_secs(10), owner.retire()).await;
+        assert!(matches!(retired, Ok(Err(Error::Unavailable { .. }))));
     }
 }

@@ -19,11 +19,10 @@ use crate::activity::Activity;
 use crate::clock::{Clock, SystemClock};
 use crate::name::Name;
 use crate::owner::{Claim, Incarnation};
-use crate::receipt::{NoObserver, Receipt, ReceiptQuery, Retention};
+use crate::receipt::{Receipt, ReceiptQuery};
 use crate::registry::{Registry, RegistryParts, RegistryStore, TakePolicy};
 use crate::schedule::StopSignal;
 use crate::store::Store;
-use crate::sweep::brake::{Brake, BrakePolicy};
 use crate::sweep::policy::Policy;
 use crate::sweep::{Cursor, PageRequest, PassMode, PassReport, Suspect, Sweeper, SweeperParts};
 
@@ -111,18 +110,10 @@ impl RegistryFixture {
     pub fn sweeper(&self, who: &str, policy: Policy) -> Sweeper {
         static SWEEPERS: AtomicU64 = AtomicU64::new(0);
         let number = SWEEPERS.fetch_add(1, Ordering::Relaxed);
-        Sweeper::new(SweeperParts {
-            name: format!("{who}#{number}"),
-            sweep: self.registry.clone(),
-            store: self.store.clone(),
-            policy,
-            brake: Arc::new(Brake::new(BrakePolicy::default(), self.ttl)),
-            clock: SystemClock::shared(),
-            activity: Arc::default(),
-            leadership: None,
-            witness: Arc::new(NoObserver),
-            retention: Retention::default(),
-        })
+        Sweeper::new(
+            SweeperParts::new(format!("{who}#{number}"), self.registry.clone(), self.store.clone())
+                .policy(policy),
+        )
     }
 
     /// Runs one pass that acts; its report lists what it reclaimed.
@@ -140,20 +131,14 @@ impl RegistryFixture {
     /// The system that works on the store under test.
     pub fn system(&self) -> Registry {
         let clock: Arc<dyn Clock> = SystemClock::shared();
-        Registry::new(RegistryParts {
-            id: self.registry.system().clone(),
-            registry: self.registry.clone(),
-            index: None,
-            store: self.store.clone(),
-            ttl: self.ttl,
-            brake: Arc::new(Brake::new(BrakePolicy::default(), self.ttl)),
-            clock,
-            activity: Arc::<Activity>::default(),
-            witness: Arc::new(NoObserver),
-            timeout: Duration::from_secs(5),
-            batch: 3,
-            sweeper: "conformance".to_owned(),
-        })
+        Registry::new(
+            RegistryParts::new(self.registry.clone(), self.store.clone(), self.ttl)
+                .clock(clock)
+                .activity(Arc::<Activity>::default())
+                .timeout(Duration::from_secs(5))
+                .batch(3)
+                .sweeper("conformance".to_owned()),
+        )
     }
 }
 

@@ -7,44 +7,91 @@ use async_trait::async_trait;
 use serde::Serialize;
 
 use crate::activity::Activity;
-use crate::clock::Clock;
+use crate::clock::{Clock, SystemClock};
 use crate::error::{Error, Result};
 use crate::name::{Name, SystemId};
-use crate::owner::{Beat, Claim, Incarnation, Owner, OwnerInfo, OwnerOptions, OwnerStore};
-use crate::receipt::Observer;
+use crate::owner::{Beat, Claim, Incarnation, Owner, OwnerInfo, OwnerOptions, OwnerStore, Release};
+use crate::receipt::{NoObserver, Observer};
 use crate::reconcile::Reconcile;
 use crate::registry::{FoundEntry, KEYS_MAX, RegisterAnswer, RegistryStore, TakePolicy};
+use crate::setters;
 use crate::store::Store;
 use crate::sweep::Sweep;
-use crate::sweep::brake::Brake;
-use crate::system::release::let_go;
+use crate::sweep::brake::{Brake, BrakePolicy};
+use crate::sweep::policy::Policy;
 use crate::system::store_caller::StoreCaller;
+use crate::system::release::let_go;
 use crate::system::{Explanation, Restored, System};
 
 /// What a registry needs.
 pub struct RegistryParts {
     /// Kind and name of the system.
-    pub id: SystemId,
+    pub(super) id: SystemId,
     /// The store of the entries.
-    pub registry: Arc<dyn RegistryStore>,
+    pub(super) registry: Arc<dyn RegistryStore>,
     /// The index of the system, if the store has one besides its data.
-    pub index: Option<Arc<dyn Reconcile>>,
+    pub(super) index: Option<Arc<dyn Reconcile>>,
     /// The store of the receipts.
-    pub store: Arc<dyn Store>,
-    /// How long a heartbeat lasts unless the owner says otherwise.
-    pub ttl: Duration,
+    pub(super) store: Arc<dyn Store>,
+    /// How long a beat lasts unless the owner says otherwise.
+    pub(super) ttl: Duration,
     /// The brake, which decides whether overdue owners are spared.
-    pub brake: Arc<Brake>,
-    pub clock: Arc<dyn Clock>,
+    pub(super) brake: Arc<Brake>,
+    pub(super) clock: Arc<dyn Clock>,
     /// Records when the system is used.
-    pub activity: Arc<Activity>,
-    pub witness: Arc<dyn Observer>,
+    pub(super) activity: Arc<Activity>,
+    pub(super) witness: Arc<dyn Observer>,
     /// Time limit of every store call.
-    pub timeout: Duration,
-    /// Largest number of entries removed in one step when an owner retires.
-    pub batch: usize,
-    /// Unique among all processes; part of the ids of batches when an owner retires.
-    pub sweeper: String,
+    pub(super) timeout: Duration,
+    /// The most entries removed in one step when an owner retires.
+    pub(super) batch: usize,
+    /// Unique among all processes: signs the receipts of those who retire.
+    pub(super) sweeper: String,
+}
+
+impl RegistryParts {
+    /// Everything that a registry must be given; the rest has the defaults of the configuration file.
+    pub fn new(registry: Arc<dyn RegistryStore>, store: Arc<dyn Store>, ttl: Duration) -> Self {
+        let (threshold, policy, clock) =
+            (registry.threshold(), Policy::default(), SystemClock::shared());
+        RegistryParts {
+            id: registry.system().clone(),
+            registry,
+            index: None,
+            store,
+            ttl,
+            brake: Arc::new(Brake::new(BrakePolicy::default(), threshold)),
+            clock: clock.clone(),
+            activity: Arc::default(),
+            witness: Arc::new(NoObserver),
+            timeout: policy.timeout,
+            batch: policy.batch,
+            sweeper: format!("process-{:016x}", clock.random()),
+        }
+    }
+
+    setters! {
+        /// The index, where the store keeps one besides its truth.
+        index: Option<Arc<dyn Reconcile>>;
+        /// The brake, to be shared with the sweeper of the same system.
+        brake: Arc<Brake>;
+        /// The clock of this process; by default the system's.
+        clock: Arc<dyn Clock>;
+        /// Counts the operations, to be shared with the sweeper of the same system.
+        activity: Arc<Activity>;
+        /// The most time that one store call may take; by default 5 s.
+        timeout: Duration;
+        /// The most entries that one step releases when an owner retires; by default 500.
+        batch: usize;
+        /// Signs the batches of owners that retire; must be unique among all processes.
+        sweeper: String;
+    }
+
+    /// Is shown what happens, for metrics and logs.
+    pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.witness = observer;
+        self
+    }
 }
 
 /// Result of a graceful end.
@@ -87,7 +134,8 @@ impl Registry {
     pub async fn owner(&self, name: &str) -> Result<Owner> {
         let store: Arc<dyn OwnerStore> = self.parts.registry.clone();
         let options = OwnerOptions::with_ttl(self.parts.ttl);
-        Owner::start(store, self.parts.clock.clone(), name, options).await
+        let owner = Owner::start(store, self.parts.clock.clone(), name, options).await?;
+        Ok(owner.releasing(self.release()))
     }
 
     /// Starts a new incarnation of `owner`.
@@ -175,12 +223,25 @@ impl Registry {
     /// invalid at once. They are then removed in batches, by the same guarded reclaim as those of
     /// dead owners. If the process crashes in between, the sweep removes the rest.
     pub async fn retire(&self, claim: &Claim) -> Result<RetiredOwner> {
-        let (registry, batch) = (&self.parts.registry, self.parts.batch);
-        let ended = self.calls.call("retire", registry.end(claim)).await?;
-        let held_by = |owner: Claim| async move { registry.held_by(&owner, batch).await };
-        let sweeper = &self.parts.sweeper;
-        let done = let_go(&self.calls, &**registry, &ended, sweeper, held_by).await?;
+        let ended = self.calls.call("retire", self.parts.registry.end(claim)).await?;
+        let done = self.release()(ended).await?;
         Ok(RetiredOwner { incarnation: done.incarnation, reclaimed: done.reclaimed })
+    }
+
+    /// Releases in batches what an ended incarnation holds.
+    fn release(&self) -> Release {
+        let (calls, registry) = (self.calls.clone(), self.parts.registry.clone());
+        let (batch, sweeper) = (self.parts.batch, self.parts.sweeper.clone());
+        Arc::new(move |ended| {
+            let (calls, registry, sweeper) = (calls.clone(), registry.clone(), sweeper.clone());
+            Box::pin(async move {
+                let held_by = |owner: Claim| {
+                    let registry = registry.clone();
+                    async move { registry.held_by(&owner, batch).await }
+                };
+                let_go(&calls, &*registry, &ended, &sweeper, held_by).await
+            })
+        })
     }
 }
 

@@ -19,16 +19,14 @@ use std::time::Duration;
 use futures::future::{BoxFuture, join_all};
 
 use crate::activity::Activity;
-use crate::clock::SystemClock;
 use crate::name::Name;
 use crate::owner::Claim;
-use crate::receipt::{NoObserver, Receipt, ReceiptQuery, Retention};
+use crate::receipt::{Receipt, ReceiptQuery};
 use crate::schedule::StopSignal;
 use crate::sessions::{
     ReferenceChange, Session, SessionProfile, Sessions, SessionsParts, SessionsStore,
 };
 use crate::store::Store;
-use crate::sweep::brake::{Brake, BrakePolicy};
 use crate::sweep::policy::Policy;
 use crate::sweep::{
     Batch, BatchAnswer, BatchId, Cursor, PageRequest, PassMode, PassReport, Suspect, Sweeper,
@@ -163,18 +161,10 @@ impl SessionsFixture {
 
     /// A sweeper with that policy and a unique name that begins with `who`.
     pub fn sweeper(&self, who: &str, policy: Policy) -> Sweeper {
-        Sweeper::new(SweeperParts {
-            name: unique(who),
-            sweep: self.sessions.clone(),
-            store: self.store.clone(),
-            policy,
-            brake: Arc::new(Brake::new(BrakePolicy::default(), self.sessions.threshold())),
-            clock: SystemClock::shared(),
-            activity: Arc::default(),
-            leadership: None,
-            witness: Arc::new(NoObserver),
-            retention: Retention::default(),
-        })
+        Sweeper::new(
+            SweeperParts::new(unique(who), self.sessions.clone(), self.store.clone())
+                .policy(policy),
+        )
     }
 
     /// Runs one pass with that policy; its report lists what it reclaimed.
@@ -195,21 +185,13 @@ impl SessionsFixture {
 
     /// The system that works on the store under test.
     pub fn system(&self) -> Sessions {
-        Sessions::new(SessionsParts {
-            id: self.sessions.system().clone(),
-            sessions: self.sessions.clone(),
-            index: None,
-            store: self.store.clone(),
-            grace: self.grace,
-            ttl: self.ttl,
-            brake: Arc::new(Brake::new(BrakePolicy::default(), self.sessions.threshold())),
-            clock: SystemClock::shared(),
-            activity: Arc::<Activity>::default(),
-            witness: Arc::new(NoObserver),
-            timeout: Duration::from_secs(5),
-            batch: 3,
-            sweeper: unique("conformance"),
-        })
+        Sessions::new(
+            SessionsParts::new(self.sessions.clone(), self.store.clone(), self.ttl, self.grace)
+                .activity(Arc::<Activity>::default())
+                .timeout(Duration::from_secs(5))
+                .batch(3)
+                .sweeper(unique("conformance")),
+        )
     }
 }
 

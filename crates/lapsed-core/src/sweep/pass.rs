@@ -7,13 +7,14 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 
 use crate::activity::Activity;
-use crate::clock::{Clock, call_within};
+use crate::clock::{Clock, SystemClock, call_within};
 use crate::error::{Error, Result};
 use crate::leader::Leadership;
-use crate::receipt::{Observer, Retention};
+use crate::receipt::{NoObserver, Observer, Retention};
 use crate::schedule::StopSignal;
+use crate::setters;
 use crate::store::Store;
-use crate::sweep::brake::{Brake, BrakeSetting, BrakeVerdict};
+use crate::sweep::brake::{Brake, BrakePolicy, BrakeSetting, BrakeVerdict};
 use crate::sweep::policy::{BatchSize, Policy, SweepMode};
 use crate::sweep::report::{PassReport, Stopped};
 use crate::sweep::{
@@ -37,21 +38,61 @@ pub enum PassMode {
 
 /// What a sweeper needs.
 pub struct SweeperParts {
-    /// Name of the sweeper, unique among all sweepers of the same store.
-    pub name: String,
-    pub sweep: Arc<dyn Sweep>,
-    /// The store of terms and brake settings.
-    pub store: Arc<dyn Store>,
-    pub policy: Policy,
-    pub brake: Arc<Brake>,
-    pub clock: Arc<dyn Clock>,
-    /// When the system was last used, for policies with an `idle_grace`.
-    pub activity: Arc<Activity>,
-    /// This process's view of the term, if only the leader may sweep.
-    pub leadership: Option<Leadership>,
-    pub witness: Arc<dyn Observer>,
+    /// Unique among all sweepers that run against the same store.
+    name: String,
+    sweep: Arc<dyn Sweep>,
+    /// The store of terms and of the operator's settings are.
+    store: Arc<dyn Store>,
+    policy: Policy,
+    brake: Arc<Brake>,
+    clock: Arc<dyn Clock>,
+    /// Records when the system is used.
+    activity: Arc<Activity>,
+    /// The candidate's view, in leader mode.
+    leadership: Option<Leadership>,
+    witness: Arc<dyn Observer>,
     /// How long receipts are kept.
-    pub retention: Retention,
+    retention: Retention,
+}
+
+impl SweeperParts {
+    /// A sweeper with the default policy. `name` must be unique among all sweepers that run
+    /// against the same store.
+    pub fn new(name: String, sweep: Arc<dyn Sweep>, store: Arc<dyn Store>) -> Self {
+        SweeperParts {
+            name,
+            brake: Arc::new(Brake::new(BrakePolicy::default(), sweep.threshold())),
+            sweep,
+            store,
+            policy: Policy::default(),
+            clock: SystemClock::shared(),
+            activity: Arc::default(),
+            leadership: None,
+            witness: Arc::new(NoObserver),
+            retention: Retention::default(),
+        }
+    }
+
+    setters! {
+        /// How much a pass may do, and how often the schedule runs one.
+        policy: Policy;
+        /// The brake, to be shared with the operations of the same system.
+        brake: Arc<Brake>;
+        /// The clock of this process; by default the system's.
+        clock: Arc<dyn Clock>;
+        /// Counts the operations, to be shared with the operations of the same system.
+        activity: Arc<Activity>;
+        /// The candidate's view of its term; required in leader mode.
+        leadership: Option<Leadership>;
+        /// How long receipts are kept.
+        retention: Retention;
+    }
+
+    /// Is shown what happens, for metrics and logs.
+    pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.witness = observer;
+        self
+    }
 }
 
 /// Runs the passes of one sweep, one at a time.

@@ -12,16 +12,25 @@ use crate::receipt::Receipt;
 use crate::sweep::{Batch, BatchId, Outcome, PassMode, Suspect, Sweep};
 use crate::system::store_caller::StoreCaller;
 
-/// What the release of an owner's entries did.
-pub(crate) struct ReleasedHoldings {
+/// What a retired owner held and no longer holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ReleasedHoldings {
+    /// The incarnation that has ended.
     pub incarnation: Incarnation,
-    /// Entries removed, each with its receipt.
+    /// How many entries were removed (or put back on their queues), each with its receipt.
     pub reclaimed: u64,
-    /// References released without removing an entry.
+    /// How many references were dropped from entries that stay, without a receipt.
     pub released: u64,
 }
 
-/// Releases what an ended incarnation holds; `held_by` returns one page of it at a time.
+impl ReleasedHoldings {
+    pub(crate) fn none_of(incarnation: Incarnation) -> Self {
+        ReleasedHoldings { incarnation, reclaimed: 0, released: 0 }
+    }
+}
+
+/// Lets go of what one ended life holds, `held_by` page by page.
 ///
 /// `sweeper` becomes part of the batches' ids. Together with the incarnation it is unique, and its
 /// batches are numbered one after the other.
@@ -36,7 +45,7 @@ where
     F: Future<Output = Result<Vec<Suspect>>>,
 {
     let sweeper: Arc<str> = Arc::from(format!("{sweeper}/retire-{}", ended.incarnation));
-    let mut done = ReleasedHoldings { incarnation: ended.incarnation, reclaimed: 0, released: 0 };
+    let mut done = ReleasedHoldings::none_of(ended.incarnation);
     for number in 1.. {
         let owner = Claim::exact(ended.owner.clone(), ended.incarnation);
         let suspects = calls.call("suspects", held_by(owner)).await?;

@@ -10,7 +10,8 @@ use crate::error::{Error, Result};
 use crate::name::SystemId;
 use crate::receipt::Observer;
 
-/// Calls the store on behalf of one system.
+/// The way from one system to its store.
+#[derive(Clone)]
 pub struct StoreCaller {
     pub id: SystemId,
     pub clock: Arc<dyn Clock>,

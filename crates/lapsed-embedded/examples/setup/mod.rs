@@ -6,11 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lapsed_core::clock::{Clock, ManualClock};
-use lapsed_core::receipt::{NoObserver, Retention};
 use lapsed_core::schedule::StopSignal;
 use lapsed_core::store::Store;
 use lapsed_core::sweep::brake::{Brake, BrakePolicy};
-use lapsed_core::sweep::policy::Policy;
 use lapsed_core::sweep::{PassMode, PassReport, Sweeper, SweeperParts};
 use lapsed_core::system::System;
 use lapsed_embedded::{Embedded, Options};
@@ -45,18 +43,11 @@ impl ExampleSetup {
     /// One pass over a system whose receipts are in `store`. A service has `lapsed_core::schedule::run` make them.
     pub async fn sweep(&self, system: &dyn System, store: Arc<dyn Store>) -> PassReport {
         let sweep = system.sweep();
-        let sweeper = Sweeper::new(SweeperParts {
-            name: "example".to_owned(),
-            brake: self.brake(sweep.threshold()),
-            sweep,
-            store,
-            policy: Policy::default(),
-            clock: self.clock(),
-            activity: Arc::default(),
-            leadership: None,
-            witness: Arc::new(NoObserver),
-            retention: Retention::default(),
-        });
+        let sweeper = Sweeper::new(
+            SweeperParts::new("example".to_owned(), sweep.clone(), store)
+                .brake(self.brake(sweep.threshold()))
+                .clock(self.clock()),
+        );
         let (_stopper, stop) = StopSignal::channel();
         sweeper.pass(PassMode::Reclaim, 100, &stop).await
     }

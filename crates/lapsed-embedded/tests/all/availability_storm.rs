@@ -15,14 +15,10 @@ use crate::fixture::shaky::{Chance, Shaky};
 use futures::future::join_all;
 use lapsed_availability::memory::MemoryMirror;
 use lapsed_availability::{
-    Availability, AvailabilityParts, BreakerPolicy, Mirror, ProviderBeat, SessionChange, Truth,
-    WorkSession,
+    Availability, AvailabilityParts, Mirror, ProviderBeat, SessionChange, Truth, WorkSession,
 };
-use lapsed_core::activity::Activity;
 use lapsed_core::clock::{Clock, ManualClock};
-use lapsed_core::receipt::NoObserver;
 use lapsed_core::reconcile::Reconcile;
-use lapsed_core::sweep::brake::{Brake, BrakePolicy};
 use lapsed_core::sweep::{Batch, Cursor, PageRequest, PassMode, Sweep};
 use lapsed_embedded::LogStatus;
 
@@ -59,19 +55,17 @@ impl Storm {
         let daemon = |_| {
             let truth: Arc<dyn Truth> = b.truth.clone();
             let reflected: Arc<dyn Mirror> = mirror.clone();
-            Availability::new(AvailabilityParts {
-                id: crate::fixture::providers::system(),
-                truth: Arc::new(Shaky { inner: truth, chance: chance.clone() }),
-                mirror: Arc::new(Shaky { inner: reflected, chance: chance.clone() }),
-                brake: Arc::new(Brake::new(BrakePolicy::default(), STALE)),
-                clock: shared.clone(),
-                activity: Arc::new(Activity::default()),
-                witness: Arc::new(NoObserver),
-                timeout: Duration::from_secs(5),
-                mirror_timeout: Duration::from_secs(1),
-                breaker: BreakerPolicy::default(),
-                snapshot_ttl: Duration::from_secs(10),
-            })
+            Availability::new(
+                AvailabilityParts::new(
+                    crate::fixture::providers::system(),
+                    Arc::new(Shaky { inner: truth, chance: chance.clone() }),
+                    Arc::new(Shaky { inner: reflected, chance: chance.clone() }),
+                )
+                .clock(shared.clone())
+                .timeout(Duration::from_secs(5))
+                .mirror_timeout(Duration::from_secs(1))
+                .snapshot_ttl(Duration::from_secs(10)),
+            )
         };
         let daemons = (0..DAEMONS).map(daemon).collect();
         let (signs, number) = (Mutex::default(), Mutex::new(0));

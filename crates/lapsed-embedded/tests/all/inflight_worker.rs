@@ -14,9 +14,8 @@ use lapsed_core::inflight::{
     NewJob, Taken, TrackAnswer, Worker,
 };
 use lapsed_core::owner::{Beat, BeatHandle, Claim, Incarnation, OwnerInfo, OwnerStore};
-use lapsed_core::receipt::{NoObserver, Receipt};
+use lapsed_core::receipt::Receipt;
 use lapsed_core::schedule::StopSignal;
-use lapsed_core::sweep::brake::{Brake, BrakePolicy};
 use lapsed_core::sweep::{
     Batch, BatchAnswer, BatchId, Census, Cursor, PageRequest, Suspect, SuspectPage, Sweep, Tidied,
     TidyLimits,
@@ -145,21 +144,13 @@ impl InflightStore for Forgetful {
 /// The system on top of a store that forgets.
 fn system(f: &InflightFixture) -> Arc<Inflight> {
     let inflight = Arc::new(Forgetful { inner: f.inflight.clone(), calls: AtomicU64::new(0) });
-    Arc::new(Inflight::new(InflightParts {
-        id: f.inflight.system().clone(),
-        inflight,
-        index: None,
-        store: f.store.clone(),
-        ttl: f.ttl,
-        beat_every: None,
-        brake: Arc::new(Brake::new(BrakePolicy::default(), f.ttl)),
-        clock: crate::fixture::PausedClock::shared(),
-        activity: Arc::default(),
-        witness: Arc::new(NoObserver),
-        timeout: Duration::from_secs(5),
-        batch: 3,
-        sweeper: "forgetful".to_owned(),
-    }))
+    Arc::new(Inflight::new(
+        InflightParts::new(inflight, f.store.clone(), f.ttl)
+            .clock(crate::fixture::PausedClock::shared())
+            .timeout(Duration::from_secs(5))
+            .batch(3)
+            .sweeper("forgetful".to_owned()),
+    ))
 }
 
 /// A `take` whose answer was lost has taken a job that nobody knows of: it is found again, and every

@@ -8,11 +8,11 @@ use async_trait::async_trait;
 use lapsed_core::clock::{Clock, ManualClock};
 use lapsed_core::leader::{Campaign, Leadership, Term, TermOptions};
 use lapsed_core::notes::NoteStore;
-use lapsed_core::receipt::{NoObserver, Receipt, ReceiptQuery, Retention};
+use lapsed_core::receipt::{Receipt, ReceiptQuery};
 use lapsed_core::registry::conformance::RegistryFixture;
 use lapsed_core::schedule::StopSignal;
 use lapsed_core::store::{Store, StoreInfo};
-use lapsed_core::sweep::brake::{Brake, BrakePolicy, BrakeSetting};
+use lapsed_core::sweep::brake::BrakeSetting;
 use lapsed_core::sweep::policy::{Policy, SweepMode};
 use lapsed_core::sweep::{PassMode, Stopped, Sweeper, SweeperParts};
 use lapsed_core::{Result, SystemId};
@@ -77,18 +77,12 @@ fn sweeper(
     leadership: &Leadership,
     batch: usize,
 ) -> Sweeper {
-    Sweeper::new(SweeperParts {
-        name: "s".to_owned(),
-        sweep: f.registry.clone(),
-        store: f.store.clone(),
-        policy: Policy { mode: SweepMode::Leader, batch, ..Policy::default() },
-        brake: Arc::new(Brake::new(BrakePolicy::default(), f.ttl)),
-        clock: Arc::new(clock.clone()),
-        activity: Arc::default(),
-        leadership: Some(leadership.clone()),
-        witness: Arc::new(NoObserver),
-        retention: Retention::default(),
-    })
+    Sweeper::new(
+        SweeperParts::new("s".to_owned(), f.registry.clone(), f.store.clone())
+            .policy(Policy { mode: SweepMode::Leader, batch, ..Policy::default() })
+            .clock(Arc::new(clock.clone()))
+            .leadership(Some(leadership.clone())),
+    )
 }
 
 /// The answer takes two seconds: trust still ends fifteen seconds after the *sending*.
@@ -157,18 +151,12 @@ async fn trap_b12_renewing_does_not_wait_for_a_pass() {
             op_delay: Duration::from_secs(2),
             ..Policy::default()
         };
-        Sweeper::new(SweeperParts {
-            name: "s".to_owned(),
-            sweep: f.registry.clone(),
-            store: f.store.clone(),
-            policy: parts,
-            brake: Arc::new(Brake::new(BrakePolicy::default(), f.ttl)),
-            clock: Arc::new(clock.clone()),
-            activity: Arc::default(),
-            leadership: Some(leading.clone()),
-            witness: Arc::new(NoObserver),
-            retention: Retention::default(),
-        })
+        Sweeper::new(
+            SweeperParts::new("s".to_owned(), f.registry.clone(), f.store.clone())
+                .policy(parts)
+                .clock(Arc::new(clock.clone()))
+                .leadership(Some(leading.clone())),
+        )
     };
     let (_keep, never) = StopSignal::channel();
     let working = tokio::spawn(async move { sweeper.pass(PassMode::Reclaim, 0, &never).await });

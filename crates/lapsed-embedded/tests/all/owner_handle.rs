@@ -152,7 +152,8 @@ async fn retiring_ends_an_owner_at_once() {
     let owner = start(&line, &clock).await;
     let claim = owner.claim().clone();
     f.register(&claim, &["a"]).await;
-    let info = owner.retire().await.unwrap();
+    owner.retire().await.unwrap();
+    let info = f.registry.owner(&claim).await.unwrap().expect("its end is remembered");
     assert_eq!(info.ended.map(|(ending, _)| ending), Some(Ending::Retired));
     assert_eq!(f.holder("a").await, None);
     assert!(matches!(f.registry.beat(&claim).await, Err(Error::Lost(_))));
@@ -170,4 +171,15 @@ async fn an_interval_not_below_the_ttl_is_refused() {
     assert!(matches!(refused, Err(Error::Invalid(why)) if why.contains("below the TTL")));
     let zero = OwnerOptions::with_ttl(Duration::ZERO);
     assert!(matches!(Owner::start(line, clock, "i-1", zero).await, Err(Error::Invalid(_))));
+}
+
+#[tokio::test]
+async fn an_owner_of_a_system_retires_with_a_receipt_for_everything_it_held() {
+    let (f, _clock, _line) = bench().await;
+    let owner = f.system().owner("i-1").await.unwrap();
+    f.register(owner.claim(), &["a", "b"]).await;
+    assert_eq!(owner.retire().await.unwrap().reclaimed, 2);
+    let receipts = f.receipts().await;
+    let keys: Vec<&str> = receipts.iter().map(|receipt| receipt.key.as_str()).collect();
+    assert_eq!(keys.len(), 2, "one receipt for each entry: {keys:?}");
 }

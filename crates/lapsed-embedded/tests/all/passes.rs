@@ -13,10 +13,10 @@ use lapsed_core::Error;
 use lapsed_core::activity::Activity;
 use lapsed_core::clock::{Clock, ManualClock};
 use lapsed_core::name::SystemId;
-use lapsed_core::receipt::{Observer, Receipt, Retention};
+use lapsed_core::receipt::{Observer, Receipt};
 use lapsed_core::registry::conformance::RegistryFixture;
 use lapsed_core::schedule::{self, StopSignal};
-use lapsed_core::sweep::brake::{Brake, BrakePolicy, BrakeSetting};
+use lapsed_core::sweep::brake::BrakeSetting;
 use lapsed_core::sweep::policy::Policy;
 use lapsed_core::sweep::{PassMode, PassReport, Stopped, Sweeper, SweeperParts};
 
@@ -66,18 +66,13 @@ impl Bench {
     }
 
     fn sweeper(&self, policy: Policy) -> Sweeper {
-        Sweeper::new(SweeperParts {
-            name: "s".to_owned(),
-            sweep: self.sweep.clone(),
-            store: self.f.store.clone(),
-            policy,
-            brake: Arc::new(Brake::new(BrakePolicy::default(), self.f.ttl)),
-            clock: self.clock.clone(),
-            activity: self.activity.clone(),
-            leadership: None,
-            witness: self.counter.clone(),
-            retention: Retention::default(),
-        })
+        Sweeper::new(
+            SweeperParts::new("s".to_owned(), self.sweep.clone(), self.f.store.clone())
+                .policy(policy)
+                .clock(self.clock.clone())
+                .activity(self.activity.clone())
+                .observer(self.counter.clone()),
+        )
     }
 
     async fn dead(&self, keys: &[&str]) {

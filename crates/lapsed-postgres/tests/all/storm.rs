@@ -11,16 +11,11 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lapsed_availability::rules::SettingsPatch;
-use lapsed_availability::{
-    Availability, AvailabilityParts, BreakerPolicy, ProviderBeat, SessionChange, Truth,
-};
+use lapsed_availability::{Availability, AvailabilityParts, ProviderBeat, SessionChange, Truth};
 use lapsed_core::Name;
-use lapsed_core::activity::Activity;
-use lapsed_core::clock::{Clock, ManualClock, SystemClock};
-use lapsed_core::receipt::{NoObserver, Retention};
+use lapsed_core::clock::{Clock, ManualClock};
 use lapsed_core::reconcile::Reconcile;
 use lapsed_core::schedule::{StopHandle, StopSignal};
-use lapsed_core::sweep::brake::{Brake, BrakePolicy};
 use lapsed_core::sweep::policy::Policy;
 use lapsed_core::sweep::{Cursor, PassMode, Sweeper, SweeperParts};
 use lapsed_core::system::System;
@@ -220,35 +215,24 @@ fn daemon(b: &Bench, valkey: &Valkey) -> Arc<Availability> {
     place.connect_timeout = Duration::from_millis(500);
     let mirror = Redis::new(&place).unwrap();
     let mirror = mirror.mirror(system(), MirrorLayout::default(), STALE).unwrap();
-    Availability::new(AvailabilityParts {
-        id: system(),
-        truth: Arc::new(truth),
-        mirror,
-        brake: Arc::new(Brake::new(BrakePolicy::default(), STALE)),
-        clock: SystemClock::shared(),
-        activity: Arc::new(Activity::default()),
-        witness: Arc::new(NoObserver),
-        timeout: Duration::from_secs(3),
-        mirror_timeout: Duration::from_millis(500),
-        breaker: BreakerPolicy::default(),
-        snapshot_ttl: Duration::from_secs(10),
-    })
+    Availability::new(
+        AvailabilityParts::new(system(), Arc::new(truth), mirror)
+            .timeout(Duration::from_secs(3))
+            .mirror_timeout(Duration::from_millis(500))
+            .snapshot_ttl(Duration::from_secs(10)),
+    )
 }
 
 fn sweeper(daemon: &Arc<Availability>) -> Sweeper {
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    Sweeper::new(SweeperParts {
-        name: format!("storm-{}", NEXT.fetch_add(1, Ordering::Relaxed)),
-        sweep: daemon.sweep(),
-        store: daemon.services(),
-        policy: Policy { timeout: Duration::from_secs(5), ..Policy::default() },
-        brake: Arc::new(Brake::new(BrakePolicy::default(), STALE)),
-        clock: SystemClock::shared(),
-        activity: Arc::new(Activity::default()),
-        leadership: None,
-        witness: Arc::new(NoObserver),
-        retention: Retention::default(),
-    })
+    Sweeper::new(
+        SweeperParts::new(
+            format!("storm-{}", NEXT.fetch_add(1, Ordering::Relaxed)),
+            daemon.sweep(),
+            daemon.services(),
+        )
+        .policy(Policy { timeout: Duration::from_secs(5), ..Policy::default() }),
+    )
 }
 
 /// One storm; `strike` does its worst, and returns when all is as it should be again.

@@ -7,14 +7,11 @@ use std::time::Duration;
 use crate::inflight_app::{
     App, Beside, GC_LOCK, INDEX, JOBS, THRESHOLD, layout, name, payload, uuid,
 };
-use lapsed_core::clock::SystemClock;
 use lapsed_core::inflight::rules::{DeadLetterReason, OnDeath, QueueEnd, RecoveryPolicy};
 use lapsed_core::inflight::{
     Finish, Inflight, InflightParts, InflightStore, JobPlace, NewJob, RecoveredJob, RecoveryAction,
 };
 use lapsed_core::owner::{Claim, OwnerStore};
-use lapsed_core::receipt::NoObserver;
-use lapsed_core::sweep::brake::{Brake, BrakePolicy};
 use lapsed_core::system::{Restored, System};
 use lapsed_core::{Error, Result};
 use lapsed_redis::{AdoptedInflightLayout, QueueFormat, Redis, RedisAddress, Template};
@@ -192,21 +189,12 @@ async fn what_is_the_applications_to_do_is_refused_in_words(beside: Beside) {
 
 async fn jobs_explain_themselves(beside: Beside) {
     let app = &beside.app;
-    let system = Inflight::new(InflightParts {
-        id: crate::inflight_app::id(),
-        inflight: beside.inflight.clone(),
-        index: None,
-        store: Arc::new(beside.redis.clone()),
-        ttl: THRESHOLD,
-        beat_every: None,
-        brake: Arc::new(Brake::new(BrakePolicy::default(), THRESHOLD)),
-        clock: SystemClock::shared(),
-        activity: Arc::default(),
-        witness: Arc::new(NoObserver),
-        timeout: Duration::from_secs(5),
-        batch: 100,
-        sweeper: "s".to_owned(),
-    });
+    let system = Inflight::new(
+        InflightParts::new(beside.inflight.clone(), Arc::new(beside.redis.clone()), THRESHOLD)
+            .timeout(Duration::from_secs(5))
+            .batch(100)
+            .sweeper("s".to_owned()),
+    );
     let id = format!("web-1:41:00112233aabbccdd/{}", uuid(1));
     app.register_at(&id, payload(1, "default"), &(app.now_ms() + 600_000).to_string());
     let explained = system.explain(&id).await.unwrap();

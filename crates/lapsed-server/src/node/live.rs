@@ -92,30 +92,26 @@ impl LiveSystem {
         };
         let sweep = built.system.sweep();
         let reconciler = built.system.index().map(|index| {
-            Arc::new(Reconciler::new(ReconcilerParts {
-                id: common.id.clone(),
-                index,
-                clock: clock.clone(),
-                witness: witness.clone(),
-                timeout: common.policy.timeout,
-                every: common.reconcile,
-            }))
+            Arc::new(Reconciler::new(
+                ReconcilerParts::new(common.id.clone(), index, clock.clone())
+                    .observer(witness.clone())
+                    .timeout(common.policy.timeout)
+                    .every(common.reconcile),
+            ))
         });
-        let sweeper = Sweeper::new(SweeperParts {
-            name: process.to_owned(),
-            sweep: sweep.clone(),
-            store: store.clone(),
-            policy: Policy {
-                idle_grace: common.policy.idle_grace.filter(|_| !by_hand),
-                ..common.policy.clone()
-            },
-            brake: brake.clone(),
-            clock: clock.clone(),
-            activity,
-            leadership,
-            witness,
-            retention: common.retention,
-        });
+        let sweeper = Sweeper::new(
+            SweeperParts::new(process.to_owned(), sweep.clone(), store.clone())
+                .policy(Policy {
+                    idle_grace: common.policy.idle_grace.filter(|_| !by_hand),
+                    ..common.policy.clone()
+                })
+                .brake(brake.clone())
+                .clock(clock.clone())
+                .activity(activity)
+                .leadership(leadership)
+                .observer(witness)
+                .retention(common.retention),
+        );
         Ok(LiveSystem {
             common,
             system: built.system,

@@ -8,12 +8,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::future::{Either, select};
-use lapsed_core::clock::{Clock, call_within, jittered};
-use lapsed_core::receipt::Observer;
+use lapsed_core::clock::{Clock, jittered, within};
+use lapsed_core::receipt::{NoObserver, Observer};
 use lapsed_core::reconcile::{
     self, IndexChange, Reconcile, ReconcileEnd, ReconcilePlan, Reconciled,
 };
 use lapsed_core::schedule::{StopHandle, StopSignal};
+use lapsed_core::setters;
+use lapsed_core::sweep::policy::Policy;
 use lapsed_core::sweep::{Cursor, PassMode};
 use lapsed_core::{Error, Result, SystemId};
 
@@ -45,14 +47,35 @@ pub struct ReconcileOrder {
 /// What a reconciler is made of.
 pub struct ReconcilerParts {
     /// Whose index it is.
-    pub id: SystemId,
-    pub index: Arc<dyn Reconcile>,
-    pub clock: Arc<dyn Clock>,
-    pub witness: Arc<dyn Observer>,
+    id: SystemId,
+    index: Arc<dyn Reconcile>,
+    clock: Arc<dyn Clock>,
+    witness: Arc<dyn Observer>,
     /// How long one page may take.
-    pub timeout: Duration,
+    timeout: Duration,
     /// How often it runs by itself; never without it.
-    pub every: Option<Duration>,
+    every: Option<Duration>,
+}
+
+impl ReconcilerParts {
+    /// A reconciler that runs only when it is asked.
+    pub fn new(id: SystemId, index: Arc<dyn Reconcile>, clock: Arc<dyn Clock>) -> Self {
+        let timeout = Policy::default().timeout;
+        ReconcilerParts { id, index, clock, witness: Arc::new(NoObserver), timeout, every: None }
+    }
+
+    setters! {
+        /// How long one page may take; by default 5 s.
+        timeout: Duration;
+        /// How often it runs without being asked.
+        every: Option<Duration>;
+    }
+
+    /// Is shown what happens, for metrics and logs.
+    pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.witness = observer;
+        self
+    }
 }
 
 /// Makes one index agree with its truth.

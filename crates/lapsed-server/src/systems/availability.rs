@@ -201,19 +201,17 @@ impl SystemPlan for AvailabilityPlan {
             ground.clock.clone(),
         )?;
         let tellers = opened.tellers;
-        let availability = Availability::new(AvailabilityParts {
-            id: common.id.clone(),
-            truth: opened.truth,
-            mirror: opened.mirror,
-            brake: ground.brake,
-            clock: ground.clock,
-            activity: ground.activity,
-            witness: ground.witness,
-            timeout: common.policy.timeout,
-            mirror_timeout: self.times.mirror_timeout,
-            breaker: self.times.breaker,
-            snapshot_ttl: self.times.snapshot_ttl,
-        });
+        let availability = Availability::new(
+            AvailabilityParts::new(common.id.clone(), opened.truth, opened.mirror)
+                .brake(ground.brake)
+                .clock(ground.clock)
+                .activity(ground.activity)
+                .observer(ground.witness)
+                .timeout(common.policy.timeout)
+                .mirror_timeout(self.times.mirror_timeout)
+                .breaker(self.times.breaker)
+                .snapshot_ttl(self.times.snapshot_ttl),
+        );
         let store = Some(availability.services());
         let operations = Arc::new(AvailabilityOperations { system: availability.clone(), tellers });
         Ok(BuiltSystem { system: availability, operations, store })

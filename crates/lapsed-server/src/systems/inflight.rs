@@ -252,21 +252,18 @@ impl SystemPlan for InflightPlan {
         let common = &self.common;
         let (layout, recovery) = (&self.layout, &self.recovery);
         let opened = ground.store.inflight(&common.id, self.times, layout, recovery)?;
-        let inflight = Arc::new(Inflight::new(InflightParts {
-            id: common.id.clone(),
-            inflight: opened.inflight,
-            index: opened.index,
-            store: ground.store.store(),
-            ttl: self.times.ttl,
-            beat_every: Some(self.times.interval),
-            brake: ground.brake,
-            clock: ground.clock,
-            activity: ground.activity,
-            witness: ground.witness,
-            timeout: common.policy.timeout,
-            batch: common.policy.batch,
-            sweeper: ground.process.to_owned(),
-        }));
+        let inflight = Arc::new(Inflight::new(
+            InflightParts::new(opened.inflight, ground.store.store(), self.times.ttl)
+                .index(opened.index)
+                .beat_every(Some(self.times.interval))
+                .brake(ground.brake)
+                .clock(ground.clock)
+                .activity(ground.activity)
+                .observer(ground.witness)
+                .timeout(common.policy.timeout)
+                .batch(common.policy.batch)
+                .sweeper(ground.process.to_owned()),
+        ));
         Ok(BuiltSystem { system: inflight.clone(), operations: inflight, store: None })
     }
 

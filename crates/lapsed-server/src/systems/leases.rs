@@ -255,19 +255,16 @@ impl SystemPlan for LeasesPlan {
         let per_pass = |ops: u64| ops.saturating_mul(REQUESTS_PER_OP) + REQUESTS_MIN;
         let per_pass = common.policy.max_ops.map(per_pass);
         let opened = ground.store.leases(&common.id, &self.times, per_pass)?;
-        let leases = Arc::new(Leases::new(LeasesParts {
-            id: common.id.clone(),
-            leases: opened.leases,
-            index: opened.index,
-            store: ground.store.store(),
-            ttl: self.times.ttl,
-            decision_ttl: self.times.decision_ttl,
-            brake: ground.brake,
-            clock: ground.clock,
-            activity: ground.activity,
-            witness: ground.witness,
-            timeout: common.policy.timeout,
-        }));
+        let leases = Arc::new(Leases::new(
+            LeasesParts::new(opened.leases, ground.store.store(), self.times.ttl)
+                .index(opened.index)
+                .decision_ttl(self.times.decision_ttl)
+                .brake(ground.brake)
+                .clock(ground.clock)
+                .activity(ground.activity)
+                .observer(ground.witness)
+                .timeout(common.policy.timeout),
+        ));
         Ok(BuiltSystem { system: leases.clone(), operations: leases, store: None })
     }
 }

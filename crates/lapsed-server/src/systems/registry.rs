@@ -173,20 +173,17 @@ impl SystemPlan for RegistryPlan {
     fn build(&self, ground: BuildContext<'_>) -> lapsed_core::Result<BuiltSystem> {
         let common = &self.common;
         let opened = ground.store.registry(&common.id, common.threshold, &self.layout)?;
-        let registry = Arc::new(Registry::new(RegistryParts {
-            id: common.id.clone(),
-            registry: opened.registry,
-            index: opened.index,
-            store: ground.store.store(),
-            ttl: common.threshold,
-            brake: ground.brake,
-            clock: ground.clock,
-            activity: ground.activity,
-            witness: ground.witness,
-            timeout: common.policy.timeout,
-            batch: common.policy.batch,
-            sweeper: ground.process.to_owned(),
-        }));
+        let registry = Arc::new(Registry::new(
+            RegistryParts::new(opened.registry, ground.store.store(), common.threshold)
+                .index(opened.index)
+                .brake(ground.brake)
+                .clock(ground.clock)
+                .activity(ground.activity)
+                .observer(ground.witness)
+                .timeout(common.policy.timeout)
+                .batch(common.policy.batch)
+                .sweeper(ground.process.to_owned()),
+        ));
         Ok(BuiltSystem { system: registry.clone(), operations: registry, store: None })
     }
 }

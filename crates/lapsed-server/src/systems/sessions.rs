@@ -238,21 +238,22 @@ impl SystemPlan for SessionsPlan {
     fn build(&self, ground: BuildContext<'_>) -> lapsed_core::Result<BuiltSystem> {
         let common = &self.common;
         let opened = ground.store.sessions(&common.id, self.times, &self.layout)?;
-        let sessions = Arc::new(Sessions::new(SessionsParts {
-            id: common.id.clone(),
-            sessions: opened.sessions,
-            index: opened.index,
-            store: ground.store.store(),
-            grace: self.times.grace,
-            ttl: self.times.ttl,
-            brake: ground.brake,
-            clock: ground.clock,
-            activity: ground.activity,
-            witness: ground.witness,
-            timeout: common.policy.timeout,
-            batch: common.policy.batch,
-            sweeper: ground.process.to_owned(),
-        }));
+        let sessions = Arc::new(Sessions::new(
+            SessionsParts::new(
+                opened.sessions,
+                ground.store.store(),
+                self.times.ttl,
+                self.times.grace,
+            )
+            .index(opened.index)
+            .brake(ground.brake)
+            .clock(ground.clock)
+            .activity(ground.activity)
+            .observer(ground.witness)
+            .timeout(common.policy.timeout)
+            .batch(common.policy.batch)
+            .sweeper(ground.process.to_owned()),
+        ));
         Ok(BuiltSystem { system: sessions.clone(), operations: sessions, store: None })
     }
 }

@@ -3,11 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lapsed_core::activity::Activity;
 use lapsed_core::owner::Claim;
-use lapsed_core::receipt::NoObserver;
 use lapsed_core::registry::{Registry, RegistryParts, TakePolicy};
-use lapsed_core::sweep::brake::{Brake, BrakePolicy};
 use lapsed_core::system::System;
 use lapsed_core::{Name, Result};
 
@@ -26,20 +23,13 @@ pub fn registry(context: &Arc<RunContext>, name: &str) -> Registry {
     let process = context.process(name);
     let remote = context.remote(&process);
     let threshold = Duration::from_millis(THRESHOLD_MS);
-    Registry::new(RegistryParts {
-        index: None,
-        id: system_id(),
-        registry: remote.clone(),
-        store: remote,
-        ttl: threshold,
-        brake: Arc::new(Brake::new(BrakePolicy::default(), threshold)),
-        clock: context.clock(&process),
-        activity: Arc::new(Activity::default()),
-        witness: Arc::new(NoObserver),
-        timeout: Duration::from_millis(1_200),
-        batch: 3,
-        sweeper: name.to_owned(),
-    })
+    Registry::new(
+        RegistryParts::new(remote.clone(), remote, threshold)
+            .clock(context.clock(&process))
+            .timeout(Duration::from_millis(1_200))
+            .batch(3)
+            .sweeper(name.to_owned()),
+    )
 }
 
 struct Client {

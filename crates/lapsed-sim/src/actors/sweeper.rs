@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lapsed_core::activity::Activity;
 use lapsed_core::clock::Clock;
 use lapsed_core::leader::{Campaign, Leadership, TermOptions};
 use lapsed_core::receipt::{Observer, Receipt, Retention};
@@ -93,18 +92,15 @@ pub fn join(context: &Arc<RunContext>) {
         tasks.push(task);
         leadership
     });
-    let sweeper = Arc::new(Sweeper::new(SweeperParts {
-        name: name.clone(),
-        sweep: BuggySweep::wrap(remote.clone(), context.world.bug()),
-        store: remote,
-        policy,
-        brake: Arc::new(brake(context)),
-        clock: clock.clone(),
-        activity: Arc::new(Activity::default()),
-        leadership,
-        witness: tally.clone(),
-        retention: retention(context),
-    }));
+    let sweeper = Arc::new(Sweeper::new(
+        SweeperParts::new(name.clone(), BuggySweep::wrap(remote.clone(), context.world.bug()), remote)
+            .policy(policy)
+            .brake(Arc::new(brake(context)))
+            .clock(clock.clone())
+            .leadership(leadership)
+            .observer(tally.clone())
+            .retention(retention(context)),
+    ));
     tasks.push(context.world.spawn(schedule::run(sweeper, clock, stop)));
     context.sweepers().insert(name, SweeperProcess { process, tally, stopper, tasks });
 }

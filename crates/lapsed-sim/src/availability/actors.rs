@@ -5,16 +5,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::channel::oneshot;
-use lapsed_availability::{
-    Availability, AvailabilityParts, BreakerPolicy, ProviderBeat, SessionChange,
-};
+use lapsed_availability::{Availability, AvailabilityParts, ProviderBeat, SessionChange};
 use lapsed_core::Name;
-use lapsed_core::activity::Activity;
 use lapsed_core::clock::{Clock, within};
-use lapsed_core::receipt::{NoObserver, Retention};
 use lapsed_core::reconcile::Reconcile;
 use lapsed_core::schedule::StopSignal;
-use lapsed_core::sweep::brake::{Brake, BrakePolicy};
 use lapsed_core::sweep::policy::Policy;
 use lapsed_core::sweep::{Cursor, PassMode, Sweeper, SweeperParts};
 use lapsed_core::system::System;
@@ -40,19 +35,13 @@ impl SimDaemon {
         let off_ms = context.world.random.between(0, 60_000) as i64 - 30_000;
         let clock = ProcessClock::shared(&context.world, off_ms);
         let (truth, mirror) = context.lines();
-        let it = Availability::new(AvailabilityParts {
-            id: context.id.clone(),
-            truth,
-            mirror,
-            brake: Arc::new(Brake::new(BrakePolicy::default(), Duration::from_millis(STALE_MS))),
-            clock: clock.clone(),
-            activity: Arc::new(Activity::default()),
-            witness: Arc::new(NoObserver),
-            timeout: Duration::from_secs(3),
-            mirror_timeout: Duration::from_millis(400),
-            breaker: BreakerPolicy::default(),
-            snapshot_ttl: Duration::from_secs(10),
-        });
+        let it = Availability::new(
+            AvailabilityParts::new(context.id.clone(), truth, mirror)
+                .clock(clock.clone())
+                .timeout(Duration::from_secs(3))
+                .mirror_timeout(Duration::from_millis(400))
+                .snapshot_ttl(Duration::from_secs(10)),
+        );
         SimDaemon { process, it, clock }
     }
 
@@ -81,18 +70,15 @@ impl SimDaemon {
     }
 
     async fn sweep(self) {
-        let sweeper = Sweeper::new(SweeperParts {
-            name: format!("daemon-{}", self.process),
-            sweep: self.it.sweep(),
-            store: self.it.services(),
-            policy: Policy { timeout: Duration::from_secs(10), ..Policy::default() },
-            brake: Arc::new(Brake::new(BrakePolicy::default(), Duration::from_millis(STALE_MS))),
-            clock: self.clock.clone(),
-            activity: Arc::new(Activity::default()),
-            leadership: None,
-            witness: Arc::new(NoObserver),
-            retention: Retention::default(),
-        });
+        let sweeper = Sweeper::new(
+            SweeperParts::new(
+                format!("daemon-{}", self.process),
+                self.it.sweep(),
+                self.it.services(),
+            )
+            .policy(Policy { timeout: Duration::from_secs(10), ..Policy::default() })
+            .clock(self.clock.clone()),
+        );
         let (_stopper, stop) = StopSignal::channel();
         loop {
             self.clock.sleep(Duration::from_millis(2_000 + self.clock.random() % 2_000)).await;

@@ -11,10 +11,9 @@ use lapsed_core::leases::{
     AcquireRequest, Acquired, Decision, Fenced, Grant, LeaseKey, LeaseState, LeaseTicket,
     LeasesStore,
 };
-use lapsed_core::receipt::{Observer, Receipt, Retention};
+use lapsed_core::receipt::{Observer, Receipt};
 use lapsed_core::schedule::StopSignal;
 use lapsed_core::store::Store;
-use lapsed_core::sweep::brake::{Brake, BrakePolicy};
 use lapsed_core::sweep::policy::Policy;
 use lapsed_core::sweep::{PassMode, PassReport, Sweep, Sweeper, SweeperParts};
 
@@ -224,18 +223,16 @@ impl Actor {
     pub fn sweeper(&self) -> Sweeper {
         let sweep: Arc<dyn Sweep> = self.leases.clone();
         let policy = Policy { batch: 3, timeout: Duration::from_secs(60), ..Policy::default() };
-        Sweeper::new(SweeperParts {
-            name: format!("{}-{:x}", self.who, self.clock.random()),
-            brake: Arc::new(Brake::new(BrakePolicy::default(), sweep.threshold())),
-            sweep,
-            store: self.store.clone(),
-            policy,
-            clock: self.clock.clone(),
-            activity: Arc::default(),
-            leadership: None,
-            witness: self.log.clone(),
-            retention: Retention::default(),
-        })
+        Sweeper::new(
+            SweeperParts::new(
+                format!("{}-{:x}", self.who, self.clock.random()),
+                sweep,
+                self.store.clone(),
+            )
+            .policy(policy)
+            .clock(self.clock.clone())
+            .observer(self.log.clone()),
+        )
     }
 
     pub async fn sweep(self) {

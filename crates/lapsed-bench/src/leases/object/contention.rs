@@ -1,15 +1,10 @@
 //! Several processes that want the same key: this very program, started anew for each.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use lapsed_core::activity::Activity;
-use lapsed_core::clock::SystemClock;
+use lapsed_core::Name;
 use lapsed_core::leases::{AcquireRequest, Acquired, Fenced, Leases, LeasesParts};
-use lapsed_core::receipt::NoObserver;
-use lapsed_core::sweep::brake::{Brake, BrakePolicy};
-use lapsed_core::{Kind, Name, SystemId};
 use lapsed_testbed::Program;
 use serde::{Deserialize, Serialize};
 
@@ -78,19 +73,11 @@ pub fn contend(task: &str) -> Result<()> {
 
 async fn take_turns(task: &Task) -> Result<ContentionResult> {
     let place = task.address.open(PREFIX)?;
-    let leases = Leases::new(LeasesParts {
-        id: SystemId::new(Kind::Leases, "default")?,
-        leases: place.leases.clone(),
-        index: None,
-        store: place.store.clone(),
-        ttl: TTL,
-        decision_ttl: TTL,
-        brake: Arc::new(Brake::new(BrakePolicy::default(), TTL)),
-        clock: SystemClock::shared(),
-        activity: Arc::new(Activity::default()),
-        witness: Arc::new(NoObserver),
-        timeout: Duration::from_secs(60),
-    });
+    let leases = Leases::new(
+        LeasesParts::new(place.leases.clone(), place.store.clone(), TTL)
+            .decision_ttl(TTL)
+            .timeout(Duration::from_secs(60)),
+    );
     let acquire = AcquireRequest {
         key: lease_key("ns", 0)?,
         owner: Name::new(&task.owner)?,

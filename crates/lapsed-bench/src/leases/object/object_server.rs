@@ -5,12 +5,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
 use futures::stream::{self, StreamExt, TryStreamExt};
-use lapsed_core::activity::Activity;
 use lapsed_core::clock::SystemClock;
 use lapsed_core::leases::{
     AcquireRequest, Acquired, Fenced, LeaseKey, LeaseTicket, LeasesStore, Namespace, PAGE_MAX,
 };
-use lapsed_core::receipt::{NoObserver, Retention};
 use lapsed_core::schedule::StopSignal;
 use lapsed_core::store::Store;
 use lapsed_core::sweep::brake::{Brake, BrakePolicy};
@@ -176,19 +174,12 @@ impl BucketLeases {
         let policy =
             Policy { batch: BATCH, timeout: Duration::from_secs(120), ..Policy::default() };
         let brake = Arc::new(Brake::new(BrakePolicy::default(), self.leases.threshold()));
-        let sweeper = Sweeper::new(SweeperParts {
-            name: "bench".to_owned(),
-            sweep: self.leases.clone(),
-            store,
-            // A request takes longer than a call may hold a store: batches would shrink to one.
-            policy: Policy { hold: Duration::from_secs(60), ..policy },
-            brake,
-            clock: SystemClock::shared(),
-            activity: Arc::new(Activity::default()),
-            leadership: None,
-            witness: Arc::new(NoObserver),
-            retention: Retention::default(),
-        });
+        let sweeper = Sweeper::new(
+            SweeperParts::new("bench".to_owned(), self.leases.clone(), store)
+                // A request takes longer than a call may hold a store: batches would shrink to one.
+                .policy(Policy { hold: Duration::from_secs(60), ..policy })
+                .brake(brake),
+        );
         let before = self.store.requests();
         let (_stopper, stop) = StopSignal::channel();
         let report = sweeper.pass(PassMode::Reclaim, 0, &stop).await;

@@ -12,11 +12,10 @@ use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
 use lapsed_core::clock::SystemClock;
-use lapsed_core::receipt::{NoObserver, Receipt, ReceiptQuery, Retention};
+use lapsed_core::receipt::{Receipt, ReceiptQuery};
 use lapsed_core::reconcile::{self, ReconcilePlan, ReconcileReport};
 use lapsed_core::schedule::StopSignal;
 use lapsed_core::store::Store;
-use lapsed_core::sweep::brake::{Brake, BrakePolicy};
 use lapsed_core::sweep::policy::Policy;
 use lapsed_core::sweep::{
     Batch, BatchAnswer, BatchId, Cursor, PageRequest, PassMode, PassReport, Stopped, Suspect,
@@ -319,18 +318,14 @@ impl Chat {
     }
 
     pub fn sweeper_with(&self, who: &str, policy: Policy) -> Sweeper {
-        Sweeper::new(SweeperParts {
-            name: unique(who),
-            sweep: Arc::new(self.sessions.clone()),
-            store: Arc::new(self.redis.clone()),
-            policy,
-            brake: Arc::new(Brake::new(BrakePolicy::default(), self.sessions.threshold())),
-            clock: SystemClock::shared(),
-            activity: Arc::default(),
-            leadership: None,
-            witness: Arc::new(NoObserver),
-            retention: Retention::default(),
-        })
+        Sweeper::new(
+            SweeperParts::new(
+                unique(who),
+                Arc::new(self.sessions.clone()),
+                Arc::new(self.redis.clone()),
+            )
+            .policy(policy),
+        )
     }
 
     /// What a pass does when the server has been there for long enough.

@@ -10,11 +10,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
-use lapsed_core::clock::SystemClock;
-use lapsed_core::receipt::{NoObserver, Receipt, ReceiptQuery, Retention};
+use lapsed_core::receipt::{Receipt, ReceiptQuery};
 use lapsed_core::schedule::StopSignal;
 use lapsed_core::store::Store;
-use lapsed_core::sweep::brake::{Brake, BrakePolicy};
 use lapsed_core::sweep::policy::Policy;
 use lapsed_core::sweep::{
     Batch, BatchAnswer, BatchId, Cursor, PageRequest, PassMode, PassReport, Stopped, Suspect,
@@ -303,18 +301,10 @@ impl Beside {
     }
 
     pub fn sweeper_with(&self, who: &str, policy: Policy) -> Sweeper {
-        Sweeper::new(SweeperParts {
-            name: unique(who),
-            sweep: self.inflight.clone(),
-            store: Arc::new(self.redis.clone()),
-            policy,
-            brake: Arc::new(Brake::new(BrakePolicy::default(), self.inflight.threshold())),
-            clock: SystemClock::shared(),
-            activity: Arc::default(),
-            leadership: None,
-            witness: Arc::new(NoObserver),
-            retention: Retention::default(),
-        })
+        Sweeper::new(
+            SweeperParts::new(unique(who), self.inflight.clone(), Arc::new(self.redis.clone()))
+                .policy(policy),
+        )
     }
 
     /// What a pass does when the server has been there for long enough.

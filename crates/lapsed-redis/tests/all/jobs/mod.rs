@@ -4,15 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lapsed_core::clock::SystemClock;
 use lapsed_core::inflight::rules::RecoveryPolicy;
 use lapsed_core::inflight::{
     Claimed, Finish, Finished, Inflight, InflightParts, InflightStore, JobCounts, JobOutcome,
     NewJob, RecoveredJob, Worker,
 };
 use lapsed_core::owner::{Claim, OwnerStore};
-use lapsed_core::receipt::{NoObserver, Receipt};
-use lapsed_core::sweep::brake::{Brake, BrakePolicy};
+use lapsed_core::receipt::Receipt;
 use lapsed_core::sweep::policy::Policy;
 use lapsed_core::sweep::{Sweep, Sweeper};
 use lapsed_core::{Error, Kind, SystemId};
@@ -176,21 +174,12 @@ pub fn job(id: &str) -> NewJob {
 }
 
 pub fn system(redis: &Redis, jobs: &NativeInflight) -> Inflight {
-    Inflight::new(InflightParts {
-        id: id(),
-        inflight: Arc::new(jobs.clone()),
-        index: None,
-        store: Arc::new(redis.clone()),
-        ttl: TTL,
-        beat_every: None,
-        brake: Arc::new(Brake::new(BrakePolicy::default(), TTL)),
-        clock: SystemClock::shared(),
-        activity: Arc::default(),
-        witness: Arc::new(NoObserver),
-        timeout: Duration::from_secs(5),
-        batch: 100,
-        sweeper: format!("retiring-{}", std::process::id()),
-    })
+    Inflight::new(
+        InflightParts::new(Arc::new(jobs.clone()), Arc::new(redis.clone()), TTL)
+            .timeout(Duration::from_secs(5))
+            .batch(100)
+            .sweeper(format!("retiring-{}", std::process::id())),
+    )
 }
 
 #[derive(Default)]

@@ -8,13 +8,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lapsed_core::clock::SystemClock;
 use lapsed_core::owner::{Claim, OwnerStore};
-use lapsed_core::receipt::{NoObserver, Receipt, ReceiptQuery, Retention};
+use lapsed_core::receipt::{Receipt, ReceiptQuery};
 use lapsed_core::registry::{RegistryStore, TakePolicy};
 use lapsed_core::schedule::StopSignal;
 use lapsed_core::store::Store;
-use lapsed_core::sweep::brake::{Brake, BrakePolicy};
 use lapsed_core::sweep::policy::Policy;
 use lapsed_core::sweep::{
     Batch, BatchAnswer, BatchId, Cursor, PageRequest, PassMode, PassReport, Suspect, Sweep,
@@ -115,18 +113,9 @@ pub fn sweeper_called(
     store: &Redis,
     policy: Policy,
 ) -> Sweeper {
-    Sweeper::new(SweeperParts {
-        name: name.to_owned(),
-        sweep: sweep.clone(),
-        store: Arc::new(store.clone()),
-        policy,
-        brake: Arc::new(Brake::new(BrakePolicy::default(), sweep.threshold())),
-        clock: SystemClock::shared(),
-        activity: Arc::default(),
-        leadership: None,
-        witness: Arc::new(NoObserver),
-        retention: Retention::default(),
-    })
+    Sweeper::new(
+        SweeperParts::new(name.to_owned(), sweep.clone(), Arc::new(store.clone())).policy(policy),
+    )
 }
 
 /// Small steps with pauses between them, so that something can happen in the middle.

@@ -72,14 +72,11 @@ fn bed(index: Numbers, clock: Arc<dyn Clock>) -> Bed {
     let metrics = Arc::new(Metrics::new(clock.clone()));
     let id = SystemId::new(Kind::Sessions, "chat").unwrap();
     metrics.introduce_index(&id);
-    let reconciler = Arc::new(Reconciler::new(ReconcilerParts {
-        id,
-        index: index.clone(),
-        clock,
-        witness: metrics.clone(),
-        timeout: Duration::from_secs(5),
-        every: Some(Duration::from_secs(7 * 24 * 3600)),
-    }));
+    let reconciler = Arc::new(Reconciler::new(
+        ReconcilerParts::new(id, index.clone(), clock)
+            .observer(metrics.clone())
+            .every(Some(Duration::from_secs(7 * 24 * 3600))),
+    ));
     Bed { reconciler, metrics, index }
 }
 
