@@ -52,6 +52,17 @@ pub struct InflightLayout {
 }
 
 impl InflightLayout {
+    /// The key names that the configuration file has by default, on queues of lapsed's own.
+    pub fn new(heartbeat_ttl: Duration, recovery: RecoveryPolicy) -> InflightLayout {
+        InflightLayout {
+            prefix: "lapsed:inflight".to_owned(),
+            queues: QueueFormat::Own,
+            queue_key: Template::new("queue:{queue}", "queue").expect("the place is in the text"),
+            heartbeat_ttl,
+            recovery,
+        }
+    }
+
     fn check(&self) -> Result<()> {
         let wrong = |what: &str| Err(Error::Invalid(what.to_owned()));
         if self.prefix.is_empty() {

@@ -33,6 +33,17 @@ pub struct RegistryLayout {
 }
 
 impl RegistryLayout {
+    /// The key names that the configuration file has by default, in one shard.
+    pub fn new(heartbeat_ttl: Duration) -> RegistryLayout {
+        let heartbeat_key = Template::new("instance:heartbeat:{owner}", "owner");
+        RegistryLayout {
+            registry_key: "connections:registry".to_owned(),
+            heartbeat_key: heartbeat_key.expect("the place is in the text"),
+            heartbeat_ttl,
+            shards: 1,
+        }
+    }
+
     /// The hash of each shard: the key itself while there is only one.
     fn anchors(&self) -> Vec<String> {
         match self.shards {

@@ -51,6 +51,21 @@ pub struct SessionsLayout {
 }
 
 impl SessionsLayout {
+    /// The key names that the configuration file has by default, in one shard.
+    pub fn new(heartbeat_ttl: Duration, grace: Duration) -> SessionsLayout {
+        let template =
+            |text: &str, place| Template::new(text, place).expect("the place is in the text");
+        SessionsLayout {
+            session_key: template("session:{session}", "session"),
+            ref_count_key: template("ref_count:{session}", "session"),
+            broadcaster_key: template("broadcaster:{broadcaster}", "broadcaster"),
+            disconnected_key: "disconnected_sessions".to_owned(),
+            grace,
+            heartbeat_ttl,
+            shards: 1,
+        }
+    }
+
     fn anchors(&self) -> Vec<String> {
         match self.shards {
             0 | 1 => vec![self.disconnected_key.clone()],

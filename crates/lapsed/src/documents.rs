@@ -1,0 +1,1 @@
+//! Compiles the Rust in the pages of the repository.

@@ -1,0 +1,231 @@
+//! Jobs that go back to their queue when their worker dies.
+
+use std::fmt::Display;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use lapsed_core::inflight::rules::RecoveryPolicy;
+use lapsed_core::inflight::{
+    Claimed, Finished, HEARTBEAT_INTERVAL_MS, Inflight, JobTicket, NewJob, ORPHAN_THRESHOLD_MS,
+    Worker,
+};
+use lapsed_core::owner::Owner;
+use lapsed_core::{Error, Name, Result};
+
+use crate::assembly::InflightSpec;
+use crate::common::{Running, Settings, common_operations, common_settings, member_operations};
+use crate::{JobResult, OnDeath, QueueEnd};
+
+/// Jobs in flight, to be started.
+#[must_use]
+pub struct InflightBuilder {
+    settings: Settings,
+    ttl: Duration,
+    recovery: RecoveryPolicy,
+}
+
+impl InflightBuilder {
+    pub(crate) fn new(settings: Settings) -> Self {
+        let ttl = Duration::from_millis(ORPHAN_THRESHOLD_MS);
+        InflightBuilder { settings, ttl, recovery: RecoveryPolicy::default() }
+    }
+
+    /// How long a worker may be silent before it is dead; by default 5 min.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = ttl;
+        self
+    }
+
+    /// What becomes of the jobs of a dead worker; by default they go to the front of their queue.
+    pub fn on_death(mut self, on_death: OnDeath) -> Self {
+        self.recovery.on_death = on_death;
+        self
+    }
+
+    /// How many workers may die with one job before it becomes a dead letter; by default 3.
+    pub fn crashes_max(mut self, crashes: u32) -> Self {
+        self.recovery.crashes_max = crashes;
+        self
+    }
+
+    common_settings!();
+
+    /// Starts them: from now on passes run, unless the schedule is manual.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when a name or a duration is wrong, [`Error::Unsupported`] when the store
+    /// cannot keep jobs.
+    pub async fn start(self) -> Result<InflightSystem> {
+        let assembly = self.settings.assembly(self.ttl)?;
+        let store = self.settings.lapsed.store();
+        let beat_every = Duration::from_millis(HEARTBEAT_INTERVAL_MS).min(self.ttl / 3);
+        let spec = InflightSpec::new(self.ttl, beat_every, self.recovery.clone());
+        let inflight = assembly.inflight(store, self.settings.id()?, spec)?;
+        let running = self.settings.run(&assembly, inflight.clone(), store.store());
+        let process = self.settings.lapsed.process().to_owned();
+        let next = Arc::new(AtomicU64::new(1));
+        Ok(InflightSystem { inflight, running, process, next })
+    }
+}
+
+/// Started jobs in flight; they are swept until the last clone is dropped.
+#[derive(Clone)]
+pub struct InflightSystem {
+    inflight: Arc<Inflight>,
+    running: Arc<Running>,
+    process: String,
+    next: Arc<AtomicU64>,
+}
+
+impl InflightSystem {
+    /// Puts a job on `queue` under an id of its own, and answers that id.
+    ///
+    /// # Errors
+    /// After [`Error::Unavailable`] the job may be on its queue; use
+    /// [`enqueue_as`](Self::enqueue_as) where a repeated call must not add a second job.
+    pub async fn enqueue(&self, queue: &str, payload: &str) -> Result<String> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let id = format!("{}-{number}", self.process);
+        self.enqueue_as(&id, queue, payload).await?;
+        Ok(id)
+    }
+
+    /// Puts the job `id` on `queue`, unless there is a job of that id; whether there was none.
+    pub async fn enqueue_as(&self, id: &str, queue: &str, payload: &str) -> Result<bool> {
+        let job = NewJob::new(Name::new(id)?, Name::new(queue)?, payload);
+        let answer = self.inflight.enqueue(&[job]).await?;
+        Ok(answer.first() == Some(&lapsed_core::inflight::Enqueued::Queued))
+    }
+
+    /// How many jobs are on `queue`.
+    pub async fn queued(&self, queue: &str) -> Result<u64> {
+        let (queue, mut after) = (Name::new(queue)?, None);
+        loop {
+            let page = self.inflight.queues(after.as_ref(), 1_000).await?;
+            let Some((last, _)) = page.last() else { return Ok(0) };
+            if let Some((_, jobs)) = page.iter().find(|(name, _)| *name == queue) {
+                return Ok(*jobs);
+            }
+            after = Some(last.clone());
+        }
+    }
+
+    /// Starts a new incarnation of the worker `name`, which sends heartbeats until it is dropped.
+    pub async fn join(&self, name: &str) -> Result<InflightMember> {
+        let owner = self.inflight.owner(name).await?;
+        Ok(InflightMember { inflight: self.inflight.clone(), owner })
+    }
+
+    /// Works on jobs of `queue` under the name `worker`, up to `at_once` at a time, until this
+    /// system is stopped. What `work` answers ends the job: `Ok` completes it (or gives it back,
+    /// see [`JobResult`]), an error makes it a dead letter. A worker that was lost drops the work
+    /// that is under way and starts a new incarnation.
+    ///
+    /// # Errors
+    /// Whatever the store refuses for good. A store that is away is waited for.
+    pub async fn worker<D, E, F>(
+        &self,
+        worker: &str,
+        queue: &str,
+        at_once: usize,
+        work: impl Fn(String) -> F,
+    ) -> Result<()>
+    where
+        D: Into<JobResult>,
+        E: Display,
+        F: Future<Output = std::result::Result<D, E>>,
+    {
+        let (queue, stop) = (Name::new(queue)?, &self.running.signal);
+        loop {
+            let alive = Worker::start(self.inflight.clone(), worker).await?;
+            let done = alive.run(&queue, at_once, stop, |job| work(job.payload)).await;
+            match done {
+                Ok(()) => return alive.retire().await.map(drop),
+                Err(Error::Lost(lost)) => tracing::warn!(%lost, "the worker starts anew"),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    common_operations!();
+}
+
+/// One incarnation of a worker. Sends heartbeats until it is dropped, leaves or is lost.
+pub struct InflightMember {
+    inflight: Arc<Inflight>,
+    owner: Owner,
+}
+
+impl InflightMember {
+    /// The next job of `queue`, which this worker then holds. `None`: the queue is empty.
+    pub async fn take(&self, queue: &str) -> Result<Option<HeldJob>> {
+        self.take_within(queue, Duration::ZERO).await
+    }
+
+    /// The same; while the queue is empty, waits for up to `wait`.
+    pub async fn take_within(&self, queue: &str, wait: Duration) -> Result<Option<HeldJob>> {
+        let queue = Name::new(queue)?;
+        let taken = self.inflight.take(self.owner.claim(), &queue, 1, wait).await?;
+        let incarnation = self.owner.incarnation();
+        Ok(taken.jobs.into_iter().next().map(|job| HeldJob {
+            inflight: self.inflight.clone(),
+            ticket: job.ticket(incarnation),
+            job,
+        }))
+    }
+
+    member_operations!();
+}
+
+/// A job that a worker holds. It stays in flight until it is completed, failed or given back, or
+/// until its worker is dead; dropping this handle changes nothing.
+pub struct HeldJob {
+    inflight: Arc<Inflight>,
+    ticket: JobTicket,
+    job: Claimed,
+}
+
+impl HeldJob {
+    /// The id of the job, unique in its system.
+    pub fn id(&self) -> &str {
+        self.job.id.as_str()
+    }
+
+    /// The payload, as it was enqueued.
+    pub fn payload(&self) -> &str {
+        &self.job.payload
+    }
+
+    /// How many workers have died with this job within the window.
+    pub fn crashes(&self) -> u32 {
+        self.job.crashes
+    }
+
+    /// The fencing token of this claim, to pass along with what the work writes elsewhere.
+    pub fn token(&self) -> u64 {
+        self.job.token.0
+    }
+
+    /// The work is done: the job is gone. `false`: this worker no longer held it, and nothing
+    /// changed; discard what was done.
+    pub async fn complete(self) -> Result<bool> {
+        self.inflight.complete(&self.ticket).await.map(is_done)
+    }
+
+    /// The work cannot be done: the job becomes a dead letter. `false`: see
+    /// [`complete`](Self::complete).
+    pub async fn fail(self, error: &str) -> Result<bool> {
+        self.inflight.fail(&self.ticket, error).await.map(is_done)
+    }
+
+    /// The work was not done: the job goes back to the front of its queue. `false`: see
+    /// [`complete`](Self::complete).
+    pub async fn give_back(self) -> Result<bool> {
+        self.inflight.give_back(&self.ticket, QueueEnd::Front).await.map(is_done)
+    }
+}
+
+fn is_done(finished: Finished) -> bool {
+    finished == Finished::Done
+}

@@ -1,0 +1,139 @@
+//! Leases with a fencing token, and decisions of transactions.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lapsed_core::leases::{
+    AcquireRequest, DECISION_TTL_MS, Fenced, Hold, HoldAttempt, HoldOptions, LeaseKey, Leases,
+    TTL_MS, txn,
+};
+use lapsed_core::{Name, Result};
+
+use crate::assembly::LeasesSpec;
+use crate::common::{Running, Settings, common_operations, common_settings};
+use crate::{Decision, DecisionInfo, LostLease};
+
+/// How long one attempt waits before it asks again: a waiter keeps its place in line meanwhile.
+const WAIT: Duration = Duration::from_secs(60);
+
+/// Leases to be started.
+#[must_use]
+pub struct LeasesBuilder {
+    settings: Settings,
+    ttl: Duration,
+    decision_ttl: Duration,
+}
+
+impl LeasesBuilder {
+    pub(crate) fn new(settings: Settings) -> Self {
+        let ms = Duration::from_millis;
+        LeasesBuilder { settings, ttl: ms(TTL_MS), decision_ttl: ms(DECISION_TTL_MS) }
+    }
+
+    /// How long a lease lasts from each renewal; by default 30 s, at least 1 s.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = ttl;
+        self
+    }
+
+    /// How long a decision is kept; by default 24 h.
+    pub fn decision_ttl(mut self, ttl: Duration) -> Self {
+        self.decision_ttl = ttl;
+        self
+    }
+
+    common_settings!();
+
+    /// Starts them: from now on passes run, unless the schedule is manual.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](crate::Error::Invalid) when a name or a duration is wrong,
+    /// [`Error::Unsupported`](crate::Error::Unsupported) when the store cannot keep leases.
+    pub async fn start(self) -> Result<LeasesSystem> {
+        let assembly = self.settings.assembly(self.ttl)?;
+        let store = self.settings.lapsed.store();
+        let spec = LeasesSpec::new(self.ttl, self.decision_ttl);
+        let leases = assembly.leases(store, self.settings.id()?, spec)?;
+        let running = self.settings.run(&assembly, leases.clone(), store.store());
+        let process = Name::new(self.settings.lapsed.process())?;
+        Ok(LeasesSystem { leases, running, process })
+    }
+}
+
+/// Started leases; they are swept until the last clone is dropped.
+#[derive(Clone)]
+pub struct LeasesSystem {
+    leases: Arc<Leases>,
+    running: Arc<Running>,
+    process: Name,
+}
+
+impl LeasesSystem {
+    /// Acquires the lease on `key` (or `NAMESPACE/KEY`) and holds it; while somebody else holds it,
+    /// waits in line.
+    pub async fn acquire(&self, key: &str) -> Result<LeaseGuard> {
+        loop {
+            if let Some(guard) = self.acquire_within(key, WAIT).await? {
+                return Ok(guard);
+            }
+        }
+    }
+
+    /// The same; `None` when somebody else still holds it after `wait`.
+    pub async fn acquire_within(&self, key: &str, wait: Duration) -> Result<Option<LeaseGuard>> {
+        let key: LeaseKey = key.parse()?;
+        let (owner, ttl_ms) = (self.process.clone(), self.leases.ttl().as_millis() as u64);
+        let request = AcquireRequest { key, owner, ttl_ms, request: None };
+        match self.leases.hold(&request, wait, HoldOptions::default()).await? {
+            HoldAttempt::Hold(hold) => Ok(Some(LeaseGuard { hold })),
+            HoldAttempt::Held(_) => Ok(None),
+        }
+    }
+
+    /// The same without waiting.
+    pub async fn try_acquire(&self, key: &str) -> Result<Option<LeaseGuard>> {
+        self.acquire_within(key, Duration::ZERO).await
+    }
+
+    /// Decides the transaction `id`, unless it is decided: then the answer is how it was decided.
+    pub async fn decide(&self, id: &str, decision: Decision) -> Result<DecisionInfo> {
+        self.leases.decide(&txn(id)?, decision, None).await
+    }
+
+    /// How the transaction `id` was decided. `None`: it was not, or that is no longer kept.
+    pub async fn decision(&self, id: &str) -> Result<Option<DecisionInfo>> {
+        self.leases.decision(&txn(id)?).await
+    }
+
+    common_operations!();
+}
+
+/// A lease that is held: renews itself until it is released or lost. A guard that is dropped is not
+/// renewed any more, and its lease ends with its TTL.
+pub struct LeaseGuard {
+    hold: Hold,
+}
+
+impl LeaseGuard {
+    /// The fencing token: larger than every one before it on the same key. Pass it along with what
+    /// is written elsewhere.
+    pub fn token(&self) -> u64 {
+        self.hold.token().0
+    }
+
+    /// Whether this process may still believe that it holds the lease.
+    pub fn is_held(&self) -> bool {
+        self.hold.is_held()
+    }
+
+    /// Resolves when the lease was lost: the store says so, or no renewal was answered for a whole
+    /// TTL.
+    pub async fn lost(&self) -> LostLease {
+        self.hold.lost().await
+    }
+
+    /// Ends the lease at once. `false`: it was lost before, and nothing changed.
+    pub async fn release(self) -> Result<bool> {
+        Ok(matches!(self.hold.release().await?, Fenced::Done(())))
+    }
+}

@@ -1,0 +1,12 @@
+//! The library as its users meet it: everything here goes through what `lapsed` exports.
+#![allow(clippy::unwrap_used)]
+
+mod availability;
+mod inflight;
+mod leases;
+mod opening;
+#[cfg(feature = "redis")]
+mod redis;
+mod registry;
+mod sessions;
+mod stores;
