@@ -10,7 +10,6 @@ mod availability_races;
 mod availability_storm;
 mod availability_truth;
 mod conformance;
-mod examples;
 mod fixture;
 mod folder;
 mod inflight;

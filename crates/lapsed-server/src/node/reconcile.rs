@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::future::{Either, select};
-use lapsed_core::clock::{Clock, jittered, within};
+use lapsed_core::clock::{Clock, call_within, jittered};
 use lapsed_core::receipt::{NoObserver, Observer};
 use lapsed_core::reconcile::{
     self, IndexChange, Reconcile, ReconcileEnd, ReconcilePlan, Reconciled,

@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used)]
 
 mod availability;
+mod documents;
+mod examples;
 mod inflight;
 mod leases;
 mod opening;

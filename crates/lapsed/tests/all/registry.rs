@@ -83,20 +83,26 @@ async fn with_a_manual_schedule_nothing_is_reclaimed_before_the_caller_runs_a_pa
     }
 }
 
-/// A handle whose owner was declared dead by somebody else: here by a second handle of the same
-/// folder's registry that ends it.
+/// This thread is held up, and with it the heartbeats; meanwhile another one runs the passes.
 #[tokio::test]
-async fn an_owner_that_was_declared_dead_knows_that_it_is_lost() {
+async fn an_owner_that_was_declared_dead_is_told_so() {
     let lapsed = open("memory:").await.unwrap();
-    let devices = lapsed.registry("devices").ttl(ms(400)).sweep(Manual).start().await.unwrap();
+    let devices = lapsed.registry("devices").ttl(ms(300)).sweep(Manual).start().await.unwrap();
     let me = devices.join("gateway-1").await.unwrap();
     me.register("imei-1").await.unwrap();
     assert!(me.is_live());
-    // The process is held up for longer than the TTL: no heartbeat is sent, and a pass comes first.
-    std::thread::sleep(ms(1_000));
+    let sweeping = devices.clone();
+    let sweeper = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let swept = || async { sweeping.pass().await.reclaimed == 1 };
+        runtime.block_on(until("the owner is declared dead", swept));
+    });
+    sweeper.join().unwrap();
     assert!(!me.is_live(), "the handle does not trust longer than the store may");
     let lost = tokio::time::timeout(Duration::from_secs(20), me.lost()).await.unwrap();
-    assert_eq!(lost.owner.as_str(), "gateway-1");
+    assert!(lost.to_string().contains("was declared dead"), "{lost}");
+    assert_eq!(lost.held[0].as_str(), "imei-1");
+    assert!(matches!(me.register("imei-2").await, Err(lapsed::Error::Lost(_))));
 }
 
 #[tokio::test]
