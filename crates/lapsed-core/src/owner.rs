@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::Result;
 use crate::name::Name;
 
-pub use crate::system::retiring::ReleasedHoldings;
+pub use crate::system::release::ReleasedHoldings;
 pub(crate) use handle::Release;
 pub use handle::{Owner, OwnerOptions};
 

@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::name::Name;
 use crate::owner::trust::{Sent, TrustedDeadline, wait_trusting};
 use crate::owner::{Claim, Incarnation, Lost, OwnerInfo, OwnerStore};
-use crate::system::retiring::ReleasedHoldings;
+use crate::system::release::ReleasedHoldings;
 
 /// Options for the heartbeats of an owner.
 #[derive(Clone)]

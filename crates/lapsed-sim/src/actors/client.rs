@@ -10,7 +10,6 @@ use lapsed_core::{Name, Result};
 
 use crate::promise::{Promise, holds};
 use crate::run_context::{RunContext, THRESHOLD_MS};
-use crate::system::system_id;
 
 pub fn join(context: &Arc<RunContext>) {
     let registry = registry(context, &context.fresh("client"));
