@@ -20,7 +20,7 @@ use lapsed_core::receipt::Observer;
 use crate::config::Config;
 use crate::config::common::SystemSettings;
 use crate::config::store::StoreConfig;
-use crate::stores::{OpenObject, OpenStore};
+use crate::stores::{self, OpenObject, OpenStore};
 use crate::systems::OpenedFor;
 use pulse::StoreMonitor;
 
@@ -70,7 +70,7 @@ impl OpenSystems {
             let common = plan.common();
             for name in common.stores() {
                 if !node.stores.contains_key(name) {
-                    let store = OpenStore::open(&config.stores[name], clock.clone())?;
+                    let store = stores::open(&config.stores[name], clock.clone())?;
                     let used = used_by(config, name);
                     node.pulses.push(StoreMonitor::new(
                         &config.stores[name],

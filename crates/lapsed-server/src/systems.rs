@@ -11,15 +11,13 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
+use lapsed::assembly::Assembly;
 use lapsed_core::Kind;
-use lapsed_core::activity::Activity;
-use lapsed_core::clock::Clock;
 use lapsed_core::inflight::{RecoveredJob, RecoveryAction};
 use lapsed_core::leases::RemovedLease;
-use lapsed_core::receipt::{Observer, Receipt};
+use lapsed_core::receipt::Receipt;
 use lapsed_core::schedule::StopSignal;
 use lapsed_core::store::Store;
-use lapsed_core::sweep::brake::Brake;
 use lapsed_core::system::System;
 use utoipa_axum::router::OpenApiRouter;
 
@@ -114,16 +112,8 @@ pub struct BuildContext<'a> {
     pub store: &'a OpenStore,
     /// The store of what is derived from it, where that is another one.
     pub mirror: Option<&'a OpenStore>,
-    /// Its brake.
-    pub brake: Arc<Brake>,
-    /// Who used it last.
-    pub activity: Arc<Activity>,
-    /// Time.
-    pub clock: Arc<dyn Clock>,
-    /// Who is told.
-    pub witness: Arc<dyn Observer>,
-    /// This process's name: unique among all.
-    pub process: &'a str,
+    /// Policy, brake, clock and observer, and what makes a system out of them.
+    pub assembly: &'a Assembly,
 }
 
 /// A system ready to use.

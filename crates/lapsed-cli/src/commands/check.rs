@@ -24,7 +24,7 @@ use lapsed_server::config::{Config, Overrides, process_env};
 use lapsed_server::failure::Failure;
 use lapsed_server::node::{Journal, LiveContext, LiveSystem, used_stores};
 use lapsed_server::print::{self, Table, line};
-use lapsed_server::stores::{OpenObject, OpenStore};
+use lapsed_server::stores::{self, OpenObject, OpenStore};
 use lapsed_server::systems::SystemPlan;
 
 /// Validates, connects, and prints the plan.
@@ -106,7 +106,7 @@ fn open_folder(store: &StoreConfig, dir: &Path) -> Result<State, Failure> {
     if !dir.exists() {
         return Ok("does not exist yet; `lapsed serve` makes it".to_owned().into());
     }
-    match OpenStore::open(store, SystemClock::shared()) {
+    match stores::open(store, SystemClock::shared()) {
         Ok(opened) => {
             opened.close()?;
             Ok("opened and closed: it works".to_owned().into())
@@ -123,7 +123,7 @@ fn open_folder(store: &StoreConfig, dir: &Path) -> Result<State, Failure> {
 fn ask_server(config: &Config, store: &StoreConfig) -> Result<State, Failure> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let opened = OpenStore::open(store, SystemClock::shared())?;
+        let opened = stores::open(store, SystemClock::shared())?;
         let info = look(config, store, &opened).await?;
         let ahead_ms = info.now_ms as i64 - SystemClock::shared().wall_ms() as i64;
         let up = Duration::from_millis(info.now_ms.saturating_sub(info.back_ms));
@@ -144,7 +144,7 @@ fn ask_server(config: &Config, store: &StoreConfig) -> Result<State, Failure> {
 fn try_objects(config: &Config, store: &StoreConfig) -> Result<State, Failure> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let opened = OpenStore::open(store, SystemClock::shared())?;
+        let opened = stores::open(store, SystemClock::shared())?;
         let Some(object) = opened.object() else {
             return Err(Failure::failed("it is no object store"));
         };
@@ -184,7 +184,7 @@ async fn look(
     let mut built = Vec::new();
     for plan in config.systems.iter().filter(|plan| plan.common().store == store.name) {
         let mirror = match &plan.common().mirror {
-            Some(name) => Some(OpenStore::open(&config.stores[name], clock.clone())?),
+            Some(name) => Some(stores::open(&config.stores[name], clock.clone())?),
             None => None,
         };
         let ground = LiveContext {

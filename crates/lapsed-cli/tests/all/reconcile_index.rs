@@ -15,12 +15,12 @@ use lapsed_core::reconcile::{Healed, IndexChange, Reconcile, Reconciled};
 use lapsed_core::registry::{Registry, RegistryParts};
 use lapsed_core::schedule::StopSignal;
 use lapsed_core::sweep::{Cursor, PassMode};
-use lapsed_server::config::common::{Access, SystemSettings};
+use lapsed_server::config::common::SystemSettings;
 use lapsed_server::config::{Config, Overrides};
 use lapsed_server::http::{self, App, Outward};
 use lapsed_server::metrics::Metrics;
 use lapsed_server::node::{OpenSystems, ReconcileOrder};
-use lapsed_server::systems::registry::RegistryKeys;
+use lapsed_server::stores::OpenStore;
 use lapsed_server::systems::{BuildContext, BuiltSystem, SystemPlan};
 use serde_json::json;
 
@@ -95,23 +95,17 @@ impl SystemPlan for WithIndex {
 
     fn build(&self, ground: BuildContext<'_>) -> lapsed_core::Result<BuiltSystem> {
         let common = &self.common;
-        let layout = RegistryKeys {
-            access: Access::Native,
-            registry_key: "r".to_owned(),
-            heartbeat_key: "h:{owner}".to_owned(),
-            shards: 1,
-        };
-        let opened = ground.store.registry(&common.id, common.threshold, &layout)?;
+        let OpenStore::Embedded(store) = ground.store else { panic!("not embedded") };
+        let registry = store.registry(common.id.clone(), common.threshold)?;
+        let assembly = ground.assembly;
         let registry = Arc::new(Registry::new(
-            RegistryParts::new(opened.registry, ground.store.store(), common.threshold)
+            RegistryParts::new(registry, ground.store.store(), common.threshold)
                 .index(Some(self.index.clone()))
-                .brake(ground.brake)
-                .clock(ground.clock)
-                .activity(ground.activity)
-                .observer(ground.witness)
-                .timeout(common.policy.timeout)
-                .batch(common.policy.batch)
-                .sweeper(ground.process.to_owned()),
+                .brake(assembly.brake.clone())
+                .clock(assembly.clock.clone())
+                .activity(assembly.activity.clone())
+                .observer(assembly.observer.clone())
+                .sweeper(assembly.process.clone()),
         ));
         Ok(BuiltSystem { system: registry.clone(), operations: registry, store: None })
     }

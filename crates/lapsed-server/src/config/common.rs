@@ -79,13 +79,6 @@ impl<'a> Section<'a> {
         ConfigError(format!("{}{line}: `{path}`: {what}", self.document.name()))
     }
 
-    /// How much a pass does unless told. A store that others use, too, is left alone between two
-    /// batches for a third of the time that the first one held it.
-    pub fn usual_policy(&self, store: &str) -> Policy {
-        let share = if self.is_embedded(store) { 1.0 } else { SHARE };
-        Policy { share, ..Policy::default() }
-    }
-
     /// Whether that store is a folder of this machine.
     pub fn is_embedded(&self, store: &str) -> bool {
         self.stores[store].is_embedded()
@@ -133,9 +126,6 @@ impl<'a> Section<'a> {
         }
     }
 }
-
-/// How much of a shared store's time a pass takes unless told.
-const SHARE: f64 = 0.75;
 
 /// How often an index is compared with its truth unless told: weekly.
 const RECONCILE_EVERY: Duration = Duration::from_secs(7 * 24 * 3600);

@@ -4,16 +4,16 @@ use std::any::Any;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lapsed_core::activity::Activity;
+use lapsed::assembly::Assembly;
 use lapsed_core::clock::{Clock, call_within};
 use lapsed_core::inflight::Inflight;
-use lapsed_core::leader::{Campaign, TermOptions};
+use lapsed_core::leader::Campaign;
 use lapsed_core::receipt::{Observer, Reason, Receipt, ReceiptQuery};
 use lapsed_core::schedule::StopSignal;
 use lapsed_core::store::{Store, StoreInfo};
 use lapsed_core::sweep::brake::{Brake, BrakeSetting, BrakeVerdict};
-use lapsed_core::sweep::policy::{Policy, SweepMode};
-use lapsed_core::sweep::{Census, PassMode, PassReport, Stopped, Sweep, Sweeper, SweeperParts};
+use lapsed_core::sweep::policy::Policy;
+use lapsed_core::sweep::{Census, PassMode, PassReport, Stopped, Sweep, Sweeper};
 use lapsed_core::system::{Explanation, Restored, System};
 use lapsed_core::{Error, Result, SystemId};
 
@@ -67,29 +67,19 @@ impl LiveSystem {
     pub fn build(plan: &dyn SystemPlan, ground: LiveContext<'_>) -> Result<LiveSystem> {
         let common = plan.common().clone();
         let LiveContext { store: opened, mirror, clock, journal, process, by_hand } = ground;
-        let brake = Arc::new(Brake::new(common.brake.clone(), common.threshold));
-        let activity = Arc::new(Activity::default());
-        let witness: Arc<dyn Observer> = journal.clone();
-        let built = plan.build(systems::BuildContext {
-            store: opened,
-            mirror,
-            brake: brake.clone(),
-            activity: activity.clone(),
-            clock: clock.clone(),
-            witness: witness.clone(),
-            process,
-        })?;
-        let store = built.store.unwrap_or_else(|| opened.store());
-        let (campaign, leadership) = match common.policy.mode {
-            SweepMode::Idempotent => (None, None),
-            SweepMode::Leader => {
-                let options = TermOptions::default();
-                let id = common.id.clone();
-                let (campaign, leadership) =
-                    Campaign::new(store.clone(), clock.clone(), id, process, options);
-                (Some(campaign), Some(leadership))
-            }
+        let policy = Policy {
+            idle_grace: common.policy.idle_grace.filter(|_| !by_hand),
+            ..common.policy.clone()
         };
+        let witness: Arc<dyn Observer> = journal.clone();
+        let assembly = Assembly::new(policy, common.brake.clone(), common.threshold)
+            .clock(clock.clone())
+            .observer(witness.clone())
+            .process(process.to_owned())
+            .retention(common.retention);
+        let context = systems::BuildContext { store: opened, mirror, assembly: &assembly };
+        let built = plan.build(context)?;
+        let store = built.store.unwrap_or_else(|| opened.store());
         let sweep = built.system.sweep();
         let reconciler = built.system.index().map(|index| {
             Arc::new(Reconciler::new(
@@ -99,26 +89,14 @@ impl LiveSystem {
                     .every(common.reconcile),
             ))
         });
-        let sweeper = Sweeper::new(
-            SweeperParts::new(process.to_owned(), sweep.clone(), store.clone())
-                .policy(Policy {
-                    idle_grace: common.policy.idle_grace.filter(|_| !by_hand),
-                    ..common.policy.clone()
-                })
-                .brake(brake.clone())
-                .clock(clock.clone())
-                .activity(activity)
-                .leadership(leadership)
-                .observer(witness)
-                .retention(common.retention),
-        );
+        let (sweeper, campaign) = assembly.sweeper(sweep.clone(), store.clone());
         Ok(LiveSystem {
             common,
             system: built.system,
             operations: built.operations,
             sweep,
             sweeper: Arc::new(sweeper),
-            brake,
+            brake: assembly.brake,
             store,
             clock,
             journal,

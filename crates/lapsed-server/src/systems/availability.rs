@@ -8,11 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use lapsed::assembly::{AvailabilitySpec, default_policy};
+use lapsed_availability::Availability;
 use lapsed_availability::rules::AvailabilitySettings as Rules;
-use lapsed_availability::{Availability, AvailabilityParts};
 use lapsed_core::Kind;
 use lapsed_core::schedule::StopSignal;
-use lapsed_core::sweep::policy::{Policy, SweepMode};
+use lapsed_core::sweep::policy::SweepMode;
 use utoipa_axum::router::OpenApiRouter;
 
 use self::ears::ChangeFollower;
@@ -32,14 +33,11 @@ use crate::config::token::Scope;
 use crate::config::units::show_span;
 use crate::http::{self, Shared};
 use crate::node::LiveSystem;
-use crate::stores::Tellers;
+use crate::stores::ChangeSources;
 
 /// Variables of the original; they win over `sweep.every` and `reconcile.every`.
 pub const SWEEP_ENV: &str = "MITRA_AUTO_OFFLINE_SWEEP_SECONDS";
 pub const RECONCILE_ENV: &str = "VALKEY_ONLINE_MIRROR_SWEEP_SECONDS";
-
-/// How often whoever is silent is looked for unless told.
-const SWEEP_EVERY: Duration = Duration::from_secs(30);
 
 /// How often mirror and truth are compared unless told.
 const RECONCILE_EVERY: Duration = Duration::from_secs(300);
@@ -55,7 +53,7 @@ pub struct AvailabilityKind;
 pub struct AvailabilityOperations {
     /// The system.
     pub system: Arc<Availability>,
-    tellers: Option<Tellers>,
+    tellers: Option<ChangeSources>,
 }
 
 #[derive(Debug)]
@@ -91,7 +89,7 @@ impl SystemKind for AvailabilityKind {
             every_of_env: of_env(section, SWEEP_ENV)?,
         };
         let silence = Duration::from_millis(Rules::default().stale_ms());
-        let usual = Policy { every: SWEEP_EVERY, ..section.usual_policy(&store) };
+        let usual = default_policy(Kind::Availability, section.is_embedded(&store));
         let common = upkeep.plan(section, (id, store), silence, usual, settings)?;
         let common = SystemSettings { mirror, ..common };
         Ok(Box::new(AvailabilityPlan { common, times, truth }))
@@ -193,25 +191,18 @@ impl SystemPlan for AvailabilityPlan {
 
     fn build(&self, ground: BuildContext<'_>) -> lapsed_core::Result<BuiltSystem> {
         let common = &self.common;
-        let opened = ground.store.availability(
-            ground.mirror,
-            &common.id,
-            &self.truth,
-            common.threshold,
-            ground.clock.clone(),
-        )?;
-        let tellers = opened.tellers;
-        let availability = Availability::new(
-            AvailabilityParts::new(common.id.clone(), opened.truth, opened.mirror)
-                .brake(ground.brake)
-                .clock(ground.clock)
-                .activity(ground.activity)
-                .observer(ground.witness)
-                .timeout(common.policy.timeout)
-                .mirror_timeout(self.times.mirror_timeout)
-                .breaker(self.times.breaker)
-                .snapshot_ttl(self.times.snapshot_ttl),
-        );
+        let mut spec = AvailabilitySpec {
+            mirror_timeout: self.times.mirror_timeout,
+            breaker: self.times.breaker,
+            snapshot_ttl: self.times.snapshot_ttl,
+            ..AvailabilitySpec::new(common.threshold)
+        };
+        if let TruthLayout::Postgres { tables, keys } = &self.truth {
+            (spec.tables, spec.keys) = ((**tables).clone(), keys.on_redis()?);
+        }
+        let (store, mirror, id) = (ground.store, ground.mirror, common.id.clone());
+        let assembled = ground.assembly.availability(store, mirror, id, spec)?;
+        let (availability, tellers) = (assembled.system, assembled.changes);
         let store = Some(availability.services());
         let operations = Arc::new(AvailabilityOperations { system: availability.clone(), tellers });
         Ok(BuiltSystem { system: availability, operations, store })

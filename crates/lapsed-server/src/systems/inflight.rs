@@ -3,13 +3,13 @@
 pub mod layout;
 pub mod webhook;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use lapsed::assembly::{InflightSpec, default_policy};
 use lapsed_core::Kind;
 use lapsed_core::inflight::rules::{OnDeath, RecoveryPolicy};
-use lapsed_core::inflight::{HEARTBEAT_INTERVAL_MS, Inflight, InflightParts, ORPHAN_THRESHOLD_MS};
+use lapsed_core::inflight::{HEARTBEAT_INTERVAL_MS, Inflight, ORPHAN_THRESHOLD_MS};
 use lapsed_core::schedule::StopSignal;
 use serde::Deserialize;
 use utoipa_axum::router::OpenApiRouter;
@@ -123,7 +123,7 @@ impl SystemKind for InflightKind {
             reconcile_usual: ReconcileUsual::default(),
             every_of_env: None,
         };
-        let usual = section.usual_policy(&store);
+        let usual = default_policy(Kind::Inflight, section.is_embedded(&store));
         let common = upkeep.plan(section, (id, store), times.ttl, usual, settings)?;
         Ok(Box::new(InflightPlan { common, layout, times, recovery, webhook }))
     }
@@ -250,20 +250,13 @@ impl SystemPlan for InflightPlan {
 
     fn build(&self, ground: BuildContext<'_>) -> lapsed_core::Result<BuiltSystem> {
         let common = &self.common;
-        let (layout, recovery) = (&self.layout, &self.recovery);
-        let opened = ground.store.inflight(&common.id, self.times, layout, recovery)?;
-        let inflight = Arc::new(Inflight::new(
-            InflightParts::new(opened.inflight, ground.store.store(), self.times.ttl)
-                .index(opened.index)
-                .beat_every(Some(self.times.interval))
-                .brake(ground.brake)
-                .clock(ground.clock)
-                .activity(ground.activity)
-                .observer(ground.witness)
-                .timeout(common.policy.timeout)
-                .batch(common.policy.batch)
-                .sweeper(ground.process.to_owned()),
-        ));
+        let spec = InflightSpec {
+            ttl: self.times.ttl,
+            beat_every: self.times.interval,
+            recovery: self.recovery.clone(),
+            redis: self.layout.on_redis(self.times, &self.recovery)?,
+        };
+        let inflight = ground.assembly.inflight(ground.store, common.id.clone(), spec)?;
         Ok(BuiltSystem { system: inflight.clone(), operations: inflight, store: None })
     }
 

@@ -1,12 +1,10 @@
 //! `kind = "leases"`: its section of the configuration, and how it is built.
 
-use std::sync::Arc;
 use std::time::Duration;
 
+use lapsed::assembly::{LeasesSpec, default_policy};
 use lapsed_core::Kind;
-use lapsed_core::leases::{DECISION_TTL_MS, Leases, LeasesParts, TTL_MS, TTL_MS_MAX, TTL_MS_MIN};
-use lapsed_core::sweep::policy::Policy;
-use lapsed_embedded::LEASES_HOLD;
+use lapsed_core::leases::{DECISION_TTL_MS, TTL_MS, TTL_MS_MAX, TTL_MS_MIN};
 use serde::Deserialize;
 use utoipa_axum::router::OpenApiRouter;
 
@@ -20,29 +18,6 @@ use crate::config::origin::Settings;
 use crate::config::sweep::{Beside, PauseAfter, SweepSection};
 use crate::config::units::{Span, show_span};
 use crate::http::{self, Shared};
-
-/// How long nobody may have used the leases before they are swept.
-const IDLE_GRACE: Duration = Duration::from_secs(5 * 60);
-
-/// The most entries of one pass.
-const OPS_MAX: u64 = 1_000;
-
-/// The longest pass.
-const RUNTIME_MAX: Duration = Duration::from_secs(30);
-
-/// On an object store: the pause for each entry, because the server throttles whoever sends too much.
-const OP_DELAY: Duration = Duration::from_millis(100);
-
-/// On an object store every entry of a batch is a few requests of their own, and a batch is logged by
-/// two more: so it is small, may take long, and holds up nobody.
-const BATCH: usize = 20;
-const HOLD: Duration = Duration::from_secs(30);
-const TIMEOUT: Duration = Duration::from_secs(60);
-
-/// What a pass may cost: so many requests for each of its entries, where three are usual, and some for
-/// listing.
-const REQUESTS_PER_OP: u64 = 10;
-const REQUESTS_MIN: u64 = 1_000;
 
 /// How wide the buckets of the index are, unless told, and at least and at most.
 const BUCKET: Duration = Duration::from_secs(3_600);
@@ -122,7 +97,7 @@ impl SystemKind for LeasesKind {
             reconcile_usual: ReconcileUsual::default(),
             every_of_env: None,
         };
-        let usual = usual_policy(section, &store);
+        let usual = default_policy(Kind::Leases, section.is_embedded(&store));
         let common = upkeep.plan(section, (id, store), times.ttl, usual, settings)?;
         Ok(Box::new(LeasesPlan { common, times }))
     }
@@ -133,22 +108,6 @@ impl SystemKind for LeasesKind {
 
     fn slow_operations(&self) -> &'static [&'static str] {
         http::leases::SLOW
-    }
-}
-
-/// The bounds of the original everywhere; what spares a server that throttles, only where there is one.
-fn usual_policy(section: &Section<'_>, store: &str) -> Policy {
-    let policy = Policy {
-        idle_grace: Some(IDLE_GRACE),
-        max_ops: Some(OPS_MAX),
-        max_runtime: Some(RUNTIME_MAX),
-        ..Policy::default()
-    };
-    match section.is_embedded(store) {
-        true => Policy { hold: LEASES_HOLD, ..policy },
-        false => {
-            Policy { entry_delay: OP_DELAY, batch: BATCH, hold: HOLD, timeout: TIMEOUT, ..policy }
-        }
     }
 }
 
@@ -252,19 +211,9 @@ impl SystemPlan for LeasesPlan {
 
     fn build(&self, ground: BuildContext<'_>) -> lapsed_core::Result<BuiltSystem> {
         let common = &self.common;
-        let per_pass = |ops: u64| ops.saturating_mul(REQUESTS_PER_OP) + REQUESTS_MIN;
-        let per_pass = common.policy.max_ops.map(per_pass);
-        let opened = ground.store.leases(&common.id, &self.times, per_pass)?;
-        let leases = Arc::new(Leases::new(
-            LeasesParts::new(opened.leases, ground.store.store(), self.times.ttl)
-                .index(opened.index)
-                .decision_ttl(self.times.decision_ttl)
-                .brake(ground.brake)
-                .clock(ground.clock)
-                .activity(ground.activity)
-                .observer(ground.witness)
-                .timeout(common.policy.timeout),
-        ));
+        let LeasesTimes { ttl, decision_ttl, bucket } = self.times;
+        let spec = LeasesSpec { ttl, decision_ttl, bucket };
+        let leases = ground.assembly.leases(ground.store, common.id.clone(), spec)?;
         Ok(BuiltSystem { system: leases.clone(), operations: leases, store: None })
     }
 }

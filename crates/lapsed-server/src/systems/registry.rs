@@ -1,10 +1,11 @@
 //! `kind = "registry"`: its section of the configuration, and how it is built.
 
-use std::sync::Arc;
 use std::time::Duration;
 
+use lapsed::assembly::{RedisRegistry, RegistrySpec, default_policy};
 use lapsed_core::Kind;
-use lapsed_core::registry::{HEARTBEAT_TTL_MS, Registry, RegistryParts};
+use lapsed_core::registry::HEARTBEAT_TTL_MS;
+use lapsed_redis::RegistryLayout;
 use serde::Deserialize;
 use utoipa_axum::router::OpenApiRouter;
 
@@ -20,6 +21,7 @@ use crate::config::sweep::{PauseAfter, SweepSection};
 use crate::config::token::Scope;
 use crate::config::units::{SPAN_MAX, Span, show_span};
 use crate::http::{self, Shared};
+use crate::stores::template;
 
 /// The variable of the original janitor; wins over `sweep.every`.
 pub const INTERVAL_ENV: &str = "JANITOR_INTERVAL_MS";
@@ -47,26 +49,14 @@ struct RegistrySection {
     reconcile: ReconcileSection,
 }
 
-/// Where the entries are on a store that others write to, too.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RegistryKeys {
-    /// Who writes them.
-    pub access: Access,
-    /// The hash of all entries.
-    pub registry_key: String,
-    /// An owner's sign of life; `{owner}` is its name.
-    pub heartbeat_key: String,
-    /// Over how many shards a native layout is spread.
-    pub shards: u16,
-}
-
 const REGISTRY_KEY: &str = "connections:registry";
 const HEARTBEAT_KEY: &str = "instance:heartbeat:{owner}";
 
 #[derive(Debug)]
 struct RegistryPlan {
     common: SystemSettings,
-    layout: RegistryKeys,
+    /// Who writes the keys, and what they are called.
+    redis: RedisRegistry,
     heartbeat_interval: Duration,
 }
 
@@ -81,10 +71,15 @@ impl SystemKind for RegistryKind {
         let store = section.store(given.store.as_deref())?;
         given.mode.check(section, &store)?;
         let mut settings = Settings::default();
-        let layout = plan_layout(section, &mut given, &mut settings)?;
+        let mut layout = plan_layout(section, &mut given, &mut settings)?;
         let (beat, pause) = (given.heartbeat_ttl, given.heartbeat_interval);
         let heartbeat = Heartbeat::given(beat, pause, Duration::from_millis(HEARTBEAT_TTL_MS));
         let (ttl, interval) = heartbeat.plan(section, &mut settings)?;
+        layout.heartbeat_ttl = ttl;
+        let redis = match given.mode {
+            Access::Native => RedisRegistry::Native(layout),
+            Access::Adopt => RedisRegistry::Adopt(layout),
+        };
         let upkeep = MaintenanceSections {
             sweep: given.sweep,
             pause: PauseAfter::AfterBatch,
@@ -94,9 +89,9 @@ impl SystemKind for RegistryKind {
             reconcile_usual: ReconcileUsual::default(),
             every_of_env: interval_of_env(section)?.map(|every| (every, INTERVAL_ENV)),
         };
-        let usual = section.usual_policy(&store);
+        let usual = default_policy(Kind::Registry, section.is_embedded(&store));
         let common = upkeep.plan(section, (id, store), ttl, usual, settings)?;
-        Ok(Box::new(RegistryPlan { common, layout, heartbeat_interval: interval }))
+        Ok(Box::new(RegistryPlan { common, redis, heartbeat_interval: interval }))
     }
 
     fn routes(&self) -> OpenApiRouter<Shared> {
@@ -116,21 +111,17 @@ fn plan_layout(
     section: &Section<'_>,
     given: &mut RegistrySection,
     settings: &mut Settings,
-) -> Result<RegistryKeys, ConfigError> {
+) -> Result<RegistryLayout, ConfigError> {
     let (registry, heartbeat) = (given.registry_key.take(), given.heartbeat_key.take());
-    Ok(RegistryKeys {
-        access: given.mode,
-        registry_key: plan_key(section, "registry_key", registry, REGISTRY_KEY, None, settings)?,
-        heartbeat_key: plan_key(
-            section,
-            "heartbeat_key",
-            heartbeat,
-            HEARTBEAT_KEY,
-            Some("{owner}"),
-            settings,
-        )?,
-        shards: plan_shards(section, given.shards, settings)?,
-    })
+    let usual = RegistryLayout::new(Duration::ZERO);
+    let registry_key = plan_key(section, "registry_key", registry, REGISTRY_KEY, None, settings)?;
+    let place = Some("{owner}");
+    let heartbeat_key =
+        plan_key(section, "heartbeat_key", heartbeat, HEARTBEAT_KEY, place, settings)?;
+    let heartbeat_key = template("heartbeat_key", &heartbeat_key, "owner")
+        .map_err(|error| ConfigError(error.to_string()))?;
+    let shards = usize::from(plan_shards(section, given.shards, settings)?);
+    Ok(RegistryLayout { registry_key, heartbeat_key, shards, ..usual })
 }
 
 /// What the original's variable says, in milliseconds.
@@ -172,18 +163,8 @@ impl SystemPlan for RegistryPlan {
 
     fn build(&self, ground: BuildContext<'_>) -> lapsed_core::Result<BuiltSystem> {
         let common = &self.common;
-        let opened = ground.store.registry(&common.id, common.threshold, &self.layout)?;
-        let registry = Arc::new(Registry::new(
-            RegistryParts::new(opened.registry, ground.store.store(), common.threshold)
-                .index(opened.index)
-                .brake(ground.brake)
-                .clock(ground.clock)
-                .activity(ground.activity)
-                .observer(ground.witness)
-                .timeout(common.policy.timeout)
-                .batch(common.policy.batch)
-                .sweeper(ground.process.to_owned()),
-        ));
+        let spec = RegistrySpec { ttl: common.threshold, redis: self.redis.clone() };
+        let registry = ground.assembly.registry(ground.store, common.id.clone(), spec)?;
         Ok(BuiltSystem { system: registry.clone(), operations: registry, store: None })
     }
 }

@@ -1,11 +1,11 @@
 //! `kind = "sessions"`: its section of the configuration, and how it is built.
 
-use std::sync::Arc;
 use std::time::Duration;
 
+use lapsed::assembly::{RedisSessionsKeys, SessionsSpec, default_policy};
 use lapsed_core::Kind;
-use lapsed_core::sessions::{GRACE_MS, HEARTBEAT_TTL_MS, Sessions, SessionsParts};
-use lapsed_core::sweep::policy::Policy;
+use lapsed_core::sessions::{GRACE_MS, HEARTBEAT_TTL_MS};
+use lapsed_redis::SessionsLayout;
 use serde::Deserialize;
 use utoipa_axum::router::OpenApiRouter;
 
@@ -21,13 +21,11 @@ use crate::config::sweep::{PauseAfter, SweepSection};
 use crate::config::token::Scope;
 use crate::config::units::{Span, parse_go_span, show_span};
 use crate::http::{self, Shared};
+use crate::stores::template;
 
 /// The original's variables; they win over `sweep.every` and `grace`.
 pub const INTERVAL_ENV: &str = "CLEANUP_INTERVAL";
 pub const GRACE_ENV: &str = "ORPHAN_MAX_AGE";
-
-/// How often orphans are looked for unless told.
-const EVERY: Duration = Duration::from_secs(30);
 
 /// The room of `sessions`.
 pub struct SessionsKind;
@@ -56,23 +54,6 @@ struct SessionsSection {
     reconcile: ReconcileSection,
 }
 
-/// Where the sessions are on a store that others write to, too.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SessionsKeys {
-    /// Who writes them.
-    pub access: Access,
-    /// A session's hash; `{session}` is its id.
-    pub session_key: String,
-    /// How many references a session has; `{session}` is its id.
-    pub ref_count_key: String,
-    /// A broadcaster's current session; `{broadcaster}` is its id.
-    pub broadcaster_key: String,
-    /// The disconnected sessions by when they were.
-    pub disconnected_key: String,
-    /// Over how many shards a native layout is spread.
-    pub shards: u16,
-}
-
 /// How long things last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionsTimes {
@@ -85,7 +66,8 @@ pub struct SessionsTimes {
 #[derive(Debug)]
 struct SessionsPlan {
     common: SystemSettings,
-    layout: SessionsKeys,
+    access: Access,
+    layout: SessionsLayout,
     times: SessionsTimes,
     heartbeat_interval: Duration,
 }
@@ -101,7 +83,7 @@ impl SystemKind for SessionsKind {
         let store = section.store(given.store.as_deref())?;
         given.mode.check(section, &store)?;
         let mut settings = Settings::default();
-        let layout = plan_layout(section, &mut given, &mut settings)?;
+        let mut layout = plan_layout(section, &mut given, &mut settings)?;
         let grace = plan_grace(section, given.grace, &mut settings)?;
         let (beat, pause) = (given.heartbeat_ttl, given.heartbeat_interval);
         let heartbeat = Heartbeat::given(beat, pause, Duration::from_millis(HEARTBEAT_TTL_MS));
@@ -116,11 +98,13 @@ impl SystemKind for SessionsKind {
             every_of_env: span_of_env(section, INTERVAL_ENV)?.map(|every| (every, INTERVAL_ENV)),
         };
         let times = SessionsTimes { grace, ttl };
-        let usual = Policy { every: EVERY, ..section.usual_policy(&store) };
-        let silence = threshold(layout.access, times);
+        (layout.grace, layout.heartbeat_ttl) = (grace, ttl);
+        let access = given.mode;
+        let usual = default_policy(Kind::Sessions, section.is_embedded(&store));
+        let silence = threshold(access, times);
         let common = upkeep.plan(section, (id, store), silence, usual, settings)?;
         let common = SystemSettings { grace: Some(grace), ..common };
-        Ok(Box::new(SessionsPlan { common, layout, times, heartbeat_interval: interval }))
+        Ok(Box::new(SessionsPlan { common, access, layout, times, heartbeat_interval: interval }))
     }
 
     fn routes(&self) -> OpenApiRouter<Shared> {
@@ -165,35 +149,32 @@ fn plan_layout(
     section: &Section<'_>,
     given: &mut SessionsSection,
     settings: &mut Settings,
-) -> Result<SessionsKeys, ConfigError> {
-    let shards = plan_shards(section, given.shards, settings)?;
+) -> Result<SessionsLayout, ConfigError> {
+    let shards = usize::from(plan_shards(section, given.shards, settings)?);
+    let usual = SessionsLayout::new(Duration::ZERO, Duration::ZERO);
     let mut key = |key: &str, given: Option<String>, default: &str, place: Option<&str>| {
         plan_key(section, key, given, default, place, settings)
     };
     let (session, broadcaster) = (Some("{session}"), Some("{broadcaster}"));
+    let session_key = key("session_key", given.session_key.take(), "session:{session}", session)?;
+    let ref_count_key =
+        key("ref_count_key", given.ref_count_key.take(), "ref_count:{session}", session)?;
     let given_broadcaster = given.broadcaster_key.take();
-    Ok(SessionsKeys {
-        access: given.mode,
-        session_key: key("session_key", given.session_key.take(), "session:{session}", session)?,
-        ref_count_key: key(
-            "ref_count_key",
-            given.ref_count_key.take(),
-            "ref_count:{session}",
-            session,
-        )?,
-        broadcaster_key: key(
-            "broadcaster_key",
-            given_broadcaster,
-            "broadcaster:{broadcaster}",
-            broadcaster,
-        )?,
-        disconnected_key: key(
-            "disconnected_key",
-            given.disconnected_key.take(),
-            "disconnected_sessions",
-            None,
-        )?,
+    let broadcaster_key =
+        key("broadcaster_key", given_broadcaster, "broadcaster:{broadcaster}", broadcaster)?;
+    let given_disconnected = given.disconnected_key.take();
+    let disconnected_key =
+        key("disconnected_key", given_disconnected, "disconnected_sessions", None)?;
+    let template = |key: &str, text: &str, place: &str| {
+        template(key, text, place).map_err(|error| ConfigError(error.to_string()))
+    };
+    Ok(SessionsLayout {
+        session_key: template("session_key", &session_key, "session")?,
+        ref_count_key: template("ref_count_key", &ref_count_key, "session")?,
+        broadcaster_key: template("broadcaster_key", &broadcaster_key, "broadcaster")?,
+        disconnected_key,
         shards,
+        ..usual
     })
 }
 
@@ -224,7 +205,7 @@ impl SystemPlan for SessionsPlan {
                 show_span(policy.every.mul_f64(policy.jitter))
             ),
         ];
-        if self.layout.access == Access::Native {
+        if self.access == Access::Native {
             plan.push(format!(
                 "owners beat every {} and are dead after {} of silence; their references go with \
                  them",
@@ -237,23 +218,14 @@ impl SystemPlan for SessionsPlan {
 
     fn build(&self, ground: BuildContext<'_>) -> lapsed_core::Result<BuiltSystem> {
         let common = &self.common;
-        let opened = ground.store.sessions(&common.id, self.times, &self.layout)?;
-        let sessions = Arc::new(Sessions::new(
-            SessionsParts::new(
-                opened.sessions,
-                ground.store.store(),
-                self.times.ttl,
-                self.times.grace,
-            )
-            .index(opened.index)
-            .brake(ground.brake)
-            .clock(ground.clock)
-            .activity(ground.activity)
-            .observer(ground.witness)
-            .timeout(common.policy.timeout)
-            .batch(common.policy.batch)
-            .sweeper(ground.process.to_owned()),
-        ));
+        let layout = self.layout.clone();
+        let redis = match self.access {
+            Access::Native => RedisSessionsKeys::Native(layout),
+            Access::Adopt => RedisSessionsKeys::Adopt(layout),
+        };
+        let SessionsTimes { ttl, grace } = self.times;
+        let spec = SessionsSpec { ttl, grace, redis };
+        let sessions = ground.assembly.sessions(ground.store, common.id.clone(), spec)?;
         Ok(BuiltSystem { system: sessions.clone(), operations: sessions, store: None })
     }
 }

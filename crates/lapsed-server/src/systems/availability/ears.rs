@@ -14,7 +14,7 @@ use lapsed_redis::MirrorEvent;
 use tokio::sync::mpsc::Receiver;
 
 use crate::node::{ReconcileOrder, Reconciler};
-use crate::stores::Tellers;
+use crate::stores::ChangeSources;
 
 /// How long changes are gathered: an application that changes many at once is followed in few calls.
 const GATHER: Duration = Duration::from_millis(20);
@@ -34,7 +34,7 @@ pub struct ChangeFollower {
 
 impl ChangeFollower {
     /// Until told to stop.
-    pub async fn listen(self, tellers: Tellers, stop: StopSignal) {
+    pub async fn listen(self, tellers: ChangeSources, stop: StopSignal) {
         let truth = self.hear_truth(tellers.truth.listen(), &stop);
         let mirror = self.hear_mirror(tellers.mirror.listen(), &stop);
         let both = futures::future::join(truth, mirror);

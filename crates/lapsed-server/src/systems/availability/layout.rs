@@ -1,10 +1,12 @@
 //! What the application's keys and tables are called.
 
 use lapsed_postgres::Layout;
+use lapsed_redis::MirrorLayout;
 
 use crate::config::ConfigError;
 use crate::config::common::{Section, plan_key};
 use crate::config::origin::{Origin, Settings};
+use crate::stores::template;
 
 /// The tables of the truth, and their columns.
 pub type Tables = Layout;
@@ -93,6 +95,19 @@ impl KeysSection {
 }
 
 impl MirrorKeys {
+    /// The same as the store has it.
+    pub fn on_redis(&self) -> lapsed_core::Result<MirrorLayout> {
+        Ok(MirrorLayout {
+            online_key: self.online.clone(),
+            deactivated_key: self.deactivated.clone(),
+            capacity_key: template("capacity_key", &self.capacity, "provider")?,
+            heartbeat_key: template("heartbeat_key", &self.heartbeat, "provider")?,
+            snapshot_key: self.snapshot.clone(),
+            invalidate_channel: self.invalidate.clone(),
+            instant: self.instant,
+        })
+    }
+
     /// No two may be the same.
     fn check(&self, section: &Section<'_>) -> Result<(), ConfigError> {
         let all = [

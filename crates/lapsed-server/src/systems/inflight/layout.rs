@@ -2,11 +2,16 @@
 
 use std::fmt;
 
+use lapsed::assembly::RedisInflight;
+use lapsed_core::inflight::rules::RecoveryPolicy;
+use lapsed_redis::{AdoptedInflightLayout, InflightLayout, QueueFormat};
 use serde::Deserialize;
 
 use crate::config::ConfigError;
 use crate::config::common::{Access, Section, plan_key};
 use crate::config::origin::{Settings, Show};
+use crate::stores::template;
+use crate::systems::inflight::InflightTimes;
 
 /// How queues are written down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -27,6 +32,15 @@ impl QueueWord {
             QueueWord::Sidekiq => "sidekiq",
             QueueWord::List => "list",
             QueueWord::Stream => "stream",
+        }
+    }
+
+    fn format(self) -> QueueFormat {
+        match self {
+            QueueWord::Lapsed => QueueFormat::Own,
+            QueueWord::Sidekiq => QueueFormat::Sidekiq,
+            QueueWord::List => QueueFormat::List,
+            QueueWord::Stream => QueueFormat::Stream,
         }
     }
 
@@ -119,6 +133,22 @@ pub struct Adopted {
     pub has_details: bool,
 }
 
+impl Adopted {
+    /// The keys that the application names itself, and those beside them.
+    fn layout(&self, prefix: &str) -> AdoptedInflightLayout {
+        let keys = AdoptedInflightLayout::under(prefix);
+        let details = |key: Option<String>| key.filter(|_| self.has_details);
+        AdoptedInflightLayout {
+            index_key: self.index_key.clone(),
+            jobs_key: self.jobs_key.clone(),
+            gc_lock_key: self.gc_lock_key.clone(),
+            details_key: details(keys.details_key),
+            details_index_key: details(keys.details_index_key),
+            ..keys
+        }
+    }
+}
+
 impl LayoutSection {
     /// All keys, each as given or as by default.
     pub fn plan(
@@ -204,6 +234,33 @@ impl LayoutSection {
 }
 
 impl InflightKeys {
+    /// The same as the store has it.
+    pub fn on_redis(
+        &self,
+        times: InflightTimes,
+        recovery: &RecoveryPolicy,
+    ) -> lapsed_core::Result<RedisInflight> {
+        let queue_key = template("queue_key", &self.queue_key, "queue")?;
+        let (queues, recovery) = (self.queues.format(), recovery.clone());
+        let Some(adopted) = &self.adopted else {
+            return Ok(RedisInflight::Native(InflightLayout {
+                prefix: self.prefix.clone(),
+                queues,
+                queue_key,
+                heartbeat_ttl: times.ttl,
+                recovery,
+            }));
+        };
+        Ok(RedisInflight::Adopt(AdoptedInflightLayout {
+            orphan_threshold: times.ttl,
+            heartbeat_interval: times.interval,
+            queues,
+            queue_key,
+            recovery,
+            ..adopted.layout(&self.prefix)
+        }))
+    }
+
     /// Which queues, in words.
     pub fn describe(&self) -> String {
         let key = &self.queue_key;
