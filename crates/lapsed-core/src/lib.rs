@@ -9,9 +9,8 @@
 //! [`leases`].
 //!
 //! This crate does no I/O. A store crate such as `lapsed-embedded` implements [`store::Store`],
-//! [`owner::OwnerStore`], [`sweep::Sweep`] and one trait per system. The documentation of
-//! `lapsed-embedded` shows a registry from its opening to its first reclaim, and its `examples/` has
-//! one example per system.
+//! [`owner::OwnerStore`], [`sweep::Sweep`] and one trait per system. People depend on
+//! the crate `lapsed`: it opens a store, starts a system on it, and has an example of each system.
 //!
 //! Everything depends on one rule, which a store evaluates inside the same atomic step that removes
 //! the entry and writes the receipt:

@@ -48,7 +48,7 @@
 //! # }
 //! ```
 //!
-//! `examples/` has one example per system, under a clock that is moved by hand.
+//! The crate `lapsed` opens this store and starts a system on it in one line each.
 
 mod availability;
 mod checked_backend;

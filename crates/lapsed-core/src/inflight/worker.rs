@@ -42,6 +42,7 @@ struct JobBacklog {
 
 /// Result of the work on a job, if it did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum JobResult {
     /// The work is done. `()` converts to this.
     Complete,
@@ -57,6 +58,7 @@ impl From<()> for JobResult {
 
 /// What happened to one job.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum JobOutcome {
     /// The work is done, and the store has recorded it.
     Completed,

@@ -61,6 +61,7 @@ pub enum HoldAttempt {
 
 /// How a lease was lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum LostLease {
     /// The store said so.
     Told(Loss),

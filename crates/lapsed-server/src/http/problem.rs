@@ -94,6 +94,7 @@ impl From<Error> for Problem {
                 (StatusCode::INTERNAL_SERVER_ERROR, "The store cannot be read")
             }
             Error::Unsupported { .. } => (StatusCode::NOT_IMPLEMENTED, "This store cannot do it"),
+            _ => (StatusCode::INTERNAL_SERVER_ERROR, "A fault of lapsed"),
         };
         let problem = Problem::new(status, error.kind(), title, detail);
         match error {
