@@ -38,8 +38,10 @@ impl Availability {
         let verdict = self.judge(&mut because, state, seen, &settings).await?;
         if let Some((seen, _)) = seen {
             for change in differences(state, seen) {
-                because
-                    .push(format!("truth and mirror differ: {}; reconciling heals it", change.why));
+                because.push(format!(
+                    "truth and mirror differ: {}; a reconciliation corrects it",
+                    change.why
+                ));
             }
         }
         let facts = json!({
@@ -134,14 +136,13 @@ impl Availability {
     }
 
     async fn explain_absence(&self, id: &Name, looked: Option<MirrorView>) -> Result<Explanation> {
-        let mut because = vec![format!("the truth knows nobody called `{id}`")];
+        let mut because = vec![format!("the truth has no provider `{id}`")];
         let seen = looked.and_then(|looked| looked.seen.into_iter().next());
         let trace = seen.as_ref().is_some_and(|seen| {
             seen.online || seen.deactivated || seen.version.is_some() || seen.sessions != Some(0)
         });
         if trace {
-            because
-                .push("there are traces of it in the mirror; reconciling removes them".to_owned());
+            because.push("the mirror still has data of it; a reconciliation removes it".to_owned());
         }
         match self.words().last_receipt(id).await? {
             Some(receipt) => {

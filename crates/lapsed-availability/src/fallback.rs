@@ -75,7 +75,7 @@ fn all_of(ids: &[Name], beats: Vec<ProviderBeat>) -> Result<Vec<ProviderBeat>> {
         true => Ok(beats),
         false => Err(Error::Unavailable {
             store: "the truth".to_owned(),
-            what: "it answered fewer beats than it was given".to_owned(),
+            what: "it returned fewer answers than it got heartbeats".to_owned(),
         }),
     }
 }

@@ -463,7 +463,7 @@ impl Availability {
         if !self.breaker.lets_through(self.parts.clock.mono()) {
             return Err(Error::Unavailable {
                 store: format!("the mirror of {}", self.parts.id),
-                what: "it failed several times in a row and is left alone for a moment".to_owned(),
+                what: "it failed several times in a row and is not called for a moment".to_owned(),
             });
         }
         self.timed(what, self.parts.mirror_timeout, call).await

@@ -158,7 +158,7 @@ impl Availability {
     fn broke_off(&self) -> Error {
         Error::Unavailable {
             store: format!("the mirror of {}", self.parts.id),
-            what: "it stopped answering in the middle; begin again without `after`".to_owned(),
+            what: "it stopped answering during the listing; start again without `after`".to_owned(),
         }
     }
 

@@ -34,7 +34,7 @@ impl Place {
             Some(("t", id)) => Ok(Place::Truth(Some(Name::new(id)?))),
             Some(("m", "")) => Ok(Place::Mirror(Cursor::default())),
             Some(("m", place)) => Ok(Place::Mirror(Cursor(Some(place.to_owned())))),
-            _ => Err(Error::Invalid(format!("{text:?} is not a place in a reconciliation"))),
+            _ => Err(Error::Invalid(format!("{text:?} is not a cursor of a reconciliation"))),
         }
     }
 

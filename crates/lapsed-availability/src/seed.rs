@@ -31,7 +31,7 @@ impl Availability {
         }
         Err(Error::Unavailable {
             store: format!("the mirror of {}", self.parts.id),
-            what: "it lost its data again and again while it was being seeded".to_owned(),
+            what: "it lost its data repeatedly while it was being seeded".to_owned(),
         })
     }
 

@@ -149,7 +149,7 @@ impl Store for Services {
         // The setting is stored. A mirror that does not answer is updated when it is back, and
         // other daemons read the setting within a minute.
         if let Err(error) = self.tell_mirror(setting).await {
-            tracing::warn!(%system, %error, "the mirror was not told what the operator says of the brake");
+            tracing::warn!(%system, %error, "the operator's brake setting could not be announced through the mirror");
         }
         Ok(())
     }

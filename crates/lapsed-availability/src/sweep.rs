@@ -322,7 +322,7 @@ fn place(cursor: &Cursor) -> Result<Option<(u64, String)>> {
     };
     match split() {
         Some(place) => Ok(Some(place)),
-        None => Err(Error::Invalid(format!("{text:?} is not a place among the silent"))),
+        None => Err(Error::Invalid(format!("{text:?} is not a cursor of this sweep"))),
     }
 }
 

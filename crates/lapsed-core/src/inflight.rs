@@ -102,7 +102,9 @@ fn check_count(jobs: usize) -> Result<()> {
     if jobs <= JOBS_MAX {
         return Ok(());
     }
-    Err(Error::Invalid(format!("one call carries at most {JOBS_MAX} jobs; this one has {jobs}")))
+    Err(Error::Invalid(format!(
+        "one call may contain at most {JOBS_MAX} jobs; this one has {jobs}"
+    )))
 }
 
 /// Result of putting one job on a queue.

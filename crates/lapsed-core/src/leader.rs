@@ -122,9 +122,11 @@ impl Campaign {
                 self.held.send_replace(None);
             }
             Some(Err(error)) => {
-                tracing::warn!(system = %self.system, %error, "term not renewed");
+                tracing::warn!(system = %self.system, %error, "the leader's term could not be renewed");
             }
-            None => tracing::warn!(system = %self.system, "no answer to the renewal of the term"),
+            None => {
+                tracing::warn!(system = %self.system, "the store did not answer the renewal of the leader's term")
+            }
         }
     }
 
@@ -134,7 +136,7 @@ impl Campaign {
         let sent = self.store.resign(&self.system, held.number);
         let answer = within(&*self.clock, self.options.timeout, sent).await;
         if !matches!(answer, Some(Ok(()))) {
-            tracing::warn!(system = %self.system, "could not resign; the term lapses by itself");
+            tracing::warn!(system = %self.system, "the leader's term could not be ended; it expires after its TTL");
         }
     }
 }

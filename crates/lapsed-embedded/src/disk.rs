@@ -112,7 +112,7 @@ impl Disk {
         let database = self.database.read().expect(LOCK).clone();
         database.ok_or_else(|| Error::Unavailable {
             store: self.name.clone(),
-            what: "it is closed, or its disk failed; it is being opened anew".to_owned(),
+            what: "it is closed, or its disk failed; it is being opened again".to_owned(),
         })
     }
 

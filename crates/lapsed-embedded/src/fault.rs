@@ -40,7 +40,7 @@ impl From<Error> for Fault {
 
 impl From<serde_json::Error> for Fault {
     fn from(error: serde_json::Error) -> Self {
-        Fault::Row(format!("a row is not what it should be: {error}"))
+        Fault::Row(format!("a row cannot be parsed: {error}"))
     }
 }
 

@@ -337,7 +337,7 @@ fn note_opening(inner: &Arc<Inner>, opens: u64) -> Result<()> {
     match block_on(noted) {
         // A full disk must not keep the store from serving reads.
         Err(Error::Unavailable { what, .. }) if !inner.disk.has_room() => {
-            tracing::warn!(%what, "opened on a full disk");
+            tracing::warn!(%what, "the disk is full: the store was opened and serves reads only");
             Ok(())
         }
         other => other,

@@ -89,7 +89,8 @@ impl NoteStore for Embedded {
             let txn = self.inner.disk.read()?;
             let Some(meta) = open(&txn, META)? else { return Ok(None) };
             let found = meta.get(&*meta_key("mark", system, name))?;
-            let readable = |bytes: &[u8]| to_number(bytes).ok_or_else(|| Fault::row("a mark"));
+            let readable =
+                |bytes: &[u8]| to_number(bytes).ok_or_else(|| Fault::row("a mark is not a number"));
             found.map(|value| readable(value.value())).transpose()
         };
         read().map_err(|fault| fault.told(&self.inner.disk.name))

@@ -198,7 +198,7 @@ impl Worker {
             if let Some(chore) = keeper.tick() {
                 let done = self.disk.has_room().then(|| commit(&self.disk, &*keeper, chore));
                 if let Some(Err((error, Some(why)))) = done {
-                    tracing::warn!(%error, "beats were not mirrored");
+                    tracing::warn!(%error, "deadlines could not be written to disk; it is tried again within a second");
                     keeper.undone(why);
                 }
             }

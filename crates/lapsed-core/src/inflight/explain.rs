@@ -45,9 +45,14 @@ impl Inflight {
             }
             JobPlace::Dead { why, at_ms, error } => {
                 let ago = seconds(job.now_ms.saturating_sub(*at_ms));
-                because.push(format!("`{key}` is a dead letter since {ago:.1} s: {}", words(*why)));
+                because.push(format!(
+                    "`{key}` has been a dead letter for {ago:.1} s: {}",
+                    words(*why)
+                ));
                 because.extend(error.iter().map(|said| format!("its worker said: {said}")));
-                because.push("it stays one until somebody puts it back or deletes it".to_owned());
+                because.push(
+                    "it stays a dead letter until it is put back or deleted by hand".to_owned(),
+                );
                 "dead_letter"
             }
             JobPlace::InFlight { owner, incarnation, token, since_ms, due_ms, ended } => {
@@ -103,7 +108,7 @@ fn words(why: DeadLetterReason) -> &'static str {
         DeadLetterReason::Failed => "it failed",
         DeadLetterReason::Crashes => "too many workers died with it",
         DeadLetterReason::TooOld => "its worker had been dead for too long for it to be put back",
-        DeadLetterReason::Asked => "that is what was asked for when its worker dies",
+        DeadLetterReason::Asked => "the policy makes jobs of dead workers dead letters",
     }
 }
 

@@ -234,7 +234,7 @@ impl Inflight {
         let finished = self.finish(std::slice::from_ref(ticket), how).await?;
         finished.first().copied().ok_or_else(|| Error::Corrupt {
             store: self.parts.id.to_string(),
-            what: "one claim was ended and no answer came for it".to_owned(),
+            what: "the store returned no result for the ended claim".to_owned(),
         })
     }
 

@@ -251,7 +251,7 @@ impl Worker {
             JobOutcome::Cancelled => Err(self.gone()),
             JobOutcome::TooLate(finished) => {
                 let owner = self.owner.name();
-                tracing::warn!(%owner, job = %job.id, "finished too late: {}", finished.describe());
+                tracing::warn!(%owner, job = %job.id, "a job was finished too late: {}", finished.describe());
                 Ok(())
             }
             JobOutcome::Completed | JobOutcome::GivenBack | JobOutcome::Failed => Ok(()),

@@ -82,8 +82,7 @@ impl Leases {
             decided.decision
         )];
         let verdict = if over {
-            because
-                .push("it need not be kept any longer: whoever asks for it deletes it".to_owned());
+            because.push("it has expired: the next read or pass deletes it".to_owned());
             "overdue"
         } else {
             let left = seconds(decided.deadline_ms.saturating_sub(decided.now_ms));

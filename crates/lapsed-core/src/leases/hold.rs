@@ -194,7 +194,7 @@ impl Renewer {
                     return;
                 }
                 Err(error) => {
-                    tracing::warn!(key = %self.ticket.key, %error, "renewal failed");
+                    tracing::warn!(key = %self.ticket.key, %error, "a lease could not be renewed; it is tried again at the next interval");
                     wait = jittered(&*clock, self.every / 4, self.jitter);
                 }
             }

@@ -245,7 +245,7 @@ impl HeartbeatTask {
                     return;
                 }
                 Err(error) => {
-                    tracing::warn!(owner = %self.claim.owner, %error, "beat failed");
+                    tracing::warn!(owner = %self.claim.owner, %error, "a heartbeat failed; it is repeated at the next interval");
                     wait = jittered(&*self.clock, self.every / 4, self.options.jitter);
                 }
             }

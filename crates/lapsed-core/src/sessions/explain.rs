@@ -91,7 +91,7 @@ impl Sessions {
             return Ok("grace");
         }
         let late = seconds(now_ms - due_ms);
-        because.push(format!("its grace ran out {late:.1} s ago on the store's clock"));
+        because.push(format!("its grace period ended {late:.1} s ago on the store's clock"));
         let verdict = self.parts.brake.preview(&self.words().census().await?);
         if verdict.undeclared_max() == Some(0) {
             because.push(format!("the brake is {}", verdict.describe(now_ms)));
@@ -106,7 +106,7 @@ impl Sessions {
             );
             return Ok("unindexed");
         }
-        because.push("the next pass deletes it, unless somebody connects first".to_owned());
+        because.push("the next pass deletes it, unless a client connects first".to_owned());
         Ok(self.words().obstacle(because, refusal).unwrap_or("orphan"))
     }
 

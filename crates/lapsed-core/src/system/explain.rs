@@ -81,14 +81,16 @@ impl Explainer<'_> {
         }
         // In adopt mode no deadline is stored: all that is known is that there is no heartbeat.
         because.push(match now_ms - due_ms {
-            0 => "its time is over: there is no heartbeat".to_owned(),
+            0 => "there is no heartbeat of it".to_owned(),
             late_ms => {
-                format!("its time ran out {:.1} s ago on the store's clock", seconds(late_ms))
+                format!("its heartbeat ran out {:.1} s ago on the store's clock", seconds(late_ms))
             }
         });
         let verdict = self.brake.preview(&self.census().await?);
         if verdict.undeclared_max().is_none() {
-            because.push("the next pass declares it dead, unless a beat arrives first".to_owned());
+            because.push(
+                "the next pass declares it dead, unless a heartbeat arrives first".to_owned(),
+            );
             return Ok("overdue");
         }
         because.push(format!("the brake is {}", verdict.describe(now_ms)));

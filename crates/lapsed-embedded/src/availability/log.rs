@@ -109,7 +109,7 @@ impl EmbeddedTruth {
                 let seq = split_queued(key?.0.value()).map_or(0, |(_, seq)| seq);
                 match log.get(&number(seq)[..])? {
                     Some(row) => read_row(&number(seq), row.value()).map(|row| row.flap()),
-                    None => Err(Fault::row(format!("row {seq} of the log of `{id}` is not there"))),
+                    None => Err(Fault::row(format!("log row {seq} of provider `{id}` is missing"))),
                 }
             });
             rows.collect()

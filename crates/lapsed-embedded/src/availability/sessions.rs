@@ -71,14 +71,18 @@ impl Core {
         for (id, one_more) in [(from, false), (to, true)] {
             let Some(id) = id else { continue };
             let Some(row) = self.provider(tx, id)? else {
-                return Err(Fault::row(format!("a session is of `{id}`, who is not there")));
+                return Err(Fault::row(format!(
+                    "a session belongs to provider `{id}`, which does not exist"
+                )));
             };
             let sessions = match one_more {
                 true => row.sessions.checked_add(1),
                 false => row.sessions.checked_sub(1),
             };
             let Some(sessions) = sessions else {
-                return Err(Fault::row(format!("`{id}` has a session, and a count of none")));
+                return Err(Fault::row(format!(
+                    "provider `{id}` has a session, but its session count is 0"
+                )));
             };
             let changed = self.change(tx, id, row, |row, _| {
                 row.sessions = sessions;

@@ -87,7 +87,7 @@ impl Core {
             }
             (Some(JobLocation::InFlight { incarnation, .. }), _) => {
                 return Ok(Err(format!(
-                    "its place is taken: job `{id}` is in the hands of incarnation {incarnation}"
+                    "its place is taken: job `{id}` is held by incarnation {incarnation}"
                 )));
             }
             (Some(JobLocation::Dead), _) => {

@@ -34,7 +34,7 @@ impl Core {
         for row in queued.iter()? {
             let (key, row) = row?;
             let (queue, place) = split_queued(key.value())
-                .ok_or_else(|| Fault::row("a row of `queued` has no place"))?;
+                .ok_or_else(|| Fault::row("a key of `queued` has no position"))?;
             // All jobs of a queue share one allocation of its name.
             let queue = match last.take().filter(|last| last.as_str() == queue) {
                 Some(queue) => queue,

@@ -171,5 +171,5 @@ fn whole(queue: &Name) -> (Vec<u8>, Vec<u8>) {
 
 fn place_of(key: &[u8]) -> Tried<u64> {
     let place = split_queued(key).map(|(_, place)| place);
-    place.ok_or_else(|| Fault::row("a row of `queued` has no place"))
+    place.ok_or_else(|| Fault::row("a key of `queued` has no position"))
 }

@@ -135,7 +135,7 @@ fn place(cursor: &Cursor) -> Result<Option<Place>> {
     };
     match split() {
         Some(place) => Ok(Some(place)),
-        None => Err(Error::Invalid(format!("{text:?} is not a place in the index of leases"))),
+        None => Err(Error::Invalid(format!("{text:?} is not a cursor of this store"))),
     }
 }
 

@@ -39,8 +39,8 @@ impl OwnerTable {
         if let Some(owners) = open(txn, &self.tables.owners)? {
             for row in owners.iter()? {
                 let (key, value) = row?;
-                let incarnation =
-                    to_number(key.value()).ok_or_else(|| Fault::row("an owner has no number"))?;
+                let incarnation = to_number(key.value())
+                    .ok_or_else(|| Fault::row("a key of `owners` is not an incarnation"))?;
                 let count = held.get(&incarnation).copied().unwrap_or(0);
                 let row: OwnerRow = serde_json::from_slice(value.value())?;
                 if let Some(slot) = known.remove(&incarnation) {
