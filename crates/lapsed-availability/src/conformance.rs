@@ -244,7 +244,7 @@ pub fn state_of(written: &Option<Written<ProviderChange>>) -> ProviderState {
     written.as_ref().expect("it is known").answer.state.clone()
 }
 
-/// Whether a mirror has a beat of somebody.
+/// Whether the mirror has a heartbeat of a provider.
 pub fn has_beat(seen: &MirrorEntry) -> bool {
     matches!(seen.beat, SeenBeat::At(_))
 }

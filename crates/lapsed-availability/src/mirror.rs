@@ -52,7 +52,7 @@ pub struct MirrorEntry {
     pub pending_offline: Option<PendingOffline>,
 }
 
-/// Answer to [`Mirror::look`].
+/// What a mirror has of several providers, at one time of its clock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MirrorView {
     /// One entry per requested id, in the same order.

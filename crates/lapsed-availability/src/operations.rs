@@ -114,7 +114,7 @@ impl AvailabilityParts {
     }
 }
 
-/// An availability system.
+/// One availability system: the operations on a truth and its mirror.
 pub struct Availability {
     pub(super) parts: AvailabilityParts,
     pub(super) calls: StoreCaller,
@@ -135,7 +135,7 @@ pub struct Availability {
     pub(super) truth_time: Mutex<Option<(u64, Duration)>>,
 }
 
-/// Cached settings.
+/// The settings as they were last read from the truth.
 #[derive(Default)]
 struct CachedSettings {
     settings: Option<AvailabilitySettings>,
@@ -164,7 +164,6 @@ pub enum Source {
 }
 
 impl Source {
-    /// Every source.
     pub const ALL: &[Source] = &[Source::Mirror, Source::Truth, Source::Cache];
 
     /// The word used in metrics and headers.

@@ -37,7 +37,7 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// Every state that such a truth ever tells, with its beat on the mirror's clock: one event each second.
+/// Every state of such a truth, with its heartbeat on the mirror's clock: one event per second.
 fn told(events: &[Event]) -> Vec<(ProviderState, Option<u64>)> {
     let mut state = ProviderState {
         id: name("p"),
@@ -70,7 +70,7 @@ fn told(events: &[Event]) -> Vec<(ProviderState, Option<u64>)> {
     told
 }
 
-/// What a mirror does when it declares somebody silent.
+/// What a mirror does when it decides to set a provider offline.
 fn decide_offline(row: &mut MirrorRow, now_ms: u64) {
     let beat_ms = row.beat_ms.unwrap_or(0);
     if row.online && row.pending_offline.is_none() && now_ms >= beat_ms + STALE_MS {
@@ -218,7 +218,8 @@ proptest! {
         }
     }
 
-    /// C7: whoever is available is reachable, and has room; and a beat less fresh makes nobody available.
+    /// C7: an available provider is reachable and has room; an older heartbeat makes nobody
+    /// available.
     #[test]
     fn trap_c7_available_providers_are_reachable(
         flags in any::<(bool, bool, bool)>(),

@@ -81,7 +81,6 @@ impl From<Name> for String {
     }
 }
 
-/// Kinds of systems.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {

@@ -110,7 +110,7 @@ pub struct ReconcileReport {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub next: Option<Cursor>,
-    /// Duration in milliseconds.
+    /// How long the reconciliation took, in milliseconds.
     pub took_ms: u64,
 }
 

@@ -1,4 +1,4 @@
-//! The shared snapshot.
+//! Cases about the snapshot that all daemons share.
 
 use std::sync::atomic::Ordering;
 
@@ -8,7 +8,6 @@ use super::AvailabilityBench;
 use crate::rules::SettingsPatch;
 use crate::{Snapshot, SnapshotTurn, Source};
 
-/// Many ask at once, on several daemons: one computes.
 pub async fn all_daemons_share_one_snapshot(b: AvailabilityBench) {
     b.online("p").await;
     let daemons = [b.f.daemon(), b.f.daemon(), b.f.daemon(), b.f.daemon()];
@@ -31,7 +30,6 @@ pub async fn a_change_of_settings_drops_the_snapshot(b: AvailabilityBench) {
     assert_eq!(beacon, Snapshot { available: false, count: 0 });
 }
 
-/// Somebody came or went.
 pub async fn a_flip_drops_the_snapshot(b: AvailabilityBench) {
     let id = b.online("p").await;
     assert_eq!(b.it.beacon().await.unwrap().answer.count, 1);
@@ -44,7 +42,7 @@ pub async fn a_flip_drops_the_snapshot(b: AvailabilityBench) {
     assert_eq!(b.it.beacon().await.unwrap().answer.count, 0);
 }
 
-/// Whoever began to count before a change does not hand in what was true before it.
+/// A snapshot whose computation began before a change is refused.
 pub async fn a_snapshot_of_a_dropped_turn_is_refused(b: AvailabilityBench) {
     let turn = b.f.mirror.snapshot(60_000).await.unwrap().unwrap();
     let SnapshotTurn::Yours(turn) = turn else { panic!("{turn:?}") };

@@ -8,7 +8,7 @@ use super::{AvailabilityBench, has_beat, name};
 use crate::{MirrorUpdate, ProviderBeat, SessionChange};
 use lapsed_core::sweep::PassMode;
 
-/// C1: the mirror is lost and seeded again and again; the dead stay dead.
+/// C1: the mirror is lost and seeded repeatedly, and silent providers stay silent.
 pub async fn trap_c1_seeding_does_not_revive_silent_providers(b: AvailabilityBench) {
     let id = b.online("p").await;
     b.silence().await;
@@ -23,7 +23,7 @@ pub async fn trap_c1_seeding_does_not_revive_silent_providers(b: AvailabilityBen
     b.agree().await;
 }
 
-/// P7: whoever is alive has a whole threshold to beat again.
+/// P7: live providers have a whole threshold to send a heartbeat again.
 pub async fn nobody_is_set_offline_right_after_the_mirror_came_back(b: AvailabilityBench) {
     let [p, q] = [b.online("p").await, b.online("q").await];
     b.silence().await;
@@ -95,7 +95,6 @@ pub async fn reconciling_removes_unknown_ids_and_adds_missing_ones(b: Availabili
     b.agree().await;
 }
 
-/// An operator looks first.
 pub async fn a_dry_run_names_what_differs_and_changes_nothing(b: AvailabilityBench) {
     let [p, q] = [b.online("p").await, b.online("q").await];
     b.mislead(&p, |state| state.online = false).await;
@@ -143,7 +142,6 @@ pub async fn trap_c9_heartbeats_in_the_truth_only_go_forward(b: AvailabilityBenc
     );
 }
 
-/// The seed's heartbeat mirror.
 pub async fn heartbeats_keep_their_age_on_the_way_to_the_truth(b: AvailabilityBench) {
     let [id, silent] = [b.online("p").await, b.online("silent").await];
     let listed = async |id| b.it.describe(id).await.unwrap().unwrap().last_heartbeat_ms.unwrap();
@@ -156,7 +154,6 @@ pub async fn heartbeats_keep_their_age_on_the_way_to_the_truth(b: AvailabilityBe
     assert_eq!(b.it.mirror_beats().await.unwrap(), 0, "and there is nothing more to write");
 }
 
-/// C2 once more: toggles while it is being seeded.
 pub async fn seeding_during_toggles_ends_in_the_truths_state(b: AvailabilityBench) {
     let mut ids = Vec::new();
     for n in 0..12 {

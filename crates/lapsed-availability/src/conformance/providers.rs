@@ -1,11 +1,10 @@
-//! Toggles, activation, beats.
+//! Cases about toggling and activating providers, and their heartbeats.
 
 use futures::future::join_all;
 
 use super::{AvailabilityBench, has_beat, name, state_of};
 use crate::{MirrorUpdate, ProviderBeat, Source};
 
-/// The seed's write paths.
 pub async fn online_is_mirrored_with_a_heartbeat_and_offline_without(b: AvailabilityBench) {
     let id = b.online("p").await;
     let seen = b.seen(&id).await;
@@ -20,7 +19,7 @@ pub async fn online_is_mirrored_with_a_heartbeat_and_offline_without(b: Availabi
     b.agree().await;
 }
 
-/// An application that says it again begins anew: what was decided about the time before is void.
+/// Setting an online provider online again starts an epoch, so earlier decisions are void.
 pub async fn a_second_online_starts_an_epoch_without_a_flip(b: AvailabilityBench) {
     let id = b.online("p").await;
     let before = b.state(&id).await;
@@ -35,7 +34,6 @@ pub async fn a_second_online_starts_an_epoch_without_a_flip(b: AvailabilityBench
     b.agree().await;
 }
 
-/// Nothing is made for somebody unknown.
 pub async fn an_unknown_provider_is_refused_everywhere(b: AvailabilityBench) {
     let id = name("nobody");
     assert!(b.it.set_online(&id).await.unwrap().is_none());
@@ -79,7 +77,6 @@ pub async fn trap_c7_deactivated_providers_are_counted_nowhere(b: AvailabilityBe
     b.agree().await;
 }
 
-/// A beat does not go through, wherever it arrives.
 pub async fn deactivated_providers_are_refused_until_activated(b: AvailabilityBench) {
     let id = b.online("p").await;
     b.it.deactivate(&id).await.unwrap();
@@ -95,7 +92,7 @@ pub async fn deactivated_providers_are_refused_until_activated(b: AvailabilityBe
     b.agree().await;
 }
 
-/// C2: whoever read before a toggle and writes after it.
+/// C2: a writer that read before a toggle writes to the mirror after it.
 pub async fn trap_c2_an_older_state_is_not_applied(b: AvailabilityBench) {
     let id = b.online("p").await;
     let read = b.state(&id).await;
@@ -108,7 +105,6 @@ pub async fn trap_c2_an_older_state_is_not_applied(b: AvailabilityBench) {
     b.agree().await;
 }
 
-/// C6, for those who toggle.
 pub async fn trap_c6_the_log_has_one_row_per_flip(b: AvailabilityBench) {
     let id = b.online("p").await;
     let [one, two] = [b.f.daemon(), b.f.daemon()];
@@ -146,7 +142,6 @@ pub async fn after_concurrent_toggles_both_stores_agree(b: AvailabilityBench) {
     assert!(turns, "each row is a flip: {log:?}");
 }
 
-/// A second putting changes the name alone.
 pub async fn names_are_stored_unchanged(b: AvailabilityBench) {
     let id = b.online("p").await;
     let listed = b.it.describe(&id).await.unwrap().unwrap();

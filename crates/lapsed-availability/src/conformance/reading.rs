@@ -9,7 +9,6 @@ use lapsed_core::error::Error;
 use lapsed_core::sweep::Cursor;
 use lapsed_core::system::System;
 
-/// Each condition alone keeps somebody out.
 pub async fn available_is_online_active_fresh_and_below_capacity(b: AvailabilityBench) {
     let [full, inactive, off] =
         [b.online("full").await, b.online("inactive").await, b.online("off").await];
@@ -31,7 +30,6 @@ pub async fn available_is_online_active_fresh_and_below_capacity(b: Availability
     assert_eq!(b.f.truth.count_available(&settings).await.unwrap(), 1);
 }
 
-/// Freshness is judged when somebody asks.
 pub async fn silent_providers_are_unavailable_before_any_pass(b: AvailabilityBench) {
     let [silent, alive] = [b.online("silent").await, b.online("alive").await];
     b.silence().await;
@@ -75,7 +73,7 @@ pub async fn pages_contain_each_provider_once(b: AvailabilityBench) {
     assert!(matches!(wrong, Err(Error::Invalid(_))), "{wrong:?}");
 }
 
-/// Whoever changes them is followed at once; nonsense is refused.
+/// A change takes effect at once, and invalid settings are refused.
 pub async fn settings_are_live_and_checked(b: AvailabilityBench) {
     let id = b.online("p").await;
     let provider = id.clone();
@@ -95,7 +93,6 @@ pub async fn settings_are_live_and_checked(b: AvailabilityBench) {
     assert_eq!(stale, b.f.stale.as_secs(), "nothing was changed");
 }
 
-/// `require_ping` off: silence means nothing.
 pub async fn without_required_heartbeats_nobody_is_silent(b: AvailabilityBench) {
     b.online("p").await;
     let patch = SettingsPatch { require_ping: Some(false), ..Default::default() };
@@ -106,7 +103,7 @@ pub async fn without_required_heartbeats_nobody_is_silent(b: AvailabilityBench) 
     assert_eq!((report.suspects, report.reclaimed), (0, 0), "{report:?}");
 }
 
-/// A mirror that lost its data is asked by nobody until it has them again.
+/// Reads go to the truth after a mirror lost its data, until it is seeded again.
 pub async fn an_unseeded_mirror_is_not_read(b: AvailabilityBench) {
     let id = b.online("p").await;
     (b.f.lose)().await;
@@ -141,7 +138,6 @@ pub async fn a_list_contains_names_and_session_counts(b: AvailabilityBench) {
     assert!(status.is_online && status.is_reachable && status.is_available, "{status:?}");
 }
 
-/// A verdict for each way of being.
 pub async fn explain_gives_reasons(b: AvailabilityBench) {
     let id = b.online("p").await;
     let verdict = async |id: &str| b.it.explain(id).await.unwrap().verdict;

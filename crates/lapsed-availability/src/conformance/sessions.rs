@@ -15,7 +15,6 @@ async fn counts(b: &AvailabilityBench, id: &Name) -> (u64, Option<u64>) {
     (b.state(id).await.sessions, b.seen(id).await.sessions)
 }
 
-/// The seed's capacity lifecycle.
 pub async fn a_session_is_accepted_extended_resumed_and_ended(b: AvailabilityBench) {
     let id = b.online("p").await;
     let done = b.session(accept("s", &id)).await;
@@ -96,7 +95,6 @@ pub async fn full_and_deactivated_providers_get_no_session(b: AvailabilityBench)
     b.agree().await;
 }
 
-/// Of two who accept, one has it.
 pub async fn a_session_is_accepted_by_one_provider(b: AvailabilityBench) {
     let [p, q] = [b.online("p").await, b.online("q").await];
     let both = [accept("s", &p), accept("s", &q)];
@@ -109,7 +107,7 @@ pub async fn a_session_is_accepted_by_one_provider(b: AvailabilityBench) {
     b.agree().await;
 }
 
-/// C8: two at once, and what each tells the mirror, in any order.
+/// C8: two concurrent changes update the mirror in any order.
 pub async fn trap_c8_concurrent_changes_end_with_the_truths_count(b: AvailabilityBench) {
     let many =
         crate::rules::SettingsPatch { max_customers_per_mitra: Some(1_000), ..Default::default() };

@@ -1,4 +1,4 @@
-//! BrakeSetting the silent offline.
+//! Cases about setting silent providers offline.
 
 use std::sync::Arc;
 
@@ -25,7 +25,6 @@ async fn decide_offline(b: &AvailabilityBench, id: &Name) -> Batch {
     batch
 }
 
-/// The whole of it: the seed's auto-offline.
 pub async fn silent_providers_are_set_offline_once(b: AvailabilityBench) {
     let [silent, alive] = [b.online("silent").await, b.online("alive").await];
     b.silence().await;
@@ -87,7 +86,8 @@ pub async fn a_heartbeat_while_pending_offline_is_judged_by_the_truth(b: Availab
     b.agree().await;
 }
 
-/// The truth has set it offline, and the mirror was not told: it is told by the truth.
+/// The truth has set the provider offline, but the mirror was not updated: the truth answers the
+/// heartbeat.
 pub async fn a_heartbeat_after_the_truth_set_it_offline_is_answered_offline(b: AvailabilityBench) {
     let id = b.online("p").await;
     b.silence().await;
@@ -103,7 +103,7 @@ pub async fn a_heartbeat_after_the_truth_set_it_offline_is_answered_offline(b: A
     b.agree().await;
 }
 
-/// Only the truth's word, or a toggle, brings back whoever was declared silent.
+/// Only the truth or a toggle ends pending offline.
 pub async fn only_a_toggle_voids_pending_offline(b: AvailabilityBench) {
     let id = b.online("p").await;
     b.silence().await;
@@ -115,7 +115,6 @@ pub async fn only_a_toggle_voids_pending_offline(b: AvailabilityBench) {
     b.agree().await;
 }
 
-/// Whoever sets itself online after the decision stays online.
 pub async fn a_toggle_after_the_decision_wins(b: AvailabilityBench) {
     let id = b.online("p").await;
     b.silence().await;
@@ -163,7 +162,6 @@ pub async fn a_heartbeat_that_reached_the_truth_after_the_decision_wins(b: Avail
     b.agree().await;
 }
 
-/// It had decided; the next pass carries it out.
 pub async fn the_next_pass_continues_for_a_sweeper_that_died(b: AvailabilityBench) {
     let id = b.online("p").await;
     b.silence().await;
@@ -221,7 +219,6 @@ pub async fn a_batch_settled_as_not_done_is_never_carried_out(b: AvailabilityBen
     assert_eq!(b.it.settle(&of).await.unwrap(), carried);
 }
 
-/// It says what a pass would do.
 pub async fn a_dry_run_changes_nothing(b: AvailabilityBench) {
     let id = b.online("p").await;
     b.silence().await;
@@ -255,7 +252,7 @@ pub async fn the_operators_brake_setting_is_followed(b: AvailabilityBench) {
     }
     here.set_brake(system, BrakeSetting::Hold).await.unwrap();
     assert_eq!(here.brake_setting(system).await.unwrap(), BrakeSetting::Hold);
-    // As whoever listens to the mirror does.
+    // What a daemon does when it receives the announcement.
     other.settings_changed().await;
     assert_eq!(there.brake_setting(system).await.unwrap(), BrakeSetting::Hold);
     b.online("p").await;
@@ -266,7 +263,7 @@ pub async fn the_operators_brake_setting_is_followed(b: AvailabilityBench) {
     assert_eq!(b.sweep().await.reclaimed, 1);
 }
 
-/// C11, P2: how late it was is told by one clock.
+/// C11, P2: the lateness is measured by one clock.
 pub async fn trap_c11_evidence_uses_one_clock(b: AvailabilityBench) {
     b.online("p").await;
     b.silence().await;
@@ -278,7 +275,6 @@ pub async fn trap_c11_evidence_uses_one_clock(b: AvailabilityBench) {
     assert!(evidence.late_ms < 60_000, "{evidence:?}");
 }
 
-/// An operator takes one back.
 pub async fn restoring_sets_online_unless_toggled_since(b: AvailabilityBench) {
     let [p, q] = [b.online("p").await, b.online("q").await];
     b.silence().await;

@@ -104,7 +104,6 @@ impl InflightFixture {
         self.inflight.finish(&[ticket], &how).await.expect("finish").remove(0)
     }
 
-    /// Completes one job.
     pub async fn complete(&self, claim: &Claim, job: &Claimed) -> Finished {
         self.finish(claim, job, Finish::Complete).await
     }

@@ -37,7 +37,7 @@ fn all() -> NoteQuery {
     NoteQuery { before: None, limit: 100 }
 }
 
-/// Newest first, page by page, and books do not mix.
+/// Pages are newest first, and two series do not mix.
 pub async fn notes_are_read_newest_first(f: &NotesFixture) {
     let (audit, other) = (name("audit"), name("audit/é 2"));
     assert!(f.texts(&audit, all()).await.is_empty());
@@ -77,7 +77,7 @@ pub async fn a_note_that_is_too_long_is_refused(f: &NotesFixture) {
     assert_eq!(f.texts(&series, all()).await, [long]);
 }
 
-/// Whoever is late with an older place moves nothing; numbers beyond what a double can tell apart count.
+/// An older value does not move a mark; values above 2^53 are kept exactly.
 pub async fn a_mark_never_goes_back(f: &NotesFixture) {
     let at = name("webhook/ops");
     assert_eq!(f.notes().mark(&f.system, &at).await.unwrap(), None);

@@ -175,7 +175,7 @@ enum Step {
     Stop(Stopped),
 }
 
-/// A running pass.
+/// A pass that is under way: its report so far, its pauses, and what the brake allowed.
 struct Run<'a> {
     sweeper: &'a Sweeper,
     act: PassMode,

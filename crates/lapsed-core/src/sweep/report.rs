@@ -94,7 +94,7 @@ pub struct PassReport {
     /// Number of store calls that failed.
     pub errors: u64,
     pub stopped: Stopped,
-    /// Duration in milliseconds.
+    /// How long the pass took, in milliseconds.
     pub took_ms: u64,
     /// When it began, in milliseconds of this process's wall clock.
     #[serde(default)]

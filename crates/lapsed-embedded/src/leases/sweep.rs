@@ -126,7 +126,6 @@ fn suspect((place, term): (Place, Term)) -> Result<Suspect> {
     Ok(Suspect { key, owner, incarnation: Incarnation(token), deadline_ms, reason })
 }
 
-/// Parses a cursor.
 fn place(cursor: &Cursor) -> Result<Option<Place>> {
     let Some(text) = &cursor.0 else { return Ok(None) };
     let split = || {

@@ -37,7 +37,7 @@ enum Op {
     Session(usize, usize, usize),
     Refresh(usize),
     Wait(u64),
-    /// The disk fails after so many writes from now on.
+    /// Lets the disk fail after this many writes.
     Fail(i64),
     Reopen,
 }
@@ -87,7 +87,7 @@ struct Story {
     settled: Vec<u64>,
     flips: u64,
     toggles: u64,
-    /// Calls that ended in an error may have been carried out: so many at the most.
+    /// Upper bound of calls that failed but may have been carried out.
     doubts: u64,
 }
 

@@ -24,7 +24,7 @@ fn open(fragile: &Fragile, clock: &ManualClock) -> Bench {
 
 type Look = Box<dyn FnMut() + Send>;
 
-/// Bytes that tell of each write before it is made, until they fail for good.
+/// A backend that reports each write before it is made, until it fails permanently.
 #[derive(Clone, Default)]
 struct Watched {
     bytes: SharedBytes,

@@ -13,7 +13,8 @@ use lapsed_core::sweep::{Batch, Refusal, TidyLimits};
 use lapsed_core::system::Restored;
 use lapsed_embedded::LogStatus::{Offline, Online};
 
-/// Who fell silent is set offline with log row and receipt; whoever toggled, beat or left is not.
+/// Silent providers are set offline with log row and receipt; those that toggled or sent a
+/// heartbeat are not.
 #[tokio::test]
 async fn a_flip_sets_only_silent_providers_offline() {
     let (b, clock) = Bench::in_memory();
@@ -91,7 +92,7 @@ async fn a_batch_is_carried_out_once_or_never() {
     assert_eq!(logged, 1);
 }
 
-/// X5: where leaders are chosen here, one whose term is over flips nobody.
+/// X5: if this store keeps the terms, a leader whose term is over flips nobody.
 #[tokio::test]
 async fn trap_x5_a_leader_whose_term_is_over_flips_nobody() {
     let (b, clock) = Bench::in_memory();

@@ -27,7 +27,7 @@ const PROVIDERS: u64 = 4;
 const SESSIONS: u64 = 8;
 const STALE: Duration = Duration::from_secs(90);
 
-/// When somebody last gave a sign of life, on the manual clock.
+/// Time of each provider's last heartbeat, on the manual clock.
 #[derive(Default)]
 struct Signs {
     sure_ms: BTreeMap<String, u64>,
@@ -138,7 +138,7 @@ impl Storm {
         Ok(())
     }
 
-    /// Nobody silent is available, whoever is asked.
+    /// No silent provider is available by either store.
     async fn check_available(&self) {
         let now_ms = self.now_ms();
         for daemon in &self.daemons {
@@ -152,7 +152,7 @@ impl Storm {
         }
     }
 
-    /// P1: of those set offline in this round, nobody had beaten in time before it.
+    /// P1: no provider set offline in this round had sent a heartbeat in time.
     async fn check_flips(&self, before: usize, signs: &BTreeMap<String, u64>) {
         let now_ms = self.now_ms();
         for receipt in &self.b.receipts().await[before..] {
@@ -188,7 +188,7 @@ impl Storm {
         });
     }
 
-    /// Whoever lives, and whose beats reach the truth only, is back as soon as a pass has asked the truth.
+    /// A live provider whose heartbeats reach only the truth is available after the next pass.
     async fn revive(&self) {
         self.clock.advance(STALE);
         let states = self.b.truth.page(None, 100).await.unwrap();
@@ -208,7 +208,7 @@ impl Storm {
     /// Without faults, until mirror and truth agree.
     async fn calm(&self) {
         self.chance.failing(0);
-        // Whoever gave up on the mirror tries again.
+        // The circuit breaker lets a probe through.
         self.clock.advance(Duration::from_secs(60));
         for daemon in &self.daemons {
             daemon.look_after().await.unwrap();
@@ -228,7 +228,7 @@ impl Storm {
         changes
     }
 
-    /// P2: nobody beats any more, so that in the end nobody is online.
+    /// P2: all heartbeats stop, so that in the end nobody is online.
     async fn end(&self) {
         for _ in 0..6 {
             self.clock.advance(STALE);

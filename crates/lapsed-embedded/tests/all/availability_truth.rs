@@ -40,7 +40,6 @@ async fn a_toggle_starts_an_epoch_and_writes_one_log_row() {
     assert_eq!(b.truth.describe(&name("nobody")).await.unwrap(), None);
 }
 
-/// One whose name begins as another's is somebody else.
 #[tokio::test]
 async fn the_log_of_a_provider_is_newest_first_and_only_its_own() {
     let (b, clock) = Bench::in_memory();
@@ -139,7 +138,7 @@ async fn trap_c9_an_older_heartbeat_changes_nothing() {
     assert_eq!(b.truth.note_beats(&note("b", u64::MAX), u64::MAX).await.unwrap(), 0);
 }
 
-/// A mirror has more beats to tell than one job takes.
+/// A mirror has more heartbeats than one job records.
 #[tokio::test]
 async fn thousands_of_heartbeats_are_recorded_in_one_call() {
     let (b, clock) = Bench::in_memory();

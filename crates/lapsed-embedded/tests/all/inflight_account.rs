@@ -29,7 +29,7 @@ impl Dice {
     }
 }
 
-/// What was promised to somebody so far.
+/// What callers were told so far.
 #[derive(Default)]
 struct Promised {
     entered: BTreeSet<String>,
@@ -239,7 +239,7 @@ impl Story {
         Ok(())
     }
 
-    /// Opened anew it says the same.
+    /// The store gives the same answers after it was opened again.
     async fn compare_with_disk(&self, when: &str) {
         let bytes = survivor(&self.fragile.all());
         let on_disk = inflight_on_bytes(move || Box::new(bytes.clone()), &self.clock);

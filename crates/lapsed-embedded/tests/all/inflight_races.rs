@@ -18,7 +18,7 @@ const TTL: Duration = Duration::from_millis(400);
 #[derive(Default)]
 struct Seen {
     stop: AtomicBool,
-    /// Who was told that a job is completed, and how often.
+    /// How often each job was answered as completed, and to whom.
     completed: Mutex<HashMap<Name, u32>>,
     late: AtomicU64,
     put_back: AtomicU64,
@@ -86,7 +86,8 @@ async fn sweep(jobs: &EmbeddedInflight, who: u64, seen: &Seen) {
     }
 }
 
-/// E9 under fire: a job is completed once, by somebody who still held it, however many worked on it.
+/// E9 under load: a job is completed once, by a worker that still held it, however many worked on
+/// it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn trap_e9_every_job_is_completed_once_by_its_holder() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! The worker that beats by itself, on a store whose answers get lost; and those who wait at a queue.
+//! The worker on a store whose answers get lost, and tasks that wait for a queue.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -24,7 +24,7 @@ enum Step {
     Take,
     /// The same by a sweep, of all that is over at once.
     Reclaim,
-    /// Deletes what is over, and decides anew.
+    /// Deletes an expired decision and decides again.
     Decide,
 }
 
@@ -165,7 +165,6 @@ async fn a_restart_keeps_tokens_and_spares_leases_that_could_not_be_renewed() {
     assert_eq!(f.acquire(&key("k"), "b").await.token, LeaseToken(2));
 }
 
-/// The operator's release waives that grace.
 #[tokio::test]
 async fn a_release_of_the_brake_waives_the_grace() {
     use lapsed_core::sweep::brake::BrakeSetting;

@@ -24,7 +24,7 @@ async fn make() -> NotesFixture {
 
 lapsed_core::notes_conformance!(make);
 
-/// The oldest make room, and only those of the same book.
+/// The oldest notes are removed, and only those of the same series.
 #[tokio::test]
 async fn a_series_keeps_its_newest_notes() {
     let f = make().await;
@@ -40,7 +40,6 @@ async fn a_series_keeps_its_newest_notes() {
     assert_eq!(f.store.notes().notes(&f.system, &name("a"), query).await.unwrap().len(), 1);
 }
 
-/// All of it outlives the process.
 #[tokio::test]
 async fn notes_marks_and_turns_survive_a_restart() {
     let folder = tempfile::tempdir().unwrap();

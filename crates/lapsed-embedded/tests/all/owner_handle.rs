@@ -1,4 +1,4 @@
-//! The handle of a living owner: it beats by itself, and it never believes longer than it may.
+//! The handle of a live owner: it sends heartbeats, and it never trusts its TTL for too long.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

@@ -20,7 +20,7 @@ use lapsed_core::sweep::brake::BrakeSetting;
 use lapsed_core::sweep::policy::Policy;
 use lapsed_core::sweep::{PassMode, PassReport, Stopped, Sweeper, SweeperParts};
 
-/// Counts what it is told.
+/// An observer that counts its calls.
 #[derive(Default)]
 struct Counter {
     receipts: Mutex<BTreeMap<String, u64>>,
@@ -212,7 +212,7 @@ async fn after_an_absence_the_brake_waits_for_the_whole_threshold() {
     assert_eq!(f.sweep("s").await.reclaimed, 1, "a release waives the grace, in the guard too");
 }
 
-/// On an empty store nobody was cut off: whoever starts later lives by its own TTL.
+/// Nobody was cut off from an empty store, so an owner that starts later has only its own TTL.
 #[tokio::test]
 async fn an_empty_store_spares_nobody() {
     let (f, clock) = crate::fixture::in_memory();
@@ -271,7 +271,7 @@ async fn the_operator_can_hold_and_release_the_brake() {
     assert_eq!(pass(&sweeper).await.reclaimed, 1);
 }
 
-/// Idle-only: not while somebody uses it, and no further once somebody does.
+/// An idle-only sweep does not start while the system is used, and stops when it is used.
 #[tokio::test(start_paused = true)]
 async fn an_idle_sweep_stops_on_activity() {
     let bench = Bench::new().await;
@@ -327,7 +327,8 @@ async fn no_call_contains_more_than_the_batch() {
     assert!(batches.iter().all(|size| *size <= 50), "{batches:?}");
 }
 
-/// P2: on schedule, the dead are gone within threshold plus one interval (and its jitter).
+/// P2: with scheduled passes, dead entries are removed within the threshold plus one interval and
+/// its jitter.
 #[tokio::test(start_paused = true)]
 async fn dead_entries_are_removed_within_the_documented_bound() {
     let bench = Bench::new().await;

@@ -1,4 +1,4 @@
-//! Real threads: beats against sweepers, registrations against sweepers.
+//! Real threads: heartbeats and registrations against sweepers.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Real threads: people who come and go against sweepers that delete whatever nobody is connected to.
+//! Real threads: clients connect and disconnect while sweepers delete sessions without references.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,7 +20,8 @@ fn name(text: &str) -> Name {
     Name::new(text).unwrap()
 }
 
-/// Comes and goes: whoever was told that it is connected finds the session until it leaves.
+/// Connects and disconnects; a client that was answered as connected finds the session until it
+/// leaves.
 async fn visit(sessions: &EmbeddedSessions, who: u64, stop: &AtomicBool) -> u64 {
     let owner = name(&format!("o{who}"));
     let beat = sessions.start(&owner, 60_000).await.unwrap();

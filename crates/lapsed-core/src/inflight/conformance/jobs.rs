@@ -1,4 +1,4 @@
-//! The life of a job while nobody dies.
+//! Cases about jobs while no worker dies.
 
 use std::time::Duration;
 
@@ -7,7 +7,6 @@ use crate::inflight::rules::QueueEnd;
 use crate::inflight::{Enqueued, Finish, Finished, JobPlace, JobTicket, JobToken, NewJob, Tracked};
 use crate::owner::Claim;
 
-/// The whole of it.
 pub async fn a_job_is_taken_once_and_completed(f: InflightFixture) {
     f.enqueue(&["a"]).await;
     assert_eq!(f.place("a").await, JobPlace::Queued);
@@ -30,7 +29,6 @@ pub async fn a_job_is_taken_once_and_completed(f: InflightFixture) {
     assert_eq!((counts.entered, counts.completed, counts.in_flight), (1, 1, 0));
 }
 
-/// First in, first out, also in batches.
 pub async fn jobs_are_taken_in_queue_order(f: InflightFixture) {
     let ids: Vec<String> = (0..25).map(|i| format!("j{i:02}")).collect();
     let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
@@ -76,7 +74,6 @@ pub async fn the_same_id_is_queued_once(f: InflightFixture) {
     f.counts().await;
 }
 
-/// As with everything that an owner does first.
 pub async fn the_first_take_of_a_new_name_starts_it(f: InflightFixture) {
     f.enqueue(&["a"]).await;
     let taken = f.inflight.take(&Claim::newest(name("new")), &name("q"), 1).await.unwrap();
@@ -102,7 +99,6 @@ pub async fn a_waiting_take_gets_a_job_that_arrives(f: InflightFixture) {
     assert_eq!(ids_of(&taken.unwrap().jobs), ["a"]);
 }
 
-/// Over all jobs, and over every claim of one.
 pub async fn tokens_only_grow(f: InflightFixture) {
     let claim = f.start("w").await;
     let mut last = JobToken(0);
@@ -152,7 +148,7 @@ pub async fn jobs_popped_by_the_application_are_tracked(f: InflightFixture) {
     assert_eq!(f.counts().await.entered, 2);
 }
 
-/// By the same life it is kept; by anybody else it is refused, wherever it is.
+/// The same incarnation keeps the job; every other one is refused, wherever the job is.
 pub async fn an_existing_job_is_not_registered_again(f: InflightFixture) {
     let (one, two) = (f.start("one").await, f.start("two").await);
     let register = |claim: Claim, id: &'static str| {
@@ -180,7 +176,6 @@ pub async fn giving_back_counts_no_crash(f: InflightFixture) {
     assert!(f.receipts().await.is_empty(), "nothing was reclaimed");
 }
 
-/// Front: the next. Back: behind all others.
 pub async fn a_job_is_given_back_to_the_chosen_end(f: InflightFixture) {
     let (claim, jobs) = f.working("w", &["a", "b"]).await;
     f.enqueue(&["x", "y"]).await;
@@ -189,7 +184,6 @@ pub async fn a_job_is_given_back_to_the_chosen_end(f: InflightFixture) {
     assert_eq!(ids_of(&f.take(&claim, 10).await), ["b", "x", "y", "a"]);
 }
 
-/// `complete(id, token)`: the token says it all.
 pub async fn a_claim_can_be_ended_without_naming_its_incarnation(f: InflightFixture) {
     let (_, jobs) = f.working("w", &["a", "b"]).await;
     let wrong = JobTicket { token: JobToken(jobs[0].token.0 + 1_000), ..bare(&jobs[0]) };
@@ -230,7 +224,6 @@ pub async fn payloads_are_returned_unchanged(f: InflightFixture) {
     check(taken);
 }
 
-/// By id, a page at a time.
 pub async fn entries_of_an_owner_are_paged(f: InflightFixture) {
     let (claim, _) = f.working("w", &["c", "a", "b"]).await;
     let page = |after: Option<&'static str>| {
@@ -244,7 +237,6 @@ pub async fn entries_of_an_owner_are_paged(f: InflightFixture) {
     assert_eq!(info.held, 3);
 }
 
-/// One job at each place.
 pub async fn the_totals_balance(f: InflightFixture) {
     let (claim, jobs) = f.working("w", &["done", "failed", "deleted", "held"]).await;
     f.enqueue(&["queued"]).await;
@@ -260,7 +252,6 @@ pub async fn the_totals_balance(f: InflightFixture) {
     assert_eq!(f.inflight.census().await.unwrap().population, 1);
 }
 
-/// Each is judged by itself.
 pub async fn several_claims_end_at_once(f: InflightFixture) {
     let ids: Vec<String> = (0..300).map(|i| format!("j{i:03}")).collect();
     let ids: Vec<&str> = ids.iter().map(String::as_str).collect();

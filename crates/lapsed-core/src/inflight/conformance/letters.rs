@@ -16,7 +16,6 @@ fn is_restored(answer: &Restored, id: &str) -> bool {
     matches!(answer, Restored::Restored { key, .. } if key == id)
 }
 
-/// With what its worker said.
 pub async fn a_failed_job_is_a_dead_letter(f: InflightFixture) {
     let (claim, jobs) = f.working("w", &["a"]).await;
     let how = Finish::Fail { error: "no such \"file\": é".to_owned() };
@@ -29,7 +28,6 @@ pub async fn a_failed_job_is_a_dead_letter(f: InflightFixture) {
     assert_eq!(f.job("a").await.unwrap().payload, "payload of a");
 }
 
-/// Each once; what is not there is not there.
 pub async fn dead_letters_are_paged_put_back_and_deleted(f: InflightFixture) {
     let (claim, jobs) = f.working("w", &["c", "a", "b"]).await;
     for job in &jobs {
@@ -56,7 +54,7 @@ pub async fn dead_letters_are_paged_put_back_and_deleted(f: InflightFixture) {
     assert_eq!((counts.dead, counts.dropped, counts.in_flight), (1, 1, 1));
 }
 
-/// Whoever puts it back has looked at it: its crashes are forgotten.
+/// Putting a dead letter back is an operator's decision, so its crashes are cleared.
 pub async fn a_dead_letter_put_back_has_no_crashes(f: InflightFixture) {
     let f = f.with(RecoveryPolicy { crashes_max: 2, ..RecoveryPolicy::default() }).await;
     f.enqueue(&["a"]).await;
@@ -91,7 +89,6 @@ pub async fn restore_brings_back_what_was_dropped(f: InflightFixture) {
     f.counts().await;
 }
 
-/// From where it lies.
 pub async fn restore_brings_back_a_dead_letter(f: InflightFixture) {
     let f =
         f.with(RecoveryPolicy { on_death: OnDeath::DeadLetter, ..RecoveryPolicy::default() }).await;
@@ -105,7 +102,7 @@ pub async fn restore_brings_back_a_dead_letter(f: InflightFixture) {
     assert_eq!(f.counts().await.dead, 0);
 }
 
-/// A job that was put back is on its queue, in other hands, or done: there is nothing to restore.
+/// A job that was put back is on its queue, taken or completed, so there is nothing to restore.
 pub async fn restore_refuses_a_job_that_exists(f: InflightFixture) {
     f.working("w", &["a"]).await;
     (f.advance)(f.ttl).await;
@@ -120,7 +117,6 @@ pub async fn restore_refuses_a_job_that_exists(f: InflightFixture) {
     assert_eq!((f.job("a").await, f.counts().await.completed), (None, 1));
 }
 
-/// In words, wherever it is.
 pub async fn explain_says_where_a_job_is(f: InflightFixture) {
     let system = f.system();
     let verdict = |id: &'static str| {

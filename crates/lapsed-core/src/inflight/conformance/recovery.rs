@@ -42,7 +42,6 @@ pub async fn trap_e1_a_job_is_removed_and_put_back_in_one_step(f: InflightFixtur
     assert!(receipts.iter().all(|r| r.reason == Reason::OwnerDead && r.owner == claim.owner));
 }
 
-/// Also when they hold as much as the dead.
 pub async fn live_workers_keep_their_jobs(f: InflightFixture) {
     let (live, jobs) = f.working("live", &["x", "y"]).await;
     f.working("dead", &["a"]).await;
@@ -105,7 +104,6 @@ pub async fn trap_e7_a_job_that_kills_its_workers_ends_as_a_dead_letter(f: Infli
     assert_eq!(f.counts().await.dead, 1);
 }
 
-/// Only those within the window do.
 pub async fn crashes_before_the_window_do_not_count(f: InflightFixture) {
     let crash_window_ms = f.ttl_ms() / 2;
     let f = f
@@ -120,7 +118,6 @@ pub async fn crashes_before_the_window_do_not_count(f: InflightFixture) {
     }
 }
 
-/// They do not come back all at once.
 pub async fn trap_e8_a_job_of_a_long_dead_worker_is_not_put_back(f: InflightFixture) {
     let age_max_ms = f.ttl_ms();
     let f = f.with(RecoveryPolicy { age_max_ms, ..RecoveryPolicy::default() }).await;
@@ -232,7 +229,6 @@ pub async fn two_sweepers_put_back_once(f: InflightFixture) {
     assert_eq!((taken.len(), distinct.len(), f.receipts().await.len()), (200, 200, 200));
 }
 
-/// It names what a pass then does.
 pub async fn a_dry_run_changes_nothing(f: InflightFixture) {
     f.working("w", &["a", "b"]).await;
     (f.advance)(f.ttl).await;
@@ -284,7 +280,7 @@ pub async fn a_job_finished_before_the_reclaim_stays_finished(f: InflightFixture
     assert_eq!((counts.completed, counts.queued, counts.in_flight), (1, 2, 0));
 }
 
-/// Listed under the dead, given back, and taken by a living one before the batch arrives.
+/// A suspect is given back and taken by a live worker before the batch arrives.
 pub async fn a_job_taken_by_another_owner_before_the_reclaim_stays_there(f: InflightFixture) {
     let (slow, jobs) = f.working("slow", &["a"]).await;
     (f.advance)(f.ttl).await;
@@ -299,7 +295,6 @@ pub async fn a_job_taken_by_another_owner_before_the_reclaim_stays_there(f: Infl
     assert!(f.receipts().await.is_empty());
 }
 
-/// A page is a hint.
 pub async fn the_same_suspect_twice_is_put_back_once(f: InflightFixture) {
     f.working("w", &["a"]).await;
     (f.advance)(f.ttl).await;
@@ -331,7 +326,7 @@ pub async fn a_stalled_leader_is_refused_by_the_store(f: InflightFixture) {
     assert!(matches!(current.outcomes[0], Outcome::Reclaimed(Some(_))));
 }
 
-/// A clean shutdown is a reclaim like any other, but nobody died of the job.
+/// Retiring reclaims with receipts, but counts no crash.
 pub async fn retiring_puts_back_without_a_crash(f: InflightFixture) {
     let ids = ["a", "b", "c", "d", "e", "f", "g"];
     let (claim, jobs) = f.working("w", &ids).await;

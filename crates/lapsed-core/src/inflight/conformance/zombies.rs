@@ -61,7 +61,6 @@ pub async fn trap_e9_an_earlier_claim_is_refused(f: InflightFixture) {
     assert_eq!(f.complete(&claim, &second[0]).await, Finished::Done);
 }
 
-/// Fenced: whatever it sends changes nothing.
 pub async fn a_dead_incarnation_takes_and_registers_nothing(f: InflightFixture) {
     let zombie = f.start("w").await;
     (f.advance)(f.ttl).await;
@@ -94,7 +93,7 @@ pub async fn a_fenced_worker_is_refused_before_its_jobs_have_moved(f: InflightFi
     assert_eq!(f.counts().await.queued, 2);
 }
 
-/// Its owner is ended behind its back: the work is dropped where it is, and nothing is told.
+/// Another process ends the owner: the work is dropped, and nothing is reported to the store.
 pub async fn a_worker_cancels_jobs_of_a_lost_owner(f: InflightFixture) {
     let worker = Worker::start(Arc::new(f.system()), "w").await.unwrap();
     f.enqueue(&["a"]).await;
@@ -107,7 +106,8 @@ pub async fn a_worker_cancels_jobs_of_a_lost_owner(f: InflightFixture) {
     assert_eq!(f.place("a").await, JobPlace::Queued);
 }
 
-/// Several at once; those that fail are dead letters; told to stop, it leaves nothing behind.
+/// It runs several jobs at once, failed jobs become dead letters, and it holds nothing after it
+/// stopped.
 pub async fn a_worker_runs_until_it_is_stopped(f: InflightFixture) {
     let system = Arc::new(f.system());
     let worker = Worker::start(system.clone(), "w").await.unwrap();

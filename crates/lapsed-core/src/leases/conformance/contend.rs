@@ -10,7 +10,7 @@ use crate::leases::{AcquireRequest, Acquired, Fenced, Grant, LeaseKey, LeaseStat
 
 #[derive(Clone, Debug)]
 pub struct Contender {
-    /// Its name; each life needs another.
+    /// Its name, different for each run.
     pub who: String,
     /// The keys that everybody competes for.
     pub keys: Vec<LeaseKey>,
@@ -40,7 +40,7 @@ impl Contender {
     pub async fn run(&self, leases: &dyn LeasesStore, tell: &mut (dyn FnMut(HistoryEvent) + Send)) {
         for round in 0..self.rounds {
             let key = &self.keys[round % self.keys.len()];
-            // One in three dies with the lease in its hands, as far as the others can see.
+            // In one round of three the lease is not released, as if the process had died.
             let lets_go = round % 3 != 2;
             self.round(leases, key, lets_go, tell).await;
         }
@@ -85,7 +85,7 @@ impl Contender {
         }
     }
 
-    /// Asks until it is granted, for so long that whoever holds it must have let go, or died.
+    /// Tries until it is granted, for longer than any other lease can last.
     async fn acquire(
         &self,
         leases: &dyn LeasesStore,

@@ -6,7 +6,6 @@ use super::{LeasesFixture, name, subjects};
 use crate::leases::{Decision, Subject};
 use crate::receipt::Reason;
 
-/// The second decider learns what was decided.
 pub async fn the_first_decision_stands(f: LeasesFixture) {
     let t = name("t/1 ä");
     assert_eq!(f.leases.decision(&t).await.unwrap().answer, None);
@@ -34,7 +33,6 @@ pub async fn one_of_two_concurrent_decisions_wins(f: LeasesFixture) {
     }
 }
 
-/// Whoever asks never sees it.
 pub async fn an_expired_decision_is_deleted_before_the_answer(f: LeasesFixture) {
     let t = name("t");
     f.leases.decide(&t, Decision::Commit, f.ttl_ms()).await.unwrap();
@@ -50,7 +48,6 @@ pub async fn an_expired_decision_is_deleted_before_the_answer(f: LeasesFixture) 
     assert!(f.leases.decision(&t).await.unwrap().cleared.is_empty());
 }
 
-/// Its time is over: it counts for nothing.
 pub async fn an_expired_decision_may_be_made_again(f: LeasesFixture) {
     let t = name("t");
     f.leases.decide(&t, Decision::Commit, f.ttl_ms()).await.unwrap();
@@ -61,7 +58,6 @@ pub async fn an_expired_decision_may_be_made_again(f: LeasesFixture) {
     assert_eq!(f.leases.decision(&t).await.unwrap().answer.unwrap().decision, Decision::Rollback);
 }
 
-/// With a receipt each.
 pub async fn the_sweep_deletes_expired_decisions_only(f: LeasesFixture) {
     for id in ["t1", "t2"] {
         f.leases.decide(&name(id), Decision::Commit, f.ttl_ms()).await.unwrap();

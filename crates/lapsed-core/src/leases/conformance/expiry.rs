@@ -1,4 +1,4 @@
-//! What is over is cleared by whoever comes next, before anything else.
+//! Cases about expired leases, which the next operation clears before it does anything else.
 
 use super::{LeasesFixture, done, json, key, lost, name};
 use crate::leases::{Acquired, Decision, Expiry, LeaseToken, LossReason, Subject};
@@ -8,7 +8,6 @@ fn only(cleared: &[Expiry]) -> &Expiry {
     &cleared[0]
 }
 
-/// And gets the next token.
 pub async fn the_next_acquire_clears_an_expired_lease_first(f: LeasesFixture) {
     let k = key("k");
     let first = f.acquire(&k, "a").await;
@@ -24,7 +23,6 @@ pub async fn the_next_acquire_clears_an_expired_lease_first(f: LeasesFixture) {
     assert!(clean.cleared.is_empty(), "nothing was in the way");
 }
 
-/// However little too late.
 pub async fn a_renewal_after_expiry_is_refused(f: LeasesFixture) {
     let k = key("k");
     let ticket = f.acquire(&k, "a").await.ticket();
@@ -38,7 +36,6 @@ pub async fn a_renewal_after_expiry_is_refused(f: LeasesFixture) {
     lost(again.answer);
 }
 
-/// It ran out; it was not released.
 pub async fn a_release_after_expiry_is_refused(f: LeasesFixture) {
     let ticket = f.acquire(&key("k"), "a").await.ticket();
     f.expire().await;
@@ -47,7 +44,6 @@ pub async fn a_release_after_expiry_is_refused(f: LeasesFixture) {
     only(&met.cleared);
 }
 
-/// The state is as it was.
 pub async fn a_state_set_after_expiry_is_refused(f: LeasesFixture) {
     let k = key("k");
     let ticket = f.acquire(&k, "a").await.ticket();
@@ -59,7 +55,6 @@ pub async fn a_state_set_after_expiry_is_refused(f: LeasesFixture) {
     assert_eq!((now.state, now.staged), (Some(json("in time")), None));
 }
 
-/// The one is an operation, the other a look.
 pub async fn describing_clears_and_peeking_does_not(f: LeasesFixture) {
     let k = key("k");
     f.acquire(&k, "a").await;
@@ -77,7 +72,6 @@ pub async fn describing_clears_and_peeking_does_not(f: LeasesFixture) {
     assert!(f.leases.describe(&k).await.unwrap().cleared.is_empty());
 }
 
-/// Through release, expiry, sweeping and describing.
 pub async fn trap_d5_tokens_only_grow(f: LeasesFixture) {
     let k = key("k");
     let released = f.acquire_long(&k, "a").await;
@@ -107,7 +101,7 @@ pub async fn trap_d8_all_operations_agree_on_expiry(f: LeasesFixture) {
     assert!(matches!(f.attempt(&l, "b").await.answer, Acquired::Granted(_)));
 }
 
-/// The sweeper, or whoever comes next, must not discard what was decided.
+/// Clearing a lease must not discard a state whose transaction was committed.
 pub async fn trap_d9_a_committed_stage_is_published(f: LeasesFixture) {
     let k = key("k");
     let ticket = f.acquire(&k, "a").await.ticket();
@@ -121,7 +115,7 @@ pub async fn trap_d9_a_committed_stage_is_published(f: LeasesFixture) {
     assert_eq!((now.state, now.staged), (Some(json("new")), None));
 }
 
-/// Whoever clears undecided work decides: a late commit learns that it lost.
+/// Clearing a lease with undecided state decides `rollback`, and a late commit learns that.
 pub async fn trap_d9_an_undecided_stage_is_rolled_back_for_good(f: LeasesFixture) {
     let k = key("k");
     let ticket = f.acquire(&k, "a").await.ticket();
@@ -134,7 +128,7 @@ pub async fn trap_d9_an_undecided_stage_is_rolled_back_for_good(f: LeasesFixture
     assert_eq!((late.decision, late.first), (Decision::Rollback, false));
 }
 
-/// It need not be kept any longer, and nobody has deleted it: the work that waited for it still follows it.
+/// A decision that has expired but is not deleted still decides staged state.
 pub async fn trap_d9_an_expired_decision_that_exists_still_counts(f: LeasesFixture) {
     let [k, l] = [key("k"), key("l")];
     let [a, b] = [f.acquire(&k, "a").await.ticket(), f.acquire(&l, "b").await.ticket()];
@@ -149,7 +143,6 @@ pub async fn trap_d9_an_expired_decision_that_exists_still_counts(f: LeasesFixtu
     assert!(f.leases.peek_decision(&name("t")).await.unwrap().is_none(), "which deletes it after");
 }
 
-/// A release is an end like any other.
 pub async fn a_release_applies_the_decision_to_staged_state(f: LeasesFixture) {
     let [k, l] = [key("k"), key("l")];
     let [a, b] = [f.acquire_long(&k, "a").await.ticket(), f.acquire_long(&l, "b").await.ticket()];

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 /// One line of what a process saw.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HistoryEvent {
-    /// Which process, and which of its lives.
+    /// Name of the process, different for each of its runs.
     pub who: String,
     pub key: String,
     pub token: u64,
@@ -46,7 +46,7 @@ pub enum What {
     Releasing { at_ns: u64 },
 }
 
-/// One holder, as its own events tell.
+/// One holding of a key, reconstructed from its holder's events.
 #[derive(Clone, Debug)]
 struct Held {
     who: String,
@@ -90,7 +90,7 @@ fn note(holders: &mut BTreeMap<u64, Held>, event: &HistoryEvent) -> Result<(), S
     Ok(())
 }
 
-/// Whoever asked after somebody was answered has the larger token.
+/// A grant that was requested after another one was answered must have the larger token.
 fn check_tokens(key: &str, holders: &BTreeMap<u64, Held>) -> Result<(), String> {
     let mut by_answer: Vec<(u64, u64)> = holders.iter().map(|(t, h)| (h.got_ns, *t)).collect();
     by_answer.sort_unstable();
@@ -121,7 +121,7 @@ fn check_turns(key: &str, holders: &BTreeMap<u64, Held>) -> Result<(), String> {
     Ok(())
 }
 
-/// Whoever counts has seen all that was counted before.
+/// Each holder must have found the number that the previous one left.
 fn check_counts(key: &str, holders: &BTreeMap<u64, Held>, last: u64) -> Result<(), String> {
     let mut left = 0;
     for (token, held) in holders {

@@ -1,4 +1,4 @@
-//! Who holds, who is told, who waits.
+//! Cases about acquiring, holding and waiting.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -25,7 +25,6 @@ fn held(acquired: Acquired) -> Grant {
     }
 }
 
-/// The whole of it.
 pub async fn a_held_lease_is_refused_with_its_holder(f: LeasesFixture) {
     let k = key("k");
     assert_eq!(f.leases.peek(&k).await.unwrap(), None);
@@ -40,7 +39,6 @@ pub async fn a_held_lease_is_refused_with_its_holder(f: LeasesFixture) {
     assert_eq!(described.lease.unwrap().owner, name("a"));
 }
 
-/// Eight ask for the same key at once.
 pub async fn one_of_many_concurrent_acquires_wins(f: LeasesFixture) {
     for round in 0..3 {
         let k = key(&format!("k{round}"));
@@ -62,7 +60,6 @@ pub async fn one_of_many_concurrent_acquires_wins(f: LeasesFixture) {
     }
 }
 
-/// And the next holder gets a larger one.
 pub async fn a_release_frees_the_key_and_keeps_the_token(f: LeasesFixture) {
     let k = key("k");
     let first = f.acquire_long(&k, "a").await;
@@ -76,7 +73,6 @@ pub async fn a_release_frees_the_key_and_keeps_the_token(f: LeasesFixture) {
     assert_eq!((late.why, late.holder), (LossReason::Superseded, Some(name("b"))));
 }
 
-/// Its answer was lost, say.
 pub async fn a_repeated_request_gets_the_same_answer(f: LeasesFixture) {
     let k = key("k");
     let wish = AcquireRequest { request: Some(name("r")), ttl_ms: 3_600_000, ..f.wish(&k, "a") };
@@ -89,7 +85,6 @@ pub async fn a_repeated_request_gets_the_same_answer(f: LeasesFixture) {
     assert_eq!(held(f.leases.acquire(&plain).await.unwrap().answer).token, LeaseToken(1));
 }
 
-/// And so it outlives its first deadline.
 pub async fn a_renewal_moves_the_deadline(f: LeasesFixture) {
     let k = key("k");
     let grant = f.acquire(&k, "a").await;
@@ -125,7 +120,6 @@ pub async fn an_invalid_token_changes_nothing(f: LeasesFixture) {
     assert_eq!((after.state, after.staged), (before.state, None));
 }
 
-/// The state stays when the lease goes.
 pub async fn only_the_holder_changes_the_state(f: LeasesFixture) {
     let k = key("k");
     let first = f.acquire_long(&k, "a").await.ticket();
@@ -149,7 +143,6 @@ pub async fn a_state_may_be_bytes(f: LeasesFixture) {
     assert_eq!(f.peek(&k).await.state, Some(large));
 }
 
-/// Whatever its characters mean to the store.
 pub async fn any_valid_key_can_be_leased(f: LeasesFixture) {
     let long = "ü".repeat(128);
     let odd = [
@@ -233,7 +226,6 @@ pub async fn namespaces_do_not_share_keys(f: LeasesFixture) {
     assert_eq!(keys[0].lease.as_ref().unwrap().owner, name("green"));
 }
 
-/// Both of them, one after the other.
 pub async fn a_waiter_gets_the_lease_when_it_is_released(f: LeasesFixture) {
     let (k, system) = (key("k"), f.system());
     let holder = f.acquire_long(&k, "holder").await;
@@ -257,7 +249,6 @@ pub async fn a_waiter_gets_the_lease_when_it_is_released(f: LeasesFixture) {
     assert_ne!(last.owner, winner.owner);
 }
 
-/// And nothing has changed.
 pub async fn a_waiter_that_times_out_learns_the_holder(f: LeasesFixture) {
     let (k, system) = (key("k"), f.system());
     f.acquire_long(&k, "holder").await;
@@ -267,7 +258,6 @@ pub async fn a_waiter_that_times_out_learns_the_holder(f: LeasesFixture) {
     assert_eq!(f.token(&k).await, LeaseToken(1));
 }
 
-/// Past its first deadline, and not past its release.
 pub async fn a_hold_renews_in_the_background(f: LeasesFixture) {
     let (k, system) = (key("k"), f.system());
     let wish = f.wish(&k, "a");
@@ -297,7 +287,6 @@ pub async fn a_hold_renews_in_the_background(f: LeasesFixture) {
     assert_eq!(f.peek(&k).await.lease, None);
 }
 
-/// Somebody let go of it behind its back.
 pub async fn a_hold_reports_that_it_was_lost(f: LeasesFixture) {
     let (k, system) = (key("k"), f.system());
     let options = HoldOptions { every: Some(Duration::from_millis(200)), ..HoldOptions::default() };
@@ -316,7 +305,6 @@ pub async fn a_hold_reports_that_it_was_lost(f: LeasesFixture) {
     assert!(system.hold(&f.wish(&k, "a"), Duration::ZERO, bad).await.is_err());
 }
 
-/// And looking changes nothing.
 pub async fn explain_gives_reasons(f: LeasesFixture) {
     use crate::system::System;
     let system = f.system();

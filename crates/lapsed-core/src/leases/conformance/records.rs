@@ -8,7 +8,6 @@ use crate::receipt::Reason;
 use crate::sweep::{Batch, BatchId, Outcome, PassMode};
 use crate::system::Restored;
 
-/// Whose clock, how late, what was removed.
 pub async fn receipts_contain_the_evidence(f: LeasesFixture) {
     let k = key("k");
     let grant = f.acquire(&k, "a").await;
@@ -30,7 +29,6 @@ pub async fn receipts_contain_the_evidence(f: LeasesFixture) {
     assert_eq!(one.as_ref(), Some(receipt));
 }
 
-/// At the latest after the next pass.
 pub async fn an_operation_writes_receipts_for_what_it_cleared(f: LeasesFixture) {
     let k = key("k");
     f.acquire(&k, "a").await;
@@ -55,7 +53,6 @@ pub async fn an_operation_writes_receipts_for_what_it_cleared(f: LeasesFixture) 
     assert_eq!(receipts.len(), 3);
 }
 
-/// Operations and sweepers at the same time.
 pub async fn each_token_has_at_most_one_receipt(f: LeasesFixture) {
     let all: Vec<_> = (0..8).map(|n| key(&format!("k{n}"))).collect();
     f.acquire_all(&all, "dead").await;
@@ -71,7 +68,7 @@ pub async fn each_token_has_at_most_one_receipt(f: LeasesFixture) {
     assert_eq!((receipts.len(), distinct.len()), (8, 8), "{receipts:?}");
 }
 
-/// Its receipts tell; and what was not carried out never is.
+/// Receipts settle a batch whose answer was lost; a batch settled as not done is never carried out.
 pub async fn a_lost_answer_is_settled_by_batch(f: LeasesFixture) {
     f.acquire_all(&[key("a"), key("b")], "dead").await;
     f.ripen().await;
@@ -97,7 +94,6 @@ pub async fn a_lost_answer_is_settled_by_batch(f: LeasesFixture) {
     assert_eq!(settled, given);
 }
 
-/// The old one stays dead.
 pub async fn restoring_a_lease_grants_a_new_token(f: LeasesFixture) {
     let k = key("k");
     let old = f.acquire(&k, "a").await.ticket();
@@ -119,7 +115,6 @@ pub async fn restoring_a_lease_grants_a_new_token(f: LeasesFixture) {
     assert!(receipt.restored_ms.is_some());
 }
 
-/// Even if it is free again.
 pub async fn restoring_a_lease_is_refused_after_a_newer_grant(f: LeasesFixture) {
     let k = key("k");
     f.acquire(&k, "a").await;
@@ -135,7 +130,6 @@ pub async fn restoring_a_lease_is_refused_after_a_newer_grant(f: LeasesFixture) 
     assert!(refused(f.leases.restore(seq + 1_000_000).await.unwrap()), "no such receipt");
 }
 
-/// Unless it was decided again since.
 pub async fn restoring_a_decision_makes_it_again(f: LeasesFixture) {
     for id in ["t", "u"] {
         f.leases.decide(&name(id), Decision::Commit, f.ttl_ms()).await.unwrap();

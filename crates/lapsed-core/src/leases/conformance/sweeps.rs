@@ -1,4 +1,4 @@
-//! The sweep: it tidies what nobody touched.
+//! Cases about sweeping expired leases.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,7 +13,6 @@ use crate::sweep::brake::BrakeSetting;
 use crate::sweep::policy::Policy;
 use crate::sweep::{Batch, BatchId, Outcome, PassMode, Refusal, Stopped};
 
-/// The whole of it.
 pub async fn expired_leases_are_cleared_and_others_are_not(f: LeasesFixture) {
     f.acquire_all(&keys(&["a", "b", "c"]), "dead").await;
     f.acquire_long(&key("x"), "live").await;
@@ -68,7 +67,6 @@ pub async fn a_renewal_before_the_reclaim_wins(f: LeasesFixture) {
     assert_eq!(f.peek(&l).await.lease, None);
 }
 
-/// Cleared by somebody else, who holds it now.
 pub async fn a_new_holder_before_the_reclaim_wins(f: LeasesFixture) {
     let k = key("k");
     f.acquire(&k, "a").await;
@@ -81,7 +79,6 @@ pub async fn a_new_holder_before_the_reclaim_wins(f: LeasesFixture) {
     assert_eq!(f.peek(&k).await.lease, before);
 }
 
-/// Whatever its index still says.
 pub async fn released_leases_leave_no_suspects(f: LeasesFixture) {
     let ticket = f.acquire(&key("k"), "a").await.ticket();
     done(f.leases.release(&ticket).await.unwrap().answer);
@@ -110,7 +107,6 @@ pub async fn trap_d6_every_namespace_is_swept(f: LeasesFixture) {
     assert_eq!(f.receipts().await.len(), 12);
 }
 
-/// The refused stay where they are, the others go.
 pub async fn trap_d7_one_refusal_does_not_stop_the_others(f: LeasesFixture) {
     f.acquire_all(&keys(&["a", "b", "c", "d"]), "dead").await;
     f.ripen().await;
@@ -182,7 +178,6 @@ pub async fn two_sweepers_count_each_reclaim_once(f: LeasesFixture) {
     assert_eq!((receipts.len(), distinct.len()), (12, 12));
 }
 
-/// The same suspects, the same guard.
 pub async fn a_dry_run_lists_what_a_pass_does_and_changes_nothing(f: LeasesFixture) {
     f.acquire_all(&keys(&["a", "b"]), "dead").await;
     f.ripen().await;
@@ -198,7 +193,6 @@ pub async fn a_dry_run_lists_what_a_pass_does_and_changes_nothing(f: LeasesFixtu
     assert_eq!(named(&dry), named(&real));
 }
 
-/// However often it is named.
 pub async fn the_same_suspect_twice_in_a_batch_counts_once(f: LeasesFixture) {
     f.acquire(&key("k"), "dead").await;
     f.ripen().await;
@@ -210,7 +204,6 @@ pub async fn the_same_suspect_twice_in_a_batch_counts_once(f: LeasesFixture) {
     assert_eq!(f.receipts().await.len(), 1);
 }
 
-/// The operator's word stands above all.
 pub async fn a_held_brake_spares_everything(f: LeasesFixture) {
     f.acquire(&key("k"), "dead").await;
     f.ripen().await;

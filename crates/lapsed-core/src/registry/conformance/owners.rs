@@ -1,4 +1,4 @@
-//! Lives: begun, beaten, ended, told.
+//! Cases about starting and ending owners, and their heartbeats.
 
 use super::{RegistryFixture, name, names};
 use crate::error::Error;
@@ -13,7 +13,6 @@ fn lost<T: std::fmt::Debug>(answer: crate::Result<T>) -> Lost {
     }
 }
 
-/// A beat moves the deadline; without one it stays.
 pub async fn heartbeats_keep_an_owner_alive(f: RegistryFixture) {
     let claim = f.start("i-1").await;
     let before = f.registry.owner(&claim).await.unwrap().unwrap().due_ms;
@@ -24,7 +23,7 @@ pub async fn heartbeats_keep_an_owner_alive(f: RegistryFixture) {
     assert!(!beat.started);
 }
 
-/// No ceremony for whoever only has a name; and the second beat is the same life.
+/// A first heartbeat with a new name starts an incarnation; the second one belongs to it.
 pub async fn the_first_beat_of_a_new_name_starts_it(f: RegistryFixture) {
     let claim = Claim::newest(name("i-1"));
     let first = f.registry.beat(&claim).await.unwrap();
@@ -40,7 +39,7 @@ pub async fn the_first_beat_of_a_new_name_starts_it(f: RegistryFixture) {
     assert!(many.iter().all(|beat| beat.incarnation == many[0].incarnation));
 }
 
-/// Neither a number out of the air nor somebody else's.
+/// Neither a number that was never used nor that of another owner is accepted.
 pub async fn an_unknown_incarnation_is_lost(f: RegistryFixture) {
     let claim = f.start("i-1").await;
     let wrong = Claim::exact(name("i-1"), Incarnation(999));
@@ -51,7 +50,7 @@ pub async fn an_unknown_incarnation_is_lost(f: RegistryFixture) {
     assert_eq!(f.holder("k").await, None);
 }
 
-/// Whoever starts: each life has a larger number than every one before.
+/// Each incarnation has a larger number than every earlier one of any owner.
 pub async fn incarnations_only_grow(f: RegistryFixture) {
     let mut last = Incarnation(0);
     for owner in ["a", "b", "a", "c", "a"] {
@@ -73,7 +72,8 @@ pub async fn trap_a3_a_restarted_owner_neither_keeps_nor_hides_old_entries(f: Re
     assert_eq!(f.holder("new-1").await, reborn.incarnation);
 }
 
-/// A life counts from its start: what it registers before its first beat is safe.
+/// An incarnation is alive from its start, so entries registered before its first heartbeat are
+/// kept.
 pub async fn trap_a3_a_new_incarnation_may_register_before_its_first_heartbeat(f: RegistryFixture) {
     let claim = f.holding("i-1", &["k"]).await;
     (f.advance)(f.ttl / 2).await;

@@ -23,7 +23,6 @@ async fn pass(f: &RegistryFixture, who: &str, act: PassMode, policy: Policy) -> 
     f.sweeper(who, policy).pass(act, 1_000, &stop).await
 }
 
-/// The whole of it.
 pub async fn entries_of_dead_owners_are_reclaimed_and_others_are_not(f: RegistryFixture) {
     f.holding("dead", &["a", "b", "c"]).await;
     let live = f.holding("live", &["x", "y"]).await;
@@ -204,7 +203,7 @@ pub async fn the_same_suspect_twice_in_a_batch_is_reclaimed_once(f: RegistryFixt
     assert_eq!(f.receipts().await.len(), 1);
 }
 
-/// With nobody to be declared dead, those who already are still go.
+/// With `undeclared_max` 0, entries of owners that were declared dead before are still reclaimed.
 pub async fn the_brake_spares_only_undeclared_owners(f: RegistryFixture) {
     let retired = f.holding("retired", &["a"]).await;
     f.registry.end(&retired).await.unwrap();

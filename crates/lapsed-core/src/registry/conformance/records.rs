@@ -65,7 +65,6 @@ pub async fn an_older_incarnation_cannot_take_keys_from_a_newer_one(f: RegistryF
     assert_eq!(f.holder("a").await, newer.incarnation);
 }
 
-/// By key, from any place on.
 pub async fn entries_are_paged(f: RegistryFixture) {
     let claim = f.holding("one", &["a", "ab", "b", "c"]).await;
     f.holding("two", &["aa"]).await;
@@ -147,7 +146,7 @@ pub async fn a_lost_answer_is_settled_by_batch(f: RegistryFixture) {
     assert!(matches!(late(4).await[..], [Outcome::Reclaimed(Some(_))]));
 }
 
-/// Put back under a living owner, once, and never over somebody.
+/// An entry is restored for a live owner, once, and never replaces another holder.
 pub async fn restore_works_once_and_only_if_the_key_is_free(f: RegistryFixture) {
     f.holding("i-1", &["a", "b"]).await;
     let other = f.start("i-2").await;
@@ -178,7 +177,6 @@ pub async fn restore_works_once_and_only_if_the_key_is_free(f: RegistryFixture) 
     assert!(marked.unwrap().restored_ms.is_some());
 }
 
-/// What the operator said, and who leads.
 pub async fn settings_and_terms_are_kept(f: RegistryFixture) {
     let system = f.registry.system().clone();
     assert_eq!(f.store.brake_setting(&system).await.unwrap(), BrakeSetting::Auto);
@@ -201,7 +199,7 @@ pub async fn settings_and_terms_are_kept(f: RegistryFixture) {
     );
 }
 
-/// Retention by count and by age; whoever is forgotten is still told that it is not known.
+/// Retention is by count and by age; an owner whose record was removed gets `Lost`.
 pub async fn receipts_and_owners_beyond_retention_are_removed(f: RegistryFixture) {
     let gone = f.holding("i-1", &["a", "b", "c"]).await;
     (f.advance)(f.ttl).await;

@@ -5,7 +5,6 @@ use crate::owner::Claim;
 use crate::sessions::{Deleted, SessionProfile};
 use crate::system::System;
 
-/// Active → disconnected → resumed → active → deleted.
 pub async fn a_session_goes_through_its_full_lifecycle(f: SessionsFixture) {
     let made = f.sessions.activate(&name("s"), &profile("v", "b")).await.unwrap();
     assert!(made.created);
@@ -82,7 +81,6 @@ pub async fn activating_again_keeps_absent_fields(f: SessionsFixture) {
     assert_eq!((connected.session.references, connected.session.due_ms), (1, None));
 }
 
-/// Neither of one's own references nor of somebody else's.
 pub async fn a_disconnect_never_goes_below_zero(f: SessionsFixture) {
     let one = f.connected("one", &["s"]).await;
     let two = f.start("two").await;
@@ -114,7 +112,6 @@ pub async fn an_incarnation_may_have_several_references_to_a_session(f: Sessions
     assert_eq!(f.sessions.owner(&server).await.unwrap().unwrap().held, 0);
 }
 
-/// And says how many there are.
 pub async fn a_deletion_is_refused_while_somebody_is_connected(f: SessionsFixture) {
     let server = f.connected("server", &["s"]).await;
     f.connect(&server, "s").await;
@@ -123,7 +120,7 @@ pub async fn a_deletion_is_refused_while_somebody_is_connected(f: SessionsFixtur
     assert_eq!(f.references("s").await, 2);
 }
 
-/// No ghost with half its fields, no reference to it, nobody started for it.
+/// No operation creates a partial session, a reference to it, or an owner for it.
 pub async fn trap_b6_a_missing_session_is_not_created(f: SessionsFixture) {
     let (server, ghost) = (f.start("server").await, name("ghost"));
     assert_eq!(f.sessions.connect(Some(&server), &ghost).await.unwrap(), None);
@@ -191,7 +188,6 @@ pub async fn references_of_an_incarnation_are_paged(f: SessionsFixture) {
     assert!(page(Some("c")).await.is_empty());
 }
 
-/// One word each, and a reason.
 pub async fn explain_gives_reasons(f: SessionsFixture) {
     let system = f.system();
     let verdict = |key: &'static str| {

@@ -1,4 +1,4 @@
-//! References, and the lives that they belong to.
+//! Cases about references and the owners that they belong to.
 
 use super::{SessionsFixture, keys, name, names};
 use crate::error::Error;
@@ -48,7 +48,6 @@ pub async fn trap_b5_a_restarted_owner_neither_keeps_nor_hides_old_references(f:
     assert_eq!((f.references("old").await, f.references("new").await), (0, 1));
 }
 
-/// No ceremony for whoever only has a name.
 pub async fn the_first_connect_of_a_new_name_starts_it(f: SessionsFixture) {
     f.activate(&["s"]).await;
     let claim = Claim::newest(name("server"));
@@ -118,7 +117,7 @@ pub async fn a_dead_owner_is_refused_and_changes_nothing(f: SessionsFixture) {
     assert_eq!(f.connect(&reborn, "b").await.references, 1);
 }
 
-/// The end is one step; the references are dropped by the same guarded step as those of the dead.
+/// Retiring ends the owner in one step; its references are removed like those of dead owners.
 pub async fn retiring_releases_references_in_batches(f: SessionsFixture) {
     let system = f.system();
     let ids = ["a", "b", "c", "d", "e", "f", "g"];
@@ -149,7 +148,6 @@ pub async fn what_a_crashed_retire_left_is_swept(f: SessionsFixture) {
     assert_eq!((f.references("a").await, f.references("b").await), (0, 0));
 }
 
-/// Both were connected; one of them is still there.
 pub async fn a_session_stays_while_one_of_its_owners_is_alive(f: SessionsFixture) {
     let live = f.connected("live", &["s"]).await;
     let dead = f.start("dead").await;
@@ -163,7 +161,7 @@ pub async fn a_session_stays_while_one_of_its_owners_is_alive(f: SessionsFixture
     assert_eq!(f.references("s").await, 1);
 }
 
-/// With nobody to be declared dead, what the ended referred to is still let go.
+/// With `undeclared_max` 0, references of owners that have ended are still removed.
 pub async fn the_brake_spares_only_undeclared_owners(f: SessionsFixture) {
     let retired = f.connected("retired", &["a"]).await;
     f.sessions.end(&retired).await.unwrap();

@@ -12,7 +12,6 @@ use crate::sweep::{
     Batch, BatchId, Cursor, Outcome, PageRequest, PassMode, PassReport, Refusal, Stopped,
 };
 
-/// The whole of it.
 pub async fn orphans_are_deleted_and_active_sessions_are_not(f: SessionsFixture) {
     let live = f.connected("live", &["x", "y"]).await;
     f.disconnected(&["a", "b", "c"]).await;
@@ -32,7 +31,6 @@ pub async fn orphans_are_deleted_and_active_sessions_are_not(f: SessionsFixture)
     assert_eq!(f.sessions.disconnected_count().await.unwrap(), 0);
 }
 
-/// It was made, and nobody came.
 pub async fn a_session_that_was_never_connected_is_deleted_after_one_grace(f: SessionsFixture) {
     f.activate(&["s"]).await;
     (f.advance)(f.grace).await;
@@ -45,7 +43,8 @@ pub async fn a_session_that_was_never_connected_is_deleted_after_one_grace(f: Se
     assert_eq!(f.receipts().await[0].reason, Reason::NeverConnected);
 }
 
-/// It was an orphan when the page was read, and somebody connects before the batch arrives.
+/// The session was an orphan when the page was read, and a client connects before the batch
+/// arrives.
 pub async fn trap_b2_a_reconnect_before_the_reclaim_wins(f: SessionsFixture) {
     f.orphaned(&["s", "t"]).await;
     let suspects = f.suspects().await;
@@ -65,7 +64,6 @@ pub async fn trap_b2_a_reconnect_before_the_reclaim_wins(f: SessionsFixture) {
     assert!(f.receipts().await.is_empty());
 }
 
-/// The same for whoever resumes it.
 pub async fn trap_b2_a_resume_before_the_reclaim_wins(f: SessionsFixture) {
     f.orphaned(&["s"]).await;
     let suspects = f.suspects().await;
@@ -95,7 +93,7 @@ pub async fn trap_b3_an_active_session_is_never_among_the_orphans(f: SessionsFix
     assert_eq!(f.references("s").await, 1);
 }
 
-/// Refused because somebody is connected, it is out of the index: the next pass does not meet it.
+/// A suspect that was refused as active is no longer in the index of the next pass.
 pub async fn trap_b4_a_refused_suspect_is_not_listed_again(f: SessionsFixture) {
     f.orphaned(&["s"]).await;
     let suspects = f.suspects().await;
@@ -148,7 +146,7 @@ pub async fn trap_b8_no_session_is_deleted_a_millisecond_early(f: SessionsFixtur
     assert_eq!(f.sweep().await.reclaimed, 1);
 }
 
-/// However many there are: no answer has more than was asked for, and what is examined are the dead.
+/// No answer has more entries than requested, and only orphans are read.
 pub async fn trap_b9_limits_are_honoured(f: SessionsFixture) {
     let living: Vec<String> = (0..100).map(|i| format!("live-{i:03}")).collect();
     let living: Vec<&str> = living.iter().map(String::as_str).collect();

@@ -101,7 +101,6 @@ pub async fn restore_works_once_and_only_if_the_key_is_free(f: SessionsFixture) 
     assert_eq!(f.session("a").await, None, "and its grace runs like any other's");
 }
 
-/// Its broadcaster has gone on to another session meanwhile.
 pub async fn restoring_a_session_keeps_a_newer_sessions_pointer(f: SessionsFixture) {
     f.sessions.activate(&name("old"), &profile("1", "b")).await.unwrap();
     (f.advance)(f.grace).await;
@@ -112,7 +111,7 @@ pub async fn restoring_a_session_keeps_a_newer_sessions_pointer(f: SessionsFixtu
     assert_eq!(f.sessions.of_broadcaster(&name("b")).await.unwrap(), Some(name("new")));
 }
 
-/// Retention by count and by age; whoever is forgotten is still told that it is not known.
+/// Retention is by count and by age; an owner whose record was removed gets `Lost`.
 pub async fn receipts_and_owners_beyond_retention_are_removed(f: SessionsFixture) {
     let gone = f.connected("server", &["r"]).await;
     f.orphaned(&["a", "b", "c"]).await;
