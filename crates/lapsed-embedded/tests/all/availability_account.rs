@@ -1,5 +1,5 @@
-//! Whatever is done to the truth of availability, in whatever order, with a disk that fails and a store that is
-//! opened again in between: the books agree.
+//! Random operations on the truth of availability, with a disk that fails and a store that is
+//! opened again: versions, log, counts and receipts always agree.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -29,8 +29,8 @@ enum Op {
     Activate(usize, bool),
     Beat(usize),
     Note(usize, u64),
-    /// Whoever is silent by the truth, as a mirror that lost a beat of theirs would declare them; in this
-    /// epoch, or in one that is over.
+    /// Flips a provider that the truth considers silent, as a mirror that lost a heartbeat would;
+    /// in the current epoch or an earlier one.
     Flip(usize, u64),
     Settle(u64),
     Restore(u64),
@@ -80,9 +80,9 @@ struct Story {
     clock: ManualClock,
     b: Bench,
     number: u64,
-    /// Newest version that was answered, of each.
+    /// The newest version that was answered for each provider.
     versions: BTreeMap<String, u64>,
-    /// The latest beat that was answered as noted, of each, on the manual clock.
+    /// The latest heartbeat of each provider that was answered as recorded, on the manual clock.
     beats: BTreeMap<String, u64>,
     settled: Vec<u64>,
     flips: u64,
@@ -185,7 +185,7 @@ impl Story {
             Op::Reopen => {
                 self.fragile.left.store(i64::MIN, Ordering::SeqCst);
                 drop(truth);
-                // Another one in its place, so that the old one is closed before.
+                // Replaced by another store first, so that the old one is closed.
                 self.b = open(&Fragile::unlimited(), &self.clock);
                 self.b = open(&self.fragile, &self.clock);
             }
@@ -196,7 +196,7 @@ impl Story {
     async fn flip(&mut self, id: &str, back: u64) -> Result<()> {
         let Some(state) = self.b.truth.read(&[name(id)]).await?.pop() else { return Ok(()) };
         self.number += 1;
-        // Now and then a number that may have been settled already.
+        // Sometimes a batch number that may have been settled already.
         let number = self.number - back * 3;
         let epoch = state.epoch.saturating_sub(back);
         let flip = Flip { id: name(id), epoch, silent_ms: None, decided_ago_ms: 0 };
@@ -223,7 +223,7 @@ impl Story {
         Ok(())
     }
 
-    /// What is written in several places is the same everywhere.
+    /// Checks that data which is stored in several places agrees.
     async fn check(&self) {
         let log = self.b.log();
         let listing = ProviderQuery { limit: 10, ..ProviderQuery::default() };

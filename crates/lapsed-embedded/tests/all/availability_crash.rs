@@ -69,7 +69,7 @@ impl Backend for Watched {
     }
 }
 
-/// Everything there is, without what only the clock changes.
+/// Everything that can be read, except what only depends on the clock.
 #[derive(Debug, Clone, PartialEq)]
 struct Seen {
     states: Vec<ProviderState>,
@@ -103,7 +103,7 @@ async fn see(b: &Bench) -> Seen {
     }
 }
 
-/// The rows in memory and the counts in them are what the sessions say.
+/// Checks that the rows in memory and their counts agree with the sessions.
 async fn agree(b: &Bench, when: &str) {
     for state in b.truth.page(None, 100).await.unwrap() {
         let mut count = 0;
@@ -117,7 +117,7 @@ async fn agree(b: &Bench, when: &str) {
     assert_eq!(b.receipts().await.len(), flips, "{when}: only flips set anybody offline here");
 }
 
-/// One step of the store, each of which writes more than one row.
+/// An operation that writes more than one row.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Flip,
@@ -141,7 +141,7 @@ const STEPS: [Step; 8] = [
     Step::Settings,
 ];
 
-/// Two silent and online, one that a receipt set offline; sessions of the first two.
+/// Prepares two silent online providers with sessions, and one that a receipt set offline.
 async fn prepare(b: &Bench, clock: &ManualClock) -> (Vec<Flip>, u64) {
     let states = b.there(&["a", "b", "c"]).await;
     for (session, provider) in [("s1", "a"), ("s2", "b")] {
@@ -177,8 +177,8 @@ async fn step(b: &Bench, prepared: &(Vec<Flip>, u64), which: Step) -> Result<()>
     }
 }
 
-/// The process is killed before any one write of a step: opened again, all of it has happened or nothing
-/// has; and what was not done can be done.
+/// The process is killed before each single write of an operation. After reopening, all of it has
+/// happened or nothing, and what was not done can be done.
 #[tokio::test]
 async fn a_crash_during_a_step_leaves_no_partial_write() {
     for which in STEPS {
@@ -212,7 +212,8 @@ async fn a_crash_during_a_step_leaves_no_partial_write() {
     }
 }
 
-/// The disk fails at any one write of a step: memory is as the disk is, and the step can be repeated.
+/// The disk fails at each single write of an operation: memory equals disk, and the operation can
+/// be repeated.
 #[tokio::test]
 async fn after_a_failed_commit_memory_equals_disk() {
     for which in STEPS {
@@ -237,7 +238,8 @@ async fn after_a_failed_commit_memory_equals_disk() {
                 break;
             }
             assert!(matches!(answer, Err(Error::Unavailable { .. })), "{when}");
-            // A commit that failed may have reached the disk all the same; else nothing has changed.
+            // A commit that failed may have reached the disk nevertheless; otherwise nothing has
+            // changed.
             let repeated = step(&b, &prepared, which).await;
             assert!(repeated.is_ok(), "{when}: {repeated:?}");
             if seen == before && !matches!(which, Step::Settle) {
@@ -249,7 +251,8 @@ async fn after_a_failed_commit_memory_equals_disk() {
     }
 }
 
-/// Nobody sees what is not durable yet, and a disk that fails for good leaves readable what was.
+/// Nobody reads what is not durable yet, and after a permanent disk failure durable data can still
+/// be read.
 #[tokio::test]
 async fn nothing_is_read_before_it_is_durable() {
     let (watched, clock) = (Watched::default(), ManualClock::at(START_MS));
@@ -276,7 +279,7 @@ async fn nothing_is_read_before_it_is_durable() {
     }
 }
 
-/// Closed and opened again: everything is there, and what was settled stays so.
+/// After closing and reopening, everything is there, and settled batches stay settled.
 #[tokio::test]
 async fn reopening_keeps_everything() {
     let (bytes, clock) = (SharedBytes::default(), ManualClock::at(START_MS));
@@ -301,7 +304,7 @@ async fn reopening_keeps_everything() {
     agree(&b, "opened again").await;
 }
 
-/// X7: versions only grow, also when the host's clock was set back by a year meanwhile.
+/// X7: versions only grow, also if the host's clock was set back by a year.
 #[tokio::test]
 async fn trap_x7_versions_grow_across_a_clock_set_back() {
     let bytes = SharedBytes::default();
@@ -328,8 +331,8 @@ async fn trap_x7_versions_grow_across_a_clock_set_back() {
     }
 }
 
-/// The process is gone without a word: what was answered is there. (The folder is copied under a running
-/// store, which is what a crash leaves behind.)
+/// The process dies without closing the store: answered writes are there. (The folder is copied
+/// while the store runs, which is what a crash leaves behind.)
 #[tokio::test]
 async fn answered_writes_are_durable() {
     let folder = tempfile::tempdir().unwrap();
@@ -340,7 +343,7 @@ async fn answered_writes_are_durable() {
         b.add(&id).await;
         answered.push(b.online(&id).await.state);
         if round % 3 == 2 {
-            // Stale at once: whatever is old enough for a threshold of nothing.
+            // A threshold of zero makes every provider silent at once.
             let flips = [flip_of(&answered[round])];
             b.truth.flip(&batch(round as u64), &flips, 0).await.unwrap();
         }

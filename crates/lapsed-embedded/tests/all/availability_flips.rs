@@ -1,4 +1,4 @@
-//! Flips of the truth of availability: who is set offline, batches that are settled, what is put back.
+//! Flips in the truth of availability: setting providers offline, settling batches, and restoring.
 
 use std::time::Duration;
 
@@ -58,7 +58,7 @@ async fn a_flip_sets_only_silent_providers_offline() {
     assert_eq!(settled, std::slice::from_ref(receipt));
 }
 
-/// Somebody who never beat, as far as the mirror knows, is late since that was decided.
+/// A provider without any heartbeat is late since the mirror's decision.
 #[tokio::test]
 async fn without_a_heartbeat_lateness_counts_from_the_decision() {
     let (b, clock) = Bench::in_memory();
@@ -69,7 +69,8 @@ async fn without_a_heartbeat_lateness_counts_from_the_decision() {
     assert_eq!(flipped(&answer[0]).0.evidence.late_ms, 40);
 }
 
-/// A batch that is settled before it arrives is refused for ever; one that comes twice acts once.
+/// A batch that is settled before it arrives is refused for ever; a batch that arrives twice acts
+/// once.
 #[tokio::test]
 async fn a_batch_is_carried_out_once_or_never() {
     let (b, clock) = Bench::in_memory();
@@ -133,7 +134,7 @@ async fn a_receipt_is_restored_once_unless_toggled_since() {
     }
     assert!(!b.state("off").await.online);
     assert_eq!(b.log().len(), logged + 1);
-    // A second silence has a receipt of its own; the first one is spent.
+    // A second silence has its own receipt; the first one was used up.
     silence(&clock);
     let again = b.flip(2, &[b.state("a").await]).await;
     let seq = flipped(&again[0]).0.id.seq;

@@ -1,5 +1,5 @@
-//! Many hands on few providers at the same time, in a folder: what the answers said is counted, and the log,
-//! the receipts and the rows must say the same.
+//! Many concurrent callers on few providers, in a folder: the log, the receipts and the rows must
+//! agree with what the answers said.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use lapsed_availability::{
 };
 use lapsed_embedded::LogStatus;
 
-/// C6: many sweepers flip the same ones at once, each has one log row and one receipt.
+/// C6: many sweepers flip the same providers at once; each flip has one log row and one receipt.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn trap_c6_concurrent_sweepers_write_one_log_row_per_flip() {
     let folder = tempfile::tempdir().unwrap();
@@ -41,8 +41,8 @@ async fn trap_c6_concurrent_sweepers_write_one_log_row_per_flip() {
     assert_eq!(receipts, ids);
 }
 
-/// Sweepers and toggles at once on one provider: the log alternates, each answered change has its row, and
-/// each version is handed out once.
+/// Concurrent sweepers and toggles on one provider: the log alternates, each answered change has
+/// its row, and each version is used once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn the_log_has_every_flip_in_order() {
     let folder = tempfile::tempdir().unwrap();
@@ -98,8 +98,8 @@ async fn the_log_has_every_flip_in_order() {
     assert_eq!(b.state("p").await.online, last);
 }
 
-/// C8: sessions come and go by many hands; nobody ever has more than they can, and in the end the counts are
-/// what the sessions say.
+/// C8: many callers start and end sessions; no provider ever has more than its maximum, and in the
+/// end the counts equal the sessions.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn trap_c8_capacity_equals_the_number_of_sessions() {
     const MAX: u64 = 3;
@@ -128,7 +128,7 @@ async fn trap_c8_capacity_equals_the_number_of_sessions() {
                             SessionOutcome::Refused(SessionRefusal::Full { .. }) => full += 1,
                             SessionOutcome::Refused(_) => {}
                         }
-                        // Some are left running.
+                        // Some sessions are left running.
                         if hand == 0
                             && round % 6 == 5
                             && matches!(change, SessionChange::Extend { .. })

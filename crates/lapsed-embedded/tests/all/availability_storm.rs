@@ -1,10 +1,10 @@
-//! The protocol of availability on the embedded truth and a mirror in memory, by several daemons at once, with
-//! calls that take their time, fail before or after they were carried out, and a mirror that loses everything
-//! or is written to by somebody else.
-//! Nothing moves but by its seed: one that fails is told again exactly.
+//! The availability protocol with several daemons on the embedded truth and a mirror in memory.
+//! Calls are slow, fail before or after they were carried out, and the mirror loses its data or is
+//! written to by another program. Everything depends on the seed: a failing seed replays exactly.
 //!
-//! What must hold: nobody who beat in time is set offline (P1), nobody silent is available, each flip has one
-//! log row, and when the storm is over mirror and truth agree and everybody silent is offline (P2, P8).
+//! What must hold: no provider that sent heartbeats in time is set offline (P1), no silent provider
+//! is available, each flip has one log row, and after the faults end mirror and truth agree and
+//! every silent provider is offline (P2, P8).
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -31,7 +31,7 @@ const STALE: Duration = Duration::from_secs(90);
 #[derive(Default)]
 struct Signs {
     sure_ms: BTreeMap<String, u64>,
-    /// That may have arrived.
+    /// Times of heartbeats that may have arrived.
     perhaps_ms: BTreeMap<String, u64>,
 }
 
@@ -84,7 +84,7 @@ impl Storm {
         self.signs.lock().unwrap().sure_ms.insert(id.to_owned(), self.now_ms());
     }
 
-    /// A pass, without the brake: what it takes is checked after the round.
+    /// Runs a pass without the brake; its flips are checked after the round.
     async fn sweep(&self, daemon: &Availability) -> lapsed_core::Result<()> {
         daemon.survey().await?;
         let request = PageRequest { after: Cursor::default(), limit: 100, undeclared_max: None };
@@ -98,7 +98,7 @@ impl Storm {
         Ok(())
     }
 
-    /// One thing that a daemon does. Errors are part of it.
+    /// One random operation of a daemon. Errors are expected.
     async fn act(&self, daemon: &Availability) -> lapsed_core::Result<()> {
         self.chance.linger().await;
         let p = format!("p{}", self.chance.below(PROVIDERS));
@@ -177,7 +177,7 @@ impl Storm {
         self.clock.advance(Duration::from_millis(self.chance.below(30_000)));
     }
 
-    /// Somebody else writes to the mirror.
+    /// Another program writes to the mirror.
     fn tamper(&self) {
         let id = name(&format!("p{}", self.chance.below(PROVIDERS)));
         let wrong = self.chance.below(3);
@@ -205,7 +205,7 @@ impl Storm {
         assert_eq!(beats, noted, "seed {}: {living:?}", self.seed);
     }
 
-    /// Without faults, until mirror and truth agree.
+    /// Runs without faults until mirror and truth agree.
     async fn calm(&self) {
         self.chance.failing(0);
         // The circuit breaker lets a probe through.
@@ -249,7 +249,7 @@ impl Storm {
         );
     }
 
-    /// The log alternates, and the counts are what the sessions say.
+    /// Checks that the log alternates and that the counts equal the sessions.
     async fn check_books(&self) {
         let log = self.b.log();
         for state in self.b.truth.page(None, 100).await.unwrap() {

@@ -1,4 +1,4 @@
-//! What the truth of availability says and does, on the embedded store in memory.
+//! Operations of the truth of availability, on the embedded store in memory.
 
 use std::time::Duration;
 
@@ -83,7 +83,8 @@ async fn a_display_name_is_changed_only_if_given() {
     assert_eq!(b.listed("p").await.display_name.as_deref(), Some("other"));
 }
 
-/// C7, C10: a beat counts for those online and active only, and leaves nothing behind for others.
+/// C7, C10: a heartbeat counts only for online and active providers, and leaves nothing behind for
+/// others.
 #[tokio::test]
 async fn trap_c10_a_heartbeat_of_an_offline_provider_is_not_recorded() {
     let (b, clock) = Bench::in_memory();
@@ -111,7 +112,7 @@ async fn trap_c10_a_heartbeat_of_an_offline_provider_is_not_recorded() {
     assert_eq!(b.truth.extent().await.unwrap(), 3);
 }
 
-/// C1, C9: beats go forward only, and the same beat told again does not make anybody fresher.
+/// C1, C9: heartbeats only go forward, and the same heartbeat sent again makes nobody fresher.
 #[tokio::test]
 async fn trap_c9_an_older_heartbeat_changes_nothing() {
     let (b, clock) = Bench::in_memory();
@@ -125,7 +126,7 @@ async fn trap_c9_an_older_heartbeat_changes_nothing() {
     assert_eq!(b.truth.note_beats(&note("a", 5_000), u64::MAX).await.unwrap(), 1);
     assert_eq!(b.state("a").await.beat_age_ms, Some(5_000));
     assert_eq!(b.state("a").await.version, version, "no version for a beat");
-    // The same beat, four times more, each time longer on its way.
+    // The same heartbeat four times more, each with a longer transfer.
     for _ in 0..4 {
         clock.advance(Duration::from_millis(60_000));
         let age_ms = b.state("a").await.beat_age_ms.unwrap();
@@ -134,7 +135,7 @@ async fn trap_c9_an_older_heartbeat_changes_nothing() {
     assert_eq!(b.truth.note_beats(&note("off", 0), u64::MAX).await.unwrap(), 0);
     assert_eq!(b.truth.note_beats(&note("nobody", 0), u64::MAX).await.unwrap(), 0);
     assert_eq!(b.listed("off").await.last_heartbeat_ms, Some(START_MS), "{off:?}");
-    // And one that is older than the clock itself.
+    // A heartbeat that is older than the clock itself.
     assert_eq!(b.truth.note_beats(&note("b", u64::MAX), u64::MAX).await.unwrap(), 0);
 }
 
@@ -165,7 +166,7 @@ async fn a_refresh_takes_a_version_above_the_mirrors() {
     assert!(b.offline("b").await.state.version > fresh[1].version);
 }
 
-/// C7: who can take work now; counts, pages and lists agree.
+/// C7: available providers; counts, pages and lists agree.
 #[tokio::test]
 async fn trap_c7_only_those_online_active_fresh_and_with_room_are_available() {
     let (b, clock) = Bench::in_memory();
@@ -222,7 +223,7 @@ async fn only_valid_settings_are_stored() {
     assert_eq!(b.truth.settings().await.unwrap(), now);
 }
 
-/// C8, C3: capacity is what the sessions say, in every step of a session's way.
+/// C8, C3: capacity equals the number of sessions after every change of a session.
 #[tokio::test]
 async fn capacity_follows_the_status_of_sessions() {
     use SessionChange::{Cancel, End, Expire, Extend, Reroute, Resume};

@@ -1,5 +1,5 @@
-//! Whatever is done, whatever fails, wherever it is killed: every job is in exactly one place, the
-//! account balances, tokens only grow, and memory says what the disk says.
+//! Random operations, disk failures and kills: every job is in exactly one place, the totals
+//! balance, tokens only grow, and memory equals disk.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
@@ -18,7 +18,7 @@ use lapsed_core::{Error, Result};
 
 const START_MS: u64 = 1_700_000_000_000;
 
-/// A small generator: the same seed, the same story.
+/// A small random generator: the same seed gives the same run.
 struct Dice(u64);
 
 impl Dice {
@@ -33,9 +33,9 @@ impl Dice {
 #[derive(Default)]
 struct Promised {
     entered: BTreeSet<String>,
-    /// Completed, deleted or dropped, by an answer that came.
+    /// Jobs that were answered as completed, deleted or dropped.
     gone: BTreeSet<String>,
-    /// What may have happened: the answer did not come.
+    /// Jobs whose last operation was not answered, so that it may have happened.
     in_doubt: BTreeSet<String>,
     /// How often each job's completion was answered with `Done`.
     completed: BTreeMap<String, u32>,
@@ -124,7 +124,7 @@ impl Story {
         }
     }
 
-    /// By anybody who ever held it, however long ago.
+    /// Ends a claim of any owner that ever held the job.
     async fn finish(&mut self) {
         if self.tickets.is_empty() {
             return;
@@ -189,7 +189,7 @@ impl Story {
         }
     }
 
-    /// The disk fails after a few writes, or the process is killed here and now.
+    /// Lets the disk fail after a few writes, or kills the process now.
     async fn crash(&mut self) {
         if self.dice.below(2) == 0 {
             let writes = self.dice.below(12) as i64;
@@ -208,7 +208,7 @@ impl Story {
         self.promised.in_doubt.extend(ids);
     }
 
-    /// Every job is where it should be, once.
+    /// Checks that every job is in exactly one place.
     async fn audit(&mut self, when: &str) -> Result<()> {
         let counts = self.f.counts().await;
         let (mut queued, mut in_flight, mut dead) = (0, 0, 0);
@@ -255,7 +255,7 @@ async fn every_job_is_in_one_place_after_random_operations() {
         for at in 0..140 {
             story.step().await;
             let when = format!("seed {seed}, step {at}");
-            // A disk that is yet to fail may fail here: then it is looked at again, and works.
+            // The disk may fail during the check; then the check is repeated on a working disk.
             if story.audit(&when).await.is_err() {
                 story.audit(&when).await.unwrap();
             }

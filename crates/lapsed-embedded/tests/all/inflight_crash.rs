@@ -19,7 +19,7 @@ fn open(fragile: &Fragile, clock: &ManualClock) -> InflightFixture {
     inflight_on_bytes(move || Box::new(fragile.clone()), clock)
 }
 
-/// What was prepared, and what can be done to it.
+/// Prepared jobs, and the operations on them.
 struct Scene {
     claim: Claim,
     taken: Vec<Claimed>,
@@ -28,7 +28,8 @@ struct Scene {
 
 const IDS: [&str; 6] = ["back", "drop", "letter", "plain", "q1", "q2"];
 
-/// One worker that is overdue with four jobs, each with a way of its own, and two more on the queue.
+/// Prepares an overdue worker with four jobs that each have another `on_death`, and two more jobs
+/// on the queue.
 async fn prepare(f: &InflightFixture) -> Scene {
     let jobs = [
         job_with("plain", OnDeath::Front),
@@ -46,7 +47,7 @@ async fn prepare(f: &InflightFixture) -> Scene {
     Scene { claim, taken, suspects }
 }
 
-/// One step of the store, each of which writes more than one row.
+/// An operation that writes more than one row.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Enqueue,
@@ -82,8 +83,9 @@ async fn step(f: &InflightFixture, scene: &Scene, step: Step) -> lapsed_core::Re
     }
 }
 
-/// Everything that can be seen of the jobs, without what only the clock changes, and without the end of
-/// a life: that comes first in memory, stays if its batch is undone, and is then written by the next.
+/// Everything that can be read of the jobs, except what only depends on the clock, and except the
+/// end of an incarnation: it happens first in memory, stays if its batch is undone, and is written
+/// by the next batch.
 #[derive(Debug, PartialEq)]
 struct Seen {
     jobs: Vec<Option<Job>>,
@@ -119,8 +121,8 @@ async fn see(f: &InflightFixture) -> Seen {
     }
 }
 
-/// The process is killed before any one write of any step: opened again, all of it has happened or
-/// nothing has, in the queues, the hands, the letters, the account and the receipts alike.
+/// The process is killed before each single write of every operation. After reopening, all of it
+/// has happened or nothing: in queues, claims, dead letters, totals and receipts alike.
 #[tokio::test]
 async fn trap_e1_a_crash_during_a_step_leaves_no_partial_write() {
     for kind in STEPS {
@@ -149,7 +151,8 @@ async fn trap_e1_a_crash_during_a_step_leaves_no_partial_write() {
     }
 }
 
-/// The disk fails once in the middle of a step: memory is as the disk is, whichever way it went.
+/// The disk fails once during an operation: memory equals disk, whether or not the commit
+/// succeeded.
 #[tokio::test]
 async fn an_undone_batch_is_undone_in_memory() {
     for kind in STEPS {
@@ -173,7 +176,7 @@ async fn an_undone_batch_is_undone_in_memory() {
             }
             failed += 1;
             assert!(writes < 60, "a step of sixty writes");
-            // Said again, it is done: once.
+            // Repeated, the operation is carried out once.
             step(&f, &scene, kind).await.unwrap();
             f.counts().await;
         }
@@ -181,8 +184,8 @@ async fn an_undone_batch_is_undone_in_memory() {
     }
 }
 
-/// P7: whoever worked before the store was away has a whole TTL after it; a worker that comes back in
-/// time keeps its jobs and completes them.
+/// P7: a worker from before the store was away has a whole TTL after it; if it comes back in time,
+/// it keeps its jobs and completes them.
 #[tokio::test]
 async fn after_an_absence_workers_get_a_whole_ttl() {
     let (bytes, clock) = (SharedBytes::default(), ManualClock::at(START_MS));
@@ -205,7 +208,7 @@ async fn after_an_absence_workers_get_a_whole_ttl() {
     assert_eq!((counts.completed, counts.queued, counts.in_flight), (1, 1, 0));
 }
 
-/// D5 for jobs: a claim of before the restart is never again a current one.
+/// D5 for jobs: a claim from before the restart never becomes current again.
 #[tokio::test]
 async fn tokens_and_queue_order_survive_a_restart() {
     let (bytes, clock) = (SharedBytes::default(), ManualClock::at(START_MS));

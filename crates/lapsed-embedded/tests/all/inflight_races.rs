@@ -30,7 +30,7 @@ impl Seen {
     }
 }
 
-/// Takes, stalls now and then for longer than it may, and completes all the same.
+/// Takes jobs, sometimes stalls beyond its TTL, and completes the jobs nevertheless.
 async fn work(jobs: &EmbeddedInflight, who: u64, seen: &Seen) {
     let (owner, mut salt) = (name(&format!("w{who}")), who);
     let mut claim: Option<Claim> = None;
@@ -68,7 +68,7 @@ async fn work(jobs: &EmbeddedInflight, who: u64, seen: &Seen) {
     }
 }
 
-/// Lists and reclaims without a pause, and says what it put back.
+/// Lists and reclaims continuously, and records what it put back.
 async fn sweep(jobs: &EmbeddedInflight, who: u64, seen: &Seen) {
     let mut number = 0;
     while !seen.stop.load(Ordering::Relaxed) {
@@ -92,7 +92,7 @@ async fn sweep(jobs: &EmbeddedInflight, who: u64, seen: &Seen) {
 async fn trap_e9_every_job_is_completed_once_by_its_holder() {
     let folder = tempfile::tempdir().unwrap();
     let store = Embedded::open(folder.path(), Options::default()).unwrap();
-    // However often a worker dies of it: it is to be completed in the end.
+    // No crash limit, because every job must be completed in the end.
     let recovery = RecoveryPolicy { crashes_max: 0, ..RecoveryPolicy::default() };
     let jobs = store.inflight(crate::fixture::inflight_id(), TTL, recovery).unwrap();
     let seen = Arc::new(Seen::default());

@@ -141,7 +141,7 @@ impl InflightStore for Forgetful {
     }
 }
 
-/// The system on top of a store that forgets.
+/// The system on a store that loses answers.
 fn system(f: &InflightFixture) -> Arc<Inflight> {
     let inflight = Arc::new(Forgetful { inner: f.inflight.clone(), calls: AtomicU64::new(0) });
     Arc::new(Inflight::new(
@@ -153,8 +153,8 @@ fn system(f: &InflightFixture) -> Arc<Inflight> {
     ))
 }
 
-/// A `take` whose answer was lost has taken a job that nobody knows of: it is found again, and every
-/// job is worked on once.
+/// A `take` whose answer was lost has taken a job that the worker does not know of: the worker
+/// finds it, and every job is worked on once.
 #[tokio::test(start_paused = true)]
 async fn jobs_of_a_take_without_an_answer_are_found() {
     let f = crate::fixture::inflight_in_memory().0.settled().await;
@@ -186,7 +186,8 @@ async fn jobs_of_a_take_without_an_answer_are_found() {
     assert_eq!((counts.completed, counts.in_flight, counts.queued), (40, 0, 0));
 }
 
-/// What a sweep puts back rings for those who wait, as what is new does; and not before it is there.
+/// Jobs that a sweep puts back notify waiting tasks like new jobs, and not before they are on the
+/// queue.
 #[tokio::test]
 async fn a_waiter_is_notified_of_jobs_put_back() {
     let f = crate::fixture::inflight_in_memory().0.settled().await;
@@ -206,7 +207,7 @@ async fn a_waiter_is_notified_of_jobs_put_back() {
     assert_eq!(taken, "a");
 }
 
-/// One job, one stroke: those who wait are not all woken for what only one of them can have.
+/// One job notifies one waiting task, because only one of them can take it.
 #[tokio::test]
 async fn each_job_notifies_one_waiter() {
     let f = crate::fixture::inflight_in_memory().0.settled().await;

@@ -1,4 +1,5 @@
-//! Leadership: renewed apart from the work, trusted from the sending, fenced by the store.
+//! Leader election: renewed apart from the work, trusted from the sending, and checked by the
+//! store.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -109,7 +110,8 @@ async fn trap_x5_a_term_is_trusted_from_when_its_renewal_was_sent() {
     assert!(leadership.term().is_none(), "fifteen seconds after the sending");
 }
 
-/// It stalls in the middle of a pass, past its term; another leads by then. Waking, it does nothing.
+/// The leader stalls during a pass, beyond its term, and another process leads. When it resumes, it
+/// does nothing.
 #[tokio::test]
 async fn trap_x5_a_stalled_leader_does_nothing_after_it_resumes() {
     let (f, clock) = crate::fixture::in_memory();
@@ -130,7 +132,8 @@ async fn trap_x5_a_stalled_leader_does_nothing_after_it_resumes() {
     assert!(f.receipts().await.is_empty());
 }
 
-/// Work that takes far longer than a term does not cost the term: renewing is a task of its own.
+/// Work that takes far longer than a term does not cost the term, because renewing is a separate
+/// task.
 #[tokio::test]
 async fn trap_b12_renewing_does_not_wait_for_a_pass() {
     let (f, clock) = crate::fixture::in_memory();

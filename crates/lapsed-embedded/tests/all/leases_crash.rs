@@ -17,12 +17,13 @@ fn open(fragile: &Fragile, clock: &ManualClock) -> LeasesFixture {
     leases_on_bytes(move || Box::new(fragile.clone()), clock)
 }
 
-/// One step of the store, each of which writes more than one row.
+/// An operation that writes more than one row.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// Clears what is over, follows the decision of its staged work, grants the next token.
+    /// Clears an expired lease, applies the decision to its staged state, and grants the next
+    /// token.
     Take,
-    /// The same by a sweep, of all that is over at once.
+    /// Clears all expired leases by a sweep.
     Reclaim,
     /// Deletes an expired decision and decides again.
     Decide,
@@ -30,8 +31,8 @@ enum Step {
 
 const STEPS: [Step; 3] = [Step::Take, Step::Reclaim, Step::Decide];
 
-/// Two leases and a decision that are over; one of the leases has staged work that was committed, the
-/// other some that nobody decided.
+/// Prepares two leases and a decision that have expired. One lease has staged state that was
+/// committed, the other has staged state without a decision.
 async fn prepare(f: &LeasesFixture) -> Vec<Suspect> {
     for (k, id) in [("a", "committed"), ("b", "undecided")] {
         let ticket = f.acquire(&key(k), "dead").await.ticket();
@@ -60,7 +61,7 @@ async fn step(f: &LeasesFixture, suspects: &[Suspect], step: Step) -> lapsed_cor
     }
 }
 
-/// Everything that can be seen, without what only the clock changes.
+/// Everything that can be read, except what only depends on the clock.
 #[derive(Debug, PartialEq)]
 struct Seen {
     keys: Vec<LeaseInfo>,
@@ -87,8 +88,8 @@ async fn see(f: &LeasesFixture) -> Seen {
     Seen { keys, decisions, receipts, population: census.population, suspects }
 }
 
-/// The process is killed before any one write of a step: opened again, all of it has happened or nothing
-/// has; and the grace over, what is left is cleared all the same.
+/// The process is killed before each single write of an operation. After reopening, all of it has
+/// happened or nothing; after the grace, the rest is cleared.
 #[tokio::test]
 async fn a_crash_during_a_step_leaves_no_partial_write() {
     for which in STEPS {
@@ -108,7 +109,7 @@ async fn a_crash_during_a_step_leaves_no_partial_write() {
             let then = ManualClock::at(clock.wall_ms());
             let survivor = leases_on_bytes(move || Box::new(bytes.clone()), &then);
             let mut seen = see(&survivor).await;
-            // Those that the crash cut off have a whole TTL again: by the row they hold on.
+            // Leases from before the crash have a whole TTL again, so they are held by their rows.
             for (now, then) in seen.keys.iter_mut().zip(&before.keys) {
                 if let (Some(now), Some(then)) = (&mut now.lease, &then.lease)
                     && now.owner == then.owner
@@ -135,8 +136,8 @@ async fn a_crash_during_a_step_leaves_no_partial_write() {
     }
 }
 
-/// Tokens, states and decisions are there again; leases that ran out while the store was closed have a
-/// whole TTL, and then they are over.
+/// Tokens, states and decisions are there after a restart; leases that expired while the store was
+/// closed have a whole TTL before they expire.
 #[tokio::test]
 async fn a_restart_keeps_tokens_and_spares_leases_that_could_not_be_renewed() {
     let clock = ManualClock::at(START_MS);
@@ -192,7 +193,7 @@ async fn a_failed_commit_leaves_the_index_as_it_was() {
     let f = open(&fragile, &clock).settled().await;
     let ticket = f.acquire(&key("k"), "a").await.ticket();
     let other: LeaseKey = key("other");
-    // It fails once each time, and works again after.
+    // The disk fails once each time, and works again afterwards.
     fragile.left.store(0, Ordering::SeqCst);
     assert!(f.leases.acquire(&f.wish(&other, "b")).await.is_err());
     fragile.left.store(0, Ordering::SeqCst);

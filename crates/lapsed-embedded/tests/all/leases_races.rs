@@ -1,5 +1,5 @@
-//! Many hands on few keys at the same time, in a folder under the real clock: what they saw is written
-//! down and checked afterwards.
+//! Many concurrent holders of few keys, in a folder under the real clock: what they saw is recorded
+//! and checked afterwards.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,4 @@
-//! Books, marks and turns on the embedded store.
+//! Notes, marks and turns on the embedded store.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ async fn a_series_keeps_its_newest_notes() {
     let f = make().await;
     f.store.notes().note(&f.system, &name("a"), "kept").await.unwrap();
     let book = name("b");
-    // At the same time: they share their commits.
+    // Sent at the same time, so that they share commits.
     let all = (0..NOTES_MAX + 3).map(|_| f.store.notes().note(&f.system, &book, "b"));
     futures::future::try_join_all(all).await.unwrap();
     let query = NoteQuery { before: Some(6), limit: 9 };

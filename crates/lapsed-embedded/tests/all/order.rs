@@ -1,5 +1,5 @@
-//! What the suite leaves open because stores in shards cannot promise it, and this store does: one
-//! order of suspects, by deadline and key, and receipts numbered from one without a gap.
+//! What the conformance suite leaves open, because sharded stores cannot promise it, but this store
+//! does: suspects are ordered by deadline and key, and receipts are numbered from 1 without gaps.
 
 use lapsed_core::sweep::{Cursor, PageRequest};
 

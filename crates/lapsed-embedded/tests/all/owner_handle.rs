@@ -12,7 +12,7 @@ use lapsed_core::owner::{
 use lapsed_core::registry::conformance::RegistryFixture;
 use lapsed_core::{Error, Name, Result};
 
-/// A real registry whose beats can be made to vanish.
+/// A real registry whose heartbeats can be dropped.
 struct Line {
     registry: Arc<dyn OwnerStore>,
     cut: AtomicBool,
@@ -54,7 +54,7 @@ async fn start(line: &Arc<Line>, clock: &ManualClock) -> Owner {
     Owner::start(line.clone(), Arc::new(clock.clone()), "i-1", options).await.unwrap()
 }
 
-/// Moves the clock in small steps, letting the background half run.
+/// Moves the clock in small steps and lets the background task run.
 async fn run(clock: &ManualClock, span: Duration) {
     let step = Duration::from_secs(1);
     for _ in 0..span.as_secs() {
@@ -65,7 +65,7 @@ async fn run(clock: &ManualClock, span: Duration) {
     }
 }
 
-/// What must have happened already: never waits for long.
+/// Waits for something that must have happened already, with a short limit.
 async fn soon<T>(work: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(30), work).await.expect("it has happened")
 }
@@ -83,8 +83,8 @@ async fn an_owner_sends_heartbeats_at_a_third_of_its_ttl() {
     assert_eq!(f.holder("a").await, Some(owner.incarnation()));
 }
 
-/// The watchdog counts from when the last answered beat was sent, so it lets go before the store
-/// may declare it dead.
+/// The trusted time counts from when the last answered heartbeat was sent, so the owner is lost
+/// before the store may declare it dead.
 #[tokio::test]
 async fn an_owner_that_is_cut_off_is_lost_before_the_store_ends_it() {
     let (f, clock, line) = bench().await;
@@ -102,14 +102,14 @@ async fn an_owner_that_is_cut_off_is_lost_before_the_store_ends_it() {
     assert_eq!(lost.ending, None, "nobody told it: it knew by itself");
 }
 
-/// Declared dead and back: the next beat says so, with what it held.
+/// An owner that was declared dead learns it from its next heartbeat, with what it held.
 #[tokio::test]
 async fn trap_a4_a_dead_owner_learns_it_from_its_next_heartbeat() {
     let (f, clock, line) = bench().await;
     let owner = start(&line, &clock).await;
     f.register(owner.claim(), &["a", "b"]).await;
     run(&clock, Duration::from_secs(1)).await;
-    // Frozen: the clock runs, the process does not.
+    // The process is frozen: the clock runs, the process does not.
     clock.advance(Duration::from_secs(88));
     f.registry.end(owner.claim()).await.unwrap();
     run(&clock, Duration::from_secs(1)).await;
@@ -120,7 +120,8 @@ async fn trap_a4_a_dead_owner_learns_it_from_its_next_heartbeat() {
     assert!(owner.trusted_for().is_zero());
 }
 
-/// The host sleeps: its monotonic clock stood still, and by that clock it would still hold.
+/// The host sleeps: its monotonic clock stands still, and by that clock the owner would still be
+/// trusted.
 #[tokio::test]
 async fn trap_x8_after_a_sleep_the_monotonic_clock_is_not_trusted() {
     let (f, clock, line) = bench().await;
@@ -130,12 +131,12 @@ async fn trap_x8_after_a_sleep_the_monotonic_clock_is_not_trusted() {
     line.cut.store(true, Ordering::SeqCst);
     clock.jump_wall(3_600_000);
     assert!(!owner.is_live(), "by the wall an hour has passed");
-    // It looks up ten times a TTL.
+    // The handle checks its clocks ten times per TTL.
     run(&clock, Duration::from_secs(15)).await;
     soon(owner.lost()).await;
 }
 
-/// And the other way: a wall clock that was set back promises nothing.
+/// A wall clock that was set back does not prolong the trusted time.
 #[tokio::test]
 async fn trap_x8_a_wall_clock_set_back_prolongs_no_trust() {
     let (_f, clock, line) = bench().await;

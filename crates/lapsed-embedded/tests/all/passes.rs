@@ -1,5 +1,5 @@
-//! The engine's passes on a real store: time limits, lost answers, the brake, idleness, caps.
-//! Under tokio's paused clock, so that a time limit passes at once.
+//! Passes on a real store: time limits, lost answers, the brake, idleness, limits. They run under
+//! tokio's paused clock, so that a time limit passes at once.
 
 #[path = "fixture/faulty.rs"]
 mod faulty;
@@ -26,7 +26,7 @@ struct Counter {
     receipts: Mutex<BTreeMap<String, u64>>,
     errors: Mutex<u64>,
     passes: Mutex<Vec<PassReport>>,
-    /// What happens after a batch.
+    /// Called after each batch.
     between: Mutex<Option<Box<dyn Fn() + Send>>>,
 }
 
@@ -86,7 +86,7 @@ async fn pass(sweeper: &Sweeper) -> PassReport {
     sweeper.pass(PassMode::Reclaim, 100, &stop).await
 }
 
-/// Any call may hang for ever: the pass does not.
+/// A call that never returns does not block the pass.
 #[tokio::test(start_paused = true)]
 async fn trap_x1_a_call_without_an_answer_ends_the_pass() {
     for call in [Call::Census, Call::Suspects, Call::Reclaim] {
@@ -101,8 +101,8 @@ async fn trap_x1_a_call_without_an_answer_ends_the_pass() {
     }
 }
 
-/// A failed read says nothing about who is there: nothing is deleted, and when the store answers
-/// again everyone first gets a whole threshold.
+/// A failed read is not an empty answer: nothing is deleted, and when the store answers again every
+/// owner first gets a whole threshold.
 #[tokio::test(start_paused = true)]
 async fn trap_x2_a_failed_read_is_not_an_empty_page() {
     let bench = Bench::new().await;
@@ -120,8 +120,8 @@ async fn trap_x2_a_failed_read_is_not_an_empty_page() {
     assert_eq!(pass(&sweeper).await.reclaimed, 1);
 }
 
-/// The batch was carried out, its answer was lost: it is in doubt, then settled by its receipts.
-/// Everything is counted once.
+/// A batch is carried out but its answer is lost: it is in doubt, then settled by its receipts, and
+/// counted once.
 #[tokio::test(start_paused = true)]
 async fn lost_answers_are_settled_by_receipts() {
     let bench = Bench::new().await;
@@ -138,7 +138,7 @@ async fn lost_answers_are_settled_by_receipts() {
     assert_eq!(bench.f.receipts().await.len(), 4);
 }
 
-/// And if even the settling fails, the doubt remains until it is settled.
+/// If settling fails as well, the batch stays in doubt until it is settled.
 #[tokio::test(start_paused = true)]
 async fn a_batch_stays_in_doubt_when_settling_fails() {
     let bench = Bench::new().await;
@@ -152,7 +152,7 @@ async fn a_batch_stays_in_doubt_when_settling_fails() {
     assert_eq!(pass(&sweeper).await.settled, 0);
 }
 
-/// A lost batch that was never carried out is no reclaim.
+/// A lost batch that was never carried out is not counted as a reclaim.
 #[tokio::test(start_paused = true)]
 async fn a_batch_that_never_arrived_is_not_counted() {
     let bench = Bench::new().await;
@@ -169,8 +169,8 @@ async fn a_batch_that_never_arrived_is_not_counted() {
 
 const TTL: Duration = Duration::from_secs(90);
 
-/// P7: a store that is opened anew spares everyone for a whole threshold, and what was declared
-/// dead before still goes.
+/// P7: a store that was opened again spares every owner for a whole threshold; entries of owners
+/// that were declared dead before are still removed.
 #[tokio::test]
 async fn a_store_that_was_away_is_not_a_mass_death() {
     let (bytes, clock) =
@@ -190,8 +190,8 @@ async fn a_store_that_was_away_is_not_a_mass_death() {
     assert_eq!(f.sweep("s").await.reclaimed, 1);
 }
 
-/// Somebody with a shorter TTL, overdue by its own count, is spared by the brake as well: the
-/// threshold is the system's.
+/// The brake also spares an owner with a shorter TTL that is overdue, because the threshold is the
+/// system's.
 #[tokio::test]
 async fn after_an_absence_the_brake_waits_for_the_whole_threshold() {
     let (bytes, clock) =
@@ -225,7 +225,7 @@ async fn an_empty_store_spares_nobody() {
     assert_eq!((report.stopped, report.reclaimed), (Stopped::Done, 1));
 }
 
-/// A hundred owners, most of them silent at once: held for a threshold, then let go in steps.
+/// A hundred owners, most of them silent at once: held for a threshold, then released in steps.
 #[tokio::test]
 async fn trap_x3_a_mass_death_is_held_and_then_released_in_steps() {
     let bench = Bench::new().await;
@@ -258,7 +258,7 @@ async fn trap_x3_a_mass_death_is_held_and_then_released_in_steps() {
     assert_eq!(bench.f.registry.census().await.unwrap().owners_live, 10);
 }
 
-/// One of two is not a mass death; and the operator's word comes first.
+/// One of two owners is not a mass death, and the operator's setting comes first.
 #[tokio::test]
 async fn the_operator_can_hold_and_release_the_brake() {
     let bench = Bench::new().await;
@@ -313,7 +313,7 @@ async fn a_pass_respects_its_runtime() {
     assert_eq!(pass(&sweeper).await.reclaimed, 2);
 }
 
-/// P6: whatever the sizes, no call carries more than the batch.
+/// P6: no call contains more entries than the batch size.
 #[tokio::test]
 async fn no_call_contains_more_than_the_batch() {
     let bench = Bench::new().await;
@@ -352,7 +352,7 @@ async fn dead_entries_are_removed_within_the_documented_bound() {
     assert!(bench.counter.passes.lock().unwrap().len() >= 2);
 }
 
-/// The operator sees what is being reclaimed, and holds the brake: not at the end of the pass, but now.
+/// The operator holds the brake during a pass, which then stops at once and not at its end.
 #[tokio::test(start_paused = true)]
 async fn holding_the_brake_during_a_pass_ends_it() {
     let bench = Bench::new().await;
@@ -381,7 +381,8 @@ async fn holding_the_brake_during_a_pass_ends_it() {
     assert_eq!((report.stopped, report.reclaimed), (Stopped::Brake, 3), "{report:?}");
     assert!(report.detail.unwrap().contains("held"));
 
-    // Said to another process: it is read again before a batch, at most a second later.
+    // The setting was changed by another process; it is read again before a batch, at most a second
+    // later.
     let (store, system) = (bench.f.store.clone(), bench.f.registry.system().clone());
     *bench.counter.between.lock().unwrap() = Some(Box::new(move || {
         futures::executor::block_on(store.set_brake(&system, BrakeSetting::Hold)).unwrap();

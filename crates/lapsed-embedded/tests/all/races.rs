@@ -20,9 +20,9 @@ fn name(text: &str) -> Name {
     Name::new(text).unwrap()
 }
 
-/// P1 and P5 under fire: owners whose beats come just around their deadline, three sweepers. A beat
-/// that was answered "alive until T" is never followed by a death judged before T; and after
-/// `Lost` nothing is ever answered but `Lost`.
+/// P1 and P5 under load: owners whose heartbeats come close to their deadline, and three sweepers.
+/// A heartbeat that was answered "alive until T" is never followed by a death judged before T, and
+/// after `Lost` every answer is `Lost`.
 fn a_heartbeat_and_a_sweep_never_disagree() {
     let folder = tempfile::tempdir().unwrap();
     let ttl = Duration::from_millis(260);
