@@ -23,8 +23,12 @@ use crate::tx::Tx;
 
 /// Whether `holder` is a newer incarnation of the same owner, from which an older one must not take
 /// a key.
-fn is_newer(holder: Option<&Slot>, slot: &Slot) -> bool {
-    holder.is_some_and(|h| h.name == slot.name && h.incarnation > slot.incarnation)
+fn is_newer(holder: &Slot, slot: &Slot) -> bool {
+    holder.name == slot.name && holder.incarnation > slot.incarnation
+}
+
+fn named(holder: &Slot) -> Holder {
+    Holder { owner: holder.name.clone(), incarnation: Incarnation(holder.incarnation) }
 }
 
 /// Result of a registration inside its job.
@@ -63,19 +67,15 @@ impl Core {
         take: TakePolicy,
         now_ms: u64,
     ) -> Tried<Registered> {
-        let outcome = match self.entry(tx, key) {
-            Some((holder, _)) if holder == slot.incarnation => return Ok(Registered::Kept),
-            Some((holder, _)) => {
-                let holder_slot = self.index.incarnation(holder);
-                let is_alive = holder_slot.as_ref().is_some_and(|other| other.end().is_none());
-                let whose = self.holder(holder, holder_slot.as_deref(), key);
-                if is_alive
-                    && (take == TakePolicy::IfFree || is_newer(holder_slot.as_deref(), slot))
-                {
-                    return Ok(Registered::Taken { by: whose });
+        let outcome = match self.holder(tx, key)? {
+            Some(holder) if holder.incarnation == slot.incarnation => return Ok(Registered::Kept),
+            Some(holder) => {
+                let keeps = take == TakePolicy::IfFree || is_newer(&holder, slot);
+                if keeps && holder.end().is_none() {
+                    return Ok(Registered::Taken { by: named(&holder) });
                 }
-                self.let_go(tx, holder, holder_slot.as_ref(), key)?;
-                Registered::Moved { from: whose }
+                self.let_go(tx, holder.incarnation, Some(&holder), key)?;
+                Registered::Moved { from: named(&holder) }
             }
             None => Registered::New,
         };
@@ -83,9 +83,15 @@ impl Core {
         Ok(outcome)
     }
 
-    fn holder(&self, incarnation: u64, slot: Option<&Slot>, key: &Name) -> Holder {
-        let owner = slot.map_or_else(|| key.clone(), |slot| slot.name.clone());
-        Holder { owner, incarnation: Incarnation(incarnation) }
+    /// The incarnation that holds `key`. An entry whose holder has no record (a file that was edited
+    /// or repaired by hand) belongs to nobody: it is removed, and the key is free.
+    fn holder(&self, tx: &mut Tx<'_>, key: &Name) -> Tried<Option<Arc<Slot>>> {
+        let Some((incarnation, _)) = self.entry(tx, key) else { return Ok(None) };
+        let holder = self.index.incarnation(incarnation);
+        if holder.is_none() {
+            self.let_go(tx, incarnation, None, key)?;
+        }
+        Ok(holder)
     }
 
     /// The entry of `key` including this batch's changes: its holder, and when it was registered.
@@ -152,12 +158,10 @@ impl Core {
         if receipt.restored_ms.is_some() {
             return refused(format!("`{key}` was put back from {id} before"));
         }
-        if let Some((holder, _)) = self.entry(tx, key) {
-            let slot = self.index.incarnation(holder);
-            let whose = self.holder(holder, slot.as_deref(), key);
+        if let Some(holder) = self.holder(tx, key)? {
             return refused(format!(
-                "its place is taken: `{key}` is registered to `{}`, incarnation {holder}",
-                whose.owner
+                "its place is taken: `{key}` is registered to `{}`, incarnation {}",
+                holder.name, holder.incarnation
             ));
         }
         let (now_ms, back_ms) = self.look();
@@ -216,7 +220,7 @@ impl RegistryStore for EmbeddedRegistry {
             };
             // Between the two reads the incarnation may have been emptied and removed.
             let Some(slot) = self.core.index.incarnation(incarnation) else { return Ok(None) };
-            let holder = Holder { owner: slot.name.clone(), incarnation: Incarnation(incarnation) };
+            let holder = named(&slot);
             let ended = slot.end().map(|end| (end.ending, end.at_ms));
             let due_ms = slot.due_ms(back_ms);
             Ok(Some(FoundEntry {

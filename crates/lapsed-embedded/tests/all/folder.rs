@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lapsed_core::owner::{Claim, OwnerStore};
-use lapsed_core::registry::{RegistryStore, TakePolicy};
+use lapsed_core::registry::{Registered, RegistryStore, TakePolicy};
 use lapsed_core::store::Store;
 use lapsed_core::sweep::Sweep;
 use lapsed_core::{Error, Name};
@@ -189,4 +189,35 @@ async fn a_store_opens_in_the_middle_of_a_busy_task() {
     // Until nothing more is handed out, though there is more.
     while futures::FutureExt::now_or_never(receiver.recv()).is_some() {}
     Embedded::open(folder.path(), Options::default()).unwrap().close().unwrap();
+}
+
+/// An entry whose owner has no record (a file that was edited or repaired by hand) belongs to nobody:
+/// a lookup does not find it, so a registration of its key must not name a previous holder either.
+#[tokio::test]
+async fn an_entry_without_an_owner_record_is_registered_as_new() {
+    let folder = tempfile::tempdir().unwrap();
+    let (store, registry) = crate::fixture::open(folder.path(), TTL);
+    let key = [name("k")];
+    registry.register(&Claim::newest(name("i-1")), &key, TakePolicy::Always).await.unwrap();
+    drop(registry);
+    store.close().unwrap();
+    remove_owner_records(folder.path());
+
+    let (_store, registry) = crate::fixture::open(folder.path(), TTL);
+    assert_eq!(registry.find(&key).await.unwrap(), [None]);
+    let claim = Claim::newest(name("i-2"));
+    let answer = registry.register(&claim, &key, TakePolicy::IfFree).await.unwrap();
+    assert_eq!(answer.keys, [Registered::New]);
+    let found = registry.find(&key).await.unwrap().remove(0).unwrap();
+    assert_eq!(found.holder.owner, name("i-2"));
+    assert_eq!(registry.census().await.unwrap().population, 1);
+}
+
+fn remove_owner_records(folder: &std::path::Path) {
+    let database = redb::Database::open(folder.join("lapsed.redb")).unwrap();
+    let table = format!("{}/owners", crate::fixture::id());
+    let owners = redb::TableDefinition::<&[u8], &[u8]>::new(&table);
+    let write = database.begin_write().unwrap();
+    write.delete_table(owners).unwrap();
+    write.commit().unwrap();
 }
