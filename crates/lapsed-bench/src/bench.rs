@@ -12,7 +12,7 @@ use tokio::runtime::Runtime;
 use crate::availability::Part;
 use crate::bench_store::BenchStore;
 
-/// How much is measured.
+/// The sizes of all benchmarks: how much each measures.
 #[derive(Debug, Clone, Copy)]
 pub struct Sizes {
     /// Owners of the large store, and what each holds: 1,000,000 entries together.

@@ -76,7 +76,7 @@ impl BenchRedis {
         Ok(line.context("INFO has used_memory")?.trim().parse()?)
     }
 
-    /// Forgets what was slow.
+    /// Resets SLOWLOG, so that later calls can be told apart.
     pub async fn watch_slow(&self) -> Result<()> {
         for (key, value) in [("slowlog-log-slower-than", "500"), ("slowlog-max-len", "20000")] {
             let mut cmd = ::redis::cmd("CONFIG");

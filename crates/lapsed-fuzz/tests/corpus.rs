@@ -38,22 +38,22 @@ fn run(name: &str) {
 }
 
 #[test]
-fn configurations() {
+fn mutated_configurations_never_panic() {
     run("config");
 }
 
 #[test]
-fn requests() {
+fn mutated_requests_never_fail_with_a_server_error() {
     run("http");
 }
 
 #[test]
-fn records() {
+fn mutated_records_never_panic() {
     run("record");
 }
 
 #[test]
-fn receipts() {
+fn mutated_receipts_never_panic() {
     run("receipt");
 }
 

@@ -1,4 +1,4 @@
-//! Who takes part: owners, sweepers, clients, and whoever makes things go wrong.
+//! The processes of a run: owners, sweepers, clients, and the chaos process that injects faults.
 
 pub mod chaos;
 pub mod client;

@@ -1,9 +1,10 @@
 //! Availability: daemons on a truth and a mirror, each of which stands still, loses answers or (the mirror)
 //! everything; providers that beat through any daemon; under a virtual clock, from one seed.
 //!
-//! Read in this order: [`executor`](crate::executor) (one step at a time, in the order of the seed),
-//! [`connection`] (requests and answers), [`actors`] (who does what), [`log`] (what really happened, judged on
-//! the spot), [`bug`] (what all of this must find).
+//! Read in this order: [`executor`](crate::executor) (runs the futures one step at a time, in the
+//! order of the seed), [`exchange`] (requests and answers), [`actors`] (the processes),
+//! [`event_log`] (what really happened, checked at once), [`bug`] (the bugs that the simulation
+//! must find).
 
 pub mod actors;
 pub mod bug;
@@ -35,13 +36,13 @@ use crate::availability::truth_connection::TruthConnection;
 use crate::executor::{Executor, ProcessClock, World};
 use crate::promise::{Broken, BrokenPromise, Checked, Promise, holds};
 
-/// What a run of availability is called.
+/// The name of this simulation for `--scenario`.
 pub const SCENARIO: &str = "availability";
 
 /// How many providers there are; the last two are never silent.
 pub const PROVIDERS: usize = 8;
 
-/// How long things go wrong.
+/// How long the phase with faults lasts.
 const FAULTS_FOR: Duration = Duration::from_secs(200);
 
 /// How long the mirror may be silent before that counts as an absence.
@@ -50,7 +51,7 @@ const GAP: Duration = Duration::from_secs(4);
 /// A run in which no promise was broken.
 #[derive(Clone, Debug)]
 pub struct AvailabilityRunReport {
-    /// How often each kind of thing was done.
+    /// How often each kind of event happened.
     pub counts: BTreeMap<&'static str, u64>,
     /// A hash of its trace, and how many lines it has.
     pub digest: (u64, u64),
@@ -70,8 +71,8 @@ pub fn run(
     let context = Arc::new(AvailabilityContext::new(&world, bug));
     let mut executor = Executor::new(&world);
     let fleet = context.begin(&mut executor);
-    context.storm(&mut executor, &fleet);
-    let judged = context.calm(&mut executor, &fleet);
+    context.inject_faults(&mut executor, &fleet);
+    let judged = context.settle_and_judge(&mut executor, &fleet);
     let record = context.log.lock().broken.take();
     match record.map_or(judged, Err) {
         Ok(()) => {
@@ -85,7 +86,7 @@ pub fn run(
     }
 }
 
-/// What one run is made of.
+/// The stores, the log and the world of one run.
 pub struct AvailabilityContext {
     pub world: Arc<World>,
     pub log: Arc<AvailabilityLog>,
@@ -122,18 +123,19 @@ impl AvailabilityContext {
         }
     }
 
-    /// Whether nobody is to begin anything any more.
+    /// Whether clients should start nothing new.
     pub fn is_over(&self) -> bool {
         self.over.load(Ordering::Relaxed)
     }
 
-    /// How often a provider was toggled, if the truth has it online. The same number later: it was never offline.
+    /// If the provider is online in the truth: how often it was toggled. If a later call returns
+    /// the same number, it was online all the time.
     pub async fn online(&self, id: &Name) -> Option<usize> {
         let flaps = self.truth.log(id, 10_000).await.ok()?.len();
         self.state(id).await?.online.then_some(flaps)
     }
 
-    /// Whether the mirror was told of its last toggle.
+    /// Whether the mirror has the provider's newest epoch.
     pub async fn is_told(&self, id: &Name) -> Option<bool> {
         let seen =
             self.mirror.look(std::slice::from_ref(id)).await.ok()?.seen.into_iter().next()?;
@@ -144,7 +146,7 @@ impl AvailabilityContext {
         self.truth.read(std::slice::from_ref(id)).await.ok()?.into_iter().next()
     }
 
-    /// One process's lines to both stores.
+    /// Connections of one process to both stores.
     fn lines(&self) -> (Arc<dyn Truth>, Arc<dyn Mirror>) {
         let truth = TruthConnection {
             exchange: self.truth_end.clone(),
@@ -162,7 +164,7 @@ impl AvailabilityContext {
         (Arc::new(truth), Arc::new(mirror))
     }
 
-    /// Everybody is there, and nothing has gone wrong yet.
+    /// Starts daemons, providers and clients, without faults.
     fn begin(self: &Arc<Self>, executor: &mut Executor) -> Fleet {
         let truth = self.truth.clone();
         self.world.spawn(0, async move {
@@ -197,14 +199,14 @@ impl AvailabilityContext {
         fleet
     }
 
-    /// Everything goes wrong for a while.
-    fn storm(self: &Arc<Self>, executor: &mut Executor, fleet: &Fleet) {
+    /// Injects faults into daemons, stores and connections until the phase with faults ends.
+    fn inject_faults(self: &Arc<Self>, executor: &mut Executor, fleet: &Fleet) {
         let random = &self.world.random;
         let end = self.world.now() + FAULTS_FOR;
         while self.world.now() < end {
             self.truth_end.set_faults(self.faults());
             self.mirror_end.set_faults(self.faults());
-            self.strike(fleet);
+            self.inject_one_fault(fleet);
             executor.run(self.world.now() + Duration::from_millis(random.between(500, 9_000)));
             if self.log.lock().broken.is_some() {
                 return;
@@ -221,7 +223,7 @@ impl AvailabilityContext {
         }
     }
 
-    fn strike(self: &Arc<Self>, fleet: &Fleet) {
+    fn inject_one_fault(self: &Arc<Self>, fleet: &Fleet) {
         let (world, random) = (&self.world, &self.world.random);
         let which = random.between(0, 2) as usize;
         let daemon = fleet.lock()[which].clone();
@@ -274,13 +276,13 @@ impl AvailabilityContext {
         }
     }
 
-    /// Nothing goes wrong any more: all but two fall silent, and then everything is looked at.
-    fn calm(self: &Arc<Self>, executor: &mut Executor, fleet: &Fleet) -> Checked {
+    /// Ends all faults and lets all but two providers fall silent; then checks both stores.
+    fn settle_and_judge(self: &Arc<Self>, executor: &mut Executor, fleet: &Fleet) -> Checked {
         self.truth_end.set_faults(MirrorFaults::default());
         self.mirror_end.set_faults(MirrorFaults::default());
         self.thaw(fleet);
         self.over.store(true, Ordering::Relaxed);
-        self.world.note("chaos", format_args!("all is calm"));
+        self.world.note("chaos", format_args!("no more faults"));
         executor
             .run(self.world.now() + Duration::from_secs(60) + 4 * Duration::from_millis(STALE_MS));
         let judging = SimDaemon::new(self);
@@ -292,7 +294,9 @@ impl AvailabilityContext {
         });
         executor.run(self.world.now() + Duration::from_secs(30));
         let judged = told.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
-        judged.unwrap_or_else(|| Err(Broken::new(Promise::P2, "nobody answers in the calm")))
+        judged.unwrap_or_else(|| {
+            Err(Broken::new(Promise::P2, "no answer although there are no faults any more"))
+        })
     }
 
     async fn judge(&self, daemon: &SimDaemon) -> Checked {
@@ -313,7 +317,8 @@ impl AvailabilityContext {
             holds(!incarnations || !state.active || state.online, Promise::P1, || {
                 format!("beating, and offline: {state:?}")
             })?;
-            // (A request to deactivate that was long on its way may have come last.)
+            // A late request to deactivate may have come last, so an inactive provider may be
+            // offline.
             let log = self.truth.log(&id, 10_000).await.map_err(failed)?;
             let alternates = log.windows(2).all(|two| two[0].online != two[1].online);
             holds(alternates, Promise::P3, || format!("the log of {id} is {log:?}"))?;
@@ -321,7 +326,7 @@ impl AvailabilityContext {
         self.judge_receipts().await
     }
 
-    /// One receipt for each time that somebody was set offline for silence.
+    /// P3: there is exactly one receipt for each time that a silent provider was set offline.
     async fn judge_receipts(&self) -> Checked {
         let query = ReceiptQuery { after: Some(0), before: None, limit: 100_000 };
         let receipts = self.truth.services().receipts(&self.id, query).await;

@@ -1,5 +1,5 @@
-//! What a sweeper was told, and what it may therefore do: the brake's contract, written down a
-//! second time and more simply than the brake itself.
+//! A second, simpler implementation of the brake's contract: what a sweeper may do, given what it
+//! has read from the store.
 
 use lapsed_core::sweep::Census;
 use lapsed_core::sweep::brake::BrakeSetting;
@@ -7,30 +7,30 @@ use lapsed_core::sweep::policy::SweepMode;
 
 use crate::system::SweeperLimits;
 
-/// The share of owners that may die at once, and among how many it counts.
+/// More than this share of at least `OWNERS_MIN` owners dying at once is a mass death.
 const SHARE: f64 = 0.55;
 const OWNERS_MIN: u64 = 10;
 
-/// What one sweeper was told.
+/// What one sweeper has read, and what follows for its brake.
 #[derive(Clone, Debug)]
 pub struct BrakeModel {
-    /// Whether it must lead to act.
+    /// Whether the sweeper must be the leader to act.
     pub mode: SweepMode,
-    /// What the operator said, as it last read.
+    /// The operator's setting as the sweeper last read it.
     pub setting: BrakeSetting,
     batch_max: usize,
     threshold_ms: u64,
     store_seen: Option<String>,
     unreachable: bool,
-    /// On the store's clock, like the next.
+    /// Until when the sweeper must hold back, on the store's clock in milliseconds.
     away_until: u64,
-    /// Since when it has seen a mass death without a break.
+    /// Since when every census showed a mass death, on the store's clock in milliseconds.
     mass_since: Option<u64>,
     held: Option<&'static str>,
 }
 
 impl BrakeModel {
-    /// Was told nothing yet.
+    /// A sweeper that has read nothing yet.
     pub fn new(mode: SweepMode, batch_max: usize, threshold_ms: u64) -> Self {
         BrakeModel {
             mode,
@@ -45,13 +45,13 @@ impl BrakeModel {
         }
     }
 
-    /// A call of its failed: the store may have been away.
+    /// Notes that a call failed: the store may have been away.
     pub fn note_unreachable(&mut self) {
         self.unreachable = true;
     }
 
-    /// It was told the counts, at the beginning of a pass.
-    pub fn see(&mut self, census: &Census) {
+    /// Updates the model from the census that the sweeper read at the beginning of a pass.
+    pub fn observe_census(&mut self, census: &Census) {
         let now = census.now_ms;
         let another = self.store_seen.as_ref().is_some_and(|seen| *seen != census.store);
         if another || self.unreachable {
@@ -78,7 +78,7 @@ impl BrakeModel {
         };
     }
 
-    /// What follows from it.
+    /// What the sweeper may do now.
     pub fn limits(&self) -> SweeperLimits {
         SweeperLimits { batch_max: self.batch_max, held: self.held }
     }

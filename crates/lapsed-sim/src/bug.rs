@@ -1,8 +1,8 @@
-//! Deliberate bugs: the simulation must find each of them. None is in production code; they are
-//! wrappers and other implementations of its seams, planted here.
+//! Planted bugs: the simulation must find each of them. None is in production code; they are
+//! wrappers around the library's traits, or other implementations of them.
 //!
-//! [`PlantedBug`] is what the store's side goes by, `guard` holds broken rules of death, `sweep` broken
-//! sweepers, `clock` clocks that should not have been trusted.
+//! [`PlantedBug`] changes what the store answers, `guard` holds wrong death rules, `sweep` wrong
+//! sweepers, `clock` clocks that must not be trusted.
 
 pub mod clock;
 mod guard;
@@ -27,15 +27,17 @@ use crate::promise::Promise;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Bug {
-    /// The reclaim goes by what the page of suspects showed; a beat in between is not seen (A1).
+    /// The reclaim trusts the page of suspects; a beat after the page is ignored (A1).
     GuardOutsideTheStep,
-    /// The reclaim asks whether the suspected incarnation is dead, not whether it still holds the key (A3).
+    /// The reclaim checks that the suspected incarnation is dead, not that it still holds the key
+    /// (A3).
     NoIncarnationCheck,
-    /// After a restart of the store everybody is judged by the beats from before it.
+    /// After a restart of the store there is no grace: owners are judged by beats from before the
+    /// restart.
     NoStoreAwayGrace,
     /// Registering under an ended incarnation is accepted (A5).
     DeadMayRegister,
-    /// A beat of an ended incarnation is answered as if it lived (A4, E2).
+    /// A beat of an ended incarnation is answered as if the incarnation were live (A4, E2).
     BeatRevivesTheDead,
     /// A new start of a known name gets the incarnation that the name already has (A3, E12).
     RestartInherits,
@@ -43,15 +45,15 @@ pub enum Bug {
     DoubtCountedAsDone,
     /// A batch whose answer was lost is never looked up again.
     DoubtNeverSettled,
-    /// The question what a lost batch did is asked twice, and both answers are counted.
+    /// A batch whose answer was lost is settled twice, and both results are counted.
     RetryCountedTwice,
     /// Suspects are counted, not outcomes (A2).
     TallyOfIntended,
     /// The cursor moves past what a pass had listed and not worked on (D11).
     CursorJumps,
-    /// All suspects there are go into one call (B9, X4).
+    /// All suspects go into one batch (B9, X4).
     BatchUnbounded,
-    /// Nothing holds back a mass death.
+    /// The brake does not hold back a mass death.
     NoBrake,
     /// A term is trusted from when its renewal was answered, not from when it was sent.
     TrustFromTheAnswer,
@@ -61,13 +63,13 @@ pub enum Bug {
     TermNotFenced,
     /// An owner's handle goes by its monotonic clock alone, and its host slept (X8).
     HandleTrustsMonotonicAlone,
-    /// The clock of whoever calls is taken for the store's (C11).
+    /// The store uses the caller's clock instead of its own (C11).
     CallersClockJudges,
     /// The store acknowledges before its commit is durable: the disk lies about syncs.
     AcknowledgedBeforeDurable,
     /// A lookup does not look at whether the owner has ended (X4).
     LookupFindsTheEnded,
-    /// The census is kept aside and not brought up to date.
+    /// The census is cached and never updated.
     StaleCensus,
 }
 
@@ -96,7 +98,7 @@ impl Bug {
         Bug::StaleCensus,
     ];
 
-    /// The promise that it breaks.
+    /// The promise that the bug breaks; the simulation must report this one.
     pub fn breaks(self) -> Promise {
         match self {
             Bug::GuardOutsideTheStep | Bug::NoIncarnationCheck | Bug::CallersClockJudges => {
@@ -120,7 +122,7 @@ impl Bug {
         }
     }
 
-    /// The scenario that is likeliest to find it.
+    /// The scenario that is most likely to find the bug.
     pub fn scenario(self) -> &'static str {
         match self {
             Bug::NoStoreAwayGrace | Bug::AcknowledgedBeforeDurable => "restarts",
@@ -132,7 +134,7 @@ impl Bug {
     }
 }
 
-/// What the store's side does about the bug that is planted, if there is one.
+/// The planted bug of a run, if any, and what it changes in the store's answers.
 #[derive(Debug, Default)]
 pub struct PlantedBug {
     bug: Option<Bug>,
@@ -145,7 +147,7 @@ pub struct PlantedBug {
 const LOCK: &str = "nobody panics while holding the lock";
 
 impl PlantedBug {
-    /// That bug, or none.
+    /// Plants this bug; with `None`, nothing is changed.
     pub fn new(bug: Option<Bug>) -> Arc<Self> {
         Arc::new(PlantedBug { bug, ..PlantedBug::default() })
     }
@@ -158,12 +160,12 @@ impl PlantedBug {
         self.bug == Some(bug)
     }
 
-    /// Whether deadlines in the store are not what they should be.
+    /// Whether the planted bug changes the deadlines in the store.
     pub fn shifts_deadlines(&self) -> bool {
         self.is(Bug::CallersClockJudges) || self.is(Bug::NoStoreAwayGrace)
     }
 
-    /// The rules of death.
+    /// The death rule that the store is given.
     pub fn guard(self: &Arc<Self>) -> Arc<dyn OwnerGuard> {
         match self.bug {
             Some(Bug::GuardOutsideTheStep) => Arc::new(guard::PageTrustingGuard(self.clone())),
@@ -180,7 +182,7 @@ impl PlantedBug {
         }
     }
 
-    /// Who calls, by how far its clock is off.
+    /// Notes by how many milliseconds the clock of the current caller is off.
     pub fn note_caller(&self, skew_ms: i64) {
         self.callers_skew_ms.store(skew_ms, Ordering::Relaxed);
     }
@@ -189,7 +191,7 @@ impl PlantedBug {
         self.callers_skew_ms.load(Ordering::Relaxed)
     }
 
-    /// These were on a page of suspects.
+    /// Notes the incarnations that were on a page of suspects.
     pub fn note_suspects(&self, incarnations: impl Iterator<Item = u64>) {
         self.suspected.lock().expect(LOCK).extend(incarnations);
     }
@@ -208,7 +210,7 @@ impl PlantedBug {
         self.ended.lock().expect(LOCK).contains(&incarnation.0)
     }
 
-    /// A store without the grace behaves as one where the operator has waived it for ever.
+    /// `NoStoreAwayGrace`: removes the store-away grace by releasing the brake for ever.
     pub fn waive_grace(&self, store: &Embedded, system: &SystemId) {
         if self.is(Bug::NoStoreAwayGrace) {
             let setting = BrakeSetting::Release { until_ms: u64::MAX };
@@ -216,12 +218,12 @@ impl PlantedBug {
         }
     }
 
-    /// And does not say so.
+    /// `NoStoreAwayGrace`: hides that release from readers of the setting.
     pub fn hide_release(&self, setting: BrakeSetting) -> BrakeSetting {
         if self.is(Bug::NoStoreAwayGrace) { BrakeSetting::Auto } else { setting }
     }
 
-    /// Whether a start of a known name gives it the incarnation that it has.
+    /// Whether a start of a known name is answered with its existing incarnation.
     pub fn inherits(&self) -> bool {
         self.is(Bug::RestartInherits)
     }
@@ -231,7 +233,7 @@ impl PlantedBug {
         Beat { incarnation, deadline_ms: ttl_ms, now_ms: 0, ttl_ms, started: true }
     }
 
-    /// The answer to a beat.
+    /// `BeatRevivesTheDead`: turns `Lost` into a successful beat.
     pub fn revive(&self, answer: Result<Beat>, claim: &Claim) -> Result<Beat> {
         match (&answer, claim.incarnation) {
             (Err(Error::Lost(_)), Some(incarnation)) if self.is(Bug::BeatRevivesTheDead) => {
@@ -241,7 +243,7 @@ impl PlantedBug {
         }
     }
 
-    /// The answer to a lookup.
+    /// `LookupFindsTheEnded`: hides that the holder has ended.
     pub fn hide_ends(&self, mut found: Vec<Option<FoundEntry>>) -> Vec<Option<FoundEntry>> {
         if self.is(Bug::LookupFindsTheEnded) {
             found.iter_mut().flatten().for_each(|found| found.ended = None);
@@ -251,7 +253,7 @@ impl PlantedBug {
 
     pub fn stale(&self, census: Census) -> Census {
         if self.is(Bug::NoStoreAwayGrace) {
-            // Nor does anybody notice that it is another incarnation of the store.
+            // Sweepers must not notice the restart either.
             return Census { store: "always the same".to_owned(), ..census };
         }
         if !self.is(Bug::StaleCensus) {
@@ -262,7 +264,7 @@ impl PlantedBug {
         Census { now_ms: census.now_ms, store: census.store, ..old }
     }
 
-    /// What is sent to the store.
+    /// `TermNotFenced`: removes the term from a batch.
     pub fn unfence(&self, batch: Batch) -> Batch {
         match self.is(Bug::TermNotFenced) {
             true => Batch { term: None, ..batch },

@@ -1,4 +1,4 @@
-//! Many runs, and what they add up to.
+//! A campaign: many runs and the sum of their counts.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,7 +18,7 @@ pub struct SeedCampaign {
     availability: Sum,
 }
 
-/// What the runs of another world add up to; each counts as part of its seed.
+/// The sum over the runs of one of the other simulations.
 #[derive(Debug, Default)]
 struct Sum {
     runs: u64,
@@ -60,12 +60,12 @@ impl SeedCampaign {
         }
     }
 
-    /// How long they took.
+    /// The time since the campaign began.
     pub fn took(&self) -> Duration {
         self.began.elapsed()
     }
 
-    /// How many there were.
+    /// The number of seeds that were run.
     pub fn seeds(&self) -> u64 {
         self.seeds
     }
@@ -81,17 +81,17 @@ impl SeedCampaign {
         Ok(done)
     }
 
-    /// A run of jobs.
+    /// Adds the counts of a run of `jobs`.
     pub fn add_jobs(&mut self, counts: &BTreeMap<&'static str, u64>) {
         self.jobs.add(counts);
     }
 
-    /// A run of leases.
+    /// Adds the counts of a run of `leases`.
     pub fn add_leases(&mut self, counts: &BTreeMap<&'static str, u64>) {
         self.leases.add(counts);
     }
 
-    /// A run of availability.
+    /// Adds the counts of a run of `availability`.
     pub fn add_availability(&mut self, counts: &BTreeMap<&'static str, u64>) {
         self.availability.add(counts);
     }
@@ -127,7 +127,7 @@ impl fmt::Display for SeedCampaign {
     }
 }
 
-/// Where fresh seeds begin: anywhere, and short enough to be typed.
+/// A random first seed, short enough to be typed.
 pub fn fresh_base() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     crate::random::mix(since.unwrap_or_default().as_nanos() as u64) >> 24

@@ -32,12 +32,12 @@ impl Time {
     }
 }
 
-/// Why a process does not run.
+/// Why a process is paused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProcessPause {
-    /// It is stopped; its monotonic clock goes on.
+    /// The process is stopped (SIGSTOP); its monotonic clock goes on.
     Frozen,
-    /// Its host sleeps; its monotonic clock stands still.
+    /// Its host is suspended; its monotonic clock stands still.
     Asleep,
 }
 
@@ -70,7 +70,7 @@ pub struct ProcessTime {
 }
 
 impl ProcessTime {
-    /// Runs, with a wall clock that is off by `skew_ms`.
+    /// A running process whose wall clock is off by `skew_ms`.
     pub fn new(name: &str, time: Time, skew_ms: i64) -> Arc<Self> {
         Arc::new(ProcessTime {
             name: name.to_owned(),
@@ -81,12 +81,13 @@ impl ProcessTime {
         })
     }
 
-    /// How far its wall clock is off.
+    /// By how many milliseconds its wall clock is off.
     pub fn skew_ms(&self) -> i64 {
         self.skew_ms.load(Ordering::Relaxed)
     }
 
-    /// Sets its wall clock. Never back on a host that sleeps now and then: nobody there could tell.
+    /// Sets its wall clock. On a host that is ever suspended it is only set forward: set back, a
+    /// process could not notice the suspension.
     pub fn jump_wall(&self, by_ms: i64) {
         let mut paused = self.lock();
         let sleeps = paused.asleep || paused.slept_ms > 0;
@@ -95,7 +96,7 @@ impl ProcessTime {
         self.skew_ms.fetch_add(by_ms, Ordering::Relaxed);
     }
 
-    /// Whether nothing that it sends arrives.
+    /// Whether its connection is cut: nothing that it sends arrives.
     pub fn is_cut(&self) -> bool {
         self.cut.load(Ordering::Relaxed)
     }
@@ -105,7 +106,7 @@ impl ProcessTime {
         self.cut.store(cut, Ordering::Relaxed);
     }
 
-    /// Stops it for `span_ms` from now. One that is stopped already stays as it is.
+    /// Pauses the process for `span_ms` from now. A process that is already paused is not changed.
     pub fn pause(&self, how: ProcessPause, span_ms: u64) {
         let now_ms = self.time.now_ms();
         let mut paused = self.lock();
@@ -117,7 +118,7 @@ impl ProcessTime {
         paused.asleep = how == ProcessPause::Asleep && !paused.was_set_back;
     }
 
-    /// Resolves when it runs.
+    /// Resolves as soon as the process is not paused.
     pub async fn running(&self) {
         loop {
             let left_ms = self.lock().until_ms.saturating_sub(self.time.now_ms());
@@ -146,12 +147,12 @@ pub struct SimClock {
 }
 
 impl SimClock {
-    /// As `process` sees time.
+    /// The clock of `process`.
     pub fn new(process: Arc<ProcessTime>, random: SimRandom) -> Self {
         SimClock { process, random }
     }
 
-    /// The same, ready to be shared.
+    /// The clock of `process`, shared.
     pub fn shared(process: &Arc<ProcessTime>, random: &SimRandom) -> Arc<dyn Clock> {
         Arc::new(Self::new(process.clone(), random.clone()))
     }

@@ -1,4 +1,4 @@
-//! The way of a call from a process to the store and back, and what can happen on it.
+//! The connection from a process to the store, with the faults that a call can meet.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,15 +9,15 @@ use crate::clock::ProcessTime;
 use crate::system::SimSystem;
 use crate::world::SimWorld;
 
-/// The connection of one process.
+/// The connection of one process to the store.
 #[derive(Clone)]
 pub struct StoreConnection {
-    /// What it leads to.
+    /// The world that holds the store.
     pub world: Arc<SimWorld>,
     pub process: Arc<ProcessTime>,
 }
 
-/// What happens to one call.
+/// The faults that one call meets.
 #[derive(Clone, Copy, Debug, Default)]
 struct CallFault {
     request_lost: bool,
@@ -28,8 +28,8 @@ struct CallFault {
 }
 
 impl StoreConnection {
-    /// Sends `op` to the store. It is carried out there even if the caller no longer waits, unless
-    /// it is lost on the way.
+    /// Sends `op` to the store. Unless the request is lost, the store carries it out even if the
+    /// caller no longer waits.
     pub async fn call<T: Send + 'static>(
         &self,
         what: &'static str,

@@ -11,24 +11,24 @@ use lapsed_embedded::Backend;
 
 use crate::random::mix;
 
-/// What power can tear apart.
+/// The unit that a power failure keeps or loses as a whole, in bytes.
 const SECTOR: usize = 512;
 
 /// What survives of the writes that were not synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
     Nothing,
-    /// Everything: the failure came just after the sync, before anybody was told.
+    /// All of them: the failure came after the sync and before its answer.
     Everything,
-    /// Some sectors, by that seed.
+    /// Some of the sectors, chosen by this seed.
     Some(u64),
 }
 
-/// What happens at the next sync.
+/// The fault that the next sync meets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyncFault {
     Power(Keep),
-    /// It answers an error, once, and keeps of the writes what it keeps; the process goes on.
+    /// The sync returns an error once and the process goes on; `Keep` says which writes survive.
     Error(Keep),
 }
 
@@ -65,39 +65,39 @@ impl Write {
     }
 }
 
-/// The disk. Clones are the same one.
+/// The disk. Clones share their contents.
 #[derive(Clone, Debug, Default)]
 pub struct Disk(Arc<Mutex<State>>);
 
 impl Disk {
-    /// An empty one. If it `lies`, a sync is answered and not done.
+    /// An empty disk. If it `lies`, a sync reports success without syncing.
     pub fn new(lies: bool) -> Self {
         let disk = Disk::default();
         disk.lock().lies = lies;
         disk
     }
 
-    /// A handle on it, good until the power fails.
+    /// A handle that works until the power fails.
     pub fn handle(&self) -> Box<dyn Backend> {
         Box::new(Handle { disk: self.clone(), opening: self.lock().opening })
     }
 
-    /// Arms or disarms what happens at the next sync.
+    /// Sets or clears the fault of the next sync.
     pub fn set_sync_fault(&self, sync_fault: Option<SyncFault>) {
         self.lock().sync_fault = sync_fault;
     }
 
-    /// Whether something is going to happen at the next sync.
+    /// Whether a fault is set for the next sync.
     pub fn is_armed(&self) -> bool {
         self.lock().sync_fault.is_some()
     }
 
-    /// What happened at a sync since somebody last asked.
+    /// The sync fault that has happened since the last call.
     pub fn take_fired(&self) -> Option<SyncFault> {
         self.lock().fired.take()
     }
 
-    /// The power fails now.
+    /// Cuts the power now: open handles fail from now on.
     pub fn cut_power(&self, keep: Keep) {
         self.lock().cut_power(keep);
     }
@@ -114,7 +114,7 @@ impl State {
         self.sync_fault = None;
     }
 
-    /// What waits to be synced is kept or lost.
+    /// Keeps or loses the writes that were not synced.
     fn settle(&mut self, keep: Keep) {
         let keeps = |at: usize| match keep {
             Keep::Nothing => false,

@@ -1,5 +1,5 @@
-//! Runs futures one step at a time, in an order that the seed chooses, under a clock that moves only
-//! when nobody can go on.
+//! Runs futures one step at a time, in an order that the seed chooses. The clock moves only when no
+//! future is ready.
 //!
 //! Every future belongs to a process. A process can be frozen (its futures are not polled, while the
 //! clock runs on) and killed (they are dropped wherever they stand), which is all that SIGSTOP and
@@ -18,7 +18,7 @@ use lapsed_core::clock::Clock;
 use crate::random::SimRandom;
 use crate::trace::Trace;
 
-/// When a run begins, on everybody's true clock.
+/// The true wall clock time at which a run begins.
 pub const START_MS: u64 = 1_700_000_000_000;
 
 /// The number of a process.
@@ -28,7 +28,7 @@ type Work = BoxFuture<'static, ()>;
 
 /// What the futures of a run share.
 pub struct World {
-    /// All that is random.
+    /// The source of all randomness in the run.
     pub random: SimRandom,
     state: Mutex<State>,
     trace: Mutex<Trace>,
@@ -51,13 +51,13 @@ impl World {
         Arc::new(World { random, state: Mutex::default(), trace })
     }
 
-    /// A line of the trace.
+    /// Adds a line to the trace.
     pub fn note(&self, who: &str, what: std::fmt::Arguments<'_>) {
         let at_ms = self.now().as_millis() as u64;
         self.trace().note(at_ms, who, what);
     }
 
-    /// What happened so far.
+    /// Locks the trace of the run.
     pub fn trace(&self) -> MutexGuard<'_, Trace> {
         self.trace.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -75,19 +75,19 @@ impl World {
         START_MS + self.now().as_millis() as u64
     }
 
-    /// A number that no process has had.
+    /// Allocates a new process number.
     pub fn new_process(&self) -> Process {
         let mut state = self.lock();
         state.next_process += 1;
         state.next_process
     }
 
-    /// Begins to run something for a process.
+    /// Spawns a future that belongs to `process`.
     pub fn spawn(&self, process: Process, work: impl Future<Output = ()> + Send + 'static) {
         self.lock().spawned.push((process, Box::pin(work)));
     }
 
-    /// Its futures are not polled until it is thawed.
+    /// Stops polling the futures of `process` until it is thawed.
     pub fn freeze(&self, process: Process) {
         self.lock().frozen.insert(process);
     }
@@ -96,7 +96,7 @@ impl World {
         self.lock().frozen.remove(&process);
     }
 
-    /// Its futures are dropped, and nothing of it runs any more.
+    /// Drops all futures of `process`, now and in future.
     pub fn kill(&self, process: Process) {
         self.lock().killed.insert(process);
     }
@@ -142,14 +142,14 @@ impl Drop for Timer {
     }
 }
 
-/// The clock of one process: the true one, and a wall clock that is off by something.
+/// The clock of one process: true monotonic time, and a wall clock with an offset.
 pub struct ProcessClock {
     world: Arc<World>,
     wall_off_ms: i64,
 }
 
 impl ProcessClock {
-    /// Whose wall clock is ahead by so much.
+    /// A clock whose wall time is ahead by `wall_off_ms`.
     pub fn shared(world: &Arc<World>, wall_off_ms: i64) -> Arc<dyn Clock> {
         Arc::new(ProcessClock { world: world.clone(), wall_off_ms })
     }
@@ -194,12 +194,12 @@ pub struct Executor {
 }
 
 impl Executor {
-    /// Nothing to do yet.
+    /// An executor without tasks.
     pub fn new(world: &Arc<World>) -> Executor {
         Executor { world: world.clone(), tasks: Vec::new() }
     }
 
-    /// Runs everything there is until `until`, or until nothing is left.
+    /// Runs all tasks until the clock reaches `until`, or no task and no timer is left.
     pub fn run(&mut self, until: Duration) {
         loop {
             self.admit();
@@ -219,7 +219,7 @@ impl Executor {
         }
     }
 
-    /// Takes in what was begun, and drops what was killed.
+    /// Adds spawned futures and drops those of killed processes.
     fn admit(&mut self) {
         let (spawned, killed) = {
             let mut state = self.world.lock();

@@ -23,16 +23,16 @@ use crate::jobs::model::ModelPlace;
 use crate::jobs::system::{JobSimSystem, TTL_MS};
 use crate::promise::{BrokenPromise, Checked, Promise, holds};
 
-/// What a run of jobs is called.
+/// The name of this simulation for `--scenario`.
 pub const SCENARIO: &str = "jobs";
 
-/// How many things happen in one run.
+/// The number of steps of one run.
 const STEPS: u64 = 700;
 
 /// A run in which no promise was broken.
 #[derive(Clone, Debug)]
 pub struct JobRunReport {
-    /// How often each kind of thing was done.
+    /// How often each kind of event happened.
     pub counts: BTreeMap<&'static str, u64>,
     /// A hash of its trace, and how many lines it has.
     pub digest: (u64, u64),
@@ -44,7 +44,7 @@ pub fn run(
     printed: bool,
 ) -> Result<JobRunReport, Box<BrokenPromise>> {
     let mut sim = JobSimSystem::new(seed, bug, printed);
-    let broken = match perform(&mut sim) {
+    let broken = match run_phases(&mut sim) {
         Ok(()) => {
             return Ok(JobRunReport { counts: sim.counts.clone(), digest: sim.trace.digest() });
         }
@@ -54,7 +54,7 @@ pub fn run(
     Err(Box::new(BrokenPromise { seed, scenario: SCENARIO, at_ms, broken, tail }))
 }
 
-fn perform(sim: &mut JobSimSystem) -> Checked {
+fn run_phases(sim: &mut JobSimSystem) -> Checked {
     let mut actors = JobActors::new();
     for step in 0..STEPS {
         let span_ms = sim.random.between(1, 600);
@@ -72,7 +72,7 @@ fn perform(sim: &mut JobSimSystem) -> Checked {
     all_came_right(sim)
 }
 
-/// Every job was completed, is a dead letter, or was dropped as it asked.
+/// P2: at the end every job is completed, a dead letter, or dropped by its own policy.
 fn all_came_right(sim: &mut JobSimSystem) -> Checked {
     sim.compare()?;
     for (id, job) in &sim.model.jobs {
@@ -82,5 +82,5 @@ fn all_came_right(sim: &mut JobSimSystem) -> Checked {
     holds(sim.model.left.completed > 0, Promise::P2, || "nothing was done".to_owned())
 }
 
-/// Long enough for everybody who stopped to be due, also after an absence of the store.
+/// Long enough for every stopped worker to be overdue, also after an absence of the store.
 const SETTLE_MS: u64 = 3 * TTL_MS;

@@ -25,19 +25,19 @@ use crate::leases::bug::LeaseBug;
 use crate::leases::check::{LeaseEnd, ended};
 use crate::promise::{Broken, BrokenPromise, Promise};
 
-/// What a run of leases is called.
+/// The name of this simulation for `--scenario`.
 pub const SCENARIO: &str = "leases";
 
-/// How wide a bucket of the index is.
+/// The width of a bucket of the expiry index.
 const WIDTH: Duration = Duration::from_secs(5);
 
-/// How long things go wrong.
+/// How long the phase with faults lasts.
 const FAULTS_FOR: Duration = Duration::from_secs(150);
 
 /// A run in which no promise was broken.
 #[derive(Clone, Debug)]
 pub struct LeaseRunReport {
-    /// How often each kind of thing was done.
+    /// How often each kind of event happened.
     pub counts: BTreeMap<&'static str, u64>,
     /// A hash of its trace, and how many lines it has.
     pub digest: (u64, u64),
@@ -56,9 +56,10 @@ pub fn run(
         bug,
     };
     let mut executor = Executor::new(&world);
-    context.storm(&mut executor);
-    let judged =
-        context.calm(&mut executor).and_then(|end| check::check(&context.log.lock(), &end));
+    context.inject_faults(&mut executor);
+    let judged = context
+        .settle_and_judge(&mut executor)
+        .and_then(|end| check::check(&context.log.lock(), &end));
     match judged {
         Ok(()) => {
             let counts = context.log.lock().counts.clone();
@@ -71,7 +72,7 @@ pub fn run(
     }
 }
 
-/// What one run is made of.
+/// The stores, the log and the world of one run.
 struct LeaseContext {
     world: Arc<World>,
     bucket: Arc<SimBucket>,
@@ -99,7 +100,7 @@ impl LeaseContext {
         }
     }
 
-    /// A client of its own.
+    /// Opens a client for one process.
     fn open(&self, number: usize, clock: Arc<dyn Clock>) -> Arc<ObjectStore> {
         let text = |text: &str| Some(text.to_owned());
         let config = ObjectConfig {
@@ -125,8 +126,8 @@ impl LeaseContext {
         number
     }
 
-    /// Everything goes wrong for a while.
-    fn storm(&self, executor: &mut Executor) {
+    /// Injects faults into daemons, stores and connections until the phase with faults ends.
+    fn inject_faults(&self, executor: &mut Executor) {
         let random = &self.world.random;
         let mut processes: Vec<usize> = (0..3).map(|_| self.begin()).collect();
         while self.world.now() < FAULTS_FOR {
@@ -154,13 +155,13 @@ impl LeaseContext {
             let until = self.world.now() + Duration::from_millis(random.between(1_000, 15_000));
             executor.run(until);
         }
-        // Whatever they were about to do they never do.
+        // Kills all processes: what they had started is never finished.
         processes.iter().for_each(|process| self.world.kill(*process));
         executor.run(self.world.now());
     }
 
-    /// Nothing goes wrong any more: what is over is cleared, and then everything is looked at.
-    fn calm(&self, executor: &mut Executor) -> Result<LeaseEnd, Broken> {
+    /// Ends all faults, sweeps expired leases and checks the final state.
+    fn settle_and_judge(&self, executor: &mut Executor) -> Result<LeaseEnd, Broken> {
         self.bucket.set_faults(BucketFaults::default());
         let number = self.world.new_process();
         let (actor, end) = (self.actor(number), Arc::new(std::sync::Mutex::new(None)));

@@ -2,12 +2,13 @@
 //! clock, from one seed.
 //!
 //! Read in this order: [`clock`] (virtual time), [`disk`] (a disk that loses power), [`model`] (what
-//! the store should say), [`system`] (where the two are compared, call by call), [`connection`] and
-//! [`remote`] (how calls get there, or not), [`actors`] and [`scenario`] (who does what), [`run`]
-//! (a whole run), and [`bug`] (what all of this must find).
+//! the store should answer), [`system`] (carries out every call on store and model and compares the
+//! two), [`connection`] and [`remote`] (how calls reach the store, with faults), [`actors`] and
+//! [`scenario`] (who does what), [`run`] (a whole run), and [`bug`] (the planted bugs that the
+//! simulation must find).
 //!
-//! Jobs in flight have a smaller world of their own, in [`jobs`]; so have leases on an object store, in
-//! [`leases`], and availability on two stores, in [`availability`].
+//! Jobs in flight have a simulation of their own in [`jobs`], leases on an object store in
+//! [`leases`], and availability on two stores in [`availability`].
 //!
 //! The same seed gives the same run, down to the last line of its trace.
 

@@ -21,22 +21,22 @@ use lapsed_sim::scenario::{SCENARIOS, Scenario};
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
-    /// Run so many seeds.
+    /// The number of seeds to run.
     #[arg(long, value_name = "N", default_value_t = 500)]
     seeds: u64,
-    /// Begin with this one.
+    /// The first seed.
     #[arg(long, value_name = "N", default_value_t = 0)]
     from: u64,
     /// Run this one seed only.
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Run fresh random seeds for so many seconds.
+    /// Run new random seeds for this many seconds.
     #[arg(long, value_name = "S", conflicts_with_all = ["seed", "from", "seeds"])]
     seconds: Option<u64>,
     /// Run this scenario; otherwise the seed chooses (`list` lists them).
     #[arg(long, value_name = "NAME")]
     scenario: Option<String>,
-    /// PlantedBug this deliberate bug, in its scenario (see the README).
+    /// Plant this deliberate bug, in its scenario (see the README).
     #[arg(long, value_name = "NAME", value_parser = bug)]
     bug: Option<Planted>,
     /// Print every line of the trace.

@@ -20,7 +20,7 @@ pub use terms::ModelTerm;
 #[derive(Clone, Debug)]
 pub struct ModelIncarnation {
     pub name: Name,
-    /// How long a beat lasts.
+    /// The TTL of a beat, in milliseconds.
     pub ttl_ms: u64,
     /// When its last beat reached the store.
     pub beat_at: u64,
@@ -44,9 +44,9 @@ pub struct ModelEnd {
 /// What is under a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelEntry {
-    /// Which incarnation holds it.
+    /// The incarnation that holds the key.
     pub incarnation: u64,
-    /// Which registration, of all there ever were.
+    /// The number of the registration, counted over the whole run.
     pub registration: u64,
 }
 
@@ -65,11 +65,11 @@ pub struct ModelReclaim {
     pub restored: bool,
 }
 
-/// Whom a claim means.
+/// What a claim refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ModelClaim {
     Incarnation(u64),
-    /// A name never seen.
+    /// A name that never started.
     Nobody,
     /// An incarnation that is not that name's, or is not remembered.
     Stranger,
@@ -79,12 +79,12 @@ pub enum ModelClaim {
 pub struct Model {
     /// What the store-away grace and the brake wait for, and the TTL unless told.
     pub threshold_ms: u64,
-    /// Since when the store has been serving.
+    /// When the store was last opened.
     pub back_at: u64,
-    /// Lives that are remembered.
+    /// The incarnations that the store has not forgotten.
     pub incarnations: BTreeMap<u64, ModelIncarnation>,
     pub entries: BTreeMap<Name, ModelEntry>,
-    /// Receipts that are kept.
+    /// The receipts that were not pruned, by sequence number.
     pub receipts: BTreeMap<u64, ModelReclaim>,
     /// Every (key, incarnation, registration) ever reclaimed.
     pub taken: BTreeSet<(Name, u64, u64)>,
@@ -163,7 +163,7 @@ impl Model {
         self.incarnations.get(&incarnation).is_some_and(|incarnation| incarnation.ended.is_none())
     }
 
-    /// What one incarnation holds.
+    /// The keys that one incarnation holds.
     pub fn held(&self, incarnation: u64) -> impl Iterator<Item = &Name> {
         self.entries
             .iter()
@@ -223,7 +223,7 @@ impl Model {
         }
     }
 
-    /// Declares an incarnation dead.
+    /// Declares an incarnation dead, unless it has already ended.
     pub(crate) fn declare_dead(&mut self, number: u64, now: u64, durable: bool) {
         let Some(incarnation) = self.incarnations.get_mut(&number) else { return };
         incarnation.uncertain = false;

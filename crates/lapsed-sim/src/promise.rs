@@ -1,29 +1,30 @@
-//! What can be broken, and how a run that broke it is told.
+//! The promises that a run can break, and the report of a broken one.
 
 use std::fmt;
 
 use crate::scenario::Scenario;
 
-/// The promises of the design, and the two rules beside them that a run can break.
+/// The promises P1 to P8 of docs/guarantees.md, and three more rules that a run can break.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Promise {
-    /// The living are never reclaimed.
+    /// Nothing is reclaimed from a live owner.
     P1,
-    /// The dead are reclaimed within a bound.
+    /// What dead owners held is reclaimed within a stated bound.
     P2,
-    /// Exactly once, and counted exactly once.
+    /// Everything is reclaimed exactly once, and counted exactly once.
     P3,
-    /// Nothing is lost: what was acknowledged survives.
+    /// Nothing is lost: every acknowledged write survives.
     P4,
-    /// Zombies are told, and their late writes change nothing; incarnations only grow.
+    /// An ended incarnation is answered `Lost`, and its late writes change nothing. Incarnations
+    /// only grow.
     P5,
-    /// No call works on more than a batch.
+    /// No call works on more than one batch.
     P6,
-    /// A store that was away, or a mass death, is not reclaimed at once.
+    /// After an absence of the store, and in a mass death, nothing is reclaimed at once.
     P7,
-    /// Index and truth agree.
+    /// Indexes and counts agree with the entries.
     P8,
-    /// Only one leads, and it stops when its term cannot be trusted (X5).
+    /// Only one sweeper leads, and it stops as soon as its term may have ended (X5).
     Leader,
     /// A lookup never finds an owner that ended (X4).
     Lookup,
@@ -54,7 +55,7 @@ impl fmt::Display for Promise {
     }
 }
 
-/// A broken promise: which, and what was seen.
+/// A promise that was broken, and what was observed.
 #[derive(Clone, Debug)]
 pub struct Broken {
     pub promise: Promise,
@@ -62,27 +63,27 @@ pub struct Broken {
 }
 
 impl Broken {
-    /// That promise was broken.
+    /// Reports this promise as broken.
     pub fn new(promise: Promise, what: impl Into<String>) -> Self {
         Broken { promise, what: what.into() }
     }
 }
 
-/// What a check says.
+/// The result of a check.
 pub type Checked = Result<(), Broken>;
 
 pub fn holds(holds: bool, promise: Promise, what: impl FnOnce() -> String) -> Checked {
     if holds { Ok(()) } else { Err(Broken::new(promise, what())) }
 }
 
-/// A run that failed, with all that is needed to run it again.
+/// A failed run, with all that is needed to repeat it.
 #[derive(Clone, Debug)]
 pub struct BrokenPromise {
     pub seed: u64,
     pub scenario: &'static str,
     pub at_ms: u64,
     pub broken: Broken,
-    /// The last lines of the trace.
+    /// The last lines of the trace, oldest first.
     pub tail: Vec<String>,
 }
 

@@ -1,13 +1,14 @@
-//! SimRandom: everything that is random in a run comes from here, and from the seed alone.
+//! The source of all randomness in a run. It depends on the seed alone.
 
 use std::sync::{Arc, Mutex};
 
-/// A shared source of numbers (splitmix64: written out, so that a seed means the same for ever).
+/// A shared random generator. It is splitmix64, written out here so that a seed gives the same run
+/// in every version.
 #[derive(Clone, Debug)]
 pub struct SimRandom(Arc<Mutex<u64>>);
 
 impl SimRandom {
-    /// The sequence of that seed.
+    /// Starts the sequence of this seed.
     pub fn new(seed: u64) -> Self {
         SimRandom(Arc::new(Mutex::new(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ 0x5851_f42d)))
     }
@@ -18,17 +19,17 @@ impl SimRandom {
         mix(*state)
     }
 
-    /// From `low` to `high`, both included.
+    /// A number from `low` to `high`, both included.
     pub fn between(&self, low: u64, high: u64) -> u64 {
         low + self.any() % (high - low + 1)
     }
 
-    /// True in `share` of all cases.
+    /// True with probability `share`.
     pub fn odds(&self, share: f64) -> bool {
         ((self.any() >> 11) as f64 / (1u64 << 53) as f64) < share
     }
 
-    /// One of them; none of none.
+    /// One element at random, or `None` if there are none.
     pub fn pick<'a, T>(&self, from: &'a [T]) -> Option<&'a T> {
         match from.len() {
             0 => None,
@@ -37,7 +38,7 @@ impl SimRandom {
     }
 }
 
-/// Scatters the bits of a number.
+/// The mixing function of splitmix64.
 pub fn mix(state: u64) -> u64 {
     let mut z = state;
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,7 +1,8 @@
-//! The store as a process sees it, over its connection: every seam of the library, faults included.
+//! The store as a process reaches it over its connection: implements every store trait of the
+//! library, with faults.
 //!
-//! Beside it stands what a sweeper was told ([`BrakeModel`]): what it may do follows from that alone, so
-//! it is known here, and checked on the sim, what its brake should have said.
+//! It also keeps the sweeper's [`BrakeModel`], from which follows what the sweeper's brake should
+//! allow. The simulated system checks every batch against that.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -28,19 +29,19 @@ use crate::brake_model::BrakeModel;
 use crate::connection::StoreConnection;
 use crate::system::{SweeperLimits, system_id};
 
-/// The store over a connection.
+/// The store, reached over a connection.
 pub struct SimRemote {
     connection: StoreConnection,
     system: SystemId,
     threshold: Duration,
-    /// What its sweeper was told, if it has one.
+    /// What the sweeper of this process has read.
     pub brake_model: Mutex<BrakeModel>,
-    /// How long the last answer to a candidate was on its way.
+    /// How long the last `campaign` call took, in milliseconds.
     pub campaign_took_ms: Arc<AtomicU64>,
 }
 
 impl SimRemote {
-    /// The store as seen over `connection`.
+    /// The store, reached over `connection`.
     pub fn new(
         connection: StoreConnection,
         threshold: Duration,
@@ -71,7 +72,7 @@ impl SimRemote {
     }
 }
 
-/// Places in the index are written by a real store, whichever.
+/// A real store that formats cursors; any one gives the same result.
 fn reference_store() -> &'static EmbeddedRegistry {
     static REFERENCE: OnceLock<Arc<EmbeddedRegistry>> = OnceLock::new();
     REFERENCE.get_or_init(|| {
@@ -167,7 +168,10 @@ impl Sweep for SimRemote {
 
     async fn census(&self) -> Result<Census> {
         let census = self.connection.call("census", |sim, who| sim.census(who)).await?;
-        self.brake_model.lock().expect("nobody panics while holding the lock").see(&census);
+        self.brake_model
+            .lock()
+            .expect("nobody panics while holding the lock")
+            .observe_census(&census);
         Ok(census)
     }
 

@@ -1,4 +1,5 @@
-//! A whole run: things go wrong for a while, then nothing does, and everything must come right.
+//! A whole run: first a phase with faults, then one without. At its end everything must be
+//! reclaimed and counted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,26 +17,26 @@ use crate::scenario::Scenario;
 use crate::system::{ReceiptAudit, SimCounts, SimSystem, SimSystemOptions};
 use crate::world::{NetworkFaults, SimWorld};
 
-/// How long everything may take to come right once nothing goes wrong any more: those who stopped
-/// just then are due a threshold later; a sweeper that saw the store away waits for another, and for
-/// one more if it takes what it sees for a mass death, which then opens in a few passes.
+/// How long the phase without faults lasts. Owners that stopped at its beginning are due one
+/// threshold later; a sweeper that saw the store away holds back for another, and for a third if it
+/// sees a mass death, after which the brake opens over a few passes.
 const SETTLE_MS: u64 = 3 * THRESHOLD_MS + 12 * EVERY_MS;
-/// From one comparison of everything to the next.
+/// The time between two audits, from and to, in milliseconds.
 const AUDIT_MS: (u64, u64) = (2_000, 6_000);
 
 #[derive(Clone, Copy, Debug)]
 pub struct RunPlan {
-    /// Everything follows from it.
+    /// The seed, which determines the whole run.
     pub seed: u64,
-    /// What the run is like.
+    /// The scenario to run.
     pub scenario: &'static Scenario,
     pub bug: Option<Bug>,
-    /// Whether to print every line.
+    /// Whether to print every line of the trace.
     pub printed: bool,
 }
 
 impl RunPlan {
-    /// The run of that seed.
+    /// The run of this seed in the scenario that the seed chooses.
     pub fn of_seed(seed: u64) -> Self {
         RunPlan { seed, scenario: Scenario::of_seed(seed), bug: None, printed: false }
     }
@@ -55,15 +56,15 @@ pub fn run(plan: RunPlan) -> Result<RunReport, Box<BrokenPromise>> {
         .start_paused(true)
         .build()
         .expect("a runtime without I/O can always be made");
-    runtime.block_on(play(plan))
+    runtime.block_on(run_to_end(plan))
 }
 
-async fn play(plan: RunPlan) -> Result<RunReport, Box<BrokenPromise>> {
-    let context = set(plan);
+async fn run_to_end(plan: RunPlan) -> Result<RunReport, Box<BrokenPromise>> {
+    let context = new_context(plan);
     tokio::select! {
         biased;
         () = context.world.failed() => {}
-        () = perform(&context) => {}
+        () = run_phases(&context) => {}
     }
     let sim = context.world.sim();
     let Some((at_ms, broken)) = sim.broken().cloned() else {
@@ -73,7 +74,7 @@ async fn play(plan: RunPlan) -> Result<RunReport, Box<BrokenPromise>> {
     Err(Box::new(BrokenPromise { seed, scenario, at_ms, broken, tail }))
 }
 
-fn set(plan: RunPlan) -> Arc<RunContext> {
+fn new_context(plan: RunPlan) -> Arc<RunContext> {
     let (time, random, planted) =
         (Time::begin(), SimRandom::new(plan.seed), PlantedBug::new(plan.bug));
     let host = ProcessTime::new("store", time, 0);
@@ -90,7 +91,7 @@ fn set(plan: RunPlan) -> Arc<RunContext> {
     RunContext::new(world, plan.scenario, host)
 }
 
-async fn perform(context: &Arc<RunContext>) {
+async fn run_phases(context: &Arc<RunContext>) {
     let random = context.world.random.clone();
     context.world.set_faults(chaos::first_faults(context));
     let (from, to) = context.scenario.owners;
@@ -108,12 +109,12 @@ async fn perform(context: &Arc<RunContext>) {
     calm_down(context);
     tokio::time::sleep(Duration::from_millis(SETTLE_MS)).await;
     context.world.check(all_reclaimed(context));
-    dismiss(context).await;
+    stop_sweepers(context).await;
     context.world.check(all_counted(context));
     context.world.sim().audit(ReceiptAudit::Compared);
 }
 
-/// Compares everything, now and then.
+/// Audits the store every few seconds.
 async fn audit(context: Arc<RunContext>) {
     loop {
         context.wait(AUDIT_MS.0, AUDIT_MS.1).await;
@@ -124,7 +125,7 @@ async fn audit(context: Arc<RunContext>) {
     }
 }
 
-/// From now on nothing goes wrong.
+/// Ends all faults: mends connections, opens the store, releases the brake.
 fn calm_down(context: &RunContext) {
     context.world.set_faults(NetworkFaults::CALM);
     chaos::open(context);
@@ -136,7 +137,7 @@ fn calm_down(context: &RunContext) {
     context.world.sim().note("chaos", format_args!("nothing goes wrong any more"));
 }
 
-/// Nobody overdue, nothing left of the dead.
+/// P2: at the end nobody is overdue, and ended incarnations hold nothing.
 fn all_reclaimed(context: &RunContext) -> Checked {
     let sim = context.world.sim();
     let (model, now) = (&sim.model, context.world.time.now_ms());
@@ -159,8 +160,8 @@ fn all_reclaimed(context: &RunContext) -> Checked {
     Ok(())
 }
 
-/// Sweepers finish what they are at.
-async fn dismiss(context: &RunContext) {
+/// Stops the sweepers and waits until each has finished its pass.
+async fn stop_sweepers(context: &RunContext) {
     let sweepers: Vec<_> =
         context.sweepers().values_mut().map(|s| std::mem::take(&mut s.tasks)).collect();
     context.sweepers().values().for_each(|sweeper| sweeper.stopper.stop());
@@ -169,8 +170,8 @@ async fn dismiss(context: &RunContext) {
     }
 }
 
-/// What each sweeper reported is what it wrote receipts for. Where receipts are not kept for long, a
-/// doubt may outlive them, and then cannot be settled.
+/// P3: each sweeper reported as many reclaims as there are receipts with its name. Where receipts
+/// are kept only briefly, a lost answer may outlive them; the sweeper may then report fewer.
 fn all_counted(context: &RunContext) -> Checked {
     let sim = context.world.sim();
     for (name, sweeper) in context.sweepers().iter() {

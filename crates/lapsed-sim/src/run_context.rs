@@ -1,4 +1,4 @@
-//! Who takes part in a run, and what they need to do so.
+//! The context of a run: its owners and sweepers, and what they share.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,27 +18,27 @@ use crate::remote::SimRemote;
 use crate::scenario::{CallFaults, Scenario};
 use crate::world::SimWorld;
 
-/// How long silence must last before it means death.
+/// How long an owner must be silent before it may be declared dead, in milliseconds.
 pub const THRESHOLD_MS: u64 = 10_000;
-/// How often sweepers run, at the most seldom.
+/// The longest interval between two passes of a sweeper, in milliseconds.
 pub const EVERY_MS: u64 = 6_000;
-/// How far that may stray.
+/// The share by which the interval is jittered.
 pub const JITTER: f64 = 0.2;
 
-/// An owner that takes part.
+/// A process that runs an owner.
 pub struct OwnerProcess {
-    /// Its name: others may have had it before.
+    /// The owner's name; earlier processes may have used it.
     pub name: Name,
     pub process: Arc<ProcessTime>,
-    /// Whether it was asked to leave.
+    /// Set when the owner should end itself.
     pub leaving: Arc<AtomicBool>,
     pub task: JoinHandle<()>,
 }
 
-/// A run under way.
+/// A run in progress.
 pub struct RunContext {
     pub world: Arc<SimWorld>,
-    /// What it is like.
+    /// The scenario of the run.
     pub scenario: &'static Scenario,
     pub host: Arc<ProcessTime>,
     owners: Mutex<Vec<OwnerProcess>>,
@@ -48,7 +48,7 @@ pub struct RunContext {
 }
 
 impl RunContext {
-    /// Nobody takes part yet.
+    /// Creates the context without any processes.
     pub fn new(
         world: Arc<SimWorld>,
         scenario: &'static Scenario,
@@ -73,43 +73,43 @@ impl RunContext {
         self.sweepers.lock().expect("nobody panics while holding the lock")
     }
 
-    /// Whether nothing new is begun any more: only beats and sweeps.
+    /// Whether processes only send beats and sweep, and start nothing new.
     pub fn is_quiet(&self) -> bool {
         self.quiet.load(Ordering::Relaxed)
     }
 
-    /// From now on it is quiet.
+    /// Makes all processes only beat and sweep from now on.
     pub fn stop_activity(&self) {
         self.quiet.store(true, Ordering::Relaxed);
     }
 
-    /// How many of the owners are only just in time.
+    /// The share of owners that send their beats shortly before the deadline.
     pub fn beats_late(&self) -> f64 {
         if self.scenario.connection == CallFaults::Late { 0.7 } else { 0.2 }
     }
 
-    /// A name that nothing in this run had before.
-    pub fn fresh(&self, kind: &str) -> String {
+    /// A name that is new in this run.
+    pub fn new_name(&self, kind: &str) -> String {
         format!("{kind}-{}", self.named.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    /// A process with a wall clock of its own.
+    /// A process whose wall clock is off by up to 30 s.
     pub fn process(&self, name: &str) -> Arc<ProcessTime> {
         let skew_ms = self.world.random.between(0, 60_000) as i64 - 30_000;
         ProcessTime::new(name, self.world.time, skew_ms)
     }
 
-    /// The clocks of a process.
+    /// The clock as this process sees it.
     pub fn clock(&self, process: &Arc<ProcessTime>) -> Arc<dyn Clock> {
         SimClock::shared(process, &self.world.random)
     }
 
-    /// The store, as that process sees it.
+    /// The store as this process reaches it.
     pub fn remote(&self, process: &Arc<ProcessTime>) -> Arc<SimRemote> {
         self.remote_for(process, SweepMode::Idempotent, usize::MAX)
     }
 
-    /// The same for a sweeper.
+    /// The store as a sweeper with this mode and batch size reaches it.
     pub fn remote_for(
         &self,
         process: &Arc<ProcessTime>,
@@ -121,18 +121,18 @@ impl RunContext {
         SimRemote::new(connection, Duration::from_millis(THRESHOLD_MS), brake_model)
     }
 
-    /// One of the keys.
+    /// A random key.
     pub fn key(&self) -> Name {
         let number = self.world.random.between(1, self.scenario.keys);
         Name::new(&format!("k{number}")).expect("it is a valid name")
     }
 
-    /// Up to `max` of the keys.
+    /// One to `max` random keys.
     pub fn keys(&self, max: u64) -> Vec<Name> {
         (0..self.world.random.between(1, max)).map(|_| self.key()).collect()
     }
 
-    /// Waits for true time.
+    /// Sleeps for a random time in this range, in true milliseconds.
     pub async fn wait(&self, from_ms: u64, to_ms: u64) {
         let span = self.world.random.between(from_ms, to_ms);
         tokio::time::sleep(Duration::from_millis(span)).await;

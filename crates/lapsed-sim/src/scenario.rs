@@ -1,46 +1,47 @@
-//! What a run is like: who takes part, what can go wrong, how often.
+//! Scenarios: who takes part in a run, which faults there are, and how often.
 
 use lapsed_core::sweep::policy::SweepMode;
 
 use crate::actors::chaos::ChaosAction;
 use crate::actors::chaos::ChaosAction::*;
 
-/// One kind of run.
+/// A kind of run: its processes, faults and durations.
 #[derive(Clone, Copy, Debug)]
 pub struct Scenario {
     pub name: &'static str,
-    /// What it is for.
+    /// One line for `--scenario list`.
     pub about: &'static str,
-    /// How many owners, from and to.
+    /// The number of owners, from and to.
     pub owners: (u64, u64),
-    /// How many sweepers, from and to.
+    /// The number of sweepers, from and to.
     pub sweepers: (u64, u64),
     pub clients: u64,
-    /// How many keys there are to fight over.
+    /// The number of keys that owners and clients compete for.
     pub keys: u64,
     pub mode: SweepMode,
-    /// What can happen to calls.
+    /// Which network faults calls meet.
     pub connection: CallFaults,
-    /// Whether the dead must be gone within one interval, at any time.
+    /// Whether dead owners must be reclaimed within one interval throughout the run.
     pub strict_lag: bool,
-    /// Whether receipts and the ended are forgotten soon.
+    /// Whether receipts and ended incarnations are kept only briefly.
     pub forgetful: bool,
-    /// What goes wrong, and how often.
+    /// The chaos actions with their weights.
     pub actions: &'static [(ChaosAction, u64)],
-    /// From one deed to the next, in milliseconds.
+    /// The time between two chaos actions, from and to, in milliseconds.
     pub actions_every_ms: (u64, u64),
-    /// How long things go wrong, in milliseconds.
+    /// How long the phase with faults lasts, in milliseconds.
     pub span_ms: u64,
 }
 
-/// What can happen to calls.
+/// Which network faults calls meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallFaults {
-    /// Nothing, unless it is a deed.
+    /// Nothing, unless it is a action.
     None,
-    /// They are late, seldom lost: much happens between a page and its batch.
+    /// Calls are late and never lost, so that much happens between a page of suspects and its
+    /// batch.
     Late,
-    /// They are lost, late, and both.
+    /// Calls are lost, late, or both.
     All,
 }
 
@@ -248,12 +249,12 @@ pub const SCENARIOS: &[Scenario] = &[
 ];
 
 impl Scenario {
-    /// The one of that name.
+    /// The scenario of this name.
     pub fn named(name: &str) -> Option<&'static Scenario> {
         SCENARIOS.iter().find(|scenario| scenario.name == name)
     }
 
-    /// The one that a seed runs unless told.
+    /// The scenario that a seed runs unless one is named.
     pub fn of_seed(seed: u64) -> &'static Scenario {
         &SCENARIOS[(seed % SCENARIOS.len() as u64) as usize]
     }

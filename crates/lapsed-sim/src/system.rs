@@ -38,13 +38,13 @@ pub struct OpenStore {
     registry: Arc<EmbeddedRegistry>,
 }
 
-/// A write that may or may not have happened.
+/// A write whose commit was cut off: it may or may not have happened. `redo` applies it to a model.
 struct UncertainWrite {
     at: u64,
     redo: Box<dyn FnOnce(&mut Model) + Send>,
 }
 
-/// What a run has seen.
+/// How much a run did: store calls, reclaims, and faults by kind.
 #[derive(Clone, Debug, Default)]
 pub struct SimCounts {
     pub steps: u64,
@@ -52,18 +52,18 @@ pub struct SimCounts {
     pub faults: BTreeMap<&'static str, u64>,
 }
 
-/// What a simulated system is made of.
+/// What a simulated system is built from.
 pub struct SimSystemOptions {
     pub time: Time,
-    /// What the store takes for its clock.
+    /// The clock that the store reads.
     pub clock: Arc<dyn Clock>,
-    /// The deliberate bug, if there is one.
+    /// The planted bug, if the run has one.
     pub planted: Arc<PlantedBug>,
-    /// What silence must last before it means death.
+    /// How long an owner must be silent before it may be declared dead, in milliseconds.
     pub threshold_ms: u64,
-    /// The longest that the dead may wait, where a scenario allows a strict bound.
+    /// The longest that a dead owner's entries may stay, in scenarios that allow a strict bound.
     pub lag_max_ms: Option<u64>,
-    /// Whether every line is printed.
+    /// Whether every line of the trace is printed as it is written.
     pub printed: bool,
 }
 
@@ -73,7 +73,8 @@ pub struct SimSystem {
     pub counts: SimCounts,
     /// The disk under the store.
     pub disk: Disk,
-    /// Handles of living owners, by incarnation: they must know when they are lost.
+    /// Handles of live owners, by incarnation. A handle must stop trusting itself before its owner
+    /// is declared dead.
     pub handles: BTreeMap<u64, Weak<Owner>>,
     parts: SimSystemOptions,
     system: SystemId,
@@ -85,13 +86,13 @@ pub struct SimSystem {
     settings: Vec<lapsed_core::sweep::brake::BrakeSetting>,
 }
 
-/// The system that every run is about.
+/// The id of the one registry that every run uses.
 pub fn system_id() -> SystemId {
     SystemId::new(Kind::Registry, "sim").expect("it is a valid name")
 }
 
 impl SimSystem {
-    /// An empty, open store.
+    /// Creates an empty store and opens it.
     pub fn new(parts: SimSystemOptions) -> Self {
         let mut sim = SimSystem {
             model: Model::new(parts.threshold_ms),
@@ -129,7 +130,7 @@ impl SimSystem {
         self.broken.as_ref()
     }
 
-    /// A check's result: the first one that failed is kept.
+    /// Records the result of a check. Only the first broken promise of a run is kept.
     pub fn check(&mut self, checked: Checked) {
         if let Err(broken) = checked
             && self.broken.is_none()
@@ -140,17 +141,17 @@ impl SimSystem {
         }
     }
 
-    /// Whether the store is there.
+    /// Whether the store is open.
     pub fn is_up(&self) -> bool {
         self.store.is_some()
     }
 
-    /// The store's wall clock was set while it was away.
+    /// Notes that the store's wall clock was set while it was closed.
     pub fn note_clock_set(&mut self) {
         self.clock_was_set = true;
     }
 
-    /// Power fails: the store is gone without a word.
+    /// Cuts the power: the store is gone without closing.
     pub fn crash(&mut self, keep: Keep) {
         self.disk.cut_power(keep);
         self.store = None;
@@ -158,7 +159,7 @@ impl SimSystem {
         self.note("store", format_args!("crashes"));
     }
 
-    /// The store is closed as it should be.
+    /// Closes the store in order; a failure to close breaks P4.
     pub fn close(&mut self) {
         self.disk.set_sync_fault(None);
         let Some(store) = self.store.take() else { return };
@@ -171,8 +172,8 @@ impl SimSystem {
         }
     }
 
-    /// Opens what is on the disk: it must be all that was acknowledged, and at most the one write
-    /// that was under way.
+    /// Opens the store from its disk and compares it with the model. It must hold everything that
+    /// was acknowledged, and beyond that at most the one write that was cut off.
     pub fn open(&mut self) {
         if self.store.is_some() {
             return;
@@ -207,8 +208,8 @@ impl SimSystem {
         Ok(store)
     }
 
-    /// Carries out one call: the real one, then the predicted one, then compares. `predict` is given
-    /// what was answered, for what only the store can know (numbers that it gave out).
+    /// Carries out one call on the store, then on the model, and compares the answers. `predict` is
+    /// given the store's answer for what only the store can know: the numbers that it assigned.
     fn act<T, P>(
         &mut self,
         real: impl FnOnce(&OpenStore) -> Result<T>,
@@ -253,12 +254,12 @@ impl SimSystem {
         answer
     }
 
-    /// A call that changes nothing and needs no prediction.
+    /// Carries out a call that changes nothing and needs no prediction.
     fn read<T>(&mut self, real: impl FnOnce(&OpenStore) -> Result<T>) -> Result<T> {
         self.act(real, |_, _| (), |_, _, ()| Ok(()))
     }
 
-    /// Compares what is there; with the receipts, when it is worth the time.
+    /// Compares the whole store with the model, on request including all receipts.
     pub fn audit(&mut self, receipts: ReceiptAudit) {
         let Some(store) = self.store.take() else { return };
         let checked = self.compare_state(&store, &self.model).and_then(|()| match receipts {
@@ -269,7 +270,8 @@ impl SimSystem {
         self.check(checked);
     }
 
-    /// Which of the candidates the store is.
+    /// Finds out whether the write that was cut off has happened: the store must equal one of the
+    /// two candidate models.
     fn resolve(&mut self, store: &OpenStore, reopened: bool) -> Checked {
         let Some(doubt) = self.doubt.take() else {
             let mut model = self.model.clone();
@@ -286,7 +288,8 @@ impl SimSystem {
         if reopened {
             (undone.back_at, done.back_at) = (self.now(), self.now());
         } else {
-            // Memory ends an incarnation before the disk does, and does not take it back.
+            // The store ends an incarnation in memory first, and does not undo that when the disk
+            // fails.
             undone.expect_ends_of(&done);
         }
         let same = |model: &mut Model| {
@@ -313,7 +316,7 @@ fn away() -> Error {
     Error::Unavailable { store: "the simulated store".to_owned(), what: "it is away".to_owned() }
 }
 
-/// The in-memory store answers at once.
+/// Runs a call to its end. The in-memory store never waits, so the future is ready at once.
 fn at_once<T>(call: impl Future<Output = T>) -> T {
     call.now_or_never().expect("the in-memory store answers at once")
 }

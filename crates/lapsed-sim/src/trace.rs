@@ -1,5 +1,5 @@
-//! What happened, line by line: the last lines for whoever reads a failure, a hash of all of them to
-//! show that a seed repeats exactly.
+//! The trace of a run, line by line. The last lines are printed with a failure; a hash of all lines
+//! shows that a seed repeats exactly.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -17,7 +17,7 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Empty; `printed` puts every line on stdout as it comes.
+    /// An empty trace; with `printed`, every line also goes to stdout.
     pub fn new(printed: bool) -> Self {
         Trace {
             tail: VecDeque::with_capacity(TAIL),

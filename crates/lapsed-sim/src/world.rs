@@ -1,4 +1,5 @@
-//! All that a run shares: the true time, the dice, the sim, the faults.
+//! What all processes of a run share: the true time, the randomness, the simulated system, the
+//! network faults.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -14,25 +15,25 @@ use crate::promise::{Broken, Checked, Promise};
 use crate::random::SimRandom;
 use crate::system::SimSystem;
 
-/// What can happen to a call on its way, each by its odds.
+/// The probability of each network fault.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct NetworkFaults {
-    /// The request is lost: never carried out.
+    /// The request is lost: it is never carried out.
     pub request_lost: f64,
-    /// The answer is lost: carried out, and nobody is told.
+    /// The answer is lost: the request was carried out.
     pub answer_lost: f64,
-    /// The request takes its time, perhaps longer than its sender waits.
+    /// The request is late, possibly by more than its sender waits.
     pub request_late: f64,
-    /// The answer takes its time.
+    /// The answer is late.
     pub answer_late: f64,
-    /// How late at the most.
+    /// The longest delay, in milliseconds.
     pub late_max_ms: u64,
-    /// Of what is lost, how much is silence; the rest is an error.
+    /// Of the lost calls, the share that gets no answer at all; the rest gets an error.
     pub silence: f64,
 }
 
 impl NetworkFaults {
-    /// Everything arrives at once.
+    /// No faults: every call arrives at once.
     pub const CALM: NetworkFaults = NetworkFaults {
         request_lost: 0.0,
         answer_lost: 0.0,
@@ -43,7 +44,7 @@ impl NetworkFaults {
     };
 }
 
-/// What a run shares.
+/// The shared state of a run.
 pub struct SimWorld {
     pub time: Time,
     pub random: SimRandom,
@@ -54,7 +55,7 @@ pub struct SimWorld {
 }
 
 impl SimWorld {
-    /// A world around `sim`.
+    /// Wraps the simulated system, without network faults.
     pub fn new(
         time: Time,
         random: SimRandom,
@@ -71,12 +72,12 @@ impl SimWorld {
         })
     }
 
-    /// The deliberate bug, if there is one.
+    /// The planted bug, if the run has one.
     pub fn bug(&self) -> Option<Bug> {
         self.planted.bug()
     }
 
-    /// The store's side. Never held across a wait.
+    /// Locks the simulated system. The guard must not be held across an `await`.
     pub fn sim(&self) -> MutexGuard<'_, SimSystem> {
         self.sim.lock().expect("a panic inside a call is caught there")
     }
@@ -89,7 +90,8 @@ impl SimWorld {
         *self.faults.lock().expect("nobody panics while holding the lock") = faults;
     }
 
-    /// Does something on the sim on behalf of `process`.
+    /// Runs a call on the simulated system on behalf of `process`. A panic breaks the promise
+    /// `Panic`.
     pub fn carry_out<T>(
         &self,
         process: &ProcessTime,
@@ -122,7 +124,7 @@ impl SimWorld {
         }
     }
 
-    /// Runs `work` beside everything else; a panic of it is a failure of the run.
+    /// Spawns a task; a panic in it fails the run.
     pub fn spawn(
         self: &Arc<Self>,
         work: impl Future<Output = ()> + Send + 'static,

@@ -125,7 +125,7 @@ mod tests {
     use super::share;
 
     #[test]
-    fn shares_meet_and_cover_all() {
+    fn slot_ranges_are_adjacent_and_cover_all_slots() {
         for masters in 1..8 {
             let mut next = 0;
             for nth in 0..masters {

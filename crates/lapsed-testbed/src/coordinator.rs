@@ -51,12 +51,12 @@ impl Coordinator {
         Err(last)
     }
 
-    /// Where clients reach it.
+    /// The port for clients.
     pub fn port(&self) -> u16 {
         self.client.number()
     }
 
-    /// What it calls itself.
+    /// The version that the server reports.
     pub fn version(&self) -> TestbedResult<String> {
         let (question, mark) = match self.engine {
             CoordinatorEngine::Etcd => ("GET /version HTTP/1.0\r\n\r\n", "\"etcdserver\":\""),

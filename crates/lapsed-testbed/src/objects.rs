@@ -129,7 +129,7 @@ impl ObjectServer {
         self.engine
     }
 
-    /// Where it takes requests.
+    /// The port for requests.
     pub fn port(&self) -> u16 {
         self.ports[0].number()
     }

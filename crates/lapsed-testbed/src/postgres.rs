@@ -103,7 +103,7 @@ pub struct PostgresServer {
 }
 
 impl PostgresServer {
-    /// With the usual options.
+    /// Starts a server with the default options.
     pub fn start() -> TestbedResult<Self> {
         Self::start_with(PostgresOptions::default())
     }

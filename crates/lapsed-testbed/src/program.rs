@@ -54,7 +54,7 @@ impl Program {
         }
     }
 
-    /// Sends it a line.
+    /// Writes a line to the program's stdin.
     pub fn say(&self, line: &str) -> TestbedResult<()> {
         let mut input = lock(&self.input);
         let input = input.as_mut().ok_or_else(|| TestbedError::new("its input is closed"))?;

@@ -37,7 +37,7 @@ impl Prometheus {
         Err(last)
     }
 
-    /// Where it is asked.
+    /// The base URL of its HTTP API.
     pub fn url(&self) -> String {
         format!("http://127.0.0.1:{}", self.port.number())
     }

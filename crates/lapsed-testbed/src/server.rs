@@ -46,7 +46,7 @@ impl Engine {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Persistence {
-    /// A restart begins empty.
+    /// Nothing is kept: a restart begins empty.
     None,
     /// Every write is on disk before it is answered.
     Aof,
@@ -278,7 +278,7 @@ mod tests {
 
     /// What makes `start` try another port, for the port itself and for a cluster's bus.
     #[test]
-    fn a_stranger_who_was_faster_is_noticed() {
+    fn an_occupied_port_is_detected() {
         for engine in Engine::ALL {
             for offset in [0, 10_000] {
                 let options = ServerOptions::new(engine).extra("cluster-enabled", "yes");

@@ -181,7 +181,7 @@ mod tests {
     use super::{LOST_MAX, NAP, TELLINGS, is_to_be_told_again};
 
     #[test]
-    fn only_a_standstill_excuses_and_not_for_ever() {
+    fn only_a_standstill_repeats_a_story_and_only_a_limited_number_of_times() {
         assert!(!is_to_be_told_again(1, LOST_MAX));
         assert!(is_to_be_told_again(1, LOST_MAX + NAP));
         assert!(!is_to_be_told_again(TELLINGS, LOST_MAX + NAP));

@@ -65,7 +65,7 @@ fn a_frozen_server_is_killed_all_the_same_and_leaves_nothing() {
 }
 
 #[test]
-fn databases_are_apart_and_refusals_are_told() {
+fn databases_are_separate_and_sql_errors_are_returned() {
     let server = PostgresServer::shared().unwrap();
     let (one, other) = (server.database().unwrap(), server.database().unwrap());
     server.sql(&one, "CREATE TABLE t(x int)").unwrap();
@@ -74,7 +74,7 @@ fn databases_are_apart_and_refusals_are_told() {
 }
 
 #[test]
-fn settings_and_who_may_come_in_are_ones_own() {
+fn settings_and_hba_lines_are_applied() {
     let options = PostgresOptions::default().extra("max_connections", "11");
     let server = options.hba("host all all 127.0.0.1/32 trust").start().unwrap();
     assert_eq!(server.sql("postgres", "SHOW max_connections").unwrap(), "11");

@@ -18,7 +18,7 @@ fn echo() -> Program {
 }
 
 #[test]
-fn it_is_talked_to_in_lines_until_it_ends() {
+fn a_program_exchanges_lines_until_it_ends() {
     let program = echo();
     assert_eq!(program.line(LIMIT).unwrap(), program.pid().unwrap().to_string());
     for word in ["one", "two"] {
@@ -33,7 +33,7 @@ fn it_is_talked_to_in_lines_until_it_ends() {
 }
 
 #[test]
-fn a_frozen_one_says_nothing_and_goes_on_later() {
+fn a_frozen_program_continues_after_thaw() {
     let program = echo();
     program.line(LIMIT).unwrap();
     program.freeze().unwrap();
@@ -45,7 +45,7 @@ fn a_frozen_one_says_nothing_and_goes_on_later() {
 }
 
 #[test]
-fn a_killed_one_is_gone() {
+fn a_killed_program_is_gone() {
     let program = echo();
     let pid = program.line(LIMIT).unwrap();
     program.kill().unwrap();

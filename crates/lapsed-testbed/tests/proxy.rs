@@ -41,7 +41,7 @@ fn only_the_answer_meant_is_lost() {
 /// Three requests in one packet, the second one's answer is lost: the first is answered, the second
 /// carried out, the third never arrives.
 #[test]
-fn among_pipelined_requests_it_is_the_right_answer() {
+fn the_right_answer_among_pipelined_ones_is_lost() {
     use std::io::{Read, Write};
 
     let server = RedisServer::start(Engine::Redis).unwrap();
@@ -72,7 +72,7 @@ fn a_cut_closes_and_refuses_until_it_is_mended() {
 }
 
 #[test]
-fn answers_come_later() {
+fn answers_are_delayed() {
     let server = RedisServer::start(Engine::Redis).unwrap();
     let proxy = Proxy::start(server.port()).unwrap();
     let mut client = RespConnection::open(proxy.port(), LIMIT).unwrap();

@@ -76,7 +76,7 @@ fn a_server_that_ends_by_itself_can_be_restarted() {
 }
 
 #[test]
-fn what_keeps_a_server_from_starting_is_told() {
+fn a_failed_start_returns_the_server_log() {
     let wrong = ServerOptions::new(Engine::Redis).extra("no-such-setting", "1").start();
     assert!(wrong.err().unwrap().to_string().contains("no-such-setting"));
 
@@ -87,7 +87,7 @@ fn what_keeps_a_server_from_starting_is_told() {
 }
 
 #[test]
-fn a_password_is_used_and_told() {
+fn a_password_is_used_and_is_part_of_the_url() {
     let options = ServerOptions::new(Engine::Valkey).extra("requirepass", "sesame");
     let server = options.start().unwrap();
     assert_eq!(server.url(), format!("redis://:sesame@127.0.0.1:{}/0", server.port()));
@@ -96,7 +96,7 @@ fn a_password_is_used_and_told() {
 }
 
 #[test]
-fn many_start_at_once() {
+fn many_servers_start_concurrently() {
     let start = |nth: usize| move || RedisServer::start(Engine::ALL[nth % 2]).unwrap();
     let threads: Vec<_> = (0..12).map(|nth| std::thread::spawn(start(nth))).collect();
     let servers: Vec<RedisServer> = threads.into_iter().map(|t| t.join().unwrap()).collect();

@@ -27,7 +27,7 @@ fn a_story_that_stood_still_is_told_again() {
 }
 
 #[tokio::test]
-async fn so_is_one_that_awaits() {
+async fn an_async_story_that_stood_still_is_told_again() {
     let mut tellings = 0;
     steadily_async(async || {
         tellings += 1;
@@ -42,7 +42,7 @@ async fn so_is_one_that_awaits() {
 }
 
 #[test]
-fn a_failure_that_never_ends_is_one() {
+fn a_failure_that_repeats_is_a_failure() {
     let told = std::panic::catch_unwind(|| steadily(|| panic!("every time")));
     assert!(told.is_err());
 }

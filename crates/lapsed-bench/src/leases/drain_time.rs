@@ -34,7 +34,7 @@ impl RemainingCounts {
         RemainingCounts { seen: vec![CountLevel { left: all, first: now, last: now }] }
     }
 
-    /// So many are left.
+    /// Notes that `left` of them are left now.
     pub fn saw(&mut self, left: usize) {
         self.saw_at(Instant::now(), left);
     }

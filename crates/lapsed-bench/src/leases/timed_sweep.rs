@@ -16,7 +16,7 @@ use lapsed_core::{Result, SystemId};
 #[derive(Debug, Clone, Copy, Default)]
 pub struct PassTimes {
     pub batches: u32,
-    /// Reading pages of suspects.
+    /// The time spent reading pages of suspects.
     pub listing: Duration,
     /// Working in the store's only transaction.
     pub held: Duration,

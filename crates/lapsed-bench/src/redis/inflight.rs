@@ -126,7 +126,7 @@ async fn detecting(place: &BenchRedis, table: &mut FigureTable) -> Result<()> {
     Ok(())
 }
 
-/// Ours beside one peer.
+/// Compares our recovery with that of one peer.
 fn beside(table: &mut FigureTable, ours: &RecoveryTime, peer: &PeerRecovery) {
     let is_bull = peer.peer == "BullMQ";
     let what = format!("ours beside {}: {} orphans back", peer.peer, peer.orphans);

@@ -197,7 +197,7 @@ async fn settle(place: &BenchRedis) -> Result<()> {
     }
 }
 
-/// The application's own keys.
+/// A registry in the application's own keys, as the original writes them.
 struct AdoptedRegistry {
     hash: String,
     beat: String,

@@ -73,12 +73,12 @@ fn promtool(verb: &str, files: &[&str]) {
 }
 
 #[test]
-fn prometheus_understands_the_rules() {
+fn promtool_accepts_the_alert_rules() {
     promtool("check", &[RULES]);
 }
 
 #[test]
-fn alerts_fire_and_stay_quiet_where_they_should() {
+fn promtool_cases_fire_exactly_the_expected_alerts() {
     promtool("test", CASES);
     let (mut fires, mut quiet) = (BTreeSet::new(), BTreeSet::new());
     let mut name = String::new();
@@ -98,7 +98,7 @@ fn alerts_fire_and_stay_quiet_where_they_should() {
 }
 
 #[test]
-fn all_that_the_rules_ask_for_is_shown() {
+fn every_series_in_the_alert_rules_is_exported() {
     let watched = MetricsFixture::start();
     let shown = query::shown(&watched.metrics());
     for alert in alerts() {
@@ -111,7 +111,7 @@ fn all_that_the_rules_ask_for_is_shown() {
 
 /// A rule that asks for something by a wrong name is found.
 #[test]
-fn what_is_not_shown_is_missed() {
+fn a_rule_that_names_an_unknown_series_is_reported() {
     let shown = query::shown(
         "a_total{system=\"s\",kind=\"registry\",stopped=\"done\"} 1\nb{store=\"m\"} 2\n",
     );
@@ -138,7 +138,7 @@ fn template_labels(alert: &Alert) -> BTreeSet<String> {
 }
 
 #[test]
-fn every_alert_says_how_bad_it_is_and_what_to_type() {
+fn every_alert_has_severity_summary_and_command() {
     for alert in alerts() {
         let severity = alert.field("severity");
         assert!(["info", "warning", "critical"].contains(&severity), "{}: {severity}", alert.name);
@@ -156,7 +156,7 @@ fn every_alert_says_how_bad_it_is_and_what_to_type() {
     }
 }
 
-/// Sections by their anchors.
+/// The sections of the runbook, by anchor.
 fn sections() -> BTreeMap<String, String> {
     let text = read(RUNBOOK);
     let sections = text.split("\n### ").skip(1);
@@ -166,7 +166,7 @@ fn sections() -> BTreeMap<String, String> {
 }
 
 #[test]
-fn what_to_do_about_every_alert_is_written_down() {
+fn every_alert_has_a_runbook_section() {
     let sections = sections();
     for alert in alerts() {
         let runbook = alert.field("runbook");

@@ -19,7 +19,7 @@ try again later). These are left out below.
 
 /// Written from what the daemon answers when the environment says so, else compared.
 #[test]
-fn the_reference_is_what_the_binary_says() {
+fn api_md_matches_the_openapi_document() {
     let document = Home::new("1m", CALM).serve().get("/openapi.json").body;
     let (made, path) = (page(&document), root("docs/api.md"));
     if std::env::var_os("LAPSED_WRITE_API").is_some() {

@@ -4,11 +4,11 @@ use crate::support::{self, CALM, Daemon, Home, JSON, Reply, until};
 use serde_json::{Value, json};
 
 lapsed_testbed::steady_tests! {
-    the_token_that_released_a_brake_is_named,
-    every_deed_is_written_down_with_its_outcome,
-    a_command_that_goes_straight_to_the_store_says_who_gave_it,
-    the_audit_is_read_page_by_page,
-    a_deed_that_a_crash_cut_off_has_no_outcome,
+    audit_names_the_token_that_released_a_brake,
+    every_manual_action_is_audited_with_its_outcome,
+    a_direct_store_command_audits_the_local_user,
+    audit_pages_have_no_gaps,
+    an_action_cut_off_by_a_crash_has_no_outcome,
 }
 
 const OPS: &str = "[[server.tokens]]\nname = \"ops\"\ntoken = \"ops-token\"\nscopes = [\"act\"]";
@@ -25,7 +25,7 @@ fn put_brake(daemon: &Daemon, setting: &str, headers: &[(&str, &str)]) -> Reply 
     daemon.call("PUT", BRAKE, Some(body), &[&[JSON][..], headers].concat())
 }
 
-fn the_token_that_released_a_brake_is_named() {
+fn audit_names_the_token_that_released_a_brake() {
     let home = Home::with("1m", CALM, OPS);
     let daemon = home.serve();
     let auth = ("authorization", "Bearer ops-token");
@@ -55,7 +55,7 @@ fn the_token_that_released_a_brake_is_named() {
     assert_eq!(audit(&daemon, &[auth]).len(), 1);
 }
 
-fn every_deed_is_written_down_with_its_outcome() {
+fn every_manual_action_is_audited_with_its_outcome() {
     let home = Home::new("300ms", CALM);
     let daemon = home.serve();
     daemon.hold("a", &["k"]);
@@ -81,7 +81,7 @@ fn every_deed_is_written_down_with_its_outcome() {
     assert!(entries.iter().all(|entry| entry["who"] == "local"), "{entries:?}");
 }
 
-fn a_command_that_goes_straight_to_the_store_says_who_gave_it() {
+fn a_direct_store_command_audits_the_local_user() {
     let home = Home::inflight("1m", CALM);
     let config = home.config().display().to_string();
     let env = [("USER", "ada")];
@@ -108,7 +108,7 @@ fn a_command_that_goes_straight_to_the_store_says_who_gave_it() {
     assert_eq!(told.lines(), entries, "the daemon tells the same");
 }
 
-fn the_audit_is_read_page_by_page() {
+fn audit_pages_have_no_gaps() {
     let home = Home::new("1m", CALM);
     let daemon = home.serve();
     (0..7).for_each(|_| drop(put_brake(&daemon, "auto", &[])));
@@ -131,7 +131,7 @@ fn the_audit_is_read_page_by_page() {
 }
 
 /// The daemon dies in the middle of a pass: that it was begun is there, and that it was not ended.
-fn a_deed_that_a_crash_cut_off_has_no_outcome() {
+fn an_action_cut_off_by_a_crash_has_no_outcome() {
     let home = Home::new("300ms", "sweep = { every = \"1d\", batch = 1, op_delay = \"200ms\" }");
     let daemon = home.serve();
     let keys: Vec<String> = (0..100).map(|n| format!("k{n}")).collect();

@@ -5,17 +5,17 @@ use crate::support::{Home, JSON, lapsed, run, until};
 use serde_json::{Value, json};
 
 lapsed_testbed::steady_tests! {
-    a_provider_from_its_making_to_its_end,
-    many_beats_have_one_answer_each,
-    sessions_take_and_give_back_places,
-    whoever_falls_silent_is_set_offline_once,
-    settings_that_would_harm_the_living_are_refused,
-    a_folder_that_no_daemon_serves_answers_commands,
-    without_a_configuration_there_is_one_called_default,
-    beats_outlive_a_daemon_that_leaves_in_order,
+    a_provider_goes_through_its_whole_lifecycle,
+    batched_beats_have_one_answer_each,
+    sessions_occupy_and_free_capacity,
+    a_silent_provider_is_set_offline_once,
+    settings_that_would_set_live_providers_offline_are_refused,
+    commands_work_on_a_folder_without_a_daemon,
+    without_a_configuration_there_is_a_system_called_default,
+    beats_survive_a_graceful_stop_of_the_daemon,
 }
 
-fn a_provider_from_its_making_to_its_end() {
+fn a_provider_goes_through_its_whole_lifecycle() {
     let home = Home::providers(CALM);
     let daemon = home.serve();
     assert_eq!(daemon.mitras("beacon").body, json!({ "available": false, "count": 0 }));
@@ -79,7 +79,7 @@ fn a_provider_from_its_making_to_its_end() {
     daemon.get("/v1/availability/nothing/beacon").is_problem(404, "not_found");
 }
 
-fn many_beats_have_one_answer_each() {
+fn batched_beats_have_one_answer_each() {
     let home = Home::providers(CALM);
     let daemon = home.serve();
     for number in 0..30 {
@@ -129,7 +129,7 @@ fn many_beats_have_one_answer_each() {
     }
 }
 
-fn sessions_take_and_give_back_places() {
+fn sessions_occupy_and_free_capacity() {
     let home = Home::providers(CALM);
     let daemon = home.serve();
     daemon.online("a");
@@ -171,7 +171,7 @@ fn sessions_take_and_give_back_places() {
     daemon.mitras("sessions/s4").is_problem(404, "not_found");
 }
 
-fn whoever_falls_silent_is_set_offline_once() {
+fn a_silent_provider_is_set_offline_once() {
     let home = Home::providers(CALM);
     let daemon = home.serve();
     daemon.tune(json!({ "heartbeat_cadence_seconds": 1, "stale_after_seconds": 1 }));
@@ -209,7 +209,7 @@ fn whoever_falls_silent_is_set_offline_once() {
     assert!(text.contains(counted), "{text}");
 }
 
-fn settings_that_would_harm_the_living_are_refused() {
+fn settings_that_would_set_live_providers_offline_are_refused() {
     let home = Home::providers(CALM);
     let daemon = home.serve();
     let config = daemon.mitras("config").body;
@@ -234,7 +234,7 @@ fn settings_that_would_harm_the_living_are_refused() {
     assert_eq!(daemon.mitras("beacon").body["count"], 1);
 }
 
-fn a_folder_that_no_daemon_serves_answers_commands() {
+fn commands_work_on_a_folder_without_a_daemon() {
     let home = Home::providers(CALM);
     let daemon = home.serve();
     daemon.online("a");
@@ -263,7 +263,7 @@ fn a_folder_that_no_daemon_serves_answers_commands() {
     assert!(unknown.code == 2 && unknown.err.contains("Postgres"), "{unknown:?}");
 }
 
-fn without_a_configuration_there_is_one_called_default() {
+fn without_a_configuration_there_is_a_system_called_default() {
     let dir = tempfile::tempdir().unwrap();
     let mut command = lapsed();
     command.args(["serve", "--listen", "127.0.0.1:0", "--data"]).arg(dir.path().join("data"));
@@ -278,7 +278,7 @@ fn without_a_configuration_there_is_one_called_default() {
     }
 }
 
-fn beats_outlive_a_daemon_that_leaves_in_order() {
+fn beats_survive_a_graceful_stop_of_the_daemon() {
     let home = Home::providers(CALM);
     let daemon = home.serve();
     daemon.online("a");

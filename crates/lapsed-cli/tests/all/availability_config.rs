@@ -29,7 +29,7 @@ fn mitras(lines: &str) -> String {
 }
 
 #[test]
-fn a_truth_and_a_mirror_are_needed_and_told_apart() {
+fn truth_and_mirror_are_required_and_must_differ() {
     for (lines, says) in [
         ("store = \"folder\"\nmirror = \"cache\"", "this process's memory; leave it out"),
         ("store = \"cache\"\nmirror = \"cache\"", "Redis is its `mirror`"),
@@ -49,7 +49,7 @@ fn a_truth_and_a_mirror_are_needed_and_told_apart() {
 }
 
 #[test]
-fn every_key_of_it_is_checked() {
+fn every_availability_key_is_validated() {
     let on = |lines: &str| mitras(&format!("store = \"db\"\nmirror = \"cache\"\n{lines}"));
     for (lines, says) in [
         ("prefx = \"x:\"", "the nearest valid one is `prefix`"),
@@ -80,7 +80,7 @@ fn every_key_of_it_is_checked() {
 }
 
 #[test]
-fn an_address_of_postgres_is_checked_and_its_password_never_shown() {
+fn a_postgres_url_is_validated_and_its_password_hidden() {
     let store = |lines: &str| format!("[store.db]\n{lines}\n[[system]]\nkind = \"availability\"\n");
     for (lines, says) in [
         ("url = \"postgres://me:s3cret@h:x/app\"", "store.db.url"),
@@ -97,7 +97,7 @@ fn an_address_of_postgres_is_checked_and_its_password_never_shown() {
 }
 
 #[test]
-fn the_plan_is_told_in_plain_words() {
+fn check_prints_the_availability_plan() {
     let usual = check(&mitras("store = \"folder\""), &[]);
     assert_eq!(usual.code, 0, "{usual:?}");
     for word in [

@@ -6,20 +6,20 @@ use crate::support::until;
 use serde_json::{Value, json};
 
 lapsed_testbed::steady_tests! {
-    from_the_schema_to_the_beacon,
-    an_application_is_followed_through_triggers,
-    two_daemons_agree_and_flip_once,
-    a_postgres_that_is_away_is_said_and_survived,
-    the_variables_of_the_original_win,
-    a_mirror_that_stands_still_is_not_waited_for,
-    tables_and_keys_of_other_names_are_adopted,
-    whoever_falls_silent_is_found_at_once_if_wanted,
-    one_of_two_daemons_leads,
+    schema_apply_to_beacon_works_as_in_the_readme,
+    writes_of_an_application_reach_the_mirror_through_triggers,
+    two_daemons_set_a_silent_provider_offline_once,
+    a_postgres_outage_is_reported_and_survived,
+    environment_variables_of_the_original_override_the_file,
+    calls_do_not_wait_for_a_frozen_mirror,
+    custom_table_and_key_names_are_adopted,
+    expiry_events_set_a_silent_provider_offline_at_once,
+    only_one_of_two_daemons_leads,
     without_a_daemon_commands_fill_the_mirror_and_sweep,
 }
 
-/// What the README shows.
-fn from_the_schema_to_the_beacon() {
+/// The commands of the README, on real servers.
+fn schema_apply_to_beacon_works_as_in_the_readme() {
     let world = World::bare("");
     let check = world.run(&["check"]);
     assert_eq!(check.code, 1, "{check:?}");
@@ -64,7 +64,7 @@ fn from_the_schema_to_the_beacon() {
 }
 
 /// An application that knows nothing of lapsed writes its own tables.
-fn an_application_is_followed_through_triggers() {
+fn writes_of_an_application_reach_the_mirror_through_triggers() {
     let world = World::bare(CALM);
     let applied = world.run(&["schema", "apply", "--triggers"]);
     assert!(applied.out.contains("triggers tell"), "{applied:?}");
@@ -91,7 +91,7 @@ fn an_application_is_followed_through_triggers() {
     until("the setting", || daemon.available().is_empty().then_some(()));
 }
 
-fn two_daemons_agree_and_flip_once() {
+fn two_daemons_set_a_silent_provider_offline_once() {
     let world = World::new(CALM);
     let (one, two) = (world.home.serve(), world.home.serve());
     let ids: Vec<String> = (0..20).map(id).collect();
@@ -137,7 +137,7 @@ fn two_daemons_agree_and_flip_once() {
     assert_eq!(counted(&one) + counted(&two), 20, "between them");
 }
 
-fn a_postgres_that_is_away_is_said_and_survived() {
+fn a_postgres_outage_is_reported_and_survived() {
     let world = World::new(CALM);
     let a = world.insert(1, true, true);
     let postgres = lapsed_testbed::PostgresServer::start().unwrap();
@@ -179,7 +179,7 @@ fn a_postgres_that_is_away_is_said_and_survived() {
     until("the other to see it", || other.available().is_empty().then_some(()));
 }
 
-fn the_variables_of_the_original_win() {
+fn environment_variables_of_the_original_override_the_file() {
     let world = World::new(CALM);
     let config = world.home.config().display().to_string();
     let env = [
@@ -201,7 +201,7 @@ fn the_variables_of_the_original_win() {
     }
 }
 
-fn a_mirror_that_stands_still_is_not_waited_for() {
+fn calls_do_not_wait_for_a_frozen_mirror() {
     let world = World::new(CALM);
     let a = world.insert(1, true, true);
     let daemon = world.home.serve();
@@ -231,7 +231,7 @@ fn a_mirror_that_stands_still_is_not_waited_for() {
 }
 
 /// Tables in a schema, with a capital letter and a blank in their names; keys under a prefix.
-fn tables_and_keys_of_other_names_are_adopted() {
+fn custom_table_and_key_names_are_adopted() {
     let names = "prefix = \"app:\"\nheartbeat_key = \"beat:{provider}\"\n[system.tables]\n\
                  id_type = \"text\"\n[system.tables.providers]\ntable = \"crew.Our Pilots\"\n\
                  id = \"Call Sign\"\n[system.tables.logins]\ntable = \"\"\n\
@@ -263,7 +263,7 @@ fn tables_and_keys_of_other_names_are_adopted() {
 }
 
 /// Passes come once a day, and the server tells.
-fn whoever_falls_silent_is_found_at_once_if_wanted() {
+fn expiry_events_set_a_silent_provider_offline_at_once() {
     let world = World::new(&format!("{CALM}instant = true\n"));
     let warned = world.run(&["check"]);
     assert!(warned.out.contains("notify-keyspace-events Ex"), "{warned:?}");
@@ -288,7 +288,7 @@ fn whoever_falls_silent_is_found_at_once_if_wanted() {
     assert_eq!(world.logged(&a, "offline"), 1);
 }
 
-fn one_of_two_daemons_leads() {
+fn only_one_of_two_daemons_leads() {
     let lines = CALM.replace("every = \"1d\" }", "every = \"200ms\", mode = \"leader\" }");
     let world = World::new(&lines);
     let (one, two) = (world.home.serve(), world.home.serve());

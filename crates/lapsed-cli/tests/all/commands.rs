@@ -6,17 +6,17 @@ use crate::support::{CALM, Home, lapsed, run};
 use serde_json::{Value, json};
 
 lapsed_testbed::steady_tests! {
-    wrong_usage_is_exit_2_and_says_what_there_is,
-    no_daemon_is_exit_1_and_says_how_to_start_one,
-    help_reads_well,
+    wrong_usage_exits_2_and_lists_the_choices,
+    a_missing_daemon_exits_1_and_says_how_to_start_one,
+    help_names_every_command_and_its_purpose,
     a_dry_run_names_what_the_real_pass_then_reclaims,
     trap_a2_two_sweeps_at_once_count_each_entry_once,
-    the_brake_holds_with_exit_3_and_lets_go_when_released,
-    explain_receipts_and_restore_tell_one_story,
-    receipts_are_paged_without_gaps_or_doubles,
-    straight_on_the_store_the_grace_holds_until_released,
-    with_a_configuration_a_locked_store_is_asked_through_its_daemon,
-    status_has_everything_an_operator_asks_for,
+    a_held_brake_exits_3_until_it_is_released,
+    explain_receipts_and_restore_agree,
+    receipt_pages_have_no_gaps_and_no_duplicates,
+    direct_store_sweep_respects_the_grace_until_released,
+    a_locked_store_is_reached_through_its_daemon,
+    status_has_all_documented_fields,
 }
 
 const PASS_KEYS: [&str; 10] = [
@@ -40,7 +40,7 @@ fn set(report: &Value) -> BTreeSet<(String, u64)> {
     entries.iter().map(one).collect()
 }
 
-fn wrong_usage_is_exit_2_and_says_what_there_is() {
+fn wrong_usage_exits_2_and_lists_the_choices() {
     assert_eq!(run(&[]).code, 2);
     assert_eq!(run(&["nonsense"]).code, 2);
     assert_eq!(run(&["sweep"]).code, 2);
@@ -56,14 +56,14 @@ fn wrong_usage_is_exit_2_and_says_what_there_is() {
     assert_eq!(home.run(&["receipts", "--follow"]).code, 2);
 }
 
-fn no_daemon_is_exit_1_and_says_how_to_start_one() {
+fn a_missing_daemon_exits_1_and_says_how_to_start_one() {
     let answer = run(&["status", "--url", "http://127.0.0.1:9"]);
     assert_eq!(answer.code, 1);
     assert!(answer.err.contains("lapsed serve"), "{answer:?}");
     assert_eq!(run(&["status", "--url", "ftp://x"]).code, 2);
 }
 
-fn help_reads_well() {
+fn help_names_every_command_and_its_purpose() {
     let answer = run(&["--help"]);
     assert_eq!(answer.code, 0);
     for word in [
@@ -143,7 +143,7 @@ fn trap_a2_two_sweeps_at_once_count_each_entry_once() {
     assert!(metrics.contains(line), "{metrics}");
 }
 
-fn the_brake_holds_with_exit_3_and_lets_go_when_released() {
+fn a_held_brake_exits_3_until_it_is_released() {
     let home = Home::new("5s", CALM);
     let daemon = home.serve();
     (0..12).for_each(|n| drop(daemon.hold(&format!("o{n}"), &[&format!("k{n}")])));
@@ -181,7 +181,7 @@ fn the_brake_holds_with_exit_3_and_lets_go_when_released() {
     assert!(daemon.run(&["brake", "devices"]).out.contains("decides by itself"));
 }
 
-fn explain_receipts_and_restore_tell_one_story() {
+fn explain_receipts_and_restore_agree() {
     let home = Home::new("3s", CALM);
     let daemon = home.serve();
     daemon.hold("a", &["k"]);
@@ -227,7 +227,7 @@ fn all_pages(daemon: &crate::support::Daemon, filter: &str) -> Vec<String> {
     }
 }
 
-fn receipts_are_paged_without_gaps_or_doubles() {
+fn receipt_pages_have_no_gaps_and_no_duplicates() {
     let other = "[[system]]\nkind = \"registry\"\nname = \"other\"\nheartbeat_ttl = \"300ms\"";
     let home = Home::new("300ms", &format!("{CALM}\n{other}\n{CALM}"));
     let daemon = home.serve();
@@ -265,7 +265,7 @@ fn receipts_are_paged_without_gaps_or_doubles() {
 }
 
 /// After a restart nobody may be reclaimed before a whole TTL (P7), unless the operator says so.
-fn straight_on_the_store_the_grace_holds_until_released() {
+fn direct_store_sweep_respects_the_grace_until_released() {
     let home = Home::new("5m", CALM);
     let daemon = home.serve();
     daemon.registry("start", json!({ "owner": "a", "ttl_ms": 200 }));
@@ -289,7 +289,7 @@ fn straight_on_the_store_the_grace_holds_until_released() {
     assert_eq!(home.run(&["explain", "devices", "k1", "--json"]).json()["verdict"], "reclaimed");
 }
 
-fn with_a_configuration_a_locked_store_is_asked_through_its_daemon() {
+fn a_locked_store_is_reached_through_its_daemon() {
     let home = Home::with("1m", CALM, "token = \"hush\"");
     let daemon = home.serve();
     // The port that it found free, so that nobody else can be there first.
@@ -303,7 +303,7 @@ fn with_a_configuration_a_locked_store_is_asked_through_its_daemon() {
     assert_eq!(daemon.run(&["status"]).code, 1, "without the token of the configuration");
 }
 
-fn status_has_everything_an_operator_asks_for() {
+fn status_has_all_documented_fields() {
     let home = Home::new("300ms", CALM);
     let daemon = home.serve();
     daemon.hold("a", &["k"]);

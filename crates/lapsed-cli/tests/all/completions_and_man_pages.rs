@@ -43,7 +43,7 @@ fn bash_reads_its_script() {
 }
 
 #[test]
-fn every_command_has_a_page_without_a_warning() {
+fn every_command_has_a_man_page_that_groff_accepts() {
     let dir = tempfile::tempdir().unwrap();
     let told = run(&["man", dir.path().to_str().unwrap()]);
     assert_eq!(told.code, 0, "{told:?}");

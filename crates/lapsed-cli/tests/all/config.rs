@@ -33,7 +33,7 @@ fn chat(lines: &str) -> String {
 }
 
 #[test]
-fn sessions_have_their_keys_and_each_is_checked() {
+fn every_sessions_key_is_validated() {
     for (line, says) in [
         ("grace = \"0s\"", "longer than 0"),
         ("orphan_max_age = \"soon\"", "not a duration"),
@@ -60,7 +60,7 @@ fn locks(lines: &str) -> String {
 }
 
 #[test]
-fn leases_have_their_keys_and_each_is_checked() {
+fn every_leases_key_is_validated() {
     for (line, says) in [
         ("ttl = \"999ms\"", "999ms must be 1s to 30d"),
         ("ttl = \"31d\"", "must be 1s to 30d"),
@@ -109,7 +109,7 @@ fn object(lines: &str) -> String {
 }
 
 #[test]
-fn object_stores_have_their_keys_and_each_is_checked() {
+fn every_object_store_key_is_validated() {
     for (lines, says) in [
         ("url = \"s3:bucket\"", "`s3://BUCKET/PREFIX`"),
         ("url = \"s3://\"", "the bucket (or container) comes first"),
@@ -155,7 +155,7 @@ fn jobs(lines: &str) -> String {
 }
 
 #[test]
-fn jobs_have_their_keys_and_each_is_checked() {
+fn every_inflight_key_is_validated() {
     for (line, says) in [
         ("heartbeat_interval = \"5m\"", "5m must be below heartbeat_ttl (5m)"),
         ("orphan_threshold = \"30s\"\nheartbeat_interval = \"1m\"", "below orphan_threshold (30s)"),
@@ -186,7 +186,7 @@ fn jobs_have_their_keys_and_each_is_checked() {
 }
 
 #[test]
-fn the_plan_of_jobs_is_told_in_words() {
+fn check_prints_the_inflight_plan() {
     let usual = check(&jobs(""), &[]);
     for word in [
         "workers beat every 1m and are dead after 5m of silence",
@@ -266,7 +266,7 @@ fn a_heartbeat_interval_must_be_below_its_ttl() {
 }
 
 #[test]
-fn policies_that_cannot_work_are_named() {
+fn impossible_policies_are_refused_with_their_key() {
     for (line, says) in [
         ("sweep = { batch = 0 }", "sweep.batch"),
         ("sweep = { batch = 10001 }", "sweep.batch"),
@@ -282,7 +282,7 @@ fn policies_that_cannot_work_are_named() {
 }
 
 #[test]
-fn stores_must_be_there_be_different_and_be_known() {
+fn stores_must_exist_and_be_distinct_and_supported() {
     refused(&system("store = \"man\""), &[], &["`man`", "`main`", "store"]);
     for (scheme, says) in [
         ("s3", "credentials do not go here"),
@@ -333,7 +333,7 @@ fn variables_are_expanded_and_an_unset_one_is_named() {
 }
 
 #[test]
-fn garbage_is_refused_with_its_line() {
+fn malformed_toml_is_refused_with_its_line() {
     refused("[server]\nlisten = \n", &[], &["lapsed.toml:2"]);
     refused("[server]\nlisten = \"nowhere\"\n", &[], &["server.listen"]);
     refused("system = 3\n", &[], &["[[system]]"]);
@@ -361,7 +361,7 @@ fn a_non_loopback_address_needs_a_token() {
 }
 
 #[test]
-fn the_janitors_interval_comes_from_its_variable() {
+fn the_janitor_interval_variable_is_read() {
     let text = system("sweep = { every = \"30s\" }");
     let answer = check(&text, &[("JANITOR_INTERVAL_MS", "1500")]);
     assert_eq!(answer.code, 0, "{answer:?}");
@@ -377,7 +377,7 @@ fn the_janitors_interval_comes_from_its_variable() {
 }
 
 #[test]
-fn check_prints_the_plan_and_makes_nothing() {
+fn check_prints_the_plan_and_creates_nothing() {
     let home = Home::new("90s", "sweep = { every = \"60s\", batch = 250 }");
     let answer = home.run(&["check"]);
     assert_eq!(answer.code, 0, "{answer:?}");

@@ -19,7 +19,7 @@ use tempfile::TempDir;
 /// Reached only when something is wrong.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Printed after each command.
+/// The marker that the shell prints after each command.
 const MARK: &str = "@@ended@@";
 
 /// What a page tells its reader to do.
@@ -214,7 +214,7 @@ impl Shell {
         assert!(fits, "line {line}: {command}\nprinted\n{whole}\nand not\n{}", shown.join("\n"));
     }
 
-    /// Exit code and lines.
+    /// Runs a command in the shell: its exit code and the lines that it printed.
     fn type_in(&mut self, command: &str) -> (i32, Vec<String>) {
         let command =
             match command.strip_prefix("make run").or(command.strip_prefix("lapsed serve")) {
@@ -271,7 +271,7 @@ impl Drop for Shell {
 }
 
 #[test]
-fn what_is_shown_is_compared() {
+fn shown_output_is_compared_with_printed_output() {
     assert!(same("a … c", "a b c") && same("…c", "abc") && same("a…", "a") && same("", ""));
     assert!(!same("a … c", "a b d") && !same("ab", "abc") && !same("ab…ba", "aba"));
     let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
@@ -281,7 +281,7 @@ fn what_is_shown_is_compared() {
 }
 
 #[test]
-fn a_page_is_read_as_its_reader_would() {
+fn console_blocks_become_steps() {
     let page = "Text.\n```toml\n# lapsed.toml\n[server]\n```\n```console\n$ one \\\n  two\nout\n\n$ three\n```\n";
     let file = Step::File { name: "lapsed.toml".into(), text: "# lapsed.toml\n[server]\n".into() };
     let one = Step::Type { line: 7, command: "one \\\n  two".into(), shown: vec!["out".into()] };
@@ -289,9 +289,9 @@ fn a_page_is_read_as_its_reader_would() {
     assert_eq!(steps(page), [file, one, three]);
 }
 
-/// The runner has teeth: a page that says what is not so is found.
+/// The runner fails on a page whose shown output is wrong.
 #[test]
-fn a_page_that_is_wrong_is_found() {
+fn a_page_with_wrong_output_fails() {
     let fails = |page: &str| {
         let page = format!("```console\n{page}\n```\n");
         std::panic::catch_unwind(|| Shell::new().follow(&page)).is_err()

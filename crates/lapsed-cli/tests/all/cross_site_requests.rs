@@ -1,12 +1,13 @@
-//! What web pages of other sites can make a browser ask, and what a browser is told about the answers.
+//! Requests that web pages of other sites can make a browser send, and the security headers of
+//! answers.
 
 use crate::support::{CALM, Daemon, Home, JSON, Reply};
 use serde_json::json;
 
 lapsed_testbed::steady_tests! {
-    pages_of_other_sites_change_nothing,
-    a_form_is_not_understood,
-    answers_tell_a_browser_what_it_may_make_of_them,
+    requests_from_other_sites_change_nothing,
+    form_bodies_are_refused,
+    answers_carry_security_headers,
 }
 
 const BRAKE: &str = "/v1/brakes/registry/devices";
@@ -16,7 +17,7 @@ fn hold(daemon: &Daemon, headers: &[(&str, &str)]) -> Reply {
     daemon.call("PUT", BRAKE, Some(body), &[&[JSON][..], headers].concat())
 }
 
-fn pages_of_other_sites_change_nothing() {
+fn requests_from_other_sites_change_nothing() {
     for (server, auth) in [("", ""), ("token = \"t0ken\"", "Bearer t0ken")] {
         let home = Home::with("1m", CALM, server);
         let daemon = home.serve();
@@ -40,7 +41,7 @@ fn pages_of_other_sites_change_nothing() {
 }
 
 /// A form crosses sites without asking first; so a route that needs no body takes none of a form either.
-fn a_form_is_not_understood() {
+fn form_bodies_are_refused() {
     let home = Home::new("1m", CALM);
     let daemon = home.serve();
     let restore = "/v1/receipts/registry-devices-1/restore";
@@ -54,7 +55,7 @@ fn a_form_is_not_understood() {
     assert_eq!(daemon.call("POST", restore, None, &[]).status, 404);
 }
 
-fn answers_tell_a_browser_what_it_may_make_of_them() {
+fn answers_carry_security_headers() {
     let home = Home::new("1m", CALM);
     let daemon = home.serve();
     for path in ["/", "/v1/sweeps", "/v1/nothing", "/metrics", "/openapi.json", "/healthz"] {

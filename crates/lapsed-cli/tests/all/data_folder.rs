@@ -7,10 +7,10 @@ lapsed_testbed::steady_tests! {
     sigterm_drains_and_keeps_everything,
     sigterm_lets_a_pass_finish_its_batch,
     a_leader_resigns_when_it_leaves,
-    a_second_daemon_is_told_who_has_the_folder,
+    a_second_daemon_is_refused_with_the_pid_of_the_first,
     a_corrupt_folder_is_refused_and_nothing_is_touched,
     after_a_restart_nobody_is_reclaimed_before_a_whole_ttl,
-    without_a_configuration_it_works_in_the_folder_it_is_given,
+    serve_without_a_configuration_uses_the_given_folder,
 }
 
 fn sigterm_drains_and_keeps_everything() {
@@ -63,7 +63,7 @@ fn a_leader_resigns_when_it_leaves() {
     assert!(began.elapsed().as_secs() < 10, "without waiting for the term of 15 s to lapse");
 }
 
-fn a_second_daemon_is_told_who_has_the_folder() {
+fn a_second_daemon_is_refused_with_the_pid_of_the_first() {
     let home = Home::new("1m", CALM);
     let daemon = home.serve();
     daemon.hold("a", &["k"]);
@@ -112,7 +112,7 @@ fn after_a_restart_nobody_is_reclaimed_before_a_whole_ttl() {
     assert!(judged >= back + 1_000, "{receipt}: back at {back}");
 }
 
-fn without_a_configuration_it_works_in_the_folder_it_is_given() {
+fn serve_without_a_configuration_uses_the_given_folder() {
     let dir = tempfile::tempdir().unwrap();
     let mut command = lapsed();
     command.args(["serve", "--listen", "127.0.0.1:0"]).current_dir(dir.path());

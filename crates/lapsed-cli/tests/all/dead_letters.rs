@@ -5,9 +5,9 @@ use serde_json::json;
 
 lapsed_testbed::steady_tests! {
     dead_letters_are_listed_shown_put_back_and_deleted,
-    only_jobs_become_dead_letters,
+    other_systems_have_no_dead_letters,
     trap_e7_a_job_that_kills_its_workers_becomes_a_dead_letter,
-    a_dropped_job_comes_back_from_its_receipt,
+    restore_brings_a_dropped_job_back,
 }
 
 /// A job that is a dead letter, because its worker said so.
@@ -75,7 +75,7 @@ fn dead_letters_are_listed_shown_put_back_and_deleted() {
     assert_eq!(order, ["a", "put_back", "sp ace/ü"]);
 }
 
-fn only_jobs_become_dead_letters() {
+fn other_systems_have_no_dead_letters() {
     let home = Home::new("1m", CALM);
     let daemon = home.serve();
     let none = daemon.run(&["dead", "list"]);
@@ -92,7 +92,7 @@ fn trap_e7_a_job_that_kills_its_workers_becomes_a_dead_letter() {
     for life in 1..=2 {
         let owner = format!("w{life}");
         until("somebody to take it", || {
-            daemon.mortal(&owner);
+            daemon.start_without_beats(&owner);
             let taken = daemon.try_jobs("take", json!({ "owner": owner, "queue": "q" }));
             (taken.status == 200).then(|| assert_eq!(taken.body["jobs"][0]["crashes"], life - 1))
         });
@@ -111,10 +111,10 @@ fn trap_e7_a_job_that_kills_its_workers_becomes_a_dead_letter() {
     assert_eq!(daemon.job("poison")["crashes"], 0);
 }
 
-fn a_dropped_job_comes_back_from_its_receipt() {
+fn restore_brings_a_dropped_job_back() {
     let home = Home::inflight("400ms", &format!("on_death = \"drop\"\n{CALM}"));
     let daemon = home.serve();
-    daemon.mortal("w");
+    daemon.start_without_beats("w");
     let job = json!({ "owner": "w", "id": "j", "queue": "q", "payload": "precious" });
     daemon.jobs("register", job);
     daemon.until_recovered();

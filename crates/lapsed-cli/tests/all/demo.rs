@@ -1,10 +1,10 @@
 //! The demo tells its story to the end, and every promise is kept.
 
 lapsed_testbed::steady_tests! {
-    the_demo_keeps_its_promises,
+    the_demo_runs_to_its_end_and_every_check_passes,
 }
 
-fn the_demo_keeps_its_promises() {
+fn the_demo_runs_to_its_end_and_every_check_passes() {
     let told = crate::support::run(&["demo", "--pace", "0.4"]);
     assert_eq!(told.code, 0, "{told:?}");
     let kept = told.out.lines().filter(|line| line.starts_with("kept  ")).count();

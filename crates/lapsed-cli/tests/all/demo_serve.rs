@@ -68,7 +68,7 @@ fn until_ended(children: &[u32]) {
 }
 
 #[test]
-fn every_system_lives_and_has_receipts_and_sigterm_ends_all() {
+fn every_demo_system_has_receipts_and_sigterm_ends_all_processes() {
     let mut show = DemoProcess::start(&["--listen", "127.0.0.1:0"]);
     for system in SYSTEMS {
         until("somebody to be there and something to be reclaimed", || {
@@ -88,7 +88,7 @@ fn every_system_lives_and_has_receipts_and_sigterm_ends_all() {
 }
 
 #[test]
-fn a_show_that_is_killed_leaves_no_process_behind() {
+fn a_killed_demo_leaves_no_process_behind() {
     let mut show = DemoProcess::start(&["--listen", "127.0.0.1:0"]);
     let entered = |pid: &u32| {
         let told = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -107,7 +107,7 @@ fn a_show_that_is_killed_leaves_no_process_behind() {
 }
 
 #[test]
-fn an_address_that_is_taken_is_named_with_what_to_do() {
+fn an_occupied_address_is_named_with_a_remedy() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let told = run(&["demo", "--serve", "--listen", &address]);

@@ -1,4 +1,4 @@
-//! What a newcomer gets wrong: each mistake is answered with what happened and what to do next.
+//! Common mistakes of a new user: each error says what happened and what to do next.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -23,7 +23,7 @@ fn check(answer: &Answer, mistake: &Mistake<'_>) {
 }
 
 #[test]
-fn without_a_daemon() {
+fn mistakes_without_a_daemon_are_answered_with_a_next_step() {
     let dir = tempfile::tempdir().unwrap();
     let in_dir = |name: &str| dir.path().join(name).display().to_string();
     let (missing, key, away, file) =
@@ -70,7 +70,7 @@ fn without_a_daemon() {
 }
 
 #[test]
-fn with_a_daemon() {
+fn mistakes_with_a_daemon_are_answered_with_a_next_step() {
     let home = Home::with("300ms", "", "token = \"writer\"\nread_token = \"reader\"");
     let daemon = home.serve();
     let data = home.data().display().to_string();
@@ -104,7 +104,7 @@ fn with_a_daemon() {
 }
 
 #[test]
-fn a_pass_that_the_brake_holds_back_says_how_to_go_on() {
+fn a_pass_held_by_the_brake_says_how_to_release_it() {
     let home = Home::new("300ms", "sweep = { every = \"1d\" }");
     let daemon = home.serve();
     daemon.hold("i-1", &["imei-1"]);
@@ -117,7 +117,7 @@ fn a_pass_that_the_brake_holds_back_says_how_to_go_on() {
 
 /// Another program on the port: it is not taken for a daemon.
 #[test]
-fn a_stranger_on_the_port_is_said_to_be_one() {
+fn another_program_on_the_port_is_reported_as_such() {
     let stranger = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", stranger.local_addr().unwrap());
     let answering = std::thread::spawn(move || {

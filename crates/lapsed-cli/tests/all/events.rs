@@ -9,11 +9,11 @@ use crate::support::{CALM, Daemon, Home, PATIENCE, agent, until};
 use serde_json::{Value, json};
 
 lapsed_testbed::steady_tests! {
-    the_feed_resumes_without_gaps,
+    the_event_feed_resumes_without_gaps,
     the_feed_survives_a_restart_of_the_daemon,
     receipts_can_be_followed_from_the_terminal,
-    a_listener_that_reads_nothing_is_dropped_and_comes_back,
-    no_more_listen_than_may,
+    a_listener_that_does_not_read_is_dropped_and_can_resume,
+    listeners_above_the_limit_are_refused,
 }
 
 #[derive(Debug, Default)]
@@ -23,7 +23,7 @@ struct Event {
     data: Value,
 }
 
-/// A stream of events.
+/// A connection to `/v1/events`.
 struct Feed {
     lines: Box<dyn Iterator<Item = std::io::Result<String>>>,
 }
@@ -62,7 +62,7 @@ impl Feed {
     }
 }
 
-/// Lets an owner with `count` keys retire: so many receipts.
+/// Retires an owner with `count` keys, which writes `count` receipts.
 fn reclaim(daemon: &Daemon, owner: &str, count: usize) {
     let keys: Vec<String> = (0..count).map(|n| format!("{owner}-{n}")).collect();
     daemon.registry("register_many", json!({ "owner": owner, "keys": keys }));
@@ -75,7 +75,7 @@ fn seqs(events: &[Event]) -> Vec<u64> {
     events.iter().map(|e| seq(e).unwrap()).collect()
 }
 
-fn the_feed_resumes_without_gaps() {
+fn the_event_feed_resumes_without_gaps() {
     let home = Home::new("1m", CALM);
     let daemon = home.serve();
     reclaim(&daemon, "before", 3);
@@ -169,7 +169,7 @@ fn ids_until_the_end(mut stream: TcpStream) -> Vec<String> {
     receipts.map(id).collect()
 }
 
-fn a_listener_that_reads_nothing_is_dropped_and_comes_back() {
+fn a_listener_that_does_not_read_is_dropped_and_can_resume() {
     let home = Home::with("1m", CALM, "write_timeout = \"1s\"");
     let daemon = home.serve();
     let stuck = connect(&daemon);
@@ -203,7 +203,7 @@ fn a_listener_that_reads_nothing_is_dropped_and_comes_back() {
     assert_eq!(seqs(&rest), (seen + 1..=8_000).collect::<Vec<u64>>());
 }
 
-fn no_more_listen_than_may() {
+fn listeners_above_the_limit_are_refused() {
     let home = Home::with("1m", CALM, "listeners_max = 1");
     let daemon = home.serve();
     let first = Feed::open(&daemon, "", None);

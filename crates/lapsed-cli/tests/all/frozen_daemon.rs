@@ -10,10 +10,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
 lapsed_testbed::steady_tests! {
-    a_daemon_that_was_frozen_spares_everyone,
+    a_frozen_daemon_reclaims_nobody_when_it_wakes,
 }
 
-fn a_daemon_that_was_frozen_spares_everyone() {
+fn a_frozen_daemon_reclaims_nobody_when_it_wakes() {
     let home = Home::new("1s", "sweep = { every = \"20ms\" }");
     let daemon = home.serve();
     let pid = Pid::from_raw(daemon.pid() as i32).unwrap();

@@ -10,7 +10,7 @@ use lapsed_testbed::Prometheus;
 use serde_json::Value;
 
 lapsed_testbed::steady_tests! {
-    every_query_is_answered_by_a_prometheus_that_reads_a_daemon,
+    every_dashboard_query_returns_data_from_a_real_prometheus,
 }
 
 fn dashboard() -> Value {
@@ -72,7 +72,7 @@ fn queries(dashboard: &Value) -> Vec<Query> {
 }
 
 #[test]
-fn the_dashboard_belongs_to_no_grafana_in_particular() {
+fn the_dashboard_has_no_ids_of_a_particular_grafana() {
     let dashboard = dashboard();
     assert!(dashboard["schemaVersion"].as_u64() >= Some(39), "too old to be imported as it is");
     assert_eq!(dashboard["uid"], "lapsed");
@@ -102,7 +102,7 @@ fn sources(value: &Value) -> Vec<String> {
 }
 
 #[test]
-fn panels_have_ids_of_their_own_do_not_overlap_and_say_what_they_show() {
+fn panels_have_unique_ids_descriptions_and_do_not_overlap() {
     let dashboard = dashboard();
     let (mut ids, mut cells) = (BTreeSet::new(), BTreeSet::new());
     for panel in array(&dashboard["panels"]) {
@@ -155,7 +155,7 @@ fn ask(prometheus: &Prometheus, expr: &str) -> Result<Vec<BTreeSet<String>>, Str
 }
 
 /// In a loop until it has been read twice, which a rate needs; a query that is wrong fails at once.
-fn every_query_is_answered_by_a_prometheus_that_reads_a_daemon() {
+fn every_dashboard_query_returns_data_from_a_real_prometheus() {
     let watched = MetricsFixture::start();
     let target = watched.daemon.url.strip_prefix("http://").unwrap();
     let prometheus = Prometheus::start(target, Duration::from_millis(500)).unwrap();

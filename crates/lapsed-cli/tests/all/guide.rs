@@ -7,9 +7,9 @@ use crate::support::until;
 use lapsed_testbed::{Engine, PostgresServer, RedisServer};
 
 lapsed_testbed::steady_tests! {
-    the_guide_can_be_followed,
-    the_readme_can_be_followed,
-    the_systems_pages_can_be_followed,
+    every_command_of_the_guide_prints_what_the_guide_shows,
+    every_command_of_the_readme_prints_what_the_readme_shows,
+    every_command_of_the_system_pages_prints_what_they_show,
 }
 
 /// A Redis where the pages have theirs.
@@ -21,14 +21,14 @@ fn redis(shell: &mut Shell) -> RedisServer {
     server
 }
 
-fn the_guide_can_be_followed() {
+fn every_command_of_the_guide_prints_what_the_guide_shows() {
     let page = std::fs::read_to_string(root("docs/guide.md")).unwrap();
     let mut shell = Shell::new();
     let _server = redis(&mut shell);
     shell.follow(&page);
 }
 
-fn the_readme_can_be_followed() {
+fn every_command_of_the_readme_prints_what_the_readme_shows() {
     let page = std::fs::read_to_string(root("README.md")).unwrap();
     let mut shell = Shell::new();
     let server = redis(&mut shell);
@@ -49,7 +49,7 @@ fn the_readme_can_be_followed() {
 }
 
 /// Each page in a shell of its own, on a Redis and a database of its own.
-fn the_systems_pages_can_be_followed() {
+fn every_command_of_the_system_pages_prints_what_they_show() {
     let postgres = PostgresServer::shared().unwrap();
     for system in ["registry", "sessions", "inflight", "leases", "availability"] {
         let page = std::fs::read_to_string(root(&format!("docs/{system}.md"))).unwrap();

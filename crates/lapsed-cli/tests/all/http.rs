@@ -4,20 +4,20 @@ use crate::support::{CALM, Daemon, Home, JSON, until};
 use serde_json::{Value, json};
 
 lapsed_testbed::steady_tests! {
-    the_operations_of_a_registry_have_their_shapes,
+    registry_operations_answer_with_their_documented_fields,
     trap_a4_a_zombie_is_told_what_it_held,
-    bad_requests_are_problems_and_change_nothing,
+    bad_requests_are_answered_as_problems_and_change_nothing,
     tokens_have_scopes,
-    without_a_token_web_pages_are_kept_out,
-    metrics_have_their_names_and_count_what_happened,
-    a_client_that_goes_away_does_not_stop_its_pass,
-    a_request_that_never_ends_is_cut_off,
-    the_page_is_self_contained,
+    without_a_token_requests_from_web_pages_are_refused,
+    metrics_have_their_documented_names_and_values,
+    a_pass_continues_after_its_client_disconnects,
+    a_request_whose_body_never_arrives_times_out,
+    the_dashboard_page_loads_nothing_from_elsewhere,
 }
 
 const LOOKUP: &str = "/v1/registry/devices/lookup";
 
-fn the_operations_of_a_registry_have_their_shapes() {
+fn registry_operations_answer_with_their_documented_fields() {
     let home = Home::new("1m", CALM);
     let daemon = home.serve();
     let started = daemon.registry("start", json!({ "owner": "a", "ttl_ms": 30_000 }));
@@ -106,7 +106,7 @@ fn trap_a4_a_zombie_is_told_what_it_held() {
     );
 }
 
-fn bad_requests_are_problems_and_change_nothing() {
+fn bad_requests_are_answered_as_problems_and_change_nothing() {
     let home = Home::with("1m", CALM, "body_limit = \"2KiB\"");
     let daemon = home.serve();
     let path = "/v1/registry/devices/register";
@@ -187,7 +187,7 @@ fn tokens_have_scopes() {
     assert_eq!(crate::support::run_with(&["sweep", "devices"], &env).code, 0);
 }
 
-fn without_a_token_web_pages_are_kept_out() {
+fn without_a_token_requests_from_web_pages_are_refused() {
     let home = Home::new("1m", CALM);
     let daemon = home.serve();
     let path = "/v1/sweeps/registry/devices";
@@ -199,7 +199,7 @@ fn without_a_token_web_pages_are_kept_out() {
     assert_eq!(from(&[]).status, 200);
 }
 
-fn metrics_have_their_names_and_count_what_happened() {
+fn metrics_have_their_documented_names_and_values() {
     let home = Home::new("300ms", CALM);
     let daemon = home.serve();
     daemon.hold("ingest-1", &["k1", "k2"]);
@@ -241,7 +241,7 @@ fn metrics_have_their_names_and_count_what_happened() {
     assert!(text.ends_with("# EOF\n"));
 }
 
-fn a_client_that_goes_away_does_not_stop_its_pass() {
+fn a_pass_continues_after_its_client_disconnects() {
     let home = Home::new("300ms", "sweep = { every = \"1d\", batch = 5, op_delay = \"20ms\" }");
     let daemon = home.serve();
     let keys: Vec<String> = (0..100).map(|n| format!("k{n}")).collect();
@@ -267,7 +267,7 @@ fn ask_and_leave(daemon: &Daemon) {
 }
 
 /// Whoever announces a body and never sends it is cut off; the next one is served as ever.
-fn a_request_that_never_ends_is_cut_off() {
+fn a_request_whose_body_never_arrives_times_out() {
     use std::io::{Read, Write};
     let home = Home::with("1m", CALM, "request_timeout = \"200ms\"");
     let daemon = home.serve();
@@ -286,7 +286,7 @@ fn a_request_that_never_ends_is_cut_off() {
     assert_eq!(daemon.registry("beat", json!({ "owner": "a" })).status, 200);
 }
 
-fn the_page_is_self_contained() {
+fn the_dashboard_page_loads_nothing_from_elsewhere() {
     let home = Home::with("1m", CALM, "token = \"page-token-0123456789\"");
     let daemon = home.serve();
     let page = daemon.get("/");

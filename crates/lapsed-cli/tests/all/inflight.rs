@@ -8,15 +8,15 @@ use crate::support::{CALM, Daemon, Home, until};
 use serde_json::{Value, json};
 
 lapsed_testbed::steady_tests! {
-    a_job_lives_from_its_queue_to_its_completion,
-    jobs_that_others_popped_are_tracked_too,
-    many_at_once_have_one_answer_each,
-    what_cannot_be_right_is_refused_in_words,
+    a_job_goes_from_queue_to_completion,
+    jobs_popped_by_an_application_are_tracked,
+    batched_calls_have_one_answer_each,
+    invalid_requests_are_refused_with_a_reason,
     trap_e9_a_dead_workers_job_comes_back_and_its_late_completion_is_refused,
-    the_account_and_the_recoveries_are_metrics,
-    a_take_waits_for_work_and_no_longer_than_told,
-    what_was_taken_for_a_client_that_has_gone_is_given_back,
-    a_daemon_that_is_told_to_stop_answers_those_who_wait,
+    job_counts_and_recoveries_are_exported_as_metrics,
+    a_take_waits_for_work_up_to_its_limit,
+    jobs_taken_for_a_disconnected_client_are_given_back,
+    a_stopping_daemon_answers_waiting_clients,
 }
 
 /// Takes one; there must be one.
@@ -31,7 +31,7 @@ fn ticket(job: &Value) -> Value {
     json!({ "id": job["id"], "token": job["token"] })
 }
 
-fn a_job_lives_from_its_queue_to_its_completion() {
+fn a_job_goes_from_queue_to_completion() {
     let home = Home::inflight("10m", CALM);
     let daemon = home.serve();
     let body = json!({ "queue": "mails", "id": "j1", "payload": "{\"to\": \"a\"}" });
@@ -76,7 +76,7 @@ fn a_job_lives_from_its_queue_to_its_completion() {
     assert_eq!((&counts["completed"], &counts["queued"]), (&json!(1), &json!(1)), "{counts}");
 }
 
-fn jobs_that_others_popped_are_tracked_too() {
+fn jobs_popped_by_an_application_are_tracked() {
     let home = Home::inflight("10m", CALM);
     let daemon = home.serve();
     let body = json!({ "owner": "w", "id": "j", "queue": "q", "payload": "p" });
@@ -97,7 +97,7 @@ fn jobs_that_others_popped_are_tracked_too() {
     assert_eq!(daemon.counts()["in_flight"], 1);
 }
 
-fn many_at_once_have_one_answer_each() {
+fn batched_calls_have_one_answer_each() {
     let home = Home::inflight("10m", CALM);
     let daemon = home.serve();
     let jobs: Vec<Value> = (0..300)
@@ -130,7 +130,7 @@ fn many_at_once_have_one_answer_each() {
     assert_eq!(rest["dead"][0]["error"], "no such host");
 }
 
-fn what_cannot_be_right_is_refused_in_words() {
+fn invalid_requests_are_refused_with_a_reason() {
     let home = Home::inflight("10m", CALM);
     let daemon = home.serve();
     for (operation, body) in [
@@ -159,7 +159,7 @@ fn trap_e9_a_dead_workers_job_comes_back_and_its_late_completion_is_refused() {
     let home = Home::inflight("400ms", CALM);
     let daemon = home.serve();
     daemon.jobs("enqueue", json!({ "queue": "q", "id": "j", "payload": "p" }));
-    daemon.mortal("w1");
+    daemon.start_without_beats("w1");
     let first = take(&daemon, "w1", "q");
     let dry = until("a dry run to see it", || {
         let dry = daemon.run(&["sweep", "jobs", "--dry-run"]);
@@ -180,7 +180,7 @@ fn trap_e9_a_dead_workers_job_comes_back_and_its_late_completion_is_refused() {
     daemon.try_jobs("beat", json!({ "owner": "w1" })).is_problem(409, "lost");
     daemon.try_jobs("take", json!({ "owner": "w1", "queue": "q" })).is_problem(409, "lost");
 
-    daemon.steady("w2");
+    daemon.start_long_lived("w2");
     let second = take(&daemon, "w2", "q");
     assert_eq!((&second["payload"], &second["crashes"]), (&json!("p"), &json!(1)), "{second}");
     assert!(second["token"].as_u64() > first["token"].as_u64());
@@ -201,13 +201,13 @@ fn trap_e9_a_dead_workers_job_comes_back_and_its_late_completion_is_refused() {
     }
 }
 
-fn the_account_and_the_recoveries_are_metrics() {
+fn job_counts_and_recoveries_are_exported_as_metrics() {
     let home = Home::inflight("400ms", CALM);
     let daemon = home.serve();
     let jobs = [("a", "front"), ("b", "dead_letter"), ("c", "drop")]
         .map(|(id, word)| json!({ "queue": "q", "id": id, "payload": "p", "on_death": word }));
     daemon.jobs("enqueue_many", json!({ "jobs": jobs }));
-    daemon.mortal("w1");
+    daemon.start_without_beats("w1");
     daemon.jobs("take", json!({ "owner": "w1", "queue": "q", "limit": 3 }));
     until("all three to be recovered", || {
         daemon.post("/v1/sweeps/inflight/jobs", json!({}));
@@ -231,7 +231,7 @@ fn the_account_and_the_recoveries_are_metrics() {
     }
 }
 
-fn a_take_waits_for_work_and_no_longer_than_told() {
+fn a_take_waits_for_work_up_to_its_limit() {
     let home = Home::inflight("10m", CALM);
     let daemon = home.serve();
     let began = Instant::now();
@@ -252,8 +252,8 @@ fn a_take_waits_for_work_and_no_longer_than_told() {
     assert_eq!(daemon.job("j")["owner"], "w");
 }
 
-/// Somebody asks for work and hangs up: whatever was taken in his name is somebody else's to take.
-fn what_was_taken_for_a_client_that_has_gone_is_given_back() {
+/// A client asks for work and disconnects: the jobs taken for it can be taken by others.
+fn jobs_taken_for_a_disconnected_client_are_given_back() {
     let home = Home::inflight("10m", CALM);
     let daemon = home.serve();
     let address = daemon.url.strip_prefix("http://").unwrap();
@@ -286,8 +286,8 @@ fn what_was_taken_for_a_client_that_has_gone_is_given_back() {
     assert_eq!(daemon.stop(), Some(0));
 }
 
-/// Somebody who waits for work does not keep the daemon from leaving.
-fn a_daemon_that_is_told_to_stop_answers_those_who_wait() {
+/// A client that waits for work does not delay the stop of the daemon.
+fn a_stopping_daemon_answers_waiting_clients() {
     let home = Home::inflight("10m", CALM);
     let daemon = home.serve();
     let url = daemon.url.clone();

@@ -6,10 +6,10 @@ use lapsed_testbed::{Engine, RedisServer};
 use serde_json::json;
 
 lapsed_testbed::steady_tests! {
-    jobs_are_taken_and_put_back_on_lapseds_own_queues,
-    a_job_of_sidekiq_goes_back_as_it_was,
+    jobs_are_taken_and_put_back_on_native_queues,
+    a_sidekiq_job_is_put_back_unchanged,
     orphans_of_the_original_layout_go_back_to_sidekiq,
-    what_cannot_work_on_a_server_is_said_by_check,
+    check_reports_what_the_server_cannot_do,
 }
 
 fn home(server: &RedisServer, lines: &str) -> Home {
@@ -32,7 +32,7 @@ fn server(engine: Engine) -> RedisServer {
     server
 }
 
-fn jobs_are_taken_and_put_back_on_lapseds_own_queues() {
+fn jobs_are_taken_and_put_back_on_native_queues() {
     for engine in Engine::ALL {
         let server = server(engine);
         let home = home(&server, "heartbeat_ttl = \"1s\"");
@@ -40,13 +40,13 @@ fn jobs_are_taken_and_put_back_on_lapseds_own_queues() {
         assert_eq!(check.code, 0, "{check:?}");
         let daemon = home.serve();
         daemon.jobs("enqueue", json!({ "queue": "q", "id": "j", "payload": "p" }));
-        daemon.mortal("w1");
+        daemon.start_without_beats("w1");
         let first = daemon.jobs("take", json!({ "owner": "w1", "queue": "q" }));
         assert_eq!(first["jobs"][0]["id"], "j", "{first}");
         daemon.until_recovered();
         let token = &first["jobs"][0]["token"];
         daemon.try_jobs("complete", json!({ "id": "j", "token": token })).is_problem(409, "lost");
-        daemon.steady("w2");
+        daemon.start_long_lived("w2");
         let waits = json!({ "owner": "w2", "queue": "q", "wait_ms": 5_000 });
         let second = daemon.jobs("take", waits);
         let job = &second["jobs"][0];
@@ -64,12 +64,12 @@ fn jobs_are_taken_and_put_back_on_lapseds_own_queues() {
 const PAYLOAD: &str =
     r#"{"class":"Mail","args":[1.0,[]],"jid":"b4a577edbccf1d805744efa9","queue":"mails"}"#;
 
-fn a_job_of_sidekiq_goes_back_as_it_was() {
+fn a_sidekiq_job_is_put_back_unchanged() {
     let server = server(Engine::Redis);
     let home = home(&server, "heartbeat_ttl = \"1s\"\nqueues = \"sidekiq\"");
     server.command(&["LPUSH", "queue:mails", PAYLOAD]).unwrap();
     let daemon = home.serve();
-    daemon.mortal("w1");
+    daemon.start_without_beats("w1");
     let taken = daemon.jobs("take", json!({ "owner": "w1", "queue": "mails" }));
     let job = &taken["jobs"][0];
     assert_eq!(
@@ -127,7 +127,7 @@ fn orphans_of_the_original_layout_go_back_to_sidekiq() {
     }
 }
 
-fn what_cannot_work_on_a_server_is_said_by_check() {
+fn check_reports_what_the_server_cannot_do() {
     let server = RedisServer::start(Engine::Redis).unwrap();
     for (lines, says) in [
         ("queues = \"sidekiq\"\nqueue_key = \"jobs:{queue}\"", "queue:{queue}"),

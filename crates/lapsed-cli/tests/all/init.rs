@@ -82,7 +82,7 @@ fn lockd_is_accepted_by_check_on_a_bucket() {
 }
 
 #[test]
-fn a_file_that_is_there_stays_unless_forced() {
+fn init_overwrites_a_file_only_with_force() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("lapsed.toml");
     std::fs::write(&file, "mine").unwrap();
@@ -95,7 +95,7 @@ fn a_file_that_is_there_stays_unless_forced() {
 }
 
 #[test]
-fn without_a_terminal_nobody_is_asked_and_the_presets_are_named() {
+fn without_a_terminal_init_lists_the_presets() {
     let dir = tempfile::tempdir().unwrap();
     let told = init(dir.path(), &[]);
     assert_eq!(told.code, 2, "{told:?}");

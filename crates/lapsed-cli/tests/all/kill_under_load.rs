@@ -31,15 +31,15 @@ fn load(url: &str, told: &Acknowledged, round: u64, client: u64) {
         let mut reply = reply.ok().filter(|reply| reply.status().is_success())?;
         reply.body_mut().read_json().ok()
     };
-    let mortal = format!("mortal-{round}-{client}");
+    let start_without_beats = format!("start_without_beats-{round}-{client}");
     while !told.stop.load(Ordering::Relaxed) {
         let n = told.next.fetch_add(5, Ordering::Relaxed);
         let keys: Vec<String> = (n..n + 5).map(|n| format!("kept-{n}")).collect();
         if send("register", json!({ "owner": "keeper", "keys": &keys })).is_some() {
             told.keys.lock().unwrap().extend(keys);
         }
-        let keys: Vec<String> = (n..n + 5).map(|n| format!("mortal-{n}")).collect();
-        send("register", json!({ "owner": mortal, "keys": keys }));
+        let keys: Vec<String> = (n..n + 5).map(|n| format!("start_without_beats-{n}")).collect();
+        send("register", json!({ "owner": start_without_beats, "keys": keys }));
         send("beat", json!({ "owner": "keeper" }));
     }
 }
@@ -62,13 +62,16 @@ fn verify_receipts(daemon: &Daemon) -> usize {
     for receipt in &receipts {
         let id = (receipt["key"].to_string(), receipt["incarnation"].as_u64());
         assert!(seen.insert(id), "reclaimed twice: {receipt}");
-        assert!(receipt["owner"].as_str().unwrap().starts_with("mortal-"), "{receipt}");
+        assert!(
+            receipt["owner"].as_str().unwrap().starts_with("start_without_beats-"),
+            "{receipt}"
+        );
     }
     receipts.len()
 }
 
 #[test]
-fn fifty_kills_lose_nothing_and_reclaim_nothing_twice() {
+fn fifty_kills_lose_no_registration_and_reclaim_nothing_twice() {
     let home = Home::new("100ms", "sweep = { every = \"10ms\" }\nbrake = { share = 1.0 }");
     let told = Acknowledged::default();
     let daemon = home.serve();

@@ -7,15 +7,15 @@ use crate::support::{Answer, CALM, Daemon, Home, lapsed, run, until};
 use serde_json::json;
 
 lapsed_testbed::steady_tests! {
-    the_command_has_its_token_and_its_exit_code_is_kept,
+    lease_run_passes_the_token_and_the_exit_code,
     a_command_that_cannot_have_the_lease_is_not_started,
-    it_waits_for_its_turn_and_renews_for_as_long_as_it_takes,
-    a_lease_lost_behind_its_back_ends_the_command,
-    a_daemon_that_stands_still_ends_the_command_before_the_lease_is_anothers,
-    signals_are_passed_on,
-    the_command_dies_with_whoever_holds_its_lease,
-    without_a_daemon_it_goes_straight_to_the_store,
-    the_commands_of_leases_say_what_they_did,
+    lease_run_waits_for_the_lease_and_renews_it,
+    a_lost_lease_ends_the_command,
+    a_frozen_daemon_ends_the_command_before_the_lease_can_be_granted_again,
+    lease_run_forwards_signals_to_the_command,
+    killing_lease_run_kills_its_command,
+    lease_run_without_a_daemon_uses_the_store_directly,
+    lease_commands_print_what_they_did,
 }
 
 /// One `lease run` under way; its command's words are in a file.
@@ -84,7 +84,7 @@ fn holder(daemon: &Daemon) -> serde_json::Value {
     daemon.get("/v1/leases/locks/describe/default/k").body["lease"]["owner"].clone()
 }
 
-fn the_command_has_its_token_and_its_exit_code_is_kept() {
+fn lease_run_passes_the_token_and_the_exit_code() {
     let home = Home::leases(CALM);
     let daemon = home.serve();
     let told = run_sh(&daemon, &["--owner", "me"], "env | grep ^LAPSED_LEASE_ | sort; exit 7");
@@ -130,7 +130,7 @@ fn a_command_that_cannot_have_the_lease_is_not_started() {
     assert!(alone.code == 75 && alone.err.contains("no daemon answers"), "{alone:?}");
 }
 
-fn it_waits_for_its_turn_and_renews_for_as_long_as_it_takes() {
+fn lease_run_waits_for_the_lease_and_renews_it() {
     let home = Home::leases(CALM);
     let daemon = home.serve();
     daemon.leases("acquire", json!({ "key": "k", "owner": "other", "ttl_ms": 600_000 }));
@@ -155,7 +155,7 @@ fn it_waits_for_its_turn_and_renews_for_as_long_as_it_takes() {
 const TRAPPED: &str = "trap 'echo told >> $OUT; exit 5' TERM; echo started >> $OUT; \
                        while true; do sleep 0.1; done";
 
-fn a_lease_lost_behind_its_back_ends_the_command() {
+fn a_lost_lease_ends_the_command() {
     let home = Home::leases(CALM);
     let daemon = home.serve();
     let running = Running::start(&daemon, &["--ttl", "3s"], TRAPPED);
@@ -169,7 +169,7 @@ fn a_lease_lost_behind_its_back_ends_the_command() {
 }
 
 /// The daemon is stopped, not ended: nobody says no, renewals just have no answer.
-fn a_daemon_that_stands_still_ends_the_command_before_the_lease_is_anothers() {
+fn a_frozen_daemon_ends_the_command_before_the_lease_can_be_granted_again() {
     let home = Home::leases(CALM);
     let daemon = home.serve();
     let stubborn = "trap 'echo told >> $OUT' TERM; echo started $$ >> $OUT; \
@@ -186,7 +186,7 @@ fn a_daemon_that_stands_still_ends_the_command_before_the_lease_is_anothers() {
     assert!(!is_alive(pid), "the command is gone");
 }
 
-fn signals_are_passed_on() {
+fn lease_run_forwards_signals_to_the_command() {
     let home = Home::leases(CALM);
     let daemon = home.serve();
     let script = "trap 'echo hup >> $OUT' HUP; trap 'echo usr1 >> $OUT' USR1; \
@@ -207,7 +207,7 @@ fn signals_are_passed_on() {
     assert_eq!(default.code().0, Some(128 + 2), "ended by the signal");
 }
 
-fn the_command_dies_with_whoever_holds_its_lease() {
+fn killing_lease_run_kills_its_command() {
     let home = Home::leases(CALM);
     let daemon = home.serve();
     let mut running =
@@ -219,7 +219,7 @@ fn the_command_dies_with_whoever_holds_its_lease() {
     until("the command to be gone", || (!is_alive(pid)).then_some(()));
 }
 
-fn without_a_daemon_it_goes_straight_to_the_store() {
+fn lease_run_without_a_daemon_uses_the_store_directly() {
     let home = Home::leases(CALM);
     let config = home.config().display().to_string();
     let told =
@@ -237,7 +237,7 @@ fn without_a_daemon_it_goes_straight_to_the_store() {
     assert_eq!(home.run(&["decision", "show", "t", "--json"]).json()["decision"], "commit");
 }
 
-fn the_commands_of_leases_say_what_they_did() {
+fn lease_commands_print_what_they_did() {
     let home = Home::leases(CALM);
     let daemon = home.serve();
     let got = daemon.run(&["lease", "acquire", "ns/k", "--owner", "me", "--ttl", "10m"]);

@@ -8,17 +8,17 @@ use crate::support::{CALM, Daemon, Home, JSON, Reply, until};
 use serde_json::{Value, json};
 
 lapsed_testbed::steady_tests! {
-    a_lease_lives_from_its_grant_to_its_release,
-    a_key_may_be_called_anything,
-    many_at_once_have_one_answer_each,
-    what_cannot_be_right_is_refused_in_words,
+    a_lease_goes_from_grant_to_release,
+    a_lease_key_may_contain_any_character,
+    batched_calls_have_one_answer_each,
+    invalid_requests_are_refused_with_a_reason,
     trap_d5_a_token_outlives_its_lease_and_a_zombie_is_told,
-    the_state_of_a_key_is_its_holders_alone,
+    only_the_holder_may_write_the_state_of_a_key,
     trap_d9_staged_work_follows_the_decision,
     a_transaction_is_decided_once,
-    whoever_waits_gets_it_and_waits_no_longer_than_told,
-    what_was_granted_to_a_client_that_has_gone_is_released,
-    a_daemon_that_is_told_to_stop_answers_those_who_wait,
+    a_waiting_acquire_is_granted_or_times_out,
+    a_lease_granted_to_a_disconnected_client_is_released,
+    a_stopping_daemon_answers_waiting_clients,
 }
 
 #[track_caller]
@@ -49,7 +49,7 @@ pub fn is_lost(reply: &Reply, why: &str, token: u64, holder: Value) {
     );
 }
 
-fn a_lease_lives_from_its_grant_to_its_release() {
+fn a_lease_goes_from_grant_to_release() {
     let home = Home::leases(CALM);
     let daemon = home.serve();
     let first = acquire(&daemon, "k", "a", 600_000);
@@ -87,7 +87,7 @@ fn a_lease_lives_from_its_grant_to_its_release() {
     daemon.get("/v1/leases/nothing/namespaces").is_problem(404, "not_found");
 }
 
-fn a_key_may_be_called_anything() {
+fn a_lease_key_may_contain_any_character() {
     let home = Home::leases(CALM);
     let daemon = home.serve();
     for key in ["a/b/c", "..", "naïve ключ 🔑", "100%", "a?b#c&d=e", "acquire", " ", "\\"] {
@@ -113,7 +113,7 @@ fn escaped(key: &str) -> String {
     key.bytes().map(|byte| format!("%{byte:02X}")).collect()
 }
 
-fn many_at_once_have_one_answer_each() {
+fn batched_calls_have_one_answer_each() {
     let home = Home::leases(CALM);
     let daemon = home.serve();
     acquire(&daemon, "k007", "other", 600_000);
@@ -143,7 +143,7 @@ fn many_at_once_have_one_answer_each() {
     assert_eq!(listed.len(), 250);
 }
 
-fn what_cannot_be_right_is_refused_in_words() {
+fn invalid_requests_are_refused_with_a_reason() {
     let home = Home::leases(CALM);
     let daemon = home.serve();
     let long = "k".repeat(257);
@@ -207,7 +207,7 @@ fn trap_d5_a_token_outlives_its_lease_and_a_zombie_is_told() {
     assert_eq!(refused.code, 1, "somebody holds it: {refused:?}");
 }
 
-fn the_state_of_a_key_is_its_holders_alone() {
+fn only_the_holder_may_write_the_state_of_a_key() {
     let home = Home::leases(CALM);
     let daemon = home.serve();
     let path = "/v1/leases/locks/state/default/k";
@@ -295,7 +295,7 @@ fn a_transaction_is_decided_once() {
     assert_eq!(daemon.get("/v1/leases/locks/decision/t").body["decision"], "commit");
 }
 
-fn whoever_waits_gets_it_and_waits_no_longer_than_told() {
+fn a_waiting_acquire_is_granted_or_times_out() {
     let home = Home::leases(CALM);
     let daemon = home.serve();
     let first = acquire(&daemon, "k", "a", 600_000);
@@ -313,8 +313,8 @@ fn whoever_waits_gets_it_and_waits_no_longer_than_told() {
     });
 }
 
-/// Somebody waits for a lease and hangs up: it is somebody else's to have, and no TTL is waited for.
-fn what_was_granted_to_a_client_that_has_gone_is_released() {
+/// A client waits for a lease and disconnects: the lease is released at once, not after its TTL.
+fn a_lease_granted_to_a_disconnected_client_is_released() {
     let home = Home::leases(CALM);
     let daemon = home.serve();
     let address = daemon.url.strip_prefix("http://").unwrap();
@@ -341,8 +341,8 @@ fn what_was_granted_to_a_client_that_has_gone_is_released() {
     assert_eq!(daemon.stop(), Some(0));
 }
 
-/// Somebody who waits for a lease does not keep the daemon from leaving.
-fn a_daemon_that_is_told_to_stop_answers_those_who_wait() {
+/// A client that waits for a lease does not delay the stop of the daemon.
+fn a_stopping_daemon_answers_waiting_clients() {
     let home = Home::leases(CALM);
     let daemon = home.serve();
     acquire(&daemon, "k", "a", 600_000);

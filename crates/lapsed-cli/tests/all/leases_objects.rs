@@ -10,13 +10,13 @@ use serde_json::json;
 use tempfile::TempDir;
 
 lapsed_testbed::steady_tests! {
-    check_says_what_was_tried_on_each_kind_of_server,
+    check_reports_what_was_tried_on_each_kind_of_server,
     a_daemon_serves_leases_from_a_bucket,
-    a_pass_sweeps_what_is_over_once_its_minute_is,
-    two_daemons_share_a_bucket_and_one_holds,
+    a_pass_clears_expired_leases_once_their_index_bucket_has_ended,
+    of_two_daemons_on_one_bucket_only_one_is_granted_a_key,
     without_a_daemon_a_command_holds_a_lease_in_a_bucket,
-    what_cannot_work_is_refused_and_nothing_is_changed,
-    a_server_without_conditions_is_refused,
+    unusable_settings_are_refused_and_change_nothing,
+    a_server_without_conditional_writes_is_refused,
 }
 
 /// A configuration for a place of its own in a bucket.
@@ -81,7 +81,7 @@ impl BucketHome {
     }
 }
 
-fn check_says_what_was_tried_on_each_kind_of_server() {
+fn check_reports_what_was_tried_on_each_kind_of_server() {
     for engine in ObjectEngine::GOOD {
         let place = BucketHome::new(engine, CALM);
         let told = place.run(&["check"]);
@@ -159,7 +159,7 @@ fn a_daemon_serves_leases_from_a_bucket() {
 }
 
 /// A pass only looks at buckets of the index whose time is over: with the narrowest, within a minute.
-fn a_pass_sweeps_what_is_over_once_its_minute_is() {
+fn a_pass_clears_expired_leases_once_their_index_bucket_has_ended() {
     let lines =
         "bucket = \"1m\"\nidle_grace = \"1ms\"\nop_delay = \"1ms\"\nsweep = { every = \"1d\" }";
     let place = BucketHome::new(ObjectEngine::Seaweed, lines);
@@ -202,7 +202,7 @@ fn a_pass_sweeps_what_is_over_once_its_minute_is() {
     assert_eq!(kept["lease"]["owner"], "b", "{kept}");
 }
 
-fn two_daemons_share_a_bucket_and_one_holds() {
+fn of_two_daemons_on_one_bucket_only_one_is_granted_a_key() {
     let place = BucketHome::new(ObjectEngine::Seaweed, CALM);
     let (one, two) = (place.serve(), place.serve());
     let grant = one.leases("acquire", json!({ "key": "k", "owner": "a", "ttl_ms": 600_000 }));
@@ -252,7 +252,7 @@ fn is_refused(place: &BucketHome, says: &[&str]) {
     assert!(straight.code == 1 || straight.code == 2, "{straight:?}");
 }
 
-fn what_cannot_work_is_refused_and_nothing_is_changed() {
+fn unusable_settings_are_refused_and_change_nothing() {
     let place = BucketHome::new(ObjectEngine::Seaweed, CALM);
     let server = place.server;
     let endpoint = server.engine().endpoint_by(server.port());
@@ -271,7 +271,7 @@ fn what_cannot_work_is_refused_and_nothing_is_changed() {
 }
 
 /// s3rver says yes to every write, whatever the condition: of two holders both would win.
-fn a_server_without_conditions_is_refused() {
+fn a_server_without_conditional_writes_is_refused() {
     let place = BucketHome::new(ObjectEngine::S3rver, CALM);
     is_refused(&place, &["an object is made only if there is none", "ignored"]);
     let told = place.run(&["check"]);

@@ -5,14 +5,14 @@ use crate::support::{Daemon, Home, until};
 use serde_json::{Value, json};
 
 lapsed_testbed::steady_tests! {
-    a_pass_clears_what_nobody_touched_and_restore_brings_it_back,
-    the_daemon_sweeps_by_itself_once_nobody_uses_it,
-    a_command_without_a_daemon_does_not_wait_for_idleness,
-    what_is_cleared_is_counted_once_whoever_clears_it,
-    without_a_configuration_there_are_leases_too,
+    a_pass_clears_expired_leases_and_restore_brings_them_back,
+    the_daemon_sweeps_leases_once_the_system_is_idle,
+    a_sweep_command_does_not_wait_for_an_idle_system,
+    a_cleared_lease_is_counted_once_by_operation_or_pass,
+    without_a_configuration_there_is_a_leases_system,
 }
 
-fn a_pass_clears_what_nobody_touched_and_restore_brings_it_back() {
+fn a_pass_clears_expired_leases_and_restore_brings_them_back() {
     let home = Home::leases("sweep = { every = \"1d\", idle_grace = \"1ms\" }");
     let daemon = home.serve();
     acquire(&daemon, "gone", "a", 1_000);
@@ -49,7 +49,7 @@ fn a_pass_clears_what_nobody_touched_and_restore_brings_it_back() {
 }
 
 /// The idle sweeper: not while somebody uses the system, then by itself.
-fn the_daemon_sweeps_by_itself_once_nobody_uses_it() {
+fn the_daemon_sweeps_leases_once_the_system_is_idle() {
     let home = Home::leases("idle_grace = \"1500ms\"\nsweep = { every = \"100ms\" }");
     let daemon = home.serve();
     acquire(&daemon, "k", "a", 1_000);
@@ -75,7 +75,7 @@ fn the_daemon_sweeps_by_itself_once_nobody_uses_it() {
 }
 
 /// Whoever gives the command has chosen the time: a process that has just begun was never idle for long.
-fn a_command_without_a_daemon_does_not_wait_for_idleness() {
+fn a_sweep_command_does_not_wait_for_an_idle_system() {
     let home = Home::leases("idle_grace = \"1h\"");
     for args in [&["sweep", "locks", "--json"][..], &["sweep", "locks", "--json", "--dry-run"]] {
         let swept = home.run(args);
@@ -87,7 +87,7 @@ fn a_command_without_a_daemon_does_not_wait_for_idleness() {
     assert_eq!(daemon.run(&["sweep", "locks", "--json"]).json()["stopped"], "activity");
 }
 
-fn what_is_cleared_is_counted_once_whoever_clears_it() {
+fn a_cleared_lease_is_counted_once_by_operation_or_pass() {
     let home = Home::leases("sweep = { every = \"1d\", idle_grace = \"1ms\" }");
     let daemon = home.serve();
     acquire(&daemon, "met", "a", 1_000);
@@ -130,7 +130,7 @@ fn what_is_cleared_is_counted_once_whoever_clears_it() {
     }
 }
 
-fn without_a_configuration_there_are_leases_too() {
+fn without_a_configuration_there_is_a_leases_system() {
     let dir = tempfile::tempdir().unwrap();
     let mut command = crate::support::lapsed();
     command.args(["serve", "--listen", "127.0.0.1:0", "--data"]).arg(dir.path().join("data"));

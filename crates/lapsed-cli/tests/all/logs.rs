@@ -5,9 +5,9 @@ use serde_json::{Value, json};
 use crate::support::{CALM, Home, JSON, lapsed, run_with, until};
 
 lapsed_testbed::steady_tests! {
-    every_line_of_the_daemon_is_an_object,
-    also_what_keeps_it_from_starting_is,
-    a_person_reads_plain_words,
+    every_json_log_line_is_an_object,
+    a_startup_error_is_logged_as_json,
+    the_default_log_is_plain_text,
 }
 
 fn lines(log: &str) -> Vec<Value> {
@@ -22,10 +22,10 @@ fn said<'a>(lines: &'a [Value], message: &str) -> &'a Value {
     found.unwrap_or_else(|| panic!("nothing says {message:?}: {lines:#?}"))
 }
 
-fn every_line_of_the_daemon_is_an_object() {
+fn every_json_log_line_is_an_object() {
     let home = Home::new("1s", CALM);
     let daemon = home.serve_with(&[("LAPSED_LOG", "json"), ("RUST_LOG", "debug")]);
-    daemon.hold("mortal", &["a", "b"]);
+    daemon.hold("start_without_beats", &["a", "b"]);
     daemon.until_overdue(1);
     let asked = [JSON, ("x-request-id", "the-caller's-own")];
     let path = "/v1/sweeps/registry/devices";
@@ -52,7 +52,7 @@ fn every_line_of_the_daemon_is_an_object() {
     said(&lines, "stopped");
 }
 
-fn also_what_keeps_it_from_starting_is() {
+fn a_startup_error_is_logged_as_json() {
     let home = Home::new("1s", "nonsense = 1");
     let config = home.config().display().to_string();
     let answer = run_with(&["serve", "-c", &config, "--log", "json"], &[]);
@@ -63,7 +63,7 @@ fn also_what_keeps_it_from_starting_is() {
     assert!(last["fields"]["message"].as_str().unwrap().contains("nonsense"), "{last}");
 }
 
-fn a_person_reads_plain_words() {
+fn the_default_log_is_plain_text() {
     let home = Home::new("1s", CALM);
     let daemon = home.serve();
     until("it to say where it listens", || daemon.log().contains("listening on").then_some(()));

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 lapsed_testbed::steady_tests! {
     the_openapi_document_has_every_route,
-    the_document_describes_what_is_answered,
+    the_document_describes_registry_answers,
 }
 
 fn the_openapi_document_has_every_route() {
@@ -224,7 +224,7 @@ fn references(value: &Value) -> Vec<String> {
 }
 
 /// The document's shapes of the library's own types are what is really answered.
-fn the_document_describes_what_is_answered() {
+fn the_document_describes_registry_answers() {
     let home = Home::new("300ms", CALM);
     let daemon = home.serve();
     daemon.hold("a", &["k"]);
@@ -269,7 +269,7 @@ fn fits(document: &Value, schema: &str, value: &Value) {
 }
 
 #[test]
-fn the_document_describes_jobs_wherever_they_are() {
+fn the_document_describes_jobs_in_every_place() {
     let home = Home::inflight("10m", CALM);
     let daemon = home.serve();
     let document = daemon.get("/openapi.json").body;

@@ -6,11 +6,11 @@ use crate::support::{Daemon, Home, run, until};
 use serde_json::json;
 
 lapsed_testbed::steady_tests! {
-    a_recovered_job_is_delivered_with_one_key_however_often_it_takes,
-    what_is_never_taken_becomes_a_dead_letter_and_no_redirect_is_followed,
-    a_daemon_killed_while_delivering_is_followed_by_one_that_delivers,
-    a_daemon_that_is_told_to_stop_puts_its_deliveries_down,
-    the_plan_says_where_to_but_not_the_secret,
+    a_recovered_job_is_delivered_with_the_same_key_on_every_attempt,
+    an_undeliverable_job_becomes_a_dead_letter_and_redirects_are_not_followed,
+    a_delivery_cut_off_by_a_kill_is_made_by_the_next_daemon,
+    a_stopping_daemon_gives_its_deliveries_back,
+    the_plan_shows_the_webhook_url_without_its_secret,
 }
 
 /// Jobs that go to `hook`, with those other lines.
@@ -28,7 +28,7 @@ fn home(hook: &Receiver, lines: &str) -> Home {
 fn orphan(daemon: &Daemon, id: &str) {
     let job = json!({ "owner": "w", "id": id, "queue": "elsewhere", "payload": "{\"n\": 1.0}" });
     until("its worker to live long enough to register it", || {
-        daemon.mortal("w");
+        daemon.start_without_beats("w");
         (daemon.try_jobs("register", job.clone()).status == 200).then_some(())
     });
 }
@@ -37,7 +37,7 @@ fn until_completed(daemon: &Daemon, count: u64) {
     until("the delivery to be done", || (daemon.counts()["completed"] == count).then_some(()));
 }
 
-fn a_recovered_job_is_delivered_with_one_key_however_often_it_takes() {
+fn a_recovered_job_is_delivered_with_the_same_key_on_every_attempt() {
     let hook = Receiver::open();
     let home = home(&hook, "delivery = { backoff = \"20ms\" }");
     let daemon = home.serve();
@@ -70,7 +70,7 @@ fn a_recovered_job_is_delivered_with_one_key_however_often_it_takes() {
     assert_eq!(daemon.stop(), Some(0));
 }
 
-fn what_is_never_taken_becomes_a_dead_letter_and_no_redirect_is_followed() {
+fn an_undeliverable_job_becomes_a_dead_letter_and_redirects_are_not_followed() {
     let (hook, elsewhere) = (Receiver::open(), Receiver::open());
     let home = home(&hook, "delivery = { attempts = 3, backoff = \"10ms\" }");
     let daemon = home.serve();
@@ -97,7 +97,7 @@ fn what_is_never_taken_becomes_a_dead_letter_and_no_redirect_is_followed() {
     until_completed(&daemon, 1);
 }
 
-fn a_daemon_killed_while_delivering_is_followed_by_one_that_delivers() {
+fn a_delivery_cut_off_by_a_kill_is_made_by_the_next_daemon() {
     let hook = Receiver::open();
     let home = home(&hook, "");
     let daemon = home.serve();
@@ -113,7 +113,7 @@ fn a_daemon_killed_while_delivering_is_followed_by_one_that_delivers() {
 }
 
 /// Between two tries it is given back, without a crash, and the next daemon goes on.
-fn a_daemon_that_is_told_to_stop_puts_its_deliveries_down() {
+fn a_stopping_daemon_gives_its_deliveries_back() {
     let hook = Receiver::open();
     let home = home(&hook, "delivery = { backoff = \"1h\", backoff_max = \"1h\" }");
     let daemon = home.serve();
@@ -129,7 +129,7 @@ fn a_daemon_that_is_told_to_stop_puts_its_deliveries_down() {
     until_completed(&daemon, 1);
 }
 
-fn the_plan_says_where_to_but_not_the_secret() {
+fn the_plan_shows_the_webhook_url_without_its_secret() {
     let hook = Receiver::open();
     let home = home(&hook, "delivery = { attempts = 7 }");
     let config = home.config().display().to_string();

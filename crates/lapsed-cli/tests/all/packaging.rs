@@ -40,13 +40,13 @@ fn manifests() -> Vec<PathBuf> {
 }
 
 #[test]
-fn hadolint_has_nothing_to_say_of_the_dockerfile() {
+fn hadolint_accepts_the_dockerfile() {
     let hadolint = checks_python().unwrap().with_file_name("hadolint");
     check(Command::new(hadolint).arg("Dockerfile"));
 }
 
 #[test]
-fn the_image_runs_as_nobody_in_particular_and_can_be_asked_how_it_is() {
+fn the_image_runs_without_root_and_has_a_health_check() {
     let text = read("Dockerfile");
     for line in ["USER 65532:65532", "VOLUME [\"/var/lib/lapsed\"]", "\"healthcheck\", \"--live\""]
     {
@@ -65,7 +65,7 @@ fn the_compose_file_fits_its_schema() {
 }
 
 #[test]
-fn kubernetes_takes_the_manifests() {
+fn the_manifests_match_the_kubernetes_schema() {
     let said = check(python("kubernetes_validate").arg("--strict").args(manifests()));
     for kind in [
         "deployment",
@@ -80,9 +80,9 @@ fn kubernetes_takes_the_manifests() {
     }
 }
 
-/// Whatever runs lapsed there may do nothing that it need not do.
+/// Every pod that runs lapsed drops the privileges that it does not need.
 #[test]
-fn every_pod_is_confined_and_probed() {
+fn every_pod_drops_privileges_and_has_probes() {
     for file in ["deployment", "statefulset"] {
         let text = read(&format!("deploy/kubernetes/{file}.yaml"));
         for line in [
@@ -102,7 +102,7 @@ fn every_pod_is_confined_and_probed() {
 
 /// systemd has its say in a folder that holds no more than the unit and what it starts.
 #[test]
-fn systemd_takes_the_unit_and_finds_it_confined() {
+fn systemd_accepts_the_unit_and_its_sandboxing() {
     let dir = tempfile::tempdir().unwrap();
     let units = dir.path().join("etc/systemd/system");
     std::fs::create_dir_all(&units).unwrap();
@@ -148,7 +148,7 @@ fn accepted(text: &str) -> Config {
 }
 
 #[test]
-fn every_configuration_is_one_that_lapsed_takes() {
+fn every_configuration_in_deploy_is_accepted() {
     for (text, systems) in [
         (read("deploy/debian/lapsed.toml"), 5),
         (read("deploy/compose/lapsed.toml"), 5),

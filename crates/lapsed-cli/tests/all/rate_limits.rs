@@ -1,4 +1,4 @@
-//! How often a token may be shown, and how often an address may be wrong.
+//! Rate limits per token, and per address for wrong tokens.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -7,8 +7,8 @@ use crate::support::{CALM, Daemon, Home, JSON, Reply};
 use serde_json::json;
 
 lapsed_testbed::steady_tests! {
-    a_token_has_its_limit_and_others_have_theirs,
-    guessing_is_slowed_down_and_who_is_known_goes_on,
+    each_token_has_its_own_rate_limit,
+    wrong_tokens_are_throttled_and_valid_ones_are_not,
 }
 
 /// Too long to be found by trying.
@@ -28,7 +28,7 @@ fn is_throttled(reply: &Reply) {
     assert!(wait >= 1, "{reply:?}");
 }
 
-fn a_token_has_its_limit_and_others_have_theirs() {
+fn each_token_has_its_own_rate_limit() {
     let home = Home::with(
         "1m",
         CALM,
@@ -49,7 +49,7 @@ fn a_token_has_its_limit_and_others_have_theirs() {
     }
 }
 
-fn guessing_is_slowed_down_and_who_is_known_goes_on() {
+fn wrong_tokens_are_throttled_and_valid_ones_are_not() {
     let token = |name: &str, token: &str| {
         format!("[[server.tokens]]\nname = \"{name}\"\ntoken = \"{token}\"\nscopes = [\"write\"]\n")
     };

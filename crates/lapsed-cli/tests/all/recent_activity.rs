@@ -1,16 +1,16 @@
-//! What happened lately, how the stores are, and finding one receipt among many.
+//! Recent activity and store state in `status`, and the search for receipts.
 
 use crate::support::{CALM, Daemon, Home, until};
 use serde_json::{Value, json};
 
 lapsed_testbed::steady_tests! {
-    the_last_hour_is_told,
-    stores_tell_how_they_are,
-    receipts_are_found_by_the_server,
-    a_search_goes_on_where_it_stopped,
+    status_reports_the_last_hour,
+    status_reports_the_state_of_each_store,
+    receipts_are_searched_on_the_server,
+    a_search_resumes_where_it_stopped,
 }
 
-/// Lets an owner with `count` keys retire: so many receipts.
+/// Retires an owner with `count` keys, which writes `count` receipts.
 fn retire(daemon: &Daemon, owner: &str, count: usize) {
     for first in (0..count).step_by(1_000) {
         let keys: Vec<String> =
@@ -26,7 +26,7 @@ fn ids(page: &Value) -> Vec<&str> {
     page["receipts"].as_array().unwrap().iter().map(|r| r["id"].as_str().unwrap()).collect()
 }
 
-fn the_last_hour_is_told() {
+fn status_reports_the_last_hour() {
     let home = Home::new("300ms", CALM);
     let daemon = home.serve();
     daemon.hold("a", &["k1", "k2"]);
@@ -49,7 +49,7 @@ fn the_last_hour_is_told() {
     daemon.get("/v1/history/registry/nobody").is_problem(404, "not_found");
 }
 
-fn stores_tell_how_they_are() {
+fn status_reports_the_state_of_each_store() {
     let home = Home::new("1m", CALM);
     let daemon = home.serve();
     let stores = daemon.get("/v1/stores").body;
@@ -67,7 +67,7 @@ fn stores_tell_how_they_are() {
     });
 }
 
-fn receipts_are_found_by_the_server() {
+fn receipts_are_searched_on_the_server() {
     let home = Home::new("300ms", CALM);
     let daemon = home.serve();
     retire(&daemon, "web-1", 30);
@@ -90,7 +90,7 @@ fn receipts_are_found_by_the_server() {
 }
 
 /// One request looks at no more than it may, and the next goes on there: nothing is left out.
-fn a_search_goes_on_where_it_stopped() {
+fn a_search_resumes_where_it_stopped() {
     let home = Home::new("1m", CALM);
     let daemon = home.serve();
     retire(&daemon, "needle", 3);

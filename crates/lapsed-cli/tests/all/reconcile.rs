@@ -4,7 +4,7 @@ use crate::support::{CALM, Home};
 use serde_json::json;
 
 #[test]
-fn a_system_without_an_index_says_so_and_fails() {
+fn reconcile_without_an_index_fails_with_a_reason() {
     let home = Home::new("1m", CALM);
     let straight = home.run(&["reconcile", "devices", "--dry-run", "--verbose"]);
     assert_eq!(straight.code, 1, "{straight:?}");

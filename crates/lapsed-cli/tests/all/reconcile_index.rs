@@ -25,8 +25,8 @@ use lapsed_server::systems::{BuildContext, BuiltSystem, SystemPlan};
 use serde_json::json;
 
 lapsed_testbed::steady_tests! {
-    drift_is_compared_listed_healed_and_counted,
-    an_interrupt_stops_after_the_page_and_the_rest_is_done_from_there,
+    reconcile_lists_repairs_and_counts_index_drift,
+    an_interrupted_reconcile_resumes_after_its_page,
 }
 
 /// The truth is `0..rows`; of the index three rows are missing.
@@ -142,7 +142,7 @@ fn serve(data: PathBuf) -> (String, tokio::runtime::Runtime) {
     (url, runtime)
 }
 
-fn drift_is_compared_listed_healed_and_counted() {
+fn reconcile_lists_repairs_and_counts_index_drift() {
     let dir = tempfile::tempdir().unwrap();
     let (url, runtime) = serve(dir.path().join("data"));
     let ask = |args: &[&str]| -> Answer {
@@ -193,7 +193,7 @@ fn drift_is_compared_listed_healed_and_counted() {
 }
 
 /// Straight on the store, Ctrl-C lets the page under way finish and says where to go on.
-fn an_interrupt_stops_after_the_page_and_the_rest_is_done_from_there() {
+fn an_interrupted_reconcile_resumes_after_its_page() {
     const ROWS: u64 = 100_000;
     let dir = tempfile::tempdir().unwrap();
     let index = Drifted::new(ROWS, Duration::from_millis(20));

@@ -9,13 +9,13 @@ use lapsed_testbed::{Cluster, Engine, RedisServer, paths};
 use serde_json::Value;
 
 lapsed_testbed::steady_tests! {
-    a_registry_that_a_node_service_writes,
-    sessions_that_redis_cli_writes,
-    two_daemons_count_what_is_gone_between_them,
-    native_writes_the_old_keys_too,
-    a_server_that_has_just_started_holds_the_brake,
-    what_cannot_work_is_said_by_check,
-    a_daemon_outlives_its_server,
+    entries_written_by_a_node_service_are_swept,
+    sessions_written_by_redis_cli_are_swept,
+    two_daemons_together_count_each_reclaim_once,
+    native_mode_also_writes_the_adopted_keys,
+    a_freshly_started_server_holds_the_brake,
+    check_reports_unusable_redis_settings,
+    a_daemon_survives_a_redis_outage,
 }
 
 /// A configuration with both systems on the seeds' own keys.
@@ -41,7 +41,7 @@ fn server(engine: Engine) -> RedisServer {
     server
 }
 
-/// As a person would.
+/// Runs `redis-cli` against the server.
 fn redis_cli(server: &RedisServer, args: &[&str]) {
     let port = server.port().to_string();
     let status = Command::new("redis-cli").args(["-p", &port]).args(args).output().unwrap();
@@ -73,7 +73,7 @@ fn swept(home: &Home, system: &str) -> Value {
 }
 
 /// Three entries of an instance that is gone, two of one that lives.
-fn a_registry_that_a_node_service_writes() {
+fn entries_written_by_a_node_service_are_swept() {
     for engine in Engine::ALL {
         let server = server(engine);
         let home = home(&server.url(), "adopt", "1d");
@@ -105,7 +105,7 @@ fn a_registry_that_a_node_service_writes() {
 }
 
 /// An orphan, a session that somebody is connected to, one that the index has forgotten.
-fn sessions_that_redis_cli_writes() {
+fn sessions_written_by_redis_cli_are_swept() {
     for engine in Engine::ALL {
         let server = server(engine);
         let home = home(&server.url(), "adopt", "1d");
@@ -161,7 +161,7 @@ fn counter(daemon: &Daemon, name: &str) -> u64 {
 }
 
 /// Each counts only what the server says it did.
-fn two_daemons_count_what_is_gone_between_them() {
+fn two_daemons_together_count_each_reclaim_once() {
     let server = server(Engine::Redis);
     let home = home(&server.url(), "adopt", "100ms");
     let one = home.serve();
@@ -203,7 +203,7 @@ fn two_daemons_count_what_is_gone_between_them() {
 }
 
 /// Written through lapsed over HTTP; whoever reads the old keys goes on reading them.
-fn native_writes_the_old_keys_too() {
+fn native_mode_also_writes_the_adopted_keys() {
     let server = server(Engine::Redis);
     let home = home(&server.url(), "native", "100ms");
     let daemon = home.serve();
@@ -226,7 +226,7 @@ fn native_writes_the_old_keys_too() {
 }
 
 /// A server that was started a moment ago may have been away: nothing is taken yet.
-fn a_server_that_has_just_started_holds_the_brake() {
+fn a_freshly_started_server_holds_the_brake() {
     let server = RedisServer::start(Engine::Redis).unwrap();
     let home = home(&server.url(), "adopt", "1d");
     let text = std::fs::read_to_string(home.config()).unwrap().replace("\"1s\"", "\"60s\"");
@@ -238,7 +238,7 @@ fn a_server_that_has_just_started_holds_the_brake() {
     assert_eq!(swept(&home, "devices")["reclaimed"], 1);
 }
 
-fn what_cannot_work_is_said_by_check() {
+fn check_reports_unusable_redis_settings() {
     let cluster = Cluster::start(Engine::Redis, 3).unwrap();
     let refused = home(&cluster.url(), "adopt", "1d").run(&["check"]);
     assert_eq!(refused.code, 2, "{refused:?}");
@@ -255,7 +255,7 @@ fn what_cannot_work_is_said_by_check() {
 }
 
 /// What is asked of a daemon while the server is gone is answered as such, and it recovers by itself.
-fn a_daemon_outlives_its_server() {
+fn a_daemon_survives_a_redis_outage() {
     let server = server(Engine::Redis);
     let home = home(&server.url(), "native", "100ms");
     let daemon = home.serve();

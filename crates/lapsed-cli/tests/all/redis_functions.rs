@@ -10,7 +10,7 @@ fn version_on(server: &RedisServer) -> u32 {
 }
 
 #[test]
-fn printed_is_what_a_server_takes() {
+fn the_printed_library_loads_on_a_server() {
     let printed = run(&["functions", "print"]);
     assert_eq!(printed.code, 0, "{printed:?}");
     assert!(printed.out.starts_with("#!lua name=lapsed\n"), "{}", printed.out);
@@ -22,7 +22,7 @@ fn printed_is_what_a_server_takes() {
 }
 
 #[test]
-fn loaded_by_address_once_and_again() {
+fn loading_by_url_is_idempotent() {
     let server = RedisServer::start(Engine::Redis).unwrap();
     let load =
         |more: &[&str]| run(&[&["functions", "load", "--url", &server.url()], more].concat());
@@ -49,7 +49,7 @@ fn loaded_by_address_once_and_again() {
 }
 
 #[test]
-fn loaded_into_the_stores_of_a_configuration() {
+fn functions_are_loaded_into_every_configured_redis_store() {
     let (one, cluster) =
         (RedisServer::start(Engine::Valkey).unwrap(), Cluster::start(Engine::Redis, 3).unwrap());
     let dir = tempfile::tempdir().unwrap();
@@ -81,7 +81,7 @@ fn loaded_into_the_stores_of_a_configuration() {
 }
 
 #[test]
-fn a_server_that_is_not_there_is_named_without_its_password() {
+fn an_unreachable_server_is_named_without_its_password() {
     let answer = run(&["functions", "load", "--url", "redis://:hush@127.0.0.1:1/0"]);
     assert_eq!(answer.code, 1, "{answer:?}");
     assert!(answer.err.contains("127.0.0.1:1") && !answer.err.contains("hush"), "{answer:?}");

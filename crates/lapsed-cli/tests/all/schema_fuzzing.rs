@@ -11,7 +11,7 @@ use std::process::Command;
 use crate::support::{Daemon, lapsed};
 
 lapsed_testbed::steady_tests! {
-    requests_made_from_the_document_are_answered_as_it_says,
+    generated_requests_are_answered_as_the_openapi_document_says,
 }
 
 /// How many requests are made up for each operation, unless for how long is said: the same ones on every machine.
@@ -77,7 +77,7 @@ fn daemon(dir: &Path) -> Daemon {
     Daemon::spawn(command, dir).unwrap()
 }
 
-fn requests_made_from_the_document_are_answered_as_it_says() {
+fn generated_requests_are_answered_as_the_openapi_document_says() {
     let dir = tempfile::tempdir().unwrap();
     let daemon = daemon(dir.path());
     std::fs::write(dir.path().join("schemathesis.toml"), SETTINGS).unwrap();

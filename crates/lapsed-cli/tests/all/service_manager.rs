@@ -10,9 +10,9 @@ use crate::support::{CALM, Home, PATIENCE, run, until};
 use serde_json::json;
 
 lapsed_testbed::steady_tests! {
-    a_service_manager_is_told,
-    a_name_that_is_in_no_folder_is_told_too,
-    a_probe_is_answered_by_an_exit_code,
+    the_service_manager_is_notified_of_start_and_stop,
+    an_abstract_notify_socket_is_notified,
+    a_health_probe_answers_with_its_exit_code,
     a_daemon_under_load_ends_within_the_grace_of_the_manifests,
 }
 
@@ -35,7 +35,7 @@ fn sign_of_life(socket: &UnixDatagram) {
     assert_eq!(&buffer[..length], b"WATCHDOG=1");
 }
 
-fn a_service_manager_is_told() {
+fn the_service_manager_is_notified_of_start_and_stop() {
     let home = Home::new("1m", CALM);
     let path = home.dir.path().join("notify");
     let socket = UnixDatagram::bind(&path).unwrap();
@@ -50,7 +50,7 @@ fn a_service_manager_is_told() {
 }
 
 /// As systemd does it in containers; and a watchdog that is meant for somebody else gets nothing.
-fn a_name_that_is_in_no_folder_is_told_too() {
+fn an_abstract_notify_socket_is_notified() {
     let home = Home::new("1m", CALM);
     let unique = home.dir.path().file_name().unwrap().to_string_lossy().into_owned();
     let address = SocketAddr::from_abstract_name(&unique).unwrap();
@@ -65,7 +65,7 @@ fn a_name_that_is_in_no_folder_is_told_too() {
     assert_eq!(heard(&socket), ("STOPPING=1".to_owned(), 0));
 }
 
-fn a_probe_is_answered_by_an_exit_code() {
+fn a_health_probe_answers_with_its_exit_code() {
     let home = Home::with("1m", CALM, "token = \"a-token-that-a-probe-has-not\"");
     let daemon = home.serve();
     for (args, word) in [(&["healthcheck"][..], "ready\n"), (&["healthcheck", "--live"], "alive\n")]

@@ -4,15 +4,15 @@ use crate::support::{CALM, Daemon, Home, lapsed, until};
 use serde_json::{Value, json};
 
 lapsed_testbed::steady_tests! {
-    a_session_lives_from_activation_to_deletion,
+    a_session_goes_from_activation_to_deletion,
     trap_b6_whatever_names_a_missing_session_is_404_and_makes_nothing,
-    many_at_once_have_one_answer_each,
-    an_orphan_is_explained_swept_and_put_back,
+    batched_calls_have_one_answer_each,
+    an_orphan_is_explained_swept_and_restored,
     trap_b5_the_references_of_a_dead_owner_go_with_it,
-    the_metrics_of_the_original_have_their_names,
-    the_originals_variables_win_over_the_file,
-    systems_of_one_name_are_side_by_side_without_a_double_series,
-    straight_on_the_store_the_same_is_seen,
+    session_metrics_keep_the_names_of_the_original,
+    session_variables_of_the_original_override_the_file,
+    systems_of_the_same_name_have_distinct_metric_series,
+    sessions_survive_a_restart_and_keep_their_whole_grace,
 }
 
 fn session(daemon: &Daemon, id: &str) -> Value {
@@ -40,7 +40,7 @@ fn leave(daemon: &Daemon, id: &str) {
     disconnect(daemon, "server", id);
 }
 
-fn a_session_lives_from_activation_to_deletion() {
+fn a_session_goes_from_activation_to_deletion() {
     let home = Home::sessions("10m", CALM);
     let daemon = home.serve();
     let body = json!({ "session": "s1", "value": "v", "broadcaster_user_id": "b1" });
@@ -112,7 +112,7 @@ fn trap_b6_whatever_names_a_missing_session_is_404_and_makes_nothing() {
     daemon.get("/v1/sessions/chat/orphans?limit=0").is_problem(400, "malformed");
 }
 
-fn many_at_once_have_one_answer_each() {
+fn batched_calls_have_one_answer_each() {
     let home = Home::sessions("10m", CALM);
     let daemon = home.serve();
     let ids: Vec<String> = (0..600).map(|n| format!("s{n}")).collect();
@@ -148,7 +148,7 @@ fn many_at_once_have_one_answer_each() {
     assert_eq!(lost.len(), 600);
 }
 
-fn an_orphan_is_explained_swept_and_put_back() {
+fn an_orphan_is_explained_swept_and_restored() {
     let home = Home::sessions("300ms", CALM);
     let daemon = home.serve();
     leave(&daemon, "s1");
@@ -215,7 +215,7 @@ fn trap_b5_the_references_of_a_dead_owner_go_with_it() {
     });
 }
 
-fn the_metrics_of_the_original_have_their_names() {
+fn session_metrics_keep_the_names_of_the_original() {
     let home = Home::sessions("300ms", CALM);
     let daemon = home.serve();
     leave(&daemon, "s1");
@@ -243,7 +243,7 @@ fn the_metrics_of_the_original_have_their_names() {
     assert!(!text.contains("teltonika_registry_janitor_evicted_total{"), "{text}");
 }
 
-fn the_originals_variables_win_over_the_file() {
+fn session_variables_of_the_original_override_the_file() {
     // Whoever was away waits for the longer of grace and TTL.
     let home = Home::sessions("10m", "sweep = { every = \"1d\" }\nheartbeat_ttl = \"1s\"");
     let daemon = home.serve_with(&[("CLEANUP_INTERVAL", "50ms"), ("ORPHAN_MAX_AGE", "0.2s")]);
@@ -269,7 +269,7 @@ fn the_originals_variables_win_over_the_file() {
 }
 
 /// Without a configuration there is one of every system, all of one name.
-fn systems_of_one_name_are_side_by_side_without_a_double_series() {
+fn systems_of_the_same_name_have_distinct_metric_series() {
     let dir = tempfile::tempdir().unwrap();
     let mut command = lapsed();
     command.args(["serve", "--listen", "127.0.0.1:0", "--data"]).arg(dir.path().join("data"));
@@ -301,7 +301,7 @@ fn systems_of_one_name_are_side_by_side_without_a_double_series() {
 }
 
 /// What was answered is there after a restart, and nobody is deleted before a whole grace since then.
-fn straight_on_the_store_the_same_is_seen() {
+fn sessions_survive_a_restart_and_keep_their_whole_grace() {
     let home = Home::sessions("10m", CALM);
     let daemon = home.serve();
     daemon.chat("activate", json!({ "session": "s1", "value": "v" }));

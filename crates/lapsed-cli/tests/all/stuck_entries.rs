@@ -1,12 +1,12 @@
-//! What an operator is told of something that no pass takes: `explain` and `status` say what is in the
-//! way, and promise nothing that the next pass will not do.
+//! Entries that no pass can reclaim: `explain` and `status` say why, and promise nothing that the
+//! next pass will not do.
 
 use crate::support::{Home, until};
 use lapsed_testbed::{Engine, RedisServer};
 
 lapsed_testbed::steady_tests! {
-    explain_says_what_cannot_be_read,
-    explain_says_that_a_queue_does_not_take_a_job,
+    explain_reports_an_unreadable_entry,
+    explain_reports_a_queue_of_the_wrong_type,
     status_fails_when_a_store_does_not_answer,
 }
 
@@ -38,7 +38,7 @@ fn explained(home: &Home, system: &str, key: &str) -> (String, String) {
     (json["verdict"].as_str().unwrap().to_owned(), json["because"].to_string())
 }
 
-fn explain_says_what_cannot_be_read() {
+fn explain_reports_an_unreadable_entry() {
     let server = settled();
     let home = home(&server.url());
     let set = |words: &[&str]| drop(server.command(words).unwrap());
@@ -67,7 +67,7 @@ fn explain_says_what_cannot_be_read() {
     assert_eq!(explained(&home, "chat", "missed").0, "orphan");
 }
 
-fn explain_says_that_a_queue_does_not_take_a_job() {
+fn explain_reports_a_queue_of_the_wrong_type() {
     let server = settled();
     let home = home(&server.url());
     let set = |words: &[&str]| drop(server.command(words).unwrap());

@@ -12,11 +12,11 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use tempfile::TempDir;
 
 lapsed_testbed::steady_tests! {
-    commands_trust_the_authority_that_they_are_given,
-    a_changed_certificate_is_taken_over_and_a_broken_one_is_not,
-    who_never_finishes_a_handshake_keeps_nobody_waiting,
-    plain_http_is_turned_away,
-    events_come_through,
+    commands_trust_the_given_ca_only,
+    a_renewed_certificate_is_reloaded_and_a_broken_one_is_not,
+    an_unfinished_handshake_does_not_delay_other_clients,
+    plain_http_is_refused_on_a_tls_listener,
+    the_event_feed_works_over_tls,
 }
 
 /// An authority, and a folder for what it signs.
@@ -99,7 +99,7 @@ fn status(daemon: &Daemon, ca: Option<&str>) -> Answer {
     support::run_with(&["status", "--url", &daemon.url], &env)
 }
 
-fn commands_trust_the_authority_that_they_are_given() {
+fn commands_trust_the_given_ca_only() {
     let (ours, other) = (Authority::new(), Authority::new());
     ours.issue("here.example");
     let home = ours.home();
@@ -123,7 +123,7 @@ fn commands_trust_the_authority_that_they_are_given() {
     assert!(told.code == 2 && told.err.contains("no private key"), "{told:?}");
 }
 
-fn a_changed_certificate_is_taken_over_and_a_broken_one_is_not() {
+fn a_renewed_certificate_is_reloaded_and_a_broken_one_is_not() {
     let ours = Authority::new();
     ours.issue("first.example");
     let home = ours.home();
@@ -154,7 +154,7 @@ fn hang_up(daemon: &Daemon) {
     assert!(std::process::Command::new("kill").args(["-HUP", &pid]).status().unwrap().success());
 }
 
-fn who_never_finishes_a_handshake_keeps_nobody_waiting() {
+fn an_unfinished_handshake_does_not_delay_other_clients() {
     let ours = Authority::new();
     ours.issue("here.example");
     let home = ours.home();
@@ -171,7 +171,7 @@ fn who_never_finishes_a_handshake_keeps_nobody_waiting() {
     first.read_to_end(&mut rest).expect("it is closed before anybody's patience ends");
 }
 
-fn plain_http_is_turned_away() {
+fn plain_http_is_refused_on_a_tls_listener() {
     let ours = Authority::new();
     ours.issue("here.example");
     let home = ours.home();
@@ -184,7 +184,7 @@ fn plain_http_is_turned_away() {
     assert!(ours.connect(&daemon, "here.example").is_ok());
 }
 
-fn events_come_through() {
+fn the_event_feed_works_over_tls() {
     let ours = Authority::new();
     ours.issue("here.example");
     let home = ours.home();
@@ -202,7 +202,7 @@ fn events_come_through() {
 }
 
 #[test]
-fn certificates_that_cannot_be_right_are_named() {
+fn invalid_certificates_are_refused_with_their_key() {
     let ours = Authority::new();
     ours.issue("here.example");
     let cert = ours.file("cert.pem");

@@ -1,4 +1,4 @@
-//! Who may ask what: named tokens with scopes and an end, and the ways around them that must not be.
+//! Tokens: names, scopes and expiry, and that no request bypasses them.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -7,17 +7,17 @@ use crate::support::{self, CALM, Daemon, Home, JSON, Reply, lapsed, run};
 use serde_json::{Value, json};
 
 lapsed_testbed::steady_tests! {
-    every_token_does_what_its_scopes_say,
+    every_token_may_do_exactly_what_its_scopes_allow,
     whoami_says_what_a_token_may_do,
-    a_token_past_its_end_is_refused_and_one_near_it_is_told_of,
-    no_way_around_the_gate,
-    a_key_called_like_an_operation_is_no_operation,
+    an_expired_token_is_refused_and_an_expiring_one_is_warned_of,
+    encoded_and_malformed_paths_do_not_bypass_token_checks,
+    a_key_named_like_an_operation_is_treated_as_a_key,
     no_token_is_ever_logged,
-    nothing_but_http_1_is_spoken,
+    http_2_is_refused,
 }
 
 /// Where HTTP/2 is spoken, who is slow or reads nothing is not found by looking at the connection.
-fn nothing_but_http_1_is_spoken() {
+fn http_2_is_refused() {
     let home = Home::new("1m", CALM);
     let daemon = home.serve();
     let mut stream = TcpStream::connect(daemon.url.trim_start_matches("http://")).unwrap();
@@ -29,7 +29,7 @@ fn nothing_but_http_1_is_spoken() {
 }
 
 #[test]
-fn a_fresh_token_and_its_hash_fit_together() {
+fn token_new_prints_a_token_that_matches_its_hash() {
     let made =
         run(&["token", "new", "--name", "ci", "--scopes", "write", "--for", "90d", "--json"]);
     assert_eq!(made.code, 0, "{made:?}");
@@ -64,7 +64,7 @@ fn hash(token: &str) -> String {
 }
 
 #[test]
-fn tokens_that_cannot_be_right_are_named() {
+fn invalid_tokens_are_refused_with_their_key() {
     let entry = |lines: &str| format!("[[server.tokens]]\n{lines}\n");
     let ops = "name = \"ops\"\ntoken = \"s3cret-word\"\nscopes = [\"read\"]";
     for (lines, says) in [
@@ -125,7 +125,7 @@ fn ask(daemon: &Daemon, token: &str, method: &str, path: &str, body: Option<Valu
     daemon.call(method, path, body, &[JSON, ("authorization", &bearer)])
 }
 
-fn every_token_does_what_its_scopes_say() {
+fn every_token_may_do_exactly_what_its_scopes_allow() {
     let home = home();
     let daemon = guarded(&home);
     let sweep = "/v1/sweeps/registry/devices";
@@ -189,7 +189,7 @@ fn whoami_says_what_a_token_may_do() {
     }
 }
 
-fn a_token_past_its_end_is_refused_and_one_near_it_is_told_of() {
+fn an_expired_token_is_refused_and_an_expiring_one_is_warned_of() {
     let in_a_day = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(24);
     let tokens = format!(
         "[[server.tokens]]\nname = \"old\"\ntoken = \"was-good\"\nscopes = [\"act\"]\n\
@@ -223,7 +223,7 @@ fn raw(daemon: &Daemon, request: &[u8]) -> u16 {
     line.split(' ').nth(1).and_then(|s| s.parse().ok()).unwrap_or_else(|| panic!("{line}"))
 }
 
-fn no_way_around_the_gate() {
+fn encoded_and_malformed_paths_do_not_bypass_token_checks() {
     let home = home();
     let daemon = guarded(&home);
     let request = |line: &str, headers: &str| {
@@ -281,7 +281,7 @@ fn no_way_around_the_gate() {
     assert_eq!(brake.body["setting"], "auto", "{brake:?}");
 }
 
-fn a_key_called_like_an_operation_is_no_operation() {
+fn a_key_named_like_an_operation_is_treated_as_a_key() {
     let home = Home::leases("");
     let text = std::fs::read_to_string(home.config()).unwrap();
     let tokens = "[server]\ntoken = \"all-of-it\"\nread_token = \"only-looking\"";

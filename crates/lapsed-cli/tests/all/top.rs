@@ -74,7 +74,7 @@ impl Drop for Screen {
 }
 
 #[test]
-fn a_receipt_arrives_keys_work_and_the_terminal_is_given_back() {
+fn top_shows_a_receipt_and_restores_the_terminal() {
     let home = Home::new("300ms", "sweep = { every = \"1d\" }");
     let daemon = home.serve();
     let screen = Screen::of_top(&home, &daemon);
@@ -104,7 +104,7 @@ fn a_receipt_arrives_keys_work_and_the_terminal_is_given_back() {
 }
 
 #[test]
-fn a_signal_gives_the_terminal_back_and_a_lost_daemon_is_said() {
+fn top_restores_the_terminal_on_a_signal_and_reports_a_lost_daemon() {
     let home = Home::new("300ms", "");
     let daemon = home.serve();
     let screen = Screen::of_top(&home, &daemon);
@@ -117,7 +117,7 @@ fn a_signal_gives_the_terminal_back_and_a_lost_daemon_is_said() {
 
 /// Its window was closed: it does not go on looking for keys on a terminal that is not there.
 #[test]
-fn a_terminal_that_is_gone_ends_it() {
+fn top_ends_when_its_terminal_is_gone() {
     let home = Home::new("300ms", "");
     let daemon = home.serve();
     let screen = Screen::of_top(&home, &daemon);
@@ -131,7 +131,7 @@ fn a_terminal_that_is_gone_ends_it() {
 }
 
 #[test]
-fn without_a_terminal_another_command_is_named() {
+fn top_without_a_terminal_names_another_command() {
     let told = run(&["top"]);
     assert_eq!(told.code, 2, "{told:?}");
     assert!(told.err.contains("lapsed status"), "{told:?}");

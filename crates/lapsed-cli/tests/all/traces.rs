@@ -10,8 +10,8 @@ use crate::support::receiver::Receiver;
 use crate::support::{CALM, Daemon, Home, JSON, PATIENCE};
 
 lapsed_testbed::steady_tests! {
-    a_pass_is_told_below_the_request_that_asked_for_it,
-    a_collector_that_is_away_is_in_nobodys_way,
+    the_span_of_a_pass_is_a_child_of_its_request,
+    an_unreachable_collector_delays_nothing,
 }
 
 /// As much of OTLP as is looked at.
@@ -119,11 +119,11 @@ fn until_stopped(daemon: Daemon, collector: &Receiver) -> Vec<OfResource> {
     all
 }
 
-fn a_pass_is_told_below_the_request_that_asked_for_it() {
+fn the_span_of_a_pass_is_a_child_of_its_request() {
     let collector = Receiver::open();
     let home = home(&format!("http://127.0.0.1:{}", collector.port));
     let daemon = home.serve();
-    daemon.hold("mortal", &["a", "b"]);
+    daemon.hold("start_without_beats", &["a", "b"]);
     daemon.until_overdue(1);
     let parent = format!("00-{TRACE}-{PARENT}-01");
     let headers = [JSON, ("traceparent", parent.as_str())];
@@ -155,7 +155,7 @@ fn a_pass_is_told_below_the_request_that_asked_for_it() {
     );
 }
 
-fn a_collector_that_is_away_is_in_nobodys_way() {
+fn an_unreachable_collector_delays_nothing() {
     // Nobody listens there any more.
     let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let home = home(&format!("http://{gone}/s3cret"));

@@ -13,13 +13,13 @@ use crate::support::receiver::{OK, ReceivedRequest, Receiver, SERVER_ERROR};
 use crate::support::{CALM, Daemon, Home, until};
 
 lapsed_testbed::steady_tests! {
-    deliveries_are_signed_and_the_examples_tell,
-    what_is_never_taken_is_a_dead_letter_until_it_is_put_back,
-    a_daemon_killed_around_the_answer_loses_nothing,
-    who_hangs_holds_up_nobody_else,
-    only_what_is_wanted_is_sent_and_a_try_says_nothing,
-    two_daemons_deliver_once,
-    a_daemon_that_is_told_to_stop_leaves_the_rest_for_the_next,
+    deliveries_are_signed_and_the_documented_examples_verify_them,
+    an_undeliverable_event_is_a_dead_letter_until_it_is_put_back,
+    a_daemon_killed_during_a_delivery_loses_no_event,
+    a_hanging_receiver_delays_no_other_receiver,
+    only_selected_events_are_sent_and_dry_runs_send_none,
+    two_daemons_deliver_each_event_once,
+    a_stopping_daemon_leaves_undelivered_events_for_the_next,
 }
 
 const SECRET: &str = "a-secret-of-the-tests";
@@ -44,7 +44,7 @@ fn webhook(name: &str, receiver: &Receiver, lines: &str) -> String {
     )
 }
 
-/// Lets an owner with `count` keys retire: so many receipts.
+/// Retires an owner with `count` keys, which writes `count` receipts.
 fn reclaim(daemon: &Daemon, owner: &str, count: usize) {
     let keys: Vec<String> = (0..count).map(|n| format!("{owner}-{n}")).collect();
     daemon.registry("register_many", json!({ "owner": owner, "keys": keys }));
@@ -97,7 +97,7 @@ fn accepts(program: &Path, file: &Path, secret: &str, signature: &str, body: &[u
     child.wait().unwrap().success()
 }
 
-fn deliveries_are_signed_and_the_examples_tell() {
+fn deliveries_are_signed_and_the_documented_examples_verify_them() {
     let receiver = Receiver::open();
     let home = home(&webhook("pager", &receiver, "batch = 2"));
     let daemon = home.serve();
@@ -149,7 +149,7 @@ fn deliveries_are_signed_and_the_examples_tell() {
     }
 }
 
-fn what_is_never_taken_is_a_dead_letter_until_it_is_put_back() {
+fn an_undeliverable_event_is_a_dead_letter_until_it_is_put_back() {
     let receiver = Receiver::open();
     let home = home(&webhook("pager", &receiver, "attempts = 2"));
     let daemon = home.serve();
@@ -207,7 +207,7 @@ fn what_is_never_taken_is_a_dead_letter_until_it_is_put_back() {
     assert!(told.out.contains("pager") && !told.out.contains("s3cret"), "{told:?}");
 }
 
-fn a_daemon_killed_around_the_answer_loses_nothing() {
+fn a_daemon_killed_during_a_delivery_loses_no_event() {
     let receiver = Receiver::open();
     let home = home(&webhook("pager", &receiver, "batch = 1\ntimeout = \"500ms\""));
     let mut daemon = home.serve();
@@ -235,7 +235,7 @@ fn a_daemon_killed_around_the_answer_loses_nothing() {
     assert_eq!(seen.into_keys().collect::<Vec<_>>(), wanted);
 }
 
-fn who_hangs_holds_up_nobody_else() {
+fn a_hanging_receiver_delays_no_other_receiver() {
     let (hangs, works) = (Receiver::open(), Receiver::open());
     let text = webhook("hangs", &hangs, "timeout = \"500ms\"\nattempts = 2")
         + &webhook("works", &works, "");
@@ -254,7 +254,7 @@ fn who_hangs_holds_up_nobody_else() {
     assert!(daemon.get("/v1/webhooks/works/dead").body["dead"].as_array().unwrap().is_empty());
 }
 
-fn only_what_is_wanted_is_sent_and_a_try_says_nothing() {
+fn only_selected_events_are_sent_and_dry_runs_send_none() {
     let receiver = Receiver::open();
     let home = home(&webhook("pager", &receiver, "events = [\"owner_dead\"]"));
     let daemon = home.serve();
@@ -281,7 +281,7 @@ fn only_what_is_wanted_is_sent_and_a_try_says_nothing() {
 }
 
 /// Both would: one has the turn.
-fn two_daemons_deliver_once() {
+fn two_daemons_deliver_each_event_once() {
     let server = RedisServer::start(Engine::Valkey).unwrap();
     let receiver = Receiver::open();
     let homes: Vec<Home> = (0..2)
@@ -317,7 +317,7 @@ fn two_daemons_deliver_once() {
     }
 }
 
-fn a_daemon_that_is_told_to_stop_leaves_the_rest_for_the_next() {
+fn a_stopping_daemon_leaves_undelivered_events_for_the_next() {
     let receiver = Receiver::open();
     let home = home(&webhook("pager", &receiver, "").replace("\"10ms\"", "\"5m\""));
     let daemon = home.serve();

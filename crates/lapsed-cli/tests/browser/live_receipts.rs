@@ -1,4 +1,5 @@
-//! Receipts arrive by themselves, and whoever lost the connection misses none and sees none twice.
+//! Receipts appear without a reload; after a lost connection none is missing and none appears
+//! twice.
 
 use std::collections::BTreeSet;
 
@@ -10,10 +11,10 @@ use crate::support::{CALM, Daemon, Home, until};
 lapsed_testbed::steady_tests! {
     a_live_receipt_appears_without_reload,
     a_lost_connection_is_resumed_without_gaps,
-    a_flood_is_counted_and_not_drawn,
+    a_flood_of_receipts_is_counted_and_not_drawn,
 }
 
-/// Lets an owner with `count` keys retire: so many receipts.
+/// Retires an owner with `count` keys, which writes `count` receipts.
 fn retire(daemon: &Daemon, owner: &str, count: usize) {
     let keys: Vec<String> = (0..count).map(|n| format!("{owner}-{n}")).collect();
     daemon.registry("register_many", json!({ "owner": owner, "keys": keys }));
@@ -68,7 +69,7 @@ fn a_lost_connection_is_resumed_without_gaps() {
     });
 }
 
-fn a_flood_is_counted_and_not_drawn() {
+fn a_flood_of_receipts_is_counted_and_not_drawn() {
     let home = Home::new("1m", CALM);
     let daemon = home.serve();
     tell(async |page| {

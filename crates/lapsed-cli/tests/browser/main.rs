@@ -1,5 +1,5 @@
-//! The dashboard in a real browser. A program of its own: a browser takes more of the machine than
-//! all other stories together, and only a few of them should run at a time.
+//! The dashboard in a real browser. A test program of its own, because only a few browsers should
+//! run at a time.
 #![allow(clippy::unwrap_used)]
 
 mod live_receipts;

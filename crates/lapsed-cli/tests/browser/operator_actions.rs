@@ -1,4 +1,4 @@
-//! What an operator does: hold and release, look before a pass, put something back.
+//! Actions of an operator: hold and release the brake, dry run, pass, restore.
 
 use serde_json::{Value, json};
 use thirtyfour::Key;
@@ -9,8 +9,8 @@ use crate::support::{CALM, Daemon, Home, until};
 lapsed_testbed::steady_tests! {
     a_brake_is_held_and_released,
     a_brake_is_held_and_released_without_a_mouse,
-    a_dry_run_is_seen_before_a_real_pass,
-    what_was_reclaimed_is_put_back,
+    a_dry_run_is_shown_before_a_real_pass,
+    a_reclaimed_entry_is_restored,
     dead_letters_are_put_back_or_deleted,
 }
 
@@ -86,7 +86,7 @@ fn a_brake_is_held_and_released_without_a_mouse() {
     });
 }
 
-fn a_dry_run_is_seen_before_a_real_pass() {
+fn a_dry_run_is_shown_before_a_real_pass() {
     let home = Home::new("300ms", CALM);
     let daemon = home.serve();
     daemon.hold("a", &["k1", "k2", "k3"]);
@@ -111,7 +111,7 @@ fn a_dry_run_is_seen_before_a_real_pass() {
     });
 }
 
-fn what_was_reclaimed_is_put_back() {
+fn a_reclaimed_entry_is_restored() {
     let home = Home::new("300ms", CALM);
     let daemon = home.serve();
     daemon.hold("a", &["k"]);

@@ -20,7 +20,7 @@ const BROWSERS: usize = 2;
 static FREE: Mutex<usize> = Mutex::new(BROWSERS);
 static FREED: Condvar = Condvar::new();
 
-/// The right to start a browser.
+/// A slot for one running browser; at most `BROWSERS` are taken at a time.
 struct BrowserSlot;
 
 impl BrowserSlot {
@@ -73,7 +73,7 @@ pub fn tell(story: impl AsyncFnOnce(&Page)) {
         let page = Page::open(&format!("http://127.0.0.1:{port}"), &folder).await;
         let told = std::panic::AssertUnwindSafe(story(&page)).catch_unwind().await;
         if told.is_err() {
-            page.confess().await;
+            page.print_failure_details().await;
         }
         page.driver.quit().await.unwrap();
         told
@@ -122,7 +122,7 @@ impl Page {
     }
 
     /// What the browser saw, for whoever reads the failure.
-    async fn confess(&self) {
+    async fn print_failure_details(&self) {
         let text = self.script("return document.body.innerText").await;
         eprintln!("the page said:\n{}", text.as_str().unwrap_or_default());
     }
@@ -131,7 +131,7 @@ impl Page {
         self.driver.goto(url).await.unwrap();
     }
 
-    /// Runs in the page.
+    /// Runs JavaScript in the page and returns its value.
     pub async fn script(&self, text: &str) -> Value {
         let done = self.driver.execute(text, Vec::<Value>::new()).await.unwrap();
         done.json().clone()
@@ -143,7 +143,7 @@ impl Page {
     }
 
     /// The same for what takes its time.
-    pub async fn until_patiently(&self, what: &str, expression: &str) {
+    pub async fn until_slow(&self, what: &str, expression: &str) {
         self.until_within(PATIENCE * 15, what, expression).await;
     }
 
@@ -190,7 +190,7 @@ impl Page {
         self.driver.action_chain().send_keys(keys).perform().await.unwrap();
     }
 
-    /// Fills in a field.
+    /// Replaces the text of an input field.
     pub async fn write(&self, css: &str, text: &str) {
         self.click(css).await;
         let element = self.driver.find(By::Css(css)).await.unwrap();

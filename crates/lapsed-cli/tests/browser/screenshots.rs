@@ -31,7 +31,7 @@ fn pictures_for_the_documentation() {
         page.until_live().await;
         let lived = "document.querySelectorAll('#receipts tr[data-receipt]').length >= 25 \
                      && document.querySelectorAll('.picture rect').length >= 24";
-        page.until_patiently("something to have happened", lived).await;
+        page.until_slow("something to have happened", lived).await;
         keep(page, "dashboard.png").await;
         page.darken().await;
         keep(page, "dashboard-dark.png").await;

@@ -1,4 +1,4 @@
-//! Finding things, on a desk and on a phone.
+//! Receipt search, and the layout on a phone.
 
 use serde_json::json;
 use thirtyfour::Key;

@@ -1,4 +1,4 @@
-//! Who may come in, and what they may do.
+//! Login with a token, and what each scope allows.
 
 use serde_json::json;
 use thirtyfour::Key;
@@ -8,7 +8,7 @@ use crate::support::{CALM, Home, JSON};
 
 lapsed_testbed::steady_tests! {
     a_wrong_token_is_refused_and_a_right_one_taken,
-    who_may_only_read_sees_actions_that_are_off,
+    with_a_read_token_actions_are_disabled,
 }
 
 const TOKENS: &str = "token = \"write-0123456789abcdef\"\nread_token = \"read-0123456789abcdef\"";
@@ -37,7 +37,7 @@ fn a_wrong_token_is_refused_and_a_right_one_taken() {
     });
 }
 
-fn who_may_only_read_sees_actions_that_are_off() {
+fn with_a_read_token_actions_are_disabled() {
     let home = Home::with("300ms", CALM, TOKENS);
     let daemon = home.serve();
     let body = json!({ "owner": "a", "key": "k" }).to_string();

@@ -1,5 +1,5 @@
-//! Servers and daemons broken under load: a program of its own, because it leaves the machine nothing for
-//! stories that count on going on.
+//! Faults of servers and daemons under load. A test program of its own, because it uses the whole
+//! machine and would disturb tests that depend on timing.
 #![allow(clippy::unwrap_used)]
 
 mod availability_faults;

@@ -1,4 +1,4 @@
-//! Whoever makes things go wrong.
+//! The chaos process: injects faults until the run is quiet.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,14 +14,14 @@ use crate::run_context::{RunContext, THRESHOLD_MS};
 use crate::scenario::CallFaults;
 use crate::world::NetworkFaults;
 
-/// One thing that goes wrong, or changes.
+/// One fault or change that the chaos process can make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChaosAction {
-    /// An owner stops for good, without a word.
+    /// An owner stops for good without ending its incarnation.
     CrashOwner,
-    /// An owner misses some of its TTLs, then goes on.
+    /// An owner is stopped for a while, possibly longer than its TTL, and continues.
     FreezeOwner,
-    /// An owner's host sleeps: its monotonic clock stands still.
+    /// An owner's host is suspended: its monotonic clock stands still.
     SleepOwner,
     /// A process starts under a name that was used before, whether or not that one is still live.
     RestartOwner,
@@ -30,18 +30,18 @@ pub enum ChaosAction {
     JumpWall,
     /// Nothing that an owner sends arrives, for a while.
     CutOwner,
-    /// The same for most of them.
+    /// Nothing that most of the owners send arrives, for a while.
     CutMany,
     /// Most owners stop for good.
     CrashMany,
-    /// A sweeper stops for good; another one starts.
+    /// A sweeper stops for good and another one starts.
     CrashSweeper,
     FreezeSweeper,
-    /// A sweeper's host sleeps.
+    /// A sweeper's host is suspended.
     SleepSweeper,
     /// Nothing that a sweeper sends arrives, for a while.
     CutSweeper,
-    /// Calls fare otherwise from now on.
+    /// The network faults change.
     ChangeFaults,
     /// The store's power fails between two calls.
     CrashStore,
@@ -49,17 +49,17 @@ pub enum ChaosAction {
     CrashInCommit,
     /// The store's disk answers an error to a sync, once.
     DiskError,
-    /// The store is closed as it should be, and opened again.
+    /// The store is closed in order and opened again.
     CloseStore,
-    /// The same, and its wall clock is set in between.
+    /// The store is closed and opened again, and its wall clock is set in between.
     SetStoreClock,
-    /// The operator holds the brake, then lets go.
+    /// The operator holds the brake for a while.
     HoldBrake,
     /// The operator puts something back.
     Restore,
 }
 
-/// Makes things go wrong until it is quiet.
+/// Injects faults at random intervals until the run is quiet.
 pub async fn run(context: Arc<RunContext>) {
     let (from_ms, to_ms) = context.scenario.actions_every_ms;
     loop {
@@ -67,9 +67,9 @@ pub async fn run(context: Arc<RunContext>) {
         if context.is_quiet() {
             return;
         }
-        if let Some(deed) = draw(&context) {
-            context.world.sim().note("chaos", format_args!("{deed:?}"));
-            do_it(&context, deed).await;
+        if let Some(action) = draw(&context) {
+            context.world.sim().note("chaos", format_args!("{action:?}"));
+            perform_action(&context, action).await;
         }
     }
 }
@@ -77,18 +77,18 @@ pub async fn run(context: Arc<RunContext>) {
 fn draw(context: &RunContext) -> Option<ChaosAction> {
     let all: u64 = context.scenario.actions.iter().map(|(_, weight)| weight).sum();
     let mut left = context.world.random.between(1, all.max(1));
-    for (deed, weight) in context.scenario.actions {
+    for (action, weight) in context.scenario.actions {
         if left <= *weight {
-            return Some(*deed);
+            return Some(*action);
         }
         left -= weight;
     }
     None
 }
 
-async fn do_it(context: &Arc<RunContext>, deed: ChaosAction) {
+async fn perform_action(context: &Arc<RunContext>, action: ChaosAction) {
     let random = context.world.random.clone();
-    match deed {
+    match action {
         ChaosAction::CrashOwner => drop(crash_owner(context)),
         ChaosAction::FreezeOwner => pause(context, some_owner(context), ProcessPause::Frozen),
         ChaosAction::SleepOwner => pause(context, some_owner(context), ProcessPause::Asleep),
@@ -116,8 +116,10 @@ async fn do_it(context: &Arc<RunContext>, deed: ChaosAction) {
             context.world.sim().crash(Keep::Everything);
             reopen_later(context).await;
         }
-        ChaosAction::CrashInCommit => blow(context, SyncFault::Power(keep(context))).await,
-        ChaosAction::DiskError => blow(context, SyncFault::Error(keep(context))).await,
+        ChaosAction::CrashInCommit => {
+            fail_next_sync(context, SyncFault::Power(keep(context))).await
+        }
+        ChaosAction::DiskError => fail_next_sync(context, SyncFault::Error(keep(context))).await,
         ChaosAction::CloseStore => {
             context.world.sim().close();
             reopen_later(context).await;
@@ -190,9 +192,9 @@ fn retire_owner(context: &Arc<RunContext>) {
         member.leaving.store(true, Ordering::Relaxed);
         return;
     }
-    // Somebody else retires it, by the library's own operation, removals included.
+    // Another process retires it with the library's own operation, which also releases its entries.
     member.task.abort();
-    let registry = client::registry(context, &context.fresh("retirer"));
+    let registry = client::registry(context, &context.new_name("retirer"));
     context.world.spawn(async move {
         let _ = registry.retire(&lapsed_core::owner::Claim::newest(member.name)).await;
     });
@@ -228,7 +230,7 @@ fn faults(context: &RunContext) -> NetworkFaults {
         return NetworkFaults::CALM;
     }
     let odds = |max: f64| random.between(0, 1_000) as f64 / 1_000.0 * max;
-    // Mostly mild: in a gale every sweeper keeps holding back, and nothing is reclaimed.
+    // Mostly few faults: with many, every sweeper holds back and nothing is reclaimed.
     let worst = if random.odds(0.3) { 0.2 } else { 0.05 };
     NetworkFaults {
         request_lost: odds(worst),
@@ -240,7 +242,7 @@ fn faults(context: &RunContext) -> NetworkFaults {
     }
 }
 
-/// The faults that a run begins with.
+/// The network faults at the beginning of a run.
 pub fn first_faults(context: &RunContext) -> NetworkFaults {
     match context.scenario.connection {
         CallFaults::None => NetworkFaults::CALM,
@@ -262,8 +264,8 @@ fn keep(context: &RunContext) -> Keep {
     }
 }
 
-/// Waits for the next commit to meet the sync_fault; brings the store back if it crashed.
-async fn blow(context: &Arc<RunContext>, sync_fault: SyncFault) {
+/// Lets the next sync fail and waits for a commit that meets it; reopens the store if it crashed.
+async fn fail_next_sync(context: &Arc<RunContext>, sync_fault: SyncFault) {
     context.world.sim().disk.set_sync_fault(Some(sync_fault));
     for _ in 0..20 {
         context.wait(50, 200).await;

@@ -1,4 +1,4 @@
-//! Clients: look things up, move them about, ask for everything there is to ask.
+//! Clients: look keys up, move them, and call every other operation at random.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,12 +12,12 @@ use crate::promise::{Promise, holds};
 use crate::run_context::{RunContext, THRESHOLD_MS};
 
 pub fn join(context: &Arc<RunContext>) {
-    let registry = registry(context, &context.fresh("client"));
+    let registry = registry(context, &context.new_name("client"));
     let client = Client { context: context.clone(), registry };
     context.world.spawn(client.run());
 }
 
-/// The operations of the library, as a process of that name sees them.
+/// A `Registry` of the library in a process of this name.
 pub fn registry(context: &Arc<RunContext>, name: &str) -> Registry {
     let process = context.process(name);
     let remote = context.remote(&process);
@@ -40,7 +40,7 @@ impl Client {
     async fn run(self) {
         while !self.context.is_quiet() {
             self.context.wait(200, 1_600).await;
-            // A client that is told no, or nothing, tries something else.
+            // After a refusal or a lost answer, a client just tries something else.
             let _ = self.do_something().await;
         }
     }
@@ -84,7 +84,7 @@ impl Client {
         }
     }
 
-    /// An owner that takes part.
+    /// A process that runs an owner.
     fn somebody(&self) -> Name {
         let owners = self.context.owners();
         let owner = self.context.world.random.pick(&owners).map(|member| member.name.clone());
@@ -92,7 +92,7 @@ impl Client {
         owner.unwrap_or_else(|| self.stray())
     }
 
-    /// A name that only clients use: begun by its first beat, kept alive by nobody.
+    /// A name that only clients use. Its first beat starts it, and nobody keeps it live.
     fn stray(&self) -> Name {
         let number = self.context.world.random.between(1, 3);
         Name::new(&format!("stray{number}")).expect("it is a valid name")

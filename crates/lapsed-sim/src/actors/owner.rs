@@ -1,4 +1,5 @@
-//! Owners: some hold a real handle, some beat by hand; all of them come back as zombies.
+//! Owners: half use the library's `Owner` handle, half send beats themselves. After their end some
+//! go on as zombies.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,12 +16,12 @@ use crate::clock::ProcessTime;
 use crate::remote::SimRemote;
 use crate::run_context::{OwnerProcess, RunContext, THRESHOLD_MS};
 
-/// How long an owner waits for any one answer.
+/// How long an owner waits for one answer.
 const PATIENCE: Duration = Duration::from_millis(1_500);
 
-/// A new process that owns things under `name`.
+/// Starts a new process that registers entries under `name`.
 pub fn join(context: &Arc<RunContext>, name: &Name) {
-    let process = context.process(&context.fresh(name.as_str()));
+    let process = context.process(&context.new_name(name.as_str()));
     let leaving = Arc::new(AtomicBool::new(false));
     let actor = Actor {
         remote: context.remote(&process),
@@ -49,24 +50,24 @@ struct Actor {
     leaving: Arc<AtomicBool>,
     name: Name,
     ttl_ms: u64,
-    /// Whether it beats only just in time, and sometimes only just too late.
+    /// Whether it sends its beats shortly before the deadline, and sometimes just after it.
     beats_late: bool,
-    /// What it believes that it holds.
+    /// The keys that it believes to hold.
     held: Vec<Name>,
 }
 
-/// How one incarnation went.
+/// How an incarnation ended for its process.
 enum Exit {
     Lost,
     Left,
 }
 
-/// What it heard from the store.
+/// What the store's answer means for the owner.
 #[derive(PartialEq, Eq)]
 enum StoreAnswer {
-    /// Nothing of concern, or nothing.
+    /// The call succeeded, failed or had no answer: the owner goes on.
     Fine,
-    /// That it is lost.
+    /// The store answered `Lost`.
     Lost,
 }
 
@@ -166,7 +167,7 @@ impl Actor {
         }
     }
 
-    /// Leaves if it was asked to. Only the end itself: what it held is left to the sweepers.
+    /// Ends the incarnation if it was asked to leave. Its entries are left to the sweepers.
     async fn leaves(&self, claim: &Claim) -> bool {
         if !self.leaving.load(Ordering::Relaxed) {
             return false;
@@ -180,7 +181,7 @@ impl Actor {
         true
     }
 
-    /// What an owner does besides beating.
+    /// Registers or unregisters keys at random.
     async fn do_something(&mut self, claim: &Claim) -> StoreAnswer {
         if self.context.is_quiet() {
             return StoreAnswer::Fine;
@@ -206,7 +207,8 @@ impl Actor {
         }
     }
 
-    /// A new incarnation takes back what the last one believed to hold, unless somebody else has it.
+    /// A new incarnation registers the keys that the previous one held, unless another owner has
+    /// them.
     async fn reassert(&mut self, claim: &Claim) {
         self.held.sort();
         self.held.dedup();
@@ -217,7 +219,7 @@ impl Actor {
         }
     }
 
-    /// What a zombie sends before it notices: all of it must be refused.
+    /// Sends calls of an ended incarnation; the store must refuse all of them.
     async fn act_as_zombie(&self, claim: &Claim) {
         for _ in 0..self.context.world.random.between(0, 3) {
             let keys = self.context.keys(2);

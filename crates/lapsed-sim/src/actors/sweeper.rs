@@ -1,4 +1,4 @@
-//! Sweepers: the real engine on a connection of its own, and an account of what each has reported.
+//! Sweepers: the library's engine with a connection of its own, and a tally of what each reported.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,18 +25,18 @@ use crate::run_context::{EVERY_MS, JITTER, RunContext, THRESHOLD_MS};
 use crate::system::system_id;
 use crate::world::SimWorld;
 
-/// A sweeper that takes part.
+/// A process that runs a sweeper.
 pub struct SweeperProcess {
     pub process: Arc<ProcessTime>,
-    /// What it has reported.
+    /// What it has reported so far.
     pub tally: Arc<Tally>,
-    /// To tell it to stop.
+    /// Tells the sweeper to stop.
     pub stopper: StopHandle,
-    /// Its tasks: the passes, the campaign.
+    /// Its tasks: the passes, and in leader mode the campaign.
     pub tasks: Vec<JoinHandle<()>>,
 }
 
-/// What a sweeper reported: the other side of the receipts.
+/// Counts what a sweeper reports, to be compared with the receipts that bear its name.
 pub struct Tally {
     world: Arc<SimWorld>,
     remote: Arc<SimRemote>,
@@ -45,7 +45,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// How many reclaims it reported in all.
+    /// The number of reclaims that it reported.
     pub fn reported(&self) -> u64 {
         self.reported.load(Ordering::Relaxed)
     }
@@ -74,7 +74,7 @@ impl Observer for Tally {
 }
 
 pub fn join(context: &Arc<RunContext>) {
-    let name = context.fresh("sweeper");
+    let name = context.new_name("sweeper");
     let process = context.process(&name);
     let policy = policy(context);
     let remote = context.remote_for(&process, policy.mode, policy.batch);
@@ -105,7 +105,7 @@ pub fn join(context: &Arc<RunContext>) {
     context.sweepers().insert(name, SweeperProcess { process, tally, stopper, tasks });
 }
 
-/// Stands for the term, apart from the work.
+/// Campaigns for the term in a task of its own.
 fn stand(
     context: &Arc<RunContext>,
     name: &str,

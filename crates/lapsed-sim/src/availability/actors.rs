@@ -1,5 +1,5 @@
-//! Who does what: daemons that serve and clean up, providers that beat, toggle and fall silent, customers
-//! whose sessions come and go, and an operator.
+//! The processes of a run: daemons that serve and sweep, providers that beat, toggle and fall
+//! silent, customers with sessions, and an operator.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -29,7 +29,7 @@ pub struct SimDaemon {
 }
 
 impl SimDaemon {
-    /// One that has just begun.
+    /// A daemon in a new process, with its own clock and connections.
     pub fn new(context: &AvailabilityContext) -> SimDaemon {
         let process = context.world.new_process();
         let off_ms = context.world.random.between(0, 60_000) as i64 - 30_000;
@@ -45,7 +45,7 @@ impl SimDaemon {
         SimDaemon { process, it, clock }
     }
 
-    /// Begins all that a daemon does by itself.
+    /// Starts a daemon's background tasks.
     pub fn begin(&self, context: &AvailabilityContext) {
         let world = &context.world;
         world.spawn(self.process, self.clone().brake_model());
@@ -98,7 +98,7 @@ impl SimDaemon {
     }
 }
 
-/// The daemons there are: clients take any of them.
+/// The running daemons; a client picks any of them.
 #[derive(Clone, Default)]
 pub struct Fleet(Arc<Mutex<Vec<SimDaemon>>>);
 
@@ -108,7 +108,7 @@ impl Fleet {
     }
 }
 
-/// Somebody outside, who is never killed.
+/// A client outside the daemons; it is never killed.
 #[derive(Clone)]
 pub struct ProviderClient {
     pub context: Arc<AvailabilityContext>,
@@ -116,7 +116,8 @@ pub struct ProviderClient {
 }
 
 impl ProviderClient {
-    /// One request to any daemon: it runs in that daemon's process, and may die with it.
+    /// Sends one request to a random daemon. It runs in that daemon's process and may be killed
+    /// with it.
     async fn ask<T, F>(&self, request: impl FnOnce(Arc<Availability>) -> F) -> Option<T>
     where
         T: Send + 'static,
@@ -138,7 +139,7 @@ impl ProviderClient {
         self.context.world.sleep(Duration::from_millis(pause)).await;
     }
 
-    /// A provider: beats while it is there, and sometimes falls silent for longer than it may.
+    /// A provider: beats for a while, and sometimes falls silent for longer than the threshold.
     pub async fn live(self, number: usize) {
         let id = provider(number);
         let random = &self.context.world.random;
@@ -168,7 +169,7 @@ impl ProviderClient {
         }
     }
 
-    /// Beats for as long as the run lasts: one that must never be set offline once all is calm.
+    /// Beats until the run ends. Once the faults have ended, this provider must stay online.
     pub async fn last(self, number: usize) {
         let id = provider(number);
         loop {
@@ -180,7 +181,8 @@ impl ProviderClient {
         }
     }
 
-    /// P5: who is told that it is offline was set offline, as long as the mirror knew that it was online.
+    /// Beats, and checks P5: a provider that the mirror had as online may be answered `Offline`
+    /// only if it was set offline.
     async fn beat(&self, id: &Name) -> Option<ProviderBeat> {
         let ids = [id.clone()];
         let is_told = self.context.is_told(id).await == Some(true);
@@ -196,7 +198,7 @@ impl ProviderClient {
         beat
     }
 
-    /// Customers: sessions that are accepted, moved and ended; and what they see.
+    /// Customers: sessions that are accepted, moved and ended; and the lists of available providers that they read.
     pub async fn serve(self, number: usize) {
         let random = &self.context.world.random;
         let mut made = 0;
@@ -221,7 +223,7 @@ impl ProviderClient {
         }
     }
 
-    /// An operator who deactivates people and thinks better of it.
+    /// An operator who deactivates providers and activates them again.
     pub async fn operate(self) {
         let random = &self.context.world.random;
         while !self.context.is_over() {
@@ -230,7 +232,7 @@ impl ProviderClient {
             let name = id.clone();
             let _ = self.ask(|it| async move { it.deactivate(&name).await }).await;
             self.pause(0, 8_000).await;
-            // Until it is done: nobody is left deactivated in the end.
+            // Repeated until it succeeds, so that no provider stays inactive.
             while self.ask(activating(id.clone())).await.is_none() {
                 self.pause(500, 1_000).await;
             }

@@ -1,25 +1,25 @@
-//! Deliberate bugs under availability: the simulation must find each of them. None is in production
-//! code: a store does what it must not, or somebody acts in front of it.
+//! Planted bugs for availability: the simulation must find each of them. None is in production
+//! code; they change what the simulated connections to the stores do.
 
 use crate::promise::Promise;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AvailabilityBug {
-    /// The mirror takes over whatever arrives last (C2, C8).
+    /// The mirror accepts an update whatever its version is (C2, C8).
     AnyVersionTaken,
-    /// The truth sets offline whoever is online, whichever epoch was decided about.
+    /// The truth sets a provider offline even if the decision was about an earlier epoch.
     EpochIgnored,
-    /// The truth does not look at the beats that reached it.
+    /// The truth ignores the beats that reached it when it sets a provider offline.
     TruthBeatsIgnored,
-    /// Seeding dates every beat now (C1).
+    /// Seeding the mirror gives every beat the current time (C1).
     SeedingRevives,
     /// A mirror that lost its data answers at once.
     UnseededAnswers,
-    /// Looks who is silent, and acts on it a moment later (C5).
+    /// The check for silence and the change are two separate steps (C5).
     CheckedThenActed,
-    /// After an absence of the mirror nobody is spared (P7).
+    /// After an absence of the mirror there is no grace (P7).
     NoGrace,
-    /// Whoever was declared silent is told that it is offline, before the truth was asked (P5).
+    /// A provider that is pending offline is answered `Offline` before the truth has decided (P5).
     PendingToldOffline,
 }
 
@@ -35,7 +35,7 @@ impl AvailabilityBug {
         AvailabilityBug::PendingToldOffline,
     ];
 
-    /// The promise that it breaks: any of these.
+    /// The promises that the bug breaks; the simulation must report one of them.
     pub fn breaks(self) -> &'static [Promise] {
         match self {
             AvailabilityBug::AnyVersionTaken => {

@@ -1,6 +1,6 @@
-//! What really happened, record where it happened: inside the stores, at the true time.
+//! The log of what really happened, written inside the stores at the true time.
 //!
-//! What can be judged on the spot is judged there, with everything known up to then.
+//! Promises that depend only on earlier events are checked as soon as an event is logged.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,7 +15,7 @@ use crate::promise::{Broken, Promise};
 /// How long a provider may be silent.
 pub const STALE_MS: u64 = 15_000;
 
-/// Clocks that round differ by so much.
+/// The tolerance for rounding to milliseconds.
 const SLACK_MS: u64 = 3;
 
 pub struct AvailabilityLog {
@@ -25,13 +25,13 @@ pub struct AvailabilityLog {
 
 #[derive(Default)]
 pub struct AvailabilityRecord {
-    /// Signs of life, by who, in the order of their times: when, and in which store.
+    /// Beats and toggles of each provider in the order of time: when, and in which store.
     signs: BTreeMap<Name, Vec<(u64, ProviderPlace)>>,
     /// When each was declared silent, by epoch.
     decided: BTreeMap<(Name, u64), u64>,
-    /// The newest version that the mirror has had of each, in each of its incarnations.
+    /// The newest version of each provider in the mirror, for each incarnation of the mirror.
     newest: BTreeMap<(String, Name), u64>,
-    /// How often each kind of thing was done.
+    /// How often each kind of event happened.
     pub counts: BTreeMap<&'static str, u64>,
     /// The first promise that was broken.
     pub broken: Option<Broken>,
@@ -53,12 +53,12 @@ impl AvailabilityLog {
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One more of a kind.
+    /// Counts one event of this kind.
     pub fn count(&self, kind: &'static str) {
         *self.lock().counts.entry(kind).or_default() += 1;
     }
 
-    /// Beats were answered by a store.
+    /// Logs the beats that a store accepted.
     pub fn beats(&self, ids: &[Name], beats: &[ProviderBeat], place: ProviderPlace) {
         for (id, beat) in ids.iter().zip(beats) {
             if *beat == ProviderBeat::Noted {
@@ -67,21 +67,21 @@ impl AvailabilityLog {
         }
     }
 
-    /// A sign of life.
+    /// Logs a beat or a toggle of a provider.
     pub fn sign(&self, id: &Name, place: ProviderPlace) {
         let now_ms = self.world.now_ms();
         self.world.note("sign", format_args!("{id} in the {place:?}"));
         self.lock().signs.entry(id.clone()).or_default().push((now_ms, place));
     }
 
-    /// The mirror declared somebody silent.
+    /// Logs that the mirror declared a provider silent.
     pub fn decided(&self, id: &Name, doom: &PendingOffline) {
         let now_ms = self.world.now_ms();
         self.world.note("mirror", format_args!("{id} is declared silent in epoch {}", doom.epoch));
         self.lock().decided.entry((id.clone(), doom.epoch)).or_insert(now_ms);
     }
 
-    /// The truth answered a batch of flips.
+    /// Logs the truth's answer to a batch of flips, and checks each that set a provider offline.
     pub fn flipped(&self, flips: &[Flip], flipped: &[Flipped]) {
         for (flip, flipped) in flips.iter().zip(flipped) {
             match flipped {
@@ -94,7 +94,7 @@ impl AvailabilityLog {
         }
     }
 
-    /// P1: nobody is set offline who gave a sign of life that counts.
+    /// P1: a provider may not be set offline if it gave a sign of life within the threshold.
     fn set_offline(&self, flip: &Flip) {
         let now_ms = self.world.now_ms();
         self.world.note("truth", format_args!("{} is set offline", flip.id));
@@ -123,14 +123,14 @@ impl AvailabilityLog {
         }
     }
 
-    /// P5: somebody was told that it is offline, and never was.
+    /// P5: a provider was answered that it is offline, and never was.
     pub fn told_offline(&self, id: &Name, source: Source) {
         let what =
             format!("{id} was told by the {} that it is offline, and is not", source.as_str());
         self.lock().fail(Promise::P5, what);
     }
 
-    /// P8: what the mirror has of a provider never goes back, unless it loses everything.
+    /// P8: a provider's version in the mirror never decreases, unless the mirror loses its data.
     pub fn taken_over(&self, incarnation: &str, looked: &MirrorView) {
         let mut record = self.lock();
         for seen in &looked.seen {
@@ -145,7 +145,7 @@ impl AvailabilityLog {
         }
     }
 
-    /// A mirror that answers has every provider of the truth.
+    /// A mirror that answers must know every provider of the truth.
     pub fn known(&self, looked: &MirrorView) {
         for seen in looked.seen.iter().filter(|seen| seen.version.is_none()) {
             let what = format!("the mirror answers, and does not know {}", seen.id);
@@ -153,7 +153,8 @@ impl AvailabilityLog {
         }
     }
 
-    /// C1: nobody is available who has been silent for longer than the threshold.
+    /// C1: a provider that has been silent for longer than the threshold is not listed as
+    /// available.
     pub fn listed(&self, available: &[Available], place: ProviderPlace) {
         let now_ms = self.world.now_ms();
         self.count("listings");

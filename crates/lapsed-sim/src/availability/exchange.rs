@@ -1,5 +1,5 @@
-//! The way from a process to a store: requests and answers take time, get lost, or come after whoever sent
-//! them is dead. A store that stands still keeps them waiting.
+//! The exchange of requests and answers with a store: they take time, get lost, or arrive after the
+//! sender was killed. A frozen store keeps them waiting.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use lapsed_core::{Error, Result};
 
 use crate::executor::{Process, World};
 
-/// How bad it is.
+/// The probability of each fault of an exchange.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MirrorFaults {
     /// The share of requests that never arrive.
@@ -19,26 +19,26 @@ pub struct MirrorFaults {
     pub unanswered: f64,
     /// The share that is refused at once.
     pub refused: f64,
-    /// The longest that one is on its way.
+    /// The longest time that a request or an answer takes, in milliseconds.
     pub slow_ms: u64,
 }
 
-/// One store's end of all lines.
+/// The server side of all connections to one store.
 pub struct Exchange {
     world: Arc<World>,
-    /// Whose process the store is.
+    /// The process in which the store runs.
     pub server: Process,
     faults: Mutex<MirrorFaults>,
 }
 
 impl Exchange {
-    /// A store in a process of its own.
+    /// An exchange for a store in a new process, without faults.
     pub fn new(world: &Arc<World>) -> Arc<Exchange> {
         let server = world.new_process();
         Arc::new(Exchange { world: world.clone(), server, faults: Mutex::default() })
     }
 
-    /// From now on it is like this.
+    /// Sets the faults from now on.
     pub fn set_faults(&self, faults: MirrorFaults) {
         *self.faults.lock().unwrap_or_else(PoisonError::into_inner) = faults;
     }

@@ -1,4 +1,4 @@
-//! The mirror, as a process reaches it.
+//! The connection of a process to the mirror.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::availability::event_log::{AvailabilityLog, ProviderPlace};
 use crate::availability::exchange::Exchange;
 use crate::executor::World;
 
-/// A line to the mirror.
+/// A connection to the mirror, which also logs what happens and applies the planted bug.
 pub struct MirrorConnection {
     pub(super) world: Arc<World>,
     pub(super) exchange: Arc<Exchange>,
@@ -29,7 +29,7 @@ pub struct MirrorConnection {
 
 type Decided = Vec<std::result::Result<PendingOffline, Refusal>>;
 
-/// A call that is passed on: `pass!(self, name, mirror, call)`.
+/// Forwards a call unchanged over the exchange: `pass!(self, mirror, call)`.
 macro_rules! pass {
     ($self:ident, $mirror:ident, $call:expr) => {{
         let $mirror = $self.mirror.clone();
@@ -42,7 +42,7 @@ impl MirrorConnection {
         self.bug == Some(bug)
     }
 
-    /// C5: looks, and acts on it a moment later.
+    /// C5: checks who is silent, waits, and acts on the old result.
     async fn check_then_act(&self, batch: Batch, stale_ms: u64) -> Result<Decided> {
         let (mirror, world) = (self.mirror.clone(), self.world.clone());
         let work = async move {
@@ -131,7 +131,8 @@ impl Mirror for MirrorConnection {
             }
             if let Some(beats) = &beats {
                 log.beats(&ids, &told(beats), ProviderPlace::Mirror);
-                // Providers are made before anything else, and never removed.
+                // All providers are created at the beginning and never removed, so the mirror must
+                // know them.
                 log.known(&mirror.look(&ids).await?);
             }
             Ok(beats)
@@ -224,7 +225,7 @@ impl Mirror for MirrorConnection {
     }
 }
 
-/// As it looks to whoever asks nobody else.
+/// The answers as a caller sees them that does not ask the truth.
 fn told(beats: &[MirrorBeat]) -> Vec<ProviderBeat> {
     let told = |beat: &MirrorBeat| match beat {
         MirrorBeat::Told(beat) => *beat,

@@ -1,4 +1,4 @@
-//! The truth, as a process reaches it.
+//! The connection of a process to the truth.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::availability::bug::AvailabilityBug;
 use crate::availability::event_log::{AvailabilityLog, ProviderPlace};
 use crate::availability::exchange::Exchange;
 
-/// A line to the truth.
+/// A connection to the truth, which also logs what happens and applies the planted bug.
 pub struct TruthConnection {
     pub(super) exchange: Arc<Exchange>,
     pub(super) truth: Arc<EmbeddedTruth>,
@@ -37,7 +37,8 @@ macro_rules! pass {
 
 #[async_trait]
 impl Truth for TruthConnection {
-    /// The brake's setting and the receipts: their way is not what is tried here.
+    /// The brake setting and the receipts go to the store directly; faults on that path are not
+    /// simulated.
     fn services(&self) -> Arc<dyn Store> {
         self.truth.services()
     }

@@ -1,4 +1,4 @@
-//! Clocks that should not have been trusted.
+//! Clocks of planted bugs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use lapsed_core::clock::Clock;
 
 use crate::bug::PlantedBug;
 
-/// The store judges by the clock of whoever calls.
+/// A clock that shifts the store's time by the skew of the caller.
 pub struct CallerClock {
     clock: Arc<dyn Clock>,
     planted: Arc<PlantedBug>,
@@ -19,7 +19,7 @@ pub struct CallerClock {
 const BASE: Duration = Duration::from_secs(3_600);
 
 impl CallerClock {
-    /// That clock, shifted by the caller's skew.
+    /// Wraps `clock`.
     pub fn new(clock: Arc<dyn Clock>, planted: Arc<PlantedBug>) -> Self {
         CallerClock { clock, planted }
     }
@@ -44,24 +44,25 @@ impl Clock for CallerClock {
     }
 }
 
-/// What a candidate for a term looks at, when it looks at the wrong thing.
+/// A clock that makes a candidate or a handle trust its term or incarnation for too long.
 pub struct BuggyClock {
     clock: Arc<dyn Clock>,
     bug: ClockBug,
 }
 
-/// What it does wrong.
+/// How the clock is wrong.
 pub enum ClockBug {
-    /// Counts from the answer: how long the last one took is added to its trust.
+    /// Trust begins with the answer instead of the request. The value is the duration of the last
+    /// call, in milliseconds.
     FromTheAnswer(Arc<AtomicU64>),
-    /// Never looks at the time at all.
+    /// The time never advances.
     ForEver,
-    /// Never looks at the wall.
+    /// The wall clock is ignored.
     MonotonicAlone,
 }
 
 impl BuggyClock {
-    /// That clock, seen so.
+    /// Wraps `clock` with this bug.
     pub fn shared(clock: Arc<dyn Clock>, bug: ClockBug) -> Arc<dyn Clock> {
         Arc::new(BuggyClock { clock, bug })
     }

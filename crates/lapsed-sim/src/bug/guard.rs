@@ -1,4 +1,4 @@
-//! Broken rules of death.
+//! Wrong death rules of planted bugs.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use lapsed_core::sweep::Refusal;
 
 use crate::bug::PlantedBug;
 
-/// Goes by what the page showed.
+/// Trusts that an incarnation on a page of suspects is dead.
 pub struct PageTrustingGuard(pub Arc<PlantedBug>);
 
 impl OwnerGuard for PageTrustingGuard {
@@ -20,7 +20,7 @@ impl OwnerGuard for PageTrustingGuard {
     }
 }
 
-/// Asks about the suspected incarnation, whoever holds the key by now.
+/// Checks the suspected incarnation, even if another one holds the key now.
 pub struct IncarnationBlindGuard(pub Arc<PlantedBug>);
 
 impl OwnerGuard for IncarnationBlindGuard {
@@ -32,7 +32,7 @@ impl OwnerGuard for IncarnationBlindGuard {
     }
 }
 
-/// Lets the dead register.
+/// Lets ended incarnations register entries.
 pub struct EndedMayActGuard;
 
 impl OwnerGuard for EndedMayActGuard {

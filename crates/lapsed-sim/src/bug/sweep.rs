@@ -1,4 +1,4 @@
-//! Broken sweepers: what stands between a real one and the store.
+//! Wrong sweepers of planted bugs: a wrapper between the real sweeper and the store.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use lapsed_core::{Error, Result, SystemId};
 
 use crate::bug::Bug;
 
-/// A sweep with a bug in how it is used.
+/// A `Sweep` that misreports or misuses the one that it wraps.
 pub struct BuggySweep {
     inner: Arc<dyn Sweep>,
     bug: Bug,
@@ -21,7 +21,7 @@ pub struct BuggySweep {
 }
 
 impl BuggySweep {
-    /// That sweep, with `bug` if it is one of a sweeper.
+    /// Wraps `inner` if `bug` is a bug of a sweeper; otherwise returns it unchanged.
     pub fn wrap(inner: Arc<dyn Sweep>, bug: Option<Bug>) -> Arc<dyn Sweep> {
         match bug {
             Some(
@@ -36,7 +36,7 @@ impl BuggySweep {
         }
     }
 
-    /// The page after the furthest place that any page ever reached, of which only half is used.
+    /// `CursorJumps`: reads the page after the furthest cursor so far, and drops half of it.
     async fn jumped(&self, request: PageRequest) -> Result<SuspectPage> {
         let furthest = self.furthest.lock().expect("nobody panics here").clone();
         let after = furthest.map_or(request.after.clone(), |(_, cursor)| cursor);

@@ -13,27 +13,27 @@ use crate::jobs::model::ModelPlace;
 use crate::jobs::system::JobSimSystem;
 use crate::promise::Checked;
 
-/// So many workers, each of which starts again under the same name.
+/// The number of workers. Each starts again and again under the same name.
 const WORKERS: usize = 5;
 
-/// The longest that a request is under way.
+/// The longest delay of a request, in milliseconds.
 const LATE_MS: u64 = 15_000;
 
-/// How many answers get lost.
+/// The share of answers that are lost.
 const LOST: f64 = 0.12;
 
-/// One process that works.
+/// A worker process, as it sees itself.
 struct Worker {
     name: Name,
     claim: Option<Claim>,
     held: Vec<Claimed>,
     /// A `take` had no answer.
     in_doubt: bool,
-    /// Stands still until then, and does not know it.
+    /// Until when the worker is frozen, in milliseconds.
     frozen_until_ms: u64,
 }
 
-/// A request under way.
+/// A request that has not arrived yet.
 enum Request {
     Enqueue { id: Name, on_death: Option<OnDeath> },
     Beat { claim: Claim },
@@ -49,7 +49,7 @@ pub struct JobActors {
 }
 
 impl JobActors {
-    /// Nobody has done anything yet.
+    /// All workers before their first start.
     pub fn new() -> Self {
         let worker = |number: usize| Worker {
             name: Name::new(&format!("w{number}")).expect("it is a valid name"),
@@ -66,7 +66,7 @@ impl JobActors {
         }
     }
 
-    /// What has arrived at the store by now.
+    /// Carries out the requests that are due.
     pub fn deliver(&mut self, sim: &mut JobSimSystem) -> Checked {
         let now_ms = sim.now_ms();
         let mut arrived: Vec<(u64, Request)> =
@@ -86,7 +86,7 @@ impl JobActors {
             }
             Request::Beat { claim } => {
                 if !sim.beat(&claim)? && !is_lost {
-                    self.lose(&claim);
+                    self.forget_lost(&claim);
                 }
             }
             Request::Finish { worker, ticket, how } => {
@@ -106,7 +106,7 @@ impl JobActors {
         Ok(())
     }
 
-    /// On its way; now and then for longer than a worker may be silent.
+    /// Sends a request with a random delay, now and then longer than a worker's TTL.
     fn send(&mut self, sim: &JobSimSystem, request: Request) {
         let late_ms = match sim.random.odds(0.1) {
             true => sim.random.between(1_000, LATE_MS),
@@ -115,8 +115,8 @@ impl JobActors {
         self.request.push((sim.now_ms() + late_ms, request));
     }
 
-    /// A worker hears that it was lost: it begins again, and what it held is not its own any more.
-    fn lose(&mut self, claim: &Claim) {
+    /// A worker was answered `Lost`: it drops what it held and starts again.
+    fn forget_lost(&mut self, claim: &Claim) {
         let lost = self.workers.iter_mut().find(|worker| worker.claim.as_ref() == Some(claim));
         if let Some(worker) = lost {
             (worker.claim, worker.in_doubt) = (None, false);
@@ -129,8 +129,8 @@ impl JobActors {
             0..12 => self.produce(sim),
             12..80 => self.work(sim)?,
             80..88 => self.sweep(sim)?,
-            88..92 => self.look_after_letters(sim)?,
-            _ => self.go_wrong(sim)?,
+            88..92 => self.put_back_a_dead_letter(sim)?,
+            _ => self.inject_fault(sim)?,
         }
         Ok(())
     }
@@ -184,7 +184,7 @@ impl JobActors {
         match sim.take(claim, limit)? {
             Ok(_) if sim.random.odds(LOST) => self.workers[at].in_doubt = true,
             Ok(jobs) => self.workers[at].held.extend(jobs),
-            Err(lapsed_core::Error::Lost(_)) => self.lose(claim),
+            Err(lapsed_core::Error::Lost(_)) => self.forget_lost(claim),
             Err(_) => self.workers[at].in_doubt = true,
         }
         Ok(())
@@ -203,7 +203,7 @@ impl JobActors {
         self.send(sim, Request::Finish { worker: at, ticket, how });
     }
 
-    /// Looks now, and acts when the batch arrives.
+    /// Reads suspects now and sends their batch, which arrives later.
     fn sweep(&mut self, sim: &mut JobSimSystem) -> Checked {
         let mut suspects = sim.suspects()?;
         if suspects.is_empty() {
@@ -215,7 +215,7 @@ impl JobActors {
         Ok(())
     }
 
-    fn look_after_letters(&mut self, sim: &mut JobSimSystem) -> Checked {
+    fn put_back_a_dead_letter(&mut self, sim: &mut JobSimSystem) -> Checked {
         let is_letter = |place: ModelPlace| matches!(place, ModelPlace::Dead(_));
         let jobs = sim.model.jobs.iter();
         let letters: Vec<Name> =
@@ -226,7 +226,7 @@ impl JobActors {
         }
     }
 
-    fn go_wrong(&mut self, sim: &mut JobSimSystem) -> Checked {
+    fn inject_fault(&mut self, sim: &mut JobSimSystem) -> Checked {
         let at = sim.random.between(0, WORKERS as u64 - 1) as usize;
         let keep = match sim.random.between(0, 2) {
             0 => Keep::Nothing,
@@ -234,7 +234,7 @@ impl JobActors {
             _ => Keep::Some(sim.random.any()),
         };
         match sim.random.between(0, 9) {
-            // Killed: nothing of it is left but its name.
+            // Killed: the worker forgets everything but its name.
             0..3 => {
                 let worker = &mut self.workers[at];
                 (worker.claim, worker.in_doubt) = (None, false);
@@ -251,8 +251,8 @@ impl JobActors {
         Ok(())
     }
 
-    /// Everybody who worked is gone; what they left is taken back, and one who does nothing wrong does
-    /// all that is left.
+    /// Ends the run: all workers are gone, their jobs are reclaimed, and one last worker completes
+    /// all jobs.
     pub fn settle(&mut self, sim: &mut JobSimSystem) -> Checked {
         for (_, request) in std::mem::take(&mut self.request) {
             if let Request::Enqueue { id, on_death } = request {

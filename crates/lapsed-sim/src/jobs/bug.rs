@@ -48,7 +48,7 @@ impl JobBug {
         JobBug::AcknowledgedBeforeDurable,
     ];
 
-    /// The promise that it breaks.
+    /// The promise that the bug breaks; the simulation must report this one.
     pub fn breaks(self) -> Promise {
         match self {
             JobBug::PutBackWithoutGuard => Promise::P1,
@@ -94,7 +94,7 @@ pub fn guard(bug: Option<JobBug>) -> Arc<dyn OwnerGuard> {
     }
 }
 
-/// Lets the dead act.
+/// Lets ended incarnations take and complete jobs.
 struct EndedMayActGuard;
 
 impl OwnerGuard for EndedMayActGuard {

@@ -1,4 +1,4 @@
-//! The calls that everybody makes, each carried out, predicted and compared.
+//! The calls on the job store, each carried out, predicted and compared.
 
 use lapsed_core::inflight::rules::{OnDeath, QueueEnd};
 use lapsed_core::inflight::{
@@ -16,7 +16,7 @@ use crate::jobs::model::{JobModel, ModelPlace, ModelWorker};
 use crate::jobs::system::{JobSimSystem, TTL_MS, now, queue};
 use crate::promise::{Broken, Checked, Promise, holds};
 
-/// What a call says, unless it broke a promise.
+/// The result of a call, or the promise that it broke.
 pub type CheckedCall<T> = std::result::Result<T, Broken>;
 
 impl JobSimSystem {
@@ -155,7 +155,7 @@ impl JobSimSystem {
         Ok(Ok(jobs))
     }
 
-    /// What a worker does when a `take` had no answer.
+    /// Reads the jobs that a worker holds, as it does after a `take` without an answer.
     pub fn strays(&mut self, claim: &Claim) -> Vec<Claimed> {
         let held = now(self.jobs().in_flight(claim, None, 100)).unwrap_or_default();
         let mut jobs = Vec::new();
@@ -170,7 +170,7 @@ impl JobSimSystem {
         jobs
     }
 
-    /// A worker's, or a zombie's.
+    /// Finishes a job for a worker, which may have ended.
     pub fn finish(&mut self, ticket: &JobTicket, how: &Finish) -> CheckedCall<Option<Finished>> {
         let mut after = self.model.clone();
         let expected = after.finish(ticket, how);
@@ -182,7 +182,7 @@ impl JobSimSystem {
         if self.bug == Some(JobBug::TokenNotChecked)
             && matches!(answer.as_deref(), Ok([Finished::Superseded]))
         {
-            answer = self.finish_whosever(ticket, how);
+            answer = self.finish_with_any_token(ticket, how);
         }
         self.note("worker", format_args!("{how:?} {} by {}: {answer:?}", ticket.id, ticket.token));
         let answer = match answer {
@@ -206,7 +206,7 @@ impl JobSimSystem {
         Ok(Some(expected))
     }
 
-    fn finish_whosever(&self, ticket: &JobTicket, how: &Finish) -> Result<Vec<Finished>> {
+    fn finish_with_any_token(&self, ticket: &JobTicket, how: &Finish) -> Result<Vec<Finished>> {
         match now(self.jobs().job(&ticket.id))?.map(|job| job.place) {
             Some(Seen::InFlight { token, .. }) => {
                 now(self.jobs().finish(&[JobTicket { token, ..ticket.clone() }], how))
@@ -225,7 +225,7 @@ impl JobSimSystem {
         Ok(suspects)
     }
 
-    /// A sweeper's batch, perhaps long after its page.
+    /// Reclaims a batch, possibly long after its page was read.
     pub fn reclaim(&mut self, number: u64, suspects: Vec<Suspect>) -> Checked {
         let now_ms = self.now_ms();
         let mut after = self.model.clone();
@@ -263,12 +263,12 @@ impl JobSimSystem {
         outcomes: Vec<Outcome>,
     ) -> CheckedCall<Vec<Option<RecoveryAction>>> {
         let receipts: Vec<Option<Receipt>> = outcomes.into_iter().map(Outcome::receipt).collect();
-        let said = |receipt: &Receipt| {
+        let recovered = |receipt: &Receipt| {
             let removed = receipt.removed.clone();
             serde_json::from_value::<RecoveredJob>(removed).expect("a receipt says what was done")
         };
         let mut done: Vec<Option<RecoveryAction>> =
-            receipts.iter().map(|receipt| receipt.as_ref().map(|r| said(r).did)).collect();
+            receipts.iter().map(|receipt| receipt.as_ref().map(|r| recovered(r).did)).collect();
         if self.bug != Some(JobBug::RemoveThenPush) {
             return Ok(done);
         }
@@ -278,7 +278,7 @@ impl JobSimSystem {
             let own = self.model.jobs.get(&receipt.key).and_then(|job| job.on_death);
             if own.is_none() {
                 *did = Some(RecoveryAction::PutBack);
-                removed.push((said(receipt).token, receipt.id.seq));
+                removed.push((recovered(receipt).token, receipt.id.seq));
             }
         }
         if self.random.odds(0.1) {
@@ -293,7 +293,7 @@ impl JobSimSystem {
         Ok(done)
     }
 
-    /// What a sweeper asks when it had no answer.
+    /// Settles a batch, as a sweeper does after a lost answer.
     pub fn settle(&mut self, number: u64) -> Checked {
         let id = BatchId { sweeper: "s".into(), number };
         let settled = match now(self.jobs().settle(&id)) {

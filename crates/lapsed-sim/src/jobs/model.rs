@@ -1,4 +1,4 @@
-//! What the store should say of jobs: written from the contracts alone, on the true time.
+//! The model of the job store: written from the contracts alone, on the true time.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -8,13 +8,13 @@ use lapsed_core::inflight::{Finish, Finished, JobCounts, JobTicket, RecoveryActi
 use lapsed_core::owner::Ending;
 use lapsed_core::sweep::Suspect;
 
-/// Where a job is, or how it left.
+/// Where a job is, or how it left the system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ModelPlace {
     Queued,
     InFlight {
         incarnation: u64,
-        /// By which claim; 0: nobody was told which.
+        /// The token of the claim; 0 if the answer with it was lost.
         token: u64,
     },
     Dead(DeadLetterReason),
@@ -25,7 +25,7 @@ pub enum ModelPlace {
 #[derive(Clone, Debug)]
 pub struct ModelJob {
     pub place: ModelPlace,
-    /// When workers died with it.
+    /// When workers died while they held it, in milliseconds.
     pub crashes: Vec<u64>,
     pub on_death: Option<OnDeath>,
 }
@@ -34,28 +34,28 @@ pub struct ModelJob {
 pub struct ModelWorker {
     pub name: Name,
     pub started_ms: u64,
-    /// Until when its last beat lasts.
+    /// The deadline of its last beat, in milliseconds.
     pub deadline_ms: u64,
     pub ended: Option<Ending>,
 }
 
-/// The whole of it.
+/// The state that the store should have.
 #[derive(Clone, Debug)]
 pub struct JobModel {
     pub recovery: RecoveryPolicy,
-    /// How long a beat lasts.
+    /// The TTL of a beat, in milliseconds.
     pub ttl_ms: u64,
-    /// Since when the store has been serving.
+    /// When the store was last opened.
     pub back_ms: u64,
     /// Every job there ever was, by its id: the last of that id.
     pub jobs: BTreeMap<Name, ModelJob>,
     /// The one queue, in order.
     pub queue: VecDeque<Name>,
-    /// Every incarnation there ever was, by incarnation.
+    /// Every worker that ever started, by incarnation.
     pub incarnations: BTreeMap<u64, ModelWorker>,
-    /// Lives that have ended in the store's memory, and perhaps not on its disk.
+    /// Incarnations that have ended in the store's memory, and possibly not on its disk.
     pub unsure: BTreeSet<u64>,
-    /// What has entered and left.
+    /// The counts of jobs that entered and left.
     pub left: JobCounts,
     /// The highest token that was ever seen.
     pub token: u64,
@@ -92,7 +92,7 @@ impl JobModel {
         self.incarnations.get(&incarnation).is_none_or(|incarnation| incarnation.ended.is_some())
     }
 
-    /// How many of a job's crashes count.
+    /// How many of a job's crashes are within the crash window.
     pub fn crashes(&self, job: &ModelJob, now_ms: u64) -> u32 {
         let counts = |at: &&u64| now_ms - **at < self.recovery.crash_window_ms;
         job.crashes.iter().filter(counts).count() as u32
@@ -256,7 +256,7 @@ impl JobModel {
         counts
     }
 
-    /// Where it is now.
+    /// Moves a job to this place.
     pub fn set(&mut self, id: &Name, place: ModelPlace) {
         match place {
             ModelPlace::Completed => self.left.completed += 1,

@@ -21,36 +21,36 @@ use crate::promise::{Broken, Checked, Promise, holds};
 use crate::random::SimRandom;
 use crate::trace::Trace;
 
-/// How long a beat lasts.
+/// The TTL of a beat, in milliseconds.
 pub const TTL_MS: u64 = 10_000;
 
-/// When a run begins.
+/// The wall clock time at which a run begins.
 const START_MS: u64 = 1_700_000_000_000;
 
-/// The store with its disk, and what it should say.
+/// The store on its disk, and the model beside it.
 pub struct JobSimSystem {
-    /// The true time, and the store's.
+    /// The true time, which is also the store's clock.
     pub clock: ManualClock,
-    /// All that is random.
+    /// The source of all randomness in the run.
     pub random: SimRandom,
     pub trace: Trace,
     pub model: JobModel,
-    /// What the disk does next.
+    /// The disk under the store.
     pub disk: Disk,
-    /// How often each kind of thing was done.
+    /// How often each kind of event happened.
     pub counts: BTreeMap<&'static str, u64>,
     pub(super) bug: Option<JobBug>,
     store: Option<(Embedded, Arc<EmbeddedInflight>)>,
-    /// What tokens are shown less by, when they begin anew.
+    /// `TokensBeginAnew`: how much is subtracted from every token that the store gives.
     pub(super) shift: u64,
 }
 
-/// The in-memory store answers at once.
+/// Runs a call to its end. The in-memory store never waits, so the future is ready at once.
 pub(super) fn now<T>(call: impl Future<Output = T>) -> T {
     tokio::task::unconstrained(call).now_or_never().expect("the store in memory answers at once")
 }
 
-/// The queue of all jobs.
+/// The one queue that all jobs are on.
 pub fn queue() -> Name {
     Name::new("q").expect("it is a valid name")
 }
@@ -80,7 +80,7 @@ impl JobSimSystem {
         self.now_ms() - START_MS
     }
 
-    /// A line of the trace.
+    /// Adds a line to the trace.
     pub fn note(&mut self, who: &str, what: std::fmt::Arguments<'_>) {
         let at_ms = self.at_ms();
         self.trace.note(at_ms, who, what);
@@ -118,7 +118,7 @@ impl JobSimSystem {
         Ok(())
     }
 
-    /// The process of the store is gone, and comes back.
+    /// Cuts the power, opens the store again and compares it.
     pub fn crash(&mut self, keep: Keep) -> Checked {
         self.note("chaos", format_args!("the power fails, and keeps {keep:?}"));
         self.counted("power failures");
@@ -139,7 +139,8 @@ impl JobSimSystem {
         Ok(())
     }
 
-    /// An incarnation that ended in memory only, and of whose end nobody was told, is live again.
+    /// Reads from the store which uncertain ends survived: an end that was only in memory and never
+    /// answered is undone.
     fn know_ends(&mut self) {
         for number in std::mem::take(&mut self.model.unsure) {
             let ended = self.ended(number);
@@ -156,7 +157,7 @@ impl JobSimSystem {
         info.ended.map(|(ending, _)| ending)
     }
 
-    /// A write had no answer, because the disk failed: it has happened, or it has not.
+    /// A write failed because of the disk: the store must equal the model with it or without it.
     pub(super) fn doubt(&mut self, error: &Error, after: JobModel) -> Checked {
         holds(matches!(error, Error::Unavailable { .. }), Promise::P4, || format!("{error}"))?;
         let fired = self.disk.take_fired();
@@ -176,7 +177,8 @@ impl JobSimSystem {
         }
         self.model = JobModel { back_ms: self.model.back_ms, ..before };
         for number in ends {
-            // Memory ends first, and the disk follows with the next that is told of it.
+            // The store ends an incarnation in memory first; the disk follows with the next answer
+            // about it.
             if let (Some(ending), Some(incarnation)) =
                 (self.ended(number), self.model.incarnations.get_mut(&number))
             {
@@ -192,7 +194,7 @@ impl JobSimSystem {
 }
 
 impl JobSimSystem {
-    /// Whether the store says what the model says, of every job and of the account.
+    /// Compares every job and the counts of the store with the model.
     pub fn compare(&mut self) -> Checked {
         let (now_ms, mut told) = (self.now_ms(), Vec::new());
         for (id, job) in &self.model.jobs {

@@ -20,24 +20,24 @@ use lapsed_core::sweep::{PassMode, PassReport, Sweep, Sweeper, SweeperParts};
 use crate::executor::World;
 use crate::leases::bug::LeaseBug;
 
-/// How long a lease lasts.
+/// The TTL of a lease.
 pub const TTL: Duration = Duration::from_secs(8);
 
-/// What everybody writes down, kept outside of every process.
+/// The log of all processes, kept outside of them.
 #[derive(Default)]
 pub struct LeaseLog {
     inner: Mutex<LeaseRecord>,
 }
 
-/// What was written down.
+/// The contents of the log.
 #[derive(Clone, Default)]
 pub struct LeaseRecord {
     pub events: Vec<HistoryEvent>,
-    /// Releases, by key and token: whether the store said that it was done.
+    /// Releases, by key and token: whether the store confirmed it.
     pub releases: BTreeMap<(String, u64), bool>,
-    /// What was answered about each transaction.
+    /// The answers about each transaction.
     pub decisions: BTreeMap<String, Vec<Decision>>,
-    /// What sweepers counted: key and token.
+    /// What sweepers reported as reclaimed: key and token.
     pub counted: Vec<(String, u64)>,
     /// How often each kind of thing happened.
     pub counts: BTreeMap<&'static str, u64>,
@@ -48,7 +48,7 @@ impl LeaseLog {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One more of that kind.
+    /// Counts one event of this kind.
     pub fn count(&self, what: &'static str) {
         *self.lock().counts.entry(what).or_default() += 1;
     }
@@ -64,17 +64,17 @@ impl Observer for LeaseLog {
 #[derive(Clone)]
 pub struct Actor {
     pub world: Arc<World>,
-    /// Where everybody writes down.
+    /// The log that all processes share.
     pub log: Arc<LeaseLog>,
     pub who: String,
     pub clock: Arc<dyn Clock>,
     pub leases: Arc<dyn LeasesStore>,
     pub store: Arc<dyn Store>,
-    /// What is wrong on purpose.
+    /// The planted bug, if the run has one.
     pub bug: Option<LeaseBug>,
 }
 
-/// The keys that everybody competes for: in two namespaces.
+/// The keys that all holders compete for, in two namespaces.
 pub fn keys() -> Vec<LeaseKey> {
     let key = |namespace, key| LeaseKey::new(namespace, key).expect("both are well-formed");
     vec![key("blue", "a/1"), key("blue", "b"), key("red", "a/1"), key("red", "c ü")]
@@ -103,13 +103,13 @@ impl Actor {
         self.log.lock().events.push(event);
     }
 
-    /// How long an answer to what was sent then is believed.
+    /// Until when a holder trusts a grant that it requested at `sent_ns`.
     fn until_ns(&self, sent_ns: u64) -> u64 {
         let times = if self.bug == Some(LeaseBug::HolderBelievesTwice) { 2 } else { 1 };
         sent_ns + times * TTL.as_nanos() as u64
     }
 
-    /// Takes leases, counts, renews, lets go; for ever.
+    /// Acquires leases, increments their counters, renews and releases them, for ever.
     pub async fn hold(self) {
         let keys = keys();
         loop {
@@ -161,13 +161,13 @@ impl Actor {
                 Err(_) => self.log.count("unanswered"),
             }
         }
-        // Some die with the lease in their hands, as far as the others can see.
+        // Some holders never release: to the others they look dead.
         if self.now_ns() < until_ns && self.world.random.odds(0.6) {
             self.release(key, &ticket).await;
         }
     }
 
-    /// Adds one to the number that goes with the key.
+    /// Increments the counter in the state of the key.
     async fn count_up(
         &self,
         key: &LeaseKey,
@@ -192,7 +192,7 @@ impl Actor {
     async fn release(&self, key: &LeaseKey, ticket: &LeaseTicket) {
         let what = (key.to_string(), ticket.token.0);
         self.tell(key, ticket.token.0, What::Releasing { at_ns: self.now_ns() });
-        // Until the answer is there it may have been done, or not.
+        // Until the answer arrives, the release may or may not have happened.
         self.log.lock().releases.insert(what.clone(), false);
         match self.leases.release(ticket).await {
             Ok(met) if met.answer == Fenced::Done(()) => {
@@ -203,7 +203,7 @@ impl Actor {
         }
     }
 
-    /// Decides transactions that others decide, too.
+    /// Decides transactions that other processes decide as well.
     pub async fn decide(self) {
         loop {
             self.rest(500, 6_000).await;

@@ -18,18 +18,18 @@ use crate::executor::World;
 use crate::leases::bug::LeaseBug;
 use crate::random::mix;
 
-/// How the network is.
+/// The probability of each network fault.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BucketFaults {
-    /// How many requests get lost on their way.
+    /// The share of requests that are lost.
     pub lost: f64,
-    /// How many answers do, after the request was carried out.
+    /// The share of answers that are lost after the request was carried out.
     pub unanswered: f64,
-    /// How many are told that the bucket is overloaded.
+    /// The share of requests that are answered 503.
     pub overloaded: f64,
 }
 
-/// What everybody writes to.
+/// The bucket that all processes share.
 pub struct SimBucket {
     world: Arc<World>,
     bug: Option<LeaseBug>,
@@ -37,12 +37,12 @@ pub struct SimBucket {
     faults: Mutex<BucketFaults>,
 }
 
-/// One process's way to it.
+/// One process's connection to the bucket.
 #[derive(Clone)]
 pub struct BucketConnection {
     bucket: Arc<SimBucket>,
     who: String,
-    /// The clock of the machine that answers it is ahead by so much.
+    /// By how many milliseconds the `date` of its answers is ahead.
     date_off_ms: i64,
 }
 
@@ -52,20 +52,20 @@ fn etag(body: &[u8]) -> String {
 }
 
 impl SimBucket {
-    /// Empty, on a fine day.
+    /// An empty bucket without network faults.
     pub fn new(world: &Arc<World>, bug: Option<LeaseBug>) -> Arc<SimBucket> {
         let (objects, faults) = (Mutex::default(), Mutex::default());
         Arc::new(SimBucket { world: world.clone(), bug, objects, faults })
     }
 
-    /// A way to it; some machines' clocks may be off.
+    /// A connection to the bucket; with `DateAhead` its date may be wrong.
     pub fn line(self: &Arc<Self>, who: &str) -> BucketConnection {
         let lies = self.bug == Some(LeaseBug::DateAhead) && self.world.random.odds(0.5);
         let date_off_ms = if lies { 40_000 } else { 0 };
         BucketConnection { bucket: self.clone(), who: who.to_owned(), date_off_ms }
     }
 
-    /// How the network is from now on.
+    /// Sets the network faults from now on.
     pub fn set_faults(&self, faults: BucketFaults) {
         *self.faults.lock().unwrap_or_else(PoisonError::into_inner) = faults;
     }
@@ -117,7 +117,7 @@ impl SimBucket {
         Answer::status(StatusCode::NO_CONTENT)
     }
 
-    /// Several at once, named in the body.
+    /// Deletes the objects that the request body names.
     fn delete_many(&self, body: &[u8]) -> Answer {
         let text = String::from_utf8_lossy(body);
         let mut xml = String::from("<DeleteResult>");
@@ -206,7 +206,7 @@ fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;")
 }
 
-/// What a listing asks for.
+/// The parameters of a list request.
 struct Query {
     prefix: String,
     after: Option<String>,
@@ -309,7 +309,7 @@ impl BucketConnection {
     }
 }
 
-/// What a request brings along.
+/// The body and the conditions of a request.
 struct Parts {
     body: Bytes,
     create: bool,

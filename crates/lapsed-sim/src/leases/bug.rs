@@ -1,5 +1,5 @@
-//! Deliberate bugs under leases on an object store: the simulation must find each of them. None is in
-//! production code: the bucket lies, or somebody acts in front of the store.
+//! Planted bugs for leases on an object store: the simulation must find each of them. None is in
+//! production code; they change the simulated bucket or its clients.
 
 use crate::promise::Promise;
 
@@ -29,7 +29,7 @@ impl LeaseBug {
         LeaseBug::StateReadBefore,
     ];
 
-    /// The promise that it breaks: any of these.
+    /// The promises that the bug breaks; the simulation must report one of them.
     pub fn breaks(self) -> &'static [Promise] {
         match self {
             LeaseBug::IfMatchIgnored | LeaseBug::CreateOnlyIgnored => {

@@ -1,4 +1,4 @@
-//! What must be true in the end.
+//! The checks at the end of a run of leases.
 
 use std::collections::BTreeMap;
 
@@ -12,16 +12,16 @@ use crate::executor::START_MS;
 use crate::leases::actors::{Actor, LeaseRecord, keys};
 use crate::promise::{Broken, Checked, Promise, holds};
 
-/// How often it is swept in the end before that must be enough.
+/// The number of sweeps after which nothing may be left.
 const PASSES: usize = 12;
 
-/// What is left in the end.
+/// The state at the end of a run.
 pub struct LeaseEnd {
     described: Vec<LeaseInfo>,
     receipts: Vec<Receipt>,
 }
 
-/// Sweeps until there is nothing left to do, and looks at everything.
+/// Sweeps until nothing can be left, and reads all receipts and keys.
 pub async fn ended(actor: &Actor) -> Result<LeaseEnd, Broken> {
     let sweeper = actor.sweeper();
     let (_stopper, stop) = StopSignal::channel();
@@ -40,7 +40,7 @@ pub async fn ended(actor: &Actor) -> Result<LeaseEnd, Broken> {
     Ok(LeaseEnd { described, receipts })
 }
 
-/// Whether all of it can be true.
+/// Checks the log and the final state against the promises.
 pub fn check(record: &LeaseRecord, ended: &LeaseEnd) -> Checked {
     check_history(record, ended)?;
     check_decisions(record)?;

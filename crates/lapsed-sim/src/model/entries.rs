@@ -9,13 +9,13 @@ use crate::model::{Model, ModelClaim, ModelEntry};
 /// What a registration of one key should do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ExpectedPut {
-    /// The key was free.
+    /// The key was free and is now held.
     New,
-    /// It was this incarnation's already.
+    /// This incarnation already held it.
     Kept,
-    /// It was that incarnation's.
+    /// It was taken over from that incarnation.
     Moved(u64),
-    /// It stays that incarnation's.
+    /// That incarnation keeps it.
     Taken(u64),
 }
 

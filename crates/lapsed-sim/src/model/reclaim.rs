@@ -8,14 +8,14 @@ use lapsed_core::sweep::{Batch, BatchAnswer, BatchId, Outcome, PassMode, Refusal
 
 use crate::model::{Model, ModelIncarnation, ModelReclaim};
 
-/// What should become of one suspect.
+/// The outcome that one suspect should have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExpectedOutcome {
     /// It is dead, for that reason.
     Reclaimed(Reason),
-    /// It is alive for so much longer.
+    /// The owner is live for this many more milliseconds.
     Alive(u64),
-    /// It has so much longer to beat, because the store was away.
+    /// The owner is within the store-away grace for this many more milliseconds.
     Away(u64),
     /// Another incarnation holds it.
     Moved(u64),
@@ -24,26 +24,26 @@ pub enum ExpectedOutcome {
     NotLeader,
 }
 
-/// What should become of a batch.
+/// The outcome that a batch should have.
 #[derive(Clone, Debug, Default)]
 pub struct Reclaimed {
     pub outcomes: Vec<ExpectedOutcome>,
-    /// Lives that it ends.
+    /// The incarnations that the batch ends.
     pub ended: Vec<u64>,
     /// The receipts that it writes.
     pub receipts: Vec<u64>,
 }
 
-/// How many there should be.
+/// The census that the store should report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExpectedCensus {
-    /// Alive and in time.
+    /// Owners that are live and not overdue.
     pub live: u64,
-    /// Past their time, not declared dead.
+    /// Owners that are overdue and not declared dead.
     pub overdue: u64,
     /// Declared dead within the last threshold.
     pub died: u64,
-    /// Entries of those overdue or ended.
+    /// Entries of overdue or ended owners.
     pub suspects: u64,
 }
 
@@ -80,18 +80,18 @@ impl Model {
             let outcomes = batch.suspects.iter().map(|s| self.judge(s, now)).collect();
             return Reclaimed { outcomes, ..Reclaimed::default() };
         }
-        let said = |outcome: Outcome| {
+        let every_outcome_is = |outcome: Outcome| {
             answer.is_some_and(|answer| answer.outcomes.iter().all(|real| *real == outcome))
         };
         let leads = |term| {
-            let refused = said(Outcome::Refused(Refusal::NotLeader));
+            let refused = every_outcome_is(Outcome::Refused(Refusal::NotLeader));
             self.must_lead(term, now) || (self.may_lead(term, now) && !refused)
         };
         if !batch.term.is_none_or(leads) {
             return all(ExpectedOutcome::NotLeader);
         }
         let id = (batch.id.sweeper.to_string(), batch.id.number);
-        let perhaps_late = self.asked.contains(&id) && said(Outcome::Gone);
+        let perhaps_late = self.asked.contains(&id) && every_outcome_is(Outcome::Gone);
         if self.batches.contains(&id) || self.forbidden.contains(&id) || perhaps_late {
             return all(ExpectedOutcome::Gone);
         }

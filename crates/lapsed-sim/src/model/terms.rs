@@ -30,7 +30,7 @@ impl Model {
         self.terms.iter().map(one).collect()
     }
 
-    /// A leader gives its term back.
+    /// Resigns the term with this number.
     pub fn resign(&mut self, number: u64) {
         for term in self.terms.iter_mut().flatten().filter(|term| term.number == number) {
             term.until = 0;

@@ -1,4 +1,4 @@
-//! Everything there is, compared: owners, entries, indexes, counts, receipts.
+//! Compares the whole store with the model: owners, entries, indexes, counts, receipts.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::model::{Model, ModelIncarnation};
 use crate::promise::{Broken, Checked, Promise, holds};
 use crate::system::{OpenStore, SimSystem, at_once};
 
-/// Whether an audit reads all receipts, too.
+/// Whether an audit also compares all receipts, which takes longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReceiptAudit {
     Compared,
@@ -21,7 +21,7 @@ pub enum ReceiptAudit {
 }
 
 impl Model {
-    /// Those incarnations that `other` ends, and those whose end is uncertain there, are uncertain here.
+    /// Marks as uncertain every incarnation that has ended, or is uncertain, in `other`.
     pub(super) fn expect_ends_of(&mut self, other: &Model) {
         for (number, incarnation) in &mut self.incarnations {
             let there = other.incarnations.get(number);
@@ -41,7 +41,8 @@ fn owners(store: &OpenStore) -> Result<BTreeMap<u64, OwnerInfo>, Broken> {
 }
 
 impl SimSystem {
-    /// Takes the store's word for what only it can know: ends that may have been undone.
+    /// Takes over from the store what only the store can know: which uncertain ends happened and
+    /// which were undone.
     pub(super) fn adopt(
         &self,
         store: &OpenStore,
@@ -126,8 +127,8 @@ impl SimSystem {
         })
     }
 
-    /// A store whose clock is a planted bug has other deadlines, and another idea of the grace; what
-    /// must find that is what it does, not how it counts.
+    /// Whether a planted bug changes the store's deadlines. Deadlines and census are then not
+    /// compared: the bug must be found by what the store does.
     fn tampered(&self) -> bool {
         self.parts.planted.shifts_deadlines()
     }
@@ -165,7 +166,10 @@ impl SimSystem {
             })?;
             let count = real[number].held;
             holds(count == held.len() as u64, Promise::P8, || {
-                format!("incarnation {number} is said to hold {count}, and holds {}", held.len())
+                format!(
+                    "incarnation {number} is answer_text to hold {count}, and holds {}",
+                    held.len()
+                )
             })?;
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! What is held: registered, let go, found, put back.
+//! Calls about entries: register, unregister, find, restore.
 
 use lapsed_core::owner::Claim;
 use lapsed_core::registry::{FoundEntry, RegisterAnswer, Registered, RegistryStore, TakePolicy};
@@ -8,7 +8,7 @@ use lapsed_core::{Error, Name, Result};
 
 use crate::model::ExpectedPut;
 use crate::promise::{Checked, Promise, holds};
-use crate::system::incarnations::{said, shown, unlike};
+use crate::system::incarnations::{answer_text, claim_text, mismatch};
 use crate::system::{SimSystem, at_once};
 
 fn put(registered: &Registered) -> ExpectedPut {
@@ -45,17 +45,17 @@ impl SimSystem {
                     holds(real == puts, Promise::P4, || format!("got {real:?}, not {puts:?}"))
                 }
                 (Err(Error::Lost(lost)), None) => sim.check_lost(claim, lost),
-                (answer, predicted) => Err(unlike("a register", claim, answer, &predicted)),
+                (answer, predicted) => Err(mismatch("a register", claim, answer, &predicted)),
             },
         );
-        let line = said(&answer, |answer| {
+        let line = answer_text(&answer, |answer| {
             format!("#{} {:?}", answer.incarnation, answer.keys.iter().map(put).collect::<Vec<_>>())
         });
-        self.note(who, format_args!("register {} {keys:?} {take:?} -> {line}", shown(claim)));
+        self.note(who, format_args!("register {} {keys:?} {take:?} -> {line}", claim_text(claim)));
         answer
     }
 
-    /// Lets go of keys.
+    /// Unregisters keys and compares the answer with the model.
     pub fn unregister(&mut self, who: &str, claim: &Claim, keys: &[Name]) -> Result<Vec<bool>> {
         let (meant, wanted) = (claim.clone(), keys.to_vec());
         let answer = self.act(
@@ -66,15 +66,15 @@ impl SimSystem {
                     holds(*real == its, Promise::P4, || format!("got {real:?}, not {its:?}"))
                 }
                 (Err(Error::Lost(lost)), None) => sim.check_lost(claim, lost),
-                (answer, predicted) => Err(unlike("an unregister", claim, answer, &predicted)),
+                (answer, predicted) => Err(mismatch("an unregister", claim, answer, &predicted)),
             },
         );
-        let line = said(&answer, |its| format!("{its:?}"));
-        self.note(who, format_args!("unregister {} {keys:?} -> {line}", shown(claim)));
+        let line = answer_text(&answer, |its| format!("{its:?}"));
+        self.note(who, format_args!("unregister {} {keys:?} -> {line}", claim_text(claim)));
         answer
     }
 
-    /// What is stored under each key.
+    /// Looks keys up and compares holders and endings with the model.
     pub fn find(&mut self, who: &str, keys: &[Name]) -> Result<Vec<Option<FoundEntry>>> {
         let planted = self.parts.planted.clone();
         let answer = self.act(
@@ -87,7 +87,7 @@ impl SimSystem {
                 Err(_) => Ok(()),
             },
         );
-        let line = said(&answer, |found| {
+        let line = answer_text(&answer, |found| {
             let holder =
                 |found: &Option<FoundEntry>| found.as_ref().map(|f| f.holder.incarnation.0);
             format!("{:?}", found.iter().map(holder).collect::<Vec<_>>())
@@ -113,7 +113,7 @@ impl SimSystem {
         })
     }
 
-    /// What one incarnation holds. Compared by the audit.
+    /// Lists what one incarnation holds; the audit compares it with the model.
     pub fn entries(
         &mut self,
         claim: &Claim,
@@ -123,7 +123,7 @@ impl SimSystem {
         self.read(|store| at_once(store.registry.entries(claim, after, limit)))
     }
 
-    /// What one ended incarnation still holds.
+    /// Lists what one ended incarnation still holds; more than `limit` suspects break P6.
     pub fn held_by(&mut self, claim: &Claim, limit: usize) -> Result<Vec<Suspect>> {
         let answer = self.read(|store| at_once(store.registry.held_by(claim, limit)));
         if let Ok(suspects) = &answer {
@@ -134,7 +134,7 @@ impl SimSystem {
         answer
     }
 
-    /// Puts back what a receipt removed.
+    /// Restores the entry that a receipt removed.
     pub fn restore(&mut self, who: &str, seq: u64) -> Result<Restored> {
         let now = self.now();
         let answer = self.act(
@@ -150,7 +150,7 @@ impl SimSystem {
                 })
             },
         );
-        let line = said(&answer, |restored| format!("{restored:?}"));
+        let line = answer_text(&answer, |restored| format!("{restored:?}"));
         self.note(who, format_args!("restore {seq} -> {line}"));
         answer
     }

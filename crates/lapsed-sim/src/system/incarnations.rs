@@ -1,4 +1,4 @@
-//! Lives: begun, beaten, ended, listed.
+//! Calls about incarnations: start, beat, end, list.
 
 use std::collections::BTreeSet;
 
@@ -9,16 +9,16 @@ use crate::model::{Model, ModelClaim};
 use crate::promise::{Broken, Checked, Promise, holds};
 use crate::system::{SimSystem, at_once};
 
-/// A claim in the trace.
-pub(super) fn shown(claim: &Claim) -> String {
+/// Formats a claim for the trace: `name#incarnation`.
+pub(super) fn claim_text(claim: &Claim) -> String {
     match claim.incarnation {
         Some(i) => format!("{}#{i}", claim.owner),
         None => format!("{}#newest", claim.owner),
     }
 }
 
-/// An answer in the trace: what it says, in a word.
-pub(super) fn said<T>(answer: &Result<T>, ok: impl FnOnce(&T) -> String) -> String {
+/// Formats an answer for the trace.
+pub(super) fn answer_text<T>(answer: &Result<T>, ok: impl FnOnce(&T) -> String) -> String {
     match answer {
         Ok(value) => ok(value),
         Err(Error::Lost(lost)) => format!("Lost ({} held)", lost.held_total),
@@ -48,7 +48,7 @@ impl SimSystem {
                 Err(error) => Err(Broken::new(Promise::P4, format!("a start failed: {error}"))),
             },
         );
-        let line = said(&answer, |beat| format!("incarnation {}", beat.incarnation));
+        let line = answer_text(&answer, |beat| format!("incarnation {}", beat.incarnation));
         self.note(who, format_args!("start {name} ttl={ttl_ms} -> {line}"));
         answer
     }
@@ -70,11 +70,11 @@ impl SimSystem {
                     holds(fits, Promise::P5, || format!("a beat of {incarnation} got {beat:?}"))
                 }
                 (Err(Error::Lost(lost)), None) => sim.check_lost(claim, lost),
-                (answer, predicted) => Err(unlike("a beat", claim, answer, &predicted)),
+                (answer, predicted) => Err(mismatch("a beat", claim, answer, &predicted)),
             },
         );
-        let line = said(&answer, |beat| format!("alive #{}", beat.incarnation));
-        self.note(who, format_args!("beat {} -> {line}", shown(claim)));
+        let line = answer_text(&answer, |beat| format!("alive #{}", beat.incarnation));
+        self.note(who, format_args!("beat {} -> {line}", claim_text(claim)));
         answer
     }
 
@@ -86,20 +86,20 @@ impl SimSystem {
             |sim, answer, predicted| match (answer, predicted) {
                 (Ok(info), Some(incarnation)) => {
                     holds(info.incarnation.0 == incarnation, Promise::P5, || {
-                        format!("{} was to end, and {info:?} did", shown(claim))
+                        format!("{} was to end, and {info:?} did", claim_text(claim))
                     })
                 }
                 (Err(Error::Lost(lost)), None) => sim.check_lost(claim, lost),
-                (answer, predicted) => Err(unlike("an end", claim, answer, &predicted)),
+                (answer, predicted) => Err(mismatch("an end", claim, answer, &predicted)),
             },
         );
         self.remember_ends();
-        let line = said(&answer, |info| format!("retired #{}", info.incarnation));
-        self.note(who, format_args!("end {} -> {line}", shown(claim)));
+        let line = answer_text(&answer, |info| format!("retired #{}", info.incarnation));
+        self.note(who, format_args!("end {} -> {line}", claim_text(claim)));
         answer
     }
 
-    /// Owners. Compared by the audit.
+    /// Lists owners; the audit compares them with the model.
     pub fn owners(&mut self, after: Option<Incarnation>, limit: usize) -> Result<Vec<OwnerInfo>> {
         self.read(|store| at_once(store.registry.owners(after, limit)))
     }
@@ -108,7 +108,8 @@ impl SimSystem {
         self.read(|store| at_once(store.registry.owner(claim)))
     }
 
-    /// An incarnation that ended is told what it used to hold: what is left of it, and what was taken.
+    /// Checks what `Lost` tells an ended incarnation: the keys that it still holds and those that
+    /// were reclaimed from it.
     pub(super) fn check_lost(&self, claim: &Claim, lost: &Lost) -> Checked {
         let ModelClaim::Incarnation(number) = self.model.meant(claim) else {
             return holds(lost.held.is_empty(), Promise::P5, || {
@@ -124,7 +125,8 @@ impl SimSystem {
         })
     }
 
-    /// Handles of those that were just declared dead must not believe that they live (X8).
+    /// Checks that no handle of an incarnation that was just declared dead still calls itself live
+    /// (X8).
     pub(super) fn check_handles(&self, ended: &[u64]) -> Checked {
         for number in ended {
             let handle = self.handles.get(number).and_then(std::sync::Weak::upgrade);
@@ -137,7 +139,7 @@ impl SimSystem {
         Ok(())
     }
 
-    /// What a planted bug goes by.
+    /// Tells the planted bug which incarnations have ended.
     pub(super) fn remember_ends(&self) {
         let ended = |(number, incarnation): (&u64, &crate::model::ModelIncarnation)| {
             incarnation.ended.map(|_| *number)
@@ -146,19 +148,20 @@ impl SimSystem {
     }
 }
 
-/// Somebody who ended was heard, or somebody alive was not.
-pub(super) fn unlike<T: std::fmt::Debug, P: std::fmt::Debug>(
+/// The answer differs from the prediction: an ended incarnation was accepted, or a live one was
+/// refused.
+pub(super) fn mismatch<T: std::fmt::Debug, P: std::fmt::Debug>(
     what: &str,
     claim: &Claim,
     answer: &Result<T>,
     predicted: &P,
 ) -> Broken {
-    let who = shown(claim);
+    let who = claim_text(claim);
     Broken::new(Promise::P5, format!("{what} of {who} got {answer:?}; predicted {predicted:?}"))
 }
 
 impl Model {
-    /// Ends an incarnation the way the store says that it ended.
+    /// Ends an incarnation in the model in the way that the store reports.
     pub(super) fn end(
         &mut self,
         number: u64,

@@ -1,4 +1,4 @@
-//! Who leads, what the operator said, what the store says of itself.
+//! Calls about leadership, the operator's brake setting, and the store's own information.
 
 use lapsed_core::Result;
 use lapsed_core::leader::Term;
@@ -7,11 +7,11 @@ use lapsed_core::store::{Store, StoreInfo};
 use lapsed_core::sweep::brake::BrakeSetting;
 
 use crate::promise::{Broken, Checked, Promise, holds};
-use crate::system::incarnations::said;
+use crate::system::incarnations::answer_text;
 use crate::system::{SimSystem, at_once};
 
 impl SimSystem {
-    /// A candidate takes or renews the term.
+    /// Takes or renews the term for the candidate `who`.
     pub fn campaign(&mut self, who: &str, ttl_ms: u64) -> Result<Option<Term>> {
         let (now, candidate, system) = (self.now(), who.to_owned(), self.system.clone());
         let answer = self.act(
@@ -35,12 +35,13 @@ impl SimSystem {
                 })
             },
         );
-        let line = said(&answer, |term| format!("{:?}", term.as_ref().map(|term| term.number)));
+        let line =
+            answer_text(&answer, |term| format!("{:?}", term.as_ref().map(|term| term.number)));
         self.note(who, format_args!("campaign -> {line}"));
         answer
     }
 
-    /// A leader gives its term back.
+    /// Resigns the term with this number.
     pub fn resign(&mut self, who: &str, number: u64) -> Result<()> {
         let system = self.system.clone();
         let answer = self.act(
@@ -51,11 +52,15 @@ impl SimSystem {
                 Err(error) => Err(Broken::new(Promise::P4, format!("resigning failed: {error}"))),
             },
         );
-        self.note(who, format_args!("resign {number} -> {}", said(&answer, |()| "done".into())));
+        self.note(
+            who,
+            format_args!("resign {number} -> {}", answer_text(&answer, |()| "done".into())),
+        );
         answer
     }
 
-    /// Whoever acts as a leader must be one, at the instant that it decides to (X5).
+    /// Checks that a sweeper that acts as leader holds the term at the instant of its decision
+    /// (X5).
     pub fn check_leads(&mut self, who: &str, term: Option<u64>) -> Checked {
         let now = self.now();
         holds(term.is_some_and(|term| self.model.may_lead(term, now)), Promise::Leader, || {
@@ -63,7 +68,7 @@ impl SimSystem {
         })
     }
 
-    /// What the operator said.
+    /// Reads the operator's brake setting.
     pub fn brake_setting(&mut self) -> Result<BrakeSetting> {
         let (system, settings) = (self.system.clone(), self.settings.clone());
         let planted = self.parts.planted.clone();
@@ -94,16 +99,19 @@ impl SimSystem {
         if answer.is_ok() {
             self.settings = vec![setting];
         }
-        self.note(who, format_args!("brake {setting:?} -> {}", said(&answer, |()| "done".into())));
+        self.note(
+            who,
+            format_args!("brake {setting:?} -> {}", answer_text(&answer, |()| "done".into())),
+        );
         answer
     }
 
-    /// What the store says of itself.
+    /// Reads the store's information about itself.
     pub fn info(&mut self) -> Result<StoreInfo> {
         self.read(|store| at_once(store.embedded.info()))
     }
 
-    /// Receipts. Compared by the audit.
+    /// Reads receipts; the audit compares them with the model.
     pub fn receipts(&mut self, query: ReceiptQuery) -> Result<Vec<Receipt>> {
         let system = self.system.clone();
         self.read(|store| at_once(store.embedded.receipts(&system, query)))

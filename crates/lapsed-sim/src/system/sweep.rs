@@ -1,4 +1,5 @@
-//! Sweeping: counted, listed, reclaimed, settled, tidied; and what a sweeper may do at all.
+//! Calls of a sweeper: census, suspects, reclaim, settle, tidy; and the checks of what a sweeper
+//! may do.
 
 use std::collections::BTreeSet;
 
@@ -12,22 +13,22 @@ use lapsed_core::sweep::{
 
 use crate::model::{ExpectedOutcome, Model, Reclaimed};
 use crate::promise::{Broken, Checked, Promise, holds};
-use crate::system::incarnations::said;
+use crate::system::incarnations::answer_text;
 use crate::system::{SimSystem, at_once};
 
-/// What a sweeper may do, by what it was told before it asked.
+/// What a sweeper may do, derived from what it had read before its call.
 #[derive(Clone, Copy, Debug)]
 pub struct SweeperLimits {
-    /// The most suspects in one call.
+    /// The largest number of suspects in one batch.
     pub batch_max: usize,
-    /// Why nobody overdue may be declared dead, if so.
+    /// If overdue owners may not be declared dead: the reason.
     pub held: Option<&'static str>,
 }
 
-/// A tidying, and who has ended after it.
+/// The answer to a tidy call, and all incarnations that have ended after it.
 type Tidy = (Tidied, BTreeSet<u64>);
 
-/// What a tidying should have done.
+/// What a tidy call should have done.
 struct ExpectedTidy {
     may_end: BTreeSet<u64>,
     ended: BTreeSet<u64>,
@@ -37,7 +38,7 @@ struct ExpectedTidy {
 }
 
 impl SimSystem {
-    /// The count, which must be right whenever somebody asks.
+    /// Reads the census, which must equal the model's at any time.
     pub fn census(&mut self, who: &str) -> Result<Census> {
         let planted = self.parts.planted.clone();
         let answer = self.act(
@@ -48,7 +49,7 @@ impl SimSystem {
                 Err(_) => Ok(()),
             },
         );
-        let line = said(&answer, |c| {
+        let line = answer_text(&answer, |c| {
             let (live, overdue, died) = (c.owners_live, c.owners_overdue, c.owners_died_recently);
             format!("{live} live, {overdue} overdue, {died} died, {} suspects", c.suspects)
         });
@@ -56,7 +57,7 @@ impl SimSystem {
         answer
     }
 
-    /// One page of suspects.
+    /// Reads one page of suspects and checks its size, its order and its completeness.
     pub fn suspects(&mut self, who: &str, request: &PageRequest) -> Result<SuspectPage> {
         let asked = request.clone();
         let answer = self.act(
@@ -70,7 +71,7 @@ impl SimSystem {
         if let Ok(page) = &answer {
             self.parts.planted.note_suspects(page.suspects.iter().map(|s| s.incarnation.0));
         }
-        let line = said(&answer, |page| format!("{} suspects", page.suspects.len()));
+        let line = answer_text(&answer, |page| format!("{} suspects", page.suspects.len()));
         self.note(who, format_args!("suspects at most {} -> {line}", request.limit));
         answer
     }
@@ -125,7 +126,7 @@ impl SimSystem {
             },
         );
         self.remember_ends();
-        let line = said(&answer, shown);
+        let line = answer_text(&answer, batch_text);
         let (number, act) =
             (batch.id.number, if batch.act == PassMode::DryRun { "dry " } else { "" });
         self.note(who, format_args!("{act}reclaim batch {number} of {size} -> {line}"));
@@ -147,7 +148,7 @@ impl SimSystem {
         }
         let ended = predicted.ended.len();
         holds(answer.owners_ended as usize == ended, Promise::P8, || {
-            format!("{} owners were said to end; {ended} did", answer.owners_ended)
+            format!("{} owners were answer_text to end; {ended} did", answer.owners_ended)
         })?;
         if let Some(why) = may.held.filter(|_| ended > 0) {
             let what = format!("{:?} declared dead, although {why}", predicted.ended);
@@ -183,7 +184,8 @@ impl SimSystem {
         holds(odd.is_none() || self.clock_was_set, Promise::P3, || format!("odd evidence: {odd:?}"))
     }
 
-    /// Where nothing goes wrong the dead wait for one interval, not longer.
+    /// In scenarios without faults, checks that a dead owner is reclaimed within one sweep
+    /// interval.
     fn check_lag(&self, ended: &[u64]) -> Checked {
         let Some(max) = self.parts.lag_max_ms else { return Ok(()) };
         for incarnation in ended.iter().filter_map(|number| self.model.incarnations.get(number)) {
@@ -195,7 +197,7 @@ impl SimSystem {
         Ok(())
     }
 
-    /// What a batch wrote.
+    /// Reads the receipts of a batch whose answer was lost.
     pub fn settle(&mut self, who: &str, batch: &BatchId) -> Result<Vec<Receipt>> {
         let (asked, number) = (batch.clone(), batch.number);
         self.model.asked.insert((batch.sweeper.to_string(), number));
@@ -209,12 +211,12 @@ impl SimSystem {
                 Err(error) => Err(Broken::new(Promise::P3, format!("settling got {error}"))),
             },
         );
-        let line = said(&answer, |receipts| format!("{} receipts", receipts.len()));
+        let line = answer_text(&answer, |receipts| format!("{} receipts", receipts.len()));
         self.note(who, format_args!("settle batch {number} -> {line}"));
         answer
     }
 
-    /// Its sweeper was told what that batch did, and will not ask again.
+    /// Notes that the sweeper knows the outcome of this batch and will not ask again.
     pub fn note_settled(&mut self, batch: &BatchId) {
         self.model.settled.insert((batch.sweeper.to_string(), batch.number));
     }
@@ -235,12 +237,13 @@ impl SimSystem {
             },
         );
         self.remember_ends();
-        let line = said(&answer, |(tidied, _)| format!("{tidied:?}"));
+        let line = answer_text(&answer, |(tidied, _)| format!("{tidied:?}"));
         self.note(who, format_args!("tidy -> {line}"));
         answer.map(|(tidied, _)| tidied)
     }
 
-    /// What it breaks to declare these dead: some are within a grace, or they are in time.
+    /// The promise that is broken by declaring these incarnations dead: P7 if all are overdue but
+    /// within a grace, otherwise P1.
     fn promise_of(&self, incarnations: &BTreeSet<u64>) -> Promise {
         let overdue = |incarnation: &crate::model::ModelIncarnation| {
             incarnation.beat_at + incarnation.ttl_ms <= self.now()
@@ -320,7 +323,7 @@ impl Model {
     }
 }
 
-fn shown(answer: &BatchAnswer) -> String {
+fn batch_text(answer: &BatchAnswer) -> String {
     let word = |outcome: &Outcome| match outcome {
         Outcome::Reclaimed(Some(receipt)) => format!("{}!{}", receipt.key, receipt.id.seq),
         Outcome::Reclaimed(None) => "would".to_owned(),
@@ -332,7 +335,7 @@ fn shown(answer: &BatchAnswer) -> String {
     answer.outcomes.iter().map(word).collect::<Vec<_>>().join(" ")
 }
 
-/// One outcome against what it should be: what it breaks, if it breaks something.
+/// Compares one outcome with the predicted one and names the promise that a difference breaks.
 fn check_outcome(key: &str, outcome: &Outcome, predicted: &ExpectedOutcome) -> Checked {
     let broken = |promise: Promise, what: String| Err(Broken::new(promise, what));
     match (outcome, predicted) {

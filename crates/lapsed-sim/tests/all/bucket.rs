@@ -20,7 +20,7 @@ impl HttpConnector for Connector {
     }
 }
 
-async fn story(store: impl ObjectStore) {
+async fn exercise(store: impl ObjectStore) {
     let key = Path::from("n/meta/a%2Fb.pb");
     let put = |body: &'static str, mode| {
         let options = object_store::PutOptions { mode, ..Default::default() };
@@ -50,7 +50,7 @@ async fn story(store: impl ObjectStore) {
 }
 
 #[test]
-fn it_speaks_as_a_client_of_s3_expects() {
+fn the_simulated_bucket_behaves_as_an_s3_client_expects() {
     let world = World::new(1, false);
     let line = SimBucket::new(&world, None).line("client");
     let store = AmazonS3Builder::new()
@@ -66,7 +66,7 @@ fn it_speaks_as_a_client_of_s3_expects() {
     let done = Arc::new(Mutex::new(false));
     let told = done.clone();
     world.spawn(1, async move {
-        story(store).await;
+        exercise(store).await;
         *told.lock().unwrap() = true;
     });
     Executor::new(&world).run(Duration::from_secs(3_600));

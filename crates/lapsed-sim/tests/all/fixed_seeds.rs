@@ -4,7 +4,7 @@ use lapsed_sim::campaign::SeedCampaign;
 use lapsed_sim::run::{RunPlan, run};
 use lapsed_sim::scenario::SCENARIOS;
 
-/// Seeds of each scenario.
+/// The number of fixed seeds of each scenario.
 const SEEDS: u64 = 20;
 
 fn runs(from: u64) {
@@ -20,12 +20,12 @@ fn runs(from: u64) {
 }
 
 #[test]
-fn fixed_seeds_first_half() {
+fn the_first_half_of_the_fixed_seeds_passes() {
     runs(1);
 }
 
 #[test]
-fn fixed_seeds_second_half() {
+fn the_second_half_of_the_fixed_seeds_passes() {
     runs(1 + SEEDS / 2);
 }
 

@@ -9,7 +9,7 @@ use lapsed_sim::leases;
 use lapsed_sim::run::RunPlan;
 
 #[test]
-fn fresh_seeds() {
+fn fresh_seeds_pass() {
     let seconds = std::env::var("LAPSED_SIM_SECONDS").ok().and_then(|s| s.parse().ok());
     let limit = Duration::from_secs(seconds.unwrap_or(20));
     let base = fresh_base();

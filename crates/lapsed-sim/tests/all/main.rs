@@ -1,5 +1,5 @@
 //! All tests of the simulation in one program: linking costs more than most of them, and those that wait
-//! wait at the same time. One module a story; `cargo test -p lapsed-sim --test all MODULE::` runs one.
+//! wait at the same time. One module a exercise; `cargo test -p lapsed-sim --test all MODULE::` runs one.
 #![allow(clippy::unwrap_used)]
 
 mod availability;

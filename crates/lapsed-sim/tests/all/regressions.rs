@@ -1,4 +1,4 @@
-//! What the simulation has found, each as the shortest story that shows it: a disk that answers an
+//! What the simulation has found, each as the shortest exercise that shows it: a disk that answers an
 //! error to one sync, and what must be true of the store after it.
 
 use std::sync::Arc;
@@ -99,7 +99,7 @@ fn an_ended_owner_whose_reclaim_was_undone_is_listed_again() {
 }
 
 #[test]
-fn nobody_is_told_of_an_end_that_a_restart_would_take_back() {
+fn an_end_that_was_answered_survives_a_restart() {
     for held in [&["k1"][..], &[]] {
         let store = Store::new();
         let claim = store.start("a");
@@ -126,7 +126,7 @@ fn nobody_is_told_of_an_end_that_a_restart_would_take_back() {
 }
 
 #[test]
-fn a_start_whose_failed_commit_reached_the_disk_lives() {
+fn a_start_whose_failed_commit_reached_the_disk_is_live() {
     let store = Store::new();
     store.fails(Keep::Everything);
     assert!(block_on(store.registry.start(&name("a"), TTL_MS)).is_err());
@@ -136,7 +136,7 @@ fn a_start_whose_failed_commit_reached_the_disk_lives() {
 }
 
 #[test]
-fn a_start_that_was_undone_does_not_hide_the_life_before_it() {
+fn an_undone_start_does_not_hide_the_previous_incarnation() {
     let store = Store::new();
     let first = store.start("a");
     store.fails(Keep::Nothing);

@@ -42,7 +42,7 @@ impl Cluster {
         self.hand_over(slot, from, to)
     }
 
-    /// Whether there was one.
+    /// Moves one key of the slot; false if none is left.
     fn move_one_key(
         &self,
         source: &mut RespConnection,

@@ -1,6 +1,6 @@
 //! Which slot a key is in, and whether a line of `CLUSTER NODES` lists a slot.
 
-/// How many there are.
+/// The number of slots of a cluster.
 pub const SLOTS: u16 = 16_384;
 
 /// The slot of a key: CRC16 (XMODEM) of what stands between its first `{` and the next `}`, or of

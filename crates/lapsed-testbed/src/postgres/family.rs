@@ -14,7 +14,7 @@ pub(super) struct Family {
 }
 
 impl Family {
-    /// Who is there now.
+    /// Reads the current children of a postmaster.
     pub(super) fn of(postmaster: u32) -> TestbedResult<Self> {
         let mut children = Vec::new();
         for entry in fs::read_dir("/proc")? {

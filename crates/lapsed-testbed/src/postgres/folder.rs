@@ -40,7 +40,7 @@ pub(super) struct Folder {
 }
 
 impl Folder {
-    /// As `initdb` leaves it.
+    /// A new data folder, as `initdb` makes it.
     pub(super) fn new(durability: Durability) -> TestbedResult<Self> {
         let template = template()?;
         let folder = match durability {

@@ -83,7 +83,7 @@ impl BenchObjectServer {
     }
 }
 
-/// Leases below one prefix.
+/// Leases below one prefix of the bucket, and the requests that they cost.
 pub struct BucketLeases {
     pub store: Arc<ObjectStore>,
     pub leases: Arc<ObjectLeases>,
@@ -112,7 +112,7 @@ impl BucketLeases {
         Ok(())
     }
 
-    /// What a call costs.
+    /// The number of requests that a call sends.
     pub async fn cost<T>(&self, call: impl Future<Output = Result<T>>) -> Result<f64> {
         let before = self.store.requests().total();
         call.await?;

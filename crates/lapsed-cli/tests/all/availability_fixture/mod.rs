@@ -35,7 +35,7 @@ impl Daemon {
         self.call(method, &format!("/v1/availability/mitras/{path}"), Some(body), &[JSON])
     }
 
-    /// The same; must work.
+    /// Calls an operation of `mitras` and fails the test unless it succeeds.
     #[track_caller]
     pub fn do_mitras(&self, method: &str, path: &str, body: Value) -> Reply {
         let reply = self.try_mitras(method, path, body);
@@ -56,7 +56,7 @@ impl Daemon {
         self.do_mitras("POST", &path, json!({ "provider": provider }))
     }
 
-    /// Changes settings; must work.
+    /// Changes settings and fails the test unless that succeeds.
     #[track_caller]
     pub fn tune(&self, settings: Value) {
         self.do_mitras("PATCH", "config", settings);

@@ -1,5 +1,5 @@
-//! One daemon with one of everything that metrics tell of, in which something of every kind has
-//! happened: what alerts and dashboards are checked against.
+//! A daemon with every kind of system in which something of every kind has happened; alert rules
+//! and dashboards are checked against its metrics.
 //!
 //! The registry lies in Valkey (it has an index there, and is in leader mode), leases lie in a bucket, the
 //! rest in a folder.
@@ -35,7 +35,7 @@ impl MetricsFixture {
         reply.text
     }
 
-    /// Somebody lives and somebody dies in every system that knows of both.
+    /// Creates a live and a dead owner in every system that has owners.
     fn live_and_die(&self) {
         let daemon = &self.daemon;
         daemon.hold("gone", &["imei-1"]);
@@ -43,7 +43,7 @@ impl MetricsFixture {
         daemon.jobs("enqueue", json!({ "queue": "mails", "id": "job", "payload": "hello" }));
         // On a slow machine it may be dead before it has taken anything.
         until("a job to be taken", || {
-            daemon.mortal("worker");
+            daemon.start_without_beats("worker");
             let take = json!({ "owner": "worker", "queue": "mails" });
             (daemon.try_jobs("take", take).status == 200).then_some(())
         });

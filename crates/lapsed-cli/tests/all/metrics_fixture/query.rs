@@ -126,7 +126,7 @@ pub fn shown(text: &str) -> Shown {
 }
 
 #[test]
-fn what_an_expression_asks_for_is_found() {
+fn series_and_labels_of_an_expression_are_found() {
     let found = wanted(
         "sum by (job, le) (rate(a_total{x=\"error\", y=~\"b|c\"}[15m])) / b > 0.5 \
          unless on (kind) max_over_time(c[30m]) == 1 and d offset 9d",

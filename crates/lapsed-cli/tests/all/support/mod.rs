@@ -54,7 +54,7 @@ pub fn lapsed() -> Command {
     command
 }
 
-/// What a command answered.
+/// The exit code and the output of a command.
 #[derive(Debug)]
 pub struct Answer {
     pub code: i32,
@@ -303,7 +303,7 @@ impl Daemon {
         reply.body
     }
 
-    /// The account; it balances.
+    /// The counts of jobs; fails the test unless they balance.
     #[track_caller]
     pub fn counts(&self) -> Value {
         let counts = self.get("/v1/inflight/jobs/counts").body;
@@ -313,13 +313,13 @@ impl Daemon {
         counts
     }
 
-    /// Begins a life that nobody will beat for.
-    pub fn mortal(&self, owner: &str) {
+    /// Starts an owner whose TTL passes without a beat.
+    pub fn start_without_beats(&self, owner: &str) {
         self.jobs("start", json!({ "owner": owner, "ttl_ms": 300 }));
     }
 
-    /// Begins a life that outlives the test.
-    pub fn steady(&self, owner: &str) {
+    /// Starts an owner whose TTL is longer than the test.
+    pub fn start_long_lived(&self, owner: &str) {
         self.jobs("start", json!({ "owner": owner, "ttl_ms": 600_000 }));
     }
 
@@ -339,7 +339,7 @@ impl Daemon {
         });
     }
 
-    /// Registers keys; must work.
+    /// Registers keys and fails the test unless that succeeds.
     pub fn hold(&self, owner: &str, keys: &[&str]) -> Value {
         let reply = self.registry("register", json!({ "owner": owner, "keys": keys }));
         assert_eq!(reply.status, 200, "{reply:?}");
@@ -359,7 +359,7 @@ impl Daemon {
         });
     }
 
-    /// All receipts, oldest first.
+    /// All receipts of the registry, oldest first, read page by page.
     pub fn receipts(&self) -> Vec<Value> {
         let mut all = Vec::new();
         let mut after = "0".to_owned();
@@ -394,7 +394,7 @@ pub fn agent() -> ureq::Agent {
     config.build().new_agent()
 }
 
-/// What the daemon answered.
+/// The status, headers and body of an HTTP answer.
 #[derive(Debug)]
 pub struct Reply {
     pub status: u16,

@@ -1,4 +1,5 @@
-//! Somebody who is called: one thread a connection, which answers when it is told to.
+//! An HTTP server that records requests and answers each as the test says; one thread per
+//! connection.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -9,7 +10,7 @@ use serde_json::Value;
 
 use super::PATIENCE;
 
-/// What it was sent, and how to answer it.
+/// A received request, and the channel for its answer.
 pub struct ReceivedRequest {
     pub path: String,
     pub key: String,

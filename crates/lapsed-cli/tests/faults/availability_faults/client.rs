@@ -1,4 +1,4 @@
-//! One caller of the daemons: on to the next one with every call, as a load balancer would.
+//! A caller that sends each call to the next daemon, as a load balancer would.
 
 use std::time::Duration;
 

@@ -30,11 +30,11 @@ const LIST_EVERY: Duration = Duration::from_millis(100);
 enum ProviderBehaviour {
     /// Nothing: it must never be set offline.
     Steady,
-    /// Goes online and offline.
+    /// Goes online and offline at random.
     Flighty,
     /// Falls silent without a word, and comes back.
     Mortal,
-    /// Is deactivated and activated.
+    /// Is deactivated and activated at random.
     Suspended,
 }
 
@@ -122,8 +122,8 @@ impl Driver {
             let ids: Vec<String> = beating.map(|one| one.id.clone()).collect();
             let offline = client.beat(&ids);
             // As a real one would: told that it is not online, it says that it is.
-            let steady = own.iter().filter(|one| one.habit == ProviderBehaviour::Steady);
-            let told = steady.filter(|one| offline.contains(&one.id)).take(3);
+            let start_long_lived = own.iter().filter(|one| one.habit == ProviderBehaviour::Steady);
+            let told = start_long_lived.filter(|one| offline.contains(&one.id)).take(3);
             for one in told {
                 client.change(&one.id, Change::Online);
             }
@@ -203,7 +203,7 @@ impl Running<'_> {
         }
     }
 
-    /// The end of it.
+    /// Stops all threads and returns their history.
     pub fn end(mut self) -> History {
         self.calm_down();
         self.driver.over.store(true, Ordering::SeqCst);

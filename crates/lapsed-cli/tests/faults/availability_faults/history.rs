@@ -76,7 +76,7 @@ pub struct SessionIs {
     pub status: String,
 }
 
-/// Everything that was sent.
+/// Everything that was sent, with its answers.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     pub beats: BTreeMap<String, Vec<Beat>>,

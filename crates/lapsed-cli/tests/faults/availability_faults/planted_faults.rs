@@ -52,7 +52,7 @@ fn stores_after(world: &World, sql: &str, commands: &[&[&str]]) -> Vec<Complaint
 }
 
 #[test]
-fn differences_of_the_stores_are_found() {
+fn planted_differences_between_the_stores_are_reported() {
     let (world, _) = small_world();
     until("both stores to agree", || check_stores(&observe(&world)).is_empty().then_some(()));
     let member = |found: &[Complaint], what: &str| {
@@ -89,7 +89,7 @@ fn differences_of_the_stores_are_found() {
 }
 
 #[test]
-fn what_was_answered_and_does_not_hold_is_found() {
+fn planted_contradictions_to_answers_are_reported() {
     let (world, history) = small_world();
     let wrong = |sql: &str| {
         world.sql(sql);
@@ -137,7 +137,7 @@ fn receipt(seq: u64, at_ms: u64) -> String {
 
 /// A heartbeat that nobody sent makes somebody silent available: from the mirror, and from the truth.
 #[test]
-fn somebody_silent_who_is_listed_is_found() {
+fn a_listed_silent_provider_is_reported() {
     let (world, history) = small_world();
     let stale_us = STALE_SECONDS * 1_000_000;
     let last_us = history.beats_of(A).last().unwrap().span.done_us;
@@ -186,7 +186,7 @@ fn observe_truth(world: &World) -> super::observed::Observed {
 
 /// A beat that is refused right after one that was noted.
 #[test]
-fn somebody_alive_who_is_told_offline_is_found() {
+fn a_live_provider_told_offline_is_reported() {
     let (world, mut history) = small_world();
     world.valkey.command(&["SREM", "mitras:online", A]).unwrap();
     let mut client = Client::new(&world, 0);

@@ -1,4 +1,4 @@
-//! Randomness that can be told again: SplitMix64.
+//! A random generator that repeats with its seed: SplitMix64.
 
 pub struct SeededRandom(u64);
 
@@ -23,7 +23,7 @@ impl SeededRandom {
         &all[self.below(all.len())]
     }
 
-    /// In so many of a hundred cases.
+    /// True with this probability, in percent.
     pub fn percent(&mut self, share: usize) -> bool {
         self.below(100) < share
     }

@@ -51,7 +51,7 @@ pub struct Pace {
 /// As often as can be.
 pub const QUICK: Pace = Pace { sweep_s: "1", beats_s: "1", reconcile_s: "2" };
 
-/// Nothing runs by itself.
+/// The daemons do nothing in the background.
 pub const STILL: Pace = Pace { sweep_s: "86400", beats_s: "86400", reconcile_s: "86400" };
 
 /// One daemon's place: where it is reached while it runs.
