@@ -20,7 +20,7 @@ use crate::table::FigureTable;
 
 pub const NAME: &str = "availability";
 
-/// What can be run by itself: all of it takes a quarter of an hour.
+/// The parts that can be run alone with `--part`; all together take a quarter of an hour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Part {
     Heartbeats,

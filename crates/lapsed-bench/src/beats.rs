@@ -79,7 +79,7 @@ pub struct BeatOrder {
 }
 
 impl BeatOrder {
-    /// Draws so many at random.
+    /// Draws the order of `beats` beats at random.
     pub fn draw(registry: &EmbeddedRegistry, owners: &[Claim], beats: usize) -> Result<BeatOrder> {
         let pulse = |claim: &Claim| {
             let life = claim.incarnation.context("the claim names a life")?;

@@ -1,5 +1,5 @@
-//! What every benchmark is given: sizes, a runtime, folders on a real disk, and a store that
-//! already holds a million entries, built once and copied for whoever wants one.
+//! What every benchmark is given: sizes, a runtime, folders on a real disk, and a store with a
+//! million entries, which is built once and copied.
 
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
@@ -48,7 +48,8 @@ pub struct Sizes {
     /// Sessions in the table that the JOIN looks at, and looks a side, a round.
     pub chat_sessions: usize,
     pub finds: usize,
-    /// Providers online at once, and how long somebody else is watched meanwhile, a round.
+    /// Providers online at once, and how long the latency of an unrelated client is measured per
+    /// round.
     pub crowd: usize,
     pub watched: Duration,
     /// How long a snapshot of the beacon lasts, and for how many of those it is asked.
@@ -141,7 +142,7 @@ impl Bench {
         Ok(self.million.get_or_init(|| store))
     }
 
-    /// A new store with so many owners that hold so much.
+    /// Creates a store with `owners` owners that hold `each` entries.
     pub fn create(&self, name: &str, owners: usize, each: usize) -> Result<BenchStore> {
         BenchStore::create(&self.runtime, self.path(name), owners, each)
     }

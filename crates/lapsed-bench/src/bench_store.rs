@@ -17,7 +17,7 @@ use tokio::runtime::Runtime;
 
 use crate::bench::progress;
 
-/// Nobody dies of old age while a benchmark runs.
+/// A TTL that does not end while a benchmark runs.
 const LONG_MS: u64 = 24 * 3_600_000;
 /// How many callers share a commit while the store is filled.
 const AT_ONCE: usize = 4_000;

@@ -1,4 +1,4 @@
-//! HttpBenchServer-sent events: what a hundred listeners cost the sweeps that make the receipts.
+//! Server-sent events: what a hundred listeners cost the sweeps that make the receipts.
 //!
 //! The server is the real `lapsed serve` on an embedded store, with one registry. A pass reclaims
 //! 10,000 entries, and one begins every second: 10,000 events a second, to each of 100 listeners on
@@ -114,7 +114,7 @@ struct Round {
 }
 
 impl EventsBench<'_> {
-    /// Passes, one every so often, while all listen.
+    /// Runs passes at this interval while all listeners are connected.
     fn passes_with_listeners(&self, every: Duration) -> Result<Round> {
         self.prepare()?;
         let listeners = Listeners::connect(self.bench, self.server.address, LISTENERS)?;
@@ -143,7 +143,7 @@ impl EventsBench<'_> {
         })
     }
 
-    /// The same while nobody listens.
+    /// Runs the same passes without listeners: entries reclaimed per second.
     fn passes_without_listeners(&self) -> Result<f64> {
         self.prepare()?;
         let began = Instant::now();

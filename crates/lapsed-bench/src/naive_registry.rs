@@ -42,8 +42,8 @@ impl NaiveRegistry {
     }
 }
 
-/// The same by somebody who has measured it: a number stands for the name in the index, so that a
-/// beat allocates nothing and compares no text.
+/// An optimised version: the index holds a number instead of the name, so that a beat allocates
+/// nothing and compares no text.
 pub struct NumberedNaiveRegistry {
     origin: Instant,
     ttl_ms: u64,

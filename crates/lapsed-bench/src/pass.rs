@@ -1,5 +1,5 @@
-//! A pass costs what the dead cost, not the living: one owner dies and leaves 10,000 entries, among
-//! a million that live and among 20,000.
+//! The cost of a pass depends on the dead owners, not on the live ones: one owner dies and leaves
+//! 10,000 entries, among a million live entries and among 20,000.
 //!
 //! Each side has its own store and its own sweeper with the default policy, which keeps the batch
 //! size that it has learned, as a daemon's does. The time is that of the whole pass.
@@ -77,8 +77,9 @@ impl PassBench {
         Ok(PassBench { open, sweeper, deaths: 0, next_key: store.entries() as u64 })
     }
 
-    /// One death and the pass that finds it: its time in milliseconds. On a machine so busy that the
-    /// store takes itself for having been away, the pass spares the dead: then it is done over.
+    /// Lets one owner die and times the pass that reclaims its entries, in milliseconds. If the
+    /// machine was so busy that the store's away grace applies, the pass reclaims nothing and is
+    /// repeated.
     async fn round(&mut self, dying: usize) -> Result<f64> {
         for _ in 0..ATTEMPTS {
             self.let_one_die(dying).await?;
@@ -116,7 +117,8 @@ impl PassBench {
         let name = Name::new(&format!("mortal-{}", self.deaths))?;
         let keys: Vec<Name> = (0..dying as u64).map(|i| key(self.next_key + i)).collect();
         self.next_key += dying as u64;
-        // Its commit may last longer than its TTL; nobody sweeps meanwhile, so it is not lost.
+        // The commit may take longer than the TTL; there is no sweep meanwhile, so the owner is not
+        // lost.
         let beat = registry.start(&name, TTL_MS).await?;
         let claim = Claim::exact(name, beat.incarnation);
         registry.register(&claim, &keys, TakePolicy::Always).await?;

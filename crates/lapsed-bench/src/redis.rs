@@ -174,7 +174,7 @@ pub fn sweeper(place: &BenchRedis, sweep: Arc<dyn Sweep>) -> Sweeper {
     )
 }
 
-/// One pass that must reclaim so many.
+/// Runs one pass, which must reclaim `expected` entries.
 pub async fn pass(sweeper: &Sweeper, expected: usize) -> Result<PassReport> {
     let (_stopper, stop) = StopSignal::channel();
     let report = sweeper.pass(PassMode::Reclaim, 0, &stop).await;

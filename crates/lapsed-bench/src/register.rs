@@ -58,7 +58,7 @@ pub fn run(bench: &Bench, table: &mut FigureTable) -> Result<()> {
     remove(&[store.dir(), bare.dir()])
 }
 
-/// Registers so many new keys, by a thousand callers, each waiting for its own answer.
+/// Registers `count` new keys by a thousand callers, each waiting for its own answer.
 async fn together(
     registry: &Arc<Registry>,
     claims: &Arc<Vec<Claim>>,

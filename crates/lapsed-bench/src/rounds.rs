@@ -1,4 +1,5 @@
-//! Taking turns: A, B, A, B, …, so that whatever else the machine does falls on all sides alike.
+//! Rounds in which the sides alternate (A, B, A, B, …), so that other load of the machine affects
+//! all alike.
 
 use anyhow::Result;
 

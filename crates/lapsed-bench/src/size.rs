@@ -133,7 +133,8 @@ impl Drop for StoreProcess {
     }
 }
 
-/// The other process: opens, tells what it cost, then does as it is told.
+/// The other process: opens the store, prints what that cost, then follows the commands on its
+/// stdin.
 pub fn open_and_wait(dir: &Path, cache_bytes: usize) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let rss_before = rss()?;

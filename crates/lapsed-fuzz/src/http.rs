@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use tower_service::Service;
 
-/// Some requests wait for as long as they are told.
+/// The time limit of one request: some operations wait for as long as they are asked to.
 const PATIENCE: Duration = Duration::from_millis(50);
 
 struct House {
@@ -27,7 +27,7 @@ struct House {
     _stopper: StopHandle,
 }
 
-/// Asks; whatever the request, it is no fault of lapsed's.
+/// Sends the request; a 5xx answer is a bug of lapsed.
 pub fn read(input: &[u8]) {
     let Some(request) = request(input) else { return };
     static HOUSE: OnceLock<House> = OnceLock::new();

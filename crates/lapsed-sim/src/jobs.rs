@@ -4,9 +4,10 @@
 //! Read in this order: [`model`] (what the store should say), [`system`] and [`calls`] (where the two
 //! are compared, call by call), [`actors`] (who does what), [`bug`] (what all of this must find).
 //!
-//! Checked at every call: what is taken is what is next; a claim that is over ends nothing; nobody in
-//! time loses a job; a crash is counted with the putting back; tokens only grow. And now and then, and
-//! after every failure: each job is in one place, and the account balances.
+//! Checked at every call: the job taken is the next of the queue; a superseded claim finishes
+//! nothing; a live worker loses no job; a crash is recorded when a job is put back; tokens only
+//! grow. Checked regularly and after every failure: each job is in one place, and the counts
+//! balance.
 
 pub mod actors;
 pub mod bug;

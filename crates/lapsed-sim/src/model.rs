@@ -77,7 +77,8 @@ pub enum ModelClaim {
 
 #[derive(Clone, Debug)]
 pub struct Model {
-    /// What the store-away grace and the brake wait for, and the TTL unless told.
+    /// The threshold of the store-away grace and of the brake, and the default TTL, in
+    /// milliseconds.
     pub threshold_ms: u64,
     /// When the store was last opened.
     pub back_at: u64,
@@ -94,9 +95,9 @@ pub struct Model {
     pub batches: BTreeSet<(String, u64)>,
     /// Batches that were settled as not carried out: they never will be.
     pub forbidden: BTreeSet<(String, u64)>,
-    /// Batches that somebody asked to settle, whatever became of it.
+    /// Batches for which `settle` was called, with or without an answer.
     pub asked: BTreeSet<(String, u64)>,
-    /// Batches whose sweeper was told what they did, and will not ask again.
+    /// Batches whose outcome their sweeper knows.
     pub settled: BTreeSet<(String, u64)>,
     /// When owners were declared dead.
     pub deaths: Vec<u64>,
@@ -188,7 +189,8 @@ impl Model {
         number
     }
 
-    /// A beat: the incarnation that is alive now, and whether it was begun; or nobody, when it is lost.
+    /// Applies a beat: the live incarnation and whether it was just started, or `None` if it is
+    /// lost.
     pub fn beat(&mut self, claim: &Claim, now: u64, given: Option<u64>) -> Option<(u64, bool)> {
         match self.meant(claim) {
             ModelClaim::Nobody => {

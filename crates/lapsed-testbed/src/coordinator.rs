@@ -15,7 +15,7 @@ use crate::{TestbedError, TestbedResult, paths, spawner, until};
 
 const START_LIMIT: Duration = Duration::from_secs(60);
 const LOOK_LIMIT: Duration = Duration::from_secs(2);
-/// How often ports are tried when somebody else is faster.
+/// How many ports are tried when another process takes one first.
 const STARTS_MAX: usize = 5;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

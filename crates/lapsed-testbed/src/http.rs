@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::{TestbedError, TestbedResult};
 
-/// The most bytes of a head: beyond it somebody speaks something else.
+/// The largest head in bytes; a longer one is not HTTP.
 const HEAD_BYTES_MAX: usize = 64 << 10;
 
 /// A request or an answer: its first line, its headers as they came, its body.

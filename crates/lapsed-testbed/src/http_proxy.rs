@@ -16,7 +16,7 @@ use crate::{TestbedError, TestbedResult};
 
 /// How long either side may take over one step.
 const LIMIT: Duration = Duration::from_secs(60);
-/// How many ports are tried when somebody else is faster.
+/// How many ports are tried when another process takes one first.
 const PORTS_MAX: usize = 10;
 
 /// What goes wrong with a request.
@@ -26,13 +26,13 @@ pub enum Fault {
     Answer(u16),
     /// Carried out, but answered with this status.
     AnswerAfter(u16),
-    /// Carried out so much later; then answered.
+    /// Carried out after this delay, then answered.
     Delay(Duration),
     /// Carried out; the connection is closed without an answer.
     DropAnswer,
     /// Never seen by the server; the connection is closed without an answer.
     DropRequest,
-    /// Carried out, and answered so much later.
+    /// Carried out at once, and answered after this delay.
     DelayAnswer(Duration),
 }
 
@@ -43,9 +43,9 @@ pub struct Rule {
     pub method: &'static str,
     /// What its path and query contain; empty: anything.
     pub part: String,
-    /// The first so many are spared.
+    /// The number of matching requests that pass first.
     pub skip: usize,
-    /// Then it happens so often.
+    /// How often the fault happens after that.
     pub times: usize,
     pub fault: Fault,
 }
@@ -61,7 +61,7 @@ impl Rule {
         Rule { times: usize::MAX, ..Rule::next(method, part, fault) }
     }
 
-    /// After so many that are spared.
+    /// Lets this many matching requests pass first.
     pub fn skip(self, skip: usize) -> Self {
         Rule { skip, ..self }
     }
@@ -140,7 +140,7 @@ impl HttpProxy {
         locked(&self.shared.rules).iter().all(|rule| rule.times == 0 || rule.times == usize::MAX)
     }
 
-    /// The server's clock is off by so much from now on: what its answers say, and only that.
+    /// Shifts the `date` of the answers by this many seconds from now on; nothing else changes.
     pub fn shift_date(&self, seconds: i64) {
         self.shared.date_shift_s.store(seconds, Ordering::SeqCst);
     }
@@ -237,7 +237,7 @@ impl Shared {
         answer.ok_or_else(|| TestbedError::new("the server closed without an answer"))
     }
 
-    /// With the server's clock as it is told to be.
+    /// Shifts the `date` of an answer as set by `shift_date`.
     fn redated(&self, mut answer: Message) -> Message {
         let shift = self.date_shift_s.load(Ordering::SeqCst);
         if shift == 0 {

@@ -23,7 +23,7 @@ pub const BUCKET: &str = "lapsed-test";
 const START_LIMIT: Duration = Duration::from_secs(60);
 const CALL_LIMIT: Duration = Duration::from_secs(20);
 const LOOK_LIMIT: Duration = Duration::from_secs(2);
-/// How many sets of ports are tried when somebody else is faster.
+/// How many sets of ports are tried when another process takes one first.
 const STARTS_MAX: usize = 3;
 
 /// The account of Azurite, and the key that everybody knows.
@@ -114,7 +114,7 @@ impl ObjectServer {
         Err(last)
     }
 
-    /// The one of this test program; it lives as long as the program.
+    /// The server that all tests of this program share; it runs until the program ends.
     pub fn shared(engine: ObjectEngine) -> &'static ObjectServer {
         type Shared = OnceLock<std::result::Result<ObjectServer, String>>;
         static SERVERS: [Shared; 4] = [const { OnceLock::new() }; 4];

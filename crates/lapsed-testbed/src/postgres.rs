@@ -34,7 +34,7 @@ const START_LIMIT: Duration = Duration::from_secs(60);
 const STOP_LIMIT: Duration = Duration::from_secs(30);
 /// How long one piece of SQL may take.
 const CALL_LIMIT: Duration = Duration::from_secs(60);
-/// How many ports are tried when somebody else is faster.
+/// How many ports are tried when another process takes one first.
 const PORTS_MAX: usize = 10;
 
 /// Who may do everything, without a password.
@@ -154,7 +154,7 @@ impl PostgresServer {
         format!("postgres://{POSTGRES_USER}@127.0.0.1:{}/{database}", self.port())
     }
 
-    /// Makes an empty database that nobody else uses; its name.
+    /// Creates an empty database with a new name, and returns the name.
     pub fn database(&self) -> TestbedResult<String> {
         let name = format!("story_{}", self.databases.fetch_add(1, Ordering::Relaxed));
         self.sql("postgres", &format!("CREATE DATABASE {name}"))?;

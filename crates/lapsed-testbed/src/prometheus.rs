@@ -12,7 +12,7 @@ use crate::{TestbedError, TestbedResult, http_call, paths, spawner, until};
 
 const START_LIMIT: Duration = Duration::from_secs(60);
 const LOOK_LIMIT: Duration = Duration::from_secs(2);
-/// How often ports are tried when somebody else is faster.
+/// How many ports are tried when another process takes one first.
 const STARTS_MAX: usize = 5;
 
 /// A server. Dropping it kills the process and waits for its end.
@@ -23,7 +23,8 @@ pub struct Prometheus {
 }
 
 impl Prometheus {
-    /// Starts one that reads `/metrics` of `target` (`HOST:PORT`) every so often, as the job `lapsed`.
+    /// Starts a server that scrapes `/metrics` of `target` (`HOST:PORT`) at this interval, as the
+    /// job `lapsed`.
     pub fn start(target: &str, every: Duration) -> TestbedResult<Self> {
         let mut last = TestbedError::new("no port tried");
         for _ in 0..STARTS_MAX {

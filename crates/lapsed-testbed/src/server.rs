@@ -23,7 +23,7 @@ const START_LIMIT: Duration = Duration::from_secs(20);
 const CALL_LIMIT: Duration = Duration::from_secs(20);
 /// How long a look at a server that is just starting may take.
 const LOOK_LIMIT: Duration = Duration::from_millis(500);
-/// How many ports are tried when somebody else is faster.
+/// How many ports are tried when another process takes one first.
 const PORTS_MAX: usize = 10;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,7 +57,7 @@ pub enum Persistence {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PortChoice {
     Free,
-    /// The caller knows it to be free; somebody there is an error.
+    /// The caller knows this port to be free; if it is in use, the start fails.
     Fixed(u16),
 }
 

@@ -42,7 +42,7 @@ fn begin() -> Sender<Order> {
     let (sender, orders) = channel::<Order>();
     thread::spawn(move || {
         for (mut command, answer) in orders {
-            // Whoever asked and went away loses a child that then nobody ends: end it here.
+            // The caller has gone away, so nobody would end the child: end it here.
             if let Err(unwanted) = answer.send(command.spawn())
                 && let Ok(mut child) = unwanted.0
             {

@@ -1,4 +1,4 @@
-//! Stories on the real clock, told again when the machine itself stood still meanwhile.
+//! Tests on the real clock ("stories"), which are repeated when the machine stood still meanwhile.
 //!
 //! Whoever beats every 100 ms and is stopped for two seconds by a busy machine is rightly declared
 //! dead; and after such a stop the store's grace rightly begins anew. A story that counts on the
@@ -18,21 +18,20 @@ use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-/// How often a story is told at most. On a machine that stands still in every one of them, the last
-/// failure counts.
+/// How often a story runs at most. If the machine stands still each time, the last failure counts.
 const TELLINGS: u32 = 10;
 /// Between two looks at the clock.
 const NAP: Duration = Duration::from_millis(10);
 /// The same for the disk, which is asked less often: it has others to serve.
 const DISK_NAP: Duration = Duration::from_millis(100);
-/// By less than this everybody wakes up late now and then.
+/// Waking up late by less than this is normal and not counted.
 const LATE_MIN: Duration = Duration::from_millis(30);
 /// And by less than this a disk that others use, too, takes its time.
 const DISK_LATE_MIN: Duration = Duration::from_millis(150);
-/// So much of a story's time may be lost; the shortest TTLs in tests are three times as long.
+/// How much time may be lost in one run; the shortest TTLs in tests are three times as long.
 const LOST_MAX: Duration = Duration::from_millis(100);
 
-/// Tells the story; again, if it fails while the machine stands still.
+/// Runs a story, and repeats it if it fails while the machine stood still.
 pub fn steadily(mut story: impl FnMut()) {
     for telling in 1.. {
         let watch = Watch::begin();
@@ -43,7 +42,7 @@ pub fn steadily(mut story: impl FnMut()) {
     }
 }
 
-/// The same for a story that awaits.
+/// Runs an async story, and repeats it if it fails while the machine stood still.
 pub async fn steadily_async(mut story: impl AsyncFnMut()) {
     for telling in 1.. {
         let watch = Watch::begin();
@@ -153,7 +152,7 @@ impl Watch {
         Watch { clock: CLOCK.lost(), disk: DISK.lost() }
     }
 
-    /// Returns if the story is to be told again; else its failure goes on.
+    /// Returns if the story should be repeated; otherwise resumes its panic.
     fn judge(self, telling: u32, failure: Box<dyn std::any::Any + Send>) {
         CLOCK.settle();
         DISK.settle();

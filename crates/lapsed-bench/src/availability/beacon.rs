@@ -1,6 +1,7 @@
-//! The beacon: 5,000 customers ask twelve times a minute, at four daemons. Ours has one snapshot for all,
-//! made by whoever has the turn; beside it the shared cache of the original as it is written down: whoever
-//! finds nothing computes it, and so does everybody who asks meanwhile.
+//! The beacon: 5,000 customers ask four daemons twelve times a minute. Lapsed has one shared
+//! snapshot, which one daemon at a time computes. The other side is the shared cache of the
+//! original: every caller that finds nothing computes the value, also while others are computing
+//! it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +22,7 @@ use crate::table::{Figure, FigureTable, FigureTarget};
 const DAEMONS: usize = 4;
 const CUSTOMERS: u64 = 5_000;
 const ASKED_A_MINUTE: u64 = 12;
-/// Those of so long are sent at once.
+/// The requests of one tick are sent together.
 const TICK: Duration = Duration::from_millis(5);
 
 pub async fn compare(
@@ -98,7 +99,8 @@ fn settings_apart(
     Ok(())
 }
 
-/// Asks so often a second, whether or not the last ones were answered; what each waited, in milliseconds.
+/// Sends `rate` requests per second without waiting for answers; returns how long each waited, in
+/// milliseconds.
 async fn asked<F>(run: Duration, rate: u64, ask: impl Fn(usize) -> F) -> Result<Vec<f64>>
 where
     F: Future<Output = Result<Snapshot>> + Send + 'static,
@@ -160,7 +162,7 @@ impl Naive {
         Ok(snapshot)
     }
 
-    /// Everybody online and not deactivated; of each, in one pipeline, its sessions and its heartbeat.
+    /// Reads all online, active providers, then sessions and heartbeat of each in one pipeline.
     async fn compute(&self, plain: &mut MultiplexedConnection) -> Result<Snapshot> {
         let key = |what: &str| format!("{}{what}", self.prefix);
         let mut diff = redis::cmd("SDIFF");
@@ -175,7 +177,8 @@ impl Naive {
             true => Vec::new(),
             false => pipeline.query_async(plain).await?,
         };
-        // Reading the date is left out: nobody is silent here.
+        // The age of the heartbeat is not checked, in favour of this side: no provider is silent
+        // here.
         let fits = |pair: &&[Option<String>]| {
             let sessions = pair[0].as_deref().and_then(|text| text.parse().ok()).unwrap_or(0);
             sessions < SESSIONS_MAX && pair[1].is_some()

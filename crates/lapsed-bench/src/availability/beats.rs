@@ -1,6 +1,6 @@
-//! Heartbeats: ours looks whether whoever beats may, and is online; beside it the bare `SET` that the
-//! original sends after the same look, by as many callers on one connection of the same client library. The
-//! other side is given its text ready-made.
+//! Heartbeats: lapsed checks that the provider is active and online. The other side is the bare
+//! `SET` that the original sends after the same check, by as many callers on one connection of the
+//! same client library, with its text prepared in advance.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -56,7 +56,7 @@ pub async fn compare(
         let each = ((bench.sizes.rounds + 1) * count) as f64 / calls;
         table.measure(NAME, "heartbeats in one call then", Figure::count(each));
     }
-    // The settings are read once a minute, whoever beats.
+    // Settings are read once a minute, independent of the heartbeats.
     let sent = site.statements(&database).split_off(before);
     ensure!(sent.is_empty(), "PostgreSQL was asked {sent:?}");
     let what = format!("statements to PostgreSQL for {beats} heartbeats");

@@ -18,7 +18,7 @@ use crate::http_load::{HttpConnection, request};
 
 /// What the system is called in the addresses.
 const SYSTEM: &str = "mitras";
-/// Some customer asks every daemon so often: more would make no snapshot more.
+/// How often customers ask each daemon. A higher rate would not create more snapshots.
 const ASKED: Duration = Duration::from_millis(500);
 
 /// One of them; gone when dropped.
@@ -65,8 +65,7 @@ impl Daemons {
         Ok(daemons)
     }
 
-    /// Every provider pings in its turn, one daemon after the other, and customers ask all of them, until
-    /// told to stop.
+    /// Lets every provider ping the daemons in turn and customers ask all of them, until `stop`.
     pub async fn live(&self, ids: Arc<Vec<Name>>, stop: StopSignal) -> Result<()> {
         let connecting = self.running.iter().map(Daemon::connect);
         let connections: Vec<Mutex<HttpConnection>> =

@@ -92,8 +92,7 @@ fn bound(table: &mut FigureTable, alone: &Pair, pings: Vec<f64>) {
     table.compare(NAME, what, Figure::us(ping), other, before / ping, None);
 }
 
-/// Without the index, and without the one that lapsed makes for itself: what tables have that nobody has
-/// looked after.
+/// The same without the index for the JOIN and without lapsed's own: tables with primary keys only.
 async fn bare_tables(
     bench: &Bench,
     site: &AvailabilityServers,
@@ -158,7 +157,7 @@ async fn ping(site: &AvailabilityServers) -> Result<usize> {
     Ok(answer.len())
 }
 
-/// The middle one of so many calls, in microseconds.
+/// The median duration of `ALONE` calls, in microseconds.
 async fn time<F: Future<Output = Result<usize>>>(mut call: impl FnMut() -> F) -> Result<f64> {
     let mut times = Vec::with_capacity(ALONE);
     for _ in 0..ALONE {

@@ -1,5 +1,6 @@
-//! Finding who can take work among 100,000 online: everybody, page by page, over and over. How large the
-//! largest answer is, how long one call holds Redis, and what somebody else who uses it waits meanwhile.
+//! Lists all available providers among 100,000 online, page by page and repeatedly. Measures the
+//! largest answer, how long one call blocks Redis, and the latency of an unrelated client
+//! meanwhile.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,8 @@ use crate::redis::BenchRedis;
 use crate::redis::probe::{Probe, p99};
 use crate::table::{Figure, FigureTable, FigureTarget};
 
-/// Somebody else's pause from one GET to the next: rare enough to leave the machine to both sides.
+/// The pause between two GETs of the unrelated client: long enough to leave the processor to both
+/// sides.
 const PROBED: Duration = Duration::from_millis(1);
 const REPLY_MAX: f64 = 1e6;
 const CALL_MAX_US: f64 = 2_000.0;
@@ -36,7 +38,7 @@ pub async fn measure(
     let cache = &site.cache;
     let (mut idle, mut during, mut pages, mut took) = (Vec::new(), Vec::new(), 0, 0.0);
     cache.watch_longest().await?;
-    // Idle and busy in turns, so that whatever else the machine does falls on both.
+    // Idle and busy rounds alternate, so that other load of the machine affects both.
     for _ in 0..bench.sizes.rounds {
         let probe = Probe::every(cache.server.port(), PROBED)?;
         tokio::time::sleep(bench.sizes.watched).await;

@@ -71,9 +71,9 @@ impl PostgresOnly {
     }
 }
 
-/// So many processes of it, each with one connection, until told to stop. Every provider pings in its turn;
-/// every process looks for the silent and, since there is always a customer who asks, makes the beacon's count
-/// whenever its own is over.
+/// Runs these processes, each with one connection, until `stop`. Every provider pings at its time;
+/// every process scans for silent providers and recomputes the beacon's count whenever its own has
+/// expired.
 pub async fn live(
     processes: Vec<PostgresOnly>,
     ids: Arc<Vec<Name>>,
@@ -91,7 +91,7 @@ pub async fn live(
     futures::future::try_join(futures::future::try_join_all(chores), pings).await.map(drop)
 }
 
-/// Does something at a steady pace until told to stop; it is told how often it was done before.
+/// Calls a function at a steady pace until `stop`; its argument is the number of earlier calls.
 pub async fn every<F>(
     pace: Duration,
     stop: &StopSignal,

@@ -13,8 +13,8 @@ use tokio_postgres::{Client, NoTls};
 
 use crate::redis::BenchRedis;
 
-/// How long anybody may be silent, and how many sessions are too many: the same on both sides. As long as
-/// it can be, so that nobody falls silent while something else is measured.
+/// The silence threshold and the session limit, the same on both sides. The threshold is the
+/// longest allowed, so that no provider becomes silent during a measurement.
 pub const STALE_SECONDS: u64 = 3_600;
 pub const SESSIONS_MAX: i64 = 3;
 
@@ -32,7 +32,7 @@ pub struct Filling {
     pub is_counted: bool,
 }
 
-/// A database with everybody online.
+/// A database in which all providers are online.
 pub struct Database {
     pub name: String,
     pub url: String,

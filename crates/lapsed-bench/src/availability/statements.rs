@@ -95,12 +95,12 @@ pub async fn compare(
     Ok(())
 }
 
-/// Since counting began: a daemon that starts pages through everybody, too.
+/// Only statements since counting began: a starting daemon reads all providers as well.
 fn is_compared(sent: &[String]) -> bool {
     sent.iter().any(|text| text.contains(COMPARING))
 }
 
-/// Which statements these are, for whoever looks into it.
+/// Prints the statements with their counts to stderr.
 fn list(whose: &str, sent: &[String]) {
     let mut kinds: BTreeMap<String, usize> = BTreeMap::new();
     for text in sent {

@@ -36,7 +36,7 @@ impl Listeners {
             let own = Arc::new(AtomicU64::new(u64::MAX));
             heard.push(own.clone());
             tasks.spawn(async move {
-                // Whoever waits for it finds out.
+                // The error is seen by `until`, which then waits in vain.
                 let _ = listen(address, &own).await;
             });
         }

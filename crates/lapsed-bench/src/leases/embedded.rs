@@ -68,7 +68,7 @@ fn cycles(
     Ok(())
 }
 
-/// Ours, several times; the middle one, and what somebody else waited.
+/// Expires our leases several times; returns the median, with the latency of an unrelated client.
 async fn expiry(
     bench: &Bench,
     table: &mut FigureTable,

@@ -99,7 +99,7 @@ impl Etcd {
         Ok(self.server.version()?)
     }
 
-    /// So many cycles by so many clients at a time: cycles a second.
+    /// Runs `cycles` cycles by `clients` concurrent clients: cycles per second.
     pub async fn cycles(self: &Arc<Self>, cycles: usize, clients: usize) -> Result<f64> {
         let each = cycles / clients;
         let began = Instant::now();
@@ -118,7 +118,7 @@ impl Etcd {
         Ok((each * clients) as f64 / began.elapsed().as_secs_f64())
     }
 
-    /// A lease, a key that lives by it, and the end of both.
+    /// Grants a lease, puts a key with it, and revokes the lease.
     async fn cycle(&self, client: usize) -> Result<()> {
         let lease = self.hold(client, LONG_S).await?;
         let _: Done = self.call(client, REVOKE, Revoke { id: lease }).await?;
@@ -157,7 +157,7 @@ impl Etcd {
         self.until_gone(leases).await
     }
 
-    /// How long it takes to grant so many, by a sample, and as long again.
+    /// Twice the estimated time to grant that many leases, from a sample.
     async fn filling_takes(self: &Arc<Self>, leases: usize) -> Result<Duration> {
         let rate = self.cycles(FILLING * 8, FILLING).await?;
         Ok(Duration::from_secs_f64(leases as f64 / rate * 2.0))

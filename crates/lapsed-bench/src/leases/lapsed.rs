@@ -87,7 +87,8 @@ impl LapsedLeases {
         Ok(self.store.close()?)
     }
 
-    /// So many cycles by so many callers at a time, each on keys of its own: cycles a second.
+    /// Runs `cycles` cycles by `callers` concurrent callers, each on its own keys: cycles per
+    /// second.
     pub async fn cycles(self: &Arc<Self>, cycles: usize, callers: usize) -> Result<f64> {
         let each = cycles / callers;
         let began = Instant::now();
@@ -210,7 +211,7 @@ impl LapsedLeases {
         }
     }
 
-    /// Somebody else, who acquires one key after the other.
+    /// An unrelated client that acquires one key after the other.
     fn acquiring(self: &Arc<Self>) -> impl Fn() -> BoxFuture<'static, Result<()>> + Send + use<> {
         let ours = self.clone();
         move || {

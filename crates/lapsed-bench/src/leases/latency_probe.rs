@@ -1,5 +1,5 @@
-//! Somebody else who asks for something every few milliseconds, whether or not the last one was
-//! answered: what each waited from when it was due.
+//! The latency of an unrelated client that sends a request every few milliseconds, whether or not
+//! the last one was answered. It is counted from when the request was due.
 //!
 //! A thread of its own keeps the time: the runtime's timers are late by up to a millisecond.
 
@@ -46,7 +46,7 @@ impl LatencyProbe {
         LatencyProbe { stop, thread }
     }
 
-    /// What everybody waited, in milliseconds.
+    /// Stops the probe; returns the latency of each request, in milliseconds.
     pub async fn stop(self) -> Result<Vec<f64>> {
         self.stop.store(true, Ordering::Relaxed);
         let thread = self.thread;

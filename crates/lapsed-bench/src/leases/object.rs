@@ -27,7 +27,7 @@ const PER_CYCLE: f64 = 4.0;
 const PER_EXPIRED: f64 = 4.0;
 const INDEX_PAGE: usize = 1_000;
 const SHORT: Duration = Duration::from_secs(1);
-/// How well somebody new knows the store's clock, at the least.
+/// The accuracy with which a new client knows the store's clock.
 const CLOCK_KNOWN: Duration = Duration::from_secs(2);
 const LONG: Duration = Duration::from_secs(24 * 3_600);
 
@@ -44,7 +44,7 @@ async fn compare(bench: &Bench, table: &mut FigureTable) -> Result<()> {
     sweeping(bench, table, &site).await
 }
 
-/// Acquire and release, nobody else about.
+/// Acquires and releases without competition.
 async fn cycles(table: &mut FigureTable, site: &BenchObjectServer) -> Result<()> {
     let place = site.open("cycles")?;
     let limit = || ("the limit", Figure::count(PER_CYCLE));
@@ -64,7 +64,7 @@ async fn cycles(table: &mut FigureTable, site: &BenchObjectServer) -> Result<()>
     Ok(())
 }
 
-/// What it adds that an operation meets a lease that is over; each looked at by somebody new.
+/// How many requests an operation adds when it meets an expired lease; each time by a new client.
 async fn clearing(table: &mut FigureTable, site: &BenchObjectServer) -> Result<()> {
     let [over, free, seen] = [lease_key("ns", 0)?, lease_key("ns", 1)?, lease_key("ns", 2)?];
     let place = site.open("clearing")?;

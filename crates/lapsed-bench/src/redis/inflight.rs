@@ -1,4 +1,4 @@
-//! BenchJobs whose worker is gone: how long the systems in use today take to put them back on their queue,
+//! Jobs whose worker is gone: how long the systems in use today take to put them back on their queue,
 //! each with its own recovery as it ships, and what somebody else who uses that server waits meanwhile;
 //! and ours, with a million more jobs in flight beside them.
 //!

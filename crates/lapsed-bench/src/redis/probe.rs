@@ -1,5 +1,5 @@
-//! Somebody else who uses the same server: a GET every half millisecond, whether or not the last one
-//! was answered (open loop: waiting is counted from when it should have been sent).
+//! An unrelated client of the same server: a GET every half millisecond, whether or not the last
+//! one was answered (open loop: latency is counted from when it should have been sent).
 //!
 //! While one script holds the server for more than five seconds, it refuses everybody else: that is no
 //! answer, so the same GET is sent again until there is one.
@@ -26,7 +26,7 @@ impl Probe {
         Probe::every(port, EVERY)
     }
 
-    /// With so much time from one GET to the next: less often, to take less of the machine.
+    /// Starts a probe with this pause between two GETs; a longer pause uses less of the machine.
     pub fn every(port: u16, pause: Duration) -> Result<Probe> {
         let mut connection =
             RespConnection::open(port, Duration::from_secs(60)).map_err(|e| anyhow!("{e}"))?;
@@ -36,7 +36,8 @@ impl Probe {
             let mut waits = Vec::new();
             let mut due = Instant::now();
             let mut end = None;
-            // Whoever was due before the end is heard: the server may just have been let go.
+            // GETs that were due before the end are answered, too: the server may just have been
+            // blocked.
             while end.is_none_or(|end| due < end) {
                 let now = Instant::now();
                 if now < due {
@@ -54,7 +55,7 @@ impl Probe {
         Ok(Probe { stop, thread })
     }
 
-    /// What everybody waited, in milliseconds.
+    /// Stops the probe; returns the latency of each request, in milliseconds.
     pub fn stop(self) -> Result<Vec<f64>> {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().map_err(|_| anyhow!("the probe panicked"))?

@@ -18,7 +18,7 @@ pub enum JobBug {
     TokenNotChecked,
     /// An ended incarnation takes and completes as if it lived (E9).
     TheDeadMayAct,
-    /// What was suspected is put back, whoever beat or holds it by now.
+    /// A suspected job is put back even if its worker has sent a beat or another one holds it.
     PutBackWithoutGuard,
     /// The crash is not written down with the putting back (E7).
     CrashNotCounted,
@@ -107,7 +107,7 @@ impl OwnerGuard for EndedMayActGuard {
     }
 }
 
-/// Whoever was suspected is dead.
+/// Calls every suspect dead.
 struct AlwaysDeadGuard;
 
 impl OwnerGuard for AlwaysDeadGuard {

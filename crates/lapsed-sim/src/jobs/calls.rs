@@ -52,7 +52,7 @@ impl JobSimSystem {
         let number = match answer {
             Ok(beat) => beat.incarnation.0,
             Err(error) => {
-                // Whether it began is known by asking; nobody goes on with it.
+                // Ask the store whether it started; no worker uses this incarnation.
                 self.doubt_start(&error, name)?;
                 return Ok(None);
             }

@@ -11,7 +11,7 @@ pub enum LeaseBug {
     CreateOnlyIgnored,
     /// Some machines behind the bucket's address say a time that is far ahead.
     DateAhead,
-    /// A listing does not show what is in the index: nobody finds what is over.
+    /// Listings hide the index, so that sweeps find no expired lease.
     IndexHidden,
     /// A holder goes on believing for as long again as its lease lasts.
     HolderBelievesTwice,

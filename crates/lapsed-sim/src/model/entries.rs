@@ -39,7 +39,7 @@ impl Model {
         Some((incarnation, started, puts))
     }
 
-    /// That incarnation, unless it has ended; then it is told so.
+    /// That incarnation, or `None` if it has ended, in which case it is answered `Lost`.
     fn acting(&mut self, number: u64) -> Option<u64> {
         let incarnation = self.incarnations.get_mut(&number)?;
         incarnation.told |= incarnation.ended.is_some();

@@ -1,11 +1,13 @@
-//! Availability on two stores that fail: fixed seeds, the proof that a seed repeats, and teeth.
+//! Availability on two failing stores: fixed seeds pass, a seed repeats exactly, and every planted
+//! bug is found.
 
 use lapsed_sim::availability::bug::AvailabilityBug;
 use lapsed_sim::availability::run;
 
 const SEEDS: u64 = 40;
 
-/// At most so many to find a bug: most windows are only a few milliseconds wide.
+/// The number of seeds within which a bug must be found. Most races are only a few milliseconds
+/// wide.
 const SEEDS_MAX: u64 = 200;
 
 #[test]

@@ -1,9 +1,9 @@
-//! Jobs in flight: fixed seeds, the proof that a seed repeats, and teeth.
+//! Jobs in flight: fixed seeds pass, a seed repeats exactly, and every planted bug is found.
 
 use lapsed_sim::jobs::bug::JobBug;
 use lapsed_sim::jobs::run;
 
-/// The fixed seeds; at most so many to find a bug.
+/// The number of fixed seeds, within which every bug must be found.
 const SEEDS_MAX: u64 = 60;
 
 #[test]

@@ -1,9 +1,10 @@
-//! Leases on an object store: fixed seeds, the proof that a seed repeats, and teeth.
+//! Leases on an object store: fixed seeds pass, a seed repeats exactly, and every planted bug is
+//! found.
 
 use lapsed_sim::leases::bug::LeaseBug;
 use lapsed_sim::leases::run;
 
-/// The fixed seeds; at most so many to find a bug.
+/// The number of fixed seeds, within which every bug must be found.
 const SEEDS_MAX: u64 = 40;
 
 #[test]

@@ -1,11 +1,11 @@
-//! The simulation has teeth: each deliberate bug is found, by the promise that it breaks, within a
-//! bounded number of seeds; and the same seeds without it pass.
+//! Each planted bug is found by the promise that it breaks, within a bounded number of seeds; the
+//! same seeds pass without it.
 
 use lapsed_sim::bug::Bug;
 use lapsed_sim::run::{RunPlan, run};
 use lapsed_sim::scenario::Scenario;
 
-/// At most so many seeds to find a bug.
+/// The number of seeds within which a bug must be found.
 const SEEDS_MAX: u64 = 150;
 
 fn plan(bug: Bug, seed: u64) -> RunPlan {

@@ -14,7 +14,7 @@ use crate::port::Port;
 use crate::postgres::POSTGRES_USER;
 use crate::{TestbedError, TestbedResult};
 
-/// How many ports are tried when somebody else is faster.
+/// How many ports are tried when another process takes one first.
 const PORTS_MAX: usize = 10;
 
 /// A proxy on a port of its own. Dropping it cuts it for good.
@@ -73,7 +73,7 @@ impl PostgresProxy {
         self.shared.lost.load(Ordering::SeqCst)
     }
 
-    /// Every answer comes so much later from now on.
+    /// Delays every answer by this much from now on.
     pub fn delay(&self, delay: Duration) {
         let micros = u64::try_from(delay.as_micros()).unwrap_or(u64::MAX);
         self.shared.delay_us.store(micros, Ordering::SeqCst);

@@ -17,7 +17,7 @@ const WORK: Duration = Duration::from_millis(50);
 /// How long anybody waits for a turn, and for all of them.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// What one of them is told on its command line.
+/// The task of one process, passed on its command line.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Task {
     address: BucketAddress,

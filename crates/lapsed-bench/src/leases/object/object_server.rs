@@ -119,7 +119,7 @@ impl BucketLeases {
         Ok((self.store.requests().total() - before) as f64)
     }
 
-    /// Acquires so many new keys, from that number on.
+    /// Acquires `count` new keys, numbered from `first`.
     pub async fn fill(&self, count: usize, ttl: Duration, first: usize) -> Result<()> {
         let acquires = (first..first + count).map(|number| async move {
             let key = lease_key(&format!("ns{}", number % NAMESPACES), number)?;
@@ -128,14 +128,14 @@ impl BucketLeases {
         stream::iter(acquires).buffer_unordered(FILLING).try_for_each(|_| async { Ok(()) }).await
     }
 
-    /// Until the store's clock has certainly moved on by so much.
+    /// Waits until the store's clock has advanced by at least `span`.
     pub async fn until_later(&self, span: Duration) -> Result<()> {
         let now_ms = self.store.info().await?.now_ms;
         let spread = self.store.offset().map_or(0, |offset| offset.hi_ms - offset.lo_ms);
         self.until(now_ms + spread.unsigned_abs() + span.as_millis() as u64).await
     }
 
-    /// Until the bucket is over in which something ends that was granted just now for so long.
+    /// Waits until the index bucket has ended in which a lease granted now for `ttl` expires.
     pub async fn until_bucket_is_over(&self, ttl: Duration) -> Result<()> {
         self.until_later(ttl + BUCKET).await
     }
@@ -168,7 +168,8 @@ impl BucketLeases {
         Ok((since(&before, &self.store.requests()), over))
     }
 
-    /// One complete pass that must clear so many: what it sent.
+    /// Runs one complete pass, which must clear `expired` leases; returns the requests that it
+    /// sent.
     pub async fn sweep(&self, expired: usize) -> Result<RequestCounts> {
         let store: Arc<dyn Store> = self.store.clone();
         let policy =

@@ -33,7 +33,7 @@ pub struct BenchJobs {
     queue: Name,
 }
 
-/// What the recovery of so many took.
+/// The measurements of one recovery.
 pub struct RecoveryTime {
     pub took_ms: f64,
     pub p99_ms: f64,
@@ -63,7 +63,7 @@ impl BenchJobs {
         (from..to).map(job).collect()
     }
 
-    /// A life that holds so many, kept alive until it has them all; when it is due.
+    /// Starts an owner that takes `count` jobs, beating until it has all; returns its deadline.
     async fn hold(&self, owner: &str, ttl_ms: u64, count: usize) -> Result<u64> {
         let name = Name::new(owner)?;
         let beat = self.inflight.start(&name, ttl_ms).await?;
@@ -86,7 +86,8 @@ impl BenchJobs {
         Ok(())
     }
 
-    /// Until so many are suspects and nobody is spared because the server was held while it was filled.
+    /// Waits until `orphans` jobs are suspects and the store-away grace, caused by filling the
+    /// server, is over.
     async fn until_due(&self, orphans: u64) -> Result<()> {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -99,7 +100,7 @@ impl BenchJobs {
         }
     }
 
-    /// One worker with so many jobs dies; a pass puts them back.
+    /// Lets one worker with `orphans` jobs die; one pass puts them back.
     pub async fn recover(
         &self,
         place: &BenchRedis,
@@ -149,7 +150,7 @@ impl BenchJobs {
         }
     }
 
-    /// BenchJobs a second that were taken and completed, the load of the bare commands.
+    /// Jobs a second that were taken and completed, the load of the bare commands.
     pub async fn take_and_complete(&self, round: usize, load: BareLoad) -> Result<f64> {
         for from in (0..load.jobs).step_by(JOBS_MAX) {
             let to = (from + JOBS_MAX).min(load.jobs);

@@ -57,7 +57,7 @@ pub struct PeerRecovery {
     pub longest_script_ms: f64,
     /// The longest that nobody else was served because of one call: transactions count as a whole.
     pub longest_hold_ms: f64,
-    /// What 99 of 100 GETs of somebody else waited meanwhile, at most.
+    /// The p99 latency of an unrelated client's GETs meanwhile, in milliseconds.
     pub p99_ms: f64,
 }
 
@@ -75,7 +75,7 @@ struct Done {
     recovered: Option<u64>,
 }
 
-/// Lets a peer recover so many orphans, in that database, which it has for itself.
+/// Lets a peer recover `orphans` jobs in a database of its own.
 pub async fn recover(
     place: &BenchRedis,
     peer: &Peer,
@@ -100,7 +100,7 @@ pub async fn recover(
         }
         said => parse(&testbed(said)?)?,
     };
-    // Somebody who waits is served at last when the server is let go, however the peer ended.
+    // A blocked GET is answered when the server is free again, however the peer ended.
     until_served(place)?;
     let p99_ms = p99(probe.stop()?);
     ensure!(
