@@ -18,23 +18,24 @@ use tokio::runtime::Runtime;
 use tower_service::Service;
 
 /// The time limit of one request: some operations wait for as long as they are asked to.
-const PATIENCE: Duration = Duration::from_millis(50);
+const REQUEST_LIMIT: Duration = Duration::from_millis(50);
 
-struct House {
+struct FuzzServer {
     runtime: Runtime,
     front: RequestGate,
     _dir: TempDir,
     _stopper: StopHandle,
 }
 
-/// Sends the request; a 5xx answer is a bug of lapsed.
+/// Sends the request; whatever it is, an answer with status 500 is a bug of lapsed.
 pub fn read(input: &[u8]) {
     let Some(request) = request(input) else { return };
-    static HOUSE: OnceLock<House> = OnceLock::new();
-    let house = HOUSE.get_or_init(open);
-    let mut front = house.front.clone();
-    let answer =
-        house.runtime.block_on(async { tokio::time::timeout(PATIENCE, front.call(request)).await });
+    static SERVER: OnceLock<FuzzServer> = OnceLock::new();
+    let server = SERVER.get_or_init(open);
+    let mut front = server.front.clone();
+    let answer = server
+        .runtime
+        .block_on(async { tokio::time::timeout(REQUEST_LIMIT, front.call(request)).await });
     if let Ok(Ok(answer)) = answer {
         assert_ne!(answer.status(), StatusCode::INTERNAL_SERVER_ERROR, "a fault of lapsed's own");
     }
@@ -49,7 +50,7 @@ fn request(input: &[u8]) -> Option<Request> {
     request.body(Body::from(body.to_vec())).ok()
 }
 
-fn open() -> House {
+fn open() -> FuzzServer {
     let dir = tempfile::tempdir().expect("a folder for data");
     let runtime = Runtime::new().expect("threads");
     let overrides = Overrides {
@@ -66,5 +67,5 @@ fn open() -> House {
     let (app, _idle) = App::new(Arc::new(node), metrics, Outward::default(), &config.server, stop);
     let front = http::service(app);
     drop(inside);
-    House { runtime, front, _dir: dir, _stopper: stopper }
+    FuzzServer { runtime, front, _dir: dir, _stopper: stopper }
 }

@@ -1,4 +1,5 @@
-//! Who did what by hand: named, before it is done, with its outcome, whoever asks and however.
+//! The audit log: every manual action is recorded with its author before it is done, and with its
+//! outcome afterwards.
 
 use crate::support::{self, CALM, Daemon, Home, JSON, Reply, until};
 use serde_json::{Value, json};

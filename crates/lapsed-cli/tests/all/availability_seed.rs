@@ -155,7 +155,7 @@ fn seed_002_6_reconciliation() {
     let e = world.insert(5, false, false);
     world.insert_sessions(0, 1, &a, "active");
     let daemon = world.home.serve();
-    // Whoever begins to listen may have missed something, and compares once.
+    // A daemon that starts to listen may have missed changes, so it reconciles once.
     until("the comparison at the start", || {
         let ended =
             "lapsed_reconcile_total{system=\"mitras\",ended=\"agree\",kind=\"availability\"} 1";

@@ -264,7 +264,8 @@ fn receipt_pages_have_no_gaps_and_no_duplicates() {
     assert_eq!(daemon.run(&["sweep", "registry"]).code, 2, "which of the two?");
 }
 
-/// After a restart nobody may be reclaimed before a whole TTL (P7), unless the operator says so.
+/// P7: after a restart nothing is reclaimed before a whole TTL has passed, unless the operator
+/// releases the brake.
 fn direct_store_sweep_respects_the_grace_until_released() {
     let home = Home::new("5m", CALM);
     let daemon = home.serve();
@@ -292,7 +293,7 @@ fn direct_store_sweep_respects_the_grace_until_released() {
 fn a_locked_store_is_reached_through_its_daemon() {
     let home = Home::with("1m", CALM, "token = \"hush\"");
     let daemon = home.serve();
-    // The port that it found free, so that nobody else can be there first.
+    // The port stays reserved, so that no other test can take it first.
     let text = std::fs::read_to_string(home.config()).unwrap();
     let address = daemon.url.trim_start_matches("http://");
     std::fs::write(home.config(), text.replace("127.0.0.1:0", address)).unwrap();

@@ -126,7 +126,7 @@ pub struct Shell {
     stdin: ChildStdin,
     lines: Receiver<String>,
     exchanges: Vec<(String, String)>,
-    /// Nobody else's while this lives.
+    /// The port, reserved for as long as this shell runs.
     _port: Port,
 }
 
@@ -170,7 +170,7 @@ impl Shell {
         shell
     }
 
-    /// Whatever the page calls `this` is really there.
+    /// Replaces the address `this` of the page by the real address `there`.
     pub fn exchange(&mut self, this: &str, there: &str) {
         self.exchanges.push((this.to_owned(), there.to_owned()));
     }

@@ -1,4 +1,4 @@
-//! The demo tells its story to the end, and every promise is kept.
+//! The demo runs to its end, and all of its checks pass.
 
 lapsed_testbed::steady_tests! {
     the_demo_runs_to_its_end_and_every_check_passes,

@@ -1,5 +1,5 @@
-//! `lapsed demo --serve`: all five systems are alive within seconds, and whatever ends it ends every
-//! process that it has started.
+//! `lapsed demo --serve`: all five systems are active within seconds, and however it ends, every
+//! process that it started ends too.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};

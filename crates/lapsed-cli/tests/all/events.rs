@@ -1,5 +1,5 @@
-//! The event feed: whoever comes back with its last cursor has missed nothing and sees nothing twice;
-//! whoever does not take what is sent is dropped.
+//! The event feed: a listener that resumes with its last cursor misses nothing and sees nothing
+//! twice; a listener that does not read is dropped.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -174,7 +174,7 @@ fn a_listener_that_does_not_read_is_dropped_and_can_resume() {
     let daemon = home.serve();
     let stuck = connect(&daemon);
     until("it to listen", || (counted(&daemon, "lapsed_events_listeners") == 1).then_some(()));
-    // Somebody else reads all the while, and is not dropped.
+    // Another listener reads all the time and is not dropped.
     let (greeted, begin) = mpsc::channel();
     std::thread::scope(|scope| {
         let reading = scope.spawn(|| {

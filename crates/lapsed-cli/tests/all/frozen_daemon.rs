@@ -1,7 +1,8 @@
-//! The daemon itself is frozen for several TTLs: nobody could beat meanwhile, so nobody is dead.
+//! The daemon itself is frozen for several TTLs. No owner could send a beat meanwhile, so none is
+//! dead.
 //!
-//! The race: on waking, the sweep's timer is due at once, everybody is overdue, and the thread that
-//! watches for such gaps may not have run yet. The guard looks for the gap itself.
+//! The race: when it wakes, the sweep's timer is due at once, all owners are overdue, and the
+//! thread that detects such gaps may not have run yet. So the guard detects the gap itself.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,5 @@
-//! The dashboard for Grafana: it belongs to nobody's Grafana in particular, every query asks for what a
-//! daemon really shows, and a real Prometheus that reads one answers each of them.
+//! The Grafana dashboard: it has no ids of a particular Grafana, every query names series that a
+//! daemon exports, and a real Prometheus answers each of them.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

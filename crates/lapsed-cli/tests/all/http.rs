@@ -266,7 +266,7 @@ fn ask_and_leave(daemon: &Daemon) {
     drop(stream);
 }
 
-/// Whoever announces a body and never sends it is cut off; the next one is served as ever.
+/// A client that announces a body and never sends it is disconnected; the next client is served.
 fn a_request_whose_body_never_arrives_times_out() {
     use std::io::{Read, Write};
     let home = Home::with("1m", CALM, "request_timeout = \"200ms\"");

@@ -60,7 +60,7 @@ fn mitra_is_accepted_by_check_on_postgres_and_valkey_once_its_tables_are_made() 
     assert_eq!(checked.code, 0, "{checked:?}");
 }
 
-/// As somebody would add where his own server is, and who asks.
+/// Adds the endpoint and the credentials of the server, as a user would.
 #[test]
 fn lockd_is_accepted_by_check_on_a_bucket() {
     let server = ObjectServer::shared(ObjectEngine::Seaweed);

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 const KILLS: u64 = 50;
 const CLIENTS: u64 = 4;
 
-/// What the clients were told.
+/// The registrations that were acknowledged to the clients.
 #[derive(Default)]
 struct Acknowledged {
     keys: Mutex<Vec<String>>,
@@ -55,7 +55,7 @@ fn verify(daemon: &Daemon, told: &Acknowledged) {
     }
 }
 
-/// Every receipt so far, one an entry and a life.
+/// Reads all receipts and checks that there is one per entry and incarnation; returns their number.
 fn verify_receipts(daemon: &Daemon) -> usize {
     let mut seen = HashSet::new();
     let receipts = daemon.receipts();

@@ -168,7 +168,7 @@ fn a_lost_lease_ends_the_command() {
     assert_eq!(holder(&daemon), json!("other"), "and it is left alone");
 }
 
-/// The daemon is stopped, not ended: nobody says no, renewals just have no answer.
+/// The daemon is frozen, not ended: renewals are not refused, they have no answer.
 fn a_frozen_daemon_ends_the_command_before_the_lease_can_be_granted_again() {
     let home = Home::leases(CALM);
     let daemon = home.serve();

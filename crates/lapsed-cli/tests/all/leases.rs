@@ -176,7 +176,7 @@ fn invalid_requests_are_refused_with_a_reason() {
     assert_eq!(daemon.get("/v1/leases/locks/namespaces").body["namespaces"], json!([]));
 }
 
-/// A holder stalls past its time, somebody else gets the key, the first one wakes up.
+/// A holder stalls past its TTL, another one gets the key, and then the first one wakes up.
 fn trap_d5_a_token_outlives_its_lease_and_a_zombie_is_told() {
     let home = Home::leases(CALM);
     let daemon = home.serve();

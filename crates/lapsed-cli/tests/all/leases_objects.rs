@@ -270,7 +270,7 @@ fn unusable_settings_are_refused_and_change_nothing() {
     assert_eq!((listed.code, listed.out.as_str()), (0, ""), "{listed:?}");
 }
 
-/// s3rver says yes to every write, whatever the condition: of two holders both would win.
+/// s3rver ignores conditions and accepts every write: two holders could both win.
 fn a_server_without_conditional_writes_is_refused() {
     let place = BucketHome::new(ObjectEngine::S3rver, CALM);
     is_refused(&place, &["an object is made only if there is none", "ignored"]);

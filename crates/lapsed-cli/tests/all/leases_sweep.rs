@@ -48,7 +48,7 @@ fn a_pass_clears_expired_leases_and_restore_brings_them_back() {
     assert!(reconciled.code == 1 && reconciled.err.contains("no index"), "{reconciled:?}");
 }
 
-/// The idle sweeper: not while somebody uses the system, then by itself.
+/// The idle sweeper: it does not sweep while the system is in use, and does so afterwards.
 fn the_daemon_sweeps_leases_once_the_system_is_idle() {
     let home = Home::leases("idle_grace = \"1500ms\"\nsweep = { every = \"100ms\" }");
     let daemon = home.serve();
@@ -74,7 +74,8 @@ fn the_daemon_sweeps_leases_once_the_system_is_idle() {
     assert!(!text.contains(aborts), "{text}");
 }
 
-/// Whoever gives the command has chosen the time: a process that has just begun was never idle for long.
+/// A sweep command does not wait for idleness: the operator has chosen the time, and a new process
+/// has not been idle for long.
 fn a_sweep_command_does_not_wait_for_an_idle_system() {
     let home = Home::leases("idle_grace = \"1h\"");
     for args in [&["sweep", "locks", "--json"][..], &["sweep", "locks", "--json", "--dry-run"]] {

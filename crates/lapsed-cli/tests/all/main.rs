@@ -1,5 +1,5 @@
-//! All tests of the binary in one program: linking costs more than most of them, and those that wait
-//! wait at the same time. One module a story; `cargo test -p lapsed-cli --test all MODULE::` runs one.
+//! All tests of the binary in one program: linking takes longer than most of them, and tests that
+//! wait do so at the same time. `cargo test -p lapsed-cli --test all MODULE::` runs one module.
 #![allow(clippy::unwrap_used)]
 
 mod alerts;

@@ -1,5 +1,5 @@
-//! `lapsed reconcile` on a registry whose index drifted: a made-up one, so that the way from the
-//! command to the index and back is tested whatever stores there are.
+//! `lapsed reconcile` on a registry whose index drifted. The index is a fake, so that the path from
+//! the command to the index is tested independent of any store.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;

@@ -202,7 +202,7 @@ fn two_daemons_together_count_each_reclaim_once() {
     assert_eq!((one.stop(), two.stop()), (Some(0), Some(0)));
 }
 
-/// Written through lapsed over HTTP; whoever reads the old keys goes on reading them.
+/// Entries are written through lapsed over HTTP; readers of the adopted keys still find them.
 fn native_mode_also_writes_the_adopted_keys() {
     let server = server(Engine::Redis);
     let home = home(&server.url(), "native", "100ms");
@@ -254,7 +254,8 @@ fn check_reports_unusable_redis_settings() {
     assert!(!nobody.err.contains("secret") && !nobody.out.contains("secret"), "{nobody:?}");
 }
 
-/// What is asked of a daemon while the server is gone is answered as such, and it recovers by itself.
+/// While Redis is down the daemon answers that its store is unavailable; it recovers without a
+/// restart.
 fn a_daemon_survives_a_redis_outage() {
     let server = server(Engine::Redis);
     let home = home(&server.url(), "native", "100ms");

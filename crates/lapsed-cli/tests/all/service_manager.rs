@@ -1,5 +1,5 @@
-//! What runs the daemon: a service manager that wants to be told, a probe that asks, and an end that
-//! comes within the time that the unit and the manifests allow.
+//! The daemon under a service manager: notifications, the health probe, and a stop within the time
+//! that the unit and the manifests allow.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -16,7 +16,7 @@ lapsed_testbed::steady_tests! {
     a_daemon_under_load_ends_within_the_grace_of_the_manifests,
 }
 
-/// The next message that is not a sign of life, and how many of those came before it.
+/// The next message that is not a watchdog message, and the number of watchdog messages before it.
 fn heard(socket: &UnixDatagram) -> (String, usize) {
     let mut signs = 0;
     loop {
@@ -49,7 +49,8 @@ fn the_service_manager_is_notified_of_start_and_stop() {
     assert_eq!(heard(&socket).0, "STOPPING=1");
 }
 
-/// As systemd does it in containers; and a watchdog that is meant for somebody else gets nothing.
+/// An abstract socket, as systemd uses in containers. A watchdog setting for another pid is
+/// ignored.
 fn an_abstract_notify_socket_is_notified() {
     let home = Home::new("1m", CALM);
     let unique = home.dir.path().file_name().unwrap().to_string_lossy().into_owned();
@@ -99,7 +100,8 @@ fn grace_seconds() -> u64 {
     all.into_iter().min().unwrap()
 }
 
-/// Writers at work, somebody who waits for a job, a listener on the events and a backlog of the dead.
+/// The load: writers, a client that waits for a job, a listener on the events, and a backlog of
+/// dead owners.
 fn a_daemon_under_load_ends_within_the_grace_of_the_manifests() {
     let home = Home::inflight("300ms", "sweep = { every = \"50ms\" }");
     let daemon = home.serve();
@@ -126,7 +128,7 @@ fn a_daemon_under_load_ends_within_the_grace_of_the_manifests() {
     assert!(daemon.counts()["entered"].as_u64() >= Some(500));
 }
 
-/// Begins lives that nobody beats for, takes a job with each, until nobody answers any more.
+/// Starts owners without beats and takes a job with each, until the daemon no longer answers.
 fn write_until(url: &str, writer: u64, stopped: &AtomicBool, done: &AtomicU64) {
     let agent = crate::support::agent();
     for n in 0.. {

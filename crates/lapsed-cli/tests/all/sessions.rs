@@ -300,7 +300,8 @@ fn systems_of_the_same_name_have_distinct_metric_series() {
     assert!(status.contains("registry/default") && status.contains("sessions/default"), "{status}");
 }
 
-/// What was answered is there after a restart, and nobody is deleted before a whole grace since then.
+/// After a restart every acknowledged session is there, and none is deleted before a whole grace
+/// has passed.
 fn sessions_survive_a_restart_and_keep_their_whole_grace() {
     let home = Home::sessions("10m", CALM);
     let daemon = home.serve();

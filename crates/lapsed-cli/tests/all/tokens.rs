@@ -294,7 +294,7 @@ fn a_key_named_like_an_operation_is_treated_as_a_key() {
     }
 }
 
-/// Whatever it is asked, and however it goes wrong: no token in the log or among the metrics.
+/// No token appears in the log or in the metrics, whatever the request and the error are.
 fn no_token_is_ever_logged() {
     let home = home();
     let env = [("SHOP_TOKEN", SHOP), ("RUST_LOG", "trace")];

@@ -1,5 +1,5 @@
-//! Traces: a collector is sent what the daemon did, as spans that hang together; one that is away is in
-//! nobody's way.
+//! Traces: the daemon sends connected spans to a collector; an unreachable collector delays
+//! nothing.
 
 use std::collections::BTreeMap;
 

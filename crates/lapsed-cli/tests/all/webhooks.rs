@@ -1,5 +1,6 @@
-//! Webhooks: whoever is configured is told of every receipt at least once, signed, through refusals, silence,
-//! a daemon killed in the middle and two daemons at once; what it never takes is a dead letter.
+//! Webhooks: every receipt is delivered at least once and signed, despite refusals, hanging
+//! receivers, a killed daemon and two daemons at once; what is never accepted becomes a dead
+//! letter.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -61,7 +62,7 @@ fn ids(request: &ReceivedRequest) -> Vec<String> {
     request.body["events"].as_array().unwrap().iter().map(id).collect()
 }
 
-/// Waits until the webhook has begun: who is new is told of what comes from then on.
+/// Waits until the webhook has started: a new webhook gets only receipts from then on.
 fn until_begun(daemon: &Daemon) {
     until("the webhooks to begin", || {
         let all = daemon.get("/v1/webhooks").body;

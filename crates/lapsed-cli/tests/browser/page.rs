@@ -1,4 +1,4 @@
-//! One page in a browser of its own. Whatever is waited for is a condition; nothing is slept away.
+//! One page in a browser of its own. Every wait is for a condition; there are no sleeps.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -59,7 +59,7 @@ pub struct Page {
     driver: WebDriver,
 }
 
-/// Tells a story in a browser of its own, which is ended whatever comes of the story.
+/// Runs a test in a browser of its own, which is ended whether the test passes or fails.
 pub fn tell(story: impl AsyncFnOnce(&Page)) {
     let _seat = BrowserSlot::take();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -121,7 +121,7 @@ impl Page {
         Page { driver: driver.connect().await.unwrap() }
     }
 
-    /// What the browser saw, for whoever reads the failure.
+    /// Prints the state of the page after a failure.
     async fn print_failure_details(&self) {
         let text = self.script("return document.body.innerText").await;
         eprintln!("the page said:\n{}", text.as_str().unwrap_or_default());
@@ -163,7 +163,7 @@ impl Page {
         self.until(&format!("{css} to say {text:?}"), &fits).await;
     }
 
-    /// Waits until there are so many.
+    /// Waits until `count` elements match.
     pub async fn until_count(&self, css: &str, count: usize) {
         let there = format!("document.querySelectorAll({}).length === {count}", json!(css));
         self.until(&format!("{count} of {css}"), &there).await;
@@ -184,7 +184,7 @@ impl Page {
         }
     }
 
-    /// Types into whatever has the focus.
+    /// Types into the focused element.
     pub async fn press(&self, keys: impl Into<TypingData>) {
         let keys: TypingData = keys.into();
         self.driver.action_chain().send_keys(keys).perform().await.unwrap();
@@ -198,7 +198,7 @@ impl Page {
         element.send_keys(text).await.unwrap();
     }
 
-    /// Goes on with Tab until the element that fits has the focus, as somebody without a mouse would.
+    /// Presses Tab until a matching element has the focus, as a keyboard user would.
     pub async fn tab_to(&self, css: &str) {
         let there = format!("return Boolean(document.activeElement?.matches({}))", json!(css));
         for _ in 0..200 {

@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(90);
 /// How many daemons there are.
 const DAEMONS: usize = 4;
 
-/// Waits until something is done, and asks seldom: everybody else has work to do.
+/// Waits until `done` returns a value, with long pauses to leave the processor to the daemons.
 fn until_done<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -96,7 +96,7 @@ fn story(name: &str, persistence: Persistence, fault: fn(&World) -> Vec<u64>) {
     report(name, &world, &complaints);
 }
 
-/// Waits until the stores agree: those who are silent are offline, and everybody is in both stores alike.
+/// Waits until silent providers are offline and both stores agree on every provider.
 fn settle(name: &str, world: &World, driver: &Driver) -> Observed {
     let deadline = Instant::now() + PATIENCE;
     loop {

@@ -29,7 +29,7 @@ impl Daemon {
         self.get(&format!("/v1/availability/mitras/{path}"))
     }
 
-    /// Does something to `mitras`, whatever comes of it.
+    /// Calls an operation of `mitras`; the answer may be an error.
     pub fn try_mitras(&self, method: &str, path: &str, body: Value) -> Reply {
         let body = if body.is_null() { String::new() } else { body.to_string() };
         self.call(method, &format!("/v1/availability/mitras/{path}"), Some(body), &[JSON])
@@ -82,7 +82,7 @@ impl Daemon {
         all
     }
 
-    /// Passes until so many were set offline in one of them.
+    /// Runs passes until one of them sets `count` providers offline; returns its report.
     pub fn until_offline(&self, count: u64) -> Value {
         until("providers to be set offline", || {
             let report = self.post("/v1/sweeps/availability/mitras", json!({ "list": 100 })).body;
@@ -165,7 +165,7 @@ impl World {
         }
     }
 
-    /// Somebody in the tables, as an application writes it: online or not, active or not.
+    /// Inserts a provider into the tables as an application does.
     pub fn insert(&self, number: u32, online: bool, active: bool) -> String {
         let id = id(number);
         self.sql(&format!(

@@ -13,10 +13,10 @@ pub struct Wanted {
     pub matched: Vec<(String, String, String)>,
 }
 
-/// Labels that Prometheus adds to whatever it reads.
+/// Labels that Prometheus adds to every series.
 const ADDED: &[&str] = &["job", "instance"];
 
-/// What Prometheus itself says of whatever it reads.
+/// Series that Prometheus itself adds for every target.
 const OF_PROMETHEUS: &[&str] = &["up"];
 
 impl Wanted {

@@ -269,7 +269,7 @@ impl Daemon {
         reply.body
     }
 
-    /// The same, whatever comes of it.
+    /// Calls an operation of the same system; the answer may be an error.
     pub fn try_jobs(&self, operation: &str, body: Value) -> Reply {
         self.post(&format!("/v1/inflight/jobs/{operation}"), body)
     }
@@ -282,7 +282,7 @@ impl Daemon {
         reply.body
     }
 
-    /// The same, whatever comes of it.
+    /// Calls an operation of the same system; the answer may be an error.
     pub fn try_leases(&self, operation: &str, body: Value) -> Reply {
         self.post(&format!("/v1/leases/locks/{operation}"), body)
     }
@@ -331,7 +331,7 @@ impl Daemon {
         })
     }
 
-    /// Waits until so many sessions of `chat` are orphans.
+    /// Waits until `count` sessions of `chat` are orphans.
     pub fn until_orphans(&self, count: usize) {
         until("sessions to be orphans", || {
             let orphans = self.get("/v1/sessions/chat/orphans").body;
@@ -350,7 +350,7 @@ impl Daemon {
         self.get("/v1/sweeps/registry/devices").body
     }
 
-    /// Waits until so many owners are overdue and nothing of the store-away grace is left.
+    /// Waits until `owners` owners are overdue and the store-away grace is over.
     pub fn until_overdue(&self, owners: u64) {
         until("owners to be overdue", || {
             let status = self.status();

@@ -1,5 +1,5 @@
-//! What must hold, whatever was broken: of both stores when all is calm, and of everything that was answered
-//! meanwhile.
+//! The properties that must hold after any fault: of both stores once the faults have ended, and of
+//! every answer that was given meanwhile.
 //!
 //! Bounds are exact. Something that was sent at `s` and answered at `d` happened in between, and both
 //! servers read the clock of this machine, in whole milliseconds: nothing else is allowed for.
@@ -36,7 +36,7 @@ pub enum Complaint {
     Capacity { id: String, why: String },
     /// A set of the mirror is not as the truth has it.
     Membership { id: String, why: String },
-    /// A heartbeat of somebody offline.
+    /// The mirror has a heartbeat of an offline provider.
     HeartbeatLeft { id: String },
 }
 

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use super::history::{BeatAnswer, Change, History, Outcome, Source, Span, now_us};
 use super::world::{SYSTEM, World};
 
-/// How long a caller waits for an answer. Shorter than silence, so that whoever is not answered has time to
-/// ask somebody else.
+/// How long a caller waits for an answer. It is shorter than the silence threshold, so that there
+/// is time to ask another daemon.
 const PATIENCE: Duration = Duration::from_millis(1_000);
 
 pub struct Client<'a> {
@@ -37,7 +37,7 @@ impl<'a> Client<'a> {
         Client { world, agent, turn, history: History::default() }
     }
 
-    /// One call, of whoever's turn it is.
+    /// Sends one call to the next daemon.
     pub fn call(&mut self, method: &str, path: &str, body: Option<Value>) -> (CallResult, Span) {
         self.turn += 1;
         let uri = format!("{}/v1/availability/{SYSTEM}/{path}", self.world.url(self.turn));
@@ -61,7 +61,7 @@ impl<'a> Client<'a> {
         (told, Span { sent_us, done_us: now_us() })
     }
 
-    /// Beats for all of them at once; those who are told that they are not online.
+    /// Sends one beat for all of these providers; returns those that are answered as not online.
     pub fn beat(&mut self, ids: &[String]) -> Vec<String> {
         let (told, span) = self.call("POST", "heartbeats", Some(json!({ "providers": ids })));
         let CallResult::Fine(body, source) = told else {

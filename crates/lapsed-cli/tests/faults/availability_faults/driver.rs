@@ -11,8 +11,8 @@ use super::random::SeededRandom;
 use super::sessions::Sessions;
 use super::world::{STALE_SECONDS, World};
 
-/// So many groups of so many providers, each with one call every so often: 2,000 beats a second and more,
-/// since some are silent now and then.
+/// Groups of providers, each with one call per interval: more than 2,000 beats per second, since
+/// some providers are silent at times.
 const GROUPS: usize = 10;
 const GROUP: usize = 60;
 const BEAT_EVERY: Duration = Duration::from_millis(250);
@@ -83,7 +83,7 @@ impl Driver {
         Driver { providers, calm: AtomicBool::new(false), over: AtomicBool::new(false) }
     }
 
-    /// Sets everybody online and begins.
+    /// Sets all providers online and starts the threads.
     pub fn start<'scope>(
         &'scope self,
         scope: &'scope thread::Scope<'scope, '_>,

@@ -101,7 +101,7 @@ pub fn postgres_fails_commits(world: &World) -> Vec<u64> {
     switched(world, sql, &tables.map(trigger))
 }
 
-/// Whoever is connected is thrown out, in the middle of whatever it does.
+/// Terminates all connections, also in the middle of transactions.
 pub fn postgres_loses_backends(world: &World) -> Vec<u64> {
     again_and_again(Duration::from_millis(150), || {
         world.sql(

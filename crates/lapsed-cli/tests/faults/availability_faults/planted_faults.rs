@@ -135,7 +135,7 @@ fn receipt(seq: u64, at_ms: u64) -> String {
     )
 }
 
-/// A heartbeat that nobody sent makes somebody silent available: from the mirror, and from the truth.
+/// A planted heartbeat makes a silent provider available, in the mirror and in the truth.
 #[test]
 fn a_listed_silent_provider_is_reported() {
     let (world, history) = small_world();

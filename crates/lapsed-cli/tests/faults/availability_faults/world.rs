@@ -15,7 +15,7 @@ pub const ROOM: u64 = 3;
 
 pub const SYSTEM: &str = "mitras";
 
-/// How many worlds there may be at a time: each has six servers, and a machine only so many cores.
+/// How many worlds may exist at a time: each runs six servers.
 const WORLDS_MAX: usize = 2;
 
 static WORLDS: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
@@ -41,7 +41,7 @@ impl Drop for WorldSlot {
     }
 }
 
-/// How often what runs by itself runs: the seed's variables.
+/// The intervals of the daemons' background tasks, as environment variables.
 pub struct Pace {
     pub sweep_s: &'static str,
     pub beats_s: &'static str,
@@ -155,7 +155,7 @@ impl World {
         run_with(&[args, &["-c", &config]].concat(), &self.env())
     }
 
-    /// The ends of all logs, for whoever looks into a failure.
+    /// The last lines of all logs, printed with a failure.
     pub fn logs(&self) -> String {
         let of = |nth: usize| {
             let log = self.home.dir.path().join(format!("daemon-{nth}")).join("log");
