@@ -61,6 +61,7 @@ pub struct IndexChange {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", schema(as = ChangeKind))]
 pub enum Healed {
     /// The entry was missing in the index.
     Added,

@@ -23,8 +23,9 @@ pub struct Explanation {
     pub kind: String,
     /// The key that the question was about.
     pub key: String,
-    /// One word: `live`, `overdue`, `spared`, `dead`, `retired`, `reclaimed`, `unknown`; for a
-    /// session also `active`, `grace`, `orphan`.
+    /// One word: `live`, `overdue`, `spared`, `dead`, `retired`, `reclaimed` or `unknown`; of a session
+    /// also `active`, `grace` or `orphan`, of a job `queued` or `dead_letter`, of a lease `free`, of a
+    /// provider `available`, `full`, `offline`, `deactivated` or `unreadable`.
     pub verdict: String,
     /// The reasons, one sentence each.
     pub because: Vec<String>,

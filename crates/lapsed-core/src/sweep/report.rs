@@ -14,6 +14,7 @@ use crate::sweep::{Outcome, Suspect};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", schema(as = StopReason))]
 pub enum Stopped {
     /// There was nothing more to do.
     Done,
