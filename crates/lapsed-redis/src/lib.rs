@@ -1,7 +1,7 @@
 //! Redis and Valkey: in place on the keys that an application already writes (*adopt*), or written
 //! through lapsed (*native*), which is the same layout with indexes beside it.
 //!
-//! Every decision is one script: it looks at the server's own clock and at which life of the server
+//! Every decision is one script: it looks at the server's own clock and at which run of the server
 //! this is, re-checks what it was told, acts, and writes the receipt. Scripts are not undone when
 //! they fail in the middle, so each reads all that it needs before its first write.
 
@@ -45,7 +45,7 @@ pub use connection::RedisAddress;
 pub use functions::{Downgrade, FUNCTIONS_VERSION, Loaded};
 pub use inflight::{AdoptedInflight, AdoptedInflightLayout, InflightLayout, NativeInflight};
 pub use mirror::{MirrorEvent, MirrorLayout, RedisMirror};
-pub use names::{Template, shard_of, slot};
+pub use names::{SHARDS_MAX, Template, shard_of, slot};
 pub use queues::QueueFormat;
 pub use registry::{AdoptedRegistry, NativeRegistry, RegistryLayout};
 pub use sessions::{RedisSessions, SessionsLayout};

@@ -4,7 +4,7 @@
 //! registry's hash, the set of disconnected sessions): lapsed's own keys carry that key's hash tag,
 //! or the whole key as their tag when it has none. Nothing needs to be renamed for a cluster.
 
-use lapsed_core::SystemId;
+use lapsed_core::{Error, Result, SystemId};
 
 /// The slots of a cluster.
 const SLOTS: u16 = 16_384;
@@ -23,9 +23,20 @@ pub fn slot(key: &str) -> u16 {
     crc16(hash_tag(key).as_bytes()) % SLOTS
 }
 
+/// The largest number of shards that one native registry or one native sessions system can be spread over.
+pub const SHARDS_MAX: u16 = 64;
+
 /// Which of `shards` holds the entry `key`: its slot, modulo their number.
 pub fn shard_of(key: &str, shards: usize) -> usize {
     crc16(key.as_bytes()) as usize % usize::from(SLOTS) % shards
+}
+
+/// Refuses a number of shards that is not between 1 and [`SHARDS_MAX`].
+pub(crate) fn check_shards(shards: usize) -> Result<()> {
+    if (1..=usize::from(SHARDS_MAX)).contains(&shards) {
+        return Ok(());
+    }
+    Err(Error::Invalid(format!("`shards` must be between 1 and {SHARDS_MAX}")))
 }
 
 /// CRC16/XMODEM, as the cluster specification has it.
@@ -115,6 +126,16 @@ mod tests {
         assert_eq!(slot("{user1000}.following"), slot("{user1000}.followers"));
         assert_eq!(hash_tag("foo{}{bar}"), "foo{}{bar}");
         assert_eq!(hash_tag("foo{{bar}}zap"), "{bar");
+    }
+
+    #[test]
+    fn the_number_of_shards_is_at_least_one_and_at_most_the_limit() {
+        let most = usize::from(SHARDS_MAX);
+        assert!(check_shards(1).is_ok() && check_shards(most).is_ok());
+        for refused in [0, most + 1] {
+            let error = check_shards(refused).unwrap_err().to_string();
+            assert!(error.contains("between 1 and 64"), "{error}");
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `sessions` on Redis and Valkey: on the application's own keys, with indexes beside them when it
 //! writes through lapsed (*native*), or as it writes them itself (*adopt*).
 //!
-//! The same scripts serve both. What differs: in *native* a reference belongs to a life and `idle`
+//! The same scripts serve both. What differs: in *native* a reference belongs to an incarnation and `idle`
 //! tells to the millisecond since when nobody is connected; in *adopt* a reference is a number, and
 //! the application's own set of the disconnected is the index.
 
@@ -18,7 +18,7 @@ use std::time::Duration;
 use lapsed_core::{Error, Result, SystemId};
 
 use crate::Redis;
-use crate::names::{Template, hash_tag};
+use crate::names::{Template, check_shards, hash_tag};
 use crate::owners::OwnerService;
 use crate::suspect_prefetch::SuspectPrefetch;
 use crate::system_context::{Shard, SystemContext};
@@ -119,9 +119,7 @@ struct Inner {
 impl Redis {
     /// Sessions that are written through lapsed.
     pub fn sessions(&self, id: SystemId, layout: SessionsLayout) -> Result<RedisSessions> {
-        if !(1..=64).contains(&layout.shards) {
-            return Err(Error::Invalid("`shards` must be between 1 and 64".to_owned()));
-        }
+        check_shards(layout.shards)?;
         Ok(RedisSessions::open(self, id, layout, Mode::Native))
     }
 
@@ -201,12 +199,12 @@ impl RedisSessions {
     }
 }
 
-/// What stands for no key at all.
+/// The key that a script takes for "no key here": `meta`.
 fn none(shard: &Shard) -> String {
     shard.prefix.key("meta")
 }
 
-/// How many references each life has to one session.
+/// How many references each incarnation has to one session.
 fn refs(shard: &Shard, id: &str) -> String {
     shard.prefix.key(&format!("refs:{id}"))
 }

@@ -42,13 +42,13 @@ fn every_sessions_key_is_validated() {
         ("broadcaster_key = \"b\"", "`{broadcaster}`"),
         ("disconnected_key = \"\"", "must not be empty"),
         ("shards = 0", "shards"),
-        ("shards = 2000", "shards"),
+        ("shards = 65", "shards"),
         ("gace = \"1m\"", "`grace`"),
         ("grace = \"1m\"\norphan_max_age = \"1m\"", "duplicate"),
     ] {
         refused(&chat(line), &[], &["lapsed.toml", "chat", says]);
     }
-    let fine = check(&chat("orphan_max_age = \"45s\"\nshards = 1"), &[]);
+    let fine = check(&chat("orphan_max_age = \"45s\"\nshards = 64"), &[]);
     assert_eq!(fine.code, 0, "{fine:?}");
     for word in ["sessions/chat", "grace = 45s", "line 6", "1m15s", "a pass every 30s"] {
         assert!(fine.out.contains(word), "{word}: {}", fine.out);

@@ -12,11 +12,12 @@ use lapsed_core::sweep::{
     TidyLimits,
 };
 use lapsed_core::system::Restored;
-use lapsed_core::{Error, Name, Result, SystemId};
+use lapsed_core::{Name, Result, SystemId};
 
 use super::RegistryLayout;
 use super::entries::KEYS_A_CALL;
 use crate::Redis;
+use crate::names::check_shards;
 use crate::overdue_owners::{self, OverduePages};
 use crate::owners::OwnerService;
 use crate::system_context::SystemContext;
@@ -30,9 +31,7 @@ pub struct NativeRegistry {
 
 impl NativeRegistry {
     pub(super) fn open(redis: &Redis, id: SystemId, layout: RegistryLayout) -> Result<Self> {
-        if !(1..=64).contains(&layout.shards) {
-            return Err(Error::Invalid("`shards` must be between 1 and 64".to_owned()));
-        }
+        check_shards(layout.shards)?;
         let context = SystemContext::new(
             redis.connection().clone(),
             redis.clock().clone(),

@@ -8,6 +8,7 @@ use lapsed_core::receipt::Retention;
 use lapsed_core::sweep::brake::BrakePolicy;
 use lapsed_core::sweep::policy::Policy;
 use lapsed_core::{Kind, SystemId};
+use lapsed_redis::SHARDS_MAX;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -154,9 +155,6 @@ impl Access {
         ))
     }
 }
-
-/// The most shards that a layout may be spread over.
-const SHARDS_MAX: u16 = 1024;
 
 /// Over how many shards a native layout is spread: one unless told.
 pub fn plan_shards(
