@@ -18,14 +18,14 @@ pub(crate) const OWED_MAX: usize = 16;
 /// The sweeper that a receipt names when it was an operation that cleared.
 pub(crate) const BY_OPERATION: &str = "operation";
 
-/// What was cleared and is not in the log yet.
+/// A receipt for what was cleared, stored in the object until it is in the log.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct OwedReceipt {
     pub(crate) removed: RemovedLease,
     pub(crate) judged_ms: u64,
 }
 
-/// What the object is about.
+/// The content of a document: the record of a lease, or the marker of a decision.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(clippy::large_enum_variant, reason = "one is in hand at a time, never a list of them")]
 pub(crate) enum Content {

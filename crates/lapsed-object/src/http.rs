@@ -20,7 +20,7 @@ use crate::requests::{Meter, RequestKind};
 /// How long connecting may take.
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);
 
-/// What every request of one store has in common.
+/// Sends every request of one store: counts it, keeps the budget, reads the store's clock.
 pub(crate) struct MeteredTransport {
     service: Arc<dyn HttpService>,
     meter: Meter,
@@ -91,7 +91,7 @@ impl MeteredTransport {
     }
 }
 
-/// The store answered that it cannot: too much was asked of it, or something is wrong with it.
+/// The store answered with 429 or 5xx: it throttles, or it has failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ServerFault {
     pub(crate) status: u16,
@@ -107,7 +107,7 @@ impl std::fmt::Display for ServerFault {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.is_throttling() {
             true => write!(f, "it asks for fewer requests (HTTP {})", self.status),
-            false => write!(f, "it is in trouble itself (HTTP {})", self.status),
+            false => write!(f, "it failed (HTTP {})", self.status),
         }
     }
 }

@@ -50,7 +50,7 @@ pub(crate) struct Intent {
     pub(crate) debts: Vec<(OwedReceipt, String, u64)>,
 }
 
-/// A log object that is open and ours.
+/// A log object that this process has opened and must make final.
 pub(crate) struct OpenLogObject<'l> {
     log: &'l Log,
     head: MutexGuard<'l, Option<LogHead>>,

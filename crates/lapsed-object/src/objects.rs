@@ -34,7 +34,7 @@ pub(crate) struct ReadObject {
     pub(crate) version: UpdateVersion,
 }
 
-/// When a write is allowed.
+/// The condition of a write.
 #[derive(Clone, Debug)]
 pub(crate) enum WriteCondition {
     /// If there is nothing yet.
@@ -287,7 +287,7 @@ impl Objects {
         }
     }
 
-    /// Waits for the next attempt; the error when there is none.
+    /// Waits before the next attempt; returns the error if no attempt is left or it would not help.
     async fn retry_or_fail(&self, attempt: &mut u32, call: &str, failure: Failure) -> Result<()> {
         if failure.passes() && *attempt + 1 < ATTEMPTS {
             self.clock.sleep(back_off(&*self.clock, *attempt)).await;

@@ -1,4 +1,4 @@
-//! What everything on one store stands on: its objects, their names, its clock, chance.
+//! What all operations on one store share: its objects, their paths, its clock, random numbers.
 
 use std::sync::Arc;
 
@@ -20,19 +20,19 @@ pub(crate) struct SystemContext {
     pub(crate) clock: Arc<dyn Clock>,
 }
 
-/// An object that was read: as it is, and how to replace it.
+/// An object as it was read or written last, and the condition under which it may be replaced.
 #[derive(Clone, Debug)]
 pub(crate) struct StoredObject {
     pub(crate) doc: Document,
     pub(crate) only: WriteCondition,
 }
 
-/// What is under a name.
+/// What was found under a path.
 #[derive(Clone, Debug)]
 pub(crate) enum Found {
     Document(Box<StoredObject>),
     Nothing,
-    /// Something that cannot be read, in words.
+    /// An object that cannot be read; says why.
     Unreadable(String),
 }
 
@@ -100,7 +100,7 @@ impl SystemContext {
         }
     }
 
-    /// The decisive step: replaces what was read. `None`: somebody else was first.
+    /// Replaces an object if it is still what was read. `None`: another writer was first.
     pub(crate) async fn replace(
         &self,
         held: &StoredObject,

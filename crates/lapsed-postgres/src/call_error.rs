@@ -1,15 +1,16 @@
-//! What the server or the connection says, in the library's few kinds of error.
+//! Maps errors of the server and of the connection to [`lapsed_core::Error`].
 
 use lapsed_core::Error;
 use tokio_postgres::error::SqlState;
 
-/// What is to be said of a call that failed, and what is to become of its connection.
+/// A call that failed: the error for the caller, and whether its connection can be used again.
 #[derive(Debug)]
 pub(crate) struct CallError {
     pub error: Error,
-    /// The server undid the transaction because of somebody else's: it may be tried again at once.
+    /// The server rolled the transaction back because of a concurrent one (deadlock, serialization failure):
+    /// it may be retried at once.
     pub conflict: bool,
-    /// The connection is good for another call, once the transaction is undone.
+    /// The connection can carry another call, once the transaction is rolled back.
     pub connected: bool,
 }
 
@@ -28,7 +29,7 @@ impl From<CallError> for Error {
 /// The result of one step of a call.
 pub(crate) type CallResult<T> = std::result::Result<T, CallError>;
 
-/// Tells what happened and, where there is something to do, what to do.
+/// The error for a failed call. Its text says what happened and, where the operator can act, what to do.
 pub(crate) fn call_error(place: &str, call: &str, error: &tokio_postgres::Error) -> CallError {
     let Some(db) = error.as_db_error() else {
         let error = unavailable(
@@ -116,13 +117,13 @@ pub(crate) fn unavailable(place: &str, what: String) -> Error {
     Error::Unavailable { store: place.to_owned(), what }
 }
 
-/// For an answer of another shape than the statement promises.
+/// The error for an answer that does not have the shape that the statement promises.
 pub(crate) fn unexpected_answer(place: &str, call: &str, what: impl std::fmt::Display) -> Error {
     let what = format!("its answer to `{call}` makes no sense here: {what}");
     Error::Corrupt { store: place.to_owned(), what }
 }
 
-/// The words of an error and of what caused it; the library leaves the second out.
+/// The message of an error and of its causes, which the client library leaves out.
 pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
     let mut error_chain = error.to_string();
     let mut cause = error.source();

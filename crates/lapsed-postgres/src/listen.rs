@@ -1,8 +1,8 @@
-//! Hearing what the triggers tell: who was changed by the application itself, and which setting.
+//! Receives the notifications of the triggers: which provider or setting the application has changed.
 //!
-//! What is told while nobody listens is lost. So after every connection, the first one too, and whenever
-//! more was told than was taken, [`ChangeEvent::Gap`] says that something may have been missed: whoever hears
-//! it compares everything.
+//! PostgreSQL drops notifications while no connection listens. So after every connection, also the first, and
+//! whenever the buffer overflowed, [`ChangeEvent::Gap`] reports that something may have been missed: the
+//! receiver then compares everything.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +21,7 @@ use crate::pool::PostgresPool;
 use crate::quote;
 use crate::schema::{AVAILABILITY_CHANNEL, SETTINGS_CHANNEL};
 
-/// How much may be told and not yet taken, unless told otherwise.
+/// The default size of the buffer of received events.
 const WAITING_MAX: usize = 10_000;
 /// How often the server is asked whether it is still there: a connection that is cut in silence would
 /// otherwise tell nothing for ever.
@@ -40,7 +40,7 @@ pub enum ChangeEvent {
     Gap,
 }
 
-/// Listens, for as long as it is kept; connects again by itself.
+/// Listens until it is dropped; reconnects automatically.
 pub struct ChangeListener {
     pool: PostgresPool,
     listening: Option<ListenConnection>,
@@ -64,12 +64,12 @@ impl Drop for ListenConnection {
 }
 
 impl Postgres {
-    /// A listener; it connects when it is first asked.
+    /// Returns a listener; its first [`ChangeListener::next`] connects.
     pub fn listen(&self) -> ChangeListener {
         self.listen_within(WAITING_MAX)
     }
 
-    /// The same; at most so much waits to be taken, and more is a gap.
+    /// Returns a listener that buffers at most `waiting_max` events; more are reported as a gap.
     pub fn listen_within(&self, waiting_max: usize) -> ChangeListener {
         let waiting_max = waiting_max.max(1);
         ChangeListener {
@@ -82,7 +82,7 @@ impl Postgres {
 }
 
 impl ChangeListener {
-    /// The next that is told; waits for it. Nothing is lost by giving up waiting.
+    /// Waits for the next event. Cancel-safe: no event is lost if the caller stops waiting.
     pub async fn next(&mut self) -> ChangeEvent {
         loop {
             let Some(listening) = &mut self.listening else {
@@ -101,7 +101,7 @@ impl ChangeListener {
         }
     }
 
-    /// What else is there already, at most so many, without waiting.
+    /// Returns at most `limit` events that were received already, without waiting.
     pub fn more(&mut self, limit: usize) -> Vec<ChangeEvent> {
         let events = self.listening.iter_mut().flat_map(|listening| {
             std::iter::from_fn(|| listening.events.try_recv().ok()).take(limit)
@@ -162,7 +162,7 @@ async fn connect(
     Ok(listening)
 }
 
-/// What drives the connection and passes on what is told.
+/// Drives the connection and forwards its notifications.
 struct ListenerTask {
     sender: Sender<ChangeEvent>,
     overflowed: Arc<AtomicBool>,

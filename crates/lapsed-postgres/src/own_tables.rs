@@ -1,8 +1,8 @@
-//! lapsed's own tables, quoted.
+//! The quoted names of lapsed's own tables.
 
 use crate::quote;
 
-/// Their names: all that they begin with is configured.
+/// The quoted names of lapsed's own tables; each begins with the configured prefix.
 #[derive(Clone, Debug)]
 pub(crate) struct OwnTables {
     pub receipts: String,

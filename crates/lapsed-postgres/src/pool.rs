@@ -1,8 +1,8 @@
-//! The connections: a bounded number of them, always with time limits, made anew by themselves.
+//! The connection pool: a bounded number of connections, always with time limits, reconnecting when needed.
 //!
-//! A connection goes back to the others only if its call has ended well, or was refused by the server and
-//! undone. Whatever else happens to a call (no answer, the caller went away, an open transaction), its
-//! connection is closed: the server then undoes what was not committed.
+//! A connection returns to the pool only if its call succeeded, or if the server refused the call and the
+//! transaction was rolled back. After anything else (no answer, a cancelled caller, an open transaction) the
+//! connection is closed, and the server rolls back what was not committed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,10 +22,10 @@ use crate::address::PostgresAddress;
 use crate::call_error::{CallError, CallResult, call_error, error_chain, timed_out, unavailable};
 use crate::tls;
 
-/// What a statement is given.
+/// The parameters of one statement.
 pub(crate) type Params<'a> = &'a [&'a (dyn ToSql + Sync)];
 
-/// A way to the server. Clones share it.
+/// A pool of connections to one database. Clones share it.
 #[derive(Clone)]
 pub(crate) struct PostgresPool {
     inner: Arc<Inner>,
@@ -42,7 +42,7 @@ struct Inner {
 }
 
 impl PostgresPool {
-    /// Makes ready; the first call connects.
+    /// Creates the pool without connecting; the first call connects.
     pub fn new(address: &PostgresAddress, clock: Arc<dyn Clock>) -> Result<PostgresPool> {
         let (config, trust) = address.config()?;
         let tls = trust.as_ref().map(tls::connector).transpose()?;
@@ -93,12 +93,12 @@ impl PostgresPool {
         self.inner.statements.load(Ordering::Relaxed)
     }
 
-    /// What a connection of one's own needs: for listening.
+    /// What a caller needs to open a connection outside of the pool (used for LISTEN).
     pub fn parts(&self) -> (&tokio_postgres::Config, Option<&MakeRustlsConnect>) {
         (&self.inner.config, self.inner.tls.as_ref())
     }
 
-    /// One statement by itself.
+    /// Runs one statement outside of a transaction.
     pub async fn query(
         &self,
         name: &'static str,
@@ -110,7 +110,7 @@ impl PostgresPool {
         call.end(rows)
     }
 
-    /// One statement by itself that answers with one row.
+    /// Runs one statement outside of a transaction; an answer without a row is an error.
     pub async fn query_one(
         &self,
         name: &'static str,
@@ -137,7 +137,7 @@ impl PostgresPool {
         }
     }
 
-    /// Several statements as they stand, without parameters.
+    /// Runs several statements without parameters, separated by semicolons.
     pub async fn batch(&self, name: &'static str, sql: &str) -> Result<()> {
         let call = self.call(name).await?;
         let done = call.batch(sql).await;
@@ -173,13 +173,13 @@ impl PostgresPool {
         unavailable(self.place(), format!("cannot connect: {why}"))
     }
 
-    /// One connection was lost: those that wait for work are likely to be, too.
+    /// Closes all idle connections, because one was lost and the others are likely to be lost as well.
     fn forget_idle(&self) {
         drop(self.inner.pool.retain(|_, _| false));
     }
 }
 
-/// What every connection is told first. `lapsed.quiet`: the triggers need not tell what lapsed does itself.
+/// The settings of every new connection. `lapsed.quiet` makes the triggers ignore what lapsed writes itself.
 fn session_settings(address: &PostgresAddress) -> String {
     let ms = address.call_timeout.as_millis().max(1);
     format!(
@@ -189,13 +189,13 @@ fn session_settings(address: &PostgresAddress) -> String {
     )
 }
 
-/// What is to become of a transaction whose steps have ended, and the answer.
+/// How a transaction is to end, and the answer of its steps.
 pub(crate) enum TransactionEnd<T> {
     Commit(T),
     Rollback(T),
 }
 
-/// One call: a connection, until a deadline. Dropped before its end it closes the connection.
+/// One call: a connection with a deadline. Dropping it before its end closes the connection.
 pub(crate) struct Call {
     pool: PostgresPool,
     name: &'static str,
@@ -235,7 +235,7 @@ impl Call {
         self.in_time(1, self.client().batch_execute(sql)).await
     }
 
-    /// Ends a transaction as its steps have it.
+    /// Commits or rolls back a transaction, as its steps decided.
     pub async fn finish<T>(self, outcome: CallResult<TransactionEnd<T>>) -> CallResult<T> {
         match outcome {
             Ok(TransactionEnd::Commit(answer)) => self.commit().await.map(|()| answer),
@@ -247,7 +247,7 @@ impl Call {
         }
     }
 
-    /// Makes it so. An error leaves open whether it is.
+    /// Commits. After an error it is unknown whether the transaction was committed.
     async fn commit(self) -> CallResult<()> {
         match self.batch("COMMIT").await {
             Ok(()) => {
@@ -264,7 +264,7 @@ impl Call {
         }
     }
 
-    /// Ends a transaction that failed; what it failed of.
+    /// Rolls back a transaction that failed, and returns the failure.
     pub async fn abort(self, failure: CallError) -> CallError {
         match failure.connected {
             true => self.rollback().await,
@@ -308,7 +308,7 @@ impl Call {
         drop(self.client.take());
     }
 
-    /// The error for an answer that makes no sense.
+    /// The error for an answer that does not have the expected shape.
     pub fn unexpected_answer(&self, what: impl std::fmt::Display) -> CallError {
         crate::call_error::unexpected_answer(self.pool.place(), self.name, what).into()
     }

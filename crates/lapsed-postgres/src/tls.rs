@@ -1,4 +1,4 @@
-//! Whom to trust at the other end.
+//! TLS: which server certificates are accepted.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,7 +1,7 @@
--- Moves a mark forward, never back.
+-- Moves a mark (a stored position) forward, never back.
 -- KEYS  1 the hash of notes
 -- ARGV  1 the mark  2 where to: digits without leading zeros, compared as such (Lua's numbers end at 2^53)
--- Answers  where it stands now
+-- Answers  the position of the mark after the call
 -- O(1)
 local field, to = 'mark:' .. ARGV[1], ARGV[2]
 local stood = redis.call('HGET', KEYS[1], field)

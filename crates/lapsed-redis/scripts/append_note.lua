@@ -1,6 +1,6 @@
--- Writes a note into a book, which keeps its newest.
+-- Appends a note to a book; the book keeps its newest notes.
 -- KEYS  1 the hash of notes  2 the book's stream
--- ARGV  1 the book  2 text  3 how many are kept
+-- ARGV  1 the book  2 text  3 how many notes the book keeps
 -- Answers  its number: the clock's microseconds, or more if the book is ahead of them
 -- O(1)
 local now, us = clock()

@@ -1,9 +1,9 @@
 -- Who is there.
 -- KEYS  the base keys
--- ARGV  1 threshold_ms  2 at most so many of the doomed are looked at one by one
--- Answers  {now, back, run, live, overdue, spared, died recently, held by the doomed,
+-- ARGV  1 threshold_ms  2 at most so many of the overdue owners are looked at one by one
+-- Answers  {now, back, run, live, overdue, spared, died recently, held by the overdue owners,
 --           oldest deadline or '', since when the server is back, if that is less than a threshold ago}
--- O(log lives + the doomed); while a store-away grace runs: O(lives)
+-- O(log incarnations + the overdue owners); while a store-away grace runs: O(lives)
 local K = base(KEYS)
 local now = clock()
 local back, run = presence(K.meta, now, 0, 0, false)
@@ -19,8 +19,8 @@ local overdue, spared, held, oldest, cut_off = 0, 0, 0, nil, false
 local past_due = redis.call('ZRANGEBYSCORE', K.due, '-inf', whole(now), 'WITHSCORES', 'LIMIT', 0, most)
 for i = 1, #past_due, 2 do
   local inc, deadline = past_due[i], tonumber(past_due[i + 1])
-  local life = read_life(redis.call('HGET', K.lives, inc))
-  if life and due_at(deadline, life.started, life.ttl, back) > now then
+  local incarnation = read_incarnation(redis.call('HGET', K.lives, inc))
+  if incarnation and due_at(deadline, incarnation.started, incarnation.ttl, back) > now then
     spared = spared + 1
   else
     overdue = overdue + 1
@@ -37,8 +37,8 @@ if ended[2] then
 end
 if back > 0 then
   for _, inc in ipairs(redis.call('ZRANGE', K.due, 0, most - 1)) do
-    local life = read_life(redis.call('HGET', K.lives, inc))
-    cut_off = cut_off or (life ~= nil and life.started < back)
+    local incarnation = read_incarnation(redis.call('HGET', K.lives, inc))
+    cut_off = cut_off or (incarnation ~= nil and incarnation.started < back)
   end
   if not cut_off then
     back = 0

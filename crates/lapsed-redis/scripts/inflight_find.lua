@@ -1,7 +1,7 @@
--- Jobs, and the lives that hold them: one by its id, or a page of the dead letters.
+-- Jobs, and the incarnations that hold them: one by its id, or a page of the dead letters.
 -- KEYS  the base keys, then: 12 jobs  13 dead
 -- ARGV  `one` id | `dead` after, or empty  limit
--- Answers  {now_ms, back_ms, [id, record, packed life or '', deadline_ms or ''] a job}
+-- Answers  {now_ms, back_ms, [id, record, packed incarnation or '', deadline_ms or ''] a job}
 -- O(log dead letters + what is answered)
 local K = base(KEYS)
 local now = clock()

@@ -1,9 +1,9 @@
--- Ends claims, each if it is the current one of its job and its life has not ended.
--- KEYS  the ten of jobs, then: what each of some lives holds, then some queues
+-- Ends claims, each if it is the current one of its job and its incarnation has not ended.
+-- KEYS  the ten of jobs, then: what each of some incarnations holds, then some queues
 -- ARGV  1 `c` complete, `f` fail, `g` give back  2 the error, or `front` or `back`  3 format  4 outbox, or
---       empty  5 how many lives  6 how many queues, then the queues' names, then for each life: incarnation
+--       empty  5 how many incarnations  6 how many queues, then the queues' names, then for each incarnation: incarnation
 --       (empty: not known; then its KEYS is any)  how many claims  [id token] a claim
--- Answers  {'lives', incarnation or 0 a claim}: nothing was done; call once more with these, where 0 is the life
+-- Answers  {'lives', incarnation or 0 a claim}: nothing was done; call once more with these, where 0 is the incarnation
 --          of jobs that are not in flight
 --          {'queues', queue...}: nothing was done; call once more with these, too
 --          one letter a claim: d done, e its owner has ended, s superseded, g gone

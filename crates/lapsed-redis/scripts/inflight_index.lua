@@ -1,12 +1,12 @@
--- Reconciles what lies beside the records of jobs with the records, which are the truth: what lives hold,
+-- Reconciles what lies beside the records of jobs with the records, which are the truth: what incarnations hold,
 -- the dead letters, short queues, the counters.
--- KEYS  the base keys, then: 12 jobs  13 dead  14 queues, then: what some lives hold, then some queues
--- ARGV  1 `act` or `dry`  2 how many lives  3 how many queues, then their incarnations and names, then
+-- KEYS  the base keys, then: 12 jobs  13 dead  14 queues, then: what some incarnations hold, then some queues
+-- ARGV  1 `act` or `dry`  2 how many incarnations  3 how many queues, then their incarnations and names, then
 --       `records` format longest id...: each job should be where its record says
---       `held` id...: what the one life holds should be records that say so
+--       `held` id...: what the one incarnation holds should be records that say so
 --       `dead` id...: dead letters should be
 --       `account` format lives_max
--- Answers  one letter a job: i as it should be, a added to what its life holds, l the same and that life was
+-- Answers  one letter a job: i as it should be, a added to what its incarnation holds, l the same and that incarnation was
 --          unknown, d added to the dead letters, p put on its queue, q not looked at (its queue is longer than
 --          `longest`), r removed, m moved meanwhile, g gone
 --          account: {in flight as counted, as it is, entered as counted, as it is}
@@ -58,28 +58,28 @@ for i = first + (what == 'records' and 3 or 1), #ARGV do
 end
 local records = every('HMGET', K.jobs, ids)
 
--- A life that nobody knows any more cannot be judged, and its jobs would be held for ever: it is noted
+-- An incarnation that nobody knows any more cannot be judged, and its jobs would be held for ever: it is noted
 -- as dead, and the sweep puts them back as those of any other.
 local function stand_in(inc)
-  local life = { ttl = 1, started = now, ending = 'd', ended = now, deadline = now, held = 0, external = false,
+  local incarnation = { ttl = 1, started = now, ending = 'd', ended = now, deadline = now, held = 0, external = false,
     name = 'lapsed:forgotten' }
-  redis.call('HSET', K.lives, inc, pack_life(life))
-  local list = redis.call('HGET', K.names, life.name)
-  redis.call('HSET', K.names, life.name, list and (inc .. ',' .. list) or inc)
+  redis.call('HSET', K.lives, inc, pack_incarnation(incarnation))
+  local list = redis.call('HGET', K.names, incarnation.name)
+  redis.call('HSET', K.names, incarnation.name, list and (inc .. ',' .. list) or inc)
   redis.call('ZADD', K.past, whole(now), inc)
 end
 
 local function file(inc, id)
-  local life = read_life(redis.call('HGET', K.lives, inc))
-  local is_known = life ~= nil
+  local incarnation = read_incarnation(redis.call('HGET', K.lives, inc))
+  local is_known = incarnation ~= nil
   if act then
-    if not life then
+    if not incarnation then
       stand_in(inc)
-      life = { ending = 'd', deadline = now }
+      incarnation = { ending = 'd', deadline = now }
     end
     redis.call('HINCRBY', K.counts, inc, redis.call('ZADD', helds[inc], '0', id))
-    if life.ending ~= '-' then
-      redis.call('ZADD', K.ended, whole(life.deadline), inc)
+    if incarnation.ending ~= '-' then
+      redis.call('ZADD', K.ended, whole(incarnation.deadline), inc)
     end
   end
   return is_known and 'a' or 'l'

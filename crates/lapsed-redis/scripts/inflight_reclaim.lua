@@ -1,6 +1,6 @@
 -- The decisive step: guard, what becomes of each job, and receipt.
 -- KEYS  the base keys, then: 12 jobs  13 dead  14 queues  15 crashes  16 crashes_at  17 Sidekiq's set of
---       queues (KEYS 1 again: none), then for each group two: what the life holds, what was taken from
+--       queues (KEYS 1 again: none), then for each group two: what the incarnation holds, what was taken from
 --       it; then some queues
 -- ARGV  1 sweeper  2 number of the batch  3 term, or empty  4 `reclaim` or `dry`  5 seen_ms  6 gap_ms
 --       7 format  8 way  9 crashes_max  10 crash window_ms  11 age_max_ms  12 outbox, or empty
@@ -73,18 +73,18 @@ for g = 1, count do
   -- The life.
   local verdict = no
   if not no then
-    local life = read_life(redis.call('HGET', K.lives, inc))
-    group.life = life
+    local incarnation = read_incarnation(redis.call('HGET', K.lives, inc))
+    group.incarnation = incarnation
     must_be({}, { group.held, group.lost })
-    if not life then
+    if not incarnation then
       verdict = 'G'
-    elseif life.ending ~= '-' then
-      group.deadline, group.how = life.deadline, life.ending
+    elseif incarnation.ending ~= '-' then
+      group.deadline, group.how = incarnation.deadline, incarnation.ending
     else
       group.deadline = tonumber(redis.call('ZSCORE', K.due, inc) or 0)
       if now < group.deadline then
         verdict = 'A'
-      elseif now < due_at(group.deadline, life.started, life.ttl, back) then
+      elseif now < due_at(group.deadline, incarnation.started, incarnation.ttl, back) then
         verdict = 'S'
       else
         group.how, group.ends = 'd', true
@@ -187,7 +187,7 @@ if act and not no then
   local puts, records, letters, drop, log = {}, {}, {}, {}, {}
   for _, group in ipairs(groups) do
     if group.ends then
-      finish(K, group.inc, group.life, 'd', now, group.deadline)
+      finish(K, group.inc, group.incarnation, 'd', now, group.deadline)
       ended = ended + 1
     end
     local lost = {}

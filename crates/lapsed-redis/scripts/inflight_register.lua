@@ -1,5 +1,5 @@
--- Tracks jobs that somebody else has popped, for one life.
--- KEYS  the ten of jobs, then: 11 what that life holds
+-- Tracks jobs that somebody else has popped, for one incarnation.
+-- KEYS  the ten of jobs, then: 11 what that incarnation holds
 -- ARGV  1 owner  2 incarnation, or empty for the newest  3 the incarnation of KEYS 11  4 format
 --       5... for each job: id  queue  way  crashes_max  payload
 -- Answers  {'unknown'} | {'stranger'} | {'ended', incarnation} | {'again', incarnation}

@@ -1,5 +1,5 @@
--- Pops jobs of one queue and registers each for one of some lives, in one step.
--- KEYS  the ten of jobs, then: 11 the queue, then for each claim: what that life holds
+-- Pops jobs of one queue and registers each for one of some incarnations, in one step.
+-- KEYS  the ten of jobs, then: 11 the queue, then for each claim: what that incarnation holds
 -- ARGV  1 format  2 the queue's name  3 how many claims, then for each:
 --       owner  incarnation, or empty for the newest  the incarnation of its KEYS  limit
 -- Answers  for each claim:

@@ -1,4 +1,4 @@
--- What the server that holds this key says of itself.
+-- Returns the INFO of the server that holds this key.
 -- KEYS  1 any key
 -- Answers  the sections `server` and `replication` of INFO
 -- O(1)

@@ -1,9 +1,9 @@
 -- What the scripts of a mirror begin with, after prelude.lua. Every one of them has as its first keys
 -- 1 meta  2 online  3 deactivated  4 versions; most have all: 5 doomed  6 doomed_at  7 missing  8 snapshot.
 --
--- meta has of the mirror: `seeded` the life in which it was seeded; `kept` which of the keys 2 to 4 were
--- there after the last change; `losses` how often one of them was found gone; `base` the life that the
--- versions are of; `seeding:ATTEMPT` the life in which that attempt began; `missed` whether any beat is
+-- meta has of the mirror: `seeded` the incarnation in which it was seeded; `kept` which of the keys 2 to 4 were
+-- there after the last change; `losses` how often one of them was found gone; `base` the incarnation that the
+-- versions are of; `seeding:ATTEMPT` the incarnation in which that attempt began; `missed` whether any beat is
 -- missing; `turn` who makes the next snapshot, and until when.
 
 local DAY = 86400000
@@ -188,7 +188,7 @@ local function beats_of(before, ids, after, now)
   return beats
 end
 
--- Which life of the server and of its data this is. Another one than was seeded knows nothing, whatever
+-- Which run of the server and of its data this is. Another one than was seeded knows nothing, whatever
 -- its file or its master has left in it.
 local function life_of(losses)
   local info = redis.call('INFO', 'server')
@@ -205,7 +205,7 @@ local function intact(KEYS, kept)
   return #keys == 0 or redis.call('EXISTS', unpack(keys)) == #keys
 end
 
--- Whether it was seeded in this life and has lost nothing since; `known` are the fields of meta `seeded`,
+-- Whether it was seeded in this run of the server and has lost nothing since; `known` are the fields of meta `seeded`,
 -- `kept` and `losses`.
 local function is_seeded(KEYS, known)
   return known[1] and known[1] == life_of(known[3]) and intact(KEYS, known[2])

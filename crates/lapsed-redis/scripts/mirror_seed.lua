@@ -1,4 +1,4 @@
--- Begins to seed. In a life of the server or of its data that nobody has begun to seed yet, what is known of
+-- Begins to seed. In a run of the server or of its data that nobody has begun to seed yet, what is known of
 -- versions and of the silent is of another life, and is forgotten: every state counts as new.
 -- KEYS  1 meta  2 online  3 deactivated  4 versions  5 doomed  6 doomed_at  7 missing  8 snapshot
 -- ARGV  1 something that no other attempt has
@@ -20,9 +20,9 @@ end
 if not whole_before then
   known.losses = whole(redis.call('HINCRBY', KEYS[1], 'losses', 1))
 end
-local life = life_of(known.losses)
-if known.base ~= life then
-  redis.call('HSET', KEYS[1], 'base', life)
+local incarnation = life_of(known.losses)
+if known.base ~= incarnation then
+  redis.call('HSET', KEYS[1], 'base', incarnation)
   redis.call('UNLINK', KEYS[4], KEYS[5], KEYS[6], KEYS[7])
   redis.call('HDEL', KEYS[1], 'missed')
   drop(KEYS)
@@ -30,11 +30,11 @@ end
 -- Attempts of other lives, and those that nobody has ended within an hour, are over.
 for field, of in pairs(known) do
   local began = string.match(field, '^seeding:(%d+)%-')
-  if began and (of ~= life or us - tonumber(began) > HOUR * 1000) then
+  if began and (of ~= incarnation or us - tonumber(began) > HOUR * 1000) then
     redis.call('HDEL', KEYS[1], field)
   end
 end
 local attempt = whole(us) .. '-' .. ARGV[1]
-redis.call('HSET', KEYS[1], 'seeding:' .. attempt, life)
+redis.call('HSET', KEYS[1], 'seeding:' .. attempt, incarnation)
 keep(KEYS, known.kept, true)
 return attempt

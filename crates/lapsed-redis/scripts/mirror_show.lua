@@ -1,4 +1,4 @@
--- What the mirror has of providers, seeded or not.
+-- Returns everything that the mirror stores about some providers, whether it is seeded or not.
 -- KEYS  1 meta  2 online  3 deactivated  4 versions  5 doomed  6 doomed_at  7 missing
 -- ARGV  1 and 2 what stands before and after a name in a heartbeat's key  3 and 4 the same for capacities, then
 --       the names

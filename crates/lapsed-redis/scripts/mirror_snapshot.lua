@@ -9,7 +9,7 @@ if not is_seeded(KEYS, known) then
 end
 local text = redis.call('GET', KEYS[5])
 if text then
-  -- Anybody may have written it: what makes no sense is not there.
+  -- Anybody may have written it: what cannot be understood is not there.
   local fine, made = pcall(cjson.decode, text)
   if fine and type(made) == 'table' and type(made.available) == 'boolean' and type(made.count) == 'number'
     and made.count >= 0 and made.count < 1e15 then

@@ -1,4 +1,4 @@
--- Some of those of whom there is a trace, of one kind.
+-- Returns one page of the providers that appear in one kind of key.
 -- KEYS  1 meta  2 online  3 deactivated  4 versions  5 doomed
 -- ARGV  1 kind: `versions`, `online`, `deactivated`, `doomed`, or `keys`  2 cursor  3 about how many
 --       4 for `keys`: their pattern  5 and 6 what stands before and after the name in it

@@ -1,9 +1,9 @@
--- One page of the lives that are overdue or ended and hold something, by deadline.
+-- Returns one page of the incarnations that are overdue or ended and hold something, by deadline.
 -- KEYS  the base keys
 -- ARGV  1 from deadline_ms  2 from incarnation (of that deadline)  3 limit
---       4 of those not yet declared dead only the first so many; empty: all
--- Answers  {incarnation, deadline_ms, packed life, held} ...
--- O(log lives + what is before the place with the same deadline + the page)
+--       4 at most this many that are not declared dead yet; empty: all
+-- Answers  {incarnation, deadline_ms, packed incarnation, held} ...
+-- O(log incarnations + what is before the place with the same deadline + the page)
 local K = base(KEYS)
 local now = clock()
 local back = presence(K.meta, now, 0, 0, false) or 0
@@ -30,8 +30,8 @@ while wants_more() do
       break
     end
     local packed = redis.call('HGET', K.lives, page[i])
-    local life, deadline = read_life(packed), tonumber(page[i + 1])
-    if life and due_at(deadline, life.started, life.ttl, back) <= now then
+    local incarnation, deadline = read_incarnation(packed), tonumber(page[i + 1])
+    if incarnation and due_at(deadline, incarnation.started, incarnation.ttl, back) <= now then
       undeclared = undeclared + 1
       take(page[i], deadline, packed)
     end
@@ -56,10 +56,10 @@ table.sort(found, function(a, b)
 end)
 local answer = {}
 for i = 1, math.min(#found, limit) do
-  local life = found[i]
-  answer[#answer + 1] = life[1]
-  answer[#answer + 1] = whole(life[2])
-  answer[#answer + 1] = life[3]
-  answer[#answer + 1] = life[4]
+  local incarnation = found[i]
+  answer[#answer + 1] = incarnation[1]
+  answer[#answer + 1] = whole(incarnation[2])
+  answer[#answer + 1] = incarnation[3]
+  answer[#answer + 1] = incarnation[4]
 end
 return answer

@@ -1,14 +1,14 @@
--- Begins a life for an owner that beats by itself, without lapsed: as long as its heartbeat key is
--- there. Only if it has no life that has not ended.
+-- Starts an incarnation for an owner that writes its heartbeat key without lapsed: it lasts as long as that
+-- key exists. Does nothing if the owner has an incarnation that has not ended.
 -- KEYS  the base keys, then: 12 heartbeat (KEYS 1 again: none)
 -- ARGV  1 owner  2 ttl_ms
 -- Answers  incarnation
--- O(log lives)
+-- O(log incarnations)
 local K = base(KEYS)
 local now = clock()
 local current = newest(redis.call('HGET', K.names, ARGV[1]))
-local life = current and read_life(redis.call('HGET', K.lives, current))
-if life and life.ending == '-' then
+local incarnation = current and read_incarnation(redis.call('HGET', K.lives, current))
+if incarnation and incarnation.ending == '-' then
   return current
 end
 -- After the server was away its heartbeat may have run out with nobody to blame.

@@ -1,9 +1,9 @@
--- Begins a new life of an owner.
+-- Starts a new incarnation of an owner.
 -- KEYS  the base keys, then: 12 heartbeat (KEYS 1 again: none is written)
--- ARGV  1 owner  2 ttl_ms  3 `new`, or `unless_known`: only if the name has no life
+-- ARGV  1 owner  2 ttl_ms  3 `new`, or `unless_known`: only if this name has no incarnation
 --       4 incarnation, or empty for the next one (other shards are told the first one's)
 -- Answers  {incarnation, deadline_ms, now_ms, ttl_ms}, or {newest incarnation} if it was known.
--- O(log lives)
+-- O(log incarnations)
 local K = base(KEYS)
 local now = clock()
 local owner, ttl = ARGV[1], tonumber(ARGV[2])
@@ -14,14 +14,14 @@ end
 if ARGV[4] ~= '' and redis.call('HEXISTS', K.lives, ARGV[4]) == 1 then
   return { newest(list) }
 end
--- A life that was taken over from keys which the application wrote itself was kept alive by the
--- heartbeat key. From here on that key is this life's: the older one has its last TTL before it.
+-- An incarnation that was taken over from keys which the application wrote itself was kept alive by the
+-- heartbeat key. From here on that key is this incarnation's: the older one has its last TTL before it.
 for inc in string.gmatch(list or '', '%d+') do
-  local life = read_life(redis.call('HGET', K.lives, inc))
-  if life and life.external and life.ending == '-' then
-    life.external = false
-    redis.call('HSET', K.lives, inc, pack_life(life))
-    redis.call('ZADD', K.due, 'GT', whole(now + life.ttl), inc)
+  local incarnation = read_incarnation(redis.call('HGET', K.lives, inc))
+  if incarnation and incarnation.external and incarnation.ending == '-' then
+    incarnation.external = false
+    redis.call('HSET', K.lives, inc, pack_incarnation(incarnation))
+    redis.call('ZADD', K.due, 'GT', whole(now + incarnation.ttl), inc)
   end
 end
 local inc = begin(K, owner, ttl, now, false, now + ttl, ARGV[4] ~= '' and ARGV[4] or nil)

@@ -1,8 +1,8 @@
--- What is known of some lives.
+-- Returns the records of some incarnations.
 -- KEYS  the base keys
 -- ARGV  `page` after limit | `some` incarnation... | `newest` owner
--- Answers  {now_ms, back_ms, [incarnation, packed life, deadline_ms or '', held] ...}
--- O(what is answered); a page sorts the numbers of all lives
+-- Answers  {now_ms, back_ms, [incarnation, packed incarnation, deadline_ms or '', held] ...}
+-- O(incarnations answered); a page sorts the numbers of all incarnations
 local K = base(KEYS)
 local now = clock()
 local back = presence(K.meta, now, 0, 0, false) or 0

@@ -39,7 +39,7 @@ local function every(command, key, list)
   return all
 end
 
--- Which life of the server this is, and since when everybody could reach it. A server that was
+-- Which run of the server this is, and since when everybody could reach it. A server that was
 -- started anew is back since its start; one that used to be a replica and is master now, since this
 -- moment, because when it was promoted nobody can tell. `seen` is when the caller last knew the
 -- server to answer, 0 if it never greeted it: a longer silence than `gap` counts as an absence, and
@@ -103,7 +103,7 @@ local function numbers(meta, field, count)
   elseif not known[1] then
     last = now
   end
-  -- A claim is handed out without a look at which life of the server this is.
+  -- A claim is handed out without a look at which run of the server this is.
   if field == 'token' then
     last = math.max(last, now)
   end
@@ -111,8 +111,8 @@ local function numbers(meta, field, count)
   return last
 end
 
--- One life: `ttl:started:ending:ended:deadline:held:external:name`, ending `-` while it lives.
-local function read_life(packed)
+-- One incarnation: `ttl:started:ending:ended:deadline:held:external:name`, ending `-` while it has not ended.
+local function read_incarnation(packed)
   if not packed then
     return nil
   end
@@ -124,13 +124,13 @@ local function read_life(packed)
   }
 end
 
-local function pack_life(life)
-  return whole(life.ttl) .. ':' .. whole(life.started) .. ':' .. life.ending .. ':' .. whole(life.ended)
-    .. ':' .. whole(life.deadline) .. ':' .. whole(life.held) .. ':' .. (life.external and '1' or '0')
-    .. ':' .. life.name
+local function pack_incarnation(incarnation)
+  return whole(incarnation.ttl) .. ':' .. whole(incarnation.started) .. ':' .. incarnation.ending .. ':' .. whole(incarnation.ended)
+    .. ':' .. whole(incarnation.deadline) .. ':' .. whole(incarnation.held) .. ':' .. (incarnation.external and '1' or '0')
+    .. ':' .. incarnation.name
 end
 
--- The newest life of a name, from its list `newest,older,...`.
+-- The newest incarnation of a name, from its list `newest,older,...`.
 local function newest(list)
   if not list then
     return nil
@@ -138,7 +138,7 @@ local function newest(list)
   return string.match(list, '^%d+')
 end
 
--- When a life is over: never before it had a whole TTL since the server was back.
+-- When an incarnation is over: never before it had a whole TTL since the server was back.
 local function due_at(deadline, started, ttl, back)
   if back <= started then
     return deadline
@@ -153,32 +153,32 @@ local function base(KEYS)
     batches_at = KEYS[11] }
 end
 
--- Begins a life, with the number `inc` or a new one.
+-- Begins an incarnation, with the number `inc` or a new one.
 local function begin(K, name, ttl, now, external, deadline, inc)
   if not inc then
     presence(K.meta, now, 0, 0, true)
     inc = whole(numbers(K.meta, 'incarnation', 1) + 1)
   end
-  local life = { ttl = ttl, started = now, ending = '-', ended = 0, deadline = 0, held = 0,
+  local incarnation = { ttl = ttl, started = now, ending = '-', ended = 0, deadline = 0, held = 0,
     external = external, name = name }
-  redis.call('HSET', K.lives, inc, pack_life(life))
+  redis.call('HSET', K.lives, inc, pack_incarnation(incarnation))
   local list = redis.call('HGET', K.names, name)
   redis.call('HSET', K.names, name, list and (inc .. ',' .. list) or inc)
   redis.call('ZADD', K.due, whole(deadline), inc)
-  return inc, life
+  return inc, incarnation
 end
 
--- Ends a life: `how` is `d` (dead) or `r` (retired).
-local function finish(K, inc, life, how, now, deadline)
-  life.ending, life.ended, life.deadline = how, now, deadline
-  life.held = tonumber(redis.call('HGET', K.counts, inc) or 0)
-  redis.call('HSET', K.lives, inc, pack_life(life))
+-- Ends an incarnation: `how` is `d` (dead) or `r` (retired).
+local function finish(K, inc, incarnation, how, now, deadline)
+  incarnation.ending, incarnation.ended, incarnation.deadline = how, now, deadline
+  incarnation.held = tonumber(redis.call('HGET', K.counts, inc) or 0)
+  redis.call('HSET', K.lives, inc, pack_incarnation(incarnation))
   redis.call('ZREM', K.due, inc)
   redis.call('ZADD', K.past, whole(now), inc)
   if how == 'd' then
     redis.call('ZADD', K.deaths, whole(now), inc)
   end
-  if life.held > 0 then
+  if incarnation.held > 0 then
     redis.call('ZADD', K.ended, whole(deadline), inc)
   end
 end
@@ -194,10 +194,10 @@ local function good_until(now, left, ttl)
 end
 
 -- Somebody who beats without lapsed beats: until `deadline`, even if it was declared dead before.
-local function revive(K, inc, life, deadline)
-  if life.ending ~= '-' then
-    life.ending, life.ended, life.deadline, life.held = '-', 0, 0, 0
-    redis.call('HSET', K.lives, inc, pack_life(life))
+local function revive(K, inc, incarnation, deadline)
+  if incarnation.ending ~= '-' then
+    incarnation.ending, incarnation.ended, incarnation.deadline, incarnation.held = '-', 0, 0, 0
+    redis.call('HSET', K.lives, inc, pack_incarnation(incarnation))
     redis.call('ZREM', K.past, inc)
     redis.call('ZREM', K.deaths, inc)
     redis.call('ZREM', K.ended, inc)

@@ -1,7 +1,7 @@
--- Whether the server takes beats, and its clock. It may answer and yet refuse every write: out of
--- memory, a full disk, a replica, a slot that is on its way to another node. To those who beat that is
--- an absence like any other, so this calls the command of a beat and names its keys. While a slot
--- moves, whoever names one that is not there (a heartbeat that has run out) is turned away.
+-- Checks that the server accepts heartbeats, and returns its clock. A server can answer and yet refuse every
+-- write: out of memory, disk full, a replica, a slot that is being moved. For owners this is an absence, so
+-- the probe calls the command of a heartbeat on the keys of a heartbeat. While a slot moves, a call that
+-- names a key that does not exist (an expired heartbeat) is refused.
 -- KEYS  1 due  2 lives  3 names  4 a key that is never there
 -- Answers  now_ms
 -- O(1); writes nothing: nobody has the empty name

@@ -1,4 +1,4 @@
--- The server did not answer for a while: everybody gets a whole threshold from now on.
+-- Records that the server was unreachable until now: every owner gets a whole threshold from now on.
 -- KEYS  the base keys
 -- Answers  now_ms
 -- O(1)

@@ -1,5 +1,4 @@
--- Notes which life of the server this is, so that its forgetting it can be told from never having
--- known it.
+-- Stores the `run_id` of the server, so that a server that lost it (FLUSHALL) can be told from a new one.
 -- KEYS  the base keys
 -- Answers  now_ms
 -- O(1)

@@ -1,7 +1,7 @@
--- What is stored under each key, and the life that holds it.
--- KEYS  the base keys, then: 12 the registry's hash  13... what some lives hold
+-- What is stored under each key, and the incarnation that holds it.
+-- KEYS  the base keys, then: 12 the registry's hash  13... what some incarnations hold
 -- ARGV  1 how many of KEYS 13...  then their incarnations, then the keys
--- Answers  {'again', incarnation...} | {now_ms, back_ms, [owner or '', incarnation, packed life or '',
+-- Answers  {'again', incarnation...} | {now_ms, back_ms, [owner or '', incarnation, packed incarnation or '',
 --          deadline_ms or ''] a key}
 -- O(keys)
 local K = base(KEYS)
@@ -21,7 +21,7 @@ for i, key in ipairs(wanted) do
   local name, holder = holders[i], nil
   if name then
     local list = redis.call('HGET', K.names, name)
-    -- A name with one life needs no look at what it holds.
+    -- A name with one incarnation needs no look at what it holds.
     if list and not string.find(list, ',', 1, true) then
       holder = list
     else

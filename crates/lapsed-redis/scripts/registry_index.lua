@@ -1,10 +1,10 @@
--- Reconciles what the lives of one owner hold with the registry: entries that the application wrote
+-- Reconciles what the incarnations of one owner hold with the registry: entries that the application wrote
 -- itself are filed, under the newest life of their owner, or under one that its heartbeat key keeps
 -- alive; what is filed and is not (or no longer) that owner's is taken out.
--- KEYS  the base keys, then: 12 the registry's hash  13... what the lives of that owner hold
+-- KEYS  the base keys, then: 12 the registry's hash  13... what the incarnations of that owner hold
 -- ARGV  1 owner  2 `act` or `dry`  3 how many of KEYS 13...  then their incarnations, then the keys to
 --       look at
--- Answers  {'again', incarnation...} | {'start'}: that owner has no life yet (see owner_adopt)
+-- Answers  {'again', incarnation...} | {'start'}: that owner has no incarnation yet (see owner_adopt)
 --          {incarnation, one letter a key}: i filed already, a added, r removed, m somebody else's by
 --          now, g gone
 -- O(keys * log held)
@@ -28,7 +28,7 @@ if #missing > 1 then
   return missing
 end
 local target = known[1]
-local life = target and read_life(redis.call('HGET', K.lives, target))
+local incarnation = target and read_incarnation(redis.call('HGET', K.lives, target))
 local letters, add, drop = {}, {}, {}
 for i, holder in ipairs(every('HMGET', KEYS[12], keys)) do
   local key, filed = keys[i], nil
@@ -57,7 +57,7 @@ if act and #add + #drop > 0 then
   must_be({ K.counts }, { K.ended })
 end
 if act and #add > 0 then
-  if not life or life.ending ~= '-' then
+  if not incarnation or incarnation.ending ~= '-' then
     return { 'start' }
   end
   must_be({}, { declared[target] })

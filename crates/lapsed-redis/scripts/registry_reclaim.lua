@@ -1,6 +1,6 @@
 -- The decisive step: guard, act and receipt.
 -- KEYS  the base keys, then: 12 the registry's hash, then for each group three:
---       what the life holds, what was taken from it, its heartbeat (KEYS 1 again: none)
+--       what the incarnation holds, what was taken from it, its heartbeat (KEYS 1 again: none)
 -- ARGV  1 sweeper  2 number of the batch  3 term, or empty  4 `reclaim` or `dry`  5 seen_ms  6 gap_ms
 --       7 threshold_ms (for what the application writes)  8 shards  9 this shard
 --       10 how many groups, then for each:
@@ -45,7 +45,7 @@ for g = 1, tonumber(ARGV[10]) do
   end
   at = at + 4 + size
   -- The life.
-  local verdict, life = no, nil
+  local verdict, incarnation = no, nil
   if not no and inc == '0' then
     group.deadline, group.how = tonumber(hint), 'd'
     if redis.call('EXISTS', heartbeat) == 1 then
@@ -54,39 +54,39 @@ for g = 1, tonumber(ARGV[10]) do
       verdict = 'S'
     end
   elseif not no then
-    life = read_life(redis.call('HGET', K.lives, inc))
+    incarnation = read_incarnation(redis.call('HGET', K.lives, inc))
     must_be({}, { held, lost })
     -- The heartbeat of somebody who beats without lapsed is all that is known of it, also after it
     -- was declared dead: there is no second life to tell apart, unless one was begun since.
     local good = nil
-    if life and life.external and heartbeat ~= KEYS[1]
-      and (life.ending == '-' or life.ending == 'd' and newest(redis.call('HGET', K.names, owner)) == inc) then
-      good = good_until(now, redis.call('PTTL', heartbeat), life.ttl)
+    if incarnation and incarnation.external and heartbeat ~= KEYS[1]
+      and (incarnation.ending == '-' or incarnation.ending == 'd' and newest(redis.call('HGET', K.names, owner)) == inc) then
+      good = good_until(now, redis.call('PTTL', heartbeat), incarnation.ttl)
     end
-    if not life then
+    if not incarnation then
       verdict = 'G'
     elseif good then
       group.deadline, group.refile, verdict = good, true, 'A'
-    elseif life.ending ~= '-' then
-      group.deadline, group.how = life.deadline, life.ending
+    elseif incarnation.ending ~= '-' then
+      group.deadline, group.how = incarnation.deadline, incarnation.ending
     else
       group.deadline = tonumber(redis.call('ZSCORE', K.due, inc) or 0)
       if now < group.deadline then
         verdict = 'A'
-      elseif now < due_at(group.deadline, life.started, life.ttl, back) then
+      elseif now < due_at(group.deadline, incarnation.started, incarnation.ttl, back) then
         verdict = 'S'
       else
         group.how, group.ends = 'd', true
       end
     end
   end
-  group.life = life
+  group.incarnation = incarnation
   -- What it holds.
   if verdict then
     group.codes = string.rep(verdict, size)
   else
     local holders = every('HMGET', registry, keys)
-    -- An owner with one life holds by it whatever is its own; of several, each is asked.
+    -- An owner with one incarnation holds by it whatever is its own; of several, each is asked.
     local alone = inc == '0' or redis.call('HGET', K.names, owner) == inc
     local filed = alone and holders or every('ZMSCORE', held, keys)
     local all = true
@@ -133,10 +133,10 @@ if act and not no then
   end
   for _, group in ipairs(groups) do
     if group.ends then
-      finish(K, group.inc, group.life, 'd', now, group.deadline)
+      finish(K, group.inc, group.incarnation, 'd', now, group.deadline)
       ended = ended + 1
     elseif group.refile then
-      revive(K, group.inc, group.life, group.deadline)
+      revive(K, group.inc, group.incarnation, group.deadline)
     end
     if #group.dead > 0 then
       each('HDEL', registry, group.dead)

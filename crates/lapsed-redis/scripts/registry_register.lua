@@ -1,14 +1,14 @@
--- Registers keys for one life: all of them or none.
--- KEYS  1 lives  2 names  3 counts  4 the registry's hash  5... what some lives hold
+-- Registers keys for one incarnation: all of them or none.
+-- KEYS  1 lives  2 names  3 counts  4 the registry's hash  5... what some incarnations hold
 -- ARGV  1 owner  2 incarnation, or empty for the newest  3 `always` or `free`  4 how many of KEYS 5...
 --       then their incarnations, then the keys to register
 -- Answers  {'unknown'} | {'stranger'} | {'ended', incarnation}
---          {'again', incarnation...}: nothing was done; call once more with what these lives hold
+--          {'again', incarnation...}: nothing was done; call once more with what these incarnations hold
 --          {incarnation, [`n` | `k` | `m` owner incarnation | `t` owner incarnation] a key}
 -- O(keys * log held)
 --
 -- An entry's value is its owner's name, as whoever else reads it expects. Which life of that name
--- holds it is told by what each life holds; an entry that none of them holds was written by the
+-- holds it is told by what each incarnation holds; an entry that none of them holds was written by the
 -- application itself, and is given the number 0.
 local owner, inc, free = ARGV[1], ARGV[2], ARGV[3] == 'free'
 if inc == '' then
@@ -17,11 +17,11 @@ if inc == '' then
     return { 'unknown' }
   end
 end
-local life = read_life(redis.call('HGET', KEYS[1], inc))
-if not life or life.name ~= owner then
+local incarnation = read_incarnation(redis.call('HGET', KEYS[1], inc))
+if not incarnation or incarnation.name ~= owner then
   return { 'stranger' }
 end
-if life.ending ~= '-' then
+if incarnation.ending ~= '-' then
   return { 'ended', inc }
 end
 local declared, lives_of, missing = {}, {}, {}

@@ -18,8 +18,8 @@ if inc == '0' then
   end
 else
   local current = newest(redis.call('HGET', K.names, owner))
-  local life = current and read_life(redis.call('HGET', K.lives, current))
-  if not life or life.ending ~= '-' then
+  local incarnation = current and read_incarnation(redis.call('HGET', K.lives, current))
+  if not incarnation or incarnation.ending ~= '-' then
     return { 'dead' }
   end
   if current ~= inc then

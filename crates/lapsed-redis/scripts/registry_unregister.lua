@@ -1,5 +1,5 @@
--- Removes those keys that are still this life's.
--- KEYS  1 lives  2 names  3 counts  4 the registry's hash  5 what that life holds (if it is known)
+-- Removes those keys that are still this incarnation's.
+-- KEYS  1 lives  2 names  3 counts  4 the registry's hash  5 what that incarnation holds (if it is known)
 -- ARGV  1 owner  2 incarnation, or empty for the newest  3 the incarnation of KEYS 5  4... the keys
 -- Answers  {'stranger'} | {'again', incarnation} | {incarnation, `1` or `0` a key}
 -- O(keys * log held)
@@ -7,14 +7,14 @@ local owner, inc = ARGV[1], ARGV[2]
 if inc == '' then
   inc = newest(redis.call('HGET', KEYS[2], owner)) or ''
 end
-local life = read_life(redis.call('HGET', KEYS[1], inc))
-if not life or life.name ~= owner then
+local incarnation = read_incarnation(redis.call('HGET', KEYS[1], inc))
+if not incarnation or incarnation.name ~= owner then
   return { 'stranger' }
 end
 if ARGV[3] ~= inc then
   return { 'again', inc }
 end
-if life.ending ~= '-' then
+if incarnation.ending ~= '-' then
   return { 'ended', inc }
 end
 local no_way = may_write({ { 'HDEL', KEYS[4], 'x' }, { 'ZREM', KEYS[5], 'x' }, { 'HINCRBY', KEYS[3], 'x', '1' } })

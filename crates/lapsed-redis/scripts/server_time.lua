@@ -1,4 +1,4 @@
--- The server's clock, from the very server that holds these keys.
+-- Returns the clock of the server that holds these keys, in milliseconds.
 -- KEYS  1 meta
 -- Answers  now_ms
 -- O(1)

@@ -1,7 +1,7 @@
 -- Removes a session with what hangs on it, unless somebody is connected.
 -- KEYS  the base keys, then: 12 disconnected  13 idle (KEYS 1 again: there is none)  14 session
 --       15 ref_count  16 pointers  17 pointer of its broadcaster (KEYS 1 again: none)
---       18 references of each life
+--       18 references of each incarnation
 -- ARGV  1 id  2 its broadcaster, as the caller expects, or empty
 -- Answers  {'missing'} | {'active', references} | {'again', broadcaster} | {'deleted'}
 -- O(log disconnected)

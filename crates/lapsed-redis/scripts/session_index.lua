@@ -1,6 +1,6 @@
 -- Reconciles some sessions with their indexes: looks at each and, if `act`, heals what differs.
 -- KEYS  the base keys, then: 12 disconnected  13 idle (KEYS 1 again: there is none)
---       then for each session three: session, ref_count, references of each life
+--       then for each session three: session, ref_count, references of each incarnation
 -- ARGV  1 `act` or `dry`  then the ids
 -- Answers  one letter a session: i indexed as it should be, t active and not indexed, a added,
 --          c corrected, h its count raised to the references that lives have, r removed because it is

@@ -1,9 +1,9 @@
 -- The decisive step: guard, act and receipt, for sessions whose grace is over and for references of
 -- lives that are.
 -- KEYS  the base keys, then: 12 disconnected  13 idle (KEYS 1 again: there is none)  14 pointers
---       then for each reference five: session, ref_count, references of each life, what the life refers
+--       then for each reference five: session, ref_count, references of each incarnation, what the incarnation refers
 --       to, what was taken from it
---       then for each session four: session, ref_count, references of each life, pointer of its
+--       then for each session four: session, ref_count, references of each incarnation, pointer of its
 --       broadcaster (KEYS 1 again: none)
 -- ARGV  1 sweeper  2 number of the batch  3 term, or empty  4 `reclaim` or `dry`  5 seen_ms  6 gap_ms
 --       7 grace_ms  8 shards  9 this shard  10 how many references  11 how many sessions
@@ -42,21 +42,21 @@ if act then
   redis.call('ZCARD', K.batches_at)
 end
 
--- Lives, each judged once.
+-- Owners, each judged once.
 local lives = {}
 local function verdict_of(inc)
   local known = lives[inc]
   if not known then
-    known = { life = read_life(redis.call('HGET', K.lives, inc)) }
+    known = { incarnation = read_incarnation(redis.call('HGET', K.lives, inc)) }
     lives[inc] = known
-    local life = known.life
-    if not life then
+    local incarnation = known.incarnation
+    if not incarnation then
       known.code = 'G'
-    elseif life.ending == '-' then
+    elseif incarnation.ending == '-' then
       local deadline = tonumber(redis.call('ZSCORE', K.due, inc) or 0)
       if now < deadline then
         known.code = 'A'
-      elseif now < due_at(deadline, life.started, life.ttl, back) then
+      elseif now < due_at(deadline, incarnation.started, incarnation.ttl, back) then
         known.code = 'S'
       else
         known.deadline = deadline
@@ -230,7 +230,7 @@ local function let_go(r)
   local known = lives[r.inc]
   local ended = 0
   if known.deadline then
-    finish(K, r.inc, known.life, 'd', now, known.deadline)
+    finish(K, r.inc, known.incarnation, 'd', now, known.deadline)
     known.deadline, ended = nil, 1
   end
   if r.code == 'F' then

@@ -1,6 +1,6 @@
 -- One reference more (`connect`), one less (`disconnect`), or none but the grace anew (`resume`).
 -- KEYS  the base keys, then: 12 disconnected  13 idle (KEYS 1 again: there is none)  14 session
---       15 ref_count  16 references of each life  17 what the life refers to (KEYS 1 again: not known)
+--       15 ref_count  16 references of each incarnation  17 what the incarnation refers to (KEYS 1 again: not known)
 -- ARGV  1 `connect`, `disconnect`, `resume`  2 id  3 owner, or empty: references without an owner
 --       4 incarnation, or empty for the newest  5 the incarnation of KEYS 17
 -- Answers  {'ended', incarnation} | {'stranger'} | {'missing'} | {'unknown'} | {'again', incarnation}
@@ -13,17 +13,17 @@ local S = { session = KEYS[14], disconnected = KEYS[12], idle = KEYS[13] ~= KEYS
 local owned = owner ~= '' and op ~= 'resume'
 if owned then
   local known = inc ~= '' and inc or newest(redis.call('HGET', K.names, owner))
-  local life = known and read_life(redis.call('HGET', K.lives, known))
-  if inc ~= '' and (not life or life.name ~= owner) then
+  local incarnation = known and read_incarnation(redis.call('HGET', K.lives, known))
+  if inc ~= '' and (not incarnation or incarnation.name ~= owner) then
     return { 'stranger' }
   end
-  if life and life.ending ~= '-' then
+  if incarnation and incarnation.ending ~= '-' then
     return { 'ended', known }
   end
   if not is_there(S.session) then
     return { 'missing' }
   end
-  if not life then
+  if not incarnation then
     return { 'unknown' }
   end
   inc = known

@@ -1,10 +1,10 @@
--- Reconciles what one life refers to with the sessions there are and, if `act`, drops its references
+-- Reconciles what one incarnation refers to with the sessions there are and, if `act`, drops its references
 -- to what is not there any more.
--- KEYS  the base keys, then: 12 what the life refers to
---       then for each session three: session, ref_count, references of each life
+-- KEYS  the base keys, then: 12 what the incarnation refers to
+--       then for each session three: session, ref_count, references of each incarnation
 -- ARGV  1 `act` or `dry`  2 incarnation  then the ids
--- Answers  one letter a session: t referred to, d dropped, g the life does not refer to it (any more)
--- O(sessions * log what the life refers to)
+-- Answers  one letter a session: t referred to, d dropped, g the incarnation does not refer to it (any more)
+-- O(sessions * log what the incarnation refers to)
 local K = base(KEYS)
 local act, inc, letters = ARGV[1] == 'act', ARGV[2], {}
 for n = 3, #ARGV do

@@ -3,7 +3,7 @@
 -- `session:{id}` (a hash), `ref_count:{id}` (a number), `broadcaster:{id}` (the id of its current
 -- session) and the set of the disconnected are the application's, in seconds, as it knows them.
 -- Beside them, for what is written through lapsed: `idle`, every session without a reference by the
--- millisecond since when; and for each session how many references each life has.
+-- millisecond since when; and for each session how many references each incarnation has.
 
 local FIELDS_MAX = 500
 
@@ -73,7 +73,7 @@ local function idle_since(since, gone)
   return gone > since + 2000 and gone or since
 end
 
--- Drops `mine` references of one life to a session that is not there any more.
+-- Drops `mine` references of one incarnation to a session that is not there any more.
 local function forget_references(refs, ref_count, inc, mine)
   redis.call('HDEL', refs, inc)
   local left = (references(ref_count) or 0) - mine

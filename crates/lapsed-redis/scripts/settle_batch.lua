@@ -1,4 +1,4 @@
--- What a batch did, if it was carried out; if it was not, it never will be.
+-- Returns the receipts of a batch that was carried out; a batch that was not is forbidden from now on.
 -- KEYS  the base keys
 -- ARGV  1 sweeper  2 number of the batch
 -- Answers  {first, last} receipt, or {} (and the batch is forbidden from now on)

@@ -1,6 +1,6 @@
--- The term that is held now.
+-- Returns the term that is held now.
 -- KEYS  the base keys
--- Answers  {number, holder, until_ms}, or {} where nobody holds it
+-- Answers  {number, holder, until_ms}, or {} if no one holds it
 -- O(1)
 local K = base(KEYS)
 local known = redis.call('HMGET', K.meta, 'term', 'holder', 'until')

@@ -5,7 +5,7 @@
 --       5 term, or empty  6 seen_ms  7 gap_ms  8 keep notes of batches for ms
 -- Answers  {owners ended, receipts pruned, incarnations forgotten...}: the caller removes what was
 --          noted as taken from those
--- O(rows * log lives)
+-- O(rows * log incarnations)
 local K = base(KEYS)
 local now = clock()
 local rows, most = tonumber(ARGV[1]), tonumber(ARGV[2] ~= '' and ARGV[2] or ARGV[1])
@@ -28,13 +28,13 @@ local ended, seen = 0, 0
 local overdue = redis.call('ZRANGEBYSCORE', K.due, '-inf', whole(now), 'WITHSCORES', 'LIMIT', 0, rows)
 for i = 1, #overdue, 2 do
   local inc, deadline = overdue[i], tonumber(overdue[i + 1])
-  local life = read_life(redis.call('HGET', K.lives, inc))
-  if not life then
+  local incarnation = read_incarnation(redis.call('HGET', K.lives, inc))
+  if not incarnation then
     redis.call('ZREM', K.due, inc)
-  elseif due_at(deadline, life.started, life.ttl, back) <= now then
+  elseif due_at(deadline, incarnation.started, incarnation.ttl, back) <= now then
     seen = seen + 1
     if seen <= most and tonumber(redis.call('HGET', K.counts, inc) or 0) <= 0 then
-      finish(K, inc, life, 'd', now, deadline)
+      finish(K, inc, incarnation, 'd', now, deadline)
       ended = ended + 1
     end
   end
@@ -43,18 +43,18 @@ end
 local answer = { ended, 0 }
 local old = redis.call('ZRANGEBYSCORE', K.past, '-inf', whole(now - keep_ms), 'LIMIT', 0, rows)
 for _, inc in ipairs(old) do
-  local life = read_life(redis.call('HGET', K.lives, inc))
-  if life and tonumber(redis.call('HGET', K.counts, inc) or 0) <= 0 then
+  local incarnation = read_incarnation(redis.call('HGET', K.lives, inc))
+  if incarnation and tonumber(redis.call('HGET', K.counts, inc) or 0) <= 0 then
     local left = {}
-    for other in string.gmatch(redis.call('HGET', K.names, life.name) or '', '%d+') do
+    for other in string.gmatch(redis.call('HGET', K.names, incarnation.name) or '', '%d+') do
       if other ~= inc then
         left[#left + 1] = other
       end
     end
     if #left > 0 then
-      redis.call('HSET', K.names, life.name, table.concat(left, ','))
+      redis.call('HSET', K.names, incarnation.name, table.concat(left, ','))
     else
-      redis.call('HDEL', K.names, life.name)
+      redis.call('HDEL', K.names, incarnation.name)
     end
     redis.call('HDEL', K.lives, inc)
     redis.call('HDEL', K.counts, inc)

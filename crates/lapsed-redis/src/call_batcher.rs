@@ -1,9 +1,8 @@
-//! Calls that are made at the same time become one: much of what a script costs the server it costs once
-//! a call, however much it does.
+//! Combines concurrent calls into one, because much of a script's cost on the server is per call.
 //!
-//! Whoever asks while few calls are under way is sent at once; those who ask meanwhile wait for one of
-//! these to be answered and then go together. A call is carried by a task of its own, so that somebody
-//! who no longer waits takes nobody's answer along.
+//! A call that arrives while fewer than `CONCURRENT_MAX` batches are in progress is sent at once. Calls that
+//! arrive later wait until one of these is answered, and then go together in one batch. Batches are sent by
+//! tasks of their own, so that a caller that gives up does not cancel the others.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -14,26 +13,26 @@ use tokio::sync::oneshot;
 
 const LOCK: &str = "no holder of this lock panics";
 
-/// What somebody asks for.
+/// A call that can be combined with others of its kind.
 pub(crate) trait BatchableCall: Clone + Send + Sync + 'static {
-    /// How much of a call it takes up, of `MOST`.
+    /// How much of a batch's `WEIGHT_MAX` this call takes up.
     fn weight(&self) -> usize;
-    /// What one call may weigh; what weighs more by itself goes alone.
+    /// The largest sum of weights in one batch; a heavier call is sent alone.
     const WEIGHT_MAX: usize;
-    /// How many go together at the most, where each has keys of its own.
+    /// The largest number of calls in one batch.
     const CALLS_MAX: usize = 64;
-    /// How many calls are under way at a time: while one is answered the server has the next.
+    /// How many batches are in progress at a time, so that the server has work while an answer travels.
     const CONCURRENT_MAX: usize = 2;
-    /// Whether one call can ask for both.
+    /// Whether both calls can be in one batch.
     fn can_join(&self, other: &Self) -> bool;
 }
 
-/// Asks for all of them in one call, and answers each in its place.
+/// Sends a batch; returns one answer per request, in their order.
 pub(crate) trait BatchExecutor<Q, A>: Clone + Send + Sync + 'static {
     fn execute(&self, requests: Vec<Q>) -> BoxFuture<'static, Result<Vec<A>>>;
 }
 
-/// Questions of one kind.
+/// Combines calls of one kind.
 pub(crate) struct CallBatcher<Q, A> {
     state: Mutex<State<Q, A>>,
 }
@@ -54,7 +53,7 @@ impl<Q, A> Default for CallBatcher<Q, A> {
     }
 }
 
-/// One of those under way; it ends however its task ends.
+/// The right to send batches. Dropping it frees the slot, also when its task panics or is cancelled.
 struct WorkerSlot<Q, A> {
     batcher: Arc<CallBatcher<Q, A>>,
     released: bool,
@@ -69,7 +68,7 @@ impl<Q, A> Drop for WorkerSlot<Q, A> {
 }
 
 impl<Q: BatchableCall, A: Send + 'static> CallBatcher<Q, A> {
-    /// The answer to one question, together with others if there are any.
+    /// Sends one request, combined with others if there are any, and waits for its answer.
     pub async fn call(
         self: &Arc<Self>,
         request: Q,
@@ -85,7 +84,7 @@ impl<Q: BatchableCall, A: Send + 'static> CallBatcher<Q, A> {
         })
     }
 
-    /// `Some`: a further call may be sent.
+    /// Queues a call. `Some`: the caller must start a worker with this slot.
     fn enqueue(self: &Arc<Self>, queued: QueuedCall<Q, A>) -> Option<WorkerSlot<Q, A>> {
         let mut state = self.state.lock().expect(LOCK);
         state.queued.push_back(queued);
@@ -121,7 +120,7 @@ impl<Q: BatchableCall, A: Send + 'static> WorkerSlot<Q, A> {
                 rest.push_back(call);
             }
         }
-        // Whoever was passed over stays in front of those who were not looked at.
+        // Calls that did not fit keep their place before those that were not examined.
         rest.append(&mut state.queued);
         state.queued = rest;
         batch
@@ -152,7 +151,7 @@ async fn answer<Q: BatchableCall, A: Send + 'static>(
 ) {
     let requests = batch.iter().map(|call| call.request.clone()).collect();
     match executor.execute(requests).await {
-        // Somebody who does not wait any more is told nothing.
+        // A closed channel means that this caller gave up.
         Ok(answers) => batch.into_iter().zip(answers).for_each(|(call, answer)| {
             let _ = call.answer.send(Ok(answer));
         }),
@@ -244,7 +243,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_asks_meanwhile_goes_together_and_everybody_gets_the_own_answer() {
+    async fn concurrent_calls_are_batched_and_answered_separately() {
         let echo = Echo::default();
         let asked = [1, 2, 3, 4, 5, 6, 7].map(|n| Number("a", n)).to_vec();
         let answers = ask_all(&echo, asked).await;
@@ -259,7 +258,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_cannot_go_together_goes_apart() {
+    async fn calls_of_another_kind_or_too_heavy_are_sent_separately() {
         let echo = Echo::default();
         let asked = ["a", "b", "a", "b", "a", "b"].map(|kind| Number(kind, 2)).to_vec();
         assert!(ask_all(&echo, asked).await.iter().all(|answer| matches!(answer, Ok(2))));
@@ -270,7 +269,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_is_refused_does_not_refuse_the_others() {
+    async fn a_refused_call_does_not_fail_the_other_calls_of_its_batch() {
         let echo = Echo { refuses: Some(3), ..Echo::default() };
         let asked = [1, 2, 3, 4].map(|n| Number("a", n)).to_vec();
         let answers = ask_all(&echo, asked).await;
@@ -279,7 +278,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn somebody_who_gave_up_is_not_asked_for() {
+    async fn a_call_whose_caller_gave_up_is_not_sent() {
         let (echo, batcher) = (Echo::default(), Arc::new(CallBatcher::default()));
         let execute = |n: usize| {
             let (echo, batcher) = (echo.clone(), batcher.clone());

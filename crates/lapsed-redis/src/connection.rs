@@ -1,4 +1,4 @@
-//! The connection: one server or a cluster, always with time limits, reconnecting by itself.
+//! The connection to one server or a cluster: always with time limits, reconnecting automatically.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -35,7 +35,7 @@ impl std::fmt::Debug for RedisAddress {
 }
 
 impl RedisAddress {
-    /// With the usual limits.
+    /// An address with the default time limits: 2 s to connect, 2 s for an answer.
     pub fn new(url: &str) -> RedisAddress {
         RedisAddress {
             url: url.to_owned(),
@@ -65,7 +65,7 @@ impl RedisAddress {
         hosts.split(',').map(node).collect()
     }
 
-    /// Where it is, without secrets.
+    /// The address without user and password, for errors and logs.
     pub fn place(&self) -> String {
         match self.url.rsplit_once('@') {
             Some((credentials, rest)) => {
@@ -95,7 +95,7 @@ enum Channel {
     Cluster { client: Box<ClusterClient>, connection: Arc<OnceCell<ClusterConnection>> },
 }
 
-/// A way to the server. Clones share it.
+/// A connection to a server or a cluster. Clones share it.
 #[derive(Clone)]
 pub(crate) struct RedisConnection {
     channel: Channel,
@@ -105,9 +105,9 @@ pub(crate) struct RedisConnection {
 }
 
 impl RedisConnection {
-    /// Makes ready; the first call connects. Inside a runtime.
+    /// Prepares the client without connecting; the first call connects. Must be called inside a runtime.
     pub fn new(address: &RedisAddress) -> Result<RedisConnection> {
-        // Somebody else's choice is as good; one there must be.
+        // Fails if the process has chosen a provider already, which serves as well.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let place: Arc<str> = Arc::from(address.place());
         let wrong = |error: RedisError| store_error(&place, "connect", &error);
@@ -243,7 +243,7 @@ impl RedisConnection {
         T::from_redis_value(value).map(Some).map_err(|_| unexpected_answer(&self.place, call))
     }
 
-    /// The same on every node.
+    /// One command on every node; the answers are in the order of the nodes.
     pub async fn on_every_node<T: FromRedisValue>(&self, call: &str, cmd: &Cmd) -> Result<Vec<T>> {
         let mut answers = Vec::new();
         while let Some(answer) = self.on_node(answers.len(), call, cmd).await? {
@@ -309,7 +309,7 @@ impl RedisConnection {
         T::from_redis_value(value).map_err(|_| unexpected_answer(&self.place, script.name))
     }
 
-    /// The error for an answer that makes no sense.
+    /// The error for an answer that does not have the expected shape.
     pub fn unexpected_answer(&self, call: &str) -> Error {
         unexpected_answer(&self.place, call)
     }

@@ -1,4 +1,4 @@
-//! What the server or the connection says, in the library's few kinds of error.
+//! Maps errors of the server and of the connection to [`lapsed_core::Error`].
 
 use std::collections::BTreeSet;
 
@@ -7,11 +7,11 @@ use redis::{ErrorKind, RedisError, ServerErrorKind};
 
 use crate::script;
 
-/// What servers say inside a script to a user that lacks a permission.
+/// Parts of the messages with which servers refuse a command inside a script for lack of a permission.
 const UNPERMITTED: [&str; 3] =
     ["ACL failure", "has no permissions", "The user executing the script can't"];
 
-/// Tells what happened and, where there is something to do, what to do.
+/// The error for a failed call. Its text says what happened and, where the operator can act, what to do.
 pub(crate) fn store_error(place: &str, call: &str, error: &RedisError) -> Error {
     let unavailable = |what: String| Error::Unavailable { store: place.to_owned(), what };
     if error.is_timeout() {
@@ -28,7 +28,7 @@ pub(crate) fn store_error(place: &str, call: &str, error: &RedisError) -> Error 
             "this user lacks a permission for `{call}`: {server_message}. Grant it with ACL SETUSER; lapsed \
              goes on by itself"
         )),
-        // Inside a script there is no code for it, only words.
+        // Inside a script the server returns no error code for this, only a message.
         _ if UNPERMITTED.iter().any(|words| server_message.contains(words)) => {
             unavailable(format!(
                 "this user lacks a permission for `{call}`{}: {server_message}. Grant it with ACL SETUSER; \
@@ -83,14 +83,14 @@ fn join(commands: &BTreeSet<&str>) -> String {
     commands.iter().copied().collect::<Vec<_>>().join(", ")
 }
 
-/// The commands that a text of Lua names where a command stands.
+/// The Redis commands that a Lua text calls.
 fn commands(text: &str) -> BTreeSet<&str> {
     let calls = ["redis.call('", "redis.pcall('", "each('", "every('"];
     let words = calls.iter().flat_map(|call| text.split(call).skip(1));
     words.filter_map(|rest| rest.split('\'').next()).collect()
 }
 
-/// The words of the error; never an address with a password in it.
+/// The server's message; never contains an address with a password.
 fn server_message(error: &RedisError) -> String {
     match (error.code(), error.detail()) {
         (Some(code), Some(detail)) => format!("{code} {detail}"),
@@ -98,7 +98,7 @@ fn server_message(error: &RedisError) -> String {
     }
 }
 
-/// For an answer of another shape than the script promises.
+/// The error for an answer that does not have the shape that the script promises.
 pub(crate) fn unexpected_answer(place: &str, call: &str) -> Error {
     Error::Corrupt {
         store: place.to_owned(),

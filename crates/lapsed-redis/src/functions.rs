@@ -1,6 +1,6 @@
-//! The operations as a library of functions inside the server, for callers in any language.
+//! The operations as a function library inside the server (`FCALL`), for callers in any language.
 //!
-//! Its text is made of the very same scripts, each wrapped as a function of its keys and arguments;
+//! The library's text is made of the very same scripts, each wrapped as a function of its keys and arguments;
 //! what `scripts/library/` adds is thin: checking what callers send, deriving lapsed's own keys from
 //! the application's, and calling a script again with what it asks for. Nothing of a system's rules
 //! is written twice.
@@ -22,10 +22,10 @@ use crate::system_context::BASE;
 /// meaning for ever.
 pub const FUNCTIONS_VERSION: u32 = 2;
 
-/// As the server knows the library.
+/// The name of the library in `FUNCTION LIST`.
 const LIBRARY: &str = "lapsed";
 
-/// The scripts that it is made of.
+/// The scripts that the library contains, each as a local Lua function.
 const SCRIPTS: [&str; 14] = [
     "owner_start",
     "owner_beat",
@@ -43,7 +43,7 @@ const SCRIPTS: [&str; 14] = [
     "inflight_counts",
 ];
 
-/// What it adds to them.
+/// The Lua files that register the public functions on top of those scripts.
 const WRAPPERS: [&str; 5] = [
     include_str!("../scripts/library/common.lua"),
     include_str!("../scripts/library/owners.lua"),
@@ -52,10 +52,10 @@ const WRAPPERS: [&str; 5] = [
     include_str!("../scripts/library/inflight.lua"),
 ];
 
-/// Where the text tells its version.
+/// The beginning of the line that states the library's version.
 const VERSION_LINE: &str = "local VERSION = ";
 
-/// What to do about a newer version in the server.
+/// What to do if a server has a newer version of the library than this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Downgrade {
     /// It stays, and loading fails.
@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_text_tells_its_version() {
+    fn the_version_is_read_from_the_library_text() {
         let text = Redis::functions();
         let row = |text: &str| Value::Array(vec![Value::BulkString(text.as_bytes().to_vec())]);
         assert_eq!(
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn every_script_is_in_it_word_for_word() {
+    fn the_library_contains_every_script_unchanged() {
         let text = Redis::functions();
         assert_eq!(scripts().count(), SCRIPTS.len());
         assert!(scripts().all(|script| text.contains(script.body)));

@@ -1,5 +1,4 @@
-//! What fuzzing needs of this crate: bytes that anybody may have put into the stream of receipts, read
-//! as the store reads them.
+//! Entry point for fuzzing: reads arbitrary bytes as an item of the stream of receipts.
 
 use crate::receipt_item::{Field, ReceiptItem, StreamItem};
 use crate::receipts::removed_of;

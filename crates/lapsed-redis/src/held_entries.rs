@@ -1,4 +1,4 @@
-//! What each life holds: one sorted set a life and shard, all scores 0, so that it is read by key.
+//! The entries that each incarnation holds: one sorted set an incarnation and shard, all scores 0, so that it is read by key.
 
 use lapsed_core::owner::{Claim, Ending, Incarnation};
 use lapsed_core::receipt::Reason;
@@ -8,17 +8,17 @@ use lapsed_core::{Name, Result};
 use crate::owners::{OwnerService, unknown_incarnation};
 use crate::system_context::Shard;
 
-/// What one life holds.
+/// The key of the set of entries that one incarnation holds.
 pub(crate) fn held_key(shard: &Shard, inc: &str) -> String {
     shard.prefix.key(&format!("held:{inc}"))
 }
 
-/// What was taken from it.
+/// The key of the set of entries that were reclaimed from one incarnation.
 pub(crate) fn lost_key(shard: &Shard, inc: &str) -> String {
     shard.prefix.key(&format!("lost:{inc}"))
 }
 
-/// The command that reads what one life holds, by key.
+/// The command that reads what one incarnation holds, by key.
 pub(crate) fn held_entries_cmd(
     shard: &Shard,
     inc: &str,
@@ -32,7 +32,7 @@ pub(crate) fn held_entries_cmd(
 }
 
 impl OwnerService {
-    /// What one life holds in one shard, by key.
+    /// What one incarnation holds in one shard, by key.
     pub async fn held_in(
         &self,
         shard: &Shard,
@@ -45,7 +45,7 @@ impl OwnerService {
         keys.iter().map(|key| Name::new(key)).collect()
     }
 
-    /// What the claimed life holds, by key, over all shards. `Lost` when it has ended.
+    /// What the claimed incarnation holds, by key, over all shards. `Lost` when it has ended.
     pub async fn held_by(
         &self,
         claim: &Claim,
@@ -75,7 +75,7 @@ impl OwnerService {
         Ok(keys)
     }
 
-    /// What an ended life still holds, as suspects.
+    /// What an ended incarnation still holds, as suspects.
     pub async fn left_by(&self, claim: &Claim, limit: usize) -> Result<Vec<Suspect>> {
         let Some(owner) = self.owner(claim).await? else { return Ok(Vec::new()) };
         let Some((ending, _)) = owner.ended else { return Ok(Vec::new()) };

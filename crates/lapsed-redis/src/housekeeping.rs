@@ -1,4 +1,4 @@
-//! What every system's sweep does the same way: counting lives, settling batches, housekeeping.
+//! What every system's sweep does the same way: counting incarnations, settling batches, housekeeping.
 
 use futures::future::try_join_all;
 use lapsed_core::Result;
@@ -9,7 +9,7 @@ use crate::owners::OwnerService;
 use crate::script;
 use crate::system_context::{Args, Shard, SystemContext};
 
-/// How many of the doomed a count looks at one by one.
+/// How many overdue owners a census examines one by one.
 const COUNTED_MAX: usize = 2_000;
 
 /// How long it is remembered that a batch was carried out, or must not be.
@@ -36,7 +36,7 @@ impl SystemContext {
         Ok(found.into_iter().find(|receipt| receipt.id.seq == seq))
     }
 
-    /// Why nothing was put back.
+    /// The reason for refusing to restore a receipt that does not exist.
     pub fn no_receipt(&self, seq: u64) -> String {
         format!("there is no receipt {}-{}-{seq}", self.id.kind, self.id.name)
     }
@@ -49,7 +49,7 @@ impl OwnerService {
         Ok(self.count_since().await?.0)
     }
 
-    /// The same, and since when the servers are back, whether or not a life was there before.
+    /// The same, and since when the servers are back, whether or not an incarnation was there before.
     pub async fn count_since(&self) -> Result<(Census, u64)> {
         let threshold_ms = self.context.threshold_ms();
         let args = |_: &Shard| Args::default().arg(threshold_ms).arg(COUNTED_MAX);

@@ -1,7 +1,7 @@
 //! `inflight` on Redis and Valkey: a server, or one slot of a cluster.
 //!
 //! A job is one record in a hash, whatever its state; beside it are the list of its queue, what its
-//! worker's life holds, or the set of dead letters. Each step that moves it is one script.
+//! worker's incarnation holds, or the set of dead letters. Each step that moves it is one script.
 
 mod adopt;
 mod adopt_dead_letters;

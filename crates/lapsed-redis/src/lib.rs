@@ -64,24 +64,24 @@ struct Inner {
 }
 
 impl Redis {
-    /// Makes ready; the first call connects. Must be called inside a runtime.
+    /// Prepares the client without connecting; the first call connects. Must be called inside a runtime.
     pub fn new(address: &RedisAddress) -> Result<Redis> {
         Self::with_clock(address, SystemClock::shared())
     }
 
-    /// The same with a clock of the caller's, for waiting and for measuring answers.
+    /// Like [`Redis::new`], with the clock that is used for waiting and for measuring answers.
     pub fn with_clock(address: &RedisAddress, clock: Arc<dyn Clock>) -> Result<Redis> {
         let connection = RedisConnection::new(address)?;
         let (address, contexts) = (address.clone(), RwLock::default());
         Ok(Redis { inner: Arc::new(Inner { connection, address, clock, contexts }) })
     }
 
-    /// Whether it is a cluster.
+    /// Whether the address is that of a cluster.
     pub fn is_cluster(&self) -> bool {
         self.inner.connection.is_cluster()
     }
 
-    /// How many requests were sent so far: round trips, whatever each carried.
+    /// How many round trips were made so far; a pipeline counts as one.
     pub fn requests(&self) -> u64 {
         self.inner.connection.requests.load(std::sync::atomic::Ordering::Relaxed)
     }

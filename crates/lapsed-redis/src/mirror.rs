@@ -3,7 +3,7 @@
 //! The heartbeat strings are the truth of beats: there is no index of deadlines beside them, because each
 //! beat would have to keep it, while a pass looks at everybody online in any case, in bounded pages. What
 //! decides (which of two states is newer, who is silent, whether the mirror knows anything at all) are
-//! scripts, by the server's clock and by which life of the server it is.
+//! scripts, by the server's clock and by which run of the server it is.
 
 mod available;
 mod available_batching;

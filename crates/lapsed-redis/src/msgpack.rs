@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_or_goes_on_is_refused() {
+    fn truncated_input_and_trailing_bytes_are_refused() {
         assert_eq!(Packed::read(&[0x92, 0xa1, b'a']), None);
         assert_eq!(Packed::read(&[0xdd, 0xff, 0xff, 0xff, 0xff]), None);
         assert_eq!(Packed::read(&[0x91; 64]), None);

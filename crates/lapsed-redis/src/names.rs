@@ -1,4 +1,4 @@
-//! How keys are called, and which slot of a cluster they fall into.
+//! Key names, and the cluster slot that a key belongs to.
 //!
 //! Everything of one shard of a system lies in the slot of the key that the application reads (the
 //! registry's hash, the set of disconnected sessions): lapsed's own keys carry that key's hash tag,
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn own_keys_lie_beside_the_application_s() {
+    fn own_keys_are_in_the_slot_of_the_application_key() {
         let id = SystemId::new(Kind::Registry, "devices").unwrap();
         for anchor in ["connections:registry", "{conn}:registry"] {
             assert_eq!(slot(&Prefix::beside(anchor, &id).key("due")), slot(anchor), "{anchor}");
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn templates_fill_and_find_their_place() {
+    fn a_template_makes_keys_and_finds_the_name_in_them() {
         let template = Template::new("instance:heartbeat:{owner}", "owner").unwrap();
         assert_eq!(template.of("i-1"), "instance:heartbeat:i-1");
         assert_eq!(template.name_in("instance:heartbeat:i-1"), Some("i-1"));

@@ -1,4 +1,4 @@
-//! Who may be dead, and what they hold: nothing of the living is read.
+//! Pages of the entries that overdue and ended owners hold. Nothing that a live owner holds is read.
 
 use std::sync::{Arc, Mutex};
 
@@ -13,13 +13,13 @@ use crate::script;
 use crate::suspect_prefetch::SuspectPrefetch;
 use crate::system_context::{Args, Shard};
 
-/// The place just after that suspect: `shard:deadline:incarnation:key`.
+/// The cursor just after a suspect: `shard:deadline_ms:incarnation:key`.
 pub(crate) fn after(shard: usize, suspect: &Suspect) -> Cursor {
     let Suspect { deadline_ms, incarnation, key, .. } = suspect;
     Cursor(Some(format!("{shard}:{deadline_ms}:{incarnation}:{key}")))
 }
 
-/// Where to go on: in that shard, from that life on, after that key of it.
+/// Where reading resumes: in this shard, from this deadline and incarnation on, after this key of it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OverdueCursor {
     pub shard: usize,
@@ -41,24 +41,24 @@ fn parse_cursor(cursor: &Cursor) -> Result<OverdueCursor> {
 
 const LOCK: &str = "no holder of this lock panics";
 
-/// How many suspects are read at a time once a pass is under way: a batch takes a few hundred, and
-/// naming one costs the server far less than reclaiming it.
+/// How many suspects one read asks for after the first page of a pass. A batch takes a few hundred, and
+/// listing a suspect costs the server far less than reclaiming it.
 const PREFETCH_MAX: usize = 2_000;
 
-/// How many lives are looked at in one step: each costs the server as much as dozens of names.
+/// How many incarnations are looked at in one step: each costs the server as much as dozens of names.
 const OWNERS_A_CALL: usize = 200;
 
-/// The shard and the life that a page broke off in.
+/// The shard and the owner whose entries did not all fit into the last page.
 type LastOwner = Option<(usize, Arc<OverdueOwner>)>;
 
-/// Pages of what the doomed hold, what was read ahead of them, and the life that this broke off in.
+/// Pages of what overdue and ended owners hold, what was read ahead of them, and the incarnation that this broke off in.
 #[derive(Default)]
 pub(crate) struct OverduePages {
     prefetch: SuspectPrefetch,
     last: Mutex<LastOwner>,
 }
 
-/// A life that is overdue or ended, and how much it holds.
+/// An incarnation that is overdue or ended, and how much it holds.
 pub(crate) struct OverdueOwner {
     inc: u64,
     deadline_ms: u64,
@@ -74,7 +74,7 @@ impl OverduePages {
         self.prefetch.page(&*context.clock, request, PREFETCH_MAX, read, after).await
     }
 
-    /// As many as are asked for, of one shard.
+    /// Up to `request.limit` suspects, all of one shard.
     async fn read(&self, owners: &OwnerService, request: &PageRequest) -> Result<SuspectPage> {
         let mut from = parse_cursor(&request.after)?;
         loop {
@@ -108,8 +108,8 @@ impl OverduePages {
         Ok(page)
     }
 
-    /// A life that left a lot takes many pages: the next one of the same life needs no look at who
-    /// else is doomed. `None`: it is not that simple.
+    /// The next page of the owner that the last page ended in, without listing the overdue owners again.
+    /// `None`: the request resumes elsewhere, has a brake limit, or this owner holds less than a page.
     async fn next_of_last_owner(
         &self,
         owners: &OwnerService,
@@ -138,7 +138,7 @@ impl OverduePages {
 }
 
 impl OwnerService {
-    /// What the doomed of one shard hold, from a place on; and the life that this broke off in.
+    /// What the overdue owners of one shard hold, from a place on; and the incarnation that this broke off in.
     pub async fn held_by_overdue(
         &self,
         shard: &Shard,
@@ -165,8 +165,8 @@ impl OwnerService {
         }
     }
 
-    /// Adds what they hold, until there is as much as was asked for; answers the life in which that
-    /// was so.
+    /// Adds what these owners hold to `suspects` until there are `request.limit` of them. Returns the owner
+    /// whose entries filled the page, if one did.
     async fn collect(
         &self,
         shard: &Shard,
@@ -199,7 +199,7 @@ impl OwnerService {
         Ok(None)
     }
 
-    /// What each of them holds, `limit` at the most, in one round trip.
+    /// What each of these owners holds, at most `limit` keys each, in one round trip.
     async fn held_by_each(
         &self,
         shard: &Shard,
@@ -226,14 +226,14 @@ impl OwnerService {
         for (owner, answer) in owners.iter().zip(answers) {
             held.push(match answer {
                 Some(keys) => keys.iter().map(|key| Name::new(key)).collect::<Result<_>>()?,
-                // Refused: asked by itself it says why.
+                // The pipeline hides why this command failed; sent alone it returns the error.
                 None => self.held_in(shard, &owner.inc.to_string(), after(owner), limit).await?,
             });
         }
         Ok(held)
     }
 
-    /// OwnerService that are overdue or ended, and hold something.
+    /// Owners that are overdue or ended and hold at least one entry.
     async fn overdue_owners(
         &self,
         shard: &Shard,

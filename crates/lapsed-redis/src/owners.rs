@@ -1,7 +1,7 @@
-//! OwnerService: begun, beaten, ended, listed. The same for every system written through lapsed.
+//! Owners: start, heartbeat, end, list. The same for every system that is written through lapsed.
 //!
-//! With several shards a life is in each of them, under the number that the first one gave it: each
-//! shard must be able to judge it by itself. A life that one shard has declared dead is dead: whoever
+//! With several shards an incarnation is in each of them, under the number that the first one gave it: each
+//! shard must be able to judge it by itself. An incarnation that one shard has declared dead is dead: whoever
 //! sees it first ends it in the others.
 
 use std::collections::BTreeMap;
@@ -19,16 +19,16 @@ use crate::system_context::{Args, Shard, SystemContext};
 /// The most keys named in a `Lost`.
 const LOST_KEYS_MAX: usize = 1_000;
 
-/// The lives of one system.
+/// The owners of one system.
 pub(crate) struct OwnerService {
     pub context: Arc<SystemContext>,
-    /// The key that others read to see whether an owner lives.
+    /// The key that the application reads to see whether an owner is alive, if it has one.
     pub heartbeat: Option<Template>,
     /// How long a beat lasts unless the owner says otherwise.
     pub ttl_ms: u64,
 }
 
-/// One life, as the scripts pack it.
+/// The stored record of one incarnation, as the scripts pack it.
 #[derive(Clone, Debug)]
 pub(crate) struct OwnerRecord {
     pub name: String,
@@ -36,7 +36,7 @@ pub(crate) struct OwnerRecord {
     pub ended_ms: u64,
     pub end_deadline_ms: u64,
     pub held_at_end: u64,
-    /// Whether it beats without lapsed.
+    /// Whether its owner writes the heartbeat key without lapsed.
     external: bool,
 }
 
@@ -74,17 +74,17 @@ impl OwnerRecord {
     }
 }
 
-/// What a script said to a claim.
+/// How a script resolved a claim (an owner's name, with or without an incarnation).
 pub(crate) enum ResolvedClaim {
-    /// The life that was meant, and the rest of the answer.
+    /// The claimed incarnation has not ended; the answer of the script.
     Current(Vec<String>),
-    /// A name never seen, and no incarnation claimed.
+    /// The claim names no incarnation, and this owner has none.
     Unknown,
     /// An incarnation that is not that owner's, or not remembered.
     UnknownIncarnation,
     /// That life has ended.
     Ended(u64),
-    /// Call once more, with the keys of these lives.
+    /// The script did nothing: it must be called again with the keys of these incarnations.
     NeedsKeys(Vec<String>),
 }
 
@@ -108,12 +108,12 @@ impl ResolvedClaim {
     }
 }
 
-/// The incarnation as scripts are told it; empty for the newest.
+/// The incarnation as an argument of a script; empty for the newest.
 pub(crate) fn incarnation_arg(claim: &Claim) -> String {
     claim.incarnation.map_or(String::new(), |inc| inc.to_string())
 }
 
-/// The answer to somebody who is not remembered.
+/// The `Lost` error for an incarnation that is not known, or not known any more.
 pub(crate) fn unknown_incarnation(claim: &Claim) -> Error {
     let (owner, incarnation) = (claim.owner.clone(), claim.incarnation);
     let lost =
@@ -164,7 +164,7 @@ impl OwnerService {
             .ok_or_else(|| self.context.unexpected_answer(&script::OWNER_START))
     }
 
-    /// `None` when the name was known and should not have been.
+    /// Starts an incarnation in all shards. `None`: `when` is `unless_known`, and the owner has one already.
     pub async fn begin(&self, owner: &Name, ttl_ms: u64, when: &str) -> Result<Option<Beat>> {
         let context = &self.context;
         let first = self.begin_in(&context.shards[0], owner, ttl_ms, when, "").await?;
@@ -194,7 +194,7 @@ impl OwnerService {
         loop {
             let beats = self.context.shards.iter().map(|shard| self.beat_in(shard, claim));
             let mut answers = try_join_all(beats).await?;
-            // Everybody in one answer: the worst of them counts.
+            // Every shard answers; any answer but `Current` decides.
             let worst =
                 answers.iter().position(|resolved| !matches!(resolved, ResolvedClaim::Current(_)));
             match answers.swap_remove(worst.unwrap_or(0)) {
@@ -263,7 +263,7 @@ impl OwnerService {
         self.context.run(shard, &script::OWNER_END, args).await
     }
 
-    /// Dead in one shard is dead in all.
+    /// Ends an incarnation in every shard, because one shard has declared it dead.
     pub async fn end_everywhere(&self, owner: &Name, inc: u64) -> Result<()> {
         if self.context.shards.len() == 1 {
             return Ok(());
@@ -273,7 +273,7 @@ impl OwnerService {
         try_join_all(ends).await.map(|_| ())
     }
 
-    /// The word to a life that ended, with what it held: what is left of it, and what was taken.
+    /// The `Lost` error for an incarnation that has ended, with the keys that it held when it ended.
     pub async fn lost(&self, owner: &Name, inc: u64) -> Result<Error> {
         self.end_everywhere(owner, inc).await?;
         let mut lost = Lost {

@@ -1,5 +1,5 @@
-//! Of the preludes, what a script needs: every call of a script makes each function that it begins with
-//! anew, and those of all systems together cost more than a small script itself.
+//! Selects the functions of the preludes that a script uses. Each call of a script creates every function in
+//! its text anew, and those of all systems together would cost more than a small script itself.
 
 use std::collections::HashSet;
 
@@ -63,7 +63,7 @@ mod tests {
                            local function two(n)\n  return one(n) + MOST\nend\n\nlocal function three()\nend\n";
 
     #[test]
-    fn a_script_begins_with_what_it_uses() {
+    fn only_the_prelude_items_that_a_script_uses_are_put_before_it() {
         let text = begin(&[PRELUDE], "return two(1) -- not three\n");
         for needed in ["local MOST = 3", "local function one(n)", "local function two(n)"] {
             assert!(text.contains(needed), "{text}");

@@ -1,4 +1,4 @@
-//! One item of the stream of receipts: what a batch took from one life, or all sessions of a part of it.
+//! One item of the stream of receipts: what a batch took from one incarnation, or all sessions of a part of it.
 //!
 //! `n` tells how many, and `v` is the list, packed: of a registry its keys; of sessions six values each
 //! (id, broadcaster, deadline, reason, whether its broadcaster pointed to it, fields). Of jobs the list is
@@ -28,11 +28,11 @@ pub(crate) struct ReceiptRow {
     pub rest: Vec<Field>,
 }
 
-/// An item, taken apart.
+/// A parsed stream item: one batch's receipts for one incarnation.
 pub(crate) struct ReceiptItem {
     /// The number of its last receipt.
     pub last: u64,
-    /// What all of them share.
+    /// The fields that all its receipts share.
     common: HashMap<Vec<u8>, Vec<u8>>,
     pub rows: Vec<ReceiptRow>,
 }
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn both_forms_of_a_session_say_the_same() {
+    fn the_old_and_the_new_form_of_a_session_item_read_the_same() {
         let old = item(&[
             ("t", b"9"),
             ("p", b"2"),
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn both_forms_of_jobs_say_the_same() {
+    fn the_old_and_the_new_form_of_a_job_item_read_the_same() {
         let old = [("k", "a"), ("j", "p:7:1:q"), ("k", "b"), ("j", "x:8:0:q"), ("y", "1::::q\nz")];
         let mut fields: Vec<(&str, &[u8])> = vec![("o", b"w-1"), ("p", b"1")];
         fields.extend(old.iter().map(|(name, value)| (*name, value.as_bytes())));
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn both_forms_of_a_registry_say_the_same() {
+    fn the_old_and_the_new_form_of_a_registry_item_read_the_same() {
         let old = item(&[("o", b"i-1"), ("p", b"2"), ("k", b"a"), ("k", b"b")]);
         let new = item(&[("o", b"i-1"), ("p", b"2"), ("n", b"2"), ("v", b"\x92\xa1a\xa1b")]);
         assert_eq!(old.rows, new.rows);

@@ -1,4 +1,4 @@
-//! Receipts: a stream a shard, one item for everything that one batch took from one life.
+//! Receipts: a stream a shard, one item for everything that one batch took from one incarnation.
 //!
 //! An item's id is the number of its last receipt. With several shards each has its own residue of
 //! the numbers; what is read of all of them goes only as far as no shard can still add to.

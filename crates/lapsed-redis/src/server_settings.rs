@@ -1,4 +1,4 @@
-//! How a server is set up, as far as it matters to whoever keeps something derived in it.
+//! Settings of a server that matter to a mirror: eviction and keyspace events.
 
 use lapsed_core::Result;
 
@@ -23,7 +23,7 @@ impl Redis {
     pub async fn keyspace_events(&self) -> Option<String> {
         let mut cmd = redis::cmd("CONFIG");
         cmd.arg("GET").arg("notify-keyspace-events");
-        // Many who rent out servers do not let anybody ask.
+        // Many managed services forbid CONFIG GET.
         let setting: Option<Vec<String>> =
             self.connection().on_node(0, "CONFIG GET", &cmd).await.ok()?;
         setting?.into_iter().nth(1)

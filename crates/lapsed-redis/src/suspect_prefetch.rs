@@ -1,7 +1,7 @@
-//! Suspects that are read ahead: a page is a batch, and several pages cost one look at the index.
+//! Reads several pages of suspects from the index in one call and serves them page by page.
 //!
-//! What was read ahead may be stale, as every suspect may be: only the guard decides. It is served
-//! only to whoever goes on exactly where it begins, and not when it is old.
+//! A prefetched suspect may be stale, like every suspect: only the guard decides. Prefetched suspects are
+//! served only to a caller that resumes exactly where they begin, and only for [`AGE_MAX`].
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -11,19 +11,19 @@ use lapsed_core::Result;
 use lapsed_core::clock::Clock;
 use lapsed_core::sweep::{Cursor, PageRequest, Suspect, SuspectPage};
 
-/// What was read longer ago is read again: it would mostly be refused.
+/// Prefetched suspects older than this are read again, because the guard would refuse most of them.
 const AGE_MAX: Duration = Duration::from_secs(1);
 
 const LOCK: &str = "no holder of this lock panics";
 
-/// What the last page has left over.
+/// The suspects that were read and not served yet.
 #[derive(Default)]
 pub(crate) struct SuspectPrefetch {
     prefetched: Mutex<Option<PrefetchedPage>>,
 }
 
 struct PrefetchedPage {
-    /// The place that it goes on from.
+    /// The cursor that the next request must have to be served from here.
     from: Cursor,
     read: Duration,
     suspects: VecDeque<Suspect>,
@@ -31,8 +31,9 @@ struct PrefetchedPage {
 }
 
 impl SuspectPrefetch {
-    /// One page: from what was read ahead if it goes on from there, otherwise by `read`, of which up to
-    /// `most` are asked once a pass is under way. `after` is the place just after a suspect.
+    /// Returns one page: from the prefetched suspects if the request resumes there, otherwise by calling
+    /// `read`. The first page of a pass reads no more than it serves; later ones read up to `prefetch_max`.
+    /// `after` returns the cursor just after a suspect.
     pub async fn page<R: Future<Output = Result<SuspectPage>>>(
         &self,
         clock: &dyn Clock,
@@ -56,7 +57,8 @@ impl SuspectPrefetch {
         Ok(self.serve(prefetched, request.limit, after))
     }
 
-    /// What the brake allows is counted at every page: then nothing is taken from before.
+    /// `None` if the request cannot be served from here. A request with a limit of the brake never can,
+    /// because the brake counts owners anew for every page.
     fn take(&self, clock: &dyn Clock, request: &PageRequest) -> Option<PrefetchedPage> {
         if request.undeclared_max.is_some() {
             return None;
@@ -67,7 +69,7 @@ impl SuspectPrefetch {
         is_usable.then_some(prefetched)
     }
 
-    /// So many of it; the rest is kept for the next page.
+    /// Serves at most `limit` suspects and keeps the rest for the next page.
     fn serve(
         &self,
         mut prefetched: PrefetchedPage,
@@ -112,7 +114,7 @@ mod tests {
         Cursor(Some(suspect.key.to_string()))
     }
 
-    /// An index of so many, and how often it was looked at.
+    /// An index of [`ALL`] suspects that counts how often it is read.
     struct Index {
         prefetch: SuspectPrefetch,
         clock: ManualClock,
@@ -143,7 +145,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn each_comes_once_in_order_at_a_third_of_the_looks() {
+    async fn every_suspect_is_served_once_in_order_with_a_third_of_the_reads() {
         let index = Index::new();
         let (mut found, mut cursor) = (Vec::new(), Cursor::default());
         loop {
@@ -160,7 +162,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_goes_on_elsewhere_or_late_or_braked_looks_anew() {
+    async fn another_cursor_an_old_page_or_a_brake_limit_causes_a_new_read() {
         let index = Index::new();
         let at = |n: usize| after(&suspect(n));
         index.page(&at(3), None).await;

@@ -1,6 +1,6 @@
-//! One system's place on a server: its shards, and the watch over the server's presence.
+//! One system on a server or cluster: its shards, its keys, and when the server was last known to answer.
 //!
-//! Who was away is judged from both sides. The server's own life (`run_id`, uptime, role) is looked
+//! Whether the server was unreachable is judged from both sides. The server's own run (`run_id`, uptime, role) is looked
 //! at inside every script that declares somebody dead. What the server cannot know (that it stood
 //! still, that it could not be reached) this side knows: every request that may declare somebody
 //! dead says when the server was last known to answer, and a longer silence than the gap makes the
@@ -21,7 +21,7 @@ use crate::connection::RedisConnection;
 use crate::names::{Prefix, shard_of};
 use crate::script::{self, Script};
 
-/// What the gap between two answers may be, whatever the threshold.
+/// Bounds of the silence between two answers that does not yet count as an absence of the server.
 const GAP_MIN: Duration = Duration::from_millis(250);
 const GAP_MAX: Duration = Duration::from_secs(5);
 
@@ -40,7 +40,7 @@ pub(crate) const BASE: [&str; 11] = [
     "batches_at",
 ];
 
-/// What a script is called with, besides the base keys.
+/// Keys and arguments of one script call, besides the base keys.
 #[derive(Default)]
 pub(crate) struct Args {
     pub keys: Vec<String>,
@@ -72,23 +72,23 @@ impl Args {
 /// One shard: a set of keys that lie in one slot.
 pub(crate) struct Shard {
     pub index: usize,
-    /// The application's key that the others lie beside.
+    /// The application's key whose slot all keys of this shard share.
     pub anchor: String,
     pub prefix: Prefix,
     base: Vec<String>,
     presence: ServerPresence,
 }
 
-/// What is known of the server's presence.
+/// When the server of one shard last answered, and whether an absence is still to be recorded.
 #[derive(Default)]
 struct ServerPresence {
     /// The server's clock at its last timely answer.
     seen_ms: AtomicU64,
-    /// This side's clock then.
+    /// This process's monotonic clock when that answer was requested.
     seen_at: Mutex<Duration>,
-    /// It was away, and the shard does not know yet.
+    /// The server was absent, and `record_absence` has not run yet.
     away: AtomicBool,
-    /// It was told to remember which life of the server this is.
+    /// `record_run` has run: the server remembers its `run_id`.
     run_recorded: AtomicBool,
 }
 
@@ -102,7 +102,7 @@ pub(crate) struct SystemContext {
 }
 
 impl SystemContext {
-    /// `anchors`: one key a shard.
+    /// `anchors`: the application's key of each shard. Spawns the task that probes the server.
     pub fn new(
         connection: RedisConnection,
         clock: Arc<dyn Clock>,
@@ -138,7 +138,7 @@ impl SystemContext {
         &self.shards[shard_of(key, self.shards.len())]
     }
 
-    /// The keys of each shard, with their places in the list.
+    /// Groups keys by shard: for each shard the indexes of its keys in `keys`. Shards without keys are left out.
     pub fn group_by_shard(&self, keys: &[Name]) -> Vec<(&Shard, Vec<usize>)> {
         let mut dealt: Vec<(&Shard, Vec<usize>)> =
             self.shards.iter().map(|shard| (shard, Vec::new())).collect();
@@ -161,14 +161,14 @@ impl SystemContext {
         self.connection.run(script, &keys, &args).await
     }
 
-    /// The same with just the keys that are named: for what is called often.
+    /// Runs a script without the base keys, which saves the server time in frequent calls.
     pub async fn run_with_keys<T: FromRedisValue>(&self, script: &Script, args: Args) -> Result<T> {
         let keys: Vec<&str> = args.keys.iter().map(String::as_str).collect();
         let args: Vec<&[u8]> = args.args.iter().map(Vec::as_slice).collect();
         self.connection.run(script, &keys, &args).await
     }
 
-    /// On every shard at once.
+    /// Runs a script on every shard concurrently; the answers are in the order of the shards.
     pub async fn run_all<T: FromRedisValue>(
         &self,
         script: &Script,
@@ -238,9 +238,9 @@ impl SystemContext {
             now_ms = self.run(shard, &script::RECORD_ABSENCE, Args::default()).await?;
             shard.presence.away.store(false, Ordering::Release);
             tracing::warn!(system = %self.id, store = %self.connection.place,
-                "the server was away; everybody gets a whole threshold from now on");
+                "the server was unreachable; every owner gets a whole threshold from now on");
         }
-        // Both in one step, for those who reckon with both.
+        // Both change under one lock, because `server_time_at_most` combines them.
         let mut seen_at = shard.presence.seen_at.lock().expect(LOCK);
         *seen_at = sent;
         shard.presence.seen_ms.store(now_ms, Ordering::Release);
@@ -255,7 +255,7 @@ impl SystemContext {
 
 const LOCK: &str = "no holder of this lock panics";
 
-/// Looks again and again, for as long as somebody uses the system.
+/// Probes every shard about twice per gap, until the system's last handle is dropped.
 async fn probe_while_used(context: Weak<SystemContext>) {
     loop {
         let Some(strong) = context.upgrade() else { return };

@@ -22,7 +22,7 @@ use crate::system_context::StoredObject;
 /// How often a lost race is run again.
 const TRIES: u32 = 30;
 
-/// What is asked for.
+/// An operation on the lease of one key.
 #[derive(Clone, Debug)]
 pub(crate) enum Change {
     Acquire(AcquireRequest),
@@ -88,7 +88,7 @@ struct JudgedChange {
 }
 
 impl ObjectLeases {
-    /// Does it, however often somebody else is faster.
+    /// Carries out a change; retries when another writer was faster, at most [`TRIES`] times.
     pub(crate) async fn change(
         &self,
         key: &LeaseKey,
@@ -142,7 +142,7 @@ impl ObjectLeases {
         })
     }
 
-    /// The decisive write. `None`: to be judged again.
+    /// The conditional write. `None`: another writer was faster, so the change must be judged again.
     async fn write(
         &self,
         key: &LeaseKey,

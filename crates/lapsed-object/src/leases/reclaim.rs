@@ -26,14 +26,14 @@ const LOGGED_MAX: usize = 50;
 /// An object store is not held by anybody: batches need not shrink.
 const HELD: Duration = Duration::from_micros(1);
 
-/// What is to become of one suspect.
+/// How one suspect stands, and so what the sweep does with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
-    /// Over: to be cleared.
+    /// Expired: it is cleared.
     Over,
-    /// StoredObject and in time: to be filed where it belongs.
+    /// Held and not expired: its index entry moves to the bucket of its deadline.
     Alive,
-    /// StoredObject by another token than the one suspected.
+    /// Held by another token than the suspected one.
     Moved,
     /// Nobody holds it any more.
     Free,
@@ -56,7 +56,7 @@ struct ReclaimPlan {
     intent: Option<Intent>,
 }
 
-/// What became of a plan's write.
+/// The result of a plan's write.
 enum WriteResult {
     None,
     Made(Box<StoredObject>),

@@ -1,4 +1,4 @@
-//! The sweep, as the engine sees it.
+//! Implements the engine's [`Sweep`] trait for leases.
 
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};

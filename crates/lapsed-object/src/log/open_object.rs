@@ -1,4 +1,4 @@
-//! A log object in our hands: how it is made final.
+//! A log object that this process has opened: how it is made final.
 
 use std::collections::BTreeSet;
 

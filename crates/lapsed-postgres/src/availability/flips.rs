@@ -19,7 +19,7 @@ use crate::number::{ms_of, to_i64, to_u64};
 use crate::pool::{Call, TransactionEnd};
 use crate::receipts;
 
-/// What the truth found of one of them, and did.
+/// What the transaction found for one provider, and did.
 struct FlipJudgement {
     verdict: Verdict,
     judged_ms: u64,
@@ -30,7 +30,7 @@ struct FlipJudgement {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     Flipped,
-    /// A beat that the mirror did not see.
+    /// The provider has beaten recently; the mirror did not see it.
     FreshBeat,
     Moved,
 }
@@ -38,7 +38,7 @@ enum Verdict {
 impl TableNames {
     /// The decisive statement: system, ids, epochs, how long silence must last.
     ///
-    /// Being set online is a sign of life like a beat. An application that toggled by itself has moved it,
+    /// Being set online is a heartbeat like a beat. An application that toggled by itself has moved it,
     /// whatever the epoch says that was remembered; of whom nothing is remembered, only the times count.
     fn flip(&self) -> String {
         let TableNames { status, s_provider, s_online, s_last_online, s_beat, .. } = self;

@@ -1,4 +1,4 @@
-//! Sessions: who has which. The rule is the room's ([`rules::step`]); here is the transaction around it.
+//! Sessions: who has which. The rule is the system's ([`rules::step`]); here is the transaction around it.
 
 use std::collections::BTreeMap;
 

@@ -12,19 +12,19 @@ use crate::call_error::{CallResult, unexpected_answer};
 use crate::number::{to_i64, to_u64};
 use crate::pool::Call;
 
-/// What a provider's row in the own table says.
+/// Version and epoch of a provider, from lapsed's own table, whose row this transaction has locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Locked {
     pub version: u64,
     pub epoch: u64,
 }
 
-/// Of whom versions are taken.
+/// For which providers versions are taken.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum LockScope {
-    /// Only of those that there are.
+    /// Only for providers that exist.
     Existing,
-    /// Also of those that are about to be made.
+    /// Also for providers that this transaction is about to create.
     ExistingAndNew,
 }
 

@@ -1,4 +1,4 @@
-//! Making what is missing.
+//! Creates the tables, indexes and triggers that are missing.
 
 use lapsed_core::Result;
 

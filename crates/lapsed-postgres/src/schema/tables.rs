@@ -1,4 +1,4 @@
-//! The tables themselves.
+//! The CREATE TABLE and CREATE INDEX statements of lapsed's own tables and of the application's.
 
 use crate::layout::Layout;
 use crate::own_tables::OwnTables;

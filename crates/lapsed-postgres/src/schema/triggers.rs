@@ -15,6 +15,7 @@ pub const AVAILABILITY_CHANNEL: &str = "lapsed_availability";
 /// Where it is told which setting has changed. The payload is its key; empty: perhaps every one.
 pub const SETTINGS_CHANNEL: &str = "lapsed_settings";
 
+/// The triggers of one table: which changes are announced on which channel.
 struct NotifyTrigger<'a> {
     /// What it is called here.
     what: &'static str,

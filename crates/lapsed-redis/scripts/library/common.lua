@@ -74,7 +74,7 @@ local function is_span(text)
   return string.find(text, '^[1-9]%d*$') ~= nil and #text <= 12
 end
 
--- A number as `start` gave it, or empty for the newest life.
+-- A number as `start` gave it, or empty for the newest incarnation.
 local function is_claim(text)
   return text == '' or (string.find(text, '^[1-9]%d*$') ~= nil and #text <= 16)
 end
@@ -86,11 +86,11 @@ local function objection(answer, who)
   end
   local word = answer[1]
   if word == 'ended' then
-    return no('LOST', 'incarnation ' .. answer[2] .. ' of `' .. who .. '` has ended; start a new life')
+    return no('LOST', 'incarnation ' .. answer[2] .. ' of `' .. who .. '` has ended; start a new incarnation')
   elseif word == 'stranger' then
-    return no('LOST', 'that incarnation is not one of `' .. who .. '`, or long forgotten; start a new life')
+    return no('LOST', 'that incarnation is not one of `' .. who .. '`, or long forgotten; start a new incarnation')
   elseif word == 'unknown' then
-    return no('UNKNOWN', '`' .. who .. '` has no life here; start one')
+    return no('UNKNOWN', '`' .. who .. '` has no incarnation here; start one')
   elseif word == 'missing' then
     return no('MISSING', 'there is no session `' .. who .. '`')
   elseif word == 'again' then

@@ -82,12 +82,12 @@ local function shown(id, token, tail)
   return { id, token, string.sub(tail, from), count }
 end
 
--- A script for the life that is claimed, which it may have to be told: each call has its own keys, or the
--- second would file what it takes under the life that the first was not told.
+-- A script for the incarnation that is claimed, which it may have to be told: each call has its own keys, or the
+-- second would file what it takes under the incarnation that the first was not told.
 local function for_life(G, owner, inc, keys, call)
   local answer = until_told({ inc }, function(asked)
-    local life = asked[#asked]
-    return call(append(G.hot(keys), { G.key('held:' .. life) }), life)
+    local incarnation = asked[#asked]
+    return call(append(G.hot(keys), { G.key('held:' .. incarnation) }), incarnation)
   end)
   return objection(answer, owner), answer
 end
@@ -116,7 +116,7 @@ offer({
   end,
 })
 
--- Those of one life: owner and incarnation come first.
+-- Those of one incarnation: owner and incarnation come first.
 local function of_life(name, args, usage, reads, run)
   offer({
     name = 'lapsed_inflight_' .. name, keys = { 1, 1 }, args = args, reads = reads,
@@ -144,8 +144,8 @@ of_life('take', { 5, 5 }, 'QUEUE LIMIT', false, function(G, owner, inc, args)
   if refused then
     return refused
   end
-  local wrong, answer = for_life(G, owner, inc, { G.key('queue:' .. args[4]) }, function(keys, life)
-    local answers = inflight_take(keys, { 'own', args[4], 1, owner, inc, life, args[5] })
+  local wrong, answer = for_life(G, owner, inc, { G.key('queue:' .. args[4]) }, function(keys, incarnation)
+    local answers = inflight_take(keys, { 'own', args[4], 1, owner, inc, incarnation, args[5] })
     return answers.err and answers or answers[1]
   end)
   if wrong then
@@ -164,8 +164,8 @@ of_life('register', { 6, 4 + 2 * KEYS_MAX }, 'QUEUE ID PAYLOAD... (at most ' .. 
       return no('INVALID', WRONG_JOB)
     end
     local format = redis.call('HGET', G.meta, 'format') or 'own'
-    local wrong, answer = for_life(G, owner, inc, {}, function(keys, life)
-      return inflight_register(keys, told({ owner, inc, life, format }, args, 5, args[4]))
+    local wrong, answer = for_life(G, owner, inc, {}, function(keys, incarnation)
+      return inflight_register(keys, told({ owner, inc, incarnation, format }, args, 5, args[4]))
     end)
     if wrong then
       return wrong
@@ -182,15 +182,15 @@ of_life('held', { 5, 5 }, 'AFTER LIMIT', true, function(G, owner, inc, args)
   if args[4] ~= '' and not is_name(args[4]) or not is_limit(args[5]) then
     return no('INVALID', 'AFTER is an id or empty, ' .. WRONG_LIMIT)
   end
-  local life, wrong = claimed_life(G, owner, inc)
-  if not life then
+  local incarnation, wrong = claimed_life(G, owner, inc)
+  if not incarnation then
     return objection(wrong, owner)
   end
   local after = args[4] == '' and '-' or '(' .. args[4]
-  local ids = redis.call('ZRANGEBYLEX', G.key('held:' .. life), after, '+', 'LIMIT', 0, args[5])
+  local ids = redis.call('ZRANGEBYLEX', G.key('held:' .. incarnation), after, '+', 'LIMIT', 0, args[5])
   local jobs, records = {}, every('HMGET', G.jobs, ids)
   for i, id in ipairs(ids) do
-    local token = records[i] and string.match(records[i], '^f:(%d+):' .. life .. ':')
+    local token = records[i] and string.match(records[i], '^f:(%d+):' .. incarnation .. ':')
     if token then
       jobs[#jobs + 1] = shown(id, token, tail_of(records[i]))
     end

@@ -1,4 +1,4 @@
--- Lives, the same for registries, sessions and jobs: `lapsed_KIND_start`, `_beat`, `_retire`.
+-- Owner functions, the same for registries, sessions and jobs: `lapsed_KIND_start`, `_beat`, `_retire`.
 -- KEYS  1 the registry's hash, the set of the disconnected, or the prefix of jobs in flight
 --       2 the owner's heartbeat key, if others read it (registries only)
 -- ARGV  1 system  2 owner, then: start 3 ttl_ms [4 incarnation]; beat 3 incarnation or empty
@@ -13,7 +13,7 @@ local function beat(G, owner, inc, ttl)
   return objection(answer, owner) or { answer[1], tonumber(answer[2]) }
 end
 
--- With the number that another shard gave it, a life is begun only once.
+-- With the number that another shard gave it, an incarnation is begun only once.
 local function start(G, owner, ttl, inc)
   local answer = owner_start(G.keys({ G.heartbeat or G.meta }), { owner, ttl, 'new', inc })
   if not answer.err and not answer[2] then

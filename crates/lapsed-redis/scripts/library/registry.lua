@@ -26,7 +26,7 @@ local function append(list, more)
   return list
 end
 
--- What these lives hold.
+-- What these incarnations hold.
 local function held(G, incs)
   local keys = {}
   for i, inc in ipairs(incs) do
@@ -56,9 +56,9 @@ end
 
 local function unregister(G, owner, inc, wanted)
   local answer = until_told({ inc }, function(asked)
-    local life = asked[#asked]
-    local keys = { G.lives, G.names, G.counts, G.anchor, G.key('held:' .. life) }
-    return registry_unregister(keys, append({ owner, inc, life }, wanted))
+    local incarnation = asked[#asked]
+    local keys = { G.lives, G.names, G.counts, G.anchor, G.key('held:' .. incarnation) }
+    return registry_unregister(keys, append({ owner, inc, incarnation }, wanted))
   end)
   local refused = objection(answer, owner)
   if refused then
@@ -84,11 +84,11 @@ local function lookup(G, wanted)
   local now, back, owners = tonumber(answer[1]), tonumber(answer[2]), {}
   for i = 1, #wanted do
     local owner, packed, deadline = answer[4 * i - 1], answer[4 * i + 1], answer[4 * i + 2]
-    local life = packed ~= '' and read_life(packed)
-    -- An owner without a life was written by the application itself: it is believed. So is one that
+    local incarnation = packed ~= '' and read_incarnation(packed)
+    -- An owner without an incarnation was written by the application itself: it is believed. So is one that
     -- beats without lapsed, until it is declared dead: where its heartbeat is is not known here.
-    local dead = life and (life.ending ~= '-'
-      or not life.external and due_at(tonumber(deadline) or 0, life.started, life.ttl, back) <= now)
+    local dead = incarnation and (incarnation.ending ~= '-'
+      or not incarnation.external and due_at(tonumber(deadline) or 0, incarnation.started, incarnation.ttl, back) <= now)
     owners[i] = owner ~= '' and not dead and owner or false
   end
   return owners

@@ -44,10 +44,10 @@ end
 
 local function hold(G, op, owner, inc)
   local answer = until_told({ inc }, function(asked)
-    local life = asked[#asked]
+    local incarnation = asked[#asked]
     local keys = G.keys({ G.anchor, G.key('idle'), G.session, G.ref_count, G.key('refs:' .. G.id),
-      life ~= '' and G.key('held:' .. life) or G.meta })
-    return session_reference(keys, { op, G.id, owner, inc, life })
+      incarnation ~= '' and G.key('held:' .. incarnation) or G.meta })
+    return session_reference(keys, { op, G.id, owner, inc, incarnation })
   end)
   return objection(answer, answer[1] == 'missing' and G.id or owner) or answer
 end

@@ -84,7 +84,7 @@ impl AdoptedInflight {
         self.shard().prefix.key(what)
     }
 
-    /// What stands for no key at all.
+    /// The key that a script takes for "no key here": `meta`.
     pub(super) fn none(&self) -> String {
         self.own("meta")
     }

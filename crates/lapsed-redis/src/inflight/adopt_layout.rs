@@ -74,7 +74,7 @@ impl AdoptedInflightLayout {
         }
     }
 
-    /// How long the application's own keys are kept after the last sign of life, in seconds.
+    /// How long the application's own keys are kept after the last heartbeat, in seconds.
     pub(super) fn keys_ttl_s(&self) -> u64 {
         (3 * self.orphan_threshold).max(KEYS_TTL_MIN).as_secs_f64().ceil() as u64
     }
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_work_is_refused_in_words() {
+    fn an_invalid_layout_is_refused_with_the_reason() {
         let refused = |layout: AdoptedInflightLayout, is_cluster| {
             layout.check(is_cluster).unwrap_err().to_string()
         };

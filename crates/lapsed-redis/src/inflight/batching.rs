@@ -12,7 +12,7 @@ use crate::held_entries::held_key;
 use crate::owners::incarnation_arg;
 use crate::script;
 
-/// So many jobs for one life; `inc` is the life that the call expects to be meant.
+/// So many jobs for one incarnation; `inc` is the incarnation that the call expects to be meant.
 #[derive(Clone)]
 pub(super) struct TakeCall {
     pub claim: Claim,
@@ -40,7 +40,7 @@ impl BatchExecutor<TakeCall, AnswerWords> for NativeInflight {
     }
 }
 
-/// Claims of one caller, all of them with the life that they are of.
+/// Claims of one caller, all of them with the incarnation that they are of.
 #[derive(Clone)]
 pub(super) struct Complete(pub Vec<JobTicket>);
 

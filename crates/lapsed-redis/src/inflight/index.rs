@@ -1,4 +1,4 @@
-//! Reconciling jobs in flight. The records are the truth; beside them lie what lives hold, the dead letters,
+//! Reconciling jobs in flight. The records are the truth; beside them lie what incarnations hold, the dead letters,
 //! the queues and the counters, and each of those is compared with the records.
 //!
 //! Not compared: whether a queued job is on its queue if that queue is longer than [`LONGEST`] (a list is
@@ -24,10 +24,10 @@ const STEP: usize = 50;
 /// The longest queue that is searched for a job.
 const QUEUE_SEARCH_MAX: usize = 1_000;
 
-/// With more lives than these their jobs are not counted anew.
+/// With more incarnations than these their jobs are not counted anew.
 const INCARNATIONS_MAX: usize = 20_000;
 
-/// Where a reconciliation stands: the records (`j:cursor`), what lives hold (`h:incarnation:id`), the
+/// Where a reconciliation stands: the records (`j:cursor`), what incarnations hold (`h:incarnation:id`), the
 /// dead letters (`d:id`), and the account (`a`).
 enum Position {
     Records { cursor: String },
@@ -119,7 +119,7 @@ impl NativeInflight {
         if self.outbox().is_empty() { self.format().as_str() } else { "outbox" }
     }
 
-    /// What a life holds should be jobs whose records say so (trap E5).
+    /// What an incarnation holds should be jobs whose records say so (trap E5).
     async fn index_held(
         &self,
         inc: u64,

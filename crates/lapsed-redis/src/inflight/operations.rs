@@ -1,6 +1,6 @@
 //! Jobs: put on a queue, taken, registered, and their claims ended.
 //!
-//! What a life holds and where a queue is are keys of their own, which a script must have been told.
+//! What an incarnation holds and where a queue is are keys of their own, which a script must have been told.
 //! A call names those that it expects to need; when another one turns out to be needed the script
 //! does nothing and says which, and the call is made again.
 
@@ -33,7 +33,7 @@ const TRIES: usize = 20;
 /// One answer, word by word: payloads may be any bytes.
 pub(super) type AnswerWords = Vec<Vec<u8>>;
 
-/// One claim of a life through several calls: once found out, the same life is meant.
+/// One claim of an incarnation through several calls: once found out, the same incarnation is meant.
 struct ClaimProgress {
     claim: Claim,
     started: Option<Beat>,
@@ -162,7 +162,7 @@ impl NativeInflight {
         Ok(TrackAnswer { incarnation: hold.incarnation(), started: hold.started, jobs: answers })
     }
 
-    /// Runs a script for the life that is claimed: begun if the name was never seen, found out if
+    /// Runs a script for the incarnation that is claimed: begun if the name was never seen, found out if
     /// only the name was told.
     async fn with_incarnation<F: Future<Output = Result<AnswerWords>> + Send>(
         &self,

@@ -1,9 +1,8 @@
-//! Rings when there is something on a queue: one look for a whole process, and only while somebody
-//! waits.
+//! Wakes workers that wait for jobs on a queue.
 //!
-//! Nobody is told when a list grows, short of a connection that blocks for each queue. So one task a
-//! queue looks how long it is, every so often, rings as often as there is something, and ends when
-//! nobody listens any more.
+//! Redis does not announce that a list has grown, short of one blocking connection per queue. So one task per
+//! queue and process polls the length of the list, wakes as many waiting workers as there are jobs, and ends
+//! when no worker waits any more.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -15,10 +14,10 @@ use tokio::sync::Notify;
 
 use crate::connection::RedisConnection;
 
-/// How often a queue is looked at.
+/// How often the length of a queue is read.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Those that are being listened to.
+/// The queues that at least one worker of this process waits for.
 #[derive(Default)]
 pub(super) struct QueueWaiters {
     notifies: Mutex<HashMap<Name, Arc<Notify>>>,
@@ -27,7 +26,7 @@ pub(super) struct QueueWaiters {
 const LOCK: &str = "no holder of this lock panics";
 
 impl QueueWaiters {
-    /// The bell of one queue; looks at `key` from now on, for as long as somebody listens.
+    /// The notification of one queue. The first caller starts the task that polls `key`.
     pub fn bell(
         self: &Arc<Self>,
         queue: &Name,
@@ -55,7 +54,7 @@ impl QueueWaiters {
     }
 }
 
-/// One queue being looked at.
+/// The polling task of one queue.
 struct QueuePoller {
     waiters: Arc<QueueWaiters>,
     bell: Arc<Notify>,
@@ -72,7 +71,7 @@ impl QueuePoller {
             let Some(waiting) = self.waiting() else { return };
             let mut cmd = redis::cmd("LLEN");
             cmd.arg(&self.key);
-            // Without an answer nobody is called: they look by themselves after a while.
+            // Without an answer no worker is woken; each looks by itself after its own time limit.
             let length: u64 = self.connection.query("LLEN", &cmd).await.unwrap_or(0);
             for _ in 0..length.min(waiting) {
                 self.bell.notify_one();

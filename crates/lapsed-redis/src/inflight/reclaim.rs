@@ -1,4 +1,4 @@
-//! The decisive step: one script, one receipt item a life.
+//! Reclaims a batch of jobs: one script, one receipt item an incarnation.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::system_context::Args;
 /// How often a batch is sent again because its jobs go to other queues than were told.
 const TRIES: usize = 20;
 
-/// The suspects of one life within one batch: their places.
+/// The suspects of one incarnation within one batch: their places.
 struct OwnerGroup {
     owner: Name,
     inc: Incarnation,
@@ -43,7 +43,7 @@ fn group(batch: &Batch) -> Vec<OwnerGroup> {
     groups
 }
 
-/// What a script said of one life: how it ended, when its time ran out, a letter a job, and a row for each
+/// What a script said of one incarnation: how it ended, when its time ran out, a letter a job, and a row for each
 /// that was reclaimed.
 struct OwnerAnswer<'a> {
     reason: Option<Reason>,

@@ -1,4 +1,4 @@
-//! Who can take work now: plain reads in one transaction, reckoned here.
+//! Lists the providers that can take work now, from plain reads in one transaction.
 //!
 //! A script would hand hundreds of values to Lua, which costs the server several times what reading them
 //! does. What may change between the reads: everything. So all that is judged is of one instant (MULTI, on one
@@ -45,7 +45,7 @@ const CALL: &str = "MULTI … EXEC";
 
 const LOCK: &str = "no holder of this lock panics";
 
-/// What somebody asks for, in one page.
+/// One page of a query for available providers.
 #[derive(Clone, Copy)]
 struct PageQuery<'a> {
     settings: &'a AvailabilitySettings,
@@ -54,12 +54,12 @@ struct PageQuery<'a> {
     only_count: bool,
 }
 
-/// What became of an attempt.
+/// The result of one attempt to answer a query from plain reads.
 enum ReadOutcome {
     Answered(Option<AvailablePage>),
-    /// It was not asked who is deactivated: the same names again.
+    /// Some provider is deactivated and the batch did not ask which: ask again with the same names.
     NeedsDeactivated(ProviderBatch),
-    /// Others have come or gone.
+    /// The set of online providers is not the one that the batch was made from.
     SetChanged,
 }
 

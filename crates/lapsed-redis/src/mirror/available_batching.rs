@@ -1,6 +1,6 @@
-//! Who can take work: those who ask for the same at the same time are answered by one call.
+//! Answers concurrent queries for the same available providers by one call.
 //!
-//! Nobody is given what was found before they asked: whoever asks while a call is under way is in the next.
+//! An answer is never older than its query: a query that arrives while a call is in progress joins the next.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use lapsed_core::sweep::Cursor;
 use super::{Inner, RedisMirror};
 use crate::call_batcher::{BatchExecutor, BatchableCall};
 
-/// What somebody asks for.
+/// One query for available providers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct AvailabilityQuery {
     pub settings: AvailabilitySettings,
@@ -35,7 +35,7 @@ impl BatchableCall for AvailabilityQuery {
     }
 }
 
-/// Whoever carries the calls.
+/// Sends the combined queries.
 #[derive(Clone)]
 struct QueryExecutor(Arc<Inner>);
 

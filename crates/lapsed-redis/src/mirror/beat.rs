@@ -1,4 +1,4 @@
-//! Beats: those of callers at the same time go together, in one call.
+//! Heartbeats of providers: concurrent calls are combined into one script call.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ impl BatchableCall for BeatCall {
     }
 }
 
-/// Whoever carries the calls.
+/// Sends the combined heartbeats.
 #[derive(Clone)]
 struct BeatExecutor(Arc<Inner>);
 

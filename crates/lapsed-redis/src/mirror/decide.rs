@@ -1,4 +1,4 @@
-//! The decisive step.
+//! Declares silent providers pending offline: the guard and the write in one script.
 
 use lapsed_availability::rules::PendingOffline;
 use lapsed_core::Result;
@@ -8,7 +8,7 @@ use super::Inner;
 use crate::script;
 
 /// How many one script decides about: each of the silent is a dozen changes. What one script has decided
-/// stays decided if the next one fails: whoever is doomed is taken up by the next pass.
+/// stays decided if the next one fails: a provider that is pending offline is taken up by the next pass.
 const SUSPECTS_A_CALL: usize = 250;
 
 pub(super) fn parse_pending(text: &str) -> Option<PendingOffline> {

@@ -1,4 +1,4 @@
-//! What the mirror has, in bounded pages.
+//! Reads of the mirror in bounded pages: entries, heartbeats, pending providers, traces.
 
 use lapsed_availability::rules::PendingOffline;
 use lapsed_availability::{BeatPage, MirrorEntry, MirrorView, OnlineBeat, SeenBeat};

@@ -1,8 +1,8 @@
-//! A roll: names of some of those online, and the one transaction that asks the server about all of them.
+//! A batch of providers: names from the set of online providers, and the one transaction that reads them all.
 //!
-//! A roll is a guess at who is online and proves nothing: it only says which keys to ask for. The
+//! The names are a guess at who is online and prove nothing: they only say which keys to read. The
 //! transaction asks, besides, whatever proves that the answer means something, so that all of it is of one
-//! instant: in which life of the server the mirror was seeded and which one this is, which of its keys are
+//! instant: in which run of the server the mirror was seeded and which one this is, which of its keys are
 //! there, who of the roll is online, and how many are in all. Nothing in it writes.
 
 use lapsed_core::Name;
@@ -10,7 +10,7 @@ use redis::{Pipeline, Value};
 
 use super::Inner;
 
-/// Names, and what is asked about them.
+/// Names of providers, and the transaction that reads their state.
 pub(super) struct ProviderBatch {
     /// In the order of the names, nobody twice; `None`: a member that cannot be a name.
     pub names: Vec<Option<Name>>,
@@ -33,9 +33,9 @@ pub(super) enum PageEnd {
     Continues(String),
 }
 
-/// What the server says of a roll.
+/// The answer of the server for one batch.
 pub(super) struct BatchReading {
-    /// Whether the mirror was seeded in this life of the server, and has lost nothing since.
+    /// Whether the mirror was seeded in this run of the server, and has lost nothing since.
     pub is_seeded: bool,
     /// How many are online.
     pub online: u64,
@@ -159,7 +159,7 @@ fn is_seeded(meta: &[Value], run_id: &[u8], there: [bool; 3]) -> Option<bool> {
     Some(in_this_run && bytes(kept).unwrap_or_default().iter().all(is_there))
 }
 
-/// The name of this life of the server.
+/// The name of this run of the server.
 fn run_id(info: &Value) -> Option<&[u8]> {
     let text = std::str::from_utf8(bytes(info)?).ok()?;
     text.split_once("run_id:")?.1.as_bytes().get(..40)
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mirror_proves_that_it_was_seeded_in_this_life() {
+    fn a_mirror_is_seeded_only_in_the_run_of_the_server_that_seeded_it() {
         let run_id = [b'a'; 40];
         let seeded = text(&format!("{}:3", "a".repeat(40)));
         let all = [true, true, true];

@@ -1,4 +1,4 @@
-//! Whether the mirror knows anything: since when it is there, and how it is seeded.
+//! Whether the mirror is seeded, since when its server has been reachable, and how a seed begins and ends.
 
 use lapsed_availability::Presence;
 use lapsed_core::Result;

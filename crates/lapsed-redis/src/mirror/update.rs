@@ -1,4 +1,4 @@
-//! What the truth says, taken over.
+//! Applies provider states from the truth to the mirror, and forgets providers that are gone.
 
 use std::collections::HashSet;
 

@@ -1,6 +1,6 @@
 //! Entries: registered, removed, found, listed, put back.
 //!
-//! Which life holds a key is told by what each life holds, and those are keys of their own, which a
+//! Which life holds a key is told by what each incarnation holds, and those are keys of their own, which a
 //! script must have been told. So a call names those that it expects to need; when another one turns
 //! out to be needed the script does nothing and says which, and the call is made again.
 
@@ -21,7 +21,7 @@ use crate::system_context::{Args, Shard};
 /// How many keys one call carries at the most, so that none holds the server for long.
 pub(crate) const KEYS_A_CALL: usize = 100;
 
-/// How often a call is made again because the lives of its keys have changed.
+/// How often a call is made again because the incarnations of its keys have changed.
 const TRIES: usize = 20;
 
 /// What was found of a key; and how long its owner's beats are believed, if its heartbeat has to be read.
@@ -57,7 +57,7 @@ impl NativeRegistry {
                     }
                 };
                 let (inc, answers) = self.read_registered(&words, part.len())?;
-                // From here on the same life is meant, whatever happens to the name.
+                // From here on the same incarnation is meant, whatever happens to the name.
                 claim.incarnation = Some(inc);
                 places.iter().zip(answers).for_each(|(at, one)| results[*at] = Some(one));
             }
@@ -231,7 +231,7 @@ impl NativeRegistry {
             let incarnation = Incarnation(row[1].parse().map_err(|_| unexpected_answer())?);
             let holder = Holder { owner: Name::new(&row[0])?, incarnation };
             let deadline_ms = row[3].parse::<f64>().unwrap_or(0.0) as u64;
-            // An owner that nobody started through lapsed has no life here: what the application
+            // An owner that nobody started through lapsed has no incarnation here: what the application
             // wrote itself is believed until it is reconciled.
             let record = OwnerRecord::read(&row[2], deadline_ms);
             let (due_ms, ended) = match &record {
@@ -305,7 +305,7 @@ pub(super) fn restored(
     Some(Restored::Refused { why })
 }
 
-/// Names what some lives hold.
+/// Names what some incarnations hold.
 pub(super) fn declare(args: Args, shard: &Shard, incarnations: &BTreeSet<String>) -> Args {
     incarnations.iter().fold(args, |args, inc| args.key(held_key(shard, inc)).arg(inc))
 }

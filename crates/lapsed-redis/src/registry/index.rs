@@ -12,13 +12,13 @@ use super::native::NativeRegistry;
 use crate::script;
 use crate::system_context::{Args, Shard};
 
-/// How often a page is tried again because lives have begun meanwhile.
+/// How often a page is tried again because incarnations have begun meanwhile.
 const TRIES: usize = 20;
 
 /// How many keys one step looks at.
 const STEP: usize = 100;
 
-/// Where a reconciliation stands: first the entries (`e:shard:cursor`), then what lives hold
+/// Where a reconciliation stands: first the entries (`e:shard:cursor`), then what incarnations hold
 /// (`h:shard:incarnation:key`).
 enum Position {
     Entries { shard: usize, cursor: String },
@@ -67,7 +67,7 @@ impl Reconcile for NativeRegistry {
 }
 
 impl NativeRegistry {
-    /// Every entry should be held by a life of its owner.
+    /// Every entry should be held by an incarnation of its owner.
     async fn index_entries(
         &self,
         shard_index: usize,
@@ -104,7 +104,7 @@ impl NativeRegistry {
         Ok(done)
     }
 
-    /// What a life holds should be an entry of its owner's.
+    /// What an incarnation holds should be an entry of its owner's.
     async fn index_held(
         &self,
         shard_index: usize,

@@ -1,4 +1,4 @@
-//! The decisive step on Redis: one script a shard, one receipt item a life.
+//! Reclaims a batch of entries: one script per shard, one receipt item an incarnation.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::receipts::reason_of;
 use crate::script;
 use crate::system_context::{Args, Shard, SystemContext};
 
-/// The suspects of one life within one batch.
+/// The suspects of one incarnation within one batch.
 pub(super) struct OwnerGroup {
     pub owner: Name,
     pub inc: Incarnation,
@@ -102,7 +102,7 @@ impl NativeRegistry {
         self.context().decide(shard, batch, &groups, words).await
     }
 
-    /// A life that one shard has declared dead is dead in the others, too.
+    /// An incarnation that one shard has declared dead is dead in the others, too.
     async fn end_in_other_shards(&self, batch: &Batch, answer: &BatchAnswer) -> Result<()> {
         let dead = batch.suspects.iter().zip(&answer.outcomes);
         let dead = dead.filter(|(_, outcome)| matches!(outcome, Outcome::Reclaimed(_)));

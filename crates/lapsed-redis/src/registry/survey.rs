@@ -1,4 +1,4 @@
-//! The one look at everything, where there is no index of owners.
+//! One scan of all entries of an adopted registry, which has no index of owners.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ const PAGE: usize = 500;
 /// How many entries of the dead one look remembers; the rest is found by the next.
 const SUSPECTS_MAX: usize = 1_000_000;
 
-/// What a look found.
+/// The result of one scan.
 #[derive(Debug, Default)]
 pub(super) struct Survey {
     /// The server's clock when it began; 0: there was none yet.
@@ -42,7 +42,7 @@ pub(super) fn after(suspect: &Suspect) -> Cursor {
     Cursor(Some(format!("{}\u{1}{}\u{1}{}", suspect.deadline_ms, suspect.owner, suspect.key)))
 }
 
-/// Where to go on; from the beginning if it makes no sense.
+/// Where to go on; from the beginning if it cannot be understood.
 fn parse_cursor(cursor: &Cursor) -> Option<((u64, &str), &str)> {
     let mut parts = cursor.0.as_deref()?.splitn(3, '\u{1}');
     let deadline_ms = parts.next()?.parse().ok()?;
@@ -295,7 +295,7 @@ mod tests {
 
     /// Nine entries were looked at, three of them of the dead, and a page has room for two.
     #[test]
-    fn what_was_looked_at_is_told_once_however_many_pages_there_are() {
+    fn examined_entries_are_reported_once_however_many_pages_there_are() {
         let name = |text: &str| Name::new(text).unwrap();
         let dead = BTreeMap::from([(name("i"), ["a", "b", "c"].map(name).to_vec())]);
         let order = vec![(5, name("i"))];

@@ -18,7 +18,7 @@ use crate::system_context::{Args, Shard};
 const STEP: usize = 100;
 
 /// Where it stands: first all sessions (`k:node:cursor:counted`), then the indexes
-/// (`i:shard:which:cursor`), then what lives refer to (`h:shard:cursor:lives:after`).
+/// (`i:shard:which:cursor`), then what incarnations refer to (`h:shard:cursor:lives:after`).
 enum Position {
     Keys { node: usize, cursor: String, counted: Vec<PopulationCount> },
     Index { shard: usize, which: usize, cursor: String },
@@ -32,7 +32,7 @@ struct PopulationCount {
     said: i64,
 }
 
-/// In place of a cursor: all lives of the shard were listed.
+/// In place of a cursor: all incarnations of the shard were listed.
 const LISTED: &str = "all";
 
 fn parse_position(text: &str) -> Result<Position> {
@@ -179,7 +179,7 @@ impl RedisSessions {
         Ok(())
     }
 
-    /// One step over what lives refer to: the next lives, or a page of what the first of them has.
+    /// One step over what incarnations refer to: the next incarnations, or a page of what the first of them has.
     async fn scan_held(
         &self,
         shard_index: usize,

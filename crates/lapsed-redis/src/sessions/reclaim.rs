@@ -1,4 +1,4 @@
-//! The decisive step for sessions: one script a shard.
+//! Reclaims a batch of sessions and references: one script per shard.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,7 +41,7 @@ impl RedisSessions {
         Ok(answer)
     }
 
-    /// A life that one shard has declared dead is dead in the others, too.
+    /// An incarnation that one shard has declared dead is dead in the others, too.
     async fn end_in_other_shards(&self, batch: &Batch, answer: &mut BatchAnswer) -> Result<()> {
         let released = batch.suspects.iter().zip(&answer.outcomes);
         let released = released.filter(|(_, outcome)| **outcome == Outcome::Released);

@@ -1,4 +1,4 @@
-//! The seams of the library, filled.
+//! The store traits of `lapsed_core`, implemented for sessions.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use lapsed_core::{Error, Name, Result, SystemId};
 use super::RedisSessions;
 
 impl RedisSessions {
-    /// Lives are for what is written through lapsed.
+    /// Owners are for what is written through lapsed.
     fn require_native(&self, operation: &str) -> Result<()> {
         if self.is_native() {
             return Ok(());

@@ -1,4 +1,4 @@
-//! What may be dead: references of lives that are over, and sessions whose grace is.
+//! What may be dead: references of incarnations that are over, and sessions whose grace is.
 //!
 //! Both come from an index by time. Of sessions that somebody is connected to nothing is read.
 
