@@ -2,6 +2,7 @@
 //! it, without knowing the system's kind.
 
 pub mod explain;
+mod owners;
 pub(crate) mod release;
 pub mod store_caller;
 
@@ -14,6 +15,8 @@ use crate::error::Result;
 use crate::name::SystemId;
 use crate::reconcile::Reconcile;
 use crate::sweep::Sweep;
+
+pub use owners::OwnerService;
 
 /// Why an entry or owner is, or is not, dead.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -62,6 +65,11 @@ pub trait System: Send + Sync {
 
     /// The index of the system, if it has one besides its data.
     fn index(&self) -> Option<Arc<dyn Reconcile>> {
+        None
+    }
+
+    /// Its owners, where entries live by an owner's heartbeat and not by a deadline of their own.
+    fn owner_service(&self) -> Option<&OwnerService> {
         None
     }
 }

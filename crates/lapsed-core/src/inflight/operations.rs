@@ -28,7 +28,7 @@ use crate::sweep::brake::{Brake, BrakePolicy};
 use crate::sweep::policy::Policy;
 use crate::system::store_caller::StoreCaller;
 use crate::system::release::let_go;
-use crate::system::{Explanation, Restored, System};
+use crate::system::{Explanation, OwnerService, Restored, System};
 
 /// How often a waiting `take` polls if the store cannot notify it.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
@@ -127,6 +127,7 @@ pub struct RetiredWorker {
 pub struct Inflight {
     pub(super) parts: InflightParts,
     pub(super) calls: StoreCaller,
+    owners: OwnerService,
 }
 
 impl Inflight {
@@ -138,7 +139,9 @@ impl Inflight {
             observer: parts.witness.clone(),
             timeout: parts.timeout,
         };
-        Inflight { parts, calls }
+        let store: Arc<dyn OwnerStore> = parts.inflight.clone();
+        let owners = OwnerService::new(store, calls.clone(), parts.ttl, JOBS_MAX);
+        Inflight { parts, calls, owners }
     }
 
     /// The store of this system, for callers that send heartbeats through a
@@ -305,25 +308,21 @@ impl Inflight {
 
     /// Starts a new incarnation of `owner`.
     pub async fn start(&self, owner: &Name, ttl: Option<Duration>) -> Result<Beat> {
-        let ttl_ms = ttl.unwrap_or(self.parts.ttl).as_millis() as u64;
-        if ttl_ms == 0 {
-            return Err(Error::Invalid("ttl_ms must be above 0".to_owned()));
-        }
-        self.calls.call("start", self.parts.inflight.start(owner, ttl_ms)).await
+        self.owners.start(owner, ttl).await
     }
 
     /// Sends a heartbeat. O(1), however many jobs are held.
     pub async fn beat(&self, claim: &Claim) -> Result<Beat> {
-        self.calls.call("beat", self.parts.inflight.beat(claim)).await
+        self.owners.beat(claim).await
     }
 
     /// Incarnations after `after`, oldest first.
     pub async fn owners(&self, after: Option<Incarnation>, limit: usize) -> Result<Vec<OwnerInfo>> {
-        self.calls.call("owners", self.parts.inflight.owners(after, limit.min(JOBS_MAX))).await
+        self.owners.owners(after, limit).await
     }
 
     pub async fn owner_info(&self, claim: &Claim) -> Result<Option<OwnerInfo>> {
-        self.calls.call("owner", self.parts.inflight.owner(claim)).await
+        self.owners.owner_info(claim).await
     }
 
     /// Ends an owner gracefully. One O(1) step ends the incarnation; its jobs then go back in
@@ -387,6 +386,10 @@ fn cut(error: &str) -> String {
 impl System for Inflight {
     fn id(&self) -> &SystemId {
         &self.parts.id
+    }
+
+    fn owner_service(&self) -> Option<&OwnerService> {
+        Some(&self.owners)
     }
 
     fn sweep(&self) -> Arc<dyn Sweep> {

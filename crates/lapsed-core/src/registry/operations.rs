@@ -21,7 +21,7 @@ use crate::sweep::brake::{Brake, BrakePolicy};
 use crate::sweep::policy::Policy;
 use crate::system::store_caller::StoreCaller;
 use crate::system::release::let_go;
-use crate::system::{Explanation, Restored, System};
+use crate::system::{Explanation, OwnerService, Restored, System};
 
 /// What a registry needs.
 pub struct RegistryParts {
@@ -105,6 +105,7 @@ pub struct RetiredOwner {
 pub struct Registry {
     pub(super) parts: RegistryParts,
     pub(super) calls: StoreCaller,
+    owners: OwnerService,
 }
 
 impl Registry {
@@ -116,7 +117,9 @@ impl Registry {
             observer: parts.witness.clone(),
             timeout: parts.timeout,
         };
-        Registry { parts, calls }
+        let store: Arc<dyn OwnerStore> = parts.registry.clone();
+        let owners = OwnerService::new(store, calls.clone(), parts.ttl, KEYS_MAX);
+        Registry { parts, calls, owners }
     }
 
     /// The store of this system, for callers that send heartbeats through a
@@ -140,15 +143,11 @@ impl Registry {
 
     /// Starts a new incarnation of `owner`.
     pub async fn start(&self, owner: &Name, ttl: Option<Duration>) -> Result<Beat> {
-        let ttl_ms = ttl.unwrap_or(self.parts.ttl).as_millis() as u64;
-        if ttl_ms == 0 {
-            return Err(Error::Invalid("ttl_ms must be above 0".to_owned()));
-        }
-        self.calls.call("start", self.parts.registry.start(owner, ttl_ms)).await
+        self.owners.start(owner, ttl).await
     }
 
     pub async fn beat(&self, claim: &Claim) -> Result<Beat> {
-        self.calls.call("beat", self.parts.registry.beat(claim)).await
+        self.owners.beat(claim).await
     }
 
     pub async fn register(&self, claim: &Claim, key: &Name) -> Result<RegisterAnswer> {
@@ -212,11 +211,11 @@ impl Registry {
 
     /// Incarnations after `after`, oldest first.
     pub async fn owners(&self, after: Option<Incarnation>, limit: usize) -> Result<Vec<OwnerInfo>> {
-        self.calls.call("owners", self.parts.registry.owners(after, limit.min(KEYS_MAX))).await
+        self.owners.owners(after, limit).await
     }
 
     pub async fn owner_info(&self, claim: &Claim) -> Result<Option<OwnerInfo>> {
-        self.calls.call("owner", self.parts.registry.owner(claim)).await
+        self.owners.owner_info(claim).await
     }
 
     /// Ends an owner gracefully. One O(1) step ends the incarnation, which makes its entries
@@ -249,6 +248,10 @@ impl Registry {
 impl System for Registry {
     fn id(&self) -> &SystemId {
         &self.parts.id
+    }
+
+    fn owner_service(&self) -> Option<&OwnerService> {
+        Some(&self.owners)
     }
 
     fn sweep(&self) -> Arc<dyn Sweep> {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::activity::Activity;
 use crate::clock::{Clock, SystemClock};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::name::{Name, SystemId};
 use crate::owner::{Beat, Claim, Incarnation, Owner, OwnerInfo, OwnerOptions, OwnerStore, Release};
 use crate::receipt::{NoObserver, Observer};
@@ -23,7 +23,7 @@ use crate::sweep::brake::{Brake, BrakePolicy};
 use crate::sweep::policy::Policy;
 use crate::system::store_caller::StoreCaller;
 use crate::system::release::let_go;
-use crate::system::{Explanation, Restored, System};
+use crate::system::{Explanation, OwnerService, Restored, System};
 
 /// What a system of sessions needs.
 pub struct SessionsParts {
@@ -116,6 +116,7 @@ pub struct RetiredSessionOwner {
 pub struct Sessions {
     pub(super) parts: SessionsParts,
     pub(super) calls: StoreCaller,
+    owners: OwnerService,
 }
 
 impl Sessions {
@@ -127,7 +128,9 @@ impl Sessions {
             observer: parts.witness.clone(),
             timeout: parts.timeout,
         };
-        Sessions { parts, calls }
+        let store: Arc<dyn OwnerStore> = parts.sessions.clone();
+        let owners = OwnerService::new(store, calls.clone(), parts.ttl, PAGE_MAX);
+        Sessions { parts, calls, owners }
     }
 
     /// The store of this system, for callers that send heartbeats through a
@@ -231,24 +234,20 @@ impl Sessions {
 
     /// Starts a new incarnation of `owner`.
     pub async fn start(&self, owner: &Name, ttl: Option<Duration>) -> Result<Beat> {
-        let ttl_ms = ttl.unwrap_or(self.parts.ttl).as_millis() as u64;
-        if ttl_ms == 0 {
-            return Err(Error::Invalid("ttl_ms must be above 0".to_owned()));
-        }
-        self.calls.call("start", self.parts.sessions.start(owner, ttl_ms)).await
+        self.owners.start(owner, ttl).await
     }
 
     pub async fn beat(&self, claim: &Claim) -> Result<Beat> {
-        self.calls.call("beat", self.parts.sessions.beat(claim)).await
+        self.owners.beat(claim).await
     }
 
     /// Incarnations after `after`, oldest first.
     pub async fn owners(&self, after: Option<Incarnation>, limit: usize) -> Result<Vec<OwnerInfo>> {
-        self.calls.call("owners", self.parts.sessions.owners(after, limit.min(PAGE_MAX))).await
+        self.owners.owners(after, limit).await
     }
 
     pub async fn owner_info(&self, claim: &Claim) -> Result<Option<OwnerInfo>> {
-        self.calls.call("owner", self.parts.sessions.owner(claim)).await
+        self.owners.owner_info(claim).await
     }
 
     /// Ends an owner gracefully. One O(1) step ends the incarnation; its references are then
@@ -281,6 +280,10 @@ impl Sessions {
 impl System for Sessions {
     fn id(&self) -> &SystemId {
         &self.parts.id
+    }
+
+    fn owner_service(&self) -> Option<&OwnerService> {
+        Some(&self.owners)
     }
 
     fn sweep(&self) -> Arc<dyn Sweep> {
